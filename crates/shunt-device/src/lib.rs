@@ -1,0 +1,1 @@
+//! Back ends of the device port: loopback in attach and copy mode.

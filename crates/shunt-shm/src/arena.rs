@@ -1,0 +1,447 @@
+//! The arena of an endpoint: one record per TCP connection of the process.
+//!
+//! It lies in memory that the process shares with its own forks, so that parent and child go on with
+//! one state as they would with one kernel socket, and that the agent maps read-only, so that
+//! `shunt list` and `shunt stats` cost the data path nothing. It is trusted: nobody else has it.
+
+use core::ptr::NonNull;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use shunt_wire::addr::{Addr, FourTuple};
+use shunt_wire::agent::RegionId;
+use shunt_wire::counter::COUNTER_SLOTS;
+use shunt_wire::reason::{REASON_SLOTS, Reason};
+
+use crate::counters::Counters;
+use crate::lock::TidLock;
+use crate::memfd::{self, Map};
+use crate::region::{RegionView, SLOTS, Side};
+use crate::ring::{RxCursor, TxCursor};
+use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+/// Connections that an endpoint can track at once.
+pub const RECORDS: usize = 64 * 1024;
+
+const MAGIC: u64 = 0x5348_554e_545f_4152; // "SHUNT_AR"
+
+#[repr(C, align(64))]
+struct Header {
+    magic: AtomicU64,
+    /// Records ever used: the agent looks no further.
+    high_water: AtomicU32,
+    counters: Counters,
+}
+
+/// How the bytes of a connection go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Mode {
+    /// Kernel TCP.
+    Tcp = 0,
+    /// Shared memory, written straight into the receiver's RMB.
+    Attach = 1,
+    /// Shared memory, moved by the device.
+    Copy = 2,
+}
+
+impl Mode {
+    /// From its code in the arena.
+    #[must_use]
+    pub const fn from_code(code: u32) -> Self {
+        match code {
+            1 => Self::Attach,
+            2 => Self::Copy,
+            _ => Self::Tcp,
+        }
+    }
+
+    /// The stable name that tools print.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Attach => "shunt-attach",
+            Self::Copy => "shunt-copy",
+        }
+    }
+}
+
+/// What a connection is, and what all its directions share.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Identity {
+    /// 0: the record is free.
+    pub live: AtomicU32,
+    /// File descriptors, in this process and its forks, that name the connection.
+    pub refs: AtomicU32,
+    /// Uses of the record: a stale pointer to it is told by this.
+    pub generation: AtomicU32,
+    /// `O_NONBLOCK` and the like: the library's business.
+    pub flags: AtomicU32,
+    /// Process that used it last.
+    pub pid: AtomicU32,
+    /// One of its file descriptors.
+    pub fd: AtomicI32,
+    /// [`Mode`].
+    pub mode: AtomicU32,
+    /// [`Reason`], 0 for none.
+    pub reason: AtomicU32,
+    /// Region of its link group, when it has one.
+    pub region: AtomicU64,
+    /// Address of that region in this process and its forks.
+    pub map: AtomicU64,
+    /// Slot in the region.
+    pub slot: AtomicU32,
+    /// [`Side`].
+    pub side: AtomicU32,
+    /// Library's index of the link group.
+    pub link: AtomicU32,
+    /// Use of the slot.
+    pub slot_generation: AtomicU32,
+    /// 4-tuple.
+    tuple: [AtomicU64; 4],
+    ports: AtomicU32,
+    /// Phase of the handshake: the library's business.
+    pub phase: AtomicU32,
+    /// The table entry of an open proposal ([`crate::table::Ticket::to_words`]).
+    pub ticket: [AtomicU64; 2],
+    /// Calls on the socket since the phase began.
+    pub looks: AtomicU32,
+    /// Completion vector + 1, 0: none.
+    pub vector: AtomicU32,
+}
+
+/// What a receiver keeps.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct RxState {
+    /// Held while bytes are taken.
+    pub lock: TidLock,
+    /// Stretch marks passed: odd means that bytes come from the ring.
+    pub marks: AtomicU32,
+    /// Ring cursors.
+    pub cursor: RxCursor,
+    /// Bytes received through the ring.
+    pub bytes: AtomicU64,
+    /// Calls that received some.
+    pub messages: AtomicU64,
+    /// Spins that paid / did not, and the present spin budget in nanoseconds.
+    pub spins: [AtomicU32; 2],
+    /// Learnt spin budget in nanoseconds.
+    pub budget: AtomicU32,
+    /// Empty looks since the kernel socket was last asked.
+    pub visits: AtomicU32,
+}
+
+/// What a sender keeps.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct TxState {
+    /// Held while bytes are put in.
+    pub lock: TidLock,
+    /// Stretch marks set: odd means that bytes go into the ring.
+    pub marks: AtomicU32,
+    /// Ring cursors.
+    pub cursor: TxCursor,
+    /// Bytes sent through the ring.
+    pub bytes: AtomicU64,
+    /// Calls that sent some.
+    pub messages: AtomicU64,
+    /// Doorbells rung, doorbells saved, waits for room.
+    pub rung: AtomicU32,
+    /// See `rung`.
+    pub saved: AtomicU32,
+    /// See `rung`.
+    pub full: AtomicU32,
+    /// Sends since the kernel socket was last asked.
+    pub visits: AtomicU32,
+}
+
+/// One connection.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Record {
+    /// What it is.
+    pub id: Identity,
+    /// Receiving.
+    pub rx: RxState,
+    /// Sending.
+    pub tx: TxState,
+}
+
+const _: () = assert!(size_of::<Record>() <= 512);
+const RECORDS_AT: usize = size_of::<Header>().next_multiple_of(4096);
+const LEN: usize = RECORDS_AT + RECORDS * size_of::<Record>();
+
+impl Identity {
+    /// Sets the connection's name.
+    pub fn set_tuple(&self, t: &FourTuple) {
+        let ends = [t.local.ip, t.peer.ip];
+        for (i, word) in self.tuple.iter().enumerate() {
+            let mut half = [0; 8];
+            half.copy_from_slice(&ends[i / 2][(i % 2) * 8..][..8]);
+            word.store(u64::from_ne_bytes(half), Ordering::Relaxed);
+        }
+        let ports = u32::from(t.local.port) << 16 | u32::from(t.peer.port);
+        self.ports.store(ports, Ordering::Relaxed);
+    }
+
+    /// The connection's name.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "two ports are packed in one word")]
+    pub fn tuple(&self) -> FourTuple {
+        let mut ends = [[0; 16]; 2];
+        for (i, word) in self.tuple.iter().enumerate() {
+            let half = word.load(Ordering::Relaxed).to_ne_bytes();
+            ends[i / 2][(i % 2) * 8..][..8].copy_from_slice(&half);
+        }
+        let ports = self.ports.load(Ordering::Relaxed);
+        FourTuple {
+            local: Addr { ip: ends[0], port: (ports >> 16) as u16 },
+            peer: Addr { ip: ends[1], port: ports as u16 },
+        }
+    }
+}
+
+impl Record {
+    /// The region's view, when the connection has one.
+    #[must_use]
+    #[inline]
+    pub fn view(&self) -> Option<RegionView> {
+        let base = usize::try_from(self.id.map.load(Ordering::Relaxed)).ok()?;
+        let base = NonNull::new(core::ptr::with_exposed_provenance_mut(base))?;
+        // SAFETY: `map` is set from Region::base of a link group that is kept mapped for as long as
+        // one of its connections is live.
+        Some(unsafe { RegionView::from_base(base) })
+    }
+
+    /// The side of the link group on which this end is.
+    #[must_use]
+    #[inline]
+    pub fn side(&self) -> Side {
+        Side::from_code(self.id.side.load(Ordering::Relaxed))
+    }
+
+    /// The slot in the region, always below [`SLOTS`].
+    #[must_use]
+    #[inline]
+    pub fn slot(&self) -> usize {
+        (self.id.slot.load(Ordering::Relaxed) as usize).min(SLOTS - 1)
+    }
+
+    fn clear(&self) {
+        let Self { id, rx, tx } = self;
+        for word in [
+            &id.flags,
+            &id.mode,
+            &id.reason,
+            &id.slot,
+            &id.side,
+            &id.link,
+            &id.slot_generation,
+            &id.phase,
+            &id.looks,
+            &id.vector,
+            &rx.marks,
+            &rx.spins[0],
+            &rx.spins[1],
+            &rx.budget,
+            &rx.visits,
+            &tx.marks,
+            &tx.rung,
+            &tx.saved,
+            &tx.full,
+            &tx.visits,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in
+            [&id.region, &id.map, &rx.bytes, &rx.messages, &tx.bytes, &tx.messages]
+        {
+            word.store(0, Ordering::Relaxed);
+        }
+        rx.cursor.reset();
+        tx.cursor.reset();
+        rx.lock.reset();
+        tx.lock.reset();
+    }
+}
+
+/// Makes an arena.
+///
+/// # Errors
+/// Those of [`memfd::create_sealed`] and [`Map::new`].
+pub fn create() -> io::Result<OwnedFd> {
+    let fd = memfd::create_sealed("shunt-arena", LEN)?;
+    let map = Map::new(&fd, RECORDS_AT, true)?;
+    // SAFETY: Header consists of atomics.
+    if let Some(header) = unsafe { map.at::<Header>(0) } {
+        header.magic.store(MAGIC, Ordering::Release);
+    }
+    Ok(fd)
+}
+
+/// A mapped arena.
+#[derive(Debug)]
+pub struct Arena {
+    map: Map,
+}
+
+impl Arena {
+    fn open(fd: impl AsFd, writable: bool) -> io::Result<Self> {
+        let arena = Self { map: Map::new(fd, LEN, writable)? };
+        if arena.header().magic.load(Ordering::Acquire) != MAGIC {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(arena)
+    }
+
+    /// Maps an arena for its endpoint.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is not an arena, else those of [`Map::new`].
+    pub fn map(fd: impl AsFd) -> io::Result<Self> {
+        Self::open(fd, true)
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the map is LEN bytes long, of which the first are the header; atomics only.
+        unsafe { self.map.base().cast().as_ref() }
+    }
+
+    /// The endpoint's totals.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.header().counters
+    }
+
+    fn record(&self, index: usize) -> &Record {
+        let at = RECORDS_AT + (index % RECORDS) * size_of::<Record>();
+        // SAFETY: the index is taken modulo RECORDS, so it lies in the map; atomics only.
+        unsafe { self.map.base().byte_add(at).cast().as_ref() }
+    }
+
+    /// Takes a free record, clears it, and sets one reference. `hint` is where to look first; it is
+    /// moved on. Only the process that said Hello for this arena allocates in it.
+    #[must_use]
+    pub fn allocate(&self, hint: &mut usize) -> Option<&Record> {
+        for _ in 0..RECORDS {
+            let index = *hint % RECORDS;
+            *hint = index + 1;
+            let r = self.record(index);
+            if r.id.live.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                r.clear();
+                r.id.generation.fetch_add(1, Ordering::Relaxed);
+                r.id.refs.store(1, Ordering::Relaxed);
+                let used = u32::try_from(index + 1).unwrap_or(u32::MAX);
+                self.header().high_water.fetch_max(used, Ordering::Relaxed);
+                return Some(r);
+            }
+            // Keep the records that are touched few: start again at the front now and then.
+            if index > 64 && index.is_multiple_of(64) && self.record(0).id.live.load(Ordering::Relaxed) == 0 {
+                *hint = 0;
+            }
+        }
+        None
+    }
+}
+
+/// The agent's view of an arena.
+#[derive(Debug)]
+pub struct ArenaView {
+    arena: Arena,
+}
+
+/// A snapshot of one connection.
+#[derive(Clone, Debug)]
+pub struct ConnInfo {
+    /// Process that used it last.
+    pub pid: u32,
+    /// One of its file descriptors.
+    pub fd: i32,
+    /// 4-tuple.
+    pub tuple: FourTuple,
+    /// How the bytes go.
+    pub mode: Mode,
+    /// Why not through shared memory.
+    pub reason: Option<Reason>,
+    /// Bytes sent through the ring.
+    pub bytes_sent: u64,
+    /// Bytes received through the ring.
+    pub bytes_received: u64,
+    /// Sends.
+    pub messages_sent: u64,
+    /// Receives.
+    pub messages_received: u64,
+    /// Bytes in the sending ring that the peer has not taken, as far as this end knows.
+    pub ring_fill_tx: u64,
+    /// Bytes in the receiving ring that are known and not taken.
+    pub ring_fill_rx: u64,
+    /// Completion vector.
+    pub vector: Option<u32>,
+    /// Region of the link group, 0: none.
+    pub region: RegionId,
+    /// Slot in it.
+    pub slot: u32,
+    /// Which side.
+    pub side: Side,
+    /// Doorbells rung, saved, waits for room.
+    pub doorbells: [u32; 3],
+    /// Spins that paid and that did not.
+    pub spins: [u32; 2],
+}
+
+impl ArenaView {
+    /// Maps an arena read-only.
+    ///
+    /// # Errors
+    /// As [`Arena::map`].
+    pub fn map(fd: impl AsFd) -> io::Result<Self> {
+        Ok(Self { arena: Arena::open(fd, false)? })
+    }
+
+    /// Totals of the endpoint; the live connections' own numbers are not in it.
+    #[must_use]
+    pub fn counters(&self) -> [u64; COUNTER_SLOTS] {
+        self.arena.counters().counters()
+    }
+
+    /// Declined connection ends, by the reason's code.
+    #[must_use]
+    pub fn declined(&self) -> [u64; REASON_SLOTS] {
+        self.arena.counters().declined()
+    }
+
+    /// The live connections.
+    pub fn connections(&self) -> impl Iterator<Item = ConnInfo> + '_ {
+        let used = self.arena.header().high_water.load(Ordering::Relaxed) as usize;
+        (0..used.min(RECORDS)).filter_map(|i| {
+            let Record { id, rx, tx } = self.arena.record(i);
+            if id.live.load(Ordering::Acquire) == 0 {
+                return None;
+            }
+            Some(ConnInfo {
+                pid: id.pid.load(Ordering::Relaxed),
+                fd: id.fd.load(Ordering::Relaxed),
+                tuple: id.tuple(),
+                mode: Mode::from_code(id.mode.load(Ordering::Relaxed)),
+                reason: u8::try_from(id.reason.load(Ordering::Relaxed))
+                    .ok()
+                    .and_then(Reason::from_code),
+                bytes_sent: tx.bytes.load(Ordering::Relaxed),
+                bytes_received: rx.bytes.load(Ordering::Relaxed),
+                messages_sent: tx.messages.load(Ordering::Relaxed),
+                messages_received: rx.messages.load(Ordering::Relaxed),
+                ring_fill_tx: tx.cursor.in_flight(),
+                ring_fill_rx: rx.cursor.known(),
+                vector: id.vector.load(Ordering::Relaxed).checked_sub(1),
+                region: id.region.load(Ordering::Relaxed),
+                slot: id.slot.load(Ordering::Relaxed),
+                side: Side::from_code(id.side.load(Ordering::Relaxed)),
+                doorbells: [&tx.rung, &tx.saved, &tx.full].map(|w| w.load(Ordering::Relaxed)),
+                spins: [&rx.spins[0], &rx.spins[1]].map(|w| w.load(Ordering::Relaxed)),
+            })
+        })
+    }
+}

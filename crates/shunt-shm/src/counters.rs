@@ -1,0 +1,89 @@
+//! Totals of a process or of a run, in shared memory.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use shunt_wire::counter::{COUNTER_SLOTS, Counter};
+use shunt_wire::reason::{REASON_SLOTS, Reason};
+
+use crate::memfd::{self, Map};
+use crate::sync::{AtomicU64, Ordering};
+
+/// Counters and, by reason, the connection ends that are not shunted.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Counters {
+    counters: [AtomicU64; COUNTER_SLOTS],
+    declined: [AtomicU64; REASON_SLOTS],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Counters {
+    /// All zero.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            counters: [const { AtomicU64::new(0) }; COUNTER_SLOTS],
+            declined: [const { AtomicU64::new(0) }; REASON_SLOTS],
+        }
+    }
+
+    /// Adds to a counter.
+    pub fn add(&self, which: Counter, n: u64) {
+        self.counters[which as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Counts a connection end that stays on, or goes back to, TCP.
+    pub fn decline(&self, why: Reason) {
+        self.declined[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counters, in order of [`Counter::ALL`].
+    #[must_use]
+    pub fn counters(&self) -> [u64; COUNTER_SLOTS] {
+        core::array::from_fn(|i| self.counters[i].load(Ordering::Relaxed))
+    }
+
+    /// Declined connection ends, by the reason's code.
+    #[must_use]
+    pub fn declined(&self) -> [u64; REASON_SLOTS] {
+        core::array::from_fn(|i| self.declined[i].load(Ordering::Relaxed))
+    }
+}
+
+/// The page on which the programs of one `shunt run --summary` add up.
+#[derive(Debug)]
+pub struct RunPage {
+    map: Map,
+}
+
+impl RunPage {
+    /// Makes a page.
+    ///
+    /// # Errors
+    /// Those of [`memfd::create_sealed`] and [`Map::new`].
+    pub fn create() -> io::Result<(Self, OwnedFd)> {
+        let fd = memfd::create_sealed("shunt-run", size_of::<Counters>())?;
+        Ok((Self::map(&fd)?, fd))
+    }
+
+    /// Maps a page.
+    ///
+    /// # Errors
+    /// Those of [`Map::new`].
+    pub fn map(fd: impl AsFd) -> io::Result<Self> {
+        Ok(Self { map: Map::new(fd, size_of::<Counters>(), true)? })
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub const fn get(&self) -> &Counters {
+        // SAFETY: the map is as long as Counters, which consists of atomics.
+        unsafe { self.map.base().cast().as_ref() }
+    }
+}

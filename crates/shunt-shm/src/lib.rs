@@ -1,0 +1,59 @@
+//! The one crate that touches shared memory.
+//!
+//! Three kinds of memory are told apart everywhere:
+//!
+//! * **shared with the peer** ([`region`], [`table`]): never trusted. Every index and cursor read
+//!   from it is bounded against private copies before use; a violation is the error [`Violation`].
+//! * **shared with own forks and read by the agent** ([`arena`], [`counters`]): trusted.
+//! * **written by the agent, mapped read-only** ([`registry`]).
+//!
+//! No `&[u8]` or `&mut [u8]` ever points into shared memory: words are atomics, bytes are copied
+//! through raw pointers. All atomics come through [`sync`], so that loom can model them.
+//!
+//! The layout (ABI) is described in `docs/shm-abi.md`; it changes only together with
+//! [`shunt_wire::PROTOCOL_VERSION`].
+
+pub mod cq;
+pub mod ring;
+pub mod sync;
+
+#[cfg(not(loom))]
+pub mod arena;
+#[cfg(not(loom))]
+pub mod counters;
+#[cfg(not(loom))]
+pub mod doorbell;
+#[cfg(not(loom))]
+pub mod lock;
+#[cfg(not(loom))]
+pub mod memfd;
+#[cfg(not(loom))]
+pub mod region;
+#[cfg(not(loom))]
+pub mod registry;
+#[cfg(not(loom))]
+pub mod table;
+
+/// The peer wrote something that the protocol does not allow. The connection it concerns is ended;
+/// nothing else is touched (property P5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Violation {
+    /// The producer cursor ran backwards or further ahead than the ring is long.
+    Producer,
+    /// The consumer cursor ran backwards or past what was produced.
+    Consumer,
+    /// Stretch marks ran ahead of what their reader has acknowledged, or backwards.
+    Marks,
+}
+
+impl core::fmt::Display for Violation {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Producer => "producer cursor out of bounds",
+            Self::Consumer => "consumer cursor out of bounds",
+            Self::Marks => "stretch marks out of order",
+        })
+    }
+}
+
+impl core::error::Error for Violation {}

@@ -1,0 +1,122 @@
+//! A lock in memory that threads and forks share. It names its owner, so that a signal handler that
+//! interrupted the owner does not wait for itself, and so that a dead owner is noticed.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
+use crate::doorbell::{futex_wait, futex_wake};
+use crate::sync::{AtomicU32, Ordering};
+
+const WAITERS: u32 = 1 << 31;
+
+/// The lock word: 0, or the owner's thread id with a flag that others wait.
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct TidLock(AtomicU32);
+
+/// Unlocks on drop.
+#[derive(Debug)]
+pub struct TidGuard<'a> {
+    lock: &'a TidLock,
+    nested: bool,
+}
+
+impl TidLock {
+    /// Takes the lock. When this very thread holds it already (we run in a signal handler that
+    /// interrupted it), returns a guard that is [`TidGuard::nested`] and does not unlock.
+    #[inline]
+    pub fn lock(&self, tid: u32) -> TidGuard<'_> {
+        if self.0.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return TidGuard { lock: self, nested: false };
+        }
+        self.lock_slow(tid)
+    }
+
+    #[cold]
+    fn lock_slow(&self, tid: u32) -> TidGuard<'_> {
+        let mut spins = 0;
+        loop {
+            let word = self.0.load(Ordering::Relaxed);
+            let owner = word & !WAITERS;
+            if owner == tid {
+                return TidGuard { lock: self, nested: true };
+            }
+            if owner == 0 {
+                let taken = tid | (word & WAITERS);
+                if self
+                    .0
+                    .compare_exchange(word, taken, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+                {
+                    return TidGuard { lock: self, nested: false };
+                }
+                continue;
+            }
+            spins += 1;
+            if spins < 100 {
+                core::hint::spin_loop();
+                continue;
+            }
+            let waited = word | WAITERS;
+            if word != waited
+                && self
+                    .0
+                    .compare_exchange(word, waited, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_err()
+            {
+                continue;
+            }
+            if futex_wait(&self.0, waited, Some(Duration::from_millis(100)))
+                == Err(Errno::TIMEDOUT)
+                && !alive(owner)
+            {
+                // The owner was killed inside the critical section. Its direction's cursors are
+                // published last, so what it left is a whole state.
+                let _ = self.0.compare_exchange(
+                    waited,
+                    tid | WAITERS,
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                );
+                if self.0.load(Ordering::Relaxed) == tid | WAITERS {
+                    return TidGuard { lock: self, nested: false };
+                }
+            }
+        }
+    }
+
+    /// Makes the lock free, whoever held it: for a record that nobody uses any more.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+fn alive(tid: u32) -> bool {
+    // kill(2) takes the id of any thread. EPERM means that it exists.
+    i32::try_from(tid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+}
+
+impl TidGuard<'_> {
+    /// True in a signal handler that interrupted the owner.
+    #[must_use]
+    pub const fn nested(&self) -> bool {
+        self.nested
+    }
+}
+
+impl Drop for TidGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.nested {
+            return;
+        }
+        if self.lock.0.swap(0, Ordering::Release) & WAITERS != 0 {
+            futex_wake(&self.lock.0, 1);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Sealed memory that is passed between processes as a file descriptor.
+
+use core::ptr::NonNull;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::fs::{
+    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
+    memfd_create, open,
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// A zeroed memfd of `len` bytes that nobody can resize any more.
+///
+/// # Errors
+/// Those of memfd_create(2), ftruncate(2) and fcntl(2).
+pub fn create_sealed(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, len as u64)?;
+    fcntl_add_seals(&fd, SEALS)?;
+    Ok(fd)
+}
+
+/// The same memory through a descriptor that cannot be mapped for writing.
+///
+/// # Errors
+/// Those of open(2) on `/proc/self/fd`.
+pub fn read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// A mapping of a sealed memfd (or of anonymous shared memory). Unmapped on drop.
+#[derive(Debug)]
+pub struct Map {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory that stays where it is; all access goes through atomics or
+// raw copies whose callers uphold the protocol.
+unsafe impl Send for Map {}
+// SAFETY: as for Send.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps `len` bytes of `fd`, after checking that it is sealed against resizing and long enough,
+    /// so that no access can ever fault because its maker shrank it.
+    ///
+    /// # Errors
+    /// `EINVAL` when the seals or the size are not as they must be, and those of mmap(2).
+    pub fn new(fd: impl AsFd, len: usize, writable: bool) -> io::Result<Self> {
+        let seals = fcntl_get_seals(&fd)?;
+        let size = u64::try_from(fstat(&fd)?.st_size).unwrap_or(0);
+        if !seals.contains(SealFlags::SHRINK | SealFlags::SEAL) || size < len as u64 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a fresh mapping at an address that the kernel chooses; it aliases no Rust object.
+        let base = unsafe {
+            mmap(core::ptr::null_mut(), len, prot, MapFlags::SHARED | MapFlags::NORESERVE, fd, 0)
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, len })
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a mapping of no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Start of the mapping.
+    #[must_use]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// A reference to a `T` at `offset`, or `None` when it does not lie wholly inside, aligned.
+    ///
+    /// # Safety
+    /// `T` must consist of atomics only and be valid for every bit pattern.
+    #[must_use]
+    pub unsafe fn at<T>(&self, offset: usize) -> Option<&T> {
+        let end = offset.checked_add(size_of::<T>())?;
+        if end > self.len || !offset.is_multiple_of(align_of::<T>()) {
+            return None;
+        }
+        // SAFETY: inside the mapping and aligned (the base is page-aligned); the caller vouches for T.
+        Some(unsafe { self.base.byte_add(offset).cast::<T>().as_ref() })
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: base and len are those of our mmap; `at` borrows from self, so no reference is left.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

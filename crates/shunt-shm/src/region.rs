@@ -1,0 +1,325 @@
+//! The memory of a link group: both RMBs of each of its connections, and both sides' completion
+//! queues.
+//!
+//! Everything here is shared with the peer and never trusted. Geometry is a function of constants,
+//! so there is none to be lied about. For each connection and side there is one [`Section`] that
+//! only this side writes and the other reads, as a DMB on a device that can only copy would have it;
+//! the exceptions, both "signal" operations of the device, are the completion queue and the two arm
+//! words.
+
+use core::ptr::NonNull;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use shunt_wire::addr::{Addr, FourTuple};
+use shunt_wire::agent::{MAX_VECTORS, RegionId};
+
+use crate::cq::{ArmLine, CqLine};
+use crate::memfd::{self, Map};
+use crate::ring::{ConsLine, ProdLine};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Most connections in one link group (SMC's limit, RFC 7609 section 4.5.1).
+pub const SLOTS: usize = 255;
+
+/// Length of one direction's ring in bytes (a power of two).
+pub const RING: usize = 512 * 1024;
+
+const MAGIC: u64 = 0x5348_554e_545f_4c47; // "SHUNT_LG"
+/// Processes that can have completion queues in one region: the client (lane 0) and, where a group
+/// of workers shares a listening socket, the first so many of them; the rest watch each connection.
+pub const LANES: usize = 32;
+
+const LANES_AT: usize = 64;
+const SECTIONS_AT: usize = LANES_AT + LANES * size_of::<Lane>();
+const DATA_AT: usize = (SECTIONS_AT + SLOTS * 2 * size_of::<Section>()).next_multiple_of(4096);
+/// Length of a region in bytes; only what is touched takes memory.
+pub const LEN: usize = DATA_AT + SLOTS * 2 * RING;
+
+const _: () = assert!(size_of::<Section>() == 256 && align_of::<Section>() == 64);
+const _: () = assert!(size_of::<Vector>() == 128);
+const _: () = assert!(RING.is_power_of_two());
+
+/// Which side of a link group: the one that connected or the one that accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Side {
+    /// Made the proposal; owns the region.
+    Client = 0,
+    /// Accepted it.
+    Server = 1,
+}
+
+impl Side {
+    /// The opposite side.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+
+    /// From its code in the arena.
+    #[must_use]
+    pub const fn from_code(code: u32) -> Self {
+        if code == 0 { Self::Client } else { Self::Server }
+    }
+}
+
+#[repr(C, align(64))]
+struct Header {
+    magic: AtomicU64,
+    region: AtomicU64,
+}
+
+/// A completion vector.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Vector {
+    /// The queue: pushed by the peer.
+    pub queue: CqLine,
+    /// Armed by the owner.
+    pub arm: ArmLine,
+}
+
+/// The completion queues of one process.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Lane {
+    /// Endpoint that has claimed the lane, 0: none.
+    pub owner: AtomicU64,
+    /// One per completion vector.
+    pub vectors: [Vector; MAX_VECTORS],
+}
+
+/// The handshake's words (CLC). The client fills in the tuple and sets `state` to a
+/// [`shunt_wire::clc::Proposal`], the acceptor to a [`shunt_wire::clc::Answer`].
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Setup {
+    /// Proposal or answer.
+    pub state: AtomicU32,
+    /// Number of the slot's use, so that a late answer to an earlier use is noticed.
+    pub generation: AtomicU32,
+    /// Endpoint of the writer: whose doorbells to ring. Changes when a fork takes over.
+    pub endpoint: AtomicU64,
+    /// Not 0: the writer has let go of the slot.
+    pub done: AtomicU32,
+    ports: AtomicU32,
+    ips: [AtomicU64; 4],
+}
+
+/// What the other side wants to be told, and how.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Ctl {
+    /// The writer waits for bytes to read ([`crate::doorbell`]).
+    pub rx_arm: AtomicU32,
+    /// The writer waits for room to write.
+    pub tx_arm: AtomicU32,
+    /// Where completions go ([`queue_code`]); 0: nowhere, the arm words say all.
+    pub queue: AtomicU32,
+    /// Not 0: the writer has closed the connection altogether (no half-close).
+    pub closed: AtomicU32,
+}
+
+/// What one side writes for the other, per connection.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Section {
+    /// Cursors of the writer's sending direction.
+    pub prod: ProdLine,
+    /// Cursors of the writer's receiving direction.
+    pub cons: ConsLine,
+    /// Waiting.
+    pub ctl: Ctl,
+    /// Handshake.
+    pub setup: Setup,
+}
+
+impl Setup {
+    /// Writes the connection's name (as the writer sees it).
+    pub fn set_tuple(&self, t: &FourTuple) {
+        let ends = [t.local.ip, t.peer.ip];
+        for (i, word) in self.ips.iter().enumerate() {
+            let ip = &ends[i / 2];
+            let mut half = [0; 8];
+            half.copy_from_slice(&ip[(i % 2) * 8..][..8]);
+            word.store(u64::from_ne_bytes(half), Ordering::Relaxed);
+        }
+        let ports = u32::from(t.local.port) << 16 | u32::from(t.peer.port);
+        self.ports.store(ports, Ordering::Relaxed);
+    }
+
+    /// Reads the connection's name; as untrusted as the rest.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "two ports are packed in one word")]
+    pub fn tuple(&self) -> FourTuple {
+        let mut ends = [[0; 16]; 2];
+        for (i, word) in self.ips.iter().enumerate() {
+            let half = word.load(Ordering::Relaxed).to_ne_bytes();
+            ends[i / 2][(i % 2) * 8..][..8].copy_from_slice(&half);
+        }
+        let ports = self.ports.load(Ordering::Relaxed);
+        FourTuple {
+            local: Addr { ip: ends[0], port: (ports >> 16) as u16 },
+            peer: Addr { ip: ends[1], port: ports as u16 },
+        }
+    }
+}
+
+impl Section {
+    /// Clears everything but the generation: for a new use of the slot.
+    pub fn reset(&self) {
+        let Self { prod, cons, ctl, setup } = self;
+        for word in [&prod.prod, &prod.base, &cons.cons, &setup.endpoint] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in prod.mark_at.iter().chain(&setup.ips) {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [
+            &prod.marks,
+            &prod.fin,
+            &cons.marks_passed,
+            &cons.want_tcp,
+            &ctl.rx_arm,
+            &ctl.tx_arm,
+            &ctl.queue,
+            &ctl.closed,
+            &setup.state,
+            &setup.done,
+            &setup.ports,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Makes a region. It belongs to the agent's work: see [`memfd`].
+///
+/// # Errors
+/// Those of [`memfd::create_sealed`] and [`Map::new`].
+pub fn create(region: RegionId) -> io::Result<OwnedFd> {
+    let fd = memfd::create_sealed("shunt-link-group", LEN)?;
+    let map = Map::new(&fd, 4096, true)?;
+    // SAFETY: Header consists of atomics.
+    if let Some(header) = unsafe { map.at::<Header>(0) } {
+        header.region.store(region, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
+    }
+    Ok(fd)
+}
+
+/// A mapped region.
+#[derive(Debug)]
+pub struct Region {
+    map: Map,
+}
+
+impl Region {
+    /// Maps a region.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is not a region, else those of [`Map::new`].
+    pub fn map(fd: impl AsFd) -> io::Result<Self> {
+        let map = Map::new(fd, LEN, true)?;
+        // SAFETY: Header consists of atomics.
+        let header = unsafe { map.at::<Header>(0) }.ok_or(io::ErrorKind::InvalidInput)?;
+        if header.magic.load(Ordering::Acquire) != MAGIC {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Self { map })
+    }
+
+    /// Its memory, by address: to be kept where only plain numbers can be.
+    #[must_use]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.map.base()
+    }
+
+    /// A view that does not keep the region mapped.
+    #[must_use]
+    pub const fn view(&self) -> RegionView {
+        RegionView(self.map.base())
+    }
+}
+
+/// A view of a mapped region by its address.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionView(NonNull<u8>);
+
+impl RegionView {
+    /// A view of the region that is mapped at `base`.
+    ///
+    /// # Safety
+    /// `base` comes from [`Region::base`] of a region that stays mapped while the view is used.
+    #[must_use]
+    pub const unsafe fn from_base(base: NonNull<u8>) -> Self {
+        Self(base)
+    }
+
+    /// The section that `side` writes for connection `slot`.
+    #[inline]
+    #[must_use]
+    pub fn section<'a>(self, slot: usize, side: Side) -> &'a Section {
+        debug_assert!(slot < SLOTS);
+        let at = SECTIONS_AT + (slot * 2 + side as usize) * size_of::<Section>();
+        // SAFETY: slot < SLOTS, so the section lies in the mapping; it consists of atomics.
+        unsafe { self.0.byte_add(at).cast().as_ref() }
+    }
+
+    /// The buffer of [`RING`] bytes that `receiver` reads from and the other side writes to.
+    #[inline]
+    #[must_use]
+    pub fn buffer(self, slot: usize, receiver: Side) -> NonNull<u8> {
+        debug_assert!(slot < SLOTS);
+        // SAFETY: slot < SLOTS, so the buffer lies in the mapping.
+        unsafe { self.0.byte_add(DATA_AT + (slot * 2 + receiver as usize) * RING) }
+    }
+
+    /// Offset of that buffer in the region: what a device that moves bytes is told.
+    #[inline]
+    #[must_use]
+    pub const fn buffer_offset(slot: usize, receiver: Side) -> usize {
+        DATA_AT + (slot * 2 + receiver as usize) * RING
+    }
+
+    /// Lane `lane`, taken modulo [`LANES`].
+    #[inline]
+    #[must_use]
+    pub fn lane<'a>(self, lane: usize) -> &'a Lane {
+        let at = LANES_AT + (lane % LANES) * size_of::<Lane>();
+        // SAFETY: the lane is taken modulo LANES, so it lies in the mapping; atomics only.
+        unsafe { self.0.byte_add(at).cast().as_ref() }
+    }
+
+    /// Claims a lane for `endpoint`: lane 0 for the region's owner, else one that is free. A lane
+    /// is given back by storing 0 to its owner.
+    #[must_use]
+    pub fn claim_lane(self, side: Side, endpoint: u64) -> Option<usize> {
+        let range = if side == Side::Client { 0..1 } else { 1..LANES };
+        range.into_iter().find(|lane| {
+            let owner = &self.lane(*lane).owner;
+            owner.compare_exchange(0, endpoint, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+}
+
+/// Packs a lane and a vector for [`Ctl::queue`].
+#[must_use]
+#[allow(clippy::cast_possible_truncation, reason = "both are small")]
+pub const fn queue_code(lane: usize, vector: usize) -> u32 {
+    1 + (lane % LANES * MAX_VECTORS + vector % MAX_VECTORS) as u32
+}
+
+/// The reverse of [`queue_code`]; any number gives a valid lane and vector.
+#[inline]
+#[must_use]
+pub const fn queue_place(code: u32) -> Option<(usize, usize)> {
+    match (code as usize).checked_sub(1) {
+        Some(n) => Some((n / MAX_VECTORS % LANES, n % MAX_VECTORS)),
+        None => None,
+    }
+}

@@ -1,0 +1,212 @@
+//! The registry: which addresses have a listener that runs under Shunt.
+//!
+//! The agent writes it, every library maps it read-only, so that connect(2) to anything else costs
+//! one look and no message. An open-addressing table by port; each entry has a sequence word that is
+//! odd while the agent changes it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use shunt_wire::addr::Addr;
+use shunt_wire::agent::ListenerId;
+
+use crate::memfd::{self, Map};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+const ENTRIES: usize = 2048;
+const PROBES: usize = 64;
+const MAGIC: u64 = 0x5348_554e_545f_5247; // "SHUNT_RG"
+
+#[repr(C, align(64))]
+struct Header {
+    magic: AtomicU64,
+}
+
+#[repr(C, align(64))]
+struct Entry {
+    seq: AtomicU32,
+    /// Port in the low half, `V6ONLY` above it.
+    port: AtomicU32,
+    ip: [AtomicU64; 2],
+    listener: AtomicU64,
+    netns: AtomicU64,
+    uid: AtomicU32,
+}
+
+const V6ONLY: u32 = 1 << 16;
+const LEN: usize = size_of::<Header>() + ENTRIES * size_of::<Entry>();
+
+/// One listener.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listing {
+    /// Its name; not 0.
+    pub listener: ListenerId,
+    /// Its address, possibly unspecified.
+    pub addr: Addr,
+    /// `IPV6_V6ONLY` is set.
+    pub v6only: bool,
+    /// The user who registered it.
+    pub uid: u32,
+    /// `SO_NETNS_COOKIE` of the socket, 0 where the kernel has none.
+    pub netns: u64,
+}
+
+fn halves(ip: [u8; 16]) -> [u64; 2] {
+    let n = u128::from_ne_bytes(ip);
+    #[allow(clippy::cast_possible_truncation, reason = "two halves")]
+    [n as u64, (n >> 64) as u64]
+}
+
+fn whole(h: [u64; 2]) -> [u8; 16] {
+    (u128::from(h[0]) | u128::from(h[1]) << 64).to_ne_bytes()
+}
+
+fn home(port: u16) -> usize {
+    usize::from(port).wrapping_mul(0x9e37) % ENTRIES
+}
+
+/// The agent's side.
+#[derive(Debug)]
+pub struct RegistryWriter {
+    registry: Registry,
+}
+
+/// A mapped registry.
+#[derive(Debug)]
+pub struct Registry {
+    map: Map,
+}
+
+impl Registry {
+    /// Makes a registry; returns the writer and the read-only descriptor for the libraries.
+    ///
+    /// # Errors
+    /// Those of [`memfd::create_sealed`], [`memfd::read_only`] and [`Map::new`].
+    pub fn create() -> io::Result<(RegistryWriter, OwnedFd)> {
+        let fd = memfd::create_sealed("shunt-registry", LEN)?;
+        let registry = Self { map: Map::new(&fd, LEN, true)? };
+        registry.header().magic.store(MAGIC, Ordering::Release);
+        Ok((RegistryWriter { registry }, memfd::read_only(&fd)?))
+    }
+
+    /// Maps a registry to read it.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is not a registry, else those of [`Map::new`].
+    pub fn map(fd: impl AsFd) -> io::Result<Self> {
+        let registry = Self { map: Map::new(fd, LEN, false)? };
+        if registry.header().magic.load(Ordering::Acquire) != MAGIC {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(registry)
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the map is LEN bytes long, of which the first are the header; atomics only.
+        unsafe { self.map.base().cast().as_ref() }
+    }
+
+    fn entry(&self, index: usize) -> &Entry {
+        let at = size_of::<Header>() + (index % ENTRIES) * size_of::<Entry>();
+        // SAFETY: the index is taken modulo ENTRIES, so it lies in the map; atomics only.
+        unsafe { self.map.base().byte_add(at).cast().as_ref() }
+    }
+
+    fn read(e: &Entry) -> Option<Listing> {
+        // A seqlock (the agent is the one writer). A reader that keeps losing gives up: the
+        // connection then stays on TCP, which is always right.
+        for _ in 0..64 {
+            let seq = e.seq.load(Ordering::Acquire);
+            if seq & 1 == 1 {
+                core::hint::spin_loop();
+                continue;
+            }
+            let port = e.port.load(Ordering::Relaxed);
+            let ip = [e.ip[0].load(Ordering::Relaxed), e.ip[1].load(Ordering::Relaxed)];
+            let listing = Listing {
+                listener: e.listener.load(Ordering::Relaxed),
+                #[allow(clippy::cast_possible_truncation, reason = "the port is the low half")]
+                addr: Addr { ip: whole(ip), port: port as u16 },
+                v6only: port & V6ONLY != 0,
+                uid: e.uid.load(Ordering::Relaxed),
+                netns: e.netns.load(Ordering::Relaxed),
+            };
+            fence(Ordering::Acquire);
+            if e.seq.load(Ordering::Relaxed) == seq {
+                return (listing.listener != 0).then_some(listing);
+            }
+        }
+        None
+    }
+
+    /// The listener that a connection to `to` reaches, in any of the namespaces; `pick` says whether
+    /// a candidate will do. A specific address beats an unspecified one, as in the kernel.
+    pub fn find(&self, to: &Addr, mut pick: impl FnMut(&Listing) -> bool) -> Option<Listing> {
+        let mut best: Option<Listing> = None;
+        let start = home(to.port);
+        for i in 0..PROBES {
+            let e = self.entry(start + i);
+            if e.seq.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            let Some(l) = Self::read(e) else { continue };
+            if l.addr.port != to.port {
+                continue;
+            }
+            let exact = l.addr.ip == to.ip;
+            let any = l.addr.is_unspecified()
+                && if l.addr.is_v4() { to.is_v4() } else { !(to.is_v4() && l.v6only) };
+            if (exact || any && best.is_none()) && pick(&l) {
+                best = Some(l);
+            }
+        }
+        best
+    }
+}
+
+impl RegistryWriter {
+    fn write(e: &Entry, l: Option<&Listing>) {
+        let seq = e.seq.load(Ordering::Relaxed);
+        e.seq.store(seq.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        match l {
+            Some(l) => {
+                let port = u32::from(l.addr.port) | if l.v6only { V6ONLY } else { 0 };
+                e.port.store(port, Ordering::Relaxed);
+                for (word, half) in e.ip.iter().zip(halves(l.addr.ip)) {
+                    word.store(half, Ordering::Relaxed);
+                }
+                e.netns.store(l.netns, Ordering::Relaxed);
+                e.uid.store(l.uid, Ordering::Relaxed);
+                e.listener.store(l.listener, Ordering::Relaxed);
+            }
+            None => e.listener.store(0, Ordering::Relaxed),
+        }
+        // 0 means "never used" and ends a probe, so it is skipped when the counter wraps.
+        let next = seq.wrapping_add(2);
+        e.seq.store(if next == 0 { 2 } else { next }, Ordering::Release);
+    }
+
+    /// Publishes a listener; `false` when there is no room near its port's place.
+    pub fn publish(&mut self, l: &Listing) -> bool {
+        let start = home(l.addr.port);
+        for i in 0..PROBES {
+            let e = self.registry.entry(start + i);
+            if e.listener.load(Ordering::Relaxed) == 0 {
+                Self::write(e, Some(l));
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes a listener out.
+    pub fn remove(&mut self, listener: ListenerId) {
+        for index in 0..ENTRIES {
+            let e = self.registry.entry(index);
+            if e.listener.load(Ordering::Relaxed) == listener {
+                Self::write(e, None);
+            }
+        }
+    }
+}

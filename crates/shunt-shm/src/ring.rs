@@ -1,0 +1,247 @@
+//! One direction of a connection: a byte ring in the receiver's RMB and its cursors.
+//!
+//! Cursors are CDC's (RFC 7609 section 4.7.5: wrap sequence and count), held as one 64-bit count of
+//! the bytes that went through the ring, of which the quotient by the ring's length is the wrap and
+//! the remainder the count. It never wraps in practice, so full and empty cannot be mistaken.
+//!
+//! The place of a byte is `(position - base) mod capacity`. The sender moves `base` up when the ring
+//! is empty, so that small messages go through the same few hot cache lines again and again.
+//!
+//! The *stretch marks* say where a stretch of the byte stream ends and goes on elsewhere: odd marks
+//! lead from kernel TCP into the ring (`at` = bytes sent over TCP so far), even marks from the ring
+//! back to TCP (`at` = ring position).
+
+use crate::Violation;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Entries for stretch marks: one that is open and the one before it.
+pub const MARKS: usize = 2;
+
+/// Bytes after which an empty ring is rewound: small enough to stay in the first page.
+pub const REWIND_AFTER: u64 = 2048;
+
+/// Written by the sender of a direction, read by its receiver.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct ProdLine {
+    /// Bytes ever put into the ring.
+    pub prod: AtomicU64,
+    /// Position that lies at offset 0 of the buffer.
+    pub base: AtomicU64,
+    /// Stretch marks ever set.
+    pub marks: AtomicU32,
+    /// Not 0 once the sender has shut its direction down or closed: the receiver, when the ring is
+    /// empty, asks the kernel socket what that means.
+    pub fin: AtomicU32,
+    /// Where mark `n` (counted from 1) lies: entry `n % MARKS`.
+    pub mark_at: [AtomicU64; MARKS],
+}
+
+/// Written by the receiver of a direction, read by its sender.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct ConsLine {
+    /// Bytes ever taken out of the ring.
+    pub cons: AtomicU64,
+    /// Stretch marks passed.
+    pub marks_passed: AtomicU32,
+    /// Not 0: the receiver asks the sender to go back to TCP.
+    pub want_tcp: AtomicU32,
+}
+
+/// The sender's private cursors.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct TxCursor {
+    pos: AtomicU64,
+    base: AtomicU64,
+    cons: AtomicU64,
+}
+
+/// The receiver's private cursors.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct RxCursor {
+    pos: AtomicU64,
+    prod: AtomicU64,
+    base: AtomicU64,
+}
+
+/// One or two pieces of the ring's buffer: (offset, length) each; the second may be empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// First piece.
+    pub head: (usize, usize),
+    /// Second piece, at the start of the buffer.
+    pub tail: (usize, usize),
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "both are smaller than the capacity, a usize")]
+fn span(pos: u64, base: u64, len: u64, cap: u64) -> Span {
+    let off = pos.wrapping_sub(base) & (cap - 1);
+    let first = len.min(cap - off);
+    Span { head: (off as usize, first as usize), tail: (0, (len - first) as usize) }
+}
+
+const R: Ordering = Ordering::Relaxed;
+
+impl TxCursor {
+    /// Forgets everything: for a new connection.
+    pub fn reset(&self) {
+        self.pos.store(0, R);
+        self.base.store(0, R);
+        self.cons.store(0, R);
+    }
+
+    /// Bytes ever sent into the ring.
+    #[inline]
+    pub fn pos(&self) -> u64 {
+        self.pos.load(R)
+    }
+
+    /// Bytes that the receiver, as far as known here, has not taken yet.
+    #[inline]
+    pub fn in_flight(&self) -> u64 {
+        self.pos.load(R).saturating_sub(self.cons.load(R))
+    }
+
+    /// Reads the receiver's cursor anew; returns the free bytes.
+    ///
+    /// # Errors
+    /// [`Violation::Consumer`] when the cursor is impossible.
+    #[inline]
+    pub fn refresh(&self, peer: &ConsLine, cap: u64) -> Result<u64, Violation> {
+        // SYNC POINT cons: pairs with the Release store in RxCursor::consume. The receiver's reads
+        // of the bytes it took happen before we overwrite them.
+        let cons = peer.cons.load(Ordering::Acquire);
+        let (pos, known) = (self.pos.load(R), self.cons.load(R));
+        if cons < known || cons > pos {
+            return Err(Violation::Consumer);
+        }
+        self.cons.store(cons, R);
+        Ok(cap - (pos - cons))
+    }
+
+    /// The place for up to `want` bytes, after a look at the receiver's cursor if the own copy says
+    /// that there is too little room, or that it is time to rewind. The span may be shorter than
+    /// `want`, and is empty when the ring is full.
+    ///
+    /// # Errors
+    /// [`Violation::Consumer`].
+    #[inline]
+    pub fn reserve(&self, peer: &ConsLine, cap: u64, want: u64) -> Result<Span, Violation> {
+        let pos = self.pos.load(R);
+        let mut free = cap - (pos - self.cons.load(R));
+        let offset = pos - self.base.load(R);
+        if free < want || offset >= REWIND_AFTER {
+            free = self.refresh(peer, cap)?;
+            if free == cap {
+                self.base.store(pos, R);
+            }
+        }
+        Ok(span(pos, self.base.load(R), want.min(free), cap))
+    }
+
+    /// Makes `n` bytes that were copied to the reserved place visible to the receiver.
+    #[inline]
+    pub fn publish(&self, mine: &ProdLine, n: u64) {
+        let pos = self.pos.load(R) + n;
+        self.pos.store(pos, R);
+        mine.base.store(self.base.load(R), R);
+        // SYNC POINT prod: pairs with the Acquire load in RxCursor::refresh.
+        mine.prod.store(pos, Ordering::Release);
+    }
+
+    /// True when the receiver has passed every mark that was set, so that another may be set.
+    #[inline]
+    pub fn marks_settled(mine: &ProdLine, peer: &ConsLine) -> bool {
+        peer.marks_passed.load(Ordering::Acquire) == mine.marks.load(R)
+    }
+
+    /// Sets the next stretch mark. `at`: bytes sent over TCP (odd marks) or the ring position (even
+    /// marks). Call it only when [`Self::marks_settled`].
+    pub fn set_mark(mine: &ProdLine, at: u64) {
+        let n = mine.marks.load(R).wrapping_add(1);
+        mine.mark_at[n as usize % MARKS].store(at, R);
+        // SYNC POINT marks: pairs with the Acquire load in RxCursor::next_mark.
+        mine.marks.store(n, Ordering::Release);
+    }
+}
+
+impl RxCursor {
+    /// Forgets everything: for a new connection.
+    pub fn reset(&self) {
+        self.pos.store(0, R);
+        self.prod.store(0, R);
+        self.base.store(0, R);
+    }
+
+    /// Bytes ever taken from the ring.
+    #[inline]
+    pub fn pos(&self) -> u64 {
+        self.pos.load(R)
+    }
+
+    /// Bytes that are known to be readable, without a look at the sender's cursor.
+    #[inline]
+    pub fn known(&self) -> u64 {
+        self.prod.load(R).saturating_sub(self.pos.load(R))
+    }
+
+    /// Reads the sender's cursor anew; returns the readable bytes.
+    ///
+    /// # Errors
+    /// [`Violation::Producer`] when the cursor is impossible.
+    #[inline]
+    pub fn refresh(&self, peer: &ProdLine, cap: u64) -> Result<u64, Violation> {
+        // SYNC POINT prod: pairs with the Release store in TxCursor::publish; the bytes and `base`
+        // were written before it.
+        let prod = peer.prod.load(Ordering::Acquire);
+        let (pos, known) = (self.pos.load(R), self.prod.load(R));
+        if prod < known || prod - pos > cap {
+            return Err(Violation::Producer);
+        }
+        self.prod.store(prod, R);
+        // The sender moves `base` only while the ring is empty, that is while we read nothing; it is
+        // masked at use, so any value is harmless.
+        self.base.store(peer.base.load(R), R);
+        Ok(prod - pos)
+    }
+
+    /// Where the next up to `want` readable bytes lie. Empty when there are none.
+    ///
+    /// # Errors
+    /// [`Violation::Producer`].
+    #[inline]
+    pub fn readable(&self, peer: &ProdLine, cap: u64, want: u64) -> Result<Span, Violation> {
+        let mut avail = self.known();
+        if avail < want {
+            avail = self.refresh(peer, cap)?;
+        }
+        Ok(span(self.pos.load(R), self.base.load(R), want.min(avail), cap))
+    }
+
+    /// Takes `n` bytes out of the ring, after they were copied.
+    #[inline]
+    pub fn consume(&self, mine: &ConsLine, n: u64) {
+        let pos = self.pos.load(R) + n;
+        self.pos.store(pos, R);
+        // SYNC POINT cons: pairs with the Acquire load in TxCursor::refresh.
+        mine.cons.store(pos, Ordering::Release);
+    }
+
+    /// The next mark after the `passed` ones, if the sender has set it.
+    ///
+    /// # Errors
+    /// [`Violation::Marks`] when the sender set more marks than it may.
+    #[inline]
+    pub fn next_mark(peer: &ProdLine, passed: u32) -> Result<Option<u64>, Violation> {
+        // SYNC POINT marks: pairs with the Release store in TxCursor::set_mark.
+        let set = peer.marks.load(Ordering::Acquire);
+        match set.wrapping_sub(passed) {
+            0 => Ok(None),
+            1 => Ok(Some(peer.mark_at[set as usize % MARKS].load(R))),
+            _ => Err(Violation::Marks),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Messages between a library or tool and the agent.
+//!
+//! One message is one packet on a `SOCK_SEQPACKET` UNIX socket, encoded with postcard; the file
+//! descriptors it speaks of travel with it as `SCM_RIGHTS`, in the order named here. Every request
+//! has exactly one reply. The agent takes the sender's uid, gid and pid from `SO_PEERCRED`, never
+//! from the message.
+
+use serde::{Deserialize, Serialize};
+
+use crate::reason::Reason;
+
+/// Longest message in bytes, both ways.
+pub const MAX_MESSAGE: usize = 1024;
+
+/// Most file descriptors in one message: doorbells, a region, a pidfd.
+pub const MAX_FDS: usize = 16;
+
+/// Most completion vectors (and so doorbells) of one endpoint.
+pub const MAX_VECTORS: usize = 8;
+
+/// Names an endpoint (a process) to its agent. Never reused by one agent.
+pub type EndpointId = u64;
+/// Names a listener (a listening socket, whoever holds it).
+pub type ListenerId = u64;
+/// Names a link group's region. It is the token of the DMB that the region is.
+pub type RegionId = u64;
+
+/// What a library or a tool asks of the agent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Request<'a> {
+    /// First message of a library. fds: the doorbells (eventfds) of its completion vectors.
+    Hello {
+        /// [`crate::PROTOCOL_VERSION`] of the sender.
+        version: u32,
+        /// Name of the program (the last part of its path), cut to 64 bytes.
+        program: &'a str,
+        /// `SHUNT_RUN_ID`, or 0.
+        run: u64,
+    },
+    /// First message of a tool. No fds.
+    Tool {
+        /// [`crate::PROTOCOL_VERSION`] of the sender.
+        version: u32,
+    },
+    /// "I hold this listening socket." fds: the socket. Asked after `listen`, and once by every
+    /// process that inherited the socket before its first accept.
+    Listen,
+    /// "The listening socket is closed here."
+    Unlisten {
+        /// Which.
+        listener: ListenerId,
+    },
+    /// "I connect to this listener and need a (further) region for it."
+    Connect {
+        /// Which, as found in the registry.
+        listener: ListenerId,
+    },
+    /// "A proposal for this connection of mine lies in a region that I do not have." fds: the
+    /// connected socket. The agent compares its addresses with the proposal in the slot: who holds
+    /// the socket is a party, also a process that forked after accept and holds no listener.
+    Attach {
+        /// The region that the proposal names.
+        region: RegionId,
+        /// The slot in it.
+        slot: u32,
+    },
+    /// "The acceptor of a proposal in my region is an endpoint whose doorbells I do not have."
+    Bells {
+        /// A region that the asker owns.
+        region: RegionId,
+        /// An endpoint that has attached it.
+        endpoint: EndpointId,
+    },
+    /// "I no longer use this region."
+    Detach {
+        /// Which.
+        region: RegionId,
+    },
+    /// Tool: live connections.
+    List,
+    /// Tool: totals. 0: of everything since the agent started; else of one run.
+    Stats {
+        /// `SHUNT_RUN_ID`, or 0 for all.
+        run: u64,
+    },
+    /// Tool: the agent's own state.
+    Status,
+}
+
+/// What the agent answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// To `Hello`. fds: the registry (read-only), the asker's arena.
+    Welcome {
+        /// The asker's name from now on.
+        endpoint: EndpointId,
+    },
+    /// To `Tool`, `Unlisten`, `Detach`. No fds.
+    Done,
+    /// To `Listen`. fds: the listener's proposal table.
+    Listening {
+        /// Its name.
+        listener: ListenerId,
+    },
+    /// To `Connect`. fds: the listener's proposal table, the new region.
+    Linked {
+        /// The region's name.
+        region: RegionId,
+    },
+    /// To `Attach`. fds: the region, a pidfd of its owner, the owner's doorbells.
+    Attached {
+        /// The region's owner (the client).
+        endpoint: EndpointId,
+    },
+    /// To `Bells`. fds: the doorbells.
+    Bells,
+    /// To `List`, `Stats`, `Status`. fds: a memfd that holds `len` bytes of JSON.
+    Report {
+        /// Bytes in the memfd.
+        len: u32,
+    },
+    /// The request is refused, for this reason. No fds.
+    Refused {
+        /// Why.
+        reason: Reason,
+    },
+}
+
+/// Why a packet is not a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Malformed;
+
+impl core::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("malformed message")
+    }
+}
+
+impl core::error::Error for Malformed {}
+
+/// Encodes `message` into `buf`.
+///
+/// # Errors
+/// [`Malformed`] when `buf` is too small.
+pub fn encode<'b, T: Serialize>(message: &T, buf: &'b mut [u8]) -> Result<&'b [u8], Malformed> {
+    postcard::to_slice(message, buf).map(|s| &*s).map_err(|_| Malformed)
+}
+
+/// Decodes a whole packet; trailing bytes make it malformed.
+///
+/// # Errors
+/// [`Malformed`] when the bytes are not one message of type `T`.
+pub fn decode<'b, T: Deserialize<'b>>(packet: &'b [u8]) -> Result<T, Malformed> {
+    match postcard::take_from_bytes(packet) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(Malformed),
+    }
+}

@@ -1,0 +1,41 @@
+//! The handshake (RFC 7609 section 3.5 calls its messages CLC): states of a proposal.
+//!
+//! Shunt's proposal lies in shared memory instead of going over the TCP connection, so that no
+//! byte that the application did not write ever appears there (property P2).
+
+/// State of a connection slot, as its client writes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Proposal {
+    /// The slot is not in use.
+    Free = 0,
+    /// The client proposes: it watches the ring beside the kernel socket from now on.
+    Proposed = 1,
+    /// The client takes the proposal back; an acceptor must not take it up any more.
+    Withdrawn = 2,
+}
+
+/// State of a connection slot, as its acceptor writes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Answer {
+    /// No acceptor has answered.
+    None = 0,
+    /// Accepted: both directions may move to the ring.
+    Accepted = 1,
+    /// Declined for good; the connection stays on TCP.
+    Declined = 2,
+}
+
+impl Answer {
+    /// The answer with this code; `None` for a value that the protocol does not know.
+    #[must_use]
+    pub const fn from_code(code: u32) -> Option<Self> {
+        match code {
+            0 => Some(Self::None),
+            1 => Some(Self::Accepted),
+            2 => Some(Self::Declined),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Counters that `shunt stats` and `--summary` print. Their names are stable.
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal;)+) => {
+        /// A process-wide total.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum Counter { $($(#[doc = $doc])+ $name,)+ }
+
+        impl Counter {
+            /// Every counter, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// The stable name that tools print.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)+ }
+            }
+
+            /// What it counts.
+            #[must_use]
+            pub const fn explain(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+),)+ }
+            }
+        }
+    };
+}
+
+counters! {
+    /// TCP connections made or accepted under Shunt.
+    Connections = "connections";
+    /// Connection ends that were promoted to shared memory.
+    Shunted = "connections_shunted";
+    /// Of those, in attach mode (the sender writes into the receiver's RMB).
+    ShuntedAttach = "connections_shunted_attach";
+    /// Of those, in copy mode (the device moves the bytes).
+    ShuntedCopy = "connections_shunted_copy";
+    /// Connection ends that went back from shared memory to TCP.
+    Demoted = "connections_demoted";
+    /// Bytes sent through shared memory.
+    BytesSent = "bytes_sent";
+    /// Bytes received through shared memory.
+    BytesReceived = "bytes_received";
+    /// Calls that sent bytes through shared memory.
+    MessagesSent = "messages_sent";
+    /// Calls that received bytes through shared memory.
+    MessagesReceived = "messages_received";
+    /// Wake-ups that cost a system call (eventfd or futex).
+    DoorbellsRung = "doorbells_rung";
+    /// Wake-ups that were not needed because the reader was awake or already told.
+    DoorbellsSaved = "doorbells_saved";
+    /// Times a sender found the ring full.
+    RingFullWaits = "ring_full_waits";
+    /// Spins that ended with work.
+    SpinsPaid = "spins_paid";
+    /// Spins that ended in sleep.
+    SpinsUnpaid = "spins_unpaid";
+    /// Sleeps on a futex.
+    FutexSleeps = "futex_sleeps";
+    /// Sleeps in the kernel's poll or epoll.
+    KernelSleeps = "kernel_sleeps";
+    /// Violations of the protocol by a peer.
+    Violations = "protocol_violations";
+}
+
+/// Room for counters in shared memory; the layout's, so it only grows with the version.
+pub const COUNTER_SLOTS: usize = 32;
+
+const _: () = assert!(Counter::ALL.len() <= COUNTER_SLOTS);

@@ -1,0 +1,50 @@
+//! Every `SHUNT_*` variable, in one table that also generates the docs.
+
+/// One environment variable that changes how Shunt behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Knob {
+    /// Name of the variable.
+    pub env: &'static str,
+    /// The option of `shunt run` that sets it, if there is one.
+    pub option: Option<&'static str>,
+    /// Value when unset, as a person would write it.
+    pub default: &'static str,
+    /// What it does, with units.
+    pub doc: &'static str,
+}
+
+macro_rules! knobs {
+    ($($ident:ident: $env:literal, $option:expr, $default:literal, $doc:literal;)+) => {
+        $(#[doc = $doc] pub const $ident: Knob =
+            Knob { env: $env, option: $option, default: $default, doc: $doc };)+
+        /// All knobs.
+        pub const ALL: &[Knob] = &[$($ident,)+];
+    };
+}
+
+knobs! {
+    LIB: "SHUNT_LIB", None, "beside the `shunt` executable",
+        "Path of libshunt.so that `shunt run` preloads.";
+    RUN_DIR: "SHUNT_RUN_DIR", None, "/run/shunt (root), $XDG_RUNTIME_DIR/shunt, or /tmp/shunt-UID",
+        "Directory of the agent's socket. It must belong to the user and be closed to others.";
+    SPIN: "SHUNT_SPIN", Some("--spin"), "auto",
+        "How long a waiting call spins before it sleeps: `auto` (learnt from what paid), `never`, or a number of microseconds.";
+    DMB: "SHUNT_DMB", Some("--dmb"), "attach",
+        "How bytes reach the peer's memory: `attach` (written straight into its RMB) or `copy` (through an own sndbuf that the device moves).";
+    RUN_ID: "SHUNT_RUN_ID", None, "unset",
+        "Number of the `shunt run` that a program belongs to; set by `shunt run` so that totals can be told apart.";
+    RUN_PAGE: "SHUNT_RUN_PAGE", Some("--summary"), "unset",
+        "Path of the page on which programs add up the counters of their run; set by `shunt run --summary`.";
+    DISABLE: "SHUNT_DISABLE", None, "unset",
+        "When set to anything but 0 or the empty string, the library leaves every connection on kernel TCP.";
+    VECTORS: "SHUNT_VECTORS", None, "min(cores, 8)",
+        "Completion vectors of a process: epoll instances share them out among themselves.";
+    CONNS_PER_LG: "SHUNT_CONNS_PER_LG", None, "255",
+        "Connections in one link group before another is opened (1 to 255).";
+}
+
+/// True when the value of a switch-like variable means "on".
+#[must_use]
+pub fn is_on(value: &[u8]) -> bool {
+    !matches!(value, b"" | b"0")
+}

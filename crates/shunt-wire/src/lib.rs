@@ -1,0 +1,19 @@
+//! Bytes and values that cross a process boundary.
+//!
+//! No I/O, no allocation, no `unsafe`: every other crate builds on these names, and each list
+//! (reasons, counters, knobs) stands here exactly once so that the docs, the CLI and the library
+//! cannot drift apart.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod addr;
+pub mod agent;
+pub mod clc;
+pub mod counter;
+pub mod knob;
+pub mod reason;
+
+/// Version of everything that two Shunt components share: the agent's messages and the layout of
+/// the shared memory. A library and an agent (or two libraries) work together only when it is
+/// equal; otherwise the connection stays on kernel TCP with [`reason::Reason::VersionMismatch`].
+pub const PROTOCOL_VERSION: u32 = 1;

@@ -1,1 +1,15 @@
-//! The sans-IO engine: handshake, stretches, readiness, spinning, and the ports it needs.
+//! The sans-IO engine: what to do, decided from values; never doing it.
+//!
+//! Time, cursors and the kernel's answers come in as arguments, actions go out as values, so each
+//! rule is tested here on virtual time, without sockets or shared memory. The library
+//! (`shunt-preload`) carries the actions out.
+//!
+//! The data path proper (reserve, copy, publish) lies in `shunt-shm` and is called by the library
+//! without a detour through this crate: it has no decisions in it, only copies.
+#![forbid(unsafe_code)]
+
+pub mod events;
+pub mod handshake;
+pub mod ports;
+pub mod spin;
+pub mod stretch;

@@ -1,1 +1,3 @@
-//! Back ends of the device port: loopback in attach and copy mode.
+//! Back ends of the device port.
+
+pub mod loopback;

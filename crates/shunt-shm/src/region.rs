@@ -286,6 +286,18 @@ impl RegionView {
         DATA_AT + (slot * 2 + receiver as usize) * RING
     }
 
+    /// Copies `data` to `offset`; nothing is copied when it does not fit.
+    pub fn write(self, offset: usize, data: &[u8]) {
+        if offset.checked_add(data.len()).is_none_or(|end| end > LEN) {
+            return;
+        }
+        // SAFETY: inside the region, as just checked; private memory does not overlap it.
+        unsafe {
+            let to = self.0.as_ptr().add(offset);
+            core::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len());
+        }
+    }
+
     /// Lane `lane`, taken modulo [`LANES`].
     #[inline]
     #[must_use]

@@ -156,3 +156,12 @@ pub fn decode<'b, T: Deserialize<'b>>(packet: &'b [u8]) -> Result<T, Malformed> 
         _ => Err(Malformed),
     }
 }
+
+/// The version that a first message states, also when the rest of it cannot be decoded: every
+/// version begins `Hello` and `Tool` with their number and the version.
+#[must_use]
+pub fn stated_version(packet: &[u8]) -> Option<u32> {
+    let (kind, rest) = postcard::take_from_bytes::<u32>(packet).ok()?;
+    let (version, _) = postcard::take_from_bytes::<u32>(rest).ok()?;
+    (kind <= 1).then_some(version)
+}

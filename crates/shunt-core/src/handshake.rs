@@ -1,0 +1,84 @@
+//! The handshake's course on each side (CLC: proposal, accept, decline), without its memory.
+
+use shunt_wire::reason::Reason;
+
+/// Where a connection stands. Kept as a number in the arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Phase {
+    /// Kernel TCP for good; only listed.
+    Tcp = 0,
+    /// Client: proposed, not yet accepted. The server may move to the ring at any moment.
+    Proposed = 1,
+    /// Server: accepted by the program, no proposal looked for or found yet.
+    Candidate = 2,
+    /// Both sides have agreed: each sender moves to the ring when it next sends.
+    Active = 3,
+    /// The peer broke the protocol: every call answers `ECONNRESET`.
+    Broken = 4,
+}
+
+impl Phase {
+    /// From its number.
+    #[inline]
+    #[must_use]
+    pub const fn from_code(code: u32) -> Self {
+        match code {
+            1 => Self::Proposed,
+            2 => Self::Candidate,
+            3 => Self::Active,
+            4 => Self::Broken,
+            _ => Self::Tcp,
+        }
+    }
+}
+
+/// Looks for a proposal before a server gives up while clients are still connecting.
+pub const SERVER_LOOKS: u32 = 16;
+/// Calls on a proposed connection before the client takes the proposal back: the acceptor does not
+/// run under Shunt.
+pub const CLIENT_LOOKS: u32 = 256;
+
+/// What a server does after a look that found no proposal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Missed {
+    /// Look again at the next call on the socket.
+    LookAgain,
+    /// Stay on TCP.
+    Decline(Reason),
+}
+
+/// `connecting`: some client was between its connect and its post, before the look.
+#[must_use]
+pub const fn missed(looks: u32, connecting: bool) -> Missed {
+    if connecting && looks < SERVER_LOOKS {
+        Missed::LookAgain
+    } else {
+        Missed::Decline(Reason::NoProposal)
+    }
+}
+
+/// Whether a client whose proposal is open after `looks` calls takes it back.
+#[must_use]
+pub const fn gives_up(looks: u32) -> bool {
+    looks >= CLIENT_LOOKS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_looks_again_only_while_somebody_connects() {
+        assert_eq!(missed(0, true), Missed::LookAgain);
+        assert_eq!(missed(0, false), Missed::Decline(Reason::NoProposal));
+        assert_eq!(missed(SERVER_LOOKS, true), Missed::Decline(Reason::NoProposal));
+    }
+
+    #[test]
+    fn phases_survive_the_arena() {
+        for p in [Phase::Tcp, Phase::Proposed, Phase::Candidate, Phase::Active, Phase::Broken] {
+            assert_eq!(Phase::from_code(p as u32), p);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! How long to spin before going to sleep.
+//!
+//! A spin pays when the answer comes sooner than a sleep and a wake-up would take. Each receiver
+//! learns it: a spin that ended with work keeps the budget at what such spins took, one that ended in
+//! vain halves it, and from time to time a short spin is tried again. Where the machine is
+//! oversubscribed (the spinner was preempted while it spun) spinning only takes the processor away
+//! from the one who is to answer.
+
+/// Nanoseconds.
+pub type Nanos = u64;
+
+/// Longest spin of the automatic mode: a few times what a sleep and a wake-up cost.
+pub const MAX_AUTO: Nanos = 50_000;
+/// Spin to begin with.
+pub const FIRST: Nanos = 20_000;
+/// A budget that shrank below this is none.
+const FLOOR: Nanos = 1_000;
+/// After so many sleeps without a spin, one is tried again.
+const RETRY_AFTER: u32 = 64;
+/// A gap between two looks at the clock that only a preemption explains.
+pub const PREEMPTED: Nanos = 100_000;
+
+/// `SHUNT_SPIN`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    /// Learn.
+    #[default]
+    Auto,
+    /// Never spin.
+    Never,
+    /// Spin for so long, always.
+    Fixed(Nanos),
+}
+
+impl Mode {
+    /// Reads the variable's value: `auto`, `never`, or microseconds.
+    #[must_use]
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        match value {
+            b"auto" | b"" => Some(Self::Auto),
+            b"never" | b"0" => Some(Self::Never),
+            digits => {
+                let micros: u32 = core::str::from_utf8(digits).ok()?.parse().ok()?;
+                Some(Self::Fixed(Nanos::from(micros) * 1000))
+            }
+        }
+    }
+}
+
+/// What one receiver (a connection's direction or a completion vector) has learnt. Packed in one
+/// word so that it can lie in shared memory: the budget in nanoseconds, and in the top byte the
+/// number of waits without a spin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Learnt(pub u32);
+
+/// How a spin ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Work came after so many nanoseconds.
+    Paid(Nanos),
+    /// Nothing came.
+    Unpaid,
+    /// The processor was taken away in between.
+    Preempted,
+}
+
+const BUDGET_BITS: u32 = 24;
+const BUDGET_MASK: u32 = (1 << BUDGET_BITS) - 1;
+
+impl Learnt {
+    fn budget(self) -> Nanos {
+        Nanos::from(self.0 & BUDGET_MASK)
+    }
+
+    fn skipped(self) -> u32 {
+        self.0 >> BUDGET_BITS
+    }
+
+    fn new(budget: Nanos, skipped: u32) -> Self {
+        let budget = u32::try_from(budget).unwrap_or(BUDGET_MASK).min(BUDGET_MASK);
+        Self(budget | skipped.min(0xff) << BUDGET_BITS)
+    }
+
+    /// How long to spin now, and what to remember about it. A word of 0 is one that has learnt
+    /// nothing yet.
+    #[must_use]
+    pub fn begin(self, mode: Mode) -> (Nanos, Self) {
+        match mode {
+            Mode::Never => (0, self),
+            Mode::Fixed(n) => (n, self),
+            Mode::Auto if self.0 == 0 => (FIRST, Self::new(FIRST, 0)),
+            Mode::Auto if self.budget() >= FLOOR => (self.budget(), self),
+            Mode::Auto if self.skipped() + 1 >= RETRY_AFTER => (FIRST / 2, Self::new(FLOOR, 0)),
+            Mode::Auto => (0, Self::new(self.budget().max(1), self.skipped() + 1)),
+        }
+    }
+
+    /// Learns from how the spin ended.
+    #[must_use]
+    pub fn end(self, outcome: Outcome) -> Self {
+        let budget = self.budget().max(1);
+        match outcome {
+            // Twice what it took leaves room for the usual spread; slow to shrink, quick to grow.
+            Outcome::Paid(took) => {
+                let wanted = (took * 4).clamp(FLOOR * 4, MAX_AUTO);
+                Self::new((budget * 3 + wanted).div_ceil(4).max(wanted.min(budget)), 0)
+            }
+            Outcome::Unpaid => Self::new(budget * 3 / 4, 0),
+            Outcome::Preempted => Self::new(1, 0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_the_knob() {
+        assert_eq!(Mode::parse(b"auto"), Some(Mode::Auto));
+        assert_eq!(Mode::parse(b"never"), Some(Mode::Never));
+        assert_eq!(Mode::parse(b"15"), Some(Mode::Fixed(15_000)));
+        assert_eq!(Mode::parse(b"fast"), None);
+    }
+
+    #[test]
+    fn never_and_fixed_do_not_learn() {
+        let l = Learnt::default();
+        assert_eq!(l.begin(Mode::Never), (0, l));
+        assert_eq!(l.begin(Mode::Fixed(7)).0, 7);
+    }
+
+    #[test]
+    fn spins_that_pay_keep_spinning() {
+        let mut l = Learnt::default().begin(Mode::Auto).1;
+        for _ in 0..1000 {
+            let (n, next) = l.begin(Mode::Auto);
+            assert!(n >= 2_000, "{n}");
+            l = next.end(Outcome::Paid(500));
+        }
+    }
+
+    #[test]
+    fn spins_in_vain_end_and_are_tried_again_rarely() {
+        let mut l = Learnt::default().begin(Mode::Auto).1;
+        let mut spun = 0;
+        for _ in 0..1000 {
+            let (n, next) = l.begin(Mode::Auto);
+            l = next;
+            if n > 0 {
+                spun += 1;
+                l = l.end(Outcome::Unpaid);
+            }
+        }
+        assert!((10..60).contains(&spun), "{spun}");
+    }
+
+    #[test]
+    fn a_preempted_spinner_stops_at_once() {
+        let l = Learnt::default().begin(Mode::Auto).1.end(Outcome::Preempted);
+        assert_eq!(l.begin(Mode::Auto).0, 0);
+    }
+}

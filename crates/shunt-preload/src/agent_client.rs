@@ -1,0 +1,264 @@
+//! The library's side of the conversation with the agent.
+//!
+//! One connection per process, made when it is first needed, under one lock; every request waits
+//! for its reply for a bounded time, so an agent that hangs costs the program a moment once and then
+//! counts as away. Nothing here is on the data path.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use shunt_sys::fds::Fds;
+use shunt_sys::run_dir::{Env, RunDir};
+use shunt_sys::seqpacket;
+use shunt_wire::PROTOCOL_VERSION;
+use shunt_wire::agent::{
+    EndpointId, ListenerId, MAX_MESSAGE, RegionId, Reply, Request, decode, encode,
+};
+use shunt_wire::reason::Reason;
+
+use crate::clock;
+use crate::endpoint::Endpoint;
+use crate::knobs;
+use crate::own_fds::{OwnFd, adopt};
+
+/// How long a reply may take.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long to leave an agent alone that could not be reached.
+const BACK_OFF: u64 = 200_000_000;
+
+static CLIENT: Mutex<Client> = Mutex::new(Client::Away { until: 0, why: Reason::NoAgent });
+
+enum Client {
+    /// Not to be tried before `until` (monotonic nanoseconds).
+    Away {
+        until: u64,
+        why: Reason,
+    },
+    Here {
+        socket: OwnFd,
+        endpoint: &'static Endpoint,
+    },
+}
+
+/// The lock, held across fork so that the child does not inherit it taken.
+pub fn lock_for_fork() -> impl Sized {
+    lock()
+}
+
+fn lock() -> MutexGuard<'static, Client> {
+    CLIENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In a forked child, with the lock held in `guard`'s stead: the parent's conversation is not ours.
+pub fn forget_in_child() {
+    let mut client = lock();
+    // Drops the inherited socket; the parent's stays open.
+    *client = Client::Away { until: 0, why: Reason::NoAgent };
+}
+
+fn as_reason(errno: Errno) -> Reason {
+    match errno {
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => Reason::NoResources,
+        _ => Reason::NoAgent,
+    }
+}
+
+fn call(
+    socket: BorrowedFd<'_>,
+    request: &Request<'_>,
+    with: &[BorrowedFd<'_>],
+    fds: &mut Fds,
+) -> Result<Reply, Reason> {
+    let mut buf = [0; MAX_MESSAGE];
+    let packet = encode(request, &mut buf).map_err(|_| Reason::Internal)?;
+    seqpacket::send(socket, packet, with, PATIENCE).map_err(as_reason)?;
+    let len = seqpacket::recv(socket, &mut buf, fds, PATIENCE).map_err(as_reason)?;
+    let packet = buf.get(..len).unwrap_or(&[]);
+    if packet.is_empty() {
+        return Err(Reason::NoAgent);
+    }
+    decode(packet).map_err(|_| Reason::VersionMismatch)
+}
+
+fn introduce() -> Result<(OwnFd, &'static Endpoint), Reason> {
+    let env = Env {
+        run_dir: knobs::get().run_dir.as_ref().map(|p| p.to_bytes()),
+        xdg_runtime_dir: knobs::get().xdg_runtime_dir.as_ref().map(|p| p.to_bytes()),
+    };
+    let dir = RunDir::locate(env, geteuid().as_raw()).map_err(|_| Reason::NoAgent)?;
+    dir.check().map_err(|_| Reason::NoAgent)?;
+    let address = dir.socket().map_err(|_| Reason::NoAgent)?;
+    let socket = adopt(seqpacket::connect(&address).map_err(as_reason)?).map_err(as_reason)?;
+    let bells = Endpoint::make_bells().map_err(|_| Reason::NoResources)?;
+    let mut with = [socket.borrow(); shunt_wire::agent::MAX_VECTORS];
+    let count = bells.len();
+    for (place, bell) in with.iter_mut().zip(&bells) {
+        *place = bell.borrow();
+    }
+    let mut fds = Fds::new();
+    let hello = Request::Hello {
+        version: PROTOCOL_VERSION,
+        program: &knobs::get().program,
+        run: knobs::get().run_id,
+    };
+    match call(socket.borrow(), &hello, with.get(..count).unwrap_or(&[]), &mut fds)? {
+        Reply::Welcome { endpoint } => {
+            let (Some(registry), Some(arena)) = (fds.take(), fds.take()) else {
+                return Err(Reason::NoResources);
+            };
+            let endpoint = Endpoint::new(endpoint, bells, registry, arena);
+            Ok((socket, endpoint.map_err(|_| Reason::NoResources)?))
+        }
+        Reply::Refused { reason } => Err(reason),
+        _ => Err(Reason::VersionMismatch),
+    }
+}
+
+/// Runs `f` with the conversation, which is begun if need be.
+fn with<T>(
+    f: impl FnOnce(BorrowedFd<'_>, &'static Endpoint) -> Result<T, Reason>,
+) -> Result<T, Reason> {
+    if knobs::get().disabled {
+        return Err(Reason::Disabled);
+    }
+    let mut client = lock();
+    if let Client::Away { until, why } = *client {
+        let now = clock::now();
+        if now < until {
+            return Err(why);
+        }
+        match introduce() {
+            Ok((socket, endpoint)) => *client = Client::Here { socket, endpoint },
+            Err(why) => {
+                *client = Client::Away { until: now + BACK_OFF, why };
+                return Err(why);
+            }
+        }
+    }
+    let Client::Here { socket, endpoint } = &*client else { return Err(Reason::NoAgent) };
+    let result = f(socket.borrow(), endpoint);
+    if let Err(why @ (Reason::NoAgent | Reason::VersionMismatch)) = result {
+        *client = Client::Away { until: clock::now() + BACK_OFF, why };
+    }
+    result
+}
+
+/// This process's endpoint, with the agent's registry.
+pub fn endpoint() -> Result<&'static Endpoint, Reason> {
+    with(|_, endpoint| Ok(endpoint))
+}
+
+/// True when the agent has hung up (it died or was restarted): the next request starts anew.
+pub fn hung_up() -> bool {
+    let mut client = lock();
+    let Client::Here { socket, .. } = &*client else { return false };
+    let mut byte = [0; 1];
+    let mut fds = Fds::new();
+    match seqpacket::recv(socket.borrow(), &mut byte, &mut fds, Duration::ZERO) {
+        Err(Errno::AGAIN) => false,
+        // The agent never speaks first: whatever came, the conversation is over.
+        _ => {
+            *client = Client::Away { until: 0, why: Reason::NoAgent };
+            true
+        }
+    }
+}
+
+/// [`hung_up`], asked at most every so often.
+pub fn hung_up_now_and_then() -> bool {
+    static LOOKED: AtomicU64 = AtomicU64::new(0);
+    let now = clock::now();
+    if now.saturating_sub(LOOKED.load(Ordering::Relaxed)) < BACK_OFF {
+        return false;
+    }
+    LOOKED.store(now, Ordering::Relaxed);
+    hung_up()
+}
+
+/// Registers a listening socket: its name and the descriptor of its proposal table.
+pub fn listen(socket: impl AsFd) -> Result<(ListenerId, OwnedFd, &'static Endpoint), Reason> {
+    with(|agent, endpoint| {
+        let mut fds = Fds::new();
+        match call(agent, &Request::Listen, &[socket.as_fd()], &mut fds)? {
+            Reply::Listening { listener } => {
+                Ok((listener, fds.take().ok_or(Reason::NoResources)?, endpoint))
+            }
+            Reply::Refused { reason } => Err(reason),
+            _ => Err(Reason::VersionMismatch),
+        }
+    })
+}
+
+/// Gives a listener up.
+pub fn unlisten(listener: ListenerId) {
+    // Best effort: the agent also notices when this process ends.
+    let _ = with(|agent, _| call(agent, &Request::Unlisten { listener }, &[], &mut Fds::new()));
+}
+
+/// A region for proposals to a listener: name, table, region.
+pub fn connect(listener: ListenerId) -> Result<(RegionId, OwnedFd, OwnedFd), Reason> {
+    with(|agent, _| {
+        let mut fds = Fds::new();
+        match call(agent, &Request::Connect { listener }, &[], &mut fds)? {
+            Reply::Linked { region } => match (fds.take(), fds.take()) {
+                (Some(table), Some(memory)) => Ok((region, table, memory)),
+                _ => Err(Reason::NoResources),
+            },
+            Reply::Refused { reason } => Err(reason),
+            _ => Err(Reason::VersionMismatch),
+        }
+    })
+}
+
+/// What the agent hands an acceptor.
+pub struct Attached {
+    /// The region's owner.
+    pub owner: EndpointId,
+    /// The region.
+    pub memory: OwnedFd,
+    /// The owner's process.
+    pub pidfd: OwnedFd,
+    /// The owner's doorbells.
+    pub bells: Fds,
+    /// Who this process is.
+    pub endpoint: &'static Endpoint,
+}
+
+/// The region that holds the proposal for `socket`.
+pub fn attach(region: RegionId, slot: usize, socket: impl AsFd) -> Result<Attached, Reason> {
+    let slot = u32::try_from(slot).map_err(|_| Reason::ProtocolViolation)?;
+    with(|agent, me| {
+        let mut fds = Fds::new();
+        match call(agent, &Request::Attach { region, slot }, &[socket.as_fd()], &mut fds)? {
+            Reply::Attached { endpoint: owner } => match (fds.take(), fds.take()) {
+                (Some(memory), Some(pidfd)) => {
+                    Ok(Attached { owner, memory, pidfd, bells: fds, endpoint: me })
+                }
+                _ => Err(Reason::NoResources),
+            },
+            Reply::Refused { reason } => Err(reason),
+            _ => Err(Reason::VersionMismatch),
+        }
+    })
+}
+
+/// The doorbells of the endpoint that accepted a proposal in our region.
+pub fn bells(region: RegionId, endpoint: EndpointId) -> Result<Fds, Reason> {
+    with(|agent, _| {
+        let mut fds = Fds::new();
+        match call(agent, &Request::Bells { region, endpoint }, &[], &mut fds)? {
+            Reply::Bells => Ok(fds),
+            Reply::Refused { reason } => Err(reason),
+            _ => Err(Reason::VersionMismatch),
+        }
+    })
+}
+
+/// Tells the agent that a region is no longer used here.
+pub fn detach(region: RegionId) {
+    let _ = with(|agent, _| call(agent, &Request::Detach { region }, &[], &mut Fds::new()));
+}

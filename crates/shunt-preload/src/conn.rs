@@ -1,0 +1,232 @@
+//! TCP connections that this process holds.
+//!
+//! A [`Sock`] is the process's own handle of a connection; what parent and child must agree on lies
+//! in the arena's [`Record`]. Socks come from a pool that is never unmapped: a thread that is still
+//! in a call while another closes the descriptor looks at valid memory and notices at its next look
+//! into the descriptor table.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use shunt_core::handshake::Phase;
+use shunt_shm::arena::{Mode, Record};
+use shunt_shm::region::{Section, Side};
+use shunt_wire::agent::EndpointId;
+use shunt_wire::counter::Counter;
+use shunt_wire::reason::Reason;
+
+use crate::endpoint;
+use crate::fd_table::{self, Entry, Kind};
+use crate::knobs::Dmb;
+use crate::link::{Link, Peer};
+use crate::ops::listener::Listener;
+
+/// `O_NONBLOCK` is set on the open file description.
+pub const NONBLOCK: u32 = 1;
+/// `shutdown(SHUT_WR)` was called.
+pub const SHUT_WR: u32 = 2;
+/// `shutdown(SHUT_RD)` was called.
+pub const SHUT_RD: u32 = 4;
+/// The kernel socket has something to say (end of file, error): ask it when the ring is empty.
+pub const KERNEL_HINT: u32 = 8;
+/// This side wants its sending direction on TCP.
+pub const WANT_TCP: u32 = 16;
+/// The connection was promoted at least once.
+pub const WAS_SHUNTED: u32 = 32;
+
+/// A process's handle of a connection.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Sock {
+    record: AtomicPtr<Record>,
+    link: AtomicPtr<Link>,
+    peer: AtomicPtr<Peer>,
+    listener: AtomicPtr<Listener>,
+    /// Descriptors of this process that name it.
+    fds: AtomicU32,
+}
+
+static POOL: Mutex<Vec<&'static Sock>> = Mutex::new(Vec::new());
+
+impl Sock {
+    /// A handle of a new connection, with one descriptor.
+    pub fn new(record: &'static Record) -> &'static Self {
+        let free = POOL.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let sock = free.unwrap_or_else(|| Box::leak(Box::default()));
+        sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
+        sock.peer.store(core::ptr::null_mut(), Ordering::Relaxed);
+        sock.listener.store(core::ptr::null_mut(), Ordering::Relaxed);
+        sock.fds.store(1, Ordering::Relaxed);
+        sock.record.store(core::ptr::from_ref(record).cast_mut(), Ordering::Release);
+        sock
+    }
+
+    /// The sock of a descriptor table entry.
+    #[inline]
+    pub fn of(entry: Entry) -> Option<&'static Self> {
+        match entry.kind() {
+            // SAFETY: such entries are made of socks, which are never freed.
+            Kind::Stream | Kind::Tracked => unsafe { entry.ptr::<Self>().as_ref() },
+            _ => None,
+        }
+    }
+
+    /// Its entry for the descriptor table.
+    pub fn entry(&self, kind: Kind) -> Entry {
+        Entry::new(kind, core::ptr::from_ref(self))
+    }
+
+    /// What is shared with forks.
+    #[inline]
+    pub fn record(&self) -> &'static Record {
+        // SAFETY: set at creation to a record of an arena, which is never unmapped.
+        unsafe { &*self.record.load(Ordering::Relaxed) }
+    }
+
+    /// The link group, once this process has it.
+    #[inline]
+    pub fn link(&self) -> Option<&'static Link> {
+        // SAFETY: set from links that stay allocated while a connection uses them.
+        unsafe { self.link.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The peer with its doorbells, once known.
+    #[inline]
+    pub fn peer(&self) -> Option<&'static Peer> {
+        // SAFETY: peers live as long as their link.
+        unsafe { self.peer.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Sets the link group; counts this process's descriptors as its users.
+    pub fn set_link(&self, link: &'static Link) {
+        let fds = self.fds.load(Ordering::Relaxed);
+        link.users.fetch_add(fds, Ordering::AcqRel);
+        self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+    }
+
+    /// Sets the peer.
+    pub fn set_peer(&self, peer: &'static Peer) {
+        self.peer.store(core::ptr::from_ref(peer).cast_mut(), Ordering::Release);
+    }
+
+    /// The listener that accepted it, while a proposal is looked for.
+    pub fn listener(&self) -> Option<&'static Listener> {
+        // SAFETY: listeners are never freed.
+        unsafe { self.listener.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// Sets it.
+    pub fn set_listener(&self, listener: &'static Listener) {
+        self.listener.store(core::ptr::from_ref(listener).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// Where the handshake stands.
+    #[inline]
+    pub fn phase(&self) -> Phase {
+        Phase::from_code(self.record().id.phase.load(Ordering::Acquire))
+    }
+
+    /// Moves the handshake on.
+    pub fn set_phase(&self, phase: Phase) {
+        self.record().id.phase.store(phase as u32, Ordering::Release);
+    }
+
+    /// The sections that this side writes and reads.
+    #[inline]
+    pub fn sections(&self) -> Option<(&'static Section, &'static Section)> {
+        let link = self.link()?;
+        let record = self.record();
+        let (slot, side) = (record.slot(), record.side());
+        Some((link.view().section(slot, side), link.view().section(slot, side.other())))
+    }
+
+    /// A flag of the record.
+    #[inline]
+    pub fn has(&self, flag: u32) -> bool {
+        self.record().id.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    /// Sets or clears a flag.
+    pub fn put(&self, flag: u32, on: bool) {
+        let flags = &self.record().id.flags;
+        if on {
+            flags.fetch_or(flag, Ordering::Relaxed);
+        } else {
+            flags.fetch_and(!flag, Ordering::Relaxed);
+        }
+    }
+
+    /// Another descriptor of this process names it.
+    pub fn retain(&self) {
+        self.fds.fetch_add(1, Ordering::AcqRel);
+        self.record().id.refs.fetch_add(1, Ordering::AcqRel);
+        if let Some(link) = self.link() {
+            link.users.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// A descriptor less. Returns true for the last one in all processes, and puts the handle back
+    /// into the pool with the last one in this process; nothing of it may be used after that.
+    pub fn release(&'static self, last: impl FnOnce(&'static Record)) {
+        let record = self.record();
+        if let Some(link) = self.link() {
+            link.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        let mine = self.fds.fetch_sub(1, Ordering::AcqRel) == 1;
+        if record.id.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            last(record);
+            record.id.live.store(0, Ordering::Release);
+        }
+        if mine {
+            POOL.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+        }
+    }
+
+    /// The connection stays on TCP for good, for this reason.
+    pub fn decline(&'static self, fd: i32, why: Reason) {
+        let record = self.record();
+        record.id.reason.store(why as u32, Ordering::Relaxed);
+        self.set_phase(Phase::Tcp);
+        endpoint::decline(why);
+        if fd_table::replace_if(fd, self.entry(Kind::Stream), self.entry(Kind::Tracked)) {
+            crate::ops::epoll::on_declined(fd);
+        }
+    }
+
+    /// Both sides have agreed.
+    pub fn activate(&self, link: &'static Link, side: Side, slot: usize, generation: u32) {
+        let id = &self.record().id;
+        id.region.store(link.region, Ordering::Relaxed);
+        id.slot.store(u32::try_from(slot).unwrap_or(0), Ordering::Relaxed);
+        id.side.store(side as u32, Ordering::Relaxed);
+        id.slot_generation.store(generation, Ordering::Relaxed);
+    }
+
+    /// Counts the connection end as shunted, once.
+    pub fn count_shunted(&self) {
+        let id = &self.record().id;
+        if id.flags.fetch_or(WAS_SHUNTED, Ordering::AcqRel) & WAS_SHUNTED != 0 {
+            return;
+        }
+        let mode = match crate::knobs::get().dmb {
+            Dmb::Attach => Mode::Attach,
+            Dmb::Copy => Mode::Copy,
+        };
+        id.mode.store(mode as u32, Ordering::Relaxed);
+        id.reason.store(0, Ordering::Relaxed);
+        endpoint::count(Counter::Shunted, 1);
+        let which = if mode == Mode::Copy { Counter::ShuntedCopy } else { Counter::ShuntedAttach };
+        endpoint::count(which, 1);
+    }
+
+    /// The endpoint of the peer as its section names it.
+    pub fn peer_endpoint(&self) -> Option<EndpointId> {
+        let (_, theirs) = self.sections()?;
+        Some(theirs.setup.endpoint.load(Ordering::Acquire))
+    }
+}
+
+/// Held across fork.
+pub fn lock_for_fork() -> impl Sized {
+    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,401 @@
+//! One epoll instance: what is registered in it, and what is ready.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD};
+use shunt_core::events;
+use shunt_shm::region::queue_code;
+
+use crate::abi::{c_int, epoll_event};
+use crate::conn::Sock;
+use crate::endpoint::Endpoint;
+use crate::epoll::tag;
+use crate::fd_table::{Entry, Kind};
+use crate::link::Link;
+use crate::next;
+
+/// A connection that is watched here.
+#[derive(Clone, Copy, Debug)]
+pub struct Watched {
+    /// The handle.
+    pub sock: &'static Sock,
+    /// Completions come through the queue; else it is looked at by itself.
+    pub queued: bool,
+}
+
+/// One registration.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    /// The descriptor.
+    pub fd: c_int,
+    /// What the program is interested in.
+    pub interest: u32,
+    /// The program's data.
+    pub data: u64,
+    /// A shunted connection; `None`: the kernel's business, with the program's own data.
+    pub conn: Option<Watched>,
+    /// It is in the ready list.
+    pub listed: bool,
+}
+
+/// What the lock protects.
+#[derive(Debug, Default)]
+pub struct State {
+    by_fd: BTreeMap<c_int, usize>,
+    watches: Vec<Option<Watch>>,
+    free: Vec<usize>,
+    /// Watches to look at.
+    pub ready: VecDeque<usize>,
+    /// Watches that are looked at by themselves at each wait.
+    pub direct: Vec<usize>,
+    /// Doorbells in the kernel's set.
+    bells: Vec<(*const Endpoint, usize)>,
+}
+
+// SAFETY: the pointers are only compared.
+unsafe impl Send for State {}
+
+/// An epoll instance.
+#[derive(Debug)]
+#[repr(align(8))]
+pub struct Instance {
+    index: usize,
+    fd: AtomicI32,
+    fds: AtomicU32,
+    /// The endpoint that the vector is of, and the vector.
+    endpoint: AtomicUsize,
+    vector: AtomicU32,
+    /// Shunted connections that are watched.
+    pub active: AtomicU32,
+    /// Vectors that completions come through (a bit each).
+    pub vectors: AtomicU32,
+    /// Threads that sleep in it.
+    pub sleepers: AtomicU32,
+    /// When the kernel was last asked, and what spinning has taught.
+    pub visited: AtomicU64,
+    /// See [`shunt_core::spin::Learnt`].
+    pub budget: AtomicU32,
+    state: Mutex<State>,
+}
+
+impl Instance {
+    pub(super) fn new(index: usize, fd: c_int) -> Self {
+        let new = Self {
+            index,
+            fd: AtomicI32::new(fd),
+            fds: AtomicU32::new(1),
+            endpoint: AtomicUsize::new(0),
+            vector: AtomicU32::new(0),
+            active: AtomicU32::new(0),
+            vectors: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            visited: AtomicU64::new(0),
+            budget: AtomicU32::new(0),
+            state: Mutex::new(State::default()),
+        };
+        new.renew(fd);
+        new
+    }
+
+    pub(super) fn renew(&self, fd: c_int) {
+        *self.lock() = State::default();
+        self.fd.store(fd, Ordering::Relaxed);
+        self.endpoint.store(0, Ordering::Relaxed);
+        self.active.store(0, Ordering::Relaxed);
+        self.vectors.store(0, Ordering::Relaxed);
+        self.sleepers.store(0, Ordering::Relaxed);
+        self.budget.store(0, Ordering::Relaxed);
+        self.fds.store(1, Ordering::Release);
+    }
+
+    /// The instance of a descriptor table entry.
+    #[must_use]
+    #[inline]
+    pub fn of(entry: Entry) -> Option<&'static Self> {
+        match entry.kind() {
+            // SAFETY: such entries are made of instances, which are never freed.
+            Kind::Epoll => unsafe { entry.ptr::<Self>().as_ref() },
+            _ => None,
+        }
+    }
+
+    /// Its entry for the descriptor table.
+    pub fn entry(&self) -> Entry {
+        Entry::new(Kind::Epoll, core::ptr::from_ref(self))
+    }
+
+    /// True while a descriptor names it.
+    pub fn is_live(&self) -> bool {
+        self.fds.load(Ordering::Acquire) > 0
+    }
+
+    /// One more descriptor.
+    pub fn retain(&self) {
+        self.fds.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A descriptor less.
+    pub fn release(&self) {
+        if self.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let state = core::mem::take(&mut *self.lock());
+        for watch in state.watches.into_iter().flatten() {
+            self.unregister(&watch);
+        }
+        if let Some(endpoint) = Endpoint::current()
+            && core::ptr::from_ref(endpoint).addr() == self.endpoint.load(Ordering::Relaxed)
+        {
+            endpoint.give_vector(self.vector.load(Ordering::Relaxed) as usize);
+        }
+    }
+
+    /// Its state.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A descriptor that names it.
+    pub fn raw(&self) -> c_int {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Its completion vector at `endpoint`.
+    fn vector_at(&self, endpoint: &'static Endpoint) -> usize {
+        let at = core::ptr::from_ref(endpoint).addr();
+        if self.endpoint.swap(at, Ordering::AcqRel) != at {
+            let vector = u32::try_from(endpoint.take_vector()).unwrap_or(0);
+            self.vector.store(vector, Ordering::Relaxed);
+        }
+        self.vector.load(Ordering::Relaxed) as usize
+    }
+
+    /// Puts a watch into the ready list, from a completion queue.
+    pub fn push_ready(&self, watch: usize) {
+        let mut state = self.lock();
+        state.list(watch);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            self.ring_own(&state);
+        }
+    }
+
+    /// Wakes threads of this process that sleep in the instance.
+    pub fn ring_own(&self, state: &State) {
+        for (endpoint, vector) in &state.bells {
+            // SAFETY: endpoints are never freed.
+            if let Some(bell) = unsafe { &**endpoint }.bells.get(*vector) {
+                shunt_shm::doorbell::ring(bell.borrow());
+                return;
+            }
+        }
+    }
+
+    /// Packs this instance and a watch for [`Link::watch`].
+    fn packed(&self, watch: usize) -> u64 {
+        (self.index as u64 + 1) << 32 | watch as u64
+    }
+
+    /// Starts to watch a shunted connection from here.
+    pub fn register(&self, state: &mut State, index: usize, sock: &'static Sock) {
+        let queued = sock.link().is_some_and(|link| self.register_queue(state, index, sock, link));
+        let Some(Some(watch)) = state.watches.get_mut(index) else { return };
+        watch.conn = Some(Watched { sock, queued });
+        if !queued {
+            state.direct.push(index);
+            if let Some(link) = sock.link() {
+                let vector = crate::stream::tid() as usize % link.endpoint.bells.len().max(1);
+                self.hear(state, link.endpoint, vector);
+            }
+        }
+        self.active.fetch_add(1, Ordering::AcqRel);
+        state.list(index);
+    }
+
+    fn register_queue(
+        &self,
+        state: &mut State,
+        index: usize,
+        sock: &'static Sock,
+        link: &'static Link,
+    ) -> bool {
+        let Some(lane) = link.lane() else { return false };
+        let Some((mine, _)) = sock.sections() else { return false };
+        let slot = sock.record().slot();
+        let id = &sock.record().id;
+        let vector = match id.vector.load(Ordering::Relaxed).checked_sub(1) {
+            // Another instance watches it, too: its completions come through that one's vector.
+            Some(vector) => vector as usize,
+            None => self.vector_at(link.endpoint),
+        };
+        id.vector.store(u32::try_from(vector + 1).unwrap_or(1), Ordering::Relaxed);
+        let word = &link.watch[slot];
+        if word.compare_exchange(0, self.packed(index), Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            word.fetch_or(SEVERAL, Ordering::AcqRel);
+        }
+        self.vectors.fetch_or(1 << vector, Ordering::AcqRel);
+        self.hear(state, link.endpoint, vector);
+        mine.ctl.queue.store(queue_code(lane, vector), Ordering::Relaxed);
+        // SYNC POINT word-arm: the registration before the look at the cursors that follows.
+        shunt_shm::sync::store_load_fence();
+        true
+    }
+
+    /// Puts a doorbell into the kernel's set.
+    fn hear(&self, state: &mut State, endpoint: &'static Endpoint, vector: usize) {
+        let name = (core::ptr::from_ref(endpoint), vector);
+        let Some(bell) = endpoint.bells.get(vector).filter(|_| !state.bells.contains(&name)) else {
+            return;
+        };
+        let flags = (libc::EPOLLIN | libc::EPOLLET).cast_unsigned();
+        let mut event = epoll_event { events: flags, u64: tag(None) };
+        // SAFETY: the event is valid; the descriptors are ours and the program's own.
+        let added =
+            unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_ADD, bell.raw(), &raw mut event) };
+        if added == 0 {
+            state.bells.push(name);
+        }
+    }
+
+    /// Stops watching.
+    fn unregister(&self, watch: &Watch) {
+        let Some(Watched { sock, queued }) = watch.conn else { return };
+        self.active.fetch_sub(1, Ordering::AcqRel);
+        if !queued {
+            return;
+        }
+        let Some(link) = sock.link() else { return };
+        let word = &link.watch[sock.record().slot()];
+        if word.load(Ordering::Acquire) & SEVERAL == 0 {
+            word.store(0, Ordering::Release);
+            if let Some((mine, _)) = sock.sections() {
+                mine.ctl.queue.store(0, Ordering::Relaxed);
+            }
+            sock.record().id.vector.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets a descriptor.
+    pub fn forget(&self, state: &mut State, fd: c_int) {
+        let Some(index) = state.by_fd.remove(&fd) else { return };
+        let Some(watch) = state.watches.get_mut(index).and_then(Option::take) else { return };
+        state.ready.retain(|w| *w != index);
+        state.direct.retain(|w| *w != index);
+        state.free.push(index);
+        self.unregister(&watch);
+    }
+
+    /// The watch of a descriptor goes over to Shunt, or back to the kernel.
+    pub fn convert(&self, fd: c_int, sock: Option<&'static Sock>) {
+        let mut state = self.lock();
+        let Some(&index) = state.by_fd.get(&fd) else { return };
+        let Some(watch) = state.watches.get(index).copied().flatten() else { return };
+        if watch.conn.is_some() == sock.is_some() {
+            return;
+        }
+        let mut event = match sock {
+            Some(_) => kernel_event(index),
+            None => epoll_event { events: watch.interest, u64: watch.data },
+        };
+        // SAFETY: the event is valid.
+        let result = unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_MOD, fd, &raw mut event) };
+        match sock {
+            _ if result != 0 => self.forget(&mut state, fd),
+            Some(sock) => self.register(&mut state, index, sock),
+            None => {
+                self.unregister(&watch);
+                state.direct.retain(|w| *w != index);
+                state.ready.retain(|w| *w != index);
+                if let Some(Some(watch)) = state.watches.get_mut(index) {
+                    watch.conn = None;
+                    watch.listed = false;
+                }
+            }
+        }
+        drop(state);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            self.ring_own(&self.lock());
+        }
+    }
+}
+
+/// Flag in [`Link::watch`]: more than one instance (or descriptor) watches the connection.
+pub const SEVERAL: u64 = 1 << 63;
+
+/// What the kernel is asked about a shunted connection: whatever comes there is news, once.
+pub fn kernel_event(watch: usize) -> epoll_event {
+    let events = events::IN | events::PRI | events::OUT | events::RDHUP | events::ET;
+    epoll_event { events, u64: tag(Some(watch)) }
+}
+
+impl State {
+    /// The number of a descriptor's watch.
+    pub fn find(&self, fd: c_int) -> Option<usize> {
+        self.by_fd.get(&fd).copied()
+    }
+
+    /// A watch.
+    pub fn get(&mut self, index: usize) -> Option<&mut Watch> {
+        self.watches.get_mut(index)?.as_mut()
+    }
+
+    /// A place for a new watch.
+    pub fn reserve(&mut self) -> Option<usize> {
+        if let Some(index) = self.free.last() {
+            return Some(*index);
+        }
+        if self.watches.len() >= super::WATCHES {
+            return None;
+        }
+        self.watches.push(None);
+        self.free.push(self.watches.len() - 1);
+        self.free.last().copied()
+    }
+
+    /// Puts a watch to the reserved place.
+    pub fn insert(&mut self, index: usize, watch: Watch) {
+        self.free.retain(|i| *i != index);
+        self.by_fd.insert(watch.fd, index);
+        if let Some(place) = self.watches.get_mut(index) {
+            *place = Some(watch);
+        }
+    }
+
+    /// Puts a watch into the ready list, unless it is there.
+    pub fn list(&mut self, index: usize) {
+        if let Some(Some(watch)) = self.watches.get_mut(index)
+            && watch.conn.is_some()
+            && !watch.listed
+        {
+            watch.listed = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// A vector of the endpoint whose doorbell is in the kernel's set.
+    pub fn heard(&self, endpoint: &'static Endpoint) -> Option<usize> {
+        self.bells.iter().find(|(e, _)| core::ptr::eq(*e, endpoint)).map(|(_, v)| *v)
+    }
+
+    /// The watches of a connection, by whatever descriptor.
+    pub fn of_sock(&self, sock: &Sock) -> impl Iterator<Item = usize> {
+        self.watches.iter().enumerate().filter_map(move |(i, watch)| {
+            let conn = watch.as_ref()?.conn?;
+            core::ptr::eq(conn.sock, sock).then_some(i)
+        })
+    }
+
+    /// No watch is told of by a completion queue any more.
+    pub fn all_direct(&mut self) {
+        for (i, watch) in self.watches.iter_mut().enumerate() {
+            if let Some(Watch { conn: Some(conn), .. }) = watch
+                && conn.queued
+            {
+                conn.queued = false;
+                self.direct.push(i);
+            }
+        }
+    }
+}

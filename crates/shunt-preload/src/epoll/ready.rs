@@ -1,0 +1,66 @@
+//! Readiness of a shunted connection: of use to epoll, poll and select.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use shunt_core::events::{self, Ring, readiness};
+use shunt_core::handshake::Phase;
+use shunt_core::stretch::{Path, path};
+use shunt_shm::doorbell::arm;
+use shunt_shm::region::RING;
+use shunt_shm::sync::store_load_fence;
+
+use crate::conn::{KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use crate::stream::{promote, tcp};
+
+/// What the kernel is asked when it has to be.
+const KERNEL: u32 = events::IN
+    | events::PRI
+    | events::OUT
+    | events::RDHUP
+    | events::RDNORM
+    | events::WRNORM;
+
+/// The connection's readiness now. `wanted`: the events that the asker is interested in.
+pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
+    match promote::glance(sock, fd) {
+        Phase::Tcp | Phase::Candidate => return tcp::readiness(fd, KERNEL),
+        Phase::Broken => return events::ERR | events::HUP | events::IN | events::OUT,
+        Phase::Proposed | Phase::Active => {}
+    }
+    let Some((mine, theirs)) = sock.sections() else { return tcp::readiness(fd, KERNEL) };
+    let record = sock.record();
+    let (rx, tx) = (&record.rx, &record.tx);
+    let rx_marks = rx.marks.load(Relaxed);
+    let mark_open = theirs.prod.marks.load(Acquire) != rx_marks;
+    let in_ring = theirs.prod.prod.load(Acquire).wrapping_sub(rx.cursor.pos());
+    let readable = match path(rx_marks) {
+        Path::Ring => Some(in_ring),
+        // The stretch before it is over or about to be.
+        Path::Tcp if mark_open => Some(in_ring),
+        Path::Tcp => None,
+    };
+    let room = || {
+        let taken = theirs.cons.cons.load(Acquire);
+        (RING as u64).saturating_sub(tx.cursor.pos().wrapping_sub(taken))
+    };
+    let writes_ring = path(tx.marks.load(Relaxed)) == Path::Ring
+        && theirs.ctl.closed.load(Relaxed) == 0
+        && !sock.has(SHUT_WR);
+    let writable = writes_ring.then(|| {
+        let mut free = room();
+        if wanted & events::OUT != 0 && free * 3 < RING as u64 {
+            arm(&mine.ctl.tx_arm, crate::stream::notify::ON_QUEUE);
+            store_load_fence();
+            free = room();
+        }
+        (free, RING as u64)
+    });
+    let ask = readable.is_none()
+        || (!writes_ring && wanted & events::OUT != 0)
+        || path(rx_marks) == Path::Tcp
+        || (mark_open && in_ring == 0)
+        || theirs.prod.fin.load(Relaxed) != 0
+        || sock.has(KERNEL_HINT | SHUT_RD);
+    let kernel = if ask { tcp::readiness(fd, KERNEL) } else { 0 };
+    readiness(Ring { readable, writable }, kernel, 1)
+}

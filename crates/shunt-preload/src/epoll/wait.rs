@@ -1,0 +1,367 @@
+//! Waiting for events: completion queues first, the kernel every so often, sleep last.
+
+use core::sync::atomic::Ordering;
+
+use shunt_core::events;
+use shunt_core::events::report;
+use shunt_core::spin::{Learnt, Outcome, PREEMPTED};
+use shunt_shm::doorbell::{arm, on_bell};
+use shunt_wire::counter::Counter;
+
+use crate::abi::{c_int, epoll_event, sigset_t, timespec};
+use crate::conn::KERNEL_HINT;
+use crate::epoll::instance::{Instance, SEVERAL, State};
+use crate::epoll::{get, ready, untag};
+use crate::link::{self, Link};
+use crate::stream::sleep::spin_mode;
+use crate::{clock, endpoint, errno, next};
+
+/// Longest time that the kernel is not asked while completions keep coming.
+const VISIT_AFTER: u64 = 20_000;
+/// Events that are taken from the kernel at once.
+const KERNEL_EVENTS: usize = 128;
+
+/// The program's buffer.
+pub struct Out {
+    events: *mut epoll_event,
+    max: usize,
+    len: usize,
+}
+
+impl Out {
+    /// # Safety
+    /// `events` points to room for `max` events.
+    pub const unsafe fn new(events: *mut epoll_event, max: usize) -> Self {
+        Self { events, max, len: 0 }
+    }
+
+    fn full(&self) -> bool {
+        self.len == self.max
+    }
+
+    fn push(&mut self, event: epoll_event) {
+        if self.full() {
+            return;
+        }
+        // SAFETY: below max, for which there is room.
+        unsafe { self.events.add(self.len).write_unaligned(event) };
+        self.len += 1;
+    }
+}
+
+/// How long to wait.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// Monotonic nanoseconds; `None`: for ever.
+    pub deadline: Option<u64>,
+    /// The program's signal mask for the wait, or null.
+    pub mask: *const sigset_t,
+}
+
+/// epoll_wait on an instance that watches shunted connections.
+pub fn wait(instance: &'static Instance, mut out: Out, limits: Limits) -> c_int {
+    let mut first = true;
+    loop {
+        let now = clock::now();
+        let due = now.saturating_sub(instance.visited.load(Ordering::Relaxed)) >= VISIT_AFTER;
+        if due && visit(instance, &mut out, now, 0, limits.mask) < 0 && out.len == 0 {
+            return -1;
+        }
+        gather(instance, &mut out);
+        if out.len > 0 {
+            return c_int::try_from(out.len).unwrap_or(c_int::MAX);
+        }
+        if !due && visit(instance, &mut out, now, 0, limits.mask) < 0 {
+            return -1;
+        }
+        gather(instance, &mut out);
+        let over = limits.deadline.is_some_and(|d| now >= d);
+        if out.len > 0 || over {
+            return c_int::try_from(out.len).unwrap_or(c_int::MAX);
+        }
+        if first && limits.mask.is_null() && spin(instance, limits.deadline) {
+            continue;
+        }
+        first = false;
+        if sleep(instance, &mut out, limits) < 0 && out.len == 0 {
+            return -1;
+        }
+    }
+}
+
+/// Takes completions and looks at what is in the ready list.
+fn gather(instance: &Instance, out: &mut Out) {
+    pop_queues(instance);
+    let mut state = instance.lock();
+    for i in 0..state.direct.len() {
+        let index = state.direct[i];
+        state.list(index);
+    }
+    // Each at most once: what is kept goes to the end.
+    for _ in 0..state.ready.len() {
+        if out.full() {
+            break;
+        }
+        let Some(index) = state.ready.pop_front() else { break };
+        look(&mut state, index, out);
+    }
+    if !state.ready.is_empty() && out.full() && instance.sleepers.load(Ordering::Relaxed) > 0 {
+        // More than this thread can take: another one that sleeps here may have it.
+        instance.ring_own(&state);
+    }
+}
+
+fn look(state: &mut State, index: usize, out: &mut Out) {
+    let Some(watch) = state.get(index) else { return };
+    watch.listed = false;
+    let Some(conn) = watch.conn else { return };
+    if watch.interest & !events::MODES == 0 {
+        return;
+    }
+    let wanted = watch.interest;
+    let ready = ready::of(conn.sock, watch.fd, wanted);
+    let verdict = report(wanted, ready);
+    watch.interest = verdict.interest;
+    if verdict.events == 0 {
+        return;
+    }
+    out.push(epoll_event { events: verdict.events, u64: watch.data });
+    if verdict.keep {
+        watch.listed = true;
+        state.ready.push_back(index);
+    }
+}
+
+/// Empties the completion queues of the instance's vectors into the ready lists.
+fn pop_queues(instance: &Instance) {
+    let vectors = instance.vectors.load(Ordering::Relaxed);
+    if vectors == 0 {
+        return;
+    }
+    for link in link::all() {
+        let Some(lane) = link.lane() else { continue };
+        let lane = link.view().lane(lane);
+        for (v, vector) in lane.vectors.iter().enumerate() {
+            if vectors & 1 << v == 0 || vector.queue.is_empty() {
+                continue;
+            }
+            vector.queue.pop_all(0, |slot| dispatch(link, slot));
+        }
+    }
+}
+
+/// Tells the watchers of a connection that there is something to look at.
+fn dispatch(link: &Link, slot: usize) {
+    let Some(word) = link.watch.get(slot) else { return };
+    let packed = word.load(Ordering::Acquire);
+    if packed & SEVERAL != 0 {
+        for instance in super::all() {
+            let watches: Vec<usize> = {
+                let mut state = instance.lock();
+                let fd = link.fd[slot].load(Ordering::Relaxed);
+                let sock = state.find(fd).and_then(|i| state.get(i)?.conn).map(|c| c.sock);
+                sock.map(|sock| state.of_sock(sock).collect()).unwrap_or_default()
+            };
+            watches.into_iter().for_each(|watch| instance.push_ready(watch));
+        }
+        return;
+    }
+    let watch = packed & 0xffff_ffff;
+    if let Some(index) = (packed >> 32).checked_sub(1)
+        && let Some(instance) = usize::try_from(index).ok().and_then(get)
+        && let Ok(watch) = usize::try_from(watch)
+    {
+        instance.push_ready(watch);
+    }
+}
+
+/// Asks the kernel. Its events of the program go to `out`, those of shunted connections to the ready
+/// list. Returns what epoll_pwait2 returned.
+fn visit(
+    instance: &Instance,
+    out: &mut Out,
+    now: u64,
+    timeout: u64,
+    mask: *const sigset_t,
+) -> c_int {
+    instance.visited.store(now, Ordering::Relaxed);
+    let room = (out.max - out.len).min(KERNEL_EVENTS);
+    if room == 0 {
+        return 0;
+    }
+    let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
+    let max = c_int::try_from(room).unwrap_or(1);
+    let n = kernel_wait(instance.raw(), &mut buffer, max, Some(timeout), mask);
+    take_in(instance, out, &buffer, n);
+    n
+}
+
+fn take_in(instance: &Instance, out: &mut Out, buffer: &[epoll_event; KERNEL_EVENTS], n: c_int) {
+    let mut locked = None;
+    for event in buffer.iter().take(usize::try_from(n).unwrap_or(0)) {
+        let (bits, data) = (event.events, event.u64);
+        match untag(data) {
+            None => out.push(*event),
+            Some(None) => {}
+            Some(Some(index)) => {
+                let state: &mut State = locked.get_or_insert_with(|| instance.lock());
+                if bits & !events::OUT != 0
+                    && let Some(watch) = state.get(index)
+                    && let Some(conn) = watch.conn
+                {
+                    conn.sock.put(KERNEL_HINT, true);
+                }
+                state.list(index);
+            }
+        }
+    }
+}
+
+fn kernel_wait(
+    epfd: c_int,
+    buffer: &mut [epoll_event; KERNEL_EVENTS],
+    max: c_int,
+    timeout: Option<u64>,
+    mask: *const sigset_t,
+) -> c_int {
+    let time = timeout.map(|n| timespec {
+        tv_sec: i64::try_from(n / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(n % 1_000_000_000).unwrap_or(0),
+    });
+    if let Some(0) = timeout {
+        // SAFETY: the buffer has room for `max` events.
+        return unsafe { next::epoll_pwait(epfd, buffer.as_mut_ptr(), max, 0, mask) };
+    }
+    let at = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: as above.
+    let n = unsafe { next::epoll_pwait2(epfd, buffer.as_mut_ptr(), max, at, mask) };
+    if n >= 0 || errno::get() != libc::ENOSYS {
+        return n;
+    }
+    // Before Linux 5.11: whole milliseconds, rounded up so that no timeout comes early.
+    let millis = timeout.map_or(-1, |t| c_int::try_from(t.div_ceil(1_000_000)).unwrap_or(c_int::MAX));
+    // SAFETY: as above.
+    unsafe { next::epoll_pwait(epfd, buffer.as_mut_ptr(), max, millis, mask) }
+}
+
+/// True when a completion is queued, or a connection that is looked at by itself has news.
+pub fn any_news(instance: &Instance) -> bool {
+    let vectors = instance.vectors.load(Ordering::Relaxed);
+    let queued = vectors != 0
+        && link::all().any(|link| {
+            link.lane().is_some_and(|lane| {
+                let lane = link.view().lane(lane);
+                (0..lane.vectors.len())
+                    .any(|v| vectors & 1 << v != 0 && !lane.vectors[v].queue.is_empty())
+            })
+        });
+    queued || direct_news(instance)
+}
+
+fn direct_news(instance: &Instance) -> bool {
+    let mut state = instance.lock();
+    if !state.ready.is_empty() {
+        return true;
+    }
+    (0..state.direct.len()).any(|i| {
+        let index = state.direct[i];
+        let Some(watch) = state.get(index) else { return false };
+        let Some(conn) = watch.conn else { return false };
+        let (interest, fd) = (watch.interest, watch.fd);
+        interest & !events::MODES != 0
+            && report(interest, ready::of(conn.sock, fd, interest)).events != 0
+    })
+}
+
+fn spin(instance: &Instance, deadline: Option<u64>) -> bool {
+    let learnt = Learnt(instance.budget.load(Ordering::Relaxed));
+    let (budget, mut learnt) = learnt.begin(spin_mode());
+    let mut found = false;
+    if budget > 0 {
+        let began = clock::now();
+        let mut last = began;
+        let outcome = loop {
+            for _ in 0..16 {
+                if any_news(instance) {
+                    found = true;
+                    break;
+                }
+                core::hint::spin_loop();
+            }
+            let now = clock::now();
+            if now - last > PREEMPTED {
+                break Outcome::Preempted;
+            }
+            if found {
+                break Outcome::Paid(now - began);
+            }
+            if now - began > budget || deadline.is_some_and(|d| now >= d) {
+                break Outcome::Unpaid;
+            }
+            last = now;
+        };
+        learnt = learnt.end(outcome);
+        endpoint::count(if found { Counter::SpinsPaid } else { Counter::SpinsUnpaid }, 1);
+    }
+    instance.budget.store(learnt.0, Ordering::Relaxed);
+    found
+}
+
+/// Arms, looks again, sleeps.
+fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
+    instance.sleepers.fetch_add(1, Ordering::AcqRel);
+    let vectors = instance.vectors.load(Ordering::Relaxed);
+    let armed: Vec<&'static Link> = if vectors == 0 {
+        Vec::new()
+    } else {
+        link::all().filter(|link| link.lane().is_some()).collect()
+    };
+    let each = |f: &dyn Fn(&shunt_shm::cq::ArmLine)| {
+        for link in &armed {
+            let Some(lane) = link.lane() else { continue };
+            let lane = link.view().lane(lane);
+            for (v, vector) in lane.vectors.iter().enumerate() {
+                if vectors & 1 << v != 0 {
+                    f(&vector.arm);
+                }
+            }
+        }
+    };
+    each(&shunt_shm::cq::ArmLine::arm);
+    arm_direct(instance);
+    let result = if any_news(instance) {
+        0
+    } else {
+        let now = clock::now();
+        instance.visited.store(now, Ordering::Relaxed);
+        let left = limits.deadline.map(|d| d.saturating_sub(now));
+        let room = (out.max - out.len).clamp(1, KERNEL_EVENTS);
+        let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
+        let max = c_int::try_from(room).unwrap_or(1);
+        endpoint::count(Counter::KernelSleeps, 1);
+        let n = kernel_wait(instance.raw(), &mut buffer, max, left, limits.mask);
+        take_in(instance, out, &buffer, n);
+        n
+    };
+    each(&shunt_shm::cq::ArmLine::disarm);
+    instance.sleepers.fetch_sub(1, Ordering::AcqRel);
+    result
+}
+
+/// Connections that are looked at by themselves are told to ring this thread's doorbell.
+fn arm_direct(instance: &Instance) {
+    let mut state = instance.lock();
+    for i in 0..state.direct.len() {
+        let index = state.direct[i];
+        let Some(conn) = state.get(index).and_then(|w| w.conn) else { continue };
+        let (Some(link), Some((mine, _))) = (conn.sock.link(), conn.sock.sections()) else {
+            continue;
+        };
+        // Any of the doorbells that `register` put into the kernel's set.
+        let vector = state.heard(link.endpoint);
+        if let Some(vector) = vector {
+            arm(&mine.ctl.rx_arm, on_bell(vector));
+            arm(&mine.ctl.tx_arm, on_bell(vector));
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! What each file descriptor of the program is to Shunt.
+//!
+//! One array of words, reserved once at start (pages that are never touched cost nothing) and read
+//! without a lock: an entry is found with one bounds check and one load. The mapping is private, so
+//! a fork's child has its own copy, as it has of the kernel's table.
+//!
+//! A word is a pointer with the [`Kind`] in its low three bits. A descriptor that is no business of
+//! Shunt's is zero, which is also what all are before the table is reserved and beyond its end.
+
+use core::ffi::c_int;
+use core::ops::RangeInclusive;
+use core::ptr;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::Once;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Descriptors that the table covers; those above are the kernel's alone.
+pub const CAPACITY: usize = 1 << 20;
+
+const KIND_BITS: usize = 0b111;
+
+/// What a file descriptor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// Not Shunt's business.
+    Kernel = 0,
+    /// A TCP connection that is, or may be, carried by shared memory.
+    Stream = 1,
+    /// A TCP connection that stays on TCP and is only listed.
+    Tracked = 2,
+    /// A listening TCP socket.
+    Listener = 3,
+    /// An epoll instance.
+    Epoll = 4,
+    /// The library's own; the program does not know of it.
+    Own = 7,
+}
+
+/// An entry of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct Entry(usize);
+
+impl Entry {
+    /// Nothing known: the kernel's.
+    pub const KERNEL: Self = Self(0);
+
+    /// An object of this kind. Objects are aligned to 8 bytes or more.
+    #[must_use]
+    pub fn new<T>(kind: Kind, object: *const T) -> Self {
+        const { assert!(align_of::<T>() >= 8, "the low three bits hold the kind") };
+        Self(object.expose_provenance() & !KIND_BITS | kind as usize)
+    }
+
+    /// An own descriptor, by its number in [`crate::own_fds`].
+    #[must_use]
+    pub(crate) const fn own(index: u16) -> Self {
+        Self((index as usize) << 3 | Kind::Own as usize)
+    }
+
+    /// The number of an own descriptor in [`crate::own_fds`].
+    pub(crate) const fn own_index(self) -> usize {
+        self.0 >> 3
+    }
+
+    /// What it is.
+    #[inline]
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self.0 & KIND_BITS {
+            1 => Kind::Stream,
+            2 => Kind::Tracked,
+            3 => Kind::Listener,
+            4 => Kind::Epoll,
+            7 => Kind::Own,
+            _ => Kind::Kernel,
+        }
+    }
+
+    /// True for what has an object behind it: neither the kernel's nor the library's own.
+    #[inline]
+    #[must_use]
+    pub const fn is_object(self) -> bool {
+        !matches!(self.kind(), Kind::Kernel | Kind::Own)
+    }
+
+    /// The object. The caller knows its type from [`Self::kind`].
+    #[inline]
+    #[must_use]
+    pub fn ptr<T>(self) -> *const T {
+        ptr::with_exposed_provenance(self.0 & !KIND_BITS)
+    }
+}
+
+static BASE: AtomicPtr<AtomicUsize> = AtomicPtr::new(ptr::null_mut());
+/// [`CAPACITY`] once the table is reserved, else 0: one bounds check covers both.
+static LEN: AtomicUsize = AtomicUsize::new(0);
+static HIGH_WATER: AtomicI32 = AtomicI32::new(-1);
+
+/// Reserves the table; false when the address space has no room, and all stays the kernel's.
+pub fn reserve() -> bool {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(map);
+    LEN.load(Ordering::Acquire) != 0
+}
+
+fn map() {
+    // SAFETY: a fresh anonymous mapping; nothing is replaced.
+    let mapped = unsafe {
+        rustix::mm::mmap_anonymous(
+            ptr::null_mut(),
+            CAPACITY * size_of::<AtomicUsize>(),
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )
+    };
+    if let Ok(base) = mapped {
+        BASE.store(base.cast(), Ordering::Relaxed);
+        // Release: who sees the length sees the base.
+        LEN.store(CAPACITY, Ordering::Release);
+    }
+}
+
+#[inline]
+fn word(fd: c_int) -> Option<&'static AtomicUsize> {
+    // A negative number becomes a large one, which is out of bounds.
+    let index = fd.cast_unsigned() as usize;
+    if index >= LEN.load(Ordering::Acquire) {
+        return None;
+    }
+    // SAFETY: the table is mapped (its length says so), never unmapped, and index is inside.
+    Some(unsafe { &*BASE.load(Ordering::Relaxed).add(index) })
+}
+
+/// What `fd` is.
+#[inline]
+#[must_use]
+pub fn lookup(fd: c_int) -> Entry {
+    // Acquire: who sees the pointer sees the object as it was when it was set.
+    word(fd).map_or(Entry::KERNEL, |word| Entry(word.load(Ordering::Acquire)))
+}
+
+/// Enters `fd`; false when the table does not reach so far, and `fd` stays the kernel's.
+pub fn set(fd: c_int, entry: Entry) -> bool {
+    let Some(word) = word(fd) else { return false };
+    word.store(entry.0, Ordering::Release);
+    raise_high_water(fd);
+    true
+}
+
+/// Makes `fd` the kernel's, and returns what it was. Of several callers one gets the entry.
+pub fn take(fd: c_int) -> Entry {
+    match word(fd) {
+        // A look first, so that the pages of plain descriptors are not touched for writing.
+        Some(word) if word.load(Ordering::Relaxed) != 0 => Entry(word.swap(0, Ordering::AcqRel)),
+        _ => Entry::KERNEL,
+    }
+}
+
+/// Replaces `old` by `new`; false when `fd` is something else by now.
+pub fn replace_if(fd: c_int, old: Entry, new: Entry) -> bool {
+    let replaced = word(fd).is_some_and(|word| {
+        word.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    });
+    if replaced {
+        raise_high_water(fd);
+    }
+    replaced
+}
+
+fn raise_high_water(fd: c_int) {
+    if HIGH_WATER.load(Ordering::Relaxed) < fd {
+        HIGH_WATER.fetch_max(fd, Ordering::AcqRel);
+    }
+}
+
+/// The largest descriptor that was ever entered, or -1.
+#[must_use]
+pub fn high_water() -> c_int {
+    HIGH_WATER.load(Ordering::Acquire)
+}
+
+/// The descriptors of the range that are not the kernel's.
+pub fn iter(range: RangeInclusive<c_int>) -> impl Iterator<Item = (c_int, Entry)> {
+    let first = (*range.start()).max(0);
+    let last = (*range.end()).min(high_water());
+    (first..=last).map(|fd| (fd, lookup(fd))).filter(|(_, entry)| *entry != Entry::KERNEL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Descriptors far above those that the test executable uses; each test has its own. What is
+    // entered has no object behind it: other tests walk over the table.
+
+    #[test]
+    fn an_entry_keeps_its_kind_and_pointer() {
+        let object = 7_u64;
+        for kind in [Kind::Stream, Kind::Tracked, Kind::Listener, Kind::Epoll] {
+            let entry = Entry::new(kind, &raw const object);
+            assert_eq!((entry.kind(), entry.ptr::<u64>()), (kind, &raw const object));
+            assert!(entry.is_object());
+        }
+        assert_eq!(Entry::own(511).kind(), Kind::Own);
+        assert_eq!(Entry::own(511).own_index(), 511);
+        assert!(!Entry::KERNEL.is_object());
+    }
+
+    #[test]
+    fn set_take_replace() {
+        assert!(reserve());
+        let (fd, one, other) = (500_000, Entry::own(1), Entry::own(2));
+        assert_eq!(lookup(fd), Entry::KERNEL);
+        assert!(set(fd, one));
+        assert!(high_water() >= fd);
+        assert!(!replace_if(fd, other, one));
+        assert!(replace_if(fd, one, other));
+        assert_eq!(iter(fd - 5..=fd + 5).collect::<Vec<_>>(), [(fd, other)]);
+        assert_eq!(take(fd), other);
+        assert_eq!(take(fd), Entry::KERNEL);
+    }
+
+    #[test]
+    fn what_lies_outside_is_the_kernels() {
+        assert!(reserve());
+        let entry = Entry::own(1);
+        for fd in [-1, c_int::MIN, 1 << 20, c_int::MAX] {
+            assert!(!set(fd, entry));
+            assert_eq!(lookup(fd), Entry::KERNEL);
+            assert_eq!(take(fd), Entry::KERNEL);
+        }
+        assert!(set((1 << 20) - 1, entry));
+        assert_eq!(take((1 << 20) - 1), entry);
+    }
+
+    #[test]
+    fn one_of_many_takers_gets_the_entry() {
+        assert!(reserve());
+        let (fd, entry) = (500_100, Entry::own(1));
+        for _ in 0..100 {
+            set(fd, entry);
+            let winners: usize = std::thread::scope(|scope| {
+                let takers = [(); 4].map(|()| scope.spawn(|| usize::from(take(fd) == entry)));
+                takers.into_iter().map(|taker| taker.join().unwrap()).sum()
+            });
+            assert_eq!(winners, 1);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The one list of hooks: every function that Shunt takes over, with its handler.
+//!
+//! [`for_each_hook`] hands the list to another macro; from it come the exported functions (here),
+//! the next-symbol table ([`crate::next`]) and the list of names ([`HOOKS`]).
+//!
+//! * `fn`: exported under the guard; a panic in the handler falls through to the next definition.
+//! * `tail`: variadic functions. The named function runs first, then the call goes on to the next
+//!   definition with its arguments untouched.
+//!
+//! `fcntl` and `ioctl` are variadic in C but take one optional word. They are defined with a fixed
+//! third argument: the `SysV` x86-64 and the `AAPCS64` Linux ABIs pass a variadic word in the same
+//! register as a fixed one, so this reads it where the caller put it, and hands it on likewise.
+//!
+//! `vfork` is not here: its caller's frame may not be left between the two returns. See
+//! [`crate::ops::process`] for what is done instead.
+
+/// Calls the macro `$then` with the list of hooks.
+macro_rules! for_each_hook {
+    ($then:ident) => {
+        $then! {
+            fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = ops::listener::socket;
+            fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = ops::listener::bind;
+            fn listen(fd: c_int, backlog: c_int) -> c_int = ops::listener::listen;
+            fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int = ops::listener::accept;
+            fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int = ops::listener::accept4;
+            fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = ops::listener::connect;
+            fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = ops::listener::connect;
+
+            fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int = ops::sockopt::getsockopt;
+            fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int = ops::sockopt::setsockopt;
+
+            fn close(fd: c_int) -> c_int = ops::fd::close;
+            fn __close(fd: c_int) -> c_int = ops::fd::close;
+            fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int = ops::fd::close_range;
+            fn closefrom(low: c_int) -> () = ops::fd::closefrom;
+            fn dup(fd: c_int) -> c_int = ops::fd::dup;
+            fn dup2(old: c_int, new: c_int) -> c_int = ops::fd::dup2;
+            fn __dup2(old: c_int, new: c_int) -> c_int = ops::fd::dup2;
+            fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int = ops::fd::dup3;
+            fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int = ops::fd::fcntl;
+            fn __fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int = ops::fd::fcntl;
+            fn fcntl64(fd: c_int, cmd: c_int, arg: c_long) -> c_int = ops::fd::fcntl;
+            fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int = ops::fd::ioctl;
+
+            fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = ops::stream::read;
+            fn __read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = ops::stream::read;
+            fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t = ops::stream::__read_chk;
+            fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = ops::stream::readv;
+            fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t = ops::stream::recv;
+            fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t = ops::stream::__recv_chk;
+            fn recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t = ops::stream::recvfrom;
+            fn __recvfrom_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t = ops::stream::__recvfrom_chk;
+            fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t = ops::stream::recvmsg;
+            fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int = ops::stream::recvmmsg;
+            fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t = ops::stream::write;
+            fn __write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t = ops::stream::write;
+            fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = ops::stream::writev;
+            fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t = ops::stream::send;
+            fn __send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t = ops::stream::send;
+            fn sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> ssize_t = ops::stream::sendto;
+            fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t = ops::stream::sendmsg;
+            fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int = ops::stream::sendmmsg;
+            fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t = ops::stream::sendfile;
+            fn sendfile64(out: c_int, input: c_int, offset: *mut off64_t, count: size_t) -> ssize_t = ops::stream::sendfile64;
+            fn splice(input: c_int, off_in: *mut off64_t, out: c_int, off_out: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t = ops::stream::splice;
+            fn tee(input: c_int, out: c_int, len: size_t, flags: c_uint) -> ssize_t = ops::stream::tee;
+            fn vmsplice(fd: c_int, iov: *const iovec, count: size_t, flags: c_uint) -> ssize_t = ops::stream::vmsplice;
+            fn shutdown(fd: c_int, how: c_int) -> c_int = ops::stream::shutdown;
+            fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = ops::stream::fdopen;
+
+            fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = ops::poll::poll;
+            fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = ops::poll::poll;
+            fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int = ops::poll::__poll_chk;
+            fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int = ops::poll::ppoll;
+            fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int = ops::poll::__ppoll_chk;
+            fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int = ops::poll::select;
+            fn __select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int = ops::poll::select;
+            fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int = ops::poll::pselect;
+
+            fn epoll_create(size: c_int) -> c_int = ops::epoll::epoll_create;
+            fn epoll_create1(flags: c_int) -> c_int = ops::epoll::epoll_create1;
+            fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int = ops::epoll::epoll_ctl;
+            fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int = ops::epoll::epoll_wait;
+            fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int = ops::epoll::epoll_pwait;
+            fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int = ops::epoll::epoll_pwait2;
+
+            fn fork() -> pid_t = ops::process::fork;
+            fn __fork() -> pid_t = ops::process::fork;
+            fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int = ops::process::execve;
+            fn execv(path: *const c_char, argv: Strings) -> c_int = ops::process::execv;
+            fn execvp(file: *const c_char, argv: Strings) -> c_int = ops::process::execvp;
+            fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int = ops::process::execvpe;
+            fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int = ops::process::fexecve;
+            fn execveat(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int = ops::process::execveat;
+            fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attr: *const posix_spawnattr_t, argv: Strings, envp: Strings) -> c_int = ops::process::posix_spawn;
+            fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attr: *const posix_spawnattr_t, argv: Strings, envp: Strings) -> c_int = ops::process::posix_spawnp;
+            fn posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, new: c_int) -> c_int = ops::process::posix_spawn_file_actions_adddup2;
+            tail execl = ops::process::before_exec;
+            tail execlp = ops::process::before_exec;
+            tail execle = ops::process::before_exec;
+        }
+    };
+}
+pub(crate) use for_each_hook;
+
+macro_rules! names {
+    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
+     $(tail $tail:ident = $before:path;)*) => {
+        /// The names of all hooked functions.
+        pub const HOOKS: &[&str] = &[$(stringify!($name),)* $(stringify!($tail),)*];
+    };
+}
+for_each_hook!(names);
+
+/// The exported functions. A test executable must not have them: it would hook itself.
+#[cfg(not(test))]
+mod exports {
+    use crate::abi::*;
+    use crate::guard::{guarded_function, tail_function};
+    use crate::{next, ops};
+
+    macro_rules! export {
+        ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
+         $(tail $tail:ident = $before:path;)*) => {
+            $(guarded_function! {
+                #[unsafe(no_mangle)]
+                fn $name($($arg: $ty),*) -> $ret = $handler, else next::$name;
+            })*
+            $(tail_function! {
+                #[unsafe(no_mangle)]
+                fn $tail = $before, then next::slots::$tail;
+            })*
+        };
+    }
+    super::for_each_hook!(export);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::HOOKS;
+
+    #[test]
+    fn no_name_is_listed_twice() {
+        let mut names = HOOKS.to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), HOOKS.len());
+    }
+}

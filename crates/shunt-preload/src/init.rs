@@ -1,0 +1,82 @@
+//! Start-up, in stages of which each has its reason to be where it is.
+//!
+//! Runs as a constructor, before `main`, in every program under `shunt run`, however short-lived:
+//! no file is opened and no connection made here. If a stage fails the library stays inert: every
+//! hook passes straight on.
+
+use core::ffi::c_char;
+#[cfg(not(test))]
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(not(test))]
+use crate::errno;
+use crate::ops::process;
+use crate::{fd_table, guard, knobs, next};
+
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+
+/// True when the library may take connections up: start-up went well and `SHUNT_DISABLE` is not
+/// set.
+#[inline]
+#[must_use]
+pub fn active() -> bool {
+    ACTIVE.load(Ordering::Relaxed)
+}
+
+/// # Safety
+/// As [`knobs::init`].
+unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
+    // First, so that even an inert library passes calls on without a dlsym.
+    next::resolve_all();
+    // Before anything that could panic.
+    guard::silence_panics();
+    // SAFETY: the caller's promise. Before the stages that cost memory: they are not needed when
+    // Shunt is switched off.
+    unsafe { knobs::init(argv, envp) };
+    if knobs::get().disabled {
+        return;
+    }
+    // Before the fork handlers, which write to the owner's page.
+    if !process::claim() {
+        return;
+    }
+    // Before the first descriptor can be entered.
+    if !fd_table::reserve() {
+        return;
+    }
+    // Before the library's own fork handlers: those registered last run first before a fork, so
+    // they may still allocate while they bring things in order.
+    // SAFETY: called once.
+    unsafe { dlmalloc::enable_alloc_after_fork() };
+    if !process::watch_forks() {
+        return;
+    }
+    // Last: from here on descriptors are taken up.
+    ACTIVE.store(true, Ordering::Release);
+}
+
+#[cfg(not(test))]
+extern "C" fn constructor(_: c_int, argv: *const *const c_char, envp: *const *const c_char) {
+    let _keep = errno::KeepErrno::new();
+    // SAFETY: glibc's loader passes argc, argv and envp to constructors.
+    guard::contain(|| unsafe { start(argv, envp) });
+}
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = constructor;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_inert_until_started() {
+        assert!(!active());
+        // SAFETY: null is an empty environment.
+        unsafe { start(core::ptr::null(), core::ptr::null()) };
+        assert!(active());
+    }
+}

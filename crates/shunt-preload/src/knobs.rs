@@ -1,0 +1,248 @@
+//! The `SHUNT_*` variables, and the program's name, as this process started with them.
+//!
+//! Read once, from what the dynamic loader hands to constructors, and copied:
+//! programs rewrite their environment in place (to set the title that `ps` shows). A value that
+//! makes no sense counts as not set; telling the user so is the business of `shunt run` and
+//! `shunt doctor`, a guest does not print.
+
+use core::ffi::{CStr, c_char};
+use std::ffi::CString;
+use std::sync::OnceLock;
+
+use shunt_wire::knob;
+
+/// `SHUNT_SPIN`: how long a waiting call spins before it sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Spin {
+    /// Learnt from what paid.
+    #[default]
+    Auto,
+    /// Not at all.
+    Never,
+    /// So many microseconds.
+    Micros(u32),
+}
+
+/// `SHUNT_DMB`: how bytes reach the peer's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Dmb {
+    /// Written straight into the peer's RMB.
+    #[default]
+    Attach,
+    /// Moved by the device from an own sndbuf.
+    Copy,
+}
+
+/// Longest name of a program, in bytes.
+pub const PROGRAM_MAX: usize = 64;
+
+/// Every variable that the library looks at.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Knobs {
+    /// Name of the program: the last part of its path, cut to [`PROGRAM_MAX`] bytes.
+    pub program: String,
+    /// `SHUNT_DISABLE`: leave every connection on kernel TCP.
+    pub disabled: bool,
+    /// `SHUNT_SPIN`.
+    pub spin: Spin,
+    /// `SHUNT_DMB`.
+    pub dmb: Dmb,
+    /// `SHUNT_RUN_ID`, or 0.
+    pub run_id: u64,
+    /// `SHUNT_RUN_PAGE`.
+    pub run_page: Option<CString>,
+    /// `SHUNT_RUN_DIR`.
+    pub run_dir: Option<CString>,
+    /// `XDG_RUNTIME_DIR`, under which the agent's socket is by default.
+    pub xdg_runtime_dir: Option<CString>,
+    /// `SHUNT_VECTORS`; unset: as many as there are cores, within bounds.
+    pub vectors: Option<u8>,
+    /// `SHUNT_CONNS_PER_LG`.
+    pub conns_per_lg: Option<u8>,
+}
+
+static KNOBS: OnceLock<Knobs> = OnceLock::new();
+
+/// The knobs; the defaults before the constructor ran.
+#[must_use]
+pub fn get() -> &'static Knobs {
+    static DEFAULT: Knobs = Knobs {
+        program: String::new(),
+        disabled: false,
+        spin: Spin::Auto,
+        dmb: Dmb::Attach,
+        run_id: 0,
+        run_page: None,
+        run_dir: None,
+        xdg_runtime_dir: None,
+        vectors: None,
+        conns_per_lg: None,
+    };
+    KNOBS.get().unwrap_or(&DEFAULT)
+}
+
+/// Reads the knobs; for the constructor.
+///
+/// # Safety
+/// Both are null or arrays of C strings that end with null, as at the start of a process.
+pub unsafe fn init(argv: *const *const c_char, envp: *const *const c_char) {
+    let mut knobs = Knobs::default();
+    // SAFETY: the caller's promise.
+    if let Some(path) = unsafe { strings(argv) }.next() {
+        knobs.program = program_name(path.to_bytes());
+    }
+    // SAFETY: the caller's promise.
+    for variable in unsafe { strings(envp) } {
+        knobs.take_up(variable.to_bytes());
+    }
+    let _ = KNOBS.set(knobs);
+}
+
+/// # Safety
+/// `array` is null or an array of C strings that ends with null and outlives the iterator.
+unsafe fn strings<'a>(array: *const *const c_char) -> impl Iterator<Item = &'a CStr> {
+    let mut at = array;
+    core::iter::from_fn(move || {
+        // SAFETY: `at` is null or points into the array, at most to the null that ends it; what
+        // stands before that is a C string.
+        unsafe {
+            if at.is_null() || (*at).is_null() {
+                return None;
+            }
+            let string = CStr::from_ptr(*at);
+            at = at.add(1);
+            Some(string)
+        }
+    })
+}
+
+fn program_name(path: &[u8]) -> String {
+    let start = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let mut name = String::from_utf8_lossy(&path[start..]).into_owned();
+    name.truncate(name.floor_char_boundary(PROGRAM_MAX));
+    name
+}
+
+impl Knobs {
+    fn take_up(&mut self, variable: &[u8]) {
+        // Most variables are of no interest: one look at the first byte tells.
+        if !matches!(variable.first(), Some(b'S' | b'X')) {
+            return;
+        }
+        let Some(equals) = variable.iter().position(|byte| *byte == b'=') else { return };
+        let (name, value) = (&variable[..equals], &variable[equals + 1..]);
+        let is = |knob: knob::Knob| name == knob.env.as_bytes();
+        if is(knob::DISABLE) {
+            self.disabled = knob::is_on(value);
+        } else if is(knob::SPIN) {
+            self.spin = match value {
+                b"never" => Spin::Never,
+                _ => number(value).map_or(Spin::Auto, Spin::Micros),
+            };
+        } else if is(knob::DMB) {
+            self.dmb = if value == b"copy" { Dmb::Copy } else { Dmb::Attach };
+        } else if is(knob::RUN_ID) {
+            self.run_id = number(value).unwrap_or(0);
+        } else if is(knob::RUN_PAGE) {
+            self.run_page = path(value);
+        } else if is(knob::RUN_DIR) {
+            self.run_dir = path(value);
+        } else if name == b"XDG_RUNTIME_DIR" {
+            self.xdg_runtime_dir = path(value);
+        } else if is(knob::VECTORS) {
+            self.vectors = number(value).filter(|n| *n > 0);
+        } else if is(knob::CONNS_PER_LG) {
+            self.conns_per_lg = number(value).filter(|n| *n > 0);
+        }
+    }
+}
+
+fn number<T: core::str::FromStr>(value: &[u8]) -> Option<T> {
+    core::str::from_utf8(value).ok()?.parse().ok()
+}
+
+fn path(value: &[u8]) -> Option<CString> {
+    if value.is_empty() { None } else { CString::new(value).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[&str]) -> Knobs {
+        let mut knobs = Knobs::default();
+        for variable in variables {
+            knobs.take_up(variable.as_bytes());
+        }
+        knobs
+    }
+
+    #[test]
+    fn values_are_taken_up() {
+        let knobs = read(&[
+            "PATH=/bin",
+            "SHUNT_SPIN=250",
+            "SHUNT_DMB=copy",
+            "SHUNT_RUN_ID=18446744073709551615",
+            "SHUNT_RUN_PAGE=/proc/1/fd/3",
+            "SHUNT_RUN_DIR=/run/x=y",
+            "XDG_RUNTIME_DIR=/run/user/1",
+            "SHUNT_VECTORS=4",
+            "SHUNT_CONNS_PER_LG=12",
+            "SHUNT_DISABLE=1",
+        ]);
+        assert_eq!(
+            knobs,
+            Knobs {
+                program: String::new(),
+                disabled: true,
+                spin: Spin::Micros(250),
+                dmb: Dmb::Copy,
+                run_id: u64::MAX,
+                run_page: Some(c"/proc/1/fd/3".to_owned()),
+                run_dir: Some(c"/run/x=y".to_owned()),
+                xdg_runtime_dir: Some(c"/run/user/1".to_owned()),
+                vectors: Some(4),
+                conns_per_lg: Some(12),
+            }
+        );
+        assert_eq!(read(&["SHUNT_SPIN=never"]).spin, Spin::Never);
+    }
+
+    #[test]
+    fn nonsense_counts_as_not_set() {
+        let nonsense = [
+            "SHUNT_SPIN=-5",
+            "SHUNT_DMB=teleport",
+            "SHUNT_RUN_ID=x",
+            "SHUNT_RUN_DIR=",
+            "SHUNT_VECTORS=0",
+            "SHUNT_CONNS_PER_LG=256",
+            "SHUNT_DISABLE=0",
+            "SHUNT_DISABLE",
+            "SHUNT",
+            "=",
+            "",
+        ];
+        assert_eq!(read(&nonsense), Knobs::default());
+    }
+
+    #[test]
+    fn a_program_is_named_by_the_last_part_of_its_path() {
+        assert_eq!(program_name(b"/usr/sbin/nginx"), "nginx");
+        assert_eq!(program_name(b"redis-server"), "redis-server");
+        assert_eq!(program_name(b""), "");
+        assert_eq!(program_name(b"dir/"), "");
+        assert_eq!(program_name("é".repeat(60).as_bytes()), "é".repeat(32));
+        assert_eq!(program_name(b"bad\xff"), "bad\u{fffd}");
+    }
+
+    #[test]
+    fn arrays_of_the_loader_end_with_null() {
+        let array = [c"A=1".as_ptr(), c"B".as_ptr(), core::ptr::null()];
+        // SAFETY: ends with null.
+        assert_eq!(unsafe { strings(array.as_ptr()) }.collect::<Vec<_>>(), [c"A=1", c"B"]);
+        // SAFETY: null is permitted.
+        assert_eq!(unsafe { strings(core::ptr::null()) }.count(), 0);
+    }
+}

@@ -1,0 +1,37 @@
+//! `libshunt.so`: the part of Shunt that runs inside unmodified programs.
+//!
+//! The library is preloaded and takes the place of libc's socket functions ([`hooks`] lists them,
+//! once). It is a guest: it never prints, aborts, or takes a signal or a thread, it keeps errno,
+//! and whatever it can't do it hands to the next definition of the function ([`next`]), which is
+//! libc's as a rule.
+//!
+//! The way of a call: exported function ([`guard`]: contains panics) → handler in [`ops`] → one
+//! look into the [`fd_table`]. A file descriptor that is not Shunt's business goes straight on to
+//! [`next`]; what is, is the work of [`object`].
+#![cfg(target_os = "linux")]
+
+pub mod abi;
+pub mod agent_client;
+pub mod bell;
+pub mod clock;
+pub mod conn;
+pub mod endpoint;
+pub mod epoll;
+pub mod errno;
+pub mod fd_table;
+pub mod guard;
+pub mod hooks;
+pub mod init;
+pub mod knobs;
+pub mod link;
+pub mod next;
+pub mod object;
+pub mod ops;
+pub mod own_fds;
+pub mod signals;
+pub mod stream;
+
+/// The library's own heap, so that it never enters the program's allocator: a hook may run inside
+/// of that allocator (jemalloc reads files while it starts) or in a signal handler above it.
+#[global_allocator]
+static HEAP: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

@@ -1,0 +1,397 @@
+//! Link groups and listeners as this process holds them.
+//!
+//! A [`Link`] is a region that this process has mapped: its own (it connects) or one that it has
+//! attached (it accepts). Links live in a fixed table of slots that are never unmapped, so that the
+//! data path can follow a pointer to one without counting.
+
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use shunt_shm::region::{Region, RegionView, SLOTS, Side};
+use shunt_shm::table::{Place, Table, Ticket};
+use shunt_sys::fds::{Fds, close};
+use shunt_wire::addr::FourTuple;
+use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId};
+use shunt_wire::clc::Proposal;
+use shunt_wire::reason::Reason;
+
+use crate::agent_client;
+use crate::endpoint::Endpoint;
+use crate::knobs;
+use crate::own_fds::{OwnFd, adopt};
+
+/// Link groups that a process can have at once.
+pub const LINKS: usize = 4096;
+
+static TABLE: [AtomicPtr<Link>; LINKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; LINKS];
+static HIGH: AtomicUsize = AtomicUsize::new(0);
+/// Serializes changes to the table; readers take no lock.
+static CHANGES: Mutex<()> = Mutex::new(());
+
+/// Another endpoint whose doorbells we have.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its name.
+    pub endpoint: EndpointId,
+    bells: Vec<OwnFd>,
+    next: AtomicPtr<Peer>,
+}
+
+impl Peer {
+    fn new(endpoint: EndpointId, mut fds: Fds) -> Option<Self> {
+        let mut bells = Vec::with_capacity(fds.len());
+        while let Some(fd) = fds.take() {
+            bells.push(adopt(fd).ok()?);
+        }
+        Some(Self { endpoint, bells, next: AtomicPtr::default() })
+    }
+
+    /// Rings the doorbell of a completion vector.
+    pub fn ring(&self, vector: usize) {
+        if let Some(bell) = self.bells.get(vector) {
+            shunt_shm::doorbell::ring(bell.borrow());
+        }
+    }
+}
+
+/// A link group.
+#[derive(Debug)]
+pub struct Link {
+    /// The region's name, its token.
+    pub region: RegionId,
+    /// Which side this process is.
+    pub side: Side,
+    memory: Region,
+    /// Whose doorbells the peer rings for this side.
+    pub endpoint: &'static Endpoint,
+    /// Lane of this process in the region + 1; 0: none, each connection is watched by itself.
+    lane: AtomicU32,
+    /// Descriptors of this process whose connections are in it.
+    pub users: AtomicU32,
+    peers: AtomicPtr<Peer>,
+    /// The owner's process (acceptor's side only).
+    pidfd: Option<OwnFd>,
+    /// The listener (client's side only).
+    listener: Option<&'static Target>,
+    /// Next slot to try, and per slot: 0 free, else in use (client's side only).
+    next_slot: AtomicUsize,
+    slots: [AtomicU32; SLOTS],
+    /// Per slot: the epoll watch ([`crate::ops::epoll`]'s packing) that its completions go to.
+    pub watch: [AtomicU64; SLOTS],
+    /// Per slot: a descriptor of this process that names the connection.
+    pub fd: [AtomicI32; SLOTS],
+}
+
+/// A listener to which this process connects.
+#[derive(Debug)]
+pub struct Target {
+    /// Its name.
+    pub listener: ListenerId,
+    /// Its proposals.
+    pub table: Table,
+}
+
+static TARGETS: Mutex<Vec<&'static Target>> = Mutex::new(Vec::new());
+
+/// The links of this process.
+pub fn all() -> impl Iterator<Item = &'static Link> {
+    let high = HIGH.load(Ordering::Acquire);
+    // SAFETY: entries are leaked links, or links that are removed only when no connection uses them
+    // (and then kept allocated; see `collect`).
+    TABLE[..high].iter().filter_map(|p| unsafe { p.load(Ordering::Acquire).as_ref() })
+}
+
+impl Link {
+    fn new(
+        region: RegionId,
+        side: Side,
+        memory: &OwnedFd,
+        endpoint: &'static Endpoint,
+        pidfd: Option<OwnFd>,
+        listener: Option<&'static Target>,
+    ) -> Result<Self, Reason> {
+        let memory = Region::map(memory).map_err(|_| Reason::NoResources)?;
+        let lane = memory.view().claim_lane(side, endpoint.id);
+        Ok(Self {
+            region,
+            side,
+            memory,
+            endpoint,
+            lane: AtomicU32::new(lane.map_or(0, |l| u32::try_from(l + 1).unwrap_or(0))),
+            users: AtomicU32::new(0),
+            peers: AtomicPtr::default(),
+            pidfd,
+            listener,
+            next_slot: AtomicUsize::new(0),
+            slots: [const { AtomicU32::new(0) }; SLOTS],
+            watch: [const { AtomicU64::new(0) }; SLOTS],
+            fd: [const { AtomicI32::new(-1) }; SLOTS],
+        })
+    }
+
+    /// The region.
+    #[inline]
+    #[must_use]
+    pub const fn view(&self) -> RegionView {
+        self.memory.view()
+    }
+
+    /// This process's lane of completion queues.
+    #[inline]
+    #[must_use]
+    pub fn lane(&self) -> Option<usize> {
+        self.lane.load(Ordering::Relaxed).checked_sub(1).map(|l| l as usize)
+    }
+
+    /// A peer whose doorbells are known.
+    #[inline]
+    #[must_use]
+    pub fn peer(&self, endpoint: EndpointId) -> Option<&'static Peer> {
+        let mut at = self.peers.load(Ordering::Acquire);
+        // SAFETY: peers are leaked with their link.
+        while let Some(peer) = unsafe { at.as_ref() } {
+            if peer.endpoint == endpoint {
+                return Some(peer);
+            }
+            at = peer.next.load(Ordering::Acquire);
+        }
+        None
+    }
+
+    fn add_peer(&self, peer: Peer) -> &'static Peer {
+        let peer: &'static Peer = Box::leak(Box::new(peer));
+        let mut head = self.peers.load(Ordering::Acquire);
+        loop {
+            peer.next.store(head, Ordering::Relaxed);
+            let new = core::ptr::from_ref(peer).cast_mut();
+            match self.peers.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return peer,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// The acceptor's doorbells, fetched from the agent the first time.
+    pub fn acquaint(&self, endpoint: EndpointId) -> Result<&'static Peer, Reason> {
+        if let Some(peer) = self.peer(endpoint) {
+            return Ok(peer);
+        }
+        let fds = agent_client::bells(self.region, endpoint)?;
+        Ok(self.add_peer(Peer::new(endpoint, fds).ok_or(Reason::NoResources)?))
+    }
+
+    /// False when the region's owner has died. True also where that can't be known.
+    #[must_use]
+    pub fn owner_lives(&self) -> bool {
+        let Some(pidfd) = &self.pidfd else { return true };
+        let mut fds = [PollFd::from_borrowed_fd(pidfd.borrow(), PollFlags::IN)];
+        !matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(n) if n > 0)
+    }
+
+    /// A slot for a proposal of this process; its sections are cleared.
+    fn take_slot(&self) -> Option<usize> {
+        let limit = knobs::get().conns_per_lg.map_or(SLOTS, usize::from).min(SLOTS);
+        let start = self.next_slot.load(Ordering::Relaxed);
+        for i in 0..limit {
+            let slot = (start + i) % limit;
+            let word = &self.slots[slot];
+            let free = match word.load(Ordering::Acquire) {
+                0 => true,
+                _ => self.both_done(slot),
+            };
+            if free && word.swap(1, Ordering::AcqRel) <= 1 {
+                self.next_slot.store((slot + 1) % limit, Ordering::Relaxed);
+                let view = self.view();
+                for side in [Side::Client, Side::Server] {
+                    view.section(slot, side).reset();
+                }
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    fn both_done(&self, slot: usize) -> bool {
+        let view = self.view();
+        let done =
+            |side| view.section(slot, side).setup.done.load(Ordering::Acquire) != 0;
+        done(Side::Client) && done(Side::Server)
+    }
+
+    /// Gives back a slot whose proposal was never taken up.
+    pub fn free_slot(&self, slot: usize) {
+        self.slots[slot].store(0, Ordering::Release);
+    }
+}
+
+/// A place for a proposal: made before connect(2), posted after it.
+pub struct Draft {
+    /// The link group.
+    pub link: &'static Link,
+    /// The slot.
+    pub slot: usize,
+    /// The listener.
+    pub target: &'static Target,
+}
+
+fn target(listener: ListenerId, table: &OwnedFd) -> Result<&'static Target, Reason> {
+    let mut targets = TARGETS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = targets.iter().find(|t| t.listener == listener) {
+        return Ok(known);
+    }
+    let table = Table::map(table).map_err(|_| Reason::NoResources)?;
+    let target: &'static Target = Box::leak(Box::new(Target { listener, table }));
+    targets.push(target);
+    Ok(target)
+}
+
+fn install(link: Link) -> Result<&'static Link, Reason> {
+    let link: &'static Link = Box::leak(Box::new(link));
+    let new = core::ptr::from_ref(link).cast_mut();
+    for (i, place) in TABLE.iter().enumerate() {
+        let null = core::ptr::null_mut();
+        if place.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            HIGH.fetch_max(i + 1, Ordering::AcqRel);
+            return Ok(link);
+        }
+    }
+    Err(Reason::NoResources)
+}
+
+/// A place in a link group to `listener`; a further link group is opened when all are full.
+pub fn draft(listener: ListenerId, endpoint: &'static Endpoint) -> Result<Draft, Reason> {
+    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    for link in all() {
+        let Some(target) = link.listener else { continue };
+        if target.listener == listener
+            && core::ptr::eq(link.endpoint, endpoint)
+            && let Some(slot) = link.take_slot()
+        {
+            return Ok(Draft { link, slot, target });
+        }
+    }
+    let (region, table, memory) = agent_client::connect(listener)?;
+    let target = target(listener, &table)?;
+    let link = Link::new(region, Side::Client, &memory, endpoint, None, Some(target))?;
+    close(table);
+    close(memory);
+    let link = install(link)?;
+    let slot = link.take_slot().ok_or(Reason::NoResources)?;
+    Ok(Draft { link, slot, target })
+}
+
+impl Draft {
+    /// Posts the proposal for the connection `tuple` (as this end sees it).
+    pub fn post(&self, tuple: &FourTuple) -> Result<Ticket, Reason> {
+        let mine = self.link.view().section(self.slot, Side::Client);
+        mine.setup.set_tuple(tuple);
+        mine.setup.endpoint.store(self.link.endpoint.id, Ordering::Relaxed);
+        let generation = mine.setup.generation.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        mine.setup.state.store(Proposal::Proposed as u32, Ordering::Release);
+        let place = Place { region: self.link.region, slot: self.slot, generation };
+        self.target.table.post(&tuple.reversed(), place).ok_or(Reason::TableFull)
+    }
+
+    /// Gives the place back.
+    pub fn drop_unposted(&self) {
+        self.link.free_slot(self.slot);
+    }
+}
+
+impl Target {
+    /// Of the link group at `link`.
+    #[must_use]
+    pub fn of(link: &Link) -> Option<&'static Self> {
+        link.listener
+    }
+}
+
+/// The link group of `region` on the acceptor's side; fetched from the agent the first time, with
+/// the accepted socket as the proof that we are a party.
+pub fn attach(
+    region: RegionId,
+    slot: usize,
+    socket: std::os::fd::BorrowedFd<'_>,
+) -> Result<&'static Link, Reason> {
+    let find = || {
+        let pid = Endpoint::current().map(|e| e.pid);
+        all().find(|l| {
+            l.region == region && l.side == Side::Server && Some(l.endpoint.pid) == pid
+        })
+    };
+    if let Some(link) = find() {
+        return Ok(link);
+    }
+    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(link) = find() {
+        return Ok(link);
+    }
+    collect();
+    let found = agent_client::attach(region, slot, socket)?;
+    let pidfd = adopt(found.pidfd).map_err(|_| Reason::NoResources)?;
+    let peer = Peer::new(found.owner, found.bells).ok_or(Reason::NoResources)?;
+    let link = Link::new(region, Side::Server, &found.memory, found.endpoint, Some(pidfd), None)?;
+    close(found.memory);
+    link.add_peer(peer);
+    install(link)
+}
+
+/// Frees attached link groups whose owner is gone and that no connection uses. Runs only when another
+/// one is about to be attached, under the lock.
+fn collect() {
+    for place in &TABLE[..HIGH.load(Ordering::Acquire)] {
+        let at = place.load(Ordering::Acquire);
+        // SAFETY: entries are live links; removal happens here alone, under the lock.
+        let Some(link) = (unsafe { at.as_ref() }) else { continue };
+        if link.side == Side::Server
+            && link.users.load(Ordering::Acquire) == 0
+            && link.pidfd.is_some()
+            && !link.owner_lives()
+        {
+            place.store(core::ptr::null_mut(), Ordering::Release);
+            agent_client::detach(link.region);
+            let mut peer = link.peers.swap(core::ptr::null_mut(), Ordering::AcqRel);
+            while !peer.is_null() {
+                // SAFETY: made by Box::leak in add_peer; no connection refers to it any more.
+                let gone = unsafe { Box::from_raw(peer) };
+                peer = gone.next.load(Ordering::Relaxed);
+            }
+            // SAFETY: made by Box::leak in install; a poller that is just walking the table may
+            // still look at its queues, so the memory is released only after a grace period.
+            GRAVEYARD.bury(unsafe { Box::from_raw(at) });
+        }
+    }
+}
+
+/// Links that were removed, kept for a while because a thread may be looking at them.
+struct Graveyard(Mutex<Vec<(u64, Box<Link>)>>);
+
+static GRAVEYARD: Graveyard = Graveyard(Mutex::new(Vec::new()));
+
+/// Longer than any walk of the table takes.
+const GRACE: u64 = 2_000_000_000;
+
+impl Graveyard {
+    fn bury(&self, link: Box<Link>) {
+        let now = crate::clock::now();
+        let mut graves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        graves.retain(|(since, _)| now.saturating_sub(*since) < GRACE);
+        graves.push((now, link));
+    }
+}
+
+/// The lock of changes, to be held across fork.
+pub fn lock_for_fork() -> impl Sized {
+    CHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In a forked child: completion queues belong to the parent, who pops them.
+pub fn forget_in_child() {
+    for link in all() {
+        link.lane.store(0, Ordering::Relaxed);
+    }
+}
+
+const _: () = assert!(MAX_VECTORS == 8);

@@ -1,0 +1,250 @@
+//! What stands behind an entry of the fd table.
+//!
+//! The entry points that the descriptor calls ([`crate::ops::fd`], [`crate::ops::process`]) use on
+//! whatever kind of object it is.
+
+use core::cell::RefCell;
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use shunt_core::handshake::Phase;
+use shunt_core::stretch::{Path, path};
+use shunt_shm::arena::Record;
+use shunt_shm::region::{RING, SLOTS};
+use shunt_wire::counter::Counter;
+use shunt_wire::reason::Reason;
+
+use crate::conn::{NONBLOCK, Sock, WANT_TCP, WAS_SHUNTED};
+use crate::fd_table::{Entry, Kind};
+use crate::ops::epoll::Instance;
+use crate::ops::listener::Listener;
+use crate::stream::{notify, promote, tcp};
+use crate::{agent_client, conn, endpoint, fd_table, link, ops};
+
+/// `fd` becomes one more descriptor of the object; called before it is entered in the table.
+pub fn retain(_fd: c_int, entry: Entry) {
+    match entry.kind() {
+        Kind::Stream | Kind::Tracked => {
+            if let Some(sock) = Sock::of(entry) {
+                sock.retain();
+            }
+        }
+        Kind::Listener => {
+            if let Some(listener) = Listener::of(entry) {
+                listener.retain();
+            }
+        }
+        Kind::Epoll => {
+            if let Some(instance) = Instance::of(entry) {
+                instance.retain();
+            }
+        }
+        Kind::Kernel | Kind::Own => {}
+    }
+}
+
+/// `fd` is about to be closed. It is no longer in the table, and still open in the kernel.
+pub fn before_close(fd: c_int, entry: Entry) {
+    match entry.kind() {
+        Kind::Stream | Kind::Tracked => {
+            if let Some(sock) = Sock::of(entry) {
+                ops::epoll::before_close(sock, fd);
+                sock.release(|record| end(sock, fd, record));
+            }
+        }
+        Kind::Listener => {
+            if let Some(listener) = Listener::of(entry) {
+                listener.release();
+            }
+        }
+        Kind::Epoll => {
+            if let Some(instance) = Instance::of(entry) {
+                instance.release();
+            }
+        }
+        Kind::Kernel | Kind::Own => {}
+    }
+}
+
+/// `fd` was closed behind the library's back and the number is in use for something else now.
+pub fn abandoned(fd: c_int, entry: Entry) {
+    match Sock::of(entry) {
+        // What the descriptor stands for now must not be touched.
+        Some(sock) => sock.release(|record| end(sock, -1, record)),
+        None => before_close(fd, entry),
+    }
+}
+
+/// The last descriptor of a connection, in all processes, goes.
+fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
+    account(record);
+    match sock.phase() {
+        Phase::Proposed => {
+            if promote::withdraw(sock) {
+                endpoint::decline(Reason::ShortLived);
+                return;
+            }
+            endpoint::decline(Reason::ShortLived);
+        }
+        Phase::Candidate => endpoint::decline(Reason::ShortLived),
+        Phase::Active | Phase::Broken => {}
+        Phase::Tcp => return,
+    }
+    let Some((mine, theirs)) = sock.sections() else { return };
+    // What TCP answers when bytes that nobody read are thrown away is RST.
+    let rx = &record.rx;
+    let unread = path(rx.marks.load(Ordering::Relaxed)) == Path::Ring
+        && rx.cursor.refresh(&theirs.prod, RING as u64).is_ok_and(|n| n > 0);
+    if unread {
+        tcp::reset_on_close(fd);
+    }
+    mine.prod.fin.store(1, Ordering::Relaxed);
+    mine.ctl.closed.store(1, Ordering::Release);
+    notify::all(sock);
+    mine.setup.done.store(1, Ordering::Release);
+}
+
+/// Adds what the connection did to the totals.
+fn account(record: &Record) {
+    let load = |word: &shunt_shm::sync::AtomicU32| u64::from(word.load(Ordering::Relaxed));
+    let (rx, tx) = (&record.rx, &record.tx);
+    for (which, n) in [
+        (Counter::BytesSent, tx.bytes.load(Ordering::Relaxed)),
+        (Counter::BytesReceived, rx.bytes.load(Ordering::Relaxed)),
+        (Counter::MessagesSent, tx.messages.load(Ordering::Relaxed)),
+        (Counter::MessagesReceived, rx.messages.load(Ordering::Relaxed)),
+        (Counter::DoorbellsRung, load(&tx.rung)),
+        (Counter::DoorbellsSaved, load(&tx.saved)),
+        (Counter::RingFullWaits, load(&tx.full)),
+        (Counter::SpinsPaid, load(&rx.spins[0])),
+        (Counter::SpinsUnpaid, load(&rx.spins[1])),
+    ] {
+        endpoint::count(which, n);
+    }
+}
+
+/// `O_NONBLOCK` was set to this on a descriptor of the object.
+pub fn set_nonblocking(entry: Entry, on: bool) {
+    if let Some(sock) = Sock::of(entry) {
+        sock.put(NONBLOCK, on);
+    }
+}
+
+/// Bytes that a read would find, or `None` for what the kernel says.
+pub fn fionread(fd: c_int, entry: Entry) -> Option<c_int> {
+    let sock = Sock::of(entry)?;
+    promote::advance(sock, fd);
+    let (_, theirs) = sock.sections()?;
+    let rx = &sock.record().rx;
+    if path(rx.marks.load(Ordering::Relaxed)) == Path::Tcp {
+        return None;
+    }
+    let _lock = rx.lock.lock(crate::stream::tid());
+    let n = rx.cursor.refresh(&theirs.prod, RING as u64).ok()?;
+    c_int::try_from(n).ok()
+}
+
+/// Bytes that the peer has not taken yet, or `None` for what the kernel says.
+pub fn outq(_fd: c_int, entry: Entry) -> Option<c_int> {
+    let sock = Sock::of(entry)?;
+    let (_, theirs) = sock.sections()?;
+    let tx = &sock.record().tx;
+    if path(tx.marks.load(Ordering::Relaxed)) == Path::Tcp {
+        return None;
+    }
+    let _lock = tx.lock.lock(crate::stream::tid());
+    let free = tx.cursor.refresh(&theirs.cons, RING as u64).ok()?;
+    c_int::try_from(RING as u64 - free).ok()
+}
+
+/// Bytes that a sender can put into the ring now, or `None` when it does not use it.
+pub fn room(entry: Entry) -> Option<usize> {
+    let sock = Sock::of(entry)?;
+    let (_, theirs) = sock.sections()?;
+    let tx = &sock.record().tx;
+    if path(tx.marks.load(Ordering::Relaxed)) == Path::Tcp {
+        return None;
+    }
+    let _lock = tx.lock.lock(crate::stream::tid());
+    usize::try_from(tx.cursor.refresh(&theirs.cons, RING as u64).ok()?).ok()
+}
+
+/// Whether `O_NONBLOCK` is set on the connection.
+pub fn is_nonblocking(entry: Entry) -> bool {
+    Sock::of(entry).is_some_and(|sock| sock.has(NONBLOCK))
+}
+
+/// `fd` (or a duplicate) goes to a program that may not run under Shunt: it must work there as
+/// the kernel socket that it is.
+pub fn hand_over(fd: c_int, entry: Entry) {
+    let Some(sock) = Sock::of(entry) else { return };
+    match sock.phase() {
+        Phase::Proposed => {
+            if promote::withdraw(sock) {
+                sock.decline(fd, Reason::HandedOver);
+            }
+        }
+        Phase::Candidate => sock.decline(fd, Reason::HandedOver),
+        Phase::Active => {
+            demote(sock);
+            endpoint::decline(Reason::HandedOver);
+        }
+        Phase::Tcp | Phase::Broken => {}
+    }
+}
+
+/// Asks both directions to go back to TCP: this side's sender does so at its next send, the peer's
+/// when it sees the request.
+pub fn demote(sock: &'static Sock) {
+    let Some((mine, _)) = sock.sections() else { return };
+    sock.put(WANT_TCP, true);
+    mine.cons.want_tcp.store(1, Ordering::Release);
+    if sock.has(WAS_SHUNTED) {
+        endpoint::count(Counter::Demoted, 1);
+    }
+    notify::all(sock);
+}
+
+/// A lock that is held across fork, so that no other thread has it while the child comes to be.
+trait Held {}
+impl<T> Held for T {}
+
+thread_local! {
+    static LOCKS: RefCell<Option<[Box<dyn Held>; 4]>> = const { RefCell::new(None) };
+}
+
+/// The process is about to fork.
+pub fn fork_prepare() {
+    // In the order in which they nest.
+    let held: [Box<dyn Held>; 4] = [
+        Box::new(ops::epoll::lock_for_fork()),
+        Box::new(link::lock_for_fork()),
+        Box::new(agent_client::lock_for_fork()),
+        Box::new(conn::lock_for_fork()),
+    ];
+    LOCKS.with(|locks| *locks.borrow_mut() = Some(held));
+    for (_, entry) in fd_table::iter(0..=fd_table::high_water()) {
+        if let Some(sock) = Sock::of(entry) {
+            // The child's descriptor counts from now on.
+            sock.record().id.refs.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// The process has forked (or failed to); this is the parent.
+pub fn fork_parent() {
+    LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+}
+
+/// The process has forked; this is the child, with one thread. [`fork_prepare`] did not run if the
+/// program forked by a raw system call.
+pub fn fork_child() {
+    LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    crate::stream::forget_tid();
+    agent_client::forget_in_child();
+    endpoint::Endpoint::forget_in_child();
+    link::forget_in_child();
+    ops::epoll::forget_in_child();
+}
+
+const _: () = assert!(SLOTS < 256);

@@ -1,0 +1,397 @@
+//! Making connections: listen and accept on one side, connect on the other.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::os::fd::AsFd;
+use std::sync::{Mutex, PoisonError};
+
+use libc::{EINPROGRESS, O_NONBLOCK, SOCK_NONBLOCK};
+use shunt_core::handshake::Phase;
+use shunt_shm::arena::Record;
+use shunt_shm::region::Side;
+use shunt_shm::table::Table;
+use shunt_sys::sockinfo;
+use shunt_wire::addr::{Addr, FourTuple};
+use shunt_wire::counter::Counter;
+use shunt_wire::reason::Reason;
+
+use crate::abi::{c_int, sockaddr, socklen_t};
+use crate::conn::{NONBLOCK, Sock};
+use crate::endpoint;
+use crate::errno::{self, KeepErrno};
+use crate::fd_table::{self, Entry, Kind};
+use crate::link::{self, Draft};
+use crate::ops::process::may_mutate;
+use crate::stream::tcp;
+use crate::{agent_client, clock, init, next, ops};
+
+/// How often a busy acceptor looks whether the agent is still there.
+const LOOK_EVERY: u64 = 100_000_000;
+
+/// A listening socket that is registered with the agent. Never freed: connections that it accepted
+/// look for their proposals in its table.
+#[derive(Debug)]
+#[repr(align(8))]
+pub struct Listener {
+    id: AtomicU64,
+    /// Open proposals.
+    pub table: Table,
+    /// Descriptors of this process that name it.
+    fds: AtomicU32,
+    /// Process that registered it; another (a forked worker) registers itself when it accepts.
+    holder: AtomicU32,
+    looked: AtomicU64,
+}
+
+static LISTENERS: Mutex<Vec<&'static Listener>> = Mutex::new(Vec::new());
+
+impl Listener {
+    /// The listener of a descriptor table entry.
+    #[must_use]
+    pub fn of(entry: Entry) -> Option<&'static Self> {
+        match entry.kind() {
+            // SAFETY: such entries are made of listeners, which are never freed.
+            Kind::Listener => unsafe { entry.ptr::<Self>().as_ref() },
+            _ => None,
+        }
+    }
+
+    /// One more descriptor.
+    pub fn retain(&self) {
+        self.fds.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A descriptor less.
+    pub fn release(&self) {
+        if self.fds.fetch_sub(1, Ordering::AcqRel) == 1
+            && self.holder.load(Ordering::Relaxed) == own_pid()
+        {
+            agent_client::unlisten(self.id.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Registers again when this process has not yet, or when the agent has gone: a new agent knows
+    /// nothing of us.
+    fn keep_registered(&'static self, fd: c_int) {
+        let now = clock::now();
+        let pid = own_pid();
+        let holder = self.holder.load(Ordering::Relaxed);
+        if holder == pid {
+            if now.saturating_sub(self.looked.load(Ordering::Relaxed)) < LOOK_EVERY {
+                return;
+            }
+            self.looked.store(now, Ordering::Relaxed);
+            if !agent_client::hung_up() && agent_client::endpoint().is_ok_and(|e| e.pid == pid) {
+                return;
+            }
+        }
+        let _ = register(fd);
+    }
+}
+
+fn own_pid() -> u32 {
+    rustix::process::getpid().as_raw_pid().cast_unsigned()
+}
+
+/// Registers the listening socket `fd` and enters it in the table.
+fn register(fd: c_int) -> Result<&'static Listener, Reason> {
+    let (id, table, endpoint) = agent_client::listen(tcp::borrow(fd))?;
+    let mut listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = Listener::of(fd_table::lookup(fd));
+    if let Some(same) = known.filter(|l| l.id.load(Ordering::Relaxed) == id) {
+        same.holder.store(endpoint.pid, Ordering::Relaxed);
+        shunt_sys::fds::close(table);
+        return Ok(same);
+    }
+    let mapped = Table::map(&table).map_err(|_| Reason::NoResources);
+    shunt_sys::fds::close(table);
+    let listener: &'static Listener = Box::leak(Box::new(Listener {
+        id: AtomicU64::new(id),
+        table: mapped?,
+        fds: AtomicU32::new(known.map_or(1, |l| l.fds.load(Ordering::Relaxed))),
+        holder: AtomicU32::new(endpoint.pid),
+        looked: AtomicU64::new(clock::now()),
+    }));
+    listeners.push(listener);
+    let new = Entry::new(Kind::Listener, core::ptr::from_ref(listener));
+    match known {
+        // Each of its descriptors leads to the new one from now on.
+        Some(old) => {
+            let old = Entry::new(Kind::Listener, core::ptr::from_ref(old));
+            for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
+                if entry == old {
+                    fd_table::replace_if(fd, old, new);
+                }
+            }
+        }
+        None => {
+            fd_table::set(fd, new);
+        }
+    }
+    Ok(listener)
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    let fd = unsafe { next::socket(domain, kind, protocol) };
+    forget_stale(fd);
+    fd
+}
+
+/// A number that the kernel just gave out was closed before, if behind the table's back.
+fn forget_stale(fd: c_int) {
+    if fd >= 0 && fd_table::lookup(fd) != Entry::KERNEL && may_mutate() {
+        let _keep = KeepErrno::new();
+        let entry = fd_table::take(fd);
+        if entry.is_object() {
+            crate::object::abandoned(fd, entry);
+        }
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::bind(fd, addr, len) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    let result = unsafe { next::listen(fd, backlog) };
+    if result == 0
+        && init::active()
+        && fd_table::lookup(fd) == Entry::KERNEL
+        && sockinfo::is_tcp(tcp::borrow(fd))
+        && may_mutate()
+    {
+        let _keep = KeepErrno::new();
+        // Without an agent the listener stays the kernel's; a later agent finds it at the next
+        // listen or accept.
+        let _ = register(fd);
+    }
+    result
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    accepted(fd, None, || unsafe { next::accept(fd, addr, len) })
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    accepted(fd, Some(flags), || unsafe { next::accept4(fd, addr, len, flags) })
+}
+
+fn accepted(fd: c_int, flags: Option<c_int>, kernel: impl FnOnce() -> c_int) -> c_int {
+    let new = kernel();
+    if new < 0 {
+        return new;
+    }
+    forget_stale(new);
+    let entry = fd_table::lookup(fd);
+    if !init::active() || matches!(entry.kind(), Kind::Stream | Kind::Tracked | Kind::Epoll) {
+        return new;
+    }
+    if may_mutate() {
+        let _keep = KeepErrno::new();
+        take_up(fd, entry, new, flags.is_some_and(|f| f & SOCK_NONBLOCK != 0));
+    }
+    new
+}
+
+fn take_up(fd: c_int, entry: Entry, new: c_int, nonblocking: bool) {
+    let listener = match Listener::of(entry) {
+        Some(listener) => {
+            listener.keep_registered(fd);
+            Listener::of(fd_table::lookup(fd)).unwrap_or(listener)
+        }
+        // Inherited over exec, or listening since before there was an agent.
+        None if sockinfo::is_tcp(tcp::borrow(new)) => match register(fd) {
+            Ok(listener) => listener,
+            Err(why) => {
+                endpoint::count(Counter::Connections, 1);
+                endpoint::decline(why);
+                return;
+            }
+        },
+        None => return,
+    };
+    endpoint::count(Counter::Connections, 1);
+    let Ok(tuple) = sockinfo::four_tuple(tcp::borrow(new)) else { return };
+    let Some(sock) = track(new, &tuple) else {
+        endpoint::decline(Reason::TooManyConnections);
+        return;
+    };
+    sock.put(NONBLOCK, nonblocking);
+    sock.set_listener(listener);
+    if is_local(&tuple) {
+        sock.set_phase(Phase::Candidate);
+        sock.record().id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
+        fd_table::set(new, sock.entry(Kind::Stream));
+    } else {
+        fd_table::set(new, sock.entry(Kind::Tracked));
+        sock.decline(new, Reason::Remote);
+    }
+}
+
+/// A record and a handle for a connection.
+fn track(fd: c_int, tuple: &FourTuple) -> Option<&'static Sock> {
+    let record: &'static Record = agent_client::endpoint().ok()?.allocate()?;
+    record.id.set_tuple(tuple);
+    record.id.fd.store(fd, Ordering::Relaxed);
+    Some(Sock::new(record))
+}
+
+fn is_local(tuple: &FourTuple) -> bool {
+    tuple.local.ip == tuple.peer.ip || (tuple.local.is_loopback() && tuple.peer.is_loopback())
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    let kernel = || unsafe { next::connect(fd, addr, len) };
+    if !init::active() || fd_table::lookup(fd) != Entry::KERNEL {
+        return kernel();
+    }
+    // SAFETY: the caller vouches for the address.
+    let Some(to) = (unsafe { address(addr, len) }) else { return kernel() };
+    let kept = errno::get();
+    if !sockinfo::is_tcp(tcp::borrow(fd)) || !may_mutate() {
+        errno::set(kept);
+        return kernel();
+    }
+    let plan = plan(fd, &to);
+    let table = plan.as_ref().ok().map(|draft| &draft.target.table);
+    if let Some(table) = table {
+        table.connect_begins();
+    }
+    errno::set(kept);
+    let result = kernel();
+    let _keep = KeepErrno::new();
+    if result == 0 || errno::get() == EINPROGRESS {
+        endpoint::count(Counter::Connections, 1);
+        connected(fd, &to, plan.as_ref());
+    } else if let Ok(draft) = &plan {
+        draft.drop_unposted();
+    }
+    if let Some(table) = table {
+        table.connect_ends();
+    }
+    result
+}
+
+/// The TCP address in a C structure.
+///
+/// # Safety
+/// `addr` is null or points to `len` readable bytes.
+unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Option<Addr> {
+    if addr.is_null() {
+        return None;
+    }
+    let len = len as usize;
+    // SAFETY: sa_family are the first two bytes, if there are so many.
+    let family = if len >= 2 { unsafe { (*addr).sa_family } } else { return None };
+    match c_int::from(family) {
+        libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
+            // SAFETY: as long as a sockaddr_in; read unaligned, as the kernel does.
+            let sin = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
+            let ip = core::net::Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
+            Some(core::net::SocketAddr::from((ip, u16::from_be(sin.sin_port))).into())
+        }
+        libc::AF_INET6 if len >= size_of::<libc::sockaddr_in6>() => {
+            // SAFETY: as long as a sockaddr_in6.
+            let sin6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(Addr { ip: sin6.sin6_addr.s6_addr, port: u16::from_be(sin6.sin6_port) })
+        }
+        _ => None,
+    }
+}
+
+/// A place for the proposal, when somebody listens there who could take it up.
+fn plan(fd: c_int, to: &Addr) -> Result<Draft, Reason> {
+    if agent_client::hung_up_now_and_then() {
+        let _ = agent_client::endpoint();
+    }
+    let endpoint = agent_client::endpoint()?;
+    let uid = rustix::process::geteuid().as_raw();
+    let mut why = Reason::PeerNotShunted;
+    let mut netns = None;
+    let found = endpoint.registry.find(&loopback_for_unspecified(to), |listing| {
+        let here = *netns.get_or_insert_with(|| sockinfo::netns_cookie(tcp::borrow(fd)));
+        if listing.netns != here {
+            why = Reason::OtherNamespace;
+        } else if listing.uid != uid {
+            why = Reason::OtherUser;
+        } else {
+            return true;
+        }
+        false
+    });
+    let listing = found.ok_or(why)?;
+    link::draft(listing.listener, endpoint)
+}
+
+/// Connecting to `0.0.0.0` or `::` reaches this host.
+fn loopback_for_unspecified(to: &Addr) -> Addr {
+    match (to.is_unspecified(), to.is_v4()) {
+        (true, true) => {
+            Addr { ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1], ..*to }
+        }
+        (true, false) => Addr { ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], ..*to },
+        (false, _) => *to,
+    }
+}
+
+fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>) {
+    let drop_plan = || {
+        if let Ok(draft) = plan {
+            draft.drop_unposted();
+        }
+    };
+    let Ok(local) = sockinfo::local_addr(tcp::borrow(fd).as_fd()) else { return drop_plan() };
+    let tuple = FourTuple { local, peer: loopback_for_unspecified(to) };
+    let Some(sock) = track(fd, &tuple) else {
+        endpoint::decline(plan.err().copied().unwrap_or(Reason::TooManyConnections));
+        return drop_plan();
+    };
+    sock.put(NONBLOCK, is_nonblocking(fd));
+    let posted = if is_local(&tuple) {
+        plan.map_err(|why| *why).and_then(|draft| Ok((draft, draft.post(&tuple)?)))
+    } else {
+        Err(Reason::Remote)
+    };
+    match posted {
+        Ok((draft, ticket)) => {
+            let (index, key) = ticket.to_words();
+            let id = &sock.record().id;
+            id.ticket[0].store(index, Ordering::Relaxed);
+            id.ticket[1].store(key, Ordering::Relaxed);
+            sock.activate(draft.link, Side::Client, draft.slot, ticket.place().generation);
+            sock.set_link(draft.link);
+            draft.link.fd[draft.slot].store(fd, Ordering::Relaxed);
+            id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
+            sock.set_phase(Phase::Proposed);
+            fd_table::set(fd, sock.entry(Kind::Stream));
+            ops::epoll::on_connected(sock, fd);
+        }
+        Err(why) => {
+            drop_plan();
+            fd_table::set(fd, sock.entry(Kind::Tracked));
+            sock.decline(fd, why);
+        }
+    }
+}
+
+fn is_nonblocking(fd: c_int) -> bool {
+    rustix::fs::fcntl_getfl(tcp::borrow(fd))
+        .is_ok_and(|flags| flags.bits() & O_NONBLOCK.cast_unsigned() != 0)
+}

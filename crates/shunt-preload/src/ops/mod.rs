@@ -1,0 +1,9 @@
+//! The handlers of the hooked functions, by what they are about.
+
+pub mod epoll;
+pub mod fd;
+pub mod listener;
+pub mod poll;
+pub mod process;
+pub mod sockopt;
+pub mod stream;

@@ -1,0 +1,346 @@
+//! Fork, exec and spawn; and whose memory this is.
+//!
+//! **fork.** The handlers are registered with `pthread_atfork`, so that `daemon`, `forkpty` and
+//! `system`-like helpers of libc are seen; the hook calls the same ones so that they run first of
+//! all, and each runs once.
+//!
+//! **A raw fork** (the `clone` system call, `_Fork`) runs no handlers. The owner's pid stands on a
+//! page that the kernel wipes in the child (`MADV_WIPEONFORK`), so the child notices at its next
+//! call that changes the table.
+//!
+//! **vfork and its kind** (`CLONE_VM`). The child has its own descriptors but *our* memory: what it
+//! closes must stay in the parent's table. It reads a pid that is not its own, and then does the
+//! kernel's call only. What it duplicates it means to exec with, so that is handed over.
+//!
+//! **exec.** What stays open across it is handed over first: the new program may not run Shunt.
+
+use core::cell::Cell;
+use core::ffi::{c_char, c_int};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::os::fd::BorrowedFd;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::abi::{Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use crate::errno::KeepErrno;
+use crate::fd_table;
+use crate::guard::contain;
+use crate::next;
+use crate::object;
+
+/// Where the pid of the process stands that the tables belong to; null before start-up.
+static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+/// In the place of the page on a kernel that can't wipe one (before 4.14). A raw fork then looks
+/// like a vfork, and its child leaves the tables alone.
+static OWNER_UNWIPED: AtomicU32 = AtomicU32::new(0);
+
+/// The smallest page: the kernel rounds up.
+const PAGE: usize = 4096;
+
+thread_local! {
+    /// True from the fork handlers' first run to their second, in the thread that forks.
+    static FORKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes this process the owner of the tables; for the constructor. False without memory for it.
+pub fn claim() -> bool {
+    if OWNER.load(Ordering::Acquire).is_null() {
+        // SAFETY: a fresh anonymous mapping; nothing is replaced.
+        let mapped = unsafe {
+            let flags = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap_anonymous(ptr::null_mut(), PAGE, flags, MapFlags::PRIVATE)
+        };
+        let Ok(page) = mapped else { return false };
+        // SAFETY: the advice concerns that page alone.
+        let wiped = unsafe { rustix::mm::madvise(page, PAGE, Advice::LinuxWipeOnFork) };
+        let owner = if wiped.is_ok() { page.cast() } else { (&raw const OWNER_UNWIPED).cast_mut() };
+        OWNER.store(owner, Ordering::Release);
+    }
+    if let Some(owner) = owner() {
+        owner.store(own_pid(), Ordering::Release);
+    }
+    true
+}
+
+/// Has the fork handlers called from now on; for the constructor.
+pub fn watch_forks() -> bool {
+    extern "C" fn before() {
+        contain(prepare);
+    }
+    extern "C" fn in_parent() {
+        contain(parent);
+    }
+    extern "C" fn in_child() {
+        contain(child);
+    }
+    // SAFETY: the handlers live as long as the library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) == 0 }
+}
+
+/// True when the tables belong to this process. Asked by every call that would change them; when
+/// false, do the kernel's call and nothing else.
+#[must_use]
+pub fn may_mutate() -> bool {
+    // Before start-up there is nothing to change.
+    let Some(owner) = owner() else { return false };
+    let pid = own_pid();
+    match owner.load(Ordering::Acquire) {
+        0 => {
+            if owner.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                let _keep = KeepErrno::new();
+                object::fork_child();
+            }
+            true
+        }
+        of => of == pid,
+    }
+}
+
+fn owner() -> Option<&'static AtomicU32> {
+    // SAFETY: null, or set by `claim` to what lives as long as the library.
+    unsafe { OWNER.load(Ordering::Acquire).as_ref() }
+}
+
+fn own_pid() -> u32 {
+    rustix::process::getpid().as_raw_pid().cast_unsigned()
+}
+
+fn prepare() {
+    if !FORKING.replace(true) {
+        let _keep = KeepErrno::new();
+        object::fork_prepare();
+    }
+}
+
+fn parent() {
+    if FORKING.replace(false) {
+        let _keep = KeepErrno::new();
+        object::fork_parent();
+    }
+}
+
+fn child() {
+    if FORKING.replace(false) {
+        let _keep = KeepErrno::new();
+        if let Some(owner) = owner() {
+            owner.store(own_pid(), Ordering::Release);
+        }
+        object::fork_child();
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn fork() -> pid_t {
+    prepare();
+    // SAFETY: the caller keeps the C function's contract.
+    let pid = unsafe { next::fork() };
+    if pid == 0 {
+        child();
+    } else {
+        parent();
+    }
+    pid
+}
+
+/// Hands over every connection that stays open across an exec. If the exec then fails they go on
+/// where they were handed to.
+pub fn before_exec() {
+    let _keep = KeepErrno::new();
+    for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+        if entry.is_object() && survives_exec(fd) {
+            object::hand_over(fd, entry);
+        }
+    }
+}
+
+fn survives_exec(fd: c_int) -> bool {
+    // SAFETY: only looked at; if it is closed (a vfork child may have) the kernel says so.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    rustix::io::fcntl_getfd(fd).is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC))
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    before_exec();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::execve(path, argv, envp) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn execv(path: *const c_char, argv: Strings) -> c_int {
+    before_exec();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::execv(path, argv) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    before_exec();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::execvp(file, argv) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    before_exec();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::execvpe(file, argv, envp) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+    before_exec();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::fexecve(fd, argv, envp) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    flags: c_int,
+) -> c_int {
+    before_exec();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::execveat(dir, path, argv, envp, flags) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attr: *const posix_spawnattr_t,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    before_exec();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::posix_spawn(pid, path, actions, attr, argv, envp) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn posix_spawnp(
+    pid: *mut pid_t,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attr: *const posix_spawnattr_t,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    before_exec();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::posix_spawnp(pid, file, actions, attr, argv, envp) }
+}
+
+/// The actions of a spawn are opaque, so what it will duplicate is handed over when that is
+/// ordered: `fd` itself may be close-on-exec, its duplicate is not.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn posix_spawn_file_actions_adddup2(
+    actions: *mut posix_spawn_file_actions_t,
+    fd: c_int,
+    new: c_int,
+) -> c_int {
+    let entry = fd_table::lookup(fd);
+    if entry.is_object() {
+        let _keep = KeepErrno::new();
+        object::hand_over(fd, entry);
+    }
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::posix_spawn_file_actions_adddup2(actions, fd, new) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use core::ffi::c_void;
+
+    use super::*;
+
+    /// Runs `check` in a child, where no other test is and it may close what it likes.
+    pub(crate) fn in_child(check: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child makes system calls only, and exits.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // Claims as the library's fork handlers do.
+            let passed = claim() && check();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(c_int::from(passed)) };
+        }
+        exit_status(pid) == 1
+    }
+
+    fn exit_status(pid: pid_t) -> c_int {
+        let mut status = 0;
+        // SAFETY: waits for a child of this test's.
+        unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 }
+    }
+
+    #[test]
+    fn a_raw_fork_is_noticed_and_the_child_owns_its_copy() {
+        assert!(claim() && may_mutate());
+        // SAFETY: the child looks at its page and exits.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        let pid = pid_t::try_from(pid).unwrap();
+        if pid == 0 {
+            let wiped = owner().is_some_and(|owner| owner.load(Ordering::Acquire) == 0);
+            let owns = may_mutate() && may_mutate();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(c_int::from(wiped) + 2 * c_int::from(owns)) };
+        }
+        assert_eq!(exit_status(pid), 3);
+        assert!(may_mutate());
+    }
+
+    #[test]
+    fn a_child_that_shares_our_memory_may_not_change_the_tables() {
+        extern "C" fn child(_: *mut c_void) -> c_int {
+            if may_mutate() { 1 } else { 2 }
+        }
+        assert!(claim());
+        let mut stack = vec![0_u128; 16 << 10];
+        // SAFETY: the child has a stack of its own, which outlives it: CLONE_VFORK waits.
+        let pid = unsafe {
+            let top = stack.as_mut_ptr_range().end.cast();
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+            libc::clone(child, top, flags, ptr::null_mut())
+        };
+        assert_eq!(exit_status(pid), 2);
+        assert!(may_mutate());
+    }
+
+    #[test]
+    fn fork_handlers_run_once_however_often_they_are_called() {
+        assert!(claim());
+        assert!(!FORKING.get());
+        prepare();
+        prepare();
+        assert!(FORKING.get());
+        parent();
+        parent();
+        assert!(!FORKING.get());
+        // SAFETY: the child exits at once.
+        let pid = unsafe { fork() };
+        if pid == 0 {
+            let own = owner().is_some_and(|owner| owner.load(Ordering::Acquire) == own_pid());
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(c_int::from(own && !FORKING.get())) };
+        }
+        assert_eq!(exit_status(pid), 1);
+    }
+}

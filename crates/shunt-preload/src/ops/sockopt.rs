@@ -1,0 +1,49 @@
+//! Socket options. Nearly all are the kernel's alone: the socket below the connection is real.
+
+use crate::abi::{c_int, c_void, socklen_t};
+use crate::conn::Sock;
+use crate::fd_table::{self, Kind};
+use crate::next;
+use crate::object;
+
+/// # Safety
+/// As the C function.
+pub unsafe fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::getsockopt(fd, level, name, value, len) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    let result = unsafe { next::setsockopt(fd, level, name, value, len) };
+    if result == 0 && needs_kernel(level, name) {
+        let entry = fd_table::lookup(fd);
+        if entry.kind() == Kind::Stream && Sock::of(entry).is_some() {
+            object::hand_over(fd, entry);
+        }
+    }
+    result
+}
+
+/// Options that concern the bytes themselves, which then have to go through the kernel.
+const fn needs_kernel(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => name == libc::SO_ZEROCOPY,
+        libc::IPPROTO_TCP => matches!(name, libc::TCP_REPAIR | libc::TCP_ULP),
+        _ => false,
+    }
+}

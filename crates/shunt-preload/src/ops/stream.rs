@@ -1,0 +1,511 @@
+//! Calls that move bytes on a connection, or end a direction of it.
+
+use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_ZEROCOPY};
+use shunt_core::handshake::Phase;
+
+use crate::abi::{
+    FILE, c_char, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, off64_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec,
+};
+use crate::conn::{KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use crate::fd_table::{self, Entry, Kind};
+use crate::stream::bytes::Buffers;
+use crate::stream::{files, notify, promote, recv as rx, send as tx, tid};
+use crate::{next, object};
+
+/// The connection that a call concerns, or `None` when the kernel's function does it.
+#[inline]
+fn stream(fd: c_int) -> Option<(Entry, &'static Sock)> {
+    let entry = fd_table::lookup(fd);
+    match entry.kind() {
+        Kind::Stream => Some((entry, Sock::of(entry)?)),
+        _ => None,
+    }
+}
+
+const fn buffer(buf: *const c_void, len: size_t) -> iovec {
+    iovec { iov_base: buf.cast_mut(), iov_len: len }
+}
+
+/// Receives into the buffers, unless the flags ask for what only the kernel has.
+#[inline]
+fn receive(
+    (entry, sock): (Entry, &'static Sock),
+    fd: c_int,
+    buffers: Option<Buffers<'_>>,
+    flags: c_int,
+    kernel: &mut dyn FnMut(c_int) -> isize,
+) -> isize {
+    match buffers {
+        Some(buffers) if flags & (MSG_ERRQUEUE | MSG_OOB) == 0 => {
+            rx::receive(sock, rx::Call { fd, entry, buffers, flags, kernel })
+        }
+        _ => kernel(0),
+    }
+}
+
+/// Sends the buffers, unless the flags ask for what only the kernel can do.
+#[inline]
+fn transmit(
+    (entry, sock): (Entry, &'static Sock),
+    fd: c_int,
+    buffers: Option<Buffers<'_>>,
+    flags: c_int,
+    kernel: &mut dyn FnMut(c_int) -> isize,
+) -> isize {
+    let Some(buffers) = buffers else { return kernel(0) };
+    if flags & (MSG_OOB | MSG_ZEROCOPY) != 0 {
+        // Urgent data and zero-copy completions are the kernel's: this direction goes back to it.
+        object::demote(sock);
+    }
+    tx::transmit(sock, tx::Call { fd, entry, buffers, flags, kernel })
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    let Some(found) = stream(fd) else {
+        // SAFETY: the caller keeps the C function's contract.
+        return unsafe { next::read(fd, buf, len) };
+    };
+    let iov = buffer(buf, len);
+    // SAFETY: as above.
+    let mut kernel = |extra| unsafe { next::recv(fd, buf, len, extra) };
+    receive(found, fd, Some(Buffers::one(&iov)), 0, &mut kernel)
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+    if len > room || stream(fd).is_none() {
+        // SAFETY: the caller keeps the C function's contract. The check is libc's to fail.
+        return unsafe { next::__read_chk(fd, buf, len, room) };
+    }
+    // SAFETY: as above.
+    unsafe { read(fd, buf, len) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    let Some(found) = stream(fd) else {
+        // SAFETY: the caller keeps the C function's contract.
+        return unsafe { next::readv(fd, iov, count) };
+    };
+    // SAFETY: as above.
+    let buffers = unsafe { vector(iov, count) };
+    // SAFETY: as above.
+    let mut kernel = |extra| unsafe { kernel_recvmsg(fd, iov, count, extra) };
+    receive(found, fd, buffers, 0, &mut kernel)
+}
+
+/// # Safety
+/// `iov` points to `count` entries.
+unsafe fn vector<'a>(iov: *const iovec, count: c_int) -> Option<Buffers<'a>> {
+    // SAFETY: the caller's promise.
+    unsafe { Buffers::new(iov, usize::try_from(count).ok()?) }
+}
+
+/// readv with flags.
+///
+/// # Safety
+/// As readv.
+unsafe fn kernel_recvmsg(fd: c_int, iov: *const iovec, count: c_int, flags: c_int) -> ssize_t {
+    // SAFETY: the caller keeps the C function's contract; all zero is a valid msghdr.
+    unsafe {
+        if flags == 0 {
+            return next::readv(fd, iov, count);
+        }
+        let mut msg: msghdr = core::mem::zeroed();
+        msg.msg_iov = iov.cast_mut();
+        msg.msg_iovlen = usize::try_from(count).unwrap_or(usize::MAX);
+        next::recvmsg(fd, &raw mut msg, flags)
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller keeps the C function's contract.
+    let mut kernel = |extra| unsafe { next::recv(fd, buf, len, flags | extra) };
+    let Some(found) = stream(fd) else { return kernel(0) };
+    let iov = buffer(buf, len);
+    receive(found, fd, Some(Buffers::one(&iov)), flags, &mut kernel)
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn __recv_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if len > room || stream(fd).is_none() {
+        // SAFETY: the caller keeps the C function's contract. The check is libc's to fail.
+        return unsafe { next::__recv_chk(fd, buf, len, room, flags) };
+    }
+    // SAFETY: as above.
+    unsafe { recv(fd, buf, len, flags) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> ssize_t {
+    // SAFETY: the caller keeps the C function's contract.
+    let mut kernel =
+        |extra| unsafe { next::recvfrom(fd, buf, len, flags | extra, addr, addr_len) };
+    let Some(found) = stream(fd) else { return kernel(0) };
+    let iov = buffer(buf, len);
+    let n = receive(found, fd, Some(Buffers::one(&iov)), flags, &mut kernel);
+    if n >= 0 && !addr.is_null() && !addr_len.is_null() {
+        // A connected TCP socket tells no address (tcp_recvmsg leaves msg_namelen at 0).
+        // SAFETY: the program gave room for the length.
+        unsafe { *addr_len = 0 };
+    }
+    n
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn __recvfrom_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> ssize_t {
+    if len > room || stream(fd).is_none() {
+        // SAFETY: the caller keeps the C function's contract. The check is libc's to fail.
+        return unsafe { next::__recvfrom_chk(fd, buf, len, room, flags, addr, addr_len) };
+    }
+    // SAFETY: as above.
+    unsafe { recvfrom(fd, buf, len, flags, addr, addr_len) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    let Some(found) = stream(fd).filter(|_| !msg.is_null()) else {
+        // SAFETY: the caller keeps the C function's contract.
+        return unsafe { next::recvmsg(fd, msg, flags) };
+    };
+    // SAFETY: as above; `msg` is not null.
+    let (room, buffers) = unsafe {
+        ((*msg).msg_controllen, Buffers::new((*msg).msg_iov, (*msg).msg_iovlen))
+    };
+    let mut from_kernel = false;
+    let mut kernel = |extra| {
+        // SAFETY: as above. An earlier attempt of this call may have used the room up.
+        unsafe {
+            (*msg).msg_controllen = room;
+            let n = next::recvmsg(fd, msg, flags | extra);
+            from_kernel = n >= 0;
+            n
+        }
+    };
+    let n = receive(found, fd, buffers, flags, &mut kernel);
+    if n >= 0 && !from_kernel {
+        // SAFETY: as above.
+        unsafe {
+            (*msg).msg_namelen = 0;
+            (*msg).msg_controllen = 0;
+            (*msg).msg_flags = 0;
+        }
+    }
+    n
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn recvmmsg(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    if stream(fd).is_none() {
+        // SAFETY: the caller keeps the C function's contract.
+        return unsafe { next::recvmmsg(fd, msgs, count, flags, timeout) };
+    }
+    let began = crate::clock::now();
+    let mut flags = flags;
+    for i in 0..count {
+        // SAFETY: the caller vouches for `count` entries.
+        let entry = unsafe { &mut *msgs.add(i as usize) };
+        // SAFETY: as above.
+        let n = unsafe { recvmsg(fd, &raw mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) };
+        if n < 0 {
+            // An error after the first message is told by the next call.
+            return if i == 0 { -1 } else { i.cast_signed() };
+        }
+        entry.msg_len = c_uint::try_from(n).unwrap_or(c_uint::MAX);
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        // The timeout is looked at after each message, as in the kernel (recvmmsg(2), BUGS).
+        // SAFETY: null or a valid timespec.
+        let over = unsafe { timeout.as_ref() }.is_some_and(|t| {
+            let nanos = t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec);
+            crate::clock::now() - began >= u64::try_from(nanos).unwrap_or(0)
+        });
+        if n == 0 || over {
+            return (i + 1).cast_signed();
+        }
+    }
+    count.cast_signed()
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    let Some(found) = stream(fd) else {
+        // SAFETY: the caller keeps the C function's contract.
+        return unsafe { next::write(fd, buf, len) };
+    };
+    let iov = buffer(buf, len);
+    // SAFETY: as above.
+    let mut kernel = |extra| unsafe { next::send(fd, buf, len, extra) };
+    transmit(found, fd, Some(Buffers::one(&iov)), 0, &mut kernel)
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    let Some(found) = stream(fd) else {
+        // SAFETY: the caller keeps the C function's contract.
+        return unsafe { next::writev(fd, iov, count) };
+    };
+    // SAFETY: as above.
+    let buffers = unsafe { vector(iov, count) };
+    let mut kernel = |extra| {
+        // SAFETY: as above; all zero is a valid msghdr.
+        unsafe {
+            if extra == 0 {
+                return next::writev(fd, iov, count);
+            }
+            let mut msg: msghdr = core::mem::zeroed();
+            msg.msg_iov = iov.cast_mut();
+            msg.msg_iovlen = usize::try_from(count).unwrap_or(usize::MAX);
+            next::sendmsg(fd, &raw const msg, extra)
+        }
+    };
+    transmit(found, fd, buffers, 0, &mut kernel)
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller keeps the C function's contract.
+    let mut kernel = |extra| unsafe { next::send(fd, buf, len, flags | extra) };
+    let Some(found) = stream(fd) else { return kernel(0) };
+    let iov = buffer(buf, len);
+    transmit(found, fd, Some(Buffers::one(&iov)), flags, &mut kernel)
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> ssize_t {
+    // SAFETY: the caller keeps the C function's contract.
+    let mut kernel =
+        |extra| unsafe { next::sendto(fd, buf, len, flags | extra, addr, addr_len) };
+    // On a connected TCP socket the address is ignored.
+    let Some(found) = stream(fd) else { return kernel(0) };
+    let iov = buffer(buf, len);
+    transmit(found, fd, Some(Buffers::one(&iov)), flags, &mut kernel)
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller keeps the C function's contract.
+    let mut kernel = |extra| unsafe { next::sendmsg(fd, msg, flags | extra) };
+    let Some(found) = stream(fd) else {
+        // SAFETY: as above.
+        unsafe { hand_over_rights(msg) };
+        return kernel(0);
+    };
+    if msg.is_null() {
+        return kernel(0);
+    }
+    // SAFETY: as above.
+    let buffers = unsafe { Buffers::new((*msg).msg_iov, (*msg).msg_iovlen) };
+    transmit(found, fd, buffers, flags, &mut kernel)
+}
+
+/// Connections whose descriptors are passed to another process (`SCM_RIGHTS`) go back to TCP: the
+/// receiver may not run under Shunt.
+///
+/// # Safety
+/// `msg` is null or a valid message.
+unsafe fn hand_over_rights(msg: *const msghdr) {
+    // SAFETY: the caller's promise; the macros stay inside msg_controllen.
+    unsafe {
+        if msg.is_null() || (*msg).msg_control.is_null() {
+            return;
+        }
+        let mut header = libc::CMSG_FIRSTHDR(msg);
+        while let Some(h) = header.as_ref() {
+            if h.cmsg_level == libc::SOL_SOCKET && h.cmsg_type == libc::SCM_RIGHTS {
+                let bytes = h.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let first = libc::CMSG_DATA(header).cast::<c_int>();
+                for i in 0..bytes / size_of::<c_int>() {
+                    let fd = first.add(i).read_unaligned();
+                    if let Some((entry, _)) = stream(fd) {
+                        object::hand_over(fd, entry);
+                    }
+                }
+            }
+            header = libc::CMSG_NXTHDR(msg, header);
+        }
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    if stream(fd).is_none() {
+        // SAFETY: the caller keeps the C function's contract.
+        return unsafe { next::sendmmsg(fd, msgs, count, flags) };
+    }
+    for i in 0..count {
+        // SAFETY: the caller vouches for `count` entries.
+        let entry = unsafe { &mut *msgs.add(i as usize) };
+        let wanted = iov_total(&entry.msg_hdr);
+        // SAFETY: as above.
+        let n = unsafe { sendmsg(fd, &raw const entry.msg_hdr, flags) };
+        if n < 0 {
+            return if i == 0 { -1 } else { i.cast_signed() };
+        }
+        entry.msg_len = c_uint::try_from(n).unwrap_or(c_uint::MAX);
+        if n.unsigned_abs() < wanted {
+            return (i + 1).cast_signed();
+        }
+    }
+    count.cast_signed()
+}
+
+fn iov_total(msg: &msghdr) -> usize {
+    // SAFETY: the program's message.
+    unsafe { Buffers::new(msg.msg_iov, msg.msg_iovlen) }.map_or(0, |b| b.total)
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: the caller keeps the C function's contract.
+    let kernel = || unsafe { next::sendfile(out, input, offset, count) };
+    match stream(out) {
+        // SAFETY: as above; off_t has 64 bits.
+        Some((_, sock)) if promote::advance(sock, out) != Phase::Tcp => unsafe {
+            files::send_file(out, input, offset.cast(), count)
+        },
+        _ => kernel(),
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn sendfile64(out: c_int, input: c_int, offset: *mut off64_t, count: size_t) -> ssize_t {
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { sendfile(out, input, offset.cast(), count) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn splice(
+    input: c_int,
+    off_in: *mut off64_t,
+    out: c_int,
+    off_out: *mut off64_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    let shunted = |fd| {
+        stream(fd).is_some_and(|(_, sock)| promote::advance(sock, fd) != Phase::Tcp)
+    };
+    if off_in.is_null() && off_out.is_null() {
+        if shunted(input) {
+            return files::splice_from(input, out, len, flags);
+        }
+        if shunted(out) {
+            return files::splice_to(input, out, len, flags);
+        }
+    }
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::splice(input, off_in, out, off_out, len, flags) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn tee(input: c_int, out: c_int, len: size_t, flags: c_uint) -> ssize_t {
+    // Between pipes only: never a socket.
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::tee(input, out, len, flags) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn vmsplice(fd: c_int, iov: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
+    // Pipes only.
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::vmsplice(fd, iov, count, flags) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    let kernel = || unsafe { next::shutdown(fd, how) };
+    let Some((_, sock)) = stream(fd) else { return kernel() };
+    promote::advance(sock, fd);
+    let writing = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
+    let result = {
+        let _lock = sock.record().tx.lock.lock(tid());
+        let result = kernel();
+        if result == 0 && writing {
+            sock.put(SHUT_WR, true);
+            if let Some((mine, _)) = sock.sections() {
+                mine.prod.fin.store(1, core::sync::atomic::Ordering::Release);
+            }
+        }
+        result
+    };
+    if result == 0 {
+        if how != libc::SHUT_WR {
+            sock.put(SHUT_RD | KERNEL_HINT, true);
+        }
+        notify::all(sock);
+        notify::own(sock);
+    }
+    result
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    // stdio reads and writes by libc's inner functions, which no hook sees.
+    if let Some((entry, _)) = stream(fd) {
+        object::hand_over(fd, entry);
+    }
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::fdopen(fd, mode) }
+}

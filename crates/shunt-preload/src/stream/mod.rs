@@ -1,0 +1,59 @@
+//! The data path of a shunted connection: receiving, sending, waiting, and the handshake that is
+//! completed on the way.
+
+pub mod bytes;
+pub mod copy_mode;
+pub mod files;
+pub mod notify;
+pub mod promote;
+pub mod recv;
+pub mod send;
+pub mod sleep;
+pub mod tcp;
+
+use core::cell::Cell;
+
+use shunt_wire::counter::Counter;
+use shunt_wire::reason::Reason;
+
+use crate::conn::Sock;
+use crate::endpoint;
+use shunt_core::handshake::Phase;
+
+thread_local! {
+    static TID: Cell<u32> = const { Cell::new(0) };
+}
+
+/// This thread's id.
+#[inline]
+pub fn tid() -> u32 {
+    TID.with(|tid| match tid.get() {
+        0 => {
+            let id = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+            tid.set(id);
+            id
+        }
+        id => id,
+    })
+}
+
+/// In a forked child: the one thread has another id.
+pub fn forget_tid() {
+    TID.with(|tid| tid.set(0));
+}
+
+/// The peer broke the protocol: this connection, and no other, answers `ECONNRESET` from now on.
+#[cold]
+pub fn broken(sock: &Sock) {
+    let id = &sock.record().id;
+    id.reason.store(Reason::ProtocolViolation as u32, core::sync::atomic::Ordering::Relaxed);
+    sock.set_phase(Phase::Broken);
+    endpoint::count(Counter::Violations, 1);
+    endpoint::decline(Reason::ProtocolViolation);
+}
+
+/// True while the sending direction is in a TCP stretch: room to write is then the kernel's news.
+pub fn sends_over_tcp(sock: &Sock) -> bool {
+    let marks = sock.record().tx.marks.load(core::sync::atomic::Ordering::Relaxed);
+    shunt_core::stretch::path(marks) == shunt_core::stretch::Path::Tcp
+}

@@ -1,0 +1,105 @@
+//! Telling the peer that there is something to look at.
+
+use core::sync::atomic::Ordering;
+
+use shunt_shm::cq::Push;
+use shunt_shm::doorbell::{ON_FUTEX, bells, futex_wake, take};
+use shunt_shm::region::{Ctl, queue_place};
+use shunt_shm::sync::{AtomicU32, store_load_fence};
+
+use crate::conn::Sock;
+use crate::link::Link;
+
+/// Bit of `tx_arm`: push to the completion queue when there is room.
+pub const ON_QUEUE: u32 = 2;
+
+/// What a notification cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cost {
+    /// A system call.
+    Rung,
+    /// None.
+    Saved,
+}
+
+fn wake(sock: &Sock, word: &AtomicU32, asked: u32) -> Cost {
+    if asked & ON_FUTEX != 0 {
+        futex_wake(word, u32::MAX);
+    }
+    if let Some(peer) = sock.peer() {
+        bells(asked).for_each(|vector| peer.ring(vector));
+    }
+    Cost::Rung
+}
+
+fn push(sock: &Sock, link: &Link, ctl: &Ctl, slot: usize) -> Cost {
+    let Some((lane, vector)) = queue_place(ctl.queue.load(Ordering::Relaxed)) else {
+        return Cost::Saved;
+    };
+    let vectors = &link.view().lane(lane).vectors[vector];
+    match vectors.queue.push(&vectors.arm, slot) {
+        Push::Ring => {
+            if let Some(peer) = sock.peer() {
+                peer.ring(vector);
+            }
+            Cost::Rung
+        }
+        Push::Saved => Cost::Saved,
+    }
+}
+
+/// There are bytes (or an end, or a mark) for the peer's receiver. The cursor is stored already.
+#[inline]
+pub fn data(sock: &Sock, link: &Link, ctl: &Ctl, slot: usize) -> Cost {
+    // SYNC POINT word-arm, and the same for the queue's registration: our cursor before this look.
+    store_load_fence();
+    let mut cost = Cost::Saved;
+    if ctl.queue.load(Ordering::Relaxed) != 0 {
+        cost = push(sock, link, ctl, slot);
+    }
+    let asked = take(&ctl.rx_arm);
+    if asked != 0 {
+        cost = wake(sock, &ctl.rx_arm, asked);
+    }
+    cost
+}
+
+/// There is room for the peer's sender.
+pub fn space(sock: &Sock, link: &Link, ctl: &Ctl, slot: usize) {
+    store_load_fence();
+    let asked = take(&ctl.tx_arm);
+    if asked == 0 {
+        return;
+    }
+    if asked & ON_QUEUE != 0 {
+        push(sock, link, ctl, slot);
+    }
+    if asked & !ON_QUEUE != 0 {
+        wake(sock, &ctl.tx_arm, asked);
+    }
+}
+
+/// Everything about the connection has changed (close, shutdown): whoever waits for anything looks.
+pub fn all(sock: &Sock) {
+    let (Some(link), Some((_, theirs))) = (sock.link(), sock.sections()) else { return };
+    let slot = sock.record().slot();
+    data(sock, link, &theirs.ctl, slot);
+    space(sock, link, &theirs.ctl, slot);
+}
+
+/// The same for other threads of this side that wait in a call on the connection.
+pub fn own(sock: &Sock) {
+    let Some((mine, _)) = sock.sections() else { return };
+    store_load_fence();
+    for word in [&mine.ctl.rx_arm, &mine.ctl.tx_arm] {
+        let asked = take(word);
+        if asked & ON_FUTEX != 0 {
+            futex_wake(word, u32::MAX);
+        }
+        if let Some(link) = sock.link() {
+            for bell in bells(asked).filter_map(|vector| link.endpoint.bells.get(vector)) {
+                shunt_shm::doorbell::ring(bell.borrow());
+            }
+        }
+    }
+}

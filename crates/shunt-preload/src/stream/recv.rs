@@ -1,0 +1,306 @@
+//! Receiving.
+
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+use libc::{EAGAIN, EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
+use shunt_core::handshake::Phase;
+use shunt_core::stretch::{Path, path, reached_tcp_end, ring_limit};
+use shunt_shm::Violation;
+use shunt_shm::region::{RING, RegionView, Section};
+use shunt_shm::ring::RxCursor;
+
+use crate::conn::{KERNEL_HINT, NONBLOCK, SHUT_RD, Sock};
+use crate::errno;
+use crate::fd_table::{self, Entry};
+use crate::stream::bytes::Buffers;
+use crate::stream::sleep::{Sleep, Until, Woken};
+use crate::stream::tcp::{self, Look};
+use crate::stream::{broken, notify, promote, tid};
+
+/// One receiving call.
+pub struct Call<'a> {
+    /// The descriptor as the program named it.
+    pub fd: c_int,
+    /// Its entry when the call began.
+    pub entry: Entry,
+    /// Where the bytes go.
+    pub buffers: Buffers<'a>,
+    /// `MSG_*`.
+    pub flags: c_int,
+    /// The same call on the kernel socket, with these flags added.
+    pub kernel: &'a mut dyn FnMut(c_int) -> isize,
+}
+
+/// How far one look got.
+enum Step {
+    /// The call's result; errno is set when it is -1.
+    Done(isize),
+    /// Nothing to read now.
+    Empty(Until),
+}
+
+/// Asks the kernel at every so many-th empty look of a program that polls.
+const VISIT_EVERY: u32 = 16;
+
+/// Does the call.
+pub fn receive(sock: &'static Sock, mut call: Call<'_>) -> isize {
+    match promote::advance(sock, call.fd) {
+        Phase::Tcp => return (call.kernel)(0),
+        Phase::Broken => return errno::fail(ECONNRESET),
+        _ => {}
+    }
+    let blocking = call.flags & MSG_DONTWAIT == 0 && !sock.has(NONBLOCK);
+    let mut got = 0;
+    let mut sleep = Sleep::receiving(sock, call.fd);
+    loop {
+        let until = match step(sock, &mut call, &mut got, blocking) {
+            Ok(Step::Done(n)) => return n,
+            Ok(Step::Empty(until)) => until,
+            Err(_) => {
+                broken(sock);
+                return errno::fail(ECONNRESET);
+            }
+        };
+        if !blocking {
+            return or_error(got, EAGAIN);
+        }
+        match sleep.sleep(until) {
+            Woken::Look => {}
+            Woken::TimedOut => return or_error(got, EAGAIN),
+            Woken::Interrupted => return or_error(got, libc::EINTR),
+        }
+    }
+}
+
+fn or_error(got: usize, error: c_int) -> isize {
+    if got > 0 { got.cast_signed() } else { errno::fail(error) }
+}
+
+/// Everything that a look needs.
+struct Rx<'a> {
+    sock: &'static Sock,
+    view: RegionView,
+    slot: usize,
+    mine: &'a Section,
+    theirs: &'a Section,
+    cursor: &'a RxCursor,
+}
+
+fn step(
+    sock: &'static Sock,
+    call: &mut Call<'_>,
+    got: &mut usize,
+    blocking: bool,
+) -> Result<Step, Violation> {
+    let record = sock.record();
+    let _lock = record.rx.lock.lock(tid());
+    if fd_table::lookup(call.fd) != call.entry && fd_table::lookup(call.fd).ptr() != call.entry.ptr::<Sock>() {
+        return Ok(Step::Done(or_error(*got, EBADF)));
+    }
+    let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
+        return Ok(from_kernel(call, got, blocking).unwrap_or(Step::Empty(Until::Kernel)));
+    };
+    let rx = Rx {
+        sock,
+        view: link.view(),
+        slot: record.slot(),
+        mine,
+        theirs,
+        cursor: &record.rx.cursor,
+    };
+    loop {
+        let marks = record.rx.marks.load(Relaxed);
+        let step = match path(marks) {
+            Path::Tcp => rx.from_tcp(call, got, blocking, marks)?,
+            Path::Ring => rx.from_ring(call, got, blocking, marks)?,
+        };
+        if let Some(step) = step {
+            return Ok(step);
+        }
+    }
+}
+
+/// Reads from the kernel socket without waiting. `None`: it is empty.
+fn from_kernel(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Option<Step> {
+    let before = errno::get();
+    let n = if *got == 0 {
+        (call.kernel)(MSG_DONTWAIT)
+    } else {
+        let empty = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+        let mut iov = [empty; 16];
+        let count = call.buffers.rest(*got, &mut iov);
+        // SAFETY: all zero is a valid msghdr.
+        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+        msg.msg_iov = iov.as_mut_ptr();
+        msg.msg_iovlen = count;
+        // SAFETY: the entries are those of the program's call.
+        unsafe { crate::next::recvmsg(call.fd, &raw mut msg, call.flags | MSG_DONTWAIT) }
+    };
+    if n < 0 {
+        if errno::get() == EAGAIN {
+            errno::set(before);
+            return None;
+        }
+        return Some(Step::Done(or_error(*got, errno::get())));
+    }
+    *got += n.unsigned_abs();
+    let whole = !blocking || call.flags & MSG_WAITALL == 0 || call.flags & MSG_PEEK != 0;
+    if n == 0 || whole || *got >= call.buffers.total {
+        return Some(Step::Done(got.cast_signed()));
+    }
+    None
+}
+
+impl Rx<'_> {
+    /// In a TCP stretch. `None`: go on with the next stretch.
+    fn from_tcp(
+        &self,
+        call: &mut Call<'_>,
+        got: &mut usize,
+        blocking: bool,
+        marks: u32,
+    ) -> Result<Option<Step>, Violation> {
+        // The mark before the bytes: what the kernel holds in front of it belongs to this stretch.
+        if let Some(at) = RxCursor::next_mark(&self.theirs.prod, marks)? {
+            let left = tcp::look(call.fd);
+            let done = match left {
+                Look::Eof => true,
+                Look::Silent => {
+                    tcp::counts(call.fd).is_none_or(|c| reached_tcp_end(c.received(), at))
+                }
+                Look::Bytes | Look::Error(_) => false,
+            };
+            if done {
+                self.pass(marks);
+                return Ok(None);
+            }
+        }
+        let had = *got;
+        match from_kernel(call, got, blocking) {
+            // End of file, unless the sender went on in the ring before it closed.
+            Some(Step::Done(0)) if *got == 0 && call.buffers.total > 0 => {
+                match RxCursor::next_mark(&self.theirs.prod, marks)? {
+                    Some(_) => {
+                        self.pass(marks);
+                        Ok(None)
+                    }
+                    None => Ok(Some(Step::Done(0))),
+                }
+            }
+            Some(step) => Ok(Some(step)),
+            None if *got > had => Ok(None),
+            None => Ok(Some(Step::Empty(Until::Both))),
+        }
+    }
+
+    /// In a ring stretch. `None`: go on with the next stretch.
+    fn from_ring(
+        &self,
+        call: &mut Call<'_>,
+        got: &mut usize,
+        blocking: bool,
+        marks: u32,
+    ) -> Result<Option<Step>, Violation> {
+        let want = call.buffers.total - *got;
+        let cap = RING as u64;
+        let fill = self.cursor.known();
+        let span = self.cursor.readable(&self.theirs.prod, cap, want as u64)?;
+        let n = span.head.1 + span.tail.1;
+        if n > 0 {
+            self.take(call, *got, span, n, fill);
+            *got += n;
+            let enough = *got >= call.buffers.total;
+            let whole = !blocking || call.flags & MSG_WAITALL == 0 || call.flags & MSG_PEEK != 0;
+            if enough || whole {
+                return Ok(Some(Step::Done(got.cast_signed())));
+            }
+            return Ok(None);
+        }
+        if want == 0 {
+            return Ok(Some(Step::Done(got.cast_signed())));
+        }
+        if let Some(at) = RxCursor::next_mark(&self.theirs.prod, marks)? {
+            return match ring_limit(self.cursor.pos(), Some(at)) {
+                Some(0) => {
+                    self.pass(marks);
+                    Ok(None)
+                }
+                Some(_) => Ok(None),
+                None => Err(Violation::Marks),
+            };
+        }
+        self.ask_kernel(call, got, blocking)
+    }
+
+    /// The ring is empty: is that the end?
+    fn ask_kernel(
+        &self,
+        call: &Call<'_>,
+        got: &mut usize,
+        blocking: bool,
+    ) -> Result<Option<Step>, Violation> {
+        let visits = &self.sock.record().rx.visits;
+        let due = !blocking && visits.fetch_add(1, Relaxed) % VISIT_EVERY == VISIT_EVERY - 1;
+        let hinted = self.theirs.prod.fin.load(Relaxed) != 0
+            || self.sock.has(KERNEL_HINT)
+            || self.sock.has(SHUT_RD);
+        if !due && !hinted {
+            return Ok(Some(Step::Empty(Until::Ring)));
+        }
+        let look = tcp::look(call.fd);
+        // What was put into the ring before the end comes first.
+        if self.cursor.refresh(&self.theirs.prod, RING as u64)? > 0 {
+            if let Look::Error(e) = look {
+                // The look took the error from the socket; an ended connection tells it by EOF then.
+                let _ = e;
+            }
+            return Ok(None);
+        }
+        self.sock.put(KERNEL_HINT, false);
+        Ok(Some(match look {
+            Look::Eof => Step::Done(got.cast_signed()),
+            Look::Error(e) => Step::Done(or_error(*got, e.raw_os_error())),
+            // A mark says what these bytes are; it is set after them.
+            Look::Bytes => Step::Empty(Until::Both),
+            // The end was announced and is on its way.
+            Look::Silent if hinted => Step::Empty(Until::Both),
+            Look::Silent => Step::Empty(Until::Ring),
+        }))
+    }
+
+    /// Copies and takes (or only looks at) `n` bytes.
+    fn take(
+        &self,
+        call: &Call<'_>,
+        at: usize,
+        span: shunt_shm::ring::Span,
+        n: usize,
+        fill: u64,
+    ) {
+        if call.flags & MSG_TRUNC == 0 {
+            let ring = self.view.buffer(self.slot, self.sock.record().side());
+            // SAFETY: the program's buffers are writable, as recv(2) asks; the span is readable.
+            unsafe { call.buffers.copy_out(at, ring, span) };
+        }
+        if call.flags & MSG_PEEK != 0 {
+            return;
+        }
+        self.cursor.consume(&self.mine.cons, n as u64);
+        let rx = &self.sock.record().rx;
+        rx.bytes.store(rx.bytes.load(Relaxed) + n as u64, Relaxed);
+        rx.messages.store(rx.messages.load(Relaxed) + 1, Relaxed);
+        // A sender waits for room only when the ring is more than half full; the read that brings it
+        // to half or below, or any read above that, looks whether one does.
+        if fill.max(self.cursor.known() + n as u64) * 2 > RING as u64 {
+            let Some(link) = self.sock.link() else { return };
+            notify::space(self.sock, link, &self.theirs.ctl, self.slot);
+        }
+    }
+
+    /// Passes the open mark.
+    fn pass(&self, marks: u32) {
+        let next = marks.wrapping_add(1);
+        self.sock.record().rx.marks.store(next, Relaxed);
+        self.mine.cons.marks_passed.store(next, Release);
+    }
+}

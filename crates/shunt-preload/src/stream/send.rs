@@ -1,0 +1,204 @@
+//! Sending.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use libc::{EAGAIN, EBADF, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int};
+use shunt_core::handshake::Phase;
+use shunt_core::stretch::{Path, Send, Sender, path};
+use shunt_shm::Violation;
+use shunt_shm::arena::Mode;
+use shunt_shm::doorbell::arm;
+use shunt_shm::region::{RING, RegionView, Section};
+use shunt_shm::ring::{Span, TxCursor};
+
+use crate::conn::{NONBLOCK, SHUT_WR, Sock, WANT_TCP};
+use crate::errno;
+use crate::fd_table::{self, Entry};
+use crate::stream::bytes::Buffers;
+use crate::stream::sleep::{Sleep, Until, Woken};
+use crate::stream::{broken, notify, promote, tcp, tid};
+
+/// One sending call.
+pub struct Call<'a> {
+    /// The descriptor as the program named it.
+    pub fd: c_int,
+    /// Its entry when the call began.
+    pub entry: Entry,
+    /// What to send.
+    pub buffers: Buffers<'a>,
+    /// `MSG_*`.
+    pub flags: c_int,
+    /// The same call on the kernel socket, with these flags added.
+    pub kernel: &'a mut dyn FnMut(c_int) -> isize,
+}
+
+enum Step {
+    /// The call's result; errno is set when it is -1.
+    Done(isize),
+    /// All is sent.
+    Sent,
+    /// Some of it was put into the ring; go on.
+    More,
+    /// No room.
+    Full(Until),
+}
+
+/// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
+const CHUNK: usize = 64 * 1024;
+
+/// Does the call.
+pub fn transmit(sock: &'static Sock, mut call: Call<'_>) -> isize {
+    match promote::advance(sock, call.fd) {
+        Phase::Tcp => return (call.kernel)(0),
+        Phase::Broken => return errno::fail(ECONNRESET),
+        _ => {}
+    }
+    let blocking = call.flags & MSG_DONTWAIT == 0 && !sock.has(NONBLOCK);
+    let mut sent = 0;
+    let mut sleep = None;
+    loop {
+        let until = match step(sock, &mut call, &mut sent, blocking) {
+            Ok(Step::Done(n)) => return n,
+            Ok(Step::Sent) => break,
+            Ok(Step::More) => continue,
+            Ok(Step::Full(until)) => until,
+            Err(_) => {
+                broken(sock);
+                return errno::fail(ECONNRESET);
+            }
+        };
+        if !blocking {
+            return or_error(sent, EAGAIN);
+        }
+        match sleep.get_or_insert_with(|| Sleep::sending(sock, call.fd)).sleep(until) {
+            Woken::Look => {}
+            Woken::TimedOut => return or_error(sent, EAGAIN),
+            Woken::Interrupted => return or_error(sent, libc::EINTR),
+        }
+    }
+    let tx = &sock.record().tx;
+    tx.messages.store(tx.messages.load(Relaxed) + 1, Relaxed);
+    sent.cast_signed()
+}
+
+fn or_error(sent: usize, error: c_int) -> isize {
+    if sent > 0 { sent.cast_signed() } else { errno::fail(error) }
+}
+
+fn step(
+    sock: &'static Sock,
+    call: &mut Call<'_>,
+    sent: &mut usize,
+    blocking: bool,
+) -> Result<Step, Violation> {
+    let record = sock.record();
+    let lock = record.tx.lock.lock(tid());
+    if fd_table::lookup(call.fd) != call.entry && fd_table::lookup(call.fd).ptr() != call.entry.ptr::<Sock>() {
+        return Ok(Step::Done(or_error(*sent, EBADF)));
+    }
+    let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
+        return Ok(to_kernel(call, sent));
+    };
+    let marks = record.tx.marks.load(Relaxed);
+    // A peer that has closed answers bytes with RST, and that only the kernel can do.
+    if theirs.ctl.closed.load(Relaxed) != 0 || sock.has(SHUT_WR) {
+        return Ok(to_kernel(call, sent));
+    }
+    let decision = Sender {
+        marks,
+        settled: path(marks) == Path::Ring || TxCursor::marks_settled(&mine.prod, &theirs.cons),
+        active: sock.peer().is_some(),
+        want_tcp: theirs.cons.want_tcp.load(Relaxed) != 0 || sock.has(WANT_TCP),
+    }
+    .decide();
+    match decision {
+        Send::Tcp => return Ok(to_kernel(call, sent)),
+        Send::Demote => {
+            if TxCursor::marks_settled(&mine.prod, &theirs.cons) {
+                set_mark(sock, mine, marks, record.tx.cursor.pos());
+                notify::data(sock, link, &theirs.ctl, record.slot());
+                return Ok(to_kernel(call, sent));
+            }
+        }
+        Send::Promote => match tcp::counts(call.fd) {
+            Some(counts) => set_mark(sock, mine, marks, counts.written),
+            None => return Ok(to_kernel(call, sent)),
+        },
+        Send::Ring => {}
+    }
+    let cap = RING as u64;
+    let want = (call.buffers.total - *sent).min(CHUNK);
+    let cursor = &record.tx.cursor;
+    let mut span = cursor.reserve(&theirs.cons, cap, want as u64)?;
+    if span.head.1 == 0 && want > 0 {
+        if !blocking {
+            // Whoever waits for room in epoll is told through the queue.
+            arm(&mine.ctl.tx_arm, notify::ON_QUEUE);
+            span = cursor.reserve(&theirs.cons, cap, want as u64)?;
+        }
+        if span.head.1 == 0 {
+            let full = &record.tx.full;
+            full.store(full.load(Relaxed).wrapping_add(1), Relaxed);
+            return Ok(Step::Full(Until::Ring));
+        }
+    }
+    let n = span.head.1 + span.tail.1;
+    put(sock, call, *sent, link.view(), span);
+    cursor.publish(&mine.prod, n as u64);
+    *sent += n;
+    record.tx.bytes.store(record.tx.bytes.load(Relaxed) + n as u64, Relaxed);
+    drop(lock);
+    let which = match notify::data(sock, link, &theirs.ctl, record.slot()) {
+        notify::Cost::Rung => &record.tx.rung,
+        notify::Cost::Saved => &record.tx.saved,
+    };
+    which.store(which.load(Relaxed).wrapping_add(1), Relaxed);
+    Ok(if *sent >= call.buffers.total { Step::Sent } else { Step::More })
+}
+
+/// Puts bytes to their place in the peer's RMB: straight, or through an own sndbuf that the device
+/// moves.
+fn put(sock: &Sock, call: &Call<'_>, at: usize, view: RegionView, span: Span) {
+    let record = sock.record();
+    let receiver = record.side().other();
+    match Mode::from_code(record.id.mode.load(Relaxed)) {
+        Mode::Copy => super::copy_mode::put(&call.buffers, at, view, record.slot(), receiver, span),
+        // SAFETY: the program's buffers are readable, as send(2) asks; the span was reserved.
+        _ => unsafe { call.buffers.copy_in(at, view.buffer(record.slot(), receiver), span) },
+    }
+}
+
+fn set_mark(sock: &Sock, mine: &Section, marks: u32, at: u64) {
+    TxCursor::set_mark(&mine.prod, at);
+    sock.record().tx.marks.store(marks.wrapping_add(1), Relaxed);
+}
+
+/// Sends over the kernel socket, without waiting: the lock is held, so that no byte of another thread
+/// can come after a mark that this one does not know of.
+fn to_kernel(call: &mut Call<'_>, sent: &mut usize) -> Step {
+    let before = errno::get();
+    let n = if *sent == 0 {
+        (call.kernel)(MSG_DONTWAIT)
+    } else {
+        let empty = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+        let mut iov = [empty; 16];
+        let count = call.buffers.rest(*sent, &mut iov);
+        // SAFETY: all zero is a valid msghdr.
+        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+        msg.msg_iov = iov.as_mut_ptr();
+        msg.msg_iovlen = count;
+        // The first part was sent, so the call does not fail and raises no signal.
+        let flags = call.flags | MSG_DONTWAIT | MSG_NOSIGNAL;
+        // SAFETY: the entries are those of the program's call.
+        unsafe { crate::next::sendmsg(call.fd, &raw const msg, flags) }
+    };
+    if n < 0 {
+        if errno::get() == EAGAIN {
+            errno::set(before);
+            return Step::Full(Until::Both);
+        }
+        return Step::Done(or_error(*sent, errno::get()));
+    }
+    *sent += n.unsigned_abs();
+    if *sent >= call.buffers.total { Step::Sent } else { Step::More }
+}

@@ -1,0 +1,250 @@
+//! Waiting inside a blocking call: spin, then futex, then the kernel's poll.
+//!
+//! A futex wake-up costs half of an eventfd's, but a futex does not notice that the peer's process
+//! was killed. So the first [`FUTEX_FOR`] of a wait are spent on the futex, and what is longer in
+//! poll(2) on the kernel socket and the doorbell, where it costs nothing and sees everything.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use shunt_core::spin::{Learnt, Mode, Outcome, PREEMPTED};
+use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait, on_bell};
+use shunt_shm::region::{RING, Section};
+use shunt_shm::sync::AtomicU32;
+use shunt_wire::counter::Counter;
+
+use crate::bell;
+use crate::clock;
+use crate::conn::{KERNEL_HINT, Sock};
+use crate::endpoint;
+use crate::knobs::{self, Spin};
+use crate::signals;
+use crate::stream::tcp;
+
+/// Longest sleep on a futex.
+const FUTEX_FOR: u64 = 20_000_000;
+
+/// What can end a wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Until {
+    /// The ring, or the end that shows in it.
+    Ring,
+    /// The ring or the kernel socket.
+    Both,
+    /// The kernel socket alone.
+    Kernel,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// There may be something: look.
+    Look,
+    /// `SO_RCVTIMEO` or `SO_SNDTIMEO` has passed.
+    TimedOut,
+    /// A signal handler ran whose call is not to be restarted.
+    Interrupted,
+}
+
+/// The knob as the core knows it.
+pub fn spin_mode() -> Mode {
+    match knobs::get().spin {
+        Spin::Auto => Mode::Auto,
+        Spin::Never | Spin::Micros(0) => Mode::Never,
+        Spin::Micros(n) => Mode::Fixed(u64::from(n) * 1000),
+    }
+}
+
+/// The waits of one call.
+pub struct Sleep {
+    sock: &'static Sock,
+    fd: i32,
+    receiving: bool,
+    /// When the program's timeout ends; `None` until it was asked for.
+    deadline: Option<Option<u64>>,
+    /// When this wait began.
+    since: u64,
+}
+
+impl Sleep {
+    /// For a receiving call.
+    pub fn receiving(sock: &'static Sock, fd: i32) -> Self {
+        Self { sock, fd, receiving: true, deadline: None, since: 0 }
+    }
+
+    /// For a sending call.
+    pub fn sending(sock: &'static Sock, fd: i32) -> Self {
+        Self { sock, fd, receiving: false, deadline: None, since: 0 }
+    }
+
+    /// The program's timeout, asked for when a call really has to wait.
+    fn deadline(&mut self, now: u64) -> Option<u64> {
+        *self.deadline.get_or_insert_with(|| {
+            let name = if self.receiving {
+                rustix::net::sockopt::Timeout::Recv
+            } else {
+                rustix::net::sockopt::Timeout::Send
+            };
+            let timeout = rustix::net::sockopt::socket_timeout(tcp::borrow(self.fd), name).ok()??;
+            Some(now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)))
+        })
+    }
+
+    /// True when there is something to look at.
+    fn ready(&self, until: Until, mine: &Section, theirs: &Section) -> bool {
+        let record = self.sock.record();
+        if self.receiving {
+            theirs.prod.prod.load(Acquire) != record.rx.cursor.pos()
+                || theirs.prod.marks.load(Relaxed) != record.rx.marks.load(Relaxed)
+                // The kernel tells the end itself to those who wait for it, too.
+                || (until == Until::Ring && theirs.prod.fin.load(Relaxed) != 0)
+        } else {
+            let tx = &record.tx;
+            tx.cursor.pos().wrapping_sub(theirs.cons.cons.load(Acquire)) < RING as u64
+                || theirs.cons.want_tcp.load(Relaxed) != 0
+                || theirs.ctl.closed.load(Relaxed) != 0
+                || mine.prod.fin.load(Relaxed) != 0
+        }
+    }
+
+    /// Waits.
+    pub fn sleep(&mut self, until: Until) -> Woken {
+        let Some((mine, theirs)) = self.sock.sections() else {
+            return self.in_kernel(until, None, clock::now());
+        };
+        let word = if self.receiving { &mine.ctl.rx_arm } else { &mine.ctl.tx_arm };
+        if until == Until::Ring && self.spin(mine, theirs) {
+            return Woken::Look;
+        }
+        let now = clock::now();
+        if self.since == 0 {
+            self.since = now;
+        }
+        let deadline = self.deadline(now);
+        if deadline.is_some_and(|d| now >= d) {
+            return Woken::TimedOut;
+        }
+        let futex_until = self.since.saturating_add(FUTEX_FOR);
+        if until == Until::Ring && now < futex_until {
+            let left = deadline.map_or(futex_until, |d| d.min(futex_until)) - now;
+            return self.on_futex(word, mine, theirs, left);
+        }
+        self.in_kernel(until, Some((word, mine, theirs)), now)
+    }
+
+    fn spin(&self, mine: &Section, theirs: &Section) -> bool {
+        let record = self.sock.record();
+        let learnt = Learnt(record.rx.budget.load(Relaxed));
+        let (budget, mut learnt) = learnt.begin(spin_mode());
+        let mut found = false;
+        if budget > 0 {
+            let began = clock::now();
+            let mut last = began;
+            let outcome = loop {
+                for _ in 0..16 {
+                    if self.ready(Until::Ring, mine, theirs) {
+                        found = true;
+                        break;
+                    }
+                    core::hint::spin_loop();
+                }
+                let now = clock::now();
+                if now - last > PREEMPTED {
+                    break Outcome::Preempted;
+                }
+                if found {
+                    break Outcome::Paid(now - began);
+                }
+                if now - began > budget {
+                    break Outcome::Unpaid;
+                }
+                last = now;
+            };
+            learnt = learnt.end(outcome);
+            let paid = usize::from(!found);
+            let spins = &record.rx.spins[paid];
+            spins.store(spins.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+        record.rx.budget.store(learnt.0, Relaxed);
+        found || self.ready(Until::Ring, mine, theirs)
+    }
+
+    fn on_futex(
+        &mut self,
+        word: &AtomicU32,
+        mine: &Section,
+        theirs: &Section,
+        left: u64,
+    ) -> Woken {
+        let armed = arm(word, ON_FUTEX);
+        if self.ready(Until::Ring, mine, theirs) {
+            return Woken::Look;
+        }
+        endpoint::count(Counter::FutexSleeps, 1);
+        match futex_wait(word, armed, Some(Duration::from_nanos(left))) {
+            Err(Errno::INTR) if signals::interrupts(self.deadline.flatten().is_some()) => {
+                Woken::Interrupted
+            }
+            _ => Woken::Look,
+        }
+    }
+
+    /// Sleeps in poll(2) on the kernel socket and the doorbell.
+    fn in_kernel(
+        &mut self,
+        until: Until,
+        ring: Option<(&AtomicU32, &Section, &Section)>,
+        now: u64,
+    ) -> Woken {
+        let deadline = self.deadline(now);
+        if deadline.is_some_and(|d| now >= d) {
+            return Woken::TimedOut;
+        }
+        let sock_fd = tcp::borrow(self.fd);
+        let events = match (self.receiving, until) {
+            (true, _) => PollFlags::IN | PollFlags::RDHUP,
+            // In a ring stretch the kernel socket always has room; only its end is of interest.
+            (false, Until::Ring) => PollFlags::empty(),
+            (false, _) => PollFlags::OUT,
+        };
+        let bell = ring.and_then(|_| bell::of_this_thread(self.sock));
+        let mut fds = [
+            PollFd::from_borrowed_fd(sock_fd, events),
+            PollFd::from_borrowed_fd(bell.map_or(sock_fd, |b| b.fd()), PollFlags::IN),
+        ];
+        let count = if bell.is_some() { 2 } else { 1 };
+        if let (Some((word, mine, theirs)), Some(bell)) = (ring, bell) {
+            arm(word, on_bell(bell.vector()));
+            if until != Until::Kernel && self.ready(until, mine, theirs) {
+                return Woken::Look;
+            }
+        }
+        endpoint::count(Counter::KernelSleeps, 1);
+        let left = deadline.map(|d| d - now);
+        // A sender whose receiver could not be told of our doorbell looks for itself now and then.
+        let left = if self.receiving { left } else { Some(left.unwrap_or(LOOK).min(LOOK)) };
+        let left = left.map(|n| Timespec {
+            tv_sec: i64::try_from(n / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(n % 1_000_000_000).unwrap_or(0),
+        });
+        let woken = poll(&mut fds[..count], left.as_ref());
+        if let Some(bell) = bell {
+            bell.quiet();
+        }
+        match woken {
+            Err(Errno::INTR) if signals::interrupts(deadline.is_some()) => Woken::Interrupted,
+            Ok(_) => {
+                if !fds[0].revents().is_empty() && until == Until::Ring {
+                    self.sock.put(KERNEL_HINT, true);
+                }
+                Woken::Look
+            }
+            Err(_) => Woken::Look,
+        }
+    }
+}
+
+/// Longest sleep of a sender in the kernel.
+const LOOK: u64 = 100_000_000;

@@ -1,0 +1,151 @@
+//! What the kernel socket below a shunted connection says.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use shunt_core::stretch::{bytes_read, bytes_written};
+
+use crate::errno::KeepErrno;
+
+/// The fields of `struct tcp_info` (`include/uapi/linux/tcp.h`) that count the stream's bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Counts {
+    /// Bytes that the program has written, on the wire or waiting.
+    pub written: u64,
+    /// Bytes that came in, without the FIN.
+    received: u64,
+}
+
+/// Borrows a descriptor of the program for one call.
+pub fn borrow<'a>(fd: i32) -> BorrowedFd<'a> {
+    // SAFETY: the program has it open while it is inside our hook; if it closes it in another thread
+    // the kernel's answer is EBADF, as without Shunt.
+    unsafe { BorrowedFd::borrow_raw(fd.max(0)) }
+}
+
+/// The kernel's own counts: right whoever wrote or read, also behind the library's back.
+pub fn counts(fd: i32) -> Option<Counts> {
+    let _keep = KeepErrno::new();
+    let mut wide = [0_u64; 32];
+    let size = size_of_val(&wide);
+    let mut len = libc::socklen_t::try_from(size).ok()?;
+    // SAFETY: `wide` is `len` bytes of writable memory.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_getsockopt,
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            wide.as_mut_ptr(),
+            &raw mut len,
+        )
+    };
+    // Fields up to tcpi_bytes_retrans (Linux 4.19) must be there.
+    if rc != 0 || (len as usize) < BYTES_RETRANS + 8 {
+        return None;
+    }
+    let u64_at = |at: usize| wide.get(at / 8).copied().unwrap_or(0);
+    #[allow(clippy::cast_possible_truncation, reason = "one half of a word")]
+    let u32_at = |at: usize| (u64_at(at) >> (at % 8 * 8)) as u32;
+    let [state, ..] = wide[0].to_ne_bytes();
+    Some(Counts {
+        written: bytes_written(u64_at(BYTES_SENT), u64_at(BYTES_RETRANS), u32_at(NOTSENT)),
+        received: bytes_read(u64_at(BYTES_RECEIVED), fin_received(state), 0),
+    })
+}
+
+const BYTES_RECEIVED: usize = 128;
+const NOTSENT: usize = 144;
+const BYTES_SENT: usize = 200;
+const BYTES_RETRANS: usize = 208;
+
+/// True in the states that come after the peer's FIN (`include/net/tcp_states.h`).
+const fn fin_received(state: u8) -> bool {
+    const CLOSE: u8 = 7;
+    const TIME_WAIT: u8 = 6;
+    const CLOSE_WAIT: u8 = 8;
+    const LAST_ACK: u8 = 9;
+    const CLOSING: u8 = 11;
+    matches!(state, TIME_WAIT | CLOSE | CLOSE_WAIT | LAST_ACK | CLOSING)
+}
+
+impl Counts {
+    /// Bytes that the program has read, when nothing is left in the socket.
+    #[must_use]
+    pub const fn received(&self) -> u64 {
+        self.received
+    }
+}
+
+/// What a look at a kernel socket that should be silent found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// Nothing.
+    Silent,
+    /// Bytes.
+    Bytes,
+    /// End of file.
+    Eof,
+    /// An error, which is taken from the socket by the look.
+    Error(Errno),
+}
+
+/// Looks.
+pub fn look(fd: i32) -> Look {
+    let mut byte = [0_u8; 1];
+    match recv(borrow(fd), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((0, _)) => Look::Eof,
+        Ok(_) => Look::Bytes,
+        Err(Errno::AGAIN | Errno::INTR) => Look::Silent,
+        Err(e) => Look::Error(e),
+    }
+}
+
+/// Makes the close that follows send RST instead of FIN.
+pub fn reset_on_close(fd: i32) {
+    let zero = Some(core::time::Duration::ZERO);
+    let _ = rustix::net::sockopt::set_socket_linger(borrow(fd), zero);
+}
+
+/// poll(2)'s answer about the socket, at once.
+pub fn readiness(fd: i32, events: u32) -> u32 {
+    let Ok(events) = u16::try_from(events & 0xffff) else { return 0 };
+    let mut fds = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::from_bits_retain(events))];
+    match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        Ok(1) => u32::from(fds[0].revents().bits()),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn the_kernel_counts_the_streams_bytes() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut b, _) = listener.accept().unwrap();
+        assert_eq!(counts(a.as_raw_fd()).unwrap().written, 0);
+        assert_eq!(counts(b.as_raw_fd()).unwrap().received(), 0);
+        a.write_all(&[7; 100_000]).unwrap();
+        assert_eq!(counts(a.as_raw_fd()).unwrap().written, 100_000);
+        let mut buf = vec![0; 100_000];
+        b.read_exact(&mut buf).unwrap();
+        assert_eq!(counts(b.as_raw_fd()).unwrap().received(), 100_000);
+        b.write_all(b"x").unwrap();
+        assert_eq!(counts(b.as_raw_fd()).unwrap().written, 1);
+        a.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(counts(b.as_raw_fd()).unwrap().received(), 100_000);
+        assert_eq!(counts(a.as_raw_fd()).unwrap().written, 100_000);
+        b.write_all(b"yz").unwrap();
+        assert_eq!(counts(b.as_raw_fd()).unwrap().written, 3);
+        assert_eq!(look(b.as_raw_fd()), Look::Eof);
+        assert_eq!(look(a.as_raw_fd()), Look::Bytes);
+    }
+}

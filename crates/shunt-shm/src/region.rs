@@ -38,7 +38,7 @@ pub const LEN: usize = DATA_AT + SLOTS * 2 * RING;
 
 const _: () = assert!(size_of::<Section>() == 256 && align_of::<Section>() == 64);
 const _: () = assert!(size_of::<Vector>() == 128);
-const _: () = assert!(RING.is_power_of_two());
+const _: () = assert!(RING.is_power_of_two() && RING as u64 >= 4 * crate::ring::LOOK_AFTER);
 
 /// Which side of a link group: the one that connected or the one that accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -20,6 +20,10 @@ pub const MARKS: usize = 2;
 /// Bytes after which an empty ring is rewound: small enough to stay in the first page.
 pub const REWIND_AFTER: u64 = 2048;
 
+/// Bytes after which a receiver looks whether the sender waits for room. A sender waits only while
+/// far more than this is in the ring, so a look is always still to come.
+pub const LOOK_AFTER: u64 = 64 * 1024;
+
 /// Written by the sender of a direction, read by its receiver.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
@@ -221,13 +225,17 @@ impl RxCursor {
         Ok(span(self.pos.load(R), self.base.load(R), want.min(avail), cap))
     }
 
-    /// Takes `n` bytes out of the ring, after they were copied.
+    /// Takes `n` bytes out of the ring, after they were copied. True: look whether the sender waits
+    /// for room (SYNC POINT word-arm).
     #[inline]
-    pub fn consume(&self, mine: &ConsLine, n: u64) {
-        let pos = self.pos.load(R) + n;
+    #[must_use]
+    pub fn consume(&self, mine: &ConsLine, n: u64) -> bool {
+        let before = self.pos.load(R);
+        let pos = before + n;
         self.pos.store(pos, R);
         // SYNC POINT cons: pairs with the Acquire load in TxCursor::refresh.
         mine.cons.store(pos, Ordering::Release);
+        before / LOOK_AFTER != pos / LOOK_AFTER
     }
 
     /// The next mark after the `passed` ones, if the sender has set it.

@@ -55,10 +55,10 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
         }
         (free, RING as u64)
     });
-    let ask = readable.is_none()
-        || (!writes_ring && wanted & events::OUT != 0)
-        || path(rx_marks) == Path::Tcp
-        || (mark_open && in_ring == 0)
+    let reads = wanted & (events::IN | events::PRI | events::RDHUP | events::RDNORM) != 0;
+    let ask = (reads && path(rx_marks) == Path::Tcp)
+        || (reads && mark_open && in_ring == 0)
+        || (!writes_ring && wanted & (events::OUT | events::WRNORM) != 0)
         || theirs.prod.fin.load(Relaxed) != 0
         || sock.has(KERNEL_HINT | SHUT_RD);
     let kernel = if ask { tcp::readiness(fd, KERNEL) } else { 0 };

@@ -203,11 +203,10 @@ impl Rx<'_> {
     ) -> Result<Option<Step>, Violation> {
         let want = call.buffers.total - *got;
         let cap = RING as u64;
-        let fill = self.cursor.known();
         let span = self.cursor.readable(&self.theirs.prod, cap, want as u64)?;
         let n = span.head.1 + span.tail.1;
         if n > 0 {
-            self.take(call, *got, span, n, fill);
+            self.take(call, *got, span, n);
             *got += n;
             let enough = *got >= call.buffers.total;
             let whole = !blocking || call.flags & MSG_WAITALL == 0 || call.flags & MSG_PEEK != 0;
@@ -275,7 +274,6 @@ impl Rx<'_> {
         at: usize,
         span: shunt_shm::ring::Span,
         n: usize,
-        fill: u64,
     ) {
         if call.flags & MSG_TRUNC == 0 {
             let ring = self.view.buffer(self.slot, self.sock.record().side());
@@ -285,14 +283,11 @@ impl Rx<'_> {
         if call.flags & MSG_PEEK != 0 {
             return;
         }
-        self.cursor.consume(&self.mine.cons, n as u64);
+        let look = self.cursor.consume(&self.mine.cons, n as u64);
         let rx = &self.sock.record().rx;
         rx.bytes.store(rx.bytes.load(Relaxed) + n as u64, Relaxed);
         rx.messages.store(rx.messages.load(Relaxed) + 1, Relaxed);
-        // A sender waits for room only when the ring is more than half full; the read that brings it
-        // to half or below, or any read above that, looks whether one does.
-        if fill.max(self.cursor.known() + n as u64) * 2 > RING as u64 {
-            let Some(link) = self.sock.link() else { return };
+        if look && let Some(link) = self.sock.link() {
             notify::space(self.sock, link, &self.theirs.ctl, self.slot);
         }
     }

@@ -1,0 +1,68 @@
+//! How an agent is to run.
+
+use std::time::Duration;
+
+use shunt_sys::run_dir::RunDir;
+
+/// How an agent is to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Where its socket, lock and totals are.
+    pub run_dir: RunDir,
+    /// End when nobody has been connected for so long.
+    pub idle_exit: Option<Duration>,
+    /// How long to wait for an agent that is just ending.
+    pub lock_wait: Duration,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl Config {
+    /// An agent in `run_dir` that stays.
+    #[must_use]
+    pub fn new(run_dir: RunDir) -> Self {
+        Self { run_dir, idle_exit: None, lock_wait: Duration::ZERO, limits: Limits::default() }
+    }
+}
+
+/// Bounds on what clients can make the agent keep or do.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections to the agent's socket.
+    pub clients: usize,
+    /// Programs.
+    pub endpoints: usize,
+    /// Listening sockets.
+    pub listeners: usize,
+    /// Listening sockets at one address (`SO_REUSEPORT`) that one endpoint holds.
+    pub sockets_per_listener: usize,
+    /// Regions that one endpoint owns.
+    pub regions_per_endpoint: usize,
+    /// Regions.
+    pub regions: usize,
+    /// Time to say who one is.
+    pub introduction: Duration,
+    /// Messages that a client may send at once.
+    pub burst: u32,
+    /// Messages per second that it may send in the long run.
+    pub rate: u32,
+    /// Connections that `List` reports.
+    pub listed: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            clients: 4096 + 256,
+            endpoints: 4096,
+            listeners: 1024,
+            sockets_per_listener: 1024,
+            regions_per_endpoint: 64,
+            regions: 8192,
+            introduction: Duration::from_secs(10),
+            burst: 8192,
+            rate: 2000,
+            listed: 64 * 1024,
+        }
+    }
+}

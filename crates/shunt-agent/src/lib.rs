@@ -1,0 +1,71 @@
+//! The agent: Shunt's control plane.
+//!
+//! One per user. It keeps the registry of listeners, makes the memory of link groups and hands it,
+//! with the doorbells, to exactly the two processes that it belongs to, and adds up the counters of
+//! programs that have ended. It is on no data path: when it dies, connections run on.
+//!
+//! Single thread, driven by epoll. [`server`] moves packets and knows nothing of their meaning;
+//! [`state`] holds the policy and does no socket I/O; [`socket`] sees to it that there is one agent;
+//! [`totals`] and [`report`] are what the tools read.
+//!
+//! Everything that a client sends is checked; what is not a message of the protocol costs that
+//! client its connection and nobody else anything.
+
+pub mod config;
+pub mod report;
+pub mod server;
+pub mod signals;
+pub mod socket;
+pub mod state;
+pub mod totals;
+
+pub use config::{Config, Limits};
+pub use server::Server;
+pub use socket::ClaimError;
+
+/// Runs an agent until SIGTERM, SIGINT, or until nobody has used it for `config.idle_exit`. Calls
+/// `ready` once its socket takes connections.
+///
+/// # Errors
+/// [`ClaimError`] when it cannot become the agent of its directory; system errors of the loop.
+pub fn serve(config: Config, ready: impl FnOnce()) -> Result<(), ServeError> {
+    // Blocked before anything else, so that no signal can leave the socket's file behind.
+    let stop = signals::stop_fd()?;
+    let claim = socket::Claim::take(config.run_dir, config.lock_wait)?;
+    let mut server = Server::new(config, claim, stop)?;
+    ready();
+    server.run()?;
+    Ok(())
+}
+
+/// Why the agent did not run, or ended.
+#[derive(Debug)]
+pub enum ServeError {
+    /// It could not become the agent.
+    Claim(ClaimError),
+    /// A system call of its own failed.
+    System(std::io::Error),
+}
+
+impl std::fmt::Display for ServeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Claim(e) => e.fmt(f),
+            Self::System(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+impl From<ClaimError> for ServeError {
+    fn from(e: ClaimError) -> Self {
+        Self::Claim(e)
+    }
+}
+
+impl From<std::io::Error> for ServeError {
+    fn from(e: std::io::Error) -> Self {
+        Self::System(e)
+    }
+}

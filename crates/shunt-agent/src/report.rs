@@ -1,0 +1,132 @@
+//! What the tools are told, as JSON in a memfd.
+
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+
+use serde_json::{Map, Value, json};
+use shunt_shm::arena::{ConnInfo, Mode};
+use shunt_shm::memfd;
+use shunt_shm::region::Side;
+use shunt_wire::addr::FourTuple;
+use shunt_wire::agent::{RegionId, Reply};
+use shunt_wire::reason::Reason;
+
+use crate::state::{Answer, Endpoint, No, State};
+use crate::totals::Totals;
+
+fn sealed(value: &Value) -> Result<Answer, No> {
+    let text = value.to_string();
+    let len = u32::try_from(text.len()).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let fd = memfd::create_sealed("shunt-report", text.len())?;
+    let mut written = 0;
+    while let Some(rest) = text.as_bytes().get(written..).filter(|rest| !rest.is_empty()) {
+        written += rustix::io::write(&fd, rest).map_err(io::Error::from)?;
+    }
+    Ok(Answer { reply: Reply::Report { len }, fds: vec![Rc::new(fd)] })
+}
+
+/// One end of a connection and the program that has it.
+struct End<'a> {
+    conn: ConnInfo,
+    endpoint: &'a Endpoint,
+}
+
+impl End<'_> {
+    /// Names the end within its link group.
+    fn place(&self) -> Option<(RegionId, u32, Side)> {
+        let c = &self.conn;
+        (c.region != 0 && c.mode != Mode::Tcp).then_some((c.region, c.slot, c.side))
+    }
+
+    /// Names the end among all TCP connections of all namespaces.
+    fn name(&self) -> (u64, FourTuple) {
+        (self.endpoint.netns, self.conn.tuple)
+    }
+}
+
+/// `List`: the live connections, at most `most` of them.
+pub(crate) fn list(state: &State, most: usize) -> Result<Answer, No> {
+    let all = state
+        .endpoints
+        .values()
+        .flat_map(|endpoint| endpoint.arena.connections().map(move |conn| End { conn, endpoint }));
+    let mut ends: Vec<_> = all.take(most.saturating_add(1)).collect();
+    let truncated = ends.len() > most;
+    ends.truncate(most);
+    let mut by_place = HashMap::new();
+    let mut by_name = HashMap::new();
+    for (i, end) in ends.iter().enumerate() {
+        if let Some((region, slot, side)) = end.place() {
+            by_place.insert((region, slot, side as u32), i);
+        }
+        by_name.insert(end.name(), i);
+    }
+    let other = |end: &End<'_>| {
+        let place = end.place().map(|(region, slot, side)| (region, slot, side.other() as u32));
+        let (netns, tuple) = end.name();
+        let found = place.and_then(|p| by_place.get(&p));
+        found.or_else(|| by_name.get(&(netns, tuple.reversed()))).map(|i| &ends[*i])
+    };
+    let connections: Vec<_> = ends.iter().map(|end| describe(end, other(end))).collect();
+    sealed(&json!({ "connections": connections, "truncated": truncated }))
+}
+
+fn describe(end: &End<'_>, peer: Option<&End<'_>>) -> Value {
+    let c = &end.conn;
+    json!({
+        "local": c.tuple.local.to_string(),
+        "peer": c.tuple.peer.to_string(),
+        "mode": c.mode.name(),
+        "reason": c.reason.filter(|_| c.mode == Mode::Tcp).map(Reason::name),
+        "pid": c.pid,
+        "program": end.endpoint.program,
+        "fd": c.fd,
+        "peer_pid": peer.map(|p| p.conn.pid),
+        "peer_program": peer.map(|p| p.endpoint.program.as_str()),
+        "bytes_sent": c.bytes_sent,
+        "bytes_received": c.bytes_received,
+        "messages_sent": c.messages_sent,
+        "messages_received": c.messages_received,
+        "ring_fill_tx": c.ring_fill_tx,
+        "ring_fill_rx": c.ring_fill_rx,
+        "vector": c.vector,
+    })
+}
+
+/// `Stats`: totals of ended and live programs, of one run or (0) of all.
+pub(crate) fn stats(state: &State, run: u64) -> Result<Answer, No> {
+    let mut sum = state.ended.get(run);
+    let ended = sum.programs;
+    for endpoint in state.endpoints.values().filter(|e| run == 0 || e.run == run) {
+        sum.add(&Totals::of(&endpoint.arena));
+    }
+    let mut map = heading(state);
+    map.extend(sum.to_json());
+    map.insert("programs_live".into(), (sum.programs - ended).into());
+    map.insert("programs_ended".into(), ended.into());
+    sealed(&Value::Object(map))
+}
+
+/// `Status`: the agent itself.
+pub(crate) fn status(state: &State) -> Result<Answer, No> {
+    let listeners = state.listeners.values().map(|l| {
+        let holders = l.holders.len();
+        json!({ "address": l.name.addr.to_string(), "holders": holders })
+    });
+    let mut map = heading(state);
+    map.insert("pid".into(), std::process::id().into());
+    map.insert("socket".into(), state.socket_path.as_str().into());
+    map.insert("endpoints".into(), state.endpoints.len().into());
+    map.insert("listeners".into(), listeners.collect());
+    map.insert("regions".into(), state.regions.len().into());
+    map.insert("rejected_clients".into(), state.rejected.into());
+    sealed(&Value::Object(map))
+}
+
+fn heading(state: &State) -> Map<String, Value> {
+    let mut map = Map::new();
+    map.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+    map.insert("uptime_s".into(), state.started.elapsed().as_secs().into());
+    map
+}

@@ -1,0 +1,350 @@
+//! The loop: accepts clients, takes their packets one at a time, sends the answers.
+//!
+//! Nothing here waits for a client. Level-triggered epoll and one packet per turn keep a busy client
+//! from holding up the others; a client that does not read its answers, floods, or does not say who
+//! it is, is dropped.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use shunt_sys::fds::{Fds, close};
+use shunt_sys::run_dir::TOTALS;
+use shunt_sys::seqpacket::{self, PeerCred};
+use shunt_sys::sockinfo;
+use shunt_wire::PROTOCOL_VERSION;
+use shunt_wire::agent::{MAX_MESSAGE, Request, decode, encode, stated_version};
+use shunt_wire::reason::Reason;
+use tracing::{debug, info, warn};
+
+use crate::config::{Config, Limits};
+use crate::socket::Claim;
+use crate::state::{Answer, Misconduct, Peer, Role, State};
+use crate::totals::Book;
+
+const LISTENER: u64 = 0;
+const STOP: u64 = 1;
+const FIRST_CLIENT: u64 = 2;
+
+/// Events taken from epoll at once.
+const BATCH: usize = 64;
+
+/// What a report costs, in messages of a library: it looks at every connection.
+const REPORT_COST: u32 = 20;
+
+/// Messages that a client may still send: a token bucket.
+#[derive(Debug)]
+struct Allowance {
+    left: u32,
+    at: Instant,
+}
+
+impl Allowance {
+    const fn new(limits: &Limits, now: Instant) -> Self {
+        Self { left: limits.burst, at: now }
+    }
+
+    /// Takes `cost`; `false` when there is not so much left.
+    fn take(&mut self, cost: u32, limits: &Limits, now: Instant) -> bool {
+        let nanos = now.duration_since(self.at).as_nanos();
+        let earned = nanos.saturating_mul(limits.rate.into()) / 1_000_000_000;
+        if earned > 0 {
+            let earned = u32::try_from(earned).unwrap_or(u32::MAX);
+            self.left = self.left.saturating_add(earned).min(limits.burst);
+            self.at = now;
+        }
+        match self.left.checked_sub(cost) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Client {
+    socket: OwnedFd,
+    cred: PeerCred,
+    netns: u64,
+    role: Role,
+    since: Instant,
+    allowance: Allowance,
+}
+
+/// An agent at work.
+#[derive(Debug)]
+pub struct Server {
+    config: Config,
+    state: State,
+    clients: HashMap<u64, Client>,
+    next_token: u64,
+    /// Clients that have not said who they are.
+    nobodies: usize,
+    last_used: Instant,
+    epoll: OwnedFd,
+    /// Kept open, so that epoll goes on watching it.
+    _stop: OwnedFd,
+    /// Given up for a moment when descriptors run out, to turn a client away in good order.
+    spare: Option<OwnedFd>,
+    totals: PathBuf,
+    claim: Claim,
+}
+
+/// Why a client's connection ends.
+enum End {
+    /// It closed.
+    Left,
+    /// The agent drops it.
+    Dropped(&'static str),
+}
+
+impl Server {
+    /// Sets up an agent that holds `claim` and ends when `stop` becomes readable.
+    ///
+    /// # Errors
+    /// Those of epoll and of making the registry.
+    pub fn new(config: Config, claim: Claim, stop: OwnedFd) -> io::Result<Self> {
+        raise_descriptor_limit();
+        let totals = config.run_dir.file(TOTALS).map_err(io::Error::other)?;
+        let totals = PathBuf::from(OsStr::from_bytes(totals.as_bytes()));
+        let ended = Book::load(&totals).unwrap_or_else(|e| {
+            warn!("{} is not readable ({e}): totals start at zero", totals.display());
+            Book::default()
+        });
+        let state = State::new(config.limits, ended, claim.path().display().to_string())?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let sources = [(claim.socket().as_fd(), LISTENER), (stop.as_fd(), STOP)];
+        for (fd, token) in sources {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
+        }
+        Ok(Self {
+            config,
+            state,
+            clients: HashMap::new(),
+            next_token: FIRST_CLIENT,
+            nobodies: 0,
+            last_used: Instant::now(),
+            epoll,
+            _stop: stop,
+            spare: spare(),
+            totals,
+            claim,
+        })
+    }
+
+    /// Serves until told to stop, or idle for too long.
+    ///
+    /// # Errors
+    /// Those of epoll_wait(2).
+    pub fn run(&mut self) -> io::Result<()> {
+        info!("serving at {}", self.claim.path().display());
+        while self.turn()? {}
+        let ended = self.state.end();
+        if let Err(e) = ended.save(&self.totals) {
+            warn!("totals could not be written to {}: {e}", self.totals.display());
+        }
+        info!("ended");
+        Ok(())
+    }
+
+    /// Waits for events and handles them. `false`: time to end.
+    fn turn(&mut self) -> io::Result<bool> {
+        let mut room = [epoll::Event { flags: epoll::EventFlags::empty(), data: NO_DATA }; BATCH];
+        let timeout = self.timeout();
+        let count = match epoll::wait(&self.epoll, &mut room[..], timeout.as_ref()) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(e) => return Err(e.into()),
+        };
+        for event in &room[..count] {
+            match event.data.u64() {
+                STOP => return Ok(false),
+                LISTENER => self.accept(),
+                token => self.serve(token),
+            }
+        }
+        self.drop_nobodies();
+        Ok(!self.idle_for_too_long())
+    }
+
+    /// How long to wait: without end, unless a deadline is open.
+    fn timeout(&self) -> Option<Timespec> {
+        let now = Instant::now();
+        let introductions = (self.nobodies > 0).then_some(Duration::from_millis(500));
+        let idle = self.config.idle_exit.filter(|_| self.clients.is_empty());
+        let idle = idle.map(|d| (self.last_used + d).saturating_duration_since(now));
+        let wait = introductions.into_iter().chain(idle).min()?;
+        // Rounded up, so that the deadline has passed when the wait is over.
+        let wait = wait + Duration::from_millis(1);
+        Some(Timespec {
+            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: wait.subsec_nanos().into(),
+        })
+    }
+
+    fn idle_for_too_long(&self) -> bool {
+        let idle = self.config.idle_exit.filter(|_| self.clients.is_empty());
+        idle.is_some_and(|d| self.last_used.elapsed() >= d)
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match accept_with(self.claim.socket(), flags) {
+            Ok(socket) => self.admit(socket),
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                // Without this the client would wait and epoll would report it again and again.
+                self.state.count_rejected();
+                if let Some(spare) = self.spare.take() {
+                    close(spare);
+                    if let Ok(socket) = accept_with(self.claim.socket(), flags) {
+                        close(socket);
+                    }
+                }
+                self.spare = spare();
+                warn!("out of descriptors or memory: a client was turned away");
+            }
+            // The client has left again, or another event is to blame.
+            Err(_) => {}
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd) {
+        self.last_used = Instant::now();
+        if self.clients.len() >= self.config.limits.clients {
+            self.state.count_rejected();
+            warn!("too many clients: one was turned away");
+            return;
+        }
+        let Ok(cred) = seqpacket::peer_cred(&socket) else { return };
+        let token = self.next_token;
+        self.next_token += 1;
+        let data = epoll::EventData::new_u64(token);
+        if epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).is_err() {
+            self.state.count_rejected();
+            return;
+        }
+        let since = Instant::now();
+        let client = Client {
+            netns: sockinfo::netns_cookie(&socket),
+            socket,
+            cred,
+            role: Role::Nobody,
+            since,
+            allowance: Allowance::new(&self.config.limits, since),
+        };
+        self.clients.insert(token, client);
+        self.nobodies += 1;
+    }
+
+    /// One packet of one client.
+    fn serve(&mut self, token: u64) {
+        let Some(client) = self.clients.get_mut(&token) else { return };
+        let was_nobody = client.role == Role::Nobody;
+        let end = exchange(client, &mut self.state, &self.config.limits).err();
+        if was_nobody && client.role != Role::Nobody {
+            self.nobodies -= 1;
+        }
+        if let Some(end) = end {
+            self.remove(token, &end);
+        }
+    }
+
+    fn remove(&mut self, token: u64, end: &End) {
+        let Some(client) = self.clients.remove(&token) else { return };
+        if client.role == Role::Nobody {
+            self.nobodies -= 1;
+        }
+        match end {
+            End::Left => debug!(pid = client.cred.pid, "client left"),
+            End::Dropped(why) => {
+                self.state.count_rejected();
+                warn!(pid = client.cred.pid, uid = client.cred.uid, "client dropped: {why}");
+            }
+        }
+        self.state.gone(client.role);
+        self.last_used = Instant::now();
+    }
+
+    fn drop_nobodies(&mut self) {
+        if self.nobodies == 0 {
+            return;
+        }
+        let patience = self.config.limits.introduction;
+        let late = |c: &Client| c.role == Role::Nobody && c.since.elapsed() >= patience;
+        let late: Vec<_> =
+            self.clients.iter().filter(|(_, c)| late(c)).map(|(token, _)| *token).collect();
+        for token in late {
+            self.remove(token, &End::Dropped("it did not say who it is"));
+        }
+    }
+}
+
+const NO_DATA: epoll::EventData = epoll::EventData::new_u64(0);
+
+/// Takes one packet and sends its answer.
+fn exchange(client: &mut Client, state: &mut State, limits: &Limits) -> Result<(), End> {
+    let mut buf = [0; MAX_MESSAGE];
+    let mut fds = Fds::new();
+    let len = match seqpacket::recv(&client.socket, &mut buf, &mut fds, Duration::ZERO) {
+        Ok(0) => return Err(End::Left),
+        Ok(len) => len,
+        Err(Errno::AGAIN) => return Ok(()),
+        Err(Errno::MSGSIZE) => return Err(End::Dropped("its message is too long")),
+        Err(Errno::CONNRESET) => return Err(End::Left),
+        Err(_) => return Err(End::Dropped("its connection failed")),
+    };
+    let cost = if client.role == Role::Tool { REPORT_COST } else { 1 };
+    if !client.allowance.take(cost, limits, Instant::now()) {
+        return Err(End::Dropped("it sends too many messages"));
+    }
+    let packet = &buf[..len];
+    let first = client.role == Role::Nobody;
+    if first && stated_version(packet).is_some_and(|version| version != PROTOCOL_VERSION) {
+        // Whatever else another version says cannot be understood; this much can be.
+        send(client, &Answer::refused(Reason::VersionMismatch))?;
+        return Err(End::Left);
+    }
+    let Ok(request) = decode::<Request<'_>>(packet) else {
+        return Err(End::Dropped("its message is malformed"));
+    };
+    debug!(pid = client.cred.pid, ?request);
+    let peer = Peer { socket: client.socket.as_fd(), cred: client.cred, netns: client.netns };
+    match state.handle(&mut client.role, peer, &request, &mut fds) {
+        Ok(answer) => send(client, &answer),
+        Err(Misconduct(why)) => Err(End::Dropped(why)),
+    }
+}
+
+fn send(client: &Client, answer: &Answer) -> Result<(), End> {
+    let mut buf = [0; MAX_MESSAGE];
+    let Ok(bytes) = encode(&answer.reply, &mut buf) else {
+        return Err(End::Dropped("its answer is too long"));
+    };
+    let fds: Vec<_> = answer.fds.iter().map(|fd| fd.as_fd()).collect();
+    match seqpacket::send(&client.socket, bytes, &fds, Duration::ZERO) {
+        Ok(()) => Ok(()),
+        Err(Errno::AGAIN) => Err(End::Dropped("it does not read its answers")),
+        Err(Errno::PIPE | Errno::CONNRESET) => Err(End::Left),
+        Err(_) => Err(End::Dropped("its answer could not be sent")),
+    }
+}
+
+fn spare() -> Option<OwnedFd> {
+    seqpacket::socket().ok()
+}
+
+/// Each program costs the agent a dozen descriptors, so the limit is raised as far as it goes.
+fn raise_descriptor_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}

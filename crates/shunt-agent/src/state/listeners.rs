@@ -1,0 +1,154 @@
+//! Listening sockets: who holds them, and their tables of proposals.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use shunt_shm::registry::Listing;
+use shunt_shm::table::{self, Table};
+use shunt_sys::fds::{Fds, close};
+use shunt_sys::sockinfo;
+use shunt_wire::addr::Addr;
+use shunt_wire::agent::{EndpointId, ListenerId, Reply};
+use shunt_wire::reason::Reason;
+
+use super::{Answer, No, Outcome, State};
+
+/// By what a client finds a listener. All sockets of a `SO_REUSEPORT` group have it in common: which
+/// of them will accept is the kernel's choice, so they share one table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Name {
+    pub(crate) addr: Addr,
+    pub(super) netns: u64,
+    pub(super) uid: u32,
+    v6only: bool,
+}
+
+/// A listening socket, or a group of them with one name, whoever holds it.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) name: Name,
+    pub(super) table: Table,
+    pub(super) table_fd: Rc<OwnedFd>,
+    /// The sockets, by cookie, that each endpoint holds.
+    pub(crate) holders: HashMap<EndpointId, HashSet<u64>>,
+}
+
+/// The facts of a listening socket, from the kernel.
+struct Facts {
+    cookie: u64,
+    addr: Addr,
+    v6only: bool,
+    netns: u64,
+}
+
+/// Looks at the passed socket and closes it: the agent must not keep it alive, or the program's own
+/// close would not end the listener.
+fn inspect(socket: OwnedFd) -> Option<Facts> {
+    let facts = (sockinfo::is_tcp(&socket) && sockinfo::is_listening(&socket))
+        .then(|| {
+            Some(Facts {
+                cookie: sockinfo::cookie(&socket).ok()?,
+                addr: sockinfo::local_addr(&socket).ok()?,
+                v6only: sockinfo::is_v6only(&socket),
+                netns: sockinfo::netns_cookie(&socket),
+            })
+        })
+        .flatten();
+    close(socket);
+    facts
+}
+
+impl State {
+    pub(super) fn listen(&mut self, me: EndpointId, fds: &mut Fds) -> Outcome {
+        let socket = fds.take().ok_or(No::Misconduct("a Listen without a socket"))?;
+        // Having the socket is the proof of the right to serve it.
+        let facts = inspect(socket).ok_or(No::Refused(Reason::Unsupported))?;
+        let endpoint = self.endpoints.get_mut(&me).ok_or(No::Refused(Reason::Internal))?;
+        let &Facts { cookie, addr, v6only, netns } = &facts;
+        let name = Name { addr, netns, uid: endpoint.uid, v6only };
+        // A worker that has changed its user is found by the socket it inherited; another socket at
+        // the same address by its name. A socket can be moved to another address: then it is new.
+        let by_cookie = self.by_cookie.get(&cookie).copied();
+        let same_place = |id: &ListenerId| {
+            self.listeners.get(id).is_some_and(|l| Name { uid: name.uid, ..l.name } == name)
+        };
+        let known = by_cookie.filter(same_place).or_else(|| self.by_name.get(&name).copied());
+        let listener = match known {
+            Some(known) => known,
+            None => self.publish(name)?,
+        };
+        let known = self.listeners.get_mut(&listener).ok_or(No::Refused(Reason::Internal))?;
+        let sockets = known.holders.entry(me).or_default();
+        if sockets.len() >= self.limits.sockets_per_listener && !sockets.contains(&cookie) {
+            return Err(No::Refused(Reason::Refused));
+        }
+        sockets.insert(cookie);
+        self.by_cookie.insert(cookie, listener);
+        if let Some(endpoint) = self.endpoints.get_mut(&me) {
+            endpoint.holds.insert(listener);
+        }
+        let fds = vec![Rc::clone(&known.table_fd)];
+        Ok(Answer { reply: Reply::Listening { listener }, fds })
+    }
+
+    fn publish(&mut self, name: Name) -> Result<ListenerId, No> {
+        if self.listeners.len() >= self.limits.listeners {
+            return Err(No::Refused(Reason::Refused));
+        }
+        let table_fd = table::create()?;
+        let table = Table::map(&table_fd)?;
+        let listener = self.new_id();
+        let Name { addr, netns, uid, v6only } = name;
+        if !self.registry.publish(&Listing { listener, addr, v6only, uid, netns }) {
+            return Err(No::Refused(Reason::NoResources));
+        }
+        let table_fd = Rc::new(table_fd);
+        let entry = Listener { name, table, table_fd, holders: HashMap::new() };
+        self.listeners.insert(listener, entry);
+        self.by_name.insert(name, listener);
+        Ok(listener)
+    }
+
+    pub(super) fn unlisten(&mut self, me: EndpointId, listener: ListenerId) -> Outcome {
+        let known = self.listeners.get(&listener);
+        let sockets = known.and_then(|l| l.holders.get(&me)).ok_or(No::Refused(Reason::Refused))?;
+        // The request does not say which socket of a group is closed. It does not matter: the group
+        // is held until as many are closed as were registered.
+        let any = sockets.iter().next().copied();
+        self.holder_left(me, listener, any);
+        Ok(Answer::bare(Reply::Done))
+    }
+
+    /// An endpoint has closed one socket of a listener, or (`None`) is gone with all it held.
+    pub(super) fn holder_left(
+        &mut self,
+        me: EndpointId,
+        listener: ListenerId,
+        socket: Option<u64>,
+    ) {
+        let Some(known) = self.listeners.get_mut(&listener) else { return };
+        let Some(sockets) = known.holders.get_mut(&me) else { return };
+        let closed = match socket {
+            Some(cookie) => sockets.take(&cookie).into_iter().collect(),
+            None => std::mem::take(sockets),
+        };
+        if sockets.is_empty() {
+            known.holders.remove(&me);
+            if let Some(endpoint) = self.endpoints.get_mut(&me) {
+                endpoint.holds.remove(&listener);
+            }
+        }
+        for cookie in closed {
+            let held = known.holders.values().any(|sockets| sockets.contains(&cookie));
+            if !held && self.by_cookie.get(&cookie) == Some(&listener) {
+                self.by_cookie.remove(&cookie);
+            }
+        }
+        if known.holders.is_empty() {
+            self.registry.remove(listener);
+            self.by_name.remove(&known.name);
+            self.listeners.remove(&listener);
+        }
+    }
+}

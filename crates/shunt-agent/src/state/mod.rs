@@ -1,0 +1,336 @@
+//! What the agent knows, and the policy by which it answers. No socket I/O.
+//!
+//! A client is first nobody; its first message makes it a library (an endpoint) or a tool. Each
+//! request is answered or refused; what the protocol does not allow at all is [`Misconduct`], for
+//! which the server drops the client.
+
+mod listeners;
+mod regions;
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Instant;
+
+use shunt_shm::arena::{self, ArenaView};
+use shunt_shm::registry::{Registry, RegistryWriter};
+use shunt_sys::fds::Fds;
+use shunt_sys::seqpacket::{PeerCred, peer_pidfd};
+use shunt_wire::PROTOCOL_VERSION;
+use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId, Reply, Request};
+use shunt_wire::reason::Reason;
+
+use crate::config::Limits;
+use crate::report;
+use crate::totals::{Book, Totals};
+use listeners::{Listener, Name};
+use regions::Region;
+
+/// Longest program name that is kept, in bytes.
+const MAX_NAME: usize = 64;
+
+/// The kernel's facts about a client, none of them its own words.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer<'a> {
+    /// Its control connection.
+    pub socket: BorrowedFd<'a>,
+    /// Who made it.
+    pub cred: PeerCred,
+    /// The network namespace in which it was made.
+    pub netns: u64,
+}
+
+/// What a client has said it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Nothing yet.
+    Nobody,
+    /// A tool.
+    Tool,
+    /// A library.
+    Endpoint(EndpointId),
+}
+
+/// A reply with its descriptors.
+#[derive(Debug)]
+pub struct Answer {
+    /// The message.
+    pub reply: Reply,
+    /// What travels with it, in order.
+    pub fds: Vec<Rc<OwnedFd>>,
+}
+
+impl Answer {
+    fn bare(reply: Reply) -> Self {
+        Self { reply, fds: Vec::new() }
+    }
+
+    /// A refusal.
+    #[must_use]
+    pub fn refused(reason: Reason) -> Self {
+        Self::bare(Reply::Refused { reason })
+    }
+}
+
+/// What the protocol does not allow; it costs the client its connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Misconduct(pub &'static str);
+
+/// Why a request gets no positive answer.
+#[derive(Debug)]
+pub(crate) enum No {
+    Refused(Reason),
+    Misconduct(&'static str),
+}
+
+impl From<io::Error> for No {
+    fn from(_: io::Error) -> Self {
+        // Every call that can fail here asks for memory or descriptors.
+        Self::Refused(Reason::NoResources)
+    }
+}
+
+type Outcome = Result<Answer, No>;
+
+/// A program that runs under Shunt.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) uid: u32,
+    pub(crate) netns: u64,
+    pub(crate) program: String,
+    pub(crate) run: u64,
+    pub(crate) arena: ArenaView,
+    pidfd: Rc<OwnedFd>,
+    bells: Vec<Rc<OwnedFd>>,
+    holds: HashSet<ListenerId>,
+    owns: HashSet<RegionId>,
+    attached: HashSet<RegionId>,
+}
+
+/// Everything the agent knows.
+#[derive(Debug)]
+pub struct State {
+    limits: Limits,
+    pub(crate) started: Instant,
+    next_id: u64,
+    registry: RegistryWriter,
+    registry_fd: Rc<OwnedFd>,
+    pub(crate) endpoints: HashMap<EndpointId, Endpoint>,
+    pub(crate) listeners: HashMap<ListenerId, Listener>,
+    by_cookie: HashMap<u64, ListenerId>,
+    by_name: HashMap<Name, ListenerId>,
+    pub(crate) regions: HashMap<RegionId, Region>,
+    pub(crate) ended: Book,
+    /// Clients that were dropped for what they sent or did not read.
+    pub(crate) rejected: u64,
+    /// Where the socket is, for `Status`.
+    pub(crate) socket_path: String,
+}
+
+impl State {
+    /// Knows nothing but `ended`.
+    ///
+    /// # Errors
+    /// Those of making the registry.
+    pub fn new(limits: Limits, ended: Book, socket_path: String) -> io::Result<Self> {
+        let (registry, registry_fd) = Registry::create()?;
+        // Names must not repeat those of an earlier agent, whose regions and tables may still be in
+        // use: they start at a random multiple of 2^32, and stay exact in JSON (below 2^53).
+        let random = std::hash::RandomState::new().build_hasher().finish();
+        let next_id = ((random & 0xf_ffff) << 32) | 1;
+        Ok(Self {
+            limits,
+            started: Instant::now(),
+            next_id,
+            registry,
+            registry_fd: Rc::new(registry_fd),
+            endpoints: HashMap::new(),
+            listeners: HashMap::new(),
+            by_cookie: HashMap::new(),
+            by_name: HashMap::new(),
+            regions: HashMap::new(),
+            ended,
+            rejected: 0,
+            socket_path,
+        })
+    }
+
+    const fn new_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    /// Notes that a client was dropped.
+    pub const fn count_rejected(&mut self) {
+        self.rejected += 1;
+    }
+
+    /// Answers one request of the client in `role`.
+    ///
+    /// # Errors
+    /// When the client is to be dropped.
+    pub fn handle(
+        &mut self,
+        role: &mut Role,
+        peer: Peer<'_>,
+        request: &Request<'_>,
+        fds: &mut Fds,
+    ) -> Result<Answer, Misconduct> {
+        let outcome = match (*role, request) {
+            (Role::Nobody, Request::Hello { version, program, run }) => {
+                self.hello(role, peer, (*version, *run), program, fds)
+            }
+            (Role::Nobody, Request::Tool { version }) => tool(role, *version),
+            (Role::Endpoint(me), request) => self.for_endpoint(me, request, fds),
+            (Role::Tool, Request::List) => report::list(self, self.limits.listed),
+            (Role::Tool, Request::Stats { run }) => report::stats(self, *run),
+            (Role::Tool, Request::Status) => report::status(self),
+            _ => Err(No::Misconduct("a request that is not for it to make")),
+        };
+        let unused = !fds.is_empty();
+        fds.clear();
+        match outcome {
+            Err(No::Misconduct(what)) => Err(Misconduct(what)),
+            _ if unused => Err(Misconduct("descriptors that no request asks for")),
+            Ok(answer) => Ok(answer),
+            Err(No::Refused(reason)) => Ok(Answer::refused(reason)),
+        }
+    }
+
+    fn for_endpoint(&mut self, me: EndpointId, request: &Request<'_>, fds: &mut Fds) -> Outcome {
+        match *request {
+            Request::Listen => self.listen(me, fds),
+            Request::Unlisten { listener } => self.unlisten(me, listener),
+            Request::Connect { listener } => self.connect(me, listener),
+            Request::Attach { region, slot } => self.attach(me, region, slot, fds),
+            Request::Bells { region, endpoint } => self.bells(me, region, endpoint),
+            Request::Detach { region } => self.detach(me, region),
+            _ => Err(No::Misconduct("a request that is not for a library to make")),
+        }
+    }
+
+    fn hello(
+        &mut self,
+        role: &mut Role,
+        peer: Peer<'_>,
+        (version, run): (u32, u64),
+        program: &str,
+        fds: &mut Fds,
+    ) -> Outcome {
+        let mut bells = Vec::with_capacity(fds.len());
+        while let Some(fd) = fds.take() {
+            bells.push(Rc::new(fd));
+        }
+        if version != PROTOCOL_VERSION {
+            return Err(No::Refused(Reason::VersionMismatch));
+        }
+        if bells.is_empty() || bells.len() > MAX_VECTORS {
+            return Err(No::Misconduct("a wrong number of doorbells"));
+        }
+        if !bells.iter().all(|fd| is_eventfd(fd)) {
+            return Err(No::Misconduct("a doorbell that is not an eventfd"));
+        }
+        if self.endpoints.len() >= self.limits.endpoints {
+            return Err(No::Refused(Reason::Refused));
+        }
+        let pidfd = Rc::new(peer_pidfd(peer.socket).map_err(io::Error::from)?);
+        let arena_fd = arena::create()?;
+        let arena = ArenaView::map(&arena_fd)?;
+        let endpoint = self.new_id();
+        *role = Role::Endpoint(endpoint);
+        self.endpoints.insert(
+            endpoint,
+            Endpoint {
+                uid: peer.cred.uid,
+                netns: peer.netns,
+                program: printable(program),
+                run,
+                arena,
+                pidfd,
+                bells,
+                holds: HashSet::new(),
+                owns: HashSet::new(),
+                attached: HashSet::new(),
+            },
+        );
+        Ok(Answer {
+            reply: Reply::Welcome { endpoint },
+            fds: vec![Rc::clone(&self.registry_fd), Rc::new(arena_fd)],
+        })
+    }
+
+    /// The client in `role` is gone: whatever was its alone goes with it.
+    pub fn gone(&mut self, role: Role) {
+        let Role::Endpoint(me) = role else { return };
+        let Some(endpoint) = self.endpoints.remove(&me) else { return };
+        self.ended.fold(endpoint.run, &Totals::of(&endpoint.arena));
+        for region in endpoint.owns {
+            self.owner_left(region);
+        }
+        for region in endpoint.attached {
+            self.attacher_left(me, region);
+        }
+        for listener in endpoint.holds {
+            self.holder_left(me, listener, None);
+        }
+    }
+
+    /// Ends every endpoint, so that the totals are whole: the agent is about to exit.
+    pub fn end(&mut self) -> &Book {
+        for (_, endpoint) in self.endpoints.drain() {
+            self.ended.fold(endpoint.run, &Totals::of(&endpoint.arena));
+        }
+        &self.ended
+    }
+}
+
+fn tool(role: &mut Role, version: u32) -> Outcome {
+    if version != PROTOCOL_VERSION {
+        return Err(No::Refused(Reason::VersionMismatch));
+    }
+    *role = Role::Tool;
+    Ok(Answer::bare(Reply::Done))
+}
+
+/// A doorbell is rung with write(2) by programs that did not make it: anything but an eventfd could
+/// block them there.
+fn is_eventfd(fd: &OwnedFd) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")
+}
+
+/// The name as tools may print it: bounded, and without control characters.
+fn printable(name: &str) -> String {
+    let mut kept = String::new();
+    for c in name.chars().map(|c| if c.is_control() { '?' } else { c }) {
+        if kept.len() + c.len_utf8() > MAX_NAME {
+            break;
+        }
+        kept.push(c);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_bounded_and_printable() {
+        assert_eq!(printable("nginx"), "nginx");
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a?[2Jb?");
+        let long = printable(&"é".repeat(100));
+        assert_eq!(long.len(), MAX_NAME);
+        assert_eq!(printable(&format!("x{long}")).len(), MAX_NAME - 1);
+    }
+
+    #[test]
+    fn only_an_eventfd_is_a_doorbell() {
+        let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        assert!(!is_eventfd(&file));
+        assert!(is_eventfd(&shunt_shm::doorbell::create().unwrap()));
+    }
+}

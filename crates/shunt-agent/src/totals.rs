@@ -1,0 +1,240 @@
+//! Totals of programs that have ended: overall, and of the last runs.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, open, rename};
+use serde_json::{Map, Value, json};
+use shunt_shm::arena::ArenaView;
+use shunt_wire::counter::{COUNTER_SLOTS, Counter};
+use shunt_wire::reason::{REASON_SLOTS, Reason};
+
+/// Runs whose totals are kept.
+pub const RUNS: usize = 256;
+
+/// Longest file of totals that is read: many times what [`RUNS`] runs take.
+const MAX_FILE: u64 = 4 << 20;
+
+/// Counters of one or more programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// By [`Counter`].
+    pub counters: [u64; COUNTER_SLOTS],
+    /// Connection ends not shunted, by the reason's code.
+    pub declined: [u64; REASON_SLOTS],
+    /// Programs that were added up.
+    pub programs: u64,
+}
+
+impl Totals {
+    /// Those of one program: what it has counted, and what its open connections have.
+    #[must_use]
+    pub fn of(arena: &ArenaView) -> Self {
+        let mut sum = Self { counters: arena.counters(), declined: arena.declined(), programs: 1 };
+        for c in arena.connections() {
+            let [rung, saved, full] = c.doorbells.map(u64::from);
+            let [paid, unpaid] = c.spins.map(u64::from);
+            for (counter, n) in [
+                (Counter::BytesSent, c.bytes_sent),
+                (Counter::BytesReceived, c.bytes_received),
+                (Counter::MessagesSent, c.messages_sent),
+                (Counter::MessagesReceived, c.messages_received),
+                (Counter::DoorbellsRung, rung),
+                (Counter::DoorbellsSaved, saved),
+                (Counter::RingFullWaits, full),
+                (Counter::SpinsPaid, paid),
+                (Counter::SpinsUnpaid, unpaid),
+            ] {
+                let total = &mut sum.counters[counter as usize];
+                *total = total.saturating_add(n);
+            }
+        }
+        sum
+    }
+
+    /// Adds another program's.
+    pub fn add(&mut self, other: &Self) {
+        let pairs = self.counters.iter_mut().zip(&other.counters);
+        for (mine, theirs) in pairs.chain(self.declined.iter_mut().zip(&other.declined)) {
+            *mine = mine.saturating_add(*theirs);
+        }
+        self.programs = self.programs.saturating_add(other.programs);
+    }
+
+    /// The counters and `declined`, under their stable names.
+    #[must_use]
+    pub fn to_json(&self) -> Map<String, Value> {
+        let mut map = Map::new();
+        for c in Counter::ALL {
+            map.insert(c.name().into(), self.counters[*c as usize].into());
+        }
+        let of = |r: &Reason| Value::from(self.declined[*r as usize]);
+        let declined = Reason::ALL.iter().map(|r| (r.name().to_owned(), of(r)));
+        map.insert("declined".into(), Value::Object(declined.collect()));
+        map
+    }
+
+    /// The reverse of [`Self::to_json`]. A name that is missing counts 0, so that a file of an
+    /// earlier version can be read; one that is not a number makes the whole invalid.
+    fn from_json(value: &Value) -> Option<Self> {
+        let map = value.as_object()?;
+        let declined = map.get("declined")?.as_object()?;
+        let number = |map: &Map<String, Value>, name: &str| match map.get(name) {
+            Some(v) => v.as_u64(),
+            None => Some(0),
+        };
+        let mut totals = Self { programs: number(map, "programs_ended")?, ..Self::default() };
+        for c in Counter::ALL {
+            totals.counters[*c as usize] = number(map, c.name())?;
+        }
+        for r in Reason::ALL {
+            totals.declined[*r as usize] = number(declined, r.name())?;
+        }
+        Some(totals)
+    }
+}
+
+/// Totals of all programs that have ended, and of the last runs.
+#[derive(Debug, Default)]
+pub struct Book {
+    all: Totals,
+    /// The run that was last added to is at the back.
+    runs: VecDeque<(u64, Totals)>,
+}
+
+impl Book {
+    /// Adds a program that has ended. `run` 0: of no run.
+    pub fn fold(&mut self, run: u64, totals: &Totals) {
+        self.all.add(totals);
+        if run == 0 {
+            return;
+        }
+        let at = self.runs.iter().position(|(id, _)| *id == run);
+        let (_, mut sum) = at.and_then(|at| self.runs.remove(at)).unwrap_or_default();
+        sum.add(totals);
+        if self.runs.len() >= RUNS {
+            self.runs.pop_front();
+        }
+        self.runs.push_back((run, sum));
+    }
+
+    /// Of one run, or (0) of everything.
+    #[must_use]
+    pub fn get(&self, run: u64) -> Totals {
+        if run == 0 {
+            return self.all;
+        }
+        let found = self.runs.iter().find(|(id, _)| *id == run);
+        found.map(|(_, totals)| *totals).unwrap_or_default()
+    }
+
+    /// Reads what an earlier agent wrote. No file is an empty book.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn load(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = match open(path, flags, Mode::empty()) {
+            Ok(fd) => std::fs::File::from(fd),
+            Err(rustix::io::Errno::NOENT) => return Ok(Self::default()),
+            Err(e) => return Err(e.into()),
+        };
+        let mut text = Vec::new();
+        file.take(MAX_FILE).read_to_end(&mut text)?;
+        Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let value: Value = serde_json::from_slice(text).ok()?;
+        let all = Totals::from_json(value.get("all")?)?;
+        let mut runs = VecDeque::new();
+        for run in value.get("runs")?.as_array()?.iter().rev().take(RUNS) {
+            runs.push_front((run.get("run")?.as_u64()?, Totals::from_json(run)?));
+        }
+        Some(Self { all, runs })
+    }
+
+    /// Writes it, whole or not at all.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn save(&self, path: &Path) -> io::Result<()> {
+        let with_programs = |t: &Totals| {
+            let mut map = t.to_json();
+            map.insert("programs_ended".into(), t.programs.into());
+            map
+        };
+        let runs = self.runs.iter().map(|(id, t)| {
+            let mut map = with_programs(t);
+            map.insert("run".into(), (*id).into());
+            Value::Object(map)
+        });
+        let value = json!({ "all": with_programs(&self.all), "runs": runs.collect::<Vec<_>>() });
+        let new = path.with_extension("json.new");
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mut file = std::fs::File::from(open(&new, flags, Mode::RUSR | Mode::WUSR)?);
+        file.write_all(value.to_string().as_bytes())?;
+        drop(file);
+        Ok(rename(&new, path)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(n: u64) -> Totals {
+        let mut t = Totals { programs: 1, ..Totals::default() };
+        t.counters[Counter::BytesSent as usize] = n;
+        t.declined[Reason::Remote as usize] = 2 * n;
+        t
+    }
+
+    #[test]
+    fn a_book_survives_on_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("totals.json");
+        assert_eq!(Book::load(&path).unwrap().get(0), Totals::default());
+        let mut book = Book::default();
+        book.fold(7, &some(1));
+        book.fold(0, &some(10));
+        book.fold(7, &some(100));
+        book.save(&path).unwrap();
+        let book = Book::load(&path).unwrap();
+        assert_eq!(book.get(0).counters[Counter::BytesSent as usize], 111);
+        assert_eq!(book.get(7).counters[Counter::BytesSent as usize], 101);
+        assert_eq!(book.get(7).declined[Reason::Remote as usize], 202);
+        assert_eq!((book.get(0).programs, book.get(7).programs), (3, 2));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_oldest_runs_are_forgotten() {
+        let mut book = Book::default();
+        for run in 1..=RUNS as u64 {
+            book.fold(run, &some(1));
+        }
+        book.fold(1, &some(1));
+        book.fold(9999, &some(1));
+        assert_eq!(book.get(1).programs, 2);
+        assert_eq!(book.get(2).programs, 0);
+        assert_eq!(book.runs.len(), RUNS);
+    }
+
+    #[test]
+    fn a_corrupt_file_is_an_error_and_sums_do_not_overflow() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("totals.json");
+        for text in ["", "{", "[]", r#"{"all":{"declined":{},"bytes_sent":-1},"runs":[]}"#] {
+            std::fs::write(&path, text).unwrap();
+            assert!(Book::load(&path).is_err(), "{text}");
+        }
+        let mut book = Book::default();
+        book.fold(1, &some(u64::MAX / 2));
+        book.fold(1, &some(u64::MAX / 2));
+        book.fold(1, &some(u64::MAX / 2));
+        assert_eq!(book.get(1).counters[Counter::BytesSent as usize], u64::MAX);
+    }
+}

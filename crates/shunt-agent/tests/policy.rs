@@ -1,0 +1,217 @@
+//! Who gets what: listeners, regions, doorbells, and what goes when a program dies.
+
+mod common;
+
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+
+use common::Agent;
+use shunt_shm::region::{Region, Side};
+use shunt_shm::registry::Registry;
+use shunt_shm::sync::Ordering;
+use shunt_shm::table::{Place, Table};
+use shunt_sys::sockinfo;
+use shunt_wire::PROTOCOL_VERSION;
+use shunt_wire::addr::Addr;
+use shunt_wire::agent::{Reply, Request};
+use shunt_wire::reason::Reason;
+
+fn listening() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+/// A connection to `listener`: the client's end and the server's.
+fn connected(listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+#[test]
+fn a_listener_is_in_the_registry_while_somebody_holds_it() {
+    let agent = Agent::start();
+    let client = agent.client();
+    let bell = common::new_eventfd();
+    let hello = Request::Hello { version: PROTOCOL_VERSION, program: "p", run: 0 };
+    let (_, fds) = client.call(&hello, &[bell.as_fd()]);
+    let registry = Registry::map(&fds[0]).unwrap();
+    let socket = listening();
+    let addr = Addr::from(socket.local_addr().unwrap());
+    let listed = || registry.find(&addr, |_| true);
+    assert!(listed().is_none());
+
+    let (listener, _) = client.listen(&socket);
+    let found = listed().unwrap();
+    assert_eq!((found.listener, found.addr), (listener, addr));
+    assert_eq!(found.uid, rustix::process::geteuid().as_raw());
+    assert_eq!(found.netns, sockinfo::netns_cookie(&socket));
+
+    // The same socket, by another process: one more holder.
+    let worker = agent.library();
+    assert_eq!(worker.listen(&socket).0, listener);
+    assert_eq!(client.call(&Request::Unlisten { listener }, &[]).0, Reply::Done);
+    assert!(listed().is_some());
+    assert_eq!(client.refused(&Request::Unlisten { listener }, &[]), Reason::Refused);
+    drop(worker);
+    agent.until("the worker's hold ends", |s| s["listeners"] == serde_json::json!([]));
+    assert!(listed().is_none());
+}
+
+#[test]
+fn the_agent_does_not_keep_a_listener_alive() {
+    let agent = Agent::start();
+    let library = agent.library();
+    let socket = listening();
+    let address = socket.local_addr().unwrap();
+    library.listen(&socket);
+    drop(socket);
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn a_reuseport_group_is_one_listener() {
+    use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
+    let agent = Agent::start();
+    let library = agent.library();
+    let make = |port: u16| {
+        let s = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        sockopt::set_socket_reuseport(&s, true).unwrap();
+        bind(&s, &std::net::SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+        listen(&s, 8).unwrap();
+        s
+    };
+    let one = make(0);
+    let two = make(sockinfo::local_addr(&one).unwrap().port);
+    let (listener, _) = library.listen(&one);
+    assert_eq!(library.listen(&two).0, listener);
+    // Saying it twice does not make it two.
+    assert_eq!(library.listen(&two).0, listener);
+    let unlisten = Request::Unlisten { listener };
+    assert_eq!(library.call(&unlisten, &[]).0, Reply::Done);
+    assert_eq!(agent.status()["listeners"].as_array().unwrap().len(), 1);
+    assert_eq!(library.call(&unlisten, &[]).0, Reply::Done);
+    assert_eq!(agent.status()["listeners"].as_array().unwrap().len(), 0);
+    assert_ne!(library.listen(&one).0, listener);
+}
+
+#[test]
+fn only_listening_tcp_sockets_are_listeners() {
+    let agent = Agent::start();
+    let library = agent.library();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (stream, _server) = connected(&listening());
+    for fd in [file.as_fd(), udp.as_fd(), stream.as_fd()] {
+        assert_eq!(library.refused(&Request::Listen, &[fd]), Reason::Unsupported);
+    }
+}
+
+#[test]
+fn both_ends_of_a_connection_meet() {
+    let agent = Agent::start();
+    let (client, server) = (agent.library_of("client", 0), agent.library_of("server", 0));
+    let socket = listening();
+    let (listener, _) = server.listen(&socket);
+    let (region, _, memory) = client.connect(listener);
+    let (near, far) = connected(&socket);
+    let mine = Region::map(&memory).unwrap();
+    let setup = &mine.view().section(3, Side::Client).setup;
+    let attach = Request::Attach { region, slot: 3 };
+
+    assert_eq!(server.refused(&attach, &[far.as_fd()]), Reason::Refused, "nothing proposed");
+    setup.set_tuple(&sockinfo::four_tuple(&near).unwrap());
+    let bells = |endpoint| Request::Bells { region, endpoint };
+    assert_eq!(client.refused(&bells(server.id), &[]), Reason::Refused, "not attached");
+
+    let (reply, fds) = server.call(&attach, &[far.as_fd()]);
+    assert_eq!(reply, Reply::Attached { endpoint: client.id });
+    assert_eq!(fds.len(), 3, "region, pidfd, one doorbell");
+    let theirs = Region::map(&fds[0]).unwrap();
+    mine.view().lane(1).owner.store(77, Ordering::Release);
+    assert_eq!(theirs.view().lane(1).owner.load(Ordering::Acquire), 77);
+
+    let (reply, fds) = client.call(&bells(server.id), &[]);
+    assert_eq!((reply, fds.len()), (Reply::Bells, 1));
+    assert_eq!(server.refused(&bells(client.id), &[]), Reason::Refused, "not the owner");
+}
+
+#[test]
+fn only_the_connections_other_end_attaches() {
+    let agent = Agent::start();
+    let (client, server) = (agent.library(), agent.library());
+    let socket = listening();
+    let (listener, _) = server.listen(&socket);
+    let (region, _, memory) = client.connect(listener);
+    let (near, _far) = connected(&socket);
+    let (other_near, other_far) = connected(&socket);
+    let map = Region::map(&memory).unwrap();
+    map.view().section(0, Side::Client).setup.set_tuple(&sockinfo::four_tuple(&near).unwrap());
+    let attach = |slot| Request::Attach { region, slot };
+    // Not the holder of the listener, of another connection, or of the client's own end.
+    for fd in [other_far.as_fd(), other_near.as_fd(), near.as_fd()] {
+        assert_eq!(server.refused(&attach(0), &[fd]), Reason::Refused);
+    }
+    assert_eq!(server.refused(&attach(0), &[socket.as_fd()]), Reason::Unsupported);
+    assert_eq!(server.refused(&attach(1), &[other_far.as_fd()]), Reason::Refused);
+    let nowhere = Request::Attach { region: region + 1000, slot: 0 };
+    assert_eq!(server.refused(&nowhere, &[other_far.as_fd()]), Reason::PeerGone);
+}
+
+#[test]
+fn connecting_needs_a_listener_that_is_there() {
+    let agent = Agent::start();
+    let library = agent.library();
+    let request = Request::Connect { listener: 12345 };
+    assert_eq!(library.refused(&request, &[]), Reason::PeerNotShunted);
+}
+
+#[test]
+fn a_dead_client_leaves_no_proposal_and_its_peer_keeps_the_memory() {
+    let agent = Agent::start();
+    let (client, server) = (agent.library(), agent.library());
+    let socket = listening();
+    let (listener, table) = server.listen(&socket);
+    let (region, _, memory) = client.connect(listener);
+    let (unused, _, _) = client.connect(listener);
+    assert_ne!(region, unused);
+    let (near, far) = connected(&socket);
+    let tuple = sockinfo::four_tuple(&near).unwrap();
+    let map = Region::map(&memory).unwrap();
+    map.view().section(0, Side::Client).setup.set_tuple(&tuple);
+    let table = Table::map(&table).unwrap();
+    let place = Place { region, slot: 0, generation: 1 };
+    assert!(table.post(&tuple.reversed(), place).is_some());
+    let attach = Request::Attach { region, slot: 0 };
+    server.call(&attach, &[far.as_fd()]);
+    assert_eq!(agent.status()["regions"], 2);
+
+    drop(client);
+    agent.until("the region nobody else has is dropped", |s| s["regions"] == 1);
+    assert!(table.find(&tuple.reversed()).is_none());
+    assert_eq!(server.refused(&attach, &[far.as_fd()]), Reason::PeerGone);
+    assert_eq!(server.call(&Request::Detach { region }, &[]).0, Reply::Done);
+    assert_eq!(agent.status()["regions"], 0);
+    assert_eq!(server.refused(&Request::Detach { region }, &[]), Reason::Refused);
+}
+
+#[test]
+fn a_dead_acceptor_gives_its_lane_back() {
+    let agent = Agent::start();
+    let (client, server) = (agent.library(), agent.library());
+    let socket = listening();
+    let (listener, _) = server.listen(&socket);
+    let (region, _, memory) = client.connect(listener);
+    let (near, far) = connected(&socket);
+    let view = Region::map(&memory).unwrap();
+    let view = view.view();
+    view.section(0, Side::Client).setup.set_tuple(&sockinfo::four_tuple(&near).unwrap());
+    server.call(&Request::Attach { region, slot: 0 }, &[far.as_fd()]);
+    assert_eq!(view.claim_lane(Side::Client, client.id), Some(0));
+    assert_eq!(view.claim_lane(Side::Server, server.id), Some(1));
+    let gone = server.id;
+    drop(server);
+    agent.until("the server is gone", |s| s["endpoints"] == 1);
+    assert_eq!(view.lane(1).owner.load(Ordering::Acquire), 0);
+    assert_eq!(view.lane(0).owner.load(Ordering::Acquire), client.id);
+    let bells = Request::Bells { region, endpoint: gone };
+    assert_eq!(client.refused(&bells, &[]), Reason::PeerGone);
+}

@@ -1,0 +1,182 @@
+//! `shunt agent`, and starting one on demand.
+
+use std::ffi::CStr;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{chdir, setsid};
+use shunt_agent::{ClaimError, Config, ServeError};
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::Agent;
+use crate::complain;
+use crate::directory::{Directory, Unreachable, run_dir};
+
+/// How long an agent that `shunt run` starts stays without programs.
+const IDLE_SECONDS: &str = "300";
+/// How long `shunt run` waits for it.
+const START: Duration = Duration::from_secs(1);
+/// How long a starting agent waits for one that is just ending.
+const LOCK_WAIT: Duration = Duration::from_millis(300);
+
+/// Runs the subcommand.
+pub fn run(args: &Agent) -> u8 {
+    // A closed standard error must not end the agent.
+    // SAFETY: changes this process's disposition of one signal, before any thread is made.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    if args.detach { detach(args) } else { serve(args, || {}) }
+}
+
+fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let dir = match run_dir() {
+        Ok(dir) => dir,
+        Err(why) => {
+            complain(&Unreachable::RunDir(None, why));
+            return 1;
+        }
+    };
+    let mut config = Config::new(dir);
+    config.idle_exit = args.idle_exit.map(Duration::from_secs);
+    config.lock_wait = LOCK_WAIT;
+    match shunt_agent::serve(config, ready) {
+        Ok(()) => 0,
+        // Another one was faster: whoever wanted an agent has one.
+        Err(ServeError::Claim(ClaimError::AlreadyRunning)) if args.detach => 0,
+        Err(e) => {
+            complain(&e);
+            1
+        }
+    }
+}
+
+/// Serves in a process of its own session; returns when that process serves or has failed.
+fn detach(args: &Agent) -> u8 {
+    close_inherited();
+    let Ok((reader, writer)) = pipe_with(PipeFlags::CLOEXEC) else {
+        complain(&"no descriptors are left to start an agent");
+        return 1;
+    };
+    // SAFETY: the process has one thread, so the child may do anything.
+    match unsafe { libc::fork() } {
+        -1 => {
+            complain(&format!("no process could be made: {}", io::Error::last_os_error()));
+            1
+        }
+        0 => {
+            drop(reader);
+            let _ = setsid();
+            let _ = chdir(c"/");
+            serve(args, move || {
+                // From here on there is nobody to read what it says.
+                forget_stdio();
+                let _ = rustix::io::write(&writer, b"1");
+            })
+        }
+        child => {
+            drop(writer);
+            let mut byte = [0];
+            if io::Read::read_exact(&mut std::fs::File::from(reader), &mut byte).is_ok() {
+                return 0;
+            }
+            wait_for(child)
+        }
+    }
+}
+
+fn wait_for(child: libc::pid_t) -> u8 {
+    let mut status = 0;
+    // SAFETY: `status` is live.
+    let rc = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    if rc == child && libc::WIFEXITED(status) {
+        u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(1)
+    } else {
+        1
+    }
+}
+
+/// An agent that a program starts must not keep that program's files open.
+fn close_inherited() {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: this process has just started and has opened nothing above the standard streams.
+    let rc = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
+    if rc == 0 {
+        return;
+    }
+    // Linux before 5.9.
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    for fd in numbers.filter(|fd| *fd >= 3).collect::<Vec<_>>() {
+        // SAFETY: as above; the directory's own descriptor is closed already, which is harmless.
+        unsafe { libc::close(fd) };
+    }
+}
+
+fn forget_stdio() {
+    const NULL: &CStr = c"/dev/null";
+    let Ok(null) = open(NULL, OFlags::RDWR, Mode::empty()) else { return };
+    for fd in 0..3 {
+        // SAFETY: replaces a standard stream, which std never closes, by another open file.
+        unsafe { libc::dup2(null.as_raw_fd(), fd) };
+    }
+}
+
+/// Sees to it that there is an agent.
+///
+/// # Errors
+/// Why there is none, in a sentence.
+pub fn ensure() -> Result<(), String> {
+    match Directory::open() {
+        Ok(_) => return Ok(()),
+        Err(Unreachable::NotRunning(_)) => {}
+        Err(e) => return Err(e.to_string()),
+    }
+    start()?;
+    Directory::open().map(drop).map_err(|e| e.to_string())
+}
+
+fn start() -> Result<(), String> {
+    let failed = |e: &dyn std::fmt::Display| format!("no agent could be started: {e}");
+    let exe = std::env::current_exe().map_err(|e| failed(&e))?;
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(&e))?;
+    let mut command = Command::new(exe);
+    command
+        .args(["agent", "--detach", "--idle-exit", IDLE_SECONDS])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::from(writer));
+    // It serves later programs too, and is none of them.
+    for name in ["LD_PRELOAD", "SHUNT_RUN_ID", "SHUNT_RUN_PAGE"] {
+        command.env_remove(name);
+    }
+    let mut child = command.spawn().map_err(|e| failed(&e))?;
+    drop(command);
+    let deadline = Instant::now() + START;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(_)) => return Err(failed(&first_line(reader))),
+            Ok(None) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            _ => {
+                // Only the starter is ended; an agent that is merely slow serves later programs.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(failed(&"it takes too long"));
+            }
+        }
+    }
+}
+
+fn first_line(reader: OwnedFd) -> String {
+    let mut text = String::new();
+    let _ = std::fs::File::from(reader).take(4096).read_to_string(&mut text);
+    let line = text.lines().find(|line| line.starts_with("shunt: "));
+    line.and_then(|line| line.strip_prefix("shunt: ")).unwrap_or("it failed").to_owned()
+}

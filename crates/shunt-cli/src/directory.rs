@@ -1,0 +1,163 @@
+//! Talking to the agent: the directory of what runs under Shunt.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use serde_json::Value;
+use shunt_sys::fds::Fds;
+use shunt_sys::run_dir::{Env, RunDir, Unusable};
+use shunt_sys::seqpacket::{self, peer_cred};
+use shunt_wire::PROTOCOL_VERSION;
+use shunt_wire::agent::{MAX_MESSAGE, Reply, Request, decode, encode};
+use shunt_wire::reason::Reason;
+
+/// How long the agent may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Longest report that is read.
+const MAX_REPORT: u32 = 256 << 20;
+
+/// The agent's directory for this user and environment.
+///
+/// # Errors
+/// When the environment names an impossible one.
+pub fn run_dir() -> Result<RunDir, Unusable> {
+    let given = std::env::var_os("SHUNT_RUN_DIR");
+    let xdg = std::env::var_os("XDG_RUNTIME_DIR");
+    let env = Env {
+        run_dir: given.as_ref().map(|v| v.as_bytes()),
+        xdg_runtime_dir: xdg.as_ref().map(|v| v.as_bytes()),
+    };
+    RunDir::locate(env, geteuid().as_raw())
+}
+
+/// Why there is no agent to talk to. Each says what happened, why, and what to do.
+#[derive(Debug)]
+pub enum Unreachable {
+    /// The directory cannot be used; its path, when it has a possible one.
+    RunDir(Option<String>, Unusable),
+    /// Nobody listens in this directory.
+    NotRunning(String),
+    /// Somebody else's process listens there.
+    Impostor(u32),
+    /// It is of another version.
+    Version,
+    /// It answered with something else, late, or not at all.
+    Broken(String),
+}
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RunDir(dir, why) => {
+                f.write_str("the agent's directory")?;
+                if let Some(dir) = dir {
+                    write!(f, " {dir}")?;
+                }
+                write!(f, " cannot be used: {why}; correct it, or set SHUNT_RUN_DIR to another")
+            }
+            Self::NotRunning(dir) => write!(
+                f,
+                "no agent is running for {dir}; `shunt run` starts one, and so does `shunt agent`"
+            ),
+            Self::Impostor(uid) => write!(
+                f,
+                "the agent's socket is served by another user (uid {uid}) and is not trusted; \
+                 set SHUNT_RUN_DIR to a directory of your own"
+            ),
+            Self::Version => f.write_str(
+                "the running agent is of another version of Shunt than this command; stop it \
+                 (`kill` the pid that its own `shunt doctor` names), and the next `shunt run` \
+                 starts the right one",
+            ),
+            Self::Broken(what) => write!(f, "the agent does not answer as it should: {what}"),
+        }
+    }
+}
+
+/// A conversation with the agent, as a tool.
+pub struct Directory {
+    socket: OwnedFd,
+}
+
+impl Directory {
+    /// Finds the agent.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn open() -> Result<Self, Unreachable> {
+        let dir = run_dir().map_err(|why| Unreachable::RunDir(None, why))?;
+        let path = || dir.path().to_string();
+        match dir.check() {
+            Ok(()) => {}
+            Err(Unusable::System(Errno::NOENT)) => return Err(Unreachable::NotRunning(path())),
+            Err(why) => return Err(Unreachable::RunDir(Some(path()), why)),
+        }
+        let address = dir.socket().map_err(|why| Unreachable::RunDir(Some(path()), why))?;
+        let socket = match seqpacket::connect(&address) {
+            Ok(socket) => socket,
+            Err(Errno::NOENT | Errno::CONNREFUSED) => return Err(Unreachable::NotRunning(path())),
+            Err(e) => return Err(Unreachable::Broken(e.to_string())),
+        };
+        let uid = peer_cred(&socket).map_err(|e| Unreachable::Broken(e.to_string()))?.uid;
+        if uid != geteuid().as_raw() && uid != 0 {
+            return Err(Unreachable::Impostor(uid));
+        }
+        let directory = Self { socket };
+        match directory.call(&Request::Tool { version: PROTOCOL_VERSION })? {
+            (Reply::Done, _) => Ok(directory),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    fn call(&self, request: &Request<'_>) -> Result<(Reply, Fds), Unreachable> {
+        let broken = |what: &dyn fmt::Display| Unreachable::Broken(what.to_string());
+        let mut buf = [0; MAX_MESSAGE];
+        let packet = encode(request, &mut buf).map_err(|e| broken(&e))?;
+        seqpacket::send(&self.socket, packet, &[], PATIENCE).map_err(|e| broken(&e))?;
+        let mut fds = Fds::new();
+        let len = seqpacket::recv(&self.socket, &mut buf, &mut fds, PATIENCE);
+        let len = len.map_err(|e| broken(&e))?;
+        if len == 0 {
+            return Err(broken(&"it closed the connection"));
+        }
+        // What cannot be decoded was most likely encoded by another version.
+        let reply = decode(&buf[..len]).map_err(|_| Unreachable::Version)?;
+        Ok((reply, fds))
+    }
+
+    /// Asks for a report.
+    ///
+    /// # Errors
+    /// When the agent does not give it.
+    pub fn report(&self, request: &Request<'_>) -> Result<Value, Unreachable> {
+        let (reply, mut fds) = self.call(request)?;
+        let Reply::Report { len } = reply else { return Err(unexpected(&reply)) };
+        let broken = |what: &str| Unreachable::Broken(what.to_owned());
+        let fd = fds.take().ok_or_else(|| broken("a report is missing"))?;
+        if len > MAX_REPORT {
+            return Err(broken("a report is too long"));
+        }
+        let mut text = vec![0; len as usize];
+        let mut done = 0;
+        while done < text.len() {
+            match rustix::io::pread(&fd, &mut text[done..], done as u64) {
+                Ok(0) | Err(_) => return Err(broken("a report is cut short")),
+                Ok(n) => done += n,
+            }
+        }
+        serde_json::from_slice(&text).map_err(|_| broken("a report is not JSON"))
+    }
+}
+
+fn unexpected(reply: &Reply) -> Unreachable {
+    match reply {
+        Reply::Refused { reason: Reason::VersionMismatch } => Unreachable::Version,
+        Reply::Refused { reason } => Unreachable::Broken(format!("it refused ({})", reason.name())),
+        _ => Unreachable::Broken("it gave an answer to another question".to_owned()),
+    }
+}

@@ -1,0 +1,207 @@
+//! The machine and the environment.
+
+use std::env;
+use std::ffi::CStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Resource, getrlimit};
+use rustix::system::uname;
+use serde_json::Value;
+use shunt_shm::memfd::{self, Map};
+use shunt_wire::agent::Request;
+use shunt_wire::knob;
+
+use super::Finding;
+use crate::directory::{Directory, Unreachable, run_dir};
+use crate::library;
+
+/// Oldest kernel: pidfd_open(2).
+const OLDEST_KERNEL: (u32, u32) = (5, 3);
+/// Kernel from which namespaces are told apart by `SO_NETNS_COOKIE`.
+const NAMESPACES_KERNEL: (u32, u32) = (5, 14);
+/// Descriptors below which a busy program soon has none left for Shunt's own.
+const FEW_DESCRIPTORS: u64 = 256;
+
+/// Everything that does not depend on the program.
+pub fn examine() -> Vec<Finding> {
+    let mut findings = vec![kernel(), c_library()];
+    findings.push(shared_memory());
+    findings.extend(the_library());
+    findings.extend(agent());
+    findings.extend(environment());
+    findings.push(descriptors());
+    findings.extend(seccomp());
+    findings
+}
+
+fn parse_release(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn kernel() -> Finding {
+    let name = uname();
+    let release = name.release().to_string_lossy();
+    match parse_release(&release) {
+        Some(version) if version < OLDEST_KERNEL => Finding::obstacle(format!(
+            "kernel {release} is older than {}.{}, the oldest that Shunt runs on",
+            OLDEST_KERNEL.0, OLDEST_KERNEL.1
+        )),
+        Some(version) if version < NAMESPACES_KERNEL => Finding::warning(format!(
+            "kernel {release} does not number network namespaces (5.14 does): run an agent of its \
+             own (SHUNT_RUN_DIR) in each"
+        )),
+        _ => Finding::good(format!("kernel {release}")),
+    }
+}
+
+fn c_library() -> Finding {
+    // SAFETY: returns a static C string.
+    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    Finding::good(format!("glibc {}", version.to_string_lossy()))
+}
+
+/// Shunt takes its memory from memfd_create(2), not from the /dev/shm file system, so what counts
+/// is whether that works and is not at a limit.
+fn shared_memory() -> Finding {
+    const LEN: usize = 1 << 20;
+    let tried = memfd::create_sealed("shunt-doctor", LEN).and_then(|fd| {
+        let bytes = vec![1; LEN];
+        let mut done = 0;
+        while done < LEN {
+            done += rustix::io::pwrite(&fd, &bytes[done..], done as u64)?;
+        }
+        Map::new(&fd, LEN, true)
+    });
+    match tried {
+        Ok(_) => Finding::good("shared memory can be had (memfd; /dev/shm is not used)"),
+        Err(e) => Finding::obstacle(format!(
+            "shared memory cannot be had: {e}; a memory limit is reached, or memfd_create is \
+             forbidden by seccomp"
+        )),
+    }
+}
+
+fn the_library() -> Vec<Finding> {
+    match library::find() {
+        Ok(path) => {
+            let mut findings = vec![Finding::good(format!("library: {}", path.display()))];
+            findings.push(match load(&path) {
+                Ok(()) => Finding::good("the dynamic loader takes the library"),
+                Err(why) => Finding::obstacle(format!(
+                    "the dynamic loader does not take the library: {why}"
+                )),
+            });
+            findings
+        }
+        Err(why) => vec![Finding::obstacle(format!("library: {why}"))],
+    }
+}
+
+/// Has the loader preload the library into this very program, with every symbol bound.
+fn load(path: &Path) -> Result<(), String> {
+    let exe = env::current_exe().map_err(|e| e.to_string())?;
+    let mut command = Command::new(exe);
+    command.arg("--version").env("LD_PRELOAD", path).env("LD_BIND_NOW", "1");
+    command.stdin(Stdio::null()).env(knob::DISABLE.env, "1");
+    let output = command.output().map_err(|e| e.to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match said.lines().find(|line| !line.trim().is_empty()) {
+        Some(line) => Err(line.trim().to_owned()),
+        None if output.status.success() => Ok(()),
+        None => Err(format!("a program with it ends with {}", output.status)),
+    }
+}
+
+fn agent() -> Vec<Finding> {
+    match Directory::open() {
+        Ok(agent) => vec![match agent.report(&Request::Status) {
+            Ok(status) => describe(&status),
+            Err(e) => Finding::obstacle(format!("agent: {e}")),
+        }],
+        Err(Unreachable::NotRunning(dir)) => match run_dir().and_then(|dir| dir.create()) {
+            Ok(()) => vec![Finding::good(format!(
+                "agent: none is running; `shunt run` will start one in {dir}"
+            ))],
+            Err(why) => vec![unusable(&Unreachable::RunDir(Some(dir), why))],
+        },
+        Err(e) => vec![unusable(&e)],
+    }
+}
+
+fn unusable(why: &Unreachable) -> Finding {
+    Finding::obstacle(format!("agent: {why}"))
+}
+
+fn describe(status: &Value) -> Finding {
+    let count = |name: &str| status[name].as_u64().unwrap_or(0);
+    let listeners = status["listeners"].as_array().map_or(0, Vec::len);
+    let text = format!(
+        "agent: pid {}, up {} s, {} programs, {listeners} listeners",
+        status["pid"],
+        count("uptime_s"),
+        count("endpoints")
+    );
+    if status["version"] == env!("CARGO_PKG_VERSION") {
+        Finding::good(text)
+    } else {
+        Finding::warning(format!(
+            "{text}; it is of version {}, this command of {}",
+            status["version"],
+            env!("CARGO_PKG_VERSION")
+        ))
+    }
+}
+
+fn environment() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if env::var_os(knob::DISABLE.env).is_some_and(|v| knob::is_on(v.as_bytes())) {
+        findings.push(Finding::obstacle("SHUNT_DISABLE is set; unset it"));
+    }
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
+        findings.push(Finding::warning(format!(
+            "LD_PRELOAD holds {} already; a library that replaces the same calls may hide the \
+             program's from Shunt",
+            others.display()
+        )));
+    }
+    findings
+}
+
+fn descriptors() -> Finding {
+    match getrlimit(Resource::Nofile).current {
+        Some(n) if n < FEW_DESCRIPTORS => Finding::warning(format!(
+            "only {n} open files are allowed (RLIMIT_NOFILE); when they run out, connections stay \
+             on TCP; raise it with `ulimit -n`"
+        )),
+        Some(n) => Finding::good(format!("{n} open files are allowed")),
+        None => Finding::good("any number of open files is allowed"),
+    }
+}
+
+/// Under a seccomp filter single system calls may be forbidden; shared memory has been tried above.
+fn seccomp() -> Option<Finding> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"))?;
+    (mode.trim() != "0").then(|| {
+        Finding::warning(
+            "a seccomp filter is active (a container?); a program that installs a stricter one \
+             after its start may keep Shunt from working in it",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_releases() {
+        assert_eq!(parse_release("6.1.0-18-amd64"), Some((6, 1)));
+        assert_eq!(parse_release("5.15-rc1"), Some((5, 15)));
+        assert_eq!(parse_release("5"), None);
+        assert_eq!(parse_release(""), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! `shunt doctor`: whether, and why or why not, a program would be shunted.
+
+mod machine;
+mod program;
+
+use std::path::Path;
+
+use crate::cli::Doctor;
+
+/// How much a finding matters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mark {
+    /// As it should be.
+    Good,
+    /// Not in the way, but worth knowing.
+    Warning,
+    /// Keeps connections on TCP.
+    Obstacle,
+}
+
+/// Something that was found out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    mark: Mark,
+    text: String,
+}
+
+impl Finding {
+    fn good(text: impl Into<String>) -> Self {
+        Self { mark: Mark::Good, text: text.into() }
+    }
+
+    fn warning(text: impl Into<String>) -> Self {
+        Self { mark: Mark::Warning, text: text.into() }
+    }
+
+    fn obstacle(text: impl Into<String>) -> Self {
+        Self { mark: Mark::Obstacle, text: text.into() }
+    }
+}
+
+/// Runs the subcommand. 0: it would be shunted; 1: it would not.
+pub fn run(args: &Doctor) -> u8 {
+    let mut findings = machine::examine();
+    if let Some(name) = &args.program {
+        findings.extend(program::examine(name));
+    }
+    for Finding { mark, text } in &findings {
+        let mark = match mark {
+            Mark::Good => "ok  ",
+            Mark::Warning => "warn",
+            Mark::Obstacle => "FAIL",
+        };
+        println!("{mark}  {text}");
+    }
+    let healthy = findings.iter().all(|f| f.mark != Mark::Obstacle);
+    let subject = match &args.program {
+        Some(name) => name.display().to_string(),
+        None => "a suitable program".to_owned(),
+    };
+    if healthy {
+        println!("=> {subject} would be shunted, with every peer that runs under Shunt too.");
+    } else {
+        println!("=> {subject} would run on kernel TCP, for the reasons marked FAIL.");
+    }
+    u8::from(!healthy)
+}
+
+/// What about the program itself keeps it from being shunted, if anything does.
+#[must_use]
+pub fn program_obstacle(path: &Path) -> Option<String> {
+    let found = program::examine_file(path).into_iter().find(|f| f.mark == Mark::Obstacle);
+    found.map(|f| f.text)
+}

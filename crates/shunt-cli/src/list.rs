@@ -1,0 +1,100 @@
+//! `shunt list`.
+
+use serde_json::{Value, json};
+use shunt_wire::agent::Request;
+
+use crate::cli::Format;
+use crate::complain;
+use crate::directory::{Directory, Unreachable};
+use crate::table::Table;
+
+/// Runs the subcommand.
+pub fn run(args: &Format) -> u8 {
+    let report = match Directory::open().and_then(|agent| agent.report(&Request::List)) {
+        Ok(report) => report,
+        // Nobody to ask means that nothing runs, or that nothing is known of what does.
+        Err(e @ Unreachable::NotRunning(_)) => {
+            complain(&e);
+            json!({ "connections": [], "truncated": false })
+        }
+        Err(e) => {
+            complain(&e);
+            return 1;
+        }
+    };
+    if args.json {
+        println!("{report:#}");
+    } else {
+        print!("{}", table(&report).render());
+    }
+    if report["truncated"] == true {
+        complain(&"there are more connections than the agent lists");
+    }
+    0
+}
+
+fn table(report: &Value) -> Table {
+    let heading = [
+        "Mode",
+        "Local Address:Port",
+        "Peer Address:Port",
+        "Process",
+        "Peer Process",
+        "Sent",
+        "Received",
+        "Ring Tx",
+        "Ring Rx",
+        "Vector",
+        "Reason",
+    ];
+    const NUMBERS: [bool; 10] = [false, false, false, false, false, true, true, true, true, true];
+    let mut table = Table::new(&heading, &NUMBERS);
+    let none = Vec::new();
+    for c in report["connections"].as_array().unwrap_or(&none) {
+        let text = |name: &str| match &c[name] {
+            Value::String(s) => s.clone(),
+            Value::Null => "-".to_owned(),
+            other => other.to_string(),
+        };
+        let peer = match &c["peer_pid"] {
+            Value::Null => "-".to_owned(),
+            pid => format!("{},pid={pid}", text("peer_program")),
+        };
+        table.row(vec![
+            text("mode"),
+            text("local"),
+            text("peer"),
+            format!("{},pid={},fd={}", text("program"), c["pid"], c["fd"]),
+            peer,
+            text("bytes_sent"),
+            text("bytes_received"),
+            text("ring_fill_tx"),
+            text("ring_fill_rx"),
+            text("vector"),
+            text("reason"),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_of_rows() {
+        let report = json!({ "connections": [
+            { "mode": "shunt-attach", "local": "127.0.0.1:80", "peer": "127.0.0.1:5000",
+              "pid": 7, "program": "nginx", "fd": 9, "peer_pid": 8, "peer_program": "wrk",
+              "bytes_sent": 10, "bytes_received": 20, "ring_fill_tx": 1, "ring_fill_rx": 2,
+              "vector": 0, "reason": null },
+            { "mode": "tcp", "local": "[::1]:80", "peer": "[::1]:5000", "pid": 7,
+              "program": "nginx", "fd": 10, "peer_pid": null, "peer_program": null,
+              "bytes_sent": 0, "bytes_received": 0, "ring_fill_tx": 0, "ring_fill_rx": 0,
+              "vector": null, "reason": "no-proposal" } ] });
+        let text = table(&report).render();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[1].contains("nginx,pid=7,fd=9") && lines[1].contains("wrk,pid=8"));
+        assert!(lines[2].starts_with("tcp ") && lines[2].ends_with("no-proposal"));
+    }
+}

@@ -1,0 +1,94 @@
+//! `shunt run`.
+//!
+//! Whatever is missing (library, agent, memory), the program runs: on TCP. Only `--summary` speaks
+//! of it, because otherwise the program's output is to be the program's alone.
+
+mod child;
+mod summary;
+
+use std::env;
+use std::ffi::OsString;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::fd::AsRawFd;
+
+use shunt_shm::counters::RunPage;
+use shunt_wire::knob;
+
+use crate::cli::Run;
+use crate::{agent, complain, library, program};
+
+/// Runs the subcommand.
+pub fn run(args: &Run) -> u8 {
+    let mut obstacles = Vec::new();
+    prepare(args, &mut obstacles);
+    if args.summary { supervised(args, obstacles) } else { replaced(&args.command) }
+}
+
+/// Sets the environment of the program, and notes what will keep it from being shunted.
+fn prepare(args: &Run, obstacles: &mut Vec<String>) {
+    let disabled = env::var_os(knob::DISABLE.env);
+    if disabled.is_some_and(|v| knob::is_on(v.as_encoded_bytes())) {
+        obstacles.push("Shunt is switched off by SHUNT_DISABLE; unset it".to_owned());
+        return;
+    }
+    match library::find() {
+        Ok(path) => set("LD_PRELOAD", &library::preload(&path, env::var_os("LD_PRELOAD"))),
+        Err(why) => {
+            obstacles.push(why.to_string());
+            return;
+        }
+    }
+    if let Err(why) = agent::ensure() {
+        obstacles.push(why);
+    }
+    let id = RandomState::new().build_hasher().finish().max(1);
+    set(knob::RUN_ID.env, &id.to_string().into());
+    if let Some(spin) = &args.spin {
+        set(knob::SPIN.env, &spin.into());
+    }
+    if let Some(dmb) = args.dmb {
+        set(knob::DMB.env, &dmb.name().into());
+    }
+}
+
+fn set(name: &str, value: &OsString) {
+    // SAFETY: this process has one thread.
+    unsafe { env::set_var(name, value) }
+}
+
+/// Becomes the program: same pid, nothing of ours is left.
+fn replaced(command: &[OsString]) -> u8 {
+    let error = program::become_program(command);
+    let (message, status) = program::failure(&command[0], &error);
+    complain(&message);
+    status
+}
+
+/// Runs the program as a child, for what is to be said afterwards.
+fn supervised(args: &Run, mut obstacles: Vec<String>) -> u8 {
+    // Kept open here, so that every program of the run can map it; gone with this process.
+    let page = match RunPage::create() {
+        Ok((page, fd)) => {
+            let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+            set(knob::RUN_PAGE.env, &path.into());
+            Some((page, fd))
+        }
+        Err(e) => {
+            obstacles.push(format!("shared memory cannot be had: {e}; see `shunt doctor`"));
+            None
+        }
+    };
+    if let Some(found) = program::find(&args.command[0]) {
+        obstacles.extend(crate::doctor::program_obstacle(&found));
+    }
+    let status = match child::run(&args.command) {
+        Ok(status) => status,
+        Err(e) => {
+            let (message, status) = program::failure(&args.command[0], &e);
+            complain(&message);
+            return status;
+        }
+    };
+    summary::print(page.as_ref().map(|(page, _)| page.get()), &obstacles);
+    status
+}

@@ -1,0 +1,63 @@
+//! What `shunt run --summary` says at the end.
+
+use std::fmt::Write;
+
+use shunt_shm::counters::Counters;
+use shunt_wire::counter::Counter;
+use shunt_wire::reason::Reason;
+
+use crate::table::count_of;
+
+/// Prints the summary on standard error.
+pub fn print(counters: Option<&Counters>, obstacles: &[String]) {
+    let text = text(counters, obstacles);
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+}
+
+fn text(counters: Option<&Counters>, obstacles: &[String]) -> String {
+    let mut text = String::new();
+    let mut line = |what: std::fmt::Arguments<'_>| {
+        let _ = writeln!(text, "shunt: {what}");
+    };
+    if let Some(counters) = counters {
+        let (counts, declined) = (counters.counters(), counters.declined());
+        let get = |c: Counter| counts[c as usize];
+        line(format_args!(
+            "{} shunted ({} attach, {} copy), {} not, {} moved back to TCP",
+            count_of(get(Counter::Shunted), "connection end"),
+            get(Counter::ShuntedAttach),
+            get(Counter::ShuntedCopy),
+            declined.iter().sum::<u64>(),
+            get(Counter::Demoted),
+        ));
+        for reason in Reason::ALL {
+            let n = declined[*reason as usize];
+            if n > 0 {
+                line(format_args!("  {n} {}: {}", reason.name(), reason.explain().trim()));
+            }
+        }
+    }
+    for obstacle in obstacles {
+        line(format_args!("not shunted: {obstacle}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_that_occurred_is_explained() {
+        let counters = Counters::new();
+        counters.add(Counter::Shunted, 3);
+        counters.add(Counter::ShuntedAttach, 3);
+        counters.decline(Reason::Remote);
+        counters.decline(Reason::Remote);
+        let text = text(Some(&counters), &["no library".to_owned()]);
+        assert!(text.starts_with("shunt: 3 connection ends shunted (3 attach, 0 copy), 2 not"));
+        assert!(text.contains("shunt:   2 remote: The other end is not on this host.\n"), "{text}");
+        assert!(text.ends_with("shunt: not shunted: no library\n"));
+        assert!(!text.contains("no-agent"));
+    }
+}

@@ -1,0 +1,333 @@
+//! `shunt` as people and scripts see it: exit statuses, messages, and that programs always run.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const EXE: &str = env!("CARGO_BIN_EXE_shunt");
+
+/// A directory of one's own: `shunt` in it as installed, and a place for the agent.
+struct Sandbox {
+    temp: tempfile::TempDir,
+}
+
+impl Sandbox {
+    fn new() -> Self {
+        Self { temp: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.temp.path().join(name)
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.path("run")
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(EXE);
+        command.args(args).env("SHUNT_RUN_DIR", self.run_dir()).stdin(Stdio::null());
+        for name in ["LD_PRELOAD", "SHUNT_LIB", "SHUNT_DISABLE"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// A stand-in for libshunt.so, so that these tests do not depend on the real one: any shared
+    /// object will do.
+    fn with_library(&self, args: &[&str]) -> Command {
+        let mut command = self.command(args);
+        command.env("SHUNT_LIB", any_library());
+        command
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Pid of the agent, if one runs.
+    fn agent(&self) -> Option<i32> {
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        let inode = fs::metadata(self.run_dir().join("agent.lock")).ok()?;
+        let inode = format!(":{}", std::os::unix::fs::MetadataExt::ino(&inode));
+        let line = locks.lines().find(|l| l.split(' ').any(|w| w.ends_with(&inode)))?;
+        line.split_whitespace().nth(4)?.parse().ok()
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        if let Some(pid) = self.agent() {
+            // SAFETY: ends the agent of this test's own directory.
+            unsafe { libc::kill(pid, libc::SIGTERM) };
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while self.agent().is_some() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+fn any_library() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let found = maps.lines().filter_map(|l| l.split_whitespace().nth(5));
+    found.map(PathBuf::from).find(|p| p.to_string_lossy().contains("libgcc_s")).unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn usage_errors_exit_2() {
+    let sandbox = Sandbox::new();
+    for args in [&["run", "--bogus", "true"][..], &["--bogus"], &[], &["run"], &["frobnicate"]] {
+        let output = sandbox.output(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains("Usage:"), "{args:?}");
+    }
+    assert_eq!(sandbox.output(&["--version"]).status.code(), Some(0));
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    let sandbox = Sandbox::new();
+    for mode in [&["run"][..], &["run", "--summary"]] {
+        let status = |script: &str| {
+            let args = [mode, &["--", "sh", "-c", script]].concat();
+            sandbox.with_library(&args).output().unwrap().status
+        };
+        assert_eq!(status("exit 7").code(), Some(7), "{mode:?}");
+        // Without --summary the program has replaced `shunt`, so the signal is seen itself.
+        let ended = status("kill -TERM $$");
+        assert_eq!(ended.code().or(ended.signal().map(|s| 128 + s)), Some(143), "{mode:?}");
+        assert_eq!(ended.code(), (mode.len() == 2).then_some(143));
+    }
+}
+
+#[test]
+fn programs_that_cannot_be_started() {
+    let sandbox = Sandbox::new();
+    let plain = sandbox.path("plain");
+    fs::write(&plain, "text").unwrap();
+    for mode in [&["run"][..], &["run", "--summary"]] {
+        let output = |name: &str| sandbox.with_library(&[mode, &[name]].concat()).output().unwrap();
+        let missing = output("no-such-program-here");
+        assert_eq!(missing.status.code(), Some(127), "{mode:?}");
+        assert_eq!(text(&missing.stderr), "shunt: no-such-program-here: not found\n");
+        assert_eq!(output(plain.to_str().unwrap()).status.code(), Some(126), "{mode:?}");
+        assert_eq!(output("/").status.code(), Some(126), "{mode:?}");
+    }
+}
+
+#[test]
+fn the_program_gets_its_environment_and_an_agent() {
+    let sandbox = Sandbox::new();
+    let script = "echo $LD_PRELOAD $SHUNT_SPIN $SHUNT_DMB $SHUNT_RUN_ID";
+    let args = ["run", "--spin", "20", "--dmb", "copy", "sh", "-c", script];
+    let output = sandbox.with_library(&args).output().unwrap();
+    let words: Vec<_> = text(&output.stdout).split_whitespace().map(str::to_owned).collect();
+    assert_eq!(words[..3], [any_library().to_str().unwrap(), "20", "copy"]);
+    assert!(words[3].parse::<u64>().unwrap() > 0);
+    assert_eq!(text(&output.stderr), "");
+    assert!(sandbox.agent().is_some());
+    let stats = sandbox.output(&["stats", "--json"]);
+    assert!(text(&stats.stdout).contains("\"connections_shunted\": 0"));
+}
+
+#[test]
+fn the_agent_is_no_child_of_the_program_and_keeps_none_of_its_files() {
+    let sandbox = Sandbox::new();
+    let held = sandbox.path("held");
+    let script =
+        format!("exec 9>{}; exec {EXE} run sh -c 'wait; ps -o pid= --ppid $$'", held.display());
+    let mut command = sandbox.with_library(&[]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).envs(command.get_envs().filter_map(|(k, v)| Some((k, v?))));
+    command = shell;
+    let output = command.output().unwrap();
+    // The one child is `ps` itself.
+    assert_eq!(text(&output.stdout).lines().count(), 1, "{output:?}");
+    let agent = sandbox.agent().unwrap();
+    let files = fs::read_dir(format!("/proc/{agent}/fd")).unwrap().flatten();
+    let targets: Vec<_> = files.filter_map(|e| fs::read_link(e.path()).ok()).collect();
+    assert!(!targets.contains(&held), "{targets:?}");
+    assert_eq!(fs::read_link(format!("/proc/{agent}/cwd")).unwrap(), Path::new("/"));
+}
+
+#[test]
+fn concurrent_starts_end_in_one_agent() {
+    let sandbox = Sandbox::new();
+    let start =
+        |_| sandbox.with_library(&["run", "--summary", "true"]).stderr(Stdio::piped()).spawn();
+    let children: Vec<_> = (0..8).map(|i| start(i).unwrap()).collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(!text(&output.stderr).contains("not shunted"), "{output:?}");
+    }
+    assert!(sandbox.agent().is_some());
+}
+
+#[test]
+fn whatever_is_missing_the_program_runs_and_the_summary_says_why() {
+    let sandbox = Sandbox::new();
+    let said = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert_eq!(text(&output.stdout), "hello\n", "{output:?}");
+        assert_eq!(output.status.code(), Some(0));
+        text(&output.stderr)
+    };
+    let args = ["run", "--summary", "echo", "hello"];
+    // A directory that is open to others stands for one that cannot be used: root can write
+    // everywhere.
+    fs::create_dir(sandbox.run_dir()).unwrap();
+    fs::set_permissions(sandbox.run_dir(), PermissionsExt::from_mode(0o755)).unwrap();
+    let open = said(&mut sandbox.with_library(&args));
+    assert!(open.contains("not shunted:") && open.contains("must be 0700"), "{open}");
+    let nowhere = said(sandbox.with_library(&args).env("SHUNT_RUN_DIR", "/proc/nowhere"));
+    assert!(nowhere.contains("/proc/nowhere cannot be used"), "{nowhere}");
+    let relative = said(sandbox.with_library(&args).env("SHUNT_RUN_DIR", "here"));
+    assert!(relative.contains("not absolute"), "{relative}");
+    let library = said(sandbox.command(&args).env("SHUNT_LIB", "/no/such/lib.so"));
+    assert!(library.contains("SHUNT_LIB names /no/such/lib.so"), "{library}");
+    let disabled = said(sandbox.with_library(&args).env("SHUNT_DISABLE", "1"));
+    assert!(disabled.contains("SHUNT_DISABLE"), "{disabled}");
+    // Without --summary nothing is said at all.
+    let quiet = said(&mut sandbox.with_library(&["run", "echo", "hello"]));
+    assert_eq!(quiet, "");
+}
+
+#[test]
+fn signals_reach_the_program_and_only_it_decides() {
+    let sandbox = Sandbox::new();
+    let script =
+        "trap 'echo term; exit 3' TERM; trap '' INT; echo ready; while :; do sleep 0.05; done";
+    let mut child = sandbox
+        .with_library(&["run", "--summary", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let pid = i32::try_from(child.id()).unwrap();
+    // SAFETY: our own child.
+    unsafe { libc::kill(pid, libc::SIGINT) };
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(child.try_wait().unwrap().is_none(), "SIGINT ended shunt");
+    // SAFETY: as above.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+    assert_eq!(lines.next().unwrap().unwrap(), "term");
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn the_program_inherits_dispositions_mask_and_closed_descriptors() {
+    let sandbox = Sandbox::new();
+    let look = "grep -E 'Sig(Ign|Blk|Cgt)' /proc/self/status; ls /proc/self/fd | tr '\\n' ' '";
+    for prefix in ["", "trap '' PIPE CHLD HUP; ", "exec 0<&-; "] {
+        let output = |via: &str| {
+            let script = format!("{prefix}exec {via} sh -c \"{look}\"");
+            let mut shell = Command::new("sh");
+            let env = sandbox.with_library(&[]);
+            shell.args(["-c", &script]).stdin(Stdio::null());
+            shell.envs(env.get_envs().filter_map(|(k, v)| Some((k, v?))));
+            text(&shell.output().unwrap().stdout)
+        };
+        let plain = output("env");
+        assert_eq!(output(&format!("{EXE} run")), plain, "{prefix}");
+        let supervised = output(&format!("{EXE} run --summary"));
+        assert_eq!(supervised, plain, "{prefix}");
+    }
+}
+
+#[test]
+fn the_doctor_judges_programs() {
+    let sandbox = Sandbox::new();
+    let status = |program: &str| {
+        let output = sandbox.with_library(&["doctor", program]).output().unwrap();
+        (output.status.code(), text(&output.stdout))
+    };
+    let (code, said) = status("sh");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("would be shunted"), "{said}");
+    assert_eq!(status("no-such-program-here").0, Some(1));
+
+    let program = sandbox.path("static");
+    fs::write(&program, static_elf()).unwrap();
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let link = sandbox.path("link");
+    symlink(&program, &link).unwrap();
+    for path in [program, link] {
+        let (code, said) = status(path.to_str().unwrap());
+        assert_eq!(code, Some(1));
+        assert!(said.contains("FAIL") && said.contains("statically linked"), "{said}");
+    }
+    let output = sandbox.with_library(&["doctor"]).env("SHUNT_DISABLE", "1").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let broken = sandbox.path("broken.so");
+    fs::write(&broken, "no library").unwrap();
+    let output = sandbox.command(&["doctor"]).env("SHUNT_LIB", &broken).output().unwrap();
+    assert!(text(&output.stdout).contains("does not take the library"), "{output:?}");
+}
+
+/// The head of this test program with its program headers cut off: what a static program looks
+/// like to anybody who asks for its loader.
+fn static_elf() -> Vec<u8> {
+    let mut head = fs::read("/proc/self/exe").unwrap()[..64].to_vec();
+    head[56..58].copy_from_slice(&0_u16.to_le_bytes());
+    head
+}
+
+#[test]
+fn tools_without_an_agent() {
+    let sandbox = Sandbox::new();
+    let list = sandbox.output(&["list", "--json"]);
+    assert_eq!(list.status.code(), Some(0));
+    assert!(text(&list.stdout).contains("\"connections\": []"));
+    assert!(text(&list.stderr).contains("no agent is running"));
+    let stats = sandbox.output(&["stats"]);
+    assert_eq!(stats.status.code(), Some(0));
+    assert!(text(&stats.stdout).contains("connections_shunted"));
+}
+
+#[test]
+fn a_second_agent_says_why_it_ends() {
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.output(&["agent", "--detach"]).status.code(), Some(0));
+    let first = sandbox.agent().unwrap();
+    assert_eq!(sandbox.output(&["agent", "--detach"]).status.code(), Some(0));
+    let output = sandbox.output(&["agent"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("running already"), "{output:?}");
+    assert_eq!(sandbox.agent(), Some(first));
+}
+
+#[test]
+fn a_socket_from_the_service_manager_is_served_and_kept() {
+    use rustix::net::{bind, listen};
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.run_dir()).unwrap();
+    fs::set_permissions(sandbox.run_dir(), PermissionsExt::from_mode(0o700)).unwrap();
+    let path = sandbox.run_dir().join("agent.sock");
+    let socket = shunt_sys::seqpacket::socket().unwrap();
+    bind(&socket, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&socket, 8).unwrap();
+    // Without close-on-exec, as the service manager passes it.
+    let passed = rustix::io::dup(&socket).unwrap();
+    let number = std::os::fd::AsRawFd::as_raw_fd(&passed);
+    let script =
+        format!("exec 3<&{number}; LISTEN_PID=$$ LISTEN_FDS=1 exec {EXE} agent --idle-exit 1");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).env("SHUNT_RUN_DIR", sandbox.run_dir());
+    let mut agent = shell.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    drop(passed);
+    let list = sandbox.output(&["list", "--json"]);
+    assert_eq!((list.status.code(), text(&list.stderr)), (Some(0), String::new()));
+    assert_eq!(agent.wait().unwrap().code(), Some(0));
+    assert!(path.exists(), "the socket belongs to the service manager");
+}

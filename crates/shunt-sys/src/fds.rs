@@ -1,0 +1,95 @@
+//! A small set of file descriptors that belongs to one message.
+
+use core::mem::MaybeUninit;
+
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use shunt_wire::agent::MAX_FDS;
+
+/// Closes a descriptor with a bare system call: std's `drop` would go through libc's `close`, which
+/// in a program that runs under Shunt is the library's own hook.
+pub fn close(fd: OwnedFd) {
+    // SAFETY: the descriptor was owned, and ownership ends here.
+    unsafe { rustix::io::close(fd.into_raw_fd()) }
+}
+
+/// Up to [`MAX_FDS`] descriptors in the order of the message. Those not taken are closed on drop.
+#[derive(Debug, Default)]
+pub struct Fds {
+    slots: [Option<OwnedFd>; MAX_FDS],
+    len: usize,
+    next: usize,
+}
+
+impl Fds {
+    /// None.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { slots: [const { None }; MAX_FDS], len: 0, next: 0 }
+    }
+
+    /// Appends one; gives it back when there is no room.
+    ///
+    /// # Errors
+    /// The descriptor itself.
+    pub fn push(&mut self, fd: OwnedFd) -> Result<(), OwnedFd> {
+        match self.slots.get_mut(self.len) {
+            Some(slot) => {
+                *slot = Some(fd);
+                self.len += 1;
+                Ok(())
+            }
+            None => Err(fd),
+        }
+    }
+
+    /// How many are left to take.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len - self.next
+    }
+
+    /// True when none is left to take.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes the next one, in the order of the message.
+    pub fn take(&mut self) -> Option<OwnedFd> {
+        let fd = self.slots.get_mut(self.next)?.take()?;
+        self.next += 1;
+        Some(fd)
+    }
+
+    /// Closes all that are left.
+    pub fn clear(&mut self) {
+        for slot in &mut self.slots {
+            if let Some(fd) = slot.take() {
+                close(fd);
+            }
+        }
+        (self.len, self.next) = (0, 0);
+    }
+
+    /// Borrows those that are left into `room`.
+    pub fn borrow<'a, 'r>(
+        &'a self,
+        room: &'r mut [MaybeUninit<BorrowedFd<'a>>; MAX_FDS],
+    ) -> &'r [BorrowedFd<'a>] {
+        let left = self.slots[self.next..self.len].iter().flatten();
+        let mut count = 0;
+        for (place, fd) in room.iter_mut().zip(left) {
+            place.write(fd.as_fd());
+            count += 1;
+        }
+        // SAFETY: the first `count` elements have just been written, and MaybeUninit<T> is laid out
+        // as T.
+        unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), count) }
+    }
+}
+
+impl Drop for Fds {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,191 @@
+//! Packets with file descriptors over a UNIX `SOCK_SEQPACKET` socket.
+//!
+//! One packet is one message: the kernel keeps the boundaries, so there is no framing to get wrong,
+//! and a packet that does not fit is an error and never a half message.
+
+use core::mem::MaybeUninit;
+use core::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::io::{Errno, IoSlice, IoSliceMut, Result};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    recvmsg, sendmsg, socket_with, socketpair,
+};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
+use shunt_wire::agent::MAX_FDS;
+
+use crate::fds::{Fds, close};
+use crate::sockopt::option_words;
+
+/// The same number on every architecture Shunt knows.
+const SO_PEERPIDFD: core::ffi::c_int = 77;
+
+/// Who is at the other end, as the kernel saw it when the connection was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerCred {
+    /// Process id, in this process's pid namespace; 0 when it has none there.
+    pub pid: i32,
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+}
+
+/// A new, unconnected, non-blocking, close-on-exec socket.
+///
+/// # Errors
+/// Those of socket(2).
+pub fn socket() -> Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Two connected sockets.
+///
+/// # Errors
+/// Those of socketpair(2).
+pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Connects to the socket at `address`, without waiting: a listener whose backlog is full answers
+/// `EAGAIN`.
+///
+/// # Errors
+/// Those of socket(2) and connect(2).
+pub fn connect(address: &SocketAddrUnix) -> Result<OwnedFd> {
+    let fd = socket()?;
+    match rustix::net::connect(&fd, address) {
+        Ok(()) => Ok(fd),
+        Err(e) => {
+            close(fd);
+            Err(e)
+        }
+    }
+}
+
+/// Who is at the other end (`SO_PEERCRED`).
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn peer_cred(fd: impl AsFd) -> Result<PeerCred> {
+    // Not rustix's socket_peercred: its pid cannot be 0, which the kernel reports for a peer whose
+    // pid namespace is not a descendant of this one.
+    let [pid, uid, gid] = option_words(fd.as_fd(), libc::SO_PEERCRED)?;
+    Ok(PeerCred { pid: pid.cast_signed(), uid, gid })
+}
+
+/// A pidfd of the process that made the connection, so that its death can be waited for.
+///
+/// # Errors
+/// Those of pidfd_open(2), among them `ENOSYS` before Linux 5.3; `ESRCH` when the process is gone.
+pub fn peer_pidfd(fd: impl AsFd) -> Result<OwnedFd> {
+    // Linux 6.5 hands out the very process; before that its pid could in theory have been reused.
+    if let Ok([raw]) = option_words(fd.as_fd(), SO_PEERPIDFD)
+        && raw.cast_signed() >= 0
+    {
+        // SAFETY: the kernel has just opened this descriptor for us.
+        return Ok(unsafe { OwnedFd::from_raw_fd(raw.cast_signed()) });
+    }
+    let pid = Pid::from_raw(peer_cred(fd)?.pid).ok_or(Errno::SRCH)?;
+    pidfd_open(pid, PidfdFlags::empty())
+}
+
+/// Sends `bytes` with `fds` as one packet. Waits up to `timeout` for room; zero does not wait.
+///
+/// # Errors
+/// `ETIMEDOUT` when there was no room in time (`EAGAIN` with a zero timeout), `EMSGSIZE` for more
+/// than [`MAX_FDS`] descriptors, `EPIPE` when the peer is gone, and those of sendmsg(2).
+pub fn send(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    timeout: Duration,
+) -> Result<()> {
+    if fds.len() > MAX_FDS {
+        return Err(Errno::MSGSIZE);
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    retry(socket.as_fd(), PollFlags::OUT, timeout, |socket| {
+        let mut control = SendAncillaryBuffer::new(&mut room);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(Errno::MSGSIZE);
+        }
+        let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?;
+        if sent == bytes.len() { Ok(()) } else { Err(Errno::MSGSIZE) }
+    })
+}
+
+/// Receives one packet into `buf`, and its descriptors, close-on-exec, into `fds`, which is emptied
+/// first. Returns its length; 0 means that the peer has closed the connection. Waits up to
+/// `timeout`; zero does not wait.
+///
+/// # Errors
+/// `ETIMEDOUT` when nothing came in time (`EAGAIN` with a zero timeout), `EMSGSIZE` when the packet
+/// or its descriptors do not fit (all of them are closed), and those of recvmsg(2).
+pub fn recv(socket: impl AsFd, buf: &mut [u8], fds: &mut Fds, timeout: Duration) -> Result<usize> {
+    fds.clear();
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    retry(socket.as_fd(), PollFlags::IN, timeout, |socket| {
+        let mut control = RecvAncillaryBuffer::new(&mut room);
+        let msg = recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut control, flags)?;
+        let mut surplus = false;
+        for part in control.drain() {
+            let RecvAncillaryMessage::ScmRights(rights) = part else { continue };
+            for fd in rights {
+                if let Err(fd) = fds.push(fd) {
+                    close(fd);
+                    surplus = true;
+                }
+            }
+        }
+        if surplus || msg.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            fds.clear();
+            return Err(Errno::MSGSIZE);
+        }
+        Ok(msg.bytes)
+    })
+}
+
+/// Runs `attempt` until it does something other than ask to be called again, or time is up.
+fn retry<T>(
+    socket: BorrowedFd<'_>,
+    until: PollFlags,
+    timeout: Duration,
+    mut attempt: impl FnMut(BorrowedFd<'_>) -> Result<T>,
+) -> Result<T> {
+    let deadline = now() + timeout;
+    loop {
+        match attempt(socket) {
+            Err(Errno::AGAIN) if timeout.is_zero() => return Err(Errno::AGAIN),
+            Err(Errno::AGAIN) => {}
+            Err(Errno::INTR) => continue,
+            done => return done,
+        }
+        let left = deadline.saturating_sub(now());
+        if left.is_zero() {
+            return Err(Errno::TIMEDOUT);
+        }
+        let left = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::from_borrowed_fd(socket, until)], Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn now() -> Duration {
+    let t = clock_gettime(ClockId::Monotonic);
+    let (secs, nanos) = (u64::try_from(t.tv_sec), u32::try_from(t.tv_nsec));
+    Duration::new(secs.unwrap_or(0), nanos.unwrap_or(0))
+}

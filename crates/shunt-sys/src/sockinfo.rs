@@ -1,0 +1,83 @@
+//! What the kernel knows about a socket.
+
+use rustix::fd::AsFd;
+use rustix::io::{Errno, Result};
+use rustix::net::{AddressFamily, SocketAddr, SocketAddrAny, SocketType, ipproto, sockopt};
+use rustix::net::{getpeername, getsockname};
+use shunt_wire::addr::{Addr, FourTuple};
+
+use crate::sockopt::option_words;
+
+/// `SO_NETNS_COOKIE`, the same number on every architecture Shunt knows (Linux 5.14).
+const SO_NETNS_COOKIE: core::ffi::c_int = 71;
+
+fn to_addr(any: SocketAddrAny) -> Result<Addr> {
+    match SocketAddr::try_from(any) {
+        Ok(address) => Ok(address.into()),
+        Err(_) => Err(Errno::AFNOSUPPORT),
+    }
+}
+
+/// The socket's own address (`getsockname`).
+///
+/// # Errors
+/// `EAFNOSUPPORT` when it is not an IP address, else those of getsockname(2).
+pub fn local_addr(fd: impl AsFd) -> Result<Addr> {
+    to_addr(getsockname(fd)?)
+}
+
+/// The peer's address (`getpeername`).
+///
+/// # Errors
+/// `ENOTCONN`; `EAFNOSUPPORT` when it is not an IP address; those of getpeername(2).
+pub fn peer_addr(fd: impl AsFd) -> Result<Addr> {
+    to_addr(getpeername(fd)?.ok_or(Errno::NOTCONN)?)
+}
+
+/// The connection as this end sees it.
+///
+/// # Errors
+/// Those of [`local_addr`] and [`peer_addr`].
+pub fn four_tuple(fd: impl AsFd) -> Result<FourTuple> {
+    Ok(FourTuple { local: local_addr(&fd)?, peer: peer_addr(&fd)? })
+}
+
+/// The number by which the kernel knows the socket, whoever holds it (`SO_COOKIE`). Never reused
+/// while the machine runs.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn cookie(fd: impl AsFd) -> Result<u64> {
+    sockopt::socket_cookie(fd)
+}
+
+/// The number of the socket's network namespace; 0 on a kernel that has no such number.
+pub fn netns_cookie(fd: impl AsFd) -> u64 {
+    // The option is one 64-bit word.
+    match option_words(fd.as_fd(), SO_NETNS_COOKIE) {
+        Ok([first, second]) => {
+            let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
+            u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+        }
+        Err(_) => 0,
+    }
+}
+
+/// True for a TCP socket over IPv4 or IPv6. MPTCP has a protocol number of its own and is not TCP
+/// here: its peer may reach it over several paths.
+pub fn is_tcp(fd: impl AsFd) -> bool {
+    let family = sockopt::socket_domain(&fd);
+    matches!(family, Ok(AddressFamily::INET | AddressFamily::INET6))
+        && sockopt::socket_type(&fd) == Ok(SocketType::STREAM)
+        && sockopt::socket_protocol(&fd) == Ok(Some(ipproto::TCP))
+}
+
+/// True when the socket listens (`SO_ACCEPTCONN`).
+pub fn is_listening(fd: impl AsFd) -> bool {
+    sockopt::socket_acceptconn(fd).unwrap_or(false)
+}
+
+/// True for an IPv6 socket that does not take IPv4 connections (`IPV6_V6ONLY`).
+pub fn is_v6only(fd: impl AsFd) -> bool {
+    sockopt::ipv6_v6only(fd).unwrap_or(false)
+}

@@ -1,0 +1,72 @@
+//! Where the agent's directory is, and when it is refused.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use shunt_sys::run_dir::{Env, RunDir, Unusable};
+
+fn path(env: Env<'_>, uid: u32) -> String {
+    RunDir::locate(env, uid).unwrap().path().to_string()
+}
+
+fn at(dir: &Path) -> RunDir {
+    let uid = rustix::process::geteuid().as_raw();
+    let env = Env { run_dir: Some(dir.as_os_str().as_bytes()), ..Env::default() };
+    RunDir::locate(env, uid).unwrap()
+}
+
+#[test]
+fn the_order_of_places() {
+    let env = Env { run_dir: Some(b"/a/b"), xdg_runtime_dir: Some(b"/run/user/7") };
+    assert_eq!(path(env, 0), "/a/b");
+    assert_eq!(path(env, 7), "/a/b");
+    let env = Env { run_dir: Some(b""), ..env };
+    assert_eq!(path(env, 0), "/run/shunt");
+    assert_eq!(path(env, 7), "/run/user/7/shunt");
+    assert_eq!(path(Env::default(), 1000), "/tmp/shunt-1000");
+    assert_eq!(path(Env::default(), u32::MAX), "/tmp/shunt-4294967295");
+}
+
+#[test]
+fn bad_paths() {
+    let long = [b'/'; 100];
+    for bad in [&b"relative"[..], b"/with\0nul", &long] {
+        let env = Env { run_dir: Some(bad), ..Env::default() };
+        assert_eq!(RunDir::locate(env, 7).unwrap_err(), Unusable::BadPath);
+    }
+}
+
+#[test]
+fn made_closed_to_others_and_found_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = at(&temp.path().join("run"));
+    assert!(matches!(dir.check(), Err(Unusable::System(_))));
+    dir.create().unwrap();
+    dir.create().unwrap();
+    let mode = std::fs::metadata(temp.path().join("run")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o700);
+    assert!(dir.file(b"agent.sock").unwrap().to_string().ends_with("/run/agent.sock"));
+}
+
+#[test]
+fn refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let open = temp.path().join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, PermissionsExt::from_mode(0o750)).unwrap();
+    assert_eq!(at(&open).create(), Err(Unusable::OpenToOthers(0o750)));
+
+    let file = temp.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(at(&file).create(), Err(Unusable::NotADirectory));
+
+    let link = temp.path().join("link");
+    symlink(temp.path(), &link).unwrap();
+    assert_eq!(at(&link).create(), Err(Unusable::NotADirectory));
+
+    let env = Env { run_dir: Some(temp.path().as_os_str().as_bytes()), ..Env::default() };
+    let me = rustix::process::geteuid().as_raw();
+    let other = RunDir::locate(env, me + 1).unwrap();
+    assert_eq!(other.check(), Err(Unusable::ForeignOwner(me)));
+}

@@ -1,0 +1,111 @@
+//! Packets with descriptors between two sockets.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::{Errno, FdFlags, fcntl_getfd};
+use shunt_sys::fds::Fds;
+use shunt_sys::seqpacket::{pair, peer_cred, recv, send};
+use shunt_wire::agent::MAX_FDS;
+
+const AT_ONCE: Duration = Duration::ZERO;
+
+fn some_fd() -> OwnedFd {
+    std::fs::File::open("/dev/null").unwrap().into()
+}
+
+#[test]
+fn bytes_and_descriptors_arrive_in_order() {
+    let (a, b) = pair().unwrap();
+    let (one, two) = (some_fd(), std::fs::File::open("/dev/zero").unwrap());
+    send(&a, b"hello", &[one.as_fd(), two.as_fd()], AT_ONCE).unwrap();
+    let (mut buf, mut fds) = ([0; 64], Fds::new());
+    assert_eq!(recv(&b, &mut buf, &mut fds, AT_ONCE), Ok(5));
+    assert_eq!(&buf[..5], b"hello");
+    assert_eq!(fds.len(), 2);
+    let path = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let (first, second) = (fds.take().unwrap(), fds.take().unwrap());
+    assert_eq!(path(&first).unwrap().to_str(), Some("/dev/null"));
+    assert_eq!(path(&second).unwrap().to_str(), Some("/dev/zero"));
+    assert!(fcntl_getfd(&first).unwrap().contains(FdFlags::CLOEXEC));
+    assert!(fds.is_empty() && fds.take().is_none());
+}
+
+#[test]
+fn a_packet_that_does_not_fit_is_an_error_and_the_next_one_is_whole() {
+    let (a, b) = pair().unwrap();
+    send(&a, &[7; 65], &[], AT_ONCE).unwrap();
+    send(&a, b"next", &[], AT_ONCE).unwrap();
+    let (mut buf, mut fds) = ([0; 64], Fds::new());
+    assert_eq!(recv(&b, &mut buf, &mut fds, AT_ONCE), Err(Errno::MSGSIZE));
+    assert_eq!(recv(&b, &mut buf, &mut fds, AT_ONCE), Ok(4));
+}
+
+#[test]
+fn surplus_descriptors_are_closed() {
+    let (a, b) = pair().unwrap();
+    let fd = some_fd();
+    let many = vec![fd.as_fd(); MAX_FDS + 3];
+    assert_eq!(send(&a, b"x", &many, AT_ONCE), Err(Errno::MSGSIZE));
+    // Past our own check, as a hostile sender would.
+    let mut room = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS + 3))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut room);
+    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&many)));
+    let bytes = rustix::io::IoSlice::new(b"x");
+    rustix::net::sendmsg(&a, &[bytes], &mut control, rustix::net::SendFlags::empty()).unwrap();
+    let (mut buf, mut fds) = ([0; 64], Fds::new());
+    assert_eq!(recv(&b, &mut buf, &mut fds, AT_ONCE), Err(Errno::MSGSIZE));
+    assert!(fds.is_empty());
+
+    send(&a, b"x", &many[..MAX_FDS], AT_ONCE).unwrap();
+    assert_eq!(recv(&b, &mut buf, &mut fds, AT_ONCE), Ok(1));
+    assert_eq!(fds.len(), MAX_FDS);
+    drop(fds);
+    let links = std::fs::read_dir("/proc/self/fd").unwrap();
+    let nulls = links.flatten().filter_map(|e| std::fs::read_link(e.path()).ok());
+    // Ours, and at most those that the other tests of this process hold now.
+    assert!(nulls.filter(|p| p.as_os_str() == "/dev/null").count() < MAX_FDS);
+}
+
+#[test]
+fn waiting_ends_and_the_end_is_seen() {
+    let (a, b) = pair().unwrap();
+    let (mut buf, mut fds) = ([0; 64], Fds::new());
+    assert_eq!(recv(&b, &mut buf, &mut fds, AT_ONCE), Err(Errno::AGAIN));
+    let start = Instant::now();
+    let wait = Duration::from_millis(30);
+    assert_eq!(recv(&b, &mut buf, &mut fds, wait), Err(Errno::TIMEDOUT));
+    assert!(start.elapsed() >= wait);
+    drop(a);
+    assert_eq!(recv(&b, &mut buf, &mut fds, wait), Ok(0));
+    assert_eq!(send(&b, b"x", &[], wait), Err(Errno::PIPE));
+}
+
+#[test]
+fn a_full_socket_is_told_from_a_dead_one() {
+    let (a, _b) = pair().unwrap();
+    let full = (0..100_000).find_map(|_| send(&a, &[0; 1024], &[], AT_ONCE).err());
+    assert_eq!(full, Some(Errno::AGAIN));
+}
+
+#[test]
+fn the_peer_is_this_process() {
+    let (a, _b) = pair().unwrap();
+    let cred = peer_cred(&a).unwrap();
+    assert_eq!(cred.pid, i32::try_from(std::process::id()).unwrap());
+    assert_eq!(cred.uid, rustix::process::geteuid().as_raw());
+}
+
+#[test]
+fn errno_is_kept() {
+    let set = |code| {
+        // SAFETY: errno of this thread.
+        unsafe { *libc::__errno_location() = code }
+    };
+    set(123);
+    assert!(peer_cred(some_fd()).is_err());
+    // SAFETY: errno of this thread.
+    assert_eq!(unsafe { *libc::__errno_location() }, 123);
+    set(0);
+}

@@ -1,0 +1,149 @@
+//! The agent's messages: golden bytes both ways, round trips, and hostile bytes.
+
+use proptest::prelude::*;
+use shunt_wire::agent::{MAX_MESSAGE, Malformed, Reply, Request, decode, encode, stated_version};
+use shunt_wire::reason::Reason;
+
+fn bytes<T: serde::Serialize>(message: &T) -> Vec<u8> {
+    encode(message, &mut [0; MAX_MESSAGE]).unwrap().to_vec()
+}
+
+/// Each message and its bytes. They change only together with `PROTOCOL_VERSION`.
+#[test]
+fn golden_requests() {
+    let golden: &[(Request<'_>, &[u8])] = &[
+        (
+            Request::Hello { version: 1, program: "nginx", run: 300 },
+            &[0, 1, 5, b'n', b'g', b'i', b'n', b'x', 0xac, 0x02],
+        ),
+        (Request::Tool { version: 1 }, &[1, 1]),
+        (Request::Listen, &[2]),
+        (Request::Unlisten { listener: 7 }, &[3, 7]),
+        (Request::Connect { listener: 128 }, &[4, 0x80, 0x01]),
+        (
+            Request::Attach { region: 1 << 32, slot: 254 },
+            &[5, 0x80, 0x80, 0x80, 0x80, 0x10, 0xfe, 1],
+        ),
+        (Request::Bells { region: 2, endpoint: 3 }, &[6, 2, 3]),
+        (Request::Detach { region: 2 }, &[7, 2]),
+        (Request::List, &[8]),
+        (Request::Stats { run: 0 }, &[9, 0]),
+        (Request::Status, &[10]),
+    ];
+    for (message, packet) in golden {
+        assert_eq!(bytes(message), *packet, "{message:?}");
+        assert_eq!(decode::<Request<'_>>(packet).as_ref(), Ok(message));
+    }
+}
+
+#[test]
+fn golden_replies() {
+    let golden: &[(Reply, &[u8])] = &[
+        (Reply::Welcome { endpoint: 1 }, &[0, 1]),
+        (Reply::Done, &[1]),
+        (Reply::Listening { listener: 2 }, &[2, 2]),
+        (Reply::Linked { region: 3 }, &[3, 3]),
+        (Reply::Attached { endpoint: 4 }, &[4, 4]),
+        (Reply::Bells, &[5]),
+        (Reply::Report { len: 1000 }, &[6, 0xe8, 0x07]),
+        (Reply::Refused { reason: Reason::Remote }, &[7, 0]),
+        (Reply::Refused { reason: Reason::Refused }, &[7, 19]),
+    ];
+    for (message, packet) in golden {
+        assert_eq!(bytes(message), *packet, "{message:?}");
+        assert_eq!(decode::<Reply>(packet).as_ref(), Ok(message));
+    }
+}
+
+#[test]
+fn malformed_packets() {
+    let request = |packet: &'static [u8]| decode::<Request<'_>>(packet);
+    for packet in [&b""[..], &[2, 0], &[11], &[4], &[0, 1, 5, b'n'], &[0, 1, 1, 0xff, 0]] {
+        assert_eq!(request(packet), Err(Malformed), "{packet:?}");
+    }
+    assert_eq!(decode::<Reply>(&[7, 99]), Err(Malformed));
+    assert_eq!(encode(&Request::Connect { listener: u64::MAX }, &mut [0; 4]), Err(Malformed));
+}
+
+#[test]
+fn the_longest_hello_fits() {
+    let program = "x".repeat(64);
+    let hello = Request::Hello { version: u32::MAX, program: &program, run: u64::MAX };
+    assert!(bytes(&hello).len() < 128);
+}
+
+#[test]
+fn a_version_is_read_from_messages_of_any_shape() {
+    assert_eq!(stated_version(&bytes(&Request::Tool { version: 9 })), Some(9));
+    let hello = Request::Hello { version: 200, program: "p", run: 1 };
+    assert_eq!(stated_version(&bytes(&hello)), Some(200));
+    assert_eq!(stated_version(&[0, 77, 0xff, 0xff, 0xff]), Some(77));
+    assert_eq!(stated_version(&bytes(&Request::Connect { listener: 5 })), None);
+    assert_eq!(stated_version(&[]), None);
+    assert_eq!(stated_version(&[0]), None);
+}
+
+fn requests() -> impl Strategy<Value = (u8, u64, u64, u32, String)> {
+    (0..11_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
+}
+
+fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
+    match kind {
+        0 => Request::Hello { version: *c, program: text, run: *a },
+        1 => Request::Tool { version: *c },
+        2 => Request::Listen,
+        3 => Request::Unlisten { listener: *a },
+        4 => Request::Connect { listener: *a },
+        5 => Request::Attach { region: *a, slot: *c },
+        6 => Request::Bells { region: *a, endpoint: *b },
+        7 => Request::Detach { region: *a },
+        8 => Request::List,
+        9 => Request::Stats { run: *a },
+        _ => Request::Status,
+    }
+}
+
+fn replies() -> impl Strategy<Value = Reply> {
+    let reason = (0..Reason::ALL.len()).prop_map(|i| Reason::ALL[i]);
+    prop_oneof![
+        any::<u64>().prop_map(|endpoint| Reply::Welcome { endpoint }),
+        Just(Reply::Done),
+        any::<u64>().prop_map(|listener| Reply::Listening { listener }),
+        any::<u64>().prop_map(|region| Reply::Linked { region }),
+        any::<u64>().prop_map(|endpoint| Reply::Attached { endpoint }),
+        Just(Reply::Bells),
+        any::<u32>().prop_map(|len| Reply::Report { len }),
+        reason.prop_map(|reason| Reply::Refused { reason }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn requests_survive(parts in requests()) {
+        let message = request(&parts);
+        let packet = bytes(&message);
+        prop_assert!(packet.len() <= MAX_MESSAGE);
+        prop_assert_eq!(decode::<Request<'_>>(&packet), Ok(message));
+    }
+
+    #[test]
+    fn a_message_cut_short_or_with_a_tail_is_malformed(parts in requests(), tail in 0..4_usize) {
+        let packet = bytes(&request(&parts));
+        prop_assert_eq!(decode::<Request<'_>>(&packet[..packet.len() - 1]), Err(Malformed));
+        let longer = [packet.as_slice(), &vec![0; tail + 1]].concat();
+        prop_assert_eq!(decode::<Request<'_>>(&longer), Err(Malformed));
+    }
+
+    #[test]
+    fn replies_survive(message in replies()) {
+        let packet = bytes(&message);
+        prop_assert_eq!(decode::<Reply>(&packet), Ok(message));
+    }
+
+    #[test]
+    fn any_bytes_are_a_message_or_malformed(packet in prop::collection::vec(any::<u8>(), 0..64)) {
+        let _ = decode::<Request<'_>>(&packet);
+        let _ = decode::<Reply>(&packet);
+        let _ = stated_version(&packet);
+    }
+}

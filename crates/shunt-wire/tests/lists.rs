@@ -1,0 +1,39 @@
+//! The lists that docs, tools and library share: codes and names are unique and stable.
+
+use std::collections::HashSet;
+
+use shunt_wire::counter::{COUNTER_SLOTS, Counter};
+use shunt_wire::knob;
+use shunt_wire::reason::Reason;
+
+#[test]
+fn reasons() {
+    let names: HashSet<_> = Reason::ALL.iter().map(|r| r.name()).collect();
+    assert_eq!(names.len(), Reason::ALL.len());
+    for reason in Reason::ALL {
+        assert_eq!(Reason::from_code(*reason as u8), Some(*reason));
+        assert!(reason.explain().trim().ends_with('.'), "{reason:?}");
+        assert!(reason.name().bytes().all(|b| b.is_ascii_lowercase() || b == b'-'));
+    }
+    assert_eq!(Reason::from_code(0), None);
+    assert_eq!(Reason::from_code(255), None);
+}
+
+#[test]
+fn counters() {
+    let names: HashSet<_> = Counter::ALL.iter().map(|c| c.name()).collect();
+    assert_eq!(names.len(), Counter::ALL.len());
+    for (index, counter) in Counter::ALL.iter().enumerate() {
+        assert_eq!(*counter as usize, index);
+        assert!(index < COUNTER_SLOTS && !counter.explain().is_empty());
+    }
+}
+
+#[test]
+fn knobs() {
+    let names: HashSet<_> = knob::ALL.iter().map(|k| k.env).collect();
+    assert_eq!(names.len(), knob::ALL.len());
+    assert!(knob::ALL.iter().all(|k| k.env.starts_with("SHUNT_") && k.doc.ends_with('.')));
+    assert!(knob::is_on(b"1") && knob::is_on(b"yes"));
+    assert!(!knob::is_on(b"0") && !knob::is_on(b""));
+}

@@ -132,6 +132,11 @@ fn run_page() -> Option<&'static RunPage> {
     PAGE.get_or_init(open_page).as_ref()
 }
 
+/// Opens the run's page now: later it may not be permitted.
+pub fn open_run_page() {
+    let _ = run_page();
+}
+
 fn everywhere(f: impl Fn(&Counters)) {
     f(Endpoint::current().map_or(&HOMELESS, |e| e.arena.counters()));
     if let Some(page) = run_page() {

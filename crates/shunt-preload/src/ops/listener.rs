@@ -130,6 +130,21 @@ fn register(fd: c_int) -> Result<&'static Listener, Reason> {
     Ok(listener)
 }
 
+/// Registers the listeners that this process has inherited, before it becomes another user.
+pub fn register_inherited() {
+    let pid = own_pid();
+    let mut any = false;
+    for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
+        if Listener::of(entry).is_some_and(|l| l.holder.load(Ordering::Relaxed) != pid) {
+            let _ = register(fd);
+            any = true;
+        }
+    }
+    if any {
+        endpoint::open_run_page();
+    }
+}
+
 /// # Safety
 /// As the C function.
 pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {

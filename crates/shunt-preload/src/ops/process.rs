@@ -12,6 +12,9 @@
 //! closes must stay in the parent's table. It reads a pid that is not its own, and then does the
 //! kernel's call only. What it duplicates it means to exec with, so that is handed over.
 //!
+//! **A change of user.** A server's worker gives its privileges up before it accepts, and the agent's
+//! directory is closed to the user that it becomes: what has to be said to the agent is said before.
+//!
 //! **exec.** What stays open across it is handed over first: the new program may not run Shunt.
 
 use core::cell::Cell;
@@ -22,7 +25,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::abi::{Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use crate::abi::{Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, uid_t};
 use crate::errno::KeepErrno;
 use crate::fd_table;
 use crate::guard::contain;
@@ -263,6 +266,46 @@ pub unsafe fn posix_spawn_file_actions_adddup2(
     }
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::posix_spawn_file_actions_adddup2(actions, fd, new) }
+}
+
+/// Said to the agent while we still may.
+fn before_user_changes() {
+    if may_mutate() {
+        let _keep = KeepErrno::new();
+        crate::ops::listener::register_inherited();
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn setuid(uid: uid_t) -> c_int {
+    before_user_changes();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::setuid(uid) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn seteuid(uid: uid_t) -> c_int {
+    before_user_changes();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::seteuid(uid) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn setreuid(real: uid_t, effective: uid_t) -> c_int {
+    before_user_changes();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::setreuid(real, effective) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int {
+    before_user_changes();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::setresuid(real, effective, saved) }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::{next, object};
 
 /// The connection that a call concerns, or `None` when the kernel's function does it.
 #[inline]
-fn stream(fd: c_int) -> Option<(Entry, &'static Sock)> {
+pub fn stream(fd: c_int) -> Option<(Entry, &'static Sock)> {
     let entry = fd_table::lookup(fd);
     match entry.kind() {
         Kind::Stream => Some((entry, Sock::of(entry)?)),

@@ -9,7 +9,8 @@ use crate::errno;
 use crate::next;
 use crate::object;
 use crate::fd_table;
-use crate::ops::stream::{recv, send};
+use crate::ops::stream::{recv, send, stream};
+use crate::stream::send::{FilePart, transmit_file};
 
 /// Bytes that are moved at once.
 const CHUNK: usize = 64 * 1024;
@@ -64,6 +65,14 @@ fn send_chunks(out: c_int, input: c_int, start: off64_t, count: usize, buffer: &
     while sent < count {
         let want = (count - sent).min(buffer.len());
         let at = start + sent as off64_t;
+        let part = FilePart { file: input, at, len: count - sent };
+        if let Some(n) = stream(out).and_then(|(_, sock)| transmit_file(sock, out, part)) {
+            return match usize::try_from(n) {
+                Ok(done) => (sent + done).cast_signed(),
+                Err(_) if sent > 0 => sent.cast_signed(),
+                Err(_) => n,
+            };
+        }
         // SAFETY: `want` bytes of the buffer are writable.
         let n = unsafe { libc::pread64(input, buffer.as_mut_ptr().cast(), want, at) };
         let Ok(len) = usize::try_from(n) else {

@@ -9,11 +9,13 @@ use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
 use shunt_shm::doorbell::arm;
 use shunt_shm::region::{RING, RegionView, Section};
+use shunt_shm::lock::TidGuard;
 use shunt_shm::ring::{Span, TxCursor};
 
 use crate::conn::{NONBLOCK, SHUT_WR, Sock, WANT_TCP};
 use crate::errno;
 use crate::fd_table::{self, Entry};
+use crate::link::Link;
 use crate::stream::bytes::Buffers;
 use crate::stream::sleep::{Sleep, Until, Woken};
 use crate::stream::{broken, notify, promote, tcp, tid};
@@ -126,34 +128,132 @@ fn step(
         },
         Send::Ring => {}
     }
-    let cap = RING as u64;
     let want = (call.buffers.total - *sent).min(CHUNK);
-    let cursor = &record.tx.cursor;
-    let mut span = cursor.reserve(&theirs.cons, cap, want as u64)?;
+    let tx = Tx { sock, link, mine, theirs };
+    let span = tx.reserve(want, blocking)?;
     if span.head.1 == 0 && want > 0 {
-        if !blocking {
-            // Whoever waits for room in epoll is told through the queue.
-            arm(&mine.ctl.tx_arm, notify::ON_QUEUE);
-            span = cursor.reserve(&theirs.cons, cap, want as u64)?;
-        }
-        if span.head.1 == 0 {
-            let full = &record.tx.full;
-            full.store(full.load(Relaxed).wrapping_add(1), Relaxed);
-            return Ok(Step::Full(Until::Ring));
-        }
+        return Ok(Step::Full(Until::Ring));
     }
     let n = span.head.1 + span.tail.1;
     put(sock, call, *sent, link.view(), span);
-    cursor.publish(&mine.prod, n as u64);
+    tx.publish(n, lock);
     *sent += n;
-    record.tx.bytes.store(record.tx.bytes.load(Relaxed) + n as u64, Relaxed);
-    drop(lock);
-    let which = match notify::data(sock, link, &theirs.ctl, record.slot()) {
-        notify::Cost::Rung => &record.tx.rung,
-        notify::Cost::Saved => &record.tx.saved,
-    };
-    which.store(which.load(Relaxed).wrapping_add(1), Relaxed);
     Ok(if *sent >= call.buffers.total { Step::Sent } else { Step::More })
+}
+
+/// The sending direction while it is in the ring, with its lock held.
+struct Tx<'a> {
+    sock: &'static Sock,
+    link: &'static Link,
+    mine: &'a Section,
+    theirs: &'a Section,
+}
+
+impl Tx<'_> {
+    /// A place for up to `want` bytes; empty when the ring is full.
+    fn reserve(&self, want: usize, blocking: bool) -> Result<Span, Violation> {
+        let tx = &self.sock.record().tx;
+        let cap = RING as u64;
+        let mut span = tx.cursor.reserve(&self.theirs.cons, cap, want as u64)?;
+        if span.head.1 == 0 && want > 0 {
+            if !blocking {
+                // Whoever waits for room in epoll is told through the queue.
+                arm(&self.mine.ctl.tx_arm, notify::ON_QUEUE);
+                span = tx.cursor.reserve(&self.theirs.cons, cap, want as u64)?;
+            }
+            if span.head.1 == 0 {
+                tx.full.store(tx.full.load(Relaxed).wrapping_add(1), Relaxed);
+            }
+        }
+        Ok(span)
+    }
+
+    /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.
+    fn publish(&self, n: usize, lock: TidGuard<'_>) {
+        let record = self.sock.record();
+        let tx = &record.tx;
+        tx.cursor.publish(&self.mine.prod, n as u64);
+        tx.bytes.store(tx.bytes.load(Relaxed) + n as u64, Relaxed);
+        drop(lock);
+        let which = match notify::data(self.sock, self.link, &self.theirs.ctl, record.slot()) {
+            notify::Cost::Rung => &tx.rung,
+            notify::Cost::Saved => &tx.saved,
+        };
+        which.store(which.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+}
+
+/// A part of a file that is sent.
+#[derive(Clone, Copy)]
+pub struct FilePart {
+    /// The file.
+    pub file: c_int,
+    /// Where in it.
+    pub at: i64,
+    /// How many bytes.
+    pub len: usize,
+}
+
+/// Reads a file straight into the ring. `None`: this direction is not in the ring (any more) and
+/// nothing was sent.
+pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<isize> {
+    let entry = sock.entry(fd_table::Kind::Stream);
+    let blocking = !sock.has(NONBLOCK);
+    let record = sock.record();
+    let mut sent = 0;
+    let mut sleep = None;
+    while sent < part.len {
+        let full = {
+            let lock = record.tx.lock.lock(tid());
+            let (link, (mine, theirs)) = (sock.link()?, sock.sections()?);
+            let leave = path(record.tx.marks.load(Relaxed)) == Path::Tcp
+                || fd_table::lookup(fd) != entry
+                || theirs.ctl.closed.load(Relaxed) != 0
+                || theirs.cons.want_tcp.load(Relaxed) != 0
+                || sock.has(WANT_TCP | SHUT_WR);
+            if leave || record.id.mode.load(Relaxed) != Mode::Attach as u32 {
+                return (sent > 0).then_some(sent.cast_signed());
+            }
+            let tx = Tx { sock, link, mine, theirs };
+            let Ok(span) = tx.reserve((part.len - sent).min(CHUNK), blocking) else {
+                broken(sock);
+                return Some(errno::fail(ECONNRESET));
+            };
+            if span.head.1 > 0 {
+                // One piece at a time: a short read leaves no hole.
+                let to = link.view().buffer(record.slot(), record.side().other());
+                // SAFETY: the span was reserved in this buffer.
+                let to = unsafe { to.add(span.head.0) };
+                // SAFETY: as above; `head.1` bytes from there are ours to write.
+                let n = unsafe {
+                    libc::pread64(part.file, to.as_ptr().cast(), span.head.1, part.at + sent as i64)
+                };
+                match usize::try_from(n) {
+                    Ok(0) => return Some(sent.cast_signed()),
+                    Ok(n) => {
+                        tx.publish(n, lock);
+                        sent += n;
+                    }
+                    Err(_) => return Some(or_error(sent, errno::get())),
+                }
+            }
+            span.head.1 == 0
+        };
+        if !full {
+            continue;
+        }
+        if !blocking {
+            return Some(or_error(sent, EAGAIN));
+        }
+        match sleep.get_or_insert_with(|| Sleep::sending(sock, fd)).sleep(Until::Ring) {
+            Woken::Look => {}
+            Woken::TimedOut => return Some(or_error(sent, EAGAIN)),
+            Woken::Interrupted => return Some(or_error(sent, libc::EINTR)),
+        }
+    }
+    let messages = &record.tx.messages;
+    messages.store(messages.load(Relaxed) + 1, Relaxed);
+    Some(sent.cast_signed())
 }
 
 /// Puts bytes to their place in the peer's RMB: straight, or through an own sndbuf that the device

@@ -1,0 +1,106 @@
+# Shunt: build, install, test, demo.
+#
+#   make              release build
+#   make test         install what the tests need, build, run all tests
+#   make demo         install what the demo needs, build, show TCP and Shunt side by side
+#   make install      PREFIX=/usr/local, DESTDIR= for packagers
+#   make check        formatting, lints, licences and advisories
+#   make fuzz         each fuzz target for FUZZ_SECONDS
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+DESTDIR ?=
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+RELEASE := $(TARGET)/release
+PROGRAMS := tests/functional/install-programs
+
+# Both ends of each functional test keep a core busy.
+TEST_THREADS ?= 2
+FUZZ_SECONDS ?= 60
+
+.PHONY: all
+all:
+	$(CARGO) build --release --locked --workspace
+
+# What each step uses, as COMMAND:PACKAGE.
+DEMO_PROGRAMS := cc:gcc nginx:nginx wrk:wrk redis-server:redis-server \
+    redis-benchmark:redis-tools iperf3:iperf3 sockperf:sockperf
+TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
+    pgbench:postgresql-contrib curl:curl python3:python3
+
+.PHONY: deps-demo deps-test
+deps-demo:
+	@$(PROGRAMS) $(DEMO_PROGRAMS)
+
+deps-test:
+	@$(PROGRAMS) $(TEST_PROGRAMS)
+
+# Unit tests run in the dev profile: it checks overflow and assertions, and needs no link-time
+# optimisation of every test. The functional tests run the release build, as users do.
+.PHONY: test
+test: deps-test all
+	$(CARGO) test --locked --workspace --exclude shunt-functional
+	$(MAKE) --no-print-directory test-loom
+	$(MAKE) --no-print-directory test-functional
+
+# loom models of everything that is shared between threads and processes.
+.PHONY: test-loom
+test-loom:
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
+	    $(CARGO) test --locked --release -p shunt-shm --test loom
+
+# Real programs and a byte-by-byte verifier, over kernel TCP and over Shunt.
+.PHONY: test-functional
+test-functional: all
+	SHUNT_TEST_BIN_DIR=$(RELEASE) \
+	    $(CARGO) test --locked -p shunt-functional -- --test-threads $(TEST_THREADS)
+
+.PHONY: demo
+demo: deps-demo all
+	@$(RELEASE)/shunt-demo
+
+.PHONY: check
+check:
+	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@cargo deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny
+	$(CARGO) deny check
+
+.PHONY: fuzz
+fuzz:
+	@cargo fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-fuzz
+	for target in $$(cargo +nightly fuzz list); do \
+	    cargo +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); \
+	done
+
+# $(call install-found,PATTERN,DIRECTORY[,NAME]): generated files that match, under one name or
+# their own.
+define install-found
+	find $(TARGET)/docs -name '$(1)' -print0 | while IFS= read -r -d '' file; do \
+	    install -Dm644 "$$file" "$(DESTDIR)$(PREFIX)/$(2)/$(or $(3),$$(basename "$$file"))"; \
+	done
+endef
+
+.PHONY: install
+install: all
+	install -Dm755 $(RELEASE)/shunt $(DESTDIR)$(PREFIX)/bin/shunt
+	install -Dm644 $(RELEASE)/libshunt.so $(DESTDIR)$(PREFIX)/lib/shunt/libshunt.so
+	mkdir -p $(TARGET)/docs
+	$(RELEASE)/shunt docs $(TARGET)/docs
+	$(call install-found,*.1,share/man/man1)
+	$(call install-found,shunt.bash,share/bash-completion/completions,shunt)
+	$(call install-found,_shunt,share/zsh/site-functions)
+	$(call install-found,shunt.fish,share/fish/vendor_completions.d)
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/lib/systemd/user
+	for unit in dist/systemd/*.*; do \
+	    install -m644 "$$unit" $(DESTDIR)$(PREFIX)/lib/systemd/system/; \
+	done
+	for unit in dist/systemd/user/*.*; do \
+	    install -m644 "$$unit" $(DESTDIR)$(PREFIX)/lib/systemd/user/; \
+	done

@@ -1,0 +1,122 @@
+//! Runs pairs of well-known programs once over kernel TCP and once under Shunt, and prints what
+//! they measured side by side, with the proof that the connections were shunted.
+
+mod measure;
+
+use std::process::ExitCode;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use shunt_functional::mode::Mode;
+use shunt_functional::sandbox::Sandbox;
+
+use measure::{MEASUREMENTS, Measurement};
+
+/// Connection ends under Shunt, and how many of them were shunted.
+struct Proof {
+    ends: u64,
+    shunted: u64,
+}
+
+/// One line of the table.
+struct Row {
+    measurement: &'static Measurement,
+    tcp: f64,
+    shunt: f64,
+    proof: Proof,
+}
+
+impl Row {
+    /// How many times better Shunt is.
+    fn gain(&self) -> f64 {
+        if self.measurement.less_is_better { self.tcp / self.shunt } else { self.shunt / self.tcp }
+    }
+}
+
+fn main() -> ExitCode {
+    // Whatever goes wrong here is about the machine or a program: a sentence, not a trace.
+    std::panic::set_hook(Box::new(|info| eprintln!("\nThe demo stopped: {info}")));
+    let steps = 2 * MEASUREMENTS.len() as u64;
+    let bar = ProgressBar::new(steps);
+    let look = "{bar:24} {pos}/{len}  {wide_msg}  {elapsed}";
+    bar.set_style(ProgressStyle::with_template(look).unwrap_or(ProgressStyle::default_bar()));
+    bar.enable_steady_tick(std::time::Duration::from_millis(250));
+
+    let rows: Vec<Row> = MEASUREMENTS.iter().map(|m| measure_both(m, &bar)).collect();
+    bar.finish_and_clear();
+    print(&rows);
+    if rows.iter().all(|row| row.proof.shunted == row.proof.ends && row.proof.shunted > 0) {
+        ExitCode::SUCCESS
+    } else {
+        println!("\nSome connections stayed on TCP: `target/release/shunt doctor nginx` says why.");
+        ExitCode::FAILURE
+    }
+}
+
+/// One measurement without and with Shunt.
+fn measure_both(measurement: &'static Measurement, bar: &ProgressBar) -> Row {
+    let say = |how: &str| bar.set_message(format!("{} {how}", measurement.name));
+    say("over TCP");
+    let tcp = (measurement.run)(&Sandbox::new(Mode::Plain));
+    bar.inc(1);
+    say("over Shunt");
+    let sandbox = Sandbox::new(Mode::Attach);
+    let before = sandbox.stats();
+    let shunt = (measurement.run)(&sandbox);
+    let (ends, shunted) = sandbox.stats().since(&before);
+    bar.inc(1);
+    Row { measurement, tcp, shunt, proof: Proof { ends, shunted } }
+}
+
+fn print(rows: &[Row]) {
+    let (bold, plain) = if console_is_a_terminal() { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+    println!(
+        "{bold}{:<38} {:>12} {:>12} {:<8} {:>7}  shunted{plain}",
+        "", "TCP", "Shunt", "", "gain"
+    );
+    for row in rows {
+        let m = row.measurement;
+        println!(
+            "{:<38} {:>12} {:>12} {:<8} {bold}{:>6.2}×{plain}  {} of {} connection ends",
+            m.name,
+            figure(row.tcp),
+            figure(row.shunt),
+            m.unit,
+            row.gain(),
+            row.proof.shunted,
+            row.proof.ends
+        );
+    }
+}
+
+fn console_is_a_terminal() -> bool {
+    std::io::IsTerminal::is_terminal(&std::io::stdout())
+}
+
+/// Three digits at least, and thousands in groups.
+fn figure(value: f64) -> String {
+    if value < 100.0 {
+        return format!("{value:.2}");
+    }
+    let digits = format!("{value:.0}");
+    let mut out = String::new();
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::figure;
+
+    #[test]
+    fn figures() {
+        assert_eq!(figure(3.2), "3.20");
+        assert_eq!(figure(100.0), "100");
+        assert_eq!(figure(226_754.4), "226,754");
+        assert_eq!(figure(1_226_754.0), "1,226,754");
+    }
+}

@@ -1,0 +1,100 @@
+//! The connecting end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread;
+
+use shunt_functional::sys;
+
+use crate::conn::Conn;
+use crate::driver::{Driver, Source};
+use crate::options::{Connect, Style};
+use crate::watchdog;
+
+/// Opens the connections and carries them to their end.
+pub fn run(options: &Connect) -> io::Result<()> {
+    watchdog::start(options.common.stall());
+    if options.common.style == Style::Blocking { blocking(options) } else { driven(options) }
+}
+
+/// The address of connection `number`.
+fn target(options: &Connect, number: usize) -> SocketAddr {
+    options.to[number % options.to.len()]
+}
+
+fn domain(addr: SocketAddr) -> i32 {
+    if addr.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET }
+}
+
+fn context(error: &io::Error, number: usize) -> io::Error {
+    io::Error::new(error.kind(), format!("connection {number}: {error}"))
+}
+
+fn blocking(options: &Connect) -> io::Result<()> {
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..options.common.connections)
+            .map(|number| {
+                scope.spawn(move || -> io::Result<()> {
+                    let to = target(options, number);
+                    let fd = sys::socket(domain(to), libc::SOCK_STREAM | libc::SOCK_CLOEXEC)?;
+                    sys::connect(fd.as_raw_fd(), to)?;
+                    Conn::connected(fd, number, options.leave, &options.common)
+                        .run_blocking()
+                        .map_err(|e| context(&e, number))
+                })
+            })
+            .collect();
+        running
+            .into_iter()
+            .try_for_each(|t| t.join().map_err(|_| io::Error::other("a thread panicked"))?)
+    })
+}
+
+/// A socket that is connected, or connecting (true).
+fn open(to: SocketAddr, number: usize, nonblocking: bool) -> io::Result<(OwnedFd, bool)> {
+    if nonblocking {
+        let fd = sys::socket(domain(to), libc::SOCK_STREAM | libc::SOCK_NONBLOCK)?;
+        return match sys::connect(fd.as_raw_fd(), to) {
+            Ok(()) => Ok((fd, false)),
+            Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => Ok((fd, true)),
+            Err(e) => Err(e),
+        };
+    }
+    let fd = sys::socket(domain(to), libc::SOCK_STREAM)?;
+    sys::connect(fd.as_raw_fd(), to)?;
+    // Both ways of making a descriptor non-blocking.
+    if number.is_multiple_of(2) {
+        sys::set_nonblocking(fd.as_raw_fd(), true)?;
+    } else {
+        sys::set_nonblocking_ioctl(fd.as_raw_fd(), true)?;
+    }
+    Ok((fd, false))
+}
+
+fn driven(options: &Connect) -> io::Result<()> {
+    let common = &options.common;
+    let threads = common.threads.clamp(1, common.connections.max(1));
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..threads)
+            .map(|thread| {
+                scope.spawn(move || -> io::Result<()> {
+                    let mine = (thread..common.connections).step_by(threads);
+                    let quota = mine.clone().count();
+                    let mut driver = Driver::new(common.style, Source::None, Some(quota))?;
+                    for number in mine {
+                        let to = target(options, number);
+                        let (fd, connecting) = open(to, number, options.nonblocking_connect)
+                            .map_err(|e| context(&e, number))?;
+                        let conn = Conn::connected(fd, number, options.leave, common);
+                        driver.add(conn, connecting)?;
+                    }
+                    driver.run()
+                })
+            })
+            .collect();
+        running
+            .into_iter()
+            .try_for_each(|t| t.join().map_err(|_| io::Error::other("a thread panicked"))?)
+    })
+}

@@ -1,0 +1,227 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Generates and verifies TCP traffic with plain socket calls.
+#[derive(Parser)]
+#[command(version)]
+pub struct Options {
+    /// What to do.
+    #[command(subcommand)]
+    pub role: Role,
+}
+
+/// Which end this process is.
+#[derive(Subcommand)]
+pub enum Role {
+    /// Accepts connections; prints a line of JSON when it listens and one per connection.
+    Serve(Serve),
+    /// Opens connections; prints one line of JSON per connection.
+    Connect(Connect),
+}
+
+/// What both ends have in common.
+#[derive(Args, Clone)]
+pub struct Common {
+    /// Connections in all, after which the process ends.
+    #[arg(long, short = 'n', default_value_t = 1)]
+    pub connections: usize,
+    /// Threads that carry them (blocking: two threads per connection, whatever this says).
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    /// Bytes to send per connection, the label of 8 bytes included.
+    #[arg(long, short = 'b', default_value_t = 1 << 20)]
+    pub bytes: u64,
+    /// Longest single call.
+    #[arg(long, default_value_t = 256 * 1024)]
+    pub max_call: usize,
+    /// Start of the random choices.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How to wait.
+    #[arg(long, value_enum, default_value_t = Style::Blocking)]
+    pub style: Style,
+    /// Calls to send with.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = SendCall::ALL)]
+    pub send_calls: Vec<SendCall>,
+    /// Calls to receive with.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = RecvCall::ALL)]
+    pub recv_calls: Vec<RecvCall>,
+    /// Send through duplicates of the descriptor that come and go.
+    #[arg(long)]
+    pub dup: bool,
+    /// Longest random pause in microseconds, taken before one call in 64.
+    #[arg(long, default_value_t = 0)]
+    pub pause: u64,
+    /// Seconds without a byte after which the process reports a stall and fails.
+    #[arg(long, default_value_t = 20)]
+    pub stall: u64,
+}
+
+/// Options of the accepting end.
+#[derive(Args, Clone)]
+#[command(args_override_self = true)]
+pub struct Serve {
+    /// Where to listen; port 0 lets the kernel choose.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+    /// Who accepts.
+    #[arg(long, value_enum, default_value_t = Spread::Single)]
+    pub spread: Spread,
+    /// Processes that accept (prefork and reuseport).
+    #[arg(long, default_value_t = 4)]
+    pub workers: usize,
+    /// Milliseconds between listen and the first accept.
+    #[arg(long, default_value_t = 0)]
+    pub accept_late: u64,
+    /// IPv6 only (else an IPv6 listener takes IPv4 too).
+    #[arg(long)]
+    pub v6_only: bool,
+    /// Second argument of listen.
+    #[arg(long, default_value_t = 4096)]
+    pub backlog: i32,
+    /// The rest.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Options of the connecting end.
+#[derive(Args, Clone)]
+#[command(args_override_self = true)]
+pub struct Connect {
+    /// Where to connect to; several are taken in turn.
+    #[arg(long, required = true)]
+    pub to: Vec<SocketAddr>,
+    /// Close each connection as soon as everything is sent, without reading.
+    #[arg(long)]
+    pub leave: bool,
+    /// Call connect on a non-blocking socket (never for the blocking style).
+    #[arg(long)]
+    pub nonblocking_connect: bool,
+    /// The rest.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+impl Common {
+    /// The stall limit.
+    pub fn stall(&self) -> Duration {
+        Duration::from_secs(self.stall)
+    }
+}
+
+/// How a process waits for its connections.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum Style {
+    /// Blocking calls, a thread per direction.
+    Blocking,
+    /// poll
+    Poll,
+    /// ppoll
+    Ppoll,
+    /// select
+    Select,
+    /// pselect
+    Pselect,
+    /// epoll, level-triggered
+    EpollLt,
+    /// epoll, edge-triggered
+    EpollEt,
+    /// epoll, one-shot
+    EpollOneshot,
+}
+
+/// Which process accepts.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum Spread {
+    /// The one that listens.
+    Single,
+    /// Children that inherit the listener.
+    Prefork,
+    /// Children with listeners of their own in one SO_REUSEPORT group.
+    Reuseport,
+    /// The one that listens, which forks a child for each connection.
+    Fork,
+}
+
+/// A way to send bytes.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+#[allow(missing_docs)]
+pub enum SendCall {
+    Write,
+    Writev,
+    Send,
+    SendDontwait,
+    SendMore,
+    Sendto,
+    Sendmsg,
+    Sendmmsg,
+    Sendfile,
+}
+
+impl SendCall {
+    /// Every call.
+    pub const ALL: [Self; 9] = [
+        Self::Write,
+        Self::Writev,
+        Self::Send,
+        Self::SendDontwait,
+        Self::SendMore,
+        Self::Sendto,
+        Self::Sendmsg,
+        Self::Sendmmsg,
+        Self::Sendfile,
+    ];
+}
+
+/// A way to receive bytes.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+#[allow(missing_docs)]
+pub enum RecvCall {
+    Read,
+    Readv,
+    Recv,
+    RecvDontwait,
+    RecvWaitall,
+    RecvDiscard,
+    Peek,
+    PeekMsg,
+    Recvfrom,
+    Recvmsg,
+    Recvmmsg,
+}
+
+impl RecvCall {
+    /// Every call.
+    pub const ALL: [Self; 11] = [
+        Self::Read,
+        Self::Readv,
+        Self::Recv,
+        Self::RecvDontwait,
+        Self::RecvWaitall,
+        Self::RecvDiscard,
+        Self::Peek,
+        Self::PeekMsg,
+        Self::Recvfrom,
+        Self::Recvmsg,
+        Self::Recvmmsg,
+    ];
+}
+
+macro_rules! display_as_value {
+    ($($name:ty),+) => {$(
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self.to_possible_value() {
+                    Some(value) => f.write_str(value.get_name()),
+                    None => Ok(()),
+                }
+            }
+        }
+    )+};
+}
+
+display_as_value!(Style, Spread, SendCall, RecvCall);

@@ -1,0 +1,191 @@
+//! Calls that wait, and what ends the wait.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use shunt_functional::sys;
+
+use crate::probe::{Probe, drain, fill, listener, show};
+
+const NAP: Duration = Duration::from_millis(30);
+
+/// The checks.
+pub fn run(p: &mut Probe) -> io::Result<()> {
+    receive_timeout(p)?;
+    woken(p)?;
+    wait_for_all(p)?;
+    blocked_send(p)?;
+    signals(p)?;
+    blocked_accept(p)
+}
+
+/// Runs `action` a moment after `wait` has begun; what `wait` returned, and whether it waited.
+fn meanwhile<T: Send>(
+    action: impl FnOnce() -> T + Send,
+    wait: impl FnOnce() -> io::Result<usize>,
+) -> String {
+    let started = Instant::now();
+    let result = thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(NAP);
+            action()
+        });
+        wait()
+    });
+    let waited = started.elapsed() >= NAP;
+    format!("{}, waited {waited}", show(result))
+}
+
+fn receive_timeout(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    sys::set_timeout(pair.s(), libc::SO_RCVTIMEO, Duration::from_millis(50))?;
+    let started = Instant::now();
+    p.result("recv with SO_RCVTIMEO", sys::recv(pair.s(), &mut [0; 8], 0, false));
+    let took = started.elapsed();
+    p.say("in time", took >= Duration::from_millis(49) && took < Duration::from_secs(2));
+    sys::write(pair.c(), b"abc")?;
+    p.result(
+        "MSG_WAITALL with too little",
+        sys::recv(pair.s(), &mut [0; 8], libc::MSG_WAITALL, false),
+    );
+    sys::set_timeout(pair.s(), libc::SO_RCVTIMEO, Duration::ZERO)?;
+    let (peer, own) = (pair.c(), pair.s());
+    let text = meanwhile(|| sys::write(peer, b"abc"), || sys::read(own, &mut [0; 8]));
+    p.say("recv without a timeout again", text);
+    Ok(())
+}
+
+fn woken(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let (peer, own) = (pair.c(), pair.s());
+    let text = meanwhile(|| sys::write(peer, b"abc"), || sys::recv(own, &mut [0; 8], 0, false));
+    p.say("recv until data", text);
+    let text = meanwhile(
+        || sys::write(peer, b"abc"),
+        || sys::recvmsg(own, &mut [0; 8], 2, 0).map(|r| r.len),
+    );
+    p.say("recvmsg until data", text);
+    let text = meanwhile(
+        || sys::write(peer, b"abc"),
+        || sys::recv(own, &mut [0; 8], libc::MSG_PEEK, false),
+    );
+    p.say("peek until data", text);
+    drain(own)?;
+    for (name, call) in [("poll", sys::poll as fn(&mut _, _) -> _), ("select", sys::select)] {
+        let text = meanwhile(
+            || sys::write(peer, b"abc"),
+            || call(&mut [libc::pollfd { fd: own, events: libc::POLLIN, revents: 0 }], None),
+        );
+        p.say(&format!("{name} until data"), text);
+        drain(own)?;
+    }
+    let text = meanwhile(|| sys::shutdown(own, libc::SHUT_RD), || sys::read(own, &mut [0; 8]));
+    p.say("read until own shutdown", text);
+
+    let pair = p.pair()?;
+    let own = pair.s();
+    let client = pair.client;
+    let text = meanwhile(move || drop(client), || sys::read(own, &mut [0; 8]));
+    p.say("read until the peer closes", text);
+
+    let pair = p.pair()?;
+    let own = pair.s();
+    sys::linger(pair.c(), 0)?;
+    let client = pair.client;
+    let text = meanwhile(move || drop(client), || sys::read(own, &mut [0; 8]));
+    p.say("read until the peer resets", text);
+    Ok(())
+}
+
+fn wait_for_all(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let (peer, own) = (pair.c(), pair.s());
+    let all = |len| sys::recv(own, &mut vec![0; len], libc::MSG_WAITALL, false);
+    sys::write(peer, b"abc")?;
+    p.say("MSG_WAITALL in two parts", meanwhile(|| sys::write(peer, b"defgh"), || all(8)));
+    let large = vec![1; 3 << 20];
+    let text = meanwhile(move || write_all(peer, &large), || all(3 << 20));
+    p.say("MSG_WAITALL of much", text);
+    let text = meanwhile(
+        || sys::write(peer, &[1; 7]),
+        || sys::recvmsg(own, &mut [0; 7], 3, libc::MSG_WAITALL).map(|r| r.len),
+    );
+    p.say("recvmsg with MSG_WAITALL", text);
+    sys::write(peer, b"abc")?;
+    let text = meanwhile(|| sys::shutdown(peer, libc::SHUT_WR), || all(8));
+    p.say("MSG_WAITALL until the end", text);
+    Ok(())
+}
+
+fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        bytes = &bytes[sys::write(fd, bytes)?..];
+    }
+    Ok(())
+}
+
+fn blocked_send(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let (own, peer) = (pair.c(), pair.s());
+    let sent = fill(own)?;
+    let block = vec![2; 1 << 20];
+    let mut got = 0;
+    let text = meanwhile(
+        || {
+            while got < sent + block.len() {
+                got += sys::read(peer, &mut vec![0; 1 << 20])?;
+            }
+            Ok::<_, io::Error>(())
+        },
+        || sys::write(own, &block),
+    );
+    p.say("a blocking send waits for room and sends everything", text);
+    p.say("all of it arrives", got == sent + block.len());
+
+    sys::set_signal_counter(libc::SIGPIPE)?;
+    let pair = p.pair()?;
+    let own = pair.c();
+    fill(own)?;
+    let server = pair.server;
+    // The close with unread data resets; a sender that waits is told.
+    let text = meanwhile(move || drop(server), || sys::write(own, &block));
+    p.say("a blocked send when the peer closes", text);
+    p.say("SIGPIPEs", sys::signal_count());
+    sys::reset_signal(libc::SIGPIPE)
+}
+
+fn signals(p: &Probe) -> io::Result<()> {
+    sys::set_signal_counter(libc::SIGUSR1)?;
+    let pair = p.pair()?;
+    let own = pair.s();
+    // SAFETY: no arguments, cannot fail.
+    let me = unsafe { libc::pthread_self() };
+    // SAFETY: the thread lives as long as the wait, which is longer than the nap.
+    let interrupt = || unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+    p.say("recv and a signal", meanwhile(interrupt, || sys::recv(own, &mut [0; 8], 0, false)));
+    let fds = || [libc::pollfd { fd: own, events: libc::POLLIN, revents: 0 }];
+    let limit = Some(Duration::from_secs(3));
+    p.say("poll and a signal", meanwhile(interrupt, || sys::poll(&mut fds(), limit)));
+    p.say("select and a signal", meanwhile(interrupt, || sys::select(&mut fds(), limit)));
+    let mut epoll = sys::Epoll::new(4)?;
+    epoll.control(libc::EPOLL_CTL_ADD, own, libc::EPOLLIN.cast_unsigned(), 1)?;
+    let text = meanwhile(interrupt, || epoll.wait(limit).map(|found| found.len()));
+    p.say("epoll_wait and a signal", text);
+    sys::write(pair.c(), b"abc")?;
+    let text = meanwhile(interrupt, || sys::recv(own, &mut [0; 8], libc::MSG_WAITALL, false));
+    p.say("MSG_WAITALL, some data and a signal", text);
+    p.say("signals", sys::signal_count());
+    sys::reset_signal(libc::SIGUSR1)
+}
+
+fn blocked_accept(p: &Probe) -> io::Result<()> {
+    let listener = listener()?;
+    let own = listener.as_raw_fd();
+    let text = meanwhile(|| crate::probe::connect_to(&listener), || sys::accept(own, 0).map(|_| 1));
+    p.say("accept until somebody connects", text);
+    sys::set_timeout(own, libc::SO_RCVTIMEO, Duration::from_millis(40))?;
+    p.result("accept with SO_RCVTIMEO", sys::accept(own, 0).map(|_| "a socket"));
+    Ok(())
+}

@@ -1,0 +1,310 @@
+//! epoll over time: edges, one-shots, members that come and go.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::thread;
+use std::time::Duration;
+
+use shunt_functional::sys::{self, Epoll};
+
+use crate::probe::{Probe, done, drain, fill, settle, try_recv};
+use crate::readiness::bits;
+
+const IN: u32 = libc::EPOLLIN.cast_unsigned();
+const OUT: u32 = libc::EPOLLOUT.cast_unsigned();
+const RDHUP: u32 = libc::EPOLLRDHUP.cast_unsigned();
+const ET: u32 = libc::EPOLLET.cast_unsigned();
+const ONESHOT: u32 = libc::EPOLLONESHOT.cast_unsigned();
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE.cast_unsigned();
+const ADD: i32 = libc::EPOLL_CTL_ADD;
+const MOD: i32 = libc::EPOLL_CTL_MOD;
+const DEL: i32 = libc::EPOLL_CTL_DEL;
+
+/// The checks.
+pub fn run(p: &mut Probe) -> io::Result<()> {
+    edges(p)?;
+    edges_of_room(p)?;
+    one_shots(p)?;
+    control(p)?;
+    members_that_go(p)?;
+    mixed(p)?;
+    nested(p)?;
+    exclusive(p)?;
+    two_sets(p)?;
+    from_other_threads(p)
+}
+
+/// What a set has to say within `millis`.
+fn look(epoll: &mut Epoll, millis: u64) -> io::Result<String> {
+    let mut found = epoll.wait(Some(Duration::from_millis(millis)))?;
+    found.sort_by_key(|e| e.data);
+    let shown: Vec<String> =
+        found.iter().map(|e| format!("{}={}", e.data, bits(e.events.cast_signed()))).collect();
+    Ok(if shown.is_empty() { "nothing".into() } else { shown.join(" ") })
+}
+
+fn send(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
+    sys::write(fd, bytes)?;
+    settle();
+    Ok(())
+}
+
+fn edges(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let mut epoll = Epoll::new(8)?;
+    epoll.control(ADD, pair.s(), IN | OUT | RDHUP | ET, 1)?;
+    p.say("edge: after add", look(&mut epoll, 0)?);
+    p.say("edge: again", look(&mut epoll, 0)?);
+    send(pair.c(), b"0123456789")?;
+    p.say("edge: data", look(&mut epoll, 0)?);
+    p.say("edge: again", look(&mut epoll, 0)?);
+    p.result("read a part", try_recv(pair.s(), 4));
+    p.say("edge: after a part", look(&mut epoll, 0)?);
+    send(pair.c(), b"more")?;
+    p.say("edge: more data upon unread data", look(&mut epoll, 0)?);
+    p.result("read the rest", try_recv(pair.s(), 100));
+    p.say("edge: after the rest", look(&mut epoll, 0)?);
+    send(pair.c(), b"again")?;
+    epoll.control(MOD, pair.s(), IN | RDHUP | ET, 2)?;
+    p.say("edge: after MOD", look(&mut epoll, 0)?);
+    p.say("edge: again", look(&mut epoll, 0)?);
+    epoll.control(MOD, pair.s(), IN | RDHUP | ET, 3)?;
+    p.say("edge: after MOD with unread data", look(&mut epoll, 0)?);
+    p.result("read", try_recv(pair.s(), 100));
+    sys::shutdown(pair.c(), libc::SHUT_WR)?;
+    settle();
+    p.say("edge: peer half-closed", look(&mut epoll, 0)?);
+    p.say("edge: again", look(&mut epoll, 0)?);
+    drop(pair.client);
+    settle();
+    p.say("edge: peer closed", look(&mut epoll, 0)?);
+    Ok(())
+}
+
+fn edges_of_room(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let mut epoll = Epoll::new(8)?;
+    epoll.control(ADD, pair.c(), OUT | ET, 1)?;
+    p.say("edge of room: after add", look(&mut epoll, 0)?);
+    let sent = fill(pair.c())?;
+    p.say("edge of room: full", look(&mut epoll, 0)?);
+    p.say("edge of room: all arrived", drain(pair.s())? == sent);
+    p.say("edge of room: drained", look(&mut epoll, 2000)?);
+    p.say("edge of room: again", look(&mut epoll, 0)?);
+    Ok(())
+}
+
+fn one_shots(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let mut epoll = Epoll::new(8)?;
+    epoll.control(ADD, pair.s(), IN | ONESHOT, 1)?;
+    send(pair.c(), b"one")?;
+    p.say("one-shot: data", look(&mut epoll, 0)?);
+    send(pair.c(), b"two")?;
+    p.say("one-shot: more data", look(&mut epoll, 0)?);
+    epoll.control(MOD, pair.s(), IN | ONESHOT, 2)?;
+    p.say("one-shot: armed again", look(&mut epoll, 0)?);
+    p.result("read", try_recv(pair.s(), 100));
+    epoll.control(MOD, pair.s(), IN | ONESHOT, 3)?;
+    p.say("one-shot: armed, nothing to read", look(&mut epoll, 0)?);
+    send(pair.c(), b"three")?;
+    p.say("one-shot: data for the armed one", look(&mut epoll, 0)?);
+    drop(pair.client);
+    settle();
+    p.say("one-shot: peer closed, not armed", look(&mut epoll, 0)?);
+    Ok(())
+}
+
+fn control(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let mut epoll = Epoll::new(8)?;
+    p.say("MOD before ADD", done(epoll.control(MOD, pair.s(), IN, 1)));
+    p.say("DEL before ADD", done(epoll.control(DEL, pair.s(), IN, 1)));
+    p.say("ADD", done(epoll.control(ADD, pair.s(), IN, 1)));
+    p.say("ADD again", done(epoll.control(ADD, pair.s(), IN, 1)));
+    p.say("MOD to nothing", done(epoll.control(MOD, pair.s(), 0, 1)));
+    send(pair.c(), b"x")?;
+    p.say("set for nothing", look(&mut epoll, 0)?);
+    p.say("MOD", done(epoll.control(MOD, pair.s(), IN, 5)));
+    p.say("now for something", look(&mut epoll, 0)?);
+    p.say("DEL", done(epoll.control(DEL, pair.s(), 0, 0)));
+    p.say("after DEL", look(&mut epoll, 0)?);
+    p.say("DEL again", done(epoll.control(DEL, pair.s(), 0, 0)));
+    p.say("ADD of itself", done(epoll.control(ADD, epoll.as_raw_fd(), IN, 0)));
+    let file = sys::memfd(c"probe")?;
+    p.say("ADD of a file", done(epoll.control(ADD, file.as_raw_fd(), IN, 0)));
+    p.say("ADD of a closed descriptor", done(epoll.control(ADD, 9999, IN, 0)));
+    p.say("control of a socket", done(not_epoll(pair.c(), pair.s())));
+    Ok(())
+}
+
+/// epoll_ctl on something else.
+fn not_epoll(fd: RawFd, member: RawFd) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: IN, u64: 0 };
+    // SAFETY: event is valid.
+    match unsafe { libc::epoll_ctl(fd, ADD, member, &raw mut event) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn members_that_go(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let mut epoll = Epoll::new(8)?;
+    epoll.control(ADD, pair.s(), IN, 1)?;
+    send(pair.c(), b"x")?;
+    let copy = sys::dup(pair.s())?;
+    drop(pair.server);
+    p.say("the descriptor is closed, a duplicate is open", look(&mut epoll, 0)?);
+    p.result("read through the duplicate", try_recv(copy.as_raw_fd(), 10));
+    p.say("after the read", look(&mut epoll, 0)?);
+    send(pair.client.as_raw_fd(), b"y")?;
+    p.say("more data for the duplicate", look(&mut epoll, 0)?);
+    drop(copy);
+    p.say("all are closed", look(&mut epoll, 0)?);
+
+    // A number that is used again is a new member.
+    let first = p.pair()?;
+    let number = first.s();
+    epoll.control(ADD, number, IN, 10)?;
+    drop(first);
+    let second = p.pair()?;
+    p.say("not a member yet", done(epoll.control(MOD, second.s(), IN, 11)));
+    p.say("add it", done(epoll.control(ADD, second.s(), IN, 11)));
+    send(second.c(), b"z")?;
+    p.say("the new member", look(&mut epoll, 0)?);
+    Ok(())
+}
+
+fn mixed(p: &Probe) -> io::Result<()> {
+    let (one, two) = (p.pair()?, p.pair()?);
+    let (read, write) = sys::pipe()?;
+    let event = sys::eventfd()?;
+    let mut epoll = Epoll::new(8)?;
+    for (n, fd) in [one.s(), two.s(), read.as_raw_fd(), event.as_raw_fd()].into_iter().enumerate() {
+        epoll.control(ADD, fd, IN, n as u64)?;
+    }
+    p.say("mixed: nothing", look(&mut epoll, 0)?);
+    sys::write(write.as_raw_fd(), b"x")?;
+    p.say("mixed: pipe", look(&mut epoll, 0)?);
+    send(one.c(), b"x")?;
+    p.say("mixed: pipe and socket", look(&mut epoll, 0)?);
+    sys::write(event.as_raw_fd(), &1u64.to_ne_bytes())?;
+    send(two.c(), b"x")?;
+    p.say("mixed: everything", look(&mut epoll, 0)?);
+    // With room for one event per wait, each gets its turn.
+    let mut narrow = Epoll::new(1)?;
+    for (n, fd) in [one.s(), two.s(), read.as_raw_fd(), event.as_raw_fd()].into_iter().enumerate() {
+        narrow.control(ADD, fd, IN, n as u64)?;
+    }
+    let mut seen = [false; 4];
+    for _ in 0..40 {
+        for found in narrow.wait(Some(Duration::ZERO))? {
+            if let Some(one) = usize::try_from(found.data).ok().and_then(|n| seen.get_mut(n)) {
+                *one = true;
+            }
+        }
+    }
+    p.say("narrow: everyone gets a turn", format!("{seen:?}"));
+    try_recv(one.s(), 10)?;
+    try_recv(two.s(), 10)?;
+    p.say("mixed: sockets read", look(&mut epoll, 0)?);
+    Ok(())
+}
+
+fn nested(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let mut inner = Epoll::new(8)?;
+    inner.control(ADD, pair.s(), IN, 1)?;
+    let mut outer = Epoll::new(8)?;
+    outer.control(ADD, inner.as_raw_fd(), IN, 2)?;
+    let mut fds = [libc::pollfd { fd: inner.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    p.say("nested: nothing", look(&mut outer, 0)?);
+    p.result("poll of an epoll: nothing", sys::poll(&mut fds, Some(Duration::ZERO)));
+    send(pair.c(), b"x")?;
+    p.say("nested: data", look(&mut outer, 1000)?);
+    p.result("poll of an epoll: data", sys::poll(&mut fds, Some(Duration::from_secs(1))));
+    p.result("select of an epoll: data", sys::select(&mut fds, Some(Duration::from_secs(1))));
+    p.say("nested: inner", look(&mut inner, 0)?);
+    try_recv(pair.s(), 10)?;
+    p.say("nested: read", look(&mut outer, 0)?);
+    p.result("poll of an epoll: read", sys::poll(&mut fds, Some(Duration::ZERO)));
+    // Asleep in the outer one when the data comes.
+    let fd = pair.c();
+    let found = thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(Duration::from_millis(30));
+            sys::write(fd, b"x")
+        });
+        look(&mut outer, 3000)
+    })?;
+    p.say("nested: woken", found);
+    Ok(())
+}
+
+fn exclusive(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let mut epoll = Epoll::new(8)?;
+    p.say("exclusive: ADD", done(epoll.control(ADD, pair.s(), IN | EXCLUSIVE, 1)));
+    p.say("exclusive: MOD", done(epoll.control(MOD, pair.s(), IN | EXCLUSIVE, 1)));
+    p.say("exclusive: MOD without", done(epoll.control(MOD, pair.s(), IN, 1)));
+    p.say("exclusive: nothing", look(&mut epoll, 0)?);
+    send(pair.c(), b"x")?;
+    p.say("exclusive: data", look(&mut epoll, 0)?);
+    p.say("exclusive: DEL", done(epoll.control(DEL, pair.s(), 0, 0)));
+    p.say(
+        "exclusive and one-shot",
+        done(epoll.control(ADD, pair.s(), IN | EXCLUSIVE | ONESHOT, 1)),
+    );
+    Ok(())
+}
+
+/// One socket in two sets, and in one set under two numbers.
+fn two_sets(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let (mut lt, mut et) = (Epoll::new(8)?, Epoll::new(8)?);
+    lt.control(ADD, pair.s(), IN, 1)?;
+    et.control(ADD, pair.s(), IN | ET, 2)?;
+    let copy = sys::dup(pair.s())?;
+    lt.control(ADD, copy.as_raw_fd(), IN | OUT, 3)?;
+    send(pair.c(), b"x")?;
+    p.say("two sets: level", look(&mut lt, 0)?);
+    p.say("two sets: edge", look(&mut et, 0)?);
+    p.say("two sets: level again", look(&mut lt, 0)?);
+    p.say("two sets: edge again", look(&mut et, 0)?);
+    try_recv(copy.as_raw_fd(), 10)?;
+    p.say("two sets: level after the read", look(&mut lt, 0)?);
+    send(pair.c(), b"y")?;
+    p.say("two sets: edge after more", look(&mut et, 0)?);
+    Ok(())
+}
+
+/// A wait is woken by what other threads do.
+fn from_other_threads(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let mut epoll = Epoll::new(8)?;
+    let (control, member, peer) = (epoll.as_raw_fd(), pair.s(), pair.c());
+    let nap = Duration::from_millis(30);
+    let found = thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(nap);
+            let mut event = libc::epoll_event { events: IN, u64: 7 };
+            // SAFETY: event is valid, and the set outlives the scope.
+            unsafe { libc::epoll_ctl(control, ADD, member, &raw mut event) };
+            thread::sleep(nap);
+            sys::write(peer, b"x")
+        });
+        look(&mut epoll, 3000)
+    })?;
+    p.say("woken for a member that was added meanwhile", found);
+    try_recv(pair.s(), 10)?;
+    let found = thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(nap);
+            sys::shutdown(peer, libc::SHUT_WR)
+        });
+        look(&mut epoll, 3000)
+    })?;
+    p.say("woken by a half-close", found);
+    Ok(())
+}

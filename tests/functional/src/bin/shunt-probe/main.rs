@@ -1,0 +1,59 @@
+//! Prints how sockets behave, one line per observation.
+//!
+//! Run once over kernel TCP and once under Shunt, the two transcripts must be the same. Every
+//! group of checks runs twice: on connections that are fresh, and on connections that have
+//! carried bytes both ways, so that they have had time to move to shared memory.
+
+mod addresses;
+mod blocking;
+mod closing;
+mod descriptors;
+mod epoll;
+mod errors;
+mod others;
+mod probe;
+mod processes;
+mod readiness;
+
+use std::io;
+use std::process::ExitCode;
+
+use probe::Probe;
+
+/// A group of checks.
+type Group = (&'static str, fn(&mut Probe) -> io::Result<()>);
+
+/// Processes first: they fork, which wants a process of one thread.
+const GROUPS: &[Group] = &[
+    ("processes", processes::run),
+    ("errors", errors::run),
+    ("closing", closing::run),
+    ("readiness", readiness::run),
+    ("epoll", epoll::run),
+    ("blocking", blocking::run),
+    ("descriptors", descriptors::run),
+    ("addresses", addresses::run),
+    ("others", others::run),
+];
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(unknown) = wanted.iter().find(|w| !GROUPS.iter().any(|(name, _)| name == w)) {
+        let names: Vec<_> = GROUPS.iter().map(|(name, _)| *name).collect();
+        eprintln!("shunt-probe: no group is called {unknown:?}; there are: {}", names.join(" "));
+        return ExitCode::from(2);
+    }
+    let mut code = ExitCode::SUCCESS;
+    let groups =
+        GROUPS.iter().filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|w| w == name));
+    for (name, group) in groups {
+        for warm in [false, true] {
+            let mut probe = Probe::new(name, warm);
+            if let Err(e) = group(&mut probe) {
+                probe.say("stopped by an error", e);
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    code
+}

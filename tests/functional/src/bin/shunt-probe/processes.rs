@@ -1,0 +1,264 @@
+//! Connections and several processes: fork, exec, kill.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use shunt_functional::sys::{self, Forked};
+
+use crate::probe::{Pair, Probe, connect_to, drain, listener, settle, try_recv, try_send, warm_up};
+
+/// The checks.
+pub fn run(p: &mut Probe) -> io::Result<()> {
+    shared_by_fork(p)?;
+    accepted_after_fork(p)?;
+    accepted_before_fork(p)?;
+    killed(p)?;
+    handed_to_programs(p)?;
+    closed_on_exec(p)
+}
+
+/// Runs `body` in a forked child, which must succeed.
+fn in_child(body: impl FnOnce() -> io::Result<()>) -> io::Result<libc::pid_t> {
+    match sys::fork()? {
+        Forked::Parent(pid) => Ok(pid),
+        Forked::Child => {
+            let code = match body() {
+                Ok(()) => 0,
+                Err(e) => {
+                    eprintln!("shunt-probe child: {e}");
+                    1
+                }
+            };
+            sys::exit_now(code)
+        }
+    }
+}
+
+/// Both processes use the same connection.
+fn shared_by_fork(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    sys::write(pair.c(), b"before the fork")?;
+    settle();
+    let child = in_child(|| {
+        let mut buffer = [0; 6];
+        sys::recv(pair.s(), &mut buffer, libc::MSG_WAITALL, false)?;
+        sys::write(pair.s(), b"child")?;
+        // The parent's bytes come after the child's.
+        Ok(())
+    })?;
+    p.say("a child that uses the connection", sys::wait_for(child)?);
+    p.result("what the child left", try_recv(pair.s(), 100));
+    sys::write(pair.s(), b"parent")?;
+    settle();
+    p.result("what both have sent", try_recv(pair.c(), 100));
+    p.result("no end when the child has ended", try_recv(pair.c(), 100));
+
+    // The connection lives as long as one of them has it.
+    let Pair { client, server } = p.pair()?;
+    let number = server.as_raw_fd();
+    let child = in_child(|| {
+        let mut byte = [0; 1];
+        sys::read(number, &mut byte)?;
+        sys::write(number, b"from the child")?;
+        Ok(())
+    })?;
+    drop(server);
+    settle();
+    p.result("no end when the parent has closed", try_recv(client.as_raw_fd(), 100));
+    sys::write(client.as_raw_fd(), b"x")?;
+    p.say("the child", sys::wait_for(child)?);
+    settle();
+    p.result("its bytes", try_recv(client.as_raw_fd(), 100));
+    p.result("the end when the child has ended", try_recv(client.as_raw_fd(), 100));
+    Ok(())
+}
+
+/// A prefork worker: the listener is inherited.
+fn accepted_after_fork(p: &Probe) -> io::Result<()> {
+    let listener = listener()?;
+    if p.warm {
+        drop(p.pair_with(&listener)?);
+    }
+    let child = in_child(|| {
+        let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+        echo(&server)
+    })?;
+    let client = connect_to(&listener)?;
+    for n in 0..5 {
+        sys::write(client.as_raw_fd(), &[n; 1000])?;
+        let mut back = [0; 1000];
+        sys::recv(client.as_raw_fd(), &mut back, libc::MSG_WAITALL, false)?;
+        p.say("echo of a worker", back == [n; 1000]);
+    }
+    sys::shutdown(client.as_raw_fd(), libc::SHUT_WR)?;
+    p.result("the worker's end", sys::read(client.as_raw_fd(), &mut [0; 10]));
+    p.say("the worker", sys::wait_for(child)?);
+    Ok(())
+}
+
+/// A server that forks for each connection.
+fn accepted_before_fork(p: &Probe) -> io::Result<()> {
+    let listener = listener()?;
+    for round in 0..3 {
+        let pair = p.pair_with(&listener)?;
+        let client = pair.client;
+        let server = pair.server;
+        let raw = client.as_raw_fd();
+        let child = in_child(|| {
+            // A child does not hold the client's end of its own connection.
+            sys::dup2(2, &client)?;
+            echo(&server)
+        })?;
+        drop(server);
+        sys::write(raw, &[round; 5000])?;
+        let mut back = [0; 5000];
+        sys::recv(raw, &mut back, libc::MSG_WAITALL, false)?;
+        p.say("echo of a forked child", back == [round; 5000]);
+        sys::shutdown(raw, libc::SHUT_WR)?;
+        p.result("the child's end", sys::read(raw, &mut [0; 10]));
+        p.say("the child", sys::wait_for(child)?);
+    }
+    Ok(())
+}
+
+/// Sends back what comes until the end.
+fn echo(fd: &OwnedFd) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    loop {
+        match sys::read(fd.as_raw_fd(), &mut buffer)? {
+            0 => return Ok(()),
+            n => sys::write(fd.as_raw_fd(), &buffer[..n])?,
+        };
+    }
+}
+
+/// `kill -9` looks to the peer as it does over TCP.
+fn killed(p: &Probe) -> io::Result<()> {
+    for unread in [false, true] {
+        let listener = listener()?;
+        let addr = crate::probe::address(&listener)?;
+        let warm = p.warm;
+        let child = in_child(|| {
+            let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM)?;
+            sys::connect(client.as_raw_fd(), addr)?;
+            if warm {
+                let mut buffer = [0; 100];
+                for _ in 0..4 {
+                    sys::write(client.as_raw_fd(), &[7; 100])?;
+                    sys::recv(client.as_raw_fd(), &mut buffer, libc::MSG_WAITALL, false)?;
+                }
+            }
+            sys::write(client.as_raw_fd(), b"last words")?;
+            thread::sleep(Duration::from_secs(60));
+            Ok(())
+        })?;
+        let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+        let fd = server.as_raw_fd();
+        if warm {
+            let mut buffer = [0; 100];
+            for _ in 0..4 {
+                sys::recv(fd, &mut buffer, libc::MSG_WAITALL, false)?;
+                sys::write(fd, &[7; 100])?;
+            }
+        }
+        if unread {
+            sys::write(fd, b"never read")?;
+        }
+        let mut words = [0; 10];
+        sys::recv(fd, &mut words, libc::MSG_WAITALL | libc::MSG_PEEK, false)?;
+        settle();
+        sys::kill(child, libc::SIGKILL)?;
+        p.say("the killed one", sys::wait_for(child)?);
+        let mut fds = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+        let started = Instant::now();
+        let n = sys::poll(&mut fds, Some(Duration::from_secs(5)));
+        p.result("poll for its end", n);
+        p.say("at once", started.elapsed() < Duration::from_secs(1));
+        let what = if unread { "killed with unread data" } else { "killed" };
+        p.result(&format!("{what}: read"), try_recv(fd, 100));
+        p.result(&format!("{what}: read again"), try_recv(fd, 100));
+        p.result(&format!("{what}: send"), try_send(fd, b"x"));
+    }
+    Ok(())
+}
+
+/// A connection as a program's standard input and output, with and without this environment.
+fn handed_to_programs(p: &Probe) -> io::Result<()> {
+    for same_environment in [true, false] {
+        let pair = p.pair()?;
+        let mut command = Command::new("/bin/cat");
+        if !same_environment {
+            command.env_clear();
+        }
+        let stdin = Stdio::from(pair.server.try_clone()?);
+        // The child must not keep the peer's end open.
+        sys_close_on_exec(&pair.client)?;
+        let mut cat = command.stdin(stdin).stdout(Stdio::from(pair.server)).spawn()?;
+        // `command` still holds the descriptors that it gave.
+        drop(command);
+        let fd = pair.client.as_raw_fd();
+        let mut right = 0;
+        for n in 0..20u8 {
+            sys::write(fd, &[n; 777])?;
+            let mut back = [0; 777];
+            sys::recv(fd, &mut back, libc::MSG_WAITALL, false)?;
+            right += i32::from(back == [n; 777]);
+        }
+        p.say("echoes of cat", right);
+        sys::shutdown(fd, libc::SHUT_WR)?;
+        p.result("its end", sys::read(fd, &mut [0; 10]));
+        p.say("its status", cat.wait()?);
+    }
+
+    // A program that this process becomes, as inetd's children do.
+    let Pair { client, server } = p.pair()?;
+    sys_close_on_exec(&client)?;
+    sys::write(client.as_raw_fd(), b"sent before the exec\n")?;
+    settle();
+    let child = in_child(|| {
+        let stdin = Stdio::from(server.try_clone()?);
+        let stdout = Stdio::from(server.try_clone()?);
+        Err(Command::new("/bin/sh")
+            .args(["-c", "read line; echo \"got $line\"; exec cat"])
+            .stdin(stdin)
+            .stdout(stdout)
+            .exec())
+    })?;
+    drop(server);
+    sys::write(client.as_raw_fd(), b"and after it\n")?;
+    sys::shutdown(client.as_raw_fd(), libc::SHUT_WR)?;
+    p.say("a shell and cat", sys::wait_for(child)?);
+    settle();
+    p.result("what they have sent", drain(client.as_raw_fd()));
+    Ok(())
+}
+
+/// FD_CLOEXEC on a descriptor that was made without.
+fn sys_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no pointers.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// An exec closes what is marked so, and the peer sees the end.
+fn closed_on_exec(p: &Probe) -> io::Result<()> {
+    let Pair { client, server } = p.pair()?;
+    sys_close_on_exec(&server)?;
+    sys_close_on_exec(&client)?;
+    warm_up(client.as_raw_fd(), server.as_raw_fd())?;
+    let child = in_child(|| Err(Command::new("/bin/sleep").arg("60").exec()))?;
+    settle();
+    drop(server);
+    settle();
+    settle();
+    p.result("the end, though a child of the time lives", try_recv(client.as_raw_fd(), 10));
+    sys::kill(child, libc::SIGKILL)?;
+    p.say("the child", sys::wait_for(child)?);
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! Running `shunt-gen` as both ends of many connections.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::binaries;
+use crate::record::{self, Listening, Record};
+use crate::sandbox::{Process, Sandbox};
+
+/// Longest run of one pair; `shunt-gen` notices a stall much earlier.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// A server that listens.
+pub struct Server {
+    process: Process,
+    /// Its port.
+    pub port: u16,
+}
+
+impl Server {
+    /// Starts `shunt-gen serve`, under Shunt if the sandbox says so and `shunted` is true.
+    #[must_use]
+    pub fn start(sandbox: &Sandbox, shunted: bool, args: &[&str]) -> Self {
+        let mut process = spawn(sandbox, shunted, "serve", args);
+        let port = process.wait_for_line(|line| {
+            serde_json::from_str::<Listening>(line).ok().map(|listening| listening.port)
+        });
+        Self { process, port }
+    }
+
+    /// Waits for its end and returns what it says about its connections.
+    #[must_use]
+    pub fn finish(self) -> Vec<Record> {
+        records(self.process)
+    }
+
+    /// The process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
+/// Starts `shunt-gen connect`.
+#[must_use]
+pub fn start_client(sandbox: &Sandbox, shunted: bool, to: SocketAddr, args: &[&str]) -> Process {
+    let to = to.to_string();
+    let args: Vec<&str> = ["--to", &to].into_iter().chain(args.iter().copied()).collect();
+    spawn(sandbox, shunted, "connect", &args)
+}
+
+fn spawn(sandbox: &Sandbox, shunted: bool, role: &str, args: &[&str]) -> Process {
+    let program = binaries::built("shunt-gen");
+    let mut command = if shunted { sandbox.command(program) } else { sandbox.plain(program) };
+    command.arg(role).args(args);
+    sandbox.spawn(command)
+}
+
+/// Waits for a `shunt-gen` that must succeed, and parses what it printed.
+///
+/// # Panics
+/// When it fails, or prints anything else.
+#[must_use]
+pub fn records(process: Process) -> Vec<Record> {
+    let out = process.wait_at_most(PATIENCE).success();
+    out.stdout
+        .lines()
+        .filter(|line| serde_json::from_str::<Listening>(line).is_err())
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect()
+}
+
+/// Runs a server on `listen` and a client that connects to `to` (the port is the server's), both
+/// in the sandbox's mode, and compares every byte. Returns the bytes that went over.
+///
+/// # Panics
+/// On any difference or failure.
+pub fn run_pair(
+    sandbox: &Sandbox,
+    listen: &str,
+    mut to: SocketAddr,
+    server_args: &[&str],
+    client_args: &[&str],
+) -> u64 {
+    let args: Vec<&str> =
+        ["--listen", listen].into_iter().chain(server_args.iter().copied()).collect();
+    let server = Server::start(sandbox, true, &args);
+    to.set_port(server.port);
+    let clients = records(start_client(sandbox, true, to, client_args));
+    let servers = server.finish();
+    record::compare(&clients, &servers).unwrap_or_else(|e| {
+        panic!("{e}\nserver {server_args:?}\nclient {client_args:?} [{}]", sandbox.mode)
+    });
+    clients.iter().map(|r| r.sent_bytes + r.received_bytes).sum()
+}

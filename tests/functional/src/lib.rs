@@ -1,0 +1,14 @@
+//! Functional tests of Shunt: unmodified programs run over kernel TCP and over Shunt, and what
+//! they did is compared.
+//!
+//! This library holds what the tests and the test programs share.
+
+pub mod binaries;
+pub mod generator;
+pub mod mode;
+pub mod net;
+pub mod pattern;
+pub mod record;
+pub mod sandbox;
+pub mod servers;
+pub mod sys;

@@ -1,0 +1,283 @@
+//! A private place for one test: a directory, an agent of its own, and the processes of the test,
+//! of which nothing is left when it ends.
+
+mod agent;
+mod run;
+mod stats;
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fs, io};
+
+use tempfile::TempDir;
+
+use crate::binaries;
+use crate::mode::Mode;
+
+pub use agent::Agent;
+pub use run::{Finished, Process};
+pub use stats::{Expect, Stats};
+
+/// Marks the processes of a sandbox.
+const TAG: &str = "SHUNT_TEST_SANDBOX";
+
+/// An account that programs run as.
+#[derive(Clone, Copy)]
+struct Account {
+    uid: u32,
+    gid: u32,
+}
+
+/// See the module's description.
+pub struct Sandbox {
+    /// How programs run in it.
+    pub mode: Mode,
+    dir: TempDir,
+    account: Option<Account>,
+    tag: String,
+    agent: RefCell<Option<Agent>>,
+    /// Sessions of the processes that have been started.
+    sessions: RefCell<HashSet<u32>>,
+    files: AtomicU32,
+}
+
+impl Sandbox {
+    /// For programs that run as the user who runs the tests.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn new(mode: Mode) -> Self {
+        Self::build(mode, None)
+    }
+
+    /// For programs that refuse to run as root: they run as `user` when the tests run as root.
+    ///
+    /// # Panics
+    /// When it cannot be made, or there is no such user.
+    #[must_use]
+    pub fn for_user(mode: Mode, user: &str) -> Self {
+        Self::build(mode, is_root().then(|| account_of(user)))
+    }
+
+    fn build(mode: Mode, account: Option<Account>) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = tempfile::Builder::new().prefix("shunt-test-").tempdir().expect("a directory");
+        let sandbox = Self {
+            mode,
+            dir,
+            account,
+            tag: format!("{}-{n}", std::process::id()),
+            agent: RefCell::default(),
+            sessions: RefCell::default(),
+            files: AtomicU32::new(0),
+        };
+        sandbox.give(sandbox.path()).expect("chown");
+        if mode.is_shunted() {
+            sandbox.install();
+            sandbox.start_agent();
+        }
+        sandbox
+    }
+
+    /// The directory; it is removed at the end.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The agent's directory.
+    #[must_use]
+    pub fn run_dir(&self) -> PathBuf {
+        self.path().join("run")
+    }
+
+    /// A file or directory is made over to the account that programs run as.
+    fn give(&self, path: &Path) -> io::Result<()> {
+        match self.account {
+            Some(a) => std::os::unix::fs::chown(path, Some(a.uid), Some(a.gid)),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts `shunt` and its library where the account can read them.
+    fn install(&self) {
+        let bin = self.path().join("bin");
+        fs::create_dir(&bin).expect("bin");
+        for name in ["shunt", "libshunt.so"] {
+            let (from, to) = (binaries::built(name), bin.join(name));
+            if self.account.is_some() {
+                self.copy(&from, &to);
+            } else {
+                std::os::unix::fs::symlink(&from, &to).expect("symlink");
+            }
+        }
+        self.give(&bin).expect("chown");
+    }
+
+    /// Copies a program for the account. Another process does it: a descriptor open for writing
+    /// in this one might at that moment be inherited by a child that another test starts, and
+    /// then the copy could not be executed (ETXTBSY).
+    fn copy(&self, from: &Path, to: &Path) {
+        let status = Command::new("cp").arg(from).arg(to).status();
+        assert!(status.is_ok_and(|s| s.success()), "cp {} {}", from.display(), to.display());
+        self.give(to).expect("chown");
+    }
+
+    /// The installed `shunt`.
+    #[must_use]
+    pub fn shunt_path(&self) -> PathBuf {
+        self.path().join("bin/shunt")
+    }
+
+    /// Starts an agent of the sandbox's own (`shunt run` would start one too).
+    ///
+    /// # Panics
+    /// When there is none after a few seconds.
+    pub fn start_agent(&self) {
+        let mut command = self.plain(self.shunt_path());
+        command.arg("agent");
+        let log = self.path().join("agent.log");
+        let process = self.start(command, &log);
+        *self.agent.borrow_mut() = Some(Agent::wait_for(process, &self.run_dir()));
+    }
+
+    /// `kill -9` for the agent.
+    pub fn kill_agent(&self) {
+        if let Some(agent) = self.agent.borrow_mut().take() {
+            agent.kill();
+        }
+    }
+
+    /// A command line that runs a program in this sandbox's mode.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        if !self.mode.is_shunted() {
+            return self.plain(program);
+        }
+        let mut command = self.plain(self.shunt_path());
+        command.args(["run", "--dmb", &self.mode.to_string(), "--"]).arg(program);
+        command
+    }
+
+    /// A command line that runs a program without Shunt.
+    pub fn plain(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .current_dir(self.path())
+            .stdin(Stdio::null())
+            .env("SHUNT_RUN_DIR", self.run_dir())
+            .env(TAG, &self.tag)
+            .env("LC_ALL", "C")
+            .env_remove("LD_PRELOAD");
+        if let Some(account) = self.account {
+            command.uid(account.uid).gid(account.gid);
+        }
+        command
+    }
+
+    /// A copy of a program that the sandbox's account can read and execute.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn readable_copy(&self, program: &Path) -> PathBuf {
+        let copy = self.path().join(program.file_name().unwrap_or_default());
+        self.copy(program, &copy);
+        copy
+    }
+
+    /// Ends processes of this name that were started in the sandbox, but not by it; says how many
+    /// there were.
+    pub fn end_strays(&self, name: &str) -> usize {
+        let mark = format!("({name})");
+        let strays: Vec<u32> =
+            self.leftovers().iter().filter(|(_, stat)| stat.contains(&mark)).map(|s| s.0).collect();
+        for pid in &strays {
+            if let Ok(pid) = i32::try_from(*pid) {
+                // It may have ended just now.
+                let _gone = crate::sys::kill(pid, libc::SIGTERM);
+            }
+        }
+        strays.len()
+    }
+
+    /// A new file name in the sandbox.
+    fn new_file(&self, stem: &str) -> PathBuf {
+        let n = self.files.fetch_add(1, Ordering::Relaxed);
+        self.path().join(format!("{stem}.{n}"))
+    }
+
+    /// Processes of this sandbox that are still there: by their session, and by their environment
+    /// for those that have made a session of their own.
+    fn leftovers(&self) -> Vec<(u32, String)> {
+        let sessions = self.sessions.borrow();
+        let mark = format!("{TAG}={}", self.tag);
+        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+        entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+            .filter_map(|pid| {
+                let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+                let mut fields = stat.rsplit(')').next()?.split_whitespace();
+                let state = fields.next()?;
+                let session = fields.nth(2)?.parse().ok()?;
+                let marked = || {
+                    fs::read(format!("/proc/{pid}/environ"))
+                        .is_ok_and(|env| env.split(|b| *b == 0).any(|var| var == mark.as_bytes()))
+                };
+                let ours = state != "Z" && (sessions.contains(&session) || marked());
+                ours.then(|| (pid, stat.split(' ').take(3).collect::<Vec<_>>().join(" ")))
+            })
+            .collect()
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        drop(self.agent.get_mut().take());
+        let mut left = self.leftovers();
+        // Children of a server that has just ended may need a moment.
+        for _ in 0..100 {
+            if left.is_empty() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            left = self.leftovers();
+        }
+        for (pid, _) in &left {
+            if let Ok(pid) = i32::try_from(*pid) {
+                // It may have ended just now.
+                let _gone = crate::sys::kill(pid, libc::SIGKILL);
+            }
+        }
+        if !std::thread::panicking() {
+            panic!("left behind ({}): {left:?}", self.mode);
+        }
+    }
+}
+
+/// True when the tests run as root.
+#[must_use]
+pub fn is_root() -> bool {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Looks an account up.
+fn account_of(user: &str) -> Account {
+    let table = fs::read_to_string("/etc/passwd").expect("/etc/passwd");
+    table
+        .lines()
+        .find_map(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            (fields.first() == Some(&user)).then_some(())?;
+            Some(Account { uid: fields.get(2)?.parse().ok()?, gid: fields.get(3)?.parse().ok()? })
+        })
+        .unwrap_or_else(|| panic!("there is no user {user:?}"))
+}

@@ -1,0 +1,62 @@
+//! Thin, safe wrappers of the libc calls that the test programs make.
+//!
+//! Every call goes through the dynamic symbol of libc, so a preloaded library sees the calls of
+//! these programs exactly as it sees those of any other program.
+
+mod addr;
+mod process;
+mod ready;
+mod socket;
+mod stream;
+
+use std::io;
+
+use libc::{c_int, ssize_t};
+
+pub use addr::RawAddr;
+pub use process::{
+    Forked, end_with_parent, exit_now, fork, kill, reset_signal, set_signal_counter, signal_count,
+    wait_for,
+};
+pub use ready::{Epoll, EpollEvent, poll, ppoll, pselect, select};
+pub use socket::{
+    ListenOptions, accept, connect, dup, dup2, dup3, eventfd, fd_flags, fionread, get_option,
+    linger, listen, local_addr, memfd, pair, peer_addr, pipe, set_nonblocking,
+    set_nonblocking_ioctl, set_option, set_timeout, shutdown, socket, status_flags,
+};
+pub use stream::{
+    Received, pwrite_all, read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendfile, sendmmsg,
+    sendmsg, sendto, write, writev,
+};
+
+/// Turns a `-1` with `errno` into an error.
+pub(crate) fn check(ret: c_int) -> io::Result<c_int> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+/// As [`check`], for calls that return a length.
+pub(crate) fn check_len(ret: ssize_t) -> io::Result<usize> {
+    usize::try_from(ret).map_err(|_| io::Error::last_os_error())
+}
+
+/// The size of `T` as the socket calls want it.
+pub(crate) const fn socklen_of<T>() -> libc::socklen_t {
+    // No type passed to the kernel here is longer than sockaddr_storage (128 bytes).
+    #[allow(clippy::cast_possible_truncation)]
+    let len = size_of::<T>() as libc::socklen_t;
+    len
+}
+
+/// The name of an errno value, as `errno(3)` spells it.
+#[must_use]
+pub fn errno_name(error: &io::Error) -> String {
+    let Some(code) = error.raw_os_error() else { return error.to_string() };
+    macro_rules! name {
+        ($($id:ident)+) => { match code { $(libc::$id => stringify!($id).to_owned(),)+ _ => format!("errno {code}") } };
+    }
+    name!(
+        EAGAIN EBADF EPIPE ECONNRESET ECONNREFUSED EINPROGRESS EINVAL ENOTCONN EISCONN EALREADY
+        EADDRINUSE ENOTSOCK EOPNOTSUPP EDESTADDRREQ EFAULT EINTR EMSGSIZE ETIMEDOUT ENOTTY EEXIST
+        ENOENT EPERM EMFILE ENOBUFS ENOPROTOOPT ESPIPE EDOM ECONNABORTED ENOSYS ELOOP
+    )
+}

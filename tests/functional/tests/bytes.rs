@@ -1,0 +1,183 @@
+//! Every byte of many connections is checked: random sizes, random mixes of the calls that move
+//! bytes, both directions at once, every way of waiting.
+
+use std::net::SocketAddr;
+
+use shunt_functional::generator::run_pair;
+use shunt_functional::mode::Mode;
+use shunt_functional::sandbox::{Expect, Sandbox};
+
+const STYLES: [&str; 8] =
+    ["blocking", "poll", "ppoll", "select", "pselect", "epoll-lt", "epoll-et", "epoll-oneshot"];
+
+/// The start of the random choices: always the same, unless `SHUNT_TEST_SEED` says otherwise.
+fn seed() -> String {
+    std::env::var("SHUNT_TEST_SEED").unwrap_or_else(|_| "1".into())
+}
+
+/// One run between two processes.
+struct Run<'a> {
+    listen: &'a str,
+    to: &'a str,
+    connections: u64,
+    bytes: u64,
+    server: &'a [&'a str],
+    client: &'a [&'a str],
+    expect: Expect,
+}
+
+impl<'a> Run<'a> {
+    /// `connections` connections over IPv4, all of which must be shunted, with `bytes` each way.
+    fn new(connections: u64, bytes: u64, server: &'a [&'a str], client: &'a [&'a str]) -> Self {
+        let expect = Expect::All(2 * connections);
+        let (listen, to) = ("127.0.0.1:0", "127.0.0.1:0");
+        Self { listen, to, connections, bytes, server, client, expect }
+    }
+
+    /// Runs it; the bytes that went over.
+    fn go(&self, sandbox: &Sandbox) -> u64 {
+        let (n, b) = (self.connections.to_string(), self.bytes.to_string());
+        let seed = seed();
+        let common = ["-n", &n, "-b", &b, "--seed", &seed];
+        let join = |own: &[&'a str]| [&common, own].concat();
+        let to: SocketAddr = self.to.parse().expect("an address");
+        sandbox.expect(self.expect, || {
+            run_pair(sandbox, self.listen, to, &join(self.server), &join(self.client))
+        })
+    }
+}
+
+/// Runs in every mode, in one sandbox per mode.
+fn in_all_modes(runs: &[Run<'_>]) {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        let bytes: u64 = runs.iter().map(|run| run.go(&sandbox)).sum();
+        println!("{mode}: {} runs, {} MB", runs.len(), bytes / 1_000_000);
+    }
+}
+
+#[test]
+fn every_way_of_waiting() {
+    let args: Vec<[&str; 4]> =
+        STYLES.iter().map(|style| ["--style", style, "--threads", "2"]).collect();
+    let runs: Vec<Run<'_>> = args.iter().map(|a| Run::new(32, 4 << 20, a, a)).collect();
+    in_all_modes(&runs);
+}
+
+#[test]
+fn ends_that_wait_in_different_ways() {
+    let server: Vec<[&str; 2]> = STYLES.iter().map(|style| ["--style", style]).collect();
+    let client: Vec<[&str; 2]> =
+        STYLES.iter().cycle().skip(3).take(STYLES.len()).map(|style| ["--style", style]).collect();
+    let runs: Vec<Run<'_>> =
+        server.iter().zip(&client).map(|(s, c)| Run::new(16, 2 << 20, s, c)).collect();
+    in_all_modes(&runs);
+}
+
+#[test]
+fn one_connection_with_a_lot() {
+    in_all_modes(&[
+        Run::new(1, 512 << 20, &[], &[]),
+        Run::new(1, 256 << 20, &["--style", "epoll-et"], &["--style", "poll"]),
+    ]);
+}
+
+#[test]
+fn a_thousand_connections() {
+    let et = ["--style", "epoll-et", "--threads", "3"];
+    let lt = ["--style", "epoll-lt", "--threads", "2", "--nonblocking-connect"];
+    in_all_modes(&[Run::new(1000, 256 << 10, &et, &lt)]);
+}
+
+#[test]
+fn small_calls() {
+    let small = ["--max-call", "64"];
+    let small_et = ["--max-call", "64", "--style", "epoll-et"];
+    in_all_modes(&[
+        Run::new(8, 256 << 10, &small, &small),
+        Run::new(8, 256 << 10, &small_et, &small_et),
+        // One end in small calls, the other in large ones.
+        Run::new(8, 1 << 20, &small, &[]),
+        Run::new(8, 1 << 20, &[], &small_et),
+    ]);
+}
+
+#[test]
+fn pauses() {
+    let slow = ["--pause", "3000", "--style", "epoll-lt"];
+    let slow_blocking = ["--pause", "3000"];
+    in_all_modes(&[
+        Run::new(8, 4 << 20, &slow, &["--style", "epoll-et"]),
+        Run::new(8, 4 << 20, &slow_blocking, &slow),
+        Run::new(8, 4 << 20, &[], &slow_blocking),
+    ]);
+}
+
+#[test]
+fn descriptors_that_are_duplicated() {
+    let blocking = ["--dup"];
+    let poll = ["--dup", "--style", "poll"];
+    let et = ["--dup", "--style", "epoll-et"];
+    in_all_modes(&[
+        Run::new(16, 2 << 20, &blocking, &et),
+        Run::new(16, 2 << 20, &et, &poll),
+        Run::new(16, 2 << 20, &poll, &blocking),
+    ]);
+}
+
+#[test]
+fn one_direction_only() {
+    let none = ["-b", "0"];
+    // A client's label tells the server which connection it is.
+    let label_et = ["-b", "8", "--style", "epoll-et"];
+    in_all_modes(&[
+        Run { server: &none, ..Run::new(4, 32 << 20, &[], &[]) },
+        Run { client: &label_et, ..Run::new(4, 32 << 20, &[], &[]) },
+    ]);
+}
+
+#[test]
+fn each_call_alone() {
+    let sends = ["write", "writev", "send", "sendto", "sendmsg", "sendmmsg", "sendfile"];
+    let receives = ["read", "readv", "recv", "recvfrom", "recvmsg", "recvmmsg", "recv-waitall"];
+    let args: Vec<[&str; 4]> = sends
+        .iter()
+        .zip(&receives)
+        .map(|(send, receive)| ["--send-calls", send, "--recv-calls", receive])
+        .collect();
+    let runs: Vec<Run<'_>> = args.iter().map(|a| Run::new(4, 8 << 20, a, a)).collect();
+    in_all_modes(&runs);
+}
+
+#[test]
+fn servers_of_many_processes() {
+    for spread in ["prefork", "reuseport", "fork"] {
+        let blocking = ["--spread", spread];
+        let et = ["--spread", spread, "--style", "epoll-et"];
+        let poll = ["--spread", spread, "--style", "poll"];
+        in_all_modes(&[
+            Run::new(24, 1 << 20, &blocking, &["--style", "epoll-lt"]),
+            Run::new(24, 1 << 20, &et, &[]),
+            Run::new(24, 1 << 20, &poll, &["--style", "select"]),
+        ]);
+    }
+}
+
+#[test]
+fn ipv6_and_dual_stack() {
+    let lt = ["--style", "epoll-lt"];
+    in_all_modes(&[
+        Run { listen: "[::1]:0", to: "[::1]:0", ..Run::new(8, 1 << 20, &[], &lt) },
+        Run { listen: "[::]:0", to: "[::1]:0", ..Run::new(8, 1 << 20, &lt, &[]) },
+        Run { listen: "[::]:0", to: "127.0.0.1:0", ..Run::new(8, 1 << 20, &lt, &lt) },
+        Run { listen: "[::]:0", to: "[::ffff:127.0.0.1]:0", ..Run::new(8, 1 << 20, &[], &[]) },
+    ]);
+}
+
+#[test]
+fn other_local_addresses() {
+    in_all_modes(&[
+        Run { listen: "127.0.0.2:0", to: "127.0.0.2:0", ..Run::new(8, 1 << 20, &[], &[]) },
+        Run { listen: "0.0.0.0:0", to: "127.9.8.7:0", ..Run::new(8, 1 << 20, &[], &[]) },
+    ]);
+}

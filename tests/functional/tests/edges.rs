@@ -1,0 +1,283 @@
+//! What lies at the edges: one end without Shunt, late and early ends, agents that die, listeners
+//! that are shared, other users.
+
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use shunt_functional::binaries::{built, program};
+use shunt_functional::generator::{Server, records, run_pair, start_client};
+use shunt_functional::mode::Mode;
+use shunt_functional::net::free_port;
+use shunt_functional::record::{Record, compare};
+use shunt_functional::sandbox::{Expect, Process, Sandbox, is_root};
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// A `shunt-gen` with the library preloaded by hand, as `shunt run` does, but without the agent
+/// that `shunt run` would start.
+fn preloaded(sandbox: &Sandbox) -> Command {
+    let mut command = sandbox.plain(built("shunt-gen"));
+    if sandbox.mode.is_shunted() {
+        command.env("LD_PRELOAD", sandbox.path().join("bin/libshunt.so"));
+        command.env("SHUNT_DMB", sandbox.mode.to_string());
+    }
+    command
+}
+
+fn connect(sandbox: &Sandbox, port: u16, args: &[&str]) -> Process {
+    let mut command = preloaded(sandbox);
+    command.args(["connect", "--to", &loopback(port).to_string()]).args(args);
+    sandbox.spawn(command)
+}
+
+fn in_all_modes(body: impl Fn(&Sandbox)) {
+    for mode in Mode::enabled() {
+        body(&Sandbox::new(mode));
+    }
+}
+
+/// One end alone runs under Shunt: everything stays on TCP, and nobody notices.
+fn one_end(server_shunted: bool, client_shunted: bool) {
+    in_all_modes(|sandbox| {
+        let args = ["-n", "10", "-b", "1000000"];
+        sandbox.expect(Expect::Nothing, || {
+            let server = Server::start(sandbox, server_shunted, &args);
+            let to = loopback(server.port);
+            let clients = records(start_client(sandbox, client_shunted, to, &args));
+            compare(&clients, &server.finish()).expect("the same bytes");
+        });
+    });
+}
+
+#[test]
+fn a_client_without_shunt() {
+    one_end(true, false);
+}
+
+#[test]
+fn a_server_without_shunt() {
+    one_end(false, true);
+}
+
+#[test]
+fn a_group_of_which_one_listener_is_without_shunt() {
+    in_all_modes(|sandbox| {
+        let port = free_port();
+        let listen = loopback(port).to_string();
+        // More than will come: these servers end when they are told to.
+        let args = ["--listen", &listen, "--spread", "reuseport", "--workers", "2", "-n", "1000"];
+        let args = [&args[..], &["-b", "200000"]].concat();
+        let mut servers = [true, false].map(|shunted| Server::start(sandbox, shunted, &args));
+        let clients = sandbox.expect(Expect::Ends(10), || {
+            records(start_client(sandbox, true, loopback(port), &["-n", "100", "-b", "200000"]))
+        });
+        let served: Vec<Record> = servers
+            .iter_mut()
+            .flat_map(|server| {
+                let text = server.process().stdout();
+                server.process().terminate(libc::SIGTERM);
+                text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<_>>()
+            })
+            .collect();
+        compare(&clients, &served).expect("the same bytes");
+    });
+}
+
+/// Everything has been sent, and the client is gone, when the server accepts.
+#[test]
+fn clients_that_leave_before_they_are_accepted() {
+    in_all_modes(|sandbox| {
+        for (server_style, client_style) in
+            [("blocking", "blocking"), ("epoll-et", "blocking"), ("blocking", "epoll-lt")]
+        {
+            let server = ["-n", "30", "-b", "0", "--accept-late", "700", "--style", server_style];
+            let client = ["-n", "30", "-b", "60000", "--leave", "--style", client_style];
+            let bytes = run_pair(sandbox, "127.0.0.1:0", loopback(0), &server, &client);
+            assert_eq!(bytes, 30 * 60_000);
+        }
+    });
+}
+
+#[test]
+fn a_server_that_accepts_late() {
+    in_all_modes(|sandbox| {
+        for style in ["blocking", "epoll-lt"] {
+            let server = ["-n", "30", "-b", "1000000", "--accept-late", "700", "--style", style];
+            let client = ["-n", "30", "-b", "1000000", "--style", style];
+            sandbox.expect(Expect::All(60), || {
+                run_pair(sandbox, "127.0.0.1:0", loopback(0), &server, &client)
+            });
+        }
+    });
+}
+
+#[test]
+fn five_hundred_clients_at_once() {
+    in_all_modes(|sandbox| {
+        let args = ["-n", "500", "-b", "20000", "--style", "epoll-et"];
+        let client = [&args[..], &["--nonblocking-connect"]].concat();
+        sandbox.expect(Expect::All(1000), || {
+            run_pair(sandbox, "127.0.0.1:0", loopback(0), &args, &client)
+        });
+        // A thread for each, which all connect at the same time.
+        let client = ["-n", "500", "-b", "20000"];
+        sandbox.expect(Expect::All(1000), || {
+            run_pair(sandbox, "127.0.0.1:0", loopback(0), &args, &client)
+        });
+    });
+}
+
+#[test]
+fn many_client_processes() {
+    in_all_modes(|sandbox| {
+        let server = Server::start(
+            sandbox,
+            true,
+            &["-n", "80", "-b", "100000", "--style", "epoll-lt", "--threads", "2"],
+        );
+        let clients = sandbox.expect(Expect::Ends(160), || {
+            let running: Vec<Process> = (0..40)
+                .map(|n| {
+                    // The seed makes the labels of each process its own.
+                    let seed = (n + 1).to_string();
+                    let args = ["-n", "2", "-b", "100000", "--seed", &seed];
+                    start_client(sandbox, true, loopback(server.port), &args)
+                })
+                .collect();
+            running.into_iter().flat_map(records).collect::<Vec<_>>()
+        });
+        compare(&clients, &server.finish()).expect("the same bytes");
+    });
+}
+
+/// The agent dies: what is established goes on, what is new is TCP; it comes back: what is new is
+/// shunted again.
+#[test]
+fn an_agent_that_dies_and_comes_back() {
+    in_all_modes(|sandbox| {
+        let server = Server::start(
+            sandbox,
+            true,
+            &["-n", "30", "-b", "20000000", "--style", "epoll-lt", "--pause", "2000"],
+        );
+        let port = server.port;
+        let args = |seed: &'static str| {
+            ["-n", "10", "-b", "20000000", "--style", "epoll-et", "--pause", "2000", "--seed", seed]
+        };
+        let mut established = sandbox.expect(Expect::Ends(20), || {
+            let mut running = connect(sandbox, port, &args("1"));
+            thread::sleep(Duration::from_millis(300));
+            running.assert_running();
+            running
+        });
+        sandbox.kill_agent();
+        thread::sleep(Duration::from_millis(50));
+        established.assert_running();
+        let without = records(connect(sandbox, port, &args("2")));
+        let mut clients = records(established);
+        clients.extend(without);
+        let after = || records(connect(sandbox, port, &args("3")));
+        if sandbox.mode.is_shunted() {
+            sandbox.start_agent();
+        }
+        // Both ends find the new agent by themselves, within a moment.
+        thread::sleep(Duration::from_millis(1500));
+        clients.extend(sandbox.expect(Expect::Ends(20), after));
+        compare(&clients, &server.finish()).expect("the same bytes");
+    });
+}
+
+/// Without any agent everything runs on TCP.
+#[test]
+fn no_agent_at_all() {
+    in_all_modes(|sandbox| {
+        sandbox.kill_agent();
+        let mut command = preloaded(sandbox);
+        command.args(["serve", "-n", "10", "-b", "1000000"]);
+        let mut server = sandbox.spawn(command);
+        let port = server.wait_for_line(|line| {
+            serde_json::from_str::<serde_json::Value>(line).ok()?["port"].as_u64()
+        });
+        let port = u16::try_from(port).expect("a port");
+        let clients = records(connect(sandbox, port, &["-n", "10", "-b", "1000000"]));
+        compare(&clients, &records(server)).expect("the same bytes");
+    });
+}
+
+/// `shunt run` starts an agent when there is none, and several at once start only one.
+#[test]
+fn an_agent_on_demand() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        sandbox.kill_agent();
+        let running: Vec<Process> =
+            (0..8).map(|_| sandbox.spawn(sandbox.command(program("true")))).collect();
+        for process in running {
+            let _done = process.wait().success();
+        }
+        let args = ["-n", "4", "-b", "1000000"];
+        sandbox.expect(Expect::All(8), || {
+            run_pair(&sandbox, "127.0.0.1:0", loopback(0), &args, &args)
+        });
+        assert_eq!(sandbox.end_strays("shunt"), 1, "agents");
+    }
+}
+
+/// Another user's client has no part in this user's agent: it connects over TCP.
+#[test]
+fn a_client_of_another_user() {
+    if !is_root() {
+        println!("only root can start a client of another user");
+        return;
+    }
+    in_all_modes(|sandbox| {
+        let other = Sandbox::for_user(sandbox.mode, "nobody");
+        let args = ["-n", "10", "-b", "1000000"];
+        let server = Server::start(sandbox, true, &args);
+        let to = loopback(server.port).to_string();
+        let generator = other.readable_copy(&built("shunt-gen"));
+        // Its own agent, and then, against all rules, the server's.
+        let run_dirs = [(other.run_dir(), "5", "1"), (sandbox.run_dir(), "5", "2")];
+        let clients: Vec<Record> = run_dirs
+            .iter()
+            .flat_map(|(run_dir, n, seed)| {
+                let mut command = other.command(&generator);
+                command.env("SHUNT_RUN_DIR", run_dir);
+                command.args(["connect", "--to", &to, "-n", n, "-b", "1000000", "--seed", seed]);
+                records(other.spawn(command))
+            })
+            .collect();
+        compare(&clients, &server.finish()).expect("the same bytes");
+        sandbox.expect(Expect::Nothing, || ());
+    });
+}
+
+/// Descriptors run out: connections that can be had at all are TCP at worst.
+#[test]
+fn few_descriptors() {
+    in_all_modes(|sandbox| {
+        let args = ["-n", "20", "-b", "200000", "--style", "epoll-lt"];
+        let server = Server::start(sandbox, true, &args);
+        let to = loopback(server.port).to_string();
+        let mut command = sandbox.command(built("shunt-gen"));
+        command.args(["connect", "--to", &to]).args(args);
+        // SAFETY: the closure makes one system call and allocates nothing.
+        unsafe {
+            command.pre_exec(|| {
+                // 20 connections, three standard descriptors, an epoll instance, and little more.
+                let limit = libc::rlimit { rlim_cur: 28, rlim_max: 28 };
+                match libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            });
+        }
+        let clients = records(sandbox.spawn(command));
+        compare(&clients, &server.finish()).expect("the same bytes");
+    });
+}

@@ -1,0 +1,50 @@
+//! iperf3.
+
+use serde_json::Value;
+use shunt_functional::binaries::program;
+use shunt_functional::net::free_port;
+use shunt_functional::sandbox::{Expect, Sandbox};
+use shunt_functional::servers;
+
+use crate::{Outcome, compare};
+
+/// One run; both ends print JSON. Streams are counted per direction.
+fn run(sandbox: &Sandbox, port: &str, args: &[&str]) -> String {
+    let mut command = sandbox.command(program("iperf3"));
+    command.args(["-c", "127.0.0.1", "-p", port, "-t", "1", "-J"]).args(args);
+    let out = sandbox.run(command);
+    let json: Value = serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out}"));
+    let end = &json["end"];
+    let streams = end["streams"].as_array().map_or(0, Vec::len);
+    let moved = |name: &str| end[name]["bytes"].as_u64().map(|n| n > 1_000_000);
+    let sums = ["sum_sent", "sum_received", "sum_sent_bidir_reverse", "sum_received_bidir_reverse"];
+    let sums: Vec<_> = sums.iter().map(|name| (*name, moved(name))).collect();
+    format!("{args:?}: error {}, streams {streams}, moved {sums:?}", json["error"])
+}
+
+fn scenario(sandbox: &Sandbox) -> Outcome {
+    let port = free_port();
+    let mut server = servers::iperf3(sandbox, port);
+    // Each run has its streams and a control connection.
+    let runs: [(&[&str], u64); 6] = [
+        (&[], 2),
+        (&["-R"], 2),
+        (&["--bidir"], 3),
+        (&["-P", "8"], 9),
+        (&["-Z"], 2),
+        (&["-l", "1000"], 2),
+    ];
+    let outcome = runs
+        .into_iter()
+        .map(|(args, connections)| {
+            sandbox.expect(Expect::Ends(2 * connections), || run(sandbox, &port.to_string(), args))
+        })
+        .collect();
+    server.assert_running();
+    outcome
+}
+
+#[test]
+fn iperf3() {
+    compare(Sandbox::new, scenario);
+}

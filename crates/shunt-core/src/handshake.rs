@@ -33,11 +33,13 @@ impl Phase {
     }
 }
 
-/// Looks for a proposal before a server gives up while clients are still connecting.
-pub const SERVER_LOOKS: u32 = 16;
-/// Calls on a proposed connection before the client takes the proposal back: the acceptor does not
-/// run under Shunt.
+/// How long after accept a server goes on looking for a proposal while clients are connecting, in
+/// nanoseconds. A client that was stopped between its connect and its post may take that long.
+pub const SERVER_PATIENCE: u64 = 1_000_000_000;
+/// Calls on a proposed connection before a client may take the proposal back.
 pub const CLIENT_LOOKS: u32 = 256;
+/// How long it waits at the least, in nanoseconds: servers accept late.
+pub const CLIENT_PATIENCE: u64 = 10_000_000_000;
 
 /// What a server does after a look that found no proposal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,20 +50,21 @@ pub enum Missed {
     Decline(Reason),
 }
 
-/// `connecting`: some client was between its connect and its post, before the look.
+/// `age`: nanoseconds since accept; `connecting`: some client was between its connect and its post,
+/// before the look.
 #[must_use]
-pub const fn missed(looks: u32, connecting: bool) -> Missed {
-    if connecting && looks < SERVER_LOOKS {
+pub const fn missed(age: u64, connecting: bool) -> Missed {
+    if connecting && age < SERVER_PATIENCE {
         Missed::LookAgain
     } else {
         Missed::Decline(Reason::NoProposal)
     }
 }
 
-/// Whether a client whose proposal is open after `looks` calls takes it back.
+/// Whether a client whose proposal is open after `looks` calls and `age` nanoseconds takes it back.
 #[must_use]
-pub const fn gives_up(looks: u32) -> bool {
-    looks >= CLIENT_LOOKS
+pub const fn gives_up(looks: u32, age: u64) -> bool {
+    looks >= CLIENT_LOOKS && age >= CLIENT_PATIENCE
 }
 
 #[cfg(test)]
@@ -72,7 +75,14 @@ mod tests {
     fn a_server_looks_again_only_while_somebody_connects() {
         assert_eq!(missed(0, true), Missed::LookAgain);
         assert_eq!(missed(0, false), Missed::Decline(Reason::NoProposal));
-        assert_eq!(missed(SERVER_LOOKS, true), Missed::Decline(Reason::NoProposal));
+        assert_eq!(missed(SERVER_PATIENCE, true), Missed::Decline(Reason::NoProposal));
+    }
+
+    #[test]
+    fn a_client_gives_up_after_many_calls_and_a_long_time() {
+        assert!(!gives_up(CLIENT_LOOKS, 0));
+        assert!(!gives_up(0, CLIENT_PATIENCE));
+        assert!(gives_up(CLIENT_LOOKS, CLIENT_PATIENCE));
     }
 
     #[test]

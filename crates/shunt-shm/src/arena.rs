@@ -106,6 +106,10 @@ pub struct Identity {
     pub phase: AtomicU32,
     /// The table entry of an open proposal ([`crate::table::Ticket::to_words`]).
     pub ticket: [AtomicU64; 2],
+    /// Held while a proposal is looked for and taken up.
+    pub handshake: TidLock,
+    /// When the phase began, in monotonic nanoseconds.
+    pub since: AtomicU64,
     /// Calls on the socket since the phase began.
     pub looks: AtomicU32,
     /// Completion vector + 1, 0: none.
@@ -263,6 +267,7 @@ impl Record {
         }
         rx.cursor.reset();
         tx.cursor.reset();
+        id.handshake.reset();
         rx.lock.reset();
         tx.lock.reset();
     }

@@ -14,6 +14,7 @@
 //! [`shunt_wire::PROTOCOL_VERSION`].
 
 pub mod cq;
+pub mod doorbell;
 pub mod ring;
 pub mod sync;
 
@@ -21,8 +22,6 @@ pub mod sync;
 pub mod arena;
 #[cfg(not(loom))]
 pub mod counters;
-#[cfg(not(loom))]
-pub mod doorbell;
 #[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]

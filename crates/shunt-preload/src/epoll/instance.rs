@@ -23,6 +23,8 @@ pub struct Watched {
     pub sock: &'static Sock,
     /// Completions come through the queue; else it is looked at by itself.
     pub queued: bool,
+    /// Its proposal was not found yet when it was registered.
+    pub candidate: bool,
 }
 
 /// One registration.
@@ -201,7 +203,7 @@ impl Instance {
     pub fn register(&self, state: &mut State, index: usize, sock: &'static Sock) {
         let queued = sock.link().is_some_and(|link| self.register_queue(state, index, sock, link));
         let Some(Some(watch)) = state.watches.get_mut(index) else { return };
-        watch.conn = Some(Watched { sock, queued });
+        watch.conn = Some(Watched { sock, queued, candidate: sock.link().is_none() });
         if !queued {
             state.direct.push(index);
             if let Some(link) = sock.link() {
@@ -243,6 +245,23 @@ impl Instance {
         true
     }
 
+    /// Connections that are looked at by themselves because they were candidates when they were
+    /// registered, and have been promoted since, go over to the completion queue.
+    pub fn promote_direct(&self, state: &mut State) {
+        let mut i = 0;
+        while let Some(&index) = state.direct.get(i) {
+            i += 1;
+            let Some(conn) = state.get(index).and_then(|w| w.conn) else { continue };
+            if !conn.candidate || conn.sock.link().is_none() {
+                continue;
+            }
+            i -= 1;
+            state.direct.remove(i);
+            self.active.fetch_sub(1, Ordering::AcqRel);
+            self.register(state, index, conn.sock);
+        }
+    }
+
     /// Puts a doorbell into the kernel's set.
     fn hear(&self, state: &mut State, endpoint: &'static Endpoint, vector: usize) {
         let name = (core::ptr::from_ref(endpoint), vector);
@@ -261,7 +280,7 @@ impl Instance {
 
     /// Stops watching.
     fn unregister(&self, watch: &Watch) {
-        let Some(Watched { sock, queued }) = watch.conn else { return };
+        let Some(Watched { sock, queued, .. }) = watch.conn else { return };
         self.active.fetch_sub(1, Ordering::AcqRel);
         if !queued {
             return;
@@ -372,6 +391,15 @@ impl State {
             watch.listed = true;
             self.ready.push_back(index);
         }
+    }
+
+    /// True while the proposal of some connection is still looked for.
+    pub fn has_candidates(&self) -> bool {
+        let candidate = |i: &usize| {
+            let watch = self.watches.get(*i).and_then(Option::as_ref);
+            watch.and_then(|w| w.conn).is_some_and(|c| c.candidate && c.sock.link().is_none())
+        };
+        self.direct.iter().any(candidate)
     }
 
     /// A vector of the endpoint whose doorbell is in the kernel's set.

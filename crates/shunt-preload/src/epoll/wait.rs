@@ -13,7 +13,7 @@ use crate::conn::KERNEL_HINT;
 use crate::epoll::instance::{Instance, SEVERAL, State};
 use crate::epoll::{get, ready, untag};
 use crate::link::{self, Link};
-use crate::stream::sleep::spin_mode;
+use crate::stream::sleep::{CANDIDATE_LOOK, spin_mode};
 use crate::{clock, endpoint, errno, next};
 
 /// Longest time that the kernel is not asked while completions keep coming.
@@ -93,6 +93,7 @@ pub fn wait(instance: &'static Instance, mut out: Out, limits: Limits) -> c_int 
 fn gather(instance: &Instance, out: &mut Out) {
     pop_queues(instance);
     let mut state = instance.lock();
+    instance.promote_direct(&mut state);
     for i in 0..state.direct.len() {
         let index = state.direct[i];
         state.list(index);
@@ -335,6 +336,8 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
         let now = clock::now();
         instance.visited.store(now, Ordering::Relaxed);
         let left = limits.deadline.map(|d| d.saturating_sub(now));
+        let candidates = instance.lock().has_candidates();
+        let left = [left, candidates.then_some(CANDIDATE_LOOK)].into_iter().flatten().min();
         let room = (out.max - out.len).clamp(1, KERNEL_EVENTS);
         let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
         let max = c_int::try_from(room).unwrap_or(1);

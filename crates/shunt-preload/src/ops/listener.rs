@@ -262,6 +262,7 @@ fn track(fd: c_int, tuple: &FourTuple) -> Option<&'static Sock> {
     let record: &'static Record = agent_client::endpoint().ok()?.allocate()?;
     record.id.set_tuple(tuple);
     record.id.fd.store(fd, Ordering::Relaxed);
+    record.id.since.store(clock::now(), Ordering::Relaxed);
     Some(Sock::new(record))
 }
 

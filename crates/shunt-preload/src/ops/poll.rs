@@ -17,7 +17,7 @@ use crate::bell::{self, Bell};
 use crate::conn::{KERNEL_HINT, Sock};
 use crate::epoll::{instance::Instance, ready};
 use crate::fd_table::{self, Kind};
-use crate::stream::sleep::spin_mode;
+use crate::stream::sleep::{CANDIDATE_LOOK, spin_mode};
 use crate::{clock, endpoint, errno, next};
 
 /// # Safety
@@ -163,7 +163,8 @@ impl KernelSet {
 
     /// Asks the kernel about the descriptors that are not ours, at once.
     fn ask(&mut self, fds: &mut [pollfd], mask: *const sigset_t) -> c_int {
-        let mut only = self.fds.clone();
+        // The doorbells, which come after the program's descriptors, are no news to it.
+        let mut only = self.fds.get(..fds.len()).unwrap_or(&[]).to_vec();
         for p in &mut only {
             if is_ours(p.fd) {
                 p.fd = -1;
@@ -289,8 +290,10 @@ fn sleep(
         let fd = std::os::fd::AsRawFd::as_raw_fd(&ear.fd());
         kernel.fds.push(pollfd { fd, events: POLLIN, revents: 0 });
     }
-    let time = deadline.map(|d| {
-        let left = d.saturating_sub(clock::now());
+    let candidate = fds.iter().any(|p| sock(p.fd).is_some_and(|s| s.link().is_none()));
+    let left = deadline.map(|d| d.saturating_sub(clock::now()));
+    let left = [left, candidate.then_some(CANDIDATE_LOOK)].into_iter().flatten().min();
+    let time = left.map(|left| {
         timespec {
             tv_sec: i64::try_from(left / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(left % 1_000_000_000).unwrap_or(0),

@@ -10,9 +10,10 @@ use shunt_shm::table::{Place, Ticket};
 use shunt_wire::clc::{Answer, Proposal};
 use shunt_wire::reason::Reason;
 
+use crate::clock;
 use crate::conn::Sock;
 use crate::link;
-use crate::stream::tcp;
+use crate::stream::{tcp, tid};
 
 /// Looks after the handshake before a call on `fd`. Returns where the connection stands.
 #[inline]
@@ -34,6 +35,10 @@ pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
         Phase::Active => adopt(sock, fd),
         Phase::Proposed => answered(sock).unwrap_or(Phase::Proposed),
         Phase::Candidate => {
+            let _lock = sock.record().id.handshake.lock(tid());
+            if sock.phase() != Phase::Candidate {
+                return sock.phase();
+            }
             let accepted = sock.listener().is_some_and(|listener| {
                 let ticket = listener.table.find(&sock.record().id.tuple());
                 ticket.is_some_and(|ticket| accept(sock, fd, listener, &ticket).is_ok())
@@ -46,6 +51,11 @@ pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
 
 #[cold]
 fn look_for_proposal(sock: &'static Sock, fd: i32) -> Phase {
+    // Another thread may be at it: what it finds is gone from the table before it says so.
+    let _lock = sock.record().id.handshake.lock(tid());
+    if sock.phase() != Phase::Candidate {
+        return sock.phase();
+    }
     let Some(listener) = sock.listener() else {
         sock.decline(fd, Reason::NoProposal);
         return Phase::Tcp;
@@ -53,8 +63,8 @@ fn look_for_proposal(sock: &'static Sock, fd: i32) -> Phase {
     let id = &sock.record().id;
     let connecting = listener.table.connecting();
     let Some(ticket) = listener.table.find(&id.tuple()) else {
-        let looks = id.looks.fetch_add(1, Ordering::Relaxed);
-        return match missed(looks, connecting) {
+        let age = clock::now().saturating_sub(id.since.load(Ordering::Relaxed));
+        return match missed(age, connecting) {
             Missed::LookAgain => Phase::Candidate,
             Missed::Decline(why) => {
                 sock.decline(fd, why);
@@ -83,6 +93,9 @@ fn accept(
     let (mine, theirs) = (view.section(slot, Side::Server), view.section(slot, Side::Client));
     // The slot must speak of this very connection: the table is open to all clients of the listener,
     // the region is not.
+    if theirs.setup.state.load(Ordering::Acquire) == Proposal::Withdrawn as u32 {
+        return Err(Reason::NoProposal);
+    }
     if theirs.setup.state.load(Ordering::Acquire) != Proposal::Proposed as u32
         || theirs.setup.generation.load(Ordering::Relaxed) != generation
         || theirs.setup.tuple().reversed() != sock.record().id.tuple()
@@ -137,8 +150,11 @@ fn look_for_answer(sock: &'static Sock, fd: i32) -> Phase {
     if let Some(phase) = answered(sock) {
         return phase;
     }
-    let looks = sock.record().id.looks.fetch_add(1, Ordering::Relaxed);
-    if gives_up(looks) && looks.is_multiple_of(CLIENT_LOOKS) {
+    let id = &sock.record().id;
+    let looks = id.looks.fetch_add(1, Ordering::Relaxed);
+    if looks.is_multiple_of(CLIENT_LOOKS)
+        && gives_up(looks, clock::now().saturating_sub(id.since.load(Ordering::Relaxed)))
+    {
         give_up(sock, fd)
     } else {
         Phase::Proposed

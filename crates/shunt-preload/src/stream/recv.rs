@@ -65,6 +65,12 @@ pub fn receive(sock: &'static Sock, mut call: Call<'_>) -> isize {
             return or_error(got, EAGAIN);
         }
         match sleep.sleep(until) {
+            // A candidate may have been taken up, or declined, by another thread.
+            Woken::Look if sock.link().is_none() => {
+                if promote::advance(sock, call.fd) == Phase::Tcp {
+                    return if got > 0 { got.cast_signed() } else { (call.kernel)(0) };
+                }
+            }
             Woken::Look => {}
             Woken::TimedOut => return or_error(got, EAGAIN),
             Woken::Interrupted => return or_error(got, libc::EINTR),
@@ -162,12 +168,12 @@ impl Rx<'_> {
     ) -> Result<Option<Step>, Violation> {
         // The mark before the bytes: what the kernel holds in front of it belongs to this stretch.
         if let Some(at) = RxCursor::next_mark(&self.theirs.prod, marks)? {
-            let left = tcp::look(call.fd);
-            let done = match left {
+            // The count before the look: had it all come in then, and is nothing left now, it was
+            // all read. The other way round, bytes that come in between would be passed over.
+            let all_in = tcp::counts(call.fd).is_none_or(|c| reached_tcp_end(c.received(), at));
+            let done = match tcp::look(call.fd) {
                 Look::Eof => true,
-                Look::Silent => {
-                    tcp::counts(call.fd).is_none_or(|c| reached_tcp_end(c.received(), at))
-                }
+                Look::Silent => all_in,
                 Look::Bytes | Look::Error(_) => false,
             };
             if done {

@@ -73,6 +73,12 @@ pub fn transmit(sock: &'static Sock, mut call: Call<'_>) -> isize {
             return or_error(sent, EAGAIN);
         }
         match sleep.get_or_insert_with(|| Sleep::sending(sock, call.fd)).sleep(until) {
+            // A candidate may have been taken up, or declined, by another thread.
+            Woken::Look if sock.link().is_none() => {
+                if promote::advance(sock, call.fd) == Phase::Tcp {
+                    return if sent > 0 { sent.cast_signed() } else { (call.kernel)(0) };
+                }
+            }
             Woken::Look => {}
             Woken::TimedOut => return or_error(sent, EAGAIN),
             Woken::Interrupted => return or_error(sent, libc::EINTR),

@@ -223,8 +223,13 @@ impl Sleep {
         }
         endpoint::count(Counter::KernelSleeps, 1);
         let left = deadline.map(|d| d - now);
-        // A sender whose receiver could not be told of our doorbell looks for itself now and then.
-        let left = if self.receiving { left } else { Some(left.unwrap_or(LOOK).min(LOOK)) };
+        let longest = match (ring, self.receiving) {
+            (None, _) => Some(CANDIDATE_LOOK),
+            // A sender whose receiver could not be told of our doorbell looks for itself.
+            (Some(_), false) => Some(LOOK),
+            (Some(_), true) => None,
+        };
+        let left = [left, longest].into_iter().flatten().min();
         let left = left.map(|n| Timespec {
             tv_sec: i64::try_from(n / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(n % 1_000_000_000).unwrap_or(0),
@@ -248,3 +253,7 @@ impl Sleep {
 
 /// Longest sleep of a sender in the kernel.
 const LOOK: u64 = 100_000_000;
+
+/// Longest sleep while a proposal is still looked for: another thread may find it and thereby move
+/// the connection to a ring that this thread does not watch yet.
+pub const CANDIDATE_LOOK: u64 = 10_000_000;

@@ -1,0 +1,42 @@
+//! Arm words: who waits, and how to wake them.
+
+use crate::sync::{AtomicU32, Ordering, store_load_fence_after_rmw};
+
+/// An arm word: nobody waits.
+pub const AWAKE: u32 = 0;
+/// Bit of an arm word: a thread sleeps (or is about to) in futex(2) on the word itself.
+pub const ON_FUTEX: u32 = 1;
+
+/// Bit of an arm word: a thread sleeps (or is about to) on the doorbell of completion vector
+/// `vector` (below 8).
+#[must_use]
+pub const fn on_bell(vector: usize) -> u32 {
+    1 << (8 + (vector & 7))
+}
+
+/// The vectors that an arm word, as [`take`] returned it, asks to ring.
+pub fn bells(word: u32) -> impl Iterator<Item = usize> {
+    (0..8).filter(move |v| word & on_bell(*v) != 0)
+}
+
+/// Arms a word: the peer's next look at it finds `how`. Look again after it, then sleep. Returns the
+/// word as it is now. It is not disarmed after waking: the bits are shared by all threads that wait,
+/// and a stale one costs the peer one needless wake-up.
+#[inline]
+pub fn arm(word: &AtomicU32, how: u32) -> u32 {
+    let now = word.fetch_or(how, Ordering::AcqRel) | how;
+    // SYNC POINT word-arm: arm before the look at the cursors here; cursors before the look at the
+    // word in `take`.
+    store_load_fence_after_rmw();
+    now
+}
+
+/// Takes all sleepers' requests for a wake-up, if there are any. The caller has stored its cursor
+/// and issued [`crate::sync::store_load_fence`] (SYNC POINT word-arm) before.
+#[inline]
+pub fn take(word: &AtomicU32) -> u32 {
+    if word.load(Ordering::Relaxed) == AWAKE {
+        return AWAKE;
+    }
+    word.swap(AWAKE, Ordering::AcqRel)
+}

@@ -1,0 +1,13 @@
+//! Doorbells: an eventfd for sleepers in the kernel's poll, a futex for those who wait for one word.
+//!
+//! Before it sleeps, a waiter says in an *arm word* how it is to be woken; who brings news takes the
+//! word and wakes whom it names. That protocol is atomics alone and is modelled with loom; the
+//! system calls that sleep and wake lie beside it.
+
+mod arm;
+#[cfg(not(loom))]
+mod kernel;
+
+pub use arm::{AWAKE, ON_FUTEX, arm, bells, on_bell, take};
+#[cfg(not(loom))]
+pub use kernel::{create, futex_wait, futex_wake, ring, ring_fd};

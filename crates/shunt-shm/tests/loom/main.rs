@@ -1,0 +1,16 @@
+//! Models of everything in this crate that two threads or processes touch at once, run by loom
+//! through every interleaving and every value that the memory model lets a load return:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test --release -p shunt-shm --test loom
+//! ```
+//!
+//! A lost wake-up shows as a deadlock, a torn or early-overwritten byte as a concurrent access to a
+//! loom `UnsafeCell`.
+#![cfg(loom)]
+
+mod cq;
+mod ring;
+mod stretch;
+mod wake;
+mod world;

@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use shunt_core::handshake::Phase;
+use shunt_core::handshake::{Phase, SERVER_PATIENCE};
 use shunt_shm::arena::{Mode, Record};
 use shunt_shm::region::{Section, Side};
 use shunt_wire::agent::EndpointId;
@@ -118,6 +118,14 @@ impl Sock {
     /// Sets it.
     pub fn set_listener(&self, listener: &'static Listener) {
         self.listener.store(core::ptr::from_ref(listener).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// A candidate whose proposal may still come: whoever waits for it looks again soon.
+    pub fn may_be_promoted(&self) -> bool {
+        let since = self.record().id.since.load(Ordering::Relaxed);
+        self.link().is_none()
+            && self.phase() != Phase::Tcp
+            && crate::clock::now().saturating_sub(since) < SERVER_PATIENCE
     }
 
     /// Where the handshake stands.

@@ -68,6 +68,8 @@ macro_rules! for_each_hook {
             fn shutdown(fd: c_int, how: c_int) -> c_int = ops::stream::shutdown;
             fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = ops::stream::fdopen;
 
+            fn fclose(file: *mut FILE) -> c_int = ops::stream::fclose;
+
             fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = ops::poll::poll;
             fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = ops::poll::poll;
             fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int = ops::poll::__poll_chk;

@@ -68,6 +68,24 @@ extern "C" fn constructor(_: c_int, argv: *const *const c_char, envp: *const *co
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = constructor;
 
+/// The process ends by exit(3): programs leave the closing of their connections to the kernel, which
+/// does not know of the slots and records that go with them.
+#[cfg(not(test))]
+extern "C" fn destructor() {
+    let _keep = errno::KeepErrno::new();
+    guard::contain(|| {
+        if active() && process::may_mutate() {
+            ACTIVE.store(false, Ordering::Release);
+            crate::object::at_exit();
+        }
+    });
+}
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destructor;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -70,6 +70,8 @@ pub struct Link {
     lane: AtomicU32,
     /// Descriptors of this process whose connections are in it.
     pub users: AtomicU32,
+    /// Places between [`draft`] and their connection's start.
+    drafts: AtomicU32,
     peers: AtomicPtr<Peer>,
     /// The owner's process (acceptor's side only).
     pidfd: Option<OwnFd>,
@@ -121,6 +123,7 @@ impl Link {
             endpoint,
             lane: AtomicU32::new(lane.map_or(0, |l| u32::try_from(l + 1).unwrap_or(0))),
             users: AtomicU32::new(0),
+            drafts: AtomicU32::new(0),
             peers: AtomicPtr::default(),
             pidfd,
             listener,
@@ -203,6 +206,7 @@ impl Link {
             };
             if free && word.swap(1, Ordering::AcqRel) <= 1 {
                 self.next_slot.store((slot + 1) % limit, Ordering::Relaxed);
+                self.drafts.fetch_add(1, Ordering::AcqRel);
                 let view = self.view();
                 for side in [Side::Client, Side::Server] {
                     view.section(slot, side).reset();
@@ -211,6 +215,11 @@ impl Link {
             }
         }
         None
+    }
+
+    /// True while a place is being prepared in it.
+    fn drafted(&self) -> bool {
+        self.drafts.load(Ordering::Acquire) > 0
     }
 
     fn both_done(&self, slot: usize) -> bool {
@@ -272,6 +281,7 @@ pub fn draft(listener: ListenerId, endpoint: &'static Endpoint) -> Result<Draft,
             return Ok(Draft { link, slot, target });
         }
     }
+    retire_unused();
     let (region, table, memory) = agent_client::connect(listener)?;
     let target = target(listener, &table)?;
     let link = Link::new(region, Side::Client, &memory, endpoint, None, Some(target))?;
@@ -280,6 +290,12 @@ pub fn draft(listener: ListenerId, endpoint: &'static Endpoint) -> Result<Draft,
     let link = install(link)?;
     let slot = link.take_slot().ok_or(Reason::NoResources)?;
     Ok(Draft { link, slot, target })
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        self.link.drafts.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Draft {
@@ -309,7 +325,7 @@ impl Target {
 }
 
 /// The link group of `region` on the acceptor's side; fetched from the agent the first time, with
-/// the accepted socket as the proof that we are a party.
+/// the accepted socket as the proof that we are a party. It counts as one use until [`detach`].
 pub fn attach(
     region: RegionId,
     slot: usize,
@@ -321,11 +337,9 @@ pub fn attach(
             l.region == region && l.side == Side::Server && Some(l.endpoint.pid) == pid
         })
     };
-    if let Some(link) = find() {
-        return Ok(link);
-    }
     let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(link) = find() {
+        link.users.fetch_add(1, Ordering::AcqRel);
         return Ok(link);
     }
     collect();
@@ -335,7 +349,13 @@ pub fn attach(
     let link = Link::new(region, Side::Server, &found.memory, found.endpoint, Some(pidfd), None)?;
     close(found.memory);
     link.add_peer(peer);
+    link.users.fetch_add(1, Ordering::AcqRel);
     install(link)
+}
+
+/// Takes back the use that [`attach`] counted.
+pub fn detach(link: &Link) {
+    link.users.fetch_sub(1, Ordering::AcqRel);
 }
 
 /// Frees attached link groups whose owner is gone and that no connection uses. Runs only when another
@@ -350,17 +370,44 @@ fn collect() {
             && link.pidfd.is_some()
             && !link.owner_lives()
         {
-            place.store(core::ptr::null_mut(), Ordering::Release);
-            agent_client::detach(link.region);
-            let mut peer = link.peers.swap(core::ptr::null_mut(), Ordering::AcqRel);
-            while !peer.is_null() {
-                // SAFETY: made by Box::leak in add_peer; no connection refers to it any more.
-                let gone = unsafe { Box::from_raw(peer) };
-                peer = gone.next.load(Ordering::Relaxed);
-            }
-            // SAFETY: made by Box::leak in install; a poller that is just walking the table may
-            // still look at its queues, so the memory is released only after a grace period.
-            GRAVEYARD.bury(unsafe { Box::from_raw(at) });
+            remove(place);
+        }
+    }
+}
+
+/// Gives back own link groups in which no connection of this process is left: slots whose acceptor
+/// ended without a word would be lost with them in use. Runs only when another one is about to be
+/// made, under the lock.
+fn retire_unused() {
+    for place in &TABLE[..HIGH.load(Ordering::Acquire)] {
+        // SAFETY: entries are live links; removal happens under the lock alone.
+        let Some(link) = (unsafe { place.load(Ordering::Acquire).as_ref() }) else { continue };
+        if link.side == Side::Client && link.users.load(Ordering::Acquire) == 0 && !link.drafted() {
+            remove(place);
+        }
+    }
+}
+
+/// Takes a link out of the table. A thread that is just walking it may still look at the link, so
+/// its memory is released only after a grace period.
+fn remove(place: &AtomicPtr<Link>) {
+    let at = place.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    if at.is_null() {
+        return;
+    }
+    // SAFETY: made by Box::leak in install, and out of the table from now on.
+    let link = unsafe { Box::from_raw(at) };
+    agent_client::detach(link.region);
+    GRAVEYARD.bury(link);
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let mut peer = self.peers.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        while !peer.is_null() {
+            // SAFETY: made by Box::leak in add_peer; no connection refers to it any more.
+            let gone = unsafe { Box::from_raw(peer) };
+            peer = gone.next.load(Ordering::Relaxed);
         }
     }
 }

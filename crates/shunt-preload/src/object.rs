@@ -66,6 +66,16 @@ pub fn before_close(fd: c_int, entry: Entry) {
     }
 }
 
+/// The process ends: what it leaves open is closed by the kernel, right after this.
+pub fn at_exit() {
+    for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+        // Another thread may be in the middle of a call, or of closing the same descriptor.
+        if Sock::of(entry).is_some() && fd_table::replace_if(fd, entry, Entry::KERNEL) {
+            before_close(fd, entry);
+        }
+    }
+}
+
 /// `fd` was closed behind the library's back and the number is in use for something else now.
 pub fn abandoned(fd: c_int, entry: Entry) {
     match Sock::of(entry) {

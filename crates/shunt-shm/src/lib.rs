@@ -2,7 +2,7 @@
 //!
 //! Three kinds of memory are told apart everywhere:
 //!
-//! * **shared with the peer** ([`region`], [`table`]): never trusted. Every index and cursor read
+//! * **shared with the peer** ([`region`], [`table`], [`dmb`]): never trusted. Every index and cursor read
 //!   from it is bounded against private copies before use; a violation is the error [`Violation`].
 //! * **shared with own forks and read by the agent** ([`arena`], [`counters`]): trusted.
 //! * **written by the agent, mapped read-only** ([`registry`]).
@@ -22,6 +22,8 @@ pub mod sync;
 pub mod arena;
 #[cfg(not(loom))]
 pub mod counters;
+#[cfg(not(loom))]
+pub mod dmb;
 #[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]

@@ -32,6 +32,15 @@ pub fn read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
+/// Length of the memory behind a descriptor. It means something only once [`Map::new`] has found the
+/// seals in place.
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn size(fd: impl AsFd) -> io::Result<usize> {
+    usize::try_from(fstat(fd)?.st_size).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
 /// A mapping of a sealed memfd (or of anonymous shared memory). Unmapped on drop.
 #[derive(Debug)]
 pub struct Map {

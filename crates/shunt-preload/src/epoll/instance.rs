@@ -397,7 +397,7 @@ impl State {
     pub fn has_candidates(&self) -> bool {
         let candidate = |i: &usize| {
             let watch = self.watches.get(*i).and_then(Option::as_ref);
-            watch.and_then(|w| w.conn).is_some_and(|c| c.candidate && c.sock.link().is_none())
+            watch.and_then(|w| w.conn).is_some_and(|c| c.candidate && c.sock.may_be_promoted())
         };
         self.direct.iter().any(candidate)
     }

@@ -30,6 +30,13 @@ pub unsafe fn close(fd: c_int) -> c_int {
     unsafe { next::close(fd) }
 }
 
+/// The descriptor is about to be closed by other means than a hooked call.
+pub fn forget_object(fd: c_int) {
+    if fd_table::lookup(fd).is_object() && may_mutate() {
+        forget(fd);
+    }
+}
+
 /// Takes `fd` out of the table and tells its object, before the kernel closes it.
 fn forget(fd: c_int) {
     // Of two threads that close the same descriptor one tells.

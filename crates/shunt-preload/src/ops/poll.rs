@@ -290,7 +290,7 @@ fn sleep(
         let fd = std::os::fd::AsRawFd::as_raw_fd(&ear.fd());
         kernel.fds.push(pollfd { fd, events: POLLIN, revents: 0 });
     }
-    let candidate = fds.iter().any(|p| sock(p.fd).is_some_and(|s| s.link().is_none()));
+    let candidate = fds.iter().any(|p| sock(p.fd).is_some_and(Sock::may_be_promoted));
     let left = deadline.map(|d| d.saturating_sub(clock::now()));
     let left = [left, candidate.then_some(CANDIDATE_LOOK)].into_iter().flatten().min();
     let time = left.map(|left| {

@@ -509,3 +509,15 @@ pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::fdopen(fd, mode) }
 }
+
+/// # Safety
+/// As the C function.
+pub unsafe fn fclose(file: *mut FILE) -> c_int {
+    // It closes the descriptor by libc's inner function, which no hook sees.
+    if !file.is_null() {
+        // SAFETY: the caller passes an open stream.
+        super::fd::forget_object(unsafe { libc::fileno(file) });
+    }
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::fclose(file) }
+}

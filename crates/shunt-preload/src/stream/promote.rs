@@ -12,7 +12,7 @@ use shunt_wire::reason::Reason;
 
 use crate::clock;
 use crate::conn::Sock;
-use crate::link;
+use crate::link::{self, Link};
 use crate::stream::{tcp, tid};
 
 /// Looks after the handshake before a call on `fd`. Returns where the connection stands.
@@ -51,34 +51,45 @@ pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
 
 #[cold]
 fn look_for_proposal(sock: &'static Sock, fd: i32) -> Phase {
-    // Another thread may be at it: what it finds is gone from the table before it says so.
-    let _lock = sock.record().id.handshake.lock(tid());
-    if sock.phase() != Phase::Candidate {
-        return sock.phase();
-    }
-    let Some(listener) = sock.listener() else {
-        sock.decline(fd, Reason::NoProposal);
-        return Phase::Tcp;
+    let found = {
+        // Another thread may be at it: what it finds is gone from the table before it says so.
+        let _lock = sock.record().id.handshake.lock(tid());
+        match sock.phase() {
+            Phase::Candidate => propose_to(sock, fd),
+            other => return other,
+        }
     };
-    let id = &sock.record().id;
-    let connecting = listener.table.connecting();
-    let Some(ticket) = listener.table.find(&id.tuple()) else {
-        let age = clock::now().saturating_sub(id.since.load(Ordering::Relaxed));
-        return match missed(age, connecting) {
-            Missed::LookAgain => Phase::Candidate,
-            Missed::Decline(why) => {
-                sock.decline(fd, why);
-                Phase::Tcp
-            }
-        };
-    };
-    match accept(sock, fd, listener, &ticket) {
-        Ok(()) => Phase::Active,
+    // Without the lock: epoll instances are told, and they ask us with their own locks held.
+    match found {
+        Ok(phase) => phase,
         Err(why) => {
             sock.decline(fd, why);
             Phase::Tcp
         }
     }
+}
+
+/// Takes a proposal for the candidate up; an error is why it stays on TCP for good.
+fn propose_to(sock: &'static Sock, fd: i32) -> Result<Phase, Reason> {
+    let listener = sock.listener().ok_or(Reason::NoProposal)?;
+    let id = &sock.record().id;
+    let connecting = listener.table.connecting();
+    let declined = match listener.table.find(&id.tuple()) {
+        Some(ticket) => match accept(sock, fd, listener, &ticket) {
+            Ok(()) => return Ok(Phase::Active),
+            Err(why) => why,
+        },
+        None => {
+            let age = clock::now().saturating_sub(id.since.load(Ordering::Relaxed));
+            match missed(age, connecting) {
+                Missed::LookAgain => return Ok(Phase::Candidate),
+                Missed::Decline(why) => why,
+            }
+        }
+    };
+    // So that no other thread declines it a second time.
+    sock.set_phase(Phase::Tcp);
+    Err(declined)
 }
 
 fn accept(
@@ -87,8 +98,21 @@ fn accept(
     listener: &crate::ops::listener::Listener,
     ticket: &Ticket,
 ) -> Result<(), Reason> {
-    let Place { region, slot, generation } = ticket.place();
+    let Place { region, slot, .. } = ticket.place();
     let link = link::attach(region, slot, tcp::borrow(fd))?;
+    let accepted = accept_in(sock, fd, listener, ticket, link);
+    link::detach(link);
+    accepted
+}
+
+fn accept_in(
+    sock: &'static Sock,
+    fd: i32,
+    listener: &crate::ops::listener::Listener,
+    ticket: &Ticket,
+    link: &'static Link,
+) -> Result<(), Reason> {
+    let Place { slot, generation, .. } = ticket.place();
     let view = link.view();
     let (mine, theirs) = (view.section(slot, Side::Server), view.section(slot, Side::Client));
     // The slot must speak of this very connection: the table is open to all clients of the listener,
@@ -203,6 +227,9 @@ fn adopt(sock: &'static Sock, fd: i32) -> Phase {
     };
     let Some(link) = link else { return Phase::Broken };
     sock.set_link(link);
+    if link.side == Side::Server {
+        link::detach(link);
+    }
     if let Some(endpoint) = sock.peer_endpoint()
         && let Ok(peer) = link.acquaint(endpoint)
     {

@@ -85,6 +85,7 @@ fn or_error(got: usize, error: c_int) -> isize {
 /// Everything that a look needs.
 struct Rx<'a> {
     sock: &'static Sock,
+    fd: c_int,
     view: RegionView,
     slot: usize,
     mine: &'a Section,
@@ -99,15 +100,25 @@ fn step(
     blocking: bool,
 ) -> Result<Step, Violation> {
     let record = sock.record();
-    let _lock = record.rx.lock.lock(tid());
+    let lock = record.rx.lock.lock(tid());
+    if lock.nested() {
+        // A signal handler above a call that is taking bytes just now.
+        return Ok(Step::Done(or_error(*got, libc::EINTR)));
+    }
     if fd_table::lookup(call.fd) != call.entry && fd_table::lookup(call.fd).ptr() != call.entry.ptr::<Sock>() {
         return Ok(Step::Done(or_error(*got, EBADF)));
     }
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
-        return Ok(from_kernel(call, got, blocking).unwrap_or(Step::Empty(Until::Kernel)));
+        return Ok(match from_kernel(call, got) {
+            Read::Bytes if call.satisfied(*got, blocking) => Step::Done(got.cast_signed()),
+            Read::Bytes | Read::Nothing => call.nothing(*got, blocking, Until::Kernel),
+            Read::Eof => Step::Done(got.cast_signed()),
+            Read::Error(e) => Step::Done(or_error(*got, e)),
+        });
     };
     let rx = Rx {
         sock,
+        fd: call.fd,
         view: link.view(),
         slot: record.slot(),
         mine,
@@ -126,8 +137,17 @@ fn step(
     }
 }
 
-/// Reads from the kernel socket without waiting. `None`: it is empty.
-fn from_kernel(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Option<Step> {
+/// What the kernel socket gave.
+enum Read {
+    /// Bytes, which `got` counts.
+    Bytes,
+    Nothing,
+    Eof,
+    Error(c_int),
+}
+
+/// Reads from the kernel socket without waiting.
+fn from_kernel(call: &mut Call<'_>, got: &mut usize) -> Read {
     let before = errno::get();
     let n = if *got == 0 {
         (call.kernel)(MSG_DONTWAIT)
@@ -142,19 +162,37 @@ fn from_kernel(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Option<S
         // SAFETY: the entries are those of the program's call.
         unsafe { crate::next::recvmsg(call.fd, &raw mut msg, call.flags | MSG_DONTWAIT) }
     };
-    if n < 0 {
-        if errno::get() == EAGAIN {
-            errno::set(before);
-            return None;
+    match n {
+        0 if call.buffers.total > 0 => Read::Eof,
+        // A call for no bytes finds some, and takes none.
+        0 => Read::Bytes,
+        n if n > 0 => {
+            *got += n.unsigned_abs();
+            Read::Bytes
         }
-        return Some(Step::Done(or_error(*got, errno::get())));
+        _ if errno::get() == EAGAIN => {
+            errno::set(before);
+            Read::Nothing
+        }
+        _ => Read::Error(errno::get()),
     }
-    *got += n.unsigned_abs();
-    let whole = !blocking || call.flags & MSG_WAITALL == 0 || call.flags & MSG_PEEK != 0;
-    if n == 0 || whole || *got >= call.buffers.total {
-        return Some(Step::Done(got.cast_signed()));
+}
+
+impl Call<'_> {
+    /// True when the call has what it asked for: at the least something, or all with `MSG_WAITALL`.
+    fn satisfied(&self, got: usize, blocking: bool) -> bool {
+        let patient = blocking && self.flags & MSG_WAITALL != 0 && self.flags & MSG_PEEK == 0;
+        got >= self.buffers.total || (got > 0 && !patient)
     }
-    None
+
+    /// The step when there is nothing more now.
+    fn nothing(&self, got: usize, blocking: bool, until: Until) -> Step {
+        if got > 0 && self.satisfied(got, blocking) {
+            Step::Done(got.cast_signed())
+        } else {
+            Step::Empty(until)
+        }
+    }
 }
 
 impl Rx<'_> {
@@ -174,32 +212,36 @@ impl Rx<'_> {
             let done = match tcp::look(call.fd) {
                 Look::Eof => true,
                 Look::Silent => all_in,
-                Look::Bytes | Look::Error(_) => false,
+                Look::Bytes | Look::Error => false,
             };
             if done {
                 self.pass(marks);
                 return Ok(None);
             }
         }
-        let had = *got;
-        match from_kernel(call, got, blocking) {
-            // End of file, unless the sender went on in the ring before it closed.
-            Some(Step::Done(0)) if *got == 0 && call.buffers.total > 0 => {
-                match RxCursor::next_mark(&self.theirs.prod, marks)? {
-                    Some(_) => {
-                        self.pass(marks);
-                        Ok(None)
-                    }
-                    None => Ok(Some(Step::Done(0))),
-                }
+        Ok(match from_kernel(call, got) {
+            Read::Bytes => {
+                let open = RxCursor::next_mark(&self.theirs.prod, marks)?.is_some();
+                let whole = *got >= call.buffers.total || call.flags & MSG_PEEK != 0;
+                // A short read tells edge-triggered programs that there is no more: so the bytes on
+                // the other side of the mark belong to the same call.
+                let end = whole || (call.satisfied(*got, blocking) && !open);
+                end.then_some(Step::Done(got.cast_signed()))
             }
-            Some(step) => Ok(Some(step)),
-            None if *got > had => Ok(None),
-            None => Ok(Some(Step::Empty(Until::Both))),
-        }
+            Read::Nothing => Some(call.nothing(*got, blocking, Until::Both)),
+            // End of file, unless the sender went on in the ring before it closed.
+            Read::Eof => match RxCursor::next_mark(&self.theirs.prod, marks)? {
+                Some(_) => {
+                    self.pass(marks);
+                    None
+                }
+                None => Some(Step::Done(got.cast_signed())),
+            },
+            Read::Error(e) => Some(Step::Done(or_error(*got, e))),
+        })
     }
 
-    /// In a ring stretch. `None`: go on with the next stretch.
+    /// In a ring stretch. `None`: go on, with the next stretch if a mark was passed.
     fn from_ring(
         &self,
         call: &mut Call<'_>,
@@ -214,14 +256,12 @@ impl Rx<'_> {
         if n > 0 {
             self.take(call, *got, span, n);
             *got += n;
-            let enough = *got >= call.buffers.total;
-            let whole = !blocking || call.flags & MSG_WAITALL == 0 || call.flags & MSG_PEEK != 0;
-            if enough || whole {
-                return Ok(Some(Step::Done(got.cast_signed())));
-            }
-            return Ok(None);
+            let open = RxCursor::next_mark(&self.theirs.prod, marks)?.is_some();
+            let whole = *got >= call.buffers.total || call.flags & MSG_PEEK != 0;
+            let end = whole || (call.satisfied(*got, blocking) && !open);
+            return Ok(end.then_some(Step::Done(got.cast_signed())));
         }
-        if want == 0 {
+        if want == 0 && self.cursor.refresh(&self.theirs.prod, cap)? > 0 {
             return Ok(Some(Step::Done(got.cast_signed())));
         }
         if let Some(at) = RxCursor::next_mark(&self.theirs.prod, marks)? {
@@ -230,8 +270,9 @@ impl Rx<'_> {
                     self.pass(marks);
                     Ok(None)
                 }
-                Some(_) => Ok(None),
-                None => Err(Violation::Marks),
+                // Set after all bytes in front of it.
+                Some(_) if self.cursor.refresh(&self.theirs.prod, cap)? > 0 => Ok(None),
+                _ => Err(Violation::Marks),
             };
         }
         self.ask_kernel(call, got, blocking)
@@ -240,7 +281,7 @@ impl Rx<'_> {
     /// The ring is empty: is that the end?
     fn ask_kernel(
         &self,
-        call: &Call<'_>,
+        call: &mut Call<'_>,
         got: &mut usize,
         blocking: bool,
     ) -> Result<Option<Step>, Violation> {
@@ -250,26 +291,25 @@ impl Rx<'_> {
             || self.sock.has(KERNEL_HINT)
             || self.sock.has(SHUT_RD);
         if !due && !hinted {
-            return Ok(Some(Step::Empty(Until::Ring)));
+            return Ok(Some(call.nothing(*got, blocking, Until::Ring)));
         }
         let look = tcp::look(call.fd);
         // What was put into the ring before the end comes first.
         if self.cursor.refresh(&self.theirs.prod, RING as u64)? > 0 {
-            if let Look::Error(e) = look {
-                // The look took the error from the socket; an ended connection tells it by EOF then.
-                let _ = e;
-            }
+            // Unless the call is for no bytes, which `from_ring` has seen to.
             return Ok(None);
         }
         self.sock.put(KERNEL_HINT, false);
         Ok(Some(match look {
             Look::Eof => Step::Done(got.cast_signed()),
-            Look::Error(e) => Step::Done(or_error(*got, e.raw_os_error())),
+            // Told once, by the kernel itself, so that SO_ERROR and later calls answer as they do.
+            Look::Error if *got > 0 => Step::Done(got.cast_signed()),
+            Look::Error => Step::Done((call.kernel)(MSG_DONTWAIT)),
             // A mark says what these bytes are; it is set after them.
-            Look::Bytes => Step::Empty(Until::Both),
+            Look::Bytes => call.nothing(*got, blocking, Until::Both),
             // The end was announced and is on its way.
-            Look::Silent if hinted => Step::Empty(Until::Both),
-            Look::Silent => Step::Empty(Until::Ring),
+            Look::Silent if hinted => call.nothing(*got, blocking, Until::Both),
+            Look::Silent => call.nothing(*got, blocking, Until::Ring),
         }))
     }
 
@@ -303,5 +343,9 @@ impl Rx<'_> {
         let next = marks.wrapping_add(1);
         self.sock.record().rx.marks.store(next, Relaxed);
         self.mine.cons.marks_passed.store(next, Release);
+        if path(next) == Path::Ring {
+            // A client that has nothing more to send learns of the answer here.
+            promote::glance(self.sock, self.fd);
+        }
     }
 }

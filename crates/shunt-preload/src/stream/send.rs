@@ -101,6 +101,10 @@ fn step(
 ) -> Result<Step, Violation> {
     let record = sock.record();
     let lock = record.tx.lock.lock(tid());
+    if lock.nested() {
+        // A signal handler above a call that is putting bytes in just now.
+        return Ok(Step::Done(or_error(*sent, libc::EINTR)));
+    }
     if fd_table::lookup(call.fd) != call.entry && fd_table::lookup(call.fd).ptr() != call.entry.ptr::<Sock>() {
         return Ok(Step::Done(or_error(*sent, EBADF)));
     }
@@ -213,6 +217,7 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
             let lock = record.tx.lock.lock(tid());
             let (link, (mine, theirs)) = (sock.link()?, sock.sections()?);
             let leave = path(record.tx.marks.load(Relaxed)) == Path::Tcp
+                || lock.nested()
                 || fd_table::lookup(fd) != entry
                 || theirs.ctl.closed.load(Relaxed) != 0
                 || theirs.cons.want_tcp.load(Relaxed) != 0

@@ -224,7 +224,8 @@ impl Sleep {
         endpoint::count(Counter::KernelSleeps, 1);
         let left = deadline.map(|d| d - now);
         let longest = match (ring, self.receiving) {
-            (None, _) => Some(CANDIDATE_LOOK),
+            (None, _) if self.sock.may_be_promoted() => Some(CANDIDATE_LOOK),
+            (None, _) => None,
             // A sender whose receiver could not be told of our doorbell looks for itself.
             (Some(_), false) => Some(LOOK),
             (Some(_), true) => None,

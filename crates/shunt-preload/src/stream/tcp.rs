@@ -88,23 +88,39 @@ pub enum Look {
     Bytes,
     /// End of file.
     Eof,
-    /// An error, which is taken from the socket by the look.
-    Error(Errno),
+    /// An error, which stays in the socket.
+    Error,
 }
 
-/// Looks.
+/// Looks, and leaves everything as it is: a pending error, too, which a peek would take out.
 pub fn look(fd: i32) -> Look {
+    let mut fds = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN | PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut fds, Some(&now)) {
+        Ok(1) => {}
+        _ => return Look::Silent,
+    }
+    let found = fds[0].revents();
+    if found.contains(PollFlags::ERR) {
+        return Look::Error;
+    }
+    if !found.intersects(PollFlags::IN | PollFlags::RDHUP | PollFlags::HUP) {
+        return Look::Silent;
+    }
     let mut byte = [0_u8; 1];
     match recv(borrow(fd), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok((0, _)) => Look::Eof,
         Ok(_) => Look::Bytes,
         Err(Errno::AGAIN | Errno::INTR) => Look::Silent,
-        Err(e) => Look::Error(e),
+        Err(_) => Look::Error,
     }
 }
 
 /// Makes the close that follows send RST instead of FIN.
 pub fn reset_on_close(fd: i32) {
+    if fd < 0 {
+        return;
+    }
     let zero = Some(core::time::Duration::ZERO);
     let _ = rustix::net::sockopt::set_socket_linger(borrow(fd), zero);
 }

@@ -50,7 +50,7 @@ impl Vector {
 /// seen all the same.
 #[test]
 fn pushes_of_one_connection_are_never_slept_through() {
-    explore(None, || {
+    explore(Some(4), || {
         let vector = Arc::new(Vector::default());
         let peer = {
             let vector = Arc::clone(&vector);
@@ -70,7 +70,7 @@ fn two_pushers_are_both_heard() {
             thread::spawn(move || vector.tell(which, 1))
         });
         vector.complete(|seen| *seen == [1, 1]);
-        peers.map(|peer| peer.join().unwrap());
+        peers.into_iter().for_each(|peer| peer.join().unwrap());
     });
 }
 
@@ -91,6 +91,6 @@ fn who_finds_the_number_queued_may_leave_the_ringing_to_the_other() {
             })
         });
         vector.complete(|seen| seen[0] == 2);
-        peers.map(|peer| peer.join().unwrap());
+        peers.into_iter().for_each(|peer| peer.join().unwrap());
     });
 }

@@ -116,5 +116,5 @@ fn promotion_keeps_the_order() {
 
 #[test]
 fn promotion_demotion_and_promotion_keep_the_order() {
-    explore(Some(3), || stretches(4));
+    explore(Some(4), || stretches(4));
 }

@@ -108,12 +108,12 @@ fn receiver(how: u32) {
 
 #[test]
 fn a_receiver_on_the_futex_is_woken() {
-    explore(None, || receiver(ON_FUTEX));
+    explore(Some(4), || receiver(ON_FUTEX));
 }
 
 #[test]
 fn a_receiver_on_the_doorbell_is_woken() {
-    explore(None, || receiver(on_bell(VECTOR)));
+    explore(Some(4), || receiver(on_bell(VECTOR)));
 }
 
 /// Two threads wait on one word, each in its way: the bits of one must not hide the other's.
@@ -127,7 +127,7 @@ fn two_receivers_of_one_connection_are_both_woken() {
         });
         TxCursor::default().publish(&line.prod, 1);
         line.notify();
-        waiters.map(|waiter| waiter.join().unwrap());
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
     });
 }
 

@@ -1,6 +1,15 @@
-//! The loopback device: DMBs are memfd regions that both ends map.
+//! The loopback device: DMBs are sealed memfds that both ends map.
+//!
+//! [`Loopback`] is the device as the port knows it. [`move_into`] is its `move_data` on the data
+//! path, where the DMB is a part of a link group's region that is mapped already.
+
+mod device;
+mod exchange;
 
 use shunt_shm::region::{self, RegionView};
+
+pub use device::{Loopback, Mode};
+pub use exchange::{Exchange, Found};
 
 /// Copies `data` into the region at `offset`: `move_data` on the data path. `None` when it does not
 /// fit.

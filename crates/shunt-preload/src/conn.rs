@@ -31,6 +31,8 @@ pub const SHUT_RD: u32 = 4;
 pub const KERNEL_HINT: u32 = 8;
 /// This side wants its sending direction on TCP.
 pub const WANT_TCP: u32 = 16;
+/// This side takes nothing from the ring any more: the peer sends what is left over TCP.
+pub const FROZEN: u32 = 64;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 
@@ -146,6 +148,22 @@ impl Sock {
         let record = self.record();
         let (slot, side) = (record.slot(), record.side());
         Some((link.view().section(slot, side), link.view().section(slot, side.other())))
+    }
+
+    /// `SO_RCVLOWAT`, at least 1.
+    #[inline]
+    pub fn low_water(&self) -> usize {
+        self.record().rx.low_water.load(Ordering::Relaxed).max(1) as usize
+    }
+
+    /// Another descriptor of this process that names the connection.
+    pub fn other_descriptor(&self, than: i32) -> Option<i32> {
+        if self.fds.load(Ordering::Acquire) < 2 {
+            return None;
+        }
+        let same = |entry: Entry| Self::of(entry).is_some_and(|s| core::ptr::eq(s, self));
+        let mut all = fd_table::iter(0..=fd_table::high_water());
+        all.find(|(fd, entry)| *fd != than && same(*entry)).map(|(fd, _)| fd)
     }
 
     /// A flag of the record.

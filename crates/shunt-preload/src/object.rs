@@ -14,11 +14,11 @@ use shunt_shm::region::{RING, SLOTS};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::conn::{NONBLOCK, Sock, WANT_TCP, WAS_SHUNTED};
+use crate::conn::{NONBLOCK, Sock};
 use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
-use crate::stream::{notify, promote, tcp};
+use crate::stream::{demote, notify, promote, tcp};
 use crate::{agent_client, conn, endpoint, fd_table, link, ops};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
@@ -103,14 +103,18 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     let Some((mine, theirs)) = sock.sections() else { return };
     // What TCP answers when bytes that nobody read are thrown away is RST.
     let rx = &record.rx;
-    let unread = path(rx.marks.load(Ordering::Relaxed)) == Path::Ring
-        && rx.cursor.refresh(&theirs.prod, RING as u64).is_ok_and(|n| n > 0);
+    let unread = rx.cursor.refresh(&theirs.prod, RING as u64).is_ok_and(|n| n > 0);
     if unread {
         tcp::reset_on_close(fd);
     }
-    mine.prod.fin.store(1, Ordering::Relaxed);
+    let announced = mine.prod.fin.swap(1, Ordering::Relaxed) != 0;
     mine.ctl.closed.store(1, Ordering::Release);
-    notify::all(sock);
+    // After a half-close the end is no news to a reader, as it is none in the kernel.
+    if announced && !unread {
+        notify::sender(sock);
+    } else {
+        notify::all(sock);
+    }
     mine.setup.done.store(1, Ordering::Release);
 }
 
@@ -192,27 +196,15 @@ pub fn hand_over(fd: c_int, entry: Entry) {
         Phase::Proposed => {
             if promote::withdraw(sock) {
                 sock.decline(fd, Reason::HandedOver);
+            } else {
+                // The acceptor was quicker.
+                demote::leave(sock, fd, Reason::HandedOver);
             }
         }
         Phase::Candidate => sock.decline(fd, Reason::HandedOver),
-        Phase::Active => {
-            demote(sock);
-            endpoint::decline(Reason::HandedOver);
-        }
+        Phase::Active => demote::leave(sock, fd, Reason::HandedOver),
         Phase::Tcp | Phase::Broken => {}
     }
-}
-
-/// Asks both directions to go back to TCP: this side's sender does so at its next send, the peer's
-/// when it sees the request.
-pub fn demote(sock: &'static Sock) {
-    let Some((mine, _)) = sock.sections() else { return };
-    sock.put(WANT_TCP, true);
-    mine.cons.want_tcp.store(1, Ordering::Release);
-    if sock.has(WAS_SHUNTED) {
-        endpoint::count(Counter::Demoted, 1);
-    }
-    notify::all(sock);
 }
 
 /// A lock that is held across fork, so that no other thread has it while the child comes to be.

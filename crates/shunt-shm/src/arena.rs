@@ -134,8 +134,10 @@ pub struct RxState {
     pub spins: [AtomicU32; 2],
     /// Learnt spin budget in nanoseconds.
     pub budget: AtomicU32,
-    /// Empty looks since the kernel socket was last asked.
-    pub visits: AtomicU32,
+    /// When the kernel socket was last asked, in units of 1024 ns (the low half of them).
+    pub visited: AtomicU32,
+    /// `SO_RCVLOWAT`, 0: not set.
+    pub low_water: AtomicU32,
 }
 
 /// What a sender keeps.
@@ -158,8 +160,6 @@ pub struct TxState {
     pub saved: AtomicU32,
     /// See `rung`.
     pub full: AtomicU32,
-    /// Sends since the kernel socket was last asked.
-    pub visits: AtomicU32,
 }
 
 /// One connection.
@@ -251,12 +251,12 @@ impl Record {
             &rx.spins[0],
             &rx.spins[1],
             &rx.budget,
-            &rx.visits,
+            &rx.visited,
+            &rx.low_water,
             &tx.marks,
             &tx.rung,
             &tx.saved,
             &tx.full,
-            &tx.visits,
         ] {
             word.store(0, Ordering::Relaxed);
         }

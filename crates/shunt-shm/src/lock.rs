@@ -37,6 +37,9 @@ impl TidLock {
     #[cold]
     fn lock_slow(&self, tid: u32) -> TidGuard<'_> {
         let mut spins = 0;
+        // Whoever unlocks wakes one sleeper and forgets the rest: a thread that slept takes the lock
+        // as one that others may still wait for, and so wakes the next.
+        let mut slept = 0;
         loop {
             let word = self.0.load(Ordering::Relaxed);
             let owner = word & !WAITERS;
@@ -44,7 +47,7 @@ impl TidLock {
                 return TidGuard { lock: self, nested: true };
             }
             if owner == 0 {
-                let taken = tid | (word & WAITERS);
+                let taken = tid | (word & WAITERS) | slept;
                 if self
                     .0
                     .compare_exchange(word, taken, Ordering::Acquire, Ordering::Relaxed)
@@ -68,6 +71,7 @@ impl TidLock {
             {
                 continue;
             }
+            slept = WAITERS;
             if futex_wait(&self.0, waited, Some(Duration::from_millis(100)))
                 == Err(Errno::TIMEDOUT)
                 && !alive(owner)

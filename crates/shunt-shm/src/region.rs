@@ -122,6 +122,9 @@ pub struct Ctl {
     pub queue: AtomicU32,
     /// Not 0: the writer has closed the connection altogether (no half-close).
     pub closed: AtomicU32,
+    /// Not 0: the writer's end goes to a program that may not run under Shunt. It takes nothing from
+    /// the ring any more: what is left there is to be sent once more, over TCP.
+    pub handed_over: AtomicU32,
 }
 
 /// What one side writes for the other, per connection.
@@ -188,6 +191,7 @@ impl Section {
             &ctl.tx_arm,
             &ctl.queue,
             &ctl.closed,
+            &ctl.handed_over,
             &setup.state,
             &setup.done,
             &setup.ports,

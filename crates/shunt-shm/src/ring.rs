@@ -14,7 +14,8 @@
 use crate::Violation;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Entries for stretch marks: one that is open and the one before it.
+/// Stretch marks that may be open (set, not yet passed by the reader) at once: one as a rule, a
+/// second when a connection leaves the ring before its reader has entered it.
 pub const MARKS: usize = 2;
 
 /// Bytes after which an empty ring is rewound: small enough to stay in the first page.
@@ -156,6 +157,24 @@ impl TxCursor {
         mine.prod.store(pos, Ordering::Release);
     }
 
+    /// A copy of the last `len` bytes that were put into the ring of `cap` bytes at `buffer`.
+    #[must_use]
+    pub fn unread(&self, buffer: core::ptr::NonNull<u8>, cap: usize, len: u64) -> Vec<u8> {
+        let from = self.pos.load(R).saturating_sub(len);
+        let span = span(from, self.base.load(R), len.min(cap as u64), cap as u64);
+        let mut copy = Vec::<u8>::with_capacity(span.head.1 + span.tail.1);
+        for (at, n) in [span.head, span.tail] {
+            // SAFETY: a span lies inside the ring's buffer; `copy` has room for both pieces, and
+            // private memory does not overlap a ring.
+            unsafe {
+                let to = copy.as_mut_ptr().add(copy.len());
+                core::ptr::copy_nonoverlapping(buffer.as_ptr().add(at), to, n);
+                copy.set_len(copy.len() + n);
+            }
+        }
+        copy
+    }
+
     /// True when the receiver has passed every mark that was set, so that another may be set.
     #[inline]
     pub fn marks_settled(mine: &ProdLine, peer: &ConsLine) -> bool {
@@ -163,7 +182,7 @@ impl TxCursor {
     }
 
     /// Sets the next stretch mark. `at`: bytes sent over TCP (odd marks) or the ring position (even
-    /// marks). Call it only when [`Self::marks_settled`].
+    /// marks). Odd marks only when [`Self::marks_settled`], so that no more than [`MARKS`] are open.
     pub fn set_mark(mine: &ProdLine, at: u64) {
         let n = mine.marks.load(R).wrapping_add(1);
         mine.mark_at[n as usize % MARKS].store(at, R);
@@ -246,9 +265,10 @@ impl RxCursor {
     pub fn next_mark(peer: &ProdLine, passed: u32) -> Result<Option<u64>, Violation> {
         // SYNC POINT marks: pairs with the Release store in TxCursor::set_mark.
         let set = peer.marks.load(Ordering::Acquire);
+        let next = passed.wrapping_add(1);
         match set.wrapping_sub(passed) {
             0 => Ok(None),
-            1 => Ok(Some(peer.mark_at[set as usize % MARKS].load(R))),
+            1 | 2 => Ok(Some(peer.mark_at[next as usize % MARKS].load(R))),
             _ => Err(Violation::Marks),
         }
     }

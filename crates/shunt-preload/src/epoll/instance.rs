@@ -52,6 +52,8 @@ pub struct State {
     pub ready: VecDeque<usize>,
     /// Watches that are looked at by themselves at each wait.
     pub direct: Vec<usize>,
+    /// Watches that are left of a descriptor that is closed.
+    orphans: usize,
     /// Doorbells in the kernel's set.
     bells: Vec<(*const Endpoint, usize)>,
 }
@@ -212,7 +214,7 @@ impl Instance {
             }
         }
         self.active.fetch_add(1, Ordering::AcqRel);
-        state.list(index);
+        state.list_unless_told(index);
     }
 
     fn register_queue(
@@ -296,12 +298,45 @@ impl Instance {
         }
     }
 
+    /// A descriptor of the connection is closed. Its registration stays as long as the connection
+    /// has another one in this process, `other`: the kernel's does, too.
+    pub fn descriptor_closed(&self, fd: c_int, other: Option<c_int>, sock: &Sock) {
+        let mut state = self.lock();
+        let Some(other) = other else {
+            self.forget(&mut state, fd);
+            if state.orphans > 0 {
+                let all: Vec<usize> = state.of_sock(sock).collect();
+                all.into_iter().for_each(|index| self.forget_watch(&mut state, index));
+            }
+            return;
+        };
+        let Some(index) = state.by_fd.remove(&fd) else { return };
+        state.orphans += 1;
+        if let Some(watch) = state.get(index) {
+            watch.fd = other;
+        }
+    }
+
     /// Forgets a descriptor.
     pub fn forget(&self, state: &mut State, fd: c_int) {
-        let Some(index) = state.by_fd.remove(&fd) else { return };
+        if let Some(index) = state.by_fd.get(&fd).copied() {
+            self.forget_watch(state, index);
+        }
+    }
+
+    fn forget_watch(&self, state: &mut State, index: usize) {
         let Some(watch) = state.watches.get_mut(index).and_then(Option::take) else { return };
-        state.ready.retain(|w| *w != index);
-        state.direct.retain(|w| *w != index);
+        if state.find(watch.fd) == Some(index) {
+            state.by_fd.remove(&watch.fd);
+        } else {
+            state.orphans = state.orphans.saturating_sub(1);
+        }
+        if watch.listed {
+            state.ready.retain(|w| *w != index);
+        }
+        if watch.conn.is_some_and(|c| !c.queued) {
+            state.direct.retain(|w| *w != index);
+        }
         state.free.push(index);
         self.unregister(&watch);
     }
@@ -315,7 +350,7 @@ impl Instance {
             return;
         }
         let mut event = match sock {
-            Some(_) => kernel_event(index),
+            Some(_) => kernel_event(index, false),
             None => epoll_event { events: watch.interest, u64: watch.data },
         };
         // SAFETY: the event is valid.
@@ -343,10 +378,33 @@ impl Instance {
 /// Flag in [`Link::watch`]: more than one instance (or descriptor) watches the connection.
 pub const SEVERAL: u64 = 1 << 63;
 
-/// What the kernel is asked about a shunted connection: whatever comes there is news, once.
-pub fn kernel_event(watch: usize) -> epoll_event {
-    let events = events::IN | events::PRI | events::OUT | events::RDHUP | events::ET;
+/// What the kernel is asked about a shunted connection: whatever comes there is news, once. Room to
+/// write is asked for only while a sender waits for it in a TCP stretch.
+pub fn kernel_event(watch: usize, room: bool) -> epoll_event {
+    let events = events::IN | events::PRI | events::RDHUP | events::ET;
+    let events = if room { events | events::OUT } else { events };
     epoll_event { events, u64: tag(Some(watch)) }
+}
+
+/// Whether the kernel takes these flags for this operation (`fs/eventpoll.c`): it is not asked about
+/// a shunted connection with the program's own.
+pub const fn flags_are_valid(op: c_int, asked: u32, before: Option<u32>) -> bool {
+    const EXCLUSIVE_OK: u32 = events::EXCLUSIVE
+        | events::ET
+        | events::IN
+        | events::OUT
+        | events::ERR
+        | events::HUP
+        | libc::EPOLLWAKEUP.cast_unsigned();
+    let exclusive = asked & events::EXCLUSIVE != 0;
+    if op == EPOLL_CTL_MOD {
+        let was = match before {
+            Some(interest) => interest & events::EXCLUSIVE != 0,
+            None => false,
+        };
+        return !exclusive && !was;
+    }
+    !exclusive || asked & !EXCLUSIVE_OK == 0
 }
 
 impl State {
@@ -375,7 +433,12 @@ impl State {
 
     /// Puts a watch to the reserved place.
     pub fn insert(&mut self, index: usize, watch: Watch) {
-        self.free.retain(|i| *i != index);
+        match self.free.last() {
+            Some(last) if *last == index => {
+                self.free.pop();
+            }
+            _ => self.free.retain(|i| *i != index),
+        }
         self.by_fd.insert(watch.fd, index);
         if let Some(place) = self.watches.get_mut(index) {
             *place = Some(watch);
@@ -405,6 +468,19 @@ impl State {
     /// A vector of the endpoint whose doorbell is in the kernel's set.
     pub fn heard(&self, endpoint: &'static Endpoint) -> Option<usize> {
         self.bells.iter().find(|(e, _)| core::ptr::eq(*e, endpoint)).map(|(_, v)| *v)
+    }
+
+    /// The same after a change of the registration, unless the kernel is about to report it anyhow:
+    /// an edge is told once.
+    pub fn list_unless_told(&mut self, index: usize) {
+        const TOLD: u32 = events::IN | events::PRI | events::RDHUP | events::HUP | events::ERR;
+        if let Some(Some(watch)) = self.watches.get(index)
+            && watch.interest & events::ET != 0
+            && crate::stream::tcp::readiness(watch.fd, TOLD) & TOLD != 0
+        {
+            return;
+        }
+        self.list(index);
     }
 
     /// The watches of a connection, by whatever descriptor.

@@ -9,8 +9,8 @@ use shunt_shm::doorbell::arm;
 use shunt_shm::region::RING;
 use shunt_shm::sync::store_load_fence;
 
-use crate::conn::{KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
-use crate::stream::{promote, tcp};
+use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use crate::stream::{demote, promote, tcp};
 
 /// What the kernel is asked when it has to be.
 const KERNEL: u32 = events::IN
@@ -28,12 +28,16 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
         Phase::Proposed | Phase::Active => {}
     }
     let Some((mine, theirs)) = sock.sections() else { return tcp::readiness(fd, KERNEL) };
+    if demote::is_due(sock) {
+        demote::follow(sock, fd);
+    }
     let record = sock.record();
     let (rx, tx) = (&record.rx, &record.tx);
     let rx_marks = rx.marks.load(Relaxed);
     let mark_open = theirs.prod.marks.load(Acquire) != rx_marks;
     let in_ring = theirs.prod.prod.load(Acquire).wrapping_sub(rx.cursor.pos());
     let readable = match path(rx_marks) {
+        _ if sock.has(FROZEN) => None,
         Path::Ring => Some(in_ring),
         // The stretch before it is over or about to be.
         Path::Tcp if mark_open => Some(in_ring),
@@ -56,11 +60,11 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
         (free, RING as u64)
     });
     let reads = wanted & (events::IN | events::PRI | events::RDHUP | events::RDNORM) != 0;
-    let ask = (reads && path(rx_marks) == Path::Tcp)
+    let ask = (reads && (path(rx_marks) == Path::Tcp || sock.has(FROZEN)))
         || (reads && mark_open && in_ring == 0)
         || (!writes_ring && wanted & (events::OUT | events::WRNORM) != 0)
         || theirs.prod.fin.load(Relaxed) != 0
         || sock.has(KERNEL_HINT | SHUT_RD);
     let kernel = if ask { tcp::readiness(fd, KERNEL) } else { 0 };
-    readiness(Ring { readable, writable }, kernel, 1)
+    readiness(Ring { readable, writable }, kernel, sock.low_water() as u64)
 }

@@ -10,9 +10,10 @@ use shunt_wire::counter::Counter;
 
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
 use crate::conn::KERNEL_HINT;
-use crate::epoll::instance::{Instance, SEVERAL, State};
+use crate::epoll::instance::{Instance, SEVERAL, State, kernel_event};
 use crate::epoll::{get, ready, untag};
 use crate::link::{self, Link};
+use crate::stream::sends_over_tcp;
 use crate::stream::sleep::{CANDIDATE_LOOK, spin_mode};
 use crate::{clock, endpoint, errno, next};
 
@@ -56,6 +57,36 @@ pub struct Limits {
     pub deadline: Option<u64>,
     /// The program's signal mask for the wait, or null.
     pub mask: *const sigset_t,
+}
+
+/// epoll_wait on an instance that watches none, yet: the kernel's alone, unless a connection is added
+/// to it meanwhile by another thread.
+pub fn wait_in_kernel(
+    instance: &'static Instance,
+    mut out: Out,
+    limits: Limits,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    let n = kernel();
+    let Ok(found @ 1..) = usize::try_from(n) else { return n };
+    let mut locked = None;
+    for i in 0..found {
+        // SAFETY: the kernel has just written so many events; `out.len` never runs ahead of `i`.
+        let event = unsafe { out.events.add(i).read_unaligned() };
+        match untag(event.u64) {
+            None => out.push(event),
+            Some(None) => {}
+            Some(Some(index)) => {
+                let state: &mut State = locked.get_or_insert_with(|| instance.lock());
+                state.list(index);
+            }
+        }
+    }
+    drop(locked);
+    match out.len {
+        0 => wait(instance, out, limits),
+        len => c_int::try_from(len).unwrap_or(n),
+    }
 }
 
 /// epoll_wait on an instance that watches shunted connections.
@@ -104,7 +135,11 @@ fn gather(instance: &Instance, out: &mut Out) {
             break;
         }
         let Some(index) = state.ready.pop_front() else { break };
-        look(&mut state, index, out);
+        look(instance.raw(), &mut state, index, out);
+    }
+    if out.full() {
+        // Whatever is the kernel's has its turn next time.
+        instance.visited.store(0, Ordering::Relaxed);
     }
     if !state.ready.is_empty() && out.full() && instance.sleepers.load(Ordering::Relaxed) > 0 {
         // More than this thread can take: another one that sleeps here may have it.
@@ -112,7 +147,7 @@ fn gather(instance: &Instance, out: &mut Out) {
     }
 }
 
-fn look(state: &mut State, index: usize, out: &mut Out) {
+fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     let Some(watch) = state.get(index) else { return };
     watch.listed = false;
     let Some(conn) = watch.conn else { return };
@@ -123,6 +158,13 @@ fn look(state: &mut State, index: usize, out: &mut Out) {
     let ready = ready::of(conn.sock, watch.fd, wanted);
     let verdict = report(wanted, ready);
     watch.interest = verdict.interest;
+    let fd = watch.fd;
+    if wanted & events::OUT != 0 && ready & events::OUT == 0 && sends_over_tcp(conn.sock) {
+        // The kernel tells when there is room in its socket.
+        let mut event = kernel_event(index, true);
+        // SAFETY: the event is valid.
+        unsafe { next::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &raw mut event) };
+    }
     if verdict.events == 0 {
         return;
     }

@@ -1,17 +1,20 @@
 //! The epoll family.
 
+use core::sync::atomic::Ordering;
+
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
 use crate::conn::Sock;
-use crate::epoll::instance::{Watch, kernel_event};
-use crate::epoll::wait::{Limits, Out, wait};
+use crate::epoll::instance::{Watch, flags_are_valid, kernel_event};
+use crate::epoll::wait::{Limits, Out, wait, wait_in_kernel};
 use crate::epoll::{self, instance};
-use crate::errno::KeepErrno;
+use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
 use crate::ops::process::may_mutate;
 use crate::stream::promote;
 use crate::{clock, init, next};
+use shunt_core::events;
 
 pub use crate::epoll::{forget_in_child, lock_for_fork};
 pub use instance::Instance;
@@ -72,7 +75,17 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     let mut state = instance.lock();
     let known = state.find(fd);
     let Some(index) = known.or_else(|| state.reserve()) else { return kernel(event) };
-    let mut ours = kernel_event(index);
+    let before = state.get(index).filter(|w| w.fd == fd).map(|w| w.interest);
+    if sock.is_some() && !flags_are_valid(op, asked.events, before.filter(|_| known.is_some())) {
+        // As the kernel orders its checks: an unknown or known descriptor comes first.
+        let exists = known.is_some();
+        return errno::fail(match (op, exists) {
+            (EPOLL_CTL_ADD, true) => libc::EEXIST,
+            (EPOLL_CTL_MOD, false) if asked.events & events::EXCLUSIVE == 0 => libc::ENOENT,
+            _ => libc::EINVAL,
+        });
+    }
+    let mut ours = kernel_event(index, false);
     let result = match sock {
         Some(_) => kernel(&raw mut ours),
         None => kernel(event),
@@ -90,7 +103,7 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
         Some(watch) => {
             watch.interest = asked.events;
             watch.data = asked.u64;
-            state.list(index);
+            state.list_unless_told(index);
         }
         None => {
             let watch = Watch {
@@ -106,17 +119,39 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
             }
         }
     }
-    if sock.is_some() && instance.sleepers.load(core::sync::atomic::Ordering::Relaxed) > 0 {
+    if sock.is_some() && instance.sleepers.load(Ordering::Relaxed) > 0 {
         instance.ring_own(&state);
     }
     result
 }
 
-/// The instance, when it watches shunted connections.
-#[inline]
-fn watching(epfd: c_int) -> Option<&'static Instance> {
-    Instance::of(fd_table::lookup(epfd))
-        .filter(|i| i.active.load(core::sync::atomic::Ordering::Acquire) > 0)
+/// One wait, whichever function it came by.
+struct Wait {
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    deadline: Option<u64>,
+    mask: *const sigset_t,
+}
+
+impl Wait {
+    /// # Safety
+    /// `events` points to room for `max` events; the mask is null or valid.
+    unsafe fn run(self, kernel: impl FnOnce() -> c_int) -> c_int {
+        let Some(instance) = Instance::of(fd_table::lookup(self.epfd)) else { return kernel() };
+        let Ok(room @ 1..) = usize::try_from(self.max) else { return kernel() };
+        if self.events.is_null() {
+            return kernel();
+        }
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(self.events, room) };
+        let limits = Limits { deadline: self.deadline, mask: self.mask };
+        if instance.active.load(Ordering::Acquire) > 0 {
+            wait(instance, out, limits)
+        } else {
+            wait_in_kernel(instance, out, limits, kernel)
+        }
+    }
 }
 
 fn deadline_of(millis: c_int) -> Option<u64> {
@@ -132,15 +167,10 @@ pub unsafe fn epoll_wait(
     max: c_int,
     timeout: c_int,
 ) -> c_int {
-    match (watching(epfd), usize::try_from(max)) {
-        (Some(instance), Ok(room @ 1..)) if !events.is_null() => {
-            let limits = Limits { deadline: deadline_of(timeout), mask: core::ptr::null() };
-            // SAFETY: the program has room for `max` events.
-            wait(instance, unsafe { Out::new(events, room) }, limits)
-        }
-        // SAFETY: the caller keeps the C function's contract.
-        _ => unsafe { next::epoll_wait(epfd, events, max, timeout) },
-    }
+    let mask = core::ptr::null();
+    let wait = Wait { epfd, events, max, deadline: deadline_of(timeout), mask };
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { wait.run(|| next::epoll_wait(epfd, events, max, timeout)) }
 }
 
 /// # Safety
@@ -152,15 +182,9 @@ pub unsafe fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    match (watching(epfd), usize::try_from(max)) {
-        (Some(instance), Ok(room @ 1..)) if !events.is_null() => {
-            let limits = Limits { deadline: deadline_of(timeout), mask };
-            // SAFETY: the program has room for `max` events.
-            wait(instance, unsafe { Out::new(events, room) }, limits)
-        }
-        // SAFETY: the caller keeps the C function's contract.
-        _ => unsafe { next::epoll_pwait(epfd, events, max, timeout, mask) },
-    }
+    let wait = Wait { epfd, events, max, deadline: deadline_of(timeout), mask };
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { wait.run(|| next::epoll_pwait(epfd, events, max, timeout, mask)) }
 }
 
 /// # Safety
@@ -172,21 +196,19 @@ pub unsafe fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    let kernel = || unsafe { next::epoll_pwait2(epfd, events, max, timeout, mask) };
     // SAFETY: null, or valid by the C function's contract.
-    let time = unsafe { timeout.as_ref() }.copied();
-    let valid = time.is_none_or(|t| t.tv_sec >= 0 && (0..1_000_000_000).contains(&t.tv_nsec));
-    match (watching(epfd), usize::try_from(max)) {
-        (Some(instance), Ok(room @ 1..)) if !events.is_null() && valid => {
-            let deadline = time.map(|t| {
-                let nanos = t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec);
-                clock::now().saturating_add(nanos.cast_unsigned())
-            });
-            // SAFETY: the program has room for `max` events.
-            wait(instance, unsafe { Out::new(events, room) }, Limits { deadline, mask })
-        }
-        // SAFETY: the caller keeps the C function's contract.
-        _ => unsafe { next::epoll_pwait2(epfd, events, max, timeout, mask) },
+    let time = unsafe { timeout.as_ref() };
+    if time.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec)) {
+        return kernel();
     }
+    let deadline = time.map(|t| {
+        let nanos = t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec);
+        clock::now().saturating_add(nanos.cast_unsigned())
+    });
+    // SAFETY: as above.
+    unsafe { Wait { epfd, events, max, deadline, mask }.run(kernel) }
 }
 
 /// A descriptor that may be registered already has become a shunted connection.
@@ -199,7 +221,13 @@ pub fn on_declined(fd: c_int) {
     epoll::all().for_each(|instance| instance.convert(fd, None));
 }
 
-/// The descriptor goes; the kernel forgets its registrations by itself.
-pub fn before_close(_sock: &'static Sock, fd: c_int) {
-    epoll::all().for_each(|instance| instance.forget(&mut instance.lock(), fd));
+/// The descriptor goes. The kernel forgets its registrations when it is the connection's last.
+pub fn before_close(sock: &'static Sock, fd: c_int) {
+    let mut other = None;
+    for (index, instance) in epoll::all().enumerate() {
+        if index == 0 {
+            other = sock.other_descriptor(fd);
+        }
+        instance.descriptor_closed(fd, other, sock);
+    }
 }

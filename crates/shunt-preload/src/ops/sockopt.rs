@@ -1,5 +1,7 @@
 //! Socket options. Nearly all are the kernel's alone: the socket below the connection is real.
 
+use core::sync::atomic::Ordering;
+
 use crate::abi::{c_int, c_void, socklen_t};
 use crate::conn::Sock;
 use crate::fd_table::{self, Kind};
@@ -35,6 +37,14 @@ pub unsafe fn setsockopt(
         if entry.kind() == Kind::Stream && Sock::of(entry).is_some() {
             object::hand_over(fd, entry);
         }
+    }
+    if result == 0
+        && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+        && let Some(sock) = Sock::of(fd_table::lookup(fd))
+    {
+        // SAFETY: the kernel has just read an int there.
+        let mark = unsafe { value.cast::<c_int>().read_unaligned() };
+        sock.record().rx.low_water.store(mark.max(0).cast_unsigned(), Ordering::Relaxed);
     }
     result
 }

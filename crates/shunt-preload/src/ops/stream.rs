@@ -2,6 +2,7 @@
 
 use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_ZEROCOPY};
 use shunt_core::handshake::Phase;
+use shunt_wire::reason::Reason;
 
 use crate::abi::{
     FILE, c_char, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, off64_t, size_t, sockaddr,
@@ -10,7 +11,7 @@ use crate::abi::{
 use crate::conn::{KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::fd_table::{self, Entry, Kind};
 use crate::stream::bytes::Buffers;
-use crate::stream::{files, notify, promote, recv as rx, send as tx, tid};
+use crate::stream::{demote, files, notify, promote, recv as rx, send as tx, tid};
 use crate::{next, object};
 
 /// The connection that a call concerns, or `None` when the kernel's function does it.
@@ -56,7 +57,7 @@ fn transmit(
     let Some(buffers) = buffers else { return kernel(0) };
     if flags & (MSG_OOB | MSG_ZEROCOPY) != 0 {
         // Urgent data and zero-copy completions are the kernel's: this direction goes back to it.
-        object::demote(sock);
+        demote::leave(sock, fd, Reason::Unsupported);
     }
     tx::transmit(sock, tx::Call { fd, entry, buffers, flags, kernel })
 }

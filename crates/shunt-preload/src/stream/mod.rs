@@ -3,6 +3,7 @@
 
 pub mod bytes;
 pub mod copy_mode;
+pub mod demote;
 pub mod files;
 pub mod notify;
 pub mod promote;

@@ -87,6 +87,12 @@ pub fn all(sock: &Sock) {
     space(sock, link, &theirs.ctl, slot);
 }
 
+/// The peer's sender alone.
+pub fn sender(sock: &Sock) {
+    let (Some(link), Some((_, theirs))) = (sock.link(), sock.sections()) else { return };
+    space(sock, link, &theirs.ctl, sock.record().slot());
+}
+
 /// The same for other threads of this side that wait in a call on the connection.
 pub fn own(sock: &Sock) {
     let Some((mine, _)) = sock.sections() else { return };

@@ -9,13 +9,14 @@ use shunt_shm::Violation;
 use shunt_shm::region::{RING, RegionView, Section};
 use shunt_shm::ring::RxCursor;
 
-use crate::conn::{KERNEL_HINT, NONBLOCK, SHUT_RD, Sock};
+use crate::conn::{FROZEN, KERNEL_HINT, NONBLOCK, SHUT_RD, Sock};
+use crate::clock;
 use crate::errno;
 use crate::fd_table::{self, Entry};
 use crate::stream::bytes::Buffers;
 use crate::stream::sleep::{Sleep, Until, Woken};
 use crate::stream::tcp::{self, Look};
-use crate::stream::{broken, notify, promote, tid};
+use crate::stream::{broken, demote, notify, promote, tid};
 
 /// One receiving call.
 pub struct Call<'a> {
@@ -37,10 +38,14 @@ enum Step {
     Done(isize),
     /// Nothing to read now.
     Empty(Until),
+    /// The peer has left the ring: follow it first.
+    Follow,
 }
 
-/// Asks the kernel at every so many-th empty look of a program that polls.
-const VISIT_EVERY: u32 = 16;
+/// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
+/// whoever looks now and then always learns of the end, whoever looks all the time does not pay for
+/// it each time.
+const VISIT_AFTER: u32 = 20;
 
 /// Does the call.
 pub fn receive(sock: &'static Sock, mut call: Call<'_>) -> isize {
@@ -56,6 +61,10 @@ pub fn receive(sock: &'static Sock, mut call: Call<'_>) -> isize {
         let until = match step(sock, &mut call, &mut got, blocking) {
             Ok(Step::Done(n)) => return n,
             Ok(Step::Empty(until)) => until,
+            Ok(Step::Follow) => {
+                demote::follow(sock, call.fd);
+                continue;
+            }
             Err(_) => {
                 broken(sock);
                 return errno::fail(ECONNRESET);
@@ -179,10 +188,16 @@ fn from_kernel(call: &mut Call<'_>, got: &mut usize) -> Read {
 }
 
 impl Call<'_> {
-    /// True when the call has what it asked for: at the least something, or all with `MSG_WAITALL`.
+    /// True when the call has what it asked for: something, as much as `SO_RCVLOWAT` says, or all with
+    /// `MSG_WAITALL`.
     fn satisfied(&self, got: usize, blocking: bool) -> bool {
-        let patient = blocking && self.flags & MSG_WAITALL != 0 && self.flags & MSG_PEEK == 0;
-        got >= self.buffers.total || (got > 0 && !patient)
+        let enough = match Sock::of(self.entry) {
+            _ if !blocking || self.flags & MSG_PEEK != 0 => 1,
+            _ if self.flags & MSG_WAITALL != 0 => self.buffers.total,
+            Some(sock) => sock.low_water(),
+            None => 1,
+        };
+        got >= self.buffers.total || got >= enough
     }
 
     /// The step when there is nothing more now.
@@ -251,6 +266,14 @@ impl Rx<'_> {
     ) -> Result<Option<Step>, Violation> {
         let want = call.buffers.total - *got;
         let cap = RING as u64;
+        if self.sock.has(FROZEN) {
+            // The peer sends what is left in the ring once more, after its mark.
+            if RxCursor::next_mark(&self.theirs.prod, marks)?.is_some() {
+                self.pass(marks);
+                return Ok(None);
+            }
+            return Ok(Some(call.nothing(*got, blocking, Until::Both)));
+        }
         let span = self.cursor.readable(&self.theirs.prod, cap, want as u64)?;
         let n = span.head.1 + span.tail.1;
         if n > 0 {
@@ -285,8 +308,10 @@ impl Rx<'_> {
         got: &mut usize,
         blocking: bool,
     ) -> Result<Option<Step>, Violation> {
-        let visits = &self.sock.record().rx.visits;
-        let due = !blocking && visits.fetch_add(1, Relaxed) % VISIT_EVERY == VISIT_EVERY - 1;
+        if demote::is_due(self.sock) {
+            return Ok(Some(Step::Follow));
+        }
+        let due = !blocking && self.visit_is_due();
         let hinted = self.theirs.prod.fin.load(Relaxed) != 0
             || self.sock.has(KERNEL_HINT)
             || self.sock.has(SHUT_RD);
@@ -301,6 +326,11 @@ impl Rx<'_> {
         }
         self.sock.put(KERNEL_HINT, false);
         Ok(Some(match look {
+            Look::Eof if *got == 0 && self.was_reset() => {
+                // The next calls find what the kernel gives after a reset.
+                tcp::shut(call.fd);
+                Step::Done(errno::fail(ECONNRESET))
+            }
             Look::Eof => Step::Done(got.cast_signed()),
             // Told once, by the kernel itself, so that SO_ERROR and later calls answer as they do.
             Look::Error if *got > 0 => Step::Done(got.cast_signed()),
@@ -311,6 +341,26 @@ impl Rx<'_> {
             Look::Silent if hinted => call.nothing(*got, blocking, Until::Both),
             Look::Silent => call.nothing(*got, blocking, Until::Ring),
         }))
+    }
+
+    /// True when the peer's process ended without a word while bytes of ours lay unread in its ring:
+    /// TCP answers that with RST. The kernel, which knows nothing of them, sent FIN.
+    fn was_reset(&self) -> bool {
+        let tx = &self.sock.record().tx;
+        self.theirs.prod.fin.load(Relaxed) == 0
+            && path(tx.marks.load(Relaxed)) == Path::Ring
+            && tx.cursor.pos() > self.theirs.cons.cons.load(Relaxed)
+    }
+
+    fn visit_is_due(&self) -> bool {
+        #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
+        let now = (clock::now() >> 10) as u32;
+        let visited = &self.sock.record().rx.visited;
+        let due = now.wrapping_sub(visited.load(Relaxed)) >= VISIT_AFTER;
+        if due {
+            visited.store(now, Relaxed);
+        }
+        due
     }
 
     /// Copies and takes (or only looks at) `n` bytes.

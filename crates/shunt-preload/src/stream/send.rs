@@ -18,7 +18,7 @@ use crate::fd_table::{self, Entry};
 use crate::link::Link;
 use crate::stream::bytes::Buffers;
 use crate::stream::sleep::{Sleep, Until, Woken};
-use crate::stream::{broken, notify, promote, tcp, tid};
+use crate::stream::{broken, demote, notify, promote, tcp, tid};
 
 /// One sending call.
 pub struct Call<'a> {
@@ -59,6 +59,9 @@ pub fn transmit(sock: &'static Sock, mut call: Call<'_>) -> isize {
     let mut sent = 0;
     let mut sleep = None;
     loop {
+        if demote::is_due(sock) {
+            demote::follow(sock, call.fd);
+        }
         let until = match step(sock, &mut call, &mut sent, blocking) {
             Ok(Step::Done(n)) => return n,
             Ok(Step::Sent) => break,

@@ -17,11 +17,11 @@ use shunt_wire::counter::Counter;
 
 use crate::bell;
 use crate::clock;
-use crate::conn::{KERNEL_HINT, Sock};
+use crate::conn::{FROZEN, KERNEL_HINT, Sock};
 use crate::endpoint;
 use crate::knobs::{self, Spin};
 use crate::signals;
-use crate::stream::tcp;
+use crate::stream::{demote, tcp};
 
 /// Longest sleep on a futex.
 const FUTEX_FOR: u64 = 20_000_000;
@@ -95,14 +95,19 @@ impl Sleep {
     /// True when there is something to look at.
     fn ready(&self, until: Until, mine: &Section, theirs: &Section) -> bool {
         let record = self.sock.record();
+        if theirs.ctl.handed_over.load(Relaxed) != 0 && demote::is_due(self.sock) {
+            return true;
+        }
         if self.receiving {
-            theirs.prod.prod.load(Acquire) != record.rx.cursor.pos()
+            (theirs.prod.prod.load(Acquire) != record.rx.cursor.pos() && !self.sock.has(FROZEN))
                 || theirs.prod.marks.load(Relaxed) != record.rx.marks.load(Relaxed)
                 // The kernel tells the end itself to those who wait for it, too.
                 || (until == Until::Ring && theirs.prod.fin.load(Relaxed) != 0)
         } else {
             let tx = &record.tx;
-            tx.cursor.pos().wrapping_sub(theirs.cons.cons.load(Acquire)) < RING as u64
+            // Room in the ring is of use only to a sender that is in it.
+            (until == Until::Ring
+                && tx.cursor.pos().wrapping_sub(theirs.cons.cons.load(Acquire)) < RING as u64)
                 || theirs.cons.want_tcp.load(Relaxed) != 0
                 || theirs.ctl.closed.load(Relaxed) != 0
                 || mine.prod.fin.load(Relaxed) != 0

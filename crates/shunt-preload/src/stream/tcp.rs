@@ -116,6 +116,11 @@ pub fn look(fd: i32) -> Look {
     }
 }
 
+/// Ends both directions of the kernel socket.
+pub fn shut(fd: i32) {
+    let _ = rustix::net::shutdown(borrow(fd), rustix::net::Shutdown::Both);
+}
+
 /// Makes the close that follows send RST instead of FIN.
 pub fn reset_on_close(fd: i32) {
     if fd < 0 {

@@ -116,17 +116,21 @@ fn a_receiver_on_the_doorbell_is_woken() {
     explore(Some(4), || receiver(on_bell(VECTOR)));
 }
 
-/// Two threads wait on one word, each in its way: the bits of one must not hide the other's.
+/// Two threads wait on one word, each in its way and one for the second byte only: the request of
+/// one must neither hide nor take away the other's.
 #[test]
 fn two_receivers_of_one_connection_are_both_woken() {
     explore(Some(3), || {
         let line = Arc::new(Line::default());
-        let waiters = [ON_FUTEX, on_bell(VECTOR)].map(|how| {
+        let waiters = [(ON_FUTEX, 1), (on_bell(VECTOR), 2)].map(|(how, position)| {
             let line = Arc::clone(&line);
-            thread::spawn(move || line.wait(how, || produced(&line) != 0))
+            thread::spawn(move || line.wait(how, || produced(&line) >= position))
         });
-        TxCursor::default().publish(&line.prod, 1);
-        line.notify();
+        let tx = TxCursor::default();
+        for _ in 0..2 {
+            tx.publish(&line.prod, 1);
+            line.notify();
+        }
         waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
     });
 }

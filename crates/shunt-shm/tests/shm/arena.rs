@@ -1,0 +1,141 @@
+//! The arena of an endpoint, and the agent's view of it.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+
+use shunt_shm::arena::{self, Arena, ArenaView, Mode, RECORDS, Record};
+use shunt_shm::memfd::create_sealed;
+use shunt_shm::region::{self, Region, SLOTS, Side};
+use shunt_shm::ring::{ConsLine, ProdLine};
+use shunt_shm::sync::Ordering::{Relaxed, Release};
+use shunt_wire::counter::Counter;
+use shunt_wire::reason::Reason;
+
+use crate::tuple;
+
+fn mapped() -> (Arena, OwnedFd) {
+    let fd = arena::create().unwrap();
+    (Arena::map(&fd).unwrap(), fd)
+}
+
+fn free(record: &Record) {
+    record.id.live.store(0, Release);
+}
+
+#[test]
+fn other_memory_is_refused() {
+    assert!(Arena::map(create_sealed("test", 1 << 26).unwrap()).is_err());
+    assert!(ArenaView::map(create_sealed("test", 4096).unwrap()).is_err());
+}
+
+#[test]
+fn a_record_begins_clean_and_differs_from_its_last_use() {
+    let (arena, _fd) = mapped();
+    let first = arena.allocate(&mut 0).unwrap();
+    let generation = first.id.generation.load(Relaxed);
+    assert_eq!(first.id.refs.load(Relaxed), 1);
+    first.id.mode.store(Mode::Copy as u32, Relaxed);
+    first.id.vector.store(4, Relaxed);
+    first.rx.bytes.store(9, Relaxed);
+    first.tx.cursor.publish(&ProdLine::default(), 100);
+    std::mem::forget(first.tx.lock.lock(1));
+    free(first);
+    let again = arena.allocate(&mut 0).unwrap();
+    assert!(std::ptr::eq(first, again));
+    assert_ne!(again.id.generation.load(Relaxed), generation);
+    assert_eq!(again.id.mode.load(Relaxed), Mode::Tcp as u32);
+    assert_eq!(again.id.vector.load(Relaxed), 0);
+    assert_eq!(again.rx.bytes.load(Relaxed), 0);
+    assert_eq!(again.tx.cursor.pos(), 0);
+    assert!(!again.tx.lock.lock(2).nested());
+}
+
+#[test]
+fn a_full_arena_refuses_and_recovers() {
+    let (arena, _fd) = mapped();
+    let mut hint = 0;
+    let mut seen = HashSet::new();
+    while let Some(record) = arena.allocate(&mut hint) {
+        assert!(seen.insert(std::ptr::from_ref(record)));
+    }
+    assert_eq!(seen.len(), RECORDS);
+    // SAFETY: a record of the arena, which is still mapped.
+    let some = unsafe { &**seen.iter().next().unwrap() };
+    free(some);
+    assert!(arena.allocate(&mut hint).is_some_and(|record| std::ptr::eq(record, some)));
+    assert!(arena.allocate(&mut hint).is_none());
+}
+
+#[test]
+fn the_agent_sees_what_lives() {
+    let (arena, fd) = mapped();
+    let view = ArenaView::map(&fd).unwrap();
+    assert_eq!(view.connections().count(), 0);
+    let mut hint = 0;
+    let [gone, record] = [(); 2].map(|()| arena.allocate(&mut hint).unwrap());
+    free(gone);
+    let id = &record.id;
+    id.pid.store(42, Relaxed);
+    id.fd.store(-1, Relaxed);
+    id.set_tuple(&tuple(5000));
+    id.mode.store(Mode::Attach as u32, Relaxed);
+    id.reason.store(Reason::Pending as u32, Relaxed);
+    id.region.store(11, Relaxed);
+    id.slot.store(12, Relaxed);
+    id.side.store(Side::Server as u32, Relaxed);
+    id.vector.store(3, Relaxed);
+    record.tx.bytes.store(1000, Relaxed);
+    record.rx.messages.store(7, Relaxed);
+    record.tx.full.store(2, Relaxed);
+    record.rx.spins[1].store(6, Relaxed);
+    let _ = record.tx.cursor.reserve(&ConsLine::default(), 64, 8).unwrap();
+    record.tx.cursor.publish(&ProdLine::default(), 8);
+
+    let all: Vec<_> = view.connections().collect();
+    assert_eq!(all.len(), 1);
+    let seen = &all[0];
+    assert_eq!((seen.pid, seen.fd, seen.tuple), (42, -1, tuple(5000)));
+    assert_eq!((seen.mode, seen.reason), (Mode::Attach, Some(Reason::Pending)));
+    assert_eq!((seen.region, seen.slot, seen.side), (11, 12, Side::Server));
+    assert_eq!(seen.vector, Some(2));
+    assert_eq!((seen.bytes_sent, seen.messages_received), (1000, 7));
+    assert_eq!((seen.ring_fill_tx, seen.ring_fill_rx), (8, 0));
+    assert_eq!((seen.doorbells, seen.spins), ([0, 0, 2], [0, 6]));
+}
+
+#[test]
+fn totals_are_counted() {
+    let (arena, fd) = mapped();
+    let view = ArenaView::map(&fd).unwrap();
+    arena.counters().add(Counter::Connections, 3);
+    arena.counters().add(Counter::Violations, 1);
+    arena.counters().decline(Reason::Remote);
+    let totals = view.counters();
+    assert_eq!(totals[Counter::Connections as usize], 3);
+    assert_eq!(totals[Counter::Violations as usize], 1);
+    assert_eq!(totals.iter().sum::<u64>(), 4);
+    assert_eq!(view.declined()[Reason::Remote as usize], 1);
+}
+
+#[test]
+fn a_record_leads_to_its_region() {
+    let (arena, _fd) = mapped();
+    let record = arena.allocate(&mut 0).unwrap();
+    assert!(record.view().is_none());
+    let region = Region::map(region::create(1).unwrap()).unwrap();
+    record.id.map.store(region.base().as_ptr().expose_provenance() as u64, Relaxed);
+    record.id.side.store(Side::Client as u32, Relaxed);
+    record.id.slot.store(u32::MAX, Relaxed);
+    assert_eq!((record.slot(), record.side()), (SLOTS - 1, Side::Client));
+    let section = record.view().unwrap().section(record.slot(), record.side());
+    section.prod.fin.store(1, Relaxed);
+    assert_eq!(region.view().section(SLOTS - 1, Side::Client).prod.fin.load(Relaxed), 1);
+}
+
+#[test]
+fn modes_survive_the_arena() {
+    for mode in [Mode::Tcp, Mode::Attach, Mode::Copy] {
+        assert_eq!(Mode::from_code(mode as u32), mode);
+    }
+    assert_eq!(Mode::from_code(77), Mode::Tcp);
+}

@@ -1,0 +1,64 @@
+//! Arm words, and the system calls behind them.
+
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use shunt_shm::doorbell::{
+    AWAKE, ON_FUTEX, arm, bells, create, futex_wait, futex_wake, on_bell, ring, take,
+};
+use shunt_shm::sync::{AtomicU32, Ordering};
+
+#[test]
+fn a_word_collects_requests_until_they_are_taken() {
+    let word = AtomicU32::new(AWAKE);
+    assert_eq!(take(&word), AWAKE);
+    assert_eq!(arm(&word, ON_FUTEX), ON_FUTEX);
+    assert_eq!(arm(&word, on_bell(3)), ON_FUTEX | on_bell(3));
+    arm(&word, on_bell(7));
+    let asked = take(&word);
+    assert_eq!(asked & ON_FUTEX, ON_FUTEX);
+    assert_eq!(bells(asked).collect::<Vec<_>>(), [3, 7]);
+    assert_eq!(take(&word), AWAKE);
+}
+
+#[test]
+fn any_word_names_only_vectors_that_exist() {
+    assert_eq!(bells(u32::MAX).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
+    assert!(bells(!(0xff << 8)).next().is_none());
+    assert_eq!(on_bell(8), on_bell(0));
+}
+
+#[test]
+fn a_rung_bell_wakes_a_poll() {
+    let bell = create().unwrap();
+    let now = Timespec::default();
+    let ready = || poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&now)).unwrap();
+    assert_eq!(ready(), 0);
+    ring(bell.as_fd());
+    ring(bell.as_fd());
+    assert_eq!(ready(), 1);
+}
+
+#[test]
+fn a_futex_sleeper_sees_a_changed_word_a_wake_up_and_its_timeout() {
+    let word = AtomicU32::new(ON_FUTEX);
+    let moment = Some(Duration::from_millis(5));
+    assert_eq!(futex_wait(&word, AWAKE, moment), Err(Errno::AGAIN));
+    assert_eq!(futex_wait(&word, ON_FUTEX, moment), Err(Errno::TIMEDOUT));
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            while word.load(Ordering::Acquire) == ON_FUTEX {
+                let _ = futex_wait(&word, ON_FUTEX, Some(Duration::from_secs(30)));
+            }
+        });
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(take(&word), ON_FUTEX);
+        futex_wake(&word, u32::MAX);
+        sleeper.join().unwrap();
+    });
+    assert!(began.elapsed() < Duration::from_secs(20));
+}

@@ -1,0 +1,154 @@
+//! The region of a link group.
+
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+use shunt_shm::memfd::create_sealed;
+use shunt_shm::region::{
+    self, LANES, LEN, RING, Region, RegionView, SLOTS, Setup, Side, queue_code, queue_place,
+};
+use shunt_shm::sync::Ordering::Relaxed;
+use shunt_wire::addr::{Addr, FourTuple};
+use shunt_wire::agent::MAX_VECTORS;
+
+fn mapped() -> Region {
+    Region::map(region::create(7).unwrap()).unwrap()
+}
+
+fn byte(view: RegionView, slot: usize, receiver: Side, at: usize) -> u8 {
+    assert!(at < RING);
+    // SAFETY: inside the buffer; nobody writes meanwhile.
+    unsafe { view.buffer(slot, receiver).add(at).read_volatile() }
+}
+
+#[test]
+fn other_memory_is_refused() {
+    assert!(Region::map(create_sealed("test", LEN).unwrap()).is_err(), "no magic");
+    assert!(Region::map(create_sealed("test", LEN - 1).unwrap()).is_err(), "too short");
+}
+
+#[test]
+fn two_maps_are_one_memory() {
+    let fd = region::create(7).unwrap();
+    let maps = [Region::map(&fd).unwrap(), Region::map(&fd).unwrap()];
+    let [a, b] = maps.each_ref().map(Region::view);
+    a.section(SLOTS - 1, Side::Server).ctl.rx_arm.store(5, Relaxed);
+    assert_eq!(b.section(SLOTS - 1, Side::Server).ctl.rx_arm.load(Relaxed), 5);
+    a.write(RegionView::buffer_offset(3, Side::Client) + 10, &[9]);
+    assert_eq!(byte(b, 3, Side::Client, 10), 9);
+    // SAFETY: the region stays mapped while the view is used.
+    let again = unsafe { RegionView::from_base(maps[0].base()) };
+    assert_eq!(byte(again, 3, Side::Client, 10), 9);
+}
+
+#[test]
+fn no_two_parts_overlap() {
+    let region = mapped();
+    let (view, base) = (region.view(), region.base().addr().get());
+    let mut parts = Vec::new();
+    for slot in 0..SLOTS {
+        for side in [Side::Client, Side::Server] {
+            let section = view.section(slot, side);
+            parts.push((std::ptr::from_ref(section).addr() - base, size_of_val(section)));
+            let buffer = view.buffer(slot, side).addr().get() - base;
+            assert_eq!(buffer, RegionView::buffer_offset(slot, side));
+            parts.push((buffer, RING));
+        }
+    }
+    for lane in 0..LANES {
+        let lane = view.lane(lane);
+        parts.push((std::ptr::from_ref(lane).addr() - base, size_of_val(lane)));
+    }
+    parts.sort_unstable();
+    assert!(parts.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
+    assert!(parts.last().is_some_and(|(at, len)| at + len <= LEN));
+}
+
+#[test]
+fn writes_stay_inside() {
+    let region = mapped();
+    let view = region.view();
+    let end = RegionView::buffer_offset(SLOTS - 1, Side::Server) + RING;
+    assert_eq!(end, LEN);
+    for offset in [LEN - 1, LEN, LEN + 1, usize::MAX, usize::MAX - 1] {
+        view.write(offset, &[1, 1]);
+    }
+    assert_eq!(byte(view, SLOTS - 1, Side::Server, RING - 1), 0, "nothing, not even a part");
+    view.write(LEN - 2, &[1, 2]);
+    assert_eq!(byte(view, SLOTS - 1, Side::Server, RING - 1), 2);
+}
+
+#[test]
+fn each_process_claims_a_lane_of_its_own() {
+    let region = mapped();
+    let view = region.view();
+    assert_eq!(view.claim_lane(Side::Client, 1), Some(0));
+    assert_eq!(view.claim_lane(Side::Client, 2), None);
+    let lanes: HashSet<_> = (1..LANES as u64)
+        .map(|endpoint| view.claim_lane(Side::Server, endpoint).unwrap())
+        .collect();
+    assert_eq!(lanes, (1..LANES).collect());
+    assert_eq!(view.claim_lane(Side::Server, 99), None);
+    view.lane(5).owner.store(0, Relaxed);
+    assert_eq!(view.claim_lane(Side::Server, 99), Some(5));
+    assert_eq!(view.lane(LANES + 5).owner.load(Relaxed), 99, "taken modulo");
+}
+
+#[test]
+fn queue_codes_name_a_lane_and_a_vector() {
+    assert_eq!(queue_place(0), None);
+    for lane in 0..LANES {
+        for vector in 0..MAX_VECTORS {
+            assert_eq!(queue_place(queue_code(lane, vector)), Some((lane, vector)));
+        }
+    }
+}
+
+#[test]
+fn sides_survive_the_arena() {
+    for side in [Side::Client, Side::Server] {
+        assert_eq!(Side::from_code(side as u32), side);
+        assert_eq!(side.other().other(), side);
+    }
+    assert_eq!(Side::from_code(u32::MAX), Side::Server);
+}
+
+#[test]
+fn a_reset_section_keeps_only_its_generation() {
+    let region = mapped();
+    let section = region.view().section(0, Side::Client);
+    let clean = format!("{section:?}");
+    section.prod.prod.store(1, Relaxed);
+    section.prod.mark_at[1].store(2, Relaxed);
+    section.prod.fin.store(3, Relaxed);
+    section.cons.want_tcp.store(4, Relaxed);
+    section.ctl.closed.store(5, Relaxed);
+    section.setup.set_tuple(&crate::tuple(6));
+    section.setup.endpoint.store(7, Relaxed);
+    section.setup.generation.store(8, Relaxed);
+    section.reset();
+    assert_eq!(section.setup.generation.load(Relaxed), 8);
+    section.setup.generation.store(0, Relaxed);
+    assert_eq!(format!("{section:?}"), clean);
+}
+
+fn addr() -> impl Strategy<Value = Addr> {
+    any::<([u8; 16], u16)>().prop_map(|(ip, port)| Addr { ip, port })
+}
+
+proptest! {
+    #[test]
+    fn a_tuple_is_read_as_it_was_written(local in addr(), peer in addr()) {
+        let setup = Setup::default();
+        let tuple = FourTuple { local, peer };
+        setup.set_tuple(&tuple);
+        prop_assert_eq!(setup.tuple(), tuple);
+    }
+
+    #[test]
+    fn any_queue_code_is_inside(code in any::<u32>()) {
+        if let Some((lane, vector)) = queue_place(code) {
+            prop_assert!(lane < LANES && vector < MAX_VECTORS);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The registry of shunted listeners.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use shunt_shm::memfd::{Map, create_sealed};
+use shunt_shm::registry::{Listing, Registry, RegistryWriter};
+use shunt_wire::addr::Addr;
+
+use crate::{v4, v6};
+
+fn pair() -> (RegistryWriter, Registry) {
+    let (writer, fd) = Registry::create().unwrap();
+    (writer, Registry::map(fd).unwrap())
+}
+
+fn listing(listener: u64, addr: Addr) -> Listing {
+    Listing { listener, addr, v6only: false, uid: 1000, netns: 1 }
+}
+
+fn find(registry: &Registry, to: Addr) -> Option<u64> {
+    registry.find(&to, |_| true).map(|l| l.listener)
+}
+
+#[test]
+fn libraries_can_only_read_it() {
+    let (_, fd) = Registry::create().unwrap();
+    assert!(Map::new(&fd, 4096, true).is_err());
+    assert!(Registry::map(&fd).is_ok());
+    assert!(Registry::map(create_sealed("test", 1 << 20).unwrap()).is_err());
+}
+
+#[test]
+fn a_listing_is_read_as_it_was_written() {
+    let (mut writer, registry) = pair();
+    let written =
+        Listing { listener: u64::MAX, addr: v6(443), v6only: true, uid: u32::MAX, netns: 1 << 40 };
+    assert!(registry.find(&v6(443), |_| true).is_none());
+    assert!(writer.publish(&written));
+    assert_eq!(registry.find(&v6(443), |_| true), Some(written));
+    assert_eq!(registry.find(&v6(444), |_| true), None);
+    assert_eq!(registry.find(&v4(443), |_| true), None);
+    assert_eq!(registry.find(&v6(443), |_| false), None);
+}
+
+#[test]
+fn an_exact_address_beats_any() {
+    for exact_first in [true, false] {
+        let (mut writer, registry) = pair();
+        let mut listings = [listing(1, v4(80)), listing(2, Addr::any_v4(80))];
+        if !exact_first {
+            listings.reverse();
+        }
+        listings.iter().for_each(|l| assert!(writer.publish(l)));
+        assert_eq!(find(&registry, v4(80)), Some(1));
+        let elsewhere = Addr::from(SocketAddr::from((Ipv4Addr::new(127, 0, 0, 2), 80)));
+        assert_eq!(find(&registry, elsewhere), Some(2));
+    }
+}
+
+#[test]
+fn ipv4_reaches_a_dual_stack_listener_and_no_other() {
+    let (mut writer, registry) = pair();
+    assert!(writer.publish(&Listing { v6only: true, ..listing(1, Addr::any_v6(80)) }));
+    assert_eq!(find(&registry, v4(80)), None);
+    assert_eq!(find(&registry, v6(80)), Some(1));
+    assert!(writer.publish(&listing(2, Addr::any_v6(81))));
+    assert_eq!(find(&registry, v4(81)), Some(2));
+    assert!(writer.publish(&listing(3, Addr::any_v4(82))));
+    assert_eq!(find(&registry, v6(82)), None);
+    assert_eq!(find(&registry, v4(82)), Some(3));
+}
+
+#[test]
+fn who_asks_picks_among_namespaces() {
+    let (mut writer, registry) = pair();
+    for netns in 1..=3 {
+        assert!(writer.publish(&Listing { netns, ..listing(netns, v4(80)) }));
+    }
+    for netns in 1..=3 {
+        let found = registry.find(&v4(80), |l| l.netns == netns).unwrap();
+        assert_eq!(found.listener, netns);
+    }
+}
+
+#[test]
+fn a_removed_listener_is_not_found_and_hides_nobody() {
+    let (mut writer, registry) = pair();
+    (1..=3).for_each(|n| assert!(writer.publish(&Listing { netns: n, ..listing(n, v4(80)) })));
+    writer.remove(2);
+    assert_eq!(registry.find(&v4(80), |l| l.netns == 2), None);
+    assert!(registry.find(&v4(80), |l| l.netns == 3).is_some(), "behind the gap");
+    writer.remove(99);
+    assert!(writer.publish(&Listing { netns: 4, ..listing(4, v4(80)) }));
+    assert!(registry.find(&v4(80), |l| l.netns == 4).is_some());
+}
+
+#[test]
+fn places_are_used_again_for_ever() {
+    let (mut writer, registry) = pair();
+    for n in 1..=10_000 {
+        assert!(writer.publish(&listing(n, v4(80))), "{n}");
+        assert_eq!(find(&registry, v4(80)), Some(n));
+        writer.remove(n);
+        assert_eq!(find(&registry, v4(80)), None);
+    }
+}
+
+#[test]
+fn a_full_neighbourhood_is_refused() {
+    let (mut writer, registry) = pair();
+    let room = (1..).take_while(|n| writer.publish(&listing(*n, v4(80)))).count();
+    assert!((8..2048).contains(&room), "{room}");
+    writer.remove(1);
+    assert!(writer.publish(&listing(9999, v4(80))));
+    assert!(registry.find(&v4(80), |l| l.listener == 9999).is_some());
+}
+
+/// The agent changes an entry while it is read: the reader sees one listing or the other, or none.
+#[test]
+fn no_torn_listing_is_ever_seen() {
+    let (mut writer, registry) = pair();
+    let over = AtomicBool::new(false);
+    let make = |n: u64| Listing {
+        listener: n,
+        addr: v4(80),
+        v6only: n.is_multiple_of(2),
+        uid: u32::try_from(n).unwrap(),
+        netns: n,
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if let Some(l) = registry.find(&v4(80), |_| true) {
+                    assert_eq!(l, make(l.listener));
+                }
+            }
+        });
+        for n in 1..=50_000 {
+            assert!(writer.publish(&make(n)));
+            writer.remove(n);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}

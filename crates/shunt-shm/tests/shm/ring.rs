@@ -1,0 +1,267 @@
+//! The ring against a queue of bytes, and against a peer that writes what it likes.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+use shunt_shm::Violation;
+use shunt_shm::ring::{ConsLine, LOOK_AFTER, MARKS, ProdLine, RxCursor, Span, TxCursor};
+use shunt_shm::sync::Ordering::Relaxed;
+
+/// Both ends of one direction, and its buffer.
+struct Pair {
+    prod: ProdLine,
+    cons: ConsLine,
+    tx: TxCursor,
+    rx: RxCursor,
+    buffer: Vec<u8>,
+}
+
+fn offsets(span: Span) -> impl Iterator<Item = usize> {
+    let piece = |(at, len): (usize, usize)| at..at + len;
+    piece(span.head).chain(piece(span.tail))
+}
+
+impl Pair {
+    fn new(cap: usize) -> Self {
+        Self {
+            prod: ProdLine::default(),
+            cons: ConsLine::default(),
+            tx: TxCursor::default(),
+            rx: RxCursor::default(),
+            buffer: vec![0; cap],
+        }
+    }
+
+    fn cap(&self) -> u64 {
+        self.buffer.len() as u64
+    }
+
+    /// Sends up to `want` bytes that count up from `next`; returns how many.
+    fn send(&mut self, next: u64, want: u64) -> u64 {
+        let span = self.tx.reserve(&self.cons, self.cap(), want).unwrap();
+        let mut n = 0;
+        for at in offsets(span) {
+            self.buffer[at] = byte(next + n);
+            n += 1;
+        }
+        if n > 0 {
+            self.tx.publish(&self.prod, n);
+        }
+        n
+    }
+
+    fn receive(&mut self, want: u64) -> (Vec<u8>, bool) {
+        let span = self.rx.readable(&self.prod, self.cap(), want).unwrap();
+        let bytes: Vec<u8> = offsets(span).map(|at| self.buffer[at]).collect();
+        let look = !bytes.is_empty() && self.rx.consume(&self.cons, bytes.len() as u64);
+        (bytes, look)
+    }
+}
+
+fn byte(n: u64) -> u8 {
+    (n ^ n >> 8).to_le_bytes()[0]
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Send(u64),
+    Receive(u64),
+    Peek(u64),
+}
+
+fn ops(max: u64) -> impl Strategy<Value = Vec<Op>> {
+    // Mostly small, sometimes more than fits.
+    let size = prop_oneof![4 => 1..=max.div_ceil(8), 1 => 1..=max * 2];
+    let op = prop_oneof![
+        4 => size.clone().prop_map(Op::Send),
+        4 => size.clone().prop_map(Op::Receive),
+        1 => size.prop_map(Op::Peek),
+    ];
+    prop::collection::vec(op, 1..300)
+}
+
+proptest! {
+    #[test]
+    fn behaves_as_a_queue_of_bytes(log in 2_u32..15, script in (2_u32..15).prop_flat_map(|l| ops(1 << l))) {
+        let cap = 1_u64 << log;
+        let mut pair = Pair::new(usize::try_from(cap).unwrap());
+        let mut model = VecDeque::new();
+        let mut next = 0;
+        for op in script {
+            match op {
+                Op::Send(want) => {
+                    let free = cap - model.len() as u64;
+                    let n = pair.send(next, want);
+                    prop_assert_eq!(n, want.min(free));
+                    model.extend((next..next + n).map(byte));
+                    next += n;
+                }
+                Op::Receive(want) => {
+                    let before = pair.rx.pos();
+                    let (got, look) = pair.receive(want);
+                    let expected: Vec<u8> =
+                        model.drain(..model.len().min(usize::try_from(want).unwrap())).collect();
+                    prop_assert_eq!(got, expected);
+                    prop_assert_eq!(look, before / LOOK_AFTER != pair.rx.pos() / LOOK_AFTER);
+                }
+                Op::Peek(want) => {
+                    let span = pair.rx.readable(&pair.prod, cap, want).unwrap();
+                    let got: Vec<u8> = offsets(span).map(|at| pair.buffer[at]).collect();
+                    let expected: Vec<u8> =
+                        model.iter().copied().take(usize::try_from(want).unwrap()).collect();
+                    prop_assert_eq!(got, expected);
+                }
+            }
+            prop_assert_eq!(pair.tx.pos() - pair.rx.pos(), model.len() as u64);
+            prop_assert!(pair.tx.in_flight() >= model.len() as u64);
+            prop_assert!(pair.rx.known() <= model.len() as u64);
+        }
+    }
+
+    /// Whatever stands in the lines that the peer can write: a violation, or spans inside.
+    #[test]
+    fn a_hostile_line_leads_nowhere(
+        sent in 0_u64..200,
+        taken in 0_u64..200,
+        words in prop::collection::vec(hostile_word(), 4),
+        want in 0_u64..300,
+    ) {
+        const CAP: u64 = 128;
+        let mut pair = Pair::new(128);
+        let sent = pair.send(0, sent);
+        let taken = pair.receive(taken).0.len() as u64;
+        pair.cons.cons.store(words[0], Relaxed);
+        match pair.tx.reserve(&pair.cons, CAP, want) {
+            Ok(span) => prop_assert!(inside(span, want, CAP)),
+            Err(e) => {
+                prop_assert_eq!(e, Violation::Consumer);
+                prop_assert!(words[0] > sent);
+            }
+        }
+        pair.prod.prod.store(words[1], Relaxed);
+        pair.prod.base.store(words[2], Relaxed);
+        let known = pair.rx.known();
+        match pair.rx.readable(&pair.prod, CAP, want) {
+            Ok(span) => prop_assert!(inside(span, want, CAP)),
+            Err(e) => {
+                prop_assert_eq!(e, Violation::Producer);
+                prop_assert!(words[1] < taken + known || words[1] - taken > CAP);
+            }
+        }
+    }
+}
+
+/// Cursors as a peer that means harm would choose them.
+fn hostile_word() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        0_u64..400,
+        (u64::MAX - 400)..=u64::MAX,
+        (1_u64 << 63) - 200..(1 << 63) + 200,
+        any::<u64>()
+    ]
+}
+
+fn inside(span: Span, want: u64, cap: u64) -> bool {
+    let fits = |(at, len): (usize, usize)| (at + len) as u64 <= cap;
+    fits(span.head) && fits(span.tail) && (span.head.1 + span.tail.1) as u64 <= want.min(cap)
+}
+
+#[test]
+fn small_messages_stay_in_the_first_page() {
+    let mut pair = Pair::new(1 << 16);
+    for n in 0..10_000 {
+        assert_eq!(pair.send(n * 100, 100), 100);
+        let span = pair.rx.readable(&pair.prod, 1 << 16, 100).unwrap();
+        assert!(span.head.0 + span.head.1 <= 4096, "{span:?}");
+        let _ = pair.rx.consume(&pair.cons, 100);
+    }
+}
+
+#[test]
+fn a_full_ring_has_no_place_until_some_is_taken() {
+    let mut pair = Pair::new(64);
+    assert_eq!(pair.send(0, 100), 64);
+    assert_eq!(pair.send(64, 1), 0);
+    assert_eq!(pair.tx.in_flight(), 64);
+    assert_eq!(pair.receive(10).0.len(), 10);
+    assert_eq!(pair.send(64, 100), 10);
+}
+
+#[test]
+fn cursors_that_run_backwards_are_violations() {
+    let mut pair = Pair::new(64);
+    pair.send(0, 40);
+    pair.receive(20);
+    pair.tx.refresh(&pair.cons, 64).unwrap();
+    pair.cons.cons.store(19, Relaxed);
+    assert_eq!(pair.tx.refresh(&pair.cons, 64), Err(Violation::Consumer));
+    pair.cons.cons.store(41, Relaxed);
+    assert_eq!(pair.tx.refresh(&pair.cons, 64), Err(Violation::Consumer));
+    pair.prod.prod.store(39, Relaxed);
+    assert_eq!(pair.rx.refresh(&pair.prod, 64), Err(Violation::Producer));
+    pair.prod.prod.store(20 + 65, Relaxed);
+    assert_eq!(pair.rx.refresh(&pair.prod, 64), Err(Violation::Producer));
+    pair.prod.prod.store(20 + 64, Relaxed);
+    assert_eq!(pair.rx.refresh(&pair.prod, 64), Ok(64));
+}
+
+#[test]
+fn a_violation_leaves_the_own_cursors_as_they_were() {
+    let mut pair = Pair::new(64);
+    pair.send(0, 40);
+    pair.receive(20);
+    pair.prod.prod.store(u64::MAX, Relaxed);
+    pair.cons.cons.store(u64::MAX, Relaxed);
+    assert!(pair.rx.refresh(&pair.prod, 64).is_err());
+    assert!(pair.tx.refresh(&pair.cons, 64).is_err());
+    assert_eq!((pair.rx.pos(), pair.rx.known()), (20, 20));
+    assert_eq!((pair.tx.pos(), pair.tx.in_flight()), (40, 40));
+}
+
+#[test]
+fn marks_are_passed_in_order() {
+    let (prod, cons) = (ProdLine::default(), ConsLine::default());
+    assert!(TxCursor::marks_settled(&prod, &cons));
+    assert_eq!(RxCursor::next_mark(&prod, 0), Ok(None));
+    TxCursor::set_mark(&prod, 1234);
+    assert!(!TxCursor::marks_settled(&prod, &cons));
+    assert_eq!(RxCursor::next_mark(&prod, 0), Ok(Some(1234)));
+    cons.marks_passed.store(1, Relaxed);
+    assert!(TxCursor::marks_settled(&prod, &cons));
+    TxCursor::set_mark(&prod, 99);
+    assert_eq!(RxCursor::next_mark(&prod, 1), Ok(Some(99)));
+    assert_eq!(RxCursor::next_mark(&prod, 2), Ok(None));
+}
+
+/// As many as there are entries may be open; one more would have overwritten the first.
+#[test]
+fn more_marks_than_entries_are_a_violation() {
+    let prod = ProdLine::default();
+    for n in 1..=MARKS as u64 {
+        TxCursor::set_mark(&prod, n * 10);
+        assert_eq!(RxCursor::next_mark(&prod, 0), Ok(Some(10)));
+    }
+    assert_eq!(RxCursor::next_mark(&prod, 1), Ok(Some(20)));
+    TxCursor::set_mark(&prod, 30);
+    assert_eq!(RxCursor::next_mark(&prod, 0), Err(Violation::Marks));
+    assert_eq!(RxCursor::next_mark(&prod, 4), Err(Violation::Marks), "backwards");
+}
+
+#[test]
+fn mark_numbers_wrap() {
+    let prod = ProdLine::default();
+    prod.marks.store(u32::MAX, Relaxed);
+    TxCursor::set_mark(&prod, 7);
+    assert_eq!(RxCursor::next_mark(&prod, u32::MAX), Ok(Some(7)));
+}
+
+#[test]
+fn a_reset_forgets_the_connection() {
+    let mut pair = Pair::new(64);
+    pair.send(0, 40);
+    pair.receive(20);
+    pair.tx.reset();
+    pair.rx.reset();
+    assert_eq!((pair.tx.pos(), pair.tx.in_flight()), (0, 0));
+    assert_eq!((pair.rx.pos(), pair.rx.known()), (0, 0));
+}

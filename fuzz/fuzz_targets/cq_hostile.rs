@@ -1,0 +1,92 @@
+//! Completion queues, arm words and lanes under a peer that writes what it likes into them.
+#![no_main]
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+use shunt_fuzz::Shared;
+use shunt_shm::cq::ENTRIES;
+use shunt_shm::doorbell::{AWAKE, ON_FUTEX, arm, bells, on_bell, take};
+use shunt_shm::region::{LANES, Side, queue_place};
+use shunt_wire::agent::MAX_VECTORS;
+
+#[derive(Arbitrary, Debug)]
+enum Op {
+    Push {
+        code: u32,
+        conn: usize,
+    },
+    Pop {
+        code: u32,
+        first: usize,
+    },
+    Arm(u32),
+    Disarm(u32),
+    ArmWord(u8),
+    TakeWord,
+    Claim {
+        client: bool,
+        endpoint: u64,
+    },
+    /// Which lane, where in it, and what.
+    Scribble(usize, u16, u64),
+    ScribbleWord(u32),
+}
+
+fuzz_target!(|script: Vec<Op>| {
+    let shared = Shared::get();
+    let view = shared.view();
+    let word = &view.section(1, Side::Server).ctl.rx_arm;
+    for op in script {
+        match op {
+            Op::Push { code, conn } => {
+                if let Some((lane, vector)) = queue_place(code) {
+                    let vector = &view.lane(lane).vectors[vector];
+                    vector.queue.push(&vector.arm, conn);
+                    assert!(conn >= ENTRIES || !vector.queue.is_empty());
+                }
+            }
+            Op::Pop { code, first } => {
+                if let Some((lane, vector)) = queue_place(code) {
+                    let queue = &view.lane(lane).vectors[vector].queue;
+                    let mut seen = [false; ENTRIES];
+                    queue.pop_all(first % ENTRIES, |conn| {
+                        assert!(!std::mem::replace(&mut seen[conn], true), "{conn} popped twice");
+                    });
+                    assert!(queue.is_empty());
+                }
+            }
+            Op::Arm(code) => {
+                if let Some((lane, vector)) = queue_place(code) {
+                    view.lane(lane).vectors[vector].arm.arm();
+                }
+            }
+            Op::Disarm(code) => {
+                if let Some((lane, vector)) = queue_place(code) {
+                    view.lane(lane).vectors[vector].arm.disarm();
+                }
+            }
+            Op::ArmWord(vector) => {
+                let how = if vector == 0 { ON_FUTEX } else { on_bell(vector.into()) };
+                assert_eq!(arm(word, how) & how, how);
+            }
+            Op::TakeWord => {
+                assert!(bells(take(word)).all(|vector| vector < MAX_VECTORS));
+                assert_eq!(take(word), AWAKE);
+            }
+            Op::Claim { client, endpoint } => {
+                let side = if client { Side::Client } else { Side::Server };
+                let lane = view.claim_lane(side, endpoint);
+                assert!(lane.is_none_or(|lane| lane < LANES && (lane == 0) == client));
+            }
+            Op::Scribble(lane, at, bits) => {
+                let lane = view.lane(lane);
+                let words = size_of_val(lane) / 8;
+                let at = shared.offset_of(lane) + (usize::from(at) % words * 8) as u64;
+                shared.peer.write(at, &bits.to_ne_bytes());
+            }
+            Op::ScribbleWord(bits) => {
+                shared.peer.write(shared.offset_of(word), &bits.to_ne_bytes())
+            }
+        }
+    }
+});

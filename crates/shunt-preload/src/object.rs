@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::arena::Record;
-use shunt_shm::region::{RING, SLOTS};
+use shunt_shm::region::{CLOSED, RESET, RING, SLOTS};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
@@ -108,7 +108,7 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
         tcp::reset_on_close(fd);
     }
     let announced = mine.prod.fin.swap(1, Ordering::Relaxed) != 0;
-    mine.ctl.closed.store(1, Ordering::Release);
+    mine.ctl.closed.store(if unread { RESET } else { CLOSED }, Ordering::Release);
     // After a half-close the end is no news to a reader, as it is none in the kernel.
     if announced && !unread {
         notify::sender(sock);

@@ -110,6 +110,11 @@ pub struct Setup {
     ips: [AtomicU64; 4],
 }
 
+/// A value of [`Ctl::closed`].
+pub const CLOSED: u32 = 1;
+/// A value of [`Ctl::closed`]: the kernel sends RST.
+pub const RESET: u32 = 2;
+
 /// What the other side wants to be told, and how.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
@@ -120,7 +125,8 @@ pub struct Ctl {
     pub tx_arm: AtomicU32,
     /// Where completions go ([`queue_code`]); 0: nowhere, the arm words say all.
     pub queue: AtomicU32,
-    /// Not 0: the writer has closed the connection altogether (no half-close).
+    /// Not 0: the writer has closed the connection altogether (no half-close): [`CLOSED`], or
+    /// [`RESET`] when bytes for it were left unread.
     pub closed: AtomicU32,
     /// Not 0: the writer's end goes to a program that may not run under Shunt. It takes nothing from
     /// the ring any more: what is left there is to be sent once more, over TCP.

@@ -1,6 +1,6 @@
 //! One epoll instance: what is registered in it, and what is ready.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -75,6 +75,8 @@ pub struct Instance {
     pub active: AtomicU32,
     /// Vectors that completions come through (a bit each).
     pub vectors: AtomicU32,
+    /// Others wait for it, too: see [`Self::arm_for_others`].
+    pub nested: AtomicBool,
     /// Threads that sleep in it.
     pub sleepers: AtomicU32,
     /// When the kernel was last asked, and what spinning has taught.
@@ -94,6 +96,7 @@ impl Instance {
             vector: AtomicU32::new(0),
             active: AtomicU32::new(0),
             vectors: AtomicU32::new(0),
+            nested: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
             visited: AtomicU64::new(0),
             budget: AtomicU32::new(0),
@@ -109,6 +112,7 @@ impl Instance {
         self.endpoint.store(0, Ordering::Relaxed);
         self.active.store(0, Ordering::Relaxed);
         self.vectors.store(0, Ordering::Relaxed);
+        self.nested.store(false, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.budget.store(0, Ordering::Relaxed);
         self.fds.store(1, Ordering::Release);
@@ -215,6 +219,13 @@ impl Instance {
         }
         self.active.fetch_add(1, Ordering::AcqRel);
         state.list_unless_told(index);
+        if self.nested.load(Ordering::Relaxed) {
+            self.arm_queues();
+            if !queued {
+                super::wait::arm_watch(state, index);
+            }
+            self.ring_own(state);
+        }
     }
 
     fn register_queue(
@@ -339,6 +350,38 @@ impl Instance {
         }
         state.free.push(index);
         self.unregister(&watch);
+    }
+
+    /// Has the kernel tell of room in the socket of a shunted connection in a TCP stretch.
+    pub fn ask_for_room(&self, fd: c_int) {
+        let mut state = self.lock();
+        let Some(index) = state.find(fd) else { return };
+        if state.get(index).is_some_and(|w| w.conn.is_some() && w.interest & events::OUT != 0) {
+            let mut event = kernel_event(index, true);
+            // SAFETY: the event is valid.
+            unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_MOD, fd, &raw mut event) };
+        }
+    }
+
+    /// Others than epoll_wait's callers wait for the instance (an outer epoll, poll): its doorbell is
+    /// rung for every completion from now on, so that the kernel finds the instance readable.
+    pub fn arm_for_others(&self) {
+        self.nested.store(true, Ordering::Release);
+        self.arm_queues();
+        super::wait::arm_direct(self);
+    }
+
+    fn arm_queues(&self) {
+        let vectors = self.vectors.load(Ordering::Relaxed);
+        for link in crate::link::all() {
+            let Some(lane) = link.lane() else { continue };
+            let lane = link.view().lane(lane);
+            for (v, vector) in lane.vectors.iter().enumerate() {
+                if vectors & 1 << v != 0 {
+                    vector.arm.arm();
+                }
+            }
+        }
     }
 
     /// The watch of a descriptor goes over to Shunt, or back to the kernel.

@@ -66,5 +66,13 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
         || theirs.prod.fin.load(Relaxed) != 0
         || sock.has(KERNEL_HINT | SHUT_RD);
     let kernel = if ask { tcp::readiness(fd, KERNEL) } else { 0 };
-    readiness(Ring { readable, writable }, kernel, sock.low_water() as u64)
+    let low_water = sock.low_water() as u64;
+    // Bytes on both sides of a mark count together.
+    let readable = match readable {
+        Some(n) if low_water > 1 && path(rx_marks) == Path::Tcp => {
+            Some(n + tcp::waiting(fd))
+        }
+        other => other,
+    };
+    readiness(Ring { readable, writable }, kernel, low_water)
 }

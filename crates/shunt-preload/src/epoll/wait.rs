@@ -67,7 +67,10 @@ pub fn wait_in_kernel(
     limits: Limits,
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
+    // Counted as a sleeper, so that whoever adds a connection wakes us.
+    instance.sleepers.fetch_add(1, Ordering::AcqRel);
     let n = kernel();
+    instance.sleepers.fetch_sub(1, Ordering::AcqRel);
     let Ok(found @ 1..) = usize::try_from(n) else { return n };
     let mut locked = None;
     for i in 0..found {
@@ -90,7 +93,15 @@ pub fn wait_in_kernel(
 }
 
 /// epoll_wait on an instance that watches shunted connections.
-pub fn wait(instance: &'static Instance, mut out: Out, limits: Limits) -> c_int {
+pub fn wait(instance: &'static Instance, out: Out, limits: Limits) -> c_int {
+    let n = wait_armed(instance, out, limits);
+    if instance.nested.load(Ordering::Relaxed) {
+        arm_direct(instance);
+    }
+    n
+}
+
+fn wait_armed(instance: &'static Instance, mut out: Out, limits: Limits) -> c_int {
     let mut first = true;
     loop {
         let now = clock::now();
@@ -123,6 +134,7 @@ pub fn wait(instance: &'static Instance, mut out: Out, limits: Limits) -> c_int 
 /// Takes completions and looks at what is in the ready list.
 fn gather(instance: &Instance, out: &mut Out) {
     pop_queues(instance);
+    let had = out.len;
     let mut state = instance.lock();
     instance.promote_direct(&mut state);
     for i in 0..state.direct.len() {
@@ -137,7 +149,7 @@ fn gather(instance: &Instance, out: &mut Out) {
         let Some(index) = state.ready.pop_front() else { break };
         look(instance.raw(), &mut state, index, out);
     }
-    if out.full() {
+    if out.full() && out.len > had {
         // Whatever is the kernel's has its turn next time.
         instance.visited.store(0, Ordering::Relaxed);
     }
@@ -394,19 +406,21 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
 }
 
 /// Connections that are looked at by themselves are told to ring this thread's doorbell.
-fn arm_direct(instance: &Instance) {
+pub fn arm_direct(instance: &Instance) {
     let mut state = instance.lock();
     for i in 0..state.direct.len() {
         let index = state.direct[i];
-        let Some(conn) = state.get(index).and_then(|w| w.conn) else { continue };
-        let (Some(link), Some((mine, _))) = (conn.sock.link(), conn.sock.sections()) else {
-            continue;
-        };
-        // Any of the doorbells that `register` put into the kernel's set.
-        let vector = state.heard(link.endpoint);
-        if let Some(vector) = vector {
-            arm(&mine.ctl.rx_arm, on_bell(vector));
-            arm(&mine.ctl.tx_arm, on_bell(vector));
-        }
+        arm_watch(&mut state, index);
+    }
+}
+
+/// One of them.
+pub fn arm_watch(state: &mut State, index: usize) {
+    let Some(conn) = state.get(index).and_then(|w| w.conn) else { return };
+    let (Some(link), Some((mine, _))) = (conn.sock.link(), conn.sock.sections()) else { return };
+    // Any of the doorbells that `register` put into the kernel's set.
+    if let Some(vector) = state.heard(link.endpoint) {
+        arm(&mine.ctl.rx_arm, on_bell(vector));
+        arm(&mine.ctl.tx_arm, on_bell(vector));
     }
 }

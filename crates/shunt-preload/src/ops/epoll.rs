@@ -122,6 +122,11 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     if sock.is_some() && instance.sleepers.load(Ordering::Relaxed) > 0 {
         instance.ring_own(&state);
     }
+    drop(state);
+    // The kernel took it, so it is another one.
+    if let Some(inner) = Instance::of(entry) {
+        inner.arm_for_others();
+    }
     result
 }
 
@@ -214,6 +219,13 @@ pub unsafe fn epoll_pwait2(
 /// A descriptor that may be registered already has become a shunted connection.
 pub fn on_connected(sock: &'static Sock, fd: c_int) {
     epoll::all().for_each(|instance| instance.convert(fd, Some(sock)));
+}
+
+/// A sender found no room in the kernel socket: whoever watches the descriptor is told by the kernel
+/// when there is some.
+pub fn wants_room(fd: c_int) {
+    let _keep = KeepErrno::new();
+    epoll::all().for_each(|instance| instance.ask_for_room(fd));
 }
 
 /// A connection is back on TCP for good.

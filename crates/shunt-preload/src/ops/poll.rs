@@ -123,7 +123,9 @@ fn look(fds: &mut [pollfd]) -> c_int {
         let ready = if let Some(sock) = sock(p.fd) {
             ready::of(sock, p.fd, wanted)
         } else if let Some(instance) = Instance::of(fd_table::lookup(p.fd)) {
-            if crate::epoll::wait::any_news(instance) { events::IN | events::RDNORM } else { 0 }
+            let news = crate::epoll::wait::any_news(instance);
+            let kernel = crate::stream::tcp::readiness(p.fd, events::IN) & events::IN;
+            if news || kernel != 0 { events::IN | events::RDNORM } else { 0 }
         } else {
             continue;
         };
@@ -272,6 +274,11 @@ fn sleep(
         }
         if !ears.iter().any(|e| e.same(&bell)) {
             ears.push(bell);
+        }
+    }
+    for p in fds.iter() {
+        if let Some(instance) = Instance::of(fd_table::lookup(p.fd)) {
+            instance.arm_for_others();
         }
     }
     if look(fds) > 0 {

@@ -9,7 +9,7 @@ use shunt_shm::Violation;
 use shunt_shm::region::{RING, RegionView, Section};
 use shunt_shm::ring::RxCursor;
 
-use crate::conn::{FROZEN, KERNEL_HINT, NONBLOCK, SHUT_RD, Sock};
+use crate::conn::{FROZEN, KERNEL_HINT, NONBLOCK, SHUT_RD, SHUT_WR, Sock};
 use crate::clock;
 use crate::errno;
 use crate::fd_table::{self, Entry};
@@ -250,7 +250,7 @@ impl Rx<'_> {
                     self.pass(marks);
                     None
                 }
-                None => Some(Step::Done(got.cast_signed())),
+                None => Some(self.end(*got)),
             },
             Read::Error(e) => Some(Step::Done(or_error(*got, e))),
         })
@@ -326,12 +326,7 @@ impl Rx<'_> {
         }
         self.sock.put(KERNEL_HINT, false);
         Ok(Some(match look {
-            Look::Eof if *got == 0 && self.was_reset() => {
-                // The next calls find what the kernel gives after a reset.
-                tcp::shut(call.fd);
-                Step::Done(errno::fail(ECONNRESET))
-            }
-            Look::Eof => Step::Done(got.cast_signed()),
+            Look::Eof => self.end(*got),
             // Told once, by the kernel itself, so that SO_ERROR and later calls answer as they do.
             Look::Error if *got > 0 => Step::Done(got.cast_signed()),
             Look::Error => Step::Done((call.kernel)(MSG_DONTWAIT)),
@@ -341,6 +336,17 @@ impl Rx<'_> {
             Look::Silent if hinted => call.nothing(*got, blocking, Until::Both),
             Look::Silent => call.nothing(*got, blocking, Until::Ring),
         }))
+    }
+
+    /// The result at the end of file.
+    fn end(&self, got: usize) -> Step {
+        if got > 0 || !self.was_reset() {
+            return Step::Done(got.cast_signed());
+        }
+        // The next calls find what the kernel gives after a reset.
+        tcp::shut(self.fd);
+        self.sock.put(SHUT_WR, true);
+        Step::Done(errno::fail(ECONNRESET))
     }
 
     /// True when the peer's process ended without a word while bytes of ours lay unread in its ring:

@@ -8,7 +8,7 @@ use shunt_core::stretch::{Path, Send, Sender, path};
 use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
 use shunt_shm::doorbell::arm;
-use shunt_shm::region::{RING, RegionView, Section};
+use shunt_shm::region::{RESET, RING, RegionView, Section};
 use shunt_shm::lock::TidGuard;
 use shunt_shm::ring::{Span, TxCursor};
 
@@ -73,6 +73,9 @@ pub fn transmit(sock: &'static Sock, mut call: Call<'_>) -> isize {
             }
         };
         if !blocking {
+            if until == Until::Both {
+                crate::ops::epoll::wants_room(call.fd);
+            }
             return or_error(sent, EAGAIN);
         }
         match sleep.get_or_insert_with(|| Sleep::sending(sock, call.fd)).sleep(until) {
@@ -116,7 +119,11 @@ fn step(
     };
     let marks = record.tx.marks.load(Relaxed);
     // A peer that has closed answers bytes with RST, and that only the kernel can do.
-    if theirs.ctl.closed.load(Relaxed) != 0 || sock.has(SHUT_WR) {
+    let closed = theirs.ctl.closed.load(Relaxed);
+    if closed != 0 || sock.has(SHUT_WR) {
+        if closed == RESET {
+            tcp::await_reset(call.fd);
+        }
         return Ok(to_kernel(call, sent));
     }
     let decision = Sender {

@@ -3,8 +3,6 @@
 use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
 use shunt_core::stretch::{bytes_read, bytes_written};
 
 use crate::errno::KeepErrno;
@@ -92,28 +90,35 @@ pub enum Look {
     Error,
 }
 
-/// Looks, and leaves everything as it is: a pending error, too, which a peek would take out.
+/// Bytes that wait in the kernel socket.
+pub fn waiting(fd: i32) -> u64 {
+    rustix::io::ioctl_fionread(borrow(fd)).unwrap_or(0)
+}
+
+/// Looks, and leaves everything as it is: also a pending error, which a peek would take out. Not by
+/// poll(2) alone, which says nothing of fewer bytes than `SO_RCVLOWAT`.
 pub fn look(fd: i32) -> Look {
-    let mut fds = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN | PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    match poll(&mut fds, Some(&now)) {
-        Ok(1) => {}
-        _ => return Look::Silent,
+    if waiting(fd) > 0 {
+        return Look::Bytes;
     }
-    let found = fds[0].revents();
+    let found = readiness(fd, u32::from((PollFlags::IN | PollFlags::RDHUP).bits()));
+    let found = PollFlags::from_bits_retain(u16::try_from(found).unwrap_or(0));
     if found.contains(PollFlags::ERR) {
-        return Look::Error;
+        Look::Error
+    } else if found.intersects(PollFlags::RDHUP | PollFlags::HUP) {
+        Look::Eof
+    } else if found.contains(PollFlags::IN) {
+        Look::Bytes
+    } else {
+        Look::Silent
     }
-    if !found.intersects(PollFlags::IN | PollFlags::RDHUP | PollFlags::HUP) {
-        return Look::Silent;
-    }
-    let mut byte = [0_u8; 1];
-    match recv(borrow(fd), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        Ok((0, _)) => Look::Eof,
-        Ok(_) => Look::Bytes,
-        Err(Errno::AGAIN | Errno::INTR) => Look::Silent,
-        Err(_) => Look::Error,
-    }
+}
+
+/// Waits for the RST that the peer's kernel is just about to send, so that no byte is taken for sent
+/// that will be thrown away.
+pub fn await_reset(fd: i32) {
+    let mut fds = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::empty())];
+    let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }));
 }
 
 /// Ends both directions of the kernel socket.

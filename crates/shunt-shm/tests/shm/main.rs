@@ -10,6 +10,7 @@ mod memfd;
 mod region;
 mod registry;
 mod ring;
+mod source;
 mod table;
 
 use shunt_wire::addr::{Addr, FourTuple};

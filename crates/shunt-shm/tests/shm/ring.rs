@@ -1,6 +1,7 @@
 //! The ring against a queue of bytes, and against a peer that writes what it likes.
 
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 
 use proptest::prelude::*;
 use shunt_shm::Violation;
@@ -48,6 +49,12 @@ impl Pair {
             self.tx.publish(&self.prod, n);
         }
         n
+    }
+
+    /// The last `len` bytes that were sent, as a sender that leaves the ring copies them.
+    fn unread(&mut self, len: u64) -> Vec<u8> {
+        let cap = self.buffer.len();
+        self.tx.unread(NonNull::from(&mut self.buffer[..]).cast(), cap, len)
     }
 
     fn receive(&mut self, want: u64) -> (Vec<u8>, bool) {
@@ -115,6 +122,8 @@ proptest! {
             prop_assert_eq!(pair.tx.pos() - pair.rx.pos(), model.len() as u64);
             prop_assert!(pair.tx.in_flight() >= model.len() as u64);
             prop_assert!(pair.rx.known() <= model.len() as u64);
+            let unread = pair.unread(model.len() as u64);
+            prop_assert!(unread.iter().eq(&model));
         }
     }
 

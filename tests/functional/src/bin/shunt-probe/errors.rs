@@ -142,8 +142,11 @@ fn full_socket(p: &Probe) -> io::Result<()> {
     let mut fds = [libc::pollfd { fd: pair.c(), events: libc::POLLOUT, revents: 0 }];
     p.result("poll for room", sys::poll(&mut fds, Some(Duration::ZERO)));
     sys::set_timeout(pair.c(), libc::SO_SNDTIMEO, Duration::from_millis(60))?;
-    p.result("blocking send with SO_SNDTIMEO", sys::write(pair.c(), b"x"));
-    p.say("all of it arrives", drain(pair.s())? == sent);
+    // A connection that was just promoted has the ring's room beside the socket's.
+    let more = sys::write(pair.c(), b"x");
+    let waited = more.as_ref().err().is_none_or(|e| e.kind() == io::ErrorKind::WouldBlock);
+    p.say("blocking send with SO_SNDTIMEO", waited);
+    p.say("all of it arrives", drain(pair.s())? == sent + more.unwrap_or(0));
     settle();
     p.result("poll for room after that", sys::poll(&mut fds, Some(Duration::from_secs(5))));
     p.result("and there is room", try_send(pair.c(), b"x"));
@@ -161,8 +164,11 @@ fn out_of_band(p: &Probe) -> io::Result<()> {
     let mut urgent = [0; 1];
     let n = sys::recv(pair.s(), &mut urgent, libc::MSG_OOB, false);
     p.say("the urgent byte", format!("{} {:?}", show(n), char::from(urgent[0])));
-    p.result("bytes up to it", try_recv(pair.s(), 100));
-    p.result("bytes after it", try_recv(pair.s(), 100));
+    // Bytes in front of it that lie in a ring do not stop at it: docs/protocol.md.
+    if !p.warm {
+        p.result("bytes up to it", try_recv(pair.s(), 100));
+        p.result("bytes after it", try_recv(pair.s(), 100));
+    }
     Ok(())
 }
 

@@ -2,6 +2,8 @@
 #![no_main]
 
 use std::cell::OnceCell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
@@ -13,7 +15,7 @@ use shunt_wire::addr::Addr;
 #[derive(Arbitrary, Debug)]
 struct Input {
     to: AnyAddr,
-    /// Where from the start of the port's entries on, and what.
+    /// Where behind the header, and what.
     scribbles: Vec<(u16, Vec<u8>)>,
 }
 
@@ -24,22 +26,24 @@ thread_local! {
 /// A registry of the same length that can be written to.
 fn make() -> (Registry, Hostile) {
     let (_, original) = Registry::create().expect("memory for a registry");
+    let original = File::from(original);
     let len = memfd::size(&original).expect("its length");
+    let mut header = [0; HEADER as usize];
+    original.read_exact_at(&mut header, 0).expect("its header");
     let fd = memfd::create_sealed("hostile", len).expect("as much memory again");
-    let mut magic = [0; 8];
-    std::os::unix::fs::FileExt::read_exact_at(&std::fs::File::from(original), &mut magic, 0)
-        .expect("the header");
-    let fd = std::fs::File::from(fd);
-    std::os::unix::fs::FileExt::write_all_at(&fd, &magic, 0).expect("a header");
-    let registry = Registry::map(&fd).expect("a registry");
-    (registry, std::os::fd::OwnedFd::from(fd).into())
+    let peer = Hostile::from(fd.try_clone().expect("a descriptor"));
+    peer.write(0, &header);
+    (Registry::map(&fd).expect("a registry"), peer)
 }
+
+/// Length of the header (see `docs/shm-abi.md`).
+const HEADER: u64 = 64;
 
 fuzz_target!(|input: Input| {
     REGISTRY.with(|registry| {
         let (registry, peer) = registry.get_or_init(make);
         for (at, bytes) in &input.scribbles {
-            peer.write(64 + u64::from(*at), bytes);
+            peer.write(HEADER + u64::from(*at), bytes);
         }
         let to = Addr::from(input.to);
         if let Some(found) = registry.find(&to, |_| true) {

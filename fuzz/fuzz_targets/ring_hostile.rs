@@ -19,7 +19,7 @@ enum Op {
     Look(u32),
     /// Where in the section, and what.
     Scribble(u8, u64),
-    /// Cursors near the own ones: the edge of what is allowed.
+    /// A cursor near the own one: the edge of what is allowed.
     Cons(i8),
     Prod(i16),
     Reset,

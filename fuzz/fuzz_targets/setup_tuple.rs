@@ -1,10 +1,12 @@
 //! A connection's name in the setup of a slot, written by this side or by a hostile peer.
 #![no_main]
 
+use std::net::SocketAddr;
+
 use libfuzzer_sys::fuzz_target;
 use shunt_fuzz::{AnyTuple, Shared};
 use shunt_shm::region::Side;
-use shunt_wire::addr::FourTuple;
+use shunt_wire::addr::{Addr, FourTuple};
 
 fuzz_target!(|input: (AnyTuple, Vec<u8>)| {
     let (tuple, bytes) = (FourTuple::from(input.0), input.1);
@@ -19,6 +21,6 @@ fuzz_target!(|input: (AnyTuple, Vec<u8>)| {
     for addr in [forged.local, forged.peer] {
         let _ = (addr.is_loopback(), addr.is_unspecified(), addr.is_v4(), addr.to_string());
         // Both forms of an address name the same.
-        assert_eq!(shunt_wire::addr::Addr::from(std::net::SocketAddr::from(addr)), addr);
+        assert_eq!(Addr::from(SocketAddr::from(addr)), addr);
     }
 });

@@ -1,5 +1,7 @@
 //! Calls that move bytes on a connection, or end a direction of it.
 
+use core::sync::atomic::Ordering;
+
 use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_ZEROCOPY};
 use shunt_core::handshake::Phase;
 use shunt_wire::reason::Reason;
@@ -481,12 +483,18 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     let writing = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
     let result = {
         let _lock = sock.record().tx.lock.lock(tid());
+        // Announced before the FIN: an end that comes unannounced is that of a process that died.
+        let fin = sock.sections().map(|(mine, _)| &mine.prod.fin);
+        let before = fin.map_or(0, |fin| fin.load(Ordering::Relaxed));
+        if let Some(fin) = fin.filter(|_| writing) {
+            fin.store(1, Ordering::Release);
+        }
         let result = kernel();
+        if let Some(fin) = fin.filter(|_| result != 0) {
+            fin.store(before, Ordering::Release);
+        }
         if result == 0 && writing {
             sock.put(SHUT_WR, true);
-            if let Some((mine, _)) = sock.sections() {
-                mine.prod.fin.store(1, core::sync::atomic::Ordering::Release);
-            }
         }
         result
     };

@@ -1,6 +1,6 @@
 //! Receiving.
 
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use libc::{EAGAIN, EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
 use shunt_core::handshake::Phase;
@@ -353,7 +353,8 @@ impl Rx<'_> {
     /// TCP answers that with RST. The kernel, which knows nothing of them, sent FIN.
     fn was_reset(&self) -> bool {
         let tx = &self.sock.record().tx;
-        self.theirs.prod.fin.load(Relaxed) == 0
+        self.theirs.prod.fin.load(Acquire) == 0
+            && self.theirs.ctl.handed_over.load(Relaxed) == 0
             && path(tx.marks.load(Relaxed)) == Path::Ring
             && tx.cursor.pos() > self.theirs.cons.cons.load(Relaxed)
     }

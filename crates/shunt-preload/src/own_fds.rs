@@ -30,6 +30,9 @@ const FREE: c_int = -1;
 /// Reserved, its number not yet known.
 const CLAIMED: c_int = -2;
 
+/// A program with fewer descriptors than this keeps them all for itself.
+const LEAST_LIMIT: u64 = 128;
+
 static SLAB: [AtomicI32; SLOTS] = [const { AtomicI32::new(FREE) }; SLOTS];
 
 /// A descriptor of the library's own; closed when dropped.
@@ -78,6 +81,10 @@ pub fn adopt(fd: OwnedFd) -> Result<OwnFd, Errno> {
     };
     let index = SLAB.iter().position(free).and_then(|index| u16::try_from(index).ok());
     let index = index.ok_or(Errno::MFILE)?;
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if limit < LEAST_LIMIT {
+        return Err(Errno::MFILE);
+    }
     let slot = &SLAB[usize::from(index)];
 
     let fd = move_high(fd.as_fd()).unwrap_or(fd);

@@ -260,9 +260,7 @@ impl Record {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in
-            [&id.region, &id.map, &rx.bytes, &rx.messages, &tx.bytes, &tx.messages]
-        {
+        for word in [&id.region, &id.map, &rx.bytes, &rx.messages, &tx.bytes, &tx.messages] {
             word.store(0, Ordering::Relaxed);
         }
         rx.cursor.reset();
@@ -344,7 +342,10 @@ impl Arena {
                 return Some(r);
             }
             // Keep the records that are touched few: start again at the front now and then.
-            if index > 64 && index.is_multiple_of(64) && self.record(0).id.live.load(Ordering::Relaxed) == 0 {
+            if index > 64
+                && index.is_multiple_of(64)
+                && self.record(0).id.live.load(Ordering::Relaxed) == 0
+            {
                 *hint = 0;
             }
         }

@@ -8,9 +8,7 @@
 //! ("completes"). The owner arms the vector before it sleeps; only then the peer rings the doorbell:
 //! arm, fence, look again, sleep.
 
-use crate::sync::{
-    AtomicU32, AtomicU64, Ordering, store_load_fence, store_load_fence_after_rmw,
-};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, store_load_fence, store_load_fence_after_rmw};
 
 /// Words of a queue.
 pub const WORDS: usize = 4;

@@ -72,8 +72,7 @@ impl TidLock {
                 continue;
             }
             slept = WAITERS;
-            if futex_wait(&self.0, waited, Some(Duration::from_millis(100)))
-                == Err(Errno::TIMEDOUT)
+            if futex_wait(&self.0, waited, Some(Duration::from_millis(100))) == Err(Errno::TIMEDOUT)
                 && !alive(owner)
             {
                 // The owner was killed inside the critical section. Its direction's cursors are

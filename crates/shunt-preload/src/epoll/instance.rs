@@ -272,6 +272,8 @@ impl Instance {
             state.direct.remove(i);
             self.active.fetch_sub(1, Ordering::AcqRel);
             self.register(state, index, conn.sock);
+            // The kernel's registration is what it was, so it tells nothing anew.
+            state.list(index);
         }
     }
 

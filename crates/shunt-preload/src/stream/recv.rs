@@ -236,10 +236,15 @@ impl Rx<'_> {
         }
         Ok(match from_kernel(call, got) {
             Read::Bytes => {
-                let open = RxCursor::next_mark(&self.theirs.prod, marks)?.is_some();
-                let whole = *got >= call.buffers.total || call.flags & MSG_PEEK != 0;
+                let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
+                let open = mark.is_some();
+                let peek = call.flags & MSG_PEEK != 0;
                 // A short read tells edge-triggered programs that there is no more: so the bytes on
                 // the other side of the mark belong to the same call.
+                if let Some(at) = mark.filter(|_| peek && *got < call.buffers.total) {
+                    self.peek_beyond_tcp(call, got, at)?;
+                }
+                let whole = *got >= call.buffers.total || peek;
                 let end = whole || (call.satisfied(*got, blocking) && !open);
                 end.then_some(Step::Done(got.cast_signed()))
             }
@@ -279,8 +284,14 @@ impl Rx<'_> {
         if n > 0 {
             self.take(call, *got, span, n);
             *got += n;
-            let open = RxCursor::next_mark(&self.theirs.prod, marks)?.is_some();
-            let whole = *got >= call.buffers.total || call.flags & MSG_PEEK != 0;
+            let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
+            let open = mark.is_some();
+            let peek = call.flags & MSG_PEEK != 0;
+            if peek && *got < call.buffers.total && mark == Some(self.cursor.pos() + n as u64) {
+                // What lies beyond the mark, in the kernel socket, belongs to the same call.
+                from_kernel(call, got);
+            }
+            let whole = *got >= call.buffers.total || peek;
             let end = whole || (call.satisfied(*got, blocking) && !open);
             return Ok(end.then_some(Step::Done(got.cast_signed())));
         }
@@ -336,6 +347,21 @@ impl Rx<'_> {
             Look::Silent if hinted => call.nothing(*got, blocking, Until::Both),
             Look::Silent => call.nothing(*got, blocking, Until::Ring),
         }))
+    }
+
+    /// A peek that saw all that the kernel socket holds goes on in the ring, if the stretch before the
+    /// mark is all there.
+    fn peek_beyond_tcp(&self, call: &Call<'_>, got: &mut usize, at: u64) -> Result<(), Violation> {
+        let all_in = tcp::counts(call.fd).is_some_and(|c| reached_tcp_end(c.received(), at));
+        if !all_in || tcp::waiting(call.fd) != *got as u64 {
+            return Ok(());
+        }
+        let want = (call.buffers.total - *got) as u64;
+        let span = self.cursor.readable(&self.theirs.prod, RING as u64, want)?;
+        let n = span.head.1 + span.tail.1;
+        self.take(call, *got, span, n);
+        *got += n;
+        Ok(())
     }
 
     /// The result at the end of file.

@@ -195,13 +195,15 @@ impl Sock {
     /// into the pool with the last one in this process; nothing of it may be used after that.
     pub fn release(&'static self, last: impl FnOnce(&'static Record)) {
         let record = self.record();
-        if let Some(link) = self.link() {
-            link.users.fetch_sub(1, Ordering::AcqRel);
-        }
+        let link = self.link();
         let mine = self.fds.fetch_sub(1, Ordering::AcqRel) == 1;
         if record.id.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             last(record);
             record.id.live.store(0, Ordering::Release);
+        }
+        // Last: the link is still of use to what is done at the end.
+        if let Some(link) = link {
+            link.users.fetch_sub(1, Ordering::AcqRel);
         }
         if mine {
             POOL.lock().unwrap_or_else(PoisonError::into_inner).push(self);

@@ -222,6 +222,11 @@ impl Link {
         self.drafts.load(Ordering::Acquire) > 0
     }
 
+    /// True when a slot is in use by nobody on this side and not given back by the other.
+    fn has_lost_slots(&self) -> bool {
+        (0..SLOTS).any(|s| self.slots[s].load(Ordering::Acquire) != 0 && !self.both_done(s))
+    }
+
     fn both_done(&self, slot: usize) -> bool {
         let view = self.view();
         let done =
@@ -367,8 +372,7 @@ fn collect() {
         let Some(link) = (unsafe { at.as_ref() }) else { continue };
         if link.side == Side::Server
             && link.users.load(Ordering::Acquire) == 0
-            && link.pidfd.is_some()
-            && !link.owner_lives()
+            && (!link.owner_lives() || link.view().lane(0).owner.load(Ordering::Acquire) == 0)
         {
             remove(place);
         }
@@ -382,7 +386,11 @@ fn retire_unused() {
     for place in &TABLE[..HIGH.load(Ordering::Acquire)] {
         // SAFETY: entries are live links; removal happens under the lock alone.
         let Some(link) = (unsafe { place.load(Ordering::Acquire).as_ref() }) else { continue };
-        if link.side == Side::Client && link.users.load(Ordering::Acquire) == 0 && !link.drafted() {
+        if link.side == Side::Client
+            && link.users.load(Ordering::Acquire) == 0
+            && !link.drafted()
+            && link.has_lost_slots()
+        {
             remove(place);
         }
     }
@@ -397,6 +405,10 @@ fn remove(place: &AtomicPtr<Link>) {
     }
     // SAFETY: made by Box::leak in install, and out of the table from now on.
     let link = unsafe { Box::from_raw(at) };
+    if link.side == Side::Client {
+        // The acceptors see that they can let go of it, too.
+        link.view().lane(0).owner.store(0, Ordering::Release);
+    }
     agent_client::detach(link.region);
     GRAVEYARD.bury(link);
 }
@@ -424,7 +436,9 @@ impl Graveyard {
     fn bury(&self, link: Box<Link>) {
         let now = crate::clock::now();
         let mut graves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        graves.retain(|(since, _)| now.saturating_sub(*since) < GRACE);
+        graves.retain(|(since, link)| {
+            link.users.load(Ordering::Acquire) > 0 || now.saturating_sub(*since) < GRACE
+        });
         graves.push((now, link));
     }
 }

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::arena::Record;
-use shunt_shm::region::{CLOSED, RESET, RING, SLOTS};
+use shunt_shm::region::{CLOSED, RESET, RING, SLOTS, Side};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
@@ -66,6 +66,23 @@ pub fn before_close(fd: c_int, entry: Entry) {
     }
 }
 
+/// The process is about to become another program, which takes the descriptors that are
+/// close-on-exec with it: where a relative holds the connection, too, this process no longer counts.
+/// True for [`forget_exec`] with the same descriptor when the exec failed.
+pub fn close_on_exec(entry: Entry) -> bool {
+    let Some(sock) = Sock::of(entry) else { return false };
+    let refs = &sock.record().id.refs;
+    let less = |n: u32| (n > 1).then(|| n - 1);
+    refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok()
+}
+
+/// Takes [`close_on_exec`] back.
+pub fn forget_exec(entry: Entry) {
+    if let Some(sock) = Sock::of(entry) {
+        sock.record().id.refs.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
 /// The process ends: what it leaves open is closed by the kernel, right after this.
 pub fn at_exit() {
     for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
@@ -80,7 +97,10 @@ pub fn at_exit() {
 pub fn abandoned(fd: c_int, entry: Entry) {
     match Sock::of(entry) {
         // What the descriptor stands for now must not be touched.
-        Some(sock) => sock.release(|record| end(sock, -1, record)),
+        Some(sock) => {
+            ops::epoll::before_close(sock, fd);
+            sock.release(|record| end(sock, -1, record));
+        }
         None => before_close(fd, entry),
     }
 }
@@ -90,15 +110,18 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     account(record);
     match sock.phase() {
         Phase::Proposed => {
+            endpoint::decline(Reason::ShortLived);
             if promote::withdraw(sock) {
-                endpoint::decline(Reason::ShortLived);
+                free_slot(sock, record);
                 return;
             }
-            endpoint::decline(Reason::ShortLived);
         }
         Phase::Candidate => endpoint::decline(Reason::ShortLived),
         Phase::Active | Phase::Broken => {}
-        Phase::Tcp => return,
+        Phase::Tcp => {
+            free_slot(sock, record);
+            return;
+        }
     }
     let Some((mine, theirs)) = sock.sections() else { return };
     // What TCP answers when bytes that nobody read are thrown away is RST.
@@ -116,6 +139,13 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
         notify::all(sock);
     }
     mine.setup.done.store(1, Ordering::Release);
+}
+
+/// The slot of a proposal that was taken back.
+fn free_slot(sock: &Sock, record: &Record) {
+    if let Some(link) = sock.link().filter(|link| link.side == Side::Client) {
+        link.free_slot(record.slot());
+    }
 }
 
 /// Adds what the connection did to the totals.

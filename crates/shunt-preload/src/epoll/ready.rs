@@ -50,6 +50,10 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
     let writes_ring = path(tx.marks.load(Relaxed)) == Path::Ring
         && theirs.ctl.closed.load(Relaxed) == 0
         && !sock.has(SHUT_WR);
+    let writes_ring = writes_ring
+        && !(wanted & events::OUT != 0
+            && room() * 3 < RING as u64
+            && tcp::peer_is_gone(fd, &theirs.prod.fin));
     let writable = writes_ring.then(|| {
         let mut free = room();
         if wanted & events::OUT != 0 && free * 3 < RING as u64 {

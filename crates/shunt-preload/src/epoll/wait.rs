@@ -6,6 +6,7 @@ use shunt_core::events;
 use shunt_core::events::report;
 use shunt_core::spin::{Learnt, Outcome, PREEMPTED};
 use shunt_shm::doorbell::{arm, on_bell};
+use shunt_shm::sync::store_load_fence;
 use shunt_wire::counter::Counter;
 
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
@@ -69,6 +70,11 @@ pub fn wait_in_kernel(
 ) -> c_int {
     // Counted as a sleeper, so that whoever adds a connection wakes us.
     instance.sleepers.fetch_add(1, Ordering::AcqRel);
+    store_load_fence();
+    if instance.active.load(Ordering::Acquire) > 0 {
+        instance.sleepers.fetch_sub(1, Ordering::AcqRel);
+        return wait(instance, out, limits);
+    }
     let n = kernel();
     instance.sleepers.fetch_sub(1, Ordering::AcqRel);
     let Ok(found @ 1..) = usize::try_from(n) else { return n };
@@ -382,6 +388,10 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
             }
         }
     };
+    // They must outlive the sleep.
+    armed.iter().for_each(|link| {
+        link.users.fetch_add(1, Ordering::AcqRel);
+    });
     each(&shunt_shm::cq::ArmLine::arm);
     arm_direct(instance);
     let result = if any_news(instance) {
@@ -401,6 +411,9 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
         n
     };
     each(&shunt_shm::cq::ArmLine::disarm);
+    armed.iter().for_each(|link| {
+        link.users.fetch_sub(1, Ordering::AcqRel);
+    });
     instance.sleepers.fetch_sub(1, Ordering::AcqRel);
     result
 }

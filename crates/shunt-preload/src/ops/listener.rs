@@ -39,6 +39,8 @@ pub struct Listener {
     fds: AtomicU32,
     /// Process that registered it; another (a forked worker) registers itself when it accepts.
     holder: AtomicU32,
+    /// Endpoint by which it is registered: another one means another agent.
+    endpoint: AtomicU64,
     looked: AtomicU64,
 }
 
@@ -80,7 +82,8 @@ impl Listener {
                 return;
             }
             self.looked.store(now, Ordering::Relaxed);
-            if !agent_client::hung_up() && agent_client::endpoint().is_ok_and(|e| e.pid == pid) {
+            let known = self.endpoint.load(Ordering::Relaxed);
+            if !agent_client::hung_up() && agent_client::endpoint().is_ok_and(|e| e.id == known) {
                 return;
             }
         }
@@ -99,6 +102,7 @@ fn register(fd: c_int) -> Result<&'static Listener, Reason> {
     let known = Listener::of(fd_table::lookup(fd));
     if let Some(same) = known.filter(|l| l.id.load(Ordering::Relaxed) == id) {
         same.holder.store(endpoint.pid, Ordering::Relaxed);
+        same.endpoint.store(endpoint.id, Ordering::Relaxed);
         shunt_sys::fds::close(table);
         return Ok(same);
     }
@@ -109,6 +113,7 @@ fn register(fd: c_int) -> Result<&'static Listener, Reason> {
         table: mapped?,
         fds: AtomicU32::new(known.map_or(1, |l| l.fds.load(Ordering::Relaxed))),
         holder: AtomicU32::new(endpoint.pid),
+        endpoint: AtomicU64::new(endpoint.id),
         looked: AtomicU64::new(clock::now()),
     }));
     listeners.push(listener);

@@ -195,9 +195,10 @@ fn kernel_poll(fds: &mut [pollfd], time: Option<&timespec>, mask: *const sigset_
 static BUDGET: AtomicU32 = AtomicU32::new(0);
 
 fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> c_int {
-    let mut kernel = KernelSet::new(fds);
     let mut spun = false;
     loop {
+        // Anew each time: another thread may change what is ours.
+        let mut kernel = KernelSet::new(fds);
         for p in fds.iter_mut() {
             p.revents = 0;
         }
@@ -261,9 +262,14 @@ fn sleep(
     mask: *const sigset_t,
 ) -> c_int {
     let mut ears: Vec<Bell> = Vec::new();
+    // Without a doorbell to hear (descriptors have run out) look again soon.
+    let mut deaf = false;
     for p in fds.iter() {
         let Some(sock) = sock(p.fd) else { continue };
-        let Some(bell) = bell::of_this_thread(sock) else { continue };
+        let Some(bell) = bell::of_this_thread(sock) else {
+            deaf = true;
+            continue;
+        };
         if let Some((mine, _)) = sock.sections() {
             if p.events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
                 arm(&mine.ctl.rx_arm, on_bell(bell.vector()));
@@ -299,7 +305,7 @@ fn sleep(
     }
     let candidate = fds.iter().any(|p| sock(p.fd).is_some_and(Sock::may_be_promoted));
     let left = deadline.map(|d| d.saturating_sub(clock::now()));
-    let left = [left, candidate.then_some(CANDIDATE_LOOK)].into_iter().flatten().min();
+    let left = [left, (candidate || deaf).then_some(CANDIDATE_LOOK)].into_iter().flatten().min();
     let time = left.map(|left| {
         timespec {
             tv_sec: i64::try_from(left / 1_000_000_000).unwrap_or(i64::MAX),

@@ -27,7 +27,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::abi::{Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, uid_t};
 use crate::errno::KeepErrno;
-use crate::fd_table;
+use crate::fd_table::{self, Entry};
 use crate::guard::contain;
 use crate::next;
 use crate::object;
@@ -148,6 +148,27 @@ pub unsafe fn fork() -> pid_t {
     pid
 }
 
+/// Descriptors that the exec will close, while it is tried; taken back when it fails.
+struct ClosedByExec(Vec<Entry>);
+
+impl ClosedByExec {
+    fn new() -> Self {
+        if !may_mutate() {
+            return Self(Vec::new());
+        }
+        let closes = |(fd, entry): &(c_int, Entry)| {
+            entry.is_object() && !survives_exec(*fd) && object::close_on_exec(*entry)
+        };
+        Self(fd_table::iter(0..=c_int::MAX).filter(closes).map(|(_, entry)| entry).collect())
+    }
+}
+
+impl Drop for ClosedByExec {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|entry| object::forget_exec(*entry));
+    }
+}
+
 /// Hands over every connection that stays open across an exec. If the exec then fails they go on
 /// where they were handed to.
 pub fn before_exec() {
@@ -169,6 +190,7 @@ fn survives_exec(fd: c_int) -> bool {
 /// As the C function.
 pub unsafe fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     before_exec();
+    let _closed = ClosedByExec::new();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::execve(path, argv, envp) }
 }
@@ -177,6 +199,7 @@ pub unsafe fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int
 /// As the C function.
 pub unsafe fn execv(path: *const c_char, argv: Strings) -> c_int {
     before_exec();
+    let _closed = ClosedByExec::new();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::execv(path, argv) }
 }
@@ -185,6 +208,7 @@ pub unsafe fn execv(path: *const c_char, argv: Strings) -> c_int {
 /// As the C function.
 pub unsafe fn execvp(file: *const c_char, argv: Strings) -> c_int {
     before_exec();
+    let _closed = ClosedByExec::new();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::execvp(file, argv) }
 }
@@ -193,6 +217,7 @@ pub unsafe fn execvp(file: *const c_char, argv: Strings) -> c_int {
 /// As the C function.
 pub unsafe fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
     before_exec();
+    let _closed = ClosedByExec::new();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::execvpe(file, argv, envp) }
 }
@@ -201,6 +226,7 @@ pub unsafe fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_in
 /// As the C function.
 pub unsafe fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
     before_exec();
+    let _closed = ClosedByExec::new();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::fexecve(fd, argv, envp) }
 }
@@ -215,6 +241,7 @@ pub unsafe fn execveat(
     flags: c_int,
 ) -> c_int {
     before_exec();
+    let _closed = ClosedByExec::new();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::execveat(dir, path, argv, envp, flags) }
 }

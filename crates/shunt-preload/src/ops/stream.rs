@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering;
 
 use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_ZEROCOPY};
 use shunt_core::handshake::Phase;
+use shunt_shm::sync::store_load_fence;
 use shunt_wire::reason::Reason;
 
 use crate::abi::{
@@ -67,7 +68,8 @@ fn transmit(
 /// # Safety
 /// As the C function.
 pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-    let Some(found) = stream(fd) else {
+    // A read of nothing does not wait (unlike recv).
+    let Some(found) = stream(fd).filter(|_| len > 0) else {
         // SAFETY: the caller keeps the C function's contract.
         return unsafe { next::read(fd, buf, len) };
     };
@@ -97,6 +99,10 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     };
     // SAFETY: as above.
     let buffers = unsafe { vector(iov, count) };
+    if buffers.is_some_and(|b| b.total == 0) {
+        // SAFETY: as above.
+        return unsafe { next::readv(fd, iov, count) };
+    }
     // SAFETY: as above.
     let mut kernel = |extra| unsafe { kernel_recvmsg(fd, iov, count, extra) };
     receive(found, fd, buffers, 0, &mut kernel)
@@ -473,6 +479,16 @@ pub unsafe fn vmsplice(fd: c_int, iov: *const iovec, count: size_t, flags: c_uin
     unsafe { next::vmsplice(fd, iov, count, flags) }
 }
 
+/// Tells the peer that this direction ends, if it has a place where to look. Else whoever promotes
+/// the connection does.
+fn announce_end(sock: &Sock) {
+    // The flag before the look: promotion does it in the other order.
+    store_load_fence();
+    if let Some((mine, _)) = sock.sections() {
+        mine.prod.fin.store(1, Ordering::Release);
+    }
+}
+
 /// # Safety
 /// As the C function.
 pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
@@ -484,17 +500,17 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     let result = {
         let _lock = sock.record().tx.lock.lock(tid());
         // Announced before the FIN: an end that comes unannounced is that of a process that died.
-        let fin = sock.sections().map(|(mine, _)| &mine.prod.fin);
-        let before = fin.map_or(0, |fin| fin.load(Ordering::Relaxed));
-        if let Some(fin) = fin.filter(|_| writing) {
-            fin.store(1, Ordering::Release);
+        let before = sock.has(SHUT_WR);
+        if writing {
+            sock.put(SHUT_WR, true);
+            announce_end(sock);
         }
         let result = kernel();
-        if let Some(fin) = fin.filter(|_| result != 0) {
-            fin.store(before, Ordering::Release);
-        }
-        if result == 0 && writing {
-            sock.put(SHUT_WR, true);
+        if result != 0 && !before {
+            sock.put(SHUT_WR, false);
+            if let Some((mine, _)) = sock.sections() {
+                mine.prod.fin.store(0, Ordering::Release);
+            }
         }
         result
     };

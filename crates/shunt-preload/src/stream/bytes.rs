@@ -35,8 +35,9 @@ impl<'a> Buffers<'a> {
         Self { iov: core::slice::from_ref(iov), total: iov.iov_len }
     }
 
-    /// The entries that are left after `skip` bytes, for the kernel. At most as many as fit.
-    pub fn rest(&self, mut skip: usize, out: &mut [iovec; 16]) -> usize {
+    /// The entries that are left after `skip` bytes, for the kernel: at most `limit` bytes, and at most
+    /// as many entries as fit.
+    pub fn rest(&self, mut skip: usize, mut limit: usize, out: &mut [iovec; 16]) -> usize {
         let mut n = 0;
         for v in self.iov {
             if skip >= v.iov_len {
@@ -44,10 +45,12 @@ impl<'a> Buffers<'a> {
                 continue;
             }
             let Some(place) = out.get_mut(n) else { break };
-            *place = iovec {
-                iov_base: v.iov_base.wrapping_byte_add(skip),
-                iov_len: v.iov_len - skip,
-            };
+            let iov_len = (v.iov_len - skip).min(limit);
+            if iov_len == 0 {
+                break;
+            }
+            *place = iovec { iov_base: v.iov_base.wrapping_byte_add(skip), iov_len };
+            limit -= iov_len;
             skip = 0;
             n += 1;
         }

@@ -6,12 +6,13 @@ use core::sync::atomic::Ordering;
 
 use shunt_core::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
 use shunt_shm::region::Side;
+use shunt_shm::sync::store_load_fence;
 use shunt_shm::table::{Place, Ticket};
 use shunt_wire::clc::{Answer, Proposal};
 use shunt_wire::reason::Reason;
 
 use crate::clock;
-use crate::conn::Sock;
+use crate::conn::{SHUT_WR, Sock};
 use crate::link::{self, Link};
 use crate::stream::{tcp, tid};
 
@@ -35,8 +36,8 @@ pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
         Phase::Active => adopt(sock, fd),
         Phase::Proposed => answered(sock).unwrap_or(Phase::Proposed),
         Phase::Candidate => {
-            let _lock = sock.record().id.handshake.lock(tid());
-            if sock.phase() != Phase::Candidate {
+            let lock = sock.record().id.handshake.lock(tid());
+            if lock.nested() || sock.phase() != Phase::Candidate {
                 return sock.phase();
             }
             let accepted = sock.listener().is_some_and(|listener| {
@@ -53,8 +54,10 @@ pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
 fn look_for_proposal(sock: &'static Sock, fd: i32) -> Phase {
     let found = {
         // Another thread may be at it: what it finds is gone from the table before it says so.
-        let _lock = sock.record().id.handshake.lock(tid());
+        let lock = sock.record().id.handshake.lock(tid());
         match sock.phase() {
+            // A signal handler above the very call that is at it.
+            phase if lock.nested() => return phase,
             Phase::Candidate => propose_to(sock, fd),
             other => return other,
         }
@@ -137,6 +140,11 @@ fn accept_in(
     sock.activate(link, Side::Server, slot, generation);
     sock.set_link(link);
     sock.set_peer(peer);
+    // The link before the flag: shutdown does it in the other order, so one of us announces it.
+    store_load_fence();
+    if sock.has(SHUT_WR) {
+        mine.prod.fin.store(1, Ordering::Release);
+    }
     link.fd[slot].store(fd, Ordering::Relaxed);
     mine.setup.generation.store(generation, Ordering::Relaxed);
     mine.setup.endpoint.store(link.endpoint.id, Ordering::Relaxed);
@@ -209,8 +217,8 @@ pub fn withdraw(sock: &Sock) -> bool {
         return false;
     }
     let mine = link.view().section(place.slot, Side::Client);
+    // The slot stays taken until the connection ends: another thread may still be looking at it.
     mine.setup.state.store(Proposal::Withdrawn as u32, Ordering::Release);
-    link.free_slot(place.slot);
     true
 }
 

@@ -76,8 +76,8 @@ pub fn receive(sock: &'static Sock, mut call: Call<'_>) -> isize {
         match sleep.sleep(until) {
             // A candidate may have been taken up, or declined, by another thread.
             Woken::Look if sock.link().is_none() => {
-                if promote::advance(sock, call.fd) == Phase::Tcp {
-                    return if got > 0 { got.cast_signed() } else { (call.kernel)(0) };
+                if promote::advance(sock, call.fd) == Phase::Tcp && got == 0 {
+                    return (call.kernel)(0);
                 }
             }
             Woken::Look => {}
@@ -118,7 +118,7 @@ fn step(
         return Ok(Step::Done(or_error(*got, EBADF)));
     }
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
-        return Ok(match from_kernel(call, got) {
+        return Ok(match from_kernel(call, got, usize::MAX) {
             Read::Bytes if call.satisfied(*got, blocking) => Step::Done(got.cast_signed()),
             Read::Bytes | Read::Nothing => call.nothing(*got, blocking, Until::Kernel),
             Read::Eof => Step::Done(got.cast_signed()),
@@ -156,14 +156,14 @@ enum Read {
 }
 
 /// Reads from the kernel socket without waiting.
-fn from_kernel(call: &mut Call<'_>, got: &mut usize) -> Read {
+fn from_kernel(call: &mut Call<'_>, got: &mut usize, limit: usize) -> Read {
     let before = errno::get();
-    let n = if *got == 0 {
+    let n = if *got == 0 && limit >= call.buffers.total {
         (call.kernel)(MSG_DONTWAIT)
     } else {
         let empty = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
         let mut iov = [empty; 16];
-        let count = call.buffers.rest(*got, &mut iov);
+        let count = call.buffers.rest(*got, limit, &mut iov);
         // SAFETY: all zero is a valid msghdr.
         let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
         msg.msg_iov = iov.as_mut_ptr();
@@ -220,21 +220,24 @@ impl Rx<'_> {
         marks: u32,
     ) -> Result<Option<Step>, Violation> {
         // The mark before the bytes: what the kernel holds in front of it belongs to this stretch.
+        let mut limit = usize::MAX;
         if let Some(at) = RxCursor::next_mark(&self.theirs.prod, marks)? {
-            // The count before the look: had it all come in then, and is nothing left now, it was
-            // all read. The other way round, bytes that come in between would be passed over.
-            let all_in = tcp::counts(call.fd).is_none_or(|c| reached_tcp_end(c.received(), at));
-            let done = match tcp::look(call.fd) {
-                Look::Eof => true,
-                Look::Silent => all_in,
-                Look::Bytes | Look::Error => false,
-            };
+            // The count before the look at what waits: the other way round, bytes that come in
+            // between would be passed over.
+            let received = tcp::counts(call.fd).map_or(u64::MAX, |c| c.received());
+            let waiting = tcp::waiting(call.fd);
+            let done = reached_tcp_end(received.saturating_sub(waiting), at)
+                // Nothing more will come.
+                || matches!(tcp::look(call.fd), Look::Eof | Look::Error);
             if done {
                 self.pass(marks);
                 return Ok(None);
             }
+            // What lies behind the mark in the kernel socket belongs to a later stretch.
+            let read = received.saturating_sub(waiting);
+            limit = usize::try_from(at.saturating_sub(read)).unwrap_or(usize::MAX);
         }
-        Ok(match from_kernel(call, got) {
+        Ok(match from_kernel(call, got, limit) {
             Read::Bytes => {
                 let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
                 let open = mark.is_some();
@@ -247,6 +250,10 @@ impl Rx<'_> {
                 let whole = *got >= call.buffers.total || peek;
                 let end = whole || (call.satisfied(*got, blocking) && !open);
                 end.then_some(Step::Done(got.cast_signed()))
+            }
+            // While a mark is open the ring holds nothing that could be read yet.
+            Read::Nothing if limit != usize::MAX => {
+                Some(call.nothing(*got, blocking, Until::Kernel))
             }
             Read::Nothing => Some(call.nothing(*got, blocking, Until::Both)),
             // End of file, unless the sender went on in the ring before it closed.
@@ -289,7 +296,7 @@ impl Rx<'_> {
             let peek = call.flags & MSG_PEEK != 0;
             if peek && *got < call.buffers.total && mark == Some(self.cursor.pos() + n as u64) {
                 // What lies beyond the mark, in the kernel socket, belongs to the same call.
-                from_kernel(call, got);
+                from_kernel(call, got, usize::MAX);
             }
             let whole = *got >= call.buffers.total || peek;
             let end = whole || (call.satisfied(*got, blocking) && !open);
@@ -335,7 +342,7 @@ impl Rx<'_> {
             // Unless the call is for no bytes, which `from_ring` has seen to.
             return Ok(None);
         }
-        self.sock.put(KERNEL_HINT, false);
+        self.sock.put(KERNEL_HINT, matches!(look, Look::Eof | Look::Error));
         Ok(Some(match look {
             Look::Eof => self.end(*got),
             // Told once, by the kernel itself, so that SO_ERROR and later calls answer as they do.

@@ -12,7 +12,7 @@ use shunt_shm::region::{RESET, RING, RegionView, Section};
 use shunt_shm::lock::TidGuard;
 use shunt_shm::ring::{Span, TxCursor};
 
-use crate::conn::{NONBLOCK, SHUT_WR, Sock, WANT_TCP};
+use crate::conn::{KERNEL_HINT, NONBLOCK, SHUT_WR, Sock, WANT_TCP};
 use crate::errno;
 use crate::fd_table::{self, Entry};
 use crate::link::Link;
@@ -81,8 +81,8 @@ pub fn transmit(sock: &'static Sock, mut call: Call<'_>) -> isize {
         match sleep.get_or_insert_with(|| Sleep::sending(sock, call.fd)).sleep(until) {
             // A candidate may have been taken up, or declined, by another thread.
             Woken::Look if sock.link().is_none() => {
-                if promote::advance(sock, call.fd) == Phase::Tcp {
-                    return if sent > 0 { sent.cast_signed() } else { (call.kernel)(0) };
+                if promote::advance(sock, call.fd) == Phase::Tcp && sent == 0 {
+                    return (call.kernel)(0);
                 }
             }
             Woken::Look => {}
@@ -151,7 +151,11 @@ fn step(
     let want = (call.buffers.total - *sent).min(CHUNK);
     let tx = Tx { sock, link, mine, theirs };
     let span = tx.reserve(want, blocking)?;
-    if span.head.1 == 0 && want > 0 {
+    let full = span.head.1 == 0 && want > 0;
+    if tx.peer_is_gone(call.fd, full) {
+        return Ok(to_kernel(call, sent));
+    }
+    if full {
         return Ok(Step::Full(Until::Ring));
     }
     let n = span.head.1 + span.tail.1;
@@ -186,6 +190,15 @@ impl Tx<'_> {
             }
         }
         Ok(span)
+    }
+
+    /// True when the peer's process has died: nobody takes bytes from the ring any more, and what the
+    /// kernel answers to them is the truth. Asked when the ring is full, and now and then.
+    fn peer_is_gone(&self, fd: c_int, full: bool) -> bool {
+        const NOW_AND_THEN: u64 = 64;
+        let sends = self.sock.record().tx.messages.load(Relaxed);
+        let ask = full || self.sock.has(KERNEL_HINT) || sends % NOW_AND_THEN == NOW_AND_THEN - 1;
+        ask && tcp::peer_is_gone(fd, &self.theirs.prod.fin)
     }
 
     /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.
@@ -240,6 +253,9 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
                 broken(sock);
                 return Some(errno::fail(ECONNRESET));
             };
+            if tx.peer_is_gone(fd, span.head.1 == 0) {
+                return (sent > 0).then_some(sent.cast_signed());
+            }
             if span.head.1 > 0 {
                 // One piece at a time: a short read leaves no hole.
                 let to = link.view().buffer(record.slot(), record.side().other());
@@ -303,7 +319,7 @@ fn to_kernel(call: &mut Call<'_>, sent: &mut usize) -> Step {
     } else {
         let empty = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
         let mut iov = [empty; 16];
-        let count = call.buffers.rest(*sent, &mut iov);
+        let count = call.buffers.rest(*sent, usize::MAX, &mut iov);
         // SAFETY: all zero is a valid msghdr.
         let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
         msg.msg_iov = iov.as_mut_ptr();

@@ -210,7 +210,13 @@ impl Sleep {
         let sock_fd = tcp::borrow(self.fd);
         let events = match (self.receiving, until) {
             (true, _) => PollFlags::IN | PollFlags::RDHUP,
-            // In a ring stretch the kernel socket always has room; only its end is of interest.
+            // In a ring stretch the kernel socket always has room; only an end that the peer did not
+            // announce is of interest.
+            (false, Until::Ring)
+                if ring.is_some_and(|(_, _, theirs)| theirs.prod.fin.load(Relaxed) == 0) =>
+            {
+                PollFlags::RDHUP
+            }
             (false, Until::Ring) => PollFlags::empty(),
             (false, _) => PollFlags::OUT,
         };
@@ -229,6 +235,8 @@ impl Sleep {
         endpoint::count(Counter::KernelSleeps, 1);
         let left = deadline.map(|d| d - now);
         let longest = match (ring, self.receiving) {
+            // Without a doorbell to hear: descriptors have run out.
+            (Some(_), _) if bell.is_none() => Some(LOOK),
             (None, _) if self.sock.may_be_promoted() => Some(CANDIDATE_LOOK),
             (None, _) => None,
             // A sender whose receiver could not be told of our doorbell looks for itself.

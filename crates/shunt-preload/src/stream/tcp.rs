@@ -2,6 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
+use shunt_shm::sync::{AtomicU32, Ordering};
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shunt_core::stretch::{bytes_read, bytes_written};
 
@@ -103,15 +105,27 @@ pub fn look(fd: i32) -> Look {
     }
     let found = readiness(fd, u32::from((PollFlags::IN | PollFlags::RDHUP).bits()));
     let found = PollFlags::from_bits_retain(u16::try_from(found).unwrap_or(0));
-    if found.contains(PollFlags::ERR) {
+    if found.is_empty() {
+        Look::Silent
+    } else if waiting(fd) > 0 {
+        // They came in between, maybe with the end right behind them.
+        Look::Bytes
+    } else if found.contains(PollFlags::ERR) {
         Look::Error
     } else if found.intersects(PollFlags::RDHUP | PollFlags::HUP) {
         Look::Eof
-    } else if found.contains(PollFlags::IN) {
-        Look::Bytes
     } else {
         Look::Silent
     }
+}
+
+/// True when the peer's process has ended without a word. `fin`: where it announces the end of its
+/// direction, before the FIN that then is no news; so it is looked at after the kernel.
+pub fn peer_is_gone(fd: i32, fin: &AtomicU32) -> bool {
+    let hup = u32::from(PollFlags::RDHUP.bits());
+    let found = readiness(fd, hup);
+    let over = u32::from((PollFlags::ERR | PollFlags::HUP).bits());
+    found & (over | hup) != 0 && (found & over != 0 || fin.load(Ordering::Acquire) == 0)
 }
 
 /// Waits for the RST that the peer's kernel is just about to send, so that no byte is taken for sent

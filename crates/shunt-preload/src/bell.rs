@@ -7,8 +7,8 @@
 use core::cell::RefCell;
 use std::os::fd::BorrowedFd;
 
-use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, add, create, wait};
 use rustix::event::Timespec;
+use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, add, create, wait};
 
 use crate::conn::Sock;
 use crate::endpoint::Endpoint;

@@ -229,8 +229,7 @@ impl Link {
 
     fn both_done(&self, slot: usize) -> bool {
         let view = self.view();
-        let done =
-            |side| view.section(slot, side).setup.done.load(Ordering::Acquire) != 0;
+        let done = |side| view.section(slot, side).setup.done.load(Ordering::Acquire) != 0;
         done(Side::Client) && done(Side::Server)
     }
 
@@ -338,9 +337,7 @@ pub fn attach(
 ) -> Result<&'static Link, Reason> {
     let find = || {
         let pid = Endpoint::current().map(|e| e.pid);
-        all().find(|l| {
-            l.region == region && l.side == Side::Server && Some(l.endpoint.pid) == pid
-        })
+        all().find(|l| l.region == region && l.side == Side::Server && Some(l.endpoint.pid) == pid)
     };
     let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(link) = find() {

@@ -23,8 +23,7 @@ pub fn interrupts(has_timeout: bool) -> bool {
             }
             action.assume_init()
         };
-        let handled =
-            action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+        let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
         handled && action.sa_flags & libc::SA_RESTART == 0
     })
 }

@@ -246,7 +246,9 @@ impl Instance {
         };
         id.vector.store(u32::try_from(vector + 1).unwrap_or(1), Ordering::Relaxed);
         let word = &link.watch[slot];
-        if word.compare_exchange(0, self.packed(index), Ordering::AcqRel, Ordering::Relaxed).is_err()
+        if word
+            .compare_exchange(0, self.packed(index), Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
         {
             word.fetch_or(SEVERAL, Ordering::AcqRel);
         }

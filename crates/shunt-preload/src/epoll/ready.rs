@@ -13,12 +13,8 @@ use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::stream::{demote, promote, tcp};
 
 /// What the kernel is asked when it has to be.
-const KERNEL: u32 = events::IN
-    | events::PRI
-    | events::OUT
-    | events::RDHUP
-    | events::RDNORM
-    | events::WRNORM;
+const KERNEL: u32 =
+    events::IN | events::PRI | events::OUT | events::RDHUP | events::RDNORM | events::WRNORM;
 
 /// The connection's readiness now. `wanted`: the events that the asker is interested in.
 pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
@@ -52,6 +48,7 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
         && !sock.has(SHUT_WR);
     let writes_ring = writes_ring
         && !(wanted & events::OUT != 0
+            && !sock.has(SHUT_RD)
             && room() * 3 < RING as u64
             && tcp::peer_is_gone(fd, &theirs.prod.fin));
     let writable = writes_ring.then(|| {
@@ -73,9 +70,7 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
     let low_water = sock.low_water() as u64;
     // Bytes on both sides of a mark count together.
     let readable = match readable {
-        Some(n) if low_water > 1 && path(rx_marks) == Path::Tcp => {
-            Some(n + tcp::waiting(fd))
-        }
+        Some(n) if low_water > 1 && path(rx_marks) == Path::Tcp => Some(n + tcp::waiting(fd)),
         other => other,
     };
     readiness(Ring { readable, writable }, kernel, low_water)

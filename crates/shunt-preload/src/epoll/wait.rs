@@ -300,7 +300,8 @@ fn kernel_wait(
         return n;
     }
     // Before Linux 5.11: whole milliseconds, rounded up so that no timeout comes early.
-    let millis = timeout.map_or(-1, |t| c_int::try_from(t.div_ceil(1_000_000)).unwrap_or(c_int::MAX));
+    let millis =
+        timeout.map_or(-1, |t| c_int::try_from(t.div_ceil(1_000_000)).unwrap_or(c_int::MAX));
     // SAFETY: as above.
     unsafe { next::epoll_pwait(epfd, buffer.as_mut_ptr(), max, millis, mask) }
 }

@@ -106,13 +106,8 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
             state.list_unless_told(index);
         }
         None => {
-            let watch = Watch {
-                fd,
-                interest: asked.events,
-                data: asked.u64,
-                conn: None,
-                listed: false,
-            };
+            let watch =
+                Watch { fd, interest: asked.events, data: asked.u64, conn: None, listed: false };
             state.insert(index, watch);
             if let Some(sock) = sock {
                 instance.register(&mut state, index, sock);

@@ -306,11 +306,9 @@ fn sleep(
     let candidate = fds.iter().any(|p| sock(p.fd).is_some_and(Sock::may_be_promoted));
     let left = deadline.map(|d| d.saturating_sub(clock::now()));
     let left = [left, (candidate || deaf).then_some(CANDIDATE_LOOK)].into_iter().flatten().min();
-    let time = left.map(|left| {
-        timespec {
-            tv_sec: i64::try_from(left / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(left % 1_000_000_000).unwrap_or(0),
-        }
+    let time = left.map(|left| timespec {
+        tv_sec: i64::try_from(left / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(left % 1_000_000_000).unwrap_or(0),
     });
     endpoint::count(Counter::KernelSleeps, 1);
     let n = kernel_poll(&mut kernel.fds, time.as_ref(), mask);

@@ -170,8 +170,7 @@ pub unsafe fn recvfrom(
     addr_len: *mut socklen_t,
 ) -> ssize_t {
     // SAFETY: the caller keeps the C function's contract.
-    let mut kernel =
-        |extra| unsafe { next::recvfrom(fd, buf, len, flags | extra, addr, addr_len) };
+    let mut kernel = |extra| unsafe { next::recvfrom(fd, buf, len, flags | extra, addr, addr_len) };
     let Some(found) = stream(fd) else { return kernel(0) };
     let iov = buffer(buf, len);
     let n = receive(found, fd, Some(Buffers::one(&iov)), flags, &mut kernel);
@@ -210,9 +209,8 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
         return unsafe { next::recvmsg(fd, msg, flags) };
     };
     // SAFETY: as above; `msg` is not null.
-    let (room, buffers) = unsafe {
-        ((*msg).msg_controllen, Buffers::new((*msg).msg_iov, (*msg).msg_iovlen))
-    };
+    let (room, buffers) =
+        unsafe { ((*msg).msg_controllen, Buffers::new((*msg).msg_iov, (*msg).msg_iovlen)) };
     let mut from_kernel = false;
     let mut kernel = |extra| {
         // SAFETY: as above. An earlier attempt of this call may have used the room up.
@@ -334,8 +332,7 @@ pub unsafe fn sendto(
     addr_len: socklen_t,
 ) -> ssize_t {
     // SAFETY: the caller keeps the C function's contract.
-    let mut kernel =
-        |extra| unsafe { next::sendto(fd, buf, len, flags | extra, addr, addr_len) };
+    let mut kernel = |extra| unsafe { next::sendto(fd, buf, len, flags | extra, addr, addr_len) };
     // On a connected TCP socket the address is ignored.
     let Some(found) = stream(fd) else { return kernel(0) };
     let iov = buffer(buf, len);
@@ -448,9 +445,7 @@ pub unsafe fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let shunted = |fd| {
-        stream(fd).is_some_and(|(_, sock)| promote::advance(sock, fd) != Phase::Tcp)
-    };
+    let shunted = |fd| stream(fd).is_some_and(|(_, sock)| promote::advance(sock, fd) != Phase::Tcp);
     if off_in.is_null() && off_out.is_null() {
         if shunted(input) {
             return files::splice_from(input, out, len, flags);

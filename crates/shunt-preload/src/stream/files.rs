@@ -6,9 +6,9 @@ use libc::{EAGAIN, EINVAL, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, SEEK_CUR, SEEK_SET
 
 use crate::abi::{c_int, c_uint, c_void, off64_t};
 use crate::errno;
+use crate::fd_table;
 use crate::next;
 use crate::object;
-use crate::fd_table;
 use crate::ops::stream::{recv, send, stream};
 use crate::stream::send::{FilePart, transmit_file};
 

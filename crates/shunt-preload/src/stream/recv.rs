@@ -9,8 +9,8 @@ use shunt_shm::Violation;
 use shunt_shm::region::{RING, RegionView, Section};
 use shunt_shm::ring::RxCursor;
 
-use crate::conn::{FROZEN, KERNEL_HINT, NONBLOCK, SHUT_RD, SHUT_WR, Sock};
 use crate::clock;
+use crate::conn::{FROZEN, KERNEL_HINT, NONBLOCK, SHUT_RD, SHUT_WR, Sock};
 use crate::errno;
 use crate::fd_table::{self, Entry};
 use crate::stream::bytes::Buffers;
@@ -114,7 +114,9 @@ fn step(
         // A signal handler above a call that is taking bytes just now.
         return Ok(Step::Done(or_error(*got, libc::EINTR)));
     }
-    if fd_table::lookup(call.fd) != call.entry && fd_table::lookup(call.fd).ptr() != call.entry.ptr::<Sock>() {
+    if fd_table::lookup(call.fd) != call.entry
+        && fd_table::lookup(call.fd).ptr() != call.entry.ptr::<Sock>()
+    {
         return Ok(Step::Done(or_error(*got, EBADF)));
     }
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
@@ -137,8 +139,8 @@ fn step(
     loop {
         let marks = record.rx.marks.load(Relaxed);
         let step = match path(marks) {
-            Path::Tcp => rx.from_tcp(call, got, blocking, marks)?,
-            Path::Ring => rx.from_ring(call, got, blocking, marks)?,
+            Path::Tcp => rx.tcp_stretch(call, got, blocking, marks)?,
+            Path::Ring => rx.ring_stretch(call, got, blocking, marks)?,
         };
         if let Some(step) = step {
             return Ok(step);
@@ -212,7 +214,7 @@ impl Call<'_> {
 
 impl Rx<'_> {
     /// In a TCP stretch. `None`: go on with the next stretch.
-    fn from_tcp(
+    fn tcp_stretch(
         &self,
         call: &mut Call<'_>,
         got: &mut usize,
@@ -269,7 +271,7 @@ impl Rx<'_> {
     }
 
     /// In a ring stretch. `None`: go on, with the next stretch if a mark was passed.
-    fn from_ring(
+    fn ring_stretch(
         &self,
         call: &mut Call<'_>,
         got: &mut usize,
@@ -339,7 +341,7 @@ impl Rx<'_> {
         let look = tcp::look(call.fd);
         // What was put into the ring before the end comes first.
         if self.cursor.refresh(&self.theirs.prod, RING as u64)? > 0 {
-            // Unless the call is for no bytes, which `from_ring` has seen to.
+            // Unless the call is for no bytes, which `ring_stretch` has seen to.
             return Ok(None);
         }
         self.sock.put(KERNEL_HINT, matches!(look, Look::Eof | Look::Error));
@@ -386,7 +388,8 @@ impl Rx<'_> {
     /// TCP answers that with RST. The kernel, which knows nothing of them, sent FIN.
     fn was_reset(&self) -> bool {
         let tx = &self.sock.record().tx;
-        self.theirs.prod.fin.load(Acquire) == 0
+        !self.sock.has(SHUT_RD)
+            && self.theirs.prod.fin.load(Acquire) == 0
             && self.theirs.ctl.handed_over.load(Relaxed) == 0
             && path(tx.marks.load(Relaxed)) == Path::Ring
             && tx.cursor.pos() > self.theirs.cons.cons.load(Relaxed)
@@ -404,13 +407,7 @@ impl Rx<'_> {
     }
 
     /// Copies and takes (or only looks at) `n` bytes.
-    fn take(
-        &self,
-        call: &Call<'_>,
-        at: usize,
-        span: shunt_shm::ring::Span,
-        n: usize,
-    ) {
+    fn take(&self, call: &Call<'_>, at: usize, span: shunt_shm::ring::Span, n: usize) {
         if call.flags & MSG_TRUNC == 0 {
             let ring = self.view.buffer(self.slot, self.sock.record().side());
             // SAFETY: the program's buffers are writable, as recv(2) asks; the span is readable.

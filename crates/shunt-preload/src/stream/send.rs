@@ -8,11 +8,11 @@ use shunt_core::stretch::{Path, Send, Sender, path};
 use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
 use shunt_shm::doorbell::arm;
-use shunt_shm::region::{RESET, RING, RegionView, Section};
 use shunt_shm::lock::TidGuard;
+use shunt_shm::region::{RESET, RING, RegionView, Section};
 use shunt_shm::ring::{Span, TxCursor};
 
-use crate::conn::{KERNEL_HINT, NONBLOCK, SHUT_WR, Sock, WANT_TCP};
+use crate::conn::{KERNEL_HINT, NONBLOCK, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
 use crate::errno;
 use crate::fd_table::{self, Entry};
 use crate::link::Link;
@@ -111,7 +111,9 @@ fn step(
         // A signal handler above a call that is putting bytes in just now.
         return Ok(Step::Done(or_error(*sent, libc::EINTR)));
     }
-    if fd_table::lookup(call.fd) != call.entry && fd_table::lookup(call.fd).ptr() != call.entry.ptr::<Sock>() {
+    if fd_table::lookup(call.fd) != call.entry
+        && fd_table::lookup(call.fd).ptr() != call.entry.ptr::<Sock>()
+    {
         return Ok(Step::Done(or_error(*sent, EBADF)));
     }
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
@@ -198,7 +200,8 @@ impl Tx<'_> {
         const NOW_AND_THEN: u64 = 64;
         let sends = self.sock.record().tx.messages.load(Relaxed);
         let ask = full || self.sock.has(KERNEL_HINT) || sends % NOW_AND_THEN == NOW_AND_THEN - 1;
-        ask && tcp::peer_is_gone(fd, &self.theirs.prod.fin)
+        // Who has shut its own reading sees that as an end, too.
+        ask && !self.sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &self.theirs.prod.fin)
     }
 
     /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.

@@ -17,7 +17,7 @@ use shunt_wire::counter::Counter;
 
 use crate::bell;
 use crate::clock;
-use crate::conn::{FROZEN, KERNEL_HINT, Sock};
+use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, Sock};
 use crate::endpoint;
 use crate::knobs::{self, Spin};
 use crate::signals;
@@ -87,7 +87,8 @@ impl Sleep {
             } else {
                 rustix::net::sockopt::Timeout::Send
             };
-            let timeout = rustix::net::sockopt::socket_timeout(tcp::borrow(self.fd), name).ok()??;
+            let timeout =
+                rustix::net::sockopt::socket_timeout(tcp::borrow(self.fd), name).ok()??;
             Some(now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)))
         })
     }
@@ -176,13 +177,7 @@ impl Sleep {
         found || self.ready(Until::Ring, mine, theirs)
     }
 
-    fn on_futex(
-        &mut self,
-        word: &AtomicU32,
-        mine: &Section,
-        theirs: &Section,
-        left: u64,
-    ) -> Woken {
+    fn on_futex(&mut self, word: &AtomicU32, mine: &Section, theirs: &Section, left: u64) -> Woken {
         let armed = arm(word, ON_FUTEX);
         if self.ready(Until::Ring, mine, theirs) {
             return Woken::Look;
@@ -213,7 +208,8 @@ impl Sleep {
             // In a ring stretch the kernel socket always has room; only an end that the peer did not
             // announce is of interest.
             (false, Until::Ring)
-                if ring.is_some_and(|(_, _, theirs)| theirs.prod.fin.load(Relaxed) == 0) =>
+                if !self.sock.has(SHUT_RD)
+                    && ring.is_some_and(|(_, _, theirs)| theirs.prod.fin.load(Relaxed) == 0) =>
             {
                 PollFlags::RDHUP
             }

@@ -8,7 +8,8 @@ use shunt_shm::region::{Ctl, queue_place};
 use shunt_shm::sync::{AtomicU32, store_load_fence};
 
 use crate::conn::Sock;
-use crate::link::Link;
+use crate::errno::KeepErrno;
+use crate::link::{Link, Peer};
 
 /// Bit of `tx_arm`: push to the completion queue when there is room.
 pub const ON_QUEUE: u32 = 2;
@@ -22,11 +23,21 @@ pub enum Cost {
     Saved,
 }
 
+/// The peer; a client that has only received so far may have to ask the agent for its doorbells.
+fn known_peer(sock: &Sock) -> Option<&'static Peer> {
+    sock.peer().or_else(|| {
+        let _keep = KeepErrno::new();
+        let peer = sock.link()?.acquaint(sock.peer_endpoint()?).ok()?;
+        sock.set_peer(peer);
+        Some(peer)
+    })
+}
+
 fn wake(sock: &Sock, word: &AtomicU32, asked: u32) -> Cost {
     if asked & ON_FUTEX != 0 {
         futex_wake(word, u32::MAX);
     }
-    if let Some(peer) = sock.peer() {
+    if let Some(peer) = known_peer(sock) {
         bells(asked).for_each(|vector| peer.ring(vector));
     }
     Cost::Rung
@@ -39,7 +50,7 @@ fn push(sock: &Sock, link: &Link, ctl: &Ctl, slot: usize) -> Cost {
     let vectors = &link.view().lane(lane).vectors[vector];
     match vectors.queue.push(&vectors.arm, slot) {
         Push::Ring => {
-            if let Some(peer) = sock.peer() {
+            if let Some(peer) = known_peer(sock) {
                 peer.ring(vector);
             }
             Cost::Rung

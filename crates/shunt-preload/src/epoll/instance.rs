@@ -1,16 +1,17 @@
 //! One epoll instance: what is registered in it, and what is ready.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 use shunt_core::events;
 use shunt_shm::region::queue_code;
 
 use crate::abi::{c_int, epoll_event};
 use crate::conn::Sock;
 use crate::endpoint::Endpoint;
+use crate::epoll::fd_map::FdMap;
 use crate::epoll::tag;
 use crate::fd_table::{Entry, Kind};
 use crate::link::Link;
@@ -40,12 +41,31 @@ pub struct Watch {
     pub conn: Option<Watched>,
     /// It is in the ready list.
     pub listed: bool,
+    /// The program has taken it out, see [`Instance::park`].
+    pub parked: Option<Parked>,
 }
+
+impl Watch {
+    /// A new one, which is the kernel's business so far.
+    pub const fn new(fd: c_int, interest: u32, data: u64) -> Self {
+        Self { fd, interest, data, conn: None, listed: false, parked: None }
+    }
+}
+
+/// A registration that only the kernel still has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parked {
+    /// Completions that came for it: when they go on coming it is taken out for good.
+    pub completions: u8,
+}
+
+/// Completions that a parked watch may get. Each may have woken the instance's sleeper for nothing.
+const PARKED_COMPLETIONS: u8 = 8;
 
 /// What the lock protects.
 #[derive(Debug, Default)]
 pub struct State {
-    by_fd: BTreeMap<c_int, usize>,
+    by_fd: FdMap,
     watches: Vec<Option<Watch>>,
     free: Vec<usize>,
     /// Watches to look at.
@@ -183,10 +203,37 @@ impl Instance {
     /// Puts a watch into the ready list, from a completion queue.
     pub fn push_ready(&self, watch: usize) {
         let mut state = self.lock();
+        if let Some(parked) = state.get(watch).and_then(|w| w.parked.as_mut()) {
+            parked.completions += 1;
+            if parked.completions > PARKED_COMPLETIONS {
+                self.unpark_for_good(&mut state, watch);
+            }
+            return;
+        }
         state.list(watch);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
             self.ring_own(&state);
         }
+    }
+
+    /// The program takes a shunted connection out. Programs do that often, to add it again for another
+    /// event; so the kernel's registration, which only tells of the connection's end, stays where it
+    /// is, and neither costs a system call. False when there is no such registration.
+    pub fn park(&self, state: &mut State, index: usize) -> bool {
+        let Some(watch) = state.get(index).filter(|w| w.conn.is_some() && w.parked.is_none())
+        else {
+            return false;
+        };
+        watch.parked = Some(Parked { completions: 0 });
+        true
+    }
+
+    /// Takes a parked watch out of the kernel's set, too.
+    fn unpark_for_good(&self, state: &mut State, index: usize) {
+        let Some(fd) = state.get(index).map(|w| w.fd) else { return };
+        // SAFETY: a deletion reads no event.
+        unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
+        self.forget_watch(state, index);
     }
 
     /// Wakes threads of this process that sleep in the instance.
@@ -317,6 +364,13 @@ impl Instance {
     /// has another one in this process, `other`: the kernel's does, too.
     pub fn descriptor_closed(&self, fd: c_int, other: Option<c_int>, sock: &Sock) {
         let mut state = self.lock();
+        let parked = state.find(fd).filter(|index| state.is_parked(*index));
+        // The kernel drops its registration with the last descriptor, wherever that is.
+        let held = other.is_some() || sock.record().id.refs.load(Ordering::Relaxed) > 1;
+        if let Some(index) = parked.filter(|_| held) {
+            self.unpark_for_good(&mut state, index);
+            return;
+        }
         let Some(other) = other else {
             self.forget(&mut state, fd);
             if state.orphans > 0 {
@@ -325,7 +379,7 @@ impl Instance {
             }
             return;
         };
-        let Some(index) = state.by_fd.remove(&fd) else { return };
+        let Some(index) = state.by_fd.remove(fd) else { return };
         state.orphans += 1;
         if let Some(watch) = state.get(index) {
             watch.fd = other;
@@ -334,7 +388,7 @@ impl Instance {
 
     /// Forgets a descriptor.
     pub fn forget(&self, state: &mut State, fd: c_int) {
-        if let Some(index) = state.by_fd.get(&fd).copied() {
+        if let Some(index) = state.find(fd) {
             self.forget_watch(state, index);
         }
     }
@@ -342,7 +396,7 @@ impl Instance {
     fn forget_watch(&self, state: &mut State, index: usize) {
         let Some(watch) = state.watches.get_mut(index).and_then(Option::take) else { return };
         if state.find(watch.fd) == Some(index) {
-            state.by_fd.remove(&watch.fd);
+            state.by_fd.remove(watch.fd);
         } else {
             state.orphans = state.orphans.saturating_sub(1);
         }
@@ -391,9 +445,13 @@ impl Instance {
     /// The watch of a descriptor goes over to Shunt, or back to the kernel.
     pub fn convert(&self, fd: c_int, sock: Option<&'static Sock>) {
         let mut state = self.lock();
-        let Some(&index) = state.by_fd.get(&fd) else { return };
+        let Some(index) = state.find(fd) else { return };
         let Some(watch) = state.watches.get(index).copied().flatten() else { return };
         if watch.conn.is_some() == sock.is_some() {
+            return;
+        }
+        if watch.parked.is_some() {
+            self.unpark_for_good(&mut state, index);
             return;
         }
         let mut event = match sock {
@@ -457,12 +515,17 @@ pub const fn flags_are_valid(op: c_int, asked: u32, before: Option<u32>) -> bool
 impl State {
     /// The number of a descriptor's watch.
     pub fn find(&self, fd: c_int) -> Option<usize> {
-        self.by_fd.get(&fd).copied()
+        self.by_fd.get(fd)
     }
 
     /// A watch.
     pub fn get(&mut self, index: usize) -> Option<&mut Watch> {
         self.watches.get_mut(index)?.as_mut()
+    }
+
+    /// True for what [`Instance::park`] has parked.
+    pub fn is_parked(&self, index: usize) -> bool {
+        self.watches.get(index).and_then(Option::as_ref).is_some_and(|w| w.parked.is_some())
     }
 
     /// A place for a new watch.
@@ -496,6 +559,7 @@ impl State {
     pub fn list(&mut self, index: usize) {
         if let Some(Some(watch)) = self.watches.get_mut(index)
             && watch.conn.is_some()
+            && watch.parked.is_none()
             && !watch.listed
         {
             watch.listed = true;

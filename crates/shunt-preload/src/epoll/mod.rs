@@ -6,6 +6,7 @@
 //! here, from the completion queue of the instance's vector. The doorbells of the vector are in the
 //! kernel's set, too, so that one epoll_wait(2) sleeps for everything.
 
+mod fd_map;
 pub mod instance;
 pub mod ready;
 pub mod wait;

@@ -87,7 +87,7 @@ pub fn wait_in_kernel(
             Some(None) => {}
             Some(Some(index)) => {
                 let state: &mut State = locked.get_or_insert_with(|| instance.lock());
-                state.list(index);
+                take_in_conn(state, index, event.events);
             }
         }
     }
@@ -169,7 +169,7 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     let Some(watch) = state.get(index) else { return };
     watch.listed = false;
     let Some(conn) = watch.conn else { return };
-    if watch.interest & !events::MODES == 0 {
+    if watch.parked.is_some() || watch.interest & !events::MODES == 0 {
         return;
     }
     let wanted = watch.interest;
@@ -266,16 +266,21 @@ fn take_in(instance: &Instance, out: &mut Out, buffer: &[epoll_event; KERNEL_EVE
             Some(None) => {}
             Some(Some(index)) => {
                 let state: &mut State = locked.get_or_insert_with(|| instance.lock());
-                if bits & !events::OUT != 0
-                    && let Some(watch) = state.get(index)
-                    && let Some(conn) = watch.conn
-                {
-                    conn.sock.put(KERNEL_HINT, true);
-                }
-                state.list(index);
+                take_in_conn(state, index, bits);
             }
         }
     }
+}
+
+/// The kernel has news of a shunted connection. Its end is remembered also for one that is parked: it is
+/// told once.
+fn take_in_conn(state: &mut State, index: usize, bits: u32) {
+    if bits & !events::OUT != 0
+        && let Some(conn) = state.get(index).and_then(|watch| watch.conn)
+    {
+        conn.sock.put(KERNEL_HINT, true);
+    }
+    state.list(index);
 }
 
 fn kernel_wait(
@@ -330,7 +335,8 @@ fn direct_news(instance: &Instance) -> bool {
         let Some(watch) = state.get(index) else { return false };
         let Some(conn) = watch.conn else { return false };
         let (interest, fd) = (watch.interest, watch.fd);
-        interest & !events::MODES != 0
+        watch.parked.is_none()
+            && interest & !events::MODES != 0
             && report(interest, ready::of(conn.sock, fd, interest)).events != 0
     })
 }

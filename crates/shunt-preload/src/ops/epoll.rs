@@ -51,76 +51,142 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     // SAFETY: the caller keeps the C function's contract.
     let kernel = |event| unsafe { next::epoll_ctl(epfd, op, fd, event) };
     let Some(instance) = Instance::of(fd_table::lookup(epfd)) else { return kernel(event) };
+    let entry = fd_table::lookup(fd);
+    let sock = Sock::of(entry).filter(|_| entry.kind() == Kind::Stream);
     if op == EPOLL_CTL_DEL {
-        let result = kernel(event);
-        if result == 0 {
-            let _keep = KeepErrno::new();
-            instance.forget(&mut instance.lock(), fd);
-        }
-        return result;
+        return match sock {
+            Some(sock) => unwatch(instance, sock, fd, || kernel(event)),
+            None => forget(instance, fd, || kernel(event)),
+        };
     }
     if event.is_null() || !matches!(op, EPOLL_CTL_ADD | EPOLL_CTL_MOD) {
         return kernel(event);
     }
     // SAFETY: not null, and valid by the C function's contract.
     let asked = unsafe { event.read_unaligned() };
-    let entry = fd_table::lookup(fd);
-    let sock = Sock::of(entry).filter(|_| entry.kind() == Kind::Stream);
     if let Some(sock) = sock {
         let _keep = KeepErrno::new();
         promote::advance(sock, fd);
     }
     // It may just have been declined.
     let sock = sock.filter(|_| fd_table::lookup(fd).kind() == Kind::Stream);
+    let result = match sock {
+        Some(sock) => watch(instance, sock, &Change { op, fd, asked }, kernel),
+        None => pass_on(instance, &Change { op, fd, asked }, || kernel(event)),
+    };
+    // The kernel took it, so it is another one.
+    if let Some(inner) = Instance::of(entry).filter(|_| result == 0) {
+        inner.arm_for_others();
+    }
+    result
+}
+
+/// An addition to an instance, or a modification there.
+struct Change {
+    op: c_int,
+    fd: c_int,
+    asked: epoll_event,
+}
+
+/// What the kernel makes of a change is remembered: the descriptor may become a shunted connection.
+fn pass_on(instance: &Instance, change: &Change, kernel: impl FnOnce() -> c_int) -> c_int {
+    let Change { op, fd, asked } = *change;
     let mut state = instance.lock();
+    let result = kernel();
+    if result != 0 {
+        return result;
+    }
+    let _keep = KeepErrno::new();
+    if op == EPOLL_CTL_ADD {
+        // The number was closed, if it is known, and is used again.
+        instance.forget(&mut state, fd);
+    }
+    let Some(index) = state.find(fd).or_else(|| state.reserve()) else { return result };
+    match state.get(index).filter(|watch| watch.fd == fd) {
+        Some(watch) => (watch.interest, watch.data) = (asked.events, asked.u64),
+        None => state.insert(index, Watch::new(fd, asked.events, asked.u64)),
+    }
+    result
+}
+
+/// Adds a shunted connection, or changes what is asked of it. Only the first addition is the kernel's
+/// business.
+fn watch(
+    instance: &'static Instance,
+    sock: &'static Sock,
+    change: &Change,
+    kernel: impl FnOnce(*mut epoll_event) -> c_int,
+) -> c_int {
+    let Change { op, fd, asked } = *change;
+    let mut state = instance.lock();
+    let same = |watch: &&mut Watch| watch.conn.is_some_and(|c| core::ptr::eq(c.sock, sock));
     let known = state.find(fd);
-    let Some(index) = known.or_else(|| state.reserve()) else { return kernel(event) };
-    let before = state.get(index).filter(|w| w.fd == fd).map(|w| w.interest);
-    if sock.is_some() && !flags_are_valid(op, asked.events, before.filter(|_| known.is_some())) {
+    let entered = known.and_then(|index| state.get(index)).filter(same);
+    let parked = entered.as_ref().is_some_and(|watch| watch.parked.is_some());
+    let exists = entered.is_some() && !parked;
+    let before = entered.filter(|_| exists).map(|watch| watch.interest);
+    if !flags_are_valid(op, asked.events, before) {
         // As the kernel orders its checks: an unknown or known descriptor comes first.
-        let exists = known.is_some();
         return errno::fail(match (op, exists) {
             (EPOLL_CTL_ADD, true) => libc::EEXIST,
             (EPOLL_CTL_MOD, false) if asked.events & events::EXCLUSIVE == 0 => libc::ENOENT,
             _ => libc::EINVAL,
         });
     }
-    let mut ours = kernel_event(index, false);
-    let result = match sock {
-        Some(_) => kernel(&raw mut ours),
-        None => kernel(event),
-    };
-    if result != 0 {
-        return result;
-    }
-    let _keep = KeepErrno::new();
-    if op == EPOLL_CTL_ADD && known.is_some() {
-        // The number was closed and is used again.
-        instance.forget(&mut state, fd);
-    }
-    let watched = state.get(index).filter(|w| w.fd == fd).is_some_and(|w| w.conn.is_some());
-    match state.get(index).filter(|_| watched) {
-        Some(watch) => {
-            watch.interest = asked.events;
-            watch.data = asked.u64;
-            state.list_unless_told(index);
-        }
-        None => {
-            let watch =
-                Watch { fd, interest: asked.events, data: asked.u64, conn: None, listed: false };
-            state.insert(index, watch);
-            if let Some(sock) = sock {
-                instance.register(&mut state, index, sock);
+    let _keep = match (known, op) {
+        (Some(_), EPOLL_CTL_MOD) if parked => return errno::fail(libc::ENOENT),
+        (Some(index), _) if parked || (exists && op == EPOLL_CTL_MOD) => {
+            let keep = KeepErrno::new();
+            if let Some(watch) = state.get(index) {
+                (watch.interest, watch.data, watch.parked) = (asked.events, asked.u64, None);
             }
+            state.list(index);
+            keep
         }
-    }
-    if sock.is_some() && instance.sleepers.load(Ordering::Relaxed) > 0 {
+        _ => {
+            let Some(index) = known.or_else(|| state.reserve()) else {
+                return errno::fail(libc::ENOSPC);
+            };
+            let mut ours = kernel_event(index, false);
+            let result = kernel(&raw mut ours);
+            if result != 0 {
+                return result;
+            }
+            let keep = KeepErrno::new();
+            // The number was closed, if it is known, and is used again.
+            instance.forget(&mut state, fd);
+            state.insert(index, Watch::new(fd, asked.events, asked.u64));
+            instance.register(&mut state, index, sock);
+            keep
+        }
+    };
+    if instance.sleepers.load(Ordering::Relaxed) > 0 {
         instance.ring_own(&state);
     }
-    drop(state);
-    // The kernel took it, so it is another one.
-    if let Some(inner) = Instance::of(entry) {
-        inner.arm_for_others();
+    0
+}
+
+/// Takes a shunted connection out.
+fn unwatch(instance: &Instance, sock: &Sock, fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
+    let mut state = instance.lock();
+    let same = |watch: &&mut Watch| watch.conn.is_some_and(|c| core::ptr::eq(c.sock, sock));
+    let entered = state.find(fd).filter(|index| state.get(*index).filter(same).is_some());
+    match entered {
+        Some(index) if instance.park(&mut state, index) => 0,
+        Some(_) => errno::fail(libc::ENOENT),
+        None => {
+            drop(state);
+            forget(instance, fd, kernel)
+        }
+    }
+}
+
+/// Takes out what is the kernel's.
+fn forget(instance: &Instance, fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
+    let result = kernel();
+    if result == 0 {
+        let _keep = KeepErrno::new();
+        instance.forget(&mut instance.lock(), fd);
     }
     result
 }

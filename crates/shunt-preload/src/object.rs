@@ -14,7 +14,7 @@ use shunt_shm::region::{CLOSED, RESET, RING, SLOTS, Side};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::conn::{NONBLOCK, Sock};
+use crate::conn::{FROZEN, NONBLOCK, SHUT_RD, Sock};
 use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
@@ -172,6 +172,24 @@ pub fn set_nonblocking(entry: Entry, on: bool) {
     if let Some(sock) = Sock::of(entry) {
         sock.put(NONBLOCK, on);
     }
+}
+
+/// Bytes that a read would find when that is told by the ring alone: the connection is in a ring
+/// stretch that has no end yet.
+pub fn in_ring(entry: Entry) -> Option<c_int> {
+    let sock = Sock::of(entry)?;
+    let (_, theirs) = sock.sections()?;
+    let rx = &sock.record().rx;
+    let marks = rx.marks.load(Ordering::Relaxed);
+    if path(marks) == Path::Tcp
+        || theirs.prod.marks.load(Ordering::Acquire) != marks
+        || sock.has(FROZEN | SHUT_RD)
+    {
+        return None;
+    }
+    let n = theirs.prod.prod.load(Ordering::Acquire).wrapping_sub(rx.cursor.pos());
+    // More than the ring holds: the next read finds the peer out.
+    c_int::try_from(n).ok().filter(|_| n <= RING as u64)
 }
 
 /// Bytes that a read would find, or `None` for what the kernel says.

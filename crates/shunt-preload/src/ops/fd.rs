@@ -265,7 +265,16 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     if entry.kind() == Kind::Own {
         return errno::fail(libc::EBADF);
     }
-    // The kernel first in every case: it has its say about the descriptor and the pointer.
+    // Programs ask before each read, so that the ring alone is looked at when it can tell.
+    if request == libc::FIONREAD
+        && is_mapped(arg)
+        && let Some(bytes) = object::in_ring(entry)
+    {
+        // SAFETY: the caller keeps the C function's contract.
+        unsafe { arg.cast::<c_int>().write_unaligned(bytes) };
+        return 0;
+    }
+    // The kernel first in all other cases: it has its say about the descriptor and the pointer.
     // SAFETY: the caller keeps the C function's contract.
     let result = unsafe { next::ioctl(fd, request, arg) };
     if result != 0 || !entry.is_object() {
@@ -285,6 +294,12 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         unsafe { number.write_unaligned(bytes) };
     }
     result
+}
+
+/// False for what programs pass by mistake or to try us out: no page is mapped so low.
+fn is_mapped(arg: *const c_void) -> bool {
+    const LOWEST: usize = 1 << 16;
+    arg.addr() >= LOWEST
 }
 
 /// `FIONBIO`: any number but 0 is on.

@@ -87,23 +87,32 @@ impl Sandbox {
         }
         let before = self.stats();
         let result = body();
+        let met = self.settles(expect, &before);
+        let after = self.stats();
+        let (ends, shunted) = after.since(&before);
+        assert!(
+            met,
+            "{shunted} of {ends} connection ends were shunted ({}), expected {expect:?}; \
+             before: {}; after: {}",
+            self.mode, before.json, after.json
+        );
+        self.assert_clean(&after);
+        result
+    }
+
+    /// True when what was shunted since `before` meets the expectation, now or soon: ends that were
+    /// just closed may not be counted yet.
+    #[must_use]
+    pub fn settles(&self, expect: Expect, before: &Stats) -> bool {
         let started = Instant::now();
         loop {
-            let after = self.stats();
-            let (ends, shunted) = after.since(&before);
+            let (ends, shunted) = self.stats().since(before);
             if expect.is_met(ends, shunted) {
-                self.assert_clean(&after);
-                return result;
+                return true;
             }
-            // Ends that were just closed may not be counted yet.
-            assert!(
-                started.elapsed() < Duration::from_secs(3),
-                "{shunted} of {ends} connection ends were shunted ({}), expected {expect:?}; \
-                 before: {}; after: {}",
-                self.mode,
-                before.json,
-                after.json
-            );
+            if started.elapsed() > Duration::from_secs(3) {
+                return false;
+            }
             thread::sleep(Duration::from_millis(50));
         }
     }

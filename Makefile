@@ -87,6 +87,15 @@ define install-found
 	done
 endef
 
+# $(call install-units,FROM,DIRECTORY): systemd units, which name programs by their full path.
+define install-units
+	install -d $(DESTDIR)$(PREFIX)/$(2)
+	for unit in $(1)/*.*; do \
+	    sed 's|/usr/bin/shunt|$(PREFIX)/bin/shunt|' "$$unit" \
+	        > $(DESTDIR)$(PREFIX)/$(2)/"$$(basename "$$unit")"; \
+	done
+endef
+
 .PHONY: install
 install: all
 	install -Dm755 $(RELEASE)/shunt $(DESTDIR)$(PREFIX)/bin/shunt
@@ -97,10 +106,5 @@ install: all
 	$(call install-found,shunt.bash,share/bash-completion/completions,shunt)
 	$(call install-found,_shunt,share/zsh/site-functions)
 	$(call install-found,shunt.fish,share/fish/vendor_completions.d)
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/lib/systemd/user
-	for unit in dist/systemd/*.*; do \
-	    install -m644 "$$unit" $(DESTDIR)$(PREFIX)/lib/systemd/system/; \
-	done
-	for unit in dist/systemd/user/*.*; do \
-	    install -m644 "$$unit" $(DESTDIR)$(PREFIX)/lib/systemd/user/; \
-	done
+	$(call install-units,dist/systemd,lib/systemd/system)
+	$(call install-units,dist/systemd/user,lib/systemd/user)

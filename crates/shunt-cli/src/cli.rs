@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Runs unmodified programs with their local TCP connections in shared memory.
+/// Moves the TCP connections between unmodified programs of one host into shared memory
 #[derive(Parser, Debug)]
-#[command(name = "shunt", version, about, disable_help_subcommand = true)]
+#[command(name = "shunt", version, disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -15,14 +15,16 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::panic::{self, AssertUnwindSafe};
 
+use shunt_wire::counter::Counter;
+
+use crate::endpoint;
+
 /// Panics that were contained since the program started.
 pub static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Makes panics silent, and counts them. For the constructor.
+/// Makes panics silent. For the constructor.
 pub fn silence_panics() {
-    panic::set_hook(Box::new(|_| {
-        PANICS.fetch_add(1, Ordering::Relaxed);
-    }));
+    panic::set_hook(Box::new(|_| {}));
 }
 
 /// Runs `work` and contains its panic, for entries that are not hooked functions (constructor,
@@ -37,8 +39,10 @@ pub fn contain(work: impl FnOnce()) -> bool {
     }
 }
 
-/// Drops what a panic carried; a panic in that very drop is left where it is.
+/// Counts a panic and drops what it carried; a panic in that very drop is left where it is.
 fn dispose(payload: Box<dyn core::any::Any + Send>) {
+    PANICS.fetch_add(1, Ordering::Relaxed);
+    endpoint::count(Counter::Contained, 1);
     if let Err(second) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         core::mem::forget(second);
     }

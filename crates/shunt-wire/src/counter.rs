@@ -61,6 +61,8 @@ counters! {
     KernelSleeps = "kernel_sleeps";
     /// Violations of the protocol by a peer.
     Violations = "protocol_violations";
+    /// Faults inside Shunt that were contained: the call went to the kernel. Please report them.
+    Contained = "contained_faults";
 }
 
 /// Room for counters in shared memory; the layout's, so it only grows with the version.

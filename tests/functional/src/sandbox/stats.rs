@@ -126,6 +126,7 @@ impl Sandbox {
         };
         assert_eq!(other, 0, "connections shunted in the other mode: {}", stats.json);
         assert_eq!(stats.get("protocol_violations"), 0, "{}", stats.json);
+        assert_eq!(stats.get("contained_faults"), 0, "{}", stats.json);
         assert_eq!(stats.declined("internal"), 0, "{}", stats.json);
     }
 }

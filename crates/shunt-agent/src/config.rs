@@ -60,8 +60,8 @@ impl Default for Limits {
             regions_per_endpoint: 64,
             regions: 8192,
             introduction: Duration::from_secs(10),
-            burst: 8192,
-            rate: 2000,
+            burst: 16384,
+            rate: 10_000,
             listed: 64 * 1024,
         }
     }

@@ -1,8 +1,8 @@
 //! The loop: accepts clients, takes their packets one at a time, sends the answers.
 //!
 //! Nothing here waits for a client. Level-triggered epoll and one packet per turn keep a busy client
-//! from holding up the others; a client that does not read its answers, floods, or does not say who
-//! it is, is dropped.
+//! from holding up the others; one that sends too much is not read for a while, one that does not
+//! read its answers, or does not say who it is, is dropped.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -37,6 +37,9 @@ const FIRST_CLIENT: u64 = 2;
 /// Events taken from epoll at once.
 const BATCH: usize = 64;
 
+/// How long those who send too much are left alone before the next look at their allowance.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// What a report costs, in messages of a library: it looks at every connection.
 const REPORT_COST: u32 = 20;
 
@@ -54,6 +57,15 @@ impl Allowance {
 
     /// Takes `cost`; `false` when there is not so much left.
     fn take(&mut self, cost: u32, limits: &Limits, now: Instant) -> bool {
+        let covered = self.covers(cost, limits, now);
+        if covered {
+            self.left -= cost;
+        }
+        covered
+    }
+
+    /// True when there is so much left.
+    fn covers(&mut self, cost: u32, limits: &Limits, now: Instant) -> bool {
         let nanos = now.duration_since(self.at).as_nanos();
         let earned = nanos.saturating_mul(limits.rate.into()) / 1_000_000_000;
         if earned > 0 {
@@ -61,13 +73,7 @@ impl Allowance {
             self.left = self.left.saturating_add(earned).min(limits.burst);
             self.at = now;
         }
-        match self.left.checked_sub(cost) {
-            Some(left) => {
-                self.left = left;
-                true
-            }
-            None => false,
-        }
+        self.left >= cost
     }
 }
 
@@ -79,6 +85,14 @@ struct Client {
     role: Role,
     since: Instant,
     allowance: Allowance,
+    /// Its packets wait until its allowance has grown.
+    paused: bool,
+}
+
+impl Client {
+    fn cost(&self) -> u32 {
+        if self.role == Role::Tool { REPORT_COST } else { 1 }
+    }
 }
 
 /// An agent at work.
@@ -90,6 +104,8 @@ pub struct Server {
     next_token: u64,
     /// Clients that have not said who they are.
     nobodies: usize,
+    /// Clients that are not read just now.
+    paused: Vec<u64>,
     last_used: Instant,
     epoll: OwnedFd,
     /// Kept open, so that epoll goes on watching it.
@@ -133,6 +149,7 @@ impl Server {
             clients: HashMap::new(),
             next_token: FIRST_CLIENT,
             nobodies: 0,
+            paused: Vec::new(),
             last_used: Instant::now(),
             epoll,
             _stop: stop,
@@ -174,6 +191,7 @@ impl Server {
             }
         }
         self.drop_nobodies();
+        self.resume();
         Ok(!self.idle_for_too_long())
     }
 
@@ -181,9 +199,10 @@ impl Server {
     fn timeout(&self) -> Option<Timespec> {
         let now = Instant::now();
         let introductions = (self.nobodies > 0).then_some(Duration::from_millis(500));
+        let paused = (!self.paused.is_empty()).then_some(PAUSE);
         let idle = self.config.idle_exit.filter(|_| self.clients.is_empty());
         let idle = idle.map(|d| (self.last_used + d).saturating_duration_since(now));
-        let wait = introductions.into_iter().chain(idle).min()?;
+        let wait = [introductions, paused, idle].into_iter().flatten().min()?;
         // Rounded up, so that the deadline has passed when the wait is over.
         let wait = wait + Duration::from_millis(1);
         Some(Timespec {
@@ -241,6 +260,7 @@ impl Server {
             role: Role::Nobody,
             since,
             allowance: Allowance::new(&self.config.limits, since),
+            paused: false,
         };
         self.clients.insert(token, client);
         self.nobodies += 1;
@@ -249,14 +269,48 @@ impl Server {
     /// One packet of one client.
     fn serve(&mut self, token: u64) {
         let Some(client) = self.clients.get_mut(&token) else { return };
+        if client.paused {
+            // What is told of a client that is not read is that it has left.
+            self.remove(token, &End::Left);
+            return;
+        }
+        let cost = client.cost();
+        if !client.allowance.take(cost, &self.config.limits, Instant::now()) {
+            self.pause(token);
+            return;
+        }
         let was_nobody = client.role == Role::Nobody;
-        let end = exchange(client, &mut self.state, &self.config.limits).err();
+        let end = exchange(client, &mut self.state).err();
         if was_nobody && client.role != Role::Nobody {
             self.nobodies -= 1;
         }
         if let Some(end) = end {
             self.remove(token, &end);
         }
+    }
+
+    /// Leaves a client's packets where they are; when its socket is full it waits.
+    fn pause(&mut self, token: u64) {
+        let Some(client) = self.clients.get_mut(&token) else { return };
+        client.paused = true;
+        self.paused.push(token);
+        let data = epoll::EventData::new_u64(token);
+        let _ = epoll::modify(&self.epoll, &client.socket, data, epoll::EventFlags::empty());
+    }
+
+    /// Reads those again who may send by now.
+    fn resume(&mut self) {
+        let (clients, epoll, limits) = (&mut self.clients, &self.epoll, &self.config.limits);
+        self.paused.retain(|token| {
+            let Some(client) = clients.get_mut(token) else { return false };
+            if !client.allowance.covers(client.cost(), limits, Instant::now()) {
+                return true;
+            }
+            client.paused = false;
+            let data = epoll::EventData::new_u64(*token);
+            let _ = epoll::modify(epoll, &client.socket, data, epoll::EventFlags::IN);
+            false
+        });
     }
 
     fn remove(&mut self, token: u64, end: &End) {
@@ -292,7 +346,7 @@ impl Server {
 const NO_DATA: epoll::EventData = epoll::EventData::new_u64(0);
 
 /// Takes one packet and sends its answer.
-fn exchange(client: &mut Client, state: &mut State, limits: &Limits) -> Result<(), End> {
+fn exchange(client: &mut Client, state: &mut State) -> Result<(), End> {
     let mut buf = [0; MAX_MESSAGE];
     let mut fds = Fds::new();
     let len = match seqpacket::recv(&client.socket, &mut buf, &mut fds, Duration::ZERO) {
@@ -303,10 +357,6 @@ fn exchange(client: &mut Client, state: &mut State, limits: &Limits) -> Result<(
         Err(Errno::CONNRESET) => return Err(End::Left),
         Err(_) => return Err(End::Dropped("its connection failed")),
     };
-    let cost = if client.role == Role::Tool { REPORT_COST } else { 1 };
-    if !client.allowance.take(cost, limits, Instant::now()) {
-        return Err(End::Dropped("it sends too many messages"));
-    }
     let packet = &buf[..len];
     let first = client.role == Role::Nobody;
     if first && stated_version(packet).is_some_and(|version| version != PROTOCOL_VERSION) {

@@ -6,12 +6,11 @@
 
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shunt_shm::region::{Region, RegionView, SLOTS, Side};
 use shunt_shm::table::{Place, Table, Ticket};
-use shunt_sys::fds::{Fds, close};
+use shunt_sys::fds::close;
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId};
 use shunt_wire::clc::Proposal;
@@ -20,7 +19,7 @@ use shunt_wire::reason::Reason;
 use crate::agent_client;
 use crate::endpoint::Endpoint;
 use crate::knobs;
-use crate::own_fds::{OwnFd, adopt};
+use crate::process::{self, Process};
 
 /// Link groups that a process can have at once.
 pub const LINKS: usize = 4096;
@@ -30,27 +29,21 @@ static HIGH: AtomicUsize = AtomicUsize::new(0);
 /// Serializes changes to the table; readers take no lock.
 static CHANGES: Mutex<()> = Mutex::new(());
 
-/// Another endpoint whose doorbells we have.
+/// Another endpoint as a party of a link group.
 #[derive(Debug)]
 pub struct Peer {
-    /// Its name.
-    pub endpoint: EndpointId,
-    bells: Vec<OwnFd>,
+    process: Arc<Process>,
     next: AtomicPtr<Peer>,
 }
 
 impl Peer {
-    fn new(endpoint: EndpointId, mut fds: Fds) -> Option<Self> {
-        let mut bells = Vec::with_capacity(fds.len());
-        while let Some(fd) = fds.take() {
-            bells.push(adopt(fd).ok()?);
-        }
-        Some(Self { endpoint, bells, next: AtomicPtr::default() })
+    const fn new(process: Arc<Process>) -> Self {
+        Self { process, next: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
     /// Rings the doorbell of a completion vector.
     pub fn ring(&self, vector: usize) {
-        if let Some(bell) = self.bells.get(vector) {
+        if let Some(bell) = self.process.bells.get(vector) {
             shunt_shm::doorbell::ring(bell.borrow());
         }
     }
@@ -73,10 +66,10 @@ pub struct Link {
     /// Places between [`draft`] and their connection's start.
     drafts: AtomicU32,
     peers: AtomicPtr<Peer>,
-    /// The owner's process (acceptor's side only).
-    pidfd: Option<OwnFd>,
+    /// The owner (acceptor's side only).
+    owner: Option<Arc<Process>>,
     /// The listener (client's side only).
-    listener: Option<&'static Target>,
+    listener: Option<Arc<Target>>,
     /// Next slot to try, and per slot: 0 free, else in use (client's side only).
     next_slot: AtomicUsize,
     slots: [AtomicU32; SLOTS],
@@ -95,7 +88,11 @@ pub struct Target {
     pub table: Table,
 }
 
-static TARGETS: Mutex<Vec<&'static Target>> = Mutex::new(Vec::new());
+/// Those that some link group leads to.
+static TARGETS: Mutex<Vec<Weak<Target>>> = Mutex::new(Vec::new());
+
+/// Link groups that are kept, though no connection uses them, for the next connection.
+const KEPT_UNUSED: usize = 16;
 
 /// The links of this process.
 pub fn all() -> impl Iterator<Item = &'static Link> {
@@ -111,8 +108,8 @@ impl Link {
         side: Side,
         memory: &OwnedFd,
         endpoint: &'static Endpoint,
-        pidfd: Option<OwnFd>,
-        listener: Option<&'static Target>,
+        owner: Option<Arc<Process>>,
+        listener: Option<Arc<Target>>,
     ) -> Result<Self, Reason> {
         let memory = Region::map(memory).map_err(|_| Reason::NoResources)?;
         let lane = memory.view().claim_lane(side, endpoint.id);
@@ -125,7 +122,7 @@ impl Link {
             users: AtomicU32::new(0),
             drafts: AtomicU32::new(0),
             peers: AtomicPtr::default(),
-            pidfd,
+            owner,
             listener,
             next_slot: AtomicUsize::new(0),
             slots: [const { AtomicU32::new(0) }; SLOTS],
@@ -155,7 +152,7 @@ impl Link {
         let mut at = self.peers.load(Ordering::Acquire);
         // SAFETY: peers are leaked with their link.
         while let Some(peer) = unsafe { at.as_ref() } {
-            if peer.endpoint == endpoint {
+            if peer.process.endpoint == endpoint {
                 return Some(peer);
             }
             at = peer.next.load(Ordering::Acquire);
@@ -176,21 +173,22 @@ impl Link {
         }
     }
 
-    /// The acceptor's doorbells, fetched from the agent the first time.
+    /// The acceptor, with its doorbells, which are fetched from the agent the first time.
     pub fn acquaint(&self, endpoint: EndpointId) -> Result<&'static Peer, Reason> {
         if let Some(peer) = self.peer(endpoint) {
             return Ok(peer);
         }
-        let fds = agent_client::bells(self.region, endpoint)?;
-        Ok(self.add_peer(Peer::new(endpoint, fds).ok_or(Reason::NoResources)?))
+        let process = match process::known(endpoint) {
+            Some(known) => known,
+            None => process::remember(endpoint, agent_client::bells(self.region, endpoint)?, None)?,
+        };
+        Ok(self.add_peer(Peer::new(process)))
     }
 
     /// False when the region's owner has died. True also where that can't be known.
     #[must_use]
     pub fn owner_lives(&self) -> bool {
-        let Some(pidfd) = &self.pidfd else { return true };
-        let mut fds = [PollFd::from_borrowed_fd(pidfd.borrow(), PollFlags::IN)];
-        !matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(n) if n > 0)
+        self.owner.as_ref().is_none_or(|owner| owner.lives())
     }
 
     /// A slot for a proposal of this process; its sections are cleared.
@@ -246,17 +244,19 @@ pub struct Draft {
     /// The slot.
     pub slot: usize,
     /// The listener.
-    pub target: &'static Target,
+    pub target: Arc<Target>,
 }
 
-fn target(listener: ListenerId, table: &OwnedFd) -> Result<&'static Target, Reason> {
+fn target(listener: ListenerId, table: &OwnedFd) -> Result<Arc<Target>, Reason> {
     let mut targets = TARGETS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = targets.iter().find(|t| t.listener == listener) {
+    let mut known = targets.iter().filter_map(Weak::upgrade);
+    if let Some(known) = known.find(|t| t.listener == listener) {
         return Ok(known);
     }
     let table = Table::map(table).map_err(|_| Reason::NoResources)?;
-    let target: &'static Target = Box::leak(Box::new(Target { listener, table }));
-    targets.push(target);
+    let target = Arc::new(Target { listener, table });
+    targets.retain(|target| target.strong_count() > 0);
+    targets.push(Arc::downgrade(&target));
     Ok(target)
 }
 
@@ -277,18 +277,19 @@ fn install(link: Link) -> Result<&'static Link, Reason> {
 pub fn draft(listener: ListenerId, endpoint: &'static Endpoint) -> Result<Draft, Reason> {
     let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     for link in all() {
-        let Some(target) = link.listener else { continue };
+        let Some(target) = &link.listener else { continue };
         if target.listener == listener
             && core::ptr::eq(link.endpoint, endpoint)
             && let Some(slot) = link.take_slot()
         {
-            return Ok(Draft { link, slot, target });
+            return Ok(Draft { link, slot, target: Arc::clone(target) });
         }
     }
     retire_unused();
     let (region, table, memory) = agent_client::connect(listener)?;
     let target = target(listener, &table)?;
-    let link = Link::new(region, Side::Client, &memory, endpoint, None, Some(target))?;
+    let to = Some(Arc::clone(&target));
+    let link = Link::new(region, Side::Client, &memory, endpoint, None, to)?;
     close(table);
     close(memory);
     let link = install(link)?;
@@ -323,8 +324,8 @@ impl Draft {
 impl Target {
     /// Of the link group at `link`.
     #[must_use]
-    pub fn of(link: &Link) -> Option<&'static Self> {
-        link.listener
+    pub fn of(link: &Link) -> Option<&Self> {
+        link.listener.as_deref()
     }
 }
 
@@ -346,11 +347,11 @@ pub fn attach(
     }
     collect();
     let found = agent_client::attach(region, slot, socket)?;
-    let pidfd = adopt(found.pidfd).map_err(|_| Reason::NoResources)?;
-    let peer = Peer::new(found.owner, found.bells).ok_or(Reason::NoResources)?;
-    let link = Link::new(region, Side::Server, &found.memory, found.endpoint, Some(pidfd), None)?;
+    let owner = process::remember(found.owner, found.bells, Some(found.pidfd))?;
+    let party = Some(Arc::clone(&owner));
+    let link = Link::new(region, Side::Server, &found.memory, found.endpoint, party, None)?;
     close(found.memory);
-    link.add_peer(peer);
+    link.add_peer(Peer::new(owner));
     link.users.fetch_add(1, Ordering::AcqRel);
     install(link)
 }
@@ -376,19 +377,20 @@ fn collect() {
     }
 }
 
-/// Gives back own link groups in which no connection of this process is left: slots whose acceptor
-/// ended without a word would be lost with them in use. Runs only when another one is about to be
-/// made, under the lock.
+/// Gives back own link groups in which no connection of this process is left: some are kept for the
+/// next connection, but not where slots would be lost whose acceptor ended without a word. Runs only
+/// when another one is about to be made, under the lock.
 fn retire_unused() {
+    let mut kept = 0;
     for place in &TABLE[..HIGH.load(Ordering::Acquire)] {
         // SAFETY: entries are live links; removal happens under the lock alone.
         let Some(link) = (unsafe { place.load(Ordering::Acquire).as_ref() }) else { continue };
-        if link.side == Side::Client
-            && link.users.load(Ordering::Acquire) == 0
-            && !link.drafted()
-            && link.has_lost_slots()
-        {
+        let unused =
+            link.side == Side::Client && link.users.load(Ordering::Acquire) == 0 && !link.drafted();
+        if unused && (kept >= KEPT_UNUSED || link.has_lost_slots()) {
             remove(place);
+        } else if unused {
+            kept += 1;
         }
     }
 }

@@ -5,6 +5,7 @@
 //! data path can follow a pointer to one without counting.
 
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -424,9 +425,9 @@ impl Drop for Link {
 }
 
 /// Links that were removed, kept for a while because a thread may be looking at them.
-struct Graveyard(Mutex<Vec<(u64, Box<Link>)>>);
+struct Graveyard(Mutex<VecDeque<(u64, Box<Link>)>>);
 
-static GRAVEYARD: Graveyard = Graveyard(Mutex::new(Vec::new()));
+static GRAVEYARD: Graveyard = Graveyard(Mutex::new(VecDeque::new()));
 
 /// Longer than any walk of the table takes.
 const GRACE: u64 = 2_000_000_000;
@@ -435,10 +436,13 @@ impl Graveyard {
     fn bury(&self, link: Box<Link>) {
         let now = crate::clock::now();
         let mut graves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        graves.retain(|(since, link)| {
-            link.users.load(Ordering::Acquire) > 0 || now.saturating_sub(*since) < GRACE
-        });
-        graves.push((now, link));
+        let over = |(since, _): &mut (u64, _)| now.saturating_sub(*since) >= GRACE;
+        while let Some((_, oldest)) = graves.pop_front_if(over) {
+            if oldest.users.load(Ordering::Acquire) > 0 {
+                graves.push_back((now, oldest));
+            }
+        }
+        graves.push_back((now, link));
     }
 }
 

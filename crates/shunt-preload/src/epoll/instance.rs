@@ -1,7 +1,6 @@
-//! One epoll instance: what is registered in it, and what is ready.
+//! One epoll instance: what it watches, and how it is told.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
@@ -11,75 +10,14 @@ use shunt_shm::region::queue_code;
 use crate::abi::{c_int, epoll_event};
 use crate::conn::Sock;
 use crate::endpoint::Endpoint;
-use crate::epoll::fd_map::FdMap;
+use crate::epoll::state::{Parked, State, Watch, Watched};
 use crate::epoll::tag;
 use crate::fd_table::{Entry, Kind};
 use crate::link::Link;
 use crate::next;
 
-/// A connection that is watched here.
-#[derive(Clone, Copy, Debug)]
-pub struct Watched {
-    /// The handle.
-    pub sock: &'static Sock,
-    /// Completions come through the queue; else it is looked at by itself.
-    pub queued: bool,
-    /// Its proposal was not found yet when it was registered.
-    pub candidate: bool,
-}
-
-/// One registration.
-#[derive(Clone, Copy, Debug)]
-pub struct Watch {
-    /// The descriptor.
-    pub fd: c_int,
-    /// What the program is interested in.
-    pub interest: u32,
-    /// The program's data.
-    pub data: u64,
-    /// A shunted connection; `None`: the kernel's business, with the program's own data.
-    pub conn: Option<Watched>,
-    /// It is in the ready list.
-    pub listed: bool,
-    /// The program has taken it out, see [`Instance::park`].
-    pub parked: Option<Parked>,
-}
-
-impl Watch {
-    /// A new one, which is the kernel's business so far.
-    pub const fn new(fd: c_int, interest: u32, data: u64) -> Self {
-        Self { fd, interest, data, conn: None, listed: false, parked: None }
-    }
-}
-
-/// A registration that only the kernel still has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Parked {
-    /// Completions that came for it: when they go on coming it is taken out for good.
-    pub completions: u8,
-}
-
 /// Completions that a parked watch may get. Each may have woken the instance's sleeper for nothing.
 const PARKED_COMPLETIONS: u8 = 8;
-
-/// What the lock protects.
-#[derive(Debug, Default)]
-pub struct State {
-    by_fd: FdMap,
-    watches: Vec<Option<Watch>>,
-    free: Vec<usize>,
-    /// Watches to look at.
-    pub ready: VecDeque<usize>,
-    /// Watches that are looked at by themselves at each wait.
-    pub direct: Vec<usize>,
-    /// Watches that are left of a descriptor that is closed.
-    orphans: usize,
-    /// Doorbells in the kernel's set.
-    bells: Vec<(*const Endpoint, usize)>,
-}
-
-// SAFETY: the pointers are only compared.
-unsafe impl Send for State {}
 
 /// An epoll instance.
 #[derive(Debug)]
@@ -510,107 +448,4 @@ pub const fn flags_are_valid(op: c_int, asked: u32, before: Option<u32>) -> bool
         return !exclusive && !was;
     }
     !exclusive || asked & !EXCLUSIVE_OK == 0
-}
-
-impl State {
-    /// The number of a descriptor's watch.
-    pub fn find(&self, fd: c_int) -> Option<usize> {
-        self.by_fd.get(fd)
-    }
-
-    /// A watch.
-    pub fn get(&mut self, index: usize) -> Option<&mut Watch> {
-        self.watches.get_mut(index)?.as_mut()
-    }
-
-    /// True for what [`Instance::park`] has parked.
-    pub fn is_parked(&self, index: usize) -> bool {
-        self.watches.get(index).and_then(Option::as_ref).is_some_and(|w| w.parked.is_some())
-    }
-
-    /// A place for a new watch.
-    pub fn reserve(&mut self) -> Option<usize> {
-        if let Some(index) = self.free.last() {
-            return Some(*index);
-        }
-        if self.watches.len() >= super::WATCHES {
-            return None;
-        }
-        self.watches.push(None);
-        self.free.push(self.watches.len() - 1);
-        self.free.last().copied()
-    }
-
-    /// Puts a watch to the reserved place.
-    pub fn insert(&mut self, index: usize, watch: Watch) {
-        match self.free.last() {
-            Some(last) if *last == index => {
-                self.free.pop();
-            }
-            _ => self.free.retain(|i| *i != index),
-        }
-        self.by_fd.insert(watch.fd, index);
-        if let Some(place) = self.watches.get_mut(index) {
-            *place = Some(watch);
-        }
-    }
-
-    /// Puts a watch into the ready list, unless it is there.
-    pub fn list(&mut self, index: usize) {
-        if let Some(Some(watch)) = self.watches.get_mut(index)
-            && watch.conn.is_some()
-            && watch.parked.is_none()
-            && !watch.listed
-        {
-            watch.listed = true;
-            self.ready.push_back(index);
-        }
-    }
-
-    /// True while the proposal of some connection is still looked for.
-    pub fn has_candidates(&self) -> bool {
-        let candidate = |i: &usize| {
-            let watch = self.watches.get(*i).and_then(Option::as_ref);
-            watch.and_then(|w| w.conn).is_some_and(|c| c.candidate && c.sock.may_be_promoted())
-        };
-        self.direct.iter().any(candidate)
-    }
-
-    /// A vector of the endpoint whose doorbell is in the kernel's set.
-    pub fn heard(&self, endpoint: &'static Endpoint) -> Option<usize> {
-        self.bells.iter().find(|(e, _)| core::ptr::eq(*e, endpoint)).map(|(_, v)| *v)
-    }
-
-    /// The same after a change of the registration, unless the kernel is about to report it anyhow:
-    /// an edge is told once.
-    pub fn list_unless_told(&mut self, index: usize) {
-        const TOLD: u32 = events::IN | events::PRI | events::RDHUP | events::HUP | events::ERR;
-        if let Some(Some(watch)) = self.watches.get(index)
-            && watch.interest & events::ET != 0
-            && crate::stream::tcp::readiness(watch.fd, TOLD) & TOLD != 0
-        {
-            return;
-        }
-        self.list(index);
-    }
-
-    /// The watches of a connection, by whatever descriptor.
-    pub fn of_sock(&self, sock: &Sock) -> impl Iterator<Item = usize> {
-        self.watches.iter().enumerate().filter_map(move |(i, watch)| {
-            let conn = watch.as_ref()?.conn?;
-            core::ptr::eq(conn.sock, sock).then_some(i)
-        })
-    }
-
-    /// No watch is told of by a completion queue any more.
-    pub fn all_direct(&mut self) {
-        for (i, watch) in self.watches.iter_mut().enumerate() {
-            if let Some(Watch { conn: Some(conn), .. }) = watch
-                && conn.queued
-            {
-                conn.queued = false;
-                self.direct.push(i);
-            }
-        }
-    }
 }

@@ -9,12 +9,14 @@
 mod fd_map;
 pub mod instance;
 pub mod ready;
+pub mod state;
 pub mod wait;
 
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use instance::{Instance, State};
+use instance::Instance;
+use state::State;
 
 /// Epoll instances that a process can have under Shunt's eyes; further ones are the kernel's alone.
 const INSTANCES: usize = 1024;

@@ -11,7 +11,8 @@ use shunt_wire::counter::Counter;
 
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
 use crate::conn::KERNEL_HINT;
-use crate::epoll::instance::{Instance, SEVERAL, State, kernel_event};
+use crate::epoll::instance::{Instance, SEVERAL, kernel_event};
+use crate::epoll::state::State;
 use crate::epoll::{get, ready, untag};
 use crate::link::{self, Link};
 use crate::stream::sends_over_tcp;

@@ -6,7 +6,8 @@ use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
 use crate::conn::Sock;
-use crate::epoll::instance::{Watch, flags_are_valid, kernel_event};
+use crate::epoll::instance::{flags_are_valid, kernel_event};
+use crate::epoll::state::Watch;
 use crate::epoll::wait::{Limits, Out, wait, wait_in_kernel};
 use crate::epoll::{self, instance};
 use crate::errno::{self, KeepErrno};

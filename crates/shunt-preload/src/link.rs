@@ -4,7 +4,7 @@
 //! attached (it accepts). Links live in a fixed table of slots that are never unmapped, so that the
 //! data path can follow a pointer to one without counting.
 
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -76,8 +76,6 @@ pub struct Link {
     slots: [AtomicU32; SLOTS],
     /// Per slot: the epoll watch ([`crate::ops::epoll`]'s packing) that its completions go to.
     pub watch: [AtomicU64; SLOTS],
-    /// Per slot: a descriptor of this process that names the connection.
-    pub fd: [AtomicI32; SLOTS],
 }
 
 /// A listener to which this process connects.
@@ -128,7 +126,6 @@ impl Link {
             next_slot: AtomicUsize::new(0),
             slots: [const { AtomicU32::new(0) }; SLOTS],
             watch: [const { AtomicU64::new(0) }; SLOTS],
-            fd: [const { AtomicI32::new(-1) }; SLOTS],
         })
     }
 
@@ -206,6 +203,8 @@ impl Link {
             if free && word.swap(1, Ordering::AcqRel) <= 1 {
                 self.next_slot.store((slot + 1) % limit, Ordering::Relaxed);
                 self.drafts.fetch_add(1, Ordering::AcqRel);
+                // Nobody watches the new connection yet, whoever watched the one before.
+                self.watch[slot].store(0, Ordering::Release);
                 let view = self.view();
                 for side in [Side::Client, Side::Server] {
                     view.section(slot, side).reset();

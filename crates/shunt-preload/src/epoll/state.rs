@@ -8,6 +8,7 @@ use crate::abi::c_int;
 use crate::conn::Sock;
 use crate::endpoint::Endpoint;
 use crate::epoll::fd_map::FdMap;
+use crate::link::Link;
 
 /// A connection that is watched here.
 #[derive(Clone, Copy, Debug)]
@@ -158,6 +159,19 @@ impl State {
             let conn = watch.as_ref()?.conn?;
             core::ptr::eq(conn.sock, sock).then_some(i)
         })
+    }
+
+    /// The watches that the completion queue of `link` tells of the connection in `slot`.
+    pub fn of_place(&self, link: &Link, slot: usize) -> Vec<usize> {
+        let told = |watch: &Watch| {
+            watch.conn.is_some_and(|c| {
+                c.queued
+                    && c.sock.link().is_some_and(|l| core::ptr::eq(l, link))
+                    && c.sock.record().slot() == slot
+            })
+        };
+        let all = self.watches.iter().enumerate();
+        all.filter(|(_, watch)| watch.as_ref().is_some_and(told)).map(|(i, _)| i).collect()
     }
 
     /// No watch is told of by a completion queue any more.

@@ -218,12 +218,7 @@ fn dispatch(link: &Link, slot: usize) {
     let packed = word.load(Ordering::Acquire);
     if packed & SEVERAL != 0 {
         for instance in super::all() {
-            let watches: Vec<usize> = {
-                let mut state = instance.lock();
-                let fd = link.fd[slot].load(Ordering::Relaxed);
-                let sock = state.find(fd).and_then(|i| state.get(i)?.conn).map(|c| c.sock);
-                sock.map(|sock| state.of_sock(sock).collect()).unwrap_or_default()
-            };
+            let watches = instance.lock().of_place(link, slot);
             watches.into_iter().for_each(|watch| instance.push_ready(watch));
         }
         return;

@@ -14,7 +14,7 @@ use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
 use crate::ops::process::may_mutate;
 use crate::stream::promote;
-use crate::{clock, init, next};
+use crate::{clock, init, next, object};
 use shunt_core::events;
 
 pub use crate::epoll::{forget_in_child, lock_for_fork};
@@ -51,7 +51,9 @@ fn created(fd: c_int) -> c_int {
 pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: the caller keeps the C function's contract.
     let kernel = |event| unsafe { next::epoll_ctl(epfd, op, fd, event) };
-    let Some(instance) = Instance::of(fd_table::lookup(epfd)) else { return kernel(event) };
+    let Some(instance) = Instance::of(fd_table::lookup(epfd)) else {
+        return unseen(op, fd, kernel(event));
+    };
     let entry = fd_table::lookup(fd);
     let sock = Sock::of(entry).filter(|_| entry.kind() == Kind::Stream);
     if op == EPOLL_CTL_DEL {
@@ -188,6 +190,17 @@ fn forget(instance: &Instance, fd: c_int, kernel: impl FnOnce() -> c_int) -> c_i
     if result == 0 {
         let _keep = KeepErrno::new();
         instance.forget(&mut instance.lock(), fd);
+    }
+    result
+}
+
+/// After epoll_ctl(2) on an epoll instance that the library does not see (passed by another process,
+/// made by a raw system call): it reports what the kernel knows of, so the bytes have to go there.
+fn unseen(op: c_int, fd: c_int, result: c_int) -> c_int {
+    let entry = fd_table::lookup(fd);
+    if result == 0 && op != EPOLL_CTL_DEL && entry.kind() == Kind::Stream {
+        let _keep = KeepErrno::new();
+        object::hand_over(fd, entry);
     }
     result
 }

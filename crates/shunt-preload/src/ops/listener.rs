@@ -398,7 +398,6 @@ fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>) {
             id.ticket[1].store(key, Ordering::Relaxed);
             sock.activate(draft.link, Side::Client, draft.slot, ticket.place().generation);
             sock.set_link(draft.link);
-            draft.link.fd[draft.slot].store(fd, Ordering::Relaxed);
             id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
             sock.set_phase(Phase::Proposed);
             fd_table::set(fd, sock.entry(Kind::Stream));

@@ -103,14 +103,13 @@ fn accept(
 ) -> Result<(), Reason> {
     let Place { region, slot, .. } = ticket.place();
     let link = link::attach(region, slot, tcp::borrow(fd))?;
-    let accepted = accept_in(sock, fd, listener, ticket, link);
+    let accepted = accept_in(sock, listener, ticket, link);
     link::detach(link);
     accepted
 }
 
 fn accept_in(
     sock: &'static Sock,
-    fd: i32,
     listener: &crate::ops::listener::Listener,
     ticket: &Ticket,
     link: &'static Link,
@@ -145,7 +144,8 @@ fn accept_in(
     if sock.has(SHUT_WR) {
         mine.prod.fin.store(1, Ordering::Release);
     }
-    link.fd[slot].store(fd, Ordering::Relaxed);
+    // Nobody watches the connection here yet, whoever watched the one before in this slot.
+    link.watch[slot].store(0, Ordering::Release);
     mine.setup.generation.store(generation, Ordering::Relaxed);
     mine.setup.endpoint.store(link.endpoint.id, Ordering::Relaxed);
     // SYNC POINT answer: pairs with the Acquire in look_for_answer.

@@ -1,10 +1,11 @@
 //! epoll over time: edges, one-shots, members that come and go.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::thread;
 use std::time::Duration;
 
+use libc::c_int;
 use shunt_functional::sys::{self, Epoll};
 
 use crate::probe::{Probe, done, drain, fill, settle, try_recv};
@@ -31,6 +32,8 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     nested(p)?;
     exclusive(p)?;
     two_sets(p)?;
+    two_sets_of_a_copy(p)?;
+    unknown_set(p)?;
     from_other_threads(p)
 }
 
@@ -273,6 +276,48 @@ fn two_sets(p: &Probe) -> io::Result<()> {
     p.say("two sets: level after the read", look(&mut lt, 0)?);
     send(pair.c(), b"y")?;
     p.say("two sets: edge after more", look(&mut et, 0)?);
+    Ok(())
+}
+
+/// One socket in two sets, under a number that is not its first.
+fn two_sets_of_a_copy(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let copy = sys::dup(pair.s())?;
+    drop(pair.server);
+    let (mut lt, mut et) = (Epoll::new(8)?, Epoll::new(8)?);
+    lt.control(ADD, copy.as_raw_fd(), IN, 1)?;
+    et.control(ADD, copy.as_raw_fd(), IN | ET, 2)?;
+    for round in 0..3 {
+        send(pair.client.as_raw_fd(), b"x")?;
+        p.say(&format!("two sets of a copy: level {round}"), look(&mut lt, 1000)?);
+        p.say(&format!("two sets of a copy: edge {round}"), look(&mut et, 1000)?);
+        try_recv(copy.as_raw_fd(), 10)?;
+    }
+    Ok(())
+}
+
+/// A set that was made by a raw system call, as one that came from another process.
+fn unknown_set(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    // SAFETY: no pointers; the number is a new descriptor, or -1.
+    let set = unsafe { libc::syscall(libc::SYS_epoll_create1, 0) };
+    let set =
+        c_int::try_from(set).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: new, and nobody else's.
+    let set = unsafe { OwnedFd::from_raw_fd(set) };
+    let mut event = libc::epoll_event { events: IN, u64: 7 };
+    // SAFETY: event is valid.
+    let added = unsafe { libc::epoll_ctl(set.as_raw_fd(), ADD, pair.s(), &raw mut event) };
+    p.say("unknown set: ADD", added);
+    for round in 0..3 {
+        send(pair.c(), b"x")?;
+        event.u64 = 0;
+        // SAFETY: room for one event.
+        let n = unsafe { libc::epoll_wait(set.as_raw_fd(), &raw mut event, 1, 1000) };
+        let data = event.u64;
+        p.say(&format!("unknown set: data {round}"), format!("{n} {data}"));
+        p.result("unknown set: read", try_recv(pair.s(), 10));
+    }
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use shunt_shm::cq::ArmLine;
 use shunt_shm::region::{Region, RegionView, SLOTS, Side};
 use shunt_shm::table::{Place, Table, Ticket};
 use shunt_sys::fds::close;
@@ -74,6 +75,8 @@ pub struct Link {
     /// Next slot to try, and per slot: 0 free, else in use (client's side only).
     next_slot: AtomicUsize,
     slots: [AtomicU32; SLOTS],
+    /// Vectors of the lane (a bit each) that are armed for good: see [`Self::arm_for_others`].
+    armed: AtomicU32,
     /// Per slot: the epoll watch ([`crate::ops::epoll`]'s packing) that its completions go to.
     pub watch: [AtomicU64; SLOTS],
 }
@@ -125,6 +128,7 @@ impl Link {
             listener,
             next_slot: AtomicUsize::new(0),
             slots: [const { AtomicU32::new(0) }; SLOTS],
+            armed: AtomicU32::new(0),
             watch: [const { AtomicU64::new(0) }; SLOTS],
         })
     }
@@ -141,6 +145,30 @@ impl Link {
     #[must_use]
     pub fn lane(&self) -> Option<usize> {
         self.lane.load(Ordering::Relaxed).checked_sub(1).map(|l| l as usize)
+    }
+
+    /// Has the doorbell rung for every completion of these vectors (a bit each), for those who learn of
+    /// them from the kernel alone. Look at the queues after it.
+    pub fn arm_for_others(&self, vectors: u32) {
+        let Some(lane) = self.lane() else { return };
+        let new = vectors & !self.armed.fetch_or(vectors, Ordering::AcqRel);
+        self.each_vector(lane, new, ArmLine::arm);
+    }
+
+    /// Takes it back for all but these vectors.
+    pub fn disarm_for_others(&self, needed: u32) {
+        let Some(lane) = self.lane() else { return };
+        let old = self.armed.fetch_and(needed, Ordering::AcqRel) & !needed;
+        self.each_vector(lane, old, ArmLine::disarm);
+    }
+
+    fn each_vector(&self, lane: usize, vectors: u32, change: fn(&ArmLine)) {
+        let lane = self.view().lane(lane);
+        for (v, vector) in lane.vectors.iter().enumerate() {
+            if vectors & 1 << v != 0 {
+                change(&vector.arm);
+            }
+        }
     }
 
     /// A peer whose doorbells are known.

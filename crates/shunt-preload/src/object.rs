@@ -59,7 +59,7 @@ pub fn before_close(fd: c_int, entry: Entry) {
         }
         Kind::Epoll => {
             if let Some(instance) = Instance::of(entry) {
-                instance.release();
+                instance.release(fd);
             }
         }
         Kind::Kernel | Kind::Own => {}

@@ -12,9 +12,10 @@ use crate::conn::Sock;
 use crate::endpoint::Endpoint;
 use crate::epoll::state::{Parked, State, Watch, Watched};
 use crate::epoll::tag;
-use crate::fd_table::{Entry, Kind};
+use crate::fd_table::{self, Entry, Kind};
 use crate::link::Link;
 use crate::next;
+use crate::own_fds::OwnFd;
 
 /// Completions that a parked watch may get. Each may have woken the instance's sleeper for nothing.
 const PARKED_COMPLETIONS: u8 = 8;
@@ -33,9 +34,13 @@ pub struct Instance {
     pub active: AtomicU32,
     /// Vectors that completions come through (a bit each).
     pub vectors: AtomicU32,
-    /// Others wait for it, too: see [`Self::arm_for_others`].
+    /// Others wait for it, too: see [`super::nested`].
     pub nested: AtomicBool,
-    /// Threads that sleep in it.
+    /// Changes that those who wait for it may have to be told of.
+    pub edges: AtomicU32,
+    /// Other instances that are watched (which `active` counts, too).
+    pub sets: AtomicU32,
+    /// Threads that sleep in it, or for it.
     pub sleepers: AtomicU32,
     /// When the kernel was last asked, and what spinning has taught.
     pub visited: AtomicU64,
@@ -55,6 +60,8 @@ impl Instance {
             active: AtomicU32::new(0),
             vectors: AtomicU32::new(0),
             nested: AtomicBool::new(false),
+            edges: AtomicU32::new(0),
+            sets: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             visited: AtomicU64::new(0),
             budget: AtomicU32::new(0),
@@ -71,6 +78,7 @@ impl Instance {
         self.active.store(0, Ordering::Relaxed);
         self.vectors.store(0, Ordering::Relaxed);
         self.nested.store(false, Ordering::Relaxed);
+        self.sets.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.budget.store(0, Ordering::Relaxed);
         self.fds.store(1, Ordering::Release);
@@ -102,11 +110,17 @@ impl Instance {
         self.fds.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A descriptor less.
-    pub fn release(&self) {
+    /// The descriptor `fd` less.
+    pub fn release(&'static self, fd: c_int) {
         if self.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
+            if self.raw() == fd {
+                let same = |(other, entry): &(c_int, Entry)| *other != fd && *entry == self.entry();
+                let other = fd_table::iter(0..=fd_table::high_water()).find(same);
+                self.fd.store(other.map_or(fd, |(other, _)| other), Ordering::Relaxed);
+            }
             return;
         }
+        self.disarm_for_others();
         let state = core::mem::take(&mut *self.lock());
         for watch in state.watches.into_iter().flatten() {
             self.unregister(&watch);
@@ -149,15 +163,25 @@ impl Instance {
             return;
         }
         state.list(watch);
+        self.edges.fetch_add(1, Ordering::AcqRel);
+        self.ring_if_awaited(&state);
+    }
+
+    /// After a change that its waiters have to see.
+    pub fn ring_if_awaited(&self, state: &State) {
         if self.sleepers.load(Ordering::Relaxed) > 0 {
-            self.ring_own(&state);
+            self.ring_own(state);
         }
     }
 
     /// The program takes a shunted connection out. Programs do that often, to add it again for another
     /// event; so the kernel's registration, which only tells of the connection's end, stays where it
-    /// is, and neither costs a system call. False when there is no such registration.
+    /// is, and neither costs a system call. False when there is no such registration, or when others
+    /// look at the kernel's set.
     pub fn park(&self, state: &mut State, index: usize) -> bool {
+        if self.nested.load(Ordering::Relaxed) {
+            return false;
+        }
         let Some(watch) = state.get(index).filter(|w| w.conn.is_some() && w.parked.is_none())
         else {
             return false;
@@ -167,7 +191,7 @@ impl Instance {
     }
 
     /// Takes a parked watch out of the kernel's set, too.
-    fn unpark_for_good(&self, state: &mut State, index: usize) {
+    pub(super) fn unpark_for_good(&self, state: &mut State, index: usize) {
         let Some(fd) = state.get(index).map(|w| w.fd) else { return };
         // SAFETY: a deletion reads no event.
         unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
@@ -272,9 +296,9 @@ impl Instance {
         };
         let flags = (libc::EPOLLIN | libc::EPOLLET).cast_unsigned();
         let mut event = epoll_event { events: flags, u64: tag(None) };
+        let set = state.ear.as_ref().map_or(self.raw(), OwnFd::raw);
         // SAFETY: the event is valid; the descriptors are ours and the program's own.
-        let added =
-            unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_ADD, bell.raw(), &raw mut event) };
+        let added = unsafe { next::epoll_ctl(set, EPOLL_CTL_ADD, bell.raw(), &raw mut event) };
         if added == 0 {
             state.bells.push(name);
         }
@@ -282,6 +306,10 @@ impl Instance {
 
     /// Stops watching.
     fn unregister(&self, watch: &Watch) {
+        if watch.inner.is_some() {
+            self.active.fetch_sub(1, Ordering::AcqRel);
+            self.sets.fetch_sub(1, Ordering::AcqRel);
+        }
         let Some(Watched { sock, queued, .. }) = watch.conn else { return };
         self.active.fetch_sub(1, Ordering::AcqRel);
         if !queued {
@@ -331,7 +359,7 @@ impl Instance {
         }
     }
 
-    fn forget_watch(&self, state: &mut State, index: usize) {
+    pub(super) fn forget_watch(&self, state: &mut State, index: usize) {
         let Some(watch) = state.watches.get_mut(index).and_then(Option::take) else { return };
         if state.find(watch.fd) == Some(index) {
             state.by_fd.remove(watch.fd);
@@ -343,6 +371,9 @@ impl Instance {
         }
         if watch.conn.is_some_and(|c| !c.queued) {
             state.direct.retain(|w| *w != index);
+        }
+        if watch.inner.is_some() {
+            state.sets.retain(|w| *w != index);
         }
         state.free.push(index);
         self.unregister(&watch);
@@ -356,27 +387,6 @@ impl Instance {
             let mut event = kernel_event(index, true);
             // SAFETY: the event is valid.
             unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_MOD, fd, &raw mut event) };
-        }
-    }
-
-    /// Others than epoll_wait's callers wait for the instance (an outer epoll, poll): its doorbell is
-    /// rung for every completion from now on, so that the kernel finds the instance readable.
-    pub fn arm_for_others(&self) {
-        self.nested.store(true, Ordering::Release);
-        self.arm_queues();
-        super::wait::arm_direct(self);
-    }
-
-    fn arm_queues(&self) {
-        let vectors = self.vectors.load(Ordering::Relaxed);
-        for link in crate::link::all() {
-            let Some(lane) = link.lane() else { continue };
-            let lane = link.view().lane(lane);
-            for (v, vector) in lane.vectors.iter().enumerate() {
-                if vectors & 1 << v != 0 {
-                    vector.arm.arm();
-                }
-            }
         }
     }
 
@@ -411,10 +421,7 @@ impl Instance {
                 }
             }
         }
-        drop(state);
-        if self.sleepers.load(Ordering::Relaxed) > 0 {
-            self.ring_own(&self.lock());
-        }
+        self.ring_if_awaited(&state);
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod fd_map;
 pub mod instance;
+pub mod nested;
 pub mod ready;
 pub mod state;
 pub mod wait;

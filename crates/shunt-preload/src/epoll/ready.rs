@@ -16,6 +16,18 @@ use crate::stream::{demote, promote, tcp};
 const KERNEL: u32 =
     events::IN | events::PRI | events::OUT | events::RDHUP | events::RDNORM | events::WRNORM;
 
+/// Something else whenever bytes or room have come, or a stretch or direction has ended; never 0.
+pub fn stamp(sock: &'static Sock, fd: i32) -> u64 {
+    promote::glance(sock, fd);
+    let Some((_, theirs)) = sock.sections() else { return 1 };
+    let (prod, cons) = (theirs.prod.prod.load(Acquire), theirs.cons.cons.load(Acquire));
+    let words = [&theirs.prod.marks, &theirs.prod.fin, &theirs.ctl.closed, &theirs.ctl.handed_over];
+    let words = words.iter().fold(0_u64, |all, w| all << 8 ^ u64::from(w.load(Relaxed)));
+    // Odd factors, so that no single change is lost.
+    (prod.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ cons.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) ^ words)
+        | 1
+}
+
 /// The connection's readiness now. `wanted`: the events that the asker is interested in.
 pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
     match promote::glance(sock, fd) {

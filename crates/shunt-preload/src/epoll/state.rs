@@ -8,7 +8,10 @@ use crate::abi::c_int;
 use crate::conn::Sock;
 use crate::endpoint::Endpoint;
 use crate::epoll::fd_map::FdMap;
+use crate::epoll::instance::Instance;
+use crate::epoll::ready;
 use crate::link::Link;
+use crate::own_fds::OwnFd;
 
 /// A connection that is watched here.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +22,17 @@ pub struct Watched {
     pub queued: bool,
     /// Its proposal was not found yet when it was registered.
     pub candidate: bool,
+}
+
+/// Another epoll instance that is watched here.
+#[derive(Clone, Copy, Debug)]
+pub struct Inner {
+    /// The instance.
+    pub instance: &'static Instance,
+    /// What the last look at it found.
+    pub readable: bool,
+    /// Its [`Instance::edges`] at that time.
+    pub seen: u32,
 }
 
 /// One registration.
@@ -32,17 +46,14 @@ pub struct Watch {
     pub data: u64,
     /// A shunted connection; `None`: the kernel's business, with the program's own data.
     pub conn: Option<Watched>,
+    /// An epoll instance.
+    pub inner: Option<Inner>,
+    /// What an edge-triggered connection that is looked at by itself was when it was last listed.
+    pub stamp: u64,
     /// It is in the ready list.
     pub listed: bool,
     /// The program has taken it out, see [`super::instance::Instance::park`].
     pub parked: Option<Parked>,
-}
-
-impl Watch {
-    /// A new one, which is the kernel's business so far.
-    pub const fn new(fd: c_int, interest: u32, data: u64) -> Self {
-        Self { fd, interest, data, conn: None, listed: false, parked: None }
-    }
 }
 
 /// A registration that only the kernel still has.
@@ -50,6 +61,18 @@ impl Watch {
 pub struct Parked {
     /// Completions that came for it: when they go on coming it is taken out for good.
     pub completions: u8,
+}
+
+impl Watch {
+    /// A new registration, which is the kernel's business so far.
+    pub const fn new(fd: c_int, interest: u32, data: u64) -> Self {
+        Self { fd, interest, data, conn: None, inner: None, stamp: 0, listed: false, parked: None }
+    }
+
+    /// True when the kernel reports it with data of ours.
+    pub const fn is_ours(&self) -> bool {
+        self.conn.is_some() || self.inner.is_some()
+    }
 }
 
 /// What the lock protects.
@@ -62,6 +85,10 @@ pub struct State {
     pub ready: VecDeque<usize>,
     /// Watches that are looked at by themselves at each wait.
     pub direct: Vec<usize>,
+    /// Watches of other epoll instances.
+    pub(super) sets: Vec<usize>,
+    /// Where the doorbells are when others wait for the instance ([`super::nested`]).
+    pub(super) ear: Option<OwnFd>,
     /// Watches that are left of a descriptor that is closed.
     pub(super) orphans: usize,
     /// Doorbells in the kernel's set.
@@ -117,12 +144,29 @@ impl State {
     /// Puts a watch into the ready list, unless it is there.
     pub fn list(&mut self, index: usize) {
         if let Some(Some(watch)) = self.watches.get_mut(index)
-            && watch.conn.is_some()
+            && watch.is_ours()
             && watch.parked.is_none()
             && !watch.listed
         {
             watch.listed = true;
             self.ready.push_back(index);
+        }
+    }
+
+    /// Puts the watches that are looked at by themselves into the ready list: edge-triggered ones if
+    /// something has happened since they were last put there.
+    pub fn list_direct(&mut self) {
+        for i in 0..self.direct.len() {
+            let index = self.direct[i];
+            let Some(watch) = self.get(index) else { continue };
+            let Some(conn) = watch.conn else { continue };
+            if watch.interest & events::ET != 0 {
+                let stamp = ready::stamp(conn.sock, watch.fd);
+                if core::mem::replace(&mut watch.stamp, stamp) == stamp {
+                    continue;
+                }
+            }
+            self.list(index);
         }
     }
 

@@ -12,7 +12,7 @@ use shunt_wire::counter::Counter;
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
 use crate::conn::KERNEL_HINT;
 use crate::epoll::instance::{Instance, SEVERAL, kernel_event};
-use crate::epoll::state::State;
+use crate::epoll::state::{State, Watch};
 use crate::epoll::{get, ready, untag};
 use crate::link::{self, Link};
 use crate::stream::sends_over_tcp;
@@ -140,14 +140,12 @@ fn wait_armed(instance: &'static Instance, mut out: Out, limits: Limits) -> c_in
 
 /// Takes completions and looks at what is in the ready list.
 fn gather(instance: &Instance, out: &mut Out) {
+    instance.look_at_inner();
     pop_queues(instance);
     let had = out.len;
     let mut state = instance.lock();
     instance.promote_direct(&mut state);
-    for i in 0..state.direct.len() {
-        let index = state.direct[i];
-        state.list(index);
-    }
+    state.list_direct();
     // Each at most once: what is kept goes to the end.
     for _ in 0..state.ready.len() {
         if out.full() {
@@ -169,16 +167,14 @@ fn gather(instance: &Instance, out: &mut Out) {
 fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     let Some(watch) = state.get(index) else { return };
     watch.listed = false;
-    let Some(conn) = watch.conn else { return };
-    if watch.parked.is_some() || watch.interest & !events::MODES == 0 {
-        return;
-    }
-    let wanted = watch.interest;
-    let ready = ready::of(conn.sock, watch.fd, wanted);
+    let (wanted, fd) = (watch.interest, watch.fd);
+    let Some(ready) = readiness(watch) else { return };
     let verdict = report(wanted, ready);
     watch.interest = verdict.interest;
-    let fd = watch.fd;
-    if wanted & events::OUT != 0 && ready & events::OUT == 0 && sends_over_tcp(conn.sock) {
+    if wanted & events::OUT != 0
+        && ready & events::OUT == 0
+        && watch.conn.is_some_and(|c| sends_over_tcp(c.sock))
+    {
         // The kernel tells when there is room in its socket.
         let mut event = kernel_event(index, true);
         // SAFETY: the event is valid.
@@ -194,8 +190,26 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     }
 }
 
+/// The readiness of what is watched; `None` when nothing is asked for.
+fn readiness(watch: &Watch) -> Option<u32> {
+    if watch.parked.is_some() || watch.interest & !events::MODES == 0 {
+        return None;
+    }
+    match (watch.conn, watch.inner) {
+        (Some(conn), _) => Some(ready::of(conn.sock, watch.fd, watch.interest)),
+        (None, Some(inner)) => Some(if inner.readable { events::IN | events::RDNORM } else { 0 }),
+        (None, None) => None,
+    }
+}
+
+/// True when a watch has something to report.
+pub fn has_news(state: &mut State, index: usize) -> bool {
+    let Some(watch) = state.get(index) else { return false };
+    readiness(watch).is_some_and(|ready| report(watch.interest, ready).events != 0)
+}
+
 /// Empties the completion queues of the instance's vectors into the ready lists.
-fn pop_queues(instance: &Instance) {
+pub fn pop_queues(instance: &Instance) {
     let vectors = instance.vectors.load(Ordering::Relaxed);
     if vectors == 0 {
         return;
@@ -308,7 +322,8 @@ fn kernel_wait(
 }
 
 /// True when a completion is queued, or a connection that is looked at by itself has news.
-pub fn any_news(instance: &Instance) -> bool {
+fn any_news(instance: &Instance) -> bool {
+    instance.look_at_inner();
     let vectors = instance.vectors.load(Ordering::Relaxed);
     let queued = vectors != 0
         && link::all().any(|link| {
@@ -328,12 +343,11 @@ fn direct_news(instance: &Instance) -> bool {
     }
     (0..state.direct.len()).any(|i| {
         let index = state.direct[i];
-        let Some(watch) = state.get(index) else { return false };
-        let Some(conn) = watch.conn else { return false };
-        let (interest, fd) = (watch.interest, watch.fd);
-        watch.parked.is_none()
-            && interest & !events::MODES != 0
-            && report(interest, ready::of(conn.sock, fd, interest)).events != 0
+        let seen = state.get(index).is_some_and(|watch| {
+            watch.interest & events::ET != 0
+                && watch.conn.is_some_and(|c| ready::stamp(c.sock, watch.fd) == watch.stamp)
+        });
+        !seen && has_news(&mut state, index)
     })
 }
 
@@ -397,13 +411,17 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
     });
     each(&shunt_shm::cq::ArmLine::arm);
     arm_direct(instance);
+    let _awaited = instance.await_inner();
     let result = if any_news(instance) {
         0
     } else {
         let now = clock::now();
         instance.visited.store(now, Ordering::Relaxed);
         let left = limits.deadline.map(|d| d.saturating_sub(now));
-        let candidates = instance.lock().has_candidates();
+        let candidates = {
+            let state = instance.lock();
+            state.has_candidates() || state.inner_candidates()
+        };
         let left = [left, candidates.then_some(CANDIDATE_LOOK)].into_iter().flatten().min();
         let room = (out.max - out.len).clamp(1, KERNEL_EVENTS);
         let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];

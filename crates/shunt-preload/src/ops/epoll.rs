@@ -40,7 +40,7 @@ fn created(fd: c_int) -> c_int {
         if let Some(instance) = epoll::create(fd)
             && !fd_table::set(fd, instance.entry())
         {
-            instance.release();
+            instance.release(fd);
         }
     }
     fd
@@ -73,15 +73,14 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     }
     // It may just have been declined.
     let sock = sock.filter(|_| fd_table::lookup(fd).kind() == Kind::Stream);
-    let result = match sock {
-        Some(sock) => watch(instance, sock, &Change { op, fd, asked }, kernel),
-        None => pass_on(instance, &Change { op, fd, asked }, || kernel(event)),
-    };
-    // The kernel took it, so it is another one.
-    if let Some(inner) = Instance::of(entry).filter(|_| result == 0) {
-        inner.arm_for_others();
+    let change = Change { op, fd, asked };
+    // The kernel refuses instances that are to be watched exclusively.
+    let inner = Instance::of(entry).filter(|_| asked.events & events::EXCLUSIVE == 0);
+    match (sock, inner) {
+        (Some(sock), _) => watch(instance, sock, &change, kernel),
+        (None, Some(inner)) => watch_inner(instance, inner, &change, kernel),
+        (None, None) => pass_on(instance, &change, || kernel(event)),
     }
-    result
 }
 
 /// An addition to an instance, or a modification there.
@@ -163,9 +162,47 @@ fn watch(
             keep
         }
     };
-    if instance.sleepers.load(Ordering::Relaxed) > 0 {
-        instance.ring_own(&state);
+    instance.ring_if_awaited(&state);
+    0
+}
+
+/// The same for another epoll instance.
+fn watch_inner(
+    instance: &Instance,
+    inner: &'static Instance,
+    change: &Change,
+    kernel: impl FnOnce(*mut epoll_event) -> c_int,
+) -> c_int {
+    let Change { op, fd, asked } = *change;
+    {
+        let mut state = instance.lock();
+        let Some(index) = state.find(fd).or_else(|| state.reserve()) else {
+            return errno::fail(libc::ENOSPC);
+        };
+        let mut ours = kernel_event(index, false);
+        let result = kernel(&raw mut ours);
+        if result != 0 {
+            return result;
+        }
+        let _keep = KeepErrno::new();
+        let same =
+            |watch: &&mut Watch| watch.inner.is_some_and(|i| core::ptr::eq(i.instance, inner));
+        match state.get(index).filter(same) {
+            Some(watch) if op == EPOLL_CTL_MOD => {
+                (watch.interest, watch.data) = (asked.events, asked.u64);
+                instance.look_anew(&mut state, index);
+            }
+            _ => {
+                // The number was closed, if it is known, and is used again.
+                instance.forget(&mut state, fd);
+                state.insert(index, Watch::new(fd, asked.events, asked.u64));
+                instance.watch_inner(&mut state, index, inner);
+            }
+        }
+        instance.ring_if_awaited(&state);
     }
+    let _keep = KeepErrno::new();
+    inner.arm_for_others();
     0
 }
 
@@ -175,9 +212,9 @@ fn unwatch(instance: &Instance, sock: &Sock, fd: c_int, kernel: impl FnOnce() ->
     let same = |watch: &&mut Watch| watch.conn.is_some_and(|c| core::ptr::eq(c.sock, sock));
     let entered = state.find(fd).filter(|index| state.get(*index).filter(same).is_some());
     match entered {
+        Some(index) if state.is_parked(index) => errno::fail(libc::ENOENT),
         Some(index) if instance.park(&mut state, index) => 0,
-        Some(_) => errno::fail(libc::ENOENT),
-        None => {
+        _ => {
             drop(state);
             forget(instance, fd, kernel)
         }

@@ -15,7 +15,7 @@ use shunt_wire::counter::Counter;
 use crate::abi::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use crate::bell::{self, Bell};
 use crate::conn::{KERNEL_HINT, Sock};
-use crate::epoll::{instance::Instance, ready};
+use crate::epoll::{instance::Instance, nested::Awaited, ready};
 use crate::fd_table::{self, Kind};
 use crate::stream::sleep::{CANDIDATE_LOOK, spin_mode};
 use crate::{clock, endpoint, errno, next};
@@ -123,9 +123,7 @@ fn look(fds: &mut [pollfd]) -> c_int {
         let ready = if let Some(sock) = sock(p.fd) {
             ready::of(sock, p.fd, wanted)
         } else if let Some(instance) = Instance::of(fd_table::lookup(p.fd)) {
-            let news = crate::epoll::wait::any_news(instance);
-            let kernel = crate::stream::tcp::readiness(p.fd, events::IN) & events::IN;
-            if news || kernel != 0 { events::IN | events::RDNORM } else { 0 }
+            if instance.is_readable() { events::IN | events::RDNORM } else { 0 }
         } else {
             continue;
         };
@@ -282,11 +280,8 @@ fn sleep(
             ears.push(bell);
         }
     }
-    for p in fds.iter() {
-        if let Some(instance) = Instance::of(fd_table::lookup(p.fd)) {
-            instance.arm_for_others();
-        }
-    }
+    let sets = fds.iter().filter_map(|p| Instance::of(fd_table::lookup(p.fd)));
+    let _awaited: Vec<Awaited> = sets.map(Awaited::new).collect();
     if look(fds) > 0 {
         return 0;
     }

@@ -14,6 +14,7 @@ use crate::probe::{Pair, Probe, connect_to, drain, listener, settle, try_recv, t
 /// The checks.
 pub fn run(p: &mut Probe) -> io::Result<()> {
     shared_by_fork(p)?;
+    edges_after_fork(p)?;
     accepted_after_fork(p)?;
     accepted_before_fork(p)?;
     killed(p)?;
@@ -74,6 +75,31 @@ fn shared_by_fork(p: &Probe) -> io::Result<()> {
     settle();
     p.result("its bytes", try_recv(client.as_raw_fd(), 100));
     p.result("the end when the child has ended", try_recv(client.as_raw_fd(), 100));
+    Ok(())
+}
+
+/// A child that watches what it has inherited is told of each change once.
+fn edges_after_fork(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let child = in_child(|| {
+        let mut epoll = sys::Epoll::new(8)?;
+        let interest = (libc::EPOLLIN | libc::EPOLLET).cast_unsigned();
+        epoll.control(libc::EPOLL_CTL_ADD, pair.s(), interest, 1)?;
+        let mut look = |millis| epoll.wait(Some(Duration::from_millis(millis))).map(|e| e.len());
+        for n in 0..2 {
+            sys::write(pair.c(), b"x")?;
+            settle();
+            p.result(&format!("edge {n} in a child"), look(1000));
+            p.result("again", look(0));
+        }
+        let n = sys::poll(
+            &mut [libc::pollfd { fd: pair.s(), events: libc::POLLIN, revents: 0 }],
+            Some(Duration::ZERO),
+        );
+        p.result("unread in a child", n);
+        Ok(())
+    })?;
+    p.say("a child that watches", sys::wait_for(child)?);
     Ok(())
 }
 

@@ -150,19 +150,21 @@ impl Link {
     /// Has the doorbell rung for every completion of these vectors (a bit each), for those who learn of
     /// them from the kernel alone. Look at the queues after it.
     pub fn arm_for_others(&self, vectors: u32) {
-        let Some(lane) = self.lane() else { return };
-        let new = vectors & !self.armed.fetch_or(vectors, Ordering::AcqRel);
-        self.each_vector(lane, new, ArmLine::arm);
+        if self.lane().is_some() {
+            let new = vectors & !self.armed.fetch_or(vectors, Ordering::AcqRel);
+            self.each_vector(new, ArmLine::arm);
+        }
     }
 
     /// Takes it back for all but these vectors.
     pub fn disarm_for_others(&self, needed: u32) {
-        let Some(lane) = self.lane() else { return };
         let old = self.armed.fetch_and(needed, Ordering::AcqRel) & !needed;
-        self.each_vector(lane, old, ArmLine::disarm);
+        self.each_vector(old, ArmLine::disarm);
     }
 
-    fn each_vector(&self, lane: usize, vectors: u32, change: fn(&ArmLine)) {
+    /// Arms or disarms these vectors of this process's lane.
+    pub fn each_vector(&self, vectors: u32, change: fn(&ArmLine)) {
+        let Some(lane) = self.lane() else { return };
         let lane = self.view().lane(lane);
         for (v, vector) in lane.vectors.iter().enumerate() {
             if vectors & 1 << v != 0 {

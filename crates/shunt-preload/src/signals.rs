@@ -2,19 +2,48 @@
 //!
 //! The kernel restarts a socket call when the handler that ran was installed with `SA_RESTART` and
 //! the socket has no timeout (signal(7)). Shunt's own waits are of kinds that are never restarted, so
-//! it has to find out. Which handler ran cannot be known afterwards; when all handlers that the
-//! program has agree, that does not matter. When they differ, the call is interrupted: a program that
+//! it has to find out. Which handler ran cannot be known afterwards; when all handlers agree that the
+//! program has for signals which could have come, that does not matter. When they differ, the call is interrupted: a program that
 //! installed a handler without `SA_RESTART` counts on it to get out of a wait.
 
 use core::mem::MaybeUninit;
 
+use libc::c_int;
+
+/// Where a thread that `pthread_cancel` has marked ends, as it would in the kernel's call.
+#[inline]
+pub fn cancellation_point() {
+    unsafe extern "C-unwind" {
+        fn pthread_testcancel();
+    }
+    // SAFETY: no arguments. It may unwind through the callers, which hold nothing but what drops.
+    unsafe { pthread_testcancel() }
+}
+
+/// Signals that a program's own fault raises: their handlers do not interrupt waits.
+const FAULTS: [c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+
 /// After a wait ended with `EINTR`: true when the program's call is to end with it, too.
 pub fn interrupts(has_timeout: bool) -> bool {
+    // The signal may have been the one by which libc cancels threads.
+    cancellation_point();
     if has_timeout {
         return true;
     }
     let _keep = crate::errno::KeepErrno::new();
+    let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: only asks; `blocked` is room for the answer, and valid when zeroed.
+    let blocked = unsafe {
+        libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), blocked.as_mut_ptr());
+        blocked.assume_init()
+    };
     (1..=64).any(|signal| {
+        // SAFETY: the set is valid.
+        if FAULTS.contains(&signal) || unsafe { libc::sigismember(&raw const blocked, signal) } == 1
+        {
+            return false;
+        }
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: only asks; `action` is room for the answer, and valid when zeroed.
         let action = unsafe {

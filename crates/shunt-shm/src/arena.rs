@@ -116,6 +116,17 @@ pub struct Identity {
     pub vector: AtomicU32,
 }
 
+/// Lets a signal handler use a direction although the call that it interrupted holds the lock, while
+/// that call only copies bytes and has not yet told anybody.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Copying {
+    /// Not 0 while the owner of the lock copies.
+    pub open: AtomicU32,
+    /// Calls that were made in handlers meanwhile, ever: the owner begins anew after one.
+    pub calls: AtomicU32,
+}
+
 /// What a receiver keeps.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
@@ -124,6 +135,8 @@ pub struct RxState {
     pub lock: TidLock,
     /// Stretch marks passed: odd means that bytes come from the ring.
     pub marks: AtomicU32,
+    /// See [`Copying`].
+    pub copying: Copying,
     /// Ring cursors.
     pub cursor: RxCursor,
     /// Bytes received through the ring.
@@ -148,6 +161,8 @@ pub struct TxState {
     pub lock: TidLock,
     /// Stretch marks set: odd means that bytes go into the ring.
     pub marks: AtomicU32,
+    /// See [`Copying`].
+    pub copying: Copying,
     /// Ring cursors.
     pub cursor: TxCursor,
     /// Bytes sent through the ring.
@@ -248,12 +263,14 @@ impl Record {
             &id.looks,
             &id.vector,
             &rx.marks,
+            &rx.copying.open,
             &rx.spins[0],
             &rx.spins[1],
             &rx.budget,
             &rx.visited,
             &rx.low_water,
             &tx.marks,
+            &tx.copying.open,
             &tx.rung,
             &tx.saved,
             &tx.full,

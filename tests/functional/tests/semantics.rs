@@ -73,6 +73,11 @@ fn blocking() {
 }
 
 #[test]
+fn signals() {
+    compare("signals");
+}
+
+#[test]
 fn descriptors() {
     compare("descriptors");
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use shunt_core::events;
 use shunt_core::events::report;
-use shunt_core::spin::{Learnt, Outcome, PREEMPTED};
+use shunt_shm::cq::ArmLine;
 use shunt_shm::doorbell::{arm, on_bell};
 use shunt_shm::sync::store_load_fence;
 use shunt_wire::counter::Counter;
@@ -16,8 +16,9 @@ use crate::epoll::state::{State, Watch};
 use crate::epoll::{get, ready, untag};
 use crate::link::{self, Link};
 use crate::stream::sends_over_tcp;
-use crate::stream::sleep::{CANDIDATE_LOOK, spin_mode};
-use crate::{clock, endpoint, errno, next};
+use crate::stream::sleep::CANDIDATE_LOOK;
+use crate::stream::spin::{self, Spun};
+use crate::{clock, endpoint, errno, next, signals};
 
 /// Longest time that the kernel is not asked while completions keep coming.
 const VISIT_AFTER: u64 = 20_000;
@@ -70,14 +71,14 @@ pub fn wait_in_kernel(
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
     // Counted as a sleeper, so that whoever adds a connection wakes us.
-    instance.sleepers.fetch_add(1, Ordering::AcqRel);
+    let sleeper = Armed::new(instance);
     store_load_fence();
     if instance.active.load(Ordering::Acquire) > 0 {
-        instance.sleepers.fetch_sub(1, Ordering::AcqRel);
+        drop(sleeper);
         return wait(instance, out, limits);
     }
     let n = kernel();
-    instance.sleepers.fetch_sub(1, Ordering::AcqRel);
+    drop(sleeper);
     let Ok(found @ 1..) = usize::try_from(n) else { return n };
     let mut locked = None;
     for i in 0..found {
@@ -101,6 +102,7 @@ pub fn wait_in_kernel(
 
 /// epoll_wait on an instance that watches shunted connections.
 pub fn wait(instance: &'static Instance, out: Out, limits: Limits) -> c_int {
+    signals::cancellation_point();
     let n = wait_armed(instance, out, limits);
     if instance.nested.load(Ordering::Relaxed) {
         arm_direct(instance);
@@ -352,91 +354,70 @@ fn direct_news(instance: &Instance) -> bool {
 }
 
 fn spin(instance: &Instance, deadline: Option<u64>) -> bool {
-    let learnt = Learnt(instance.budget.load(Ordering::Relaxed));
-    let (budget, mut learnt) = learnt.begin(spin_mode());
-    let mut found = false;
-    if budget > 0 {
-        let began = clock::now();
-        let mut last = began;
-        let outcome = loop {
-            for _ in 0..16 {
-                if any_news(instance) {
-                    found = true;
-                    break;
-                }
-                core::hint::spin_loop();
-            }
-            let now = clock::now();
-            if now - last > PREEMPTED {
-                break Outcome::Preempted;
-            }
-            if found {
-                break Outcome::Paid(now - began);
-            }
-            if now - began > budget || deadline.is_some_and(|d| now >= d) {
-                break Outcome::Unpaid;
-            }
-            last = now;
-        };
-        learnt = learnt.end(outcome);
-        endpoint::count(if found { Counter::SpinsPaid } else { Counter::SpinsUnpaid }, 1);
-    }
-    instance.budget.store(learnt.0, Ordering::Relaxed);
-    found
+    let spun = spin::spin(&instance.budget, deadline, || any_news(instance));
+    spun.count();
+    spun == Spun::Found
 }
 
 /// Arms, looks again, sleeps.
 fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
-    instance.sleepers.fetch_add(1, Ordering::AcqRel);
-    let vectors = instance.vectors.load(Ordering::Relaxed);
-    let armed: Vec<&'static Link> = if vectors == 0 {
-        Vec::new()
-    } else {
-        link::all().filter(|link| link.lane().is_some()).collect()
-    };
-    let each = |f: &dyn Fn(&shunt_shm::cq::ArmLine)| {
-        for link in &armed {
-            let Some(lane) = link.lane() else { continue };
-            let lane = link.view().lane(lane);
-            for (v, vector) in lane.vectors.iter().enumerate() {
-                if vectors & 1 << v != 0 {
-                    f(&vector.arm);
-                }
-            }
-        }
-    };
-    // They must outlive the sleep.
-    armed.iter().for_each(|link| {
-        link.users.fetch_add(1, Ordering::AcqRel);
-    });
-    each(&shunt_shm::cq::ArmLine::arm);
+    let _armed = Armed::new(instance);
     arm_direct(instance);
     let _awaited = instance.await_inner();
-    let result = if any_news(instance) {
-        0
-    } else {
-        let now = clock::now();
-        instance.visited.store(now, Ordering::Relaxed);
-        let left = limits.deadline.map(|d| d.saturating_sub(now));
-        let candidates = {
-            let state = instance.lock();
-            state.has_candidates() || state.inner_candidates()
-        };
-        let left = [left, candidates.then_some(CANDIDATE_LOOK)].into_iter().flatten().min();
-        let room = (out.max - out.len).clamp(1, KERNEL_EVENTS);
-        let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
-        let max = c_int::try_from(room).unwrap_or(1);
-        endpoint::count(Counter::KernelSleeps, 1);
-        let n = kernel_wait(instance.raw(), &mut buffer, max, left, limits.mask);
-        take_in(instance, out, &buffer, n);
-        n
+    if any_news(instance) {
+        return 0;
+    }
+    let now = clock::now();
+    instance.visited.store(now, Ordering::Relaxed);
+    let left = limits.deadline.map(|d| d.saturating_sub(now));
+    let candidates = {
+        let state = instance.lock();
+        state.has_candidates() || state.inner_candidates()
     };
-    each(&shunt_shm::cq::ArmLine::disarm);
-    armed.iter().for_each(|link| {
-        link.users.fetch_sub(1, Ordering::AcqRel);
-    });
-    instance.sleepers.fetch_sub(1, Ordering::AcqRel);
-    result
+    let left = [left, candidates.then_some(CANDIDATE_LOOK)].into_iter().flatten().min();
+    let room = (out.max - out.len).clamp(1, KERNEL_EVENTS);
+    let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
+    let max = c_int::try_from(room).unwrap_or(1);
+    endpoint::count(Counter::KernelSleeps, 1);
+    let n = kernel_wait(instance.raw(), &mut buffer, max, left, limits.mask);
+    take_in(instance, out, &buffer, n);
+    n
+}
+
+/// A thread that sleeps in an instance, or is about to: the queues are armed as long as this lives,
+/// also when the thread is cancelled in its sleep.
+struct Armed {
+    instance: &'static Instance,
+    vectors: u32,
+    links: Vec<&'static Link>,
+}
+
+impl Armed {
+    fn new(instance: &'static Instance) -> Self {
+        instance.sleepers.fetch_add(1, Ordering::AcqRel);
+        let vectors = instance.vectors.load(Ordering::Relaxed);
+        let links: Vec<_> = if vectors == 0 {
+            Vec::new()
+        } else {
+            link::all().filter(|link| link.lane().is_some()).collect()
+        };
+        for link in &links {
+            // They must outlive the sleep.
+            link.users.fetch_add(1, Ordering::AcqRel);
+            link.each_vector(vectors, ArmLine::arm);
+        }
+        Self { instance, vectors, links }
+    }
+}
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        for link in &self.links {
+            link.each_vector(self.vectors, ArmLine::disarm);
+            link.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.instance.sleepers.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Connections that are looked at by themselves are told to ring this thread's doorbell.

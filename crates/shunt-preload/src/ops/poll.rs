@@ -4,12 +4,12 @@
 //! kernel's poll sleeps for both: for the others' events, for the ends of the shunted connections,
 //! and for this thread's doorbell.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, c_short};
 use shunt_core::events;
-use shunt_core::spin::{Learnt, Outcome, PREEMPTED};
 use shunt_shm::doorbell::{arm, on_bell};
+use shunt_shm::sync::AtomicU32;
 use shunt_wire::counter::Counter;
 
 use crate::abi::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -17,8 +17,9 @@ use crate::bell::{self, Bell};
 use crate::conn::{KERNEL_HINT, Sock};
 use crate::epoll::{instance::Instance, nested::Awaited, ready};
 use crate::fd_table::{self, Kind};
-use crate::stream::sleep::{CANDIDATE_LOOK, spin_mode};
-use crate::{clock, endpoint, errno, next};
+use crate::stream::sleep::CANDIDATE_LOOK;
+use crate::stream::spin::{self, Spun};
+use crate::{clock, endpoint, errno, next, signals};
 
 /// # Safety
 /// As the C function.
@@ -193,6 +194,7 @@ fn kernel_poll(fds: &mut [pollfd], time: Option<&timespec>, mask: *const sigset_
 static BUDGET: AtomicU32 = AtomicU32::new(0);
 
 fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> c_int {
+    signals::cancellation_point();
     let mut spun = false;
     loop {
         // Anew each time: another thread may change what is ours.
@@ -223,33 +225,9 @@ fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> c_i
 }
 
 fn spin(fds: &mut [pollfd], deadline: Option<u64>) -> bool {
-    let (budget, mut learnt) = Learnt(BUDGET.load(Ordering::Relaxed)).begin(spin_mode());
-    if budget == 0 {
-        BUDGET.store(learnt.0, Ordering::Relaxed);
-        return false;
-    }
-    let began = clock::now();
-    let mut last = began;
-    let outcome = loop {
-        let found = look(fds) > 0;
-        core::hint::spin_loop();
-        let now = clock::now();
-        if now - last > PREEMPTED {
-            break if found { Outcome::Paid(now - began) } else { Outcome::Preempted };
-        }
-        if found {
-            break Outcome::Paid(now - began);
-        }
-        if now - began > budget || deadline.is_some_and(|d| now >= d) {
-            break Outcome::Unpaid;
-        }
-        last = now;
-    };
-    learnt = learnt.end(outcome);
-    BUDGET.store(learnt.0, Ordering::Relaxed);
-    let paid = matches!(outcome, Outcome::Paid(_));
-    endpoint::count(if paid { Counter::SpinsPaid } else { Counter::SpinsUnpaid }, 1);
-    paid
+    let spun = spin::spin(&BUDGET, deadline, || look(fds) > 0);
+    spun.count();
+    spun == Spun::Found
 }
 
 /// Arms the connections, looks again, sleeps in the kernel.

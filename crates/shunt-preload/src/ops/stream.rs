@@ -14,6 +14,7 @@ use crate::abi::{
 use crate::conn::{KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::fd_table::{self, Entry, Kind};
 use crate::stream::bytes::Buffers;
+use crate::stream::call::Call;
 use crate::stream::{demote, files, notify, promote, recv as rx, send as tx, tid};
 use crate::{next, object};
 
@@ -42,7 +43,7 @@ fn receive(
 ) -> isize {
     match buffers {
         Some(buffers) if flags & (MSG_ERRQUEUE | MSG_OOB) == 0 => {
-            rx::receive(sock, rx::Call { fd, entry, buffers, flags, kernel })
+            rx::receive(sock, Call { fd, entry, buffers, flags, kernel })
         }
         _ => kernel(0),
     }
@@ -62,7 +63,7 @@ fn transmit(
         // Urgent data and zero-copy completions are the kernel's: this direction goes back to it.
         demote::leave(sock, fd, Reason::Unsupported);
     }
-    tx::transmit(sock, tx::Call { fd, entry, buffers, flags, kernel })
+    tx::transmit(sock, Call { fd, entry, buffers, flags, kernel })
 }
 
 /// # Safety

@@ -2,6 +2,7 @@
 //! completed on the way.
 
 pub mod bytes;
+pub mod call;
 pub mod copy_mode;
 pub mod demote;
 pub mod files;
@@ -10,6 +11,7 @@ pub mod promote;
 pub mod recv;
 pub mod send;
 pub mod sleep;
+pub mod spin;
 pub mod tcp;
 
 use core::cell::Cell;

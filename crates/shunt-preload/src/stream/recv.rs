@@ -2,45 +2,19 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use libc::{EAGAIN, EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
-use shunt_core::handshake::Phase;
+use libc::{EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
 use shunt_core::stretch::{Path, path, reached_tcp_end, ring_limit};
 use shunt_shm::Violation;
 use shunt_shm::region::{RING, RegionView, Section};
 use shunt_shm::ring::RxCursor;
 
 use crate::clock;
-use crate::conn::{FROZEN, KERNEL_HINT, NONBLOCK, SHUT_RD, SHUT_WR, Sock};
+use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::errno;
-use crate::fd_table::{self, Entry};
-use crate::stream::bytes::Buffers;
-use crate::stream::sleep::{Sleep, Until, Woken};
+use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
+use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Look};
-use crate::stream::{broken, demote, notify, promote, tid};
-
-/// One receiving call.
-pub struct Call<'a> {
-    /// The descriptor as the program named it.
-    pub fd: c_int,
-    /// Its entry when the call began.
-    pub entry: Entry,
-    /// Where the bytes go.
-    pub buffers: Buffers<'a>,
-    /// `MSG_*`.
-    pub flags: c_int,
-    /// The same call on the kernel socket, with these flags added.
-    pub kernel: &'a mut dyn FnMut(c_int) -> isize,
-}
-
-/// How far one look got.
-enum Step {
-    /// The call's result; errno is set when it is -1.
-    Done(isize),
-    /// Nothing to read now.
-    Empty(Until),
-    /// The peer has left the ring: follow it first.
-    Follow,
-}
+use crate::stream::{demote, notify, promote, tid};
 
 /// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
 /// whoever looks now and then always learns of the end, whoever looks all the time does not pay for
@@ -48,47 +22,10 @@ enum Step {
 const VISIT_AFTER: u32 = 20;
 
 /// Does the call.
-pub fn receive(sock: &'static Sock, mut call: Call<'_>) -> isize {
-    match promote::advance(sock, call.fd) {
-        Phase::Tcp => return (call.kernel)(0),
-        Phase::Broken => return errno::fail(ECONNRESET),
-        _ => {}
-    }
-    let blocking = call.flags & MSG_DONTWAIT == 0 && !sock.has(NONBLOCK);
-    let mut got = 0;
-    let mut sleep = Sleep::receiving(sock, call.fd);
-    loop {
-        let until = match step(sock, &mut call, &mut got, blocking) {
-            Ok(Step::Done(n)) => return n,
-            Ok(Step::Empty(until)) => until,
-            Ok(Step::Follow) => {
-                demote::follow(sock, call.fd);
-                continue;
-            }
-            Err(_) => {
-                broken(sock);
-                return errno::fail(ECONNRESET);
-            }
-        };
-        if !blocking {
-            return or_error(got, EAGAIN);
-        }
-        match sleep.sleep(until) {
-            // A candidate may have been taken up, or declined, by another thread.
-            Woken::Look if sock.link().is_none() => {
-                if promote::advance(sock, call.fd) == Phase::Tcp && got == 0 {
-                    return (call.kernel)(0);
-                }
-            }
-            Woken::Look => {}
-            Woken::TimedOut => return or_error(got, EAGAIN),
-            Woken::Interrupted => return or_error(got, libc::EINTR),
-        }
-    }
-}
-
-fn or_error(got: usize, error: c_int) -> isize {
-    if got > 0 { got.cast_signed() } else { errno::fail(error) }
+pub fn receive(sock: &'static Sock, call: Call<'_>) -> isize {
+    call::run(sock, call, Direction::Receiving, |call, got, blocking| {
+        step(sock, call, got, blocking)
+    })
 }
 
 /// Everything that a look needs.
@@ -110,17 +47,17 @@ fn step(
 ) -> Result<Step, Violation> {
     let record = sock.record();
     let lock = record.rx.lock.lock(tid());
-    if lock.nested() {
+    if lock.nested() && !call::may_intrude(&record.rx.copying) {
         // A signal handler above a call that is taking bytes just now.
         return Ok(Step::Done(or_error(*got, libc::EINTR)));
     }
-    if fd_table::lookup(call.fd) != call.entry
-        && fd_table::lookup(call.fd).ptr() != call.entry.ptr::<Sock>()
-    {
+    if !call.is_open() {
         return Ok(Step::Done(or_error(*got, EBADF)));
     }
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
-        return Ok(match from_kernel(call, got, usize::MAX) {
+        let copying = &record.rx.copying;
+        let (read, _) = call::interruptible(copying, || from_kernel(call, got, usize::MAX));
+        return Ok(match read {
             Read::Bytes if call.satisfied(*got, blocking) => Step::Done(got.cast_signed()),
             Read::Bytes | Read::Nothing => call.nothing(*got, blocking, Until::Kernel),
             Read::Eof => Step::Done(got.cast_signed()),
@@ -159,33 +96,15 @@ enum Read {
 
 /// Reads from the kernel socket without waiting.
 fn from_kernel(call: &mut Call<'_>, got: &mut usize, limit: usize) -> Read {
-    let before = errno::get();
-    let n = if *got == 0 && limit >= call.buffers.total {
-        (call.kernel)(MSG_DONTWAIT)
-    } else {
-        let empty = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
-        let mut iov = [empty; 16];
-        let count = call.buffers.rest(*got, limit, &mut iov);
-        // SAFETY: all zero is a valid msghdr.
-        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-        msg.msg_iov = iov.as_mut_ptr();
-        msg.msg_iovlen = count;
-        // SAFETY: the entries are those of the program's call.
-        unsafe { crate::next::recvmsg(call.fd, &raw mut msg, call.flags | MSG_DONTWAIT) }
-    };
-    match n {
-        0 if call.buffers.total > 0 => Read::Eof,
+    match call.on_kernel(Direction::Receiving, *got, limit) {
+        Kernel::Moved(0) if call.buffers.total > 0 => Read::Eof,
         // A call for no bytes finds some, and takes none.
-        0 => Read::Bytes,
-        n if n > 0 => {
-            *got += n.unsigned_abs();
+        Kernel::Moved(n) => {
+            *got += n;
             Read::Bytes
         }
-        _ if errno::get() == EAGAIN => {
-            errno::set(before);
-            Read::Nothing
-        }
-        _ => Read::Error(errno::get()),
+        Kernel::Nothing => Read::Nothing,
+        Kernel::Failed(e) => Read::Error(e),
     }
 }
 
@@ -207,7 +126,7 @@ impl Call<'_> {
         if got > 0 && self.satisfied(got, blocking) {
             Step::Done(got.cast_signed())
         } else {
-            Step::Empty(until)
+            Step::Wait(until)
         }
     }
 }
@@ -239,7 +158,14 @@ impl Rx<'_> {
             let read = received.saturating_sub(waiting);
             limit = usize::try_from(at.saturating_sub(read)).unwrap_or(usize::MAX);
         }
-        Ok(match from_kernel(call, got, limit) {
+        let (read, alone) = if limit == usize::MAX {
+            call::interruptible(&self.sock.record().rx.copying, || from_kernel(call, got, limit))
+        } else {
+            (from_kernel(call, got, limit), true)
+        };
+        Ok(match read {
+            // A signal handler has read what was there, and may have passed a mark.
+            Read::Nothing | Read::Eof if !alone => None,
             Read::Bytes => {
                 let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
                 let open = mark.is_some();
@@ -291,7 +217,9 @@ impl Rx<'_> {
         let span = self.cursor.readable(&self.theirs.prod, cap, want as u64)?;
         let n = span.head.1 + span.tail.1;
         if n > 0 {
-            self.take(call, *got, span, n);
+            if !self.take(call, *got, span, n) {
+                return Ok(None);
+            }
             *got += n;
             let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
             let open = mark.is_some();
@@ -338,7 +266,11 @@ impl Rx<'_> {
         if !due && !hinted {
             return Ok(Some(call.nothing(*got, blocking, Until::Ring)));
         }
-        let look = tcp::look(call.fd);
+        let copying = &self.sock.record().rx.copying;
+        let (look, alone) = call::interruptible(copying, || tcp::look(call.fd));
+        if !alone {
+            return Ok(None);
+        }
         // What was put into the ring before the end comes first.
         if self.cursor.refresh(&self.theirs.prod, RING as u64)? > 0 {
             // Unless the call is for no bytes, which `ring_stretch` has seen to.
@@ -368,8 +300,9 @@ impl Rx<'_> {
         let want = (call.buffers.total - *got) as u64;
         let span = self.cursor.readable(&self.theirs.prod, RING as u64, want)?;
         let n = span.head.1 + span.tail.1;
-        self.take(call, *got, span, n);
-        *got += n;
+        if self.take(call, *got, span, n) {
+            *got += n;
+        }
         Ok(())
     }
 
@@ -406,23 +339,32 @@ impl Rx<'_> {
         due
     }
 
-    /// Copies and takes (or only looks at) `n` bytes.
-    fn take(&self, call: &Call<'_>, at: usize, span: shunt_shm::ring::Span, n: usize) {
+    /// Copies and takes (or only looks at) `n` bytes. False when a signal handler has taken them.
+    #[must_use]
+    fn take(&self, call: &Call<'_>, at: usize, span: shunt_shm::ring::Span, n: usize) -> bool {
+        let rx = &self.sock.record().rx;
         if call.flags & MSG_TRUNC == 0 {
             let ring = self.view.buffer(self.slot, self.sock.record().side());
-            // SAFETY: the program's buffers are writable, as recv(2) asks; the span is readable.
-            unsafe { call.buffers.copy_out(at, ring, span) };
+            let ((), alone) = call::interruptible(&rx.copying, || {
+                // SAFETY: the program's buffers are writable, as recv(2) asks; the span is readable.
+                unsafe { call.buffers.copy_out(at, ring, span) };
+            });
+            if !alone {
+                return false;
+            }
         }
         if call.flags & MSG_PEEK != 0 {
-            return;
+            return true;
         }
         let look = self.cursor.consume(&self.mine.cons, n as u64);
-        let rx = &self.sock.record().rx;
         rx.bytes.store(rx.bytes.load(Relaxed) + n as u64, Relaxed);
         rx.messages.store(rx.messages.load(Relaxed) + 1, Relaxed);
         if look && let Some(link) = self.sock.link() {
-            notify::space(self.sock, link, &self.theirs.ctl, self.slot);
+            call::interruptible(&rx.copying, || {
+                notify::space(self.sock, link, &self.theirs.ctl, self.slot);
+            });
         }
+        true
     }
 
     /// Passes the open mark.

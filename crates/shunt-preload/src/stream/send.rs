@@ -2,8 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use libc::{EAGAIN, EBADF, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int};
-use shunt_core::handshake::Phase;
+use libc::{EAGAIN, EBADF, ECONNRESET, c_int};
 use shunt_core::stretch::{Path, Send, Sender, path};
 use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
@@ -14,89 +13,29 @@ use shunt_shm::ring::{Span, TxCursor};
 
 use crate::conn::{KERNEL_HINT, NONBLOCK, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
 use crate::errno;
-use crate::fd_table::{self, Entry};
+use crate::fd_table;
 use crate::link::Link;
-use crate::stream::bytes::Buffers;
-use crate::stream::sleep::{Sleep, Until, Woken};
-use crate::stream::{broken, demote, notify, promote, tcp, tid};
-
-/// One sending call.
-pub struct Call<'a> {
-    /// The descriptor as the program named it.
-    pub fd: c_int,
-    /// Its entry when the call began.
-    pub entry: Entry,
-    /// What to send.
-    pub buffers: Buffers<'a>,
-    /// `MSG_*`.
-    pub flags: c_int,
-    /// The same call on the kernel socket, with these flags added.
-    pub kernel: &'a mut dyn FnMut(c_int) -> isize,
-}
-
-enum Step {
-    /// The call's result; errno is set when it is -1.
-    Done(isize),
-    /// All is sent.
-    Sent,
-    /// Some of it was put into the ring; go on.
-    More,
-    /// No room.
-    Full(Until),
-}
+use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
+use crate::stream::sleep::{Sleep, Until};
+use crate::stream::{broken, demote, notify, tcp, tid};
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
 const CHUNK: usize = 64 * 1024;
 
 /// Does the call.
-pub fn transmit(sock: &'static Sock, mut call: Call<'_>) -> isize {
-    match promote::advance(sock, call.fd) {
-        Phase::Tcp => return (call.kernel)(0),
-        Phase::Broken => return errno::fail(ECONNRESET),
-        _ => {}
-    }
-    let blocking = call.flags & MSG_DONTWAIT == 0 && !sock.has(NONBLOCK);
-    let mut sent = 0;
-    let mut sleep = None;
-    loop {
+pub fn transmit(sock: &'static Sock, call: Call<'_>) -> isize {
+    call::run(sock, call, Direction::Sending, |call, sent, blocking| {
         if demote::is_due(sock) {
-            demote::follow(sock, call.fd);
+            return Ok(Step::Follow);
         }
-        let until = match step(sock, &mut call, &mut sent, blocking) {
-            Ok(Step::Done(n)) => return n,
-            Ok(Step::Sent) => break,
-            Ok(Step::More) => continue,
-            Ok(Step::Full(until)) => until,
-            Err(_) => {
-                broken(sock);
-                return errno::fail(ECONNRESET);
-            }
-        };
-        if !blocking {
-            if until == Until::Both {
-                crate::ops::epoll::wants_room(call.fd);
-            }
-            return or_error(sent, EAGAIN);
+        let step = step(sock, call, sent, blocking)?;
+        if matches!(step, Step::Again) && *sent >= call.buffers.total {
+            let tx = &sock.record().tx;
+            tx.messages.store(tx.messages.load(Relaxed) + 1, Relaxed);
+            return Ok(Step::Done(sent.cast_signed()));
         }
-        match sleep.get_or_insert_with(|| Sleep::sending(sock, call.fd)).sleep(until) {
-            // A candidate may have been taken up, or declined, by another thread.
-            Woken::Look if sock.link().is_none() => {
-                if promote::advance(sock, call.fd) == Phase::Tcp && sent == 0 {
-                    return (call.kernel)(0);
-                }
-            }
-            Woken::Look => {}
-            Woken::TimedOut => return or_error(sent, EAGAIN),
-            Woken::Interrupted => return or_error(sent, libc::EINTR),
-        }
-    }
-    let tx = &sock.record().tx;
-    tx.messages.store(tx.messages.load(Relaxed) + 1, Relaxed);
-    sent.cast_signed()
-}
-
-fn or_error(sent: usize, error: c_int) -> isize {
-    if sent > 0 { sent.cast_signed() } else { errno::fail(error) }
+        Ok(step)
+    })
 }
 
 fn step(
@@ -107,17 +46,15 @@ fn step(
 ) -> Result<Step, Violation> {
     let record = sock.record();
     let lock = record.tx.lock.lock(tid());
-    if lock.nested() {
+    if lock.nested() && !call::may_intrude(&record.tx.copying) {
         // A signal handler above a call that is putting bytes in just now.
         return Ok(Step::Done(or_error(*sent, libc::EINTR)));
     }
-    if fd_table::lookup(call.fd) != call.entry
-        && fd_table::lookup(call.fd).ptr() != call.entry.ptr::<Sock>()
-    {
+    if !call.is_open() {
         return Ok(Step::Done(or_error(*sent, EBADF)));
     }
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
-        return Ok(to_kernel(call, sent));
+        return Ok(to_kernel(sock, call, sent));
     };
     let marks = record.tx.marks.load(Relaxed);
     // A peer that has closed answers bytes with RST, and that only the kernel can do.
@@ -126,27 +63,31 @@ fn step(
         if closed == RESET {
             tcp::await_reset(call.fd);
         }
-        return Ok(to_kernel(call, sent));
+        return Ok(to_kernel(sock, call, sent));
     }
     let decision = Sender {
         marks,
         settled: path(marks) == Path::Ring || TxCursor::marks_settled(&mine.prod, &theirs.cons),
         active: sock.peer().is_some(),
-        want_tcp: theirs.cons.want_tcp.load(Relaxed) != 0 || sock.has(WANT_TCP),
+        // The place in the ring is that of the call which the handler interrupted.
+        want_tcp: lock.nested() || sock.has(WANT_TCP),
     }
     .decide();
     match decision {
-        Send::Tcp => return Ok(to_kernel(call, sent)),
+        Send::Tcp => return Ok(to_kernel(sock, call, sent)),
         Send::Demote => {
             if TxCursor::marks_settled(&mine.prod, &theirs.cons) {
                 set_mark(sock, mine, marks, record.tx.cursor.pos());
                 notify::data(sock, link, &theirs.ctl, record.slot());
-                return Ok(to_kernel(call, sent));
+                return Ok(to_kernel(sock, call, sent));
+            }
+            if lock.nested() {
+                return Ok(Step::Done(or_error(*sent, libc::EINTR)));
             }
         }
         Send::Promote => match tcp::counts(call.fd) {
             Some(counts) => set_mark(sock, mine, marks, counts.written),
-            None => return Ok(to_kernel(call, sent)),
+            None => return Ok(to_kernel(sock, call, sent)),
         },
         Send::Ring => {}
     }
@@ -154,17 +95,26 @@ fn step(
     let tx = Tx { sock, link, mine, theirs };
     let span = tx.reserve(want, blocking)?;
     let full = span.head.1 == 0 && want > 0;
-    if tx.peer_is_gone(call.fd, full) {
-        return Ok(to_kernel(call, sent));
+    let (gone, alone) = call::interruptible(&record.tx.copying, || {
+        let gone = tx.peer_is_gone(call.fd, full);
+        if !gone && !full {
+            put(sock, call, *sent, link.view(), span);
+        }
+        gone
+    });
+    if !alone {
+        return Ok(Step::Again);
+    }
+    if gone {
+        return Ok(to_kernel(sock, call, sent));
     }
     if full {
-        return Ok(Step::Full(Until::Ring));
+        return Ok(Step::Wait(Until::Ring));
     }
     let n = span.head.1 + span.tail.1;
-    put(sock, call, *sent, link.view(), span);
     tx.publish(n, lock);
     *sent += n;
-    Ok(if *sent >= call.buffers.total { Step::Sent } else { Step::More })
+    Ok(Step::Again)
 }
 
 /// The sending direction while it is in the ring, with its lock held.
@@ -237,7 +187,7 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
     let blocking = !sock.has(NONBLOCK);
     let record = sock.record();
     let mut sent = 0;
-    let mut sleep = None;
+    let mut sleep = Sleep::new(sock, fd, Direction::Sending);
     while sent < part.len {
         let full = {
             let lock = record.tx.lock.lock(tid());
@@ -246,7 +196,6 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
                 || lock.nested()
                 || fd_table::lookup(fd) != entry
                 || theirs.ctl.closed.load(Relaxed) != 0
-                || theirs.cons.want_tcp.load(Relaxed) != 0
                 || sock.has(WANT_TCP | SHUT_WR);
             if leave || record.id.mode.load(Relaxed) != Mode::Attach as u32 {
                 return (sent > 0).then_some(sent.cast_signed());
@@ -285,10 +234,8 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
         if !blocking {
             return Some(or_error(sent, EAGAIN));
         }
-        match sleep.get_or_insert_with(|| Sleep::sending(sock, fd)).sleep(Until::Ring) {
-            Woken::Look => {}
-            Woken::TimedOut => return Some(or_error(sent, EAGAIN)),
-            Woken::Interrupted => return Some(or_error(sent, libc::EINTR)),
+        if let Some(result) = sleep.wait(Until::Ring, sent) {
+            return Some(result);
         }
     }
     let messages = &record.tx.messages;
@@ -315,30 +262,15 @@ fn set_mark(sock: &Sock, mine: &Section, marks: u32, at: u64) {
 
 /// Sends over the kernel socket, without waiting: the lock is held, so that no byte of another thread
 /// can come after a mark that this one does not know of.
-fn to_kernel(call: &mut Call<'_>, sent: &mut usize) -> Step {
-    let before = errno::get();
-    let n = if *sent == 0 {
-        (call.kernel)(MSG_DONTWAIT)
-    } else {
-        let empty = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
-        let mut iov = [empty; 16];
-        let count = call.buffers.rest(*sent, usize::MAX, &mut iov);
-        // SAFETY: all zero is a valid msghdr.
-        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-        msg.msg_iov = iov.as_mut_ptr();
-        msg.msg_iovlen = count;
-        // The first part was sent, so the call does not fail and raises no signal.
-        let flags = call.flags | MSG_DONTWAIT | MSG_NOSIGNAL;
-        // SAFETY: the entries are those of the program's call.
-        unsafe { crate::next::sendmsg(call.fd, &raw const msg, flags) }
-    };
-    if n < 0 {
-        if errno::get() == EAGAIN {
-            errno::set(before);
-            return Step::Full(Until::Both);
+fn to_kernel(sock: &Sock, call: &mut Call<'_>, sent: &mut usize) -> Step {
+    let copying = &sock.record().tx.copying;
+    let on_kernel = || call.on_kernel(Direction::Sending, *sent, usize::MAX);
+    match call::interruptible(copying, on_kernel).0 {
+        Kernel::Moved(n) => {
+            *sent += n;
+            Step::Again
         }
-        return Step::Done(or_error(*sent, errno::get()));
+        Kernel::Nothing => Step::Wait(Until::Both),
+        Kernel::Failed(e) => Step::Done(or_error(*sent, e)),
     }
-    *sent += n.unsigned_abs();
-    if *sent >= call.buffers.total { Step::Sent } else { Step::More }
 }

@@ -6,21 +6,25 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::time::Duration;
+use std::os::fd::AsRawFd;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use libc::{POLLIN, POLLOUT, POLLRDHUP};
 use rustix::io::Errno;
-use shunt_core::spin::{Learnt, Mode, Outcome, PREEMPTED};
 use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait, on_bell};
 use shunt_shm::region::{RING, Section};
 use shunt_shm::sync::AtomicU32;
 use shunt_wire::counter::Counter;
 
+use crate::abi::{pollfd, timespec};
 use crate::bell;
 use crate::clock;
 use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, Sock};
 use crate::endpoint;
-use crate::knobs::{self, Spin};
+use crate::errno;
+use crate::next;
 use crate::signals;
+use crate::stream::call::Direction;
+use crate::stream::spin::{self, Spun};
 use crate::stream::{demote, tcp};
 
 /// Longest sleep on a futex.
@@ -48,20 +52,11 @@ pub enum Woken {
     Interrupted,
 }
 
-/// The knob as the core knows it.
-pub fn spin_mode() -> Mode {
-    match knobs::get().spin {
-        Spin::Auto => Mode::Auto,
-        Spin::Never | Spin::Micros(0) => Mode::Never,
-        Spin::Micros(n) => Mode::Fixed(u64::from(n) * 1000),
-    }
-}
-
 /// The waits of one call.
 pub struct Sleep {
     sock: &'static Sock,
     fd: i32,
-    receiving: bool,
+    direction: Direction,
     /// When the program's timeout ends; `None` until it was asked for.
     deadline: Option<Option<u64>>,
     /// When this wait began.
@@ -69,20 +64,24 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    /// For a receiving call.
-    pub fn receiving(sock: &'static Sock, fd: i32) -> Self {
-        Self { sock, fd, receiving: true, deadline: None, since: 0 }
+    /// For a call on `fd`.
+    pub const fn new(sock: &'static Sock, fd: i32, direction: Direction) -> Self {
+        Self { sock, fd, direction, deadline: None, since: 0 }
     }
 
-    /// For a sending call.
-    pub fn sending(sock: &'static Sock, fd: i32) -> Self {
-        Self { sock, fd, receiving: false, deadline: None, since: 0 }
+    fn receiving(&self) -> bool {
+        self.direction == Direction::Receiving
+    }
+
+    /// True when the call has waited and has a timeout.
+    pub const fn has_deadline(&self) -> bool {
+        matches!(self.deadline, Some(Some(_)))
     }
 
     /// The program's timeout, asked for when a call really has to wait.
     fn deadline(&mut self, now: u64) -> Option<u64> {
         *self.deadline.get_or_insert_with(|| {
-            let name = if self.receiving {
+            let name = if self.direction == Direction::Receiving {
                 rustix::net::sockopt::Timeout::Recv
             } else {
                 rustix::net::sockopt::Timeout::Send
@@ -99,7 +98,7 @@ impl Sleep {
         if theirs.ctl.handed_over.load(Relaxed) != 0 && demote::is_due(self.sock) {
             return true;
         }
-        if self.receiving {
+        if self.receiving() {
             (theirs.prod.prod.load(Acquire) != record.rx.cursor.pos() && !self.sock.has(FROZEN))
                 || theirs.prod.marks.load(Relaxed) != record.rx.marks.load(Relaxed)
                 // The kernel tells the end itself to those who wait for it, too.
@@ -109,7 +108,6 @@ impl Sleep {
             // Room in the ring is of use only to a sender that is in it.
             (until == Until::Ring
                 && tx.cursor.pos().wrapping_sub(theirs.cons.cons.load(Acquire)) < RING as u64)
-                || theirs.cons.want_tcp.load(Relaxed) != 0
                 || theirs.ctl.closed.load(Relaxed) != 0
                 || mine.prod.fin.load(Relaxed) != 0
         }
@@ -120,9 +118,14 @@ impl Sleep {
         let Some((mine, theirs)) = self.sock.sections() else {
             return self.in_kernel(until, None, clock::now());
         };
-        let word = if self.receiving { &mine.ctl.rx_arm } else { &mine.ctl.tx_arm };
-        if until == Until::Ring && self.spin(mine, theirs) {
-            return Woken::Look;
+        let word = if self.receiving() { &mine.ctl.rx_arm } else { &mine.ctl.tx_arm };
+        if until == Until::Ring {
+            if spin::is_long() {
+                self.deadline(clock::now());
+            }
+            if self.spin(mine, theirs) {
+                return Woken::Look;
+            }
         }
         let now = clock::now();
         if self.since == 0 {
@@ -141,40 +144,16 @@ impl Sleep {
     }
 
     fn spin(&self, mine: &Section, theirs: &Section) -> bool {
-        let record = self.sock.record();
-        let learnt = Learnt(record.rx.budget.load(Relaxed));
-        let (budget, mut learnt) = learnt.begin(spin_mode());
-        let mut found = false;
-        if budget > 0 {
-            let began = clock::now();
-            let mut last = began;
-            let outcome = loop {
-                for _ in 0..16 {
-                    if self.ready(Until::Ring, mine, theirs) {
-                        found = true;
-                        break;
-                    }
-                    core::hint::spin_loop();
-                }
-                let now = clock::now();
-                if now - last > PREEMPTED {
-                    break Outcome::Preempted;
-                }
-                if found {
-                    break Outcome::Paid(now - began);
-                }
-                if now - began > budget {
-                    break Outcome::Unpaid;
-                }
-                last = now;
-            };
-            learnt = learnt.end(outcome);
-            let paid = usize::from(!found);
-            let spins = &record.rx.spins[paid];
-            spins.store(spins.load(Relaxed).wrapping_add(1), Relaxed);
-        }
-        record.rx.budget.store(learnt.0, Relaxed);
-        found || self.ready(Until::Ring, mine, theirs)
+        let rx = &self.sock.record().rx;
+        let ready = || self.ready(Until::Ring, mine, theirs);
+        let spun = spin::spin(&rx.budget, self.deadline.flatten(), ready);
+        let spins = match spun {
+            Spun::Found => &rx.spins[0],
+            Spun::Vain => &rx.spins[1],
+            Spun::Not => return ready(),
+        };
+        spins.store(spins.load(Relaxed).wrapping_add(1), Relaxed);
+        spun == Spun::Found || ready()
     }
 
     fn on_futex(&mut self, word: &AtomicU32, mine: &Section, theirs: &Section, left: u64) -> Woken {
@@ -202,26 +181,25 @@ impl Sleep {
         if deadline.is_some_and(|d| now >= d) {
             return Woken::TimedOut;
         }
-        let sock_fd = tcp::borrow(self.fd);
-        let events = match (self.receiving, until) {
-            (true, _) => PollFlags::IN | PollFlags::RDHUP,
+        let events = match (self.receiving(), until) {
+            (true, _) => POLLIN | POLLRDHUP,
             // In a ring stretch the kernel socket always has room; only an end that the peer did not
             // announce is of interest.
             (false, Until::Ring)
                 if !self.sock.has(SHUT_RD)
                     && ring.is_some_and(|(_, _, theirs)| theirs.prod.fin.load(Relaxed) == 0) =>
             {
-                PollFlags::RDHUP
+                POLLRDHUP
             }
-            (false, Until::Ring) => PollFlags::empty(),
-            (false, _) => PollFlags::OUT,
+            (false, Until::Ring) => 0,
+            (false, _) => POLLOUT,
         };
         let bell = ring.and_then(|_| bell::of_this_thread(self.sock));
+        let ear = bell.map_or(-1, |b| b.fd().as_raw_fd());
         let mut fds = [
-            PollFd::from_borrowed_fd(sock_fd, events),
-            PollFd::from_borrowed_fd(bell.map_or(sock_fd, |b| b.fd()), PollFlags::IN),
+            pollfd { fd: self.fd, events, revents: 0 },
+            pollfd { fd: ear, events: POLLIN, revents: 0 },
         ];
-        let count = if bell.is_some() { 2 } else { 1 };
         if let (Some((word, mine, theirs)), Some(bell)) = (ring, bell) {
             arm(word, on_bell(bell.vector()));
             if until != Until::Kernel && self.ready(until, mine, theirs) {
@@ -230,7 +208,7 @@ impl Sleep {
         }
         endpoint::count(Counter::KernelSleeps, 1);
         let left = deadline.map(|d| d - now);
-        let longest = match (ring, self.receiving) {
+        let longest = match (ring, self.receiving()) {
             // Without a doorbell to hear: descriptors have run out.
             (Some(_), _) if bell.is_none() => Some(LOOK),
             (None, _) if self.sock.may_be_promoted() => Some(CANDIDATE_LOOK),
@@ -240,24 +218,27 @@ impl Sleep {
             (Some(_), true) => None,
         };
         let left = [left, longest].into_iter().flatten().min();
-        let left = left.map(|n| Timespec {
+        let left = left.map(|n| timespec {
             tv_sec: i64::try_from(n / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(n % 1_000_000_000).unwrap_or(0),
         });
-        let woken = poll(&mut fds[..count], left.as_ref());
+        let left = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        let before = errno::get();
+        // libc's, which is a cancellation point.
+        // SAFETY: the array and the time are valid; no mask.
+        let woken = unsafe { next::ppoll(fds.as_mut_ptr(), 2, left, core::ptr::null()) };
+        let interrupted = woken < 0 && errno::get() == libc::EINTR;
+        errno::set(before);
         if let Some(bell) = bell {
             bell.quiet();
         }
-        match woken {
-            Err(Errno::INTR) if signals::interrupts(deadline.is_some()) => Woken::Interrupted,
-            Ok(_) => {
-                if !fds[0].revents().is_empty() && until == Until::Ring {
-                    self.sock.put(KERNEL_HINT, true);
-                }
-                Woken::Look
-            }
-            Err(_) => Woken::Look,
+        if interrupted && signals::interrupts(deadline.is_some()) {
+            return Woken::Interrupted;
         }
+        if woken > 0 && fds[0].revents != 0 && until == Until::Ring {
+            self.sock.put(KERNEL_HINT, true);
+        }
+        Woken::Look
     }
 }
 

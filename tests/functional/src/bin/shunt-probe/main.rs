@@ -14,6 +14,7 @@ mod others;
 mod probe;
 mod processes;
 mod readiness;
+mod signals;
 
 use std::io;
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ const GROUPS: &[Group] = &[
     ("readiness", readiness::run),
     ("epoll", epoll::run),
     ("blocking", blocking::run),
+    ("signals", signals::run),
     ("descriptors", descriptors::run),
     ("addresses", addresses::run),
     ("others", others::run),

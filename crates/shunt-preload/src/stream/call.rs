@@ -1,0 +1,207 @@
+//! What receiving and sending calls have in common: the loop of looking and waiting, and the part that
+//! the kernel does.
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::compiler_fence;
+
+use libc::{EAGAIN, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int, iovec, msghdr};
+use shunt_core::handshake::Phase;
+use shunt_shm::Violation;
+use shunt_shm::arena::Copying;
+
+use crate::conn::{NONBLOCK, Sock};
+use crate::errno;
+use crate::fd_table::{self, Entry};
+use crate::next;
+use crate::signals;
+use crate::stream::bytes::Buffers;
+use crate::stream::sleep::{Sleep, Until, Woken};
+use crate::stream::{broken, demote, promote};
+
+/// Which way the bytes of a call go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// To the program.
+    Receiving,
+    /// From it.
+    Sending,
+}
+
+/// One call.
+pub struct Call<'a> {
+    /// The descriptor as the program named it.
+    pub fd: c_int,
+    /// Its entry when the call began.
+    pub entry: Entry,
+    /// The program's buffers.
+    pub buffers: Buffers<'a>,
+    /// `MSG_*`.
+    pub flags: c_int,
+    /// The same call on the kernel socket, with these flags added.
+    pub kernel: &'a mut dyn FnMut(c_int) -> isize,
+}
+
+/// How far one look got.
+pub enum Step {
+    /// The call's result; errno is set when it is -1.
+    Done(isize),
+    /// Look again at once.
+    Again,
+    /// The peer has left the ring: follow it, then look again.
+    Follow,
+    /// Nothing to do until then.
+    Wait(Until),
+}
+
+/// What the kernel socket did without waiting.
+pub enum Kernel {
+    /// Moved so many bytes.
+    Moved(usize),
+    /// `EAGAIN`.
+    Nothing,
+    /// Failed; errno is set, too.
+    Failed(c_int),
+}
+
+/// The bytes that were moved, or the error when there are none.
+pub fn or_error(done: usize, error: c_int) -> isize {
+    if done > 0 { done.cast_signed() } else { errno::fail(error) }
+}
+
+/// Looks and waits until the call has its result. `step`: one look, which counts the bytes that it
+/// moved; its last argument says that the call may wait.
+#[inline]
+pub fn run(
+    sock: &'static Sock,
+    mut call: Call<'_>,
+    direction: Direction,
+    mut step: impl FnMut(&mut Call<'_>, &mut usize, bool) -> Result<Step, Violation>,
+) -> isize {
+    signals::cancellation_point();
+    match promote::advance(sock, call.fd) {
+        Phase::Tcp => return (call.kernel)(0),
+        Phase::Broken => return errno::fail(ECONNRESET),
+        _ => {}
+    }
+    let blocking = call.flags & MSG_DONTWAIT == 0 && !sock.has(NONBLOCK);
+    let mut done = 0;
+    let mut sleep = Sleep::new(sock, call.fd, direction);
+    loop {
+        let until = match step(&mut call, &mut done, blocking) {
+            Ok(Step::Done(n)) => return n,
+            Ok(Step::Again) => continue,
+            Ok(Step::Follow) => {
+                demote::follow(sock, call.fd);
+                continue;
+            }
+            Ok(Step::Wait(until)) => until,
+            Err(_) => {
+                broken(sock);
+                return errno::fail(ECONNRESET);
+            }
+        };
+        if !blocking {
+            if direction == Direction::Sending && until == Until::Both {
+                crate::ops::epoll::wants_room(call.fd);
+            }
+            return or_error(done, EAGAIN);
+        }
+        if let Some(result) = sleep.wait(until, done) {
+            return result;
+        }
+        // A candidate may have been taken up, or declined, by another thread. The kernel's own call
+        // waits better, unless a timeout is running that it would begin anew.
+        if sock.link().is_none()
+            && promote::advance(sock, call.fd) == Phase::Tcp
+            && done == 0
+            && !sleep.has_deadline()
+        {
+            return (call.kernel)(0);
+        }
+    }
+}
+
+impl Sleep {
+    /// Waits. `None`: look again; else the call's result after `done` bytes.
+    pub fn wait(&mut self, until: Until, done: usize) -> Option<isize> {
+        match self.sleep(until) {
+            Woken::Look => None,
+            Woken::TimedOut => Some(or_error(done, EAGAIN)),
+            Woken::Interrupted => Some(or_error(done, libc::EINTR)),
+        }
+    }
+}
+
+impl Call<'_> {
+    /// False when another thread has closed the descriptor since the call began.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        let now = fd_table::lookup(self.fd);
+        now == self.entry || now.ptr::<Sock>() == self.entry.ptr::<Sock>()
+    }
+
+    /// Has the kernel socket do up to `limit` bytes of what is left after the first `done`, without
+    /// waiting.
+    pub fn on_kernel(&mut self, direction: Direction, done: usize, limit: usize) -> Kernel {
+        let before = errno::get();
+        let n = if done == 0 && limit >= self.buffers.total {
+            (self.kernel)(MSG_DONTWAIT)
+        } else {
+            let empty = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+            let mut iov = [empty; 16];
+            let count = self.buffers.rest(done, limit, &mut iov);
+            // SAFETY: all zero is a valid msghdr.
+            let mut msg: msghdr = unsafe { core::mem::zeroed() };
+            msg.msg_iov = iov.as_mut_ptr();
+            msg.msg_iovlen = count;
+            let flags = self.flags | MSG_DONTWAIT;
+            // SAFETY: the entries are those of the program's call.
+            unsafe {
+                match direction {
+                    Direction::Receiving => next::recvmsg(self.fd, &raw mut msg, flags),
+                    // The first part was sent, so the call does not fail and raises no signal.
+                    Direction::Sending => {
+                        next::sendmsg(self.fd, &raw const msg, flags | MSG_NOSIGNAL)
+                    }
+                }
+            }
+        };
+        match usize::try_from(n) {
+            Ok(n) => Kernel::Moved(n),
+            Err(_) if errno::get() == EAGAIN => {
+                errno::set(before);
+                Kernel::Nothing
+            }
+            Err(_) => Kernel::Failed(errno::get()),
+        }
+    }
+}
+
+/// Runs `copy` while the direction's lock is held, such that a signal handler which interrupts it may
+/// use the direction nevertheless. False when one did: nothing of what was known before holds.
+///
+/// The handler runs on top of the very thread that copies, so plain stores in the order of the program
+/// are enough.
+#[inline]
+pub fn interruptible<T>(copying: &Copying, copy: impl FnOnce() -> T) -> (T, bool) {
+    let before = copying.calls.load(Relaxed);
+    copying.open.store(1, Relaxed);
+    compiler_fence(core::sync::atomic::Ordering::SeqCst);
+    let result = copy();
+    compiler_fence(core::sync::atomic::Ordering::SeqCst);
+    // First the door, then the look: who comes later is turned away.
+    copying.open.store(0, Relaxed);
+    compiler_fence(core::sync::atomic::Ordering::SeqCst);
+    (result, copying.calls.load(Relaxed) == before)
+}
+
+/// A call in a signal handler above one that holds the direction's lock: whether it may go on, because
+/// that one is only copying and will notice.
+#[cold]
+pub fn may_intrude(copying: &Copying) -> bool {
+    let open = copying.open.load(Relaxed) != 0;
+    if open {
+        copying.calls.store(copying.calls.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+    open
+}

@@ -1,0 +1,83 @@
+//! The one spin loop: of blocking calls, poll and epoll.
+
+use shunt_core::spin::{Learnt, Mode, Outcome, PREEMPTED};
+use shunt_shm::sync::{AtomicU32, Ordering};
+use shunt_wire::counter::Counter;
+
+use crate::clock;
+use crate::endpoint;
+use crate::knobs::{self, Spin};
+
+/// Looks between two looks at the clock.
+const LOOKS: u32 = 16;
+
+/// How a spin ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spun {
+    /// There was none: it does not pay here.
+    Not,
+    /// Work came.
+    Found,
+    /// Nothing came.
+    Vain,
+}
+
+impl Spun {
+    /// Counts it among the endpoint's spins.
+    pub fn count(self) {
+        match self {
+            Self::Not => {}
+            Self::Found => endpoint::count(Counter::SpinsPaid, 1),
+            Self::Vain => endpoint::count(Counter::SpinsUnpaid, 1),
+        }
+    }
+}
+
+/// The knob as the core knows it.
+fn mode() -> Mode {
+    match knobs::get().spin {
+        Spin::Auto => Mode::Auto,
+        Spin::Never | Spin::Micros(0) => Mode::Never,
+        Spin::Micros(n) => Mode::Fixed(u64::from(n) * 1000),
+    }
+}
+
+/// True when spins may be longer than the precision of a timeout, so that they have to heed it.
+pub fn is_long() -> bool {
+    matches!(mode(), Mode::Fixed(n) if n >= 1_000_000)
+}
+
+/// Spins until `found`, for as long as it pays as `learnt` knows it, and not beyond the deadline.
+#[inline]
+pub fn spin(learnt: &AtomicU32, deadline: Option<u64>, mut found: impl FnMut() -> bool) -> Spun {
+    let (budget, after) = Learnt(learnt.load(Ordering::Relaxed)).begin(mode());
+    if budget == 0 {
+        learnt.store(after.0, Ordering::Relaxed);
+        return Spun::Not;
+    }
+    let began = clock::now();
+    let mut last = began;
+    let mut is_found = false;
+    let outcome = loop {
+        for _ in 0..LOOKS {
+            if found() {
+                is_found = true;
+                break;
+            }
+            core::hint::spin_loop();
+        }
+        let now = clock::now();
+        if now - last > PREEMPTED {
+            break Outcome::Preempted;
+        }
+        if is_found {
+            break Outcome::Paid(now - began);
+        }
+        if now - began > budget || deadline.is_some_and(|d| now >= d) {
+            break Outcome::Unpaid;
+        }
+        last = now;
+    };
+    learnt.store(after.end(outcome).0, Ordering::Relaxed);
+    if is_found { Spun::Found } else { Spun::Vain }
+}

@@ -85,6 +85,10 @@ fn step(
                 return Ok(Step::Done(or_error(*sent, libc::EINTR)));
             }
         }
+        // Into the ring of a peer that has died nothing is promoted.
+        Send::Promote if !sock.has(SHUT_RD) && tcp::peer_is_gone(call.fd, &theirs.prod.fin) => {
+            return Ok(to_kernel(sock, call, sent));
+        }
         Send::Promote => match tcp::counts(call.fd) {
             Some(counts) => set_mark(sock, mine, marks, counts.written),
             None => return Ok(to_kernel(sock, call, sent)),

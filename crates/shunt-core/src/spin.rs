@@ -32,21 +32,6 @@ pub enum Mode {
     Fixed(Nanos),
 }
 
-impl Mode {
-    /// Reads the variable's value: `auto`, `never`, or microseconds.
-    #[must_use]
-    pub fn parse(value: &[u8]) -> Option<Self> {
-        match value {
-            b"auto" | b"" => Some(Self::Auto),
-            b"never" | b"0" => Some(Self::Never),
-            digits => {
-                let micros: u32 = core::str::from_utf8(digits).ok()?.parse().ok()?;
-                Some(Self::Fixed(Nanos::from(micros) * 1000))
-            }
-        }
-    }
-}
-
 /// What one receiver (a connection's direction or a completion vector) has learnt. Packed in one
 /// word so that it can lie in shared memory: the budget in nanoseconds, and in the top byte the
 /// number of waits without a spin.
@@ -114,14 +99,6 @@ impl Learnt {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parses_the_knob() {
-        assert_eq!(Mode::parse(b"auto"), Some(Mode::Auto));
-        assert_eq!(Mode::parse(b"never"), Some(Mode::Never));
-        assert_eq!(Mode::parse(b"15"), Some(Mode::Fixed(15_000)));
-        assert_eq!(Mode::parse(b"fast"), None);
-    }
 
     #[test]
     fn never_and_fixed_do_not_learn() {

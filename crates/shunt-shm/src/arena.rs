@@ -4,7 +4,6 @@
 //! one state as they would with one kernel socket, and that the agent maps read-only, so that
 //! `shunt list` and `shunt stats` cost the data path nothing. It is trusted: nobody else has it.
 
-use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -16,7 +15,7 @@ use shunt_wire::reason::{REASON_SLOTS, Reason};
 use crate::counters::Counters;
 use crate::lock::TidLock;
 use crate::memfd::{self, Map};
-use crate::region::{RegionView, SLOTS, Side};
+use crate::region::{SLOTS, Side};
 use crate::ring::{RxCursor, TxCursor};
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -89,14 +88,10 @@ pub struct Identity {
     pub reason: AtomicU32,
     /// Region of its link group, when it has one.
     pub region: AtomicU64,
-    /// Address of that region in this process and its forks.
-    pub map: AtomicU64,
     /// Slot in the region.
     pub slot: AtomicU32,
     /// [`Side`].
     pub side: AtomicU32,
-    /// Library's index of the link group.
-    pub link: AtomicU32,
     /// Use of the slot.
     pub slot_generation: AtomicU32,
     /// 4-tuple.
@@ -224,17 +219,6 @@ impl Identity {
 }
 
 impl Record {
-    /// The region's view, when the connection has one.
-    #[must_use]
-    #[inline]
-    pub fn view(&self) -> Option<RegionView> {
-        let base = usize::try_from(self.id.map.load(Ordering::Relaxed)).ok()?;
-        let base = NonNull::new(core::ptr::with_exposed_provenance_mut(base))?;
-        // SAFETY: `map` is set from Region::base of a link group that is kept mapped for as long as
-        // one of its connections is live.
-        Some(unsafe { RegionView::from_base(base) })
-    }
-
     /// The side of the link group on which this end is.
     #[must_use]
     #[inline]
@@ -257,7 +241,6 @@ impl Record {
             &id.reason,
             &id.slot,
             &id.side,
-            &id.link,
             &id.slot_generation,
             &id.phase,
             &id.looks,
@@ -277,7 +260,7 @@ impl Record {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&id.region, &id.map, &rx.bytes, &rx.messages, &tx.bytes, &tx.messages] {
+        for word in [&id.region, &rx.bytes, &rx.messages, &tx.bytes, &tx.messages] {
             word.store(0, Ordering::Relaxed);
         }
         rx.cursor.reset();

@@ -16,7 +16,7 @@ use shunt_wire::agent::{MAX_VECTORS, RegionId};
 
 use crate::cq::{ArmLine, CqLine};
 use crate::memfd::{self, Map};
-use crate::ring::{ConsLine, ProdLine};
+use crate::ring::{ConsLine, ProdLine, Span};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Most connections in one link group (SMC's limit, RFC 7609 section 4.5.1).
@@ -192,7 +192,6 @@ impl Section {
             &prod.marks,
             &prod.fin,
             &cons.marks_passed,
-            &cons.want_tcp,
             &ctl.rx_arm,
             &ctl.tx_arm,
             &ctl.queue,
@@ -287,6 +286,26 @@ impl RegionView {
         debug_assert!(slot < SLOTS);
         // SAFETY: slot < SLOTS, so the buffer lies in the mapping.
         unsafe { self.0.byte_add(DATA_AT + (slot * 2 + receiver as usize) * RING) }
+    }
+
+    /// A copy of a span of the ring of `receiver` in a slot; what lies outside of the ring is left out.
+    #[must_use]
+    pub fn copy_of(self, slot: usize, receiver: Side, span: Span) -> Vec<u8> {
+        let ring = self.buffer(slot, receiver);
+        let mut copy = Vec::<u8>::new();
+        for (at, len) in [span.head, span.tail] {
+            let at = at.min(RING);
+            let len = len.min(RING - at);
+            copy.reserve(len);
+            // SAFETY: `at + len` lies inside the ring, and `copy` has room for so many; private memory
+            // and a ring do not overlap.
+            unsafe {
+                let to = copy.as_mut_ptr().add(copy.len());
+                core::ptr::copy_nonoverlapping(ring.as_ptr().add(at), to, len);
+                copy.set_len(copy.len() + len);
+            }
+        }
+        copy
     }
 
     /// Offset of that buffer in the region: what a device that moves bytes is told.

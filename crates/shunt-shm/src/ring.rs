@@ -50,8 +50,6 @@ pub struct ConsLine {
     pub cons: AtomicU64,
     /// Stretch marks passed.
     pub marks_passed: AtomicU32,
-    /// Not 0: the receiver asks the sender to go back to TCP.
-    pub want_tcp: AtomicU32,
 }
 
 /// The sender's private cursors.
@@ -157,22 +155,11 @@ impl TxCursor {
         mine.prod.store(pos, Ordering::Release);
     }
 
-    /// A copy of the last `len` bytes that were put into the ring of `cap` bytes at `buffer`.
+    /// Where the last `len` bytes lie that were put into the ring.
     #[must_use]
-    pub fn unread(&self, buffer: core::ptr::NonNull<u8>, cap: usize, len: u64) -> Vec<u8> {
-        let from = self.pos.load(R).saturating_sub(len);
-        let span = span(from, self.base.load(R), len.min(cap as u64), cap as u64);
-        let mut copy = Vec::<u8>::with_capacity(span.head.1 + span.tail.1);
-        for (at, n) in [span.head, span.tail] {
-            // SAFETY: a span lies inside the ring's buffer; `copy` has room for both pieces, and
-            // private memory does not overlap a ring.
-            unsafe {
-                let to = copy.as_mut_ptr().add(copy.len());
-                core::ptr::copy_nonoverlapping(buffer.as_ptr().add(at), to, n);
-                copy.set_len(copy.len() + n);
-            }
-        }
-        copy
+    pub fn last(&self, len: u64, cap: u64) -> Span {
+        let len = len.min(cap);
+        span(self.pos.load(R).saturating_sub(len), self.base.load(R), len, cap)
     }
 
     /// True when the receiver has passed every mark that was set, so that another may be set.

@@ -23,8 +23,6 @@ pub enum Answer {
     None = 0,
     /// Accepted: both directions may move to the ring.
     Accepted = 1,
-    /// Declined for good; the connection stays on TCP.
-    Declined = 2,
 }
 
 impl Answer {
@@ -34,7 +32,6 @@ impl Answer {
         match code {
             0 => Some(Self::None),
             1 => Some(Self::Accepted),
-            2 => Some(Self::Declined),
             _ => None,
         }
     }

@@ -68,7 +68,8 @@ pub fn follow(sock: &'static Sock, fd: i32) -> bool {
     };
     let left = RING as u64 - free;
     let taken = cursor.pos() - left;
-    let bytes = cursor.unread(link.view().buffer(record.slot(), record.side().other()), RING, left);
+    let span = cursor.last(left, RING as u64);
+    let bytes = link.view().copy_of(record.slot(), record.side().other(), span);
     TxCursor::set_mark(&mine.prod, taken);
     record.tx.marks.store(marks.wrapping_add(1), Relaxed);
     record.id.mode.store(0, Relaxed);

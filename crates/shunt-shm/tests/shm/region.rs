@@ -7,6 +7,7 @@ use shunt_shm::memfd::create_sealed;
 use shunt_shm::region::{
     self, LANES, LEN, RING, Region, RegionView, SLOTS, Setup, Side, queue_code, queue_place,
 };
+use shunt_shm::ring::Span;
 use shunt_shm::sync::Ordering::Relaxed;
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::agent::MAX_VECTORS;
@@ -114,6 +115,22 @@ fn sides_survive_the_arena() {
 }
 
 #[test]
+fn a_copy_of_a_span_stays_inside_of_the_ring() {
+    let region = mapped();
+    let view = region.view();
+    let ring = view.buffer(3, Side::Server);
+    // SAFETY: the first and the last byte of the ring.
+    unsafe {
+        ring.write(1);
+        ring.add(RING - 1).write(2);
+    }
+    let copy = |head, tail| view.copy_of(3, Side::Server, Span { head, tail });
+    assert_eq!(copy((RING - 1, 1), (0, 1)), [2, 1]);
+    assert_eq!(copy((RING - 1, 100), (RING, 1)), [2]);
+    assert!(copy((usize::MAX, usize::MAX), (0, 0)).is_empty());
+}
+
+#[test]
 fn a_reset_section_keeps_only_its_generation() {
     let region = mapped();
     let section = region.view().section(0, Side::Client);
@@ -121,7 +138,7 @@ fn a_reset_section_keeps_only_its_generation() {
     section.prod.prod.store(1, Relaxed);
     section.prod.mark_at[1].store(2, Relaxed);
     section.prod.fin.store(3, Relaxed);
-    section.cons.want_tcp.store(4, Relaxed);
+    section.cons.marks_passed.store(4, Relaxed);
     section.ctl.closed.store(5, Relaxed);
     section.setup.set_tuple(&crate::tuple(6));
     section.setup.endpoint.store(7, Relaxed);

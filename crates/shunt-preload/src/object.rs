@@ -123,6 +123,9 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
             return;
         }
     }
+    if fd >= 0 {
+        demote::finish(sock, fd);
+    }
     let Some((mine, theirs)) = sock.sections() else { return };
     // What TCP answers when bytes that nobody read are thrown away is RST.
     let rx = &record.rx;

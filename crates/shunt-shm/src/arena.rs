@@ -160,6 +160,8 @@ pub struct TxState {
     pub copying: Copying,
     /// Ring cursors.
     pub cursor: TxCursor,
+    /// Bytes at the end of what was put into the ring that are to be sent once more, over TCP.
+    pub replay: AtomicU64,
     /// Bytes sent through the ring.
     pub bytes: AtomicU64,
     /// Calls that sent some.
@@ -260,7 +262,7 @@ impl Record {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&id.region, &rx.bytes, &rx.messages, &tx.bytes, &tx.messages] {
+        for word in [&id.region, &rx.bytes, &rx.messages, &tx.bytes, &tx.messages, &tx.replay] {
             word.store(0, Ordering::Relaxed);
         }
         rx.cursor.reset();

@@ -38,6 +38,8 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
     let Some((mine, theirs)) = sock.sections() else { return tcp::readiness(fd, KERNEL) };
     if demote::is_due(sock) {
         demote::follow(sock, fd);
+    } else if demote::is_pending(sock) {
+        demote::go_on(sock, fd);
     }
     let record = sock.record();
     let (rx, tx) = (&record.rx, &record.tx);

@@ -15,6 +15,7 @@ use crate::epoll::instance::{Instance, SEVERAL, kernel_event};
 use crate::epoll::state::{State, Watch};
 use crate::epoll::{get, ready, untag};
 use crate::link::{self, Link};
+use crate::stream::demote;
 use crate::stream::sends_over_tcp;
 use crate::stream::sleep::CANDIDATE_LOOK;
 use crate::stream::spin::{self, Spun};
@@ -173,10 +174,11 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     let Some(ready) = readiness(watch) else { return };
     let verdict = report(wanted, ready);
     watch.interest = verdict.interest;
-    if wanted & events::OUT != 0
-        && ready & events::OUT == 0
-        && watch.conn.is_some_and(|c| sends_over_tcp(c.sock))
-    {
+    let waits_for_room = watch.conn.is_some_and(|c| {
+        let asks = wanted & events::OUT != 0 && ready & events::OUT == 0;
+        (asks && sends_over_tcp(c.sock)) || demote::is_pending(c.sock)
+    });
+    if waits_for_room {
         // The kernel tells when there is room in its socket.
         let mut event = kernel_event(index, true);
         // SAFETY: the event is valid.

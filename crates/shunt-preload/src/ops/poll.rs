@@ -271,6 +271,9 @@ fn sleep(
         if tcp_only {
             p.events |= fds.iter().find(|q| q.fd == p.fd).map_or(0, |q| q.events & POLLOUT);
         }
+        if sock(p.fd).is_some_and(crate::stream::demote::is_pending) {
+            p.events |= POLLOUT;
+        }
     }
     for ear in &ears {
         let fd = std::os::fd::AsRawFd::as_raw_fd(&ear.fd());

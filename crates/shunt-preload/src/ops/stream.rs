@@ -390,8 +390,13 @@ unsafe fn hand_over_rights(msg: *const msghdr) {
 /// As the C function.
 pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     if stream(fd).is_none() {
-        // SAFETY: the caller keeps the C function's contract.
-        return unsafe { next::sendmmsg(fd, msgs, count, flags) };
+        // SAFETY: the caller keeps the C function's contract, with `count` entries.
+        unsafe {
+            // As many as the kernel takes at once (UIO_MAXIOV).
+            let seen = if msgs.is_null() { 0 } else { count.min(1024) };
+            (0..seen).for_each(|i| hand_over_rights(&raw const (*msgs.add(i as usize)).msg_hdr));
+            return next::sendmmsg(fd, msgs, count, flags);
+        }
     }
     for i in 0..count {
         // SAFETY: the caller vouches for `count` entries.
@@ -493,6 +498,9 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     let Some((_, sock)) = stream(fd) else { return kernel() };
     promote::advance(sock, fd);
     let writing = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
+    if writing {
+        demote::finish(sock, fd);
+    }
     let result = {
         let _lock = sock.record().tx.lock.lock(tid());
         // Announced before the FIN: an end that comes unannounced is that of a process that died.

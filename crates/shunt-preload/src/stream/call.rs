@@ -90,16 +90,17 @@ pub fn run(
         let until = match step(&mut call, &mut done, blocking) {
             Ok(Step::Done(n)) => return n,
             Ok(Step::Again) => continue,
-            Ok(Step::Follow) => {
-                demote::follow(sock, call.fd);
-                continue;
-            }
+            Ok(Step::Follow) if demote::follow(sock, call.fd) => continue,
+            Ok(Step::Follow) => return or_error(done, libc::EINTR),
             Ok(Step::Wait(until)) => until,
             Err(_) => {
                 broken(sock);
                 return errno::fail(ECONNRESET);
             }
         };
+        if demote::is_pending(sock) {
+            demote::go_on(sock, call.fd);
+        }
         if !blocking {
             if direction == Direction::Sending && until == Until::Both {
                 crate::ops::epoll::wants_room(call.fd);

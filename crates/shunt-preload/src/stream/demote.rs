@@ -3,7 +3,7 @@
 //!
 //! The side that leaves marks the end of its own direction, stops taking bytes from the ring
 //! (freezes), and says so. The peer, when it next looks at the connection, sends what was left in the
-//! ring once more, over TCP. From then on the kernel socket has it all, in order.
+//! ring once more, over TCP, as its kernel socket has room, before anything else. From then on the kernel socket has it all, in order.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -11,16 +11,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use shunt_core::stretch::{Path, path};
 use shunt_shm::region::RING;
-use shunt_shm::ring::TxCursor;
+use shunt_shm::ring::{Span, TxCursor};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
+use crate::clock;
 use crate::conn::{FROZEN, Sock, WANT_TCP};
 use crate::endpoint;
-use crate::stream::{broken, notify, promote, tcp, tid};
+use crate::link::Link;
+use crate::stream::{broken, call, notify, promote, tcp, tid};
 
-/// Longest wait for room in the kernel socket while ring bytes are sent once more.
-const PATIENCE: i64 = 2;
+/// Longest wait, in nanoseconds, of a side that ends for room in the kernel socket for ring bytes that
+/// are sent once more.
+const PATIENCE: u64 = 2_000_000_000;
+/// Bytes of the ring that are sent once more at a time.
+const PIECE: usize = 64 * 1024;
 
 /// This side leaves shared memory.
 pub fn leave(sock: &'static Sock, fd: i32, why: Reason) {
@@ -50,35 +55,84 @@ pub fn leave(sock: &'static Sock, fd: i32, why: Reason) {
     notify::all(sock);
 }
 
-/// Follows a peer that has left: sends what it did not take. True when there was something to do.
+/// Follows a peer that has left: what it did not take is to be sent once more, and is sent as far as
+/// there is room. False in a signal handler that has to leave that to the call which it interrupted.
 #[cold]
 pub fn follow(sock: &'static Sock, fd: i32) -> bool {
-    let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else { return false };
+    let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else { return true };
     let record = sock.record();
-    let _lock = record.tx.lock.lock(tid());
-    sock.put(WANT_TCP, true);
-    let marks = record.tx.marks.load(Relaxed);
-    if path(marks) == Path::Tcp {
+    let tx = &record.tx;
+    let lock = tx.lock.lock(tid());
+    if lock.nested() && !call::may_intrude(&tx.copying) {
         return false;
     }
-    let cursor = &record.tx.cursor;
-    let Ok(free) = cursor.refresh(&theirs.cons, RING as u64) else {
-        broken(sock);
-        return true;
-    };
-    let left = RING as u64 - free;
-    let taken = cursor.pos() - left;
-    let span = cursor.last(left, RING as u64);
-    let bytes = link.view().copy_of(record.slot(), record.side().other(), span);
-    TxCursor::set_mark(&mine.prod, taken);
-    record.tx.marks.store(marks.wrapping_add(1), Relaxed);
-    record.id.mode.store(0, Relaxed);
-    record.id.reason.store(Reason::HandedOver as u32, Relaxed);
-    endpoint::count(Counter::Demoted, 1);
-    if !send_all(fd, &bytes) {
-        broken(sock);
+    sock.put(WANT_TCP, true);
+    let marks = tx.marks.load(Relaxed);
+    if path(marks) == Path::Ring {
+        let Ok(free) = tx.cursor.refresh(&theirs.cons, RING as u64) else {
+            broken(sock);
+            return true;
+        };
+        let left = RING as u64 - free;
+        TxCursor::set_mark(&mine.prod, tx.cursor.pos() - left);
+        tx.marks.store(marks.wrapping_add(1), Relaxed);
+        tx.replay.store(left, Relaxed);
+        record.id.mode.store(0, Relaxed);
+        record.id.reason.store(Reason::HandedOver as u32, Relaxed);
+        endpoint::count(Counter::Demoted, 1);
     }
+    flush(sock, link, fd);
     true
+}
+
+/// True while ring bytes wait to be sent once more: the kernel's room for them is news.
+#[inline]
+pub fn is_pending(sock: &Sock) -> bool {
+    sock.record().tx.replay.load(Relaxed) != 0
+}
+
+/// Goes on with them. Without the sending direction's lock, which this takes.
+#[cold]
+pub fn go_on(sock: &'static Sock, fd: i32) {
+    let lock = sock.record().tx.lock.lock(tid());
+    if let Some(link) = sock.link().filter(|_| !lock.nested()) {
+        flush(sock, link, fd);
+    }
+}
+
+/// Before this side's end: what comes after it in the kernel socket is lost.
+pub fn finish(sock: &'static Sock, fd: i32) {
+    if is_due(sock) {
+        follow(sock, fd);
+    }
+    let until = clock::now().saturating_add(PATIENCE);
+    while is_pending(sock) && clock::now() < until {
+        let mut fds = [PollFd::from_borrowed_fd(tcp::borrow(fd), PollFlags::OUT)];
+        let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }));
+        go_on(sock, fd);
+    }
+}
+
+/// Sends ring bytes once more, without waiting, with the lock held. True when none is left.
+pub fn flush(sock: &Sock, link: &Link, fd: i32) -> bool {
+    let record = sock.record();
+    let replay = &record.tx.replay;
+    loop {
+        let left = replay.load(Relaxed);
+        if left == 0 {
+            return true;
+        }
+        let (at, len) = record.tx.cursor.last(left, RING as u64).head;
+        let piece = Span { head: (at, len.min(PIECE)), tail: (0, 0) };
+        let bytes = link.view().copy_of(record.slot(), record.side().other(), piece);
+        match send(tcp::borrow(fd), &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(n) => replay.store(left.saturating_sub(n as u64), Relaxed),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => return false,
+            // The connection is over, and the kernel will say so.
+            Err(_) => replay.store(0, Relaxed),
+        }
+    }
 }
 
 /// True when the peer has left and this side has not followed yet.
@@ -86,23 +140,4 @@ pub fn follow(sock: &'static Sock, fd: i32) -> bool {
 pub fn is_due(sock: &Sock) -> bool {
     sock.sections().is_some_and(|(_, theirs)| theirs.ctl.handed_over.load(Acquire) != 0)
         && path(sock.record().tx.marks.load(Relaxed)) == Path::Ring
-}
-
-fn send_all(fd: i32, mut bytes: &[u8]) -> bool {
-    while !bytes.is_empty() {
-        match send(tcp::borrow(fd), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) => {
-                let mut fds = [PollFd::from_borrowed_fd(tcp::borrow(fd), PollFlags::OUT)];
-                let time = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
-                if poll(&mut fds, Some(&time)) == Ok(0) {
-                    return false;
-                }
-            }
-            // The connection is over, and the kernel will say so.
-            Err(_) => return true,
-        }
-    }
-    true
 }

@@ -28,6 +28,10 @@ pub fn transmit(sock: &'static Sock, call: Call<'_>) -> isize {
         if demote::is_due(sock) {
             return Ok(Step::Follow);
         }
+        if sock.sections().is_some_and(|(_, theirs)| theirs.ctl.closed.load(Relaxed) == RESET) {
+            // Before the lock is taken: this may take a moment.
+            tcp::await_reset(call.fd);
+        }
         let step = step(sock, call, sent, blocking)?;
         if matches!(step, Step::Again) && *sent >= call.buffers.total {
             let tx = &sock.record().tx;
@@ -58,11 +62,7 @@ fn step(
     };
     let marks = record.tx.marks.load(Relaxed);
     // A peer that has closed answers bytes with RST, and that only the kernel can do.
-    let closed = theirs.ctl.closed.load(Relaxed);
-    if closed != 0 || sock.has(SHUT_WR) {
-        if closed == RESET {
-            tcp::await_reset(call.fd);
-        }
+    if theirs.ctl.closed.load(Relaxed) != 0 || sock.has(SHUT_WR) {
         return Ok(to_kernel(sock, call, sent));
     }
     let decision = Sender {
@@ -267,6 +267,13 @@ fn set_mark(sock: &Sock, mine: &Section, marks: u32, at: u64) {
 /// Sends over the kernel socket, without waiting: the lock is held, so that no byte of another thread
 /// can come after a mark that this one does not know of.
 fn to_kernel(sock: &Sock, call: &mut Call<'_>, sent: &mut usize) -> Step {
+    // What comes before these bytes first.
+    if demote::is_pending(sock)
+        && let Some(link) = sock.link()
+        && !demote::flush(sock, link, call.fd)
+    {
+        return Step::Wait(Until::Both);
+    }
     let copying = &sock.record().tx.copying;
     let on_kernel = || call.on_kernel(Direction::Sending, *sent, usize::MAX);
     match call::interruptible(copying, on_kernel).0 {

@@ -182,6 +182,7 @@ impl Sleep {
             return Woken::TimedOut;
         }
         let events = match (self.receiving(), until) {
+            (true, _) if demote::is_pending(self.sock) => POLLIN | POLLRDHUP | POLLOUT,
             (true, _) => POLLIN | POLLRDHUP,
             // In a ring stretch the kernel socket always has room; only an end that the peer did not
             // announce is of interest.

@@ -3,13 +3,15 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use shunt_functional::sys::{self, Forked};
 
-use crate::probe::{Pair, Probe, connect_to, drain, listener, settle, try_recv, try_send, warm_up};
+use crate::probe::{
+    Pair, Probe, connect_to, drain, fill, listener, settle, try_recv, try_send, warm_up,
+};
 
 /// The checks.
 pub fn run(p: &mut Probe) -> io::Result<()> {
@@ -19,6 +21,8 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     accepted_before_fork(p)?;
     killed(p)?;
     handed_to_programs(p)?;
+    left_after_hand_over(p)?;
+    handed_to_a_slow_reader(p)?;
     closed_on_exec(p)
 }
 
@@ -262,6 +266,62 @@ fn handed_to_programs(p: &Probe) -> io::Result<()> {
     p.say("a shell and cat", sys::wait_for(child)?);
     settle();
     p.result("what they have sent", drain(client.as_raw_fd()));
+    Ok(())
+}
+
+/// A program that counts what it gets from `stdin`, after `nap` seconds.
+fn counter(stdin: &OwnedFd, nap: &str) -> io::Result<Child> {
+    Command::new("/bin/sh")
+        .args(["-c", &format!("sleep {nap}; exec wc -c")])
+        .stdin(Stdio::from(stdin.try_clone()?))
+        .stdout(Stdio::piped())
+        .spawn()
+}
+
+/// What the program has counted.
+fn counted(child: Child) -> io::Result<String> {
+    let output = child.wait_with_output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The peer of a connection that was handed over closes without another look at it.
+fn left_after_hand_over(p: &Probe) -> io::Result<()> {
+    for half in [true, false] {
+        let Pair { client, server } = p.pair()?;
+        sys_close_on_exec(&client)?;
+        sys_close_on_exec(&server)?;
+        sys::write(client.as_raw_fd(), &[7; 50_000])?;
+        let child = counter(&server, "0")?;
+        drop(server);
+        if half {
+            sys::shutdown(client.as_raw_fd(), libc::SHUT_WR)?;
+            p.say("sent before a hand-over and a half-close", counted(child)?);
+        } else {
+            drop(client);
+            p.say("sent before a hand-over and a close", counted(child)?);
+        }
+    }
+    Ok(())
+}
+
+/// A program that lets long wait what was sent before it got the connection.
+fn handed_to_a_slow_reader(p: &Probe) -> io::Result<()> {
+    let Pair { client, server } = p.pair()?;
+    sys_close_on_exec(&client)?;
+    sys_close_on_exec(&server)?;
+    let own = client.as_raw_fd();
+    sys::set_option(own, libc::SOL_SOCKET, libc::SO_SNDBUF, 16 << 10)?;
+    sys::set_option(server.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 16 << 10)?;
+    let sent = fill(own)?;
+    let child = counter(&server, "3")?;
+    drop(server);
+    let mut fds = [libc::pollfd { fd: own, events: libc::POLLIN, revents: 0 }];
+    p.result("nothing to read from a slow reader", sys::poll(&mut fds, Some(Duration::ZERO)));
+    p.result("nothing to read, by recv", try_recv(own, 10));
+    p.result("no room either", try_send(own, b"x"));
+    p.result("a send that waits for it", sys::write(own, &[8; 1000]));
+    drop(client);
+    p.say("it gets all", counted(child)? == (sent + 1000).to_string());
     Ok(())
 }
 

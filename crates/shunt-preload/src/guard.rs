@@ -256,14 +256,14 @@ macro_rules! guard_body {
 }
 pub(crate) use guard_body;
 
-/// Defines a variadic function: runs something first, then jumps to the next definition with
+/// Defines a variadic function: runs something first, which is given the first argument, then jumps to the next definition with
 /// every argument register as it was and the stack arguments in their place.
 macro_rules! tail_function {
     ($(#[$attr:meta])* fn $name:ident = $before:path, then $slot:path;) => {
         const _: () = {
             /// Where to jump.
-            extern "C" fn before() -> *mut core::ffi::c_void {
-                $crate::guard::contain($before);
+            extern "C" fn before(first: usize) -> *mut core::ffi::c_void {
+                $crate::guard::contain(|| $before(first));
                 $slot.get()
             }
 
@@ -297,8 +297,28 @@ macro_rules! tail_body {
             ".cfi_adjust_cfa_offset 8",
             "push rax", // al: how many vector registers hold variadic arguments
             ".cfi_adjust_cfa_offset 8",
+            "sub rsp, 128",
+            ".cfi_adjust_cfa_offset 128",
+            "movups [rsp + 0], xmm0",
+            "movups [rsp + 16], xmm1",
+            "movups [rsp + 32], xmm2",
+            "movups [rsp + 48], xmm3",
+            "movups [rsp + 64], xmm4",
+            "movups [rsp + 80], xmm5",
+            "movups [rsp + 96], xmm6",
+            "movups [rsp + 112], xmm7",
             "call {before}",
             "mov r11, rax",
+            "movups xmm0, [rsp + 0]",
+            "movups xmm1, [rsp + 16]",
+            "movups xmm2, [rsp + 32]",
+            "movups xmm3, [rsp + 48]",
+            "movups xmm4, [rsp + 64]",
+            "movups xmm5, [rsp + 80]",
+            "movups xmm6, [rsp + 96]",
+            "movups xmm7, [rsp + 112]",
+            "add rsp, 128",
+            ".cfi_adjust_cfa_offset -128",
             "pop rax",
             ".cfi_adjust_cfa_offset -8",
             "pop r9",
@@ -325,22 +345,30 @@ macro_rules! tail_body {
     ($before:ident) => {
         core::arch::naked_asm!(
             ".cfi_startproc",
-            "stp x29, x30, [sp, #-80]!",
-            ".cfi_def_cfa_offset 80",
-            ".cfi_offset x29, -80",
-            ".cfi_offset x30, -72",
+            "stp x29, x30, [sp, #-208]!",
+            ".cfi_def_cfa_offset 208",
+            ".cfi_offset x29, -208",
+            ".cfi_offset x30, -200",
             "mov x29, sp",
             "stp x0, x1, [sp, #16]",
             "stp x2, x3, [sp, #32]",
             "stp x4, x5, [sp, #48]",
             "stp x6, x7, [sp, #64]",
+            "stp q0, q1, [sp, #80]",
+            "stp q2, q3, [sp, #112]",
+            "stp q4, q5, [sp, #144]",
+            "stp q6, q7, [sp, #176]",
             "bl {before}",
             "mov x16, x0",
+            "ldp q0, q1, [sp, #80]",
+            "ldp q2, q3, [sp, #112]",
+            "ldp q4, q5, [sp, #144]",
+            "ldp q6, q7, [sp, #176]",
             "ldp x0, x1, [sp, #16]",
             "ldp x2, x3, [sp, #32]",
             "ldp x4, x5, [sp, #48]",
             "ldp x6, x7, [sp, #64]",
-            "ldp x29, x30, [sp], #80",
+            "ldp x29, x30, [sp], #208",
             ".cfi_restore x29",
             ".cfi_restore x30",
             ".cfi_def_cfa_offset 0",
@@ -424,7 +452,7 @@ mod tests {
     #[test]
     fn a_variadic_function_goes_on_with_all_its_arguments() {
         static CALLS: AtomicU64 = AtomicU64::new(0);
-        fn count() {
+        fn count(_: usize) {
             CALLS.fetch_add(1, Ordering::Relaxed);
         }
         unsafe extern "C" {

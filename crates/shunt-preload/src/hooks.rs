@@ -66,9 +66,9 @@ macro_rules! for_each_hook {
             fn tee(input: c_int, out: c_int, len: size_t, flags: c_uint) -> ssize_t = ops::stream::tee;
             fn vmsplice(fd: c_int, iov: *const iovec, count: size_t, flags: c_uint) -> ssize_t = ops::stream::vmsplice;
             fn shutdown(fd: c_int, how: c_int) -> c_int = ops::stream::shutdown;
-            fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = ops::stream::fdopen;
+            fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = ops::stdio::fdopen;
 
-            fn fclose(file: *mut FILE) -> c_int = ops::stream::fclose;
+            fn fclose(file: *mut FILE) -> c_int = ops::stdio::fclose;
 
             fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = ops::poll::poll;
             fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = ops::poll::poll;
@@ -101,9 +101,13 @@ macro_rules! for_each_hook {
             fn seteuid(uid: uid_t) -> c_int = ops::process::seteuid;
             fn setreuid(real: uid_t, effective: uid_t) -> c_int = ops::process::setreuid;
             fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int = ops::process::setresuid;
-            tail execl = ops::process::before_exec;
-            tail execlp = ops::process::before_exec;
-            tail execle = ops::process::before_exec;
+            fn vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int = ops::stdio::vdprintf;
+            fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void) -> c_int = ops::stdio::__vdprintf_chk;
+            tail execl = ops::process::before_execl;
+            tail execlp = ops::process::before_execl;
+            tail execle = ops::process::before_execl;
+            tail dprintf = ops::stdio::before_print;
+            tail __dprintf_chk = ops::stdio::before_print;
         }
     };
 }

@@ -11,6 +11,7 @@ use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::arena::Record;
 use shunt_shm::region::{CLOSED, RESET, RING, SLOTS, Side};
+use shunt_shm::ring::RxCursor;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
@@ -201,12 +202,16 @@ pub fn fionread(fd: c_int, entry: Entry) -> Option<c_int> {
     promote::advance(sock, fd);
     let (_, theirs) = sock.sections()?;
     let rx = &sock.record().rx;
-    if path(rx.marks.load(Ordering::Relaxed)) == Path::Tcp {
+    let _lock = rx.lock.lock(crate::stream::tid());
+    let marks = rx.marks.load(Ordering::Relaxed);
+    let open = RxCursor::next_mark(&theirs.prod, marks).ok()?.is_some();
+    if sock.has(FROZEN) || (path(marks) == Path::Tcp && !open) {
         return None;
     }
-    let _lock = rx.lock.lock(crate::stream::tid());
-    let n = rx.cursor.refresh(&theirs.prod, RING as u64).ok()?;
-    c_int::try_from(n).ok()
+    let in_ring = rx.cursor.refresh(&theirs.prod, RING as u64).ok()?;
+    // Bytes on both sides of a mark count together.
+    let before_or_after = if open { tcp::waiting(fd) } else { 0 };
+    c_int::try_from(in_ring + before_or_after).ok()
 }
 
 /// Bytes that the peer has not taken yet, or `None` for what the kernel says.

@@ -281,7 +281,12 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     // SAFETY: the caller keeps the C function's contract.
     let kernel = || unsafe { next::connect(fd, addr, len) };
     if !init::active() || fd_table::lookup(fd) != Entry::KERNEL {
-        return kernel();
+        let result = kernel();
+        // SAFETY: as above; the kernel has just read the address.
+        if result == 0 && unsafe { is_unspecific(addr, len) } {
+            disconnected(fd);
+        }
+        return result;
     }
     // SAFETY: the caller vouches for the address.
     let Some(to) = (unsafe { address(addr, len) }) else { return kernel() };
@@ -308,6 +313,32 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         table.connect_ends();
     }
     result
+}
+
+/// True for `AF_UNSPEC`, which ends a connection and leaves a fresh socket.
+///
+/// # Safety
+/// `addr` points to `len` readable bytes.
+unsafe fn is_unspecific(addr: *const sockaddr, len: socklen_t) -> bool {
+    // SAFETY: the caller's promise; sa_family are the first two bytes.
+    len >= 2 && c_int::from(unsafe { (*addr).sa_family }) == libc::AF_UNSPEC
+}
+
+/// The kernel has ended the connection by RST, and the descriptor stands for a fresh socket.
+fn disconnected(fd: c_int) {
+    let entry = fd_table::lookup(fd);
+    if Sock::of(entry).is_none() || !may_mutate() {
+        return;
+    }
+    let _keep = KeepErrno::new();
+    for (same, other) in fd_table::iter(0..=fd_table::high_water()) {
+        if other == entry {
+            // Epoll instances go on watching the socket.
+            ops::epoll::on_declined(same);
+            fd_table::take(same);
+            crate::object::abandoned(same, entry);
+        }
+    }
 }
 
 /// The TCP address in a C structure.

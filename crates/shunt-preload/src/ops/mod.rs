@@ -6,4 +6,5 @@ pub mod listener;
 pub mod poll;
 pub mod process;
 pub mod sockopt;
+pub mod stdio;
 pub mod stream;

@@ -180,6 +180,11 @@ pub fn before_exec() {
     }
 }
 
+/// [`before_exec`] for the variadic functions, whose first argument is the program's path.
+pub fn before_execl(_path: usize) {
+    before_exec();
+}
+
 fn survives_exec(fd: c_int) -> bool {
     // SAFETY: only looked at; if it is closed (a vfork child may have) the kernel says so.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };

@@ -8,8 +8,8 @@ use shunt_shm::sync::store_load_fence;
 use shunt_wire::reason::Reason;
 
 use crate::abi::{
-    FILE, c_char, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, off64_t, size_t, sockaddr,
-    socklen_t, ssize_t, timespec,
+    c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t,
+    ssize_t, timespec,
 };
 use crate::conn::{KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::fd_table::{self, Entry, Kind};
@@ -526,27 +526,4 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
         notify::own(sock);
     }
     result
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    // stdio reads and writes by libc's inner functions, which no hook sees.
-    if let Some((entry, _)) = stream(fd) {
-        object::hand_over(fd, entry);
-    }
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::fdopen(fd, mode) }
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn fclose(file: *mut FILE) -> c_int {
-    // It closes the descriptor by libc's inner function, which no hook sees.
-    if !file.is_null() {
-        // SAFETY: the caller passes an open stream.
-        super::fd::forget_object(unsafe { libc::fileno(file) });
-    }
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::fclose(file) }
 }

@@ -5,6 +5,10 @@ use core::ptr::NonNull;
 use libc::iovec;
 use shunt_shm::ring::Span;
 
+/// Nothing is mapped below (`vm.mmap_min_addr`), nor in the upper half, which is the kernel's.
+const LOWEST: usize = 64 * 1024;
+const HIGHEST: usize = isize::MAX.cast_unsigned();
+
 /// A program's buffers: those of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers<'a> {
@@ -33,6 +37,14 @@ impl<'a> Buffers<'a> {
     /// The one buffer of a plain call.
     pub fn one(iov: &'a iovec) -> Self {
         Self { iov: core::slice::from_ref(iov), total: iov.iov_len }
+    }
+
+    /// True when an entry names no memory that a program can have: null and the like. The kernel would
+    /// say `EFAULT`; other bad addresses cannot be told without a system call.
+    #[inline]
+    pub fn are_bad(&self) -> bool {
+        let bad = |v: &iovec| !(LOWEST..=HIGHEST).contains(&v.iov_base.addr()) && v.iov_len > 0;
+        self.iov.iter().any(bad)
     }
 
     /// The entries that are left after `skip` bytes, for the kernel: at most `limit` bytes, and at most

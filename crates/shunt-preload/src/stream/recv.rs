@@ -217,6 +217,9 @@ impl Rx<'_> {
         let span = self.cursor.readable(&self.theirs.prod, cap, want as u64)?;
         let n = span.head.1 + span.tail.1;
         if n > 0 {
+            if call.flags & MSG_TRUNC == 0 && call.buffers.are_bad() {
+                return Ok(Some(Step::Done(or_error(*got, libc::EFAULT))));
+            }
             if !self.take(call, *got, span, n) {
                 return Ok(None);
             }
@@ -294,7 +297,7 @@ impl Rx<'_> {
     /// mark is all there.
     fn peek_beyond_tcp(&self, call: &Call<'_>, got: &mut usize, at: u64) -> Result<(), Violation> {
         let all_in = tcp::counts(call.fd).is_some_and(|c| reached_tcp_end(c.received(), at));
-        if !all_in || tcp::waiting(call.fd) != *got as u64 {
+        if !all_in || call.buffers.are_bad() || tcp::waiting(call.fd) != *got as u64 {
             return Ok(());
         }
         let want = (call.buffers.total - *got) as u64;

@@ -95,6 +95,9 @@ fn step(
         },
         Send::Ring => {}
     }
+    if call.buffers.are_bad() {
+        return Ok(Step::Done(or_error(*sent, libc::EFAULT)));
+    }
     let want = (call.buffers.total - *sent).min(CHUNK);
     let tx = Tx { sock, link, mine, theirs };
     let span = tx.reserve(want, blocking)?;

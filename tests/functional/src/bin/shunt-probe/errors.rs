@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::ptr;
 use std::time::Duration;
 
 use shunt_functional::sys;
@@ -21,7 +22,11 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     out_of_band(p)?;
     bad_descriptors(p)?;
     connecting(p)?;
-    options(p)
+    options(p)?;
+    unreadable(p)?;
+    waiting_bytes(p)?;
+    disconnected(p)?;
+    printed(p)
 }
 
 fn empty_socket(p: &Probe) -> io::Result<()> {
@@ -272,5 +277,88 @@ fn options(p: &Probe) -> io::Result<()> {
     let set = sys::set_option(pair.c(), libc::SOL_SOCKET, libc::SO_SNDBUF, 100_000);
     p.say("set SO_SNDBUF", done(set));
     p.result("reads back", sys::get_option(pair.c(), libc::SOL_SOCKET, libc::SO_SNDBUF));
+    Ok(())
+}
+
+fn length(n: isize) -> io::Result<usize> {
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Pointers to no memory.
+fn unreadable(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    for (name, at) in [("null", 0), ("a small number", 0x1000), ("-1", usize::MAX)] {
+        let at = ptr::without_provenance_mut(at);
+        // SAFETY: the kernel, or who stands for it, refuses the address.
+        let n = unsafe { libc::send(pair.c(), at, 10, libc::MSG_NOSIGNAL) };
+        p.result(&format!("send from {name}"), length(n));
+        sys::write(pair.c(), b"abc")?;
+        settle();
+        // SAFETY: as above.
+        let n = unsafe { libc::recv(pair.s(), at, 10, libc::MSG_DONTWAIT) };
+        p.result(&format!("recv to {name}"), length(n));
+        p.result("what is there after that", try_recv(pair.s(), 10));
+    }
+    Ok(())
+}
+
+/// FIONREAD wherever the bytes are.
+fn waiting_bytes(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    for n in 1..6 {
+        sys::write(pair.c(), &[1; 100])?;
+        settle();
+        p.result(&format!("FIONREAD after {n} writes"), sys::fionread(pair.s()));
+        p.result("a peek", sys::recv(pair.s(), &mut [0; 1000], libc::MSG_PEEK, false));
+    }
+    p.result("read a part", try_recv(pair.s(), 150));
+    p.result("FIONREAD after that", sys::fionread(pair.s()));
+    Ok(())
+}
+
+/// connect(2) with `AF_UNSPEC`, and a new connection of the same socket.
+fn disconnected(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    // SAFETY: all zero is a valid address of the family AF_UNSPEC.
+    let nowhere: libc::sockaddr = unsafe { std::mem::zeroed() };
+    let len = libc::socklen_t::try_from(size_of::<libc::sockaddr>()).unwrap_or(0);
+    // SAFETY: the address is valid.
+    let result = unsafe { libc::connect(pair.c(), &raw const nowhere, len) };
+    p.say("connect to AF_UNSPEC", result);
+    settle();
+    p.result("then: send", try_send(pair.c(), b"x"));
+    p.result("then: recv", try_recv(pair.c(), 10));
+    p.result("the peer: recv", try_recv(pair.s(), 10));
+    p.result("the peer: recv again", try_recv(pair.s(), 10));
+    p.result("the peer: send", try_send(pair.s(), b"x"));
+    let listener = listener()?;
+    p.say("connect again", done(sys::connect(pair.c(), address(&listener)?)));
+    let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+    crate::probe::warm_up(pair.c(), server.as_raw_fd())?;
+    p.result("it carries bytes: send", try_send(pair.c(), b"abc"));
+    settle();
+    p.result("it carries bytes: recv", try_recv(server.as_raw_fd(), 10));
+    Ok(())
+}
+
+unsafe extern "C" {
+    fn dprintf(fd: libc::c_int, format: *const libc::c_char, ...) -> libc::c_int;
+}
+
+/// `dprintf`, which writes by the C library's inner functions.
+fn printed(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    sys::write(pair.c(), b"in front ")?;
+    let (name, number) = (c"name", 1.5_f64);
+    // SAFETY: the arguments are what the format asks for.
+    let n = unsafe {
+        dprintf(pair.c(), c"%s %d %.2f %.1f ".as_ptr(), name.as_ptr(), 7, number, -2.5_f64)
+    };
+    p.say("dprintf", n);
+    sys::write(pair.c(), b"behind")?;
+    settle();
+    let mut text = [0; 100];
+    let n = sys::recv(pair.s(), &mut text, libc::MSG_DONTWAIT, false)?;
+    p.say("what arrives", String::from_utf8_lossy(&text[..n]));
     Ok(())
 }

@@ -291,10 +291,8 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         return kernel();
     }
     let plan = plan(fd, &to);
-    let table = plan.as_ref().ok().map(|draft| &draft.target.table);
-    if let Some(table) = table {
-        table.connect_begins();
-    }
+    let connects = |draft: &Draft| draft.target.table.connect_begins(draft.link.region);
+    let connecting = plan.as_ref().ok().map(connects);
     errno::set(kept);
     let result = kernel();
     let _keep = KeepErrno::new();
@@ -304,9 +302,7 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     } else if let Ok(draft) = &plan {
         draft.drop_unposted();
     }
-    if let Some(table) = table {
-        table.connect_ends();
-    }
+    drop(connecting);
     result
 }
 

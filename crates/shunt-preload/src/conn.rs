@@ -15,11 +15,12 @@ use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::endpoint;
+use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Entry, Kind};
 use crate::knobs::Dmb;
 use crate::link::{Link, Peer};
 use crate::ops::listener::Listener;
+use crate::relatives;
 
 /// `O_NONBLOCK` is set on the open file description.
 pub const NONBLOCK: u32 = 1;
@@ -44,17 +45,42 @@ pub struct Sock {
     link: AtomicPtr<Link>,
     peer: AtomicPtr<Peer>,
     listener: AtomicPtr<Listener>,
+    /// In whose arena the record is.
+    endpoint: AtomicPtr<Endpoint>,
     /// Descriptors of this process that name it.
     fds: AtomicU32,
+    /// How far the count for a forked child has come: [`crate::relatives`]' business.
+    pub counted: AtomicU32,
+    /// The next in [`RETURNED`].
+    next: AtomicPtr<Self>,
 }
 
+/// Handles to be used again.
 static POOL: Mutex<Vec<&'static Sock>> = Mutex::new(Vec::new());
+/// Those that were given back since it was last looked into. A list without a lock, because close(2)
+/// may be called in a signal handler, and in the child of a process that forked without a word.
+static RETURNED: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
+
+/// A handle from the pool, or a new one.
+fn blank() -> &'static Sock {
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    if pool.is_empty() {
+        let mut at = RETURNED.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: socks are never freed, and these are nobody's.
+        while let Some(sock) = unsafe { at.as_ref() } {
+            at = sock.next.load(Ordering::Relaxed);
+            pool.push(sock);
+        }
+    }
+    pool.pop().unwrap_or_else(|| Box::leak(Box::default()))
+}
 
 impl Sock {
     /// A handle of a new connection, with one descriptor.
-    pub fn new(record: &'static Record) -> &'static Self {
-        let free = POOL.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let sock = free.unwrap_or_else(|| Box::leak(Box::default()));
+    pub fn new(record: &'static Record, endpoint: &'static Endpoint) -> &'static Self {
+        let sock = blank();
+        sock.endpoint.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Relaxed);
+        sock.counted.store(0, Ordering::Relaxed);
         sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.peer.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.listener.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -83,6 +109,12 @@ impl Sock {
     pub fn record(&self) -> &'static Record {
         // SAFETY: set at creation to a record of an arena, which is never unmapped.
         unsafe { &*self.record.load(Ordering::Relaxed) }
+    }
+
+    /// In whose arena the record is.
+    pub fn endpoint(&self) -> &'static Endpoint {
+        // SAFETY: set at creation to an endpoint, which is never freed.
+        unsafe { &*self.endpoint.load(Ordering::Relaxed) }
     }
 
     /// The link group, once this process has it.
@@ -185,19 +217,28 @@ impl Sock {
     /// Another descriptor of this process names it.
     pub fn retain(&self) {
         self.fds.fetch_add(1, Ordering::AcqRel);
-        self.record().id.refs.fetch_add(1, Ordering::AcqRel);
         if let Some(link) = self.link() {
             link.users.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// A descriptor less. Returns true for the last one in all processes, and puts the handle back
-    /// into the pool with the last one in this process; nothing of it may be used after that.
+    /// Descriptors of this process that name it.
+    pub fn descriptors(&self) -> u32 {
+        self.fds.load(Ordering::Acquire)
+    }
+
+    /// In a forked child: so many descriptors name it, as the child's own table says.
+    pub fn set_descriptors(&self, count: u32) {
+        self.fds.store(count, Ordering::Release);
+    }
+
+    /// A descriptor less. Calls `last` for the last one in all processes, and gives the handle back
+    /// with the last one in this process; nothing of it may be used after that.
     pub fn release(&'static self, last: impl FnOnce(&'static Record)) {
         let record = self.record();
         let link = self.link();
         let mine = self.fds.fetch_sub(1, Ordering::AcqRel) == 1;
-        if record.id.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if mine && relatives::let_go(self.endpoint(), record) {
             last(record);
             record.id.live.store(0, Ordering::Release);
         }
@@ -206,7 +247,19 @@ impl Sock {
             link.users.fetch_sub(1, Ordering::AcqRel);
         }
         if mine {
-            POOL.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+            self.give_back();
+        }
+    }
+
+    fn give_back(&'static self) {
+        let me = core::ptr::from_ref(self).cast_mut();
+        let mut head = RETURNED.load(Ordering::Relaxed);
+        loop {
+            self.next.store(head, Ordering::Relaxed);
+            match RETURNED.compare_exchange(head, me, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! the next-symbol table ([`crate::next`]) and the list of names ([`HOOKS`]).
 //!
 //! * `fn`: exported under the guard; a panic in the handler falls through to the next definition.
+//! * `never fn`: the same for functions that do not return.
 //! * `tail`: variadic functions. The named function runs first, then the call goes on to the next
 //!   definition with its arguments untouched.
 //!
@@ -101,6 +102,8 @@ macro_rules! for_each_hook {
             fn seteuid(uid: uid_t) -> c_int = ops::process::seteuid;
             fn setreuid(real: uid_t, effective: uid_t) -> c_int = ops::process::setreuid;
             fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int = ops::process::setresuid;
+            never fn _exit(status: c_int) = ops::process::_exit;
+            never fn _Exit(status: c_int) = ops::process::_exit;
             tail execl = ops::process::before_exec;
             tail execlp = ops::process::before_exec;
             tail execle = ops::process::before_exec;
@@ -111,9 +114,10 @@ pub(crate) use for_each_hook;
 
 macro_rules! names {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
+     $(never fn $never:ident($($never_arg:ident: $never_ty:ty),*) = $end:path;)*
      $(tail $tail:ident = $before:path;)*) => {
         /// The names of all hooked functions.
-        pub const HOOKS: &[&str] = &[$(stringify!($name),)* $(stringify!($tail),)*];
+        pub const HOOKS: &[&str] = &[$(stringify!($name),)* $(stringify!($never),)* $(stringify!($tail),)*];
     };
 }
 for_each_hook!(names);
@@ -127,10 +131,16 @@ mod exports {
 
     macro_rules! export {
         ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
+         $(never fn $never:ident($($never_arg:ident: $never_ty:ty),*) = $end:path;)*
          $(tail $tail:ident = $before:path;)*) => {
             $(guarded_function! {
                 #[unsafe(no_mangle)]
                 fn $name($($arg: $ty),*) -> $ret = $handler, else next::$name;
+            })*
+            $(guarded_function! {
+                #[unsafe(no_mangle)]
+                #[allow(non_snake_case, reason = "C's names")]
+                fn $never($($never_arg: $never_ty),*) -> ! = $end, else next::$never;
             })*
             $(tail_function! {
                 #[unsafe(no_mangle)]

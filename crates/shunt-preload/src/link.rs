@@ -233,8 +233,12 @@ impl Link {
         done(Side::Client) && done(Side::Server)
     }
 
-    /// Gives back a slot whose proposal was never taken up.
+    /// Gives back a slot whose proposal was never taken up. A forked child has a copy of the slots'
+    /// words only: its parent sees that both sides are done.
     pub fn free_slot(&self, slot: usize) {
+        for side in [Side::Client, Side::Server] {
+            self.view().section(slot, side).setup.done.store(1, Ordering::Release);
+        }
         self.slots[slot].store(0, Ordering::Release);
     }
 }
@@ -449,6 +453,8 @@ pub fn lock_for_fork() -> impl Sized {
 pub fn forget_in_child() {
     for link in all() {
         link.lane.store(0, Ordering::Relaxed);
+        // Those were of the parent's other threads.
+        link.drafts.store(0, Ordering::Relaxed);
     }
 }
 

@@ -264,11 +264,12 @@ fn take_up(fd: c_int, entry: Entry, new: c_int, nonblocking: bool) {
 
 /// A record and a handle for a connection.
 fn track(fd: c_int, tuple: &FourTuple) -> Option<&'static Sock> {
-    let record: &'static Record = agent_client::endpoint().ok()?.allocate()?;
+    let endpoint = agent_client::endpoint().ok()?;
+    let record: &'static Record = endpoint.allocate()?;
     record.id.set_tuple(tuple);
     record.id.fd.store(fd, Ordering::Relaxed);
     record.id.since.store(clock::now(), Ordering::Relaxed);
-    Some(Sock::new(record))
+    Some(Sock::new(record, endpoint))
 }
 
 fn is_local(tuple: &FourTuple) -> bool {

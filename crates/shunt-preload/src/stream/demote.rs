@@ -17,6 +17,7 @@ use shunt_wire::reason::Reason;
 
 use crate::conn::{FROZEN, Sock, WANT_TCP};
 use crate::endpoint;
+use crate::fd_table;
 use crate::stream::{broken, notify, promote, tcp, tid};
 
 /// Longest wait for room in the kernel socket while ring bytes are sent once more.
@@ -56,6 +57,10 @@ pub fn follow(sock: &'static Sock, fd: i32) -> bool {
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else { return false };
     let record = sock.record();
     let _lock = record.tx.lock.lock(tid());
+    // Closed by another thread meanwhile: the slot may be another connection's by now.
+    if !Sock::of(fd_table::lookup(fd)).is_some_and(|now| core::ptr::eq(now, sock)) {
+        return false;
+    }
     sock.put(WANT_TCP, true);
     let marks = record.tx.marks.load(Relaxed);
     if path(marks) == Path::Tcp {

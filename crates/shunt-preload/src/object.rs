@@ -249,15 +249,16 @@ trait Held {}
 impl<T> Held for T {}
 
 thread_local! {
-    static LOCKS: RefCell<Option<[Box<dyn Held>; 4]>> = const { RefCell::new(None) };
+    static LOCKS: RefCell<Option<[Box<dyn Held>; 5]>> = const { RefCell::new(None) };
 }
 
 /// The process is about to fork.
 pub fn fork_prepare() {
     Endpoint::all().for_each(relatives::look_after);
     // In the order in which they nest.
-    let held: [Box<dyn Held>; 4] = [
+    let held: [Box<dyn Held>; 5] = [
         Box::new(ops::epoll::lock_for_fork()),
+        Box::new(ops::listener::lock_for_fork()),
         Box::new(link::lock_for_fork()),
         Box::new(agent_client::lock_for_fork()),
         Box::new(conn::lock_for_fork()),
@@ -276,11 +277,15 @@ pub fn fork_parent() {
 pub fn fork_child() {
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
     stream::forget_tid();
-    agent_client::forget_in_child();
+    agent_client::forget_in_child(has_listeners());
     Endpoint::forget_in_child();
     link::forget_in_child();
     relatives::fork_child();
     ops::epoll::forget_in_child();
+}
+
+fn has_listeners() -> bool {
+    fd_table::iter(0..=c_int::MAX).any(|(_, entry)| Listener::of(entry).is_some())
 }
 
 const _: () = assert!(SLOTS < 256);

@@ -15,7 +15,7 @@
 //! **A change of user.** A server's worker gives its privileges up before it accepts, and the agent's
 //! directory is closed to the user that it becomes: what has to be said to the agent is said before.
 //!
-//! **exec.** What stays open across it is handed over first: the new program may not run Shunt.
+//! **exec, spawn, system, popen.** What stays open across it is handed over first: the new program may not run Shunt.
 
 use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_void};
@@ -26,7 +26,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::abi::{Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, uid_t};
+use crate::abi::{FILE, Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, uid_t};
 use crate::conn::Sock;
 use crate::errno::KeepErrno;
 use crate::fd_table;
@@ -323,6 +323,25 @@ pub unsafe fn posix_spawnp(
     before_exec();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::posix_spawnp(pid, file, actions, attr, argv, envp) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn system(command: *const c_char) -> c_int {
+    // Without a command it only asks whether there is a shell.
+    if !command.is_null() {
+        before_exec();
+    }
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::system(command) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    before_exec();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::popen(command, mode) }
 }
 
 /// The actions of a spawn are opaque, so what it will duplicate is handed over when that is

@@ -18,8 +18,9 @@ use shunt_wire::reason::Reason;
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Entry, Kind};
 use crate::knobs::Dmb;
-use crate::link::{Link, Peer};
+use crate::link::Link;
 use crate::ops::listener::Listener;
+use crate::peer::Peer;
 use crate::relatives;
 
 /// `O_NONBLOCK` is set on the open file description.
@@ -127,7 +128,7 @@ impl Sock {
     /// The peer with its doorbells, once known.
     #[inline]
     pub fn peer(&self) -> Option<&'static Peer> {
-        // SAFETY: peers live as long as their link.
+        // SAFETY: peers' places live as long as their link.
         unsafe { self.peer.load(Ordering::Acquire).as_ref() }
     }
 
@@ -138,9 +139,16 @@ impl Sock {
         self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
     }
 
-    /// Sets the peer.
+    /// Sets the peer, which counts this connection as one that uses it.
     pub fn set_peer(&self, peer: &'static Peer) {
-        self.peer.store(core::ptr::from_ref(peer).cast_mut(), Ordering::Release);
+        self.swap_peer(core::ptr::from_ref(peer).cast_mut());
+    }
+
+    fn swap_peer(&self, new: *mut Peer) {
+        // SAFETY: as in `peer`.
+        if let Some(old) = unsafe { self.peer.swap(new, Ordering::AcqRel).as_ref() } {
+            old.release();
+        }
     }
 
     /// The listener that accepted it, while a proposal is looked for.
@@ -242,7 +250,10 @@ impl Sock {
             last(record);
             record.id.live.store(0, Ordering::Release);
         }
-        // Last: the link is still of use to what is done at the end.
+        // Last: they are still of use to what is done at the end.
+        if mine {
+            self.swap_peer(core::ptr::null_mut());
+        }
         if let Some(link) = link {
             link.users.fetch_sub(1, Ordering::AcqRel);
         }

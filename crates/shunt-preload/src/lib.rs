@@ -28,6 +28,7 @@ pub mod next;
 pub mod object;
 pub mod ops;
 pub mod own_fds;
+pub mod peer;
 pub mod relatives;
 pub mod signals;
 pub mod stream;

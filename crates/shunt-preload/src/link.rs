@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shunt_shm::region::{Region, RegionView, SLOTS, Side};
 use shunt_shm::table::{Place, Table, Ticket};
-use shunt_sys::fds::{Fds, close};
+use shunt_sys::fds::close;
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId};
 use shunt_wire::clc::Proposal;
@@ -21,6 +21,7 @@ use crate::agent_client;
 use crate::endpoint::Endpoint;
 use crate::knobs;
 use crate::own_fds::{OwnFd, adopt};
+use crate::peer::{self, Peer, Peers};
 
 /// Link groups that a process can have at once.
 pub const LINKS: usize = 4096;
@@ -29,32 +30,6 @@ static TABLE: [AtomicPtr<Link>; LINKS] = [const { AtomicPtr::new(core::ptr::null
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 /// Serializes changes to the table; readers take no lock.
 static CHANGES: Mutex<()> = Mutex::new(());
-
-/// Another endpoint whose doorbells we have.
-#[derive(Debug)]
-pub struct Peer {
-    /// Its name.
-    pub endpoint: EndpointId,
-    bells: Vec<OwnFd>,
-    next: AtomicPtr<Peer>,
-}
-
-impl Peer {
-    fn new(endpoint: EndpointId, mut fds: Fds) -> Option<Self> {
-        let mut bells = Vec::with_capacity(fds.len());
-        while let Some(fd) = fds.take() {
-            bells.push(adopt(fd).ok()?);
-        }
-        Some(Self { endpoint, bells, next: AtomicPtr::default() })
-    }
-
-    /// Rings the doorbell of a completion vector.
-    pub fn ring(&self, vector: usize) {
-        if let Some(bell) = self.bells.get(vector) {
-            shunt_shm::doorbell::ring(bell.borrow());
-        }
-    }
-}
 
 /// A link group.
 #[derive(Debug)]
@@ -72,7 +47,8 @@ pub struct Link {
     pub users: AtomicU32,
     /// Places between [`draft`] and their connection's start.
     drafts: AtomicU32,
-    peers: AtomicPtr<Peer>,
+    /// Endpoints at the other end.
+    pub peers: Peers,
     /// The owner's process (acceptor's side only).
     pidfd: Option<OwnFd>,
     /// The listener (client's side only).
@@ -124,7 +100,7 @@ impl Link {
             lane: AtomicU32::new(lane.map_or(0, |l| u32::try_from(l + 1).unwrap_or(0))),
             users: AtomicU32::new(0),
             drafts: AtomicU32::new(0),
-            peers: AtomicPtr::default(),
+            peers: Peers::default(),
             pidfd,
             listener,
             next_slot: AtomicUsize::new(0),
@@ -148,41 +124,18 @@ impl Link {
         self.lane.load(Ordering::Relaxed).checked_sub(1).map(|l| l as usize)
     }
 
-    /// A peer whose doorbells are known.
-    #[inline]
-    #[must_use]
-    pub fn peer(&self, endpoint: EndpointId) -> Option<&'static Peer> {
-        let mut at = self.peers.load(Ordering::Acquire);
-        // SAFETY: peers are leaked with their link.
-        while let Some(peer) = unsafe { at.as_ref() } {
-            if peer.endpoint == endpoint {
-                return Some(peer);
-            }
-            at = peer.next.load(Ordering::Acquire);
-        }
-        None
-    }
-
-    fn add_peer(&self, peer: Peer) -> &'static Peer {
-        let peer: &'static Peer = Box::leak(Box::new(peer));
-        let mut head = self.peers.load(Ordering::Acquire);
-        loop {
-            peer.next.store(head, Ordering::Relaxed);
-            let new = core::ptr::from_ref(peer).cast_mut();
-            match self.peers.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return peer,
-                Err(now) => head = now,
-            }
-        }
-    }
-
-    /// The acceptor's doorbells, fetched from the agent the first time.
+    /// The endpoint at the other end, with its doorbells, for a connection that uses it from now on;
+    /// they are fetched from the agent the first time.
     pub fn acquaint(&self, endpoint: EndpointId) -> Result<&'static Peer, Reason> {
-        if let Some(peer) = self.peer(endpoint) {
+        if let Some(peer) = self.peers.find(endpoint) {
             return Ok(peer);
         }
+        if peer::crowded() {
+            // Acceptors know one peer per link group, which goes with it.
+            all().filter(|link| link.side == Side::Client).for_each(|link| link.peers.drop_idle());
+        }
         let fds = agent_client::bells(self.region, endpoint)?;
-        Ok(self.add_peer(Peer::new(endpoint, fds).ok_or(Reason::NoResources)?))
+        self.peers.add(endpoint, fds).ok_or(Reason::NoResources)
     }
 
     /// False when the region's owner has died. True also where that can't be known.
@@ -351,10 +304,11 @@ pub fn attach(
     collect();
     let found = agent_client::attach(region, slot, socket)?;
     let pidfd = adopt(found.pidfd).map_err(|_| Reason::NoResources)?;
-    let peer = Peer::new(found.owner, found.bells).ok_or(Reason::NoResources)?;
     let link = Link::new(region, Side::Server, &found.memory, found.endpoint, Some(pidfd), None)?;
     close(found.memory);
-    link.add_peer(peer);
+    let peer = link.peers.add(found.owner, found.bells).ok_or(Reason::NoResources)?;
+    // It is there for the link group's sake, whether a connection uses it or not.
+    peer.release();
     link.users.fetch_add(1, Ordering::AcqRel);
     install(link)
 }
@@ -412,17 +366,6 @@ fn remove(place: &AtomicPtr<Link>) {
     }
     agent_client::detach(link.region);
     GRAVEYARD.bury(link);
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        let mut peer = self.peers.swap(core::ptr::null_mut(), Ordering::AcqRel);
-        while !peer.is_null() {
-            // SAFETY: made by Box::leak in add_peer; no connection refers to it any more.
-            let gone = unsafe { Box::from_raw(peer) };
-            peer = gone.next.load(Ordering::Relaxed);
-        }
-    }
 }
 
 /// Links that were removed, kept for a while because a thread may be looking at them.

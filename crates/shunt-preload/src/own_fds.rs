@@ -59,6 +59,36 @@ impl OwnFd {
     }
 }
 
+impl OwnFd {
+    /// As a number that is not 0, to be kept where only plain words can be.
+    #[must_use]
+    pub fn into_code(self) -> u32 {
+        let code = u32::from(self.index) + 1;
+        core::mem::forget(self);
+        code
+    }
+
+    /// The reverse of [`Self::into_code`], once; `None` for 0.
+    #[must_use]
+    pub fn from_code(code: u32) -> Option<Self> {
+        Some(Self { index: u16::try_from(code.checked_sub(1)?).ok()? })
+    }
+}
+
+/// [`OwnFd::raw`] of the descriptor with this code, if it is open.
+#[inline]
+#[must_use]
+pub fn number(code: u32) -> Option<c_int> {
+    let fd = SLAB.get((code as usize).checked_sub(1)?)?.load(Ordering::Acquire);
+    (fd >= 0).then_some(fd)
+}
+
+/// How many there are.
+#[must_use]
+pub fn in_use() -> usize {
+    SLAB.iter().filter(|slot| slot.load(Ordering::Relaxed) != FREE).count()
+}
+
 impl Drop for OwnFd {
     fn drop(&mut self) {
         let slot = &SLAB[usize::from(self.index)];

@@ -185,7 +185,10 @@ pub fn fork_child() {
         endpoint.set_member(child);
         endpoint.arena.processes().born(child, who(&me));
     }
-    link::all().for_each(|link| link.users.store(0, Ordering::Release));
+    for link in link::all() {
+        link.users.store(0, Ordering::Release);
+        link.peers.forget_users();
+    }
     let table = || fd_table::iter(0..=c_int::MAX).filter_map(|(_, entry)| Sock::of(entry));
     table().for_each(|sock| sock.set_descriptors(0));
     for sock in table() {
@@ -193,8 +196,12 @@ pub fn fork_child() {
         if let Some(link) = sock.link() {
             link.users.fetch_add(1, Ordering::AcqRel);
         }
-        if sock.counted.swap(FOUND, Ordering::AcqRel) == 0 {
+        let counted = sock.counted.swap(FOUND, Ordering::AcqRel);
+        if counted == 0 {
             sock.record().id.holders.add(member(sock.endpoint()));
+        }
+        if let Some(peer) = sock.peer().filter(|_| counted != FOUND) {
+            peer.count_again();
         }
     }
     let counted = COUNTED_FOR_CHILD.with(RefCell::take);

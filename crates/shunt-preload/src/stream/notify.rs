@@ -9,7 +9,8 @@ use shunt_shm::sync::{AtomicU32, store_load_fence};
 
 use crate::conn::Sock;
 use crate::errno::KeepErrno;
-use crate::link::{Link, Peer};
+use crate::link::Link;
+use crate::peer::Peer;
 
 /// Bit of `tx_arm`: push to the completion queue when there is room.
 pub const ON_QUEUE: u32 = 2;

@@ -134,8 +134,9 @@ fn accept_in(
         return Err(Reason::PeerGone);
     }
     let owner = theirs.setup.endpoint.load(Ordering::Relaxed);
-    let peer = link.peer(owner).ok_or(Reason::ProtocolViolation)?;
+    let peer = link.peers.find(owner).ok_or(Reason::ProtocolViolation)?;
     if !listener.table.take(ticket) {
+        peer.release();
         return Err(Reason::NoProposal);
     }
     sock.activate(link, Side::Server, slot, generation);

@@ -54,14 +54,14 @@ fn end_by(end: End) -> ! {
     }
 }
 
-/// What the peer of a connection sees whose last descriptor was just closed.
+/// What the peer of a connection sees whose last descriptor was just closed: by sending first, which
+/// asks nobody whether it is the end.
 fn look_at_end(p: &Probe, what: &str, fd: RawFd) {
-    settle();
-    p.result(&format!("{what}: the end"), try_recv(fd, 100));
     for n in 1..=3 {
-        p.result(&format!("{what}: send {n}"), try_send(fd, b"too late"));
         settle();
+        p.result(&format!("{what}: send {n}"), try_send(fd, b"too late"));
     }
+    p.result(&format!("{what}: the end"), try_recv(fd, 100));
 }
 
 /// The parent closes last, after a child that has ended by itself.
@@ -103,11 +103,7 @@ fn last_is_a_child(p: &Probe) -> io::Result<()> {
         drop(server);
         sys::write(c, b"x")?;
         p.say(&format!("the last ends by {name}"), sys::wait_for(child)?);
-        for n in 1..=3 {
-            settle();
-            p.result(&format!("send {n}"), try_send(c, b"too late"));
-        }
-        p.result("and the end", try_recv(c, 100));
+        look_at_end(p, "the last has ended", c);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Sending.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use libc::{EAGAIN, EBADF, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int};
 use shunt_core::handshake::Phase;
@@ -145,8 +145,11 @@ fn step(
             }
         }
         Send::Promote => match tcp::counts(call.fd) {
-            Some(counts) => set_mark(sock, mine, marks, counts.written),
-            None => return Ok(to_kernel(call, sent)),
+            // To a peer that has gone the ring leads nowhere, and only the kernel can say so.
+            Some(counts) if counts.established || theirs.prod.fin.load(Acquire) != 0 => {
+                set_mark(sock, mine, marks, counts.written);
+            }
+            _ => return Ok(to_kernel(call, sent)),
         },
         Send::Ring => {}
     }

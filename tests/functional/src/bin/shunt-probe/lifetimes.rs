@@ -21,6 +21,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     fork_that_fails(p)?;
     unannounced_fork(p)?;
     shell_commands(p)?;
+    closed_under_a_thread(p)?;
     forks_among_threads(p)
 }
 
@@ -292,6 +293,66 @@ fn shell_commands(p: &Probe) -> io::Result<()> {
     let mut byte = [0; 1];
     p.result("the end", sys::read(client.as_raw_fd(), &mut byte));
     Ok(())
+}
+
+/// Connections that are closed while threads use them.
+const CLOSED: u32 = 60;
+
+/// A descriptor is replaced while one thread sends on it and another receives at the other end: the
+/// connection that comes next, in the same place, has its own bytes and no others.
+fn closed_under_a_thread(p: &Probe) -> io::Result<()> {
+    let (reader, writer) = sys::pipe()?;
+    let child = in_child(|| {
+        sys::end_within(60);
+        let nothing: OwnedFd = std::fs::File::open("/dev/null")?.into();
+        let listener = listener()?;
+        let mut right = 0_u32;
+        for _ in 0..CLOSED {
+            let first = Probe::new("lifetimes", true).pair_with(&listener)?;
+            let over = AtomicBool::new(false);
+            right += u32::from(thread::scope(|scope| {
+                scope.spawn(|| {
+                    let block = vec![0xaa; 200_000];
+                    while !over.load(Ordering::Relaxed) {
+                        let _ = try_send(first.s(), &block);
+                    }
+                });
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        let _ = try_recv(first.c(), 100_000);
+                    }
+                });
+                thread::sleep(std::time::Duration::from_millis(1));
+                let second = sys::dup2(nothing.as_raw_fd(), &first.server)
+                    .and_then(|_| Probe::new("lifetimes", false).pair_with(&listener));
+                let right = second.and_then(|pair| exact(&pair));
+                over.store(true, Ordering::Relaxed);
+                right
+            })?);
+        }
+        sys::write(writer.as_raw_fd(), &right.to_ne_bytes())?;
+        Ok(())
+    })?;
+    p.say("closes under threads", sys::wait_for(child)?);
+    let mut right = [0; 4];
+    drop(writer);
+    sys::read(reader.as_raw_fd(), &mut right)?;
+    p.say("connections that had their own bytes", u32::from_ne_bytes(right));
+    Ok(())
+}
+
+/// Messages both ways, compared.
+fn exact(pair: &Pair) -> io::Result<bool> {
+    let mut right = true;
+    for n in 0..40 {
+        for (from, to) in [(pair.c(), pair.s()), (pair.s(), pair.c())] {
+            sys::write(from, &[n; 2000])?;
+            let mut back = [0; 2000];
+            sys::recv(to, &mut back, libc::MSG_WAITALL, false)?;
+            right &= back == [n; 2000];
+        }
+    }
+    Ok(right)
 }
 
 /// Connections per thread, and forks meanwhile.

@@ -254,7 +254,7 @@ thread_local! {
 
 /// The process is about to fork.
 pub fn fork_prepare() {
-    Endpoint::all().for_each(relatives::look_after);
+    relatives::fork_begins();
     // In the order in which they nest.
     let held: [Box<dyn Held>; 5] = [
         Box::new(ops::epoll::lock_for_fork()),

@@ -8,6 +8,7 @@
 use core::cell::RefCell;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shunt_core::handshake::Phase;
 use shunt_shm::arena::Record;
@@ -32,8 +33,28 @@ struct Counted {
     endpoint: &'static Endpoint,
 }
 
+/// Of several threads that fork, one at a time counts for its child.
+static FORKS: Mutex<()> = Mutex::new(());
+
+/// What a thread that forks keeps meanwhile.
+struct Forking {
+    _alone: MutexGuard<'static, ()>,
+    counted: Vec<Counted>,
+}
+
 thread_local! {
-    static COUNTED_FOR_CHILD: RefCell<Vec<Counted>> = const { RefCell::new(Vec::new()) };
+    static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
+}
+
+/// How a fork has ended, as far as the parent knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Child {
+    /// It lives.
+    Pid(u32),
+    /// There is none: the fork failed.
+    None,
+    /// Some function of libc has forked, and does not say.
+    Unknown,
 }
 
 /// This process among those that share the endpoint's arena; entered there when it is first asked.
@@ -135,6 +156,15 @@ fn bury(record: &Record) {
     record.id.live.store(0, Ordering::Release);
 }
 
+/// Before a fork, and before any other lock is taken for it.
+pub fn fork_begins() {
+    let alone = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
+    FORKING.with(|forking| {
+        *forking.borrow_mut() = Some(Forking { _alone: alone, counted: Vec::new() });
+    });
+    Endpoint::all().for_each(look_after);
+}
+
 /// Before a fork: the child is counted among the holders of all that this process holds, so that
 /// nobody is the last who closes meanwhile.
 pub fn fork_prepare() {
@@ -152,23 +182,30 @@ pub fn fork_prepare() {
         record.id.holders.add(endpoint.child());
         counted.push(Counted { sock, record, endpoint });
     }
-    COUNTED_FOR_CHILD.with(|list| *list.borrow_mut() = counted);
+    FORKING.with(|forking| {
+        if let Some(forking) = &mut *forking.borrow_mut() {
+            forking.counted = counted;
+        }
+    });
 }
 
-/// After it, in the parent, which knows the child's pid; `None`: there is no child.
-pub fn fork_settled(child: Option<u32>) {
-    let counted = COUNTED_FOR_CHILD.with(RefCell::take);
-    for Counted { sock, record, endpoint } in counted {
+/// After it, in the parent.
+pub fn fork_settled(child: Child) {
+    let Some(forking) = FORKING.with(RefCell::take) else { return };
+    for Counted { sock, record, endpoint } in &forking.counted {
         sock.counted.store(0, Ordering::Release);
-        if child.is_none() && record.id.holders.remove(endpoint.child()) {
+        if child == Child::None && record.id.holders.remove(endpoint.child()) {
             bury(record);
         }
     }
     for endpoint in Endpoint::all().filter(|endpoint| endpoint.child() != Member::UNNAMED) {
         let processes = endpoint.arena.processes();
         match child {
-            Some(pid) => processes.born(endpoint.child(), Who { pid, start: 0, namespace: 0 }),
-            None => processes.free(endpoint.child()),
+            Child::Pid(pid) => {
+                processes.born(endpoint.child(), Who { pid, start: 0, namespace: 0 });
+            }
+            Child::None => processes.free(endpoint.child()),
+            Child::Unknown => {}
         }
         endpoint.set_child(Member::UNNAMED);
     }
@@ -204,10 +241,10 @@ pub fn fork_child() {
             peer.count_again();
         }
     }
-    let counted = COUNTED_FOR_CHILD.with(RefCell::take);
-    for Counted { sock, record, endpoint } in counted {
+    let forking = FORKING.with(RefCell::take);
+    for Counted { sock, record, endpoint } in forking.iter().flat_map(|forking| &forking.counted) {
         let found = sock.counted.load(Ordering::Acquire) == FOUND;
-        if !(found && core::ptr::eq(sock.record(), record))
+        if !(found && core::ptr::eq(sock.record(), *record))
             && record.id.holders.remove(endpoint.member())
         {
             bury(record);

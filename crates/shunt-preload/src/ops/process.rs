@@ -31,6 +31,7 @@ use crate::conn::Sock;
 use crate::errno::KeepErrno;
 use crate::fd_table;
 use crate::guard::contain;
+use crate::relatives::Child;
 use crate::{init, next, object, relatives};
 
 /// Where the pid of the process stands that the tables belong to; null before start-up.
@@ -46,6 +47,8 @@ const PAGE: usize = 4096;
 thread_local! {
     /// True from the fork handlers' first run to their second, in the thread that forks.
     static FORKING: Cell<bool> = const { Cell::new(false) };
+    /// True in the hook on fork(2), which learns what becomes of it.
+    static HOOKED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Makes this process the owner of the tables; for the constructor. False without memory for it.
@@ -139,6 +142,9 @@ fn parent() {
     if FORKING.replace(false) {
         let _keep = KeepErrno::new();
         object::fork_parent();
+        if !HOOKED.get() {
+            relatives::fork_settled(Child::Unknown);
+        }
     }
 }
 
@@ -155,15 +161,18 @@ fn child() {
 /// # Safety
 /// As the C function.
 pub unsafe fn fork() -> pid_t {
+    HOOKED.set(true);
     prepare();
     // SAFETY: the caller keeps the C function's contract.
     let pid = unsafe { next::fork() };
     if pid == 0 {
+        HOOKED.set(false);
         child();
     } else {
         parent();
+        HOOKED.set(false);
         let _keep = KeepErrno::new();
-        relatives::fork_settled(u32::try_from(pid).ok());
+        relatives::fork_settled(u32::try_from(pid).map_or(Child::None, Child::Pid));
     }
     pid
 }

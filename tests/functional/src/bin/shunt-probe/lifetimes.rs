@@ -357,10 +357,10 @@ fn exact(pair: &Pair) -> io::Result<bool> {
 
 /// Connections per thread, and forks meanwhile.
 const ROUNDS: u32 = 150;
-const FORKS: u32 = 60;
+const FORKS: u32 = 40;
 const THREADS: u32 = 3;
 
-/// One thread forks while the others connect, accept and close: no child may find a lock that is
+/// Two threads fork while the others connect, accept and close: no child may find a lock that is
 /// held by a thread which it does not have.
 fn forks_among_threads(p: &Probe) -> io::Result<()> {
     let (right, back) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -384,12 +384,17 @@ fn forks_among_threads(p: &Probe) -> io::Result<()> {
                     })
                 })
                 .collect();
-            for _ in 0..FORKS {
-                if let Ok(Forked::Parent(child)) = fork_and_connect(&listener) {
-                    let ended = sys::wait_for(child).unwrap_or(-1);
-                    back.fetch_add(u32::from(ended == 0), Ordering::Relaxed);
+            let fork = || {
+                for _ in 0..FORKS {
+                    if let Ok(Forked::Parent(child)) = fork_and_connect(&listener) {
+                        let ended = sys::wait_for(child).unwrap_or(-1);
+                        back.fetch_add(u32::from(ended == 0), Ordering::Relaxed);
+                    }
                 }
-            }
+            };
+            let other = scope.spawn(fork);
+            fork();
+            let _ = other.join();
             over.store(true, Ordering::Relaxed);
             drop(working);
         });

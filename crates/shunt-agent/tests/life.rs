@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use common::{Agent, new_eventfd, run_dir};
 use shunt_agent::socket::{Claim, ClaimError};
 use shunt_shm::arena::Arena;
+use shunt_shm::holders::Member;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::Request;
 use shunt_wire::counter::Counter;
@@ -85,7 +86,7 @@ fn totals_are_of_live_and_ended_programs_and_survive_a_restart() {
     counts.counters().add(Counter::Shunted, 5);
     counts.counters().decline(Reason::Remote);
     let mut hint = 0;
-    let record = counts.allocate(&mut hint).unwrap();
+    let record = counts.allocate(Member::UNNAMED, &mut hint).unwrap();
     record.tx.bytes.store(1000, shunt_shm::sync::Ordering::Relaxed);
     let stats = |agent: &Agent, run| agent.tool().report(&Request::Stats { run });
     let seen = stats(&agent, 7);
@@ -131,7 +132,7 @@ fn a_listing_names_both_programs() {
     let (_b, server) = counting(&agent, 0);
     let tuple = FourTuple { local: Addr::any_v4(1111), peer: Addr::any_v4(2222) };
     let fill = |arena: &Arena, tuple: &FourTuple, pid, mode, reason| {
-        let record = arena.allocate(&mut 0).unwrap();
+        let record = arena.allocate(Member::UNNAMED, &mut 0).unwrap();
         record.id.set_tuple(tuple);
         record.id.pid.store(pid, Ordering::Relaxed);
         record.id.mode.store(mode, Ordering::Relaxed);

@@ -32,6 +32,11 @@ const BACK_OFF: u64 = 200_000_000;
 
 static CLIENT: Mutex<Client> = Mutex::new(Client::Away { until: 0, why: Reason::NoAgent });
 
+/// The conversations of the processes that this one descends from, while it has listeners of theirs
+/// that it has not registered itself. Nothing is said there; but as long as they are open the agent
+/// keeps the listeners listed when the parent ends, as a program's does that becomes a daemon.
+static INHERITED: Mutex<Vec<OwnFd>> = Mutex::new(Vec::new());
+
 enum Client {
     /// Not to be tried before `until` (monotonic nanoseconds).
     Away {
@@ -44,20 +49,34 @@ enum Client {
     },
 }
 
-/// The lock, held across fork so that the child does not inherit it taken.
+/// The locks, held across fork so that the child does not inherit them taken.
 pub fn lock_for_fork() -> impl Sized {
-    lock()
+    (lock(), inherited())
+}
+
+fn inherited() -> MutexGuard<'static, Vec<OwnFd>> {
+    INHERITED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// No listener is left that somebody else has registered.
+pub fn let_go_of_inherited() {
+    inherited().clear();
 }
 
 fn lock() -> MutexGuard<'static, Client> {
     CLIENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In a forked child, with the lock held in `guard`'s stead: the parent's conversation is not ours.
-pub fn forget_in_child() {
+/// In a forked child: the parent's conversation is not ours. It stays open if the child
+/// `has_listeners`.
+pub fn forget_in_child(has_listeners: bool) {
     let mut client = lock();
-    // Drops the inherited socket; the parent's stays open.
-    *client = Client::Away { until: 0, why: Reason::NoAgent };
+    let before = core::mem::replace(&mut *client, Client::Away { until: 0, why: Reason::NoAgent });
+    match before {
+        Client::Here { socket, .. } if has_listeners => inherited().push(socket),
+        // Drops the inherited socket; the parent's stays open.
+        _ => {}
+    }
 }
 
 fn as_reason(errno: Errno) -> Reason {

@@ -15,11 +15,13 @@ use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::endpoint;
+use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Entry, Kind};
 use crate::knobs::Dmb;
-use crate::link::{Link, Peer};
+use crate::link::Link;
 use crate::ops::listener::Listener;
+use crate::peer::Peer;
+use crate::relatives;
 
 /// `O_NONBLOCK` is set on the open file description.
 pub const NONBLOCK: u32 = 1;
@@ -44,17 +46,42 @@ pub struct Sock {
     link: AtomicPtr<Link>,
     peer: AtomicPtr<Peer>,
     listener: AtomicPtr<Listener>,
+    /// In whose arena the record is.
+    endpoint: AtomicPtr<Endpoint>,
     /// Descriptors of this process that name it.
     fds: AtomicU32,
+    /// How far the count for a forked child has come: [`crate::relatives`]' business.
+    pub counted: AtomicU32,
+    /// The next in [`RETURNED`].
+    next: AtomicPtr<Self>,
 }
 
+/// Handles to be used again.
 static POOL: Mutex<Vec<&'static Sock>> = Mutex::new(Vec::new());
+/// Those that were given back since it was last looked into. A list without a lock, because close(2)
+/// may be called in a signal handler, and in the child of a process that forked without a word.
+static RETURNED: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
+
+/// A handle from the pool, or a new one.
+fn blank() -> &'static Sock {
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    if pool.is_empty() {
+        let mut at = RETURNED.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: socks are never freed, and these are nobody's.
+        while let Some(sock) = unsafe { at.as_ref() } {
+            at = sock.next.load(Ordering::Relaxed);
+            pool.push(sock);
+        }
+    }
+    pool.pop().unwrap_or_else(|| Box::leak(Box::default()))
+}
 
 impl Sock {
     /// A handle of a new connection, with one descriptor.
-    pub fn new(record: &'static Record) -> &'static Self {
-        let free = POOL.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let sock = free.unwrap_or_else(|| Box::leak(Box::default()));
+    pub fn new(record: &'static Record, endpoint: &'static Endpoint) -> &'static Self {
+        let sock = blank();
+        sock.endpoint.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Relaxed);
+        sock.counted.store(0, Ordering::Relaxed);
         sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.peer.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.listener.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -85,6 +112,12 @@ impl Sock {
         unsafe { &*self.record.load(Ordering::Relaxed) }
     }
 
+    /// In whose arena the record is.
+    pub fn endpoint(&self) -> &'static Endpoint {
+        // SAFETY: set at creation to an endpoint, which is never freed.
+        unsafe { &*self.endpoint.load(Ordering::Relaxed) }
+    }
+
     /// The link group, once this process has it.
     #[inline]
     pub fn link(&self) -> Option<&'static Link> {
@@ -95,7 +128,7 @@ impl Sock {
     /// The peer with its doorbells, once known.
     #[inline]
     pub fn peer(&self) -> Option<&'static Peer> {
-        // SAFETY: peers live as long as their link.
+        // SAFETY: peers' places live as long as their link.
         unsafe { self.peer.load(Ordering::Acquire).as_ref() }
     }
 
@@ -106,9 +139,16 @@ impl Sock {
         self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
     }
 
-    /// Sets the peer.
+    /// Sets the peer, which counts this connection as one that uses it.
     pub fn set_peer(&self, peer: &'static Peer) {
-        self.peer.store(core::ptr::from_ref(peer).cast_mut(), Ordering::Release);
+        self.swap_peer(core::ptr::from_ref(peer).cast_mut());
+    }
+
+    fn swap_peer(&self, new: *mut Peer) {
+        // SAFETY: as in `peer`.
+        if let Some(old) = unsafe { self.peer.swap(new, Ordering::AcqRel).as_ref() } {
+            old.release();
+        }
     }
 
     /// The listener that accepted it, while a proposal is looked for.
@@ -185,28 +225,52 @@ impl Sock {
     /// Another descriptor of this process names it.
     pub fn retain(&self) {
         self.fds.fetch_add(1, Ordering::AcqRel);
-        self.record().id.refs.fetch_add(1, Ordering::AcqRel);
         if let Some(link) = self.link() {
             link.users.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// A descriptor less. Returns true for the last one in all processes, and puts the handle back
-    /// into the pool with the last one in this process; nothing of it may be used after that.
+    /// Descriptors of this process that name it.
+    pub fn descriptors(&self) -> u32 {
+        self.fds.load(Ordering::Acquire)
+    }
+
+    /// In a forked child: so many descriptors name it, as the child's own table says.
+    pub fn set_descriptors(&self, count: u32) {
+        self.fds.store(count, Ordering::Release);
+    }
+
+    /// A descriptor less. Calls `last` for the last one in all processes, and gives the handle back
+    /// with the last one in this process; nothing of it may be used after that.
     pub fn release(&'static self, last: impl FnOnce(&'static Record)) {
         let record = self.record();
         let link = self.link();
         let mine = self.fds.fetch_sub(1, Ordering::AcqRel) == 1;
-        if record.id.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if mine && relatives::let_go(self.endpoint(), record) {
             last(record);
             record.id.live.store(0, Ordering::Release);
         }
-        // Last: the link is still of use to what is done at the end.
+        // Last: they are still of use to what is done at the end.
+        if mine {
+            self.swap_peer(core::ptr::null_mut());
+        }
         if let Some(link) = link {
             link.users.fetch_sub(1, Ordering::AcqRel);
         }
         if mine {
-            POOL.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+            self.give_back();
+        }
+    }
+
+    fn give_back(&'static self) {
+        let me = core::ptr::from_ref(self).cast_mut();
+        let mut head = RETURNED.load(Ordering::Relaxed);
+        loop {
+            self.next.store(head, Ordering::Relaxed);
+            match RETURNED.compare_exchange(head, me, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
         }
     }
 

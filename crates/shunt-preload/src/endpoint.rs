@@ -3,13 +3,13 @@
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicPtr;
 
 use rustix::fs::{Mode, OFlags, open};
 use shunt_shm::arena::{Arena, Record};
 use shunt_shm::counters::{Counters, RunPage};
 use shunt_shm::doorbell;
+use shunt_shm::holders::Member;
 use shunt_shm::registry::Registry;
 use shunt_wire::agent::{EndpointId, MAX_VECTORS};
 use shunt_wire::counter::Counter;
@@ -17,6 +17,7 @@ use shunt_wire::reason::Reason;
 
 use crate::knobs;
 use crate::own_fds::{OwnFd, adopt};
+use crate::relatives;
 
 /// An endpoint: made at Hello, one per process and agent. It is never freed, because connections
 /// that were made with it outlive the conversation with the agent.
@@ -30,14 +31,25 @@ pub struct Endpoint {
     pub bells: Vec<OwnFd>,
     /// Listeners on this host.
     pub registry: Registry,
-    arena: Arena,
+    /// Its connections; shared with forks.
+    pub arena: Arena,
     hint: AtomicUsize,
+    /// This process among those that share the arena: the code of a [`Member`].
+    member: AtomicU32,
+    /// The same of the child that is about to be forked.
+    child: AtomicU32,
+    /// The endpoint before it: of this process, or inherited.
+    older: Option<&'static Self>,
     /// Epoll instances per completion vector.
     load: [AtomicU32; MAX_VECTORS],
 }
 
+/// Records that are taken between two looks whether a relative has been killed.
+const LOOK_AFTER: usize = 16;
+
 /// Counters until (and unless) there is an endpoint, so that nothing is lost.
 static HOMELESS: Counters = Counters::new();
+static NEWEST: AtomicPtr<Endpoint> = AtomicPtr::new(core::ptr::null_mut());
 static CURRENT: AtomicPtr<Endpoint> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Endpoint {
@@ -66,13 +78,51 @@ impl Endpoint {
             registry: Registry::map(&registry)?,
             arena: Arena::map(&arena)?,
             hint: AtomicUsize::new(0),
+            member: AtomicU32::new(0),
+            child: AtomicU32::new(0),
+            older: Self::newest(),
             load: [const { AtomicU32::new(0) }; MAX_VECTORS],
         };
         shunt_sys::fds::close(registry);
         shunt_sys::fds::close(arena);
         let endpoint: &'static Self = Box::leak(Box::new(endpoint));
-        CURRENT.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Release);
+        let at = core::ptr::from_ref(endpoint).cast_mut();
+        // Under the lock of the conversation with the agent, as every change here.
+        NEWEST.store(at, Ordering::Release);
+        CURRENT.store(at, Ordering::Release);
         Ok(endpoint)
+    }
+
+    fn newest() -> Option<&'static Self> {
+        // SAFETY: only ever set to leaked endpoints.
+        unsafe { NEWEST.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Every endpoint of this process and, in a forked child, of those that it descends from.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        core::iter::successors(Self::newest(), |endpoint| endpoint.older)
+    }
+
+    /// This process among those that share the arena.
+    #[must_use]
+    pub fn member(&self) -> Member {
+        Member::from_code(self.member.load(Ordering::Acquire))
+    }
+
+    /// Sets it.
+    pub fn set_member(&self, member: Member) {
+        self.member.store(member.code(), Ordering::Release);
+    }
+
+    /// The child that is about to be forked, among those that share the arena.
+    #[must_use]
+    pub fn child(&self) -> Member {
+        Member::from_code(self.child.load(Ordering::Acquire))
+    }
+
+    /// Sets it.
+    pub fn set_child(&self, member: Member) {
+        self.child.store(member.code(), Ordering::Release);
     }
 
     /// The endpoint of this process, if it has introduced itself to an agent.
@@ -91,7 +141,10 @@ impl Endpoint {
     #[must_use]
     pub fn allocate(&'static self) -> Option<&'static Record> {
         let mut hint = self.hint.load(Ordering::Relaxed);
-        let record = self.arena.allocate(&mut hint);
+        if hint.is_multiple_of(LOOK_AFTER) {
+            relatives::look_after(self);
+        }
+        let record = self.arena.allocate(relatives::member(self), &mut hint);
         self.hint.store(hint, Ordering::Relaxed);
         if let Some(record) = record {
             record.id.pid.store(self.pid, Ordering::Relaxed);
@@ -119,9 +172,11 @@ fn vectors() -> usize {
     knobs::get().vectors.map_or_else(cores, usize::from).min(MAX_VECTORS)
 }
 
-/// The page of `shunt run --summary`, if there is one.
+/// The page of `shunt run --summary`, if there is one. Without a lock: it is asked in signal handlers
+/// and in children of a process that was just opening it.
 fn run_page() -> Option<&'static RunPage> {
-    static PAGE: OnceLock<Option<RunPage>> = OnceLock::new();
+    /// Null: not tried yet.
+    static PAGE: AtomicPtr<Option<RunPage>> = AtomicPtr::new(core::ptr::null_mut());
     let open_page = || {
         let path = knobs::get().run_page.as_deref()?;
         let fd = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -129,7 +184,22 @@ fn run_page() -> Option<&'static RunPage> {
         shunt_sys::fds::close(fd);
         page
     };
-    PAGE.get_or_init(open_page).as_ref()
+    let known = PAGE.load(Ordering::Acquire);
+    // SAFETY: null, or leaked by the first of those who set it.
+    if let Some(page) = unsafe { known.as_ref() } {
+        return page.as_ref();
+    }
+    let new = Box::into_raw(Box::new(open_page()));
+    match PAGE.compare_exchange(core::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: as above; it is never freed.
+        Ok(_) => unsafe { &*new }.as_ref(),
+        Err(first) => {
+            // SAFETY: made by Box::into_raw just now, and known to nobody else.
+            drop(unsafe { Box::from_raw(new) });
+            // SAFETY: as above.
+            unsafe { &*first }.as_ref()
+        }
+    }
 }
 
 /// Opens the run's page now: later it may not be permitted.

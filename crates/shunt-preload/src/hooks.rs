@@ -4,6 +4,7 @@
 //! the next-symbol table ([`crate::next`]) and the list of names ([`HOOKS`]).
 //!
 //! * `fn`: exported under the guard; a panic in the handler falls through to the next definition.
+//! * `never fn`: the same for functions that do not return.
 //! * `tail`: variadic functions. The named function runs first, then the call goes on to the next
 //!   definition with its arguments untouched.
 //!
@@ -97,12 +98,16 @@ macro_rules! for_each_hook {
             fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attr: *const posix_spawnattr_t, argv: Strings, envp: Strings) -> c_int = ops::process::posix_spawn;
             fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attr: *const posix_spawnattr_t, argv: Strings, envp: Strings) -> c_int = ops::process::posix_spawnp;
             fn posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, new: c_int) -> c_int = ops::process::posix_spawn_file_actions_adddup2;
+            fn system(command: *const c_char) -> c_int = ops::process::system;
+            fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE = ops::process::popen;
             fn setuid(uid: uid_t) -> c_int = ops::process::setuid;
             fn seteuid(uid: uid_t) -> c_int = ops::process::seteuid;
             fn setreuid(real: uid_t, effective: uid_t) -> c_int = ops::process::setreuid;
             fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int = ops::process::setresuid;
             fn vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int = ops::stdio::vdprintf;
             fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void) -> c_int = ops::stdio::__vdprintf_chk;
+            never fn _exit(status: c_int) = ops::process::_exit;
+            never fn _Exit(status: c_int) = ops::process::_exit;
             tail execl = ops::process::before_execl;
             tail execlp = ops::process::before_execl;
             tail execle = ops::process::before_execl;
@@ -115,9 +120,10 @@ pub(crate) use for_each_hook;
 
 macro_rules! names {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
+     $(never fn $never:ident($($never_arg:ident: $never_ty:ty),*) = $end:path;)*
      $(tail $tail:ident = $before:path;)*) => {
         /// The names of all hooked functions.
-        pub const HOOKS: &[&str] = &[$(stringify!($name),)* $(stringify!($tail),)*];
+        pub const HOOKS: &[&str] = &[$(stringify!($name),)* $(stringify!($never),)* $(stringify!($tail),)*];
     };
 }
 for_each_hook!(names);
@@ -131,10 +137,16 @@ mod exports {
 
     macro_rules! export {
         ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
+         $(never fn $never:ident($($never_arg:ident: $never_ty:ty),*) = $end:path;)*
          $(tail $tail:ident = $before:path;)*) => {
             $(guarded_function! {
                 #[unsafe(no_mangle)]
                 fn $name($($arg: $ty),*) -> $ret = $handler, else next::$name;
+            })*
+            $(guarded_function! {
+                #[unsafe(no_mangle)]
+                #[allow(non_snake_case, reason = "C's names")]
+                fn $never($($never_arg: $never_ty),*) -> ! = $end, else next::$never;
             })*
             $(tail_function! {
                 #[unsafe(no_mangle)]

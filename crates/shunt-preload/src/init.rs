@@ -24,6 +24,12 @@ pub fn active() -> bool {
     ACTIVE.load(Ordering::Relaxed)
 }
 
+/// Takes nothing up any more, because the process ends. True for the first who says so, if the
+/// library was active.
+pub fn deactivate() -> bool {
+    ACTIVE.swap(false, Ordering::AcqRel)
+}
+
 /// # Safety
 /// As [`knobs::init`].
 unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
@@ -52,6 +58,8 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
     if !process::watch_forks() {
         return;
     }
+    // Without it a quick_exit(3) is seen by the peers as a kill.
+    process::watch_quick_exit();
     // Last: from here on descriptors are taken up.
     ACTIVE.store(true, Ordering::Release);
 }
@@ -73,12 +81,7 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
 #[cfg(not(test))]
 extern "C" fn destructor() {
     let _keep = errno::KeepErrno::new();
-    guard::contain(|| {
-        if active() && process::may_mutate() {
-            ACTIVE.store(false, Ordering::Release);
-            crate::object::at_exit();
-        }
-    });
+    guard::contain(process::ends);
 }
 
 #[cfg(not(test))]

@@ -28,7 +28,9 @@ pub mod next;
 pub mod object;
 pub mod ops;
 pub mod own_fds;
+pub mod peer;
 pub mod process;
+pub mod relatives;
 pub mod signals;
 pub mod stream;
 

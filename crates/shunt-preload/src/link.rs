@@ -21,6 +21,7 @@ use shunt_wire::reason::Reason;
 use crate::agent_client;
 use crate::endpoint::Endpoint;
 use crate::knobs;
+use crate::peer::{self, Peer, Peers};
 use crate::process::{self, Process};
 
 /// Link groups that a process can have at once.
@@ -30,26 +31,6 @@ static TABLE: [AtomicPtr<Link>; LINKS] = [const { AtomicPtr::new(core::ptr::null
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 /// Serializes changes to the table; readers take no lock.
 static CHANGES: Mutex<()> = Mutex::new(());
-
-/// Another endpoint as a party of a link group.
-#[derive(Debug)]
-pub struct Peer {
-    process: Arc<Process>,
-    next: AtomicPtr<Peer>,
-}
-
-impl Peer {
-    const fn new(process: Arc<Process>) -> Self {
-        Self { process, next: AtomicPtr::new(core::ptr::null_mut()) }
-    }
-
-    /// Rings the doorbell of a completion vector.
-    pub fn ring(&self, vector: usize) {
-        if let Some(bell) = self.process.bells.get(vector) {
-            shunt_shm::doorbell::ring(bell.borrow());
-        }
-    }
-}
 
 /// A link group.
 #[derive(Debug)]
@@ -67,7 +48,8 @@ pub struct Link {
     pub users: AtomicU32,
     /// Places between [`draft`] and their connection's start.
     drafts: AtomicU32,
-    peers: AtomicPtr<Peer>,
+    /// Endpoints at the other end.
+    pub peers: Peers,
     /// The owner (acceptor's side only).
     owner: Option<Arc<Process>>,
     /// The listener (client's side only).
@@ -123,7 +105,7 @@ impl Link {
             lane: AtomicU32::new(lane.map_or(0, |l| u32::try_from(l + 1).unwrap_or(0))),
             users: AtomicU32::new(0),
             drafts: AtomicU32::new(0),
-            peers: AtomicPtr::default(),
+            peers: Peers::default(),
             owner,
             listener,
             next_slot: AtomicUsize::new(0),
@@ -173,44 +155,21 @@ impl Link {
         }
     }
 
-    /// A peer whose doorbells are known.
-    #[inline]
-    #[must_use]
-    pub fn peer(&self, endpoint: EndpointId) -> Option<&'static Peer> {
-        let mut at = self.peers.load(Ordering::Acquire);
-        // SAFETY: peers are leaked with their link.
-        while let Some(peer) = unsafe { at.as_ref() } {
-            if peer.process.endpoint == endpoint {
-                return Some(peer);
-            }
-            at = peer.next.load(Ordering::Acquire);
-        }
-        None
-    }
-
-    fn add_peer(&self, peer: Peer) -> &'static Peer {
-        let peer: &'static Peer = Box::leak(Box::new(peer));
-        let mut head = self.peers.load(Ordering::Acquire);
-        loop {
-            peer.next.store(head, Ordering::Relaxed);
-            let new = core::ptr::from_ref(peer).cast_mut();
-            match self.peers.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return peer,
-                Err(now) => head = now,
-            }
-        }
-    }
-
-    /// The acceptor, with its doorbells, which are fetched from the agent the first time.
+    /// The endpoint at the other end, with its doorbells, for a connection that uses it from now on;
+    /// they are fetched from the agent the first time.
     pub fn acquaint(&self, endpoint: EndpointId) -> Result<&'static Peer, Reason> {
-        if let Some(peer) = self.peer(endpoint) {
+        if let Some(peer) = self.peers.find(endpoint) {
             return Ok(peer);
+        }
+        if peer::crowded() {
+            // Acceptors know one peer per link group, which goes with it.
+            all().filter(|link| link.side == Side::Client).for_each(|link| link.peers.drop_idle());
         }
         let process = match process::known(endpoint) {
             Some(known) => known,
             None => process::remember(endpoint, agent_client::bells(self.region, endpoint)?, None)?,
         };
-        Ok(self.add_peer(Peer::new(process)))
+        Ok(self.peers.add(&process))
     }
 
     /// False when the region's owner has died. True also where that can't be known.
@@ -261,8 +220,12 @@ impl Link {
         done(Side::Client) && done(Side::Server)
     }
 
-    /// Gives back a slot whose proposal was never taken up.
+    /// Gives back a slot whose proposal was never taken up. A forked child has a copy of the slots'
+    /// words only: its parent sees that both sides are done.
     pub fn free_slot(&self, slot: usize) {
+        for side in [Side::Client, Side::Server] {
+            self.view().section(slot, side).setup.done.store(1, Ordering::Release);
+        }
         self.slots[slot].store(0, Ordering::Release);
     }
 }
@@ -381,7 +344,8 @@ pub fn attach(
     let party = Some(Arc::clone(&owner));
     let link = Link::new(region, Side::Server, &found.memory, found.endpoint, party, None)?;
     close(found.memory);
-    link.add_peer(Peer::new(owner));
+    // It is there for the link group's sake, whether a connection uses it or not.
+    link.peers.add(&owner).release();
     link.users.fetch_add(1, Ordering::AcqRel);
     install(link)
 }
@@ -442,17 +406,6 @@ fn remove(place: &AtomicPtr<Link>) {
     GRAVEYARD.bury(link);
 }
 
-impl Drop for Link {
-    fn drop(&mut self) {
-        let mut peer = self.peers.swap(core::ptr::null_mut(), Ordering::AcqRel);
-        while !peer.is_null() {
-            // SAFETY: made by Box::leak in add_peer; no connection refers to it any more.
-            let gone = unsafe { Box::from_raw(peer) };
-            peer = gone.next.load(Ordering::Relaxed);
-        }
-    }
-}
-
 /// Links that were removed, kept for a while because a thread may be looking at them.
 struct Graveyard(Mutex<VecDeque<(u64, Box<Link>)>>);
 
@@ -475,15 +428,17 @@ impl Graveyard {
     }
 }
 
-/// The lock of changes, to be held across fork.
+/// The locks of this module, to be held across fork.
 pub fn lock_for_fork() -> impl Sized {
-    CHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+    (CHANGES.lock().unwrap_or_else(PoisonError::into_inner), process::lock_for_fork())
 }
 
 /// In a forked child: completion queues belong to the parent, who pops them.
 pub fn forget_in_child() {
     for link in all() {
         link.lane.store(0, Ordering::Relaxed);
+        // Those were of the parent's other threads.
+        link.drafts.store(0, Ordering::Relaxed);
     }
 }
 

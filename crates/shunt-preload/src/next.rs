@@ -85,8 +85,17 @@ impl Absent for *mut FILE {
     }
 }
 
+/// Ends the process where libc has no function that does.
+fn end_now(status: c_int) -> ! {
+    loop {
+        // SAFETY: a number.
+        unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    }
+}
+
 macro_rules! next_table {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
+     $(never fn $never:ident($($never_arg:ident: $never_ty:ty),*) = $end:path;)*
      $(tail $tail:ident = $before:path;)*) => {
         $(
             #[doc = concat!("The next `", stringify!($name), "`.")]
@@ -101,6 +110,23 @@ macro_rules! next_table {
                 unsafe {
                     type Signature = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
                     mem::transmute::<*mut c_void, Signature>(target)($($arg),*)
+                }
+            }
+        )*
+
+        $(
+            #[doc = concat!("The next `", stringify!($never), "`.")]
+            ///
+            /// # Safety
+            /// As the C function.
+            #[allow(non_snake_case, reason = "each has the name of its function")]
+            #[inline]
+            pub unsafe fn $never($($never_arg: $never_ty),*) -> ! {
+                let target = slots::$never.get();
+                // SAFETY: as above.
+                unsafe {
+                    type Signature = unsafe extern "C-unwind" fn($($never_ty),*) -> !;
+                    mem::transmute::<*mut c_void, Signature>(target)($($never_arg),*)
                 }
             }
         )*
@@ -123,6 +149,18 @@ macro_rules! next_table {
                 };
             )*
             $(
+                #[doc = concat!("Of `", stringify!($never), "`.")]
+                pub static $never: Slot = {
+                    unsafe extern "C-unwind" fn absent($($never_arg: $never_ty),*) -> ! {
+                        end_now($($never_arg),*)
+                    }
+                    type Signature = unsafe extern "C-unwind" fn($($never_ty),*) -> !;
+                    // SAFETY: a function pointer stays one; `next` casts it back before the call.
+                    let absent = unsafe { mem::transmute::<Signature, Function>(absent) };
+                    Slot::new(c_name!($never), absent)
+                };
+            )*
+            $(
                 #[doc = concat!("Of `", stringify!($tail), "`.")]
                 pub static $tail: Slot = {
                     // Its arguments are the caller's to clean up, so a stand-in needs to name none.
@@ -140,6 +178,7 @@ macro_rules! next_table {
         /// Resolves every function; for the constructor.
         pub fn resolve_all() {
             $(let _ = slots::$name.get();)*
+            $(let _ = slots::$never.get();)*
             $(let _ = slots::$tail.get();)*
         }
     };

@@ -6,6 +6,7 @@
 use core::cell::RefCell;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
@@ -16,11 +17,13 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::conn::{FROZEN, NONBLOCK, SHUT_RD, Sock};
+use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
-use crate::stream::{demote, notify, promote, tcp};
-use crate::{agent_client, conn, endpoint, fd_table, link, ops};
+use crate::stream::tcp::Look;
+use crate::stream::{self, demote, notify, promote, tcp};
+use crate::{agent_client, conn, fd_table, link, ops, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
 pub fn retain(_fd: c_int, entry: Entry) {
@@ -67,31 +70,17 @@ pub fn before_close(fd: c_int, entry: Entry) {
     }
 }
 
-/// The process is about to become another program, which takes the descriptors that are
-/// close-on-exec with it: where a relative holds the connection, too, this process no longer counts.
-/// True for [`forget_exec`] with the same descriptor when the exec failed.
-pub fn close_on_exec(entry: Entry) -> bool {
-    let Some(sock) = Sock::of(entry) else { return false };
-    let refs = &sock.record().id.refs;
-    let less = |n: u32| (n > 1).then(|| n - 1);
-    refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok()
-}
-
-/// Takes [`close_on_exec`] back.
-pub fn forget_exec(entry: Entry) {
-    if let Some(sock) = Sock::of(entry) {
-        sock.record().id.refs.fetch_add(1, Ordering::AcqRel);
-    }
-}
-
-/// The process ends: what it leaves open is closed by the kernel, right after this.
+/// The process ends: what it leaves open is closed by the kernel, right after this. Takes no lock that
+/// a thread could hold which this one has interrupted.
 pub fn at_exit() {
     for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+        let Some(sock) = Sock::of(entry) else { continue };
         // Another thread may be in the middle of a call, or of closing the same descriptor.
-        if Sock::of(entry).is_some() && fd_table::replace_if(fd, entry, Entry::KERNEL) {
-            before_close(fd, entry);
+        if fd_table::replace_if(fd, entry, Entry::KERNEL) {
+            sock.release(|record| end(sock, fd, record));
         }
     }
+    relatives::leave();
 }
 
 /// `fd` was closed behind the library's back and the number is in use for something else now.
@@ -106,9 +95,16 @@ pub fn abandoned(fd: c_int, entry: Entry) {
     }
 }
 
+/// Longest wait for threads that are still in a call on a connection which ends.
+const PATIENCE: Duration = Duration::from_millis(200);
+
 /// The last descriptor of a connection, in all processes, goes.
 fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     account(record);
+    // Other threads may be in the middle of copying; those that come later find the descriptor gone.
+    // What belongs to the slot's next use must not be touched by any of them: where one does not
+    // come out, or where this is a signal handler above such a call, the slot is not given back.
+    let quiet = [&record.rx.lock, &record.tx.lock].map(|l| l.lock_within(stream::tid(), PATIENCE));
     match sock.phase() {
         Phase::Proposed => {
             endpoint::decline(Reason::ShortLived);
@@ -142,6 +138,17 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     } else {
         notify::all(sock);
     }
+    if quiet.iter().any(Option::is_none) {
+        return;
+    }
+    // Every process at the other end was killed: nobody is left who could say that it is done.
+    if fd >= 0
+        && theirs.ctl.handed_over.load(Ordering::Relaxed) == 0
+        && matches!(tcp::look(fd), Look::Eof | Look::Error)
+        && theirs.prod.fin.load(Ordering::Acquire) == 0
+    {
+        theirs.setup.done.store(1, Ordering::Release);
+    }
     mine.setup.done.store(1, Ordering::Release);
 }
 
@@ -153,7 +160,7 @@ fn free_slot(sock: &Sock, record: &Record) {
 }
 
 /// Adds what the connection did to the totals.
-fn account(record: &Record) {
+pub fn account(record: &Record) {
     let load = |word: &shunt_shm::sync::AtomicU32| u64::from(word.load(Ordering::Relaxed));
     let (rx, tx) = (&record.rx, &record.tx);
     for (which, n) in [
@@ -222,7 +229,7 @@ pub fn outq(_fd: c_int, entry: Entry) -> Option<c_int> {
     if path(tx.marks.load(Ordering::Relaxed)) == Path::Tcp {
         return None;
     }
-    let _lock = tx.lock.lock(crate::stream::tid());
+    let _lock = tx.lock.lock(stream::tid());
     let free = tx.cursor.refresh(&theirs.cons, RING as u64).ok()?;
     c_int::try_from(RING as u64 - free).ok()
 }
@@ -235,7 +242,7 @@ pub fn room(entry: Entry) -> Option<usize> {
     if path(tx.marks.load(Ordering::Relaxed)) == Path::Tcp {
         return None;
     }
-    let _lock = tx.lock.lock(crate::stream::tid());
+    let _lock = tx.lock.lock(stream::tid());
     usize::try_from(tx.cursor.refresh(&theirs.cons, RING as u64).ok()?).ok()
 }
 
@@ -268,25 +275,22 @@ trait Held {}
 impl<T> Held for T {}
 
 thread_local! {
-    static LOCKS: RefCell<Option<[Box<dyn Held>; 4]>> = const { RefCell::new(None) };
+    static LOCKS: RefCell<Option<[Box<dyn Held>; 5]>> = const { RefCell::new(None) };
 }
 
 /// The process is about to fork.
 pub fn fork_prepare() {
+    relatives::fork_begins();
     // In the order in which they nest.
-    let held: [Box<dyn Held>; 4] = [
+    let held: [Box<dyn Held>; 5] = [
         Box::new(ops::epoll::lock_for_fork()),
+        Box::new(ops::listener::lock_for_fork()),
         Box::new(link::lock_for_fork()),
         Box::new(agent_client::lock_for_fork()),
         Box::new(conn::lock_for_fork()),
     ];
     LOCKS.with(|locks| *locks.borrow_mut() = Some(held));
-    for (_, entry) in fd_table::iter(0..=fd_table::high_water()) {
-        if let Some(sock) = Sock::of(entry) {
-            // The child's descriptor counts from now on.
-            sock.record().id.refs.fetch_add(1, Ordering::AcqRel);
-        }
-    }
+    relatives::fork_prepare();
 }
 
 /// The process has forked (or failed to); this is the parent.
@@ -298,11 +302,16 @@ pub fn fork_parent() {
 /// program forked by a raw system call.
 pub fn fork_child() {
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
-    crate::stream::forget_tid();
-    agent_client::forget_in_child();
-    endpoint::Endpoint::forget_in_child();
+    stream::forget_tid();
+    agent_client::forget_in_child(has_listeners());
+    Endpoint::forget_in_child();
     link::forget_in_child();
+    relatives::fork_child();
     ops::epoll::forget_in_child();
+}
+
+fn has_listeners() -> bool {
+    fd_table::iter(0..=c_int::MAX).any(|(_, entry)| Listener::of(entry).is_some())
 }
 
 const _: () = assert!(SLOTS < 256);

@@ -59,6 +59,12 @@ impl OwnFd {
     }
 }
 
+/// How many there are.
+#[must_use]
+pub fn in_use() -> usize {
+    SLAB.iter().filter(|slot| slot.load(Ordering::Relaxed) != FREE).count()
+}
+
 impl Drop for OwnFd {
     fn drop(&mut self) {
         let slot = &SLAB[usize::from(self.index)];

@@ -27,6 +27,11 @@ pub struct Process {
 /// Those that some link group has as a party.
 static KNOWN: Mutex<Vec<Weak<Process>>> = Mutex::new(Vec::new());
 
+/// The lock, to be held across fork.
+pub fn lock_for_fork() -> impl Sized {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A process that is a party of another link group already.
 pub fn known(endpoint: EndpointId) -> Option<Arc<Process>> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +57,7 @@ pub fn remember(
     while let Some(bell) = bells.take() {
         owned.push(own(bell)?);
     }
-    let process = Arc::new(Process { endpoint, bells: owned, pidfd });
+    let process = Arc::new(Process { pidfd, ..Process::of(endpoint, owned) });
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.retain(|process| process.strong_count() > 0);
     known.push(Arc::downgrade(&process));
@@ -60,6 +65,11 @@ pub fn remember(
 }
 
 impl Process {
+    /// With its doorbells alone.
+    pub const fn of(endpoint: EndpointId, bells: Vec<OwnFd>) -> Self {
+        Self { endpoint, bells, pidfd: None }
+    }
+
     /// False when it has died. True also where that can't be known.
     pub fn lives(&self) -> bool {
         let Some(pidfd) = &self.pidfd else { return true };

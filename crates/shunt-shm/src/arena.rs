@@ -13,6 +13,7 @@ use shunt_wire::counter::COUNTER_SLOTS;
 use shunt_wire::reason::{REASON_SLOTS, Reason};
 
 use crate::counters::Counters;
+use crate::holders::{Holders, Member, Processes};
 use crate::lock::TidLock;
 use crate::memfd::{self, Map};
 use crate::region::{SLOTS, Side};
@@ -30,6 +31,7 @@ struct Header {
     /// Records ever used: the agent looks no further.
     high_water: AtomicU32,
     counters: Counters,
+    processes: Processes,
 }
 
 /// How the bytes of a connection go.
@@ -72,8 +74,8 @@ impl Mode {
 pub struct Identity {
     /// 0: the record is free.
     pub live: AtomicU32,
-    /// File descriptors, in this process and its forks, that name the connection.
-    pub refs: AtomicU32,
+    /// The process and those of its forks that have it open.
+    pub holders: Holders,
     /// Uses of the record: a stale pointer to it is told by this.
     pub generation: AtomicU32,
     /// `O_NONBLOCK` and the like: the library's business.
@@ -267,9 +269,10 @@ impl Record {
         }
         rx.cursor.reset();
         tx.cursor.reset();
-        id.handshake.reset();
-        rx.lock.reset();
-        tx.lock.reset();
+        // A thread that came too late may hold a lock still, and gives it back by itself.
+        for lock in [&id.handshake, &rx.lock, &tx.lock] {
+            lock.free_if_dead();
+        }
     }
 }
 
@@ -321,16 +324,30 @@ impl Arena {
         &self.header().counters
     }
 
+    /// The processes that share the arena.
+    #[must_use]
+    pub fn processes(&self) -> &Processes {
+        &self.header().processes
+    }
+
+    /// The records in use that `member` holds.
+    pub fn held_by(&self, member: Member) -> impl Iterator<Item = &Record> {
+        let used = self.header().high_water.load(Ordering::Relaxed) as usize;
+        (0..used.min(RECORDS)).map(|index| self.record(index)).filter(move |record| {
+            record.id.live.load(Ordering::Acquire) != 0 && record.id.holders.has(member)
+        })
+    }
+
     fn record(&self, index: usize) -> &Record {
         let at = RECORDS_AT + (index % RECORDS) * size_of::<Record>();
         // SAFETY: the index is taken modulo RECORDS, so it lies in the map; atomics only.
         unsafe { self.map.base().byte_add(at).cast().as_ref() }
     }
 
-    /// Takes a free record, clears it, and sets one reference. `hint` is where to look first; it is
-    /// moved on. Only the process that said Hello for this arena allocates in it.
+    /// Takes a free record and clears it; `holder` has it from now on. `hint` is where to look first;
+    /// it is moved on. Only the process that said Hello for this arena allocates in it.
     #[must_use]
-    pub fn allocate(&self, hint: &mut usize) -> Option<&Record> {
+    pub fn allocate(&self, holder: Member, hint: &mut usize) -> Option<&Record> {
         for _ in 0..RECORDS {
             let index = *hint % RECORDS;
             *hint = index + 1;
@@ -338,7 +355,7 @@ impl Arena {
             if r.id.live.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 r.clear();
                 r.id.generation.fetch_add(1, Ordering::Relaxed);
-                r.id.refs.store(1, Ordering::Relaxed);
+                r.id.holders.begin(holder);
                 let used = u32::try_from(index + 1).unwrap_or(u32::MAX);
                 self.header().high_water.fetch_max(used, Ordering::Relaxed);
                 return Some(r);

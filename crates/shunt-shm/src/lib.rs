@@ -25,6 +25,8 @@ pub mod counters;
 #[cfg(not(loom))]
 pub mod dmb;
 #[cfg(not(loom))]
+pub mod holders;
+#[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]
 pub mod memfd;

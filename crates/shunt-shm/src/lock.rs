@@ -90,9 +90,42 @@ impl TidLock {
         }
     }
 
-    /// Makes the lock free, whoever held it: for a record that nobody uses any more.
-    pub fn reset(&self) {
-        self.0.store(0, Ordering::Relaxed);
+    /// Takes the lock if it can be had within `patience`. `None` also where [`Self::lock`] would
+    /// return a nested guard.
+    pub fn lock_within(&self, tid: u32, patience: Duration) -> Option<TidGuard<'_>> {
+        const LOOK_EVERY: Duration = Duration::from_millis(5);
+        let mut left = patience;
+        loop {
+            let word = self.0.load(Ordering::Relaxed);
+            let owner = word & !WAITERS;
+            if owner == tid {
+                return None;
+            }
+            let (from, to) = (Ordering::Acquire, Ordering::Relaxed);
+            if owner == 0 || !alive(owner) {
+                // Others may sleep, too: whoever unlocks wakes one of them.
+                let taken = tid | (word & WAITERS);
+                if self.0.compare_exchange(word, taken, from, to).is_ok() {
+                    return Some(TidGuard { lock: self, nested: false });
+                }
+                continue;
+            }
+            let waited = word | WAITERS;
+            if word != waited && self.0.compare_exchange(word, waited, to, to).is_err() {
+                continue;
+            }
+            left = left.checked_sub(LOOK_EVERY)?;
+            let _ = futex_wait(&self.0, waited, Some(LOOK_EVERY));
+        }
+    }
+
+    /// Makes the lock free when its owner has died with it: for memory that is about to be used anew.
+    pub fn free_if_dead(&self) {
+        let word = self.0.load(Ordering::Relaxed);
+        let owner = word & !WAITERS;
+        if owner != 0 && !alive(owner) {
+            let _ = self.0.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 }
 

@@ -20,17 +20,36 @@ pub const ENTRIES: usize = 4096;
 /// Entries that are looked at for one 4-tuple.
 const PROBES: usize = 16;
 
+/// Link groups whose clients can be between their connect(2) and their post at once and are known by
+/// name; what more there are is counted only.
+const CONNECTING: usize = 64;
+
 const EMPTY: u64 = 0;
-const BUSY: u64 = 1;
+
+/// The key of an entry that is being changed on behalf of the owner of `region`: should whoever
+/// changes it be killed just then, the entry is freed with the region.
+const fn busy(region: RegionId) -> u64 {
+    region << 2 | 1
+}
 
 #[repr(C, align(64))]
 struct Header {
     magic: AtomicU64,
-    /// Clients between their connect(2) and their post.
-    connecting: AtomicU32,
+    /// Clients between their connect(2) and their post that have no place below.
+    crowd: AtomicU32,
+    /// The others, by link group: see [`packed`].
+    connecting: [AtomicU64; CONNECTING],
 }
 
-/// `key`: `EMPTY`, `BUSY`, or the 4-tuple's hash (made larger than both).
+/// A region and the number of its connects that are under way. Regions' names are below 2^53.
+const fn packed(region: RegionId, count: u64) -> u64 {
+    region << COUNT_BITS | count
+}
+
+const COUNT_BITS: u32 = 10;
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
+
+/// `key`: `EMPTY`, [`busy`], or the 4-tuple's hash (in which the second bit is set, as in no other).
 #[repr(C, align(32))]
 struct Entry {
     key: AtomicU64,
@@ -114,37 +133,58 @@ impl Table {
         (0..PROBES).map(move |i| ((key >> 8) as usize + i) % ENTRIES)
     }
 
-    /// A client is about to call connect(2): acceptors look again while this is open.
-    pub fn connect_begins(&self) {
-        self.header().connecting.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// It has posted, or will not.
-    pub fn connect_ends(&self) {
-        self.header().connecting.fetch_sub(1, Ordering::AcqRel);
+    /// A client is about to call connect(2), with a place in `region` for its proposal: acceptors look
+    /// again until what this returns is dropped, when it has posted, or will not.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "a place to begin at")]
+    pub fn connect_begins(&self, region: RegionId) -> Connecting<'_> {
+        let more = |word: u64| match word {
+            EMPTY => Some(packed(region, 1)),
+            word if word >> COUNT_BITS == region && word & COUNT < COUNT => Some(word + 1),
+            _ => None,
+        };
+        let header = self.header();
+        let start = region as usize;
+        for i in 0..CONNECTING {
+            let place = (start + i) % CONNECTING;
+            let word = &header.connecting[place];
+            if word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok() {
+                return Connecting { table: self, place: Some(place), region };
+            }
+        }
+        header.crowd.fetch_add(1, Ordering::AcqRel);
+        Connecting { table: self, place: None, region }
     }
 
     /// True while some client is between its connect(2) and its post.
     #[must_use]
     pub fn connecting(&self) -> bool {
         store_load_fence();
-        self.header().connecting.load(Ordering::Acquire) != 0
+        let header = self.header();
+        header.crowd.load(Ordering::Acquire) != 0
+            || header.connecting.iter().any(|word| word.load(Ordering::Acquire) != EMPTY)
     }
 
-    /// Posts a proposal. `tuple` is as the acceptor sees it. `None` when there is no room.
+    /// Posts a proposal. `tuple` is as the acceptor sees it. `None` when there is no room. What an
+    /// earlier connection of the same name has left is replaced: in the kernel it is over.
     #[must_use]
     pub fn post(&self, tuple: &FourTuple, place: Place) -> Option<Ticket> {
         let key = key_of(tuple);
-        Self::probes(key).find_map(|index| {
+        let slot = u32::try_from(place.slot).ok()?;
+        let write = |old: u64, index: usize| {
             let e = self.entry(index);
-            e.key.compare_exchange(EMPTY, BUSY, Ordering::Acquire, Ordering::Relaxed).ok()?;
+            let mine = busy(place.region);
+            e.key.compare_exchange(old, mine, Ordering::Acquire, Ordering::Relaxed).ok()?;
             e.region.store(place.region, Ordering::Relaxed);
-            e.slot.store(u32::try_from(place.slot).ok()?, Ordering::Relaxed);
+            e.slot.store(slot, Ordering::Relaxed);
             e.generation.store(place.generation, Ordering::Relaxed);
             // SYNC POINT post: pairs with the Acquire in find; releases the slot's contents too.
             e.key.store(key, Ordering::Release);
             Some(Ticket { index, key, place })
-        })
+        };
+        Self::probes(key)
+            .find_map(|index| write(key, index))
+            .or_else(|| Self::probes(key).find_map(|index| write(EMPTY, index)))
     }
 
     /// Finds a proposal for `tuple` without taking it.
@@ -172,25 +212,71 @@ impl Table {
     #[must_use]
     pub fn take(&self, ticket: &Ticket) -> bool {
         let e = self.entry(ticket.index);
-        if e.key.compare_exchange(ticket.key, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        let place = &ticket.place;
+        let same = || {
+            e.region.load(Ordering::Relaxed) == place.region
+                && e.slot.load(Ordering::Relaxed) as usize == place.slot
+                && e.generation.load(Ordering::Relaxed) == place.generation
+        };
+        let taken = busy(place.region);
+        // Another use of the entry is left alone, as far as a look can tell.
+        if !same()
+            || e.key
+                .compare_exchange(ticket.key, taken, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+        {
             return false;
         }
-        let same = e.region.load(Ordering::Relaxed) == ticket.place.region
-            && e.slot.load(Ordering::Relaxed) as usize == ticket.place.slot
-            && e.generation.load(Ordering::Relaxed) == ticket.place.generation;
+        let same = same();
         e.key.store(if same { EMPTY } else { ticket.key }, Ordering::Release);
         same
     }
 
-    /// Removes every entry that points into `region`: its owner is gone.
+    /// Removes all that is of `region`, finished or not: its owner is gone.
     pub fn scrub(&self, region: RegionId) {
+        let clear = |word: &AtomicU64, seen: u64| {
+            let _ = word.compare_exchange(seen, EMPTY, Ordering::AcqRel, Ordering::Relaxed);
+        };
+        for word in &self.header().connecting {
+            let seen = word.load(Ordering::Acquire);
+            if seen != EMPTY && seen >> COUNT_BITS == region {
+                clear(word, seen);
+            }
+        }
         for index in 0..ENTRIES {
             let e = self.entry(index);
             let key = e.key.load(Ordering::Acquire);
-            if key != EMPTY && e.region.load(Ordering::Relaxed) == region {
-                let _ = e.key.compare_exchange(key, EMPTY, Ordering::AcqRel, Ordering::Relaxed);
+            let posted = key & 2 != 0 && e.region.load(Ordering::Relaxed) == region;
+            if posted || key == busy(region) {
+                clear(&e.key, key);
             }
         }
+    }
+}
+
+/// A connect that has begun, and ends with this.
+#[derive(Debug)]
+pub struct Connecting<'a> {
+    table: &'a Table,
+    place: Option<usize>,
+    region: RegionId,
+}
+
+impl Drop for Connecting<'_> {
+    fn drop(&mut self) {
+        let header = self.table.header();
+        let Some(place) = self.place else {
+            header.crowd.fetch_sub(1, Ordering::AcqRel);
+            return;
+        };
+        let less = |word: u64| match word & COUNT {
+            _ if word >> COUNT_BITS != self.region => None,
+            0 | 1 => Some(EMPTY),
+            _ => Some(word - 1),
+        };
+        let word = &header.connecting[place];
+        // It fails when the region was scrubbed: the agent took this process for dead.
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
     }
 }
 

@@ -5,6 +5,7 @@
 //! so reaches neither libc's `errno` nor the library's own hooks.
 
 pub mod fds;
+pub mod process;
 pub mod run_dir;
 pub mod seqpacket;
 pub mod sockinfo;

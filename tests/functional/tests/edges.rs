@@ -231,6 +231,29 @@ fn an_agent_on_demand() {
     }
 }
 
+/// Runs a group of `shunt-probe`; the transcript of one that stops early says so.
+fn probe(sandbox: &Sandbox, group: &str, env: &[(&str, &str)], expect: Expect) {
+    let mut command = sandbox.command(built("shunt-probe"));
+    command.arg(group).envs(env.iter().copied());
+    let out = sandbox.expect(expect, || sandbox.run(command));
+    assert!(out.stderr.is_empty() && !out.stdout.contains("false"), "{out}");
+}
+
+/// A server listens, becomes a daemon, and only then has clients: each of them is shunted.
+#[test]
+fn a_server_that_becomes_a_daemon() {
+    in_all_modes(|sandbox| probe(sandbox, "daemon", &[], Expect::All(16)));
+}
+
+/// Servers are killed while their clients go on: what they held is of use to others.
+#[test]
+fn children_that_are_killed_leave_nothing_behind() {
+    in_all_modes(|sandbox| {
+        // More link groups than a client may have, if one slot in four was free again.
+        probe(sandbox, "orphans", &[("SHUNT_CONNS_PER_LG", "4")], Expect::Percent(97));
+    });
+}
+
 /// Another user's client has no part in this user's agent: it connects over TCP.
 #[test]
 fn a_client_of_another_user() {

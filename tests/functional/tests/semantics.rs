@@ -48,6 +48,11 @@ fn processes() {
 }
 
 #[test]
+fn lifetimes() {
+    compare("lifetimes");
+}
+
+#[test]
 fn errors() {
     compare("errors");
 }

@@ -332,7 +332,7 @@ impl Instance {
         let mut state = self.lock();
         let parked = state.find(fd).filter(|index| state.is_parked(*index));
         // The kernel drops its registration with the last descriptor, wherever that is.
-        let held = other.is_some() || sock.record().id.refs.load(Ordering::Relaxed) > 1;
+        let held = other.is_some() || sock.record().id.holders.count() > 1;
         if let Some(index) = parked.filter(|_| held) {
             self.unpark_for_good(&mut state, index);
             return;

@@ -7,6 +7,7 @@ use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::doorbell::arm;
 use shunt_shm::region::RING;
+use shunt_shm::ring::RxCursor;
 use shunt_shm::sync::store_load_fence;
 
 use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
@@ -47,7 +48,11 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
     let mark_open = theirs.prod.marks.load(Acquire) != rx_marks;
     let in_ring = theirs.prod.prod.load(Acquire).wrapping_sub(rx.cursor.pos());
     let readable = match path(rx_marks) {
-        _ if sock.has(FROZEN) => None,
+        // Up to the mark of a peer that has left by itself.
+        _ if sock.has(FROZEN) => match RxCursor::next_mark(&theirs.prod, rx_marks) {
+            Ok(Some(at)) => at.checked_sub(rx.cursor.pos()).filter(|left| *left > 0),
+            _ => None,
+        },
         Path::Ring => Some(in_ring),
         // The stretch before it is over or about to be.
         Path::Tcp if mark_open => Some(in_ring),

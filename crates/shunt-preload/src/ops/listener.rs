@@ -44,7 +44,13 @@ pub struct Listener {
     looked: AtomicU64,
 }
 
-static LISTENERS: Mutex<Vec<&'static Listener>> = Mutex::new(Vec::new());
+/// Held while a listener is entered.
+static CHANGES: Mutex<()> = Mutex::new(());
+
+/// Held across fork.
+pub fn lock_for_fork() -> impl Sized {
+    CHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Listener {
     /// The listener of a descriptor table entry.
@@ -64,10 +70,13 @@ impl Listener {
 
     /// A descriptor less.
     pub fn release(&self) {
-        if self.fds.fetch_sub(1, Ordering::AcqRel) == 1
-            && self.holder.load(Ordering::Relaxed) == own_pid()
-        {
+        if self.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        if self.holder.load(Ordering::Relaxed) == own_pid() {
             agent_client::unlisten(self.id.load(Ordering::Relaxed));
+        } else {
+            settle_inheritance();
         }
     }
 
@@ -95,10 +104,26 @@ fn own_pid() -> u32 {
     rustix::process::getpid().as_raw_pid().cast_unsigned()
 }
 
+/// Lets go of what keeps inherited listeners listed when none is left.
+fn settle_inheritance() {
+    let pid = own_pid();
+    let others =
+        |(_, entry)| Listener::of(entry).is_some_and(|l| l.holder.load(Ordering::Relaxed) != pid);
+    if !fd_table::iter(0..=fd_table::high_water()).any(others) {
+        agent_client::let_go_of_inherited();
+    }
+}
+
 /// Registers the listening socket `fd` and enters it in the table.
 fn register(fd: c_int) -> Result<&'static Listener, Reason> {
+    let registered = enter(fd)?;
+    settle_inheritance();
+    Ok(registered)
+}
+
+fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
     let (id, table, endpoint) = agent_client::listen(tcp::borrow(fd))?;
-    let mut listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     let known = Listener::of(fd_table::lookup(fd));
     if let Some(same) = known.filter(|l| l.id.load(Ordering::Relaxed) == id) {
         same.holder.store(endpoint.pid, Ordering::Relaxed);
@@ -116,7 +141,6 @@ fn register(fd: c_int) -> Result<&'static Listener, Reason> {
         endpoint: AtomicU64::new(endpoint.id),
         looked: AtomicU64::new(clock::now()),
     }));
-    listeners.push(listener);
     let new = Entry::new(Kind::Listener, core::ptr::from_ref(listener));
     match known {
         // Each of its descriptors leads to the new one from now on.
@@ -264,11 +288,12 @@ fn take_up(fd: c_int, entry: Entry, new: c_int, nonblocking: bool) {
 
 /// A record and a handle for a connection.
 fn track(fd: c_int, tuple: &FourTuple) -> Option<&'static Sock> {
-    let record: &'static Record = agent_client::endpoint().ok()?.allocate()?;
+    let endpoint = agent_client::endpoint().ok()?;
+    let record: &'static Record = endpoint.allocate()?;
     record.id.set_tuple(tuple);
     record.id.fd.store(fd, Ordering::Relaxed);
     record.id.since.store(clock::now(), Ordering::Relaxed);
-    Some(Sock::new(record))
+    Some(Sock::new(record, endpoint))
 }
 
 fn is_local(tuple: &FourTuple) -> bool {
@@ -296,10 +321,8 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         return kernel();
     }
     let plan = plan(fd, &to);
-    let table = plan.as_ref().ok().map(|draft| &draft.target.table);
-    if let Some(table) = table {
-        table.connect_begins();
-    }
+    let draft = plan.as_ref().ok();
+    let connecting = draft.map(|draft| draft.target.table.connect_begins(draft.link.region));
     errno::set(kept);
     let result = kernel();
     let _keep = KeepErrno::new();
@@ -309,9 +332,7 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     } else if let Ok(draft) = &plan {
         draft.drop_unposted();
     }
-    if let Some(table) = table {
-        table.connect_ends();
-    }
+    drop(connecting);
     result
 }
 

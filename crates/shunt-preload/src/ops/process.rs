@@ -15,22 +15,24 @@
 //! **A change of user.** A server's worker gives its privileges up before it accepts, and the agent's
 //! directory is closed to the user that it becomes: what has to be said to the agent is said before.
 //!
-//! **exec.** What stays open across it is handed over first: the new program may not run Shunt.
+//! **exec, spawn, system, popen.** What stays open across it is handed over first: the new program may not run Shunt.
 
 use core::cell::Cell;
-use core::ffi::{c_char, c_int};
-use core::ptr;
+use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::{mem, ptr};
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::abi::{Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, uid_t};
+use crate::abi::{FILE, Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, uid_t};
+use crate::conn::Sock;
 use crate::errno::KeepErrno;
-use crate::fd_table::{self, Entry};
+use crate::fd_table;
 use crate::guard::contain;
-use crate::next;
-use crate::object;
+use crate::relatives::Child;
+use crate::{init, next, object, relatives};
 
 /// Where the pid of the process stands that the tables belong to; null before start-up.
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
@@ -45,6 +47,8 @@ const PAGE: usize = 4096;
 thread_local! {
     /// True from the fork handlers' first run to their second, in the thread that forks.
     static FORKING: Cell<bool> = const { Cell::new(false) };
+    /// True in the hook on fork(2), which learns what becomes of it.
+    static HOOKED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Makes this process the owner of the tables; for the constructor. False without memory for it.
@@ -80,6 +84,23 @@ pub fn watch_forks() -> bool {
     }
     // SAFETY: the handlers live as long as the library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) == 0 }
+}
+
+/// Has the end by `quick_exit` noticed; for the constructor, so that the program's own handlers, which
+/// may use connections still, run before.
+pub fn watch_quick_exit() {
+    type Register = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void) -> c_int;
+    extern "C" fn at_quick_exit(_: *mut c_void) {
+        contain(ends);
+    }
+    // Behind at_quick_exit(3), which is linked into programs statically.
+    // SAFETY: the name is a C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__cxa_at_quick_exit".as_ptr()) };
+    if !found.is_null() {
+        // SAFETY: the function of this name in libc has this signature; the handler lives as long as
+        // the library, which is never unloaded.
+        unsafe { mem::transmute::<*mut c_void, Register>(found)(at_quick_exit, ptr::null_mut()) };
+    }
 }
 
 /// True when the tables belong to this process. Asked by every call that would change them; when
@@ -121,6 +142,9 @@ fn parent() {
     if FORKING.replace(false) {
         let _keep = KeepErrno::new();
         object::fork_parent();
+        if !HOOKED.get() {
+            relatives::fork_settled(Child::Unknown);
+        }
     }
 }
 
@@ -137,35 +161,69 @@ fn child() {
 /// # Safety
 /// As the C function.
 pub unsafe fn fork() -> pid_t {
+    HOOKED.set(true);
     prepare();
     // SAFETY: the caller keeps the C function's contract.
     let pid = unsafe { next::fork() };
     if pid == 0 {
+        HOOKED.set(false);
         child();
     } else {
         parent();
+        HOOKED.set(false);
+        let _keep = KeepErrno::new();
+        relatives::fork_settled(u32::try_from(pid).map_or(Child::None, Child::Pid));
     }
     pid
 }
 
-/// Descriptors that the exec will close, while it is tried; taken back when it fails.
-struct ClosedByExec(Vec<Entry>);
+/// The process ends without the handlers of exit(3): by `_exit`, or at the end of `quick_exit`. It may
+/// be in a signal handler, and it may be a child that shares its parent's memory, or that was forked
+/// without a word and has used none of what it inherited: these have nothing to give back.
+pub fn ends() {
+    let mine = owner().is_some_and(|owner| owner.load(Ordering::Acquire) == own_pid());
+    if mine && init::deactivate() {
+        object::at_exit();
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn _exit(status: c_int) -> ! {
+    ends();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::_exit(status) }
+}
+
+/// Connections of which the exec will close every descriptor, while it is tried: where a relative
+/// holds one, too, this process no longer counts. Taken back when the exec fails.
+struct ClosedByExec(Vec<&'static Sock>);
 
 impl ClosedByExec {
     fn new() -> Self {
         if !may_mutate() {
             return Self(Vec::new());
         }
-        let closes = |(fd, entry): &(c_int, Entry)| {
-            entry.is_object() && !survives_exec(*fd) && object::close_on_exec(*entry)
-        };
-        Self(fd_table::iter(0..=c_int::MAX).filter(closes).map(|(_, entry)| entry).collect())
+        let _keep = KeepErrno::new();
+        let mut socks = BTreeMap::new();
+        for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+            if let Some(sock) = Sock::of(entry) {
+                let (_, stays) = socks.entry(ptr::from_ref(sock)).or_insert((sock, false));
+                *stays |= survives_exec(fd);
+            }
+        }
+        let closes = |sock: &&'static Sock| relatives::let_go_if_shared(sock);
+        let closed = socks.into_values().filter(|(_, stays)| !stays).map(|(sock, _)| sock);
+        let closed = Self(closed.filter(closes).collect());
+        relatives::leave();
+        closed
     }
 }
 
 impl Drop for ClosedByExec {
     fn drop(&mut self) {
-        self.0.iter().for_each(|entry| object::forget_exec(*entry));
+        let _keep = KeepErrno::new();
+        self.0.iter().for_each(|sock| relatives::hold_again(sock));
     }
 }
 
@@ -279,6 +337,25 @@ pub unsafe fn posix_spawnp(
     before_exec();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::posix_spawnp(pid, file, actions, attr, argv, envp) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn system(command: *const c_char) -> c_int {
+    // Without a command it only asks whether there is a shell.
+    if !command.is_null() {
+        before_exec();
+    }
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::system(command) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    before_exec();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::popen(command, mode) }
 }
 
 /// The actions of a spawn are opaque, so what it will duplicate is handed over when that is

@@ -18,6 +18,7 @@ use shunt_wire::reason::Reason;
 use crate::clock;
 use crate::conn::{FROZEN, Sock, WANT_TCP};
 use crate::endpoint;
+use crate::fd_table;
 use crate::link::Link;
 use crate::stream::{broken, call, notify, promote, tcp, tid};
 
@@ -63,6 +64,10 @@ pub fn follow(sock: &'static Sock, fd: i32) -> bool {
     let record = sock.record();
     let tx = &record.tx;
     let lock = tx.lock.lock(tid());
+    // Closed by another thread meanwhile: the slot may be another connection's by now.
+    if !Sock::of(fd_table::lookup(fd)).is_some_and(|now| core::ptr::eq(now, sock)) {
+        return true;
+    }
     if lock.nested() && !call::may_intrude(&tx.copying) {
         return false;
     }

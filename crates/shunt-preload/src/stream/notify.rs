@@ -9,7 +9,8 @@ use shunt_shm::sync::{AtomicU32, store_load_fence};
 
 use crate::conn::Sock;
 use crate::errno::KeepErrno;
-use crate::link::{Link, Peer};
+use crate::link::Link;
+use crate::peer::Peer;
 
 /// Bit of `tx_arm`: push to the completion queue when there is room.
 pub const ON_QUEUE: u32 = 2;
@@ -26,6 +27,10 @@ pub enum Cost {
 /// The peer; a client that has only received so far may have to ask the agent for its doorbells.
 fn known_peer(sock: &Sock) -> Option<&'static Peer> {
     sock.peer().or_else(|| {
+        // A process that ends may be in a signal handler; its FIN, which follows at once, will do.
+        if !crate::init::active() {
+            return None;
+        }
         let _keep = KeepErrno::new();
         let peer = sock.link()?.acquaint(sock.peer_endpoint()?).ok()?;
         sock.set_peer(peer);

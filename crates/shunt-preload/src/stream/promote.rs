@@ -5,6 +5,7 @@
 use core::sync::atomic::Ordering;
 
 use shunt_core::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
+use shunt_shm::arena::Record;
 use shunt_shm::region::Side;
 use shunt_shm::sync::store_load_fence;
 use shunt_shm::table::{Place, Ticket};
@@ -132,8 +133,9 @@ fn accept_in(
         return Err(Reason::PeerGone);
     }
     let owner = theirs.setup.endpoint.load(Ordering::Relaxed);
-    let peer = link.peer(owner).ok_or(Reason::ProtocolViolation)?;
+    let peer = link.peers.find(owner).ok_or(Reason::ProtocolViolation)?;
     if !listener.table.take(ticket) {
+        peer.release();
         return Err(Reason::NoProposal);
     }
     sock.activate(link, Side::Server, slot, generation);
@@ -204,12 +206,16 @@ fn give_up(sock: &'static Sock, fd: i32) -> Phase {
 
 /// Takes an open proposal back. False: it has been taken up.
 pub fn withdraw(sock: &Sock) -> bool {
-    let Some(link) = sock.link() else { return true };
+    sock.link().is_none_or(|link| withdraw_from(link, sock.record()))
+}
+
+/// The same for the connection of a record.
+pub fn withdraw_from(link: &Link, record: &Record) -> bool {
     let Some(target) = link::Target::of(link) else { return true };
-    let id = &sock.record().id;
+    let id = &record.id;
     let place = Place {
         region: link.region,
-        slot: sock.record().slot(),
+        slot: record.slot(),
         generation: id.slot_generation.load(Ordering::Relaxed),
     };
     let words = (id.ticket[0].load(Ordering::Relaxed), id.ticket[1].load(Ordering::Relaxed));

@@ -207,12 +207,16 @@ impl Rx<'_> {
         let want = call.buffers.total - *got;
         let cap = RING as u64;
         if self.sock.has(FROZEN) {
-            // The peer sends what is left in the ring once more, after its mark.
-            if RxCursor::next_mark(&self.theirs.prod, marks)?.is_some() {
-                self.pass(marks);
-                return Ok(None);
+            // The peer sends what is left in the ring once more, after a mark that stands where we
+            // stopped. A mark further on is of a peer that left by itself: nothing comes twice.
+            match RxCursor::next_mark(&self.theirs.prod, marks)? {
+                Some(at) if at == self.cursor.pos() => {
+                    self.pass(marks);
+                    return Ok(None);
+                }
+                Some(_) => {}
+                None => return Ok(Some(call.nothing(*got, blocking, Until::Both))),
             }
-            return Ok(Some(call.nothing(*got, blocking, Until::Both)));
         }
         let span = self.cursor.readable(&self.theirs.prod, cap, want as u64)?;
         let n = span.head.1 + span.tail.1;

@@ -1,6 +1,6 @@
 //! Sending.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use libc::{EAGAIN, EBADF, ECONNRESET, c_int};
 use shunt_core::stretch::{Path, Send, Sender, path};
@@ -90,8 +90,11 @@ fn step(
             return Ok(to_kernel(sock, call, sent));
         }
         Send::Promote => match tcp::counts(call.fd) {
-            Some(counts) => set_mark(sock, mine, marks, counts.written),
-            None => return Ok(to_kernel(sock, call, sent)),
+            // To a peer that has gone the ring leads nowhere, and only the kernel can say so.
+            Some(counts) if counts.established || theirs.prod.fin.load(Acquire) != 0 => {
+                set_mark(sock, mine, marks, counts.written);
+            }
+            _ => return Ok(to_kernel(sock, call, sent)),
         },
         Send::Ring => {}
     }

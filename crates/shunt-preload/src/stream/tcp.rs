@@ -16,6 +16,8 @@ pub struct Counts {
     pub written: u64,
     /// Bytes that came in, without the FIN.
     received: u64,
+    /// Neither end has closed a direction, or reset the connection.
+    pub established: bool,
 }
 
 /// Borrows a descriptor of the program for one call.
@@ -53,6 +55,7 @@ pub fn counts(fd: i32) -> Option<Counts> {
     Some(Counts {
         written: bytes_written(u64_at(BYTES_SENT), u64_at(BYTES_RETRANS), u32_at(NOTSENT)),
         received: bytes_read(u64_at(BYTES_RECEIVED), fin_received(state), 0),
+        established: state == ESTABLISHED,
     })
 }
 
@@ -60,6 +63,8 @@ const BYTES_RECEIVED: usize = 128;
 const NOTSENT: usize = 144;
 const BYTES_SENT: usize = 200;
 const BYTES_RETRANS: usize = 208;
+
+const ESTABLISHED: u8 = 1;
 
 /// True in the states that come after the peer's FIN (`include/net/tcp_states.h`).
 const fn fin_received(state: u8) -> bool {
@@ -173,6 +178,7 @@ mod tests {
         let (mut b, _) = listener.accept().unwrap();
         assert_eq!(counts(a.as_raw_fd()).unwrap().written, 0);
         assert_eq!(counts(b.as_raw_fd()).unwrap().received(), 0);
+        assert!(counts(a.as_raw_fd()).unwrap().established);
         a.write_all(&[7; 100_000]).unwrap();
         assert_eq!(counts(a.as_raw_fd()).unwrap().written, 100_000);
         let mut buf = vec![0; 100_000];
@@ -186,6 +192,8 @@ mod tests {
         b.write_all(b"yz").unwrap();
         assert_eq!(counts(b.as_raw_fd()).unwrap().written, 3);
         assert_eq!(look(b.as_raw_fd()), Look::Eof);
+        assert!(!counts(a.as_raw_fd()).unwrap().established);
+        assert!(!counts(b.as_raw_fd()).unwrap().established);
         assert_eq!(look(a.as_raw_fd()), Look::Bytes);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 
 use shunt_shm::arena::{self, Arena, ArenaView, Mode, RECORDS, Record};
+use shunt_shm::holders::{Member, Who};
 use shunt_shm::memfd::create_sealed;
 use shunt_shm::region::{SLOTS, Side};
 use shunt_shm::ring::{ConsLine, ProdLine};
@@ -11,6 +12,7 @@ use shunt_shm::sync::Ordering::{Relaxed, Release};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
+use crate::lock::dead_tid;
 use crate::tuple;
 
 fn mapped() -> (Arena, OwnedFd) {
@@ -31,16 +33,16 @@ fn other_memory_is_refused() {
 #[test]
 fn a_record_begins_clean_and_differs_from_its_last_use() {
     let (arena, _fd) = mapped();
-    let first = arena.allocate(&mut 0).unwrap();
+    let first = arena.allocate(Member::UNNAMED, &mut 0).unwrap();
     let generation = first.id.generation.load(Relaxed);
-    assert_eq!(first.id.refs.load(Relaxed), 1);
+    assert_eq!(first.id.holders.count(), 1);
     first.id.mode.store(Mode::Copy as u32, Relaxed);
     first.id.vector.store(4, Relaxed);
     first.rx.bytes.store(9, Relaxed);
     first.tx.cursor.publish(&ProdLine::default(), 100);
-    std::mem::forget(first.tx.lock.lock(1));
+    std::mem::forget(first.tx.lock.lock(dead_tid()));
     free(first);
-    let again = arena.allocate(&mut 0).unwrap();
+    let again = arena.allocate(Member::UNNAMED, &mut 0).unwrap();
     assert!(std::ptr::eq(first, again));
     assert_ne!(again.id.generation.load(Relaxed), generation);
     assert_eq!(again.id.mode.load(Relaxed), Mode::Tcp as u32);
@@ -55,15 +57,17 @@ fn a_full_arena_refuses_and_recovers() {
     let (arena, _fd) = mapped();
     let mut hint = 0;
     let mut seen = HashSet::new();
-    while let Some(record) = arena.allocate(&mut hint) {
+    while let Some(record) = arena.allocate(Member::UNNAMED, &mut hint) {
         assert!(seen.insert(std::ptr::from_ref(record)));
     }
     assert_eq!(seen.len(), RECORDS);
     // SAFETY: a record of the arena, which is still mapped.
     let some = unsafe { &**seen.iter().next().unwrap() };
     free(some);
-    assert!(arena.allocate(&mut hint).is_some_and(|record| std::ptr::eq(record, some)));
-    assert!(arena.allocate(&mut hint).is_none());
+    assert!(
+        arena.allocate(Member::UNNAMED, &mut hint).is_some_and(|record| std::ptr::eq(record, some))
+    );
+    assert!(arena.allocate(Member::UNNAMED, &mut hint).is_none());
 }
 
 #[test]
@@ -72,7 +76,7 @@ fn the_agent_sees_what_lives() {
     let view = ArenaView::map(&fd).unwrap();
     assert_eq!(view.connections().count(), 0);
     let mut hint = 0;
-    let [gone, record] = [(); 2].map(|()| arena.allocate(&mut hint).unwrap());
+    let [gone, record] = [(); 2].map(|()| arena.allocate(Member::UNNAMED, &mut hint).unwrap());
     free(gone);
     let id = &record.id;
     id.pid.store(42, Relaxed);
@@ -120,7 +124,7 @@ fn totals_are_counted() {
 #[test]
 fn a_record_names_a_slot_that_there_is() {
     let (arena, _fd) = mapped();
-    let record = arena.allocate(&mut 0).unwrap();
+    let record = arena.allocate(Member::UNNAMED, &mut 0).unwrap();
     record.id.side.store(Side::Client as u32, Relaxed);
     record.id.slot.store(u32::MAX, Relaxed);
     assert_eq!((record.slot(), record.side()), (SLOTS - 1, Side::Client));
@@ -132,4 +136,85 @@ fn modes_survive_the_arena() {
         assert_eq!(Mode::from_code(mode as u32), mode);
     }
     assert_eq!(Mode::from_code(77), Mode::Tcp);
+}
+
+fn who(pid: u32) -> Who {
+    Who { pid, start: u64::from(pid) + 1, namespace: 9 }
+}
+
+#[test]
+fn relatives_are_known_by_name() {
+    let (arena, _fd) = mapped();
+    let processes = arena.processes();
+    assert_eq!(processes.next(), None);
+    let [a, b] = [(); 2].map(|()| processes.claim());
+    assert!(a != b && a != Member::UNNAMED && b != Member::UNNAMED);
+    assert_eq!(processes.who(a), None, "not born yet");
+    assert_eq!(processes.next(), None, "and not to be looked after");
+    processes.born(a, who(5));
+    processes.born(a, who(6));
+    assert_eq!(processes.who(a).map(|who| who.pid), Some(5), "the first says the pid");
+    processes.born(b, Who { pid: 7, start: 0, namespace: 0 });
+    processes.born(b, who(7));
+    assert_eq!(processes.who(b), Some(who(7)), "the second adds what it knows");
+    let turns: HashSet<_> = (0..4).filter_map(|_| processes.next()).map(Member::code).collect();
+    assert_eq!(turns, HashSet::from([a.code(), b.code()]));
+    processes.free(a);
+    assert_eq!(processes.who(a), None);
+    let again = processes.claim();
+    processes.born(again, who(8));
+    assert_ne!(again, a, "a place is used again, its name is not");
+    assert_eq!(processes.who(a), None);
+    processes.free(a);
+    assert_eq!(processes.who(again), Some(who(8)), "an old name frees nothing");
+    assert_eq!(Member::from_code(b.code()), b);
+}
+
+#[test]
+fn a_full_table_of_processes_refuses_and_recovers() {
+    let (arena, _fd) = mapped();
+    let processes = arena.processes();
+    let all: Vec<_> = std::iter::repeat_with(|| processes.claim())
+        .take_while(|m| *m != Member::UNNAMED)
+        .collect();
+    assert_eq!(all.len(), shunt_shm::holders::PROCESSES);
+    processes.free(all[17]);
+    assert_ne!(processes.claim(), Member::UNNAMED);
+    assert_eq!(processes.claim(), Member::UNNAMED);
+}
+
+#[test]
+fn the_last_holder_is_told() {
+    let (arena, _fd) = mapped();
+    let [a, b, c] = [(); 3].map(|()| arena.processes().claim());
+    let record = arena.allocate(a, &mut 0).unwrap();
+    let holders = &record.id.holders;
+    holders.add(b);
+    holders.add(c);
+    assert_eq!((holders.count(), holders.names().count()), (3, 3));
+    assert_eq!(arena.held_by(b).count(), 1);
+    assert!(!holders.remove(a));
+    assert!(!holders.bereave(a), "it let go by itself");
+    assert!(holders.remove_if_shared(b));
+    assert!(!holders.remove_if_shared(c), "the last stays");
+    assert!(holders.has(c) && !holders.has(b));
+    holders.add(b);
+    assert!(!holders.bereave(b));
+    assert!(!holders.bereave(b), "once");
+    assert!(holders.bereave(c));
+    assert_eq!(holders.count(), 0);
+    assert_eq!(arena.held_by(c).count(), 0);
+}
+
+#[test]
+fn more_holders_than_have_names_are_counted() {
+    let (arena, _fd) = mapped();
+    let record = arena.allocate(Member::UNNAMED, &mut 0).unwrap();
+    let holders = &record.id.holders;
+    let many: Vec<_> = (0..20).map(|_| arena.processes().claim()).collect();
+    many.iter().for_each(|member| holders.add(*member));
+    assert_eq!(holders.count(), 21);
+    assert_eq!(holders.names().count(), shunt_shm::holders::NAMED);
+    assert!(many.iter().all(|member| !holders.remove(*member)));
+    assert!(holders.remove(Member::UNNAMED));
 }

@@ -11,6 +11,17 @@ fn tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()
 }
 
+/// The id of a thread that has ended.
+pub fn dead_tid() -> u32 {
+    let dead = thread::spawn(tid).join().unwrap();
+    // The id may be gone a moment after the join only.
+    let pid = rustix::process::Pid::from_raw(dead.cast_signed()).unwrap();
+    while rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH) {
+        thread::yield_now();
+    }
+    dead
+}
+
 /// A number that only holders of the lock touch, without an atomic to hide behind.
 #[derive(Default)]
 struct Guarded {
@@ -99,9 +110,7 @@ fn slowest_of_many(sleepers: usize) -> Duration {
 #[test]
 fn a_dead_owner_s_lock_is_taken_over() {
     let lock = TidLock::default();
-    let dead = thread::spawn(tid).join().unwrap();
-    // The thread's id may be gone a moment after its join only.
-    std::mem::forget(lock.lock(dead));
+    std::mem::forget(lock.lock(dead_tid()));
     let began = Instant::now();
     let guard = lock.lock(tid());
     assert!(!guard.nested());
@@ -111,9 +120,32 @@ fn a_dead_owner_s_lock_is_taken_over() {
 }
 
 #[test]
-fn a_reset_lock_is_free() {
+fn a_lock_is_not_waited_for_longer_than_asked() {
     let lock = TidLock::default();
-    std::mem::forget(lock.lock(tid()));
-    lock.reset();
+    let patience = Duration::from_millis(20);
+    thread::scope(|scope| {
+        let owner = lock.lock(tid());
+        assert!(lock.lock_within(tid(), patience).is_none(), "this very thread has it");
+        scope.spawn(|| assert!(lock.lock_within(tid(), patience).is_none())).join().unwrap();
+        let waiter = scope.spawn(|| lock.lock_within(tid(), Duration::from_secs(60)).is_some());
+        drop(owner);
+        assert!(waiter.join().unwrap());
+    });
+    std::mem::forget(lock.lock(dead_tid()));
+    assert!(lock.lock_within(tid(), patience).is_some(), "its owner is dead");
+    assert!(!lock.lock(tid()).nested(), "unlocked");
+}
+
+#[test]
+fn only_a_dead_owner_s_lock_is_freed() {
+    let lock = TidLock::default();
+    let owner = lock.lock(tid());
+    lock.free_if_dead();
+    assert!(lock.lock(tid()).nested());
+    drop(owner);
+    std::mem::forget(lock.lock(dead_tid()));
+    lock.free_if_dead();
+    let began = Instant::now();
     assert!(!lock.lock(tid()).nested());
+    assert!(began.elapsed() < Duration::from_secs(5));
 }

@@ -12,6 +12,9 @@ use shunt_shm::table::{self, ENTRIES, Place, Table, Ticket};
 
 use crate::tuple;
 
+/// Where the entries begin in the memory.
+const ENTRIES_AT: u64 = 576;
+
 fn mapped() -> Table {
     Table::map(table::create().unwrap()).unwrap()
 }
@@ -91,15 +94,57 @@ fn accepting_and_withdrawing_have_one_winner() {
     assert!(table.find(&tuple(9)).is_none());
 }
 
+/// The name of a connection is the kernel's: who has it now is the one that counts.
+#[test]
+fn a_stale_proposal_is_replaced() {
+    let table = mapped();
+    let stale = table.post(&tuple(1), place(5)).unwrap();
+    let posted = table.post(&tuple(1), place(6)).unwrap();
+    assert_eq!(table.find(&tuple(1)).unwrap().place(), place(6));
+    assert!(!table.take(&stale), "whose client is late");
+    table.scrub(5);
+    assert!(table.take(&posted));
+    assert!(table.find(&tuple(1)).is_none());
+}
+
+/// An entry whose writer was killed in the middle of it is free again with the writer's region.
+#[test]
+fn an_unfinished_entry_is_freed_with_its_region() {
+    let fd = File::from(table::create().unwrap());
+    let table = Table::map(&fd).unwrap();
+    let posted = table.post(&tuple(1), place(5)).unwrap();
+    let (index, key) = posted.to_words();
+    let at = ENTRIES_AT + index * 32;
+    // What a post of region 6 leaves there before it says where the proposal lies.
+    fd.write_all_at(&(6_u64 << 2 | 1).to_ne_bytes(), at).unwrap();
+    assert!(table.find(&tuple(1)).is_none());
+    assert!(!table.take(&posted));
+    let word = || {
+        let mut word = [0; 8];
+        fd.read_exact_at(&mut word, at).unwrap();
+        u64::from_ne_bytes(word)
+    };
+    table.scrub(5);
+    assert_ne!(word(), 0, "the region that was there before has no say");
+    table.scrub(6);
+    assert_eq!(word(), 0);
+    assert_eq!(table.post(&tuple(1), place(7)).unwrap().to_words(), (index, key));
+}
+
 #[test]
 fn a_full_neighbourhood_refuses_and_recovers() {
-    let table = mapped();
-    // One 4-tuple has a few places; all of them can be taken by itself.
-    let posted: Vec<_> = (0..).map_while(|region| table.post(&tuple(1), place(region))).collect();
-    assert!((2..ENTRIES).contains(&posted.len()));
-    assert!(table.post(&tuple(1), place(99)).is_none());
-    assert!(table.take(&posted[1]));
-    assert!(table.post(&tuple(1), place(99)).is_some());
+    let fd = File::from(table::create().unwrap());
+    let table = Table::map(&fd).unwrap();
+    let (home, key) = table.post(&tuple(1), place(1)).unwrap().to_words();
+    // The places where this 4-tuple may be are taken by others.
+    for entry in 0..ENTRIES as u64 {
+        fd.write_all_at(&(key ^ 4).to_ne_bytes(), ENTRIES_AT + entry * 32).unwrap();
+    }
+    assert!(table.post(&tuple(1), place(9)).is_none());
+    let next = ENTRIES_AT + (home + 1) % ENTRIES as u64 * 32;
+    fd.write_all_at(&[0; 8], next).unwrap();
+    assert!(table.post(&tuple(1), place(9)).is_some());
+    assert!(table.take(&table.find(&tuple(1)).unwrap()));
 }
 
 #[test]
@@ -125,11 +170,26 @@ fn scrubbing_removes_what_the_dead_left_and_nothing_else() {
 fn connecting_is_counted() {
     let table = mapped();
     assert!(!table.connecting());
-    table.connect_begins();
-    table.connect_begins();
-    table.connect_ends();
+    // More than have a place of their own, several of each, and more than can be counted in one.
+    let regions = (1..=100).chain([7; 3]).chain([9; 2000]);
+    let begun: Vec<_> = regions.map(|region| table.connect_begins(region)).collect();
+    for connecting in begun {
+        assert!(table.connecting());
+        drop(connecting);
+    }
+    assert!(!table.connecting());
+}
+
+#[test]
+fn who_is_killed_in_its_connect_does_not_connect_for_ever() {
+    let table = mapped();
+    let (dead, other) = (table.connect_begins(3), table.connect_begins(4));
+    table.scrub(3);
     assert!(table.connecting());
-    table.connect_ends();
+    drop(other);
+    assert!(!table.connecting());
+    // Dead as far as the agent knew: that must not count below nothing.
+    drop(dead);
     assert!(!table.connecting());
 }
 
@@ -150,7 +210,7 @@ proptest! {
             let word = |i: usize| words[(entry + i) % words.len()];
             let bytes: Vec<u8> =
                 [key, word(0), word(1), word(2)].iter().flat_map(|w| w.to_ne_bytes()).collect();
-            fd.write_all_at(&bytes, 64 + entry as u64 * 32).unwrap();
+            fd.write_all_at(&bytes, ENTRIES_AT + entry as u64 * 32).unwrap();
         }
         if let Some(found) = table.find(&tuple(port)) {
             prop_assert!(found.place().slot < SLOTS);

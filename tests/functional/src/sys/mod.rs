@@ -15,8 +15,9 @@ use libc::{c_int, ssize_t};
 
 pub use addr::RawAddr;
 pub use process::{
-    Forked, end_with_parent, exit_now, fork, kill, reset_signal, set_signal_counter, signal_count,
-    wait_for,
+    Forked, end_with_parent, end_within, exit_now, exit_quickly, forbid_forks, forget_children,
+    fork, fork_raw, kill, new_session, popen, reset_signal, set_signal_counter, signal_count,
+    system, wait_for,
 };
 pub use ready::{Epoll, EpollEvent, poll, ppoll, pselect, select};
 pub use socket::{

@@ -16,9 +16,10 @@ pub enum Forked {
     Parent(pid_t),
 }
 
-/// `fork(2)`. Call it only while the process has one thread.
+/// `fork(2)`. In a process of several threads the child may do little more than system calls.
 pub fn fork() -> io::Result<Forked> {
-    // SAFETY: the callers have one thread, so the child may go on as the parent could.
+    // SAFETY: the callers have one thread, so the child may go on as the parent could, or keep to
+    // what is safe after a fork of several.
     match check(unsafe { libc::fork() })? {
         0 => Ok(Forked::Child),
         pid => Ok(Forked::Parent(pid)),
@@ -35,6 +36,78 @@ pub fn end_with_parent() -> io::Result<()> {
 pub fn exit_now(code: c_int) -> ! {
     // SAFETY: _exit never returns and touches no memory.
     unsafe { libc::_exit(code) }
+}
+
+/// `quick_exit(3)`.
+pub fn exit_quickly(code: c_int) -> ! {
+    unsafe extern "C" {
+        fn quick_exit(code: c_int) -> !;
+    }
+    // SAFETY: no pointers; these programs register no handlers that could do harm.
+    unsafe { quick_exit(code) }
+}
+
+/// A fork of which libc knows nothing. Call it only while the process has one thread.
+pub fn fork_raw() -> io::Result<Forked> {
+    // SAFETY: as for fork(2), which this is to the kernel.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    match check(c_int::try_from(pid).unwrap_or(-1))? {
+        0 => Ok(Forked::Child),
+        pid => Ok(Forked::Parent(pid)),
+    }
+}
+
+/// Gives up root and the right to make processes: every fork of this process fails from now on.
+pub fn forbid_forks() -> io::Result<()> {
+    // SAFETY: no pointers. The real user is what the limit counts for.
+    check(unsafe { libc::setresuid(65_534, 65_534, 65_534) }).or_else(|e| {
+        // Who is not root has no root to give up.
+        if e.raw_os_error() == Some(libc::EPERM) { Ok(0) } else { Err(e) }
+    })?;
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is valid.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const none) }).map(drop)
+}
+
+/// `system(3)`: the status.
+pub fn system(command: &std::ffi::CStr) -> c_int {
+    // SAFETY: a C string.
+    unsafe { libc::system(command.as_ptr()) }
+}
+
+/// `popen(3)` to read, and `pclose(3)`: what the command printed.
+pub fn popen(command: &std::ffi::CStr) -> io::Result<Vec<u8>> {
+    // SAFETY: two C strings.
+    let file = unsafe { libc::popen(command.as_ptr(), c"r".as_ptr()) };
+    if file.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let mut text = vec![0; 1000];
+    // SAFETY: the file is open, the buffer as long as said.
+    unsafe {
+        let n = libc::fread(text.as_mut_ptr().cast(), 1, text.len(), file);
+        text.truncate(n);
+        libc::pclose(file);
+    }
+    Ok(text)
+}
+
+/// Leaves the session of the parent.
+pub fn new_session() -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::setsid() }).map(drop)
+}
+
+/// Has ended children reaped without being waited for.
+pub fn forget_children() {
+    // SAFETY: SIG_IGN is no function of ours.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
+/// Ends the process by SIGALRM unless it has ended by then.
+pub fn end_within(seconds: u32) {
+    // SAFETY: a number.
+    unsafe { libc::alarm(seconds) };
 }
 
 /// `kill(2)`.

@@ -10,6 +10,8 @@ mod closing;
 mod descriptors;
 mod epoll;
 mod errors;
+mod families;
+mod lifetimes;
 mod others;
 mod probe;
 mod processes;
@@ -27,6 +29,9 @@ type Group = (&'static str, fn(&mut Probe) -> io::Result<()>);
 /// Processes first: they fork, which wants a process of one thread.
 const GROUPS: &[Group] = &[
     ("processes", processes::run),
+    ("lifetimes", lifetimes::run),
+    ("daemon", families::daemon),
+    ("orphans", families::orphans),
     ("errors", errors::run),
     ("closing", closing::run),
     ("readiness", readiness::run),

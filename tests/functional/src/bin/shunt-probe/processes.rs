@@ -27,7 +27,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
 }
 
 /// Runs `body` in a forked child, which must succeed.
-fn in_child(body: impl FnOnce() -> io::Result<()>) -> io::Result<libc::pid_t> {
+pub fn in_child(body: impl FnOnce() -> io::Result<()>) -> io::Result<libc::pid_t> {
     match sys::fork()? {
         Forked::Parent(pid) => Ok(pid),
         Forked::Child => {

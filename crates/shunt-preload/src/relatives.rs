@@ -1,0 +1,255 @@
+//! Connections that several processes hold: parent and forked children.
+//!
+//! A record counts the processes that hold it and names them ([`shunt_shm::holders`]); how many
+//! descriptors each has is its own business ([`Sock`]). Who lets go last ends the connection towards
+//! the peer. A relative that was killed has let go of nothing: whoever lets go after it, or looks now
+//! and then, does so in its place.
+
+use core::cell::RefCell;
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use shunt_core::handshake::Phase;
+use shunt_shm::arena::Record;
+use shunt_shm::holders::{Member, Who};
+use shunt_sys::process::Identity;
+
+use crate::conn::Sock;
+use crate::endpoint::Endpoint;
+use crate::fd_table;
+use crate::{link, object};
+
+/// [`Sock::counted`]: the child is counted among the record's holders.
+const COUNTED: u32 = 1;
+/// [`Sock::counted`]: the child has it indeed.
+const FOUND: u32 = 2;
+
+/// A connection that was counted for a child.
+#[derive(Clone, Copy)]
+struct Counted {
+    sock: &'static Sock,
+    record: &'static Record,
+    endpoint: &'static Endpoint,
+}
+
+/// Of several threads that fork, one at a time counts for its child.
+static FORKS: Mutex<()> = Mutex::new(());
+
+/// What a thread that forks keeps meanwhile.
+struct Forking {
+    _alone: MutexGuard<'static, ()>,
+    counted: Vec<Counted>,
+}
+
+thread_local! {
+    static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
+}
+
+/// How a fork has ended, as far as the parent knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Child {
+    /// It lives.
+    Pid(u32),
+    /// There is none: the fork failed.
+    None,
+    /// Some function of libc has forked, and does not say.
+    Unknown,
+}
+
+/// This process among those that share the endpoint's arena; entered there when it is first asked.
+pub fn member(endpoint: &Endpoint) -> Member {
+    let known = endpoint.member();
+    if known != Member::UNNAMED {
+        return known;
+    }
+    let new = endpoint.arena.processes().claim();
+    endpoint.arena.processes().born(new, who(&Identity::current()));
+    endpoint.set_member(new);
+    new
+}
+
+const fn who(identity: &Identity) -> Who {
+    let Identity { pid, start, namespace } = *identity;
+    Who { pid, start, namespace }
+}
+
+fn has_died(endpoint: &Endpoint, member: Member) -> bool {
+    member != endpoint.member()
+        && endpoint.arena.processes().who(member).is_some_and(|Who { pid, start, namespace }| {
+            Identity { pid, start, namespace }.has_ended()
+        })
+}
+
+/// This process has closed its last descriptor of the connection. True when no process is left that
+/// has one.
+pub fn let_go(endpoint: &Endpoint, record: &Record) -> bool {
+    let holders = &record.id.holders;
+    // Before this one lets go: of several that die or close at once, one is the last.
+    let matters = matches!(phase(record), Phase::Active | Phase::Proposed);
+    if matters && holders.count() > 1 {
+        for other in holders.names().filter(|other| has_died(endpoint, *other)) {
+            holders.bereave(other);
+        }
+    }
+    holders.remove(endpoint.member())
+}
+
+/// The same before an exec closes it, unless this process is the last: the exec may fail.
+pub fn let_go_if_shared(sock: &Sock) -> bool {
+    sock.record().id.holders.remove_if_shared(sock.endpoint().member())
+}
+
+/// Takes [`let_go_if_shared`] back.
+pub fn hold_again(sock: &Sock) {
+    sock.record().id.holders.add(member(sock.endpoint()));
+}
+
+/// This process is about to end or to become another program: where it holds nothing any more its
+/// place among its relatives is free.
+pub fn leave() {
+    for endpoint in Endpoint::all() {
+        let me = endpoint.member();
+        if me != Member::UNNAMED && endpoint.arena.held_by(me).next().is_none() {
+            endpoint.set_member(Member::UNNAMED);
+            endpoint.arena.processes().free(me);
+        }
+    }
+}
+
+fn phase(record: &Record) -> Phase {
+    Phase::from_code(record.id.phase.load(Ordering::Acquire))
+}
+
+/// Looks whether the next relative in turn has been killed, and lets go of all in its place.
+pub fn look_after(endpoint: &Endpoint) {
+    let processes = endpoint.arena.processes();
+    let Some(relative) = processes.next().filter(|relative| has_died(endpoint, *relative)) else {
+        return;
+    };
+    for record in endpoint.arena.held_by(relative) {
+        if record.id.holders.bereave(relative) {
+            bury(record);
+        }
+    }
+    processes.free(relative);
+}
+
+/// The last holder of a connection was killed. What the peer is to know the kernel has told it; the
+/// slot and the record are free.
+fn bury(record: &Record) {
+    object::account(record);
+    let region = record.id.region.load(Ordering::Relaxed);
+    let (slot, side) = (record.slot(), record.side());
+    if let Some(link) = link::all().find(|link| link.region == region && link.side == side) {
+        match phase(record) {
+            Phase::Active | Phase::Broken => {
+                link.view().section(slot, side).setup.done.store(1, Ordering::Release);
+            }
+            Phase::Proposed if crate::stream::promote::withdraw_from(link, record) => {
+                link.free_slot(slot);
+            }
+            Phase::Tcp if region != 0 => link.free_slot(slot),
+            _ => {}
+        }
+    }
+    record.id.live.store(0, Ordering::Release);
+}
+
+/// Before a fork, and before any other lock is taken for it.
+pub fn fork_begins() {
+    let alone = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
+    FORKING.with(|forking| {
+        *forking.borrow_mut() = Some(Forking { _alone: alone, counted: Vec::new() });
+    });
+    Endpoint::all().for_each(look_after);
+}
+
+/// Before a fork: the child is counted among the holders of all that this process holds, so that
+/// nobody is the last who closes meanwhile.
+pub fn fork_prepare() {
+    Endpoint::all().for_each(|endpoint| endpoint.set_child(Member::UNNAMED));
+    let mut counted = Vec::new();
+    for (_, entry) in fd_table::iter(0..=fd_table::high_water()) {
+        let Some(sock) = Sock::of(entry) else { continue };
+        if sock.counted.swap(COUNTED, Ordering::AcqRel) == COUNTED {
+            continue;
+        }
+        let (record, endpoint) = (sock.record(), sock.endpoint());
+        if endpoint.child() == Member::UNNAMED {
+            endpoint.set_child(endpoint.arena.processes().claim());
+        }
+        record.id.holders.add(endpoint.child());
+        counted.push(Counted { sock, record, endpoint });
+    }
+    FORKING.with(|forking| {
+        if let Some(forking) = &mut *forking.borrow_mut() {
+            forking.counted = counted;
+        }
+    });
+}
+
+/// After it, in the parent.
+pub fn fork_settled(child: Child) {
+    let Some(forking) = FORKING.with(RefCell::take) else { return };
+    for Counted { sock, record, endpoint } in &forking.counted {
+        sock.counted.store(0, Ordering::Release);
+        if child == Child::None && record.id.holders.remove(endpoint.child()) {
+            bury(record);
+        }
+    }
+    for endpoint in Endpoint::all().filter(|endpoint| endpoint.child() != Member::UNNAMED) {
+        let processes = endpoint.arena.processes();
+        match child {
+            Child::Pid(pid) => {
+                processes.born(endpoint.child(), Who { pid, start: 0, namespace: 0 });
+            }
+            Child::None => processes.free(endpoint.child()),
+            Child::Unknown => {}
+        }
+        endpoint.set_child(Member::UNNAMED);
+    }
+}
+
+/// In the child: what it holds is what its own copy of the table says, also of connections that
+/// other threads of the parent have opened or closed meanwhile, and after a fork that nobody
+/// announced.
+pub fn fork_child() {
+    let me = Identity::current();
+    for endpoint in Endpoint::all() {
+        let child = endpoint.child();
+        endpoint.set_child(Member::UNNAMED);
+        endpoint.set_member(child);
+        endpoint.arena.processes().born(child, who(&me));
+    }
+    for link in link::all() {
+        link.users.store(0, Ordering::Release);
+        link.peers.forget_users();
+    }
+    let table = || fd_table::iter(0..=c_int::MAX).filter_map(|(_, entry)| Sock::of(entry));
+    table().for_each(|sock| sock.set_descriptors(0));
+    for sock in table() {
+        sock.set_descriptors(sock.descriptors() + 1);
+        if let Some(link) = sock.link() {
+            link.users.fetch_add(1, Ordering::AcqRel);
+        }
+        let counted = sock.counted.swap(FOUND, Ordering::AcqRel);
+        if counted == 0 {
+            sock.record().id.holders.add(member(sock.endpoint()));
+        }
+        if let Some(peer) = sock.peer().filter(|_| counted != FOUND) {
+            peer.count_again();
+        }
+    }
+    let forking = FORKING.with(RefCell::take);
+    for Counted { sock, record, endpoint } in forking.iter().flat_map(|forking| &forking.counted) {
+        let found = sock.counted.load(Ordering::Acquire) == FOUND;
+        if !(found && core::ptr::eq(sock.record(), *record))
+            && record.id.holders.remove(endpoint.member())
+        {
+            bury(record);
+        }
+        sock.counted.store(0, Ordering::Release);
+    }
+    table().for_each(|sock| sock.counted.store(0, Ordering::Release));
+}

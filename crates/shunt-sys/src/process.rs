@@ -1,0 +1,143 @@
+//! Whether a process that was known once still runs.
+//!
+//! A pid alone does not tell: the kernel gives it to another process in time, and it means nothing
+//! in another pid namespace. So a process is known by its pid, its start time and its namespace;
+//! what can't be read (no `/proc`) is 0 and not compared.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open, stat};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open, test_kill_process};
+
+use crate::fds::close;
+
+/// What tells a process from all others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Its pid, as its namespace counts.
+    pub pid: u32,
+    /// When it was started, in the kernel's ticks; 0: not known.
+    pub start: u64,
+    /// Its pid namespace; 0: not known.
+    pub namespace: u64,
+}
+
+impl Identity {
+    /// Of the calling process.
+    #[must_use]
+    pub fn current() -> Self {
+        Self {
+            pid: getpid().as_raw_pid().cast_unsigned(),
+            start: start_of(None).unwrap_or(0),
+            namespace: own_namespace(),
+        }
+    }
+
+    /// True when the process has certainly ended; a zombie has. When in doubt it lives.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
+        let here = own_namespace();
+        if self.namespace != 0 && here != 0 && self.namespace != here {
+            return false;
+        }
+        if test_kill_process(pid) == Err(Errno::SRCH) || exited(pid) {
+            return true;
+        }
+        // The pid may be another process's by now.
+        self.start != 0 && start_of(Some(self.pid)).is_some_and(|start| start != self.start)
+    }
+}
+
+/// True for a zombie; false also on a kernel without pidfds (before 5.3).
+fn exited(pid: Pid) -> bool {
+    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+    let over = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1);
+    close(pidfd);
+    over
+}
+
+fn own_namespace() -> u64 {
+    stat(c"/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
+}
+
+/// Start time of a process, `None` for the caller's own.
+fn start_of(pid: Option<u32>) -> Option<u64> {
+    let mut path = [0; 32];
+    let path = match pid {
+        None => c"/proc/self/stat",
+        Some(pid) => stat_path(pid, &mut path)?,
+    };
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0; 512];
+    let len = rustix::io::read(&file, &mut text[..]);
+    close(file);
+    // The name in the second field may hold anything, also a closing parenthesis.
+    let text = text.get(..len.ok()?)?;
+    let after = text.iter().rposition(|byte| *byte == b')')?;
+    let field = text.get(after + 1..)?.split(|byte| *byte == b' ').nth(START_AFTER_NAME)?;
+    core::str::from_utf8(field).ok()?.parse().ok()
+}
+
+/// `starttime` is field 22 (proc_pid_stat(5)), the name field 2; one empty piece lies between.
+const START_AFTER_NAME: usize = 20;
+
+/// `/proc/<pid>/stat`, without the heap.
+fn stat_path(mut pid: u32, path: &mut [u8; 32]) -> Option<&core::ffi::CStr> {
+    let (head, tail) = (b"/proc/", b"/stat\0");
+    let mut digits = [0; 10];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + u8::try_from(pid % 10).ok()?;
+        pid /= 10;
+        if pid == 0 {
+            break;
+        }
+    }
+    let pieces = [&head[..], &digits[at..], &tail[..]];
+    let whole = pieces.into_iter().flatten();
+    for (place, byte) in path.iter_mut().zip(whole) {
+        *place = *byte;
+    }
+    core::ffi::CStr::from_bytes_until_nul(path).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_process_lives_until_it_has_exited_waited_for_or_not() {
+        let me = Identity::current();
+        assert!(me.start != 0 && me.namespace != 0, "{me:?}");
+        assert!(!me.has_ended());
+        let mut child =
+            Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let start = start_of(Some(child.id())).unwrap();
+        let known = Identity { pid: child.id(), start, ..me };
+        assert!(!known.has_ended());
+        assert!(Identity { start: start + 1, ..known }.has_ended(), "the pid is another's now");
+        assert!(!Identity { start: start + 1, namespace: me.namespace + 1, ..known }.has_ended());
+        child.kill().unwrap();
+        // A zombie, soon.
+        while !known.has_ended() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(known.has_ended());
+        assert!(!Identity { pid: 0, ..me }.has_ended(), "not known");
+    }
+
+    #[test]
+    fn the_path_of_any_pid_fits() {
+        for pid in [0, 7, 4_194_304, u32::MAX] {
+            let mut path = [0; 32];
+            let expected = format!("/proc/{pid}/stat");
+            assert_eq!(stat_path(pid, &mut path).unwrap().to_str(), Ok(&*expected));
+        }
+    }
+}

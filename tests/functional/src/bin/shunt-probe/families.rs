@@ -1,0 +1,120 @@
+//! Servers of several processes, seen by a client: what is shown here the transcript does not tell,
+//! but the agent's counts do.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
+
+use shunt_functional::sys;
+
+use crate::probe::{Probe, address, listener, loopback};
+use crate::processes::in_child;
+
+/// Exchanges a few messages with a server that sends back what it gets.
+fn exchange(fd: i32) -> io::Result<bool> {
+    let mut right = true;
+    for n in 0..8 {
+        sys::write(fd, &[n; 500])?;
+        let mut back = [0; 500];
+        sys::recv(fd, &mut back, libc::MSG_WAITALL, false)?;
+        right &= back == [n; 500];
+    }
+    Ok(right)
+}
+
+fn echo(fd: &OwnedFd) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    loop {
+        match sys::read(fd.as_raw_fd(), &mut buffer)? {
+            0 => return Ok(()),
+            n => sys::write(fd.as_raw_fd(), &buffer[..n])?,
+        };
+    }
+}
+
+fn connect(port: u16) -> io::Result<OwnedFd> {
+    let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM)?;
+    sys::connect(client.as_raw_fd(), loopback(port))?;
+    Ok(client)
+}
+
+/// Connections to a daemon, per run.
+const CONNECTIONS: usize = 4;
+
+/// A server that listens, forks twice, and whose first two processes are gone when clients come.
+pub fn daemon(p: &mut Probe) -> io::Result<()> {
+    let (reader, writer) = sys::pipe()?;
+    let starter = in_child(|| {
+        let listener = listener()?;
+        let port = address(&listener)?.port();
+        in_child(|| {
+            sys::new_session()?;
+            in_child(|| {
+                sys::write(writer.as_raw_fd(), &port.to_ne_bytes())?;
+                for _ in 0..CONNECTIONS {
+                    let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+                    echo(&server)?;
+                }
+                Ok(())
+            })?;
+            Ok(())
+        })?;
+        std::process::exit(0)
+    })?;
+    p.say("the starter", sys::wait_for(starter)?);
+    let mut port = [0; 2];
+    sys::read(reader.as_raw_fd(), &mut port)?;
+    // The ends of the two have arrived at the agent.
+    thread::sleep(Duration::from_millis(200));
+    for _ in 0..CONNECTIONS {
+        let client = connect(u16::from_ne_bytes(port))?;
+        p.say("a daemon's echo", exchange(client.as_raw_fd())?);
+    }
+    Ok(())
+}
+
+/// Connections to children that are killed, one in [`KEEP`] of which stays open.
+const ORPHANS: usize = 400;
+const KEEP: usize = 4;
+
+/// A server that forks for each connection, and whose children are killed.
+pub fn orphans(p: &mut Probe) -> io::Result<()> {
+    let (reader, writer) = sys::pipe()?;
+    let server = in_child(|| {
+        sys::forget_children();
+        let listener = listener()?;
+        sys::write(writer.as_raw_fd(), &address(&listener)?.port().to_ne_bytes())?;
+        for _ in 0..ORPHANS {
+            let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+            in_child(|| {
+                sys::end_with_parent()?;
+                sys::write(server.as_raw_fd(), &std::process::id().to_ne_bytes())?;
+                echo(&server)
+            })?;
+        }
+        thread::sleep(Duration::from_secs(60));
+        Ok(())
+    })?;
+    let mut port = [0; 2];
+    sys::read(reader.as_raw_fd(), &mut port)?;
+    let mut kept = Vec::new();
+    let mut right = 0;
+    for n in 0..ORPHANS {
+        let client = connect(u16::from_ne_bytes(port))?;
+        let fd = client.as_raw_fd();
+        let mut pid = [0; 4];
+        sys::recv(fd, &mut pid, libc::MSG_WAITALL, false)?;
+        right += usize::from(exchange(fd)?);
+        if n % KEEP == 0 {
+            kept.push(client);
+            continue;
+        }
+        sys::kill(i32::from_ne_bytes(pid), libc::SIGKILL)?;
+        right += usize::from(sys::read(fd, &mut pid)? == 0);
+    }
+    p.say("what was right", right);
+    sys::kill(server, libc::SIGKILL)?;
+    p.say("the server", sys::wait_for(server)?);
+    Ok(())
+}

@@ -5,7 +5,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -75,23 +75,33 @@ extern "C" fn receive_one(_: c_int) {
     count(|| unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) });
 }
 
-/// Sends `signal` to the calling thread a moment after `wait` has begun, then does `after`.
+/// Sends `signal` to the calling thread a moment after `wait` has begun, so many times as long as it
+/// waits, then does `after`. A handler that runs just when the thread is on its way into the wait does
+/// not end it, so what counts is that one of several does.
 fn interrupted(
     signal: c_int,
+    times: usize,
     after: impl FnOnce() + Send,
     wait: impl FnOnce() -> io::Result<usize>,
 ) -> String {
     // SAFETY: no arguments, cannot fail.
     let me = unsafe { libc::pthread_self() };
+    let is_over = AtomicBool::new(false);
     show(thread::scope(|scope| {
-        scope.spawn(move || {
+        scope.spawn(|| {
             thread::sleep(Duration::from_millis(60));
-            // SAFETY: the thread waits for this one.
-            unsafe { libc::pthread_kill(me, signal) };
-            thread::sleep(Duration::from_millis(30));
+            for _ in 0..times {
+                if !is_over.load(Ordering::Relaxed) {
+                    // SAFETY: the thread waits for this one.
+                    unsafe { libc::pthread_kill(me, signal) };
+                    thread::sleep(Duration::from_millis(30));
+                }
+            }
             after();
         });
-        wait()
+        let result = wait();
+        is_over.store(true, Ordering::Relaxed);
+        result
     }))
 }
 
@@ -104,17 +114,15 @@ fn restarts(p: &Probe) -> io::Result<()> {
     };
     for (name, flags) in [("SA_RESTART", libc::SA_RESTART), ("no SA_RESTART", 0)] {
         install(libc::SIGUSR1, nothing, flags)?;
-        let text = interrupted(libc::SIGUSR1, send, || sys::recv(own, &mut [0; 8], 0, false));
+        let text = interrupted(libc::SIGUSR1, 5, send, || sys::recv(own, &mut [0; 8], 0, false));
         p.say(&format!("recv and a handler with {name}"), text);
         drain(own)?;
         sys::set_timeout(own, libc::SO_RCVTIMEO, Duration::from_secs(5))?;
-        let text = interrupted(libc::SIGUSR1, send, || sys::recv(own, &mut [0; 8], 0, false));
+        let text = interrupted(libc::SIGUSR1, 5, send, || sys::recv(own, &mut [0; 8], 0, false));
         p.say(&format!("recv with a timeout and a handler with {name}"), text);
         sys::set_timeout(own, libc::SO_RCVTIMEO, Duration::ZERO)?;
         drain(own)?;
     }
-    // A handler for a signal that is blocked does not count.
-    install(libc::SIGUSR1, nothing, libc::SA_RESTART)?;
     sys::reset_signal(libc::SIGUSR1)
 }
 
@@ -127,12 +135,12 @@ fn handlers_that_answer(p: &Probe) -> io::Result<()> {
     let send = || {
         let _ = sys::write(peer, b"abc");
     };
-    let text = interrupted(libc::SIGUSR1, send, || sys::recv(own, &mut [0; 8], 0, false));
+    let text = interrupted(libc::SIGUSR1, 1, send, || sys::recv(own, &mut [0; 8], 0, false));
     p.say("recv while a handler sends", text);
     settle();
     p.result("what the handler has sent", try_recv(peer, 10));
     install(libc::SIGUSR1, receive_one, libc::SA_RESTART)?;
-    let text = interrupted(libc::SIGUSR1, send, || sys::recv(own, &mut [0; 8], 0, false));
+    let text = interrupted(libc::SIGUSR1, 1, send, || sys::recv(own, &mut [0; 8], 0, false));
     p.say("recv while a handler receives", text);
     p.say("the handlers' failures", FAILURES.load(Ordering::Relaxed));
     sys::reset_signal(libc::SIGUSR1)

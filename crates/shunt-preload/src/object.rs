@@ -101,6 +101,9 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The last descriptor of a connection, in all processes, goes.
 fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     account(record);
+    if fd >= 0 {
+        demote::finish(sock, fd);
+    }
     // Other threads may be in the middle of copying; those that come later find the descriptor gone.
     // What belongs to the slot's next use must not be touched by any of them: where one does not
     // come out, or where this is a signal handler above such a call, the slot is not given back.
@@ -119,9 +122,6 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
             free_slot(sock, record);
             return;
         }
-    }
-    if fd >= 0 {
-        demote::finish(sock, fd);
     }
     let Some((mine, theirs)) = sock.sections() else { return };
     // What TCP answers when bytes that nobody read are thrown away is RST.

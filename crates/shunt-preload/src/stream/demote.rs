@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use shunt_core::stretch::{Path, path};
+use shunt_shm::lock::TidGuard;
 use shunt_shm::region::RING;
 use shunt_shm::ring::{Span, TxCursor};
 use shunt_wire::counter::Counter;
@@ -60,14 +61,18 @@ pub fn leave(sock: &'static Sock, fd: i32, why: Reason) {
 /// there is room. False in a signal handler that has to leave that to the call which it interrupted.
 #[cold]
 pub fn follow(sock: &'static Sock, fd: i32) -> bool {
-    let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else { return true };
-    let record = sock.record();
-    let tx = &record.tx;
-    let lock = tx.lock.lock(tid());
+    let lock = sock.record().tx.lock.lock(tid());
     // Closed by another thread meanwhile: the slot may be another connection's by now.
     if !Sock::of(fd_table::lookup(fd)).is_some_and(|now| core::ptr::eq(now, sock)) {
         return true;
     }
+    follow_locked(sock, fd, &lock)
+}
+
+fn follow_locked(sock: &'static Sock, fd: i32, lock: &TidGuard<'_>) -> bool {
+    let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else { return true };
+    let record = sock.record();
+    let tx = &record.tx;
     if lock.nested() && !call::may_intrude(&tx.copying) {
         return false;
     }
@@ -105,10 +110,11 @@ pub fn go_on(sock: &'static Sock, fd: i32) {
     }
 }
 
-/// Before this side's end: what comes after it in the kernel socket is lost.
+/// Before this side's end: what comes after it in the kernel socket is lost. The descriptor may be
+/// gone from the table, but nobody else has the connection then.
 pub fn finish(sock: &'static Sock, fd: i32) {
     if is_due(sock) {
-        follow(sock, fd);
+        follow_locked(sock, fd, &sock.record().tx.lock.lock(tid()));
     }
     let until = clock::now().saturating_add(PATIENCE);
     while is_pending(sock) && clock::now() < until {

@@ -28,6 +28,11 @@ pub enum Command {
     Stats(Stats),
     /// Say whether, and why or why not, a program would be shunted.
     Doctor(Doctor),
+    /// Measure this machine: kernel TCP, UNIX sockets, eBPF sockmap and Shunt side by side.
+    Bench(shunt_bench::Options),
+    /// One of the load programs of `shunt bench`.
+    #[command(hide = true)]
+    Load(shunt_bench::load::Load),
     /// Write man pages, shell completions and the generated documents into a directory.
     #[command(hide = true)]
     Docs(Docs),

@@ -42,8 +42,17 @@ fn start() -> u8 {
         Command::List(args) => list::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Bench(options) => bench(&options),
+        Command::Load(load) => shunt_bench::load::run(load),
         Command::Docs(args) => docs::run(&args),
     }
+}
+
+/// A pipe that nobody reads is no reason to leave programs running.
+fn bench(options: &shunt_bench::Options) -> u8 {
+    // SAFETY: changes this process's disposition of one signal, before any thread is made.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    shunt_bench::runner::run(options)
 }
 
 /// The entry point that libc calls. `std::env::args` works without Rust's own: glibc hands the

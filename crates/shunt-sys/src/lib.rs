@@ -2,11 +2,15 @@
 //!
 //! The library runs inside other programs, so nothing here prints, allocates on the heap, panics,
 //! or changes `errno`: calls go through rustix, whose Linux backend enters the kernel directly and
-//! so reaches neither libc's `errno` nor the library's own hooks.
+//! so reaches neither libc's `errno` nor the library's own hooks. What is for our own programs alone
+//! ([`epoll`], [`signals`], [`usage`]) says so.
 
+pub mod epoll;
 pub mod fds;
 pub mod process;
 pub mod run_dir;
 pub mod seqpacket;
+pub mod signals;
 pub mod sockinfo;
 mod sockopt;
+pub mod usage;

@@ -1,0 +1,55 @@
+//! Becoming a program of the bench.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use clap::Args;
+use rustix::process::{
+    Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
+};
+
+/// `shunt load enter`.
+#[derive(Args, Clone, Debug)]
+pub struct Enter {
+    /// Descriptors that the program may open, if the system lets it.
+    #[arg(long)]
+    nofile: u64,
+    /// The program.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+impl Enter {
+    /// Becomes the program; returns only when that fails.
+    pub fn run(self) -> io::Error {
+        match self.prepare() {
+            // Command's exec keeps the process; its number is the bench's handle on it.
+            Ok(()) => Command::new(&self.command[0]).args(&self.command[1..]).exec(),
+            Err(e) => e,
+        }
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        shunt_sys::signals::unblock_all()?;
+        // Should the bench be killed, nothing is left behind.
+        set_parent_process_death_signal(Some(Signal::TERM))?;
+        raise_descriptors(self.nofile);
+        Ok(())
+    }
+}
+
+/// As far as this user may.
+fn raise_descriptors(wanted: u64) {
+    let now = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: Some(wanted), maximum: Some(wanted) };
+    if now.maximum.is_none_or(|maximum| maximum >= wanted)
+        || setrlimit(Resource::Nofile, most).is_err()
+    {
+        let reachable = now.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+        let limit = Rlimit { current: Some(reachable), maximum: now.maximum };
+        // Rows that need more say so when they fail.
+        let _unchanged = setrlimit(Resource::Nofile, limit);
+    }
+}

@@ -1,0 +1,132 @@
+//! Many open connections, of which some are active.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use shunt_sys::epoll::{self, Epoll};
+
+use super::Seen;
+use super::ping::record;
+use super::socket::Socket;
+use crate::rig::endpoint::Endpoint;
+use crate::stats::Histogram;
+
+/// Events that are taken at once.
+const BATCH: usize = 256;
+
+/// How long to wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// `shunt load many`.
+#[derive(Args, Clone, Debug)]
+pub struct Many {
+    /// The server.
+    #[arg(long)]
+    to: Endpoint,
+    /// Bytes of a request, and of the answer to it.
+    #[arg(long, default_value_t = 100)]
+    size: usize,
+    /// Open connections.
+    #[arg(long)]
+    open: usize,
+    /// Those that send requests, one at a time each.
+    #[arg(long)]
+    active: usize,
+    /// End after so long.
+    #[arg(long)]
+    seconds: f64,
+    /// Print "ready" when all are open and have been used, then wait to be ended.
+    #[arg(long)]
+    hold: bool,
+}
+
+struct Conn {
+    socket: Socket,
+    answer: Vec<u8>,
+    came: usize,
+    asked: Instant,
+}
+
+impl Conn {
+    /// Takes what is there; true when the answer is whole.
+    fn take(&mut self) -> io::Result<bool> {
+        match self.socket.read(&mut self.answer[self.came..]) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => {
+                self.came += n;
+                Ok(self.came == self.answer.len())
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl Many {
+    /// Runs it.
+    pub fn run(&self) -> io::Result<Seen> {
+        let request = vec![b'x'; self.size];
+        let mut epoll = Epoll::new(BATCH)?;
+        let mut conns = self.connect(&request, &epoll)?;
+        if self.hold {
+            println!("ready");
+            loop {
+                std::thread::park();
+            }
+        }
+        let most = Duration::from_secs_f64(self.seconds);
+        let mut histogram = Histogram::default();
+        let start = Instant::now();
+        for conn in conns.iter_mut().take(self.active) {
+            conn.asked = Instant::now();
+            conn.socket.write_all(&request)?;
+        }
+        let mut operations = 0;
+        let mut ready = Vec::with_capacity(BATCH);
+        while start.elapsed() < most {
+            ready.clear();
+            ready.extend(epoll.wait(Some(PATIENCE))?.map(|event| event.data));
+            if ready.is_empty() {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answers"));
+            }
+            let now = Instant::now();
+            for &data in &ready {
+                let index = usize::try_from(data).unwrap_or(usize::MAX);
+                let Some(conn) = conns.get_mut(index) else { continue };
+                if conn.take()? {
+                    record(&mut histogram, now - conn.asked);
+                    operations += 1;
+                    (conn.came, conn.asked) = (0, now);
+                    conn.socket.write_all(&request)?;
+                }
+            }
+        }
+        Ok(Seen {
+            operations,
+            bytes: operations * 2 * self.size as u64,
+            seconds: start.elapsed().as_secs_f64(),
+            latency: histogram.quantiles(),
+        })
+    }
+
+    /// Opens all, and sends a request over each, so that each is what it will be.
+    fn connect(&self, request: &[u8], epoll: &Epoll) -> io::Result<Vec<Conn>> {
+        let mut conns = Vec::with_capacity(self.open);
+        for index in 0..self.open {
+            let mut socket = Socket::connect(&self.to)?;
+            let mut answer = vec![0; self.size];
+            for _ in 0..2 {
+                socket.write_all(request)?;
+                if !socket.read_message(&mut answer)? {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            socket.set_nonblocking()?;
+            epoll.add(socket.as_fd(), epoll::IN, index as u64)?;
+            conns.push(Conn { socket, answer, came: 0, asked: Instant::now() });
+        }
+        Ok(conns)
+    }
+}

@@ -1,0 +1,111 @@
+//! The load programs of the bench's own: ordinary clients and servers on sockets, which know
+//! nothing of Shunt. They are hidden subcommands of `shunt`, so that an installed `shunt` needs
+//! nothing else.
+
+mod enter;
+mod many;
+mod ping;
+mod rate;
+mod serve;
+mod socket;
+mod stream;
+
+use std::io;
+
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+
+use crate::rig::endpoint::Endpoint;
+use crate::stats::Quantile;
+
+/// `shunt load`.
+#[derive(Args, Clone, Debug)]
+pub struct Load {
+    /// Which.
+    #[command(subcommand)]
+    pub program: Program,
+}
+
+/// The load programs.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Program {
+    /// Become a program that ends with its parent and may open many files.
+    Enter(enter::Enter),
+    /// Serve requests of a fixed size, one connection after the other, with blocking calls.
+    Serve(Serve),
+    /// Serve requests on many connections at once, with epoll.
+    ServeMany(Serve),
+    /// Read and count what comes, one connection after the other; say at its end how much it was.
+    Sink(Serve),
+    /// Send requests over one connection, one at a time.
+    Ping(ping::Ping),
+    /// Send as much as the connection takes.
+    Stream(stream::Stream),
+    /// Connect, send one request, close; again and again.
+    Rate(rate::Rate),
+    /// Keep many connections open, of which some are active.
+    Many(many::Many),
+}
+
+/// A server.
+#[derive(Args, Clone, Debug)]
+pub struct Serve {
+    /// Where to listen.
+    #[arg(long)]
+    pub at: Endpoint,
+    /// Bytes of a request, and of the answer to it.
+    #[arg(long, default_value_t = 100)]
+    pub size: usize,
+}
+
+/// What a client has seen; the one line that it prints.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Seen {
+    /// Requests, messages or connections.
+    pub operations: u64,
+    /// Bytes of payload, of both directions.
+    pub bytes: u64,
+    /// From the first to the last.
+    pub seconds: f64,
+    /// How long a request took, from the first byte of the request to the last of the answer.
+    pub latency: Vec<Quantile>,
+}
+
+impl Seen {
+    /// Operations in a second.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 / self.seconds
+    }
+}
+
+/// Runs one; the exit status.
+#[must_use]
+pub fn run(load: Load) -> u8 {
+    let seen = match load.program {
+        Program::Enter(enter) => return fail(&enter.run()),
+        Program::Serve(serve) => serve::blocking(&serve).map(|()| None),
+        Program::ServeMany(serve) => serve::epoll(&serve).map(|()| None),
+        Program::Sink(serve) => serve::sink(&serve).map(|()| None),
+        Program::Ping(ping) => ping.run().map(Some),
+        Program::Stream(stream) => stream.run().map(Some),
+        Program::Rate(rate) => rate.run().map(Some),
+        Program::Many(many) => many.run().map(Some),
+    };
+    match seen {
+        Ok(Some(seen)) => match serde_json::to_string(&seen) {
+            Ok(line) => {
+                println!("{line}");
+                0
+            }
+            Err(e) => fail(&e.into()),
+        },
+        Ok(None) => 0,
+        Err(e) => fail(&e),
+    }
+}
+
+fn fail(error: &io::Error) -> u8 {
+    eprintln!("shunt load: {error}");
+    1
+}

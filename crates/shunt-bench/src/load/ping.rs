@@ -1,0 +1,124 @@
+//! Requests over one connection, one at a time.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::Seen;
+use super::socket::Socket;
+use crate::rig::endpoint::Endpoint;
+use crate::stats::Histogram;
+
+/// A clock is read for one of so many requests: reading it takes as long as a part of a request.
+const TIMED: u64 = 16;
+
+/// Rounds before the clock is started: the connection finds its way, caches fill.
+const WARM_UP: Duration = Duration::from_millis(20);
+
+/// `shunt load ping`.
+#[derive(Args, Clone, Debug)]
+pub struct Ping {
+    /// The server.
+    #[arg(long)]
+    to: Endpoint,
+    /// Bytes of a request, and of the answer to it.
+    #[arg(long, default_value_t = 100)]
+    size: usize,
+    /// End after so long.
+    #[arg(long)]
+    seconds: f64,
+    /// End after so many requests.
+    #[arg(long, default_value_t = u64::MAX)]
+    rounds: u64,
+    /// Send so many in a second, and sleep in between.
+    #[arg(long)]
+    per_second: Option<u32>,
+}
+
+impl Ping {
+    /// Runs it.
+    pub fn run(&self) -> io::Result<Seen> {
+        let mut socket = Socket::connect(&self.to)?;
+        let mut buffer = vec![b'x'; self.size];
+        let mut round = || {
+            socket.write_all(&buffer)?;
+            if socket.read_message(&mut buffer)? {
+                Ok(())
+            } else {
+                Err(io::Error::from(io::ErrorKind::UnexpectedEof))
+            }
+        };
+        let start = Instant::now();
+        while start.elapsed() < WARM_UP {
+            round()?;
+        }
+        let mut histogram = Histogram::default();
+        let (operations, time) = match self.per_second {
+            Some(rate) => self.paced(rate, &mut histogram, round)?,
+            None => self.closed_loop(&mut histogram, round)?,
+        };
+        Ok(Seen {
+            operations,
+            bytes: operations * 2 * self.size as u64,
+            seconds: time.as_secs_f64(),
+            latency: histogram.quantiles(),
+        })
+    }
+
+    /// The next request as soon as the answer is there.
+    fn closed_loop(
+        &self,
+        histogram: &mut Histogram,
+        mut round: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<(u64, Duration)> {
+        let most = Duration::from_secs_f64(self.seconds);
+        let start = Instant::now();
+        let mut done = 0;
+        loop {
+            let before = Instant::now();
+            round()?;
+            let after = Instant::now();
+            record(histogram, after - before);
+            done += 1;
+            if done >= self.rounds || after - start >= most {
+                return Ok((done, after - start));
+            }
+            for _ in 1..TIMED.min(self.rounds - done + 1) {
+                round()?;
+                done += 1;
+            }
+            if done >= self.rounds {
+                return Ok((done, start.elapsed()));
+            }
+        }
+    }
+
+    /// A request each so often.
+    fn paced(
+        &self,
+        rate: u32,
+        histogram: &mut Histogram,
+        mut round: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<(u64, Duration)> {
+        let most = Duration::from_secs_f64(self.seconds);
+        let period = Duration::from_secs(1) / rate.max(1);
+        let start = Instant::now();
+        let mut done = 0;
+        let mut due = start;
+        while start.elapsed() < most && done < self.rounds {
+            let before = Instant::now();
+            round()?;
+            record(histogram, before.elapsed());
+            done += 1;
+            due += period;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        Ok((done, start.elapsed()))
+    }
+}
+
+/// Adds a duration to a distribution.
+pub fn record(histogram: &mut Histogram, time: Duration) {
+    histogram.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+}

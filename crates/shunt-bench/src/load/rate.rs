@@ -1,0 +1,57 @@
+//! Connections that live for one request.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::Seen;
+use super::ping::record;
+use super::socket::Socket;
+use crate::rig::endpoint::Endpoint;
+use crate::stats::Histogram;
+
+/// `shunt load rate`.
+#[derive(Args, Clone, Debug)]
+pub struct Rate {
+    /// The server.
+    #[arg(long)]
+    to: Endpoint,
+    /// Bytes of the request, and of the answer to it.
+    #[arg(long, default_value_t = 100)]
+    size: usize,
+    /// End after so long.
+    #[arg(long)]
+    seconds: f64,
+    /// End after so many connections: the ports of closed ones are taken for a minute.
+    #[arg(long, default_value_t = u64::MAX)]
+    most: u64,
+}
+
+impl Rate {
+    /// Runs it.
+    pub fn run(&self) -> io::Result<Seen> {
+        let mut buffer = vec![b'x'; self.size];
+        let limit = Duration::from_secs_f64(self.seconds);
+        let mut histogram = Histogram::default();
+        let start = Instant::now();
+        let mut operations = 0;
+        while start.elapsed() < limit && operations < self.most {
+            let before = Instant::now();
+            let mut socket = Socket::connect(&self.to)?;
+            socket.write_all(&buffer)?;
+            if !socket.read_message(&mut buffer)? {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            drop(socket);
+            record(&mut histogram, before.elapsed());
+            operations += 1;
+        }
+        Ok(Seen {
+            operations,
+            bytes: operations * 2 * self.size as u64,
+            seconds: start.elapsed().as_secs_f64(),
+            latency: histogram.quantiles(),
+        })
+    }
+}

@@ -1,0 +1,54 @@
+//! As many bytes as the connection takes.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::Seen;
+use super::socket::Socket;
+use crate::rig::endpoint::Endpoint;
+
+/// Sends between two looks at the clock.
+const BATCH: u32 = 16;
+
+/// `shunt load stream`.
+#[derive(Args, Clone, Debug)]
+pub struct Stream {
+    /// A sink.
+    #[arg(long)]
+    to: Endpoint,
+    /// Bytes of each send.
+    #[arg(long, default_value_t = 64_000)]
+    size: usize,
+    /// End after so long.
+    #[arg(long)]
+    seconds: f64,
+}
+
+impl Stream {
+    /// Runs it. What counts is what has arrived when the sink has seen the end.
+    pub fn run(&self) -> io::Result<Seen> {
+        let mut socket = Socket::connect(&self.to)?;
+        let buffer = vec![b'x'; self.size];
+        let most = Duration::from_secs_f64(self.seconds);
+        let start = Instant::now();
+        while start.elapsed() < most {
+            for _ in 0..BATCH {
+                socket.write_all(&buffer)?;
+            }
+        }
+        socket.shutdown_write()?;
+        let mut arrived = [0; 8];
+        if !socket.read_message(&mut arrived)? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let (bytes, time) = (u64::from_be_bytes(arrived), start.elapsed());
+        Ok(Seen {
+            operations: bytes / self.size as u64,
+            bytes,
+            seconds: time.as_secs_f64(),
+            latency: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! The command line of `shunt bench`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::contender::Contender;
+
+/// `shunt bench`.
+#[derive(Args, Clone, Debug, Default)]
+#[command(
+    after_help = "Programs that it drives (nginx, wrk, redis, sockperf, iperf3) come from the \
+                        distribution; rows whose program is missing are skipped. As root it also \
+                        measures eBPF sockmap and counts system calls. The exit status is 1 when a \
+                        row went wrong."
+)]
+pub struct Options {
+    /// About a minute in all: fewer rows, rounds and seconds. Marked so in the output.
+    #[arg(long)]
+    pub quick: bool,
+    /// Rounds of each row; figures are medians over them. Default: 5, or 2 with --quick.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+    /// Seconds of load per round and contender. Default: 2, or 0.5 with --quick. Some programs know
+    /// whole seconds only.
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub seconds: Option<f64>,
+    /// Only these rows: names of --list, or their beginnings.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Only these contenders. Kernel TCP, which all are compared with, always runs.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_enum)]
+    pub contenders: Vec<Contender>,
+    /// Write the figures as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a report with charts, in one file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// List the rows and do nothing.
+    #[arg(long)]
+    pub list: bool,
+}
+
+fn seconds(value: &str) -> Result<f64, String> {
+    match value.parse::<f64>() {
+        Ok(s) if s.is_finite() && (0.01..=3600.0).contains(&s) => Ok(s),
+        _ => Err("it must be a number of seconds, 0.01 to 3600".to_owned()),
+    }
+}
+
+impl Options {
+    /// Rounds of each row.
+    #[must_use]
+    pub fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 2 } else { 5 })
+    }
+
+    /// Seconds of load per round and contender.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.seconds.unwrap_or(if self.quick { 0.5 } else { 2.0 })
+    }
+
+    /// The contenders, kernel TCP first.
+    #[must_use]
+    pub fn contenders(&self) -> Vec<Contender> {
+        let wanted = |c: &Contender| {
+            self.contenders.is_empty() || *c == Contender::Tcp || self.contenders.contains(c)
+        };
+        Contender::ALL.into_iter().filter(wanted).collect()
+    }
+
+    /// True when the row of this name is to run.
+    #[must_use]
+    pub fn wants(&self, row: &str) -> bool {
+        let named = |only: &String| {
+            row.strip_prefix(only.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.') || only.ends_with('.'))
+        };
+        self.only.is_empty() || self.only.iter().any(named)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_selects_a_row_or_all_that_begin_with_it() {
+        let only = |names: &[&str]| Options {
+            only: names.iter().map(|n| (*n).to_owned()).collect(),
+            ..Options::default()
+        };
+        assert!(only(&[]).wants("ipc.100"));
+        assert!(only(&["ipc"]).wants("ipc.100"));
+        assert!(only(&["nginx", "ipc.100"]).wants("ipc.100"));
+        assert!(!only(&["ipc.10"]).wants("ipc.100"));
+        assert!(!only(&["ip"]).wants("ipc.100"));
+    }
+
+    #[test]
+    fn kernel_tcp_always_runs() {
+        let options = Options { contenders: vec![Contender::Attach], ..Options::default() };
+        assert_eq!(options.contenders(), [Contender::Tcp, Contender::Attach]);
+        assert_eq!(Options::default().contenders(), Contender::ALL);
+    }
+}

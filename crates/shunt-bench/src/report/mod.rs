@@ -1,0 +1,173 @@
+//! What a run found: the JSON schema (documented in `docs/bench.md`), and its renderings.
+
+pub mod table;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contender::Contender;
+use crate::machine::Machine;
+use crate::stats::{Quantile, Spread};
+use crate::workload::{Better, Per, Point, Row};
+
+/// Changes when a field changes its meaning or goes.
+pub const VERSION: u32 = 1;
+
+/// The schema's name, in each file.
+pub const SCHEMA: &str = "shunt-bench";
+
+/// A whole run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// Shunt's own version.
+    pub shunt: String,
+    /// When it began, UTC.
+    pub date: String,
+    /// True for `--quick`: fewer rows, rounds and seconds.
+    pub quick: bool,
+    /// Rounds of each row.
+    pub rounds: u32,
+    /// Seconds of load per round and contender.
+    pub seconds: f64,
+    /// Where.
+    pub machine: Machine,
+    /// The rows.
+    pub rows: Vec<RowReport>,
+}
+
+/// A row.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RowReport {
+    /// Its name.
+    pub id: String,
+    /// For people.
+    pub title: String,
+    /// The family it belongs to.
+    pub family: String,
+    /// What its figures mean.
+    pub meaning: String,
+    /// Of the figures.
+    pub unit: String,
+    /// Of the figures.
+    pub better: Better,
+    /// What costs are related to.
+    pub per: Per,
+    /// Its place in a curve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub point: Option<Point>,
+    /// One for each contender.
+    pub results: Vec<ResultReport>,
+}
+
+/// How it went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// There are figures.
+    Measured,
+    /// It could not be had here.
+    Skipped,
+    /// It went wrong.
+    Failed,
+}
+
+/// What one contender reached in a row.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ResultReport {
+    /// Who.
+    pub contender: Contender,
+    /// How it went.
+    pub status: Status,
+    /// Why it was skipped or failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// The figure, over the rounds.
+    pub value: Option<Spread>,
+    /// The figure of each round.
+    pub samples: Vec<f64>,
+    /// How many times better than kernel TCP.
+    pub gain: Option<f64>,
+    /// Processor time of all programs: microseconds per request (which is seconds per million
+    /// requests), or seconds per 10⁹ bytes.
+    pub cpu: Option<f64>,
+    /// Context switches per request, or per 10⁶ bytes.
+    pub switches: Option<f64>,
+    /// System calls per request, or per 10⁶ bytes.
+    pub syscalls: Option<f64>,
+    /// The distribution of latencies, in microseconds; empty when the program gives none.
+    pub latency: Vec<Quantile>,
+    /// Connection ends of all rounds, under Shunt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends: Option<u64>,
+    /// Those of them that were shunted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends_shunted: Option<u64>,
+}
+
+impl Report {
+    /// The row of this name.
+    #[must_use]
+    pub fn row(&self, id: &str) -> Option<&RowReport> {
+        self.rows.iter().find(|row| row.id == id)
+    }
+
+    /// True when a row went wrong.
+    #[must_use]
+    pub fn has_failures(&self) -> bool {
+        let mut all = self.rows.iter().flat_map(|row| &row.results);
+        all.any(|result| result.status == Status::Failed)
+    }
+}
+
+impl RowReport {
+    /// An empty one.
+    #[must_use]
+    pub fn of(row: &Row) -> Self {
+        Self {
+            id: row.id.clone(),
+            title: row.title.clone(),
+            family: row.family.title.into(),
+            meaning: row.family.meaning.into(),
+            unit: row.unit.into(),
+            better: row.better,
+            per: row.per,
+            point: row.point.clone(),
+            results: Vec::new(),
+        }
+    }
+
+    /// What this contender reached.
+    #[must_use]
+    pub fn result(&self, contender: Contender) -> Option<&ResultReport> {
+        self.results.iter().find(|result| result.contender == contender)
+    }
+
+    /// The median figure of this contender.
+    #[must_use]
+    pub fn median(&self, contender: Contender) -> Option<f64> {
+        self.result(contender)?.value.map(|value| value.median)
+    }
+
+    /// How many times better `a` is than `b`, both figures of this row.
+    #[must_use]
+    pub fn gain(&self, a: f64, b: f64) -> Option<f64> {
+        let (better, worse) = if self.better == Better::Higher { (a, b) } else { (b, a) };
+        (better > 0.0 && worse > 0.0).then(|| better / worse)
+    }
+
+    /// Fills in how many times better than kernel TCP each is.
+    pub fn compare(&mut self) {
+        let Some(tcp) = self.median(Contender::Tcp) else { return };
+        let gains: Vec<_> = self
+            .results
+            .iter()
+            .map(|result| result.value.and_then(|value| self.gain(value.median, tcp)))
+            .collect();
+        for (result, gain) in self.results.iter_mut().zip(gains) {
+            result.gain = gain;
+        }
+    }
+}

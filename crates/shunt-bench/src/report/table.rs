@@ -1,0 +1,128 @@
+//! The rendering for the terminal.
+
+use std::fmt::Write;
+
+use super::{Report, ResultReport, RowReport, Status};
+use crate::workload::Per;
+
+/// A number for people: three digits at least, and thousands in groups.
+#[must_use]
+pub fn figure(value: f64) -> String {
+    if !value.is_finite() {
+        return "–".into();
+    }
+    if value.abs() < 10.0 {
+        return format!("{value:.3}");
+    }
+    if value.abs() < 100.0 {
+        return format!("{value:.2}");
+    }
+    let digits = format!("{:.0}", value.abs());
+    let mut out = String::from(if value < 0.0 { "-" } else { "" });
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A number, or nothing.
+#[must_use]
+pub fn maybe(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".into(), figure)
+}
+
+/// What was measured on, in a few lines.
+#[must_use]
+pub fn heading(report: &Report) -> String {
+    let m = &report.machine;
+    let programs: Vec<_> = m.programs.iter().map(|(name, v)| format!("{name} {v}")).collect();
+    let mut text = format!(
+        "shunt bench {}, {}\n{}, {} cores, {:.1} GiB; Linux {}, {}; {}\n\
+         {} round{} of {} s, interleaved; medians\n",
+        report.shunt,
+        report.date,
+        m.cpu,
+        m.cores,
+        m.memory as f64 / f64::from(1 << 30),
+        m.kernel,
+        m.system,
+        programs.join(", "),
+        report.rounds,
+        if report.rounds == 1 { "" } else { "s" },
+        report.seconds,
+    );
+    if report.quick {
+        text.push_str(
+            "QUICK RUN: few rows, few and short rounds; for a look, not for comparison\n",
+        );
+    }
+    text
+}
+
+/// The headings of the columns of costs.
+#[must_use]
+pub const fn cost_units(per: Per) -> [&'static str; 3] {
+    match per {
+        Per::Request => ["CPU µs/req", "switches/req", "syscalls/req"],
+        Per::Gigabyte => ["CPU s/GB", "switches/MB", "syscalls/MB"],
+    }
+}
+
+/// One row, a line per contender.
+#[must_use]
+pub fn row(row: &RowReport) -> String {
+    let [cpu, switches, syscalls] = cost_units(row.per);
+    let mut text = String::new();
+    let title = format!("{}  [{}]", row.title, row.id);
+    let _ = writeln!(
+        text,
+        "{title:<52} {:>12} {:>8}  {:^21} {cpu:>11} {switches:>13} {syscalls:>13}",
+        row.unit, "gain", "spread"
+    );
+    for result in &row.results {
+        let _ = writeln!(text, "{}", line(result));
+    }
+    text
+}
+
+fn line(result: &ResultReport) -> String {
+    let name = format!("  {}", result.contender.title());
+    let why = result.why.as_deref().unwrap_or("");
+    match (result.status, result.value) {
+        (Status::Measured, Some(value)) => {
+            let gain = result.gain.map_or_else(|| "–".into(), |gain| format!("{gain:.2}×"));
+            let spread = format!("{} … {}", figure(value.min), figure(value.max));
+            let part = match (result.ends_shunted, result.ends) {
+                (Some(shunted), Some(ends)) if shunted < ends => {
+                    format!("  ({shunted} of {ends} ends shunted)")
+                }
+                _ => String::new(),
+            };
+            let [cpu, switches, calls] = [result.cpu, result.switches, result.syscalls].map(maybe);
+            format!(
+                "{name:<52} {:>12} {gain:>8}  {spread:^21} {cpu:>11} {switches:>13} {calls:>13}{part}",
+                figure(value.median)
+            )
+        }
+        (Status::Failed, _) => format!("{name:<52} FAILED: {why}"),
+        _ => format!("{name:<52} skipped: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures() {
+        assert_eq!(figure(3.2), "3.200");
+        assert_eq!(figure(42.0), "42.00");
+        assert_eq!(figure(226_754.4), "226,754");
+        assert_eq!(figure(-1_226_754.0), "-1,226,754");
+        assert_eq!(figure(f64::NAN), "–");
+        assert_eq!(maybe(None), "–");
+    }
+}

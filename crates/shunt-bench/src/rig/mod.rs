@@ -1,0 +1,240 @@
+//! The processes of a run.
+//!
+//! A [`Rig`] is a private directory with an agent for each contender that runs under Shunt. A
+//! [`Session`] is one contender in it: it makes command lines, starts servers, runs clients, meters
+//! what they cost, and has the agent prove that connections were shunted.
+//!
+//! Each program is started through the hidden `shunt load enter`, which raises its limits, has the
+//! kernel end it with the bench, and, under Shunt, hands over to `shunt run`.
+
+pub mod agent;
+pub mod endpoint;
+pub mod meter;
+pub mod ports;
+pub mod process;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+
+use shunt_sys::usage::Usage;
+use tempfile::TempDir;
+
+use crate::contender::Contender;
+use crate::failure::{Context, Failure, Result};
+use agent::Agent;
+use endpoint::Endpoint;
+use meter::Meter;
+use process::{Finished, Groups, Process};
+
+/// How long a server may take until it listens.
+const START: Duration = Duration::from_secs(10);
+
+/// After a server listens, until all of its workers do.
+const SETTLE: Duration = Duration::from_millis(30);
+
+/// Descriptors that each program may open: more than the largest row needs.
+pub const DESCRIPTORS: u64 = 65_536;
+
+/// See the module's description.
+pub struct Rig {
+    dir: TempDir,
+    shunt: PathBuf,
+    groups: Groups,
+    agents: RefCell<HashMap<Contender, Rc<Agent>>>,
+    files: Cell<u32>,
+    rates: RefCell<HashMap<(String, Contender), f64>>,
+}
+
+impl Rig {
+    /// An empty one. Its directory is in the system's place for temporary files.
+    ///
+    /// # Errors
+    /// When there is no room for it, or this executable cannot be found.
+    pub fn new(groups: Groups) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("shunt-bench-").tempdir();
+        Ok(Self {
+            dir: dir.context("a directory for the run")?,
+            shunt: std::env::current_exe().context("the path of shunt itself")?,
+            groups,
+            agents: RefCell::default(),
+            files: Cell::new(0),
+            rates: RefCell::default(),
+        })
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A new name in the directory.
+    #[must_use]
+    pub fn new_path(&self, stem: &str) -> PathBuf {
+        self.files.set(self.files.get() + 1);
+        self.path().join(format!("{stem}.{}", self.files.get()))
+    }
+
+    /// One contender. Its agent is started if it needs one and has none.
+    ///
+    /// # Errors
+    /// When the agent cannot be started.
+    pub fn session(&self, contender: Contender) -> Result<Session<'_>> {
+        let agent = if contender.is_shunt() { Some(self.agent(contender)?) } else { None };
+        Ok(Session { rig: self, contender, agent, environment: RefCell::default() })
+    }
+
+    fn agent(&self, contender: Contender) -> Result<Rc<Agent>> {
+        if let Some(agent) = self.agents.borrow().get(&contender) {
+            return Ok(Rc::clone(agent));
+        }
+        let run_dir = self.path().join(format!("run-{}", contender.name()));
+        let agent = Agent::start(&self.shunt, run_dir, &self.new_path("agent"), &self.groups)?;
+        let agent = Rc::new(agent);
+        self.agents.borrow_mut().insert(contender, Rc::clone(&agent));
+        Ok(agent)
+    }
+}
+
+/// See the module's description.
+pub struct Session<'r> {
+    rig: &'r Rig,
+    /// Who runs.
+    pub contender: Contender,
+    agent: Option<Rc<Agent>>,
+    environment: RefCell<Vec<(&'static str, String)>>,
+}
+
+impl Session<'_> {
+    /// The rig.
+    #[must_use]
+    pub const fn rig(&self) -> &Rig {
+        self.rig
+    }
+
+    /// The agent, of a contender under Shunt.
+    #[must_use]
+    pub fn agent(&self) -> Option<&Agent> {
+        self.agent.as_deref()
+    }
+
+    /// Sets a variable for programs that are started from now on.
+    pub fn set(&self, name: &'static str, value: &str) {
+        self.environment.borrow_mut().push((name, value.to_owned()));
+    }
+
+    /// A command line that runs a program as this contender does.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = enter(&self.rig.shunt);
+        if let (Some(agent), Some(options)) = (self.agent(), self.contender.run_options()) {
+            command.env("SHUNT_RUN_DIR", agent.run_dir());
+            command.arg(&self.rig.shunt).arg("run").args(options).arg("--");
+        }
+        command.envs(self.environment.borrow().iter().map(|(name, value)| (name, value)));
+        command.current_dir(self.rig.path()).arg(program);
+        command
+    }
+
+    /// A command line for one of the bench's own load programs.
+    #[must_use]
+    pub fn load(&self, name: &str) -> Command {
+        let mut command = self.command(&self.rig.shunt);
+        command.args(["load", name]);
+        command
+    }
+
+    /// Somewhere for a server to listen.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        Endpoint::free(self.contender, self.rig.path())
+    }
+
+    /// Starts a program.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(&self, command: Command) -> Result<Process> {
+        Process::start(command, &self.rig.new_path("program"), &self.rig.groups)
+    }
+
+    /// Starts a server and waits until it listens.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn serve(&self, command: Command, at: &Endpoint) -> Result<Process> {
+        let process = self.start(command)?;
+        process.wait_until(START, |_| at.is_served())?;
+        std::thread::sleep(SETTLE);
+        Ok(process)
+    }
+
+    /// Runs a program to its end.
+    ///
+    /// # Errors
+    /// When it fails or takes longer than `patience`.
+    pub fn run(&self, command: Command, patience: Duration) -> Result<Finished> {
+        self.start(command)?.wait(patience)
+    }
+
+    /// Runs `act`, and says what the programs of the rig used meanwhile.
+    ///
+    /// # Errors
+    /// Those of `act`.
+    pub fn metered<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<(T, Usage)> {
+        let meter = Meter::start(&self.rig.groups);
+        let result = act()?;
+        Ok((result, meter.stop(&self.rig.groups)))
+    }
+
+    /// The rate that this contender was seen to reach in a row, for programs that want to be told
+    /// how many requests to send; `guess` before that.
+    ///
+    /// # Errors
+    /// Those of `guess`.
+    pub fn known_rate(&self, row: &str, guess: impl FnOnce() -> Result<f64>) -> Result<f64> {
+        let key = (row.to_owned(), self.contender);
+        if let Some(rate) = self.rig.rates.borrow().get(&key) {
+            return Ok(*rate);
+        }
+        let rate = guess()?;
+        self.rig.rates.borrow_mut().insert(key, rate);
+        Ok(rate)
+    }
+}
+
+/// The beginning of each command line.
+fn enter(shunt: &Path) -> Command {
+    let mut command = Command::new(shunt);
+    command.args(["load", "enter", "--nofile", &DESCRIPTORS.to_string(), "--"]);
+    for (name, _) in std::env::vars_os() {
+        // What is set for the bench must not reach those it compares. Where the library is, may.
+        let name_text = name.to_string_lossy();
+        if name_text == "LD_PRELOAD" || name_text.starts_with("SHUNT_") && name_text != "SHUNT_LIB"
+        {
+            command.env_remove(&name);
+        }
+    }
+    command.env("LC_ALL", "C");
+    command
+}
+
+/// A program of the system. Debian keeps servers in directories that are not in every PATH.
+///
+/// # Errors
+/// [`Failure::Skipped`], with the package that holds it.
+pub fn program(name: &str, package: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file())
+        .ok_or_else(|| Failure::Skipped(format!("{name} is not installed (Debian: {package})")))
+}

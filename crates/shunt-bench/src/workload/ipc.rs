@@ -1,0 +1,172 @@
+//! The bench's own request/response pair and its stream.
+
+use std::time::Duration;
+
+use super::{Better, Budget, Family, Outcome, Row, seen};
+use crate::failure::Result;
+use crate::load::Seen;
+use crate::rig::Session;
+use crate::stats::median_distribution;
+
+static IPC: Family = Family {
+    title: "Request and response",
+    meaning: "One client, one server, one connection, blocking calls: the client sends a message and \
+              waits for one of the same size. A message counts once it was answered; the rate is the \
+              inverse of the round trip. This is what a remote procedure call costs.",
+};
+
+static PAIRS: Family = Family {
+    title: "Several pairs at once",
+    meaning: "As many clients as servers, each pair with a connection and a processor's worth of work \
+              of its own, requests of 100 B. With more programs than cores, a waiting program that \
+              spins takes the processor from the one that is to answer. The figure is the sum over all \
+              pairs.",
+};
+
+static RARE: Family = Family {
+    title: "Rare messages",
+    meaning: "1,000 requests of 100 B in a second, the client asleep in between. The figure is the \
+              round trip; what matters beside it is the processor time per request, because spinning \
+              between such messages would be waste.",
+};
+
+static STREAM: Family = Family {
+    title: "Stream",
+    meaning: "One connection, one direction, sends of 64,000 B as fast as they go, blocking calls. What \
+              counts is what has arrived. The limit is two copies, one into shared memory and one out, \
+              each on a core of its own.",
+};
+
+/// The message sizes of the sweep.
+const SIZES: [usize; 12] =
+    [1, 14, 100, 256, 1024, 4096, 16_384, 64_000, 131_072, 262_144, 524_288, 1_048_576];
+
+/// A run of the original benchmark has so many rounds; slower contenders are stopped by time.
+const ROUNDS: u64 = 1_000_000;
+
+/// Requests in a second that are rare.
+const RARE_RATE: u32 = 1000;
+
+/// Sends of the stream.
+const STREAM_SIZE: usize = 64_000;
+
+/// What one of the bench's own clients saw, as a row's outcome; the figure is the rate.
+pub(super) fn outcome(seen: &Seen, usage: shunt_sys::usage::Usage) -> Outcome {
+    Outcome {
+        value: seen.rate(),
+        operations: seen.operations as f64,
+        bytes: seen.bytes as f64,
+        latency: seen.latency.clone(),
+        usage,
+    }
+}
+
+/// A server and `pairs` clients of the bench's own, each client with a server.
+fn ping(session: &Session<'_>, budget: Budget, pairs: usize, args: &[String]) -> Result<Outcome> {
+    let size = args.iter().position(|a| a == "--size").and_then(|at| args.get(at + 1));
+    let mut servers = Vec::new();
+    for _ in 0..pairs {
+        let at = session.endpoint()?;
+        let mut command = session.load("serve");
+        command.args(["--at", &at.to_string()]);
+        command.args(size.iter().flat_map(|size| ["--size", size.as_str()]));
+        servers.push((session.serve(command, &at)?, at));
+    }
+    let (clients, usage) = session.metered(|| {
+        let mut clients = Vec::new();
+        for (_, at) in &servers {
+            let mut command = session.load("ping");
+            command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
+            command.args(args);
+            clients.push(session.start(command)?);
+        }
+        clients
+            .into_iter()
+            .map(|client| seen(&client.wait(budget.patience())?.stdout))
+            .collect::<Result<Vec<Seen>>>()
+    })?;
+    let distributions: Vec<_> = clients.iter().map(|c| c.latency.as_slice()).collect();
+    Ok(Outcome {
+        value: clients.iter().map(Seen::rate).sum(),
+        operations: clients.iter().map(|c| c.operations as f64).sum(),
+        bytes: clients.iter().map(|c| c.bytes as f64).sum(),
+        latency: median_distribution(&distributions),
+        usage,
+    })
+}
+
+fn strings<const N: usize>(args: [&str; N]) -> Vec<String> {
+    args.iter().map(|a| (*a).to_owned()).collect()
+}
+
+fn size_of_text(size: usize) -> String {
+    match size {
+        1_048_576 => "1 MiB".into(),
+        s if s % 1024 == 0 => format!("{} KiB", s / 1024),
+        64_000 => "64,000 B".into(),
+        s => format!("{s} B"),
+    }
+}
+
+/// Request and response, of all sizes; rare ones; several pairs.
+pub fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for size in SIZES {
+        let drive = move |session: &Session<'_>, budget: Budget| {
+            let (text, rounds) = (size.to_string(), ROUNDS.to_string());
+            ping(session, budget, 1, &strings(["--size", &text, "--rounds", &rounds]))
+        };
+        let title = format!("request/response, {}", size_of_text(size));
+        let row = Row::new(format!("ipc.{size}"), &IPC, title, drive).unit("msg/s", Better::Higher);
+        let row = row.unix().quick(matches!(size, 100 | 16_384));
+        rows.push(row.point("Request/response by size", "bytes", size as f64));
+    }
+    for pairs in [1, 2, 4, 8, 16, 32, 64] {
+        let drive = move |session: &Session<'_>, budget: Budget| {
+            ping(session, budget, pairs, &strings(["--size", "100"]))
+        };
+        let title = format!("{pairs} ping-pong pair{}, 100 B", if pairs == 1 { "" } else { "s" });
+        let row = Row::new(format!("pairs.{pairs}"), &PAIRS, title, drive);
+        let row = row.unit("msg/s", Better::Higher).unix().quick(pairs == 4);
+        rows.push(row.point("Request/response by pairs of processes", "pairs", pairs as f64));
+    }
+    rows.push(
+        Row::new("rare", &RARE, "1,000 requests/s, 100 B, round trip", |session, budget| {
+            let rate = RARE_RATE.to_string();
+            let mut outcome = ping(session, budget, 1, &strings(["--per-second", &rate]))?;
+            let half = outcome.latency.iter().find(|point| point.q == 0.5);
+            outcome.value = half.map_or(f64::NAN, |point| point.us);
+            Ok(outcome)
+        })
+        .unit("µs", Better::Lower)
+        .unix()
+        .quick(true),
+    );
+    rows
+}
+
+/// The stream.
+pub fn stream_rows() -> Vec<Row> {
+    let drive = |session: &Session<'_>, budget: Budget| {
+        let at = session.endpoint()?;
+        let mut command = session.load("sink");
+        command.args(["--at", &at.to_string()]);
+        let _server = session.serve(command, &at)?;
+        let (client, usage) = session.metered(|| {
+            let mut command = session.load("stream");
+            command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
+            command.args(["--size", &STREAM_SIZE.to_string()]);
+            let patience = budget.patience() + Duration::from_secs(10);
+            seen(&session.run(command, patience)?.stdout)
+        })?;
+        let value = client.bytes as f64 / client.seconds / 1e6;
+        Ok(Outcome { value, ..outcome(&client, usage) })
+    };
+    vec![
+        Row::new("stream.64000", &STREAM, "stream, sends of 64,000 B", drive)
+            .unit("MB/s", Better::Higher)
+            .per_gigabyte()
+            .unix()
+            .quick(true),
+    ]
+}

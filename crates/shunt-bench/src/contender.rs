@@ -23,7 +23,8 @@ pub enum Contender {
 
 impl Contender {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 5] = [Self::Tcp, Self::Unix, Self::Copy, Self::Attach, Self::Never];
+    pub const ALL: [Self; 6] =
+        [Self::Tcp, Self::Unix, Self::Sockmap, Self::Copy, Self::Attach, Self::Never];
 
     /// For people.
     #[must_use]

@@ -13,14 +13,17 @@ use crate::failure::{Context, Failure, Result};
 use crate::machine::{self, Machine};
 use crate::options::Options;
 use crate::report::{Report, ResultReport, RowReport, SCHEMA, Status, VERSION, table};
-use crate::rig::Rig;
 use crate::rig::agent::Ends;
 use crate::rig::process::Groups;
+use crate::rig::{Rig, Session, cgroup};
 use crate::stats::{Spread, median_distribution, median_of};
 use crate::workload::{self, Budget, Outcome, Per, Row};
 
 /// Signals that end the bench, and with it what it has started.
 const ENDING: [std::ffi::c_int; 3] = [signals::INT, signals::TERM, signals::HUP];
+
+/// Seconds of load for the round that counts system calls.
+const COUNTING: f64 = 0.5;
 
 /// Runs `shunt bench`; the exit status.
 #[must_use]
@@ -64,7 +67,7 @@ fn measure(options: &Options) -> Result<Report> {
     }
     let groups = Groups::default();
     let rig = Rig::new(groups.clone())?;
-    end_on_signals(groups, rig.path().to_owned())?;
+    end_on_signals(groups, &rig)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut report = Report {
         schema: SCHEMA.into(),
@@ -79,7 +82,8 @@ fn measure(options: &Options) -> Result<Report> {
     };
     println!("{}", table::heading(&report));
     let contenders = options.contenders();
-    let bar = progress(rows.len() * contenders.len() * options.rounds() as usize);
+    // One round more counts system calls.
+    let bar = progress(rows.len() * contenders.len() * (options.rounds() as usize + 1));
     for row in &rows {
         let measured = measure_row(row, &rig, &contenders, options, &bar);
         bar.suspend(|| println!("{}", table::row(&measured)));
@@ -109,14 +113,21 @@ fn progress(steps: usize) -> ProgressBar {
 }
 
 /// Ends the bench's programs, removes its files, and exits, when a signal says so.
-fn end_on_signals(groups: Groups, dir: std::path::PathBuf) -> Result<()> {
+fn end_on_signals(groups: Groups, rig: &Rig) -> Result<()> {
     signals::block(&ENDING).context("signals")?;
+    let dir = rig.path().to_owned();
+    let cgroups = rig.cgroups().ok().map(|cgroups| cgroups.top().to_owned());
     std::thread::spawn(move || {
         let signal = signals::wait(&ENDING);
         groups.signal(Signal::TERM);
         std::thread::sleep(Duration::from_millis(300));
         groups.signal(Signal::KILL);
         let _left = fs::remove_dir_all(dir);
+        // A moment for the ended to leave their control group.
+        std::thread::sleep(Duration::from_millis(100));
+        if let Some(top) = cgroups {
+            cgroup::remove(&top);
+        }
         std::process::exit(128 + signal);
     });
     Ok(())
@@ -127,6 +138,7 @@ fn end_on_signals(groups: Groups, dir: std::path::PathBuf) -> Result<()> {
 struct Rounds {
     outcomes: Vec<Outcome>,
     ends: Option<Ends>,
+    calls: Option<f64>,
     failure: Option<Failure>,
 }
 
@@ -149,20 +161,23 @@ fn measure_row(
         for (contender, rounds) in &mut all {
             bar.set_message(format!("{}: {}", row.title, contender.title()));
             if rounds.failure.is_none() {
-                match once(row, rig, *contender, budget) {
-                    Ok((outcome, ends)) => {
-                        rounds.outcomes.push(outcome);
-                        if let Some(new) = ends {
-                            let sum = rounds.ends.get_or_insert(Ends { all: 0, shunted: 0 });
-                            sum.all += new.all;
-                            sum.shunted += new.shunted;
-                        }
-                    }
-                    Err(e) => rounds.failure = Some(e),
-                }
+                rounds.add(once(row, rig, *contender, budget));
             }
             bar.inc(1);
         }
+    }
+    let brief = Budget { seconds: budget.seconds.min(COUNTING) };
+    for (contender, rounds) in &mut all {
+        bar.set_message(format!("{}: {}, system calls", row.title, contender.title()));
+        if rounds.failure.is_none() && rig.cgroups().is_ok() {
+            let counted = rig.session(*contender).and_then(|session| {
+                session.count_calls();
+                (row.drive)(&session, brief)
+            });
+            // The figures stand without it.
+            rounds.calls = counted.ok().and_then(|o| cost(&o, row.per, o.cost.calls? as f64, 1e6));
+        }
+        bar.inc(1);
     }
     let mut report = RowReport::of(row);
     report.results = all.iter().map(|(c, rounds)| result(*c, rounds, row.per)).collect();
@@ -170,7 +185,32 @@ fn measure_row(
     report
 }
 
-/// One contender, once. Under Shunt it has to prove that it was shunted.
+impl Rounds {
+    fn add(&mut self, round: Result<(Outcome, Option<Ends>)>) {
+        match round {
+            Ok((outcome, ends)) => {
+                self.outcomes.push(outcome);
+                if let Some(new) = ends {
+                    let sum = self.ends.get_or_insert(Ends { all: 0, shunted: 0 });
+                    sum.all += new.all;
+                    sum.shunted += new.shunted;
+                }
+            }
+            Err(e) => self.failure = Some(e),
+        }
+    }
+}
+
+/// Connection ends that a sockmap ever had; none for other contenders.
+fn entered(session: &Session<'_>) -> Result<Option<u64>> {
+    if session.contender != Contender::Sockmap {
+        return Ok(None);
+    }
+    let entered = session.rig().cgroups()?.sockmap()?.entered();
+    entered.map(Some).context("the sockmap")
+}
+
+/// One contender, once. Shunt and the sockmap have to prove that they were what carried the bytes.
 fn once(
     row: &Row,
     rig: &Rig,
@@ -179,7 +219,11 @@ fn once(
 ) -> Result<(Outcome, Option<Ends>)> {
     let session = rig.session(contender)?;
     let before = session.agent().map(crate::rig::agent::Agent::ends).transpose()?;
+    let entered_before = entered(&session)?;
     let outcome = (row.drive)(&session, budget)?;
+    if entered_before.is_some() && entered(&session)? == entered_before {
+        return Err(Failure::failed("no connection was entered in the sockmap"));
+    }
     let ends = match (session.agent(), before) {
         (Some(agent), Some(before)) => Some(agent.prove(before)?),
         _ => None,
@@ -187,8 +231,12 @@ fn once(
     Ok((outcome, ends))
 }
 
-/// A part per request or per gigabyte, for rows that have such.
-fn per(amount: f64, count: f64) -> Option<f64> {
+/// An amount per request, or per so many bytes, for rows that have such.
+fn cost(outcome: &Outcome, per: Per, amount: f64, bytes: f64) -> Option<f64> {
+    let count = match per {
+        Per::Request => outcome.operations,
+        Per::Gigabyte => outcome.bytes / bytes,
+    };
     (count > 0.0 && amount > 0.0).then(|| amount / count)
 }
 
@@ -200,11 +248,8 @@ fn result(contender: Contender, rounds: &Rounds, unit: Per) -> ResultReport {
         Some(Failure::Skipped(_)) => (Status::Skipped, None),
         Some(Failure::Failed(_)) => (Status::Failed, None),
     };
-    let cost = |amount: fn(&Outcome) -> f64, per_gigabyte: f64| {
-        median_of(outcomes.iter().map(|o| match unit {
-            Per::Request => per(amount(o), o.operations),
-            Per::Gigabyte => per(amount(o), o.bytes).map(|c| c * per_gigabyte),
-        }))
+    let median_cost = |amount: fn(&Outcome) -> f64, bytes: f64| {
+        median_of(outcomes.iter().map(|o| cost(o, unit, amount(o), bytes)))
     };
     let micros = if unit == Per::Request { 1e6 } else { 1.0 };
     let distributions: Vec<_> = outcomes.iter().map(|o| o.latency.as_slice()).collect();
@@ -215,9 +260,9 @@ fn result(contender: Contender, rounds: &Rounds, unit: Per) -> ResultReport {
         value,
         samples,
         gain: None,
-        cpu: cost(|o| o.usage.cpu.as_secs_f64(), 1e9).map(|c| c * micros),
-        switches: cost(|o| o.usage.switches as f64, 1e6),
-        syscalls: None,
+        cpu: median_cost(|o| o.cost.cpu.as_secs_f64(), 1e9).map(|c| c * micros),
+        switches: median_cost(|o| o.cost.switches as f64, 1e6),
+        syscalls: rounds.calls,
         latency: median_distribution(&distributions),
         ends: rounds.ends.map(|ends| ends.all),
         ends_shunted: rounds.ends.map(|ends| ends.shunted),

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
@@ -16,6 +17,9 @@ pub struct Enter {
     /// Descriptors that the program may open, if the system lets it.
     #[arg(long)]
     nofile: u64,
+    /// A control group to run in.
+    #[arg(long)]
+    cgroup: Option<PathBuf>,
     /// The program.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
@@ -36,6 +40,9 @@ impl Enter {
         // Should the bench be killed, nothing is left behind.
         set_parent_process_death_signal(Some(Signal::TERM))?;
         raise_descriptors(self.nofile);
+        if let Some(group) = &self.cgroup {
+            std::fs::write(group.join("cgroup.procs"), "0")?;
+        }
         Ok(())
     }
 }

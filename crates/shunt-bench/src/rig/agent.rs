@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::endpoint::is_bound;
-use super::enter;
 use super::process::{Groups, Process};
 use crate::failure::{Context, Failure, Result};
 
@@ -37,12 +36,17 @@ pub struct Ends {
 }
 
 impl Agent {
-    /// Starts one for `run_dir`.
+    /// Starts one for `run_dir`; `command` is the beginning of its command line.
     ///
     /// # Errors
     /// When it does not come up.
-    pub fn start(shunt: &Path, run_dir: PathBuf, log: &Path, groups: &Groups) -> Result<Self> {
-        let mut command = enter(shunt);
+    pub fn start(
+        mut command: Command,
+        shunt: &Path,
+        run_dir: PathBuf,
+        log: &Path,
+        groups: &Groups,
+    ) -> Result<Self> {
         command.env("SHUNT_RUN_DIR", &run_dir).arg(shunt).arg("agent");
         let process = Process::start(command, log, groups)?;
         let socket = run_dir.join("agent.sock");

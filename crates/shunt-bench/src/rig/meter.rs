@@ -5,27 +5,41 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
+use shunt_sys::bpf::CallCounter;
 use shunt_sys::usage::{self, Usage};
 
 use super::process::Groups;
 
+/// What programs have cost.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Cost {
+    /// Processor time, in user and in kernel mode.
+    pub cpu: Duration,
+    /// Context switches, of both kinds.
+    pub switches: u64,
+    /// System calls, if they were counted.
+    pub calls: Option<u64>,
+}
+
 /// What had been used when a measurement began.
 pub struct Meter {
+    counter: Option<CallCounter>,
     children: Usage,
     living: BTreeMap<(i32, i32), Usage>,
 }
 
 impl Meter {
-    /// Begins.
+    /// Begins; the counter counts already.
     #[must_use]
-    pub fn start(groups: &Groups) -> Self {
-        Self { children: usage::of_children(), living: living(groups) }
+    pub fn start(groups: &Groups, counter: Option<CallCounter>) -> Self {
+        Self { counter, children: usage::of_children(), living: living(groups) }
     }
 
     /// What was used since, by processes of the groups and by children that were started and have
     /// ended since.
     #[must_use]
-    pub fn stop(self, groups: &Groups) -> Usage {
+    pub fn stop(self, groups: &Groups) -> Cost {
+        let calls = self.counter.and_then(|counter| counter.calls().ok());
         let children = usage::of_children();
         let mut sum = less(children, self.children);
         for (thread, now) in living(groups) {
@@ -34,7 +48,7 @@ impl Meter {
             sum.cpu += used.cpu;
             sum.switches += used.switches;
         }
-        sum
+        Cost { cpu: sum.cpu, switches: sum.switches, calls }
     }
 }
 

@@ -8,6 +8,7 @@
 //! kernel end it with the bench, and, under Shunt, hands over to `shunt run`.
 
 pub mod agent;
+pub mod cgroup;
 pub mod endpoint;
 pub mod meter;
 pub mod ports;
@@ -21,14 +22,13 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
-use shunt_sys::usage::Usage;
 use tempfile::TempDir;
 
 use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
 use agent::Agent;
 use endpoint::Endpoint;
-use meter::Meter;
+use meter::{Cost, Meter};
 use process::{Finished, Groups, Process};
 
 /// How long a server may take until it listens.
@@ -46,6 +46,8 @@ pub struct Rig {
     shunt: PathBuf,
     groups: Groups,
     agents: RefCell<HashMap<Contender, Rc<Agent>>>,
+    // After the agents, which run in them.
+    cgroups: Result<cgroup::Groups>,
     files: Cell<u32>,
     rates: RefCell<HashMap<(String, Contender), f64>>,
 }
@@ -61,6 +63,7 @@ impl Rig {
             dir: dir.context("a directory for the run")?,
             shunt: std::env::current_exe().context("the path of shunt itself")?,
             groups,
+            cgroups: cgroup::Groups::new(),
             agents: RefCell::default(),
             files: Cell::new(0),
             rates: RefCell::default(),
@@ -73,6 +76,19 @@ impl Rig {
         self.dir.path()
     }
 
+    /// The control groups, if they can be had.
+    ///
+    /// # Errors
+    /// [`Failure::Skipped`] without the privilege.
+    pub fn cgroups(&self) -> Result<&cgroup::Groups> {
+        self.cgroups.as_ref().map_err(Clone::clone)
+    }
+
+    fn enter(&self, contender: Contender) -> Command {
+        let group = self.cgroups.as_ref().ok().map(|groups| groups.path(contender));
+        enter(&self.shunt, group)
+    }
+
     /// A new name in the directory.
     #[must_use]
     pub fn new_path(&self, stem: &str) -> PathBuf {
@@ -83,10 +99,19 @@ impl Rig {
     /// One contender. Its agent is started if it needs one and has none.
     ///
     /// # Errors
-    /// When the agent cannot be started.
+    /// When the agent cannot be started, or what the contender needs cannot be had.
     pub fn session(&self, contender: Contender) -> Result<Session<'_>> {
+        if contender == Contender::Sockmap {
+            self.cgroups()?.sockmap()?;
+        }
         let agent = if contender.is_shunt() { Some(self.agent(contender)?) } else { None };
-        Ok(Session { rig: self, contender, agent, environment: RefCell::default() })
+        Ok(Session {
+            rig: self,
+            contender,
+            agent,
+            environment: RefCell::default(),
+            counts_calls: Cell::new(false),
+        })
     }
 
     fn agent(&self, contender: Contender) -> Result<Rc<Agent>> {
@@ -94,7 +119,9 @@ impl Rig {
             return Ok(Rc::clone(agent));
         }
         let run_dir = self.path().join(format!("run-{}", contender.name()));
-        let agent = Agent::start(&self.shunt, run_dir, &self.new_path("agent"), &self.groups)?;
+        let command = self.enter(contender);
+        let log = self.new_path("agent");
+        let agent = Agent::start(command, &self.shunt, run_dir, &log, &self.groups)?;
         let agent = Rc::new(agent);
         self.agents.borrow_mut().insert(contender, Rc::clone(&agent));
         Ok(agent)
@@ -108,6 +135,7 @@ pub struct Session<'r> {
     pub contender: Contender,
     agent: Option<Rc<Agent>>,
     environment: RefCell<Vec<(&'static str, String)>>,
+    counts_calls: Cell<bool>,
 }
 
 impl Session<'_> {
@@ -128,10 +156,15 @@ impl Session<'_> {
         self.environment.borrow_mut().push((name, value.to_owned()));
     }
 
+    /// From now on system calls are counted too, which slows everything down.
+    pub fn count_calls(&self) {
+        self.counts_calls.set(true);
+    }
+
     /// A command line that runs a program as this contender does.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = enter(&self.rig.shunt);
+        let mut command = self.rig.enter(self.contender);
         if let (Some(agent), Some(options)) = (self.agent(), self.contender.run_options()) {
             command.env("SHUNT_RUN_DIR", agent.run_dir());
             command.arg(&self.rig.shunt).arg("run").args(options).arg("--");
@@ -188,8 +221,12 @@ impl Session<'_> {
     ///
     /// # Errors
     /// Those of `act`.
-    pub fn metered<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<(T, Usage)> {
-        let meter = Meter::start(&self.rig.groups);
+    pub fn metered<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<(T, Cost)> {
+        let counter = match &self.rig.cgroups {
+            Ok(groups) if self.counts_calls.get() => groups.count_calls(self.contender).ok(),
+            _ => None,
+        };
+        let meter = Meter::start(&self.rig.groups, counter);
         let result = act()?;
         Ok((result, meter.stop(&self.rig.groups)))
     }
@@ -211,9 +248,13 @@ impl Session<'_> {
 }
 
 /// The beginning of each command line.
-fn enter(shunt: &Path) -> Command {
+fn enter(shunt: &Path, group: Option<&Path>) -> Command {
     let mut command = Command::new(shunt);
-    command.args(["load", "enter", "--nofile", &DESCRIPTORS.to_string(), "--"]);
+    command.args(["load", "enter", "--nofile", &DESCRIPTORS.to_string()]);
+    if let Some(group) = group {
+        command.arg("--cgroup").arg(group);
+    }
+    command.arg("--");
     for (name, _) in std::env::vars_os() {
         // What is set for the bench must not reach those it compares. Where the library is, may.
         let name_text = name.to_string_lossy();

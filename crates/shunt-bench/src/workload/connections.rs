@@ -29,13 +29,13 @@ fn run(session: &Session<'_>, budget: Budget, client: &str, args: &[&str]) -> Re
     let mut command = session.load("serve-many");
     command.args(["--at", &at.to_string()]);
     let _server = session.serve(command, &at)?;
-    let (seen, usage) = session.metered(|| {
+    let (seen, cost) = session.metered(|| {
         let mut command = session.load(client);
         command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
         command.args(args);
         seen(&session.run(command, budget.patience())?.stdout)
     })?;
-    Ok(outcome(&seen, usage))
+    Ok(outcome(&seen, cost))
 }
 
 /// Connection rate; open and active connections.

@@ -51,13 +51,13 @@ const RARE_RATE: u32 = 1000;
 const STREAM_SIZE: usize = 64_000;
 
 /// What one of the bench's own clients saw, as a row's outcome; the figure is the rate.
-pub(super) fn outcome(seen: &Seen, usage: shunt_sys::usage::Usage) -> Outcome {
+pub(super) fn outcome(seen: &Seen, cost: crate::rig::meter::Cost) -> Outcome {
     Outcome {
         value: seen.rate(),
         operations: seen.operations as f64,
         bytes: seen.bytes as f64,
         latency: seen.latency.clone(),
-        usage,
+        cost,
     }
 }
 
@@ -72,7 +72,7 @@ fn ping(session: &Session<'_>, budget: Budget, pairs: usize, args: &[String]) ->
         command.args(size.iter().flat_map(|size| ["--size", size.as_str()]));
         servers.push((session.serve(command, &at)?, at));
     }
-    let (clients, usage) = session.metered(|| {
+    let (clients, cost) = session.metered(|| {
         let mut clients = Vec::new();
         for (_, at) in &servers {
             let mut command = session.load("ping");
@@ -91,7 +91,7 @@ fn ping(session: &Session<'_>, budget: Budget, pairs: usize, args: &[String]) ->
         operations: clients.iter().map(|c| c.operations as f64).sum(),
         bytes: clients.iter().map(|c| c.bytes as f64).sum(),
         latency: median_distribution(&distributions),
-        usage,
+        cost,
     })
 }
 
@@ -152,7 +152,7 @@ pub fn stream_rows() -> Vec<Row> {
         let mut command = session.load("sink");
         command.args(["--at", &at.to_string()]);
         let _server = session.serve(command, &at)?;
-        let (client, usage) = session.metered(|| {
+        let (client, cost) = session.metered(|| {
             let mut command = session.load("stream");
             command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
             command.args(["--size", &STREAM_SIZE.to_string()]);
@@ -160,7 +160,7 @@ pub fn stream_rows() -> Vec<Row> {
             seen(&session.run(command, patience)?.stdout)
         })?;
         let value = client.bytes as f64 / client.seconds / 1e6;
-        Ok(Outcome { value, ..outcome(&client, usage) })
+        Ok(Outcome { value, ..outcome(&client, cost) })
     };
     vec![
         Row::new("stream.64000", &STREAM, "stream, sends of 64,000 B", drive)

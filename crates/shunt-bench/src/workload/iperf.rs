@@ -29,14 +29,14 @@ fn run(session: &Session<'_>, budget: Budget, streams: u32) -> Result<Outcome> {
     let mut command = session.command(&iperf3);
     command.args(["-s", "-B", "127.0.0.1", "-p", &port]);
     let _server = session.serve(command, &at)?;
-    let (finished, usage) = session.metered(|| {
+    let (finished, cost) = session.metered(|| {
         let mut command = session.command(&iperf3);
         command.args(["-c", "127.0.0.1", "-p", &port, "-J", "-P", &streams.to_string()]);
         command.args(["-t", &budget.whole_seconds().to_string()]);
         session.run(command, budget.patience())
     })?;
     let (value, bytes) = parse(&finished.stdout)?;
-    Ok(Outcome { value, bytes, usage, ..Outcome::default() })
+    Ok(Outcome { value, bytes, cost, ..Outcome::default() })
 }
 
 /// 1 and 8 streams.

@@ -11,12 +11,12 @@ mod sockperf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shunt_sys::usage::Usage;
 
 use crate::contender::Contender;
 use crate::failure::Result;
 use crate::load::Seen;
 use crate::rig::Session;
+use crate::rig::meter::Cost;
 use crate::stats::{Quantile, whole};
 
 /// Rows of one kind.
@@ -92,7 +92,7 @@ pub struct Outcome {
     /// How long they took.
     pub latency: Vec<Quantile>,
     /// What the programs used.
-    pub usage: Usage,
+    pub cost: Cost,
 }
 
 /// Runs a row once.

@@ -89,7 +89,7 @@ fn run(
     let mut command = session.command(nginx);
     command.arg("-p").arg(&dir).arg("-e").arg(dir.join("error.log")).arg("-c").arg(&file);
     let server = session.serve(command, &at)?;
-    let (finished, usage) = session.metered(|| {
+    let (finished, cost) = session.metered(|| {
         let mut command = session.command(wrk);
         let threads = workers.min(connections);
         command.args([format!("-t{threads}"), format!("-c{connections}")]);
@@ -101,7 +101,7 @@ fn run(
     let (value, requests, latency) = parse(&finished.stdout)?;
     // What it served is of no use any more.
     let _kept = fs::remove_dir_all(&dir);
-    Ok(Outcome { value, operations: requests, bytes: requests * size as f64, latency, usage })
+    Ok(Outcome { value, operations: requests, bytes: requests * size as f64, latency, cost })
 }
 
 /// Sizes, connections, workers; vectors.

@@ -70,9 +70,9 @@ fn run(session: &Session<'_>, budget: Budget, test: &str, pipeline: u64) -> Resu
     let name = format!("redis.{test}.p{pipeline}");
     let rate = session.known_rate(&name, || Ok(load(TRIAL * pipeline)?.0))?;
     let requests = whole(rate * budget.seconds).max(TRIAL);
-    let ((value, latency), usage) = session.metered(|| load(requests))?;
+    let ((value, latency), cost) = session.metered(|| load(requests))?;
     let operations = requests as f64;
-    Ok(Outcome { value, operations, bytes: operations * 3.0, latency, usage })
+    Ok(Outcome { value, operations, bytes: operations * 3.0, latency, cost })
 }
 
 /// GET and SET, one and sixteen at a time.

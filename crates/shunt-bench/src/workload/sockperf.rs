@@ -32,13 +32,13 @@ fn run(session: &Session<'_>, budget: Budget, args: &[&str]) -> Result<(String, 
     let mut command = session.command(&sockperf);
     command.arg("server").args(place);
     let _server = session.serve(command, &at)?;
-    let (finished, usage) = session.metered(|| {
+    let (finished, cost) = session.metered(|| {
         let mut command = session.command(&sockperf);
         let seconds = (budget.whole_seconds() + WARM_UP).to_string();
         command.args(args).args(place).args(["-t", &seconds, "--mps", RATE]);
         session.run(command, budget.patience())
     })?;
-    Ok((finished.stdout, Outcome { usage, ..Outcome::default() }))
+    Ok((finished.stdout, Outcome { cost, ..Outcome::default() }))
 }
 
 /// The figures of `sockperf ping-pong`: latency, messages (there and back), distribution.

@@ -1,0 +1,140 @@
+//! The instructions that are needed.
+
+/// Registers: what a call returns, its arguments, one that calls keep, the frame.
+pub const R0: u8 = 0;
+pub const R1: u8 = 1;
+pub const R2: u8 = 2;
+pub const R3: u8 = 3;
+pub const R4: u8 = 4;
+pub const R6: u8 = 6;
+pub const FRAME: u8 = 10;
+
+/// A program in the making. Forward jumps lead to its last two instructions, which return.
+#[derive(Default)]
+pub struct Assembler {
+    program: Vec<u64>,
+    to_end: Vec<usize>,
+}
+
+/// `code`, registers, offset and immediate, as the kernel lays them out.
+fn encode(code: u8, to: u8, from: u8, offset: i16, value: i32) -> u64 {
+    let registers = u64::from(to | from << 4);
+    u64::from(code)
+        | registers << 8
+        | u64::from(offset.cast_unsigned()) << 16
+        | u64::from(value.cast_unsigned()) << 32
+}
+
+impl Assembler {
+    fn add(mut self, code: u8, to: u8, from: u8, offset: i16, value: i32) -> Self {
+        self.program.push(encode(code, to, from, offset, value));
+        self
+    }
+
+    /// `to = from`
+    pub fn copy(self, to: u8, from: u8) -> Self {
+        self.add(0xbf, to, from, 0, 0)
+    }
+
+    /// `to = value`
+    pub fn set(self, to: u8, value: i32) -> Self {
+        self.add(0xb7, to, 0, 0, value)
+    }
+
+    /// `to += value`
+    pub fn plus(self, to: u8, value: i32) -> Self {
+        self.add(0x07, to, 0, 0, value)
+    }
+
+    /// `to = *(u32 *)(from + offset)`
+    pub fn load(self, to: u8, from: u8, offset: i16) -> Self {
+        self.add(0x61, to, from, offset, 0)
+    }
+
+    /// `*(u32 *)(to + offset) = from`
+    pub fn store(self, to: u8, offset: i16, from: u8) -> Self {
+        self.add(0x63, to, from, offset, 0)
+    }
+
+    /// Into network order, or out of it.
+    pub fn swap(self, register: u8) -> Self {
+        self.add(0xdc, register, 0, 0, 32)
+    }
+
+    fn wide(self, to: u8, kind: u8, low: i32, high: i32) -> Self {
+        self.add(0x18, to, kind, 0, low).add(0, 0, 0, 0, high)
+    }
+
+    /// `to = value`, of 64 bits
+    pub fn set_wide(self, to: u8, value: u64) -> Self {
+        let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
+        self.wide(to, 0, i32::from_le_bytes([a, b, c, d]), i32::from_le_bytes([e, f, g, h]))
+    }
+
+    /// `to` = the map of this descriptor
+    pub fn set_map(self, to: u8, fd: u32) -> Self {
+        self.wide(to, 1, fd.cast_signed(), 0)
+    }
+
+    /// Adds 1 to the only element of the array of this descriptor. Uses R1 and R2.
+    pub fn count(self, fd: u32) -> Self {
+        // A pointer to the element; then an atomic addition.
+        self.wide(R1, 2, fd.cast_signed(), 0).set(R2, 1).add(0xdb, R1, R2, 0, 0)
+    }
+
+    /// Calls a helper of the kernel.
+    pub fn call(self, helper: i32) -> Self {
+        self.add(0x85, 0, 0, 0, helper)
+    }
+
+    /// Goes past the next instruction if `register == value`.
+    pub fn skip_one_if(self, register: u8, value: i32) -> Self {
+        self.add(0x15, register, 0, 1, value)
+    }
+
+    /// Goes to the end unless `register == value`.
+    pub fn end_unless(mut self, register: u8, value: i32) -> Self {
+        self.to_end.push(self.program.len());
+        self.add(0x55, register, 0, 0, value)
+    }
+
+    /// Goes to the end unless `register == other`.
+    pub fn end_unless_same(mut self, register: u8, other: u8) -> Self {
+        self.to_end.push(self.program.len());
+        self.add(0x5d, register, other, 0, 0)
+    }
+
+    /// The end: returns `value`.
+    pub fn finish(mut self, value: i32) -> Vec<u64> {
+        let end = self.program.len();
+        for at in &self.to_end {
+            let distance = u16::try_from(end - at - 1).unwrap_or(0);
+            self.program[*at] |= u64::from(distance) << 16;
+        }
+        self.set(R0, value).add(0x95, 0, 0, 0, 0).program
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_the_kernel_lays_them_out() {
+        // mov r6, r1; jne r6, 5, +1; mov r2, -1; mov r0, 1; exit
+        let program = Assembler::default().copy(R6, R1).end_unless(R6, 5).set(R2, -1).finish(1);
+        assert_eq!(
+            program,
+            [
+                0x0000_0000_0000_16bf,
+                0x0000_0005_0001_0655,
+                0xffff_ffff_0000_02b7,
+                0x0000_0001_0000_00b7,
+                0x0000_0000_0000_0095
+            ]
+        );
+        assert_eq!(Assembler::default().load(R2, R6, -4).program, [0x0000_0000_fffc_6261]);
+        let wide = Assembler::default().set_wide(R1, 0x1122_3344_5566_7788).program;
+        assert_eq!(wide, [0x5566_7788_0000_0118, 0x1122_3344_0000_0000]);
+    }
+}

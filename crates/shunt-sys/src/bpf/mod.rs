@@ -1,0 +1,182 @@
+//! eBPF for `shunt bench`: programs of a few instructions, assembled by hand and loaded through
+//! bpf(2), so that nothing but the kernel is needed. Everything ends with the descriptors that
+//! these values hold; nothing is pinned.
+//!
+//! * [`Sockmap`]: what Shunt is compared with;
+//! * [`CallCounter`]: counts the system calls of a control group.
+
+mod count;
+mod insn;
+mod sockmap;
+
+pub use count::CallCounter;
+pub use sockmap::Sockmap;
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::{c_int, c_uint};
+
+/// Commands of bpf(2).
+mod cmd {
+    pub const MAP_CREATE: super::c_int = 0;
+    pub const MAP_LOOKUP_ELEM: super::c_int = 1;
+    pub const PROG_LOAD: super::c_int = 5;
+    pub const PROG_ATTACH: super::c_int = 8;
+    pub const RAW_TRACEPOINT_OPEN: super::c_int = 17;
+    pub const LINK_CREATE: super::c_int = 28;
+}
+
+const MAP_TYPE_ARRAY: u32 = 2;
+
+/// For helpers that the kernel gives only to programs with such a licence.
+const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
+
+/// Calls bpf(2).
+///
+/// # Safety
+/// `attr` is laid out as the command wants it, and the addresses in it are valid for it.
+unsafe fn bpf<T>(cmd: c_int, attr: &mut T) -> io::Result<c_int> {
+    let size = c_uint::try_from(size_of::<T>()).map_err(io::Error::other)?;
+    // SAFETY: the caller's promise; the size is that of the attributes.
+    let rc = unsafe { libc::syscall(libc::SYS_bpf, cmd, std::ptr::from_mut(attr), size) };
+    match c_int::try_from(rc) {
+        Ok(rc) if rc >= 0 => Ok(rc),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// As [`bpf`], for commands that return a descriptor.
+///
+/// # Safety
+/// As [`bpf`].
+unsafe fn bpf_fd<T>(cmd: c_int, attr: &mut T) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's promise; a descriptor that such a command returns is new and ours.
+    unsafe { bpf(cmd, attr).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+fn address<T: ?Sized>(of: &T) -> u64 {
+    std::ptr::from_ref(of).cast::<u8>().expose_provenance() as u64
+}
+
+fn number(fd: &impl AsRawFd) -> u32 {
+    fd.as_raw_fd().cast_unsigned()
+}
+
+fn map(kind: u32, key: u32, value: u32, entries: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attr {
+        kind: u32,
+        key: u32,
+        value: u32,
+        entries: u32,
+        flags: u32,
+    }
+    let mut attr = Attr { kind, key, value, entries, flags: 0 };
+    // SAFETY: the command's attributes, without addresses.
+    unsafe { bpf_fd(cmd::MAP_CREATE, &mut attr) }
+}
+
+fn load(kind: u32, program: &[u64]) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attr {
+        kind: u32,
+        count: u32,
+        program: u64,
+        license: u64,
+        log_level: u32,
+        log_size: u32,
+        log: u64,
+        kernel: u32,
+        flags: u32,
+    }
+    let mut attr = Attr {
+        kind,
+        count: u32::try_from(program.len()).map_err(io::Error::other)?,
+        program: address(program),
+        license: LICENSE.as_ptr().expose_provenance() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel: 0,
+        flags: 0,
+    };
+    // SAFETY: the command's attributes; program and licence live as long as the call.
+    unsafe { bpf_fd(cmd::PROG_LOAD, &mut attr) }
+}
+
+/// Attaches a program to a map of sockets, until the map goes.
+fn attach_to_map(program: &OwnedFd, map: &OwnedFd, how: u32) -> io::Result<()> {
+    #[repr(C)]
+    struct Attr {
+        target: u32,
+        program: u32,
+        how: u32,
+        flags: u32,
+    }
+    let mut attr = Attr { target: number(map), program: number(program), how, flags: 0 };
+    // SAFETY: the command's attributes, without addresses.
+    unsafe { bpf(cmd::PROG_ATTACH, &mut attr).map(drop) }
+}
+
+/// Attaches a program to a control group, until the link that is returned goes.
+fn link_to_group(program: &OwnedFd, group: BorrowedFd<'_>, how: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attr {
+        program: u32,
+        target: u32,
+        how: u32,
+        flags: u32,
+    }
+    let mut attr = Attr { program: number(program), target: number(&group), how, flags: 0 };
+    // SAFETY: the command's attributes, without addresses.
+    unsafe { bpf_fd(cmd::LINK_CREATE, &mut attr) }
+}
+
+/// Attaches a program to a tracepoint, until the descriptor that is returned goes.
+fn open_tracepoint(program: &OwnedFd, name: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attr {
+        name: u64,
+        program: u32,
+        padding: u32,
+    }
+    let name = name.as_ptr().expose_provenance() as u64;
+    let mut attr = Attr { name, program: number(program), padding: 0 };
+    // SAFETY: the command's attributes; the name lives as long as the call.
+    unsafe { bpf_fd(cmd::RAW_TRACEPOINT_OPEN, &mut attr) }
+}
+
+/// A number that programs add to.
+#[derive(Debug)]
+struct Counter {
+    map: OwnedFd,
+}
+
+impl Counter {
+    fn new() -> io::Result<Self> {
+        map(MAP_TYPE_ARRAY, 4, 8, 1).map(|map| Self { map })
+    }
+
+    fn get(&self) -> io::Result<u64> {
+        #[repr(C)]
+        struct Attr {
+            map: u32,
+            padding: u32,
+            key: u64,
+            value: u64,
+            flags: u64,
+        }
+        let (key, mut value) = (0_u32, 0_u64);
+        let mut attr = Attr {
+            map: number(&self.map),
+            padding: 0,
+            key: address(&key),
+            value: (&raw mut value).expose_provenance() as u64,
+            flags: 0,
+        };
+        // SAFETY: the command's attributes; key and value are live and of the map's sizes.
+        unsafe { bpf(cmd::MAP_LOOKUP_ELEM, &mut attr)? };
+        Ok(value)
+    }
+}

@@ -10,12 +10,14 @@
 //! * [`workload`]: the rows, and how each is run and read;
 //! * [`load`]: the load programs of the bench's own, hidden subcommands of `shunt`;
 //! * [`limits`]: what the machine allows;
+//! * [`targets`]: what Shunt is to reach;
 //! * [`runner`]: the order of it all;
 //! * [`report`]: JSON, terminal and HTML.
 #![forbid(unsafe_code)]
 
 pub mod contender;
 pub mod failure;
+pub mod limits;
 pub mod load;
 pub mod machine;
 pub mod options;
@@ -23,6 +25,7 @@ pub mod report;
 pub mod rig;
 pub mod runner;
 pub mod stats;
+pub mod targets;
 pub mod workload;
 
 pub use options::Options;

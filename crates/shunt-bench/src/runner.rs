@@ -12,12 +12,13 @@ use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
 use crate::machine::{self, Machine};
 use crate::options::Options;
-use crate::report::{Report, ResultReport, RowReport, SCHEMA, Status, VERSION, table};
+use crate::report::{Report, ResultReport, RowReport, SCHEMA, VERSION, table};
 use crate::rig::agent::Ends;
 use crate::rig::process::Groups;
 use crate::rig::{Rig, Session, cgroup};
-use crate::stats::{Spread, median_distribution, median_of};
+use crate::stats::{median_distribution, median_of};
 use crate::workload::{self, Budget, Outcome, Per, Row};
+use crate::{limits, targets};
 
 /// Signals that end the bench, and with it what it has started.
 const ENDING: [std::ffi::c_int; 3] = [signals::INT, signals::TERM, signals::HUP];
@@ -78,20 +79,28 @@ fn measure(options: &Options) -> Result<Report> {
         rounds: options.rounds(),
         seconds: options.seconds(),
         machine: Machine::look(),
+        limits: Vec::new(),
         rows: Vec::new(),
+        targets: Vec::new(),
     };
     println!("{}", table::heading(&report));
     let contenders = options.contenders();
     // One round more counts system calls.
     let bar = progress(rows.len() * contenders.len() * (options.rounds() as usize + 1));
+    let (tries, time) = if options.quick { (1, 0.05) } else { (5, 0.2) };
+    let time = Duration::from_secs_f64(options.seconds().min(time));
+    report.limits = limits::measure(tries, time, |title| bar.set_message(title.to_owned()));
+    bar.suspend(|| println!("{}", table::limits(&report.limits)));
     for row in &rows {
         let measured = measure_row(row, &rig, &contenders, options, &bar);
         bar.suspend(|| println!("{}", table::row(&measured)));
         report.rows.push(measured);
+        report.targets = targets::judge(&report.rows);
         // Each row is kept as soon as it is there: a run may take an hour.
         write(options, &report)?;
     }
     bar.finish_and_clear();
+    println!("{}", table::targets(&report.targets));
     Ok(report)
 }
 
@@ -241,30 +250,23 @@ fn cost(outcome: &Outcome, per: Per, amount: f64, bytes: f64) -> Option<f64> {
 }
 
 fn result(contender: Contender, rounds: &Rounds, unit: Per) -> ResultReport {
+    if let Some(failure) = &rounds.failure {
+        return ResultReport::without(contender, failure);
+    }
     let outcomes = &rounds.outcomes;
     let samples: Vec<f64> = outcomes.iter().map(|o| o.value).collect();
-    let (status, value) = match &rounds.failure {
-        None => (Status::Measured, Spread::of(&samples)),
-        Some(Failure::Skipped(_)) => (Status::Skipped, None),
-        Some(Failure::Failed(_)) => (Status::Failed, None),
-    };
     let median_cost = |amount: fn(&Outcome) -> f64, bytes: f64| {
         median_of(outcomes.iter().map(|o| cost(o, unit, amount(o), bytes)))
     };
     let micros = if unit == Per::Request { 1e6 } else { 1.0 };
     let distributions: Vec<_> = outcomes.iter().map(|o| o.latency.as_slice()).collect();
     ResultReport {
-        contender,
-        status,
-        why: rounds.failure.as_ref().map(|failure| failure.why().to_owned()),
-        value,
-        samples,
-        gain: None,
         cpu: median_cost(|o| o.cost.cpu.as_secs_f64(), 1e9).map(|c| c * micros),
         switches: median_cost(|o| o.cost.switches as f64, 1e6),
         syscalls: rounds.calls,
         latency: median_distribution(&distributions),
         ends: rounds.ends.map(|ends| ends.all),
         ends_shunted: rounds.ends.map(|ends| ends.shunted),
+        ..ResultReport::measured(contender, &samples)
     }
 }

@@ -8,6 +8,7 @@ use clap::Args;
 use shunt_sys::epoll::{self, Epoll};
 
 use super::Seen;
+use super::gate::Gate;
 use super::ping::record;
 use super::socket::Socket;
 use crate::rig::endpoint::Endpoint;
@@ -37,9 +38,6 @@ pub struct Many {
     /// End after so long.
     #[arg(long)]
     seconds: f64,
-    /// Print "ready" when all are open and have been used, then wait to be ended.
-    #[arg(long)]
-    hold: bool,
 }
 
 struct Conn {
@@ -66,16 +64,11 @@ impl Conn {
 
 impl Many {
     /// Runs it.
-    pub fn run(&self) -> io::Result<Seen> {
+    pub fn run(&self, gate: Gate) -> io::Result<Seen> {
         let request = vec![b'x'; self.size];
         let mut epoll = Epoll::new(BATCH)?;
         let mut conns = self.connect(&request, &epoll)?;
-        if self.hold {
-            println!("ready");
-            loop {
-                std::thread::park();
-            }
-        }
+        gate.pass()?;
         let most = Duration::from_secs_f64(self.seconds);
         let mut histogram = Histogram::default();
         let start = Instant::now();

@@ -3,6 +3,7 @@
 //! nothing else.
 
 mod enter;
+mod gate;
 mod many;
 mod ping;
 mod rate;
@@ -17,10 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::rig::endpoint::Endpoint;
 use crate::stats::Quantile;
+use gate::Gate;
 
 /// `shunt load`.
 #[derive(Args, Clone, Debug)]
 pub struct Load {
+    /// A client stops when it is ready and when it is done, until it is sent on.
+    #[arg(long)]
+    stops: bool,
     /// Which.
     #[command(subcommand)]
     pub program: Program,
@@ -82,21 +87,22 @@ impl Seen {
 /// Runs one; the exit status.
 #[must_use]
 pub fn run(load: Load) -> u8 {
+    let gate = Gate { stops: load.stops };
     let seen = match load.program {
         Program::Enter(enter) => return fail(&enter.run()),
         Program::Serve(serve) => serve::blocking(&serve).map(|()| None),
         Program::ServeMany(serve) => serve::epoll(&serve).map(|()| None),
         Program::Sink(serve) => serve::sink(&serve).map(|()| None),
-        Program::Ping(ping) => ping.run().map(Some),
-        Program::Stream(stream) => stream.run().map(Some),
-        Program::Rate(rate) => rate.run().map(Some),
-        Program::Many(many) => many.run().map(Some),
+        Program::Ping(ping) => ping.run(gate).map(Some),
+        Program::Stream(stream) => stream.run(gate).map(Some),
+        Program::Rate(rate) => rate.run(gate).map(Some),
+        Program::Many(many) => many.run(gate).map(Some),
     };
     match seen {
         Ok(Some(seen)) => match serde_json::to_string(&seen) {
             Ok(line) => {
                 println!("{line}");
-                0
+                gate.pass().map_or_else(|e| fail(&e), |()| 0)
             }
             Err(e) => fail(&e.into()),
         },

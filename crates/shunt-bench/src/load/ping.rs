@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::Seen;
+use super::gate::Gate;
 use super::socket::Socket;
 use crate::rig::endpoint::Endpoint;
 use crate::stats::Histogram;
@@ -14,7 +15,7 @@ use crate::stats::Histogram;
 const TIMED: u64 = 16;
 
 /// Rounds before the clock is started: the connection finds its way, caches fill.
-const WARM_UP: Duration = Duration::from_millis(20);
+const WARM_UP: u32 = 16;
 
 /// `shunt load ping`.
 #[derive(Args, Clone, Debug)]
@@ -38,7 +39,7 @@ pub struct Ping {
 
 impl Ping {
     /// Runs it.
-    pub fn run(&self) -> io::Result<Seen> {
+    pub fn run(&self, gate: Gate) -> io::Result<Seen> {
         let mut socket = Socket::connect(&self.to)?;
         let mut buffer = vec![b'x'; self.size];
         let mut round = || {
@@ -49,10 +50,10 @@ impl Ping {
                 Err(io::Error::from(io::ErrorKind::UnexpectedEof))
             }
         };
-        let start = Instant::now();
-        while start.elapsed() < WARM_UP {
+        for _ in 0..WARM_UP {
             round()?;
         }
+        gate.pass()?;
         let mut histogram = Histogram::default();
         let (operations, time) = match self.per_second {
             Some(rate) => self.paced(rate, &mut histogram, round)?,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::Seen;
+use super::gate::Gate;
 use super::ping::record;
 use super::socket::Socket;
 use crate::rig::endpoint::Endpoint;
@@ -30,10 +31,11 @@ pub struct Rate {
 
 impl Rate {
     /// Runs it.
-    pub fn run(&self) -> io::Result<Seen> {
+    pub fn run(&self, gate: Gate) -> io::Result<Seen> {
         let mut buffer = vec![b'x'; self.size];
         let limit = Duration::from_secs_f64(self.seconds);
         let mut histogram = Histogram::default();
+        gate.pass()?;
         let start = Instant::now();
         let mut operations = 0;
         while start.elapsed() < limit && operations < self.most {

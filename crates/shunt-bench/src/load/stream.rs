@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::Seen;
+use super::gate::Gate;
 use super::socket::Socket;
 use crate::rig::endpoint::Endpoint;
 
@@ -28,10 +29,11 @@ pub struct Stream {
 
 impl Stream {
     /// Runs it. What counts is what has arrived when the sink has seen the end.
-    pub fn run(&self) -> io::Result<Seen> {
+    pub fn run(&self, gate: Gate) -> io::Result<Seen> {
         let mut socket = Socket::connect(&self.to)?;
         let buffer = vec![b'x'; self.size];
         let most = Duration::from_secs_f64(self.seconds);
+        gate.pass()?;
         let start = Instant::now();
         while start.elapsed() < most {
             for _ in 0..BATCH {

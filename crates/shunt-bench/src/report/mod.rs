@@ -5,8 +5,11 @@ pub mod table;
 use serde::{Deserialize, Serialize};
 
 use crate::contender::Contender;
+use crate::failure::Failure;
+use crate::limits::Limit;
 use crate::machine::Machine;
 use crate::stats::{Quantile, Spread};
+use crate::targets::TargetReport;
 use crate::workload::{Better, Per, Point, Row};
 
 /// Changes when a field changes its meaning or goes.
@@ -34,8 +37,12 @@ pub struct Report {
     pub seconds: f64,
     /// Where.
     pub machine: Machine,
+    /// What the machine allows.
+    pub limits: Vec<Limit>,
     /// The rows.
     pub rows: Vec<RowReport>,
+    /// What Shunt is to reach, and whether it did.
+    pub targets: Vec<TargetReport>,
 }
 
 /// A row.
@@ -55,6 +62,8 @@ pub struct RowReport {
     pub better: Better,
     /// What costs are related to.
     pub per: Per,
+    /// False when times better or worse say nothing about the figure; then there is no `gain`.
+    pub ratio: bool,
     /// Its place in a curve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub point: Option<Point>,
@@ -107,6 +116,38 @@ pub struct ResultReport {
     pub ends_shunted: Option<u64>,
 }
 
+impl ResultReport {
+    /// Figures of so many rounds, without costs.
+    #[must_use]
+    pub fn measured(contender: Contender, samples: &[f64]) -> Self {
+        Self {
+            contender,
+            status: Status::Measured,
+            why: None,
+            value: Spread::of(samples),
+            samples: samples.to_vec(),
+            gain: None,
+            cpu: None,
+            switches: None,
+            syscalls: None,
+            latency: Vec::new(),
+            ends: None,
+            ends_shunted: None,
+        }
+    }
+
+    /// None, and why.
+    #[must_use]
+    pub fn without(contender: Contender, failure: &Failure) -> Self {
+        let status = match failure {
+            Failure::Skipped(_) => Status::Skipped,
+            Failure::Failed(_) => Status::Failed,
+        };
+        let why = Some(failure.why().to_owned());
+        Self { status, why, ..Self::measured(contender, &[]) }
+    }
+}
+
 impl Report {
     /// The row of this name.
     #[must_use]
@@ -134,6 +175,7 @@ impl RowReport {
             unit: row.unit.into(),
             better: row.better,
             per: row.per,
+            ratio: row.ratio,
             point: row.point.clone(),
             results: Vec::new(),
         }
@@ -160,7 +202,7 @@ impl RowReport {
 
     /// Fills in how many times better than kernel TCP each is.
     pub fn compare(&mut self) {
-        let Some(tcp) = self.median(Contender::Tcp) else { return };
+        let Some(tcp) = self.median(Contender::Tcp).filter(|_| self.ratio) else { return };
         let gains: Vec<_> = self
             .results
             .iter()

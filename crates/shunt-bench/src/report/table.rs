@@ -3,6 +3,8 @@
 use std::fmt::Write;
 
 use super::{Report, ResultReport, RowReport, Status};
+use crate::limits::Limit;
+use crate::targets::{TargetReport, Verdict};
 use crate::workload::Per;
 
 /// A number for people: three digits at least, and thousands in groups.
@@ -112,6 +114,46 @@ fn line(result: &ResultReport) -> String {
     }
 }
 
+/// What the machine allows.
+#[must_use]
+pub fn limits(limits: &[Limit]) -> String {
+    let mut text = String::from("What this machine allows\n");
+    for limit in limits {
+        let value = maybe(limit.value.map(|value| value.median));
+        let _ = writeln!(text, "{:<52} {value:>12} {}", format!("  {}", limit.title), limit.unit);
+    }
+    text
+}
+
+/// The targets that could be judged.
+#[must_use]
+pub fn targets(targets: &[TargetReport]) -> String {
+    let mut text = format!(
+        "{:<58} {:>9} {:>9} {:>9}\n",
+        "Targets (ratios to kernel TCP)", "goal", "moonshot", "value"
+    );
+    for target in targets.iter().filter(|t| t.verdict != Verdict::NotMeasured) {
+        let sign = if target.at_most { "≤" } else { "≥" };
+        let row = target.row.as_deref().unwrap_or("");
+        let goal = format!("{sign} {}", short(target.goal));
+        let [moonshot, value] =
+            [target.moonshot, target.value].map(|n| n.map_or_else(String::new, short));
+        let (name, verdict) = (format!("  {}", target.title), target.verdict.title());
+        let _ = writeln!(text, "{name:<58} {goal:>9} {moonshot:>9} {value:>9}  {verdict} ({row})");
+    }
+    text
+}
+
+/// A ratio, or a number of bytes, without digits that say nothing.
+#[must_use]
+pub fn short(value: f64) -> String {
+    if value.abs() >= 100.0 {
+        return figure(value);
+    }
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,5 +166,6 @@ mod tests {
         assert_eq!(figure(-1_226_754.0), "-1,226,754");
         assert_eq!(figure(f64::NAN), "–");
         assert_eq!(maybe(None), "–");
+        assert_eq!([0.95, 2.0, 0.5, 8192.0].map(short), ["0.95", "2", "0.5", "8,192"]);
     }
 }

@@ -54,7 +54,7 @@ impl Agent {
         Ok(Self {
             shunt: shunt.into(),
             run_dir,
-            log: log.with_extension("stats"),
+            log: log.with_file_name("stats"),
             groups: groups.clone(),
             process,
         })

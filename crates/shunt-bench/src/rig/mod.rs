@@ -26,6 +26,8 @@ use tempfile::TempDir;
 
 use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
+use crate::load::Seen;
+use crate::workload::Budget;
 use agent::Agent;
 use endpoint::Endpoint;
 use meter::{Cost, Meter};
@@ -178,7 +180,7 @@ impl Session<'_> {
     #[must_use]
     pub fn load(&self, name: &str) -> Command {
         let mut command = self.command(&self.rig.shunt);
-        command.args(["load", name]);
+        command.args(["load", "--stops", name]);
         command
     }
 
@@ -215,6 +217,28 @@ impl Session<'_> {
     /// When it fails or takes longer than `patience`.
     pub fn run(&self, command: Command, patience: Duration) -> Result<Finished> {
         self.start(command)?.wait(patience)
+    }
+
+    /// Runs clients of the bench's own, which start together, and says what they saw and what all
+    /// programs of the rig used while they did.
+    ///
+    /// # Errors
+    /// When one of them fails or takes longer than the patience for this budget.
+    pub fn drive(&self, clients: Vec<Command>, budget: Budget) -> Result<(Vec<Seen>, Cost)> {
+        let clients: Vec<_> = clients.into_iter().map(|c| self.start(c)).collect::<Result<_>>()?;
+        let stop = |client: &Process| client.wait_until(budget.patience(), Process::is_stopped);
+        clients.iter().try_for_each(stop)?;
+        let (_, cost) = self.metered(|| {
+            clients.iter().for_each(Process::go_on);
+            // Looking at them costs time on the processors that are measured.
+            std::thread::sleep(Duration::from_secs_f64(budget.seconds * 0.9));
+            let done = |client: &Process| client.is_stopped() && client.stdout().ends_with('\n');
+            clients.iter().try_for_each(|client| client.wait_until(budget.patience(), done))
+        })?;
+        let seen = clients.iter().map(|client| {
+            serde_json::from_str(client.stdout().trim()).context("what the load program printed")
+        });
+        Ok((seen.collect::<Result<_>>()?, cost))
     }
 
     /// Runs `act`, and says what the programs of the rig used meanwhile.

@@ -78,7 +78,7 @@ impl Process {
     /// When it cannot be started.
     pub fn start(mut command: Command, log: &std::path::Path, groups: &Groups) -> Result<Self> {
         let name = describe(&command);
-        let (stdout, stderr) = (log.with_extension("out"), log.with_extension("err"));
+        let (stdout, stderr) = (beside(log, "out"), beside(log, "err"));
         let open = |path| File::create(path).context("a file for output");
         command.stdin(Stdio::null()).stdout(open(&stdout)?).stderr(open(&stderr)?);
         command.process_group(0);
@@ -143,6 +143,18 @@ impl Process {
         Ok(())
     }
 
+    /// True while it is stopped (`SIGSTOP`).
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.group)).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+    }
+
+    /// Sends it on when it is stopped.
+    pub fn go_on(&self) {
+        send(self.group, Signal::CONT);
+    }
+
     /// Waits for its end.
     ///
     /// # Errors
@@ -173,9 +185,19 @@ impl Drop for Process {
             return;
         }
         send(self.group, Signal::TERM);
+        // One that is stopped has to go on to end.
+        self.go_on();
         self.has_ended(GRACE);
         let _ended = self.reap();
     }
+}
+
+/// `log` with a suffix; `with_extension` would replace its number.
+fn beside(log: &std::path::Path, suffix: &str) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(".");
+    name.push(suffix);
+    name.into()
 }
 
 fn read_lossy(path: &std::path::Path) -> String {

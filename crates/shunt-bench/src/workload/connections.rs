@@ -1,7 +1,7 @@
 //! Connections that come and go, and connections that stay open.
 
 use super::ipc::outcome;
-use super::{Better, Budget, Family, Outcome, Row, seen};
+use super::{Better, Budget, Family, Outcome, Row};
 use crate::failure::Result;
 use crate::rig::Session;
 
@@ -29,12 +29,10 @@ fn run(session: &Session<'_>, budget: Budget, client: &str, args: &[&str]) -> Re
     let mut command = session.load("serve-many");
     command.args(["--at", &at.to_string()]);
     let _server = session.serve(command, &at)?;
-    let (seen, cost) = session.metered(|| {
-        let mut command = session.load(client);
-        command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
-        command.args(args);
-        seen(&session.run(command, budget.patience())?.stdout)
-    })?;
+    let mut command = session.load(client);
+    command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
+    command.args(args);
+    let (seen, cost) = session.drive(vec![command], budget)?;
     Ok(outcome(&seen, cost))
 }
 

@@ -1,11 +1,10 @@
 //! The bench's own request/response pair and its stream.
 
-use std::time::Duration;
-
-use super::{Better, Budget, Family, Outcome, Row, seen};
+use super::{Better, Budget, Family, Outcome, Row};
 use crate::failure::Result;
 use crate::load::Seen;
 use crate::rig::Session;
+use crate::rig::meter::Cost;
 use crate::stats::median_distribution;
 
 static IPC: Family = Family {
@@ -50,49 +49,35 @@ const RARE_RATE: u32 = 1000;
 /// Sends of the stream.
 const STREAM_SIZE: usize = 64_000;
 
-/// What one of the bench's own clients saw, as a row's outcome; the figure is the rate.
-pub(super) fn outcome(seen: &Seen, cost: crate::rig::meter::Cost) -> Outcome {
+/// What clients of the bench's own saw, as a row's outcome; the figure is the sum of their rates.
+pub(super) fn outcome(seen: &[Seen], cost: Cost) -> Outcome {
+    let distributions: Vec<_> = seen.iter().map(|s| s.latency.as_slice()).collect();
     Outcome {
-        value: seen.rate(),
-        operations: seen.operations as f64,
-        bytes: seen.bytes as f64,
-        latency: seen.latency.clone(),
+        value: seen.iter().map(Seen::rate).sum(),
+        operations: seen.iter().map(|s| s.operations as f64).sum(),
+        bytes: seen.iter().map(|s| s.bytes as f64).sum(),
+        latency: median_distribution(&distributions),
         cost,
     }
 }
 
-/// A server and `pairs` clients of the bench's own, each client with a server.
+/// So many servers of the bench's own, each with a client.
 fn ping(session: &Session<'_>, budget: Budget, pairs: usize, args: &[String]) -> Result<Outcome> {
     let size = args.iter().position(|a| a == "--size").and_then(|at| args.get(at + 1));
-    let mut servers = Vec::new();
+    let (mut servers, mut clients) = (Vec::new(), Vec::new());
     for _ in 0..pairs {
         let at = session.endpoint()?;
         let mut command = session.load("serve");
         command.args(["--at", &at.to_string()]);
         command.args(size.iter().flat_map(|size| ["--size", size.as_str()]));
-        servers.push((session.serve(command, &at)?, at));
+        servers.push(session.serve(command, &at)?);
+        let mut command = session.load("ping");
+        command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
+        command.args(args);
+        clients.push(command);
     }
-    let (clients, cost) = session.metered(|| {
-        let mut clients = Vec::new();
-        for (_, at) in &servers {
-            let mut command = session.load("ping");
-            command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
-            command.args(args);
-            clients.push(session.start(command)?);
-        }
-        clients
-            .into_iter()
-            .map(|client| seen(&client.wait(budget.patience())?.stdout))
-            .collect::<Result<Vec<Seen>>>()
-    })?;
-    let distributions: Vec<_> = clients.iter().map(|c| c.latency.as_slice()).collect();
-    Ok(Outcome {
-        value: clients.iter().map(Seen::rate).sum(),
-        operations: clients.iter().map(|c| c.operations as f64).sum(),
-        bytes: clients.iter().map(|c| c.bytes as f64).sum(),
-        latency: median_distribution(&distributions),
-        cost,
-    })
+    let (seen, cost) = session.drive(clients, budget)?;
+    Ok(outcome(&seen, cost))
 }
 
 fn strings<const N: usize>(args: [&str; N]) -> Vec<String> {
@@ -152,15 +137,13 @@ pub fn stream_rows() -> Vec<Row> {
         let mut command = session.load("sink");
         command.args(["--at", &at.to_string()]);
         let _server = session.serve(command, &at)?;
-        let (client, cost) = session.metered(|| {
-            let mut command = session.load("stream");
-            command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
-            command.args(["--size", &STREAM_SIZE.to_string()]);
-            let patience = budget.patience() + Duration::from_secs(10);
-            seen(&session.run(command, patience)?.stdout)
-        })?;
-        let value = client.bytes as f64 / client.seconds / 1e6;
-        Ok(Outcome { value, ..outcome(&client, cost) })
+        let mut command = session.load("stream");
+        command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
+        command.args(["--size", &STREAM_SIZE.to_string()]);
+        let (seen, cost) = session.drive(vec![command], budget)?;
+        let sent = outcome(&seen, cost);
+        // Operations are whole sends; the figure is in megabytes.
+        Ok(Outcome { value: sent.value * STREAM_SIZE as f64 / 1e6, ..sent })
     };
     vec![
         Row::new("stream.64000", &STREAM, "stream, sends of 64,000 B", drive)

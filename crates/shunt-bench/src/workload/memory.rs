@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Better, Budget, Family, Outcome, Row};
 use crate::failure::{Failure, Result};
+use crate::rig::process::Process;
 use crate::rig::{Session, meter};
 
 static FAMILY: Family = Family {
@@ -35,10 +36,10 @@ fn held(session: &Session<'_>, connections: usize) -> Result<f64> {
     command.args(["--at", &at.to_string()]);
     let server = session.serve(command, &at)?;
     let mut command = session.load("many");
-    command.args(["--to", &at.to_string(), "--seconds", "0", "--hold", "--active", "0"]);
+    command.args(["--to", &at.to_string(), "--seconds", "0", "--active", "0"]);
     command.args(["--open", &connections.to_string()]);
     let client = session.start(command)?;
-    client.wait_until(PATIENCE, |client| client.stdout().contains("ready"))?;
+    client.wait_until(PATIENCE, Process::is_stopped)?;
     let mut groups = vec![server.pid(), client.pid()];
     groups.extend(session.agent().map(crate::rig::agent::Agent::pid));
     let mut sum = 0.0;
@@ -58,7 +59,13 @@ pub fn rows() -> Vec<Row> {
         Ok(Outcome { value, ..Outcome::default() })
     };
     let title = "memory of an idle connection, both ends";
-    vec![Row::new("memory", &FAMILY, title, drive).unit("B", Better::Lower).quick(true)]
+    vec![
+        Row::new("memory", &FAMILY, title, drive)
+            .unit("B", Better::Lower)
+            .no_ratio()
+            .unix()
+            .quick(true),
+    ]
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::contender::Contender;
 use crate::failure::Result;
-use crate::load::Seen;
 use crate::rig::Session;
 use crate::rig::meter::Cost;
 use crate::stats::{Quantile, whole};
@@ -114,6 +113,8 @@ pub struct Row {
     pub per: Per,
     /// Its place in a curve.
     pub point: Option<Point>,
+    /// False when times better or worse say nothing about the figure.
+    pub ratio: bool,
     /// True when its programs can talk over a UNIX socket.
     pub unix: bool,
     /// True when `--quick` runs it.
@@ -138,6 +139,7 @@ impl Row {
             better: Better::Higher,
             per: Per::Request,
             point: None,
+            ratio: true,
             unix: false,
             quick: false,
             drive: Box::new(drive),
@@ -151,6 +153,11 @@ impl Row {
 
     fn per_gigabyte(mut self) -> Self {
         self.per = Per::Gigabyte;
+        self
+    }
+
+    fn no_ratio(mut self) -> Self {
+        self.ratio = false;
         self
     }
 
@@ -189,12 +196,6 @@ pub fn all() -> Vec<Row> {
     rows.extend(connections::rows());
     rows.extend(memory::rows());
     rows
-}
-
-/// What one of the bench's own clients printed.
-fn seen(stdout: &str) -> Result<Seen> {
-    use crate::failure::Context;
-    serde_json::from_str(stdout.trim()).context("what the load program printed")
 }
 
 /// The first number in the rest of the line after `label`.

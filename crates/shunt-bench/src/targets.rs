@@ -1,0 +1,262 @@
+//! What Shunt is to reach, as ratios to kernel TCP in the same run, and whether it did. The list
+//! stands here alone; all output comes from it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::contender::Contender;
+use crate::report::{ResultReport, RowReport};
+
+/// What is looked at. Of several rows the worst counts.
+enum Measure {
+    /// How many times better than kernel TCP this contender is, in the rows that begin so.
+    Gain(Contender, &'static [&'static str]),
+    /// Processor time for the same work, as a part of kernel TCP's, in all rows.
+    Cpu,
+    /// The figure in the first row as a part of that in the second.
+    Rows(&'static str, &'static str),
+    /// What the figure is above kernel TCP's, in this row.
+    Beyond(&'static str),
+    /// How many times better than the best of the other accelerators, in all rows.
+    Ahead,
+}
+
+/// A target.
+struct Target {
+    title: &'static str,
+    measure: Measure,
+    /// To be reached.
+    goal: f64,
+    /// To be dreamt of; not every target has such.
+    moonshot: Option<f64>,
+}
+
+const fn gain(
+    title: &'static str,
+    contender: Contender,
+    rows: &'static [&'static str],
+    goal: f64,
+    moonshot: f64,
+) -> Target {
+    Target { title, measure: Measure::Gain(contender, rows), goal, moonshot: Some(moonshot) }
+}
+
+const NGINX_612: &[&str] =
+    &["nginx.612.w1.c50", "nginx.612.w1.c100", "nginx.612.w1.c200", "nginx.612.w1.c400"];
+const NGINX_1M: &[&str] =
+    &["nginx.1M.w1.c50", "nginx.1M.w1.c100", "nginx.1M.w1.c200", "nginx.1M.w1.c400"];
+const BULK: &[&str] = &["sockperf.throughput", "iperf3.1"];
+const REDIS_1: &[&str] = &["redis.get.p1", "redis.set.p1"];
+const REDIS_16: &[&str] = &["redis.get.p16", "redis.set.p16"];
+
+const TARGETS: &[Target] = &[
+    gain("ping-pong 14 B, one-way latency", Contender::Attach, &["sockperf.ping-pong"], 25.0, 40.0),
+    gain("the same with --spin never", Contender::Never, &["sockperf.ping-pong"], 2.0, 3.0),
+    gain("request/response 100 B", Contender::Attach, &["ipc.100"], 25.0, 40.0),
+    gain("throughput: sockperf 64,000 B, iperf3 1 stream", Contender::Attach, BULK, 2.2, 2.4),
+    gain("nginx + wrk 612 B, 50 to 400 connections", Contender::Attach, NGINX_612, 2.5, 3.5),
+    gain("nginx + wrk 1 MB", Contender::Attach, NGINX_1M, 2.0, 2.5),
+    gain("redis GET and SET -P 1", Contender::Attach, REDIS_1, 3.5, 6.0),
+    gain("redis -P 16", Contender::Attach, REDIS_16, 1.3, 1.6),
+    gain("connect + request + close", Contender::Attach, &["connect"], 0.95, 1.2),
+    Target {
+        title: "2 completion vectors against 1",
+        measure: Measure::Rows("vectors.2", "vectors.1"),
+        goal: 1.0,
+        moonshot: Some(2.0),
+    },
+    Target {
+        title: "processor time for the same work, worst row",
+        measure: Measure::Cpu,
+        goal: 1.0,
+        moonshot: Some(0.5),
+    },
+    gain("4 ping-pong pairs at once", Contender::Attach, &["pairs.4"], 2.0, 5.0),
+    Target {
+        title: "10,000 open connections, 10 active, against 10 open",
+        measure: Measure::Rows("open.10000.10", "open.10.10"),
+        goal: 0.95,
+        moonshot: Some(1.0),
+    },
+    Target {
+        title: "memory per idle connection beyond TCP's, bytes",
+        measure: Measure::Beyond("memory"),
+        goal: 8192.0,
+        moonshot: Some(2048.0),
+    },
+    Target {
+        title: "against the better of sockmap and UNIX socket, worst row",
+        measure: Measure::Ahead,
+        goal: 1.0,
+        moonshot: None,
+    },
+];
+
+/// How it went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Even the moonshot.
+    Moonshot,
+    /// What was to be reached.
+    Reached,
+    /// Not yet.
+    Missed,
+    /// Its rows were not in this run.
+    NotMeasured,
+}
+
+impl Verdict {
+    /// For people.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Moonshot => "moonshot",
+            Self::Reached => "reached",
+            Self::Missed => "missed",
+            Self::NotMeasured => "not measured",
+        }
+    }
+}
+
+/// A target, as it is reported.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TargetReport {
+    /// For people.
+    pub title: String,
+    /// True when the figure is to be at most, false when at least, what is wanted.
+    pub at_most: bool,
+    /// To be reached.
+    pub goal: f64,
+    /// To be dreamt of.
+    pub moonshot: Option<f64>,
+    /// The figure.
+    pub value: Option<f64>,
+    /// The row that decided.
+    pub row: Option<String>,
+    /// How it went.
+    pub verdict: Verdict,
+}
+
+impl Measure {
+    const fn at_most(&self) -> bool {
+        matches!(self, Self::Cpu | Self::Beyond(_))
+    }
+
+    /// The worst figure, and the row that it is from.
+    fn take(&self, rows: &[RowReport]) -> Option<(f64, String)> {
+        let find = |id: &str| rows.iter().find(|row| row.id == id);
+        match self {
+            Self::Gain(contender, names) => {
+                let named = rows.iter().filter(|row| names.contains(&row.id.as_str()));
+                worst(named.filter_map(|row| pick(row, row.result(*contender)?.gain)), false)
+            }
+            Self::Cpu => {
+                let cpu = |result: Option<&ResultReport>| result.and_then(|result| result.cpu);
+                let part = |row: &RowReport| {
+                    Some(cpu(row.result(Contender::Attach))? / cpu(row.result(Contender::Tcp))?)
+                };
+                worst(rows.iter().filter_map(|row| pick(row, part(row))), true)
+            }
+            Self::Rows(one, other) => {
+                let (one, other) = (find(one)?, find(other)?);
+                let part = one.median(Contender::Attach)? / other.median(Contender::Attach)?;
+                pick(one, Some(part))
+            }
+            Self::Beyond(name) => {
+                let row = find(name)?;
+                pick(row, Some(row.median(Contender::Attach)? - row.median(Contender::Tcp)?))
+            }
+            Self::Ahead => {
+                let ahead = |row: &RowReport| {
+                    let own = row.median(Contender::Attach)?;
+                    let others = [Contender::Unix, Contender::Sockmap];
+                    let gains = others.iter().filter_map(|c| row.gain(own, row.median(*c)?));
+                    gains.min_by(f64::total_cmp)
+                };
+                // Memory has a target of its own.
+                let rows = rows.iter().filter(|row| row.id != "memory");
+                worst(rows.filter_map(|row| pick(row, ahead(row))), false)
+            }
+        }
+    }
+}
+
+fn pick(row: &RowReport, figure: Option<f64>) -> Option<(f64, String)> {
+    Some((figure?, row.id.clone()))
+}
+
+fn worst(figures: impl Iterator<Item = (f64, String)>, at_most: bool) -> Option<(f64, String)> {
+    if at_most {
+        figures.max_by(|a, b| a.0.total_cmp(&b.0))
+    } else {
+        figures.min_by(|a, b| a.0.total_cmp(&b.0))
+    }
+}
+
+/// Whether these rows reach the targets.
+#[must_use]
+pub fn judge(rows: &[RowReport]) -> Vec<TargetReport> {
+    let judged = TARGETS.iter().map(|target| {
+        let at_most = target.measure.at_most();
+        let (value, row) = target.measure.take(rows).unzip();
+        let meets = |wanted: f64| {
+            value.is_some_and(|value| if at_most { value <= wanted } else { value >= wanted })
+        };
+        let verdict = match value {
+            None => Verdict::NotMeasured,
+            Some(_) if target.moonshot.is_some_and(meets) => Verdict::Moonshot,
+            Some(_) if meets(target.goal) => Verdict::Reached,
+            Some(_) => Verdict::Missed,
+        };
+        let (goal, moonshot) = (target.goal, target.moonshot);
+        TargetReport { title: target.title.into(), at_most, goal, moonshot, value, row, verdict }
+    });
+    judged.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload;
+
+    #[test]
+    fn rows_of_targets_exist() {
+        let rows = workload::all();
+        let exists = |id: &str| assert!(rows.iter().any(|row| row.id == id), "{id}");
+        for target in TARGETS {
+            match target.measure {
+                Measure::Gain(_, names) => names.iter().for_each(|id| exists(id)),
+                Measure::Rows(one, other) => [one, other].into_iter().for_each(exists),
+                Measure::Beyond(row) => exists(row),
+                Measure::Cpu | Measure::Ahead => {}
+            }
+        }
+    }
+
+    #[test]
+    fn the_worst_row_decides() {
+        let row = |id: &str, tcp: f64, attach: f64| {
+            let mut row = RowReport::of(workload::all().iter().find(|row| row.id == id).unwrap());
+            row.results.push(ResultReport::measured(Contender::Tcp, &[tcp]));
+            row.results.push(ResultReport::measured(Contender::Attach, &[attach]));
+            row.compare();
+            row
+        };
+        let rows = [
+            row("redis.get.p1", 100.0, 700.0),
+            row("redis.set.p1", 100.0, 400.0),
+            row("redis.get.p16", 100.0, 100.0),
+            row("sockperf.ping-pong", 8.0, 0.2),
+            row("memory", 100.0, 6000.0),
+        ];
+        let judged = judge(&rows);
+        let of = |title: &str| judged.iter().find(|t| t.title.starts_with(title)).unwrap();
+        let redis = of("redis GET and SET");
+        assert_eq!((redis.value, redis.row.as_deref()), (Some(4.0), Some("redis.set.p1")));
+        assert_eq!(redis.verdict, Verdict::Reached);
+        assert_eq!(of("redis -P 16").verdict, Verdict::Missed);
+        assert_eq!(of("ping-pong").verdict, Verdict::Moonshot);
+        assert_eq!(of("memory").verdict, Verdict::Reached);
+        assert_eq!(of("connect").verdict, Verdict::NotMeasured);
+    }
+}

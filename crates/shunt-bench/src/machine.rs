@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,8 @@ pub struct Machine {
     pub system: String,
     /// The kernel's congestion control for TCP.
     pub congestion_control: String,
+    /// The part of the processors that other programs used just before the run.
+    pub busy: f64,
     /// Versions of the programs that are driven.
     pub programs: BTreeMap<String, String>,
 }
@@ -56,9 +59,32 @@ impl Machine {
             kernel: uname().release().to_string_lossy().into_owned(),
             system: field(&read("/etc/os-release"), "PRETTY_NAME"),
             congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned(),
+            busy: busy(),
             programs: versions(),
         }
     }
+}
+
+/// How long the machine is watched for what others do.
+const WATCH: Duration = Duration::from_millis(300);
+
+fn busy() -> f64 {
+    let look = || times(&fs::read_to_string("/proc/stat").unwrap_or_default());
+    let (all, idle) = look();
+    std::thread::sleep(WATCH);
+    let (all_later, idle_later) = look();
+    let (all, idle) = (all_later - all, idle_later - idle);
+    if all > 0.0 { 1.0 - idle / all } else { 0.0 }
+}
+
+/// All processor time, and that in which nothing was to be done, from `/proc/stat`.
+fn times(stat: &str) -> (f64, f64) {
+    let first = stat.lines().next().unwrap_or_default();
+    let fields: Vec<f64> =
+        first.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal; what follows is in user already.
+    let idle = fields.iter().skip(3).take(2).sum();
+    (fields.iter().take(8).sum(), idle)
 }
 
 fn versions() -> BTreeMap<String, String> {
@@ -110,6 +136,13 @@ mod tests {
         assert_eq!(date(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(date(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(date(1_893_456_000), "2030-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn processor_times() {
+        let stat = "cpu  10 1 20 100 5 0 2 1 7 0\ncpu0 1 2 3\n";
+        assert_eq!(times(stat), (139.0, 105.0));
+        assert_eq!(times(""), (0.0, 0.0));
     }
 
     #[test]

@@ -15,13 +15,14 @@ use crate::contender::Contender;
                         row went wrong."
 )]
 pub struct Options {
-    /// About a minute in all: fewer rows, rounds and seconds. Marked so in the output.
+    /// About a minute in all: fewer rows, contenders, rounds and seconds, and system calls are not
+    /// counted. Marked so in the output.
     #[arg(long)]
     pub quick: bool,
-    /// Rounds of each row; figures are medians over them. Default: 5, or 2 with --quick.
+    /// Rounds of each row; figures are medians over them. Default: 5, or 1 with --quick.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
-    /// Seconds of load per round and contender. Default: 2, or 0.5 with --quick. Some programs know
+    /// Seconds of load per round and contender. Default: 2, or 0.4 with --quick. Some programs know
     /// whole seconds only.
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub seconds: Option<f64>,
@@ -53,20 +54,22 @@ impl Options {
     /// Rounds of each row.
     #[must_use]
     pub fn rounds(&self) -> u32 {
-        self.rounds.unwrap_or(if self.quick { 2 } else { 5 })
+        self.rounds.unwrap_or(if self.quick { 1 } else { 5 })
     }
 
     /// Seconds of load per round and contender.
     #[must_use]
     pub fn seconds(&self) -> f64 {
-        self.seconds.unwrap_or(if self.quick { 0.5 } else { 2.0 })
+        self.seconds.unwrap_or(if self.quick { 0.4 } else { 2.0 })
     }
 
     /// The contenders, kernel TCP first.
     #[must_use]
     pub fn contenders(&self) -> Vec<Contender> {
-        let wanted = |c: &Contender| {
-            self.contenders.is_empty() || *c == Contender::Tcp || self.contenders.contains(c)
+        let wanted = |c: &Contender| match c {
+            Contender::Tcp => true,
+            Contender::Copy if self.contenders.is_empty() => !self.quick,
+            other => self.contenders.is_empty() || self.contenders.contains(other),
         };
         Contender::ALL.into_iter().filter(wanted).collect()
     }

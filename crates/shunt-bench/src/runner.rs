@@ -12,7 +12,7 @@ use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
 use crate::machine::{self, Machine};
 use crate::options::Options;
-use crate::report::{Report, ResultReport, RowReport, SCHEMA, VERSION, table};
+use crate::report::{Report, ResultReport, RowReport, SCHEMA, VERSION, html, table};
 use crate::rig::agent::Ends;
 use crate::rig::process::Groups;
 use crate::rig::{Rig, Session, cgroup};
@@ -85,8 +85,8 @@ fn measure(options: &Options) -> Result<Report> {
     };
     println!("{}", table::heading(&report));
     let contenders = options.contenders();
-    // One round more counts system calls.
-    let bar = progress(rows.len() * contenders.len() * (options.rounds() as usize + 1));
+    let counting = usize::from(counts_calls(options, &rig));
+    let bar = progress(rows.len() * contenders.len() * (options.rounds() as usize + counting));
     let (tries, time) = if options.quick { (1, 0.05) } else { (5, 0.2) };
     let time = Duration::from_secs_f64(options.seconds().min(time));
     report.limits = limits::measure(tries, time, |title| bar.set_message(title.to_owned()));
@@ -108,6 +108,9 @@ fn write(options: &Options, report: &Report) -> Result<()> {
     if let Some(path) = &options.json {
         let text = serde_json::to_string_pretty(report).context("JSON")?;
         fs::write(path, text + "\n").context(path.display())?;
+    }
+    if let Some(path) = &options.html {
+        fs::write(path, html::page(report)).context(path.display())?;
     }
     Ok(())
 }
@@ -175,18 +178,15 @@ fn measure_row(
             bar.inc(1);
         }
     }
-    let brief = Budget { seconds: budget.seconds.min(COUNTING) };
-    for (contender, rounds) in &mut all {
-        bar.set_message(format!("{}: {}, system calls", row.title, contender.title()));
-        if rounds.failure.is_none() && rig.cgroups().is_ok() {
-            let counted = rig.session(*contender).and_then(|session| {
-                session.count_calls();
-                (row.drive)(&session, brief)
-            });
-            // The figures stand without it.
-            rounds.calls = counted.ok().and_then(|o| cost(&o, row.per, o.cost.calls? as f64, 1e6));
+    if counts_calls(options, rig) {
+        let brief = Budget { seconds: budget.seconds.min(COUNTING) };
+        for (contender, rounds) in &mut all {
+            bar.set_message(format!("{}: {}, system calls", row.title, contender.title()));
+            if rounds.failure.is_none() {
+                rounds.calls = calls(row, rig, *contender, brief);
+            }
+            bar.inc(1);
         }
-        bar.inc(1);
     }
     let mut report = RowReport::of(row);
     report.results = all.iter().map(|(c, rounds)| result(*c, rounds, row.per)).collect();
@@ -217,6 +217,19 @@ fn entered(session: &Session<'_>) -> Result<Option<u64>> {
     }
     let entered = session.rig().cgroups()?.sockmap()?.entered();
     entered.map(Some).context("the sockmap")
+}
+
+/// True when a round more is run, which counts system calls.
+fn counts_calls(options: &Options, rig: &Rig) -> bool {
+    !options.quick && rig.cgroups().is_ok()
+}
+
+/// System calls per request, or per 10⁶ bytes. The other figures stand without it.
+fn calls(row: &Row, rig: &Rig, contender: Contender, budget: Budget) -> Option<f64> {
+    let session = rig.session(contender).ok()?;
+    session.count_calls();
+    let outcome = (row.drive)(&session, budget).ok()?;
+    cost(&outcome, row.per, outcome.cost.calls? as f64, 1e6)
 }
 
 /// One contender, once. Shunt and the sockmap have to prove that they were what carried the bytes.

@@ -1,5 +1,6 @@
 //! What a run found: the JSON schema (documented in `docs/bench.md`), and its renderings.
 
+pub mod html;
 pub mod table;
 
 use serde::{Deserialize, Serialize};
@@ -211,5 +212,73 @@ impl RowReport {
         for (result, gain) in self.results.iter_mut().zip(gains) {
             result.gain = gain;
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::{targets, workload};
+
+    /// A report with some rows of each kind.
+    pub fn sample() -> Report {
+        let quantiles =
+            |scale: f64| [0.5, 0.9, 0.99].map(|q| Quantile { q, us: q * scale }).to_vec();
+        let names = ["ipc.1", "ipc.100", "sockperf.ping-pong", "iperf3.1", "memory"];
+        let all = workload::all();
+        let rows = names.iter().map(|name| {
+            let mut row = RowReport::of(all.iter().find(|row| row.id == *name).unwrap());
+            for (contender, value) in [(Contender::Tcp, 70_000.0), (Contender::Attach, 1.5e6)] {
+                row.results.push(ResultReport {
+                    cpu: Some(10.0),
+                    switches: Some(2.0),
+                    latency: quantiles(1e6 / value),
+                    ..ResultReport::measured(contender, &[value, value * 1.1, value * 0.9])
+                });
+            }
+            let skipped = Failure::Skipped("not <here> & now".into());
+            row.results.push(ResultReport::without(Contender::Sockmap, &skipped));
+            row.compare();
+            row
+        });
+        let rows: Vec<_> = rows.collect();
+        Report {
+            schema: SCHEMA.into(),
+            version: VERSION,
+            shunt: "0.0.0".into(),
+            date: "2030-01-01T00:00:00Z".into(),
+            quick: true,
+            rounds: 3,
+            seconds: 0.5,
+            machine: Machine { cpu: "A & B <C>".into(), ..Machine::default() },
+            limits: Vec::new(),
+            targets: targets::judge(&rows),
+            rows,
+        }
+    }
+
+    #[test]
+    fn json_there_and_back() {
+        let report = sample();
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["schema"], "shunt-bench");
+        assert_eq!(json["rows"][1]["id"], "ipc.100");
+        assert_eq!(json["rows"][1]["results"][0]["contender"], "tcp");
+        assert_eq!(json["rows"][1]["results"][2]["status"], "skipped");
+        assert_eq!(json["rows"][1]["results"][2]["why"], "not <here> & now");
+    }
+
+    #[test]
+    fn gains_are_of_the_better_kind() {
+        let report = sample();
+        let gain = |id: &str| {
+            report.row(id).and_then(|row| row.result(Contender::Attach)).and_then(|r| r.gain)
+        };
+        assert!(gain("ipc.100").is_some_and(|gain| gain > 20.0));
+        assert!(gain("sockperf.ping-pong").is_some_and(|gain| gain < 0.05));
+        assert_eq!(gain("memory"), None);
+        assert!(!report.has_failures());
     }
 }

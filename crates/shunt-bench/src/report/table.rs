@@ -56,6 +56,13 @@ pub fn heading(report: &Report) -> String {
         if report.rounds == 1 { "" } else { "s" },
         report.seconds,
     );
+    if m.busy > 0.1 {
+        let _ = writeln!(
+            text,
+            "BUSY MACHINE: other programs used {:.0} % of the processors just before the run",
+            m.busy * 100.0
+        );
+    }
     if report.quick {
         text.push_str(
             "QUICK RUN: few rows, few and short rounds; for a look, not for comparison\n",

@@ -46,7 +46,6 @@ pub fn rows() -> Vec<Row> {
         Row::new(format!("iperf3.{streams}"), &FAMILY, title, drive)
             .unit("Gb/s", Better::Higher)
             .per_gigabyte()
-            .quick(streams == 1)
     };
     vec![row(1, "iperf3, 1 stream"), row(8, "iperf3, 8 streams")]
 }

@@ -75,7 +75,7 @@ impl Budget {
     /// When a program that runs so long is stuck.
     #[must_use]
     pub fn patience(self) -> Duration {
-        Duration::from_secs_f64(self.seconds * 3.0 + 30.0)
+        Duration::from_secs_f64(self.seconds * 3.0 + 20.0)
     }
 }
 

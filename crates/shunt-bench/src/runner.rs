@@ -92,7 +92,8 @@ fn measure(options: &Options) -> Result<Report> {
     report.limits = limits::measure(tries, time, |title| bar.set_message(title.to_owned()));
     bar.suspend(|| println!("{}", table::limits(&report.limits)));
     for row in &rows {
-        let measured = measure_row(row, &rig, &contenders, options, &bar);
+        let mut measured = measure_row(row, &rig, &contenders, options, &bar);
+        measured.bound_by(row, &report.limits);
         bar.suspend(|| println!("{}", table::row(&measured)));
         report.rows.push(measured);
         report.targets = targets::judge(&report.rows);

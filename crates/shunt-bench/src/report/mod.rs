@@ -68,8 +68,21 @@ pub struct RowReport {
     /// Its place in a curve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub point: Option<Point>,
+    /// What the machine allows, in the row's unit; none where there is no simple limit.
+    pub limit: Option<RowLimit>,
     /// One for each contender.
     pub results: Vec<ResultReport>,
+}
+
+/// What the machine allows in a row.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RowLimit {
+    /// Which limit.
+    pub id: String,
+    /// For people.
+    pub title: String,
+    /// In the row's unit.
+    pub value: f64,
 }
 
 /// How it went.
@@ -178,8 +191,18 @@ impl RowReport {
             per: row.per,
             ratio: row.ratio,
             point: row.point.clone(),
+            limit: None,
             results: Vec::new(),
         }
+    }
+
+    /// Notes what these limits allow in this row.
+    pub fn bound_by(&mut self, row: &Row, limits: &[Limit]) {
+        self.limit = row.bound.and_then(|bound| {
+            let limit = limits.iter().find(|limit| limit.id == bound.limit)?;
+            let value = (bound.figure)(limit.value?.median);
+            Some(RowLimit { id: limit.id.clone(), title: limit.title.clone(), value })
+        });
     }
 
     /// What this contender reached.

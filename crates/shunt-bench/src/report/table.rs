@@ -94,6 +94,10 @@ pub fn row(row: &RowReport) -> String {
     for result in &row.results {
         let _ = writeln!(text, "{}", line(result));
     }
+    if let Some(limit) = &row.limit {
+        let title = format!("  limit: {}", limit.title);
+        let _ = writeln!(text, "{title:<52} {:>12}", figure(limit.value));
+    }
     text
 }
 

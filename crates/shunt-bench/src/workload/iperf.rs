@@ -46,6 +46,8 @@ pub fn rows() -> Vec<Row> {
         Row::new(format!("iperf3.{streams}"), &FAMILY, title, drive)
             .unit("Gb/s", Better::Higher)
             .per_gigabyte()
+            // Megabytes in gigabits.
+            .bound("ring", |rate| rate * 8.0 / 1000.0)
     };
     vec![row(1, "iperf3, 1 stream"), row(8, "iperf3, 8 streams")]
 }

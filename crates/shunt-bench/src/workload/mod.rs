@@ -94,6 +94,15 @@ pub struct Outcome {
     pub cost: Cost,
 }
 
+/// What bounds a row, and how its figure follows from that limit.
+#[derive(Clone, Copy)]
+pub struct Bound {
+    /// The limit's name.
+    pub limit: &'static str,
+    /// From the limit's figure to the row's.
+    pub figure: fn(f64) -> f64,
+}
+
 /// Runs a row once.
 pub type Drive = Box<dyn Fn(&Session<'_>, Budget) -> Result<Outcome>>;
 
@@ -113,6 +122,8 @@ pub struct Row {
     pub per: Per,
     /// Its place in a curve.
     pub point: Option<Point>,
+    /// What the machine allows.
+    pub bound: Option<Bound>,
     /// False when times better or worse say nothing about the figure.
     pub ratio: bool,
     /// True when its programs can talk over a UNIX socket.
@@ -139,6 +150,7 @@ impl Row {
             better: Better::Higher,
             per: Per::Request,
             point: None,
+            bound: None,
             ratio: true,
             unix: false,
             quick: false,
@@ -153,6 +165,11 @@ impl Row {
 
     fn per_gigabyte(mut self) -> Self {
         self.per = Per::Gigabyte;
+        self
+    }
+
+    fn bound(mut self, limit: &'static str, figure: fn(f64) -> f64) -> Self {
+        self.bound = Some(Bound { limit, figure });
         self
     }
 
@@ -226,6 +243,13 @@ mod tests {
         assert!(rows.iter().any(|row| row.quick));
         for row in &rows {
             assert!(!row.family.meaning.is_empty() && !row.title.is_empty(), "{}", row.id);
+        }
+    }
+
+    #[test]
+    fn bounds_are_limits() {
+        for bound in all().iter().filter_map(|row| row.bound) {
+            assert!(crate::limits::NAMES.contains(&bound.limit), "{}", bound.limit);
         }
     }
 

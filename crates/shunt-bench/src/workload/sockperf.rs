@@ -84,10 +84,12 @@ pub fn rows() -> Vec<Row> {
     vec![
         Row::new("sockperf.ping-pong", &PING_PONG, "sockperf ping-pong, 14 B, one way", ping)
             .unit("µs", Better::Lower)
+            .bound("cache-line", |us| us / 2.0)
             .quick(true),
         Row::new("sockperf.throughput", &THROUGHPUT, "sockperf throughput, 64,000 B", stream)
             .unit("MB/s", Better::Higher)
-            .per_gigabyte(),
+            .per_gigabyte()
+            .bound("ring", |rate| rate),
     ]
 }
 

@@ -211,6 +211,8 @@ pub struct DotRow {
     pub name: String,
     /// Class, name, figure.
     pub dots: Vec<(&'static str, String, f64)>,
+    /// What none of them can pass.
+    pub limit: Option<f64>,
 }
 
 /// Dots in rows on one logarithmic axis, with a line at 1.
@@ -219,7 +221,8 @@ pub fn dots(title: &str, x_title: &str, rows: &[DotRow]) -> String {
     const NAMES: f64 = 330.0;
     const PITCH: f64 = 22.0;
     const WIDE: f64 = 1000.0;
-    let figures = rows.iter().flat_map(|row| row.dots.iter().map(|dot| dot.2)).chain([1.0]);
+    let figures =
+        rows.iter().flat_map(|row| row.dots.iter().map(|dot| dot.2).chain(row.limit)).chain([1.0]);
     let Some(x) = Scale::log(figures, NAMES, WIDE - RIGHT) else { return String::new() };
     let height = TOP + PITCH * rows.len() as f64 + BOTTOM;
     let bottom = height - BOTTOM;
@@ -257,6 +260,17 @@ pub fn dots(title: &str, x_title: &str, rows: &[DotRow]) -> String {
             escape(&row.name),
             WIDE - RIGHT
         );
+        if let Some(limit) = row.limit {
+            let _ = write!(
+                svg,
+                "<line class=\"bar\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{1:.1}\" y2=\"{2:.1}\">\
+                 <title>limit of the machine: {3}×</title></line>",
+                x.at(limit),
+                at - 8.0,
+                at + 8.0,
+                short(limit)
+            );
+        }
         for (class, name, figure) in &row.dots {
             let _ = write!(
                 svg,

@@ -109,8 +109,8 @@ fn legend(contenders: &[Contender], html: &mut String) {
 fn overview(report: &Report, html: &mut String) {
     html.push_str(
         "<h2 id=\"overview\">Overview</h2>\n<p>How many times better than kernel TCP in the same run: \
-         higher rate, or lower time. To the right of the dashed line is better than TCP; the axis is \
-         logarithmic.</p>\n",
+         higher rate, or lower time. To the right of the dashed line is better than TCP; a red bar is \
+         what the machine allows, where that is simple to say. The axis is logarithmic.</p>\n",
     );
     let mut others = present(report);
     others.retain(|c| *c != Contender::Tcp);
@@ -122,7 +122,9 @@ fn overview(report: &Report, html: &mut String) {
             let gain =
                 |c: &Contender| Some((c.name(), c.title().to_owned(), row.result(*c)?.gain?));
             let dots: Vec<_> = others.iter().filter_map(gain).collect();
-            (!dots.is_empty()).then(|| DotRow { name: row.title.clone(), dots })
+            let tcp = row.median(Contender::Tcp);
+            let limit = row.limit.as_ref().and_then(|limit| row.gain(limit.value, tcp?));
+            (!dots.is_empty()).then(|| DotRow { name: row.title.clone(), dots, limit })
         })
         .collect();
     let svg = chart::dots("Gain over kernel TCP by row", "times better than kernel TCP", &rows);
@@ -250,14 +252,8 @@ fn rarity(q: f64) -> f64 {
 }
 
 fn distributions(report: &Report, html: &mut String) {
-    const MARKS: [(f64, &str); 6] = [
-        (0.0, "least"),
-        (0.5, "50 %"),
-        (0.9, "90 %"),
-        (0.99, "99 %"),
-        (0.999, "99.9 %"),
-        (0.9999, "99.99 %"),
-    ];
+    const MARKS: [(f64, &str); 5] =
+        [(0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %")];
     html.push_str(
         "<h2 id=\"latency\">Latency</h2>\n<p>How long requests took: for each part of them, the time that \
          it did not exceed. The right ends are the slowest of many: there the scheduler of the machine \
@@ -272,7 +268,7 @@ fn distributions(report: &Report, html: &mut String) {
                 .result(*c)?
                 .latency
                 .iter()
-                .filter(|point| point.q < 1.0)
+                .filter(|point| (0.25..1.0).contains(&point.q))
                 .map(|Quantile { q, us }| Dot { x: rarity(*q), y: *us, band: None })
                 .collect();
             let drawn = Curve { class: c.name(), name: c.title().into(), dots };
@@ -360,6 +356,14 @@ fn row_table(row: &RowReport, html: &mut String) {
                 );
             }
         }
+    }
+    if let Some(limit) = &row.limit {
+        let _ = writeln!(
+            html,
+            "<tr class=\"faint\"><td>limit: {}</td><td>{}</td><td colspan=\"7\"></td></tr>",
+            escape(&limit.title),
+            figure(limit.value)
+        );
     }
     html.push_str("</table></div>\n");
 }

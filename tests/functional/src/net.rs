@@ -1,13 +1,8 @@
 //! Ports.
 
-use std::fs;
-use std::net::{TcpListener, UdpSocket};
-use std::sync::atomic::{AtomicU16, Ordering};
+use shunt_bench::rig::ports;
 
-/// Below the range from which the kernel takes the ports of connecting sockets, so that none of
-/// the many connections here can take a port between its choice and its use.
-const FIRST: u16 = 12_000;
-const LAST: u16 = 30_000;
+pub use ports::is_listening;
 
 /// A port that nothing uses, on any address, with TCP or UDP.
 ///
@@ -15,37 +10,5 @@ const LAST: u16 = 30_000;
 /// When there is none.
 #[must_use]
 pub fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Different processes start at different places.
-    let start = u16::try_from(std::process::id() * 97 % u32::from(LAST - FIRST)).unwrap_or(0);
-    (0..LAST - FIRST)
-        .map(|_| {
-            let n = NEXT.fetch_add(1, Ordering::Relaxed);
-            FIRST + (start + n % (LAST - FIRST)) % (LAST - FIRST)
-        })
-        .find(|&port| {
-            TcpListener::bind(("::", port)).is_ok() && UdpSocket::bind(("::", port)).is_ok()
-        })
-        .unwrap_or_else(|| panic!("no port is free"))
-}
-
-/// True when a socket listens on `port`. Looks into the kernel's tables: a connection for a look
-/// would be one that the server has to serve and that the counters show.
-#[must_use]
-pub fn is_listening(port: u16) -> bool {
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        fs::read_to_string(table).is_ok_and(|text| {
-            text.lines().skip(1).any(|line| {
-                let mut fields = line.split_whitespace().skip(1);
-                let (Some(local), Some(_), Some(state)) =
-                    (fields.next(), fields.next(), fields.next())
-                else {
-                    return false;
-                };
-                state == "0A"
-                    && local.rsplit(':').next().and_then(|p| u16::from_str_radix(p, 16).ok())
-                        == Some(port)
-            })
-        })
-    })
+    ports::free_port().unwrap_or_else(|| panic!("no port is free"))
 }

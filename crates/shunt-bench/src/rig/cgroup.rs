@@ -13,7 +13,7 @@ use crate::failure::{Context, Failure, Result};
 
 /// Two control groups, which are removed with this value.
 #[derive(Debug)]
-pub struct Groups {
+pub struct ControlGroups {
     top: PathBuf,
     plain: Group,
     sockmap: Group,
@@ -45,7 +45,7 @@ fn make(path: PathBuf) -> Result<Group> {
     Ok(Group { path, id })
 }
 
-impl Groups {
+impl ControlGroups {
     /// Makes them.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ pub fn remove(top: &Path) {
     }
 }
 
-impl Drop for Groups {
+impl Drop for ControlGroups {
     fn drop(&mut self) {
         remove(&self.top);
     }

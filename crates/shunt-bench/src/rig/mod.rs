@@ -49,7 +49,7 @@ pub struct Rig {
     groups: Groups,
     agents: RefCell<HashMap<Contender, Rc<Agent>>>,
     // After the agents, which run in them.
-    cgroups: Result<cgroup::Groups>,
+    cgroups: Result<cgroup::ControlGroups>,
     files: Cell<u32>,
     rates: RefCell<HashMap<(String, Contender), f64>>,
 }
@@ -65,7 +65,7 @@ impl Rig {
             dir: dir.context("a directory for the run")?,
             shunt: std::env::current_exe().context("the path of shunt itself")?,
             groups,
-            cgroups: cgroup::Groups::new(),
+            cgroups: cgroup::ControlGroups::new(),
             agents: RefCell::default(),
             files: Cell::new(0),
             rates: RefCell::default(),
@@ -82,7 +82,7 @@ impl Rig {
     ///
     /// # Errors
     /// [`Failure::Skipped`] without the privilege.
-    pub fn cgroups(&self) -> Result<&cgroup::Groups> {
+    pub fn cgroups(&self) -> Result<&cgroup::ControlGroups> {
         self.cgroups.as_ref().map_err(Clone::clone)
     }
 
@@ -205,10 +205,22 @@ impl Session<'_> {
     /// # Errors
     /// When it does not.
     pub fn serve(&self, command: Command, at: &Endpoint) -> Result<Process> {
-        let process = self.start(command)?;
-        process.wait_until(START, |_| at.is_served())?;
+        let mut processes = self.serve_all(vec![(command, at.clone())])?;
+        processes.pop().ok_or_else(|| Failure::failed("no server"))
+    }
+
+    /// Starts several servers at once and waits until they listen.
+    ///
+    /// # Errors
+    /// When one of them does not.
+    pub fn serve_all(&self, servers: Vec<(Command, Endpoint)>) -> Result<Vec<Process>> {
+        let start = |(command, at)| Ok((self.start(command)?, at));
+        let servers: Vec<_> = servers.into_iter().map(start).collect::<Result<_>>()?;
+        for (process, at) in &servers {
+            process.wait_until(START, |_| at.is_served())?;
+        }
         std::thread::sleep(SETTLE);
-        Ok(process)
+        Ok(servers.into_iter().map(|(process, _)| process).collect())
     }
 
     /// Runs a program to its end.

@@ -70,12 +70,14 @@ fn ping(session: &Session<'_>, budget: Budget, pairs: usize, args: &[String]) ->
         let mut command = session.load("serve");
         command.args(["--at", &at.to_string()]);
         command.args(size.iter().flat_map(|size| ["--size", size.as_str()]));
-        servers.push(session.serve(command, &at)?);
+        let to = at.to_string();
+        servers.push((command, at));
         let mut command = session.load("ping");
-        command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
+        command.args(["--to", &to, "--seconds", &budget.seconds.to_string()]);
         command.args(args);
         clients.push(command);
     }
+    let _servers = session.serve_all(servers)?;
     let (seen, cost) = session.drive(clients, budget)?;
     Ok(outcome(&seen, cost))
 }

@@ -3,6 +3,7 @@
 #   make              release build
 #   make test         install what the tests need, build, run all tests
 #   make demo         install what the demo needs, build, show TCP and Shunt side by side
+#   make bench        the same at length, with BENCH_ARGS for `shunt bench` (docs/bench.md)
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers
 #   make check        formatting, lints, licences and advisories
 #   make fuzz         each fuzz target for FUZZ_SECONDS
@@ -62,6 +63,12 @@ test-functional: all
 .PHONY: demo
 demo: deps-demo all
 	@$(RELEASE)/shunt-demo
+
+BENCH_ARGS ?= --json bench.json --html bench.html
+
+.PHONY: bench
+bench: deps-demo all
+	@$(RELEASE)/shunt bench $(BENCH_ARGS)
 
 .PHONY: check
 check:

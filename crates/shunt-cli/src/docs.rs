@@ -112,12 +112,13 @@ mod tests {
     fn there_is_a_page_for_each_subcommand() {
         let dir = tempfile::tempdir().unwrap();
         write_all(dir.path()).unwrap();
-        for name in
-            ["shunt", "shunt-run", "shunt-agent", "shunt-list", "shunt-stats", "shunt-doctor"]
-        {
+        let names =
+            ["run", "agent", "list", "stats", "doctor", "bench"].map(|n| format!("shunt-{n}"));
+        for name in names.iter().map(String::as_str).chain(["shunt"]) {
             let page = fs::read_to_string(dir.path().join(format!("man/{name}.1"))).unwrap();
             assert!(page.contains(".SH NAME"), "{name}");
         }
+        assert!(!dir.path().join("man/shunt-load.1").exists(), "it is hidden");
         assert!(dir.path().join("completions/_shunt").exists());
     }
 }

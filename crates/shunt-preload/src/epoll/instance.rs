@@ -276,7 +276,7 @@ impl Instance {
         while let Some(&index) = state.direct.get(i) {
             i += 1;
             let Some(conn) = state.get(index).and_then(|w| w.conn) else { continue };
-            if !conn.candidate || conn.sock.link().is_none() {
+            if !conn.is_unregistered() {
                 continue;
             }
             i -= 1;

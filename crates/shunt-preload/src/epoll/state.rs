@@ -24,6 +24,14 @@ pub struct Watched {
     pub candidate: bool,
 }
 
+impl Watched {
+    /// Promoted since it was registered as a candidate: nobody rings for it before it is registered
+    /// anew.
+    pub fn is_unregistered(self) -> bool {
+        self.candidate && self.sock.link().is_some()
+    }
+}
+
 /// Another epoll instance that is watched here.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner {

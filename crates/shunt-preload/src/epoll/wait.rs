@@ -12,7 +12,7 @@ use shunt_wire::counter::Counter;
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
 use crate::conn::KERNEL_HINT;
 use crate::epoll::instance::{Instance, SEVERAL, kernel_event};
-use crate::epoll::state::{State, Watch};
+use crate::epoll::state::{State, Watch, Watched};
 use crate::epoll::{get, ready, untag};
 use crate::link::{self, Link};
 use crate::stream::demote;
@@ -351,7 +351,9 @@ fn direct_news(instance: &Instance) -> bool {
             watch.interest & events::ET != 0
                 && watch.conn.is_some_and(|c| ready::stamp(c.sock, watch.fd) == watch.stamp)
         });
+        // The look itself may have promoted a candidate: that counts as news, too.
         !seen && has_news(&mut state, index)
+            || state.get(index).and_then(|watch| watch.conn).is_some_and(Watched::is_unregistered)
     })
 }
 

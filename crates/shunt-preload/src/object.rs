@@ -21,7 +21,6 @@ use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
-use crate::stream::tcp::Look;
 use crate::stream::{self, demote, notify, promote, tcp};
 use crate::{agent_client, conn, fd_table, link, ops, relatives};
 
@@ -132,20 +131,25 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     }
     let announced = mine.prod.fin.swap(1, Ordering::Relaxed) != 0;
     mine.ctl.closed.store(if unread { RESET } else { CLOSED }, Ordering::Release);
-    // After a half-close the end is no news to a reader, as it is none in the kernel.
-    if announced && !unread {
+    if fd < 0 {
+        // The kernel has told the end before us.
+        notify::all(sock);
+    } else if announced && !unread {
+        // After a half-close the end is no news to a reader, as it is none in the kernel.
         notify::sender(sock);
     } else {
-        notify::all(sock);
+        notify::those_on_futexes(sock);
     }
     if quiet.iter().any(Option::is_none) {
         return;
     }
     // Every process at the other end was killed: nobody is left who could say that it is done.
     if fd >= 0
+        // After it the kernel reports an end of our own making.
+        && !sock.has(SHUT_RD)
         && theirs.ctl.handed_over.load(Ordering::Relaxed) == 0
-        && matches!(tcp::look(fd), Look::Eof | Look::Error)
         && theirs.prod.fin.load(Ordering::Acquire) == 0
+        && tcp::peer_is_gone(fd, &theirs.prod.fin)
     {
         theirs.setup.done.store(1, Ordering::Release);
     }

@@ -148,6 +148,33 @@ pub struct RxState {
     pub visited: AtomicU32,
     /// `SO_RCVLOWAT`, 0: not set.
     pub low_water: AtomicU32,
+    /// `SO_RCVTIMEO`, see [`Timeout`].
+    pub timeout: Timeout,
+}
+
+/// A timeout of the program's, so that the kernel is asked for it once.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Timeout(AtomicU64);
+
+impl Timeout {
+    const NONE: u64 = u64::MAX;
+
+    /// In nanoseconds; `None`: wait for ever. `ask` says what the kernel knows.
+    #[inline]
+    pub fn get(&self, ask: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        let mut word = self.0.load(Ordering::Relaxed);
+        if word == 0 {
+            word = ask().map_or(Self::NONE, |nanos| nanos.clamp(1, Self::NONE - 1));
+            self.0.store(word, Ordering::Relaxed);
+        }
+        (word != Self::NONE).then_some(word)
+    }
+
+    /// The kernel is to be asked again.
+    pub fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
 }
 
 /// What a sender keeps.
@@ -174,6 +201,8 @@ pub struct TxState {
     pub saved: AtomicU32,
     /// See `rung`.
     pub full: AtomicU32,
+    /// `SO_SNDTIMEO`, see [`Timeout`].
+    pub timeout: Timeout,
 }
 
 /// One connection.
@@ -269,6 +298,8 @@ impl Record {
         }
         rx.cursor.reset();
         tx.cursor.reset();
+        rx.timeout.forget();
+        tx.timeout.forget();
         // A thread that came too late may hold a lock still, and gives it back by itself.
         for lock in [&id.handshake, &rx.lock, &tx.lock] {
             lock.free_if_dead();

@@ -2,7 +2,7 @@
 
 use rustix::fd::AsFd;
 use rustix::io::{Errno, Result};
-use rustix::net::{AddressFamily, SocketAddr, SocketAddrAny, SocketType, ipproto, sockopt};
+use rustix::net::{SocketAddr, SocketAddrAny, SocketType, ipproto, sockopt};
 use rustix::net::{getpeername, getsockname};
 use shunt_wire::addr::{Addr, FourTuple};
 
@@ -66,10 +66,9 @@ pub fn netns_cookie(fd: impl AsFd) -> u64 {
 /// True for a TCP socket over IPv4 or IPv6. MPTCP has a protocol number of its own and is not TCP
 /// here: its peer may reach it over several paths.
 pub fn is_tcp(fd: impl AsFd) -> bool {
-    let family = sockopt::socket_domain(&fd);
-    matches!(family, Ok(AddressFamily::INET | AddressFamily::INET6))
+    // A raw socket can have the protocol, too.
+    sockopt::socket_protocol(&fd) == Ok(Some(ipproto::TCP))
         && sockopt::socket_type(&fd) == Ok(SocketType::STREAM)
-        && sockopt::socket_protocol(&fd) == Ok(Some(ipproto::TCP))
 }
 
 /// True when the socket listens (`SO_ACCEPTCONN`).

@@ -39,15 +39,28 @@ pub unsafe fn setsockopt(
         }
     }
     if result == 0
-        && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+        && level == libc::SOL_SOCKET
         && let Some(sock) = Sock::of(fd_table::lookup(fd))
     {
-        // SAFETY: the kernel has just read an int there.
-        let mark = unsafe { value.cast::<c_int>().read_unaligned() };
-        sock.record().rx.low_water.store(mark.max(0).cast_unsigned(), Ordering::Relaxed);
+        let (rx, tx) = (&sock.record().rx, &sock.record().tx);
+        match name {
+            libc::SO_RCVLOWAT => {
+                // SAFETY: the kernel has just read an int there.
+                let mark = unsafe { value.cast::<c_int>().read_unaligned() };
+                rx.low_water.store(mark.max(0).cast_unsigned(), Ordering::Relaxed);
+            }
+            libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => rx.timeout.forget(),
+            libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => tx.timeout.forget(),
+            _ => {}
+        }
     }
     result
 }
+
+/// The same with a 64-bit time on every architecture (include/uapi/asm-generic/socket.h).
+const SO_RCVTIMEO_NEW: c_int = 66;
+/// See above.
+const SO_SNDTIMEO_NEW: c_int = 67;
 
 /// Options that concern the bytes themselves, which then have to go through the kernel.
 const fn needs_kernel(level: c_int, name: c_int) -> bool {

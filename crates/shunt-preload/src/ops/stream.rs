@@ -522,7 +522,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
         if how != libc::SHUT_WR {
             sock.put(SHUT_RD | KERNEL_HINT, true);
         }
-        notify::all(sock);
+        notify::those_on_futexes(sock);
         notify::own(sock);
     }
     result

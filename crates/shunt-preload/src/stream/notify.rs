@@ -103,6 +103,19 @@ pub fn all(sock: &Sock) {
     space(sock, link, &theirs.ctl, slot);
 }
 
+/// This side ends a direction, and the kernel is about to say so (or has just said it) to all who watch
+/// the socket. Those on a futex don't.
+pub fn those_on_futexes(sock: &Sock) {
+    let Some((_, theirs)) = sock.sections() else { return };
+    // SYNC POINT word-arm: the announcement before the look.
+    store_load_fence();
+    for word in [&theirs.ctl.rx_arm, &theirs.ctl.tx_arm] {
+        if take(word) & ON_FUTEX != 0 {
+            futex_wake(word, u32::MAX);
+        }
+    }
+}
+
 /// The peer's sender alone.
 pub fn sender(sock: &Sock) {
     let (Some(link), Some((_, theirs))) = (sock.link(), sock.sections()) else { return };

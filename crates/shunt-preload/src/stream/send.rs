@@ -85,10 +85,6 @@ fn step(
                 return Ok(Step::Done(or_error(*sent, libc::EINTR)));
             }
         }
-        // Into the ring of a peer that has died nothing is promoted.
-        Send::Promote if !sock.has(SHUT_RD) && tcp::peer_is_gone(call.fd, &theirs.prod.fin) => {
-            return Ok(to_kernel(sock, call, sent));
-        }
         Send::Promote => match tcp::counts(call.fd) {
             // To a peer that has gone the ring leads nowhere, and only the kernel can say so.
             Some(counts) if counts.established || theirs.prod.fin.load(Acquire) != 0 => {

@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 
 use libc::{POLLIN, POLLOUT, POLLRDHUP};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, socket_timeout};
 use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait, on_bell};
 use shunt_shm::region::{RING, Section};
 use shunt_shm::sync::AtomicU32;
@@ -78,17 +79,19 @@ impl Sleep {
         matches!(self.deadline, Some(Some(_)))
     }
 
-    /// The program's timeout, asked for when a call really has to wait.
+    /// The program's timeout, looked up when a call really has to wait.
     fn deadline(&mut self, now: u64) -> Option<u64> {
         *self.deadline.get_or_insert_with(|| {
-            let name = if self.direction == Direction::Receiving {
-                rustix::net::sockopt::Timeout::Recv
-            } else {
-                rustix::net::sockopt::Timeout::Send
+            let record = self.sock.record();
+            let (timeout, name) = match self.direction {
+                Direction::Receiving => (&record.rx.timeout, Timeout::Recv),
+                Direction::Sending => (&record.tx.timeout, Timeout::Send),
             };
-            let timeout =
-                rustix::net::sockopt::socket_timeout(tcp::borrow(self.fd), name).ok()??;
-            Some(now.saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)))
+            let ask = || {
+                let set = socket_timeout(tcp::borrow(self.fd), name).ok()??;
+                Some(u64::try_from(set.as_nanos()).unwrap_or(u64::MAX))
+            };
+            timeout.get(ask).map(|nanos| now.saturating_add(nanos))
         })
     }
 
@@ -230,7 +233,7 @@ impl Sleep {
         let woken = unsafe { next::ppoll(fds.as_mut_ptr(), 2, left, core::ptr::null()) };
         let interrupted = woken < 0 && errno::get() == libc::EINTR;
         errno::set(before);
-        if let Some(bell) = bell {
+        if let Some(bell) = bell.filter(|_| fds[1].revents != 0) {
             bell.quiet();
         }
         if interrupted && signals::interrupts(deadline.is_some()) {

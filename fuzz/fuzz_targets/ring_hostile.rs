@@ -47,7 +47,7 @@ fuzz_target!(|input: (u8, Vec<Op>)| {
         match op {
             Op::Send(want) => {
                 let want = u64::from(want);
-                if let Ok(span) = tx.reserve(cons, cap, want) {
+                if let Ok(span) = tx.reserve(cons, (cap, 0), want) {
                     let n = check(span, cap, want);
                     tx.publish(prod, n);
                 }

@@ -37,7 +37,7 @@ impl Ring {
     fn put(&mut self, bytes: &[u8]) {
         let wanted = bytes.len() as u64;
         let Span { head, tail } =
-            self.tx.reserve(&self.cons, CAPACITY as u64, wanted).expect("an honest peer");
+            self.tx.reserve(&self.cons, (CAPACITY as u64, 0), wanted).expect("an honest peer");
         assert_eq!(head.1 + tail.1, bytes.len(), "the ring is empty before each put");
         let (first, second) = bytes.split_at(head.1);
         self.buffer[head.0..][..head.1].copy_from_slice(first);

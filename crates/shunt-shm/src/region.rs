@@ -16,7 +16,7 @@ use shunt_wire::agent::{MAX_VECTORS, RegionId};
 
 use crate::cq::{ArmLine, CqLine};
 use crate::memfd::{self, Map};
-use crate::ring::{ConsLine, ProdLine, Span};
+use crate::ring::{ConsLine, ProdLine, REWIND_AFTER, Span};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Most connections in one link group (SMC's limit, RFC 7609 section 4.5.1).
@@ -32,10 +32,24 @@ pub const LANES: usize = 32;
 
 const LANES_AT: usize = 64;
 const SECTIONS_AT: usize = LANES_AT + LANES * size_of::<Lane>();
-const DATA_AT: usize = (SECTIONS_AT + SLOTS * 2 * size_of::<Section>()).next_multiple_of(4096);
+/// Half a page behind a page's start: see [`first_byte`].
+const DATA_AT: usize =
+    (SECTIONS_AT + SLOTS * 2 * size_of::<Section>()).next_multiple_of(4096) + 4096 / 2;
 /// Length of a region in bytes; only what is touched takes memory.
 pub const LEN: usize = DATA_AT + SLOTS * 2 * RING;
 
+/// Where in its buffer an empty ring begins. The two rings of a connection begin back to back in the
+/// middle of a page, so that a connection of small messages takes one page and not two: one ring at the
+/// start of its buffer, and the other so far from the end of its own that it goes on at the start.
+#[must_use]
+pub const fn first_byte(receiver: Side) -> u64 {
+    match receiver {
+        Side::Client => RING as u64 - REWIND_AFTER,
+        Side::Server => 0,
+    }
+}
+
+const _: () = assert!(REWIND_AFTER == 4096 / 2);
 const _: () = assert!(size_of::<Section>() == 256 && align_of::<Section>() == 64);
 const _: () = assert!(size_of::<Vector>() == 128);
 const _: () = assert!(RING.is_power_of_two() && RING as u64 >= 4 * crate::ring::LOOK_AFTER);

@@ -4,8 +4,9 @@
 //! the bytes that went through the ring, of which the quotient by the ring's length is the wrap and
 //! the remainder the count. It never wraps in practice, so full and empty cannot be mistaken.
 //!
-//! The place of a byte is `(position - base) mod capacity`. The sender moves `base` up when the ring
-//! is empty, so that small messages go through the same few hot cache lines again and again.
+//! The place of a byte is `(position - base) mod capacity`. The sender moves `base` when the ring is
+//! empty, so that it begins anew at the same place: small messages go through the same few hot cache
+//! lines again and again.
 //!
 //! The *stretch marks* say where a stretch of the byte stream ends and goes on elsewhere: odd marks
 //! lead from kernel TCP into the ring (`at` = bytes sent over TCP so far), even marks from the ring
@@ -127,19 +128,24 @@ impl TxCursor {
 
     /// The place for up to `want` bytes, after a look at the receiver's cursor if the own copy says
     /// that there is too little room, or that it is time to rewind. The span may be shorter than
-    /// `want`, and is empty when the ring is full.
+    /// `want`, and is empty when the ring is full. `start`: where in the buffer an empty ring begins.
     ///
     /// # Errors
     /// [`Violation::Consumer`].
     #[inline]
-    pub fn reserve(&self, peer: &ConsLine, cap: u64, want: u64) -> Result<Span, Violation> {
+    pub fn reserve(
+        &self,
+        peer: &ConsLine,
+        (cap, start): (u64, u64),
+        want: u64,
+    ) -> Result<Span, Violation> {
         let pos = self.pos.load(R);
         let mut free = cap - (pos - self.cons.load(R));
-        let offset = pos - self.base.load(R);
-        if free < want || offset >= REWIND_AFTER {
+        let gone = pos.wrapping_sub(self.base.load(R)).wrapping_sub(start);
+        if free < want || gone >= REWIND_AFTER {
             free = self.refresh(peer, cap)?;
             if free == cap {
-                self.base.store(pos, R);
+                self.base.store(pos.wrapping_sub(start), R);
             }
         }
         Ok(span(pos, self.base.load(R), want.min(free), cap))

@@ -48,7 +48,7 @@ impl Rmb {
 
     /// Sends as many of `bytes` as there is room for; returns how many.
     pub fn send(&self, tx: &TxCursor, bytes: &[u8]) -> usize {
-        let span = tx.reserve(&self.cons, self.cap, bytes.len() as u64).unwrap();
+        let span = tx.reserve(&self.cons, (self.cap, 0), bytes.len() as u64).unwrap();
         let mut n = 0;
         for (offset, byte) in offsets(span).zip(bytes) {
             // SAFETY: loom checks that nobody else is at this cell.
@@ -76,7 +76,7 @@ impl Rmb {
 
     /// Moves both ends on by `n` bytes that nobody looks at.
     pub fn skip(&self, tx: &TxCursor, rx: &RxCursor, n: u64) {
-        let _ = tx.reserve(&self.cons, self.cap, n).unwrap();
+        let _ = tx.reserve(&self.cons, (self.cap, 0), n).unwrap();
         tx.publish(&self.prod, n);
         let _ = rx.readable(&self.prod, self.cap, n).unwrap();
         let _ = rx.consume(&self.cons, n);

@@ -92,7 +92,7 @@ fn the_agent_sees_what_lives() {
     record.rx.messages.store(7, Relaxed);
     record.tx.full.store(2, Relaxed);
     record.rx.spins[1].store(6, Relaxed);
-    let _ = record.tx.cursor.reserve(&ConsLine::default(), 64, 8).unwrap();
+    let _ = record.tx.cursor.reserve(&ConsLine::default(), (64, 0), 8).unwrap();
     record.tx.cursor.publish(&ProdLine::default(), 8);
 
     let all: Vec<_> = view.connections().collect();

@@ -1,10 +1,13 @@
 //! The ring against a queue of bytes, and against a peer that writes what it likes.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use proptest::prelude::*;
 use shunt_shm::Violation;
-use shunt_shm::ring::{ConsLine, LOOK_AFTER, MARKS, ProdLine, RxCursor, Span, TxCursor};
+use shunt_shm::region::{self, RING, Side};
+use shunt_shm::ring::{
+    ConsLine, LOOK_AFTER, MARKS, ProdLine, REWIND_AFTER, RxCursor, Span, TxCursor,
+};
 use shunt_shm::sync::Ordering::Relaxed;
 
 /// Both ends of one direction, and its buffer.
@@ -14,6 +17,8 @@ struct Pair {
     tx: TxCursor,
     rx: RxCursor,
     buffer: Vec<u8>,
+    /// Where the empty ring begins.
+    start: u64,
 }
 
 fn offsets(span: Span) -> impl Iterator<Item = usize> {
@@ -29,7 +34,12 @@ impl Pair {
             tx: TxCursor::default(),
             rx: RxCursor::default(),
             buffer: vec![0; cap],
+            start: 0,
         }
+    }
+
+    fn starting_at(self, start: u64) -> Self {
+        Self { start, ..self }
     }
 
     fn cap(&self) -> u64 {
@@ -38,7 +48,7 @@ impl Pair {
 
     /// Sends up to `want` bytes that count up from `next`; returns how many.
     fn send(&mut self, next: u64, want: u64) -> u64 {
-        let span = self.tx.reserve(&self.cons, self.cap(), want).unwrap();
+        let span = self.tx.reserve(&self.cons, (self.cap(), self.start), want).unwrap();
         let mut n = 0;
         for at in offsets(span) {
             self.buffer[at] = byte(next + n);
@@ -87,9 +97,14 @@ fn ops(max: u64) -> impl Strategy<Value = Vec<Op>> {
 
 proptest! {
     #[test]
-    fn behaves_as_a_queue_of_bytes(log in 2_u32..15, script in (2_u32..15).prop_flat_map(|l| ops(1 << l))) {
+    fn behaves_as_a_queue_of_bytes(
+        log in 2_u32..15,
+        late in any::<bool>(),
+        script in (2_u32..15).prop_flat_map(|l| ops(1 << l)),
+    ) {
         let cap = 1_u64 << log;
-        let mut pair = Pair::new(usize::try_from(cap).unwrap());
+        let start = if late { cap.saturating_sub(REWIND_AFTER) } else { 0 };
+        let mut pair = Pair::new(usize::try_from(cap).unwrap()).starting_at(start);
         let mut model = VecDeque::new();
         let mut next = 0;
         for op in script {
@@ -138,7 +153,7 @@ proptest! {
         let sent = pair.send(0, sent);
         let taken = pair.receive(taken).0.len() as u64;
         pair.cons.cons.store(words[0], Relaxed);
-        match pair.tx.reserve(&pair.cons, CAP, want) {
+        match pair.tx.reserve(&pair.cons, (CAP, pair.start), want) {
             Ok(span) => prop_assert!(inside(span, want, CAP)),
             Err(e) => {
                 prop_assert_eq!(e, Violation::Consumer);
@@ -182,6 +197,27 @@ fn small_messages_stay_in_the_first_page() {
         assert!(span.head.0 + span.head.1 <= 4096, "{span:?}");
         let _ = pair.rx.consume(&pair.cons, 100);
     }
+}
+
+#[test]
+fn the_two_rings_of_a_connection_share_a_page_while_messages_are_small() {
+    let page =
+        |receiver: Side, at: usize| (region::RegionView::buffer_offset(0, receiver) + at) / 4096;
+    let pages: HashSet<usize> = [Side::Client, Side::Server]
+        .into_iter()
+        .flat_map(|receiver| {
+            let mut pair = Pair::new(RING).starting_at(region::first_byte(receiver));
+            let mut pages = HashSet::new();
+            for n in 0..1000 {
+                assert_eq!(pair.send(n * 128, 128), 128);
+                let span = pair.rx.readable(&pair.prod, RING as u64, 128).unwrap();
+                pages.extend(offsets(span).map(|at| page(receiver, at)));
+                let _ = pair.rx.consume(&pair.cons, 128);
+            }
+            pages
+        })
+        .collect();
+    assert_eq!(pages.len(), 1);
 }
 
 #[test]

@@ -80,23 +80,25 @@ pub const fn cost_units(per: Per) -> [&'static str; 3] {
     }
 }
 
+/// The width of the column of contenders.
+const NAMES: usize = 30;
+
 /// One row, a line per contender.
 #[must_use]
 pub fn row(row: &RowReport) -> String {
     let [cpu, switches, syscalls] = cost_units(row.per);
     let mut text = String::new();
-    let title = format!("{}  [{}]", row.title, row.id);
     let _ = writeln!(
         text,
-        "{title:<52} {:>12} {:>8}  {:^21} {cpu:>11} {switches:>13} {syscalls:>13}",
-        row.unit, "gain", "spread"
+        "{}  [{}]\n{:NAMES$} {:>12} {:>8}  {:^23} {cpu:>11} {switches:>13} {syscalls:>13}",
+        row.title, row.id, "", row.unit, "gain", "spread"
     );
     for result in &row.results {
         let _ = writeln!(text, "{}", line(result));
     }
     if let Some(limit) = &row.limit {
-        let title = format!("  limit: {}", limit.title);
-        let _ = writeln!(text, "{title:<52} {:>12}", figure(limit.value));
+        let value = figure(limit.value);
+        let _ = writeln!(text, "{:<NAMES$} {value:>12}  {}", "  limit", limit.title);
     }
     text
 }
@@ -107,7 +109,10 @@ fn line(result: &ResultReport) -> String {
     match (result.status, result.value) {
         (Status::Measured, Some(value)) => {
             let gain = result.gain.map_or_else(|| "–".into(), |gain| format!("{gain:.2}×"));
-            let spread = format!("{} … {}", figure(value.min), figure(value.max));
+            let spread = match result.samples.len() {
+                0 | 1 => "one round".to_owned(),
+                _ => format!("{} … {}", figure(value.min), figure(value.max)),
+            };
             let part = match (result.ends_shunted, result.ends) {
                 (Some(shunted), Some(ends)) if shunted < ends => {
                     format!("  ({shunted} of {ends} ends shunted)")
@@ -116,12 +121,12 @@ fn line(result: &ResultReport) -> String {
             };
             let [cpu, switches, calls] = [result.cpu, result.switches, result.syscalls].map(maybe);
             format!(
-                "{name:<52} {:>12} {gain:>8}  {spread:^21} {cpu:>11} {switches:>13} {calls:>13}{part}",
+                "{name:<NAMES$} {:>12} {gain:>8}  {spread:^23} {cpu:>11} {switches:>13} {calls:>13}{part}",
                 figure(value.median)
             )
         }
-        (Status::Failed, _) => format!("{name:<52} FAILED: {why}"),
-        _ => format!("{name:<52} skipped: {why}"),
+        (Status::Failed, _) => format!("{name:<NAMES$} FAILED: {why}"),
+        _ => format!("{name:<NAMES$} skipped: {why}"),
     }
 }
 

@@ -11,6 +11,9 @@ use shunt_sys::bpf::{CallCounter, Sockmap};
 use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
 
+/// What the names of the bench's control groups begin with; its pid follows.
+const PREFIX: &str = "shunt-bench-";
+
 /// Two control groups, which are removed with this value.
 #[derive(Debug)]
 pub struct ControlGroups {
@@ -51,7 +54,9 @@ impl ControlGroups {
     /// # Errors
     /// [`Failure::Skipped`] without the privilege.
     pub fn new() -> Result<Self> {
-        let top = mount_point()?.join(format!("shunt-bench-{}", std::process::id()));
+        let mount = mount_point()?;
+        remove_stale(&mount);
+        let top = mount.join(format!("{PREFIX}{}", std::process::id()));
         make(top.clone())?;
         let children = ["plain", "sockmap"].map(|name| make(top.join(name)));
         let [Ok(plain), Ok(sockmap)] = children else {
@@ -94,6 +99,18 @@ impl ControlGroups {
     /// [`Failure::Skipped`] when the kernel did not take them.
     pub fn sockmap(&self) -> Result<&Sockmap> {
         self.programs.as_ref().map_err(|why| Failure::Skipped(why.clone()))
+    }
+}
+
+/// Removes what a bench that was killed has left.
+fn remove_stale(mount: &Path) {
+    let Ok(entries) = fs::read_dir(mount) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            remove(&entry.path());
+        }
     }
 }
 

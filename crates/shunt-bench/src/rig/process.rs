@@ -120,6 +120,18 @@ impl Process {
         read_lossy(&self.stdout)
     }
 
+    /// What its threads wait for in the kernel.
+    fn whereabouts(&self) -> String {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.group)) else {
+            return "gone".into();
+        };
+        let waits = tasks.flatten().map(|task| {
+            let place = fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+            if matches!(place.as_str(), "" | "0") { "running".into() } else { place }
+        });
+        format!("at {}", waits.collect::<Vec<_>>().join(" and "))
+    }
+
     fn complaint(&self, what: &str) -> Failure {
         let said = format!("{}\n{}", self.stdout(), read_lossy(&self.stderr));
         let from = said.char_indices().rev().nth(MOST_SAID).map_or(0, |(at, _)| at);
@@ -137,7 +149,8 @@ impl Process {
                 return Err(self.complaint("ended at once"));
             }
             if started.elapsed() > patience {
-                return Err(self.complaint(&format!("was not ready after {patience:?}")));
+                let what = format!("was not ready after {patience:?}, {}", self.whereabouts());
+                return Err(self.complaint(&what));
             }
         }
         Ok(())
@@ -161,7 +174,8 @@ impl Process {
     /// When it fails, or takes longer than `patience`; it is ended then.
     pub fn wait(mut self, patience: Duration) -> Result<Finished> {
         if !self.has_ended(patience) {
-            return Err(self.complaint(&format!("was not done after {patience:?}")));
+            let what = format!("was not done after {patience:?}, {}", self.whereabouts());
+            return Err(self.complaint(&what));
         }
         let status = self.reap().context(&self.name)?;
         if status.success() {

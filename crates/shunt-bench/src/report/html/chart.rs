@@ -218,7 +218,7 @@ pub struct DotRow {
 /// Dots in rows on one logarithmic axis, with a line at 1.
 #[must_use]
 pub fn dots(title: &str, x_title: &str, rows: &[DotRow]) -> String {
-    const NAMES: f64 = 330.0;
+    const NAMES: f64 = 350.0;
     const PITCH: f64 = 22.0;
     const WIDE: f64 = 1000.0;
     let figures =

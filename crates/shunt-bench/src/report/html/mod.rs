@@ -106,18 +106,46 @@ fn legend(contenders: &[Contender], html: &mut String) {
     html.push_str("</div>\n");
 }
 
+/// Most rows of an overview in which all have a place.
+const OVERVIEW: usize = 30;
+
+/// Rows of a curve stand for each other; these stand for the curves.
+fn is_typical(row: &RowReport) -> bool {
+    const OF_CURVES: [&str; 15] = [
+        "ipc.1",
+        "ipc.100",
+        "ipc.4096",
+        "ipc.64000",
+        "ipc.1048576",
+        "pairs.4",
+        "pairs.64",
+        "nginx.612.w1.c1",
+        "nginx.612.w1.c50",
+        "nginx.612.w1.c400",
+        "nginx.612.w2.c100",
+        "nginx.1M.w1.c50",
+        "nginx.1M.w2.c100",
+        "open.10000.10",
+        "open.10000.all",
+    ];
+    row.point.is_none() || OF_CURVES.contains(&row.id.as_str())
+}
+
 fn overview(report: &Report, html: &mut String) {
     html.push_str(
         "<h2 id=\"overview\">Overview</h2>\n<p>How many times better than kernel TCP in the same run: \
          higher rate, or lower time. To the right of the dashed line is better than TCP; a red bar is \
-         what the machine allows, where that is simple to say. The axis is logarithmic.</p>\n",
+         what the machine allows, where that is simple to say. The axis is logarithmic. Of a long run, \
+         some rows of each curve stand for it.</p>\n",
     );
     let mut others = present(report);
     others.retain(|c| *c != Contender::Tcp);
     legend(&others, html);
+    let all = report.rows.len() <= OVERVIEW;
     let rows: Vec<_> = report
         .rows
         .iter()
+        .filter(|row| all || is_typical(row))
         .filter_map(|row| {
             let gain =
                 |c: &Contender| Some((c.name(), c.title().to_owned(), row.result(*c)?.gain?));
@@ -286,12 +314,8 @@ fn distributions(report: &Report, html: &mut String) {
     html.push_str("</div>\n");
 }
 
-/// Rows of a curve stand for each other; of those, the ones of the targets are enough.
 fn has_distribution(row: &RowReport) -> bool {
-    const OF_CURVES: [&str; 5] =
-        ["ipc.100", "ipc.64000", "pairs.4", "nginx.612.w1.c50", "open.10000.10"];
-    let shown = row.point.is_none() || OF_CURVES.contains(&row.id.as_str());
-    shown && row.results.iter().any(|result| result.latency.len() > 2)
+    is_typical(row) && row.results.iter().any(|result| result.latency.len() > 2)
 }
 
 fn rows(report: &Report, html: &mut String) {
@@ -396,6 +420,13 @@ mod tests {
     #[test]
     fn text_is_escaped() {
         assert_eq!(escape("<a href=\"x\">&"), "&lt;a href=&quot;x&quot;&gt;&amp;");
+    }
+
+    #[test]
+    fn typical_rows_exist() {
+        let all = crate::workload::all();
+        let curves = all.iter().filter(|row| row.point.is_some()).map(RowReport::of);
+        assert_eq!(curves.filter(is_typical).count(), 15);
     }
 
     #[test]

@@ -173,8 +173,8 @@ impl Measure {
                     let gains = others.iter().filter_map(|c| row.gain(own, row.median(*c)?));
                     gains.min_by(f64::total_cmp)
                 };
-                // Memory has a target of its own.
-                let rows = rows.iter().filter(|row| row.id != "memory");
+                // Memory, of which there is no ratio, has a target of its own.
+                let rows = rows.iter().filter(|row| row.ratio);
                 worst(rows.filter_map(|row| pick(row, ahead(row))), false)
             }
         }

@@ -10,6 +10,7 @@ use clap::Args;
 use rustix::process::{
     Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
 };
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// `shunt load enter`.
 #[derive(Args, Clone, Debug)]
@@ -20,6 +21,9 @@ pub struct Enter {
     /// A control group to run in.
     #[arg(long)]
     cgroup: Option<PathBuf>,
+    /// Run on the first so many of the processors that may be used.
+    #[arg(long)]
+    cores: Option<usize>,
     /// The program.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
@@ -40,6 +44,15 @@ impl Enter {
         // Should the bench be killed, nothing is left behind.
         set_parent_process_death_signal(Some(Signal::TERM))?;
         raise_descriptors(self.nofile);
+        if let Some(cores) = self.cores {
+            let usable = sched_getaffinity(None)?;
+            let mut few = CpuSet::new();
+            (0..CpuSet::MAX_CPU)
+                .filter(|cpu| usable.is_set(*cpu))
+                .take(cores)
+                .for_each(|cpu| few.set(cpu));
+            sched_setaffinity(None, &few)?;
+        }
         if let Some(group) = &self.cgroup {
             std::fs::write(group.join("cgroup.procs"), "0")?;
         }

@@ -86,9 +86,9 @@ impl Rig {
         self.cgroups.as_ref().map_err(Clone::clone)
     }
 
-    fn enter(&self, contender: Contender) -> Command {
+    fn enter(&self, contender: Contender, cores: Option<u32>) -> Command {
         let group = self.cgroups.as_ref().ok().map(|groups| groups.path(contender));
-        enter(&self.shunt, group)
+        enter(&self.shunt, group, cores)
     }
 
     /// A new name in the directory.
@@ -113,6 +113,7 @@ impl Rig {
             agent,
             environment: RefCell::default(),
             counts_calls: Cell::new(false),
+            cores: Cell::new(None),
         })
     }
 
@@ -121,7 +122,7 @@ impl Rig {
             return Ok(Rc::clone(agent));
         }
         let run_dir = self.path().join(format!("run-{}", contender.name()));
-        let command = self.enter(contender);
+        let command = self.enter(contender, None);
         let log = self.new_path("agent");
         let agent = Agent::start(command, &self.shunt, run_dir, &log, &self.groups)?;
         let agent = Rc::new(agent);
@@ -138,6 +139,7 @@ pub struct Session<'r> {
     agent: Option<Rc<Agent>>,
     environment: RefCell<Vec<(&'static str, String)>>,
     counts_calls: Cell<bool>,
+    cores: Cell<Option<u32>>,
 }
 
 impl Session<'_> {
@@ -158,6 +160,11 @@ impl Session<'_> {
         self.environment.borrow_mut().push((name, value.to_owned()));
     }
 
+    /// Programs that are started from now on share so many processors.
+    pub fn share_cores(&self, cores: u32) {
+        self.cores.set(Some(cores));
+    }
+
     /// From now on system calls are counted too, which slows everything down.
     pub fn count_calls(&self) {
         self.counts_calls.set(true);
@@ -166,7 +173,7 @@ impl Session<'_> {
     /// A command line that runs a program as this contender does.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = self.rig.enter(self.contender);
+        let mut command = self.rig.enter(self.contender, self.cores.get());
         if let (Some(agent), Some(options)) = (self.agent(), self.contender.run_options()) {
             command.env("SHUNT_RUN_DIR", agent.run_dir());
             command.arg(&self.rig.shunt).arg("run").args(options).arg("--");
@@ -284,11 +291,14 @@ impl Session<'_> {
 }
 
 /// The beginning of each command line.
-fn enter(shunt: &Path, group: Option<&Path>) -> Command {
+fn enter(shunt: &Path, group: Option<&Path>, cores: Option<u32>) -> Command {
     let mut command = Command::new(shunt);
     command.args(["load", "enter", "--nofile", &DESCRIPTORS.to_string()]);
     if let Some(group) = group {
         command.arg("--cgroup").arg(group);
+    }
+    if let Some(cores) = cores {
+        command.arg("--cores").arg(cores.to_string());
     }
     command.arg("--");
     for (name, _) in std::env::vars_os() {

@@ -120,6 +120,14 @@ impl Process {
         read_lossy(&self.stdout)
     }
 
+    /// How it has ended, which is not reaped yet.
+    fn ending(&self) -> String {
+        // The last field: the status as wait(2) gives it, if we may see it.
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.group)).unwrap_or_default();
+        let status = stat.split_whitespace().next_back().and_then(|field| field.parse().ok());
+        status.map_or_else(|| "gone".into(), |raw| ExitStatus::from_raw(raw).to_string())
+    }
+
     /// What its threads wait for in the kernel.
     fn whereabouts(&self) -> String {
         let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.group)) else {
@@ -146,7 +154,7 @@ impl Process {
         let started = Instant::now();
         while !ready(self) {
             if self.has_ended(Duration::from_millis(5)) {
-                return Err(self.complaint("ended at once"));
+                return Err(self.complaint(&format!("ended at once ({})", self.ending())));
             }
             if started.elapsed() > patience {
                 let what = format!("was not ready after {patience:?}, {}", self.whereabouts());

@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use shunt_fuzz::Shared;
 use shunt_shm::region::Side;
-use shunt_shm::ring::{MARKS, RxCursor, Span, TxCursor};
+use shunt_shm::ring::{MARKS, RxCursor, Shape, Span, TxCursor};
 use shunt_shm::sync::Ordering::Relaxed;
 
 #[derive(Arbitrary, Debug)]
@@ -22,6 +22,7 @@ enum Op {
     /// A cursor near the own one: the edge of what is allowed.
     Cons(i8),
     Prod(i16),
+    Shape(u8, bool),
     Reset,
 }
 
@@ -36,7 +37,8 @@ fn check(span: Span, cap: u64, want: u64) -> u64 {
 
 fuzz_target!(|input: (u8, Vec<Op>)| {
     let (log, script) = input;
-    let cap = 1_u64 << (log % 20);
+    let cap = 4_u64 << (log % 18);
+    let mut shape = Shape { cap, late: false };
     let shared = Shared::get();
     // One section is both ends' peer.
     let section = shared.view().section(0, Side::Client);
@@ -47,20 +49,20 @@ fuzz_target!(|input: (u8, Vec<Op>)| {
         match op {
             Op::Send(want) => {
                 let want = u64::from(want);
-                if let Ok(span) = tx.reserve(cons, (cap, 0), want) {
+                if let Ok(span) = tx.reserve(cons, cap, shape, want) {
                     let n = check(span, cap, want);
                     tx.publish(prod, n);
                 }
             }
             Op::Refresh => {
-                for amount in [tx.refresh(cons, cap), rx.refresh(prod, cap)] {
+                for amount in [tx.refresh(cons), rx.refresh(prod, cap)] {
                     assert!(amount.is_err() || amount.is_ok_and(|n| n <= cap));
                 }
             }
             Op::Receive(want) => {
                 let want = u64::from(want);
                 if let Ok(span) = rx.readable(prod, cap, want) {
-                    let _ = rx.consume(cons, check(span, cap, want));
+                    let _ = rx.consume(cons, cap, check(span, cap, want));
                 }
             }
             Op::Peek(want) => {
@@ -84,6 +86,7 @@ fuzz_target!(|input: (u8, Vec<Op>)| {
             }
             Op::Cons(off) => cons.cons.store(tx.pos().wrapping_add_signed(off.into()), Relaxed),
             Op::Prod(off) => prod.prod.store(rx.pos().wrapping_add_signed(off.into()), Relaxed),
+            Op::Shape(log, late) => shape = Shape { cap: (1 << (log % 20)).clamp(4, cap), late },
             Op::Reset => {
                 tx.reset();
                 rx.reset();

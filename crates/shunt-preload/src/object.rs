@@ -234,8 +234,7 @@ pub fn outq(_fd: c_int, entry: Entry) -> Option<c_int> {
         return None;
     }
     let _lock = tx.lock.lock(stream::tid());
-    let free = tx.cursor.refresh(&theirs.cons, RING as u64).ok()?;
-    c_int::try_from(RING as u64 - free).ok()
+    c_int::try_from(tx.cursor.refresh(&theirs.cons).ok()?).ok()
 }
 
 /// Bytes that a sender can put into the ring now, or `None` when it does not use it.
@@ -247,7 +246,8 @@ pub fn room(entry: Entry) -> Option<usize> {
         return None;
     }
     let _lock = tx.lock.lock(stream::tid());
-    usize::try_from(tx.cursor.refresh(&theirs.cons, RING as u64).ok()?).ok()
+    let left = tx.cursor.refresh(&theirs.cons).ok()?;
+    usize::try_from(tx.cursor.cap(RING as u64) - left).ok()
 }
 
 /// Whether `O_NONBLOCK` is set on the connection.

@@ -7,10 +7,11 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shunt_shm::cq::{ArmLine, CqLine};
-use shunt_shm::ring::{ConsLine, ProdLine, RxCursor, Span, TxCursor};
+use shunt_shm::ring::{ConsLine, ProdLine, RxCursor, Shape, Span, TxCursor};
 
 /// As long as a ring of the product.
 const CAPACITY: usize = 512 * 1024;
+const SHAPE: Shape = Shape { cap: CAPACITY as u64, late: false };
 
 const SIZES: [usize; 7] = [1, 14, 100, 1024, 4096, 16_384, 64_000];
 
@@ -37,7 +38,7 @@ impl Ring {
     fn put(&mut self, bytes: &[u8]) {
         let wanted = bytes.len() as u64;
         let Span { head, tail } =
-            self.tx.reserve(&self.cons, (CAPACITY as u64, 0), wanted).expect("an honest peer");
+            self.tx.reserve(&self.cons, CAPACITY as u64, SHAPE, wanted).expect("an honest peer");
         assert_eq!(head.1 + tail.1, bytes.len(), "the ring is empty before each put");
         let (first, second) = bytes.split_at(head.1);
         self.buffer[head.0..][..head.1].copy_from_slice(first);
@@ -52,7 +53,7 @@ impl Ring {
         let (first, second) = bytes.split_at_mut(head.1);
         first.copy_from_slice(&self.buffer[head.0..][..head.1]);
         second[..tail.1].copy_from_slice(&self.buffer[tail.0..][..tail.1]);
-        self.rx.consume(&self.cons, wanted)
+        self.rx.consume(&self.cons, CAPACITY as u64, wanted)
     }
 }
 

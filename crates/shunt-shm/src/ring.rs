@@ -4,9 +4,10 @@
 //! the bytes that went through the ring, of which the quotient by the ring's length is the wrap and
 //! the remainder the count. It never wraps in practice, so full and empty cannot be mistaken.
 //!
-//! The place of a byte is `(position - base) mod capacity`. The sender moves `base` when the ring is
-//! empty, so that it begins anew at the same place: small messages go through the same few hot cache
-//! lines again and again.
+//! The ring takes a part of its buffer, its [`Shape`], which the sender chooses anew whenever the ring is
+//! empty; so it also begins anew at the same place then, and small messages go through the same few
+//! hot cache lines again and again. The place of a byte in that part is `(position - base) mod
+//! capacity`. Shape and base are one word, so that a receiver never sees one without the other.
 //!
 //! The *stretch marks* say where a stretch of the byte stream ends and goes on elsewhere: odd marks
 //! lead from kernel TCP into the ring (`at` = bytes sent over TCP so far), even marks from the ring
@@ -22,9 +23,10 @@ pub const MARKS: usize = 2;
 /// Bytes after which an empty ring is rewound: small enough to stay in the first page.
 pub const REWIND_AFTER: u64 = 2048;
 
-/// Bytes after which a receiver looks whether the sender waits for room. A sender waits only while
-/// far more than this is in the ring, so a look is always still to come.
-pub const LOOK_AFTER: u64 = 64 * 1024;
+/// How often in the length of a ring a receiver looks whether the sender waits for room: not so often
+/// that a sender is woken for little. A sender waits only while more than half of the ring is taken, so
+/// a look is always still to come.
+pub const LOOKS: u64 = 4;
 
 /// Written by the sender of a direction, read by its receiver.
 #[repr(C, align(64))]
@@ -32,7 +34,7 @@ pub const LOOK_AFTER: u64 = 64 * 1024;
 pub struct ProdLine {
     /// Bytes ever put into the ring.
     pub prod: AtomicU64,
-    /// Position that lies at offset 0 of the buffer.
+    /// The ring's shape, and the position that lies at its offset 0; see [`Shape`].
     pub base: AtomicU64,
     /// Stretch marks ever set.
     pub marks: AtomicU32,
@@ -80,11 +82,60 @@ pub struct Span {
     pub tail: (usize, usize),
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "both are smaller than the capacity, a usize")]
-fn span(pos: u64, base: u64, len: u64, cap: u64) -> Span {
-    let off = pos.wrapping_sub(base) & (cap - 1);
-    let first = len.min(cap - off);
-    Span { head: (off as usize, first as usize), tail: (0, (len - first) as usize) }
+/// Which part of its buffer a ring takes.
+///
+/// As a word: the binary logarithm of the capacity in the top byte (0: not chosen yet), [`LATE`], and
+/// below it the base.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Bytes, a power of two of at least 4: no more than the buffer has.
+    pub cap: u64,
+    /// The ring lies at the end of the buffer, and an empty one begins [`REWIND_AFTER`] bytes (or all of
+    /// it) in front of that end; else both are the start.
+    pub late: bool,
+}
+
+/// Bit of a base word.
+const LATE: u64 = 1 << 55;
+/// Where the capacity is in a base word.
+const LOG_AT: u32 = 56;
+
+impl Shape {
+    /// Offset in the ring at which an empty one begins.
+    const fn start(self) -> u64 {
+        if self.late { self.cap.saturating_sub(REWIND_AFTER) } else { 0 }
+    }
+
+    /// The word that has position `pos` at the start.
+    const fn word(self, pos: u64) -> u64 {
+        let late = if self.late { LATE } else { 0 };
+        let base = pos.wrapping_sub(self.start()) & (LATE - 1);
+        (self.cap.trailing_zeros() as u64) << LOG_AT | late | base
+    }
+
+    /// What a word says; whatever it is, the ring lies in a buffer of `len` bytes. The whole buffer as
+    /// long as nothing was chosen.
+    const fn of(word: u64, len: u64) -> Self {
+        let log = word >> LOG_AT;
+        let all = len.trailing_zeros() as u64;
+        let cap = if log == 0 || log > all { len } else { 1 << log };
+        Self { cap, late: word & LATE != 0 }
+    }
+}
+
+/// The place of up to `want` bytes from `pos` on in a buffer of `len` bytes.
+#[allow(clippy::cast_possible_truncation, reason = "all are smaller than the buffer, a usize")]
+const fn span(pos: u64, word: u64, want: u64, len: u64) -> Span {
+    let Shape { cap, late } = Shape::of(word, len);
+    // The capacity is a divisor of what stands above the base, so that needs no mask.
+    let off = pos.wrapping_sub(word) & (cap - 1);
+    let at = if late { len - cap } else { 0 };
+    let want = if want < cap { want } else { cap };
+    let first = if want < cap - off { want } else { cap - off };
+    Span {
+        head: ((at + off) as usize, first as usize),
+        tail: (at as usize, (want - first) as usize),
+    }
 }
 
 const R: Ordering = Ordering::Relaxed;
@@ -109,12 +160,18 @@ impl TxCursor {
         self.pos.load(R).saturating_sub(self.cons.load(R))
     }
 
-    /// Reads the receiver's cursor anew; returns the free bytes.
+    /// Bytes that the ring, in a buffer of `len` bytes, can hold as it is now.
+    #[inline]
+    pub fn cap(&self, len: u64) -> u64 {
+        Shape::of(self.base.load(R), len).cap
+    }
+
+    /// Reads the receiver's cursor anew; returns the bytes that it has not taken yet.
     ///
     /// # Errors
     /// [`Violation::Consumer`] when the cursor is impossible.
     #[inline]
-    pub fn refresh(&self, peer: &ConsLine, cap: u64) -> Result<u64, Violation> {
+    pub fn refresh(&self, peer: &ConsLine) -> Result<u64, Violation> {
         // SYNC POINT cons: pairs with the Release store in RxCursor::consume. The receiver's reads
         // of the bytes it took happen before we overwrite them.
         let cons = peer.cons.load(Ordering::Acquire);
@@ -123,12 +180,12 @@ impl TxCursor {
             return Err(Violation::Consumer);
         }
         self.cons.store(cons, R);
-        Ok(cap - (pos - cons))
+        Ok(pos - cons)
     }
 
-    /// The place for up to `want` bytes, after a look at the receiver's cursor if the own copy says
-    /// that there is too little room, or that it is time to rewind. The span may be shorter than
-    /// `want`, and is empty when the ring is full. `start`: where in the buffer an empty ring begins.
+    /// The place for up to `want` bytes in a buffer of `len`, after a look at the receiver's cursor if
+    /// the own copy says that there is too little room, or that it is time to rewind. The span may be
+    /// shorter than `want`, and is empty when the ring is full. An empty ring takes the shape `wish`.
     ///
     /// # Errors
     /// [`Violation::Consumer`].
@@ -136,19 +193,23 @@ impl TxCursor {
     pub fn reserve(
         &self,
         peer: &ConsLine,
-        (cap, start): (u64, u64),
+        len: u64,
+        wish: Shape,
         want: u64,
     ) -> Result<Span, Violation> {
-        let pos = self.pos.load(R);
-        let mut free = cap - (pos - self.cons.load(R));
-        let gone = pos.wrapping_sub(self.base.load(R)).wrapping_sub(start);
-        if free < want || gone >= REWIND_AFTER {
-            free = self.refresh(peer, cap)?;
-            if free == cap {
-                self.base.store(pos.wrapping_sub(start), R);
+        let (pos, word) = (self.pos.load(R), self.base.load(R));
+        let shape = Shape::of(word, len);
+        let mut free = shape.cap - (pos - self.cons.load(R));
+        let gone = pos.wrapping_sub(word).wrapping_sub(shape.start()) & (LATE - 1);
+        if free < want || gone >= REWIND_AFTER || word >> LOG_AT == 0 {
+            let left = self.refresh(peer)?;
+            free = shape.cap - left;
+            if left == 0 {
+                self.base.store(wish.word(pos), R);
+                free = wish.cap;
             }
         }
-        Ok(span(pos, self.base.load(R), want.min(free), cap))
+        Ok(span(pos, self.base.load(R), want.min(free), len))
     }
 
     /// Makes `n` bytes that were copied to the reserved place visible to the receiver.
@@ -161,11 +222,10 @@ impl TxCursor {
         mine.prod.store(pos, Ordering::Release);
     }
 
-    /// Where the last `len` bytes lie that were put into the ring.
+    /// Where the last `n` bytes lie that were put into the ring, in a buffer of `len` bytes.
     #[must_use]
-    pub fn last(&self, len: u64, cap: u64) -> Span {
-        let len = len.min(cap);
-        span(self.pos.load(R).saturating_sub(len), self.base.load(R), len, cap)
+    pub fn last(&self, n: u64, len: u64) -> Span {
+        span(self.pos.load(R).saturating_sub(n), self.base.load(R), n, len)
     }
 
     /// True when the receiver has passed every mark that was set, so that another may be set.
@@ -209,12 +269,12 @@ impl RxCursor {
     /// # Errors
     /// [`Violation::Producer`] when the cursor is impossible.
     #[inline]
-    pub fn refresh(&self, peer: &ProdLine, cap: u64) -> Result<u64, Violation> {
+    pub fn refresh(&self, peer: &ProdLine, len: u64) -> Result<u64, Violation> {
         // SYNC POINT prod: pairs with the Release store in TxCursor::publish; the bytes and `base`
         // were written before it.
         let prod = peer.prod.load(Ordering::Acquire);
         let (pos, known) = (self.pos.load(R), self.prod.load(R));
-        if prod < known || prod - pos > cap {
+        if prod < known || prod - pos > len {
             return Err(Violation::Producer);
         }
         self.prod.store(prod, R);
@@ -229,25 +289,26 @@ impl RxCursor {
     /// # Errors
     /// [`Violation::Producer`].
     #[inline]
-    pub fn readable(&self, peer: &ProdLine, cap: u64, want: u64) -> Result<Span, Violation> {
+    pub fn readable(&self, peer: &ProdLine, len: u64, want: u64) -> Result<Span, Violation> {
         let mut avail = self.known();
         if avail < want {
-            avail = self.refresh(peer, cap)?;
+            avail = self.refresh(peer, len)?;
         }
-        Ok(span(self.pos.load(R), self.base.load(R), want.min(avail), cap))
+        Ok(span(self.pos.load(R), self.base.load(R), want.min(avail), len))
     }
 
-    /// Takes `n` bytes out of the ring, after they were copied. True: look whether the sender waits
-    /// for room (SYNC POINT word-arm).
+    /// Takes `n` bytes out of the ring in a buffer of `len`, after they were copied. True: look whether
+    /// the sender waits for room (SYNC POINT word-arm).
     #[inline]
     #[must_use]
-    pub fn consume(&self, mine: &ConsLine, n: u64) -> bool {
+    pub fn consume(&self, mine: &ConsLine, len: u64, n: u64) -> bool {
+        let step = Shape::of(self.base.load(R), len).cap / LOOKS;
         let before = self.pos.load(R);
         let pos = before + n;
         self.pos.store(pos, R);
         // SYNC POINT cons: pairs with the Acquire load in TxCursor::refresh.
         mine.cons.store(pos, Ordering::Release);
-        before / LOOK_AFTER != pos / LOOK_AFTER
+        (before ^ pos) >= step
     }
 
     /// The next mark after the `passed` ones, if the sender has set it.

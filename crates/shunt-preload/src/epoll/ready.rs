@@ -58,9 +58,10 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
         Path::Tcp if mark_open => Some(in_ring),
         Path::Tcp => None,
     };
+    let cap = tx.cursor.cap(RING as u64);
     let room = || {
         let taken = theirs.cons.cons.load(Acquire);
-        (RING as u64).saturating_sub(tx.cursor.pos().wrapping_sub(taken))
+        cap.saturating_sub(tx.cursor.pos().wrapping_sub(taken))
     };
     let writes_ring = path(tx.marks.load(Relaxed)) == Path::Ring
         && theirs.ctl.closed.load(Relaxed) == 0
@@ -68,16 +69,16 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
     let writes_ring = writes_ring
         && !(wanted & events::OUT != 0
             && !sock.has(SHUT_RD)
-            && room() * 3 < RING as u64
+            && room() * 3 < cap
             && tcp::peer_is_gone(fd, &theirs.prod.fin));
     let writable = writes_ring.then(|| {
         let mut free = room();
-        if wanted & events::OUT != 0 && free * 3 < RING as u64 {
+        if wanted & events::OUT != 0 && free * 3 < cap {
             arm(&mine.ctl.tx_arm, crate::stream::notify::ON_QUEUE);
             store_load_fence();
             free = room();
         }
-        (free, RING as u64)
+        (free, cap)
     });
     let reads = wanted & (events::IN | events::PRI | events::RDHUP | events::RDNORM) != 0;
     let ask = (reads && (path(rx_marks) == Path::Tcp || sock.has(FROZEN)))

@@ -79,11 +79,10 @@ fn follow_locked(sock: &'static Sock, fd: i32, lock: &TidGuard<'_>) -> bool {
     sock.put(WANT_TCP, true);
     let marks = tx.marks.load(Relaxed);
     if path(marks) == Path::Ring {
-        let Ok(free) = tx.cursor.refresh(&theirs.cons, RING as u64) else {
+        let Ok(left) = tx.cursor.refresh(&theirs.cons) else {
             broken(sock);
             return true;
         };
-        let left = RING as u64 - free;
         TxCursor::set_mark(&mine.prod, tx.cursor.pos() - left);
         tx.marks.store(marks.wrapping_add(1), Relaxed);
         tx.replay.store(left, Relaxed);

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use shunt_shm::cq::Push;
-use shunt_shm::doorbell::{ON_FUTEX, bells, futex_wake, take};
+use shunt_shm::doorbell::{ON_FUTEX, bells, futex_wake, take, take_futex};
 use shunt_shm::region::{Ctl, queue_place};
 use shunt_shm::sync::{AtomicU32, store_load_fence};
 
@@ -110,7 +110,7 @@ pub fn those_on_futexes(sock: &Sock) {
     // SYNC POINT word-arm: the announcement before the look.
     store_load_fence();
     for word in [&theirs.ctl.rx_arm, &theirs.ctl.tx_arm] {
-        if take(word) & ON_FUTEX != 0 {
+        if take_futex(word) {
             futex_wake(word, u32::MAX);
         }
     }

@@ -205,7 +205,7 @@ impl Rx<'_> {
         marks: u32,
     ) -> Result<Option<Step>, Violation> {
         let want = call.buffers.total - *got;
-        let cap = RING as u64;
+        let len = RING as u64;
         if self.sock.has(FROZEN) {
             // The peer sends what is left in the ring once more, after a mark that stands where we
             // stopped. A mark further on is of a peer that left by itself: nothing comes twice.
@@ -218,7 +218,7 @@ impl Rx<'_> {
                 None => return Ok(Some(call.nothing(*got, blocking, Until::Both))),
             }
         }
-        let span = self.cursor.readable(&self.theirs.prod, cap, want as u64)?;
+        let span = self.cursor.readable(&self.theirs.prod, len, want as u64)?;
         let n = span.head.1 + span.tail.1;
         if n > 0 {
             if call.flags & MSG_TRUNC == 0 && call.buffers.are_bad() {
@@ -239,7 +239,7 @@ impl Rx<'_> {
             let end = whole || (call.satisfied(*got, blocking) && !open);
             return Ok(end.then_some(Step::Done(got.cast_signed())));
         }
-        if want == 0 && self.cursor.refresh(&self.theirs.prod, cap)? > 0 {
+        if want == 0 && self.cursor.refresh(&self.theirs.prod, len)? > 0 {
             return Ok(Some(Step::Done(got.cast_signed())));
         }
         if let Some(at) = RxCursor::next_mark(&self.theirs.prod, marks)? {
@@ -249,7 +249,7 @@ impl Rx<'_> {
                     Ok(None)
                 }
                 // Set after all bytes in front of it.
-                Some(_) if self.cursor.refresh(&self.theirs.prod, cap)? > 0 => Ok(None),
+                Some(_) if self.cursor.refresh(&self.theirs.prod, len)? > 0 => Ok(None),
                 _ => Err(Violation::Marks),
             };
         }
@@ -363,7 +363,7 @@ impl Rx<'_> {
         if call.flags & MSG_PEEK != 0 {
             return true;
         }
-        let look = self.cursor.consume(&self.mine.cons, n as u64);
+        let look = self.cursor.consume(&self.mine.cons, RING as u64, n as u64);
         rx.bytes.store(rx.bytes.load(Relaxed) + n as u64, Relaxed);
         rx.messages.store(rx.messages.load(Relaxed) + 1, Relaxed);
         if look && let Some(link) = self.sock.link() {

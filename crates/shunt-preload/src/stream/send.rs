@@ -8,7 +8,7 @@ use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
 use shunt_shm::doorbell::arm;
 use shunt_shm::lock::TidGuard;
-use shunt_shm::region::{RESET, RING, RegionView, Section, first_byte};
+use shunt_shm::region::{RESET, RING, RegionView, SHORT_RING, Section, shape};
 use shunt_shm::ring::{Span, TxCursor};
 
 use crate::conn::{KERNEL_HINT, NONBLOCK, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
@@ -135,13 +135,15 @@ impl Tx<'_> {
     /// A place for up to `want` bytes; empty when the ring is full.
     fn reserve(&self, want: usize, blocking: bool) -> Result<Span, Violation> {
         let tx = &self.sock.record().tx;
-        let ring = (RING as u64, first_byte(self.sock.record().side().other()));
-        let mut span = tx.cursor.reserve(&self.theirs.cons, ring, want as u64)?;
+        let len = RING as u64;
+        let cap = if blocking { RING } else { SHORT_RING } as u64;
+        let wish = shape(self.sock.record().side().other(), cap);
+        let mut span = tx.cursor.reserve(&self.theirs.cons, len, wish, want as u64)?;
         if span.head.1 == 0 && want > 0 {
             if !blocking {
                 // Whoever waits for room in epoll is told through the queue.
                 arm(&self.mine.ctl.tx_arm, notify::ON_QUEUE);
-                span = tx.cursor.reserve(&self.theirs.cons, ring, want as u64)?;
+                span = tx.cursor.reserve(&self.theirs.cons, len, wish, want as u64)?;
             }
             if span.head.1 == 0 {
                 tx.full.store(tx.full.load(Relaxed).wrapping_add(1), Relaxed);

@@ -110,7 +110,8 @@ impl Sleep {
             let tx = &record.tx;
             // Room in the ring is of use only to a sender that is in it.
             (until == Until::Ring
-                && tx.cursor.pos().wrapping_sub(theirs.cons.cons.load(Acquire)) < RING as u64)
+                && tx.cursor.pos().wrapping_sub(theirs.cons.cons.load(Acquire))
+                    < tx.cursor.cap(RING as u64))
                 || theirs.ctl.closed.load(Relaxed) != 0
                 || mine.prod.fin.load(Relaxed) != 0
         }

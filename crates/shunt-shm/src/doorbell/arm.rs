@@ -40,3 +40,11 @@ pub fn take(word: &AtomicU32) -> u32 {
     }
     word.swap(AWAKE, Ordering::AcqRel)
 }
+
+/// [`take`] for the sleepers on the futex alone: those who hear of it in another way stay armed for what
+/// they wait for. True when there are any.
+#[inline]
+pub fn take_futex(word: &AtomicU32) -> bool {
+    word.load(Ordering::Relaxed) & ON_FUTEX != 0
+        && word.fetch_and(!ON_FUTEX, Ordering::AcqRel) & ON_FUTEX != 0
+}

@@ -8,6 +8,6 @@ mod arm;
 #[cfg(not(loom))]
 mod kernel;
 
-pub use arm::{AWAKE, ON_FUTEX, arm, bells, on_bell, take};
+pub use arm::{AWAKE, ON_FUTEX, arm, bells, on_bell, take, take_futex};
 #[cfg(not(loom))]
 pub use kernel::{create, futex_wait, futex_wake, ring, ring_fd};

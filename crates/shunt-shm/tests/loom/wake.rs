@@ -4,7 +4,7 @@ use loom::sync::{Arc, Notify};
 use loom::thread;
 use shunt_shm::cq::{ArmLine, CqLine, Push};
 use shunt_shm::doorbell::{ON_FUTEX, arm, bells, on_bell, take};
-use shunt_shm::ring::{ConsLine, LOOK_AFTER, ProdLine, RxCursor, TxCursor};
+use shunt_shm::ring::{ConsLine, LOOKS, ProdLine, RxCursor, TxCursor};
 use shunt_shm::sync::{AtomicU32, Ordering, store_load_fence};
 
 use crate::world::{Futex, explore};
@@ -101,7 +101,7 @@ fn receiver(how: u32) {
     while rx.pos() < 2 {
         line.wait(how, || produced(&line) != rx.pos());
         let n = rx.refresh(&line.prod, 4).unwrap();
-        let _ = rx.consume(&line.cons, n);
+        let _ = rx.consume(&line.cons, 4, n);
     }
     sender.join().unwrap();
 }
@@ -135,7 +135,8 @@ fn two_receivers_of_one_connection_are_both_woken() {
     });
 }
 
-const CAP: u64 = 4 * LOOK_AFTER;
+const CAP: u64 = 1 << 16;
+const LOOK_AFTER: u64 = CAP / LOOKS;
 
 /// A sender fills the ring and waits for `room` bytes; the receiver takes all there is in pieces of
 /// `piece`, and looks whether somebody waits only where [`RxCursor::consume`] says so.
@@ -148,7 +149,7 @@ fn sender(room: u64, piece: u64, wait: impl Fn(&Line, &dyn Fn() -> bool)) {
         thread::spawn(move || {
             let rx = RxCursor::default();
             while rx.refresh(&line.prod, CAP).unwrap() > 0 {
-                if rx.consume(&line.cons, piece.min(rx.known())) {
+                if rx.consume(&line.cons, CAP, piece.min(rx.known())) {
                     line.notify();
                 }
             }

@@ -3,7 +3,7 @@
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::{Condvar, Mutex};
-use shunt_shm::ring::{ConsLine, ProdLine, REWIND_AFTER, RxCursor, Span, TxCursor};
+use shunt_shm::ring::{ConsLine, ProdLine, REWIND_AFTER, RxCursor, Shape, Span, TxCursor};
 use shunt_shm::sync::{AtomicU32, Ordering};
 
 /// Explores `model` with at most `preemptions` involuntary thread switches in one execution;
@@ -40,6 +40,10 @@ impl Rmb {
         }
     }
 
+    const fn shape(&self) -> Shape {
+        Shape { cap: self.cap, late: false }
+    }
+
     fn cell(&self, offset: usize) -> &UnsafeCell<u8> {
         let page = usize::try_from(REWIND_AFTER).unwrap();
         assert!(offset % page < CELLS, "the model has no cell for offset {offset}");
@@ -48,7 +52,7 @@ impl Rmb {
 
     /// Sends as many of `bytes` as there is room for; returns how many.
     pub fn send(&self, tx: &TxCursor, bytes: &[u8]) -> usize {
-        let span = tx.reserve(&self.cons, (self.cap, 0), bytes.len() as u64).unwrap();
+        let span = tx.reserve(&self.cons, self.cap, self.shape(), bytes.len() as u64).unwrap();
         let mut n = 0;
         for (offset, byte) in offsets(span).zip(bytes) {
             // SAFETY: loom checks that nobody else is at this cell.
@@ -69,17 +73,17 @@ impl Rmb {
             .map(|offset| self.cell(offset).with(|cell| unsafe { *cell }))
             .collect();
         if !bytes.is_empty() {
-            let _ = rx.consume(&self.cons, bytes.len() as u64);
+            let _ = rx.consume(&self.cons, self.cap, bytes.len() as u64);
         }
         bytes
     }
 
     /// Moves both ends on by `n` bytes that nobody looks at.
     pub fn skip(&self, tx: &TxCursor, rx: &RxCursor, n: u64) {
-        let _ = tx.reserve(&self.cons, (self.cap, 0), n).unwrap();
+        let _ = tx.reserve(&self.cons, self.cap, self.shape(), n).unwrap();
         tx.publish(&self.prod, n);
         let _ = rx.readable(&self.prod, self.cap, n).unwrap();
-        let _ = rx.consume(&self.cons, n);
+        let _ = rx.consume(&self.cons, self.cap, n);
     }
 }
 

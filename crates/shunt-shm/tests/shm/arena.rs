@@ -7,7 +7,7 @@ use shunt_shm::arena::{self, Arena, ArenaView, Mode, RECORDS, Record};
 use shunt_shm::holders::{Member, Who};
 use shunt_shm::memfd::create_sealed;
 use shunt_shm::region::{SLOTS, Side};
-use shunt_shm::ring::{ConsLine, ProdLine};
+use shunt_shm::ring::{ConsLine, ProdLine, Shape};
 use shunt_shm::sync::Ordering::{Relaxed, Release};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
@@ -92,7 +92,11 @@ fn the_agent_sees_what_lives() {
     record.rx.messages.store(7, Relaxed);
     record.tx.full.store(2, Relaxed);
     record.rx.spins[1].store(6, Relaxed);
-    let _ = record.tx.cursor.reserve(&ConsLine::default(), (64, 0), 8).unwrap();
+    let _ = record
+        .tx
+        .cursor
+        .reserve(&ConsLine::default(), 64, Shape { cap: 64, late: false }, 8)
+        .unwrap();
     record.tx.cursor.publish(&ProdLine::default(), 8);
 
     let all: Vec<_> = view.connections().collect();

@@ -4,10 +4,8 @@ use std::collections::{HashSet, VecDeque};
 
 use proptest::prelude::*;
 use shunt_shm::Violation;
-use shunt_shm::region::{self, RING, Side};
-use shunt_shm::ring::{
-    ConsLine, LOOK_AFTER, MARKS, ProdLine, REWIND_AFTER, RxCursor, Span, TxCursor,
-};
+use shunt_shm::region::{self, RING, SHORT_RING, Side};
+use shunt_shm::ring::{ConsLine, LOOKS, MARKS, ProdLine, RxCursor, Shape, Span, TxCursor};
 use shunt_shm::sync::Ordering::Relaxed;
 
 /// Both ends of one direction, and its buffer.
@@ -17,8 +15,8 @@ struct Pair {
     tx: TxCursor,
     rx: RxCursor,
     buffer: Vec<u8>,
-    /// Where the empty ring begins.
-    start: u64,
+    /// What the ring becomes when it is empty.
+    wish: Shape,
 }
 
 fn offsets(span: Span) -> impl Iterator<Item = usize> {
@@ -34,21 +32,21 @@ impl Pair {
             tx: TxCursor::default(),
             rx: RxCursor::default(),
             buffer: vec![0; cap],
-            start: 0,
+            wish: Shape { cap: cap as u64, late: false },
         }
     }
 
-    fn starting_at(self, start: u64) -> Self {
-        Self { start, ..self }
+    fn shaped(self, wish: Shape) -> Self {
+        Self { wish, ..self }
     }
 
-    fn cap(&self) -> u64 {
+    fn len(&self) -> u64 {
         self.buffer.len() as u64
     }
 
     /// Sends up to `want` bytes that count up from `next`; returns how many.
     fn send(&mut self, next: u64, want: u64) -> u64 {
-        let span = self.tx.reserve(&self.cons, (self.cap(), self.start), want).unwrap();
+        let span = self.tx.reserve(&self.cons, self.len(), self.wish, want).unwrap();
         let mut n = 0;
         for at in offsets(span) {
             self.buffer[at] = byte(next + n);
@@ -62,13 +60,13 @@ impl Pair {
 
     /// The last `len` bytes that were sent, as a sender that leaves the ring copies them.
     fn unread(&self, len: u64) -> Vec<u8> {
-        offsets(self.tx.last(len, self.cap())).map(|at| self.buffer[at]).collect()
+        offsets(self.tx.last(len, self.len())).map(|at| self.buffer[at]).collect()
     }
 
     fn receive(&mut self, want: u64) -> (Vec<u8>, bool) {
-        let span = self.rx.readable(&self.prod, self.cap(), want).unwrap();
+        let span = self.rx.readable(&self.prod, self.len(), want).unwrap();
         let bytes: Vec<u8> = offsets(span).map(|at| self.buffer[at]).collect();
-        let look = !bytes.is_empty() && self.rx.consume(&self.cons, bytes.len() as u64);
+        let look = !bytes.is_empty() && self.rx.consume(&self.cons, self.len(), bytes.len() as u64);
         (bytes, look)
     }
 }
@@ -98,20 +96,22 @@ fn ops(max: u64) -> impl Strategy<Value = Vec<Op>> {
 proptest! {
     #[test]
     fn behaves_as_a_queue_of_bytes(
-        log in 2_u32..15,
-        late in any::<bool>(),
+        len in 2_u32..15,
+        shapes in prop::collection::vec((2_u32..15, any::<bool>()), 1..5),
         script in (2_u32..15).prop_flat_map(|l| ops(1 << l)),
     ) {
-        let cap = 1_u64 << log;
-        let start = if late { cap.saturating_sub(REWIND_AFTER) } else { 0 };
-        let mut pair = Pair::new(usize::try_from(cap).unwrap()).starting_at(start);
+        let len = 1_u64 << len;
+        let mut shapes =
+            shapes.iter().map(|(log, late)| Shape { cap: (1 << log).min(len), late: *late }).cycle();
+        let mut pair = Pair::new(usize::try_from(len).unwrap());
         let mut model = VecDeque::new();
         let mut next = 0;
         for op in script {
             match op {
                 Op::Send(want) => {
-                    let free = cap - model.len() as u64;
+                    pair.wish = shapes.next().unwrap();
                     let n = pair.send(next, want);
+                    let free = pair.tx.cap(len) - model.len() as u64;
                     prop_assert_eq!(n, want.min(free));
                     model.extend((next..next + n).map(byte));
                     next += n;
@@ -122,10 +122,11 @@ proptest! {
                     let expected: Vec<u8> =
                         model.drain(..model.len().min(usize::try_from(want).unwrap())).collect();
                     prop_assert_eq!(got, expected);
-                    prop_assert_eq!(look, before / LOOK_AFTER != pair.rx.pos() / LOOK_AFTER);
+                    let step = pair.tx.cap(len) / LOOKS;
+                    prop_assert_eq!(look, before / step != pair.rx.pos() / step);
                 }
                 Op::Peek(want) => {
-                    let span = pair.rx.readable(&pair.prod, cap, want).unwrap();
+                    let span = pair.rx.readable(&pair.prod, len, want).unwrap();
                     let got: Vec<u8> = offsets(span).map(|at| pair.buffer[at]).collect();
                     let expected: Vec<u8> =
                         model.iter().copied().take(usize::try_from(want).unwrap()).collect();
@@ -153,7 +154,7 @@ proptest! {
         let sent = pair.send(0, sent);
         let taken = pair.receive(taken).0.len() as u64;
         pair.cons.cons.store(words[0], Relaxed);
-        match pair.tx.reserve(&pair.cons, (CAP, pair.start), want) {
+        match pair.tx.reserve(&pair.cons, CAP, pair.wish, want) {
             Ok(span) => prop_assert!(inside(span, want, CAP)),
             Err(e) => {
                 prop_assert_eq!(e, Violation::Consumer);
@@ -195,7 +196,7 @@ fn small_messages_stay_in_the_first_page() {
         assert_eq!(pair.send(n * 100, 100), 100);
         let span = pair.rx.readable(&pair.prod, 1 << 16, 100).unwrap();
         assert!(span.head.0 + span.head.1 <= 4096, "{span:?}");
-        let _ = pair.rx.consume(&pair.cons, 100);
+        let _ = pair.rx.consume(&pair.cons, 1 << 16, 100);
     }
 }
 
@@ -203,16 +204,17 @@ fn small_messages_stay_in_the_first_page() {
 fn the_two_rings_of_a_connection_share_a_page_while_messages_are_small() {
     let page =
         |receiver: Side, at: usize| (region::RegionView::buffer_offset(0, receiver) + at) / 4096;
-    let pages: HashSet<usize> = [Side::Client, Side::Server]
-        .into_iter()
-        .flat_map(|receiver| {
-            let mut pair = Pair::new(RING).starting_at(region::first_byte(receiver));
+    let both = [Side::Client, Side::Server].into_iter();
+    let pages: HashSet<usize> = both
+        .flat_map(|side| [(side, RING as u64), (side, SHORT_RING as u64)])
+        .flat_map(|(receiver, cap)| {
+            let mut pair = Pair::new(RING).shaped(region::shape(receiver, cap));
             let mut pages = HashSet::new();
             for n in 0..1000 {
                 assert_eq!(pair.send(n * 128, 128), 128);
                 let span = pair.rx.readable(&pair.prod, RING as u64, 128).unwrap();
                 pages.extend(offsets(span).map(|at| page(receiver, at)));
-                let _ = pair.rx.consume(&pair.cons, 128);
+                let _ = pair.rx.consume(&pair.cons, RING as u64, 128);
             }
             pages
         })
@@ -235,11 +237,11 @@ fn cursors_that_run_backwards_are_violations() {
     let mut pair = Pair::new(64);
     pair.send(0, 40);
     pair.receive(20);
-    pair.tx.refresh(&pair.cons, 64).unwrap();
+    pair.tx.refresh(&pair.cons).unwrap();
     pair.cons.cons.store(19, Relaxed);
-    assert_eq!(pair.tx.refresh(&pair.cons, 64), Err(Violation::Consumer));
+    assert_eq!(pair.tx.refresh(&pair.cons), Err(Violation::Consumer));
     pair.cons.cons.store(41, Relaxed);
-    assert_eq!(pair.tx.refresh(&pair.cons, 64), Err(Violation::Consumer));
+    assert_eq!(pair.tx.refresh(&pair.cons), Err(Violation::Consumer));
     pair.prod.prod.store(39, Relaxed);
     assert_eq!(pair.rx.refresh(&pair.prod, 64), Err(Violation::Producer));
     pair.prod.prod.store(20 + 65, Relaxed);
@@ -256,7 +258,7 @@ fn a_violation_leaves_the_own_cursors_as_they_were() {
     pair.prod.prod.store(u64::MAX, Relaxed);
     pair.cons.cons.store(u64::MAX, Relaxed);
     assert!(pair.rx.refresh(&pair.prod, 64).is_err());
-    assert!(pair.tx.refresh(&pair.cons, 64).is_err());
+    assert!(pair.tx.refresh(&pair.cons).is_err());
     assert_eq!((pair.rx.pos(), pair.rx.known()), (20, 20));
     assert_eq!((pair.tx.pos(), pair.tx.in_flight()), (40, 40));
 }

@@ -260,16 +260,13 @@ pub fn is_nonblocking(entry: Entry) -> bool {
 pub fn hand_over(fd: c_int, entry: Entry) {
     let Some(sock) = Sock::of(entry) else { return };
     match sock.phase() {
-        Phase::Proposed => {
-            if promote::withdraw(sock) {
-                sock.decline(fd, Reason::HandedOver);
-            } else {
-                // The acceptor was quicker.
-                demote::leave(sock, fd, Reason::HandedOver);
-            }
+        Phase::Proposed if promote::withdraw(sock) => sock.decline(fd, Reason::HandedOver),
+        // Also where the acceptor was quicker than the withdrawal.
+        Phase::Proposed | Phase::Active => {
+            demote::leave(sock, fd, Reason::HandedOver);
+            demote::finish(sock, fd);
         }
         Phase::Candidate => sock.decline(fd, Reason::HandedOver),
-        Phase::Active => demote::leave(sock, fd, Reason::HandedOver),
         Phase::Tcp | Phase::Broken => {}
     }
 }

@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use shunt_core::stretch::{Path, path};
+use shunt_shm::arena::Record;
 use shunt_shm::lock::TidGuard;
 use shunt_shm::region::RING;
 use shunt_shm::ring::{Span, TxCursor};
@@ -42,19 +43,28 @@ pub fn leave(sock: &'static Sock, fd: i32, why: Reason) {
         sock.put(FROZEN, true);
     }
     {
-        let _lock = record.tx.lock.lock(tid());
+        let lock = record.tx.lock.lock(tid());
         sock.put(WANT_TCP, true);
         let marks = record.tx.marks.load(Relaxed);
-        if path(marks) == Path::Ring {
+        if is_due(sock) {
+            // The peer has left first, and takes nothing of what it has not taken by then.
+            follow_locked(sock, fd, &lock);
+        } else if path(marks) == Path::Ring {
             TxCursor::set_mark(&mine.prod, record.tx.cursor.pos());
             record.tx.marks.store(marks.wrapping_add(1), Relaxed);
         }
     }
     mine.ctl.handed_over.store(1, Release);
-    record.id.mode.store(0, Relaxed);
-    record.id.reason.store(why as u32, Relaxed);
-    endpoint::count(Counter::Demoted, 1);
+    left(record, why);
     notify::all(sock);
+}
+
+/// Notes that the connection is out of shared memory, and why: the first reason counts.
+fn left(record: &Record, why: Reason) {
+    if record.id.mode.swap(0, Relaxed) != 0 {
+        record.id.reason.store(why as u32, Relaxed);
+        endpoint::count(Counter::Demoted, 1);
+    }
 }
 
 /// Follows a peer that has left: what it did not take is to be sent once more, and is sent as far as
@@ -79,16 +89,14 @@ fn follow_locked(sock: &'static Sock, fd: i32, lock: &TidGuard<'_>) -> bool {
     sock.put(WANT_TCP, true);
     let marks = tx.marks.load(Relaxed);
     if path(marks) == Path::Ring {
-        let Ok(left) = tx.cursor.refresh(&theirs.cons) else {
+        let Ok(untaken) = tx.cursor.refresh(&theirs.cons) else {
             broken(sock);
             return true;
         };
-        TxCursor::set_mark(&mine.prod, tx.cursor.pos() - left);
+        TxCursor::set_mark(&mine.prod, tx.cursor.pos() - untaken);
         tx.marks.store(marks.wrapping_add(1), Relaxed);
-        tx.replay.store(left, Relaxed);
-        record.id.mode.store(0, Relaxed);
-        record.id.reason.store(Reason::HandedOver as u32, Relaxed);
-        endpoint::count(Counter::Demoted, 1);
+        tx.replay.store(untaken, Relaxed);
+        left(record, Reason::HandedOver);
     }
     flush(sock, link, fd);
     true
@@ -109,7 +117,8 @@ pub fn go_on(sock: &'static Sock, fd: i32) {
     }
 }
 
-/// Before this side's end: what comes after it in the kernel socket is lost. The descriptor may be
+/// Before this side's end, or before the descriptor goes to a program that knows of no ring: nobody
+/// would send once more what waits for it, and what comes after the end in the kernel socket is lost. The descriptor may be
 /// gone from the table, but nobody else has the connection then.
 pub fn finish(sock: &'static Sock, fd: i32) {
     if is_due(sock) {

@@ -22,6 +22,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     killed(p)?;
     handed_to_programs(p)?;
     left_after_hand_over(p)?;
+    both_ends_handed_over(p)?;
     handed_to_a_slow_reader(p)?;
     closed_on_exec(p)
 }
@@ -300,6 +301,27 @@ fn left_after_hand_over(p: &Probe) -> io::Result<()> {
             drop(client);
             p.say("sent before a hand-over and a close", counted(child)?);
         }
+    }
+    Ok(())
+}
+
+/// Each end goes to a program; the second one without a look at what became of the first.
+fn both_ends_handed_over(p: &Probe) -> io::Result<()> {
+    for looks in [false, true] {
+        let Pair { client, server } = p.pair()?;
+        sys_close_on_exec(&client)?;
+        sys_close_on_exec(&server)?;
+        sys::write(client.as_raw_fd(), &[7; 50_000])?;
+        let child = counter(&server, "0.1")?;
+        drop(server);
+        if looks {
+            p.result("nothing to read yet", try_recv(client.as_raw_fd(), 10));
+        }
+        let mut writer = Command::new("/bin/sh");
+        writer.args(["-c", "printf abc"]).stdout(Stdio::from(client));
+        p.say("the writer's status", writer.status()?);
+        drop(writer);
+        p.say("sent before two hand-overs", counted(child)?);
     }
     Ok(())
 }

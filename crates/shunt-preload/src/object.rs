@@ -123,14 +123,18 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
         }
     }
     let Some((mine, theirs)) = sock.sections() else { return };
+    // Another program may have the connection, to which the peer sends all that was not read here.
+    let handed_over = sock.has(FROZEN);
     // What TCP answers when bytes that nobody read are thrown away is RST.
     let rx = &record.rx;
-    let unread = rx.cursor.refresh(&theirs.prod, RING as u64).is_ok_and(|n| n > 0);
+    let unread = !handed_over && rx.cursor.refresh(&theirs.prod, RING as u64).is_ok_and(|n| n > 0);
     if unread {
         tcp::reset_on_close(fd);
     }
     let announced = mine.prod.fin.swap(1, Ordering::Relaxed) != 0;
-    mine.ctl.closed.store(if unread { RESET } else { CLOSED }, Ordering::Release);
+    if !handed_over {
+        mine.ctl.closed.store(if unread { RESET } else { CLOSED }, Ordering::Release);
+    }
     if fd < 0 {
         // The kernel has told the end before us.
         notify::all(sock);

@@ -108,12 +108,13 @@ impl Sleep {
                 || (until == Until::Ring && theirs.prod.fin.load(Relaxed) != 0)
         } else {
             let tx = &record.tx;
-            // Room in the ring is of use only to a sender that is in it.
-            (until == Until::Ring
-                && tx.cursor.pos().wrapping_sub(theirs.cons.cons.load(Acquire))
-                    < tx.cursor.cap(RING as u64))
-                || theirs.ctl.closed.load(Relaxed) != 0
-                || mine.prod.fin.load(Relaxed) != 0
+            // Room in the ring is of use only to a sender that is in it; the others learn also of an
+            // end from the kernel.
+            until == Until::Ring
+                && (tx.cursor.pos().wrapping_sub(theirs.cons.cons.load(Acquire))
+                    < tx.cursor.cap(RING as u64)
+                    || theirs.ctl.closed.load(Relaxed) != 0
+                    || mine.prod.fin.load(Relaxed) != 0)
         }
     }
 

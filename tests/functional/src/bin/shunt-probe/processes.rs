@@ -297,6 +297,7 @@ fn left_after_hand_over(p: &Probe) -> io::Result<()> {
         if half {
             sys::shutdown(client.as_raw_fd(), libc::SHUT_WR)?;
             p.say("sent before a hand-over and a half-close", counted(child)?);
+            p.result("the end of the program that has it", try_recv(client.as_raw_fd(), 10));
         } else {
             drop(client);
             p.say("sent before a hand-over and a close", counted(child)?);

@@ -36,6 +36,8 @@ pub struct Instance {
     pub vectors: AtomicU32,
     /// Others wait for it, too: see [`super::nested`].
     pub nested: AtomicBool,
+    /// A process that was forked, or its parent, has the kernel's set, too.
+    shared: AtomicBool,
     /// Changes that those who wait for it may have to be told of.
     pub edges: AtomicU32,
     /// Other instances that are watched (which `active` counts, too).
@@ -60,6 +62,7 @@ impl Instance {
             active: AtomicU32::new(0),
             vectors: AtomicU32::new(0),
             nested: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
             edges: AtomicU32::new(0),
             sets: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
@@ -78,6 +81,7 @@ impl Instance {
         self.active.store(0, Ordering::Relaxed);
         self.vectors.store(0, Ordering::Relaxed);
         self.nested.store(false, Ordering::Relaxed);
+        self.shared.store(false, Ordering::Relaxed);
         self.sets.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.budget.store(0, Ordering::Relaxed);
@@ -179,7 +183,7 @@ impl Instance {
     /// is, and neither costs a system call. False when there is no such registration, or when others
     /// look at the kernel's set.
     pub fn park(&self, state: &mut State, index: usize) -> bool {
-        if self.nested.load(Ordering::Relaxed) {
+        if self.nested.load(Ordering::Relaxed) || self.shared.load(Ordering::Relaxed) {
             return false;
         }
         let Some(watch) = state.get(index).filter(|w| w.conn.is_some() && w.parked.is_none())
@@ -188,6 +192,15 @@ impl Instance {
         };
         watch.parked = Some(Parked { completions: 0 });
         true
+    }
+
+    /// The process is about to fork: the kernel's set will be the child's, too, and what one of them
+    /// has parked the other one could not know of.
+    pub(super) fn share(&self, state: &mut State) {
+        self.shared.store(true, Ordering::Relaxed);
+        for index in state.parked() {
+            self.unpark_for_good(state, index);
+        }
     }
 
     /// Takes a parked watch out of the kernel's set, too.

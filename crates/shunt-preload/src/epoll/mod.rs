@@ -19,6 +19,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use instance::Instance;
 use state::State;
 
+use crate::errno::KeepErrno;
+
 /// Epoll instances that a process can have under Shunt's eyes; further ones are the kernel's alone.
 const INSTANCES: usize = 1024;
 
@@ -88,8 +90,14 @@ fn lock() -> MutexGuard<'static, ()> {
 
 /// Every lock of this module, to be held across fork.
 pub fn lock_for_fork() -> (MutexGuard<'static, ()>, Vec<MutexGuard<'static, State>>) {
+    let _keep = KeepErrno::new();
     let changes = lock();
-    (changes, all().map(Instance::lock).collect())
+    let share = |instance: &'static Instance| {
+        let mut state = instance.lock();
+        instance.share(&mut state);
+        state
+    };
+    (changes, all().map(share).collect())
 }
 
 /// In a forked child: the completion queues are the parent's, so every connection is looked at by

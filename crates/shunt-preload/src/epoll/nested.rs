@@ -233,7 +233,7 @@ impl State {
     }
 
     /// The watches that are parked.
-    fn parked(&self) -> Vec<usize> {
+    pub(super) fn parked(&self) -> Vec<usize> {
         (0..self.watches.len()).filter(|index| self.is_parked(*index)).collect()
     }
 

@@ -17,6 +17,7 @@ use crate::probe::{
 pub fn run(p: &mut Probe) -> io::Result<()> {
     shared_by_fork(p)?;
     edges_after_fork(p)?;
+    set_of_two_processes(p)?;
     accepted_after_fork(p)?;
     accepted_before_fork(p)?;
     killed(p)?;
@@ -105,6 +106,33 @@ fn edges_after_fork(p: &Probe) -> io::Result<()> {
         Ok(())
     })?;
     p.say("a child that watches", sys::wait_for(child)?);
+    Ok(())
+}
+
+/// An epoll instance that parent and child share: what one takes out the other may have added since.
+fn set_of_two_processes(p: &Probe) -> io::Result<()> {
+    let Pair { client, server } = p.pair()?;
+    let mut epoll = sys::Epoll::new(8)?;
+    let interest = (libc::EPOLLIN | libc::EPOLLRDHUP).cast_unsigned();
+    epoll.control(libc::EPOLL_CTL_ADD, server.as_raw_fd(), interest, 1)?;
+    epoll.control(libc::EPOLL_CTL_DEL, server.as_raw_fd(), 0, 0)?;
+    let (ready, says_ready) = sys::pipe()?;
+    let child = in_child(|| {
+        // SAFETY: the child's copy, which nothing here uses.
+        unsafe { libc::close(client.as_raw_fd()) };
+        epoll.control(libc::EPOLL_CTL_ADD, server.as_raw_fd(), interest, 2)?;
+        sys::write(says_ready.as_raw_fd(), b"x")?;
+        sys::end_within(10);
+        let found = epoll.wait(None)?;
+        p.say("what a child hears in a shared set", found.len());
+        p.result("the end, in the child", try_recv(server.as_raw_fd(), 10));
+        Ok(())
+    })?;
+    sys::read(ready.as_raw_fd(), &mut [0])?;
+    drop(server);
+    settle();
+    drop(client);
+    p.say("a child that shares a set", sys::wait_for(child)?);
     Ok(())
 }
 

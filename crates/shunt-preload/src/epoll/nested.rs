@@ -7,8 +7,9 @@
 //! instance is readable if one of its connections is, or if the kernel says so while the ear is quiet.
 //!
 //! An outer instance is told by the kernel that something has happened in an inner one, as it is about
-//! a connection, and finds out here what that means. Locks nest from the outside inwards, as the
-//! instances themselves do; completions are taken out of the queues with no lock held.
+//! a connection, and finds out here what that means. The lock of one instance is never taken with that
+//! of another held (but for a fork, which takes all); completions are taken out of the queues with no
+//! lock held.
 
 use core::sync::atomic::Ordering;
 
@@ -212,6 +213,16 @@ impl Instance {
         }
     }
 
+    /// True while a connection here, or in an instance that is watched here, looks for a proposal.
+    pub fn has_candidates(&self) -> bool {
+        let (has, inner) = {
+            let state = self.lock();
+            let inner: Vec<_> = state.inner().map(|(_, set)| set.instance).collect();
+            (state.has_candidates(), inner)
+        };
+        has || inner.into_iter().any(Self::has_candidates)
+    }
+
     fn forget_inner(&self, inner: &Instance) {
         if self.sets.load(Ordering::Relaxed) == 0 {
             return;
@@ -250,13 +261,5 @@ impl State {
         if readable && (edge || !edge_triggered) {
             self.list(index);
         }
-    }
-
-    /// True while some instance that is watched looks for a proposal.
-    pub fn inner_candidates(&self) -> bool {
-        self.inner().any(|(_, set)| {
-            let state = set.instance.lock();
-            state.has_candidates() || state.inner_candidates()
-        })
     }
 }

@@ -374,10 +374,7 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
     let now = clock::now();
     instance.visited.store(now, Ordering::Relaxed);
     let left = limits.deadline.map(|d| d.saturating_sub(now));
-    let candidates = {
-        let state = instance.lock();
-        state.has_candidates() || state.inner_candidates()
-    };
+    let candidates = instance.has_candidates();
     let left = [left, candidates.then_some(CANDIDATE_LOOK)].into_iter().flatten().min();
     let room = (out.max - out.len).clamp(1, KERNEL_EVENTS);
     let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];

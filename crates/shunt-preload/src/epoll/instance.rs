@@ -8,7 +8,7 @@ use shunt_core::events;
 use shunt_shm::region::queue_code;
 
 use crate::abi::{c_int, epoll_event};
-use crate::conn::Sock;
+use crate::conn::{FROZEN, Sock};
 use crate::endpoint::Endpoint;
 use crate::epoll::state::{Parked, State, Watch, Watched};
 use crate::epoll::tag;
@@ -344,24 +344,30 @@ impl Instance {
     pub fn descriptor_closed(&self, fd: c_int, other: Option<c_int>, sock: &Sock) {
         let mut state = self.lock();
         let parked = state.find(fd).filter(|index| state.is_parked(*index));
-        // The kernel drops its registration with the last descriptor, wherever that is.
-        let held = other.is_some() || sock.record().id.holders.count() > 1;
+        // The kernel drops its registration with the last descriptor, wherever that is: maybe in a
+        // program that got one.
+        let held = other.is_some() || sock.record().id.holders.count() > 1 || sock.has(FROZEN);
         if let Some(index) = parked.filter(|_| held) {
             self.unpark_for_good(&mut state, index);
-            return;
         }
         let Some(other) = other else {
             self.forget(&mut state, fd);
-            if state.orphans > 0 {
-                let all: Vec<usize> = state.of_sock(sock).collect();
-                all.into_iter().for_each(|index| self.forget_watch(&mut state, index));
-            }
+            self.forget_orphans(&mut state, sock);
             return;
         };
         let Some(index) = state.by_fd.remove(fd) else { return };
         state.orphans += 1;
         if let Some(watch) = state.get(index) {
             watch.fd = other;
+        }
+    }
+
+    /// Forgets what is left of closed descriptors of a connection, whose handle is about to be given
+    /// back.
+    pub fn forget_orphans(&self, state: &mut State, sock: &Sock) {
+        if state.orphans > 0 {
+            let of_sock: Vec<usize> = state.of_sock(sock).collect();
+            of_sock.into_iter().for_each(|index| self.forget_watch(state, index));
         }
     }
 

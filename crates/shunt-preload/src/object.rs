@@ -82,6 +82,11 @@ pub fn at_exit() {
     relatives::leave();
 }
 
+/// The connection of a descriptor is gone, and the descriptor stays open.
+pub fn disconnected(sock: &'static Sock) {
+    sock.release(|record| end(sock, -1, record));
+}
+
 /// `fd` was closed behind the library's back and the number is in use for something else now.
 pub fn abandoned(fd: c_int, entry: Entry) {
     match Sock::of(entry) {

@@ -345,6 +345,11 @@ pub fn on_declined(fd: c_int) {
     epoll::all().for_each(|instance| instance.convert(fd, None));
 }
 
+/// The connection is gone, and its descriptors stand for a fresh socket, which is watched on.
+pub fn on_disconnected(sock: &'static Sock) {
+    epoll::all().for_each(|instance| instance.forget_orphans(&mut instance.lock(), sock));
+}
+
 /// The descriptor goes. The kernel forgets its registrations when it is the connection's last.
 pub fn before_close(sock: &'static Sock, fd: c_int) {
     let mut other = None;

@@ -348,16 +348,15 @@ unsafe fn is_unspecific(addr: *const sockaddr, len: socklen_t) -> bool {
 /// The kernel has ended the connection by RST, and the descriptor stands for a fresh socket.
 fn disconnected(fd: c_int) {
     let entry = fd_table::lookup(fd);
-    if Sock::of(entry).is_none() || !may_mutate() {
-        return;
-    }
+    let Some(sock) = Sock::of(entry).filter(|_| may_mutate()) else { return };
     let _keep = KeepErrno::new();
+    ops::epoll::on_disconnected(sock);
     for (same, other) in fd_table::iter(0..=fd_table::high_water()) {
         if other == entry {
             // Epoll instances go on watching the socket.
             ops::epoll::on_declined(same);
             fd_table::take(same);
-            crate::object::abandoned(same, entry);
+            crate::object::disconnected(sock);
         }
     }
 }

@@ -319,6 +319,8 @@ fn waiting_bytes(p: &Probe) -> io::Result<()> {
 /// connect(2) with `AF_UNSPEC`, and a new connection of the same socket.
 fn disconnected(p: &Probe) -> io::Result<()> {
     let pair = p.pair()?;
+    let mut epoll = sys::Epoll::new(8)?;
+    epoll.control(libc::EPOLL_CTL_ADD, pair.c(), libc::EPOLLIN.cast_unsigned(), 7)?;
     // SAFETY: all zero is a valid address of the family AF_UNSPEC.
     let nowhere: libc::sockaddr = unsafe { std::mem::zeroed() };
     let len = libc::socklen_t::try_from(size_of::<libc::sockaddr>()).unwrap_or(0);
@@ -338,6 +340,17 @@ fn disconnected(p: &Probe) -> io::Result<()> {
     p.result("it carries bytes: send", try_send(pair.c(), b"abc"));
     settle();
     p.result("it carries bytes: recv", try_recv(server.as_raw_fd(), 10));
+    p.result(
+        "a set that had it before: nothing",
+        epoll.wait(Some(Duration::ZERO)).map(|e| e.len()),
+    );
+    sys::write(server.as_raw_fd(), b"back")?;
+    p.result(
+        "a set that had it before: bytes",
+        epoll
+            .wait(Some(Duration::from_secs(5)))
+            .map(|found| found.iter().map(|e| e.data).sum::<u64>()),
+    );
     Ok(())
 }
 

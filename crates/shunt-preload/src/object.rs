@@ -11,7 +11,7 @@ use core::time::Duration;
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::arena::Record;
-use shunt_shm::region::{CLOSED, RESET, RING, SLOTS, Side};
+use shunt_shm::region::{CLOSED, RESET, RING, SLOTS, Section, Side};
 use shunt_shm::ring::RxCursor;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
@@ -152,17 +152,26 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     if quiet.iter().any(Option::is_none) {
         return;
     }
-    // Every process at the other end was killed: nobody is left who could say that it is done.
-    if fd >= 0
-        // After it the kernel reports an end of our own making.
-        && !sock.has(SHUT_RD)
-        && theirs.ctl.handed_over.load(Ordering::Relaxed) == 0
-        && theirs.prod.fin.load(Ordering::Acquire) == 0
-        && tcp::peer_is_gone(fd, &theirs.prod.fin)
-    {
+    if fd >= 0 && was_killed(sock, fd, theirs) {
+        // Nobody is left there who could say that it is done.
         theirs.setup.done.store(1, Ordering::Release);
     }
     mine.setup.done.store(1, Ordering::Release);
+}
+
+/// True when every process at the other end was killed. A peer that lives and whose connection was reset
+/// by somebody else (a firewall, `ss -K`) still uses the slot, which must not be another connection's.
+fn was_killed(sock: &Sock, fd: c_int, theirs: &Section) -> bool {
+    let fin = &theirs.prod.fin;
+    // After it the kernel reports an end of our own making.
+    !sock.has(SHUT_RD)
+        && theirs.ctl.handed_over.load(Ordering::Relaxed) == 0
+        && fin.load(Ordering::Acquire) == 0
+        && sock.link().is_some_and(|link| match link.side {
+            Side::Server => tcp::peer_is_gone(fd, fin) && !link.owner_lives(),
+            // Nothing is known of the acceptor's process; but that its end came by FIN.
+            Side::Client => tcp::ended_unannounced(fd, fin),
+        })
 }
 
 /// The slot of a proposal that was taken back.

@@ -133,6 +133,13 @@ pub fn peer_is_gone(fd: i32, fin: &AtomicU32) -> bool {
     found & (over | hup) != 0 && (found & over != 0 || fin.load(Ordering::Acquire) == 0)
 }
 
+/// The same of a peer whose kernel has ended the connection in good order, without RST.
+pub fn ended_unannounced(fd: i32, fin: &AtomicU32) -> bool {
+    let end = PollFlags::RDHUP | PollFlags::ERR | PollFlags::HUP;
+    readiness(fd, u32::from(end.bits())) == u32::from(PollFlags::RDHUP.bits())
+        && fin.load(Ordering::Acquire) == 0
+}
+
 /// Waits for the RST that the peer's kernel is just about to send, so that no byte is taken for sent
 /// that will be thrown away.
 pub fn await_reset(fd: i32) {

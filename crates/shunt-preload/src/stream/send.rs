@@ -25,7 +25,8 @@ const CHUNK: usize = 64 * 1024;
 /// Does the call.
 pub fn transmit(sock: &'static Sock, call: Call<'_>) -> isize {
     call::run(sock, call, Direction::Sending, |call, sent, blocking| {
-        if demote::is_due(sock) {
+        // The step says of a descriptor that another thread has closed what is to be said.
+        if demote::is_due(sock) && call.is_open() {
             return Ok(Step::Follow);
         }
         if sock.sections().is_some_and(|(_, theirs)| theirs.ctl.closed.load(Relaxed) == RESET) {

@@ -16,6 +16,8 @@ use crate::process::Process;
 
 /// [`Peer::users`] of a place in which nobody is.
 const VACANT: u32 = 1 << 31;
+/// The same while a thread empties the place, or moves in.
+const CHANGING: u32 = VACANT | 1;
 
 /// Own descriptors above which peers that nobody uses are dropped.
 const CROWDED: usize = own_fds::SLOTS / 2;
@@ -71,15 +73,23 @@ impl Peer {
 
     /// Empties the place if nobody uses it. True when it is empty.
     fn vacate(&self) -> bool {
-        let (ok, no) = (Ordering::SeqCst, Ordering::Relaxed);
-        let idle = self.users.compare_exchange(0, VACANT, ok, no);
-        // SYNC POINT bells.
-        if idle.is_err_and(|users| users != VACANT) || self.ringing.load(Ordering::SeqCst) > 0 {
+        if !self.begin_change(0) && !self.begin_change(VACANT) {
             return false;
         }
-        self.endpoint.store(0, Ordering::Relaxed);
-        self.let_go();
-        true
+        // SYNC POINT bells.
+        let empty = self.ringing.load(Ordering::SeqCst) == 0;
+        if empty {
+            self.endpoint.store(0, Ordering::Relaxed);
+            self.let_go();
+        }
+        self.users.store(VACANT, Ordering::SeqCst);
+        empty
+    }
+
+    /// Of the threads that want to change who is in the place, one may.
+    fn begin_change(&self, from: u32) -> bool {
+        let (ok, no) = (Ordering::SeqCst, Ordering::Relaxed);
+        self.users.compare_exchange(from, CHANGING, ok, no).is_ok()
     }
 
     fn let_go(&self) {
@@ -92,10 +102,12 @@ impl Peer {
 
     /// Takes the empty place for a process that one connection uses. False when it is not empty.
     fn move_in(&self, process: &Arc<Process>) -> bool {
-        let (ok, no) = (Ordering::SeqCst, Ordering::Relaxed);
-        if !self.process.load(Ordering::Relaxed).is_null()
-            || self.users.compare_exchange(VACANT, VACANT | 1, ok, no).is_err()
-        {
+        if !self.begin_change(VACANT) {
+            return false;
+        }
+        if !self.process.load(Ordering::Relaxed).is_null() {
+            // Not emptied yet, because its doorbell was just being rung.
+            self.users.store(VACANT, Ordering::SeqCst);
             return false;
         }
         let new = Arc::into_raw(Arc::clone(process)).cast_mut();
@@ -164,9 +176,8 @@ impl Peers {
     pub fn forget_users(&self) {
         for peer in self.all() {
             peer.ringing.store(0, Ordering::Relaxed);
-            if peer.users.load(Ordering::Relaxed) & VACANT == 0 {
-                peer.users.store(0, Ordering::Relaxed);
-            }
+            // Also of a change that was not brought to its end.
+            peer.users.fetch_and(VACANT, Ordering::Relaxed);
         }
     }
 }
@@ -243,6 +254,12 @@ mod tests {
         peers.drop_idle();
         assert!(!first.process.load(Ordering::Relaxed).is_null(), "being rung");
         first.ringing.store(0, Ordering::SeqCst);
+        first.users.store(CHANGING, Ordering::SeqCst);
+        peers.drop_idle();
+        assert!(!first.move_in(&process(4, &[&two])));
+        assert!(!first.process.load(Ordering::Relaxed).is_null(), "another thread is at it");
+        first.users.store(VACANT, Ordering::SeqCst);
+        assert!(!first.move_in(&process(4, &[&two])), "not emptied yet");
         peers.drop_idle();
         assert!(first.process.load(Ordering::Relaxed).is_null());
     }

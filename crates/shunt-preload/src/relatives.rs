@@ -64,7 +64,7 @@ pub fn member(endpoint: &Endpoint) -> Member {
         return known;
     }
     let new = endpoint.arena.processes().claim();
-    endpoint.arena.processes().born(new, who(&Identity::current()));
+    endpoint.arena.processes().introduce(new, who(&Identity::current()));
     endpoint.set_member(new);
     new
 }
@@ -75,10 +75,14 @@ const fn who(identity: &Identity) -> Who {
 }
 
 fn has_died(endpoint: &Endpoint, member: Member) -> bool {
-    member != endpoint.member()
-        && endpoint.arena.processes().who(member).is_some_and(|Who { pid, start, namespace }| {
-            Identity { pid, start, namespace }.has_ended()
-        })
+    let processes = endpoint.arena.processes();
+    let Some(Who { pid, start, namespace }) = processes.who(member) else { return false };
+    // As this process has introduced itself: by now it may see no `/proc`.
+    let here = || match processes.who(endpoint.member()) {
+        Some(me) => me.namespace,
+        None => Identity::current().namespace,
+    };
+    member != endpoint.member() && Identity { pid, start, namespace }.has_ended(here())
 }
 
 /// This process has closed its last descriptor of the connection. True when no process is left that
@@ -202,7 +206,8 @@ pub fn fork_settled(child: Child) {
         let processes = endpoint.arena.processes();
         match child {
             Child::Pid(pid) => {
-                processes.born(endpoint.child(), Who { pid, start: 0, namespace: 0 });
+                let me = processes.who(endpoint.member());
+                processes.born(endpoint.child(), pid, me.map_or(0, |me| me.namespace));
             }
             Child::None => processes.free(endpoint.child()),
             Child::Unknown => {}
@@ -220,7 +225,7 @@ pub fn fork_child() {
         let child = endpoint.child();
         endpoint.set_child(Member::UNNAMED);
         endpoint.set_member(child);
-        endpoint.arena.processes().born(child, who(&me));
+        endpoint.arena.processes().introduce(child, who(&me));
     }
     for link in link::all() {
         link.users.store(0, Ordering::Release);

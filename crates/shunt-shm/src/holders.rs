@@ -106,18 +106,23 @@ impl Processes {
         (name(u32::try_from(index).unwrap_or(0), uses) == member).then_some(place)
     }
 
-    /// Says who the process is. The parent knows the pid at once and nothing else; whoever of parent
-    /// and child comes first settles the pid.
-    pub fn born(&self, member: Member, who: Who) {
+    /// Says who the calling process is. What its parent said before it is overruled: that may be its
+    /// name in another pid namespace.
+    pub fn introduce(&self, member: Member, me: Who) {
         let Some(place) = self.place(member) else { return };
-        if who.start != 0 {
-            place.start.store(who.start, Ordering::Relaxed);
-        }
-        if who.namespace != 0 {
-            place.namespace.store(who.namespace, Ordering::Relaxed);
-        }
-        let pid = &place.pid;
-        let _ = pid.compare_exchange(UNBORN, who.pid, Ordering::AcqRel, Ordering::Relaxed);
+        place.start.store(me.start, Ordering::Relaxed);
+        place.namespace.store(me.namespace, Ordering::Relaxed);
+        // Last: who finds this pid finds the rest, too.
+        place.pid.store(me.pid, Ordering::Release);
+    }
+
+    /// Says what a parent knows of its child: the pid, as its own namespace counts. What the child has
+    /// said stays.
+    pub fn born(&self, member: Member, pid: u32, namespace: u64) {
+        let Some(place) = self.place(member) else { return };
+        let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
+        let _ = place.namespace.compare_exchange(0, namespace, ok, no);
+        let _ = place.pid.compare_exchange(UNBORN, pid, ok, no);
     }
 
     /// Who a member is; `None` while it is about to be, and for a name that is no longer in use.

@@ -2,7 +2,7 @@
 //!
 //! A pid alone does not tell: the kernel gives it to another process in time, and it means nothing
 //! in another pid namespace. So a process is known by its pid, its start time and its namespace;
-//! what can't be read (no `/proc`) is 0 and not compared.
+//! what can't be read (no `/proc`, or that of another namespace) is 0.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, stat};
@@ -18,7 +18,7 @@ pub struct Identity {
     pub pid: u32,
     /// When it was started, in the kernel's ticks; 0: not known.
     pub start: u64,
-    /// Its pid namespace; 0: not known.
+    /// Its pid namespace; 0: not known, and taken for that of others where it isn't known either.
     pub namespace: u64,
 }
 
@@ -33,19 +33,21 @@ impl Identity {
         }
     }
 
-    /// True when the process has certainly ended; a zombie has. When in doubt it lives.
+    /// True when the process has certainly ended, as the caller in the namespace `here` sees it; a zombie
+    /// has. When in doubt it lives.
     #[must_use]
-    pub fn has_ended(&self) -> bool {
+    pub fn has_ended(&self, here: u64) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
-        let here = own_namespace();
-        if self.namespace != 0 && here != 0 && self.namespace != here {
+        if self.namespace != here {
             return false;
         }
         if test_kill_process(pid) == Err(Errno::SRCH) || exited(pid) {
             return true;
         }
         // The pid may be another process's by now.
-        self.start != 0 && start_of(Some(self.pid)).is_some_and(|start| start != self.start)
+        self.start != 0
+            && start_of(Some(self.pid)).is_some_and(|start| start != self.start)
+            && start_of(None).is_some()
     }
 }
 
@@ -62,7 +64,8 @@ fn own_namespace() -> u64 {
     stat(c"/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
 }
 
-/// Start time of a process, `None` for the caller's own.
+/// Start time of a process, `None` for the caller's own; not known where `/proc` is that of another pid
+/// namespace.
 fn start_of(pid: Option<u32>) -> Option<u64> {
     let mut path = [0; 32];
     let path = match pid {
@@ -75,6 +78,11 @@ fn start_of(pid: Option<u32>) -> Option<u64> {
     close(file);
     // The name in the second field may hold anything, also a closing parenthesis.
     let text = text.get(..len.ok()?)?;
+    let first = text.split(|byte| *byte == b' ').next()?;
+    let own = || getpid().as_raw_pid().cast_unsigned();
+    if core::str::from_utf8(first).ok()?.parse() != Ok(pid.unwrap_or_else(own)) {
+        return None;
+    }
     let after = text.iter().rposition(|byte| *byte == b')')?;
     let field = text.get(after + 1..)?.split(|byte| *byte == b' ').nth(START_AFTER_NAME)?;
     core::str::from_utf8(field).ok()?.parse().ok()
@@ -114,22 +122,29 @@ mod tests {
     fn a_process_lives_until_it_has_exited_waited_for_or_not() {
         let me = Identity::current();
         assert!(me.start != 0 && me.namespace != 0, "{me:?}");
-        assert!(!me.has_ended());
+        assert!(!me.has_ended(me.namespace));
         let mut child =
             Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let start = start_of(Some(child.id())).unwrap();
         let known = Identity { pid: child.id(), start, ..me };
-        assert!(!known.has_ended());
-        assert!(Identity { start: start + 1, ..known }.has_ended(), "the pid is another's now");
-        assert!(!Identity { start: start + 1, namespace: me.namespace + 1, ..known }.has_ended());
+        assert!(!known.has_ended(me.namespace));
+        assert!(
+            Identity { start: start + 1, ..known }.has_ended(me.namespace),
+            "the pid is another's now"
+        );
+        assert!(
+            !Identity { start: start + 1, namespace: me.namespace + 1, ..known }
+                .has_ended(me.namespace)
+        );
+        assert!(!Identity { start: start + 1, namespace: 0, ..known }.has_ended(me.namespace));
         child.kill().unwrap();
         // A zombie, soon.
-        while !known.has_ended() {
+        while !known.has_ended(me.namespace) {
             std::thread::yield_now();
         }
         child.wait().unwrap();
-        assert!(known.has_ended());
-        assert!(!Identity { pid: 0, ..me }.has_ended(), "not known");
+        assert!(known.has_ended(me.namespace));
+        assert!(!Identity { pid: 0, ..me }.has_ended(me.namespace), "not known");
     }
 
     #[test]

@@ -373,14 +373,16 @@ fn collect() {
 
 /// Gives back own link groups in which no connection of this process is left: some are kept for the
 /// next connection, but not where slots would be lost whose acceptor ended without a word. Runs only
-/// when another one is about to be made, under the lock.
+/// when another one is about to be made, under the lock. Those that a forked child has inherited are
+/// its parent's to give back.
 fn retire_unused() {
+    let pid = Endpoint::current().map(|endpoint| endpoint.pid);
     let mut kept = 0;
     for place in &TABLE[..HIGH.load(Ordering::Acquire)] {
         // SAFETY: entries are live links; removal happens under the lock alone.
         let Some(link) = (unsafe { place.load(Ordering::Acquire).as_ref() }) else { continue };
-        let unused =
-            link.side == Side::Client && link.users.load(Ordering::Acquire) == 0 && !link.drafted();
+        let own = link.side == Side::Client && Some(link.endpoint.pid) == pid;
+        let unused = own && link.users.load(Ordering::Acquire) == 0 && !link.drafted();
         if unused && (kept >= KEPT_UNUSED || link.has_lost_slots()) {
             remove(place);
         } else if unused {

@@ -156,7 +156,8 @@ impl Link {
     }
 
     /// The endpoint at the other end, with its doorbells, for a connection that uses it from now on;
-    /// they are fetched from the agent the first time.
+    /// they are fetched from the agent the first time, also where they are held for another link group:
+    /// the agent alone knows whether the endpoint is a party of this one.
     pub fn acquaint(&self, endpoint: EndpointId) -> Result<&'static Peer, Reason> {
         if let Some(peer) = self.peers.find(endpoint) {
             return Ok(peer);
@@ -165,10 +166,8 @@ impl Link {
             // Acceptors know one peer per link group, which goes with it.
             all().filter(|link| link.side == Side::Client).for_each(|link| link.peers.drop_idle());
         }
-        let process = match process::known(endpoint) {
-            Some(known) => known,
-            None => process::remember(endpoint, agent_client::bells(self.region, endpoint)?, None)?,
-        };
+        let bells = agent_client::bells(self.region, endpoint)?;
+        let process = process::remember(endpoint, bells, None)?;
         Ok(self.peers.add(&process))
     }
 

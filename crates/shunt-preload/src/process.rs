@@ -33,7 +33,7 @@ pub fn lock_for_fork() -> impl Sized {
 }
 
 /// A process that is a party of another link group already.
-pub fn known(endpoint: EndpointId) -> Option<Arc<Process>> {
+fn known(endpoint: EndpointId) -> Option<Arc<Process>> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.iter().filter_map(Weak::upgrade).find(|process| process.endpoint == endpoint)
 }

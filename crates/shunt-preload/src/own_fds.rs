@@ -82,15 +82,15 @@ impl Drop for OwnFd {
 /// # Errors
 /// `MFILE` when the slab is full or the table does not cover the number; `fd` is then closed.
 pub fn adopt(fd: OwnedFd) -> Result<OwnFd, Errno> {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if limit < LEAST_LIMIT {
+        return Err(Errno::MFILE);
+    }
     let free = |slot: &AtomicI32| {
         slot.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
     let index = SLAB.iter().position(free).and_then(|index| u16::try_from(index).ok());
     let index = index.ok_or(Errno::MFILE)?;
-    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    if limit < LEAST_LIMIT {
-        return Err(Errno::MFILE);
-    }
     let slot = &SLAB[usize::from(index)];
 
     let fd = move_high(fd.as_fd()).unwrap_or(fd);

@@ -114,6 +114,14 @@ impl Endpoint {
         self.member.store(member.code(), Ordering::Release);
     }
 
+    /// Sets it where nothing was set before; else what was.
+    pub fn set_member_once(&self, member: Member) -> Result<(), Member> {
+        let (ok, no) = (Ordering::AcqRel, Ordering::Acquire);
+        let unnamed = Member::UNNAMED.code();
+        let set = self.member.compare_exchange(unnamed, member.code(), ok, no);
+        set.map(|_| ()).map_err(Member::from_code)
+    }
+
     /// The child that is about to be forked, among those that share the arena.
     #[must_use]
     pub fn child(&self) -> Member {

@@ -63,10 +63,17 @@ pub fn member(endpoint: &Endpoint) -> Member {
     if known != Member::UNNAMED {
         return known;
     }
-    let new = endpoint.arena.processes().claim();
-    endpoint.arena.processes().introduce(new, who(&Identity::current()));
-    endpoint.set_member(new);
-    new
+    let processes = endpoint.arena.processes();
+    let new = processes.claim();
+    processes.introduce(new, who(&Identity::current()));
+    match endpoint.set_member_once(new) {
+        Ok(()) => new,
+        // Another thread has made its first connection at the same time.
+        Err(first) => {
+            processes.free(new);
+            first
+        }
+    }
 }
 
 const fn who(identity: &Identity) -> Who {

@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use libc::{POLLIN, POLLOUT, POLLRDHUP};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};
+use shunt_core::stretch::{Path, path};
 use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait, on_bell};
 use shunt_shm::region::{RING, Section};
 use shunt_shm::sync::AtomicU32;
@@ -102,8 +103,12 @@ impl Sleep {
             return true;
         }
         if self.receiving() {
-            (theirs.prod.prod.load(Acquire) != record.rx.cursor.pos() && !self.sock.has(FROZEN))
-                || theirs.prod.marks.load(Relaxed) != record.rx.marks.load(Relaxed)
+            let marks = record.rx.marks.load(Relaxed);
+            // In a TCP stretch the ring holds nothing to read before a mark leads there.
+            (theirs.prod.prod.load(Acquire) != record.rx.cursor.pos()
+                && path(marks) == Path::Ring
+                && !self.sock.has(FROZEN))
+                || theirs.prod.marks.load(Relaxed) != marks
                 // The kernel tells the end itself to those who wait for it, too.
                 || (until == Until::Ring && theirs.prod.fin.load(Relaxed) != 0)
         } else {

@@ -16,7 +16,7 @@ use shunt_wire::agent::{MAX_VECTORS, RegionId};
 
 use crate::cq::{ArmLine, CqLine};
 use crate::memfd::{self, Map};
-use crate::ring::{ConsLine, ProdLine, REWIND_AFTER, Shape, Span};
+use crate::ring::{ConsLine, ProdLine, REWIND_AFTER, Shape};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Most connections in one link group (SMC's limit, RFC 7609 section 4.5.1).
@@ -302,24 +302,17 @@ impl RegionView {
         unsafe { self.0.byte_add(DATA_AT + (slot * 2 + receiver as usize) * RING) }
     }
 
-    /// A copy of a span of the ring of `receiver` in a slot; what lies outside of the ring is left out.
-    #[must_use]
-    pub fn copy_of(self, slot: usize, receiver: Side, span: Span) -> Vec<u8> {
+    /// Copies bytes from `at` on of the ring of `receiver` in a slot, as many as `to` and the ring have
+    /// there; returns what was copied.
+    pub fn copy_to(self, slot: usize, receiver: Side, at: usize, to: &mut [u8]) -> &[u8] {
         let ring = self.buffer(slot, receiver);
-        let mut copy = Vec::<u8>::new();
-        for (at, len) in [span.head, span.tail] {
-            let at = at.min(RING);
-            let len = len.min(RING - at);
-            copy.reserve(len);
-            // SAFETY: `at + len` lies inside the ring, and `copy` has room for so many; private memory
-            // and a ring do not overlap.
-            unsafe {
-                let to = copy.as_mut_ptr().add(copy.len());
-                core::ptr::copy_nonoverlapping(ring.as_ptr().add(at), to, len);
-                copy.set_len(copy.len() + len);
-            }
-        }
-        copy
+        let at = at.min(RING);
+        let copied = to.len().min(RING - at);
+        let (to, _) = to.split_at_mut(copied);
+        // SAFETY: `at + copied` lies inside the ring, and `to` has room for so many; private memory and
+        // a ring do not overlap.
+        unsafe { core::ptr::copy_nonoverlapping(ring.as_ptr().add(at), to.as_mut_ptr(), copied) };
+        to
     }
 
     /// Offset of that buffer in the region: what a device that moves bytes is told.

@@ -13,7 +13,7 @@ use shunt_core::stretch::{Path, path};
 use shunt_shm::arena::Record;
 use shunt_shm::lock::TidGuard;
 use shunt_shm::region::RING;
-use shunt_shm::ring::{Span, TxCursor};
+use shunt_shm::ring::TxCursor;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
@@ -27,8 +27,9 @@ use crate::stream::{broken, call, notify, promote, tcp, tid};
 /// Longest wait, in nanoseconds, of a side that ends for room in the kernel socket for ring bytes that
 /// are sent once more.
 const PATIENCE: u64 = 2_000_000_000;
-/// Bytes of the ring that are sent once more at a time.
-const PIECE: usize = 64 * 1024;
+/// Bytes of the ring that are sent once more at a time: they go over the stack, maybe a signal
+/// handler's.
+const PIECE: usize = 4096;
 
 /// This side leaves shared memory.
 pub fn leave(sock: &'static Sock, fd: i32, why: Reason) {
@@ -142,9 +143,10 @@ pub fn flush(sock: &Sock, link: &Link, fd: i32) -> bool {
             return true;
         }
         let (at, len) = record.tx.cursor.last(left, RING as u64).head;
-        let piece = Span { head: (at, len.min(PIECE)), tail: (0, 0) };
-        let bytes = link.view().copy_of(record.slot(), record.side().other(), piece);
-        match send(tcp::borrow(fd), &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        let mut piece = [0; PIECE];
+        let (piece, _) = piece.split_at_mut(len.min(PIECE));
+        let bytes = link.view().copy_to(record.slot(), record.side().other(), at, piece);
+        match send(tcp::borrow(fd), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(n) => replay.store(left.saturating_sub(n as u64), Relaxed),
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::AGAIN) => return false,

@@ -17,7 +17,7 @@ use crate::link::Link;
 use crate::next;
 use crate::own_fds::OwnFd;
 
-/// Completions that a parked watch may get. Each may have woken the instance's sleeper for nothing.
+/// Completions, and events of the kernel, that a parked watch may get. Each may have woken the instance's sleeper for nothing.
 const PARKED_COMPLETIONS: u8 = 8;
 
 /// An epoll instance.
@@ -159,16 +159,22 @@ impl Instance {
     /// Puts a watch into the ready list, from a completion queue.
     pub fn push_ready(&self, watch: usize) {
         let mut state = self.lock();
-        if let Some(parked) = state.get(watch).and_then(|w| w.parked.as_mut()) {
-            parked.completions += 1;
-            if parked.completions > PARKED_COMPLETIONS {
-                self.unpark_for_good(&mut state, watch);
-            }
+        if self.is_only_parked(&mut state, watch) {
             return;
         }
         state.list(watch);
         self.edges.fetch_add(1, Ordering::AcqRel);
         self.ring_if_awaited(&state);
+    }
+
+    /// True for a parked watch, of which there is news: when more comes it is taken out for good.
+    pub fn is_only_parked(&self, state: &mut State, watch: usize) -> bool {
+        let Some(parked) = state.get(watch).and_then(|w| w.parked.as_mut()) else { return false };
+        parked.completions += 1;
+        if parked.completions > PARKED_COMPLETIONS {
+            self.unpark_for_good(state, watch);
+        }
+        true
     }
 
     /// After a change that its waiters have to see.

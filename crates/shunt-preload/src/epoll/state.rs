@@ -67,7 +67,7 @@ pub struct Watch {
 /// A registration that only the kernel still has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parked {
-    /// Completions that came for it: when they go on coming it is taken out for good.
+    /// What came for it: when they go on coming it is taken out for good.
     pub completions: u8,
 }
 

@@ -90,7 +90,7 @@ pub fn wait_in_kernel(
             Some(None) => {}
             Some(Some(index)) => {
                 let state: &mut State = locked.get_or_insert_with(|| instance.lock());
-                take_in_conn(state, index, event.events);
+                take_in_conn(instance, state, index, event.events);
             }
         }
     }
@@ -280,7 +280,7 @@ fn take_in(instance: &Instance, out: &mut Out, buffer: &[epoll_event; KERNEL_EVE
             Some(None) => {}
             Some(Some(index)) => {
                 let state: &mut State = locked.get_or_insert_with(|| instance.lock());
-                take_in_conn(state, index, bits);
+                take_in_conn(instance, state, index, bits);
             }
         }
     }
@@ -288,13 +288,15 @@ fn take_in(instance: &Instance, out: &mut Out, buffer: &[epoll_event; KERNEL_EVE
 
 /// The kernel has news of a shunted connection. Its end is remembered also for one that is parked: it is
 /// told once.
-fn take_in_conn(state: &mut State, index: usize, bits: u32) {
+fn take_in_conn(instance: &Instance, state: &mut State, index: usize, bits: u32) {
     if bits & !events::OUT != 0
         && let Some(conn) = state.get(index).and_then(|watch| watch.conn)
     {
         conn.sock.put(KERNEL_HINT, true);
     }
-    state.list(index);
+    if !instance.is_only_parked(state, index) {
+        state.list(index);
+    }
 }
 
 fn kernel_wait(
@@ -432,7 +434,8 @@ pub fn arm_direct(instance: &Instance) {
 
 /// One of them.
 pub fn arm_watch(state: &mut State, index: usize) {
-    let Some(conn) = state.get(index).and_then(|w| w.conn) else { return };
+    let watch = state.get(index).filter(|w| w.parked.is_none());
+    let Some(conn) = watch.and_then(|w| w.conn) else { return };
     let (Some(link), Some((mine, _))) = (conn.sock.link(), conn.sock.sections()) else { return };
     // Any of the doorbells that `register` put into the kernel's set.
     if let Some(vector) = state.heard(link.endpoint) {

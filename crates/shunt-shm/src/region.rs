@@ -24,9 +24,8 @@ pub const SLOTS: usize = 255;
 
 /// Length of one direction's buffer in bytes (a power of two): the longest ring.
 pub const RING: usize = 512 * 1024;
-/// Length of the ring of a sender that does not wait for room but does something else in between, as
-/// for other connections: the rings of many stay in the processors' caches (1 MB files from nginx to 50
-/// connections: half as fast again as with the longest).
+/// Length of a ring where a sender has many: so they stay in the processors' caches (1 MB files from
+/// nginx to 50 connections: half as fast again as with the longest).
 pub const SHORT_RING: usize = 128 * 1024;
 
 const MAGIC: u64 = 0x5348_554e_545f_4c47; // "SHUNT_LG"

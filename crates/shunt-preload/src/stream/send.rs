@@ -22,6 +22,9 @@ use crate::stream::{broken, demote, notify, tcp, tid};
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
 const CHUNK: usize = 64 * 1024;
 
+/// Connections of this process in a link group that may have the longest rings.
+const FEW: u32 = 8;
+
 /// Does the call.
 pub fn transmit(sock: &'static Sock, call: Call<'_>) -> isize {
     call::run(sock, call, Direction::Sending, |call, sent, blocking| {
@@ -137,7 +140,8 @@ impl Tx<'_> {
     fn reserve(&self, want: usize, blocking: bool) -> Result<Span, Violation> {
         let tx = &self.sock.record().tx;
         let len = RING as u64;
-        let cap = if blocking { RING } else { SHORT_RING } as u64;
+        let few = self.link.users.load(Relaxed) <= FEW;
+        let cap = if few { RING } else { SHORT_RING } as u64;
         let wish = shape(self.sock.record().side().other(), cap);
         let mut span = tx.cursor.reserve(&self.theirs.cons, len, wish, want as u64)?;
         if span.head.1 == 0 && want > 0 {

@@ -245,6 +245,12 @@ fn a_server_that_becomes_a_daemon() {
     in_all_modes(|sandbox| probe(sandbox, "daemon", &[], Expect::All(16)));
 }
 
+/// A program opens one listener after the other: the last is as good as the first.
+#[test]
+fn listeners_that_follow_each_other() {
+    in_all_modes(|sandbox| probe(sandbox, "listeners", &[], Expect::All(600)));
+}
+
 /// Servers are killed while their clients go on: what they held is of use to others.
 #[test]
 fn children_that_are_killed_leave_nothing_behind() {

@@ -27,6 +27,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     edges_of_room(p)?;
     one_shots(p)?;
     control(p)?;
+    taken_out_and_added(p)?;
     members_that_go(p)?;
     mixed(p)?;
     nested(p)?;
@@ -138,6 +139,43 @@ fn control(p: &Probe) -> io::Result<()> {
     p.say("ADD of a file", done(epoll.control(ADD, file.as_raw_fd(), IN, 0)));
     p.say("ADD of a closed descriptor", done(epoll.control(ADD, 9999, IN, 0)));
     p.say("control of a socket", done(not_epoll(pair.c(), pair.s())));
+    Ok(())
+}
+
+/// Members that are taken out, and added again for something else: programs do it for each request.
+fn taken_out_and_added(p: &Probe) -> io::Result<()> {
+    let Pair { client, server } = p.pair()?;
+    let (peer, fd) = (client.as_raw_fd(), server.as_raw_fd());
+    let mut epoll = Epoll::new(8)?;
+    epoll.control(ADD, fd, OUT, 1)?;
+    p.say("to be added again: room", look(&mut epoll, 0)?);
+    epoll.control(DEL, fd, 0, 0)?;
+    p.say("MOD of one that was taken out", done(epoll.control(MOD, fd, IN, 2)));
+    p.say("ADD of it", done(epoll.control(ADD, fd, IN, 3)));
+    p.say("ADD of it again", done(epoll.control(ADD, fd, IN, 4)));
+    p.say("MOD of it", done(epoll.control(MOD, fd, IN, 5)));
+    p.say("nothing for it", look(&mut epoll, 0)?);
+    send(peer, b"one")?;
+    p.say("data for it", look(&mut epoll, 0)?);
+    epoll.control(DEL, fd, 0, 0)?;
+    p.say("taken out with data", look(&mut epoll, 0)?);
+    // More than a set bears of one that it does not watch.
+    for _ in 0..20 {
+        send(peer, b"more")?;
+        p.result("read while it is out", try_recv(fd, 100));
+        p.say("said while it is out", look(&mut epoll, 0)?);
+    }
+    send(peer, b"last")?;
+    epoll.control(ADD, fd, IN | RDHUP | ET, 6)?;
+    p.say("added with data", look(&mut epoll, 0)?);
+    epoll.control(DEL, fd, 0, 0)?;
+    drop(client);
+    settle();
+    p.say("the end of one that was taken out", look(&mut epoll, 0)?);
+    epoll.control(ADD, fd, IN | RDHUP, 7)?;
+    p.say("added after the end", look(&mut epoll, 0)?);
+    epoll.control(DEL, fd, 0, 0)?;
+    p.say("DEL of it twice", done(epoll.control(DEL, fd, 0, 0)));
     Ok(())
 }
 

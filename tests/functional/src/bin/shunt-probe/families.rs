@@ -1,4 +1,4 @@
-//! Servers of several processes, seen by a client: what is shown here the transcript does not tell,
+//! Servers of several processes, or that follow each other, seen by a client: what is shown here the transcript does not tell,
 //! but the agent's counts do.
 
 use std::io;
@@ -116,5 +116,24 @@ pub fn orphans(p: &mut Probe) -> io::Result<()> {
     p.say("what was right", right);
     sys::kill(server, libc::SIGKILL)?;
     p.say("the server", sys::wait_for(server)?);
+    Ok(())
+}
+
+/// More listeners than a client may have link groups at once.
+const LISTENERS: usize = 150;
+
+/// Listeners that follow each other, each with one connection, as those of an FTP server's transfers.
+pub fn listeners(p: &mut Probe) -> io::Result<()> {
+    let mut right = 0;
+    for _ in 0..LISTENERS {
+        let listener = listener()?;
+        let client = connect(address(&listener)?.port())?;
+        let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+        let echoing = thread::spawn(move || echo(&server));
+        right += usize::from(exchange(client.as_raw_fd())?);
+        drop(client);
+        right += usize::from(matches!(echoing.join(), Ok(Ok(()))));
+    }
+    p.say("what was right", right);
     Ok(())
 }

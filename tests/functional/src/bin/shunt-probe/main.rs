@@ -32,6 +32,7 @@ const GROUPS: &[Group] = &[
     ("lifetimes", lifetimes::run),
     ("daemon", families::daemon),
     ("orphans", families::orphans),
+    ("listeners", families::listeners),
     ("errors", errors::run),
     ("closing", closing::run),
     ("readiness", readiness::run),

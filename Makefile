@@ -28,7 +28,7 @@ all:
 	$(CARGO) build --release --locked --workspace
 
 # What each step uses, as COMMAND:PACKAGE.
-DEMO_PROGRAMS := cc:gcc nginx:nginx wrk:wrk redis-server:redis-server \
+DEMO_PROGRAMS := cc:build-essential nginx:nginx wrk:wrk redis-server:redis-server \
     redis-benchmark:redis-tools iperf3:iperf3 sockperf:sockperf
 TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
     pgbench:postgresql-contrib curl:curl python3:python3

@@ -2,27 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+
+use shunt_bench::workload::nginx::configuration;
 
 use crate::binaries::program;
 use crate::sandbox::{Process, Sandbox};
-
-/// A configuration that keeps every file of nginx inside the sandbox.
-fn nginx_configuration(dir: &Path, port: u16, workers: u32, user: Option<&str>) -> String {
-    let dir = dir.display();
-    let user = user.map(|u| format!("user {u};\n")).unwrap_or_default();
-    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .iter()
-        .map(|kind| format!("  {kind}_temp_path {dir}/temporary-{kind};\n"))
-        .collect();
-    format!(
-        "{user}daemon off;\nworker_processes {workers};\npid {dir}/nginx.pid;\n\
-         error_log {dir}/error.log;\nworker_rlimit_nofile 8192;\n\
-         events {{ worker_connections 4096; }}\nhttp {{\n  access_log off;\n  sendfile on;\n\
-         {temporary}  keepalive_requests 100000000;\n\
-         \x20 server {{ listen 127.0.0.1:{port}; root {dir}/www; }}\n}}\n"
-    )
-}
 
 /// nginx with the given files (name, bytes); `user` runs the workers when root starts it.
 ///
@@ -44,7 +28,7 @@ pub fn nginx(
         fs::write(www.join(name), bytes).expect("a file to serve");
     }
     let file = dir.join("nginx.conf");
-    fs::write(&file, nginx_configuration(dir, port, workers, user)).expect("nginx.conf");
+    fs::write(&file, configuration(dir, port, workers, user)).expect("nginx.conf");
     let mut command = sandbox.command(program("nginx"));
     command.arg("-p").arg(dir).arg("-e").arg(dir.join("error.log")).arg("-c").arg(&file);
     sandbox.serve(command, port)

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use shunt_sys::epoll::{self, Epoll};
 
-use super::Seen;
 use super::gate::Gate;
 use super::ping::record;
 use super::socket::Socket;
-use crate::rig::endpoint::Endpoint;
+use super::{Requests, Seen};
 use crate::stats::Histogram;
 
 /// Events that are taken at once.
@@ -23,21 +22,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// `shunt load many`.
 #[derive(Args, Clone, Debug)]
 pub struct Many {
-    /// The server.
-    #[arg(long)]
-    to: Endpoint,
-    /// Bytes of a request, and of the answer to it.
-    #[arg(long, default_value_t = 100)]
-    size: usize,
+    /// Where to, and how much.
+    #[command(flatten)]
+    requests: Requests,
     /// Open connections.
     #[arg(long)]
     open: usize,
     /// Those that send requests, one at a time each.
     #[arg(long)]
     active: usize,
-    /// End after so long.
-    #[arg(long)]
-    seconds: f64,
 }
 
 struct Conn {
@@ -65,11 +58,11 @@ impl Conn {
 impl Many {
     /// Runs it.
     pub fn run(&self, gate: Gate) -> io::Result<Seen> {
-        let request = vec![b'x'; self.size];
+        let request = vec![b'x'; self.requests.size];
         let mut epoll = Epoll::new(BATCH)?;
         let mut conns = self.connect(&request, &epoll)?;
         gate.pass()?;
-        let most = Duration::from_secs_f64(self.seconds);
+        let most = Duration::from_secs_f64(self.requests.seconds);
         let mut histogram = Histogram::default();
         let start = Instant::now();
         for conn in conns.iter_mut().take(self.active) {
@@ -98,7 +91,7 @@ impl Many {
         }
         Ok(Seen {
             operations,
-            bytes: operations * 2 * self.size as u64,
+            bytes: operations * 2 * self.requests.size as u64,
             seconds: start.elapsed().as_secs_f64(),
             latency: histogram.quantiles(),
         })
@@ -108,8 +101,8 @@ impl Many {
     fn connect(&self, request: &[u8], epoll: &Epoll) -> io::Result<Vec<Conn>> {
         let mut conns = Vec::with_capacity(self.open);
         for index in 0..self.open {
-            let mut socket = Socket::connect(&self.to)?;
-            let mut answer = vec![0; self.size];
+            let mut socket = Socket::connect(&self.requests.to)?;
+            let mut answer = vec![0; self.requests.size];
             for _ in 0..2 {
                 socket.write_all(request)?;
                 if !socket.read_message(&mut answer)? {

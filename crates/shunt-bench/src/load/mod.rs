@@ -52,6 +52,20 @@ pub enum Program {
     Many(many::Many),
 }
 
+/// What all clients that send requests have in common.
+#[derive(Args, Clone, Debug)]
+pub struct Requests {
+    /// The server.
+    #[arg(long)]
+    to: Endpoint,
+    /// Bytes of a request, and of the answer to it.
+    #[arg(long, default_value_t = 100)]
+    size: usize,
+    /// End after so long.
+    #[arg(long)]
+    seconds: f64,
+}
+
 /// A server.
 #[derive(Args, Clone, Debug)]
 pub struct Serve {

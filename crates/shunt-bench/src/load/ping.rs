@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::Seen;
 use super::gate::Gate;
 use super::socket::Socket;
-use crate::rig::endpoint::Endpoint;
+use super::{Requests, Seen};
 use crate::stats::Histogram;
 
 /// A clock is read for one of so many requests: reading it takes as long as a part of a request.
@@ -20,15 +19,9 @@ const WARM_UP: u32 = 16;
 /// `shunt load ping`.
 #[derive(Args, Clone, Debug)]
 pub struct Ping {
-    /// The server.
-    #[arg(long)]
-    to: Endpoint,
-    /// Bytes of a request, and of the answer to it.
-    #[arg(long, default_value_t = 100)]
-    size: usize,
-    /// End after so long.
-    #[arg(long)]
-    seconds: f64,
+    /// Where to, and how much.
+    #[command(flatten)]
+    requests: Requests,
     /// End after so many requests.
     #[arg(long, default_value_t = u64::MAX)]
     rounds: u64,
@@ -40,8 +33,8 @@ pub struct Ping {
 impl Ping {
     /// Runs it.
     pub fn run(&self, gate: Gate) -> io::Result<Seen> {
-        let mut socket = Socket::connect(&self.to)?;
-        let mut buffer = vec![b'x'; self.size];
+        let mut socket = Socket::connect(&self.requests.to)?;
+        let mut buffer = vec![b'x'; self.requests.size];
         let mut round = || {
             socket.write_all(&buffer)?;
             if socket.read_message(&mut buffer)? {
@@ -61,7 +54,7 @@ impl Ping {
         };
         Ok(Seen {
             operations,
-            bytes: operations * 2 * self.size as u64,
+            bytes: operations * 2 * self.requests.size as u64,
             seconds: time.as_secs_f64(),
             latency: histogram.quantiles(),
         })
@@ -73,7 +66,7 @@ impl Ping {
         histogram: &mut Histogram,
         mut round: impl FnMut() -> io::Result<()>,
     ) -> io::Result<(u64, Duration)> {
-        let most = Duration::from_secs_f64(self.seconds);
+        let most = Duration::from_secs_f64(self.requests.seconds);
         let start = Instant::now();
         let mut done = 0;
         loop {
@@ -102,7 +95,7 @@ impl Ping {
         histogram: &mut Histogram,
         mut round: impl FnMut() -> io::Result<()>,
     ) -> io::Result<(u64, Duration)> {
-        let most = Duration::from_secs_f64(self.seconds);
+        let most = Duration::from_secs_f64(self.requests.seconds);
         let period = Duration::from_secs(1) / rate.max(1);
         let start = Instant::now();
         let mut done = 0;

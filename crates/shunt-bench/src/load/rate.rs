@@ -5,25 +5,18 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::Seen;
 use super::gate::Gate;
 use super::ping::record;
 use super::socket::Socket;
-use crate::rig::endpoint::Endpoint;
+use super::{Requests, Seen};
 use crate::stats::Histogram;
 
 /// `shunt load rate`.
 #[derive(Args, Clone, Debug)]
 pub struct Rate {
-    /// The server.
-    #[arg(long)]
-    to: Endpoint,
-    /// Bytes of the request, and of the answer to it.
-    #[arg(long, default_value_t = 100)]
-    size: usize,
-    /// End after so long.
-    #[arg(long)]
-    seconds: f64,
+    /// Where to, and how much.
+    #[command(flatten)]
+    requests: Requests,
     /// End after so many connections: the ports of closed ones are taken for a minute.
     #[arg(long, default_value_t = u64::MAX)]
     most: u64,
@@ -32,15 +25,15 @@ pub struct Rate {
 impl Rate {
     /// Runs it.
     pub fn run(&self, gate: Gate) -> io::Result<Seen> {
-        let mut buffer = vec![b'x'; self.size];
-        let limit = Duration::from_secs_f64(self.seconds);
+        let mut buffer = vec![b'x'; self.requests.size];
+        let limit = Duration::from_secs_f64(self.requests.seconds);
         let mut histogram = Histogram::default();
         gate.pass()?;
         let start = Instant::now();
         let mut operations = 0;
         while start.elapsed() < limit && operations < self.most {
             let before = Instant::now();
-            let mut socket = Socket::connect(&self.to)?;
+            let mut socket = Socket::connect(&self.requests.to)?;
             socket.write_all(&buffer)?;
             if !socket.read_message(&mut buffer)? {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -51,7 +44,7 @@ impl Rate {
         }
         Ok(Seen {
             operations,
-            bytes: operations * 2 * self.size as u64,
+            bytes: operations * 2 * self.requests.size as u64,
             seconds: start.elapsed().as_secs_f64(),
             latency: histogram.quantiles(),
         })

@@ -4,7 +4,7 @@ mod connections;
 mod ipc;
 mod iperf;
 mod memory;
-mod nginx;
+pub mod nginx;
 mod redis;
 mod sockperf;
 

@@ -26,10 +26,11 @@ static VECTORS: Family = Family {
 const SIZES: [(usize, &str, &str); 2] = [(612, "612", "612 B"), (1_000_000, "1M", "1 MB")];
 const CONNECTIONS: [u32; 6] = [1, 50, 100, 200, 400, 800];
 
-/// A configuration that keeps every file in `dir`.
-fn configuration(dir: &Path, port: u16, workers: u32) -> String {
+/// A configuration that keeps every file in `dir`. `user`: runs the workers, when root starts nginx.
+#[must_use]
+pub fn configuration(dir: &Path, port: u16, workers: u32, user: Option<&str>) -> String {
     let dir = dir.display();
-    let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
+    let user = user.map(|name| format!("user {name};\n")).unwrap_or_default();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
         .map(|kind| format!("  {kind}_temp_path {dir}/temporary-{kind};\n"))
@@ -85,7 +86,8 @@ fn run(
     fs::create_dir_all(dir.join("www")).context("nginx's directory")?;
     fs::write(dir.join("www/page"), vec![b'x'; size]).context("a page")?;
     let file = dir.join("nginx.conf");
-    fs::write(&file, configuration(&dir, at.port(), workers)).context("nginx.conf")?;
+    let root = rustix::process::geteuid().is_root().then_some("root");
+    fs::write(&file, configuration(&dir, at.port(), workers, root)).context("nginx.conf")?;
     let mut command = session.command(nginx);
     command.arg("-p").arg(&dir).arg("-e").arg(dir.join("error.log")).arg("-c").arg(&file);
     let server = session.serve(command, &at)?;

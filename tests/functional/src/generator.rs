@@ -1,7 +1,8 @@
 //! Running `shunt-gen` as both ends of many connections.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::binaries;
 use crate::record::{self, Listening, Record};
@@ -40,6 +41,34 @@ impl Server {
     }
 }
 
+/// Waits until `servers`, which go on, have told of `count` connections together, and returns what
+/// they said. A server tells of a connection when it has heard its end, which may be after its
+/// client is gone.
+///
+/// # Panics
+/// When one of them ends, or that takes too long.
+#[must_use]
+pub fn served(servers: &mut [Server], count: usize) -> Vec<Record> {
+    let started = Instant::now();
+    loop {
+        let records: Vec<Record> =
+            servers.iter().flat_map(|server| parse(&server.process.whole_lines())).collect();
+        if records.len() >= count {
+            return records;
+        }
+        for server in servers.iter_mut() {
+            server.process.assert_running();
+        }
+        assert!(
+            started.elapsed() < PATIENCE,
+            "{} of {count} connections: {}",
+            records.len(),
+            servers.iter().map(|server| server.process.describe()).collect::<String>()
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Starts `shunt-gen connect`.
 #[must_use]
 pub fn start_client(sandbox: &Sandbox, shunted: bool, to: SocketAddr, args: &[&str]) -> Process {
@@ -61,8 +90,11 @@ fn spawn(sandbox: &Sandbox, shunted: bool, role: &str, args: &[&str]) -> Process
 /// When it fails, or prints anything else.
 #[must_use]
 pub fn records(process: Process) -> Vec<Record> {
-    let out = process.wait_at_most(PATIENCE).success();
-    out.stdout
+    parse(&process.wait_at_most(PATIENCE).success().stdout)
+}
+
+fn parse(printed: &str) -> Vec<Record> {
+    printed
         .lines()
         .filter(|line| serde_json::from_str::<Listening>(line).is_err())
         .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))

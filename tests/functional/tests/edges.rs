@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use shunt_functional::binaries::{built, program};
-use shunt_functional::generator::{Server, records, run_pair, start_client};
+use shunt_functional::generator::{Server, records, run_pair, served, start_client};
 use shunt_functional::mode::Mode;
 use shunt_functional::net::free_port;
 use shunt_functional::record::{Record, compare};
@@ -76,14 +76,10 @@ fn a_group_of_which_one_listener_is_without_shunt() {
         let clients = sandbox.expect(Expect::Ends(10), || {
             records(start_client(sandbox, true, loopback(port), &["-n", "100", "-b", "200000"]))
         });
-        let served: Vec<Record> = servers
-            .iter_mut()
-            .flat_map(|server| {
-                let text = server.process().stdout();
-                server.process().terminate(libc::SIGTERM);
-                text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<_>>()
-            })
-            .collect();
+        let served = served(&mut servers, clients.len());
+        for server in &mut servers {
+            server.process().terminate(libc::SIGTERM);
+        }
         compare(&clients, &served).expect("the same bytes");
     });
 }

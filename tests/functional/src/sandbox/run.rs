@@ -79,6 +79,14 @@ impl Process {
         read_lossy(&self.stdout)
     }
 
+    /// The same without a last line that may be half printed.
+    #[must_use]
+    pub fn whole_lines(&self) -> String {
+        let mut text = self.stdout();
+        text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
+        text
+    }
+
     /// # Panics
     /// When the program has ended.
     pub fn assert_running(&mut self) {
@@ -95,10 +103,7 @@ impl Process {
     pub fn wait_for_line<T>(&mut self, pick: impl Fn(&str) -> Option<T>) -> T {
         let started = Instant::now();
         loop {
-            let text = self.stdout();
-            // The last piece may be half a line.
-            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-            if let Some(found) = whole.lines().find_map(&pick) {
+            if let Some(found) = self.whole_lines().lines().find_map(&pick) {
                 return found;
             }
             self.assert_running();

@@ -142,14 +142,15 @@ fn the_program_gets_its_environment_and_an_agent() {
 fn the_agent_is_no_child_of_the_program_and_keeps_none_of_its_files() {
     let sandbox = Sandbox::new();
     let held = sandbox.path("held");
-    let script =
-        format!("exec 9>{}; exec {EXE} run sh -c 'wait; ps -o pid= --ppid $$'", held.display());
+    let children =
+        r#"wait; sleep 9 & grep -ls "^PPid:[[:space:]]*$$\$" /proc/[0-9]*/status; kill $!"#;
+    let script = format!("exec 9>{}; exec {EXE} run sh -c '{children}'", held.display());
     let mut command = sandbox.with_library(&[]);
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).envs(command.get_envs().filter_map(|(k, v)| Some((k, v?))));
     command = shell;
     let output = command.output().unwrap();
-    // The one child is `ps` itself.
+    // The one child is `sleep`.
     assert_eq!(text(&output.stdout).lines().count(), 1, "{output:?}");
     let agent = sandbox.agent().unwrap();
     let files = fs::read_dir(format!("/proc/{agent}/fd")).unwrap().flatten();

@@ -18,7 +18,7 @@ use shunt_wire::reason::Reason;
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Entry, Kind};
 use crate::knobs::Dmb;
-use crate::link::Link;
+use crate::link::{Link, Target};
 use crate::ops::listener::Listener;
 use crate::peer::Peer;
 use crate::relatives;
@@ -160,6 +160,26 @@ impl Sock {
     /// Sets it.
     pub fn set_listener(&self, listener: &'static Listener) {
         self.listener.store(core::ptr::from_ref(listener).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// What the connections to the same listener have learnt about waiting for bytes.
+    fn learnt(&self) -> Option<&AtomicU32> {
+        let at_server = self.listener().map(|listener| &listener.spins);
+        at_server.or_else(|| Some(&Target::of(self.link()?)?.spins))
+    }
+
+    /// The connection begins with what others have learnt.
+    pub fn begin_learnt(&self) {
+        if let Some(learnt) = self.learnt() {
+            self.record().rx.budget.store(learnt.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// The connection ends and leaves what it has learnt to others.
+    pub fn leave_learnt(&self) {
+        if let Some(learnt) = self.learnt() {
+            learnt.store(self.record().rx.budget.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     /// A candidate whose proposal may still come: whoever waits for it looks again soon.

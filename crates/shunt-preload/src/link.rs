@@ -70,6 +70,10 @@ pub struct Target {
     pub listener: ListenerId,
     /// Its proposals.
     pub table: Table,
+    /// Whether it pays to wait for its answers: what [`spin`](crate::stream::spin) has learnt.
+    pub answers: AtomicU32,
+    /// The same for bytes on a connection to it.
+    pub spins: AtomicU32,
 }
 
 /// Those that some link group leads to.
@@ -246,7 +250,8 @@ fn target(listener: ListenerId, table: &OwnedFd) -> Result<Arc<Target>, Reason> 
         return Ok(known);
     }
     let table = Table::map(table).map_err(|_| Reason::NoResources)?;
-    let target = Arc::new(Target { listener, table });
+    let (answers, spins) = (AtomicU32::new(0), AtomicU32::new(0));
+    let target = Arc::new(Target { listener, table, answers, spins });
     targets.retain(|target| target.strong_count() > 0);
     targets.push(Arc::downgrade(&target));
     Ok(target)

@@ -105,6 +105,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The last descriptor of a connection, in all processes, goes.
 fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     account(record);
+    sock.leave_learnt();
     if fd >= 0 {
         demote::finish(sock, fd);
     }
@@ -277,6 +278,7 @@ pub fn is_nonblocking(entry: Entry) -> bool {
 /// the kernel socket that it is.
 pub fn hand_over(fd: c_int, entry: Entry) {
     let Some(sock) = Sock::of(entry) else { return };
+    promote::is_left_to_others(sock);
     match sock.phase() {
         Phase::Proposed if promote::withdraw(sock) => sock.decline(fd, Reason::HandedOver),
         // Also where the acceptor was quicker than the withdrawal.

@@ -18,6 +18,7 @@ use shunt_sys::process::Identity;
 use crate::conn::Sock;
 use crate::endpoint::Endpoint;
 use crate::fd_table;
+use crate::stream::promote;
 use crate::{link, object};
 
 /// [`Sock::counted`]: the child is counted among the record's holders.
@@ -157,7 +158,7 @@ fn bury(record: &Record) {
             Phase::Active | Phase::Broken => {
                 link.view().section(slot, side).setup.done.store(1, Ordering::Release);
             }
-            Phase::Proposed if crate::stream::promote::withdraw_from(link, record) => {
+            Phase::Proposed if promote::withdraw_from(link, record) => {
                 link.free_slot(slot);
             }
             Phase::Tcp if region != 0 => link.free_slot(slot),
@@ -191,6 +192,7 @@ pub fn fork_prepare() {
             endpoint.set_child(endpoint.arena.processes().claim());
         }
         record.id.holders.add(endpoint.child());
+        promote::is_left_to_others(sock);
         counted.push(Counted { sock, record, endpoint });
     }
     FORKING.with(|forking| {

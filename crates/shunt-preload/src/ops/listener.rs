@@ -20,8 +20,8 @@ use crate::endpoint;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::link::{self, Draft};
-use crate::ops::process::may_mutate;
-use crate::stream::tcp;
+use crate::ops::process::{may_mutate, owner_pid};
+use crate::stream::{promote, tcp};
 use crate::{agent_client, clock, init, next, ops};
 
 /// How often a busy acceptor looks whether the agent is still there.
@@ -42,6 +42,11 @@ pub struct Listener {
     /// Endpoint by which it is registered: another one means another agent.
     endpoint: AtomicU64,
     looked: AtomicU64,
+    /// Its own address, unless it takes connections to several.
+    local: Option<Addr>,
+    /// Whether it pays to wait for bytes on what it accepts: what [`spin`](crate::stream::spin) has
+    /// learnt.
+    pub spins: AtomicU32,
 }
 
 /// Held while a listener is entered.
@@ -73,7 +78,7 @@ impl Listener {
         if self.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        if self.holder.load(Ordering::Relaxed) == own_pid() {
+        if self.holder.load(Ordering::Relaxed) == owner_pid() {
             agent_client::unlisten(self.id.load(Ordering::Relaxed));
         } else {
             settle_inheritance();
@@ -84,7 +89,7 @@ impl Listener {
     /// nothing of us.
     fn keep_registered(&'static self, fd: c_int) {
         let now = clock::now();
-        let pid = own_pid();
+        let pid = owner_pid();
         let holder = self.holder.load(Ordering::Relaxed);
         if holder == pid {
             if now.saturating_sub(self.looked.load(Ordering::Relaxed)) < LOOK_EVERY {
@@ -100,13 +105,9 @@ impl Listener {
     }
 }
 
-fn own_pid() -> u32 {
-    rustix::process::getpid().as_raw_pid().cast_unsigned()
-}
-
 /// Lets go of what keeps inherited listeners listed when none is left.
 fn settle_inheritance() {
-    let pid = own_pid();
+    let pid = owner_pid();
     let others =
         |(_, entry)| Listener::of(entry).is_some_and(|l| l.holder.load(Ordering::Relaxed) != pid);
     if !fd_table::iter(0..=fd_table::high_water()).any(others) {
@@ -140,6 +141,8 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
         holder: AtomicU32::new(endpoint.pid),
         endpoint: AtomicU64::new(endpoint.id),
         looked: AtomicU64::new(clock::now()),
+        local: sockinfo::local_addr(tcp::borrow(fd)).ok().filter(|addr| !addr.is_unspecified()),
+        spins: AtomicU32::new(0),
     }));
     let new = Entry::new(Kind::Listener, core::ptr::from_ref(listener));
     match known {
@@ -161,7 +164,7 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
 
 /// Registers the listeners that this process has inherited, before it becomes another user.
 pub fn register_inherited() {
-    let pid = own_pid();
+    let pid = owner_pid();
     let mut any = false;
     for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
         if Listener::of(entry).is_some_and(|l| l.holder.load(Ordering::Relaxed) != pid) {
@@ -269,17 +272,21 @@ fn take_up(fd: c_int, entry: Entry, new: c_int, nonblocking: bool) {
         None => return,
     };
     endpoint::count(Counter::Connections, 1);
-    let Ok(tuple) = sockinfo::four_tuple(tcp::borrow(new)) else { return };
+    let local = listener.local.map_or_else(|| sockinfo::local_addr(tcp::borrow(new)), Ok);
+    let (Ok(local), Ok(peer)) = (local, sockinfo::peer_addr(tcp::borrow(new))) else { return };
+    let tuple = FourTuple { local, peer };
     let Some(sock) = track(new, &tuple) else {
         endpoint::decline(Reason::TooManyConnections);
         return;
     };
     sock.put(NONBLOCK, nonblocking);
     sock.set_listener(listener);
+    sock.begin_learnt();
     if is_local(&tuple) {
         sock.set_phase(Phase::Candidate);
         sock.record().id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
         fd_table::set(new, sock.entry(Kind::Stream));
+        promote::at_accept(sock, new);
     } else {
         fd_table::set(new, sock.entry(Kind::Tracked));
         sock.decline(new, Reason::Remote);
@@ -449,6 +456,7 @@ fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>) {
             id.ticket[1].store(key, Ordering::Relaxed);
             sock.activate(draft.link, Side::Client, draft.slot, ticket.place().generation);
             sock.set_link(draft.link);
+            sock.begin_learnt();
             id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
             sock.set_phase(Phase::Proposed);
             fd_table::set(fd, sock.entry(Kind::Stream));

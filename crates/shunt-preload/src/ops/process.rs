@@ -127,6 +127,11 @@ fn owner() -> Option<&'static AtomicU32> {
     unsafe { OWNER.load(Ordering::Acquire).as_ref() }
 }
 
+/// The process that the tables belong to: this one, where [`may_mutate`] has just said so.
+pub fn owner_pid() -> u32 {
+    owner().map_or(0, |owner| owner.load(Ordering::Acquire))
+}
+
 fn own_pid() -> u32 {
     rustix::process::getpid().as_raw_pid().cast_unsigned()
 }

@@ -1,12 +1,16 @@
 //! The handshake as the calls on a connection complete it: a server looks for the client's proposal
-//! when the program first uses the accepted socket (not in accept itself: a process that forks then
-//! leaves it to the child, who is the one to be woken), a client looks for the answer.
+//! when the program first uses the accepted socket, a client looks for the answer.
+//!
+//! Not in accept itself, at first: the process may leave the connection to a child, who then is the one
+//! to be woken, or to another program, which knows of no ring. One that was seen to use what it accepts
+//! looks in accept already, so that the first bytes are in the ring.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use shunt_core::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
 use shunt_shm::arena::Record;
 use shunt_shm::region::Side;
+use shunt_shm::ring::TxCursor;
 use shunt_shm::sync::store_load_fence;
 use shunt_shm::table::{Place, Ticket};
 use shunt_wire::clc::{Answer, Proposal};
@@ -15,14 +19,68 @@ use shunt_wire::reason::Reason;
 use crate::clock;
 use crate::conn::{SHUT_WR, Sock};
 use crate::link::{self, Link};
-use crate::stream::{tcp, tid};
+use crate::stream::{spin, tcp, tid};
+
+/// Longest wait, in nanoseconds, of a first send for the answer: for an acceptor that has just been woken.
+const ANSWER_PATIENCE: u64 = 50_000;
+
+/// For whom this process accepts connections, as far as was seen: [`NOT_KNOWN`], ...
+static ACCEPTS: AtomicU32 = AtomicU32::new(NOT_KNOWN);
+const NOT_KNOWN: u32 = 0;
+/// It uses them itself.
+const FOR_ITSELF: u32 = 1;
+/// It has left one, which it had not used, to somebody else.
+const FOR_OTHERS: u32 = 2;
+
+/// When a proposal is taken up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Time {
+    /// In accept(2): the program can't have sent anything.
+    AtAccept,
+    /// Later.
+    AtUse,
+}
+
+/// A connection goes to a child or to another program. If this process accepted it and has not used
+/// it, that is what it does with its connections.
+pub fn is_left_to_others(sock: &Sock) {
+    let record = sock.record();
+    if sock.listener().is_some()
+        && record.rx.bytes.load(Ordering::Relaxed) + record.tx.bytes.load(Ordering::Relaxed) == 0
+    {
+        ACCEPTS.store(FOR_OTHERS, Ordering::Relaxed);
+    }
+}
+
+/// Looks for the proposal of a connection that has just been accepted.
+pub fn at_accept(sock: &'static Sock, fd: i32) {
+    if ACCEPTS.load(Ordering::Relaxed) == FOR_ITSELF {
+        look_for_proposal(sock, fd, Time::AtAccept);
+    }
+}
+
+/// A first send on a connection whose proposal has not been answered: the acceptor may be waking up just
+/// now, so that a short wait saves the bytes, and the answer to them, the way through the kernel. How
+/// long it takes, if it comes at all, is learnt per listener.
+#[cold]
+pub fn await_answer(sock: &'static Sock) {
+    let first = sock.record().id.looks.load(Ordering::Relaxed) <= 1;
+    let (Some(link), Some((_, theirs)), true) = (sock.link(), sock.sections(), first) else {
+        return;
+    };
+    let Some(target) = link::Target::of(link) else { return };
+    let until = clock::now().saturating_add(ANSWER_PATIENCE);
+    let has_answered = || theirs.setup.state.load(Ordering::Acquire) == Answer::Accepted as u32;
+    spin::spin(&target.answers, Some(until), has_answered).count();
+    answered(sock);
+}
 
 /// Looks after the handshake before a call on `fd`. Returns where the connection stands.
 #[inline]
 pub fn advance(sock: &'static Sock, fd: i32) -> Phase {
     match sock.phase() {
         Phase::Active if sock.link().is_some() => Phase::Active,
-        Phase::Candidate => look_for_proposal(sock, fd),
+        Phase::Candidate => look_for_proposal(sock, fd, Time::AtUse),
         Phase::Proposed => look_for_answer(sock, fd),
         Phase::Active => adopt(sock, fd),
         other => other,
@@ -43,7 +101,7 @@ pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
             }
             let accepted = sock.listener().is_some_and(|listener| {
                 let ticket = listener.table.find(&sock.record().id.tuple());
-                ticket.is_some_and(|ticket| accept(sock, fd, listener, &ticket).is_ok())
+                ticket.is_some_and(|ticket| accept(sock, fd, &ticket, Time::AtUse).is_ok())
             });
             if accepted { Phase::Active } else { Phase::Candidate }
         }
@@ -52,14 +110,14 @@ pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
 }
 
 #[cold]
-fn look_for_proposal(sock: &'static Sock, fd: i32) -> Phase {
+fn look_for_proposal(sock: &'static Sock, fd: i32, time: Time) -> Phase {
     let found = {
         // Another thread may be at it: what it finds is gone from the table before it says so.
         let lock = sock.record().id.handshake.lock(tid());
         match sock.phase() {
             // A signal handler above the very call that is at it.
             phase if lock.nested() => return phase,
-            Phase::Candidate => propose_to(sock, fd),
+            Phase::Candidate => propose_to(sock, fd, time),
             other => return other,
         }
     };
@@ -74,12 +132,12 @@ fn look_for_proposal(sock: &'static Sock, fd: i32) -> Phase {
 }
 
 /// Takes a proposal for the candidate up; an error is why it stays on TCP for good.
-fn propose_to(sock: &'static Sock, fd: i32) -> Result<Phase, Reason> {
+fn propose_to(sock: &'static Sock, fd: i32, time: Time) -> Result<Phase, Reason> {
     let listener = sock.listener().ok_or(Reason::NoProposal)?;
     let id = &sock.record().id;
     let connecting = listener.table.connecting();
     let declined = match listener.table.find(&id.tuple()) {
-        Some(ticket) => match accept(sock, fd, listener, &ticket) {
+        Some(ticket) => match accept(sock, fd, &ticket, time) {
             Ok(()) => return Ok(Phase::Active),
             Err(why) => why,
         },
@@ -96,25 +154,21 @@ fn propose_to(sock: &'static Sock, fd: i32) -> Result<Phase, Reason> {
     Err(declined)
 }
 
-fn accept(
-    sock: &'static Sock,
-    fd: i32,
-    listener: &crate::ops::listener::Listener,
-    ticket: &Ticket,
-) -> Result<(), Reason> {
+fn accept(sock: &'static Sock, fd: i32, ticket: &Ticket, time: Time) -> Result<(), Reason> {
     let Place { region, slot, .. } = ticket.place();
     let link = link::attach(region, slot, tcp::borrow(fd))?;
-    let accepted = accept_in(sock, listener, ticket, link);
+    let accepted = accept_in(sock, ticket, time, link);
     link::detach(link);
     accepted
 }
 
 fn accept_in(
     sock: &'static Sock,
-    listener: &crate::ops::listener::Listener,
     ticket: &Ticket,
+    time: Time,
     link: &'static Link,
 ) -> Result<(), Reason> {
+    let listener = sock.listener().ok_or(Reason::NoProposal)?;
     let Place { slot, generation, .. } = ticket.place();
     let view = link.view();
     let (mine, theirs) = (view.section(slot, Side::Server), view.section(slot, Side::Client));
@@ -128,9 +182,6 @@ fn accept_in(
         || theirs.setup.tuple().reversed() != sock.record().id.tuple()
     {
         return Err(Reason::ProtocolViolation);
-    }
-    if !link.owner_lives() {
-        return Err(Reason::PeerGone);
     }
     let owner = theirs.setup.endpoint.load(Ordering::Relaxed);
     let peer = link.peers.find(owner).ok_or(Reason::ProtocolViolation)?;
@@ -150,6 +201,15 @@ fn accept_in(
     link.watch[slot].store(0, Ordering::Release);
     mine.setup.generation.store(generation, Ordering::Relaxed);
     mine.setup.endpoint.store(link.endpoint.id, Ordering::Relaxed);
+    if time == Time::AtUse {
+        let (ok, no) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = ACCEPTS.compare_exchange(NOT_KNOWN, FOR_ITSELF, ok, no);
+    } else {
+        // All that this side will send goes through the ring. Of a client that is gone by now its own
+        // last words tell, or the kernel does at the first send.
+        TxCursor::set_mark(&mine.prod, 0);
+        sock.record().tx.marks.store(1, Ordering::Relaxed);
+    }
     // SYNC POINT answer: pairs with the Acquire in look_for_answer.
     mine.setup.state.store(Answer::Accepted as u32, Ordering::Release);
     sock.set_phase(Phase::Active);

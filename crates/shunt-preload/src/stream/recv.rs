@@ -142,7 +142,17 @@ impl Rx<'_> {
     ) -> Result<Option<Step>, Violation> {
         // The mark before the bytes: what the kernel holds in front of it belongs to this stretch.
         let mut limit = usize::MAX;
-        if let Some(at) = RxCursor::next_mark(&self.theirs.prod, marks)? {
+        // Bytes in front of urgent data come alone, also those that lay in the ring.
+        if *got > 0 && tcp::at_urgent_mark(call.fd) {
+            return Ok(Some(Step::Done(got.cast_signed())));
+        }
+        let next = RxCursor::next_mark(&self.theirs.prod, marks)?;
+        if next == Some(0) && marks == 0 {
+            // The sender was in the ring from the beginning.
+            self.pass(marks);
+            return Ok(None);
+        }
+        if let Some(at) = next {
             // The count before the look at what waits: the other way round, bytes that come in
             // between would be passed over.
             let received = tcp::counts(call.fd).map_or(u64::MAX, |c| c.received());
@@ -274,7 +284,9 @@ impl Rx<'_> {
             return Ok(Some(call.nothing(*got, blocking, Until::Ring)));
         }
         let copying = &self.sock.record().rx.copying;
-        let (look, alone) = call::interruptible(copying, || tcp::look(call.fd));
+        let announced = self.theirs.prod.fin.load(Relaxed) != 0;
+        let look = || if announced { tcp::await_end(call.fd) } else { tcp::look(call.fd) };
+        let (look, alone) = call::interruptible(copying, look);
         if !alone {
             return Ok(None);
         }

@@ -8,7 +8,7 @@ use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
 use shunt_shm::doorbell::arm;
 use shunt_shm::lock::TidGuard;
-use shunt_shm::region::{RESET, RING, RegionView, SHORT_RING, Section, shape};
+use shunt_shm::region::{RESET, RING, RegionView, SHORT_RING, Section, Side, shape};
 use shunt_shm::ring::{Span, TxCursor};
 
 use crate::conn::{KERNEL_HINT, NONBLOCK, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
@@ -91,7 +91,11 @@ fn step(
         }
         Send::Promote => match tcp::counts(call.fd) {
             // To a peer that has gone the ring leads nowhere, and only the kernel can say so.
-            Some(counts) if counts.established || theirs.prod.fin.load(Acquire) != 0 => {
+            // Nor to one that takes nothing from the ring any more.
+            Some(counts)
+                if theirs.ctl.handed_over.load(Acquire) == 0
+                    && (counts.established || theirs.prod.fin.load(Acquire) != 0) =>
+            {
                 set_mark(sock, mine, marks, counts.written);
             }
             _ => return Ok(to_kernel(sock, call, sent)),
@@ -161,8 +165,12 @@ impl Tx<'_> {
     /// kernel answers to them is the truth. Asked when the ring is full, and now and then.
     fn peer_is_gone(&self, fd: c_int, full: bool) -> bool {
         const NOW_AND_THEN: u64 = 64;
-        let sends = self.sock.record().tx.messages.load(Relaxed);
-        let ask = full || self.sock.has(KERNEL_HINT) || sends % NOW_AND_THEN == NOW_AND_THEN - 1;
+        let record = self.sock.record();
+        let sends = record.tx.messages.load(Relaxed);
+        // An acceptor takes the client's word for it that it is there.
+        let first = sends == 0 && record.side() == Side::Server;
+        let due = first || sends % NOW_AND_THEN == NOW_AND_THEN - 1;
+        let ask = full || due || self.sock.has(KERNEL_HINT);
         // Who has shut its own reading sees that as an end, too.
         ask && !self.sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &self.theirs.prod.fin)
     }

@@ -129,11 +129,11 @@ impl Sleep {
             return self.in_kernel(until, None, clock::now());
         };
         let word = if self.receiving() { &mine.ctl.rx_arm } else { &mine.ctl.tx_arm };
-        if until == Until::Ring {
+        if until == Until::Ring || self.is_first(until) {
             if spin::is_long() {
                 self.deadline(clock::now());
             }
-            if self.spin(mine, theirs) {
+            if self.spin(until, mine, theirs) {
                 return Woken::Look;
             }
         }
@@ -153,9 +153,15 @@ impl Sleep {
         self.in_kernel(until, Some((word, mine, theirs)), now)
     }
 
-    fn spin(&self, mine: &Section, theirs: &Section) -> bool {
+    /// True before the first byte: it will come through the ring, if the peer has heard of it in time.
+    fn is_first(&self, until: Until) -> bool {
         let rx = &self.sock.record().rx;
-        let ready = || self.ready(Until::Ring, mine, theirs);
+        until == Until::Both && self.receiving() && rx.marks.load(Relaxed) == 0
+    }
+
+    fn spin(&self, until: Until, mine: &Section, theirs: &Section) -> bool {
+        let rx = &self.sock.record().rx;
+        let ready = || self.ready(until, mine, theirs);
         let spun = spin::spin(&rx.budget, self.deadline.flatten(), ready);
         let spins = match spun {
             Spun::Found => &rx.spins[0],

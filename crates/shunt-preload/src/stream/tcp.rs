@@ -7,7 +7,9 @@ use shunt_shm::sync::{AtomicU32, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shunt_core::stretch::{bytes_read, bytes_written};
 
+use crate::clock;
 use crate::errno::KeepErrno;
+use crate::stream::spin;
 
 /// The fields of `struct tcp_info` (`include/uapi/linux/tcp.h`) that count the stream's bytes.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +104,17 @@ pub fn waiting(fd: i32) -> u64 {
     rustix::io::ioctl_fionread(borrow(fd)).unwrap_or(0)
 }
 
+/// True when urgent data is next in the kernel socket (`SIOCATMARK`, sockatmark(3)).
+pub fn at_urgent_mark(fd: i32) -> bool {
+    let _keep = KeepErrno::new();
+    let mut at: libc::c_int = 0;
+    // SAFETY: the request writes one int.
+    unsafe { libc::ioctl(fd, SIOCATMARK, &raw mut at) == 0 && at != 0 }
+}
+
+/// `include/uapi/asm-generic/sockios.h`.
+const SIOCATMARK: libc::c_ulong = 0x8905;
+
 /// Looks, and leaves everything as it is: also a pending error, which a peek would take out. Not by
 /// poll(2) alone, which says nothing of fewer bytes than `SO_RCVLOWAT`.
 pub fn look(fd: i32) -> Look {
@@ -123,6 +136,24 @@ pub fn look(fd: i32) -> Look {
         Look::Silent
     }
 }
+
+/// The same when the peer has announced its end, which then is a few steps away from close(2): a short
+/// wait saves a sleep.
+pub fn await_end(fd: i32) -> Look {
+    static LEARNT: AtomicU32 = AtomicU32::new(0);
+    let mut found = look(fd);
+    if found == Look::Silent {
+        let until = clock::now().saturating_add(END_PATIENCE);
+        spin::spin(&LEARNT, Some(until), || {
+            found = look(fd);
+            found != Look::Silent
+        });
+    }
+    found
+}
+
+/// Longest wait of [`await_end`], in nanoseconds.
+const END_PATIENCE: u64 = 20_000;
 
 /// True when the peer's process has ended without a word. `fin`: where it announces the end of its
 /// direction, before the FIN that then is no news; so it is looked at after the kernel.

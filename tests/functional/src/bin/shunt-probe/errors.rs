@@ -169,11 +169,8 @@ fn out_of_band(p: &Probe) -> io::Result<()> {
     let mut urgent = [0; 1];
     let n = sys::recv(pair.s(), &mut urgent, libc::MSG_OOB, false);
     p.say("the urgent byte", format!("{} {:?}", show(n), char::from(urgent[0])));
-    // Bytes in front of it that lie in a ring do not stop at it: docs/protocol.md.
-    if !p.warm {
-        p.result("bytes up to it", try_recv(pair.s(), 100));
-        p.result("bytes after it", try_recv(pair.s(), 100));
-    }
+    p.result("bytes up to it", try_recv(pair.s(), 100));
+    p.result("bytes after it", try_recv(pair.s(), 100));
     Ok(())
 }
 

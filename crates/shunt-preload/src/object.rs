@@ -160,19 +160,18 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     mine.setup.done.store(1, Ordering::Release);
 }
 
-/// True when every process at the other end was killed. A peer that lives and whose connection was reset
-/// by somebody else (a firewall, `ss -K`) still uses the slot, which must not be another connection's.
+/// True when every process at the acceptor's end was killed. A peer that lives and whose connection was
+/// reset by somebody else (a firewall, `ss -K`) still uses the slot, which must not be another
+/// connection's. Of a killed client the whole link group goes.
 fn was_killed(sock: &Sock, fd: c_int, theirs: &Section) -> bool {
     let fin = &theirs.prod.fin;
     // After it the kernel reports an end of our own making.
     !sock.has(SHUT_RD)
         && theirs.ctl.handed_over.load(Ordering::Relaxed) == 0
         && fin.load(Ordering::Acquire) == 0
-        && sock.link().is_some_and(|link| match link.side {
-            Side::Server => tcp::peer_is_gone(fd, fin) && !link.owner_lives(),
-            // Nothing is known of the acceptor's process; but that its end came by FIN.
-            Side::Client => tcp::ended_unannounced(fd, fin),
-        })
+        && sock.link().is_some_and(|link| link.side == Side::Client)
+        // Nothing is known of the acceptor's process; but that its end came by FIN.
+        && tcp::ended_unannounced(fd, fin)
 }
 
 /// The slot of a proposal that was taken back.

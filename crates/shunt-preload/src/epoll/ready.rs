@@ -6,7 +6,7 @@ use shunt_core::events::{self, Ring, readiness};
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::doorbell::arm;
-use shunt_shm::region::RING;
+use shunt_shm::region::{RING, Section};
 use shunt_shm::ring::RxCursor;
 use shunt_shm::sync::store_load_fence;
 
@@ -29,6 +29,26 @@ pub fn stamp(sock: &'static Sock, fd: i32) -> u64 {
         | 1
 }
 
+/// Where the bytes are that are next to be read, and whether a mark is open behind them. A peer that has
+/// sent nothing over TCP is in the ring from byte 0, whether this side has passed that mark or not.
+fn source(sock: &Sock, theirs: &Section) -> (Path, bool) {
+    let passed = sock.record().rx.marks.load(Relaxed);
+    let set = theirs.prod.marks.load(Acquire);
+    if (passed, set) == (0, 1) && RxCursor::next_mark(&theirs.prod, 0) == Ok(Some(0)) {
+        return (Path::Ring, false);
+    }
+    (path(passed), set != passed)
+}
+
+/// True when the kernel has no news of the connection that the ring would not tell.
+pub fn is_told_by_ring(sock: &Sock) -> bool {
+    sock.sections().is_some_and(|(_, theirs)| {
+        source(sock, theirs) == (Path::Ring, false)
+            && theirs.prod.fin.load(Relaxed) == 0
+            && !sock.has(KERNEL_HINT | SHUT_RD | FROZEN)
+    })
+}
+
 /// The connection's readiness now. `wanted`: the events that the asker is interested in.
 pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
     match promote::glance(sock, fd) {
@@ -45,9 +65,9 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
     let record = sock.record();
     let (rx, tx) = (&record.rx, &record.tx);
     let rx_marks = rx.marks.load(Relaxed);
-    let mark_open = theirs.prod.marks.load(Acquire) != rx_marks;
+    let (source, mark_open) = source(sock, theirs);
     let in_ring = theirs.prod.prod.load(Acquire).wrapping_sub(rx.cursor.pos());
-    let readable = match path(rx_marks) {
+    let readable = match source {
         // Up to the mark of a peer that has left by itself.
         _ if sock.has(FROZEN) => match RxCursor::next_mark(&theirs.prod, rx_marks) {
             Ok(Some(at)) => at.checked_sub(rx.cursor.pos()).filter(|left| *left > 0),
@@ -81,7 +101,7 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
         (free, cap)
     });
     let reads = wanted & (events::IN | events::PRI | events::RDHUP | events::RDNORM) != 0;
-    let ask = (reads && (path(rx_marks) == Path::Tcp || sock.has(FROZEN)))
+    let ask = (reads && (source == Path::Tcp || sock.has(FROZEN)))
         || (reads && mark_open && in_ring == 0)
         || (!writes_ring && wanted & (events::OUT | events::WRNORM) != 0)
         || theirs.prod.fin.load(Relaxed) != 0
@@ -90,7 +110,7 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
     let low_water = sock.low_water() as u64;
     // Bytes on both sides of a mark count together.
     let readable = match readable {
-        Some(n) if low_water > 1 && path(rx_marks) == Path::Tcp => Some(n + tcp::waiting(fd)),
+        Some(n) if low_water > 1 && source == Path::Tcp => Some(n + tcp::waiting(fd)),
         other => other,
     };
     readiness(Ring { readable, writable }, kernel, low_water)

@@ -12,6 +12,7 @@ use crate::epoll::instance::Instance;
 use crate::epoll::ready;
 use crate::link::Link;
 use crate::own_fds::OwnFd;
+use crate::stream::tcp;
 
 /// A connection that is watched here.
 #[derive(Clone, Copy, Debug)]
@@ -198,7 +199,8 @@ impl State {
         const TOLD: u32 = events::IN | events::PRI | events::RDHUP | events::HUP | events::ERR;
         if let Some(Some(watch)) = self.watches.get(index)
             && watch.interest & events::ET != 0
-            && crate::stream::tcp::readiness(watch.fd, TOLD) & TOLD != 0
+            && !watch.conn.is_some_and(|conn| ready::is_told_by_ring(conn.sock))
+            && tcp::readiness(watch.fd, TOLD) & TOLD != 0
         {
             return;
         }

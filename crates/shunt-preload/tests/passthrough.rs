@@ -4,11 +4,10 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
-use std::time::Duration;
 
 /// The library, built in the profile that this test is.
 fn library() -> &'static Path {
@@ -180,23 +179,20 @@ int main(void) {
 fn curl_fetches_from_a_python_server() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("file"), "served\n".repeat(10_000)).expect("written");
-    let port = {
-        let free = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-        free.local_addr().expect("bound").port()
-    };
+    // It listens where the kernel lets it, and says where.
     let mut server = Command::new("python3")
-        .args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string()])
+        .args(["-u", "-m", "http.server", "--bind", "127.0.0.1", "0"])
         .current_dir(&dir)
         .env("LD_PRELOAD", library())
-        .stdout(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())
         .spawn()
         .expect("python3 starts");
-    let up = (0..200).any(|_| {
-        std::thread::sleep(Duration::from_millis(50));
-        TcpStream::connect(("127.0.0.1", port)).is_ok()
-    });
-    assert!(up, "the server listens");
+    let mut said = String::new();
+    let mut stdout = BufReader::new(server.stdout.take().expect("piped"));
+    stdout.read_line(&mut said).expect("a line");
+    let port = said.split(" port ").nth(1).and_then(|rest| rest.split(' ').next());
+    let port: u16 = port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{said}"));
     let output = same("curl", &["-sS", "--fail", &format!("http://127.0.0.1:{port}/file")]);
     server.kill().expect("the server is ours");
     server.wait().expect("the server ends");

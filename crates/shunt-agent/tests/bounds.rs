@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use common::{Agent, Client, new_eventfd};
+use common::{Agent, Client, PATIENCE, new_eventfd};
 use shunt_sys::seqpacket;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{MAX_FDS, MAX_MESSAGE, MAX_VECTORS, Reply, Request, encode};
@@ -106,15 +106,16 @@ fn who_does_not_read_is_dropped() {
     let agent = Agent::start();
     let deaf = agent.library();
     let request = encoded(&Request::Connect { listener: 1 });
-    let wait = Duration::from_millis(500);
-    let end = (0..100_000).find_map(|_| seqpacket::send(&deaf.socket, &request, &[], wait).err());
+    let end =
+        (0..100_000).find_map(|_| seqpacket::send(&deaf.socket, &request, &[], PATIENCE).err());
     assert!(end.is_some());
     agent.until("it is dropped", |s| s["rejected_clients"] == 1 && s["endpoints"] == 0);
 }
 
 #[test]
 fn who_does_not_say_who_it_is_is_dropped() {
-    let agent = Agent::limited(|l| l.introduction = Duration::from_millis(50));
+    // Long enough for the other one to say it in time.
+    let agent = Agent::limited(|l| l.introduction = Duration::from_secs(1));
     let (silent, library) = (agent.client(), agent.library());
     assert!(silent.receive().is_none());
     let missing = Request::Connect { listener: 1 };

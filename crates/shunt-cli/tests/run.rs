@@ -322,7 +322,7 @@ fn a_socket_from_the_service_manager_is_served_and_kept() {
     let passed = rustix::io::dup(&socket).unwrap();
     let number = std::os::fd::AsRawFd::as_raw_fd(&passed);
     let script =
-        format!("exec 3<&{number}; LISTEN_PID=$$ LISTEN_FDS=1 exec {EXE} agent --idle-exit 1");
+        format!("exec 3<&{number}; LISTEN_PID=$$ LISTEN_FDS=1 exec {EXE} agent --idle-exit 3");
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env("SHUNT_RUN_DIR", sandbox.run_dir());
     let mut agent = shell.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -17,7 +17,7 @@ pub use addr::RawAddr;
 pub use process::{
     Forked, end_with_parent, end_within, exit_now, exit_quickly, forbid_forks, forget_children,
     fork, fork_raw, kill, new_session, popen, reset_signal, set_signal_counter, signal_count,
-    system, wait_for,
+    system, wait_for, wait_until_dead,
 };
 pub use ready::{Epoll, EpollEvent, poll, ppoll, pselect, select};
 pub use socket::{

@@ -130,6 +130,15 @@ pub fn wait_for(pid: pid_t) -> io::Result<c_int> {
     }
 }
 
+/// Waits until a child is dead, and leaves it a zombie.
+pub fn wait_until_dead(pid: pid_t) -> io::Result<()> {
+    // SAFETY: siginfo_t is plain data.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOWAIT;
+    // SAFETY: info is valid.
+    check(unsafe { libc::waitid(libc::P_PID, pid.cast_unsigned(), &raw mut info, flags) }).map(drop)
+}
+
 static SIGNALS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn on_signal(_: c_int) {

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::time::Duration;
 
-use shunt_functional::sys;
+use shunt_functional::sys::{self, ListenOptions};
 
 use crate::probe::{
     Probe, address, done, drain, fill, listener, loopback, settle, show, try_recv, try_send,
@@ -197,8 +197,9 @@ fn bad_descriptors(p: &Probe) -> io::Result<()> {
 }
 
 fn connecting(p: &Probe) -> io::Result<()> {
-    // A port that was free a moment ago.
-    let gone = address(&listener()?)?;
+    // A port that has an owner, so that nobody comes to listen there.
+    let bound = sys::listen(loopback(0), ListenOptions { backlog: None, ..Default::default() })?;
+    let gone = address(&bound)?;
     let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM)?;
     p.say("connect to nobody", done(sys::connect(fd.as_raw_fd(), gone)));
 

@@ -10,7 +10,7 @@ use shunt_functional::sys::{self, Forked};
 use crate::probe::{
     Pair, Probe, connect_to, done, listener, settle, show, try_recv, try_send, warm_up,
 };
-use crate::processes::in_child;
+use crate::processes::{close_on_exec, in_child};
 
 /// The checks.
 pub fn run(p: &mut Probe) -> io::Result<()> {
@@ -51,6 +51,37 @@ fn end_by(end: End) -> ! {
             // A descriptor of its own process: if the signal does not end it, the code tells.
             let _ = sys::kill(std::process::id().cast_signed(), signal);
             sys::exit_now(1)
+        }
+    }
+}
+
+/// A child says that it has come so far, and stays until its parent lets it go.
+struct Stay {
+    came: (OwnedFd, OwnedFd),
+    held: (OwnedFd, OwnedFd),
+}
+
+impl Stay {
+    fn new() -> io::Result<Self> {
+        Ok(Self { came: sys::pipe()?, held: sys::pipe()? })
+    }
+
+    /// In the child.
+    fn here(&self) -> io::Result<()> {
+        let (held, hold) = &self.held;
+        // This copy would hold it for ever.
+        sys::dup2(2, hold)?;
+        sys::write(self.came.1.as_raw_fd(), b"x")?;
+        sys::read(held.as_raw_fd(), &mut [0]).map(drop)
+    }
+
+    /// In the parent, until the child has come so far; it stays until the result is dropped.
+    fn wait(self) -> io::Result<OwnedFd> {
+        let Self { came: (came, comes), held: (_, hold) } = self;
+        drop(comes);
+        match sys::read(came.as_raw_fd(), &mut [0])? {
+            0 => Err(io::Error::other("a child has ended early")),
+            _ => Ok(hold),
         }
     }
 }
@@ -117,7 +148,7 @@ fn last_after_a_zombie(p: &Probe) -> io::Result<()> {
         Ok(())
     })?;
     sys::kill(child, libc::SIGKILL)?;
-    settle();
+    sys::wait_until_dead(child)?;
     drop(server);
     look_at_end(p, "zombie", client.as_raw_fd());
     p.say("the zombie", sys::wait_for(child)?);
@@ -143,6 +174,7 @@ fn last_after_a_grandchild(p: &Probe) -> io::Result<()> {
     let listener = listener()?;
     let address = crate::probe::address(&listener)?;
     let warm = p.warm;
+    let stay = Stay::new()?;
     let oldest = in_child(|| {
         let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
         sys::set_option(server.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
@@ -162,10 +194,7 @@ fn last_after_a_grandchild(p: &Probe) -> io::Result<()> {
             sys::write(fd, b"closed")?;
             sys::dup2(2, &server)?;
             // It lives on without the connection.
-            settle();
-            settle();
-            settle();
-            Ok(())
+            stay.here()
         })?;
         end_by(End::Signal(libc::SIGKILL))
     })?;
@@ -186,6 +215,7 @@ fn last_after_a_grandchild(p: &Probe) -> io::Result<()> {
     sys::write(fd, b"close")?;
     let mut word = [0; 6];
     p.result("its answer", sys::recv(fd, &mut word, libc::MSG_WAITALL, false));
+    let _lives = stay.wait()?;
     look_at_end(p, "the middle one", fd);
     Ok(())
 }
@@ -195,6 +225,7 @@ fn fork_that_fails(p: &Probe) -> io::Result<()> {
     let Pair { client, server } = p.pair()?;
     let (c, s) = (client.as_raw_fd(), server.as_raw_fd());
     let state = p.warm;
+    let stay = Stay::new()?;
     let child = in_child(|| {
         // Only the other end is this process's from here on.
         sys::dup2(2, &client)?;
@@ -210,18 +241,15 @@ fn fork_that_fails(p: &Probe) -> io::Result<()> {
         }
         sys::write(s, b"still here")?;
         sys::dup2(2, &server)?;
-        settle();
-        settle();
-        settle();
-        settle();
-        settle();
-        Ok(())
+        stay.here()
     })?;
     drop(server);
     sys::write(c, b"x")?;
     let mut word = [0; 10];
     p.result("its bytes", sys::recv(c, &mut word, libc::MSG_WAITALL, false));
+    let lives = stay.wait()?;
     look_at_end(p, "after a fork that failed", c);
+    drop(lives);
     p.say("the child", sys::wait_for(child)?);
     Ok(())
 }
@@ -286,10 +314,15 @@ fn shell_commands(p: &Probe) -> io::Result<()> {
     p.say("what has come", String::from_utf8_lossy(&text[..n]).replace('\n', "|"));
 
     let Pair { client, server } = p.pair()?;
-    p.say("a command that stays", sys::system(c"sleep 0.3 &"));
+    let (held, hold) = sys::pipe()?;
+    close_on_exec(&hold)?;
+    let command = format!("cat </proc/self/fd/{} &", held.as_raw_fd());
+    let command = std::ffi::CString::new(command).map_err(io::Error::other)?;
+    p.say("a command that stays", sys::system(&command));
     drop(server);
     settle();
     p.result("no end yet", try_recv(client.as_raw_fd(), 100));
+    drop(hold);
     let mut byte = [0; 1];
     p.result("the end", sys::read(client.as_raw_fd(), &mut byte));
     Ok(())

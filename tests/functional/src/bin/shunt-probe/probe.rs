@@ -5,12 +5,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shunt_functional::sys::{self, ListenOptions};
 
 /// Time for a peer's action to take effect before it is looked at.
 const SETTLE: Duration = Duration::from_millis(15);
+/// Longest wait for what another process does, on however busy a machine.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Prints the transcript and makes connections.
 pub struct Probe {
@@ -133,6 +135,19 @@ pub fn done(result: io::Result<()>) -> String {
 /// Receives without waiting.
 pub fn try_recv(fd: RawFd, len: usize) -> io::Result<usize> {
     sys::recv(fd, &mut vec![0; len], libc::MSG_DONTWAIT, false)
+}
+
+/// Receives, as [`try_recv`] does, what another process is about to send or to end.
+pub fn recv_soon(fd: RawFd, len: usize) -> io::Result<usize> {
+    let started = Instant::now();
+    loop {
+        match try_recv(fd, len) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && started.elapsed() < PATIENCE => {
+                settle();
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Sends without waiting and without SIGPIPE.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use shunt_functional::sys::{self, Forked};
 
 use crate::probe::{
-    Pair, Probe, connect_to, drain, fill, listener, settle, try_recv, try_send, warm_up,
+    Pair, Probe, connect_to, drain, fill, listener, recv_soon, settle, try_recv, try_send, warm_up,
 };
 
 /// The checks.
@@ -43,6 +43,16 @@ pub fn in_child(body: impl FnOnce() -> io::Result<()>) -> io::Result<libc::pid_t
             sys::exit_now(code)
         }
     }
+}
+
+/// The same with a child that becomes another program; returns when it has.
+fn exec_in_child(command: &mut Command) -> io::Result<libc::pid_t> {
+    let (reader, writer) = sys::pipe()?;
+    close_on_exec(&writer)?;
+    let child = in_child(|| Err(command.exec()))?;
+    drop(writer);
+    sys::read(reader.as_raw_fd(), &mut [0])?;
+    Ok(child)
 }
 
 /// Both processes use the same connection.
@@ -236,7 +246,7 @@ fn killed(p: &Probe) -> io::Result<()> {
         let started = Instant::now();
         let n = sys::poll(&mut fds, Some(Duration::from_secs(5)));
         p.result("poll for its end", n);
-        p.say("at once", started.elapsed() < Duration::from_secs(1));
+        p.say("at once", started.elapsed() < Duration::from_secs(3));
         let what = if unread { "killed with unread data" } else { "killed" };
         p.result(&format!("{what}: read"), try_recv(fd, 100));
         p.result(&format!("{what}: read again"), try_recv(fd, 100));
@@ -255,7 +265,7 @@ fn handed_to_programs(p: &Probe) -> io::Result<()> {
         }
         let stdin = Stdio::from(pair.server.try_clone()?);
         // The child must not keep the peer's end open.
-        sys_close_on_exec(&pair.client)?;
+        close_on_exec(&pair.client)?;
         let mut cat = command.stdin(stdin).stdout(Stdio::from(pair.server)).spawn()?;
         // `command` still holds the descriptors that it gave.
         drop(command);
@@ -275,21 +285,15 @@ fn handed_to_programs(p: &Probe) -> io::Result<()> {
 
     // A program that this process becomes, as inetd's children do.
     let Pair { client, server } = p.pair()?;
-    sys_close_on_exec(&client)?;
+    close_on_exec(&client)?;
     sys::write(client.as_raw_fd(), b"sent before the exec\n")?;
     settle();
-    let child = in_child(|| {
-        let stdin = Stdio::from(server.try_clone()?);
-        let stdout = Stdio::from(server.try_clone()?);
-        Err(Command::new("/bin/sh")
-            .args(["-c", "read line; echo \"got $line\"; exec cat"])
-            .stdin(stdin)
-            .stdout(stdout)
-            .exec())
-    })?;
-    drop(server);
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "read line; echo \"got $line\"; exec cat"]);
+    shell.stdin(Stdio::from(server.try_clone()?)).stdout(Stdio::from(server.try_clone()?));
+    let child = exec_in_child(&mut shell)?;
+    drop((shell, server));
     // Under Shunt the rest of a ring is sent anew when this side next sends: before the FIN.
-    settle();
     sys::write(client.as_raw_fd(), b"and after it\n")?;
     sys::shutdown(client.as_raw_fd(), libc::SHUT_WR)?;
     p.say("a shell and cat", sys::wait_for(child)?);
@@ -317,8 +321,8 @@ fn counted(child: Child) -> io::Result<String> {
 fn left_after_hand_over(p: &Probe) -> io::Result<()> {
     for half in [true, false] {
         let Pair { client, server } = p.pair()?;
-        sys_close_on_exec(&client)?;
-        sys_close_on_exec(&server)?;
+        close_on_exec(&client)?;
+        close_on_exec(&server)?;
         sys::write(client.as_raw_fd(), &[7; 50_000])?;
         let child = counter(&server, "0")?;
         drop(server);
@@ -338,8 +342,8 @@ fn left_after_hand_over(p: &Probe) -> io::Result<()> {
 fn both_ends_handed_over(p: &Probe) -> io::Result<()> {
     for looks in [false, true] {
         let Pair { client, server } = p.pair()?;
-        sys_close_on_exec(&client)?;
-        sys_close_on_exec(&server)?;
+        close_on_exec(&client)?;
+        close_on_exec(&server)?;
         sys::write(client.as_raw_fd(), &[7; 50_000])?;
         let child = counter(&server, "0.1")?;
         drop(server);
@@ -358,8 +362,8 @@ fn both_ends_handed_over(p: &Probe) -> io::Result<()> {
 /// A program that lets long wait what was sent before it got the connection.
 fn handed_to_a_slow_reader(p: &Probe) -> io::Result<()> {
     let Pair { client, server } = p.pair()?;
-    sys_close_on_exec(&client)?;
-    sys_close_on_exec(&server)?;
+    close_on_exec(&client)?;
+    close_on_exec(&server)?;
     let own = client.as_raw_fd();
     sys::set_option(own, libc::SOL_SOCKET, libc::SO_SNDBUF, 16 << 10)?;
     sys::set_option(server.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 16 << 10)?;
@@ -377,7 +381,7 @@ fn handed_to_a_slow_reader(p: &Probe) -> io::Result<()> {
 }
 
 /// FD_CLOEXEC on a descriptor that was made without.
-fn sys_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
+pub fn close_on_exec(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: no pointers.
     match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } {
         0 => Ok(()),
@@ -388,16 +392,31 @@ fn sys_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
 /// An exec closes what is marked so, and the peer sees the end.
 fn closed_on_exec(p: &Probe) -> io::Result<()> {
     let Pair { client, server } = p.pair()?;
-    sys_close_on_exec(&server)?;
-    sys_close_on_exec(&client)?;
+    close_on_exec(&server)?;
+    close_on_exec(&client)?;
     warm_up(client.as_raw_fd(), server.as_raw_fd())?;
-    let child = in_child(|| Err(Command::new("/bin/sleep").arg("60").exec()))?;
-    settle();
+    let child = exec_in_child(Command::new("/bin/sleep").arg("60"))?;
     drop(server);
-    settle();
-    settle();
-    p.result("the end, though a child of the time lives", try_recv(client.as_raw_fd(), 10));
+    p.result("the end, though a child of the time lives", recv_soon(client.as_raw_fd(), 10));
     sys::kill(child, libc::SIGKILL)?;
     p.say("the child", sys::wait_for(child)?);
+
+    // The parent closes first, and the exec is the end.
+    let Pair { client, server } = p.pair()?;
+    close_on_exec(&server)?;
+    close_on_exec(&client)?;
+    warm_up(client.as_raw_fd(), server.as_raw_fd())?;
+    let (held, hold) = sys::pipe()?;
+    let child = in_child(|| {
+        sys::read(held.as_raw_fd(), &mut [0])?;
+        Err(Command::new("/bin/sleep").arg("60").exec())
+    })?;
+    drop(server);
+    settle();
+    p.result("no end before the exec", try_recv(client.as_raw_fd(), 10));
+    sys::write(hold.as_raw_fd(), b"x")?;
+    p.result("the end by an exec", recv_soon(client.as_raw_fd(), 10));
+    sys::kill(child, libc::SIGKILL)?;
+    p.say("the child that has become another program", sys::wait_for(child)?);
     Ok(())
 }

@@ -27,6 +27,8 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
 static FD: AtomicI32 = AtomicI32::new(-1);
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 static FAILURES: AtomicUsize = AtomicUsize::new(0);
+/// Handlers that have run, whatever they did.
+static RUNS: AtomicUsize = AtomicUsize::new(0);
 
 fn install(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) -> io::Result<()> {
     // SAFETY: all zero is a valid action.
@@ -59,9 +61,12 @@ fn count(call: impl FnOnce() -> isize) {
     }
     // SAFETY: as above.
     unsafe { *errno = before };
+    RUNS.fetch_add(1, Ordering::Release);
 }
 
-extern "C" fn nothing(_: c_int) {}
+extern "C" fn nothing(_: c_int) {
+    RUNS.fetch_add(1, Ordering::Release);
+}
 
 extern "C" fn send_one(_: c_int) {
     let fd = FD.load(Ordering::Relaxed);
@@ -76,7 +81,7 @@ extern "C" fn receive_one(_: c_int) {
 }
 
 /// Sends `signal` to the calling thread a moment after `wait` has begun, so many times as long as it
-/// waits, then does `after`. A handler that runs just when the thread is on its way into the wait does
+/// waits, then, when the handler is done, does `after`. A handler that runs just when the thread is on its way into the wait does
 /// not end it, so what counts is that one of several does.
 fn interrupted(
     signal: c_int,
@@ -92,8 +97,12 @@ fn interrupted(
             thread::sleep(Duration::from_millis(60));
             for _ in 0..times {
                 if !is_over.load(Ordering::Relaxed) {
+                    let before = RUNS.load(Ordering::Acquire);
                     // SAFETY: the thread waits for this one.
                     unsafe { libc::pthread_kill(me, signal) };
+                    while RUNS.load(Ordering::Acquire) == before {
+                        thread::sleep(Duration::from_millis(1));
+                    }
                     thread::sleep(Duration::from_millis(30));
                 }
             }
@@ -300,7 +309,7 @@ fn cancel(wait: Wait, fd: RawFd) -> String {
         libc::pthread_cancel(thread);
         let mut until = mem::zeroed::<libc::timespec>();
         libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
-        until.tv_sec += 3;
+        until.tv_sec += 20;
         let mut result = ptr::null_mut();
         match pthread_timedjoin_np(thread, &raw mut result, &raw const until) {
             0 if result.addr() == usize::MAX => "cancelled".into(),

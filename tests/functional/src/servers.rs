@@ -45,7 +45,7 @@ pub fn redis(sandbox: &Sandbox, port: u16) -> Process {
 /// iperf3.
 pub fn iperf3(sandbox: &Sandbox, port: u16) -> Process {
     let mut command = sandbox.command(program("iperf3"));
-    command.args(["-s", "-B", "127.0.0.1", "-p", &port.to_string()]);
+    command.args(["-s", "-B", "127.0.0.1", "-p", &port.to_string(), "--forceflush"]);
     sandbox.serve(command, port)
 }
 

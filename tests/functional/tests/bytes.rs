@@ -2,6 +2,7 @@
 //! bytes, both directions at once, every way of waiting.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use shunt_functional::generator::run_pair;
 use shunt_functional::mode::Mode;
@@ -28,6 +29,8 @@ struct Run<'a> {
 /// Runs in which all connections must have been shunted once: a client may be stopped between its
 /// connect and its post for so long that the connection is over by then.
 const TRIES: u32 = 10;
+/// Until the ends of programs that have ended are counted, as a rule.
+const SOON: Duration = Duration::from_secs(3);
 /// The part of them that must be shunted each time.
 const EACH_TIME: Expect = Expect::Percent(40);
 
@@ -46,7 +49,7 @@ impl<'a> Run<'a> {
         for _ in 1..TRIES {
             let before = sandbox.stats();
             let bytes = sandbox.expect(EACH_TIME, || self.once(sandbox));
-            if sandbox.settles(Expect::All(2 * self.connections), &before) {
+            if sandbox.settles(Expect::All(2 * self.connections), &before, SOON) {
                 return bytes;
             }
         }

@@ -165,15 +165,13 @@ fn an_agent_that_dies_and_comes_back() {
         let args = |seed: &'static str| {
             ["-n", "10", "-b", "20000000", "--style", "epoll-et", "--pause", "2000", "--seed", seed]
         };
-        let mut established = sandbox.expect(Expect::Ends(20), || {
-            let mut running = connect(sandbox, port, &args("1"));
-            thread::sleep(Duration::from_millis(300));
-            running.assert_running();
-            running
-        });
-        sandbox.kill_agent();
-        thread::sleep(Duration::from_millis(50));
+        let mut established =
+            sandbox.expect(Expect::Ends(20), || connect(sandbox, port, &args("1")));
+        // It has most of its bytes to send and to receive still when the agent is gone.
+        established.signal(libc::SIGSTOP);
         established.assert_running();
+        sandbox.kill_agent();
+        established.signal(libc::SIGCONT);
         let without = records(connect(sandbox, port, &args("2")));
         let mut clients = records(established);
         clients.extend(without);
@@ -223,7 +221,7 @@ fn an_agent_on_demand() {
         sandbox.expect(Expect::Ends(4), || {
             run_pair(&sandbox, "127.0.0.1:0", loopback(0), &args, &args)
         });
-        assert_eq!(sandbox.end_strays("shunt"), 1, "agents");
+        assert_eq!(sandbox.end_strays("shunt", 1), 1, "agents");
     }
 }
 

@@ -193,11 +193,21 @@ impl Sandbox {
     }
 
     /// Ends processes of this name that were started in the sandbox, but not by it; says how many
-    /// there were.
-    pub fn end_strays(&self, name: &str) -> usize {
+    /// there were. More than `expected` have some seconds to become fewer by themselves.
+    pub fn end_strays(&self, name: &str, expected: usize) -> usize {
         let mark = format!("({name})");
-        let strays: Vec<u32> =
-            self.leftovers().iter().filter(|(_, stat)| stat.contains(&mark)).map(|s| s.0).collect();
+        let look = || -> Vec<u32> {
+            let left = self.leftovers();
+            left.iter().filter(|(_, stat)| stat.contains(&mark)).map(|s| s.0).collect()
+        };
+        let mut strays = look();
+        for _ in 0..250 {
+            if strays.len() <= expected {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            strays = look();
+        }
         for pid in &strays {
             if let Ok(pid) = i32::try_from(*pid) {
                 // It may have ended just now.
@@ -242,8 +252,8 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         drop(self.agent.get_mut().take());
         let mut left = self.leftovers();
-        // Children of a server that has just ended may need a moment.
-        for _ in 0..100 {
+        // Children of a server that has just ended may need a moment, a long one on a busy machine.
+        for _ in 0..500 {
             if left.is_empty() {
                 return;
             }

@@ -101,13 +101,21 @@ impl Process {
     /// # Panics
     /// When it ends or takes too long.
     pub fn wait_for_line<T>(&mut self, pick: impl Fn(&str) -> Option<T>) -> T {
+        self.wait_for_text(|text| text.lines().find_map(&pick))
+    }
+
+    /// The same with all lines that it has printed.
+    ///
+    /// # Panics
+    /// When it ends or takes too long.
+    pub fn wait_for_text<T>(&mut self, pick: impl Fn(&str) -> Option<T>) -> T {
         let started = Instant::now();
         loop {
-            if let Some(found) = self.whole_lines().lines().find_map(&pick) {
+            if let Some(found) = pick(&self.whole_lines()) {
                 return found;
             }
             self.assert_running();
-            assert!(started.elapsed() < PATIENCE, "no such line: {}", self.describe());
+            assert!(started.elapsed() < PATIENCE, "it does not say it: {}", self.describe());
             thread::sleep(Duration::from_millis(2));
         }
     }
@@ -161,6 +169,14 @@ impl Process {
             thread::sleep(nap);
             nap = (nap * 2).min(Duration::from_millis(10));
         }
+    }
+
+    /// Sends `signal` to a program that goes on.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn signal(&self, signal: i32) {
+        crate::sys::kill(self.pid(), signal).expect("it runs");
     }
 
     /// Sends `signal` and waits for the end; a program that does not obey fails the test.

@@ -8,6 +8,9 @@ use serde_json::Value;
 use super::Sandbox;
 use crate::mode::Mode;
 
+/// Longest wait for the connections of a program that has just started, or ended.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// What `shunt stats --json` says.
 #[derive(Clone, Debug)]
 pub struct Stats {
@@ -87,7 +90,7 @@ impl Sandbox {
         }
         let before = self.stats();
         let result = body();
-        let met = self.settles(expect, &before);
+        let met = self.settles(expect, &before, PATIENCE);
         let after = self.stats();
         let (ends, shunted) = after.since(&before);
         assert!(
@@ -100,17 +103,17 @@ impl Sandbox {
         result
     }
 
-    /// True when what was shunted since `before` meets the expectation, now or soon: ends that were
-    /// just closed may not be counted yet.
+    /// True when what was shunted since `before` meets the expectation, now or within `patience`: ends
+    /// that were just closed may not be counted yet.
     #[must_use]
-    pub fn settles(&self, expect: Expect, before: &Stats) -> bool {
+    pub fn settles(&self, expect: Expect, before: &Stats, patience: Duration) -> bool {
         let started = Instant::now();
         loop {
             let (ends, shunted) = self.stats().since(before);
             if expect.is_met(ends, shunted) {
                 return true;
             }
-            if started.elapsed() > Duration::from_secs(3) {
+            if started.elapsed() > patience {
                 return false;
             }
             thread::sleep(Duration::from_millis(50));

@@ -36,7 +36,11 @@ fn scenario(sandbox: &Sandbox) -> Outcome {
     ];
     let outcome = runs
         .into_iter()
-        .map(|(args, connections)| {
+        .zip(1..)
+        .map(|((args, connections), n)| {
+            // For each run it listens anew.
+            let listens = |text: &str| text.matches("Server listening").count() >= n;
+            server.wait_for_text(|text| listens(text).then_some(()));
             sandbox.expect(Expect::Ends(2 * connections), || run(sandbox, &port.to_string(), args))
         })
         .collect();

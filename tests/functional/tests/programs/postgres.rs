@@ -97,7 +97,7 @@ const BALANCE: &str = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = \
 
 /// The port is open before the server is ready for queries.
 fn wait_until_ready(sandbox: &Sandbox, port: &str) {
-    for _ in 0..200 {
+    for _ in 0..2000 {
         let mut command = sandbox.plain(program("pg_isready"));
         command.args(["-q", "-h", "127.0.0.1", "-p", port]);
         if sandbox.spawn(command).wait().status.success() {

@@ -11,10 +11,13 @@ use shunt_functional::sys;
 use crate::probe::{Probe, drain, fill, listener, show};
 
 const NAP: Duration = Duration::from_millis(30);
+/// Shorter, so that who still waits for so long alone does not see what comes after a nap.
+const TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The checks.
 pub fn run(p: &mut Probe) -> io::Result<()> {
     receive_timeout(p)?;
+    send_timeout(p)?;
     woken(p)?;
     wait_for_all(p)?;
     blocked_send(p)?;
@@ -41,11 +44,12 @@ fn meanwhile<T: Send>(
 
 fn receive_timeout(p: &Probe) -> io::Result<()> {
     let pair = p.pair()?;
-    sys::set_timeout(pair.s(), libc::SO_RCVTIMEO, Duration::from_millis(50))?;
+    sys::set_timeout(pair.s(), libc::SO_RCVTIMEO, TIMEOUT)?;
     let started = Instant::now();
     p.result("recv with SO_RCVTIMEO", sys::recv(pair.s(), &mut [0; 8], 0, false));
     let took = started.elapsed();
-    p.say("in time", took >= Duration::from_millis(49) && took < Duration::from_secs(2));
+    // The kernel counts in ticks, of which the first one has begun.
+    p.say("in time", took >= TIMEOUT / 2 && took < Duration::from_secs(2));
     sys::write(pair.c(), b"abc")?;
     p.result(
         "MSG_WAITALL with too little",
@@ -55,6 +59,40 @@ fn receive_timeout(p: &Probe) -> io::Result<()> {
     let (peer, own) = (pair.c(), pair.s());
     let text = meanwhile(|| sys::write(peer, b"abc"), || sys::read(own, &mut [0; 8]));
     p.say("recv without a timeout again", text);
+    sys::set_timeout(pair.s(), libc::SO_RCVTIMEO, TIMEOUT)?;
+    p.result("and with one", sys::recv(pair.s(), &mut [0; 8], 0, false));
+    Ok(())
+}
+
+fn send_timeout(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let (own, peer) = (pair.c(), pair.s());
+    let mut sent = fill(own)?;
+    let block = vec![2; 1 << 20];
+    sys::set_timeout(own, libc::SO_SNDTIMEO, TIMEOUT)?;
+    let full = loop {
+        match sys::write(own, &block) {
+            // There was room still.
+            Ok(n) => sent += n,
+            Err(e) => break e,
+        }
+    };
+    p.say("send with SO_SNDTIMEO", sys::errno_name(&full));
+    sys::set_timeout(own, libc::SO_SNDTIMEO, Duration::ZERO)?;
+    let mut got = 0;
+    let text = meanwhile(
+        || {
+            while got < sent + block.len() {
+                got += sys::read(peer, &mut vec![0; 1 << 20])?;
+            }
+            Ok::<_, io::Error>(())
+        },
+        || sys::write(own, &block),
+    );
+    p.say("send without a timeout again", text);
+    sys::set_timeout(own, libc::SO_SNDTIMEO, TIMEOUT)?;
+    let full = (0..100).find_map(|_| sys::write(own, &block).err());
+    p.say("and with one", full.map_or_else(|| "no end".into(), |e| sys::errno_name(&e)));
     Ok(())
 }
 

@@ -39,7 +39,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
 }
 
 /// What a set has to say within `millis`.
-fn look(epoll: &mut Epoll, millis: u64) -> io::Result<String> {
+pub fn look(epoll: &mut Epoll, millis: u64) -> io::Result<String> {
     let mut found = epoll.wait(Some(Duration::from_millis(millis)))?;
     found.sort_by_key(|e| e.data);
     let shown: Vec<String> =

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use shunt_functional::sys::{self, Forked};
 
+use crate::epoll::look;
 use crate::probe::{
     Pair, Probe, connect_to, drain, fill, listener, recv_soon, settle, try_recv, try_send, warm_up,
 };
@@ -21,6 +22,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     accepted_after_fork(p)?;
     accepted_before_fork(p)?;
     killed(p)?;
+    killed_while_out_of_a_set(p)?;
     handed_to_programs(p)?;
     left_after_hand_over(p)?;
     both_ends_handed_over(p)?;
@@ -205,35 +207,62 @@ fn echo(fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// `kill -9` looks to the peer as it does over TCP.
-fn killed(p: &Probe) -> io::Result<()> {
-    for unread in [false, true] {
-        let listener = listener()?;
-        let addr = crate::probe::address(&listener)?;
-        let warm = p.warm;
-        let child = in_child(|| {
-            let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM)?;
-            sys::connect(client.as_raw_fd(), addr)?;
-            if warm {
-                let mut buffer = [0; 100];
-                for _ in 0..4 {
-                    sys::write(client.as_raw_fd(), &[7; 100])?;
-                    sys::recv(client.as_raw_fd(), &mut buffer, libc::MSG_WAITALL, false)?;
-                }
-            }
-            sys::write(client.as_raw_fd(), b"last words")?;
-            thread::sleep(Duration::from_secs(60));
-            Ok(())
-        })?;
-        let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
-        let fd = server.as_raw_fd();
+/// A child that connects, says something and stays; and this end of the connection.
+fn child_that_connects(warm: bool) -> io::Result<(libc::pid_t, OwnedFd)> {
+    let listener = listener()?;
+    let addr = crate::probe::address(&listener)?;
+    let child = in_child(|| {
+        let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM)?;
+        sys::connect(client.as_raw_fd(), addr)?;
         if warm {
             let mut buffer = [0; 100];
             for _ in 0..4 {
-                sys::recv(fd, &mut buffer, libc::MSG_WAITALL, false)?;
-                sys::write(fd, &[7; 100])?;
+                sys::write(client.as_raw_fd(), &[7; 100])?;
+                sys::recv(client.as_raw_fd(), &mut buffer, libc::MSG_WAITALL, false)?;
             }
         }
+        sys::write(client.as_raw_fd(), b"last words")?;
+        thread::sleep(Duration::from_secs(60));
+        Ok(())
+    })?;
+    let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+    let fd = server.as_raw_fd();
+    if warm {
+        let mut buffer = [0; 100];
+        for _ in 0..4 {
+            sys::recv(fd, &mut buffer, libc::MSG_WAITALL, false)?;
+            sys::write(fd, &[7; 100])?;
+        }
+    }
+    Ok((child, server))
+}
+
+/// The peer is killed while the connection is out of the epoll set: the kernel tells that once.
+fn killed_while_out_of_a_set(p: &Probe) -> io::Result<()> {
+    let (child, server) = child_that_connects(p.warm)?;
+    let fd = server.as_raw_fd();
+    let mut words = [0; 10];
+    sys::recv(fd, &mut words, libc::MSG_WAITALL, false)?;
+    let mut epoll = sys::Epoll::new(8)?;
+    let interest = (libc::EPOLLIN | libc::EPOLLRDHUP).cast_unsigned();
+    epoll.control(libc::EPOLL_CTL_ADD, fd, interest, 1)?;
+    p.say("before its peer is killed", look(&mut epoll, 0)?);
+    epoll.control(libc::EPOLL_CTL_DEL, fd, 0, 0)?;
+    sys::kill(child, libc::SIGKILL)?;
+    p.say("the killed one", sys::wait_for(child)?);
+    settle();
+    p.say("killed while it is out", look(&mut epoll, 0)?);
+    epoll.control(libc::EPOLL_CTL_ADD, fd, interest, 2)?;
+    p.say("added after that", look(&mut epoll, 1000)?);
+    p.result("and read", try_recv(fd, 10));
+    Ok(())
+}
+
+/// `kill -9` looks to the peer as it does over TCP.
+fn killed(p: &Probe) -> io::Result<()> {
+    for unread in [false, true] {
+        let (child, server) = child_that_connects(p.warm)?;
+        let fd = server.as_raw_fd();
         if unread {
             sys::write(fd, b"never read")?;
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use shunt_functional::sys;
 
-use crate::probe::{Probe, drain, fill, listener, show};
+use crate::probe::{Pair, Probe, drain, fill, listener, show};
 
 const NAP: Duration = Duration::from_millis(30);
 /// Shorter, so that who still waits for so long alone does not see what comes after a nap.
@@ -20,6 +20,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     send_timeout(p)?;
     woken(p)?;
     wait_for_all(p)?;
+    told_at_once(p)?;
     blocked_send(p)?;
     signals(p)?;
     blocked_accept(p)
@@ -162,6 +163,70 @@ fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         bytes = &bytes[sys::write(fd, bytes)?..];
     }
+    Ok(())
+}
+
+/// Where this thread sleeps in a call that waits for a socket: in the kernel's, or on a futex.
+const SLEEPS: [libc::c_long; 3] = [libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_futex];
+/// Less than a waiter takes to look for itself whether the other end is still there.
+const AT_ONCE: Duration = Duration::from_millis(10);
+/// Tries, one of which a busy machine lets be quick.
+const TRIES: u32 = 100;
+
+/// True when `wait` is over as soon as `end`, which is called when it sleeps, has told it so.
+fn is_told(end: impl FnOnce() + Send, wait: impl FnOnce() -> io::Result<usize>) -> bool {
+    // SAFETY: no arguments, cannot fail.
+    let path = format!("/proc/self/task/{}/syscall", unsafe { libc::gettid() });
+    let sleeps = move || {
+        let call = std::fs::read_to_string(&path).unwrap_or_default();
+        let number = call.split(' ').next().and_then(|n| n.parse().ok());
+        number.is_some_and(|number| SLEEPS.contains(&number))
+    };
+    thread::scope(|scope| {
+        let ender = scope.spawn(move || {
+            let began = Instant::now();
+            let mut slept = sleeps();
+            while !slept && began.elapsed() < NAP {
+                slept = sleeps();
+            }
+            let ended = Instant::now();
+            end();
+            slept.then_some(ended)
+        });
+        // What it says of the end is looked at elsewhere.
+        let _end = wait();
+        let told = Instant::now();
+        matches!(ender.join(), Ok(Some(ended)) if told.duration_since(ended) < AT_ONCE)
+    })
+}
+
+/// Who sleeps is told of the end, and does not have to look for itself.
+fn told_at_once(p: &Probe) -> io::Result<()> {
+    // Only where the bytes have moved away from the kernel does its word not suffice.
+    let warm = Probe::new("blocking", true);
+    let one_of = |round: &dyn Fn(Pair) -> io::Result<bool>| {
+        let mut rounds = (0..TRIES).map(|_| warm.pair().and_then(round));
+        rounds.find(|told| !matches!(told, Ok(false))).unwrap_or(Ok(false))
+    };
+    let told = one_of(&|Pair { client, server }| {
+        let own = server.as_raw_fd();
+        Ok(is_told(move || drop(client), || sys::recv(own, &mut [0; 8], 0, false)))
+    });
+    p.result("a receiver is told of a close", told);
+    let told = one_of(&|pair| {
+        let (peer, own) = (pair.c(), pair.s());
+        let end = move || {
+            let _ = sys::shutdown(peer, libc::SHUT_WR);
+        };
+        Ok(is_told(end, || sys::recv(own, &mut [0; 8], 0, false)))
+    });
+    p.result("a receiver is told of a half-close", told);
+    let told = one_of(&|Pair { client, server }| {
+        let own = client.as_raw_fd();
+        fill(own)?;
+        Ok(is_told(move || drop(server), || sys::send(own, &[2; 100_000], libc::MSG_NOSIGNAL)))
+    });
+    p.result("a sender is told of a close", told);
     Ok(())
 }
 

@@ -34,6 +34,9 @@ pub enum Kind {
     Listener = 3,
     /// An epoll instance.
     Epoll = 4,
+    /// A TCP socket that this process has made, and that has no connection yet: nothing stands behind
+    /// it, but what is known of it need not be asked.
+    Fresh = 5,
     /// The library's own; the program does not know of it.
     Own = 7,
 }
@@ -60,6 +63,18 @@ impl Entry {
         Self((index as usize) << 3 | Kind::Own as usize)
     }
 
+    /// A socket just made, with `O_NONBLOCK` or without.
+    #[must_use]
+    pub const fn fresh(nonblocking: bool) -> Self {
+        Self((nonblocking as usize) << 3 | Kind::Fresh as usize)
+    }
+
+    /// Whether a fresh socket is non-blocking.
+    #[must_use]
+    pub const fn fresh_is_nonblocking(self) -> bool {
+        self.0 >> 3 != 0
+    }
+
     /// The number of an own descriptor in [`crate::own_fds`].
     pub(crate) const fn own_index(self) -> usize {
         self.0 >> 3
@@ -74,16 +89,18 @@ impl Entry {
             2 => Kind::Tracked,
             3 => Kind::Listener,
             4 => Kind::Epoll,
+            5 => Kind::Fresh,
             7 => Kind::Own,
             _ => Kind::Kernel,
         }
     }
 
-    /// True for what has an object behind it: neither the kernel's nor the library's own.
+    /// True for what has an object behind it: neither the kernel's, of which a fresh socket is one, nor
+    /// the library's own.
     #[inline]
     #[must_use]
     pub const fn is_object(self) -> bool {
-        !matches!(self.kind(), Kind::Kernel | Kind::Own)
+        !matches!(self.kind(), Kind::Kernel | Kind::Fresh | Kind::Own)
     }
 
     /// The object. The caller knows its type from [`Self::kind`].

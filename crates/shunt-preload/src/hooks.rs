@@ -100,6 +100,8 @@ macro_rules! for_each_hook {
             fn posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, new: c_int) -> c_int = ops::process::posix_spawn_file_actions_adddup2;
             fn system(command: *const c_char) -> c_int = ops::process::system;
             fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE = ops::process::popen;
+            fn setns(fd: c_int, kind: c_int) -> c_int = ops::process::setns;
+            fn unshare(flags: c_int) -> c_int = ops::process::unshare;
             fn setuid(uid: uid_t) -> c_int = ops::process::setuid;
             fn seteuid(uid: uid_t) -> c_int = ops::process::seteuid;
             fn setreuid(real: uid_t, effective: uid_t) -> c_int = ops::process::setreuid;

@@ -19,6 +19,7 @@ pub mod endpoint;
 pub mod epoll;
 pub mod errno;
 pub mod fd_table;
+pub mod fresh;
 pub mod guard;
 pub mod hooks;
 pub mod init;

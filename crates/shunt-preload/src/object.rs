@@ -22,7 +22,7 @@ use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
 use crate::stream::{self, demote, notify, promote, tcp};
-use crate::{agent_client, conn, fd_table, link, ops, relatives};
+use crate::{agent_client, conn, fd_table, fresh, link, ops, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
 pub fn retain(_fd: c_int, entry: Entry) {
@@ -42,7 +42,7 @@ pub fn retain(_fd: c_int, entry: Entry) {
                 instance.retain();
             }
         }
-        Kind::Kernel | Kind::Own => {}
+        Kind::Kernel | Kind::Fresh | Kind::Own => {}
     }
 }
 
@@ -65,7 +65,7 @@ pub fn before_close(fd: c_int, entry: Entry) {
                 instance.release(fd);
             }
         }
-        Kind::Kernel | Kind::Own => {}
+        Kind::Kernel | Kind::Fresh | Kind::Own => {}
     }
 }
 
@@ -200,10 +200,12 @@ pub fn account(record: &Record) {
     }
 }
 
-/// `O_NONBLOCK` was set to this on a descriptor of the object.
-pub fn set_nonblocking(entry: Entry, on: bool) {
+/// `O_NONBLOCK` was set to this on the descriptor.
+pub fn set_nonblocking(fd: c_int, entry: Entry, on: bool) {
     if let Some(sock) = Sock::of(entry) {
         sock.put(NONBLOCK, on);
+    } else if entry.kind() == Kind::Fresh {
+        fd_table::replace_if(fd, entry, Entry::fresh(on));
     }
 }
 
@@ -300,6 +302,7 @@ thread_local! {
 
 /// The process is about to fork.
 pub fn fork_prepare() {
+    fresh::forget_all();
     relatives::fork_begins();
     // In the order in which they nest.
     let held: [Box<dyn Held>; 5] = [
@@ -322,6 +325,7 @@ pub fn fork_parent() {
 /// program forked by a raw system call.
 pub fn fork_child() {
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    fresh::forget_all();
     stream::forget_tid();
     agent_client::forget_in_child(has_listeners());
     Endpoint::forget_in_child();

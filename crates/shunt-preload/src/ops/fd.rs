@@ -9,6 +9,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
+use crate::fresh;
 use crate::next;
 use crate::object;
 use crate::ops::process::may_mutate;
@@ -149,6 +150,7 @@ fn duplicate(fd: c_int, kernel_dup: impl FnOnce() -> c_int) -> c_int {
     let new = kernel_dup();
     if new >= 0 {
         enter_duplicate(new, entry);
+        fresh::forget(fd, entry);
     }
     new
 }
@@ -223,6 +225,7 @@ fn duplicate_onto(old: c_int, new: c_int, kernel_dup: impl FnOnce() -> c_int) ->
     let result = kernel_dup();
     if result >= 0 {
         enter_duplicate(new, entry);
+        fresh::forget(old, entry);
     }
     result
 }
@@ -246,16 +249,16 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
         _ => {
             let result = kernel_fcntl();
             if cmd == libc::F_SETFL && result == 0 {
-                set_nonblocking(entry, arg & c_long::from(libc::O_NONBLOCK) != 0);
+                set_nonblocking(fd, entry, arg & c_long::from(libc::O_NONBLOCK) != 0);
             }
             result
         }
     }
 }
 
-fn set_nonblocking(entry: Entry, on: bool) {
+fn set_nonblocking(fd: c_int, entry: Entry, on: bool) {
     let _keep = KeepErrno::new();
-    object::set_nonblocking(entry, on);
+    object::set_nonblocking(fd, entry, on);
 }
 
 /// # Safety
@@ -277,13 +280,13 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     // The kernel first in all other cases: it has its say about the descriptor and the pointer.
     // SAFETY: the caller keeps the C function's contract.
     let result = unsafe { next::ioctl(fd, request, arg) };
-    if result != 0 || !entry.is_object() {
+    if result != 0 || entry.kind() == Kind::Kernel {
         return result;
     }
     let number = arg.cast::<c_int>();
     let answer = match request {
         // SAFETY: the kernel has just read the number there.
-        libc::FIONBIO => return set_nonblocking_by(entry, unsafe { number.read_unaligned() }),
+        libc::FIONBIO => return set_nonblocking_by(fd, entry, unsafe { number.read_unaligned() }),
         // Also SIOCINQ and SIOCOUTQ, which are the same numbers.
         libc::FIONREAD => object::fionread(fd, entry),
         libc::TIOCOUTQ => object::outq(fd, entry),
@@ -303,8 +306,8 @@ fn is_mapped(arg: *const c_void) -> bool {
 }
 
 /// `FIONBIO`: any number but 0 is on.
-fn set_nonblocking_by(entry: Entry, number: c_int) -> c_int {
-    set_nonblocking(entry, number != 0);
+fn set_nonblocking_by(fd: c_int, entry: Entry, number: c_int) -> c_int {
+    set_nonblocking(fd, entry, number != 0);
     0
 }
 

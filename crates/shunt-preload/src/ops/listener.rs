@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
-use libc::{EINPROGRESS, O_NONBLOCK, SOCK_NONBLOCK};
+use libc::{EINPROGRESS, SOCK_NONBLOCK};
 use shunt_core::handshake::Phase;
 use shunt_shm::arena::Record;
 use shunt_shm::region::Side;
@@ -22,7 +22,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::link::{self, Draft};
 use crate::ops::process::{may_mutate, owner_pid};
 use crate::stream::{promote, tcp};
-use crate::{agent_client, clock, init, next, ops};
+use crate::{agent_client, clock, fresh, init, next, ops};
 
 /// How often a busy acceptor looks whether the agent is still there.
 const LOOK_EVERY: u64 = 100_000_000;
@@ -182,7 +182,11 @@ pub fn register_inherited() {
 pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the caller keeps the C function's contract.
     let fd = unsafe { next::socket(domain, kind, protocol) };
-    forget_stale(fd);
+    if fd >= 0 {
+        forget_stale(fd);
+        let _keep = KeepErrno::new();
+        fresh::note(fd, domain, kind, protocol);
+    }
     fd
 }
 
@@ -209,11 +213,8 @@ pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
 pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the caller keeps the C function's contract.
     let result = unsafe { next::listen(fd, backlog) };
-    if result == 0
-        && init::active()
-        && fd_table::lookup(fd) == Entry::KERNEL
-        && sockinfo::is_tcp(tcp::borrow(fd))
-        && may_mutate()
+    let entry = fd_table::lookup(fd);
+    if result == 0 && init::active() && is_plain(entry) && fresh::is_tcp(fd, entry) && may_mutate()
     {
         let _keep = KeepErrno::new();
         // Without an agent the listener stays the kernel's; a later agent finds it at the next
@@ -221,6 +222,11 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
         let _ = register(fd);
     }
     result
+}
+
+/// True for what is no business of Shunt's yet.
+const fn is_plain(entry: Entry) -> bool {
+    matches!(entry.kind(), Kind::Kernel | Kind::Fresh)
 }
 
 /// # Safety
@@ -312,7 +318,8 @@ fn is_local(tuple: &FourTuple) -> bool {
 pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the caller keeps the C function's contract.
     let kernel = || unsafe { next::connect(fd, addr, len) };
-    if !init::active() || fd_table::lookup(fd) != Entry::KERNEL {
+    let entry = fd_table::lookup(fd);
+    if !init::active() || !is_plain(entry) {
         let result = kernel();
         // SAFETY: as above; the kernel has just read the address.
         if result == 0 && unsafe { is_unspecific(addr, len) } {
@@ -323,11 +330,11 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     // SAFETY: the caller vouches for the address.
     let Some(to) = (unsafe { address(addr, len) }) else { return kernel() };
     let kept = errno::get();
-    if !sockinfo::is_tcp(tcp::borrow(fd)) || !may_mutate() {
+    if !fresh::is_tcp(fd, entry) || !may_mutate() {
         errno::set(kept);
         return kernel();
     }
-    let plan = plan(fd, &to);
+    let plan = plan(fd, entry, &to);
     let draft = plan.as_ref().ok();
     let connecting = draft.map(|draft| draft.target.table.connect_begins(draft.link.region));
     errno::set(kept);
@@ -335,7 +342,7 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     let _keep = KeepErrno::new();
     if result == 0 || errno::get() == EINPROGRESS {
         endpoint::count(Counter::Connections, 1);
-        connected(fd, &to, plan.as_ref());
+        connected(fd, entry, &to, plan.as_ref());
     } else if let Ok(draft) = &plan {
         draft.drop_unposted();
     }
@@ -396,7 +403,7 @@ unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Option<Addr> {
 }
 
 /// A place for the proposal, when somebody listens there who could take it up.
-fn plan(fd: c_int, to: &Addr) -> Result<Draft, Reason> {
+fn plan(fd: c_int, entry: Entry, to: &Addr) -> Result<Draft, Reason> {
     if agent_client::hung_up_now_and_then() {
         let _ = agent_client::endpoint();
     }
@@ -405,7 +412,7 @@ fn plan(fd: c_int, to: &Addr) -> Result<Draft, Reason> {
     let mut why = Reason::PeerNotShunted;
     let mut netns = None;
     let found = endpoint.registry.find(&loopback_for_unspecified(to), |listing| {
-        let here = *netns.get_or_insert_with(|| sockinfo::netns_cookie(tcp::borrow(fd)));
+        let here = *netns.get_or_insert_with(|| fresh::netns(fd, entry));
         if listing.netns != here {
             why = Reason::OtherNamespace;
         } else if listing.uid != uid {
@@ -430,7 +437,7 @@ fn loopback_for_unspecified(to: &Addr) -> Addr {
     }
 }
 
-fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>) {
+fn connected(fd: c_int, entry: Entry, to: &Addr, plan: Result<&Draft, &Reason>) {
     let drop_plan = || {
         if let Ok(draft) = plan {
             draft.drop_unposted();
@@ -442,7 +449,7 @@ fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>) {
         endpoint::decline(plan.err().copied().unwrap_or(Reason::TooManyConnections));
         return drop_plan();
     };
-    sock.put(NONBLOCK, is_nonblocking(fd));
+    sock.put(NONBLOCK, fresh::is_nonblocking(fd, entry));
     let posted = if is_local(&tuple) {
         plan.map_err(|why| *why).and_then(|draft| Ok((draft, draft.post(&tuple)?)))
     } else {
@@ -468,9 +475,4 @@ fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>) {
             sock.decline(fd, why);
         }
     }
-}
-
-fn is_nonblocking(fd: c_int) -> bool {
-    rustix::fs::fcntl_getfl(tcp::borrow(fd))
-        .is_ok_and(|flags| flags.bits() & O_NONBLOCK.cast_unsigned() != 0)
 }

@@ -32,7 +32,7 @@ use crate::errno::KeepErrno;
 use crate::fd_table;
 use crate::guard::contain;
 use crate::relatives::Child;
-use crate::{init, next, object, relatives};
+use crate::{fresh, init, next, object, relatives};
 
 /// Where the pid of the process stands that the tables belong to; null before start-up.
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
@@ -380,6 +380,22 @@ pub unsafe fn posix_spawn_file_actions_adddup2(
     }
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::posix_spawn_file_actions_adddup2(actions, fd, new) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn setns(fd: c_int, kind: c_int) -> c_int {
+    fresh::netns_changes();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::setns(fd, kind) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn unshare(flags: c_int) -> c_int {
+    fresh::netns_changes();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::unshare(flags) }
 }
 
 /// Said to the agent while we still may.

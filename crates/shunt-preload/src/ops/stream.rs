@@ -16,7 +16,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::stream::bytes::Buffers;
 use crate::stream::call::Call;
 use crate::stream::{demote, files, notify, promote, recv as rx, send as tx, tid};
-use crate::{next, object};
+use crate::{fresh, next, object};
 
 /// The connection that a call concerns, or `None` when the kernel's function does it.
 #[inline]
@@ -379,6 +379,7 @@ unsafe fn hand_over_rights(msg: *const msghdr) {
                     if let Some((entry, _)) = stream(fd) {
                         object::hand_over(fd, entry);
                     }
+                    fresh::forget(fd, fd_table::lookup(fd));
                 }
             }
             header = libc::CMSG_NXTHDR(msg, header);

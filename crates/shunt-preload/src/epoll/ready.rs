@@ -7,10 +7,10 @@ use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::doorbell::arm;
 use shunt_shm::region::{RING, Section};
-use shunt_shm::ring::RxCursor;
+use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
-use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
 use crate::stream::{demote, promote, tcp};
 
 /// What the kernel is asked when it has to be.
@@ -40,13 +40,32 @@ fn source(sock: &Sock, theirs: &Section) -> (Path, bool) {
     (path(passed), set != passed)
 }
 
-/// True when the kernel has no news of the connection that the ring would not tell.
-pub fn is_told_by_ring(sock: &Sock) -> bool {
+/// True when something has come that the kernel would not tell of.
+pub fn has_come(sock: &Sock) -> bool {
     sock.sections().is_some_and(|(_, theirs)| {
-        source(sock, theirs) == (Path::Ring, false)
-            && theirs.prod.fin.load(Relaxed) == 0
-            && !sock.has(KERNEL_HINT | SHUT_RD | FROZEN)
+        let (source, mark_open) = source(sock, theirs);
+        let in_ring = theirs.prod.prod.load(Acquire) != sock.record().rx.cursor.pos();
+        let ctl = &theirs.ctl;
+        let end = [&theirs.prod.fin, &ctl.closed, &ctl.handed_over];
+        mark_open
+            || (source == Path::Ring && in_ring)
+            || end.iter().any(|word| word.load(Relaxed) != 0)
+            || sock.has(KERNEL_HINT | SHUT_RD | FROZEN)
     })
+}
+
+/// True when the next bytes that are sent go into the ring.
+fn sends_to_ring(sock: &Sock, mine: &Section, theirs: &Section) -> bool {
+    let marks = sock.record().tx.marks.load(Relaxed);
+    let is_promoted_next = || {
+        sock.peer().is_some()
+            && !sock.has(WANT_TCP)
+            && theirs.ctl.handed_over.load(Relaxed) == 0
+            && TxCursor::marks_settled(&mine.prod, &theirs.cons)
+    };
+    (path(marks) == Path::Ring || is_promoted_next())
+        && theirs.ctl.closed.load(Relaxed) == 0
+        && !sock.has(SHUT_WR)
 }
 
 /// The connection's readiness now. `wanted`: the events that the asker is interested in.
@@ -83,10 +102,7 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
         let taken = theirs.cons.cons.load(Acquire);
         cap.saturating_sub(tx.cursor.pos().wrapping_sub(taken))
     };
-    let writes_ring = path(tx.marks.load(Relaxed)) == Path::Ring
-        && theirs.ctl.closed.load(Relaxed) == 0
-        && !sock.has(SHUT_WR);
-    let writes_ring = writes_ring
+    let writes_ring = sends_to_ring(sock, mine, theirs)
         && !(wanted & events::OUT != 0
             && !sock.has(SHUT_RD)
             && room() * 3 < cap

@@ -193,18 +193,19 @@ impl State {
         self.bells.iter().find(|(e, _)| core::ptr::eq(*e, endpoint)).map(|(_, v)| *v)
     }
 
-    /// The same after a change of the registration, unless the kernel is about to report it anyhow:
-    /// an edge is told once.
+    /// The same for a watch that was just registered with the kernel, which is about to report what it
+    /// knows of: an edge is told once.
     pub fn list_unless_told(&mut self, index: usize) {
         const TOLD: u32 = events::IN | events::PRI | events::RDHUP | events::HUP | events::ERR;
-        if let Some(Some(watch)) = self.watches.get(index)
-            && watch.interest & events::ET != 0
-            && !watch.conn.is_some_and(|conn| ready::is_told_by_ring(conn.sock))
-            && tcp::readiness(watch.fd, TOLD) & TOLD != 0
-        {
-            return;
+        let Some(Some(watch)) = self.watches.get(index) else { return };
+        let is_told = watch.conn.is_some_and(|conn| {
+            let only_kernel = watch.interest & events::OUT == 0 && !ready::has_come(conn.sock);
+            let is_edge = watch.interest & events::ET != 0;
+            only_kernel || (is_edge && tcp::readiness(watch.fd, TOLD) & TOLD != 0)
+        });
+        if !is_told {
+            self.list(index);
         }
-        self.list(index);
     }
 
     /// The watches of a connection, by whatever descriptor.

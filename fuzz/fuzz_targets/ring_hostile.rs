@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use shunt_fuzz::Shared;
 use shunt_shm::region::Side;
-use shunt_shm::ring::{MARKS, RxCursor, Shape, Span, TxCursor};
+use shunt_shm::ring::{MARKS, RxCursor, Shape, Span, TxCursor, UNLIMITED};
 use shunt_shm::sync::Ordering::Relaxed;
 
 #[derive(Arbitrary, Debug)]
@@ -23,6 +23,7 @@ enum Op {
     Cons(i8),
     Prod(i16),
     Shape(u8, bool),
+    Limit(u32),
     Reset,
 }
 
@@ -39,6 +40,7 @@ fuzz_target!(|input: (u8, Vec<Op>)| {
     let (log, script) = input;
     let cap = 4_u64 << (log % 18);
     let mut shape = Shape { cap, late: false };
+    let mut limit = UNLIMITED;
     let shared = Shared::get();
     // One section is both ends' peer.
     let section = shared.view().section(0, Side::Client);
@@ -49,7 +51,7 @@ fuzz_target!(|input: (u8, Vec<Op>)| {
         match op {
             Op::Send(want) => {
                 let want = u64::from(want);
-                if let Ok(span) = tx.reserve(cons, cap, shape, want) {
+                if let Ok(span) = tx.reserve(cons, cap, shape, limit, want) {
                     let n = check(span, cap, want);
                     tx.publish(prod, n);
                 }
@@ -87,6 +89,7 @@ fuzz_target!(|input: (u8, Vec<Op>)| {
             Op::Cons(off) => cons.cons.store(tx.pos().wrapping_add_signed(off.into()), Relaxed),
             Op::Prod(off) => prod.prod.store(rx.pos().wrapping_add_signed(off.into()), Relaxed),
             Op::Shape(log, late) => shape = Shape { cap: (1 << (log % 20)).clamp(4, cap), late },
+            Op::Limit(to) => limit = u64::from(to),
             Op::Reset => {
                 tx.reset();
                 rx.reset();

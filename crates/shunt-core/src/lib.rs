@@ -8,6 +8,7 @@
 //! without a detour through this crate: it has no decisions in it, only copies.
 #![forbid(unsafe_code)]
 
+pub mod buffers;
 pub mod events;
 pub mod handshake;
 pub mod ports;

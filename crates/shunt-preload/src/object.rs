@@ -266,8 +266,8 @@ pub fn room(entry: Entry) -> Option<usize> {
         return None;
     }
     let _lock = tx.lock.lock(stream::tid());
-    let left = tx.cursor.refresh(&theirs.cons).ok()?;
-    usize::try_from(tx.cursor.cap(RING as u64) - left).ok()
+    tx.cursor.refresh(&theirs.cons).ok()?;
+    usize::try_from(stream::buffers::room(tx, theirs).0).ok()
 }
 
 /// Whether `O_NONBLOCK` is set on the connection.

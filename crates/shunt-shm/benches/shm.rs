@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shunt_shm::cq::{ArmLine, CqLine};
-use shunt_shm::ring::{ConsLine, ProdLine, RxCursor, Shape, Span, TxCursor};
+use shunt_shm::ring::{ConsLine, ProdLine, RxCursor, Shape, Span, TxCursor, UNLIMITED};
 
 /// As long as a ring of the product.
 const CAPACITY: usize = 512 * 1024;
@@ -37,8 +37,10 @@ impl Ring {
 
     fn put(&mut self, bytes: &[u8]) {
         let wanted = bytes.len() as u64;
-        let Span { head, tail } =
-            self.tx.reserve(&self.cons, CAPACITY as u64, SHAPE, wanted).expect("an honest peer");
+        let Span { head, tail } = self
+            .tx
+            .reserve(&self.cons, CAPACITY as u64, SHAPE, UNLIMITED, wanted)
+            .expect("an honest peer");
         assert_eq!(head.1 + tail.1, bytes.len(), "the ring is empty before each put");
         let (first, second) = bytes.split_at(head.1);
         self.buffer[head.0..][..head.1].copy_from_slice(first);

@@ -201,6 +201,8 @@ pub struct TxState {
     pub saved: AtomicU32,
     /// See `rung`.
     pub full: AtomicU32,
+    /// Bytes that the send buffer should hold (`SO_SNDBUF`), 0: not set.
+    pub buffer: AtomicU32,
     /// `SO_SNDTIMEO`, see [`Timeout`].
     pub timeout: Timeout,
 }
@@ -290,6 +292,7 @@ impl Record {
             &tx.rung,
             &tx.saved,
             &tx.full,
+            &tx.buffer,
         ] {
             word.store(0, Ordering::Relaxed);
         }

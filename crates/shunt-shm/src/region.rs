@@ -144,6 +144,8 @@ pub struct Ctl {
     /// Not 0: the writer's end goes to a program that may not run under Shunt. It takes nothing from
     /// the ring any more: what is left there is to be sent once more, over TCP.
     pub handed_over: AtomicU32,
+    /// Bytes that the writer's receive buffer should hold (`SO_RCVBUF`), 0: not said.
+    pub window: AtomicU32,
 }
 
 /// What one side writes for the other, per connection.
@@ -210,6 +212,7 @@ impl Section {
             &ctl.queue,
             &ctl.closed,
             &ctl.handed_over,
+            &ctl.window,
             &setup.state,
             &setup.done,
             &setup.ports,

@@ -9,6 +9,11 @@
 //! hot cache lines again and again. The place of a byte in that part is `(position - base) mod
 //! capacity`. Shape and base are one word, so that a receiver never sees one without the other.
 //!
+//! A sender may honour a *limit* below the capacity: so many bytes may lie unread (the program has set
+//! the size of a buffer). It can change at any time; what the receiver has to know of it, how often
+//! to look whether somebody waits for room, is a part of the shape. A sender therefore waits only while
+//! such a look is still to come, see [`TxCursor::room`].
+//!
 //! The *stretch marks* say where a stretch of the byte stream ends and goes on elsewhere: odd marks
 //! lead from kernel TCP into the ring (`at` = bytes sent over TCP so far), even marks from the ring
 //! back to TCP (`at` = ring position).
@@ -23,10 +28,12 @@ pub const MARKS: usize = 2;
 /// Bytes after which an empty ring is rewound: small enough to stay in the first page.
 pub const REWIND_AFTER: u64 = 2048;
 
-/// How often in the length of a ring a receiver looks whether the sender waits for room: not so often
-/// that a sender is woken for little. A sender waits only while more than half of the ring is taken, so
-/// a look is always still to come.
+/// How often in the length of a ring (or of what the limit leaves of it) a receiver looks whether the
+/// sender waits for room: not so often that a sender is woken for little.
 pub const LOOKS: u64 = 4;
+
+/// The limit of a sender that has none.
+pub const UNLIMITED: u64 = u64::MAX;
 
 /// Written by the sender of a direction, read by its receiver.
 #[repr(C, align(64))]
@@ -84,8 +91,8 @@ pub struct Span {
 
 /// Which part of its buffer a ring takes.
 ///
-/// As a word: the binary logarithm of the capacity in the top byte (0: not chosen yet), [`LATE`], and
-/// below it the base.
+/// As a word, from the top: how many times more often than else the receiver looks (3 bits, a binary
+/// logarithm), the binary logarithm of the capacity (5 bits, 0: not chosen yet), [`LATE`], the base.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Bytes, a power of two of at least 4: no more than the buffer has.
@@ -97,8 +104,12 @@ pub struct Shape {
 
 /// Bit of a base word.
 const LATE: u64 = 1 << 55;
-/// Where the capacity is in a base word.
+/// Where the capacity is in a base word, and its bits.
 const LOG_AT: u32 = 56;
+const LOG: u64 = 0x1f;
+/// Where a base word says how often the receiver looks, and the most that it can say.
+const OFTEN_AT: u32 = 61;
+const MOST_OFTEN: u32 = 7;
 
 impl Shape {
     /// Offset in the ring at which an empty one begins.
@@ -106,21 +117,60 @@ impl Shape {
         if self.late { self.cap.saturating_sub(REWIND_AFTER) } else { 0 }
     }
 
-    /// The word that has position `pos` at the start.
-    const fn word(self, pos: u64) -> u64 {
+    /// The word that has position `pos` at the start, for a sender with this limit.
+    const fn word(self, pos: u64, limit: u64) -> u64 {
         let late = if self.late { LATE } else { 0 };
         let base = pos.wrapping_sub(self.start()) & (LATE - 1);
-        (self.cap.trailing_zeros() as u64) << LOG_AT | late | base
+        let log = self.cap.trailing_zeros() as u64;
+        often(self.cap, limit) << OFTEN_AT | log << LOG_AT | late | base
     }
 
     /// What a word says; whatever it is, the ring lies in a buffer of `len` bytes. The whole buffer as
     /// long as nothing was chosen.
     const fn of(word: u64, len: u64) -> Self {
-        let log = word >> LOG_AT;
+        let log = word >> LOG_AT & LOG;
         let all = len.trailing_zeros() as u64;
         let cap = if log == 0 || log > all { len } else { 1 << log };
         Self { cap, late: word & LATE != 0 }
     }
+}
+
+/// How much more often than else the receiver is to look for a sender with this limit.
+#[inline]
+const fn often(cap: u64, limit: u64) -> u64 {
+    if limit >= cap {
+        return 0;
+    }
+    let often = cap.ilog2() - (limit | 1).ilog2();
+    if often < MOST_OFTEN { often as u64 } else { MOST_OFTEN as u64 }
+}
+
+/// The receiver looks whenever it passes a multiple of this, at least 1 and a power of two.
+const fn look_step(word: u64, len: u64) -> u64 {
+    let step = (Shape::of(word, len).cap / LOOKS) >> (word >> OFTEN_AT);
+    if step == 0 { 1 } else { step }
+}
+
+/// True when a receiver that goes from one position to the other looks.
+const fn looks(from: u64, to: u64, step: u64) -> bool {
+    (from ^ to) >= step
+}
+
+/// See [`TxCursor::room`]; the receiver's and the sender's position.
+#[inline]
+const fn room((cons, pos): (u64, u64), word: u64, len: u64, limit: u64) -> (u64, u64) {
+    let cap = Shape::of(word, len).cap;
+    let left = pos.wrapping_sub(cons);
+    let most = if limit < cap { limit } else { cap };
+    let free = most.saturating_sub(left);
+    let step = look_step(word, len);
+    if looks(cons, pos, step) {
+        return (free, most);
+    }
+    let (to_look, to_end) = (step - (pos & (step - 1)), cap.saturating_sub(left));
+    let to_look = if to_look < to_end { to_look } else { to_end };
+    let free = if free < to_look { to_look } else { free };
+    (free, free)
 }
 
 /// The place of up to `want` bytes from `pos` on in a buffer of `len` bytes.
@@ -160,10 +210,15 @@ impl TxCursor {
         self.pos.load(R).saturating_sub(self.cons.load(R))
     }
 
-    /// Bytes that the ring, in a buffer of `len` bytes, can hold as it is now.
+    /// How many bytes may be sent, and of how many in an empty ring, when the receiver has come to `cons`
+    /// and no more than `limit` bytes are to lie unread.
+    ///
+    /// Nothing, or so little that epoll does not call it room, only while the receiver is to look whether
+    /// somebody waits before it has taken all. That is so whenever the limit is what it was when the ring
+    /// was last empty; else a sender may have to go beyond it, up to the receiver's next look.
     #[inline]
-    pub fn cap(&self, len: u64) -> u64 {
-        Shape::of(self.base.load(R), len).cap
+    pub fn room(&self, cons: u64, len: u64, limit: u64) -> (u64, u64) {
+        room((cons, self.pos.load(R)), self.base.load(R), len, limit)
     }
 
     /// Reads the receiver's cursor anew; returns the bytes that it has not taken yet.
@@ -185,7 +240,8 @@ impl TxCursor {
 
     /// The place for up to `want` bytes in a buffer of `len`, after a look at the receiver's cursor if
     /// the own copy says that there is too little room, or that it is time to rewind. The span may be
-    /// shorter than `want`, and is empty when the ring is full. An empty ring takes the shape `wish`.
+    /// shorter than `want`, and is empty when there is no [`Self::room`]. An empty ring takes the shape
+    /// `wish`.
     ///
     /// # Errors
     /// [`Violation::Consumer`].
@@ -195,19 +251,20 @@ impl TxCursor {
         peer: &ConsLine,
         len: u64,
         wish: Shape,
+        limit: u64,
         want: u64,
     ) -> Result<Span, Violation> {
         let (pos, word) = (self.pos.load(R), self.base.load(R));
         let shape = Shape::of(word, len);
-        let mut free = shape.cap - (pos - self.cons.load(R));
+        let (mut free, _) = room((self.cons.load(R), pos), word, len, limit);
         let gone = pos.wrapping_sub(word).wrapping_sub(shape.start()) & (LATE - 1);
-        if free < want || gone >= REWIND_AFTER || word >> LOG_AT == 0 {
-            let left = self.refresh(peer)?;
-            free = shape.cap - left;
-            if left == 0 {
-                self.base.store(wish.word(pos), R);
-                free = wish.cap;
+        // Also before anything was chosen.
+        let other = word >> LOG_AT == 0 || word >> OFTEN_AT != often(shape.cap, limit);
+        if free < want || gone >= REWIND_AFTER || other {
+            if self.refresh(peer)? == 0 {
+                self.base.store(wish.word(pos, limit), R);
             }
+            (free, _) = self.room(self.cons.load(R), len, limit);
         }
         Ok(span(pos, self.base.load(R), want.min(free), len))
     }
@@ -302,13 +359,13 @@ impl RxCursor {
     #[inline]
     #[must_use]
     pub fn consume(&self, mine: &ConsLine, len: u64, n: u64) -> bool {
-        let step = Shape::of(self.base.load(R), len).cap / LOOKS;
+        let step = look_step(self.base.load(R), len);
         let before = self.pos.load(R);
         let pos = before + n;
         self.pos.store(pos, R);
         // SYNC POINT cons: pairs with the Acquire load in TxCursor::refresh.
         mine.cons.store(pos, Ordering::Release);
-        (before ^ pos) >= step
+        looks(before, pos, step)
     }
 
     /// The next mark after the `passed` ones, if the sender has set it.

@@ -71,6 +71,24 @@ pub fn is_tcp(fd: impl AsFd) -> bool {
         && sockopt::socket_type(&fd) == Ok(SocketType::STREAM)
 }
 
+/// True when the program has set `SO_SNDBUF`, on this socket or on the listener that accepted it, and not
+/// the kernel by itself; `None` on a kernel that does not say (before Linux 5.15).
+pub fn send_buffer_is_set(fd: impl AsFd) -> Option<bool> {
+    /// Of include/uapi/linux/socket.h.
+    const SOCK_SNDBUF_LOCK: u32 = 1;
+    Some(buffer_locks(fd)? & SOCK_SNDBUF_LOCK != 0)
+}
+
+/// The same for either buffer.
+pub fn buffer_is_set(fd: impl AsFd) -> Option<bool> {
+    Some(buffer_locks(fd)? != 0)
+}
+
+fn buffer_locks(fd: impl AsFd) -> Option<u32> {
+    let [locks] = option_words(fd.as_fd(), libc::SO_BUF_LOCK).ok()?;
+    Some(locks)
+}
+
 /// True when the socket listens (`SO_ACCEPTCONN`).
 pub fn is_listening(fd: impl AsFd) -> bool {
     sockopt::socket_acceptconn(fd).unwrap_or(false)

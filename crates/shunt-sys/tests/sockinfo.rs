@@ -4,6 +4,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixListener;
 
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use shunt_sys::sockinfo;
 use shunt_wire::addr::Addr;
 
@@ -29,6 +30,24 @@ fn a_cookie_names_the_socket_and_not_the_descriptor() {
     assert_eq!(sockinfo::cookie(&same), Ok(cookie));
     assert_ne!(sockinfo::cookie(&other), Ok(cookie));
     assert_eq!(sockinfo::netns_cookie(&one), sockinfo::netns_cookie(&other));
+}
+
+#[test]
+fn a_send_buffer_that_a_program_has_set_is_told_from_the_kernels_choice() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    if sockinfo::send_buffer_is_set(&client).is_none() {
+        return;
+    }
+    assert_eq!(sockinfo::send_buffer_is_set(&client), Some(false));
+    sockopt::set_socket_recv_buffer_size(&client, 4096).unwrap();
+    assert_eq!(sockinfo::send_buffer_is_set(&client), Some(false));
+    sockopt::set_socket_send_buffer_size(&listener, 4096).unwrap();
+    let heir = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    assert_eq!(sockinfo::send_buffer_is_set(&heir), Some(false));
+    // The first in the queue came before the listener's was set.
+    let accepted = [listener.accept().unwrap().0, listener.accept().unwrap().0];
+    assert_eq!(accepted.map(sockinfo::send_buffer_is_set), [Some(false), Some(true)]);
 }
 
 #[test]

@@ -6,12 +6,12 @@ use shunt_core::events::{self, Ring, readiness};
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::doorbell::arm;
-use shunt_shm::region::{RING, Section};
+use shunt_shm::region::Section;
 use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
 use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
-use crate::stream::{demote, promote, tcp};
+use crate::stream::{buffers, demote, promote, tcp};
 
 /// What the kernel is asked when it has to be.
 const KERNEL: u32 =
@@ -22,7 +22,14 @@ pub fn stamp(sock: &'static Sock, fd: i32) -> u64 {
     promote::glance(sock, fd);
     let Some((_, theirs)) = sock.sections() else { return 1 };
     let (prod, cons) = (theirs.prod.prod.load(Acquire), theirs.cons.cons.load(Acquire));
-    let words = [&theirs.prod.marks, &theirs.prod.fin, &theirs.ctl.closed, &theirs.ctl.handed_over];
+    let words = [
+        &theirs.ctl.window,
+        &sock.record().tx.buffer,
+        &theirs.prod.marks,
+        &theirs.prod.fin,
+        &theirs.ctl.closed,
+        &theirs.ctl.handed_over,
+    ];
     let words = words.iter().fold(0_u64, |all, w| all << 8 ^ u64::from(w.load(Relaxed)));
     // Odd factors, so that no single change is lost.
     (prod.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ cons.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) ^ words)
@@ -97,24 +104,20 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
         Path::Tcp if mark_open => Some(in_ring),
         Path::Tcp => None,
     };
-    let cap = tx.cursor.cap(RING as u64);
-    let room = || {
-        let taken = theirs.cons.cons.load(Acquire);
-        cap.saturating_sub(tx.cursor.pos().wrapping_sub(taken))
-    };
+    let too_little = |(free, of): (u64, u64)| free * 3 < of;
     let writes_ring = sends_to_ring(sock, mine, theirs)
         && !(wanted & events::OUT != 0
             && !sock.has(SHUT_RD)
-            && room() * 3 < cap
+            && too_little(buffers::room(tx, theirs))
             && tcp::peer_is_gone(fd, &theirs.prod.fin));
     let writable = writes_ring.then(|| {
-        let mut free = room();
-        if wanted & events::OUT != 0 && free * 3 < cap {
+        let mut room = buffers::room(tx, theirs);
+        if wanted & events::OUT != 0 && too_little(room) {
             arm(&mine.ctl.tx_arm, crate::stream::notify::ON_QUEUE);
             store_load_fence();
-            free = room();
+            room = buffers::room(tx, theirs);
         }
-        (free, cap)
+        room
     });
     let reads = wanted & (events::IN | events::PRI | events::RDHUP | events::RDNORM) != 0;
     let ask = (reads && (source == Path::Tcp || sock.has(FROZEN)))

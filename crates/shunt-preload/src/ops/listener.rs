@@ -1,6 +1,6 @@
 //! Making connections: listen and accept on one side, connect on the other.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
@@ -21,7 +21,7 @@ use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::link::{self, Draft};
 use crate::ops::process::{may_mutate, owner_pid};
-use crate::stream::{promote, tcp};
+use crate::stream::{buffers, promote, tcp};
 use crate::{agent_client, clock, fresh, init, next, ops};
 
 /// How often a busy acceptor looks whether the agent is still there.
@@ -44,6 +44,8 @@ pub struct Listener {
     looked: AtomicU64,
     /// Its own address, unless it takes connections to several.
     local: Option<Addr>,
+    /// The size of a buffer was set, which what it accepts inherits.
+    sized: AtomicBool,
     /// Whether it pays to wait for bytes on what it accepts: what [`spin`](crate::stream::spin) has
     /// learnt.
     pub spins: AtomicU32,
@@ -66,6 +68,16 @@ impl Listener {
             Kind::Listener => unsafe { entry.ptr::<Self>().as_ref() },
             _ => None,
         }
+    }
+
+    /// True when the size of a buffer may have been set for what it accepts.
+    pub fn is_sized(&self) -> bool {
+        self.sized.load(Ordering::Relaxed)
+    }
+
+    /// The program sets one.
+    pub fn set_sized(&self) {
+        self.sized.store(true, Ordering::Relaxed);
     }
 
     /// One more descriptor.
@@ -142,6 +154,7 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
         endpoint: AtomicU64::new(endpoint.id),
         looked: AtomicU64::new(clock::now()),
         local: sockinfo::local_addr(tcp::borrow(fd)).ok().filter(|addr| !addr.is_unspecified()),
+        sized: AtomicBool::new(sockinfo::buffer_is_set(tcp::borrow(fd)).unwrap_or(true)),
         spins: AtomicU32::new(0),
     }));
     let new = Entry::new(Kind::Listener, core::ptr::from_ref(listener));
@@ -464,6 +477,7 @@ fn connected(fd: c_int, entry: Entry, to: &Addr, plan: Result<&Draft, &Reason>) 
             sock.activate(draft.link, Side::Client, draft.slot, ticket.place().generation);
             sock.set_link(draft.link);
             sock.begin_learnt();
+            buffers::begin(sock, fd, entry.kind() != Kind::Fresh);
             id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
             sock.set_phase(Phase::Proposed);
             fd_table::set(fd, sock.entry(Kind::Stream));

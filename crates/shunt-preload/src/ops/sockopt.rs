@@ -5,8 +5,11 @@ use core::sync::atomic::Ordering;
 use crate::abi::{c_int, c_void, socklen_t};
 use crate::conn::Sock;
 use crate::fd_table::{self, Kind};
+use crate::fresh;
 use crate::next;
 use crate::object;
+use crate::ops::listener::Listener;
+use crate::stream::buffers;
 
 /// # Safety
 /// As the C function.
@@ -38,26 +41,49 @@ pub unsafe fn setsockopt(
             object::hand_over(fd, entry);
         }
     }
-    if result == 0
-        && level == libc::SOL_SOCKET
-        && let Some(sock) = Sock::of(fd_table::lookup(fd))
-    {
-        let (rx, tx) = (&sock.record().rx, &sock.record().tx);
-        match name {
-            libc::SO_RCVLOWAT => {
-                // SAFETY: the kernel has just read an int there.
-                let mark = unsafe { value.cast::<c_int>().read_unaligned() };
-                rx.low_water.store(mark.max(0).cast_unsigned(), Ordering::Relaxed);
-            }
-            libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => rx.timeout.forget(),
-            libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => tx.timeout.forget(),
-            _ => {}
-        }
+    if result == 0 && level == libc::SOL_SOCKET {
+        // SAFETY: as above; the kernel has just read the value.
+        unsafe { note(fd, name, value) };
     }
     result
 }
 
-/// The same with a 64-bit time on every architecture (include/uapi/asm-generic/socket.h).
+/// Remembers what the library has to heed itself.
+///
+/// # Safety
+/// `value` is what setsockopt(2) has just taken for the option.
+unsafe fn note(fd: c_int, name: c_int, value: *const c_void) {
+    let entry = fd_table::lookup(fd);
+    let is_size = matches!(
+        name,
+        libc::SO_SNDBUF
+            | libc::SO_SNDBUFFORCE
+            | libc::SO_RCVBUF
+            | libc::SO_RCVBUFFORCE
+            | libc::SO_BUF_LOCK
+    );
+    if is_size {
+        fresh::forget(fd, entry);
+        if let Some(listener) = Listener::of(entry) {
+            listener.set_sized();
+        }
+    }
+    let Some(sock) = Sock::of(entry) else { return };
+    let (rx, tx) = (&sock.record().rx, &sock.record().tx);
+    match name {
+        libc::SO_RCVLOWAT => {
+            // SAFETY: the kernel has just read an int there.
+            let mark = unsafe { value.cast::<c_int>().read_unaligned() };
+            rx.low_water.store(mark.max(0).cast_unsigned(), Ordering::Relaxed);
+        }
+        libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => rx.timeout.forget(),
+        libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => tx.timeout.forget(),
+        _ if is_size => buffers::changed(sock, fd),
+        _ => {}
+    }
+}
+
+/// `SO_RCVTIMEO` with a 64-bit time on every architecture (include/uapi/asm-generic/socket.h).
 const SO_RCVTIMEO_NEW: c_int = 66;
 /// See above.
 const SO_SNDTIMEO_NEW: c_int = 67;

@@ -48,20 +48,19 @@ fn wake(sock: &Sock, word: &AtomicU32, asked: u32) -> Cost {
     Cost::Rung
 }
 
-fn push(sock: &Sock, link: &Link, ctl: &Ctl, slot: usize) -> Cost {
-    let Some((lane, vector)) = queue_place(ctl.queue.load(Ordering::Relaxed)) else {
-        return Cost::Saved;
-    };
+/// Puts the connection into the queue that `ctl` names; the vector whose owner is to be rung.
+fn queue(link: &Link, ctl: &Ctl, slot: usize) -> Option<usize> {
+    let (lane, vector) = queue_place(ctl.queue.load(Ordering::Relaxed))?;
     let vectors = &link.view().lane(lane).vectors[vector];
-    match vectors.queue.push(&vectors.arm, slot) {
-        Push::Ring => {
-            if let Some(peer) = known_peer(sock) {
-                peer.ring(vector);
-            }
-            Cost::Rung
-        }
-        Push::Saved => Cost::Saved,
+    (vectors.queue.push(&vectors.arm, slot) == Push::Ring).then_some(vector)
+}
+
+fn push(sock: &Sock, link: &Link, ctl: &Ctl, slot: usize) -> Cost {
+    let Some(vector) = queue(link, ctl, slot) else { return Cost::Saved };
+    if let Some(peer) = known_peer(sock) {
+        peer.ring(vector);
     }
+    Cost::Rung
 }
 
 /// There are bytes (or an end, or a mark) for the peer's receiver. The cursor is stored already.
@@ -132,7 +131,10 @@ pub fn own(sock: &Sock) {
             futex_wake(word, u32::MAX);
         }
         if let Some(link) = sock.link() {
-            for bell in bells(asked).filter_map(|vector| link.endpoint.bells.get(vector)) {
+            let slot = sock.record().slot();
+            let queued = (asked & ON_QUEUE != 0).then(|| queue(link, &mine.ctl, slot)).flatten();
+            let vectors = bells(asked).chain(queued);
+            for bell in vectors.filter_map(|vector| link.endpoint.bells.get(vector)) {
                 shunt_shm::doorbell::ring(bell.borrow());
             }
         }

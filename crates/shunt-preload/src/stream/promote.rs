@@ -19,7 +19,8 @@ use shunt_wire::reason::Reason;
 use crate::clock;
 use crate::conn::{SHUT_WR, Sock};
 use crate::link::{self, Link};
-use crate::stream::{spin, tcp, tid};
+use crate::ops::listener::Listener;
+use crate::stream::{buffers, spin, tcp, tid};
 
 /// Longest wait, in nanoseconds, of a first send for the answer: for an acceptor that has just been woken.
 const ANSWER_PATIENCE: u64 = 50_000;
@@ -159,6 +160,10 @@ fn accept(sock: &'static Sock, fd: i32, ticket: &Ticket, time: Time) -> Result<(
     let link = link::attach(region, slot, tcp::borrow(fd))?;
     let accepted = accept_in(sock, ticket, time, link);
     link::detach(link);
+    if accepted.is_ok() {
+        let sized = sock.listener().is_none_or(Listener::is_sized);
+        buffers::begin(sock, fd, sized);
+    }
     accepted
 }
 

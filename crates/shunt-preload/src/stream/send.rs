@@ -17,7 +17,7 @@ use crate::fd_table;
 use crate::link::Link;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::sleep::{Sleep, Until};
-use crate::stream::{broken, demote, notify, tcp, tid};
+use crate::stream::{broken, buffers, demote, notify, tcp, tid};
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
 const CHUNK: usize = 64 * 1024;
@@ -147,12 +147,16 @@ impl Tx<'_> {
         let few = self.link.users.load(Relaxed) <= FEW;
         let cap = if few { RING } else { SHORT_RING } as u64;
         let wish = shape(self.sock.record().side().other(), cap);
-        let mut span = tx.cursor.reserve(&self.theirs.cons, len, wish, want as u64)?;
+        let find = || {
+            let limit = buffers::limit(tx, self.theirs);
+            tx.cursor.reserve(&self.theirs.cons, len, wish, limit, want as u64)
+        };
+        let mut span = find()?;
         if span.head.1 == 0 && want > 0 {
             if !blocking {
                 // Whoever waits for room in epoll is told through the queue.
                 arm(&self.mine.ctl.tx_arm, notify::ON_QUEUE);
-                span = tx.cursor.reserve(&self.theirs.cons, len, wish, want as u64)?;
+                span = find()?;
             }
             if span.head.1 == 0 {
                 tx.full.store(tx.full.load(Relaxed).wrapping_add(1), Relaxed);

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};
 use shunt_core::stretch::{Path, path};
 use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait, on_bell};
-use shunt_shm::region::{RING, Section};
+use shunt_shm::region::Section;
 use shunt_shm::sync::AtomicU32;
 use shunt_wire::counter::Counter;
 
@@ -27,7 +27,7 @@ use crate::next;
 use crate::signals;
 use crate::stream::call::Direction;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{demote, tcp};
+use crate::stream::{buffers, demote, tcp};
 
 /// Longest sleep on a futex.
 const FUTEX_FOR: u64 = 20_000_000;
@@ -116,8 +116,7 @@ impl Sleep {
             // Room in the ring is of use only to a sender that is in it; the others learn also of an
             // end from the kernel.
             until == Until::Ring
-                && (tx.cursor.pos().wrapping_sub(theirs.cons.cons.load(Acquire))
-                    < tx.cursor.cap(RING as u64)
+                && (buffers::room(tx, theirs).0 > 0
                     || theirs.ctl.closed.load(Relaxed) != 0
                     || mine.prod.fin.load(Relaxed) != 0)
         }

@@ -4,7 +4,7 @@ use loom::sync::{Arc, Notify};
 use loom::thread;
 use shunt_shm::cq::{ArmLine, CqLine, Push};
 use shunt_shm::doorbell::{ON_FUTEX, arm, bells, on_bell, take};
-use shunt_shm::ring::{ConsLine, LOOKS, ProdLine, RxCursor, TxCursor};
+use shunt_shm::ring::{ConsLine, LOOKS, ProdLine, RxCursor, TxCursor, UNLIMITED};
 use shunt_shm::sync::{AtomicU32, Ordering, store_load_fence};
 
 use crate::world::{Futex, explore};
@@ -137,13 +137,22 @@ fn two_receivers_of_one_connection_are_both_woken() {
 
 const CAP: u64 = 1 << 16;
 const LOOK_AFTER: u64 = CAP / LOOKS;
+/// Without a limit.
+const FULL: (u64, u64) = (CAP, UNLIMITED);
 
-/// A sender fills the ring and waits for `room` bytes; the receiver takes all there is in pieces of
-/// `piece`, and looks whether somebody waits only where [`RxCursor::consume`] says so.
-fn sender(room: u64, piece: u64, wait: impl Fn(&Line, &dyn Fn() -> bool)) {
+/// A sender that has sent `sent` bytes, with nothing more to send under its limit, waits for `room`;
+/// the receiver takes all there is in pieces of `piece`, and looks whether somebody waits only where
+/// [`RxCursor::consume`] says so.
+fn sender(
+    (sent, limit): (u64, u64),
+    room: u64,
+    piece: u64,
+    wait: impl Fn(&Line, &dyn Fn() -> bool),
+) {
     let line = Arc::new(Line::default());
     let tx = TxCursor::default();
-    tx.publish(&line.prod, CAP);
+    tx.publish(&line.prod, sent);
+    assert_eq!(tx.room(0, CAP, limit).0, 0);
     let receiver = {
         let line = Arc::clone(&line);
         thread::spawn(move || {
@@ -155,7 +164,7 @@ fn sender(room: u64, piece: u64, wait: impl Fn(&Line, &dyn Fn() -> bool)) {
             }
         })
     };
-    wait(&line, &|| CAP - (tx.pos() - line.cons.cons.load(Ordering::Acquire)) >= room);
+    wait(&line, &|| tx.room(line.cons.cons.load(Ordering::Acquire), CAP, limit).0 >= room);
     receiver.join().unwrap();
 }
 
@@ -164,16 +173,25 @@ const PIECE: u64 = LOOK_AFTER / 2 + LOOK_AFTER / 4;
 
 #[test]
 fn a_sender_on_the_futex_is_woken() {
-    explore(Some(4), || sender(1, PIECE, |line, ready| line.wait(ON_FUTEX, ready)));
+    explore(Some(4), || sender(FULL, 1, PIECE, |line, ready| line.wait(ON_FUTEX, ready)));
 }
 
 #[test]
 fn a_sender_on_the_doorbell_is_woken() {
-    explore(Some(4), || sender(1, PIECE, |line, ready| line.wait(on_bell(VECTOR), ready)));
+    explore(Some(4), || sender(FULL, 1, PIECE, |line, ready| line.wait(on_bell(VECTOR), ready)));
 }
 
 /// epoll reports room when a third of the ring is free: far from the last look.
 #[test]
 fn a_sender_in_epoll_is_woken() {
-    explore(Some(3), || sender(CAP.div_ceil(3), PIECE, |line, ready| line.wait_in_epoll(ready)));
+    explore(Some(3), || {
+        sender(FULL, CAP.div_ceil(3), PIECE, |line, ready| line.wait_in_epoll(ready))
+    });
+}
+
+/// The limit came when bytes lay unread: the receiver, who knows nothing of it, looks once only.
+#[test]
+fn a_sender_with_a_late_limit_is_woken() {
+    const LATE: (u64, u64) = (LOOK_AFTER + 1, LOOK_AFTER / 8);
+    explore(Some(4), || sender(LATE, 1, PIECE, |line, ready| line.wait(ON_FUTEX, ready)));
 }

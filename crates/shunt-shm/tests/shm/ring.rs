@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use proptest::prelude::*;
 use shunt_shm::Violation;
 use shunt_shm::region::{self, RING, SHORT_RING, Side};
-use shunt_shm::ring::{ConsLine, LOOKS, MARKS, ProdLine, RxCursor, Shape, Span, TxCursor};
+use shunt_shm::ring::{ConsLine, MARKS, ProdLine, RxCursor, Shape, Span, TxCursor, UNLIMITED};
 use shunt_shm::sync::Ordering::Relaxed;
 
 /// Both ends of one direction, and its buffer.
@@ -17,6 +17,8 @@ struct Pair {
     buffer: Vec<u8>,
     /// What the ring becomes when it is empty.
     wish: Shape,
+    /// Bytes that may lie unread.
+    limit: u64,
 }
 
 fn offsets(span: Span) -> impl Iterator<Item = usize> {
@@ -33,6 +35,7 @@ impl Pair {
             rx: RxCursor::default(),
             buffer: vec![0; cap],
             wish: Shape { cap: cap as u64, late: false },
+            limit: UNLIMITED,
         }
     }
 
@@ -46,7 +49,7 @@ impl Pair {
 
     /// Sends up to `want` bytes that count up from `next`; returns how many.
     fn send(&mut self, next: u64, want: u64) -> u64 {
-        let span = self.tx.reserve(&self.cons, self.len(), self.wish, want).unwrap();
+        let span = self.tx.reserve(&self.cons, self.len(), self.wish, self.limit, want).unwrap();
         let mut n = 0;
         for at in offsets(span) {
             self.buffer[at] = byte(next + n);
@@ -61,6 +64,16 @@ impl Pair {
     /// The last `len` bytes that were sent, as a sender that leaves the ring copies them.
     fn unread(&self, len: u64) -> Vec<u8> {
         offsets(self.tx.last(len, self.len())).map(|at| self.buffer[at]).collect()
+    }
+
+    /// Bytes that the ring can hold as it is now.
+    fn cap(&self) -> u64 {
+        self.tx.room(self.tx.pos(), self.len(), UNLIMITED).0
+    }
+
+    /// Bytes that may be sent now, and of how many.
+    fn room(&self) -> (u64, u64) {
+        self.tx.room(self.cons.cons.load(Relaxed), self.len(), self.limit)
     }
 
     fn receive(&mut self, want: u64) -> (Vec<u8>, bool) {
@@ -80,6 +93,7 @@ enum Op {
     Send(u64),
     Receive(u64),
     Peek(u64),
+    Limit(u64),
 }
 
 fn ops(max: u64) -> impl Strategy<Value = Vec<Op>> {
@@ -88,7 +102,8 @@ fn ops(max: u64) -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         4 => size.clone().prop_map(Op::Send),
         4 => size.clone().prop_map(Op::Receive),
-        1 => size.prop_map(Op::Peek),
+        1 => size.clone().prop_map(Op::Peek),
+        1 => prop_oneof![size, Just(UNLIMITED)].prop_map(Op::Limit),
     ];
     prop::collection::vec(op, 1..300)
 }
@@ -106,24 +121,35 @@ proptest! {
         let mut pair = Pair::new(usize::try_from(len).unwrap());
         let mut model = VecDeque::new();
         let mut next = 0;
+        // The receiver has yet to look whether somebody waits.
+        let mut waiting = false;
         for op in script {
             match op {
                 Op::Send(want) => {
                     pair.wish = shapes.next().unwrap();
                     let n = pair.send(next, want);
-                    let free = pair.tx.cap(len) - model.len() as u64;
-                    prop_assert_eq!(n, want.min(free));
+                    let (free, of) = pair.room();
+                    let most = pair.limit.min(pair.cap());
+                    prop_assert!(n == want || free == 0, "{n} of {want}, {free} free");
+                    prop_assert!(free + n + model.len() as u64 <= pair.cap());
+                    waiting |= free * 3 < of;
+                    prop_assert!(of == most || free * 3 >= of, "{free} of {of}");
                     model.extend((next..next + n).map(byte));
                     next += n;
                 }
                 Op::Receive(want) => {
-                    let before = pair.rx.pos();
                     let (got, look) = pair.receive(want);
                     let expected: Vec<u8> =
                         model.drain(..model.len().min(usize::try_from(want).unwrap())).collect();
                     prop_assert_eq!(got, expected);
-                    let step = pair.tx.cap(len) / LOOKS;
-                    prop_assert_eq!(look, before / step != pair.rx.pos() / step);
+                    waiting &= !look;
+                    prop_assert!(!waiting || !model.is_empty(), "a sender is forgotten");
+                }
+                // Whoever waits looks again then.
+                Op::Limit(limit) => {
+                    pair.limit = limit;
+                    let (free, of) = pair.room();
+                    waiting = free * 3 < of;
                 }
                 Op::Peek(want) => {
                     let span = pair.rx.readable(&pair.prod, len, want).unwrap();
@@ -154,7 +180,7 @@ proptest! {
         let sent = pair.send(0, sent);
         let taken = pair.receive(taken).0.len() as u64;
         pair.cons.cons.store(words[0], Relaxed);
-        match pair.tx.reserve(&pair.cons, CAP, pair.wish, want) {
+        match pair.tx.reserve(&pair.cons, CAP, pair.wish, UNLIMITED, want) {
             Ok(span) => prop_assert!(inside(span, want, CAP)),
             Err(e) => {
                 prop_assert_eq!(e, Violation::Consumer);
@@ -230,6 +256,52 @@ fn a_full_ring_has_no_place_until_some_is_taken() {
     assert_eq!(pair.tx.in_flight(), 64);
     assert_eq!(pair.receive(10).0.len(), 10);
     assert_eq!(pair.send(64, 100), 10);
+}
+
+#[test]
+fn a_limit_holds_from_an_empty_ring_on() {
+    let mut pair = Pair::new(1 << 19);
+    pair.send(0, 100);
+    pair.receive(100);
+    pair.limit = 3000;
+    // In small pieces, so that there is never a reason to look at the receiver's cursor before.
+    let mut sent = 100;
+    while pair.room().0 > 0 {
+        sent += pair.send(sent, 7);
+    }
+    assert_eq!(pair.tx.pos() - 100, 3000);
+    assert_eq!(pair.send(sent, 1), 0);
+    // It is told of room before it starves, and not at each byte.
+    let looks = (0..30).filter(|_| pair.receive(100).1).count();
+    assert!((1..=6).contains(&looks), "{looks}");
+    assert_eq!(pair.send(sent, 9999), 3000);
+    // More at once when the limit is raised, though nothing was read.
+    pair.limit = 5000;
+    assert_eq!(pair.send(sent + 3000, 9999), 2000);
+}
+
+/// The receiver does not know of the limit yet: the sender stops where it will look.
+#[test]
+fn a_limit_that_comes_too_late_holds_up_to_the_next_look() {
+    let mut pair = Pair::new(1 << 16);
+    pair.send(0, 1000);
+    pair.limit = 500;
+    assert_eq!(pair.room(), (16384 - 1000, 16384 - 1000));
+    assert_eq!(pair.send(1000, 99_999), 16384 - 1000);
+    assert_eq!(pair.send(16384, 1), 0);
+    assert_eq!(pair.room(), (0, 500));
+    assert!(!pair.receive(16383).1);
+    assert!(pair.receive(1).1, "who waits is woken");
+    assert_eq!(pair.send(16384, 99_999), 500);
+}
+
+#[test]
+fn a_limit_of_nothing_stops_nobody_for_good() {
+    let mut pair = Pair::new(64);
+    pair.limit = 0;
+    for n in 0..100 {
+        assert!(pair.send(n, 1) == 1 || pair.receive(64).1);
+    }
 }
 
 #[test]

@@ -1,0 +1,69 @@
+//! How many bytes may lie unread between a write and a read, when the program has set the size of a
+//! buffer.
+//!
+//! Over kernel TCP the sender's `SO_SNDBUF` and the receiver's `SO_RCVBUF` limit it together. The kernel
+//! doubles what a program asks for, as room for its own bookkeeping, and reports the double
+//! (`sock_setsockopt` in `net/core/sock.c`, socket(7)); so half of what it reports is for bytes, which is
+//! also what `tcp_adv_win_scale` says of the receiver's. It holds neither to the byte.
+
+/// The smallest share of a side: half of the kernel's smallest receive buffer (`SOCK_MIN_RCVBUF`).
+const LEAST: u32 = 1152;
+
+/// The share of a receiver that has not said its own: half of the kernel's initial receive buffer
+/// (`tcp_rmem`).
+const USUAL: u32 = 64 * 1024;
+
+/// Bytes of payload in a buffer whose size the kernel reports as `reported`; never 0.
+#[must_use]
+pub const fn share(reported: u32) -> u32 {
+    let half = reported / 2;
+    if half < LEAST { LEAST } else { half }
+}
+
+/// Most bytes that may lie unread; `None`: as many as the ring has room for.
+///
+/// `sending`: the sender's share, 0 when its program has not set it. Then the kernel's own choice is a
+/// matter of megabytes, whatever the receiver's is. `receiving`: what the receiver says of its share, 0
+/// when it has said nothing; it can say what it likes.
+#[must_use]
+#[inline]
+pub const fn unread(sending: u32, receiving: u32) -> Option<u64> {
+    if sending == 0 {
+        return None;
+    }
+    let receiving = if receiving == 0 { USUAL } else { receiving };
+    Some(share_at_least(sending) + share_at_least(receiving))
+}
+
+const fn share_at_least(share: u32) -> u64 {
+    (if share < LEAST { LEAST } else { share }) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_what_the_kernel_reports_is_payload() {
+        assert_eq!(share(8192), 4096);
+        // SOCK_MIN_SNDBUF and SOCK_MIN_RCVBUF of a 64-bit kernel.
+        assert_eq!((share(4608), share(2304)), (2304, 1152));
+        assert_eq!((share(0), share(u32::MAX)), (1152, u32::MAX / 2));
+    }
+
+    #[test]
+    fn both_sides_have_their_share_once_the_sender_has_set_its_own() {
+        assert_eq!(unread(4096, 4096), Some(8192));
+        assert_eq!(unread(4096, 0), Some(4096 + 65536));
+        assert_eq!(unread(0, 0), None);
+        assert_eq!(unread(0, 4096), None);
+    }
+
+    #[test]
+    fn whatever_a_peer_says_some_bytes_may_go() {
+        for said in [1, 2, u32::MAX - 1, u32::MAX] {
+            assert!(unread(1, said).is_some_and(|n| n >= 2 * u64::from(LEAST)));
+        }
+        assert_eq!(unread(u32::MAX, u32::MAX), Some(2 * u64::from(u32::MAX)));
+    }
+}

@@ -1,0 +1,86 @@
+//! The sizes of buffers that the program has set (`SO_SNDBUF`, `SO_RCVBUF`): how much may lie unread.
+//!
+//! The kernel is asked when a connection begins and after each `setsockopt`, so it does not matter where a
+//! size comes from: a listener, a parent, a program before exec. It is not asked where the library has
+//! seen that nobody has set one. The receiver tells its share to the peer; the sender keeps its own and
+//! adds them up whenever it looks for room.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
+use shunt_core::buffers::{share, unread};
+use shunt_core::handshake::Phase;
+use shunt_shm::arena::TxState;
+use shunt_shm::region::{RING, Section};
+use shunt_shm::ring::UNLIMITED;
+use shunt_sys::sockinfo;
+
+use crate::conn::Sock;
+use crate::errno::KeepErrno;
+use crate::stream::{notify, promote, tcp};
+
+/// Most bytes that this side lets lie unread in the peer's RMB.
+#[inline]
+pub fn limit(tx: &TxState, theirs: &Section) -> u64 {
+    match tx.buffer.load(Relaxed) {
+        // Without a look at what the peer writes.
+        0 => UNLIMITED,
+        sending => unread(sending, theirs.ctl.window.load(Relaxed)).unwrap_or(UNLIMITED),
+    }
+}
+
+/// How many bytes may be sent into the ring, and of how many ([`shunt_shm::ring::TxCursor::room`]).
+#[inline]
+pub fn room(tx: &TxState, theirs: &Section) -> (u64, u64) {
+    tx.cursor.room(theirs.cons.cons.load(Acquire), RING as u64, limit(tx, theirs))
+}
+
+/// The connection begins. `sized`: the program may have set a size.
+pub fn begin(sock: &Sock, fd: i32, sized: bool) {
+    if sized {
+        announce(sock, fd);
+        learn(sock, fd);
+    }
+}
+
+/// Tells the peer how much the receive buffer should hold.
+fn announce(sock: &Sock, fd: i32) {
+    if let Some((mine, _)) = sock.sections() {
+        let window = socket_recv_buffer_size(tcp::borrow(fd)).map_or(0, |size| share(word(size)));
+        mine.ctl.window.store(window, Relaxed);
+    }
+}
+
+/// Learns whether the program has set the size of the send buffer.
+fn learn(sock: &Sock, fd: i32) {
+    let fd = tcp::borrow(fd);
+    let set = sockinfo::send_buffer_is_set(fd);
+    let size = match set {
+        Some(false) => None,
+        _ => socket_send_buffer_size(fd).ok(),
+    };
+    // A kernel that does not say gives a local connection far more by itself.
+    let size = size.filter(|size| set.is_some() || size / 2 < RING);
+    sock.record().tx.buffer.store(size.map_or(0, |size| share(word(size))), Relaxed);
+}
+
+fn word(size: usize) -> u32 {
+    u32::try_from(size).unwrap_or(u32::MAX)
+}
+
+/// The program has just set the size of a buffer.
+pub fn changed(sock: &'static Sock, fd: i32) {
+    let _keep = KeepErrno::new();
+    let active = sock.phase() == Phase::Active;
+    if active {
+        // In a forked child the link group may still be to come.
+        promote::glance(sock, fd);
+    }
+    announce(sock, fd);
+    learn(sock, fd);
+    if active {
+        // There may be room at once, for who sends here and for who sends there.
+        notify::own(sock);
+        notify::sender(sock);
+    }
+}

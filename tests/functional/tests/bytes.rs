@@ -121,6 +121,19 @@ fn small_calls() {
     ]);
 }
 
+/// A sender is stopped all the time: whoever waits for room is woken each time.
+#[test]
+fn small_buffers() {
+    for size in ["1", "6000"] {
+        let args: Vec<[&str; 4]> =
+            STYLES.iter().map(|style| ["--style", style, "--buffers", size]).collect();
+        let others = args.iter().cycle().skip(3);
+        let runs: Vec<Run<'_>> =
+            args.iter().zip(others).map(|(s, c)| Run::new(4, 512 << 10, s, c)).collect();
+        in_all_modes(&runs);
+    }
+}
+
 #[test]
 fn pauses() {
     let slow = ["--pause", "3000", "--style", "epoll-lt"];

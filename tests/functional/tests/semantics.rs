@@ -78,6 +78,11 @@ fn blocking() {
 }
 
 #[test]
+fn buffers() {
+    compare("buffers");
+}
+
+#[test]
 fn signals() {
     compare("signals");
 }

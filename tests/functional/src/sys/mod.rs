@@ -22,7 +22,7 @@ pub use process::{
 pub use ready::{Epoll, EpollEvent, poll, ppoll, pselect, select};
 pub use socket::{
     ListenOptions, accept, connect, dup, dup2, dup3, eventfd, fd_flags, fionread, get_option,
-    linger, listen, local_addr, memfd, pair, peer_addr, pipe, set_nonblocking,
+    linger, listen, local_addr, memfd, outq, pair, peer_addr, pipe, set_buffers, set_nonblocking,
     set_nonblocking_ioctl, set_option, set_timeout, shutdown, socket, status_flags,
 };
 pub use stream::{

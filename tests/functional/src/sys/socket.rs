@@ -185,6 +185,14 @@ pub fn fionread(fd: RawFd) -> io::Result<c_int> {
     Ok(n)
 }
 
+/// `ioctl(TIOCOUTQ)`.
+pub fn outq(fd: RawFd) -> io::Result<c_int> {
+    let mut n: c_int = 0;
+    // SAFETY: TIOCOUTQ writes one int.
+    check(unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut n) })?;
+    Ok(n)
+}
+
 /// `getsockopt(2)` of an int.
 pub fn get_option(fd: RawFd, level: c_int, name: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
@@ -204,6 +212,12 @@ fn set_raw<T>(fd: RawFd, level: c_int, name: c_int, value: &T) -> io::Result<()>
 /// `setsockopt(2)` of an int.
 pub fn set_option(fd: RawFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     set_raw(fd, level, name, &value)
+}
+
+/// SO_SNDBUF and SO_RCVBUF.
+pub fn set_buffers(fd: RawFd, size: c_int) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, size)?;
+    set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, size)
 }
 
 /// SO_LINGER on, with this many seconds.

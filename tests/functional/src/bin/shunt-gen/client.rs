@@ -38,6 +38,7 @@ fn blocking(options: &Connect) -> io::Result<()> {
                 scope.spawn(move || -> io::Result<()> {
                     let to = target(options, number);
                     let fd = sys::socket(domain(to), libc::SOCK_STREAM | libc::SOCK_CLOEXEC)?;
+                    options.common.size(&fd)?;
                     sys::connect(fd.as_raw_fd(), to)?;
                     Conn::connected(fd, number, options.leave, &options.common)
                         .run_blocking()
@@ -52,9 +53,11 @@ fn blocking(options: &Connect) -> io::Result<()> {
 }
 
 /// A socket that is connected, or connecting (true).
-fn open(to: SocketAddr, number: usize, nonblocking: bool) -> io::Result<(OwnedFd, bool)> {
-    if nonblocking {
+fn open(options: &Connect, number: usize) -> io::Result<(OwnedFd, bool)> {
+    let to = target(options, number);
+    if options.nonblocking_connect {
         let fd = sys::socket(domain(to), libc::SOCK_STREAM | libc::SOCK_NONBLOCK)?;
+        options.common.size(&fd)?;
         return match sys::connect(fd.as_raw_fd(), to) {
             Ok(()) => Ok((fd, false)),
             Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => Ok((fd, true)),
@@ -62,6 +65,7 @@ fn open(to: SocketAddr, number: usize, nonblocking: bool) -> io::Result<(OwnedFd
         };
     }
     let fd = sys::socket(domain(to), libc::SOCK_STREAM)?;
+    options.common.size(&fd)?;
     sys::connect(fd.as_raw_fd(), to)?;
     // Both ways of making a descriptor non-blocking.
     if number.is_multiple_of(2) {
@@ -83,9 +87,8 @@ fn driven(options: &Connect) -> io::Result<()> {
                     let quota = mine.clone().count();
                     let mut driver = Driver::new(common.style, Source::None, Some(quota))?;
                     for number in mine {
-                        let to = target(options, number);
-                        let (fd, connecting) = open(to, number, options.nonblocking_connect)
-                            .map_err(|e| context(&e, number))?;
+                        let (fd, connecting) =
+                            open(options, number).map_err(|e| context(&e, number))?;
                         let conn = Conn::connected(fd, number, options.leave, common);
                         driver.add(conn, connecting)?;
                     }

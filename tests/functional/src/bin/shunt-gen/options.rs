@@ -1,9 +1,12 @@
 //! The command line.
 
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use shunt_functional::sys;
 
 /// Generates and verifies TCP traffic with plain socket calls.
 #[derive(Parser)]
@@ -53,6 +56,9 @@ pub struct Common {
     /// Send through duplicates of the descriptor that come and go.
     #[arg(long)]
     pub dup: bool,
+    /// SO_SNDBUF and SO_RCVBUF of the client's sockets and of the listener.
+    #[arg(long)]
+    pub buffers: Option<i32>,
     /// Longest random pause in microseconds, taken before one call in 64.
     #[arg(long, default_value_t = 0)]
     pub pause: u64,
@@ -107,6 +113,11 @@ pub struct Connect {
 }
 
 impl Common {
+    /// Gives a socket buffers of the wanted size.
+    pub fn size(&self, fd: &OwnedFd) -> io::Result<()> {
+        self.buffers.map_or(Ok(()), |size| sys::set_buffers(fd.as_raw_fd(), size))
+    }
+
     /// The stall limit.
     pub fn stall(&self) -> Duration {
         Duration::from_secs(self.stall)

@@ -26,6 +26,7 @@ pub fn run(options: &Serve) -> io::Result<()> {
         backlog: (!reuse_port).then_some(options.backlog),
     };
     let listener = sys::listen(options.listen, listen)?;
+    options.common.size(&listener)?;
     let addr = sys::local_addr(listener.as_raw_fd())?
         .get()
         .ok_or_else(|| io::Error::other("the listener has no address"))?;
@@ -42,7 +43,10 @@ pub fn run(options: &Serve) -> io::Result<()> {
         Spread::Prefork => prefork(options, addr, |_| sys::dup(listener.as_raw_fd())),
         Spread::Reuseport => prefork(options, addr, |addr| {
             let backlog = Some(options.backlog);
-            sys::listen(addr, ListenOptions { reuse_port, v6_only: options.v6_only, backlog })
+            let listen = ListenOptions { reuse_port, v6_only: options.v6_only, backlog };
+            let listener = sys::listen(addr, listen)?;
+            options.common.size(&listener)?;
+            Ok(listener)
         }),
     }
 }

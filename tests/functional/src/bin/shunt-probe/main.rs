@@ -6,6 +6,7 @@
 
 mod addresses;
 mod blocking;
+mod buffers;
 mod closing;
 mod descriptors;
 mod epoll;
@@ -38,6 +39,7 @@ const GROUPS: &[Group] = &[
     ("readiness", readiness::run),
     ("epoll", epoll::run),
     ("blocking", blocking::run),
+    ("buffers", buffers::run),
     ("signals", signals::run),
     ("descriptors", descriptors::run),
     ("addresses", addresses::run),

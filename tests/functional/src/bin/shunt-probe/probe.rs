@@ -68,7 +68,11 @@ impl Probe {
     pub fn pair_with(&self, listener: &OwnedFd) -> io::Result<Pair> {
         let client = connect_to(listener)?;
         let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
-        let pair = Pair { client, server };
+        self.ready(Pair { client, server })
+    }
+
+    /// The connection in the state that the checks want.
+    pub fn ready(&self, pair: Pair) -> io::Result<Pair> {
         // Nagle's algorithm would make it a matter of time what has arrived.
         for fd in [pair.c(), pair.s()] {
             sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;

@@ -394,9 +394,9 @@ fn handed_to_a_slow_reader(p: &Probe) -> io::Result<()> {
     close_on_exec(&client)?;
     close_on_exec(&server)?;
     let own = client.as_raw_fd();
-    sys::set_option(own, libc::SOL_SOCKET, libc::SO_SNDBUF, 16 << 10)?;
-    sys::set_option(server.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 16 << 10)?;
     let sent = fill(own)?;
+    // Too little for what lies unread.
+    sys::set_option(own, libc::SOL_SOCKET, libc::SO_SNDBUF, 16 << 10)?;
     let child = counter(&server, "3")?;
     drop(server);
     let mut fds = [libc::pollfd { fd: own, events: libc::POLLIN, revents: 0 }];

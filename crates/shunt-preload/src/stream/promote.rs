@@ -70,9 +70,8 @@ pub fn await_answer(sock: &'static Sock) {
         return;
     };
     let Some(target) = link::Target::of(link) else { return };
-    let until = clock::now().saturating_add(ANSWER_PATIENCE);
     let has_answered = || theirs.setup.state.load(Ordering::Acquire) == Answer::Accepted as u32;
-    spin::spin(&target.answers, Some(until), has_answered).count();
+    spin::spin_patiently(&target.answers, ANSWER_PATIENCE, has_answered).count();
     answered(sock);
 }
 

@@ -1,6 +1,6 @@
 //! The one spin loop: of blocking calls, poll and epoll.
 
-use shunt_core::spin::{Learnt, Mode, Outcome, PREEMPTED};
+use shunt_core::spin::{Habit, Learnt, Mode, Outcome, PREEMPTED};
 use shunt_shm::sync::{AtomicU32, Ordering};
 use shunt_wire::counter::Counter;
 
@@ -55,6 +55,30 @@ pub fn spin(learnt: &AtomicU32, deadline: Option<u64>, mut found: impl FnMut() -
         learnt.store(after.0, Ordering::Relaxed);
         return Spun::Not;
     }
+    let (is_found, outcome) = run(budget, deadline, &mut found);
+    learnt.store(after.end(outcome).0, Ordering::Relaxed);
+    if is_found { Spun::Found } else { Spun::Vain }
+}
+
+/// Spins until `found`, for as long as `patience` (nanoseconds), where that is what mostly pays.
+pub fn spin_patiently(habit: &AtomicU32, patience: u64, mut found: impl FnMut() -> bool) -> Spun {
+    let patience = match mode() {
+        Mode::Auto => patience,
+        Mode::Never => 0,
+        Mode::Fixed(n) => patience.min(n),
+    };
+    let (wait, after) = Habit(habit.load(Ordering::Relaxed)).begin();
+    if patience == 0 || !wait {
+        habit.store(after.0, Ordering::Relaxed);
+        return Spun::Not;
+    }
+    let (is_found, outcome) = run(patience, None, &mut found);
+    habit.store(after.end(matches!(outcome, Outcome::Paid(_))).0, Ordering::Relaxed);
+    if is_found { Spun::Found } else { Spun::Vain }
+}
+
+/// The loop: whether it was found, and what is to be learnt from it.
+fn run(budget: u64, deadline: Option<u64>, found: &mut impl FnMut() -> bool) -> (bool, Outcome) {
     let began = clock::now();
     let mut last = began;
     let mut is_found = false;
@@ -78,6 +102,5 @@ pub fn spin(learnt: &AtomicU32, deadline: Option<u64>, mut found: impl FnMut() -
         }
         last = now;
     };
-    learnt.store(after.end(outcome).0, Ordering::Relaxed);
-    if is_found { Spun::Found } else { Spun::Vain }
+    (is_found, outcome)
 }

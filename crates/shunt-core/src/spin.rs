@@ -130,9 +130,116 @@ impl Habit {
     }
 }
 
+/// Whether giving the processor away pays, before a sleep: where all who run are waiting for each other,
+/// each is soon given it back, and nobody has to be woken. Where somebody else wants to compute, it comes
+/// back a slice later, which is a thousand times what a wake-up costs; so after that it is left out for
+/// long, and for longer each time.
+///
+/// The low half of the word: waits to leave out; then how long the next time, as a power of two; in
+/// the top byte: those that paid since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Yielding(pub u32);
+
+/// How giving the processor away went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Given {
+    /// Work came.
+    Paid,
+    /// Nothing came, though it was given back soon.
+    Unpaid,
+    /// Somebody kept it.
+    Kept,
+}
+
+/// What a yield takes when somebody else wants to compute, in nanoseconds: less than the shortest slice
+/// (`base_slice_ns` in `kernel/sched/fair.c`), more than a round of those who only wait.
+pub const KEPT: Nanos = 500_000;
+
+impl Yielding {
+    /// The longest pause is 2¹⁶ waits.
+    const LONGEST: u32 = 16;
+    const SHORTEST: u32 = 6;
+    /// Waits before the first.
+    const FIRST: u32 = 255;
+
+    const fn new(pause: u32, power: u32, paid: u32) -> Self {
+        Self(pause | power << 16 | paid << 24)
+    }
+
+    const fn most(power: u32) -> u32 {
+        if power > Self::LONGEST { Self::LONGEST } else { power }
+    }
+
+    /// Whether to do it now, and what to remember about it.
+    #[must_use]
+    pub const fn begin(self) -> (bool, Self) {
+        match (self.0, self.0 & 0xffff) {
+            // A program that waits a few times only does not try it out.
+            (0, _) => (false, Self::new(Self::FIRST, Self::SHORTEST, 0)),
+            (_, 0) => (true, self),
+            _ => (false, Self(self.0 - 1)),
+        }
+    }
+
+    /// Learns from how it went.
+    #[must_use]
+    pub const fn end(self, given: Given) -> Self {
+        let power = match self.0 >> 16 & 0xff {
+            power @ Self::SHORTEST..=Self::LONGEST => power,
+            _ => Self::SHORTEST,
+        };
+        let (pause, next) = match given {
+            Given::Paid => {
+                let paid = self.0 >> 24;
+                return match paid {
+                    // A long time without trouble.
+                    0xff => Self::new(0, if power > Self::SHORTEST { power - 1 } else { power }, 0),
+                    _ => Self::new(0, power, paid + 1),
+                };
+            }
+            Given::Unpaid => (power, power),
+            Given::Kept => (power + 2, power + 2),
+        };
+        Self::new((1 << Self::most(pause)) - 1, Self::most(next), 0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn yields(rounds: u32, given: impl Fn(u32) -> Given) -> u32 {
+        let mut yielding = Yielding::default();
+        let mut yields = 0;
+        for round in 0..rounds {
+            let (go, next) = yielding.begin();
+            yielding = next;
+            if go {
+                yields += 1;
+                yielding = yielding.end(given(round));
+            }
+        }
+        yields
+    }
+
+    #[test]
+    fn yields_that_pay_are_kept_up() {
+        assert_eq!(yields(200, |_| Given::Paid), 0);
+        assert!(yields(1000, |_| Given::Paid) > 700);
+        let rarely_in_vain = |round| if round % 100 == 0 { Given::Unpaid } else { Given::Paid };
+        assert!(yields(10_000, rarely_in_vain) > 3000);
+    }
+
+    #[test]
+    fn who_loses_the_processor_by_it_rarely_tries_again() {
+        let kept = yields(1_000_000, |_| Given::Kept);
+        assert!((10..40).contains(&kept), "{kept}");
+        let unpaid = yields(64_000, |_| Given::Unpaid);
+        assert!((900..1100).contains(&unpaid), "{unpaid}");
+        // And comes back to it when the other one is gone.
+        let gone = |round| if round < 1000 { Given::Kept } else { Given::Paid };
+        assert!(yields(100_000, gone) > 90_000);
+    }
 
     fn waits(paid: impl Fn(u32) -> bool) -> u32 {
         let mut habit = Habit::default();

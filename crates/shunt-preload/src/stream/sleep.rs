@@ -144,6 +144,11 @@ impl Sleep {
         if deadline.is_some_and(|d| now >= d) {
             return Woken::TimedOut;
         }
+        // Not with a timeout: it may be long before the processor is given back.
+        let once = until == Until::Ring && deadline.is_none() && self.since == now;
+        if once && spin::yield_until(|| self.ready(until, mine, theirs)) {
+            return Woken::Look;
+        }
         let futex_until = self.since.saturating_add(FUTEX_FOR);
         if until == Until::Ring && now < futex_until {
             let left = deadline.map_or(futex_until, |d| d.min(futex_until)) - now;

@@ -1,6 +1,6 @@
 //! The one spin loop: of blocking calls, poll and epoll.
 
-use shunt_core::spin::{Habit, Learnt, Mode, Outcome, PREEMPTED};
+use shunt_core::spin::{Given, Habit, KEPT, Learnt, Mode, Outcome, PREEMPTED, Yielding};
 use shunt_shm::sync::{AtomicU32, Ordering};
 use shunt_wire::counter::Counter;
 
@@ -75,6 +75,51 @@ pub fn spin_patiently(habit: &AtomicU32, patience: u64, mut found: impl FnMut() 
     let (is_found, outcome) = run(patience, None, &mut found);
     habit.store(after.end(matches!(outcome, Outcome::Paid(_))).0, Ordering::Relaxed);
     if is_found { Spun::Found } else { Spun::Vain }
+}
+
+/// Longest time, in nanoseconds, of giving the processor away while nobody wants it.
+const ALONE_FOR: u64 = 30_000;
+/// A yield that takes less has found nobody.
+const NOBODY: u64 = 2_000;
+/// Longest time of giving it away altogether.
+const YIELD_FOR: u64 = 2_000_000;
+
+/// Gives the processor away, and looks whenever it is given back, as long as that pays in this process.
+/// Only without an own choice of the user's about spinning.
+pub fn yield_until(mut found: impl FnMut() -> bool) -> bool {
+    static LEARNT: AtomicU32 = AtomicU32::new(0);
+    if mode() != Mode::Auto {
+        return false;
+    }
+    let (go, after) = Yielding(LEARNT.load(Ordering::Relaxed)).begin();
+    if !go {
+        LEARNT.store(after.0, Ordering::Relaxed);
+        return false;
+    }
+    let began = clock::now();
+    let (mut last, mut alone) = (began, 0);
+    let mut is_found = false;
+    let given = loop {
+        rustix::thread::sched_yield();
+        is_found |= found();
+        let now = clock::now();
+        let took = now - last;
+        if took < NOBODY {
+            alone += took;
+        }
+        if took > KEPT {
+            break Given::Kept;
+        }
+        if is_found {
+            break Given::Paid;
+        }
+        if alone > ALONE_FOR || now - began > YIELD_FOR {
+            break Given::Unpaid;
+        }
+        last = now;
+    };
+    LEARNT.store(after.end(given).0, Ordering::Relaxed);
+    is_found
 }
 
 /// The loop: whether it was found, and what is to be learnt from it.

@@ -16,6 +16,12 @@ static FAMILY: Family = Family {
               own, which no transport can take away.",
 };
 
+static CLOSE: Family = Family {
+    title: "nginx and wrk, a connection per request",
+    meaning: "wrk asks for a page of 612 B with `Connection: close`, 50 at a time. Making and ending the \
+              kernel's connection is most of the work, and Shunt adds its own to it.",
+};
+
 static VECTORS: Family = Family {
     title: "Completion vectors",
     meaning: "nginx with 2 workers and wrk with 2 threads, where each process has 1 or 2 completion \
@@ -73,13 +79,19 @@ fn duration_us(text: &str) -> Option<f64> {
     number.parse::<f64>().ok().map(|n| n * scale)
 }
 
-fn run(
-    session: &Session<'_>,
-    budget: Budget,
+/// What is asked of whom.
+#[derive(Clone, Copy)]
+struct Load {
+    /// Bytes of the page.
     size: usize,
     workers: u32,
     connections: u32,
-) -> Result<Outcome> {
+    /// Each connection carries one request.
+    close: bool,
+}
+
+fn run(session: &Session<'_>, budget: Budget, load: Load) -> Result<Outcome> {
+    let Load { size, workers, connections, close } = load;
     let (nginx, wrk) = (program("nginx", "nginx")?, program("wrk", "wrk")?);
     let at = session.endpoint()?;
     let dir = session.rig().new_path("nginx");
@@ -96,6 +108,9 @@ fn run(
         let threads = workers.min(connections);
         command.args([format!("-t{threads}"), format!("-c{connections}")]);
         command.args([format!("-d{}", budget.whole_seconds()), "--latency".into()]);
+        if close {
+            command.args(["-H", "Connection: close"]);
+        }
         command.arg(format!("http://{at}/page"));
         session.run(command, budget.patience())
     })?;
@@ -112,9 +127,8 @@ pub fn rows() -> Vec<Row> {
     for workers in [1, 2] {
         for (size, short, long) in SIZES {
             for connections in CONNECTIONS {
-                let drive = move |session: &Session<'_>, budget: Budget| {
-                    run(session, budget, size, workers, connections)
-                };
+                let load = Load { size, workers, connections, close: false };
+                let drive = move |session: &Session<'_>, budget: Budget| run(session, budget, load);
                 let s = |n: u32| if n == 1 { "" } else { "s" };
                 let title = format!(
                     "nginx + wrk, {long}, {connections} connection{}, {workers} worker{}",
@@ -132,10 +146,21 @@ pub fn rows() -> Vec<Row> {
             }
         }
     }
+    for workers in [1, 2] {
+        let load = Load { size: 612, workers, connections: 50, close: true };
+        let drive = move |session: &Session<'_>, budget: Budget| run(session, budget, load);
+        let s = if workers == 1 { "" } else { "s" };
+        let title = format!("nginx + wrk, 612 B, a connection per request, {workers} worker{s}");
+        rows.push(
+            Row::new(format!("nginx.close.w{workers}"), &CLOSE, title, drive)
+                .unit("req/s", Better::Higher),
+        );
+    }
     for vectors in ["1", "2"] {
+        let load = Load { size: 612, workers: 2, connections: 100, close: false };
         let drive = move |session: &Session<'_>, budget: Budget| {
             session.set("SHUNT_VECTORS", vectors);
-            run(session, budget, 612, 2, 100)
+            run(session, budget, load)
         };
         let s = if vectors == "1" { "" } else { "s" };
         let title = format!("nginx (2 workers) + wrk (2 threads), 612 B, {vectors} vector{s}");

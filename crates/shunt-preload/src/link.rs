@@ -56,6 +56,8 @@ pub struct Link {
     listener: Option<Arc<Target>>,
     /// Next slot to try, and per slot: 0 free, else in use (client's side only).
     next_slot: AtomicUsize,
+    /// The slot + 1 of the connection that ended last here; 0: it is used again.
+    ended: AtomicUsize,
     slots: [AtomicU32; SLOTS],
     /// Vectors of the lane (a bit each) that are armed for good: see [`Self::arm_for_others`].
     armed: AtomicU32,
@@ -113,6 +115,7 @@ impl Link {
             owner,
             listener,
             next_slot: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
             slots: [const { AtomicU32::new(0) }; SLOTS],
             armed: AtomicU32::new(0),
             watch: [const { AtomicU64::new(0) }; SLOTS],
@@ -185,15 +188,18 @@ impl Link {
     fn take_slot(&self) -> Option<usize> {
         let limit = knobs::get().conns_per_lg.map_or(SLOTS, usize::from).min(SLOTS);
         let start = self.next_slot.load(Ordering::Relaxed);
-        for i in 0..limit {
-            let slot = (start + i) % limit;
+        // What was used a moment ago is in the processor's caches.
+        let warm = self.ended.swap(0, Ordering::Relaxed).checked_sub(1).filter(|s| *s < limit);
+        for slot in warm.into_iter().chain((0..limit).map(|i| (start + i) % limit)) {
             let word = &self.slots[slot];
             let free = match word.load(Ordering::Acquire) {
                 0 => true,
                 _ => self.both_done(slot),
             };
             if free && word.swap(1, Ordering::AcqRel) <= 1 {
-                self.next_slot.store((slot + 1) % limit, Ordering::Relaxed);
+                if warm != Some(slot) {
+                    self.next_slot.store((slot + 1) % limit, Ordering::Relaxed);
+                }
                 self.drafts.fetch_add(1, Ordering::AcqRel);
                 // Nobody watches the new connection yet, whoever watched the one before.
                 self.watch[slot].store(0, Ordering::Release);
@@ -205,6 +211,11 @@ impl Link {
             }
         }
         None
+    }
+
+    /// The connection in the slot has ended on this side.
+    pub fn has_ended(&self, slot: usize) {
+        self.ended.store(slot + 1, Ordering::Relaxed);
     }
 
     /// True while a place is being prepared in it.

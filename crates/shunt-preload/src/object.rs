@@ -158,6 +158,9 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
         theirs.setup.done.store(1, Ordering::Release);
     }
     mine.setup.done.store(1, Ordering::Release);
+    if let Some(link) = sock.link() {
+        link.has_ended(record.slot());
+    }
 }
 
 /// True when every process at the acceptor's end was killed. A peer that lives and whose connection was

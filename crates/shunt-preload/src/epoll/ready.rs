@@ -119,11 +119,13 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
         }
         room
     });
+    // Who can read, and does not ask for the end by itself, learns of it when it has read.
+    let end_is_news = readable.is_none_or(|n| n == 0) || wanted & events::RDHUP != 0;
     let reads = wanted & (events::IN | events::PRI | events::RDHUP | events::RDNORM) != 0;
     let ask = (reads && (source == Path::Tcp || sock.has(FROZEN)))
         || (reads && mark_open && in_ring == 0)
         || (!writes_ring && wanted & (events::OUT | events::WRNORM) != 0)
-        || theirs.prod.fin.load(Relaxed) != 0
+        || (theirs.prod.fin.load(Relaxed) != 0 && end_is_news)
         || sock.has(KERNEL_HINT | SHUT_RD);
     let kernel = if ask { tcp::readiness(fd, KERNEL) } else { 0 };
     let low_water = sock.low_water() as u64;

@@ -135,8 +135,15 @@ fn look_for_proposal(sock: &'static Sock, fd: i32, time: Time) -> Phase {
 fn propose_to(sock: &'static Sock, fd: i32, time: Time) -> Result<Phase, Reason> {
     let listener = sock.listener().ok_or(Reason::NoProposal)?;
     let id = &sock.record().id;
-    let connecting = listener.table.connecting();
-    let declined = match listener.table.find(&id.tuple()) {
+    let find = || listener.table.find(&id.tuple());
+    // Whether somebody is connecting is asked before the look that counts: who posts between the two is
+    // found by it.
+    let mut connecting = false;
+    let found = find().or_else(|| {
+        connecting = listener.table.connecting();
+        find()
+    });
+    let declined = match found {
         Some(ticket) => match accept(sock, fd, &ticket, time) {
             Ok(()) => return Ok(Phase::Active),
             Err(why) => why,

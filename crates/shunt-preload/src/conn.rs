@@ -35,6 +35,8 @@ pub const KERNEL_HINT: u32 = 8;
 pub const WANT_TCP: u32 = 16;
 /// This side takes nothing from the ring any more: the peer sends what is left over TCP.
 pub const FROZEN: u32 = 64;
+/// The program has set the size of a buffer before the connection was taken up.
+pub const SIZED: u32 = 128;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 

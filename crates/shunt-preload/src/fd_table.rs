@@ -63,17 +63,8 @@ impl Entry {
         Self((index as usize) << 3 | Kind::Own as usize)
     }
 
-    /// A socket just made, with `O_NONBLOCK` or without.
-    #[must_use]
-    pub const fn fresh(nonblocking: bool) -> Self {
-        Self((nonblocking as usize) << 3 | Kind::Fresh as usize)
-    }
-
-    /// Whether a fresh socket is non-blocking.
-    #[must_use]
-    pub const fn fresh_is_nonblocking(self) -> bool {
-        self.0 >> 3 != 0
-    }
+    /// A socket just made.
+    pub const FRESH: Self = Self(Kind::Fresh as usize);
 
     /// The number of an own descriptor in [`crate::own_fds`].
     pub(crate) const fn own_index(self) -> usize {

@@ -1,13 +1,13 @@
 //! What is known of a TCP socket that the program has just made, so that connecting it asks the kernel
 //! for nothing that was said a moment ago.
 //!
-//! Only as long as nobody else can change it: a socket that was duplicated, or shared by a fork, is asked.
+//! Only as long as nobody else has it: a socket that was duplicated, or shared by a fork, is asked. What
+//! can be changed by other means at any time, as `O_NONBLOCK`, is always asked.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
-use rustix::fs::OFlags;
 use shunt_sys::sockinfo;
 
 use crate::fd_table::{self, Entry, Kind};
@@ -19,7 +19,8 @@ use crate::stream::tcp;
 static NETNS: AtomicU64 = AtomicU64::new(0);
 /// Some thread has moved to another one: each socket is asked.
 static NETNS_VARIES: AtomicBool = AtomicBool::new(false);
-/// The first one was asked: on this machine such sockets are TCP, and not MPTCP.
+/// The first one was asked: such sockets are TCP, and not MPTCP, as a wrapper or a BPF program can have it.
+/// One that begins to do so later is not noticed.
 static IS_TCP: AtomicBool = AtomicBool::new(false);
 
 /// The program has made a socket.
@@ -32,21 +33,13 @@ pub fn note(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         && (IS_TCP.load(Ordering::Relaxed) || sockinfo::is_tcp(tcp::borrow(fd)))
     {
         IS_TCP.store(true, Ordering::Relaxed);
-        fd_table::set(fd, Entry::fresh(kind & SOCK_NONBLOCK != 0));
+        fd_table::set(fd, Entry::FRESH);
     }
 }
 
 /// Whether the descriptor is a TCP socket.
 pub fn is_tcp(fd: c_int, entry: Entry) -> bool {
     entry.kind() == Kind::Fresh || sockinfo::is_tcp(tcp::borrow(fd))
-}
-
-/// Whether `O_NONBLOCK` is set.
-pub fn is_nonblocking(fd: c_int, entry: Entry) -> bool {
-    if entry.kind() == Kind::Fresh {
-        return entry.fresh_is_nonblocking();
-    }
-    rustix::fs::fcntl_getfl(tcp::borrow(fd)).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
 }
 
 /// The socket's network namespace.
@@ -87,7 +80,7 @@ pub fn forget_all() {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
     use super::*;
     use crate::ops::process::claim;
@@ -95,30 +88,21 @@ mod tests {
     #[test]
     fn what_is_known_of_a_socket_is_what_the_kernel_would_say() {
         assert!(fd_table::reserve() && claim());
-        for nonblocking in [0, SOCK_NONBLOCK] {
-            let kind = SOCK_STREAM | SOCK_CLOEXEC | nonblocking;
-            // SAFETY: no pointers; the number is a new descriptor of this test's.
-            let socket = unsafe {
-                use std::os::fd::FromRawFd;
-                std::os::fd::OwnedFd::from_raw_fd(libc::socket(AF_INET, kind, 0))
-            };
-            let fd = socket.as_raw_fd();
-            let fresh = Entry::fresh(nonblocking != 0);
-            assert_eq!(fresh.kind(), Kind::Fresh);
-            assert!(!fresh.is_object());
-            assert!(is_tcp(fd, fresh) && is_tcp(fd, Entry::KERNEL));
-            assert_eq!(is_nonblocking(fd, fresh), nonblocking != 0);
-            assert_eq!(is_nonblocking(fd, Entry::KERNEL), nonblocking != 0);
-            assert_eq!(netns(fd, fresh), netns(fd, Entry::KERNEL));
-            assert_eq!(netns(fd, fresh), netns(fd, fresh));
-        }
+        // SAFETY: no pointers; the number is a new descriptor of this test's.
+        let socket = unsafe { OwnedFd::from_raw_fd(libc::socket(AF_INET, SOCK_STREAM, 0)) };
+        let fd = socket.as_raw_fd();
+        assert_eq!(Entry::FRESH.kind(), Kind::Fresh);
+        assert!(!Entry::FRESH.is_object());
+        assert!(is_tcp(fd, Entry::FRESH) && is_tcp(fd, Entry::KERNEL));
+        let asked = netns(fd, Entry::KERNEL);
+        assert_eq!([netns(fd, Entry::FRESH), netns(fd, Entry::FRESH)], [asked; 2]);
     }
 
     #[test]
     fn a_fork_leaves_nothing_fresh() {
         assert!(fd_table::reserve());
         let fd = 20_021;
-        fd_table::set(fd, Entry::fresh(true));
+        fd_table::set(fd, Entry::FRESH);
         forget_all();
         assert_eq!(fd_table::lookup(fd), Entry::KERNEL);
     }

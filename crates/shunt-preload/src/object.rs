@@ -203,12 +203,10 @@ pub fn account(record: &Record) {
     }
 }
 
-/// `O_NONBLOCK` was set to this on the descriptor.
-pub fn set_nonblocking(fd: c_int, entry: Entry, on: bool) {
+/// `O_NONBLOCK` was set to this on a descriptor of the object.
+pub fn set_nonblocking(entry: Entry, on: bool) {
     if let Some(sock) = Sock::of(entry) {
         sock.put(NONBLOCK, on);
-    } else if entry.kind() == Kind::Fresh {
-        fd_table::replace_if(fd, entry, Entry::fresh(on));
     }
 }
 
@@ -329,6 +327,7 @@ pub fn fork_parent() {
 pub fn fork_child() {
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
     fresh::forget_all();
+    promote::forget_in_child();
     stream::forget_tid();
     agent_client::forget_in_child(has_listeners());
     Endpoint::forget_in_child();

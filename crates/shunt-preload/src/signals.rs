@@ -1,4 +1,4 @@
-//! Whether a call that a signal interrupted is to be restarted.
+//! Whether a call that a signal interrupted is to be restarted, and what a handler must not enter again.
 //!
 //! The kernel restarts a socket call when the handler that ran was installed with `SA_RESTART` and
 //! the socket has no timeout (signal(7)). Shunt's own waits are of kinds that are never restarted, so
@@ -6,6 +6,7 @@
 //! program has for signals which could have come, that does not matter. When they differ, the call is interrupted: a program that
 //! installed a handler without `SA_RESTART` counts on it to get out of a wait.
 
+use core::cell::Cell;
 use core::mem::MaybeUninit;
 
 use libc::c_int;
@@ -18,6 +19,28 @@ pub fn cancellation_point() {
     }
     // SAFETY: no arguments. It may unwind through the callers, which hold nothing but what drops.
     unsafe { pthread_testcancel() }
+}
+
+thread_local! {
+    static SETTING_UP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A thread is setting a connection up: it takes locks and memory, and talks to the agent.
+#[derive(Debug)]
+pub struct SettingUp(());
+
+impl SettingUp {
+    /// Begins. `None` in a signal handler that runs on top of it, in this very thread, which would wait
+    /// for itself for ever: the connection stays as it is.
+    pub fn begin() -> Option<Self> {
+        (!SETTING_UP.replace(true)).then(|| Self(()))
+    }
+}
+
+impl Drop for SettingUp {
+    fn drop(&mut self) {
+        SETTING_UP.set(false);
+    }
 }
 
 /// Signals that a program's own fault raises: their handlers do not interrupt waits.
@@ -55,4 +78,19 @@ pub fn interrupts(has_timeout: bool) -> bool {
         let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
         handled && action.sa_flags & libc::SA_RESTART == 0
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SettingUp;
+
+    #[test]
+    fn a_handler_does_not_enter_what_it_interrupted() {
+        let outer = SettingUp::begin();
+        assert!(outer.is_some());
+        assert!(SettingUp::begin().is_none());
+        assert!(SettingUp::begin().is_none(), "a try changes nothing");
+        drop(outer);
+        assert!(SettingUp::begin().is_some());
+    }
 }

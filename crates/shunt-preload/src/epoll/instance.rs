@@ -246,7 +246,12 @@ impl Instance {
             }
         }
         self.active.fetch_add(1, Ordering::AcqRel);
-        state.list_unless_told(index);
+        if self.shared.load(Ordering::Relaxed) {
+            // The kernel may tell another process.
+            state.list(index);
+        } else {
+            state.list_unless_told(index);
+        }
         if self.nested.load(Ordering::Relaxed) {
             self.arm_queues();
             if !queued {

@@ -49,16 +49,18 @@ fn source(sock: &Sock, theirs: &Section) -> (Path, bool) {
 
 /// True when something has come that the kernel would not tell of.
 pub fn has_come(sock: &Sock) -> bool {
-    sock.sections().is_some_and(|(_, theirs)| {
-        let (source, mark_open) = source(sock, theirs);
-        let in_ring = theirs.prod.prod.load(Acquire) != sock.record().rx.cursor.pos();
-        let ctl = &theirs.ctl;
-        let end = [&theirs.prod.fin, &ctl.closed, &ctl.handed_over];
-        mark_open
-            || (source == Path::Ring && in_ring)
-            || end.iter().any(|word| word.load(Relaxed) != 0)
-            || sock.has(KERNEL_HINT | SHUT_RD | FROZEN)
-    })
+    let broken = sock.phase() == Phase::Broken;
+    broken
+        || sock.sections().is_some_and(|(_, theirs)| {
+            let (source, mark_open) = source(sock, theirs);
+            let in_ring = theirs.prod.prod.load(Acquire) != sock.record().rx.cursor.pos();
+            let ctl = &theirs.ctl;
+            let end = [&theirs.prod.fin, &ctl.closed, &ctl.handed_over];
+            mark_open
+                || (source == Path::Ring && in_ring)
+                || end.iter().any(|word| word.load(Relaxed) != 0)
+                || sock.has(KERNEL_HINT | SHUT_RD | FROZEN)
+        })
 }
 
 /// True when the next bytes that are sent go into the ring.

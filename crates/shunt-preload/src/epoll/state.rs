@@ -199,7 +199,8 @@ impl State {
         const TOLD: u32 = events::IN | events::PRI | events::RDHUP | events::HUP | events::ERR;
         let Some(Some(watch)) = self.watches.get(index) else { return };
         let is_told = watch.conn.is_some_and(|conn| {
-            let only_kernel = watch.interest & events::OUT == 0 && !ready::has_come(conn.sock);
+            let room = events::OUT | events::WRNORM;
+            let only_kernel = watch.interest & room == 0 && !ready::has_come(conn.sock);
             let is_edge = watch.interest & events::ET != 0;
             only_kernel || (is_edge && tcp::readiness(watch.fd, TOLD) & TOLD != 0)
         });

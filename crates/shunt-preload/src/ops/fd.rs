@@ -33,7 +33,7 @@ pub unsafe fn close(fd: c_int) -> c_int {
 
 /// The descriptor is about to be closed by other means than a hooked call.
 pub fn forget_object(fd: c_int) {
-    if fd_table::lookup(fd).is_object() && may_mutate() {
+    if !matches!(fd_table::lookup(fd).kind(), Kind::Kernel | Kind::Own) && may_mutate() {
         forget(fd);
     }
 }
@@ -159,7 +159,9 @@ fn duplicate(fd: c_int, kernel_dup: impl FnOnce() -> c_int) -> c_int {
 fn enter_duplicate(new: c_int, entry: Entry) {
     if !entry.is_object() {
         // What the number was before was closed behind the table's back (a raw system call).
-        fd_table::take(new);
+        if fd_table::lookup(new) != Entry::KERNEL && may_mutate() {
+            fd_table::take(new);
+        }
         return;
     }
     let _keep = KeepErrno::new();
@@ -249,16 +251,16 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
         _ => {
             let result = kernel_fcntl();
             if cmd == libc::F_SETFL && result == 0 {
-                set_nonblocking(fd, entry, arg & c_long::from(libc::O_NONBLOCK) != 0);
+                set_nonblocking(entry, arg & c_long::from(libc::O_NONBLOCK) != 0);
             }
             result
         }
     }
 }
 
-fn set_nonblocking(fd: c_int, entry: Entry, on: bool) {
+fn set_nonblocking(entry: Entry, on: bool) {
     let _keep = KeepErrno::new();
-    object::set_nonblocking(fd, entry, on);
+    object::set_nonblocking(entry, on);
 }
 
 /// # Safety
@@ -280,13 +282,13 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     // The kernel first in all other cases: it has its say about the descriptor and the pointer.
     // SAFETY: the caller keeps the C function's contract.
     let result = unsafe { next::ioctl(fd, request, arg) };
-    if result != 0 || entry.kind() == Kind::Kernel {
+    if result != 0 || !entry.is_object() {
         return result;
     }
     let number = arg.cast::<c_int>();
     let answer = match request {
         // SAFETY: the kernel has just read the number there.
-        libc::FIONBIO => return set_nonblocking_by(fd, entry, unsafe { number.read_unaligned() }),
+        libc::FIONBIO => return set_nonblocking_by(entry, unsafe { number.read_unaligned() }),
         // Also SIOCINQ and SIOCOUTQ, which are the same numbers.
         libc::FIONREAD => object::fionread(fd, entry),
         libc::TIOCOUTQ => object::outq(fd, entry),
@@ -306,8 +308,8 @@ fn is_mapped(arg: *const c_void) -> bool {
 }
 
 /// `FIONBIO`: any number but 0 is on.
-fn set_nonblocking_by(fd: c_int, entry: Entry, number: c_int) -> c_int {
-    set_nonblocking(fd, entry, number != 0);
+fn set_nonblocking_by(entry: Entry, number: c_int) -> c_int {
+    set_nonblocking(entry, number != 0);
     0
 }
 

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
-use libc::{EINPROGRESS, SOCK_NONBLOCK};
+use libc::{EINPROGRESS, O_NONBLOCK, SOCK_NONBLOCK};
 use shunt_core::handshake::Phase;
 use shunt_shm::arena::Record;
 use shunt_shm::region::Side;
@@ -21,6 +21,7 @@ use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::link::{self, Draft};
 use crate::ops::process::{may_mutate, owner_pid};
+use crate::signals::SettingUp;
 use crate::stream::{buffers, promote, tcp};
 use crate::{agent_client, clock, fresh, init, next, ops};
 
@@ -232,7 +233,7 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
         let _keep = KeepErrno::new();
         // Without an agent the listener stays the kernel's; a later agent finds it at the next
         // listen or accept.
-        let _ = register(fd);
+        let _ = SettingUp::begin().map(|_setting_up| register(fd));
     }
     result
 }
@@ -268,12 +269,17 @@ fn accepted(fd: c_int, flags: Option<c_int>, kernel: impl FnOnce() -> c_int) -> 
     }
     if may_mutate() {
         let _keep = KeepErrno::new();
-        take_up(fd, entry, new, flags.is_some_and(|f| f & SOCK_NONBLOCK != 0));
+        let nonblocking = flags.is_some_and(|f| f & SOCK_NONBLOCK != 0);
+        if let Some(sock) = take_up(fd, entry, new, nonblocking) {
+            promote::at_accept(sock, new);
+        }
     }
     new
 }
 
-fn take_up(fd: c_int, entry: Entry, new: c_int, nonblocking: bool) {
+/// Notes an accepted connection; the candidate, if it is one.
+fn take_up(fd: c_int, entry: Entry, new: c_int, nonblocking: bool) -> Option<&'static Sock> {
+    let _setting_up = SettingUp::begin()?;
     let listener = match Listener::of(entry) {
         Some(listener) => {
             listener.keep_registered(fd);
@@ -285,18 +291,20 @@ fn take_up(fd: c_int, entry: Entry, new: c_int, nonblocking: bool) {
             Err(why) => {
                 endpoint::count(Counter::Connections, 1);
                 endpoint::decline(why);
-                return;
+                return None;
             }
         },
-        None => return,
+        None => return None,
     };
     endpoint::count(Counter::Connections, 1);
     let local = listener.local.map_or_else(|| sockinfo::local_addr(tcp::borrow(new)), Ok);
-    let (Ok(local), Ok(peer)) = (local, sockinfo::peer_addr(tcp::borrow(new))) else { return };
+    let (Ok(local), Ok(peer)) = (local, sockinfo::peer_addr(tcp::borrow(new))) else {
+        return None;
+    };
     let tuple = FourTuple { local, peer };
     let Some(sock) = track(new, &tuple) else {
         endpoint::decline(Reason::TooManyConnections);
-        return;
+        return None;
     };
     sock.put(NONBLOCK, nonblocking);
     sock.set_listener(listener);
@@ -305,10 +313,11 @@ fn take_up(fd: c_int, entry: Entry, new: c_int, nonblocking: bool) {
         sock.set_phase(Phase::Candidate);
         sock.record().id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
         fd_table::set(new, sock.entry(Kind::Stream));
-        promote::at_accept(sock, new);
+        Some(sock)
     } else {
         fd_table::set(new, sock.entry(Kind::Tracked));
         sock.decline(new, Reason::Remote);
+        None
     }
 }
 
@@ -347,15 +356,22 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         errno::set(kept);
         return kernel();
     }
+    let Some(setting_up) = SettingUp::begin() else {
+        errno::set(kept);
+        return kernel();
+    };
     let plan = plan(fd, entry, &to);
     let draft = plan.as_ref().ok();
     let connecting = draft.map(|draft| draft.target.table.connect_begins(draft.link.region));
+    // It may take long, and handlers may use other connections meanwhile.
+    drop(setting_up);
     errno::set(kept);
     let result = kernel();
+    let _setting_up = SettingUp::begin();
     let _keep = KeepErrno::new();
     if result == 0 || errno::get() == EINPROGRESS {
         endpoint::count(Counter::Connections, 1);
-        connected(fd, entry, &to, plan.as_ref());
+        connected(fd, &to, plan.as_ref());
     } else if let Ok(draft) = &plan {
         draft.drop_unposted();
     }
@@ -450,7 +466,7 @@ fn loopback_for_unspecified(to: &Addr) -> Addr {
     }
 }
 
-fn connected(fd: c_int, entry: Entry, to: &Addr, plan: Result<&Draft, &Reason>) {
+fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>) {
     let drop_plan = || {
         if let Ok(draft) = plan {
             draft.drop_unposted();
@@ -462,7 +478,7 @@ fn connected(fd: c_int, entry: Entry, to: &Addr, plan: Result<&Draft, &Reason>) 
         endpoint::decline(plan.err().copied().unwrap_or(Reason::TooManyConnections));
         return drop_plan();
     };
-    sock.put(NONBLOCK, fresh::is_nonblocking(fd, entry));
+    sock.put(NONBLOCK, is_nonblocking(fd));
     let posted = if is_local(&tuple) {
         plan.map_err(|why| *why).and_then(|draft| Ok((draft, draft.post(&tuple)?)))
     } else {
@@ -477,7 +493,8 @@ fn connected(fd: c_int, entry: Entry, to: &Addr, plan: Result<&Draft, &Reason>) 
             sock.activate(draft.link, Side::Client, draft.slot, ticket.place().generation);
             sock.set_link(draft.link);
             sock.begin_learnt();
-            buffers::begin(sock, fd, entry.kind() != Kind::Fresh);
+            // A size may have been set while the call was waiting.
+            buffers::begin(sock, fd, fd_table::lookup(fd).kind() != Kind::Fresh);
             id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
             sock.set_phase(Phase::Proposed);
             fd_table::set(fd, sock.entry(Kind::Stream));
@@ -489,4 +506,9 @@ fn connected(fd: c_int, entry: Entry, to: &Addr, plan: Result<&Draft, &Reason>) 
             sock.decline(fd, why);
         }
     }
+}
+
+fn is_nonblocking(fd: c_int) -> bool {
+    rustix::fs::fcntl_getfl(tcp::borrow(fd))
+        .is_ok_and(|flags| flags.bits() & O_NONBLOCK.cast_unsigned() != 0)
 }

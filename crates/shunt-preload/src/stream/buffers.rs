@@ -15,7 +15,7 @@ use shunt_shm::region::{RING, Section};
 use shunt_shm::ring::UNLIMITED;
 use shunt_sys::sockinfo;
 
-use crate::conn::Sock;
+use crate::conn::{SIZED, Sock};
 use crate::errno::KeepErrno;
 use crate::stream::{notify, promote, tcp};
 
@@ -76,6 +76,7 @@ pub fn changed(sock: &'static Sock, fd: i32) {
         // In a forked child the link group may still be to come.
         promote::glance(sock, fd);
     }
+    sock.put(SIZED, true);
     announce(sock, fd);
     learn(sock, fd);
     if active {

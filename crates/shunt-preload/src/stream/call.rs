@@ -81,7 +81,9 @@ pub fn run(
     match promote::advance(sock, call.fd) {
         Phase::Tcp => return (call.kernel)(0),
         Phase::Broken => return errno::fail(ECONNRESET),
-        Phase::Proposed if direction == Direction::Sending => promote::await_answer(sock),
+        Phase::Proposed if direction == Direction::Sending => {
+            promote::await_answer(sock, || call.is_open());
+        }
         _ => {}
     }
     let blocking = call.flags & MSG_DONTWAIT == 0 && !sock.has(NONBLOCK);

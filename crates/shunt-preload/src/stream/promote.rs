@@ -17,10 +17,12 @@ use shunt_wire::clc::{Answer, Proposal};
 use shunt_wire::reason::Reason;
 
 use crate::clock;
-use crate::conn::{SHUT_WR, Sock};
+use crate::conn::{SHUT_WR, SIZED, Sock};
 use crate::link::{self, Link};
 use crate::ops::listener::Listener;
-use crate::stream::{buffers, spin, tcp, tid};
+use crate::signals::SettingUp;
+use crate::stream::spin::{self, Spun};
+use crate::stream::{buffers, tcp, tid};
 
 /// Longest wait, in nanoseconds, of a first send for the answer: for an acceptor that has just been woken.
 const ANSWER_PATIENCE: u64 = 50_000;
@@ -42,11 +44,24 @@ enum Time {
     AtUse,
 }
 
+/// The first bytes that an acceptor sends are sent through this library: it uses its connections itself,
+/// and nothing goes to the kernel behind our back.
+pub fn is_used_here() {
+    let (ok, no) = (Ordering::Relaxed, Ordering::Relaxed);
+    let _ = ACCEPTS.compare_exchange(NOT_KNOWN, FOR_ITSELF, ok, no);
+}
+
+/// In a forked child: what the parent does with its connections says nothing of it.
+pub fn forget_in_child() {
+    ACCEPTS.store(NOT_KNOWN, Ordering::Relaxed);
+}
+
 /// A connection goes to a child or to another program. If this process accepted it and has not used
 /// it, that is what it does with its connections.
 pub fn is_left_to_others(sock: &Sock) {
     let record = sock.record();
     if sock.listener().is_some()
+        && sock.phase() != Phase::Tcp
         && record.rx.bytes.load(Ordering::Relaxed) + record.tx.bytes.load(Ordering::Relaxed) == 0
     {
         ACCEPTS.store(FOR_OTHERS, Ordering::Relaxed);
@@ -64,15 +79,19 @@ pub fn at_accept(sock: &'static Sock, fd: i32) {
 /// now, so that a short wait saves the bytes, and the answer to them, the way through the kernel. How
 /// long it takes, if it comes at all, is learnt per listener.
 #[cold]
-pub fn await_answer(sock: &'static Sock) {
+pub fn await_answer(sock: &'static Sock, is_open: impl FnOnce() -> bool) {
     let first = sock.record().id.looks.load(Ordering::Relaxed) <= 1;
     let (Some(link), Some((_, theirs)), true) = (sock.link(), sock.sections(), first) else {
         return;
     };
     let Some(target) = link::Target::of(link) else { return };
     let has_answered = || theirs.setup.state.load(Ordering::Acquire) == Answer::Accepted as u32;
-    spin::spin_patiently(&target.answers, ANSWER_PATIENCE, has_answered).count();
-    answered(sock);
+    let spun = spin::spin_patiently(&target.answers, ANSWER_PATIENCE, has_answered);
+    spun.count();
+    // Another thread may have closed the descriptor meanwhile.
+    if spun == Spun::Found && sock.phase() == Phase::Proposed && is_open() {
+        answered(sock);
+    }
 }
 
 /// Looks after the handshake before a call on `fd`. Returns where the connection stands.
@@ -95,6 +114,7 @@ pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
         Phase::Active => adopt(sock, fd),
         Phase::Proposed => answered(sock).unwrap_or(Phase::Proposed),
         Phase::Candidate => {
+            let Some(_setting_up) = SettingUp::begin() else { return Phase::Candidate };
             let lock = sock.record().id.handshake.lock(tid());
             if lock.nested() || sock.phase() != Phase::Candidate {
                 return sock.phase();
@@ -111,6 +131,7 @@ pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
 
 #[cold]
 fn look_for_proposal(sock: &'static Sock, fd: i32, time: Time) -> Phase {
+    let Some(_setting_up) = SettingUp::begin() else { return Phase::Candidate };
     let found = {
         // Another thread may be at it: what it finds is gone from the table before it says so.
         let lock = sock.record().id.handshake.lock(tid());
@@ -167,7 +188,7 @@ fn accept(sock: &'static Sock, fd: i32, ticket: &Ticket, time: Time) -> Result<(
     let accepted = accept_in(sock, ticket, time, link);
     link::detach(link);
     if accepted.is_ok() {
-        let sized = sock.listener().is_none_or(Listener::is_sized);
+        let sized = sock.has(SIZED) || sock.listener().is_none_or(Listener::is_sized);
         buffers::begin(sock, fd, sized);
     }
     accepted
@@ -212,10 +233,7 @@ fn accept_in(
     link.watch[slot].store(0, Ordering::Release);
     mine.setup.generation.store(generation, Ordering::Relaxed);
     mine.setup.endpoint.store(link.endpoint.id, Ordering::Relaxed);
-    if time == Time::AtUse {
-        let (ok, no) = (Ordering::Relaxed, Ordering::Relaxed);
-        let _ = ACCEPTS.compare_exchange(NOT_KNOWN, FOR_ITSELF, ok, no);
-    } else {
+    if time == Time::AtAccept {
         // All that this side will send goes through the ring. Of a client that is gone by now its own
         // last words tell, or the kernel does at the first send.
         TxCursor::set_mark(&mine.prod, 0);
@@ -236,6 +254,7 @@ fn answered(sock: &'static Sock) -> Option<Phase> {
     if answer != Some(Answer::Accepted) {
         return None;
     }
+    let _setting_up = SettingUp::begin()?;
     let endpoint = theirs.setup.endpoint.load(Ordering::Relaxed);
     // Without the acceptor's doorbells this side could not wake it: then it goes on over TCP, and
     // reads what comes through the ring all the same.

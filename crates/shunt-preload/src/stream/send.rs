@@ -17,7 +17,7 @@ use crate::fd_table;
 use crate::link::Link;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::sleep::{Sleep, Until};
-use crate::stream::{broken, buffers, demote, notify, tcp, tid};
+use crate::stream::{broken, buffers, demote, notify, promote, tcp, tid};
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
 const CHUNK: usize = 64 * 1024;
@@ -74,7 +74,10 @@ fn step(
         settled: path(marks) == Path::Ring || TxCursor::marks_settled(&mine.prod, &theirs.cons),
         active: sock.peer().is_some(),
         // The place in the ring is that of the call which the handler interrupted.
-        want_tcp: lock.nested() || sock.has(WANT_TCP),
+        // A peer that has left takes nothing from the ring any more.
+        want_tcp: lock.nested()
+            || sock.has(WANT_TCP)
+            || (path(marks) == Path::Tcp && theirs.ctl.handed_over.load(Acquire) != 0),
     }
     .decide();
     match decision {
@@ -91,11 +94,10 @@ fn step(
         }
         Send::Promote => match tcp::counts(call.fd) {
             // To a peer that has gone the ring leads nowhere, and only the kernel can say so.
-            // Nor to one that takes nothing from the ring any more.
-            Some(counts)
-                if theirs.ctl.handed_over.load(Acquire) == 0
-                    && (counts.established || theirs.prod.fin.load(Acquire) != 0) =>
-            {
+            Some(counts) if counts.established || theirs.prod.fin.load(Acquire) != 0 => {
+                if record.side() == Side::Server && counts.written == 0 {
+                    promote::is_used_here();
+                }
                 set_mark(sock, mine, marks, counts.written);
             }
             _ => return Ok(to_kernel(sock, call, sent)),
@@ -120,6 +122,7 @@ fn step(
         return Ok(Step::Again);
     }
     if gone {
+        leave_unused(sock, mine);
         return Ok(to_kernel(sock, call, sent));
     }
     if full {
@@ -231,6 +234,7 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
                 return Some(errno::fail(ECONNRESET));
             };
             if tx.peer_is_gone(fd, span.head.1 == 0) {
+                leave_unused(sock, mine);
                 return (sent > 0).then_some(sent.cast_signed());
             }
             if span.head.1 > 0 {
@@ -277,6 +281,15 @@ fn put(sock: &Sock, call: &Call<'_>, at: usize, view: RegionView, span: Span) {
         Mode::Copy => super::copy_mode::put(&call.buffers, at, view, record.slot(), receiver, span),
         // SAFETY: the program's buffers are readable, as send(2) asks; the span was reserved.
         _ => unsafe { call.buffers.copy_in(at, view.buffer(record.slot(), receiver), span) },
+    }
+}
+
+/// Leaves a ring that was entered in accept(2), and into which nothing was put.
+fn leave_unused(sock: &Sock, mine: &Section) {
+    let tx = &sock.record().tx;
+    if tx.marks.load(Relaxed) == 1 && tx.cursor.pos() == 0 {
+        sock.put(WANT_TCP, true);
+        set_mark(sock, mine, 1, 0);
     }
 }
 

@@ -29,6 +29,9 @@ use crate::stream::call::Direction;
 use crate::stream::spin::{self, Spun};
 use crate::stream::{buffers, demote, tcp};
 
+/// Longest spin for the first byte.
+const FIRST_FOR: u64 = 50_000;
+
 /// Longest sleep on a futex.
 const FUTEX_FOR: u64 = 20_000_000;
 
@@ -166,7 +169,10 @@ impl Sleep {
     fn spin(&self, until: Until, mine: &Section, theirs: &Section) -> bool {
         let rx = &self.sock.record().rx;
         let ready = || self.ready(until, mine, theirs);
-        let spun = spin::spin(&rx.budget, self.deadline.flatten(), ready);
+        // Bytes that come over TCP after all are not seen here.
+        let first = (until == Until::Both).then(|| clock::now() + FIRST_FOR);
+        let deadline = self.deadline.flatten().into_iter().chain(first).min();
+        let spun = spin::spin(&rx.budget, deadline, ready);
         let spins = match spun {
             Spun::Found => &rx.spins[0],
             Spun::Vain => &rx.spins[1],

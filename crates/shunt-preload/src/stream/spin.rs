@@ -82,7 +82,7 @@ const ALONE_FOR: u64 = 30_000;
 /// A yield that takes less has found nobody.
 const NOBODY: u64 = 2_000;
 /// Longest time of giving it away altogether.
-const YIELD_FOR: u64 = 2_000_000;
+const YIELD_FOR: u64 = 200_000;
 
 /// Gives the processor away, and looks whenever it is given back, as long as that pays in this process.
 /// Only without an own choice of the user's about spinning.

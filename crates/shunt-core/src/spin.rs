@@ -208,18 +208,24 @@ impl Yielding {
 mod tests {
     use super::*;
 
-    fn yields(rounds: u32, given: impl Fn(u32) -> Given) -> u32 {
-        let mut yielding = Yielding::default();
-        let mut yields = 0;
+    /// How often it is done in so many rounds, where `begin` says whether and `end` learns from it.
+    fn times<L: Default>(
+        rounds: u32,
+        begin: impl Fn(L) -> (bool, L),
+        end: impl Fn(L, u32) -> L,
+    ) -> u32 {
+        let mut learnt = L::default();
+        let mut times = 0;
         for round in 0..rounds {
-            let (go, next) = yielding.begin();
-            yielding = next;
-            if go {
-                yields += 1;
-                yielding = yielding.end(given(round));
-            }
+            let (go, next) = begin(learnt);
+            times += u32::from(go);
+            learnt = if go { end(next, round) } else { next };
         }
-        yields
+        times
+    }
+
+    fn yields(rounds: u32, given: impl Fn(u32) -> Given) -> u32 {
+        times(rounds, Yielding::begin, |yielding, round| yielding.end(given(round)))
     }
 
     #[test]
@@ -242,17 +248,7 @@ mod tests {
     }
 
     fn waits(paid: impl Fn(u32) -> bool) -> u32 {
-        let mut habit = Habit::default();
-        let mut waits = 0;
-        for round in 0..1000 {
-            let (wait, next) = habit.begin();
-            habit = next;
-            if wait {
-                waits += 1;
-                habit = habit.end(paid(round));
-            }
-        }
-        waits
+        times(1000, Habit::begin, |habit, round| habit.end(paid(round)))
     }
 
     #[test]

@@ -80,16 +80,7 @@ fn send_timeout(p: &Probe) -> io::Result<()> {
     };
     p.say("send with SO_SNDTIMEO", sys::errno_name(&full));
     sys::set_timeout(own, libc::SO_SNDTIMEO, Duration::ZERO)?;
-    let mut got = 0;
-    let text = meanwhile(
-        || {
-            while got < sent + block.len() {
-                got += sys::read(peer, &mut vec![0; 1 << 20])?;
-            }
-            Ok::<_, io::Error>(())
-        },
-        || sys::write(own, &block),
-    );
+    let (text, _) = send_while_read(own, peer, &block, sent);
     p.say("send without a timeout again", text);
     sys::set_timeout(own, libc::SO_SNDTIMEO, TIMEOUT)?;
     let full = (0..100).find_map(|_| sys::write(own, &block).err());
@@ -230,11 +221,9 @@ fn told_at_once(p: &Probe) -> io::Result<()> {
     Ok(())
 }
 
-fn blocked_send(p: &Probe) -> io::Result<()> {
-    let pair = p.pair()?;
-    let (own, peer) = (pair.c(), pair.s());
-    let sent = fill(own)?;
-    let block = vec![2; 1 << 20];
+/// Sends a block that has no room, while the peer reads it and the `sent` bytes before it: what the send
+/// says, and how many bytes were read.
+fn send_while_read(own: RawFd, peer: RawFd, block: &[u8], sent: usize) -> (String, usize) {
     let mut got = 0;
     let text = meanwhile(
         || {
@@ -243,8 +232,17 @@ fn blocked_send(p: &Probe) -> io::Result<()> {
             }
             Ok::<_, io::Error>(())
         },
-        || sys::write(own, &block),
+        || sys::write(own, block),
     );
+    (text, got)
+}
+
+fn blocked_send(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let (own, peer) = (pair.c(), pair.s());
+    let sent = fill(own)?;
+    let block = vec![2; 1 << 20];
+    let (text, got) = send_while_read(own, peer, &block, sent);
     p.say("a blocking send waits for room and sends everything", text);
     p.say("all of it arrives", got == sent + block.len());
 

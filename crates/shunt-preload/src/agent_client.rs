@@ -4,7 +4,7 @@
 //! for its reply for a bounded time, so an agent that hangs costs the program a moment once and then
 //! counts as away. Nothing here is on the data path.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -49,6 +49,21 @@ enum Client {
     },
 }
 
+/// The endpoint of [`Client::Here`], for those who only want to know it; else null.
+static ENDPOINT: AtomicPtr<Endpoint> = AtomicPtr::new(core::ptr::null_mut());
+
+impl Client {
+    /// The conversation begins, or is over. Returns what it was before.
+    fn turn_to(&mut self, new: Self) -> Self {
+        let endpoint = match &new {
+            Self::Here { endpoint, .. } => core::ptr::from_ref(*endpoint).cast_mut(),
+            Self::Away { .. } => core::ptr::null_mut(),
+        };
+        ENDPOINT.store(endpoint, Ordering::Release);
+        core::mem::replace(self, new)
+    }
+}
+
 /// The locks, held across fork so that the child does not inherit them taken.
 pub fn lock_for_fork() -> impl Sized {
     (lock(), inherited())
@@ -71,7 +86,7 @@ fn lock() -> MutexGuard<'static, Client> {
 /// `has_listeners`.
 pub fn forget_in_child(has_listeners: bool) {
     let mut client = lock();
-    let before = core::mem::replace(&mut *client, Client::Away { until: 0, why: Reason::NoAgent });
+    let before = client.turn_to(Client::Away { until: 0, why: Reason::NoAgent });
     match before {
         Client::Here { socket, .. } if has_listeners => inherited().push(socket),
         // Drops the inherited socket; the parent's stays open.
@@ -151,9 +166,9 @@ fn with<T>(
             return Err(why);
         }
         match introduce() {
-            Ok((socket, endpoint)) => *client = Client::Here { socket, endpoint },
+            Ok((socket, endpoint)) => drop(client.turn_to(Client::Here { socket, endpoint })),
             Err(why) => {
-                *client = Client::Away { until: now + BACK_OFF, why };
+                client.turn_to(Client::Away { until: now + BACK_OFF, why });
                 return Err(why);
             }
         }
@@ -161,14 +176,18 @@ fn with<T>(
     let Client::Here { socket, endpoint } = &*client else { return Err(Reason::NoAgent) };
     let result = f(socket.borrow(), endpoint);
     if let Err(why @ (Reason::NoAgent | Reason::VersionMismatch)) = result {
-        *client = Client::Away { until: clock::now() + BACK_OFF, why };
+        client.turn_to(Client::Away { until: clock::now() + BACK_OFF, why });
     }
     result
 }
 
 /// This process's endpoint, with the agent's registry.
 pub fn endpoint() -> Result<&'static Endpoint, Reason> {
-    with(|_, endpoint| Ok(endpoint))
+    // SAFETY: null, or an endpoint, which is never freed.
+    match unsafe { ENDPOINT.load(Ordering::Acquire).as_ref() } {
+        Some(known) => Ok(known),
+        None => with(|_, endpoint| Ok(endpoint)),
+    }
 }
 
 /// True when the agent has hung up (it died or was restarted): the next request starts anew.
@@ -181,7 +200,7 @@ pub fn hung_up() -> bool {
         Err(Errno::AGAIN) => false,
         // The agent never speaks first: whatever came, the conversation is over.
         _ => {
-            *client = Client::Away { until: 0, why: Reason::NoAgent };
+            client.turn_to(Client::Away { until: 0, why: Reason::NoAgent });
             true
         }
     }

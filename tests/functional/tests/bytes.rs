@@ -68,7 +68,11 @@ impl<'a> Run<'a> {
 
 /// Runs in every mode, in one sandbox per mode.
 fn in_all_modes(runs: &[Run<'_>]) {
-    for mode in Mode::enabled() {
+    in_modes(Mode::enabled(), runs);
+}
+
+fn in_modes(modes: impl IntoIterator<Item = Mode>, runs: &[Run<'_>]) {
+    for mode in modes {
         let sandbox = Sandbox::new(mode);
         let bytes: u64 = runs.iter().map(|run| run.go(&sandbox)).sum();
         println!("{mode}: {} runs, {} MB", runs.len(), bytes / 1_000_000);
@@ -125,12 +129,16 @@ fn small_calls() {
 #[test]
 fn small_buffers() {
     for size in ["1", "6000"] {
-        let args: Vec<[&str; 4]> =
-            STYLES.iter().map(|style| ["--style", style, "--buffers", size]).collect();
+        let args: Vec<[&str; 6]> = STYLES
+            .iter()
+            .map(|style| ["--style", style, "--buffers", size, "--stall", "60"])
+            .collect();
         let others = args.iter().cycle().skip(3);
         let runs: Vec<Run<'_>> =
             args.iter().zip(others).map(|(s, c)| Run::new(4, 512 << 10, s, c)).collect();
-        in_all_modes(&runs);
+        // Kernel TCP stops for seconds when such a buffer overflows, also below the first bytes of a
+        // connection that is then shunted.
+        in_modes(Mode::enabled().into_iter().filter(|mode| mode.is_shunted()), &runs);
     }
 }
 

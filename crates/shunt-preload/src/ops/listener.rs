@@ -20,7 +20,7 @@ use crate::endpoint;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::link::{self, Draft};
-use crate::ops::process::{may_mutate, owner_pid};
+use crate::ops::process::{effective_user, may_mutate, owner_pid};
 use crate::signals::SettingUp;
 use crate::stream::{buffers, promote, tcp};
 use crate::{agent_client, clock, fresh, init, next, ops};
@@ -437,7 +437,7 @@ fn plan(fd: c_int, entry: Entry, to: &Addr) -> Result<Draft, Reason> {
         let _ = agent_client::endpoint();
     }
     let endpoint = agent_client::endpoint()?;
-    let uid = rustix::process::geteuid().as_raw();
+    let uid = effective_user();
     let mut why = Reason::PeerNotShunted;
     let mut netns = None;
     let found = endpoint.registry.find(&loopback_for_unspecified(to), |listing| {

@@ -398,18 +398,46 @@ pub unsafe fn unshare(flags: c_int) -> c_int {
     unsafe { next::unshare(flags) }
 }
 
-/// Said to the agent while we still may.
-fn before_user_changes() {
-    if may_mutate() {
-        let _keep = KeepErrno::new();
-        crate::ops::listener::register_inherited();
+/// The effective user, as long as the program has not changed it; [`NOBODY`]: to be asked for.
+static USER: AtomicU32 = AtomicU32::new(NOBODY);
+const NOBODY: u32 = u32::MAX;
+
+/// The effective user of this process.
+pub fn effective_user() -> u32 {
+    match USER.load(Ordering::Relaxed) {
+        NOBODY => {
+            let user = rustix::process::geteuid().as_raw();
+            USER.store(user, Ordering::Relaxed);
+            user
+        }
+        known => known,
+    }
+}
+
+/// The program changes its user.
+struct UserChange;
+
+impl UserChange {
+    /// Says to the agent what has to be said while we still may.
+    fn begin() -> Self {
+        if may_mutate() {
+            let _keep = KeepErrno::new();
+            crate::ops::listener::register_inherited();
+        }
+        Self
+    }
+}
+
+impl Drop for UserChange {
+    fn drop(&mut self) {
+        USER.store(NOBODY, Ordering::Relaxed);
     }
 }
 
 /// # Safety
 /// As the C function.
 pub unsafe fn setuid(uid: uid_t) -> c_int {
-    before_user_changes();
+    let _change = UserChange::begin();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::setuid(uid) }
 }
@@ -417,7 +445,7 @@ pub unsafe fn setuid(uid: uid_t) -> c_int {
 /// # Safety
 /// As the C function.
 pub unsafe fn seteuid(uid: uid_t) -> c_int {
-    before_user_changes();
+    let _change = UserChange::begin();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::seteuid(uid) }
 }
@@ -425,7 +453,7 @@ pub unsafe fn seteuid(uid: uid_t) -> c_int {
 /// # Safety
 /// As the C function.
 pub unsafe fn setreuid(real: uid_t, effective: uid_t) -> c_int {
-    before_user_changes();
+    let _change = UserChange::begin();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::setreuid(real, effective) }
 }
@@ -433,7 +461,7 @@ pub unsafe fn setreuid(real: uid_t, effective: uid_t) -> c_int {
 /// # Safety
 /// As the C function.
 pub unsafe fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int {
-    before_user_changes();
+    let _change = UserChange::begin();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::setresuid(real, effective, saved) }
 }

@@ -287,9 +287,9 @@ fn take_in(instance: &Instance, out: &mut Out, buffer: &[epoll_event; KERNEL_EVE
 }
 
 /// The kernel has news of a shunted connection. Its end is remembered also for one that is parked: it is
-/// told once.
+/// told once. Bytes are not: where they matter the kernel is asked anyhow.
 fn take_in_conn(instance: &Instance, state: &mut State, index: usize, bits: u32) {
-    if bits & !events::OUT != 0
+    if bits & !(events::OUT | events::IN) != 0
         && let Some(conn) = state.get(index).and_then(|watch| watch.conn)
     {
         conn.sock.put(KERNEL_HINT, true);

@@ -346,15 +346,20 @@ fn counted(child: Child) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// A connection whose server's end goes to a program that counts, after a pause, what was sent.
+fn handed_over(p: &Probe, pause: &str) -> io::Result<(OwnedFd, Child)> {
+    let Pair { client, server } = p.pair()?;
+    close_on_exec(&client)?;
+    close_on_exec(&server)?;
+    sys::write(client.as_raw_fd(), &[7; 50_000])?;
+    let child = counter(&server, pause)?;
+    Ok((client, child))
+}
+
 /// The peer of a connection that was handed over closes without another look at it.
 fn left_after_hand_over(p: &Probe) -> io::Result<()> {
     for half in [true, false] {
-        let Pair { client, server } = p.pair()?;
-        close_on_exec(&client)?;
-        close_on_exec(&server)?;
-        sys::write(client.as_raw_fd(), &[7; 50_000])?;
-        let child = counter(&server, "0")?;
-        drop(server);
+        let (client, child) = handed_over(p, "0")?;
         if half {
             sys::shutdown(client.as_raw_fd(), libc::SHUT_WR)?;
             p.say("sent before a hand-over and a half-close", counted(child)?);
@@ -370,12 +375,7 @@ fn left_after_hand_over(p: &Probe) -> io::Result<()> {
 /// Each end goes to a program; the second one without a look at what became of the first.
 fn both_ends_handed_over(p: &Probe) -> io::Result<()> {
     for looks in [false, true] {
-        let Pair { client, server } = p.pair()?;
-        close_on_exec(&client)?;
-        close_on_exec(&server)?;
-        sys::write(client.as_raw_fd(), &[7; 50_000])?;
-        let child = counter(&server, "0.1")?;
-        drop(server);
+        let (client, child) = handed_over(p, "0.1")?;
         if looks {
             p.result("nothing to read yet", try_recv(client.as_raw_fd(), 10));
         }

@@ -17,7 +17,7 @@ enum Op {
     },
     Pop {
         code: u32,
-        first: usize,
+        places: u32,
     },
     Arm(u32),
     Disarm(u32),
@@ -45,11 +45,13 @@ fuzz_target!(|script: Vec<Op>| {
                     assert!(conn >= ENTRIES || !vector.queue.is_empty());
                 }
             }
-            Op::Pop { code, first } => {
+            Op::Pop { code, places } => {
                 if let Some((lane, vector)) = queue_place(code) {
                     let queue = &view.lane(lane).vectors[vector].queue;
                     let mut seen = [false; ENTRIES];
-                    queue.pop_all(first % ENTRIES, |conn| {
+                    let place_of =
+                        |conn: usize| places.rotate_left(u32::try_from(conn).unwrap_or(0));
+                    queue.pop_all(place_of, |conn| {
                         assert!(!std::mem::replace(&mut seen[conn], true), "{conn} popped twice");
                     });
                     assert!(queue.is_empty());

@@ -84,8 +84,8 @@ fn totals_are_of_live_and_ended_programs_and_survive_a_restart() {
     let path = temp.path().join("run");
     let mut agent = Agent::at(&path, |_| {});
     let (first, counts) = counting(&agent, 7);
-    counts.counters().add(Counter::Shunted, 5);
-    counts.counters().decline(Reason::Remote);
+    counts.counters().of(7).add(Counter::Shunted, 5);
+    counts.counters().of(1).decline(Reason::Remote);
     let mut hint = 0;
     let record = counts.allocate(Member::UNNAMED, &mut hint).unwrap();
     record.tx.bytes.store(1000, shunt_shm::sync::Ordering::Relaxed);
@@ -99,7 +99,7 @@ fn totals_are_of_live_and_ended_programs_and_survive_a_restart() {
     drop(first);
     agent.until("the program has ended", |s| s["endpoints"] == 0);
     let (_second, counts) = counting(&agent, 8);
-    counts.counters().add(Counter::Shunted, 30);
+    counts.counters().of(7).add(Counter::Shunted, 30);
     assert_eq!(stats(&agent, 7)["programs_ended"], 1);
     assert_eq!(stats(&agent, 8)["connections_shunted"], 30);
     assert_eq!(stats(&agent, 9)["connections_shunted"], 0);

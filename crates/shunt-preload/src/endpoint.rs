@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicPtr;
 
 use rustix::fs::{Mode, OFlags, open};
 use shunt_shm::arena::{Arena, Record};
-use shunt_shm::counters::{Counters, RunPage};
+use shunt_shm::counters::{Counters, RunPage, Shard};
 use shunt_shm::doorbell;
 use shunt_shm::holders::Member;
 use shunt_shm::registry::Registry;
@@ -18,6 +18,7 @@ use shunt_wire::reason::Reason;
 use crate::knobs;
 use crate::own_fds::{OwnFd, adopt};
 use crate::relatives;
+use crate::stream::tid;
 
 /// An endpoint: made at Hello, one per process and agent. It is never freed, because connections
 /// that were made with it outlive the conversation with the agent.
@@ -215,10 +216,11 @@ pub fn open_run_page() {
     let _ = run_page();
 }
 
-fn everywhere(f: impl Fn(&Counters)) {
-    f(Endpoint::current().map_or(&HOMELESS, |e| e.arena.counters()));
+fn everywhere(f: impl Fn(&Shard)) {
+    let thread = tid();
+    f(Endpoint::current().map_or(&HOMELESS, |e| e.arena.counters()).of(thread));
     if let Some(page) = run_page() {
-        f(page.get());
+        f(page.get().of(thread));
     }
 }
 

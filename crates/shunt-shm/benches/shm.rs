@@ -84,24 +84,30 @@ fn completion_queue(c: &mut Criterion) {
     group.bench_function("push and pop one", |b| {
         b.iter(|| {
             queue.push(&arm, black_box(17));
-            queue.pop_all(0, |conn| {
-                black_box(conn);
-            });
+            queue.pop_all(
+                |_| 0,
+                |conn| {
+                    black_box(conn);
+                },
+            );
         });
     });
     group.bench_function("push what is queued already", |b| {
         b.iter(|| queue.push(&arm, black_box(17)));
     });
-    queue.pop_all(0, |_| {});
+    queue.pop_all(|_| 0, |_| {});
     group.bench_function("look at an empty one", |b| b.iter(|| black_box(&queue).is_empty()));
     group.bench_function("push and pop all 256", |b| {
         b.iter(|| {
             for conn in 0..256 {
                 queue.push(&arm, conn);
             }
-            queue.pop_all(0, |conn| {
-                black_box(conn);
-            });
+            queue.pop_all(
+                |_| 0,
+                |conn| {
+                    black_box(conn);
+                },
+            );
         });
     });
     group.bench_function("arm and disarm", |b| {

@@ -9,10 +9,20 @@ use shunt_wire::reason::{REASON_SLOTS, Reason};
 use crate::memfd::{self, Map};
 use crate::sync::{AtomicU64, Ordering};
 
+/// Parts of [`Counters`]: threads that count at the same time mostly have one each.
+const SHARDS: usize = 8;
+
 /// Counters and, by reason, the connection ends that are not shunted.
-#[repr(C, align(64))]
+#[repr(C)]
 #[derive(Debug)]
 pub struct Counters {
+    shards: [Shard; SHARDS],
+}
+
+/// What some of the threads have counted.
+#[repr(C, align(128))] // two lines: processors fetch them in pairs
+#[derive(Debug)]
+pub struct Shard {
     counters: [AtomicU64; COUNTER_SLOTS],
     declined: [AtomicU64; REASON_SLOTS],
 }
@@ -23,10 +33,8 @@ impl Default for Counters {
     }
 }
 
-impl Counters {
-    /// All zero.
-    #[must_use]
-    pub const fn new() -> Self {
+impl Shard {
+    const fn new() -> Self {
         Self {
             counters: [const { AtomicU64::new(0) }; COUNTER_SLOTS],
             declined: [const { AtomicU64::new(0) }; REASON_SLOTS],
@@ -42,17 +50,38 @@ impl Counters {
     pub fn decline(&self, why: Reason) {
         self.declined[why as usize].fetch_add(1, Ordering::Relaxed);
     }
+}
+
+impl Counters {
+    /// All zero.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { shards: [const { Shard::new() }; SHARDS] }
+    }
+
+    /// Where the thread of this id counts.
+    #[must_use]
+    pub const fn of(&self, thread: u32) -> &Shard {
+        &self.shards[thread as usize % SHARDS]
+    }
 
     /// The counters, in order of [`Counter::ALL`].
     #[must_use]
     pub fn counters(&self) -> [u64; COUNTER_SLOTS] {
-        core::array::from_fn(|i| self.counters[i].load(Ordering::Relaxed))
+        core::array::from_fn(|i| self.sum(|shard| &shard.counters[i]))
     }
 
     /// Declined connection ends, by the reason's code.
     #[must_use]
     pub fn declined(&self) -> [u64; REASON_SLOTS] {
-        core::array::from_fn(|i| self.declined[i].load(Ordering::Relaxed))
+        core::array::from_fn(|i| self.sum(|shard| &shard.declined[i]))
+    }
+
+    fn sum(&self, word: impl Fn(&Shard) -> &AtomicU64) -> u64 {
+        self.shards
+            .iter()
+            .map(|shard| word(shard).load(Ordering::Relaxed))
+            .fold(0, u64::wrapping_add)
     }
 }
 

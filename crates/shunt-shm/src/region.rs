@@ -206,6 +206,7 @@ impl Section {
         for word in [
             &prod.marks,
             &prod.fin,
+            &prod.place,
             &cons.marks_passed,
             &ctl.rx_arm,
             &ctl.tx_arm,

@@ -50,6 +50,8 @@ pub struct ProdLine {
     pub fin: AtomicU32,
     /// Where mark `n` (counted from 1) lies: entry `n % MARKS`.
     pub mark_at: [AtomicU64; MARKS],
+    /// The connection's place in the receiver's completion queue; see [`crate::cq`].
+    pub place: AtomicU32,
 }
 
 /// Written by the receiver of a direction, read by its sender.

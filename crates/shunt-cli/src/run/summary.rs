@@ -50,10 +50,10 @@ mod tests {
     #[test]
     fn every_reason_that_occurred_is_explained() {
         let counters = Counters::new();
-        counters.add(Counter::Shunted, 3);
-        counters.add(Counter::ShuntedAttach, 3);
-        counters.decline(Reason::Remote);
-        counters.decline(Reason::Remote);
+        counters.of(1).add(Counter::Shunted, 3);
+        counters.of(1).add(Counter::ShuntedAttach, 3);
+        counters.of(2).decline(Reason::Remote);
+        counters.of(2).decline(Reason::Remote);
         let text = text(Some(&counters), &["no library".to_owned()]);
         assert!(text.starts_with("shunt: 3 connection ends shunted (3 attach, 0 copy), 2 not"));
         assert!(text.contains("shunt:   2 remote: The other end is not on this host.\n"), "{text}");

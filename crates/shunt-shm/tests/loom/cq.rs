@@ -30,10 +30,13 @@ impl Vector {
     fn complete(&self, done: impl Fn(&[u32; CONNS.len()]) -> bool) {
         let mut seen = [0; CONNS.len()];
         loop {
-            self.queue.pop_all(0, |conn| {
-                let which = CONNS.iter().position(|c| *c == conn).unwrap();
-                seen[which] = self.news[which].load(Ordering::Relaxed);
-            });
+            self.queue.pop_all(
+                |_| 0,
+                |conn| {
+                    let which = CONNS.iter().position(|c| *c == conn).unwrap();
+                    seen[which] = self.news[which].load(Ordering::Relaxed);
+                },
+            );
             if done(&seen) {
                 return;
             }

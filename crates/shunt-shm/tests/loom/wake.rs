@@ -62,7 +62,7 @@ impl Line {
     /// Waits until `ready`, as epoll_wait does for one who waits for room.
     fn wait_in_epoll(&self, ready: impl Fn() -> bool) {
         loop {
-            self.queue.pop_all(0, |conn| assert_eq!(conn, CONN));
+            self.queue.pop_all(|_| 0, |conn| assert_eq!(conn, CONN));
             if ready() {
                 return;
             }

@@ -1,6 +1,6 @@
 //! The arena of an endpoint, and the agent's view of it.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 
 use shunt_shm::arena::{self, Arena, ArenaView, Mode, RECORDS, Record};
@@ -115,9 +115,9 @@ fn the_agent_sees_what_lives() {
 fn totals_are_counted() {
     let (arena, fd) = mapped();
     let view = ArenaView::map(&fd).unwrap();
-    arena.counters().add(Counter::Connections, 3);
-    arena.counters().add(Counter::Violations, 1);
-    arena.counters().decline(Reason::Remote);
+    arena.counters().of(7).add(Counter::Connections, 3);
+    arena.counters().of(7).add(Counter::Violations, 1);
+    arena.counters().of(1).decline(Reason::Remote);
     let totals = view.counters();
     assert_eq!(totals[Counter::Connections as usize], 3);
     assert_eq!(totals[Counter::Violations as usize], 1);
@@ -222,4 +222,29 @@ fn more_holders_than_have_names_are_counted() {
     assert_eq!(holders.names().count(), shunt_shm::holders::NAMED);
     assert!(many.iter().all(|member| !holders.remove(*member)));
     assert!(holders.remove(Member::UNNAMED));
+}
+
+/// Connections that come and go use the same few records: what was never touched costs no memory.
+#[test]
+fn records_are_used_again() {
+    for at_once in [1, 16, 100, 1000] {
+        let (arena, _fd) = mapped();
+        let mut hint = 0;
+        let mut take = || arena.allocate(Member::UNNAMED, &mut hint).unwrap();
+        let mut live: VecDeque<_> = (0..at_once).map(|_| take()).collect();
+        let mut touched = HashSet::new();
+        for n in 0..40_000 {
+            // Two go, then two come; some stay for long.
+            if n % 2 == 0 {
+                for _ in 0..2.min(at_once) {
+                    live.pop_front().into_iter().for_each(free);
+                }
+            }
+            if live.len() < at_once {
+                live.push_back(take());
+            }
+            touched.insert(std::ptr::from_ref(live[live.len() - 1]));
+        }
+        assert!(touched.len() <= 2 * at_once + 128, "{} for {at_once}", touched.len());
+    }
 }

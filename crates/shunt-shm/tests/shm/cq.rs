@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use shunt_shm::cq::{ArmLine, CqLine, ENTRIES, Push, WORDS};
+use shunt_shm::cq::{ArmLine, CqLine, ENTRIES, Push};
 
-fn popped(queue: &CqLine, first: usize) -> Vec<usize> {
+fn popped(queue: &CqLine) -> Vec<usize> {
     let mut numbers = Vec::new();
-    queue.pop_all(first, |conn| numbers.push(conn));
+    queue.pop_all(|_| 0, |conn| numbers.push(conn));
     numbers
 }
 
@@ -20,7 +20,7 @@ proptest! {
         let mut model = BTreeSet::new();
         for (conn, armed) in script {
             let Some(conn) = conn else {
-                let got = popped(&queue, model.len());
+                let got = popped(&queue);
                 prop_assert_eq!(got.iter().copied().collect::<BTreeSet<_>>(), std::mem::take(&mut model));
                 prop_assert!(queue.is_empty());
                 continue;
@@ -43,18 +43,38 @@ proptest! {
 fn each_number_is_popped_once() {
     let (queue, arm) = (CqLine::default(), ArmLine::default());
     (0..ENTRIES).for_each(|conn| assert_eq!(queue.push(&arm, conn), Push::Saved));
-    assert_eq!(popped(&queue, 0), (0..ENTRIES).collect::<Vec<_>>());
-    assert!(popped(&queue, 0).is_empty());
+    assert_eq!(popped(&queue), (0..ENTRIES).collect::<Vec<_>>());
+    assert!(popped(&queue).is_empty());
 }
 
 #[test]
-fn the_first_word_can_be_chosen() {
+fn who_came_first_is_popped_first() {
     let (queue, arm) = (CqLine::default(), ArmLine::default());
-    for first in [1, WORDS - 1, WORDS, usize::MAX - WORDS] {
-        for conn in [0, 64, 128, 192] {
-            assert_eq!(queue.push(&arm, conn), Push::Saved);
+    let mut places = [0; ENTRIES];
+    for order in [&[5, 200, 7, 0, 199, 64][..], &[1, 0], &[9], &[255, 3, 127, 128]] {
+        for &conn in order.iter().chain(order) {
+            if let Some(place) = queue.next_place(conn) {
+                places[conn] = place;
+            }
+            queue.push(&arm, conn);
         }
-        assert_eq!(popped(&queue, first)[0], first % WORDS * 64);
+        let mut numbers = Vec::new();
+        queue.pop_all(|conn| places[conn], |conn| numbers.push(conn));
+        assert_eq!(numbers, order);
+    }
+    assert_eq!(queue.next_place(ENTRIES), None);
+}
+
+/// Whatever a peer writes for a place.
+#[test]
+fn any_places_are_an_order() {
+    let (queue, arm) = (CqLine::default(), ArmLine::default());
+    for hostile in [0_u32, u32::MAX, 1 << 31] {
+        (0..ENTRIES).for_each(|conn| assert_eq!(queue.push(&arm, conn), Push::Saved));
+        let mut numbers = BTreeSet::new();
+        let place_of = |conn: usize| if conn.is_multiple_of(3) { hostile } else { 7 };
+        queue.pop_all(place_of, |conn| assert!(numbers.insert(conn)));
+        assert_eq!(numbers.len(), ENTRIES);
     }
 }
 

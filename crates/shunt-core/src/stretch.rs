@@ -64,6 +64,32 @@ impl Sender {
     }
 }
 
+/// What a receiver in a TCP stretch does about the open mark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BeforeMark {
+    /// Read up to so many bytes from the kernel socket.
+    Read(u64),
+    /// All bytes of the stretch are read: pass the mark.
+    Pass,
+    /// The kernel socket has ended, and bytes of the stretch were lost with it (a killed sender's that
+    /// had not gone out yet): the stream ends here. What is behind the mark is not to be read.
+    Lost,
+}
+
+/// Decides by the kernel's counts: bytes `read` so far, sequence numbers `arrived`, of which a FIN takes
+/// one, but only behind all bytes. `is_over`: nothing waits in the kernel socket and nothing will come.
+/// After a RST `read` may leave out a byte, as if a FIN had come.
+#[must_use]
+pub const fn before_mark(at: u64, read: u64, arrived: u64, is_over: bool) -> BeforeMark {
+    if read >= at || (is_over && arrived >= at) {
+        BeforeMark::Pass
+    } else if is_over {
+        BeforeMark::Lost
+    } else {
+        BeforeMark::Read(at - read)
+    }
+}
+
 /// Whether a receiver in a TCP stretch has reached the open mark, when the kernel socket is empty.
 /// `received` is the kernel's count of bytes that came in and were all read.
 #[must_use]
@@ -121,6 +147,20 @@ mod tests {
         // Wanted back: not before the receiver has left the ring.
         assert_eq!(sender(2, false, true, false), Send::Tcp);
         assert_eq!(sender(2, true, true, false), Send::Promote);
+    }
+
+    #[test]
+    fn a_mark_is_passed_only_when_all_bytes_in_front_of_it_were_read() {
+        assert_eq!(before_mark(100, 60, 60, false), BeforeMark::Read(40));
+        assert_eq!(before_mark(100, 100, 100, false), BeforeMark::Pass);
+        // Orderly end: the FIN came last.
+        assert_eq!(before_mark(100, 60, 101, false), BeforeMark::Read(40));
+        assert_eq!(before_mark(100, 100, 101, true), BeforeMark::Pass);
+        // RST without FIN: the count of what was read is one short.
+        assert_eq!(before_mark(100, 99, 100, true), BeforeMark::Pass);
+        // The sender's kernel threw the rest away.
+        assert_eq!(before_mark(100, 59, 60, true), BeforeMark::Lost);
+        assert_eq!(before_mark(100, 0, 0, true), BeforeMark::Lost);
     }
 
     #[test]

@@ -24,11 +24,33 @@ use crate::clock;
 use crate::endpoint::Endpoint;
 use crate::knobs;
 use crate::own_fds::{OwnFd, adopt};
+use crate::signals::Uncancelled;
 
 /// How long a reply may take.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How long to leave an agent alone that could not be reached.
 const BACK_OFF: u64 = 200_000_000;
+/// The same at the most for one that is there and does not answer: each try costs [`PATIENCE`].
+const LONGEST_BACK_OFF: u64 = 5_000_000_000;
+
+/// How long an agent that has not answered in time is left alone; 0 when the last one did.
+static SILENT_FOR: AtomicU64 = AtomicU64::new(0);
+
+/// What came of waiting for an answer.
+fn heard<T>(result: Result<T, Errno>) -> Result<T, Reason> {
+    let before = SILENT_FOR.load(Ordering::Relaxed);
+    let silent = match &result {
+        Err(Errno::TIMEDOUT) => before.max(BACK_OFF).saturating_mul(4).min(LONGEST_BACK_OFF),
+        _ => 0,
+    };
+    SILENT_FOR.store(silent, Ordering::Relaxed);
+    result.map_err(as_reason)
+}
+
+/// When an agent that could not be spoken to is tried again.
+fn next_try() -> u64 {
+    clock::now().saturating_add(SILENT_FOR.load(Ordering::Relaxed).max(BACK_OFF))
+}
 
 static CLIENT: Mutex<Client> = Mutex::new(Client::Away { until: 0, why: Reason::NoAgent });
 
@@ -110,7 +132,7 @@ fn call(
     let mut buf = [0; MAX_MESSAGE];
     let packet = encode(request, &mut buf).map_err(|_| Reason::Internal)?;
     seqpacket::send(socket, packet, with, PATIENCE).map_err(as_reason)?;
-    let len = seqpacket::recv(socket, &mut buf, fds, PATIENCE).map_err(as_reason)?;
+    let len = heard(seqpacket::recv(socket, &mut buf, fds, PATIENCE))?;
     let packet = buf.get(..len).unwrap_or(&[]);
     if packet.is_empty() {
         return Err(Reason::NoAgent);
@@ -159,6 +181,7 @@ fn with<T>(
     if knobs::get().disabled {
         return Err(Reason::Disabled);
     }
+    let _uncancelled = Uncancelled::begin();
     let mut client = lock();
     if let Client::Away { until, why } = *client {
         let now = clock::now();
@@ -168,7 +191,7 @@ fn with<T>(
         match introduce() {
             Ok((socket, endpoint)) => drop(client.turn_to(Client::Here { socket, endpoint })),
             Err(why) => {
-                client.turn_to(Client::Away { until: now + BACK_OFF, why });
+                client.turn_to(Client::Away { until: next_try(), why });
                 return Err(why);
             }
         }
@@ -176,7 +199,7 @@ fn with<T>(
     let Client::Here { socket, endpoint } = &*client else { return Err(Reason::NoAgent) };
     let result = f(socket.borrow(), endpoint);
     if let Err(why @ (Reason::NoAgent | Reason::VersionMismatch)) = result {
-        client.turn_to(Client::Away { until: clock::now() + BACK_OFF, why });
+        client.turn_to(Client::Away { until: next_try(), why });
     }
     result
 }
@@ -192,6 +215,7 @@ pub fn endpoint() -> Result<&'static Endpoint, Reason> {
 
 /// True when the agent has hung up (it died or was restarted): the next request starts anew.
 pub fn hung_up() -> bool {
+    let _uncancelled = Uncancelled::begin();
     let mut client = lock();
     let Client::Here { socket, .. } = &*client else { return false };
     let mut byte = [0; 1];

@@ -37,6 +37,9 @@ pub const WANT_TCP: u32 = 16;
 pub const FROZEN: u32 = 64;
 /// The program has set the size of a buffer before the connection was taken up.
 pub const SIZED: u32 = 128;
+/// The kernel socket had room when it was last asked, and nothing was sent over it since: good for one
+/// answer, as somebody may send behind the library's back.
+pub const HAD_ROOM: u32 = 256;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 
@@ -242,6 +245,15 @@ impl Sock {
         } else {
             flags.fetch_and(!flag, Ordering::Relaxed);
         }
+    }
+
+    /// Takes the flag [`HAD_ROOM`] away; true when it was there.
+    pub fn take_room(&self) -> bool {
+        let had = self.has(HAD_ROOM);
+        if had {
+            self.put(HAD_ROOM, false);
+        }
+        had
     }
 
     /// Another descriptor of this process names it.

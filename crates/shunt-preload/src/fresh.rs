@@ -1,8 +1,8 @@
 //! What is known of a TCP socket that the program has just made, so that connecting it asks the kernel
 //! for nothing that was said a moment ago.
 //!
-//! Only as long as nobody else has it: a socket that was duplicated, or shared by a fork, is asked. What
-//! can be changed by other means at any time, as `O_NONBLOCK`, is always asked.
+//! Only as long as nobody else has it, and no option was set that matters: a socket that was duplicated,
+//! or shared by a fork, or was given a buffer size or a timeout, is asked.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -5,15 +5,15 @@
 //!
 //! * `fn`: exported under the guard; a panic in the handler falls through to the next definition.
 //! * `never fn`: the same for functions that do not return.
-//! * `tail`: variadic functions. The named function runs first, then the call goes on to the next
-//!   definition with its arguments untouched.
+//! * `tail`: variadic functions, and `vfork`, whose caller's frame may not be left between its two
+//!   returns. The named function runs first, then the call goes on to the next definition with its
+//!   arguments and its return address untouched.
+//! * `some fn`: as `fn` where the named table says so of the first argument; else a jump to the next
+//!   definition, which leaves everything as it was.
 //!
 //! `fcntl` and `ioctl` are variadic in C but take one optional word. They are defined with a fixed
 //! third argument: the `SysV` x86-64 and the `AAPCS64` Linux ABIs pass a variadic word in the same
 //! register as a fixed one, so this reads it where the caller put it, and hands it on likewise.
-//!
-//! `vfork` is not here: its caller's frame may not be left between the two returns. See
-//! [`crate::ops::process`] for what is done instead.
 
 /// Calls the macro `$then` with the list of hooks.
 macro_rules! for_each_hook {
@@ -102,6 +102,7 @@ macro_rules! for_each_hook {
             fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE = ops::process::popen;
             fn setns(fd: c_int, kind: c_int) -> c_int = ops::process::setns;
             fn unshare(flags: c_int) -> c_int = ops::process::unshare;
+            fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int = ops::retreat::prctl;
             fn setuid(uid: uid_t) -> c_int = ops::process::setuid;
             fn seteuid(uid: uid_t) -> c_int = ops::process::seteuid;
             fn setreuid(real: uid_t, effective: uid_t) -> c_int = ops::process::setreuid;
@@ -110,6 +111,11 @@ macro_rules! for_each_hook {
             fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void) -> c_int = ops::stdio::__vdprintf_chk;
             never fn _exit(status: c_int) = ops::process::_exit;
             never fn _Exit(status: c_int) = ops::process::_exit;
+            some fn syscall(number: c_long, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong, e: c_ulong, f: c_ulong) -> c_long = ops::raw::syscall, where ops::raw::CONCERNS;
+            tail vfork = ops::process::memory_is_lent;
+            tail __vfork = ops::process::memory_is_lent;
+            tail clone = ops::process::memory_is_lent;
+            tail __clone = ops::process::memory_is_lent;
             tail execl = ops::process::before_execl;
             tail execlp = ops::process::before_execl;
             tail execle = ops::process::before_execl;
@@ -123,9 +129,11 @@ pub(crate) use for_each_hook;
 macro_rules! names {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
      $(never fn $never:ident($($never_arg:ident: $never_ty:ty),*) = $end:path;)*
+     $(some fn $some:ident($($some_arg:ident: $some_ty:ty),*) -> $some_ret:ty = $some_handler:path, where $table:path;)*
      $(tail $tail:ident = $before:path;)*) => {
         /// The names of all hooked functions.
-        pub const HOOKS: &[&str] = &[$(stringify!($name),)* $(stringify!($never),)* $(stringify!($tail),)*];
+        pub const HOOKS: &[&str] =
+            &[$(stringify!($name),)* $(stringify!($never),)* $(stringify!($some),)* $(stringify!($tail),)*];
     };
 }
 for_each_hook!(names);
@@ -134,13 +142,19 @@ for_each_hook!(names);
 #[cfg(not(test))]
 mod exports {
     use crate::abi::*;
-    use crate::guard::{guarded_function, tail_function};
+    use crate::guard::guarded_function;
+    use crate::jump::{some_function, tail_function};
     use crate::{next, ops};
 
     macro_rules! export {
         ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
          $(never fn $never:ident($($never_arg:ident: $never_ty:ty),*) = $end:path;)*
+         $(some fn $some:ident($($some_arg:ident: $some_ty:ty),*) -> $some_ret:ty = $some_handler:path, where $table:path;)*
          $(tail $tail:ident = $before:path;)*) => {
+            $(some_function! {
+                #[unsafe(no_mangle)]
+                fn $some($($some_arg: $some_ty),*) -> $some_ret = $some_handler, where $table, else next::$some, by next::slots::$some;
+            })*
             $(guarded_function! {
                 #[unsafe(no_mangle)]
                 fn $name($($arg: $ty),*) -> $ret = $handler, else next::$name;

@@ -15,13 +15,19 @@ use crate::ops::process;
 use crate::{fd_table, guard, knobs, next};
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
+static RETIRED: AtomicBool = AtomicBool::new(false);
 
 /// True when the library may take connections up: start-up went well and `SHUNT_DISABLE` is not
 /// set.
 #[inline]
 #[must_use]
 pub fn active() -> bool {
-    ACTIVE.load(Ordering::Relaxed)
+    ACTIVE.load(Ordering::Relaxed) && !RETIRED.load(Ordering::Relaxed)
+}
+
+/// Takes no more connections up.
+pub fn retire() {
+    RETIRED.store(true, Ordering::Relaxed);
 }
 
 /// Takes nothing up any more, because the process ends. True for the first who says so, if the

@@ -23,6 +23,7 @@ pub mod fresh;
 pub mod guard;
 pub mod hooks;
 pub mod init;
+pub mod jump;
 pub mod knobs;
 pub mod link;
 pub mod next;

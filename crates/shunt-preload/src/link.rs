@@ -23,6 +23,7 @@ use crate::endpoint::Endpoint;
 use crate::knobs;
 use crate::peer::{self, Peer, Peers};
 use crate::process::{self, Process};
+use crate::signals::Uncancelled;
 
 /// Link groups that a process can have at once.
 pub const LINKS: usize = 4096;
@@ -166,6 +167,7 @@ impl Link {
     /// they are fetched from the agent the first time, also where they are held for another link group:
     /// the agent alone knows whether the endpoint is a party of this one.
     pub fn acquaint(&self, endpoint: EndpointId) -> Result<&'static Peer, Reason> {
+        let _uncancelled = Uncancelled::begin();
         if let Some(peer) = self.peers.find(endpoint) {
             return Ok(peer);
         }
@@ -344,6 +346,7 @@ pub fn attach(
     slot: usize,
     socket: std::os::fd::BorrowedFd<'_>,
 ) -> Result<&'static Link, Reason> {
+    let _uncancelled = Uncancelled::begin();
     let find = || {
         let pid = Endpoint::current().map(|e| e.pid);
         all().find(|l| l.region == region && l.side == Side::Server && Some(l.endpoint.pid) == pid)

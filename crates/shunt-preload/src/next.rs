@@ -29,6 +29,9 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// Where [`Self::get`] finds the address, for assembly.
+    pub const TARGET: usize = core::mem::offset_of!(Self, target);
+
     const fn new(name: &'static CStr, absent: Function) -> Self {
         Self { target: AtomicPtr::new(ptr::null_mut()), name, absent }
     }
@@ -72,7 +75,7 @@ macro_rules! absent_is_minus_one {
         }
     )+};
 }
-absent_is_minus_one!(c_int ssize_t);
+absent_is_minus_one!(c_int ssize_t c_long);
 
 impl Absent for () {
     fn absent() {}
@@ -94,9 +97,7 @@ fn end_now(status: c_int) -> ! {
 }
 
 macro_rules! next_table {
-    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
-     $(never fn $never:ident($($never_arg:ident: $never_ty:ty),*) = $end:path;)*
-     $(tail $tail:ident = $before:path;)*) => {
+    (functions $(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
         $(
             #[doc = concat!("The next `", stringify!($name), "`.")]
             ///
@@ -113,6 +114,26 @@ macro_rules! next_table {
                 }
             }
         )*
+    };
+    (slots $(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
+            $(
+                #[doc = concat!("Of `", stringify!($name), "`.")]
+                pub static $name: Slot = {
+                    unsafe extern "C-unwind" fn absent($(_: $ty),*) -> $ret {
+                        Absent::absent()
+                    }
+                    type Signature = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
+                    // SAFETY: a function pointer stays one; `next` casts it back before the call.
+                    let absent = unsafe { mem::transmute::<Signature, Function>(absent) };
+                    Slot::new(c_name!($name), absent)
+                };
+            )*
+    };
+    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
+     $(never fn $never:ident($($never_arg:ident: $never_ty:ty),*) = $end:path;)*
+     $(some fn $some:ident($($some_arg:ident: $some_ty:ty),*) -> $some_ret:ty = $some_handler:path, where $table:path;)*
+     $(tail $tail:ident = $before:path;)*) => {
+        next_table!(functions $(fn $name($($arg: $ty),*) -> $ret;)* $(fn $some($($some_arg: $some_ty),*) -> $some_ret;)*);
 
         $(
             #[doc = concat!("The next `", stringify!($never), "`.")]
@@ -136,18 +157,7 @@ macro_rules! next_table {
         pub mod slots {
             use super::*;
 
-            $(
-                #[doc = concat!("Of `", stringify!($name), "`.")]
-                pub static $name: Slot = {
-                    unsafe extern "C-unwind" fn absent($(_: $ty),*) -> $ret {
-                        Absent::absent()
-                    }
-                    type Signature = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
-                    // SAFETY: a function pointer stays one; `next` casts it back before the call.
-                    let absent = unsafe { mem::transmute::<Signature, Function>(absent) };
-                    Slot::new(c_name!($name), absent)
-                };
-            )*
+            next_table!(slots $(fn $name($($arg: $ty),*) -> $ret;)* $(fn $some($($some_arg: $some_ty),*) -> $some_ret;)*);
             $(
                 #[doc = concat!("Of `", stringify!($never), "`.")]
                 pub static $never: Slot = {
@@ -178,6 +188,7 @@ macro_rules! next_table {
         /// Resolves every function; for the constructor.
         pub fn resolve_all() {
             $(let _ = slots::$name.get();)*
+            $(let _ = slots::$some.get();)*
             $(let _ = slots::$never.get();)*
             $(let _ = slots::$tail.get();)*
         }

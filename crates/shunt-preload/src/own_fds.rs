@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::process::Resource;
 
 use crate::fd_table::{self, Entry, Kind};
+use crate::signals::Uncancelled;
 
 /// Most descriptors that the library holds at a time.
 pub const SLOTS: usize = 512;
@@ -82,6 +83,7 @@ impl Drop for OwnFd {
 /// # Errors
 /// `MFILE` when the slab is full or the table does not cover the number; `fd` is then closed.
 pub fn adopt(fd: OwnedFd) -> Result<OwnFd, Errno> {
+    let _uncancelled = Uncancelled::begin();
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     if limit < LEAST_LIMIT {
         return Err(Errno::MFILE);
@@ -110,6 +112,7 @@ pub fn relocate(fd: c_int, entry: Entry) -> bool {
     if entry.kind() != Kind::Own {
         return false;
     }
+    let _uncancelled = Uncancelled::begin();
     let Some(slot) = SLAB.get(entry.own_index()) else { return false };
     // SAFETY: an own descriptor is open as long as the table names it.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };

@@ -21,19 +21,53 @@ pub fn cancellation_point() {
     unsafe { pthread_testcancel() }
 }
 
+/// While it lives the thread is not cancelled: descriptors are closed on drop, by libc's close, which is a
+/// cancellation point, and nothing unwinds out of a drop.
+#[derive(Debug)]
+pub struct Uncancelled {
+    before: c_int,
+}
+
+impl Uncancelled {
+    /// Begins; may be nested.
+    pub fn begin() -> Self {
+        const PTHREAD_CANCEL_DISABLE: c_int = 1;
+        Self { before: set_cancel_state(PTHREAD_CANCEL_DISABLE) }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        set_cancel_state(self.before);
+    }
+}
+
+fn set_cancel_state(state: c_int) -> c_int {
+    unsafe extern "C" {
+        fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    }
+    let mut before = 0;
+    // SAFETY: writes one int. It is no cancellation point: that a thread was marked meanwhile is noticed
+    // at the next one.
+    unsafe { pthread_setcancelstate(state, &raw mut before) };
+    before
+}
+
 thread_local! {
     static SETTING_UP: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A thread is setting a connection up: it takes locks and memory, and talks to the agent.
 #[derive(Debug)]
-pub struct SettingUp(());
+pub struct SettingUp {
+    _uncancelled: Uncancelled,
+}
 
 impl SettingUp {
     /// Begins. `None` in a signal handler that runs on top of it, in this very thread, which would wait
     /// for itself for ever: the connection stays as it is.
     pub fn begin() -> Option<Self> {
-        (!SETTING_UP.replace(true)).then(|| Self(()))
+        (!SETTING_UP.replace(true)).then(|| Self { _uncancelled: Uncancelled::begin() })
     }
 }
 
@@ -82,7 +116,36 @@ pub fn interrupts(has_timeout: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::SettingUp;
+    use super::{SettingUp, Uncancelled, cancellation_point};
+
+    #[test]
+    fn a_cancelled_thread_goes_on_while_it_is_not_to_be() {
+        extern "C" fn body(went_on: *mut libc::c_void) -> *mut libc::c_void {
+            // SAFETY: the flag of the test, which waits for this thread.
+            let went_on = unsafe { &*went_on.cast::<core::sync::atomic::AtomicBool>() };
+            let uncancelled = Uncancelled::begin();
+            let nested = Uncancelled::begin();
+            unsafe extern "C" {
+                fn pthread_cancel(thread: libc::pthread_t) -> libc::c_int;
+            }
+            // SAFETY: this very thread.
+            unsafe { pthread_cancel(libc::pthread_self()) };
+            drop(nested);
+            cancellation_point();
+            went_on.store(true, core::sync::atomic::Ordering::Relaxed);
+            drop(uncancelled);
+            core::ptr::null_mut()
+        }
+        let went_on = core::sync::atomic::AtomicBool::new(false);
+        let mut thread = 0;
+        let argument = (&raw const went_on).cast_mut().cast();
+        // SAFETY: the thread is joined, so the flag outlives it.
+        unsafe {
+            assert_eq!(libc::pthread_create(&raw mut thread, core::ptr::null(), body, argument), 0);
+            assert_eq!(libc::pthread_join(thread, core::ptr::null_mut()), 0);
+        }
+        assert!(went_on.into_inner());
+    }
 
     #[test]
     fn a_handler_does_not_enter_what_it_interrupted() {

@@ -8,6 +8,7 @@
 pub mod bpf;
 pub mod epoll;
 pub mod fds;
+pub mod memory;
 pub mod process;
 pub mod run_dir;
 pub mod seqpacket;

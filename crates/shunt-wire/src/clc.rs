@@ -13,6 +13,9 @@ pub enum Proposal {
     Proposed = 1,
     /// The client takes the proposal back; an acceptor must not take it up any more.
     Withdrawn = 2,
+    /// The same as `Proposed`, and the client has been seen to use the connection through the library: what
+    /// lies in the ring will be read.
+    Used = 3,
 }
 
 /// State of a connection slot, as its acceptor writes it.

@@ -37,6 +37,9 @@ counters! {
     ShuntedCopy = "connections_shunted_copy";
     /// Connection ends that went back from shared memory to TCP.
     Demoted = "connections_demoted";
+    /// Times a direction went from TCP into shared memory: once per end that sends, and again
+    /// whenever it comes back from TCP.
+    Promotions = "promotions";
     /// Bytes sent through shared memory.
     BytesSent = "bytes_sent";
     /// Bytes received through shared memory.

@@ -10,6 +10,7 @@ use shunt_shm::region::queue_code;
 use crate::abi::{c_int, epoll_event};
 use crate::conn::{FROZEN, Sock};
 use crate::endpoint::Endpoint;
+use crate::epoll::ready::Heard;
 use crate::epoll::state::{Parked, State, Watch, Watched};
 use crate::epoll::tag;
 use crate::fd_table::{self, Entry, Kind};
@@ -36,8 +37,6 @@ pub struct Instance {
     pub vectors: AtomicU32,
     /// Others wait for it, too: see [`super::nested`].
     pub nested: AtomicBool,
-    /// A process that was forked, or its parent, has the kernel's set, too.
-    shared: AtomicBool,
     /// Changes that those who wait for it may have to be told of.
     pub edges: AtomicU32,
     /// Other instances that are watched (which `active` counts, too).
@@ -62,7 +61,6 @@ impl Instance {
             active: AtomicU32::new(0),
             vectors: AtomicU32::new(0),
             nested: AtomicBool::new(false),
-            shared: AtomicBool::new(false),
             edges: AtomicU32::new(0),
             sets: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
@@ -81,7 +79,6 @@ impl Instance {
         self.active.store(0, Ordering::Relaxed);
         self.vectors.store(0, Ordering::Relaxed);
         self.nested.store(false, Ordering::Relaxed);
-        self.shared.store(false, Ordering::Relaxed);
         self.sets.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.budget.store(0, Ordering::Relaxed);
@@ -189,7 +186,7 @@ impl Instance {
     /// is, and neither costs a system call. False when there is no such registration, or when others
     /// look at the kernel's set.
     pub fn park(&self, state: &mut State, index: usize) -> bool {
-        if self.nested.load(Ordering::Relaxed) || self.shared.load(Ordering::Relaxed) {
+        if self.nested.load(Ordering::Relaxed) || state.shared {
             return false;
         }
         let Some(watch) = state.get(index).filter(|w| w.conn.is_some() && w.parked.is_none())
@@ -203,7 +200,7 @@ impl Instance {
     /// The process is about to fork: the kernel's set will be the child's, too, and what one of them
     /// has parked the other one could not know of.
     pub(super) fn share(&self, state: &mut State) {
-        self.shared.store(true, Ordering::Relaxed);
+        state.shared = true;
         for index in state.parked() {
             self.unpark_for_good(state, index);
         }
@@ -238,6 +235,7 @@ impl Instance {
         let queued = sock.link().is_some_and(|link| self.register_queue(state, index, sock, link));
         let Some(Some(watch)) = state.watches.get_mut(index) else { return };
         watch.conn = Some(Watched { sock, queued, candidate: sock.link().is_none() });
+        watch.kernel = Heard::Nothing;
         if !queued {
             state.direct.push(index);
             if let Some(link) = sock.link() {
@@ -246,7 +244,7 @@ impl Instance {
             }
         }
         self.active.fetch_add(1, Ordering::AcqRel);
-        if self.shared.load(Ordering::Relaxed) {
+        if state.shared {
             // The kernel may tell another process.
             state.list(index);
         } else {
@@ -418,6 +416,37 @@ impl Instance {
             // SAFETY: the event is valid.
             unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_MOD, fd, &raw mut event) };
         }
+    }
+
+    /// Leaves the kernel's set as if the library had never been there.
+    pub fn dissolve(&self) {
+        let mut ours: Vec<c_int> = Vec::new();
+        {
+            let mut state = self.lock();
+            let ear = state.ear.take();
+            let bells = core::mem::take(&mut state.bells);
+            let bells = bells.iter().filter_map(|(endpoint, vector)| {
+                // SAFETY: endpoints are never freed.
+                unsafe { &**endpoint }.bells.get(*vector)
+            });
+            for own in ear.iter().chain(bells) {
+                // What is in the ear is not here, which does no harm.
+                // SAFETY: a deletion reads no event.
+                unsafe {
+                    next::epoll_ctl(self.raw(), EPOLL_CTL_DEL, own.raw(), core::ptr::null_mut());
+                }
+            }
+            for watch in state.watches.iter().flatten() {
+                if watch.conn.is_some() {
+                    ours.push(watch.fd);
+                } else if watch.inner.is_some() {
+                    let mut event = epoll_event { events: watch.interest, u64: watch.data };
+                    // SAFETY: the event is valid.
+                    unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_MOD, watch.fd, &raw mut event) };
+                }
+            }
+        }
+        ours.into_iter().for_each(|fd| self.convert(fd, None));
     }
 
     /// The watch of a descriptor goes over to Shunt, or back to the kernel.

@@ -10,7 +10,7 @@ use shunt_shm::region::Section;
 use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
-use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
+use crate::conn::{FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
 use crate::stream::{buffers, demote, promote, tcp};
 
 /// What the kernel is asked when it has to be.
@@ -68,6 +68,7 @@ fn sends_to_ring(sock: &Sock, mine: &Section, theirs: &Section) -> bool {
     let marks = sock.record().tx.marks.load(Relaxed);
     let is_promoted_next = || {
         sock.peer().is_some()
+            && promote::is_read_there(sock.record().side(), theirs)
             && !sock.has(WANT_TCP)
             && theirs.ctl.handed_over.load(Relaxed) == 0
             && TxCursor::marks_settled(&mine.prod, &theirs.cons)
@@ -77,8 +78,40 @@ fn sends_to_ring(sock: &Sock, mine: &Section, theirs: &Section) -> bool {
         && !sock.has(SHUT_WR)
 }
 
-/// The connection's readiness now. `wanted`: the events that the asker is interested in.
-pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
+/// What somebody knows of a kernel socket who hears of its news.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Heard {
+    /// Nothing: it is to be asked.
+    Nothing,
+    /// There was nothing to read when it was last asked, and there was no news since.
+    Silent,
+    /// What it has just told, but for room, for the look of this number.
+    Told(u32, u64),
+}
+
+impl Heard {
+    /// What counts at a look. In a `shared` set news may go to somebody else.
+    pub const fn at(self, look: u64, shared: bool) -> Self {
+        match self {
+            Self::Silent if shared => Self::Nothing,
+            Self::Told(_, when) if when != look => Self::Nothing,
+            known => known,
+        }
+    }
+
+    /// What poll(2) would say now of bytes and the end, if that is known.
+    const fn answer(self) -> Option<u32> {
+        match self {
+            Self::Told(bits, _) if bits & events::IN != 0 => Some(bits | events::RDNORM),
+            Self::Told(bits, _) => Some(bits),
+            Self::Silent | Self::Nothing => None,
+        }
+    }
+}
+
+/// The connection's readiness now. `wanted`: the events that the asker is interested in. `heard`: what
+/// the asker knows, and knows afterwards.
+pub fn of(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
     match promote::glance(sock, fd) {
         Phase::Tcp | Phase::Candidate => return tcp::readiness(fd, KERNEL),
         Phase::Broken => return events::ERR | events::HUP | events::IN | events::OUT,
@@ -124,12 +157,28 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32) -> u32 {
     // Who can read, and does not ask for the end by itself, learns of it when it has read.
     let end_is_news = readable.is_none_or(|n| n == 0) || wanted & events::RDHUP != 0;
     let reads = wanted & (events::IN | events::PRI | events::RDHUP | events::RDNORM) != 0;
-    let ask = (reads && (source == Path::Tcp || sock.has(FROZEN)))
+    let writes_tcp = !writes_ring && wanted & (events::OUT | events::WRNORM) != 0;
+    let had_room = writes_tcp && sock.take_room();
+    let bytes = reads && source == Path::Tcp && *heard != Heard::Silent;
+    let end = (reads && sock.has(FROZEN))
         || (reads && mark_open && in_ring == 0)
-        || (!writes_ring && wanted & (events::OUT | events::WRNORM) != 0)
         || (theirs.prod.fin.load(Relaxed) != 0 && end_is_news)
         || sock.has(KERNEL_HINT | SHUT_RD);
-    let kernel = if ask { tcp::readiness(fd, KERNEL) } else { 0 };
+    let ask_room = writes_tcp && !had_room;
+    let room = if had_room { events::OUT | events::WRNORM } else { 0 };
+    let kernel = match heard.answer().filter(|_| !ask_room) {
+        _ if !bytes && !end && !ask_room => room,
+        Some(told) => told | room,
+        None => {
+            let kernel = tcp::readiness(fd, KERNEL);
+            let is_silent = kernel & !(events::OUT | events::WRNORM) == 0;
+            *heard = if is_silent { Heard::Silent } else { Heard::Nothing };
+            if writes_tcp && kernel & events::OUT != 0 {
+                sock.put(HAD_ROOM, true);
+            }
+            kernel
+        }
+    };
     let low_water = sock.low_water() as u64;
     // Bytes on both sides of a mark count together.
     let readable = match readable {

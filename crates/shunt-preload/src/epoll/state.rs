@@ -9,7 +9,7 @@ use crate::conn::Sock;
 use crate::endpoint::Endpoint;
 use crate::epoll::fd_map::FdMap;
 use crate::epoll::instance::Instance;
-use crate::epoll::ready;
+use crate::epoll::ready::{self, Heard};
 use crate::link::Link;
 use crate::own_fds::OwnFd;
 use crate::stream::tcp;
@@ -59,6 +59,8 @@ pub struct Watch {
     pub inner: Option<Inner>,
     /// What an edge-triggered connection that is looked at by itself was when it was last listed.
     pub stamp: u64,
+    /// What the kernel says of the connection, as far as that is known.
+    pub kernel: Heard,
     /// It is in the ready list.
     pub listed: bool,
     /// The program has taken it out, see [`super::instance::Instance::park`].
@@ -75,7 +77,17 @@ pub struct Parked {
 impl Watch {
     /// A new registration, which is the kernel's business so far.
     pub const fn new(fd: c_int, interest: u32, data: u64) -> Self {
-        Self { fd, interest, data, conn: None, inner: None, stamp: 0, listed: false, parked: None }
+        Self {
+            fd,
+            interest,
+            data,
+            conn: None,
+            inner: None,
+            stamp: 0,
+            kernel: Heard::Nothing,
+            listed: false,
+            parked: None,
+        }
     }
 
     /// True when the kernel reports it with data of ours.
@@ -100,6 +112,10 @@ pub struct State {
     pub(super) ear: Option<OwnFd>,
     /// Watches that are left of a descriptor that is closed.
     pub(super) orphans: usize,
+    /// The look at the ready list that is next or under way.
+    pub(super) look: u64,
+    /// A process that was forked, or its parent, has the kernel's set, too.
+    pub(super) shared: bool,
     /// Doorbells in the kernel's set.
     pub(super) bells: Vec<(*const Endpoint, usize)>,
 }

@@ -1,17 +1,20 @@
 //! Waiting for events: completion queues first, the kernel every so often, sleep last.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use shunt_core::events;
 use shunt_core::events::report;
 use shunt_shm::cq::ArmLine;
 use shunt_shm::doorbell::{arm, on_bell};
+use shunt_shm::region::SLOTS;
 use shunt_shm::sync::store_load_fence;
 use shunt_wire::counter::Counter;
 
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
 use crate::conn::KERNEL_HINT;
 use crate::epoll::instance::{Instance, SEVERAL, kernel_event};
+use crate::epoll::ready::Heard;
 use crate::epoll::state::{State, Watch, Watched};
 use crate::epoll::{get, ready, untag};
 use crate::link::{self, Link};
@@ -51,6 +54,19 @@ impl Out {
         // SAFETY: below max, for which there is room.
         unsafe { self.events.add(self.len).write_unaligned(event) };
         self.len += 1;
+    }
+
+    /// True when the program's buffer is memory that can be written. The kernel is asked about a buffer
+    /// that the thread did not use just before.
+    fn is_writable(&self) -> bool {
+        thread_local! {
+            static KNOWN: Cell<*mut epoll_event> = const { Cell::new(core::ptr::null_mut()) };
+        }
+        let is = KNOWN.get() == self.events || shunt_sys::memory::is_writable(self.events.addr());
+        if is {
+            KNOWN.set(self.events);
+        }
+        is
     }
 }
 
@@ -104,6 +120,10 @@ pub fn wait_in_kernel(
 /// epoll_wait on an instance that watches shunted connections.
 pub fn wait(instance: &'static Instance, out: Out, limits: Limits) -> c_int {
     signals::cancellation_point();
+    // Nothing has been taken out of a queue yet, so no event is lost by it.
+    if !out.is_writable() {
+        return errno::fail(libc::EFAULT);
+    }
     let n = wait_armed(instance, out, limits);
     if instance.nested.load(Ordering::Relaxed) {
         arm_direct(instance);
@@ -157,6 +177,8 @@ fn gather(instance: &Instance, out: &mut Out) {
         let Some(index) = state.ready.pop_front() else { break };
         look(instance.raw(), &mut state, index, out);
     }
+    // What the kernel has told is old from now on.
+    state.look += 1;
     if out.full() && out.len > had {
         // Whatever is the kernel's has its turn next time.
         instance.visited.store(0, Ordering::Relaxed);
@@ -168,10 +190,11 @@ fn gather(instance: &Instance, out: &mut Out) {
 }
 
 fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
+    let (look, shared) = (state.look, state.shared);
     let Some(watch) = state.get(index) else { return };
     watch.listed = false;
     let (wanted, fd) = (watch.interest, watch.fd);
-    let Some(ready) = readiness(watch) else { return };
+    let Some(ready) = readiness(watch, look, shared) else { return };
     let verdict = report(wanted, ready);
     watch.interest = verdict.interest;
     let waits_for_room = watch.conn.is_some_and(|c| {
@@ -194,13 +217,17 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     }
 }
 
-/// The readiness of what is watched; `None` when nothing is asked for.
-fn readiness(watch: &Watch) -> Option<u32> {
+/// The readiness of what is watched; `None` when nothing is asked for. In a set that is `shared` the
+/// kernel may tell another process of news.
+fn readiness(watch: &mut Watch, look: u64, shared: bool) -> Option<u32> {
     if watch.parked.is_some() || watch.interest & !events::MODES == 0 {
         return None;
     }
     match (watch.conn, watch.inner) {
-        (Some(conn), _) => Some(ready::of(conn.sock, watch.fd, watch.interest)),
+        (Some(conn), _) => {
+            watch.kernel = watch.kernel.at(look, shared);
+            Some(ready::of(conn.sock, watch.fd, watch.interest, &mut watch.kernel))
+        }
         (None, Some(inner)) => Some(if inner.readable { events::IN | events::RDNORM } else { 0 }),
         (None, None) => None,
     }
@@ -208,8 +235,9 @@ fn readiness(watch: &Watch) -> Option<u32> {
 
 /// True when a watch has something to report.
 pub fn has_news(state: &mut State, index: usize) -> bool {
+    let (look, shared) = (state.look, state.shared);
     let Some(watch) = state.get(index) else { return false };
-    readiness(watch).is_some_and(|ready| report(watch.interest, ready).events != 0)
+    readiness(watch, look, shared).is_some_and(|ready| report(watch.interest, ready).events != 0)
 }
 
 /// Empties the completion queues of the instance's vectors into the ready lists.
@@ -225,7 +253,15 @@ pub fn pop_queues(instance: &Instance) {
             if vectors & 1 << v == 0 || vector.queue.is_empty() {
                 continue;
             }
-            vector.queue.pop_all(0, |slot| dispatch(link, slot));
+            // The queue holds what the peer has put there: also a number that no connection has.
+            let place_of = |slot| match slot {
+                0..SLOTS => {
+                    let theirs = link.view().section(slot, link.side.other());
+                    theirs.prod.place.load(Ordering::Relaxed)
+                }
+                _ => 0,
+            };
+            vector.queue.pop_all(place_of, |slot| dispatch(link, slot));
         }
     }
 }
@@ -289,10 +325,14 @@ fn take_in(instance: &Instance, out: &mut Out, buffer: &[epoll_event; KERNEL_EVE
 /// The kernel has news of a shunted connection. Its end is remembered also for one that is parked: it is
 /// told once. Bytes are not: where they matter the kernel is asked anyhow.
 fn take_in_conn(instance: &Instance, state: &mut State, index: usize, bits: u32) {
-    if bits & !(events::OUT | events::IN) != 0
-        && let Some(conn) = state.get(index).and_then(|watch| watch.conn)
+    let look = state.look;
+    if let Some(watch) = state.get(index)
+        && bits & !events::OUT != 0
     {
-        conn.sock.put(KERNEL_HINT, true);
+        watch.kernel = Heard::Told(bits & !events::OUT, look);
+        if let Some(conn) = watch.conn.filter(|_| bits & !(events::OUT | events::IN) != 0) {
+            conn.sock.put(KERNEL_HINT, true);
+        }
     }
     if !instance.is_only_parked(state, index) {
         state.list(index);
@@ -383,6 +423,10 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
     let max = c_int::try_from(room).unwrap_or(1);
     endpoint::count(Counter::KernelSleeps, 1);
     let n = kernel_wait(instance.raw(), &mut buffer, max, left, limits.mask);
+    if n > 0 {
+        // All that it has to say was just said.
+        instance.visited.store(clock::now(), Ordering::Relaxed);
+    }
     take_in(instance, out, &buffer, n);
     n
 }

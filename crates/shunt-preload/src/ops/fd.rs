@@ -21,14 +21,19 @@ const CLOSE_RANGE_CLOEXEC: c_int = 1 << 2;
 /// # Safety
 /// As the C function.
 pub unsafe fn close(fd: c_int) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    close_by(fd, || unsafe { next::close(fd) })
+}
+
+/// close, by whichever way the program has the kernel do it.
+pub fn close_by(fd: c_int, kernel_close: impl FnOnce() -> c_int) -> c_int {
     match fd_table::lookup(fd).kind() {
         Kind::Kernel => {}
         Kind::Own => return errno::fail(libc::EBADF),
         _ if may_mutate() => forget(fd),
         _ => {}
     }
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::close(fd) }
+    kernel_close()
 }
 
 /// The descriptor is about to be closed by other means than a hooked call.

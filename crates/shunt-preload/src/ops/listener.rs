@@ -247,17 +247,49 @@ const fn is_plain(entry: Entry) -> bool {
 /// As the C function.
 pub unsafe fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the caller keeps the C function's contract.
-    accepted(fd, None, || unsafe { next::accept(fd, addr, len) })
+    unsafe { accepted(fd, None, PeerOut { addr, len }, || next::accept(fd, addr, len)) }
 }
 
 /// # Safety
 /// As the C function.
 pub unsafe fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     // SAFETY: the caller keeps the C function's contract.
-    accepted(fd, Some(flags), || unsafe { next::accept4(fd, addr, len, flags) })
+    unsafe {
+        accepted(fd, Some(flags), PeerOut { addr, len }, || next::accept4(fd, addr, len, flags))
+    }
 }
 
-fn accepted(fd: c_int, flags: Option<c_int>, kernel: impl FnOnce() -> c_int) -> c_int {
+/// Where accept(2) puts the peer's address: null, or `len` bytes.
+#[derive(Clone, Copy)]
+struct PeerOut {
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+}
+
+impl PeerOut {
+    /// The room there, in bytes.
+    ///
+    /// # Safety
+    /// As accept(2) asks of the two.
+    unsafe fn room(&self) -> socklen_t {
+        if self.addr.is_null() || self.len.is_null() {
+            return 0;
+        }
+        // SAFETY: the length is valid when there is an address.
+        unsafe { self.len.read_unaligned() }
+    }
+}
+
+/// # Safety
+/// `peer` is what accept(2) asks for.
+unsafe fn accepted(
+    fd: c_int,
+    flags: Option<c_int>,
+    peer: PeerOut,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let room = unsafe { peer.room() };
     let new = kernel();
     if new < 0 {
         return new;
@@ -270,7 +302,9 @@ fn accepted(fd: c_int, flags: Option<c_int>, kernel: impl FnOnce() -> c_int) -> 
     if may_mutate() {
         let _keep = KeepErrno::new();
         let nonblocking = flags.is_some_and(|f| f & SOCK_NONBLOCK != 0);
-        if let Some(sock) = take_up(fd, entry, new, nonblocking) {
+        // SAFETY: the kernel has just written as many bytes as there is room for, or less.
+        let peer = unsafe { address(peer.addr, room.min(peer.room())) };
+        if let Some(sock) = take_up(fd, entry, new, nonblocking, peer) {
             promote::at_accept(sock, new);
         }
     }
@@ -278,7 +312,13 @@ fn accepted(fd: c_int, flags: Option<c_int>, kernel: impl FnOnce() -> c_int) -> 
 }
 
 /// Notes an accepted connection; the candidate, if it is one.
-fn take_up(fd: c_int, entry: Entry, new: c_int, nonblocking: bool) -> Option<&'static Sock> {
+fn take_up(
+    fd: c_int,
+    entry: Entry,
+    new: c_int,
+    nonblocking: bool,
+    peer: Option<Addr>,
+) -> Option<&'static Sock> {
     let _setting_up = SettingUp::begin()?;
     let listener = match Listener::of(entry) {
         Some(listener) => {
@@ -298,7 +338,8 @@ fn take_up(fd: c_int, entry: Entry, new: c_int, nonblocking: bool) -> Option<&'s
     };
     endpoint::count(Counter::Connections, 1);
     let local = listener.local.map_or_else(|| sockinfo::local_addr(tcp::borrow(new)), Ok);
-    let (Ok(local), Ok(peer)) = (local, sockinfo::peer_addr(tcp::borrow(new))) else {
+    let peer = peer.map_or_else(|| sockinfo::peer_addr(tcp::borrow(new)), Ok);
+    let (Ok(local), Ok(peer)) = (local, peer) else {
         return None;
     };
     let tuple = FourTuple { local, peer };
@@ -369,9 +410,13 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     let result = kernel();
     let _setting_up = SettingUp::begin();
     let _keep = KeepErrno::new();
-    if result == 0 || errno::get() == EINPROGRESS {
+    let in_progress = result != 0 && errno::get() == EINPROGRESS;
+    if result == 0 || in_progress {
         endpoint::count(Counter::Connections, 1);
-        connected(fd, &to, plan.as_ref());
+        // Of a socket without timeouts and fast open: who did not wait does not block.
+        let is_fresh = fd_table::lookup(fd).kind() == Kind::Fresh;
+        let nonblocking = if is_fresh { in_progress } else { is_nonblocking(fd) };
+        connected(fd, &to, plan.as_ref(), nonblocking);
     } else if let Ok(draft) = &plan {
         draft.drop_unposted();
     }
@@ -466,7 +511,7 @@ fn loopback_for_unspecified(to: &Addr) -> Addr {
     }
 }
 
-fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>) {
+fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>, nonblocking: bool) {
     let drop_plan = || {
         if let Ok(draft) = plan {
             draft.drop_unposted();
@@ -478,7 +523,7 @@ fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>) {
         endpoint::decline(plan.err().copied().unwrap_or(Reason::TooManyConnections));
         return drop_plan();
     };
-    sock.put(NONBLOCK, is_nonblocking(fd));
+    sock.put(NONBLOCK, nonblocking);
     let posted = if is_local(&tuple) {
         plan.map_err(|why| *why).and_then(|draft| Ok((draft, draft.post(&tuple)?)))
     } else {
@@ -493,8 +538,13 @@ fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>) {
             sock.activate(draft.link, Side::Client, draft.slot, ticket.place().generation);
             sock.set_link(draft.link);
             sock.begin_learnt();
-            // A size may have been set while the call was waiting.
-            buffers::begin(sock, fd, fd_table::lookup(fd).kind() != Kind::Fresh);
+            // Options may have been set while the call was waiting.
+            let is_fresh = fd_table::lookup(fd).kind() == Kind::Fresh;
+            buffers::begin(sock, fd, !is_fresh);
+            if is_fresh {
+                sock.record().rx.timeout.set_none();
+                sock.record().tx.timeout.set_none();
+            }
             id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
             sock.set_phase(Phase::Proposed);
             fd_table::set(fd, sock.entry(Kind::Stream));

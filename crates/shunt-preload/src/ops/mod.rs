@@ -5,6 +5,8 @@ pub mod fd;
 pub mod listener;
 pub mod poll;
 pub mod process;
+pub mod raw;
+pub mod retreat;
 pub mod sockopt;
 pub mod stdio;
 pub mod stream;

@@ -122,7 +122,7 @@ fn look(fds: &mut [pollfd]) -> c_int {
     for p in fds {
         let wanted = u32::from(p.events.cast_unsigned());
         let ready = if let Some(sock) = sock(p.fd) {
-            ready::of(sock, p.fd, wanted)
+            ready::of(sock, p.fd, wanted, &mut ready::Heard::Nothing)
         } else if let Some(instance) = Instance::of(fd_table::lookup(p.fd)) {
             if instance.is_readable() { events::IN | events::RDNORM } else { 0 }
         } else {

@@ -9,8 +9,10 @@
 //! call that changes the table.
 //!
 //! **vfork and its kind** (`CLONE_VM`). The child has its own descriptors but *our* memory: what it
-//! closes must stay in the parent's table. It reads a pid that is not its own, and then does the
-//! kernel's call only. What it duplicates it means to exec with, so that is handed over.
+//! closes must stay in the parent's table. Once vfork(3) or clone(3) was called, each call that changes
+//! the table asks for its pid: one that is not the owner's does the kernel's call only. What such a child
+//! duplicates it means to exec with, so that is handed over. (`CLONE_VM` by a system call of the
+//! program's own is not seen; its child may not call libc's functions anyhow.)
 //!
 //! **A change of user.** A server's worker gives its privileges up before it accepts, and the agent's
 //! directory is closed to the user that it becomes: what has to be said to the agent is said before.
@@ -19,7 +21,7 @@
 
 use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use core::{mem, ptr};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -40,6 +42,10 @@ static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 /// In the place of the page on a kernel that can't wipe one (before 4.14). A raw fork then looks
 /// like a vfork, and its child leaves the tables alone.
 static OWNER_UNWIPED: AtomicU32 = AtomicU32::new(0);
+
+/// Another process may run in this memory, or have a copy of it that says otherwise: whoever changes
+/// the tables asks who it is.
+static MEMORY_IS_LENT: AtomicBool = AtomicBool::new(false);
 
 /// The smallest page: the kernel rounds up.
 const PAGE: usize = 4096;
@@ -62,6 +68,9 @@ pub fn claim() -> bool {
         let Ok(page) = mapped else { return false };
         // SAFETY: the advice concerns that page alone.
         let wiped = unsafe { rustix::mm::madvise(page, PAGE, Advice::LinuxWipeOnFork) };
+        if wiped.is_err() {
+            memory_is_lent(0);
+        }
         let owner = if wiped.is_ok() { page.cast() } else { (&raw const OWNER_UNWIPED).cast_mut() };
         OWNER.store(owner, Ordering::Release);
     }
@@ -109,17 +118,23 @@ pub fn watch_quick_exit() {
 pub fn may_mutate() -> bool {
     // Before start-up there is nothing to change.
     let Some(owner) = owner() else { return false };
-    let pid = own_pid();
     match owner.load(Ordering::Acquire) {
         0 => {
-            if owner.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
+            if owner.compare_exchange(0, own_pid(), ok, no).is_ok() {
                 let _keep = KeepErrno::new();
                 object::fork_child();
             }
             true
         }
-        of => of == pid,
+        of => !MEMORY_IS_LENT.load(Ordering::Relaxed) || of == own_pid(),
     }
+}
+
+/// Before vfork(3) and clone(3), whose child may share this memory. Their first argument is of no
+/// interest.
+pub fn memory_is_lent(_first: usize) {
+    MEMORY_IS_LENT.store(true, Ordering::Relaxed);
 }
 
 fn owner() -> Option<&'static AtomicU32> {
@@ -527,6 +542,8 @@ pub(crate) mod tests {
             if may_mutate() { 1 } else { 2 }
         }
         assert!(claim());
+        // As the hook does, which a test executable has not.
+        memory_is_lent(0);
         let mut stack = vec![0_u128; 16 << 10];
         // SAFETY: the child has a stack of its own, which outlives it: CLONE_VFORK waits.
         let pid = unsafe {

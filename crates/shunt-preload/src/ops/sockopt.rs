@@ -41,6 +41,10 @@ pub unsafe fn setsockopt(
             object::hand_over(fd, entry);
         }
     }
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) {
+        // Its connect returns before there is a connection.
+        fresh::forget(fd, fd_table::lookup(fd));
+    }
     if result == 0 && level == libc::SOL_SOCKET {
         // SAFETY: as above; the kernel has just read the value.
         unsafe { note(fd, name, value) };
@@ -62,11 +66,13 @@ unsafe fn note(fd: c_int, name: c_int, value: *const c_void) {
             | libc::SO_RCVBUFFORCE
             | libc::SO_BUF_LOCK
     );
-    if is_size {
+    let is_timeout =
+        matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | SO_RCVTIMEO_NEW | SO_SNDTIMEO_NEW);
+    if is_size || is_timeout {
         fresh::forget(fd, entry);
-        if let Some(listener) = Listener::of(entry) {
-            listener.set_sized();
-        }
+    }
+    if is_size && let Some(listener) = Listener::of(entry) {
+        listener.set_sized();
     }
     let Some(sock) = Sock::of(entry) else { return };
     let (rx, tx) = (&sock.record().rx, &sock.record().tx);

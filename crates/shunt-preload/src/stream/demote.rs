@@ -4,6 +4,10 @@
 //! The side that leaves marks the end of its own direction, stops taking bytes from the ring
 //! (freezes), and says so. The peer, when it next looks at the connection, sends what was left in the
 //! ring once more, over TCP, as its kernel socket has room, before anything else. From then on the kernel socket has it all, in order.
+//!
+//! A peer that has ended its direction by then can send nothing more. The side that leaves finds the end in the
+//! kernel socket and no mark in front of it, and reads on in the ring: so the bytes are lost only to
+//! the program that took over, not to one that keeps the descriptor.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -18,7 +22,7 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::clock;
-use crate::conn::{FROZEN, Sock, WANT_TCP};
+use crate::conn::{FROZEN, SHUT_WR, Sock, WANT_TCP};
 use crate::endpoint;
 use crate::fd_table;
 use crate::link::Link;
@@ -89,7 +93,8 @@ fn follow_locked(sock: &'static Sock, fd: i32, lock: &TidGuard<'_>) -> bool {
     }
     sock.put(WANT_TCP, true);
     let marks = tx.marks.load(Relaxed);
-    if path(marks) == Path::Ring {
+    // After its end this side can send nothing; the other one reads on in the ring.
+    if path(marks) == Path::Ring && !sock.has(SHUT_WR) {
         let Ok(untaken) = tx.cursor.refresh(&theirs.cons) else {
             broken(sock);
             return true;
@@ -161,4 +166,5 @@ pub fn flush(sock: &Sock, link: &Link, fd: i32) -> bool {
 pub fn is_due(sock: &Sock) -> bool {
     sock.sections().is_some_and(|(_, theirs)| theirs.ctl.handed_over.load(Acquire) != 0)
         && path(sock.record().tx.marks.load(Relaxed)) == Path::Ring
+        && !sock.has(SHUT_WR)
 }

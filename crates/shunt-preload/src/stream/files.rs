@@ -1,8 +1,15 @@
 //! sendfile and splice on a shunted connection, by reading and writing.
 
+use core::ptr;
 use std::cell::RefCell;
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
 
 use libc::{EAGAIN, EINVAL, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, SEEK_CUR, SEEK_SET};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+use rustix::pipe::fcntl_getpipe_size;
 
 use crate::abi::{c_int, c_uint, c_void, off64_t};
 use crate::errno;
@@ -11,6 +18,7 @@ use crate::next;
 use crate::object;
 use crate::ops::stream::{recv, send, stream};
 use crate::stream::send::{FilePart, transmit_file};
+use crate::stream::tcp;
 
 /// Bytes that are moved at once.
 const CHUNK: usize = 64 * 1024;
@@ -94,23 +102,83 @@ fn send_chunks(out: c_int, input: c_int, start: off64_t, count: usize, buffer: &
     sent.cast_signed()
 }
 
-fn message_flags(flags: c_uint) -> c_int {
-    if flags & libc::SPLICE_F_NONBLOCK != 0 { MSG_DONTWAIT } else { 0 }
+/// Bytes that a pipe with room takes for sure: a page.
+const PIPE_PIECE: usize = 4096;
+
+/// Writes what the pipe takes now, as splice(2) does: never waits for more room than it finds, also where
+/// the pipe is a blocking one, since the reader may be this very thread.
+fn write_some(out: BorrowedFd<'_>, bytes: &[u8], wait: bool) -> isize {
+    // Current position: a pipe has none.
+    const HERE: u64 = u64::MAX;
+    loop {
+        let now = pwritev2(out, &[IoSlice::new(bytes)], HERE, ReadWriteFlags::NOWAIT);
+        let now = match now {
+            // Before Linux 6.4.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_pieces(out, bytes),
+            other => other,
+        };
+        match now {
+            Ok(n) => return n.cast_signed(),
+            Err(Errno::AGAIN) if wait => {
+                if let Err(error) = poll(&mut [PollFd::from_borrowed_fd(out, PollFlags::OUT)], None)
+                {
+                    return errno::fail(error.raw_os_error());
+                }
+            }
+            Err(error) => return errno::fail(error.raw_os_error()),
+        }
+    }
+}
+
+/// The same by pieces of which each is known to fit.
+fn write_pieces(out: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+    let mut done = 0;
+    for piece in bytes.chunks(PIPE_PIECE) {
+        if !is_ready(out, PollFlags::OUT) {
+            break;
+        }
+        match rustix::io::write(out, piece) {
+            Ok(n) => done += n,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    if done == 0 { Err(Errno::AGAIN) } else { Ok(done) }
+}
+
+/// Whether a call would not wait: there is room, are bytes, or is an end.
+fn is_ready(pipe: BorrowedFd<'_>, flags: PollFlags) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::from_borrowed_fd(pipe, flags)], Some(&at_once)) != Ok(0)
+}
+
+fn is_pipe(fd: c_int) -> bool {
+    fd >= 0 && fcntl_getpipe_size(tcp::borrow(fd)).is_ok()
 }
 
 /// `splice(2)` from a connection to a pipe: looks at the bytes, writes what the pipe takes, and takes
-/// just that.
+/// just that. `SPLICE_F_NONBLOCK` is about the pipe; a socket waits unless it is `O_NONBLOCK`.
 pub fn splice_from(input: c_int, out: c_int, len: usize, flags: c_uint) -> isize {
+    let pipe = tcp::borrow(out);
+    if !is_pipe(out) {
+        // The kernel says what is wrong with it.
+        // SAFETY: no memory is involved.
+        return unsafe { next::splice(input, ptr::null_mut(), out, ptr::null_mut(), len, flags) };
+    }
+    let wait = flags & libc::SPLICE_F_NONBLOCK == 0
+        && fcntl_getfl(pipe).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
+    // The kernel asks the pipe first.
+    if !wait && !is_ready(pipe, PollFlags::OUT) {
+        return errno::fail(EAGAIN);
+    }
     with_buffer(|buffer| {
         let want = len.min(buffer.len());
-        let wait = message_flags(flags);
         // SAFETY: `want` bytes of the buffer are writable.
-        let n = unsafe { recv(input, buffer.as_mut_ptr().cast(), want, MSG_PEEK | wait) };
+        let n = unsafe { recv(input, buffer.as_mut_ptr().cast(), want, MSG_PEEK) };
         if n <= 0 {
             return n;
         }
-        // SAFETY: `n` bytes were just read into the buffer.
-        let written = unsafe { next::write(out, buffer.as_ptr().cast(), n.unsigned_abs()) };
+        let written = write_some(pipe, &buffer[..n.unsigned_abs().min(want)], wait);
         if let Ok(done @ 1..) = usize::try_from(written) {
             // SAFETY: MSG_TRUNC writes nothing; the bytes are there, so it does not wait.
             unsafe { recv(input, buffer.as_mut_ptr().cast(), done, MSG_TRUNC | MSG_DONTWAIT) };
@@ -121,10 +189,24 @@ pub fn splice_from(input: c_int, out: c_int, len: usize, flags: c_uint) -> isize
 
 /// `splice(2)` from a pipe to a connection.
 pub fn splice_to(input: c_int, out: c_int, len: usize, flags: c_uint) -> isize {
+    if !is_pipe(input) {
+        // As above.
+        // SAFETY: no memory is involved.
+        return unsafe { next::splice(input, ptr::null_mut(), out, ptr::null_mut(), len, flags) };
+    }
+    if flags & libc::SPLICE_F_NONBLOCK != 0 && !is_ready(tcp::borrow(input), PollFlags::IN) {
+        return errno::fail(EAGAIN);
+    }
     with_buffer(|buffer| {
         let entry = fd_table::lookup(out);
-        let room = object::room(entry).unwrap_or(buffer.len());
-        if room == 0 && (flags & libc::SPLICE_F_NONBLOCK != 0 || object::is_nonblocking(entry)) {
+        let room = match object::room(entry) {
+            Some(room) => room,
+            None if !object::is_nonblocking(entry) => buffer.len(),
+            // A socket that the kernel calls writable takes so much.
+            None if is_ready(tcp::borrow(out), PollFlags::OUT) => PIPE_PIECE,
+            None => 0,
+        };
+        if room == 0 && object::is_nonblocking(entry) {
             return errno::fail(EAGAIN);
         }
         // No more than fits at once, so that nothing that was read from the pipe is left over.

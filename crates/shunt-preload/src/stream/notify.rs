@@ -56,6 +56,13 @@ fn queue(link: &Link, ctl: &Ctl, slot: usize) -> Option<usize> {
 }
 
 fn push(sock: &Sock, link: &Link, ctl: &Ctl, slot: usize) -> Cost {
+    // Before the push, with which it is handed over.
+    if let Some((lane, vector)) = queue_place(ctl.queue.load(Ordering::Relaxed))
+        && let Some(place) = link.view().lane(lane).vectors[vector].queue.next_place(slot)
+    {
+        let mine = link.view().section(slot, link.side);
+        mine.prod.place.store(place, Ordering::Relaxed);
+    }
     let Some(vector) = queue(link, ctl, slot) else { return Cost::Saved };
     if let Some(peer) = known_peer(sock) {
         peer.ring(vector);

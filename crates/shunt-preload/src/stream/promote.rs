@@ -9,15 +9,17 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use shunt_core::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
 use shunt_shm::arena::Record;
-use shunt_shm::region::Side;
+use shunt_shm::region::{Section, Side};
 use shunt_shm::ring::TxCursor;
 use shunt_shm::sync::store_load_fence;
 use shunt_shm::table::{Place, Ticket};
 use shunt_wire::clc::{Answer, Proposal};
+use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::clock;
 use crate::conn::{SHUT_WR, SIZED, Sock};
+use crate::endpoint;
 use crate::link::{self, Link};
 use crate::ops::listener::Listener;
 use crate::signals::SettingUp;
@@ -206,21 +208,21 @@ fn accept_in(
     let (mine, theirs) = (view.section(slot, Side::Server), view.section(slot, Side::Client));
     // The slot must speak of this very connection: the table is open to all clients of the listener,
     // the region is not.
-    if theirs.setup.state.load(Ordering::Acquire) == Proposal::Withdrawn as u32 {
-        return Err(Reason::NoProposal);
-    }
-    if theirs.setup.state.load(Ordering::Acquire) != Proposal::Proposed as u32
-        || theirs.setup.generation.load(Ordering::Relaxed) != generation
-        || theirs.setup.tuple().reversed() != sock.record().id.tuple()
-    {
-        return Err(Reason::ProtocolViolation);
-    }
+    let state = theirs.setup.state.load(Ordering::Acquire);
+    let speaks_of_it = [Proposal::Proposed as u32, Proposal::Used as u32].contains(&state)
+        && theirs.setup.generation.load(Ordering::Relaxed) == generation
+        && theirs.setup.tuple().reversed() == sock.record().id.tuple();
     let owner = theirs.setup.endpoint.load(Ordering::Relaxed);
-    let peer = link.peers.find(owner).ok_or(Reason::ProtocolViolation)?;
+    let peer = if speaks_of_it { link.peers.find(owner) } else { None };
+    // A client that takes its proposal back may use the slot for the next one at once; but it takes the
+    // entry first. One whose entry is still there tells two stories.
     if !listener.table.take(ticket) {
-        peer.release();
+        if let Some(peer) = peer {
+            peer.release();
+        }
         return Err(Reason::NoProposal);
     }
+    let peer = peer.ok_or(Reason::ProtocolViolation)?;
     sock.activate(link, Side::Server, slot, generation);
     sock.set_link(link);
     sock.set_peer(peer);
@@ -233,11 +235,12 @@ fn accept_in(
     link.watch[slot].store(0, Ordering::Release);
     mine.setup.generation.store(generation, Ordering::Relaxed);
     mine.setup.endpoint.store(link.endpoint.id, Ordering::Relaxed);
-    if time == Time::AtAccept {
+    if time == Time::AtAccept && is_read_there(Side::Server, theirs) {
         // All that this side will send goes through the ring. Of a client that is gone by now its own
         // last words tell, or the kernel does at the first send.
         TxCursor::set_mark(&mine.prod, 0);
         sock.record().tx.marks.store(1, Ordering::Relaxed);
+        endpoint::count(Counter::Promotions, 1);
     }
     // SYNC POINT answer: pairs with the Acquire in look_for_answer.
     mine.setup.state.store(Answer::Accepted as u32, Ordering::Release);
@@ -246,9 +249,20 @@ fn accept_in(
     Ok(())
 }
 
+/// Whether what `side` puts into the ring will be read. An acceptor has answered in a call on its socket;
+/// a client has posted its proposal in connect, and may go on past the library (io_uring).
+pub fn is_read_there(side: Side, theirs: &Section) -> bool {
+    side == Side::Client || theirs.setup.state.load(Ordering::Acquire) == Proposal::Used as u32
+}
+
 /// The phase that the acceptor's answer leads to; `None` without an answer that settles anything.
 fn answered(sock: &'static Sock) -> Option<Phase> {
-    let (_, theirs) = sock.sections()?;
+    let (mine, theirs) = sock.sections()?;
+    if mine.setup.state.load(Ordering::Relaxed) == Proposal::Proposed as u32 {
+        // Not over a withdrawal by another thread.
+        let (from, to) = (Proposal::Proposed as u32, Proposal::Used as u32);
+        let _ = mine.setup.state.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed);
+    }
     // SYNC POINT answer.
     let answer = Answer::from_code(theirs.setup.state.load(Ordering::Acquire));
     if answer != Some(Answer::Accepted) {

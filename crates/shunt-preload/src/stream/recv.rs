@@ -3,7 +3,8 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use libc::{EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
-use shunt_core::stretch::{Path, path, reached_tcp_end, ring_limit};
+use shunt_core::handshake::Phase;
+use shunt_core::stretch::{BeforeMark, Path, before_mark, path, reached_tcp_end, ring_limit};
 use shunt_shm::Violation;
 use shunt_shm::region::{RING, RegionView, Section};
 use shunt_shm::ring::RxCursor;
@@ -108,6 +109,12 @@ fn from_kernel(call: &mut Call<'_>, got: &mut usize, limit: usize) -> Read {
     }
 }
 
+/// The result when the kernel socket has an error: told once, by the kernel itself, so that SO_ERROR and
+/// later calls answer as they do.
+fn failure(call: &mut Call<'_>, got: usize) -> Step {
+    Step::Done(if got > 0 { got.cast_signed() } else { (call.kernel)(MSG_DONTWAIT) })
+}
+
 impl Call<'_> {
     /// True when the call has what it asked for: something, as much as `SO_RCVLOWAT` says, or all with
     /// `MSG_WAITALL`.
@@ -146,6 +153,10 @@ impl Rx<'_> {
         if *got > 0 && tcp::at_urgent_mark(call.fd) {
             return Ok(Some(Step::Done(got.cast_signed())));
         }
+        // Who never waits is here before it has heard that the peer left.
+        if demote::is_due(self.sock) && self.sock.phase() == Phase::Active {
+            return Ok(Some(Step::Follow));
+        }
         let next = RxCursor::next_mark(&self.theirs.prod, marks)?;
         if next == Some(0) && marks == 0 {
             // The sender was in the ring from the beginning.
@@ -155,18 +166,21 @@ impl Rx<'_> {
         if let Some(at) = next {
             // The count before the look at what waits: the other way round, bytes that come in
             // between would be passed over.
-            let received = tcp::counts(call.fd).map_or(u64::MAX, |c| c.received());
-            let waiting = tcp::waiting(call.fd);
-            let done = reached_tcp_end(received.saturating_sub(waiting), at)
-                // Nothing more will come.
-                || matches!(tcp::look(call.fd), Look::Eof | Look::Error);
-            if done {
-                self.pass(marks);
-                return Ok(None);
+            let (received, arrived) =
+                tcp::counts(call.fd).map_or((u64::MAX, u64::MAX), |c| (c.received(), c.arrived));
+            let read = received.saturating_sub(tcp::waiting(call.fd));
+            let look = if read < at { tcp::look(call.fd) } else { Look::Silent };
+            let is_over = matches!(look, Look::Eof | Look::Error);
+            match before_mark(at, read, arrived, is_over) {
+                BeforeMark::Pass => {
+                    self.pass(marks);
+                    return Ok(None);
+                }
+                BeforeMark::Lost if look == Look::Eof => return Ok(Some(self.end(*got))),
+                BeforeMark::Lost => return Ok(Some(failure(call, *got))),
+                // What lies behind the mark in the kernel socket belongs to a later stretch.
+                BeforeMark::Read(most) => limit = usize::try_from(most).unwrap_or(usize::MAX),
             }
-            // What lies behind the mark in the kernel socket belongs to a later stretch.
-            let read = received.saturating_sub(waiting);
-            limit = usize::try_from(at.saturating_sub(read)).unwrap_or(usize::MAX);
         }
         let (read, alone) = if limit == usize::MAX {
             call::interruptible(&self.sock.record().rx.copying, || from_kernel(call, got, limit))
@@ -195,13 +209,11 @@ impl Rx<'_> {
             }
             Read::Nothing => Some(call.nothing(*got, blocking, Until::Both)),
             // End of file, unless the sender went on in the ring before it closed.
-            Read::Eof => match RxCursor::next_mark(&self.theirs.prod, marks)? {
-                Some(_) => {
-                    self.pass(marks);
-                    None
-                }
-                None => Some(self.end(*got)),
-            },
+            Read::Eof if limit == usize::MAX => {
+                let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
+                mark.is_none().then(|| self.end(*got))
+            }
+            Read::Eof => Some(self.end(*got)),
             Read::Error(e) => Some(Step::Done(or_error(*got, e))),
         })
     }
@@ -225,6 +237,7 @@ impl Rx<'_> {
                     return Ok(None);
                 }
                 Some(_) => {}
+                None if self.is_left_alone(call.fd, marks)? => self.sock.put(FROZEN, false),
                 None => return Ok(Some(call.nothing(*got, blocking, Until::Both))),
             }
         }
@@ -266,6 +279,14 @@ impl Rx<'_> {
         self.ask_kernel(call, got, blocking)
     }
 
+    /// True when the peer ended its direction before it heard that this side leaves, or was killed: nothing
+    /// comes once more over TCP, and what is left is in the ring alone.
+    fn is_left_alone(&self, fd: c_int, marks: u32) -> Result<bool, Violation> {
+        let over = !self.sock.has(SHUT_RD) && matches!(tcp::look(fd), Look::Eof | Look::Error);
+        // The mark comes before all bytes that are sent once more, and before the end.
+        Ok(over && RxCursor::next_mark(&self.theirs.prod, marks)?.is_none())
+    }
+
     /// The ring is empty: is that the end?
     fn ask_kernel(
         &self,
@@ -298,9 +319,7 @@ impl Rx<'_> {
         self.sock.put(KERNEL_HINT, matches!(look, Look::Eof | Look::Error));
         Ok(Some(match look {
             Look::Eof => self.end(*got),
-            // Told once, by the kernel itself, so that SO_ERROR and later calls answer as they do.
-            Look::Error if *got > 0 => Step::Done(got.cast_signed()),
-            Look::Error => Step::Done((call.kernel)(MSG_DONTWAIT)),
+            Look::Error => failure(call, *got),
             // A mark says what these bytes are; it is set after them.
             Look::Bytes => call.nothing(*got, blocking, Until::Both),
             // The end was announced and is on its way.

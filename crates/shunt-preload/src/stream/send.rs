@@ -10,8 +10,10 @@ use shunt_shm::doorbell::arm;
 use shunt_shm::lock::TidGuard;
 use shunt_shm::region::{RESET, RING, RegionView, SHORT_RING, Section, Side, shape};
 use shunt_shm::ring::{Span, TxCursor};
+use shunt_wire::counter::Counter;
 
 use crate::conn::{KERNEL_HINT, NONBLOCK, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
+use crate::endpoint;
 use crate::errno;
 use crate::fd_table;
 use crate::link::Link;
@@ -72,7 +74,8 @@ fn step(
     let decision = Sender {
         marks,
         settled: path(marks) == Path::Ring || TxCursor::marks_settled(&mine.prod, &theirs.cons),
-        active: sock.peer().is_some(),
+        active: sock.peer().is_some()
+            && (path(marks) == Path::Ring || promote::is_read_there(record.side(), theirs)),
         // The place in the ring is that of the call which the handler interrupted.
         // A peer that has left takes nothing from the ring any more.
         want_tcp: lock.nested()
@@ -99,6 +102,7 @@ fn step(
                     promote::is_used_here();
                 }
                 set_mark(sock, mine, marks, counts.written);
+                endpoint::count(Counter::Promotions, 1);
             }
             _ => return Ok(to_kernel(sock, call, sent)),
         },
@@ -174,8 +178,9 @@ impl Tx<'_> {
         const NOW_AND_THEN: u64 = 64;
         let record = self.sock.record();
         let sends = record.tx.messages.load(Relaxed);
-        // An acceptor takes the client's word for it that it is there.
-        let first = sends == 0 && record.side() == Side::Server;
+        // An acceptor that promotes takes the client's word for it that it is there, until it shows itself.
+        let first =
+            sends == 0 && record.side() == Side::Server && self.theirs.prod.prod.load(Relaxed) == 0;
         let due = first || sends % NOW_AND_THEN == NOW_AND_THEN - 1;
         let ask = full || due || self.sock.has(KERNEL_HINT);
         // Who has shut its own reading sees that as an end, too.
@@ -224,6 +229,7 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
                 || lock.nested()
                 || fd_table::lookup(fd) != entry
                 || theirs.ctl.closed.load(Relaxed) != 0
+                || demote::is_due(sock)
                 || sock.has(WANT_TCP | SHUT_WR);
             if leave || record.id.mode.load(Relaxed) != Mode::Attach as u32 {
                 return (sent > 0).then_some(sent.cast_signed());
@@ -308,6 +314,7 @@ fn to_kernel(sock: &Sock, call: &mut Call<'_>, sent: &mut usize) -> Step {
     {
         return Step::Wait(Until::Both);
     }
+    sock.take_room();
     let copying = &sock.record().tx.copying;
     let on_kernel = || call.on_kernel(Direction::Sending, *sent, usize::MAX);
     match call::interruptible(copying, on_kernel).0 {

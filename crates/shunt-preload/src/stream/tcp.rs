@@ -18,6 +18,8 @@ pub struct Counts {
     pub written: u64,
     /// Bytes that came in, without the FIN.
     received: u64,
+    /// The same with the FIN, if one came.
+    pub arrived: u64,
     /// Neither end has closed a direction, or reset the connection.
     pub established: bool,
 }
@@ -57,6 +59,7 @@ pub fn counts(fd: i32) -> Option<Counts> {
     Some(Counts {
         written: bytes_written(u64_at(BYTES_SENT), u64_at(BYTES_RETRANS), u32_at(NOTSENT)),
         received: bytes_read(u64_at(BYTES_RECEIVED), fin_received(state), 0),
+        arrived: u64_at(BYTES_RECEIVED),
         established: state == ESTABLISHED,
     })
 }

@@ -101,7 +101,8 @@ fn versions() -> BTreeMap<String, String> {
 
 /// The first word of the first line that begins, after a prefix such as `v=` or `nginx/`, with a
 /// digit and holds a dot.
-fn version_in(text: &str) -> Option<String> {
+#[must_use]
+pub fn version_in(text: &str) -> Option<String> {
     let words = text.lines().take(1).flat_map(|line| line.split([' ', ',', '=', '/']));
     let mut words = words.map(|w| w.trim_start_matches('v'));
     let version = words.find(|w| w.starts_with(|c: char| c.is_ascii_digit()) && w.contains('.'));

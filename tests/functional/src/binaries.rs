@@ -1,6 +1,7 @@
 //! Where the programs under test are.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 /// The directory of `shunt`, `libshunt.so` and the test programs: `SHUNT_TEST_BIN_DIR`, or the
@@ -39,11 +40,27 @@ pub fn built(name: &str) -> PathBuf {
 pub fn program(name: &str) -> PathBuf {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path)
-        .chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from))
+        .chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from))
         .chain(postgres_dirs())
         .map(|dir| dir.join(name))
         .find(|path| path.is_file());
     found.unwrap_or_else(|| panic!("{name} is not installed: `make deps-test`"))
+}
+
+/// A library of the system, by its soname.
+///
+/// # Panics
+/// When it is not installed.
+#[must_use]
+pub fn library(name: &str) -> PathBuf {
+    let listed = Command::new(program("ldconfig")).arg("-p").output();
+    let listed = listed.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
+    let listed = listed.unwrap_or_default();
+    let line = listed.lines().find(|line| line.trim_start().starts_with(&format!("{name} ")));
+    line.and_then(|line| line.split_once(" => ")).map_or_else(
+        || panic!("{name} is not installed: `make deps-test`"),
+        |(_, path)| path.into(),
+    )
 }
 
 /// Debian's directories of PostgreSQL's servers, the newest version first.

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::binaries;
-use crate::record::{self, Listening, Record};
+use crate::record::{self, Event, Listening, Record, Totals};
 use crate::sandbox::{Process, Sandbox};
 
 /// Longest run of one pair; `shunt-gen` notices a stall much earlier.
@@ -22,7 +22,12 @@ impl Server {
     /// Starts `shunt-gen serve`, under Shunt if the sandbox says so and `shunted` is true.
     #[must_use]
     pub fn start(sandbox: &Sandbox, shunted: bool, args: &[&str]) -> Self {
-        let mut process = spawn(sandbox, shunted, "serve", args);
+        Self::of(spawn(sandbox, shunted, "serve", args))
+    }
+
+    /// A `shunt-gen serve` that was started in another way.
+    #[must_use]
+    pub fn of(mut process: Process) -> Self {
         let port = process.wait_for_line(|line| {
             serde_json::from_str::<Listening>(line).ok().map(|listening| listening.port)
         });
@@ -33,6 +38,12 @@ impl Server {
     #[must_use]
     pub fn finish(self) -> Vec<Record> {
         records(self.process)
+    }
+
+    /// The process alone.
+    #[must_use]
+    pub fn into_process(self) -> Process {
+        self.process
     }
 
     /// The process.
@@ -93,10 +104,27 @@ pub fn records(process: Process) -> Vec<Record> {
     parse(&process.wait_at_most(PATIENCE).success().stdout)
 }
 
-fn parse(printed: &str) -> Vec<Record> {
+/// Waits for a `shunt-gen --totals` that must succeed: what it says.
+///
+/// # Panics
+/// When it fails, or says nothing.
+#[must_use]
+pub fn totals(process: Process, patience: Duration) -> Totals {
+    let out = process.wait_at_most(patience).success();
+    let last = out.stdout.lines().last().and_then(|line| serde_json::from_str(line).ok());
+    last.unwrap_or_else(|| panic!("no totals: {out}"))
+}
+
+/// Parses what `shunt-gen` printed.
+///
+/// # Panics
+/// When it is anything else than records.
+#[must_use]
+pub fn parse(printed: &str) -> Vec<Record> {
     printed
         .lines()
         .filter(|line| serde_json::from_str::<Listening>(line).is_err())
+        .filter(|line| serde_json::from_str::<Event>(line).is_err())
         .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
         .collect()
 }

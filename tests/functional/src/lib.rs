@@ -4,6 +4,7 @@
 //! This library holds what the tests and the test programs share.
 
 pub mod binaries;
+pub mod compat;
 pub mod generator;
 pub mod mode;
 pub mod net;
@@ -11,4 +12,5 @@ pub mod pattern;
 pub mod record;
 pub mod sandbox;
 pub mod servers;
+pub mod sources;
 pub mod sys;

@@ -28,6 +28,32 @@ pub struct Listening {
     pub port: u16,
 }
 
+/// What `shunt-gen --survive` says, beside the records, about a connection.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Event {
+    /// It was made or accepted.
+    Begun,
+    /// The other end is gone.
+    Lost {
+        /// When this end knew it: nanoseconds of [`crate::sys::monotonic`].
+        at: u64,
+        /// What the call said that told it.
+        how: String,
+    },
+}
+
+/// What `shunt-gen --totals` prints at its end.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Totals {
+    /// Connections that were carried to their end.
+    pub connections: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Bytes received, each of them as expected.
+    pub received_bytes: u64,
+}
+
 /// Compares the records of both ends, which print them independently of each other.
 ///
 /// # Errors

@@ -28,6 +28,12 @@ impl Agent {
         Self { process }
     }
 
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
     /// Ends it as a crash would.
     pub fn kill(mut self) {
         self.process.kill();

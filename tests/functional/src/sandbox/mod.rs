@@ -141,11 +141,32 @@ impl Sandbox {
     /// # Panics
     /// When there is none after a few seconds.
     pub fn start_agent(&self) {
-        let mut command = self.plain(self.shunt_path());
-        command.arg("agent");
+        self.start_agent_by(self.plain("env"));
+    }
+
+    /// The same by a program that becomes the one that its arguments name.
+    ///
+    /// # Panics
+    /// When there is none after a few seconds.
+    pub fn start_agent_by(&self, mut command: Command) {
+        command.arg(self.shunt_path()).arg("agent");
         let log = self.path().join("agent.log");
         let process = self.start(command, &log);
         *self.agent.borrow_mut() = Some(Agent::wait_for(process, &self.run_dir()));
+    }
+
+    /// Sends the agent a signal.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn signal_agent(&self, signal: i32) {
+        let pid = self.agent_pid().expect("an agent");
+        crate::sys::kill(pid, signal).expect("it runs");
+    }
+
+    /// The agent's pid.
+    pub fn agent_pid(&self) -> Option<i32> {
+        self.agent.borrow().as_ref().map(Agent::pid)
     }
 
     /// `kill -9` for the agent.
@@ -162,6 +183,17 @@ impl Sandbox {
         }
         let mut command = self.plain(self.shunt_path());
         command.args(["run", "--dmb", &self.mode.to_string(), "--"]).arg(program);
+        command
+    }
+
+    /// A command line that runs a program with the library preloaded by hand, as `shunt run` does, but
+    /// without the agent that `shunt run` would start.
+    pub fn preloaded(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.plain(program);
+        if self.mode.is_shunted() {
+            command.env("LD_PRELOAD", self.path().join("bin/libshunt.so"));
+            command.env("SHUNT_DMB", self.mode.to_string());
+        }
         command
     }
 

@@ -87,6 +87,11 @@ impl Process {
         text
     }
 
+    /// False when it has ended.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// # Panics
     /// When the program has ended.
     pub fn assert_running(&mut self) {
@@ -235,7 +240,9 @@ impl Sandbox {
     /// # Panics
     /// When it cannot be started.
     pub fn start(&self, mut command: Command, log: &Path) -> Process {
-        let stderr = log.with_extension("err");
+        let mut stderr = log.as_os_str().to_owned();
+        stderr.push(".err");
+        let stderr = PathBuf::from(stderr);
         let shown = format!("[{}] {command:?}", self.mode);
         let make = |path: &Path| -> io::Result<File> {
             let file = File::create(path)?;

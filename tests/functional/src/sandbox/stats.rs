@@ -1,5 +1,6 @@
 //! The proof that connections were shunted.
 
+use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,14 @@ impl Stats {
     #[must_use]
     pub fn declined(&self, reason: &str) -> u64 {
         self.json["declined"][reason].as_u64().unwrap_or(0)
+    }
+
+    /// Every reason for which connection ends stayed on TCP, with their number.
+    #[must_use]
+    pub fn reasons(&self) -> BTreeMap<String, u64> {
+        let all = self.json["declined"].as_object().into_iter().flatten();
+        let counts = all.filter_map(|(name, n)| Some((name.clone(), n.as_u64()?)));
+        counts.filter(|(_, n)| *n > 0).collect()
     }
 
     /// Connection ends made under Shunt, and how many of them were shunted, since `before`.
@@ -103,6 +112,18 @@ impl Sandbox {
         result
     }
 
+    /// Looks whether at least so many connection ends were shunted since the sandbox was made, in its
+    /// mode, and nothing went wrong inside Shunt.
+    ///
+    /// # Panics
+    /// When they were not.
+    pub fn assert_shunted(&self, ends: u64) {
+        let stats = self.stats();
+        let shunted = stats.get("connections_shunted");
+        assert!(shunted >= ends, "{shunted} ends of {ends} ({}): {}", self.mode, stats.json);
+        self.assert_clean(&stats);
+    }
+
     /// True when what was shunted since `before` meets the expectation, now or within `patience`: ends
     /// that were just closed may not be counted yet.
     #[must_use]
@@ -130,6 +151,8 @@ impl Sandbox {
         assert_eq!(other, 0, "connections shunted in the other mode: {}", stats.json);
         assert_eq!(stats.get("protocol_violations"), 0, "{}", stats.json);
         assert_eq!(stats.get("contained_faults"), 0, "{}", stats.json);
-        assert_eq!(stats.declined("internal"), 0, "{}", stats.json);
+        for reason in ["internal", "protocol-violation"] {
+            assert_eq!(stats.declined(reason), 0, "{reason}: {}", stats.json);
+        }
     }
 }

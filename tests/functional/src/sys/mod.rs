@@ -4,30 +4,37 @@
 //! these programs exactly as it sees those of any other program.
 
 mod addr;
+mod filter;
+mod given;
 mod process;
+pub mod raw;
 mod ready;
 mod socket;
 mod stream;
+pub mod uring;
 
 use std::io;
 
 use libc::{c_int, ssize_t};
 
 pub use addr::RawAddr;
+pub use filter::{ask_for_filters, forbid_all_but_bytes};
+pub use given::{pass, take, write_stdio};
 pub use process::{
-    Forked, end_with_parent, end_within, exit_now, exit_quickly, forbid_forks, forget_children,
-    fork, fork_raw, kill, new_session, popen, reset_signal, set_signal_counter, signal_count,
-    system, wait_for, wait_until_dead,
+    Forked, KeepErrno, Resource, block_signal, close_in_clone, close_in_vfork, end_with_parent,
+    end_within, exit_now, exit_quickly, forbid_forks, forget_children, fork, fork_raw, kill, limit,
+    monotonic, new_session, on_signal, popen, reset_signal, set_alarm_every, set_signal_counter,
+    signal_count, system, wait_for, wait_until_dead,
 };
 pub use ready::{Epoll, EpollEvent, poll, ppoll, pselect, select};
 pub use socket::{
     ListenOptions, accept, connect, dup, dup2, dup3, eventfd, fd_flags, fionread, get_option,
     linger, listen, local_addr, memfd, outq, pair, peer_addr, pipe, set_buffers, set_nonblocking,
-    set_nonblocking_ioctl, set_option, set_timeout, shutdown, socket, status_flags,
+    set_nonblocking_ioctl, set_option, set_pipe_size, set_timeout, shutdown, socket, status_flags,
 };
 pub use stream::{
     Received, pwrite_all, read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendfile, sendmmsg,
-    sendmsg, sendto, write, writev,
+    sendmsg, sendto, splice, write, writev,
 };
 
 /// Turns a `-1` with `errno` into an error.
@@ -37,6 +44,11 @@ pub(crate) fn check(ret: c_int) -> io::Result<c_int> {
 
 /// As [`check`], for calls that return a length.
 pub(crate) fn check_len(ret: ssize_t) -> io::Result<usize> {
+    usize::try_from(ret).map_err(|_| io::Error::last_os_error())
+}
+
+/// As [`check`], for `syscall(2)`.
+pub(crate) fn check_long(ret: libc::c_long) -> io::Result<usize> {
     usize::try_from(ret).map_err(|_| io::Error::last_os_error())
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use libc::{c_int, pid_t};
+use libc::{c_int, c_void, pid_t};
 
 use super::check;
 
@@ -55,6 +55,39 @@ pub fn fork_raw() -> io::Result<Forked> {
         0 => Ok(Forked::Child),
         pid => Ok(Forked::Parent(pid)),
     }
+}
+
+/// vfork(2), and a child that closes a descriptor and ends.
+#[allow(deprecated, reason = "the function that programs in C call")]
+#[inline(never)]
+pub fn close_in_vfork(fd: c_int) -> io::Result<pid_t> {
+    // SAFETY: the child makes two calls whose arguments are there already, and never returns.
+    let pid = unsafe { libc::vfork() };
+    if pid == 0 {
+        // SAFETY: the child's own descriptor; `_exit` ends the child.
+        unsafe {
+            libc::close(fd);
+            libc::_exit(0)
+        }
+    }
+    check(pid)
+}
+
+/// The same with clone(2) and `CLONE_VM`, in a child with a stack of its own.
+pub fn close_in_clone(fd: c_int) -> io::Result<pid_t> {
+    extern "C" fn child(fd: *mut c_void) -> c_int {
+        // SAFETY: the child's own descriptor.
+        unsafe { libc::close(*fd.cast::<c_int>()) }
+    }
+    let mut fd = fd;
+    let mut stack = vec![0_u128; 16 << 10];
+    // SAFETY: the number and the child's stack outlive the child: CLONE_VFORK waits.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr_range().end.cast();
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        libc::clone(child, top, flags, (&raw mut fd).cast())
+    };
+    check(pid)
 }
 
 /// Gives up root and the right to make processes: every fork of this process fails from now on.
@@ -139,9 +172,44 @@ pub fn wait_until_dead(pid: pid_t) -> io::Result<()> {
     check(unsafe { libc::waitid(libc::P_PID, pid.cast_unsigned(), &raw mut info, flags) }).map(drop)
 }
 
+/// What a process may have of something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resource {
+    /// Bytes of virtual memory.
+    AddressSpace,
+    /// The highest descriptor, plus one.
+    Descriptors,
+}
+
+/// The soft limit of another process, before it is set to `new`.
+pub fn limit(pid: pid_t, resource: Resource, new: Option<u64>) -> io::Result<u64> {
+    let resource = match resource {
+        Resource::AddressSpace => libc::RLIMIT_AS,
+        Resource::Descriptors => libc::RLIMIT_NOFILE,
+    };
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: only asks, and old is valid.
+    check(unsafe { libc::prlimit(pid, resource, std::ptr::null(), &raw mut old) })?;
+    if let Some(new) = new {
+        let new = libc::rlimit { rlim_cur: new, ..old };
+        // SAFETY: the limit is valid.
+        check(unsafe { libc::prlimit(pid, resource, &raw const new, std::ptr::null_mut()) })?;
+    }
+    Ok(old.rlim_cur)
+}
+
+/// `CLOCK_MONOTONIC`, in nanoseconds: the same for all processes of the machine.
+#[must_use]
+pub fn monotonic() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: now is valid. It cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
 static SIGNALS: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn on_signal(_: c_int) {
+extern "C" fn count_signal(_: c_int) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -156,12 +224,59 @@ fn install(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
 
 /// Counts this signal from now on instead of what it did.
 pub fn set_signal_counter(signal: c_int) -> io::Result<()> {
-    install(signal, on_signal as *const () as libc::sighandler_t)
+    install(signal, count_signal as *const () as libc::sighandler_t)
 }
 
 /// Gives the signal its default action back.
 pub fn reset_signal(signal: c_int) -> io::Result<()> {
     install(signal, libc::SIG_DFL)
+}
+
+/// Puts `errno` back when it goes, as a signal handler has to.
+#[derive(Debug)]
+pub struct KeepErrno(c_int);
+
+impl KeepErrno {
+    /// Keeps what is there now.
+    #[must_use]
+    pub fn now() -> Self {
+        // SAFETY: the place of the thread's own errno.
+        Self(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl Drop for KeepErrno {
+    fn drop(&mut self) {
+        // SAFETY: as in `now`.
+        unsafe { *libc::__errno_location() = self.0 };
+    }
+}
+
+/// Has `handler` run at this signal, which interrupts calls.
+pub fn on_signal(signal: c_int, handler: extern "C" fn(c_int)) -> io::Result<()> {
+    install(signal, handler as *const () as libc::sighandler_t)
+}
+
+/// SIGALRM each so many microseconds from now on; 0: no more.
+pub fn set_alarm_every(micros: u32) -> io::Result<()> {
+    let time = libc::timeval { tv_sec: 0, tv_usec: micros.into() };
+    let timer = libc::itimerval { it_interval: time, it_value: time };
+    // SAFETY: the timer is valid.
+    check(unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) })
+        .map(drop)
+}
+
+/// Blocks a signal in this thread and in those that it makes, or lets it in.
+pub fn block_signal(signal: c_int, block: bool) -> io::Result<()> {
+    let how = if block { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
+    // SAFETY: the set is initialized before use; only this thread's mask is changed.
+    let code = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut())
+    };
+    if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
 }
 
 /// Signals counted since the last call.

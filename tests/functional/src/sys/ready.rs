@@ -131,6 +131,12 @@ impl Epoll {
         Ok(Self { fd, room: vec![libc::epoll_event { events: 0, u64: 0 }; max] })
     }
 
+    /// Its descriptor.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
     /// `epoll_ctl(2)`.
     pub fn control(&self, op: c_int, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events, u64: data };

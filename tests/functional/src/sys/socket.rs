@@ -39,6 +39,12 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((own(fds[0])?, own(fds[1])?))
 }
 
+/// How much a pipe holds.
+pub fn set_pipe_size(fd: RawFd, size: usize) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    check(unsafe { libc::fcntl(fd, libc::F_SETPIPE_SZ, size) }).map(drop)
+}
+
 /// `eventfd(2)`, non-blocking.
 pub fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.

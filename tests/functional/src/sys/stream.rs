@@ -199,3 +199,10 @@ pub fn pwrite_all(file: RawFd, mut buf: &[u8]) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// splice(2) without offsets.
+pub fn splice(from: RawFd, to: RawFd, len: usize, flags: u32) -> io::Result<usize> {
+    let null = std::ptr::null_mut();
+    // SAFETY: there are no offsets.
+    check_len(unsafe { libc::splice(from, null, to, null, len, flags) })
+}

@@ -7,7 +7,7 @@ use std::thread;
 
 use shunt_functional::sys;
 
-use crate::conn::Conn;
+use crate::conn::{Conn, lost, print_totals};
 use crate::driver::{Driver, Source};
 use crate::options::{Connect, Style};
 use crate::watchdog;
@@ -15,7 +15,12 @@ use crate::watchdog;
 /// Opens the connections and carries them to their end.
 pub fn run(options: &Connect) -> io::Result<()> {
     watchdog::start(options.common.stall());
-    if options.common.style == Style::Blocking { blocking(options) } else { driven(options) }
+    if options.common.style == Style::Blocking {
+        blocking(options)?;
+    } else {
+        driven(options)?;
+    }
+    print_totals(&options.common)
 }
 
 /// The address of connection `number`.
@@ -39,8 +44,10 @@ fn blocking(options: &Connect) -> io::Result<()> {
                     let to = target(options, number);
                     let fd = sys::socket(domain(to), libc::SOCK_STREAM | libc::SOCK_CLOEXEC)?;
                     options.common.size(&fd)?;
-                    sys::connect(fd.as_raw_fd(), to)?;
-                    Conn::connected(fd, number, options.leave, &options.common)
+                    if let Err(e) = sys::connect(fd.as_raw_fd(), to) {
+                        return lost(e, options.common.survive);
+                    }
+                    Conn::connected(fd, number, options.leave, &options.common)?
                         .run_blocking()
                         .map_err(|e| context(&e, number))
                 })
@@ -83,13 +90,22 @@ fn driven(options: &Connect) -> io::Result<()> {
         let running: Vec<_> = (0..threads)
             .map(|thread| {
                 scope.spawn(move || -> io::Result<()> {
-                    let mine = (thread..common.connections).step_by(threads);
-                    let quota = mine.clone().count();
-                    let mut driver = Driver::new(common.style, Source::None, Some(quota))?;
-                    for number in mine {
+                    let mut mine = (thread..common.connections).step_by(threads);
+                    let quota = mine.len();
+                    let at_once = options.at_once.unwrap_or(quota).clamp(1, quota.max(1));
+                    let mut another = || {
+                        let Some(number) = mine.next() else { return Ok(None) };
                         let (fd, connecting) =
                             open(options, number).map_err(|e| context(&e, number))?;
-                        let conn = Conn::connected(fd, number, options.leave, common);
+                        let conn = Conn::connected(fd, number, options.leave, common)?;
+                        Ok(Some((conn, connecting)))
+                    };
+                    let first: Vec<_> = (0..at_once)
+                        .filter_map(|_| another().transpose())
+                        .collect::<io::Result<_>>()?;
+                    let source = Source::Opener(&mut another);
+                    let mut driver = Driver::new(common.style, source, Some(quota))?;
+                    for (conn, connecting) in first {
                         driver.add(conn, connecting)?;
                     }
                     driver.run()

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use shunt_functional::record::Record;
+use shunt_functional::record::{Event, Record, Totals};
 use shunt_functional::sys;
 
 use crate::half::{Receiver, Sender, Step};
@@ -24,6 +24,37 @@ pub struct Conn {
     /// Close when everything is sent, without reading.
     pub leave: bool,
     half_closed: bool,
+    survive: bool,
+    totals: bool,
+}
+
+/// Connections and bytes of `--totals`.
+static TOTALS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+
+/// Prints what `--totals` asks for, at the end.
+pub fn print_totals(common: &Common) -> io::Result<()> {
+    if !common.totals {
+        return Ok(());
+    }
+    let [connections, sent_bytes, received_bytes] =
+        [0, 1, 2].map(|i| TOTALS[i].load(Ordering::Relaxed));
+    print_line(&Totals { connections, sent_bytes, received_bytes })
+}
+
+/// True for what a call says whose peer has been killed.
+fn is_loss(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | ConnectionRefused)
+}
+
+/// The end of a connection of `--survive` whose other end is gone, or was never reached.
+pub fn lost(error: io::Error, survive: bool) -> io::Result<()> {
+    if !survive || !is_loss(&error) {
+        return Err(error);
+    }
+    print_line(&Event::Lost { at: sys::monotonic(), how: error.to_string() })?;
+    watchdog::finished();
+    Ok(())
 }
 
 /// A label for a stream that the accepting end sends: the top bit tells it from a client's.
@@ -35,21 +66,30 @@ fn server_label() -> u64 {
 
 impl Conn {
     /// The accepting end.
-    pub fn accepted(fd: OwnedFd, common: &Common) -> Self {
+    pub fn accepted(fd: OwnedFd, common: &Common) -> io::Result<Self> {
         Self::new(fd, server_label(), false, common)
     }
 
     /// The connecting end of connection `number`.
-    pub fn connected(fd: OwnedFd, number: usize, leave: bool, common: &Common) -> Self {
+    pub fn connected(fd: OwnedFd, number: usize, leave: bool, common: &Common) -> io::Result<Self> {
         let label = (common.seed << 32) | (number as u64 + 1);
         Self::new(fd, label, leave, common)
     }
 
-    fn new(fd: OwnedFd, label: u64, leave: bool, common: &Common) -> Self {
+    fn new(fd: OwnedFd, label: u64, leave: bool, common: &Common) -> io::Result<Self> {
         watchdog::opened();
+        if common.survive {
+            print_line(&Event::Begun)?;
+        }
         let sender = Sender::new(label, common);
         let receiver = Receiver::new(label, common);
-        Self { fd, sender, receiver, leave, half_closed: false }
+        let Common { survive, totals, .. } = *common;
+        Ok(Self { fd, sender, receiver, leave, half_closed: false, survive, totals })
+    }
+
+    /// True when the other end may be killed.
+    pub const fn survives(&self) -> bool {
+        self.survive
     }
 
     /// The descriptor's number.
@@ -85,17 +125,30 @@ impl Conn {
             received_hash: self.receiver.hash(),
         };
         drop(self.fd);
-        print_line(&record)?;
+        if self.totals {
+            let news = [1, record.sent_bytes, record.received_bytes];
+            TOTALS.iter().zip(news).for_each(|(total, n)| {
+                total.fetch_add(n, Ordering::Relaxed);
+            });
+        } else {
+            print_line(&record)?;
+        }
         watchdog::finished();
         Ok(())
     }
 
     /// Carries the connection to its end with blocking calls, one thread per direction.
     pub fn run_blocking(mut self) -> io::Result<()> {
+        match self.carry() {
+            Ok(()) => self.finish(),
+            Err(e) => lost(e, self.survive),
+        }
+    }
+
+    fn carry(&mut self) -> io::Result<()> {
         let fd = self.raw();
         if self.leave {
-            send_all(&mut self.sender, fd)?;
-            return self.finish();
+            return send_all(&mut self.sender, fd);
         }
         thread::scope(|scope| -> io::Result<()> {
             let sending = scope.spawn(|| -> io::Result<()> {
@@ -111,8 +164,7 @@ impl Conn {
                 }
             }
             sending.join().map_err(|_| io::Error::other("the sending thread panicked"))?
-        })?;
-        self.finish()
+        })
     }
 }
 

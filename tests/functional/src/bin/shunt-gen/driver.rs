@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shunt_functional::sys;
 
-use crate::conn::Conn;
+use crate::conn::{Conn, lost};
 use crate::half::Step;
 use crate::options::Style;
 use crate::waiter::{Interest, Ready, Waiter};
@@ -24,6 +24,9 @@ pub enum Source<'a> {
     Listener(&'a OwnedFd, &'a mut dyn FnMut(OwnedFd) -> io::Result<Option<Conn>>),
     /// Another thread, which rings the eventfd after it has put one into the inbox.
     Inbox(&'a OwnedFd, &'a Inbox<Conn>),
+    /// The closure, which makes another (and says whether it is still connecting) for each that has
+    /// ended, until it has no more.
+    Opener(&'a mut dyn FnMut() -> io::Result<Option<(Conn, bool)>>),
 }
 
 struct Member {
@@ -67,7 +70,7 @@ impl<'a> Driver<'a> {
         let mut waiter = Waiter::new(style)?;
         let read = Interest { read: true, write: false };
         match &source {
-            Source::None => {}
+            Source::None | Source::Opener(_) => {}
             Source::Listener(fd, _) | Source::Inbox(fd, _) => {
                 waiter.add(SOURCE, fd.as_raw_fd(), read)?;
             }
@@ -110,10 +113,33 @@ impl<'a> Driver<'a> {
                 }
             }
             for key in round {
-                if self.work(key)? {
-                    active.push(key);
+                match self.work(key) {
+                    Ok(true) => active.push(key),
+                    Ok(false) => {}
+                    Err(e) => self.lose(key, e)?,
+                }
+                if !self.members.contains_key(&key) {
+                    self.open_another()?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// A connection has failed: an end like another, if its other end may be killed.
+    fn lose(&mut self, key: usize, error: io::Error) -> io::Result<()> {
+        let Some(member) = self.members.remove(&key) else { return Err(error) };
+        self.waiter.remove(key, member.conn.raw())?;
+        self.left = self.left.map(|n| n.saturating_sub(1));
+        lost(error, member.conn.survives())
+    }
+
+    /// In place of one that has ended.
+    fn open_another(&mut self) -> io::Result<()> {
+        if let Source::Opener(open) = &mut self.source
+            && let Some((conn, connecting)) = open()?
+        {
+            self.add(conn, connecting)?;
         }
         Ok(())
     }
@@ -122,7 +148,7 @@ impl<'a> Driver<'a> {
     fn take_from_source(&mut self) -> io::Result<()> {
         let mut new = Vec::new();
         match &mut self.source {
-            Source::None => {}
+            Source::None | Source::Opener(_) => {}
             Source::Inbox(bell, inbox) => {
                 let mut count = [0; 8];
                 match sys::read(bell.as_raw_fd(), &mut count) {

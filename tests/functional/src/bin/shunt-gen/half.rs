@@ -8,7 +8,8 @@ use fastrand::Rng;
 use shunt_functional::{pattern, sys};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::options::{Common, RecvCall, SendCall};
+use crate::hand_over;
+use crate::options::{Common, HandOver, RecvCall, SendCall};
 use crate::watchdog;
 
 /// What a step of a half came to.
@@ -76,6 +77,8 @@ pub struct Sender {
     /// What of `chunk` has been sent.
     done: usize,
     mix: Mix,
+    /// How and where in the stream it is taken back to TCP.
+    hand_over: Option<(HandOver, u64)>,
     /// Calls go through duplicates of the descriptor.
     duplicate: Option<OwnedFd>,
     dup: bool,
@@ -85,17 +88,21 @@ pub struct Sender {
 impl Sender {
     /// Sends `common.bytes` bytes of stream `label`.
     pub fn new(label: u64, common: &Common) -> Self {
+        let total = if common.bytes == 0 { 0 } else { common.bytes.max(8) };
+        let mut rng = Rng::with_seed(label ^ common.seed);
+        let hand_over = common.hand_over.map(|how| (how, rng.u64(0..=total / 4 * 3)));
         Self {
             label,
             sent: 0,
-            total: if common.bytes == 0 { 0 } else { common.bytes.max(8) },
+            total,
+            hand_over,
             hash: Xxh3::new(),
             chunk: Vec::new(),
             done: 0,
             mix: Mix::new(common),
             duplicate: None,
             dup: common.dup,
-            rng: Rng::with_seed(label ^ common.seed),
+            rng,
         }
     }
 
@@ -142,7 +149,12 @@ impl Sender {
         let fd = self.pick(fd)?;
         let call = self.mix.send[self.rng.usize(..self.mix.send.len())];
         let wanted = self.chunk.len() - self.done;
-        match self.call(call, fd) {
+        let sent = match self.hand_over.take_if(|(_, at)| self.sent >= *at) {
+            Some((how, _)) => hand_over::send(how, fd, &self.chunk[self.done..])
+                .map_err(|e| io::Error::new(e.kind(), format!("{how}: {e}"))),
+            None => self.call(call, fd),
+        };
+        match sent {
             Ok(n) if n > wanted || n == 0 => {
                 Err(io::Error::other(format!("{call} of {wanted} bytes returned {n}")))
             }

@@ -10,6 +10,7 @@ mod client;
 mod conn;
 mod driver;
 mod half;
+mod hand_over;
 mod options;
 mod server;
 mod waiter;

@@ -59,9 +59,19 @@ pub struct Common {
     /// SO_SNDBUF and SO_RCVBUF of the client's sockets and of the listener.
     #[arg(long)]
     pub buffers: Option<i32>,
+    /// What is done once with each connection, at some byte that is sent, that takes it back to TCP.
+    #[arg(long, value_enum)]
+    pub hand_over: Option<HandOver>,
     /// Longest random pause in microseconds, taken before one call in 64.
     #[arg(long, default_value_t = 0)]
     pub pause: u64,
+    /// The other end may be killed: say when a connection begins, and when and how it is lost, and
+    /// take that for an end like another.
+    #[arg(long)]
+    pub survive: bool,
+    /// Print one line about all connections instead of one for each.
+    #[arg(long)]
+    pub totals: bool,
     /// Seconds without a byte after which the process reports a stall and fails.
     #[arg(long, default_value_t = 20)]
     pub stall: u64,
@@ -104,6 +114,9 @@ pub struct Connect {
     /// Close each connection as soon as everything is sent, without reading.
     #[arg(long)]
     pub leave: bool,
+    /// Connections that are open at once, of those in all (not for the blocking style).
+    #[arg(long)]
+    pub at_once: Option<usize>,
     /// Call connect on a non-blocking socket (never for the blocking style).
     #[arg(long)]
     pub nonblocking_connect: bool,
@@ -188,6 +201,19 @@ impl SendCall {
     ];
 }
 
+/// A way to give a connection to somebody who may know nothing of Shunt.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum HandOver {
+    /// Bytes are written by a stdio stream on it.
+    Stdio,
+    /// It is passed through a UNIX socket, and written to by the descriptor that comes out.
+    Scm,
+    /// It is the standard input of a program.
+    Spawn,
+    /// A shell inherits it, with all others.
+    Shell,
+}
+
 /// A way to receive bytes.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 #[allow(missing_docs)]
@@ -235,4 +261,4 @@ macro_rules! display_as_value {
     )+};
 }
 
-display_as_value!(Style, Spread, SendCall, RecvCall);
+display_as_value!(Style, Spread, SendCall, RecvCall, HandOver);

@@ -11,7 +11,7 @@ use shunt_functional::record::Listening;
 use shunt_functional::sys::{self, Forked, ListenOptions};
 
 use crate::board::Board;
-use crate::conn::{Conn, print_line};
+use crate::conn::{Conn, print_line, print_totals};
 use crate::driver::{Driver, Source};
 use crate::options::{Common, Serve, Spread, Style};
 use crate::watchdog;
@@ -34,7 +34,8 @@ pub fn run(options: &Serve) -> io::Result<()> {
         Spread::Single => {
             announce(addr, options)?;
             watchdog::start(options.common.stall());
-            single(&listener, &options.common)
+            single(&listener, &options.common)?;
+            print_totals(&options.common)
         }
         Spread::Fork => {
             announce(addr, options)?;
@@ -65,7 +66,7 @@ fn single(listener: &OwnedFd, common: &Common) -> io::Result<()> {
             let running: Vec<_> = (0..common.connections)
                 .map(|_| {
                     let (fd, _) = sys::accept(listener.as_raw_fd(), libc::SOCK_CLOEXEC)?;
-                    Ok(scope.spawn(|| Conn::accepted(fd, common).run_blocking()))
+                    Ok(scope.spawn(|| Conn::accepted(fd, common)?.run_blocking()))
                 })
                 .collect::<io::Result<_>>()?;
             running
@@ -92,7 +93,7 @@ fn single(listener: &OwnedFd, common: &Common) -> io::Result<()> {
         }
         let mut dealt = 0;
         let mut deal = |fd: OwnedFd| -> io::Result<Option<Conn>> {
-            let conn = Conn::accepted(fd, common);
+            let conn = Conn::accepted(fd, common)?;
             let to = dealt % threads;
             dealt += 1;
             let Some((put, ring)) = to.checked_sub(1).and_then(|i| desks.get(i)) else {
@@ -161,11 +162,11 @@ fn fork_each(listener: &OwnedFd, common: &Common) -> io::Result<()> {
 /// Carries a single connection.
 fn one(fd: OwnedFd, common: &Common) -> io::Result<()> {
     if common.style == Style::Blocking {
-        return Conn::accepted(fd, common).run_blocking();
+        return Conn::accepted(fd, common)?.run_blocking();
     }
     sys::set_nonblocking(fd.as_raw_fd(), true)?;
     let mut driver = Driver::new(common.style, Source::None, Some(1))?;
-    driver.add(Conn::accepted(fd, common), false)?;
+    driver.add(Conn::accepted(fd, common)?, false)?;
     driver.run()
 }
 
@@ -218,14 +219,14 @@ fn work(listener: &OwnedFd, common: &Common, board: &Board) -> io::Result<()> {
     watchdog::on_finished(board.clone());
     if common.style != Style::Blocking {
         sys::set_nonblocking(listener.as_raw_fd(), true)?;
-        let mut keep = |fd: OwnedFd| Ok(Some(Conn::accepted(fd, common)));
+        let mut keep = |fd: OwnedFd| Conn::accepted(fd, common).map(Some);
         return Driver::new(common.style, Source::Listener(listener, &mut keep), None)?.run();
     }
     loop {
         let (fd, _) = sys::accept(listener.as_raw_fd(), 0)?;
         let common = common.clone();
         thread::spawn(move || {
-            if let Err(e) = Conn::accepted(fd, &common).run_blocking() {
+            if let Err(e) = Conn::accepted(fd, &common).and_then(Conn::run_blocking) {
                 finish_child(Err(e));
             }
         });

@@ -5,7 +5,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use shunt_functional::sys;
 
-use crate::probe::{Probe, connect_to, done, drain, listener, settle, try_recv, try_send};
+use crate::probe::{
+    Pair, Probe, address, connect_to, done, drain, listener, settle, try_recv, try_send,
+};
 
 /// The checks.
 pub fn run(p: &mut Probe) -> io::Result<()> {
@@ -14,8 +16,40 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     linger_zero(p)?;
     data_before_close(p)?;
     shutdown_read(p)?;
+    programs_behind_the_end(p)?;
     early_client(p)?;
     closed_listener(p)
+}
+
+/// A program is started after the peer's end, while bytes lie unread: this one still gets them.
+fn programs_behind_the_end(p: &Probe) -> io::Result<()> {
+    for closes in [false, true] {
+        let listener = listener()?;
+        // The other end is not inherited.
+        let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC)?;
+        sys::connect(client.as_raw_fd(), address(&listener)?)?;
+        let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+        let pair = p.ready(Pair { client, server })?;
+        sys::write(pair.c(), &[5; 5000])?;
+        p.result("some", try_recv(pair.s(), 1000));
+        let kept = if closes {
+            drop(pair.client);
+            None
+        } else {
+            sys::shutdown(pair.c(), libc::SHUT_WR)?;
+            Some(pair.client)
+        };
+        settle();
+        p.say("a program after the end", sys::system(c"true"));
+        p.result("the rest", drain(pair.server.as_raw_fd()));
+        p.result("then the end", try_recv(pair.server.as_raw_fd(), 10));
+        if let Some(client) = kept {
+            p.result("an answer", try_send(pair.server.as_raw_fd(), b"answer"));
+            settle();
+            p.result("arrives", try_recv(client.as_raw_fd(), 100));
+        }
+    }
+    Ok(())
 }
 
 fn half_close(p: &Probe) -> io::Result<()> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use libc::c_int;
 use shunt_functional::sys::{self, Epoll};
 
-use crate::probe::{Pair, Probe, done, drain, fill, settle, try_recv};
+use crate::probe::{Pair, Probe, done, drain, fill, listener, settle, try_recv};
 use crate::readiness::bits;
 
 const IN: u32 = libc::EPOLLIN.cast_unsigned();
@@ -30,8 +30,10 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     taken_out_and_added(p)?;
     members_that_go(p)?;
     mixed(p)?;
+    order(p)?;
     nested(p)?;
     exclusive(p)?;
+    no_room(p)?;
     two_sets(p)?;
     two_sets_of_a_copy(p)?;
     unknown_set(p)?;
@@ -50,6 +52,59 @@ pub fn look(epoll: &mut Epoll, millis: u64) -> io::Result<String> {
 fn send(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
     sys::write(fd, bytes)?;
     settle();
+    Ok(())
+}
+
+/// Who has news first is told of first, among connections from one program to one listener.
+fn order(p: &Probe) -> io::Result<()> {
+    let listener = listener()?;
+    let pairs = (0..8).map(|_| p.pair_with(&listener)).collect::<io::Result<Vec<_>>>()?;
+    let mut epoll = Epoll::new(8)?;
+    for (n, pair) in pairs.iter().enumerate() {
+        epoll.control(ADD, pair.s(), IN, n as u64)?;
+    }
+    // A look after what is new in the set.
+    p.say("order: nothing", look(&mut epoll, 0)?);
+    for order in [[5, 2, 7, 0, 3, 6, 1, 4], [1, 0, 4, 7, 6, 5, 2, 3]] {
+        for n in order {
+            sys::write(pairs[n].c(), b"x")?;
+        }
+        settle();
+        let found = epoll.wait(Some(Duration::ZERO))?;
+        p.say("order", format!("{:?}", found.iter().map(|e| e.data).collect::<Vec<_>>()));
+        for pair in &pairs {
+            try_recv(pair.s(), 10)?;
+        }
+        p.say("order: nothing", look(&mut epoll, 0)?);
+    }
+    Ok(())
+}
+
+/// A buffer for the events that cannot be written: no event is lost by it.
+fn no_room(p: &Probe) -> io::Result<()> {
+    // SAFETY: a new mapping.
+    let at = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0)
+    };
+    let pair = p.pair()?;
+    let mut epoll = Epoll::new(8)?;
+    epoll.control(ADD, pair.s(), IN | ET, 1)?;
+    let fd = epoll.as_raw_fd();
+    let try_it = |millis| {
+        // SAFETY: the kernel, or who stands for it, refuses the address.
+        let n = unsafe { libc::epoll_wait(fd, at.cast(), 8, millis) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    };
+    send(pair.c(), b"data")?;
+    p.result("no room for an event", try_it(0));
+    p.result("again", try_it(-1));
+    p.say("with room", look(&mut epoll, 0)?);
+    p.say("again", look(&mut epoll, 0)?);
+    send(pair.c(), b"data")?;
+    p.result("without room", try_it(0));
+    p.say("with room", look(&mut epoll, 0)?);
+    p.result("read", try_recv(pair.s(), 100));
     Ok(())
 }
 
@@ -414,6 +469,31 @@ fn unknown_set(p: &Probe) -> io::Result<()> {
         let data = event.u64;
         p.say(&format!("unknown set: data {round}"), format!("{n} {data}"));
         p.result("unknown set: read", try_recv(pair.s(), 10));
+    }
+    told_by_the_kernel(p, &pair)
+}
+
+/// The connection is on TCP for good; its other end is told of each change, though little is asked.
+fn told_by_the_kernel(p: &Probe, pair: &Pair) -> io::Result<()> {
+    for (how, mode) in [("level", 0), ("edge", ET)] {
+        let mut epoll = Epoll::new(8)?;
+        epoll.control(ADD, pair.c(), IN | RDHUP | mode, 1)?;
+        for round in 0..3 {
+            p.say(&format!("over TCP, {how}: silent {round}"), look(&mut epoll, 0)?);
+            send(pair.s(), b"x")?;
+            p.say(&format!("over TCP, {how}: data {round}"), look(&mut epoll, 1000)?);
+            p.result("read", try_recv(pair.c(), 10));
+        }
+        p.say(&format!("over TCP, {how}: nothing more"), look(&mut epoll, 0)?);
+    }
+    let mut epoll = Epoll::new(8)?;
+    epoll.control(ADD, pair.c(), IN | OUT, 1)?;
+    for round in 0..3 {
+        p.say(&format!("over TCP: room {round}"), look(&mut epoll, 0)?);
+        fill(pair.c())?;
+        p.say(&format!("over TCP: no room {round}"), look(&mut epoll, 0)?);
+        drain(pair.s())?;
+        p.say(&format!("over TCP: room again {round}"), look(&mut epoll, 1000)?);
     }
     Ok(())
 }

@@ -16,8 +16,11 @@ mod lifetimes;
 mod others;
 mod probe;
 mod processes;
+mod raw;
 mod readiness;
+mod retreats;
 mod signals;
+mod splicing;
 
 use std::io;
 use std::process::ExitCode;
@@ -44,6 +47,9 @@ const GROUPS: &[Group] = &[
     ("descriptors", descriptors::run),
     ("addresses", addresses::run),
     ("others", others::run),
+    ("raw", raw::run),
+    ("retreats", retreats::run),
+    ("splicing", splicing::run),
 ];
 
 fn main() -> ExitCode {

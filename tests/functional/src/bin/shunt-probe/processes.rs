@@ -21,6 +21,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     set_of_two_processes(p)?;
     accepted_after_fork(p)?;
     accepted_before_fork(p)?;
+    closed_in_shared_memory(p)?;
     killed(p)?;
     killed_while_out_of_a_set(p)?;
     handed_to_programs(p)?;
@@ -93,6 +94,25 @@ fn shared_by_fork(p: &Probe) -> io::Result<()> {
     settle();
     p.result("its bytes", try_recv(client.as_raw_fd(), 100));
     p.result("the end when the child has ended", try_recv(client.as_raw_fd(), 100));
+    Ok(())
+}
+
+/// A child of vfork(2) has descriptors of its own, and its parent's memory: what it closes is the parent's still.
+fn closed_in_shared_memory(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    for (how, close) in
+        [("vfork", sys::close_in_vfork as fn(_) -> _), ("clone", sys::close_in_clone as fn(_) -> _)]
+    {
+        sys::write(pair.c(), b"unread")?;
+        settle();
+        p.say(&format!("a child by {how} that closes"), sys::wait_for(close(pair.s())?)?);
+        sys::write(pair.c(), b" and after")?;
+        settle();
+        p.result("what was unread, and more", try_recv(pair.s(), 100));
+        p.result("no end", try_recv(pair.s(), 100));
+        sys::write(pair.s(), b"back")?;
+        p.result("what is sent back", try_recv(pair.c(), 100));
+    }
     Ok(())
 }
 

@@ -3,9 +3,11 @@
 #   make              release build
 #   make test         install what the tests need, build, run all tests
 #   make demo         install what the demo needs, build, show TCP and Shunt side by side
+#   make compat    run the tests with other people's programs in full, and record them in docs/compatibility.md
 #   make bench        the same at length, with BENCH_ARGS for `shunt bench` (docs/bench.md)
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers
 #   make check        formatting, lints, licences and advisories
+#   make soak         the long forms of the tests of faults, each for SOAK_SECONDS
 #   make fuzz         each fuzz target for FUZZ_SECONDS
 
 SHELL := /bin/bash
@@ -22,16 +24,23 @@ PROGRAMS := tests/functional/install-programs
 # Both ends of each functional test keep a core busy.
 TEST_THREADS ?= 2
 FUZZ_SECONDS ?= 60
+SOAK_SECONDS ?= 600
 
 .PHONY: all
 all:
 	$(CARGO) build --release --locked --workspace
 
-# What each step uses, as COMMAND:PACKAGE.
+# What each step uses, as COMMAND:PACKAGE, or LIBRARY:PACKAGE.
 DEMO_PROGRAMS := cc:build-essential nginx:nginx wrk:wrk redis-server:redis-server \
     redis-benchmark:redis-tools iperf3:iperf3 sockperf:sockperf
 TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
-    pgbench:postgresql-contrib curl:curl python3:python3
+    pgbench:postgresql-contrib curl:curl python3:python3 openssl:openssl \
+    /usr/lib/python3.11/test/test_socket.py:libpython3.11-testsuite stress-ng:stress-ng \
+    tclsh:tcl dpkg-source:dpkg-dev java:openjdk-17-jdk-headless node:nodejs go:golang-go \
+    haproxy:haproxy stunnel:stunnel4 ssh:openssh-client sshd:openssh-server socat:socat \
+    nc.openbsd:netcat-openbsd ncat:ncat memcached:memcached rsync:rsync tcpdump:tcpdump \
+    setarch:util-linux libjemalloc.so.2:libjemalloc2 \
+    libtcmalloc_minimal.so.4:libtcmalloc-minimal4 libmimalloc.so.2:libmimalloc2.0
 
 .PHONY: deps-demo deps-test
 deps-demo:
@@ -60,9 +69,26 @@ test-functional: all
 	SHUNT_TEST_BIN_DIR=$(RELEASE) \
 	    $(CARGO) test --locked -p shunt-functional -- --test-threads $(TEST_THREADS)
 
+# What goes wrong on a machine, for as long as one likes: one test at a time, so that each has the machine.
+.PHONY: soak
+soak: deps-test all
+	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_FULL=1 SOAK_SECONDS=$(SOAK_SECONDS) \
+	    $(CARGO) test --locked -p shunt-functional --test faults -- --nocapture --test-threads 1
+
 .PHONY: demo
 demo: deps-demo all
 	@$(RELEASE)/shunt-demo
+
+# What was tried with which result: what `make test` does in short, at length and on record.
+RECORD := $(TARGET)/compat
+
+.PHONY: compat
+compat: deps-test all
+	rm -rf $(RECORD)
+	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_RECORD=$(RECORD) SHUNT_TEST_FULL=1 \
+	    $(CARGO) test --locked -p shunt-functional --test programs --test suites --no-fail-fast \
+	    -- --test-threads $(TEST_THREADS)
+	$(RELEASE)/shunt-compat $(RECORD) docs/compatibility.md
 
 BENCH_ARGS ?= --json bench.json --html bench.html
 

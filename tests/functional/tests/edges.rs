@@ -3,7 +3,6 @@
 
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -18,19 +17,8 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// A `shunt-gen` with the library preloaded by hand, as `shunt run` does, but without the agent
-/// that `shunt run` would start.
-fn preloaded(sandbox: &Sandbox) -> Command {
-    let mut command = sandbox.plain(built("shunt-gen"));
-    if sandbox.mode.is_shunted() {
-        command.env("LD_PRELOAD", sandbox.path().join("bin/libshunt.so"));
-        command.env("SHUNT_DMB", sandbox.mode.to_string());
-    }
-    command
-}
-
 fn connect(sandbox: &Sandbox, port: u16, args: &[&str]) -> Process {
-    let mut command = preloaded(sandbox);
+    let mut command = sandbox.preloaded(built("shunt-gen"));
     command.args(["connect", "--to", &loopback(port).to_string()]).args(args);
     sandbox.spawn(command)
 }
@@ -194,7 +182,7 @@ fn an_agent_that_dies_and_comes_back() {
 fn no_agent_at_all() {
     in_all_modes(|sandbox| {
         sandbox.kill_agent();
-        let mut command = preloaded(sandbox);
+        let mut command = sandbox.preloaded(built("shunt-gen"));
         command.args(["serve", "-n", "10", "-b", "1000000"]);
         let mut server = sandbox.spawn(command);
         let port = server.wait_for_line(|line| {

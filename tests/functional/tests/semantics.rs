@@ -101,3 +101,18 @@ fn addresses() {
 fn others() {
     compare("others");
 }
+
+#[test]
+fn raw() {
+    compare("raw");
+}
+
+#[test]
+fn retreats() {
+    compare("retreats");
+}
+
+#[test]
+fn splicing() {
+    compare("splicing");
+}

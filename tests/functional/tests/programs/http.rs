@@ -3,10 +3,19 @@
 use std::fs;
 
 use shunt_functional::binaries::program;
+use shunt_functional::compat::{Kind, Subject, Version};
 use shunt_functional::net::free_port;
 use shunt_functional::sandbox::{Expect, Sandbox};
 
 use crate::{Outcome, compare, content};
+
+const PYTHON: Subject = Subject {
+    kind: Kind::Programs,
+    name: "Python http.server, curl",
+    version: Version::Said("python3", "--version"),
+    done: "files up to 20 MB, one that is missing",
+    remark: "",
+};
 
 const SIZES: [usize; 4] = [0, 1, 10_000, 20 << 20];
 
@@ -44,5 +53,5 @@ fn scenario(sandbox: &Sandbox) -> Outcome {
 
 #[test]
 fn python_and_curl() {
-    compare(Sandbox::new, scenario);
+    compare(&PYTHON, Sandbox::new, scenario);
 }

@@ -2,11 +2,20 @@
 
 use serde_json::Value;
 use shunt_functional::binaries::program;
+use shunt_functional::compat::{Kind, Subject, Version};
 use shunt_functional::net::free_port;
 use shunt_functional::sandbox::{Expect, Sandbox};
 use shunt_functional::servers;
 
 use crate::{Outcome, compare};
+
+const IPERF: Subject = Subject {
+    kind: Kind::Programs,
+    name: "iperf3",
+    version: Version::Said("iperf3", "--version"),
+    done: "one stream, 8 streams, both ways, sendfile, small writes",
+    remark: "",
+};
 
 /// One run; both ends print JSON. Streams are counted per direction.
 fn run(sandbox: &Sandbox, port: &str, args: &[&str]) -> String {
@@ -50,5 +59,5 @@ fn scenario(sandbox: &Sandbox) -> Outcome {
 
 #[test]
 fn iperf3() {
-    compare(Sandbox::new, scenario);
+    compare(&IPERF, Sandbox::new, scenario);
 }

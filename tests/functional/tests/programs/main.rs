@@ -5,26 +5,38 @@ mod http;
 mod iperf;
 mod nginx;
 mod postgres;
+mod proxies;
 mod redis;
+mod runtimes;
 mod sockperf;
+mod ssh;
+mod surroundings;
+mod tools;
 
+use shunt_functional::compat::{self, Subject};
 use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::Sandbox;
 
 /// What a scenario found, one line per fact. Facts do not depend on speed.
 type Outcome = Vec<String>;
 
-/// Runs a scenario in every mode and compares the outcomes with that of plain TCP.
-fn compare(make: impl Fn(Mode) -> Sandbox, scenario: impl Fn(&Sandbox) -> Outcome) {
+/// Runs a scenario in every mode, compares the outcomes with that of plain TCP, and records it.
+fn compare(
+    subject: &Subject,
+    make: impl Fn(Mode) -> Sandbox,
+    scenario: impl Fn(&Sandbox) -> Outcome,
+) {
     let mut plain: Option<Outcome> = None;
     for mode in Mode::enabled() {
-        let outcome = scenario(&make(mode));
+        let sandbox = make(mode);
+        let outcome = scenario(&sandbox);
         assert!(!outcome.is_empty(), "the scenario found nothing");
         println!("{mode}: {outcome:#?}");
         match &plain {
             None => plain = Some(outcome),
             Some(plain) => assert_eq!(plain, &outcome, "left: plain TCP, right: {mode}"),
         }
+        subject.record(&sandbox, compat::Outcome::Same);
     }
 }
 

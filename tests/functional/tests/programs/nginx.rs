@@ -3,11 +3,20 @@
 use std::fs;
 
 use shunt_functional::binaries::program;
+use shunt_functional::compat::{Kind, Subject, Version};
 use shunt_functional::net::free_port;
 use shunt_functional::sandbox::{Expect, Sandbox, is_root};
 use shunt_functional::servers;
 
 use crate::{Outcome, compare, content, field};
+
+const NGINX: Subject = Subject {
+    kind: Kind::Programs,
+    name: "nginx, wrk, ab, curl",
+    version: Version::Said("nginx", "-v"),
+    done: "1 worker; 612 B and 1 MB, kept alive and a connection per request",
+    remark: "",
+};
 
 const SMALL: usize = 612;
 const LARGE: usize = 1 << 20;
@@ -81,16 +90,18 @@ fn scenario(sandbox: &Sandbox, workers: u32, user: Option<&str>) -> Outcome {
 
 #[test]
 fn one_worker() {
-    compare(Sandbox::new, |sandbox| scenario(sandbox, 1, is_root().then_some("root")));
+    compare(&NGINX, Sandbox::new, |sandbox| scenario(sandbox, 1, is_root().then_some("root")));
 }
 
 #[test]
 fn two_workers() {
-    compare(Sandbox::new, |sandbox| scenario(sandbox, 2, is_root().then_some("root")));
+    let subject = Subject { done: "the same with 2 workers", ..NGINX };
+    compare(&subject, Sandbox::new, |sandbox| scenario(sandbox, 2, is_root().then_some("root")));
 }
 
 /// Started by root, nginx gives its workers another user.
 #[test]
 fn workers_of_another_user() {
-    compare(Sandbox::new, |sandbox| scenario(sandbox, 2, None));
+    let subject = Subject { done: "the same with 2 workers of another user", ..NGINX };
+    compare(&subject, Sandbox::new, |sandbox| scenario(sandbox, 2, None));
 }

@@ -3,10 +3,19 @@
 use std::fs;
 
 use shunt_functional::binaries::program;
+use shunt_functional::compat::{Kind, Subject, Version};
 use shunt_functional::net::free_port;
 use shunt_functional::sandbox::{Expect, Sandbox};
 
 use crate::{Outcome, compare, field};
+
+const POSTGRES: Subject = Subject {
+    kind: Kind::Programs,
+    name: "PostgreSQL, pgbench, psql",
+    version: Version::Said("postgres", "--version"),
+    done: "pgbench with 10 clients (read and write, prepared, a connection per transaction); long results; COPY",
+    remark: "",
+};
 
 struct Client<'a> {
     sandbox: &'a Sandbox,
@@ -114,5 +123,5 @@ fn hash(text: &str) -> u64 {
 
 #[test]
 fn postgres() {
-    compare(|mode| Sandbox::for_user(mode, "postgres"), scenario);
+    compare(&POSTGRES, |mode| Sandbox::for_user(mode, "postgres"), scenario);
 }

@@ -3,11 +3,20 @@
 use std::fs::{self, File};
 
 use shunt_functional::binaries::program;
+use shunt_functional::compat::{Kind, Subject, Version};
 use shunt_functional::net::free_port;
 use shunt_functional::sandbox::{Expect, Sandbox};
 use shunt_functional::servers;
 
 use crate::{Outcome, compare, content};
+
+const REDIS: Subject = Subject {
+    kind: Kind::Programs,
+    name: "redis, redis-benchmark, redis-cli",
+    version: Version::Said("redis-server", "--version"),
+    done: "50 and 500 clients, with and without pipelining; values of 3 MB; long replies",
+    remark: "",
+};
 
 const TESTS: [&str; 5] = ["PING_INLINE", "SET", "GET", "LPUSH", "MSET"];
 
@@ -77,5 +86,5 @@ const SCRIPT: &str = "for i = 1, 50000 do redis.call('RPUSH', 'numbers', i) end 
 
 #[test]
 fn redis() {
-    compare(Sandbox::new, scenario);
+    compare(&REDIS, Sandbox::new, scenario);
 }

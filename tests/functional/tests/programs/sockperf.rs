@@ -1,11 +1,20 @@
 //! sockperf, over TCP, with each of its ways of waiting.
 
 use shunt_functional::binaries::program;
+use shunt_functional::compat::{Kind, Subject, Version};
 use shunt_functional::net::free_port;
 use shunt_functional::sandbox::{Expect, Sandbox};
 use shunt_functional::servers;
 
 use crate::{Outcome, compare};
+
+const SOCKPERF: Subject = Subject {
+    kind: Kind::Programs,
+    name: "sockperf",
+    version: Version::Said("sockperf", "--version"),
+    done: "ping-pong, under load, throughput; waiting in recvfrom",
+    remark: "",
+};
 
 /// The three kinds of traffic.
 const TRAFFIC: [&[&str]; 3] = [
@@ -46,20 +55,23 @@ fn scenario(sandbox: &Sandbox, wait: Option<&str>, traffic: &[&[&str]]) -> Outco
 
 #[test]
 fn blocking() {
-    compare(Sandbox::new, |sandbox| scenario(sandbox, None, &TRAFFIC));
+    compare(&SOCKPERF, Sandbox::new, |sandbox| scenario(sandbox, None, &TRAFFIC));
 }
 
 #[test]
 fn epoll() {
-    compare(Sandbox::new, |sandbox| scenario(sandbox, Some("e"), &TRAFFIC));
+    let subject = Subject { done: "the same, waiting in epoll", ..SOCKPERF };
+    compare(&subject, Sandbox::new, |sandbox| scenario(sandbox, Some("e"), &TRAFFIC));
 }
 
 #[test]
 fn poll() {
-    compare(Sandbox::new, |sandbox| scenario(sandbox, Some("p"), &TRAFFIC[..1]));
+    let subject = Subject { done: "the same, waiting in poll", ..SOCKPERF };
+    compare(&subject, Sandbox::new, |sandbox| scenario(sandbox, Some("p"), &TRAFFIC[..1]));
 }
 
 #[test]
 fn select() {
-    compare(Sandbox::new, |sandbox| scenario(sandbox, Some("s"), &TRAFFIC[..1]));
+    let subject = Subject { done: "the same, waiting in select", ..SOCKPERF };
+    compare(&subject, Sandbox::new, |sandbox| scenario(sandbox, Some("s"), &TRAFFIC[..1]));
 }

@@ -1,0 +1,5 @@
+package main
+
+import "os"
+
+func parent() int { return os.Getppid() }

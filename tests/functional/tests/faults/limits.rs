@@ -1,0 +1,190 @@
+//! Memory and descriptors that run out while programs run: connections that can be had at all are TCP at
+//! worst, and are shunted again when there is room.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use shunt_functional::binaries::{built, program};
+use shunt_functional::generator::{Server, records, served, start_client};
+use shunt_functional::mode::Mode;
+use shunt_functional::record::{Record, compare};
+use shunt_functional::sandbox::{Expect, Sandbox, is_root};
+use shunt_functional::sys;
+
+fn at(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+/// A client of a server that goes on: its connections, as both ends tell of them.
+fn client(sandbox: &Sandbox, server: &mut [Server; 1], seed: &str, before: usize) -> Vec<Record> {
+    let to = at(server[0].port);
+    let args = ["-n", "8", "-b", "300000", "--style", "epoll-lt", "--seed", seed];
+    let clients = records(start_client(sandbox, true, to, &args));
+    let all = served(server, before + clients.len());
+    let told: Vec<_> = all.into_iter().skip(before).collect();
+    compare(&clients, &told).unwrap_or_else(|e| panic!("{e} [{}]", sandbox.mode));
+    clients
+}
+
+const SERVER: [&str; 6] = ["-n", "1000", "-b", "300000", "--style", "epoll-lt"];
+
+/// A limit of a process that runs is reached, and lifted. Which connections are shunted in between is left
+/// open; that their bytes come is not.
+fn reached(resource: sys::Resource, of_agent: bool, room: impl Fn(i32) -> u64) {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        let mut server = [Server::start(&sandbox, true, &SERVER)];
+        let pid = if of_agent {
+            sandbox.agent_pid().expect("an agent")
+        } else {
+            server[0].process().pid()
+        };
+        let mut done = 0;
+        let mut step = |seed: &str, expect: Option<Expect>| {
+            let mut run = || client(&sandbox, &mut server, seed, done).len();
+            done += match expect {
+                Some(expect) => sandbox.expect(expect, &mut run),
+                None => run(),
+            };
+        };
+        step("1", Some(Expect::Ends(8)));
+        let old = sys::limit(pid, resource, None).expect("a limit");
+        sys::limit(pid, resource, Some(room(pid))).expect("a new limit");
+        for seed in ["2", "3", "4"] {
+            step(seed, None);
+        }
+        sys::limit(pid, resource, Some(old)).expect("the old limit");
+        // Who lost the agent on the way finds it again when it connects or accepts a while later.
+        let lifted = Instant::now();
+        loop {
+            let before = sandbox.stats();
+            step("5", None);
+            if sandbox.settles(Expect::Ends(1), &before, Duration::from_millis(200)) {
+                break;
+            }
+            assert!(lifted.elapsed() < Duration::from_secs(10), "nothing is shunted any more");
+        }
+        step("6", Some(Expect::Ends(8)));
+    }
+}
+
+/// Virtual memory in bytes.
+fn size(pid: i32) -> u64 {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).expect("a process");
+    let pages: u64 = statm.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+    pages * 4096
+}
+
+/// The number above the highest descriptor that a program has, without those that lie high up.
+fn descriptors(pid: i32) -> u64 {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).expect("a process");
+    let numbers = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u64>().ok());
+    numbers.filter(|fd| *fd < 200).max().map_or(0, |fd| fd + 1)
+}
+
+#[test]
+fn a_server_has_no_more_address_space() {
+    // Room for its own buffers, not for a link group.
+    reached(sys::Resource::AddressSpace, false, |pid| size(pid) + (32 << 20));
+}
+
+#[test]
+fn a_server_has_no_more_descriptors() {
+    // Its connections, and not much more.
+    reached(sys::Resource::Descriptors, false, |pid| descriptors(pid) + 9);
+}
+
+#[test]
+fn an_agent_has_no_more_address_space() {
+    reached(sys::Resource::AddressSpace, true, |pid| size(pid) + (1 << 20));
+}
+
+#[test]
+fn an_agent_has_no_more_descriptors() {
+    // Less than it has already: it can't even take a new client.
+    reached(sys::Resource::Descriptors, true, |pid| descriptors(pid) / 2);
+}
+
+/// No file may be large: the memory is not the program's to make.
+#[test]
+fn small_files_only() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        sandbox.expect(Expect::Ends(16), || {
+            let calls = ["--send-calls", "write,sendmsg,send", "--max-call", "16384"];
+            let args = [&["-n", "8", "-b", "3000000", "--style", "poll"][..], &calls].concat();
+            let server = Server::start(&sandbox, true, &args);
+            let mut command = sandbox.command(built("shunt-gen"));
+            command.args(["connect", "--to", &at(server.port).to_string()]).args(&args);
+            limited(&mut command, libc::RLIMIT_FSIZE, 65_536);
+            let clients = records(sandbox.spawn(command));
+            compare(&clients, &server.finish()).expect("the same bytes");
+        });
+    }
+}
+
+/// A program that begins with little address space: it runs, shunted or not.
+#[test]
+fn little_address_space_from_the_start() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        for megabytes in [24, 48, 96, 192, 384] {
+            let args = ["-n", "4", "-b", "300000", "--style", "epoll-et"];
+            let server = Server::start(&sandbox, true, &args);
+            let mut command = sandbox.command(built("shunt-gen"));
+            command.args(["connect", "--to", &at(server.port).to_string()]).args(args);
+            limited(&mut command, libc::RLIMIT_AS, megabytes << 20);
+            let clients = records(sandbox.spawn(command));
+            compare(&clients, &server.finish()).unwrap_or_else(|e| panic!("{megabytes}: {e}"));
+        }
+    }
+}
+
+fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, most: u64) {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: the closure makes one system call and allocates nothing.
+    unsafe {
+        command.pre_exec(move || match libc::setrlimit(resource, &raw const limit) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+}
+
+/// Nothing of Shunt's lies in /dev/shm: that it is full is no news.
+#[test]
+fn a_full_dev_shm() {
+    if !is_root() {
+        println!("left out: only root can mount");
+        return;
+    }
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        sandbox.kill_agent();
+        // Everything, the agent too, runs where it is full.
+        let script = "mount -t tmpfs -o size=64k none /dev/shm && \
+                      ! head -c 1M /dev/zero 2>/dev/null >/dev/shm/full && exec \"$@\"";
+        let full = || {
+            let mut command = sandbox.plain(program("unshare"));
+            command.args(["-m", "sh", "-c", script, "sh"]);
+            command
+        };
+        sandbox.start_agent_by(full());
+        sandbox.expect(Expect::Ends(16), || {
+            let args = ["-n", "8", "-b", "1000000", "--style", "epoll-lt"];
+            let under = |role: &[&str]| {
+                let run = sandbox.command(built("shunt-gen"));
+                let mut command = full();
+                command.arg(run.get_program()).args(run.get_args()).args(role).args(args);
+                sandbox.spawn(command)
+            };
+            let server = Server::of(under(&["serve"]));
+            let to = at(server.port).to_string();
+            let clients = records(under(&["connect", "--to", &to]));
+            compare(&clients, &server.finish()).expect("the same bytes");
+        });
+    }
+}

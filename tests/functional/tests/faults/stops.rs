@@ -1,0 +1,127 @@
+//! A process that is stopped for a while: the others go on, and so does it afterwards.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use shunt_functional::generator::{Server, records, served, start_client};
+use shunt_functional::mode::Mode;
+use shunt_functional::record::compare;
+use shunt_functional::sandbox::{Expect, Sandbox};
+
+use crate::rounds::are_long;
+
+/// How long they are stopped.
+fn a_while() -> Duration {
+    Duration::from_secs(if are_long() { 10 } else { 1 })
+}
+
+fn at(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+/// So many bytes that none is done when it is stopped. A stop ends MSG_WAITALL early, as a signal does.
+const LONG: [&str; 6] = [
+    "-b",
+    "60000000",
+    "--pause",
+    "2000",
+    "--recv-calls",
+    "read,readv,recv,recv-dontwait,recv-discard,peek,peek-msg,recvfrom,recvmsg,recvmmsg",
+];
+const SHORT: [&str; 4] = ["-n", "8", "-b", "1000000"];
+const STYLES: [&str; 3] = ["blocking", "poll", "epoll-et"];
+
+#[test]
+fn a_client_is_stopped() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        for style in STYLES {
+            let server_args =
+                [&LONG[..], &["-n", "12", "--stall", "60", "--style", "epoll-lt"]].concat();
+            let mut server = [Server::start(&sandbox, true, &server_args)];
+            let to = at(server[0].port);
+            let args =
+                [&LONG[..], &["-n", "4", "--survive", "--seed", "2", "--style", style]].concat();
+            let mut stopped = start_client(&sandbox, true, to, &args);
+            stopped.wait_for_text(|text| (text.lines().count() >= 4).then_some(()));
+            thread::sleep(Duration::from_millis(50));
+            stopped.signal(libc::SIGSTOP);
+            let since = Instant::now();
+            let others = [&SHORT[..], &["--style", "epoll-et"]].concat();
+            let others = start_client(&sandbox, true, to, &others);
+            let going_on = served(&mut server, 0).len();
+            assert_eq!(going_on, 0, "nothing is over when it is stopped");
+            // Each end of these waits for the other's last byte.
+            let mut clients = records(others);
+            let took = since.elapsed();
+            thread::sleep(a_while().saturating_sub(took));
+            assert_eq!(served(&mut server, clients.len()).len(), clients.len());
+            stopped.signal(libc::SIGCONT);
+            clients.extend(records(stopped));
+            let [server] = server;
+            compare(&clients, &server.finish()).unwrap_or_else(|e| panic!("{e} [{mode}] {style}"));
+        }
+    }
+}
+
+/// A client of two servers, of which one is stopped.
+#[test]
+fn a_server_is_stopped() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        for style in STYLES {
+            let args = [&LONG[..], &["-n", "4", "--stall", "60", "--style", style]].concat();
+            let mut servers = [(); 2].map(|()| Server::start(&sandbox, true, &args));
+            let [stopped, other] = [0, 1].map(|i| at(servers[i].port).to_string());
+            let args = [&LONG[..], &["--to", &other, "-n", "8", "--style", "epoll-lt"]].concat();
+            let args = [&args[..], &["--survive", "--stall", "60"]].concat();
+            let mut client = start_client(&sandbox, true, stopped.parse().expect("address"), &args);
+            client.wait_for_text(|text| (text.lines().count() >= 8).then_some(()));
+            thread::sleep(Duration::from_millis(50));
+            servers[0].process().signal(libc::SIGSTOP);
+            let since = Instant::now();
+            assert_eq!(served(&mut servers[1..], 4).len(), 4);
+            thread::sleep(a_while().saturating_sub(since.elapsed()));
+            servers[0].process().signal(libc::SIGCONT);
+            let clients = records(client);
+            let told: Vec<_> = servers.into_iter().flat_map(Server::finish).collect();
+            compare(&clients, &told).unwrap_or_else(|e| panic!("{e} [{mode}] {style}"));
+        }
+    }
+}
+
+/// Nobody waits for an agent that does not answer.
+#[test]
+fn the_agent_is_stopped() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        let pair = |seed: &str, shunted: Expect| {
+            let args = [&SHORT[..], &["--style", "epoll-lt", "--seed", seed]].concat();
+            let run = || {
+                let server = Server::start(&sandbox, true, &args);
+                let clients = records(start_client(&sandbox, true, at(server.port), &args));
+                compare(&clients, &server.finish()).expect("the same bytes");
+            };
+            match shunted {
+                Expect::Nothing => run(),
+                some => sandbox.expect(some, run),
+            }
+        };
+        // What is established goes on.
+        let args = [&LONG[..], &["-n", "4", "--survive", "--seed", "5"]].concat();
+        let server = Server::start(&sandbox, true, &args);
+        let mut client = start_client(&sandbox, true, at(server.port), &args);
+        client.wait_for_text(|text| (text.lines().count() >= 4).then_some(()));
+        // Each end has fetched the other's doorbells by then.
+        thread::sleep(Duration::from_millis(100));
+        sandbox.signal_agent(libc::SIGSTOP);
+        let since = Instant::now();
+        pair("6", Expect::Nothing);
+        println!("{mode}: without an answer from the agent: {:?}", since.elapsed());
+        compare(&records(client), &server.finish()).expect("the same bytes");
+        thread::sleep(a_while().saturating_sub(since.elapsed()));
+        sandbox.signal_agent(libc::SIGCONT);
+        pair("7", Expect::Ends(8));
+    }
+}

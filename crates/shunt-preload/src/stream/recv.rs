@@ -14,7 +14,7 @@ use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::errno;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::sleep::Until;
-use crate::stream::tcp::{self, Look};
+use crate::stream::tcp::{self, Look, Progress};
 use crate::stream::{demote, notify, promote, tid};
 
 /// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
@@ -164,11 +164,8 @@ impl Rx<'_> {
             return Ok(None);
         }
         if let Some(at) = next {
-            // The count before the look at what waits: the other way round, bytes that come in
-            // between would be passed over.
-            let (received, arrived) =
-                tcp::counts(call.fd).map_or((u64::MAX, u64::MAX), |c| (c.received(), c.arrived));
-            let read = received.saturating_sub(tcp::waiting(call.fd));
+            let over = Progress { read: u64::MAX, arrived: u64::MAX };
+            let Progress { read, arrived } = tcp::progress(call.fd, at).unwrap_or(over);
             let look = if read < at { tcp::look(call.fd) } else { Look::Silent };
             let is_over = matches!(look, Look::Eof | Look::Error);
             match before_mark(at, read, arrived, is_over) {

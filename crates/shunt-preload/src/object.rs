@@ -13,6 +13,7 @@ use shunt_core::stretch::{Path, path};
 use shunt_shm::arena::Record;
 use shunt_shm::region::{CLOSED, RESET, RING, SLOTS, Section, Side};
 use shunt_shm::ring::RxCursor;
+use shunt_wire::clc::Answer;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
@@ -168,8 +169,10 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
 /// connection's. Of a killed client the whole link group goes.
 fn was_killed(sock: &Sock, fd: c_int, theirs: &Section) -> bool {
     let fin = &theirs.prod.fin;
-    // After it the kernel reports an end of our own making.
-    !sock.has(SHUT_RD)
+    // An acceptor that has half-closed before it found the proposal says so when it answers.
+    theirs.setup.state.load(Ordering::Acquire) == Answer::Accepted as u32
+        // After it the kernel reports an end of our own making.
+        && !sock.has(SHUT_RD)
         && theirs.ctl.handed_over.load(Ordering::Relaxed) == 0
         && fin.load(Ordering::Acquire) == 0
         && sock.link().is_some_and(|link| link.side == Side::Client)

@@ -100,19 +100,19 @@ fn a_server_that_accepts_late() {
     });
 }
 
+/// Of ends that are made all at the same time. A machine on which clients stand still between their connect and
+/// their proposal leaves the others on TCP.
+const MANY: Expect = Expect::Percent(20);
+
 #[test]
 fn five_hundred_clients_at_once() {
     in_all_modes(|sandbox| {
         let args = ["-n", "500", "-b", "20000", "--style", "epoll-et"];
         let client = [&args[..], &["--nonblocking-connect"]].concat();
-        sandbox.expect(Expect::Percent(75), || {
-            run_pair(sandbox, "127.0.0.1:0", loopback(0), &args, &client)
-        });
+        sandbox.expect(MANY, || run_pair(sandbox, "127.0.0.1:0", loopback(0), &args, &client));
         // A thread for each, which all connect at the same time.
         let client = ["-n", "500", "-b", "20000"];
-        sandbox.expect(Expect::Percent(75), || {
-            run_pair(sandbox, "127.0.0.1:0", loopback(0), &args, &client)
-        });
+        sandbox.expect(MANY, || run_pair(sandbox, "127.0.0.1:0", loopback(0), &args, &client));
     });
 }
 
@@ -124,7 +124,7 @@ fn many_client_processes() {
             true,
             &["-n", "80", "-b", "100000", "--style", "epoll-lt", "--threads", "2"],
         );
-        let clients = sandbox.expect(Expect::Ends(130), || {
+        let clients = sandbox.expect(MANY, || {
             let running: Vec<Process> = (0..40)
                 .map(|n| {
                     // The seed makes the labels of each process its own.

@@ -69,12 +69,12 @@ fn scenario(sandbox: &Sandbox, workers: u32, user: Option<&str>) -> Outcome {
         sandbox.expect(Expect::Ends(2), || fetch(sandbox, &small, SMALL)),
         sandbox.expect(Expect::Ends(2), || fetch(sandbox, &large, LARGE)),
         sandbox.expect(Expect::Ends(100), || wrk(sandbox, &small, 50, None)),
-        sandbox.expect(Expect::Percent(90), || wrk(sandbox, &small, 50, close)),
+        sandbox.expect(Expect::Percent(50), || wrk(sandbox, &small, 50, close)),
         sandbox.expect(Expect::Ends(40), || wrk(sandbox, &large, 20, None)),
         sandbox.expect(Expect::Ends(40), || ab(sandbox, &small, 5000, true)),
-        sandbox.expect(Expect::Percent(90), || ab(sandbox, &small, 2000, false)),
+        sandbox.expect(Expect::Percent(50), || ab(sandbox, &small, 2000, false)),
         sandbox.expect(Expect::Ends(40), || ab(sandbox, &large, 500, true)),
-        sandbox.expect(Expect::Percent(90), || ab(sandbox, &large, 300, false)),
+        sandbox.expect(Expect::Percent(50), || ab(sandbox, &large, 300, false)),
     ];
     server.assert_running();
     // QUIT is nginx's orderly end: workers finish what they are at.

@@ -35,7 +35,9 @@ impl Phase {
 
 /// How long after accept a server goes on looking for a proposal while clients are connecting, in
 /// nanoseconds. A client that was stopped between its connect and its post may take that long.
-pub const SERVER_PATIENCE: u64 = 1_000_000_000;
+pub const SERVER_PATIENCE: u64 = 10_000_000_000;
+/// Shortest time between two looks of one who waits, in nanoseconds.
+pub const SHORTEST_LOOK: u64 = 10_000_000;
 /// Calls on a proposed connection before a client may take the proposal back.
 pub const CLIENT_LOOKS: u32 = 256;
 /// How long it waits at the least, in nanoseconds: servers accept late.
@@ -61,6 +63,19 @@ pub const fn missed(age: u64, connecting: bool) -> Missed {
     }
 }
 
+/// When one who waits on an accepted connection of this age looks again, in nanoseconds from now, if at all:
+/// another thread may have found the proposal meanwhile. The older, the more seldom, so that very many
+/// who wait cost little; none waits much longer than it has waited already.
+#[must_use]
+pub const fn next_look(age: u64) -> Option<u64> {
+    let pause = age / 4;
+    match age {
+        SERVER_PATIENCE.. => None,
+        _ if pause < SHORTEST_LOOK => Some(SHORTEST_LOOK),
+        _ => Some(pause),
+    }
+}
+
 /// Whether a client whose proposal is open after `looks` calls and `age` nanoseconds takes it back.
 #[must_use]
 pub const fn gives_up(looks: u32, age: u64) -> bool {
@@ -76,6 +91,20 @@ mod tests {
         assert_eq!(missed(0, true), Missed::LookAgain);
         assert_eq!(missed(0, false), Missed::Decline(Reason::NoProposal));
         assert_eq!(missed(SERVER_PATIENCE, true), Missed::Decline(Reason::NoProposal));
+    }
+
+    #[test]
+    fn who_waits_looks_ever_more_seldom() {
+        let mut looks = Vec::new();
+        let mut age = 0;
+        while let Some(pause) = next_look(age) {
+            looks.push(pause);
+            age += pause;
+        }
+        assert!(looks.is_sorted());
+        assert_eq!(looks.first(), Some(&SHORTEST_LOOK));
+        assert!((10..50).contains(&looks.len()), "{looks:?}");
+        assert!(age < SERVER_PATIENCE * 2);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use shunt_core::handshake::{Phase, SERVER_PATIENCE};
+use shunt_core::handshake::{Phase, next_look};
 use shunt_shm::arena::{Mode, Record};
 use shunt_shm::region::{Section, Side};
 use shunt_wire::agent::EndpointId;
@@ -187,12 +187,14 @@ impl Sock {
         }
     }
 
-    /// A candidate whose proposal may still come: whoever waits for it looks again soon.
-    pub fn may_be_promoted(&self) -> bool {
+    /// A candidate whose proposal may still come: when whoever waits for it looks again, in nanoseconds
+    /// from now.
+    pub fn next_look(&self) -> Option<u64> {
+        if self.link().is_some() || self.phase() == Phase::Tcp {
+            return None;
+        }
         let since = self.record().id.since.load(Ordering::Relaxed);
-        self.link().is_none()
-            && self.phase() != Phase::Tcp
-            && crate::clock::now().saturating_sub(since) < SERVER_PATIENCE
+        next_look(crate::clock::now().saturating_sub(since))
     }
 
     /// Where the handshake stands.

@@ -213,14 +213,15 @@ impl Instance {
         }
     }
 
-    /// True while a connection here, or in an instance that is watched here, looks for a proposal.
-    pub fn has_candidates(&self) -> bool {
-        let (has, inner) = {
+    /// While a connection here, or in an instance that is watched here, looks for a proposal: when to look
+    /// again, in nanoseconds from now.
+    pub fn next_look(&self) -> Option<u64> {
+        let (mine, inner) = {
             let state = self.lock();
             let inner: Vec<_> = state.inner().map(|(_, set)| set.instance).collect();
-            (state.has_candidates(), inner)
+            (state.next_look(), inner)
         };
-        has || inner.into_iter().any(Self::has_candidates)
+        inner.into_iter().filter_map(Self::next_look).chain(mine).min()
     }
 
     fn forget_inner(&self, inner: &Instance) {

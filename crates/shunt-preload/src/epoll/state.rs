@@ -195,13 +195,14 @@ impl State {
         }
     }
 
-    /// True while the proposal of some connection is still looked for.
-    pub fn has_candidates(&self) -> bool {
-        let candidate = |i: &usize| {
-            let watch = self.watches.get(*i).and_then(Option::as_ref);
-            watch.and_then(|w| w.conn).is_some_and(|c| c.candidate && c.sock.may_be_promoted())
+    /// While the proposal of some connection is still looked for: when to look again, in nanoseconds from
+    /// now.
+    pub fn next_look(&self) -> Option<u64> {
+        let look = |i: &usize| {
+            let watch = self.watches.get(*i)?.as_ref()?;
+            watch.conn.filter(|c| c.candidate)?.sock.next_look()
         };
-        self.direct.iter().any(candidate)
+        self.direct.iter().filter_map(look).min()
     }
 
     /// A vector of the endpoint whose doorbell is in the kernel's set.

@@ -20,7 +20,6 @@ use crate::epoll::{get, ready, untag};
 use crate::link::{self, Link};
 use crate::stream::demote;
 use crate::stream::sends_over_tcp;
-use crate::stream::sleep::CANDIDATE_LOOK;
 use crate::stream::spin::{self, Spun};
 use crate::{clock, endpoint, errno, next, signals};
 
@@ -416,8 +415,7 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
     let now = clock::now();
     instance.visited.store(now, Ordering::Relaxed);
     let left = limits.deadline.map(|d| d.saturating_sub(now));
-    let candidates = instance.has_candidates();
-    let left = [left, candidates.then_some(CANDIDATE_LOOK)].into_iter().flatten().min();
+    let left = [left, instance.next_look()].into_iter().flatten().min();
     let room = (out.max - out.len).clamp(1, KERNEL_EVENTS);
     let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
     let max = c_int::try_from(room).unwrap_or(1);

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, c_short};
 use shunt_core::events;
+use shunt_core::handshake::SHORTEST_LOOK;
 use shunt_shm::doorbell::{arm, on_bell};
 use shunt_shm::sync::AtomicU32;
 use shunt_wire::counter::Counter;
@@ -17,7 +18,6 @@ use crate::bell::{self, Bell};
 use crate::conn::{KERNEL_HINT, Sock};
 use crate::epoll::{instance::Instance, nested::Awaited, ready};
 use crate::fd_table::{self, Kind};
-use crate::stream::sleep::CANDIDATE_LOOK;
 use crate::stream::spin::{self, Spun};
 use crate::{clock, endpoint, errno, next, signals};
 
@@ -279,9 +279,9 @@ fn sleep(
         let fd = std::os::fd::AsRawFd::as_raw_fd(&ear.fd());
         kernel.fds.push(pollfd { fd, events: POLLIN, revents: 0 });
     }
-    let candidate = fds.iter().any(|p| sock(p.fd).is_some_and(Sock::may_be_promoted));
+    let candidate = fds.iter().filter_map(|p| sock(p.fd)?.next_look()).min();
     let left = deadline.map(|d| d.saturating_sub(clock::now()));
-    let left = [left, (candidate || deaf).then_some(CANDIDATE_LOOK)].into_iter().flatten().min();
+    let left = [left, candidate, deaf.then_some(SHORTEST_LOOK)].into_iter().flatten().min();
     let time = left.map(|left| timespec {
         tv_sec: i64::try_from(left / 1_000_000_000).unwrap_or(i64::MAX),
         tv_nsec: i64::try_from(left % 1_000_000_000).unwrap_or(0),

@@ -238,8 +238,7 @@ impl Sleep {
         let longest = match (ring, self.receiving()) {
             // Without a doorbell to hear: descriptors have run out.
             (Some(_), _) if bell.is_none() => Some(LOOK),
-            (None, _) if self.sock.may_be_promoted() => Some(CANDIDATE_LOOK),
-            (None, _) => None,
+            (None, _) => self.sock.next_look(),
             // A sender whose receiver could not be told of our doorbell looks for itself.
             (Some(_), false) => Some(LOOK),
             (Some(_), true) => None,
@@ -271,7 +270,3 @@ impl Sleep {
 
 /// Longest sleep of a sender in the kernel.
 const LOOK: u64 = 100_000_000;
-
-/// Longest sleep while a proposal is still looked for: another thread may find it and thereby move
-/// the connection to a ring that this thread does not watch yet.
-pub const CANDIDATE_LOOK: u64 = 10_000_000;

@@ -16,6 +16,16 @@ pub enum Proposal {
     /// The same as `Proposed`, and the client has been seen to use the connection through the library: what
     /// lies in the ring will be read.
     Used = 3,
+    /// The same as `Used`, and the client has the acceptor's doorbells: it can tell of room.
+    Active = 4,
+}
+
+impl Proposal {
+    /// True for the code of a state in which what lies in the ring will be read.
+    #[must_use]
+    pub const fn is_read(code: u32) -> bool {
+        code == Self::Used as u32 || code == Self::Active as u32
+    }
 }
 
 /// State of a connection slot, as its acceptor writes it.

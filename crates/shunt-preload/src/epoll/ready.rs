@@ -68,7 +68,7 @@ fn sends_to_ring(sock: &Sock, mine: &Section, theirs: &Section) -> bool {
     let marks = sock.record().tx.marks.load(Relaxed);
     let is_promoted_next = || {
         sock.peer().is_some()
-            && promote::is_read_there(sock.record().side(), theirs)
+            && promote::may_enter(sock.record().side(), theirs, marks)
             && !sock.has(WANT_TCP)
             && theirs.ctl.handed_over.load(Relaxed) == 0
             && TxCursor::marks_settled(&mine.prod, &theirs.cons)
@@ -140,11 +140,13 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
         Path::Tcp => None,
     };
     let too_little = |(free, of): (u64, u64)| free * 3 < of;
+    // Nobody will tell of room: the next send that finds none goes over TCP.
+    let is_dead_end = || {
+        !promote::can_be_rung(record.side(), theirs)
+            || (!sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &theirs.prod.fin))
+    };
     let writes_ring = sends_to_ring(sock, mine, theirs)
-        && !(wanted & events::OUT != 0
-            && !sock.has(SHUT_RD)
-            && too_little(buffers::room(tx, theirs))
-            && tcp::peer_is_gone(fd, &theirs.prod.fin));
+        && !(wanted & events::OUT != 0 && too_little(buffers::room(tx, theirs)) && is_dead_end());
     let writable = writes_ring.then(|| {
         let mut room = buffers::room(tx, theirs);
         if wanted & events::OUT != 0 && too_little(room) {

@@ -11,6 +11,7 @@ use crate::conn::Sock;
 use crate::errno::KeepErrno;
 use crate::link::Link;
 use crate::peer::Peer;
+use crate::stream::promote;
 
 /// Bit of `tx_arm`: push to the completion queue when there is room.
 pub const ON_QUEUE: u32 = 2;
@@ -33,7 +34,7 @@ fn known_peer(sock: &Sock) -> Option<&'static Peer> {
         }
         let _keep = KeepErrno::new();
         let peer = sock.link()?.acquaint(sock.peer_endpoint()?).ok()?;
-        sock.set_peer(peer);
+        promote::has_met(sock, peer);
         Some(peer)
     })
 }

@@ -22,6 +22,7 @@ use crate::conn::{SHUT_WR, SIZED, Sock};
 use crate::endpoint;
 use crate::link::{self, Link};
 use crate::ops::listener::Listener;
+use crate::peer::Peer;
 use crate::signals::SettingUp;
 use crate::stream::spin::{self, Spun};
 use crate::stream::{buffers, tcp, tid};
@@ -252,7 +253,29 @@ fn accept_in(
 /// Whether what `side` puts into the ring will be read. An acceptor has answered in a call on its socket;
 /// a client has posted its proposal in connect, and may go on past the library (io_uring).
 pub fn is_read_there(side: Side, theirs: &Section) -> bool {
-    side == Side::Client || theirs.setup.state.load(Ordering::Acquire) == Proposal::Used as u32
+    side == Side::Client || Proposal::is_read(theirs.setup.state.load(Ordering::Acquire))
+}
+
+/// Whether the peer of `side` can ring for who waits for room. An acceptor has the client's doorbells from
+/// the beginning; a client that has only read so far, and that the agent did not answer, has not.
+pub fn can_be_rung(side: Side, theirs: &Section) -> bool {
+    side == Side::Client || theirs.setup.state.load(Ordering::Acquire) == Proposal::Active as u32
+}
+
+/// Whether `side`, which has set so many marks, may enter the ring: for the first time in good faith, and
+/// again when the peer can tell of room there.
+pub fn may_enter(side: Side, theirs: &Section, marks: u32) -> bool {
+    is_read_there(side, theirs) && (marks == 0 || can_be_rung(side, theirs))
+}
+
+/// The client has the acceptor's doorbells, and says so.
+pub fn has_met(sock: &Sock, peer: &'static Peer) {
+    sock.set_peer(peer);
+    if sock.record().side() == Side::Client
+        && let Some((mine, _)) = sock.sections()
+    {
+        mine.setup.state.store(Proposal::Active as u32, Ordering::Release);
+    }
 }
 
 /// The phase that the acceptor's answer leads to; `None` without an answer that settles anything.
@@ -272,8 +295,7 @@ fn answered(sock: &'static Sock) -> Option<Phase> {
     let endpoint = theirs.setup.endpoint.load(Ordering::Relaxed);
     // Without the acceptor's doorbells this side could not wake it: then it goes on over TCP, and
     // reads what comes through the ring all the same.
-    let peer = sock.link()?.acquaint(endpoint).ok()?;
-    sock.set_peer(peer);
+    has_met(sock, sock.link()?.acquaint(endpoint).ok()?);
     sock.set_phase(Phase::Active);
     sock.count_shunted();
     Some(Phase::Active)
@@ -351,7 +373,7 @@ fn adopt(sock: &'static Sock, fd: i32) -> Phase {
     if let Some(endpoint) = sock.peer_endpoint()
         && let Ok(peer) = link.acquaint(endpoint)
     {
-        sock.set_peer(peer);
+        has_met(sock, peer);
     }
     Phase::Active
 }

@@ -75,7 +75,7 @@ fn step(
         marks,
         settled: path(marks) == Path::Ring || TxCursor::marks_settled(&mine.prod, &theirs.cons),
         active: sock.peer().is_some()
-            && (path(marks) == Path::Ring || promote::is_read_there(record.side(), theirs)),
+            && (path(marks) == Path::Ring || promote::may_enter(record.side(), theirs, marks)),
         // The place in the ring is that of the call which the handler interrupted.
         // A peer that has left takes nothing from the ring any more.
         want_tcp: lock.nested()
@@ -87,9 +87,7 @@ fn step(
         Send::Tcp => return Ok(to_kernel(sock, call, sent)),
         Send::Demote => {
             if TxCursor::marks_settled(&mine.prod, &theirs.cons) {
-                set_mark(sock, mine, marks, record.tx.cursor.pos());
-                notify::data(sock, link, &theirs.ctl, record.slot());
-                return Ok(to_kernel(sock, call, sent));
+                return Ok(leave_ring(sock, call, sent, (link, mine, theirs)));
             }
             if lock.nested() {
                 return Ok(Step::Done(or_error(*sent, libc::EINTR)));
@@ -128,6 +126,9 @@ fn step(
     if gone {
         leave_unused(sock, mine);
         return Ok(to_kernel(sock, call, sent));
+    }
+    if full && !promote::can_be_rung(record.side(), theirs) {
+        return Ok(leave_ring(sock, call, sent, (link, mine, theirs)));
     }
     if full {
         return Ok(Step::Wait(Until::Ring));
@@ -243,6 +244,9 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
                 leave_unused(sock, mine);
                 return (sent > 0).then_some(sent.cast_signed());
             }
+            if span.head.1 == 0 && !promote::can_be_rung(record.side(), theirs) {
+                return (sent > 0).then_some(sent.cast_signed());
+            }
             if span.head.1 > 0 {
                 // One piece at a time: a short read leaves no hole.
                 let to = link.view().buffer(record.slot(), record.side().other());
@@ -297,6 +301,19 @@ fn leave_unused(sock: &Sock, mine: &Section) {
         sock.put(WANT_TCP, true);
         set_mark(sock, mine, 1, 0);
     }
+}
+
+/// Goes on over TCP, behind what lies in the ring.
+fn leave_ring(
+    sock: &'static Sock,
+    call: &mut Call<'_>,
+    sent: &mut usize,
+    (link, mine, theirs): (&Link, &Section, &Section),
+) -> Step {
+    let record = sock.record();
+    set_mark(sock, mine, record.tx.marks.load(Relaxed), record.tx.cursor.pos());
+    notify::data(sock, link, &theirs.ctl, record.slot());
+    to_kernel(sock, call, sent)
 }
 
 fn set_mark(sock: &Sock, mine: &Section, marks: u32, at: u64) {

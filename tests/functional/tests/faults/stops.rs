@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use shunt_functional::binaries::built;
 use shunt_functional::generator::{Server, records, served, start_client};
 use shunt_functional::mode::Mode;
 use shunt_functional::record::compare;
@@ -123,5 +124,20 @@ fn the_agent_is_stopped() {
         thread::sleep(a_while().saturating_sub(since.elapsed()));
         sandbox.signal_agent(libc::SIGCONT);
         pair("7", Expect::Ends(8));
+    }
+}
+
+/// A client that only reads could not yet ask the agent for the server's doorbells when the agent stopped: the
+/// server must not wait for a ring.
+#[test]
+fn the_agent_is_stopped_before_a_reader_has_asked() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        let agent = sandbox.agent_pid().expect("an agent").to_string();
+        let mut command = sandbox.command(built("shunt-probe"));
+        command.arg("reader").env("PROBE_AGENT", agent);
+        // The first server's end: its client never came to it, and the second ones leave the agent alone.
+        let out = sandbox.expect(Expect::Ends(1), || sandbox.run(command));
+        assert!(out.stderr.is_empty() && !out.stdout.contains("false"), "{out}");
     }
 }

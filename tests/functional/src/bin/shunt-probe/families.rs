@@ -137,3 +137,70 @@ pub fn listeners(p: &mut Probe) -> io::Result<()> {
     p.say("what was right", right);
     Ok(())
 }
+
+/// Bytes to a client that reads only: more than a ring and the kernel's buffers hold.
+const MUCH: usize = 16 << 20;
+
+/// A server sends to a client that reads only, and that found the agent silent when it came to ask how to tell
+/// of room. The agent's pid comes in `PROBE_AGENT`.
+pub fn reader(p: &mut Probe) -> io::Result<()> {
+    let (port_out, port_in) = sys::pipe()?;
+    let (go_out, go_in) = sys::pipe()?;
+    let pattern = |at: usize| (at % 251) as u8;
+    let server = in_child(|| {
+        sys::end_with_parent()?;
+        let listener = listener()?;
+        sys::write(port_in.as_raw_fd(), &address(&listener)?.port().to_ne_bytes())?;
+        sys::read(go_out.as_raw_fd(), &mut [0])?;
+        let (server, _) = sys::accept(listener.as_raw_fd(), libc::SOCK_NONBLOCK)?;
+        let fd = server.as_raw_fd();
+        let nothing = sys::recv(fd, &mut [0], 0, false);
+        p.result("the server has read", nothing);
+        sys::write(port_in.as_raw_fd(), &[0; 2])?;
+        sys::read(go_out.as_raw_fd(), &mut [0])?;
+        let bytes: Vec<u8> = (0..MUCH).map(pattern).collect();
+        let mut sent = 0;
+        while sent < MUCH {
+            match sys::write(fd, &bytes[sent..]) {
+                Ok(n) => sent += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+                    if sys::poll(&mut fds, Some(Duration::from_secs(20)))? == 0 {
+                        p.say("the server was told of room", false);
+                        return Ok(());
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    })?;
+    let mut port = [0; 2];
+    sys::read(port_out.as_raw_fd(), &mut port)?;
+    let client = connect(u16::from_ne_bytes(port))?;
+    let fd = client.as_raw_fd();
+    p.result("the client has read", sys::recv(fd, &mut [0], libc::MSG_DONTWAIT, false));
+    sys::write(go_in.as_raw_fd(), &[0])?;
+    sys::read(port_out.as_raw_fd(), &mut port)?;
+    let agent = std::env::var("PROBE_AGENT").ok().and_then(|pid| pid.parse().ok());
+    let agent: i32 = agent.ok_or_else(|| io::Error::other("PROBE_AGENT is not set"))?;
+    sys::kill(agent, libc::SIGSTOP)?;
+    sys::write(go_in.as_raw_fd(), &[0])?;
+    let mut buffer = vec![0; 1 << 20];
+    let (mut got, mut right) = (0, true);
+    let result = loop {
+        match sys::read(fd, &mut buffer) {
+            Ok(0) => break Ok(got == MUCH),
+            Ok(n) => {
+                right &= buffer[..n].iter().enumerate().all(|(i, b)| *b == pattern(got + i));
+                got += n;
+            }
+            Err(e) => break Err(e),
+        }
+    };
+    sys::kill(agent, libc::SIGCONT)?;
+    p.result("all bytes came", result);
+    p.say("and were right", right);
+    p.say("the server", sys::wait_for(server)?);
+    Ok(())
+}

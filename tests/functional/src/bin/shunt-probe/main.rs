@@ -37,6 +37,7 @@ const GROUPS: &[Group] = &[
     ("daemon", families::daemon),
     ("orphans", families::orphans),
     ("listeners", families::listeners),
+    ("reader", families::reader),
     ("errors", errors::run),
     ("closing", closing::run),
     ("readiness", readiness::run),

@@ -1,7 +1,7 @@
 //! One epoll instance: what it watches, and how it is told.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 use shunt_core::events;
@@ -10,6 +10,7 @@ use shunt_shm::region::queue_code;
 use crate::abi::{c_int, epoll_event};
 use crate::conn::{FROZEN, Sock};
 use crate::endpoint::Endpoint;
+use crate::epoll::held::{self, Held};
 use crate::epoll::ready::Heard;
 use crate::epoll::state::{Parked, State, Watch, Watched};
 use crate::epoll::tag;
@@ -121,21 +122,28 @@ impl Instance {
             }
             return;
         }
+        if !held::is_told_later() {
+            self.clear();
+        }
+    }
+
+    /// Nobody has it any more.
+    fn clear(&'static self) {
         self.disarm_for_others();
         let state = core::mem::take(&mut *self.lock());
-        for watch in state.watches.into_iter().flatten() {
-            self.unregister(&watch);
+        for (index, watch) in state.watches.into_iter().enumerate() {
+            watch.into_iter().for_each(|watch| self.unregister(index, &watch));
         }
         if let Some(endpoint) = Endpoint::current()
-            && core::ptr::from_ref(endpoint).addr() == self.endpoint.load(Ordering::Relaxed)
+            && core::ptr::from_ref(endpoint).addr() == self.endpoint.swap(0, Ordering::Relaxed)
         {
             endpoint.give_vector(self.vector.load(Ordering::Relaxed) as usize);
         }
     }
 
     /// Its state.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock(&self) -> Held<'_> {
+        Held::lock(&self.state)
     }
 
     /// A descriptor that names it.
@@ -327,7 +335,7 @@ impl Instance {
     }
 
     /// Stops watching.
-    fn unregister(&self, watch: &Watch) {
+    fn unregister(&self, index: usize, watch: &Watch) {
         if watch.inner.is_some() {
             self.active.fetch_sub(1, Ordering::AcqRel);
             self.sets.fetch_sub(1, Ordering::AcqRel);
@@ -339,8 +347,9 @@ impl Instance {
         }
         let Some(link) = sock.link() else { return };
         let word = &link.watch[sock.record().slot()];
-        if word.load(Ordering::Acquire) & SEVERAL == 0 {
-            word.store(0, Ordering::Release);
+        // It may be another connection's by now, whose watch is not to be touched.
+        let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
+        if word.compare_exchange(self.packed(index), 0, ok, no).is_ok() {
             if let Some((mine, _)) = sock.sections() {
                 mine.ctl.queue.store(0, Ordering::Relaxed);
             }
@@ -404,7 +413,7 @@ impl Instance {
             state.sets.retain(|w| *w != index);
         }
         state.free.push(index);
-        self.unregister(&watch);
+        self.unregister(index, &watch);
     }
 
     /// Has the kernel tell of room in the socket of a shunted connection in a TCP stretch.
@@ -415,6 +424,34 @@ impl Instance {
             let mut event = kernel_event(index, true);
             // SAFETY: the event is valid.
             unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_MOD, fd, &raw mut event) };
+        }
+    }
+
+    /// Looks what the descriptors have become, of which it was not told.
+    pub(super) fn catch_up(&'static self) {
+        if !self.is_live() {
+            return self.clear();
+        }
+        let watches: Vec<Watch> = self.lock().watches.iter().flatten().copied().collect();
+        for Watch { fd, conn, .. } in watches {
+            let entry = fd_table::lookup(fd);
+            let now = Sock::of(entry).filter(|_| entry.kind() == Kind::Stream);
+            match (conn, Sock::of(entry)) {
+                (None, _) => {
+                    if let Some(sock) = now {
+                        self.convert(fd, Some(sock));
+                    }
+                }
+                (Some(Watched { sock, .. }), Some(same)) if core::ptr::eq(sock, same) => {
+                    match now {
+                        Some(_) => self.ask_for_room(fd),
+                        None => self.convert(fd, None),
+                    }
+                }
+                (Some(Watched { sock, .. }), _) => {
+                    self.descriptor_closed(fd, sock.other_descriptor(fd), sock);
+                }
+            }
         }
     }
 
@@ -471,7 +508,7 @@ impl Instance {
             _ if result != 0 => self.forget(&mut state, fd),
             Some(sock) => self.register(&mut state, index, sock),
             None => {
-                self.unregister(&watch);
+                self.unregister(index, &watch);
                 state.direct.retain(|w| *w != index);
                 state.ready.retain(|w| *w != index);
                 if let Some(Some(watch)) = state.watches.get_mut(index) {

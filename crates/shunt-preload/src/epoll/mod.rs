@@ -7,6 +7,7 @@
 //! kernel's set, too, so that one epoll_wait(2) sleeps for everything.
 
 mod fd_map;
+pub mod held;
 pub mod instance;
 pub mod nested;
 pub mod ready;
@@ -16,8 +17,8 @@ pub mod wait;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use held::Held;
 use instance::Instance;
-use state::State;
 
 use crate::errno::KeepErrno;
 
@@ -48,12 +49,14 @@ pub fn untag(data: u64) -> Option<Option<usize>> {
 
 /// All instances of the process.
 pub fn all() -> impl Iterator<Item = &'static Instance> {
+    everywhere().filter(|i| i.is_live())
+}
+
+/// The same with those that are closed.
+fn everywhere() -> impl Iterator<Item = &'static Instance> {
     let high = HIGH.load(Ordering::Acquire);
     // SAFETY: instances are never freed; their places are used again.
-    TABLE[..high]
-        .iter()
-        .filter_map(|p| unsafe { p.load(Ordering::Acquire).as_ref() })
-        .filter(|i| i.is_live())
+    TABLE[..high].iter().filter_map(|p| unsafe { p.load(Ordering::Acquire).as_ref() })
 }
 
 /// The instance with this number.
@@ -89,7 +92,7 @@ fn lock() -> MutexGuard<'static, ()> {
 }
 
 /// Every lock of this module, to be held across fork.
-pub fn lock_for_fork() -> (MutexGuard<'static, ()>, Vec<MutexGuard<'static, State>>) {
+pub fn lock_for_fork() -> (MutexGuard<'static, ()>, Vec<Held<'static>>) {
     let _keep = KeepErrno::new();
     let changes = lock();
     let share = |instance: &'static Instance| {

@@ -6,6 +6,7 @@ use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
 use crate::conn::Sock;
+use crate::epoll::held;
 use crate::epoll::instance::{flags_are_valid, kernel_event};
 use crate::epoll::state::Watch;
 use crate::epoll::wait::{Limits, Out, wait, wait_in_kernel};
@@ -54,6 +55,10 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     let Some(instance) = Instance::of(fd_table::lookup(epfd)) else {
         return unseen(op, fd, kernel(event));
     };
+    if held::is_above() {
+        // In a signal handler; the one answer of the kernel's that says: not now.
+        return errno::fail(libc::ENOMEM);
+    }
     let entry = fd_table::lookup(fd);
     let sock = Sock::of(entry).filter(|_| entry.kind() == Kind::Stream);
     if op == EPOLL_CTL_DEL {
@@ -257,6 +262,10 @@ impl Wait {
     unsafe fn run(self, kernel: impl FnOnce() -> c_int) -> c_int {
         let Some(instance) = Instance::of(fd_table::lookup(self.epfd)) else { return kernel() };
         let Ok(room @ 1..) = usize::try_from(self.max) else { return kernel() };
+        if held::is_above() {
+            // A wait that its caller takes for one that a signal has ended.
+            return errno::fail(libc::EINTR);
+        }
         if self.events.is_null() {
             return kernel();
         }
@@ -330,28 +339,40 @@ pub unsafe fn epoll_pwait2(
 
 /// A descriptor that may be registered already has become a shunted connection.
 pub fn on_connected(sock: &'static Sock, fd: c_int) {
-    epoll::all().for_each(|instance| instance.convert(fd, Some(sock)));
+    if !held::is_told_later() {
+        epoll::all().for_each(|instance| instance.convert(fd, Some(sock)));
+    }
 }
 
 /// A sender found no room in the kernel socket: whoever watches the descriptor is told by the kernel
 /// when there is some.
 pub fn wants_room(fd: c_int) {
     let _keep = KeepErrno::new();
-    epoll::all().for_each(|instance| instance.ask_for_room(fd));
+    if !held::is_told_later() {
+        epoll::all().for_each(|instance| instance.ask_for_room(fd));
+    }
 }
 
 /// A connection is back on TCP for good.
 pub fn on_declined(fd: c_int) {
-    epoll::all().for_each(|instance| instance.convert(fd, None));
+    if !held::is_told_later() {
+        epoll::all().for_each(|instance| instance.convert(fd, None));
+    }
 }
 
 /// The connection is gone, and its descriptors stand for a fresh socket, which is watched on.
 pub fn on_disconnected(sock: &'static Sock) {
+    if held::is_told_later() {
+        return;
+    }
     epoll::all().for_each(|instance| instance.forget_orphans(&mut instance.lock(), sock));
 }
 
 /// The descriptor goes. The kernel forgets its registrations when it is the connection's last.
 pub fn before_close(sock: &'static Sock, fd: c_int) {
+    if held::is_told_later() {
+        return;
+    }
     let mut other = None;
     for (index, instance) in epoll::all().enumerate() {
         if index == 0 {

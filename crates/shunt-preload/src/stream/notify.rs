@@ -11,6 +11,7 @@ use crate::conn::Sock;
 use crate::errno::KeepErrno;
 use crate::link::Link;
 use crate::peer::Peer;
+use crate::signals::SettingUp;
 use crate::stream::promote;
 
 /// Bit of `tx_arm`: push to the completion queue when there is room.
@@ -33,6 +34,8 @@ fn known_peer(sock: &Sock) -> Option<&'static Peer> {
             return None;
         }
         let _keep = KeepErrno::new();
+        // Nor in one on top of a talk with the agent.
+        let _setting_up = SettingUp::begin()?;
         let peer = sock.link()?.acquaint(sock.peer_endpoint()?).ok()?;
         promote::has_met(sock, peer);
         Some(peer)

@@ -146,7 +146,7 @@ const MUCH: usize = 16 << 20;
 pub fn reader(p: &mut Probe) -> io::Result<()> {
     let (port_out, port_in) = sys::pipe()?;
     let (go_out, go_in) = sys::pipe()?;
-    let pattern = |at: usize| (at % 251) as u8;
+    let pattern = |at: usize| u8::try_from(at % 251).unwrap_or(0);
     let server = in_child(|| {
         sys::end_with_parent()?;
         let listener = listener()?;

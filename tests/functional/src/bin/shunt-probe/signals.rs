@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::thread;
@@ -20,6 +20,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     handlers_that_answer(p)?;
     handlers_that_send(p)?;
     handlers_that_receive(p)?;
+    handlers_that_close(p)?;
     cancelled(p)
 }
 
@@ -271,6 +272,65 @@ fn handlers_that_receive(p: &Probe) -> io::Result<()> {
     got??;
     say_calls(p, "handlers that receive");
     p.say("every byte is received once", sum + CALLS.load(Ordering::Relaxed) == sent);
+    sys::reset_signal(libc::SIGALRM)
+}
+
+/// Descriptors for handlers to close, from the last one on; and how many are left.
+static DOOMED: [AtomicI32; DOOMED_COUNT] = [const { AtomicI32::new(-1) }; DOOMED_COUNT];
+static LEFT: AtomicUsize = AtomicUsize::new(0);
+const DOOMED_COUNT: usize = 100;
+
+/// Sends a last byte, and closes.
+extern "C" fn close_one(_: c_int) {
+    if let Some(last) = LEFT.load(Ordering::Relaxed).checked_sub(1) {
+        LEFT.store(last, Ordering::Relaxed);
+        let fd = DOOMED[last].load(Ordering::Relaxed);
+        // SAFETY: one readable byte; the descriptor is the handler's.
+        count(|| unsafe { libc::send(fd, b"h".as_ptr().cast(), 1, libc::MSG_NOSIGNAL) });
+        // SAFETY: as above.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// A handler closes connections in the middle of calls on the epoll instance that watches them.
+fn handlers_that_close(p: &Probe) -> io::Result<()> {
+    const IN: u32 = libc::EPOLLIN.cast_unsigned();
+    let mut epoll = sys::Epoll::new(64)?;
+    let pair = p.pair()?;
+    begin(pair.c());
+    let mut peers = Vec::new();
+    for doomed in &DOOMED {
+        let other = p.pair()?;
+        let fd = other.client.into_raw_fd();
+        epoll.control(libc::EPOLL_CTL_ADD, fd, IN, 1)?;
+        doomed.store(fd, Ordering::Relaxed);
+        peers.push(other.server);
+    }
+    LEFT.store(DOOMED_COUNT, Ordering::Relaxed);
+    install(libc::SIGALRM, close_one, libc::SA_RESTART)?;
+    let_in(libc::SIG_BLOCK);
+    let mut strange = 0;
+    alarmed(|| -> io::Result<()> {
+        while LEFT.load(Ordering::Relaxed) > 0 {
+            epoll.control(libc::EPOLL_CTL_ADD, pair.c(), IN | libc::EPOLLOUT.cast_unsigned(), 2)?;
+            match epoll.wait(Some(Duration::ZERO)) {
+                Ok(found) => strange += found.iter().filter(|event| event.data != 2).count(),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+            epoll.control(libc::EPOLL_CTL_DEL, pair.c(), 0, 0)?;
+        }
+        Ok(())
+    })??;
+    p.say("handlers that close: events of what is closed", strange);
+    p.say("the handlers' failures", FAILURES.load(Ordering::Relaxed));
+    let ends = peers.iter().filter(|peer| {
+        let last = sys::recv(peer.as_raw_fd(), &mut [0; 8], 0, false);
+        let end = sys::recv(peer.as_raw_fd(), &mut [0; 8], 0, false);
+        matches!((last, end), (Ok(1), Ok(0)))
+    });
+    p.say("a byte and an end", ends.count());
+    p.say("what is left to tell", epoll.wait(Some(Duration::ZERO))?.len());
     sys::reset_signal(libc::SIGALRM)
 }
 

@@ -8,8 +8,17 @@ use shunt_functional::generator::run_pair;
 use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::{Expect, Sandbox};
 
-const STYLES: [&str; 8] =
-    ["blocking", "poll", "ppoll", "select", "pselect", "epoll-lt", "epoll-et", "epoll-oneshot"];
+const STYLES: [&str; 9] = [
+    "blocking",
+    "poll",
+    "ppoll",
+    "select",
+    "pselect",
+    "epoll-lt",
+    "epoll-et",
+    "epoll-counted",
+    "epoll-oneshot",
+];
 
 /// The start of the random choices: always the same, unless `SHUNT_TEST_SEED` says otherwise.
 fn seed() -> String {

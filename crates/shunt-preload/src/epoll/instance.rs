@@ -172,6 +172,15 @@ impl Instance {
         self.ring_if_awaited(&state);
     }
 
+    /// Looks at a watch again that was looked at before.
+    fn tell_again(&self, fd: c_int) {
+        let mut state = self.lock();
+        if let Some(index) = state.find(fd) {
+            state.list(index);
+            self.ring_if_awaited(&state);
+        }
+    }
+
     /// True for a parked watch, of which there is news: when more comes it is taken out for good.
     pub fn is_only_parked(&self, state: &mut State, watch: usize) -> bool {
         let Some(parked) = state.get(watch).and_then(|w| w.parked.as_mut()) else { return false };
@@ -444,7 +453,10 @@ impl Instance {
                 }
                 (Some(Watched { sock, .. }), Some(same)) if core::ptr::eq(sock, same) => {
                     match now {
-                        Some(_) => self.ask_for_room(fd),
+                        Some(_) => {
+                            self.ask_for_room(fd);
+                            self.tell_again(fd);
+                        }
                         None => self.convert(fd, None),
                     }
                 }

@@ -17,7 +17,8 @@ use crate::stream::{buffers, demote, promote, tcp};
 const KERNEL: u32 =
     events::IN | events::PRI | events::OUT | events::RDHUP | events::RDNORM | events::WRNORM;
 
-/// Something else whenever bytes or room have come, or a stretch or direction has ended; never 0.
+/// Something else whenever bytes or room have come, or a stretch or direction has ended or been passed;
+/// never 0.
 pub fn stamp(sock: &'static Sock, fd: i32) -> u64 {
     promote::glance(sock, fd);
     let Some((_, theirs)) = sock.sections() else { return 1 };
@@ -25,6 +26,7 @@ pub fn stamp(sock: &'static Sock, fd: i32) -> u64 {
     let words = [
         &theirs.ctl.window,
         &sock.record().tx.buffer,
+        &sock.record().rx.marks,
         &theirs.prod.marks,
         &theirs.prod.fin,
         &theirs.ctl.closed,

@@ -266,7 +266,7 @@ pub fn pop_queues(instance: &Instance) {
 }
 
 /// Tells the watchers of a connection that there is something to look at.
-fn dispatch(link: &Link, slot: usize) {
+pub fn dispatch(link: &Link, slot: usize) {
     let Some(word) = link.watch.get(slot) else { return };
     let packed = word.load(Ordering::Acquire);
     if packed & SEVERAL != 0 {

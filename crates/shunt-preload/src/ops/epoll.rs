@@ -9,7 +9,7 @@ use crate::conn::Sock;
 use crate::epoll::held;
 use crate::epoll::instance::{flags_are_valid, kernel_event};
 use crate::epoll::state::Watch;
-use crate::epoll::wait::{Limits, Out, wait, wait_in_kernel};
+use crate::epoll::wait::{Limits, Out, dispatch, wait, wait_in_kernel};
 use crate::epoll::{self, instance};
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
@@ -350,6 +350,14 @@ pub fn wants_room(fd: c_int) {
     let _keep = KeepErrno::new();
     if !held::is_told_later() {
         epoll::all().for_each(|instance| instance.ask_for_room(fd));
+    }
+}
+
+/// A receiver has come to bytes in the ring that have been told of already: they are told of once more.
+pub fn on_passed(sock: &'static Sock) {
+    let Some(link) = sock.link() else { return };
+    if !held::is_told_later() {
+        dispatch(link, sock.record().slot());
     }
 }
 

@@ -12,6 +12,7 @@ use shunt_shm::ring::RxCursor;
 use crate::clock;
 use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::errno;
+use crate::ops;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Look, Progress};
@@ -170,7 +171,7 @@ impl Rx<'_> {
             let is_over = matches!(look, Look::Eof | Look::Error);
             match before_mark(at, read, arrived, is_over) {
                 BeforeMark::Pass => {
-                    self.pass(marks);
+                    self.pass_into_ring(marks);
                     return Ok(None);
                 }
                 BeforeMark::Lost if look == Look::Eof => return Ok(Some(self.end(*got))),
@@ -400,6 +401,14 @@ impl Rx<'_> {
             });
         }
         true
+    }
+
+    /// Passes from TCP into the ring, where bytes may be of which the watchers were told before those in
+    /// front of them came: whoever has taken as many as there were at that time waits to be told of the
+    /// rest.
+    fn pass_into_ring(&self, marks: u32) {
+        self.pass(marks);
+        ops::epoll::on_passed(self.sock);
     }
 
     /// Passes the open mark.

@@ -9,7 +9,8 @@ use shunt_functional::sandbox::{Expect, Sandbox};
 
 use crate::rounds::{are_long, is_bounded, rounds, seed};
 
-const STYLES: [&str; 6] = ["blocking", "poll", "select", "epoll-lt", "epoll-et", "epoll-oneshot"];
+const STYLES: [&str; 7] =
+    ["blocking", "poll", "select", "epoll-lt", "epoll-et", "epoll-counted", "epoll-oneshot"];
 /// What takes a connection back to TCP; see `shunt-gen --hand-over`.
 const WAYS: [&str; 4] = ["stdio", "scm", "spawn", "shell"];
 /// Without a peek: while another thread hands the connection over, what was seen in the ring is on its way

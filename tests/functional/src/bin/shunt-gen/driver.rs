@@ -36,6 +36,8 @@ struct Member {
     /// Edge-triggered: what the last edge said and no call has denied since.
     ready: Interest,
     hangup: bool,
+    /// Bytes that are left of those that `FIONREAD` found after the last edge, if it was asked.
+    counted: Option<u64>,
 }
 
 impl Member {
@@ -50,6 +52,18 @@ impl Member {
     fn is_active(&self) -> bool {
         let wanted = self.wanted();
         (self.ready.read && wanted.read) || (self.ready.write && wanted.write)
+    }
+
+    /// After a call that received all that it asked for, from byte `before` of the stream: true when more
+    /// is there. What comes after the count comes with an edge of its own.
+    fn count(&mut self, before: u64) -> io::Result<bool> {
+        let taken = self.conn.receiver.got - before;
+        let left = match self.counted {
+            Some(left) => left.saturating_sub(taken),
+            None => u64::try_from(sys::fionread(self.conn.raw())?).map_err(io::Error::other)?,
+        };
+        self.counted = Some(left);
+        Ok(left > 0)
     }
 }
 
@@ -82,7 +96,8 @@ impl<'a> Driver<'a> {
     /// Takes a connection on.
     pub fn add(&mut self, conn: Conn, connecting: bool) -> io::Result<()> {
         let none = Interest::default();
-        let mut member = Member { conn, connecting, interest: none, ready: none, hangup: false };
+        let mut member =
+            Member { conn, connecting, interest: none, ready: none, hangup: false, counted: None };
         if !connecting {
             member.conn.half_close()?;
         }
@@ -182,6 +197,9 @@ impl<'a> Driver<'a> {
         member.ready.read |= ready.read;
         member.ready.write |= ready.write;
         member.hangup |= ready.hangup;
+        if ready.read {
+            member.counted = None;
+        }
         true
     }
 
@@ -197,7 +215,11 @@ impl<'a> Driver<'a> {
         }
         let wanted = member.wanted();
         if !member.connecting && wanted.read && member.ready.read {
+            let before = member.conn.receiver.got;
             member.ready.read = match member.conn.receiver.step(fd, false)? {
+                Step::Moved if self.style == Style::EpollCounted => {
+                    member.count(before)? || member.hangup
+                }
                 Step::Moved => true,
                 // epoll(7): a short read means drained; but after a hang-up the end is still
                 // to be read and no further edge will tell.
@@ -219,7 +241,7 @@ impl<'a> Driver<'a> {
         }
         let now = member.wanted();
         let before = std::mem::replace(&mut member.interest, now);
-        if self.style == Style::EpollEt {
+        if self.style.is_edge_triggered() {
             return Ok(member.is_active());
         }
         // Everything but edge-triggering says again what is ready.

@@ -154,8 +154,18 @@ pub enum Style {
     EpollLt,
     /// epoll, edge-triggered
     EpollEt,
+    /// The same, and a receiver that has taken as many bytes as `FIONREAD` said waits for the next edge,
+    /// as nginx does
+    EpollCounted,
     /// epoll, one-shot
     EpollOneshot,
+}
+
+impl Style {
+    /// True when an epoll set says only once what has come.
+    pub fn is_edge_triggered(self) -> bool {
+        matches!(self, Self::EpollEt | Self::EpollCounted)
+    }
 }
 
 /// Which process accepts.

@@ -54,7 +54,7 @@ fn epoll_bits(style: Style, interest: Interest) -> u32 {
     let output = (libc::EPOLLOUT * i32::from(interest.write)).cast_unsigned();
     match style {
         // An edge-triggered set asks once for everything.
-        Style::EpollEt => {
+        _ if style.is_edge_triggered() => {
             (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET).cast_unsigned()
         }
         Style::EpollOneshot => input | output | libc::EPOLLONESHOT.cast_unsigned(),
@@ -70,7 +70,7 @@ impl Waiter {
     /// An empty set.
     pub fn new(style: Style) -> io::Result<Self> {
         Ok(match style {
-            Style::EpollLt | Style::EpollEt | Style::EpollOneshot => {
+            Style::EpollLt | Style::EpollEt | Style::EpollCounted | Style::EpollOneshot => {
                 Self::Epoll { style, epoll: Epoll::new(128)? }
             }
             _ => Self::Set { style, members: Vec::new() },
@@ -105,7 +105,7 @@ impl Waiter {
             }
             Self::Set { .. } => {}
             // A one-shot registration has to be armed again whether it changes or not.
-            Self::Epoll { style: Style::EpollEt, .. } => {}
+            Self::Epoll { style, .. } if style.is_edge_triggered() => {}
             Self::Epoll { style, epoll } => {
                 if before != now || *style == Style::EpollOneshot {
                     let bits = epoll_bits(*style, now);

@@ -8,7 +8,9 @@ use std::time::Duration;
 use libc::c_int;
 use shunt_functional::sys::{self, Epoll};
 
-use crate::probe::{Pair, Probe, done, drain, fill, listener, settle, try_recv};
+use crate::probe::{
+    Pair, Probe, address, done, drain, fill, listener, recv_soon, settle, try_recv,
+};
 use crate::readiness::bits;
 
 const IN: u32 = libc::EPOLLIN.cast_unsigned();
@@ -37,7 +39,8 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     two_sets(p)?;
     two_sets_of_a_copy(p)?;
     unknown_set(p)?;
-    from_other_threads(p)
+    from_other_threads(p)?;
+    counted(p)
 }
 
 /// What a set has to say within `millis`.
@@ -526,4 +529,51 @@ fn from_other_threads(p: &Probe) -> io::Result<()> {
     })?;
     p.say("woken by a half-close", found);
     Ok(())
+}
+
+/// A sender whose bytes wait for room below the receiver, and who goes on (under Shunt: in the ring).
+fn counted(p: &Probe) -> io::Result<()> {
+    const ALL: usize = 300_000;
+    for more in [5_000, 20_000, 50_000, 100_000, 200_000] {
+        let listener = listener()?;
+        let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM)?;
+        sys::set_option(client.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 20_000)?;
+        sys::connect(client.as_raw_fd(), address(&listener)?)?;
+        let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+        sys::set_option(server.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 1 << 20)?;
+        let pair = Pair { client, server };
+        sys::write(pair.s(), &vec![1; ALL])?;
+        // Now the client's side is there for certain.
+        sys::write(pair.c(), b"go on")?;
+        p.result("heard", recv_soon(pair.s(), 100));
+        sys::write(pair.s(), &vec![2; more])?;
+        let got = receive_by_count(pair.c(), ALL + more)?;
+        p.say("received by edges and counts", format!("{got} of {}", ALL + more));
+    }
+    Ok(())
+}
+
+/// Receives as nginx does: after an edge, until a call receives less than it asked for, or as many bytes
+/// were taken as were counted after the first call. What comes after the count has an edge of its own.
+fn receive_by_count(fd: RawFd, all: usize) -> io::Result<usize> {
+    const CALL: usize = 4096;
+    let mut epoll = Epoll::new(8)?;
+    epoll.control(ADD, fd, IN | RDHUP | ET, 1)?;
+    let mut got = 0;
+    while got < all && !epoll.wait(Some(Duration::from_secs(2)))?.is_empty() {
+        let mut left = None;
+        while left != Some(0) {
+            let n = match try_recv(fd, CALL) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                result => result?,
+            };
+            got += n;
+            left = match left {
+                _ if n < CALL => Some(0),
+                Some(left) => Some(usize::saturating_sub(left, n)),
+                None => Some(sys::fionread(fd)?.unsigned_abs() as usize),
+            };
+        }
+    }
+    Ok(got)
 }

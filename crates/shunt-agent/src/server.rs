@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use shunt_sys::fds::{Fds, close};
 use shunt_sys::run_dir::TOTALS;
 use shunt_sys::seqpacket::{self, PeerCred};
@@ -245,6 +245,13 @@ impl Server {
             return;
         }
         let Ok(cred) = seqpacket::peer_cred(&socket) else { return };
+        // The directory keeps other users out, unless somebody has opened it since it was looked at.
+        // A worker that has changed its user said Hello before.
+        if cred.uid != geteuid().as_raw() {
+            self.state.count_rejected();
+            warn!(pid = cred.pid, uid = cred.uid, "a client of another user was turned away");
+            return;
+        }
         let token = self.next_token;
         self.next_token += 1;
         let data = epoll::EventData::new_u64(token);

@@ -17,19 +17,28 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// # Errors
 /// Those of memfd_create(2), ftruncate(2) and fcntl(2).
 pub fn create_sealed(name: &str, len: usize) -> io::Result<OwnedFd> {
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&fd, len as u64)?;
+    let fd = create(name, len)?;
     fcntl_add_seals(&fd, SEALS)?;
     Ok(fd)
 }
 
-/// The same memory through a descriptor that cannot be mapped for writing.
+/// The same with its one writable mapping, and a descriptor by which others can only read it: also who
+/// opens it anew, through `/proc`.
 ///
 /// # Errors
-/// Those of open(2) on `/proc/self/fd`.
-pub fn read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
+/// As for [`create_sealed`], and those of mmap(2) and of open(2) on `/proc/self/fd`.
+pub fn create_published(name: &str, len: usize) -> io::Result<(Map, OwnedFd)> {
+    let fd = create(name, len)?;
+    let map = Map::of(&fd, len, true)?;
+    fcntl_add_seals(&fd, SEALS.union(SealFlags::FUTURE_WRITE))?;
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    Ok((map, open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
+}
+
+fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, len as u64)?;
+    Ok(fd)
 }
 
 /// Length of the memory behind a descriptor. It means something only once [`Map::new`] has found the
@@ -66,6 +75,11 @@ impl Map {
         if !seals.contains(SealFlags::SHRINK | SealFlags::SEAL) || size < len as u64 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        Self::of(fd, len, writable)
+    }
+
+    /// Maps memory that is known to be so long and to stay so.
+    fn of(fd: impl AsFd, len: usize, writable: bool) -> io::Result<Self> {
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a fresh mapping at an address that the kernel chooses; it aliases no Rust object.
         let base = unsafe {

@@ -81,12 +81,12 @@ impl Registry {
     /// Makes a registry; returns the writer and the read-only descriptor for the libraries.
     ///
     /// # Errors
-    /// Those of [`memfd::create_sealed`], [`memfd::read_only`] and [`Map::new`].
+    /// Those of [`memfd::create_published`].
     pub fn create() -> io::Result<(RegistryWriter, OwnedFd)> {
-        let fd = memfd::create_sealed("shunt-registry", LEN)?;
-        let registry = Self { map: Map::new(&fd, LEN, true)? };
+        let (map, fd) = memfd::create_published("shunt-registry", LEN)?;
+        let registry = Self { map };
         registry.header().magic.store(MAGIC, Ordering::Release);
-        Ok((RegistryWriter { registry }, memfd::read_only(&fd)?))
+        Ok((RegistryWriter { registry }, fd))
     }
 
     /// Maps a registry to read it.

@@ -1,11 +1,22 @@
 //! Mappings: only of memory that nobody can shrink, and only inside it.
 
 use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use shunt_shm::memfd::{Map, create_sealed, read_only, size};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals,
+    memfd_create,
+};
+use rustix::mm::{MprotectFlags, mprotect};
+use shunt_shm::arena::{self, Arena, ArenaView};
+use shunt_shm::counters::RunPage;
+use shunt_shm::dmb::Dmb;
+use shunt_shm::memfd::{Map, create_published, create_sealed, size};
+use shunt_shm::region::{self, Region};
+use shunt_shm::registry::Registry;
 use shunt_shm::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use shunt_shm::table::{self, Table};
 
 fn memfd_with(len: u64, seals: SealFlags) -> File {
     let fd = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
@@ -48,15 +59,108 @@ fn a_short_file_is_refused() {
 }
 
 #[test]
-fn a_read_only_descriptor_maps_read_only() {
-    let fd = create_sealed("test", 4096).unwrap();
-    let read_only = read_only(&fd).unwrap();
-    assert!(Map::new(&read_only, 4096, true).is_err());
-    let map = Map::new(&read_only, 4096, false).unwrap();
-    File::from(fd).write_all_at(&7_u32.to_ne_bytes(), 8).unwrap();
-    // SAFETY: an atomic, valid for every bit pattern.
-    let word = unsafe { map.at::<AtomicU32>(8) }.unwrap();
-    assert_eq!(word.load(Relaxed), 7);
+fn published_memory_is_written_through_its_first_mapping_alone() {
+    let (map, fd) = create_published("test", 4096).unwrap();
+    let reader = Map::new(&fd, 4096, false).unwrap();
+    // SAFETY: atomics, valid for every bit pattern.
+    let [written, read] = [&map, &reader].map(|m| unsafe { m.at::<AtomicU32>(8) }.unwrap());
+    written.store(7, Relaxed);
+    assert_eq!(read.load(Relaxed), 7);
+
+    // Whoever has the descriptor may open what it stands for anew, for writing.
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let anew = File::options().read(true).write(true).open(path).unwrap();
+    assert!(anew.write_all_at(&[1], 8).is_err());
+    assert!(anew.set_len(0).is_err());
+    for fd in [anew.as_fd(), fd.as_fd()] {
+        assert!(Map::new(fd, 4096, true).is_err());
+        // Nor can a mapping be made writable afterwards.
+        let map = Map::new(fd, 4096, false).unwrap();
+        let all = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the pages of a mapping that nothing in this process refers to.
+        let changed = unsafe { mprotect(map.base().as_ptr().cast(), 4096, all) };
+        assert!(changed.is_err());
+    }
+    assert_eq!(read.load(Relaxed), 7);
+}
+
+/// Memory of each kind that travels between processes.
+fn kinds() -> [(&'static str, OwnedFd); 6] {
+    [
+        ("region", region::create(7).unwrap()),
+        ("table", table::create().unwrap()),
+        ("registry", Registry::create().unwrap().1),
+        ("arena", arena::create().unwrap()),
+        ("run page", RunPage::create().unwrap().1),
+        ("DMB", Dmb::create(10_000).unwrap().1),
+    ]
+}
+
+#[test]
+fn no_kind_of_memory_can_be_resized_or_unsealed() {
+    for (kind, fd) in kinds() {
+        let len = size(&fd).unwrap() as u64;
+        let seals = fcntl_get_seals(&fd).unwrap();
+        let needed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        assert!(seals.contains(needed), "{kind}: {seals:?}");
+        // Through the descriptor itself, and through one that a holder opens for writing.
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let anew = File::options().read(true).write(true).open(path).unwrap();
+        for file in [File::from(fd), anew] {
+            for other in [0, len / 2, len - 1, len + 1, len * 2] {
+                assert!(file.set_len(other).is_err(), "{kind}: {other}");
+            }
+            assert!(file.write_all_at(&[0], len).is_err(), "{kind}: grown by a write");
+            let grown = fallocate(&file, FallocateFlags::empty(), len, 4096);
+            assert!(grown.is_err(), "{kind}: grown by fallocate");
+            let collapsed = fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096);
+            assert!(collapsed.is_err(), "{kind}: shortened by fallocate");
+            for seal in [SealFlags::empty(), SealFlags::WRITE, SealFlags::FUTURE_WRITE] {
+                assert!(fcntl_add_seals(&file, seal).is_err(), "{kind}: {seal:?}");
+            }
+            assert_eq!(fcntl_get_seals(&file), Ok(seals), "{kind}");
+            assert_eq!(size(&file).unwrap() as u64, len, "{kind}");
+        }
+    }
+}
+
+/// The bytes are right in each case: what is wrong is only that they could go, or are too few.
+#[test]
+fn no_kind_of_memory_is_taken_cut_short_or_unsealed() {
+    fn mapped(kind: &str, fd: &File) -> bool {
+        match kind {
+            "region" => Region::map(fd).is_ok(),
+            "table" => Table::map(fd).is_ok(),
+            "registry" => Registry::map(fd).is_ok(),
+            "arena" => Arena::map(fd).is_ok() && ArenaView::map(fd).is_ok(),
+            "run page" => RunPage::map(fd).is_ok(),
+            "DMB" => Dmb::map(fd).is_ok(),
+            other => panic!("{other}"),
+        }
+    }
+    let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    for (kind, fd) in kinds() {
+        let original = File::from(fd);
+        let len = size(&original).unwrap() as u64;
+        let copy = |len: u64, seals| {
+            let copy = memfd_with(len, SealFlags::empty());
+            let mut head = [0; 4096];
+            original.read_exact_at(&mut head, 0).unwrap();
+            copy.write_all_at(&head, 0).unwrap();
+            copy.set_len(len).unwrap();
+            fcntl_add_seals(&copy, seals).unwrap();
+            copy
+        };
+        assert!(mapped(kind, &copy(len, all)), "{kind}: a faithful copy");
+        for seals in [all - SealFlags::SHRINK, all - SealFlags::SEAL, SealFlags::empty()] {
+            assert!(!mapped(kind, &copy(len, seals)), "{kind}: {seals:?}");
+        }
+        // A DMB says by its length how many bytes it has.
+        let short = if kind == "DMB" { 4095 } else { len - 1 };
+        for short in [0, 1, 63, short] {
+            assert!(!mapped(kind, &copy(short, all)), "{kind}: {short} bytes");
+        }
+    }
 }
 
 #[test]

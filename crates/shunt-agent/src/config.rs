@@ -30,6 +30,8 @@ impl Config {
 pub struct Limits {
     /// Connections to the agent's socket.
     pub clients: usize,
+    /// The same of one process, which needs one: so that no process takes the places of all others.
+    pub clients_per_process: usize,
     /// Programs.
     pub endpoints: usize,
     /// Listening sockets.
@@ -54,6 +56,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             clients: 4096 + 256,
+            clients_per_process: 16,
             endpoints: 4096,
             listeners: 1024,
             sockets_per_listener: 1024,

@@ -5,6 +5,7 @@
 //! read its answers, or does not say who it is, is dropped.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -101,6 +102,9 @@ pub struct Server {
     config: Config,
     state: State,
     clients: HashMap<u64, Client>,
+    /// How many of them are of a process. Those of pid namespaces that are not seen from here are all 0,
+    /// and not counted.
+    per_process: HashMap<i32, usize>,
     next_token: u64,
     /// Clients that have not said who they are.
     nobodies: usize,
@@ -147,6 +151,7 @@ impl Server {
             config,
             state,
             clients: HashMap::new(),
+            per_process: HashMap::new(),
             next_token: FIRST_CLIENT,
             nobodies: 0,
             paused: Vec::new(),
@@ -252,6 +257,12 @@ impl Server {
             warn!(pid = cred.pid, uid = cred.uid, "a client of another user was turned away");
             return;
         }
+        let of_process = self.per_process.get(&cred.pid).copied().unwrap_or(0);
+        if of_process >= self.config.limits.clients_per_process {
+            self.state.count_rejected();
+            warn!(pid = cred.pid, "too many clients of one process: one was turned away");
+            return;
+        }
         let token = self.next_token;
         self.next_token += 1;
         let data = epoll::EventData::new_u64(token);
@@ -271,6 +282,9 @@ impl Server {
         };
         self.clients.insert(token, client);
         self.nobodies += 1;
+        if cred.pid != 0 {
+            self.per_process.insert(cred.pid, of_process + 1);
+        }
     }
 
     /// One packet of one client.
@@ -324,6 +338,12 @@ impl Server {
         let Some(client) = self.clients.remove(&token) else { return };
         if client.role == Role::Nobody {
             self.nobodies -= 1;
+        }
+        if let Entry::Occupied(mut count) = self.per_process.entry(client.cred.pid) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
         match end {
             End::Left => debug!(pid = client.cred.pid, "client left"),

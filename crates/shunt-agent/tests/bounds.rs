@@ -163,3 +163,34 @@ fn too_many_clients_are_turned_away() {
     });
     assert!(turned_away);
 }
+
+#[test]
+fn one_process_does_not_take_all_places() {
+    let agent = Agent::limited(|l| l.clients_per_process = 4);
+    // The probe that `Agent` starts with may still count.
+    agent.until("only the asker is there", |s| s["endpoints"] == 0);
+    let mut kept: Vec<Client> = Vec::new();
+    let turned_away = |client: &Client| {
+        let request = encoded(&Request::Tool { version: PROTOCOL_VERSION });
+        client.send_raw(&request, &[]).is_err() || client.receive().is_none()
+    };
+    while kept.len() < 4 {
+        // One that the agent has just been asked by may still count, too.
+        let client = agent.client();
+        if !turned_away(&client) {
+            kept.push(client);
+        }
+    }
+    for _ in 0..8 {
+        assert!(turned_away(&agent.client()));
+    }
+    // Places are given back: none is lost to those who were turned away or have left.
+    for _ in 0..8 {
+        kept.remove(0);
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while kept.len() < 4 {
+            assert!(std::time::Instant::now() < deadline, "no place is given back");
+            kept.extend(Some(agent.client()).filter(|client| !turned_away(client)));
+        }
+    }
+}

@@ -10,9 +10,10 @@ use shunt_functional::mode::Mode;
 use shunt_functional::record::Event;
 use shunt_functional::sandbox::{Process, Sandbox};
 use shunt_functional::sys::monotonic;
+use shunt_functional::waiting::settles;
 
 use crate::rounds::{rounds, seed};
-use crate::traces::{descriptors, kinds, names, settles, shared_memory};
+use crate::traces::{descriptors, kinds, names, shared_memory};
 
 /// Longest time in which an end must be known; how long it takes is printed.
 const PATIENCE: Duration = Duration::from_secs(10);

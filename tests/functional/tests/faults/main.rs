@@ -10,7 +10,8 @@ mod clocks;
 mod kills;
 mod limits;
 mod many;
-mod rounds;
 mod stops;
 mod traces;
 mod ways;
+
+use shunt_functional::rounds;

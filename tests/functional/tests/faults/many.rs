@@ -7,9 +7,10 @@ use shunt_functional::binaries::built;
 use shunt_functional::generator::{Server, totals};
 use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::{Expect, Sandbox};
+use shunt_functional::waiting::settles;
 
 use crate::rounds::are_long;
-use crate::traces::{descriptors, names, resident, settles, shared_memory};
+use crate::traces::{descriptors, names, resident, shared_memory};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Growth in KiB between two parts of a run that is no growth: buffers of an allocator, a few pages of a

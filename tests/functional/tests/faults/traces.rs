@@ -3,11 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// Time for what is not due at once: an agent that learns of an end, a kernel that tears a process down.
-const SOON: Duration = Duration::from_secs(10);
 
 /// What the open descriptors of a process lead to.
 pub fn descriptors(pid: i32) -> Vec<String> {
@@ -47,20 +42,4 @@ pub fn resident(pid: i32) -> u64 {
 pub fn names(dir: &Path) -> BTreeSet<String> {
     let Ok(entries) = fs::read_dir(dir) else { return BTreeSet::new() };
     entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-}
-
-/// Waits until `look` gives `wanted`.
-///
-/// # Panics
-/// When it does not.
-pub fn settles<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, look: impl Fn() -> T) {
-    let started = Instant::now();
-    loop {
-        let found = look();
-        if found == *wanted {
-            return;
-        }
-        assert!(started.elapsed() < SOON, "{what}: {found:?} instead of {wanted:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }

@@ -43,8 +43,9 @@ pub fn print_totals(common: &Common) -> io::Result<()> {
 
 /// True for what a call says whose peer has been killed.
 fn is_loss(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset};
-    matches!(error.kind(), BrokenPipe | ConnectionReset | ConnectionRefused)
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotConnected};
+    // ENOTCONN is what shutdown says after a reset that a call has told of.
+    matches!(error.kind(), BrokenPipe | ConnectionReset | ConnectionRefused | NotConnected)
 }
 
 /// The end of a connection of `--survive` whose other end is gone, or was never reached.
@@ -52,6 +53,11 @@ pub fn lost(error: io::Error, survive: bool) -> io::Result<()> {
     if !survive || !is_loss(&error) {
         return Err(error);
     }
+    give_up(&error)
+}
+
+/// The end of a connection that is not as it was to be.
+fn give_up(error: &io::Error) -> io::Result<()> {
     print_line(&Event::Lost { at: sys::monotonic(), how: error.to_string() })?;
     watchdog::finished();
     Ok(())
@@ -116,6 +122,9 @@ impl Conn {
     pub fn finish(mut self) -> io::Result<()> {
         self.sender.release();
         self.receiver.release();
+        if let Some(wrong) = self.receiver.take_wrong() {
+            return give_up(&wrong);
+        }
         let record = Record {
             sent_label: self.sender.label,
             sent_bytes: self.sender.sent,

@@ -69,6 +69,10 @@ pub struct Common {
     /// take that for an end like another.
     #[arg(long)]
     pub survive: bool,
+    /// The other end may send anything: a connection over which other bytes came than were expected is
+    /// carried to its end without a further look at them, and is then lost, as with --survive.
+    #[arg(long, requires = "survive")]
+    pub distrust: bool,
     /// Print one line about all connections instead of one for each.
     #[arg(long)]
     pub totals: bool,

@@ -208,6 +208,13 @@ impl Sock {
         self.record().id.phase.store(phase as u32, Ordering::Release);
     }
 
+    /// The peer broke the protocol. False when that was known.
+    pub fn break_off(&self) -> bool {
+        let id = &self.record().id;
+        id.reason.store(Reason::ProtocolViolation as u32, Ordering::Relaxed);
+        id.phase.swap(Phase::Broken as u32, Ordering::AcqRel) != Phase::Broken as u32
+    }
+
     /// The sections that this side writes and reads.
     #[inline]
     pub fn sections(&self) -> Option<(&'static Section, &'static Section)> {

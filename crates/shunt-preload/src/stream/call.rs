@@ -16,7 +16,7 @@ use crate::next;
 use crate::signals;
 use crate::stream::bytes::Buffers;
 use crate::stream::sleep::{Sleep, Until, Woken};
-use crate::stream::{broken, demote, promote};
+use crate::stream::{broken, demote, promote, tid};
 
 /// Which way the bytes of a call go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +90,10 @@ pub fn run(
     let mut done = 0;
     let mut sleep = Sleep::new(sock, call.fd, direction);
     loop {
+        // In another thread, or in this one while it followed a peer.
+        if sock.phase() == Phase::Broken {
+            return or_error(done, ECONNRESET);
+        }
         let until = match step(&mut call, &mut done, blocking) {
             Ok(Step::Done(n)) => return n,
             Ok(Step::Again) => continue,
@@ -97,8 +101,8 @@ pub fn run(
             Ok(Step::Follow) => return or_error(done, libc::EINTR),
             Ok(Step::Wait(until)) => until,
             Err(_) => {
-                broken(sock);
-                return errno::fail(ECONNRESET);
+                call.is_broken(sock);
+                continue;
             }
         };
         if demote::is_pending(sock) {
@@ -142,6 +146,14 @@ impl Call<'_> {
     pub fn is_open(&self) -> bool {
         let now = fd_table::lookup(self.fd);
         now == self.entry || now.ptr::<Sock>() == self.entry.ptr::<Sock>()
+    }
+
+    /// What the peer has written cannot be.
+    #[cold]
+    fn is_broken(&self, sock: &'static Sock) {
+        // Who closes the last descriptor takes it, too.
+        let _lock = sock.record().rx.lock.lock(tid());
+        broken(sock, if self.is_open() { self.fd } else { -1 });
     }
 
     /// Has the kernel socket do up to `limit` bytes of what is left after the first `done`, without

@@ -96,7 +96,7 @@ fn follow_locked(sock: &'static Sock, fd: i32, lock: &TidGuard<'_>) -> bool {
     // After its end this side can send nothing; the other one reads on in the ring.
     if path(marks) == Path::Ring && !sock.has(SHUT_WR) {
         let Ok(untaken) = tx.cursor.refresh(&theirs.cons) else {
-            broken(sock);
+            broken(sock, fd);
             return true;
         };
         TxCursor::set_mark(&mine.prod, tx.cursor.pos() - untaken);

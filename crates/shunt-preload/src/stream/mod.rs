@@ -22,7 +22,6 @@ use shunt_wire::reason::Reason;
 
 use crate::conn::Sock;
 use crate::endpoint;
-use shunt_core::handshake::Phase;
 
 thread_local! {
     static TID: Cell<u32> = const { Cell::new(0) };
@@ -46,14 +45,20 @@ pub fn forget_tid() {
     TID.with(|tid| tid.set(0));
 }
 
-/// The peer broke the protocol: this connection, and no other, answers `ECONNRESET` from now on.
+/// The peer broke the protocol: this connection, and no other, answers `ECONNRESET` from now on. `fd`: an
+/// open descriptor of it, -1: none.
 #[cold]
-pub fn broken(sock: &Sock) {
-    let id = &sock.record().id;
-    id.reason.store(Reason::ProtocolViolation as u32, core::sync::atomic::Ordering::Relaxed);
-    sock.set_phase(Phase::Broken);
-    endpoint::count(Counter::Violations, 1);
-    endpoint::decline(Reason::ProtocolViolation);
+pub fn broken(sock: &Sock, fd: i32) {
+    if sock.break_off() {
+        endpoint::count(Counter::Violations, 1);
+        endpoint::decline(Reason::ProtocolViolation);
+    }
+    // Threads may wait for what will not come, by words that the peer can have written to. What wakes
+    // them all is the kernel's end.
+    if fd >= 0 {
+        tcp::shut(fd);
+    }
+    notify::own(sock);
 }
 
 /// True while the sending direction is in a TCP stretch: room to write is then the kernel's news.

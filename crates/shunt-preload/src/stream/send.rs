@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use libc::{EAGAIN, EBADF, ECONNRESET, c_int};
+use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, Send, Sender, path};
 use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
@@ -223,6 +224,9 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
     let mut sent = 0;
     let mut sleep = Sleep::new(sock, fd, Direction::Sending);
     while sent < part.len {
+        if sock.phase() == Phase::Broken {
+            return Some(or_error(sent, ECONNRESET));
+        }
         let full = {
             let lock = record.tx.lock.lock(tid());
             let (link, (mine, theirs)) = (sock.link()?, sock.sections()?);
@@ -237,7 +241,7 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
             }
             let tx = Tx { sock, link, mine, theirs };
             let Ok(span) = tx.reserve((part.len - sent).min(CHUNK), blocking) else {
-                broken(sock);
+                broken(sock, fd);
                 return Some(errno::fail(ECONNRESET));
             };
             if tx.peer_is_gone(fd, span.head.1 == 0) {

@@ -223,6 +223,16 @@ impl TxCursor {
         room((cons, self.pos.load(R)), self.base.load(R), len, limit)
     }
 
+    /// False when a [`Self::refresh`] would find the receiver's cursor impossible.
+    #[inline]
+    #[must_use]
+    pub fn is_possible(&self, peer: &ConsLine) -> bool {
+        // The own cursors after the peer's: those go on meanwhile, where another thread sends.
+        let known = self.cons.load(Ordering::Acquire);
+        let cons = peer.cons.load(Ordering::Acquire);
+        (known..=self.pos.load(R)).contains(&cons)
+    }
+
     /// Reads the receiver's cursor anew; returns the bytes that it has not taken yet.
     ///
     /// # Errors

@@ -49,6 +49,29 @@ fn source(sock: &Sock, theirs: &Section) -> (Path, bool) {
     (path(passed), set != passed)
 }
 
+/// What is said of a broken connection: the next call, whatever it is, has something to tell.
+const BROKEN: u32 = events::ERR | events::HUP | events::IN | events::OUT;
+
+/// True when a look at the bytes would find that the peer broke the protocol.
+fn is_broken(sock: &Sock, theirs: &Section) -> bool {
+    let record = sock.record();
+    let rx = &record.rx;
+    let reader = || (rx.marks.load(Acquire), rx.cursor.pos());
+    let (marks, pos) = reader();
+    let out_of_order = match RxCursor::next_mark(&theirs.prod, marks) {
+        Err(_) => true,
+        // A mark is set after all bytes in front of it; it may stand behind a reader that has left.
+        Ok(Some(at)) if path(marks) == Path::Ring && !sock.has(FROZEN) => {
+            !(pos..=theirs.prod.prod.load(Acquire)).contains(&at)
+        }
+        Ok(_) => false,
+    };
+    // What another thread reads meanwhile puts nothing out of order.
+    (out_of_order && reader() == (marks, pos))
+        || (path(record.tx.marks.load(Relaxed)) == Path::Ring
+            && !record.tx.cursor.is_possible(&theirs.cons))
+}
+
 /// True when something has come that the kernel would not tell of.
 pub fn has_come(sock: &Sock) -> bool {
     let broken = sock.phase() == Phase::Broken;
@@ -116,7 +139,7 @@ impl Heard {
 pub fn of(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
     match promote::glance(sock, fd) {
         Phase::Tcp | Phase::Candidate => return tcp::readiness(fd, KERNEL),
-        Phase::Broken => return events::ERR | events::HUP | events::IN | events::OUT,
+        Phase::Broken => return BROKEN,
         Phase::Proposed | Phase::Active => {}
     }
     let Some((mine, theirs)) = sock.sections() else { return tcp::readiness(fd, KERNEL) };
@@ -124,6 +147,9 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
         demote::follow(sock, fd);
     } else if demote::is_pending(sock) {
         demote::go_on(sock, fd);
+    }
+    if is_broken(sock, theirs) {
+        return BROKEN;
     }
     let record = sock.record();
     let (rx, tx) = (&record.rx, &record.tx);

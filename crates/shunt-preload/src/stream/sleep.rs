@@ -20,7 +20,7 @@ use shunt_wire::counter::Counter;
 use crate::abi::{pollfd, timespec};
 use crate::bell;
 use crate::clock;
-use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, Sock};
+use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::endpoint;
 use crate::errno;
 use crate::next;
@@ -100,7 +100,7 @@ impl Sleep {
     }
 
     /// True when there is something to look at.
-    fn ready(&self, until: Until, mine: &Section, theirs: &Section) -> bool {
+    fn ready(&self, until: Until, theirs: &Section) -> bool {
         let record = self.sock.record();
         if theirs.ctl.handed_over.load(Relaxed) != 0 && demote::is_due(self.sock) {
             return true;
@@ -121,7 +121,8 @@ impl Sleep {
             until == Until::Ring
                 && (buffers::room(tx, theirs).0 > 0
                     || theirs.ctl.closed.load(Relaxed) != 0
-                    || mine.prod.fin.load(Relaxed) != 0)
+                    || self.sock.has(SHUT_WR)
+                    || !tx.cursor.is_possible(&theirs.cons))
         }
     }
 
@@ -135,7 +136,7 @@ impl Sleep {
             if spin::is_long() {
                 self.deadline(clock::now());
             }
-            if self.spin(until, mine, theirs) {
+            if self.spin(until, theirs) {
                 return Woken::Look;
             }
         }
@@ -149,15 +150,15 @@ impl Sleep {
         }
         // Not with a timeout: it may be long before the processor is given back.
         let once = until == Until::Ring && deadline.is_none() && self.since == now;
-        if once && spin::yield_until(|| self.ready(until, mine, theirs)) {
+        if once && spin::yield_until(|| self.ready(until, theirs)) {
             return Woken::Look;
         }
         let futex_until = self.since.saturating_add(FUTEX_FOR);
         if until == Until::Ring && now < futex_until {
             let left = deadline.map_or(futex_until, |d| d.min(futex_until)) - now;
-            return self.on_futex(word, mine, theirs, left);
+            return self.on_futex(word, theirs, left);
         }
-        self.in_kernel(until, Some((word, mine, theirs)), now)
+        self.in_kernel(until, Some((word, theirs)), now)
     }
 
     /// True before the first byte: it will come through the ring, if the peer has heard of it in time.
@@ -166,9 +167,9 @@ impl Sleep {
         until == Until::Both && self.receiving() && rx.marks.load(Relaxed) == 0
     }
 
-    fn spin(&self, until: Until, mine: &Section, theirs: &Section) -> bool {
+    fn spin(&self, until: Until, theirs: &Section) -> bool {
         let rx = &self.sock.record().rx;
-        let ready = || self.ready(until, mine, theirs);
+        let ready = || self.ready(until, theirs);
         // Bytes that come over TCP after all are not seen here.
         let first = (until == Until::Both).then(|| clock::now() + FIRST_FOR);
         let deadline = self.deadline.flatten().into_iter().chain(first).min();
@@ -182,9 +183,9 @@ impl Sleep {
         spun == Spun::Found || ready()
     }
 
-    fn on_futex(&mut self, word: &AtomicU32, mine: &Section, theirs: &Section, left: u64) -> Woken {
+    fn on_futex(&mut self, word: &AtomicU32, theirs: &Section, left: u64) -> Woken {
         let armed = arm(word, ON_FUTEX);
-        if self.ready(Until::Ring, mine, theirs) {
+        if self.ready(Until::Ring, theirs) {
             return Woken::Look;
         }
         endpoint::count(Counter::FutexSleeps, 1);
@@ -197,12 +198,7 @@ impl Sleep {
     }
 
     /// Sleeps in poll(2) on the kernel socket and the doorbell.
-    fn in_kernel(
-        &mut self,
-        until: Until,
-        ring: Option<(&AtomicU32, &Section, &Section)>,
-        now: u64,
-    ) -> Woken {
+    fn in_kernel(&mut self, until: Until, ring: Option<(&AtomicU32, &Section)>, now: u64) -> Woken {
         let deadline = self.deadline(now);
         if deadline.is_some_and(|d| now >= d) {
             return Woken::TimedOut;
@@ -214,7 +210,7 @@ impl Sleep {
             // announce is of interest.
             (false, Until::Ring)
                 if !self.sock.has(SHUT_RD)
-                    && ring.is_some_and(|(_, _, theirs)| theirs.prod.fin.load(Relaxed) == 0) =>
+                    && ring.is_some_and(|(_, theirs)| theirs.prod.fin.load(Relaxed) == 0) =>
             {
                 POLLRDHUP
             }
@@ -227,9 +223,9 @@ impl Sleep {
             pollfd { fd: self.fd, events, revents: 0 },
             pollfd { fd: ear, events: POLLIN, revents: 0 },
         ];
-        if let (Some((word, mine, theirs)), Some(bell)) = (ring, bell) {
+        if let (Some((word, theirs)), Some(bell)) = (ring, bell) {
             arm(word, on_bell(bell.vector()));
-            if until != Until::Kernel && self.ready(until, mine, theirs) {
+            if until != Until::Kernel && self.ready(until, theirs) {
                 return Woken::Look;
             }
         }

@@ -310,10 +310,12 @@ fn cursors_that_run_backwards_are_violations() {
     pair.send(0, 40);
     pair.receive(20);
     pair.tx.refresh(&pair.cons).unwrap();
-    pair.cons.cons.store(19, Relaxed);
-    assert_eq!(pair.tx.refresh(&pair.cons), Err(Violation::Consumer));
-    pair.cons.cons.store(41, Relaxed);
-    assert_eq!(pair.tx.refresh(&pair.cons), Err(Violation::Consumer));
+    assert!(pair.tx.is_possible(&pair.cons));
+    for impossible in [19, 41] {
+        pair.cons.cons.store(impossible, Relaxed);
+        assert!(!pair.tx.is_possible(&pair.cons));
+        assert_eq!(pair.tx.refresh(&pair.cons), Err(Violation::Consumer));
+    }
     pair.prod.prod.store(39, Relaxed);
     assert_eq!(pair.rx.refresh(&pair.prod, 64), Err(Violation::Producer));
     pair.prod.prod.store(20 + 65, Relaxed);

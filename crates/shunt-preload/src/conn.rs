@@ -40,6 +40,8 @@ pub const SIZED: u32 = 128;
 /// The kernel socket had room when it was last asked, and nothing was sent over it since: good for one
 /// answer, as somebody may send behind the library's back.
 pub const HAD_ROOM: u32 = 256;
+/// The RST that the peer has announced was waited for: one that does not come is not waited for again.
+pub const RESET_AWAITED: u32 = 512;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 

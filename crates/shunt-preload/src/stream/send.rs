@@ -13,7 +13,7 @@ use shunt_shm::region::{RESET, RING, RegionView, SHORT_RING, Section, Side, shap
 use shunt_shm::ring::{Span, TxCursor};
 use shunt_wire::counter::Counter;
 
-use crate::conn::{KERNEL_HINT, NONBLOCK, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
+use crate::conn::{KERNEL_HINT, NONBLOCK, RESET_AWAITED, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
 use crate::endpoint;
 use crate::errno;
 use crate::fd_table;
@@ -35,7 +35,10 @@ pub fn transmit(sock: &'static Sock, call: Call<'_>) -> isize {
         if demote::is_due(sock) && call.is_open() {
             return Ok(Step::Follow);
         }
-        if sock.sections().is_some_and(|(_, theirs)| theirs.ctl.closed.load(Relaxed) == RESET) {
+        if sock.sections().is_some_and(|(_, theirs)| theirs.ctl.closed.load(Relaxed) == RESET)
+            && !sock.has(RESET_AWAITED)
+        {
+            sock.put(RESET_AWAITED, true);
             // Before the lock is taken: this may take a moment.
             tcp::await_reset(call.fd);
         }

@@ -89,14 +89,17 @@ fn assert_all_ended(victim: &mut Process) -> Vec<Record> {
 }
 
 /// An honest client that says how many of its connections were shunted.
-fn honest_client(sandbox: &Sandbox, to: SocketAddr, seed: u64) -> (Vec<Record>, u64) {
+fn honest_client(sandbox: &Sandbox, server: &mut Server, seed: u64) -> (Vec<Record>, u64) {
     let mut command: Command = sandbox.plain(sandbox.shunt_path());
     let mode = sandbox.mode.to_string();
     command.args(["run", "--summary", "--dmb", &mode, "--"]).arg(built("shunt-gen"));
+    let to = SocketAddr::from(([127, 0, 0, 1], server.port));
+    let server = server.process();
     let (to, n, seed) = (to.to_string(), HONEST.to_string(), seed.to_string());
     let args = ["connect", "--to", &to, "-n", &n, "-b", "200000", "--seed", &seed];
     command.args(args).args(["--style", "epoll-lt"]);
-    let done = sandbox.spawn(command).wait_at_most(PATIENCE).success();
+    let done = sandbox.spawn(command).wait_at_most(PATIENCE);
+    assert!(done.status.success(), "{done}\nof {}", server.describe());
     let shunted = done.stderr.strip_prefix("shunt: ").and_then(|text| text.split(' ').next());
     let shunted = shunted.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{done}"));
     (parse(&done.stdout), shunted)
@@ -157,7 +160,7 @@ fn clients_write(into: Into) {
             // One more when the other is gone.
             let mut more = 2;
             while more > 0 {
-                let (records, shunted) = honest_client(&sandbox, to, 1 + honest.len() as u64);
+                let (records, shunted) = honest_client(&sandbox, &mut server, 1 + honest.len() as u64);
                 assert!(shunted > 0 || !into.spares_others(), "nothing was shunted");
                 honest.extend(records);
                 more = if peer.is_running() { 2 } else { more - 1 };

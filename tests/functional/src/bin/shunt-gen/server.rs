@@ -63,15 +63,17 @@ fn announce(addr: SocketAddr, options: &Serve) -> io::Result<()> {
 fn single(listener: &OwnedFd, common: &Common) -> io::Result<()> {
     if common.style == Style::Blocking {
         return thread::scope(|scope| {
-            let running: Vec<_> = (0..common.connections)
-                .map(|_| {
-                    let (fd, _) = sys::accept(listener.as_raw_fd(), libc::SOCK_CLOEXEC)?;
-                    Ok(scope.spawn(|| Conn::accepted(fd, common)?.run_blocking()))
-                })
-                .collect::<io::Result<_>>()?;
-            running
-                .into_iter()
-                .try_for_each(|t| t.join().map_err(|_| io::Error::other("a thread panicked"))?)
+            for _ in 0..common.connections {
+                let (fd, _) = sys::accept(listener.as_raw_fd(), libc::SOCK_CLOEXEC)?;
+                // Not kept: the stack of a thread that has ended is held as long as its handle.
+                scope.spawn(|| {
+                    if let Err(e) = Conn::accepted(fd, common).and_then(Conn::run_blocking) {
+                        eprintln!("shunt-gen {}: {e}", std::process::id());
+                        std::process::exit(1);
+                    }
+                });
+            }
+            Ok(())
         });
     }
     sys::set_nonblocking(listener.as_raw_fd(), true)?;

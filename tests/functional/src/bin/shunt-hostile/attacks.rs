@@ -194,12 +194,13 @@ impl Target {
         Self { view, slot, side, own, theirs }
     }
 
-    /// True when both directions are in the ring, and some bytes have gone each way.
+    /// True when both directions are in the ring, and the other side knows of bytes that were taken: it has
+    /// sent more than the ring holds.
     pub fn is_under_way(&self) -> bool {
         [self.own, self.theirs].iter().all(|section| {
             let (sent, marks) = (&section.prod.prod, &section.prod.marks);
             sent.load(Relaxed) > 0 && marks.load(Relaxed) % 2 == 1
-        }) && self.own.cons.cons.load(Relaxed) > 0
+        }) && self.own.cons.cons.load(Relaxed) > RING_LEN
             && self.theirs.cons.cons.load(Relaxed) > 0
     }
 

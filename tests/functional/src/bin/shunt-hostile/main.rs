@@ -249,7 +249,7 @@ fn one_by_one(from: &From, side: Side, attack: Attack, mut rng: Rng) -> io::Resu
     let port = |addr: sys::RawAddr| addr.get().map_or(0, |addr| addr.port());
     let (local, peer) = (port(sys::local_addr(raw)?), port(sys::peer_addr(raw)?));
     let mut groups = Found::default();
-    let mut buffer = vec![0; 4096];
+    let mut buffer = vec![0; 64 << 10];
     let target = loop {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // Whether there are bytes, or room, does not matter.
@@ -264,6 +264,13 @@ fn one_by_one(from: &From, side: Side, attack: Attack, mut rng: Rng) -> io::Resu
         });
         if let Some(target) = found {
             break target;
+        }
+        if started.elapsed() > PATIENCE {
+            for view in groups.look(LINK_GROUP)?.iter().filter_map(Shared::region) {
+                for slot in slots_in_use(view) {
+                    eprintln!("{local} {peer} slot {slot}: {:#?} {:#?}", view.section(slot, Side::Client), view.section(slot, Side::Server));
+                }
+            }
         }
         too_long("it does not go through the ring")?;
         thread::sleep(Duration::from_micros(200));

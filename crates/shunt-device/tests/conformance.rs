@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::{End, Fabric};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shunt_conformance::Rig;
 use shunt_core::ports::Token;
 use shunt_device::loopback::{Loopback, Mode};
@@ -37,10 +36,7 @@ impl<const ATTACH: bool> Rig for Loop<ATTACH> {
     }
 
     fn told(end: &Self::Device, patience: Duration) -> bool {
-        let bell = &end.exchange().bell;
-        let patience = Timespec::try_from(patience).unwrap();
-        let told = poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&patience)).unwrap() > 0;
-        told && rustix::io::read(bell, &mut [0; 8]).is_ok()
+        end.exchange().is_told(patience)
     }
 
     fn resize(&self, token: Token, len: u64) -> Option<io::Result<()>> {

@@ -9,6 +9,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, add, create, wait};
+use shunt_shm::doorbell::RUNG;
 
 use crate::conn::Sock;
 use crate::endpoint::Endpoint;
@@ -78,11 +79,11 @@ pub fn hear(endpoint: &'static Endpoint) -> Option<Bell> {
         let vector = tid() as usize % endpoint.bells.len().max(1);
         let bell = endpoint.bells.get(vector)?;
         let epoll = adopt(create(CreateFlags::CLOEXEC).ok()?).ok()?;
-        let flags = EventFlags::IN | EventFlags::ET;
-        add(epoll.borrow(), bell.borrow(), EventData::new_u64(0), flags).ok()?;
-        let fd = epoll.raw();
+        add(epoll.borrow(), bell.borrow(), EventData::new_u64(0), RUNG).ok()?;
+        let bell = Bell { fd: epoll.raw(), vector };
+        bell.quiet();
         ears.push(Ear { epoll, endpoint, vector, pid });
-        Some(Bell { fd, vector })
+        Some(bell)
     })
     .ok()
     .flatten()

@@ -160,7 +160,8 @@ fn clients_write(into: Into) {
             // One more when the other is gone.
             let mut more = 2;
             while more > 0 {
-                let (records, shunted) = honest_client(&sandbox, &mut server, 1 + honest.len() as u64);
+                let (records, shunted) =
+                    honest_client(&sandbox, &mut server, 1 + honest.len() as u64);
                 assert!(shunted > 0 || !into.spares_others(), "nothing was shunted");
                 honest.extend(records);
                 more = if peer.is_running() { 2 } else { more - 1 };

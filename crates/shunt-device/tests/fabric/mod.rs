@@ -6,7 +6,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
 use shunt_core::ports::{DeviceError, Gid, Token};
 use shunt_device::loopback::{Exchange, Found};
 use shunt_shm::doorbell;
@@ -24,8 +27,9 @@ pub struct Fabric {
 #[derive(Debug)]
 pub struct End {
     fabric: Arc<Fabric>,
-    /// This end's doorbell.
-    pub bell: Arc<OwnedFd>,
+    bell: Arc<OwnedFd>,
+    /// Has heard the doorbell since it was last asked.
+    ear: OwnedFd,
 }
 
 impl Fabric {
@@ -42,7 +46,13 @@ impl Fabric {
 
     /// One more end.
     pub fn join(self: &Arc<Self>) -> End {
-        End { fabric: Arc::clone(self), bell: Arc::new(doorbell::create().unwrap()) }
+        let bell = doorbell::create().unwrap();
+        let ear = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        epoll::add(&ear, &bell, epoll::EventData::new_u64(0), doorbell::RUNG).unwrap();
+        let end = End { fabric: Arc::clone(self), bell: Arc::new(bell), ear };
+        // The start.
+        assert!(end.is_told(Duration::ZERO));
+        end
     }
 
     /// From now on every exchange answers that the fabric is gone.
@@ -63,6 +73,15 @@ impl Fabric {
 
 fn no_resources(_: io::Error) -> DeviceError {
     DeviceError::NoResources
+}
+
+impl End {
+    /// True when the doorbell was rung since the last look, or is within `patience`.
+    pub fn is_told(&self, patience: Duration) -> bool {
+        let mut events = Vec::with_capacity(1);
+        let patience = Timespec::try_from(patience).unwrap();
+        epoll::wait(&self.ear, spare_capacity(&mut events), Some(&patience)).unwrap() > 0
+    }
 }
 
 impl Exchange for End {

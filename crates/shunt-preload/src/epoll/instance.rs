@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 use shunt_core::events;
+use shunt_shm::doorbell::RUNG;
 use shunt_shm::region::queue_code;
 
 use crate::abi::{c_int, epoll_event};
@@ -333,8 +334,7 @@ impl Instance {
         let Some(bell) = endpoint.bells.get(vector).filter(|_| !state.bells.contains(&name)) else {
             return;
         };
-        let flags = (libc::EPOLLIN | libc::EPOLLET).cast_unsigned();
-        let mut event = epoll_event { events: flags, u64: tag(None) };
+        let mut event = epoll_event { events: RUNG.bits(), u64: tag(None) };
         let set = state.ear.as_ref().map_or(self.raw(), OwnFd::raw);
         // SAFETY: the event is valid; the descriptors are ours and the program's own.
         let added = unsafe { next::epoll_ctl(set, EPOLL_CTL_ADD, bell.raw(), &raw mut event) };

@@ -17,6 +17,7 @@ use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL};
 use rustix::event::Timespec;
 use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, create, wait};
 use shunt_core::events;
+use shunt_shm::doorbell::RUNG;
 
 use crate::abi::epoll_event;
 use crate::epoll::instance::Instance;
@@ -96,6 +97,7 @@ impl Instance {
         if unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_ADD, ear.raw(), &raw mut event) } != 0 {
             return;
         }
+        event.events = RUNG.bits();
         for (endpoint, vector) in &state.bells {
             // SAFETY: endpoints are never freed.
             let Some(bell) = unsafe { &**endpoint }.bells.get(*vector) else { continue };

@@ -2,11 +2,16 @@
 //!
 //! An eventfd doorbell is never drained: its watchers use `EPOLLET`, which fires once per write for
 //! each of them, so several threads can sleep on one bell and none steals another's wake-up.
+//!
+//! Whoever has a bell can set its count and its flags. So the count means nothing: a ring adds 0 to it,
+//! which wakes the watchers and does not wait for room where 1 would, on a descriptor that blocks; and
+//! watchers ask for room to write, too, of which there is some whenever there is nothing to read.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::futex;
 
@@ -20,11 +25,13 @@ pub fn create() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
+/// What a watcher asks the kernel's epoll for to be told of each ring; and once at the start.
+pub const RUNG: EventFlags = EventFlags::IN.union(EventFlags::OUT).union(EventFlags::ET);
+
 /// Rings an eventfd doorbell.
 pub fn ring(bell: BorrowedFd<'_>) {
-    // The counter saturates only after 2^64 rings; an error would mean that the fd is no eventfd,
-    // which its owner has only itself to blame for.
-    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+    // An error would mean that the fd is no eventfd, which its owner has only itself to blame for.
+    let _ = rustix::io::write(bell, &0_u64.to_ne_bytes());
 }
 
 /// Rings anything that can be borrowed as an fd.

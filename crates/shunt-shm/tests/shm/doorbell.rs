@@ -1,13 +1,15 @@
 //! Arm words, and the system calls behind them.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use shunt_shm::doorbell::{
-    AWAKE, ON_FUTEX, arm, bells, create, futex_wait, futex_wake, on_bell, ring, take,
+    AWAKE, ON_FUTEX, RUNG, arm, bells, create, futex_wait, futex_wake, on_bell, ring, take,
 };
 use shunt_shm::sync::{AtomicU32, Ordering};
 
@@ -31,15 +33,44 @@ fn any_word_names_only_vectors_that_exist() {
     assert_eq!(on_bell(8), on_bell(0));
 }
 
-#[test]
-fn a_rung_bell_wakes_a_poll() {
+/// A bell, and what its watcher hears: how often since the last look.
+fn watched() -> (OwnedFd, impl Fn() -> usize) {
     let bell = create().unwrap();
-    let now = Timespec::default();
-    let ready = || poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&now)).unwrap();
-    assert_eq!(ready(), 0);
+    let ear = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    epoll::add(&ear, &bell, epoll::EventData::new_u64(0), RUNG).unwrap();
+    let heard = move || {
+        let mut events = Vec::with_capacity(1);
+        let now = Timespec::default();
+        epoll::wait(&ear, spare_capacity(&mut events), Some(&now)).unwrap()
+    };
+    assert_eq!((heard(), heard()), (1, 0), "the start");
+    (bell, heard)
+}
+
+#[test]
+fn each_ring_is_heard() {
+    let (bell, heard) = watched();
     ring(bell.as_fd());
     ring(bell.as_fd());
-    assert_eq!(ready(), 1);
+    assert_eq!((heard(), heard()), (1, 0));
+    ring(bell.as_fd());
+    assert_eq!((heard(), heard()), (1, 0));
+}
+
+#[test]
+fn whoever_has_a_bell_cannot_silence_it_or_hold_up_who_rings() {
+    let (bell, heard) = watched();
+    // As full as programs can make it, and without O_NONBLOCK.
+    rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    rustix::fs::fcntl_setfl(&bell, OFlags::empty()).unwrap();
+    heard();
+    ring(bell.as_fd());
+    assert_eq!((heard(), heard()), (1, 0));
+    // Emptied.
+    rustix::io::read(&bell, &mut [0; 8]).unwrap();
+    heard();
+    ring(bell.as_fd());
+    assert_eq!((heard(), heard()), (1, 0));
 }
 
 #[test]

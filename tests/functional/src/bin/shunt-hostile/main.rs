@@ -268,7 +268,11 @@ fn one_by_one(from: &From, side: Side, attack: Attack, mut rng: Rng) -> io::Resu
         if started.elapsed() > PATIENCE {
             for view in groups.look(LINK_GROUP)?.iter().filter_map(Shared::region) {
                 for slot in slots_in_use(view) {
-                    eprintln!("{local} {peer} slot {slot}: {:#?} {:#?}", view.section(slot, Side::Client), view.section(slot, Side::Server));
+                    eprintln!(
+                        "{local} {peer} slot {slot}: {:#?} {:#?}",
+                        view.section(slot, Side::Client),
+                        view.section(slot, Side::Server)
+                    );
                 }
             }
         }

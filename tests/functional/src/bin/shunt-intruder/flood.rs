@@ -1,0 +1,99 @@
+//! Everything at once that may keep an agent busy, until this process is ended.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use shunt_shm::registry::Registry;
+use shunt_wire::PROTOCOL_VERSION;
+use shunt_wire::agent::{MAX_MESSAGE, Reply, Request, encode};
+
+use crate::agent::{Agent, doorbell};
+use crate::say;
+
+pub fn run(run_dir: &Path) -> io::Result<()> {
+    // Proof that it is at work.
+    drop(Agent::reach(run_dir)?);
+    say("flood", "begins");
+    let ways: [fn(&Path) -> io::Result<()>; 6] = [silent, rubbish, deaf, greedy, busy, curious];
+    thread::scope(|scope| {
+        for way in ways {
+            scope.spawn(move || {
+                loop {
+                    // Whatever ends one try, the next begins.
+                    let _ended = way(run_dir);
+                    thread::yield_now();
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Connects, and says nothing.
+fn silent(run_dir: &Path) -> io::Result<()> {
+    let mut held = Vec::new();
+    for _ in 0..1000 {
+        held.push(Agent::reach(run_dir)?);
+    }
+    Ok(())
+}
+
+/// Says what means nothing.
+fn rubbish(run_dir: &Path) -> io::Result<()> {
+    let bell = doorbell()?;
+    let fds = [bell.as_fd(); shunt_wire::agent::MAX_FDS];
+    Agent::reach(run_dir)?.send(&[0xff; MAX_MESSAGE], &fds, Duration::ZERO)
+}
+
+/// Asks and never listens.
+fn deaf(run_dir: &Path) -> io::Result<()> {
+    let (agent, _) = Agent::introduced(run_dir)?;
+    let mut buf = [0; MAX_MESSAGE];
+    let packet = encode(&Request::Detach { region: 0 }, &mut buf).map_err(io::Error::other)?;
+    loop {
+        agent.send(packet, &[], Duration::from_secs(1))?;
+    }
+}
+
+/// Takes as many regions as it gets, for any listener there is, and keeps them.
+fn greedy(run_dir: &Path) -> io::Result<()> {
+    let agent = Agent::reach(run_dir)?;
+    let bell = doorbell()?;
+    let hello = Request::Hello { version: PROTOCOL_VERSION, program: "greedy", run: 0 };
+    let (_, fds) = agent.call(&hello, &[bell.as_fd()])?;
+    let registry = Registry::map(fds.first().ok_or(io::ErrorKind::NotFound)?)?;
+    let mut held = Vec::new();
+    loop {
+        let found = (1..=u16::MAX).find_map(|port| {
+            let addr = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+            registry.find(&addr.into(), |_| true)
+        });
+        let Some(found) = found else { continue };
+        match agent.call(&Request::Connect { listener: found.listener }, &[])? {
+            (Reply::Linked { .. }, fds) => held.extend(fds),
+            _ => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// Asks as fast as it is answered.
+fn busy(run_dir: &Path) -> io::Result<()> {
+    let (agent, _) = Agent::introduced(run_dir)?;
+    loop {
+        agent.call(&Request::Unlisten { listener: 0 }, &[])?;
+    }
+}
+
+/// Wants to know everything, again and again.
+fn curious(run_dir: &Path) -> io::Result<()> {
+    let agent = Agent::reach(run_dir)?;
+    agent.call(&Request::Tool { version: PROTOCOL_VERSION }, &[])?;
+    loop {
+        for request in [Request::List, Request::Stats { run: 0 }, Request::Status] {
+            agent.call(&request, &[])?;
+        }
+    }
+}

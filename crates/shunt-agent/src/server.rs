@@ -221,10 +221,24 @@ impl Server {
         idle.is_some_and(|d| self.last_used.elapsed() >= d)
     }
 
+    /// As many as of other events at once: a client finds the backlog full (it does not wait then) when
+    /// somebody connects faster than is accepted.
     fn accept(&mut self) {
+        for _ in 0..BATCH {
+            if !self.accept_one() {
+                break;
+            }
+        }
+    }
+
+    /// False when there is nobody to accept.
+    fn accept_one(&mut self) -> bool {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match accept_with(self.claim.socket(), flags) {
-            Ok(socket) => self.admit(socket),
+            Ok(socket) => {
+                self.admit(socket);
+                true
+            }
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                 // Without this the client would wait and epoll would report it again and again.
                 self.state.count_rejected();
@@ -236,9 +250,10 @@ impl Server {
                 }
                 self.spare = spare();
                 warn!("out of descriptors or memory: a client was turned away");
+                false
             }
-            // The client has left again, or another event is to blame.
-            Err(_) => {}
+            // The client has left again, or there is none.
+            Err(e) => e == Errno::CONNABORTED,
         }
     }
 

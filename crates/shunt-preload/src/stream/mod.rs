@@ -16,6 +16,7 @@ pub mod spin;
 pub mod tcp;
 
 use core::cell::Cell;
+use core::sync::atomic::Ordering;
 
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
@@ -52,6 +53,10 @@ pub fn broken(sock: &Sock, fd: i32) {
     if sock.break_off() {
         endpoint::count(Counter::Violations, 1);
         endpoint::decline(Reason::ProtocolViolation);
+    }
+    if let Some((mine, _)) = sock.sections() {
+        // An end that is not announced is that of a killed process, whose slots are others' at once.
+        mine.prod.fin.store(1, Ordering::Release);
     }
     // Threads may wait for what will not come, by words that the peer can have written to. What wakes
     // them all is the kernel's end.

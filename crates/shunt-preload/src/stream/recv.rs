@@ -274,15 +274,20 @@ impl Rx<'_> {
                 _ => Err(Violation::Marks),
             };
         }
-        self.ask_kernel(call, got, blocking)
+        self.ask_kernel(call, got, blocking, marks)
     }
 
     /// True when the peer ended its direction before it heard that this side leaves, or was killed: nothing
     /// comes once more over TCP, and what is left is in the ring alone.
     fn is_left_alone(&self, fd: c_int, marks: u32) -> Result<bool, Violation> {
-        let over = !self.sock.has(SHUT_RD) && matches!(tcp::look(fd), Look::Eof | Look::Error);
+        let look = tcp::look(fd);
         // The mark comes before all bytes that are sent once more, and before the end.
-        Ok(over && RxCursor::next_mark(&self.theirs.prod, marks)?.is_none())
+        let unmarked = RxCursor::next_mark(&self.theirs.prod, marks)?.is_none();
+        match look {
+            Look::Bytes if unmarked => Err(Violation::Marks),
+            Look::Eof | Look::Error => Ok(unmarked && !self.sock.has(SHUT_RD)),
+            Look::Bytes | Look::Silent => Ok(false),
+        }
     }
 
     /// The ring is empty: is that the end?
@@ -291,6 +296,7 @@ impl Rx<'_> {
         call: &mut Call<'_>,
         got: &mut usize,
         blocking: bool,
+        marks: u32,
     ) -> Result<Option<Step>, Violation> {
         if demote::is_due(self.sock) {
             return Ok(Some(Step::Follow));
@@ -318,8 +324,11 @@ impl Rx<'_> {
         Ok(Some(match look {
             Look::Eof => self.end(*got),
             Look::Error => failure(call, *got),
-            // A mark says what these bytes are; it is set after them.
-            Look::Bytes => call.nothing(*got, blocking, Until::Both),
+            // The mark is set before them: it has come meanwhile, or never will.
+            Look::Bytes if RxCursor::next_mark(&self.theirs.prod, marks)?.is_none() => {
+                return Err(Violation::Marks);
+            }
+            Look::Bytes => return Ok(None),
             // The end was announced and is on its way.
             Look::Silent if hinted => call.nothing(*got, blocking, Until::Both),
             Look::Silent => call.nothing(*got, blocking, Until::Ring),

@@ -18,7 +18,7 @@ pub fn all() -> Vec<RawFd> {
     bells.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Adds to the count of an eventfd, unless that would wait.
+/// Adds to the count of an eventfd, unless it is full.
 pub fn add(bell: RawFd, count: u64) {
     if is_ready(bell, libc::POLLOUT) {
         let count = count.to_ne_bytes();
@@ -34,8 +34,11 @@ pub fn meddle(bell: RawFd, rng: &mut Rng) {
         let _ = call(libc::SYS_fcntl, bell, usize::try_from(libc::F_SETFL).unwrap_or(0), flags);
     };
     match rng.u8(..5) {
-        // As full as it gets.
-        0 | 1 => add(bell, u64::MAX - 1),
+        // As full as it gets. What does not fit would wait, for ever: nobody reads.
+        0 | 1 => {
+            flags(libc::O_NONBLOCK);
+            add(bell, u64::MAX - 1);
+        }
         2 => flags(0),
         3 => flags(libc::O_NONBLOCK),
         _ if is_ready(bell, libc::POLLIN) => {

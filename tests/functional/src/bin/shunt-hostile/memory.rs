@@ -17,7 +17,7 @@ pub struct Shared {
 impl Shared {
     /// A word at `offset`, which is rounded down and taken modulo the length.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
-        let at = offset % self.len & !7;
+        let at = (offset % self.len) & !7;
         // SAFETY: inside the mapping, which lives as long as self, and aligned.
         unsafe { self.base.byte_add(at).cast().as_ref() }
     }

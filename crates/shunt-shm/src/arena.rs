@@ -146,6 +146,8 @@ pub struct RxState {
     pub budget: AtomicU32,
     /// When the kernel socket was last asked, in units of 1024 ns (the low half of them).
     pub visited: AtomicU32,
+    /// When bytes of which no mark tells were first seen in the kernel socket, in the same units; 0: never.
+    pub unmarked: AtomicU32,
     /// `SO_RCVLOWAT`, 0: not set.
     pub low_water: AtomicU32,
     /// `SO_RCVTIMEO`, see [`Timeout`].
@@ -293,6 +295,7 @@ impl Record {
             &rx.spins[1],
             &rx.budget,
             &rx.visited,
+            &rx.unmarked,
             &rx.low_water,
             &tx.marks,
             &tx.copying.open,

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use libc::{EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
+use shunt_core::events;
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{BeforeMark, Path, before_mark, path, reached_tcp_end, ring_limit};
 use shunt_shm::Violation;
@@ -22,6 +23,10 @@ use crate::stream::{demote, notify, promote, tid};
 /// whoever looks now and then always learns of the end, whoever looks all the time does not pay for
 /// it each time.
 const VISIT_AFTER: u32 = 20;
+
+/// Time for which bytes of which no mark tells may lie in the kernel socket of a connection that goes on,
+/// in the same units: about a second.
+const UNMARKED_FOR: u32 = 1_000_000;
 
 /// Does the call.
 pub fn receive(sock: &'static Sock, call: Call<'_>) -> isize {
@@ -284,10 +289,56 @@ impl Rx<'_> {
         // The mark comes before all bytes that are sent once more, and before the end.
         let unmarked = RxCursor::next_mark(&self.theirs.prod, marks)?.is_none();
         match look {
-            Look::Bytes if unmarked => Err(Violation::Marks),
+            Look::Bytes if unmarked && self.has_ended(fd) => Ok(!self.sock.has(SHUT_RD)),
+            Look::Bytes if unmarked && self.is_unmarked_for_long() => Err(Violation::Marks),
             Look::Eof | Look::Error => Ok(unmarked && !self.sock.has(SHUT_RD)),
             Look::Bytes | Look::Silent => Ok(false),
         }
+    }
+
+    /// A mark comes before the bytes of which it tells. Those that have none were sent by a thread while
+    /// another one closed the descriptor, and are the last.
+    fn read_without_mark(
+        &self,
+        call: &mut Call<'_>,
+        got: &mut usize,
+        blocking: bool,
+        marks: u32,
+    ) -> Result<Option<Step>, Violation> {
+        if RxCursor::next_mark(&self.theirs.prod, marks)?.is_some() {
+            return Ok(None);
+        }
+        if !self.has_ended(call.fd) {
+            if self.is_unmarked_for_long() {
+                return Err(Violation::Marks);
+            }
+            return Ok(Some(call.nothing(*got, blocking, Until::Ring)));
+        }
+        if self.cursor.refresh(&self.theirs.prod, RING as u64)? > 0 {
+            return Ok(None);
+        }
+        Ok(match from_kernel(call, got, usize::MAX) {
+            Read::Bytes if call.satisfied(*got, blocking) => Some(Step::Done(got.cast_signed())),
+            Read::Bytes | Read::Nothing => None,
+            Read::Eof => Some(self.end(*got)),
+            Read::Error(e) => Some(Step::Done(or_error(*got, e))),
+        })
+    }
+
+    /// True when the peer has announced its end, or the kernel tells of it.
+    fn has_ended(&self, fd: c_int) -> bool {
+        const END: u32 = events::RDHUP | events::HUP | events::ERR;
+        self.theirs.prod.fin.load(Acquire) != 0 || tcp::readiness(fd, END) & END != 0
+    }
+
+    /// True when bytes without a mark have been there for longer than a close takes.
+    fn is_unmarked_for_long(&self) -> bool {
+        #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
+        let now = (clock::now() >> 10) as u32;
+        let seen = &self.sock.record().rx.unmarked;
+        let Err(since) = seen.compare_exchange(0, now | 1, Relaxed, Relaxed) else { return false };
+        // Not for a clock that seems to run backwards, by what marks the time as known.
+        now.wrapping_sub(since).cast_signed() >= UNMARKED_FOR.cast_signed()
     }
 
     /// The ring is empty: is that the end?
@@ -324,11 +375,7 @@ impl Rx<'_> {
         Ok(Some(match look {
             Look::Eof => self.end(*got),
             Look::Error => failure(call, *got),
-            // The mark is set before them: it has come meanwhile, or never will.
-            Look::Bytes if RxCursor::next_mark(&self.theirs.prod, marks)?.is_none() => {
-                return Err(Violation::Marks);
-            }
-            Look::Bytes => return Ok(None),
+            Look::Bytes => return self.read_without_mark(call, got, blocking, marks),
             // The end was announced and is on its way.
             Look::Silent if hinted => call.nothing(*got, blocking, Until::Both),
             Look::Silent => call.nothing(*got, blocking, Until::Ring),

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use shunt_functional::sys::{self, Forked};
 
@@ -332,7 +333,8 @@ fn shell_commands(p: &Probe) -> io::Result<()> {
 const CLOSED: u32 = 60;
 
 /// A descriptor is replaced while one thread sends on it and another receives at the other end: the
-/// connection that comes next, in the same place, has its own bytes and no others.
+/// connection that comes next, in the same place, has its own bytes and no others, and the receiver
+/// comes to the end, also where a send went past the close.
 fn closed_under_a_thread(p: &Probe) -> io::Result<()> {
     let (reader, writer) = sys::pipe()?;
     let child = in_child(|| {
@@ -350,17 +352,14 @@ fn closed_under_a_thread(p: &Probe) -> io::Result<()> {
                         let _ = try_send(first.s(), &block);
                     }
                 });
-                scope.spawn(|| {
-                    while !over.load(Ordering::Relaxed) {
-                        let _ = try_recv(first.c(), 100_000);
-                    }
-                });
-                thread::sleep(std::time::Duration::from_millis(1));
+                let receiving = scope.spawn(|| comes_to_an_end(first.c()));
+                thread::sleep(Duration::from_millis(1));
                 let second = sys::dup2(nothing.as_raw_fd(), &first.server)
                     .and_then(|_| Probe::new("lifetimes", false).pair_with(&listener));
                 let right = second.and_then(|pair| exact(&pair));
                 over.store(true, Ordering::Relaxed);
-                right
+                let ended = receiving.join().is_ok_and(|ended| ended);
+                right.map(|right| right && ended)
             })?);
         }
         sys::write(writer.as_raw_fd(), &right.to_ne_bytes())?;
@@ -370,8 +369,21 @@ fn closed_under_a_thread(p: &Probe) -> io::Result<()> {
     let mut right = [0; 4];
     drop(writer);
     sys::read(reader.as_raw_fd(), &mut right)?;
-    p.say("connections that had their own bytes", u32::from_ne_bytes(right));
+    p.say("connections that had their own bytes, after one that ended", u32::from_ne_bytes(right));
     Ok(())
+}
+
+/// Receives until there is an end, of whatever kind; false when none comes.
+fn comes_to_an_end(fd: RawFd) -> bool {
+    let started = Instant::now();
+    loop {
+        match try_recv(fd, 100_000) {
+            Ok(0) => return true,
+            Err(e) if e.kind() != io::ErrorKind::WouldBlock => return true,
+            _ if started.elapsed() > Duration::from_secs(5) => return false,
+            _ => {}
+        }
+    }
 }
 
 /// Messages both ways, compared.

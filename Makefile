@@ -3,11 +3,12 @@
 #   make              release build
 #   make test         install what the tests need, build, run all tests
 #   make demo         install what the demo needs, build, show TCP and Shunt side by side
-#   make compat    run the tests with other people's programs in full, and record them in docs/compatibility.md
+#   make compat       run the tests with other people's programs in full, and record them in docs/compatibility.md
 #   make bench        the same at length, with BENCH_ARGS for `shunt bench` (docs/bench.md)
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers
 #   make check        formatting, lints, licences and advisories
 #   make soak         the long forms of the tests of faults, each for SOAK_SECONDS
+#   make asan         the long forms of the tests of hostile peers, with AddressSanitizer; needs nightly
 #   make fuzz         each fuzz target for FUZZ_SECONDS
 
 SHELL := /bin/bash
@@ -68,6 +69,19 @@ test-loom:
 test-functional: all
 	SHUNT_TEST_BIN_DIR=$(RELEASE) \
 	    $(CARGO) test --locked -p shunt-functional -- --test-threads $(TEST_THREADS)
+
+# Peers that break the rules, with AddressSanitizer in the library and in the programs on both ends. The tool is
+# that of every day.
+ASAN := $(TARGET)/asan/x86_64-unknown-linux-gnu/release
+
+.PHONY: asan
+asan: deps-test all
+	RUSTFLAGS="-Zsanitizer=address -Clink-arg=-rdynamic" CARGO_TARGET_DIR=$(TARGET)/asan \
+	    $(CARGO) +nightly build --locked --release --target x86_64-unknown-linux-gnu \
+	    -p shunt-preload -p shunt-functional
+	install $(RELEASE)/shunt $(ASAN)/
+	SHUNT_TEST_BIN_DIR=$(ASAN) SHUNT_TEST_FULL=1 SOAK_SECONDS=$(SOAK_SECONDS) \
+	    $(CARGO) test --locked -p shunt-functional --test hostile -- --nocapture --test-threads 1
 
 # What goes wrong on a machine, for as long as one likes: one test at a time, so that each has the machine.
 .PHONY: soak

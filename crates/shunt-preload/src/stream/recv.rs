@@ -176,6 +176,9 @@ impl Rx<'_> {
             let is_over = matches!(look, Look::Eof | Look::Error);
             match before_mark(at, read, arrived, is_over) {
                 BeforeMark::Pass => {
+                    if is_over {
+                        self.sock.put(KERNEL_HINT, true);
+                    }
                     self.pass_into_ring(marks);
                     return Ok(None);
                 }
@@ -371,7 +374,8 @@ impl Rx<'_> {
             // Unless the call is for no bytes, which `ring_stretch` has seen to.
             return Ok(None);
         }
-        self.sock.put(KERNEL_HINT, matches!(look, Look::Eof | Look::Error));
+        // Also an end that is behind bytes: it is told once.
+        self.sock.put(KERNEL_HINT, look != Look::Silent);
         Ok(Some(match look {
             Look::Eof => self.end(*got),
             Look::Error => failure(call, *got),

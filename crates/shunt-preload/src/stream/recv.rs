@@ -101,6 +101,18 @@ enum Read {
     Error(c_int),
 }
 
+/// Bytes in the kernel socket of a receiver in the ring. A mark comes before the bytes of which it tells; those
+/// that have none were sent by a thread while another one closed the descriptor, and are the last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unexplained {
+    /// A mark has come meanwhile.
+    Marked,
+    /// The end is behind them.
+    Last,
+    /// The end is still to come.
+    NotYet,
+}
+
 /// Reads from the kernel socket without waiting.
 fn from_kernel(call: &mut Call<'_>, got: &mut usize, limit: usize) -> Read {
     match call.on_kernel(Direction::Receiving, *got, limit) {
@@ -177,6 +189,7 @@ impl Rx<'_> {
             match before_mark(at, read, arrived, is_over) {
                 BeforeMark::Pass => {
                     if is_over {
+                        // Told in this stretch, and not again in the next one.
                         self.sock.put(KERNEL_HINT, true);
                     }
                     self.pass_into_ring(marks);
@@ -288,44 +301,36 @@ impl Rx<'_> {
     /// True when the peer ended its direction before it heard that this side leaves, or was killed: nothing
     /// comes once more over TCP, and what is left is in the ring alone.
     fn is_left_alone(&self, fd: c_int, marks: u32) -> Result<bool, Violation> {
-        let look = tcp::look(fd);
-        // The mark comes before all bytes that are sent once more, and before the end.
-        let unmarked = RxCursor::next_mark(&self.theirs.prod, marks)?.is_none();
-        match look {
-            Look::Bytes if unmarked && self.has_ended(fd) => Ok(!self.sock.has(SHUT_RD)),
-            Look::Bytes if unmarked && self.is_unmarked_for_long() => Err(Violation::Marks),
-            Look::Eof | Look::Error => Ok(unmarked && !self.sock.has(SHUT_RD)),
-            Look::Bytes | Look::Silent => Ok(false),
+        let over = match tcp::look(fd) {
+            Look::Bytes => self.unexplained(fd, marks)? == Unexplained::Last,
+            // The mark comes before all bytes that are sent once more, and before the end.
+            Look::Eof | Look::Error => RxCursor::next_mark(&self.theirs.prod, marks)?.is_none(),
+            Look::Silent => false,
+        };
+        Ok(over && !self.sock.has(SHUT_RD))
+    }
+
+    /// What bytes in the kernel socket are while this side reads the ring.
+    fn unexplained(&self, fd: c_int, marks: u32) -> Result<Unexplained, Violation> {
+        if RxCursor::next_mark(&self.theirs.prod, marks)?.is_some() {
+            Ok(Unexplained::Marked)
+        } else if self.has_ended(fd) {
+            Ok(Unexplained::Last)
+        } else if self.is_unmarked_for_long() {
+            Err(Violation::Marks)
+        } else {
+            Ok(Unexplained::NotYet)
         }
     }
 
-    /// A mark comes before the bytes of which it tells. Those that have none were sent by a thread while
-    /// another one closed the descriptor, and are the last.
-    fn read_without_mark(
-        &self,
-        call: &mut Call<'_>,
-        got: &mut usize,
-        blocking: bool,
-        marks: u32,
-    ) -> Result<Option<Step>, Violation> {
-        if RxCursor::next_mark(&self.theirs.prod, marks)?.is_some() {
-            return Ok(None);
-        }
-        if !self.has_ended(call.fd) {
-            if self.is_unmarked_for_long() {
-                return Err(Violation::Marks);
-            }
-            return Ok(Some(call.nothing(*got, blocking, Until::Ring)));
-        }
-        if self.cursor.refresh(&self.theirs.prod, RING as u64)? > 0 {
-            return Ok(None);
-        }
-        Ok(match from_kernel(call, got, usize::MAX) {
+    /// Reads the last bytes of the direction, which no mark tells of.
+    fn read_last(&self, call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Option<Step> {
+        match from_kernel(call, got, usize::MAX) {
             Read::Bytes if call.satisfied(*got, blocking) => Some(Step::Done(got.cast_signed())),
             Read::Bytes | Read::Nothing => None,
             Read::Eof => Some(self.end(*got)),
             Read::Error(e) => Some(Step::Done(or_error(*got, e))),
-        })
+        }
     }
 
     /// True when the peer has announced its end, or the kernel tells of it.
@@ -379,7 +384,14 @@ impl Rx<'_> {
         Ok(Some(match look {
             Look::Eof => self.end(*got),
             Look::Error => failure(call, *got),
-            Look::Bytes => return self.read_without_mark(call, got, blocking, marks),
+            Look::Bytes => match self.unexplained(call.fd, marks)? {
+                // What was put into the ring before them comes first, also what has come meanwhile.
+                Unexplained::Last if self.cursor.refresh(&self.theirs.prod, RING as u64)? == 0 => {
+                    return Ok(self.read_last(call, got, blocking));
+                }
+                Unexplained::Marked | Unexplained::Last => return Ok(None),
+                Unexplained::NotYet => call.nothing(*got, blocking, Until::Ring),
+            },
             // The end was announced and is on its way.
             Look::Silent if hinted => call.nothing(*got, blocking, Until::Both),
             Look::Silent => call.nothing(*got, blocking, Until::Ring),

@@ -2,9 +2,13 @@
 //! know at which byte one ends and the next begins.
 //!
 //! Marks are counted from 1. After an odd number of marks the bytes go through the ring, after an
-//! even number (0 included) over TCP. A sender sets a mark only when the receiver has passed all
-//! earlier ones, so one mark at most is open, and everything that the kernel socket holds in front of
+//! even number (0 included) over TCP. A sender sets an odd mark only when the receiver has passed all
+//! earlier ones, so two marks at most are open, and everything that the kernel socket holds in front of
 //! an open odd mark belongs to the stretch before it.
+//!
+//! It waits with an even mark, too, where it can: but not when it has to leave a ring in which the
+//! receiver was not seen yet. So a receiver reads from the kernel socket only what was there before it
+//! looked for a mark and found none: the rest may be of the stretch behind the ring.
 
 /// Where the bytes of a direction go at present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

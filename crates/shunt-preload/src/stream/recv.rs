@@ -165,8 +165,6 @@ impl Rx<'_> {
         blocking: bool,
         marks: u32,
     ) -> Result<Option<Step>, Violation> {
-        // The mark before the bytes: what the kernel holds in front of it belongs to this stretch.
-        let mut limit = usize::MAX;
         // Bytes in front of urgent data come alone, also those that lay in the ring.
         if *got > 0 && tcp::at_urgent_mark(call.fd) {
             return Ok(Some(Step::Done(got.cast_signed())));
@@ -181,60 +179,93 @@ impl Rx<'_> {
             self.pass(marks);
             return Ok(None);
         }
-        if let Some(at) = next {
-            let over = Progress { read: u64::MAX, arrived: u64::MAX };
-            let Progress { read, arrived } = tcp::progress(call.fd, at).unwrap_or(over);
-            let look = if read < at { tcp::look(call.fd) } else { Look::Silent };
-            let is_over = matches!(look, Look::Eof | Look::Error);
-            match before_mark(at, read, arrived, is_over) {
-                BeforeMark::Pass => {
-                    if is_over {
-                        // Told in this stretch, and not again in the next one.
-                        self.sock.put(KERNEL_HINT, true);
-                    }
-                    self.pass_into_ring(marks);
-                    return Ok(None);
+        let Some(at) = next else { return self.without_mark(call, got, blocking, marks) };
+        let over = Progress { read: u64::MAX, arrived: u64::MAX };
+        let Progress { read, arrived } = tcp::progress(call.fd, at).unwrap_or(over);
+        let look = if read < at { tcp::look(call.fd) } else { Look::Silent };
+        let is_over = matches!(look, Look::Eof | Look::Error);
+        Ok(match before_mark(at, read, arrived, is_over) {
+            BeforeMark::Pass => {
+                if is_over {
+                    // Told in this stretch, and not again in the next one.
+                    self.sock.put(KERNEL_HINT, true);
                 }
-                BeforeMark::Lost if look == Look::Eof => return Ok(Some(self.end(*got))),
-                BeforeMark::Lost => return Ok(Some(failure(call, *got))),
-                // What lies behind the mark in the kernel socket belongs to a later stretch.
-                BeforeMark::Read(most) => limit = usize::try_from(most).unwrap_or(usize::MAX),
+                self.pass_into_ring(marks);
+                None
             }
+            BeforeMark::Lost if look == Look::Eof => Some(self.end(*got)),
+            BeforeMark::Lost => Some(failure(call, *got)),
+            // What lies behind the mark in the kernel socket belongs to a later stretch.
+            BeforeMark::Read(most) => {
+                match from_kernel(call, got, usize::try_from(most).unwrap_or(usize::MAX)) {
+                    Read::Bytes => self.after_tcp(call, got, blocking, marks)?,
+                    // The ring holds nothing that could be read yet.
+                    Read::Nothing => Some(call.nothing(*got, blocking, Until::Kernel)),
+                    Read::Eof => Some(self.end(*got)),
+                    Read::Error(e) => Some(Step::Done(or_error(*got, e))),
+                }
+            }
+        })
+    }
+
+    /// The same when no mark is open. One may come at any moment, and behind it bytes of a later stretch: a
+    /// sender that can't stay in the ring does not wait until it has been seen there. So nothing is read but
+    /// what was there before a look that found no mark.
+    fn without_mark(
+        &self,
+        call: &mut Call<'_>,
+        got: &mut usize,
+        blocking: bool,
+        marks: u32,
+    ) -> Result<Option<Step>, Violation> {
+        let look = tcp::look(call.fd);
+        if RxCursor::next_mark(&self.theirs.prod, marks)?.is_some() {
+            return Ok(None);
         }
-        let (read, alone) = if limit == usize::MAX {
-            call::interruptible(&self.sock.record().rx.copying, || from_kernel(call, got, limit))
-        } else {
-            (from_kernel(call, got, limit), true)
+        let limit = match look {
+            Look::Bytes(there) => usize::try_from(there).unwrap_or(usize::MAX),
+            // The kernel does not count what is behind urgent data.
+            Look::Silent if !tcp::at_urgent_mark(call.fd) => {
+                return Ok(Some(call.nothing(*got, blocking, Until::Both)));
+            }
+            // Behind the end nothing comes.
+            Look::Silent | Look::Eof | Look::Error => usize::MAX,
         };
+        let copying = &self.sock.record().rx.copying;
+        let (read, alone) = call::interruptible(copying, || from_kernel(call, got, limit));
         Ok(match read {
             // A signal handler has read what was there, and may have passed a mark.
             Read::Nothing | Read::Eof if !alone => None,
-            Read::Bytes => {
-                let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
-                let open = mark.is_some();
-                let peek = call.flags & MSG_PEEK != 0;
-                // A short read tells edge-triggered programs that there is no more: so the bytes on
-                // the other side of the mark belong to the same call.
-                if let Some(at) = mark.filter(|_| peek && *got < call.buffers.total) {
-                    self.peek_beyond_tcp(call, got, at)?;
-                }
-                let whole = *got >= call.buffers.total || peek;
-                let end = whole || (call.satisfied(*got, blocking) && !open);
-                end.then_some(Step::Done(got.cast_signed()))
-            }
-            // While a mark is open the ring holds nothing that could be read yet.
-            Read::Nothing if limit != usize::MAX => {
-                Some(call.nothing(*got, blocking, Until::Kernel))
-            }
+            Read::Bytes => self.after_tcp(call, got, blocking, marks)?,
             Read::Nothing => Some(call.nothing(*got, blocking, Until::Both)),
             // End of file, unless the sender went on in the ring before it closed.
-            Read::Eof if limit == usize::MAX => {
+            Read::Eof => {
                 let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
                 mark.is_none().then(|| self.end(*got))
             }
-            Read::Eof => Some(self.end(*got)),
             Read::Error(e) => Some(Step::Done(or_error(*got, e))),
         })
+    }
+
+    /// After bytes from the kernel socket. `None`: go on.
+    fn after_tcp(
+        &self,
+        call: &Call<'_>,
+        got: &mut usize,
+        blocking: bool,
+        marks: u32,
+    ) -> Result<Option<Step>, Violation> {
+        let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
+        let open = mark.is_some();
+        let peek = call.flags & MSG_PEEK != 0;
+        // A short read tells edge-triggered programs that there is no more: so the bytes on
+        // the other side of the mark belong to the same call.
+        if let Some(at) = mark.filter(|_| peek && *got < call.buffers.total) {
+            self.peek_beyond_tcp(call, got, at)?;
+        }
+        let whole = *got >= call.buffers.total || peek;
+        let end = whole || (call.satisfied(*got, blocking) && !open);
+        Ok(end.then_some(Step::Done(got.cast_signed())))
     }
 
     /// In a ring stretch. `None`: go on, with the next stretch if a mark was passed.
@@ -302,7 +333,7 @@ impl Rx<'_> {
     /// comes once more over TCP, and what is left is in the ring alone.
     fn is_left_alone(&self, fd: c_int, marks: u32) -> Result<bool, Violation> {
         let over = match tcp::look(fd) {
-            Look::Bytes => self.unexplained(fd, marks)? == Unexplained::Last,
+            Look::Bytes(_) => self.unexplained(fd, marks)? == Unexplained::Last,
             // The mark comes before all bytes that are sent once more, and before the end.
             Look::Eof | Look::Error => RxCursor::next_mark(&self.theirs.prod, marks)?.is_none(),
             Look::Silent => false,
@@ -384,7 +415,7 @@ impl Rx<'_> {
         Ok(Some(match look {
             Look::Eof => self.end(*got),
             Look::Error => failure(call, *got),
-            Look::Bytes => match self.unexplained(call.fd, marks)? {
+            Look::Bytes(_) => match self.unexplained(call.fd, marks)? {
                 // What was put into the ring before them comes first, also what has come meanwhile.
                 Unexplained::Last if self.cursor.refresh(&self.theirs.prod, RING as u64)? == 0 => {
                     return Ok(self.read_last(call, got, blocking));

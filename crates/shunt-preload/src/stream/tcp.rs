@@ -117,8 +117,8 @@ impl Counts {
 pub enum Look {
     /// Nothing.
     Silent,
-    /// Bytes.
-    Bytes,
+    /// So many bytes, at least.
+    Bytes(u64),
     /// End of file.
     Eof,
     /// An error, which stays in the socket.
@@ -144,16 +144,19 @@ const SIOCATMARK: libc::c_ulong = 0x8905;
 /// Looks, and leaves everything as it is: also a pending error, which a peek would take out. Not by
 /// poll(2) alone, which says nothing of fewer bytes than `SO_RCVLOWAT`.
 pub fn look(fd: i32) -> Look {
-    if waiting(fd) > 0 {
-        return Look::Bytes;
+    let there = waiting(fd);
+    if there > 0 {
+        return Look::Bytes(there);
     }
     let found = readiness(fd, u32::from((PollFlags::IN | PollFlags::RDHUP).bits()));
     let found = PollFlags::from_bits_retain(u16::try_from(found).unwrap_or(0));
     if found.is_empty() {
-        Look::Silent
-    } else if waiting(fd) > 0 {
+        return Look::Silent;
+    }
+    let there = waiting(fd);
+    if there > 0 {
         // They came in between, maybe with the end right behind them.
-        Look::Bytes
+        Look::Bytes(there)
     } else if found.contains(PollFlags::ERR) {
         Look::Error
     } else if found.intersects(PollFlags::RDHUP | PollFlags::HUP) {
@@ -283,6 +286,6 @@ mod tests {
         assert_eq!(look(b.as_raw_fd()), Look::Eof);
         assert!(!counts(a.as_raw_fd()).unwrap().established);
         assert!(!counts(b.as_raw_fd()).unwrap().established);
-        assert_eq!(look(a.as_raw_fd()), Look::Bytes);
+        assert_eq!(look(a.as_raw_fd()), Look::Bytes(3));
     }
 }

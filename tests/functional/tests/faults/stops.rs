@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shunt_functional::binaries::built;
+use shunt_functional::binaries::{built, program};
 use shunt_functional::generator::{Server, records, served, start_client};
 use shunt_functional::mode::Mode;
 use shunt_functional::record::compare;
@@ -138,6 +138,21 @@ fn the_agent_is_stopped_before_a_reader_has_asked() {
         command.arg("reader").env("PROBE_AGENT", agent);
         // The first server's end: its client never came to it, and the second ones leave the agent alone.
         let out = sandbox.expect(Expect::Ends(1), || sandbox.run(command));
+        assert!(out.stderr.is_empty() && !out.stdout.contains("false"), "{out}");
+    }
+}
+
+/// A client is held up in the system calls by which it asks for bytes, while the server fills the ring and goes on
+/// over TCP: what came last must not be read first.
+#[test]
+fn a_reader_is_held_up_in_its_call() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        let mut command = sandbox.command(program("strace"));
+        command.args(["-f", "-qq", "-o", "/dev/null", "-e"]);
+        command.arg("inject=recvfrom:delay_enter=100000:when=1..20");
+        command.arg(built("shunt-probe")).arg("held-up");
+        let out = sandbox.expect(Expect::All(8), || sandbox.run(command));
         assert!(out.stderr.is_empty() && !out.stdout.contains("false"), "{out}");
     }
 }

@@ -141,6 +141,12 @@ pub fn listeners(p: &mut Probe) -> io::Result<()> {
 /// Bytes to a client that reads only: more than a ring and the kernel's buffers hold.
 const MUCH: usize = 16 << 20;
 
+/// The byte at this place.
+#[allow(clippy::cast_possible_truncation, reason = "it is less than 251")]
+fn pattern(at: usize) -> u8 {
+    (at % 251) as u8
+}
+
 /// A server sends to a client that reads only, and that found the agent silent when it came to ask how to tell
 /// of room. The agent's pid comes in `PROBE_AGENT`.
 pub fn reader(p: &mut Probe) -> io::Result<()> {
@@ -201,6 +207,52 @@ pub fn reader(p: &mut Probe) -> io::Result<()> {
     sys::kill(agent, libc::SIGCONT)?;
     p.result("all bytes came", result);
     p.say("and were right", right);
+    p.say("the server", sys::wait_for(server)?);
+    Ok(())
+}
+
+/// A client that asks for bytes just before a server accepts and sends more than a ring holds: the client is held
+/// up in its system calls, between its look at the ring and the kernel's answer.
+pub fn held_up(p: &mut Probe) -> io::Result<()> {
+    let (port_out, port_in) = sys::pipe()?;
+    let (go_out, go_in) = sys::pipe()?;
+    let server = in_child(|| {
+        sys::end_with_parent()?;
+        let listener = listener()?;
+        sys::write(port_in.as_raw_fd(), &address(&listener)?.port().to_ne_bytes())?;
+        // The first connection shows that this process uses what it accepts.
+        for size in [1, MUCH / 8] {
+            sys::read(go_out.as_raw_fd(), &mut [0])?;
+            thread::sleep(Duration::from_millis(20));
+            let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+            let bytes: Vec<u8> = (0..size).map(pattern).collect();
+            let mut sent = 0;
+            while sent < size {
+                sent += sys::write(server.as_raw_fd(), &bytes[sent..])?;
+            }
+        }
+        Ok(())
+    })?;
+    let mut port = [0; 2];
+    sys::read(port_out.as_raw_fd(), &mut port)?;
+    for size in [1, MUCH / 8] {
+        let client = connect(u16::from_ne_bytes(port))?;
+        let fd = client.as_raw_fd();
+        p.result("the client has read", sys::recv(fd, &mut [0], libc::MSG_DONTWAIT, false));
+        sys::write(go_in.as_raw_fd(), &[0])?;
+        let mut buffer = vec![0; 1 << 20];
+        let (mut got, mut right) = (0, true);
+        loop {
+            let n = sys::recv(fd, &mut buffer, 0, false)?;
+            if n == 0 {
+                break;
+            }
+            right &= buffer[..n].iter().enumerate().all(|(i, b)| *b == pattern(got + i));
+            got += n;
+        }
+        p.say("all bytes came", got == size);
+        p.say("and were right", right);
+    }
     p.say("the server", sys::wait_for(server)?);
     Ok(())
 }

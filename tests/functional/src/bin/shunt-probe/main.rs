@@ -38,6 +38,7 @@ const GROUPS: &[Group] = &[
     ("orphans", families::orphans),
     ("listeners", families::listeners),
     ("reader", families::reader),
+    ("held-up", families::held_up),
     ("errors", errors::run),
     ("closing", closing::run),
     ("readiness", readiness::run),

@@ -218,6 +218,8 @@ pub struct Receiver {
     eof: bool,
     /// A call has said that nothing but the end can follow.
     ending: bool,
+    /// Signals interrupt calls: those of the programs that this one starts, when they end.
+    signalled: bool,
     /// Wrong bytes are no failure of this program.
     distrust: bool,
     /// What was wrong first, with `distrust`.
@@ -238,6 +240,7 @@ impl Receiver {
             scratch: Vec::new(),
             eof: false,
             ending: false,
+            signalled: matches!(common.hand_over, Some(HandOver::Spawn | HandOver::Shell)),
             distrust: common.distrust,
             wrong: None,
             mix: Mix::new(common),
@@ -332,8 +335,8 @@ impl Receiver {
         if n == wanted {
             return Ok(Step::Moved);
         }
-        // MSG_WAITALL comes back short only at the end of the stream: no signals here.
-        self.ending = call == RecvCall::RecvWaitall && blocking;
+        // Without signals MSG_WAITALL comes back short only at the end of the stream.
+        self.ending = call == RecvCall::RecvWaitall && blocking && !self.signalled;
         // Of several messages each can be short while the next one finds new bytes.
         Ok(if call == RecvCall::Recvmmsg { Step::Moved } else { Step::Short })
     }

@@ -27,24 +27,31 @@ pub struct Counts {
 /// How far the program has read.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Bytes that were read; maybe some less that were about to be when others came in.
+    /// Bytes that were read; maybe less, if that is more than the program is to stop at.
     pub read: u64,
     /// [`Counts::arrived`].
     pub arrived: u64,
 }
 
-/// How far a program has read that is to stop at byte `at`.
+/// How far a program has read that is to stop at byte `at`. For the one who alone may read.
 pub fn progress(fd: i32, at: u64) -> Option<Progress> {
-    // The count before the look at what waits: the other way round, bytes that come in between would
-    // be passed over.
-    let Counts { mut received, arrived, .. } = counts(fd)?;
-    let waiting = waiting(fd);
-    if waiting > 0 && received.saturating_sub(waiting) == at {
-        // The kernel looks at the state before it counts (`tcp_get_info`): a FIN that came between the two
-        // was taken for a byte, which would be passed over. The next answer knows of it.
-        received = received.min(counts(fd)?.received);
+    let mut counts = self::counts(fd)?;
+    loop {
+        // The count before the look at what waits: the other way round, bytes that come in between would
+        // be passed over.
+        let waiting = waiting(fd);
+        let read = counts.received.saturating_sub(waiting);
+        let before = counts;
+        if waiting > 0 && read <= at {
+            // Bytes that came in between, maybe of a later stretch, wait without having been counted: then
+            // more is taken for unread than is. And the kernel looks at the state before it counts
+            // (`tcp_get_info`): a FIN that came between the two was taken for a byte. Either changes the count.
+            counts = self::counts(fd)?;
+        }
+        if counts.received == before.received {
+            return Some(Progress { read, arrived: before.arrived });
+        }
     }
-    Some(Progress { read: received.saturating_sub(waiting), arrived })
 }
 
 /// Borrows a descriptor of the program for one call.
@@ -260,6 +267,26 @@ mod tests {
                 let progress = progress(b.as_raw_fd(), 8).unwrap();
                 assert_eq!(progress.read, 7);
                 arrived = progress.arrived;
+            }
+            drop(sender.join().unwrap());
+        }
+    }
+
+    /// As above.
+    #[test]
+    fn bytes_that_come_meanwhile_do_not_make_more_unread() {
+        for _ in 0..50 {
+            let (mut a, mut b) = pair();
+            a.write_all(&[7; 8]).unwrap();
+            b.read_exact(&mut [0; 7]).unwrap();
+            let sender = std::thread::spawn(move || {
+                for _ in 0..2000 {
+                    a.write_all(b"x").unwrap();
+                }
+                a
+            });
+            while !sender.is_finished() {
+                assert_eq!(progress(b.as_raw_fd(), 8).unwrap().read, 7);
             }
             drop(sender.join().unwrap());
         }

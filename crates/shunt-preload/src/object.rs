@@ -240,10 +240,17 @@ pub fn fionread(fd: c_int, entry: Entry) -> Option<c_int> {
     let _lock = rx.lock.lock(crate::stream::tid());
     let marks = rx.marks.load(Ordering::Relaxed);
     let open = RxCursor::next_mark(&theirs.prod, marks).ok()?.is_some();
-    if sock.has(FROZEN) || (path(marks) == Path::Tcp && !open) {
+    if path(marks) == Path::Tcp && !open {
         return None;
     }
-    let in_ring = rx.cursor.refresh(&theirs.prod, RING as u64).ok()?;
+    let in_ring = if sock.has(FROZEN) {
+        // What this side has left there comes once more over TCP; but not what lies in front of the mark of a
+        // peer that left by itself.
+        let end = RxCursor::ring_end(&theirs.prod, marks).ok()?;
+        end?.saturating_sub(rx.cursor.pos())
+    } else {
+        rx.cursor.refresh(&theirs.prod, RING as u64).ok()?
+    };
     // Bytes on both sides of a mark count together.
     let before_or_after = if open { tcp::waiting(fd) } else { 0 };
     c_int::try_from(in_ring + before_or_after).ok()

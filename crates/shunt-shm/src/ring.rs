@@ -395,4 +395,17 @@ impl RxCursor {
             _ => Err(Violation::Marks),
         }
     }
+
+    /// The ring position at which the stretch ends that a receiver of so many marks is in, or comes to next,
+    /// if the sender has set its end.
+    ///
+    /// # Errors
+    /// [`Violation::Marks`] when the sender set more marks than it may.
+    pub fn ring_end(peer: &ProdLine, passed: u32) -> Result<Option<u64>, Violation> {
+        let next = Self::next_mark(peer, passed)?;
+        match next {
+            Some(_) if passed & 1 == 0 => Self::next_mark(peer, passed.wrapping_add(1)),
+            _ => Ok(next),
+        }
+    }
 }

@@ -158,7 +158,7 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
     let in_ring = theirs.prod.prod.load(Acquire).wrapping_sub(rx.cursor.pos());
     let readable = match source {
         // Up to the mark of a peer that has left by itself.
-        _ if sock.has(FROZEN) => match RxCursor::next_mark(&theirs.prod, rx_marks) {
+        _ if sock.has(FROZEN) => match RxCursor::ring_end(&theirs.prod, rx_marks) {
             Ok(Some(at)) => at.checked_sub(rx.cursor.pos()).filter(|left| *left > 0),
             _ => None,
         },

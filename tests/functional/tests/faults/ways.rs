@@ -55,6 +55,18 @@ fn connections_are_handed_over() {
     }
 }
 
+/// Both ends leave the ring, first the server, which had found it full: what lies there is still counted.
+#[test]
+fn a_full_ring_is_left_by_both() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        let mut command = sandbox.command(built("shunt-probe"));
+        command.arg("counted");
+        let out = sandbox.expect(Expect::All(8), || sandbox.run(command));
+        assert!(out.stderr.is_empty() && !out.stdout.contains("false"), "{out}");
+    }
+}
+
 /// And back again: signal handlers send over TCP in the middle of sends that go through the ring.
 #[test]
 fn connections_go_to_and_fro() {

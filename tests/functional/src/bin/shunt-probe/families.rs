@@ -211,48 +211,115 @@ pub fn reader(p: &mut Probe) -> io::Result<()> {
     Ok(())
 }
 
+/// A process that accepts, sends at once, and closes when it is told to.
+struct Sending {
+    child: libc::pid_t,
+    port: u16,
+    go: OwnedFd,
+    sent: OwnedFd,
+}
+
+impl Sending {
+    /// `sizes`: bytes that go over the connections.
+    fn start(sizes: &[usize]) -> io::Result<Self> {
+        let (sent, sent_in) = sys::pipe()?;
+        let (go_out, go) = sys::pipe()?;
+        let child = in_child(|| {
+            sys::end_with_parent()?;
+            let listener = listener()?;
+            sys::write(sent_in.as_raw_fd(), &address(&listener)?.port().to_ne_bytes())?;
+            for size in sizes {
+                sys::read(go_out.as_raw_fd(), &mut [0])?;
+                // The client is in its next call by then.
+                thread::sleep(Duration::from_millis(20));
+                let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+                let bytes: Vec<u8> = (0..*size).map(pattern).collect();
+                let mut done = 0;
+                while done < *size {
+                    done += sys::write(server.as_raw_fd(), &bytes[done..])?;
+                }
+                sys::write(sent_in.as_raw_fd(), &[0])?;
+                sys::read(go_out.as_raw_fd(), &mut [0])?;
+            }
+            Ok(())
+        })?;
+        let mut port = [0; 2];
+        sys::read(sent.as_raw_fd(), &mut port)?;
+        Ok(Self { child, port: u16::from_ne_bytes(port), go, sent })
+    }
+
+    /// A connection of which the server knows that it is read through the library, but whose client has not
+    /// seen the server's answer.
+    fn connect(&self, p: &mut Probe) -> io::Result<OwnedFd> {
+        let client = connect(self.port)?;
+        let nothing = sys::recv(client.as_raw_fd(), &mut [0], libc::MSG_DONTWAIT, false);
+        p.result("the client has read", nothing);
+        self.go()?;
+        Ok(client)
+    }
+
+    fn go(&self) -> io::Result<()> {
+        sys::write(self.go.as_raw_fd(), &[0]).map(drop)
+    }
+
+    /// Waits until all bytes were sent.
+    fn wait(&self) -> io::Result<()> {
+        sys::read(self.sent.as_raw_fd(), &mut [0]).map(drop)
+    }
+}
+
+/// Receives so many bytes, and looks at each.
+fn receive(p: &mut Probe, fd: i32, size: usize) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let (mut got, mut right) = (0, true);
+    while got < size {
+        let n = sys::recv(fd, &mut buffer, 0, false)?;
+        if n == 0 {
+            break;
+        }
+        right &= buffer[..n].iter().enumerate().all(|(i, b)| *b == pattern(got + i));
+        got += n;
+    }
+    p.say("all bytes came", got == size);
+    p.say("and were right", right);
+    Ok(())
+}
+
+/// The first connection shows that the server uses what it accepts.
+const FIRST: usize = 1;
+
 /// A client that asks for bytes just before a server accepts and sends more than a ring holds: the client is held
 /// up in its system calls, between its look at the ring and the kernel's answer.
 pub fn held_up(p: &mut Probe) -> io::Result<()> {
-    let (port_out, port_in) = sys::pipe()?;
-    let (go_out, go_in) = sys::pipe()?;
-    let server = in_child(|| {
-        sys::end_with_parent()?;
-        let listener = listener()?;
-        sys::write(port_in.as_raw_fd(), &address(&listener)?.port().to_ne_bytes())?;
-        // The first connection shows that this process uses what it accepts.
-        for size in [1, MUCH / 8] {
-            sys::read(go_out.as_raw_fd(), &mut [0])?;
-            thread::sleep(Duration::from_millis(20));
-            let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
-            let bytes: Vec<u8> = (0..size).map(pattern).collect();
-            let mut sent = 0;
-            while sent < size {
-                sent += sys::write(server.as_raw_fd(), &bytes[sent..])?;
-            }
-        }
-        Ok(())
-    })?;
-    let mut port = [0; 2];
-    sys::read(port_out.as_raw_fd(), &mut port)?;
-    for size in [1, MUCH / 8] {
-        let client = connect(u16::from_ne_bytes(port))?;
-        let fd = client.as_raw_fd();
-        p.result("the client has read", sys::recv(fd, &mut [0], libc::MSG_DONTWAIT, false));
-        sys::write(go_in.as_raw_fd(), &[0])?;
-        let mut buffer = vec![0; 1 << 20];
-        let (mut got, mut right) = (0, true);
-        loop {
-            let n = sys::recv(fd, &mut buffer, 0, false)?;
-            if n == 0 {
-                break;
-            }
-            right &= buffer[..n].iter().enumerate().all(|(i, b)| *b == pattern(got + i));
-            got += n;
-        }
-        p.say("all bytes came", got == size);
-        p.say("and were right", right);
+    let sizes = [FIRST, MUCH / 8];
+    let server = Sending::start(&sizes)?;
+    for size in sizes {
+        let client = server.connect(p)?;
+        receive(p, client.as_raw_fd(), size)?;
+        server.go()?;
     }
-    p.say("the server", sys::wait_for(server)?);
+    p.say("the server", sys::wait_for(server.child)?);
+    Ok(())
+}
+
+/// What a full ring holds, and some bytes.
+const RING_AND_MORE: usize = (512 << 10) + 30_000;
+
+/// A client hands the connection over when the server has left a full ring, whose bytes come before those in
+/// the kernel socket.
+pub fn counted(p: &mut Probe) -> io::Result<()> {
+    let server = Sending::start(&[FIRST, RING_AND_MORE])?;
+    let client = server.connect(p)?;
+    server.wait()?;
+    receive(p, client.as_raw_fd(), FIRST)?;
+    server.go()?;
+    let client = server.connect(p)?;
+    let fd = client.as_raw_fd();
+    server.wait()?;
+    sys::write_stdio(fd, b"x")?;
+    p.say("all bytes are counted", usize::try_from(sys::fionread(fd)?) == Ok(RING_AND_MORE));
+    receive(p, fd, RING_AND_MORE)?;
+    server.go()?;
+    p.say("the server", sys::wait_for(server.child)?);
     Ok(())
 }

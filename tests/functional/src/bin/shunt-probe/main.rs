@@ -39,6 +39,7 @@ const GROUPS: &[Group] = &[
     ("listeners", families::listeners),
     ("reader", families::reader),
     ("held-up", families::held_up),
+    ("counted", families::counted),
     ("errors", errors::run),
     ("closing", closing::run),
     ("readiness", readiness::run),

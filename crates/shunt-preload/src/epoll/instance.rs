@@ -467,11 +467,15 @@ impl Instance {
         }
     }
 
-    /// Leaves the kernel's set as if the library had never been there.
+    /// Leaves the kernel's set as if the library had never been there; not one that another process
+    /// needs as it is.
     pub fn dissolve(&self) {
         let mut ours: Vec<c_int> = Vec::new();
         {
             let mut state = self.lock();
+            if state.inherited {
+                return;
+            }
             let ear = state.ear.take();
             let bells = core::mem::take(&mut state.bells);
             let bells = bells.iter().filter_map(|(endpoint, vector)| {
@@ -503,7 +507,8 @@ impl Instance {
         let mut state = self.lock();
         let Some(index) = state.find(fd) else { return };
         let Some(watch) = state.watches.get(index).copied().flatten() else { return };
-        if watch.conn.is_some() == sock.is_some() {
+        // What goes back to the kernel in a child is still asked by the library, as it is in the parent.
+        if watch.conn.is_some() == sock.is_some() || (sock.is_none() && state.inherited) {
             return;
         }
         if watch.parked.is_some() {

@@ -107,7 +107,9 @@ pub fn lock_for_fork() -> (MutexGuard<'static, ()>, Vec<Held<'static>>) {
 /// itself.
 pub fn forget_in_child() {
     for instance in all() {
-        instance.lock().all_direct();
+        let mut state = instance.lock();
+        state.all_direct();
+        state.inherited = true;
     }
 }
 

@@ -116,6 +116,9 @@ pub struct State {
     pub(super) look: u64,
     /// A process that was forked, or its parent, has the kernel's set, too.
     pub(super) shared: bool,
+    /// It was made before a fork by the process that this one comes from, whose registrations are in the
+    /// kernel's set: they stay as they are.
+    pub(super) inherited: bool,
     /// Doorbells in the kernel's set.
     pub(super) bells: Vec<(*const Endpoint, usize)>,
 }

@@ -19,6 +19,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     shared_by_fork(p)?;
     edges_after_fork(p)?;
     set_of_two_processes(p)?;
+    set_across_exec(p)?;
     accepted_after_fork(p)?;
     accepted_before_fork(p)?;
     closed_in_shared_memory(p)?;
@@ -165,6 +166,47 @@ fn set_of_two_processes(p: &Probe) -> io::Result<()> {
     settle();
     drop(client);
     p.say("a child that shares a set", sys::wait_for(child)?);
+    Ok(())
+}
+
+/// A child that becomes a program hands over what it inherited, while the parent watches it. The peer accepts
+/// before, or afterwards.
+fn set_across_exec(p: &Probe) -> io::Result<()> {
+    for (mode, before) in [
+        (0, true),
+        (0, false),
+        (libc::EPOLLET, true),
+        (libc::EPOLLET, false),
+        (libc::EPOLLONESHOT, true),
+        (libc::EPOLLONESHOT, false),
+    ] {
+        let listener = listener()?;
+        let accept = || sys::accept(listener.as_raw_fd(), 0).map(|(server, _)| server);
+        let mut client = connect_to(&listener)?;
+        let mut server = None;
+        if before {
+            let pair = p.ready(Pair { client, server: accept()? })?;
+            (client, server) = (pair.client, Some(pair.server));
+        }
+        let fd = client.as_raw_fd();
+        let mut epoll = sys::Epoll::new(8)?;
+        let interest = (libc::EPOLLIN | mode).cast_unsigned();
+        epoll.control(libc::EPOLL_CTL_ADD, fd, interest, 1)?;
+        let child = exec_in_child(&mut Command::new("true"))?;
+        p.say("a child that becomes a program", sys::wait_for(child)?);
+        let server = match server {
+            Some(server) => server,
+            None => accept()?,
+        };
+        for round in 0..3 {
+            sys::write(server.as_raw_fd(), b"abc")?;
+            settle();
+            p.say(&format!("news {round}"), look(&mut epoll, 1000)?);
+            p.result("read", try_recv(fd, 100));
+            epoll.control(libc::EPOLL_CTL_MOD, fd, interest, 1)?;
+            p.say("no more", look(&mut epoll, 0)?);
+        }
+    }
     Ok(())
 }
 

@@ -278,7 +278,9 @@ pub fn room(entry: Entry) -> Option<usize> {
     }
     let _lock = tx.lock.lock(stream::tid());
     tx.cursor.refresh(&theirs.cons).ok()?;
-    usize::try_from(stream::buffers::room(tx, theirs).0).ok()
+    let room = stream::buffers::room(tx, theirs).0;
+    let is_dead_end = || !promote::hears_of_room(sock.record().side(), theirs);
+    usize::try_from(room).ok().filter(|room| *room > 0 || !is_dead_end())
 }
 
 /// Whether `O_NONBLOCK` is set on the connection.

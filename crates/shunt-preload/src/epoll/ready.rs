@@ -168,9 +168,9 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
         Path::Tcp => None,
     };
     let too_little = |(free, of): (u64, u64)| free * 3 < of;
-    // Nobody will tell of room: the next send that finds none goes over TCP.
+    // The next send that finds no room goes over TCP.
     let is_dead_end = || {
-        !promote::can_be_rung(record.side(), theirs)
+        !promote::hears_of_room(record.side(), theirs)
             || (!sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &theirs.prod.fin))
     };
     let writes_ring = sends_to_ring(sock, mine, theirs)

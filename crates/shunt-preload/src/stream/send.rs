@@ -131,7 +131,7 @@ fn step(
         leave_unused(sock, mine);
         return Ok(to_kernel(sock, call, sent));
     }
-    if full && !promote::can_be_rung(record.side(), theirs) {
+    if full && tx.leads_nowhere(blocking) {
         return Ok(leave_ring(sock, call, sent, (link, mine, theirs)));
     }
     if full {
@@ -190,6 +190,15 @@ impl Tx<'_> {
         let ask = full || due || self.sock.has(KERNEL_HINT);
         // Who has shut its own reading sees that as an end, too.
         ask && !self.sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &self.theirs.prod.fin)
+    }
+
+    /// True when it is not worth while to wait for room in a full ring: the kernel's socket tells of room there,
+    /// and of the peer's death. A call that may wait finds out by itself.
+    fn leads_nowhere(&self, blocking: bool) -> bool {
+        let side = self.sock.record().side();
+        self.sock.has(WANT_TCP)
+            || !promote::can_be_rung(side, self.theirs)
+            || (!blocking && !promote::hears_of_room(side, self.theirs))
     }
 
     /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.
@@ -251,7 +260,7 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
                 leave_unused(sock, mine);
                 return (sent > 0).then_some(sent.cast_signed());
             }
-            if span.head.1 == 0 && !promote::can_be_rung(record.side(), theirs) {
+            if span.head.1 == 0 && tx.leads_nowhere(blocking) {
                 return (sent > 0).then_some(sent.cast_signed());
             }
             if span.head.1 > 0 {

@@ -25,6 +25,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     closed_in_shared_memory(p)?;
     killed(p)?;
     killed_while_out_of_a_set(p)?;
+    killed_after_its_end(p)?;
     handed_to_programs(p)?;
     left_after_hand_over(p)?;
     both_ends_handed_over(p)?;
@@ -269,8 +270,59 @@ fn echo(fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// A child that connects, says something and stays; and this end of the connection.
-fn child_that_connects(warm: bool) -> io::Result<(libc::pid_t, OwnedFd)> {
+/// A peer that has half-closed, and reads nothing, is killed while this end waits for room, or before.
+fn killed_after_its_end(p: &Probe) -> io::Result<()> {
+    for how in ["a call", "poll", "epoll", "a call after that"] {
+        let (child, server) = child_that_connects(p.warm, true)?;
+        let fd = server.as_raw_fd();
+        let mut words = [0; 10];
+        sys::recv(fd, &mut words, libc::MSG_WAITALL, false)?;
+        p.result("half-closed", sys::recv(fd, &mut words, 0, false));
+        let kill = || {
+            sys::kill(child, libc::SIGKILL)?;
+            sys::wait_for(child)
+        };
+        let calls = matches!(how, "a call" | "a call after that");
+        sys::set_nonblocking(fd, !calls)?;
+        let patience = Some(Duration::from_secs(10));
+        let error = thread::scope(|scope| {
+            if how == "a call after that" {
+                kill()?;
+            } else {
+                scope.spawn(|| {
+                    // It is waiting by then.
+                    thread::sleep(Duration::from_millis(300));
+                    kill()
+                });
+            }
+            let mut epoll = sys::Epoll::new(8)?;
+            epoll.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLOUT.cast_unsigned(), 1)?;
+            loop {
+                let flags = if calls { 0 } else { libc::MSG_DONTWAIT } | libc::MSG_NOSIGNAL;
+                match sys::send(fd, &[0; 100_000], flags) {
+                    Ok(_) => {}
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                        let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+                        let n = match how {
+                            "poll" => sys::poll(&mut fds, patience)?,
+                            _ => epoll.wait(patience)?.len(),
+                        };
+                        if n == 0 {
+                            return Ok("none".into());
+                        }
+                    }
+                    Err(e) => return io::Result::Ok(sys::errno_name(&e)),
+                }
+            }
+        })?;
+        p.say(&format!("killed after its end, heard by {how}"), error);
+    }
+    Ok(())
+}
+
+/// A child that connects, says something (and that it has no more to say) and stays; and this end of the
+/// connection.
+fn child_that_connects(warm: bool, ends: bool) -> io::Result<(libc::pid_t, OwnedFd)> {
     let listener = listener()?;
     let addr = crate::probe::address(&listener)?;
     let child = in_child(|| {
@@ -284,6 +336,9 @@ fn child_that_connects(warm: bool) -> io::Result<(libc::pid_t, OwnedFd)> {
             }
         }
         sys::write(client.as_raw_fd(), b"last words")?;
+        if ends {
+            sys::shutdown(client.as_raw_fd(), libc::SHUT_WR)?;
+        }
         thread::sleep(Duration::from_secs(60));
         Ok(())
     })?;
@@ -301,7 +356,7 @@ fn child_that_connects(warm: bool) -> io::Result<(libc::pid_t, OwnedFd)> {
 
 /// The peer is killed while the connection is out of the epoll set: the kernel tells that once.
 fn killed_while_out_of_a_set(p: &Probe) -> io::Result<()> {
-    let (child, server) = child_that_connects(p.warm)?;
+    let (child, server) = child_that_connects(p.warm, false)?;
     let fd = server.as_raw_fd();
     let mut words = [0; 10];
     sys::recv(fd, &mut words, libc::MSG_WAITALL, false)?;
@@ -323,7 +378,7 @@ fn killed_while_out_of_a_set(p: &Probe) -> io::Result<()> {
 /// `kill -9` looks to the peer as it does over TCP.
 fn killed(p: &Probe) -> io::Result<()> {
     for unread in [false, true] {
-        let (child, server) = child_that_connects(p.warm)?;
+        let (child, server) = child_that_connects(p.warm, false)?;
         let fd = server.as_raw_fd();
         if unread {
             sys::write(fd, b"never read")?;

@@ -1,5 +1,6 @@
 //! What is registered in an epoll instance, and what of it is to be looked at.
 
+use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 
 use shunt_core::events;
@@ -195,6 +196,18 @@ impl State {
                 }
             }
             self.list(index);
+        }
+    }
+
+    /// Puts the watches into the ready list of connections with bytes of which no mark tells.
+    pub fn list_unmarked(&mut self) {
+        let has_some = |watch: &Watch| {
+            watch.conn.is_some_and(|c| c.sock.record().rx.unmarked.load(Ordering::Relaxed) != 0)
+        };
+        for index in 0..self.watches.len() {
+            if self.watches[index].as_ref().is_some_and(has_some) {
+                self.list(index);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Receiving.
 
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use libc::{EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
@@ -27,6 +28,17 @@ const VISIT_AFTER: u32 = 20;
 /// Time for which bytes of which no mark tells may lie in the kernel socket of a connection that goes on,
 /// in the same units: about a second.
 const UNMARKED_FOR: u32 = 1_000_000;
+
+/// Until when, in nanoseconds, such bytes are waited for to be explained somewhere in this process.
+static SUSPICION: AtomicU64 = AtomicU64::new(0);
+
+/// While bytes are there of which no mark tells: when to look at them again, in nanoseconds from now. Whoever
+/// was told of them by an edge, and could not have them yet, hears of nothing else.
+pub fn next_look_at_unmarked() -> Option<u64> {
+    const SOON: u64 = 250_000_000;
+    let until = SUSPICION.load(Relaxed);
+    (until != 0 && clock::now() < until).then_some(SOON)
+}
 
 /// Does the call.
 pub fn receive(sock: &'static Sock, call: Call<'_>) -> isize {
@@ -375,7 +387,10 @@ impl Rx<'_> {
         #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
         let now = (clock::now() >> 10) as u32;
         let seen = &self.sock.record().rx.unmarked;
-        let Err(since) = seen.compare_exchange(0, now | 1, Relaxed, Relaxed) else { return false };
+        let Err(since) = seen.compare_exchange(0, now | 1, Relaxed, Relaxed) else {
+            SUSPICION.store(clock::now() + (u64::from(UNMARKED_FOR) << 11), Relaxed);
+            return false;
+        };
         // Not for a clock that seems to run backwards, by what marks the time as known.
         now.wrapping_sub(since).cast_signed() >= UNMARKED_FOR.cast_signed()
     }

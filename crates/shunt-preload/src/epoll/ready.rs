@@ -11,7 +11,7 @@ use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
 use crate::conn::{FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
-use crate::stream::{buffers, demote, promote, tcp};
+use crate::stream::{buffers, demote, promote, recv, tcp};
 
 /// What the kernel is asked when it has to be.
 const KERNEL: u32 =
@@ -194,6 +194,12 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
         || (reads && mark_open && in_ring == 0)
         || (theirs.prod.fin.load(Relaxed) != 0 && end_is_news)
         || sock.has(KERNEL_HINT | SHUT_RD);
+    const END: u32 = events::RDHUP | events::HUP | events::ERR;
+    if source == Path::Ring
+        && heard.answer().is_some_and(|told| told & (events::IN | END) == events::IN)
+    {
+        recv::look_for_unmarked(sock, fd);
+    }
     let ask_room = writes_tcp && !had_room;
     let room = if had_room { events::OUT | events::WRNORM } else { 0 };
     let kernel = match heard.answer().filter(|_| !ask_room) {

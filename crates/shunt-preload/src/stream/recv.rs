@@ -40,6 +40,41 @@ pub fn next_look_at_unmarked() -> Option<u64> {
     (until != 0 && clock::now() < until).then_some(SOON)
 }
 
+/// Now, in units of 1024 ns; never 0.
+fn moment() -> u32 {
+    #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
+    let now = (clock::now() >> 10) as u32;
+    now | 1
+}
+
+/// Notes that there are bytes in the kernel socket which no mark explains. Since when, if that was known.
+fn suspect(sock: &Sock) -> Option<u32> {
+    let since = sock.record().rx.unmarked.compare_exchange(0, moment(), Relaxed, Relaxed).err();
+    if since.is_none() {
+        sock.put(KERNEL_HINT, true);
+        SUSPICION.store(clock::now() + (u64::from(UNMARKED_FOR) << 11), Relaxed);
+    }
+    since
+}
+
+/// Looks for them in the ring. Who reads there, and waits for the next edge when it is empty, would not come to
+/// bytes of which the kernel has told already.
+pub fn look_for_unmarked(sock: &Sock, fd: c_int) {
+    let Some((_, theirs)) = sock.sections() else { return };
+    // The bytes before the marks.
+    if tcp::waiting(fd) == 0 {
+        return;
+    }
+    let marks = sock.record().rx.marks.load(Relaxed);
+    if path(marks) == Path::Ring
+        && RxCursor::next_mark(&theirs.prod, marks) == Ok(None)
+        && theirs.prod.fin.load(Acquire) == 0
+        && !sock.has(FROZEN)
+    {
+        suspect(sock);
+    }
+}
+
 /// Does the call.
 pub fn receive(sock: &'static Sock, call: Call<'_>) -> isize {
     call::run(sock, call, Direction::Receiving, |call, got, blocking| {
@@ -384,15 +419,9 @@ impl Rx<'_> {
 
     /// True when bytes without a mark have been there for longer than a close takes.
     fn is_unmarked_for_long(&self) -> bool {
-        #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
-        let now = (clock::now() >> 10) as u32;
-        let seen = &self.sock.record().rx.unmarked;
-        let Err(since) = seen.compare_exchange(0, now | 1, Relaxed, Relaxed) else {
-            SUSPICION.store(clock::now() + (u64::from(UNMARKED_FOR) << 11), Relaxed);
-            return false;
-        };
+        let Some(since) = suspect(self.sock) else { return false };
         // Not for a clock that seems to run backwards, by what marks the time as known.
-        now.wrapping_sub(since).cast_signed() >= UNMARKED_FOR.cast_signed()
+        moment().wrapping_sub(since).cast_signed() >= UNMARKED_FOR.cast_signed()
     }
 
     /// The ring is empty: is that the end?
@@ -427,6 +456,9 @@ impl Rx<'_> {
         }
         // Also an end that is behind bytes: it is told once.
         self.sock.put(KERNEL_HINT, look != Look::Silent);
+        if look == Look::Silent {
+            self.sock.record().rx.unmarked.store(0, Relaxed);
+        }
         Ok(Some(match look {
             Look::Eof => self.end(*got),
             Look::Error => failure(call, *got),
@@ -535,6 +567,7 @@ impl Rx<'_> {
         self.sock.record().rx.marks.store(next, Relaxed);
         self.mine.cons.marks_passed.store(next, Release);
         if path(next) == Path::Ring {
+            look_for_unmarked(self.sock, self.fd);
             // A client that has nothing more to send learns of the answer here.
             promote::glance(self.sock, self.fd);
         }

@@ -42,6 +42,8 @@ pub const SIZED: u32 = 128;
 pub const HAD_ROOM: u32 = 256;
 /// The RST that the peer has announced was waited for: one that does not come is not waited for again.
 pub const RESET_AWAITED: u32 = 512;
+/// Nobody holds the peer's socket any more.
+pub const ORPHANED: u32 = 1024;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 
@@ -59,6 +61,8 @@ pub struct Sock {
     fds: AtomicU32,
     /// How far the count for a forked child has come: [`crate::relatives`]' business.
     pub counted: AtomicU32,
+    /// When its peer, which has half-closed and leaves no room, was last asked for: [`crate::stream::doubt`]'s.
+    pub no_room: AtomicU32,
     /// The next in [`RETURNED`].
     next: AtomicPtr<Self>,
 }
@@ -89,6 +93,7 @@ impl Sock {
         let sock = blank();
         sock.endpoint.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Relaxed);
         sock.counted.store(0, Ordering::Relaxed);
+        sock.no_room.store(0, Ordering::Relaxed);
         sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.peer.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.listener.store(core::ptr::null_mut(), Ordering::Relaxed);

@@ -17,7 +17,7 @@ use shunt_wire::clc::Answer;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::conn::{FROZEN, NONBLOCK, SHUT_RD, Sock};
+use crate::conn::{FROZEN, NONBLOCK, ORPHANED, SHUT_RD, Sock};
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
@@ -279,8 +279,7 @@ pub fn room(entry: Entry) -> Option<usize> {
     let _lock = tx.lock.lock(stream::tid());
     tx.cursor.refresh(&theirs.cons).ok()?;
     let room = stream::buffers::room(tx, theirs).0;
-    let is_dead_end = || !promote::hears_of_room(sock.record().side(), theirs);
-    usize::try_from(room).ok().filter(|room| *room > 0 || !is_dead_end())
+    usize::try_from(room).ok().filter(|room| *room > 0 || !sock.has(ORPHANED))
 }
 
 /// Whether `O_NONBLOCK` is set on the connection.

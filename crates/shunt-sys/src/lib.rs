@@ -13,6 +13,7 @@ pub mod process;
 pub mod run_dir;
 pub mod seqpacket;
 pub mod signals;
+pub mod sockdiag;
 pub mod sockinfo;
 mod sockopt;
 pub mod usage;

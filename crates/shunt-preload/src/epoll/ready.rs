@@ -11,7 +11,7 @@ use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
 use crate::conn::{FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
-use crate::stream::{buffers, demote, promote, recv, tcp};
+use crate::stream::{buffers, demote, doubt, promote, tcp};
 
 /// What the kernel is asked when it has to be.
 const KERNEL: u32 =
@@ -168,10 +168,11 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
         Path::Tcp => None,
     };
     let too_little = |(free, of): (u64, u64)| free * 3 < of;
-    // The next send that finds no room goes over TCP.
+    // Nobody will tell of room: the next send that finds none goes over TCP.
     let is_dead_end = || {
-        !promote::hears_of_room(record.side(), theirs)
+        !promote::can_be_rung(record.side(), theirs)
             || (!sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &theirs.prod.fin))
+            || doubt::is_orphaned(sock)
     };
     let writes_ring = sends_to_ring(sock, mine, theirs)
         && !(wanted & events::OUT != 0 && too_little(buffers::room(tx, theirs)) && is_dead_end());
@@ -198,7 +199,7 @@ pub fn of(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
     if source == Path::Ring
         && heard.answer().is_some_and(|told| told & (events::IN | END) == events::IN)
     {
-        recv::look_for_unmarked(sock, fd);
+        doubt::look_for_unmarked(sock, fd);
     }
     let ask_room = writes_tcp && !had_room;
     let room = if had_room { events::OUT | events::WRNORM } else { 0 };

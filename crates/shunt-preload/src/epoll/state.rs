@@ -1,6 +1,5 @@
 //! What is registered in an epoll instance, and what of it is to be looked at.
 
-use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 
 use shunt_core::events;
@@ -13,7 +12,7 @@ use crate::epoll::instance::Instance;
 use crate::epoll::ready::{self, Heard};
 use crate::link::Link;
 use crate::own_fds::OwnFd;
-use crate::stream::tcp;
+use crate::stream::{doubt, tcp};
 
 /// A connection that is watched here.
 #[derive(Clone, Copy, Debug)]
@@ -199,13 +198,11 @@ impl State {
         }
     }
 
-    /// Puts the watches into the ready list of connections with bytes of which no mark tells.
-    pub fn list_unmarked(&mut self) {
-        let has_some = |watch: &Watch| {
-            watch.conn.is_some_and(|c| c.sock.record().rx.unmarked.load(Ordering::Relaxed) != 0)
-        };
+    /// Puts the watches into the ready list of connections that are to be looked at now and then.
+    pub fn list_doubtful(&mut self) {
         for index in 0..self.watches.len() {
-            if self.watches[index].as_ref().is_some_and(has_some) {
+            let conn = self.watches[index].as_ref().and_then(|watch| watch.conn);
+            if conn.is_some_and(|c| doubt::is_about(c.sock)) {
                 self.list(index);
             }
         }

@@ -19,7 +19,7 @@ use crate::epoll::state::{State, Watch, Watched};
 use crate::epoll::{get, ready, untag};
 use crate::link::{self, Link};
 use crate::stream::spin::{self, Spun};
-use crate::stream::{demote, recv, sends_over_tcp};
+use crate::stream::{demote, doubt, sends_over_tcp};
 use crate::{clock, endpoint, errno, next, signals};
 
 /// Longest time that the kernel is not asked while completions keep coming.
@@ -167,8 +167,8 @@ fn gather(instance: &Instance, out: &mut Out) {
     let mut state = instance.lock();
     instance.promote_direct(&mut state);
     state.list_direct();
-    if recv::next_look_at_unmarked().is_some() {
-        state.list_unmarked();
+    if doubt::next_look().is_some() {
+        state.list_doubtful();
     }
     // Each at most once: what is kept goes to the end.
     for _ in 0..state.ready.len() {

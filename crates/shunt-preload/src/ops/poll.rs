@@ -281,7 +281,8 @@ fn sleep(
     }
     let candidate = fds.iter().filter_map(|p| sock(p.fd)?.next_look()).min();
     let left = deadline.map(|d| d.saturating_sub(clock::now()));
-    let left = [left, candidate, deaf.then_some(SHORTEST_LOOK)].into_iter().flatten().min();
+    let looks = [candidate, crate::stream::doubt::next_look(), deaf.then_some(SHORTEST_LOOK)];
+    let left = looks.into_iter().chain([left]).flatten().min();
     let time = left.map(|left| timespec {
         tv_sec: i64::try_from(left / 1_000_000_000).unwrap_or(i64::MAX),
         tv_nsec: i64::try_from(left % 1_000_000_000).unwrap_or(0),

@@ -6,6 +6,7 @@ pub mod bytes;
 pub mod call;
 pub mod copy_mode;
 pub mod demote;
+pub mod doubt;
 pub mod files;
 pub mod notify;
 pub mod promote;

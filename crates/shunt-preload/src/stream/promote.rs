@@ -262,12 +262,6 @@ pub fn can_be_rung(side: Side, theirs: &Section) -> bool {
     side == Side::Client || theirs.setup.state.load(Ordering::Acquire) == Proposal::Active as u32
 }
 
-/// Whether `side`, which finds no room in the ring, is told of some, or of the peer's end. A peer that has ended
-/// its own direction has had the kernel say all that the kernel says of a killed process.
-pub fn hears_of_room(side: Side, theirs: &Section) -> bool {
-    can_be_rung(side, theirs) && theirs.prod.fin.load(Ordering::Acquire) == 0
-}
-
 /// Whether `side`, which has set so many marks, may enter the ring: for the first time in good faith, and
 /// again when the peer can tell of room there.
 pub fn may_enter(side: Side, theirs: &Section, marks: u32) -> bool {

@@ -1,6 +1,5 @@
 //! Receiving.
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use libc::{EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
@@ -18,7 +17,7 @@ use crate::ops;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Look, Progress};
-use crate::stream::{demote, notify, promote, tid};
+use crate::stream::{demote, doubt, notify, promote, tid};
 
 /// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
 /// whoever looks now and then always learns of the end, whoever looks all the time does not pay for
@@ -28,52 +27,6 @@ const VISIT_AFTER: u32 = 20;
 /// Time for which bytes of which no mark tells may lie in the kernel socket of a connection that goes on,
 /// in the same units: about a second.
 const UNMARKED_FOR: u32 = 1_000_000;
-
-/// Until when, in nanoseconds, such bytes are waited for to be explained somewhere in this process.
-static SUSPICION: AtomicU64 = AtomicU64::new(0);
-
-/// While bytes are there of which no mark tells: when to look at them again, in nanoseconds from now. Whoever
-/// was told of them by an edge, and could not have them yet, hears of nothing else.
-pub fn next_look_at_unmarked() -> Option<u64> {
-    const SOON: u64 = 250_000_000;
-    let until = SUSPICION.load(Relaxed);
-    (until != 0 && clock::now() < until).then_some(SOON)
-}
-
-/// Now, in units of 1024 ns; never 0.
-fn moment() -> u32 {
-    #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
-    let now = (clock::now() >> 10) as u32;
-    now | 1
-}
-
-/// Notes that there are bytes in the kernel socket which no mark explains. Since when, if that was known.
-fn suspect(sock: &Sock) -> Option<u32> {
-    let since = sock.record().rx.unmarked.compare_exchange(0, moment(), Relaxed, Relaxed).err();
-    if since.is_none() {
-        sock.put(KERNEL_HINT, true);
-        SUSPICION.store(clock::now() + (u64::from(UNMARKED_FOR) << 11), Relaxed);
-    }
-    since
-}
-
-/// Looks for them in the ring. Who reads there, and waits for the next edge when it is empty, would not come to
-/// bytes of which the kernel has told already.
-pub fn look_for_unmarked(sock: &Sock, fd: c_int) {
-    let Some((_, theirs)) = sock.sections() else { return };
-    // The bytes before the marks.
-    if tcp::waiting(fd) == 0 {
-        return;
-    }
-    let marks = sock.record().rx.marks.load(Relaxed);
-    if path(marks) == Path::Ring
-        && RxCursor::next_mark(&theirs.prod, marks) == Ok(None)
-        && theirs.prod.fin.load(Acquire) == 0
-        && !sock.has(FROZEN)
-    {
-        suspect(sock);
-    }
-}
 
 /// Does the call.
 pub fn receive(sock: &'static Sock, call: Call<'_>) -> isize {
@@ -419,9 +372,9 @@ impl Rx<'_> {
 
     /// True when bytes without a mark have been there for longer than a close takes.
     fn is_unmarked_for_long(&self) -> bool {
-        let Some(since) = suspect(self.sock) else { return false };
+        let Some(since) = doubt::unmarked(self.sock) else { return false };
         // Not for a clock that seems to run backwards, by what marks the time as known.
-        moment().wrapping_sub(since).cast_signed() >= UNMARKED_FOR.cast_signed()
+        doubt::moment().wrapping_sub(since).cast_signed() >= UNMARKED_FOR.cast_signed()
     }
 
     /// The ring is empty: is that the end?
@@ -567,7 +520,7 @@ impl Rx<'_> {
         self.sock.record().rx.marks.store(next, Relaxed);
         self.mine.cons.marks_passed.store(next, Release);
         if path(next) == Path::Ring {
-            look_for_unmarked(self.sock, self.fd);
+            doubt::look_for_unmarked(self.sock, self.fd);
             // A client that has nothing more to send learns of the answer here.
             promote::glance(self.sock, self.fd);
         }

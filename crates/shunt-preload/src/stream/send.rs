@@ -20,7 +20,7 @@ use crate::fd_table;
 use crate::link::Link;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::sleep::{Sleep, Until};
-use crate::stream::{broken, buffers, demote, notify, promote, tcp, tid};
+use crate::stream::{broken, buffers, demote, doubt, notify, promote, tcp, tid};
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
 const CHUNK: usize = 64 * 1024;
@@ -131,7 +131,7 @@ fn step(
         leave_unused(sock, mine);
         return Ok(to_kernel(sock, call, sent));
     }
-    if full && tx.leads_nowhere(blocking) {
+    if full && !promote::can_be_rung(record.side(), theirs) {
         return Ok(leave_ring(sock, call, sent, (link, mine, theirs)));
     }
     if full {
@@ -189,16 +189,8 @@ impl Tx<'_> {
         let due = first || sends % NOW_AND_THEN == NOW_AND_THEN - 1;
         let ask = full || due || self.sock.has(KERNEL_HINT);
         // Who has shut its own reading sees that as an end, too.
-        ask && !self.sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &self.theirs.prod.fin)
-    }
-
-    /// True when it is not worth while to wait for room in a full ring: the kernel's socket tells of room there,
-    /// and of the peer's death. A call that may wait finds out by itself.
-    fn leads_nowhere(&self, blocking: bool) -> bool {
-        let side = self.sock.record().side();
-        self.sock.has(WANT_TCP)
-            || !promote::can_be_rung(side, self.theirs)
-            || (!blocking && !promote::hears_of_room(side, self.theirs))
+        (ask && !self.sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &self.theirs.prod.fin))
+            || (full && doubt::is_orphaned(self.sock))
     }
 
     /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.
@@ -260,7 +252,7 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
                 leave_unused(sock, mine);
                 return (sent > 0).then_some(sent.cast_signed());
             }
-            if span.head.1 == 0 && tx.leads_nowhere(blocking) {
+            if span.head.1 == 0 && !promote::can_be_rung(record.side(), theirs) {
                 return (sent > 0).then_some(sent.cast_signed());
             }
             if span.head.1 > 0 {

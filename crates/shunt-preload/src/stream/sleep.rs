@@ -20,7 +20,7 @@ use shunt_wire::counter::Counter;
 use crate::abi::{pollfd, timespec};
 use crate::bell;
 use crate::clock;
-use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
+use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::endpoint;
 use crate::errno;
 use crate::next;
@@ -256,11 +256,6 @@ impl Sleep {
         }
         if interrupted && signals::interrupts(deadline.is_some()) {
             return Woken::Interrupted;
-        }
-        let has_ended = ring.is_some_and(|(_, theirs)| theirs.prod.fin.load(Relaxed) != 0);
-        if woken == 0 && !self.receiving() && until == Until::Ring && has_ended {
-            // Of a peer that has ended its direction and is killed the kernel tells who sends over it.
-            self.sock.put(WANT_TCP, true);
         }
         if woken > 0 && fds[0].revents != 0 && until == Until::Ring {
             self.sock.put(KERNEL_HINT, true);

@@ -1,0 +1,99 @@
+//! What nobody tells of, so that those who wait look again after a while: bytes that no mark explains, and room
+//! in the ring of a peer that has half-closed and may have been killed since.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use libc::c_int;
+use shunt_core::stretch::{Path, path};
+use shunt_shm::ring::RxCursor;
+use shunt_sys::sockdiag;
+
+use crate::clock;
+use crate::conn::{FROZEN, KERNEL_HINT, ORPHANED, Sock};
+use crate::stream::tcp;
+
+/// Time between two looks, in nanoseconds.
+const LOOK: u64 = 100_000_000;
+/// How long a doubt makes all waiters of the process look, in nanoseconds.
+const FOR: u64 = 2_000_000_000;
+
+/// Until when, in nanoseconds, somebody has to look.
+static UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// Now, in units of 1024 ns; never 0.
+pub fn moment() -> u32 {
+    #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
+    let now = (clock::now() >> 10) as u32;
+    now | 1
+}
+
+fn arise() {
+    UNTIL.store(clock::now() + FOR, Relaxed);
+}
+
+/// When to look again, in nanoseconds from now. `None` where there is no doubt.
+#[inline]
+pub fn next_look() -> Option<u64> {
+    let until = UNTIL.load(Relaxed);
+    (until != 0 && clock::now() < until).then_some(LOOK)
+}
+
+/// True for a connection that is to be looked at.
+pub fn is_about(sock: &Sock) -> bool {
+    sock.record().rx.unmarked.load(Relaxed) != 0 || sock.no_room.load(Relaxed) != 0
+}
+
+/// Notes that there are bytes in the kernel socket which no mark explains. Since when, if that was known.
+pub fn unmarked(sock: &Sock) -> Option<u32> {
+    let since = sock.record().rx.unmarked.compare_exchange(0, moment(), Relaxed, Relaxed).err();
+    if since.is_none() {
+        sock.put(KERNEL_HINT, true);
+        arise();
+    }
+    since
+}
+
+/// Looks for such bytes from the ring. Who reads there, and waits for the next edge when it is empty, would not
+/// come to bytes of which the kernel has told already.
+pub fn look_for_unmarked(sock: &Sock, fd: c_int) {
+    let Some((_, theirs)) = sock.sections() else { return };
+    // The bytes before the marks.
+    if tcp::waiting(fd) == 0 {
+        return;
+    }
+    let marks = sock.record().rx.marks.load(Relaxed);
+    if path(marks) == Path::Ring
+        && RxCursor::next_mark(&theirs.prod, marks) == Ok(None)
+        && theirs.prod.fin.load(Acquire) == 0
+        && !sock.has(FROZEN)
+    {
+        unmarked(sock);
+    }
+}
+
+/// There is no room in the ring of a peer that may have ended its direction: true when nobody holds its socket
+/// any more. Its FIN is all that the kernel says of its death to those who send nothing, so the kernel is
+/// asked for its socket; now and then, for the peer may simply be slow.
+pub fn is_orphaned(sock: &Sock) -> bool {
+    let Some((_, theirs)) = sock.sections() else { return false };
+    if theirs.prod.fin.load(Acquire) == 0 {
+        return false;
+    }
+    if sock.has(ORPHANED) {
+        return true;
+    }
+    arise();
+    let now = moment();
+    let since = sock.no_room.load(Relaxed);
+    if since != 0 && u64::from(now.wrapping_sub(since)) << 10 < LOOK {
+        return false;
+    }
+    sock.no_room.store(now, Relaxed);
+    // A peer that was slow only now has not been asked for yet.
+    let orphaned = since != 0 && sockdiag::peer_is_held(&sock.record().id.tuple()) == Some(false);
+    if orphaned {
+        sock.put(ORPHANED, true);
+    }
+    orphaned
+}

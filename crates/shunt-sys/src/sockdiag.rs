@@ -93,6 +93,14 @@ mod tests {
     use crate::sockinfo::four_tuple;
     use std::net::{Shutdown, TcpListener, TcpStream};
 
+    /// Another test may just be starting a program, which has the descriptors until it is one.
+    fn is_orphaned_soon(tuple: &FourTuple) -> bool {
+        (0..1000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            peer_is_held(tuple) == Some(false)
+        })
+    }
+
     fn check(listen: &str, to: &str) {
         let listener = TcpListener::bind(listen).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -104,7 +112,7 @@ mod tests {
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(peer_is_held(&of_server), Some(true));
         drop(client);
-        assert_eq!(peer_is_held(&of_server), Some(false));
+        assert!(is_orphaned_soon(&of_server));
         // Its own end is nobody's.
         assert_eq!(peer_is_held(&of_client), None);
 
@@ -115,7 +123,7 @@ mod tests {
         other.shutdown(Shutdown::Write).unwrap();
         assert_eq!(peer_is_held(&of_client), Some(true));
         drop(other);
-        assert_eq!(peer_is_held(&of_client), Some(false));
+        assert!(is_orphaned_soon(&of_client));
     }
 
     #[test]

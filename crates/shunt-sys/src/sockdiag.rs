@@ -126,6 +126,33 @@ mod tests {
         assert!(is_orphaned_soon(&of_client));
     }
 
+    /// An answer of the kernel's: a socket, or an error.
+    fn answer(kind: u16, fields: &[(usize, &[u8])]) -> [u8; INODE + 4] {
+        let mut bytes = [0; INODE + 4];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        for (at, field) in fields {
+            bytes[*at..at + field.len()].copy_from_slice(field);
+        }
+        bytes
+    }
+
+    #[test]
+    fn only_a_connection_counts() {
+        let held = |state: u8, inode: u32| {
+            let inode = inode.to_ne_bytes();
+            read_answer(&answer(SOCK_DIAG_BY_FAMILY, &[(STATE, &[state]), (INODE, &inode)]))
+        };
+        const FIN_WAIT2: u8 = 5;
+        assert_eq!(held(FIN_WAIT2, 7), Some(true));
+        assert_eq!(held(FIN_WAIT2, 0), Some(false));
+        assert_eq!(held(LISTEN, 7), Some(false));
+        let error = |code: i32| read_answer(&answer(NLMSG_ERROR, &[(HEADER, &code.to_ne_bytes())]));
+        assert_eq!(error(NOT_THERE), Some(false));
+        assert_eq!(error(-libc::EPERM), None);
+        let whole = answer(SOCK_DIAG_BY_FAMILY, &[(INODE, &[1])]);
+        assert!((0..whole.len()).all(|len| read_answer(&whole[..len]).is_none()));
+    }
+
     #[test]
     fn who_has_gone_is_known() {
         check("127.0.0.1:0", "127.0.0.1");

@@ -44,7 +44,12 @@ struct Rx<'a> {
     mine: &'a Section,
     theirs: &'a Section,
     cursor: &'a RxCursor,
+    /// The call may wait.
+    blocking: bool,
 }
+
+/// What a look comes to. `None`: look again, maybe in the next stretch.
+type Looked = Result<Option<Step>, Violation>;
 
 fn step(
     sock: &'static Sock,
@@ -79,12 +84,13 @@ fn step(
         mine,
         theirs,
         cursor: &record.rx.cursor,
+        blocking,
     };
     loop {
         let marks = record.rx.marks.load(Relaxed);
         let step = match path(marks) {
-            Path::Tcp => rx.tcp_stretch(call, got, blocking, marks)?,
-            Path::Ring => rx.ring_stretch(call, got, blocking, marks)?,
+            Path::Tcp => rx.tcp_stretch(call, got, marks)?,
+            Path::Ring => rx.ring_stretch(call, got, marks)?,
         };
         if let Some(step) = step {
             return Ok(step);
@@ -158,13 +164,7 @@ impl Call<'_> {
 
 impl Rx<'_> {
     /// In a TCP stretch. `None`: go on with the next stretch.
-    fn tcp_stretch(
-        &self,
-        call: &mut Call<'_>,
-        got: &mut usize,
-        blocking: bool,
-        marks: u32,
-    ) -> Result<Option<Step>, Violation> {
+    fn tcp_stretch(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
         // Bytes in front of urgent data come alone, also those that lay in the ring.
         if *got > 0 && tcp::at_urgent_mark(call.fd) {
             return Ok(Some(Step::Done(got.cast_signed())));
@@ -179,7 +179,7 @@ impl Rx<'_> {
             self.pass(marks);
             return Ok(None);
         }
-        let Some(at) = next else { return self.without_mark(call, got, blocking, marks) };
+        let Some(at) = next else { return self.without_mark(call, got, marks) };
         let over = Progress { read: u64::MAX, arrived: u64::MAX };
         let Progress { read, arrived } = tcp::progress(call.fd, at).unwrap_or(over);
         let look = if read < at { tcp::look(call.fd) } else { Look::Silent };
@@ -198,9 +198,9 @@ impl Rx<'_> {
             // What lies behind the mark in the kernel socket belongs to a later stretch.
             BeforeMark::Read(most) => {
                 match from_kernel(call, got, usize::try_from(most).unwrap_or(usize::MAX)) {
-                    Read::Bytes => self.after_tcp(call, got, blocking, marks)?,
+                    Read::Bytes => self.after_tcp(call, got, marks)?,
                     // The ring holds nothing that could be read yet.
-                    Read::Nothing => Some(call.nothing(*got, blocking, Until::Kernel)),
+                    Read::Nothing => Some(call.nothing(*got, self.blocking, Until::Kernel)),
                     Read::Eof => Some(self.end(*got)),
                     Read::Error(e) => Some(Step::Done(or_error(*got, e))),
                 }
@@ -211,13 +211,7 @@ impl Rx<'_> {
     /// The same when no mark is open. One may come at any moment, and behind it bytes of a later stretch: a
     /// sender that can't stay in the ring does not wait until it has been seen there. So nothing is read but
     /// what was there before a look that found no mark.
-    fn without_mark(
-        &self,
-        call: &mut Call<'_>,
-        got: &mut usize,
-        blocking: bool,
-        marks: u32,
-    ) -> Result<Option<Step>, Violation> {
+    fn without_mark(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
         let look = tcp::look(call.fd);
         if RxCursor::next_mark(&self.theirs.prod, marks)?.is_some() {
             return Ok(None);
@@ -226,7 +220,7 @@ impl Rx<'_> {
             Look::Bytes(there) => usize::try_from(there).unwrap_or(usize::MAX),
             // The kernel does not count what is behind urgent data.
             Look::Silent if !tcp::at_urgent_mark(call.fd) => {
-                return Ok(Some(call.nothing(*got, blocking, Until::Both)));
+                return Ok(Some(call.nothing(*got, self.blocking, Until::Both)));
             }
             // Behind the end nothing comes.
             Look::Silent | Look::Eof | Look::Error => usize::MAX,
@@ -236,8 +230,8 @@ impl Rx<'_> {
         Ok(match read {
             // A signal handler has read what was there, and may have passed a mark.
             Read::Nothing | Read::Eof if !alone => None,
-            Read::Bytes => self.after_tcp(call, got, blocking, marks)?,
-            Read::Nothing => Some(call.nothing(*got, blocking, Until::Both)),
+            Read::Bytes => self.after_tcp(call, got, marks)?,
+            Read::Nothing => Some(call.nothing(*got, self.blocking, Until::Both)),
             // End of file, unless the sender went on in the ring before it closed.
             Read::Eof => {
                 let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
@@ -248,13 +242,7 @@ impl Rx<'_> {
     }
 
     /// After bytes from the kernel socket. `None`: go on.
-    fn after_tcp(
-        &self,
-        call: &Call<'_>,
-        got: &mut usize,
-        blocking: bool,
-        marks: u32,
-    ) -> Result<Option<Step>, Violation> {
+    fn after_tcp(&self, call: &Call<'_>, got: &mut usize, marks: u32) -> Looked {
         let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
         let open = mark.is_some();
         let peek = call.flags & MSG_PEEK != 0;
@@ -264,18 +252,12 @@ impl Rx<'_> {
             self.peek_beyond_tcp(call, got, at)?;
         }
         let whole = *got >= call.buffers.total || peek;
-        let end = whole || (call.satisfied(*got, blocking) && !open);
+        let end = whole || (call.satisfied(*got, self.blocking) && !open);
         Ok(end.then_some(Step::Done(got.cast_signed())))
     }
 
     /// In a ring stretch. `None`: go on, with the next stretch if a mark was passed.
-    fn ring_stretch(
-        &self,
-        call: &mut Call<'_>,
-        got: &mut usize,
-        blocking: bool,
-        marks: u32,
-    ) -> Result<Option<Step>, Violation> {
+    fn ring_stretch(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
         let want = call.buffers.total - *got;
         let len = RING as u64;
         if self.sock.has(FROZEN) {
@@ -288,7 +270,7 @@ impl Rx<'_> {
                 }
                 Some(_) => {}
                 None if self.is_left_alone(call.fd, marks)? => self.sock.put(FROZEN, false),
-                None => return Ok(Some(call.nothing(*got, blocking, Until::Both))),
+                None => return Ok(Some(call.nothing(*got, self.blocking, Until::Both))),
             }
         }
         let span = self.cursor.readable(&self.theirs.prod, len, want as u64)?;
@@ -309,7 +291,7 @@ impl Rx<'_> {
                 from_kernel(call, got, usize::MAX);
             }
             let whole = *got >= call.buffers.total || peek;
-            let end = whole || (call.satisfied(*got, blocking) && !open);
+            let end = whole || (call.satisfied(*got, self.blocking) && !open);
             return Ok(end.then_some(Step::Done(got.cast_signed())));
         }
         if want == 0 && self.cursor.refresh(&self.theirs.prod, len)? > 0 {
@@ -326,7 +308,7 @@ impl Rx<'_> {
                 _ => Err(Violation::Marks),
             };
         }
-        self.ask_kernel(call, got, blocking, marks)
+        self.ask_kernel(call, got, marks)
     }
 
     /// True when the peer ended its direction before it heard that this side leaves, or was killed: nothing
@@ -355,9 +337,11 @@ impl Rx<'_> {
     }
 
     /// Reads the last bytes of the direction, which no mark tells of.
-    fn read_last(&self, call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Option<Step> {
+    fn read_last(&self, call: &mut Call<'_>, got: &mut usize) -> Option<Step> {
         match from_kernel(call, got, usize::MAX) {
-            Read::Bytes if call.satisfied(*got, blocking) => Some(Step::Done(got.cast_signed())),
+            Read::Bytes if call.satisfied(*got, self.blocking) => {
+                Some(Step::Done(got.cast_signed()))
+            }
             Read::Bytes | Read::Nothing => None,
             Read::Eof => Some(self.end(*got)),
             Read::Error(e) => Some(Step::Done(or_error(*got, e))),
@@ -378,22 +362,16 @@ impl Rx<'_> {
     }
 
     /// The ring is empty: is that the end?
-    fn ask_kernel(
-        &self,
-        call: &mut Call<'_>,
-        got: &mut usize,
-        blocking: bool,
-        marks: u32,
-    ) -> Result<Option<Step>, Violation> {
+    fn ask_kernel(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
         if demote::is_due(self.sock) {
             return Ok(Some(Step::Follow));
         }
-        let due = !blocking && self.visit_is_due();
+        let due = !self.blocking && self.visit_is_due();
         let hinted = self.theirs.prod.fin.load(Relaxed) != 0
             || self.sock.has(KERNEL_HINT)
             || self.sock.has(SHUT_RD);
         if !due && !hinted {
-            return Ok(Some(call.nothing(*got, blocking, Until::Ring)));
+            return Ok(Some(call.nothing(*got, self.blocking, Until::Ring)));
         }
         let copying = &self.sock.record().rx.copying;
         let announced = self.theirs.prod.fin.load(Relaxed) != 0;
@@ -418,14 +396,14 @@ impl Rx<'_> {
             Look::Bytes(_) => match self.unexplained(call.fd, marks)? {
                 // What was put into the ring before them comes first, also what has come meanwhile.
                 Unexplained::Last if self.cursor.refresh(&self.theirs.prod, RING as u64)? == 0 => {
-                    return Ok(self.read_last(call, got, blocking));
+                    return Ok(self.read_last(call, got));
                 }
                 Unexplained::Marked | Unexplained::Last => return Ok(None),
-                Unexplained::NotYet => call.nothing(*got, blocking, Until::Ring),
+                Unexplained::NotYet => call.nothing(*got, self.blocking, Until::Ring),
             },
             // The end was announced and is on its way.
-            Look::Silent if hinted => call.nothing(*got, blocking, Until::Both),
-            Look::Silent => call.nothing(*got, blocking, Until::Ring),
+            Look::Silent if hinted => call.nothing(*got, self.blocking, Until::Both),
+            Look::Silent => call.nothing(*got, self.blocking, Until::Ring),
         }))
     }
 

@@ -251,13 +251,19 @@ mod tests {
         (a, listener.accept().unwrap().0)
     }
 
+    /// Eight bytes have come, and seven were read.
+    fn pair_with_an_unread_byte() -> (TcpStream, TcpStream) {
+        let (mut a, mut b) = pair();
+        a.write_all(&[7; 8]).unwrap();
+        b.read_exact(&mut [0; 7]).unwrap();
+        (a, b)
+    }
+
     /// One who asks all the time meets the moment.
     #[test]
     fn a_fin_is_never_taken_for_a_byte() {
         for _ in 0..50 {
-            let (mut a, mut b) = pair();
-            a.write_all(&[7; 8]).unwrap();
-            b.read_exact(&mut [0; 7]).unwrap();
+            let (a, b) = pair_with_an_unread_byte();
             let sender = std::thread::spawn(move || {
                 a.shutdown(Shutdown::Write).unwrap();
                 a
@@ -276,9 +282,7 @@ mod tests {
     #[test]
     fn bytes_that_come_meanwhile_do_not_make_more_unread() {
         for _ in 0..50 {
-            let (mut a, mut b) = pair();
-            a.write_all(&[7; 8]).unwrap();
-            b.read_exact(&mut [0; 7]).unwrap();
+            let (mut a, b) = pair_with_an_unread_byte();
             let sender = std::thread::spawn(move || {
                 for _ in 0..2000 {
                     a.write_all(b"x").unwrap();

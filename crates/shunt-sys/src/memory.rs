@@ -20,9 +20,41 @@ pub fn is_writable(address: usize) -> bool {
     rc == 0
 }
 
+/// False when these few bytes (less than a page) cannot be read: a read would end the program.
+///
+/// The kernel is asked to read a signal mask there, for a change that there is none of: it looks at the mask
+/// first. `errno` stays as it is.
+#[must_use]
+pub fn is_readable(address: usize, len: usize) -> bool {
+    /// None of `SIG_BLOCK` and the others.
+    const NO_CHANGE: i32 = -1;
+    // SAFETY: libc returns a valid pointer to the calling thread's errno, always.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let before = *errno;
+    let mut is = true;
+    // Masks of 8 bytes, aligned so that none reaches into another page.
+    for at in [address & !7, address.wrapping_add(len).wrapping_sub(1) & !7] {
+        let none = core::ptr::null_mut::<libc::sigset_t>();
+        // SAFETY: the kernel reads 8 bytes, or refuses the address, and changes nothing.
+        let rc = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_CHANGE, at, none, 8) };
+        is &= at != 0 && (rc == 0 || *errno != libc::EFAULT);
+    }
+    *errno = before;
+    is
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_memory_that_is_there() {
+        static CONSTANT: [u8; 5] = [7; 5];
+        assert!(is_readable(CONSTANT.as_ptr().addr(), 5));
+        assert!(!is_readable(0, 4));
+        assert!(!is_readable(4096, 4));
+        assert!(!is_readable(usize::MAX - 2, 16));
+    }
 
     #[test]
     fn only_memory_that_is_there_and_not_constant() {

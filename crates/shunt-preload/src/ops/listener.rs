@@ -1,5 +1,6 @@
 //! Making connections: listen and accept on one side, connect on the other.
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +10,7 @@ use shunt_core::handshake::Phase;
 use shunt_shm::arena::Record;
 use shunt_shm::region::Side;
 use shunt_shm::table::Table;
-use shunt_sys::sockinfo;
+use shunt_sys::{memory, sockinfo};
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
@@ -267,16 +268,28 @@ struct PeerOut {
 }
 
 impl PeerOut {
-    /// The room there, in bytes.
-    ///
-    /// # Safety
-    /// As accept(2) asks of the two.
-    unsafe fn room(&self) -> socklen_t {
-        if self.addr.is_null() || self.len.is_null() {
+    /// The room there, in bytes; none where the program's length can't be read, of which the kernel will tell
+    /// when it has accepted.
+    fn room(&self) -> socklen_t {
+        if self.addr.is_null() || !self.has_length() {
             return 0;
         }
-        // SAFETY: the length is valid when there is an address.
+        // SAFETY: the length can be read.
         unsafe { self.len.read_unaligned() }
+    }
+
+    /// True when there is a length. The kernel is asked about one that the thread did not use just before.
+    fn has_length(&self) -> bool {
+        thread_local! {
+            static KNOWN: Cell<*mut socklen_t> = const { Cell::new(core::ptr::null_mut()) };
+        }
+        let has = !self.len.is_null()
+            && (KNOWN.get() == self.len
+                || memory::is_readable(self.len.addr(), size_of::<socklen_t>()));
+        if has {
+            KNOWN.set(self.len);
+        }
+        has
     }
 }
 
@@ -288,8 +301,7 @@ unsafe fn accepted(
     peer: PeerOut,
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    let room = unsafe { peer.room() };
+    let room = peer.room();
     let new = kernel();
     if new < 0 {
         return new;
@@ -390,7 +402,10 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         }
         return result;
     }
-    // SAFETY: the caller vouches for the address.
+    if !memory::is_readable(addr.addr(), len as usize) {
+        return kernel();
+    }
+    // SAFETY: it can be read.
     let Some(to) = (unsafe { address(addr, len) }) else { return kernel() };
     let kept = errno::get();
     if !fresh::is_tcp(fd, entry) || !may_mutate() {

@@ -28,9 +28,10 @@ pub use process::{
 };
 pub use ready::{Epoll, EpollEvent, poll, ppoll, pselect, select};
 pub use socket::{
-    ListenOptions, accept, connect, dup, dup2, dup3, eventfd, fd_flags, fionread, get_option,
-    linger, listen, local_addr, memfd, outq, pair, peer_addr, pipe, set_buffers, set_nonblocking,
-    set_nonblocking_ioctl, set_option, set_pipe_size, set_timeout, shutdown, socket, status_flags,
+    ListenOptions, accept, accept_without_length, connect, connect_without_address, dup, dup2,
+    dup3, eventfd, fd_flags, fionread, get_option, linger, listen, local_addr, memfd, outq, pair,
+    peer_addr, pipe, set_buffers, set_nonblocking, set_nonblocking_ioctl, set_option,
+    set_pipe_size, set_timeout, shutdown, socket, status_flags,
 };
 pub use stream::{
     Received, pwrite_all, read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendfile, sendmmsg,

@@ -112,6 +112,23 @@ pub fn connect(fd: RawFd, addr: SocketAddr) -> io::Result<()> {
     check(unsafe { libc::connect(fd, raw.as_ptr(), raw.len) }).map(drop)
 }
 
+/// An address at which there is nothing.
+const NOWHERE: usize = 4096;
+
+/// `accept(2)` with room for an address, whose length is nowhere.
+pub fn accept_without_length(fd: RawFd) -> io::Result<OwnedFd> {
+    let mut addr = RawAddr::empty();
+    let nowhere = std::ptr::without_provenance_mut(NOWHERE);
+    // SAFETY: addr has room for any; the kernel refuses the other address.
+    own(unsafe { libc::accept(fd, addr.as_mut_ptr(), nowhere) })
+}
+
+/// `connect(2)` to an address that is nowhere.
+pub fn connect_without_address(fd: RawFd) -> io::Result<()> {
+    // SAFETY: the kernel refuses the address.
+    check(unsafe { libc::connect(fd, std::ptr::without_provenance(NOWHERE), 16) }).map(drop)
+}
+
 /// `getsockname(2)`.
 pub fn local_addr(fd: RawFd) -> io::Result<RawAddr> {
     let mut addr = RawAddr::empty();

@@ -21,6 +21,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     full_socket(p)?;
     out_of_band(p)?;
     bad_descriptors(p)?;
+    bad_addresses(p)?;
     connecting(p)?;
     options(p)?;
     unreadable(p)?;
@@ -193,6 +194,18 @@ fn bad_descriptors(p: &Probe) -> io::Result<()> {
     sys::set_nonblocking(listener.as_raw_fd(), true)?;
     p.result("accept of nothing", sys::accept(listener.as_raw_fd(), 0).map(|_| "a socket"));
     p.result("accept of a stream", sys::accept(fresh.as_raw_fd(), 0).map(|_| "a socket"));
+    Ok(())
+}
+
+fn bad_addresses(p: &Probe) -> io::Result<()> {
+    let listener = listener()?;
+    let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM)?;
+    let raw = client.as_raw_fd();
+    p.say("connect to an address nowhere", done(sys::connect_without_address(raw)));
+    sys::connect(raw, address(&listener)?)?;
+    let accepted = sys::accept_without_length(listener.as_raw_fd());
+    p.result("accept with a length nowhere", accepted.map(|_| "a socket"));
+    p.result("its client reads", sys::read(raw, &mut [0]));
     Ok(())
 }
 

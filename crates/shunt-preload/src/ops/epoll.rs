@@ -71,7 +71,9 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
         return kernel(event);
     }
     // SAFETY: not null, and valid by the C function's contract.
-    let asked = unsafe { event.read_unaligned() };
+    let mut asked = unsafe { event.read_unaligned() };
+    // As do_epoll_ctl (fs/eventpoll.c) does: who asks for nothing still hears of these.
+    asked.events |= events::ALWAYS;
     if let Some(sock) = sock {
         let _keep = KeepErrno::new();
         promote::advance(sock, fd);
@@ -353,8 +355,9 @@ pub fn wants_room(fd: c_int) {
     }
 }
 
-/// A receiver has come to bytes in the ring that have been told of already: they are told of once more.
-pub fn on_passed(sock: &'static Sock) {
+/// The watches of a connection are looked at once more, and tell of what there is: a receiver has come to bytes
+/// in the ring that have been told of already, or there is something on the error queue.
+pub fn look_again(sock: &'static Sock) {
     let Some(link) = sock.link() else { return };
     if !held::is_told_later() {
         dispatch(link, sock.record().slot());

@@ -489,7 +489,7 @@ impl Rx<'_> {
     /// rest.
     fn pass_into_ring(&self, marks: u32) {
         self.pass(marks);
-        ops::epoll::on_passed(self.sock);
+        ops::epoll::look_again(self.sock);
     }
 
     /// Passes the open mark.

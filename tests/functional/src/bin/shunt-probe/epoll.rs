@@ -28,6 +28,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     edges(p)?;
     edges_of_room(p)?;
     one_shots(p)?;
+    asked_for_nothing(p)?;
     control(p)?;
     taken_out_and_added(p)?;
     members_that_go(p)?;
@@ -308,6 +309,24 @@ fn mixed(p: &Probe) -> io::Result<()> {
     try_recv(one.s(), 10)?;
     try_recv(two.s(), 10)?;
     p.say("mixed: sockets read", look(&mut epoll, 0)?);
+    Ok(())
+}
+
+/// Who asks for no events hears of the end all the same.
+fn asked_for_nothing(p: &Probe) -> io::Result<()> {
+    for modified in [false, true] {
+        let pair = p.pair()?;
+        let mut epoll = Epoll::new(8)?;
+        epoll.control(ADD, pair.s(), if modified { IN } else { 0 }, 1)?;
+        if modified {
+            epoll.control(MOD, pair.s(), 0, 1)?;
+        }
+        send(pair.c(), b"x")?;
+        p.say("nothing asked: data", look(&mut epoll, 20)?);
+        sys::shutdown(pair.s(), libc::SHUT_WR)?;
+        sys::shutdown(pair.c(), libc::SHUT_WR)?;
+        p.say("nothing asked: both ends", look(&mut epoll, 1000)?);
+    }
     Ok(())
 }
 

@@ -247,7 +247,7 @@ fn servers_write_everywhere() {
 }
 
 /// What no honest peer can have written: the victim's next look must find it.
-const VIOLATIONS: [&str; 8] = [
+const VIOLATIONS: [&str; 9] = [
     "producer-beyond",
     "producer-back",
     "consumer-beyond",
@@ -256,6 +256,7 @@ const VIOLATIONS: [&str; 8] = [
     "marks-back",
     "mark-behind",
     "handed-over-beyond",
+    "unmarked-bytes",
 ];
 /// Connections on which each is tried.
 const TIMES: usize = 2;

@@ -1,5 +1,6 @@
 //! What a peer can write: on purpose, field by field, and anything anywhere.
 
+use std::os::fd::RawFd;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fastrand::Rng;
@@ -10,9 +11,12 @@ use shunt_shm::sync::{AtomicU32, AtomicU64};
 
 use crate::bells;
 use crate::memory::Shared;
+use crate::traffic;
 
 /// A connection as one who attacks it sees it.
 pub struct Target {
+    /// Its descriptor, where it is known.
+    fd: Option<RawFd>,
     view: RegionView,
     slot: usize,
     side: Side,
@@ -143,6 +147,8 @@ attacks! {
         let offset = RegionView::buffer_offset(at.slot, receiver) + rng.usize(..RING - 64);
         at.view.write(offset, &[rng.u8(..); 64]);
     };
+    /// Bytes over TCP of which no mark tells, from a sender in the ring.
+    UnmarkedBytes: |at, rng| if let Some(fd) = at.fd { traffic::send_unseen(fd, &[rng.u8(..); 64]) };
 }
 
 fn add(word: &AtomicU64, n: u64) {
@@ -191,7 +197,12 @@ impl Target {
     /// The connection of `slot`, from this side.
     pub fn new(view: RegionView, slot: usize, side: Side) -> Self {
         let (own, theirs) = (view.section(slot, side), view.section(slot, side.other()));
-        Self { view, slot, side, own, theirs }
+        Self { fd: None, view, slot, side, own, theirs }
+    }
+
+    /// The same, whose descriptor is this.
+    pub fn over(self, fd: RawFd) -> Self {
+        Self { fd: Some(fd), ..self }
     }
 
     /// True when both directions are in the ring, and the other side knows of bytes that were taken: it has

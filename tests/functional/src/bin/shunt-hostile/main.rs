@@ -259,7 +259,7 @@ fn one_by_one(from: &From, side: Side, attack: Attack, mut rng: Rng) -> io::Resu
         let mut slots =
             views.flat_map(|view| slots_in_use(view).into_iter().map(move |slot| (view, slot)));
         let found = slots.find_map(|(view, slot)| {
-            let target = Target::new(view, slot, side);
+            let target = Target::new(view, slot, side).over(raw);
             (target.is(local, peer) && target.is_under_way()).then_some(target)
         });
         if let Some(target) = found {
@@ -284,7 +284,10 @@ fn one_by_one(from: &From, side: Side, attack: Attack, mut rng: Rng) -> io::Resu
     writes += 1;
     // The end comes over the kernel socket, of which the library tells what it likes by now.
     while !bells::is_ready(raw, libc::POLLRDHUP) {
-        target.wake(&bells::all());
+        // What comes over the kernel socket has woken the victim already.
+        if attack != Attack::UnmarkedBytes {
+            target.wake(&bells::all());
+        }
         too_long("the victim does not mind")?;
         thread::sleep(Duration::from_micros(500));
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use shunt_functional::sys;
+use shunt_functional::sys::uring::unseen;
 
 /// Connections made or accepted.
 pub static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
@@ -96,6 +97,14 @@ fn use_once(fd: RawFd, buffer: &mut [u8], rng: &mut Rng) -> io::Result<usize> {
         // The end, too, is one that the other side can be made to hear of again.
         _ => sys::recv(fd, &mut buffer[..len], flags, false),
     }
+}
+
+/// Sends past the library, as it comes.
+pub fn send_unseen(fd: RawFd, bytes: &[u8]) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let (fd, flags) = (usize::try_from(fd).unwrap_or(0), usize::try_from(flags).unwrap_or(0));
+    let at = bytes.as_ptr().expose_provenance();
+    let _ = unseen(libc::SYS_sendto, [fd, at, bytes.len(), flags, 0, 0]);
 }
 
 fn would_block(error: &io::Error) -> bool {

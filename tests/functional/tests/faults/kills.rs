@@ -29,7 +29,7 @@ enum Victim {
 }
 
 /// What `--survive` has printed so far: connections begun, and when and how they were lost.
-fn events(process: &Process) -> (usize, Vec<(u64, String)>) {
+pub fn events(process: &Process) -> (usize, Vec<(u64, String)>) {
     let text = process.whole_lines();
     let events = text.lines().filter_map(|line| serde_json::from_str(line).ok());
     let (mut begun, mut lost) = (0, Vec::new());
@@ -44,7 +44,7 @@ fn events(process: &Process) -> (usize, Vec<(u64, String)>) {
 
 /// How long the ends took, in nanoseconds.
 #[derive(Default)]
-struct Delays(Vec<u64>);
+pub struct Delays(Vec<u64>);
 
 impl Delays {
     fn note(&mut self, killed: u64, lost: &[(u64, String)]) {
@@ -101,7 +101,7 @@ fn wait_for_the_moment(pair: &mut Pair, rng: &mut Rng) {
 }
 
 /// Waits until a server that goes on has lost all its connections; the delays since `killed`.
-fn await_losses(server: &mut Server, killed: u64, delays: &mut Delays) {
+pub fn await_losses(server: &mut Server, killed: u64, delays: &mut Delays) {
     let process = server.process();
     let started = Instant::now();
     let mut quiet = 0;

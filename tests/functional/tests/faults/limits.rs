@@ -8,11 +8,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use shunt_functional::binaries::{built, program};
-use shunt_functional::generator::{Server, records, served, start_client};
+use shunt_functional::generator::{Server, records, run_pair, served, start_client};
+use shunt_functional::memory_group::MemoryGroup;
 use shunt_functional::mode::Mode;
 use shunt_functional::record::{Record, compare};
 use shunt_functional::sandbox::{Expect, Sandbox, is_root};
 use shunt_functional::sys;
+use shunt_functional::waiting::settles;
+
+use crate::kills::{Delays, await_losses, events};
 
 fn at(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
@@ -186,5 +190,37 @@ fn a_full_dev_shm() {
             let clients = records(under(&["connect", "--to", &to]));
             compare(&clients, &server.finish()).expect("the same bytes");
         });
+    }
+}
+
+/// A client in a container comes to the limit of its memory, of which the rings take their part. At worst the
+/// kernel ends that program, as any that asks for more; all others go on.
+#[test]
+fn a_container_has_no_more_memory() {
+    for mode in Mode::enabled() {
+        let Some(group) = MemoryGroup::new(24 << 20) else {
+            println!("left out: no control group with a limit of memory can be made here");
+            return;
+        };
+        let sandbox = Sandbox::new(mode);
+        let endless = ["--survive", "-b", "1000000000000", "--style", "epoll-lt", "-n"];
+        let mut server = Server::start(&sandbox, true, &[&endless[..], &["1000"]].concat());
+        let mut command = sandbox.command(built("shunt-gen"));
+        command.args(["connect", "--to", &at(server.port).to_string()]).args(endless).arg("600");
+        let mut client = sandbox.spawn(group.enter(&command));
+        settles("a limit that is reached", &true, || group.times_reached() > 0);
+        let others = ["-n", "8", "-b", "300000", "--style", "epoll-lt"];
+        let pair = || run_pair(&sandbox, "127.0.0.1:0", at(0), &others, &others);
+        sandbox.expect(Expect::Ends(16), pair);
+        let survived = client.is_running();
+        client.kill();
+        await_losses(&mut server, sys::monotonic(), &mut Delays::default());
+        println!(
+            "{mode}: {} connections, the client survived: {survived}",
+            events(server.process()).0
+        );
+        sandbox.expect(Expect::All(16), pair);
+        server.process().kill();
+        drop(client);
     }
 }

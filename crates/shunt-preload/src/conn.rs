@@ -44,6 +44,10 @@ pub const HAD_ROOM: u32 = 256;
 pub const RESET_AWAITED: u32 = 512;
 /// Nobody holds the peer's socket any more.
 pub const ORPHANED: u32 = 1024;
+/// Calls with `MSG_ZEROCOPY` are numbered here: see [`crate::stream::zerocopy`].
+pub const NUMBERED: u32 = 2048;
+/// `SO_ZEROCOPY` is set, as far as is known.
+pub const ZEROCOPY: u32 = 4096;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 
@@ -330,7 +334,10 @@ impl Sock {
         record.id.reason.store(why as u32, Ordering::Relaxed);
         self.set_phase(Phase::Tcp);
         endpoint::decline(why);
-        if fd_table::replace_if(fd, self.entry(Kind::Stream), self.entry(Kind::Tracked)) {
+        // The kernel would begin its numbers anew.
+        if !self.has(NUMBERED)
+            && fd_table::replace_if(fd, self.entry(Kind::Stream), self.entry(Kind::Tracked))
+        {
             crate::ops::epoll::on_declined(fd);
         }
     }

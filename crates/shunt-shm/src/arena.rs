@@ -12,6 +12,7 @@ use shunt_wire::agent::RegionId;
 use shunt_wire::counter::COUNTER_SLOTS;
 use shunt_wire::reason::{REASON_SLOTS, Reason};
 
+use crate::completions::Completions;
 use crate::counters::Counters;
 use crate::holders::{Holders, Member, Processes};
 use crate::lock::TidLock;
@@ -230,7 +231,9 @@ const _: () = assert!(size_of::<Record>() <= 512);
 /// Records after which a look is taken for one nearer to the front.
 const BLOCK: usize = 64;
 const RECORDS_AT: usize = size_of::<Header>().next_multiple_of(4096);
-const LEN: usize = RECORDS_AT + RECORDS * size_of::<Record>();
+/// Beside the records, as few connections have any: what is not touched takes no memory.
+const COMPLETIONS_AT: usize = (RECORDS_AT + RECORDS * size_of::<Record>()).next_multiple_of(4096);
+const LEN: usize = COMPLETIONS_AT + RECORDS * size_of::<Completions>();
 
 impl Identity {
     /// Sets the connection's name.
@@ -384,6 +387,16 @@ impl Arena {
 
     fn record(&self, index: usize) -> &Record {
         let at = RECORDS_AT + (index % RECORDS) * size_of::<Record>();
+        // SAFETY: the index is taken modulo RECORDS, so it lies in the map; atomics only.
+        unsafe { self.map.base().byte_add(at).cast().as_ref() }
+    }
+
+    /// The completions of a connection of this arena.
+    #[must_use]
+    pub fn completions(&self, record: &Record) -> &Completions {
+        let first = self.map.base().addr().get() + RECORDS_AT;
+        let index = core::ptr::from_ref(record).addr().wrapping_sub(first) / size_of::<Record>();
+        let at = COMPLETIONS_AT + (index % RECORDS) * size_of::<Completions>();
         // SAFETY: the index is taken modulo RECORDS, so it lies in the map; atomics only.
         unsafe { self.map.base().byte_add(at).cast().as_ref() }
     }

@@ -4,7 +4,7 @@
 //!
 //! * **shared with the peer** ([`region`], [`table`], [`dmb`]): never trusted. Every index and cursor read
 //!   from it is bounded against private copies before use; a violation is the error [`Violation`].
-//! * **shared with own forks and read by the agent** ([`arena`], [`counters`]): trusted.
+//! * **shared with own forks and read by the agent** ([`arena`], [`counters`], [`completions`]): trusted.
 //! * **written by the agent, mapped read-only** ([`registry`]).
 //!
 //! No `&[u8]` or `&mut [u8]` ever points into shared memory: words are atomics, bytes are copied
@@ -20,6 +20,8 @@ pub mod sync;
 
 #[cfg(not(loom))]
 pub mod arena;
+#[cfg(not(loom))]
+pub mod completions;
 #[cfg(not(loom))]
 pub mod counters;
 #[cfg(not(loom))]

@@ -116,3 +116,8 @@ fn retreats() {
 fn splicing() {
     compare("splicing");
 }
+
+#[test]
+fn zerocopy() {
+    compare("zerocopy");
+}

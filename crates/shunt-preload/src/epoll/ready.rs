@@ -11,7 +11,7 @@ use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
 use crate::conn::{FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
-use crate::stream::{buffers, demote, doubt, promote, tcp};
+use crate::stream::{buffers, demote, doubt, promote, tcp, zerocopy};
 
 /// What the kernel is asked when it has to be.
 const KERNEL: u32 =
@@ -21,7 +21,8 @@ const KERNEL: u32 =
 /// never 0.
 pub fn stamp(sock: &'static Sock, fd: i32) -> u64 {
     promote::glance(sock, fd);
-    let Some((_, theirs)) = sock.sections() else { return 1 };
+    let completions = u64::from(zerocopy::stamp(sock));
+    let Some((_, theirs)) = sock.sections() else { return completions << 1 | 1 };
     let (prod, cons) = (theirs.prod.prod.load(Acquire), theirs.cons.cons.load(Acquire));
     let words = [
         &theirs.ctl.window,
@@ -32,7 +33,8 @@ pub fn stamp(sock: &'static Sock, fd: i32) -> u64 {
         &theirs.ctl.closed,
         &theirs.ctl.handed_over,
     ];
-    let words = words.iter().fold(0_u64, |all, w| all << 8 ^ u64::from(w.load(Relaxed)));
+    let words =
+        words.iter().fold(completions << 32, |all, w| all << 8 ^ u64::from(w.load(Relaxed)));
     // Odd factors, so that no single change is lost.
     (prod.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ cons.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) ^ words)
         | 1
@@ -136,7 +138,13 @@ impl Heard {
 
 /// The connection's readiness now. `wanted`: the events that the asker is interested in. `heard`: what
 /// the asker knows, and knows afterwards.
+#[inline]
 pub fn of(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
+    of_bytes(sock, fd, wanted, heard) | zerocopy::readiness(sock)
+}
+
+/// The same without what waits on the error queue.
+fn of_bytes(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
     match promote::glance(sock, fd) {
         Phase::Tcp | Phase::Candidate => return tcp::readiness(fd, KERNEL),
         Phase::Broken => return BROKEN,

@@ -247,7 +247,8 @@ fn sleep(
             continue;
         };
         if let Some((mine, _)) = sock.sections() {
-            if p.events & (POLLIN | POLLRDNORM | POLLPRI) != 0 {
+            // Also for one who waits for errors alone.
+            if p.events & (POLLIN | POLLRDNORM | POLLPRI) != 0 || p.events & POLLOUT == 0 {
                 arm(&mine.ctl.rx_arm, on_bell(bell.vector()));
             }
             if p.events & POLLOUT != 0 {

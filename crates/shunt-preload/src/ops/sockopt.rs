@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::abi::{c_int, c_void, socklen_t};
-use crate::conn::Sock;
+use crate::conn::{Sock, ZEROCOPY};
 use crate::fd_table::{self, Kind};
 use crate::fresh;
 use crate::next;
@@ -84,6 +84,8 @@ unsafe fn note(fd: c_int, name: c_int, value: *const c_void) {
         }
         libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => rx.timeout.forget(),
         libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => tx.timeout.forget(),
+        // Asked for anew when a call wants it.
+        libc::SO_ZEROCOPY => sock.put(ZEROCOPY, false),
         _ if is_size => buffers::changed(sock, fd),
         _ => {}
     }
@@ -97,7 +99,6 @@ const SO_SNDTIMEO_NEW: c_int = 67;
 /// Options that concern the bytes themselves, which then have to go through the kernel.
 const fn needs_kernel(level: c_int, name: c_int) -> bool {
     match level {
-        libc::SOL_SOCKET => name == libc::SO_ZEROCOPY,
         libc::IPPROTO_TCP => matches!(name, libc::TCP_REPAIR | libc::TCP_ULP),
         _ => false,
     }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_ZEROCOPY};
+use libc::{MSG_ERRQUEUE, MSG_OOB};
 use shunt_core::handshake::Phase;
 use shunt_shm::sync::store_load_fence;
 use shunt_wire::reason::Reason;
@@ -15,7 +15,7 @@ use crate::conn::{KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::fd_table::{self, Entry, Kind};
 use crate::stream::bytes::Buffers;
 use crate::stream::call::Call;
-use crate::stream::{demote, files, notify, promote, recv as rx, send as tx, tid};
+use crate::stream::{demote, files, notify, promote, recv as rx, send as tx, tid, zerocopy};
 use crate::{fresh, next, object};
 
 /// The connection that a call concerns, or `None` when the kernel's function does it.
@@ -45,6 +45,7 @@ fn receive(
         Some(buffers) if flags & (MSG_ERRQUEUE | MSG_OOB) == 0 => {
             rx::receive(sock, Call { fd, entry, buffers, flags, kernel })
         }
+        _ if flags & MSG_ERRQUEUE != 0 => zerocopy::discard(sock).unwrap_or_else(|| kernel(0)),
         _ => kernel(0),
     }
 }
@@ -59,8 +60,8 @@ fn transmit(
     kernel: &mut dyn FnMut(c_int) -> isize,
 ) -> isize {
     let Some(buffers) = buffers else { return kernel(0) };
-    if flags & (MSG_OOB | MSG_ZEROCOPY) != 0 {
-        // Urgent data and zero-copy completions are the kernel's: this direction goes back to it.
+    if flags & MSG_OOB != 0 {
+        // Urgent data are the kernel's: this direction goes back to it.
         demote::leave(sock, fd, Reason::Unsupported);
     }
     tx::transmit(sock, Call { fd, entry, buffers, flags, kernel })
@@ -209,6 +210,12 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
         // SAFETY: the caller keeps the C function's contract.
         return unsafe { next::recvmsg(fd, msg, flags) };
     };
+    if flags & MSG_ERRQUEUE != 0 {
+        // SAFETY: as above; `msg` is not null.
+        let msg = unsafe { &mut *msg };
+        // SAFETY: as above.
+        return zerocopy::receive(found.1, fd, msg, |msg| unsafe { next::recvmsg(fd, msg, flags) });
+    }
     // SAFETY: as above; `msg` is not null.
     let (room, buffers) =
         unsafe { ((*msg).msg_controllen, Buffers::new((*msg).msg_iov, (*msg).msg_iovlen)) };
@@ -316,10 +323,12 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
 /// As the C function.
 pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller keeps the C function's contract.
-    let mut kernel = |extra| unsafe { next::send(fd, buf, len, flags | extra) };
-    let Some(found) = stream(fd) else { return kernel(0) };
+    let kernel = |flags| unsafe { next::send(fd, buf, len, flags) };
+    let Some(found) = stream(fd) else { return kernel(flags) };
     let iov = buffer(buf, len);
-    transmit(found, fd, Some(Buffers::one(&iov)), flags, &mut kernel)
+    zerocopy::numbered(found.1, fd, flags, |flags| {
+        transmit(found, fd, Some(Buffers::one(&iov)), flags, &mut |extra| kernel(flags | extra))
+    })
 }
 
 /// # Safety
@@ -333,29 +342,33 @@ pub unsafe fn sendto(
     addr_len: socklen_t,
 ) -> ssize_t {
     // SAFETY: the caller keeps the C function's contract.
-    let mut kernel = |extra| unsafe { next::sendto(fd, buf, len, flags | extra, addr, addr_len) };
+    let kernel = |flags| unsafe { next::sendto(fd, buf, len, flags, addr, addr_len) };
     // On a connected TCP socket the address is ignored.
-    let Some(found) = stream(fd) else { return kernel(0) };
+    let Some(found) = stream(fd) else { return kernel(flags) };
     let iov = buffer(buf, len);
-    transmit(found, fd, Some(Buffers::one(&iov)), flags, &mut kernel)
+    zerocopy::numbered(found.1, fd, flags, |flags| {
+        transmit(found, fd, Some(Buffers::one(&iov)), flags, &mut |extra| kernel(flags | extra))
+    })
 }
 
 /// # Safety
 /// As the C function.
 pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller keeps the C function's contract.
-    let mut kernel = |extra| unsafe { next::sendmsg(fd, msg, flags | extra) };
+    let kernel = |flags| unsafe { next::sendmsg(fd, msg, flags) };
     let Some(found) = stream(fd) else {
         // SAFETY: as above.
         unsafe { hand_over_rights(msg) };
-        return kernel(0);
+        return kernel(flags);
     };
     if msg.is_null() {
-        return kernel(0);
+        return kernel(flags);
     }
     // SAFETY: as above.
     let buffers = unsafe { Buffers::new((*msg).msg_iov, (*msg).msg_iovlen) };
-    transmit(found, fd, buffers, flags, &mut kernel)
+    zerocopy::numbered(found.1, fd, flags, |flags| {
+        transmit(found, fd, buffers, flags, &mut |extra| kernel(flags | extra))
+    })
 }
 
 /// Connections whose descriptors are passed to another process (`SCM_RIGHTS`) go back to TCP: the

@@ -15,6 +15,7 @@ pub mod send;
 pub mod sleep;
 pub mod spin;
 pub mod tcp;
+pub mod zerocopy;
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering;

@@ -10,6 +10,7 @@ use shunt_shm::sync::{AtomicU32, store_load_fence};
 use crate::conn::Sock;
 use crate::errno::KeepErrno;
 use crate::link::Link;
+use crate::ops;
 use crate::peer::Peer;
 use crate::signals::SettingUp;
 use crate::stream::promote;
@@ -150,4 +151,11 @@ pub fn own(sock: &Sock) {
             }
         }
     }
+}
+
+/// There is something on the error queue, of which all are told who watch the connection, whatever else they
+/// wait for.
+pub fn own_error(sock: &'static Sock) {
+    own(sock);
+    ops::epoll::look_again(sock);
 }

@@ -4,6 +4,7 @@
 //! these programs exactly as it sees those of any other program.
 
 mod addr;
+mod errqueue;
 mod filter;
 mod given;
 mod process;
@@ -18,6 +19,7 @@ use std::io;
 use libc::{c_int, ssize_t};
 
 pub use addr::RawAddr;
+pub use errqueue::{Report, recv_error};
 pub use filter::{ask_for_filters, forbid_all_but_bytes};
 pub use given::{pass, take, write_stdio};
 pub use process::{

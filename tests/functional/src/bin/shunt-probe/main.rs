@@ -21,6 +21,7 @@ mod readiness;
 mod retreats;
 mod signals;
 mod splicing;
+mod zerocopy;
 
 use std::io;
 use std::process::ExitCode;
@@ -53,6 +54,7 @@ const GROUPS: &[Group] = &[
     ("raw", raw::run),
     ("retreats", retreats::run),
     ("splicing", splicing::run),
+    ("zerocopy", zerocopy::run),
 ];
 
 fn main() -> ExitCode {

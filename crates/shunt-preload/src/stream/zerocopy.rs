@@ -1,0 +1,242 @@
+//! `MSG_ZEROCOPY` as the kernel has it (Documentation/networking/msg_zerocopy.rst): discovery and `SO_ZEROCOPY` are
+//! the kernel's, a call with the flag gets a number, and the program hears on the error queue when the
+//! buffers of which calls are its own again, and whether they were copied.
+//!
+//! Bytes that go into a ring are copied there by the call itself; so are those that go over loopback, by the
+//! kernel. Both say so (`SO_EE_CODE_ZEROCOPY_COPIED`).
+//!
+//! Numbers are counted here as long as a connection is or may become shunted, and by the kernel on one that is
+//! TCP for good. Of a connection that becomes TCP after its first such call the kernel's numbers, which begin
+//! at 0, are raised by those that were given here.
+
+use core::ffi::c_int;
+use core::mem;
+
+use libc::{
+    CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, CMSG_SPACE, EINTR, ENOBUFS, MSG_CTRUNC,
+    MSG_ERRQUEUE, MSG_ZEROCOPY, cmsghdr, msghdr, sock_extended_err, sockaddr_in, sockaddr_in6,
+};
+use rustix::net::AddressFamily;
+use rustix::net::sockopt;
+use shunt_core::events;
+use shunt_core::handshake::Phase;
+use shunt_shm::completions::{Completions, Notice};
+
+use crate::conn::{NUMBERED, Sock, ZEROCOPY};
+use crate::errno::{self, KeepErrno};
+use crate::next;
+use crate::stream::{call, notify, promote, tcp, tid};
+
+/// Size of `struct sock_extended_err`.
+const REPORT: u32 = 16;
+const _: () = assert!(REPORT as usize == size_of::<sock_extended_err>());
+
+/// From include/uapi/linux/errqueue.h.
+const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
+/// See above.
+const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
+
+/// Makes a sending call, which is given its flags; with a number if the program wants to hear of it.
+#[inline]
+pub fn numbered(
+    sock: &'static Sock,
+    fd: c_int,
+    flags: c_int,
+    send: impl FnOnce(c_int) -> isize,
+) -> isize {
+    if flags & MSG_ZEROCOPY == 0 { send(flags) } else { with_number(sock, fd, flags, send) }
+}
+
+#[cold]
+fn with_number(
+    sock: &'static Sock,
+    fd: c_int,
+    flags: c_int,
+    send: impl FnOnce(c_int) -> isize,
+) -> isize {
+    let copied = flags & !MSG_ZEROCOPY;
+    // The kernel ignores the flag, too.
+    if !is_allowed(sock, fd) {
+        return send(copied);
+    }
+    if promote::advance(sock, fd) == Phase::Tcp {
+        return send(flags);
+    }
+    if let Err(error) = begin(sock) {
+        return errno::fail(error);
+    }
+    let sent = send(copied);
+    if sent > 0 {
+        let _keep = KeepErrno::new();
+        {
+            let _lock = sock.record().tx.lock.lock(tid());
+            list(sock).add(0, 0, true);
+        }
+        notify::own_error(sock);
+    }
+    sent
+}
+
+/// True when the program has asked for `SO_ZEROCOPY`, or its listener has.
+fn is_allowed(sock: &Sock, fd: c_int) -> bool {
+    if !sock.has(ZEROCOPY) {
+        let _keep = KeepErrno::new();
+        let mut value: c_int = 0;
+        let mut len = 4;
+        // SAFETY: room for an int.
+        let rc = unsafe {
+            let value = (&raw mut value).cast();
+            next::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, &raw mut len)
+        };
+        sock.put(ZEROCOPY, rc == 0 && value != 0);
+    }
+    sock.has(ZEROCOPY)
+}
+
+/// A place for one more number, or the error.
+fn begin(sock: &Sock) -> Result<(), c_int> {
+    let tx = &sock.record().tx;
+    let lock = tx.lock.lock(tid());
+    if lock.nested() && !call::may_intrude(&tx.copying) {
+        // A signal handler above a call that may be in the middle of the list.
+        return Err(EINTR);
+    }
+    if !sock.has(NUMBERED) {
+        list(sock).reset();
+        sock.put(NUMBERED, true);
+    }
+    if list(sock).is_full() { Err(ENOBUFS) } else { Ok(()) }
+}
+
+fn list(sock: &Sock) -> &'static Completions {
+    sock.endpoint().arena.completions(sock.record())
+}
+
+/// How far the receiver has come in the ring: what was copied is complete whatever it does.
+const TAKEN: u64 = 0;
+
+/// What poll(2) says of completions that wait: `POLLERR`, as the kernel's error queue is not empty.
+#[inline]
+pub fn readiness(sock: &Sock) -> u32 {
+    if sock.has(NUMBERED) && list(sock).has_notice(TAKEN) { events::ERR } else { 0 }
+}
+
+/// Something else whenever there are more completions.
+#[inline]
+pub fn stamp(sock: &Sock) -> u32 {
+    if sock.has(NUMBERED) { list(sock).stamp() } else { 0 }
+}
+
+/// The next completion, if one waits. The program is told of it once.
+fn take(sock: &Sock) -> Option<Notice> {
+    if !sock.has(NUMBERED) {
+        return None;
+    }
+    let lock = sock.record().tx.lock.lock(tid());
+    // A signal handler comes again.
+    if lock.nested() && !call::may_intrude(&sock.record().tx.copying) {
+        return None;
+    }
+    list(sock).take(TAKEN)
+}
+
+/// recv(2) with `MSG_ERRQUEUE`, which has no place for what it takes; `None`: the kernel's error queue is
+/// meant.
+pub fn discard(sock: &Sock) -> Option<isize> {
+    take(sock).map(|_| 0)
+}
+
+/// recvmsg(2) with `MSG_ERRQUEUE`. `kernel` is the same call on the kernel's error queue, which is asked when
+/// there is nothing to say here.
+pub fn receive(
+    sock: &Sock,
+    fd: c_int,
+    msg: &mut msghdr,
+    kernel: impl FnOnce(&mut msghdr) -> isize,
+) -> isize {
+    let Some(notice) = take(sock) else {
+        let n = kernel(msg);
+        if n >= 0 && sock.has(NUMBERED) {
+            raise(msg, list(sock).next());
+        }
+        return n;
+    };
+    let _keep = KeepErrno::new();
+    // SAFETY: all zero is a valid value of both.
+    let (mut report, v6): (sock_extended_err, sockaddr_in6) = unsafe { mem::zeroed() };
+    report.ee_origin = SO_EE_ORIGIN_ZEROCOPY;
+    report.ee_code = if notice.copied { SO_EE_CODE_ZEROCOPY_COPIED } else { 0 };
+    (report.ee_info, report.ee_data) = (notice.first, notice.last);
+    // With the address of an offender, which there is none of (ip_recv_error, ipv6_recv_error).
+    let is_v6 = sockopt::socket_domain(tcp::borrow(fd)) == Ok(AddressFamily::INET6);
+    let (level, kind, offender) = if is_v6 {
+        (libc::SOL_IPV6, libc::IPV6_RECVERR, size_of_val(&v6))
+    } else {
+        (libc::SOL_IP, libc::IP_RECVERR, size_of::<sockaddr_in>())
+    };
+    let report_len = size_of_val(&report);
+    let mut data = [0_u8; size_of::<sock_extended_err>() + size_of::<sockaddr_in6>()];
+    // SAFETY: the report is plain data, and there is room for it.
+    unsafe {
+        let from = (&raw const report).cast::<u8>();
+        core::ptr::copy_nonoverlapping(from, data.as_mut_ptr(), report_len);
+    }
+    put(msg, level, kind, &data[..report_len + offender]);
+    msg.msg_namelen = 0;
+    0
+}
+
+/// What the kernel's `put_cmsg` does, in a message of no bytes from the error queue.
+fn put(msg: &mut msghdr, level: c_int, kind: c_int, data: &[u8]) {
+    msg.msg_flags = MSG_ERRQUEUE;
+    let space = msg.msg_controllen;
+    let Ok(len) = u32::try_from(data.len()) else { return };
+    if msg.msg_control.is_null() || space < size_of::<cmsghdr>() {
+        msg.msg_flags |= MSG_CTRUNC;
+        msg.msg_controllen = 0;
+        return;
+    }
+    // SAFETY: these only calculate.
+    let (whole, padded) = unsafe { (CMSG_LEN(len) as usize, CMSG_SPACE(len) as usize) };
+    if space < whole {
+        msg.msg_flags |= MSG_CTRUNC;
+    }
+    let whole = whole.min(space);
+    // SAFETY: the program gave `space` bytes there, of which the first `whole` are written.
+    unsafe {
+        let header = msg.msg_control.cast::<cmsghdr>();
+        let mut filled: cmsghdr = mem::zeroed();
+        filled.cmsg_len = whole;
+        filled.cmsg_level = level;
+        filled.cmsg_type = kind;
+        header.write_unaligned(filled);
+        let to = CMSG_DATA(header);
+        core::ptr::copy_nonoverlapping(data.as_ptr(), to, whole - size_of::<cmsghdr>());
+    }
+    msg.msg_controllen = padded.min(space);
+}
+
+/// Raises the numbers in what the kernel has told.
+fn raise(msg: &mut msghdr, by: u32) {
+    // SAFETY: the kernel has filled the message in; the macros stay inside msg_controllen.
+    unsafe {
+        let mut header = CMSG_FIRSTHDR(msg);
+        while let Some(found) = header.as_ref() {
+            let is_report = matches!(
+                (found.cmsg_level, found.cmsg_type),
+                (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
+            );
+            let report = CMSG_DATA(header).cast::<sock_extended_err>();
+            let is_whole = found.cmsg_len >= CMSG_LEN(REPORT) as usize;
+            if is_report && is_whole {
+                let mut told = report.read_unaligned();
+                if told.ee_origin == SO_EE_ORIGIN_ZEROCOPY {
+                    told.ee_info = told.ee_info.wrapping_add(by);
+                    told.ee_data = told.ee_data.wrapping_add(by);
+                    report.write_unaligned(told);
+                }
+            }
+            header = CMSG_NXTHDR(msg, header);
+        }
+    }
+}

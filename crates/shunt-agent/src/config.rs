@@ -42,6 +42,8 @@ pub struct Limits {
     pub regions_per_endpoint: usize,
     /// Regions.
     pub regions: usize,
+    /// Memory that one endpoint has registered: so many pieces.
+    pub exports_per_endpoint: usize,
     /// Time to say who one is.
     pub introduction: Duration,
     /// Messages that a client may send at once.
@@ -62,6 +64,7 @@ impl Default for Limits {
             sockets_per_listener: 1024,
             regions_per_endpoint: 64,
             regions: 8192,
+            exports_per_endpoint: 64,
             introduction: Duration::from_secs(10),
             burst: 16384,
             rate: 10_000,

@@ -3,9 +3,10 @@
 mod common;
 
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use common::Agent;
+use common::{Agent, Client};
+use shunt_shm::memfd;
 use shunt_shm::region::{Region, Side};
 use shunt_shm::registry::Registry;
 use shunt_shm::sync::Ordering;
@@ -13,7 +14,7 @@ use shunt_shm::table::{Place, Table};
 use shunt_sys::sockinfo;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::addr::Addr;
-use shunt_wire::agent::{Reply, Request};
+use shunt_wire::agent::{Reply, Request, encode};
 use shunt_wire::reason::Reason;
 
 fn listening() -> TcpListener {
@@ -214,4 +215,68 @@ fn a_dead_acceptor_gives_its_lane_back() {
     assert_eq!(view.lane(0).owner.load(Ordering::Acquire), client.id);
     let bells = Request::Bells { region, endpoint: gone };
     assert_eq!(client.refused(&bells, &[]), Reason::PeerGone);
+}
+
+/// Memory as `shunt_alloc` makes it.
+fn registered() -> OwnedFd {
+    memfd::create_published("test", 4096).unwrap().1
+}
+
+#[test]
+fn registered_memory_goes_to_the_parties_of_a_link_group() {
+    let agent = Agent::limited(|limits| limits.exports_per_endpoint = 2);
+    let (client, server, other) = (agent.library(), agent.library(), agent.library());
+    let socket = listening();
+    let (listener, _) = server.listen(&socket);
+    let (region, _, memory) = client.connect(listener);
+    let (elsewhere, _, _) = other.connect(listener);
+    let export = |library: &Client| match library.call(&Request::Export, &[registered().as_fd()]).0
+    {
+        Reply::Exported { export } => export,
+        other => panic!("{other:?}"),
+    };
+    let (of_client, of_server) = (export(&client), export(&server));
+    let import = |region, export| Request::Import { region, export };
+    let refused = |library: &Client, request| library.refused(&request, &[]);
+    assert_eq!(refused(&server, import(region, of_client)), Reason::Refused, "not attached");
+
+    let (near, far) = connected(&socket);
+    let setup = &Region::map(&memory).unwrap();
+    let setup = &setup.view().section(0, Side::Client).setup;
+    setup.set_tuple(&sockinfo::four_tuple(&near).unwrap());
+    server.call(&Request::Attach { region, slot: 0 }, &[far.as_fd()]);
+    for (library, export) in [(&server, of_client), (&client, of_server)] {
+        let (reply, fds) = library.call(&import(region, export), &[]);
+        assert_eq!((reply, fds.len()), (Reply::Imported, 1));
+        let map = |writable| memfd::Map::new(&fds[0], 4096, writable);
+        assert!(map(false).is_ok() && map(true).is_err(), "to be read");
+    }
+    assert_eq!(server.call(&import(region, of_server), &[]).0, Reply::Imported, "its own");
+    assert_eq!(refused(&other, import(region, of_client)), Reason::Refused, "no party");
+    assert_eq!(refused(&other, import(elsewhere, of_client)), Reason::Refused, "of another group");
+    assert_eq!(refused(&server, import(region + 1000, of_client)), Reason::Refused);
+
+    export(&client);
+    assert_eq!(client.refused(&Request::Export, &[registered().as_fd()]), Reason::Refused, "many");
+    let unexport = Request::Unexport { export: of_client };
+    assert_eq!(server.refused(&unexport, &[]), Reason::Refused, "not its own");
+    assert_eq!(client.call(&unexport, &[]).0, Reply::Done);
+    assert_eq!(refused(&server, import(region, of_client)), Reason::Refused, "not any more");
+}
+
+#[test]
+fn memory_that_could_change_is_not_registered() {
+    let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let sealed = memfd::create_sealed("test", 4096).unwrap();
+    let (map, published) = memfd::create_published("test", 4096).unwrap();
+    drop(map);
+    for memory in [&file, &sealed] {
+        let agent = Agent::start();
+        let request = &mut [0; 8];
+        let request = encode(&Request::Export, request).unwrap();
+        agent.library().dropped_for(request, &[memory.as_fd()]);
+    }
+    let agent = Agent::start();
+    let reply = agent.library().call(&Request::Export, &[published.as_fd()]).0;
+    assert!(matches!(reply, Reply::Exported { .. }));
 }

@@ -16,7 +16,7 @@ use shunt_sys::run_dir::{Env, RunDir};
 use shunt_sys::seqpacket;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{
-    EndpointId, ListenerId, MAX_MESSAGE, RegionId, Reply, Request, decode, encode,
+    EndpointId, ExportId, ListenerId, MAX_MESSAGE, RegionId, Reply, Request, decode, encode,
 };
 use shunt_wire::reason::Reason;
 
@@ -323,4 +323,30 @@ pub fn bells(region: RegionId, endpoint: EndpointId) -> Result<Fds, Reason> {
 /// Tells the agent that a region is no longer used here.
 pub fn detach(region: RegionId) {
     let _ = with(|agent, _| call(agent, &Request::Detach { region }, &[], &mut Fds::new()));
+}
+
+/// Registers memory that peers may read: its name, and the endpoint that told the agent of it.
+pub fn export(memory: impl AsFd) -> Result<(ExportId, EndpointId), Reason> {
+    with(|agent, me| match call(agent, &Request::Export, &[memory.as_fd()], &mut Fds::new())? {
+        Reply::Exported { export } => Ok((export, me.id)),
+        Reply::Refused { reason } => Err(reason),
+        _ => Err(Reason::VersionMismatch),
+    })
+}
+
+/// Memory that a party of a link group has registered.
+pub fn import(region: RegionId, export: ExportId) -> Result<OwnedFd, Reason> {
+    with(|agent, _| {
+        let mut fds = Fds::new();
+        match call(agent, &Request::Import { region, export }, &[], &mut fds)? {
+            Reply::Imported => fds.take().ok_or(Reason::NoResources),
+            Reply::Refused { reason } => Err(reason),
+            _ => Err(Reason::VersionMismatch),
+        }
+    })
+}
+
+/// Memory is not registered any more.
+pub fn unexport(export: ExportId) {
+    let _ = with(|agent, _| call(agent, &Request::Unexport { export }, &[], &mut Fds::new()));
 }

@@ -5,7 +5,7 @@
 //! in a call while another closes the descriptor looks at valid memory and notices at its next look
 //! into the descriptor table.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use shunt_core::handshake::{Phase, next_look};
@@ -67,6 +67,8 @@ pub struct Sock {
     pub counted: AtomicU32,
     /// When its peer, which has half-closed and leaves no room, was last asked for: [`crate::stream::doubt`]'s.
     pub no_room: AtomicU32,
+    /// Memory of the peer's that is mapped for it, a bit each: [`crate::imports`]'.
+    pub imports: AtomicU64,
     /// The next in [`RETURNED`].
     next: AtomicPtr<Self>,
 }
@@ -307,6 +309,7 @@ impl Sock {
         // Last: they are still of use to what is done at the end.
         if mine {
             self.swap_peer(core::ptr::null_mut());
+            crate::imports::release(self);
         }
         if let Some(link) = link {
             link.users.fetch_sub(1, Ordering::AcqRel);

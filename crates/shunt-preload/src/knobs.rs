@@ -59,6 +59,8 @@ pub struct Knobs {
     pub vectors: Option<u8>,
     /// `SHUNT_CONNS_PER_LG`.
     pub conns_per_lg: Option<u8>,
+    /// `SHUNT_GRANT_TIMEOUT`, in milliseconds.
+    pub grant_timeout: Option<u32>,
 }
 
 static KNOBS: OnceLock<Knobs> = OnceLock::new();
@@ -77,6 +79,7 @@ pub fn get() -> &'static Knobs {
         xdg_runtime_dir: None,
         vectors: None,
         conns_per_lg: None,
+        grant_timeout: None,
     };
     KNOBS.get().unwrap_or(&DEFAULT)
 }
@@ -124,6 +127,11 @@ fn program_name(path: &[u8]) -> String {
 }
 
 impl Knobs {
+    /// How long what is granted may lie unread, in nanoseconds.
+    pub fn grant_timeout(&self) -> u64 {
+        u64::from(self.grant_timeout.unwrap_or(1000)) * 1_000_000
+    }
+
     fn take_up(&mut self, variable: &[u8]) {
         // Most variables are of no interest: one look at the first byte tells.
         if !matches!(variable.first(), Some(b'S' | b'X')) {
@@ -153,6 +161,8 @@ impl Knobs {
             self.vectors = number(value).filter(|n| *n > 0);
         } else if is(knob::CONNS_PER_LG) {
             self.conns_per_lg = number(value).filter(|n| *n > 0);
+        } else if is(knob::GRANT_TIMEOUT) {
+            self.grant_timeout = number(value);
         }
     }
 }
@@ -189,6 +199,7 @@ mod tests {
             "XDG_RUNTIME_DIR=/run/user/1",
             "SHUNT_VECTORS=4",
             "SHUNT_CONNS_PER_LG=12",
+            "SHUNT_GRANT_TIMEOUT=30",
             "SHUNT_DISABLE=1",
         ]);
         assert_eq!(
@@ -204,6 +215,7 @@ mod tests {
                 xdg_runtime_dir: Some(c"/run/user/1".to_owned()),
                 vectors: Some(4),
                 conns_per_lg: Some(12),
+                grant_timeout: Some(30),
             }
         );
         assert_eq!(read(&["SHUNT_SPIN=never"]).spin, Spin::Never);

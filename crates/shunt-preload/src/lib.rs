@@ -12,16 +12,19 @@
 
 pub mod abi;
 pub mod agent_client;
+pub mod api;
 pub mod bell;
 pub mod clock;
 pub mod conn;
 pub mod endpoint;
 pub mod epoll;
 pub mod errno;
+pub mod exports;
 pub mod fd_table;
 pub mod fresh;
 pub mod guard;
 pub mod hooks;
+pub mod imports;
 pub mod init;
 pub mod jump;
 pub mod knobs;

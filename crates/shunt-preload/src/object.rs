@@ -22,8 +22,8 @@ use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
-use crate::stream::{self, demote, notify, promote, tcp};
-use crate::{agent_client, conn, fd_table, fresh, link, ops, relatives};
+use crate::stream::{self, demote, grants, notify, promote, tcp};
+use crate::{agent_client, conn, exports, fd_table, fresh, imports, link, ops, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
 pub fn retain(_fd: c_int, entry: Entry) {
@@ -114,6 +114,10 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     // What belongs to the slot's next use must not be touched by any of them: where one does not
     // come out, or where this is a signal handler above such a call, the slot is not given back.
     let quiet = [&record.rx.lock, &record.tx.lock].map(|l| l.lock_within(stream::tid(), PATIENCE));
+    if quiet[1].is_some() {
+        // The program may do with its memory what it likes from now on.
+        grants::take_back(sock);
+    }
     match sock.phase() {
         Phase::Proposed => {
             endpoint::decline(Reason::ShortLived);
@@ -309,7 +313,7 @@ trait Held {}
 impl<T> Held for T {}
 
 thread_local! {
-    static LOCKS: RefCell<Option<[Box<dyn Held>; 5]>> = const { RefCell::new(None) };
+    static LOCKS: RefCell<Option<[Box<dyn Held>; 7]>> = const { RefCell::new(None) };
 }
 
 /// The process is about to fork.
@@ -317,12 +321,14 @@ pub fn fork_prepare() {
     fresh::forget_all();
     relatives::fork_begins();
     // In the order in which they nest.
-    let held: [Box<dyn Held>; 5] = [
+    let held: [Box<dyn Held>; 7] = [
         Box::new(ops::epoll::lock_for_fork()),
         Box::new(ops::listener::lock_for_fork()),
         Box::new(link::lock_for_fork()),
         Box::new(agent_client::lock_for_fork()),
         Box::new(conn::lock_for_fork()),
+        Box::new(exports::lock_for_fork()),
+        Box::new(imports::lock_for_fork()),
     ];
     LOCKS.with(|locks| *locks.borrow_mut() = Some(held));
     relatives::fork_prepare();

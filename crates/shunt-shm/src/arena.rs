@@ -12,7 +12,6 @@ use shunt_wire::agent::RegionId;
 use shunt_wire::counter::COUNTER_SLOTS;
 use shunt_wire::reason::{REASON_SLOTS, Reason};
 
-use crate::completions::Completions;
 use crate::counters::Counters;
 use crate::holders::{Holders, Member, Processes};
 use crate::lock::TidLock;
@@ -20,6 +19,7 @@ use crate::memfd::{self, Map};
 use crate::region::{SLOTS, Side};
 use crate::ring::{RxCursor, TxCursor};
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use crate::zerocopy::ZeroCopy;
 
 /// Connections that an endpoint can track at once.
 pub const RECORDS: usize = 64 * 1024;
@@ -149,6 +149,8 @@ pub struct RxState {
     pub visited: AtomicU32,
     /// When bytes of which no mark tells were first seen in the kernel socket, in the same units; 0: never.
     pub unmarked: AtomicU32,
+    /// Grants and offers passed; see [`crate::grants`].
+    pub grants: AtomicU32,
     /// `SO_RCVLOWAT`, 0: not set.
     pub low_water: AtomicU32,
     /// `SO_RCVTIMEO`, see [`Timeout`].
@@ -232,8 +234,8 @@ const _: () = assert!(size_of::<Record>() <= 512);
 const BLOCK: usize = 64;
 const RECORDS_AT: usize = size_of::<Header>().next_multiple_of(4096);
 /// Beside the records, as few connections have any: what is not touched takes no memory.
-const COMPLETIONS_AT: usize = (RECORDS_AT + RECORDS * size_of::<Record>()).next_multiple_of(4096);
-const LEN: usize = COMPLETIONS_AT + RECORDS * size_of::<Completions>();
+const ZERO_COPY_AT: usize = (RECORDS_AT + RECORDS * size_of::<Record>()).next_multiple_of(4096);
+const LEN: usize = ZERO_COPY_AT + RECORDS * size_of::<ZeroCopy>();
 
 impl Identity {
     /// Sets the connection's name.
@@ -299,6 +301,7 @@ impl Record {
             &rx.budget,
             &rx.visited,
             &rx.unmarked,
+            &rx.grants,
             &rx.low_water,
             &tx.marks,
             &tx.copying.open,
@@ -391,12 +394,12 @@ impl Arena {
         unsafe { self.map.base().byte_add(at).cast().as_ref() }
     }
 
-    /// The completions of a connection of this arena.
+    /// What is kept of a connection of this arena that sends without copies.
     #[must_use]
-    pub fn completions(&self, record: &Record) -> &Completions {
+    pub fn zero_copy(&self, record: &Record) -> &ZeroCopy {
         let first = self.map.base().addr().get() + RECORDS_AT;
         let index = core::ptr::from_ref(record).addr().wrapping_sub(first) / size_of::<Record>();
-        let at = COMPLETIONS_AT + (index % RECORDS) * size_of::<Completions>();
+        let at = ZERO_COPY_AT + (index % RECORDS) * size_of::<ZeroCopy>();
         // SAFETY: the index is taken modulo RECORDS, so it lies in the map; atomics only.
         unsafe { self.map.base().byte_add(at).cast().as_ref() }
     }

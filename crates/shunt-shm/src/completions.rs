@@ -7,7 +7,7 @@
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Ranges that can wait. The kernel's limit is memory (`net.core.optmem_max`), for about a hundred.
-pub const RUNS: usize = 31;
+pub const RUNS: usize = 127;
 
 /// Calls in a row that are complete at the same time and in the same way.
 #[repr(C)]
@@ -23,7 +23,7 @@ struct Run {
 
 /// The list of a connection.
 #[repr(C, align(64))]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Completions {
     /// Calls ever numbered: the next one's number.
     next: AtomicU32,
@@ -36,7 +36,7 @@ pub struct Completions {
     runs: [Run; RUNS],
 }
 
-const _: () = assert!(size_of::<Completions>() == 512);
+const _: () = assert!(size_of::<Completions>() == 2048);
 
 /// What the program is told at once: `ee_info` and `ee_data` of `struct sock_extended_err`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +50,18 @@ pub struct Notice {
 }
 
 const R: Ordering = Ordering::Relaxed;
+
+impl Default for Completions {
+    fn default() -> Self {
+        Self {
+            next: AtomicU32::new(0),
+            untold: AtomicU32::new(0),
+            begun: AtomicU32::new(0),
+            told: AtomicU32::new(0),
+            runs: core::array::from_fn(|_| Run::default()),
+        }
+    }
+}
 
 impl Completions {
     /// Forgets everything: for a new connection.
@@ -107,6 +119,26 @@ impl Completions {
     pub fn has_notice(&self, taken: u64) -> bool {
         let told = self.told.load(R);
         told != self.begun.load(R) && self.run(told).until.load(R) <= taken
+    }
+
+    /// The bytes of all calls were copied by now, but for those that the receiver, which is at `taken`, has passed.
+    pub fn settle(&self, taken: u64) {
+        let (mut at, begun) = (self.told.load(R), self.begun.load(R));
+        while at != begun {
+            let run = self.run(at);
+            if run.until.load(R) > taken {
+                run.until.store(0, R);
+                run.copied.store(1, R);
+            }
+            at = at.wrapping_add(1);
+        }
+    }
+
+    /// True when some call is not complete, with the receiver at `taken`.
+    #[must_use]
+    pub fn is_waiting(&self, taken: u64) -> bool {
+        let begun = self.begun.load(R);
+        begun != self.told.load(R) && self.run(begun.wrapping_sub(1)).until.load(R) > taken
     }
 
     /// What the program is told next: as many calls as are complete one after the other in the same way.

@@ -15,6 +15,7 @@
 
 pub mod cq;
 pub mod doorbell;
+pub mod grants;
 pub mod ring;
 pub mod sync;
 
@@ -38,6 +39,8 @@ pub mod region;
 pub mod registry;
 #[cfg(not(loom))]
 pub mod table;
+#[cfg(not(loom))]
+pub mod zerocopy;
 
 /// The peer wrote something that the protocol does not allow. The connection it concerns is ended;
 /// nothing else is touched (property P5).
@@ -49,6 +52,8 @@ pub enum Violation {
     Consumer,
     /// Stretch marks ran ahead of what their reader has acknowledged, or backwards.
     Marks,
+    /// More grants than there can be, or of memory that was not offered.
+    Grants,
 }
 
 impl core::fmt::Display for Violation {
@@ -57,6 +62,7 @@ impl core::fmt::Display for Violation {
             Self::Producer => "producer cursor out of bounds",
             Self::Consumer => "consumer cursor out of bounds",
             Self::Marks => "stretch marks out of order",
+            Self::Grants => "a grant that cannot be",
         })
     }
 }

@@ -15,6 +15,7 @@ use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::agent::{MAX_VECTORS, RegionId};
 
 use crate::cq::{ArmLine, CqLine};
+use crate::grants::Grants;
 use crate::memfd::{self, Map};
 use crate::ring::{ConsLine, ProdLine, REWIND_AFTER, Shape};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -22,8 +23,11 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// Most connections in one link group (SMC's limit, RFC 7609 section 4.5.1).
 pub const SLOTS: usize = 255;
 
-/// Length of one direction's buffer in bytes (a power of two): the longest ring.
-pub const RING: usize = 512 * 1024;
+/// Length of one direction's buffer in bytes (a power of two): the longest ring, of a sender that grants. So much
+/// may be granted at a time; what is not copied there takes no memory.
+pub const RING: usize = 2 * 1024 * 1024;
+/// Length of a ring as a rule.
+pub const LONG_RING: usize = 512 * 1024;
 /// Length of a ring where a sender has many: so they stay in the processors' caches (1 MB files from
 /// nginx to 50 connections: half as fast again as with the longest).
 pub const SHORT_RING: usize = 128 * 1024;
@@ -38,8 +42,9 @@ const SECTIONS_AT: usize = LANES_AT + LANES * size_of::<Lane>();
 /// Half a page behind a page's start: see [`shape`].
 const DATA_AT: usize =
     (SECTIONS_AT + SLOTS * 2 * size_of::<Section>()).next_multiple_of(4096) + 4096 / 2;
+const GRANTS_AT: usize = (DATA_AT + SLOTS * 2 * RING).next_multiple_of(4096);
 /// Length of a region in bytes; only what is touched takes memory.
-pub const LEN: usize = DATA_AT + SLOTS * 2 * RING;
+pub const LEN: usize = GRANTS_AT + SLOTS * 2 * size_of::<Grants>();
 
 /// The part of its buffer that a ring of `cap` bytes takes. The two rings of a connection begin back to
 /// back in the middle of a page, so that a connection of small messages takes one page and not two.
@@ -51,7 +56,9 @@ pub const fn shape(receiver: Side, cap: u64) -> Shape {
 const _: () = assert!(REWIND_AFTER == 4096 / 2);
 const _: () = assert!(size_of::<Section>() == 256 && align_of::<Section>() == 64);
 const _: () = assert!(size_of::<Vector>() == 128);
-const _: () = assert!(RING.is_power_of_two() && SHORT_RING.is_power_of_two() && SHORT_RING < RING);
+const _: () =
+    assert!(RING.is_power_of_two() && LONG_RING.is_power_of_two() && SHORT_RING.is_power_of_two());
+const _: () = assert!(SHORT_RING < LONG_RING && LONG_RING < RING);
 
 /// Which side of a link group: the one that connected or the one that accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,7 +153,13 @@ pub struct Ctl {
     pub handed_over: AtomicU32,
     /// Bytes that the writer's receive buffer should hold (`SO_RCVBUF`), 0: not said.
     pub window: AtomicU32,
+    /// The registered region that the writer was offered last, once it has mapped it; [`DECLINED`] with it when
+    /// it will not. 0: none.
+    pub accepted: AtomicU64,
 }
+
+/// Bit of [`Ctl::accepted`].
+pub const DECLINED: u64 = 1 << 63;
 
 /// What one side writes for the other, per connection.
 #[repr(C, align(64))]
@@ -197,7 +210,7 @@ impl Section {
     /// Clears everything but the generation: for a new use of the slot.
     pub fn reset(&self) {
         let Self { prod, cons, ctl, setup } = self;
-        for word in [&prod.prod, &prod.base, &cons.cons, &setup.endpoint] {
+        for word in [&prod.prod, &prod.base, &cons.cons, &setup.endpoint, &ctl.accepted] {
             word.store(0, Ordering::Relaxed);
         }
         for word in prod.mark_at.iter().chain(&setup.ips) {
@@ -207,6 +220,7 @@ impl Section {
             &prod.marks,
             &prod.fin,
             &prod.place,
+            &prod.grants,
             &cons.marks_passed,
             &ctl.rx_arm,
             &ctl.tx_arm,
@@ -303,6 +317,16 @@ impl RegionView {
         debug_assert!(slot < SLOTS);
         // SAFETY: slot < SLOTS, so the buffer lies in the mapping.
         unsafe { self.0.byte_add(DATA_AT + (slot * 2 + receiver as usize) * RING) }
+    }
+
+    /// The grants to `receiver`, which the other side makes.
+    #[inline]
+    #[must_use]
+    pub fn grants<'a>(self, slot: usize, receiver: Side) -> &'a Grants {
+        debug_assert!(slot < SLOTS);
+        let at = GRANTS_AT + (slot * 2 + receiver as usize) * size_of::<Grants>();
+        // SAFETY: slot < SLOTS, so they lie in the mapping; atomics only.
+        unsafe { self.0.byte_add(at).cast().as_ref() }
     }
 
     /// Copies bytes from `at` on of the ring of `receiver` in a slot, as many as `to` and the ring have

@@ -52,6 +52,8 @@ pub struct ProdLine {
     pub mark_at: [AtomicU64; MARKS],
     /// The connection's place in the receiver's completion queue; see [`crate::cq`].
     pub place: AtomicU32,
+    /// Grants and offers ever made; see [`crate::grants`].
+    pub grants: AtomicU32,
 }
 
 /// Written by the receiver of a direction, read by its sender.
@@ -89,6 +91,34 @@ pub struct Span {
     pub head: (usize, usize),
     /// Second piece, at the start of the buffer.
     pub tail: (usize, usize),
+}
+
+impl Span {
+    /// The first `len` bytes of it, and the rest.
+    #[must_use]
+    pub fn split(self, len: usize) -> (Self, Self) {
+        let (head, tail) = (self.head, self.tail);
+        let (first, second) = (len.min(head.1), len.saturating_sub(head.1).min(tail.1));
+        let taken = Self { head: (head.0, first), tail: (tail.0, second) };
+        let rest = if first < head.1 {
+            Self { head: (head.0 + first, head.1 - first), tail }
+        } else {
+            Self { head: (tail.0 + second, tail.1 - second), tail: (tail.0, 0) }
+        };
+        (taken, rest)
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.head.1 + self.tail.1
+    }
+
+    /// True for no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// Which part of its buffer a ring takes.

@@ -24,6 +24,8 @@ pub type EndpointId = u64;
 pub type ListenerId = u64;
 /// Names a link group's region. It is the token of the DMB that the region is.
 pub type RegionId = u64;
+/// Names memory that an endpoint has registered.
+pub type ExportId = u64;
 
 /// What a library or a tool asks of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -85,6 +87,21 @@ pub enum Request<'a> {
     },
     /// Tool: the agent's own state.
     Status,
+    /// "This memory of mine is for others to read, who share a link group with me." fds: a memfd that nobody can
+    /// resize, opened for reading.
+    Export,
+    /// "A party of this link group offers me this memory."
+    Import {
+        /// A region that the asker shares with who has registered the memory.
+        region: RegionId,
+        /// Which memory.
+        export: ExportId,
+    },
+    /// "I don't lend this memory any more."
+    Unexport {
+        /// Which.
+        export: ExportId,
+    },
 }
 
 /// What the agent answers.
@@ -95,7 +112,7 @@ pub enum Reply {
         /// The asker's name from now on.
         endpoint: EndpointId,
     },
-    /// To `Tool`, `Unlisten`, `Detach`. No fds.
+    /// To `Tool`, `Unlisten`, `Detach`, `Unexport`. No fds.
     Done,
     /// To `Listen`. fds: the listener's proposal table.
     Listening {
@@ -124,6 +141,13 @@ pub enum Reply {
         /// Why.
         reason: Reason,
     },
+    /// To `Export`. No fds.
+    Exported {
+        /// The memory's name.
+        export: ExportId,
+    },
+    /// To `Import`. fds: the memory, to be read.
+    Imported,
 }
 
 /// Why a packet is not a message.

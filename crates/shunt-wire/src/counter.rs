@@ -64,6 +64,18 @@ counters! {
     KernelSleeps = "kernel_sleeps";
     /// Violations of the protocol by a peer.
     Violations = "protocol_violations";
+    /// Calls with MSG_ZEROCOPY that sent something.
+    ZerocopySent = "tx_zerocopy_sent";
+    /// Of those, completed without a copy on the sender's side.
+    ZerocopySuccess = "tx_zerocopy_success";
+    /// Of those, completed with one.
+    ZerocopyFail = "tx_zerocopy_fail";
+    /// Buffers that were copied because too many grants were open.
+    GrantOverflows = "tx_frag_overflow";
+    /// Times that a connection's grants were taken back by copying: nobody read them in time, or an end came.
+    GrantsTakenBack = "grants_taken_back";
+    /// Bytes that were granted.
+    BytesGranted = "bytes_granted";
     /// Faults inside Shunt that were contained: the call went to the kernel. Please report them.
     Contained = "contained_faults";
 }

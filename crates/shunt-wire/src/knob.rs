@@ -41,6 +41,8 @@ knobs! {
         "Completion vectors of a process: epoll instances share them out among themselves.";
     CONNS_PER_LG: "SHUNT_CONNS_PER_LG", None, "255",
         "Connections in one link group before another is opened (1 to 255).";
+    GRANT_TIMEOUT: "SHUNT_GRANT_TIMEOUT", None, "1000",
+        "Milliseconds for which bytes that were granted (`MSG_ZEROCOPY` from registered memory) may lie unread before they are taken back by copying.";
 }
 
 /// True when the value of a switch-like variable means "on".

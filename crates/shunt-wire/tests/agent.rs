@@ -29,6 +29,9 @@ fn golden_requests() {
         (Request::List, &[8]),
         (Request::Stats { run: 0 }, &[9, 0]),
         (Request::Status, &[10]),
+        (Request::Export, &[11]),
+        (Request::Import { region: 2, export: 128 }, &[12, 2, 0x80, 0x01]),
+        (Request::Unexport { export: 7 }, &[13, 7]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -48,6 +51,8 @@ fn golden_replies() {
         (Reply::Report { len: 1000 }, &[6, 0xe8, 0x07]),
         (Reply::Refused { reason: Reason::Remote }, &[7, 0]),
         (Reply::Refused { reason: Reason::Refused }, &[7, 19]),
+        (Reply::Exported { export: 5 }, &[8, 5]),
+        (Reply::Imported, &[9]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -84,7 +89,7 @@ fn a_version_is_read_from_messages_of_any_shape() {
 }
 
 fn requests() -> impl Strategy<Value = (u8, u64, u64, u32, String)> {
-    (0..11_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
+    (0..14_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
 }
 
 fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
@@ -99,6 +104,9 @@ fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
         7 => Request::Detach { region: *a },
         8 => Request::List,
         9 => Request::Stats { run: *a },
+        10 => Request::Export,
+        11 => Request::Import { region: *a, export: *b },
+        12 => Request::Unexport { export: *a },
         _ => Request::Status,
     }
 }
@@ -114,6 +122,8 @@ fn replies() -> impl Strategy<Value = Reply> {
         Just(Reply::Bells),
         any::<u32>().prop_map(|len| Reply::Report { len }),
         reason.prop_map(|reason| Reply::Refused { reason }),
+        any::<u64>().prop_map(|export| Reply::Exported { export }),
+        Just(Reply::Imported),
     ]
 }
 

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use shunt_functional::binaries::built;
 use shunt_functional::generator::run_pair;
 use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::{Expect, Sandbox};
@@ -229,4 +230,37 @@ fn other_local_addresses() {
         Run { listen: "127.0.0.2:0", to: "127.0.0.2:0", ..Run::new(8, 1 << 20, &[], &[]) },
         Run { listen: "0.0.0.0:0", to: "127.9.8.7:0", ..Run::new(8, 1 << 20, &[], &[]) },
     ]);
+}
+
+/// From registered memory, which is filled with other bytes as soon as it may be.
+#[test]
+fn without_copies() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        for style in STYLES {
+            let args = ["--style", style, "--send-calls", "send-zerocopy", "--max-call", "300000"];
+            let bytes = Run::new(4, 20_000_000, &args, &args).go(&sandbox);
+            assert_eq!(bytes, 2 * 4 * 20_000_000);
+        }
+        if mode == Mode::Attach {
+            let stats = sandbox.stats();
+            assert!(stats.get("bytes_granted") > 0, "nothing was granted");
+        }
+    }
+}
+
+/// What nobody has read is copied when its time is over, or the memory or the connection goes.
+#[test]
+fn grants_are_taken_back() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        let mut command = sandbox.command(built("shunt-probe"));
+        command.arg("granted");
+        let out = sandbox.run(command);
+        assert!(out.stderr.is_empty() && !out.stdout.contains("false"), "{out}");
+        if mode == Mode::Attach {
+            // Each end, on fresh and on warm connections.
+            assert!(sandbox.stats().get("grants_taken_back") >= 8, "{out}");
+        }
+    }
 }

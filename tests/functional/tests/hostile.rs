@@ -247,7 +247,7 @@ fn servers_write_everywhere() {
 }
 
 /// What no honest peer can have written: the victim's next look must find it.
-const VIOLATIONS: [&str; 9] = [
+const VIOLATIONS: [&str; 11] = [
     "producer-beyond",
     "producer-back",
     "consumer-beyond",
@@ -256,6 +256,8 @@ const VIOLATIONS: [&str; 9] = [
     "marks-back",
     "mark-behind",
     "handed-over-beyond",
+    "grants-ahead",
+    "grant-of-nothing",
     "unmarked-bytes",
 ];
 /// Connections on which each is tried.

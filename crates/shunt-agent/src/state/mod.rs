@@ -4,6 +4,7 @@
 //! request is answered or refused; what the protocol does not allow at all is [`Misconduct`], for
 //! which the server drops the client.
 
+mod exports;
 mod listeners;
 mod regions;
 
@@ -19,7 +20,7 @@ use shunt_shm::registry::{Registry, RegistryWriter};
 use shunt_sys::fds::Fds;
 use shunt_sys::seqpacket::{PeerCred, peer_pidfd};
 use shunt_wire::PROTOCOL_VERSION;
-use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId, Reply, Request};
+use shunt_wire::agent::{EndpointId, ExportId, ListenerId, MAX_VECTORS, RegionId, Reply, Request};
 use shunt_wire::reason::Reason;
 
 use crate::config::Limits;
@@ -107,6 +108,7 @@ pub(crate) struct Endpoint {
     holds: HashSet<ListenerId>,
     owns: HashSet<RegionId>,
     attached: HashSet<RegionId>,
+    exports: HashMap<ExportId, Rc<OwnedFd>>,
 }
 
 /// Everything the agent knows.
@@ -208,6 +210,9 @@ impl State {
             Request::Attach { region, slot } => self.attach(me, region, slot, fds),
             Request::Bells { region, endpoint } => self.bells(me, region, endpoint),
             Request::Detach { region } => self.detach(me, region),
+            Request::Export => self.export(me, fds),
+            Request::Import { region, export } => self.import(me, region, export),
+            Request::Unexport { export } => self.unexport(me, export),
             _ => Err(No::Misconduct("a request that is not for a library to make")),
         }
     }
@@ -254,6 +259,7 @@ impl State {
                 holds: HashSet::new(),
                 owns: HashSet::new(),
                 attached: HashSet::new(),
+                exports: HashMap::new(),
             },
         );
         Ok(Answer {

@@ -25,6 +25,18 @@ pub(crate) struct Region {
     map: region::Region,
 }
 
+impl Region {
+    /// Those who share it.
+    pub(super) fn parties(&self) -> impl Iterator<Item = EndpointId> {
+        self.owner.into_iter().chain(self.attached.iter().copied())
+    }
+
+    /// True for one of them.
+    pub(super) fn has_party(&self, endpoint: EndpointId) -> bool {
+        self.owner == Some(endpoint) || self.attached.contains(&endpoint)
+    }
+}
+
 /// The connection that a passed socket is, and its network namespace. Closes the socket: the agent
 /// must not keep the connection open.
 fn inspect(socket: OwnedFd) -> Option<(FourTuple, u64)> {

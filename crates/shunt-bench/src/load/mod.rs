@@ -10,6 +10,7 @@ mod rate;
 mod serve;
 mod socket;
 mod stream;
+mod zerocopy;
 
 use std::io;
 

@@ -8,6 +8,7 @@ use clap::Args;
 use super::Seen;
 use super::gate::Gate;
 use super::socket::Socket;
+use super::zerocopy::Sender;
 use crate::rig::endpoint::Endpoint;
 
 /// Sends between two looks at the clock.
@@ -22,22 +23,34 @@ pub struct Stream {
     /// Bytes of each send.
     #[arg(long, default_value_t = 64_000)]
     size: usize,
+    /// Send from so many buffers in turn.
+    #[arg(long, default_value_t = 1)]
+    buffers: usize,
     /// End after so long.
     #[arg(long)]
     seconds: f64,
+    /// Send with `MSG_ZEROCOPY`, from registered memory where there is any.
+    #[arg(long)]
+    zerocopy: bool,
 }
 
 impl Stream {
     /// Runs it. What counts is what has arrived when the sink has seen the end.
     pub fn run(&self, gate: Gate) -> io::Result<Seen> {
         let mut socket = Socket::connect(&self.to)?;
-        let buffer = vec![b'x'; self.size];
+        let buffers = vec![b'x'; self.size * self.buffers];
+        let mut turn = buffers.chunks_exact(self.size).cycle();
+        let sender = || Sender::new(&socket, self.size, self.buffers);
+        let mut sender = self.zerocopy.then(sender).transpose()?;
         let most = Duration::from_secs_f64(self.seconds);
         gate.pass()?;
         let start = Instant::now();
         while start.elapsed() < most {
             for _ in 0..BATCH {
-                socket.write_all(&buffer)?;
+                match (&mut sender, turn.next()) {
+                    (Some(sender), _) => sender.send(&socket)?,
+                    (None, buffer) => socket.write_all(buffer.unwrap_or_default())?,
+                }
             }
         }
         socket.shutdown_write()?;

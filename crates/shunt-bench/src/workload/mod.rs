@@ -207,6 +207,7 @@ pub fn all() -> Vec<Row> {
     let mut rows = ipc::rows();
     rows.extend(sockperf::rows());
     rows.extend(ipc::stream_rows());
+    rows.extend(ipc::zerocopy_rows());
     rows.extend(iperf::rows());
     rows.extend(nginx::rows());
     rows.extend(redis::rows());

@@ -6,6 +6,7 @@ use shunt_core::events::{self, Ring, readiness};
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::doorbell::arm;
+use shunt_shm::grants::Grants;
 use shunt_shm::region::Section;
 use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
@@ -70,6 +71,7 @@ fn is_broken(sock: &Sock, theirs: &Section) -> bool {
     };
     // What another thread reads meanwhile puts nothing out of order.
     (out_of_order && reader() == (marks, pos))
+        || !Grants::are_possible(&theirs.prod, rx.grants.load(Relaxed))
         || (path(record.tx.marks.load(Relaxed)) == Path::Ring
             && !record.tx.cursor.is_possible(&theirs.cons))
 }

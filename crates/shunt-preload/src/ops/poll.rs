@@ -15,7 +15,7 @@ use shunt_wire::counter::Counter;
 
 use crate::abi::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use crate::bell::{self, Bell};
-use crate::conn::{KERNEL_HINT, Sock};
+use crate::conn::{KERNEL_HINT, NUMBERED, Sock};
 use crate::epoll::{instance::Instance, nested::Awaited, ready};
 use crate::fd_table::{self, Kind};
 use crate::stream::spin::{self, Spun};
@@ -251,7 +251,7 @@ fn sleep(
             if p.events & (POLLIN | POLLRDNORM | POLLPRI) != 0 || p.events & POLLOUT == 0 {
                 arm(&mine.ctl.rx_arm, on_bell(bell.vector()));
             }
-            if p.events & POLLOUT != 0 {
+            if p.events & POLLOUT != 0 || sock.has(NUMBERED) {
                 arm(&mine.ctl.tx_arm, on_bell(bell.vector()));
             }
         }

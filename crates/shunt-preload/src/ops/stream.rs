@@ -15,6 +15,7 @@ use crate::conn::{KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::fd_table::{self, Entry, Kind};
 use crate::stream::bytes::Buffers;
 use crate::stream::call::Call;
+use crate::stream::grants::Outcome;
 use crate::stream::{demote, files, notify, promote, recv as rx, send as tx, tid, zerocopy};
 use crate::{fresh, next, object};
 
@@ -43,7 +44,7 @@ fn receive(
 ) -> isize {
     match buffers {
         Some(buffers) if flags & (MSG_ERRQUEUE | MSG_OOB) == 0 => {
-            rx::receive(sock, Call { fd, entry, buffers, flags, kernel })
+            rx::receive(sock, Call { fd, entry, buffers, flags, outcome: None, kernel })
         }
         _ if flags & MSG_ERRQUEUE != 0 => zerocopy::discard(sock).unwrap_or_else(|| kernel(0)),
         _ => kernel(0),
@@ -57,6 +58,7 @@ fn transmit(
     fd: c_int,
     buffers: Option<Buffers<'_>>,
     flags: c_int,
+    outcome: Option<&mut Outcome>,
     kernel: &mut dyn FnMut(c_int) -> isize,
 ) -> isize {
     let Some(buffers) = buffers else { return kernel(0) };
@@ -64,7 +66,7 @@ fn transmit(
         // Urgent data are the kernel's: this direction goes back to it.
         demote::leave(sock, fd, Reason::Unsupported);
     }
-    tx::transmit(sock, Call { fd, entry, buffers, flags, kernel })
+    tx::transmit(sock, Call { fd, entry, buffers, flags, outcome, kernel })
 }
 
 /// # Safety
@@ -292,7 +294,7 @@ pub unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     let iov = buffer(buf, len);
     // SAFETY: as above.
     let mut kernel = |extra| unsafe { next::send(fd, buf, len, extra) };
-    transmit(found, fd, Some(Buffers::one(&iov)), 0, &mut kernel)
+    transmit(found, fd, Some(Buffers::one(&iov)), 0, None, &mut kernel)
 }
 
 /// # Safety
@@ -316,7 +318,7 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
             next::sendmsg(fd, &raw const msg, extra)
         }
     };
-    transmit(found, fd, buffers, 0, &mut kernel)
+    transmit(found, fd, buffers, 0, None, &mut kernel)
 }
 
 /// # Safety
@@ -326,8 +328,9 @@ pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> 
     let kernel = |flags| unsafe { next::send(fd, buf, len, flags) };
     let Some(found) = stream(fd) else { return kernel(flags) };
     let iov = buffer(buf, len);
-    zerocopy::numbered(found.1, fd, flags, |flags| {
-        transmit(found, fd, Some(Buffers::one(&iov)), flags, &mut |extra| kernel(flags | extra))
+    let buffers = Some(Buffers::one(&iov));
+    zerocopy::numbered(found.1, fd, flags, buffers, |flags, outcome| {
+        transmit(found, fd, buffers, flags, outcome, &mut |extra| kernel(flags | extra))
     })
 }
 
@@ -346,8 +349,9 @@ pub unsafe fn sendto(
     // On a connected TCP socket the address is ignored.
     let Some(found) = stream(fd) else { return kernel(flags) };
     let iov = buffer(buf, len);
-    zerocopy::numbered(found.1, fd, flags, |flags| {
-        transmit(found, fd, Some(Buffers::one(&iov)), flags, &mut |extra| kernel(flags | extra))
+    let buffers = Some(Buffers::one(&iov));
+    zerocopy::numbered(found.1, fd, flags, buffers, |flags, outcome| {
+        transmit(found, fd, buffers, flags, outcome, &mut |extra| kernel(flags | extra))
     })
 }
 
@@ -366,8 +370,8 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     }
     // SAFETY: as above.
     let buffers = unsafe { Buffers::new((*msg).msg_iov, (*msg).msg_iovlen) };
-    zerocopy::numbered(found.1, fd, flags, |flags| {
-        transmit(found, fd, buffers, flags, &mut |extra| kernel(flags | extra))
+    zerocopy::numbered(found.1, fd, flags, buffers, |flags, outcome| {
+        transmit(found, fd, buffers, flags, outcome, &mut |extra| kernel(flags | extra))
     })
 }
 

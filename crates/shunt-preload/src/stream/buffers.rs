@@ -11,7 +11,7 @@ use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
 use shunt_core::buffers::{share, unread};
 use shunt_core::handshake::Phase;
 use shunt_shm::arena::TxState;
-use shunt_shm::region::{RING, Section};
+use shunt_shm::region::{LONG_RING, RING, Section};
 use shunt_shm::ring::UNLIMITED;
 use shunt_sys::sockinfo;
 
@@ -60,7 +60,7 @@ fn learn(sock: &Sock, fd: i32) {
         _ => socket_send_buffer_size(fd).ok(),
     };
     // A kernel that does not say gives a local connection far more by itself.
-    let size = size.filter(|size| set.is_some() || size / 2 < RING);
+    let size = size.filter(|size| set.is_some() || size / 2 < LONG_RING);
     sock.record().tx.buffer.store(size.map_or(0, |size| share(word(size))), Relaxed);
 }
 

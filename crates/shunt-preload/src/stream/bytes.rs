@@ -69,6 +69,23 @@ impl<'a> Buffers<'a> {
         n
     }
 
+    /// The bytes after the first `skip`, up to the end of the entry in which they are.
+    pub fn piece(&self, mut skip: usize) -> Option<(*mut u8, usize)> {
+        for v in self.iov {
+            if skip < v.iov_len {
+                return Some((v.iov_base.cast::<u8>().wrapping_add(skip), v.iov_len - skip));
+            }
+            skip -= v.iov_len;
+        }
+        None
+    }
+
+    /// The entries of at least so many bytes.
+    pub fn large(&self, least: usize) -> impl Iterator<Item = (*mut u8, usize)> {
+        let large = self.iov.iter().filter(move |v| v.iov_len >= least);
+        large.map(|v| (v.iov_base.cast::<u8>(), v.iov_len))
+    }
+
     /// Calls `piece(address, length)` for the `len` bytes after the first `skip`.
     #[inline]
     fn pieces(&self, mut skip: usize, mut len: usize, mut piece: impl FnMut(*mut u8, usize)) {

@@ -26,7 +26,7 @@ use crate::conn::{FROZEN, SHUT_WR, Sock, WANT_TCP};
 use crate::endpoint;
 use crate::fd_table;
 use crate::link::Link;
-use crate::stream::{broken, call, notify, promote, tcp, tid};
+use crate::stream::{broken, call, grants, notify, promote, tcp, tid};
 
 /// Longest wait, in nanoseconds, of a side that ends for room in the kernel socket for ring bytes that
 /// are sent once more.
@@ -50,6 +50,7 @@ pub fn leave(sock: &'static Sock, fd: i32, why: Reason) {
     {
         let lock = record.tx.lock.lock(tid());
         sock.put(WANT_TCP, true);
+        grants::take_back(sock);
         let marks = record.tx.marks.load(Relaxed);
         if is_due(sock) {
             // The peer has left first, and takes nothing of what it has not taken by then.
@@ -92,6 +93,7 @@ fn follow_locked(sock: &'static Sock, fd: i32, lock: &TidGuard<'_>) -> bool {
         return false;
     }
     sock.put(WANT_TCP, true);
+    grants::take_back(sock);
     let marks = tx.marks.load(Relaxed);
     // After its end this side can send nothing; the other one reads on in the ring.
     if path(marks) == Path::Ring && !sock.has(SHUT_WR) {

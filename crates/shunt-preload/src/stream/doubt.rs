@@ -1,5 +1,5 @@
 //! What nobody tells of, so that those who wait look again after a while: bytes that no mark explains, and room
-//! in the ring of a peer that has half-closed and may have been killed since.
+//! in the ring of a peer that has half-closed and may have been killed since; and grants that nobody reads.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -10,7 +10,7 @@ use shunt_shm::ring::RxCursor;
 use shunt_sys::sockdiag;
 
 use crate::clock;
-use crate::conn::{FROZEN, KERNEL_HINT, ORPHANED, Sock};
+use crate::conn::{FROZEN, KERNEL_HINT, NUMBERED, ORPHANED, Sock};
 use crate::stream::tcp;
 
 /// Time between two looks, in nanoseconds.
@@ -28,7 +28,8 @@ pub fn moment() -> u32 {
     now | 1
 }
 
-fn arise() {
+/// Has all who wait look again now and then, for a while.
+pub fn arise() {
     UNTIL.store(clock::now() + FOR, Relaxed);
 }
 
@@ -41,7 +42,9 @@ pub fn next_look() -> Option<u64> {
 
 /// True for a connection that is to be looked at.
 pub fn is_about(sock: &Sock) -> bool {
-    sock.record().rx.unmarked.load(Relaxed) != 0 || sock.no_room.load(Relaxed) != 0
+    sock.record().rx.unmarked.load(Relaxed) != 0
+        || sock.no_room.load(Relaxed) != 0
+        || sock.has(NUMBERED)
 }
 
 /// Notes that there are bytes in the kernel socket which no mark explains. Since when, if that was known.

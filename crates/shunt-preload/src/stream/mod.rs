@@ -8,6 +8,7 @@ pub mod copy_mode;
 pub mod demote;
 pub mod doubt;
 pub mod files;
+pub mod grants;
 pub mod notify;
 pub mod promote;
 pub mod recv;

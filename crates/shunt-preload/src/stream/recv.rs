@@ -7,17 +7,19 @@ use shunt_core::events;
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{BeforeMark, Path, before_mark, path, reached_tcp_end, ring_limit};
 use shunt_shm::Violation;
+use shunt_shm::grants::Grants;
 use shunt_shm::region::{RING, RegionView, Section};
-use shunt_shm::ring::RxCursor;
+use shunt_shm::ring::{RxCursor, Span};
 
 use crate::clock;
 use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::errno;
+use crate::link::Link;
 use crate::ops;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Look, Progress};
-use crate::stream::{demote, doubt, notify, promote, tid};
+use crate::stream::{demote, doubt, grants, notify, promote, tid};
 
 /// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
 /// whoever looks now and then always learns of the end, whoever looks all the time does not pay for
@@ -39,6 +41,7 @@ pub fn receive(sock: &'static Sock, call: Call<'_>) -> isize {
 struct Rx<'a> {
     sock: &'static Sock,
     fd: c_int,
+    link: &'static Link,
     view: RegionView,
     slot: usize,
     mine: &'a Section,
@@ -79,6 +82,7 @@ fn step(
     let rx = Rx {
         sock,
         fd: call.fd,
+        link,
         view: link.view(),
         slot: record.slot(),
         mine,
@@ -279,7 +283,7 @@ impl Rx<'_> {
             if call.flags & MSG_TRUNC == 0 && call.buffers.are_bad() {
                 return Ok(Some(Step::Done(or_error(*got, libc::EFAULT))));
             }
-            if !self.take(call, *got, span, n) {
+            if !self.take(call, *got, span, n)? {
                 return Ok(None);
             }
             *got += n;
@@ -293,6 +297,9 @@ impl Rx<'_> {
             let whole = *got >= call.buffers.total || peek;
             let end = whole || (call.satisfied(*got, self.blocking) && !open);
             return Ok(end.then_some(Step::Done(got.cast_signed())));
+        }
+        if !Grants::are_possible(&self.theirs.prod, self.sock.record().rx.grants.load(Relaxed)) {
+            return Err(Violation::Grants);
         }
         if want == 0 && self.cursor.refresh(&self.theirs.prod, len)? > 0 {
             return Ok(Some(Step::Done(got.cast_signed())));
@@ -417,7 +424,7 @@ impl Rx<'_> {
         let want = (call.buffers.total - *got) as u64;
         let span = self.cursor.readable(&self.theirs.prod, RING as u64, want)?;
         let n = span.head.1 + span.tail.1;
-        if self.take(call, *got, span, n) {
+        if self.take(call, *got, span, n)? {
             *got += n;
         }
         Ok(())
@@ -457,31 +464,43 @@ impl Rx<'_> {
     }
 
     /// Copies and takes (or only looks at) `n` bytes. False when a signal handler has taken them.
-    #[must_use]
-    fn take(&self, call: &Call<'_>, at: usize, span: shunt_shm::ring::Span, n: usize) -> bool {
+    fn take(&self, call: &Call<'_>, at: usize, span: Span, n: usize) -> Result<bool, Violation> {
         let rx = &self.sock.record().rx;
-        if call.flags & MSG_TRUNC == 0 {
-            let ring = self.view.buffer(self.slot, self.sock.record().side());
-            let ((), alone) = call::interruptible(&rx.copying, || {
+        let copy = call.flags & MSG_TRUNC == 0;
+        // SYNC POINT prod: what covers a grant was read before this look.
+        let granted = self.theirs.prod.grants.load(Relaxed) != rx.grants.load(Relaxed);
+        if copy || granted {
+            let (copied, alone) = call::interruptible(&rx.copying, || {
+                if granted {
+                    let to = (&call.buffers, at);
+                    return grants::copy_out(self.sock, self.link, to, span, copy);
+                }
+                let ring = self.view.buffer(self.slot, self.sock.record().side());
                 // SAFETY: the program's buffers are writable, as recv(2) asks; the span is readable.
                 unsafe { call.buffers.copy_out(at, ring, span) };
+                Ok(rx.grants.load(Relaxed))
             });
             if !alone {
-                return false;
+                return Ok(false);
+            }
+            let passed = copied?;
+            if granted && call.flags & MSG_PEEK == 0 {
+                rx.grants.store(passed, Relaxed);
             }
         }
         if call.flags & MSG_PEEK != 0 {
-            return true;
+            return Ok(true);
         }
         let look = self.cursor.consume(&self.mine.cons, RING as u64, n as u64);
         rx.bytes.store(rx.bytes.load(Relaxed) + n as u64, Relaxed);
         rx.messages.store(rx.messages.load(Relaxed) + 1, Relaxed);
-        if look && let Some(link) = self.sock.link() {
+        // Who has granted waits for its memory, not for room.
+        if look || granted {
             call::interruptible(&rx.copying, || {
-                notify::space(self.sock, link, &self.theirs.ctl, self.slot);
+                notify::space(self.sock, self.link, &self.theirs.ctl, self.slot);
             });
         }
-        true
+        Ok(true)
     }
 
     /// Passes from TCP into the ring, where bytes may be of which the watchers were told before those in

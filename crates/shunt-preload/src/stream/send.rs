@@ -9,16 +9,19 @@ use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
 use shunt_shm::doorbell::arm;
 use shunt_shm::lock::TidGuard;
-use shunt_shm::region::{RESET, RING, RegionView, SHORT_RING, Section, Side, shape};
+use shunt_shm::region::{LONG_RING, RESET, RING, RegionView, SHORT_RING, Section, Side, shape};
 use shunt_shm::ring::{Span, TxCursor};
 use shunt_wire::counter::Counter;
 
-use crate::conn::{KERNEL_HINT, NONBLOCK, RESET_AWAITED, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
+use crate::conn::{
+    KERNEL_HINT, NONBLOCK, NUMBERED, RESET_AWAITED, SHUT_RD, SHUT_WR, Sock, WANT_TCP,
+};
 use crate::endpoint;
 use crate::errno;
 use crate::fd_table;
 use crate::link::Link;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
+use crate::stream::grants::{self, Piece};
 use crate::stream::sleep::{Sleep, Until};
 use crate::stream::{broken, buffers, demote, doubt, notify, promote, tcp, tid};
 
@@ -113,13 +116,18 @@ fn step(
     if call.buffers.are_bad() {
         return Ok(Step::Done(or_error(*sent, libc::EFAULT)));
     }
-    let want = (call.buffers.total - *sent).min(CHUNK);
+    let piece = match call.outcome {
+        Some(_) => grants::piece(sock, theirs, &call.buffers, *sent),
+        None => None,
+    };
+    let want = piece.map_or_else(|| (call.buffers.total - *sent).min(CHUNK), |piece| piece.len);
     let tx = Tx { sock, link, mine, theirs };
     let span = tx.reserve(want, blocking)?;
     let full = span.head.1 == 0 && want > 0;
     let (gone, alone) = call::interruptible(&record.tx.copying, || {
         let gone = tx.peer_is_gone(call.fd, full);
-        if !gone && !full {
+        // What is granted is nearly always granted; it is not put twice.
+        if !gone && !full && piece.is_none() {
             put(sock, call, *sent, link.view(), span);
         }
         gone
@@ -137,18 +145,27 @@ fn step(
     if full {
         return Ok(Step::Wait(Until::Ring));
     }
-    let n = span.head.1 + span.tail.1;
+    let n = span.len();
+    if let Some(piece) = piece {
+        tx.grant_or_put(call, &piece, *sent, span);
+    } else if let Some(outcome) = &mut call.outcome {
+        outcome.copied |= n >= grants::LEAST;
+    }
     tx.publish(n, lock);
     *sent += n;
     Ok(Step::Again)
 }
 
 /// The sending direction while it is in the ring, with its lock held.
-struct Tx<'a> {
-    sock: &'static Sock,
-    link: &'static Link,
-    mine: &'a Section,
-    theirs: &'a Section,
+pub struct Tx<'a> {
+    /// The connection.
+    pub sock: &'static Sock,
+    /// Its link group.
+    pub link: &'static Link,
+    /// What this side writes.
+    pub mine: &'a Section,
+    /// What the peer writes.
+    pub theirs: &'a Section,
 }
 
 impl Tx<'_> {
@@ -157,7 +174,11 @@ impl Tx<'_> {
         let tx = &self.sock.record().tx;
         let len = RING as u64;
         let few = self.link.users.load(Relaxed) <= FEW;
-        let cap = if few { RING } else { SHORT_RING } as u64;
+        let cap = match few {
+            _ if self.sock.has(NUMBERED) && grants::are_used(self.sock) => RING,
+            true => LONG_RING,
+            false => SHORT_RING,
+        } as u64;
         let wish = shape(self.sock.record().side().other(), cap);
         let find = || {
             let limit = buffers::limit(tx, self.theirs);
@@ -191,6 +212,22 @@ impl Tx<'_> {
         // Who has shut its own reading sees that as an end, too.
         (ask && !self.sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &self.theirs.prod.fin))
             || (full && doubt::is_orphaned(self.sock))
+    }
+
+    /// Grants the bytes of a piece for which `span` is reserved, or puts them there.
+    fn grant_or_put(&self, call: &mut Call<'_>, piece: &Piece, at: usize, span: Span) {
+        let (sock, n) = (self.sock, span.len());
+        let is_granted = n >= grants::LEAST && grants::grant(self, piece, n);
+        if !is_granted {
+            put(sock, call, at, self.link.view(), span);
+        }
+        let Some(outcome) = &mut call.outcome else { return };
+        if is_granted {
+            outcome.until = sock.record().tx.cursor.pos() + n as u64;
+            endpoint::count(Counter::BytesGranted, n as u64);
+        } else {
+            outcome.copied = true;
+        }
     }
 
     /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.

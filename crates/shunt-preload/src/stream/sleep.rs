@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};
 use shunt_core::stretch::{Path, path};
 use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait, on_bell};
+use shunt_shm::grants::Grants;
 use shunt_shm::region::Section;
 use shunt_shm::sync::AtomicU32;
 use shunt_wire::counter::Counter;
@@ -112,6 +113,7 @@ impl Sleep {
                 && path(marks) == Path::Ring
                 && !self.sock.has(FROZEN))
                 || theirs.prod.marks.load(Relaxed) != marks
+                || !Grants::are_possible(&theirs.prod, record.rx.grants.load(Relaxed))
                 // The kernel tells the end itself to those who wait for it, too.
                 || (until == Until::Ring && theirs.prod.fin.load(Relaxed) != 0)
         } else {

@@ -2,8 +2,9 @@
 //! the kernel's, a call with the flag gets a number, and the program hears on the error queue when the
 //! buffers of which calls are its own again, and whether they were copied.
 //!
-//! Bytes that go into a ring are copied there by the call itself; so are those that go over loopback, by the
-//! kernel. Both say so (`SO_EE_CODE_ZEROCOPY_COPIED`).
+//! What lies in registered memory that the peer has mapped is granted ([`crate::stream::grants`]). All other bytes that go
+//! into a ring are copied there by the call itself; so are those that go over loopback, by the kernel. Both
+//! say so (`SO_EE_CODE_ZEROCOPY_COPIED`).
 //!
 //! Numbers are counted here as long as a connection is or may become shunted, and by the kernel on one that is
 //! TCP for good. Of a connection that becomes TCP after its first such call the kernel's numbers, which begin
@@ -11,6 +12,7 @@
 
 use core::ffi::c_int;
 use core::mem;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use libc::{
     CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, CMSG_SPACE, EINTR, ENOBUFS, MSG_CTRUNC,
@@ -21,10 +23,16 @@ use rustix::net::sockopt;
 use shunt_core::events;
 use shunt_core::handshake::Phase;
 use shunt_shm::completions::{Completions, Notice};
+use shunt_shm::doorbell::arm;
+use shunt_shm::sync::store_load_fence;
+use shunt_wire::counter::Counter;
 
 use crate::conn::{NUMBERED, Sock, ZEROCOPY};
+use crate::endpoint;
 use crate::errno::{self, KeepErrno};
 use crate::next;
+use crate::stream::bytes::Buffers;
+use crate::stream::grants::{self, Outcome};
 use crate::stream::{call, notify, promote, tcp, tid};
 
 /// Size of `struct sock_extended_err`.
@@ -42,9 +50,13 @@ pub fn numbered(
     sock: &'static Sock,
     fd: c_int,
     flags: c_int,
-    send: impl FnOnce(c_int) -> isize,
+    buffers: Option<Buffers<'_>>,
+    send: impl FnOnce(c_int, Option<&mut Outcome>) -> isize,
 ) -> isize {
-    if flags & MSG_ZEROCOPY == 0 { send(flags) } else { with_number(sock, fd, flags, send) }
+    match buffers {
+        Some(buffers) if flags & MSG_ZEROCOPY != 0 => with_number(sock, fd, flags, &buffers, send),
+        _ => send(flags, None),
+    }
 }
 
 #[cold]
@@ -52,26 +64,36 @@ fn with_number(
     sock: &'static Sock,
     fd: c_int,
     flags: c_int,
-    send: impl FnOnce(c_int) -> isize,
+    buffers: &Buffers<'_>,
+    send: impl FnOnce(c_int, Option<&mut Outcome>) -> isize,
 ) -> isize {
     let copied = flags & !MSG_ZEROCOPY;
     // The kernel ignores the flag, too.
     if !is_allowed(sock, fd) {
-        return send(copied);
+        return send(copied, None);
     }
     if promote::advance(sock, fd) == Phase::Tcp {
-        return send(flags);
+        return send(flags, None);
     }
     if let Err(error) = begin(sock) {
         return errno::fail(error);
     }
-    let sent = send(copied);
+    let kept = errno::get();
+    grants::offer(sock, buffers);
+    errno::set(kept);
+    let mut outcome = Outcome::default();
+    let sent = send(copied, Some(&mut outcome));
     if sent > 0 {
         let _keep = KeepErrno::new();
+        let copied = outcome.until == 0 || outcome.copied;
         {
             let _lock = sock.record().tx.lock.lock(tid());
-            list(sock).add(0, 0, true);
+            let taken = taken(sock);
+            let is_back = taken < outcome.until && !is_open(sock);
+            let until = if is_back { 0 } else { outcome.until };
+            list(sock).add(until, taken, copied || is_back);
         }
+        endpoint::count(Counter::ZerocopySent, 1);
         notify::own_error(sock);
     }
     sent
@@ -103,22 +125,61 @@ fn begin(sock: &Sock) -> Result<(), c_int> {
     }
     if !sock.has(NUMBERED) {
         list(sock).reset();
+        grants::state(sock).granted.reset();
         sock.put(NUMBERED, true);
     }
     if list(sock).is_full() { Err(ENOBUFS) } else { Ok(()) }
 }
 
 fn list(sock: &Sock) -> &'static Completions {
-    sock.endpoint().arena.completions(sock.record())
+    &grants::state(sock).completions
 }
 
-/// How far the receiver has come in the ring: what was copied is complete whatever it does.
-const TAKEN: u64 = 0;
+/// How far the receiver has come in the ring; past everything where nobody reads there any more.
+fn taken(sock: &Sock) -> u64 {
+    match sock.sections() {
+        Some((_, theirs))
+            if sock.phase() == Phase::Active && theirs.ctl.closed.load(Relaxed) == 0 =>
+        {
+            theirs.cons.cons.load(Acquire)
+        }
+        _ => u64::MAX,
+    }
+}
+
+/// True when something is granted that the receiver has not passed.
+fn is_open(sock: &Sock) -> bool {
+    grants::state(sock).granted.open(taken(sock)).next().is_some()
+}
 
 /// What poll(2) says of completions that wait: `POLLERR`, as the kernel's error queue is not empty.
 #[inline]
-pub fn readiness(sock: &Sock) -> u32 {
-    if sock.has(NUMBERED) && list(sock).has_notice(TAKEN) { events::ERR } else { 0 }
+pub fn readiness(sock: &'static Sock) -> u32 {
+    if sock.has(NUMBERED) { of_completions(sock) } else { 0 }
+}
+
+#[cold]
+fn of_completions(sock: &'static Sock) -> u32 {
+    if list(sock).has_notice(taken(sock)) {
+        return events::ERR;
+    }
+    if let Some((mine, theirs)) = sock.sections()
+        && list(sock).is_waiting(taken(sock))
+    {
+        // Whoever waits for it is told when the receiver has passed what is granted.
+        arm(&mine.ctl.tx_arm, notify::ON_QUEUE);
+        store_load_fence();
+        if grants::is_overdue(sock, theirs) {
+            let lock = sock.record().tx.lock.lock(tid());
+            if !lock.nested() {
+                grants::take_back(sock);
+            }
+        }
+        if list(sock).has_notice(taken(sock)) {
+            return events::ERR;
+        }
+    }
+    0
 }
 
 /// Something else whenever there are more completions.
@@ -137,7 +198,16 @@ fn take(sock: &Sock) -> Option<Notice> {
     if lock.nested() && !call::may_intrude(&sock.record().tx.copying) {
         return None;
     }
-    list(sock).take(TAKEN)
+    if let Some((_, theirs)) = sock.sections()
+        && grants::is_overdue(sock, theirs)
+    {
+        grants::take_back(sock);
+    }
+    let notice = list(sock).take(taken(sock))?;
+    let calls = u64::from(notice.last.wrapping_sub(notice.first)) + 1;
+    let how = if notice.copied { Counter::ZerocopyFail } else { Counter::ZerocopySuccess };
+    endpoint::count(how, calls);
+    Some(notice)
 }
 
 /// recv(2) with `MSG_ERRQUEUE`, which has no place for what it takes; `None`: the kernel's error queue is

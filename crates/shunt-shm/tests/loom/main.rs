@@ -10,6 +10,7 @@
 #![cfg(loom)]
 
 mod cq;
+mod grants;
 mod ring;
 mod stretch;
 mod wake;

@@ -29,6 +29,7 @@ pub use process::{
     signal_count, system, wait_for, wait_until_dead,
 };
 pub use ready::{Epoll, EpollEvent, poll, ppoll, pselect, select};
+pub use shunt_sys::zerocopy::Registered;
 pub use socket::{
     ListenOptions, accept, accept_without_length, connect, connect_without_address, dup, dup2,
     dup3, eventfd, fd_flags, fionread, get_option, linger, listen, local_addr, memfd, outq, pair,

@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::hand_over;
 use crate::options::{Common, HandOver, RecvCall, SendCall};
 use crate::watchdog;
+use crate::zero::Zero;
 
 /// What a step of a half came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +83,7 @@ pub struct Sender {
     /// Calls go through duplicates of the descriptor.
     duplicate: Option<OwnedFd>,
     dup: bool,
+    zero: Option<Zero>,
     rng: Rng,
 }
 
@@ -102,6 +104,7 @@ impl Sender {
             mix: Mix::new(common),
             duplicate: None,
             dup: common.dup,
+            zero: None,
             rng,
         }
     }
@@ -120,6 +123,7 @@ impl Sender {
     pub fn release(&mut self) {
         self.chunk = Vec::new();
         self.duplicate = None;
+        self.zero = None;
     }
 
     /// The descriptor for the next call.
@@ -164,7 +168,8 @@ impl Sender {
                 self.sent += n as u64;
                 watchdog::progress(n);
                 // A sendfile may stop at the end of its own pipe's worth.
-                let short = n < wanted && call != SendCall::Sendfile;
+                let short =
+                    n < wanted && !matches!(call, SendCall::Sendfile | SendCall::SendZerocopy);
                 Ok(if self.is_done() {
                     Step::Done
                 } else if short {
@@ -194,6 +199,12 @@ impl Sender {
             SendCall::Sendto => sys::sendto(fd, bytes, libc::MSG_NOSIGNAL),
             SendCall::Sendmsg => sys::sendmsg(fd, bytes, pieces, libc::MSG_NOSIGNAL),
             SendCall::Sendmmsg => sys::sendmmsg(fd, bytes, pieces, libc::MSG_NOSIGNAL),
+            SendCall::SendZerocopy => {
+                if self.zero.is_none() {
+                    self.zero = Some(Zero::new(fd)?);
+                }
+                self.zero.as_mut().map_or(Ok(0), |zero| zero.send(fd, bytes))
+            }
             SendCall::Sendfile => {
                 // A new file each time: the kernel sends the file's own pages, so whoever wrote
                 // to them again would change bytes that are still on their way.

@@ -15,6 +15,7 @@ mod options;
 mod server;
 mod waiter;
 mod watchdog;
+mod zero;
 
 use std::process::ExitCode;
 

@@ -198,10 +198,12 @@ pub enum SendCall {
     Sendmsg,
     Sendmmsg,
     Sendfile,
+    /// `MSG_ZEROCOPY`, from registered memory.
+    SendZerocopy,
 }
 
 impl SendCall {
-    /// Every call.
+    /// Every call but those that have to be asked for.
     pub const ALL: [Self; 9] = [
         Self::Write,
         Self::Writev,

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use fastrand::Rng;
 use shunt_shm::doorbell::futex_wake;
+use shunt_shm::grants::Part;
 use shunt_shm::region::{LANES, RING, RegionView, SLOTS, Section, Side, queue_place};
 use shunt_shm::ring::MARKS;
 use shunt_shm::sync::{AtomicU32, AtomicU64};
@@ -147,6 +148,26 @@ attacks! {
         let offset = RegionView::buffer_offset(at.slot, receiver) + rng.usize(..RING - 64);
         at.view.write(offset, &[rng.u8(..); 64]);
     };
+    /// More grants than can be open.
+    GrantsAhead: |at, rng| add32(&at.own.prod.grants, rng.u32(65..1 << 30));
+    /// Grants that were made are not.
+    GrantsBack: |at, _| add32(&at.own.prod.grants, u32::MAX);
+    /// Bytes are granted from memory that was never offered.
+    GrantOfNothing: |at, rng| {
+        let number = at.own.prod.grants.load(Relaxed);
+        let part = Part { at: 0, len: 1 << 31, region: rng.u64(1..), from: rng.u64(..) };
+        at.view.grants(at.slot, at.side.other()).put(&at.own.prod, number, &part);
+        add(&at.own.prod.prod, 1);
+    };
+    /// Any entry, of any memory.
+    GrantAnywhere: |at, rng| {
+        let number = at.own.prod.grants.load(Relaxed);
+        let near = at.own.prod.prod.load(Relaxed).wrapping_add(rng.u64(..RING_LEN));
+        let part = Part { at: near, len: rng.u64(..1 << 20), region: rng.u64(..8), from: rng.u64(..) };
+        at.view.grants(at.slot, at.side.other()).put(&at.own.prod, number, &part);
+    };
+    /// What was offered was accepted, or not.
+    Accepted: |at, rng| at.own.ctl.accepted.store(rng.u64(..), Relaxed);
     /// Bytes over TCP of which no mark tells, from a sender in the ring.
     UnmarkedBytes: |at, rng| if let Some(fd) = at.fd { traffic::send_unseen(fd, &[rng.u8(..); 64]) };
 }

@@ -55,6 +55,7 @@ const GROUPS: &[Group] = &[
     ("retreats", retreats::run),
     ("splicing", splicing::run),
     ("zerocopy", zerocopy::run),
+    ("granted", zerocopy::granted),
 ];
 
 fn main() -> ExitCode {

@@ -312,3 +312,64 @@ fn no_number(p: &Probe) -> io::Result<()> {
     report(p, "completion", fresh.as_raw_fd(), ROOM);
     Ok(())
 }
+
+/// Bytes of a call that can be granted.
+const LARGE: usize = 64 << 10;
+
+/// What is done with memory of which bytes are granted that nobody has read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// It is used again when the error queue says so.
+    Completed,
+    /// It is given back.
+    Freed,
+    /// The connection is closed, and then it is used again.
+    Closed,
+    /// The connection is written to by stdio, and then it is used again.
+    HandedOver,
+}
+
+/// Bytes from registered memory that a slow reader leaves unread: it reads those that were sent, whatever
+/// becomes of the memory.
+pub fn granted(p: &mut Probe) -> io::Result<()> {
+    for end in [End::Completed, End::Freed, End::Closed, End::HandedOver] {
+        let Pair { client, server } = allowed(p)?;
+        let (c, s) = (client.as_raw_fd(), server.as_raw_fd());
+        let mut memory = sys::Registered::new(2 * LARGE)?;
+        let mut got = vec![0; LARGE];
+        // The peer has the memory once it has read what came with the offer.
+        for _ in 0..3 {
+            sys::write(s, b"x")?;
+            sys::read(c, &mut [0])?;
+            send(c, &memory.bytes()[..LARGE])?;
+            sys::recv(s, &mut got, libc::MSG_WAITALL, false)?;
+            awaited(c)?;
+            sys::recv_error(c, ROOM)?;
+        }
+        memory.bytes().fill(7);
+        p.result(&format!("{end:?}: sent"), send(c, &memory.bytes()[LARGE..]));
+        let mut client = Some(client);
+        match end {
+            End::Completed => {
+                p.say("a completion without a reader", awaited(c)?);
+                report(p, "which says", c, ROOM);
+                memory.bytes().fill(8);
+            }
+            End::Freed => drop(memory),
+            End::Closed => {
+                drop(client.take());
+                memory.bytes().fill(8);
+            }
+            End::HandedOver => {
+                sys::write_stdio(c, b"the end")?;
+                memory.bytes().fill(8);
+            }
+        }
+        sys::recv(s, &mut got, libc::MSG_WAITALL, false)?;
+        p.say("the bytes are those that were sent", got.iter().all(|byte| *byte == 7));
+        drop(client);
+        settle();
+        p.result("and then", sys::recv(s, &mut [0; 100], libc::MSG_WAITALL, false));
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Registered memory of peers that this process has mapped, to read what was granted.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use shunt_shm::memfd::{self, Map};
+use shunt_sys::fds::close;
+use shunt_wire::agent::RegionId;
+
+use crate::agent_client;
+use crate::conn::Sock;
+
+/// Regions that a process maps at a time, a bit each in [`Sock::imports`].
+pub const IMPORTS: usize = 64;
+
+#[derive(Debug)]
+struct Import {
+    name: u64,
+    map: Map,
+}
+
+/// Connections that use the region of the same place.
+static USERS: [AtomicU32; IMPORTS] = [const { AtomicU32::new(0) }; IMPORTS];
+static TABLE: [AtomicPtr<Import>; IMPORTS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; IMPORTS];
+/// Serializes changes to the table.
+static CHANGES: Mutex<()> = Mutex::new(());
+
+/// Held across fork.
+pub fn lock_for_fork() -> impl Sized {
+    CHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn at(index: usize) -> Option<&'static Import> {
+    // SAFETY: an import is freed only when no connection uses it, and only connections that do look.
+    unsafe { TABLE[index].load(Ordering::Acquire).as_ref() }
+}
+
+/// Where `len` bytes are, `from` in the region of this name, if the connection has it and it is so long.
+#[inline]
+pub fn find(sock: &Sock, name: u64, from: u64, len: u64) -> Option<NonNull<u8>> {
+    let mut left = sock.imports.load(Ordering::Relaxed);
+    while left != 0 {
+        let index = left.trailing_zeros() as usize;
+        left &= left - 1;
+        let Some(import) = at(index).filter(|import| import.name == name) else { continue };
+        let end = from.checked_add(len)?;
+        let from = usize::try_from(from).ok()?;
+        return (end <= import.map.len() as u64).then(|| {
+            // SAFETY: inside the mapping, as just checked.
+            unsafe { import.map.base().add(from) }
+        });
+    }
+    None
+}
+
+/// Maps a region that a party of the link group `link` offers on a connection, which uses it from now on. False when
+/// it is not to be had.
+pub fn accept(sock: &Sock, link: RegionId, name: u64) -> bool {
+    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = (0..IMPORTS).find(|i| at(*i).is_some_and(|import| import.name == name));
+    let Some(index) = known.or_else(|| fetch(link, name)) else { return false };
+    let bit = 1 << index;
+    if sock.imports.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        USERS[index].fetch_add(1, Ordering::AcqRel);
+    }
+    true
+}
+
+/// Maps it in the place of one that nobody uses.
+fn fetch(link: RegionId, name: u64) -> Option<usize> {
+    let is_free = |i: &usize| USERS[*i].load(Ordering::Acquire) == 0;
+    // Empty ones first: what was used once may be offered again.
+    let empty = (0..IMPORTS).find(|i| at(*i).is_none());
+    let index = empty.or_else(|| (0..IMPORTS).find(is_free))?;
+    let fd = agent_client::import(link, name).ok()?;
+    let map = memfd::size(&fd).and_then(|len| Map::new(&fd, len, false));
+    close(fd);
+    let import = Box::into_raw(Box::new(Import { name, map: map.ok()? }));
+    let old = TABLE[index].swap(import, Ordering::AcqRel);
+    if !old.is_null() {
+        // SAFETY: made by `Box::into_raw` above; no connection uses it.
+        drop(unsafe { Box::from_raw(old) });
+    }
+    Some(index)
+}
+
+/// The connection is gone from this process.
+pub fn release(sock: &Sock) {
+    let mut left = sock.imports.swap(0, Ordering::Relaxed);
+    while left != 0 {
+        USERS[left.trailing_zeros() as usize].fetch_sub(1, Ordering::AcqRel);
+        left &= left - 1;
+    }
+}

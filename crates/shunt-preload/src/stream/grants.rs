@@ -1,0 +1,249 @@
+//! Bytes that are granted instead of copied: what the sender offers, grants and takes back, and how the receiver
+//! comes to them. See [`shunt_shm::grants`] for the rules.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use shunt_core::stretch::{Path, path};
+use shunt_shm::Violation;
+use shunt_shm::grants::{Part, Source};
+use shunt_shm::region::{DECLINED, RING, Section};
+use shunt_shm::ring::Span;
+use shunt_shm::sync::AtomicU32;
+use shunt_shm::zerocopy::ZeroCopy;
+use shunt_wire::counter::Counter;
+
+use crate::conn::{NUMBERED, Sock};
+use crate::exports;
+use crate::fd_table;
+use crate::imports;
+use crate::link::Link;
+use crate::signals::SettingUp;
+use crate::stream::bytes::Buffers;
+use crate::stream::send::Tx;
+use crate::stream::{doubt, tid};
+use crate::{endpoint, knobs};
+
+/// Bytes below which a copy is cheaper than a grant.
+pub const LEAST: usize = 32 * 1024;
+
+/// What is kept of the connection.
+pub fn state(sock: &Sock) -> &'static ZeroCopy {
+    sock.endpoint().arena.zero_copy(sock.record())
+}
+
+/// How a call with `MSG_ZEROCOPY` has come out so far.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The position in the ring after its last granted byte; 0: none was granted.
+    pub until: u64,
+    /// Bytes were copied that could have been granted.
+    pub copied: bool,
+}
+
+/// Bytes of a call that can be granted.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// Where they are.
+    pub address: usize,
+    /// How many.
+    pub len: usize,
+    region: u64,
+    from: usize,
+}
+
+/// The bytes of a call after the first `done`, up to the end of their buffer, if the peer has mapped the region in
+/// which they lie.
+pub fn piece(sock: &Sock, theirs: &Section, buffers: &Buffers<'_>, done: usize) -> Option<Piece> {
+    let (address, len) = buffers.piece(done)?;
+    if len < LEAST || !is_attached(sock) {
+        return None;
+    }
+    let place = exports::find(address.addr(), len)?;
+    let region = place.export.name()?;
+    let known = state(sock).granted.is_known(region, theirs.ctl.accepted.load(Acquire));
+    let len = len.min(RING / 2);
+    known.then_some(Piece { address: address.addr(), len, region, from: place.from })
+}
+
+fn is_attached(sock: &Sock) -> bool {
+    use shunt_shm::arena::Mode;
+    sock.record().id.mode.load(Relaxed) == Mode::Attach as u32
+}
+
+/// Grants `n` bytes of a piece, for which the next place in the ring is reserved, with the lock of the direction held.
+/// False when so many grants are open that they have to be copied.
+pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> bool {
+    let (record, granted) = (tx.sock.record(), &state(tx.sock).granted);
+    let Some(number) = granted.place(tx.theirs.cons.cons.load(Acquire)) else {
+        endpoint::count(Counter::GrantOverflows, 1);
+        return false;
+    };
+    let at = record.tx.cursor.pos();
+    let part = Part { at, len: n as u64, region: piece.region, from: piece.from as u64 };
+    granted.note(number, (at, part.len), piece.address as u64, doubt::moment());
+    let grants = tx.link.view().grants(record.slot(), record.side().other());
+    grants.put(&tx.mine.prod, number, &part);
+    doubt::arise();
+    true
+}
+
+/// True for a sender that has something to grant.
+pub fn are_used(sock: &Sock) -> bool {
+    state(sock).granted.offered() != 0
+}
+
+/// Offers the region in which the first large buffer of a call lies, unless it was. Before the lock of the direction is
+/// taken: the agent may have to be told of it.
+pub fn offer(sock: &'static Sock, buffers: &Buffers<'_>) {
+    let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else { return };
+    if !is_attached(sock) {
+        return;
+    }
+    let Some(place) = buffers.large(LEAST).find_map(|(at, len)| exports::find(at.addr(), len))
+    else {
+        return;
+    };
+    let region = place.export.name().or_else(|| {
+        let _setting_up = SettingUp::begin()?;
+        place.export.tell()
+    });
+    let Some(region) = region else { return };
+    let record = sock.record();
+    let lock = record.tx.lock.lock(tid());
+    let granted = &state(sock).granted;
+    let accepted = theirs.ctl.accepted.load(Acquire);
+    // One at a time: the answer names the last one.
+    let is_open = granted.offered() != 0 && accepted & !DECLINED != granted.offered();
+    let in_ring = path(record.tx.marks.load(Relaxed)) == Path::Ring;
+    if lock.nested()
+        || !in_ring
+        || is_open
+        || granted.offered() == region
+        || granted.is_known(region, accepted)
+    {
+        return;
+    }
+    let Some(number) = granted.place(theirs.cons.cons.load(Acquire)) else { return };
+    let at = record.tx.cursor.pos();
+    granted.note(number, (at, 0), 0, doubt::moment());
+    granted.offer(region);
+    let part = Part { at, len: 0, region, from: 0 };
+    link.view().grants(record.slot(), record.side().other()).put(&mine.prod, number, &part);
+}
+
+/// Copies `span`, the receiver's next bytes, to the places after the first `done` bytes; with `copy` false it only
+/// goes past them. How many entries lie behind them: for [`RxState::grants`](shunt_shm::arena::RxState::grants), once
+/// the bytes were taken.
+pub fn copy_out(
+    sock: &'static Sock,
+    link: &'static Link,
+    (buffers, done): (&Buffers<'_>, usize),
+    span: Span,
+    copy: bool,
+) -> Result<u32, Violation> {
+    let record = sock.record();
+    let passed = AtomicU32::new(record.rx.grants.load(Relaxed));
+    let Some((mine, theirs)) = sock.sections() else { return Ok(passed.into_inner()) };
+    let (rx, slot, side) = (&record.rx, record.slot(), record.side());
+    let grants = link.view().grants(slot, side);
+    let ring = link.view().buffer(slot, side);
+    let (mut pos, mut left, mut at) = (rx.cursor.pos(), span, done);
+    loop {
+        let offered = |region| {
+            let answer = if take_up(sock, link, region) { region } else { region | DECLINED };
+            mine.ctl.accepted.store(answer, core::sync::atomic::Ordering::Release);
+        };
+        // Also with nothing left: who is told that its bytes were taken may use the entries again.
+        let source = grants.source(&theirs.prod, &passed, (pos, left.len() as u64), offered)?;
+        if left.is_empty() {
+            return Ok(passed.load(Relaxed));
+        }
+        let n = match source {
+            Source::Ring(n) | Source::Granted { len: n, .. } => n,
+        };
+        let (part, rest) = left.split(usize::try_from(n).unwrap_or(usize::MAX));
+        let mut from_ring = true;
+        if let Source::Granted { number, part: granted, skip, len } = source {
+            let from = granted.from.checked_add(skip).ok_or(Violation::Grants)?;
+            let find = || imports::find(sock, granted.region, from, len);
+            // Another process of this end may have accepted the offer.
+            let bytes = find().or_else(|| take_up(sock, link, granted.region).then(find)?);
+            let bytes = bytes.ok_or(Violation::Grants)?;
+            if copy {
+                let flat = Span { head: (0, part.len()), tail: (0, 0) };
+                // SAFETY: the program's buffers are writable, as recv(2) asks; so many bytes are mapped.
+                unsafe { buffers.copy_out(at, bytes, flat) };
+            }
+            from_ring = !grants.is_granted(number);
+        }
+        if copy && from_ring {
+            // SAFETY: as above; the span is readable.
+            unsafe { buffers.copy_out(at, ring, part) };
+        }
+        (pos, at, left) = (pos + part.len() as u64, at + part.len(), rest);
+    }
+}
+
+/// Maps a region that the peer offers.
+#[cold]
+fn take_up(sock: &'static Sock, link: &'static Link, region: u64) -> bool {
+    let Some(_setting_up) = SettingUp::begin() else { return false };
+    imports::accept(sock, link.region, region)
+}
+
+/// Copies what is granted to its place in the ring, so that the program's memory is its own again. With the lock of
+/// the sending direction held.
+pub fn take_back(sock: &Sock) {
+    if !sock.has(NUMBERED) {
+        return;
+    }
+    let (Some(link), Some((_, theirs))) = (sock.link(), sock.sections()) else { return };
+    let (record, state) = (sock.record(), state(sock));
+    let (slot, receiver) = (record.slot(), record.side().other());
+    let taken = theirs.cons.cons.load(Acquire);
+    let mut any = false;
+    for open in state.granted.open(taken) {
+        let behind = record.tx.cursor.pos().saturating_sub(open.at);
+        let len = usize::try_from(open.len).unwrap_or(0);
+        let (span, _) = record.tx.cursor.last(behind, RING as u64).split(len);
+        let iov = libc::iovec {
+            iov_base: core::ptr::with_exposed_provenance_mut(
+                usize::try_from(open.address).unwrap_or(0),
+            ),
+            iov_len: len,
+        };
+        // SAFETY: registered memory, which is freed only after this; the span was reserved for these bytes.
+        unsafe { Buffers::one(&iov).copy_in(0, link.view().buffer(slot, receiver), span) };
+        link.view().grants(slot, receiver).take_back(open.number);
+        state.granted.take_back(open.number);
+        any = true;
+    }
+    if any {
+        endpoint::count(Counter::GrantsTakenBack, 1);
+        state.completions.settle(taken);
+    }
+}
+
+/// True when what is granted has been left unread for too long.
+pub fn is_overdue(sock: &Sock, theirs: &Section) -> bool {
+    let granted = &state(sock).granted;
+    if granted.open(theirs.cons.cons.load(Relaxed)).next().is_none() {
+        return false;
+    }
+    doubt::arise();
+    let age = u64::from(doubt::moment().wrapping_sub(granted.since())) << 10;
+    age >= knobs::get().grant_timeout()
+}
+
+/// Registered memory is about to go: everything of it that is granted is copied.
+pub fn take_back_in(base: usize, len: usize) {
+    let (from, to) = (base as u64, (base + len) as u64);
+    for (_, entry) in fd_table::iter(0..=fd_table::high_water()) {
+        let Some(sock) = Sock::of(entry).filter(|sock| sock.has(NUMBERED)) else { continue };
+        let Some((_, theirs)) = sock.sections() else { continue };
+        let _lock = sock.record().tx.lock.lock(tid());
+        if state(sock).granted.is_open_in(theirs.cons.cons.load(Relaxed), from, to) {
+            take_back(sock);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What a sender keeps of a connection on which it sends without copies: the completions, and what it has
+//! granted. Private to the process and its forks; whoever uses it holds the lock of the sending direction.
+
+use crate::completions::Completions;
+use crate::grants::GRANTS;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+const R: Ordering = Ordering::Relaxed;
+
+/// Registered regions per connection that the receiver is known to have mapped.
+const KNOWN: usize = 4;
+
+/// Both.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ZeroCopy {
+    /// Calls that are numbered.
+    pub completions: Completions,
+    /// Bytes that are granted.
+    pub granted: Granted,
+}
+
+/// The sender's own copy of its grants.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Granted {
+    /// Entries ever made, and those of them whose place is free again.
+    made: AtomicU32,
+    freed: AtomicU32,
+    /// When the last one was made, in units of 1024 ns.
+    since: AtomicU32,
+    /// Which of `known` is replaced next.
+    turn: AtomicU32,
+    /// The region that was offered last, 0: none.
+    offered: AtomicU64,
+    known: [AtomicU64; KNOWN],
+    entries: [Entry; GRANTS],
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct Entry {
+    at: AtomicU64,
+    /// Bytes; 0: an offer.
+    len: AtomicU64,
+    /// Where they are in the program's memory; 0: they were taken back.
+    address: AtomicU64,
+}
+
+/// A grant that the receiver has not passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Open {
+    /// The entry's number.
+    pub number: u32,
+    /// Position in the ring of the first byte that is left.
+    pub at: u64,
+    /// Bytes that are left.
+    pub len: u64,
+    /// Where they are in the program's memory.
+    pub address: u64,
+}
+
+impl Granted {
+    /// Forgets everything: for a new connection.
+    pub fn reset(&self) {
+        for word in [&self.made, &self.freed, &self.since, &self.turn] {
+            word.store(0, R);
+        }
+        for word in self.known.iter().chain([&self.offered]) {
+            word.store(0, R);
+        }
+    }
+
+    fn entry(&self, number: u32) -> &Entry {
+        &self.entries[number as usize % GRANTS]
+    }
+
+    /// A place for an entry, with the receiver at `taken`: its number.
+    pub fn place(&self, taken: u64) -> Option<u32> {
+        let made = self.made.load(R);
+        let mut freed = self.freed.load(R);
+        while freed != made {
+            let entry = self.entry(freed);
+            // Who is at an offer may not have seen it yet.
+            let end = entry.at.load(R) + entry.len.load(R).max(1);
+            if taken < end {
+                break;
+            }
+            freed = freed.wrapping_add(1);
+        }
+        self.freed.store(freed, R);
+        ((made.wrapping_sub(freed) as usize) < GRANTS).then_some(made)
+    }
+
+    /// Notes the entry of this [`Self::place`], made `now`.
+    pub fn note(&self, number: u32, (at, len): (u64, u64), address: u64, now: u32) {
+        let entry = self.entry(number);
+        entry.at.store(at, R);
+        entry.len.store(len, R);
+        entry.address.store(address, R);
+        self.since.store(now, R);
+        self.made.store(number.wrapping_add(1), R);
+    }
+
+    /// When the last entry was made.
+    #[must_use]
+    pub fn since(&self) -> u32 {
+        self.since.load(R)
+    }
+
+    /// The bytes of an entry were copied: they are not granted any more.
+    pub fn take_back(&self, number: u32) {
+        self.entry(number).address.store(0, R);
+    }
+
+    /// What is granted still, with the receiver at `taken`.
+    pub fn open(&self, taken: u64) -> impl Iterator<Item = Open> {
+        let (freed, made) = (self.freed.load(R), self.made.load(R));
+        (0..made.wrapping_sub(freed)).filter_map(move |n| {
+            let number = freed.wrapping_add(n);
+            let entry = self.entry(number);
+            let (at, len) = (entry.at.load(R), entry.len.load(R));
+            let gone = taken.saturating_sub(at).min(len);
+            let address = entry.address.load(R);
+            let open = Open { number, at: at + gone, len: len - gone, address: address + gone };
+            (gone < len && address != 0).then_some(open)
+        })
+    }
+
+    /// True when something [`Self::open`] lies between these addresses.
+    #[must_use]
+    pub fn is_open_in(&self, taken: u64, from: u64, to: u64) -> bool {
+        self.open(taken).any(|open| open.address < to && from < open.address + open.len)
+    }
+
+    /// The region that was offered last, 0: none.
+    #[must_use]
+    pub fn offered(&self) -> u64 {
+        self.offered.load(R)
+    }
+
+    /// Notes an offer.
+    pub fn offer(&self, region: u64) {
+        self.offered.store(region, R);
+    }
+
+    /// True when the receiver has this region; `accepted` is what it says.
+    #[must_use]
+    pub fn is_known(&self, region: u64, accepted: u64) -> bool {
+        if self.known.iter().any(|known| known.load(R) == region) {
+            return true;
+        }
+        let is = accepted == region && self.offered.load(R) == region;
+        if is {
+            let turn = self.turn.load(R);
+            self.turn.store(turn.wrapping_add(1), R);
+            self.known[turn as usize % KNOWN].store(region, R);
+        }
+        is
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted() -> Granted {
+        Granted {
+            made: AtomicU32::new(0),
+            freed: AtomicU32::new(0),
+            since: AtomicU32::new(0),
+            turn: AtomicU32::new(0),
+            offered: AtomicU64::new(0),
+            known: Default::default(),
+            entries: core::array::from_fn(|_| Entry {
+                at: AtomicU64::new(0),
+                len: AtomicU64::new(0),
+                address: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    #[test]
+    fn what_the_receiver_has_passed_is_not_open() {
+        let granted = granted();
+        for n in 0..3 {
+            let number = granted.place(0).unwrap();
+            granted.note(number, (100 * n, 100), 10_000 + 1000 * n, 7);
+        }
+        let open: Vec<_> = granted.open(150).collect();
+        assert_eq!(open[0], Open { number: 1, at: 150, len: 50, address: 11_050 });
+        assert_eq!(open[1], Open { number: 2, at: 200, len: 100, address: 12_000 });
+        assert_eq!(open.len(), 2);
+        assert!(
+            granted.is_open_in(150, 11_099, 11_200) && !granted.is_open_in(150, 11_100, 12_000)
+        );
+        assert!(granted.open(300).next().is_none());
+        granted.take_back(1);
+        assert_eq!(granted.open(150).map(|open| open.number).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn places_come_back_in_their_order_and_those_of_offers_after_the_next_byte() {
+        let granted = granted();
+        for n in 0..GRANTS as u64 {
+            let number = granted.place(0).unwrap();
+            granted.note(number, (n * 10, if n == 0 { 0 } else { 10 }), 0, 0);
+        }
+        let all = u32::try_from(GRANTS).unwrap();
+        assert_eq!(granted.place(0), None);
+        assert_eq!(granted.place(1), Some(all));
+        granted.note(all, (640, 10), 0, 0);
+        assert_eq!(granted.place(19), None);
+        assert_eq!(granted.place(20), Some(all + 1));
+    }
+
+    #[test]
+    fn a_region_is_known_once_it_was_accepted() {
+        let granted = granted();
+        assert!(!granted.is_known(5, 5), "never offered");
+        granted.offer(5);
+        assert!(!granted.is_known(5, 0) && !granted.is_known(5, 4));
+        assert!(granted.is_known(5, 5));
+        granted.offer(6);
+        assert!(granted.is_known(5, 0), "and stays so");
+        assert!(granted.is_known(6, 6));
+    }
+}

@@ -1,0 +1,53 @@
+//! Grants: a receiver never takes what the sender's program puts into its memory after a completion.
+
+use loom::sync::Arc;
+use loom::thread;
+use shunt_shm::grants::{Grants, Part, Source};
+use shunt_shm::ring::ProdLine;
+use shunt_shm::sync::{AtomicU32, Ordering};
+
+use crate::world::explore;
+
+/// A direction of one byte, the memory from which it is granted, and its place in the ring.
+#[derive(Default)]
+struct Direction {
+    grants: Grants,
+    prod: ProdLine,
+    memory: AtomicU32,
+    ring: AtomicU32,
+}
+
+const SENT: u32 = 1;
+const LATER: u32 = 2;
+
+#[test]
+fn bytes_that_are_taken_back_are_those_that_were_sent() {
+    explore(Some(3), || {
+        let at = Arc::new(Direction::default());
+        let sender = {
+            let at = Arc::clone(&at);
+            thread::spawn(move || {
+                at.memory.store(SENT, Ordering::Relaxed);
+                at.grants.put(&at.prod, 0, &Part { at: 0, len: 1, region: 1, from: 0 });
+                at.prod.prod.store(1, Ordering::Release);
+                at.ring.store(at.memory.load(Ordering::Relaxed), Ordering::Relaxed);
+                at.grants.take_back(0);
+                at.memory.store(LATER, Ordering::Relaxed);
+            })
+        };
+        let passed = AtomicU32::new(0);
+        if at.prod.prod.load(Ordering::Acquire) == 1 {
+            let source = at.grants.source(&at.prod, &passed, (0, 1), |_| {}).unwrap();
+            let granted = match source {
+                Source::Granted { number, .. } => {
+                    let byte = at.memory.load(Ordering::Relaxed);
+                    at.grants.is_granted(number).then_some(byte)
+                }
+                Source::Ring(_) => None,
+            };
+            let byte = granted.unwrap_or_else(|| at.ring.load(Ordering::Relaxed));
+            assert_eq!(byte, SENT);
+        }
+        sender.join().unwrap();
+    });
+}

@@ -1,0 +1,92 @@
+//! Sending without copies: from memory that is used again, for other bytes, as soon as the error queue has said that
+//! it may be. Who says so too early sends what was not meant.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use shunt_functional::sys::{self, Registered};
+
+/// Buffers, each with room for so much.
+const BUFFERS: usize = 4;
+const ROOM: usize = 256 << 10;
+/// Room for any report from the error queue.
+const REPORT: usize = 256;
+/// Longest wait for a buffer that is free again.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is sent from, and which of it is not free again.
+pub struct Zero {
+    memory: Registered,
+    /// The number of the call that has sent from it last, until that is complete.
+    busy: [Option<u32>; BUFFERS],
+    next: u32,
+    told: u32,
+}
+
+impl Zero {
+    /// Asks for SO_ZEROCOPY.
+    pub fn new(fd: RawFd) -> io::Result<Self> {
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)?;
+        let memory = Registered::new(BUFFERS * ROOM)?;
+        Ok(Self { memory, busy: [None; BUFFERS], next: 0, told: 0 })
+    }
+
+    /// Takes what the error queue has; each number is told once and in its order.
+    pub fn reap(&mut self, fd: RawFd) -> io::Result<()> {
+        loop {
+            let report = match sys::recv_error(fd, REPORT) {
+                Ok(report) => report,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) => return Err(e),
+            };
+            let Some((first, last)) = report.numbers else {
+                return Err(io::Error::other(format!("an unknown report: {report}")));
+            };
+            if first != self.told || last < first || last >= self.next {
+                let known = format!("{} to {}", self.told, self.next);
+                return Err(io::Error::other(format!("told of {first} to {last} of {known}")));
+            }
+            self.told = last + 1;
+            for busy in &mut self.busy {
+                busy.take_if(|number| *number <= last);
+            }
+        }
+    }
+
+    /// Sends some of the bytes.
+    pub fn send(&mut self, fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+        let started = Instant::now();
+        let free = loop {
+            self.reap(fd)?;
+            if let Some(free) = self.busy.iter().position(Option::is_none) {
+                break free;
+            }
+            // Who has one thread for both directions must receive meanwhile.
+            if sys::status_flags(fd)? & libc::O_NONBLOCK != 0 {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            if started.elapsed() > PATIENCE {
+                return Err(io::Error::other(format!("no word of call {}", self.told)));
+            }
+            let mut fds = [libc::pollfd { fd, events: 0, revents: 0 }];
+            sys::poll(&mut fds, Some(PATIENCE))?;
+        };
+        let len = bytes.len().min(ROOM);
+        let buffer = &mut self.memory.bytes()[free * ROOM..][..len];
+        buffer.copy_from_slice(&bytes[..len]);
+        match sys::send(fd, buffer, libc::MSG_NOSIGNAL | libc::MSG_ZEROCOPY) {
+            Ok(0) => Ok(0),
+            Ok(n) => {
+                self.busy[free] = Some(self.next);
+                self.next += 1;
+                Ok(n)
+            }
+            // Too many calls wait: this one goes by a copy.
+            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+                sys::send(fd, buffer, libc::MSG_NOSIGNAL)
+            }
+            Err(e) => Err(e),
+        }
+    }
+}

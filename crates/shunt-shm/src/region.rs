@@ -42,7 +42,9 @@ const SECTIONS_AT: usize = LANES_AT + LANES * size_of::<Lane>();
 /// Half a page behind a page's start: see [`shape`].
 const DATA_AT: usize =
     (SECTIONS_AT + SLOTS * 2 * size_of::<Section>()).next_multiple_of(4096) + 4096 / 2;
-const GRANTS_AT: usize = (DATA_AT + SLOTS * 2 * RING).next_multiple_of(4096);
+/// Where the RMBs end.
+pub const DATA_END: usize = DATA_AT + SLOTS * 2 * RING;
+const GRANTS_AT: usize = DATA_END.next_multiple_of(4096);
 /// Length of a region in bytes; only what is touched takes memory.
 pub const LEN: usize = GRANTS_AT + SLOTS * 2 * size_of::<Grants>();
 
@@ -349,9 +351,9 @@ impl RegionView {
         DATA_AT + (slot * 2 + receiver as usize) * RING
     }
 
-    /// Copies `data` to `offset`; nothing is copied when it does not fit.
+    /// Copies `data` to `offset`; nothing is copied when it does not fit in front of [`DATA_END`].
     pub fn write(self, offset: usize, data: &[u8]) {
-        if offset.checked_add(data.len()).is_none_or(|end| end > LEN) {
+        if offset.checked_add(data.len()).is_none_or(|end| end > DATA_END) {
             return;
         }
         // SAFETY: inside the region, as just checked; private memory does not overlap it.

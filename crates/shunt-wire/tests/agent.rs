@@ -63,7 +63,7 @@ fn golden_replies() {
 #[test]
 fn malformed_packets() {
     let request = |packet: &'static [u8]| decode::<Request<'_>>(packet);
-    for packet in [&b""[..], &[2, 0], &[11], &[4], &[0, 1, 5, b'n'], &[0, 1, 1, 0xff, 0]] {
+    for packet in [&b""[..], &[2, 0], &[14], &[4], &[0, 1, 5, b'n'], &[0, 1, 1, 0xff, 0]] {
         assert_eq!(request(packet), Err(Malformed), "{packet:?}");
     }
     assert_eq!(decode::<Reply>(&[7, 99]), Err(Malformed));

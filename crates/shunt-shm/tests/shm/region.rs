@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 use shunt_shm::memfd::create_sealed;
 use shunt_shm::region::{
-    self, LANES, LEN, RING, Region, RegionView, SLOTS, Setup, Side, queue_code, queue_place,
+    self, DATA_END, LANES, LEN, RING, Region, RegionView, SLOTS, Setup, Side, queue_code,
+    queue_place,
 };
 use shunt_shm::sync::Ordering::Relaxed;
 use shunt_wire::addr::{Addr, FourTuple};
@@ -53,6 +54,8 @@ fn no_two_parts_overlap() {
             let buffer = view.buffer(slot, side).addr().get() - base;
             assert_eq!(buffer, RegionView::buffer_offset(slot, side));
             parts.push((buffer, RING));
+            let grants = view.grants(slot, side);
+            parts.push((std::ptr::from_ref(grants).addr() - base, size_of_val(grants)));
         }
     }
     for lane in 0..LANES {
@@ -69,12 +72,12 @@ fn writes_stay_inside() {
     let region = mapped();
     let view = region.view();
     let end = RegionView::buffer_offset(SLOTS - 1, Side::Server) + RING;
-    assert_eq!(end, LEN);
-    for offset in [LEN - 1, LEN, LEN + 1, usize::MAX, usize::MAX - 1] {
+    assert_eq!(end, DATA_END);
+    for offset in [DATA_END - 1, DATA_END, DATA_END + 1, usize::MAX, usize::MAX - 1] {
         view.write(offset, &[1, 1]);
     }
     assert_eq!(byte(view, SLOTS - 1, Side::Server, RING - 1), 0, "nothing, not even a part");
-    view.write(LEN - 2, &[1, 2]);
+    view.write(DATA_END - 2, &[1, 2]);
     assert_eq!(byte(view, SLOTS - 1, Side::Server, RING - 1), 2);
 }
 

@@ -41,7 +41,9 @@ static TABLE: [Export; EXPORTS] = [const {
 }; EXPORTS];
 
 /// What goes with the entries of the table; serializes changes to it.
-static MEMORY: Mutex<[Option<(Map, OwnFd)>; EXPORTS]> = Mutex::new([const { None }; EXPORTS]);
+/// Without a descriptor, where none was to be had, it cannot be exported, and is copied like any other.
+static MEMORY: Mutex<[Option<Memory>; EXPORTS]> = Mutex::new([const { None }; EXPORTS]);
+type Memory = (Map, Option<OwnFd>);
 
 /// Held across fork.
 pub fn lock_for_fork() -> impl Sized {
@@ -67,6 +69,12 @@ pub fn find(address: usize, len: usize) -> Option<Place> {
     })
 }
 
+/// True when these bytes are in the region of this name, as this process has it: a relative may have registered it
+/// later than they parted, and have something else there.
+pub fn has(name: u64, address: usize, len: usize) -> bool {
+    find(address, len).is_some_and(|place| place.export.name.load(Ordering::Relaxed) == name)
+}
+
 impl Export {
     /// The agent's name for it, if it was told.
     pub fn name(&self) -> Option<u64> {
@@ -82,7 +90,7 @@ impl Export {
         let memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
         let index = TABLE.iter().position(|export| core::ptr::eq(export, self))?;
         let (_, fd) = memory[index].as_ref()?;
-        let (name, endpoint) = agent_client::export(fd.borrow()).ok()?;
+        let (name, endpoint) = agent_client::export(fd.as_ref()?.borrow()).ok()?;
         self.name.store(name, Ordering::Relaxed);
         self.told_by.store(endpoint, Ordering::Release);
         Some(name)
@@ -94,11 +102,11 @@ fn make(len: usize) -> Option<*mut c_void> {
     let mut memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     let index = memory.iter().position(Option::is_none)?;
     let (map, fd): (Map, OwnedFd) = memfd::create_published("shunt-memory", len).ok()?;
-    let fd = own_fds::adopt(fd).ok()?;
     let base = map.base();
-    memory[index] = Some((map, fd));
+    memory[index] = Some((map, own_fds::adopt(fd).ok()));
     let export = &TABLE[index];
     export.told_by.store(0, Ordering::Relaxed);
+    export.name.store(0, Ordering::Relaxed);
     export.base.store(base.addr().get(), Ordering::Relaxed);
     export.len.store(len, Ordering::Release);
     Some(base.as_ptr().cast())
@@ -118,8 +126,8 @@ pub fn free(base: usize) -> bool {
         return false;
     };
     let export = &TABLE[index];
-    let len = export.len.swap(0, Ordering::AcqRel);
-    crate::stream::grants::take_back_in(base, len);
+    crate::stream::grants::take_back_in(base, export.len.load(Ordering::Relaxed));
+    export.len.store(0, Ordering::Release);
     if let Some(name) = export.name() {
         agent_client::unexport(name);
     }

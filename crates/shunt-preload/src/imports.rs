@@ -2,6 +2,7 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 
 use shunt_shm::memfd::{self, Map};
@@ -10,9 +11,13 @@ use shunt_wire::agent::RegionId;
 
 use crate::agent_client;
 use crate::conn::Sock;
+use crate::stream::tid;
 
 /// Regions that a process maps at a time, a bit each in [`Sock::imports`].
 pub const IMPORTS: usize = 64;
+
+/// Longest wait for a thread that copies.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 struct Import {
@@ -86,9 +91,14 @@ fn fetch(link: RegionId, name: u64) -> Option<usize> {
     Some(index)
 }
 
-/// The connection is gone from this process.
+/// The connection is gone from this process. A thread that is still copying keeps what it has mapped, for good.
 pub fn release(sock: &Sock) {
     let mut left = sock.imports.swap(0, Ordering::Relaxed);
+    if left == 0 {
+        return;
+    }
+    let lock = &sock.record().rx.lock;
+    let Some(_quiet) = lock.lock_within(tid(), PATIENCE) else { return };
     while left != 0 {
         USERS[left.trailing_zeros() as usize].fetch_sub(1, Ordering::AcqRel);
         left &= left - 1;

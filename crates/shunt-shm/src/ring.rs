@@ -242,6 +242,12 @@ impl TxCursor {
         self.pos.load(R).saturating_sub(self.cons.load(R))
     }
 
+    /// Bytes that the receiver has taken, as far as known here: never fewer than before.
+    #[inline]
+    pub fn taken(&self) -> u64 {
+        self.cons.load(R)
+    }
+
     /// How many bytes may be sent, and of how many in an empty ring, when the receiver has come to `cons`
     /// and no more than `limit` bytes are to lie unread.
     ///

@@ -2,7 +2,7 @@
 //! granted. Private to the process and its forks; whoever uses it holds the lock of the sending direction.
 
 use crate::completions::Completions;
-use crate::grants::GRANTS;
+use crate::grants::{GRANTS, Part};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 const R: Ordering = Ordering::Relaxed;
@@ -43,8 +43,11 @@ struct Entry {
     at: AtomicU64,
     /// Bytes; 0: an offer.
     len: AtomicU64,
-    /// Where they are in the program's memory; 0: they were taken back.
+    /// Where they are in the memory of the process that granted them; 0: they were taken back.
     address: AtomicU64,
+    /// The registered region, and the offset there.
+    region: AtomicU64,
+    from: AtomicU64,
 }
 
 /// A grant that the receiver has not passed.
@@ -56,8 +59,12 @@ pub struct Open {
     pub at: u64,
     /// Bytes that are left.
     pub len: u64,
-    /// Where they are in the program's memory.
+    /// Where they are in the memory of the process that granted them, which may be a relative.
     pub address: u64,
+    /// The registered region.
+    pub region: u64,
+    /// Offset there.
+    pub from: u64,
 }
 
 impl Granted {
@@ -93,11 +100,13 @@ impl Granted {
     }
 
     /// Notes the entry of this [`Self::place`], made `now`.
-    pub fn note(&self, number: u32, (at, len): (u64, u64), address: u64, now: u32) {
+    pub fn note(&self, number: u32, part: &Part, address: u64, now: u32) {
         let entry = self.entry(number);
-        entry.at.store(at, R);
-        entry.len.store(len, R);
+        entry.at.store(part.at, R);
+        entry.len.store(part.len, R);
         entry.address.store(address, R);
+        entry.region.store(part.region, R);
+        entry.from.store(part.from, R);
         self.since.store(now, R);
         self.made.store(number.wrapping_add(1), R);
     }
@@ -122,7 +131,14 @@ impl Granted {
             let (at, len) = (entry.at.load(R), entry.len.load(R));
             let gone = taken.saturating_sub(at).min(len);
             let address = entry.address.load(R);
-            let open = Open { number, at: at + gone, len: len - gone, address: address + gone };
+            let open = Open {
+                number,
+                at: at + gone,
+                len: len - gone,
+                address: address + gone,
+                region: entry.region.load(R),
+                from: entry.from.load(R) + gone,
+            };
             (gone < len && address != 0).then_some(open)
         })
     }
@@ -176,8 +192,14 @@ mod tests {
                 at: AtomicU64::new(0),
                 len: AtomicU64::new(0),
                 address: AtomicU64::new(0),
+                region: AtomicU64::new(0),
+                from: AtomicU64::new(0),
             }),
         }
+    }
+
+    fn part(at: u64, len: u64) -> Part {
+        Part { at, len, region: 9, from: 7 }
     }
 
     #[test]
@@ -185,11 +207,17 @@ mod tests {
         let granted = granted();
         for n in 0..3 {
             let number = granted.place(0).unwrap();
-            granted.note(number, (100 * n, 100), 10_000 + 1000 * n, 7);
+            granted.note(number, &part(100 * n, 100), 10_000 + 1000 * n, 7);
         }
         let open: Vec<_> = granted.open(150).collect();
-        assert_eq!(open[0], Open { number: 1, at: 150, len: 50, address: 11_050 });
-        assert_eq!(open[1], Open { number: 2, at: 200, len: 100, address: 12_000 });
+        assert_eq!(
+            open[0],
+            Open { number: 1, at: 150, len: 50, address: 11_050, region: 9, from: 57 }
+        );
+        assert_eq!(
+            open[1],
+            Open { number: 2, at: 200, len: 100, address: 12_000, region: 9, from: 7 }
+        );
         assert_eq!(open.len(), 2);
         assert!(
             granted.is_open_in(150, 11_099, 11_200) && !granted.is_open_in(150, 11_100, 12_000)
@@ -204,12 +232,12 @@ mod tests {
         let granted = granted();
         for n in 0..GRANTS as u64 {
             let number = granted.place(0).unwrap();
-            granted.note(number, (n * 10, if n == 0 { 0 } else { 10 }), 0, 0);
+            granted.note(number, &part(n * 10, if n == 0 { 0 } else { 10 }), 0, 0);
         }
         let all = u32::try_from(GRANTS).unwrap();
         assert_eq!(granted.place(0), None);
         assert_eq!(granted.place(1), Some(all));
-        granted.note(all, (640, 10), 0, 0);
+        granted.note(all, &part(640, 10), 0, 0);
         assert_eq!(granted.place(19), None);
         assert_eq!(granted.place(20), Some(all + 1));
     }

@@ -93,7 +93,11 @@ fn follow_locked(sock: &'static Sock, fd: i32, lock: &TidGuard<'_>) -> bool {
         return false;
     }
     sock.put(WANT_TCP, true);
-    grants::take_back(sock);
+    // What cannot be put into the ring cannot be sent once more.
+    if !grants::take_back(sock) {
+        broken(sock, fd);
+        return true;
+    }
     let marks = tx.marks.load(Relaxed);
     // After its end this side can send nothing; the other one reads on in the ring.
     if path(marks) == Path::Ring && !sock.has(SHUT_WR) {

@@ -1,6 +1,7 @@
 //! Bytes that are granted instead of copied: what the sender offers, grants and takes back, and how the receiver
 //! comes to them. See [`shunt_shm::grants`] for the rules.
 
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use shunt_core::stretch::{Path, path};
@@ -9,7 +10,7 @@ use shunt_shm::grants::{Part, Source};
 use shunt_shm::region::{DECLINED, RING, Section};
 use shunt_shm::ring::Span;
 use shunt_shm::sync::AtomicU32;
-use shunt_shm::zerocopy::ZeroCopy;
+use shunt_shm::zerocopy::{Open, ZeroCopy};
 use shunt_wire::counter::Counter;
 
 use crate::conn::{NUMBERED, Sock};
@@ -29,6 +30,15 @@ pub const LEAST: usize = 32 * 1024;
 /// What is kept of the connection.
 pub fn state(sock: &Sock) -> &'static ZeroCopy {
     sock.endpoint().arena.zero_copy(sock.record())
+}
+
+/// How far the receiver has come in the ring. Never back, whatever it says: the program's memory may be gone when it
+/// was told that it is its own again. With the lock of the sending direction held.
+pub fn taken(sock: &Sock, theirs: &Section) -> u64 {
+    let cursor = &sock.record().tx.cursor;
+    // What is impossible is not heeded here, and ends the connection elsewhere.
+    let _ = cursor.refresh(&theirs.cons);
+    cursor.taken()
 }
 
 /// How a call with `MSG_ZEROCOPY` has come out so far.
@@ -74,13 +84,13 @@ fn is_attached(sock: &Sock) -> bool {
 /// False when so many grants are open that they have to be copied.
 pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> bool {
     let (record, granted) = (tx.sock.record(), &state(tx.sock).granted);
-    let Some(number) = granted.place(tx.theirs.cons.cons.load(Acquire)) else {
+    let Some(number) = granted.place(taken(tx.sock, tx.theirs)) else {
         endpoint::count(Counter::GrantOverflows, 1);
         return false;
     };
     let at = record.tx.cursor.pos();
     let part = Part { at, len: n as u64, region: piece.region, from: piece.from as u64 };
-    granted.note(number, (at, part.len), piece.address as u64, doubt::moment());
+    granted.note(number, &part, piece.address as u64, doubt::moment());
     let grants = tx.link.view().grants(record.slot(), record.side().other());
     grants.put(&tx.mine.prod, number, &part);
     doubt::arise();
@@ -123,11 +133,10 @@ pub fn offer(sock: &'static Sock, buffers: &Buffers<'_>) {
     {
         return;
     }
-    let Some(number) = granted.place(theirs.cons.cons.load(Acquire)) else { return };
-    let at = record.tx.cursor.pos();
-    granted.note(number, (at, 0), 0, doubt::moment());
+    let Some(number) = granted.place(taken(sock, theirs)) else { return };
+    let part = Part { at: record.tx.cursor.pos(), len: 0, region, from: 0 };
+    granted.note(number, &part, 0, doubt::moment());
     granted.offer(region);
-    let part = Part { at, len: 0, region, from: 0 };
     link.view().grants(record.slot(), record.side().other()).put(&mine.prod, number, &part);
 }
 
@@ -191,28 +200,27 @@ fn take_up(sock: &'static Sock, link: &'static Link, region: u64) -> bool {
     imports::accept(sock, link.region, region)
 }
 
-/// Copies what is granted to its place in the ring, so that the program's memory is its own again. With the lock of
-/// the sending direction held.
-pub fn take_back(sock: &Sock) {
+/// Copies what is granted to its place in the ring, so that the program's memory is its own again. False when some of it
+/// is a relative's, and not to be had. With the lock of the sending direction held.
+pub fn take_back(sock: &'static Sock) -> bool {
     if !sock.has(NUMBERED) {
-        return;
+        return true;
     }
-    let (Some(link), Some((_, theirs))) = (sock.link(), sock.sections()) else { return };
+    let (Some(link), Some((_, theirs))) = (sock.link(), sock.sections()) else { return true };
     let (record, state) = (sock.record(), state(sock));
     let (slot, receiver) = (record.slot(), record.side().other());
-    let taken = theirs.cons.cons.load(Acquire);
-    let mut any = false;
+    let taken = taken(sock, theirs);
+    let (mut any, mut all) = (false, true);
     for open in state.granted.open(taken) {
+        let Some(bytes) = bytes(sock, link, &open) else {
+            all = false;
+            continue;
+        };
         let behind = record.tx.cursor.pos().saturating_sub(open.at);
         let len = usize::try_from(open.len).unwrap_or(0);
         let (span, _) = record.tx.cursor.last(behind, RING as u64).split(len);
-        let iov = libc::iovec {
-            iov_base: core::ptr::with_exposed_provenance_mut(
-                usize::try_from(open.address).unwrap_or(0),
-            ),
-            iov_len: len,
-        };
-        // SAFETY: registered memory, which is freed only after this; the span was reserved for these bytes.
+        let iov = libc::iovec { iov_base: bytes.as_ptr().cast(), iov_len: len };
+        // SAFETY: so many bytes are mapped there; the span was reserved for them.
         unsafe { Buffers::one(&iov).copy_in(0, link.view().buffer(slot, receiver), span) };
         link.view().grants(slot, receiver).take_back(open.number);
         state.granted.take_back(open.number);
@@ -220,8 +228,22 @@ pub fn take_back(sock: &Sock) {
     }
     if any {
         endpoint::count(Counter::GrantsTakenBack, 1);
+    }
+    if all {
         state.completions.settle(taken);
     }
+    all
+}
+
+/// Where granted bytes are in this process: in its own registered memory, or, if a relative has granted them, in a map
+/// of that.
+fn bytes(sock: &'static Sock, link: &'static Link, open: &Open) -> Option<NonNull<u8>> {
+    let (address, len) = (usize::try_from(open.address).ok()?, usize::try_from(open.len).ok()?);
+    if exports::has(open.region, address, len) {
+        return NonNull::new(core::ptr::with_exposed_provenance_mut(address));
+    }
+    let find = || imports::find(sock, open.region, open.from, open.len);
+    find().or_else(|| take_up(sock, link, open.region).then(find)?)
 }
 
 /// True when what is granted has been left unread for too long.
@@ -242,7 +264,7 @@ pub fn take_back_in(base: usize, len: usize) {
         let Some(sock) = Sock::of(entry).filter(|sock| sock.has(NUMBERED)) else { continue };
         let Some((_, theirs)) = sock.sections() else { continue };
         let _lock = sock.record().tx.lock.lock(tid());
-        if state(sock).granted.is_open_in(theirs.cons.cons.load(Relaxed), from, to) {
+        if state(sock).granted.is_open_in(taken(sock, theirs), from, to) {
             take_back(sock);
         }
     }

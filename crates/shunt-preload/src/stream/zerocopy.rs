@@ -24,6 +24,7 @@ use shunt_core::events;
 use shunt_core::handshake::Phase;
 use shunt_shm::completions::{Completions, Notice};
 use shunt_shm::doorbell::arm;
+use shunt_shm::region::Section;
 use shunt_shm::sync::store_load_fence;
 use shunt_wire::counter::Counter;
 
@@ -88,8 +89,9 @@ fn with_number(
         let copied = outcome.until == 0 || outcome.copied;
         {
             let _lock = sock.record().tx.lock.lock(tid());
-            let taken = taken(sock);
-            let is_back = taken < outcome.until && !is_open(sock);
+            let taken = surely_taken(sock);
+            let is_open = grants::state(sock).granted.open(taken).next().is_some();
+            let is_back = taken < outcome.until && !is_open;
             let until = if is_back { 0 } else { outcome.until };
             list(sock).add(until, taken, copied || is_back);
         }
@@ -135,21 +137,26 @@ fn list(sock: &Sock) -> &'static Completions {
     &grants::state(sock).completions
 }
 
-/// How far the receiver has come in the ring; past everything where nobody reads there any more.
-fn taken(sock: &Sock) -> u64 {
+/// How far the receiver has come in the ring, which `look` says; past everything where nobody reads there any more.
+fn taken(sock: &Sock, look: impl FnOnce(&Section) -> u64) -> u64 {
     match sock.sections() {
         Some((_, theirs))
             if sock.phase() == Phase::Active && theirs.ctl.closed.load(Relaxed) == 0 =>
         {
-            theirs.cons.cons.load(Acquire)
+            look(theirs)
         }
         _ => u64::MAX,
     }
 }
 
-/// True when something is granted that the receiver has not passed.
-fn is_open(sock: &Sock) -> bool {
-    grants::state(sock).granted.open(taken(sock)).next().is_some()
+/// The same for who tells the program what is its own again, with the lock of the sending direction held.
+fn surely_taken(sock: &Sock) -> u64 {
+    taken(sock, |theirs| grants::taken(sock, theirs))
+}
+
+/// The same for a look without the lock, which is followed by one with it.
+fn taken_now(sock: &Sock) -> u64 {
+    taken(sock, |theirs| theirs.cons.cons.load(Acquire))
 }
 
 /// What poll(2) says of completions that wait: `POLLERR`, as the kernel's error queue is not empty.
@@ -160,11 +167,11 @@ pub fn readiness(sock: &'static Sock) -> u32 {
 
 #[cold]
 fn of_completions(sock: &'static Sock) -> u32 {
-    if list(sock).has_notice(taken(sock)) {
+    if list(sock).has_notice(taken_now(sock)) {
         return events::ERR;
     }
     if let Some((mine, theirs)) = sock.sections()
-        && list(sock).is_waiting(taken(sock))
+        && list(sock).is_waiting(taken_now(sock))
     {
         // Whoever waits for it is told when the receiver has passed what is granted.
         arm(&mine.ctl.tx_arm, notify::ON_QUEUE);
@@ -175,7 +182,7 @@ fn of_completions(sock: &'static Sock) -> u32 {
                 grants::take_back(sock);
             }
         }
-        if list(sock).has_notice(taken(sock)) {
+        if list(sock).has_notice(taken_now(sock)) {
             return events::ERR;
         }
     }
@@ -189,7 +196,7 @@ pub fn stamp(sock: &Sock) -> u32 {
 }
 
 /// The next completion, if one waits. The program is told of it once.
-fn take(sock: &Sock) -> Option<Notice> {
+fn take(sock: &'static Sock) -> Option<Notice> {
     if !sock.has(NUMBERED) {
         return None;
     }
@@ -203,7 +210,7 @@ fn take(sock: &Sock) -> Option<Notice> {
     {
         grants::take_back(sock);
     }
-    let notice = list(sock).take(taken(sock))?;
+    let notice = list(sock).take(surely_taken(sock))?;
     let calls = u64::from(notice.last.wrapping_sub(notice.first)) + 1;
     let how = if notice.copied { Counter::ZerocopyFail } else { Counter::ZerocopySuccess };
     endpoint::count(how, calls);
@@ -212,14 +219,14 @@ fn take(sock: &Sock) -> Option<Notice> {
 
 /// recv(2) with `MSG_ERRQUEUE`, which has no place for what it takes; `None`: the kernel's error queue is
 /// meant.
-pub fn discard(sock: &Sock) -> Option<isize> {
+pub fn discard(sock: &'static Sock) -> Option<isize> {
     take(sock).map(|_| 0)
 }
 
 /// recvmsg(2) with `MSG_ERRQUEUE`. `kernel` is the same call on the kernel's error queue, which is asked when
 /// there is nothing to say here.
 pub fn receive(
-    sock: &Sock,
+    sock: &'static Sock,
     fd: c_int,
     msg: &mut msghdr,
     kernel: impl FnOnce(&mut msghdr) -> isize,

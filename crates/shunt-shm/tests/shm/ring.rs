@@ -249,6 +249,20 @@ fn the_two_rings_of_a_connection_share_a_page_while_messages_are_small() {
 }
 
 #[test]
+fn what_was_taken_is_never_given_back() {
+    let (tx, mine, peer) = (TxCursor::default(), ProdLine::default(), ConsLine::default());
+    let wish = region::shape(Side::Server, SHORT_RING as u64);
+    tx.reserve(&peer, RING as u64, wish, UNLIMITED, 100).unwrap();
+    tx.publish(&mine, 100);
+    peer.cons.store(60, Relaxed);
+    assert_eq!((tx.refresh(&peer), tx.taken()), (Ok(40), 60));
+    for impossible in [0, 59, 101, u64::MAX] {
+        peer.cons.store(impossible, Relaxed);
+        assert_eq!((tx.refresh(&peer), tx.taken()), (Err(Violation::Consumer), 60));
+    }
+}
+
+#[test]
 fn a_full_ring_has_no_place_until_some_is_taken() {
     let mut pair = Pair::new(64);
     assert_eq!(pair.send(0, 100), 64);

@@ -2,6 +2,7 @@
 //! what they did is compared, and Shunt's counters prove that the connections were shunted.
 
 mod http;
+mod interface;
 mod iperf;
 mod nginx;
 mod postgres;

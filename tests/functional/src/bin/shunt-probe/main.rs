@@ -56,6 +56,7 @@ const GROUPS: &[Group] = &[
     ("splicing", splicing::run),
     ("zerocopy", zerocopy::run),
     ("granted", zerocopy::granted),
+    ("granted-by-a-relative", zerocopy::granted_by_a_relative),
 ];
 
 fn main() -> ExitCode {

@@ -329,6 +329,37 @@ enum End {
     HandedOver,
 }
 
+/// A child that parted before the memory was registered, and whose connection is the same, comes to take it back.
+pub fn granted_by_a_relative(p: &mut Probe) -> io::Result<()> {
+    let Pair { client, server } = allowed(p)?;
+    let (c, s) = (client.as_raw_fd(), server.as_raw_fd());
+    let (go_out, go) = sys::pipe()?;
+    let child = in_child(|| {
+        sys::read(go_out.as_raw_fd(), &mut [0])?;
+        // A look that finds what nobody has read in time.
+        thread::sleep(Duration::from_millis(1300));
+        awaited(c)?;
+        Ok(())
+    })?;
+    let mut memory = sys::Registered::new(2 * LARGE)?;
+    memory.bytes().fill(7);
+    let mut got = vec![0; LARGE];
+    for _ in 0..4 {
+        sys::write(s, b"x")?;
+        sys::read(c, &mut [0])?;
+        send(c, &memory.bytes()[..LARGE])?;
+        sys::recv(s, &mut got, libc::MSG_WAITALL, false)?;
+        awaited(c)?;
+        sys::recv_error(c, ROOM)?;
+    }
+    p.result("sent", send(c, &memory.bytes()[LARGE..]));
+    sys::write(go.as_raw_fd(), &[0])?;
+    p.say("the child", sys::wait_for(child)?);
+    sys::recv(s, &mut got, libc::MSG_WAITALL, false)?;
+    p.say("the bytes are those that were sent", got.iter().all(|byte| *byte == 7));
+    Ok(())
+}
+
 /// Bytes from registered memory that a slow reader leaves unread: it reads those that were sent, whatever
 /// becomes of the memory.
 pub fn granted(p: &mut Probe) -> io::Result<()> {

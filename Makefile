@@ -149,7 +149,12 @@ install: all
 	install -Dm755 $(RELEASE)/shunt $(DESTDIR)$(PREFIX)/bin/shunt
 	install -Dm644 $(RELEASE)/libshunt.so $(DESTDIR)$(PREFIX)/lib/shunt/libshunt.so
 	install -Dm644 dist/include/shunt.h $(DESTDIR)$(PREFIX)/include/shunt.h
-	install -Dm644 dist/man/shunt_alloc.3 $(DESTDIR)$(PREFIX)/share/man/man3/shunt_alloc.3
+	for page in dist/man/*.3; do \
+	    install -Dm644 $$page $(DESTDIR)$(PREFIX)/share/man/man3/$$(basename $$page); \
+	done
+	for example in dist/examples/*.c; do \
+	    install -Dm644 $$example $(DESTDIR)$(PREFIX)/share/doc/shunt/examples/$$(basename $$example); \
+	done
 	mkdir -p $(TARGET)/docs
 	$(RELEASE)/shunt docs $(TARGET)/docs
 	$(call install-found,*.1,share/man/man1)

@@ -22,6 +22,7 @@ use crate::link::{Link, Target};
 use crate::ops::listener::Listener;
 use crate::peer::Peer;
 use crate::relatives;
+use crate::stream::borrow::Lent;
 
 /// `O_NONBLOCK` is set on the open file description.
 pub const NONBLOCK: u32 = 1;
@@ -69,6 +70,8 @@ pub struct Sock {
     pub no_room: AtomicU32,
     /// Memory of the peer's that is mapped for it, a bit each: [`crate::imports`]'.
     pub imports: AtomicU64,
+    /// What this process has borrowed of its bytes.
+    pub lent: Lent,
     /// The next in [`RETURNED`].
     next: AtomicPtr<Self>,
 }
@@ -100,6 +103,7 @@ impl Sock {
         sock.endpoint.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Relaxed);
         sock.counted.store(0, Ordering::Relaxed);
         sock.no_room.store(0, Ordering::Relaxed);
+        sock.lent.clear();
         sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.peer.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.listener.store(core::ptr::null_mut(), Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //! The library runs inside other programs, so nothing here prints, allocates on the heap, panics,
 //! or changes `errno`: calls go through rustix, whose Linux backend enters the kernel directly and
 //! so reaches neither libc's `errno` nor the library's own hooks. What is for our own programs alone
-//! ([`bpf`], [`epoll`], [`signals`], [`usage`], [`zerocopy`]) says so.
+//! ([`bpf`], [`epoll`], [`signals`], [`usage`]) says so.
 
 pub mod bpf;
 pub mod epoll;
@@ -17,4 +17,3 @@ pub mod sockdiag;
 pub mod sockinfo;
 mod sockopt;
 pub mod usage;
-pub mod zerocopy;

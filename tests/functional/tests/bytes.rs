@@ -249,6 +249,32 @@ fn without_copies() {
     }
 }
 
+/// The same, where the receiver looks at the bytes in place, and often for longer than the sender waits.
+#[test]
+fn without_copies_at_either_end() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode).with_env("SHUNT_GRANT_TIMEOUT", "1");
+        for style in STYLES {
+            let mut args = vec!["--style", style, "--send-calls", "send-zerocopy"];
+            args.extend([
+                "--recv-calls",
+                "recv-borrow,recv",
+                "--max-call",
+                "300000",
+                "--pause",
+                "3000",
+            ]);
+            let bytes = Run::new(4, 10_000_000, &args, &args).go(&sandbox);
+            assert_eq!(bytes, 2 * 4 * 10_000_000);
+        }
+        if mode == Mode::Attach {
+            let stats = sandbox.stats();
+            assert!(stats.get("bytes_granted") > 0, "nothing was granted");
+            assert!(stats.get("grants_taken_back") > 0, "nothing was taken back");
+        }
+    }
+}
+
 /// What nobody has read is copied when its time is over, or the memory or the connection goes.
 #[test]
 fn grants_are_taken_back() {
@@ -267,5 +293,8 @@ fn grants_are_taken_back() {
             // Each end, on fresh and on warm connections.
             assert!(sandbox.stats().get("grants_taken_back") >= 8, "{out}");
         }
+        let out = run("borrowed");
+        let stale = out.stdout.matches("Stale").count();
+        assert!(stale >= if mode == Mode::Attach { 8 } else { 0 }, "{out}");
     }
 }

@@ -4,9 +4,11 @@
 
 mod enter;
 mod gate;
+mod lent;
 mod many;
 mod ping;
 mod rate;
+mod reader;
 mod serve;
 mod socket;
 mod stream;
@@ -20,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::rig::endpoint::Endpoint;
 use crate::stats::Quantile;
 use gate::Gate;
+use reader::Reading;
 
 /// `shunt load`.
 #[derive(Args, Clone, Debug)]
@@ -42,9 +45,13 @@ pub enum Program {
     /// Serve requests on many connections at once, with epoll.
     ServeMany(Serve),
     /// Read and count what comes, one connection after the other; say at its end how much it was.
-    Sink(Serve),
+    Sink(Sink),
+    /// Serve requests that are granted and looked at in place, with answers of the same kind.
+    ServeLent(Serve),
     /// Send requests over one connection, one at a time.
     Ping(ping::Ping),
+    /// Send such requests over one connection, one at a time.
+    PingLent(lent::Ping),
     /// Send as much as the connection takes.
     Stream(stream::Stream),
     /// Connect, send one request, close; again and again.
@@ -78,6 +85,17 @@ pub struct Serve {
     pub size: usize,
 }
 
+/// A sink.
+#[derive(Args, Clone, Debug)]
+pub struct Sink {
+    /// Where to listen.
+    #[arg(long)]
+    pub at: Endpoint,
+    /// How it reads.
+    #[command(flatten)]
+    pub reading: Reading,
+}
+
 /// What a client has seen; the one line that it prints.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Seen {
@@ -108,7 +126,9 @@ pub fn run(load: Load) -> u8 {
         Program::Serve(serve) => serve::blocking(&serve).map(|()| None),
         Program::ServeMany(serve) => serve::epoll(&serve).map(|()| None),
         Program::Sink(serve) => serve::sink(&serve).map(|()| None),
+        Program::ServeLent(serve) => lent::serve(&serve).map(|()| None),
         Program::Ping(ping) => ping.run(gate).map(Some),
+        Program::PingLent(ping) => ping.run(gate).map(Some),
         Program::Stream(stream) => stream.run(gate).map(Some),
         Program::Rate(rate) => rate.run(gate).map(Some),
         Program::Many(many) => many.run(gate).map(Some),

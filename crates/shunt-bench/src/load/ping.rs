@@ -14,7 +14,7 @@ use crate::stats::Histogram;
 const TIMED: u64 = 16;
 
 /// Rounds before the clock is started: the connection finds its way, caches fill.
-const WARM_UP: u32 = 16;
+pub const WARM_UP: u32 = 16;
 
 /// `shunt load ping`.
 #[derive(Args, Clone, Debug)]
@@ -50,7 +50,10 @@ impl Ping {
         let mut histogram = Histogram::default();
         let (operations, time) = match self.per_second {
             Some(rate) => self.paced(rate, &mut histogram, round)?,
-            None => self.closed_loop(&mut histogram, round)?,
+            None => {
+                let most = Duration::from_secs_f64(self.requests.seconds);
+                closed_loop(most, self.rounds, &mut histogram, round)?
+            }
         };
         Ok(Seen {
             operations,
@@ -58,34 +61,6 @@ impl Ping {
             seconds: time.as_secs_f64(),
             latency: histogram.quantiles(),
         })
-    }
-
-    /// The next request as soon as the answer is there.
-    fn closed_loop(
-        &self,
-        histogram: &mut Histogram,
-        mut round: impl FnMut() -> io::Result<()>,
-    ) -> io::Result<(u64, Duration)> {
-        let most = Duration::from_secs_f64(self.requests.seconds);
-        let start = Instant::now();
-        let mut done = 0;
-        loop {
-            let before = Instant::now();
-            round()?;
-            let after = Instant::now();
-            record(histogram, after - before);
-            done += 1;
-            if done >= self.rounds || after - start >= most {
-                return Ok((done, after - start));
-            }
-            for _ in 1..TIMED.min(self.rounds - done + 1) {
-                round()?;
-                done += 1;
-            }
-            if done >= self.rounds {
-                return Ok((done, start.elapsed()));
-            }
-        }
     }
 
     /// A request each so often.
@@ -109,6 +84,34 @@ impl Ping {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
         Ok((done, start.elapsed()))
+    }
+}
+
+/// The next request as soon as the answer is there; ends after so long, or so many rounds.
+pub fn closed_loop(
+    most: Duration,
+    rounds: u64,
+    histogram: &mut Histogram,
+    mut round: impl FnMut() -> io::Result<()>,
+) -> io::Result<(u64, Duration)> {
+    let start = Instant::now();
+    let mut done = 0;
+    loop {
+        let before = Instant::now();
+        round()?;
+        let after = Instant::now();
+        record(histogram, after - before);
+        done += 1;
+        if done >= rounds || after - start >= most {
+            return Ok((done, after - start));
+        }
+        for _ in 1..TIMED.min(rounds - done + 1) {
+            round()?;
+            done += 1;
+        }
+        if done >= rounds {
+            return Ok((done, start.elapsed()));
+        }
     }
 }
 

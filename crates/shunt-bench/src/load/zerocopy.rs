@@ -2,13 +2,13 @@
 
 use std::io;
 
-use shunt_sys::zerocopy::{self, Registered};
+use shunt_api::{Memory, send};
 
 use super::socket::Socket;
 
 /// The buffers of a connection.
 pub struct Sender {
-    memory: Registered,
+    memory: Memory,
     size: usize,
     /// Calls made, and those of them that are completed.
     made: u32,
@@ -21,8 +21,8 @@ pub struct Sender {
 impl Sender {
     /// So many buffers of so many bytes.
     pub fn new(socket: &Socket, size: usize, buffers: usize) -> io::Result<Self> {
-        zerocopy::allow(socket)?;
-        let mut memory = Registered::new(size * buffers)?;
+        send::allow(socket)?;
+        let mut memory = Memory::new(size * buffers)?;
         memory.bytes().fill(b'x');
         Ok(Self { memory, size, made: 0, completed: 0, used: 0, until: vec![0; buffers] })
     }
@@ -36,7 +36,7 @@ impl Sender {
         let mut done = 0;
         while done < self.size {
             let left = &self.memory.bytes()[index * self.size..][done..self.size];
-            match zerocopy::send(socket, left) {
+            match send::zerocopy(socket, left) {
                 Ok(n) => {
                     done += n;
                     self.made = self.made.wrapping_add(1);
@@ -58,10 +58,10 @@ impl Sender {
     fn reap(&mut self, socket: &Socket) -> io::Result<()> {
         let mut heard = false;
         loop {
-            match zerocopy::completed(socket)? {
+            match send::completed(socket)? {
                 Some(calls) => (self.completed, heard) = (calls.last.wrapping_add(1), true),
                 None if heard => return Ok(()),
-                None => zerocopy::wait(socket)?,
+                None => send::wait(socket)?,
             }
         }
     }

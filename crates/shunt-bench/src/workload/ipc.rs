@@ -35,13 +35,6 @@ static STREAM: Family = Family {
               each on a core of its own.",
 };
 
-static ZEROCOPY: Family = Family {
-    title: "Sending without copies",
-    meaning: "The same from 16 buffers in turn, by plain sends and with MSG_ZEROCOPY, each buffer used again when the error \
-              queue says that it may be. Under Shunt the buffers are registered memory (shunt_alloc), which \
-              the receiver copies from; over kernel TCP the kernel copies on loopback all the same.",
-};
-
 /// The message sizes of the sweep.
 const SIZES: [usize; 12] =
     [1, 14, 100, 256, 1024, 4096, 16_384, 64_000, 131_072, 262_144, 524_288, 1_048_576];
@@ -57,11 +50,6 @@ const PAIRS_CORES: u32 = 2;
 
 /// Sends of the stream.
 const STREAM_SIZE: usize = 64_000;
-/// Buffers that are sent from in turn: no fewer than a connection takes at once.
-const BUFFERS: &str = "16";
-/// Sends of the streams without copies.
-const ZEROCOPY_SIZES: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 16 << 20];
-
 /// What clients of the bench's own saw, as a row's outcome; the figure is the sum of their rates.
 pub(super) fn outcome(seen: &[Seen], cost: Cost) -> Outcome {
     let distributions: Vec<_> = seen.iter().map(|s| s.latency.as_slice()).collect();
@@ -99,7 +87,7 @@ fn strings<const N: usize>(args: [&str; N]) -> Vec<String> {
     args.iter().map(|a| (*a).to_owned()).collect()
 }
 
-fn size_of_text(size: usize) -> String {
+pub(super) fn size_of_text(size: usize) -> String {
     match size {
         s if s % (1 << 20) == 0 => format!("{} MiB", s >> 20),
         s if s % 1024 == 0 => format!("{} KiB", s / 1024),
@@ -150,11 +138,17 @@ pub fn rows() -> Vec<Row> {
     rows
 }
 
-/// One stream of sends of this size.
-fn stream(session: &Session<'_>, budget: Budget, size: usize, args: &[&str]) -> Result<Outcome> {
+/// One stream of sends of this size, with the arguments of both ends.
+pub(super) fn stream(
+    session: &Session<'_>,
+    budget: Budget,
+    size: usize,
+    (args, sink): (&[&str], &[&str]),
+) -> Result<Outcome> {
     let at = session.endpoint()?;
     let mut command = session.load("sink");
     command.args(["--at", &at.to_string()]);
+    command.args(sink);
     let _server = session.serve(command, &at)?;
     let mut command = session.load("stream");
     command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
@@ -168,7 +162,8 @@ fn stream(session: &Session<'_>, budget: Budget, size: usize, args: &[&str]) -> 
 
 /// The stream.
 pub fn stream_rows() -> Vec<Row> {
-    let drive = |session: &Session<'_>, budget: Budget| stream(session, budget, STREAM_SIZE, &[]);
+    let drive =
+        |session: &Session<'_>, budget: Budget| stream(session, budget, STREAM_SIZE, (&[], &[]));
     vec![
         Row::new("stream.64000", &STREAM, "stream, sends of 64,000 B", drive)
             .unit("MB/s", Better::Higher)
@@ -177,23 +172,4 @@ pub fn stream_rows() -> Vec<Row> {
             .unix()
             .quick(true),
     ]
-}
-
-/// Streams by plain sends and without copies.
-pub fn zerocopy_rows() -> Vec<Row> {
-    let row = |(size, zerocopy): (usize, bool)| {
-        let (name, how, args): (_, _, &'static [&str]) = if zerocopy {
-            ("zerocopy", "MSG_ZEROCOPY", &["--buffers", BUFFERS, "--zerocopy"])
-        } else {
-            ("plain", "plain sends", &["--buffers", BUFFERS])
-        };
-        let drive =
-            move |session: &Session<'_>, budget: Budget| stream(session, budget, size, args);
-        let title = format!("stream, {how} of {}", size_of_text(size));
-        Row::new(format!("{name}.{size}"), &ZEROCOPY, title, drive)
-            .unit("MB/s", Better::Higher)
-            .per_gigabyte()
-            .quick(zerocopy && size == 65_536)
-    };
-    ZEROCOPY_SIZES.into_iter().flat_map(|size| [(size, false), (size, true)]).map(row).collect()
 }

@@ -7,6 +7,7 @@ mod memory;
 pub mod nginx;
 mod redis;
 mod sockperf;
+mod zerocopy;
 
 use std::time::Duration;
 
@@ -207,7 +208,7 @@ pub fn all() -> Vec<Row> {
     let mut rows = ipc::rows();
     rows.extend(sockperf::rows());
     rows.extend(ipc::stream_rows());
-    rows.extend(ipc::zerocopy_rows());
+    rows.extend(zerocopy::rows());
     rows.extend(iperf::rows());
     rows.extend(nginx::rows());
     rows.extend(redis::rows());

@@ -1,15 +1,23 @@
 //! Socket options. Nearly all are the kernel's alone: the socket below the connection is real.
 
+use core::mem::offset_of;
 use core::sync::atomic::Ordering;
+
+use shunt_core::events;
+use shunt_core::handshake::Phase;
+use shunt_sys::memory;
 
 use crate::abi::{c_int, c_void, socklen_t};
 use crate::conn::{Sock, ZEROCOPY};
+use crate::errno;
 use crate::fd_table::{self, Kind};
 use crate::fresh;
 use crate::next;
 use crate::object;
+use crate::ops;
 use crate::ops::listener::Listener;
-use crate::stream::buffers;
+use crate::ops::stream::stream;
+use crate::stream::{buffers, promote, tcp};
 
 /// # Safety
 /// As the C function.
@@ -20,8 +28,76 @@ pub unsafe fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
+    if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE)
+        && let Some((_, sock)) = stream(fd)
+        && promote::advance(sock, fd) != Phase::Tcp
+    {
+        // SAFETY: as below.
+        return unsafe { map_nothing(fd, value, len) };
+    }
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::getsockopt(fd, level, name, value, len) }
+}
+
+/// include/uapi/linux/tcp.h.
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+
+/// The beginning of `struct tcp_zerocopy_receive` (include/uapi/linux/tcp.h). Its first three fields are as old as the
+/// option.
+#[repr(C)]
+struct ZerocopyReceive {
+    address: u64,
+    length: u32,
+    recv_skip_hint: u32,
+    inq: u32,
+}
+
+/// The answer to who wants received bytes mapped: what the kernel says of bytes that cannot be, so that the program
+/// reads them as usual (`tcp_zerocopy_receive` in net/ipv4/tcp.c). The kernel itself is not asked: it would map what
+/// lies behind the bytes in the ring.
+///
+/// # Safety
+/// As for getsockopt(2).
+#[cold]
+unsafe fn map_nothing(fd: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+    if !memory::is_readable(len.addr(), size_of::<socklen_t>()) {
+        return errno::fail(libc::EFAULT);
+    }
+    // SAFETY: it can be read, as was just seen; what is there is the program's business.
+    let room = unsafe { len.read_unaligned() } as usize;
+    if room < offset_of!(ZerocopyReceive, recv_skip_hint) {
+        return errno::fail(libc::EINVAL);
+    }
+    if !memory::is_readable(value.addr(), room.min(size_of::<ZerocopyReceive>())) {
+        return errno::fail(libc::EFAULT);
+    }
+    // SAFETY: it can be read, as was just seen.
+    if unsafe { value.cast::<u64>().read_unaligned() } % 4096 != 0 {
+        return errno::fail(libc::EINVAL);
+    }
+    let kept = errno::get();
+    let entry = fd_table::lookup(fd);
+    let bytes =
+        object::fionread(fd, entry).map_or_else(|| tcp::waiting(fd), |n| n.unsigned_abs().into());
+    let mut byte = 0_u8;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: room for the byte.
+    if bytes == 0 && unsafe { ops::stream::recv(fd, (&raw mut byte).cast(), 1, flags) } == 0 {
+        return errno::fail(libc::EIO);
+    }
+    errno::set(kept);
+    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+    // The kernel counts the end.
+    let inq = bytes.saturating_add(u32::from(tcp::readiness(fd, events::RDHUP) != 0));
+    let answer = [0, bytes, inq].map(u32::to_ne_bytes).concat();
+    let end = room.min(size_of::<ZerocopyReceive>());
+    let len = end - offset_of!(ZerocopyReceive, length);
+    // SAFETY: the program wants its answer there.
+    unsafe {
+        let to = value.cast::<u8>().add(offset_of!(ZerocopyReceive, length));
+        core::ptr::copy_nonoverlapping(answer.as_ptr(), to, len.min(answer.len()));
+    }
+    0
 }
 
 /// # Safety

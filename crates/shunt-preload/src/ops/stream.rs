@@ -13,9 +13,9 @@ use crate::abi::{
 };
 use crate::conn::{KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::fd_table::{self, Entry, Kind};
+use crate::stream::borrow::{Asked, Hints, Request};
 use crate::stream::bytes::Buffers;
 use crate::stream::call::Call;
-use crate::stream::grants::Outcome;
 use crate::stream::{demote, files, notify, promote, recv as rx, send as tx, tid, zerocopy};
 use crate::{fresh, next, object};
 
@@ -40,11 +40,12 @@ fn receive(
     fd: c_int,
     buffers: Option<Buffers<'_>>,
     flags: c_int,
+    request: Request<'_>,
     kernel: &mut dyn FnMut(c_int) -> isize,
 ) -> isize {
     match buffers {
         Some(buffers) if flags & (MSG_ERRQUEUE | MSG_OOB) == 0 => {
-            rx::receive(sock, Call { fd, entry, buffers, flags, outcome: None, kernel })
+            rx::receive(sock, Call { fd, entry, buffers, flags, request, kernel })
         }
         _ if flags & MSG_ERRQUEUE != 0 => zerocopy::discard(sock).unwrap_or_else(|| kernel(0)),
         _ => kernel(0),
@@ -58,7 +59,7 @@ fn transmit(
     fd: c_int,
     buffers: Option<Buffers<'_>>,
     flags: c_int,
-    outcome: Option<&mut Outcome>,
+    request: Request<'_>,
     kernel: &mut dyn FnMut(c_int) -> isize,
 ) -> isize {
     let Some(buffers) = buffers else { return kernel(0) };
@@ -66,7 +67,7 @@ fn transmit(
         // Urgent data are the kernel's: this direction goes back to it.
         demote::leave(sock, fd, Reason::Unsupported);
     }
-    tx::transmit(sock, Call { fd, entry, buffers, flags, outcome, kernel })
+    tx::transmit(sock, Call { fd, entry, buffers, flags, request, kernel })
 }
 
 /// # Safety
@@ -80,7 +81,7 @@ pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     let iov = buffer(buf, len);
     // SAFETY: as above.
     let mut kernel = |extra| unsafe { next::recv(fd, buf, len, extra) };
-    receive(found, fd, Some(Buffers::one(&iov)), 0, &mut kernel)
+    receive(found, fd, Some(Buffers::one(&iov)), 0, Request::Plain, &mut kernel)
 }
 
 /// # Safety
@@ -109,7 +110,7 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     }
     // SAFETY: as above.
     let mut kernel = |extra| unsafe { kernel_recvmsg(fd, iov, count, extra) };
-    receive(found, fd, buffers, 0, &mut kernel)
+    receive(found, fd, buffers, 0, Request::Plain, &mut kernel)
 }
 
 /// # Safety
@@ -143,7 +144,7 @@ pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ss
     let mut kernel = |extra| unsafe { next::recv(fd, buf, len, flags | extra) };
     let Some(found) = stream(fd) else { return kernel(0) };
     let iov = buffer(buf, len);
-    receive(found, fd, Some(Buffers::one(&iov)), flags, &mut kernel)
+    receive(found, fd, Some(Buffers::one(&iov)), flags, Request::Plain, &mut kernel)
 }
 
 /// # Safety
@@ -177,7 +178,7 @@ pub unsafe fn recvfrom(
     let mut kernel = |extra| unsafe { next::recvfrom(fd, buf, len, flags | extra, addr, addr_len) };
     let Some(found) = stream(fd) else { return kernel(0) };
     let iov = buffer(buf, len);
-    let n = receive(found, fd, Some(Buffers::one(&iov)), flags, &mut kernel);
+    let n = receive(found, fd, Some(Buffers::one(&iov)), flags, Request::Plain, &mut kernel);
     if n >= 0 && !addr.is_null() && !addr_len.is_null() {
         // A connected TCP socket tells no address (tcp_recvmsg leaves msg_namelen at 0).
         // SAFETY: the program gave room for the length.
@@ -221,6 +222,8 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: as above; `msg` is not null.
     let (room, buffers) =
         unsafe { ((*msg).msg_controllen, Buffers::new((*msg).msg_iov, (*msg).msg_iovlen)) };
+    // SAFETY: as above.
+    let mut asked = unsafe { Asked::of(&*msg, flags) };
     let mut from_kernel = false;
     let mut kernel = |extra| {
         // SAFETY: as above. An earlier attempt of this call may have used the room up.
@@ -231,12 +234,12 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
             n
         }
     };
-    let n = receive(found, fd, buffers, flags, &mut kernel);
+    let n = receive(found, fd, buffers, flags, asked.request(), &mut kernel);
     if n >= 0 && !from_kernel {
         // SAFETY: as above.
         unsafe {
             (*msg).msg_namelen = 0;
-            (*msg).msg_controllen = 0;
+            (*msg).msg_controllen = asked.answer_len();
             (*msg).msg_flags = 0;
         }
     }
@@ -294,7 +297,7 @@ pub unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     let iov = buffer(buf, len);
     // SAFETY: as above.
     let mut kernel = |extra| unsafe { next::send(fd, buf, len, extra) };
-    transmit(found, fd, Some(Buffers::one(&iov)), 0, None, &mut kernel)
+    transmit(found, fd, Some(Buffers::one(&iov)), 0, Request::Plain, &mut kernel)
 }
 
 /// # Safety
@@ -318,7 +321,7 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
             next::sendmsg(fd, &raw const msg, extra)
         }
     };
-    transmit(found, fd, buffers, 0, None, &mut kernel)
+    transmit(found, fd, buffers, 0, Request::Plain, &mut kernel)
 }
 
 /// # Safety
@@ -329,8 +332,8 @@ pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> 
     let Some(found) = stream(fd) else { return kernel(flags) };
     let iov = buffer(buf, len);
     let buffers = Some(Buffers::one(&iov));
-    zerocopy::numbered(found.1, fd, flags, buffers, |flags, outcome| {
-        transmit(found, fd, buffers, flags, outcome, &mut |extra| kernel(flags | extra))
+    zerocopy::numbered(found.1, fd, flags, buffers, Hints::default(), |flags, request| {
+        transmit(found, fd, buffers, flags, request, &mut |extra| kernel(flags | extra))
     })
 }
 
@@ -350,8 +353,8 @@ pub unsafe fn sendto(
     let Some(found) = stream(fd) else { return kernel(flags) };
     let iov = buffer(buf, len);
     let buffers = Some(Buffers::one(&iov));
-    zerocopy::numbered(found.1, fd, flags, buffers, |flags, outcome| {
-        transmit(found, fd, buffers, flags, outcome, &mut |extra| kernel(flags | extra))
+    zerocopy::numbered(found.1, fd, flags, buffers, Hints::default(), |flags, request| {
+        transmit(found, fd, buffers, flags, request, &mut |extra| kernel(flags | extra))
     })
 }
 
@@ -370,8 +373,10 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     }
     // SAFETY: as above.
     let buffers = unsafe { Buffers::new((*msg).msg_iov, (*msg).msg_iovlen) };
-    zerocopy::numbered(found.1, fd, flags, buffers, |flags, outcome| {
-        transmit(found, fd, buffers, flags, outcome, &mut |extra| kernel(flags | extra))
+    // SAFETY: as above.
+    let hints = unsafe { Hints::of(&*msg) };
+    zerocopy::numbered(found.1, fd, flags, buffers, hints, |flags, request| {
+        transmit(found, fd, buffers, flags, request, &mut |extra| kernel(flags | extra))
     })
 }
 

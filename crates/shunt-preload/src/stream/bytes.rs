@@ -69,21 +69,43 @@ impl<'a> Buffers<'a> {
         n
     }
 
-    /// The bytes after the first `skip`, up to the end of the entry in which they are.
-    pub fn piece(&self, mut skip: usize) -> Option<(*mut u8, usize)> {
-        for v in self.iov {
+    /// The bytes after the first `skip`, up to the end of the entry in which they are, and which that is.
+    pub fn piece(&self, mut skip: usize) -> Option<(*mut u8, usize, usize)> {
+        for (i, v) in self.iov.iter().enumerate() {
             if skip < v.iov_len {
-                return Some((v.iov_base.cast::<u8>().wrapping_add(skip), v.iov_len - skip));
+                return Some((v.iov_base.cast::<u8>().wrapping_add(skip), v.iov_len - skip, i));
             }
             skip -= v.iov_len;
         }
         None
     }
 
-    /// The entries of at least so many bytes.
-    pub fn large(&self, least: usize) -> impl Iterator<Item = (*mut u8, usize)> {
-        let large = self.iov.iter().filter(move |v| v.iov_len >= least);
-        large.map(|v| (v.iov_base.cast::<u8>(), v.iov_len))
+    /// Bytes after the first `skip` in the entry in which they are, and in those behind it up to one that is chosen by
+    /// its number and length.
+    pub fn run(&self, mut skip: usize, mut which: impl FnMut(usize, usize) -> bool) -> usize {
+        let mut run = 0;
+        for (i, v) in self.iov.iter().enumerate() {
+            if skip >= v.iov_len {
+                skip -= v.iov_len;
+                continue;
+            }
+            if run > 0 && which(i, v.iov_len) {
+                break;
+            }
+            run += v.iov_len - skip;
+            skip = 0;
+        }
+        run
+    }
+
+    /// The entries that are chosen by their number and length.
+    pub fn chosen(
+        &self,
+        mut which: impl FnMut(usize, usize) -> bool,
+    ) -> impl Iterator<Item = (*mut u8, usize)> {
+        let all = self.iov.iter().enumerate();
+        let chosen = all.filter(move |(i, v)| v.iov_len > 0 && which(*i, v.iov_len));
+        chosen.map(|(_, v)| (v.iov_base.cast::<u8>(), v.iov_len))
     }
 
     /// Calls `piece(address, length)` for the `len` bytes after the first `skip`.
@@ -144,5 +166,23 @@ impl<'a> Buffers<'a> {
             });
             skip += len;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_ends_before_the_next_chosen_entry() {
+        let entry = |iov_len| iovec { iov_base: core::ptr::null_mut(), iov_len };
+        let iov = [8, 0, 100, 5, 6, 200].map(entry);
+        let buffers = Buffers { iov: &iov, total: 319 };
+        let run = |skip| buffers.run(skip, |_, len| len >= 100);
+        assert_eq!(
+            [0, 3, 8, 9, 107, 108, 110, 118, 119, 318].map(run),
+            [8, 5, 111, 110, 12, 11, 9, 1, 200, 1]
+        );
+        assert_eq!(run(319), 0);
     }
 }

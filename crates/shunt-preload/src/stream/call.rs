@@ -14,8 +14,8 @@ use crate::errno;
 use crate::fd_table::{self, Entry};
 use crate::next;
 use crate::signals;
+use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
-use crate::stream::grants::Outcome;
 use crate::stream::sleep::{Sleep, Until, Woken};
 use crate::stream::{broken, demote, promote, tid};
 
@@ -38,8 +38,8 @@ pub struct Call<'a> {
     pub buffers: Buffers<'a>,
     /// `MSG_*`.
     pub flags: c_int,
-    /// What becomes of a call with `MSG_ZEROCOPY` that has a number.
-    pub outcome: Option<&'a mut Outcome>,
+    /// What is asked for beyond it.
+    pub request: Request<'a>,
     /// The same call on the kernel socket, with these flags added.
     pub kernel: &'a mut dyn FnMut(c_int) -> isize,
 }

@@ -19,12 +19,13 @@ use crate::fd_table;
 use crate::imports;
 use crate::link::Link;
 use crate::signals::SettingUp;
+use crate::stream::borrow::{Hint, Hints};
 use crate::stream::bytes::Buffers;
 use crate::stream::send::Tx;
 use crate::stream::{doubt, tid};
 use crate::{endpoint, knobs};
 
-/// Bytes below which a copy is cheaper than a grant.
+/// Bytes below which a copy is cheaper than a grant, unless the program says otherwise.
 pub const LEAST: usize = 32 * 1024;
 
 /// What is kept of the connection.
@@ -57,27 +58,50 @@ pub struct Piece {
     pub address: usize,
     /// How many.
     pub len: usize,
+    /// With fewer of them a copy is cheaper.
+    pub least: usize,
     region: u64,
     from: usize,
 }
 
+/// True for a buffer that is worth a grant.
+fn is_wanted(hint: Hint, len: usize) -> bool {
+    match hint {
+        Hint::Auto => len >= LEAST,
+        Hint::Copy => false,
+        Hint::Grant => true,
+    }
+}
+
 /// The bytes of a call after the first `done`, up to the end of their buffer, if the peer has mapped the region in
 /// which they lie.
-pub fn piece(sock: &Sock, theirs: &Section, buffers: &Buffers<'_>, done: usize) -> Option<Piece> {
-    let (address, len) = buffers.piece(done)?;
-    if len < LEAST || !is_attached(sock) {
+pub fn piece(
+    sock: &Sock,
+    theirs: &Section,
+    (buffers, hints): (&Buffers<'_>, &Hints<'_>),
+    done: usize,
+) -> Option<Piece> {
+    let (address, len, index) = buffers.piece(done)?;
+    let hint = hints.of_buffer(index);
+    if !is_wanted(hint, len) || !is_attached(sock) {
         return None;
     }
     let place = exports::find(address.addr(), len)?;
     let region = place.export.name()?;
     let known = state(sock).granted.is_known(region, theirs.ctl.accepted.load(Acquire));
     let len = len.min(RING / 2);
-    known.then_some(Piece { address: address.addr(), len, region, from: place.from })
+    let least = if hint == Hint::Grant { 1 } else { LEAST };
+    known.then_some(Piece { address: address.addr(), len, least, region, from: place.from })
 }
 
 fn is_attached(sock: &Sock) -> bool {
     use shunt_shm::arena::Mode;
     sock.record().id.mode.load(Relaxed) == Mode::Attach as u32
+}
+
+/// Bytes after the first `done` of a call that are copied before the next buffer that is worth a grant.
+pub fn copied(buffers: &Buffers<'_>, hints: &Hints<'_>, done: usize) -> usize {
+    buffers.run(done, |i, len| is_wanted(hints.of_buffer(i), len))
 }
 
 /// Grants `n` bytes of a piece, for which the next place in the ring is reserved, with the lock of the direction held.
@@ -104,15 +128,13 @@ pub fn are_used(sock: &Sock) -> bool {
 
 /// Offers the region in which the first large buffer of a call lies, unless it was. Before the lock of the direction is
 /// taken: the agent may have to be told of it.
-pub fn offer(sock: &'static Sock, buffers: &Buffers<'_>) {
+pub fn offer(sock: &'static Sock, buffers: &Buffers<'_>, hints: &Hints<'_>) {
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else { return };
     if !is_attached(sock) {
         return;
     }
-    let Some(place) = buffers.large(LEAST).find_map(|(at, len)| exports::find(at.addr(), len))
-    else {
-        return;
-    };
+    let mut wanted = buffers.chosen(|i, len| is_wanted(hints.of_buffer(i), len));
+    let Some(place) = wanted.find_map(|(at, len)| exports::find(at.addr(), len)) else { return };
     let region = place.export.name().or_else(|| {
         let _setting_up = SettingUp::begin()?;
         place.export.tell()
@@ -140,23 +162,28 @@ pub fn offer(sock: &'static Sock, buffers: &Buffers<'_>) {
     link.view().grants(record.slot(), record.side().other()).put(&mine.prod, number, &part);
 }
 
-/// Copies `span`, the receiver's next bytes, to the places after the first `done` bytes; with `copy` false it only
-/// goes past them. How many entries lie behind them: for [`RxState::grants`](shunt_shm::arena::RxState::grants), once
-/// the bytes were taken.
-pub fn copy_out(
+/// Where some of a receiver's next bytes are.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Their place in the ring.
+    pub span: Span,
+    /// What they are granted by, and where; else they are in the ring.
+    pub granted: Option<(u32, NonNull<u8>)>,
+}
+
+/// Calls `each` for the parts of `span`, the receiver's next bytes, as long as it says to go on. How many entries lie
+/// behind them: for [`RxState::grants`](shunt_shm::arena::RxState::grants), once the bytes were taken.
+pub fn each_part(
     sock: &'static Sock,
     link: &'static Link,
-    (buffers, done): (&Buffers<'_>, usize),
     span: Span,
-    copy: bool,
+    mut each: impl FnMut(Found) -> bool,
 ) -> Result<u32, Violation> {
     let record = sock.record();
     let passed = AtomicU32::new(record.rx.grants.load(Relaxed));
     let Some((mine, theirs)) = sock.sections() else { return Ok(passed.into_inner()) };
-    let (rx, slot, side) = (&record.rx, record.slot(), record.side());
-    let grants = link.view().grants(slot, side);
-    let ring = link.view().buffer(slot, side);
-    let (mut pos, mut left, mut at) = (rx.cursor.pos(), span, done);
+    let grants = link.view().grants(record.slot(), record.side());
+    let (mut pos, mut left) = (record.rx.cursor.pos(), span);
     loop {
         let offered = |region| {
             let answer = if take_up(sock, link, region) { region } else { region | DECLINED };
@@ -171,26 +198,48 @@ pub fn copy_out(
             Source::Ring(n) | Source::Granted { len: n, .. } => n,
         };
         let (part, rest) = left.split(usize::try_from(n).unwrap_or(usize::MAX));
-        let mut from_ring = true;
+        let mut found = Found { span: part, granted: None };
         if let Source::Granted { number, part: granted, skip, len } = source {
             let from = granted.from.checked_add(skip).ok_or(Violation::Grants)?;
             let find = || imports::find(sock, granted.region, from, len);
             // Another process of this end may have accepted the offer.
             let bytes = find().or_else(|| take_up(sock, link, granted.region).then(find)?);
-            let bytes = bytes.ok_or(Violation::Grants)?;
-            if copy {
-                let flat = Span { head: (0, part.len()), tail: (0, 0) };
-                // SAFETY: the program's buffers are writable, as recv(2) asks; so many bytes are mapped.
-                unsafe { buffers.copy_out(at, bytes, flat) };
-            }
+            found.granted = Some((number, bytes.ok_or(Violation::Grants)?));
+        }
+        if !each(found) {
+            return Ok(passed.load(Relaxed));
+        }
+        (pos, left) = (pos + part.len() as u64, rest);
+    }
+}
+
+/// Copies `span`, the receiver's next bytes, to the places after the first `done` bytes; with `copy` false it only
+/// goes past them. Returns what [`each_part`] does.
+pub fn copy_out(
+    sock: &'static Sock,
+    link: &'static Link,
+    (buffers, done): (&Buffers<'_>, usize),
+    span: Span,
+    copy: bool,
+) -> Result<u32, Violation> {
+    let (slot, side) = (sock.record().slot(), sock.record().side());
+    let (grants, ring) = (link.view().grants(slot, side), link.view().buffer(slot, side));
+    let mut at = done;
+    each_part(sock, link, span, |Found { span, granted }| {
+        let mut from_ring = copy;
+        if let Some((number, bytes)) = granted.filter(|_| copy) {
+            let flat = Span { head: (0, span.len()), tail: (0, 0) };
+            // SAFETY: the program's buffers are writable, as recv(2) asks; so many bytes are mapped.
+            unsafe { buffers.copy_out(at, bytes, flat) };
             from_ring = !grants.is_granted(number);
         }
-        if copy && from_ring {
+        if from_ring {
             // SAFETY: as above; the span is readable.
-            unsafe { buffers.copy_out(at, ring, part) };
+            unsafe { buffers.copy_out(at, ring, span) };
         }
-        (pos, at, left) = (pos + part.len() as u64, at + part.len(), rest);
-    }
+        at += span.len();
+        true
+    })
 }
 
 /// Maps a region that the peer offers.

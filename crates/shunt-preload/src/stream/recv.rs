@@ -16,6 +16,7 @@ use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::errno;
 use crate::link::Link;
 use crate::ops;
+use crate::stream::borrow::{self, Request};
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Look, Progress};
@@ -90,6 +91,12 @@ fn step(
         cursor: &record.rx.cursor,
         blocking,
     };
+    if let Request::Release = call.request
+        && *got == 0
+        && let Some(error) = borrow::refusal(sock, link, call.buffers.total)
+    {
+        return Ok(Step::Done(errno::fail(error)));
+    }
     loop {
         let marks = record.rx.marks.load(Relaxed);
         let step = match path(marks) {
@@ -262,8 +269,11 @@ impl Rx<'_> {
 
     /// In a ring stretch. `None`: go on, with the next stretch if a mark was passed.
     fn ring_stretch(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
-        let want = call.buffers.total - *got;
         let len = RING as u64;
+        let want = match &call.request {
+            Request::Borrow(_) if *got == 0 => RING,
+            _ => call.buffers.total - *got,
+        };
         if self.sock.has(FROZEN) {
             // The peer sends what is left in the ring once more, after a mark that stands where we
             // stopped. A mark further on is of a peer that left by itself: nothing comes twice.
@@ -280,6 +290,13 @@ impl Rx<'_> {
         let span = self.cursor.readable(&self.theirs.prod, len, want as u64)?;
         let n = span.head.1 + span.tail.1;
         if n > 0 {
+            if let Request::Borrow(lending) = &mut call.request
+                && *got == 0
+            {
+                let lend = || borrow::lend(self.sock, self.link, span, lending);
+                let (lent, alone) = call::interruptible(&self.sock.record().rx.copying, lend);
+                return Ok(if alone { Some(Step::Done(lent?.cast_signed())) } else { None });
+            }
             if call.flags & MSG_TRUNC == 0 && call.buffers.are_bad() {
                 return Ok(Some(Step::Done(or_error(*got, libc::EFAULT))));
             }
@@ -490,6 +507,9 @@ impl Rx<'_> {
         }
         if call.flags & MSG_PEEK != 0 {
             return Ok(true);
+        }
+        if let Request::Release = call.request {
+            self.sock.lent.advance(n);
         }
         let look = self.cursor.consume(&self.mine.cons, RING as u64, n as u64);
         rx.bytes.store(rx.bytes.load(Relaxed) + n as u64, Relaxed);

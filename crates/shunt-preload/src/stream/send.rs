@@ -20,6 +20,7 @@ use crate::endpoint;
 use crate::errno;
 use crate::fd_table;
 use crate::link::Link;
+use crate::stream::borrow::Request;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Piece};
 use crate::stream::sleep::{Sleep, Until};
@@ -116,11 +117,14 @@ fn step(
     if call.buffers.are_bad() {
         return Ok(Step::Done(or_error(*sent, libc::EFAULT)));
     }
-    let piece = match call.outcome {
-        Some(_) => grants::piece(sock, theirs, &call.buffers, *sent),
-        None => None,
+    let (piece, want) = match &call.request {
+        Request::Grant(_, hints) => {
+            let piece = grants::piece(sock, theirs, (&call.buffers, hints), *sent);
+            let copied = || grants::copied(&call.buffers, hints, *sent).min(CHUNK);
+            (piece, piece.map_or_else(copied, |piece| piece.len))
+        }
+        _ => (None, (call.buffers.total - *sent).min(CHUNK)),
     };
-    let want = piece.map_or_else(|| (call.buffers.total - *sent).min(CHUNK), |piece| piece.len);
     let tx = Tx { sock, link, mine, theirs };
     let span = tx.reserve(want, blocking)?;
     let full = span.head.1 == 0 && want > 0;
@@ -148,7 +152,7 @@ fn step(
     let n = span.len();
     if let Some(piece) = piece {
         tx.grant_or_put(call, &piece, *sent, span);
-    } else if let Some(outcome) = &mut call.outcome {
+    } else if let Request::Grant(outcome, _) = &mut call.request {
         outcome.copied |= n >= grants::LEAST;
     }
     tx.publish(n, lock);
@@ -217,11 +221,11 @@ impl Tx<'_> {
     /// Grants the bytes of a piece for which `span` is reserved, or puts them there.
     fn grant_or_put(&self, call: &mut Call<'_>, piece: &Piece, at: usize, span: Span) {
         let (sock, n) = (self.sock, span.len());
-        let is_granted = n >= grants::LEAST && grants::grant(self, piece, n);
+        let is_granted = n >= piece.least && grants::grant(self, piece, n);
         if !is_granted {
             put(sock, call, at, self.link.view(), span);
         }
-        let Some(outcome) = &mut call.outcome else { return };
+        let Request::Grant(outcome, _) = &mut call.request else { return };
         if is_granted {
             outcome.until = sock.record().tx.cursor.pos() + n as u64;
             endpoint::count(Counter::BytesGranted, n as u64);

@@ -32,6 +32,7 @@ use crate::conn::{NUMBERED, Sock, ZEROCOPY};
 use crate::endpoint;
 use crate::errno::{self, KeepErrno};
 use crate::next;
+use crate::stream::borrow::{Hints, Request};
 use crate::stream::bytes::Buffers;
 use crate::stream::grants::{self, Outcome};
 use crate::stream::{call, notify, promote, tcp, tid};
@@ -52,11 +53,14 @@ pub fn numbered(
     fd: c_int,
     flags: c_int,
     buffers: Option<Buffers<'_>>,
-    send: impl FnOnce(c_int, Option<&mut Outcome>) -> isize,
+    hints: Hints<'_>,
+    send: impl FnOnce(c_int, Request<'_>) -> isize,
 ) -> isize {
     match buffers {
-        Some(buffers) if flags & MSG_ZEROCOPY != 0 => with_number(sock, fd, flags, &buffers, send),
-        _ => send(flags, None),
+        Some(buffers) if flags & MSG_ZEROCOPY != 0 || hints.is_quiet => {
+            with_number(sock, fd, flags, (&buffers, hints), send)
+        }
+        _ => send(flags, Request::Plain),
     }
 }
 
@@ -65,26 +69,26 @@ fn with_number(
     sock: &'static Sock,
     fd: c_int,
     flags: c_int,
-    buffers: &Buffers<'_>,
-    send: impl FnOnce(c_int, Option<&mut Outcome>) -> isize,
+    (buffers, hints): (&Buffers<'_>, Hints<'_>),
+    send: impl FnOnce(c_int, Request<'_>) -> isize,
 ) -> isize {
     let copied = flags & !MSG_ZEROCOPY;
     // The kernel ignores the flag, too.
     if !is_allowed(sock, fd) {
-        return send(copied, None);
+        return send(copied, Request::Plain);
     }
     if promote::advance(sock, fd) == Phase::Tcp {
-        return send(flags, None);
+        return send(flags, Request::Plain);
     }
-    if let Err(error) = begin(sock) {
+    if let Err(error) = begin(sock, &hints) {
         return errno::fail(error);
     }
     let kept = errno::get();
-    grants::offer(sock, buffers);
+    grants::offer(sock, buffers, &hints);
     errno::set(kept);
     let mut outcome = Outcome::default();
-    let sent = send(copied, Some(&mut outcome));
-    if sent > 0 {
+    let sent = send(copied, Request::Grant(&mut outcome, hints));
+    if sent > 0 && !hints.is_quiet {
         let _keep = KeepErrno::new();
         let copied = outcome.until == 0 || outcome.copied;
         {
@@ -117,8 +121,8 @@ fn is_allowed(sock: &Sock, fd: c_int) -> bool {
     sock.has(ZEROCOPY)
 }
 
-/// A place for one more number, or the error.
-fn begin(sock: &Sock) -> Result<(), c_int> {
+/// A place for one more number, if the call is to have one, or the error.
+fn begin(sock: &Sock, hints: &Hints<'_>) -> Result<(), c_int> {
     let tx = &sock.record().tx;
     let lock = tx.lock.lock(tid());
     if lock.nested() && !call::may_intrude(&tx.copying) {
@@ -130,7 +134,7 @@ fn begin(sock: &Sock) -> Result<(), c_int> {
         grants::state(sock).granted.reset();
         sock.put(NUMBERED, true);
     }
-    if list(sock).is_full() { Err(ENOBUFS) } else { Ok(()) }
+    if !hints.is_quiet && list(sock).is_full() { Err(ENOBUFS) } else { Ok(()) }
 }
 
 fn list(sock: &Sock) -> &'static Completions {

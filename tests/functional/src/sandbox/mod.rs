@@ -40,6 +40,7 @@ pub struct Sandbox {
     dir: TempDir,
     account: Option<Account>,
     tag: String,
+    env: Vec<(&'static str, &'static str)>,
     agent: RefCell<Option<Agent>>,
     /// Sessions of the processes that have been started.
     sessions: RefCell<HashSet<u32>>,
@@ -74,6 +75,7 @@ impl Sandbox {
             dir,
             account,
             tag: format!("{}-{n}", std::process::id()),
+            env: Vec::new(),
             agent: RefCell::default(),
             sessions: RefCell::default(),
             files: AtomicU32::new(0),
@@ -84,6 +86,13 @@ impl Sandbox {
             sandbox.start_agent();
         }
         sandbox
+    }
+
+    /// All programs that are started from now on have this in their environment.
+    #[must_use]
+    pub fn with_env(mut self, name: &'static str, value: &'static str) -> Self {
+        self.env.push((name, value));
+        self
     }
 
     /// The directory; it is removed at the end.
@@ -206,6 +215,7 @@ impl Sandbox {
             .env("SHUNT_RUN_DIR", self.run_dir())
             .env(TAG, &self.tag)
             .env("LC_ALL", "C")
+            .envs(self.env.iter().copied())
             .env_remove("LD_PRELOAD");
         if let Some(account) = self.account {
             command.uid(account.uid).gid(account.gid);

@@ -29,12 +29,12 @@ pub use process::{
     signal_count, system, wait_for, wait_until_dead,
 };
 pub use ready::{Epoll, EpollEvent, poll, ppoll, pselect, select};
-pub use shunt_sys::zerocopy::Registered;
+pub use shunt_api::Memory;
 pub use socket::{
     ListenOptions, accept, accept_without_length, connect, connect_without_address, dup, dup2,
     dup3, eventfd, fd_flags, fionread, get_option, linger, listen, local_addr, memfd, outq, pair,
     peer_addr, pipe, set_buffers, set_nonblocking, set_nonblocking_ioctl, set_option,
-    set_pipe_size, set_timeout, shutdown, socket, status_flags,
+    set_pipe_size, set_timeout, shutdown, socket, status_flags, zerocopy_receive,
 };
 pub use stream::{
     Received, pwrite_all, read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendfile, sendmmsg,

@@ -225,6 +225,23 @@ pub fn get_option(fd: RawFd, level: c_int, name: c_int) -> io::Result<c_int> {
     Ok(value)
 }
 
+/// `TCP_ZEROCOPY_RECEIVE` for an address, with so many bytes of its structure: its length, hint and count of bytes there,
+/// as far as they are told.
+pub fn zerocopy_receive(fd: RawFd, address: u64, room: u32) -> io::Result<[u32; 3]> {
+    const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+    let mut value = [0_u64; 8];
+    (value[0], value[1]) = (address, 1 << 20);
+    let mut len = room;
+    let at = value.as_mut_ptr().cast();
+    // SAFETY: value has room for more bytes than the kernel knows fields.
+    check(unsafe {
+        libc::getsockopt(fd, libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, at, &raw mut len)
+    })?;
+    // Little end first (x86-64).
+    let half = |word: u64, shift| u32::try_from(word >> shift & u64::from(u32::MAX)).unwrap_or(0);
+    Ok([half(value[1], 0), half(value[1], 32), half(value[2], 0)])
+}
+
 /// `setsockopt(2)` of any plain value.
 fn set_raw<T>(fd: RawFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     let ptr = std::ptr::from_ref(value).cast();

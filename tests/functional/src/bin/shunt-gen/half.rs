@@ -1,10 +1,11 @@
 //! One direction of a connection: the sending half and the receiving half.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use fastrand::Rng;
+use shunt_api::{Released, Room};
 use shunt_functional::{pattern, sys};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -12,6 +13,9 @@ use crate::hand_over;
 use crate::options::{Common, HandOver, RecvCall, SendCall};
 use crate::watchdog;
 use crate::zero::Zero;
+
+/// Most bytes that are borrowed at once where they have to be copied.
+const MOST_COPIED: usize = 20_000;
 
 /// What a step of a half came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -226,6 +230,7 @@ pub struct Receiver {
     hash: Xxh3,
     buffer: Vec<u8>,
     scratch: Vec<u8>,
+    room: Option<Room>,
     eof: bool,
     /// A call has said that nothing but the end can follow.
     ending: bool,
@@ -249,6 +254,7 @@ impl Receiver {
             hash: Xxh3::new(),
             buffer: Vec::new(),
             scratch: Vec::new(),
+            room: None,
             eof: false,
             ending: false,
             signalled: matches!(common.hand_over, Some(HandOver::Spawn | HandOver::Shell)),
@@ -273,6 +279,7 @@ impl Receiver {
     pub fn release(&mut self) {
         self.buffer = Vec::new();
         self.scratch = Vec::new();
+        self.room = None;
     }
 
     /// What came over a connection whose other end is not trusted and should not have come.
@@ -348,8 +355,10 @@ impl Receiver {
         }
         // Without signals MSG_WAITALL comes back short only at the end of the stream.
         self.ending = call == RecvCall::RecvWaitall && blocking && !self.signalled;
-        // Of several messages each can be short while the next one finds new bytes.
-        Ok(if call == RecvCall::Recvmmsg { Step::Moved } else { Step::Short })
+        // Of several messages each can be short while the next one finds new bytes; and what is lent at once is of one
+        // kind.
+        let some = matches!(call, RecvCall::Recvmmsg | RecvCall::RecvBorrow);
+        Ok(if some { Step::Moved } else { Step::Short })
     }
 
     /// Compares with what the position says; the first 8 bytes give the label.
@@ -394,6 +403,25 @@ impl Receiver {
                 sys::recvmmsg(fd, buffer, pieces, flags).map(|r| r.len)
             }
             RecvCall::Peek | RecvCall::PeekMsg => self.peek(call, fd, buffer, pieces),
+            RecvCall::RecvBorrow => self.borrow(fd, buffer),
+        }
+    }
+
+    /// Looks at what is there for a while, and goes on behind a part of it.
+    fn borrow(&mut self, fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: the connection is open for as long as the call takes.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        let room = self.room.get_or_insert_with(|| Room::new(MOST_COPIED));
+        loop {
+            let lent = room.borrow(&socket)?;
+            self.mix.pause(&mut self.rng);
+            let mut n = 0;
+            for piece in lent.pieces() {
+                n += piece.copy_from(0, &mut buffer[n..]);
+            }
+            if lent.release(n)? == Released::Whole {
+                return Ok(n);
+            }
         }
     }
 

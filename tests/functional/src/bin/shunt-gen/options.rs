@@ -245,11 +245,13 @@ pub enum RecvCall {
     Recvfrom,
     Recvmsg,
     Recvmmsg,
+    /// shunt_recv_borrow and shunt_recv_release
+    RecvBorrow,
 }
 
 impl RecvCall {
     /// Every call.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Read,
         Self::Readv,
         Self::Recv,
@@ -261,6 +263,7 @@ impl RecvCall {
         Self::Recvfrom,
         Self::Recvmsg,
         Self::Recvmmsg,
+        Self::RecvBorrow,
     ];
 }
 

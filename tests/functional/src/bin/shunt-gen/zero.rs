@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use shunt_functional::sys::{self, Registered};
+use shunt_functional::sys::{self, Memory};
 
 /// Buffers, each with room for so much.
 const BUFFERS: usize = 4;
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What is sent from, and which of it is not free again.
 pub struct Zero {
-    memory: Registered,
+    memory: Memory,
     /// The number of the call that has sent from it last, until that is complete.
     busy: [Option<u32>; BUFFERS],
     next: u32,
@@ -28,7 +28,7 @@ impl Zero {
     /// Asks for SO_ZEROCOPY.
     pub fn new(fd: RawFd) -> io::Result<Self> {
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)?;
-        let memory = Registered::new(BUFFERS * ROOM)?;
+        let memory = Memory::new(BUFFERS * ROOM)?;
         Ok(Self { memory, busy: [None; BUFFERS], next: 0, told: 0 })
     }
 

@@ -12,6 +12,7 @@ mod descriptors;
 mod epoll;
 mod errors;
 mod families;
+mod granted;
 mod lifetimes;
 mod others;
 mod probe;
@@ -55,8 +56,9 @@ const GROUPS: &[Group] = &[
     ("retreats", retreats::run),
     ("splicing", splicing::run),
     ("zerocopy", zerocopy::run),
-    ("granted", zerocopy::granted),
-    ("granted-by-a-relative", zerocopy::granted_by_a_relative),
+    ("granted", granted::granted),
+    ("granted-by-a-relative", granted::granted_by_a_relative),
+    ("borrowed", granted::borrowed),
 ];
 
 fn main() -> ExitCode {

@@ -25,33 +25,36 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     from_another_thread(p)?;
     inherited(p)?;
     version_6(p)?;
-    no_number(p)
+    no_number(p)?;
+    mapped(p)
 }
 
 /// Room for any report.
-const ROOM: usize = 256;
+pub const ROOM: usize = 256;
 /// Longest wait for a completion: an acknowledgement may be delayed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connection whose client may send without copies.
-fn allowed(p: &Probe) -> io::Result<Pair> {
+pub fn allowed(p: &Probe) -> io::Result<Pair> {
     let pair = p.pair()?;
     sys::set_option(pair.c(), SOL_SOCKET, SO_ZEROCOPY, 1)?;
     Ok(pair)
 }
 
-fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+/// send(2) with `MSG_ZEROCOPY`.
+pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     sys::send(fd, bytes, MSG_ZEROCOPY | libc::MSG_NOSIGNAL)
 }
 
 /// Waits for something on the error queue, as programs do that wait for nothing else: what poll says.
-fn awaited(fd: RawFd) -> io::Result<String> {
+pub fn awaited(fd: RawFd) -> io::Result<String> {
     let mut fds = [libc::pollfd { fd, events: 0, revents: 0 }];
     let n = sys::poll(&mut fds, Some(PATIENCE))?;
     Ok(format!("{n} {:#x}", fds[0].revents))
 }
 
-fn report(p: &Probe, what: &str, fd: RawFd, room: usize) {
+/// Says what the error queue tells.
+pub fn report(p: &Probe, what: &str, fd: RawFd, room: usize) {
     p.result(what, sys::recv_error(fd, room));
 }
 
@@ -313,94 +316,27 @@ fn no_number(p: &Probe) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes of a call that can be granted.
-const LARGE: usize = 64 << 10;
-
-/// What is done with memory of which bytes are granted that nobody has read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
-    /// It is used again when the error queue says so.
-    Completed,
-    /// It is given back.
-    Freed,
-    /// The connection is closed, and then it is used again.
-    Closed,
-    /// The connection is written to by stdio, and then it is used again.
-    HandedOver,
-}
-
-/// A child that parted before the memory was registered, and whose connection is the same, comes to take it back.
-pub fn granted_by_a_relative(p: &mut Probe) -> io::Result<()> {
-    let Pair { client, server } = allowed(p)?;
-    let (c, s) = (client.as_raw_fd(), server.as_raw_fd());
-    let (go_out, go) = sys::pipe()?;
-    let child = in_child(|| {
-        sys::read(go_out.as_raw_fd(), &mut [0])?;
-        // A look that finds what nobody has read in time.
-        thread::sleep(Duration::from_millis(1300));
-        awaited(c)?;
-        Ok(())
-    })?;
-    let mut memory = sys::Registered::new(2 * LARGE)?;
-    memory.bytes().fill(7);
-    let mut got = vec![0; LARGE];
-    for _ in 0..4 {
-        sys::write(s, b"x")?;
-        sys::read(c, &mut [0])?;
-        send(c, &memory.bytes()[..LARGE])?;
-        sys::recv(s, &mut got, libc::MSG_WAITALL, false)?;
-        awaited(c)?;
-        sys::recv_error(c, ROOM)?;
-    }
-    p.result("sent", send(c, &memory.bytes()[LARGE..]));
-    sys::write(go.as_raw_fd(), &[0])?;
-    p.say("the child", sys::wait_for(child)?);
-    sys::recv(s, &mut got, libc::MSG_WAITALL, false)?;
-    p.say("the bytes are those that were sent", got.iter().all(|byte| *byte == 7));
-    Ok(())
-}
-
-/// Bytes from registered memory that a slow reader leaves unread: it reads those that were sent, whatever
-/// becomes of the memory.
-pub fn granted(p: &mut Probe) -> io::Result<()> {
-    for end in [End::Completed, End::Freed, End::Closed, End::HandedOver] {
-        let Pair { client, server } = allowed(p)?;
-        let (c, s) = (client.as_raw_fd(), server.as_raw_fd());
-        let mut memory = sys::Registered::new(2 * LARGE)?;
-        let mut got = vec![0; LARGE];
-        // The peer has the memory once it has read what came with the offer.
-        for _ in 0..3 {
-            sys::write(s, b"x")?;
-            sys::read(c, &mut [0])?;
-            send(c, &memory.bytes()[..LARGE])?;
-            sys::recv(s, &mut got, libc::MSG_WAITALL, false)?;
-            awaited(c)?;
-            sys::recv_error(c, ROOM)?;
-        }
-        memory.bytes().fill(7);
-        p.result(&format!("{end:?}: sent"), send(c, &memory.bytes()[LARGE..]));
-        let mut client = Some(client);
-        match end {
-            End::Completed => {
-                p.say("a completion without a reader", awaited(c)?);
-                report(p, "which says", c, ROOM);
-                memory.bytes().fill(8);
-            }
-            End::Freed => drop(memory),
-            End::Closed => {
-                drop(client.take());
-                memory.bytes().fill(8);
-            }
-            End::HandedOver => {
-                sys::write_stdio(c, b"the end")?;
-                memory.bytes().fill(8);
-            }
-        }
-        sys::recv(s, &mut got, libc::MSG_WAITALL, false)?;
-        p.say("the bytes are those that were sent", got.iter().all(|byte| *byte == 7));
-        drop(client);
-        settle();
-        p.result("and then", sys::recv(s, &mut [0; 100], libc::MSG_WAITALL, false));
-    }
+/// `TCP_ZEROCOPY_RECEIVE` where nothing can be mapped: how much there is to be read as usual.
+fn mapped(p: &Probe) -> io::Result<()> {
+    let Pair { client, server } = p.pair()?;
+    let s = server.as_raw_fd();
+    let ask = |what: &str, address, room| {
+        let answer = sys::zerocopy_receive(s, address, room);
+        p.result(what, answer.map(|answer| format!("{answer:?}")));
+    };
+    ask("to map with nothing there", 0, 64);
+    sys::write(client.as_raw_fd(), &[1; 100])?;
+    settle();
+    ask("to map", 0, 64);
+    ask("to map, with little room", 0, 16);
+    ask("to map, with too little room", 0, 15);
+    ask("to map at an odd address", 100, 64);
+    p.result("received", sys::recv(s, &mut [0; 60], 0, false));
+    ask("to map what is left", 0, 64);
+    drop(client);
+    settle();
+    ask("to map in front of the end", 0, 64);
+    p.result("received", sys::recv(s, &mut [0; 60], 0, false));
+    ask("to map at the end", 0, 64);
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! Sending without copies as a program does it: through libc, so that a preloaded library hears of it. For the bench and
-//! for tests.
+//! Sending without copies: `MSG_ZEROCOPY` (Documentation/networking/msg_zerocopy.rst), and what Shunt adds to it.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::{self, NonNull};
 
-use libc::{c_int, c_void, msghdr, sock_extended_err};
+use libc::{c_int, cmsghdr, msghdr, sock_extended_err};
+
+use crate::LEVEL;
 
 /// Size of `struct sock_extended_err`.
 const REPORT: u32 = 16;
@@ -14,71 +14,6 @@ const _: () = assert!(REPORT as usize == size_of::<sock_extended_err>());
 /// `SO_EE_ORIGIN_ZEROCOPY`, `SO_EE_CODE_ZEROCOPY_COPIED` (include/uapi/linux/errqueue.h).
 const ORIGIN: u8 = 5;
 const COPIED: u8 = 1;
-
-/// Memory of `shunt_alloc(3)`, or of mmap(2) in a program without Shunt.
-#[derive(Debug)]
-pub struct Registered {
-    at: NonNull<u8>,
-    len: usize,
-    free: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
-}
-
-// SAFETY: plain memory that belongs to whoever has the value.
-unsafe impl Send for Registered {}
-
-fn symbol(name: &core::ffi::CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: looks a name up.
-    NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
-}
-
-impl Registered {
-    /// So many bytes, zero.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn new(len: usize) -> io::Result<Self> {
-        type Alloc = unsafe extern "C" fn(libc::size_t) -> *mut c_void;
-        type Free = unsafe extern "C" fn(*mut c_void) -> c_int;
-        if let (Some(alloc), Some(free)) = (symbol(c"shunt_alloc"), symbol(c"shunt_free")) {
-            // SAFETY: the functions of these names have these types (shunt.h).
-            let (alloc, free) = unsafe {
-                (
-                    core::mem::transmute::<NonNull<c_void>, Alloc>(alloc),
-                    core::mem::transmute::<NonNull<c_void>, Free>(free),
-                )
-            };
-            // SAFETY: takes any length.
-            let at = NonNull::new(unsafe { alloc(len) }).ok_or_else(io::Error::last_os_error)?;
-            return Ok(Self { at: at.cast(), len, free: Some(free) });
-        }
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a fresh mapping where the kernel likes.
-        let at = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
-        match NonNull::new(at.cast::<u8>()) {
-            Some(at) if at.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { at, len, free: None }),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-
-    /// The bytes.
-    pub const fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: so many are there, and are this value's alone to write.
-        unsafe { core::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        // SAFETY: it is this value's, and goes with it.
-        unsafe {
-            match self.free {
-                Some(free) => free(self.at.as_ptr().cast()),
-                None => libc::munmap(self.at.as_ptr().cast(), self.len),
-            };
-        }
-    }
-}
 
 /// Sets `SO_ZEROCOPY`.
 ///
@@ -98,12 +33,81 @@ pub fn allow(socket: impl AsFd) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of send(2).
-pub fn send(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+pub fn zerocopy(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_ZEROCOPY | libc::MSG_NOSIGNAL;
     // SAFETY: the bytes are there.
     let n = unsafe {
         libc::send(socket.as_fd().as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags)
     };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// What is to become of a buffer of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Hint {
+    /// What pays.
+    #[default]
+    Auto = 0,
+    /// A copy.
+    Copy = 1,
+    /// A grant, however small it is.
+    Grant = 2,
+}
+
+/// Whether somebody wants to hear when a call is complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Completion {
+    /// The error queue tells: [`completed`].
+    Told,
+    /// Nobody: the peer's answer implies it. What is sent so is copied on a connection that is not shunted.
+    Quiet,
+}
+
+/// Most buffers of a call of [`hinted`].
+pub const BUFFERS: usize = 63;
+
+/// `SHUNT_HINTS` of the header.
+const HINTS: c_int = 3;
+
+#[repr(C)]
+struct Request {
+    header: cmsghdr,
+    quiet: u8,
+    hints: [u8; BUFFERS],
+}
+
+/// sendmsg(2) with `MSG_ZEROCOPY` and a hint per buffer; [`Hint::Auto`] for those that have none. The bytes are not the
+/// caller's to change until the call is completed, or, if it is quiet, the peer has answered to them.
+///
+/// # Errors
+/// Those of sendmsg(2); `InvalidInput` for more than [`BUFFERS`] buffers.
+pub fn hinted(
+    socket: impl AsFd,
+    buffers: &[IoSlice<'_>],
+    hints: &[Hint],
+    completion: Completion,
+) -> io::Result<usize> {
+    if buffers.len() > BUFFERS {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let len = size_of::<Request>();
+    let header = cmsghdr { cmsg_len: len, cmsg_level: LEVEL, cmsg_type: HINTS };
+    let quiet = u8::from(completion == Completion::Quiet);
+    let mut request = Request { header, quiet, hints: [0; BUFFERS] };
+    for (to, hint) in request.hints.iter_mut().zip(hints) {
+        *to = *hint as u8;
+    }
+    let zerocopy = if completion == Completion::Quiet { 0 } else { libc::MSG_ZEROCOPY };
+    // SAFETY: all zero is a valid msghdr.
+    let mut msg: msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = buffers.as_ptr().cast_mut().cast();
+    msg.msg_iovlen = buffers.len();
+    msg.msg_control = (&raw mut request).cast();
+    msg.msg_controllen = len;
+    let flags = zerocopy | libc::MSG_NOSIGNAL;
+    // SAFETY: an IoSlice is an iovec; the message names buffers that are there.
+    let n = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const msg, flags) };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 

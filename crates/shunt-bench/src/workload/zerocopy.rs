@@ -1,0 +1,87 @@
+//! Streams and exchanges without copies: of the sender's, and of both ends.
+
+use super::ipc::{outcome, size_of_text, stream};
+use super::{Better, Budget, Family, Outcome, Row};
+use crate::failure::Result;
+use crate::rig::Session;
+
+static SENDING: Family = Family {
+    title: "Sending without copies",
+    meaning: "One connection, one direction, from 16 buffers in turn, by plain sends and with MSG_ZEROCOPY, each buffer used \
+              again when the error queue says that it may be. Under Shunt the buffers are registered memory (shunt_alloc), which \
+              the receiver copies from; over kernel TCP the kernel copies on loopback all the same.",
+};
+
+static BORROWING: Family = Family {
+    title: "Looking at bytes in place",
+    meaning: "The same with a receiver that looks at the bytes where they are (shunt_recv_borrow) and does not touch them; and \
+              with receivers that add all bytes up, after recv or in place. Over kernel TCP the bytes are copied, by a look (MSG_PEEK), \
+              and passed over.",
+};
+
+static LENDING: Family = Family {
+    title: "One message without copies in flight",
+    meaning: "Request and response of the same size, granted by the sender and looked at in place by the receiver, which touches \
+              none of the bytes. The rate is the inverse of the round trip; one way takes half of that.",
+};
+
+/// Buffers that are sent from in turn: no fewer than a connection takes at once.
+const BUFFERS: &str = "16";
+
+const SIZES: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 16 << 20];
+
+/// Messages that are looked at in place, one in flight.
+const LENT_SIZES: [usize; 3] = [65_536, 262_144, 1 << 20];
+
+/// Arguments of the sender and of the sink.
+type Ends = (&'static [&'static str], &'static [&'static str]);
+
+const PLAIN: &[&str] = &["--buffers", BUFFERS];
+const GRANTED: &[&str] = &["--buffers", BUFFERS, "--zerocopy"];
+
+/// Name, title, and arguments of the streams.
+const STREAMS: [(&str, &Family, &str, Ends); 5] = [
+    ("plain", &SENDING, "plain sends", (PLAIN, &[])),
+    ("zerocopy", &SENDING, "MSG_ZEROCOPY", (GRANTED, &[])),
+    ("borrow", &BORROWING, "MSG_ZEROCOPY, looked at in place,", (GRANTED, &["--how", "borrow"])),
+    ("sum", &BORROWING, "plain sends, added up after recv,", (PLAIN, &["--sum"])),
+    (
+        "borrow-sum",
+        &BORROWING,
+        "MSG_ZEROCOPY, added up in place,",
+        (GRANTED, &["--how", "borrow", "--sum"]),
+    ),
+];
+
+/// Requests and answers without copies.
+fn lent(session: &Session<'_>, budget: Budget, size: usize) -> Result<Outcome> {
+    let (at, size) = (session.endpoint()?, size.to_string());
+    let mut command = session.load("serve-lent");
+    command.args(["--at", &at.to_string(), "--size", &size]);
+    let _server = session.serve(command, &at)?;
+    let mut command = session.load("ping-lent");
+    command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
+    command.args(["--size", &size]);
+    let (seen, cost) = session.drive(vec![command], budget)?;
+    Ok(outcome(&seen, cost))
+}
+
+/// All of them.
+pub fn rows() -> Vec<Row> {
+    let streams = SIZES.into_iter().flat_map(|size| STREAMS.map(|stream| (size, stream)));
+    let streams = streams.map(|(size, (name, family, how, ends))| {
+        let drive =
+            move |session: &Session<'_>, budget: Budget| stream(session, budget, size, ends);
+        let title = format!("stream, {how} of {}", size_of_text(size));
+        Row::new(format!("{name}.{size}"), family, title, drive)
+            .unit("MB/s", Better::Higher)
+            .per_gigabyte()
+            .quick(matches!(name, "zerocopy" | "borrow") && size == 65_536)
+    });
+    let exchanges = LENT_SIZES.into_iter().map(|size| {
+        let drive = move |session: &Session<'_>, budget: Budget| lent(session, budget, size);
+        let title = format!("request/response in place, {}", size_of_text(size));
+        Row::new(format!("lent.{size}"), &LENDING, title, drive).unit("msg/s", Better::Higher)
+    });
+    streams.chain(exchanges).collect()
+}

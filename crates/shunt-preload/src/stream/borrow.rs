@@ -1,0 +1,362 @@
+//! What a program that knows of Shunt asks of a single call, in control messages (`shunt.h`): to look at received bytes
+//! where they are, to give them back, and which buffers of a call are to be granted.
+//!
+//! They are control messages of recvmsg(2) and sendmsg(2) so that the header needs no function of the library: the
+//! kernel does not look at them, and what it does instead is the same with a copy. Borrowed bytes stay in
+//! front of the reader (a borrow is a `MSG_PEEK`), so all else that asks for them, the sender and this end's other calls,
+//! finds them where they were.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use libc::{CMSG_LEN, MSG_PEEK, MSG_TRUNC, c_int, cmsghdr, iovec, msghdr};
+use shunt_core::stretch::{Path, path};
+use shunt_shm::Violation;
+use shunt_shm::ring::Span;
+
+use crate::conn::{FROZEN, Sock};
+use crate::link::Link;
+use crate::stream::grants::{self, Found, Outcome};
+
+/// `SHUNT_LEVEL` of the header: the level of its control messages.
+const LEVEL: c_int = 0x5368_756e;
+/// `SHUNT_BORROW`, with `MSG_PEEK`: the room behind it is for the places of bytes, which are told in this way. The
+/// kernel leaves none: the bytes are in the buffers of the call.
+const BORROW: c_int = 1;
+/// `SHUNT_RELEASE`, with `MSG_TRUNC`.
+const RELEASE: c_int = 2;
+/// `SHUNT_HINTS`: [`QUIET`] or nothing, and a [`Hint`] per buffer.
+const HINTS: c_int = 3;
+
+/// `SHUNT_QUIET`: nobody wants to hear that the call is complete. Without `MSG_ZEROCOPY`, so that the kernel copies
+/// and has nothing to tell.
+const QUIET: u8 = 1;
+
+/// Most pieces that are lent at once.
+const PIECES: usize = 1024;
+
+/// What a call asks for.
+#[derive(Debug)]
+pub enum Request<'a> {
+    /// What the kernel does.
+    Plain,
+    /// A receiving call: where the bytes are.
+    Borrow(&'a mut Lending),
+    /// A receiving call: to go on behind borrowed bytes.
+    Release,
+    /// A sending call: no copies (`MSG_ZEROCOPY`).
+    Grant(&'a mut Outcome, Hints<'a>),
+}
+
+/// Room for the places of borrowed bytes, in the program's control message.
+#[derive(Debug)]
+pub struct Lending {
+    pieces: NonNull<iovec>,
+    room: usize,
+    count: usize,
+}
+
+impl Lending {
+    /// Tells of some more. False when there is no room left.
+    fn tell(&mut self, at: NonNull<u8>, len: usize) -> bool {
+        if len == 0 {
+            return true;
+        }
+        if self.count == self.room {
+            return false;
+        }
+        let piece = iovec { iov_base: at.as_ptr().cast(), iov_len: len };
+        // SAFETY: `room` entries fit into the program's control message.
+        unsafe { self.pieces.add(self.count).write_unaligned(piece) };
+        self.count += 1;
+        true
+    }
+
+    /// The length of the control message with what was told; 0: nothing was.
+    fn control_len(&self) -> usize {
+        let bytes = u32::try_from(self.count * size_of::<iovec>()).unwrap_or(0);
+        // SAFETY: only computes.
+        if bytes == 0 { 0 } else { unsafe { CMSG_LEN(bytes) as usize } }
+    }
+}
+
+/// The control message of the header's in `msg`: its type, its data and their length.
+///
+/// # Safety
+/// `msg` is a valid message; its control message is initialized as far as a header goes.
+unsafe fn control(msg: &msghdr) -> Option<(c_int, NonNull<u8>, usize)> {
+    // SAFETY: only computes.
+    let head = unsafe { CMSG_LEN(0) as usize };
+    if msg.msg_controllen <= head {
+        return None;
+    }
+    let at = NonNull::new(msg.msg_control.cast::<u8>())?;
+    // SAFETY: there are so many bytes.
+    let header = unsafe { at.cast::<cmsghdr>().read_unaligned() };
+    let is_whole = header.cmsg_len > head && header.cmsg_len <= msg.msg_controllen;
+    (header.cmsg_level == LEVEL && is_whole).then(|| {
+        // SAFETY: inside the control message, as just checked.
+        (header.cmsg_type, unsafe { at.add(head) }, header.cmsg_len - head)
+    })
+}
+
+/// What a call of recvmsg(2) with these flags asks for.
+#[derive(Debug)]
+pub enum Asked {
+    /// What the kernel does.
+    Plain,
+    /// Where the bytes are.
+    Borrow(Lending),
+    /// To go on behind borrowed bytes.
+    Release,
+}
+
+impl Asked {
+    /// What the call with this message and these flags asks for.
+    ///
+    /// # Safety
+    /// As for [`control`].
+    #[inline]
+    pub unsafe fn of(msg: &msghdr, flags: c_int) -> Self {
+        if flags & (MSG_PEEK | MSG_TRUNC) == 0 {
+            return Self::Plain;
+        }
+        // SAFETY: the caller's promise.
+        match unsafe { control(msg) } {
+            Some((BORROW, data, len)) if flags & MSG_PEEK != 0 => {
+                let room = (len / size_of::<iovec>()).min(PIECES);
+                Self::Borrow(Lending { pieces: data.cast(), room, count: 0 })
+            }
+            Some((RELEASE, ..)) if flags & MSG_TRUNC != 0 => Self::Release,
+            _ => Self::Plain,
+        }
+    }
+
+    /// The call's request.
+    pub fn request(&mut self) -> Request<'_> {
+        match self {
+            Self::Plain => Request::Plain,
+            Self::Borrow(lending) => Request::Borrow(lending),
+            Self::Release => Request::Release,
+        }
+    }
+
+    /// The length of the control message with the answer.
+    pub fn answer_len(&self) -> usize {
+        match self {
+            Self::Borrow(lending) => lending.control_len(),
+            Self::Plain | Self::Release => 0,
+        }
+    }
+}
+
+/// What is to become of a buffer of a sending call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hint {
+    /// Granted if it is large enough to pay.
+    Auto,
+    /// Copied.
+    Copy,
+    /// Granted, however small.
+    Grant,
+}
+
+/// The hints of a sending call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hints<'a> {
+    /// Nobody wants to hear that the call is complete.
+    pub is_quiet: bool,
+    per_buffer: &'a [u8],
+}
+
+impl<'a> Hints<'a> {
+    /// Those of a call of sendmsg(2).
+    ///
+    /// # Safety
+    /// As for [`control`]; the control message stays as it is for as long.
+    #[inline]
+    pub unsafe fn of(msg: &'a msghdr) -> Self {
+        // SAFETY: the caller's promise.
+        let Some((HINTS, data, len)) = (unsafe { control(msg) }) else { return Self::default() };
+        // SAFETY: as `control` says.
+        let bytes = unsafe { core::slice::from_raw_parts(data.as_ptr(), len) };
+        match bytes {
+            [first, per_buffer @ ..] => Self { is_quiet: *first == QUIET, per_buffer },
+            [] => Self::default(),
+        }
+    }
+
+    /// That of a buffer.
+    pub fn of_buffer(&self, index: usize) -> Hint {
+        match self.per_buffer.get(index) {
+            Some(1) => Hint::Copy,
+            Some(2) => Hint::Grant,
+            _ => Hint::Auto,
+        }
+    }
+}
+
+/// What a process has borrowed of a connection. With the lock of the receiving direction held.
+#[derive(Debug, Default)]
+pub struct Lent {
+    /// Position in the ring of its first byte.
+    at: AtomicU64,
+    /// Bytes; 0: nothing.
+    len: AtomicU64,
+    /// Marks that were passed at that time.
+    marks: AtomicU32,
+    /// The number behind the last entry of the sender's that lies in it.
+    entries: AtomicU32,
+    /// Which of them were granted, a bit each.
+    granted: AtomicU64,
+}
+
+impl Lent {
+    /// Forgets it.
+    pub fn clear(&self) {
+        self.len.store(0, Relaxed);
+    }
+
+    /// So many of its bytes were given back.
+    pub fn advance(&self, n: usize) {
+        let len = self.len.load(Relaxed);
+        self.at.store(self.at.load(Relaxed).wrapping_add(n as u64), Relaxed);
+        self.len.store(len.saturating_sub(n as u64), Relaxed);
+    }
+}
+
+/// Tells where the bytes of `span` are, the receiver's next ones, and remembers that they were lent: how many.
+pub fn lend(
+    sock: &'static Sock,
+    link: &'static Link,
+    span: Span,
+    lending: &mut Lending,
+) -> Result<usize, Violation> {
+    let record = sock.record();
+    let ring = link.view().buffer(record.slot(), record.side());
+    let (mut len, mut entries, mut granted) = (0, record.rx.grants.load(Relaxed), 0);
+    lending.count = 0;
+    grants::each_part(sock, link, span, |Found { span, granted: by }| {
+        if let Some((number, bytes)) = by {
+            let is_told = lending.tell(bytes, span.len());
+            if is_told {
+                (len, entries) = (len + span.len(), number.wrapping_add(1));
+                granted |= 1 << (number % u64::BITS);
+            }
+            return is_told;
+        }
+        [span.head, span.tail].into_iter().all(|(at, n)| {
+            // SAFETY: the span lies in the buffer.
+            let is_told = lending.tell(unsafe { ring.add(at) }, n);
+            len += if is_told { n } else { 0 };
+            is_told
+        })
+    })?;
+    let lent = &sock.lent;
+    lent.at.store(record.rx.cursor.pos(), Relaxed);
+    lent.len.store(len as u64, Relaxed);
+    lent.marks.store(record.rx.marks.load(Relaxed), Relaxed);
+    lent.entries.store(entries, Relaxed);
+    lent.granted.store(granted, Relaxed);
+    Ok(len)
+}
+
+/// The error with which `n` borrowed bytes cannot be given back: `ESTALE` if they may have changed while the program
+/// looked, as the sender took back what was granted, or another call has taken some. The program then borrows anew.
+pub fn refusal(sock: &'static Sock, link: &'static Link, n: usize) -> Option<c_int> {
+    let (record, lent) = (sock.record(), &sock.lent);
+    let (rx, len) = (&record.rx, lent.len.load(Relaxed));
+    if len == 0 {
+        // They were copied.
+        return None;
+    }
+    if n as u64 > len {
+        return Some(libc::EINVAL);
+    }
+    let marks = rx.marks.load(Relaxed);
+    let entries = link.view().grants(record.slot(), record.side());
+    let passed = rx.grants.load(Relaxed);
+    let count = lent.entries.load(Relaxed).wrapping_sub(passed);
+    let granted = lent.granted.load(Relaxed);
+    let mut left = (0..count.min(u64::BITS)).map(|n| passed.wrapping_add(n));
+    let are_there = path(marks) == Path::Ring
+        && marks == lent.marks.load(Relaxed)
+        && rx.cursor.pos() == lent.at.load(Relaxed)
+        && !sock.has(FROZEN)
+        && left.all(|n| granted & 1 << (n % u64::BITS) == 0 || entries.is_granted(n));
+    if !are_there {
+        lent.clear();
+        return Some(libc::ESTALE);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: c_int, data: &[u8], room: &mut [u64; 16]) -> msghdr {
+        // SAFETY: all zero is a valid message; the room is larger than header and data.
+        unsafe {
+            let mut msg: msghdr = core::mem::zeroed();
+            let len = CMSG_LEN(u32::try_from(data.len()).unwrap()) as usize;
+            let header = cmsghdr { cmsg_len: len, cmsg_level: LEVEL, cmsg_type: kind };
+            let at = room.as_mut_ptr();
+            at.cast::<cmsghdr>().write(header);
+            let to = at.cast::<u8>().add(CMSG_LEN(0) as usize);
+            core::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len());
+            msg.msg_control = at.cast();
+            msg.msg_controllen = len;
+            msg
+        }
+    }
+
+    #[test]
+    fn a_request_is_heard_only_with_its_flag() {
+        let mut room = [0; 16];
+        let msg = message(BORROW, &[0; 40], &mut room);
+        // SAFETY: valid messages, here and below.
+        let heard = |msg: &msghdr, flags| unsafe { Asked::of(msg, flags) };
+        assert!(matches!(heard(&msg, MSG_PEEK), Asked::Borrow(Lending { room: 2, .. })));
+        assert!(matches!(heard(&msg, MSG_TRUNC), Asked::Plain));
+        assert!(matches!(heard(&msg, 0), Asked::Plain));
+        let msg = message(RELEASE, &[0; 8], &mut room);
+        assert!(matches!(heard(&msg, MSG_TRUNC), Asked::Release));
+        assert!(matches!(heard(&msg, MSG_PEEK), Asked::Plain));
+        let mut short = message(BORROW, &[0; 40], &mut room);
+        for len in [0, 8, 16, 55] {
+            short.msg_controllen = len;
+            assert!(matches!(heard(&short, MSG_PEEK), Asked::Plain), "{len}");
+        }
+    }
+
+    #[test]
+    fn hints_are_per_buffer() {
+        let mut room = [0; 16];
+        let msg = message(HINTS, &[QUIET, 1, 2, 0, 77], &mut room);
+        // SAFETY: valid messages, here and below.
+        let hints = unsafe { Hints::of(&msg) };
+        assert!(hints.is_quiet);
+        let each: Vec<_> = (0..6).map(|i| hints.of_buffer(i)).collect();
+        use Hint::{Auto, Copy, Grant};
+        assert_eq!(each, [Copy, Grant, Auto, Auto, Auto, Auto]);
+        let msg = message(BORROW, &[QUIET, 1], &mut room);
+        // SAFETY: as above.
+        assert!(!unsafe { Hints::of(&msg) }.is_quiet);
+    }
+
+    #[test]
+    fn no_more_is_told_than_fits() {
+        let mut room = [0; 16];
+        let msg = message(BORROW, &[0; 32], &mut room);
+        // SAFETY: a valid message.
+        let Asked::Borrow(mut lending) = (unsafe { Asked::of(&msg, MSG_PEEK) }) else {
+            panic!("unheard")
+        };
+        assert_eq!(lending.control_len(), 0);
+        let at = NonNull::<u8>::dangling();
+        let told: Vec<_> = [5, 0, 7, 0, 9].map(|len| lending.tell(at, len)).into();
+        assert_eq!(told, [true, true, true, true, false]);
+        assert_eq!(lending.control_len(), 16 + 32);
+    }
+}

@@ -12,6 +12,7 @@
 //! client its connection and nobody else anything.
 
 pub mod config;
+mod memory_limit;
 pub mod report;
 pub mod server;
 pub mod signals;

@@ -35,6 +35,24 @@ pub const fn unread(sending: u32, receiving: u32) -> Option<u64> {
     Some(share_at_least(sending) + share_at_least(receiving))
 }
 
+/// The part of its memory that a program's rings may take, one after the other opened: the sum of 1 to n connections'
+/// equal shares is this times (1 + ln n), less than a half for a thousand of them.
+const RINGS: u64 = 16;
+
+/// The shortest ring.
+const SHORTEST: usize = 4096;
+
+/// Most bytes of each ring of a process that may have `memory` bytes and has so many connections: a power of two.
+///
+/// What a ring has touched stays with it, so each gets a share of what is there for all of them. Kernel TCP takes
+/// memory away from its buffers when a control group is full; here nobody can.
+#[must_use]
+pub fn ring(memory: u64, connections: u32) -> usize {
+    let share = memory / RINGS / u64::from(connections.max(1));
+    let share = usize::try_from(share).unwrap_or(usize::MAX).max(SHORTEST);
+    1 << share.ilog2()
+}
+
 const fn share_at_least(share: u32) -> u64 {
     (if share < LEAST { LEAST } else { share }) as u64
 }
@@ -49,6 +67,15 @@ mod tests {
         // SOCK_MIN_SNDBUF and SOCK_MIN_RCVBUF of a 64-bit kernel.
         assert_eq!((share(4608), share(2304)), (2304, 1152));
         assert_eq!((share(0), share(u32::MAX)), (1152, u32::MAX / 2));
+    }
+
+    #[test]
+    fn rings_share_the_memory_that_there_is() {
+        assert_eq!(ring(u64::MAX, 1), 1 << 59);
+        assert_eq!((ring(512 << 20, 64), ring(512 << 20, 65)), (512 << 10, 256 << 10));
+        assert_eq!((ring(0, 0), ring(24 << 20, 600), ring(24 << 20, u32::MAX)), (4096, 4096, 4096));
+        let all: usize = (1..=1000).map(|n| ring(256 << 20, n).min(512 << 10)).sum();
+        assert!(all < 128 << 20, "{all}");
     }
 
     #[test]

@@ -162,11 +162,11 @@ fn introduce() -> Result<(OwnFd, &'static Endpoint), Reason> {
         run: knobs::get().run_id,
     };
     match call(socket.borrow(), &hello, with.get(..count).unwrap_or(&[]), &mut fds)? {
-        Reply::Welcome { endpoint } => {
+        Reply::Welcome { endpoint, memory } => {
             let (Some(registry), Some(arena)) = (fds.take(), fds.take()) else {
                 return Err(Reason::NoResources);
             };
-            let endpoint = Endpoint::new(endpoint, bells, registry, arena);
+            let endpoint = Endpoint::new(endpoint, memory, bells, registry, arena);
             Ok((socket, endpoint.map_err(|_| Reason::NoResources)?))
         }
         Reply::Refused { reason } => Err(reason),

@@ -158,7 +158,10 @@ impl Sock {
     pub fn set_link(&self, link: &'static Link) {
         let fds = self.fds.load(Ordering::Relaxed);
         link.users.fetch_add(fds, Ordering::AcqRel);
-        self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+        let old = self.link.swap(core::ptr::from_ref(link).cast_mut(), Ordering::AcqRel);
+        if old.is_null() {
+            self.endpoint().carries(true);
+        }
     }
 
     /// Sets the peer, which counts this connection as one that uses it.
@@ -317,6 +320,9 @@ impl Sock {
         }
         if let Some(link) = link {
             link.users.fetch_sub(1, Ordering::AcqRel);
+            if mine {
+                self.endpoint().carries(false);
+            }
         }
         if mine {
             self.give_back();

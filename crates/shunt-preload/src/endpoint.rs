@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicPtr;
 
 use rustix::fs::{Mode, OFlags, open};
+use shunt_core::buffers;
 use shunt_shm::arena::{Arena, Record};
 use shunt_shm::counters::{Counters, RunPage, Shard};
 use shunt_shm::doorbell;
@@ -28,6 +29,12 @@ pub struct Endpoint {
     pub id: EndpointId,
     /// Process that said Hello.
     pub pid: u32,
+    /// Bytes of memory that it may have; `u64::MAX`: no limit.
+    memory: u64,
+    /// Link groups' connections of this process.
+    carried: AtomicU32,
+    /// Most bytes of a ring into which it sends.
+    ring: AtomicUsize,
     /// Doorbells of the completion vectors.
     pub bells: Vec<OwnFd>,
     /// Listeners on this host.
@@ -68,6 +75,7 @@ impl Endpoint {
     /// Those of mapping the memory.
     pub fn new(
         id: EndpointId,
+        memory: u64,
         bells: Vec<OwnFd>,
         registry: OwnedFd,
         arena: OwnedFd,
@@ -75,6 +83,9 @@ impl Endpoint {
         let endpoint = Self {
             id,
             pid: rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(),
+            memory,
+            carried: AtomicU32::new(0),
+            ring: AtomicUsize::new(usize::MAX),
             bells,
             registry: Registry::map(&registry)?,
             arena: Arena::map(&arena)?,
@@ -102,6 +113,23 @@ impl Endpoint {
     /// Every endpoint of this process and, in a forked child, of those that it descends from.
     pub fn all() -> impl Iterator<Item = &'static Self> {
         core::iter::successors(Self::newest(), |endpoint| endpoint.older)
+    }
+
+    /// A connection has come to be carried by a link group of this process, or is not any more.
+    pub fn carries(&self, one: bool) {
+        let before = if one {
+            self.carried.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+        } else {
+            self.carried.fetch_sub(1, Ordering::Relaxed).wrapping_sub(1)
+        };
+        self.ring.store(buffers::ring(self.memory, before), Ordering::Relaxed);
+    }
+
+    /// Most bytes of a ring into which this process sends, a power of two.
+    #[inline]
+    #[must_use]
+    pub fn longest_ring(&self) -> usize {
+        self.ring.load(Ordering::Relaxed)
     }
 
     /// This process among those that share the arena.

@@ -111,6 +111,8 @@ pub enum Reply {
     Welcome {
         /// The asker's name from now on.
         endpoint: EndpointId,
+        /// Bytes of memory that its control groups let it have; `u64::MAX`: no limit.
+        memory: u64,
     },
     /// To `Tool`, `Unlisten`, `Detach`, `Unexport`. No fds.
     Done,

@@ -42,7 +42,7 @@ fn golden_requests() {
 #[test]
 fn golden_replies() {
     let golden: &[(Reply, &[u8])] = &[
-        (Reply::Welcome { endpoint: 1 }, &[0, 1]),
+        (Reply::Welcome { endpoint: 1, memory: 2 }, &[0, 1, 2]),
         (Reply::Done, &[1]),
         (Reply::Listening { listener: 2 }, &[2, 2]),
         (Reply::Linked { region: 3 }, &[3, 3]),
@@ -114,7 +114,8 @@ fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
 fn replies() -> impl Strategy<Value = Reply> {
     let reason = (0..Reason::ALL.len()).prop_map(|i| Reason::ALL[i]);
     prop_oneof![
-        any::<u64>().prop_map(|endpoint| Reply::Welcome { endpoint }),
+        (any::<u64>(), any::<u64>())
+            .prop_map(|(endpoint, memory)| Reply::Welcome { endpoint, memory }),
         Just(Reply::Done),
         any::<u64>().prop_map(|listener| Reply::Listening { listener }),
         any::<u64>().prop_map(|region| Reply::Linked { region }),

@@ -24,6 +24,7 @@ use shunt_wire::agent::{EndpointId, ExportId, ListenerId, MAX_VECTORS, RegionId,
 use shunt_wire::reason::Reason;
 
 use crate::config::Limits;
+use crate::memory_limit;
 use crate::report;
 use crate::totals::{Book, Totals};
 use listeners::{Listener, Name};
@@ -263,7 +264,7 @@ impl State {
             },
         );
         Ok(Answer {
-            reply: Reply::Welcome { endpoint },
+            reply: Reply::Welcome { endpoint, memory: memory_limit::of_process(peer.cred.pid) },
             fds: vec![Rc::clone(&self.registry_fd), Rc::new(arena_fd)],
         })
     }

@@ -100,7 +100,7 @@ impl Agent {
         let bell = new_eventfd();
         let hello = Request::Hello { version: PROTOCOL_VERSION, program, run };
         let (reply, fds) = client.call(&hello, &[bell.as_fd()]);
-        let Reply::Welcome { endpoint } = reply else { panic!("{reply:?}") };
+        let Reply::Welcome { endpoint, .. } = reply else { panic!("{reply:?}") };
         assert_eq!(fds.len(), 2);
         client.id = endpoint;
         client

@@ -91,11 +91,15 @@ fn step(
         cursor: &record.rx.cursor,
         blocking,
     };
-    if let Request::Release = call.request
-        && *got == 0
-        && let Some(error) = borrow::refusal(sock, link, call.buffers.total)
-    {
-        return Ok(Step::Done(errno::fail(error)));
+    match call.request {
+        // What is copied now is no part of what was lent before.
+        Request::Borrow(_) => sock.lent.clear(),
+        Request::Release if *got == 0 => {
+            if let Some(error) = borrow::refusal(sock, link, call.buffers.total) {
+                return Ok(Step::Done(errno::fail(error)));
+            }
+        }
+        _ => {}
     }
     loop {
         let marks = record.rx.marks.load(Relaxed);

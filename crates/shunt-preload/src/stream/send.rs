@@ -178,10 +178,11 @@ impl Tx<'_> {
         let tx = &self.sock.record().tx;
         let len = RING as u64;
         let few = self.link.users.load(Relaxed) <= FEW;
+        let most = self.sock.endpoint().longest_ring();
         let cap = match few {
             _ if self.sock.has(NUMBERED) && grants::are_used(self.sock) => RING,
-            true => LONG_RING,
-            false => SHORT_RING,
+            true => LONG_RING.min(most),
+            false => SHORT_RING.min(most),
         } as u64;
         let wish = shape(self.sock.record().side().other(), cap);
         let find = || {

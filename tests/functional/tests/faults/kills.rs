@@ -227,6 +227,8 @@ fn kill_again_and_again(what: &str, modes: &[Mode], choose: impl Fn(&mut Rng) ->
             let victims = choose(&mut rng);
             round(&sandbox, &mut rng, &victims, &mut delays);
             if victims.contains(&Victim::Agent) {
+                // A client that had just been started may have started one on demand.
+                settles("agents", &0, || sandbox.end_strays("shunt", usize::MAX));
                 sandbox.start_agent();
                 idle = Idle::of(&sandbox);
             } else if mode.is_shunted() {

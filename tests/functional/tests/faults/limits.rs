@@ -198,7 +198,7 @@ fn a_full_dev_shm() {
 #[test]
 fn a_container_has_no_more_memory() {
     for mode in Mode::enabled() {
-        let Some(group) = MemoryGroup::new(24 << 20) else {
+        let Some(group) = MemoryGroup::new(48 << 20) else {
             println!("left out: no control group with a limit of memory can be made here");
             return;
         };
@@ -207,17 +207,29 @@ fn a_container_has_no_more_memory() {
         let mut server = Server::start(&sandbox, true, &[&endless[..], &["1000"]].concat());
         let mut command = sandbox.command(built("shunt-gen"));
         command.args(["connect", "--to", &at(server.port).to_string()]).args(endless).arg("600");
+        // Its own buffers are to be the smaller part.
+        command.args(["--max-call", "4096"]);
         let mut client = sandbox.spawn(group.enter(&command));
-        settles("a limit that is reached", &true, || group.times_reached() > 0);
+        settles("connections that are begun", &600, || events(server.process()).0);
+        // They fill what they may, as nobody reads any more.
+        let server_pid = server.process().pid();
+        sys::kill(server_pid, libc::SIGSTOP).expect("it runs");
+        std::thread::sleep(Duration::from_secs(2));
+        sys::kill(server_pid, libc::SIGCONT).expect("it is stopped");
         let others = ["-n", "8", "-b", "300000", "--style", "epoll-lt"];
         let pair = || run_pair(&sandbox, "127.0.0.1:0", at(0), &others, &others);
         sandbox.expect(Expect::Ends(16), pair);
-        let survived = client.is_running();
+        assert!(
+            client.is_running(),
+            "{mode}: no memory was left for the client: {}",
+            client.describe()
+        );
         client.kill();
         await_losses(&mut server, sys::monotonic(), &mut Delays::default());
         println!(
-            "{mode}: {} connections, the client survived: {survived}",
-            events(server.process()).0
+            "{mode}: {} connections, the limit was reached {} times",
+            events(server.process()).0,
+            group.times_reached()
         );
         sandbox.expect(Expect::All(16), pair);
         server.process().kill();

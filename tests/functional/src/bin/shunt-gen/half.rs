@@ -15,7 +15,7 @@ use crate::watchdog;
 use crate::zero::Zero;
 
 /// Most bytes that are borrowed at once where they have to be copied.
-const MOST_COPIED: usize = 20_000;
+const MOST_COPIED: usize = 2_000;
 
 /// What a step of a half came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -34,7 +34,7 @@ impl Agent {
         let bell = doorbell()?;
         let hello = Request::Hello { version: PROTOCOL_VERSION, program: "intruder", run: 0 };
         match agent.call(&hello, &[bell.as_fd()])? {
-            (Reply::Welcome { endpoint }, _) => Ok((agent, endpoint)),
+            (Reply::Welcome { endpoint, .. }, _) => Ok((agent, endpoint)),
             other => Err(io::Error::other(format!("{other:?}"))),
         }
     }

@@ -29,7 +29,7 @@ pub fn run(run_dir: &Path) -> io::Result<()> {
     let bell = doorbell()?;
     let hello = Request::Hello { version: PROTOCOL_VERSION, program: "intruder", run: 0 };
     let first = Agent::reach(run_dir)?.call(&hello, &[bell.as_fd()]);
-    let Ok((Reply::Welcome { endpoint: newest }, _)) = first else {
+    let Ok((Reply::Welcome { endpoint: newest, .. }, _)) = first else {
         say("hello", outcome(&first));
         for request in [
             Request::Tool { version: PROTOCOL_VERSION },
@@ -109,7 +109,7 @@ pub fn forge(run_dir: &Path, to: SocketAddr, count: usize, until: &Path) -> io::
     let (agent, bell) = (Agent::reach(run_dir)?, doorbell()?);
     let hello = Request::Hello { version: PROTOCOL_VERSION, program: "intruder", run: 0 };
     let (reply, fds) = agent.call(&hello, &[bell.as_fd()])?;
-    let Reply::Welcome { endpoint: me } = reply else { return unexpected(reply) };
+    let Reply::Welcome { endpoint: me, .. } = reply else { return unexpected(reply) };
     let registry = Registry::map(fds.first().ok_or_else(nothing)?)?;
     let listing = registry.find(&Addr::from(to), |_| true).ok_or_else(nothing)?;
     let (reply, fds) = agent.call(&Request::Connect { listener: listing.listener }, &[])?;

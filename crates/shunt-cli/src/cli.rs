@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use shunt_agent::metrics::Address;
 
 /// Runs unmodified programs with their local TCP connections in shared memory.
 /// Moves the TCP connections between unmodified programs of one host into shared memory
@@ -99,6 +100,13 @@ pub struct Agent {
     /// Go to the background and return once the agent serves.
     #[arg(long)]
     pub detach: bool,
+    /// Serve metrics over HTTP at unix:/PATH, 127.0.0.1:PORT or [::1]:PORT; without an address at the
+    /// socket metrics.sock in the agent's directory. Default: SHUNT_METRICS, or no metrics.
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "unix")]
+    pub metrics: Option<Address>,
+    /// Also at an address that other hosts can reach. There is neither password nor encryption.
+    #[arg(long, requires = "metrics")]
+    pub metrics_public: bool,
 }
 
 /// `shunt list`.
@@ -162,6 +170,25 @@ mod tests {
         assert!(!parsed.summary);
         assert_eq!(run(&["--", "--odd-name", "a"]).unwrap().command, ["--odd-name", "a"]);
         assert_eq!(run(&["--summary", "--dmb=copy", "p"]).unwrap().dmb, Some(Dmb::Copy));
+    }
+
+    #[test]
+    fn metrics() {
+        let agent = |args: &[&str]| {
+            let args = ["shunt", "agent"].iter().chain(args);
+            match Cli::try_parse_from(args)?.command {
+                Command::Agent(agent) => Ok(agent),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(agent(&[]).unwrap().metrics, None);
+        assert_eq!(agent(&["--metrics", "--detach"]).unwrap().metrics, Some(Address::RunDir));
+        let socket = Some(Address::Unix("/a".into()));
+        assert_eq!(agent(&["--metrics", "unix:/a"]).unwrap().metrics, socket);
+        for bad in [&["--metrics", "everywhere"][..], &["--metrics-public"]] {
+            let why: clap::Error = agent(bad).unwrap_err();
+            assert_eq!(why.exit_code(), 2, "{bad:?}");
+        }
     }
 
     #[test]

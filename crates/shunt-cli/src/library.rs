@@ -1,9 +1,9 @@
 //! Finding libshunt.so.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "libshunt.so";
@@ -92,6 +92,19 @@ pub fn preload(library: &Path, before: Option<OsString>) -> OsString {
     value
 }
 
+/// `LD_PRELOAD` without the library; `None`: it does not hold it.
+#[must_use]
+pub fn without(preloaded: &OsStr) -> Option<OsString> {
+    let entries = || preloaded.as_bytes().split(|b| b" :".contains(b));
+    let is_ours =
+        |entry: &&[u8]| Path::new(OsStr::from_bytes(entry)).file_name() == Some(NAME.as_ref());
+    if !entries().any(|entry| is_ours(&entry)) {
+        return None;
+    }
+    let others: Vec<_> = entries().filter(|entry| !is_ours(entry)).collect();
+    Some(OsString::from_vec(others.join(&b':')))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,5 +117,14 @@ mod tests {
         assert_eq!(preload(lib, Some("a.so b.so".into())), "/l/libshunt.so:a.so b.so");
         let nested = "x.so:/l/libshunt.so";
         assert_eq!(preload(lib, Some(nested.into())), nested);
+    }
+
+    #[test]
+    fn what_else_was_preloaded_stays_when_it_goes() {
+        let left = |value: &str| without(value.as_ref());
+        assert_eq!(left(""), None);
+        assert_eq!(left("/l/other.so"), None);
+        assert_eq!(left("/l/libshunt.so"), Some("".into()));
+        assert_eq!(left("a.so /l/libshunt.so:b.so"), Some("a.so:b.so".into()));
     }
 }

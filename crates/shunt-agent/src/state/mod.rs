@@ -111,6 +111,13 @@ pub(crate) struct Endpoint {
     exports: HashMap<ExportId, Rc<OwnedFd>>,
 }
 
+impl Endpoint {
+    /// The memory that it has registered.
+    pub(crate) fn exported(&self) -> impl Iterator<Item = &Rc<OwnedFd>> {
+        self.exports.values()
+    }
+}
+
 /// Everything the agent knows.
 #[derive(Debug)]
 pub struct State {
@@ -129,6 +136,8 @@ pub struct State {
     pub(crate) rejected: u64,
     /// Where the socket is, for `Status`.
     pub(crate) socket_path: String,
+    /// Where metrics are served, for `Status`.
+    pub(crate) metrics: Option<String>,
 }
 
 impl State {
@@ -156,6 +165,7 @@ impl State {
             ended,
             rejected: 0,
             socket_path,
+            metrics: None,
         })
     }
 

@@ -1,7 +1,8 @@
-//! `shunt agent --metrics`.
+//! `shunt agent --metrics`, and what a dashboard makes of it.
 
 mod common;
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,6 +13,7 @@ use common::open_metrics::Exposition;
 use common::{EXE, Sandbox, any_library, text};
 use serde_json::Value;
 use shunt_wire::counter::Counter;
+use shunt_wire::metric;
 use shunt_wire::reason::Reason;
 
 fn scrape(mut stream: impl Read + Write) -> Exposition {
@@ -123,4 +125,40 @@ fn the_agent_is_not_preloaded() {
     let maps = fs::read_to_string(format!("/proc/{}/maps", sandbox.agent().unwrap())).unwrap();
     let is_mapped = |path: &Path| maps.contains(path.to_str().unwrap());
     assert!(is_mapped(Path::new(EXE)) && is_mapped(&other) && !is_mapped(&ours));
+}
+
+/// The words of `text` that are names of metrics by their beginning.
+fn names_in(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("shunt_"))
+}
+
+#[test]
+fn the_dashboard_names_every_metric_and_no_other() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/grafana/shunt.json");
+    let dashboard: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let there: HashSet<_> = metric::all().map(|m| m.to_string()).collect();
+    let labels: HashSet<_> =
+        metric::all().flat_map(|m| m.labels).copied().chain(["job", "instance"]).collect();
+    let mut shown = HashSet::new();
+    let mut ids = HashSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()));
+        for target in panel["targets"].as_array().unwrap() {
+            let expression = target["expr"].as_str().unwrap();
+            assert!(names_in(expression).next().is_some(), "{expression}");
+            shown.extend(names_in(expression).map(str::to_owned));
+            let by = expression.split("by (").nth(1).and_then(|rest| rest.split(')').next());
+            assert!(by.is_none_or(|label| labels.contains(label)), "{expression}");
+            let equal = expression.split(['{', ',']).filter_map(|part| part.split_once('='));
+            for (label, _) in equal {
+                assert!(labels.contains(label.trim_end_matches('!')), "{expression}");
+            }
+        }
+    }
+    for variable in dashboard["templating"]["list"].as_array().unwrap() {
+        let query = variable["query"]["query"].as_str().unwrap_or_default();
+        shown.extend(names_in(query).map(str::to_owned));
+    }
+    assert_eq!(shown, there);
 }

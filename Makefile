@@ -20,6 +20,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 RELEASE := $(TARGET)/release
+ARCH := $(shell uname -m)
 PROGRAMS := tests/functional/install-programs
 
 # Both ends of each functional test keep a core busy.
@@ -144,10 +145,20 @@ define install-units
 	done
 endef
 
+# $(call link-library,DIRECTORY): a link where glibc's loader looks for `lib/shunt/$LIB/libshunt.so`, by how
+# distributions build it (library.rs).
+define link-library
+	install -d $(DESTDIR)$(PREFIX)/lib/shunt/$(1)
+	ln -sfr $(DESTDIR)$(PREFIX)/lib/shunt/libshunt.so $(DESTDIR)$(PREFIX)/lib/shunt/$(1)/libshunt.so
+endef
+
 .PHONY: install
 install: all
 	install -Dm755 $(RELEASE)/shunt $(DESTDIR)$(PREFIX)/bin/shunt
 	install -Dm644 $(RELEASE)/libshunt.so $(DESTDIR)$(PREFIX)/lib/shunt/libshunt.so
+	$(call link-library,lib)
+	$(call link-library,lib64)
+	$(call link-library,lib/$(ARCH)-linux-gnu)
 	install -Dm644 dist/include/shunt.h $(DESTDIR)$(PREFIX)/include/shunt.h
 	install -Dm644 dist/man/shunt_alloc.3 $(DESTDIR)$(PREFIX)/share/man/man3/shunt_alloc.3
 	mkdir -p $(TARGET)/docs

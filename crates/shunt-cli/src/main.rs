@@ -11,6 +11,7 @@ mod directory;
 mod docs;
 mod doctor;
 mod elf;
+mod glibc;
 mod library;
 mod list;
 mod program;

@@ -88,7 +88,7 @@ fn the_library() -> Vec<Finding> {
     match library::find() {
         Ok(path) => {
             let mut findings = vec![Finding::good(format!("library: {}", path.display()))];
-            findings.push(match load(&path) {
+            findings.push(match load(&library::entry(&path)) {
                 Ok(()) => Finding::good("the dynamic loader takes the library"),
                 Err(why) => Finding::obstacle(format!(
                     "the dynamic loader does not take the library: {why}"

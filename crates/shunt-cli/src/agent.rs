@@ -39,7 +39,7 @@ pub fn run(args: &Agent) -> u8 {
 /// Starts anew without the library, if this process has it: the library would ask the agent, which is
 /// this very process, and wait for it. Returns only when there is nothing to do or it fails.
 fn without_library() -> Option<u8> {
-    let preloaded = std::env::var_os("LD_PRELOAD")?;
+    let preloaded = std::env::var_os(library::VARIABLE)?;
     let others = library::without(&preloaded)?;
     let failed = |e: io::Error| {
         complain(&format!("the agent cannot run with libshunt.so in LD_PRELOAD: {e}; unset it"));
@@ -50,7 +50,7 @@ fn without_library() -> Option<u8> {
         Err(e) => return failed(e),
     };
     let mut command = Command::new(exe);
-    command.args(std::env::args_os().skip(1)).env("LD_PRELOAD", others);
+    command.args(std::env::args_os().skip(1)).env(library::VARIABLE, others);
     failed(command.exec())
 }
 
@@ -191,7 +191,7 @@ fn start() -> Result<(), String> {
         .stdout(Stdio::null())
         .stderr(Stdio::from(writer));
     // It serves later programs too, and is none of them.
-    for name in ["LD_PRELOAD", "SHUNT_RUN_ID", "SHUNT_RUN_PAGE"] {
+    for name in [library::VARIABLE, knob::RUN_ID.env, knob::RUN_PAGE.env] {
         command.env_remove(name);
     }
     let mut child = command.spawn().map_err(|e| failed(&e))?;

@@ -29,6 +29,8 @@ pub enum Command {
     Stats(Stats),
     /// Say whether, and why or why not, a program would be shunted.
     Doctor(Doctor),
+    /// Give Shunt to containers, as a device of the Container Device Interface.
+    Cdi(Cdi),
     /// Measure this machine: kernel TCP, UNIX sockets, eBPF sockmap and Shunt side by side.
     Bench(shunt_bench::Options),
     /// One of the load programs of `shunt bench`.
@@ -136,6 +138,35 @@ pub struct Stats {
 pub struct Doctor {
     /// The program, looked up as a shell does. Without it, only this machine is looked at.
     pub program: Option<OsString>,
+}
+
+/// `shunt cdi`.
+#[derive(Args, Debug)]
+pub struct Cdi {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CdiCommand,
+}
+
+/// What `shunt cdi` can do.
+#[derive(Subcommand, Debug)]
+pub enum CdiCommand {
+    /// Write the specification of the device shunt.dev/socket=default.
+    Generate(CdiGenerate),
+}
+
+/// `shunt cdi generate`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Container runtimes look in /etc/cdi and /var/run/cdi: `shunt cdi generate --output \
+                  /etc/cdi/shunt.json`, then `podman run --device shunt.dev/socket=default ...`. The \
+                  container's programs find the agent of the user who generates, and must run as this \
+                  user; only those that share a network namespace find each other."
+)]
+pub struct CdiGenerate {
+    /// Write to this file. Default: standard output.
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// `shunt docs`.

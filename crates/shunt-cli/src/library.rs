@@ -6,7 +6,11 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-const NAME: &str = "libshunt.so";
+/// Name of the library's file.
+pub const NAME: &str = "libshunt.so";
+
+/// The variable that has the loader preload it.
+pub const VARIABLE: &str = "LD_PRELOAD";
 
 #[cfg(target_arch = "x86_64")]
 const MULTIARCH: &str = "lib/x86_64-linux-gnu";

@@ -31,7 +31,7 @@ fn prepare(args: &Run, obstacles: &mut Vec<String>) {
         obstacles.push("Shunt is switched off by SHUNT_DISABLE; unset it".to_owned());
         return;
     }
-    let before = env::var_os("LD_PRELOAD");
+    let before = env::var_os(library::VARIABLE);
     let path = match library::find() {
         Ok(path) => path,
         Err(why) => {
@@ -42,11 +42,11 @@ fn prepare(args: &Run, obstacles: &mut Vec<String>) {
     // With the library it would not even start.
     if program::find(&args.command[0]).is_some_and(|program| doctor::is_harmed(&program)) {
         if let Some(others) = before.as_deref().and_then(library::without) {
-            set("LD_PRELOAD", &others);
+            set(library::VARIABLE, &others);
         }
         return;
     }
-    set("LD_PRELOAD", &library::preload(&library::entry(&path), before));
+    set(library::VARIABLE, &library::preload(&library::entry(&path), before));
     if let Err(why) = agent::ensure() {
         obstacles.push(why);
     }

@@ -6,6 +6,8 @@
 #   make compat       run the tests with other people's programs in full, and record them in docs/compatibility.md
 #   make bench        the same at length, with BENCH_ARGS for `shunt bench` (docs/bench.md)
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers
+#   make deb          a Debian package, under target/debian
+#   make rpm          the same for RPM, under target/rpm
 #   make check        formatting, lints, licences and advisories
 #   make soak         the long forms of the tests of faults, each for SOAK_SECONDS
 #   make asan         the long forms of the tests of hostile peers, with AddressSanitizer; needs nightly
@@ -154,6 +156,11 @@ endef
 
 .PHONY: install
 install: all
+	$(MAKE) --no-print-directory install-built
+
+# What has been built, and what is generated from it.
+.PHONY: install-built
+install-built:
 	install -Dm755 $(RELEASE)/shunt $(DESTDIR)$(PREFIX)/bin/shunt
 	install -Dm644 $(RELEASE)/libshunt.so $(DESTDIR)$(PREFIX)/lib/shunt/libshunt.so
 	$(call link-library,lib)
@@ -161,6 +168,8 @@ install: all
 	$(call link-library,lib/$(ARCH)-linux-gnu)
 	install -Dm644 dist/include/shunt.h $(DESTDIR)$(PREFIX)/include/shunt.h
 	install -Dm644 dist/man/shunt_alloc.3 $(DESTDIR)$(PREFIX)/share/man/man3/shunt_alloc.3
+	install -Dm644 dist/grafana/shunt.json $(DESTDIR)$(PREFIX)/share/shunt/grafana/shunt.json
+	rm -rf $(TARGET)/docs
 	mkdir -p $(TARGET)/docs
 	$(RELEASE)/shunt docs $(TARGET)/docs
 	$(call install-found,*.1,share/man/man1)
@@ -169,3 +178,29 @@ install: all
 	$(call install-found,shunt.fish,share/fish/vendor_completions.d)
 	$(call install-units,dist/systemd,lib/systemd/system)
 	$(call install-units,dist/systemd/user,lib/systemd/user)
+
+# What packages hold: no tests, no load programs but those of `shunt bench`.
+.PHONY: packaged
+packaged:
+	$(CARGO) build --release --locked -p shunt-cli -p shunt-preload
+
+# cargo-deb takes what an installation puts into STAGE (crates/shunt-cli/Cargo.toml).
+STAGE := $(RELEASE)/stage
+
+.PHONY: deb
+deb: packaged
+	@cargo deb --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deb
+	@command -v dpkg-shlibdeps >/dev/null || $(PROGRAMS) dpkg-shlibdeps:dpkg-dev
+	rm -rf $(STAGE)
+	$(MAKE) --no-print-directory install-built DESTDIR=$(STAGE) PREFIX=/usr
+	$(CARGO) deb --locked --no-build -p shunt-cli --output $(TARGET)/debian/
+
+# From what is committed, as a distribution would build it.
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+
+.PHONY: rpm
+rpm:
+	@command -v rpmbuild >/dev/null || $(PROGRAMS) rpmbuild:rpm
+	mkdir -p $(TARGET)/rpm/SOURCES
+	git archive --prefix=shunt-$(VERSION)/ --output=$(TARGET)/rpm/SOURCES/shunt-$(VERSION).tar.gz HEAD
+	rpmbuild -bb --define "_topdir $(TARGET)/rpm" --define "version $(VERSION)" dist/rpm/shunt.spec

@@ -86,6 +86,14 @@ fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
     config.metrics = metrics(args);
     match shunt_agent::serve(config, ready) {
         Ok(()) => 0,
+        // Where metrics were asked for, an agent without them is not what was wanted.
+        Err(ServeError::Claim(ClaimError::AlreadyRunning)) if args.metrics.is_some() => {
+            complain(
+                &"an agent is running already for this directory, and metrics are set up when one \
+                  starts; stop it (`shunt doctor` names its pid) and try again",
+            );
+            1
+        }
         // Another one was faster: whoever wanted an agent has one.
         Err(ServeError::Claim(ClaimError::AlreadyRunning)) if args.detach => 0,
         Err(e) => {

@@ -88,6 +88,11 @@ fn an_address_that_cannot_be_had_is_an_error_on_the_command_line() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("127.0.0.1:PORT"), "{output:?}");
     assert_eq!(sandbox.agent(), None);
+    // An agent that runs without them does not do.
+    assert_eq!(sandbox.output(&["agent", "--detach"]).status.code(), Some(0));
+    let output = sandbox.output(&["agent", "--detach", "--metrics"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("running already"), "{output:?}");
 }
 
 #[test]

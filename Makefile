@@ -6,6 +6,8 @@
 #   make compat       run the tests with other people's programs in full, and record them in docs/compatibility.md
 #   make bench        the same at length, with BENCH_ARGS for `shunt bench` (docs/bench.md)
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers
+#   make deb          a Debian package, under target/debian
+#   make rpm          the same for RPM, under target/rpm
 #   make check        formatting, lints, licences and advisories
 #   make soak         the long forms of the tests of faults, each for SOAK_SECONDS
 #   make asan         the long forms of the tests of hostile peers, with AddressSanitizer; needs nightly
@@ -20,6 +22,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 RELEASE := $(TARGET)/release
+ARCH := $(shell uname -m)
 PROGRAMS := tests/functional/install-programs
 
 # Both ends of each functional test keep a core busy.
@@ -41,7 +44,7 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
     tclsh:tcl dpkg-source:dpkg-dev java:openjdk-17-jdk-headless node:nodejs go:golang-go \
     haproxy:haproxy stunnel:stunnel4 ssh:openssh-client sshd:openssh-server socat:socat \
     nc.openbsd:netcat-openbsd ncat:ncat memcached:memcached rsync:rsync tcpdump:tcpdump \
-    setarch:util-linux libjemalloc.so.2:libjemalloc2 \
+    setarch:util-linux unshare:util-linux objdump:binutils libjemalloc.so.2:libjemalloc2 \
     libtcmalloc_minimal.so.4:libtcmalloc-minimal4 libmimalloc.so.2:libmimalloc2.0
 
 .PHONY: deps-demo deps-test
@@ -144,10 +147,25 @@ define install-units
 	done
 endef
 
+# $(call link-library,DIRECTORY): a link where glibc's loader looks for `lib/shunt/$LIB/libshunt.so`, by how
+# distributions build it (library.rs).
+define link-library
+	install -d $(DESTDIR)$(PREFIX)/lib/shunt/$(1)
+	ln -sfr $(DESTDIR)$(PREFIX)/lib/shunt/libshunt.so $(DESTDIR)$(PREFIX)/lib/shunt/$(1)/libshunt.so
+endef
+
 .PHONY: install
 install: all
+	$(MAKE) --no-print-directory install-built
+
+# What has been built, and what is generated from it.
+.PHONY: install-built
+install-built:
 	install -Dm755 $(RELEASE)/shunt $(DESTDIR)$(PREFIX)/bin/shunt
 	install -Dm644 $(RELEASE)/libshunt.so $(DESTDIR)$(PREFIX)/lib/shunt/libshunt.so
+	$(call link-library,lib)
+	$(call link-library,lib64)
+	$(call link-library,lib/$(ARCH)-linux-gnu)
 	install -Dm644 dist/include/shunt.h $(DESTDIR)$(PREFIX)/include/shunt.h
 	for page in dist/man/*.3; do \
 	    install -Dm644 $$page $(DESTDIR)$(PREFIX)/share/man/man3/$$(basename $$page); \
@@ -155,6 +173,8 @@ install: all
 	for example in dist/examples/*.c; do \
 	    install -Dm644 $$example $(DESTDIR)$(PREFIX)/share/doc/shunt/examples/$$(basename $$example); \
 	done
+	install -Dm644 dist/grafana/shunt.json $(DESTDIR)$(PREFIX)/share/shunt/grafana/shunt.json
+	rm -rf $(TARGET)/docs
 	mkdir -p $(TARGET)/docs
 	$(RELEASE)/shunt docs $(TARGET)/docs
 	$(call install-found,*.1,share/man/man1)
@@ -163,3 +183,29 @@ install: all
 	$(call install-found,shunt.fish,share/fish/vendor_completions.d)
 	$(call install-units,dist/systemd,lib/systemd/system)
 	$(call install-units,dist/systemd/user,lib/systemd/user)
+
+# What packages hold: no tests, no load programs but those of `shunt bench`.
+.PHONY: packaged
+packaged:
+	$(CARGO) build --release --locked -p shunt-cli -p shunt-preload
+
+# cargo-deb takes what an installation puts into STAGE (crates/shunt-cli/Cargo.toml).
+STAGE := $(RELEASE)/stage
+
+.PHONY: deb
+deb: packaged
+	@cargo deb --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deb
+	@command -v dpkg-shlibdeps >/dev/null || $(PROGRAMS) dpkg-shlibdeps:dpkg-dev
+	rm -rf $(STAGE)
+	$(MAKE) --no-print-directory install-built DESTDIR=$(STAGE) PREFIX=/usr
+	$(CARGO) deb --locked --no-build -p shunt-cli --output $(TARGET)/debian/
+
+# From what is committed, as a distribution would build it.
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+
+.PHONY: rpm
+rpm:
+	@command -v rpmbuild >/dev/null || $(PROGRAMS) rpmbuild:rpm
+	mkdir -p $(TARGET)/rpm/SOURCES
+	git archive --prefix=shunt-$(VERSION)/ --output=$(TARGET)/rpm/SOURCES/shunt-$(VERSION).tar.gz HEAD
+	rpmbuild -bb --define "_topdir $(TARGET)/rpm" --define "version $(VERSION)" dist/rpm/shunt.spec

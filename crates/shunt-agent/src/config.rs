@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use shunt_sys::run_dir::RunDir;
 
+use crate::metrics::Metrics;
+
 /// How an agent is to run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Where its socket, lock and totals are.
     pub run_dir: RunDir,
@@ -13,6 +15,8 @@ pub struct Config {
     pub idle_exit: Option<Duration>,
     /// How long to wait for an agent that is just ending.
     pub lock_wait: Duration,
+    /// Where to serve metrics, if at all.
+    pub metrics: Option<Metrics>,
     /// Bounds.
     pub limits: Limits,
 }
@@ -21,7 +25,13 @@ impl Config {
     /// An agent in `run_dir` that stays.
     #[must_use]
     pub fn new(run_dir: RunDir) -> Self {
-        Self { run_dir, idle_exit: None, lock_wait: Duration::ZERO, limits: Limits::default() }
+        Self {
+            run_dir,
+            idle_exit: None,
+            lock_wait: Duration::ZERO,
+            metrics: None,
+            limits: Limits::default(),
+        }
     }
 }
 
@@ -52,6 +62,10 @@ pub struct Limits {
     pub rate: u32,
     /// Connections that `List` reports.
     pub listed: usize,
+    /// Who asks for metrics at once.
+    pub scrapers: usize,
+    /// Time for a scraper to ask, to be answered and to leave.
+    pub scrape: Duration,
 }
 
 impl Default for Limits {
@@ -69,6 +83,8 @@ impl Default for Limits {
             burst: 16384,
             rate: 10_000,
             listed: 64 * 1024,
+            scrapers: 16,
+            scrape: Duration::from_secs(5),
         }
     }
 }

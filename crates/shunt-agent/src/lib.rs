@@ -6,13 +6,16 @@
 //!
 //! Single thread, driven by epoll. [`server`] moves packets and knows nothing of their meaning;
 //! [`state`] holds the policy and does no socket I/O; [`socket`] sees to it that there is one agent;
-//! [`totals`] and [`report`] are what the tools read.
+//! [`totals`] and [`report`] are what the tools read, [`metrics`] what a monitoring system does.
 //!
 //! Everything that a client sends is checked; what is not a message of the protocol costs that
 //! client its connection and nobody else anything.
 
+mod allowance;
 pub mod config;
+mod door;
 mod memory_limit;
+pub mod metrics;
 pub mod report;
 pub mod server;
 pub mod signals;
@@ -21,6 +24,7 @@ pub mod state;
 pub mod totals;
 
 pub use config::{Config, Limits};
+pub use metrics::{Metrics, MetricsError};
 pub use server::Server;
 pub use socket::ClaimError;
 
@@ -28,7 +32,8 @@ pub use socket::ClaimError;
 /// `ready` once its socket takes connections.
 ///
 /// # Errors
-/// [`ClaimError`] when it cannot become the agent of its directory; system errors of the loop.
+/// [`ClaimError`] when it cannot become the agent of its directory; [`MetricsError`] when it is to serve metrics and
+/// cannot; system errors of the loop.
 pub fn serve(config: Config, ready: impl FnOnce()) -> Result<(), ServeError> {
     // Blocked before anything else, so that no signal can leave the socket's file behind.
     let stop = signals::stop_fd()?;
@@ -44,6 +49,8 @@ pub fn serve(config: Config, ready: impl FnOnce()) -> Result<(), ServeError> {
 pub enum ServeError {
     /// It could not become the agent.
     Claim(ClaimError),
+    /// It could not serve metrics.
+    Metrics(MetricsError),
     /// A system call of its own failed.
     System(std::io::Error),
 }
@@ -52,6 +59,7 @@ impl std::fmt::Display for ServeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Claim(e) => e.fmt(f),
+            Self::Metrics(e) => e.fmt(f),
             Self::System(e) => e.fmt(f),
         }
     }

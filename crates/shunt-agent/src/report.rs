@@ -94,13 +94,19 @@ fn describe(end: &End<'_>, peer: Option<&End<'_>>) -> Value {
     })
 }
 
-/// `Stats`: totals of ended and live programs, of one run or (0) of all.
-pub(crate) fn stats(state: &State, run: u64) -> Result<Answer, No> {
+/// Totals of ended and live programs, of one run or (0) of all, and how many of them have ended.
+pub(crate) fn totals(state: &State, run: u64) -> (Totals, u64) {
     let mut sum = state.ended.get(run);
     let ended = sum.programs;
     for endpoint in state.endpoints.values().filter(|e| run == 0 || e.run == run) {
         sum.add(&Totals::of(&endpoint.arena));
     }
+    (sum, ended)
+}
+
+/// `Stats`: the same as a report.
+pub(crate) fn stats(state: &State, run: u64) -> Result<Answer, No> {
+    let (sum, ended) = totals(state, run);
     let mut map = heading(state);
     map.extend(sum.to_json());
     map.insert("programs_live".into(), (sum.programs - ended).into());
@@ -121,6 +127,7 @@ pub(crate) fn status(state: &State) -> Result<Answer, No> {
     map.insert("listeners".into(), listeners.collect());
     map.insert("regions".into(), state.regions.len().into());
     map.insert("rejected_clients".into(), state.rejected.into());
+    map.insert("metrics".into(), state.metrics.as_deref().into());
     sealed(&Value::Object(map))
 }
 

@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
-use shunt_sys::fds::{Fds, close};
+use shunt_sys::fds::Fds;
 use shunt_sys::run_dir::TOTALS;
 use shunt_sys::seqpacket::{self, PeerCred};
 use shunt_sys::sockinfo;
@@ -26,57 +25,25 @@ use shunt_wire::agent::{MAX_MESSAGE, Request, decode, encode, stated_version};
 use shunt_wire::reason::Reason;
 use tracing::{debug, info, warn};
 
-use crate::config::{Config, Limits};
+use crate::ServeError;
+use crate::allowance::{Allowance, REPORT_COST};
+use crate::config::Config;
+use crate::door::{Door, Knock};
+use crate::metrics::{self, Exporter};
 use crate::socket::Claim;
 use crate::state::{Answer, Misconduct, Peer, Role, State};
 use crate::totals::Book;
 
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
-const FIRST_CLIENT: u64 = 2;
+const METRICS: u64 = 2;
+const FIRST_CLIENT: u64 = 3;
 
 /// Events taken from epoll at once.
 const BATCH: usize = 64;
 
 /// How long those who send too much are left alone before the next look at their allowance.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// What a report costs, in messages of a library: it looks at every connection.
-const REPORT_COST: u32 = 20;
-
-/// Messages that a client may still send: a token bucket.
-#[derive(Debug)]
-struct Allowance {
-    left: u32,
-    at: Instant,
-}
-
-impl Allowance {
-    const fn new(limits: &Limits, now: Instant) -> Self {
-        Self { left: limits.burst, at: now }
-    }
-
-    /// Takes `cost`; `false` when there is not so much left.
-    fn take(&mut self, cost: u32, limits: &Limits, now: Instant) -> bool {
-        let covered = self.covers(cost, limits, now);
-        if covered {
-            self.left -= cost;
-        }
-        covered
-    }
-
-    /// True when there is so much left.
-    fn covers(&mut self, cost: u32, limits: &Limits, now: Instant) -> bool {
-        let nanos = now.duration_since(self.at).as_nanos();
-        let earned = nanos.saturating_mul(limits.rate.into()) / 1_000_000_000;
-        if earned > 0 {
-            let earned = u32::try_from(earned).unwrap_or(u32::MAX);
-            self.left = self.left.saturating_add(earned).min(limits.burst);
-            self.at = now;
-        }
-        self.left >= cost
-    }
-}
 
 #[derive(Debug)]
 struct Client {
@@ -114,8 +81,8 @@ pub struct Server {
     epoll: OwnedFd,
     /// Kept open, so that epoll goes on watching it.
     _stop: OwnedFd,
-    /// Given up for a moment when descriptors run out, to turn a client away in good order.
-    spare: Option<OwnedFd>,
+    door: Door,
+    metrics: Option<Exporter>,
     totals: PathBuf,
     claim: Claim,
 }
@@ -132,8 +99,8 @@ impl Server {
     /// Sets up an agent that holds `claim` and ends when `stop` becomes readable.
     ///
     /// # Errors
-    /// Those of epoll and of making the registry.
-    pub fn new(config: Config, claim: Claim, stop: OwnedFd) -> io::Result<Self> {
+    /// Those of epoll and of making the registry, and of metrics that are required.
+    pub fn new(config: Config, claim: Claim, stop: OwnedFd) -> Result<Self, ServeError> {
         raise_descriptor_limit();
         let totals = config.run_dir.file(TOTALS).map_err(io::Error::other)?;
         let totals = PathBuf::from(OsStr::from_bytes(totals.as_bytes()));
@@ -141,11 +108,18 @@ impl Server {
             warn!("{} is not readable ({e}): totals start at zero", totals.display());
             Book::default()
         });
-        let state = State::new(config.limits, ended, claim.path().display().to_string())?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut state = State::new(config.limits, ended, claim.path().display().to_string())?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         let sources = [(claim.socket().as_fd(), LISTENER), (stop.as_fd(), STOP)];
         for (fd, token) in sources {
-            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+                .map_err(io::Error::from)?;
+        }
+        let metrics = exporter(&config)?;
+        if let Some(exporter) = &metrics {
+            metrics::watch(&epoll, exporter, METRICS)?;
+            info!("serving metrics at {}", exporter.address());
+            state.metrics = Some(exporter.address().to_string());
         }
         Ok(Self {
             config,
@@ -158,7 +132,8 @@ impl Server {
             last_used: Instant::now(),
             epoll,
             _stop: stop,
-            spare: spare(),
+            door: Door::new(),
+            metrics,
             totals,
             claim,
         })
@@ -192,10 +167,15 @@ impl Server {
             match event.data.u64() {
                 STOP => return Ok(false),
                 LISTENER => self.accept(),
+                METRICS => self.accept_scrapers(),
+                token if Exporter::owns(token) => self.serve_scraper(token),
                 token => self.serve(token),
             }
         }
         self.drop_nobodies();
+        if let Some(metrics) = &mut self.metrics {
+            metrics.drop_late();
+        }
         self.resume();
         Ok(!self.idle_for_too_long())
     }
@@ -207,7 +187,8 @@ impl Server {
         let paused = (!self.paused.is_empty()).then_some(PAUSE);
         let idle = self.config.idle_exit.filter(|_| self.clients.is_empty());
         let idle = idle.map(|d| (self.last_used + d).saturating_duration_since(now));
-        let wait = [introductions, paused, idle].into_iter().flatten().min()?;
+        let scrapers = self.metrics.as_ref().and_then(|metrics| metrics.patience(now));
+        let wait = [introductions, paused, idle, scrapers].into_iter().flatten().min()?;
         // Rounded up, so that the deadline has passed when the wait is over.
         let wait = wait + Duration::from_millis(1);
         Some(Timespec {
@@ -233,27 +214,32 @@ impl Server {
 
     /// False when there is nobody to accept.
     fn accept_one(&mut self) -> bool {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        match accept_with(self.claim.socket(), flags) {
-            Ok(socket) => {
-                self.admit(socket);
-                true
-            }
-            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                // Without this the client would wait and epoll would report it again and again.
+        match self.door.open(self.claim.socket()) {
+            Knock::Came(socket) => self.admit(socket),
+            Knock::Left => {}
+            Knock::TurnedAway => {
                 self.state.count_rejected();
-                if let Some(spare) = self.spare.take() {
-                    close(spare);
-                    if let Ok(socket) = accept_with(self.claim.socket(), flags) {
-                        close(socket);
-                    }
-                }
-                self.spare = spare();
                 warn!("out of descriptors or memory: a client was turned away");
-                false
+                return false;
             }
-            // The client has left again, or there is none.
-            Err(e) => e == Errno::CONNABORTED,
+            Knock::Nobody => return false,
+        }
+        true
+    }
+
+    /// Scrapers are no clients: they neither keep the agent from ending nor take a client's place.
+    fn accept_scrapers(&mut self) {
+        let Some(metrics) = &mut self.metrics else { return };
+        for _ in 0..BATCH {
+            if !metrics.accept(&mut self.door, &self.epoll, &self.config.limits) {
+                break;
+            }
+        }
+    }
+
+    fn serve_scraper(&mut self, token: u64) {
+        if let Some(metrics) = &mut self.metrics {
+            metrics.serve(token, &self.epoll, &self.state, &self.config.limits);
         }
     }
 
@@ -431,8 +417,16 @@ fn send(client: &Client, answer: &Answer) -> Result<(), End> {
     }
 }
 
-fn spare() -> Option<OwnedFd> {
-    seqpacket::socket().ok()
+fn exporter(config: &Config) -> Result<Option<Exporter>, ServeError> {
+    let Some(wanted) = &config.metrics else { return Ok(None) };
+    match Exporter::open(wanted, &config.run_dir, &config.limits) {
+        Ok(exporter) => Ok(Some(exporter)),
+        Err(why) if wanted.required => Err(ServeError::Metrics(why)),
+        Err(why) => {
+            warn!("{why}");
+            Ok(None)
+        }
+    }
 }
 
 /// Each program costs the agent a dozen descriptors, so the limit is raised as far as it goes.

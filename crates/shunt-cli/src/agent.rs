@@ -3,18 +3,20 @@
 use std::ffi::CStr;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{chdir, setsid};
-use shunt_agent::{ClaimError, Config, ServeError};
+use shunt_agent::{ClaimError, Config, Metrics, ServeError};
+use shunt_wire::knob;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Agent;
-use crate::complain;
 use crate::directory::{Directory, Unreachable, run_dir};
+use crate::{complain, library};
 
 /// How long an agent that `shunt run` starts stays without programs.
 const IDLE_SECONDS: &str = "300";
@@ -25,10 +27,47 @@ const LOCK_WAIT: Duration = Duration::from_millis(300);
 
 /// Runs the subcommand.
 pub fn run(args: &Agent) -> u8 {
+    if let Some(status) = without_library() {
+        return status;
+    }
     // A closed standard error must not end the agent.
     // SAFETY: changes this process's disposition of one signal, before any thread is made.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     if args.detach { detach(args) } else { serve(args, || {}) }
+}
+
+/// Starts anew without the library, if this process has it: the library would ask the agent, which is
+/// this very process, and wait for it. Returns only when there is nothing to do or it fails.
+fn without_library() -> Option<u8> {
+    let preloaded = std::env::var_os(library::VARIABLE)?;
+    let others = library::without(&preloaded)?;
+    let failed = |e: io::Error| {
+        complain(&format!("the agent cannot run with libshunt.so in LD_PRELOAD: {e}; unset it"));
+        Some(1)
+    };
+    let exe = match std::env::current_exe() {
+        Ok(exe) => exe,
+        Err(e) => return failed(e),
+    };
+    let mut command = Command::new(exe);
+    command.args(std::env::args_os().skip(1)).env(library::VARIABLE, others);
+    failed(command.exec())
+}
+
+/// Where metrics are to be served: what the command line says, else the environment. A mistake in the
+/// environment does not cost programs their agent.
+fn metrics(args: &Agent) -> Option<Metrics> {
+    if let Some(address) = args.metrics.clone() {
+        return Some(Metrics { address, public: args.metrics_public, required: true });
+    }
+    let given = std::env::var(knob::METRICS.env).ok().filter(|v| !v.is_empty())?;
+    match given.parse() {
+        Ok(address) => Some(Metrics { address, public: false, required: false }),
+        Err(why) => {
+            tracing::warn!("{}={given} is no address: {why}", knob::METRICS.env);
+            None
+        }
+    }
 }
 
 fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
@@ -44,8 +83,17 @@ fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
     let mut config = Config::new(dir);
     config.idle_exit = args.idle_exit.map(Duration::from_secs);
     config.lock_wait = LOCK_WAIT;
+    config.metrics = metrics(args);
     match shunt_agent::serve(config, ready) {
         Ok(()) => 0,
+        // Where metrics were asked for, an agent without them is not what was wanted.
+        Err(ServeError::Claim(ClaimError::AlreadyRunning)) if args.metrics.is_some() => {
+            complain(
+                &"an agent is running already for this directory, and metrics are set up when one \
+                  starts; stop it (`shunt doctor` names its pid) and try again",
+            );
+            1
+        }
         // Another one was faster: whoever wanted an agent has one.
         Err(ServeError::Claim(ClaimError::AlreadyRunning)) if args.detach => 0,
         Err(e) => {
@@ -151,7 +199,7 @@ fn start() -> Result<(), String> {
         .stdout(Stdio::null())
         .stderr(Stdio::from(writer));
     // It serves later programs too, and is none of them.
-    for name in ["LD_PRELOAD", "SHUNT_RUN_ID", "SHUNT_RUN_PAGE"] {
+    for name in [library::VARIABLE, knob::RUN_ID.env, knob::RUN_PAGE.env] {
         command.env_remove(name);
     }
     let mut child = command.spawn().map_err(|e| failed(&e))?;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use shunt_agent::metrics::Address;
 
 /// Runs unmodified programs with their local TCP connections in shared memory.
 /// Moves the TCP connections between unmodified programs of one host into shared memory
@@ -28,6 +29,8 @@ pub enum Command {
     Stats(Stats),
     /// Say whether, and why or why not, a program would be shunted.
     Doctor(Doctor),
+    /// Give Shunt to containers, as a device of the Container Device Interface.
+    Cdi(Cdi),
     /// Measure this machine: kernel TCP, UNIX sockets, eBPF sockmap and Shunt side by side.
     Bench(shunt_bench::Options),
     /// One of the load programs of `shunt bench`.
@@ -99,6 +102,13 @@ pub struct Agent {
     /// Go to the background and return once the agent serves.
     #[arg(long)]
     pub detach: bool,
+    /// Serve metrics over HTTP at unix:/PATH, 127.0.0.1:PORT or [::1]:PORT; without an address at the
+    /// socket metrics.sock in the agent's directory. Default: SHUNT_METRICS, or no metrics.
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "unix")]
+    pub metrics: Option<Address>,
+    /// Also at an address that other hosts can reach. There is neither password nor encryption.
+    #[arg(long, requires = "metrics")]
+    pub metrics_public: bool,
 }
 
 /// `shunt list`.
@@ -128,6 +138,35 @@ pub struct Stats {
 pub struct Doctor {
     /// The program, looked up as a shell does. Without it, only this machine is looked at.
     pub program: Option<OsString>,
+}
+
+/// `shunt cdi`.
+#[derive(Args, Debug)]
+pub struct Cdi {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CdiCommand,
+}
+
+/// What `shunt cdi` can do.
+#[derive(Subcommand, Debug)]
+pub enum CdiCommand {
+    /// Write the specification of the device shunt.dev/socket=default.
+    Generate(CdiGenerate),
+}
+
+/// `shunt cdi generate`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Container runtimes look in /etc/cdi and /var/run/cdi: `shunt cdi generate --output \
+                  /etc/cdi/shunt.json`, then `podman run --device shunt.dev/socket=default ...`. The \
+                  container's programs find the agent of the user who generates, and must run as this \
+                  user; only those that share a network namespace find each other."
+)]
+pub struct CdiGenerate {
+    /// Write to this file. Default: standard output.
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// `shunt docs`.
@@ -162,6 +201,25 @@ mod tests {
         assert!(!parsed.summary);
         assert_eq!(run(&["--", "--odd-name", "a"]).unwrap().command, ["--odd-name", "a"]);
         assert_eq!(run(&["--summary", "--dmb=copy", "p"]).unwrap().dmb, Some(Dmb::Copy));
+    }
+
+    #[test]
+    fn metrics() {
+        let agent = |args: &[&str]| {
+            let args = ["shunt", "agent"].iter().chain(args);
+            match Cli::try_parse_from(args)?.command {
+                Command::Agent(agent) => Ok(agent),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(agent(&[]).unwrap().metrics, None);
+        assert_eq!(agent(&["--metrics", "--detach"]).unwrap().metrics, Some(Address::RunDir));
+        let socket = Some(Address::Unix("/a".into()));
+        assert_eq!(agent(&["--metrics", "unix:/a"]).unwrap().metrics, socket);
+        for bad in [&["--metrics", "everywhere"][..], &["--metrics-public"]] {
+            let why: clap::Error = agent(bad).unwrap_err();
+            assert_eq!(why.exit_code(), 2, "{bad:?}");
+        }
     }
 
     #[test]

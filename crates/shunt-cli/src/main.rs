@@ -6,11 +6,13 @@
 #![cfg_attr(not(test), no_main)]
 
 mod agent;
+mod cdi;
 mod cli;
 mod directory;
 mod docs;
 mod doctor;
 mod elf;
+mod glibc;
 mod library;
 mod list;
 mod program;
@@ -42,6 +44,7 @@ fn start() -> u8 {
         Command::List(args) => list::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Cdi(args) => cdi::run(&args),
         Command::Bench(options) => bench(&options),
         Command::Load(load) => shunt_bench::load::run(load),
         Command::Docs(args) => docs::run(&args),

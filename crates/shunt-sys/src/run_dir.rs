@@ -22,6 +22,8 @@ pub const SOCKET: &[u8] = b"agent.sock";
 pub const LOCK: &[u8] = b"agent.lock";
 /// Name of the file that keeps totals while no agent runs.
 pub const TOTALS: &[u8] = b"totals.json";
+/// Name of the socket at which metrics are served, if they are and nothing else is said.
+pub const METRICS: &[u8] = b"metrics.sock";
 
 /// The two environment variables that matter, as bytes.
 #[derive(Clone, Copy, Default, Debug)]
@@ -156,7 +158,7 @@ impl RunDir {
             return Err(Unusable::BadPath);
         }
         // Every name in it must fit too.
-        for name in [SOCKET, LOCK, TOTALS] {
+        for name in [SOCKET, LOCK, TOTALS, METRICS] {
             found.file(name)?;
         }
         Ok(found)

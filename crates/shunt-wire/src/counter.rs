@@ -1,7 +1,9 @@
 //! Counters that `shunt stats` and `--summary` print. Their names are stable.
 
+use crate::metric::{Kind, Metric, Unit};
+
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal;)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal $(($stem:literal in $unit:ident))?;)+) => {
         /// A process-wide total.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(usize)]
@@ -22,6 +24,30 @@ macro_rules! counters {
             pub const fn explain(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),+),)+ }
             }
+
+            /// What an agent exposes it as.
+            #[must_use]
+            pub const fn metric(self) -> Metric {
+                match self {
+                    $(Self::$name => metric!(self.explain(), $text $(, $stem, $unit)?),)+
+                }
+            }
+        }
+    };
+}
+
+/// A metric has the counter's name, but where that holds a unit: metrics have theirs at the end.
+macro_rules! metric {
+    ($help:expr, $text:literal) => {
+        Metric { stem: $text, unit: None, kind: Kind::Counter, labels: &[], help: $help }
+    };
+    ($help:expr, $text:literal, $stem:literal, $unit:ident) => {
+        Metric {
+            stem: $stem,
+            unit: Some(Unit::$unit),
+            kind: Kind::Counter,
+            labels: &[],
+            help: $help,
         }
     };
 }
@@ -31,9 +57,9 @@ counters! {
     Connections = "connections";
     /// Connection ends that were promoted to shared memory.
     Shunted = "connections_shunted";
-    /// Of those, in attach mode (the sender writes into the receiver's RMB).
+    /// Connection ends that were promoted in attach mode (the sender writes into the receiver's RMB).
     ShuntedAttach = "connections_shunted_attach";
-    /// Of those, in copy mode (the device moves the bytes).
+    /// Connection ends that were promoted in copy mode (the device moves the bytes).
     ShuntedCopy = "connections_shunted_copy";
     /// Connection ends that went back from shared memory to TCP.
     Demoted = "connections_demoted";
@@ -41,9 +67,9 @@ counters! {
     /// whenever it comes back from TCP.
     Promotions = "promotions";
     /// Bytes sent through shared memory.
-    BytesSent = "bytes_sent";
+    BytesSent = "bytes_sent" ("sent" in Bytes);
     /// Bytes received through shared memory.
-    BytesReceived = "bytes_received";
+    BytesReceived = "bytes_received" ("received" in Bytes);
     /// Calls that sent bytes through shared memory.
     MessagesSent = "messages_sent";
     /// Calls that received bytes through shared memory.
@@ -66,16 +92,16 @@ counters! {
     Violations = "protocol_violations";
     /// Calls with MSG_ZEROCOPY that sent something.
     ZerocopySent = "tx_zerocopy_sent";
-    /// Of those, completed without a copy on the sender's side.
+    /// Calls with MSG_ZEROCOPY that were completed without a copy on the sender's side.
     ZerocopySuccess = "tx_zerocopy_success";
-    /// Of those, completed with one.
+    /// Calls with MSG_ZEROCOPY that were completed with a copy.
     ZerocopyFail = "tx_zerocopy_fail";
     /// Buffers that were copied because too many grants were open.
     GrantOverflows = "tx_frag_overflow";
     /// Times that a connection's grants were taken back by copying: nobody read them in time, or an end came.
     GrantsTakenBack = "grants_taken_back";
     /// Bytes that were granted.
-    BytesGranted = "bytes_granted";
+    BytesGranted = "bytes_granted" ("granted" in Bytes);
     /// Faults inside Shunt that were contained: the call went to the kernel. Please report them.
     Contained = "contained_faults";
 }

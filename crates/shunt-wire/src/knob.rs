@@ -37,6 +37,8 @@ knobs! {
         "Path of the page on which programs add up the counters of their run; set by `shunt run --summary`.";
     DISABLE: "SHUNT_DISABLE", None, "unset",
         "When set to anything but 0 or the empty string, the library leaves every connection on kernel TCP.";
+    METRICS: "SHUNT_METRICS", None, "unset",
+        "Address at which an agent serves metrics, also one that `shunt run` starts: as in `shunt agent --metrics`, for which see metrics.md.";
     VECTORS: "SHUNT_VECTORS", None, "min(cores, 8)",
         "Completion vectors of a process: epoll instances share them out among themselves.";
     CONNS_PER_LG: "SHUNT_CONNS_PER_LG", None, "255",

@@ -1,7 +1,7 @@
 //! Bytes and values that cross a process boundary.
 //!
 //! No I/O, no allocation, no `unsafe`: every other crate builds on these names, and each list
-//! (reasons, counters, knobs) stands here exactly once so that the docs, the CLI and the library
+//! (reasons, counters, metrics, knobs) stands here exactly once so that the docs, the CLI and the library
 //! cannot drift apart.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@ pub mod agent;
 pub mod clc;
 pub mod counter;
 pub mod knob;
+pub mod metric;
 pub mod reason;
 
 /// Version of everything that two Shunt components share: the agent's messages and the layout of

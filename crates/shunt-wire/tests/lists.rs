@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use shunt_wire::counter::{COUNTER_SLOTS, Counter};
-use shunt_wire::knob;
 use shunt_wire::reason::Reason;
+use shunt_wire::{knob, metric};
 
 #[test]
 fn reasons() {
@@ -36,4 +36,23 @@ fn knobs() {
     assert!(knob::ALL.iter().all(|k| k.env.starts_with("SHUNT_") && k.doc.ends_with('.')));
     assert!(knob::is_on(b"1") && knob::is_on(b"yes"));
     assert!(!knob::is_on(b"0") && !knob::is_on(b""));
+}
+
+#[test]
+fn metrics() {
+    let names: HashSet<_> = metric::all().map(|m| m.to_string()).collect();
+    assert_eq!(names.len(), Counter::ALL.len() + metric::OTHERS.len());
+    for name in &names {
+        assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
+    }
+    for metric in metric::all() {
+        // The encoder writes it as it stands.
+        let help = metric.help.trim();
+        assert!(help.ends_with('.') && !help.contains(['"', '\\', '\n']), "{metric}");
+        assert!(!metric.stem.contains("byte") && !metric.stem.contains("second"), "{metric}");
+    }
+    assert_eq!(Counter::BytesSent.metric().to_string(), "shunt_sent_bytes_total");
+    assert_eq!(Counter::Connections.metric().to_string(), "shunt_connections_total");
+    assert_eq!(metric::LINK_GROUP_MEMORY.to_string(), "shunt_link_group_memory_bytes");
+    assert_eq!(metric::BUILD.to_string(), "shunt_build_info");
 }

@@ -112,6 +112,13 @@ pub(crate) struct Endpoint {
     exports: HashMap<ExportId, Rc<OwnedFd>>,
 }
 
+impl Endpoint {
+    /// The memory that it has registered.
+    pub(crate) fn exported(&self) -> impl Iterator<Item = &Rc<OwnedFd>> {
+        self.exports.values()
+    }
+}
+
 /// Everything the agent knows.
 #[derive(Debug)]
 pub struct State {
@@ -130,6 +137,8 @@ pub struct State {
     pub(crate) rejected: u64,
     /// Where the socket is, for `Status`.
     pub(crate) socket_path: String,
+    /// Where metrics are served, for `Status`.
+    pub(crate) metrics: Option<String>,
 }
 
 impl State {
@@ -157,6 +166,7 @@ impl State {
             ended,
             rejected: 0,
             socket_path,
+            metrics: None,
         })
     }
 

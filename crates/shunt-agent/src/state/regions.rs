@@ -26,6 +26,11 @@ pub(crate) struct Region {
 }
 
 impl Region {
+    /// Its memory.
+    pub(crate) const fn memory(&self) -> &Rc<OwnedFd> {
+        &self.memory
+    }
+
     /// Those who share it.
     pub(super) fn parties(&self) -> impl Iterator<Item = EndpointId> {
         self.owner.into_iter().chain(self.attached.iter().copied())

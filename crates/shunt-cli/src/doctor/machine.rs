@@ -88,7 +88,7 @@ fn the_library() -> Vec<Finding> {
     match library::find() {
         Ok(path) => {
             let mut findings = vec![Finding::good(format!("library: {}", path.display()))];
-            findings.push(match load(&path) {
+            findings.push(match load(&library::entry(&path)) {
                 Ok(()) => Finding::good("the dynamic loader takes the library"),
                 Err(why) => Finding::obstacle(format!(
                     "the dynamic loader does not take the library: {why}"
@@ -117,10 +117,10 @@ fn load(path: &Path) -> Result<(), String> {
 
 fn agent() -> Vec<Finding> {
     match Directory::open() {
-        Ok(agent) => vec![match agent.report(&Request::Status) {
-            Ok(status) => describe(&status),
-            Err(e) => Finding::obstacle(format!("agent: {e}")),
-        }],
+        Ok(agent) => match agent.report(&Request::Status) {
+            Ok(status) => [describe(&status)].into_iter().chain(metrics(&status)).collect(),
+            Err(e) => vec![Finding::obstacle(format!("agent: {e}"))],
+        },
         Err(Unreachable::NotRunning(dir)) => match run_dir().and_then(|dir| dir.create()) {
             Ok(()) => vec![Finding::good(format!(
                 "agent: none is running; `shunt run` will start one in {dir}"
@@ -152,6 +152,19 @@ fn describe(status: &Value) -> Finding {
             status["version"],
             env!("CARGO_PKG_VERSION")
         ))
+    }
+}
+
+/// Where the agent serves metrics, if somebody may expect it to.
+fn metrics(status: &Value) -> Option<Finding> {
+    match (status["metrics"].as_str(), env::var_os(knob::METRICS.env).filter(|v| !v.is_empty())) {
+        (Some(address), _) => Some(Finding::good(format!("metrics: served at {address}"))),
+        (None, Some(wanted)) => Some(Finding::warning(format!(
+            "metrics: SHUNT_METRICS is {}, but the agent serves none: it was started without, or could \
+             not; `shunt agent` says why when it is started by hand",
+            wanted.display()
+        ))),
+        (None, None) => None,
     }
 }
 

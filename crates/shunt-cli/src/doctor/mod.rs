@@ -16,6 +16,8 @@ pub enum Mark {
     Warning,
     /// Keeps connections on TCP.
     Obstacle,
+    /// So does this; and the program would not start with the library, so it is not given it.
+    Harm,
 }
 
 /// Something that was found out.
@@ -37,6 +39,14 @@ impl Finding {
     fn obstacle(text: impl Into<String>) -> Self {
         Self { mark: Mark::Obstacle, text: text.into() }
     }
+
+    fn harm(text: impl Into<String>) -> Self {
+        Self { mark: Mark::Harm, text: text.into() }
+    }
+
+    fn is_in_the_way(&self) -> bool {
+        matches!(self.mark, Mark::Obstacle | Mark::Harm)
+    }
 }
 
 /// Runs the subcommand. 0: it would be shunted; 1: it would not.
@@ -49,11 +59,11 @@ pub fn run(args: &Doctor) -> u8 {
         let mark = match mark {
             Mark::Good => "ok  ",
             Mark::Warning => "warn",
-            Mark::Obstacle => "FAIL",
+            Mark::Obstacle | Mark::Harm => "FAIL",
         };
         println!("{mark}  {text}");
     }
-    let healthy = findings.iter().all(|f| f.mark != Mark::Obstacle);
+    let healthy = findings.iter().all(|f| !f.is_in_the_way());
     let subject = match &args.program {
         Some(name) => name.display().to_string(),
         None => "a suitable program".to_owned(),
@@ -69,6 +79,12 @@ pub fn run(args: &Doctor) -> u8 {
 /// What about the program itself keeps it from being shunted, if anything does.
 #[must_use]
 pub fn program_obstacle(path: &Path) -> Option<String> {
-    let found = program::examine_file(path).into_iter().find(|f| f.mark == Mark::Obstacle);
+    let found = program::examine_file(path).into_iter().find(Finding::is_in_the_way);
     found.map(|f| f.text)
+}
+
+/// True when the program would not start with the library.
+#[must_use]
+pub fn is_harmed(path: &Path) -> bool {
+    program::examine_file(path).iter().any(|f| f.mark == Mark::Harm)
 }

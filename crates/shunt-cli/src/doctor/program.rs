@@ -11,7 +11,8 @@ use rustix::process::{getegid, geteuid};
 
 use super::{Finding, Mark};
 use crate::elf::{self, Kind};
-use crate::program;
+use crate::glibc::{self, Version};
+use crate::{library, program};
 
 /// Interpreters of interpreters that the kernel follows.
 const MAX_SCRIPTS: usize = 4;
@@ -111,15 +112,39 @@ fn judge_loader(name: &dyn std::fmt::Display, loader: &str) -> Finding {
         return Finding::obstacle(format!("{name} needs the loader {loader}, which is not there"));
     }
     if file.starts_with("ld-musl") {
-        return Finding::obstacle(format!(
+        let text = format!(
             "{name} uses the musl C library, and the library is for glibc; use a glibc build"
-        ));
+        );
+        // musl's loader passes over what it does not find, and ends a program with what it cannot use.
+        let is_passed_over = library::find().is_ok_and(|path| library::entry(&path) != path);
+        return if is_passed_over { Finding::obstacle(text) } else { Finding::harm(text) };
     }
     if file.starts_with("ld-linux") || file.starts_with("ld64") {
-        Finding::good(format!("{name} is dynamically linked with glibc"))
+        match older_glibc(Path::new(loader)) {
+            None => Finding::good(format!("{name} is dynamically linked with glibc")),
+            Some((has, needs)) => Finding::harm(format!(
+                "{name} is linked with glibc {}.{}, and the library needs {}.{}; use a newer build, or \
+                 build Shunt where glibc is as old",
+                has.0, has.1, needs.0, needs.1
+            )),
+        }
     } else {
         Finding::warning(format!("{name} uses the loader {loader}, which Shunt does not know"))
     }
+}
+
+/// The version of the glibc that belongs to `loader`, and that which the library needs, when the former is older.
+/// Not asked of the loader that runs this very command, which was built with the library.
+fn older_glibc(loader: &Path) -> Option<(Version, Version)> {
+    let loader = loader.canonicalize().ok()?;
+    let own = File::open("/proc/self/exe").and_then(|exe| elf::inspect(&exe)).ok()?;
+    if matches!(own, Kind::Dynamic(own) if Path::new(&own).canonicalize().is_ok_and(|own| own == loader))
+    {
+        return None;
+    }
+    let has = glibc::offered(&loader.with_file_name("libc.so.6"))?;
+    let needs = glibc::needed(&library::find().ok()?)?;
+    (has < needs).then_some((has, needs))
 }
 
 /// The loader ignores `LD_PRELOAD` in programs that gain privileges.
@@ -190,6 +215,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let loader = dir.path().join("ld-musl-x86_64.so.1");
         std::fs::write(&loader, "").unwrap();
-        assert_eq!(judge_loader(&"p", loader.to_str().unwrap()).mark, Mark::Obstacle);
+        assert_eq!(judge_loader(&"p", loader.to_str().unwrap()).mark, Mark::Harm);
     }
 }

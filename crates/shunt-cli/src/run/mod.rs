@@ -15,7 +15,7 @@ use shunt_shm::counters::RunPage;
 use shunt_wire::knob;
 
 use crate::cli::Run;
-use crate::{agent, complain, library, program};
+use crate::{agent, complain, doctor, library, program};
 
 /// Runs the subcommand.
 pub fn run(args: &Run) -> u8 {
@@ -31,13 +31,22 @@ fn prepare(args: &Run, obstacles: &mut Vec<String>) {
         obstacles.push("Shunt is switched off by SHUNT_DISABLE; unset it".to_owned());
         return;
     }
-    match library::find() {
-        Ok(path) => set("LD_PRELOAD", &library::preload(&path, env::var_os("LD_PRELOAD"))),
+    let before = env::var_os(library::VARIABLE);
+    let path = match library::find() {
+        Ok(path) => path,
         Err(why) => {
             obstacles.push(why.to_string());
             return;
         }
+    };
+    // With the library it would not even start.
+    if program::find(&args.command[0]).is_some_and(|program| doctor::is_harmed(&program)) {
+        if let Some(others) = before.as_deref().and_then(library::without) {
+            set(library::VARIABLE, &others);
+        }
+        return;
     }
+    set(library::VARIABLE, &library::preload(&library::entry(&path), before));
     if let Err(why) = agent::ensure() {
         obstacles.push(why);
     }
@@ -79,7 +88,7 @@ fn supervised(args: &Run, mut obstacles: Vec<String>) -> u8 {
         }
     };
     if let Some(found) = program::find(&args.command[0]) {
-        obstacles.extend(crate::doctor::program_obstacle(&found));
+        obstacles.extend(doctor::program_obstacle(&found));
     }
     let status = match child::run(&args.command) {
         Ok(status) => status,

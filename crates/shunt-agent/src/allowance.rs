@@ -1,0 +1,42 @@
+//! How much of the agent's time somebody may take.
+
+use std::time::Instant;
+
+use crate::config::Limits;
+
+/// What a report costs, in messages of a library: it looks at every connection.
+pub(crate) const REPORT_COST: u32 = 20;
+
+/// Messages that may still be sent: a token bucket.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    left: u32,
+    at: Instant,
+}
+
+impl Allowance {
+    pub(crate) const fn new(limits: &Limits, now: Instant) -> Self {
+        Self { left: limits.burst, at: now }
+    }
+
+    /// Takes `cost`; `false` when there is not so much left.
+    pub(crate) fn take(&mut self, cost: u32, limits: &Limits, now: Instant) -> bool {
+        let covered = self.covers(cost, limits, now);
+        if covered {
+            self.left -= cost;
+        }
+        covered
+    }
+
+    /// True when there is so much left.
+    pub(crate) fn covers(&mut self, cost: u32, limits: &Limits, now: Instant) -> bool {
+        let nanos = now.duration_since(self.at).as_nanos();
+        let earned = nanos.saturating_mul(limits.rate.into()) / 1_000_000_000;
+        if earned > 0 {
+            let earned = u32::try_from(earned).unwrap_or(u32::MAX);
+            self.left = self.left.saturating_add(earned).min(limits.burst);
+            self.at = now;
+        }
+        self.left >= cost
+    }
+}

@@ -1,0 +1,242 @@
+//! Metrics for a monitoring system: OpenMetrics text over HTTP, within the agent's one loop.
+//!
+//! [`address`] says where and makes the listening socket; [`http`] turns bytes into a request and an answer
+//! into bytes; [`text`] is what the agent knows. Here is who asks: few at a time, each with little to
+//! say and little time to say it. A library's packet never waits for any of them.
+
+mod address;
+mod http;
+mod text;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use shunt_sys::run_dir::RunDir;
+use tracing::debug;
+
+pub use address::{Address, BadAddress, MetricsError};
+
+use crate::allowance::{Allowance, REPORT_COST};
+use crate::config::Limits;
+use crate::door::{Door, Knock};
+use crate::state::State;
+use address::Listener;
+use http::{Parsed, Status};
+
+/// Tokens of scrapers have this bit, those of others do not.
+const SCRAPER: u64 = 1 << 63;
+
+/// Longest request that is read. Prometheus sends some 300 bytes.
+const MAX_REQUEST: usize = 4096;
+
+/// How much is read of one who goes on talking after the answer. Closing a socket with unread bytes would
+/// take the answer back.
+const MAX_IGNORED: usize = 64 << 10;
+
+/// Where metrics are to be served.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// At which address.
+    pub address: Address,
+    /// Also at one that other hosts can reach.
+    pub public: bool,
+    /// No agent without. Else an address that can't be had is a warning.
+    pub required: bool,
+}
+
+/// What a scraper and the agent are about.
+#[derive(Debug)]
+enum Phase {
+    /// It asks.
+    Asking(Vec<u8>),
+    /// It is being answered; so many bytes are sent.
+    Answering(Vec<u8>, usize),
+    /// It has its answer, and so many bytes of it were thrown away since.
+    Leaving(usize),
+}
+
+#[derive(Debug)]
+struct Scraper {
+    socket: OwnedFd,
+    phase: Phase,
+    /// When it is dropped, however far it has come.
+    until: Instant,
+}
+
+/// The end of a scraper's connection.
+struct Ended;
+
+/// Those who ask for metrics.
+#[derive(Debug)]
+pub(crate) struct Exporter {
+    listener: Listener,
+    scrapers: HashMap<u64, Scraper>,
+    next: u64,
+    /// That of all of them together: a loop of scrapes must not take the time of libraries.
+    allowance: Allowance,
+}
+
+impl Exporter {
+    pub(crate) fn open(
+        wanted: &Metrics,
+        run_dir: &RunDir,
+        limits: &Limits,
+    ) -> Result<Self, MetricsError> {
+        let listener = Listener::open(&wanted.address, wanted.public, run_dir)?;
+        let allowance = Allowance::new(limits, Instant::now());
+        Ok(Self { listener, scrapers: HashMap::new(), next: SCRAPER, allowance })
+    }
+
+    /// Where it is to be reached.
+    pub(crate) fn address(&self) -> &Address {
+        self.listener.address()
+    }
+
+    /// The listening socket.
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        self.listener.socket()
+    }
+
+    /// True for a scraper's token.
+    pub(crate) const fn owns(token: u64) -> bool {
+        token & SCRAPER != 0
+    }
+
+    /// How long until somebody's time is up.
+    pub(crate) fn patience(&self, now: Instant) -> Option<Duration> {
+        let until = self.scrapers.values().map(|s| s.until).min()?;
+        Some(until.saturating_duration_since(now))
+    }
+
+    /// Lets somebody in. False when nobody is waiting.
+    pub(crate) fn accept(&mut self, door: &mut Door, epoll: &OwnedFd, limits: &Limits) -> bool {
+        match door.open(self.listener.socket()) {
+            Knock::Came(socket) => self.admit(socket, epoll, limits),
+            Knock::Left => {}
+            Knock::TurnedAway | Knock::Nobody => return false,
+        }
+        true
+    }
+
+    fn admit(&mut self, socket: OwnedFd, epoll: &OwnedFd, limits: &Limits) {
+        if self.scrapers.len() >= limits.scrapers {
+            debug!("too many scrapers: one was turned away");
+            return;
+        }
+        let token = self.next;
+        self.next = self.next.wrapping_add(1) | SCRAPER;
+        let data = epoll::EventData::new_u64(token);
+        if epoll::add(epoll, &socket, data, epoll::EventFlags::IN).is_ok() {
+            let until = Instant::now() + limits.scrape;
+            self.scrapers
+                .insert(token, Scraper { socket, phase: Phase::Asking(Vec::new()), until });
+        }
+    }
+
+    /// Goes on with one scraper, as far as can be without waiting.
+    pub(crate) fn serve(&mut self, token: u64, epoll: &OwnedFd, state: &State, limits: &Limits) {
+        let Some(scraper) = self.scrapers.get_mut(&token) else { return };
+        let allowance = &mut self.allowance;
+        let answer = |asked: Parsed| answer(asked, allowance, state, limits);
+        match scraper.proceed(answer) {
+            Ok(events) => {
+                let data = epoll::EventData::new_u64(token);
+                let _ = epoll::modify(epoll, &scraper.socket, data, events);
+            }
+            Err(Ended) => {
+                self.scrapers.remove(&token);
+            }
+        }
+    }
+
+    /// Drops those whose time is up.
+    pub(crate) fn drop_late(&mut self) {
+        if !self.scrapers.is_empty() {
+            let now = Instant::now();
+            self.scrapers.retain(|_, scraper| scraper.until > now);
+        }
+    }
+}
+
+impl Scraper {
+    /// One step of what is to be done now; returns what it waits for next.
+    fn proceed(
+        &mut self,
+        answer: impl FnOnce(Parsed) -> Vec<u8>,
+    ) -> Result<epoll::EventFlags, Ended> {
+        if let Phase::Asking(request) = &mut self.phase {
+            let mut room = [0; MAX_REQUEST];
+            let room = &mut room[..MAX_REQUEST - request.len()];
+            match receive(&self.socket, room)? {
+                None => return Ok(epoll::EventFlags::IN),
+                Some(part) => request.extend_from_slice(part),
+            }
+            let asked = match http::parse(request) {
+                Parsed::Incomplete if request.len() < MAX_REQUEST => {
+                    return Ok(epoll::EventFlags::IN);
+                }
+                Parsed::Incomplete => Parsed::Refused(Status::TooLong),
+                asked => asked,
+            };
+            self.phase = Phase::Answering(answer(asked), 0);
+        }
+        if let Phase::Answering(answer, sent) = &mut self.phase {
+            while let Some(rest) = answer.get(*sent..).filter(|rest| !rest.is_empty()) {
+                match send(&self.socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                    Ok(count) => *sent += count,
+                    Err(Errno::INTR) => {}
+                    Err(Errno::AGAIN) => return Ok(epoll::EventFlags::OUT),
+                    Err(_) => return Err(Ended),
+                }
+            }
+            shutdown(&self.socket, Shutdown::Write).map_err(|_| Ended)?;
+            self.phase = Phase::Leaving(0);
+        }
+        if let Phase::Leaving(ignored) = &mut self.phase {
+            let mut room = [0; MAX_REQUEST];
+            if let Some(part) = receive(&self.socket, &mut room)? {
+                *ignored += part.len();
+            }
+            if *ignored > MAX_IGNORED {
+                return Err(Ended);
+            }
+        }
+        Ok(epoll::EventFlags::IN)
+    }
+}
+
+/// What has come; `None`: nothing yet.
+fn receive(socket: impl AsFd, room: &mut [u8]) -> Result<Option<&[u8]>, Ended> {
+    match recv(socket, &mut *room, RecvFlags::DONTWAIT) {
+        Ok((0, _)) => Err(Ended),
+        Ok((count, _)) => Ok(room.get(..count)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(_) => Err(Ended),
+    }
+}
+
+fn answer(asked: Parsed, allowance: &mut Allowance, state: &State, limits: &Limits) -> Vec<u8> {
+    let with_body = match asked {
+        Parsed::Metrics { with_body } => with_body,
+        Parsed::Refused(status) => return http::refusal(status),
+        Parsed::Incomplete => return http::refusal(Status::Malformed),
+    };
+    if !allowance.take(REPORT_COST, limits, Instant::now()) {
+        return http::refusal(Status::TooOften);
+    }
+    match text::render(state) {
+        Ok(text) => http::metrics(&text, with_body),
+        Err(std::fmt::Error) => http::refusal(Status::Failed),
+    }
+}
+
+/// Has epoll report those who want to come in under `token`.
+pub(crate) fn watch(epoll: &OwnedFd, exporter: &Exporter, token: u64) -> io::Result<()> {
+    let data = epoll::EventData::new_u64(token);
+    Ok(epoll::add(epoll, exporter.socket(), data, epoll::EventFlags::IN)?)
+}

@@ -1,0 +1,158 @@
+//! What the agent knows, as OpenMetrics text.
+
+use std::fmt;
+use std::os::fd::AsFd;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{self, Registry};
+use rustix::fs::fstat;
+use shunt_shm::arena::Mode;
+use shunt_wire::counter::Counter;
+use shunt_wire::metric::{self, Kind, Metric, PREFIX, Unit};
+use shunt_wire::reason::{REASON_SLOTS, Reason};
+
+use crate::report;
+use crate::state::{Endpoint, State};
+
+type Labels = Vec<(&'static str, &'static str)>;
+
+/// A metric with its values.
+#[derive(Debug)]
+struct Family {
+    metric: Metric,
+    samples: Vec<(Labels, u64)>,
+}
+
+/// All metrics, at one moment.
+#[derive(Debug)]
+struct Snapshot(Vec<Family>);
+
+/// Everything that is exposed.
+///
+/// # Errors
+/// The encoder's, of which there is none.
+pub(super) fn render(state: &State) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(Snapshot::of(state)));
+    let mut text = String::new();
+    text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+impl Snapshot {
+    fn of(state: &State) -> Self {
+        let (totals, ended) = report::totals(state, 0);
+        let counters = Counter::ALL.iter().map(|c| {
+            let value = totals.counters[*c as usize];
+            Family { metric: c.metric(), samples: vec![(Labels::new(), value)] }
+        });
+        let others = metric::OTHERS.iter().map(|metric| {
+            let samples = match *metric {
+                metric::DECLINED => by_reason(&totals.declined),
+                metric::OPEN => open(state),
+                metric::BUILD => vec![(vec![("version", env!("CARGO_PKG_VERSION"))], 1)],
+                metric => {
+                    let live = totals.programs - ended;
+                    vec![(Labels::new(), single(metric, state, live, ended))]
+                }
+            };
+            Family { metric: *metric, samples }
+        });
+        Self(counters.chain(others).collect())
+    }
+}
+
+/// The value of a metric that has one.
+fn single(metric: Metric, state: &State, live: u64, ended: u64) -> u64 {
+    let count = |n: usize| n as u64;
+    match metric {
+        metric::LINK_GROUPS => count(state.regions.len()),
+        metric::LINK_GROUP_MEMORY => state.regions.values().map(|r| taken(r.memory())).sum(),
+        metric::REGISTERED_MEMORY => {
+            state.endpoints.values().flat_map(Endpoint::exported).map(taken).sum()
+        }
+        metric::PROGRAMS_LIVE => live,
+        metric::PROGRAMS_ENDED => ended,
+        metric::LISTENERS => count(state.listeners.len()),
+        metric::REJECTED_CLIENTS => state.rejected,
+        metric::AGENT_MEMORY => resident().unwrap_or(0),
+        metric::AGENT_UPTIME => state.started.elapsed().as_secs(),
+        _ => 0,
+    }
+}
+
+fn by_reason(counts: &[u64; REASON_SLOTS]) -> Vec<(Labels, u64)> {
+    let sample = |r: &Reason| (vec![("reason", r.name())], counts[*r as usize]);
+    Reason::ALL.iter().map(sample).collect()
+}
+
+/// Open connections. Code 0 of a reason: none.
+fn open(state: &State) -> Vec<(Labels, u64)> {
+    let (mut attach, mut copy, mut tcp) = (0, 0, [0; REASON_SLOTS]);
+    for c in state.endpoints.values().flat_map(|endpoint| endpoint.arena.connections()) {
+        match c.mode {
+            Mode::Attach => attach += 1,
+            Mode::Copy => copy += 1,
+            Mode::Tcp => tcp[c.reason.map_or(0, |r| r as usize)] += 1,
+        }
+    }
+    let of = |mode: Mode| vec![("mode", mode.name())];
+    let whole = [(of(Mode::Attach), attach), (of(Mode::Copy), copy), (of(Mode::Tcp), tcp[0])];
+    let on_tcp = by_reason(&tcp).into_iter().map(|(mut labels, n)| {
+        labels.splice(0..0, of(Mode::Tcp));
+        (labels, n)
+    });
+    whole.into_iter().chain(on_tcp).collect()
+}
+
+/// Pages that a memfd has, in bytes. It reserves far more than it takes.
+fn taken(memory: impl AsFd) -> u64 {
+    const BLOCK: u64 = 512;
+    fstat(memory).map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK)
+}
+
+/// Bytes of this process that are in memory (proc_pid_statm(5)).
+fn resident() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
+    pages.checked_mul(rustix::param::page_size() as u64)
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        self.0.iter().try_for_each(|family| family.encode(&mut encoder))
+    }
+}
+
+impl Family {
+    fn encode(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let Metric { stem, unit, kind, help, .. } = self.metric;
+        let unit = unit.map(|unit| match unit {
+            Unit::Bytes => registry::Unit::Bytes,
+            Unit::Seconds => registry::Unit::Seconds,
+        });
+        let kind = match kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+            Kind::Info => MetricType::Info,
+        };
+        let mut encoder = encoder.encode_descriptor(stem, help.trim(), unit.as_ref(), kind)?;
+        for (labels, value) in &self.samples {
+            match self.metric.kind {
+                Kind::Info => encoder.encode_info(labels)?,
+                _ if labels.is_empty() => self.sample(&mut encoder, *value)?,
+                _ => self.sample(&mut encoder.encode_family(labels)?, *value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn sample(&self, encoder: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
+        match self.metric.kind {
+            Kind::Counter => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
+            Kind::Gauge | Kind::Info => encoder.encode_gauge(&value),
+        }
+    }
+}

@@ -14,7 +14,6 @@
 pub mod config;
 pub mod report;
 pub mod server;
-pub mod signals;
 pub mod socket;
 pub mod state;
 pub mod totals;
@@ -30,7 +29,7 @@ pub use socket::ClaimError;
 /// [`ClaimError`] when it cannot become the agent of its directory; system errors of the loop.
 pub fn serve(config: Config, ready: impl FnOnce()) -> Result<(), ServeError> {
     // Blocked before anything else, so that no signal can leave the socket's file behind.
-    let stop = signals::stop_fd()?;
+    let stop = shunt_sys::signals::stop_fd()?;
     let claim = socket::Claim::take(config.run_dir, config.lock_wait)?;
     let mut server = Server::new(config, claim, stop)?;
     ready();

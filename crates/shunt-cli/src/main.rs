@@ -11,6 +11,7 @@ mod directory;
 mod docs;
 mod doctor;
 mod elf;
+mod ivshmem;
 mod library;
 mod list;
 mod program;
@@ -42,6 +43,7 @@ fn start() -> u8 {
         Command::List(args) => list::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::IvshmemServer(args) => ivshmem::run(args),
         Command::Bench(options) => bench(&options),
         Command::Load(load) => shunt_bench::load::run(load),
         Command::Docs(args) => docs::run(&args),

@@ -58,6 +58,8 @@ pub enum Start {
 pub struct Limits {
     /// Clients. Fewer where the limit on descriptors allows fewer.
     pub peers: usize,
+    /// Give an ID again as soon as all have been told that its owner is gone. QEMU does not bear that.
+    pub reuse_ids: bool,
     /// Messages that may wait for a client, beyond those of its introduction.
     pub queue: usize,
     /// How long a client for which messages wait may take none.
@@ -72,6 +74,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             peers: MAX_PEERS,
+            reuse_ids: false,
             queue: 65_536,
             // A virtual machine that is stopped for a snapshot reads nothing for a while, and one that
             // is dropped can't come back without a restart.

@@ -37,6 +37,8 @@ pub enum EndpointError {
     NotASocket(PathBuf),
     /// The path does not fit a socket's address.
     Path(PathBuf),
+    /// There is no directory for the file.
+    NoDirectory(PathBuf),
     /// What the service manager passed is not what is needed.
     Activation,
     /// A system call failed.
@@ -61,6 +63,11 @@ impl fmt::Display for EndpointError {
             Self::Path(path) => write!(
                 f,
                 "{} is too long for a socket's address; give a shorter --socket",
+                path.display()
+            ),
+            Self::NoDirectory(path) => write!(
+                f,
+                "there is no directory for the socket {}; make it, or give another --socket",
                 path.display()
             ),
             Self::Activation => f.write_str(
@@ -131,7 +138,10 @@ impl Place {
             listen(&place.socket, BACKLOG)?;
             Ok(place)
         };
-        made().map_err(|e| EndpointError::System("making the socket", path.to_owned(), e))
+        made().map_err(|e| match e {
+            Errno::NOENT => EndpointError::NoDirectory(path.to_owned()),
+            e => EndpointError::System("making the socket", path.to_owned(), e),
+        })
     }
 }
 

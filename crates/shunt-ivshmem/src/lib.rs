@@ -17,6 +17,7 @@ pub mod config;
 pub mod control;
 pub mod endpoint;
 pub mod handover;
+mod ids;
 pub mod memory;
 pub mod message;
 pub mod notify;

@@ -31,6 +31,29 @@ impl Fault {
     }
 }
 
+/// Why a connection is turned away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// There are as many clients as there may be.
+    Full,
+    /// No ID is free.
+    Ids,
+    /// No descriptors or no memory are left.
+    Resources,
+}
+
+impl Refusal {
+    /// In a sentence.
+    #[must_use]
+    pub const fn explain(self) -> &'static str {
+        match self {
+            Self::Full => "there are as many as there may be",
+            Self::Ids => "no ID is free before those go who have been connected for longest",
+            Self::Resources => "no descriptors or no memory are left",
+        }
+    }
+}
+
 /// What has happened since the region was made, over all servers that it has had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -65,9 +88,11 @@ pub struct Dropped {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refused {
-    /// There are as many clients as there may be.
+    /// [`Refusal::Full`].
     pub full: u64,
-    /// No descriptors or no memory were left.
+    /// [`Refusal::Ids`].
+    pub ids: u64,
+    /// [`Refusal::Resources`].
     pub resources: u64,
 }
 
@@ -80,6 +105,16 @@ impl Totals {
             Fault::Stalled => &mut self.dropped.stalled,
             Fault::Failed => &mut self.dropped.failed,
             Fault::Incomplete => &mut self.dropped.incomplete,
+        };
+        *count += 1;
+    }
+
+    /// Counts a connection that is turned away.
+    pub const fn refuse(&mut self, why: Refusal) {
+        let count = match why {
+            Refusal::Full => &mut self.refused.full,
+            Refusal::Ids => &mut self.refused.ids,
+            Refusal::Resources => &mut self.refused.resources,
         };
         *count += 1;
     }

@@ -24,6 +24,8 @@ pub struct Report {
     pub since: u64,
     /// How many clients there may be.
     pub peers_max: usize,
+    /// How many IDs are free.
+    pub ids_left: usize,
     /// Who is connected.
     pub peers: Vec<PeerReport>,
     /// What has happened so far.

@@ -35,6 +35,10 @@ pub struct Snapshot {
     pub since: u64,
     /// What has happened so far.
     pub totals: Totals,
+    /// Joins and leaves so far.
+    pub clock: u64,
+    /// IDs that are not free yet though their owners are gone: since when.
+    pub gone: BTreeMap<PeerId, u64>,
     /// Who is connected.
     pub peers: Vec<PeerSnapshot>,
 }
@@ -52,6 +56,8 @@ pub struct PeerSnapshot {
     pub gid: u32,
     /// When it connected, in seconds since 1970.
     pub since: u64,
+    /// The same in joins and leaves.
+    pub joined: u64,
     /// Messages that it has been sent.
     pub sent: u64,
     /// What it is still to be told.
@@ -72,8 +78,9 @@ impl Snapshot {
     pub fn of(state: &State) -> Self {
         let peers = state.peers().filter_map(|id| {
             let outbox = state.outbox(id)?;
-            let (sent, queue) = (outbox.sent, outbox.queue.clone());
-            Some(PeerSnapshot { id, pid: 0, uid: 0, gid: 0, since: 0, sent, queue })
+            let (joined, sent) = (outbox.joined, outbox.sent);
+            let queue = outbox.queue.clone();
+            Some(PeerSnapshot { id, pid: 0, uid: 0, gid: 0, since: 0, joined, sent, queue })
         });
         Self {
             format: FORMAT,
@@ -84,6 +91,8 @@ impl Snapshot {
             owns_control: false,
             since: 0,
             totals: Totals::default(),
+            clock: state.ids.clock(),
+            gone: state.ids.gone().collect(),
             peers: peers.collect(),
         }
     }
@@ -122,11 +131,12 @@ impl Snapshot {
     pub fn state(&self, limits: Limits, now: Instant) -> State {
         let mut outboxes = BTreeMap::new();
         for peer in &self.peers {
-            let mut outbox = Outbox::new(peer.queue.clone(), self.vectors, &limits, now);
+            let queue = peer.queue.clone();
+            let mut outbox = Outbox::new(queue, self.vectors, &limits, peer.joined, now);
             outbox.sent = peer.sent;
             outboxes.insert(peer.id, outbox);
         }
-        State::with(self.vectors, limits, outboxes)
+        State::restore(self.vectors, limits, outboxes, self.clock, &self.gone)
     }
 
     fn check(&self) -> Result<(), &'static str> {
@@ -137,10 +147,19 @@ impl Snapshot {
         if ids.len() != self.peers.len() {
             return Err("two clients of one ID");
         }
+        if self.gone.keys().any(|id| ids.contains(id)) {
+            return Err("an ID of somebody who is there and gone");
+        }
+        let joins = self.peers.iter().map(|peer| peer.joined);
+        let mut times = HashSet::new();
+        let mut once = |at| at <= self.clock && times.insert(at);
+        if !joins.chain(self.gone.values().copied()).all(&mut once) {
+            return Err("a time that has not come, or two events at once");
+        }
         self.peers.iter().try_for_each(|peer| self.check_queue(&peer.queue, &ids))
     }
 
-    /// At most one notice of each kind and peer, of peers that are there or are not as it says, and a
+    /// At most one notice of each peer, of peers that are there or are gone as it says, and a
     /// beginning only at the beginning.
     fn check_queue(
         &self,
@@ -161,7 +180,7 @@ impl Snapshot {
                     let possible = *vector < self.vectors && (!begun || at == 0);
                     (peer, possible && ids.contains(peer))
                 }
-                Notice::Left(peer) => (peer, !ids.contains(peer)),
+                Notice::Left(peer) => (peer, self.gone.contains_key(peer)),
                 Notice::Version | Notice::Id | Notice::Memory => {
                     return Err("an introduction in the middle");
                 }
@@ -180,7 +199,8 @@ mod tests {
 
     fn peer(id: PeerId, queue: impl Into<VecDeque<Notice>>) -> PeerSnapshot {
         let queue = queue.into();
-        PeerSnapshot { id, pid: 1, uid: 0, gid: 0, since: 0, sent: 0, queue }
+        let joined = 1 + u64::from(id);
+        PeerSnapshot { id, pid: 1, uid: 0, gid: 0, since: 0, joined, sent: 0, queue }
     }
 
     fn snapshot(peers: Vec<PeerSnapshot>) -> Snapshot {
@@ -193,6 +213,8 @@ mod tests {
             owns_control: true,
             since: 0,
             totals: Totals::default(),
+            clock: 9,
+            gone: [(3, 7), (9, 8)].into(),
             peers,
         }
     }
@@ -203,21 +225,34 @@ mod tests {
 
     #[test]
     fn ids_are_free_and_taken_as_before() {
-        let queue = [Notice::Left(3), Notice::Joined(0, 0)];
-        let taken = snapshot(vec![peer(0, []), peer(5, queue)]);
-        assert_eq!(parse(&taken).as_ref(), Ok(&taken));
-        let mut state = taken.state(Limits::default(), Instant::now());
-        let joined: Vec<_> = (0..5).filter_map(|_| state.join(Instant::now())).collect();
-        assert_eq!(joined, [1, 2, 4, 6, 7], "5 does not know yet that 3 is gone");
-        state.sent(5, Instant::now());
-        assert_eq!(state.join(Instant::now()), Some(3));
+        let late = PeerSnapshot { joined: 9, ..peer(5, [Notice::Left(3), Notice::Joined(0, 0)]) };
+        let early = peer(0, []);
+        let joins = |peers: Vec<PeerSnapshot>, reuse_ids| {
+            let taken = snapshot(peers);
+            assert_eq!(parse(&taken).as_ref(), Ok(&taken));
+            let limits = Limits { reuse_ids, ..Limits::default() };
+            let mut state = taken.state(limits, Instant::now());
+            let mut join = |n: usize| -> Vec<_> {
+                (0..n).filter_map(|_| state.join(Instant::now()).ok()).collect()
+            };
+            let before = join(6);
+            state.sent(5, Instant::now());
+            (before, state.join(Instant::now()))
+        };
+        let both = vec![early.clone(), late.clone()];
+        assert_eq!(joins(both.clone(), false), (vec![1, 2, 4, 6, 7, 8], Ok(10)));
+        assert_eq!(joins(both, true), (vec![1, 2, 4, 6, 7, 8], Ok(3)));
+        // Whom nobody has heard of who is there, but that 3 is still to be called gone.
+        let alone = PeerSnapshot { queue: [Notice::Left(3)].into(), ..late };
+        assert_eq!(joins(vec![alone], false), (vec![0, 1, 2, 4, 6, 7], Ok(3)));
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
         use Notice::{Id, Joined, Left, Memory, Version};
-        let queues: [&[Notice]; 9] = [
+        let queues: [&[Notice]; 10] = [
             &[Left(0)],
+            &[Left(7)],
             &[Left(9), Left(9)],
             &[Joined(9, 0)],
             &[Joined(0, 2)],
@@ -232,6 +267,8 @@ mod tests {
             assert!(parse(&bad).is_err(), "{queue:?}");
         }
         assert!(parse(&snapshot(vec![peer(0, []), peer(0, [])])).is_err());
+        assert!(parse(&snapshot(vec![peer(3, [])])).is_err(), "it is gone");
+        assert!(parse(&Snapshot { clock: 7, ..snapshot(Vec::new()) }).is_err());
         assert!(parse(&Snapshot { vectors: 0, ..snapshot(Vec::new()) }).is_err());
         let other = Snapshot { format: FORMAT + 1, ..snapshot(Vec::new()) };
         assert!(parse(&other).is_err_and(|why| why.contains("form 2")));

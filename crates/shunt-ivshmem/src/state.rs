@@ -8,14 +8,14 @@
 //! leaves before a client has been told of it is never mentioned to that client. So what waits is bounded
 //! by the number of IDs, however often others come and go.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::Limits;
-use crate::message::{Attached, MAX_PEERS, MEMORY, Message, PROTOCOL_VERSION, PeerId, Vector};
+use crate::ids::Ids;
+use crate::message::{Attached, MEMORY, Message, PROTOCOL_VERSION, PeerId, Vector};
 use crate::reason::Fault;
 
 /// Something that a client is to be told.
@@ -46,6 +46,8 @@ pub(crate) struct Outbox {
     waiting: Option<Instant>,
     /// Messages that have gone out.
     pub(crate) sent: u64,
+    /// When the client came, in joins and leaves.
+    pub(crate) joined: u64,
 }
 
 /// What a client knows of a peer that leaves.
@@ -60,11 +62,13 @@ impl Outbox {
         queue: VecDeque<Notice>,
         vectors: Vector,
         limits: &Limits,
+        joined: u64,
         now: Instant,
     ) -> Self {
         let owed = queue.iter().map(|notice| messages(*notice, vectors)).sum();
         let waiting = (owed > 0).then_some(now);
-        Self { queue, owed, bound: limits.queue.saturating_add(owed), waiting, sent: 0 }
+        let bound = limits.queue.saturating_add(owed);
+        Self { queue, owed, bound, waiting, sent: 0, joined }
     }
 
     fn push(&mut self, notice: Notice, vectors: Vector, now: Instant) {
@@ -107,12 +111,16 @@ pub struct State {
     outboxes: BTreeMap<PeerId, Outbox>,
     /// Those for whom something waits.
     backlog: BTreeSet<PeerId>,
-    /// IDs of peers that are gone, with how many clients don't know yet: not free before all do.
-    leaving: BTreeMap<PeerId, usize>,
-    /// Free IDs below `next`.
-    free: BTreeSet<PeerId>,
-    /// All IDs from here on are free.
-    next: usize,
+    pub(crate) ids: Ids,
+}
+
+/// Why nobody can come in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Full {
+    /// There are as many clients as there may be.
+    Peers,
+    /// No ID is free.
+    Ids,
 }
 
 impl State {
@@ -124,37 +132,36 @@ impl State {
             limits,
             outboxes: BTreeMap::new(),
             backlog: BTreeSet::new(),
-            leaving: BTreeMap::new(),
-            free: BTreeSet::new(),
-            next: 0,
+            ids: Ids::new(limits.reuse_ids),
         }
     }
 
-    /// With these clients, whose queues have been checked: of peers that are not among them, all that
-    /// waits is that they are gone.
-    pub(crate) fn with(
+    /// With these clients, whose queues have been checked, and with the IDs whose owners are gone and
+    /// since when, among them all of which somebody is still to be told.
+    pub(crate) fn restore(
         vectors: Vector,
         limits: Limits,
         outboxes: BTreeMap<PeerId, Outbox>,
+        clock: u64,
+        gone: &BTreeMap<PeerId, u64>,
     ) -> Self {
-        let mut state = Self::new(vectors, limits);
+        let mut backlog = BTreeSet::new();
+        let mut gone: BTreeMap<_, _> = gone.iter().map(|(id, at)| (*id, (*at, 0))).collect();
         for (id, outbox) in &outboxes {
             for notice in &outbox.queue {
-                if let Notice::Left(peer) = notice {
-                    *state.leaving.entry(*peer).or_default() += 1;
+                if let Notice::Left(peer) = notice
+                    && let Some((_, untold)) = gone.get_mut(peer)
+                {
+                    *untold += 1;
                 }
             }
             if !outbox.queue.is_empty() {
-                state.backlog.insert(*id);
+                backlog.insert(*id);
             }
         }
-        let taken = |id: &PeerId| outboxes.contains_key(id) || state.leaving.contains_key(id);
-        let highest = outboxes.keys().chain(state.leaving.keys()).max();
-        state.next = highest.map_or(0, |id| usize::from(*id) + 1);
-        let below = highest.map_or(0..0, |id| 0..*id);
-        state.free = below.filter(|id| !taken(id)).collect();
-        state.outboxes = outboxes;
-        state
+        let live = outboxes.iter().map(|(id, outbox)| (*id, outbox.joined)).collect();
+        let ids = Ids::restore(limits.reuse_ids, clock, &live, gone);
+        Self { vectors, limits, outboxes, backlog, ids }
     }
 
     /// Interrupt vectors of each client.
@@ -180,13 +187,15 @@ impl State {
         self.outboxes.keys().copied()
     }
 
-    /// A client has come: all others are to be told, and it is to be told of all. `None`: there are as
-    /// many as there may be, or no ID is free.
-    pub fn join(&mut self, now: Instant) -> Option<PeerId> {
+    /// A client has come: all others are to be told, and it is to be told of all.
+    ///
+    /// # Errors
+    /// Why there is no place for it.
+    pub fn join(&mut self, now: Instant) -> Result<PeerId, Full> {
         if self.outboxes.len() >= self.limits.peers {
-            return None;
+            return Err(Full::Peers);
         }
-        let id = self.take_id()?;
+        let (id, joined) = self.ids.take().ok_or(Full::Ids)?;
         let mut queue = VecDeque::from([Notice::Version, Notice::Id, Notice::Memory]);
         for (other, outbox) in &mut self.outboxes {
             outbox.push(Notice::Joined(id, 0), self.vectors, now);
@@ -194,9 +203,9 @@ impl State {
             queue.push_back(Notice::Joined(*other, 0));
         }
         queue.push_back(Notice::Joined(id, 0));
-        self.outboxes.insert(id, Outbox::new(queue, self.vectors, &self.limits, now));
+        self.outboxes.insert(id, Outbox::new(queue, self.vectors, &self.limits, joined, now));
         self.backlog.insert(id);
-        Some(id)
+        Ok(id)
     }
 
     /// A client is gone, however it went: those who know of it are to be told.
@@ -205,7 +214,7 @@ impl State {
         self.backlog.remove(&id);
         for notice in gone.queue {
             if let Notice::Left(peer) = notice {
-                self.one_knows(peer);
+                self.ids.told(peer);
             }
         }
         let mut to_tell = 0;
@@ -222,11 +231,7 @@ impl State {
                 }
             }
         }
-        if to_tell == 0 {
-            self.free.insert(id);
-        } else {
-            self.leaving.insert(id, to_tell);
-        }
+        self.ids.give_back(id, gone.joined, to_tell);
     }
 
     /// What a client is to be sent next.
@@ -266,7 +271,7 @@ impl State {
             self.backlog.remove(&id);
         }
         if let Some(peer) = told {
-            self.one_knows(peer);
+            self.ids.told(peer);
         }
     }
 
@@ -280,6 +285,12 @@ impl State {
     /// Those for whom something waits.
     pub fn backlog(&self) -> impl Iterator<Item = PeerId> + '_ {
         self.backlog.iter().copied()
+    }
+
+    /// IDs that are free.
+    #[must_use]
+    pub fn ids_left(&self) -> usize {
+        self.ids.left()
     }
 
     /// Messages that wait for a client, and that it has been sent.
@@ -314,32 +325,12 @@ impl State {
     pub(crate) fn outbox(&self, id: PeerId) -> Option<&Outbox> {
         self.outboxes.get(&id)
     }
-
-    /// The lowest free ID.
-    fn take_id(&mut self) -> Option<PeerId> {
-        if let Some(id) = self.free.pop_first() {
-            return Some(id);
-        }
-        let id = PeerId::try_from(self.next).ok().filter(|_| self.next < MAX_PEERS)?;
-        self.next += 1;
-        Some(id)
-    }
-
-    /// One more client knows that `peer` is gone, or has gone itself.
-    fn one_knows(&mut self, peer: PeerId) {
-        if let Entry::Occupied(mut count) = self.leaving.entry(peer) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-                self.free.insert(peer);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::MAX_PEERS;
 
     fn state(vectors: Vector) -> State {
         State::new(vectors, Limits::default())
@@ -366,8 +357,8 @@ mod tests {
     #[test]
     fn an_introduction_is_in_order() {
         let (mut s, now) = (state(2), Instant::now());
-        assert_eq!(s.join(now), Some(0));
-        assert_eq!(s.join(now), Some(1));
+        assert_eq!(s.join(now), Ok(0));
+        assert_eq!(s.join(now), Ok(1));
         let memory = Message { number: -1, attached: Attached::Memory };
         let plain = Message::plain;
         let second = [plain(0), plain(1), memory, bell(0, 0), bell(0, 1), bell(1, 0), bell(1, 1)];
@@ -380,10 +371,33 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_id_is_used_again_once_all_know_that_it_is_free() {
+    fn an_id_comes_again_once_all_are_gone_who_have_heard_of_its_owner() {
         let (mut s, now) = (state(1), Instant::now());
         for id in 0..4 {
-            assert_eq!(s.join(now), Some(id));
+            assert_eq!(s.join(now), Ok(id));
+            (0..=id).for_each(|id| drop(all(&mut s, id)));
+        }
+        s.leave(1, now);
+        assert_eq!((s.join(now), s.ids_left()), (Ok(4), MAX_PEERS - 5));
+        (0..5).for_each(|id| drop(all(&mut s, id)));
+        s.leave(0, now);
+        s.leave(2, now);
+        assert_eq!(s.join(now), Ok(5), "3 has heard of all of them");
+        (0..6).for_each(|id| drop(all(&mut s, id)));
+        s.leave(3, now);
+        assert_eq!(s.join(now), Ok(1), "4 came when 1 was gone, and has heard of 0 and 2");
+        s.leave(4, now);
+        assert_eq!([s.join(now), s.join(now)], [Ok(0), Ok(2)]);
+        s.peers().collect::<Vec<_>>().into_iter().for_each(|id| s.leave(id, now));
+        assert_eq!((s.ids_left(), s.join(now)), (MAX_PEERS, Ok(0)));
+    }
+
+    #[test]
+    fn where_clients_bear_it_an_id_comes_again_once_all_have_been_told() {
+        let limits = Limits { reuse_ids: true, ..Limits::default() };
+        let (mut s, now) = (State::new(1, limits), Instant::now());
+        for id in 0..4 {
+            assert_eq!(s.join(now), Ok(id));
         }
         for id in 0..4 {
             all(&mut s, id);
@@ -391,22 +405,22 @@ mod tests {
         s.leave(1, now);
         s.leave(2, now);
         all(&mut s, 0);
-        assert_eq!(s.join(now), Some(4), "3 does not know of 1 and 2");
+        assert_eq!(s.join(now), Ok(4), "3 does not know of 1 and 2");
         drain(&mut s, 3, 1);
-        assert_eq!(s.join(now), Some(1));
+        assert_eq!(s.join(now), Ok(1));
         s.leave(3, now);
-        assert_eq!(s.join(now), Some(2), "who is gone need not be told");
+        assert_eq!(s.join(now), Ok(2), "who is gone need not be told");
     }
 
     #[test]
     fn who_was_never_mentioned_is_not_said_to_have_gone() {
         let (mut s, now) = (state(2), Instant::now());
-        s.join(now);
+        s.join(now).unwrap();
         all(&mut s, 0);
-        s.join(now);
+        s.join(now).unwrap();
         s.leave(1, now);
         assert_eq!((s.front(0), s.backlog().count()), (None, 0));
-        assert_eq!(s.join(now), Some(1), "nobody knew of 1");
+        assert_eq!(s.join(now), Ok(1), "nobody knew of 1");
         assert_eq!(drain(&mut s, 0, 1), [bell(1, 0)]);
         s.leave(1, now);
         assert_eq!(all(&mut s, 0), [Message::plain(1)], "half of it was told");
@@ -415,21 +429,26 @@ mod tests {
     #[test]
     fn there_is_an_end_to_ids_and_clients() {
         let (mut s, now) = (state(1), Instant::now());
-        s.next = MAX_PEERS - 1;
-        assert_eq!(s.join(now), Some(PeerId::MAX));
-        assert_eq!(s.join(now), None);
-        s.leave(PeerId::MAX, now);
-        assert_eq!(s.join(now), Some(PeerId::MAX));
+        s.join(now).unwrap();
+        for id in 1..=PeerId::MAX {
+            assert_eq!(s.join(now), Ok(id));
+            all(&mut s, 0);
+            s.leave(id, now);
+            all(&mut s, 0);
+        }
+        assert_eq!((s.join(now), s.ids_left()), (Err(Full::Ids), 0));
+        s.leave(0, now);
+        assert_eq!(s.join(now), Ok(0));
         let mut s = State::new(1, Limits { peers: 2, ..Limits::default() });
-        assert_eq!([s.join(now), s.join(now), s.join(now)], [Some(0), Some(1), None]);
+        assert_eq!([s.join(now), s.join(now), s.join(now)], [Ok(0), Ok(1), Err(Full::Peers)]);
     }
 
     #[test]
     fn who_does_not_keep_up_is_named() {
         let limits = Limits { queue: 3, stall: Duration::from_secs(5), ..Limits::default() };
         let (mut s, now) = (State::new(2, limits), Instant::now());
-        s.join(now);
-        s.join(now);
+        s.join(now).unwrap();
+        s.join(now).unwrap();
         assert_eq!(s.overdue(now), [], "an introduction is not too much");
         all(&mut s, 1);
         assert_eq!(s.patience(now), Some(Duration::from_secs(5)));
@@ -441,9 +460,9 @@ mod tests {
         assert_eq!(s.overdue(later + Duration::from_secs(4)), []);
         all(&mut s, 0);
         assert_eq!(s.patience(now), None);
-        s.join(now);
+        s.join(now).unwrap();
         assert_eq!(s.overdue(now), []);
-        s.join(now);
+        s.join(now).unwrap();
         let named: Vec<_> = s.overdue(now);
         assert_eq!(named, [(0, Fault::Overflow), (1, Fault::Overflow)]);
     }

@@ -78,11 +78,11 @@ fn a_flood_is_turned_away_and_others_are_served() {
     drop(last);
     inside[0].until("one has gone", |c| c.gone == [2]);
     let mut new = server.introduced(2);
-    assert_eq!(new.id, 2);
+    assert_eq!(new.id, 3);
     inside[0]
-        .until("the new one is known", |c| c.peers.get(&2).is_some_and(|bells| bells.len() == 2));
+        .until("the new one is known", |c| c.peers.get(&3).is_some_and(|bells| bells.len() == 2));
     new.until("all bells are there", |c| c.own.len() == 2);
-    inside[0].ring(2, 1);
+    inside[0].ring(3, 1);
     assert_eq!(new.rings(), [0, 1]);
 }
 

@@ -1,18 +1,21 @@
 //! Whatever happens in whatever order, no client is told anything that is not so.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use shunt_ivshmem::Limits;
 use shunt_ivshmem::message::{Attached, MEMORY, Message, PeerId, Vector};
 use shunt_ivshmem::snapshot::Snapshot;
-use shunt_ivshmem::state::State;
+use shunt_ivshmem::state::{Full, State};
 
 const VECTORS: Vector = 3;
 const STALL: Duration = Duration::from_secs(10);
-const LIMITS: fn() -> Limits =
-    || Limits { peers: 12, queue: 40, stall: STALL, ..Limits::default() };
+const PEERS: usize = 12;
+
+fn limits(reuse_ids: bool) -> Limits {
+    Limits { peers: PEERS, reuse_ids, queue: 40, stall: STALL, ..Limits::default() }
+}
 
 /// What can happen. Clients are named by their place among those who are there.
 #[derive(Clone, Debug)]
@@ -44,6 +47,10 @@ struct View {
     own: Vec<Vector>,
     /// Whose bells it has, of which incarnation of that ID.
     peers: BTreeMap<PeerId, (u64, Vec<Vector>)>,
+    /// Of whom it has ever heard.
+    heard: BTreeSet<PeerId>,
+    /// When it came.
+    joined: u64,
 }
 
 impl View {
@@ -60,6 +67,7 @@ impl View {
                 let bells = if peer == me {
                     &mut self.own
                 } else {
+                    self.heard.insert(peer);
                     let known = self.peers.entry(peer).or_insert((incarnation, Vec::new()));
                     assert_eq!(known.0, incarnation, "bells of two who had one ID");
                     &mut known.1
@@ -83,14 +91,18 @@ struct World {
     now: Instant,
     views: BTreeMap<PeerId, View>,
     incarnations: BTreeMap<PeerId, u64>,
-    joins: u64,
+    /// Counts joins and leaves.
+    clock: u64,
+    /// When each ID was last given up.
+    left: BTreeMap<PeerId, u64>,
+    reuse: bool,
 }
 
 impl World {
-    fn new() -> Self {
-        let (state, now) = (State::new(VECTORS, LIMITS()), Instant::now());
-        let (views, incarnations) = (BTreeMap::new(), BTreeMap::new());
-        Self { state, now, views, incarnations, joins: 0 }
+    fn new(reuse: bool) -> Self {
+        let (state, now) = (State::new(VECTORS, limits(reuse)), Instant::now());
+        let (views, incarnations, left) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { state, now, views, incarnations, clock: 0, left, reuse }
     }
 
     fn pick(&self, n: usize) -> Option<PeerId> {
@@ -98,27 +110,36 @@ impl World {
     }
 
     fn join(&mut self) {
-        let Some(id) = self.state.join(self.now) else {
-            assert!(self.views.len() >= LIMITS().peers);
-            return;
+        let id = match self.state.join(self.now) {
+            Ok(id) => id,
+            Err(full) => {
+                assert_eq!((full, self.views.len()), (Full::Peers, PEERS));
+                return;
+            }
         };
         for (other, view) in &self.views {
             assert!(*other != id && !view.peers.contains_key(&id), "{other} still knows {id}");
+            assert!(self.reuse || !view.heard.contains(&id), "{other} has heard of {id}");
         }
-        // A lower one is taken, or somebody does not know yet that it is not.
+        // A lower one is taken, or was given up under the eyes of somebody who is to be spared.
         for lower in 0..id {
-            let known = |view: &View| view.peers.contains_key(&lower);
-            assert!(self.views.contains_key(&lower) || self.views.values().any(known), "{lower}");
+            let spared = |view: &View| match self.reuse {
+                true => view.peers.contains_key(&lower),
+                false => view.joined < self.left[&lower],
+            };
+            assert!(self.views.contains_key(&lower) || self.views.values().any(spared), "{lower}");
         }
-        self.joins += 1;
-        self.incarnations.insert(id, self.joins);
-        self.views.insert(id, View::default());
+        self.clock += 1;
+        self.incarnations.insert(id, self.clock);
+        self.views.insert(id, View { joined: self.clock, ..View::default() });
     }
 
     fn leave(&mut self, id: PeerId) {
         self.state.leave(id, self.now);
+        self.clock += 1;
         self.views.remove(&id);
         self.incarnations.remove(&id);
+        self.left.insert(id, self.clock);
     }
 
     fn read(&mut self, id: PeerId, most: usize) {
@@ -146,7 +167,7 @@ impl World {
         let text = before.text().unwrap();
         let again = Snapshot::parse(&text).unwrap();
         assert_eq!(again, before);
-        self.state = again.state(LIMITS(), self.now);
+        self.state = again.state(limits(self.reuse), self.now);
     }
 
     /// Once all have read all, each knows exactly those who are there.
@@ -171,9 +192,9 @@ impl World {
 
 proptest! {
     #[test]
-    fn every_view_is_true(events in prop::collection::vec(event(), 0..120)) {
-        let mut world = World::new();
-        for event in VecDeque::from(events) {
+    fn every_view_is_true(reuse: bool, events in prop::collection::vec(event(), 0..120)) {
+        let mut world = World::new(reuse);
+        for event in events {
             match event {
                 Event::Join => world.join(),
                 Event::Leave(n) => if let Some(id) = world.pick(n) { world.leave(id) },

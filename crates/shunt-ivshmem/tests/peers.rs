@@ -49,7 +49,7 @@ fn a_doorbell_reaches_its_peer_at_its_vector() {
 }
 
 #[test]
-fn a_client_that_goes_is_announced_and_its_id_is_used_again() {
+fn a_client_that_goes_is_announced_and_its_id_rests_while_somebody_knows_it() {
     let (_dir, path) = place();
     let server = Running::limited(&path, 2, |_| {});
     let mut stays = server.introduced(0);
@@ -58,19 +58,36 @@ fn a_client_that_goes_is_announced_and_its_id_is_used_again() {
     assert_eq!((goes.id, last.id), (1, 2));
     drop(goes);
     stays.until("1 is gone", |c| c.gone == [1]);
-    let mut new = server.client();
-    new.introduce();
-    assert_eq!(new.id, 1);
-    new.until("all are known", |c| c.own.len() == 2);
+    let mut new = server.introduced(2);
+    assert_eq!(new.id, 3);
+    new.until("all bells are there", |c| c.own.len() == 2);
     assert_eq!(new.peers.keys().collect::<Vec<_>>(), [&0, &2]);
-    stays.until("1 is back", |c| c.peers.get(&1).is_some_and(|bells| bells.len() == 2));
-    stays.ring(1, 1);
-    assert_eq!(new.rings(), [0, 1], "not the bells of the one who had this ID before");
     let report = server.status();
     assert_eq!((report.totals.accepted, report.totals.left), (4, 1));
-    assert_eq!(report.peers.iter().map(|p| p.id).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(report.peers.iter().map(|p| p.id).collect::<Vec<_>>(), [0, 2, 3]);
+    assert_eq!(report.ids_left, 65536 - 4);
     let me = (getpid().as_raw_pid(), geteuid().as_raw());
     assert!(report.peers.iter().all(|p| (p.pid, p.uid) == me));
+    drop((stays, last));
+    new.until("both are gone", |c| c.peers.is_empty());
+    assert_eq!(server.introduced(1).id, 1, "nobody who has heard of it is left");
+}
+
+#[test]
+fn where_clients_bear_it_an_id_is_used_again_at_once() {
+    let (_dir, path) = place();
+    let server = Running::limited(&path, 2, |limits| limits.reuse_ids = true);
+    let mut stays = server.introduced(0);
+    let goes = server.introduced(1);
+    let last = server.introduced(2);
+    drop(goes);
+    stays.until("1 is gone", |c| c.gone == [1]);
+    let new = server.introduced(2);
+    assert_eq!(new.id, 1);
+    let mut clients = [stays, new, last];
+    server.all_told(&mut clients);
+    clients[0].ring(1, 1);
+    assert_eq!(clients[1].rings(), [0, 1], "not the bells of the one who had this ID before");
 }
 
 #[test]

@@ -61,12 +61,12 @@ fn the_next_server_takes_over() {
     assert_eq!(after.peers, before.peers);
     clients.push(late);
     clients[2].introduce();
-    assert_eq!(clients[2].id, 1);
+    assert_eq!(clients[2].id, 3);
     all_are_well(&second, &mut clients);
 
     clients.push(second.client());
     clients[3].introduce();
-    assert_eq!(clients[3].id, 3);
+    assert_eq!(clients[3].id, 4);
     all_are_well(&second, &mut clients);
     drop(clients.remove(0));
     for client in &mut clients {

@@ -89,7 +89,7 @@ fn paths_that_cannot_be() {
     assert!(matches!(refused, Error::Endpoint(EndpointError::Path(_))), "{refused}");
     let nowhere = dir.path().join("none/ivshmem.sock");
     let refused = start(&nowhere, Vec::new()).err().unwrap();
-    assert!(refused.to_string().contains("none/ivshmem.sock"), "{refused}");
+    assert!(matches!(refused, Error::Endpoint(EndpointError::NoDirectory(_))), "{refused}");
 }
 
 #[test]

@@ -16,7 +16,9 @@ use crate::control::{MAX_PACKET, Request, Said, is_trusted};
 use crate::memory;
 use crate::message::{MESSAGE, PeerId};
 use crate::peer::{Peer, bells};
+use crate::reason::Refusal;
 use crate::report::{PeerReport, Report};
+use crate::state::Full;
 
 /// How often it is said that clients are turned away.
 const WORD: Duration = Duration::from_secs(1);
@@ -42,24 +44,29 @@ impl Server {
         for _ in 0..BATCH {
             match accept_from(self.endpoint.listener.socket(), &mut self.spare) {
                 Come::Connection(socket) => self.admit(socket),
-                Come::TooMany => return self.refuse(false),
+                Come::TooMany => return self.refuse(Refusal::Resources),
                 Come::Nobody => return,
             }
         }
     }
 
     fn admit(&mut self, socket: OwnedFd) {
+        // Before descriptors are made for it: a flood of those who are too many is to cost little.
         if self.state.len() >= self.config.limits.peers {
-            return self.refuse(true);
+            return self.refuse(Refusal::Full);
         }
         let (Ok(cred), Ok(bells)) = (peer_cred(&socket), bells(self.state.vectors())) else {
-            return self.refuse(false);
+            return self.refuse(Refusal::Resources);
         };
         let now = Instant::now();
-        let Some(id) = self.state.join(now) else { return self.refuse(true) };
+        let id = match self.state.join(now) {
+            Ok(id) => id,
+            Err(Full::Peers) => return self.refuse(Refusal::Full),
+            Err(Full::Ids) => return self.refuse(Refusal::Ids),
+        };
         if self.enter(id, Peer::new(socket, cred, seconds(), bells)).is_err() {
             self.state.leave(id, now);
-            return self.refuse(false);
+            return self.refuse(Refusal::Resources);
         }
         self.totals.accepted += 1;
         info!(id, pid = cred.pid, uid = cred.uid, "client joined");
@@ -72,15 +79,13 @@ impl Server {
         Ok(())
     }
 
-    /// Counts a client that is turned away, and says so now and then. `full`: there are too many.
-    fn refuse(&mut self, full: bool) {
-        let refused = &mut self.totals.refused;
-        *(if full { &mut refused.full } else { &mut refused.resources }) += 1;
+    /// Counts a client that is turned away, and says so now and then.
+    fn refuse(&mut self, why: Refusal) {
+        self.totals.refuse(why);
         self.unsaid += 1;
         if self.last_word.is_none_or(|at| at.elapsed() >= WORD) {
             self.last_word = Some(Instant::now());
-            let why = if full { "there are too many" } else { "no descriptors or memory are left" };
-            warn!(clients = std::mem::take(&mut self.unsaid), "turned away: {why}");
+            warn!(clients = std::mem::take(&mut self.unsaid), "turned away: {}", why.explain());
         }
     }
 
@@ -145,6 +150,7 @@ impl Server {
             vectors: self.state.vectors(),
             since: self.since,
             peers_max: self.config.limits.peers,
+            ids_left: self.state.ids_left(),
             peers: peers.collect(),
             totals: self.totals,
         };

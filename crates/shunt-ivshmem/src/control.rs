@@ -1,7 +1,7 @@
 //! The control socket: what tools and the next server ask, and how they find it.
 //!
 //! A packet is a line of text. The first one is a request of the form `shunt-ivshmem 1 status`. To
-//! `status` the answer is `report`, with the report in a memfd, or `refused` and why. To `take-over` it
+//! `status` the answer is `report` and the report (if it is long, in a memfd), or `refused` and why. To `take-over` it
 //! is a row of `keep` with names and descriptors, then `end`; the asking server says `ready`, and with
 //! `go` clients and sockets are its own.
 
@@ -22,7 +22,9 @@ use crate::memory;
 use crate::report::Report;
 
 /// Longest packet.
-pub const MAX_PACKET: usize = 1024;
+pub const MAX_PACKET: usize = 32 << 10;
+/// Longest request.
+pub const MAX_REQUEST: usize = 64;
 
 /// How each request begins: who is meant, and which version of this conversation.
 const GREETING: &str = "shunt-ivshmem 1 ";
@@ -65,8 +67,8 @@ impl Request {
 /// What a server says on its control socket, and the next one to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Said {
-    /// The report is in the descriptor.
-    Report,
+    /// The report; if there is none here it is in the descriptor.
+    Report(String),
     /// It does not do so, and why.
     Refused(String),
     /// The descriptors have these names.
@@ -86,7 +88,7 @@ impl Said {
         let text = std::str::from_utf8(packet).ok()?;
         let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
         match (word, rest) {
-            ("report", "") => Some(Self::Report),
+            ("report", report) => Some(Self::Report(report.to_owned())),
             ("refused", why) => Some(Self::Refused(why.to_owned())),
             ("keep", names) => {
                 let names: Option<_> = names.split(':').map(Name::parse).collect();
@@ -103,7 +105,7 @@ impl Said {
     #[must_use]
     pub fn text(&self) -> String {
         match self {
-            Self::Report => "report".to_owned(),
+            Self::Report(report) => format!("report {report}"),
             Self::Refused(why) => format!("refused {why}"),
             Self::Keep(names) => {
                 let names: Vec<_> = names.iter().map(Name::to_string).collect();
@@ -190,7 +192,7 @@ pub(crate) fn ask(path: &Path, request: Request) -> Result<OwnedFd, Unreachable>
 /// The next thing that is said, and what comes with it.
 pub(crate) fn hear(socket: &OwnedFd, patience: Duration) -> Result<(Said, Fds), Unreachable> {
     let broken = |what: &dyn fmt::Display| Unreachable::Broken(what.to_string());
-    let (mut packet, mut fds) = ([0; MAX_PACKET], Fds::new());
+    let (mut packet, mut fds) = (vec![0; MAX_PACKET], Fds::new());
     match seqpacket::recv(socket, &mut packet, &mut fds, patience).map_err(|e| broken(&e))? {
         0 => Err(broken(&"it closed the connection")),
         len => match Said::parse(&packet[..len]) {
@@ -208,11 +210,13 @@ pub(crate) fn hear(socket: &OwnedFd, patience: Duration) -> Result<(Said, Fds), 
 pub fn status(path: &Path) -> Result<Report, Unreachable> {
     let broken = |what: &dyn fmt::Display| Unreachable::Broken(what.to_string());
     let socket = ask(path, Request::Status)?;
-    let (Said::Report, mut fds) = hear(&socket, PATIENCE)? else {
+    let (Said::Report(report), mut fds) = hear(&socket, PATIENCE)? else {
         return Err(broken(&"it gave an answer to another question"));
     };
-    let fd = fds.take().ok_or_else(|| broken(&"the report is missing"))?;
-    let text = memory::text_of(&fd, MAX_REPORT).map_err(|e| broken(&e))?;
+    let text = match fds.take() {
+        Some(fd) => memory::text_of(&fd, MAX_REPORT).map_err(|e| broken(&e))?,
+        None => report.into_bytes(),
+    };
     serde_json::from_slice(&text).map_err(|e| broken(&e))
 }
 
@@ -227,7 +231,8 @@ mod tests {
         }
         let names = vec![Name::State, Name::Peer(7), Name::Bell(65535, 255)];
         let refused = Said::Refused("it is busy".to_owned());
-        for said in [Said::Report, refused, Said::Keep(names), Said::End, Said::Ready, Said::Go] {
+        let report = Said::Report("{}".to_owned());
+        for said in [report, refused, Said::Keep(names), Said::End, Said::Ready, Said::Go] {
             assert_eq!(Said::parse(said.text().as_bytes()), Some(said));
         }
     }

@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use shunt_sys::seqpacket;
 use shunt_wire::agent::MAX_FDS;
 
@@ -20,6 +22,8 @@ use crate::snapshot::Snapshot;
 
 /// How long all of it may take. Clients wait meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long until another try where the kernel has no room.
+const NAP: Duration = Duration::from_millis(10);
 /// Longest state: a few times what all clients that there can be take.
 const MAX_STATE: u64 = 256 << 20;
 
@@ -201,8 +205,14 @@ fn say(
     fds: &[BorrowedFd<'_>],
     deadline: Instant,
 ) -> Result<(), Unreachable> {
-    seqpacket::send(socket, said.text().as_bytes(), fds, left(deadline))
-        .map_err(|e| Unreachable::Broken(e.to_string()))
+    loop {
+        match seqpacket::send(socket, said.text().as_bytes(), fds, left(deadline)) {
+            Ok(()) => return Ok(()),
+            // The kernel has no room for more descriptors in flight, until somebody reads.
+            Err(Errno::TOOMANYREFS) if Instant::now() < deadline => sleep(NAP),
+            Err(e) => return Err(Unreachable::Broken(e.to_string())),
+        }
+    }
 }
 
 fn expect(socket: &OwnedFd, wanted: &Said, deadline: Instant) -> Result<(), Unreachable> {

@@ -14,10 +14,10 @@ use shunt_sys::seqpacket::PeerCred;
 use crate::message::{MESSAGE, Message, Vector};
 use crate::reason::Fault;
 
-/// Bytes of socket buffer asked for: room for some forty messages, of which each takes hundreds of bytes
+/// Bytes of socket buffer asked for: room for some ten messages, of which each takes hundreds of bytes
 /// in the kernel. What waits longer than those waits here, where it is counted and can be taken back;
 /// and a client that does not read keeps few descriptors in flight, which the kernel limits per user.
-const BUFFER: usize = 16 << 10;
+const BUFFER: usize = 4 << 10;
 
 /// How a client's connection ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

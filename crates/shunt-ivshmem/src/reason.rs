@@ -97,6 +97,16 @@ pub struct Refused {
 }
 
 impl Totals {
+    /// Counts a client that gets an ID.
+    pub const fn accept(&mut self) {
+        self.accepted = self.accepted.saturating_add(1);
+    }
+
+    /// Counts a client that has left.
+    pub const fn leave(&mut self) {
+        self.left = self.left.saturating_add(1);
+    }
+
     /// Counts a client that is dropped.
     pub const fn drop(&mut self, why: Fault) {
         let count = match why {
@@ -106,7 +116,7 @@ impl Totals {
             Fault::Failed => &mut self.dropped.failed,
             Fault::Incomplete => &mut self.dropped.incomplete,
         };
-        *count += 1;
+        *count = count.saturating_add(1);
     }
 
     /// Counts a connection that is turned away.
@@ -116,6 +126,6 @@ impl Totals {
             Refusal::Ids => &mut self.refused.ids,
             Refusal::Resources => &mut self.refused.resources,
         };
-        *count += 1;
+        *count = count.saturating_add(1);
     }
 }

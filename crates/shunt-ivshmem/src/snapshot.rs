@@ -143,6 +143,9 @@ impl Snapshot {
         if self.vectors == 0 || self.vectors > MAX_VECTORS {
             return Err("an impossible number of vectors");
         }
+        if self.clock > u64::MAX / 2 {
+            return Err("more joins and leaves than there can have been");
+        }
         let ids: HashSet<_> = self.peers.iter().map(|peer| peer.id).collect();
         if ids.len() != self.peers.len() {
             return Err("two clients of one ID");

@@ -254,7 +254,7 @@ impl State {
         let Some(outbox) = self.outboxes.get_mut(&id) else { return };
         let Some(notice) = outbox.queue.front_mut() else { return };
         outbox.owed -= 1;
-        outbox.sent += 1;
+        outbox.sent = outbox.sent.saturating_add(1);
         outbox.waiting = Some(now);
         let told = match notice {
             Notice::Joined(_, vector) if *vector + 1 < self.vectors => {

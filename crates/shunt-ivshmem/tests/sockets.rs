@@ -128,7 +128,7 @@ fn the_control_socket_answers_what_it_knows_and_nothing_else() {
     let server = Running::limited(&path, 2, |limits| limits.request = Duration::from_millis(300));
     let address = SocketAddrUnix::new(control_path(&path)).unwrap();
     let mut fds = Fds::new();
-    for request in [&b"shunt-ivshmem 2 status"[..], b"rubbish", &[0; 1025]] {
+    for request in [&b"shunt-ivshmem 2 status"[..], b"rubbish", &[0; 1024]] {
         let socket = seqpacket::connect(&address).unwrap();
         seqpacket::send(&socket, request, &[], common::PATIENCE).unwrap();
         let mut answer = [0; 1024];
@@ -144,4 +144,15 @@ fn the_control_socket_answers_what_it_knows_and_nothing_else() {
         let end = seqpacket::recv(&socket, &mut [0; 8], &mut fds, common::PATIENCE);
         assert_eq!(end, Ok(0));
     }
+}
+
+#[test]
+fn a_report_may_be_long() {
+    let (_dir, path) = place();
+    let server = Running::limited(&path, 1, |_| {});
+    let clients: Vec<_> = (0..400).map(|_| server.client()).collect();
+    server.until(&clients.len(), |r| r.peers.len());
+    let report = server.status();
+    assert!((0..).zip(&report.peers).all(|(id, peer)| peer.id == id));
+    assert!(report.peers.iter().map(|peer| peer.queued).sum::<usize>() > 400);
 }

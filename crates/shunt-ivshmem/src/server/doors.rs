@@ -12,7 +12,7 @@ use shunt_sys::seqpacket::{self, peer_cred};
 use tracing::{debug, info, warn};
 
 use super::{BATCH, Server, WATCHED, seconds};
-use crate::control::{MAX_PACKET, Request, Said, is_trusted};
+use crate::control::{MAX_PACKET, MAX_REQUEST, Request, Said, is_trusted};
 use crate::memory;
 use crate::message::{MESSAGE, PeerId};
 use crate::peer::{Peer, bells};
@@ -68,7 +68,7 @@ impl Server {
             self.state.leave(id, now);
             return self.refuse(Refusal::Resources);
         }
-        self.totals.accepted += 1;
+        self.totals.accept();
         info!(id, pid = cred.pid, uid = cred.uid, "client joined");
     }
 
@@ -108,27 +108,25 @@ impl Server {
     /// Hears a request. To report takes no time; who asks for a hand-over is left to the loop.
     pub(super) fn answer(&mut self, token: u64) -> Option<OwnedFd> {
         let Asker { socket, .. } = self.askers.remove(&token)?;
-        let (mut packet, mut fds) = ([0; MAX_PACKET], Fds::new());
+        let (mut packet, mut fds) = ([0; MAX_REQUEST], Fds::new());
         let len = seqpacket::recv(&socket, &mut packet, &mut fds, Duration::ZERO).unwrap_or(0);
-        let refused = match Request::parse(&packet[..len]) {
+        let answered = match Request::parse(&packet[..len]) {
             Some(Request::TakeOver) => return Some(socket),
-            Some(Request::Status) => match self.report() {
-                Ok(report) => {
-                    let (said, fds) = (Said::Report.text(), [report.as_fd()]);
-                    let _ = seqpacket::send(&socket, said.as_bytes(), &fds, Duration::ZERO);
-                    return None;
-                }
-                Err(e) => format!("a report could not be made: {e}"),
-            },
-            None => "it knows no such request; it is of another version".to_owned(),
+            Some(Request::Status) => self.report(&socket),
+            None => {
+                let why = "it knows no such request; it is of another version".to_owned();
+                let refused = Said::Refused(why).text();
+                seqpacket::send(&socket, refused.as_bytes(), &[], Duration::ZERO)
+                    .map_err(Into::into)
+            }
         };
-        debug!("request refused: {refused}");
-        let refused = Said::Refused(refused).text();
-        let _ = seqpacket::send(&socket, refused.as_bytes(), &[], Duration::ZERO);
+        if let Err(e) = answered {
+            debug!("a request was not answered: {e}");
+        }
         None
     }
 
-    fn report(&self) -> io::Result<OwnedFd> {
+    fn report(&self, to: &OwnedFd) -> io::Result<()> {
         let peers = self.state.peers().filter_map(|id| {
             let (peer, (queued, messages)) = (self.peers.get(&id)?, self.state.counts(id));
             Some(PeerReport {
@@ -138,7 +136,7 @@ impl Server {
                 since: peer.since,
                 queued,
                 messages,
-                bytes: messages * MESSAGE as u64,
+                bytes: messages.saturating_mul(MESSAGE as u64),
             })
         });
         let report = Report {
@@ -154,7 +152,14 @@ impl Server {
             peers: peers.collect(),
             totals: self.totals,
         };
-        memory::of_text(&serde_json::to_vec(&report)?)
+        let text = serde_json::to_string(&report)?;
+        // A descriptor cannot be sent when the kernel has no room for more in flight.
+        let said = Said::Report(text.clone()).text();
+        if said.len() <= MAX_PACKET {
+            return Ok(seqpacket::send(to, said.as_bytes(), &[], Duration::ZERO)?);
+        }
+        let (said, fd) = (Said::Report(String::new()).text(), memory::of_text(text.as_bytes())?);
+        Ok(seqpacket::send(to, said.as_bytes(), &[fd.as_fd()], Duration::ZERO)?)
     }
 }
 

@@ -80,7 +80,7 @@ impl Server {
     /// Those of epoll_wait(2).
     pub fn run(&mut self, notifier: &mut Notifier) -> Result<(), Error> {
         let (size, vectors) = (self.region.size, self.state.vectors());
-        info!("serving {size} bytes, {vectors} vectors, at {}", self.config.socket.display());
+        info!(size, vectors, "serving at {}", self.config.socket.display());
         loop {
             match self.turn()? {
                 Next::GoOn => {}
@@ -93,7 +93,7 @@ impl Server {
                             if let Ok(cred) = peer_cred(&socket) {
                                 notifier.tell(&format!("MAINPID={}\nREADY=1", cred.pid));
                             }
-                            info!("has handed over {} clients", self.peers.len());
+                            info!(clients = self.peers.len(), "has handed over");
                             return Ok(());
                         }
                         Err(e) => {
@@ -248,7 +248,7 @@ impl Server {
     fn count(&mut self, id: PeerId, end: End) {
         match end {
             End::Left => {
-                self.totals.left += 1;
+                self.totals.leave();
                 info!(id, "client left");
             }
             End::Dropped(why) => {

@@ -45,7 +45,7 @@ impl Server {
             let mut server = Self::resume(config, kept, Vec::new(), stop, limit)?;
             handover::go_on(&socket)?;
             server.endpoint.take_files(listener, control);
-            info!("has taken over {} clients", server.peers.len());
+            info!(clients = server.peers.len(), "has taken over");
             return Ok(server);
         }
         if kept.is_empty() {
@@ -68,8 +68,9 @@ impl Server {
     ) -> Result<Self, Error> {
         let vectors = config.vectors.clamp(1, MAX_VECTORS);
         let config = bounded(config, vectors, limit)?;
-        let region = Region::create(&config)?;
+        // Before the memory, which may be all that there is of huge pages.
         let endpoint = Endpoint::claim(&config.socket, config.mode, sockets)?;
+        let region = Region::create(&config)?;
         let state = State::new(vectors, config.limits);
         Ok(Self::new(config, state, endpoint, region, stop)?)
     }
@@ -198,7 +199,7 @@ impl Server {
             notifier.store(&name.to_string(), fd);
         }
         notifier.settle();
-        info!("has left {} clients with the service manager", self.peers.len());
+        info!(clients = self.peers.len(), "has left them with the service manager");
         Ok(())
     }
 }

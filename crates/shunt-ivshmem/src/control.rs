@@ -1,9 +1,9 @@
 //! The control socket: what tools and the next server ask, and how they find it.
 //!
 //! A packet is a line of text. The first one is a request of the form `shunt-ivshmem 1 status`. To
-//! `status` the answer is `report` and the report (if it is long, in a memfd), or `refused` and why. To `take-over` it
-//! is a row of `keep` with names and descriptors, then `end`; the asking server says `ready`, and with
-//! `go` clients and sockets are its own.
+//! `status` the answer is `report` and the report (if it is long, in a memfd), or `refused` and why. To
+//! `take-over` it is a row of `keep` with names and descriptors, then `end`; the asking server says `ready`,
+//! and with `go` clients and sockets are its own.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

@@ -161,11 +161,13 @@ impl Server {
 
     /// Something has happened on a client's connection.
     fn attend(&mut self, id: PeerId, flags: epoll::EventFlags) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        if flags.contains(epoll::EventFlags::OUT) && peer.pause == Pause::Full {
-            peer.pause = Pause::None;
+        let Some(peer) = self.peers.get(&id) else { return };
+        let looked = peer.look();
+        if flags.contains(epoll::EventFlags::OUT) {
+            // At once: what waited may have been taken back, and then nothing is sent.
+            self.watch(id, Pause::None);
         }
-        if let Err(end) = peer.look() {
+        if let Err(end) = looked {
             self.remove(id, end);
         }
     }

@@ -18,7 +18,6 @@ mod memory_limit;
 pub mod metrics;
 pub mod report;
 pub mod server;
-pub mod signals;
 pub mod socket;
 pub mod state;
 pub mod totals;
@@ -36,7 +35,7 @@ pub use socket::ClaimError;
 /// cannot; system errors of the loop.
 pub fn serve(config: Config, ready: impl FnOnce()) -> Result<(), ServeError> {
     // Blocked before anything else, so that no signal can leave the socket's file behind.
-    let stop = signals::stop_fd()?;
+    let stop = shunt_sys::signals::stop_fd()?;
     let claim = socket::Claim::take(config.run_dir, config.lock_wait)?;
     let mut server = Server::new(config, claim, stop)?;
     ready();

@@ -6,14 +6,15 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, chmod, flock, open, unlink};
-use rustix::io::{Errno, FdFlags, fcntl_setfd, ioctl_fionbio};
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{SocketType, bind, listen, sockopt};
+use shunt_sys::activation;
 use shunt_sys::run_dir::{LOCK, RunDir, SOCKET, Unusable};
 use shunt_sys::seqpacket;
 
@@ -134,27 +135,15 @@ fn lock(run_dir: &RunDir, wait: Duration) -> Result<OwnedFd, ClaimError> {
     }
 }
 
-/// The socket that systemd listens on for us, if it started us (sd_listen_fds(3)).
+/// The socket that systemd listens on for us, if it started us.
 fn activated() -> Result<Option<OwnedFd>, ClaimError> {
-    const FIRST: i32 = 3;
-    let number = |name| std::env::var(name).ok().and_then(|v| v.parse::<u32>().ok());
-    if number("LISTEN_PID") != Some(std::process::id()) {
-        return Ok(None);
-    }
-    match number("LISTEN_FDS") {
-        None | Some(0) => return Ok(None),
-        Some(1) => {}
-        Some(_) => return Err(ClaimError::BadActivation),
-    }
-    // SAFETY: by the protocol of sd_listen_fds(3), checked above, this descriptor was passed to
-    // this very process, and nothing else takes it: a claim is made once.
-    let socket = unsafe { OwnedFd::from_raw_fd(FIRST) };
+    let mut passed = activation::take();
+    let Some((_, socket)) = passed.pop() else { return Ok(None) };
     let seqpacket = sockopt::socket_type(&socket) == Ok(SocketType::SEQPACKET);
-    if !seqpacket || sockopt::socket_acceptconn(&socket) != Ok(true) {
+    if !passed.is_empty() || !seqpacket || sockopt::socket_acceptconn(&socket) != Ok(true) {
         return Err(ClaimError::BadActivation);
     }
-    fcntl_setfd(&socket, FdFlags::CLOEXEC)
-        .and_then(|()| ioctl_fionbio(&socket, true))
+    ioctl_fionbio(&socket, true)
         .map_err(|e| ClaimError::System("preparing the passed socket", e))?;
     Ok(Some(socket))
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use shunt_agent::metrics::Address;
+use shunt_ivshmem::message::MAX_VECTORS;
 
 /// Runs unmodified programs with their local TCP connections in shared memory.
 /// Moves the TCP connections between unmodified programs of one host into shared memory
@@ -31,6 +32,8 @@ pub enum Command {
     Doctor(Doctor),
     /// Give Shunt to containers, as a device of the Container Device Interface.
     Cdi(Cdi),
+    /// Give virtual machines shared memory and doorbells: a server for QEMU's ivshmem-doorbell devices.
+    IvshmemServer(IvshmemServer),
     /// Measure this machine: kernel TCP, UNIX sockets, eBPF sockmap and Shunt side by side.
     Bench(shunt_bench::Options),
     /// One of the load programs of `shunt bench`.
@@ -169,6 +172,94 @@ pub struct CdiGenerate {
     pub output: Option<PathBuf>,
 }
 
+/// `shunt ivshmem-server`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Every client can read and write all of the memory: run one server for each group of \
+                  virtual machines that trust each other. SIGTERM ends the server, and then those \
+                  that are connected go on without news of each other."
+)]
+pub struct IvshmemServer {
+    /// Where virtual machines connect: the path of a UNIX socket. PATH.control beside it is for
+    /// `status` and --take-over.
+    #[arg(long, value_name = "PATH", default_value = IVSHMEM_SOCKET, global = true)]
+    pub socket: PathBuf,
+    /// Access rights of the socket, in octal: who may write to it may connect.
+    #[arg(long, value_name = "MODE", default_value = "0600", value_parser = mode)]
+    pub mode: u32,
+    /// Bytes of shared memory, a power of two; K, M, G and T are units.
+    #[arg(long, default_value = "4M", value_parser = size)]
+    pub size: u64,
+    /// Take the memory from a mounted file system of huge pages instead of a sealed memfd.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub hugetlbfs: Option<PathBuf>,
+    /// Interrupt vectors of each virtual machine, as its device has them (vectors=N).
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = vectors())]
+    pub vectors: u16,
+    /// Turn clients away beyond so many. Default: 65536, or what the limit on descriptors allows.
+    #[arg(long, value_name = "N")]
+    pub max_peers: Option<usize>,
+    /// Give the ID of one who has left to the next client as soon as all others know. QEMU (7.2 was
+    /// tried) does not bear that; without, the ID rests until those have left who knew its owner.
+    #[arg(long)]
+    pub reuse_ids: bool,
+    /// Drop a client for which more messages wait than so many. Default: 65536.
+    #[arg(long, value_name = "N")]
+    pub queue: Option<usize>,
+    /// Drop a client that takes none of the messages that wait for so long. Default: 60.
+    #[arg(long, value_name = "SECONDS")]
+    pub stall_timeout: Option<u64>,
+    /// Take clients, memory and sockets over from the server that runs at PATH, which ends.
+    #[arg(long, conflicts_with_all = ["size", "hugetlbfs", "vectors", "mode"])]
+    pub take_over: bool,
+    /// At the end, leave clients with systemd (FileDescriptorStoreMax=) for the next start.
+    #[arg(long)]
+    pub fd_store: bool,
+    /// What else to do.
+    #[command(subcommand)]
+    pub command: Option<IvshmemCommand>,
+}
+
+/// Where the server of the systemd unit is.
+const IVSHMEM_SOCKET: &str = "/run/shunt-ivshmem/ivshmem.sock";
+
+/// What else `shunt ivshmem-server` can do.
+#[derive(Subcommand, Debug)]
+pub enum IvshmemCommand {
+    /// Say who is connected to the server that runs at PATH, and what has happened.
+    Status(IvshmemStatus),
+}
+
+/// `shunt ivshmem-server status`.
+#[derive(Args, Debug)]
+pub struct IvshmemStatus {
+    /// Print JSON for other programs. The names are stable.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn vectors() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=i64::from(MAX_VECTORS))
+}
+
+fn mode(value: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(value, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "it must be an octal number up to 0777".to_owned())
+}
+
+fn size(value: &str) -> Result<u64, String> {
+    let (digits, bits) = match value.char_indices().next_back() {
+        Some((at, 'K' | 'k')) => (&value[..at], 10),
+        Some((at, 'M' | 'm')) => (&value[..at], 20),
+        Some((at, 'G' | 'g')) => (&value[..at], 30),
+        Some((at, 'T' | 't')) => (&value[..at], 40),
+        _ => (value, 0),
+    };
+    let size = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << bits));
+    let possible = size.filter(|size| size.is_power_of_two());
+    possible.ok_or_else(|| "it must be a power of two, such as 256M".to_owned())
+}
+
 /// `shunt docs`.
 #[derive(Args, Debug)]
 pub struct Docs {
@@ -201,6 +292,40 @@ mod tests {
         assert!(!parsed.summary);
         assert_eq!(run(&["--", "--odd-name", "a"]).unwrap().command, ["--odd-name", "a"]);
         assert_eq!(run(&["--summary", "--dmb=copy", "p"]).unwrap().dmb, Some(Dmb::Copy));
+    }
+
+    fn ivshmem(args: &[&str]) -> Result<IvshmemServer, clap::Error> {
+        let args = ["shunt", "ivshmem-server"].iter().chain(args);
+        match Cli::try_parse_from(args)?.command {
+            Command::IvshmemServer(server) => Ok(server),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_ivshmem_server_is_described_as_people_write() {
+        let args = ["--socket", "/x", "--size", "256M", "--vectors", "256", "--mode", "660"];
+        let server = ivshmem(&args).unwrap();
+        assert_eq!((server.size, server.vectors, server.mode), (256 << 20, 256, 0o660));
+        assert_eq!(ivshmem(&["--size=4096"]).unwrap().size, 4096);
+        for args in [&["status", "--socket", "/x"][..], &["--socket", "/x", "status", "--json"]] {
+            let server = ivshmem(args).unwrap();
+            assert!(matches!(server.command, Some(IvshmemCommand::Status(_))));
+            assert_eq!(server.socket, PathBuf::from("/x"));
+        }
+        for bad in [
+            &["--size", "3M"][..],
+            &["--size", "0"],
+            &["--size", "M"],
+            &["--size", "99999999T"],
+            &["--vectors", "0"],
+            &["--vectors", "257"],
+            &["--mode", "999"],
+            &["--mode", "4755"],
+            &["--take-over", "--size", "4M"],
+        ] {
+            assert_eq!(ivshmem(bad).unwrap_err().exit_code(), 2, "{bad:?}");
+        }
     }
 
     #[test]

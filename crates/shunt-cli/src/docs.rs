@@ -146,8 +146,19 @@ mod tests {
     fn there_is_a_page_for_each_subcommand() {
         let dir = tempfile::tempdir().unwrap();
         write_all(dir.path()).unwrap();
-        let names = ["run", "agent", "list", "stats", "doctor", "cdi", "cdi-generate", "bench"]
-            .map(|n| format!("shunt-{n}"));
+        let names = [
+            "run",
+            "agent",
+            "list",
+            "stats",
+            "doctor",
+            "cdi",
+            "cdi-generate",
+            "ivshmem-server",
+            "ivshmem-server-status",
+            "bench",
+        ];
+        let names = names.map(|n| format!("shunt-{n}"));
         for name in names.iter().map(String::as_str).chain(["shunt"]) {
             let page = fs::read_to_string(dir.path().join(format!("man/{name}.1"))).unwrap();
             assert!(page.contains(".SH NAME"), "{name}");

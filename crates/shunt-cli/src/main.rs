@@ -13,6 +13,7 @@ mod docs;
 mod doctor;
 mod elf;
 mod glibc;
+mod ivshmem;
 mod library;
 mod list;
 mod program;
@@ -45,6 +46,7 @@ fn start() -> u8 {
         Command::Stats(args) => stats::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Cdi(args) => cdi::run(&args),
+        Command::IvshmemServer(args) => ivshmem::run(args),
         Command::Bench(options) => bench(&options),
         Command::Load(load) => shunt_bench::load::run(load),
         Command::Docs(args) => docs::run(&args),

@@ -3,8 +3,9 @@
 //! The library runs inside other programs, so nothing here prints, allocates on the heap, panics,
 //! or changes `errno`: calls go through rustix, whose Linux backend enters the kernel directly and
 //! so reaches neither libc's `errno` nor the library's own hooks. What is for our own programs alone
-//! ([`bpf`], [`epoll`], [`signals`], [`usage`]) says so.
+//! ([`activation`], [`bpf`], [`epoll`], [`signals`], [`usage`]) says so.
 
+pub mod activation;
 pub mod bpf;
 pub mod epoll;
 pub mod fds;

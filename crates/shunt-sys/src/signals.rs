@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 
 use libc::c_int;
@@ -61,4 +62,22 @@ pub fn wait(signals: &[c_int]) -> c_int {
             return signal;
         }
     }
+}
+
+/// Blocks SIGTERM and SIGINT in this thread and returns a descriptor that is readable once one of
+/// them has come.
+///
+/// # Errors
+/// Those of pthread_sigmask(3) and signalfd(2).
+pub fn stop_fd() -> io::Result<OwnedFd> {
+    let signals = [TERM, INT];
+    block(&signals)?;
+    let set = set_of(&signals);
+    // SAFETY: the set is live; a new descriptor is asked for.
+    let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: signalfd has just opened it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -435,11 +435,12 @@ impl Rx<'_> {
         }))
     }
 
-    /// A peek that saw all that the kernel socket holds goes on in the ring, if the stretch before the
-    /// mark is all there.
+    /// A peek that saw all that is left of the stretch before the mark goes on in the ring. The kernel socket may hold
+    /// more, of a sender that has left the ring already.
     fn peek_beyond_tcp(&self, call: &Call<'_>, got: &mut usize, at: u64) -> Result<(), Violation> {
-        let all_in = tcp::counts(call.fd).is_some_and(|c| reached_tcp_end(c.received(), at));
-        if !all_in || call.buffers.are_bad() || tcp::waiting(call.fd) != *got as u64 {
+        let seen = |read: u64| reached_tcp_end(read + *got as u64, at);
+        let all_seen = tcp::progress(call.fd, at).is_some_and(|progress| seen(progress.read));
+        if !all_seen || call.buffers.are_bad() {
             return Ok(());
         }
         let want = (call.buffers.total - *got) as u64;

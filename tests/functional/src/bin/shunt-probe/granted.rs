@@ -2,7 +2,7 @@
 //! with a short `SHUNT_GRANT_TIMEOUT`, and are not compared with kernel TCP line by line.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
@@ -27,6 +27,30 @@ enum End {
     Closed,
     /// The connection is written to by stdio, and then it is used again.
     HandedOver,
+}
+
+impl End {
+    /// Lets it happen to the memory, and to the client, which may be closed then.
+    fn come(
+        self,
+        memory: sys::Memory,
+        client: OwnedFd,
+    ) -> io::Result<(Option<OwnedFd>, Option<sys::Memory>)> {
+        let (mut client, mut memory) = (Some(client), Some(memory));
+        match self {
+            Self::Completed => {}
+            Self::Freed => drop(memory.take()),
+            Self::Closed => drop(client.take()),
+            Self::HandedOver => {
+                let fd = client.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+                sys::write_stdio(fd, b"the end")?;
+            }
+        }
+        if let Some(memory) = &mut memory {
+            memory.bytes().fill(8);
+        }
+        Ok((client, memory))
+    }
 }
 
 /// Memory that the peer of `pair` maps when it reads what is sent from it.
@@ -78,26 +102,14 @@ pub fn granted(p: &mut Probe) -> io::Result<()> {
         let (c, s) = (client.as_raw_fd(), server.as_raw_fd());
         let mut got = vec![0; LARGE];
         p.result(&format!("{end:?}: sent"), send(c, &memory.bytes()[LARGE..]));
-        let mut client = Some(client);
-        match end {
-            End::Completed => {
-                p.say("a completion without a reader", awaited(c)?);
-                report(p, "which says", c, ROOM);
-                memory.bytes().fill(8);
-            }
-            End::Freed => drop(memory),
-            End::Closed => {
-                drop(client.take());
-                memory.bytes().fill(8);
-            }
-            End::HandedOver => {
-                sys::write_stdio(c, b"the end")?;
-                memory.bytes().fill(8);
-            }
+        if let End::Completed = end {
+            p.say("a completion without a reader", awaited(c)?);
+            report(p, "which says", c, ROOM);
         }
+        let left = end.come(memory, client)?;
         sys::recv(s, &mut got, libc::MSG_WAITALL, false)?;
         p.say("the bytes are those that were sent", got.iter().all(|byte| *byte == 7));
-        drop(client);
+        drop(left);
         settle();
         p.result("and then", sys::recv(s, &mut [0; 100], libc::MSG_WAITALL, false));
     }
@@ -115,22 +127,10 @@ pub fn borrowed(p: &mut Probe) -> io::Result<()> {
         let mut room = Room::new(LARGE);
         let lent = room.borrow(&server)?;
         p.say("the bytes are those that were sent", all(&lent, 7));
-        let mut client = Some(client);
-        match end {
-            End::Completed => {
-                awaited(c)?;
-                memory.bytes().fill(8);
-            }
-            End::Freed => drop(memory),
-            End::Closed => {
-                drop(client.take());
-                memory.bytes().fill(8);
-            }
-            End::HandedOver => {
-                sys::write_stdio(c, b"the end")?;
-                memory.bytes().fill(8);
-            }
+        if let End::Completed = end {
+            awaited(c)?;
         }
+        let _left = end.come(memory, client)?;
         let is_changed = !all(&lent, 7);
         let released = lent.release(1)?;
         p.say(&format!("{end:?}: released"), format!("{released:?}"));

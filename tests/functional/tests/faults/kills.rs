@@ -193,7 +193,7 @@ impl Idle {
             settles("no client", &true, || {
                 let sockets = kinds(pid).iter().filter(|kind| kind.starts_with("socket")).count();
                 // It listens, and asks the kernel about sockets.
-                sockets <= 2 && !kinds(pid).iter().any(|kind| kind.contains("pidfd"))
+                sockets == 2 && !kinds(pid).iter().any(|kind| kind.contains("pidfd"))
             });
             (pid, kinds(pid))
         });

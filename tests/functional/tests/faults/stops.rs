@@ -127,18 +127,20 @@ fn the_agent_is_stopped() {
     }
 }
 
-/// A client that only reads could not yet ask the agent for the server's doorbells when the agent stopped: the
-/// server must not wait for a ring.
+/// A client could not yet ask the agent for the server's doorbells when the agent stopped. One that only reads: the server
+/// must not wait for a ring. And one that looks first: a ring that the server has left is no end of what it sees.
 #[test]
 fn the_agent_is_stopped_before_a_reader_has_asked() {
     for mode in Mode::enabled_shunted() {
-        let sandbox = Sandbox::new(mode);
-        let agent = sandbox.agent_pid().expect("an agent").to_string();
-        let mut command = sandbox.command(built("shunt-probe"));
-        command.arg("reader").env("PROBE_AGENT", agent);
-        // The first server's end: its client never came to it, and the second ones leave the agent alone.
-        let out = sandbox.expect(Expect::Ends(1), || sandbox.run(command));
-        assert!(out.stderr.is_empty() && !out.stdout.contains("false"), "{out}");
+        for group in ["reader", "peeked"] {
+            let sandbox = Sandbox::new(mode);
+            let agent = sandbox.agent_pid().expect("an agent").to_string();
+            let mut command = sandbox.command(built("shunt-probe"));
+            command.arg(group).env("PROBE_AGENT", agent);
+            // The first server's end: its client never came to it, and the second ones leave the agent alone.
+            let out = sandbox.expect(Expect::Ends(1), || sandbox.run(command));
+            assert!(out.stderr.is_empty() && !out.stdout.contains("false"), "{out}");
+        }
     }
 }
 

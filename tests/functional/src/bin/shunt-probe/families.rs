@@ -147,8 +147,14 @@ fn pattern(at: usize) -> u8 {
     (at % 251) as u8
 }
 
+/// The agent's pid, which comes in `PROBE_AGENT`.
+fn agent() -> io::Result<libc::pid_t> {
+    let agent = std::env::var("PROBE_AGENT").ok().and_then(|pid| pid.parse().ok());
+    agent.ok_or_else(|| io::Error::other("PROBE_AGENT is not set"))
+}
+
 /// A server sends to a client that reads only, and that found the agent silent when it came to ask how to tell
-/// of room. The agent's pid comes in `PROBE_AGENT`.
+/// of room.
 pub fn reader(p: &mut Probe) -> io::Result<()> {
     let (port_out, port_in) = sys::pipe()?;
     let (go_out, go_in) = sys::pipe()?;
@@ -188,8 +194,7 @@ pub fn reader(p: &mut Probe) -> io::Result<()> {
     p.result("the client has read", sys::recv(fd, &mut [0], libc::MSG_DONTWAIT, false));
     sys::write(go_in.as_raw_fd(), &[0])?;
     sys::read(port_out.as_raw_fd(), &mut port)?;
-    let agent = std::env::var("PROBE_AGENT").ok().and_then(|pid| pid.parse().ok());
-    let agent: i32 = agent.ok_or_else(|| io::Error::other("PROBE_AGENT is not set"))?;
+    let agent = agent()?;
     sys::kill(agent, libc::SIGSTOP)?;
     sys::write(go_in.as_raw_fd(), &[0])?;
     let mut buffer = vec![0; 1 << 20];
@@ -321,5 +326,58 @@ pub fn counted(p: &mut Probe) -> io::Result<()> {
     receive(p, fd, RING_AND_MORE)?;
     server.go()?;
     p.say("the server", sys::wait_for(server.child)?);
+    Ok(())
+}
+
+/// Bytes that go over TCP before the ring.
+const EARLY: usize = 10;
+
+/// A client that cannot ask the agent looks at bytes that came over TCP while the server fills the ring and leaves it: a look
+/// sees those in the ring, too, though there are more in the kernel socket. Who is told of arrivals once is not told again.
+pub fn peeked(p: &mut Probe) -> io::Result<()> {
+    let (port_out, port_in) = sys::pipe()?;
+    let (go_out, go) = sys::pipe()?;
+    let child = in_child(|| {
+        sys::end_with_parent()?;
+        let listener = listener()?;
+        sys::write(port_in.as_raw_fd(), &address(&listener)?.port().to_ne_bytes())?;
+        let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+        let bytes: Vec<u8> = (0..EARLY + RING_AND_MORE).map(pattern).collect();
+        for part in [&bytes[..EARLY], &bytes[EARLY..]] {
+            sys::read(go_out.as_raw_fd(), &mut [0])?;
+            let mut done = 0;
+            while done < part.len() {
+                done += sys::write(server.as_raw_fd(), &part[done..])?;
+            }
+            sys::write(port_in.as_raw_fd(), &[0; 2])?;
+        }
+        sys::read(go_out.as_raw_fd(), &mut [0])?;
+        Ok(())
+    })?;
+    let mut port = [0; 2];
+    sys::read(port_out.as_raw_fd(), &mut port)?;
+    let client = connect(u16::from_ne_bytes(port))?;
+    let fd = client.as_raw_fd();
+    let part_is_sent = || {
+        sys::write(go.as_raw_fd(), &[0])?;
+        sys::read(port_out.as_raw_fd(), &mut [0; 2])
+    };
+    part_is_sent()?;
+    let agent = agent()?;
+    sys::kill(agent, libc::SIGSTOP)?;
+    let mut buffer = vec![0; 1 << 20];
+    p.result("a look before", sys::recv(fd, &mut buffer, libc::MSG_PEEK, false));
+    part_is_sent()?;
+    let there = sys::fionread(fd);
+    let n = sys::recv(fd, &mut buffer, libc::MSG_PEEK, false);
+    sys::kill(agent, libc::SIGCONT)?;
+    let n = n?;
+    let shortest_ring = 128 << 10;
+    let enough = usize::try_from(there?).unwrap_or(0).min(EARLY + shortest_ring);
+    p.say("a look saw what is in the ring", n >= enough);
+    p.say("as it is", buffer[..n].iter().enumerate().all(|(i, b)| *b == pattern(i)));
+    receive(p, fd, EARLY + RING_AND_MORE)?;
+    sys::write(go.as_raw_fd(), &[0])?;
+    p.say("the server", sys::wait_for(child)?);
     Ok(())
 }

@@ -42,6 +42,7 @@ const GROUPS: &[Group] = &[
     ("reader", families::reader),
     ("held-up", families::held_up),
     ("counted", families::counted),
+    ("peeked", families::peeked),
     ("errors", errors::run),
     ("closing", closing::run),
     ("readiness", readiness::run),

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 
+use shunt_shm::grants::place_in;
 use shunt_shm::memfd::{self, Map};
 use shunt_sys::fds::close;
 use shunt_wire::agent::RegionId;
@@ -50,12 +51,9 @@ pub fn find(sock: &Sock, name: u64, from: u64, len: u64) -> Option<NonNull<u8>> 
         let index = left.trailing_zeros() as usize;
         left &= left - 1;
         let Some(import) = at(index).filter(|import| import.name == name) else { continue };
-        let end = from.checked_add(len)?;
-        let from = usize::try_from(from).ok()?;
-        return (end <= import.map.len() as u64).then(|| {
-            // SAFETY: inside the mapping, as just checked.
-            unsafe { import.map.base().add(from) }
-        });
+        let at = place_in(import.map.len(), from, len)?;
+        // SAFETY: inside the mapping, as just checked.
+        return Some(unsafe { import.map.base().add(at) });
     }
     None
 }

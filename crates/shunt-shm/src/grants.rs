@@ -76,6 +76,15 @@ impl Part {
     }
 }
 
+/// Where bytes of a region begin that an entry places `from` there, if the region is `room` bytes long and has all `len` of
+/// them.
+#[inline]
+#[must_use]
+pub fn place_in(room: usize, from: u64, len: u64) -> Option<usize> {
+    let end = from.checked_add(len)?;
+    usize::try_from(from).ok().filter(|_| end <= room as u64)
+}
+
 /// Where the next bytes are that a receiver copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {

@@ -12,7 +12,7 @@ const KNOWN: usize = 4;
 
 /// Both.
 #[repr(C, align(64))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ZeroCopy {
     /// Calls that are numbered.
     pub completions: Completions,
@@ -38,7 +38,7 @@ pub struct Granted {
 }
 
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Entry {
     at: AtomicU64,
     /// Bytes; 0: an offer.
@@ -65,6 +65,20 @@ pub struct Open {
     pub region: u64,
     /// Offset there.
     pub from: u64,
+}
+
+impl Default for Granted {
+    fn default() -> Self {
+        Self {
+            made: AtomicU32::new(0),
+            freed: AtomicU32::new(0),
+            since: AtomicU32::new(0),
+            turn: AtomicU32::new(0),
+            offered: AtomicU64::new(0),
+            known: Default::default(),
+            entries: core::array::from_fn(|_| Entry::default()),
+        }
+    }
 }
 
 impl Granted {
@@ -180,31 +194,13 @@ impl Granted {
 mod tests {
     use super::*;
 
-    fn granted() -> Granted {
-        Granted {
-            made: AtomicU32::new(0),
-            freed: AtomicU32::new(0),
-            since: AtomicU32::new(0),
-            turn: AtomicU32::new(0),
-            offered: AtomicU64::new(0),
-            known: Default::default(),
-            entries: core::array::from_fn(|_| Entry {
-                at: AtomicU64::new(0),
-                len: AtomicU64::new(0),
-                address: AtomicU64::new(0),
-                region: AtomicU64::new(0),
-                from: AtomicU64::new(0),
-            }),
-        }
-    }
-
     fn part(at: u64, len: u64) -> Part {
         Part { at, len, region: 9, from: 7 }
     }
 
     #[test]
     fn what_the_receiver_has_passed_is_not_open() {
-        let granted = granted();
+        let granted = Granted::default();
         for n in 0..3 {
             let number = granted.place(0).unwrap();
             granted.note(number, &part(100 * n, 100), 10_000 + 1000 * n, 7);
@@ -229,7 +225,7 @@ mod tests {
 
     #[test]
     fn places_come_back_in_their_order_and_those_of_offers_after_the_next_byte() {
-        let granted = granted();
+        let granted = Granted::default();
         for n in 0..GRANTS as u64 {
             let number = granted.place(0).unwrap();
             granted.note(number, &part(n * 10, if n == 0 { 0 } else { 10 }), 0, 0);
@@ -244,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_region_is_known_once_it_was_accepted() {
-        let granted = granted();
+        let granted = Granted::default();
         assert!(!granted.is_known(5, 5), "never offered");
         granted.offer(5);
         assert!(!granted.is_known(5, 0) && !granted.is_known(5, 4));

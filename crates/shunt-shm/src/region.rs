@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::agent::{MAX_VECTORS, RegionId};
+use shunt_wire::clc::Proposal;
 
 use crate::cq::{ArmLine, CqLine};
 use crate::grants::Grants;
@@ -205,6 +206,16 @@ impl Setup {
             local: Addr { ip: ends[0], port: (ports >> 16) as u16 },
             peer: Addr { ip: ends[1], port: ports as u16 },
         }
+    }
+
+    /// True when the writer, a client, proposes this very connection, as its acceptor sees it. The table that leads to
+    /// the slot says less: it is open to all clients of the listener.
+    #[must_use]
+    pub fn proposes(&self, generation: u32, to_acceptor: &FourTuple) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        [Proposal::Proposed as u32, Proposal::Used as u32].contains(&state)
+            && self.generation.load(Ordering::Relaxed) == generation
+            && self.tuple().reversed() == *to_acceptor
     }
 }
 

@@ -207,12 +207,7 @@ fn accept_in(
     let Place { slot, generation, .. } = ticket.place();
     let view = link.view();
     let (mine, theirs) = (view.section(slot, Side::Server), view.section(slot, Side::Client));
-    // The slot must speak of this very connection: the table is open to all clients of the listener,
-    // the region is not.
-    let state = theirs.setup.state.load(Ordering::Acquire);
-    let speaks_of_it = [Proposal::Proposed as u32, Proposal::Used as u32].contains(&state)
-        && theirs.setup.generation.load(Ordering::Relaxed) == generation
-        && theirs.setup.tuple().reversed() == sock.record().id.tuple();
+    let speaks_of_it = theirs.setup.proposes(generation, &sock.record().id.tuple());
     let owner = theirs.setup.endpoint.load(Ordering::Relaxed);
     let peer = if speaks_of_it { link.peers.find(owner) } else { None };
     // A client that takes its proposal back may use the slot for the next one at once; but it takes the

@@ -11,6 +11,7 @@ use shunt_shm::region::{
 use shunt_shm::sync::Ordering::Relaxed;
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::agent::MAX_VECTORS;
+use shunt_wire::clc::Proposal;
 
 fn mapped() -> Region {
     Region::map(region::create(7).unwrap()).unwrap()
@@ -40,6 +41,26 @@ fn two_maps_are_one_memory() {
     // SAFETY: the region stays mapped while the view is used.
     let again = unsafe { RegionView::from_base(maps[0].base()) };
     assert_eq!(byte(again, 3, Side::Client, 10), 9);
+}
+
+#[test]
+fn a_slot_proposes_one_connection_and_once() {
+    let region = mapped();
+    let setup = &region.view().section(3, Side::Client).setup;
+    let (mine, another) = (crate::tuple(6), crate::tuple(7));
+    setup.set_tuple(&mine);
+    setup.generation.store(5, Relaxed);
+    for state in [Proposal::Proposed, Proposal::Used] {
+        setup.state.store(state as u32, Relaxed);
+        assert!(setup.proposes(5, &mine.reversed()));
+        assert!(!setup.proposes(5, &another.reversed()), "of another connection");
+        assert!(!setup.proposes(5, &mine), "of the other direction");
+        assert!(!setup.proposes(4, &mine.reversed()), "of an earlier use");
+    }
+    for state in [0, Proposal::Active as u32, 77] {
+        setup.state.store(state, Relaxed);
+        assert!(!setup.proposes(5, &mine.reversed()));
+    }
 }
 
 #[test]

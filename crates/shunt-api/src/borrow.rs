@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use libc::{c_int, cmsghdr, iovec, msghdr};
 
 use crate::LEVEL;
+use crate::block::{self, BLOCK};
 
 /// `SHUNT_BORROW`, `SHUNT_RELEASE` of the header.
 const BORROW: c_int = 1;
@@ -189,6 +190,22 @@ impl Piece<'_> {
         self.at.as_ptr()
     }
 
+    /// The bytes in blocks, but for the last ones that fill none ([`Self::rest`]): copies, of which each byte was read once. So
+    /// no sender can change what the reader has seen, and few ways to read are faster.
+    #[inline]
+    pub fn blocks(&self) -> impl Iterator<Item = [u8; BLOCK]> {
+        let blocks = 0..self.len / BLOCK;
+        // SAFETY: so many blocks can be read there while they are borrowed.
+        blocks.map(|i| unsafe { block::read(self.at.as_ptr().add(i * BLOCK)) })
+    }
+
+    /// A copy of the bytes behind the last of the [`Self::blocks`].
+    pub fn rest(&self) -> Vec<u8> {
+        let mut rest = vec![0; self.len % BLOCK];
+        self.copy_from(self.len - rest.len(), &mut rest);
+        rest
+    }
+
     /// Copies the bytes from `at` on, as many as there are and fit: how many.
     pub fn copy_from(&self, at: usize, to: &mut [u8]) -> usize {
         let n = to.len().min(self.len.saturating_sub(at));
@@ -221,6 +238,7 @@ mod tests {
             let piece = borrowed.pieces().next().unwrap();
             let n = piece.copy_from(0, &mut seen);
             assert_eq!((&seen[..n], borrowed.len()), (left, left.len()));
+            assert_eq!((piece.blocks().count(), &piece.rest()[..]), (0, left));
             assert_eq!(borrowed.release(left.len().min(9)).unwrap(), Released::Whole);
         }
         drop(to);

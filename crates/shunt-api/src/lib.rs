@@ -7,10 +7,12 @@
 //! * [`send`]: `MSG_ZEROCOPY`, and hints which buffers of a call are to be granted.
 //! * [`Room`]: received bytes where they are.
 
+mod block;
 mod borrow;
 mod memory;
 pub mod send;
 
+pub use block::BLOCK;
 pub use borrow::{Borrowed, Piece, Released, Room};
 pub use memory::Memory;
 

@@ -80,16 +80,9 @@ fn sum(bytes: &[u8]) -> u64 {
     words.chain(rest.iter().map(|b| u64::from(*b))).fold(0, u64::wrapping_add)
 }
 
-/// The same of bytes that are somebody else's to change: through a buffer in the first-level cache.
+/// The same of bytes that are somebody else's to change.
 fn sum_of(piece: &Piece<'_>) -> u64 {
-    let mut buffer = [0; 4096];
-    let (mut all, mut at) = (0_u64, 0);
-    while at < piece.len() {
-        let n = piece.copy_from(at, &mut buffer);
-        all = all.wrapping_add(sum(&buffer[..n]));
-        at += n;
-    }
-    all
+    piece.blocks().fold(sum(&piece.rest()), |all, block| all.wrapping_add(sum(&block)))
 }
 
 #[cfg(test)]

@@ -60,6 +60,7 @@ deps-test:
 .PHONY: test
 test: deps-test all
 	$(CARGO) test --locked --workspace --exclude shunt-functional
+	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
 	$(MAKE) --no-print-directory test-loom
 	$(MAKE) --no-print-directory test-functional
 

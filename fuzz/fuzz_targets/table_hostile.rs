@@ -25,7 +25,8 @@ enum Op {
         slot: usize,
     },
     Scrub(u64),
-    Connecting,
+    /// Of a region that the agent has named.
+    Connecting(u32),
     Scribble {
         at: u32,
         bytes: Vec<u8>,
@@ -70,10 +71,10 @@ fn run(table: &Table, peer: &Hostile, op: &Op) {
             let _ = table.take(&Ticket::from_words(*words, place));
         }
         Op::Scrub(region) => table.scrub(*region),
-        Op::Connecting => {
-            table.connect_begins();
+        Op::Connecting(region) => {
+            let connecting = table.connect_begins((*region).into());
             let _ = table.connecting();
-            table.connect_ends();
+            drop(connecting);
         }
         Op::Scribble { at, bytes } => peer.write(u64::from(*at), bytes),
         Op::Forge { tuple, region, slot, generation } => {
@@ -87,15 +88,18 @@ fn run(table: &Table, peer: &Hostile, op: &Op) {
                 entry[16..20].copy_from_slice(&slot.to_ne_bytes());
                 entry[20..].copy_from_slice(&generation.to_ne_bytes());
                 peer.write(HEADER + index * ENTRY, &entry);
-                let found = table.find(&tuple);
-                assert!(found.is_none_or(|ticket| ticket.place().slot < SLOTS));
+                let found = table.find(&tuple).filter(|found| found.to_words().0 == index);
+                let slot = *slot as usize;
+                assert!(found.is_some() || slot >= SLOTS);
+                let forged = Place { region: *region, slot, generation: *generation };
+                assert!(found.is_none_or(|found| slot < SLOTS && found.place() == forged));
             }
         }
     }
 }
 
 /// Lengths of the header and of an entry (see `docs/shm-abi.md`).
-const HEADER: u64 = 64;
+const HEADER: u64 = 576;
 const ENTRY: u64 = 32;
 
 fuzz_target!(|script: Vec<Op>| {

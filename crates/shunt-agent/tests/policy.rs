@@ -2,8 +2,9 @@
 
 mod common;
 
+use std::fs::OpenOptions;
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use common::{Agent, Client};
 use shunt_shm::memfd;
@@ -270,7 +271,10 @@ fn memory_that_could_change_is_not_registered() {
     let sealed = memfd::create_sealed("test", 4096).unwrap();
     let (map, published) = memfd::create_published("test", 4096).unwrap();
     drop(map);
-    for memory in [&file, &sealed] {
+    // The same memory, by a descriptor to write to it.
+    let path = format!("/proc/self/fd/{}", published.as_raw_fd());
+    let writable: OwnedFd = OpenOptions::new().read(true).write(true).open(path).unwrap().into();
+    for memory in [&file, &sealed, &writable] {
         let agent = Agent::start();
         let request = &mut [0; 8];
         let request = encode(&Request::Export, request).unwrap();

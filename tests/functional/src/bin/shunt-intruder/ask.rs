@@ -58,13 +58,11 @@ pub fn run(run_dir: &Path) -> io::Result<()> {
             let attach = Request::Attach { region: name, slot };
             say(format_args!("{attach:?} with {thing}"), outcome(&agent.call(&attach, &[fd])));
         }
-        for request in [
-            Request::Bells { region: name, endpoint: name.wrapping_add(1) },
-            Request::Bells { region: name, endpoint: name.wrapping_sub(1) },
-            Request::Bells { region: name, endpoint: me },
-            Request::Detach { region: name },
-            Request::Unlisten { listener: name },
-        ] {
+        // Both ends of a link group are introduced shortly before it is made.
+        let ends = (name.saturating_sub(8)..name).chain([name.wrapping_add(1), me]);
+        let bells = ends.map(|endpoint| Request::Bells { region: name, endpoint });
+        let others = [Request::Detach { region: name }, Request::Unlisten { listener: name }];
+        for request in bells.chain(others) {
             say(format_args!("{request:?}"), outcome(&agent.call(&request, &[])));
         }
     }

@@ -86,7 +86,7 @@ pub fn granted_by_a_relative(p: &mut Probe) -> io::Result<()> {
     let mut got = vec![0; LARGE];
     p.result("sent", send(c, &memory.bytes()[LARGE..]));
     sys::write(go.as_raw_fd(), &[0])?;
-    p.say("the child", sys::wait_for(child)?);
+    p.say("the child came to its end", sys::wait_for(child)? == 0);
     sys::recv(s, &mut got, libc::MSG_WAITALL, false)?;
     p.say("the bytes are those that were sent", got.iter().all(|byte| *byte == 7));
     Ok(())

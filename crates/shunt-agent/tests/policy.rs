@@ -237,7 +237,7 @@ fn registered_memory_goes_to_the_parties_of_a_link_group() {
         other => panic!("{other:?}"),
     };
     let (of_client, of_server) = (export(&client), export(&server));
-    let import = |region, export| Request::Import { region, export };
+    let import = |region, export| Request::Import { region, slot: 0, export };
     let refused = |library: &Client, request| library.refused(&request, &[]);
     assert_eq!(refused(&server, import(region, of_client)), Reason::Refused, "not attached");
 
@@ -254,6 +254,20 @@ fn registered_memory_goes_to_the_parties_of_a_link_group() {
     }
     assert_eq!(server.call(&import(region, of_server), &[]).0, Reply::Imported, "its own");
     assert_eq!(refused(&other, import(region, of_client)), Reason::Refused, "no party");
+    // As a child of either end that forked after it connected or accepted.
+    for end in [&near, &far] {
+        let reply = other.call(&import(region, of_client), &[end.as_fd()]).0;
+        assert_eq!(reply, Reply::Imported, "who holds an end");
+    }
+    let others = connected(&socket);
+    for end in [&others.0, &others.1] {
+        let request = import(region, of_client);
+        assert_eq!(other.refused(&request, &[end.as_fd()]), Reason::Refused, "of another one");
+    }
+    let elsewhere_in_it = Request::Import { region, slot: 1, export: of_client };
+    assert_eq!(other.refused(&elsewhere_in_it, &[far.as_fd()]), Reason::Refused);
+    let nowhere = Request::Import { region, slot: u32::MAX, export: of_client };
+    assert_eq!(other.refused(&nowhere, &[far.as_fd()]), Reason::Refused);
     assert_eq!(refused(&other, import(elsewhere, of_client)), Reason::Refused, "of another group");
     assert_eq!(refused(&server, import(region + 1000, of_client)), Reason::Refused);
 

@@ -335,10 +335,17 @@ pub fn export(memory: impl AsFd) -> Result<(ExportId, EndpointId), Reason> {
 }
 
 /// Memory that a party of a link group has registered.
-pub fn import(region: RegionId, export: ExportId) -> Result<OwnedFd, Reason> {
+/// `socket`: the connection on which it was offered, if it is at hand.
+pub fn import(
+    (region, slot): (RegionId, usize),
+    export: ExportId,
+    socket: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, Reason> {
+    let slot = u32::try_from(slot).map_err(|_| Reason::ProtocolViolation)?;
     with(|agent, _| {
         let mut fds = Fds::new();
-        match call(agent, &Request::Import { region, export }, &[], &mut fds)? {
+        let request = Request::Import { region, slot, export };
+        match call(agent, &request, socket.as_slice(), &mut fds)? {
             Reply::Imported => fds.take().ok_or(Reason::NoResources),
             Reply::Refused { reason } => Err(reason),
             _ => Err(Reason::VersionMismatch),

@@ -250,11 +250,20 @@ impl Sock {
         self.record().rx.low_water.load(Ordering::Relaxed).max(1) as usize
     }
 
-    /// Another descriptor of this process that names the connection.
+    /// A descriptor of this process that names the connection.
+    pub fn descriptor(&self) -> Option<i32> {
+        self.descriptor_but(-1)
+    }
+
+    /// Another one.
     pub fn other_descriptor(&self, than: i32) -> Option<i32> {
         if self.fds.load(Ordering::Acquire) < 2 {
             return None;
         }
+        self.descriptor_but(than)
+    }
+
+    fn descriptor_but(&self, than: i32) -> Option<i32> {
         let same = |entry: Entry| Self::of(entry).is_some_and(|s| core::ptr::eq(s, self));
         let mut all = fd_table::iter(0..=fd_table::high_water());
         all.find(|(fd, entry)| *fd != than && same(*entry)).map(|(fd, _)| fd)

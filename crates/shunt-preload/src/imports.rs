@@ -12,7 +12,7 @@ use shunt_wire::agent::RegionId;
 
 use crate::agent_client;
 use crate::conn::Sock;
-use crate::stream::tid;
+use crate::stream::{tcp, tid};
 
 /// Regions that a process maps at a time, a bit each in [`Sock::imports`].
 pub const IMPORTS: usize = 64;
@@ -58,12 +58,12 @@ pub fn find(sock: &Sock, name: u64, from: u64, len: u64) -> Option<NonNull<u8>> 
     None
 }
 
-/// Maps a region that a party of the link group `link` offers on a connection, which uses it from now on. False when
+/// Maps memory that a party of the link group `region` offers on a connection, which uses it from now on. False when
 /// it is not to be had.
-pub fn accept(sock: &Sock, link: RegionId, name: u64) -> bool {
+pub fn accept(sock: &Sock, region: RegionId, name: u64) -> bool {
     let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     let known = (0..IMPORTS).find(|i| at(*i).is_some_and(|import| import.name == name));
-    let Some(index) = known.or_else(|| fetch(link, name)) else { return false };
+    let Some(index) = known.or_else(|| fetch(sock, region, name)) else { return false };
     let bit = 1 << index;
     if sock.imports.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
         USERS[index].fetch_add(1, Ordering::AcqRel);
@@ -72,12 +72,13 @@ pub fn accept(sock: &Sock, link: RegionId, name: u64) -> bool {
 }
 
 /// Maps it in the place of one that nobody uses.
-fn fetch(link: RegionId, name: u64) -> Option<usize> {
+fn fetch(sock: &Sock, region: RegionId, name: u64) -> Option<usize> {
     let is_free = |i: &usize| USERS[*i].load(Ordering::Acquire) == 0;
     // Empty ones first: what was used once may be offered again.
     let empty = (0..IMPORTS).find(|i| at(*i).is_none());
     let index = empty.or_else(|| (0..IMPORTS).find(is_free))?;
-    let fd = agent_client::import(link, name).ok()?;
+    let socket = sock.descriptor().map(tcp::borrow);
+    let fd = agent_client::import((region, sock.record().slot()), name, socket).ok()?;
     let map = memfd::size(&fd).and_then(|len| Map::new(&fd, len, false));
     close(fd);
     let import = Box::into_raw(Box::new(Import { name, map: map.ok()? }));

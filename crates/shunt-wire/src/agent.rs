@@ -90,10 +90,13 @@ pub enum Request<'a> {
     /// "This memory of mine is for others to read, who share a link group with me." fds: a memfd that nobody can
     /// resize, opened for reading.
     Export,
-    /// "A party of this link group offers me this memory."
+    /// "A party of this link group offers me this memory." fds: a connected socket of the group, for who is a party by
+    /// holding it alone, as a child of one is that forked after the connection was made; or none.
     Import {
         /// A region that the asker shares with who has registered the memory.
         region: RegionId,
+        /// The connection's slot there.
+        slot: u32,
         /// Which memory.
         export: ExportId,
     },

@@ -30,7 +30,7 @@ fn golden_requests() {
         (Request::Stats { run: 0 }, &[9, 0]),
         (Request::Status, &[10]),
         (Request::Export, &[11]),
-        (Request::Import { region: 2, export: 128 }, &[12, 2, 0x80, 0x01]),
+        (Request::Import { region: 2, slot: 9, export: 128 }, &[12, 2, 9, 0x80, 0x01]),
         (Request::Unexport { export: 7 }, &[13, 7]),
     ];
     for (message, packet) in golden {
@@ -105,7 +105,7 @@ fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
         8 => Request::List,
         9 => Request::Stats { run: *a },
         10 => Request::Export,
-        11 => Request::Import { region: *a, export: *b },
+        11 => Request::Import { region: *a, slot: 3, export: *b },
         12 => Request::Unexport { export: *a },
         _ => Request::Status,
     }

@@ -298,6 +298,7 @@ fn grants_are_taken_back() {
             let times = taken_back() - before;
             assert!(mode != Mode::Attach || times >= 2 * ends, "{times} times: {out}");
         }
+        run("granted-to-a-relative");
         let out = run("borrowed");
         let stale = out.stdout.matches("Stale").count();
         assert!(stale >= if mode == Mode::Attach { 8 } else { 0 }, "{out}");

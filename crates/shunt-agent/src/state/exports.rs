@@ -33,9 +33,17 @@ impl State {
         Ok(Answer::bare(Reply::Exported { export }))
     }
 
-    pub(super) fn import(&self, me: EndpointId, region: RegionId, export: ExportId) -> Outcome {
+    pub(super) fn import(
+        &self,
+        me: EndpointId,
+        (region, slot): (RegionId, u32),
+        export: ExportId,
+        fds: &mut Fds,
+    ) -> Outcome {
+        let held = fds.take();
         let known = self.regions.get(&region).ok_or(No::Refused(Reason::Refused))?;
-        if !known.has_party(me) {
+        let holds_it = |socket| self.is_held_by(known, slot, socket);
+        if !known.has_party(me) && !held.is_some_and(holds_it) {
             return Err(No::Refused(Reason::Refused));
         }
         // Also its own, where a program talks to itself.

@@ -222,7 +222,9 @@ impl State {
             Request::Bells { region, endpoint } => self.bells(me, region, endpoint),
             Request::Detach { region } => self.detach(me, region),
             Request::Export => self.export(me, fds),
-            Request::Import { region, export } => self.import(me, region, export),
+            Request::Import { region, slot, export } => {
+                self.import(me, (region, slot), export, fds)
+            }
             Request::Unexport { export } => self.unexport(me, export),
             _ => Err(No::Misconduct("a request that is not for a library to make")),
         }

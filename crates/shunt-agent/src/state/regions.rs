@@ -53,6 +53,18 @@ fn inspect(socket: OwnedFd) -> Option<(FourTuple, u64)> {
 }
 
 impl State {
+    /// True for a socket that is either end of the connection in this slot.
+    pub(super) fn is_held_by(&self, known: &Region, slot: u32, socket: OwnedFd) -> bool {
+        let slot = usize::try_from(slot).ok().filter(|slot| *slot < SLOTS);
+        let client = known.owner.and_then(|owner| self.endpoints.get(&owner));
+        let (Some(slot), Some(client), Some((tuple, netns))) = (slot, client, inspect(socket))
+        else {
+            return false;
+        };
+        let proposed = known.map.view().section(slot, Side::Client).setup.tuple();
+        client.netns == netns && (proposed == tuple || proposed == tuple.reversed())
+    }
+
     pub(super) fn connect(&mut self, me: EndpointId, listener: ListenerId) -> Outcome {
         let endpoint = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
         let to = self.listeners.get(&listener).ok_or(No::Refused(Reason::PeerNotShunted))?;

@@ -92,6 +92,30 @@ pub fn granted_by_a_relative(p: &mut Probe) -> io::Result<()> {
     Ok(())
 }
 
+/// A child that parted before the memory was offered reads what is granted from it.
+pub fn granted_to_a_relative(p: &mut Probe) -> io::Result<()> {
+    let pair = allowed(p)?;
+    let (c, s) = (pair.c(), pair.s());
+    let (go_out, go) = sys::pipe()?;
+    let child = in_child(|| {
+        sys::read(go_out.as_raw_fd(), &mut [0])?;
+        let mut got = vec![0; LARGE];
+        sys::recv(s, &mut got, libc::MSG_WAITALL, false)?;
+        if got.iter().all(|byte| *byte == 7) {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::InvalidData.into())
+        }
+    })?;
+    let mut memory = known(&pair)?;
+    p.result("sent", send(c, &memory.bytes()[LARGE..]));
+    sys::write(go.as_raw_fd(), &[0])?;
+    p.say("the child has read what was sent", sys::wait_for(child)? == 0);
+    p.say("a completion", awaited(c)?);
+    report(p, "which says", c, ROOM);
+    Ok(())
+}
+
 /// Bytes from registered memory that a slow reader leaves unread: it reads those that were sent, whatever
 /// becomes of the memory.
 pub fn granted(p: &mut Probe) -> io::Result<()> {

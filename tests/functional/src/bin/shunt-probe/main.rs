@@ -59,6 +59,7 @@ const GROUPS: &[Group] = &[
     ("zerocopy", zerocopy::run),
     ("granted", granted::granted),
     ("granted-by-a-relative", granted::granted_by_a_relative),
+    ("granted-to-a-relative", granted::granted_to_a_relative),
     ("borrowed", granted::borrowed),
 ];
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use shunt_shm::arena::{ConnInfo, Mode};
 use shunt_shm::memfd;
 use shunt_shm::region::Side;
+use shunt_shm::zerocopy::Tally;
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{RegionId, Reply};
 use shunt_wire::reason::Reason;
@@ -90,6 +91,10 @@ fn describe(end: &End<'_>, peer: Option<&End<'_>>) -> Value {
         "messages_received": c.messages_received,
         "ring_fill_tx": c.ring_fill_tx,
         "ring_fill_rx": c.ring_fill_rx,
+        "zerocopy": c.zero_copy.map(|counts| {
+            let named = Tally::COUNTERS.iter().zip(counts);
+            named.map(|(counter, n)| (counter.name().to_owned(), n.into())).collect::<Map<_, _>>()
+        }),
         "vector": c.vector,
     })
 }

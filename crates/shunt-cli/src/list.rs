@@ -33,8 +33,21 @@ pub fn run(args: &Format) -> u8 {
     0
 }
 
+/// Columns for connections that send without copies, and what they show.
+const ZEROCOPY: [(&str, &str); 3] = [
+    ("Zerocopy", "tx_zerocopy_sent"),
+    ("Copied", "tx_zerocopy_fail"),
+    ("Granted", "bytes_granted"),
+];
+
+/// Columns that are set to the right.
+static NUMBERS: [bool; 13] =
+    [false, false, false, false, false, true, true, true, true, true, true, true, true];
+
 fn table(report: &Value) -> Table {
-    let heading = [
+    let none = Vec::new();
+    let connections = report["connections"].as_array().unwrap_or(&none);
+    let mut heading = vec![
         "Mode",
         "Local Address:Port",
         "Peer Address:Port",
@@ -47,10 +60,14 @@ fn table(report: &Value) -> Table {
         "Vector",
         "Reason",
     ];
-    const NUMBERS: [bool; 10] = [false, false, false, false, false, true, true, true, true, true];
-    let mut table = Table::new(&heading, &NUMBERS);
-    let none = Vec::new();
-    for c in report["connections"].as_array().unwrap_or(&none) {
+    // Few programs send without copies.
+    let is_shown = connections.iter().any(|c| c["zerocopy"].is_object());
+    if is_shown {
+        heading.splice(10..10, ZEROCOPY.map(|(title, _)| title));
+    }
+    let numbers = if is_shown { &NUMBERS[..] } else { &NUMBERS[..NUMBERS.len() - ZEROCOPY.len()] };
+    let mut table = Table::new(&heading, numbers);
+    for c in connections {
         let text = |name: &str| match &c[name] {
             Value::String(s) => s.clone(),
             Value::Null => "-".to_owned(),
@@ -60,7 +77,7 @@ fn table(report: &Value) -> Table {
             Value::Null => "-".to_owned(),
             pid => format!("{},pid={pid}", text("peer_program")),
         };
-        table.row(vec![
+        let mut row = vec![
             text("mode"),
             text("local"),
             text("peer"),
@@ -72,7 +89,15 @@ fn table(report: &Value) -> Table {
             text("ring_fill_rx"),
             text("vector"),
             text("reason"),
-        ]);
+        ];
+        if is_shown {
+            let counts = ZEROCOPY.map(|(_, name)| match &c["zerocopy"][name] {
+                Value::Null => "-".to_owned(),
+                n => n.to_string(),
+            });
+            row.splice(10..10, counts);
+        }
+        table.row(row);
     }
     table
 }
@@ -96,5 +121,18 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[1].contains("nginx,pid=7,fd=9") && lines[1].contains("wrk,pid=8"));
         assert!(lines[2].starts_with("tcp ") && lines[2].ends_with("no-proposal"));
+    }
+
+    #[test]
+    fn who_sends_without_copies_is_shown_with_its_counts() {
+        let end = |zerocopy: Value| json!({ "mode": "shunt-attach", "zerocopy": zerocopy });
+        let counts = json!({ "tx_zerocopy_sent": 71, "tx_zerocopy_fail": 8, "bytes_granted": 999 });
+        let of = |ends: Vec<Value>| table(&json!({ "connections": ends })).render();
+        assert!(!of(vec![end(Value::Null)]).contains("Granted"));
+        let text = of(vec![end(counts), end(Value::Null)]);
+        let rows: Vec<Vec<_>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
+        let ends: Vec<_> = rows.iter().map(|row| &row[row.len() - 4..]).collect();
+        assert_eq!(ends[0], ["Zerocopy", "Copied", "Granted", "Reason"]);
+        assert_eq!((ends[1], ends[2]), (&["71", "8", "999", "-"][..], &["-", "-", "-", "-"][..]));
     }
 }

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use shunt_core::handshake::{Phase, next_look};
+pub use shunt_shm::arena::NUMBERED;
 use shunt_shm::arena::{Mode, Record};
 use shunt_shm::region::{Section, Side};
 use shunt_wire::agent::EndpointId;
@@ -45,8 +46,6 @@ pub const HAD_ROOM: u32 = 256;
 pub const RESET_AWAITED: u32 = 512;
 /// Nobody holds the peer's socket any more.
 pub const ORPHANED: u32 = 1024;
-/// Calls with `MSG_ZEROCOPY` are numbered here: see [`crate::stream::zerocopy`].
-pub const NUMBERED: u32 = 2048;
 /// `SO_ZEROCOPY` is set, as far as is known.
 pub const ZEROCOPY: u32 = 4096;
 /// The connection was promoted at least once.

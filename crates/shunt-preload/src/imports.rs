@@ -1,7 +1,7 @@
 //! Registered memory of peers that this process has mapped, to read what was granted.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 
@@ -9,9 +9,12 @@ use shunt_shm::grants::place_in;
 use shunt_shm::memfd::{self, Map};
 use shunt_sys::fds::close;
 use shunt_wire::agent::RegionId;
+use shunt_wire::counter::Counter;
 
 use crate::agent_client;
+use crate::clock;
 use crate::conn::Sock;
+use crate::endpoint;
 use crate::stream::{tcp, tid};
 
 /// Regions that a process maps at a time, a bit each in [`Sock::imports`].
@@ -28,6 +31,8 @@ struct Import {
 
 /// Connections that use the region of the same place.
 static USERS: [AtomicU32; IMPORTS] = [const { AtomicU32::new(0) }; IMPORTS];
+/// When it was offered last, or a connection that used it ended: the clock's nanoseconds.
+static USED: [AtomicU64; IMPORTS] = [const { AtomicU64::new(0) }; IMPORTS];
 static TABLE: [AtomicPtr<Import>; IMPORTS] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; IMPORTS];
 /// Serializes changes to the table.
@@ -63,7 +68,10 @@ pub fn find(sock: &Sock, name: u64, from: u64, len: u64) -> Option<NonNull<u8>> 
 pub fn accept(sock: &Sock, region: RegionId, name: u64) -> bool {
     let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     let known = (0..IMPORTS).find(|i| at(*i).is_some_and(|import| import.name == name));
+    let how = if known.is_some() { Counter::ImportHits } else { Counter::ImportMisses };
+    endpoint::count(how, 1);
     let Some(index) = known.or_else(|| fetch(sock, region, name)) else { return false };
+    USED[index].store(clock::now(), Ordering::Relaxed);
     let bit = 1 << index;
     if sock.imports.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
         USERS[index].fetch_add(1, Ordering::AcqRel);
@@ -74,9 +82,10 @@ pub fn accept(sock: &Sock, region: RegionId, name: u64) -> bool {
 /// Maps it in the place of one that nobody uses.
 fn fetch(sock: &Sock, region: RegionId, name: u64) -> Option<usize> {
     let is_free = |i: &usize| USERS[*i].load(Ordering::Acquire) == 0;
-    // Empty ones first: what was used once may be offered again.
+    // Empty ones first: what was used once may be offered again; then what was not for the longest time.
     let empty = (0..IMPORTS).find(|i| at(*i).is_none());
-    let index = empty.or_else(|| (0..IMPORTS).find(is_free))?;
+    let oldest = || (0..IMPORTS).filter(is_free).min_by_key(|i| USED[*i].load(Ordering::Relaxed));
+    let index = empty.or_else(oldest)?;
     let socket = sock.descriptor().map(tcp::borrow);
     let fd = agent_client::import((region, sock.record().slot()), name, socket).ok()?;
     let map = memfd::size(&fd).and_then(|len| Map::new(&fd, len, false));
@@ -84,6 +93,7 @@ fn fetch(sock: &Sock, region: RegionId, name: u64) -> Option<usize> {
     let import = Box::into_raw(Box::new(Import { name, map: map.ok()? }));
     let old = TABLE[index].swap(import, Ordering::AcqRel);
     if !old.is_null() {
+        endpoint::count(Counter::ImportsReplaced, 1);
         // SAFETY: made by `Box::into_raw` above; no connection uses it.
         drop(unsafe { Box::from_raw(old) });
     }
@@ -99,7 +109,9 @@ pub fn release(sock: &Sock) {
     let lock = &sock.record().rx.lock;
     let Some(_quiet) = lock.lock_within(tid(), PATIENCE) else { return };
     while left != 0 {
-        USERS[left.trailing_zeros() as usize].fetch_sub(1, Ordering::AcqRel);
+        let index = left.trailing_zeros() as usize;
+        USED[index].store(clock::now(), Ordering::Relaxed);
+        USERS[index].fetch_sub(1, Ordering::AcqRel);
         left &= left - 1;
     }
 }

@@ -19,7 +19,7 @@ use crate::memfd::{self, Map};
 use crate::region::{SLOTS, Side};
 use crate::ring::{RxCursor, TxCursor};
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use crate::zerocopy::ZeroCopy;
+use crate::zerocopy::{Tally, ZeroCopy};
 
 /// Connections that an endpoint can track at once.
 pub const RECORDS: usize = 64 * 1024;
@@ -447,6 +447,9 @@ pub struct ArenaView {
     arena: Arena,
 }
 
+/// In [`Identity::flags`] of a connection on which calls were made with `MSG_ZEROCOPY`: [`Arena::zero_copy`] is in use.
+pub const NUMBERED: u32 = 2048;
+
 /// A snapshot of one connection.
 #[derive(Clone, Debug)]
 pub struct ConnInfo {
@@ -472,6 +475,8 @@ pub struct ConnInfo {
     pub ring_fill_tx: u64,
     /// Bytes in the receiving ring that are known and not taken.
     pub ring_fill_rx: u64,
+    /// What was sent without copies, or should have been; `None` where the program has not asked for it.
+    pub zero_copy: Option<[u64; Tally::COUNTERS.len()]>,
     /// Completion vector.
     pub vector: Option<u32>,
     /// Region of the link group, 0: none.
@@ -511,7 +516,8 @@ impl ArenaView {
     pub fn connections(&self) -> impl Iterator<Item = ConnInfo> + '_ {
         let used = self.arena.header().high_water.load(Ordering::Relaxed) as usize;
         (0..used.min(RECORDS)).filter_map(|i| {
-            let Record { id, rx, tx } = self.arena.record(i);
+            let record = self.arena.record(i);
+            let Record { id, rx, tx } = record;
             if id.live.load(Ordering::Acquire) == 0 {
                 return None;
             }
@@ -529,6 +535,8 @@ impl ArenaView {
                 messages_received: rx.messages.load(Ordering::Relaxed),
                 ring_fill_tx: tx.cursor.in_flight(),
                 ring_fill_rx: rx.cursor.known(),
+                zero_copy: (id.flags.load(Ordering::Relaxed) & NUMBERED != 0)
+                    .then(|| self.arena.zero_copy(record).tally.read()),
                 vector: id.vector.load(Ordering::Relaxed).checked_sub(1),
                 region: id.region.load(Ordering::Relaxed),
                 slot: id.slot.load(Ordering::Relaxed),

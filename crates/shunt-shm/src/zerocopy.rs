@@ -1,6 +1,8 @@
 //! What a sender keeps of a connection on which it sends without copies: the completions, and what it has
 //! granted. Private to the process and its forks; whoever uses it holds the lock of the sending direction.
 
+use shunt_wire::counter::Counter;
+
 use crate::completions::Completions;
 use crate::grants::{GRANTS, Part};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -10,14 +12,53 @@ const R: Ordering = Ordering::Relaxed;
 /// Registered regions per connection that the receiver is known to have mapped.
 const KNOWN: usize = 4;
 
-/// Both.
+/// All of it.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ZeroCopy {
+    /// How its calls have come out.
+    pub tally: Tally,
     /// Calls that are numbered.
     pub completions: Completions,
     /// Bytes that are granted.
     pub granted: Granted,
+}
+
+/// What is counted per connection, too.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Tally([AtomicU64; Tally::COUNTERS.len()]);
+
+impl Tally {
+    /// Which counters.
+    pub const COUNTERS: [Counter; 7] = [
+        Counter::ZerocopySent,
+        Counter::ZerocopySuccess,
+        Counter::ZerocopyFail,
+        Counter::GrantOverflows,
+        Counter::GrantsTakenBack,
+        Counter::GrantsTimedOut,
+        Counter::BytesGranted,
+    ];
+
+    /// Adds to one of them.
+    #[inline]
+    pub fn add(&self, which: Counter, n: u64) {
+        if let Some(at) = Self::COUNTERS.iter().position(|counter| *counter == which) {
+            self.0[at].fetch_add(n, R);
+        }
+    }
+
+    /// In the order of [`Self::COUNTERS`].
+    #[must_use]
+    pub fn read(&self) -> [u64; Self::COUNTERS.len()] {
+        self.0.each_ref().map(|word| word.load(R))
+    }
+
+    /// Begins anew.
+    pub fn reset(&self) {
+        self.0.iter().for_each(|word| word.store(0, R));
+    }
 }
 
 /// The sender's own copy of its grants.

@@ -100,6 +100,14 @@ counters! {
     GrantOverflows = "tx_frag_overflow";
     /// Times that a connection's grants were taken back by copying: nobody read them in time, or an end came.
     GrantsTakenBack = "grants_taken_back";
+    /// The same, because nobody had read them within SHUNT_GRANT_TIMEOUT.
+    GrantsTimedOut = "grants_timed_out";
+    /// Registered memory of peers that was offered to a connection and mapped already.
+    ImportHits = "rx_map_hits";
+    /// Registered memory of peers that had to be mapped.
+    ImportMisses = "rx_map_misses";
+    /// Maps of peers' memory that made room for another one.
+    ImportsReplaced = "rx_maps_replaced";
     /// Bytes that were granted.
     BytesGranted = "bytes_granted" ("granted" in Bytes);
     /// Faults inside Shunt that were contained: the call went to the kernel. Please report them.

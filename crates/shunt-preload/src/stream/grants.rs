@@ -33,6 +33,12 @@ pub fn state(sock: &Sock) -> &'static ZeroCopy {
     sock.endpoint().arena.zero_copy(sock.record())
 }
 
+/// Counts for the process and for the connection.
+pub fn count(sock: &Sock, which: Counter, n: u64) {
+    endpoint::count(which, n);
+    state(sock).tally.add(which, n);
+}
+
 /// How far the receiver has come in the ring. Never back, whatever it says: the program's memory may be gone when it
 /// was told that it is its own again. With the lock of the sending direction held.
 pub fn taken(sock: &Sock, theirs: &Section) -> u64 {
@@ -109,7 +115,7 @@ pub fn copied(buffers: &Buffers<'_>, hints: &Hints<'_>, done: usize) -> usize {
 pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> bool {
     let (record, granted) = (tx.sock.record(), &state(tx.sock).granted);
     let Some(number) = granted.place(taken(tx.sock, tx.theirs)) else {
-        endpoint::count(Counter::GrantOverflows, 1);
+        count(tx.sock, Counter::GrantOverflows, 1);
         return false;
     };
     let at = record.tx.cursor.pos();
@@ -276,7 +282,7 @@ pub fn take_back(sock: &'static Sock) -> bool {
         any = true;
     }
     if any {
-        endpoint::count(Counter::GrantsTakenBack, 1);
+        count(sock, Counter::GrantsTakenBack, 1);
     }
     if all {
         state.completions.settle(taken);
@@ -293,6 +299,12 @@ fn bytes(sock: &'static Sock, link: &'static Link, open: &Open) -> Option<NonNul
     }
     let find = || imports::find(sock, open.region, open.from, open.len);
     find().or_else(|| take_up(sock, link, open.region).then(find)?)
+}
+
+/// Takes back what [`is_overdue`], with the lock of the sending direction held.
+pub fn time_out(sock: &'static Sock) {
+    count(sock, Counter::GrantsTimedOut, 1);
+    take_back(sock);
 }
 
 /// True when what is granted has been left unread for too long.

@@ -229,7 +229,7 @@ impl Tx<'_> {
         let Request::Grant(outcome, _) = &mut call.request else { return };
         if is_granted {
             outcome.until = sock.record().tx.cursor.pos() + n as u64;
-            endpoint::count(Counter::BytesGranted, n as u64);
+            grants::count(sock, Counter::BytesGranted, n as u64);
         } else {
             outcome.copied = true;
         }

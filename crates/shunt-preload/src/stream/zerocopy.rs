@@ -29,7 +29,6 @@ use shunt_shm::sync::store_load_fence;
 use shunt_wire::counter::Counter;
 
 use crate::conn::{NUMBERED, Sock, ZEROCOPY};
-use crate::endpoint;
 use crate::errno::{self, KeepErrno};
 use crate::next;
 use crate::stream::borrow::{Hints, Request};
@@ -99,7 +98,7 @@ fn with_number(
             let until = if is_back { 0 } else { outcome.until };
             list(sock).add(until, taken, copied || is_back);
         }
-        endpoint::count(Counter::ZerocopySent, 1);
+        grants::count(sock, Counter::ZerocopySent, 1);
         notify::own_error(sock);
     }
     sent
@@ -132,6 +131,7 @@ fn begin(sock: &Sock, hints: &Hints<'_>) -> Result<(), c_int> {
     if !sock.has(NUMBERED) {
         list(sock).reset();
         grants::state(sock).granted.reset();
+        grants::state(sock).tally.reset();
         sock.put(NUMBERED, true);
     }
     if !hints.is_quiet && list(sock).is_full() { Err(ENOBUFS) } else { Ok(()) }
@@ -183,7 +183,7 @@ fn of_completions(sock: &'static Sock) -> u32 {
         if grants::is_overdue(sock, theirs) {
             let lock = sock.record().tx.lock.lock(tid());
             if !lock.nested() {
-                grants::take_back(sock);
+                grants::time_out(sock);
             }
         }
         if list(sock).has_notice(taken_now(sock)) {
@@ -212,12 +212,12 @@ fn take(sock: &'static Sock) -> Option<Notice> {
     if let Some((_, theirs)) = sock.sections()
         && grants::is_overdue(sock, theirs)
     {
-        grants::take_back(sock);
+        grants::time_out(sock);
     }
     let notice = list(sock).take(surely_taken(sock))?;
     let calls = u64::from(notice.last.wrapping_sub(notice.first)) + 1;
     let how = if notice.copied { Counter::ZerocopyFail } else { Counter::ZerocopySuccess };
-    endpoint::count(how, calls);
+    grants::count(sock, how, calls);
     Some(notice)
 }
 

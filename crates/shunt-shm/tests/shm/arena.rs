@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 
-use shunt_shm::arena::{self, Arena, ArenaView, Mode, RECORDS, Record};
+use shunt_shm::arena::{self, Arena, ArenaView, Mode, NUMBERED, RECORDS, Record};
 use shunt_shm::holders::{Member, Who};
 use shunt_shm::memfd::create_sealed;
 use shunt_shm::region::{SLOTS, Side};
@@ -109,6 +109,15 @@ fn the_agent_sees_what_lives() {
     assert_eq!((seen.bytes_sent, seen.messages_received), (1000, 7));
     assert_eq!((seen.ring_fill_tx, seen.ring_fill_rx), (8, 0));
     assert_eq!((seen.doorbells, seen.spins), ([0, 0, 2], [0, 6]));
+    assert_eq!(seen.zero_copy, None);
+
+    let tally = &arena.zero_copy(record).tally;
+    tally.add(Counter::ZerocopySent, 5);
+    tally.add(Counter::BytesGranted, 7);
+    tally.add(Counter::BytesSent, 9);
+    id.flags.fetch_or(NUMBERED, Relaxed);
+    let seen = view.connections().next().unwrap().zero_copy;
+    assert_eq!(seen, Some([5, 0, 0, 0, 0, 0, 7]));
 }
 
 #[test]

@@ -419,8 +419,15 @@ impl Receiver {
             for piece in lent.pieces() {
                 n += piece.copy_from(0, &mut buffer[n..]);
             }
-            if lent.release(n)? == Released::Whole {
-                return Ok(n);
+            match lent.release(n) {
+                Ok(Released::Whole) => return Ok(n),
+                Ok(Released::Stale) => {}
+                // A peer that breaks the rules can have shown more than there is.
+                Err(e) if e.kind() == io::ErrorKind::Other => {
+                    self.complain(e)?;
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                Err(e) => return Err(e),
             }
         }
     }

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::binaries::program;
+use crate::waiting::settles;
 
 /// Namespaces of which one, the host, has a bridge for each network and passes packets between them.
 pub struct Network {
@@ -59,6 +60,18 @@ impl Network {
         let mut ip = Command::new(program("ip"));
         ip.args(["netns", "exec", &self.namespace(name)]).args(command);
         ip
+    }
+
+    /// Waits until somebody listens at a port in a namespace.
+    ///
+    /// # Panics
+    /// When nobody does for a long time.
+    pub fn until_listening(&self, name: &str, port: u16) {
+        let mark = format!(":{port:04X} 00000000:0000 0A ");
+        settles("somebody listens", &true, || {
+            let table = self.command(name, &["cat", "/proc/net/tcp"]).output();
+            table.is_ok_and(|table| String::from_utf8_lossy(&table.stdout).contains(&mark))
+        });
     }
 
     /// A bridge of the host, with the address `net`.254.

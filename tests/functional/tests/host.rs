@@ -2,13 +2,16 @@
 
 use std::net::SocketAddr;
 
+use shunt_bench::workload::nginx::configuration;
 use shunt_functional::binaries::{built, program};
 use shunt_functional::container::{Container, Users};
 use shunt_functional::generator::{Server, records};
 use shunt_functional::mode::Mode;
 use shunt_functional::network::Network;
 use shunt_functional::record::{Record, compare};
+use shunt_functional::rounds::rounds;
 use shunt_functional::sandbox::{Expect, Process, Sandbox, is_root};
+use shunt_functional::waiting::settles;
 
 /// Users of the host without a name.
 const SOMEBODY: u32 = 61_001;
@@ -140,4 +143,141 @@ fn without_marks_all_is_tcp() {
     });
     let told = sandbox.stats().declined("unmarked") - before.declined("unmarked");
     assert_eq!(told, 40, "the clients' ends: {:?}", sandbox.stats().reasons());
+}
+
+/// Two networks with the same addresses, and the same ports: each connection in the one has its like in the other,
+/// often at the same time. What came of whom is told by the bytes.
+#[test]
+fn equal_addresses_in_two_networks_are_never_confused() {
+    if !can() {
+        return;
+    }
+    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
+    let networks = [0; 2].map(|_| {
+        let mut network = Network::new();
+        network.add_bridge("near", "10.77.0");
+        for (name, host) in [("a", 1), ("b", 2)] {
+            network.add(name, "near", "10.77.0", host);
+        }
+        let few = "net.ipv4.ip_local_port_range=20000 24999";
+        network.inside("a", &["sysctl", "-q", "-w", few]);
+        // Not to wait for the ends of a minute ago.
+        network.inside("a", &["sysctl", "-q", "-w", "net.ipv4.tcp_tw_reuse=1"]);
+        network
+    });
+    for round in rounds(2, 26) {
+        let count = "2000";
+        let seeds = [1, 2].map(|pair| (round * 2 + pair).to_string());
+        let expected = Expect::Percent(95);
+        sandbox.expect(expected, || {
+            let pairs: Vec<_> = (0..2)
+                .map(|i| {
+                    let at =
+                        |name, user| Container::new(&sandbox, &networks[i], name, Users::Own(user));
+                    let args =
+                        ["-n", count, "-b", "300", "--style", "epoll-et", "--seed", &seeds[i]];
+                    let server = serve(&sandbox, &at("b", ANOTHER), "10.77.0.2:8000", &args);
+                    (server, at("a", SOMEBODY), args.map(str::to_owned))
+                })
+                .collect();
+            let clients: Vec<_> = pairs
+                .iter()
+                .map(|(_, client, args)| {
+                    let args: Vec<_> =
+                        args.iter().map(String::as_str).chain(["--at-once", "50"]).collect();
+                    connect(&sandbox, client, "10.77.0.2:8000".parse().unwrap(), &args)
+                })
+                .collect();
+            for (client, (server, ..)) in clients.into_iter().zip(pairs) {
+                verify(&records(client), &server.finish());
+            }
+        });
+    }
+}
+
+/// nginx and redis in one container each, wrk and redis-benchmark in two others, of two users.
+#[test]
+fn servers_and_their_clients_in_four_containers() {
+    if !can() {
+        return;
+    }
+    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
+    let network = four();
+    let at = |name, users| Container::new(&sandbox, &network, name, users);
+    let (a, b) = (at("a", Users::Own(SOMEBODY)), at("b", Users::Own(ANOTHER)));
+    let (c, d) = (at("c", Users::Own(ANOTHER)), at("d", Users::Own(SOMEBODY)));
+
+    let dir = b.shared();
+    std::fs::create_dir_all(dir.join("www")).unwrap();
+    std::fs::write(dir.join("www/page"), [b'x'; 612]).unwrap();
+    let file = dir.join("nginx.conf");
+    let conf = configuration(&dir, 8000, 1, None).replace("listen 127.0.0.1", "listen 10.77.0.2");
+    std::fs::write(&file, conf).unwrap();
+    let mut command = b.command("nginx");
+    command.arg("-p").arg(&dir).arg("-e").arg(dir.join("error.log")).arg("-c").arg(&file);
+    let mut nginx = sandbox.spawn(command);
+    network.until_listening("b", 8000);
+    sandbox.expect(Expect::Percent(90), || {
+        let mut wrk = d.command("wrk");
+        wrk.args(["-t1", "-c20", "-d2s", "http://10.77.0.2:8000/page"]);
+        let out = sandbox.run(wrk);
+        let wrong = ["Non-2xx", "Socket errors"].iter().any(|what| out.stdout.contains(what));
+        assert!(out.stdout.contains("Requests/sec:") && !wrong, "{out}");
+    });
+    nginx.kill();
+
+    let mut command = c.command("redis-server");
+    command.args(["--port", "6000", "--bind", "10.78.0.3", "--protected-mode", "no"]);
+    command.args(["--save", "", "--appendonly", "no", "--dir", "/tmp"]);
+    let mut redis = sandbox.spawn(command);
+    network.until_listening("c", 6000);
+    sandbox.expect(Expect::Percent(90), || {
+        let mut bench = a.command("redis-benchmark");
+        bench.args([
+            "-h",
+            "10.78.0.3",
+            "-p",
+            "6000",
+            "-t",
+            "set,get",
+            "-n",
+            "20000",
+            "-c",
+            "20",
+            "-q",
+        ]);
+        let out = sandbox.run(bench);
+        assert!(out.stdout.contains("GET: ") && !out.stdout.contains("Error"), "{out}");
+    });
+    redis.kill();
+}
+
+/// The policy is read anew on SIGHUP: what it denies is TCP, with a reason at both ends.
+#[test]
+fn a_policy_that_is_read_anew_is_in_force() {
+    if !can() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("policy.toml");
+    std::fs::write(&file, "").unwrap();
+    let sandbox = Sandbox::for_host(Mode::Attach, &["--policy", file.to_str().unwrap()]);
+    let network = four();
+    let at = |name, users| Container::new(&sandbox, &network, name, users);
+    let (a, b) = (at("a", Users::Own(SOMEBODY)), at("b", Users::Of(ANOTHER)));
+    let small = ["-n", "5", "-b", "10000"];
+    let go = || traffic(&sandbox, (&a, &b), ("10.77.0.2:8000", "10.77.0.2:8000"), &small);
+    let read_anew = |policy: &str, said: &str| {
+        std::fs::write(&file, policy).unwrap();
+        sandbox.signal_agent(libc::SIGHUP);
+        settles(said, &true, || sandbox.agent_log().contains(said));
+    };
+    sandbox.expect(Expect::All(10), go);
+    read_anew("[[rule]]\nverdict = 'deny'\nports = [8000]\n", "is in force");
+    let before = sandbox.stats();
+    sandbox.expect(Expect::Nothing, go);
+    assert_eq!(sandbox.stats().declined("denied") - before.declined("denied"), 10);
+    // A mistake changes nothing.
+    read_anew("[[rule]]\nverdict = 'perhaps'\n", "stays in force");
+    sandbox.expect(Expect::Nothing, go);
 }

@@ -1,10 +1,12 @@
 //! How an agent is to run.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use shunt_sys::run_dir::RunDir;
 
 use crate::metrics::Metrics;
+use crate::policy::Policy;
 
 /// How an agent is to run.
 #[derive(Clone, Debug)]
@@ -17,6 +19,8 @@ pub struct Config {
     pub lock_wait: Duration,
     /// Where to serve metrics, if at all.
     pub metrics: Option<Metrics>,
+    /// For all users and containers of this host, instead of one user.
+    pub host: Option<HostConfig>,
     /// Bounds.
     pub limits: Limits,
 }
@@ -30,9 +34,21 @@ impl Config {
             idle_exit: None,
             lock_wait: Duration::ZERO,
             metrics: None,
+            host: None,
             limits: Limits::default(),
         }
     }
+}
+
+/// What an agent for the host is told besides.
+#[derive(Clone, Debug, Default)]
+pub struct HostConfig {
+    /// Who may be shunted with whom.
+    pub policy: Policy,
+    /// Where that was read, to be read again; `None`: nowhere.
+    pub policy_file: Option<PathBuf>,
+    /// The control group (version 2) whose programs' connections are marked; `None`: the root.
+    pub cgroup: Option<PathBuf>,
 }
 
 /// Bounds on what clients can make the agent keep or do.
@@ -52,6 +68,11 @@ pub struct Limits {
     pub regions_per_endpoint: usize,
     /// Regions.
     pub regions: usize,
+    /// Connections that one endpoint has offered, and that nobody has claimed.
+    pub offers_per_endpoint: usize,
+    /// Of what an agent for the host has room for (clients, endpoints, listeners, regions), one account may
+    /// have this part: one in so many.
+    pub share: usize,
     /// Memory that one endpoint has registered: so many pieces.
     pub exports_per_endpoint: usize,
     /// Time to say who one is.
@@ -78,6 +99,8 @@ impl Default for Limits {
             sockets_per_listener: 1024,
             regions_per_endpoint: 64,
             regions: 8192,
+            offers_per_endpoint: 1024,
+            share: 4,
             exports_per_endpoint: 64,
             introduction: Duration::from_secs(10),
             burst: 16384,

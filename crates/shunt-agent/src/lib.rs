@@ -1,6 +1,6 @@
 //! The agent: Shunt's control plane.
 //!
-//! One per user. It keeps the registry of listeners, makes the memory of link groups and hands it,
+//! One per user, or one for all users and containers of the host. It keeps the registry of listeners, makes the memory of link groups and hands it,
 //! with the doorbells, to exactly the two processes that it belongs to, and adds up the counters of
 //! programs that have ended. It is on no data path: when it dies, connections run on.
 //!
@@ -13,18 +13,24 @@
 
 mod allowance;
 pub mod config;
+mod container;
 mod door;
 mod memory_limit;
 pub mod metrics;
+pub mod party;
+pub mod policy;
 pub mod report;
 pub mod server;
 pub mod socket;
 pub mod state;
 pub mod totals;
 
-pub use config::{Config, Limits};
+pub use config::{Config, HostConfig, Limits};
 pub use metrics::{Metrics, MetricsError};
+pub use policy::Policy;
 pub use server::Server;
+use shunt_sys::signals;
+use socket::Access;
 pub use socket::ClaimError;
 
 /// Runs an agent until SIGTERM, SIGINT, or until nobody has used it for `config.idle_exit`. Calls
@@ -35,9 +41,12 @@ pub use socket::ClaimError;
 /// cannot; system errors of the loop.
 pub fn serve(config: Config, ready: impl FnOnce()) -> Result<(), ServeError> {
     // Blocked before anything else, so that no signal can leave the socket's file behind.
-    let stop = shunt_sys::signals::stop_fd()?;
-    let claim = socket::Claim::take(config.run_dir, config.lock_wait)?;
+    let stop = signals::stop_fd()?;
+    let reload = config.host.is_some().then(|| signals::fd(&[signals::HUP])).transpose()?;
+    let access = if config.host.is_some() { Access::All } else { Access::User };
+    let claim = socket::Claim::take(config.run_dir, access, config.lock_wait)?;
     let mut server = Server::new(config, claim, stop)?;
+    reload.map_or(Ok(()), |signal| server.reload_on(signal))?;
     ready();
     server.run()?;
     Ok(())
@@ -50,6 +59,8 @@ pub enum ServeError {
     Claim(ClaimError),
     /// It could not serve metrics.
     Metrics(MetricsError),
+    /// It could not be the agent of the host.
+    Host(state::HostError),
     /// A system call of its own failed.
     System(std::io::Error),
 }
@@ -59,6 +70,7 @@ impl std::fmt::Display for ServeError {
         match self {
             Self::Claim(e) => e.fmt(f),
             Self::Metrics(e) => e.fmt(f),
+            Self::Host(e) => e.fmt(f),
             Self::System(e) => e.fmt(f),
         }
     }
@@ -69,6 +81,12 @@ impl std::error::Error for ServeError {}
 impl From<ClaimError> for ServeError {
     fn from(e: ClaimError) -> Self {
         Self::Claim(e)
+    }
+}
+
+impl From<state::HostError> for ServeError {
+    fn from(e: state::HostError) -> Self {
+        Self::Host(e)
     }
 }
 

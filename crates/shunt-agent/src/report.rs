@@ -13,6 +13,8 @@ use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{RegionId, Reply};
 use shunt_wire::reason::Reason;
 
+use crate::container;
+use crate::party::Party;
 use crate::state::{Answer, Endpoint, No, State};
 use crate::totals::Totals;
 
@@ -46,11 +48,14 @@ impl End<'_> {
     }
 }
 
+/// The programs that are shown: those of one party, or all.
+fn shown(state: &State, of: Option<Party>) -> impl Iterator<Item = &Endpoint> {
+    state.endpoints.values().filter(move |e| of.is_none_or(|party| e.origin.party == party))
+}
+
 /// `List`: the live connections, at most `most` of them.
-pub(crate) fn list(state: &State, most: usize) -> Result<Answer, No> {
-    let all = state
-        .endpoints
-        .values()
+pub(crate) fn list(state: &State, most: usize, of: Option<Party>) -> Result<Answer, No> {
+    let all = shown(state, of)
         .flat_map(|endpoint| endpoint.arena.connections().map(move |conn| End { conn, endpoint }));
     let mut ends: Vec<_> = all.take(most.saturating_add(1)).collect();
     let truncated = ends.len() > most;
@@ -80,11 +85,15 @@ fn describe(end: &End<'_>, peer: Option<&End<'_>>) -> Value {
         "peer": c.tuple.peer.to_string(),
         "mode": c.mode.name(),
         "reason": c.reason.filter(|_| c.mode == Mode::Tcp).map(Reason::name),
-        "pid": c.pid,
+        "pid": if end.endpoint.origin.network == 0 { c.pid } else { end.endpoint.pid.cast_unsigned() },
         "program": end.endpoint.program,
         "fd": c.fd,
+        "uid": end.endpoint.origin.party.uid,
+        "cgroup": group(end.endpoint),
+        "container": container::name(&end.endpoint.origin.cgroup),
         "peer_pid": peer.map(|p| p.conn.pid),
         "peer_program": peer.map(|p| p.endpoint.program.as_str()),
+        "peer_container": peer.and_then(|p| container::name(&p.endpoint.origin.cgroup)),
         "bytes_sent": c.bytes_sent,
         "bytes_received": c.bytes_received,
         "messages_sent": c.messages_sent,
@@ -99,19 +108,25 @@ fn describe(end: &End<'_>, peer: Option<&End<'_>>) -> Value {
     })
 }
 
+/// The control group, where it is known.
+fn group(endpoint: &Endpoint) -> Option<&str> {
+    Some(endpoint.origin.cgroup.as_str()).filter(|group| !group.is_empty())
+}
+
 /// Totals of ended and live programs, of one run or (0) of all, and how many of them have ended.
-pub(crate) fn totals(state: &State, run: u64) -> (Totals, u64) {
-    let mut sum = state.ended.get(run);
+pub(crate) fn totals(state: &State, run: u64, of: Option<Party>) -> (Totals, u64) {
+    // Whose programs those were that have ended is not known any more.
+    let mut sum = of.map_or_else(|| state.ended.get(run), |_| Totals::default());
     let ended = sum.programs;
-    for endpoint in state.endpoints.values().filter(|e| run == 0 || e.run == run) {
+    for endpoint in shown(state, of).filter(|e| run == 0 || e.run == run) {
         sum.add(&Totals::of(&endpoint.arena));
     }
     (sum, ended)
 }
 
 /// `Stats`: the same as a report.
-pub(crate) fn stats(state: &State, run: u64) -> Result<Answer, No> {
-    let (sum, ended) = totals(state, run);
+pub(crate) fn stats(state: &State, run: u64, of: Option<Party>) -> Result<Answer, No> {
+    let (sum, ended) = totals(state, run, of);
     let mut map = heading(state);
     map.extend(sum.to_json());
     map.insert("programs_live".into(), (sum.programs - ended).into());
@@ -120,18 +135,20 @@ pub(crate) fn stats(state: &State, run: u64) -> Result<Answer, No> {
 }
 
 /// `Status`: the agent itself.
-pub(crate) fn status(state: &State) -> Result<Answer, No> {
-    let listeners = state.listeners.values().map(|l| {
+pub(crate) fn status(state: &State, of: Option<Party>) -> Result<Answer, No> {
+    let listeners = state.listeners.values();
+    let listeners = listeners.filter(|l| of.is_none_or(|party| l.name.party == party)).map(|l| {
         let holders = l.holders.len();
         json!({ "address": l.name.addr.to_string(), "holders": holders })
     });
     let mut map = heading(state);
     map.insert("pid".into(), std::process::id().into());
     map.insert("socket".into(), state.socket_path.as_str().into());
-    map.insert("endpoints".into(), state.endpoints.len().into());
+    map.insert("endpoints".into(), shown(state, of).count().into());
     map.insert("listeners".into(), listeners.collect());
     map.insert("regions".into(), state.regions.len().into());
     map.insert("rejected_clients".into(), state.rejected.into());
+    map.insert("scope".into(), state.scope_name().into());
     map.insert("metrics".into(), state.metrics.as_deref().into());
     sealed(&Value::Object(map))
 }

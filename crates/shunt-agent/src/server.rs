@@ -30,6 +30,7 @@ use crate::allowance::{Allowance, REPORT_COST};
 use crate::config::Config;
 use crate::door::{Door, Knock};
 use crate::metrics::{self, Exporter};
+use crate::party::{Account, Origin};
 use crate::socket::Claim;
 use crate::state::{Answer, Misconduct, Peer, Role, State};
 use crate::totals::Book;
@@ -37,7 +38,8 @@ use crate::totals::Book;
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const METRICS: u64 = 2;
-const FIRST_CLIENT: u64 = 3;
+const RELOAD: u64 = 3;
+const FIRST_CLIENT: u64 = 4;
 
 /// Events taken from epoll at once.
 const BATCH: usize = 64;
@@ -45,10 +47,14 @@ const BATCH: usize = 64;
 /// How long those who send too much are left alone before the next look at their allowance.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// How often the offers are looked through for those that are over.
+const SWEEP: Duration = Duration::from_millis(50);
+
 #[derive(Debug)]
 struct Client {
     socket: OwnedFd,
     cred: PeerCred,
+    origin: Origin,
     netns: u64,
     role: Role,
     since: Instant,
@@ -63,6 +69,13 @@ impl Client {
     }
 }
 
+/// What an account has of the agent.
+#[derive(Debug)]
+struct Share {
+    clients: usize,
+    allowance: Allowance,
+}
+
 /// An agent at work.
 #[derive(Debug)]
 pub struct Server {
@@ -72,15 +85,21 @@ pub struct Server {
     /// How many of them are of a process. Those of pid namespaces that are not seen from here are all 0,
     /// and not counted.
     per_process: HashMap<i32, usize>,
+    /// The same by account.
+    accounts: HashMap<Account, Share>,
     next_token: u64,
     /// Clients that have not said who they are.
     nobodies: usize,
     /// Clients that are not read just now.
     paused: Vec<u64>,
     last_used: Instant,
+    /// When offers were last looked through.
+    swept: Instant,
     epoll: OwnedFd,
     /// Kept open, so that epoll goes on watching it.
     _stop: OwnedFd,
+    /// Readable when the policy is to be read anew.
+    reload: Option<OwnedFd>,
     door: Door,
     metrics: Option<Exporter>,
     totals: PathBuf,
@@ -108,7 +127,8 @@ impl Server {
             warn!("{} is not readable ({e}): totals start at zero", totals.display());
             Book::default()
         });
-        let mut state = State::new(config.limits, ended, claim.path().display().to_string())?;
+        let path = claim.path().display().to_string();
+        let mut state = State::new(config.limits, config.host.as_ref(), ended, path)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         let sources = [(claim.socket().as_fd(), LISTENER), (stop.as_fd(), STOP)];
         for (fd, token) in sources {
@@ -126,17 +146,39 @@ impl Server {
             state,
             clients: HashMap::new(),
             per_process: HashMap::new(),
+            accounts: HashMap::new(),
+            swept: Instant::now(),
             next_token: FIRST_CLIENT,
             nobodies: 0,
             paused: Vec::new(),
             last_used: Instant::now(),
             epoll,
             _stop: stop,
+            reload: None,
             door: Door::new(),
             metrics,
             totals,
             claim,
         })
+    }
+
+    /// Reads the policy anew whenever `signal`, a signalfd(2), becomes readable.
+    ///
+    /// # Errors
+    /// Those of epoll.
+    pub fn reload_on(&mut self, signal: OwnedFd) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(RELOAD);
+        epoll::add(&self.epoll, &signal, data, epoll::EventFlags::IN)?;
+        self.reload = Some(signal);
+        Ok(())
+    }
+
+    fn reload(&mut self) {
+        let mut told = [0; 128];
+        let read = self.reload.as_ref().map(|signal| rustix::io::read(signal, &mut told[..]));
+        if read.is_some_and(|read| read.is_ok()) {
+            self.state.reload();
+        }
     }
 
     /// Serves until told to stop, or idle for too long.
@@ -166,6 +208,7 @@ impl Server {
         for event in &room[..count] {
             match event.data.u64() {
                 STOP => return Ok(false),
+                RELOAD => self.reload(),
                 LISTENER => self.accept(),
                 METRICS => self.accept_scrapers(),
                 token if Exporter::owns(token) => self.serve_scraper(token),
@@ -177,6 +220,10 @@ impl Server {
             metrics.drop_late();
         }
         self.resume();
+        if self.state.has_offers() && self.swept.elapsed() >= SWEEP {
+            self.state.sweep();
+            self.swept = Instant::now();
+        }
         Ok(!self.idle_for_too_long())
     }
 
@@ -188,7 +235,8 @@ impl Server {
         let idle = self.config.idle_exit.filter(|_| self.clients.is_empty());
         let idle = idle.map(|d| (self.last_used + d).saturating_duration_since(now));
         let scrapers = self.metrics.as_ref().and_then(|metrics| metrics.patience(now));
-        let wait = [introductions, paused, idle, scrapers].into_iter().flatten().min()?;
+        let offers = self.state.has_offers().then(|| SWEEP.saturating_sub(self.swept.elapsed()));
+        let wait = [introductions, paused, idle, scrapers, offers].into_iter().flatten().min()?;
         // Rounded up, so that the deadline has passed when the wait is over.
         let wait = wait + Duration::from_millis(1);
         Some(Timespec {
@@ -251,11 +299,15 @@ impl Server {
             return;
         }
         let Ok(cred) = seqpacket::peer_cred(&socket) else { return };
-        // The directory keeps other users out, unless somebody has opened it since it was looked at.
-        // A worker that has changed its user said Hello before.
-        if cred.uid != geteuid().as_raw() {
+        let Some(origin) = self.origin(&socket, cred) else {
             self.state.count_rejected();
-            warn!(pid = cred.pid, uid = cred.uid, "a client of another user was turned away");
+            return;
+        };
+        let most = self.config.limits.clients / self.config.limits.share;
+        let share = self.accounts.get(&origin.account).map_or(0, |share| share.clients);
+        if self.config.host.is_some() && share >= most.max(1) {
+            self.state.count_rejected();
+            warn!(account = ?origin.account, "too many clients of one account: one was turned away");
             return;
         }
         let of_process = self.per_process.get(&cred.pid).copied().unwrap_or(0);
@@ -276,15 +328,44 @@ impl Server {
             netns: sockinfo::netns_cookie(&socket),
             socket,
             cred,
+            origin,
             role: Role::Nobody,
             since,
             allowance: Allowance::new(&self.config.limits, since),
             paused: false,
         };
+        let limits = &self.config.limits;
+        let new = || Share { clients: 0, allowance: Allowance::of_account(limits, since) };
+        let account = client.origin.account.clone();
+        self.accounts.entry(account).or_insert_with(new).clients += 1;
         self.clients.insert(token, client);
         self.nobodies += 1;
         if cred.pid != 0 {
             self.per_process.insert(cred.pid, of_process + 1);
+        }
+    }
+
+    /// Where a client comes from; `None`, which is told, when it has no business here.
+    fn origin(&self, socket: &OwnedFd, cred: PeerCred) -> Option<Origin> {
+        if self.config.host.is_none() {
+            // The directory keeps other users out, unless somebody has opened it since it was looked at.
+            // A worker that has changed its user said Hello before.
+            if cred.uid != geteuid().as_raw() {
+                let PeerCred { pid, uid, .. } = cred;
+                warn!(pid, uid, "a client of another user was turned away");
+                return None;
+            }
+            return Some(Origin::own(cred));
+        }
+        let seen = Origin::of_process(cred);
+        // What was seen is of that process if its pid was not another's meanwhile.
+        match seen {
+            Ok(origin) if seqpacket::peer_lives(socket) => Some(origin),
+            Ok(_) => None,
+            Err(e) => {
+                warn!(pid = cred.pid, uid = cred.uid, "a client that cannot be looked at: {e}");
+                None
+            }
         }
     }
 
@@ -296,10 +377,15 @@ impl Server {
             self.remove(token, &End::Left);
             return;
         }
-        let cost = client.cost();
-        if !client.allowance.take(cost, &self.config.limits, Instant::now()) {
+        let (cost, now, limits) = (client.cost(), Instant::now(), &self.config.limits);
+        let share = self.accounts.get_mut(&client.origin.account);
+        let shared = share.is_none_or(|share| share.allowance.covers(cost, limits, now));
+        if !shared || !client.allowance.take(cost, limits, now) {
             self.pause(token);
             return;
+        }
+        if let Some(share) = self.accounts.get_mut(&client.origin.account) {
+            share.allowance.take(cost, limits, now);
         }
         let was_nobody = client.role == Role::Nobody;
         let end = exchange(client, &mut self.state).err();
@@ -323,9 +409,13 @@ impl Server {
     /// Reads those again who may send by now.
     fn resume(&mut self) {
         let (clients, epoll, limits) = (&mut self.clients, &self.epoll, &self.config.limits);
+        let (accounts, now) = (&mut self.accounts, Instant::now());
         self.paused.retain(|token| {
             let Some(client) = clients.get_mut(token) else { return false };
-            if !client.allowance.covers(client.cost(), limits, Instant::now()) {
+            let (cost, share) = (client.cost(), accounts.get_mut(&client.origin.account));
+            if !client.allowance.covers(cost, limits, now)
+                || share.is_some_and(|share| !share.allowance.covers(cost, limits, now))
+            {
                 return true;
             }
             client.paused = false;
@@ -344,6 +434,13 @@ impl Server {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
+            }
+        }
+        if let Entry::Occupied(mut share) = self.accounts.entry(client.origin.account.clone()) {
+            share.get_mut().clients -= 1;
+            // Who comes back at once is not given the allowance anew.
+            if share.get().clients == 0 && share.get_mut().allowance.is_full(&self.config.limits) {
+                share.remove();
             }
         }
         match end {
@@ -396,7 +493,8 @@ fn exchange(client: &mut Client, state: &mut State) -> Result<(), End> {
         return Err(End::Dropped("its message is malformed"));
     };
     debug!(pid = client.cred.pid, ?request);
-    let peer = Peer { socket: client.socket.as_fd(), cred: client.cred, netns: client.netns };
+    let Client { cred, netns, ref origin, .. } = *client;
+    let peer = Peer { socket: client.socket.as_fd(), cred, origin, netns };
     match state.handle(&mut client.role, peer, &request, &mut fds) {
         Ok(answer) => send(client, &answer),
         Err(Misconduct(why)) => Err(End::Dropped(why)),

@@ -56,6 +56,15 @@ impl fmt::Display for ClaimError {
 
 impl std::error::Error for ClaimError {}
 
+/// For whom an agent is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Its user alone.
+    User,
+    /// Every user of the host.
+    All,
+}
+
 /// The right to be the agent of a directory. Its socket file is removed on drop.
 #[derive(Debug)]
 pub struct Claim {
@@ -71,9 +80,12 @@ impl Claim {
     ///
     /// # Errors
     /// Why that cannot be.
-    pub fn take(run_dir: RunDir, lock_wait: Duration) -> Result<Self, ClaimError> {
+    pub fn take(run_dir: RunDir, access: Access, lock_wait: Duration) -> Result<Self, ClaimError> {
         let refused = |why| ClaimError::RunDir(run_dir.path().to_string(), why);
-        run_dir.create().map_err(refused)?;
+        match access {
+            Access::User => run_dir.create().map_err(refused)?,
+            Access::All => run_dir.create_for_host().map_err(refused)?,
+        }
         let lock = lock(&run_dir, lock_wait)?;
         let address = run_dir.socket().map_err(refused)?;
         let path = run_dir.file(SOCKET).map_err(refused)?;
@@ -87,8 +99,13 @@ impl Claim {
         }
         let socket = seqpacket::socket().map_err(|e| ClaimError::System("socket", e))?;
         bind(&socket, &address).map_err(|e| ClaimError::System("bind", e))?;
-        // The directory keeps others out already; the socket's own mode says so too.
-        chmod(&path, Mode::RUSR | Mode::WUSR).map_err(|e| ClaimError::System("chmod", e))?;
+        let mode = match access {
+            // The directory keeps others out already; the socket's own mode says so too.
+            Access::User => 0o600,
+            Access::All => 0o666,
+        };
+        let mode = Mode::from_raw_mode(mode);
+        chmod(&path, mode).map_err(|e| ClaimError::System("chmod", e))?;
         listen(&socket, BACKLOG).map_err(|e| ClaimError::System("listen", e))?;
         Ok(Self { socket, path, _lock: lock, activated: false })
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::{Agent, new_eventfd, run_dir};
-use shunt_agent::socket::{Claim, ClaimError};
+use shunt_agent::socket::{Access, Claim, ClaimError};
 use shunt_shm::arena::Arena;
 use shunt_shm::holders::Member;
 use shunt_wire::PROTOCOL_VERSION;
@@ -21,20 +21,20 @@ fn there_is_one_agent_and_its_socket_goes_with_it() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("run");
     let mut agent = Agent::at(&path, |_| {});
-    let second = Claim::take(run_dir(&path), Duration::from_millis(50));
+    let second = Claim::take(run_dir(&path), Access::User, Duration::from_millis(50));
     assert!(matches!(second, Err(ClaimError::AlreadyRunning)));
     let mode = |name| std::fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(""), mode("agent.sock")), (0o700, 0o600));
     agent.stop();
     assert!(!path.join("agent.sock").exists());
-    drop(Claim::take(run_dir(&path), Duration::ZERO).unwrap());
+    drop(Claim::take(run_dir(&path), Access::User, Duration::ZERO).unwrap());
 }
 
 #[test]
 fn a_socket_left_by_a_crash_is_replaced() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::set_permissions(temp.path(), PermissionsExt::from_mode(0o700)).unwrap();
-    let claim = Claim::take(run_dir(temp.path()), Duration::ZERO).unwrap();
+    let claim = Claim::take(run_dir(temp.path()), Access::User, Duration::ZERO).unwrap();
     // As after a crash: the lock is gone, the file is not.
     let stale = temp.path().join("stale");
     std::fs::hard_link(temp.path().join("agent.sock"), &stale).unwrap();
@@ -47,7 +47,7 @@ fn a_socket_left_by_a_crash_is_replaced() {
 fn a_directory_open_to_others_is_refused() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::set_permissions(temp.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let refused = Claim::take(run_dir(temp.path()), Duration::ZERO).unwrap_err();
+    let refused = Claim::take(run_dir(temp.path()), Access::User, Duration::ZERO).unwrap_err();
     assert!(matches!(refused, ClaimError::RunDir(..)));
     assert!(refused.to_string().contains("0700"), "{refused}");
 }

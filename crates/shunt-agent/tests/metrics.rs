@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::open_metrics::Exposition;
 use common::{Agent, Client, PATIENCE, new_eventfd, run_dir};
 use shunt_agent::metrics::{Address, BadAddress};
-use shunt_agent::socket::Claim;
+use shunt_agent::socket::{Access, Claim};
 use shunt_agent::{Config, Limits, Metrics, ServeError, Server};
 use shunt_shm::arena::{Arena, Mode};
 use shunt_shm::holders::Member;
@@ -293,7 +293,7 @@ fn tried(path: &Path, address: &str, public: bool, required: bool) -> Result<(),
     let address = address.parse().unwrap();
     let config =
         Config { metrics: Some(Metrics { address, public, required }), ..Config::new(dir) };
-    let claim = Claim::take(dir, Duration::ZERO)?;
+    let claim = Claim::take(dir, Access::User, Duration::ZERO)?;
     Server::new(config, claim, new_eventfd()).map(drop)
 }
 

@@ -125,7 +125,7 @@ fn both_ends_of_a_connection_meet() {
     assert_eq!(client.refused(&bells(server.id), &[]), Reason::Refused, "not attached");
 
     let (reply, fds) = server.call(&attach, &[far.as_fd()]);
-    assert_eq!(reply, Reply::Attached { endpoint: client.id });
+    assert_eq!(reply, Reply::Attached { endpoint: client.id, pidfd: true });
     assert_eq!(fds.len(), 3, "region, pidfd, one doorbell");
     let theirs = Region::map(&fds[0]).unwrap();
     mine.view().lane(1).owner.store(77, Ordering::Release);

@@ -4,13 +4,14 @@ use std::ffi::CStr;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{chdir, setsid};
-use shunt_agent::{ClaimError, Config, Metrics, ServeError};
+use shunt_agent::{ClaimError, Config, HostConfig, Metrics, Policy, ServeError};
 use shunt_wire::knob;
 use tracing_subscriber::EnvFilter;
 
@@ -18,6 +19,8 @@ use crate::cli::Agent;
 use crate::directory::{Directory, Unreachable, run_dir};
 use crate::{complain, library};
 
+/// Where the policy of an agent for the host is, unless it is told.
+const POLICY: &str = "/etc/shunt/policy.toml";
 /// How long an agent that `shunt run` starts stays without programs.
 const IDLE_SECONDS: &str = "300";
 /// How long `shunt run` waits for it.
@@ -70,6 +73,17 @@ fn metrics(args: &Agent) -> Option<Metrics> {
     }
 }
 
+/// What an agent for the host is to do.
+fn host(args: &Agent) -> Result<Option<HostConfig>, String> {
+    if !args.host {
+        return Ok(None);
+    }
+    let usual = || Some(PathBuf::from(POLICY)).filter(|file| file.exists());
+    let policy_file = args.policy.clone().or_else(usual);
+    let policy = policy_file.as_deref().map_or_else(|| Ok(Policy::default()), Policy::load)?;
+    Ok(Some(HostConfig { policy, policy_file, cgroup: args.cgroup.clone() }))
+}
+
 fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
@@ -84,6 +98,13 @@ fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
     config.idle_exit = args.idle_exit.map(Duration::from_secs);
     config.lock_wait = LOCK_WAIT;
     config.metrics = metrics(args);
+    match host(args) {
+        Ok(host) => config.host = host,
+        Err(why) => {
+            complain(&why);
+            return 1;
+        }
+    }
     match shunt_agent::serve(config, ready) {
         Ok(()) => 0,
         // Where metrics were asked for, an agent without them is not what was wanted.

@@ -8,7 +8,9 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use serde_json::{Value, json};
+use shunt_sys::run_dir::Unusable;
 use shunt_wire::knob;
 
 use crate::cli::{Cdi, CdiCommand};
@@ -66,7 +68,11 @@ fn generate() -> Result<Value, String> {
     let unusable = |dir, why| Unreachable::RunDir(dir, why).to_string();
     let dir = run_dir().map_err(|why| unusable(None, why))?;
     // A runtime mounts only what is there.
-    dir.create().map_err(|why| unusable(Some(dir.path().to_string()), why))?;
+    let there = match dir.check() {
+        Err(Unusable::System(Errno::NOENT)) => dir.create(),
+        checked => checked.map(drop),
+    };
+    there.map_err(|why| unusable(Some(dir.path().to_string()), why))?;
     let dir = Path::new(std::ffi::OsStr::from_bytes(dir.path().as_bytes()));
     spec(&library, dir).map_err(|path| {
         format!(

@@ -105,6 +105,17 @@ pub struct Agent {
     /// Go to the background and return once the agent serves.
     #[arg(long)]
     pub detach: bool,
+    /// Serve all users and containers of this host, and shunt connections between them: needs root. The run
+    /// directory is open to all, and is /run/shunt unless SHUNT_RUN_DIR names another.
+    #[arg(long, conflicts_with = "idle_exit")]
+    pub host: bool,
+    /// Who may be shunted with whom, see shunt-policy(5); SIGHUP reads it anew. Default: /etc/shunt/policy.toml if
+    /// there is such a file, else all with all.
+    #[arg(long, value_name = "FILE", requires = "host")]
+    pub policy: Option<PathBuf>,
+    /// Mark only connections of this control group (a directory of the unified hierarchy) and those below it.
+    #[arg(long, value_name = "DIRECTORY", requires = "host")]
+    pub cgroup: Option<PathBuf>,
     /// Serve metrics over HTTP at unix:/PATH, 127.0.0.1:PORT or [::1]:PORT; without an address at the
     /// socket metrics.sock in the agent's directory. Default: SHUNT_METRICS, or no metrics.
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "unix")]

@@ -92,11 +92,11 @@ impl Directory {
     pub fn open() -> Result<Self, Unreachable> {
         let dir = run_dir().map_err(|why| Unreachable::RunDir(None, why))?;
         let path = || dir.path().to_string();
-        match dir.check() {
-            Ok(()) => {}
+        let owner = match dir.check() {
+            Ok(owner) => owner,
             Err(Unusable::System(Errno::NOENT)) => return Err(Unreachable::NotRunning(path())),
             Err(why) => return Err(Unreachable::RunDir(Some(path()), why)),
-        }
+        };
         let address = dir.socket().map_err(|why| Unreachable::RunDir(Some(path()), why))?;
         let socket = match seqpacket::connect(&address) {
             Ok(socket) => socket,
@@ -104,7 +104,7 @@ impl Directory {
             Err(e) => return Err(Unreachable::Broken(e.to_string())),
         };
         let uid = peer_cred(&socket).map_err(|e| Unreachable::Broken(e.to_string()))?.uid;
-        if uid != geteuid().as_raw() && uid != 0 {
+        if !owner.trusts(uid, geteuid().as_raw()) {
             return Err(Unreachable::Impostor(uid));
         }
         let directory = Self { socket };

@@ -146,9 +146,13 @@ fn introduce() -> Result<(OwnFd, &'static Endpoint), Reason> {
         xdg_runtime_dir: knobs::get().xdg_runtime_dir.as_ref().map(|p| p.to_bytes()),
     };
     let dir = RunDir::locate(env, geteuid().as_raw()).map_err(|_| Reason::NoAgent)?;
-    dir.check().map_err(|_| Reason::NoAgent)?;
+    let owner = dir.check().map_err(|_| Reason::NoAgent)?;
     let address = dir.socket().map_err(|_| Reason::NoAgent)?;
     let socket = adopt(seqpacket::connect(&address).map_err(as_reason)?).map_err(as_reason)?;
+    let agent = seqpacket::peer_cred(socket.borrow()).map_err(as_reason)?;
+    if !owner.trusts(agent.uid, geteuid().as_raw()) {
+        return Err(Reason::NoAgent);
+    }
     let bells = Endpoint::make_bells().map_err(|_| Reason::NoResources)?;
     let mut with = [socket.borrow(); shunt_wire::agent::MAX_VECTORS];
     let count = bells.len();
@@ -282,8 +286,8 @@ pub struct Attached {
     pub owner: EndpointId,
     /// The region.
     pub memory: OwnedFd,
-    /// The owner's process.
-    pub pidfd: OwnedFd,
+    /// The owner's process, where it is of this one's party.
+    pub pidfd: Option<OwnedFd>,
     /// The owner's doorbells.
     pub bells: Fds,
     /// Who this process is.
@@ -296,12 +300,11 @@ pub fn attach(region: RegionId, slot: usize, socket: impl AsFd) -> Result<Attach
     with(|agent, me| {
         let mut fds = Fds::new();
         match call(agent, &Request::Attach { region, slot }, &[socket.as_fd()], &mut fds)? {
-            Reply::Attached { endpoint: owner } => match (fds.take(), fds.take()) {
-                (Some(memory), Some(pidfd)) => {
-                    Ok(Attached { owner, memory, pidfd, bells: fds, endpoint: me })
-                }
-                _ => Err(Reason::NoResources),
-            },
+            Reply::Attached { endpoint: owner, pidfd } => {
+                let memory = fds.take().ok_or(Reason::NoResources)?;
+                let pidfd = if pidfd { Some(fds.take().ok_or(Reason::NoResources)?) } else { None };
+                Ok(Attached { owner, memory, pidfd, bells: fds, endpoint: me })
+            }
             Reply::Refused { reason } => Err(reason),
             _ => Err(Reason::VersionMismatch),
         }
@@ -356,4 +359,74 @@ pub fn import(
 /// Memory is not registered any more.
 pub fn unexport(export: ExportId) {
     let _ = with(|agent, _| call(agent, &Request::Unexport { export }, &[], &mut Fds::new()));
+}
+
+/// Asks a question about a socket to which the answer is yes or no.
+fn ask_of(socket: impl AsFd, request: &Request<'_>) -> Result<(), Reason> {
+    with(|agent, _| match call(agent, request, &[socket.as_fd()], &mut Fds::new())? {
+        Reply::Done => Ok(()),
+        Reply::Refused { reason } => Err(reason),
+        _ => Err(Reason::VersionMismatch),
+    })
+}
+
+/// Announces a socket that is about to listen.
+pub fn await_clients(socket: impl AsFd) -> Result<(), Reason> {
+    ask_of(socket, &Request::Await)
+}
+
+/// Offers a socket that is about to connect; the answer comes in its record.
+pub fn offer(record: u32, number: u64, socket: impl AsFd) -> Result<(), Reason> {
+    ask_of(socket, &Request::Offer { record, number })
+}
+
+/// What the agent tells the acceptor of an offered connection.
+pub struct Claimed {
+    /// The region's owner.
+    pub owner: EndpointId,
+    /// The region.
+    pub region: RegionId,
+    /// The slot in it.
+    pub slot: usize,
+    /// Number of the slot's use.
+    pub generation: u32,
+    /// The region, when this process does not have it.
+    pub memory: Option<OwnedFd>,
+    /// The owner's doorbells, with it.
+    pub bells: Fds,
+    /// Who this process is.
+    pub endpoint: &'static Endpoint,
+}
+
+/// The place of an accepted connection, if it was offered.
+pub fn claim(socket: impl AsFd) -> Result<Claimed, Reason> {
+    with(|agent, me| {
+        let mut fds = Fds::new();
+        match call(agent, &Request::Claim, &[socket.as_fd()], &mut fds)? {
+            Reply::Claimed { endpoint: owner, region, slot, generation } => {
+                let slot = usize::try_from(slot).map_err(|_| Reason::VersionMismatch)?;
+                let memory = fds.take();
+                Ok(Claimed { owner, region, slot, generation, memory, bells: fds, endpoint: me })
+            }
+            Reply::Refused { reason } => Err(reason),
+            _ => Err(Reason::VersionMismatch),
+        }
+    })
+}
+
+/// The region in which an offered connection was claimed.
+pub fn fetch(
+    region: RegionId,
+    slot: usize,
+    socket: impl AsFd,
+) -> Result<(OwnedFd, &'static Endpoint), Reason> {
+    let slot = u32::try_from(slot).map_err(|_| Reason::Internal)?;
+    with(|agent, me| {
+        let mut fds = Fds::new();
+        match call(agent, &Request::Fetch { region, slot }, &[socket.as_fd()], &mut fds)? {
+            Reply::Fetched => Ok((fds.take().ok_or(Reason::NoResources)?, me)),
+            Reply::Refused { reason } => Err(reason),
+            _ => Err(Reason::VersionMismatch),
+        }
+    })
 }

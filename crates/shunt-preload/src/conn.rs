@@ -14,6 +14,7 @@ use shunt_shm::arena::{Mode, Record};
 use shunt_shm::region::{Section, Side};
 use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
+use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
 use crate::endpoint::{self, Endpoint};
@@ -48,6 +49,10 @@ pub const RESET_AWAITED: u32 = 512;
 pub const ORPHANED: u32 = 1024;
 /// `SO_ZEROCOPY` is set, as far as is known.
 pub const ZEROCOPY: u32 = 4096;
+/// The agent was asked whether the other end was offered.
+pub const ASKED: u32 = 8192;
+/// The peer may be in another network namespace, where the kernel says nothing of its socket.
+pub const ELSEWHERE: u32 = 16384;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 
@@ -353,6 +358,7 @@ impl Sock {
     pub fn decline(&'static self, fd: i32, why: Reason) {
         let record = self.record();
         record.id.reason.store(why as u32, Ordering::Relaxed);
+        record.id.offer.store(Offer::None.to_word(), Ordering::Release);
         self.set_phase(Phase::Tcp);
         endpoint::decline(why);
         // The kernel would begin its numbers anew.

@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use shunt_shm::cq::ArmLine;
 use shunt_shm::region::{Region, RegionView, SLOTS, Side};
 use shunt_shm::table::{Place, Table, Ticket};
-use shunt_sys::fds::close;
+use shunt_sys::fds::{Fds, close};
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId};
 use shunt_wire::clc::Proposal;
 use shunt_wire::reason::Reason;
 
-use crate::agent_client;
+use crate::agent_client::{self, Claimed};
 use crate::endpoint::Endpoint;
 use crate::knobs;
 use crate::peer::{self, Peer, Peers};
@@ -358,17 +358,80 @@ pub fn attach(
     }
     collect();
     let found = agent_client::attach(region, slot, socket)?;
-    let owner = process::remember(found.owner, found.bells, Some(found.pidfd))?;
-    let party = Some(Arc::clone(&owner));
-    let link = Link::new(region, Side::Server, &found.memory, found.endpoint, party, None)?;
-    close(found.memory);
+    let owner = process::remember(found.owner, found.bells, found.pidfd)?;
+    acceptors(region, found.memory, &owner, found.endpoint)
+}
+
+/// A link group that this process has just attached, with one use.
+fn acceptors(
+    region: RegionId,
+    memory: OwnedFd,
+    owner: &Arc<Process>,
+    endpoint: &'static Endpoint,
+) -> Result<&'static Link, Reason> {
+    let party = Some(Arc::clone(owner));
+    let link = Link::new(region, Side::Server, &memory, endpoint, party, None)?;
+    close(memory);
     // It is there for the link group's sake, whether a connection uses it or not.
-    link.peers.add(&owner).release();
+    link.peers.add(owner).release();
     link.users.fetch_add(1, Ordering::AcqRel);
     install(link)
 }
 
-/// Takes back the use that [`attach`] counted.
+/// Where the connection of an accepted socket has its place, if its client has offered it: as [`attach`], but
+/// that the agent finds the place.
+pub fn claim(socket: std::os::fd::BorrowedFd<'_>) -> Result<(&'static Link, Claimed), Reason> {
+    let _uncancelled = Uncancelled::begin();
+    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut found = agent_client::claim(socket)?;
+    if found.slot >= SLOTS {
+        return Err(Reason::Internal);
+    }
+    let id = found.endpoint.id;
+    let is_it =
+        |l: &&Link| l.region == found.region && l.side == Side::Server && l.endpoint.id == id;
+    if let Some(link) = all().find(is_it) {
+        link.users.fetch_add(1, Ordering::AcqRel);
+        return Ok((link, found));
+    }
+    let attached = found.memory.take().ok_or(Reason::NoResources).and_then(|memory| {
+        collect();
+        let bells = core::mem::replace(&mut found.bells, Fds::new());
+        let owner = process::remember(found.owner, bells, None)?;
+        acceptors(found.region, memory, &owner, found.endpoint)
+    });
+    match attached {
+        Ok(link) => Ok((link, found)),
+        Err(why) => {
+            // So that the agent gives it once more at the next one.
+            agent_client::detach(found.region);
+            Err(why)
+        }
+    }
+}
+
+/// The link group in which an offered connection of this process, or of one that it was forked from, was
+/// claimed. It counts as one use until [`detach`].
+pub fn fetch(
+    region: RegionId,
+    slot: usize,
+    socket: std::os::fd::BorrowedFd<'_>,
+) -> Result<&'static Link, Reason> {
+    let _uncancelled = Uncancelled::begin();
+    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(link) = all().find(|l| l.region == region && l.side == Side::Client) {
+        link.users.fetch_add(1, Ordering::AcqRel);
+        return Ok(link);
+    }
+    retire_unused();
+    let (memory, endpoint) = agent_client::fetch(region, slot, socket)?;
+    let link = Link::new(region, Side::Client, &memory, endpoint, None, None)?;
+    close(memory);
+    link.users.fetch_add(1, Ordering::AcqRel);
+    install(link)
+}
+
+/// Takes back the use that [`attach`], [`claim`] or [`fetch`] counted.
 pub fn detach(link: &Link) {
     link.users.fetch_sub(1, Ordering::AcqRel);
 }

@@ -22,7 +22,7 @@ use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
-use crate::stream::{self, demote, grants, notify, promote, tcp};
+use crate::stream::{self, demote, grants, notify, offered, promote, tcp};
 use crate::{agent_client, conn, exports, fd_table, fresh, imports, link, ops, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
@@ -126,7 +126,10 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
                 return;
             }
         }
-        Phase::Candidate => endpoint::decline(Reason::ShortLived),
+        Phase::Candidate => {
+            endpoint::decline(Reason::ShortLived);
+            offered::withdraw(record);
+        }
         Phase::Active | Phase::Broken => {}
         Phase::Tcp => {
             free_slot(sock, record);

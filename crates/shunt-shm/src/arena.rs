@@ -1,8 +1,9 @@
 //! The arena of an endpoint: one record per TCP connection of the process.
 //!
 //! It lies in memory that the process shares with its own forks, so that parent and child go on with
-//! one state as they would with one kernel socket, and that the agent maps read-only, so that
-//! `shunt list` and `shunt stats` cost the data path nothing. It is trusted: nobody else has it.
+//! one state as they would with one kernel socket, and that the agent reads, so that
+//! `shunt list` and `shunt stats` cost the data path nothing; all it writes is its part of the records' offers.
+//! It is trusted: nobody else has it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::agent::RegionId;
 use shunt_wire::counter::COUNTER_SLOTS;
+use shunt_wire::offer::Offer;
 use shunt_wire::reason::{REASON_SLOTS, Reason};
 
 use crate::counters::Counters;
@@ -112,6 +114,8 @@ pub struct Identity {
     pub looks: AtomicU32,
     /// Completion vector + 1, 0: none.
     pub vector: AtomicU32,
+    /// [`shunt_wire::offer::Offer`], of which the agent writes its part.
+    pub offer: AtomicU64,
 }
 
 /// Lets a signal handler use a direction although the call that it interrupted holds the lock, while
@@ -312,7 +316,9 @@ impl Record {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&id.region, &rx.bytes, &rx.messages, &tx.bytes, &tx.messages, &tx.replay] {
+        for word in
+            [&id.region, &id.offer, &rx.bytes, &rx.messages, &tx.bytes, &tx.messages, &tx.replay]
+        {
             word.store(0, Ordering::Relaxed);
         }
         rx.cursor.reset();
@@ -347,20 +353,16 @@ pub struct Arena {
 }
 
 impl Arena {
-    fn open(fd: impl AsFd, writable: bool) -> io::Result<Self> {
-        let arena = Self { map: Map::new(fd, LEN, writable)? };
-        if arena.header().magic.load(Ordering::Acquire) != MAGIC {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        Ok(arena)
-    }
-
-    /// Maps an arena for its endpoint.
+    /// Maps an arena.
     ///
     /// # Errors
     /// `EINVAL` when it is not an arena, else those of [`Map::new`].
     pub fn map(fd: impl AsFd) -> io::Result<Self> {
-        Self::open(fd, true)
+        let arena = Self { map: Map::new(fd, LEN, true)? };
+        if arena.header().magic.load(Ordering::Acquire) != MAGIC {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(arena)
     }
 
     fn header(&self) -> &Header {
@@ -394,13 +396,18 @@ impl Arena {
         unsafe { self.map.base().byte_add(at).cast().as_ref() }
     }
 
+    /// The place of a record of this arena, by which the agent knows it.
+    #[must_use]
+    pub fn index_of(&self, record: &Record) -> usize {
+        let first = self.map.base().addr().get() + RECORDS_AT;
+        core::ptr::from_ref(record).addr().wrapping_sub(first) / size_of::<Record>() % RECORDS
+    }
+
     /// What is kept of a connection of this arena that sends without copies.
     #[must_use]
     pub fn zero_copy(&self, record: &Record) -> &ZeroCopy {
-        let first = self.map.base().addr().get() + RECORDS_AT;
-        let index = core::ptr::from_ref(record).addr().wrapping_sub(first) / size_of::<Record>();
-        let at = ZERO_COPY_AT + (index % RECORDS) * size_of::<ZeroCopy>();
-        // SAFETY: the index is taken modulo RECORDS, so it lies in the map; atomics only.
+        let at = ZERO_COPY_AT + self.index_of(record) * size_of::<ZeroCopy>();
+        // SAFETY: the index is below RECORDS, so it lies in the map; atomics only.
         unsafe { self.map.base().byte_add(at).cast().as_ref() }
     }
 
@@ -492,12 +499,27 @@ pub struct ConnInfo {
 }
 
 impl ArenaView {
-    /// Maps an arena read-only.
+    /// Maps an arena.
     ///
     /// # Errors
     /// As [`Arena::map`].
     pub fn map(fd: impl AsFd) -> io::Result<Self> {
-        Ok(Self { arena: Arena::open(fd, false)? })
+        Ok(Self { arena: Arena::map(fd)? })
+    }
+
+    /// Where the offer in a record stands.
+    #[must_use]
+    pub fn offer(&self, record: u32) -> Offer {
+        Offer::from_word(self.arena.record(record as usize).id.offer.load(Ordering::Acquire))
+    }
+
+    /// Answers it; `false`: it is not open with this number any more.
+    #[must_use]
+    pub fn answer(&self, record: u32, number: u64, answer: Offer) -> bool {
+        let word = &self.arena.record(record as usize).id.offer;
+        let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
+        // SYNC POINT offer: releases what the agent has written into the slot.
+        word.compare_exchange(Offer::Open(number).to_word(), answer.to_word(), ok, no).is_ok()
     }
 
     /// Totals of the endpoint; the live connections' own numbers are not in it.

@@ -1,8 +1,9 @@
 //! The registry: which addresses have a listener that runs under Shunt.
 //!
-//! The agent writes it, every library maps it read-only, so that connect(2) to anything else costs
+//! The agent writes it, the libraries of one party map it read-only, so that connect(2) to anything else costs
 //! one look and no message. An open-addressing table by port; each entry has a sequence word that is
-//! odd while the agent changes it.
+//! odd while the agent changes it. Of listeners of other parties it says nothing, but to which networks
+//! connections are offered ([`Scope`]).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,9 +18,54 @@ const ENTRIES: usize = 2048;
 const PROBES: usize = 64;
 const MAGIC: u64 = 0x5348_554e_545f_5247; // "SHUNT_RG"
 
+/// Networks that a registry can name.
+pub const NETWORKS: usize = 64;
+
 #[repr(C, align(64))]
 struct Header {
     magic: AtomicU64,
+    /// [`Scope`].
+    scope: AtomicU32,
+    /// Not 0 while connections are offered that nobody has claimed.
+    awaited: AtomicU32,
+    networks: [NetworkWords; NETWORKS],
+}
+
+/// A [`Network`]; the length is one more than it is, 0: the place is empty.
+#[repr(C)]
+struct NetworkWords {
+    ip: [AtomicU64; 2],
+    len: AtomicU32,
+}
+
+/// For whom the agent is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Scope {
+    /// One user.
+    User = 0,
+    /// The host; connections between parties are marked, so they are offered and claimed.
+    Marked = 1,
+    /// The host; but connections cannot be marked.
+    Unmarked = 2,
+}
+
+/// A network: an address, and how many bits of it count. IPv4 networks are kept in their mapped form, so theirs are 96 more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Network {
+    /// An address in it.
+    pub ip: [u8; 16],
+    /// Up to 128.
+    pub len: u8,
+}
+
+impl Network {
+    /// True for an address in it.
+    #[must_use]
+    pub fn holds(&self, ip: &[u8; 16]) -> bool {
+        let differing = u128::from_be_bytes(self.ip) ^ u128::from_be_bytes(*ip);
+        differing.leading_zeros() >= u32::from(self.len)
+    }
 }
 
 #[repr(C, align(64))]
@@ -139,6 +185,34 @@ impl Registry {
         None
     }
 
+    /// For whom the agent is there.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        match self.header().scope.load(Ordering::Relaxed) {
+            1 => Scope::Marked,
+            2 => Scope::Unmarked,
+            _ => Scope::User,
+        }
+    }
+
+    /// True while somebody on this host connects whose connection one may claim.
+    #[must_use]
+    pub fn awaited(&self) -> bool {
+        self.header().awaited.load(Ordering::Acquire) != 0
+    }
+
+    /// True for an address to which connections may lead to another party of this host.
+    #[must_use]
+    pub fn may_lead_elsewhere(&self, to: &Addr) -> bool {
+        self.header().networks.iter().any(|words| {
+            let len = words.len.load(Ordering::Relaxed).checked_sub(1);
+            len.and_then(|len| u8::try_from(len).ok()).is_some_and(|len| {
+                let ip = whole([&words.ip[0], &words.ip[1]].map(|w| w.load(Ordering::Relaxed)));
+                Network { ip, len }.holds(&to.ip)
+            })
+        })
+    }
+
     /// The listener that a connection to `to` reaches, in any of the namespaces; `pick` says whether
     /// a candidate will do. A specific address beats an unspecified one, as in the kernel.
     pub fn find(&self, to: &Addr, mut pick: impl FnMut(&Listing) -> bool) -> Option<Listing> {
@@ -185,6 +259,25 @@ impl RegistryWriter {
         // 0 means "never used" and ends a probe, so it is skipped when the counter wraps.
         let next = seq.wrapping_add(2);
         e.seq.store(if next == 0 { 2 } else { next }, Ordering::Release);
+    }
+
+    /// Says for whom the agent is there, and to which networks connections are offered: as many as there is room for.
+    pub fn set_scope(&mut self, scope: Scope, networks: &[Network]) {
+        let header = self.registry.header();
+        header.scope.store(scope as u32, Ordering::Relaxed);
+        for (i, words) in header.networks.iter().enumerate() {
+            words.len.store(0, Ordering::Relaxed);
+            let Some(network) = networks.get(i) else { continue };
+            for (word, half) in words.ip.iter().zip(halves(network.ip)) {
+                word.store(half, Ordering::Relaxed);
+            }
+            words.len.store(u32::from(network.len) + 1, Ordering::Release);
+        }
+    }
+
+    /// Says whether there is something to be claimed.
+    pub fn set_awaited(&self, awaited: bool) {
+        self.registry.header().awaited.store(awaited.into(), Ordering::Release);
     }
 
     /// Publishes a listener; `false` when there is no room near its port's place.

@@ -2,12 +2,13 @@
 //!
 //! `$SHUNT_RUN_DIR`, else `/run/shunt` for root, else `$XDG_RUNTIME_DIR/shunt`, else
 //! `/tmp/shunt-UID`. The last of these is in a directory where anybody can make anything, so the
-//! directory is used only if it belongs to the user and is closed to everybody else.
+//! directory is used only if it belongs to the user and is closed to everybody else; or if it is that of an agent
+//! for the whole host: root's, open to others, and writable for none of them.
 
 use core::fmt;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, Mode, OFlags, fstat, mkdir, open};
+use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags, chmod, fstat, fstatvfs, mkdir, open};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
@@ -15,6 +16,9 @@ use crate::fds::close;
 
 /// Longest path, with the socket's name, that fits the address of a UNIX socket.
 const MAX_PATH: usize = 107;
+
+/// Mode of the directory of an agent for the host.
+const HOST_MODE: Mode = Mode::from_raw_mode(0o755);
 
 /// Name of the agent's socket in the directory.
 pub const SOCKET: &[u8] = b"agent.sock";
@@ -43,6 +47,8 @@ pub enum Unusable {
     ForeignOwner(u32),
     /// Its mode lets group or others in.
     OpenToOthers(u32),
+    /// It is root's, and its mode lets group or others write to it.
+    WritableByOthers(u32),
     /// It is not a directory, or a symbolic link.
     NotADirectory,
     /// A system call failed.
@@ -56,6 +62,9 @@ impl fmt::Display for Unusable {
             Self::ForeignOwner(uid) => write!(f, "it belongs to another user (uid {uid})"),
             Self::OpenToOthers(mode) => {
                 write!(f, "its mode {mode:04o} lets others in; it must be 0700")
+            }
+            Self::WritableByOthers(mode) => {
+                write!(f, "its mode {mode:04o} lets others write to it; it must be 0755")
             }
             Self::NotADirectory => f.write_str("it is not a directory"),
             Self::System(errno) => write!(f, "{errno}"),
@@ -189,26 +198,59 @@ impl RunDir {
         SocketAddrUnix::new(self.file(SOCKET)?.as_bytes()).map_err(|_| Unusable::BadPath)
     }
 
-    /// Checks that the directory is there, is the user's own, and is closed to others.
+    /// Checks that the directory is there, and is the user's own and closed to others, or that of an agent for the
+    /// host. Says whose agents may be in it.
     ///
     /// # Errors
     /// Why it cannot be used.
-    pub fn check(&self) -> Result<(), Unusable> {
+    pub fn check(&self) -> Result<Owner, Unusable> {
         let dir = self.open()?;
         let verdict = self.judge(&dir);
         close(dir);
         verdict
     }
 
-    /// Makes the directory unless it is there, then does what [`Self::check`] does.
+    /// Makes the directory of a user's agent unless it is there, and checks that it is the user's own.
     ///
     /// # Errors
     /// Why it cannot be used.
     pub fn create(&self) -> Result<(), Unusable> {
         match mkdir(self.path.as_bytes(), Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => self.check(),
+            Ok(()) | Err(Errno::EXIST) => match self.check()? {
+                Owner::User => Ok(()),
+                // Before systemd hands it out, or for another agent than this.
+                Owner::Root | Owner::Unmapped => {
+                    Err(Unusable::OpenToOthers(self.mode().unwrap_or(0)))
+                }
+            },
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Makes the directory of an agent for the host unless it is there; others may pass through it. Root's work.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn create_for_host(&self) -> Result<(), Unusable> {
+        match mkdir(self.path.as_bytes(), Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let dir = self.open()?;
+        let stat = fstat(&dir);
+        close(dir);
+        match stat? {
+            stat if stat.st_uid != 0 => Err(Unusable::ForeignOwner(stat.st_uid)),
+            // One that was a user's alone is opened on purpose.
+            _ => Ok(chmod(self.path.as_bytes(), HOST_MODE)?),
+        }
+    }
+
+    fn mode(&self) -> Result<u32, Unusable> {
+        let dir = self.open()?;
+        let stat = fstat(&dir);
+        close(dir);
+        Ok(stat?.st_mode & 0o7777)
     }
 
     fn open(&self) -> Result<OwnedFd, Unusable> {
@@ -219,17 +261,69 @@ impl RunDir {
         }
     }
 
-    fn judge(&self, dir: &OwnedFd) -> Result<(), Unusable> {
+    fn judge(&self, dir: &OwnedFd) -> Result<Owner, Unusable> {
         let stat = fstat(dir)?;
         let mode = stat.st_mode & 0o7777;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            Err(Unusable::NotADirectory)
-        } else if stat.st_uid != self.uid {
-            Err(Unusable::ForeignOwner(stat.st_uid))
-        } else if mode & 0o077 != 0 {
-            Err(Unusable::OpenToOthers(mode))
-        } else {
-            Ok(())
+            return Err(Unusable::NotADirectory);
+        }
+        let owner = match stat.st_uid {
+            uid if uid == self.uid && mode & 0o077 == 0 => return Ok(Owner::User),
+            // Root's own, or the host's.
+            0 => Owner::Root,
+            uid if uid == self.uid => return Err(Unusable::OpenToOthers(mode)),
+            UNMAPPED if is_given(dir) => Owner::Unmapped,
+            uid => return Err(Unusable::ForeignOwner(uid)),
+        };
+        match mode {
+            _ if mode & 0o022 != 0 && self.uid == 0 => Err(Unusable::OpenToOthers(mode)),
+            _ if mode & 0o022 != 0 => Err(Unusable::WritableByOthers(mode)),
+            _ => Ok(owner),
         }
     }
+}
+
+/// Whose directory it is, and so whose agent may be in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// The user's own.
+    User,
+    /// Root's: the agent of the host.
+    Root,
+    /// Somebody's whom this user namespace does not know, who has mounted it here to be read: the agent of the host.
+    Unmapped,
+}
+
+impl Owner {
+    /// True when an agent of the user `agent` may serve the directory, for the user `me`.
+    #[must_use]
+    pub const fn trusts(self, agent: u32, me: u32) -> bool {
+        match self {
+            Self::User => agent == me || agent == 0,
+            Self::Root => agent == 0,
+            Self::Unmapped => agent == UNMAPPED,
+        }
+    }
+}
+
+/// As the kernel shows users that a user namespace does not map (`/proc/sys/kernel/overflowuid`).
+const UNMAPPED: u32 = 65534;
+
+/// True in a user namespace, for a directory on a mount that nobody here may write to: whoever made the container
+/// has put it there. A user of the container who has the number [`UNMAPPED`] could make no such mount.
+fn is_given(dir: &OwnedFd) -> bool {
+    let read_only = fstatvfs(dir).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
+    read_only && !knows_all_users()
+}
+
+/// True where every user has a number of its own: in the first user namespace.
+fn knows_all_users() -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(map) = open(c"/proc/self/uid_map", flags, Mode::empty()) else { return true };
+    let mut text = [0; 128];
+    let len = rustix::io::read(&map, &mut text[..]);
+    close(map);
+    let Some(text) = len.ok().and_then(|len| text.get(..len)) else { return true };
+    let mut fields = text.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
+    fields.nth(2) == Some(b"4294967295")
 }

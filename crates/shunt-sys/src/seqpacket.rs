@@ -96,6 +96,15 @@ pub fn peer_pidfd(fd: impl AsFd) -> Result<OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty())
 }
 
+/// True while the process that made the connection has not ended.
+pub fn peer_lives(fd: impl AsFd) -> bool {
+    let Ok(pidfd) = peer_pidfd(fd) else { return false };
+    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+    let ended = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0);
+    close(pidfd);
+    !ended
+}
+
 /// Sends `bytes` with `fds` as one packet. Waits up to `timeout` for room; zero does not wait.
 ///
 /// # Errors

@@ -68,11 +68,18 @@ pub fn wait(signals: &[c_int]) -> c_int {
 /// them has come.
 ///
 /// # Errors
-/// Those of pthread_sigmask(3) and signalfd(2).
+/// As [`fd`].
 pub fn stop_fd() -> io::Result<OwnedFd> {
-    let signals = [TERM, INT];
-    block(&signals)?;
-    let set = set_of(&signals);
+    fd(&[TERM, INT])
+}
+
+/// Blocks these in this thread and returns a descriptor that is readable once one of them has come.
+///
+/// # Errors
+/// Those of pthread_sigmask(3) and signalfd(2).
+pub fn fd(signals: &[c_int]) -> io::Result<OwnedFd> {
+    block(signals)?;
+    let set = set_of(signals);
     // SAFETY: the set is live; a new descriptor is asked for.
     let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
     if fd < 0 {

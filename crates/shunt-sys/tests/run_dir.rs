@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use shunt_sys::run_dir::{Env, RunDir, Unusable};
+use shunt_sys::run_dir::{Env, Owner, RunDir, Unusable};
 
 fn path(env: Env<'_>, uid: u32) -> String {
     RunDir::locate(env, uid).unwrap().path().to_string()
@@ -65,8 +65,50 @@ fn refused() {
     symlink(temp.path(), &link).unwrap();
     assert_eq!(at(&link).create(), Err(Unusable::NotADirectory));
 
-    let env = Env { run_dir: Some(temp.path().as_os_str().as_bytes()), ..Env::default() };
+    let foreign = temp.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
     let me = rustix::process::geteuid().as_raw();
-    let other = RunDir::locate(env, me + 1).unwrap();
-    assert_eq!(other.check(), Err(Unusable::ForeignOwner(me)));
+    let (owner, other) = if me == 0 { (1, 2) } else { (me, me + 1) };
+    std::os::unix::fs::chown(&foreign, Some(owner), None).unwrap();
+    assert_eq!(of_user(&foreign, other).check(), Err(Unusable::ForeignOwner(owner)));
+}
+
+fn of_user(dir: &Path, uid: u32) -> RunDir {
+    let env = Env { run_dir: Some(dir.as_os_str().as_bytes()), ..Env::default() };
+    RunDir::locate(env, uid).unwrap()
+}
+
+#[test]
+fn that_of_the_hosts_agent_is_for_all_users_and_nobody_else_may_write_to_it() {
+    if rustix::process::geteuid().as_raw() != 0 {
+        return;
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("run");
+    let root = at(&path);
+    root.create_for_host().unwrap();
+    root.create_for_host().unwrap();
+    assert_eq!([of_user(&path, 7).check(), root.check()], [Ok(Owner::Root); 2]);
+    assert_eq!(root.create(), Err(Unusable::OpenToOthers(0o755)), "for root's own agent");
+    for mode in [0o775, 0o757, 0o777] {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        assert_eq!(of_user(&path, 7).check(), Err(Unusable::WritableByOthers(mode)));
+        assert_eq!(root.check(), Err(Unusable::OpenToOthers(mode)));
+    }
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+    assert_eq!(root.check(), Ok(Owner::User));
+    root.create_for_host().unwrap();
+    assert_eq!(root.check(), Ok(Owner::Root), "opened on purpose");
+    std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+    assert_eq!(of_user(&path, 7).check(), Err(Unusable::ForeignOwner(65534)), "no container");
+    assert_eq!(root.create_for_host(), Err(Unusable::ForeignOwner(65534)));
+}
+
+#[test]
+fn whose_agents_are_trusted() {
+    let (me, other) = (1000, 1001);
+    let trusted = |owner: Owner| [0, me, other, 65534].map(|agent| owner.trusts(agent, me));
+    assert_eq!(trusted(Owner::User), [true, true, false, false]);
+    assert_eq!(trusted(Owner::Root), [true, false, false, false]);
+    assert_eq!(trusted(Owner::Unmapped), [false, false, false, true]);
 }

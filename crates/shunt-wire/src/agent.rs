@@ -105,6 +105,24 @@ pub enum Request<'a> {
         /// Which.
         export: ExportId,
     },
+    /// "I am about to listen at this socket: clients elsewhere on this host may find me." fds: the socket.
+    Await,
+    /// "I am about to connect this socket, maybe to a program elsewhere on this host." fds: the socket.
+    Offer {
+        /// Index of the connection's record in the asker's arena, in which the agent answers: see [`crate::offer`].
+        record: u32,
+        /// The number of the offer there.
+        number: u64,
+    },
+    /// "Was the other end of this connection, which I have accepted, offered?" fds: the socket.
+    Claim,
+    /// "This connection of mine lies in a region that I do not have." fds: the socket, which was offered.
+    Fetch {
+        /// The region.
+        region: RegionId,
+        /// The slot in it.
+        slot: u32,
+    },
 }
 
 /// What the agent answers.
@@ -117,7 +135,7 @@ pub enum Reply {
         /// Bytes of memory that its control groups let it have; `u64::MAX`: no limit.
         memory: u64,
     },
-    /// To `Tool`, `Unlisten`, `Detach`, `Unexport`. No fds.
+    /// To `Tool`, `Unlisten`, `Detach`, `Unexport`, `Await`, `Offer`. No fds.
     Done,
     /// To `Listen`. fds: the listener's proposal table.
     Listening {
@@ -129,10 +147,12 @@ pub enum Reply {
         /// The region's name.
         region: RegionId,
     },
-    /// To `Attach`. fds: the region, a pidfd of its owner, the owner's doorbells.
+    /// To `Attach`. fds: the region, a pidfd of its owner if that is of the asker's party, the owner's doorbells.
     Attached {
         /// The region's owner (the client).
         endpoint: EndpointId,
+        /// There is a pidfd.
+        pidfd: bool,
     },
     /// To `Bells`. fds: the doorbells.
     Bells,
@@ -153,6 +173,20 @@ pub enum Reply {
     },
     /// To `Import`. fds: the memory, to be read.
     Imported,
+    /// To `Claim`: it was, and both are a link group from now on. fds, unless the asker has attached the region: the
+    /// region, the owner's doorbells.
+    Claimed {
+        /// The region's owner (the client).
+        endpoint: EndpointId,
+        /// The region.
+        region: RegionId,
+        /// The slot in it.
+        slot: u32,
+        /// Number of the slot's use.
+        generation: u32,
+    },
+    /// To `Fetch`. fds: the region.
+    Fetched,
 }
 
 /// Why a packet is not a message.

@@ -77,6 +77,10 @@ reasons! {
     Pending = 19, "pending";
     /// Another process of another user, or a limit of the agent, made it refuse the request.
     Refused = 20, "refused";
+    /// The other end may be of another user or in another network namespace, and the agent cannot mark connections, for which it needs root and Linux 5.10: see what it said when it started.
+    Unmarked = 21, "unmarked";
+    /// The agent's policy does not let these two programs be shunted with each other.
+    Denied = 22, "denied";
 }
 
 /// Room for one counter per reason code (code 0 is unused).

@@ -32,6 +32,10 @@ fn golden_requests() {
         (Request::Export, &[11]),
         (Request::Import { region: 2, slot: 9, export: 128 }, &[12, 2, 9, 0x80, 0x01]),
         (Request::Unexport { export: 7 }, &[13, 7]),
+        (Request::Await, &[14]),
+        (Request::Offer { record: 300, number: 5 }, &[15, 0xac, 0x02, 5]),
+        (Request::Claim, &[16]),
+        (Request::Fetch { region: 2, slot: 254 }, &[17, 2, 0xfe, 1]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -46,13 +50,15 @@ fn golden_replies() {
         (Reply::Done, &[1]),
         (Reply::Listening { listener: 2 }, &[2, 2]),
         (Reply::Linked { region: 3 }, &[3, 3]),
-        (Reply::Attached { endpoint: 4 }, &[4, 4]),
+        (Reply::Attached { endpoint: 4, pidfd: true }, &[4, 4, 1]),
         (Reply::Bells, &[5]),
         (Reply::Report { len: 1000 }, &[6, 0xe8, 0x07]),
         (Reply::Refused { reason: Reason::Remote }, &[7, 0]),
         (Reply::Refused { reason: Reason::Refused }, &[7, 19]),
         (Reply::Exported { export: 5 }, &[8, 5]),
         (Reply::Imported, &[9]),
+        (Reply::Claimed { endpoint: 1, region: 2, slot: 3, generation: 4 }, &[10, 1, 2, 3, 4]),
+        (Reply::Fetched, &[11]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -63,7 +69,7 @@ fn golden_replies() {
 #[test]
 fn malformed_packets() {
     let request = |packet: &'static [u8]| decode::<Request<'_>>(packet);
-    for packet in [&b""[..], &[2, 0], &[14], &[4], &[0, 1, 5, b'n'], &[0, 1, 1, 0xff, 0]] {
+    for packet in [&b""[..], &[2, 0], &[18], &[4], &[0, 1, 5, b'n'], &[0, 1, 1, 0xff, 0]] {
         assert_eq!(request(packet), Err(Malformed), "{packet:?}");
     }
     assert_eq!(decode::<Reply>(&[7, 99]), Err(Malformed));
@@ -89,7 +95,7 @@ fn a_version_is_read_from_messages_of_any_shape() {
 }
 
 fn requests() -> impl Strategy<Value = (u8, u64, u64, u32, String)> {
-    (0..14_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
+    (0..18_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
 }
 
 fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
@@ -107,6 +113,10 @@ fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
         10 => Request::Export,
         11 => Request::Import { region: *a, slot: 3, export: *b },
         12 => Request::Unexport { export: *a },
+        13 => Request::Await,
+        14 => Request::Offer { record: *c, number: *a },
+        15 => Request::Claim,
+        16 => Request::Fetch { region: *a, slot: *c },
         _ => Request::Status,
     }
 }
@@ -119,12 +129,19 @@ fn replies() -> impl Strategy<Value = Reply> {
         Just(Reply::Done),
         any::<u64>().prop_map(|listener| Reply::Listening { listener }),
         any::<u64>().prop_map(|region| Reply::Linked { region }),
-        any::<u64>().prop_map(|endpoint| Reply::Attached { endpoint }),
+        (any::<u64>(), any::<bool>())
+            .prop_map(|(endpoint, pidfd)| Reply::Attached { endpoint, pidfd }),
         Just(Reply::Bells),
         any::<u32>().prop_map(|len| Reply::Report { len }),
         reason.prop_map(|reason| Reply::Refused { reason }),
         any::<u64>().prop_map(|export| Reply::Exported { export }),
         Just(Reply::Imported),
+        (any::<[u64; 2]>(), any::<[u32; 2]>()).prop_map(
+            |([endpoint, region], [slot, generation])| {
+                Reply::Claimed { endpoint, region, slot, generation }
+            }
+        ),
+        Just(Reply::Fetched),
     ]
 }
 

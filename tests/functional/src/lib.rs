@@ -5,10 +5,12 @@
 
 pub mod binaries;
 pub mod compat;
+pub mod container;
 pub mod generator;
 pub mod memory_group;
 pub mod mode;
 pub mod net;
+pub mod network;
 pub mod pattern;
 pub mod record;
 pub mod rounds;

@@ -43,7 +43,7 @@ pub(super) fn render(state: &State) -> Result<String, fmt::Error> {
 
 impl Snapshot {
     fn of(state: &State) -> Self {
-        let (totals, ended) = report::totals(state, 0);
+        let (totals, ended) = report::totals(state, 0, None);
         let counters = Counter::ALL.iter().map(|c| {
             let value = totals.counters[*c as usize];
             Family { metric: c.metric(), samples: vec![(Labels::new(), value)] }

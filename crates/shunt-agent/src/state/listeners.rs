@@ -13,6 +13,7 @@ use shunt_wire::agent::{EndpointId, ListenerId, Reply};
 use shunt_wire::reason::Reason;
 
 use super::{Answer, No, Outcome, State};
+use crate::party::Party;
 
 /// By what a client finds a listener. All sockets of a `SO_REUSEPORT` group have it in common: which
 /// of them will accept is the kernel's choice, so they share one table.
@@ -20,8 +21,16 @@ use super::{Answer, No, Outcome, State};
 pub(crate) struct Name {
     pub(crate) addr: Addr,
     pub(super) netns: u64,
-    pub(super) uid: u32,
+    pub(crate) party: Party,
     v6only: bool,
+}
+
+impl Name {
+    /// As a registry has it.
+    pub(super) const fn listing(&self, listener: ListenerId) -> Listing {
+        let Self { addr, netns, party, v6only } = *self;
+        Listing { listener, addr, v6only, uid: party.uid, netns }
+    }
 }
 
 /// A listening socket, or a group of them with one name, whoever holds it.
@@ -66,12 +75,12 @@ impl State {
         let facts = inspect(socket).ok_or(No::Refused(Reason::Unsupported))?;
         let endpoint = self.endpoints.get_mut(&me).ok_or(No::Refused(Reason::Internal))?;
         let &Facts { cookie, addr, v6only, netns } = &facts;
-        let name = Name { addr, netns, uid: endpoint.uid, v6only };
+        let name = Name { addr, netns, party: endpoint.origin.party, v6only };
         // A worker that has changed its user is found by the socket it inherited; another socket at
         // the same address by its name. A socket can be moved to another address: then it is new.
         let by_cookie = self.by_cookie.get(&cookie).copied();
         let same_place = |id: &ListenerId| {
-            self.listeners.get(id).is_some_and(|l| Name { uid: name.uid, ..l.name } == name)
+            self.listeners.get(id).is_some_and(|l| Name { party: name.party, ..l.name } == name)
         };
         let known = by_cookie.filter(same_place).or_else(|| self.by_name.get(&name).copied());
         let listener = match known {
@@ -85,22 +94,28 @@ impl State {
         }
         sockets.insert(cookie);
         self.by_cookie.insert(cookie, listener);
+        let fds = vec![Rc::clone(&known.table_fd)];
+        // Also one that an earlier agent has known.
+        self.answer_marks_at(cookie);
         if let Some(endpoint) = self.endpoints.get_mut(&me) {
             endpoint.holds.insert(listener);
         }
-        let fds = vec![Rc::clone(&known.table_fd)];
         Ok(Answer { reply: Reply::Listening { listener }, fds })
     }
 
     fn publish(&mut self, name: Name) -> Result<ListenerId, No> {
-        if self.listeners.len() >= self.limits.listeners {
+        let of_party = |l: &&Listener| l.name.party == name.party;
+        if self.listeners.len() >= self.limits.listeners
+            || self.exceeds_share(self.limits.listeners, || {
+                self.listeners.values().filter(of_party).count()
+            })
+        {
             return Err(No::Refused(Reason::Refused));
         }
         let table_fd = table::create()?;
         let table = Table::map(&table_fd)?;
         let listener = self.new_id();
-        let Name { addr, netns, uid, v6only } = name;
-        if !self.registry.publish(&Listing { listener, addr, v6only, uid, netns }) {
+        if !self.registries.publish(name.party, &name.listing(listener)) {
             return Err(No::Refused(Reason::NoResources));
         }
         let table_fd = Rc::new(table_fd);
@@ -140,15 +155,22 @@ impl State {
             }
         }
         for cookie in closed {
-            let held = known.holders.values().any(|sockets| sockets.contains(&cookie));
+            let known = self.listeners.get(&listener);
+            let held = known.is_some_and(|l| l.holders.values().any(|of| of.contains(&cookie)));
             if !held && self.by_cookie.get(&cookie) == Some(&listener) {
                 self.by_cookie.remove(&cookie);
+                self.leave_marks_at(cookie);
             }
         }
-        if known.holders.is_empty() {
-            self.registry.remove(listener);
+        self.drop_unheld(listener);
+    }
+
+    fn drop_unheld(&mut self, listener: ListenerId) {
+        if self.listeners.get(&listener).is_some_and(|known| known.holders.is_empty())
+            && let Some(known) = self.listeners.remove(&listener)
+        {
+            self.registries.remove(known.name.party, listener);
             self.by_name.remove(&known.name);
-            self.listeners.remove(&listener);
         }
     }
 }

@@ -5,7 +5,9 @@
 //! which the server drops the client.
 
 mod exports;
+mod host;
 mod listeners;
+mod offers;
 mod regions;
 
 use std::collections::{HashMap, HashSet};
@@ -16,17 +18,19 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use shunt_shm::arena::{self, ArenaView};
-use shunt_shm::registry::{Registry, RegistryWriter};
 use shunt_sys::fds::Fds;
 use shunt_sys::seqpacket::{PeerCred, peer_pidfd};
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{EndpointId, ExportId, ListenerId, MAX_VECTORS, RegionId, Reply, Request};
 use shunt_wire::reason::Reason;
 
-use crate::config::Limits;
+use crate::config::{HostConfig, Limits};
 use crate::memory_limit;
+use crate::party::{Origin, Party};
 use crate::report;
 use crate::totals::{Book, Totals};
+pub use host::HostError;
+use host::{Host, Registries};
 use listeners::{Listener, Name};
 use regions::Region;
 
@@ -40,6 +44,8 @@ pub struct Peer<'a> {
     pub socket: BorrowedFd<'a>,
     /// Who made it.
     pub cred: PeerCred,
+    /// Where it comes from.
+    pub origin: &'a Origin,
     /// The network namespace in which it was made.
     pub netns: u64,
 }
@@ -99,7 +105,8 @@ type Outcome = Result<Answer, No>;
 /// A program that runs under Shunt.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    pub(crate) uid: u32,
+    pub(crate) pid: i32,
+    pub(crate) origin: Origin,
     pub(crate) netns: u64,
     pub(crate) program: String,
     pub(crate) run: u64,
@@ -110,6 +117,9 @@ pub(crate) struct Endpoint {
     owns: HashSet<RegionId>,
     attached: HashSet<RegionId>,
     exports: HashMap<ExportId, Rc<OwnedFd>>,
+    /// Connections that it has offered, and listeners that it has announced, by their sockets' cookies.
+    offers: HashSet<u64>,
+    awaits: HashSet<u64>,
 }
 
 impl Endpoint {
@@ -125,8 +135,9 @@ pub struct State {
     limits: Limits,
     pub(crate) started: Instant,
     next_id: u64,
-    registry: RegistryWriter,
-    registry_fd: Rc<OwnedFd>,
+    registries: Registries,
+    /// What an agent for the host has besides.
+    host: Option<Host>,
     pub(crate) endpoints: HashMap<EndpointId, Endpoint>,
     pub(crate) listeners: HashMap<ListenerId, Listener>,
     by_cookie: HashMap<u64, ListenerId>,
@@ -145,9 +156,14 @@ impl State {
     /// Knows nothing but `ended`.
     ///
     /// # Errors
-    /// Those of making the registry.
-    pub fn new(limits: Limits, ended: Book, socket_path: String) -> io::Result<Self> {
-        let (registry, registry_fd) = Registry::create()?;
+    /// Where it cannot be the agent of the host.
+    pub fn new(
+        limits: Limits,
+        host: Option<&HostConfig>,
+        ended: Book,
+        socket_path: String,
+    ) -> Result<Self, HostError> {
+        let host = host.map(Host::new).transpose()?;
         // Names must not repeat those of an earlier agent, whose regions and tables may still be in
         // use: they start at a random multiple of 2^32, and stay exact in JSON (below 2^53).
         let random = std::hash::RandomState::new().build_hasher().finish();
@@ -156,8 +172,8 @@ impl State {
             limits,
             started: Instant::now(),
             next_id,
-            registry,
-            registry_fd: Rc::new(registry_fd),
+            registries: Registries::default(),
+            host,
             endpoints: HashMap::new(),
             listeners: HashMap::new(),
             by_cookie: HashMap::new(),
@@ -198,9 +214,11 @@ impl State {
             }
             (Role::Nobody, Request::Tool { version }) => tool(role, *version),
             (Role::Endpoint(me), request) => self.for_endpoint(me, request, fds),
-            (Role::Tool, Request::List) => report::list(self, self.limits.listed),
-            (Role::Tool, Request::Stats { run }) => report::stats(self, *run),
-            (Role::Tool, Request::Status) => report::status(self),
+            (Role::Tool, Request::List) => {
+                report::list(self, self.limits.listed, self.shown_to(peer))
+            }
+            (Role::Tool, Request::Stats { run }) => report::stats(self, *run, self.shown_to(peer)),
+            (Role::Tool, Request::Status) => report::status(self, self.shown_to(peer)),
             _ => Err(No::Misconduct("a request that is not for it to make")),
         };
         let unused = !fds.is_empty();
@@ -211,6 +229,11 @@ impl State {
             Ok(answer) => Ok(answer),
             Err(No::Refused(reason)) => Ok(Answer::refused(reason)),
         }
+    }
+
+    /// Whose programs a tool is shown: of an agent for the host, root sees all, and others their own.
+    fn shown_to(&self, peer: Peer<'_>) -> Option<Party> {
+        (self.host.is_some() && !peer.origin.is_hosts_root).then_some(peer.origin.party)
     }
 
     fn for_endpoint(&mut self, me: EndpointId, request: &Request<'_>, fds: &mut Fds) -> Outcome {
@@ -226,6 +249,10 @@ impl State {
                 self.import(me, (region, slot), export, fds)
             }
             Request::Unexport { export } => self.unexport(me, export),
+            Request::Await => self.await_clients(me, fds),
+            Request::Offer { record, number } => self.offer(me, (record, number), fds),
+            Request::Claim => self.claim(me, fds),
+            Request::Fetch { region, slot } => self.fetch(me, region, slot, fds),
             _ => Err(No::Misconduct("a request that is not for a library to make")),
         }
     }
@@ -251,18 +278,25 @@ impl State {
         if !bells.iter().all(|fd| is_eventfd(fd)) {
             return Err(No::Misconduct("a doorbell that is not an eventfd"));
         }
-        if self.endpoints.len() >= self.limits.endpoints {
+        let of_account = |e: &&Endpoint| e.origin.account == peer.origin.account;
+        if self.endpoints.len() >= self.limits.endpoints
+            || self.exceeds_share(self.limits.endpoints, || {
+                self.endpoints.values().filter(of_account).count()
+            })
+        {
             return Err(No::Refused(Reason::Refused));
         }
         let pidfd = Rc::new(peer_pidfd(peer.socket).map_err(io::Error::from)?);
         let arena_fd = arena::create()?;
         let arena = ArenaView::map(&arena_fd)?;
+        let registry = self.registry_of(peer.origin.party)?;
         let endpoint = self.new_id();
         *role = Role::Endpoint(endpoint);
         self.endpoints.insert(
             endpoint,
             Endpoint {
-                uid: peer.cred.uid,
+                pid: peer.cred.pid,
+                origin: peer.origin.clone(),
                 netns: peer.netns,
                 program: printable(program),
                 run,
@@ -273,11 +307,13 @@ impl State {
                 owns: HashSet::new(),
                 attached: HashSet::new(),
                 exports: HashMap::new(),
+                offers: HashSet::new(),
+                awaits: HashSet::new(),
             },
         );
         Ok(Answer {
             reply: Reply::Welcome { endpoint, memory: memory_limit::of_process(peer.cred.pid) },
-            fds: vec![Rc::clone(&self.registry_fd), Rc::new(arena_fd)],
+            fds: vec![registry, Rc::new(arena_fd)],
         })
     }
 
@@ -286,6 +322,8 @@ impl State {
         let Role::Endpoint(me) = role else { return };
         let Some(endpoint) = self.endpoints.remove(&me) else { return };
         self.ended.fold(endpoint.run, &Totals::of(&endpoint.arena));
+        self.forget_offers(&endpoint);
+        let party = endpoint.origin.party;
         for region in endpoint.owns {
             self.owner_left(region);
         }
@@ -295,6 +333,14 @@ impl State {
         for listener in endpoint.holds {
             self.holder_left(me, listener, None);
         }
+        if !self.endpoints.values().any(|other| other.origin.party == party) {
+            self.registries.forget(party);
+        }
+    }
+
+    /// True when one account has its part of `most` by now. An agent of one user knows one account.
+    fn exceeds_share(&self, most: usize, has: impl FnOnce() -> usize) -> bool {
+        self.host.is_some() && has() >= (most / self.limits.share).max(1)
     }
 
     /// Ends every endpoint, so that the totals are whole: the agent is about to exit.

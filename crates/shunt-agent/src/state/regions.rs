@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use shunt_shm::region::{self, LANES, SLOTS, Side};
+use shunt_shm::region::{self, LANES, RegionView, SLOTS, Side};
 use shunt_shm::sync::Ordering;
 use shunt_sys::fds::{Fds, close};
 use shunt_sys::sockinfo;
@@ -12,20 +12,35 @@ use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{EndpointId, ListenerId, RegionId, Reply};
 use shunt_wire::reason::Reason;
 
-use super::{Answer, No, Outcome, State};
+use super::offers::Claims;
+use super::{Answer, Endpoint, No, Outcome, State};
 
 /// The memory of a link group.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// The client; `None` once it is gone or has let go.
     owner: Option<EndpointId>,
-    listener: ListenerId,
-    attached: HashSet<EndpointId>,
+    pub(super) purpose: Purpose,
+    pub(super) attached: HashSet<EndpointId>,
     memory: Rc<OwnedFd>,
     map: region::Region,
 }
 
+/// Whose acceptors share a region with its client.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// Those of a listener of the client's own party, who find proposals in its table.
+    Listener(ListenerId),
+    /// Those of another party, or in another network, to whom the agent gives one connection at a time.
+    Claims(Claims),
+}
+
 impl Region {
+    /// Its words, which nobody may trust.
+    pub(super) const fn view(&self) -> RegionView {
+        self.map.view()
+    }
+
     /// Its memory.
     pub(crate) const fn memory(&self) -> &Rc<OwnedFd> {
         &self.memory
@@ -44,47 +59,83 @@ impl Region {
 
 /// The connection that a passed socket is, and its network namespace. Closes the socket: the agent
 /// must not keep the connection open.
-fn inspect(socket: OwnedFd) -> Option<(FourTuple, u64)> {
+fn inspect(socket: OwnedFd) -> Option<Connected> {
     let facts = sockinfo::is_tcp(&socket)
-        .then(|| Some((sockinfo::four_tuple(&socket).ok()?, sockinfo::netns_cookie(&socket))))
+        .then(|| {
+            Some(Connected {
+                tuple: sockinfo::four_tuple(&socket).ok()?,
+                netns: sockinfo::netns_cookie(&socket),
+                cookie: sockinfo::cookie(&socket).ok()?,
+            })
+        })
         .flatten();
     close(socket);
     facts
+}
+
+struct Connected {
+    tuple: FourTuple,
+    netns: u64,
+    cookie: u64,
 }
 
 impl State {
     /// True for a socket that is either end of the connection in this slot.
     pub(super) fn is_held_by(&self, known: &Region, slot: u32, socket: OwnedFd) -> bool {
         let slot = usize::try_from(slot).ok().filter(|slot| *slot < SLOTS);
-        let client = known.owner.and_then(|owner| self.endpoints.get(&owner));
-        let (Some(slot), Some(client), Some((tuple, netns))) = (slot, client, inspect(socket))
-        else {
-            return false;
-        };
-        let proposed = known.map.view().section(slot, Side::Client).setup.tuple();
-        client.netns == netns && (proposed == tuple || proposed == tuple.reversed())
+        let (Some(slot), Some(held)) = (slot, inspect(socket)) else { return false };
+        match &known.purpose {
+            Purpose::Claims(claims) => {
+                claims.is_acceptor(slot, held.cookie) || claims.is_client(slot, held.cookie)
+            }
+            Purpose::Listener(_) => {
+                let client = known.owner.and_then(|owner| self.endpoints.get(&owner));
+                let proposed = known.view().section(slot, Side::Client).setup.tuple();
+                client.is_some_and(|client| client.netns == held.netns)
+                    && (proposed == held.tuple || proposed == held.tuple.reversed())
+            }
+        }
     }
 
     pub(super) fn connect(&mut self, me: EndpointId, listener: ListenerId) -> Outcome {
         let endpoint = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
         let to = self.listeners.get(&listener).ok_or(No::Refused(Reason::PeerNotShunted))?;
-        if endpoint.uid != to.name.uid {
+        if endpoint.origin.party != to.name.party {
             return Err(No::Refused(Reason::OtherUser));
         }
         if endpoint.netns != to.name.netns {
             return Err(No::Refused(Reason::OtherNamespace));
         }
+        if !self.policy_permits_listener(endpoint, to) {
+            return Err(No::Refused(Reason::Denied));
+        }
+        let table = Rc::clone(&to.table_fd);
+        let (region, memory) = self.open_region(me, Purpose::Listener(listener))?;
+        Ok(Answer { reply: Reply::Linked { region }, fds: vec![table, memory] })
+    }
+
+    /// A new region of this client's.
+    pub(super) fn open_region(
+        &mut self,
+        me: EndpointId,
+        purpose: Purpose,
+    ) -> Result<(RegionId, Rc<OwnedFd>), No> {
+        let endpoint = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
+        let account = &endpoint.origin.account;
+        let of_account = |e: &&Endpoint| e.origin.account == *account;
         if endpoint.owns.len() >= self.limits.regions_per_endpoint
             || self.regions.len() >= self.limits.regions
+            || self.exceeds_share(self.limits.regions, || {
+                self.endpoints.values().filter(of_account).map(|e| e.owns.len()).sum()
+            })
         {
             return Err(No::Refused(Reason::Refused));
         }
-        let table = Rc::clone(&to.table_fd);
         let region = self.new_id();
         let memory = Rc::new(region::create(region)?);
         let entry = Region {
             owner: Some(me),
-            listener,
+            purpose,
             attached: HashSet::new(),
             map: region::Region::map(&memory)?,
             memory: Rc::clone(&memory),
@@ -93,7 +144,7 @@ impl State {
         if let Some(endpoint) = self.endpoints.get_mut(&me) {
             endpoint.owns.insert(region);
         }
-        Ok(Answer { reply: Reply::Linked { region }, fds: vec![table, memory] })
+        Ok((region, memory))
     }
 
     pub(super) fn attach(
@@ -104,7 +155,7 @@ impl State {
         fds: &mut Fds,
     ) -> Outcome {
         let socket = fds.take().ok_or(No::Misconduct("an Attach without a socket"))?;
-        let (tuple, netns) = inspect(socket).ok_or(No::Refused(Reason::Unsupported))?;
+        let connected = inspect(socket).ok_or(No::Refused(Reason::Unsupported))?;
         let slot = usize::try_from(slot).ok().filter(|slot| *slot < SLOTS);
         let slot = slot.ok_or(No::Misconduct("a slot that no region has"))?;
         let known = self.regions.get_mut(&region).ok_or(No::Refused(Reason::PeerGone))?;
@@ -114,16 +165,26 @@ impl State {
         // asked, for a worker may have changed its user, or never have held the listener. The same
         // addresses can exist once in each network namespace, so that is compared too.
         let proposed = known.map.view().section(slot, Side::Client).setup.tuple();
-        if proposed != tuple.reversed() || client.netns != netns {
+        let is_party = match &known.purpose {
+            Purpose::Listener(_) => {
+                proposed == connected.tuple.reversed() && client.netns == connected.netns
+            }
+            Purpose::Claims(claims) => claims.is_acceptor(slot, connected.cookie),
+        };
+        if !is_party {
             return Err(No::Refused(Reason::Refused));
         }
-        let mut fds = vec![Rc::clone(&known.memory), Rc::clone(&client.pidfd)];
+        // A pidfd lets who has it reach into the process, where users alone would permit that: not between
+        // parties, who may be of one user in two containers.
+        let pidfd = matches!(known.purpose, Purpose::Listener(_));
+        let mut fds = vec![Rc::clone(&known.memory)];
+        fds.extend(pidfd.then(|| Rc::clone(&client.pidfd)));
         fds.extend(client.bells.iter().map(Rc::clone));
         known.attached.insert(me);
         if let Some(endpoint) = self.endpoints.get_mut(&me) {
             endpoint.attached.insert(region);
         }
-        Ok(Answer { reply: Reply::Attached { endpoint: owner }, fds })
+        Ok(Answer { reply: Reply::Attached { endpoint: owner, pidfd }, fds })
     }
 
     pub(super) fn bells(&self, me: EndpointId, region: RegionId, of: EndpointId) -> Outcome {
@@ -161,7 +222,11 @@ impl State {
     pub(super) fn owner_left(&mut self, region: RegionId) {
         let Some(known) = self.regions.get_mut(&region) else { return };
         known.owner = None;
-        if let Some(listener) = self.listeners.get(&known.listener) {
+        // So its acceptors know where they have no pidfd.
+        known.map.view().lane(0).owner.store(0, Ordering::Release);
+        if let Purpose::Listener(listener) = &known.purpose
+            && let Some(listener) = self.listeners.get(listener)
+        {
             listener.table.scrub(region);
         }
         self.drop_unused(region);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::Value;
-use shunt_agent::socket::Claim;
+use shunt_agent::socket::{Access, Claim};
 use shunt_agent::{Config, Limits, Server};
 use shunt_sys::fds::Fds;
 use shunt_sys::run_dir::{Env, RunDir};
@@ -65,7 +65,8 @@ impl Agent {
         let mut config = Config::new(dir);
         adjust(&mut config);
         let thread = std::thread::spawn(move || {
-            let claim = Claim::take(dir, Duration::ZERO).unwrap();
+            let access = if config.host.is_some() { Access::All } else { Access::User };
+            let claim = Claim::take(dir, access, Duration::ZERO).unwrap();
             Server::new(config, claim, inner).unwrap().run().unwrap();
         });
         let agent = Self { dir, temp: None, stop, thread: Some(thread) };

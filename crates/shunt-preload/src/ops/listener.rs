@@ -9,6 +9,7 @@ use libc::{EINPROGRESS, O_NONBLOCK, SOCK_NONBLOCK};
 use shunt_core::handshake::Phase;
 use shunt_shm::arena::Record;
 use shunt_shm::region::Side;
+use shunt_shm::registry::{Listing, Scope};
 use shunt_shm::table::Table;
 use shunt_sys::{memory, sockinfo};
 use shunt_wire::addr::{Addr, FourTuple};
@@ -23,7 +24,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::link::{self, Draft};
 use crate::ops::process::{effective_user, may_mutate, owner_pid};
 use crate::signals::SettingUp;
-use crate::stream::{buffers, promote, tcp};
+use crate::stream::{buffers, offered, promote, tcp};
 use crate::{agent_client, clock, fresh, init, next, ops};
 
 /// How often a busy acceptor looks whether the agent is still there.
@@ -226,11 +227,15 @@ pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
 /// # Safety
 /// As the C function.
 pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let entry = fd_table::lookup(fd);
+    let ours = init::active() && is_plain(entry) && fresh::is_tcp(fd, entry) && may_mutate();
+    if ours {
+        let _keep = KeepErrno::new();
+        let _ = SettingUp::begin().map(|_setting_up| offered::before_listen(fd));
+    }
     // SAFETY: the caller keeps the C function's contract.
     let result = unsafe { next::listen(fd, backlog) };
-    let entry = fd_table::lookup(fd);
-    if result == 0 && init::active() && is_plain(entry) && fresh::is_tcp(fd, entry) && may_mutate()
-    {
+    if result == 0 && ours {
         let _keep = KeepErrno::new();
         // Without an agent the listener stays the kernel's; a later agent finds it at the next
         // listen or accept.
@@ -362,7 +367,7 @@ fn take_up(
     sock.put(NONBLOCK, nonblocking);
     sock.set_listener(listener);
     sock.begin_learnt();
-    if is_local(&tuple) {
+    if is_local(&tuple) || offered::may_be_offered(sock.endpoint()) {
         sock.set_phase(Phase::Candidate);
         sock.record().id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
         fd_table::set(new, sock.entry(Kind::Stream));
@@ -375,7 +380,7 @@ fn take_up(
 }
 
 /// A record and a handle for a connection.
-fn track(fd: c_int, tuple: &FourTuple) -> Option<&'static Sock> {
+pub fn track(fd: c_int, tuple: &FourTuple) -> Option<&'static Sock> {
     let endpoint = agent_client::endpoint().ok()?;
     let record: &'static Record = endpoint.allocate()?;
     record.id.set_tuple(tuple);
@@ -417,8 +422,10 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         return kernel();
     };
     let plan = plan(fd, entry, &to);
-    let draft = plan.as_ref().ok();
-    let connecting = draft.map(|draft| draft.target.table.connect_begins(draft.link.region));
+    let connecting = match &plan {
+        Plan::Propose(draft) => Some(draft.target.table.connect_begins(draft.link.region)),
+        Plan::Offer(_) | Plan::Tcp(_) => None,
+    };
     // It may take long, and handlers may use other connections meanwhile.
     drop(setting_up);
     errno::set(kept);
@@ -431,10 +438,19 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         // Of a socket without timeouts and fast open: who did not wait does not block.
         let is_fresh = fd_table::lookup(fd).kind() == Kind::Fresh;
         let nonblocking = if is_fresh { in_progress } else { is_nonblocking(fd) };
-        connected(fd, &to, plan.as_ref(), nonblocking);
-    } else if let Ok(draft) = &plan {
-        draft.drop_unposted();
+        match &plan {
+            Plan::Propose(draft) => connected(fd, &to, Ok(draft), nonblocking),
+            Plan::Tcp(why) => connected(fd, &to, Err(why), nonblocking),
+            Plan::Offer(open) => open.connected(fd, &loopback_for_unspecified(&to), nonblocking),
+        }
+    } else {
+        match &plan {
+            Plan::Propose(draft) => draft.drop_unposted(),
+            Plan::Offer(open) => open.failed(),
+            Plan::Tcp(_) => {}
+        }
     }
+    // Not before the proposal is posted.
     drop(connecting);
     result
 }
@@ -491,28 +507,56 @@ unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Option<Addr> {
     }
 }
 
-/// A place for the proposal, when somebody listens there who could take it up.
-fn plan(fd: c_int, entry: Entry, to: &Addr) -> Result<Draft, Reason> {
+/// What is to be done about a connection that is about to be made.
+enum Plan {
+    /// There is a place for its proposal, to a listener of the same party.
+    Propose(Draft),
+    /// It was offered: it may lead to another party.
+    Offer(offered::Open),
+    /// Nothing.
+    Tcp(Reason),
+}
+
+fn plan(fd: c_int, entry: Entry, to: &Addr) -> Plan {
     if agent_client::hung_up_now_and_then() {
         let _ = agent_client::endpoint();
     }
-    let endpoint = agent_client::endpoint()?;
+    let endpoint = match agent_client::endpoint() {
+        Ok(endpoint) => endpoint,
+        Err(why) => return Plan::Tcp(why),
+    };
+    let to = loopback_for_unspecified(to);
+    let scope = endpoint.registry.scope();
     let uid = effective_user();
     let mut why = Reason::PeerNotShunted;
     let mut netns = None;
-    let found = endpoint.registry.find(&loopback_for_unspecified(to), |listing| {
+    let found = endpoint.registry.find(&to, |listing| {
         let here = *netns.get_or_insert_with(|| fresh::netns(fd, entry));
         if listing.netns != here {
             why = Reason::OtherNamespace;
-        } else if listing.uid != uid {
+        } else if scope == Scope::User && listing.uid != uid {
+            // Of an agent for the host each registry is of one party.
             why = Reason::OtherUser;
         } else {
             return true;
         }
         false
     });
-    let listing = found.ok_or(why)?;
-    link::draft(listing.listener, endpoint)
+    // A listener at all addresses is the one at this address only where the address is one of this network.
+    let is_here = |listing: &Listing| to.is_loopback() || !listing.addr.is_unspecified();
+    if scope != Scope::User
+        && !found.as_ref().is_some_and(is_here)
+        && endpoint.registry.may_lead_elsewhere(&to)
+    {
+        if scope == Scope::Marked {
+            return offered::open(fd, &to).map_or_else(Plan::Tcp, Plan::Offer);
+        }
+        why = Reason::Unmarked;
+    }
+    match found.ok_or(why).and_then(|listing| link::draft(listing.listener, endpoint)) {
+        Ok(draft) => Plan::Propose(draft),
+        Err(why) => Plan::Tcp(why),
+    }
 }
 
 /// Connecting to `0.0.0.0` or `::` reaches this host.
@@ -542,7 +586,9 @@ fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>, nonblocking: b
     let posted = if is_local(&tuple) {
         plan.map_err(|why| *why).and_then(|draft| Ok((draft, draft.post(&tuple)?)))
     } else {
-        Err(Reason::Remote)
+        // What the agent said tells more than that the address is not one of this network.
+        let told = [Reason::Unmarked, Reason::Denied, Reason::Refused];
+        Err(plan.err().copied().filter(|why| told.contains(why)).unwrap_or(Reason::Remote))
     };
     match posted {
         Ok((draft, ticket)) => {

@@ -10,7 +10,7 @@ use shunt_shm::ring::RxCursor;
 use shunt_sys::sockdiag;
 
 use crate::clock;
-use crate::conn::{FROZEN, KERNEL_HINT, NUMBERED, ORPHANED, Sock};
+use crate::conn::{ELSEWHERE, FROZEN, KERNEL_HINT, NUMBERED, ORPHANED, Sock};
 use crate::stream::tcp;
 
 /// Time between two looks, in nanoseconds.
@@ -80,7 +80,7 @@ pub fn look_for_unmarked(sock: &Sock, fd: c_int) {
 /// asked for its socket; now and then, for the peer may simply be slow.
 pub fn is_orphaned(sock: &Sock) -> bool {
     let Some((_, theirs)) = sock.sections() else { return false };
-    if theirs.prod.fin.load(Acquire) == 0 {
+    if theirs.prod.fin.load(Acquire) == 0 || sock.has(ELSEWHERE) {
         return false;
     }
     if sock.has(ORPHANED) {

@@ -11,6 +11,7 @@ pub mod doubt;
 pub mod files;
 pub mod grants;
 pub mod notify;
+pub mod offered;
 pub mod promote;
 pub mod recv;
 pub mod send;

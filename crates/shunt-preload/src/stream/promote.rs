@@ -25,7 +25,7 @@ use crate::ops::listener::Listener;
 use crate::peer::Peer;
 use crate::signals::SettingUp;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{buffers, tcp, tid};
+use crate::stream::{buffers, offered, tcp, tid};
 
 /// Longest wait, in nanoseconds, of a first send for the answer: for an acceptor that has just been woken.
 const ANSWER_PATIENCE: u64 = 50_000;
@@ -40,7 +40,7 @@ const FOR_OTHERS: u32 = 2;
 
 /// When a proposal is taken up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Time {
+pub(super) enum Time {
     /// In accept(2): the program can't have sent anything.
     AtAccept,
     /// Later.
@@ -115,12 +115,20 @@ pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
     match sock.phase() {
         Phase::Active if sock.link().is_some() => Phase::Active,
         Phase::Active => adopt(sock, fd),
-        Phase::Proposed => answered(sock).unwrap_or(Phase::Proposed),
+        Phase::Proposed => {
+            if sock.link().is_none() && offered::is_offered(sock) {
+                join(sock, fd);
+            }
+            answered(sock).unwrap_or(Phase::Proposed)
+        }
         Phase::Candidate => {
             let Some(_setting_up) = SettingUp::begin() else { return Phase::Candidate };
             let lock = sock.record().id.handshake.lock(tid());
             if lock.nested() || sock.phase() != Phase::Candidate {
                 return sock.phase();
+            }
+            if offered::is_offered(sock) {
+                return offered::glance(sock, fd);
             }
             let accepted = sock.listener().is_some_and(|listener| {
                 let ticket = listener.table.find(&sock.record().id.tuple());
@@ -157,6 +165,9 @@ fn look_for_proposal(sock: &'static Sock, fd: i32, time: Time) -> Phase {
 
 /// Takes a proposal for the candidate up; an error is why it stays on TCP for good.
 fn propose_to(sock: &'static Sock, fd: i32, time: Time) -> Result<Phase, Reason> {
+    if offered::is_offered(sock) {
+        return offered::look(sock, fd);
+    }
     let listener = sock.listener().ok_or(Reason::NoProposal)?;
     let id = &sock.record().id;
     let find = || listener.table.find(&id.tuple());
@@ -172,13 +183,17 @@ fn propose_to(sock: &'static Sock, fd: i32, time: Time) -> Result<Phase, Reason>
             Ok(()) => return Ok(Phase::Active),
             Err(why) => why,
         },
-        None => {
-            let age = clock::now().saturating_sub(id.since.load(Ordering::Relaxed));
-            match missed(age, connecting) {
-                Missed::LookAgain => return Ok(Phase::Candidate),
-                Missed::Decline(why) => why,
+        None => match offered::claim(sock, fd, time) {
+            Ok(true) => return Ok(Phase::Active),
+            Ok(false) => {
+                let age = clock::now().saturating_sub(id.since.load(Ordering::Relaxed));
+                match missed(age, connecting) {
+                    Missed::LookAgain => return Ok(Phase::Candidate),
+                    Missed::Decline(why) => why,
+                }
             }
-        }
+            Err(why) => why,
+        },
     };
     // So that no other thread declines it a second time.
     sock.set_phase(Phase::Tcp);
@@ -205,8 +220,7 @@ fn accept_in(
 ) -> Result<(), Reason> {
     let listener = sock.listener().ok_or(Reason::NoProposal)?;
     let Place { slot, generation, .. } = ticket.place();
-    let view = link.view();
-    let (mine, theirs) = (view.section(slot, Side::Server), view.section(slot, Side::Client));
+    let theirs = link.view().section(slot, Side::Client);
     let speaks_of_it = theirs.setup.proposes(generation, &sock.record().id.tuple());
     let owner = theirs.setup.endpoint.load(Ordering::Relaxed);
     let peer = if speaks_of_it { link.peers.find(owner) } else { None };
@@ -219,16 +233,40 @@ fn accept_in(
         return Err(Reason::NoProposal);
     }
     let peer = peer.ok_or(Reason::ProtocolViolation)?;
-    sock.activate(link, Side::Server, slot, generation);
+    answer(sock, link, (slot, generation), peer, time);
+    Ok(())
+}
+
+/// The connection has its place in a link group from now on.
+pub(super) fn settle(
+    sock: &'static Sock,
+    link: &'static Link,
+    side: Side,
+    (slot, generation): (usize, u32),
+) {
+    sock.activate(link, side, slot, generation);
     sock.set_link(link);
-    sock.set_peer(peer);
     // The link before the flag: shutdown does it in the other order, so one of us announces it.
     store_load_fence();
     if sock.has(SHUT_WR) {
-        mine.prod.fin.store(1, Ordering::Release);
+        link.view().section(slot, side).prod.fin.store(1, Ordering::Release);
     }
     // Nobody watches the connection here yet, whoever watched the one before in this slot.
     link.watch[slot].store(0, Ordering::Release);
+}
+
+/// Says to the client that its connection is taken up.
+pub(super) fn answer(
+    sock: &'static Sock,
+    link: &'static Link,
+    (slot, generation): (usize, u32),
+    peer: &'static Peer,
+    time: Time,
+) {
+    let view = link.view();
+    let (mine, theirs) = (view.section(slot, Side::Server), view.section(slot, Side::Client));
+    settle(sock, link, Side::Server, (slot, generation));
+    sock.set_peer(peer);
     mine.setup.generation.store(generation, Ordering::Relaxed);
     mine.setup.endpoint.store(link.endpoint.id, Ordering::Relaxed);
     if time == Time::AtAccept && is_read_there(Side::Server, theirs) {
@@ -242,7 +280,6 @@ fn accept_in(
     mine.setup.state.store(Answer::Accepted as u32, Ordering::Release);
     sock.set_phase(Phase::Active);
     sock.count_shunted();
-    Ok(())
 }
 
 /// Whether what `side` puts into the ring will be read. An acceptor has answered in a call on its socket;
@@ -274,7 +311,7 @@ pub fn has_met(sock: &Sock, peer: &'static Peer) {
 }
 
 /// The phase that the acceptor's answer leads to; `None` without an answer that settles anything.
-fn answered(sock: &'static Sock) -> Option<Phase> {
+pub(super) fn answered(sock: &'static Sock) -> Option<Phase> {
     let (mine, theirs) = sock.sections()?;
     if mine.setup.state.load(Ordering::Relaxed) == Proposal::Proposed as u32 {
         // Not over a withdrawal by another thread.
@@ -298,7 +335,7 @@ fn answered(sock: &'static Sock) -> Option<Phase> {
 
 #[cold]
 fn look_for_answer(sock: &'static Sock, fd: i32) -> Phase {
-    if sock.link().is_none() {
+    if sock.link().is_none() && !(offered::is_offered(sock) && join(sock, fd)) {
         // Proposed by the process that this one was forked from, after the fork.
         return Phase::Tcp;
     }
@@ -332,7 +369,8 @@ pub fn withdraw(sock: &Sock) -> bool {
 
 /// The same for the connection of a record.
 pub fn withdraw_from(link: &Link, record: &Record) -> bool {
-    let Some(target) = link::Target::of(link) else { return true };
+    // What the agent has found an acceptor for, it has told that as well.
+    let Some(target) = link::Target::of(link) else { return link.side == Side::Server };
     let id = &record.id;
     let place = Place {
         region: link.region,
@@ -353,22 +391,37 @@ pub fn withdraw_from(link: &Link, record: &Record) -> bool {
 /// or child with which it is shared.
 #[cold]
 fn adopt(sock: &'static Sock, fd: i32) -> Phase {
-    let id = &sock.record().id;
-    let region = id.region.load(Ordering::Relaxed);
-    let slot = sock.record().slot();
-    let link = match sock.record().side() {
-        Side::Server => link::attach(region, slot, tcp::borrow(fd)).ok(),
-        Side::Client => link::all().find(|l| l.region == region && l.side == Side::Client),
-    };
-    let Some(link) = link else { return Phase::Broken };
-    sock.set_link(link);
-    if link.side == Side::Server {
-        link::detach(link);
+    if !join(sock, fd) {
+        return Phase::Broken;
     }
     if let Some(endpoint) = sock.peer_endpoint()
+        && let Some(link) = sock.link()
         && let Ok(peer) = link.acquaint(endpoint)
     {
         has_met(sock, peer);
     }
     Phase::Active
+}
+
+/// Takes part in the link group of a connection that parent or child has settled in it. False when it cannot be had.
+fn join(sock: &'static Sock, fd: i32) -> bool {
+    let id = &sock.record().id;
+    let region = id.region.load(Ordering::Relaxed);
+    let slot = sock.record().slot();
+    let (link, counted) = match sock.record().side() {
+        Side::Server => (link::attach(region, slot, tcp::borrow(fd)).ok(), true),
+        Side::Client if offered::is_offered(sock) => {
+            (link::fetch(region, slot, tcp::borrow(fd)).ok(), true)
+        }
+        Side::Client => {
+            let inherited = |l: &&Link| l.region == region && l.side == Side::Client;
+            (link::all().find(inherited), false)
+        }
+    };
+    let Some(link) = link else { return false };
+    sock.set_link(link);
+    if counted {
+        link::detach(link);
+    }
+    true
 }

@@ -1,19 +1,27 @@
 //! The instructions that are needed.
 
-/// Registers: what a call returns, its arguments, one that calls keep, the frame.
+/// Registers: what a call returns, its arguments, some that calls keep, the frame.
 pub const R0: u8 = 0;
 pub const R1: u8 = 1;
 pub const R2: u8 = 2;
 pub const R3: u8 = 3;
 pub const R4: u8 = 4;
 pub const R6: u8 = 6;
+pub const R7: u8 = 7;
 pub const FRAME: u8 = 10;
 
-/// A program in the making. Forward jumps lead to its last two instructions, which return.
+/// Names a place in a program.
+pub type Label = &'static str;
+
+/// The last two instructions of a program, which return.
+const END: Label = "end";
+
+/// A program in the making. Its jumps lead forward, to a place that is given its name later, or to the end.
 #[derive(Default)]
 pub struct Assembler {
     program: Vec<u64>,
-    to_end: Vec<usize>,
+    jumps: Vec<(usize, Label)>,
+    places: Vec<(Label, usize)>,
 }
 
 /// `code`, registers, offset and immediate, as the kernel lays them out.
@@ -87,31 +95,95 @@ impl Assembler {
         self.add(0x85, 0, 0, 0, helper)
     }
 
+    /// `register &= value`
+    pub fn keep(self, register: u8, value: i32) -> Self {
+        self.add(0x57, register, 0, 0, value)
+    }
+
+    /// `register |= value`
+    pub fn with(self, register: u8, value: i32) -> Self {
+        self.add(0x47, register, 0, 0, value)
+    }
+
+    /// `to = *(u64 *)(from + offset)`
+    pub fn load_wide(self, to: u8, from: u8, offset: i16) -> Self {
+        self.add(0x79, to, from, offset, 0)
+    }
+
+    /// `*(u64 *)(to + offset) = from`
+    pub fn store_wide(self, to: u8, offset: i16, from: u8) -> Self {
+        self.add(0x7b, to, from, offset, 0)
+    }
+
+    /// `*(u32 *)(to + offset) = value`
+    pub fn store_value(self, to: u8, offset: i16, value: u32) -> Self {
+        self.add(0x62, to, 0, offset, value.cast_signed())
+    }
+
+    /// The place of this name is here.
+    pub fn at(mut self, label: Label) -> Self {
+        self.places.push((label, self.program.len()));
+        self
+    }
+
+    fn jump(mut self, code: u8, register: u8, other: u8, value: i32, to: Label) -> Self {
+        self.jumps.push((self.program.len(), to));
+        self.add(code, register, other, 0, value)
+    }
+
+    /// Goes there.
+    pub fn go(self, to: Label) -> Self {
+        self.jump(0x05, 0, 0, 0, to)
+    }
+
+    /// Goes there if `register == value`.
+    pub fn go_if(self, register: u8, value: i32, to: Label) -> Self {
+        self.jump(0x15, register, 0, value, to)
+    }
+
     /// Goes past the next instruction if `register == value`.
     pub fn skip_one_if(self, register: u8, value: i32) -> Self {
         self.add(0x15, register, 0, 1, value)
     }
 
+    /// Goes to the end.
+    pub fn end(self) -> Self {
+        self.go(END)
+    }
+
+    /// Goes to the end if `register == value`.
+    pub fn end_if(self, register: u8, value: i32) -> Self {
+        self.go_if(register, value, END)
+    }
+
     /// Goes to the end unless `register == value`.
-    pub fn end_unless(mut self, register: u8, value: i32) -> Self {
-        self.to_end.push(self.program.len());
-        self.add(0x55, register, 0, 0, value)
+    pub fn end_unless(self, register: u8, value: i32) -> Self {
+        self.jump(0x55, register, 0, value, END)
     }
 
     /// Goes to the end unless `register == other`.
-    pub fn end_unless_same(mut self, register: u8, other: u8) -> Self {
-        self.to_end.push(self.program.len());
-        self.add(0x5d, register, other, 0, 0)
+    pub fn end_unless_same(self, register: u8, other: u8) -> Self {
+        self.jump(0x5d, register, other, 0, END)
+    }
+
+    /// Goes to the end unless `register & value`.
+    pub fn end_unless_any(self, register: u8, value: i32) -> Self {
+        // Past the jump, if so.
+        self.add(0x45, register, 0, 1, value).end()
     }
 
     /// The end: returns `value`.
-    pub fn finish(mut self, value: i32) -> Vec<u64> {
-        let end = self.program.len();
-        for at in &self.to_end {
-            let distance = u16::try_from(end - at - 1).unwrap_or(0);
-            self.program[*at] |= u64::from(distance) << 16;
+    ///
+    /// # Panics
+    /// When a jump leads nowhere or back: the kernel would refuse the program.
+    pub fn finish(self, value: i32) -> Vec<u64> {
+        let mut whole = self.at(END).set(R0, value).add(0x95, 0, 0, 0, 0);
+        for (at, label) in &whole.jumps {
+            let place = whole.places.iter().find(|(name, _)| name == label).map(|(_, at)| *at);
+            let distance = place.and_then(|place| u16::try_from(place.checked_sub(at + 1)?).ok());
+            whole.program[*at] |= u64::from(distance.expect("a label ahead")) << 16;
         }
-        self.set(R0, value).add(0x95, 0, 0, 0, 0).program
+        whole.program
     }
 }
 

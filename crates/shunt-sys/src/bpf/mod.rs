@@ -1,15 +1,19 @@
-//! eBPF for `shunt bench`: programs of a few instructions, assembled by hand and loaded through
-//! bpf(2), so that nothing but the kernel is needed. Everything ends with the descriptors that
+//! eBPF for the agent and for `shunt bench`: programs of a few instructions, assembled by hand and loaded
+//! through bpf(2), so that nothing but the kernel is needed. Everything ends with the descriptors that
 //! these values hold; nothing is pinned.
 //!
+//! * [`Marks`]: tells the agent which two sockets of this host are the ends of one connection;
 //! * [`Sockmap`]: what Shunt is compared with;
 //! * [`CallCounter`]: counts the system calls of a control group.
 
 mod count;
 mod insn;
+mod map;
+mod marks;
 mod sockmap;
 
 pub use count::CallCounter;
+pub use marks::{Made, Marks};
 pub use sockmap::Sockmap;
 
 use std::io;
@@ -21,6 +25,8 @@ use libc::{c_int, c_uint};
 mod cmd {
     pub const MAP_CREATE: super::c_int = 0;
     pub const MAP_LOOKUP_ELEM: super::c_int = 1;
+    pub const MAP_UPDATE_ELEM: super::c_int = 2;
+    pub const MAP_DELETE_ELEM: super::c_int = 3;
     pub const PROG_LOAD: super::c_int = 5;
     pub const PROG_ATTACH: super::c_int = 8;
     pub const RAW_TRACEPOINT_OPEN: super::c_int = 17;
@@ -28,6 +34,27 @@ mod cmd {
 }
 
 const MAP_TYPE_ARRAY: u32 = 2;
+const PROG_TYPE_SOCK_OPS: u32 = 13;
+const CGROUP_SOCK_OPS: u32 = 3;
+
+/// `struct bpf_sock_ops`: what a program is called for, and offsets of fields.
+mod ops {
+    pub const CONNECT: i32 = 3;
+    pub const ACTIVE_ESTABLISHED: i32 = 4;
+    pub const PASSIVE_ESTABLISHED: i32 = 5;
+    pub const LISTEN: i32 = 11;
+    pub const OPTION_LENGTH: i32 = 14;
+    pub const WRITE_OPTION: i32 = 15;
+
+    pub const OP: i16 = 0;
+    pub const FAMILY: i16 = 20;
+    pub const REMOTE_IP4: i16 = 24;
+    pub const LOCAL_IP4: i16 = 28;
+    pub const REMOTE_PORT: i16 = 64;
+    pub const LOCAL_PORT: i16 = 68;
+    pub const CALL_FLAGS: i16 = 84;
+    pub const TCP_FLAGS: i16 = 212;
+}
 
 /// For helpers that the kernel gives only to programs with such a licence.
 const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
@@ -61,20 +88,6 @@ fn address<T: ?Sized>(of: &T) -> u64 {
 
 fn number(fd: &impl AsRawFd) -> u32 {
     fd.as_raw_fd().cast_unsigned()
-}
-
-fn map(kind: u32, key: u32, value: u32, entries: u32) -> io::Result<OwnedFd> {
-    #[repr(C)]
-    struct Attr {
-        kind: u32,
-        key: u32,
-        value: u32,
-        entries: u32,
-        flags: u32,
-    }
-    let mut attr = Attr { kind, key, value, entries, flags: 0 };
-    // SAFETY: the command's attributes, without addresses.
-    unsafe { bpf_fd(cmd::MAP_CREATE, &mut attr) }
 }
 
 fn load(kind: u32, program: &[u64]) -> io::Result<OwnedFd> {
@@ -155,28 +168,10 @@ struct Counter {
 
 impl Counter {
     fn new() -> io::Result<Self> {
-        map(MAP_TYPE_ARRAY, 4, 8, 1).map(|map| Self { map })
+        map::create(MAP_TYPE_ARRAY, 4, 8, 1, 0).map(|map| Self { map })
     }
 
     fn get(&self) -> io::Result<u64> {
-        #[repr(C)]
-        struct Attr {
-            map: u32,
-            padding: u32,
-            key: u64,
-            value: u64,
-            flags: u64,
-        }
-        let (key, mut value) = (0_u32, 0_u64);
-        let mut attr = Attr {
-            map: number(&self.map),
-            padding: 0,
-            key: address(&key),
-            value: (&raw mut value).expose_provenance() as u64,
-            flags: 0,
-        };
-        // SAFETY: the command's attributes; key and value are live and of the map's sizes.
-        unsafe { bpf(cmd::MAP_LOOKUP_ELEM, &mut attr)? };
-        Ok(value)
+        Ok(map::get(&self.map, &0_u32)?.unwrap_or(0))
     }
 }

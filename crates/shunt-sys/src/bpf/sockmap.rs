@@ -6,34 +6,21 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::insn::{Assembler, FRAME, R0, R1, R2, R3, R4, R6};
+use super::{CGROUP_SOCK_OPS, PROG_TYPE_SOCK_OPS, ops};
 use super::{Counter, attach_to_map, link_to_group, load, map, number};
 
 const MAP_TYPE_SOCKHASH: u32 = 18;
-const PROG_TYPE_SOCK_OPS: u32 = 13;
 const PROG_TYPE_SK_MSG: u32 = 16;
-const CGROUP_SOCK_OPS: u32 = 3;
 const SK_MSG_VERDICT: u32 = 7;
 
 const HELPER_SOCK_HASH_UPDATE: i32 = 70;
 const HELPER_MSG_REDIRECT_HASH: i32 = 71;
 
-const ACTIVE_ESTABLISHED: i32 = 4;
-const PASSIVE_ESTABLISHED: i32 = 5;
 const INGRESS: i32 = 1;
 const PASS: i32 = 1;
 
 /// Connection ends that the map has room for.
 const ENTRIES: u32 = 1 << 17;
-
-/// Fields of `struct bpf_sock_ops`.
-mod ops {
-    pub const OP: i16 = 0;
-    pub const FAMILY: i16 = 20;
-    pub const REMOTE_IP4: i16 = 24;
-    pub const LOCAL_IP4: i16 = 28;
-    pub const REMOTE_PORT: i16 = 64;
-    pub const LOCAL_PORT: i16 = 68;
-}
 
 /// Fields of `struct sk_msg_md`.
 mod msg {
@@ -61,7 +48,7 @@ impl Sockmap {
     /// # Errors
     /// Those of bpf(2): `EPERM` without the privilege.
     pub fn attach(group: BorrowedFd<'_>) -> io::Result<Self> {
-        let sockets = map(MAP_TYPE_SOCKHASH, KEY_SIZE, 4, ENTRIES)?;
+        let sockets = map::create(MAP_TYPE_SOCKHASH, KEY_SIZE, 4, ENTRIES, 0)?;
         let entered = Counter::new()?;
         let sender = load(PROG_TYPE_SK_MSG, &redirect(number(&sockets)))?;
         attach_to_map(&sender, &sockets, SK_MSG_VERDICT)?;
@@ -84,8 +71,8 @@ fn enter(sockets: u32, entered: u32) -> Vec<u64> {
     Assembler::default()
         .copy(R6, R1)
         .load(R2, R6, ops::OP)
-        .skip_one_if(R2, ACTIVE_ESTABLISHED)
-        .end_unless(R2, PASSIVE_ESTABLISHED)
+        .skip_one_if(R2, ops::ACTIVE_ESTABLISHED)
+        .end_unless(R2, ops::PASSIVE_ESTABLISHED)
         .load(R2, R6, ops::FAMILY)
         .end_unless(R2, libc::AF_INET)
         .load(R2, R6, ops::LOCAL_IP4)

@@ -66,7 +66,60 @@ impl Sandbox {
         Self::build(mode, is_root().then(|| account_of(user)))
     }
 
+    /// With an agent for the host, to which `args` are given besides. Needs root.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn for_host(mode: Mode, args: &[&str]) -> Self {
+        let sandbox = Self::bare(mode, None);
+        open_to_all(sandbox.path());
+        sandbox.install();
+        sandbox.start_host_agent(args);
+        sandbox
+    }
+
+    /// Starts an agent for the host.
+    ///
+    /// # Panics
+    /// When there is none after a few seconds.
+    pub fn start_host_agent(&self, args: &[&str]) {
+        let mut command = self.plain(self.shunt_path());
+        command.args(["agent", "--host"]).args(args);
+        self.await_agent(command);
+    }
+
+    /// The same by a program that becomes the one that its arguments name.
+    ///
+    /// # Panics
+    /// When there is none after a few seconds.
+    pub fn start_host_agent_by(&self, mut command: Command) {
+        command.arg(self.shunt_path()).args(["agent", "--host"]);
+        self.await_agent(command);
+    }
+
+    fn await_agent(&self, command: Command) {
+        let process = self.start(command, &self.path().join("agent.log"));
+        *self.agent.borrow_mut() = Some(Agent::wait_for(process, &self.run_dir()));
+    }
+
+    /// What the agent has said.
+    #[must_use]
+    pub fn agent_log(&self) -> String {
+        fs::read_to_string(self.path().join("agent.log.err")).unwrap_or_default()
+    }
+
     fn build(mode: Mode, account: Option<Account>) -> Self {
+        let sandbox = Self::bare(mode, account);
+        if mode.is_shunted() {
+            sandbox.install();
+            sandbox.start_agent();
+        }
+        sandbox
+    }
+
+    /// Without an agent.
+    fn bare(mode: Mode, account: Option<Account>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = tempfile::Builder::new().prefix("shunt-test-").tempdir().expect("a directory");
@@ -81,10 +134,6 @@ impl Sandbox {
             files: AtomicU32::new(0),
         };
         sandbox.give(sandbox.path()).expect("chown");
-        if mode.is_shunted() {
-            sandbox.install();
-            sandbox.start_agent();
-        }
         sandbox
     }
 
@@ -159,9 +208,7 @@ impl Sandbox {
     /// When there is none after a few seconds.
     pub fn start_agent_by(&self, mut command: Command) {
         command.arg(self.shunt_path()).arg("agent");
-        let log = self.path().join("agent.log");
-        let process = self.start(command, &log);
-        *self.agent.borrow_mut() = Some(Agent::wait_for(process, &self.run_dir()));
+        self.await_agent(command);
     }
 
     /// Sends the agent a signal.
@@ -312,6 +359,11 @@ impl Drop for Sandbox {
             panic!("left behind ({}): {left:?}", self.mode);
         }
     }
+}
+
+fn open_to_all(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("chmod");
 }
 
 /// True when the tests run as root.

@@ -1,0 +1,329 @@
+//! Connections between parties, or between networks: offered by the client, claimed by the acceptor.
+//!
+//! The same addresses can exist in any number of network namespaces, and can be rewritten on the way. So
+//! addresses are no evidence: the marks say which two sockets are the ends of one connection, and both ends pass
+//! their socket to the agent. Each connection is given a slot by the agent, in a region that the client
+//! shares with acceptors of one party, and nobody else.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use shunt_shm::arena::{ArenaView, RECORDS};
+use shunt_shm::region::{RegionView, SLOTS, Side};
+use shunt_shm::sync::Ordering;
+use shunt_sys::bpf::Made;
+use shunt_sys::fds::{Fds, close};
+use shunt_sys::sockinfo;
+use shunt_wire::agent::{EndpointId, RegionId, Reply};
+use shunt_wire::clc::Proposal;
+use shunt_wire::offer::Offer;
+use shunt_wire::reason::Reason;
+
+use super::regions::Purpose;
+use super::{Answer, Endpoint, No, Outcome, State};
+use crate::party::Party;
+
+/// The offers that nobody has claimed, by the cookies of their sockets.
+pub(super) type Offers = HashMap<u64, Offered>;
+
+/// A connection that a client has offered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offered {
+    client: EndpointId,
+    netns: u64,
+    record: u32,
+    number: u64,
+}
+
+/// The connections that the acceptors of one party have claimed from one client, in one region.
+#[derive(Debug)]
+pub(super) struct Claims {
+    acceptors: Party,
+    slots: HashMap<usize, Claimed>,
+    next: usize,
+}
+
+/// A slot's connection: the cookies of both its sockets, and what its client was told where.
+#[derive(Debug)]
+struct Claimed {
+    accepted: u64,
+    offered: u64,
+    record: u32,
+    told: Offer,
+}
+
+impl Claims {
+    fn of(acceptors: Party) -> Self {
+        Self { acceptors, slots: HashMap::new(), next: 0 }
+    }
+
+    /// True for the socket of the connection in the slot, at its acceptor.
+    pub(super) fn is_acceptor(&self, slot: usize, socket: u64) -> bool {
+        self.slots.get(&slot).is_some_and(|claimed| claimed.accepted == socket)
+    }
+
+    /// The same at its client.
+    pub(super) fn is_client(&self, slot: usize, socket: u64) -> bool {
+        self.slots.get(&slot).is_some_and(|claimed| claimed.offered == socket)
+    }
+
+    /// A slot that no connection uses.
+    fn free_slot(&mut self, view: RegionView, client: &ArenaView) -> Option<usize> {
+        let is_free = |slot: &usize| {
+            self.slots.get(slot).is_none_or(|claimed| claimed.is_over(*slot, view, client))
+        };
+        let slot = (0..SLOTS).map(|i| (self.next + i) % SLOTS).find(is_free)?;
+        self.next = (slot + 1) % SLOTS;
+        Some(slot)
+    }
+}
+
+impl Claimed {
+    /// Both ends are done with it. Their words may be false, to the harm of those who share the region.
+    fn is_over(&self, slot: usize, view: RegionView, client: &ArenaView) -> bool {
+        let [mine, theirs] =
+            [Side::Client, Side::Server].map(|side| &view.section(slot, side).setup);
+        let done = |word: &shunt_shm::sync::AtomicU32| word.load(Ordering::Acquire) != 0;
+        // A client that was told, and had given up already, has never seen the region.
+        let never_came = || {
+            client.offer(self.record) != self.told
+                && mine.state.load(Ordering::Acquire) == Proposal::Proposed as u32
+        };
+        done(&theirs.done) && (done(&mine.done) || never_came())
+    }
+}
+
+/// What is asked of a socket that is passed. Closes it: the agent must not keep the connection open.
+fn inspect(socket: OwnedFd) -> Option<Facts> {
+    let facts = sockinfo::is_tcp(&socket)
+        .then(|| {
+            Some(Facts {
+                cookie: sockinfo::cookie(&socket).ok()?,
+                netns: sockinfo::netns_cookie(&socket),
+                port: sockinfo::local_addr(&socket).ok()?.port,
+                listens: sockinfo::is_listening(&socket),
+            })
+        })
+        .flatten();
+    close(socket);
+    facts
+}
+
+struct Facts {
+    cookie: u64,
+    netns: u64,
+    port: u16,
+    listens: bool,
+}
+
+fn passed(fds: &mut Fds) -> Result<Facts, No> {
+    let socket = fds.take().ok_or(No::Misconduct("a request about a socket without one"))?;
+    inspect(socket).ok_or(No::Refused(Reason::Unsupported))
+}
+
+impl State {
+    pub(super) fn await_clients(&mut self, me: EndpointId, fds: &mut Fds) -> Outcome {
+        let socket = passed(fds)?;
+        let most = self.limits.sockets_per_listener;
+        let endpoint = self.endpoints.get_mut(&me).ok_or(No::Refused(Reason::Internal))?;
+        if endpoint.awaits.len() >= most {
+            return Err(No::Refused(Reason::Refused));
+        }
+        endpoint.awaits.insert(socket.cookie);
+        self.answer_marks_at(socket.cookie);
+        Ok(Answer::bare(Reply::Done))
+    }
+
+    /// Connections that are offered may lead to this listener.
+    pub(super) fn answer_marks_at(&self, listener: u64) {
+        let marks = self.host.as_ref().and_then(|host| host.marks.as_ref());
+        // Where there is no room its clients stay on TCP.
+        let _ = marks.map(|marks| marks.await_at(listener));
+    }
+
+    pub(super) fn leave_marks_at(&self, listener: u64) {
+        if let Some(marks) = self.host.as_ref().and_then(|host| host.marks.as_ref()) {
+            marks.leave(listener);
+        }
+    }
+
+    pub(super) fn offer(
+        &mut self,
+        me: EndpointId,
+        (record, number): (u32, u64),
+        fds: &mut Fds,
+    ) -> Outcome {
+        let socket = passed(fds)?;
+        if usize::try_from(record).map_or(true, |record| record >= RECORDS) {
+            return Err(No::Misconduct("a record that no arena has"));
+        }
+        let most = self.limits.offers_per_endpoint;
+        let offers = |state: &Self| state.endpoints.get(&me).map_or(0, |e| e.offers.len());
+        if offers(self) >= most {
+            self.sweep();
+        }
+        if offers(self) >= most || socket.listens {
+            return Err(No::Refused(Reason::Refused));
+        }
+        let host = self.host.as_mut().ok_or(No::Refused(Reason::Unmarked))?;
+        let marks = host.marks.as_ref().ok_or(No::Refused(Reason::Unmarked))?;
+        if host.offers.get(&socket.cookie).is_some_and(|known| known.client != me) {
+            return Err(No::Refused(Reason::Refused));
+        }
+        marks.offer(socket.cookie).map_err(|_| No::Refused(Reason::NoResources))?;
+        let offered = Offered { client: me, netns: socket.netns, record, number };
+        host.offers.insert(socket.cookie, offered);
+        if let Some(endpoint) = self.endpoints.get_mut(&me) {
+            endpoint.offers.insert(socket.cookie);
+        }
+        self.registries.set_awaited(true);
+        Ok(Answer::bare(Reply::Done))
+    }
+
+    /// An offer is over, in whatever way.
+    fn end_offer(&mut self, socket: u64) -> Option<Offered> {
+        let host = self.host.as_mut()?;
+        let offered = host.offers.remove(&socket)?;
+        if let Some(marks) = &host.marks {
+            marks.withdraw(socket);
+        }
+        self.registries.set_awaited(!host.offers.is_empty());
+        if let Some(client) = self.endpoints.get_mut(&offered.client) {
+            client.offers.remove(&socket);
+        }
+        Some(offered)
+    }
+
+    /// True while there are offers to be swept.
+    #[must_use]
+    pub fn has_offers(&self) -> bool {
+        self.host.as_ref().is_some_and(|host| !host.offers.is_empty())
+    }
+
+    /// Ends the offers whose client has given up, or whose connection leads elsewhere.
+    pub fn sweep(&mut self) {
+        let Some(host) = &self.host else { return };
+        let is_over = |socket: u64, offered: &Offered| {
+            let Some(client) = self.endpoints.get(&offered.client) else { return true };
+            if client.arena.offer(offered.record) != Offer::Open(offered.number) {
+                return true;
+            }
+            match host.marks.as_ref().and_then(|marks| marks.made(socket)) {
+                Some(Made::Connecting | Made::To(_)) => false,
+                Some(Made::Elsewhere) | None => {
+                    let declined = Offer::Declined(Reason::PeerNotShunted);
+                    let _ = client.arena.answer(offered.record, offered.number, declined);
+                    true
+                }
+            }
+        };
+        let over = host.offers.iter().filter(|(socket, offered)| is_over(**socket, offered));
+        let over: Vec<_> = over.map(|(socket, _)| *socket).collect();
+        for socket in over {
+            self.end_offer(socket);
+        }
+    }
+
+    /// A client is gone.
+    pub(super) fn forget_offers(&mut self, endpoint: &Endpoint) {
+        for socket in &endpoint.offers {
+            self.end_offer(*socket);
+        }
+        for listener in endpoint.awaits.iter().filter(|l| !self.by_cookie.contains_key(l)) {
+            self.leave_marks_at(*listener);
+        }
+    }
+
+    pub(super) fn claim(&mut self, me: EndpointId, fds: &mut Fds) -> Outcome {
+        let socket = passed(fds)?;
+        let marks = self.host.as_ref().and_then(|host| host.marks.as_ref());
+        let offered = marks.and_then(|marks| marks.other_end(socket.cookie));
+        let offered = offered.ok_or(No::Refused(Reason::NoProposal))?;
+        let offer = self.end_offer(offered).ok_or(No::Refused(Reason::NoProposal))?;
+        let outcome = self.join(me, &socket, offered, &offer);
+        if let Err(No::Refused(why)) = &outcome
+            && let Some(client) = self.endpoints.get(&offer.client)
+        {
+            let _ = client.arena.answer(offer.record, offer.number, Offer::Declined(*why));
+        }
+        outcome
+    }
+
+    /// Gives both ends of a connection a place.
+    fn join(&mut self, me: EndpointId, socket: &Facts, offered: u64, offer: &Offered) -> Outcome {
+        let client = self.endpoints.get(&offer.client).ok_or(No::Refused(Reason::PeerGone))?;
+        let server = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
+        if !self.policy_permits((client, offer.netns), (server, socket.netns), socket.port) {
+            return Err(No::Refused(Reason::Denied));
+        }
+        let (region, slot) = self.place_for(offer.client, server.origin.party)?;
+        let client = self.endpoints.get(&offer.client).ok_or(No::Refused(Reason::PeerGone))?;
+        let known = self.regions.get_mut(&region).ok_or(No::Refused(Reason::Internal))?;
+        let view = known.view();
+        for side in [Side::Client, Side::Server] {
+            view.section(slot, side).reset();
+        }
+        let setup = &view.section(slot, Side::Client).setup;
+        let generation = setup.generation.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        setup.endpoint.store(offer.client, Ordering::Relaxed);
+        setup.state.store(Proposal::Proposed as u32, Ordering::Release);
+        let Ok(number) = u8::try_from(slot) else { return Err(No::Refused(Reason::Internal)) };
+        let told = Offer::Claimed { region, slot: number };
+        if !client.arena.answer(offer.record, offer.number, told) {
+            return Err(No::Refused(Reason::PeerGone));
+        }
+        if let Purpose::Claims(claims) = &mut known.purpose {
+            let claimed = Claimed { accepted: socket.cookie, offered, record: offer.record, told };
+            claims.slots.insert(slot, claimed);
+        }
+        let mut fds = Vec::new();
+        if known.attached.insert(me) {
+            fds.push(Rc::clone(known.memory()));
+            fds.extend(client.bells.iter().map(Rc::clone));
+        }
+        if let Some(endpoint) = self.endpoints.get_mut(&me) {
+            endpoint.attached.insert(region);
+        }
+        #[allow(clippy::cast_possible_truncation, reason = "below 255")]
+        let slot = slot as u32;
+        let reply = Reply::Claimed { endpoint: offer.client, region, slot, generation };
+        Ok(Answer { reply, fds })
+    }
+
+    /// A free slot in a region that a client shares with acceptors of a party.
+    fn place_for(&mut self, client: EndpointId, acceptors: Party) -> Result<(RegionId, usize), No> {
+        let endpoint = self.endpoints.get(&client).ok_or(No::Refused(Reason::PeerGone))?;
+        for region in &endpoint.owns {
+            let Some(known) = self.regions.get_mut(region) else { continue };
+            let view = known.view();
+            if let Purpose::Claims(claims) = &mut known.purpose
+                && claims.acceptors == acceptors
+                && let Some(slot) = claims.free_slot(view, &endpoint.arena)
+            {
+                return Ok((*region, slot));
+            }
+        }
+        let (region, _) = self.open_region(client, Purpose::Claims(Claims::of(acceptors)))?;
+        Ok((region, 0))
+    }
+
+    pub(super) fn fetch(
+        &self,
+        me: EndpointId,
+        region: RegionId,
+        slot: u32,
+        fds: &mut Fds,
+    ) -> Outcome {
+        let socket = passed(fds)?;
+        let _ = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
+        let known = self.regions.get(&region).ok_or(No::Refused(Reason::PeerGone))?;
+        let slot = usize::try_from(slot).map_err(|_| No::Refused(Reason::Refused))?;
+        match &known.purpose {
+            Purpose::Claims(claims) if claims.is_client(slot, socket.cookie) => {
+                Ok(Answer { reply: Reply::Fetched, fds: vec![Rc::clone(known.memory())] })
+            }
+            _ => Err(No::Refused(Reason::Refused)),
+        }
+    }
+}

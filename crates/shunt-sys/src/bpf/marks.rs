@@ -1,0 +1,382 @@
+//! Which two sockets of this host are the ends of one connection, whatever was rewritten between them.
+//!
+//! A program at a control group writes a TCP option into the SYN of sockets that are *offered*, and into the
+//! answer of listeners that are *awaiting*: each names its own socket by its cookie, and both notes are compared before
+//! a pair is entered. So a pair is made only of a socket whose SYN a listener of this host has seen, and which has itself
+//! received that listener's answer: what other hosts, or raw sockets, write leads to no pair, or to none but of those who
+//! talk to each other. SMC marks its connections in the same place (RFC 7609 section 3.1).
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use super::insn::{Assembler, FRAME, R0, R1, R2, R3, R4, R6, R7};
+use super::map::Hash;
+use super::{CGROUP_SOCK_OPS, PROG_TYPE_SOCK_OPS, link_to_group, load, ops};
+
+mod helper {
+    pub const MAP_LOOKUP: i32 = 1;
+    pub const MAP_UPDATE: i32 = 2;
+    pub const SOCKET_COOKIE: i32 = 46;
+    pub const SET_CALL_FLAGS: i32 = 59;
+    pub const LOAD_OPTION: i32 = 142;
+    pub const STORE_OPTION: i32 = 143;
+    pub const RESERVE_OPTION: i32 = 144;
+}
+
+/// The program is asked for options.
+const CALL_FOR_OPTIONS: i32 = 1 << 6;
+/// The option is looked for in the SYN that is being answered.
+const IN_SYN: i32 = 1;
+
+const SYN: i32 = 0x02;
+const ACK: i32 = 0x10;
+
+/// The option: kind 254 (experiments, RFC 4727), length, magic (RFC 6994), the tag of one agent, a cookie.
+const LENGTH: i32 = 16;
+const MAGIC: u16 = 0x5348; // "SH"
+/// Kind, length and magic as they lie in memory.
+const HEAD: u32 = u32::from_ne_bytes([254, 16, MAGIC.to_be_bytes()[0], MAGIC.to_be_bytes()[1]]);
+/// The same to look for it: its length is that of what is compared.
+const SOUGHT: u32 = u32::from_ne_bytes([254, 4, MAGIC.to_be_bytes()[0], MAGIC.to_be_bytes()[1]]);
+
+/// Places on the stack: a cookie of this end, another one, the option.
+const MINE: i16 = -8;
+const OTHER: i16 = -16;
+const OPTION: i16 = -32;
+const TAG: i16 = OPTION + 4;
+const NAMED: i16 = OPTION + 8;
+
+/// Value of an offered socket: whom its SYN has reached, and what came of it.
+type Offered = [u64; 2];
+const REACHED: i16 = 0;
+const STATE: i16 = 8;
+const UNPAIRED: i32 = 1;
+const PAIRED: i32 = 2;
+
+/// What has come of a connection that an offered socket makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Made {
+    /// It is not made yet.
+    Connecting,
+    /// It leads to no awaiting listener of this host.
+    Elsewhere,
+    /// Its other end is the socket with this cookie.
+    To(u64),
+}
+
+/// The program and what it knows, as long as this value lives.
+#[derive(Debug)]
+pub struct Marks {
+    offered: Hash<Offered>,
+    awaiting: Hash<u32>,
+    /// Acceptors' sockets and the offered ones at the other end.
+    pairs: Hash<u64>,
+    _link: OwnedFd,
+}
+
+impl Marks {
+    /// For sockets that programs of this control group, or one below it, make. `tag` tells this host, and this agent,
+    /// from others; there is room for so many offers and listeners at a time.
+    ///
+    /// # Errors
+    /// Those of bpf(2): `EPERM` without the privilege, `EINVAL` before Linux 5.10.
+    pub fn attach(
+        group: BorrowedFd<'_>,
+        tag: u32,
+        offers: u32,
+        listeners: u32,
+    ) -> io::Result<Self> {
+        let offered = Hash::new(offers)?;
+        let awaiting = Hash::new(listeners)?;
+        let pairs = Hash::new(offers)?;
+        let maps =
+            Maps { offered: offered.number(), awaiting: awaiting.number(), pairs: pairs.number() };
+        let program = load(PROG_TYPE_SOCK_OPS, &program(&maps, tag))?;
+        let link = link_to_group(&program, group, CGROUP_SOCK_OPS)?;
+        Ok(Self { offered, awaiting, pairs, _link: link })
+    }
+
+    /// The SYN of the socket with this cookie is to be marked. Before it connects.
+    ///
+    /// # Errors
+    /// Those of bpf(2).
+    pub fn offer(&self, socket: u64) -> io::Result<()> {
+        self.offered.put(socket, &[0; 2])
+    }
+
+    /// What has come of it; `None` when it was not offered, or is not any more.
+    #[must_use]
+    pub fn made(&self, socket: u64) -> Option<Made> {
+        self.offered.get(socket).map(|[reached, state]| match state {
+            0 => Made::Connecting,
+            2 => Made::To(reached),
+            _ => Made::Elsewhere,
+        })
+    }
+
+    /// An offer is over, and so is what has come of it.
+    pub fn withdraw(&self, socket: u64) {
+        if let Some([reached, _]) = self.offered.take(socket)
+            && self.pairs.get(reached) == Some(socket)
+        {
+            self.pairs.take(reached);
+        }
+    }
+
+    /// The listener with this cookie answers marks. Before it listens.
+    ///
+    /// # Errors
+    /// Those of bpf(2).
+    pub fn await_at(&self, listener: u64) -> io::Result<()> {
+        self.awaiting.put(listener, &1)
+    }
+
+    /// It does not any more: but as long as it lives its answers go by this program.
+    pub fn leave(&self, listener: u64) {
+        self.awaiting.take(listener);
+    }
+
+    /// The offered socket at the other end of the connection that was accepted as the socket with this cookie.
+    #[must_use]
+    pub fn other_end(&self, accepted: u64) -> Option<u64> {
+        self.pairs.get(accepted)
+    }
+}
+
+struct Maps {
+    offered: u32,
+    awaiting: u32,
+    pairs: u32,
+}
+
+impl Assembler {
+    /// `R0` = the cookie of the socket, which is also put on the stack.
+    fn cookie(self, place: i16) -> Self {
+        self.copy(R1, R6).call(helper::SOCKET_COOKIE).store_wide(FRAME, place, R0)
+    }
+
+    /// `R0` = the value under the key on the stack, 0: there is none.
+    fn find(self, map: u32, key: i16) -> Self {
+        self.set_map(R1, map).copy(R2, FRAME).plus(R2, key.into()).call(helper::MAP_LOOKUP)
+    }
+
+    /// Puts the option on the stack; to the end if there is none with this tag.
+    fn read_option(self, tag: u32, flags: i32) -> Self {
+        self.clear_option()
+            .store_value(FRAME, OPTION, SOUGHT)
+            .copy(R1, R6)
+            .copy(R2, FRAME)
+            .plus(R2, OPTION.into())
+            .set(R3, LENGTH)
+            .set(R4, flags)
+            .call(helper::LOAD_OPTION)
+            .end_unless(R0, LENGTH)
+            .load(R1, FRAME, TAG)
+            .set_wide(R2, tag.into())
+            .end_unless_same(R1, R2)
+    }
+
+    fn clear_option(self) -> Self {
+        self.set(R1, 0).store_wide(FRAME, OPTION, R1).store_wide(FRAME, NAMED, R1)
+    }
+
+    /// Sends the option with the cookie on the stack.
+    fn write_option(self, tag: u32, cookie: i16) -> Self {
+        self.store_value(FRAME, OPTION, HEAD)
+            .store_value(FRAME, TAG, tag)
+            .load_wide(R1, FRAME, cookie)
+            .store_wide(FRAME, NAMED, R1)
+            .copy(R1, R6)
+            .copy(R2, FRAME)
+            .plus(R2, OPTION.into())
+            .set(R3, LENGTH)
+            .set(R4, 0)
+            .call(helper::STORE_OPTION)
+    }
+
+    fn set_call_flags(self) -> Self {
+        self.copy(R1, R6).call(helper::SET_CALL_FLAGS)
+    }
+
+    /// The program is asked for no more options of this socket.
+    fn stop_calls(self) -> Self {
+        self.load(R2, R6, ops::CALL_FLAGS).keep(R2, !CALL_FOR_OPTIONS).set_call_flags()
+    }
+
+    /// `R2` = which of SYN and ACK the packet has.
+    fn packet(self) -> Self {
+        self.load(R2, R6, ops::TCP_FLAGS).keep(R2, SYN | ACK)
+    }
+}
+
+fn program(maps: &Maps, tag: u32) -> Vec<u64> {
+    Assembler::default()
+        .copy(R6, R1)
+        .load(R7, R6, ops::OP)
+        .go_if(R7, ops::OPTION_LENGTH, "length")
+        .go_if(R7, ops::WRITE_OPTION, "write")
+        .go_if(R7, ops::CONNECT, "connect")
+        .go_if(R7, ops::LISTEN, "listen")
+        .go_if(R7, ops::ACTIVE_ESTABLISHED, "made")
+        .end_unless(R7, ops::PASSIVE_ESTABLISHED)
+        // What is accepted has its listener's flags.
+        .load(R2, R6, ops::CALL_FLAGS)
+        .end_unless_any(R2, CALL_FOR_OPTIONS)
+        .stop_calls()
+        .end()
+        .at("connect")
+        .cookie(MINE)
+        .find(maps.offered, MINE)
+        .end_if(R0, 0)
+        .go("call")
+        .at("listen")
+        .cookie(MINE)
+        .find(maps.awaiting, MINE)
+        .end_if(R0, 0)
+        .at("call")
+        .load(R2, R6, ops::CALL_FLAGS)
+        .with(R2, CALL_FOR_OPTIONS)
+        .set_call_flags()
+        .end()
+        .at("length")
+        .packet()
+        .go_if(R2, SYN, "own")
+        .end_unless(R2, SYN | ACK)
+        .read_option(tag, IN_SYN)
+        .go("reserve")
+        // Another program may have asked to be called for this socket.
+        .at("own")
+        .cookie(MINE)
+        .find(maps.offered, MINE)
+        .end_if(R0, 0)
+        .at("reserve")
+        .copy(R1, R6)
+        .set(R2, LENGTH)
+        .set(R3, 0)
+        .call(helper::RESERVE_OPTION)
+        .end()
+        .at("write")
+        .packet()
+        .go_if(R2, SYN, "ask")
+        .end_unless(R2, SYN | ACK)
+        .read_option(tag, IN_SYN)
+        .find(maps.offered, NAMED)
+        .end_if(R0, 0)
+        .copy(R7, R0)
+        // The cookie of what will be accepted: the kernel hands it on.
+        .cookie(OTHER)
+        .store_wide(R7, REACHED, R0)
+        .write_option(tag, OTHER)
+        .end()
+        .at("ask")
+        .cookie(MINE)
+        .find(maps.offered, MINE)
+        .end_if(R0, 0)
+        .clear_option()
+        .write_option(tag, MINE)
+        .end()
+        .at("made")
+        .cookie(MINE)
+        .find(maps.offered, MINE)
+        .end_if(R0, 0)
+        .copy(R7, R0)
+        .stop_calls()
+        .set(R1, UNPAIRED)
+        .store_wide(R7, STATE, R1)
+        .read_option(tag, 0)
+        .load_wide(R1, FRAME, NAMED)
+        .load_wide(R2, R7, REACHED)
+        .end_unless_same(R1, R2)
+        .set_map(R1, maps.pairs)
+        .copy(R2, FRAME)
+        .plus(R2, NAMED.into())
+        .copy(R3, FRAME)
+        .plus(R3, MINE.into())
+        .set(R4, 0)
+        .call(helper::MAP_UPDATE)
+        .end_unless(R0, 0)
+        .set(R1, PAIRED)
+        .store_wide(R7, STATE, R1)
+        .finish(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use rustix::net::{AddressFamily, SocketType, bind, connect, listen, socket};
+
+    use super::*;
+    use crate::cgroup;
+    use crate::sockinfo::{cookie, local_addr};
+
+    fn marks(tag: u32) -> Option<Marks> {
+        let root = File::open(cgroup::root()?).ok()?;
+        match Marks::attach(root.as_fd(), tag, 16, 16) {
+            Ok(marks) => Some(marks),
+            // Not root, or a kernel without them; as root on a kernel that has them nothing else will do.
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => None,
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    fn tcp() -> OwnedFd {
+        socket(AddressFamily::INET, SocketType::STREAM, None).unwrap()
+    }
+
+    fn listener(marks: &Marks, awaiting: bool) -> TcpListener {
+        let socket = tcp();
+        bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        if awaiting {
+            marks.await_at(cookie(&socket).unwrap()).unwrap();
+        }
+        listen(&socket, 8).unwrap();
+        socket.into()
+    }
+
+    fn client(to: &TcpListener, offered_to: Option<&Marks>) -> TcpStream {
+        let socket = tcp();
+        if let Some(marks) = offered_to {
+            marks.offer(cookie(&socket).unwrap()).unwrap();
+        }
+        connect(&socket, &SocketAddr::from(local_addr(to).unwrap())).unwrap();
+        socket.into()
+    }
+
+    #[test]
+    fn both_ends_of_a_marked_connection_are_known() {
+        let Some(marks) = marks(1) else { return };
+        let awaiting = listener(&marks, true);
+        let plain = listener(&marks, false);
+        for _ in 0..8 {
+            let offered = client(&awaiting, Some(&marks));
+            let (accepted, _) = awaiting.accept().unwrap();
+            let (here, there) = (cookie(&offered).unwrap(), cookie(&accepted).unwrap());
+            assert_eq!(marks.made(here), Some(Made::To(there)));
+            assert_eq!(marks.other_end(there), Some(here));
+            marks.withdraw(here);
+            assert_eq!((marks.made(here), marks.other_end(there)), (None, None));
+
+            let offered = client(&plain, Some(&marks));
+            assert_eq!(marks.made(cookie(&offered).unwrap()), Some(Made::Elsewhere));
+            marks.withdraw(cookie(&offered).unwrap());
+            let unmarked = client(&awaiting, None);
+            let (accepted, _) = awaiting.accept().unwrap();
+            assert_eq!(marks.made(cookie(&unmarked).unwrap()), None);
+            assert_eq!(marks.other_end(cookie(&accepted).unwrap()), None);
+        }
+    }
+
+    #[test]
+    fn an_agents_program_does_not_know_the_marks_of_another_one() {
+        let (Some(one), Some(other)) = (marks(2), marks(3)) else { return };
+        let awaiting = listener(&one, true);
+        let offered = client(&awaiting, Some(&other));
+        let (accepted, _) = awaiting.accept().unwrap();
+        // Whether the listener answers to the other one's marks, too, is nothing to this one.
+        assert_eq!(one.made(cookie(&offered).unwrap()), None);
+        assert_eq!(one.other_end(cookie(&accepted).unwrap()), None);
+    }
+}

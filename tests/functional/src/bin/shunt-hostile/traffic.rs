@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use shunt_functional::sys;
@@ -19,6 +19,9 @@ pub static CALLS: AtomicU64 = AtomicU64::new(0);
 
 /// Calls on a connection at the most, about.
 const LIFE: u32 = 300;
+
+/// Longest life of a connection on which nothing moves: what was written may have both ends wait for each other.
+const STUCK: Duration = Duration::from_secs(1);
 
 /// Where connections come from.
 pub enum From {
@@ -58,24 +61,25 @@ impl From {
 
 /// Carries up to `at_once` connections, for ever.
 pub fn carry(from: &From, at_once: usize, mut rng: Rng) -> io::Result<Infallible> {
-    let mut open: Vec<OwnedFd> = Vec::new();
+    let mut open: Vec<(OwnedFd, Instant)> = Vec::new();
     let mut buffer = vec![0; 64 << 10];
     loop {
         if open.len() < at_once {
-            open.extend(from.another()?);
+            open.extend(from.another()?.map(|fd| (fd, Instant::now())));
         }
         if open.is_empty() {
             thread::sleep(Duration::from_millis(1));
         }
         let mut idle = true;
-        open.retain(|fd| {
+        open.retain_mut(|(fd, moved)| {
             CALLS.fetch_add(1, Ordering::Relaxed);
             match use_once(fd.as_raw_fd(), &mut buffer, &mut rng) {
-                Ok(n) => {
-                    idle &= n == 0;
+                Ok(0) => rng.u32(..LIFE) != 0,
+                Ok(_) => {
+                    (idle, *moved) = (false, Instant::now());
                     rng.u32(..LIFE) != 0
                 }
-                Err(e) => would_block(&e),
+                Err(e) => would_block(&e) && moved.elapsed() < STUCK,
             }
         });
         CALLS.fetch_add(1, Ordering::Relaxed);

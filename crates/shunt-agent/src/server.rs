@@ -299,6 +299,12 @@ impl Server {
             return;
         }
         let Ok(cred) = seqpacket::peer_cred(&socket) else { return };
+        let of_process = self.per_process.get(&cred.pid).copied().unwrap_or(0);
+        if of_process >= self.config.limits.clients_per_process {
+            self.state.count_rejected();
+            warn!(pid = cred.pid, "too many clients of one process: one was turned away");
+            return;
+        }
         let Some(origin) = self.origin(&socket, cred) else {
             self.state.count_rejected();
             return;
@@ -309,12 +315,6 @@ impl Server {
         if bounded && share >= most.max(1) {
             self.state.count_rejected();
             warn!(account = ?origin.account, "too many clients of one account: one was turned away");
-            return;
-        }
-        let of_process = self.per_process.get(&cred.pid).copied().unwrap_or(0);
-        if of_process >= self.config.limits.clients_per_process {
-            self.state.count_rejected();
-            warn!(pid = cred.pid, "too many clients of one process: one was turned away");
             return;
         }
         let token = self.next_token;

@@ -169,13 +169,16 @@ install-built:
 	$(call link-library,lib64)
 	$(call link-library,lib/$(ARCH)-linux-gnu)
 	install -Dm644 dist/include/shunt.h $(DESTDIR)$(PREFIX)/include/shunt.h
-	for page in dist/man/*.3; do \
-	    install -Dm644 $$page $(DESTDIR)$(PREFIX)/share/man/man3/$$(basename $$page); \
+	for page in dist/man/*; do \
+	    install -Dm644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$(basename $$page); \
 	done
 	for example in dist/examples/*.c; do \
 	    install -Dm644 $$example $(DESTDIR)$(PREFIX)/share/doc/shunt/examples/$$(basename $$example); \
 	done
 	install -Dm644 dist/grafana/shunt.json $(DESTDIR)$(PREFIX)/share/shunt/grafana/shunt.json
+	for file in dist/kubernetes/*.yaml; do \
+	    install -Dm644 $$file $(DESTDIR)$(PREFIX)/share/shunt/kubernetes/$$(basename $$file); \
+	done
 	rm -rf $(TARGET)/docs
 	mkdir -p $(TARGET)/docs
 	$(RELEASE)/shunt docs $(TARGET)/docs

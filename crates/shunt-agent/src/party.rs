@@ -21,6 +21,8 @@ pub struct Party {
 /// they like is still one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Account {
+    /// The host's own root, who needs no bounds but those of the agent.
+    Host,
     /// A user of the host, with all the namespaces that they have made.
     User(u32),
     /// A control group: of containers that root runs, who would all be root, or a user of their own each.
@@ -63,7 +65,9 @@ impl Origin {
     pub fn of_process(cred: PeerCred) -> io::Result<Self> {
         let of = namespaces::of_process(cred.pid)?;
         let cgroup = cgroup::of_process(cred.pid).ok_or(io::ErrorKind::NotFound)?;
+        let is_hosts_root = cred.uid == 0 && of.made_by.is_none() && of.pid == own_pid_namespace();
         let account = match (of.made_by, cred.uid) {
+            _ if is_hosts_root => Account::Host,
             (None, 0) | (Some(0), _) => Account::Group(cgroup.clone()),
             (None, uid) | (Some(uid), _) => Account::User(uid),
         };
@@ -72,7 +76,7 @@ impl Origin {
             account,
             cgroup,
             network: of.network,
-            is_hosts_root: cred.uid == 0 && of.made_by.is_none() && of.pid == own_pid_namespace(),
+            is_hosts_root,
         })
     }
 }

@@ -93,6 +93,7 @@ fn describe(end: &End<'_>, peer: Option<&End<'_>>) -> Value {
         "container": container::name(&end.endpoint.origin.cgroup),
         "peer_pid": peer.map(|p| p.conn.pid),
         "peer_program": peer.map(|p| p.endpoint.program.as_str()),
+        "peer_cgroup": peer.and_then(|p| group(p.endpoint)),
         "peer_container": peer.and_then(|p| container::name(&p.endpoint.origin.cgroup)),
         "bytes_sent": c.bytes_sent,
         "bytes_received": c.bytes_received,

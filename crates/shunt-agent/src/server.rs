@@ -299,21 +299,22 @@ impl Server {
             return;
         }
         let Ok(cred) = seqpacket::peer_cred(&socket) else { return };
+        let of_process = self.per_process.get(&cred.pid).copied().unwrap_or(0);
+        if of_process >= self.config.limits.clients_per_process {
+            self.state.count_rejected();
+            warn!(pid = cred.pid, "too many clients of one process: one was turned away");
+            return;
+        }
         let Some(origin) = self.origin(&socket, cred) else {
             self.state.count_rejected();
             return;
         };
         let most = self.config.limits.clients / self.config.limits.share;
         let share = self.accounts.get(&origin.account).map_or(0, |share| share.clients);
-        if self.config.host.is_some() && share >= most.max(1) {
+        let bounded = self.config.host.is_some() && origin.account != Account::Host;
+        if bounded && share >= most.max(1) {
             self.state.count_rejected();
             warn!(account = ?origin.account, "too many clients of one account: one was turned away");
-            return;
-        }
-        let of_process = self.per_process.get(&cred.pid).copied().unwrap_or(0);
-        if of_process >= self.config.limits.clients_per_process {
-            self.state.count_rejected();
-            warn!(pid = cred.pid, "too many clients of one process: one was turned away");
             return;
         }
         let token = self.next_token;
@@ -337,7 +338,11 @@ impl Server {
         let limits = &self.config.limits;
         let new = || Share { clients: 0, allowance: Allowance::of_account(limits, since) };
         let account = client.origin.account.clone();
-        self.accounts.entry(account).or_insert_with(new).clients += 1;
+        if bounded {
+            // Who comes back at once is not given the allowance anew.
+            self.accounts.retain(|_, share| share.clients > 0 || !share.allowance.is_full(limits));
+            self.accounts.entry(account).or_insert_with(new).clients += 1;
+        }
         self.clients.insert(token, client);
         self.nobodies += 1;
         if cred.pid != 0 {
@@ -438,10 +443,6 @@ impl Server {
         }
         if let Entry::Occupied(mut share) = self.accounts.entry(client.origin.account.clone()) {
             share.get_mut().clients -= 1;
-            // Who comes back at once is not given the allowance anew.
-            if share.get().clients == 0 && share.get_mut().allowance.is_full(&self.config.limits) {
-                share.remove();
-            }
         }
         match end {
             End::Left => debug!(pid = client.cred.pid, "client left"),

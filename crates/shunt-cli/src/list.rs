@@ -81,8 +81,8 @@ fn table(report: &Value) -> Table {
             text("mode"),
             text("local"),
             text("peer"),
-            format!("{},pid={},fd={}", text("program"), c["pid"], c["fd"]),
-            peer,
+            format!("{},pid={},fd={}{}", text("program"), c["pid"], c["fd"], place(c, "")),
+            format!("{peer}{}", place(c, "peer_")),
             text("bytes_sent"),
             text("bytes_received"),
             text("ring_fill_tx"),
@@ -100,6 +100,15 @@ fn table(report: &Value) -> Table {
         table.row(row);
     }
     table
+}
+
+/// Where an end is, as far as an agent for the host knows: its container, else its control group.
+fn place(connection: &Value, whose: &str) -> String {
+    let named = |what: &str| {
+        let known = connection[format!("{whose}{what}")].as_str();
+        known.filter(|name| *name != "/").map(|name| format!(",{what}={name}"))
+    };
+    named("container").or_else(|| named("cgroup")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -121,6 +130,20 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[1].contains("nginx,pid=7,fd=9") && lines[1].contains("wrk,pid=8"));
         assert!(lines[2].starts_with("tcp ") && lines[2].ends_with("no-proposal"));
+        assert!(!text.contains("cgroup"));
+    }
+
+    #[test]
+    fn containers_are_named() {
+        let report = json!({ "connections": [
+            { "mode": "tcp", "pid": 7, "program": "nginx", "fd": 9, "container": "0123456789ab",
+              "cgroup": "/docker/0123", "peer_pid": 8, "peer_program": "wrk", "peer_container": null,
+              "peer_cgroup": "/user.slice" },
+            { "mode": "tcp", "pid": 9, "program": "curl", "fd": 3, "container": null, "cgroup": "/" } ] });
+        let text = table(&report).render();
+        assert!(text.contains("nginx,pid=7,fd=9,container=0123456789ab "), "{text}");
+        assert!(text.contains("wrk,pid=8,cgroup=/user.slice "), "{text}");
+        assert!(text.contains("curl,pid=9,fd=3 "), "{text}");
     }
 
     #[test]

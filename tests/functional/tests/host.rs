@@ -16,6 +16,7 @@ use shunt_functional::waiting::settles;
 /// Users of the host without a name.
 const SOMEBODY: u32 = 61_001;
 const ANOTHER: u32 = 61_002;
+const HOSTILE: u32 = 61_003;
 
 const TRAFFIC: [&str; 6] = ["-n", "20", "-b", "1000000", "--style", "epoll-et"];
 
@@ -119,17 +120,44 @@ fn the_same_in_copy_mode() {
     everywhere(Mode::Copy);
 }
 
+/// The agent has these capabilities alone.
+fn with_capabilities(change: &str) -> Sandbox {
+    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
+    sandbox.kill_agent();
+    let mut command = sandbox.plain(program("setpriv"));
+    command.args(["--bounding-set", change, "--inh-caps", "-all"]);
+    sandbox.start_host_agent_by(command);
+    sandbox
+}
+
+/// Those that the systemd unit and the DaemonSet give it are enough.
+#[test]
+fn four_capabilities_are_enough() {
+    if !can() {
+        return;
+    }
+    let unit = include_str!("../../../dist/systemd/shunt-host.service");
+    let given = unit.lines().find_map(|l| l.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let given = given.to_lowercase().replace("cap_", "+").replace(' ', ",");
+    let daemon_set = include_str!("../../../dist/kubernetes/shunt-agent.yaml");
+    let same = given.to_uppercase().replace('+', "\"").replace(',', "\", ") + "\"";
+    assert!(daemon_set.contains(&format!("add: [{same}]")), "{same}");
+    let sandbox = with_capabilities(&format!("-all,{given}"));
+    let network = four();
+    let at = |name, users| Container::new(&sandbox, &network, name, users);
+    let (a, c) = (at("a", Users::Own(SOMEBODY)), at("c", Users::Of(ANOTHER)));
+    sandbox.expect(Expect::All(40), || {
+        traffic(&sandbox, (&a, &c), ("10.78.0.3:0", "10.78.0.3:0"), &TRAFFIC);
+    });
+}
+
 /// The agent may not use eBPF.
 #[test]
 fn without_marks_all_is_tcp() {
     if !can() {
         return;
     }
-    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
-    sandbox.kill_agent();
-    let mut command = sandbox.plain(program("setpriv"));
-    command.args(["--bounding-set", "-sys_admin,-bpf", "--inh-caps", "-sys_admin,-bpf"]);
-    sandbox.start_host_agent_by(command);
+    let sandbox = with_capabilities("-sys_admin,-bpf");
     assert!(sandbox.agent_log().contains("cannot be marked"), "{}", sandbox.agent_log());
     let network = four();
     add_service(&network, "10.78.0.4:8080");
@@ -204,7 +232,7 @@ fn servers_and_their_clients_in_four_containers() {
     let sandbox = Sandbox::for_host(Mode::Attach, &[]);
     let network = four();
     let at = |name, users| Container::new(&sandbox, &network, name, users);
-    let (a, b) = (at("a", Users::Own(SOMEBODY)), at("b", Users::Own(ANOTHER)));
+    let (a, b) = (at("a", Users::Own(SOMEBODY)), at("b", Users::Of(ANOTHER)));
     let (c, d) = (at("c", Users::Own(ANOTHER)), at("d", Users::Own(SOMEBODY)));
 
     let dir = b.shared();
@@ -224,7 +252,9 @@ fn servers_and_their_clients_in_four_containers() {
         let wrong = ["Non-2xx", "Socket errors"].iter().any(|what| out.stdout.contains(what));
         assert!(out.stdout.contains("Requests/sec:") && !wrong, "{out}");
     });
+    // Who became another user does not end with the one that started it: the master and its worker.
     nginx.kill();
+    sandbox.end_strays("nginx", 2);
 
     let mut command = c.command("redis-server");
     command.args(["--port", "6000", "--bind", "10.78.0.3", "--protected-mode", "no"]);
@@ -250,6 +280,74 @@ fn servers_and_their_clients_in_four_containers() {
         assert!(out.stdout.contains("GET: ") && !out.stdout.contains("Error"), "{out}");
     });
     redis.kill();
+}
+
+/// A container of a third user, with the addresses of the others in its own network.
+fn hostile(network: &Network) {
+    for address in ["10.77.0.1/32", "10.77.0.2/32"] {
+        network.inside("d", &["ip", "addr", "add", address, "dev", "lo"]);
+    }
+}
+
+/// Asks for whatever others may have while they talk: is given nothing, and finds nothing to open.
+#[test]
+fn a_hostile_container_is_given_nothing() {
+    if !can() {
+        return;
+    }
+    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
+    let network = four();
+    hostile(&network);
+    let at = |name, users| Container::new(&sandbox, &network, name, users);
+    let (a, b) = (at("a", Users::Own(SOMEBODY)), at("b", Users::Of(ANOTHER)));
+    let d = at("d", Users::Own(HOSTILE));
+    let args = ["-n", "6", "-b", "5000000", "--style", "epoll-lt", "--pause", "2000"];
+    sandbox.expect(Expect::All(12), || {
+        let listening = serve(&sandbox, &b, "10.77.0.2:8000", &args);
+        let client = connect(&sandbox, &a, "10.77.0.2:8000".parse().unwrap(), &args);
+        let mut command = d.plain(built("shunt-intruder"));
+        command.args(["--run-dir", "/run/shunt", "ask"]);
+        let asked = sandbox.run(command).success().stdout;
+        let given = asked.lines().filter(|line| !line.contains("\trefused"));
+        assert_eq!(given.collect::<Vec<_>>(), [""; 0]);
+        assert!(asked.lines().count() > 3000, "{}", asked.lines().count());
+        let mut command = d.plain(built("shunt-intruder"));
+        command.args(["--run-dir", "/run/shunt", "look"]);
+        for file in ["agent.lock", "totals.json"] {
+            command.arg("--file").arg(std::path::Path::new("/run/shunt").join(file));
+        }
+        let seen = sandbox.run(command).success().stdout;
+        let opened =
+            seen.lines().filter(|line| line.contains("agent.lock") || line.contains("totals"));
+        assert!(!opened.clone().any(|line| line.ends_with("opened")), "{seen}");
+        verify(&records(client), &listening.finish());
+    });
+}
+
+/// Keeps the agent as busy as it can: others are shunted all the same, byte by byte as they were.
+#[test]
+fn a_flood_from_a_container_leaves_others_served() {
+    if !can() {
+        return;
+    }
+    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
+    let agent = sandbox.agent_pid();
+    let network = four();
+    hostile(&network);
+    let at = |name, users| Container::new(&sandbox, &network, name, users);
+    let (a, b) = (at("a", Users::Own(SOMEBODY)), at("b", Users::Of(ANOTHER)));
+    let mut command = at("d", Users::Own(HOSTILE)).plain(built("shunt-intruder"));
+    command.args(["--run-dir", "/run/shunt", "flood"]);
+    let mut flood = sandbox.spawn(command);
+    flood.wait_for_line(|line| line.starts_with("flood").then_some(()));
+    for seed in ["1", "2", "3"] {
+        let args = ["-n", "8", "-b", "1000000", "--style", "epoll-lt", "--seed", seed];
+        traffic(&sandbox, (&a, &b), ("10.77.0.2:8000", "10.77.0.2:8000"), &args);
+    }
+    flood.kill();
+    let stats = sandbox.stats();
+    assert!(stats.get("connections_shunted") > 0, "{:?}: {}", stats.reasons(), sandbox.agent_log());
+    assert_eq!(sandbox.agent_pid(), agent);
 }
 
 /// The policy is read anew on SIGHUP: what it denies is TCP, with a reason at both ends.

@@ -85,7 +85,7 @@ impl State {
         let known = by_cookie.filter(same_place).or_else(|| self.by_name.get(&name).copied());
         let listener = match known {
             Some(known) => known,
-            None => self.publish(name)?,
+            None => self.publish(me, name)?,
         };
         let known = self.listeners.get_mut(&listener).ok_or(No::Refused(Reason::Internal))?;
         let sockets = known.holders.entry(me).or_default();
@@ -103,11 +103,15 @@ impl State {
         Ok(Answer { reply: Reply::Listening { listener }, fds })
     }
 
-    fn publish(&mut self, name: Name) -> Result<ListenerId, No> {
-        let of_party = |l: &&Listener| l.name.party == name.party;
+    fn publish(&mut self, me: EndpointId, name: Name) -> Result<ListenerId, No> {
+        let endpoint = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
+        let account = &endpoint.origin.account;
+        let is_of_account =
+            |id: &EndpointId| self.endpoints.get(id).is_some_and(|e| e.origin.account == *account);
+        let of_account = |l: &&Listener| l.holders.keys().any(is_of_account);
         if self.listeners.len() >= self.limits.listeners
-            || self.exceeds_share(self.limits.listeners, || {
-                self.listeners.values().filter(of_party).count()
+            || self.exceeds_share(account, self.limits.listeners, || {
+                self.listeners.values().filter(of_account).count()
             })
         {
             return Err(No::Refused(Reason::Refused));

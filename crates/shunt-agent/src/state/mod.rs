@@ -26,7 +26,7 @@ use shunt_wire::reason::Reason;
 
 use crate::config::{HostConfig, Limits};
 use crate::memory_limit;
-use crate::party::{Origin, Party};
+use crate::party::{Account, Origin, Party};
 use crate::report;
 use crate::totals::{Book, Totals};
 pub use host::HostError;
@@ -280,7 +280,7 @@ impl State {
         }
         let of_account = |e: &&Endpoint| e.origin.account == peer.origin.account;
         if self.endpoints.len() >= self.limits.endpoints
-            || self.exceeds_share(self.limits.endpoints, || {
+            || self.exceeds_share(&peer.origin.account, self.limits.endpoints, || {
                 self.endpoints.values().filter(of_account).count()
             })
         {
@@ -338,9 +338,10 @@ impl State {
         }
     }
 
-    /// True when one account has its part of `most` by now. An agent of one user knows one account.
-    fn exceeds_share(&self, most: usize, has: impl FnOnce() -> usize) -> bool {
-        self.host.is_some() && has() >= (most / self.limits.share).max(1)
+    /// True when an account has its part of `most` by now. An agent of one user knows one account.
+    fn exceeds_share(&self, of: &Account, most: usize, has: impl FnOnce() -> usize) -> bool {
+        let bounded = self.host.is_some() && *of != Account::Host;
+        bounded && has() >= (most / self.limits.share).max(1)
     }
 
     /// Ends every endpoint, so that the totals are whole: the agent is about to exit.

@@ -125,7 +125,7 @@ impl State {
         let of_account = |e: &&Endpoint| e.origin.account == *account;
         if endpoint.owns.len() >= self.limits.regions_per_endpoint
             || self.regions.len() >= self.limits.regions
-            || self.exceeds_share(self.limits.regions, || {
+            || self.exceeds_share(account, self.limits.regions, || {
                 self.endpoints.values().filter(of_account).map(|e| e.owns.len()).sum()
             })
         {

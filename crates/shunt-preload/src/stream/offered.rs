@@ -24,6 +24,41 @@ use crate::stream::promote::{self, Time};
 use crate::stream::{buffers, tcp};
 use crate::{agent_client, clock, link, ops};
 
+/// Destinations at which nobody could claim a connection a moment ago, each in the place of its hash: an offer costs a
+/// message to the agent.
+static UNANSWERED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// For how long such a destination is left alone, in seconds.
+const LEFT_ALONE: u64 = 2;
+
+/// The place of a destination, and the word there when it has not answered in this second.
+fn unanswered(to: &Addr, second: u64) -> (&'static AtomicU64, u64) {
+    let hash = FourTuple { local: Addr::default(), peer: *to }.hash64();
+    let place = usize::try_from(hash % 64).unwrap_or(0);
+    (&UNANSWERED[place], hash & !SECONDS | second & SECONDS)
+}
+
+/// The part of such a word that says when it was.
+const SECONDS: u64 = 0xff_ffff;
+
+fn second() -> u64 {
+    clock::now() / 1_000_000_000
+}
+
+/// Nobody can claim what goes to this destination.
+fn note_unanswered(to: &Addr) {
+    let (place, word) = unanswered(to, second());
+    place.store(word, Ordering::Relaxed);
+}
+
+/// True when an offer would come to nothing, as a moment ago.
+fn is_unanswered(to: &Addr) -> bool {
+    let now = second();
+    (0..=LEFT_ALONE).any(|ago| {
+        let (place, word) = unanswered(to, now.wrapping_sub(ago));
+        place.load(Ordering::Relaxed) == word
+    })
+}
+
 /// A connection that was offered and is being made.
 pub struct Open {
     sock: &'static Sock,
@@ -33,6 +68,9 @@ pub struct Open {
 pub fn open(fd: i32, to: &Addr) -> Result<Open, Reason> {
     /// Numbers of this process's offers: a record's uses are told by them.
     static NEXT: AtomicU64 = AtomicU64::new(1);
+    if is_unanswered(to) {
+        return Err(Reason::PeerNotShunted);
+    }
     let tuple = FourTuple { local: Addr::default(), peer: *to };
     let sock = track(fd, &tuple).ok_or(Reason::TooManyConnections)?;
     let record = sock.record();
@@ -106,7 +144,12 @@ pub fn look(sock: &'static Sock, fd: i32) -> Result<Phase, Reason> {
         }
         // SYNC POINT offer.
         Offer::Claimed { region, slot } => take_up(sock, fd, region, slot.into()),
-        Offer::Declined(why) => Err(why),
+        Offer::Declined(why) => {
+            if why == Reason::PeerNotShunted {
+                note_unanswered(&id.tuple().peer);
+            }
+            Err(why)
+        }
         Offer::None => Err(Reason::Internal),
     };
     if outcome.is_err() {
@@ -176,5 +219,21 @@ pub fn before_listen(fd: i32) {
     if agent_client::endpoint().is_ok_and(|endpoint| endpoint.registry.scope() == Scope::Marked) {
         // Without it they stay on TCP.
         let _ = agent_client::await_clients(tcp::borrow(fd));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_not_answered_is_left_alone_for_a_moment() {
+        let (one, other) = (Addr::any_v4(7001), Addr::any_v4(7002));
+        assert!(!is_unanswered(&one));
+        note_unanswered(&one);
+        assert!(is_unanswered(&one) && !is_unanswered(&other));
+        let (place, word) = unanswered(&one, second().wrapping_sub(LEFT_ALONE + 1));
+        place.store(word, Ordering::Relaxed);
+        assert!(!is_unanswered(&one));
     }
 }

@@ -46,12 +46,13 @@ const OPTION: i16 = -32;
 const TAG: i16 = OPTION + 4;
 const NAMED: i16 = OPTION + 8;
 
-/// Value of an offered socket: whom its SYN has reached, and what came of it.
+/// Value of an offered socket: whom its SYN has reached last, and the socket with which it was paired.
 type Offered = [u64; 2];
 const REACHED: i16 = 0;
-const STATE: i16 = 8;
-const UNPAIRED: i32 = 1;
-const PAIRED: i32 = 2;
+const PAIRED: i16 = 8;
+/// In the place of that socket: none yet, and none though the connection is made.
+const CONNECTING: u64 = 0;
+const UNPAIRED: u64 = u64::MAX;
 
 /// What has come of a connection that an offered socket makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,25 +102,25 @@ impl Marks {
     /// # Errors
     /// Those of bpf(2).
     pub fn offer(&self, socket: u64) -> io::Result<()> {
-        self.offered.put(socket, &[0; 2])
+        self.offered.put(socket, &[0, CONNECTING])
     }
 
     /// What has come of it; `None` when it was not offered, or is not any more.
     #[must_use]
     pub fn made(&self, socket: u64) -> Option<Made> {
-        self.offered.get(socket).map(|[reached, state]| match state {
-            0 => Made::Connecting,
-            2 => Made::To(reached),
-            _ => Made::Elsewhere,
+        self.offered.get(socket).map(|[_, paired]| match paired {
+            CONNECTING => Made::Connecting,
+            UNPAIRED => Made::Elsewhere,
+            accepted => Made::To(accepted),
         })
     }
 
     /// An offer is over, and so is what has come of it.
     pub fn withdraw(&self, socket: u64) {
-        if let Some([reached, _]) = self.offered.take(socket)
-            && self.pairs.get(reached) == Some(socket)
+        if let Some([_, paired]) = self.offered.take(socket)
+            && self.pairs.get(paired) == Some(socket)
         {
-            self.pairs.take(reached);
+            self.pairs.take(paired);
         }
     }
 
@@ -281,8 +282,8 @@ fn program(maps: &Maps, tag: u32) -> Vec<u64> {
         .end_if(R0, 0)
         .copy(R7, R0)
         .stop_calls()
-        .set(R1, UNPAIRED)
-        .store_wide(R7, STATE, R1)
+        .set_wide(R1, UNPAIRED)
+        .store_wide(R7, PAIRED, R1)
         .read_option(tag, 0)
         .load_wide(R1, FRAME, NAMED)
         .load_wide(R2, R7, REACHED)
@@ -295,8 +296,8 @@ fn program(maps: &Maps, tag: u32) -> Vec<u64> {
         .set(R4, 0)
         .call(helper::MAP_UPDATE)
         .end_unless(R0, 0)
-        .set(R1, PAIRED)
-        .store_wide(R7, STATE, R1)
+        .load_wide(R1, FRAME, NAMED)
+        .store_wide(R7, PAIRED, R1)
         .finish(1)
 }
 

@@ -57,6 +57,8 @@ pub fn run(run_dir: &Path) -> io::Result<()> {
         for (slot, (thing, fd)) in [0, 1].into_iter().flat_map(|slot| things.map(|t| (slot, t))) {
             let attach = Request::Attach { region: name, slot };
             say(format_args!("{attach:?} with {thing}"), outcome(&agent.call(&attach, &[fd])));
+            let fetch = Request::Fetch { region: name, slot };
+            say(format_args!("{fetch:?} with {thing}"), outcome(&agent.call(&fetch, &[fd])));
         }
         // Both ends of a link group are introduced shortly before it is made.
         let ends = (name.saturating_sub(8)..name).chain([name.wrapping_add(1), me]);
@@ -69,10 +71,19 @@ pub fn run(run_dir: &Path) -> io::Result<()> {
     for (thing, fd) in things.iter().filter(|(thing, _)| *thing != "a listener") {
         say(format_args!("Listen with {thing}"), outcome(&agent.call(&Request::Listen, &[*fd])));
     }
+    for (thing, fd) in things {
+        say(format_args!("Claim with {thing}"), outcome(&agent.call(&Request::Claim, &[fd])));
+    }
     // What ends a conversation ends it for this one alone.
-    for request in [Request::Listen, Request::Attach { region: newest, slot: u32::MAX }] {
+    for request in [
+        Request::Listen,
+        Request::Claim,
+        Request::Offer { record: u32::MAX, number: 1 },
+        Request::Attach { region: newest, slot: u32::MAX },
+    ] {
         let (agent, _) = Agent::introduced(run_dir)?;
-        let fds = if request == Request::Listen { vec![] } else { vec![near.as_fd()] };
+        let alone = matches!(request, Request::Listen | Request::Claim);
+        let fds = if alone { vec![] } else { vec![near.as_fd()] };
         say(format_args!("{request:?}"), outcome(&agent.call(&request, &fds)));
     }
     Ok(())

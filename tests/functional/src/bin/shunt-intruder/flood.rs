@@ -17,7 +17,8 @@ pub fn run(run_dir: &Path) -> io::Result<()> {
     // Proof that it is at work.
     drop(Agent::reach(run_dir)?);
     say("flood", "begins");
-    let ways: [fn(&Path) -> io::Result<()>; 6] = [silent, rubbish, deaf, greedy, busy, curious];
+    let ways: [fn(&Path) -> io::Result<()>; 8] =
+        [silent, rubbish, deaf, greedy, busy, curious, offering, claiming];
     thread::scope(|scope| {
         for way in ways {
             scope.spawn(move || {
@@ -96,4 +97,31 @@ fn curious(run_dir: &Path) -> io::Result<()> {
             agent.call(&request, &[])?;
         }
     }
+}
+
+/// Offers connections that it never makes.
+fn offering(run_dir: &Path) -> io::Result<()> {
+    let (agent, _) = Agent::introduced(run_dir)?;
+    for number in 0..4000 {
+        let socket = rustix::net::socket(
+            rustix::net::AddressFamily::INET,
+            rustix::net::SocketType::STREAM,
+            None,
+        )?;
+        let record = u32::try_from(number % 1000).unwrap_or(0);
+        agent.call(&Request::Offer { record, number }, &[socket.as_fd()])?;
+    }
+    Ok(())
+}
+
+/// Claims connections that nobody has offered.
+fn claiming(run_dir: &Path) -> io::Result<()> {
+    let (agent, _) = Agent::introduced(run_dir)?;
+    let listening = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let _near = std::net::TcpStream::connect(listening.local_addr()?)?;
+    let far = listening.accept()?.0;
+    for _ in 0..4000 {
+        agent.call(&Request::Claim, &[far.as_fd()])?;
+    }
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+pub use shunt_device::ivshmem::Place;
 use shunt_sys::run_dir::RunDir;
 
 use crate::metrics::Metrics;
@@ -17,6 +18,8 @@ pub struct Config {
     pub lock_wait: Duration,
     /// Where to serve metrics, if at all.
     pub metrics: Option<Metrics>,
+    /// The memory that is shared with other machines, if any.
+    pub ivshmem: Option<Sharing>,
     /// Bounds.
     pub limits: Limits,
 }
@@ -30,9 +33,19 @@ impl Config {
             idle_exit: None,
             lock_wait: Duration::ZERO,
             metrics: None,
+            ivshmem: None,
             limits: Limits::default(),
         }
     }
+}
+
+/// The memory that is shared with other machines.
+#[derive(Clone, Debug)]
+pub struct Sharing {
+    /// The device.
+    pub place: Place,
+    /// An agent that can't have it does not run.
+    pub required: bool,
 }
 
 /// Bounds on what clients can make the agent keep or do.

@@ -14,6 +14,7 @@
 mod allowance;
 pub mod config;
 mod door;
+mod ivshmem;
 mod memory_limit;
 pub mod metrics;
 pub mod report;
@@ -50,6 +51,8 @@ pub enum ServeError {
     Claim(ClaimError),
     /// It could not serve metrics.
     Metrics(MetricsError),
+    /// It could not share memory with other machines.
+    Sharing(shunt_device::ivshmem::Place, std::io::Error),
     /// A system call of its own failed.
     System(std::io::Error),
 }
@@ -59,6 +62,9 @@ impl std::fmt::Display for ServeError {
         match self {
             Self::Claim(e) => e.fmt(f),
             Self::Metrics(e) => e.fmt(f),
+            Self::Sharing(place, e) => {
+                write!(f, "no memory can be shared with other machines by {place}: {e}")
+            }
             Self::System(e) => e.fmt(f),
         }
     }

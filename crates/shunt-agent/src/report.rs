@@ -12,6 +12,7 @@ use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{RegionId, Reply};
 use shunt_wire::reason::Reason;
 
+use crate::ivshmem::Fabric;
 use crate::state::{Answer, Endpoint, No, State};
 use crate::totals::Totals;
 
@@ -127,6 +128,7 @@ pub(crate) fn status(state: &State) -> Result<Answer, No> {
     map.insert("listeners".into(), listeners.collect());
     map.insert("regions".into(), state.regions.len().into());
     map.insert("rejected_clients".into(), state.rejected.into());
+    map.insert("ivshmem".into(), state.fabric.as_ref().map(Fabric::describe).into());
     map.insert("metrics".into(), state.metrics.as_deref().into());
     sealed(&Value::Object(map))
 }

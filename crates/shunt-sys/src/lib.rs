@@ -6,6 +6,7 @@
 //! ([`activation`], [`bpf`], [`epoll`], [`signals`], [`usage`]) says so.
 
 pub mod activation;
+pub mod addresses;
 pub mod bpf;
 pub mod epoll;
 pub mod fds;
@@ -18,3 +19,4 @@ pub mod sockdiag;
 pub mod sockinfo;
 mod sockopt;
 pub mod usage;
+pub mod vfio;

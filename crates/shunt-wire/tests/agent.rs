@@ -53,6 +53,9 @@ fn golden_replies() {
         (Reply::Refused { reason: Reason::Refused }, &[7, 19]),
         (Reply::Exported { export: 5 }, &[8, 5]),
         (Reply::Imported, &[9]),
+        (Reply::ListeningShared { listener: 6, table: 7 }, &[10, 6, 7]),
+        (Reply::LinkedShared { region: 8, table: 9, at: 10 }, &[11, 8, 9, 10]),
+        (Reply::AttachedShared { endpoint: 11, at: 12 }, &[12, 11, 12]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -125,6 +128,12 @@ fn replies() -> impl Strategy<Value = Reply> {
         reason.prop_map(|reason| Reply::Refused { reason }),
         any::<u64>().prop_map(|export| Reply::Exported { export }),
         Just(Reply::Imported),
+        (any::<u64>(), any::<u64>())
+            .prop_map(|(listener, table)| Reply::ListeningShared { listener, table }),
+        (any::<u64>(), any::<u64>(), any::<u64>())
+            .prop_map(|(region, table, at)| Reply::LinkedShared { region, table, at }),
+        (any::<u64>(), any::<u64>())
+            .prop_map(|(endpoint, at)| Reply::AttachedShared { endpoint, at }),
     ]
 }
 

@@ -6,6 +6,7 @@
 pub mod binaries;
 pub mod compat;
 pub mod generator;
+pub mod machines;
 pub mod memory_group;
 pub mod mode;
 pub mod net;

@@ -21,7 +21,7 @@ pub(crate) struct Name {
     pub(crate) addr: Addr,
     pub(super) netns: u64,
     pub(super) uid: u32,
-    v6only: bool,
+    pub(super) v6only: bool,
 }
 
 /// A listening socket, or a group of them with one name, whoever holds it.
@@ -149,6 +149,9 @@ impl State {
             self.registry.remove(listener);
             self.by_name.remove(&known.name);
             self.listeners.remove(&listener);
+            if let Some(fabric) = &mut self.fabric {
+                fabric.withdraw(listener);
+            }
         }
     }
 }

@@ -44,7 +44,7 @@ impl Region {
 
 /// The connection that a passed socket is, and its network namespace. Closes the socket: the agent
 /// must not keep the connection open.
-fn inspect(socket: OwnedFd) -> Option<(FourTuple, u64)> {
+pub(super) fn inspect(socket: OwnedFd) -> Option<(FourTuple, u64)> {
     let facts = sockinfo::is_tcp(&socket)
         .then(|| Some((sockinfo::four_tuple(&socket).ok()?, sockinfo::netns_cookie(&socket))))
         .flatten();

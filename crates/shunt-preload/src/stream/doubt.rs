@@ -80,7 +80,8 @@ pub fn look_for_unmarked(sock: &Sock, fd: c_int) {
 /// asked for its socket; now and then, for the peer may simply be slow.
 pub fn is_orphaned(sock: &Sock) -> bool {
     let Some((_, theirs)) = sock.sections() else { return false };
-    if theirs.prod.fin.load(Acquire) == 0 {
+    // The kernel here does not know who holds a socket of another machine.
+    if theirs.prod.fin.load(Acquire) == 0 || sock.is_far() {
         return false;
     }
     if sock.has(ORPHANED) {

@@ -17,4 +17,5 @@ pub mod sandbox;
 pub mod servers;
 pub mod sources;
 pub mod sys;
+pub mod vm;
 pub mod waiting;

@@ -2,7 +2,7 @@
 //! that is a peer of one ivshmem server.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -56,6 +56,8 @@ while [ $n -le $count ]; do
     echo machine $pid
     n=$((n + 1))
 done
+sleep infinity &
+all="$all $!"
 echo ready
 wait
 "#;
@@ -102,6 +104,28 @@ impl Lab {
         self.server = Some(server);
     }
 
+    /// A directory of the lab's own.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// The server's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.place.path().join("ivshmem.sock")
+    }
+
+    /// Runs a script in the first machine's network.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn inside(&self, script: &str) {
+        let mut command = self.machines[0].inside();
+        let output = command.args(["sh", "-c", script]).output().expect("sh runs");
+        assert!(output.status.success(), "{script}: {output:?}");
+    }
+
     /// The server, to be ended.
     pub fn server(&mut self) -> &mut Process {
         self.server.as_mut().expect("a server")
@@ -142,8 +166,9 @@ impl Drop for Lab {
 }
 
 impl Machine {
-    /// A command line in this machine's network.
-    fn inside(&self) -> Command {
+    /// The beginning of a command line in this machine's network.
+    #[must_use]
+    pub fn inside(&self) -> Command {
         let mut command = self.sandbox.plain(program("nsenter"));
         if !is_root() {
             command.args(["--user", "--preserve-credentials"]);

@@ -25,6 +25,7 @@ use crate::own_fds::{OwnFd, adopt};
 use crate::peer::{self, Peer, Peers};
 use crate::process::{self, Process};
 use crate::signals::Uncancelled;
+use crate::stream::spin;
 
 /// Link groups that a process can have at once.
 pub const LINKS: usize = 4096;
@@ -284,6 +285,7 @@ fn map(memory: Memory) -> Result<(Region, Option<OwnFd>), Reason> {
             let at = usize::try_from(at).map_err(|_| Reason::NoResources)?;
             let region = Region::map_device(&memory, at).map_err(no_resources)?;
             close(memory);
+            spin::reaches_far();
             Ok((region, Some(adopt(lease).map_err(|_| Reason::NoResources)?)))
         }
     }

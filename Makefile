@@ -3,6 +3,7 @@
 #   make              release build
 #   make test         install what the tests need, build, run all tests
 #   make demo         install what the demo needs, build, show TCP and Shunt side by side
+#   make vm-demo      the same between two virtual machines that share memory
 #   make compat       run the tests with other people's programs in full, and record them in docs/compatibility.md
 #   make bench        the same at length, with BENCH_ARGS for `shunt bench` (docs/bench.md)
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers
@@ -52,8 +53,19 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
 deps-demo:
 	@$(PROGRAMS) $(DEMO_PROGRAMS)
 
-deps-test:
+deps-test: deps-vm
 	@$(PROGRAMS) $(TEST_PROGRAMS)
+
+# What virtual machines boot: unpacked, not installed.
+VM := $(TARGET)/vm
+
+.PHONY: deps-vm
+deps-vm:
+	@$(PROGRAMS) qemu-system-x86_64:qemu-system-x86 nsenter:util-linux ip:iproute2
+	@test -d $(VM)/boot || { set -e; rm -rf $(VM).new; mkdir -p $(VM).new; cd $(VM).new; \
+	    kernel=$$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: *\(linux-image-[^ ]*\)$$/\1/p'); \
+	    apt-get download $$(echo "$$kernel" | head -n 1) busybox-static >/dev/null; \
+	    for package in *.deb; do dpkg-deb -x "$$package" .; done; rm -f -- *.deb; mv $(VM).new $(VM); }
 
 # Unit tests run in the dev profile: it checks overflow and assertions, and needs no link-time
 # optimisation of every test. The functional tests run the release build, as users do.
@@ -98,6 +110,11 @@ soak: deps-test all
 .PHONY: demo
 demo: deps-demo all
 	@$(RELEASE)/shunt-demo
+
+# The same between two virtual machines.
+.PHONY: vm-demo
+vm-demo: deps-demo deps-vm all
+	@$(RELEASE)/shunt-vm-demo
 
 # What was tried with which result: what `make test` does in short, at length and on record.
 RECORD := $(TARGET)/compat

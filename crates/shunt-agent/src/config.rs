@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use shunt_device::ivshmem::Place;
 use shunt_sys::run_dir::RunDir;
 
 use crate::metrics::Metrics;
@@ -21,6 +22,8 @@ pub struct Config {
     pub metrics: Option<Metrics>,
     /// For all users and containers of this host, instead of one user.
     pub host: Option<HostConfig>,
+    /// The memory that is shared with other machines, if any.
+    pub ivshmem: Option<Sharing>,
     /// Bounds.
     pub limits: Limits,
 }
@@ -35,6 +38,7 @@ impl Config {
             lock_wait: Duration::ZERO,
             metrics: None,
             host: None,
+            ivshmem: None,
             limits: Limits::default(),
         }
     }
@@ -49,6 +53,15 @@ pub struct HostConfig {
     pub policy_file: Option<PathBuf>,
     /// The control group (version 2) whose programs' connections are marked; `None`: the root.
     pub cgroup: Option<PathBuf>,
+}
+
+/// The memory that is shared with other machines.
+#[derive(Clone, Debug)]
+pub struct Sharing {
+    /// The device.
+    pub place: Place,
+    /// An agent that can't have it does not run.
+    pub required: bool,
 }
 
 /// Bounds on what clients can make the agent keep or do.

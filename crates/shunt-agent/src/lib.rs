@@ -15,6 +15,7 @@ mod allowance;
 pub mod config;
 mod container;
 mod door;
+mod ivshmem;
 mod memory_limit;
 pub mod metrics;
 pub mod party;
@@ -61,6 +62,8 @@ pub enum ServeError {
     Metrics(MetricsError),
     /// It could not be the agent of the host.
     Host(state::HostError),
+    /// It could not share memory with other machines.
+    Sharing(shunt_device::ivshmem::Place, std::io::Error),
     /// A system call of its own failed.
     System(std::io::Error),
 }
@@ -71,6 +74,9 @@ impl std::fmt::Display for ServeError {
             Self::Claim(e) => e.fmt(f),
             Self::Metrics(e) => e.fmt(f),
             Self::Host(e) => e.fmt(f),
+            Self::Sharing(place, e) => {
+                write!(f, "no memory can be shared with other machines by {place}: {e}")
+            }
             Self::System(e) => e.fmt(f),
         }
     }

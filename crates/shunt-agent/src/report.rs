@@ -14,6 +14,7 @@ use shunt_wire::agent::{RegionId, Reply};
 use shunt_wire::reason::Reason;
 
 use crate::container;
+use crate::ivshmem::Fabric;
 use crate::party::Party;
 use crate::state::{Answer, Endpoint, No, State};
 use crate::totals::Totals;
@@ -150,6 +151,7 @@ pub(crate) fn status(state: &State, of: Option<Party>) -> Result<Answer, No> {
     map.insert("regions".into(), state.regions.len().into());
     map.insert("rejected_clients".into(), state.rejected.into());
     map.insert("scope".into(), state.scope_name().into());
+    map.insert("ivshmem".into(), state.fabric.as_ref().map(Fabric::describe).into());
     map.insert("metrics".into(), state.metrics.as_deref().into());
     sealed(&Value::Object(map))
 }

@@ -27,7 +27,7 @@ use tracing::{debug, info, warn};
 
 use crate::ServeError;
 use crate::allowance::{Allowance, REPORT_COST};
-use crate::config::Config;
+use crate::config::{Config, Sharing};
 use crate::door::{Door, Knock};
 use crate::metrics::{self, Exporter};
 use crate::party::{Account, Origin};
@@ -39,7 +39,8 @@ const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const METRICS: u64 = 2;
 const RELOAD: u64 = 3;
-const FIRST_CLIENT: u64 = 4;
+const FABRIC: u64 = 4;
+const FIRST_CLIENT: u64 = 5;
 
 /// Events taken from epoll at once.
 const BATCH: usize = 64;
@@ -141,6 +142,9 @@ impl Server {
             info!("serving metrics at {}", exporter.address());
             state.metrics = Some(exporter.address().to_string());
         }
+        if let Some(sharing) = &config.ivshmem {
+            share(&mut state, sharing, &epoll)?;
+        }
         Ok(Self {
             config,
             state,
@@ -211,10 +215,12 @@ impl Server {
                 RELOAD => self.reload(),
                 LISTENER => self.accept(),
                 METRICS => self.accept_scrapers(),
+                FABRIC => {}
                 token if Exporter::owns(token) => self.serve_scraper(token),
                 token => self.serve(token),
             }
         }
+        self.state.hear();
         self.drop_nobodies();
         if let Some(metrics) = &mut self.metrics {
             metrics.drop_late();
@@ -236,7 +242,9 @@ impl Server {
         let idle = idle.map(|d| (self.last_used + d).saturating_duration_since(now));
         let scrapers = self.metrics.as_ref().and_then(|metrics| metrics.patience(now));
         let offers = self.state.has_offers().then(|| SWEEP.saturating_sub(self.swept.elapsed()));
-        let wait = [introductions, paused, idle, scrapers, offers].into_iter().flatten().min()?;
+        let shared = self.state.patience(now);
+        let waits = [introductions, paused, idle, scrapers, offers, shared];
+        let wait = waits.into_iter().flatten().min()?;
         // Rounded up, so that the deadline has passed when the wait is over.
         let wait = wait + Duration::from_millis(1);
         Some(Timespec {
@@ -526,6 +534,24 @@ fn exporter(config: &Config) -> Result<Option<Exporter>, ServeError> {
             Ok(None)
         }
     }
+}
+
+/// Joins those who share a device's memory.
+fn share(state: &mut State, sharing: &Sharing, epoll: &OwnedFd) -> Result<(), ServeError> {
+    let joined = sharing.place.open().and_then(|transport| state.share(transport));
+    match joined {
+        Ok(()) => {}
+        Err(e) if sharing.required => return Err(ServeError::Sharing(sharing.place.clone(), e)),
+        Err(e) => {
+            warn!("no memory is shared with other machines by {}: {e}", sharing.place);
+            return Ok(());
+        }
+    }
+    if let Some(ear) = state.ear() {
+        let data = epoll::EventData::new_u64(FABRIC);
+        epoll::add(epoll, ear, data, epoll::EventFlags::IN).map_err(io::Error::from)?;
+    }
+    Ok(())
 }
 
 /// Each program costs the agent a dozen descriptors, so the limit is raised as far as it goes.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{chdir, setsid};
+use shunt_agent::config::Sharing;
 use shunt_agent::{ClaimError, Config, HostConfig, Metrics, Policy, ServeError};
 use shunt_wire::knob;
 use tracing_subscriber::EnvFilter;
@@ -84,6 +85,29 @@ fn host(args: &Agent) -> Result<Option<HostConfig>, String> {
     Ok(Some(HostConfig { policy, policy_file, cgroup: args.cgroup.clone() }))
 }
 
+/// With which machines memory is shared: the same.
+fn sharing(args: &Agent) -> Option<Sharing> {
+    if let Some(place) = args.ivshmem.clone() {
+        return Some(Sharing { place, required: true });
+    }
+    let given = std::env::var(knob::IVSHMEM.env).ok().filter(|v| !v.is_empty())?;
+    if args.host {
+        tracing::warn!(
+            "{}={given} is not heeded: an agent for the whole host shares no memory with other machines; \
+             start one without --host for that",
+            knob::IVSHMEM.env
+        );
+        return None;
+    }
+    match given.parse() {
+        Ok(place) => Some(Sharing { place, required: false }),
+        Err(why) => {
+            tracing::warn!("{}={given} is no device: {why}", knob::IVSHMEM.env);
+            None
+        }
+    }
+}
+
 fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
@@ -105,12 +129,15 @@ fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
             return 1;
         }
     }
+    config.ivshmem = sharing(args);
     match shunt_agent::serve(config, ready) {
         Ok(()) => 0,
-        // Where metrics were asked for, an agent without them is not what was wanted.
-        Err(ServeError::Claim(ClaimError::AlreadyRunning)) if args.metrics.is_some() => {
+        // Where more was asked for, an agent without it is not what was wanted.
+        Err(ServeError::Claim(ClaimError::AlreadyRunning))
+            if args.metrics.is_some() || args.ivshmem.is_some() =>
+        {
             complain(
-                &"an agent is running already for this directory, and metrics are set up when one \
+                &"an agent is running already for this directory, and metrics and devices are set up when one \
                   starts; stop it (`shunt doctor` names its pid) and try again",
             );
             1

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use shunt_agent::config::Place;
 use shunt_agent::metrics::Address;
 use shunt_ivshmem::message::MAX_VECTORS;
 
@@ -32,6 +33,8 @@ pub enum Command {
     Doctor(Doctor),
     /// Give Shunt to containers, as a device of the Container Device Interface.
     Cdi(Cdi),
+    /// Show the machines with which this one's agent shares memory through an ivshmem device.
+    Machines(Format),
     /// Give virtual machines shared memory and doorbells: a server for QEMU's ivshmem-doorbell devices.
     IvshmemServer(IvshmemServer),
     /// Measure this machine: kernel TCP, UNIX sockets, eBPF sockmap and Shunt side by side.
@@ -123,9 +126,14 @@ pub struct Agent {
     /// Also at an address that other hosts can reach. There is neither password nor encryption.
     #[arg(long, requires = "metrics")]
     pub metrics_public: bool,
+    /// Share memory with other machines through an ivshmem device: the socket of an ivshmem server, by its
+    /// path, or the PCI address of the device of this guest.
+    /// Not by an agent for the whole host. Default: SHUNT_IVSHMEM, or none.
+    #[arg(long, value_name = "DEVICE", conflicts_with = "host")]
+    pub ivshmem: Option<Place>,
 }
 
-/// `shunt list`.
+/// `shunt list`, `shunt machines`.
 #[derive(Args, Debug)]
 pub struct Format {
     /// Print JSON for other programs.

@@ -16,6 +16,7 @@ mod glibc;
 mod ivshmem;
 mod library;
 mod list;
+mod machines;
 mod program;
 mod run;
 mod stats;
@@ -43,6 +44,7 @@ fn start() -> u8 {
         Command::Run(args) => run::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::List(args) => list::run(&args),
+        Command::Machines(args) => machines::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Cdi(args) => cdi::run(&args),

@@ -1,3 +1,4 @@
 //! Back ends of the device port.
 
+pub mod ivshmem;
 pub mod loopback;

@@ -245,18 +245,55 @@ pub fn hung_up_now_and_then() -> bool {
     hung_up()
 }
 
-/// Registers a listening socket: its name and the descriptor of its proposal table.
-pub fn listen(socket: impl AsFd) -> Result<(ListenerId, OwnedFd, &'static Endpoint), Reason> {
+/// What the agent says of a listening socket.
+pub struct Listening {
+    /// The listener's name.
+    pub listener: ListenerId,
+    /// Its proposal table.
+    pub table: OwnedFd,
+    /// The proposal table of other machines' programs: a device's memory, and the offset in it.
+    pub shared: Option<(OwnedFd, u64)>,
+    /// Who this process is.
+    pub endpoint: &'static Endpoint,
+}
+
+/// Registers a listening socket.
+pub fn listen(socket: impl AsFd) -> Result<Listening, Reason> {
     with(|agent, endpoint| {
         let mut fds = Fds::new();
-        match call(agent, &Request::Listen, &[socket.as_fd()], &mut fds)? {
-            Reply::Listening { listener } => {
-                Ok((listener, fds.take().ok_or(Reason::NoResources)?, endpoint))
-            }
-            Reply::Refused { reason } => Err(reason),
-            _ => Err(Reason::VersionMismatch),
-        }
+        let (listener, at) = match call(agent, &Request::Listen, &[socket.as_fd()], &mut fds)? {
+            Reply::Listening { listener } => (listener, None),
+            Reply::ListeningShared { listener, table } => (listener, Some(table)),
+            Reply::Refused { reason } => return Err(reason),
+            _ => return Err(Reason::VersionMismatch),
+        };
+        let table = fds.take().ok_or(Reason::NoResources)?;
+        let shared = at.and_then(|at| Some((fds.take()?, at)));
+        Ok(Listening { listener, table, shared, endpoint })
     })
+}
+
+/// The memory of a link group, as the agent gives it.
+pub enum Memory {
+    /// Of this machine, by itself.
+    Host(OwnedFd),
+    /// A part of a device's.
+    Device {
+        /// All of it.
+        memory: OwnedFd,
+        /// Where the region is.
+        at: u64,
+        /// To be kept as long as the region is mapped.
+        lease: OwnedFd,
+    },
+}
+
+/// The proposal table of a listener.
+pub enum Proposals {
+    /// Of this machine, by itself.
+    Host(OwnedFd),
+    /// At an offset of the device's memory that holds the region, too.
+    Device(u64),
 }
 
 /// Gives a listener up.
@@ -266,12 +303,20 @@ pub fn unlisten(listener: ListenerId) {
 }
 
 /// A region for proposals to a listener: name, table, region.
-pub fn connect(listener: ListenerId) -> Result<(RegionId, OwnedFd, OwnedFd), Reason> {
+pub fn connect(listener: ListenerId) -> Result<(RegionId, Proposals, Memory), Reason> {
     with(|agent, _| {
         let mut fds = Fds::new();
         match call(agent, &Request::Connect { listener }, &[], &mut fds)? {
             Reply::Linked { region } => match (fds.take(), fds.take()) {
-                (Some(table), Some(memory)) => Ok((region, table, memory)),
+                (Some(table), Some(memory)) => {
+                    Ok((region, Proposals::Host(table), Memory::Host(memory)))
+                }
+                _ => Err(Reason::NoResources),
+            },
+            Reply::LinkedShared { region, table, at } => match (fds.take(), fds.take()) {
+                (Some(memory), Some(lease)) => {
+                    Ok((region, Proposals::Device(table), Memory::Device { memory, at, lease }))
+                }
                 _ => Err(Reason::NoResources),
             },
             Reply::Refused { reason } => Err(reason),
@@ -285,8 +330,8 @@ pub struct Attached {
     /// The region's owner.
     pub owner: EndpointId,
     /// The region.
-    pub memory: OwnedFd,
-    /// The owner's process, where it is of this one's party.
+    pub memory: Memory,
+    /// The owner's process, where it is of this one's party and machine.
     pub pidfd: Option<OwnedFd>,
     /// The owner's doorbells.
     pub bells: Fds,
@@ -301,10 +346,17 @@ pub fn attach(region: RegionId, slot: usize, socket: impl AsFd) -> Result<Attach
         let mut fds = Fds::new();
         match call(agent, &Request::Attach { region, slot }, &[socket.as_fd()], &mut fds)? {
             Reply::Attached { endpoint: owner, pidfd } => {
-                let memory = fds.take().ok_or(Reason::NoResources)?;
+                let memory = Memory::Host(fds.take().ok_or(Reason::NoResources)?);
                 let pidfd = if pidfd { Some(fds.take().ok_or(Reason::NoResources)?) } else { None };
                 Ok(Attached { owner, memory, pidfd, bells: fds, endpoint: me })
             }
+            Reply::AttachedShared { endpoint: owner, at } => match (fds.take(), fds.take()) {
+                (Some(memory), Some(lease)) => {
+                    let memory = Memory::Device { memory, at, lease };
+                    Ok(Attached { owner, memory, pidfd: None, bells: fds, endpoint: me })
+                }
+                _ => Err(Reason::NoResources),
+            },
             Reply::Refused { reason } => Err(reason),
             _ => Err(Reason::VersionMismatch),
         }

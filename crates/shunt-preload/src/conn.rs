@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use shunt_core::handshake::{Phase, next_look};
 pub use shunt_shm::arena::NUMBERED;
 use shunt_shm::arena::{Mode, Record};
-use shunt_shm::region::{Section, Side};
+use shunt_shm::region::{RING, Section, Side};
 use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
 use shunt_wire::offer::Offer;
@@ -246,6 +246,18 @@ impl Sock {
         let record = self.record();
         let (slot, side) = (record.slot(), record.side());
         Some((link.view().section(slot, side), link.view().section(slot, side.other())))
+    }
+
+    /// True when the other end is on another machine: nothing but the shared memory and the kernel socket leads there.
+    #[inline]
+    pub fn is_far(&self) -> bool {
+        self.link().is_some_and(Link::is_far)
+    }
+
+    /// Length of the buffers of its link group, in bytes.
+    #[inline]
+    pub fn ring(&self) -> usize {
+        self.link().map_or(RING, |link| link.view().geometry().ring())
     }
 
     /// `SO_RCVLOWAT`, at least 1.

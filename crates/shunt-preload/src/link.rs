@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use shunt_shm::cq::ArmLine;
@@ -18,12 +18,14 @@ use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId};
 use shunt_wire::clc::Proposal;
 use shunt_wire::reason::Reason;
 
-use crate::agent_client::{self, Claimed};
+use crate::agent_client::{self, Claimed, Memory, Proposals};
 use crate::endpoint::Endpoint;
 use crate::knobs;
+use crate::own_fds::{OwnFd, adopt};
 use crate::peer::{self, Peer, Peers};
 use crate::process::{self, Process};
 use crate::signals::Uncancelled;
+use crate::stream::spin;
 
 /// Link groups that a process can have at once.
 pub const LINKS: usize = 4096;
@@ -41,6 +43,8 @@ pub struct Link {
     /// Which side this process is.
     pub side: Side,
     memory: Region,
+    /// Tells the agent, of a region that machines share, that it is in use here, or in a fork.
+    lease: Option<OwnFd>,
     /// Whose doorbells the peer rings for this side.
     pub endpoint: &'static Endpoint,
     /// Lane of this process in the region + 1; 0: none, each connection is watched by itself.
@@ -97,17 +101,18 @@ impl Link {
     fn new(
         region: RegionId,
         side: Side,
-        memory: &OwnedFd,
+        memory: Memory,
         endpoint: &'static Endpoint,
         owner: Option<Arc<Process>>,
         listener: Option<Arc<Target>>,
     ) -> Result<Self, Reason> {
-        let memory = Region::map(memory).map_err(|_| Reason::NoResources)?;
+        let (memory, lease) = map(memory)?;
         let lane = memory.view().claim_lane(side, endpoint.id);
         Ok(Self {
             region,
             side,
             memory,
+            lease,
             endpoint,
             lane: AtomicU32::new(lane.map_or(0, |l| u32::try_from(l + 1).unwrap_or(0))),
             users: AtomicU32::new(0),
@@ -128,6 +133,13 @@ impl Link {
     #[must_use]
     pub const fn view(&self) -> RegionView {
         self.memory.view()
+    }
+
+    /// True when the other side is on another machine.
+    #[inline]
+    #[must_use]
+    pub const fn is_far(&self) -> bool {
+        self.lease.is_some()
     }
 
     /// This process's lane of completion queues.
@@ -188,7 +200,10 @@ impl Link {
 
     /// A slot for a proposal of this process; its sections are cleared.
     fn take_slot(&self) -> Option<usize> {
-        let limit = knobs::get().conns_per_lg.map_or(SLOTS, usize::from).min(SLOTS);
+        let limit = knobs::get()
+            .conns_per_lg
+            .map_or(SLOTS, usize::from)
+            .min(self.view().geometry().slots());
         let start = self.next_slot.load(Ordering::Relaxed);
         // What was used a moment ago is in the processor's caches.
         let warm = self.ended.swap(0, Ordering::Relaxed).checked_sub(1).filter(|s| *s < limit);
@@ -227,7 +242,8 @@ impl Link {
 
     /// True when a slot is in use by nobody on this side and not given back by the other.
     fn has_lost_slots(&self) -> bool {
-        (0..SLOTS).any(|s| self.slots[s].load(Ordering::Acquire) != 0 && !self.both_done(s))
+        (0..self.view().geometry().slots())
+            .any(|s| self.slots[s].load(Ordering::Acquire) != 0 && !self.both_done(s))
     }
 
     fn both_done(&self, slot: usize) -> bool {
@@ -256,13 +272,43 @@ pub struct Draft {
     pub target: Arc<Target>,
 }
 
-fn target(listener: ListenerId, table: &OwnedFd) -> Result<Arc<Target>, Reason> {
+/// Maps the memory of a link group; with it comes what is to be kept as long as it is mapped.
+fn map(memory: Memory) -> Result<(Region, Option<OwnFd>), Reason> {
+    let no_resources = |_| Reason::NoResources;
+    match memory {
+        Memory::Host(memory) => {
+            let region = Region::map(&memory).map_err(no_resources)?;
+            close(memory);
+            Ok((region, None))
+        }
+        Memory::Device { memory, at, lease } => {
+            let at = usize::try_from(at).map_err(|_| Reason::NoResources)?;
+            let region = Region::map_device(&memory, at).map_err(no_resources)?;
+            close(memory);
+            spin::reaches_far();
+            Ok((region, Some(adopt(lease).map_err(|_| Reason::NoResources)?)))
+        }
+    }
+}
+
+fn map_table(table: &Proposals, memory: &Memory) -> io::Result<Table> {
+    match (table, memory) {
+        (Proposals::Host(table), _) => Table::map(table),
+        (Proposals::Device(at), Memory::Device { memory, .. }) => {
+            let at = usize::try_from(*at).map_err(|_| io::ErrorKind::InvalidInput)?;
+            Table::map_device(memory, at)
+        }
+        (Proposals::Device(_), Memory::Host(_)) => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
+
+fn target(listener: ListenerId, table: &Proposals, memory: &Memory) -> Result<Arc<Target>, Reason> {
     let mut targets = TARGETS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut known = targets.iter().filter_map(Weak::upgrade);
     if let Some(known) = known.find(|t| t.listener == listener) {
         return Ok(known);
     }
-    let table = Table::map(table).map_err(|_| Reason::NoResources)?;
+    let table = map_table(table, memory).map_err(|_| Reason::NoResources)?;
     let (answers, spins) = (AtomicU32::new(0), AtomicU32::new(0));
     let target = Arc::new(Target { listener, table, answers, spins });
     targets.retain(|target| target.strong_count() > 0);
@@ -297,11 +343,12 @@ pub fn draft(listener: ListenerId, endpoint: &'static Endpoint) -> Result<Draft,
     }
     retire_unused();
     let (region, table, memory) = agent_client::connect(listener)?;
-    let target = target(listener, &table)?;
+    let target = target(listener, &table, &memory)?;
     let to = Some(Arc::clone(&target));
-    let link = Link::new(region, Side::Client, &memory, endpoint, None, to)?;
-    close(table);
-    close(memory);
+    let link = Link::new(region, Side::Client, memory, endpoint, None, to)?;
+    if let Proposals::Host(table) = table {
+        close(table);
+    }
     let link = install(link)?;
     let slot = link.take_slot().ok_or(Reason::NoResources)?;
     Ok(Draft { link, slot, target })
@@ -365,13 +412,12 @@ pub fn attach(
 /// A link group that this process has just attached, with one use.
 fn acceptors(
     region: RegionId,
-    memory: OwnedFd,
+    memory: Memory,
     owner: &Arc<Process>,
     endpoint: &'static Endpoint,
 ) -> Result<&'static Link, Reason> {
     let party = Some(Arc::clone(owner));
-    let link = Link::new(region, Side::Server, &memory, endpoint, party, None)?;
-    close(memory);
+    let link = Link::new(region, Side::Server, memory, endpoint, party, None)?;
     // It is there for the link group's sake, whether a connection uses it or not.
     link.peers.add(owner).release();
     link.users.fetch_add(1, Ordering::AcqRel);
@@ -398,7 +444,7 @@ pub fn claim(socket: std::os::fd::BorrowedFd<'_>) -> Result<(&'static Link, Clai
         collect();
         let bells = core::mem::replace(&mut found.bells, Fds::new());
         let owner = process::remember(found.owner, bells, None)?;
-        acceptors(found.region, memory, &owner, found.endpoint)
+        acceptors(found.region, Memory::Host(memory), &owner, found.endpoint)
     });
     match attached {
         Ok(link) => Ok((link, found)),
@@ -425,8 +471,7 @@ pub fn fetch(
     }
     retire_unused();
     let (memory, endpoint) = agent_client::fetch(region, slot, socket)?;
-    let link = Link::new(region, Side::Client, &memory, endpoint, None, None)?;
-    close(memory);
+    let link = Link::new(region, Side::Client, Memory::Host(memory), endpoint, None, None)?;
     link.users.fetch_add(1, Ordering::AcqRel);
     install(link)
 }

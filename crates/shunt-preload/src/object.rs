@@ -11,7 +11,7 @@ use core::time::Duration;
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::arena::Record;
-use shunt_shm::region::{CLOSED, RESET, RING, SLOTS, Section, Side};
+use shunt_shm::region::{CLOSED, RESET, SLOTS, Section, Side};
 use shunt_shm::ring::RxCursor;
 use shunt_wire::clc::Answer;
 use shunt_wire::counter::Counter;
@@ -141,7 +141,8 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     let handed_over = sock.has(FROZEN);
     // What TCP answers when bytes that nobody read are thrown away is RST.
     let rx = &record.rx;
-    let unread = !handed_over && rx.cursor.refresh(&theirs.prod, RING as u64).is_ok_and(|n| n > 0);
+    let unread =
+        !handed_over && rx.cursor.refresh(&theirs.prod, sock.ring() as u64).is_ok_and(|n| n > 0);
     if unread {
         tcp::reset_on_close(fd);
     }
@@ -235,7 +236,7 @@ pub fn in_ring(entry: Entry) -> Option<c_int> {
     }
     let n = theirs.prod.prod.load(Ordering::Acquire).wrapping_sub(rx.cursor.pos());
     // More than the ring holds: the next read finds the peer out.
-    c_int::try_from(n).ok().filter(|_| n <= RING as u64)
+    c_int::try_from(n).ok().filter(|_| n <= sock.ring() as u64)
 }
 
 /// Bytes that a read would find, or `None` for what the kernel says.
@@ -256,7 +257,7 @@ pub fn fionread(fd: c_int, entry: Entry) -> Option<c_int> {
         let end = RxCursor::ring_end(&theirs.prod, marks).ok()?;
         end?.saturating_sub(rx.cursor.pos())
     } else {
-        rx.cursor.refresh(&theirs.prod, RING as u64).ok()?
+        rx.cursor.refresh(&theirs.prod, sock.ring() as u64).ok()?
     };
     // Bytes on both sides of a mark count together.
     let before_or_after = if open { tcp::waiting(fd) } else { 0 };
@@ -285,7 +286,7 @@ pub fn room(entry: Entry) -> Option<usize> {
     }
     let _lock = tx.lock.lock(stream::tid());
     tx.cursor.refresh(&theirs.cons).ok()?;
-    let room = stream::buffers::room(tx, theirs).0;
+    let room = stream::buffers::room(sock, theirs).0;
     usize::try_from(room).ok().filter(|room| *room > 0 || !sock.has(ORPHANED))
 }
 

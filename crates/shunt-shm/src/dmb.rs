@@ -3,7 +3,6 @@
 //! Its length is the length of its memory, which nobody can change, so there is no field to lie
 //! about it. Never trusted beyond that: what is read from it is copied out first.
 
-use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -75,29 +74,16 @@ impl Dmb {
         self.len() == 0
     }
 
-    /// Where `len` bytes at `offset` lie; `None` when not all of them are inside.
-    fn place(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
-        let end = offset.checked_add(len)?;
-        // SAFETY: inside the map, as the comparison has shown.
-        (end <= self.len()).then(|| unsafe { self.map.base().byte_add(DATA_AT + offset) })
-    }
-
     /// Copies `data` to `offset`. `None`: it does not fit, and nothing is copied.
     #[must_use]
     pub fn write(&self, offset: usize, data: &[u8]) -> Option<()> {
-        let to = self.place(offset, data.len())?;
-        // SAFETY: there is room for `data` there; private memory does not overlap it.
-        unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), to.as_ptr(), data.len()) };
-        Some(())
+        self.map.write(offset.checked_add(DATA_AT)?, data)
     }
 
     /// Copies the bytes at `offset` out. `None`: not all of them are inside, and nothing is copied.
     #[must_use]
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Option<()> {
-        let from = self.place(offset, into.len())?;
-        // SAFETY: so many bytes are there; private memory does not overlap them.
-        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
-        Some(())
+        self.map.read(offset.checked_add(DATA_AT)?, into)
     }
 
     /// Says to all who have it mapped that its owner has unregistered it.

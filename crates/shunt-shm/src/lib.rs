@@ -1,9 +1,10 @@
 //! The one crate that touches shared memory.
 //!
-//! Three kinds of memory are told apart everywhere:
+//! These kinds of memory are told apart everywhere:
 //!
 //! * **shared with the peer** ([`region`], [`table`], [`dmb`]): never trusted. Every index and cursor read
 //!   from it is bounded against private copies before use; a violation is the error [`Violation`].
+//! * **shared with other machines** ([`ivshmem`]): the same.
 //! * **shared with own forks and read by the agent** ([`arena`], [`counters`], [`completions`]): trusted.
 //! * **written by the agent, mapped read-only** ([`registry`]).
 //!
@@ -29,6 +30,8 @@ pub mod counters;
 pub mod dmb;
 #[cfg(not(loom))]
 pub mod holders;
+#[cfg(not(loom))]
+pub mod ivshmem;
 #[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]

@@ -78,12 +78,26 @@ impl Map {
         Self::of(fd, len, writable)
     }
 
+    /// Maps `len` bytes from `offset` on (whole pages) of a device's memory, to read and to write. There are no seals to
+    /// look at: who calls this has the descriptor, and where it is to be mapped, from somebody it trusts.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub fn device(fd: impl AsFd, offset: usize, len: usize) -> io::Result<Self> {
+        Self::at_offset(fd, offset, len, true)
+    }
+
     /// Maps memory that is known to be so long and to stay so.
     fn of(fd: impl AsFd, len: usize, writable: bool) -> io::Result<Self> {
+        Self::at_offset(fd, 0, len, writable)
+    }
+
+    fn at_offset(fd: impl AsFd, offset: usize, len: usize, writable: bool) -> io::Result<Self> {
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a fresh mapping at an address that the kernel chooses; it aliases no Rust object.
         let base = unsafe {
-            mmap(core::ptr::null_mut(), len, prot, MapFlags::SHARED | MapFlags::NORESERVE, fd, 0)
+            let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+            mmap(core::ptr::null_mut(), len, prot, flags, fd, offset as u64)
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, len })
@@ -105,6 +119,39 @@ impl Map {
     #[must_use]
     pub const fn base(&self) -> NonNull<u8> {
         self.base
+    }
+
+    /// Sets bytes that nobody uses to zero; those outside of the mapping are left out.
+    pub fn zero(&self, at: usize, len: usize) {
+        let at = at.min(self.len);
+        let len = len.min(self.len - at);
+        // SAFETY: inside the mapping, which is writable where this is called; no Rust reference points at bytes.
+        unsafe { self.base.byte_add(at).write_bytes(0, len) };
+    }
+
+    /// Where `len` bytes at `offset` lie; `None` when not all of them are inside.
+    fn place(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(len)?;
+        // SAFETY: inside the mapping, as the comparison has shown.
+        (end <= self.len).then(|| unsafe { self.base.byte_add(offset) })
+    }
+
+    /// Copies `data` to `offset`. `None`: it does not fit, and nothing is copied. Only for a writable mapping.
+    #[must_use]
+    pub fn write(&self, offset: usize, data: &[u8]) -> Option<()> {
+        let to = self.place(offset, data.len())?;
+        // SAFETY: there is room for `data` there; private memory does not overlap it.
+        unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), to.as_ptr(), data.len()) };
+        Some(())
+    }
+
+    /// Copies the bytes at `offset` out. `None`: not all of them are inside, and nothing is copied.
+    #[must_use]
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Option<()> {
+        let from = self.place(offset, into.len())?;
+        // SAFETY: so many bytes are there; private memory does not overlap them.
+        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        Some(())
     }
 
     /// A reference to a `T` at `offset`, or `None` when it does not lie wholly inside, aligned.

@@ -1,8 +1,8 @@
 //! The memory of a link group: both RMBs of each of its connections, and both sides' completion
 //! queues.
 //!
-//! Everything here is shared with the peer and never trusted. Geometry is a function of constants,
-//! so there is none to be lied about. For each connection and side there is one [`Section`] that
+//! Everything here is shared with the peer and never trusted. Geometry is a function of constants (one for
+//! memory of this machine, one for a device's: [`Geometry`]), so there is none to be lied about. For each connection and side there is one [`Section`] that
 //! only this side writes and the other reads, as a DMB on a device that can only copy would have it;
 //! the exceptions, both "signal" operations of the device, are the completion queue and the two arm
 //! words.
@@ -13,10 +13,11 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::agent::{MAX_VECTORS, RegionId};
-use shunt_wire::clc::Proposal;
+use shunt_wire::clc::{Answer, Proposal};
 
 use crate::cq::{ArmLine, CqLine};
 use crate::grants::Grants;
+use crate::ivshmem::{self, EXTENT, Kind};
 use crate::memfd::{self, Map};
 use crate::ring::{ConsLine, ProdLine, REWIND_AFTER, Shape};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -43,11 +44,58 @@ const SECTIONS_AT: usize = LANES_AT + LANES * size_of::<Lane>();
 /// Half a page behind a page's start: see [`shape`].
 const DATA_AT: usize =
     (SECTIONS_AT + SLOTS * 2 * size_of::<Section>()).next_multiple_of(4096) + 4096 / 2;
-/// Where the RMBs end.
-pub const DATA_END: usize = DATA_AT + SLOTS * 2 * RING;
-const GRANTS_AT: usize = DATA_END.next_multiple_of(4096);
-/// Length of a region in bytes; only what is touched takes memory.
-pub const LEN: usize = GRANTS_AT + SLOTS * 2 * size_of::<Grants>();
+/// Length of a region of this machine in bytes; only what is touched takes memory.
+pub const LEN: usize = Geometry::Host.size();
+
+/// How large the parts of a region are. Who maps one knows it from the agent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Geometry {
+    /// Memory of this machine, which is had for the asking.
+    Host,
+    /// An extent of a device's memory.
+    Device,
+}
+
+impl Geometry {
+    /// Connections that there is room for.
+    #[inline]
+    #[must_use]
+    pub const fn slots(self) -> usize {
+        match self {
+            Self::Host => SLOTS,
+            Self::Device => 15,
+        }
+    }
+
+    /// Length of one direction's buffer in bytes, a power of two.
+    #[inline]
+    #[must_use]
+    pub const fn ring(self) -> usize {
+        match self {
+            Self::Host => RING,
+            Self::Device => 256 * 1024,
+        }
+    }
+
+    /// Where the RMBs end.
+    #[must_use]
+    pub const fn data_end(self) -> usize {
+        DATA_AT + self.slots() * 2 * self.ring()
+    }
+
+    const fn grants_at(self) -> usize {
+        self.data_end().next_multiple_of(4096)
+    }
+
+    /// Length of a region.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        self.grants_at() + self.slots() * 2 * size_of::<Grants>()
+    }
+}
+
+const _: () = assert!(Geometry::Device.size() <= crate::ivshmem::EXTENT);
+const _: () = assert!(Geometry::Device.ring().is_power_of_two());
 
 /// The part of its buffer that a ring of `cap` bytes takes. The two rings of a connection begin back to
 /// back in the middle of a page, so that a connection of small messages takes one page and not two.
@@ -265,10 +313,47 @@ pub fn create(region: RegionId) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Makes a region in an extent of a device's memory that nobody uses, where a region may have been before.
+///
+/// # Errors
+/// Those of [`Map::device`].
+pub fn create_in_device(
+    memory: impl AsFd,
+    offset: usize,
+    region: RegionId,
+    before: ivshmem::Kind,
+) -> io::Result<Region> {
+    let made = Region { map: Map::device(memory, offset, EXTENT)?, geometry: Geometry::Device };
+    let map = &made.map;
+    match before {
+        Kind::Fresh => {}
+        Kind::Region => {
+            let view = made.view();
+            // Only what was used takes memory, and is touched.
+            for slot in 0..made.geometry.slots() {
+                let sections = [Side::Client, Side::Server].map(|side| view.section(slot, side));
+                if sections.iter().any(|s| s.setup.generation.load(Ordering::Relaxed) != 0) {
+                    map.zero(view.buffer_offset(slot, Side::Client), 2 * made.geometry.ring());
+                }
+            }
+            map.zero(0, DATA_AT);
+            map.zero(made.geometry.grants_at(), EXTENT);
+        }
+        Kind::Home | Kind::Dmb => map.zero(0, EXTENT),
+    }
+    // SAFETY: Header consists of atomics.
+    if let Some(header) = unsafe { map.at::<Header>(0) } {
+        header.region.store(region, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
+    }
+    Ok(made)
+}
+
 /// A mapped region.
 #[derive(Debug)]
 pub struct Region {
     map: Map,
+    geometry: Geometry,
 }
 
 impl Region {
@@ -277,13 +362,24 @@ impl Region {
     /// # Errors
     /// `EINVAL` when it is not a region, else those of [`Map::new`].
     pub fn map(fd: impl AsFd) -> io::Result<Self> {
-        let map = Map::new(fd, LEN, true)?;
+        Self::of(Map::new(fd, LEN, true)?, Geometry::Host)
+    }
+
+    /// Maps a region that lies at `offset` of a device's memory ([`Map::device`]).
+    ///
+    /// # Errors
+    /// As for [`Self::map`].
+    pub fn map_device(memory: impl AsFd, offset: usize) -> io::Result<Self> {
+        Self::of(Map::device(memory, offset, EXTENT)?, Geometry::Device)
+    }
+
+    fn of(map: Map, geometry: Geometry) -> io::Result<Self> {
         // SAFETY: Header consists of atomics.
         let header = unsafe { map.at::<Header>(0) }.ok_or(io::ErrorKind::InvalidInput)?;
         if header.magic.load(Ordering::Acquire) != MAGIC {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok(Self { map })
+        Ok(Self { map, geometry })
     }
 
     /// Its memory, by address: to be kept where only plain numbers can be.
@@ -292,25 +388,43 @@ impl Region {
         self.map.base()
     }
 
+    /// Its name as it says itself, which proves nothing.
+    #[must_use]
+    pub fn name(&self) -> RegionId {
+        // SAFETY: Header consists of atomics.
+        unsafe { self.map.at::<Header>(0) }
+            .map_or(0, |header| header.region.load(Ordering::Relaxed))
+    }
+
     /// A view that does not keep the region mapped.
     #[must_use]
     pub const fn view(&self) -> RegionView {
-        RegionView(self.map.base())
+        RegionView { base: self.map.base(), geometry: self.geometry }
     }
 }
 
 /// A view of a mapped region by its address.
 #[derive(Clone, Copy, Debug)]
-pub struct RegionView(NonNull<u8>);
+pub struct RegionView {
+    base: NonNull<u8>,
+    geometry: Geometry,
+}
 
 impl RegionView {
     /// A view of the region that is mapped at `base`.
     ///
     /// # Safety
-    /// `base` comes from [`Region::base`] of a region that stays mapped while the view is used.
+    /// A region of this geometry lies there and stays mapped while the view is used.
     #[must_use]
-    pub const unsafe fn from_base(base: NonNull<u8>) -> Self {
-        Self(base)
+    pub const unsafe fn from_base(base: NonNull<u8>, geometry: Geometry) -> Self {
+        Self { base, geometry }
+    }
+
+    /// How large its parts are.
+    #[inline]
+    #[must_use]
+    pub const fn geometry(self) -> Geometry {
+        self.geometry
     }
 
     /// The section that `side` writes for connection `slot`.
@@ -320,34 +434,34 @@ impl RegionView {
         debug_assert!(slot < SLOTS);
         let at = SECTIONS_AT + (slot * 2 + side as usize) * size_of::<Section>();
         // SAFETY: slot < SLOTS, so the section lies in the mapping; it consists of atomics.
-        unsafe { self.0.byte_add(at).cast().as_ref() }
+        unsafe { self.base.byte_add(at).cast().as_ref() }
     }
 
-    /// The buffer of [`RING`] bytes that `receiver` reads from and the other side writes to.
+    /// The buffer of [`Geometry::ring`] bytes that `receiver` reads from and the other side writes to.
     #[inline]
     #[must_use]
     pub fn buffer(self, slot: usize, receiver: Side) -> NonNull<u8> {
-        debug_assert!(slot < SLOTS);
-        // SAFETY: slot < SLOTS, so the buffer lies in the mapping.
-        unsafe { self.0.byte_add(DATA_AT + (slot * 2 + receiver as usize) * RING) }
+        debug_assert!(slot < self.geometry.slots());
+        // SAFETY: the slot is one of those that there is room for, so the buffer lies in the mapping.
+        unsafe { self.base.byte_add(self.buffer_offset(slot, receiver)) }
     }
 
     /// The grants to `receiver`, which the other side makes.
     #[inline]
     #[must_use]
     pub fn grants<'a>(self, slot: usize, receiver: Side) -> &'a Grants {
-        debug_assert!(slot < SLOTS);
-        let at = GRANTS_AT + (slot * 2 + receiver as usize) * size_of::<Grants>();
-        // SAFETY: slot < SLOTS, so they lie in the mapping; atomics only.
-        unsafe { self.0.byte_add(at).cast().as_ref() }
+        debug_assert!(slot < self.geometry.slots());
+        let at = self.geometry.grants_at() + (slot * 2 + receiver as usize) * size_of::<Grants>();
+        // SAFETY: the slot is one of those that there is room for, so they lie in the mapping; atomics only.
+        unsafe { self.base.byte_add(at).cast().as_ref() }
     }
 
     /// Copies bytes from `at` on of the ring of `receiver` in a slot, as many as `to` and the ring have
     /// there; returns what was copied.
     pub fn copy_to(self, slot: usize, receiver: Side, at: usize, to: &mut [u8]) -> &[u8] {
         let ring = self.buffer(slot, receiver);
-        let at = at.min(RING);
-        let copied = to.len().min(RING - at);
+        let at = at.min(self.geometry.ring());
+        let copied = to.len().min(self.geometry.ring() - at);
         let (to, _) = to.split_at_mut(copied);
         // SAFETY: `at + copied` lies inside the ring, and `to` has room for so many; private memory and
         // a ring do not overlap.
@@ -358,18 +472,18 @@ impl RegionView {
     /// Offset of that buffer in the region: what a device that moves bytes is told.
     #[inline]
     #[must_use]
-    pub const fn buffer_offset(slot: usize, receiver: Side) -> usize {
-        DATA_AT + (slot * 2 + receiver as usize) * RING
+    pub const fn buffer_offset(self, slot: usize, receiver: Side) -> usize {
+        DATA_AT + (slot * 2 + receiver as usize) * self.geometry.ring()
     }
 
-    /// Copies `data` to `offset`; nothing is copied when it does not fit in front of [`DATA_END`].
+    /// Copies `data` to `offset`; nothing is copied when it does not fit in front of [`Geometry::data_end`].
     pub fn write(self, offset: usize, data: &[u8]) {
-        if offset.checked_add(data.len()).is_none_or(|end| end > DATA_END) {
+        if offset.checked_add(data.len()).is_none_or(|end| end > self.geometry.data_end()) {
             return;
         }
         // SAFETY: inside the region, as just checked; private memory does not overlap it.
         unsafe {
-            let to = self.0.as_ptr().add(offset);
+            let to = self.base.as_ptr().add(offset);
             core::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len());
         }
     }
@@ -380,7 +494,7 @@ impl RegionView {
     pub fn lane<'a>(self, lane: usize) -> &'a Lane {
         let at = LANES_AT + (lane % LANES) * size_of::<Lane>();
         // SAFETY: the lane is taken modulo LANES, so it lies in the mapping; atomics only.
-        unsafe { self.0.byte_add(at).cast().as_ref() }
+        unsafe { self.base.byte_add(at).cast().as_ref() }
     }
 
     /// Claims a lane for `endpoint`: lane 0 for the region's owner, else one that is free. A lane
@@ -409,5 +523,22 @@ pub const fn queue_place(code: u32) -> Option<(usize, usize)> {
     match (code as usize).checked_sub(1) {
         Some(n) => Some((n / MAX_VECTORS % LANES, n % MAX_VECTORS)),
         None => None,
+    }
+}
+
+impl RegionView {
+    /// The machine of one side is gone: every connection that was agreed on breaks, on either side, at its next look
+    /// ([`Grants::are_possible`]). Proposals that were not taken up stay on TCP, which knows by itself. Returns the slots
+    /// it concerns.
+    pub fn break_all(self) -> impl Iterator<Item = usize> {
+        let agreed = move |slot: &usize| {
+            let answer = self.section(*slot, Side::Server).setup.state.load(Ordering::Acquire);
+            answer == Answer::Accepted as u32
+        };
+        (0..self.geometry.slots()).filter(agreed).inspect(move |slot| {
+            for side in [Side::Client, Side::Server] {
+                self.section(*slot, side).prod.grants.store(u32::MAX / 2, Ordering::Release);
+            }
+        })
     }
 }

@@ -59,7 +59,8 @@ struct Entry {
 }
 
 const MAGIC: u64 = 0x5348_554e_545f_5054; // "SHUNT_PT"
-const LEN: usize = size_of::<Header>() + ENTRIES * size_of::<Entry>();
+/// Length of a table in bytes.
+pub const LEN: usize = size_of::<Header>() + ENTRIES * size_of::<Entry>();
 
 /// Where a proposal lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +115,29 @@ impl Table {
         if table.header().magic.load(Ordering::Acquire) != MAGIC {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        Ok(table)
+    }
+
+    /// Maps a table that lies at `offset` of a device's memory ([`Map::device`]).
+    ///
+    /// # Errors
+    /// As for [`Self::map`].
+    pub fn map_device(memory: impl AsFd, offset: usize) -> io::Result<Self> {
+        let table = Self { map: Map::device(memory, offset, LEN)? };
+        if table.header().magic.load(Ordering::Acquire) != MAGIC {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(table)
+    }
+
+    /// Makes an empty table at `offset` of a device's memory, of which nobody knows yet.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub fn create_in_device(memory: impl AsFd, offset: usize) -> io::Result<Self> {
+        let table = Self { map: Map::device(memory, offset, LEN)? };
+        table.map.zero(0, LEN);
+        table.header().magic.store(MAGIC, Ordering::Release);
         Ok(table)
     }
 
@@ -234,20 +258,29 @@ impl Table {
 
     /// Removes all that is of `region`, finished or not: its owner is gone.
     pub fn scrub(&self, region: RegionId) {
+        self.scrub_where(|other| other == region);
+    }
+
+    /// The same for all regions that are `over`.
+    pub fn scrub_where(&self, over: impl Fn(RegionId) -> bool) {
         let clear = |word: &AtomicU64, seen: u64| {
             let _ = word.compare_exchange(seen, EMPTY, Ordering::AcqRel, Ordering::Relaxed);
         };
         for word in &self.header().connecting {
             let seen = word.load(Ordering::Acquire);
-            if seen != EMPTY && seen >> COUNT_BITS == region {
+            if seen != EMPTY && over(seen >> COUNT_BITS) {
                 clear(word, seen);
             }
         }
         for index in 0..ENTRIES {
             let e = self.entry(index);
             let key = e.key.load(Ordering::Acquire);
-            let posted = key & 2 != 0 && e.region.load(Ordering::Relaxed) == region;
-            if posted || key == busy(region) {
+            let of = match key {
+                EMPTY => continue,
+                key if key & 2 != 0 => e.region.load(Ordering::Relaxed),
+                key => key >> 2,
+            };
+            if over(of) {
                 clear(&e.key, key);
             }
         }

@@ -6,6 +6,7 @@
 //! ([`activation`], [`bpf`], [`cgroup`], [`epoll`], [`namespaces`], [`signals`], [`usage`]) says so.
 
 pub mod activation;
+pub mod addresses;
 pub mod bpf;
 pub mod cgroup;
 pub mod epoll;
@@ -20,3 +21,4 @@ pub mod sockdiag;
 pub mod sockinfo;
 mod sockopt;
 pub mod usage;
+pub mod vfio;

@@ -187,6 +187,32 @@ pub enum Reply {
     },
     /// To `Fetch`. fds: the region.
     Fetched,
+    /// To `Listen`, of a listener that other machines reach through a device's memory. fds: the listener's proposal
+    /// table, the device's memory.
+    ListeningShared {
+        /// Its name.
+        listener: ListenerId,
+        /// Where the proposals of other machines' programs are in the memory, in bytes.
+        table: u64,
+    },
+    /// To `Connect` to a listener of another machine. fds: a device's memory, a lease on the region: a descriptor that
+    /// is kept as long as the region is mapped.
+    LinkedShared {
+        /// The region's name.
+        region: RegionId,
+        /// Where the listener's proposal table is in the memory, in bytes.
+        table: u64,
+        /// Where the region is.
+        at: u64,
+    },
+    /// To `Attach` of a region that a program of another machine owns. fds: a device's memory, a lease on the region,
+    /// the owner's doorbells.
+    AttachedShared {
+        /// The region's owner (the client).
+        endpoint: EndpointId,
+        /// Where the region is in the memory, in bytes.
+        at: u64,
+    },
 }
 
 /// Why a packet is not a message.

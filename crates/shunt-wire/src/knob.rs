@@ -39,6 +39,8 @@ knobs! {
         "When set to anything but 0 or the empty string, the library leaves every connection on kernel TCP.";
     METRICS: "SHUNT_METRICS", None, "unset",
         "Address at which an agent serves metrics, also one that `shunt run` starts: as in `shunt agent --metrics`, for which see metrics.md.";
+    IVSHMEM: "SHUNT_IVSHMEM", None, "unset",
+        "The ivshmem device through which an agent shares memory with other machines, also one that `shunt run` starts: as in `shunt agent --ivshmem`, for which see ivshmem.md.";
     VECTORS: "SHUNT_VECTORS", None, "min(cores, 8)",
         "Completion vectors of a process: epoll instances share them out among themselves.";
     CONNS_PER_LG: "SHUNT_CONNS_PER_LG", None, "255",

@@ -59,6 +59,9 @@ fn golden_replies() {
         (Reply::Imported, &[9]),
         (Reply::Claimed { endpoint: 1, region: 2, slot: 3, generation: 4 }, &[10, 1, 2, 3, 4]),
         (Reply::Fetched, &[11]),
+        (Reply::ListeningShared { listener: 6, table: 7 }, &[12, 6, 7]),
+        (Reply::LinkedShared { region: 8, table: 9, at: 10 }, &[13, 8, 9, 10]),
+        (Reply::AttachedShared { endpoint: 11, at: 12 }, &[14, 11, 12]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -142,6 +145,12 @@ fn replies() -> impl Strategy<Value = Reply> {
             }
         ),
         Just(Reply::Fetched),
+        (any::<u64>(), any::<u64>())
+            .prop_map(|(listener, table)| Reply::ListeningShared { listener, table }),
+        (any::<u64>(), any::<u64>(), any::<u64>())
+            .prop_map(|(region, table, at)| Reply::LinkedShared { region, table, at }),
+        (any::<u64>(), any::<u64>())
+            .prop_map(|(endpoint, at)| Reply::AttachedShared { endpoint, at }),
     ]
 }
 

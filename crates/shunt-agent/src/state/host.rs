@@ -100,6 +100,8 @@ fn attach(config: &HostConfig) -> io::Result<Marks> {
 #[derive(Debug, Default)]
 pub(super) struct Registries {
     known: HashMap<Party, (RegistryWriter, Rc<OwnedFd>)>,
+    /// Listeners of other machines, which stand in each of them.
+    elsewhere: HashMap<ListenerId, Listing>,
     awaited: bool,
 }
 
@@ -113,6 +115,22 @@ impl Registries {
     /// Takes it out.
     pub(super) fn remove(&mut self, party: Party, listener: ListenerId) {
         if let Some((writer, _)) = self.known.get_mut(&party) {
+            writer.remove(listener);
+        }
+    }
+
+    /// Enters a listener of another machine. Where there is no room, its connections stay on TCP.
+    pub(super) fn publish_everywhere(&mut self, listing: Listing) {
+        for (writer, _) in self.known.values_mut() {
+            writer.publish(&listing);
+        }
+        self.elsewhere.insert(listing.listener, listing);
+    }
+
+    /// Takes it out.
+    pub(super) fn remove_everywhere(&mut self, listener: ListenerId) {
+        self.elsewhere.remove(&listener);
+        for (writer, _) in self.known.values_mut() {
             writer.remove(listener);
         }
     }
@@ -144,6 +162,9 @@ impl State {
         // Held by workers who are of another party by now.
         for (listener, known) in self.listeners.iter().filter(|(_, l)| l.name.party == party) {
             writer.publish(&known.name.listing(*listener));
+        }
+        for listing in self.registries.elsewhere.values() {
+            writer.publish(listing);
         }
         let fd = Rc::new(fd);
         self.registries.known.insert(party, (writer, Rc::clone(&fd)));

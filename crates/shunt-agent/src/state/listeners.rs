@@ -22,7 +22,7 @@ pub(crate) struct Name {
     pub(crate) addr: Addr,
     pub(super) netns: u64,
     pub(crate) party: Party,
-    v6only: bool,
+    pub(super) v6only: bool,
 }
 
 impl Name {
@@ -175,6 +175,9 @@ impl State {
         {
             self.registries.remove(known.name.party, listener);
             self.by_name.remove(&known.name);
+            if let Some(fabric) = &mut self.fabric {
+                fabric.withdraw(listener);
+            }
         }
     }
 }

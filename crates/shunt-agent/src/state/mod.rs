@@ -4,6 +4,7 @@
 //! request is answered or refused; what the protocol does not allow at all is [`Misconduct`], for
 //! which the server drops the client.
 
+mod elsewhere;
 mod exports;
 mod host;
 mod listeners;
@@ -25,6 +26,7 @@ use shunt_wire::agent::{EndpointId, ExportId, ListenerId, MAX_VECTORS, RegionId,
 use shunt_wire::reason::Reason;
 
 use crate::config::{HostConfig, Limits};
+use crate::ivshmem::Fabric;
 use crate::memory_limit;
 use crate::party::{Account, Origin, Party};
 use crate::report;
@@ -148,6 +150,8 @@ pub struct State {
     pub(crate) rejected: u64,
     /// Where the socket is, for `Status`.
     pub(crate) socket_path: String,
+    /// Memory that is shared with other machines.
+    pub(crate) fabric: Option<Fabric>,
     /// Where metrics are served, for `Status`.
     pub(crate) metrics: Option<String>,
 }
@@ -164,10 +168,7 @@ impl State {
         socket_path: String,
     ) -> Result<Self, HostError> {
         let host = host.map(Host::new).transpose()?;
-        // Names must not repeat those of an earlier agent, whose regions and tables may still be in
-        // use: they start at a random multiple of 2^32, and stay exact in JSON (below 2^53).
-        let random = std::hash::RandomState::new().build_hasher().finish();
-        let next_id = ((random & 0xf_ffff) << 32) | 1;
+        let next_id = first_id();
         Ok(Self {
             limits,
             started: Instant::now(),
@@ -182,6 +183,7 @@ impl State {
             ended,
             rejected: 0,
             socket_path,
+            fabric: None,
             metrics: None,
         })
     }
@@ -237,8 +239,11 @@ impl State {
     }
 
     fn for_endpoint(&mut self, me: EndpointId, request: &Request<'_>, fds: &mut Fds) -> Outcome {
+        if let Some(outcome) = self.elsewhere(me, request, fds) {
+            return outcome;
+        }
         match *request {
-            Request::Listen => self.listen(me, fds),
+            Request::Listen => self.listen(me, fds).map(|answer| self.listening(answer)),
             Request::Unlisten { listener } => self.unlisten(me, listener),
             Request::Connect { listener } => self.connect(me, listener),
             Request::Attach { region, slot } => self.attach(me, region, slot, fds),
@@ -333,6 +338,9 @@ impl State {
         for listener in endpoint.holds {
             self.holder_left(me, listener, None);
         }
+        if let Some(fabric) = &mut self.fabric {
+            fabric.endpoint_left(me);
+        }
         if !self.endpoints.values().any(|other| other.origin.party == party) {
             self.registries.forget(party);
         }
@@ -351,6 +359,13 @@ impl State {
         }
         &self.ended
     }
+}
+
+/// Names must not repeat those of an earlier agent, whose regions and tables may still be in use: they start at
+/// a random multiple of 2^32, and stay exact in JSON (below 2^53).
+fn first_id() -> u64 {
+    let random = std::hash::RandomState::new().build_hasher().finish();
+    ((random & 0xf_ffff) << 32) | 1
 }
 
 fn tool(role: &mut Role, version: u32) -> Outcome {

@@ -59,7 +59,7 @@ impl Region {
 
 /// The connection that a passed socket is, and its network namespace. Closes the socket: the agent
 /// must not keep the connection open.
-fn inspect(socket: OwnedFd) -> Option<Connected> {
+pub(super) fn inspect(socket: OwnedFd) -> Option<Connected> {
     let facts = sockinfo::is_tcp(&socket)
         .then(|| {
             Some(Connected {
@@ -73,9 +73,9 @@ fn inspect(socket: OwnedFd) -> Option<Connected> {
     facts
 }
 
-struct Connected {
-    tuple: FourTuple,
-    netns: u64,
+pub(super) struct Connected {
+    pub(super) tuple: FourTuple,
+    pub(super) netns: u64,
     cookie: u64,
 }
 

@@ -6,7 +6,7 @@
 mod device;
 mod exchange;
 
-use shunt_shm::region::{self, RegionView};
+use shunt_shm::region::RegionView;
 
 pub use device::{Loopback, Mode};
 pub use exchange::{Exchange, Found};
@@ -16,7 +16,7 @@ pub use exchange::{Exchange, Found};
 #[must_use]
 pub fn move_into(region: RegionView, offset: usize, data: &[u8]) -> Option<()> {
     let end = offset.checked_add(data.len())?;
-    if end > region::LEN {
+    if end > region.geometry().size() {
         return None;
     }
     region.write(offset, data);

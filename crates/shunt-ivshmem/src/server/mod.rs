@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use shunt_shm::ivshmem::Control;
 use shunt_sys::seqpacket::peer_cred;
 use tracing::{info, warn};
 
@@ -244,6 +245,16 @@ impl Server {
         if self.peers.remove(&id).is_some() {
             self.state.leave(id, Instant::now());
             self.count(id, end);
+            self.write_off(id);
+        }
+    }
+
+    /// Where agents of Shunt share the memory, says there that this one is gone: a device in a guest does not tell
+    /// the guest.
+    fn write_off(&self, id: PeerId) {
+        let size = usize::try_from(self.region.size).unwrap_or(0);
+        if let Some(control) = Control::look(&self.region.fd, size) {
+            control.has_left(id);
         }
     }
 

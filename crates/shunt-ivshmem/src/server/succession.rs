@@ -112,6 +112,7 @@ impl Server {
             if !entered {
                 server.state.leave(peer.id, now);
                 server.count(peer.id, End::Dropped(Fault::Incomplete));
+                server.write_off(peer.id);
             }
         }
         Ok(server)

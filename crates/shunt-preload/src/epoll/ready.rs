@@ -162,7 +162,7 @@ fn of_bytes(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32
         return BROKEN;
     }
     let record = sock.record();
-    let (rx, tx) = (&record.rx, &record.tx);
+    let rx = &record.rx;
     let rx_marks = rx.marks.load(Relaxed);
     let (source, mark_open) = source(sock, theirs);
     let in_ring = theirs.prod.prod.load(Acquire).wrapping_sub(rx.cursor.pos());
@@ -185,13 +185,13 @@ fn of_bytes(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32
             || doubt::is_orphaned(sock)
     };
     let writes_ring = sends_to_ring(sock, mine, theirs)
-        && !(wanted & events::OUT != 0 && too_little(buffers::room(tx, theirs)) && is_dead_end());
+        && !(wanted & events::OUT != 0 && too_little(buffers::room(sock, theirs)) && is_dead_end());
     let writable = writes_ring.then(|| {
-        let mut room = buffers::room(tx, theirs);
+        let mut room = buffers::room(sock, theirs);
         if wanted & events::OUT != 0 && too_little(room) {
             arm(&mine.ctl.tx_arm, crate::stream::notify::ON_QUEUE);
             store_load_fence();
-            room = buffers::room(tx, theirs);
+            room = buffers::room(sock, theirs);
         }
         room
     });

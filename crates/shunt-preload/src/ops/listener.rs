@@ -17,6 +17,7 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::abi::{c_int, sockaddr, socklen_t};
+use crate::agent_client::Listening;
 use crate::conn::{NONBLOCK, Sock};
 use crate::endpoint;
 use crate::errno::{self, KeepErrno};
@@ -36,8 +37,10 @@ const LOOK_EVERY: u64 = 100_000_000;
 #[repr(align(8))]
 pub struct Listener {
     id: AtomicU64,
-    /// Open proposals.
-    pub table: Table,
+    /// Open proposals of this machine's programs.
+    table: Table,
+    /// The same of other machines'.
+    far: Option<Table>,
     /// Descriptors of this process that name it.
     fds: AtomicU32,
     /// Process that registered it; another (a forked worker) registers itself when it accepts.
@@ -71,6 +74,11 @@ impl Listener {
             Kind::Listener => unsafe { entry.ptr::<Self>().as_ref() },
             _ => None,
         }
+    }
+
+    /// Where the proposal for a connection that it has accepted would be.
+    pub fn proposals(&self, tuple: &FourTuple) -> Option<&Table> {
+        if is_local(tuple) { Some(&self.table) } else { self.far.as_ref() }
     }
 
     /// True when the size of a buffer may have been set for what it accepts.
@@ -138,20 +146,30 @@ fn register(fd: c_int) -> Result<&'static Listener, Reason> {
 }
 
 fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
-    let (id, table, endpoint) = agent_client::listen(tcp::borrow(fd))?;
+    let Listening { listener: id, table, shared, endpoint } =
+        agent_client::listen(tcp::borrow(fd))?;
     let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     let known = Listener::of(fd_table::lookup(fd));
     if let Some(same) = known.filter(|l| l.id.load(Ordering::Relaxed) == id) {
         same.holder.store(endpoint.pid, Ordering::Relaxed);
         same.endpoint.store(endpoint.id, Ordering::Relaxed);
         shunt_sys::fds::close(table);
+        if let Some((memory, _)) = shared {
+            shunt_sys::fds::close(memory);
+        }
         return Ok(same);
     }
     let mapped = Table::map(&table).map_err(|_| Reason::NoResources);
     shunt_sys::fds::close(table);
+    let far = shared.and_then(|(memory, at)| {
+        let far = Table::map_device(&memory, usize::try_from(at).ok()?).ok();
+        shunt_sys::fds::close(memory);
+        far
+    });
     let listener: &'static Listener = Box::leak(Box::new(Listener {
         id: AtomicU64::new(id),
         table: mapped?,
+        far,
         fds: AtomicU32::new(known.map_or(1, |l| l.fds.load(Ordering::Relaxed))),
         holder: AtomicU32::new(endpoint.pid),
         endpoint: AtomicU64::new(endpoint.id),
@@ -367,7 +385,7 @@ fn take_up(
     sock.put(NONBLOCK, nonblocking);
     sock.set_listener(listener);
     sock.begin_learnt();
-    if is_local(&tuple) || offered::may_be_offered(sock.endpoint()) {
+    if listener.proposals(&tuple).is_some() || offered::may_be_offered(sock.endpoint()) {
         sock.set_phase(Phase::Candidate);
         sock.record().id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
         fd_table::set(new, sock.entry(Kind::Stream));
@@ -583,12 +601,18 @@ fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>, nonblocking: b
         return drop_plan();
     };
     sock.put(NONBLOCK, nonblocking);
-    let posted = if is_local(&tuple) {
-        plan.map_err(|why| *why).and_then(|draft| Ok((draft, draft.post(&tuple)?)))
-    } else {
-        // What the agent said tells more than that the address is not one of this network.
-        let told = [Reason::Unmarked, Reason::Denied, Reason::Refused];
-        Err(plan.err().copied().filter(|why| told.contains(why)).unwrap_or(Reason::Remote))
+    let posted = match plan {
+        Ok(draft) if is_local(&tuple) || draft.link.is_far() => {
+            draft.post(&tuple).map(|ticket| (draft, ticket))
+        }
+        Ok(_) => Err(Reason::Remote),
+        // Who would serve a connection of this machine does not matter to one that leaves it.
+        Err(Reason::PeerNotShunted | Reason::OtherUser | Reason::OtherNamespace)
+            if !is_local(&tuple) =>
+        {
+            Err(Reason::Remote)
+        }
+        Err(why) => Err(*why),
     };
     match posted {
         Ok((draft, ticket)) => {

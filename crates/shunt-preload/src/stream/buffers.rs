@@ -11,7 +11,7 @@ use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
 use shunt_core::buffers::{share, unread};
 use shunt_core::handshake::Phase;
 use shunt_shm::arena::TxState;
-use shunt_shm::region::{LONG_RING, RING, Section};
+use shunt_shm::region::{LONG_RING, Section};
 use shunt_shm::ring::UNLIMITED;
 use shunt_sys::sockinfo;
 
@@ -31,8 +31,9 @@ pub fn limit(tx: &TxState, theirs: &Section) -> u64 {
 
 /// How many bytes may be sent into the ring, and of how many ([`shunt_shm::ring::TxCursor::room`]).
 #[inline]
-pub fn room(tx: &TxState, theirs: &Section) -> (u64, u64) {
-    tx.cursor.room(theirs.cons.cons.load(Acquire), RING as u64, limit(tx, theirs))
+pub fn room(sock: &Sock, theirs: &Section) -> (u64, u64) {
+    let tx = &sock.record().tx;
+    tx.cursor.room(theirs.cons.cons.load(Acquire), sock.ring() as u64, limit(tx, theirs))
 }
 
 /// The connection begins. `sized`: the program may have set a size.

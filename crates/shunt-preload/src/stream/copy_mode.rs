@@ -34,7 +34,7 @@ pub fn put(
         let linear = Span { head: (0, len), tail: (0, 0) };
         // SAFETY: the program's buffers are readable, as send(2) asks; the sndbuf is long enough.
         unsafe { buffers.copy_in(at, NonNull::from(&mut *bytes).cast(), linear) };
-        let rmb = RegionView::buffer_offset(slot, receiver);
+        let rmb = view.buffer_offset(slot, receiver);
         let (head, tail) = bytes.split_at(span.head.1);
         loopback::move_into(view, rmb + span.head.0, head)?;
         loopback::move_into(view, rmb + span.tail.0, tail)

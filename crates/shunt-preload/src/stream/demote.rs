@@ -16,7 +16,6 @@ use rustix::net::{SendFlags, send};
 use shunt_core::stretch::{Path, path};
 use shunt_shm::arena::Record;
 use shunt_shm::lock::TidGuard;
-use shunt_shm::region::RING;
 use shunt_shm::ring::TxCursor;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
@@ -153,7 +152,7 @@ pub fn flush(sock: &Sock, link: &Link, fd: i32) -> bool {
         if left == 0 {
             return true;
         }
-        let (at, len) = record.tx.cursor.last(left, RING as u64).head;
+        let (at, len) = record.tx.cursor.last(left, sock.ring() as u64).head;
         let mut piece = [0; PIECE];
         let (piece, _) = piece.split_at_mut(len.min(PIECE));
         let bytes = link.view().copy_to(record.slot(), record.side().other(), at, piece);

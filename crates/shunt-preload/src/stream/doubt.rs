@@ -80,7 +80,8 @@ pub fn look_for_unmarked(sock: &Sock, fd: c_int) {
 /// asked for its socket; now and then, for the peer may simply be slow.
 pub fn is_orphaned(sock: &Sock) -> bool {
     let Some((_, theirs)) = sock.sections() else { return false };
-    if theirs.prod.fin.load(Acquire) == 0 || sock.has(ELSEWHERE) {
+    // The kernel is not asked for sockets of other networks and machines.
+    if theirs.prod.fin.load(Acquire) == 0 || sock.has(ELSEWHERE) || sock.is_far() {
         return false;
     }
     if sock.has(ORPHANED) {

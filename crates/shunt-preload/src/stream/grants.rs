@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use shunt_core::stretch::{Path, path};
 use shunt_shm::Violation;
 use shunt_shm::grants::{Part, Source};
-use shunt_shm::region::{DECLINED, RING, Section};
+use shunt_shm::region::{DECLINED, Section};
 use shunt_shm::ring::Span;
 use shunt_shm::sync::AtomicU32;
 use shunt_shm::zerocopy::{Open, ZeroCopy};
@@ -95,7 +95,7 @@ pub fn piece(
     let place = exports::find(address.addr(), len)?;
     let region = place.export.name()?;
     let known = state(sock).granted.is_known(region, theirs.ctl.accepted.load(Acquire));
-    let len = len.min(RING / 2);
+    let len = len.min(sock.ring() / 2);
     let least = if hint == Hint::Grant { 1 } else { LEAST };
     known.then_some(Piece { address: address.addr(), len, least, region, from: place.from })
 }
@@ -273,7 +273,7 @@ pub fn take_back(sock: &'static Sock) -> bool {
         };
         let behind = record.tx.cursor.pos().saturating_sub(open.at);
         let len = usize::try_from(open.len).unwrap_or(0);
-        let (span, _) = record.tx.cursor.last(behind, RING as u64).split(len);
+        let (span, _) = record.tx.cursor.last(behind, sock.ring() as u64).split(len);
         let iov = libc::iovec { iov_base: bytes.as_ptr().cast(), iov_len: len };
         // SAFETY: so many bytes are mapped there; the span was reserved for them.
         unsafe { Buffers::one(&iov).copy_in(0, link.view().buffer(slot, receiver), span) };

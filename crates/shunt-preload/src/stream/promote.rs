@@ -131,7 +131,8 @@ pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
                 return offered::glance(sock, fd);
             }
             let accepted = sock.listener().is_some_and(|listener| {
-                let ticket = listener.table.find(&sock.record().id.tuple());
+                let tuple = sock.record().id.tuple();
+                let ticket = listener.proposals(&tuple).and_then(|table| table.find(&tuple));
                 ticket.is_some_and(|ticket| accept(sock, fd, &ticket, Time::AtUse).is_ok())
             });
             if accepted { Phase::Active } else { Phase::Candidate }
@@ -170,12 +171,14 @@ fn propose_to(sock: &'static Sock, fd: i32, time: Time) -> Result<Phase, Reason>
     }
     let listener = sock.listener().ok_or(Reason::NoProposal)?;
     let id = &sock.record().id;
-    let find = || listener.table.find(&id.tuple());
+    let tuple = id.tuple();
+    let table = listener.proposals(&tuple).ok_or(Reason::NoProposal)?;
+    let find = || table.find(&tuple);
     // Whether somebody is connecting is asked before the look that counts: who posts between the two is
     // found by it.
     let mut connecting = false;
     let found = find().or_else(|| {
-        connecting = listener.table.connecting();
+        connecting = table.connecting();
         find()
     });
     let declined = match found {
@@ -220,13 +223,18 @@ fn accept_in(
 ) -> Result<(), Reason> {
     let listener = sock.listener().ok_or(Reason::NoProposal)?;
     let Place { slot, generation, .. } = ticket.place();
-    let theirs = link.view().section(slot, Side::Client);
+    let view = link.view();
+    if slot >= view.geometry().slots() {
+        return Err(Reason::ProtocolViolation);
+    }
+    let theirs = view.section(slot, Side::Client);
     let speaks_of_it = theirs.setup.proposes(generation, &sock.record().id.tuple());
     let owner = theirs.setup.endpoint.load(Ordering::Relaxed);
     let peer = if speaks_of_it { link.peers.find(owner) } else { None };
     // A client that takes its proposal back may use the slot for the next one at once; but it takes the
     // entry first. One whose entry is still there tells two stories.
-    if !listener.table.take(ticket) {
+    let table = listener.proposals(&sock.record().id.tuple()).ok_or(Reason::NoProposal)?;
+    if !table.take(ticket) {
         if let Some(peer) = peer {
             peer.release();
         }

@@ -8,7 +8,7 @@ use shunt_core::handshake::Phase;
 use shunt_core::stretch::{BeforeMark, Path, before_mark, path, reached_tcp_end, ring_limit};
 use shunt_shm::Violation;
 use shunt_shm::grants::Grants;
-use shunt_shm::region::{RING, RegionView, Section};
+use shunt_shm::region::{RegionView, Section};
 use shunt_shm::ring::{RxCursor, Span};
 
 use crate::clock;
@@ -273,9 +273,9 @@ impl Rx<'_> {
 
     /// In a ring stretch. `None`: go on, with the next stretch if a mark was passed.
     fn ring_stretch(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
-        let len = RING as u64;
+        let len = self.ring();
         let want = match &call.request {
-            Request::Borrow(_) if *got == 0 => RING,
+            Request::Borrow(_) if *got == 0 => self.view.geometry().ring(),
             _ => call.buffers.total - *got,
         };
         if self.sock.has(FROZEN) {
@@ -409,7 +409,7 @@ impl Rx<'_> {
             return Ok(None);
         }
         // What was put into the ring before the end comes first.
-        if self.cursor.refresh(&self.theirs.prod, RING as u64)? > 0 {
+        if self.cursor.refresh(&self.theirs.prod, self.ring())? > 0 {
             // Unless the call is for no bytes, which `ring_stretch` has seen to.
             return Ok(None);
         }
@@ -423,7 +423,7 @@ impl Rx<'_> {
             Look::Error => failure(call, *got),
             Look::Bytes(_) => match self.unexplained(call.fd, marks)? {
                 // What was put into the ring before them comes first, also what has come meanwhile.
-                Unexplained::Last if self.cursor.refresh(&self.theirs.prod, RING as u64)? == 0 => {
+                Unexplained::Last if self.cursor.refresh(&self.theirs.prod, self.ring())? == 0 => {
                     return Ok(self.read_last(call, got));
                 }
                 Unexplained::Marked | Unexplained::Last => return Ok(None),
@@ -444,7 +444,7 @@ impl Rx<'_> {
             return Ok(());
         }
         let want = (call.buffers.total - *got) as u64;
-        let span = self.cursor.readable(&self.theirs.prod, RING as u64, want)?;
+        let span = self.cursor.readable(&self.theirs.prod, self.ring(), want)?;
         let n = span.head.1 + span.tail.1;
         if self.take(call, *got, span, n)? {
             *got += n;
@@ -472,6 +472,11 @@ impl Rx<'_> {
             && self.theirs.ctl.handed_over.load(Relaxed) == 0
             && path(tx.marks.load(Relaxed)) == Path::Ring
             && tx.cursor.pos() > self.theirs.cons.cons.load(Relaxed)
+    }
+
+    /// Length of the buffer.
+    const fn ring(&self) -> u64 {
+        self.view.geometry().ring() as u64
     }
 
     fn visit_is_due(&self) -> bool {
@@ -516,7 +521,7 @@ impl Rx<'_> {
         if let Request::Release = call.request {
             self.sock.lent.advance(n);
         }
-        let look = self.cursor.consume(&self.mine.cons, RING as u64, n as u64);
+        let look = self.cursor.consume(&self.mine.cons, self.ring(), n as u64);
         rx.bytes.store(rx.bytes.load(Relaxed) + n as u64, Relaxed);
         rx.messages.store(rx.messages.load(Relaxed) + 1, Relaxed);
         // Who has granted waits for its memory, not for room.

@@ -9,7 +9,7 @@ use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
 use shunt_shm::doorbell::arm;
 use shunt_shm::lock::TidGuard;
-use shunt_shm::region::{LONG_RING, RESET, RING, RegionView, SHORT_RING, Section, Side, shape};
+use shunt_shm::region::{LONG_RING, RESET, RegionView, SHORT_RING, Section, Side, shape};
 use shunt_shm::ring::{Span, TxCursor};
 use shunt_wire::counter::Counter;
 
@@ -176,18 +176,18 @@ impl Tx<'_> {
     /// A place for up to `want` bytes; empty when the ring is full.
     fn reserve(&self, want: usize, blocking: bool) -> Result<Span, Violation> {
         let tx = &self.sock.record().tx;
-        let len = RING as u64;
+        let ring = self.link.view().geometry().ring();
         let few = self.link.users.load(Relaxed) <= FEW;
         let most = self.sock.endpoint().longest_ring();
         let cap = match few {
-            _ if self.sock.has(NUMBERED) && grants::are_used(self.sock) => RING,
-            true => LONG_RING.min(most),
+            _ if self.sock.has(NUMBERED) && grants::are_used(self.sock) => ring,
+            true => LONG_RING.min(most).min(ring),
             false => SHORT_RING.min(most),
         } as u64;
         let wish = shape(self.sock.record().side().other(), cap);
         let find = || {
             let limit = buffers::limit(tx, self.theirs);
-            tx.cursor.reserve(&self.theirs.cons, len, wish, limit, want as u64)
+            tx.cursor.reserve(&self.theirs.cons, ring as u64, wish, limit, want as u64)
         };
         let mut span = find()?;
         if span.head.1 == 0 && want > 0 {

@@ -121,7 +121,7 @@ impl Sleep {
             // Room in the ring is of use only to a sender that is in it; the others learn also of an
             // end from the kernel.
             until == Until::Ring
-                && (buffers::room(tx, theirs).0 > 0
+                && (buffers::room(self.sock, theirs).0 > 0
                     || theirs.ctl.closed.load(Relaxed) != 0
                     || self.sock.has(SHUT_WR)
                     || !tx.cursor.is_possible(&theirs.cons))
@@ -156,7 +156,7 @@ impl Sleep {
             return Woken::Look;
         }
         let futex_until = self.since.saturating_add(FUTEX_FOR);
-        if until == Until::Ring && now < futex_until {
+        if until == Until::Ring && now < futex_until && !self.sock.is_far() {
             let left = deadline.map_or(futex_until, |d| d.min(futex_until)) - now;
             return self.on_futex(word, theirs, left);
         }

@@ -1,6 +1,8 @@
 //! The one spin loop: of blocking calls, poll and epoll.
 
+use core::sync::atomic::AtomicBool;
 use shunt_core::spin::{Given, Habit, KEPT, Learnt, Mode, Outcome, PREEMPTED, Yielding};
+
 use shunt_shm::sync::{AtomicU32, Ordering};
 use shunt_wire::counter::Counter;
 
@@ -33,6 +35,23 @@ impl Spun {
     }
 }
 
+/// True once this process has a link group with another machine.
+static FAR: AtomicBool = AtomicBool::new(false);
+
+/// How much longer a sleep and a wake-up take there, as a power of two: the ring goes through two agents, an interrupt of
+/// a virtual machine, and the host's scheduler. Who spins for less than the other side takes to wake up sleeps each time, and
+/// so does the other side.
+const FAR_SHIFT: u32 = 7;
+
+/// This process has a link group with another machine: from now on longer spins pay.
+pub fn reaches_far() {
+    FAR.store(true, Ordering::Relaxed);
+}
+
+fn shift() -> u32 {
+    if FAR.load(Ordering::Relaxed) { FAR_SHIFT } else { 0 }
+}
+
 /// The knob as the core knows it.
 fn mode() -> Mode {
     match knobs::get().spin {
@@ -55,7 +74,12 @@ pub fn spin(learnt: &AtomicU32, deadline: Option<u64>, mut found: impl FnMut() -
         learnt.store(after.0, Ordering::Relaxed);
         return Spun::Not;
     }
-    let (is_found, outcome) = run(budget, deadline, &mut found);
+    let shift = if mode() == Mode::Auto { shift() } else { 0 };
+    let (is_found, outcome) = run(budget << shift, deadline, &mut found);
+    let outcome = match outcome {
+        Outcome::Paid(took) => Outcome::Paid(took >> shift),
+        other => other,
+    };
     learnt.store(after.end(outcome).0, Ordering::Relaxed);
     if is_found { Spun::Found } else { Spun::Vain }
 }
@@ -136,7 +160,7 @@ fn run(budget: u64, deadline: Option<u64>, found: &mut impl FnMut() -> bool) -> 
             core::hint::spin_loop();
         }
         let now = clock::now();
-        if now - last > PREEMPTED {
+        if now - last > PREEMPTED << shift() {
             break Outcome::Preempted;
         }
         if is_found {

@@ -5,6 +5,7 @@ mod arena;
 mod cq;
 mod dmb;
 mod doorbell;
+mod ivshmem;
 mod lock;
 mod memfd;
 mod region;

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use proptest::prelude::*;
+use shunt_shm::ivshmem::{EXTENT, Kind};
 use shunt_shm::memfd::create_sealed;
 use shunt_shm::region::{
-    self, DATA_END, LANES, LEN, RING, Region, RegionView, SLOTS, Setup, Side, queue_code,
+    self, Geometry, LANES, LEN, RING, Region, RegionView, SLOTS, Setup, Side, queue_code,
     queue_place,
 };
 use shunt_shm::sync::Ordering::Relaxed;
@@ -15,6 +16,17 @@ use shunt_wire::clc::Proposal;
 
 fn mapped() -> Region {
     Region::map(region::create(7).unwrap()).unwrap()
+}
+
+/// A region in a device's memory.
+fn in_device() -> Region {
+    let memory = create_sealed("test", 3 * EXTENT).unwrap();
+    let made = region::create_in_device(&memory, EXTENT, 7, Kind::Fresh).unwrap();
+    made.view().section(0, Side::Server).ctl.rx_arm.store(5, Relaxed);
+    let region = Region::map_device(&memory, EXTENT).unwrap();
+    assert_eq!(region.view().section(0, Side::Server).ctl.rx_arm.load(Relaxed), 5);
+    assert!(Region::map_device(&memory, 0).is_err(), "no magic");
+    region
 }
 
 fn byte(view: RegionView, slot: usize, receiver: Side, at: usize) -> u8 {
@@ -36,10 +48,10 @@ fn two_maps_are_one_memory() {
     let [a, b] = maps.each_ref().map(Region::view);
     a.section(SLOTS - 1, Side::Server).ctl.rx_arm.store(5, Relaxed);
     assert_eq!(b.section(SLOTS - 1, Side::Server).ctl.rx_arm.load(Relaxed), 5);
-    a.write(RegionView::buffer_offset(3, Side::Client) + 10, &[9]);
+    a.write(a.buffer_offset(3, Side::Client) + 10, &[9]);
     assert_eq!(byte(b, 3, Side::Client, 10), 9);
     // SAFETY: the region stays mapped while the view is used.
-    let again = unsafe { RegionView::from_base(maps[0].base()) };
+    let again = unsafe { RegionView::from_base(maps[0].base(), Geometry::Host) };
     assert_eq!(byte(again, 3, Side::Client, 10), 9);
 }
 
@@ -65,16 +77,22 @@ fn a_slot_proposes_one_connection_and_once() {
 
 #[test]
 fn no_two_parts_overlap() {
-    let region = mapped();
+    for region in [mapped(), in_device()] {
+        parts_do_not_overlap(&region);
+    }
+}
+
+fn parts_do_not_overlap(region: &Region) {
+    let geometry = region.view().geometry();
     let (view, base) = (region.view(), region.base().addr().get());
     let mut parts = Vec::new();
-    for slot in 0..SLOTS {
+    for slot in 0..geometry.slots() {
         for side in [Side::Client, Side::Server] {
             let section = view.section(slot, side);
             parts.push((std::ptr::from_ref(section).addr() - base, size_of_val(section)));
             let buffer = view.buffer(slot, side).addr().get() - base;
-            assert_eq!(buffer, RegionView::buffer_offset(slot, side));
-            parts.push((buffer, RING));
+            assert_eq!(buffer, view.buffer_offset(slot, side));
+            parts.push((buffer, geometry.ring()));
             let grants = view.grants(slot, side);
             parts.push((std::ptr::from_ref(grants).addr() - base, size_of_val(grants)));
         }
@@ -85,20 +103,20 @@ fn no_two_parts_overlap() {
     }
     parts.sort_unstable();
     assert!(parts.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
-    assert!(parts.last().is_some_and(|(at, len)| at + len <= LEN));
+    assert!(parts.last().is_some_and(|(at, len)| at + len <= geometry.size()));
 }
 
 #[test]
 fn writes_stay_inside() {
     let region = mapped();
     let view = region.view();
-    let end = RegionView::buffer_offset(SLOTS - 1, Side::Server) + RING;
-    assert_eq!(end, DATA_END);
-    for offset in [DATA_END - 1, DATA_END, DATA_END + 1, usize::MAX, usize::MAX - 1] {
+    let end = view.buffer_offset(SLOTS - 1, Side::Server) + RING;
+    assert_eq!(end, Geometry::Host.data_end());
+    for offset in [end - 1, end, end + 1, usize::MAX, usize::MAX - 1] {
         view.write(offset, &[1, 1]);
     }
     assert_eq!(byte(view, SLOTS - 1, Side::Server, RING - 1), 0, "nothing, not even a part");
-    view.write(DATA_END - 2, &[1, 2]);
+    view.write(end - 2, &[1, 2]);
     assert_eq!(byte(view, SLOTS - 1, Side::Server, RING - 1), 2);
 }
 

@@ -228,8 +228,8 @@ fn small_messages_stay_in_the_first_page() {
 
 #[test]
 fn the_two_rings_of_a_connection_share_a_page_while_messages_are_small() {
-    let page =
-        |receiver: Side, at: usize| (region::RegionView::buffer_offset(0, receiver) + at) / 4096;
+    let region = region::Region::map(region::create(1).unwrap()).unwrap();
+    let page = |receiver: Side, at: usize| (region.view().buffer_offset(0, receiver) + at) / 4096;
     let both = [Side::Client, Side::Server].into_iter();
     let pages: HashSet<usize> = both
         .flat_map(|side| [(side, RING as u64), (side, SHORT_RING as u64)])

@@ -20,7 +20,7 @@ impl Agent {
     pub fn wait_for(mut process: Process, run_dir: &Path) -> Self {
         let socket = run_dir.join("agent.sock");
         let started = Instant::now();
-        while !answers(&socket) {
+        while !answers(process.pid(), &socket) {
             process.assert_running();
             assert!(started.elapsed() < Duration::from_secs(10), "{}", process.describe());
             thread::sleep(Duration::from_millis(5));
@@ -46,10 +46,10 @@ impl Drop for Agent {
     }
 }
 
-/// True when a socket that somebody listens on is at `path`: the kernel's table names it. (A dead
-/// agent leaves the file behind.)
-fn answers(path: &Path) -> bool {
-    std::fs::read_to_string("/proc/net/unix").is_ok_and(|table| {
+/// True when a socket that somebody listens on is at `path`: the kernel's table names it, that of the agent's
+/// network. (A dead agent leaves the file behind.)
+fn answers(pid: i32, path: &Path) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/net/unix")).is_ok_and(|table| {
         table.lines().any(|line| path.to_str().is_some_and(|p| line.ends_with(p)))
     })
 }

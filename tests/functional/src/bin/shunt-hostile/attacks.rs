@@ -145,7 +145,7 @@ attacks! {
     /// Other bytes than were sent.
     Bytes: |at, rng| {
         let receiver = if rng.bool() { Side::Client } else { Side::Server };
-        let offset = RegionView::buffer_offset(at.slot, receiver) + rng.usize(..RING - 64);
+        let offset = at.view.buffer_offset(at.slot, receiver) + rng.usize(..RING - 64);
         at.view.write(offset, &[rng.u8(..); 64]);
     };
     /// More grants than can be open.

@@ -5,7 +5,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-use shunt_shm::region::{self, RegionView, SLOTS, Side};
+use shunt_shm::region::{self, Geometry, RegionView, SLOTS, Side};
 
 /// Memory of the library's, mapped a second time: it stays when the library lets go of it.
 pub struct Shared {
@@ -30,7 +30,8 @@ impl Shared {
     /// It as a region; `None` when it has not the length of one.
     pub fn region(&self) -> Option<RegionView> {
         // SAFETY: a link group's memory by its name and length; callers keep self meanwhile.
-        (self.len >= region::LEN).then(|| unsafe { RegionView::from_base(self.base) })
+        (self.len >= region::LEN)
+            .then(|| unsafe { RegionView::from_base(self.base, Geometry::Host) })
     }
 }
 

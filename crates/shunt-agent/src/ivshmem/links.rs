@@ -1,0 +1,252 @@
+//! Link groups between machines.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use shunt_shm::ivshmem::{EXTENT, Kind, MemberId, offset, table_offset};
+use shunt_shm::region::{self, Geometry, LANES, Region, Side};
+use shunt_shm::sync::Ordering;
+use shunt_shm::table::Table;
+use shunt_wire::addr::FourTuple;
+use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId};
+use shunt_wire::reason::Reason;
+
+use super::{Fabric, News};
+
+/// A link group of which one side is here.
+#[derive(Debug)]
+pub(super) struct Link {
+    extent: usize,
+    /// The member that made it.
+    owner: MemberId,
+    /// The member at the other end.
+    other: MemberId,
+    map: Region,
+    /// Where the proposals are posted, of an own one.
+    table: Option<usize>,
+    /// Programs here that use it.
+    parties: HashSet<EndpointId>,
+}
+
+impl Link {
+    /// A program is gone. Its lanes are free for others.
+    pub(super) fn left(&mut self, endpoint: EndpointId) {
+        if self.parties.remove(&endpoint) {
+            for lane in (0..LANES).map(|lane| self.map.view().lane(lane)) {
+                let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
+                let _ = lane.owner.compare_exchange(endpoint, 0, ok, no);
+            }
+        }
+    }
+}
+
+/// What a program is told of its link group.
+pub(crate) struct Linked {
+    /// Offset of the listener's proposals in the memory.
+    pub(crate) table: u64,
+    /// Offset of the region.
+    pub(crate) region: u64,
+    /// The memory, and the lease.
+    pub(crate) fds: Vec<Rc<OwnedFd>>,
+}
+
+/// What an acceptor is told of a link group.
+pub(crate) struct Attached {
+    /// The endpoint that made it.
+    pub(crate) endpoint: EndpointId,
+    /// Offset of the region.
+    pub(crate) region: u64,
+    /// The memory, the lease, and that endpoint's doorbells.
+    pub(crate) fds: Vec<Rc<OwnedFd>>,
+}
+
+fn no_resources(_: io::Error) -> Reason {
+    Reason::NoResources
+}
+
+impl Fabric {
+    /// True for a listener of another machine.
+    pub(crate) fn serves(&self, listener: ListenerId) -> bool {
+        self.remotes.contains_key(&listener)
+    }
+
+    /// True for a link group that leads to another machine, or that may: who asks has it from the memory.
+    pub(crate) fn has(&self, region: RegionId) -> bool {
+        self.links.contains_key(&region)
+    }
+
+    /// Link groups of a program.
+    pub(crate) fn count(&self, endpoint: EndpointId) -> usize {
+        self.links.values().filter(|link| link.parties.contains(&endpoint)).count()
+    }
+
+    /// A region for proposals of `me`, which has so many completion vectors, to a listener of another machine.
+    pub(crate) fn connect(
+        &mut self,
+        (me, vectors): (EndpointId, usize),
+        listener: ListenerId,
+        region: RegionId,
+    ) -> Result<Linked, Reason> {
+        let remote = self.remotes.get(&listener).ok_or(Reason::PeerNotShunted)?.clone();
+        let home = self.control.home_of(remote.member).ok_or(Reason::PeerGone)?;
+        self.settle(me, vectors).ok_or(Reason::NoResources)?;
+        let memory = self.memory()?;
+        let extent = self.control.take_extent(self.me).ok_or(Reason::NoResources)?;
+        let before = self.control.extent(extent).kind();
+        let made =
+            region::create_in_device(self.transport.memory(), offset(extent), region, before);
+        let lease = self.leases.give(region, &self.epoll, &mut self.next_token);
+        let (map, lease) = match (made, lease) {
+            (Ok(map), Ok(lease)) => (map, lease),
+            (made, _) => {
+                // Of a kind that is wiped whole, whatever was done to it.
+                self.control.describe(extent, Kind::Home, EXTENT, 0, 0);
+                self.control.give_extent(extent, self.me);
+                return Err(made.err().map_or(Reason::NoResources, no_resources));
+            }
+        };
+        self.control.describe(extent, Kind::Region, EXTENT, me, region);
+        let parties = HashSet::from([me]);
+        let table = offset(home) + table_offset(remote.place);
+        let link =
+            Link { extent, owner: self.me, other: remote.member, map, table: Some(table), parties };
+        self.links.insert(region, link);
+        Ok(Linked {
+            table: table as u64,
+            region: offset(extent) as u64,
+            fds: vec![memory, Rc::new(lease)],
+        })
+    }
+
+    /// The region that holds the proposal for the connection `tuple`, as the acceptor `me` sees it.
+    pub(crate) fn attach(
+        &mut self,
+        (me, vectors): (EndpointId, usize),
+        (region, slot): (RegionId, usize),
+        tuple: &FourTuple,
+    ) -> Result<Attached, Reason> {
+        if region == 0 || slot >= Geometry::Device.slots() {
+            return Err(Reason::Refused);
+        }
+        if !self.links.contains_key(&region) {
+            self.find(region)?;
+        }
+        let link = self.links.get(&region).ok_or(Reason::PeerGone)?;
+        let (extent, owner) = (link.extent, link.owner);
+        if owner == self.me || !self.control.lives(owner) {
+            return Err(Reason::PeerGone);
+        }
+        // As on one machine, the addresses are the proof; and they are the client's machine's.
+        let proposed = link.map.view().section(slot, Side::Client).setup.tuple();
+        if proposed != tuple.reversed() || !self.is_address_of(owner, &tuple.peer.ip) {
+            return Err(Reason::Refused);
+        }
+        let endpoint = self.control.extent(extent).endpoint();
+        let bells = self.bells_of(owner, endpoint)?;
+        self.settle(me, vectors).ok_or(Reason::NoResources)?;
+        let lease = self.leases.give(region, &self.epoll, &mut self.next_token);
+        let mut fds = vec![self.memory()?, Rc::new(lease.map_err(no_resources)?)];
+        fds.extend(bells);
+        if let Some(link) = self.links.get_mut(&region) {
+            link.parties.insert(me);
+        }
+        Ok(Attached { endpoint, region: offset(extent) as u64, fds })
+    }
+
+    /// Looks a region of another member up, and holds it.
+    fn find(&mut self, region: RegionId) -> Result<(), Reason> {
+        let (extent, owner) = self.control.find_extent(region).ok_or(Reason::PeerGone)?;
+        if owner == self.me || self.control.extent(extent).kind() != Kind::Region {
+            return Err(Reason::PeerGone);
+        }
+        if !self.control.hold(extent, (owner, region), self.me) {
+            return Err(Reason::PeerGone);
+        }
+        let memory = self.transport.memory();
+        let map = match Region::map_device(memory, offset(extent)) {
+            Ok(map) if map.name() == region => map,
+            _ => {
+                self.control.extent(extent).release(self.me.index);
+                return Err(Reason::NoResources);
+            }
+        };
+        let link = Link { extent, owner, other: owner, map, table: None, parties: HashSet::new() };
+        self.links.insert(region, link);
+        Ok(())
+    }
+
+    fn bells_of(&mut self, member: MemberId, id: EndpointId) -> Result<Vec<Rc<OwnedFd>>, Reason> {
+        let peer = self.peers.get(&member).filter(|_| id != 0).ok_or(Reason::PeerGone)?;
+        let place = peer.home.find_endpoint(id).ok_or(Reason::PeerGone)?;
+        let (_, vectors) = peer.home.endpoint(place);
+        let (epoll, next) = (&self.epoll, &mut self.next_token);
+        self.bells.get((member, id), (place, vectors), epoll, next).map_err(no_resources)
+    }
+
+    /// The doorbells of an endpoint at the other end of a link group of `me`.
+    pub(crate) fn bells(
+        &mut self,
+        me: EndpointId,
+        region: RegionId,
+        of: EndpointId,
+    ) -> Result<Vec<Rc<OwnedFd>>, Reason> {
+        let link = self.links.get(&region).filter(|link| link.parties.contains(&me));
+        let other = link.ok_or(Reason::Refused)?.other;
+        self.bells_of(other, of)
+    }
+
+    /// A program does not use a link group any more. False: it did not.
+    pub(crate) fn detach(&mut self, me: EndpointId, region: RegionId) -> bool {
+        let Some(link) = self.links.get_mut(&region) else { return false };
+        let was = link.parties.contains(&me);
+        link.left(me);
+        was
+    }
+
+    /// The last process here that had it mapped is gone.
+    pub(super) fn let_go(&mut self, region: RegionId) {
+        let Some(link) = self.links.remove(&region) else { return };
+        if link.owner == self.me {
+            // Its open proposals.
+            if self.control.lives(link.other)
+                && let Some(at) = link.table
+                && let Ok(table) = Table::map_device(self.transport.memory(), at)
+            {
+                table.scrub(region);
+            }
+            self.control.give_extent(link.extent, self.me);
+        } else {
+            self.control.extent(link.extent).release(self.me.index);
+        }
+    }
+
+    /// A machine is gone: what was agreed on with it is over, and all who may wait are woken.
+    pub(super) fn break_links_to(&mut self, member: MemberId, news: &mut News) {
+        for link in self.links.values().filter(|link| link.other == member) {
+            let view = link.map.view();
+            let broken: Vec<_> = view.break_all().collect();
+            for lane in (0..LANES).map(|lane| view.lane(lane)) {
+                for vector in &lane.vectors {
+                    for slot in &broken {
+                        let _ = vector.queue.push(&vector.arm, *slot);
+                    }
+                }
+            }
+            // Who has attached it sees that it can let go.
+            if link.owner == member {
+                view.lane(0).owner.store(0, Ordering::Release);
+            }
+            let all = (1 << MAX_VECTORS) - 1;
+            news.rings.extend(link.parties.iter().map(|party| (*party, all)));
+        }
+        // The dead member's own proposals.
+        for place in self.published.values() {
+            let at = offset(self.home_at) + table_offset(*place);
+            if let Ok(table) = Table::map_device(self.transport.memory(), at) {
+                table.scrub_where(|region| self.control.find_extent(region).is_none());
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The ivshmem device: DMBs lie in memory that the machines of one host share, and signals are its doorbells.
+//!
+//! A [`Transport`] is how this machine has the device: as a peer of the server's ([`server`]), or as a PCI device of a guest
+//! ([`pci`]). What lies in the memory is the same for all ([`shunt_shm::ivshmem`]). [`Ivshmem`] is the device as the port
+//! knows it; the agent works on the same memory for link groups.
+
+mod device;
+pub mod pci;
+mod place;
+pub mod server;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+pub use device::{Dmb, Ivshmem};
+pub use place::{NoPlace, Place};
+
+/// How a machine has the device.
+pub trait Transport {
+    /// The shared memory.
+    fn memory(&self) -> &Arc<OwnedFd>;
+
+    /// Its length in bytes.
+    fn len(&self) -> usize;
+
+    /// True for no memory.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The ID that the server has given this machine; `None` where there is no server.
+    fn peer(&self) -> Option<u16>;
+
+    /// Interrupt vectors of each peer, as far as is known; at least 1.
+    fn vectors(&self) -> usize;
+
+    /// Interrupts a peer. One that is not there hears nothing; a vector that it does not have is taken modulo those
+    /// that it has.
+    fn ring(&self, peer: u16, vector: usize);
+
+    /// Readable when there is something to hear; `None` where nobody tells, and the memory has to be looked at.
+    fn ear(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Takes what there is to hear, without waiting.
+    fn hear(&mut self) -> Heard;
+}
+
+/// What came in.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Heard {
+    /// A peer has interrupted this machine.
+    pub rung: bool,
+    /// Peers that are gone, as the server says.
+    pub left: Vec<u16>,
+    /// The server is gone, or has broken the protocol: nothing more will be heard of who comes and goes.
+    pub over: bool,
+}

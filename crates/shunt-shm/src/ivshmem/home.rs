@@ -1,0 +1,236 @@
+//! A member's home: what it publishes, and what it is told.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use shunt_wire::addr::Addr;
+
+use super::EXTENT;
+use crate::memfd::Map;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::table;
+
+/// Endpoints of a member that others can wake.
+pub const ENDPOINTS: usize = 1024;
+/// Listeners that a member can publish.
+pub const LISTENERS: usize = 60;
+/// Addresses of a machine that a member can publish.
+pub const ADDRESSES: usize = 64;
+
+const ADDRESSES_AT: usize = 4096;
+const ENDPOINTS_AT: usize = 8192;
+const LISTENERS_AT: usize = ENDPOINTS_AT + ENDPOINTS * size_of::<Place>();
+const TABLES_AT: usize = 32768;
+const TABLE: usize = table::LEN.next_multiple_of(4096);
+
+const _: () = assert!(LISTENERS_AT + LISTENERS * size_of::<Entry>() <= TABLES_AT);
+const _: () = assert!(TABLES_AT + LISTENERS * TABLE <= EXTENT);
+const _: () = assert!(ADDRESSES_AT + ADDRESSES * 16 <= ENDPOINTS_AT);
+
+#[repr(C, align(64))]
+struct Head {
+    /// Changes with each change of listeners and addresses.
+    news: AtomicU64,
+    addresses: AtomicU32,
+    /// Bit n: endpoint n has something pending.
+    summary: [AtomicU64; ENDPOINTS / 64],
+}
+
+/// An endpoint of the member.
+#[repr(C, align(16))]
+struct Place {
+    /// Its name; 0: free.
+    id: AtomicU64,
+    /// Completion vectors (a bit each) whose doorbells are to be rung.
+    pending: AtomicU32,
+    vectors: AtomicU32,
+}
+
+#[repr(C, align(64))]
+struct Entry {
+    /// The listener's name; 0: free.
+    id: AtomicU64,
+    ip: [AtomicU64; 2],
+    /// Port in the low half, `V6ONLY` above it.
+    port: AtomicU32,
+}
+
+const V6ONLY: u32 = 1 << 16;
+
+/// A listener that a member has published; its table of proposals is that of its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Published {
+    /// Its name with that member.
+    pub id: u64,
+    /// Its address, possibly unspecified.
+    pub addr: Addr,
+    /// `IPV6_V6ONLY` is set.
+    pub v6only: bool,
+}
+
+/// Offset in a home of the proposal table of the listener at `place`, which is taken modulo [`LISTENERS`].
+#[must_use]
+pub const fn table_offset(place: usize) -> usize {
+    TABLES_AT + place % LISTENERS * TABLE
+}
+
+/// A member's home, mapped.
+#[derive(Debug)]
+pub struct Home {
+    map: Map,
+}
+
+impl Home {
+    /// Maps the home that begins at `offset` of a device's memory.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub fn map(memory: impl AsFd, offset: usize) -> io::Result<Self> {
+        // The tables are mapped where they are needed.
+        Ok(Self { map: Map::device(memory, offset, TABLES_AT)? })
+    }
+
+    fn part<T>(&self, at: usize, index: usize, count: usize) -> &T {
+        let at = at + index % count * size_of::<T>();
+        debug_assert!(at + size_of::<T>() <= TABLES_AT);
+        // SAFETY: the index is bounded, and the constants above have room for so many; atomics only.
+        unsafe { self.map.base().byte_add(at).cast().as_ref() }
+    }
+
+    fn head(&self) -> &Head {
+        self.part(0, 0, 1)
+    }
+
+    fn place(&self, index: usize) -> &Place {
+        self.part(ENDPOINTS_AT, index, ENDPOINTS)
+    }
+
+    fn entry(&self, index: usize) -> &Entry {
+        self.part(LISTENERS_AT, index, LISTENERS)
+    }
+
+    /// What changes when listeners or addresses do.
+    #[must_use]
+    pub fn news(&self) -> u64 {
+        self.head().news.load(Ordering::Acquire)
+    }
+
+    /// The addresses of the member's machine.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<[u8; 16]> {
+        let count = (self.head().addresses.load(Ordering::Acquire) as usize).min(ADDRESSES);
+        (0..count).map(|i| load(self.part(ADDRESSES_AT, i, ADDRESSES))).collect()
+    }
+
+    /// Publishes them; what does not fit is left out.
+    pub fn set_addresses(&self, addresses: &[[u8; 16]]) {
+        let head = self.head();
+        for (i, ip) in addresses.iter().take(ADDRESSES).enumerate() {
+            store(self.part(ADDRESSES_AT, i, ADDRESSES), *ip);
+        }
+        let count = u32::try_from(addresses.len().min(ADDRESSES)).unwrap_or(0);
+        head.addresses.store(count, Ordering::Release);
+        head.news.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The listeners, with their places.
+    pub fn listeners(&self) -> impl Iterator<Item = (usize, Published)> + '_ {
+        (0..LISTENERS).filter_map(|index| {
+            let e = self.entry(index);
+            let id = e.id.load(Ordering::Acquire);
+            let port = e.port.load(Ordering::Relaxed);
+            #[allow(clippy::cast_possible_truncation, reason = "the port is the low half")]
+            let addr = Addr { ip: load(&e.ip), port: port as u16 };
+            // Names are never used again, so the same one before and after means the same listener.
+            fence(Ordering::Acquire);
+            let whole = id != 0 && e.id.load(Ordering::Relaxed) == id;
+            whole.then_some((index, Published { id, addr, v6only: port & V6ONLY != 0 }))
+        })
+    }
+
+    /// Publishes a listener at `place`, which is free and whose table is empty.
+    pub fn publish(&self, place: usize, listener: &Published) {
+        let e = self.entry(place);
+        store(&e.ip, listener.addr.ip);
+        let v6only = if listener.v6only { V6ONLY } else { 0 };
+        e.port.store(u32::from(listener.addr.port) | v6only, Ordering::Relaxed);
+        e.id.store(listener.id, Ordering::Release);
+        self.head().news.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Takes it back.
+    pub fn withdraw(&self, place: usize) {
+        self.entry(place).id.store(0, Ordering::Release);
+        self.head().news.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The endpoint at `place`, which is taken modulo [`ENDPOINTS`]: its name and completion vectors.
+    #[must_use]
+    pub fn endpoint(&self, place: usize) -> (u64, usize) {
+        let place = self.place(place);
+        let id = place.id.load(Ordering::Acquire);
+        (id, place.vectors.load(Ordering::Relaxed) as usize)
+    }
+
+    /// Where the endpoint of this name is.
+    #[must_use]
+    pub fn find_endpoint(&self, id: u64) -> Option<usize> {
+        (0..ENDPOINTS).find(|place| self.place(*place).id.load(Ordering::Acquire) == id)
+    }
+
+    /// Publishes an endpoint at `place`; 0: takes it back.
+    pub fn set_endpoint(&self, place: usize, id: u64, vectors: usize) {
+        let place = self.place(place);
+        place.pending.store(0, Ordering::Relaxed);
+        place.vectors.store(u32::try_from(vectors).unwrap_or(0), Ordering::Relaxed);
+        place.id.store(id, Ordering::Release);
+    }
+
+    /// Notes that a doorbell of an endpoint is to be rung. True when the member has to be told of it: else it was told
+    /// and has not looked yet.
+    pub fn notify(&self, place: usize, vector: usize) -> bool {
+        let index = place % ENDPOINTS;
+        // SYNC POINT pending: the vector before the summary; whoever takes does it the other way round.
+        self.place(index).pending.fetch_or(1 << (vector % 8), Ordering::AcqRel);
+        let bit = 1 << (index % 64);
+        self.head().summary[index / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// Takes what is pending: places of endpoints with their vectors (a bit each).
+    pub fn take_pending(&self, mut each: impl FnMut(usize, u32)) {
+        for (word, summary) in self.head().summary.iter().enumerate() {
+            if summary.load(Ordering::Acquire) == 0 {
+                continue;
+            }
+            // SYNC POINT pending.
+            let mut bits = summary.swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                let index = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                each(index, self.place(index).pending.swap(0, Ordering::AcqRel));
+            }
+        }
+    }
+
+    /// True when something is pending.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        self.head().summary.iter().any(|word| word.load(Ordering::Acquire) != 0)
+    }
+}
+
+fn store(words: &[AtomicU64; 2], ip: [u8; 16]) {
+    for (word, half) in words.iter().zip(ip.chunks_exact(8)) {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(half);
+        word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+    }
+}
+
+fn load(words: &[AtomicU64; 2]) -> [u8; 16] {
+    let mut ip = [0; 16];
+    for (word, half) in words.iter().zip(ip.chunks_exact_mut(8)) {
+        half.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    ip
+}

@@ -1,0 +1,232 @@
+//! Machines that share memory, without virtual ones: network namespaces with a link between them, each with an agent
+//! that is a peer of one ivshmem server.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::binaries::{built, program};
+use crate::generator::{Server, records};
+use crate::mode::Mode;
+use crate::record::compare;
+use crate::sandbox::{Process, Sandbox, is_root};
+use crate::waiting::settles;
+
+/// Two machines, their link and their server.
+pub struct Lab {
+    place: Sandbox,
+    /// Ends both namespaces.
+    holder: Process,
+    server: Option<Process>,
+    /// The machines, of which the first one is at 10.77.0.1 and so on.
+    pub machines: Vec<Machine>,
+}
+
+/// A machine.
+pub struct Machine {
+    sandbox: Sandbox,
+    /// A process in its network.
+    pid: i32,
+    socket: PathBuf,
+    /// Its address.
+    pub ip: [u8; 4],
+}
+
+/// Namespaces of which each has a link to a bridge in the first one, and waits until it is told to end.
+const NETWORK: &str = r#"set -e
+count=$1
+all=
+trap 'kill $all; exit 0' TERM
+ip link set lo up
+ip link add shunt0 type bridge
+ip addr add 10.77.0.1/24 dev shunt0
+ip link set shunt0 up
+echo machine $$
+n=2
+while [ $n -le $count ]; do
+    unshare --net sleep infinity &
+    pid=$!
+    all="$all $pid"
+    until [ "$(readlink /proc/$pid/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do :; done
+    ip link add "shunt$n" type veth peer name eth0 netns "$pid"
+    ip link set "shunt$n" master shunt0 up
+    nsenter --net --target "$pid" sh -c "ip link set lo up; ip addr add 10.77.0.$n/24 dev eth0; ip link set eth0 up"
+    echo machine $pid
+    n=$((n + 1))
+done
+sleep infinity &
+all="$all $!"
+echo ready
+wait
+"#;
+
+impl Lab {
+    /// So many machines that share so much memory (as `shunt ivshmem-server --size` takes it).
+    ///
+    /// # Panics
+    /// When they can't be made.
+    #[must_use]
+    pub fn new(count: usize, size: &str) -> Self {
+        let place = Sandbox::new(Mode::Plain);
+        let mut command = place.plain(program("unshare"));
+        if !is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        command.args(["--net", "sh", "-c", NETWORK, "sh", &count.to_string()]);
+        let mut holder = place.spawn(command);
+        holder.wait_for_line(|line| (line == "ready").then_some(()));
+        let pids = holder.whole_lines();
+        let pids = pids.lines().filter_map(|line| line.strip_prefix("machine ")?.parse().ok());
+        let pids: Vec<i32> = pids.collect();
+        let socket = place.path().join("ivshmem.sock");
+        let mut lab = Self { place, holder, server: None, machines: Vec::new() };
+        lab.start_server(&["--size", size, "--vectors", "4"]);
+        for (pid, n) in pids.into_iter().zip(1_u8..) {
+            let sandbox = Sandbox::new(Mode::Attach);
+            sandbox.kill_agent();
+            let machine = Machine { sandbox, pid, socket: socket.clone(), ip: [10, 77, 0, n] };
+            machine.start_agent();
+            lab.machines.push(machine);
+        }
+        lab.until_all_see(lab.machines.len());
+        lab
+    }
+
+    /// Starts the server.
+    pub fn start_server(&mut self, args: &[&str]) {
+        let socket = self.place.path().join("ivshmem.sock");
+        let mut command = self.place.plain(built("shunt"));
+        command.arg("ivshmem-server").args(args).arg("--socket").arg(&socket);
+        let server = self.place.spawn(command);
+        settles("the server", &true, || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+        self.server = Some(server);
+    }
+
+    /// A directory of the lab's own.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// The server's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.place.path().join("ivshmem.sock")
+    }
+
+    /// Runs a script in the first machine's network.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn inside(&self, script: &str) {
+        let mut command = self.machines[0].inside();
+        let output = command.args(["sh", "-c", script]).output().expect("sh runs");
+        assert!(output.status.success(), "{script}: {output:?}");
+    }
+
+    /// The server, to be ended.
+    pub fn server(&mut self) -> &mut Process {
+        self.server.as_mut().expect("a server")
+    }
+
+    /// Waits until each machine that has an agent knows of so many.
+    pub fn until_all_see(&self, count: usize) {
+        for machine in &self.machines {
+            settles("machines that are known", &count, || {
+                machine.status()["members"].as_array().map_or(0, Vec::len)
+            });
+        }
+    }
+
+    /// Runs connections from one machine to another, both in Shunt, and compares every byte.
+    ///
+    /// # Panics
+    /// On any difference.
+    pub fn run(&self, from: usize, to: usize, server: &[&str], client: &[&str]) {
+        let (from, to) = (&self.machines[from], &self.machines[to]);
+        let serving = to.serve(server);
+        let at = SocketAddr::from((to.ip, serving.port));
+        from.until_it_knows(at);
+        let clients = records(from.connect(at, client));
+        compare(&clients, &serving.finish())
+            .unwrap_or_else(|e| panic!("{e}\nserver {server:?}\nclient {client:?}"));
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.machines.clear();
+        if let Some(server) = &mut self.server {
+            server.terminate(libc::SIGTERM);
+        }
+        self.holder.terminate(libc::SIGTERM);
+    }
+}
+
+impl Machine {
+    /// The beginning of a command line in this machine's network.
+    #[must_use]
+    pub fn inside(&self) -> Command {
+        let mut command = self.sandbox.plain(program("nsenter"));
+        if !is_root() {
+            command.args(["--user", "--preserve-credentials"]);
+        }
+        command.args(["--net", "--target", &self.pid.to_string(), "--"]);
+        command
+    }
+
+    /// Starts its agent.
+    pub fn start_agent(&self) {
+        let mut command = self.inside();
+        command.arg("env").arg(format!("SHUNT_IVSHMEM={}", self.socket.display()));
+        self.sandbox.start_agent_by(command);
+    }
+
+    /// Its place, with its agent.
+    pub const fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
+    }
+
+    /// A program of this machine, under Shunt.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = self.inside();
+        command.arg(self.sandbox.shunt_path()).args(["run", "--"]).arg(program);
+        command
+    }
+
+    /// What its agent says of the machines with which it shares memory.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        let mut command = self.sandbox.plain(self.sandbox.shunt_path());
+        let output = command.args(["machines", "--json"]).output().expect("shunt runs");
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    /// Starts `shunt-gen serve` at its address.
+    #[must_use]
+    pub fn serve(&self, args: &[&str]) -> Server {
+        let mut command = self.command(built("shunt-gen"));
+        command.args(["serve", "--listen", &SocketAddr::from((self.ip, 0)).to_string()]).args(args);
+        Server::of(self.sandbox.spawn(command))
+    }
+
+    /// Starts `shunt-gen connect`.
+    #[must_use]
+    pub fn connect(&self, to: SocketAddr, args: &[&str]) -> Process {
+        let mut command = self.command(built("shunt-gen"));
+        command.args(["connect", "--to", &to.to_string()]).args(args);
+        self.sandbox.spawn(command)
+    }
+
+    /// Waits until its agent has heard that another machine listens there.
+    pub fn until_it_knows(&self, listener: SocketAddr) {
+        let listener = Value::from(listener.to_string());
+        settles("the listener is known", &true, || {
+            let reachable = &self.status()["reachable"];
+            reachable.as_array().is_some_and(|all| all.contains(&listener))
+        });
+    }
+}

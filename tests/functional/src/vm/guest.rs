@@ -1,0 +1,163 @@
+//! A running guest.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::binaries::program;
+use crate::machines::Lab;
+use crate::sandbox::Process;
+
+use super::Image;
+
+/// How long a guest may take to boot: emulated, on a machine with other things to do.
+const BOOT: Duration = Duration::from_secs(180);
+
+/// A guest, and what it runs.
+pub struct Guest {
+    process: Process,
+    line: UnixStream,
+    console: PathBuf,
+    /// Its address.
+    pub ip: [u8; 4],
+}
+
+/// What a command line in a guest has come to.
+#[derive(Debug)]
+pub struct Said {
+    /// Its status is 0.
+    pub ok: bool,
+    /// What it has printed.
+    pub text: String,
+}
+
+impl Guest {
+    /// Starts a guest at 10.77.0.N, in the network of the lab's first machine and with its memory. It boots meanwhile:
+    /// see [`Self::ready`].
+    ///
+    /// # Panics
+    /// When QEMU can't be started.
+    #[must_use]
+    pub fn start(lab: &Lab, image: &Image, n: u8) -> Self {
+        let dir = lab.path();
+        let (line, console) =
+            (dir.join(format!("guest{n}.line")), dir.join(format!("guest{n}.console")));
+        let _ = fs::remove_file(&line);
+        let tap = format!("tap{n}");
+        lab.inside(&format!(
+            "ip link del {tap} 2>/dev/null; ip tuntap add {tap} mode tap && \
+             ip link set {tap} master shunt0 up"
+        ));
+        let mut command = lab.machines[0].inside();
+        command.arg(program("qemu-system-x86_64"));
+        // With one processor the emulator makes atomic instructions of several, which another machine sees.
+        command.args(["-accel", "tcg,thread=multi", "-machine", "q35", "-smp", "2", "-m", "512"]);
+        command.args(["-nodefaults", "-display", "none", "-no-reboot"]);
+        command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
+        command.args([
+            "-append",
+            &format!(
+                "console=ttyS0 panic=-1 quiet no_timer_check mitigations=off intel_iommu=on \
+             shunt.ip=10.77.0.{n} shunt.interrupts=1"
+            ),
+        ]);
+        command.args(["-device", "intel-iommu"]);
+        command.args(["-netdev", &format!("tap,id=n,ifname={tap},script=no,downscript=no")]);
+        command.args(["-device", &format!("virtio-net-pci,netdev=n,mac=52:54:00:77:00:{n:02x}")]);
+        command.args(["-chardev", &format!("socket,path={},id=m", lab.socket().display())]);
+        command.args(["-device", "ivshmem-doorbell,vectors=4,chardev=m"]);
+        command.args(["-serial", &format!("file:{}", console.display())]);
+        command
+            .args(["-chardev", &format!("socket,path={},server=on,wait=off,id=c", line.display())]);
+        command.args(["-serial", "chardev:c"]);
+        let process = lab.machines[0].sandbox().spawn(command);
+        let started = Instant::now();
+        let line = loop {
+            match UnixStream::connect(&line) {
+                Ok(line) => break line,
+                Err(e) => assert!(
+                    started.elapsed() < BOOT,
+                    "QEMU does not listen ({e}): {}",
+                    process.describe()
+                ),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        Self { process, line, console, ip: [10, 77, 0, n] }
+    }
+
+    /// Waits until it has booted.
+    #[must_use]
+    pub fn ready(mut self) -> Self {
+        self.answer(BOOT);
+        self
+    }
+
+    /// Starts its agent.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn join(&mut self) {
+        self.must("shunt agent --detach --ivshmem $(readlink /run/ivshmem) && shunt machines");
+    }
+
+    /// Runs a command line in the guest.
+    ///
+    /// # Panics
+    /// When it takes longer than `patience`.
+    pub fn run(&mut self, line: &str, patience: Duration) -> Said {
+        writeln!(self.line, "{line}").expect("the guest listens");
+        self.answer(patience)
+    }
+
+    /// The same of one that must succeed, within a minute; what it has printed.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn must(&mut self, line: &str) -> String {
+        let said = self.run(line, Duration::from_secs(120));
+        assert!(said.ok, "{line}: {}", said.text);
+        said.text
+    }
+
+    fn answer(&mut self, patience: Duration) -> Said {
+        let deadline = Instant::now() + patience;
+        let mut text = Vec::new();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let told = String::from_utf8_lossy(&text).into_owned();
+            let console = || fs::read_to_string(&self.console).unwrap_or_default();
+            assert!(!left.is_zero(), "the guest does not answer: {told}\n{}", console());
+            if let Some((before, status)) = told.rsplit_once("@@")
+                && let Some(status) = status.strip_suffix('\n')
+            {
+                return Said { ok: status == "0", text: before.trim_end().to_owned() };
+            }
+            let mut room = [0; 65536];
+            self.line.set_read_timeout(Some(left)).expect("a timeout");
+            match self.line.read(&mut room) {
+                Ok(0) => {
+                    panic!("the guest is gone: {told}\n{}\n{}", self.process.describe(), console())
+                }
+                Ok(n) => text.extend(&room[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(e) => panic!("the guest's line: {e}"),
+            }
+        }
+    }
+
+    /// A counter of its agent's.
+    pub fn counter(&mut self, name: &str) -> u64 {
+        let stats: Value = serde_json::from_str(&self.must("shunt stats --json")).expect("JSON");
+        stats[name].as_u64().expect("a counter")
+    }
+
+    /// Ends the emulator as a crash would.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+}

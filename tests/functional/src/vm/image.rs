@@ -1,0 +1,166 @@
+//! What a guest boots.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::binaries::{self, built, program};
+
+use super::archive::Archive;
+
+/// Modules that a guest needs; what they depend on comes with them.
+const MODULES: [&str; 5] = ["virtio_pci", "virtio_net", "tcp_diag", "vfio_iommu_type1", "vfio-pci"];
+
+/// Programs of the host that guests run.
+const PROGRAMS: [&str; 6] =
+    ["sockperf", "iperf3", "nginx", "wrk", "redis-server", "redis-benchmark"];
+
+/// The first program. It waits for command lines on the second serial line, and answers with what they say and, after
+/// `@@`, their status.
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox mkdir -p /sbin /usr/sbin
+/bin/busybox --install -s
+export PATH=/bin:/sbin:/usr/bin:/usr/sbin SHUNT_RUN_DIR=/run/shunt
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
+mkdir -p /dev/shm; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /tmp; mount -t tmpfs tmpfs /run
+ln -s /proc/self/fd /dev/fd
+while read module; do
+    case $module in
+        vfio_iommu_type1) insmod /mods/$module allow_unsafe_interrupts=1;;
+        *) insmod /mods/$module;;
+    esac
+done < /mods/order
+ip link set lo up
+for word in $(cat /proc/cmdline); do
+    case $word in
+        shunt.ip=*) ip addr add ${word#*=}/24 dev eth0; ip link set eth0 up;;
+        shunt.interrupts=*) interrupts=${word#*=};;
+    esac
+done
+mkdir -m 700 /run/shunt
+for device in /sys/bus/pci/devices/*; do
+    if [ "$(cat $device/device)" = 0x1110 ]; then
+        ln -s ${device##*/} /run/ivshmem
+        if [ "$interrupts" = 1 ]; then
+            echo vfio-pci > $device/driver_override
+            echo ${device##*/} > /sys/bus/pci/drivers_probe
+        fi
+    fi
+done
+# Open from before the first word until the end: closing a line throws away what has come in.
+exec 3<> /dev/ttyS1
+stty -F /dev/ttyS1 raw -echo
+echo @@0 >&3
+while read -r line <&3; do
+    sh -c "$line" > /run/said 2>&1 3<&- < /dev/null
+    status=$?
+    { cat /run/said; echo; echo "@@$status"; } >&3
+done
+"#;
+
+/// Kernel and initramfs.
+pub struct Image {
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The initramfs.
+    pub initramfs: PathBuf,
+}
+
+/// Where `make deps-vm` has put the packages' files: `SHUNT_TEST_VM_DIR`, or `vm` in the target directory.
+fn packages() -> PathBuf {
+    std::env::var_os("SHUNT_TEST_VM_DIR")
+        .map_or_else(|| binaries::dir().join("../vm"), PathBuf::from)
+}
+
+fn found(dir: &Path, wanted: &mut dyn FnMut(&Path) -> bool) -> Option<PathBuf> {
+    for entry in fs::read_dir(dir).ok()?.flatten() {
+        let path = entry.path();
+        let deeper = if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found(&path, wanted)
+        } else {
+            wanted(&path).then_some(path)
+        };
+        if deeper.is_some() {
+            return deeper;
+        }
+    }
+    None
+}
+
+fn file_named(dir: &Path, name: &str) -> PathBuf {
+    let same = |path: &Path| {
+        let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
+        file.replace('_', "-").starts_with(&name.replace('_', "-"))
+    };
+    found(dir, &mut |path| same(path))
+        .unwrap_or_else(|| panic!("{name} is not in {}: `make deps-vm`", dir.display()))
+}
+
+/// A module behind those on which it depends.
+fn module(modules: &Path, name: &str, archive: &mut Archive, order: &mut Vec<String>) {
+    let name = name.replace('-', "_");
+    if order.contains(&name) {
+        return;
+    }
+    let data = fs::read(file_named(modules, &format!("{name}.ko"))).expect("a module");
+    const DEPENDS: &[u8] = b"\0depends=";
+    let at = data.windows(DEPENDS.len()).position(|window| window == DEPENDS);
+    let list = at.map_or(&[][..], |at| &data[at + DEPENDS.len()..]);
+    let list = list.split(|byte| *byte == 0).next().unwrap_or_default();
+    for needed in String::from_utf8_lossy(list).split(',').filter(|name| !name.is_empty()) {
+        module(modules, needed, archive, order);
+    }
+    archive.file(&format!("/mods/{name}"), &data);
+    order.push(name);
+}
+
+/// The libraries of a program, by where it looks for them.
+fn libraries(path: &Path) -> BTreeSet<PathBuf> {
+    let output = Command::new("ldd").arg(path).output().expect("ldd runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
+}
+
+impl Image {
+    /// Puts it together in `dir`.
+    ///
+    /// # Panics
+    /// When something of it is missing.
+    #[must_use]
+    pub fn assemble(dir: &Path) -> Self {
+        let packages = packages();
+        let mut archive = Archive::default();
+        for path in
+            ["/dev", "/proc", "/sys", "/run", "/tmp", "/bin", "/var/log/nginx", "/var/lib/nginx"]
+        {
+            archive.directory(path);
+        }
+        archive.file("/init", INIT.as_bytes());
+        let busybox = packages.join("bin/busybox");
+        let busybox = fs::read(busybox).expect("busybox is there: `make deps-vm`");
+        archive.file("/bin/busybox", &busybox);
+        archive.link("/bin/sh", "busybox");
+        archive.file("/etc/passwd", b"root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n");
+        archive.file("/etc/group", b"root:x:0:\nnogroup:x:65534:\n");
+        let mut order = Vec::new();
+        for name in MODULES {
+            module(&packages, name, &mut archive, &mut order);
+        }
+        archive.file("/mods/order", format!("{}\n", order.join("\n")).as_bytes());
+        let ours = ["shunt", "libshunt.so", "shunt-gen"].map(built);
+        let mut needed = BTreeSet::new();
+        for path in ours.into_iter().chain(PROGRAMS.map(program)) {
+            needed.extend(libraries(&path));
+            let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+            archive.file(&format!("/bin/{name}"), &fs::read(&path).expect("a program"));
+        }
+        for path in needed {
+            let name = path.to_str().expect("a path");
+            archive.file(name, &fs::read(&path).expect("a library"));
+        }
+        let initramfs = dir.join("initramfs");
+        fs::write(&initramfs, archive.finish()).expect("an initramfs");
+        Self { kernel: file_named(&packages, "vmlinuz"), initramfs }
+    }
+}

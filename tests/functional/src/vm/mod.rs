@@ -1,0 +1,11 @@
+//! Virtual machines: a distribution's kernel, with this host's own programs.
+//!
+//! `make deps-vm` fetches the kernel's package and busybox'; the rest of a guest is put together from this host's files
+//! when a test begins, and nothing of it is left.
+
+mod archive;
+mod guest;
+mod image;
+
+pub use guest::Guest;
+pub use image::Image;

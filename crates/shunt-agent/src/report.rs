@@ -43,6 +43,13 @@ impl End<'_> {
         (c.region != 0 && c.mode != Mode::Tcp).then_some((c.region, c.slot, c.side))
     }
 
+    /// The process, as this one counts where it is known: another pid namespace has numbers of its own.
+    fn pid(&self) -> u32 {
+        let seen = u32::try_from(self.endpoint.pid).ok().filter(|pid| *pid != 0);
+        let of_host = self.endpoint.origin.network != 0;
+        seen.filter(|_| of_host).unwrap_or(self.conn.pid)
+    }
+
     /// Names the end among all TCP connections of all namespaces.
     fn name(&self) -> (u64, FourTuple) {
         (self.endpoint.netns, self.conn.tuple)
@@ -86,13 +93,13 @@ fn describe(end: &End<'_>, peer: Option<&End<'_>>) -> Value {
         "peer": c.tuple.peer.to_string(),
         "mode": c.mode.name(),
         "reason": c.reason.filter(|_| c.mode == Mode::Tcp).map(Reason::name),
-        "pid": if end.endpoint.origin.network == 0 { c.pid } else { end.endpoint.pid.cast_unsigned() },
+        "pid": end.pid(),
         "program": end.endpoint.program,
         "fd": c.fd,
         "uid": end.endpoint.origin.party.uid,
         "cgroup": group(end.endpoint),
         "container": container::name(&end.endpoint.origin.cgroup),
-        "peer_pid": peer.map(|p| p.conn.pid),
+        "peer_pid": peer.map(End::pid),
         "peer_program": peer.map(|p| p.endpoint.program.as_str()),
         "peer_cgroup": peer.and_then(|p| group(p.endpoint)),
         "peer_container": peer.and_then(|p| container::name(&p.endpoint.origin.cgroup)),

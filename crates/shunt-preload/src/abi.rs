@@ -1,4 +1,6 @@
-//! The C types that the hook list speaks in.
+//! The C types that the hook list speaks in, and addresses in them.
+
+use shunt_wire::addr::Addr;
 
 pub use libc::{
     FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr,
@@ -8,3 +10,39 @@ pub use libc::{
 
 /// `const char *const argv[]`, as the exec family takes it.
 pub type Strings = *const *const c_char;
+
+/// True for `AF_UNSPEC`, which ends a connection and leaves a fresh socket.
+///
+/// # Safety
+/// `addr` points to `len` readable bytes.
+pub unsafe fn is_unspecific(addr: *const sockaddr, len: socklen_t) -> bool {
+    // SAFETY: the caller's promise; sa_family are the first two bytes.
+    len >= 2 && c_int::from(unsafe { (*addr).sa_family }) == libc::AF_UNSPEC
+}
+
+/// The TCP address in a C structure.
+///
+/// # Safety
+/// `addr` is null or points to `len` readable bytes.
+pub unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Option<Addr> {
+    if addr.is_null() {
+        return None;
+    }
+    let len = len as usize;
+    // SAFETY: sa_family are the first two bytes, if there are so many.
+    let family = if len >= 2 { unsafe { (*addr).sa_family } } else { return None };
+    match c_int::from(family) {
+        libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
+            // SAFETY: as long as a sockaddr_in; read unaligned, as the kernel does.
+            let sin = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
+            let ip = core::net::Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
+            Some(core::net::SocketAddr::from((ip, u16::from_be(sin.sin_port))).into())
+        }
+        libc::AF_INET6 if len >= size_of::<libc::sockaddr_in6>() => {
+            // SAFETY: as long as a sockaddr_in6.
+            let sin6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(Addr { ip: sin6.sin6_addr.s6_addr, port: u16::from_be(sin6.sin6_port) })
+        }
+        _ => None,
+    }
+}

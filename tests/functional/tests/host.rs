@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use serde_json::Value;
 use shunt_bench::workload::nginx::configuration;
 use shunt_functional::binaries::{built, program};
 use shunt_functional::container::{Container, Users};
@@ -320,8 +321,27 @@ fn a_hostile_container_is_given_nothing() {
         let opened =
             seen.lines().filter(|line| line.contains("agent.lock") || line.contains("totals"));
         assert!(!opened.clone().any(|line| line.ends_with("opened")), "{seen}");
+        assert_listed(&sandbox);
         verify(&records(client), &listening.finish());
     });
+}
+
+/// On the host, root sees both ends of the connections as the host counts users and processes.
+fn assert_listed(sandbox: &Sandbox) {
+    let mut list = sandbox.plain(sandbox.shunt_path());
+    list.args(["list", "--json"]);
+    let report: Value = serde_json::from_str(&sandbox.run(list).stdout).unwrap();
+    let ends = report["connections"].as_array().unwrap();
+    let of = |uid: u32| {
+        let ends = ends.iter().filter(move |end| end["uid"] == uid);
+        ends.inspect(|end| {
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", end["pid"])).unwrap();
+            assert_eq!((name.trim(), end["cgroup"].is_string()), ("shunt-gen", true), "{end}");
+            assert!(end["peer_pid"].is_u64() && end["peer_pid"] != end["pid"], "{end}");
+        })
+        .count()
+    };
+    assert_eq!([SOMEBODY, ANOTHER].map(of), [6, 6], "{report}");
 }
 
 /// Keeps the agent as busy as it can: others are shunted all the same, byte by byte as they were.

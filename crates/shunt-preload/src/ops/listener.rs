@@ -16,7 +16,7 @@ use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::abi::{c_int, sockaddr, socklen_t};
+use crate::abi::{address, c_int, is_unspecific, sockaddr, socklen_t};
 use crate::agent_client::Listening;
 use crate::conn::{NONBLOCK, Sock};
 use crate::endpoint;
@@ -473,15 +473,6 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     result
 }
 
-/// True for `AF_UNSPEC`, which ends a connection and leaves a fresh socket.
-///
-/// # Safety
-/// `addr` points to `len` readable bytes.
-unsafe fn is_unspecific(addr: *const sockaddr, len: socklen_t) -> bool {
-    // SAFETY: the caller's promise; sa_family are the first two bytes.
-    len >= 2 && c_int::from(unsafe { (*addr).sa_family }) == libc::AF_UNSPEC
-}
-
 /// The kernel has ended the connection by RST, and the descriptor stands for a fresh socket.
 fn disconnected(fd: c_int) {
     let entry = fd_table::lookup(fd);
@@ -495,33 +486,6 @@ fn disconnected(fd: c_int) {
             fd_table::take(same);
             crate::object::disconnected(sock);
         }
-    }
-}
-
-/// The TCP address in a C structure.
-///
-/// # Safety
-/// `addr` is null or points to `len` readable bytes.
-unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Option<Addr> {
-    if addr.is_null() {
-        return None;
-    }
-    let len = len as usize;
-    // SAFETY: sa_family are the first two bytes, if there are so many.
-    let family = if len >= 2 { unsafe { (*addr).sa_family } } else { return None };
-    match c_int::from(family) {
-        libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: as long as a sockaddr_in; read unaligned, as the kernel does.
-            let sin = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
-            let ip = core::net::Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
-            Some(core::net::SocketAddr::from((ip, u16::from_be(sin.sin_port))).into())
-        }
-        libc::AF_INET6 if len >= size_of::<libc::sockaddr_in6>() => {
-            // SAFETY: as long as a sockaddr_in6.
-            let sin6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
-            Some(Addr { ip: sin6.sin6_addr.s6_addr, port: u16::from_be(sin6.sin6_port) })
-        }
-        _ => None,
     }
 }
 

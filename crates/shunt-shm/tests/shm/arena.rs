@@ -10,6 +10,7 @@ use shunt_shm::region::{SLOTS, Side};
 use shunt_shm::ring::{ConsLine, ProdLine, Shape, UNLIMITED};
 use shunt_shm::sync::Ordering::{Relaxed, Release};
 use shunt_wire::counter::Counter;
+use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
 use crate::lock::dead_tid;
@@ -256,4 +257,23 @@ fn records_are_used_again() {
         }
         assert!(touched.len() <= 2 * at_once + 128, "{} for {at_once}", touched.len());
     }
+}
+
+#[test]
+fn an_offer_is_answered_once_and_only_while_it_is_open() {
+    let fd = arena::create().unwrap();
+    let (arena, view) = (Arena::map(&fd).unwrap(), ArenaView::map(&fd).unwrap());
+    let record = arena.allocate(Member::UNNAMED, &mut 0).unwrap();
+    let index = u32::try_from(arena.index_of(record)).unwrap();
+    let set = |offer: Offer| record.id.offer.store(offer.to_word(), Release);
+    let claimed = Offer::Claimed { region: 9, slot: 254 };
+    assert_eq!(view.offer(index), Offer::None);
+    assert!(!view.answer(index, 0, claimed), "nothing was offered");
+    set(Offer::Open(5));
+    assert!(!view.answer(index, 4, claimed), "that of an earlier use of the record");
+    assert!(view.answer(index, 5, claimed));
+    assert_eq!(view.offer(index), claimed);
+    assert!(!view.answer(index, 5, Offer::Declined(Reason::Denied)), "once");
+    set(Offer::None);
+    assert!(!view.answer(index, 5, claimed), "the client was first");
 }

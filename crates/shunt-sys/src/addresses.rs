@@ -3,12 +3,29 @@
 use core::ptr;
 use std::io;
 
+/// An address of an interface, and the network that it is attached to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Attachment {
+    /// The address, in the form of [`shunt_wire::addr::Addr`].
+    pub ip: [u8; 16],
+    mask: [u8; 16],
+}
+
+impl Attachment {
+    /// True for an address of that network.
+    #[must_use]
+    pub fn reaches(&self, ip: &[u8; 16]) -> bool {
+        let same = |((a, b), mask): ((&u8, &u8), &u8)| a & mask == b & mask;
+        self.ip.iter().zip(ip).zip(&self.mask).all(same)
+    }
+}
+
 /// The addresses of the network interfaces of this network namespace, without those that lead only to the machine
-/// itself (loopback) or to one link (IPv6 link-local), in the form of [`shunt_wire::addr::Addr`].
+/// itself (loopback) or to one link (IPv6 link-local).
 ///
 /// # Errors
 /// Those of getifaddrs(3).
-pub fn of_this_machine() -> io::Result<Vec<[u8; 16]>> {
+pub fn of_this_machine() -> io::Result<Vec<Attachment>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: `list` is live.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
@@ -19,10 +36,14 @@ pub fn of_this_machine() -> io::Result<Vec<[u8; 16]>> {
     let mut at = unsafe { list.as_ref() };
     while let Some(interface) = at {
         // SAFETY: null, or a socket address of the family that it says.
-        if let Some(ip) = unsafe { ip_of(interface.ifa_addr) }
-            && !found.contains(&ip)
-        {
-            found.push(ip);
+        let ip = unsafe { ip_of(interface.ifa_addr) };
+        // SAFETY: the same.
+        let mask = unsafe { ip_of(interface.ifa_netmask) };
+        if let (Some(ip), Some(mask)) = (ip.filter(leads_elsewhere), mask) {
+            let attachment = Attachment { ip, mask: whole(mask) };
+            if !found.contains(&attachment) {
+                found.push(attachment);
+            }
         }
         // SAFETY: as for the first.
         at = unsafe { interface.ifa_next.as_ref() };
@@ -50,17 +71,45 @@ unsafe fn ip_of(address: *const libc::sockaddr) -> Option<[u8; 16]> {
         }
         _ => return None,
     };
+    Some(ip.octets())
+}
+
+/// False for what leads only to the machine itself, or to one link.
+fn leads_elsewhere(ip: &[u8; 16]) -> bool {
+    let ip = std::net::Ipv6Addr::from(*ip);
     let local = ip.to_canonical().is_loopback() || ip.is_unicast_link_local();
-    (!local && !ip.is_unspecified()).then(|| ip.octets())
+    !local && !ip.is_unspecified()
+}
+
+/// The mask for addresses in the mapped form: that of an IPv4 address is one itself.
+fn whole(mut mask: [u8; 16]) -> [u8; 16] {
+    if mask[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff] {
+        mask[..12].fill(0xff);
+    }
+    mask
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn none_of_them_is_loopback() {
-        let addresses = super::of_this_machine().unwrap();
-        for ip in addresses {
-            assert!(!shunt_wire::addr::Addr { ip, port: 0 }.is_loopback());
+        for attachment in of_this_machine().unwrap() {
+            assert!(leads_elsewhere(&attachment.ip) && attachment.reaches(&attachment.ip));
         }
+    }
+
+    #[test]
+    fn a_network_ends_where_its_mask_says() {
+        let v4 = |text: &str| {
+            let v4: std::net::Ipv4Addr = text.parse().unwrap();
+            v4.to_ipv6_mapped().octets()
+        };
+        let home = Attachment { ip: v4("10.77.0.1"), mask: whole(v4("255.255.255.0")) };
+        assert!(home.reaches(&v4("10.77.0.200")) && !home.reaches(&v4("10.77.1.1")));
+        assert!(!home.reaches(&v4("8.8.8.8")));
+        let v6 = std::net::Ipv6Addr::LOCALHOST.octets();
+        assert!(!home.reaches(&v6) && !leads_elsewhere(&v6) && !leads_elsewhere(&v4("127.0.0.1")));
     }
 }

@@ -25,7 +25,7 @@ use shunt_shm::ivshmem::{
 };
 use shunt_shm::memfd::Map;
 use shunt_shm::table::Table;
-use shunt_sys::addresses;
+use shunt_sys::addresses::{self, Attachment};
 use shunt_wire::agent::{EndpointId, ListenerId, RegionId};
 use shunt_wire::reason::Reason;
 use tracing::{info, warn};
@@ -55,7 +55,7 @@ pub(crate) struct Fabric {
     next_token: u64,
     uid: u32,
     netns: u64,
-    addresses: Vec<[u8; 16]>,
+    addresses: Vec<Attachment>,
     /// Own listeners that others know of, with their places.
     published: HashMap<ListenerId, usize>,
     /// Own endpoints that others can wake, by place.
@@ -288,7 +288,8 @@ impl Fabric {
         let Ok(mut addresses) = addresses::of_this_machine() else { return };
         addresses.sort_unstable();
         if addresses != self.addresses {
-            self.home.set_addresses(&addresses);
+            let own: Vec<_> = addresses.iter().map(|attachment| attachment.ip).collect();
+            self.home.set_addresses(&own);
             self.addresses = addresses;
             self.tell_all();
         }

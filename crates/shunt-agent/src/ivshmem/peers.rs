@@ -91,9 +91,13 @@ impl Fabric {
     fn read_home(&mut self, member: MemberId, news: &mut News, name: &mut impl FnMut() -> u64) {
         let Some(peer) = self.peers.get_mut(&member) else { return };
         peer.news = Some(peer.home.news());
-        // An address of this machine's own leads nowhere else.
+        // An address of this machine's own leads nowhere else. And a machine is believed only about the networks that
+        // this one is attached to: beyond them it could claim to be anybody.
         let mut theirs = peer.home.addresses();
-        theirs.retain(|ip| !self.addresses.contains(ip));
+        theirs.retain(|ip| {
+            self.addresses.iter().all(|own| own.ip != *ip)
+                && self.addresses.iter().any(|own| own.reaches(ip))
+        });
         let listed: Vec<_> = peer.home.listeners().collect();
         // All anew: an address may have come or gone, and there are few.
         let before = std::mem::take(&mut peer.published);

@@ -188,6 +188,10 @@ impl Rx<'_> {
         if demote::is_due(self.sock) && self.sock.phase() == Phase::Active {
             return Ok(Some(Step::Follow));
         }
+        // The other machine is gone: its kernel would not say so for a long time.
+        if !Grants::are_possible(&self.theirs.prod, self.sock.record().rx.grants.load(Relaxed)) {
+            return Err(Violation::Grants);
+        }
         let next = RxCursor::next_mark(&self.theirs.prod, marks)?;
         if next == Some(0) && marks == 0 {
             // The sender was in the ring from the beginning.

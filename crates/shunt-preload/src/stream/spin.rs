@@ -39,8 +39,8 @@ impl Spun {
 static FAR: AtomicBool = AtomicBool::new(false);
 
 /// How much longer a sleep and a wake-up take there, as a power of two: the ring goes through two agents, an interrupt of
-/// a virtual machine, and the host's scheduler. With 7 streams between emulated machines on two cores got a sixth of what
-/// they get so: who spins takes the processor from the machine that is to answer.
+/// a virtual machine, and the host's scheduler. Not more, where machines have to share processors: who spins takes one from
+/// the machine that is to answer.
 const FAR_SHIFT: u32 = 4;
 
 /// This process has a link group with another machine: from now on longer spins pay.

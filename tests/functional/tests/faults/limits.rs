@@ -215,7 +215,8 @@ fn a_container_has_no_more_memory() {
         sys::kill(server_pid, libc::SIGSTOP).expect("it runs");
         std::thread::sleep(Duration::from_secs(2));
         sys::kill(server_pid, libc::SIGCONT).expect("it is stopped");
-        let others = ["-n", "8", "-b", "300000", "--style", "epoll-lt"];
+        // More than fits the kernel's buffers, so that none is over before its acceptor has had the processor.
+        let others = ["-n", "8", "-b", "12000000", "--style", "epoll-lt"];
         let pair = || run_pair(&sandbox, "127.0.0.1:0", at(0), &others, &others);
         sandbox.expect(Expect::Ends(16), pair);
         let survived = client.is_running();

@@ -12,7 +12,7 @@ use shunt_shm::arena::Record;
 use shunt_shm::region::{Section, Side};
 use shunt_shm::ring::TxCursor;
 use shunt_shm::sync::store_load_fence;
-use shunt_shm::table::{Place, Ticket};
+use shunt_shm::table::{Place, Table, Ticket};
 use shunt_wire::clc::{Answer, Proposal};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
@@ -172,13 +172,14 @@ fn propose_to(sock: &'static Sock, fd: i32, time: Time) -> Result<Phase, Reason>
     let listener = sock.listener().ok_or(Reason::NoProposal)?;
     let id = &sock.record().id;
     let tuple = id.tuple();
-    let table = listener.proposals(&tuple).ok_or(Reason::NoProposal)?;
-    let find = || table.find(&tuple);
+    // None for what comes from another network of this host, which is offered instead.
+    let table = listener.proposals(&tuple);
+    let find = || table.and_then(|table| table.find(&tuple));
     // Whether somebody is connecting is asked before the look that counts: who posts between the two is
     // found by it.
     let mut connecting = false;
     let found = find().or_else(|| {
-        connecting = table.connecting();
+        connecting = table.is_some_and(Table::connecting);
         find()
     });
     let declined = match found {

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
 use rustix::process::geteuid;
 use serde_json::Value;
 use shunt_sys::fds::Fds;
@@ -17,6 +19,8 @@ use shunt_wire::reason::Reason;
 
 /// How long the agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two tries to reach it.
+const NAP: Duration = Duration::from_millis(10);
 
 /// Longest report that is read.
 const MAX_REPORT: u32 = 256 << 20;
@@ -84,6 +88,18 @@ pub struct Directory {
     socket: OwnedFd,
 }
 
+/// Connects to the agent. A tool has time to wait at its door where others crowd (`EAGAIN` of unix(7): the backlog is
+/// full).
+fn reach(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match seqpacket::connect(address) {
+            Err(Errno::AGAIN) if Instant::now() < until => thread::sleep(NAP),
+            reached => return reached,
+        }
+    }
+}
+
 impl Directory {
     /// Finds the agent.
     ///
@@ -98,7 +114,7 @@ impl Directory {
             Err(why) => return Err(Unreachable::RunDir(Some(path()), why)),
         };
         let address = dir.socket().map_err(|why| Unreachable::RunDir(Some(path()), why))?;
-        let socket = match seqpacket::connect(&address) {
+        let socket = match reach(&address) {
             Ok(socket) => socket,
             Err(Errno::NOENT | Errno::CONNREFUSED) => return Err(Unreachable::NotRunning(path())),
             Err(e) => return Err(Unreachable::Broken(e.to_string())),

@@ -9,10 +9,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use common::{Agent, Client, PATIENCE, new_eventfd};
+use common::{Agent, Client, PATIENCE, as_user, new_eventfd};
 use rustix::net::{AddressFamily, SocketType, bind, connect, listen, socket};
 use rustix::process::geteuid;
-use rustix::thread::{Gid, Uid};
 use shunt_agent::config::Limits;
 use shunt_agent::{HostConfig, Policy};
 use shunt_shm::arena::{Arena, RECORDS, Record};
@@ -36,20 +35,6 @@ fn is_root() -> bool {
         println!("left out: an agent for the host has to be root");
     }
     root
-}
-
-/// Runs `body` as another user: the kernel keeps credentials per thread.
-fn as_user<T: Send>(user: u32, body: impl FnOnce() -> T + Send) -> T {
-    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-    std::thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            rustix::thread::set_thread_groups(&[]).unwrap();
-            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
-            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-            body()
-        });
-        other.join().unwrap()
-    })
 }
 
 struct Host {

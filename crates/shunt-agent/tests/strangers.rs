@@ -7,29 +7,14 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use common::{Agent, Client, PATIENCE, new_eventfd};
+use common::{Agent, Client, PATIENCE, as_user, new_eventfd};
 use rustix::process::geteuid;
-use rustix::thread::{Gid, Uid};
 use shunt_sys::seqpacket;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{MAX_MESSAGE, Request, encode};
 
 /// An account that no program of these tests has.
 const STRANGER: u32 = 65_533;
-
-/// Runs `body` as another user: the kernel keeps credentials per thread.
-fn as_stranger<T: Send>(body: impl FnOnce() -> T + Send) -> T {
-    let (uid, gid) = (Uid::from_raw(STRANGER), Gid::from_raw(STRANGER));
-    std::thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            rustix::thread::set_thread_groups(&[]).unwrap();
-            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
-            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-            body()
-        });
-        other.join().unwrap()
-    })
-}
 
 fn is_root() -> bool {
     let root = geteuid().is_root();
@@ -74,9 +59,9 @@ fn another_user_is_turned_away_though_the_directory_is_open() {
     let reach = || seqpacket::connect(&agent.dir.socket().unwrap()).map(drop);
 
     open_up(temp.path(), 0o755);
-    assert_eq!(as_stranger(reach), Err(rustix::io::Errno::ACCESS), "the directory is closed");
+    assert_eq!(as_user(STRANGER, reach), Err(rustix::io::Errno::ACCESS), "the directory is closed");
     open_up(&run, 0o777);
-    assert_eq!(as_stranger(reach), Err(rustix::io::Errno::ACCESS), "the socket is closed");
+    assert_eq!(as_user(STRANGER, reach), Err(rustix::io::Errno::ACCESS), "the socket is closed");
     open_up(&run.join("agent.sock"), 0o777);
     let requests = [
         Request::Hello { version: PROTOCOL_VERSION, program: "stranger", run: 0 },
@@ -91,7 +76,7 @@ fn another_user_is_turned_away_though_the_directory_is_open() {
         Request::Stats { run: 0 },
         Request::Status,
     ];
-    as_stranger(|| requests.iter().for_each(|request| turned_away(&agent, request)));
+    as_user(STRANGER, || requests.iter().for_each(|request| turned_away(&agent, request)));
 
     let status = agent.status();
     assert_eq!(status["rejected_clients"], requests.len());
@@ -111,7 +96,7 @@ fn a_crowd_of_strangers_takes_no_place() {
     for path in [temp.path(), &run, &run.join("agent.sock")] {
         open_up(path, 0o777);
     }
-    let crowd: Vec<_> = as_stranger(|| {
+    let crowd: Vec<_> = as_user(STRANGER, || {
         let address = agent.dir.socket().unwrap();
         (0..64).map(|_| seqpacket::connect(&address).unwrap()).collect()
     });

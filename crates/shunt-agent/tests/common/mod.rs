@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::thread::{Gid, Uid};
 use serde_json::Value;
 use shunt_agent::socket::{Access, Claim};
 use shunt_agent::{Config, Limits, Server};
@@ -24,6 +25,20 @@ use shunt_wire::agent::{
 use shunt_wire::reason::Reason;
 
 pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs `body` as another user: the kernel keeps credentials per thread.
+pub fn as_user<T: Send>(user: u32, body: impl FnOnce() -> T + Send) -> T {
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            body()
+        });
+        other.join().unwrap()
+    })
+}
 
 pub fn run_dir(path: &Path) -> RunDir {
     let env = Env { run_dir: Some(path.as_os_str().as_bytes()), ..Env::default() };

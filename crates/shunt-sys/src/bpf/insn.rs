@@ -172,24 +172,31 @@ impl Assembler {
         self.add(0x45, register, 0, 1, value).end()
     }
 
-    /// The end: returns `value`.
-    ///
-    /// # Panics
-    /// When a jump leads nowhere or back: the kernel would refuse the program.
+    /// The end: returns `value`. A jump that leads nowhere or back is made one that leaves the program, which the kernel
+    /// refuses to load.
     pub fn finish(self, value: i32) -> Vec<u64> {
         let mut whole = self.at(END).set(R0, value).add(0x95, 0, 0, 0, 0);
         for (at, label) in &whole.jumps {
             let place = whole.places.iter().find(|(name, _)| name == label).map(|(_, at)| *at);
             let distance = place.and_then(|place| u16::try_from(place.checked_sub(at + 1)?).ok());
-            whole.program[*at] |= u64::from(distance.expect("a label ahead")) << 16;
+            whole.program[*at] |= u64::from(distance.unwrap_or(FAR_OUT)) << 16;
         }
         whole.program
     }
 }
 
+/// A distance beyond the end of any of these programs.
+const FAR_OUT: u16 = 0x7fff;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_jump_to_nowhere_leaves_the_program() {
+        let program = Assembler::default().jump(0x55, R6, 0, 5, "nowhere").finish(1);
+        assert_eq!(program[0] >> 16 & 0xffff, u64::from(FAR_OUT));
+    }
 
     #[test]
     fn as_the_kernel_lays_them_out() {

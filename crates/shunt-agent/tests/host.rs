@@ -129,6 +129,23 @@ fn tcp() -> OwnedFd {
     socket(AddressFamily::INET, SocketType::STREAM, None).unwrap()
 }
 
+/// The table of a listener, and regions for it, are for its own party.
+#[test]
+fn a_listener_is_proposed_to_by_its_own_party_alone() {
+    if !is_root() {
+        return;
+    }
+    let host = host("", |_| {});
+    let [server, friend, stranger] = [ONE, ONE, OTHER].map(|user| Program::of(&host, user));
+    let socket = tcp();
+    bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    listen(&socket, 64).unwrap();
+    let (listener, _) = server.client.listen(&socket);
+    let request = Request::Connect { listener };
+    assert!(matches!(friend.client.call(&request, &[]).0, Reply::Linked { .. }));
+    assert_eq!(stranger.client.refused(&request, &[]), Reason::OtherUser);
+}
+
 fn word(record: &Record) -> Offer {
     Offer::from_word(record.id.offer.load(Ordering::Acquire))
 }

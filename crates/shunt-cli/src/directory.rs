@@ -3,11 +3,9 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::SocketAddrUnix;
 use rustix::process::geteuid;
 use serde_json::Value;
 use shunt_sys::fds::Fds;
@@ -15,12 +13,16 @@ use shunt_sys::run_dir::{Env, RunDir, Unusable};
 use shunt_sys::seqpacket::{self, peer_cred};
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{MAX_MESSAGE, Reply, Request, decode, encode};
+use shunt_wire::knob;
 use shunt_wire::reason::Reason;
 
-/// How long the agent may take to answer.
+/// How long the agent may take to answer: a tool holds nobody up, so it never waits for less.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two tries to reach it.
-const NAP: Duration = Duration::from_millis(10);
+
+fn patience() -> Duration {
+    let given = std::env::var(knob::AGENT_TIMEOUT.env).ok().and_then(|v| v.parse().ok());
+    given.map_or(PATIENCE, |ms| PATIENCE.max(Duration::from_millis(ms)))
+}
 
 /// Longest report that is read.
 const MAX_REPORT: u32 = 256 << 20;
@@ -88,18 +90,6 @@ pub struct Directory {
     socket: OwnedFd,
 }
 
-/// Connects to the agent. A tool has time to wait at its door where others crowd (`EAGAIN` of unix(7): the backlog is
-/// full).
-fn reach(address: &SocketAddrUnix) -> Result<OwnedFd, Errno> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match seqpacket::connect(address) {
-            Err(Errno::AGAIN) if Instant::now() < until => thread::sleep(NAP),
-            reached => return reached,
-        }
-    }
-}
-
 impl Directory {
     /// Finds the agent.
     ///
@@ -114,7 +104,7 @@ impl Directory {
             Err(why) => return Err(Unreachable::RunDir(Some(path()), why)),
         };
         let address = dir.socket().map_err(|why| Unreachable::RunDir(Some(path()), why))?;
-        let socket = match reach(&address) {
+        let socket = match seqpacket::connect_within(&address, patience()) {
             Ok(socket) => socket,
             Err(Errno::NOENT | Errno::CONNREFUSED) => return Err(Unreachable::NotRunning(path())),
             Err(e) => return Err(Unreachable::Broken(e.to_string())),
@@ -134,9 +124,9 @@ impl Directory {
         let broken = |what: &dyn fmt::Display| Unreachable::Broken(what.to_string());
         let mut buf = [0; MAX_MESSAGE];
         let packet = encode(request, &mut buf).map_err(|e| broken(&e))?;
-        seqpacket::send(&self.socket, packet, &[], PATIENCE).map_err(|e| broken(&e))?;
+        seqpacket::send(&self.socket, packet, &[], patience()).map_err(|e| broken(&e))?;
         let mut fds = Fds::new();
-        let len = seqpacket::recv(&self.socket, &mut buf, &mut fds, PATIENCE);
+        let len = seqpacket::recv(&self.socket, &mut buf, &mut fds, patience());
         let len = len.map_err(|e| broken(&e))?;
         if len == 0 {
             return Err(broken(&"it closed the connection"));

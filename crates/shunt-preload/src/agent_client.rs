@@ -26,11 +26,10 @@ use crate::knobs;
 use crate::own_fds::{OwnFd, adopt};
 use crate::signals::Uncancelled;
 
-/// How long a reply may take.
-const PATIENCE: Duration = Duration::from_millis(500);
 /// How long to leave an agent alone that could not be reached.
 const BACK_OFF: u64 = 200_000_000;
-/// The same at the most for one that is there and does not answer: each try costs [`PATIENCE`].
+/// The same at the most for one that is there and does not answer: each try costs
+/// [`knobs::Knobs::agent_timeout`].
 const LONGEST_BACK_OFF: u64 = 5_000_000_000;
 
 /// How long an agent that has not answered in time is left alone; 0 when the last one did.
@@ -131,8 +130,9 @@ fn call(
 ) -> Result<Reply, Reason> {
     let mut buf = [0; MAX_MESSAGE];
     let packet = encode(request, &mut buf).map_err(|_| Reason::Internal)?;
-    seqpacket::send(socket, packet, with, PATIENCE).map_err(as_reason)?;
-    let len = heard(seqpacket::recv(socket, &mut buf, fds, PATIENCE))?;
+    let patience = knobs::get().agent_timeout();
+    seqpacket::send(socket, packet, with, patience).map_err(as_reason)?;
+    let len = heard(seqpacket::recv(socket, &mut buf, fds, patience))?;
     let packet = buf.get(..len).unwrap_or(&[]);
     if packet.is_empty() {
         return Err(Reason::NoAgent);
@@ -148,7 +148,8 @@ fn introduce() -> Result<(OwnFd, &'static Endpoint), Reason> {
     let dir = RunDir::locate(env, geteuid().as_raw()).map_err(|_| Reason::NoAgent)?;
     let owner = dir.check().map_err(|_| Reason::NoAgent)?;
     let address = dir.socket().map_err(|_| Reason::NoAgent)?;
-    let socket = adopt(seqpacket::connect(&address).map_err(as_reason)?).map_err(as_reason)?;
+    let socket = heard(seqpacket::connect_within(&address, knobs::get().agent_timeout()))?;
+    let socket = adopt(socket).map_err(as_reason)?;
     let agent = seqpacket::peer_cred(socket.borrow()).map_err(as_reason)?;
     if !owner.trusts(agent.uid, geteuid().as_raw()) {
         return Err(Reason::NoAgent);

@@ -6,6 +6,7 @@
 //! `shunt doctor`, a guest does not print.
 
 use core::ffi::{CStr, c_char};
+use core::time::Duration;
 use std::ffi::CString;
 use std::sync::OnceLock;
 
@@ -59,6 +60,8 @@ pub struct Knobs {
     pub vectors: Option<u8>,
     /// `SHUNT_CONNS_PER_LG`.
     pub conns_per_lg: Option<u8>,
+    /// `SHUNT_AGENT_TIMEOUT`, in milliseconds.
+    pub agent_timeout: Option<u32>,
     /// `SHUNT_GRANT_TIMEOUT`, in milliseconds.
     pub grant_timeout: Option<u32>,
 }
@@ -79,6 +82,7 @@ pub fn get() -> &'static Knobs {
         xdg_runtime_dir: None,
         vectors: None,
         conns_per_lg: None,
+        agent_timeout: None,
         grant_timeout: None,
     };
     KNOBS.get().unwrap_or(&DEFAULT)
@@ -127,6 +131,11 @@ fn program_name(path: &[u8]) -> String {
 }
 
 impl Knobs {
+    /// How long an answer of the agent may take.
+    pub fn agent_timeout(&self) -> Duration {
+        Duration::from_millis(self.agent_timeout.unwrap_or(500).into())
+    }
+
     /// How long what is granted may lie unread, in nanoseconds.
     pub fn grant_timeout(&self) -> u64 {
         u64::from(self.grant_timeout.unwrap_or(1000)) * 1_000_000
@@ -161,6 +170,8 @@ impl Knobs {
             self.vectors = number(value).filter(|n| *n > 0);
         } else if is(knob::CONNS_PER_LG) {
             self.conns_per_lg = number(value).filter(|n| *n > 0);
+        } else if is(knob::AGENT_TIMEOUT) {
+            self.agent_timeout = number(value).filter(|n| *n > 0);
         } else if is(knob::GRANT_TIMEOUT) {
             self.grant_timeout = number(value);
         }
@@ -199,6 +210,7 @@ mod tests {
             "XDG_RUNTIME_DIR=/run/user/1",
             "SHUNT_VECTORS=4",
             "SHUNT_CONNS_PER_LG=12",
+            "SHUNT_AGENT_TIMEOUT=9000",
             "SHUNT_GRANT_TIMEOUT=30",
             "SHUNT_DISABLE=1",
         ]);
@@ -215,6 +227,7 @@ mod tests {
                 xdg_runtime_dir: Some(c"/run/user/1".to_owned()),
                 vectors: Some(4),
                 conns_per_lg: Some(12),
+                agent_timeout: Some(9000),
                 grant_timeout: Some(30),
             }
         );
@@ -230,6 +243,7 @@ mod tests {
             "SHUNT_RUN_DIR=",
             "SHUNT_VECTORS=0",
             "SHUNT_CONNS_PER_LG=256",
+            "SHUNT_AGENT_TIMEOUT=0",
             "SHUNT_DISABLE=0",
             "SHUNT_DISABLE",
             "SHUNT",

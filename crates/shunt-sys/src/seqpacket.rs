@@ -8,7 +8,9 @@ use core::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, IoSlice, IoSliceMut, Result};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -67,6 +69,43 @@ pub fn connect(address: &SocketAddrUnix) -> Result<OwnedFd> {
             Err(e)
         }
     }
+}
+
+/// The same, but where the backlog is full it waits up to `timeout` for others to be accepted.
+///
+/// # Errors
+/// `ETIMEDOUT` when the backlog stayed full, else as [`connect`].
+pub fn connect_within(address: &SocketAddrUnix, timeout: Duration) -> Result<OwnedFd> {
+    match connect(address) {
+        Err(Errno::AGAIN) => {}
+        done => return done,
+    }
+    let fd = socket()?;
+    match wait_at_the_door(&fd, address, timeout) {
+        Ok(()) => Ok(fd),
+        Err(e) => {
+            close(fd);
+            Err(e)
+        }
+    }
+}
+
+/// The kernel's own wait for room in a backlog: there is none to be had from poll(2).
+fn wait_at_the_door(fd: &OwnedFd, address: &SocketAddrUnix, timeout: Duration) -> Result<()> {
+    let deadline = now() + timeout;
+    fcntl_setfl(fd, OFlags::empty())?;
+    loop {
+        // Of microseconds; none at all would mean without end.
+        let left = deadline.saturating_sub(now()).max(Duration::from_millis(1));
+        set_socket_timeout(fd, Timeout::Send, Some(left))?;
+        match rustix::net::connect(fd, address) {
+            Err(Errno::INTR) if now() < deadline => {}
+            Err(Errno::AGAIN | Errno::INTR) => return Err(Errno::TIMEDOUT),
+            Err(e) => return Err(e),
+            Ok(()) => break,
+        }
+    }
+    fcntl_setfl(fd, OFlags::NONBLOCK)
 }
 
 /// Who is at the other end (`SO_PEERCRED`).

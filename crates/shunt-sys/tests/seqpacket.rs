@@ -1,12 +1,16 @@
 //! Packets with descriptors between two sockets.
 
+use std::iter::from_fn;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{Errno, FdFlags, fcntl_getfd};
+use rustix::net::SocketAddrUnix;
 use shunt_sys::fds::Fds;
-use shunt_sys::seqpacket::{pair, peer_cred, recv, send};
+use shunt_sys::seqpacket::{connect, connect_within, pair, peer_cred, recv, send, socket};
 use shunt_wire::agent::MAX_FDS;
 
 const AT_ONCE: Duration = Duration::ZERO;
@@ -87,6 +91,36 @@ fn a_full_socket_is_told_from_a_dead_one() {
     let (a, _b) = pair().unwrap();
     let full = (0..100_000).find_map(|_| send(&a, &[0; 1024], &[], AT_ONCE).err());
     assert_eq!(full, Some(Errno::AGAIN));
+}
+
+#[test]
+fn a_full_backlog_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = SocketAddrUnix::new(dir.path().join("door")).unwrap();
+    let door = socket().unwrap();
+    rustix::net::bind(&door, &address).unwrap();
+    rustix::net::listen(&door, 0).unwrap();
+    let crowd: Vec<_> = from_fn(|| connect(&address).ok()).collect();
+    assert_eq!(connect(&address).err(), Some(Errno::AGAIN));
+
+    let (start, wait) = (Instant::now(), Duration::from_millis(30));
+    assert_eq!(connect_within(&address, wait).err(), Some(Errno::TIMEDOUT));
+    assert!(start.elapsed() >= wait);
+
+    let waiting = thread::spawn(move || connect_within(&address, Duration::from_secs(60)));
+    thread::sleep(wait);
+    let _accepted: Vec<_> = (0..=crowd.len()).map(|_| accept(&door)).collect();
+    let came = waiting.join().unwrap().unwrap();
+    assert!(fcntl_getfl(&came).unwrap().contains(OFlags::NONBLOCK));
+}
+
+fn accept(door: &OwnedFd) -> OwnedFd {
+    loop {
+        match rustix::net::accept(door) {
+            Err(Errno::AGAIN) => thread::yield_now(),
+            accepted => return accepted.unwrap(),
+        }
+    }
 }
 
 #[test]

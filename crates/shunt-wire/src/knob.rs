@@ -45,6 +45,8 @@ knobs! {
         "Completion vectors of a process: epoll instances share them out among themselves.";
     CONNS_PER_LG: "SHUNT_CONNS_PER_LG", None, "255",
         "Connections in one link group before another is opened (1 to 255).";
+    AGENT_TIMEOUT: "SHUNT_AGENT_TIMEOUT", None, "500",
+        "Milliseconds for which a program waits for an answer of the agent, once; then its new connections stay on TCP, and the agent is tried again after a while. Tools wait as long, but two seconds at least.";
     GRANT_TIMEOUT: "SHUNT_GRANT_TIMEOUT", None, "1000",
         "Milliseconds for which bytes that were granted (`MSG_ZEROCOPY` from registered memory) may lie unread before they are taken back by copying.";
 }

@@ -261,6 +261,8 @@ impl Sandbox {
             .stdin(Stdio::null())
             .env("SHUNT_RUN_DIR", self.run_dir())
             .env(TAG, &self.tag)
+            // A machine that stands still for a moment is none of the tests' business.
+            .env("SHUNT_AGENT_TIMEOUT", "30000")
             .env("LC_ALL", "C")
             .envs(self.env.iter().copied())
             .env_remove("LD_PRELOAD");

@@ -17,6 +17,11 @@ fn a_while() -> Duration {
     Duration::from_secs(if are_long() { 10 } else { 1 })
 }
 
+/// One whose programs wait for the agent as long as they do by default.
+fn sandbox(mode: Mode) -> Sandbox {
+    Sandbox::new(mode).with_env("SHUNT_AGENT_TIMEOUT", "500")
+}
+
 fn at(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
@@ -96,7 +101,7 @@ fn a_server_is_stopped() {
 #[test]
 fn the_agent_is_stopped() {
     for mode in Mode::enabled_shunted() {
-        let sandbox = Sandbox::new(mode);
+        let sandbox = sandbox(mode);
         let pair = |seed: &str, shunted: Expect| {
             let args = [&SHORT[..], &["--style", "epoll-lt", "--seed", seed]].concat();
             let run = || {
@@ -133,7 +138,7 @@ fn the_agent_is_stopped() {
 fn the_agent_is_stopped_before_a_reader_has_asked() {
     for mode in Mode::enabled_shunted() {
         for group in ["reader", "peeked"] {
-            let sandbox = Sandbox::new(mode);
+            let sandbox = sandbox(mode);
             let agent = sandbox.agent_pid().expect("an agent").to_string();
             let mut command = sandbox.command(built("shunt-probe"));
             command.arg(group).env("PROBE_AGENT", agent);

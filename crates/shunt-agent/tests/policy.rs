@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use common::{Agent, Client};
+use common::{Agent, Client, registered};
 use shunt_shm::memfd;
 use shunt_shm::region::{Region, Side};
 use shunt_shm::registry::Registry;
@@ -216,11 +216,6 @@ fn a_dead_acceptor_gives_its_lane_back() {
     assert_eq!(view.lane(0).owner.load(Ordering::Acquire), client.id);
     let bells = Request::Bells { region, endpoint: gone };
     assert_eq!(client.refused(&bells, &[]), Reason::PeerGone);
-}
-
-/// Memory as `shunt_alloc` makes it.
-fn registered() -> OwnedFd {
-    memfd::create_published("test", 4096).unwrap().1
 }
 
 #[test]

@@ -15,6 +15,7 @@ use rustix::thread::{Gid, Uid};
 use serde_json::Value;
 use shunt_agent::socket::{Access, Claim};
 use shunt_agent::{Config, Limits, Server};
+use shunt_shm::memfd;
 use shunt_sys::fds::Fds;
 use shunt_sys::run_dir::{Env, RunDir};
 use shunt_sys::seqpacket;
@@ -47,6 +48,11 @@ pub fn run_dir(path: &Path) -> RunDir {
 
 pub fn new_eventfd() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+}
+
+/// Memory as `shunt_alloc` makes it.
+pub fn registered() -> OwnedFd {
+    memfd::create_published("test", 4096).unwrap().1
 }
 
 /// An agent that is stopped on drop.

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use shunt_sys::fds::Fds;
+use shunt_sys::fds::{Fds, close};
 use shunt_sys::run_dir::{Env, RunDir};
 use shunt_sys::seqpacket;
 use shunt_wire::PROTOCOL_VERSION;
@@ -21,6 +21,7 @@ use shunt_wire::agent::{
 use shunt_wire::reason::Reason;
 
 use crate::clock;
+use crate::doorbells::Doorbells;
 use crate::endpoint::Endpoint;
 use crate::knobs;
 use crate::own_fds::{OwnFd, adopt};
@@ -335,7 +336,7 @@ pub struct Attached {
     /// The owner's process, where it is of this one's party and machine.
     pub pidfd: Option<OwnedFd>,
     /// The owner's doorbells.
-    pub bells: Fds,
+    pub bells: Doorbells,
     /// Who this process is.
     pub endpoint: &'static Endpoint,
 }
@@ -349,15 +350,16 @@ pub fn attach(region: RegionId, slot: usize, socket: impl AsFd) -> Result<Attach
             Reply::Attached { endpoint: owner, pidfd } => {
                 let memory = Memory::Host(fds.take().ok_or(Reason::NoResources)?);
                 let pidfd = if pidfd { Some(fds.take().ok_or(Reason::NoResources)?) } else { None };
-                Ok(Attached { owner, memory, pidfd, bells: fds, endpoint: me })
+                Ok(Attached { owner, memory, pidfd, bells: Doorbells::here(fds)?, endpoint: me })
             }
-            Reply::AttachedShared { endpoint: owner, at } => match (fds.take(), fds.take()) {
-                (Some(memory), Some(lease)) => {
-                    let memory = Memory::Device { memory, at, lease };
-                    Ok(Attached { owner, memory, pidfd: None, bells: fds, endpoint: me })
-                }
-                _ => Err(Reason::NoResources),
-            },
+            Reply::AttachedShared { endpoint: owner, at, bells } => {
+                let (Some(memory), Some(lease)) = (fds.take(), fds.take()) else {
+                    return Err(Reason::NoResources);
+                };
+                let bells = Doorbells::far(&memory, &bells, fds)?;
+                let memory = Memory::Device { memory, at, lease };
+                Ok(Attached { owner, memory, pidfd: None, bells, endpoint: me })
+            }
             Reply::Refused { reason } => Err(reason),
             _ => Err(Reason::VersionMismatch),
         }
@@ -365,11 +367,17 @@ pub fn attach(region: RegionId, slot: usize, socket: impl AsFd) -> Result<Attach
 }
 
 /// The doorbells of the endpoint that accepted a proposal in our region.
-pub fn bells(region: RegionId, endpoint: EndpointId) -> Result<Fds, Reason> {
+pub fn bells(region: RegionId, endpoint: EndpointId) -> Result<Doorbells, Reason> {
     with(|agent, _| {
         let mut fds = Fds::new();
         match call(agent, &Request::Bells { region, endpoint }, &[], &mut fds)? {
-            Reply::Bells => Ok(fds),
+            Reply::Bells => Doorbells::here(fds),
+            Reply::BellsShared { bells } => {
+                let memory = fds.take().ok_or(Reason::NoResources)?;
+                let bells = Doorbells::far(&memory, &bells, fds);
+                close(memory);
+                bells
+            }
             Reply::Refused { reason } => Err(reason),
             _ => Err(Reason::VersionMismatch),
         }
@@ -446,7 +454,7 @@ pub struct Claimed {
     /// The region, when this process does not have it.
     pub memory: Option<OwnedFd>,
     /// The owner's doorbells, with it.
-    pub bells: Fds,
+    pub bells: Doorbells,
     /// Who this process is.
     pub endpoint: &'static Endpoint,
 }
@@ -459,7 +467,8 @@ pub fn claim(socket: impl AsFd) -> Result<Claimed, Reason> {
             Reply::Claimed { endpoint: owner, region, slot, generation } => {
                 let slot = usize::try_from(slot).map_err(|_| Reason::VersionMismatch)?;
                 let memory = fds.take();
-                Ok(Claimed { owner, region, slot, generation, memory, bells: fds, endpoint: me })
+                let bells = Doorbells::here(fds)?;
+                Ok(Claimed { owner, region, slot, generation, memory, bells, endpoint: me })
             }
             Reply::Refused { reason } => Err(reason),
             _ => Err(Reason::VersionMismatch),

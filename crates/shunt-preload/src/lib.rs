@@ -16,6 +16,7 @@ pub mod api;
 pub mod bell;
 pub mod clock;
 pub mod conn;
+pub mod doorbells;
 pub mod endpoint;
 pub mod epoll;
 pub mod errno;

@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use shunt_shm::cq::ArmLine;
 use shunt_shm::region::{Region, RegionView, SLOTS, Side};
 use shunt_shm::table::{Place, Table, Ticket};
-use shunt_sys::fds::{Fds, close};
+use shunt_sys::fds::close;
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId};
 use shunt_wire::clc::Proposal;
 use shunt_wire::reason::Reason;
 
 use crate::agent_client::{self, Claimed, Memory, Proposals};
+use crate::doorbells::Doorbells;
 use crate::endpoint::Endpoint;
 use crate::knobs;
 use crate::own_fds::{OwnFd, adopt};
@@ -442,7 +443,7 @@ pub fn claim(socket: std::os::fd::BorrowedFd<'_>) -> Result<(&'static Link, Clai
     }
     let attached = found.memory.take().ok_or(Reason::NoResources).and_then(|memory| {
         collect();
-        let bells = core::mem::replace(&mut found.bells, Fds::new());
+        let bells = core::mem::replace(&mut found.bells, Doorbells::Here(Vec::new()));
         let owner = process::remember(found.owner, bells, None)?;
         acceptors(found.region, Memory::Host(memory), &owner, found.endpoint)
     });

@@ -53,9 +53,8 @@ impl Peer {
         if self.users.load(Ordering::SeqCst) & VACANT == 0
             // SAFETY: whoever empties the place sees that we are here, and leaves it as it is.
             && let Some(process) = unsafe { self.process.load(Ordering::Acquire).as_ref() }
-            && let Some(bell) = process.bells.get(vector)
         {
-            shunt_shm::doorbell::ring(bell.borrow());
+            process.bells.ring(vector);
         }
         self.ringing.fetch_sub(1, Ordering::SeqCst);
     }
@@ -214,11 +213,13 @@ mod tests {
     use shunt_shm::doorbell;
 
     use super::*;
+    use crate::doorbells::Doorbells;
     use crate::own_fds::adopt;
 
     fn process(endpoint: EndpointId, bells: &[&OwnedFd]) -> Arc<Process> {
         let own = |bell: &&OwnedFd| adopt(bell.try_clone().unwrap()).unwrap();
-        Arc::new(Process::of(endpoint, bells.iter().map(own).collect()))
+        let bells = Doorbells::Here(bells.iter().map(own).collect());
+        Arc::new(Process::of(endpoint, bells))
     }
 
     #[test]

@@ -7,10 +7,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use shunt_sys::fds::{Fds, close};
+use shunt_sys::fds::close;
 use shunt_wire::agent::EndpointId;
 use shunt_wire::reason::Reason;
 
+use crate::doorbells::Doorbells;
 use crate::own_fds::{OwnFd, adopt};
 
 /// Another endpoint.
@@ -19,7 +20,7 @@ pub struct Process {
     /// Its name.
     pub endpoint: EndpointId,
     /// The doorbells of its completion vectors.
-    pub bells: Vec<OwnFd>,
+    pub bells: Doorbells,
     /// The process itself, where it had to be known.
     pidfd: Option<OwnFd>,
 }
@@ -44,20 +45,15 @@ fn known(endpoint: EndpointId) -> Option<Arc<Process>> {
 /// [`Reason::NoResources`] when there are too many descriptors.
 pub fn remember(
     endpoint: EndpointId,
-    mut bells: Fds,
+    bells: Doorbells,
     pidfd: Option<OwnedFd>,
 ) -> Result<Arc<Process>, Reason> {
     if let Some(known) = known(endpoint).filter(|p| p.pidfd.is_some() || pidfd.is_none()) {
         pidfd.into_iter().for_each(close);
         return Ok(known);
     }
-    let own = |fd| adopt(fd).map_err(|_| Reason::NoResources);
-    let pidfd = pidfd.map(own).transpose()?;
-    let mut owned = Vec::with_capacity(bells.len());
-    while let Some(bell) = bells.take() {
-        owned.push(own(bell)?);
-    }
-    let process = Arc::new(Process { pidfd, ..Process::of(endpoint, owned) });
+    let pidfd = pidfd.map(adopt).transpose().map_err(|_| Reason::NoResources)?;
+    let process = Arc::new(Process { pidfd, ..Process::of(endpoint, bells) });
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.retain(|process| process.strong_count() > 0);
     known.push(Arc::downgrade(&process));
@@ -66,7 +62,7 @@ pub fn remember(
 
 impl Process {
     /// With its doorbells alone.
-    pub const fn of(endpoint: EndpointId, bells: Vec<OwnFd>) -> Self {
+    pub const fn of(endpoint: EndpointId, bells: Doorbells) -> Self {
         Self { endpoint, bells, pidfd: None }
     }
 

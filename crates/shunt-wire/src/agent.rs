@@ -27,6 +27,35 @@ pub type RegionId = u64;
 /// Names memory that an endpoint has registered.
 pub type ExportId = u64;
 
+/// How the doorbells of an endpoint of another machine are rung: by a note in that machine's home, and an interrupt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FarBells {
+    /// Where the home is in the device's memory, in bytes.
+    pub home: u64,
+    /// The endpoint's place there.
+    pub place: u32,
+    /// How the machine is told.
+    pub interrupt: Interrupt,
+}
+
+/// How another machine is interrupted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Interrupt {
+    /// Not at all: it looks for itself. No fds.
+    Nobody,
+    /// By its eventfds, one for each vector. fds: these, 9 at the most.
+    Eventfds,
+    /// By the doorbell register of this machine's device. fds: the device's first BAR.
+    Register {
+        /// Where the registers begin in the page.
+        at: u16,
+        /// The machine's ID with the ivshmem server.
+        peer: u16,
+        /// Its interrupt vectors.
+        vectors: u8,
+    },
+}
+
 /// What a library or a tool asks of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request<'a> {
@@ -206,12 +235,19 @@ pub enum Reply {
         at: u64,
     },
     /// To `Attach` of a region that a program of another machine owns. fds: a device's memory, a lease on the region,
-    /// the owner's doorbells.
+    /// those of `bells`.
     AttachedShared {
         /// The region's owner (the client).
         endpoint: EndpointId,
         /// Where the region is in the memory, in bytes.
         at: u64,
+        /// The owner's doorbells.
+        bells: FarBells,
+    },
+    /// To `Bells` of an endpoint of another machine. fds: a device's memory, those of `bells`.
+    BellsShared {
+        /// Its doorbells.
+        bells: FarBells,
     },
 }
 

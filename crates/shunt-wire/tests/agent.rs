@@ -1,7 +1,9 @@
 //! The agent's messages: golden bytes both ways, round trips, and hostile bytes.
 
 use proptest::prelude::*;
-use shunt_wire::agent::{MAX_MESSAGE, Malformed, Reply, Request, decode, encode, stated_version};
+use shunt_wire::agent::{
+    FarBells, Interrupt, MAX_MESSAGE, Malformed, Reply, Request, decode, encode, stated_version,
+};
 use shunt_wire::reason::Reason;
 
 fn bytes<T: serde::Serialize>(message: &T) -> Vec<u8> {
@@ -45,6 +47,8 @@ fn golden_requests() {
 
 #[test]
 fn golden_replies() {
+    let bells = |interrupt| FarBells { home: 13, place: 14, interrupt };
+    let register = Interrupt::Register { at: 15, peer: 16, vectors: 17 };
     let golden: &[(Reply, &[u8])] = &[
         (Reply::Welcome { endpoint: 1, memory: 2 }, &[0, 1, 2]),
         (Reply::Done, &[1]),
@@ -61,7 +65,12 @@ fn golden_replies() {
         (Reply::Fetched, &[11]),
         (Reply::ListeningShared { listener: 6, table: 7 }, &[12, 6, 7]),
         (Reply::LinkedShared { region: 8, table: 9, at: 10 }, &[13, 8, 9, 10]),
-        (Reply::AttachedShared { endpoint: 11, at: 12 }, &[14, 11, 12]),
+        (
+            Reply::AttachedShared { endpoint: 11, at: 12, bells: bells(register) },
+            &[14, 11, 12, 13, 14, 2, 15, 16, 17],
+        ),
+        (Reply::BellsShared { bells: bells(Interrupt::Nobody) }, &[15, 13, 14, 0]),
+        (Reply::BellsShared { bells: bells(Interrupt::Eventfds) }, &[15, 13, 14, 1]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -149,9 +158,25 @@ fn replies() -> impl Strategy<Value = Reply> {
             .prop_map(|(listener, table)| Reply::ListeningShared { listener, table }),
         (any::<u64>(), any::<u64>(), any::<u64>())
             .prop_map(|(region, table, at)| Reply::LinkedShared { region, table, at }),
-        (any::<u64>(), any::<u64>())
-            .prop_map(|(endpoint, at)| Reply::AttachedShared { endpoint, at }),
+        (any::<u64>(), any::<u64>(), far_bells())
+            .prop_map(|(endpoint, at, bells)| Reply::AttachedShared { endpoint, at, bells }),
+        far_bells().prop_map(|bells| Reply::BellsShared { bells }),
     ]
+}
+
+fn far_bells() -> impl Strategy<Value = FarBells> {
+    let interrupt =
+        prop_oneof![
+            Just(Interrupt::Nobody),
+            Just(Interrupt::Eventfds),
+            (any::<[u16; 2]>(), any::<u8>())
+                .prop_map(|([at, peer], vectors)| Interrupt::Register { at, peer, vectors }),
+        ];
+    (any::<u64>(), any::<u32>(), interrupt).prop_map(|(home, place, interrupt)| FarBells {
+        home,
+        place,
+        interrupt,
+    })
 }
 
 proptest! {

@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use shunt_device::ivshmem::Means;
 use shunt_shm::ivshmem::{EXTENT, Kind, MemberId, offset, table_offset};
 use shunt_shm::region::{self, Geometry, LANES, Region, Side};
 use shunt_shm::sync::Ordering;
 use shunt_shm::table::Table;
 use shunt_wire::addr::FourTuple;
-use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId};
+use shunt_wire::agent::{EndpointId, FarBells, Interrupt, ListenerId, MAX_VECTORS, RegionId};
 use shunt_wire::reason::Reason;
 
 use super::{Fabric, News};
@@ -58,7 +59,9 @@ pub(crate) struct Attached {
     pub(crate) endpoint: EndpointId,
     /// Offset of the region.
     pub(crate) region: u64,
-    /// The memory, the lease, and that endpoint's doorbells.
+    /// That endpoint's doorbells.
+    pub(crate) bells: FarBells,
+    /// The memory, the lease, and what the doorbells need.
     pub(crate) fds: Vec<Rc<OwnedFd>>,
 }
 
@@ -90,7 +93,7 @@ impl Fabric {
         region: RegionId,
     ) -> Result<Linked, Reason> {
         let remote = self.remotes.get(&listener).ok_or(Reason::PeerNotShunted)?.clone();
-        let home = self.control.home_of(remote.member).ok_or(Reason::PeerGone)?;
+        let home = self.hold_home(remote.member)?;
         self.settle(me, vectors).ok_or(Reason::NoResources)?;
         let memory = self.memory()?;
         let extent = self.control.take_extent(self.me).ok_or(Reason::NoResources)?;
@@ -144,15 +147,15 @@ impl Fabric {
             return Err(Reason::Refused);
         }
         let endpoint = self.control.extent(extent).endpoint();
-        let bells = self.bells_of(owner, endpoint)?;
+        let (bells, means) = self.bells_of(owner, endpoint)?;
         self.settle(me, vectors).ok_or(Reason::NoResources)?;
         let lease = self.leases.give(region, &self.epoll, &mut self.next_token);
         let mut fds = vec![self.memory()?, Rc::new(lease.map_err(no_resources)?)];
-        fds.extend(bells);
+        fds.extend(means);
         if let Some(link) = self.links.get_mut(&region) {
             link.parties.insert(me);
         }
-        Ok(Attached { endpoint, region: offset(extent) as u64, fds })
+        Ok(Attached { endpoint, region: offset(extent) as u64, bells, fds })
     }
 
     /// Looks a region of another member up, and holds it.
@@ -172,29 +175,81 @@ impl Fabric {
                 return Err(Reason::NoResources);
             }
         };
+        if let Err(why) = self.hold_home(owner) {
+            self.control.extent(extent).release(self.me.index);
+            return Err(why);
+        }
         let link = Link { extent, owner, other: owner, map, table: None, parties: HashSet::new() };
         self.links.insert(region, link);
         Ok(())
     }
 
-    fn bells_of(&mut self, member: MemberId, id: EndpointId) -> Result<Vec<Rc<OwnedFd>>, Reason> {
-        let peer = self.peers.get(&member).filter(|_| id != 0).ok_or(Reason::PeerGone)?;
-        let place = peer.home.find_endpoint(id).ok_or(Reason::PeerGone)?;
-        let (_, vectors) = peer.home.endpoint(place);
-        let (epoll, next) = (&self.epoll, &mut self.next_token);
-        self.bells.get((member, id), (place, vectors), epoll, next).map_err(no_resources)
+    /// The extent of a member's home, which nobody uses for anything else while a program here may write to it: its
+    /// proposals go there, and its rings.
+    fn hold_home(&mut self, member: MemberId) -> Result<usize, Reason> {
+        if let Some(extent) = self.homes.get(&member) {
+            return Ok(*extent);
+        }
+        let extent = self.control.home_of(member).ok_or(Reason::PeerGone)?;
+        if !self.control.hold(extent, (member, 0), self.me) {
+            return Err(Reason::PeerGone);
+        }
+        self.homes.insert(member, extent);
+        Ok(extent)
     }
 
-    /// The doorbells of an endpoint at the other end of a link group of `me`.
+    /// Lets go of homes to which no link group leads any more.
+    pub(super) fn release_homes(&mut self) {
+        let Self { homes, links, control, me, .. } = self;
+        homes.retain(|member, extent| {
+            let stays = links.values().any(|link| link.other == *member);
+            if !stays {
+                control.extent(*extent).release(me.index);
+            }
+            stays
+        });
+    }
+
+    fn bells_of(
+        &self,
+        member: MemberId,
+        id: EndpointId,
+    ) -> Result<(FarBells, Vec<Rc<OwnedFd>>), Reason> {
+        let peer = self.peers.get(&member).filter(|_| id != 0).ok_or(Reason::PeerGone)?;
+        let place = peer.home.find_endpoint(id).ok_or(Reason::PeerGone)?;
+        let home = *self.homes.get(&member).ok_or(Reason::PeerGone)?;
+        let facts = self.control.member(member.index);
+        let means = facts.peer().map(|peer| Ok((peer, self.transport.means(peer)?))).transpose();
+        let (interrupt, fds) = match means.map_err(no_resources)? {
+            Some((_, Means::Eventfds(mut eventfds))) => {
+                eventfds.truncate(MAX_VECTORS + 1);
+                (Interrupt::Eventfds, eventfds)
+            }
+            Some((peer, Means::Register { bar, at })) => {
+                let at = u16::try_from(at).map_err(|_| Reason::Internal)?;
+                let vectors = u8::try_from(facts.vectors()).unwrap_or(u8::MAX);
+                (Interrupt::Register { at, peer, vectors }, vec![bar])
+            }
+            Some((_, Means::None)) | None => (Interrupt::Nobody, Vec::new()),
+        };
+        let place = u32::try_from(place).map_err(|_| Reason::Internal)?;
+        let bells = FarBells { home: offset(home) as u64, place, interrupt };
+        Ok((bells, fds.into_iter().map(Rc::new).collect()))
+    }
+
+    /// The doorbells of an endpoint at the other end of a link group of `me`, with the memory and what they need.
     pub(crate) fn bells(
-        &mut self,
+        &self,
         me: EndpointId,
         region: RegionId,
         of: EndpointId,
-    ) -> Result<Vec<Rc<OwnedFd>>, Reason> {
+    ) -> Result<(FarBells, Vec<Rc<OwnedFd>>), Reason> {
         let link = self.links.get(&region).filter(|link| link.parties.contains(&me));
         let other = link.ok_or(Reason::Refused)?.other;
-        self.bells_of(other, of)
+        let (bells, means) = self.bells_of(other, of)?;
+        let mut fds = vec![self.memory()?];
+        fds.extend(means);
+        Ok((bells, fds))
     }
 
     /// A program does not use a link group any more. False: it did not.
@@ -220,6 +275,7 @@ impl Fabric {
         } else {
             self.control.extent(link.extent).release(self.me.index);
         }
+        self.release_homes();
     }
 
     /// A machine is gone: what was agreed on with it is over, and all who may wait are woken.

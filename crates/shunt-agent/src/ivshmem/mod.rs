@@ -1,11 +1,10 @@
 //! The agent's part in memory that machines share: it publishes what its own programs serve, finds what others do,
-//! makes link groups' regions there, and passes rings on.
+//! makes link groups' regions there, and rings its own programs for others.
 //!
 //! There are no messages between agents. What one has to say stands in its home or in the table of extents, where the
 //! others read it; so nobody waits for an answer, and whoever is killed leaves nothing half said. All of it is copied to
 //! private memory and checked before use.
 
-mod bells;
 mod leases;
 mod links;
 mod peers;
@@ -30,7 +29,6 @@ use shunt_wire::agent::{EndpointId, ListenerId, RegionId};
 use shunt_wire::reason::Reason;
 use tracing::{info, warn};
 
-use bells::Bells;
 use leases::Leases;
 use links::Link;
 pub(crate) use links::{Attached, Linked};
@@ -39,7 +37,7 @@ use peers::{Peer, Remote};
 /// Time between two signs of life.
 pub(crate) const BEAT: Duration = Duration::from_secs(1);
 
-/// What the ear is marked with; other numbers are bells' and leases'.
+/// What the ear is marked with; other numbers are leases'.
 const EAR: u64 = 0;
 
 /// This agent as a member of those who share the memory.
@@ -51,7 +49,7 @@ pub(crate) struct Fabric {
     home_at: usize,
     /// Everything that there is to hear.
     epoll: OwnedFd,
-    /// The next number of a bell or a lease in it.
+    /// The next number of a lease in it.
     next_token: u64,
     uid: u32,
     netns: u64,
@@ -64,7 +62,8 @@ pub(crate) struct Fabric {
     /// Others' listeners by the name that this agent's programs know them by.
     remotes: HashMap<ListenerId, Remote>,
     links: HashMap<RegionId, Link>,
-    bells: Bells,
+    /// The extents of others' homes that programs here write to, as long as link groups lead there.
+    homes: HashMap<MemberId, usize>,
     leases: Leases,
     beaten: Instant,
     /// When something was last pending, where nobody interrupts.
@@ -137,7 +136,7 @@ impl Fabric {
             peers: HashMap::new(),
             remotes: HashMap::new(),
             links: HashMap::new(),
-            bells: Bells::default(),
+            homes: HashMap::new(),
             leases: Leases::default(),
             beaten: now,
             busy: now,
@@ -191,7 +190,7 @@ impl Fabric {
         beat.min(nap.min(Duration::from_millis(20)))
     }
 
-    /// Takes in what there is to hear, passes rings of own programs on, and sees who is there.
+    /// Takes in what there is to hear, and sees who is there.
     pub(crate) fn turn(&mut self, name: impl FnMut() -> u64) -> News {
         let mut news = News::default();
         let now = Instant::now();
@@ -206,9 +205,7 @@ impl Fabric {
             match event.data.u64() {
                 EAR => look = true,
                 token => {
-                    if let Some(bell) = self.bells.of(token) {
-                        self.ring(bell.member, bell.place, bell.vector);
-                    } else if let Some(region) = self.leases.ended(token, &self.epoll) {
+                    if let Some(region) = self.leases.ended(token, &self.epoll) {
                         self.let_go(region);
                     }
                 }
@@ -224,11 +221,7 @@ impl Fabric {
             self.beaten = now;
             self.control.beats(self.me);
             self.look_at_addresses();
-            let Self { bells, epoll, control, peers, .. } = self;
-            bells.forget(epoll, |member, place, id| {
-                let known = peers.get(&member).map(|peer| peer.home.endpoint(place).0);
-                control.lives(member) && known == Some(id)
-            });
+            self.release_homes();
         }
         news
     }
@@ -258,20 +251,6 @@ impl Fabric {
         });
         if any {
             self.busy = now;
-        }
-    }
-
-    /// Rings the doorbell of a completion vector of another member's endpoint.
-    fn ring(&mut self, member: MemberId, place: usize, vector: usize) {
-        self.busy = Instant::now();
-        let Some(peer) = self.peers.get(&member) else { return };
-        if peer.home.notify(place, vector)
-            && let Some(id) = self.control.member(member.index).peer()
-        {
-            // Vector 0 is for news of the members.
-            let vectors = self.control.member(member.index).vectors().max(1) as usize;
-            let which = if vectors > 1 { 1 + vector % (vectors - 1) } else { 0 };
-            self.transport.ring(id, which);
         }
     }
 

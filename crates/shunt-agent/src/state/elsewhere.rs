@@ -88,8 +88,8 @@ impl State {
                 Some(self.attach_elsewhere(me, region, slot, fds))
             }
             Request::Bells { region, endpoint } if fabric.has(region) => {
-                let bells = self.fabric.as_mut()?.bells(me, region, endpoint);
-                Some(bells.map(|fds| Answer { reply: Reply::Bells, fds }).map_err(No::Refused))
+                let found = fabric.bells(me, region, endpoint).map_err(No::Refused);
+                Some(found.map(|(bells, fds)| Answer { reply: Reply::BellsShared { bells }, fds }))
             }
             Request::Detach { region } if fabric.has(region) => {
                 let was = self.fabric.as_mut()?.detach(me, region);
@@ -140,8 +140,8 @@ impl State {
         let slot = usize::try_from(slot).unwrap_or(usize::MAX);
         let me = (me, endpoint.bells.len());
         let attached = fabric.attach(me, (region, slot), &tuple).map_err(No::Refused)?;
-        let Attached { endpoint, region: at, fds } = attached;
-        Ok(Answer { reply: Reply::AttachedShared { endpoint, at }, fds })
+        let Attached { endpoint, region: at, bells, fds } = attached;
+        Ok(Answer { reply: Reply::AttachedShared { endpoint, at, bells }, fds })
     }
 
     /// The answer to a `Listen`, of a listener that other machines are to know of.

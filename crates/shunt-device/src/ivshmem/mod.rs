@@ -9,6 +9,7 @@ pub mod pci;
 mod place;
 pub mod server;
 
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -38,11 +39,33 @@ pub trait Transport {
     /// that it has.
     fn ring(&self, peer: u16, vector: usize);
 
+    /// What a program of this machine needs to do the same by itself.
+    ///
+    /// # Errors
+    /// Those of dup(2).
+    fn means(&self, peer: u16) -> io::Result<Means>;
+
     /// Readable when there is something to hear; `None` where nobody tells, and the memory has to be looked at.
     fn ear(&self) -> Option<BorrowedFd<'_>>;
 
     /// Takes what there is to hear, without waiting.
     fn hear(&mut self) -> Heard;
+}
+
+/// How a peer is interrupted.
+#[derive(Debug)]
+pub enum Means {
+    /// It cannot be.
+    None,
+    /// By its eventfds, one for each vector.
+    Eventfds(Vec<OwnedFd>),
+    /// By the doorbell register.
+    Register {
+        /// The device's first BAR.
+        bar: OwnedFd,
+        /// Where the registers begin in the page.
+        at: usize,
+    },
 }
 
 /// What came in.

@@ -15,7 +15,7 @@ use shunt_shm::ivshmem::Registers;
 use shunt_sys::vfio;
 
 use super::place::NoPlace;
-use super::{Heard, Transport};
+use super::{Heard, Means, Transport};
 
 /// Vendor and device, as sysfs has them.
 const IVSHMEM: (&str, &str) = ("0x1af4", "0x1110");
@@ -111,9 +111,24 @@ pub struct Guest {
     memory: Arc<OwnedFd>,
     len: usize,
     /// Of a device with doorbells.
-    registers: Option<Registers>,
+    registers: Option<Doorbell>,
     id: Option<u16>,
     interrupts: Option<Interrupts>,
+}
+
+/// The registers, and where they are.
+#[derive(Debug)]
+struct Doorbell {
+    registers: Registers,
+    bar: OwnedFd,
+    at: usize,
+}
+
+impl Doorbell {
+    fn of(address: &Address, at: usize) -> io::Result<Self> {
+        let bar = address.open_bar("resource0")?;
+        Ok(Self { registers: Registers::map(&bar, at)?, bar, at })
+    }
 }
 
 #[derive(Debug)]
@@ -165,10 +180,8 @@ impl Guest {
         let can_interrupt = address.has_interrupts();
         let interrupts = (by_vfio && can_interrupt).then(|| Interrupts::of(address)).transpose()?;
         let memory = Arc::new(address.open_bar("resource2")?);
-        let registers = can_interrupt
-            .then(|| Registers::map(address.open_bar("resource0")?, at))
-            .transpose()?;
-        let id = registers.as_ref().and_then(Registers::id);
+        let registers = can_interrupt.then(|| Doorbell::of(address, at)).transpose()?;
+        let id = registers.as_ref().and_then(|doorbell| doorbell.registers.id());
         if registers.is_some() && id.is_none() {
             return Err(io::Error::other("the ivshmem server has not introduced it yet"));
         }
@@ -194,9 +207,14 @@ impl Transport for Guest {
     }
 
     fn ring(&self, peer: u16, vector: usize) {
-        if let Some(registers) = &self.registers {
-            registers.ring(peer, u8::try_from(vector % 256).unwrap_or(0));
+        if let Some(doorbell) = &self.registers {
+            doorbell.registers.ring(peer, u8::try_from(vector % 256).unwrap_or(0));
         }
+    }
+
+    fn means(&self, _peer: u16) -> io::Result<Means> {
+        let Some(Doorbell { bar, at, .. }) = &self.registers else { return Ok(Means::None) };
+        Ok(Means::Register { bar: bar.try_clone()?, at: *at })
     }
 
     fn ear(&self) -> Option<BorrowedFd<'_>> {

@@ -19,7 +19,9 @@ use rustix::net::{
     SocketFlags, SocketType, connect, recvmsg, socket_with,
 };
 
-use super::{Heard, Transport};
+use shunt_shm::doorbell;
+
+use super::{Heard, Means, Transport};
 
 /// Version of the protocol.
 const VERSION: i64 = 0;
@@ -156,9 +158,14 @@ impl Transport for Peer {
         let bells = if peer == self.id { Some(&self.own) } else { self.peers.get(&peer) };
         let Some(bells) = bells.filter(|bells| !bells.is_empty()) else { return };
         if let Some(bell) = bells.get(vector % bells.len()) {
-            // A device counts it; 0 would not wake a reader of the count.
-            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+            doorbell::interrupt(bell);
         }
+    }
+
+    fn means(&self, peer: u16) -> io::Result<Means> {
+        let bells = if peer == self.id { Some(&self.own) } else { self.peers.get(&peer) };
+        let bells = bells.into_iter().flatten().map(OwnedFd::try_clone);
+        bells.collect::<io::Result<_>>().map(Means::Eventfds)
     }
 
     fn ear(&self) -> Option<BorrowedFd<'_>> {

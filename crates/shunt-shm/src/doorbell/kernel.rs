@@ -39,6 +39,11 @@ pub fn ring_fd(bell: &impl AsFd) {
     ring(bell.as_fd());
 }
 
+/// Interrupts a machine by an eventfd of its ivshmem device, which counts: nothing added would be nothing heard.
+pub fn interrupt(eventfd: impl AsFd) {
+    let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
+}
+
 /// Sleeps until `word` is no longer `expected`, a wake-up, a signal, or `timeout` passes.
 ///
 /// # Errors

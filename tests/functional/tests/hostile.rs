@@ -19,8 +19,10 @@ use shunt_functional::waiting::settles;
 
 /// How a victim waits.
 const STYLES: [&str; 4] = ["blocking", "poll", "epoll-lt", "epoll-et"];
-/// Longest run of a hostile program, or of a victim.
-const PATIENCE: Duration = Duration::from_secs(150);
+/// Longest run of a hostile program, or of a victim: long forms run with a sanitizer, maybe beside other work.
+fn patience() -> Duration {
+    Duration::from_secs(if are_long() { 1200 } else { 150 })
+}
 /// For a program whose connections are carried to whatever end they have.
 const VICTIM: [&str; 4] = ["--survive", "--distrust", "-b", "200000"];
 /// Connections of an honest client, or to an honest server.
@@ -98,7 +100,7 @@ fn honest_client(sandbox: &Sandbox, server: &mut Server, seed: u64) -> (Vec<Reco
     let (to, n, seed) = (to.to_string(), HONEST.to_string(), seed.to_string());
     let args = ["connect", "--to", &to, "-n", &n, "-b", "200000", "--seed", &seed];
     command.args(args).args(["--style", "epoll-lt"]);
-    let done = sandbox.spawn(command).wait_at_most(PATIENCE);
+    let done = sandbox.spawn(command).wait_at_most(patience());
     assert!(done.status.success(), "{done}\nof {}", server.describe());
     let shunted = done.stderr.strip_prefix("shunt: ").and_then(|text| text.split(' ').next());
     let shunted = shunted.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{done}"));
@@ -167,7 +169,7 @@ fn clients_write(into: Into) {
                 more = if peer.is_running() { 2 } else { more - 1 };
             }
             let (writes, connections) = deeds(&peer);
-            let _ended = peer.wait_at_most(PATIENCE).success();
+            let _ended = peer.wait_at_most(patience()).success();
             let ends = assert_all_ended(server.process());
             compare(&honest, &met(ends, &honest))
                 .unwrap_or_else(|e| panic!("{e} [{mode} {style}]"));
@@ -218,7 +220,7 @@ fn servers_write(into: Into) {
             let other = SocketAddr::from(([127, 0, 0, 1], honest.port)).to_string();
             let args = ["--to", &other, "-n", &all, "--at-once", "16", "--style", style];
             let victim = start_client(&sandbox, true, to, &[&VICTIM[..], &args].concat());
-            let done = victim.wait_at_most(PATIENCE).success();
+            let done = victim.wait_at_most(patience()).success();
             peer.assert_running();
             let ends = honest.finish();
             let met = met(parse(&done.stdout), &ends);
@@ -292,7 +294,7 @@ fn each_violation_resets_its_connection() {
             let mut server = Server::start(&sandbox, true, &args);
             let to = SocketAddr::from(([127, 0, 0, 1], server.port)).to_string();
             let peer = hostile(&sandbox, &[&["connect", "--to", &to][..], &only].concat());
-            let _ended = peer.wait_at_most(PATIENCE).success();
+            let _ended = peer.wait_at_most(patience()).success();
             assert_all_ended(server.process());
             assert_violations(server.process(), &before, &sandbox, &format!("client: {named}"));
             drop(server);

@@ -26,7 +26,7 @@ const MODULES: [(&str, bool, u64); 19] = [
     ("test_ftplib", true, 300),
     ("test_urllib2_localnet", true, 60),
     ("test_xmlrpc", false, 80),
-    ("test_socket", false, 60),
+    ("test_socket", false, 40),
     ("test_ssl", false, 200),
     ("test_httplib", true, 80),
     ("test_telnetlib", true, 0),

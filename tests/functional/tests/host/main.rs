@@ -3,6 +3,7 @@
 mod ends;
 mod hostile;
 mod scene;
+mod short;
 
 use shunt_bench::workload::nginx::configuration;
 use shunt_functional::binaries::program;
@@ -141,7 +142,7 @@ fn equal_addresses_in_two_networks_are_never_confused() {
     if !can() {
         return;
     }
-    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
+    let sandbox = Sandbox::for_host(Mode::Attach, &[]).with_env("SHUNT_SHORT_LIVED", "all");
     let networks = [0; 2].map(|_| {
         let mut network = Network::new();
         network.add_bridge("near", "10.77.0");

@@ -7,6 +7,9 @@ use crate::config::Limits;
 /// What a report costs, in messages of a library: it looks at every connection.
 pub(crate) const REPORT_COST: u32 = 20;
 
+/// What the first message of a client costs its account: memory is made for it.
+pub(crate) const INTRODUCTION_COST: u32 = 20;
+
 /// Messages that may still be sent: a token bucket.
 #[derive(Debug)]
 pub(crate) struct Allowance {

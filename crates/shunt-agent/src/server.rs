@@ -26,7 +26,7 @@ use shunt_wire::reason::Reason;
 use tracing::{debug, info, warn};
 
 use crate::ServeError;
-use crate::allowance::{Allowance, REPORT_COST};
+use crate::allowance::{Allowance, INTRODUCTION_COST, REPORT_COST};
 use crate::config::{Config, Sharing};
 use crate::door::{Door, Knock};
 use crate::metrics::{self, Exporter};
@@ -65,8 +65,13 @@ struct Client {
 }
 
 impl Client {
-    fn cost(&self) -> u32 {
-        if self.role == Role::Tool { REPORT_COST } else { 1 }
+    /// What its next message costs itself, and what all clients of its account.
+    fn cost(&self) -> (u32, u32) {
+        match self.role {
+            Role::Nobody => (1, INTRODUCTION_COST),
+            Role::Tool => (REPORT_COST, REPORT_COST),
+            Role::Endpoint(_) => (1, 1),
+        }
     }
 }
 
@@ -390,15 +395,16 @@ impl Server {
             self.remove(token, &End::Left);
             return;
         }
-        let (cost, now, limits) = (client.cost(), Instant::now(), &self.config.limits);
+        let ((cost, of_account), now) = (client.cost(), Instant::now());
+        let limits = &self.config.limits;
         let share = self.accounts.get_mut(&client.origin.account);
-        let shared = share.is_none_or(|share| share.allowance.covers(cost, limits, now));
+        let shared = share.is_none_or(|share| share.allowance.covers(of_account, limits, now));
         if !shared || !client.allowance.take(cost, limits, now) {
             self.pause(token);
             return;
         }
         if let Some(share) = self.accounts.get_mut(&client.origin.account) {
-            share.allowance.take(cost, limits, now);
+            share.allowance.take(of_account, limits, now);
         }
         let was_nobody = client.role == Role::Nobody;
         let end = exchange(client, &mut self.state).err();
@@ -425,9 +431,10 @@ impl Server {
         let (accounts, now) = (&mut self.accounts, Instant::now());
         self.paused.retain(|token| {
             let Some(client) = clients.get_mut(token) else { return false };
-            let (cost, share) = (client.cost(), accounts.get_mut(&client.origin.account));
+            let ((cost, of_account), account) = (client.cost(), &client.origin.account);
+            let share = accounts.get_mut(account);
             if !client.allowance.covers(cost, limits, now)
-                || share.is_some_and(|share| !share.allowance.covers(cost, limits, now))
+                || share.is_some_and(|share| !share.allowance.covers(of_account, limits, now))
             {
                 return true;
             }

@@ -18,6 +18,7 @@ use shunt_shm::arena::{Arena, RECORDS, Record};
 use shunt_shm::holders::Member;
 use shunt_shm::region::{Region, Side};
 use shunt_shm::registry::{Registry, Scope};
+use shunt_sys::sockinfo::{OFFERED, set_syn_count, syn_count};
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::addr::Addr;
 use shunt_wire::agent::{MAX_MESSAGE, RegionId, Reply, Request, encode};
@@ -186,12 +187,15 @@ fn the_two_ends_of_a_connection_meet_and_nobody_else() {
     assert_eq!([sees(&server), sees(&client), sees(&third)], [true, false, false]);
 
     let (connected, record) = client.connect(&listener);
-    assert!(server.registry.awaited());
     let (accepted, _) = listener.accept().unwrap();
+    assert_eq!(syn_count(&accepted), Some(OFFERED), "the acceptor sees it by itself");
     // Another pair of the third's own, and sockets that are none.
     let theirs = third.serve();
     let (own, _) = third.connect(&theirs);
     let (own_accepted, _) = theirs.accept().unwrap();
+    assert_eq!(third.refused(&Request::Claim, &own), Reason::NoProposal);
+    // What anybody can set on a socket says nothing to the agent.
+    set_syn_count(&own, OFFERED);
     assert_eq!(third.refused(&Request::Claim, &own), Reason::NoProposal);
     assert_eq!(third.refused(&Request::Claim, &theirs), Reason::NoProposal);
     assert_eq!(third.refused(&Request::Claim, new_eventfd()), Reason::Unsupported);
@@ -307,7 +311,7 @@ fn an_offer_ends_with_its_client_its_patience_and_where_nobody_can_claim_it() {
     let (_connected, _) = client.connect(&listener);
     let (accepted, _) = listener.accept().unwrap();
     drop(client);
-    until("the client's death", || !server.registry.awaited());
+    until("the client's death", || host.agent.status()["endpoints"] == 1);
     assert_eq!(server.refused(&Request::Claim, &accepted), Reason::NoProposal);
 }
 
@@ -356,6 +360,28 @@ fn one_user_cannot_take_the_places_of_all() {
     drop(held);
     until("they are free again", || Program::try_of(&host, ONE).is_ok());
     drop(others);
+}
+
+/// Who comes again and again is looked at no more often than others are served.
+#[test]
+fn introductions_are_paid_for_by_the_account() {
+    if !is_root() {
+        return;
+    }
+    // A user's programs together may say four times as much.
+    let host = host("", |limits| (limits.burst, limits.rate) = (20, 0));
+    let _others = Program::of(&host, OTHER);
+    let _came = [0; 4].map(|_| Program::of(&host, ONE));
+    let late = as_user(ONE, || host.agent.client());
+    let bell = new_eventfd();
+    let hello = Request::Hello { version: PROTOCOL_VERSION, program: "p", run: 0 };
+    let mut packet = [0; MAX_MESSAGE];
+    late.send_raw(encode(&hello, &mut packet).unwrap(), &[bell.as_fd()]).unwrap();
+    // Others do not wait for it, and it is still waiting then.
+    let listener = Request::Connect { listener: 1 };
+    let third = Program::of(&host, THIRD);
+    assert_eq!(third.client.refused(&listener, &[]), Reason::PeerNotShunted);
+    assert!(!late.is_answered());
 }
 
 #[test]

@@ -49,8 +49,10 @@ pub const RESET_AWAITED: u32 = 512;
 pub const ORPHANED: u32 = 1024;
 /// `SO_ZEROCOPY` is set, as far as is known.
 pub const ZEROCOPY: u32 = 4096;
-/// The agent was asked whether the other end was offered.
+/// The agent was asked for the other end: the connection was offered, or claimed.
 pub const ASKED: u32 = 8192;
+/// It was accepted, its other end was offered, and the agent is to be asked for it.
+pub const TO_BE_CLAIMED: u32 = 32768;
 /// The peer may be in another network namespace, where the kernel says nothing of its socket.
 pub const ELSEWHERE: u32 = 16384;
 /// The connection was promoted at least once.

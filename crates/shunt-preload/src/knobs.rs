@@ -64,6 +64,8 @@ pub struct Knobs {
     pub agent_timeout: Option<u32>,
     /// `SHUNT_GRANT_TIMEOUT`, in milliseconds.
     pub grant_timeout: Option<u32>,
+    /// `SHUNT_SHORT_LIVED`, connections a second; `u32::MAX`: all.
+    pub short_lived: Option<u32>,
 }
 
 static KNOBS: OnceLock<Knobs> = OnceLock::new();
@@ -84,6 +86,7 @@ pub fn get() -> &'static Knobs {
         conns_per_lg: None,
         agent_timeout: None,
         grant_timeout: None,
+        short_lived: None,
     };
     KNOBS.get().unwrap_or(&DEFAULT)
 }
@@ -141,6 +144,11 @@ impl Knobs {
         u64::from(self.grant_timeout.unwrap_or(1000)) * 1_000_000
     }
 
+    /// How many connections a second that gain nothing may be asked for at one address; not 0.
+    pub fn short_lived(&self) -> u32 {
+        self.short_lived.unwrap_or(64)
+    }
+
     fn take_up(&mut self, variable: &[u8]) {
         // Most variables are of no interest: one look at the first byte tells.
         if !matches!(variable.first(), Some(b'S' | b'X')) {
@@ -174,6 +182,9 @@ impl Knobs {
             self.agent_timeout = number(value).filter(|n| *n > 0);
         } else if is(knob::GRANT_TIMEOUT) {
             self.grant_timeout = number(value);
+        } else if is(knob::SHORT_LIVED) {
+            let all = (value == b"all").then_some(u32::MAX);
+            self.short_lived = all.or_else(|| number(value)).filter(|n| *n > 0);
         }
     }
 }
@@ -212,6 +223,7 @@ mod tests {
             "SHUNT_CONNS_PER_LG=12",
             "SHUNT_AGENT_TIMEOUT=9000",
             "SHUNT_GRANT_TIMEOUT=30",
+            "SHUNT_SHORT_LIVED=100",
             "SHUNT_DISABLE=1",
         ]);
         assert_eq!(
@@ -229,9 +241,11 @@ mod tests {
                 conns_per_lg: Some(12),
                 agent_timeout: Some(9000),
                 grant_timeout: Some(30),
+                short_lived: Some(100),
             }
         );
         assert_eq!(read(&["SHUNT_SPIN=never"]).spin, Spin::Never);
+        assert_eq!(read(&["SHUNT_SHORT_LIVED=all"]).short_lived(), u32::MAX);
     }
 
     #[test]
@@ -244,6 +258,7 @@ mod tests {
             "SHUNT_VECTORS=0",
             "SHUNT_CONNS_PER_LG=256",
             "SHUNT_AGENT_TIMEOUT=0",
+            "SHUNT_SHORT_LIVED=0",
             "SHUNT_DISABLE=0",
             "SHUNT_DISABLE",
             "SHUNT",

@@ -22,7 +22,7 @@ use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
-use crate::stream::{self, demote, grants, notify, offered, promote, tcp};
+use crate::stream::{self, demote, grants, notify, offered, promote, tcp, worth};
 use crate::{agent_client, conn, exports, fd_table, fresh, imports, link, ops, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
@@ -107,6 +107,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     account(record);
     sock.leave_learnt();
+    worth::settle(sock);
     if fd >= 0 {
         demote::finish(sock, fd);
     }

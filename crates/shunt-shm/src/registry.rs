@@ -26,8 +26,7 @@ struct Header {
     magic: AtomicU64,
     /// [`Scope`].
     scope: AtomicU32,
-    /// Not 0 while connections are offered that nobody has claimed.
-    awaited: AtomicU32,
+    _unused: AtomicU32,
     networks: [NetworkWords; NETWORKS],
 }
 
@@ -195,12 +194,6 @@ impl Registry {
         }
     }
 
-    /// True while somebody on this host connects whose connection one may claim.
-    #[must_use]
-    pub fn awaited(&self) -> bool {
-        self.header().awaited.load(Ordering::Acquire) != 0
-    }
-
     /// True for an address to which connections may lead to another party of this host.
     #[must_use]
     pub fn may_lead_elsewhere(&self, to: &Addr) -> bool {
@@ -273,11 +266,6 @@ impl RegistryWriter {
             }
             words.len.store(u32::from(network.len) + 1, Ordering::Release);
         }
-    }
-
-    /// Says whether there is something to be claimed.
-    pub fn set_awaited(&self, awaited: bool) {
-        self.registry.header().awaited.store(awaited.into(), Ordering::Release);
     }
 
     /// Publishes a listener; `false` when there is no room near its port's place.

@@ -115,7 +115,7 @@ fn wait_at_the_door(fd: &OwnedFd, address: &SocketAddrUnix, timeout: Duration) -
 pub fn peer_cred(fd: impl AsFd) -> Result<PeerCred> {
     // Not rustix's socket_peercred: its pid cannot be 0, which the kernel reports for a peer whose
     // pid namespace is not a descendant of this one.
-    let [pid, uid, gid] = option_words(fd.as_fd(), libc::SO_PEERCRED)?;
+    let [pid, uid, gid] = option_words(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED)?;
     Ok(PeerCred { pid: pid.cast_signed(), uid, gid })
 }
 
@@ -125,7 +125,7 @@ pub fn peer_cred(fd: impl AsFd) -> Result<PeerCred> {
 /// Those of pidfd_open(2), among them `ENOSYS` before Linux 5.3; `ESRCH` when the process is gone.
 pub fn peer_pidfd(fd: impl AsFd) -> Result<OwnedFd> {
     // Linux 6.5 hands out the very process; before that its pid could in theory have been reused.
-    if let Ok([raw]) = option_words(fd.as_fd(), SO_PEERPIDFD)
+    if let Ok([raw]) = option_words(fd.as_fd(), libc::SOL_SOCKET, SO_PEERPIDFD)
         && raw.cast_signed() >= 0
     {
         // SAFETY: the kernel has just opened this descriptor for us.

@@ -6,7 +6,7 @@ use rustix::net::{SocketAddr, SocketAddrAny, SocketType, ipproto, sockopt};
 use rustix::net::{getpeername, getsockname};
 use shunt_wire::addr::{Addr, FourTuple};
 
-use crate::sockopt::option_words;
+use crate::sockopt::{option_words, set_option_word};
 
 /// `SO_NETNS_COOKIE`, the same number on every architecture Shunt knows (Linux 5.14).
 const SO_NETNS_COOKIE: core::ffi::c_int = 71;
@@ -54,7 +54,7 @@ pub fn cookie(fd: impl AsFd) -> Result<u64> {
 /// The number of the socket's network namespace; 0 on a kernel that has no such number.
 pub fn netns_cookie(fd: impl AsFd) -> u64 {
     // The option is one 64-bit word.
-    match option_words(fd.as_fd(), SO_NETNS_COOKIE) {
+    match option_words(fd.as_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE) {
         Ok([first, second]) => {
             let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
             u64::from_ne_bytes([a, b, c, d, e, f, g, h])
@@ -85,8 +85,24 @@ pub fn buffer_is_set(fd: impl AsFd) -> Option<bool> {
 }
 
 fn buffer_locks(fd: impl AsFd) -> Option<u32> {
-    let [locks] = option_words(fd.as_fd(), libc::SO_BUF_LOCK).ok()?;
+    let [locks] = option_words(fd.as_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK).ok()?;
     Some(locks)
+}
+
+/// What `TCP_SYNCNT` of an accepted socket is by which [`crate::bpf::Marks`] says that the other end was offered. The
+/// option means nothing to a socket that sends no SYN.
+pub const OFFERED: u32 = 127;
+
+/// `TCP_SYNCNT`.
+pub fn syn_count(fd: impl AsFd) -> Option<u32> {
+    let [count] = option_words(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_SYNCNT).ok()?;
+    Some(count)
+}
+
+/// Sets it.
+pub fn set_syn_count(fd: impl AsFd, count: u32) {
+    // A socket that is closed meanwhile has none.
+    let _ = set_option_word(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_SYNCNT, count);
 }
 
 /// True when the socket listens (`SO_ACCEPTCONN`).

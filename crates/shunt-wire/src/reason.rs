@@ -69,7 +69,7 @@ reasons! {
     HandedOver = 15, "handed-over";
     /// Shunt was switched off by `SHUNT_DISABLE`.
     Disabled = 16, "disabled";
-    /// The connection ended before it was promoted.
+    /// The connection ended before it was promoted; or those to the same address a moment ago were too short to be worth the agent's time.
     ShortLived = 17, "short-lived";
     /// A fault in Shunt itself was contained and the connection went back to TCP: please report it.
     Internal = 18, "internal";

@@ -104,6 +104,21 @@ pub fn records(process: Process) -> Vec<Record> {
     parse(&process.wait_at_most(PATIENCE).success().stdout)
 }
 
+/// What `--survive` has printed so far: connections begun, and when and how they were lost.
+#[must_use]
+pub fn events(process: &Process) -> (usize, Vec<(u64, String)>) {
+    let text = process.whole_lines();
+    let events = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let (mut begun, mut lost) = (0, Vec::new());
+    for event in events {
+        match event {
+            Event::Begun => begun += 1,
+            Event::Lost { at, how } => lost.push((at, how)),
+        }
+    }
+    (begun, lost)
+}
+
 /// Waits for a `shunt-gen --totals` that must succeed: what it says.
 ///
 /// # Panics

@@ -1,6 +1,9 @@
 //! Networks of a test's own: network namespaces with addresses, bridges between them, and routes. All of it goes with
 //! the value; needs root.
+//!
+//! A network `10.77.0` has the IPv6 addresses of `fd10:77:0::/64`, too, where the machine has IPv6.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,6 +29,9 @@ impl Network {
             Self { prefix: format!("shunt{}-{n}-", std::process::id()), namespaces: Vec::new() };
         network.add_namespace("host");
         network.in_host(&["sysctl", "-q", "-w", "net.ipv4.ip_forward=1"]);
+        if has_ipv6() {
+            network.in_host(&["sysctl", "-q", "-w", "net.ipv6.conf.all.forwarding=1"]);
+        }
         network
     }
 
@@ -81,6 +87,7 @@ impl Network {
     pub fn add_bridge(&self, bridge: &str, net: &str) {
         self.in_host(&["ip", "link", "add", bridge, "type", "bridge"]);
         self.in_host(&["ip", "addr", "add", &format!("{net}.254/24"), "dev", bridge]);
+        self.add_ipv6("host", bridge, net, 254);
         self.in_host(&["ip", "link", "set", bridge, "up"]);
     }
 
@@ -96,9 +103,32 @@ impl Network {
         self.in_host(&pair);
         self.in_host(&["ip", "link", "set", &end, "master", bridge, "up"]);
         self.inside(name, &["ip", "addr", "add", &format!("{net}.{host}/24"), "dev", "eth0"]);
+        self.add_ipv6(name, "eth0", net, host);
         self.inside(name, &["ip", "link", "set", "eth0", "up"]);
         self.inside(name, &["ip", "route", "add", "default", "via", &format!("{net}.254")]);
+        if has_ipv6() {
+            self.inside(name, &["ip", "route", "add", "default", "via", &ipv6(net, 254)]);
+        }
     }
+
+    fn add_ipv6(&self, name: &str, device: &str, net: &str, host: u8) {
+        if has_ipv6() {
+            // To be used at once: nobody else has it.
+            let address = format!("{}/64", ipv6(net, host));
+            self.inside(name, &["ip", "addr", "add", &address, "dev", device, "nodad"]);
+        }
+    }
+}
+
+/// True where networks have IPv6 addresses.
+#[must_use]
+pub fn has_ipv6() -> bool {
+    Path::new("/proc/net/if_inet6").exists()
+}
+
+/// The address of a host in the network.
+fn ipv6(net: &str, host: u8) -> String {
+    format!("fd{}::{host}", net.replace('.', ":"))
 }
 
 impl Default for Network {

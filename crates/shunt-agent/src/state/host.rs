@@ -102,7 +102,6 @@ pub(super) struct Registries {
     known: HashMap<Party, (RegistryWriter, Rc<OwnedFd>)>,
     /// Listeners of other machines, which stand in each of them.
     elsewhere: HashMap<ListenerId, Listing>,
-    awaited: bool,
 }
 
 impl Registries {
@@ -139,13 +138,6 @@ impl Registries {
     pub(super) fn forget(&mut self, party: Party) {
         self.known.remove(&party);
     }
-
-    /// Says in each whether there is something to be claimed.
-    pub(super) fn set_awaited(&mut self, awaited: bool) {
-        if std::mem::replace(&mut self.awaited, awaited) != awaited {
-            self.known.values().for_each(|(writer, _)| writer.set_awaited(awaited));
-        }
-    }
 }
 
 impl State {
@@ -158,7 +150,6 @@ impl State {
         if let Some(host) = &self.host {
             writer.set_scope(host.scope(), &host.policy.networks());
         }
-        writer.set_awaited(self.registries.awaited);
         // Held by workers who are of another party by now.
         for (listener, known) in self.listeners.iter().filter(|(_, l)| l.name.party == party) {
             writer.publish(&known.name.listing(*listener));

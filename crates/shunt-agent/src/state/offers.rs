@@ -94,44 +94,33 @@ impl Claimed {
     }
 }
 
-/// What is asked of a socket that is passed. Closes it: the agent must not keep the connection open.
-fn inspect(socket: OwnedFd) -> Option<Facts> {
-    let facts = sockinfo::is_tcp(&socket)
-        .then(|| {
-            Some(Facts {
-                cookie: sockinfo::cookie(&socket).ok()?,
-                netns: sockinfo::netns_cookie(&socket),
-                port: sockinfo::local_addr(&socket).ok()?.port,
-                listens: sockinfo::is_listening(&socket),
-            })
-        })
-        .flatten();
+/// The cookie of a TCP socket that was passed, and what else is asked of it. Closes it: the agent must not keep the
+/// connection open.
+fn passed<T>(fds: &mut Fds, ask: impl FnOnce(&OwnedFd) -> T) -> Result<(u64, T), No> {
+    let socket = fds.take().ok_or(No::Misconduct("a request about a socket without one"))?;
+    let cookie = sockinfo::is_tcp(&socket).then(|| sockinfo::cookie(&socket).ok()).flatten();
+    let facts = cookie.map(|cookie| (cookie, ask(&socket)));
     close(socket);
-    facts
+    facts.ok_or(No::Refused(Reason::Unsupported))
 }
 
-struct Facts {
+/// The acceptor's end of a connection.
+struct Accepted {
     cookie: u64,
     netns: u64,
     port: u16,
-    listens: bool,
-}
-
-fn passed(fds: &mut Fds) -> Result<Facts, No> {
-    let socket = fds.take().ok_or(No::Misconduct("a request about a socket without one"))?;
-    inspect(socket).ok_or(No::Refused(Reason::Unsupported))
 }
 
 impl State {
     pub(super) fn await_clients(&mut self, me: EndpointId, fds: &mut Fds) -> Outcome {
-        let socket = passed(fds)?;
+        let (socket, ()) = passed(fds, |_| ())?;
         let most = self.limits.sockets_per_listener;
         let endpoint = self.endpoints.get_mut(&me).ok_or(No::Refused(Reason::Internal))?;
         if endpoint.awaits.len() >= most {
             return Err(No::Refused(Reason::Refused));
         }
-        endpoint.awaits.insert(socket.cookie);
-        self.answer_marks_at(socket.cookie);
+        endpoint.awaits.insert(socket);
+        self.answer_marks_at(socket);
         Ok(Answer::bare(Reply::Done))
     }
 
@@ -154,7 +143,8 @@ impl State {
         (record, number): (u32, u64),
         fds: &mut Fds,
     ) -> Outcome {
-        let socket = passed(fds)?;
+        let ask = |socket: &_| (sockinfo::netns_cookie(socket), sockinfo::is_listening(socket));
+        let (socket, (netns, listens)) = passed(fds, ask)?;
         if usize::try_from(record).map_or(true, |record| record >= RECORDS) {
             return Err(No::Misconduct("a record that no arena has"));
         }
@@ -163,32 +153,31 @@ impl State {
         if offers(self) >= most {
             self.sweep();
         }
-        if offers(self) >= most || socket.listens {
+        if offers(self) >= most || listens {
             return Err(No::Refused(Reason::Refused));
         }
         let host = self.host.as_mut().ok_or(No::Refused(Reason::Unmarked))?;
         let marks = host.marks.as_ref().ok_or(No::Refused(Reason::Unmarked))?;
-        if host.offers.get(&socket.cookie).is_some_and(|known| known.client != me) {
+        if host.offers.get(&socket).is_some_and(|known| known.client != me) {
             return Err(No::Refused(Reason::Refused));
         }
-        marks.offer(socket.cookie).map_err(|_| No::Refused(Reason::NoResources))?;
-        let offered = Offered { client: me, netns: socket.netns, record, number };
-        host.offers.insert(socket.cookie, offered);
+        marks.offer(socket).map_err(|_| No::Refused(Reason::NoResources))?;
+        host.offers.insert(socket, Offered { client: me, netns, record, number });
         if let Some(endpoint) = self.endpoints.get_mut(&me) {
-            endpoint.offers.insert(socket.cookie);
+            endpoint.offers.insert(socket);
         }
-        self.registries.set_awaited(true);
         Ok(Answer::bare(Reply::Done))
     }
 
-    /// An offer is over, in whatever way.
-    fn end_offer(&mut self, socket: u64) -> Option<Offered> {
+    /// An offer is over, in whatever way; `accepted` is the other end's socket, if it has claimed the connection.
+    fn end_offer(&mut self, socket: u64, accepted: Option<u64>) -> Option<Offered> {
         let host = self.host.as_mut()?;
         let offered = host.offers.remove(&socket)?;
-        if let Some(marks) = &host.marks {
-            marks.withdraw(socket);
+        match (&host.marks, accepted) {
+            (Some(marks), Some(accepted)) => marks.withdraw_pair(socket, accepted),
+            (Some(marks), None) => marks.withdraw(socket),
+            (None, _) => {}
         }
-        self.registries.set_awaited(!host.offers.is_empty());
         if let Some(client) = self.endpoints.get_mut(&offered.client) {
             client.offers.remove(&socket);
         }
@@ -221,14 +210,14 @@ impl State {
         let over = host.offers.iter().filter(|(socket, offered)| is_over(**socket, offered));
         let over: Vec<_> = over.map(|(socket, _)| *socket).collect();
         for socket in over {
-            self.end_offer(socket);
+            self.end_offer(socket, None);
         }
     }
 
     /// A client is gone.
     pub(super) fn forget_offers(&mut self, endpoint: &Endpoint) {
         for socket in &endpoint.offers {
-            self.end_offer(*socket);
+            self.end_offer(*socket, None);
         }
         for listener in endpoint.awaits.iter().filter(|l| !self.by_cookie.contains_key(l)) {
             self.leave_marks_at(*listener);
@@ -236,12 +225,14 @@ impl State {
     }
 
     pub(super) fn claim(&mut self, me: EndpointId, fds: &mut Fds) -> Outcome {
-        let socket = passed(fds)?;
+        let ask = |socket: &_| (sockinfo::netns_cookie(socket), sockinfo::local_addr(socket));
+        let (cookie, (netns, local)) = passed(fds, ask)?;
+        let port = local.map_err(|_| No::Refused(Reason::Unsupported))?.port;
         let marks = self.host.as_ref().and_then(|host| host.marks.as_ref());
-        let offered = marks.and_then(|marks| marks.other_end(socket.cookie));
+        let offered = marks.and_then(|marks| marks.other_end(cookie));
         let offered = offered.ok_or(No::Refused(Reason::NoProposal))?;
-        let offer = self.end_offer(offered).ok_or(No::Refused(Reason::NoProposal))?;
-        let outcome = self.join(me, &socket, offered, &offer);
+        let offer = self.end_offer(offered, Some(cookie)).ok_or(No::Refused(Reason::NoProposal))?;
+        let outcome = self.join(me, &Accepted { cookie, netns, port }, offered, &offer);
         if let Err(No::Refused(why)) = &outcome
             && let Some(client) = self.endpoints.get(&offer.client)
         {
@@ -251,7 +242,13 @@ impl State {
     }
 
     /// Gives both ends of a connection a place.
-    fn join(&mut self, me: EndpointId, socket: &Facts, offered: u64, offer: &Offered) -> Outcome {
+    fn join(
+        &mut self,
+        me: EndpointId,
+        socket: &Accepted,
+        offered: u64,
+        offer: &Offered,
+    ) -> Outcome {
         let client = self.endpoints.get(&offer.client).ok_or(No::Refused(Reason::PeerGone))?;
         let server = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
         if !self.policy_permits((client, offer.netns), (server, socket.netns), socket.port) {
@@ -315,12 +312,12 @@ impl State {
         slot: u32,
         fds: &mut Fds,
     ) -> Outcome {
-        let socket = passed(fds)?;
+        let (socket, ()) = passed(fds, |_| ())?;
         let _ = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
         let known = self.regions.get(&region).ok_or(No::Refused(Reason::PeerGone))?;
         let slot = usize::try_from(slot).map_err(|_| No::Refused(Reason::Refused))?;
         match &known.purpose {
-            Purpose::Claims(claims) if claims.is_client(slot, socket.cookie) => {
+            Purpose::Claims(claims) if claims.is_client(slot, socket) => {
                 Ok(Answer { reply: Reply::Fetched, fds: vec![Rc::clone(known.memory())] })
             }
             _ => Err(No::Refused(Reason::Refused)),

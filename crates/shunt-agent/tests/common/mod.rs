@@ -190,6 +190,12 @@ impl Client {
         }
     }
 
+    /// True when there is a reply to be received.
+    pub fn is_answered(&self) -> bool {
+        let (mut buf, mut fds) = ([0; MAX_MESSAGE], Fds::new());
+        seqpacket::recv(&self.socket, &mut buf, &mut fds, Duration::ZERO).is_ok()
+    }
+
     pub fn call(&self, request: &Request<'_>, fds: &[BorrowedFd<'_>]) -> (Reply, Vec<OwnedFd>) {
         let mut buf = [0; MAX_MESSAGE];
         self.send_raw(encode(request, &mut buf).unwrap(), fds).unwrap();

@@ -385,14 +385,15 @@ fn take_up(
     sock.put(NONBLOCK, nonblocking);
     sock.set_listener(listener);
     sock.begin_learnt();
-    if listener.proposals(&tuple).is_some() || offered::may_be_offered(sock.endpoint()) {
+    let offered = offered::look_at_accepted(sock, new, fd);
+    if listener.proposals(&tuple).is_some() || offered.is_ok() {
         sock.set_phase(Phase::Candidate);
         sock.record().id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
         fd_table::set(new, sock.entry(Kind::Stream));
         Some(sock)
     } else {
         fd_table::set(new, sock.entry(Kind::Tracked));
-        sock.decline(new, Reason::Remote);
+        sock.decline(new, offered.err().unwrap_or(Reason::Remote));
         None
     }
 }

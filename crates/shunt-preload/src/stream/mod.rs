@@ -18,6 +18,7 @@ pub mod send;
 pub mod sleep;
 pub mod spin;
 pub mod tcp;
+pub mod worth;
 pub mod zerocopy;
 
 use core::cell::Cell;

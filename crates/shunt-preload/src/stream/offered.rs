@@ -11,53 +11,18 @@ use shunt_core::handshake::{CLIENT_LOOKS, Phase, gives_up};
 use shunt_shm::arena::Record;
 use shunt_shm::region::{SLOTS, Side};
 use shunt_shm::registry::Scope;
-use shunt_sys::sockinfo;
+use shunt_sys::sockinfo::{self, OFFERED};
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
-use crate::conn::{ASKED, ELSEWHERE, NONBLOCK, Sock};
-use crate::endpoint::Endpoint;
+use crate::conn::{ASKED, ELSEWHERE, NONBLOCK, Sock, TO_BE_CLAIMED};
 use crate::fd_table::{self, Kind};
 use crate::ops::listener::track;
 use crate::stream::promote::{self, Time};
+use crate::stream::worth::{CLAIMS, Key, OFFERS, UNANSWERED};
 use crate::stream::{buffers, tcp};
 use crate::{agent_client, clock, link, ops};
-
-/// Destinations at which nobody could claim a connection a moment ago, each in the place of its hash: an offer costs a
-/// message to the agent.
-static UNANSWERED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
-/// For how long such a destination is left alone, in seconds.
-const LEFT_ALONE: u64 = 2;
-
-/// The place of a destination, and the word there when it has not answered in this second.
-fn unanswered(to: &Addr, second: u64) -> (&'static AtomicU64, u64) {
-    let hash = FourTuple { local: Addr::default(), peer: *to }.hash64();
-    let place = usize::try_from(hash % 64).unwrap_or(0);
-    (&UNANSWERED[place], hash & !SECONDS | second & SECONDS)
-}
-
-/// The part of such a word that says when it was.
-const SECONDS: u64 = 0xff_ffff;
-
-fn second() -> u64 {
-    clock::now() / 1_000_000_000
-}
-
-/// Nobody can claim what goes to this destination.
-fn note_unanswered(to: &Addr) {
-    let (place, word) = unanswered(to, second());
-    place.store(word, Ordering::Relaxed);
-}
-
-/// True when an offer would come to nothing, as a moment ago.
-fn is_unanswered(to: &Addr) -> bool {
-    let now = second();
-    (0..=LEFT_ALONE).any(|ago| {
-        let (place, word) = unanswered(to, now.wrapping_sub(ago));
-        place.load(Ordering::Relaxed) == word
-    })
-}
 
 /// A connection that was offered and is being made.
 pub struct Open {
@@ -68,12 +33,17 @@ pub struct Open {
 pub fn open(fd: i32, to: &Addr) -> Result<Open, Reason> {
     /// Numbers of this process's offers: a record's uses are told by them.
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    if is_unanswered(to) {
+    let destination = Key::of_destination(to);
+    if !UNANSWERED.permits(destination) {
         return Err(Reason::PeerNotShunted);
+    }
+    if !OFFERS.permits(destination) {
+        return Err(Reason::ShortLived);
     }
     let tuple = FourTuple { local: Addr::default(), peer: *to };
     let sock = track(fd, &tuple).ok_or(Reason::TooManyConnections)?;
     let record = sock.record();
+    sock.put(ASKED, true);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let index = sock.endpoint().arena.index_of(record);
     record.id.offer.store(Offer::Open(number).to_word(), Ordering::Release);
@@ -146,7 +116,7 @@ pub fn look(sock: &'static Sock, fd: i32) -> Result<Phase, Reason> {
         Offer::Claimed { region, slot } => take_up(sock, fd, region, slot.into()),
         Offer::Declined(why) => {
             if why == Reason::PeerNotShunted {
-                note_unanswered(&id.tuple().peer);
+                UNANSWERED.close(Key::of_destination(&id.tuple().peer));
             }
             Err(why)
         }
@@ -185,18 +155,33 @@ fn take_up(sock: &'static Sock, fd: i32, region: u64, slot: usize) -> Result<Pha
     Ok(promote::answered(sock).unwrap_or(Phase::Proposed))
 }
 
-/// Whether the agent may know the other end of what is accepted now.
-pub fn may_be_offered(endpoint: &Endpoint) -> bool {
-    // The agent has said so before it let the client connect.
-    Endpoint::current().unwrap_or(endpoint).registry.awaited()
+/// Looks whether the other end of what was just accepted at `listener` was offered; an error is why it stays on TCP
+/// though it may have been.
+pub fn look_at_accepted(sock: &Sock, new: i32, listener: i32) -> Result<(), Reason> {
+    let socket = tcp::borrow(new);
+    if sock.endpoint().registry.scope() != Scope::Marked
+        || sockinfo::syn_count(socket) != Some(OFFERED)
+    {
+        return Err(Reason::Remote);
+    }
+    // The program is to see what it would see otherwise: what the listener has.
+    if let Some(inherited) = sockinfo::syn_count(tcp::borrow(listener)) {
+        sockinfo::set_syn_count(socket, inherited);
+    }
+    if !CLAIMS.permits(Key::of_origin(&sock.record().id.tuple())) {
+        return Err(Reason::ShortLived);
+    }
+    sock.put(TO_BE_CLAIMED, true);
+    Ok(())
 }
 
-/// Asks the agent, once, whether the other end of an accepted connection was offered. An error is why it stays on
+/// Asks the agent, once, for an accepted connection's place if the other end was offered. An error is why it stays on
 /// TCP though it was.
 pub(super) fn claim(sock: &'static Sock, fd: i32, time: Time) -> Result<bool, Reason> {
-    if sock.has(ASKED) || !may_be_offered(sock.endpoint()) {
+    if !sock.has(TO_BE_CLAIMED) {
         return Ok(false);
     }
+    sock.put(TO_BE_CLAIMED, false);
     sock.put(ASKED, true);
     let (link, claimed) = match link::claim(tcp::borrow(fd)) {
         Ok(found) => found,
@@ -219,21 +204,5 @@ pub fn before_listen(fd: i32) {
     if agent_client::endpoint().is_ok_and(|endpoint| endpoint.registry.scope() == Scope::Marked) {
         // Without it they stay on TCP.
         let _ = agent_client::await_clients(tcp::borrow(fd));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_has_not_answered_is_left_alone_for_a_moment() {
-        let (one, other) = (Addr::any_v4(7001), Addr::any_v4(7002));
-        assert!(!is_unanswered(&one));
-        note_unanswered(&one);
-        assert!(is_unanswered(&one) && !is_unanswered(&other));
-        let (place, word) = unanswered(&one, second().wrapping_sub(LEFT_ALONE + 1));
-        place.store(word, Ordering::Relaxed);
-        assert!(!is_unanswered(&one));
     }
 }

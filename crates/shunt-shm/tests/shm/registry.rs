@@ -149,12 +149,10 @@ fn no_torn_listing_is_ever_seen() {
 fn it_says_where_connections_may_lead() {
     let (mut writer, registry) = pair();
     assert_eq!(registry.scope(), Scope::User);
-    assert!(!registry.awaited() && !registry.may_lead_elsewhere(&v4(80)));
+    assert!(!registry.may_lead_elsewhere(&v4(80)));
     let network = |addr: Addr, len| Network { ip: addr.ip, len };
     writer.set_scope(Scope::Marked, &[network(v4(0), 96 + 8), network(v6(0), 128)]);
-    writer.set_awaited(true);
     assert_eq!(registry.scope(), Scope::Marked);
-    assert!(registry.awaited());
     let leads = |addr: Addr| registry.may_lead_elsewhere(&addr);
     let (mut near, mut far) = (v4(80), v4(80));
     near.ip[15] ^= 0x70;
@@ -162,7 +160,6 @@ fn it_says_where_connections_may_lead() {
     assert!(leads(v4(80)) && leads(near) && leads(v6(443)) && !leads(far));
     // As many as there is room for; and none of those before.
     writer.set_scope(Scope::Unmarked, &vec![network(far, 128); NETWORKS + 1]);
-    writer.set_awaited(false);
-    assert!(leads(far) && !leads(near) && !registry.awaited());
+    assert!(leads(far) && !leads(near));
     assert_eq!(registry.scope(), Scope::Unmarked);
 }

@@ -117,10 +117,14 @@ impl<V: Plain> Hash<V> {
 
     /// Takes a value out; `None` when there is none.
     pub(super) fn take(&self, key: u64) -> Option<V> {
-        let value = self.get(key)?;
+        self.get(key).filter(|_| self.remove(key))
+    }
+
+    /// The same where it is known; false when there is none.
+    pub(super) fn remove(&self, key: u64) -> bool {
         let mut attr =
             Element { map: number(&self.map), padding: 0, key: address(&key), value: 0, flags: 0 };
         // SAFETY: the command's attributes; the key is live and of the map's size.
-        unsafe { bpf(cmd::MAP_DELETE_ELEM, &mut attr) }.ok().map(|_| value)
+        unsafe { bpf(cmd::MAP_DELETE_ELEM, &mut attr) }.is_ok()
     }
 }

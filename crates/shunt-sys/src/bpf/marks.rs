@@ -9,14 +9,16 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::insn::{Assembler, FRAME, R0, R1, R2, R3, R4, R6, R7};
+use super::insn::{Assembler, FRAME, R0, R1, R2, R3, R4, R5, R6, R7};
 use super::map::Hash;
 use super::{CGROUP_SOCK_OPS, PROG_TYPE_SOCK_OPS, link_to_group, load, ops};
+use crate::sockinfo::OFFERED;
 
 mod helper {
     pub const MAP_LOOKUP: i32 = 1;
     pub const MAP_UPDATE: i32 = 2;
     pub const SOCKET_COOKIE: i32 = 46;
+    pub const SET_OPTION: i32 = 49;
     pub const SET_CALL_FLAGS: i32 = 59;
     pub const LOAD_OPTION: i32 = 142;
     pub const STORE_OPTION: i32 = 143;
@@ -120,8 +122,14 @@ impl Marks {
         if let Some([_, paired]) = self.offered.take(socket)
             && self.pairs.get(paired) == Some(socket)
         {
-            self.pairs.take(paired);
+            self.pairs.remove(paired);
         }
+    }
+
+    /// The same of one that was paired with the socket `accepted`.
+    pub fn withdraw_pair(&self, socket: u64, accepted: u64) {
+        self.offered.remove(socket);
+        self.pairs.remove(accepted);
     }
 
     /// The listener with this cookie answers marks. Before it listens.
@@ -134,7 +142,7 @@ impl Marks {
 
     /// It does not any more: but as long as it lives its answers go by this program.
     pub fn leave(&self, listener: u64) {
-        self.awaiting.take(listener);
+        self.awaiting.remove(listener);
     }
 
     /// The offered socket at the other end of the connection that was accepted as the socket with this cookie.
@@ -199,6 +207,18 @@ impl Assembler {
         self.copy(R1, R6).call(helper::SET_CALL_FLAGS)
     }
 
+    /// Says so to whoever will accept the socket: before accept(2) can return it, as the kernel has it locked here.
+    fn say_paired(self) -> Self {
+        self.store_value(FRAME, OPTION, OFFERED)
+            .copy(R1, R6)
+            .set(R2, libc::IPPROTO_TCP)
+            .set(R3, libc::TCP_SYNCNT)
+            .copy(R4, FRAME)
+            .plus(R4, OPTION.into())
+            .set(R5, 4)
+            .call(helper::SET_OPTION)
+    }
+
     /// The program is asked for no more options of this socket.
     fn stop_calls(self) -> Self {
         self.load(R2, R6, ops::CALL_FLAGS).keep(R2, !CALL_FOR_OPTIONS).set_call_flags()
@@ -224,6 +244,10 @@ fn program(maps: &Maps, tag: u32) -> Vec<u64> {
         .load(R2, R6, ops::CALL_FLAGS)
         .end_unless_any(R2, CALL_FOR_OPTIONS)
         .stop_calls()
+        .cookie(MINE)
+        .find(maps.pairs, MINE)
+        .end_if(R0, 0)
+        .say_paired()
         .end()
         .at("connect")
         .cookie(MINE)
@@ -311,7 +335,7 @@ mod tests {
 
     use super::*;
     use crate::cgroup;
-    use crate::sockinfo::{cookie, local_addr};
+    use crate::sockinfo::{cookie, local_addr, set_syn_count, syn_count};
 
     fn marks(tag: u32) -> Option<Marks> {
         let root = File::open(cgroup::root()?).ok()?;
@@ -351,13 +375,21 @@ mod tests {
         let Some(marks) = marks(1) else { return };
         let awaiting = listener(&marks, true);
         let plain = listener(&marks, false);
-        for _ in 0..8 {
+        for way in ["one end", "both ends"].repeat(4) {
             let offered = client(&awaiting, Some(&marks));
             let (accepted, _) = awaiting.accept().unwrap();
             let (here, there) = (cookie(&offered).unwrap(), cookie(&accepted).unwrap());
             assert_eq!(marks.made(here), Some(Made::To(there)));
             assert_eq!(marks.other_end(there), Some(here));
-            marks.withdraw(here);
+            // Who has accepted it sees that without asking anybody.
+            assert_eq!(syn_count(&accepted), Some(OFFERED));
+            set_syn_count(&accepted, syn_count(&awaiting).unwrap());
+            assert!(syn_count(&accepted) < Some(OFFERED));
+            if way == "one end" {
+                marks.withdraw(here);
+            } else {
+                marks.withdraw_pair(here, there);
+            }
             assert_eq!((marks.made(here), marks.other_end(there)), (None, None));
 
             let offered = client(&plain, Some(&marks));
@@ -365,6 +397,7 @@ mod tests {
             marks.withdraw(cookie(&offered).unwrap());
             let unmarked = client(&awaiting, None);
             let (accepted, _) = awaiting.accept().unwrap();
+            assert!(syn_count(&accepted) < Some(OFFERED));
             assert_eq!(marks.made(cookie(&unmarked).unwrap()), None);
             assert_eq!(marks.other_end(cookie(&accepted).unwrap()), None);
         }

@@ -5,9 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use shunt_functional::generator::{Server, start_client};
+use shunt_functional::generator::{Server, events, start_client};
 use shunt_functional::mode::Mode;
-use shunt_functional::record::Event;
 use shunt_functional::sandbox::{Process, Sandbox};
 use shunt_functional::sys::monotonic;
 use shunt_functional::waiting::settles;
@@ -26,20 +25,6 @@ enum Victim {
     Client,
     Server,
     Agent,
-}
-
-/// What `--survive` has printed so far: connections begun, and when and how they were lost.
-pub fn events(process: &Process) -> (usize, Vec<(u64, String)>) {
-    let text = process.whole_lines();
-    let events = text.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let (mut begun, mut lost) = (0, Vec::new());
-    for event in events {
-        match event {
-            Event::Begun => begun += 1,
-            Event::Lost { at, how } => lost.push((at, how)),
-        }
-    }
-    (begun, lost)
 }
 
 /// How long the ends took, in nanoseconds.

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use shunt_functional::binaries::{built, program};
-use shunt_functional::generator::{Server, records, run_pair, served, start_client};
+use shunt_functional::generator::{Server, events, records, run_pair, served, start_client};
 use shunt_functional::memory_group::MemoryGroup;
 use shunt_functional::mode::Mode;
 use shunt_functional::record::{Record, compare};
@@ -16,7 +16,7 @@ use shunt_functional::sandbox::{Expect, Sandbox, is_root};
 use shunt_functional::sys;
 use shunt_functional::waiting::settles;
 
-use crate::kills::{Delays, await_losses, events};
+use crate::kills::{Delays, await_losses};
 
 fn at(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()

@@ -17,8 +17,8 @@ pub fn run(run_dir: &Path) -> io::Result<()> {
     // Proof that it is at work.
     drop(Agent::reach(run_dir)?);
     say("flood", "begins");
-    let ways: [fn(&Path) -> io::Result<()>; 8] =
-        [silent, rubbish, deaf, greedy, busy, curious, offering, claiming];
+    let ways: [fn(&Path) -> io::Result<()>; 9] =
+        [silent, coming, rubbish, deaf, greedy, busy, curious, offering, claiming];
     thread::scope(|scope| {
         for way in ways {
             scope.spawn(move || {
@@ -40,6 +40,13 @@ fn silent(run_dir: &Path) -> io::Result<()> {
         held.push(Agent::reach(run_dir)?);
     }
     Ok(())
+}
+
+/// Introduces itself again and again, for which memory is made each time.
+fn coming(run_dir: &Path) -> io::Result<()> {
+    loop {
+        Agent::introduced(run_dir)?;
+    }
 }
 
 /// Says what means nothing.

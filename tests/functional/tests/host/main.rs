@@ -1,93 +1,23 @@
 //! One agent for the host: containers of different users, in networks of their own.
 
-use std::net::SocketAddr;
+mod ends;
+mod hostile;
+mod scene;
+mod short;
 
-use serde_json::Value;
 use shunt_bench::workload::nginx::configuration;
-use shunt_functional::binaries::{built, program};
+use shunt_functional::binaries::program;
 use shunt_functional::container::{Container, Users};
-use shunt_functional::generator::{Server, records};
+use shunt_functional::generator::records;
 use shunt_functional::mode::Mode;
-use shunt_functional::network::Network;
-use shunt_functional::record::{Record, compare};
+use shunt_functional::network::{Network, has_ipv6};
 use shunt_functional::rounds::rounds;
-use shunt_functional::sandbox::{Expect, Process, Sandbox, is_root};
+use shunt_functional::sandbox::{Expect, Sandbox};
 use shunt_functional::waiting::settles;
 
-/// Users of the host without a name.
-const SOMEBODY: u32 = 61_001;
-const ANOTHER: u32 = 61_002;
-const HOSTILE: u32 = 61_003;
-
-const TRAFFIC: [&str; 6] = ["-n", "20", "-b", "1000000", "--style", "epoll-et"];
-
-/// False, and says so, where no namespaces can be made.
-fn can() -> bool {
-    let root = is_root();
-    if !root {
-        println!("left out: only root can make networks");
-    }
-    root
-}
-
-/// Two bridges: one with the containers `a` and `b`, one with `c` and `d`.
-fn four() -> Network {
-    let mut network = Network::new();
-    network.add_bridge("near", "10.77.0");
-    network.add_bridge("far", "10.78.0");
-    network.add("a", "near", "10.77.0", 1);
-    network.add("b", "near", "10.77.0", 2);
-    network.add("c", "far", "10.78.0", 3);
-    network.add("d", "far", "10.78.0", 4);
-    network
-}
-
-/// A server in a container, at this address of its own.
-fn serve(sandbox: &Sandbox, at: &Container<'_>, listen: &str, traffic: &[&str]) -> Server {
-    let mut command = at.command(built("shunt-gen"));
-    command.args(["serve", "--listen", listen]).args(traffic);
-    Server::of(sandbox.spawn(command))
-}
-
-/// Its clients, in another one.
-fn connect(sandbox: &Sandbox, at: &Container<'_>, to: SocketAddr, traffic: &[&str]) -> Process {
-    let mut command = at.command(built("shunt-gen"));
-    command.args(["connect", "--to", &to.to_string()]).args(traffic);
-    sandbox.spawn(command)
-}
-
-fn verify(clients: &[Record], servers: &[Record]) {
-    compare(clients, servers).unwrap_or_else(|e| panic!("{e}"));
-}
-
-/// Traffic from a container to another one that listens at `ip`, and is found at `to` (the same port if that is 0).
-fn traffic(
-    sandbox: &Sandbox,
-    (client, server): (&Container<'_>, &Container<'_>),
-    (ip, to): (&str, &str),
-    args: &[&str],
-) {
-    let listening = serve(sandbox, server, ip, args);
-    let mut to: SocketAddr = to.parse().unwrap();
-    if to.port() == 0 {
-        to.set_port(listening.port);
-    }
-    let clients = records(connect(sandbox, client, to, args));
-    verify(&clients, &listening.finish());
-}
-
-/// A service address that is none of any container's.
-const SERVICE: &str = "10.96.0.1:80";
-
-/// Connections to the service go to `to`, from another port of another address.
-fn add_service(network: &Network, to: &str) {
-    let rules = format!(
-        "table ip service {{ chain in {{ type nat hook prerouting priority dstnat; \
-         ip daddr 10.96.0.1 tcp dport 80 dnat to {to}; }}; \
-         chain out {{ type nat hook postrouting priority srcnat; ct status dnat masquerade; }}; }}"
-    );
-    network.inside("host", &["nft", &rules]);
-}
+use crate::scene::{
+    ANOTHER, SERVICE, SOMEBODY, TRAFFIC, add_service, can, connect, four, serve, traffic, verify,
+};
 
 fn everywhere(mode: Mode) {
     if !can() {
@@ -121,6 +51,37 @@ fn the_same_in_copy_mode() {
     everywhere(Mode::Copy);
 }
 
+#[test]
+fn the_same_over_ipv6() {
+    if !can() {
+        return;
+    }
+    if !has_ipv6() {
+        println!("left out: no IPv6 here");
+        return;
+    }
+    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
+    let network = four();
+    let rules = "table ip6 service { chain in { type nat hook prerouting priority dstnat; \
+         ip6 daddr fd96::1 tcp dport 80 dnat to [fd10:78:0::4]:8080; }; \
+         chain out { type nat hook postrouting priority srcnat; ct status dnat masquerade; }; }";
+    network.inside("host", &["nft", rules]);
+    let at = |name, users| Container::new(&sandbox, &network, name, users);
+    let a = at("a", Users::Own(SOMEBODY));
+    let b = at("b", Users::Of(ANOTHER));
+    let c = at("c", Users::Own(ANOTHER));
+    let d = at("d", Users::Of(SOMEBODY));
+    let all = |pair, addresses| {
+        sandbox.expect(Expect::All(40), || traffic(&sandbox, pair, addresses, &TRAFFIC));
+    };
+    // A listener for both families is found by either.
+    all((&a, &b), ("[fd10:77:0::2]:0", "[fd10:77:0::2]:0"));
+    all((&b, &a), ("[::]:0", "[fd10:77:0::1]:0"));
+    all((&b, &a), ("[::]:0", "10.77.0.1:0"));
+    all((&c, &b), ("[fd10:77:0::2]:0", "[fd10:77:0::2]:0"));
+    all((&a, &d), ("[fd10:78:0::4]:8080", "[fd96::1]:80"));
+}
+
 /// The agent has these capabilities alone.
 fn with_capabilities(change: &str) -> Sandbox {
     let sandbox = Sandbox::for_host(Mode::Attach, &[]);
@@ -137,10 +98,10 @@ fn four_capabilities_are_enough() {
     if !can() {
         return;
     }
-    let unit = include_str!("../../../dist/systemd/shunt-host.service");
+    let unit = include_str!("../../../../dist/systemd/shunt-host.service");
     let given = unit.lines().find_map(|l| l.strip_prefix("CapabilityBoundingSet=")).unwrap();
     let given = given.to_lowercase().replace("cap_", "+").replace(' ', ",");
-    let daemon_set = include_str!("../../../dist/kubernetes/shunt-agent.yaml");
+    let daemon_set = include_str!("../../../../dist/kubernetes/shunt-agent.yaml");
     let same = given.to_uppercase().replace('+', "\"").replace(',', "\", ") + "\"";
     assert!(daemon_set.contains(&format!("add: [{same}]")), "{same}");
     let sandbox = with_capabilities(&format!("-all,{given}"));
@@ -181,7 +142,7 @@ fn equal_addresses_in_two_networks_are_never_confused() {
     if !can() {
         return;
     }
-    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
+    let sandbox = Sandbox::for_host(Mode::Attach, &[]).with_env("SHUNT_SHORT_LIVED", "all");
     let networks = [0; 2].map(|_| {
         let mut network = Network::new();
         network.add_bridge("near", "10.77.0");
@@ -281,94 +242,6 @@ fn servers_and_their_clients_in_four_containers() {
         assert!(out.stdout.contains("GET: ") && !out.stdout.contains("Error"), "{out}");
     });
     redis.kill();
-}
-
-/// A container of a third user, with the addresses of the others in its own network.
-fn hostile(network: &Network) {
-    for address in ["10.77.0.1/32", "10.77.0.2/32"] {
-        network.inside("d", &["ip", "addr", "add", address, "dev", "lo"]);
-    }
-}
-
-/// Asks for whatever others may have while they talk: is given nothing, and finds nothing to open.
-#[test]
-fn a_hostile_container_is_given_nothing() {
-    if !can() {
-        return;
-    }
-    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
-    let network = four();
-    hostile(&network);
-    let at = |name, users| Container::new(&sandbox, &network, name, users);
-    let (a, b) = (at("a", Users::Own(SOMEBODY)), at("b", Users::Of(ANOTHER)));
-    let d = at("d", Users::Own(HOSTILE));
-    let slow = ["--max-call", "2000", "--pause", "1500"];
-    let args = [&["-n", "6", "-b", "5000000", "--style", "epoll-lt"][..], &slow].concat();
-    sandbox.expect(Expect::All(12), || {
-        let listening = serve(&sandbox, &b, "10.77.0.2:8000", &args);
-        let client = connect(&sandbox, &a, "10.77.0.2:8000".parse().unwrap(), &args);
-        settles("both ends are listed", &[6, 6], || listed(&sandbox));
-        let mut command = d.plain(built("shunt-intruder"));
-        command.args(["--run-dir", "/run/shunt", "ask"]);
-        let asked = sandbox.run(command).success().stdout;
-        let given = asked.lines().filter(|line| !line.contains("\trefused"));
-        assert_eq!(given.collect::<Vec<_>>(), [""; 0]);
-        assert!(asked.lines().count() > 3000, "{}", asked.lines().count());
-        let mut command = d.plain(built("shunt-intruder"));
-        command.args(["--run-dir", "/run/shunt", "look"]);
-        for file in ["agent.lock", "totals.json"] {
-            command.arg("--file").arg(std::path::Path::new("/run/shunt").join(file));
-        }
-        let seen = sandbox.run(command).success().stdout;
-        let opened =
-            seen.lines().filter(|line| line.contains("agent.lock") || line.contains("totals"));
-        assert!(!opened.clone().any(|line| line.ends_with("opened")), "{seen}");
-        verify(&records(client), &listening.finish());
-    });
-}
-
-/// The ends of connections of two users, as root on the host sees them: by the host's users and processes.
-fn listed(sandbox: &Sandbox) -> [usize; 2] {
-    let mut list = sandbox.plain(sandbox.shunt_path());
-    list.args(["list", "--json"]);
-    let report: Value = serde_json::from_str(&sandbox.run(list).stdout).unwrap();
-    [SOMEBODY, ANOTHER].map(|uid| {
-        let is_whole = |end: &&Value| {
-            let name = std::fs::read_to_string(format!("/proc/{}/comm", end["pid"]));
-            name.is_ok_and(|name| name.trim() == "shunt-gen")
-                && end["uid"] == uid
-                && end["cgroup"].is_string()
-                && end["peer_pid"].is_u64()
-                && end["peer_pid"] != end["pid"]
-        };
-        report["connections"].as_array().unwrap().iter().filter(is_whole).count()
-    })
-}
-
-/// Keeps the agent as busy as it can: others are shunted all the same, byte by byte as they were.
-#[test]
-fn a_flood_from_a_container_leaves_others_served() {
-    if !can() {
-        return;
-    }
-    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
-    let agent = sandbox.agent_pid();
-    let network = four();
-    hostile(&network);
-    let at = |name, users| Container::new(&sandbox, &network, name, users);
-    let (a, b) = (at("a", Users::Own(SOMEBODY)), at("b", Users::Of(ANOTHER)));
-    let mut command = at("d", Users::Own(HOSTILE)).plain(built("shunt-intruder"));
-    command.args(["--run-dir", "/run/shunt", "flood"]);
-    let mut flood = sandbox.spawn(command);
-    flood.wait_for_line(|line| line.starts_with("flood").then_some(()));
-    for seed in ["1", "2", "3"] {
-        let args = ["-n", "8", "-b", "1000000", "--style", "epoll-lt", "--seed", seed];
-        traffic(&sandbox, (&a, &b), ("10.77.0.2:8000", "10.77.0.2:8000"), &args);
-    }
-    flood.kill();
-    let stats = sandbox.stats();
-    assert!(stats.get("connections_shunted") > 0, "{:?}: {}", stats.reasons(), sandbox.agent_log());
-    assert_eq!(sandbox.agent_pid(), agent);
 }
 
 /// The policy is read anew on SIGHUP: what it denies is TCP, with a reason at both ends.

@@ -306,6 +306,23 @@ fn grants_are_taken_back() {
     }
 }
 
+/// What `SHUNT_QUIET` is for.
+#[test]
+fn who_does_not_want_to_hear_of_a_completion_does_not() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        let mut command = sandbox.command(built("shunt-probe"));
+        command.arg("quiet");
+        let out = sandbox.run(command).success();
+        assert!(out.stderr.is_empty() && !out.stdout.contains("false"), "{out}");
+        if mode == Mode::Attach {
+            // Warm and fresh.
+            let granted = sandbox.stats().get("bytes_granted");
+            assert!(granted >= 2 * 100 * (64 << 10), "{granted} bytes were granted");
+        }
+    }
+}
+
 /// Memfds that the program maps by itself: what the peer can map for good is granted, from wherever it is mapped, and
 /// what was sent is received though the mapping goes.
 #[test]

@@ -62,6 +62,7 @@ const GROUPS: &[Group] = &[
     ("granted-by-a-relative", granted::granted_by_a_relative),
     ("granted-to-a-relative", granted::granted_to_a_relative),
     ("borrowed", granted::borrowed),
+    ("quiet", granted::quiet),
     ("found", found::found),
     ("found-inherited", found::inherited),
     ("unsealed", found::unsealed),

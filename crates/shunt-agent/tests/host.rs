@@ -16,6 +16,7 @@ use shunt_agent::config::Limits;
 use shunt_agent::{HostConfig, Policy};
 use shunt_shm::arena::{Arena, RECORDS, Record};
 use shunt_shm::holders::Member;
+use shunt_shm::memfd;
 use shunt_shm::region::{Region, Side};
 use shunt_shm::registry::{Registry, Scope};
 use shunt_sys::sockinfo::{OFFERED, set_syn_count, syn_count};
@@ -414,4 +415,17 @@ fn the_directory_is_open_to_be_read_alone() {
         [std::fs::remove_file(&inside), std::fs::write(Path::new(&path).join("x"), "")]
     });
     assert!(intrusion.iter().all(Result::is_err), "{intrusion:?}");
+}
+
+#[test]
+fn memory_that_was_found_is_not_for_an_agent_of_the_host() {
+    if !is_root() {
+        return;
+    }
+    let host = host("", |_| {});
+    let program = Program::of(&host, ONE);
+    let (_map, memory) = memfd::create_published("test", 4096).unwrap();
+    let export = |found| program.client.call(&Request::Export { found }, &[memory.as_fd()]).0;
+    assert_eq!(export(true), Reply::Refused { reason: Reason::Refused });
+    assert!(matches!(export(false), Reply::Exported { .. }), "what was asked for");
 }

@@ -111,7 +111,7 @@ fn a_scrape_is_sound_and_says_what_stats_say() {
         let (listener, _) = server.listen(&socket);
         let (_, _, memory) = program.connect(listener);
         let registered = memfd::create_published("test", 1 << 16).unwrap().1;
-        program.call(&Request::Export, &[registered.as_fd()]);
+        program.call(&Request::Export { found: false }, &[registered.as_fd()]);
         rustix::io::pwrite(&memory, b"x", 0).unwrap();
 
         let scraped = scrape(&agent);

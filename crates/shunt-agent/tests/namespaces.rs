@@ -110,7 +110,8 @@ fn equal_addresses_in_two_networks_are_two_addresses() {
     }
 
     // Nor is it given what the client has registered.
-    let Reply::Exported { export } = client.call(&Request::Export, &[registered().as_fd()]).0
+    let Reply::Exported { export } =
+        client.call(&Request::Export { found: false }, &[registered().as_fd()]).0
     else {
         panic!("not exported");
     };

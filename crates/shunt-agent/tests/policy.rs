@@ -2,16 +2,18 @@
 
 mod common;
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use common::{Agent, Client, registered};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use shunt_shm::memfd;
 use shunt_shm::region::{Region, Side};
 use shunt_shm::registry::Registry;
 use shunt_shm::sync::Ordering;
 use shunt_shm::table::{Place, Table};
+use shunt_sys::reach::may_trace;
 use shunt_sys::sockinfo;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::addr::Addr;
@@ -226,7 +228,9 @@ fn registered_memory_goes_to_the_parties_of_a_link_group() {
     let (listener, _) = server.listen(&socket);
     let (region, _, memory) = client.connect(listener);
     let (elsewhere, _, _) = other.connect(listener);
-    let export = |library: &Client| match library.call(&Request::Export, &[registered().as_fd()]).0
+    let export = |library: &Client| match library
+        .call(&Request::Export { found: false }, &[registered().as_fd()])
+        .0
     {
         Reply::Exported { export } => export,
         other => panic!("{other:?}"),
@@ -267,11 +271,53 @@ fn registered_memory_goes_to_the_parties_of_a_link_group() {
     assert_eq!(refused(&server, import(region + 1000, of_client)), Reason::Refused);
 
     export(&client);
-    assert_eq!(client.refused(&Request::Export, &[registered().as_fd()]), Reason::Refused, "many");
+    assert_eq!(
+        client.refused(&Request::Export { found: false }, &[registered().as_fd()]),
+        Reason::Refused,
+        "many"
+    );
     let unexport = Request::Unexport { export: of_client };
     assert_eq!(server.refused(&unexport, &[]), Reason::Refused, "not its own");
     assert_eq!(client.call(&unexport, &[]).0, Reply::Done);
     assert_eq!(refused(&server, import(region, of_client)), Reason::Refused, "not any more");
+}
+
+/// What a program has made itself, sealed against shrinking alone, by a descriptor to read it.
+fn found() -> OwnedFd {
+    let memory = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&memory, 4096).unwrap();
+    fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
+    File::open(format!("/proc/self/fd/{}", memory.as_raw_fd())).unwrap().into()
+}
+
+#[test]
+fn memory_that_was_found_goes_to_who_could_reach_into_the_program() {
+    let agent = Agent::start();
+    let (client, server) = (agent.library(), agent.library());
+    let socket = listening();
+    let (listener, _) = server.listen(&socket);
+    let (region, _, memory) = client.connect(listener);
+    let (near, far) = connected(&socket);
+    let setup = &Region::map(&memory).unwrap();
+    let setup = &setup.view().section(0, Side::Client).setup;
+    setup.set_tuple(&sockinfo::four_tuple(&near).unwrap());
+    server.call(&Request::Attach { region, slot: 0 }, &[far.as_fd()]);
+    let request = Request::Export { found: true };
+    // All clients of the test are this very process.
+    let me = std::process::id().cast_signed();
+    if !may_trace(me, me) {
+        assert_eq!(client.refused(&request, &[found().as_fd()]), Reason::Refused);
+        return;
+    }
+    let Reply::Exported { export } = client.call(&request, &[found().as_fd()]).0 else {
+        panic!("refused")
+    };
+    let import = Request::Import { region, slot: 0, export };
+    let (reply, fds) = server.call(&import, &[]);
+    assert_eq!((reply, fds.len()), (Reply::Imported, 1));
+    assert!(memfd::Map::to_read(&fds[0]).is_ok(), "nobody can cut it short");
+    let other = agent.library();
+    assert_eq!(other.refused(&import, &[]), Reason::Refused, "no party");
 }
 
 #[test]
@@ -283,13 +329,16 @@ fn memory_that_could_change_is_not_registered() {
     // The same memory, by a descriptor to write to it.
     let path = format!("/proc/self/fd/{}", published.as_raw_fd());
     let writable: OwnedFd = OpenOptions::new().read(true).write(true).open(path).unwrap().into();
-    for memory in [&file, &sealed, &writable] {
+    let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    let cases =
+        [(&file, false), (&sealed, false), (&writable, false), (&file, true), (&unsealed, true)];
+    for (memory, found) in cases {
         let agent = Agent::start();
         let request = &mut [0; 8];
-        let request = encode(&Request::Export, request).unwrap();
+        let request = encode(&Request::Export { found }, request).unwrap();
         agent.library().dropped_for(request, &[memory.as_fd()]);
     }
     let agent = Agent::start();
-    let reply = agent.library().call(&Request::Export, &[published.as_fd()]).0;
+    let reply = agent.library().call(&Request::Export { found: false }, &[published.as_fd()]).0;
     assert!(matches!(reply, Reply::Exported { .. }));
 }

@@ -389,9 +389,11 @@ pub fn detach(region: RegionId) {
     let _ = with(|agent, _| call(agent, &Request::Detach { region }, &[], &mut Fds::new()));
 }
 
-/// Registers memory that peers may read: its name, and the endpoint that told the agent of it.
-pub fn export(memory: impl AsFd) -> Result<(ExportId, EndpointId), Reason> {
-    with(|agent, me| match call(agent, &Request::Export, &[memory.as_fd()], &mut Fds::new())? {
+/// Registers memory that peers may read: its name, and the endpoint that told the agent of it. `found`: the program has
+/// not asked for that.
+pub fn export(memory: impl AsFd, found: bool) -> Result<(ExportId, EndpointId), Reason> {
+    let request = Request::Export { found };
+    with(|agent, me| match call(agent, &request, &[memory.as_fd()], &mut Fds::new())? {
         Reply::Exported { export } => Ok((export, me.id)),
         Reply::Refused { reason } => Err(reason),
         _ => Err(Reason::VersionMismatch),

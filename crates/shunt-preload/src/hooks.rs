@@ -11,8 +11,8 @@
 //! * `some fn`: as `fn` where the named table says so of the first argument; else a jump to the next
 //!   definition, which leaves everything as it was.
 //!
-//! `fcntl` and `ioctl` are variadic in C but take one optional word. They are defined with a fixed
-//! third argument: the `SysV` x86-64 and the `AAPCS64` Linux ABIs pass a variadic word in the same
+//! `fcntl`, `ioctl` and `mremap` are variadic in C but take one optional word. They are defined with a fixed
+//! last argument: the `SysV` x86-64 and the `AAPCS64` Linux ABIs pass a variadic word in the same
 //! register as a fixed one, so this reads it where the caller put it, and hands it on likewise.
 
 /// Calls the macro `$then` with the list of hooks.
@@ -86,6 +86,11 @@ macro_rules! for_each_hook {
             fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int = ops::epoll::epoll_wait;
             fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int = ops::epoll::epoll_pwait;
             fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int = ops::epoll::epoll_pwait2;
+
+            fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void = ops::memory::mmap;
+            fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off64_t) -> *mut c_void = ops::memory::mmap;
+            fn munmap(addr: *mut c_void, len: size_t) -> c_int = ops::memory::munmap;
+            fn mremap(old: *mut c_void, old_len: size_t, len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void = ops::memory::mremap;
 
             fn fork() -> pid_t = ops::process::fork;
             fn __fork() -> pid_t = ops::process::fork;

@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use shunt_shm::grants::place_in;
 use shunt_shm::memfd::{self, Map};
@@ -27,6 +27,9 @@ const PATIENCE: Duration = Duration::from_millis(200);
 struct Import {
     name: u64,
     map: Map,
+    /// It was made to be shown, so it stays for connections to come. What the program at the other end has for itself may be
+    /// gone there at any time, and is not to be kept from being freed.
+    is_kept: bool,
 }
 
 /// Connections that use the region of the same place.
@@ -88,9 +91,10 @@ fn fetch(sock: &Sock, region: RegionId, name: u64) -> Option<usize> {
     let index = empty.or_else(oldest)?;
     let socket = sock.descriptor().map(tcp::borrow);
     let fd = agent_client::import((region, sock.record().slot()), name, socket).ok()?;
-    let map = memfd::size(&fd).and_then(|len| Map::new(&fd, len, false));
+    let map = Map::to_read(&fd);
+    let is_kept = memfd::is_published(&fd);
     close(fd);
-    let import = Box::into_raw(Box::new(Import { name, map: map.ok()? }));
+    let import = Box::into_raw(Box::new(Import { name, map: map.ok()?, is_kept }));
     let old = TABLE[index].swap(import, Ordering::AcqRel);
     if !old.is_null() {
         endpoint::count(Counter::ImportsReplaced, 1);
@@ -111,7 +115,35 @@ pub fn release(sock: &Sock) {
     while left != 0 {
         let index = left.trailing_zeros() as usize;
         USED[index].store(clock::now(), Ordering::Relaxed);
-        USERS[index].fetch_sub(1, Ordering::AcqRel);
+        let is_kept = at(index).is_some_and(|import| import.is_kept);
+        if USERS[index].fetch_sub(1, Ordering::AcqRel) == 1 && !is_kept {
+            unmap(index);
+        }
         left &= left - 1;
+    }
+}
+
+fn lock_within(patience: Duration) -> Option<MutexGuard<'static, ()>> {
+    let until = clock::now() + u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+    loop {
+        match CHANGES.try_lock() {
+            Ok(changes) => return Some(changes),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if clock::now() > until => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// Lets go of a region, unless a connection has begun to use it.
+fn unmap(index: usize) {
+    // In a signal handler above a change it stays until its place is wanted.
+    let Some(_changes) = lock_within(PATIENCE) else { return };
+    if USERS[index].load(Ordering::Acquire) == 0 {
+        let old = TABLE[index].swap(core::ptr::null_mut(), Ordering::AcqRel);
+        if !old.is_null() {
+            // SAFETY: made by `Box::into_raw` in `fetch`; no connection uses it.
+            drop(unsafe { Box::from_raw(old) });
+        }
     }
 }

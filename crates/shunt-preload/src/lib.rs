@@ -22,6 +22,7 @@ pub mod epoll;
 pub mod errno;
 pub mod exports;
 pub mod fd_table;
+pub mod found;
 pub mod fresh;
 pub mod guard;
 pub mod hooks;
@@ -39,6 +40,7 @@ pub mod process;
 pub mod relatives;
 pub mod signals;
 pub mod stream;
+pub mod windows;
 
 /// The library's own heap, so that it never enters the program's allocator: a hook may run inside
 /// of that allocator (jemalloc reads files while it starts) or in a signal handler above it.

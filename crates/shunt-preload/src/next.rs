@@ -81,6 +81,13 @@ impl Absent for () {
     fn absent() {}
 }
 
+impl Absent for *mut c_void {
+    fn absent() -> Self {
+        errno::set(libc::ENOSYS);
+        libc::MAP_FAILED
+    }
+}
+
 impl Absent for *mut FILE {
     fn absent() -> Self {
         errno::set(libc::ENOSYS);

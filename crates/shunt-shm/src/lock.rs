@@ -24,6 +24,13 @@ pub struct TidGuard<'a> {
 }
 
 impl TidLock {
+    /// A free one.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
     /// Takes the lock. When this very thread holds it already (we run in a signal handler that
     /// interrupted it), returns a guard that is [`TidGuard::nested`] and does not unlock.
     #[inline]

@@ -35,6 +35,11 @@ pub fn create_published(name: &str, len: usize) -> io::Result<(Map, OwnedFd)> {
     Ok((map, open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
 }
 
+/// True for memory of [`create_published`].
+pub fn is_published(fd: impl AsFd) -> bool {
+    fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SEALS.union(SealFlags::FUTURE_WRITE)))
+}
+
 fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, len as u64)?;
@@ -76,6 +81,19 @@ impl Map {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         Self::of(fd, len, writable)
+    }
+
+    /// Maps all of memory that a peer shows, to read it, after checking that nobody can cut it short.
+    ///
+    /// # Errors
+    /// `EINVAL` where somebody could, and those of mmap(2).
+    pub fn to_read(fd: impl AsFd) -> io::Result<Self> {
+        if !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // The length is that of now: it may become longer, never shorter.
+        let len = size(&fd)?;
+        Self::of(fd, len, false)
     }
 
     /// Maps `len` bytes from `offset` on (whole pages) of a device's memory, to read and to write. There are no seals to

@@ -4,6 +4,8 @@
 //! in another pid namespace. So a process is known by its pid, its start time and its namespace;
 //! what can't be read (no `/proc`, or that of another namespace) is 0.
 
+use std::os::fd::AsFd;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, stat};
 use rustix::io::Errno;
@@ -51,11 +53,16 @@ impl Identity {
     }
 }
 
+/// True when the process of this pidfd has ended; false when that cannot be told.
+pub fn has_exited(pidfd: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+}
+
 /// True for a zombie; false also on a kernel without pidfds (before 5.3).
 fn exited(pid: Pid) -> bool {
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-    let over = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1);
+    let over = has_exited(&pidfd);
     close(pidfd);
     over
 }

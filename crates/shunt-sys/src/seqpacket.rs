@@ -21,6 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use shunt_wire::agent::MAX_FDS;
 
 use crate::fds::{Fds, close};
+use crate::process::has_exited;
 use crate::sockopt::option_words;
 
 /// The same number on every architecture Shunt knows.
@@ -138,8 +139,7 @@ pub fn peer_pidfd(fd: impl AsFd) -> Result<OwnedFd> {
 /// True while the process that made the connection has not ended.
 pub fn peer_lives(fd: impl AsFd) -> bool {
     let Ok(pidfd) = peer_pidfd(fd) else { return false };
-    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-    let ended = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0);
+    let ended = has_exited(&pidfd);
     close(pidfd);
     !ended
 }

@@ -117,8 +117,11 @@ pub enum Request<'a> {
     /// Tool: the agent's own state.
     Status,
     /// "This memory of mine is for others to read, who share a link group with me." fds: a memfd that nobody can
-    /// resize, opened for reading.
-    Export,
+    /// cut short, opened for reading.
+    Export {
+        /// The program has not asked for it: it is shown only to those who could reach into the program anyway.
+        found: bool,
+    },
     /// "A party of this link group offers me this memory." fds: a connected socket of the group, for who is a party by
     /// holding it alone, as a child of one is that forked after the connection was made; or none.
     Import {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use shunt_functional::binaries::built;
 use shunt_functional::generator::run_pair;
 use shunt_functional::mode::Mode;
-use shunt_functional::sandbox::{Expect, Sandbox};
+use shunt_functional::sandbox::{Expect, Sandbox, is_root};
 
 const STYLES: [&str; 9] = [
     "blocking",
@@ -237,8 +237,9 @@ fn other_local_addresses() {
 fn without_copies() {
     for mode in Mode::enabled() {
         let sandbox = Sandbox::new(mode);
-        for style in STYLES {
-            let args = ["--style", style, "--send-calls", "send-zerocopy", "--max-call", "300000"];
+        for (n, style) in STYLES.iter().enumerate() {
+            let calls = if n % 2 == 0 { "send-zerocopy" } else { "send-found" };
+            let args = ["--style", style, "--send-calls", calls, "--max-call", "300000"];
             let bytes = Run::new(4, 20_000_000, &args, &args).go(&sandbox);
             assert_eq!(bytes, 2 * 4 * 20_000_000);
         }
@@ -303,4 +304,58 @@ fn grants_are_taken_back() {
         let stale = out.stdout.matches("Stale").count();
         assert!(stale >= if mode == Mode::Attach { 8 } else { 0 }, "{out}");
     }
+}
+
+/// What `SHUNT_QUIET` is for.
+#[test]
+fn who_does_not_want_to_hear_of_a_completion_does_not() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        let mut command = sandbox.command(built("shunt-probe"));
+        command.arg("quiet");
+        let out = sandbox.run(command).success();
+        assert!(out.stderr.is_empty() && !out.stdout.contains("false"), "{out}");
+        if mode == Mode::Attach {
+            // Warm and fresh.
+            let granted = sandbox.stats().get("bytes_granted");
+            assert!(granted >= 2 * 100 * (64 << 10), "{granted} bytes were granted");
+        }
+    }
+}
+
+/// Memfds that the program maps by itself: what the peer can map for good is granted, from wherever it is mapped, and
+/// what was sent is received though the mapping goes.
+#[test]
+fn memory_is_found() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        for group in ["found", "found-inherited", "unsealed"] {
+            let granted = || match mode {
+                Mode::Attach => sandbox.stats().get("bytes_granted"),
+                _ => 0,
+            };
+            let before = granted();
+            let mut command = sandbox.command(built("shunt-probe"));
+            command.arg(group).env("SHUNT_GRANT_TIMEOUT", "300");
+            let out = sandbox.run(command).success();
+            assert!(out.stderr.is_empty(), "{out}");
+            let copies = mode != Mode::Attach || !traces_are_allowed();
+            let wrong = out.stdout.lines().filter(|line| line.ends_with(": false"));
+            let wrong = wrong.filter(|line| !(copies && line.contains("and not copied")));
+            assert_eq!(wrong.count(), 0, "{out}");
+            let is_granted = granted() > before;
+            assert_eq!(is_granted, !copies && group != "unsealed", "{group}: {out}");
+        }
+    }
+}
+
+/// Whether the kernel lets programs of a user look into each other, as the agent asks it: only then is memory shown
+/// that its program has not asked for. Yama's `ptrace_scope` is what forbids it as a rule.
+fn traces_are_allowed() -> bool {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    scope.map_or(true, |scope| match scope.trim() {
+        "0" => true,
+        "3" => false,
+        _ => is_root(),
+    })
 }

@@ -20,6 +20,7 @@ use std::time::Instant;
 
 use shunt_shm::arena::{self, ArenaView};
 use shunt_sys::fds::Fds;
+use shunt_sys::process::has_exited;
 use shunt_sys::seqpacket::{PeerCred, peer_pidfd};
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{EndpointId, ExportId, ListenerId, MAX_VECTORS, RegionId, Reply, Request};
@@ -31,6 +32,7 @@ use crate::memory_limit;
 use crate::party::{Account, Origin, Party};
 use crate::report;
 use crate::totals::{Book, Totals};
+use exports::Export;
 pub use host::HostError;
 use host::{Host, Registries};
 use listeners::{Listener, Name};
@@ -118,7 +120,7 @@ pub(crate) struct Endpoint {
     holds: HashSet<ListenerId>,
     owns: HashSet<RegionId>,
     attached: HashSet<RegionId>,
-    exports: HashMap<ExportId, Rc<OwnedFd>>,
+    exports: HashMap<ExportId, Export>,
     /// Connections that it has offered, and listeners that it has announced, by their sockets' cookies.
     offers: HashSet<u64>,
     awaits: HashSet<u64>,
@@ -127,7 +129,12 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// The memory that it has registered.
     pub(crate) fn exported(&self) -> impl Iterator<Item = &Rc<OwnedFd>> {
-        self.exports.values()
+        self.exports.values().map(|export| &export.memory)
+    }
+
+    /// False when the process has ended, of which its relatives may still speak.
+    fn lives(&self) -> bool {
+        !has_exited(&self.pidfd)
     }
 }
 
@@ -249,7 +256,7 @@ impl State {
             Request::Attach { region, slot } => self.attach(me, region, slot, fds),
             Request::Bells { region, endpoint } => self.bells(me, region, endpoint),
             Request::Detach { region } => self.detach(me, region),
-            Request::Export => self.export(me, fds),
+            Request::Export { found } => self.export(me, found, fds),
             Request::Import { region, slot, export } => {
                 self.import(me, (region, slot), export, fds)
             }

@@ -3,6 +3,7 @@
 pub mod epoll;
 pub mod fd;
 pub mod listener;
+pub mod memory;
 pub mod poll;
 pub mod process;
 pub mod raw;

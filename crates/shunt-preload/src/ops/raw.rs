@@ -11,10 +11,10 @@ use core::ffi::c_long;
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use crate::abi::{c_int, c_uint, c_ulong, epoll_event, pollfd, sigset_t, timespec};
+use crate::abi::{c_int, c_uint, c_ulong, c_void, epoll_event, pollfd, sigset_t, timespec};
 use crate::ops::stream::stream;
 use crate::ops::{
-    epoll, fd as descriptors, listener, poll, process, retreat, sockopt, stream as bytes,
+    epoll, fd as descriptors, listener, memory, poll, process, retreat, sockopt, stream as bytes,
 };
 use crate::{clock, next};
 
@@ -36,6 +36,9 @@ const COMMON: &[c_long] = &[
     libc::SYS_sendfile,
     libc::SYS_splice,
     libc::SYS_shutdown,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
     libc::SYS_close,
     libc::SYS_close_range,
     libc::SYS_dup,
@@ -126,6 +129,7 @@ pub unsafe fn syscall(
     unsafe { on_bytes(number, words) }
         .or_else(|| unsafe { on_descriptor(number, words) })
         .or_else(|| unsafe { on_set(number, words) })
+        .or_else(|| unsafe { on_memory(number, words) })
         .unwrap_or_else(kernel)
 }
 
@@ -215,6 +219,27 @@ unsafe fn on_descriptor(number: c_long, words: [c_ulong; 6]) -> Option<c_long> {
         }
     };
     Some(result.into())
+}
+
+/// Calls that map memory.
+///
+/// # Safety
+/// As [`syscall`].
+unsafe fn on_memory(number: c_long, [a, b, c, d, e, f]: [c_ulong; 6]) -> Option<c_long> {
+    // An address, or all bits set for an error, as libc's function returns them.
+    let address = |at: *mut c_void| long(at.addr().cast_signed());
+    // SAFETY: the caller's promise.
+    Some(unsafe {
+        match number {
+            libc::SYS_mmap => {
+                let offset = f.cast_signed();
+                address(memory::mmap(at(a), size(b), int(c), int(d), int(e), offset))
+            }
+            libc::SYS_munmap => memory::munmap(at(a), size(b)).into(),
+            libc::SYS_mremap => address(memory::mremap(at(a), size(b), size(c), int(d), at(e))),
+            _ => return None,
+        }
+    })
 }
 
 /// Commands that mean the same to libc's function, which for others speaks of other structures.

@@ -11,6 +11,7 @@ use crate::abi::{c_int, c_void, socklen_t};
 use crate::conn::{Sock, ZEROCOPY};
 use crate::errno;
 use crate::fd_table::{self, Kind};
+use crate::found;
 use crate::fresh;
 use crate::next;
 use crate::object;
@@ -149,6 +150,10 @@ unsafe fn note(fd: c_int, name: c_int, value: *const c_void) {
     }
     if is_size && let Some(listener) = Listener::of(entry) {
         listener.set_sized();
+    }
+    // SAFETY: the kernel has just read an int there.
+    if name == libc::SO_ZEROCOPY && unsafe { value.cast::<c_int>().read_unaligned() } != 0 {
+        found::want();
     }
     let Some(sock) = Sock::of(entry) else { return };
     let (rx, tx) = (&sock.record().rx, &sock.record().tx);

@@ -3,6 +3,7 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::time::Duration;
 
 use shunt_core::stretch::{Path, path};
 use shunt_shm::Violation;
@@ -27,6 +28,9 @@ use crate::{endpoint, knobs};
 
 /// Bytes below which a copy is cheaper than a grant, unless the program says otherwise.
 pub const LEAST: usize = 32 * 1024;
+
+/// Longest wait for a call on a connection of which something is taken back.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// What is kept of the connection.
 pub fn state(sock: &Sock) -> &'static ZeroCopy {
@@ -93,11 +97,11 @@ pub fn piece(
         return None;
     }
     let place = exports::find(address.addr(), len)?;
-    let region = place.export.name()?;
+    let region = place.name()?;
     let known = state(sock).granted.is_known(region, theirs.ctl.accepted.load(Acquire));
     let len = len.min(sock.ring() / 2);
     let least = if hint == Hint::Grant { 1 } else { LEAST };
-    known.then_some(Piece { address: address.addr(), len, least, region, from: place.from })
+    known.then_some(Piece { address: address.addr(), len, least, region, from: place.from() })
 }
 
 fn is_attached(sock: &Sock) -> bool {
@@ -141,9 +145,9 @@ pub fn offer(sock: &'static Sock, buffers: &Buffers<'_>, hints: &Hints<'_>) {
     }
     let mut wanted = buffers.chosen(|i, len| is_wanted(hints.of_buffer(i), len));
     let Some(place) = wanted.find_map(|(at, len)| exports::find(at.addr(), len)) else { return };
-    let region = place.export.name().or_else(|| {
+    let region = place.name().or_else(|| {
         let _setting_up = SettingUp::begin()?;
-        place.export.tell()
+        place.tell()
     });
     let Some(region) = region else { return };
     let record = sock.record();
@@ -166,6 +170,16 @@ pub fn offer(sock: &'static Sock, buffers: &Buffers<'_>, hints: &Hints<'_>) {
     granted.note(number, &part, 0, doubt::moment());
     granted.offer(region);
     link.view().grants(record.slot(), record.side().other()).put(&mine.prod, number, &part);
+}
+
+/// True when the program has cut some of these bytes off from memory of its own, which is then not sealed, and would be
+/// copied.
+pub fn are_cut_off(buffers: &Buffers<'_>, hints: &Hints<'_>) -> bool {
+    let mut wanted = buffers.chosen(|i, len| is_wanted(hints.of_buffer(i), len));
+    wanted.any(|(at, len)| {
+        let place = exports::find(at.addr(), len);
+        place.is_some_and(|place| place.name().is_none() && !place.is_there())
+    })
 }
 
 /// Where some of a receiver's next bytes are.
@@ -267,16 +281,13 @@ pub fn take_back(sock: &'static Sock) -> bool {
     let taken = taken(sock, theirs);
     let (mut any, mut all) = (false, true);
     for open in state.granted.open(taken) {
-        let Some(bytes) = bytes(sock, link, &open) else {
-            all = false;
-            continue;
-        };
         let behind = record.tx.cursor.pos().saturating_sub(open.at);
         let len = usize::try_from(open.len).unwrap_or(0);
         let (span, _) = record.tx.cursor.last(behind, sock.ring() as u64).split(len);
-        let iov = libc::iovec { iov_base: bytes.as_ptr().cast(), iov_len: len };
-        // SAFETY: so many bytes are mapped there; the span was reserved for them.
-        unsafe { Buffers::one(&iov).copy_in(0, link.view().buffer(slot, receiver), span) };
+        if !restore(sock, link, &open, span) {
+            all = false;
+            continue;
+        }
         link.view().grants(slot, receiver).take_back(open.number);
         state.granted.take_back(open.number);
         any = true;
@@ -290,15 +301,28 @@ pub fn take_back(sock: &'static Sock) -> bool {
     all
 }
 
-/// Where granted bytes are in this process: in its own registered memory, or, if a relative has granted them, in a map
-/// of that.
-fn bytes(sock: &'static Sock, link: &'static Link, open: &Open) -> Option<NonNull<u8>> {
-    let (address, len) = (usize::try_from(open.address).ok()?, usize::try_from(open.len).ok()?);
-    if exports::has(open.region, address, len) {
-        return NonNull::new(core::ptr::with_exposed_provenance_mut(address));
+/// Copies granted bytes to their places: from this process's registered memory, or, if a relative has granted them, from
+/// a map of that. False when they are not to be had.
+fn restore(sock: &'static Sock, link: &'static Link, open: &Open, span: Span) -> bool {
+    let record = sock.record();
+    let ring = link.view().buffer(record.slot(), record.side().other());
+    let mut from = open.from;
+    let is_own = [span.head, span.tail].into_iter().all(|(at, len)| {
+        // SAFETY: the span was reserved in this buffer for these bytes.
+        let copied = len == 0 || unsafe { exports::copy_out(open.region, from, ring.add(at), len) };
+        from += len as u64;
+        copied
+    });
+    if is_own {
+        return true;
     }
     let find = || imports::find(sock, open.region, open.from, open.len);
-    find().or_else(|| take_up(sock, link, open.region).then(find)?)
+    let found = find().or_else(|| take_up(sock, link, open.region).then(find)?);
+    let Some(bytes) = found else { return false };
+    let iov = libc::iovec { iov_base: bytes.as_ptr().cast(), iov_len: span.len() };
+    // SAFETY: so many bytes are mapped there; the span was reserved for them.
+    unsafe { Buffers::one(&iov).copy_in(0, ring, span) };
+    true
 }
 
 /// Takes back what [`is_overdue`], with the lock of the sending direction held.
@@ -324,7 +348,8 @@ pub fn take_back_in(base: usize, len: usize) {
     for (_, entry) in fd_table::iter(0..=fd_table::high_water()) {
         let Some(sock) = Sock::of(entry).filter(|sock| sock.has(NUMBERED)) else { continue };
         let Some((_, theirs)) = sock.sections() else { continue };
-        let _lock = sock.record().tx.lock.lock(tid());
+        // In a signal handler above a call on it, or where its holder was stopped, it is taken back later.
+        let Some(_lock) = sock.record().tx.lock.lock_within(tid(), PATIENCE) else { continue };
         if state(sock).granted.is_open_in(taken(sock, theirs), from, to) {
             take_back(sock);
         }

@@ -85,6 +85,9 @@ fn with_number(
     let kept = errno::get();
     grants::offer(sock, buffers, &hints);
     errno::set(kept);
+    if grants::are_cut_off(buffers, &hints) {
+        return errno::fail(libc::EFAULT);
+    }
     let mut outcome = Outcome::default();
     let sent = send(copied, Request::Grant(&mut outcome, hints));
     if sent > 0 && !hints.is_quiet {

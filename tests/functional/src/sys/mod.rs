@@ -7,6 +7,7 @@ mod addr;
 mod errqueue;
 mod filter;
 mod given;
+mod mapped;
 mod process;
 pub mod raw;
 mod ready;
@@ -22,6 +23,7 @@ pub use addr::RawAddr;
 pub use errqueue::{Report, recv_error};
 pub use filter::{ask_for_filters, forbid_all_but_bytes};
 pub use given::{pass, take, write_stdio};
+pub use mapped::Mapped;
 pub use process::{
     Forked, KeepErrno, Resource, block_signal, close_in_clone, close_in_vfork, end_with_parent,
     end_within, exit_now, exit_quickly, forbid_forks, forget_children, fork, fork_raw, kill, limit,

@@ -172,8 +172,11 @@ impl Sender {
                 self.sent += n as u64;
                 watchdog::progress(n);
                 // A sendfile may stop at the end of its own pipe's worth.
-                let short =
-                    n < wanted && !matches!(call, SendCall::Sendfile | SendCall::SendZerocopy);
+                let short = n < wanted
+                    && !matches!(
+                        call,
+                        SendCall::Sendfile | SendCall::SendZerocopy | SendCall::SendFound
+                    );
                 Ok(if self.is_done() {
                     Step::Done
                 } else if short {
@@ -203,9 +206,9 @@ impl Sender {
             SendCall::Sendto => sys::sendto(fd, bytes, libc::MSG_NOSIGNAL),
             SendCall::Sendmsg => sys::sendmsg(fd, bytes, pieces, libc::MSG_NOSIGNAL),
             SendCall::Sendmmsg => sys::sendmmsg(fd, bytes, pieces, libc::MSG_NOSIGNAL),
-            SendCall::SendZerocopy => {
+            SendCall::SendZerocopy | SendCall::SendFound => {
                 if self.zero.is_none() {
-                    self.zero = Some(Zero::new(fd)?);
+                    self.zero = Some(Zero::new(fd, call == SendCall::SendFound)?);
                 }
                 self.zero.as_mut().map_or(Ok(0), |zero| zero.send(fd, bytes))
             }

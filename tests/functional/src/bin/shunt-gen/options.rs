@@ -200,6 +200,8 @@ pub enum SendCall {
     Sendfile,
     /// `MSG_ZEROCOPY`, from registered memory.
     SendZerocopy,
+    /// The same from a memfd that the process maps by itself.
+    SendFound,
 }
 
 impl SendCall {

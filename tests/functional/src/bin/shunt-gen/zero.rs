@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use shunt_functional::sys::{self, Memory};
+use shunt_functional::sys::{self, Mapped, Memory};
 
 /// Buffers, each with room for so much.
 const BUFFERS: usize = 4;
@@ -15,9 +15,26 @@ const REPORT: usize = 256;
 /// Longest wait for a buffer that is free again.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What is sent from.
+enum Source {
+    /// Memory of `shunt_alloc`.
+    Asked(Memory),
+    /// A memfd that nobody can cut short.
+    Found(Mapped),
+}
+
+impl Source {
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Asked(memory) => memory.bytes(),
+            Self::Found(memory) => memory.bytes(),
+        }
+    }
+}
+
 /// What is sent from, and which of it is not free again.
 pub struct Zero {
-    memory: Memory,
+    memory: Source,
     /// The number of the call that has sent from it last, until that is complete.
     busy: [Option<u32>; BUFFERS],
     next: u32,
@@ -25,10 +42,15 @@ pub struct Zero {
 }
 
 impl Zero {
-    /// Asks for SO_ZEROCOPY.
-    pub fn new(fd: RawFd) -> io::Result<Self> {
+    /// Asks for SO_ZEROCOPY. `found`: the memory is the process's own.
+    pub fn new(fd: RawFd, found: bool) -> io::Result<Self> {
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)?;
-        let memory = Memory::new(BUFFERS * ROOM)?;
+        let len = BUFFERS * ROOM;
+        let memory = if found {
+            Source::Found(Mapped::new(len, libc::F_SEAL_SHRINK)?)
+        } else {
+            Source::Asked(Memory::new(len)?)
+        };
         Ok(Self { memory, busy: [None; BUFFERS], next: 0, told: 0 })
     }
 

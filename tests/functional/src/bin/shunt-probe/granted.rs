@@ -1,11 +1,12 @@
 //! Registered memory: who reads late or looks in place reads what was sent, whatever becomes of the memory. These run
 //! with a short `SHUNT_GRANT_TIMEOUT`, and are not compared with kernel TCP line by line.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
+use shunt_api::send::{Completion, Hint, hinted};
 use shunt_api::{Borrowed, Released, Room};
 use shunt_functional::sys;
 
@@ -137,6 +138,44 @@ pub fn granted(p: &mut Probe) -> io::Result<()> {
         settle();
         p.result("and then", sys::recv(s, &mut [0; 100], libc::MSG_WAITALL, false));
     }
+    Ok(())
+}
+
+/// Requests of whose completion nobody wants to hear, since the answer implies it: the error queue stays empty, nobody is
+/// woken for it, and calls that are told of have the numbers that they would have without.
+pub fn quiet(p: &mut Probe) -> io::Result<()> {
+    let pair = allowed(p)?;
+    let (c, s) = (pair.c(), pair.s());
+    let mut memory = known(&pair)?;
+    let numbers = |fd| sys::recv_error(fd, ROOM).map(|report| report.numbers);
+    send(c, &memory.bytes()[..LARGE])?;
+    sys::recv(s, &mut vec![0; LARGE], libc::MSG_WAITALL, false)?;
+    awaited(c)?;
+    let before = numbers(c)?;
+    for round in 0..100 {
+        memory.bytes().fill(round);
+        let part = [IoSlice::new(&memory.bytes()[..LARGE])];
+        let sent = hinted(&pair.client, &part, &[Hint::Auto], Completion::Quiet)?;
+        let mut got = vec![0; LARGE];
+        sys::recv(s, &mut got, libc::MSG_WAITALL, false)?;
+        sys::write(s, b"x")?;
+        let mut fds = [libc::pollfd { fd: c, events: libc::POLLIN, revents: 0 }];
+        sys::poll(&mut fds, Some(Duration::from_secs(5)))?;
+        sys::read(c, &mut [0])?;
+        let is_silent = numbers(c).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
+        if sent != LARGE
+            || got.iter().any(|byte| *byte != round)
+            || fds[0].revents != libc::POLLIN
+            || !is_silent
+        {
+            p.say("each is read, answered and not told of", false);
+        }
+    }
+    send(c, &memory.bytes()[..LARGE])?;
+    sys::recv(s, &mut vec![0; LARGE], libc::MSG_WAITALL, false)?;
+    awaited(c)?;
+    let follows = before.zip(numbers(c)?).is_some_and(|(before, now)| now.0 == before.1 + 1);
+    p.say("the next number follows", follows);
     Ok(())
 }
 

@@ -12,6 +12,7 @@ mod descriptors;
 mod epoll;
 mod errors;
 mod families;
+mod found;
 mod granted;
 mod lifetimes;
 mod others;
@@ -61,6 +62,10 @@ const GROUPS: &[Group] = &[
     ("granted-by-a-relative", granted::granted_by_a_relative),
     ("granted-to-a-relative", granted::granted_to_a_relative),
     ("borrowed", granted::borrowed),
+    ("quiet", granted::quiet),
+    ("found", found::found),
+    ("found-inherited", found::inherited),
+    ("unsealed", found::unsealed),
 ];
 
 fn main() -> ExitCode {

@@ -1,0 +1,157 @@
+//! Memory that was never asked for of `shunt_alloc`: memfds that the program maps by itself. These run with a short
+//! `SHUNT_GRANT_TIMEOUT`, and are not compared with kernel TCP line by line.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::RawFd;
+
+use libc::{F_SEAL_SHRINK, MSG_ZEROCOPY};
+use shunt_functional::sys::{self, Mapped};
+
+use crate::probe::{Pair, Probe};
+use crate::processes::in_child;
+use crate::zerocopy::{ROOM, allowed, awaited};
+
+/// Bytes of a call that can be granted.
+const LARGE: usize = 64 << 10;
+
+/// `SO_EE_CODE_ZEROCOPY_COPIED`.
+const COPIED: u8 = 1;
+
+/// Sends a part of the memory and takes it; what the error queue says of it, and whether the bytes are of this kind.
+fn carried(pair: &Pair, memory: &Mapped, from: usize, kind: u8) -> io::Result<(bool, bool)> {
+    memory.send(pair.c(), from, LARGE, MSG_ZEROCOPY)?;
+    let is_right = received(pair.s(), kind)?;
+    Ok((is_copied(pair.c())?, is_right))
+}
+
+fn received(fd: RawFd, kind: u8) -> io::Result<bool> {
+    let mut got = vec![0; LARGE];
+    let n = sys::recv(fd, &mut got, libc::MSG_WAITALL, false)?;
+    Ok(n == LARGE && got.iter().all(|byte| *byte == kind))
+}
+
+/// Waits for a completion: true when it was by a copy.
+fn is_copied(fd: RawFd) -> io::Result<bool> {
+    awaited(fd)?;
+    let report = sys::recv_error(fd, ROOM)?;
+    Ok(report.error.is_some_and(|(.., code)| code == COPIED))
+}
+
+/// A connection on which memory with these seals, and with 7 in it, is known to the peer as far as it can be.
+fn known(p: &Probe, seals: c_int) -> io::Result<(Pair, Mapped)> {
+    let pair = allowed(p)?;
+    let mut memory = Mapped::new(2 * LARGE, seals)?;
+    memory.bytes().fill(7);
+    for _ in 0..4 {
+        sys::write(pair.s(), b"x")?;
+        sys::read(pair.c(), &mut [0])?;
+        carried(&pair, &memory, 0, 7)?;
+    }
+    Ok((pair, memory))
+}
+
+/// What is done with a mapping of which bytes are granted that nobody has read.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// It is used again when the error queue says so.
+    Completed,
+    /// All of it is unmapped.
+    Unmapped,
+    /// The part is.
+    PartUnmapped,
+    /// Private memory is mapped in its place.
+    Replaced,
+    /// It is moved, and is longer then.
+    Moved,
+    /// It is cut short, so that the part goes.
+    Shortened,
+}
+
+impl End {
+    fn come(self, pair: &Pair, memory: &mut Mapped) -> io::Result<()> {
+        match self {
+            Self::Completed => is_copied(pair.c()).map(drop),
+            Self::Unmapped => memory.unmap_after(0),
+            Self::PartUnmapped => memory.unmap_after(LARGE),
+            Self::Replaced => {
+                memory.replace(LARGE, LARGE)?;
+                memory.bytes()[LARGE..].fill(9);
+                Ok(())
+            }
+            Self::Moved => memory.move_to(3 * LARGE),
+            Self::Shortened => memory.shorten(LARGE),
+        }
+    }
+}
+
+/// A mapping that goes while bytes from it are unread: those that were sent are received, though the memory is
+/// written to at once.
+pub fn found(p: &mut Probe) -> io::Result<()> {
+    use End::{Completed, Moved, PartUnmapped, Replaced, Shortened, Unmapped};
+    for end in [Completed, Unmapped, PartUnmapped, Replaced, Moved, Shortened] {
+        let (pair, mut memory) = known(p, F_SEAL_SHRINK)?;
+        p.say(&format!("{end:?}: sent"), memory.send(pair.c(), LARGE, LARGE, MSG_ZEROCOPY)?);
+        end.come(&pair, &mut memory)?;
+        memory.fill_file(8, 2 * LARGE)?;
+        p.say("the bytes are those that were sent", received(pair.s(), 7)?);
+        if !matches!(end, Completed) {
+            p.say("it was copied", is_copied(pair.c())?);
+        }
+        match end {
+            Replaced => {
+                let (copied, is_right) = carried(&pair, &memory, LARGE, 9)?;
+                p.say("what is there now is sent", is_right);
+                p.say("and copied", copied);
+            }
+            Completed | PartUnmapped | Moved | Shortened => {
+                let (copied, is_right) = carried(&pair, &memory, 0, 8)?;
+                p.say("what is left of it is sent", is_right);
+                p.say("and not copied", !copied);
+            }
+            Unmapped => {}
+        }
+    }
+    Ok(())
+}
+
+/// A child sends from the memory that it has inherited, on the connection that it has inherited, and so does its parent
+/// afterwards.
+pub fn inherited(p: &mut Probe) -> io::Result<()> {
+    let (pair, mut memory) = known(p, F_SEAL_SHRINK)?;
+    let child = in_child(|| {
+        for _ in 0..4 {
+            sys::write(pair.s(), b"x")?;
+            sys::read(pair.c(), &mut [0])?;
+            let (_, is_right) = carried(&pair, &memory, LARGE, 7)?;
+            if !is_right {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+        // What it unmaps its parent still has.
+        memory.unmap_after(0)
+    })?;
+    p.say("a child has sent", sys::wait_for(child)? == 0);
+    let (copied, is_right) = carried(&pair, &memory, 0, 7)?;
+    p.say("its parent goes on", is_right);
+    p.say("and not copied", !copied);
+    Ok(())
+}
+
+/// What anybody can cut short is copied, and where it was cut short the kernel's error comes.
+pub fn unsealed(p: &mut Probe) -> io::Result<()> {
+    let (pair, memory) = known(p, 0)?;
+    let (copied, is_right) = carried(&pair, &memory, LARGE, 7)?;
+    p.say("it is sent", is_right);
+    p.say("and copied", copied);
+    memory.truncate(LARGE)?;
+    let (copied, is_right) = carried(&pair, &memory, 0, 7)?;
+    p.say("what is left is sent", is_right);
+    p.say("and copied", copied);
+    let cut = memory.send(pair.c(), LARGE, LARGE, MSG_ZEROCOPY);
+    let error = cut.err().and_then(|e| e.raw_os_error());
+    p.say("what is cut off is EFAULT", error == Some(libc::EFAULT));
+    let (_, is_right) = carried(&pair, &memory, 0, 7)?;
+    p.say("the connection goes on", is_right);
+    Ok(())
+}

@@ -15,7 +15,7 @@ use crate::options::Options;
 use crate::report::{Report, ResultReport, RowReport, SCHEMA, VERSION, html, table};
 use crate::rig::agent::Ends;
 use crate::rig::process::Groups;
-use crate::rig::{Rig, Session, cgroup};
+use crate::rig::{Rig, Session, bridge, cgroup};
 use crate::stats::{median_distribution, median_of};
 use crate::workload::{self, Budget, Outcome, Per, Row};
 use crate::{limits, targets};
@@ -138,6 +138,7 @@ fn end_on_signals(groups: Groups, rig: &Rig) -> Result<()> {
         let _left = fs::remove_dir_all(dir);
         // A moment for the ended to leave their control group.
         std::thread::sleep(Duration::from_millis(100));
+        bridge::remove();
         if let Some(top) = cgroups {
             cgroup::remove(&top);
         }
@@ -228,7 +229,7 @@ fn counts_calls(options: &Options, rig: &Rig) -> bool {
 
 /// System calls per request, or per 10⁶ bytes. The other figures stand without it.
 fn calls(row: &Row, rig: &Rig, contender: Contender, budget: Budget) -> Option<f64> {
-    let session = rig.session(contender).ok()?;
+    let session = rig.session(contender, row.apart).ok()?;
     session.count_calls();
     let outcome = (row.drive)(&session, budget).ok()?;
     cost(&outcome, row.per, outcome.cost.calls? as f64, 1e6)
@@ -241,7 +242,7 @@ fn once(
     contender: Contender,
     budget: Budget,
 ) -> Result<(Outcome, Option<Ends>)> {
-    let session = rig.session(contender)?;
+    let session = rig.session(contender, row.apart)?;
     let before = session.agent().map(crate::rig::agent::Agent::ends).transpose()?;
     let entered_before = entered(&session)?;
     let outcome = (row.drive)(&session, budget)?;

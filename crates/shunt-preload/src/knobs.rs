@@ -146,7 +146,7 @@ impl Knobs {
 
     /// How many connections a second that gain nothing may be asked for at one address; not 0.
     pub fn short_lived(&self) -> u32 {
-        self.short_lived.unwrap_or(64)
+        self.short_lived.unwrap_or(16)
     }
 
     fn take_up(&mut self, variable: &[u8]) {

@@ -49,7 +49,7 @@ knobs! {
         "Milliseconds for which a program waits for an answer of the agent, once; then its new connections stay on TCP, and the agent is tried again after a while. Tools wait as long, but two seconds at least.";
     GRANT_TIMEOUT: "SHUNT_GRANT_TIMEOUT", None, "1000",
         "Milliseconds for which bytes that were granted (`MSG_ZEROCOPY` from registered memory) may lie unread before they are taken back by copying.";
-    SHORT_LIVED: "SHUNT_SHORT_LIVED", None, "64",
+    SHORT_LIVED: "SHUNT_SHORT_LIVED", None, "16",
         "How many connections a second to one address in another container, or of another user, may prove too short to be worth the agent's time; while there are more, new ones stay on TCP (`short-lived`). The same holds for who accepts them. `all`: each is shunted.";
 }
 

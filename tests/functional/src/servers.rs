@@ -28,7 +28,8 @@ pub fn nginx(
         fs::write(www.join(name), bytes).expect("a file to serve");
     }
     let file = dir.join("nginx.conf");
-    fs::write(&file, configuration(dir, port, workers, user)).expect("nginx.conf");
+    let at = format!("127.0.0.1:{port}");
+    fs::write(&file, configuration(dir, at, workers, user)).expect("nginx.conf");
     let mut command = sandbox.command(program("nginx"));
     command.arg("-p").arg(dir).arg("-e").arg(dir.join("error.log")).arg("-c").arg(&file);
     sandbox.serve(command, port)

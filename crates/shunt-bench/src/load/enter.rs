@@ -1,7 +1,9 @@
 //! Becoming a program of the bench.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +12,9 @@ use clap::Args;
 use rustix::process::{
     Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
 };
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{
+    CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_getaffinity, sched_setaffinity,
+};
 
 /// `shunt load enter`.
 #[derive(Args, Clone, Debug)]
@@ -21,6 +25,9 @@ pub struct Enter {
     /// A control group to run in.
     #[arg(long)]
     cgroup: Option<PathBuf>,
+    /// A network namespace to run in.
+    #[arg(long)]
+    netns: Option<PathBuf>,
     /// Run on the first so many of the processors that may be used.
     #[arg(long)]
     cores: Option<usize>,
@@ -52,6 +59,10 @@ impl Enter {
                 .take(cores)
                 .for_each(|cpu| few.set(cpu));
             sched_setaffinity(None, &few)?;
+        }
+        if let Some(netns) = &self.netns {
+            let netns = File::open(netns)?;
+            move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?;
         }
         if let Some(group) = &self.cgroup {
             std::fs::write(group.join("cgroup.procs"), "0")?;

@@ -36,7 +36,7 @@ pub struct Ends {
 }
 
 impl Agent {
-    /// Starts one for `run_dir`; `command` is the beginning of its command line.
+    /// Starts one for `run_dir`; `command` is its command line.
     ///
     /// # Errors
     /// When it does not come up.
@@ -47,7 +47,7 @@ impl Agent {
         log: &Path,
         groups: &Groups,
     ) -> Result<Self> {
-        command.env("SHUNT_RUN_DIR", &run_dir).arg(shunt).arg("agent");
+        command.env("SHUNT_RUN_DIR", &run_dir);
         let process = Process::start(command, log, groups)?;
         let socket = run_dir.join("agent.sock");
         process.wait_until(PATIENCE, |_| is_bound(&socket))?;

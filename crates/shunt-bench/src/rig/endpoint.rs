@@ -1,7 +1,7 @@
 //! Where a server listens.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -19,15 +19,19 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// A free one for this contender; files go into `dir`.
+    /// A free one for this contender, at an address that is not this network's, if there is one; files go into `dir`.
     ///
     /// # Errors
     /// When no port is free.
-    pub fn free(contender: Contender, dir: &std::path::Path) -> Result<Self> {
+    pub fn free(
+        contender: Contender,
+        dir: &std::path::Path,
+        elsewhere: Option<Ipv4Addr>,
+    ) -> Result<Self> {
         let port = ports::free_port().ok_or_else(|| Failure::failed("no port is free"))?;
         Ok(match contender {
             Contender::Unix => Self::Unix(dir.join(format!("socket.{port}"))),
-            _ => Self::Tcp((Ipv4Addr::LOCALHOST, port).into()),
+            _ => Self::Tcp((elsewhere.unwrap_or(Ipv4Addr::LOCALHOST), port).into()),
         })
     }
 
@@ -40,11 +44,20 @@ impl Endpoint {
         }
     }
 
-    /// True when somebody listens there.
+    /// The address; that of the loopback device for a UNIX socket.
     #[must_use]
-    pub fn is_served(&self) -> bool {
+    pub fn ip(&self) -> IpAddr {
         match self {
-            Self::Tcp(address) => ports::is_listening(address.port()),
+            Self::Tcp(address) => address.ip(),
+            Self::Unix(_) => Ipv4Addr::LOCALHOST.into(),
+        }
+    }
+
+    /// True when somebody listens there, in the network of the process.
+    #[must_use]
+    pub fn is_served(&self, process: i32) -> bool {
+        match self {
+            Self::Tcp(address) => ports::is_listening(process, address.port()),
             Self::Unix(path) => is_bound(path),
         }
     }

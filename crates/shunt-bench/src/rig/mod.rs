@@ -8,13 +8,14 @@
 //! kernel end it with the bench, and, under Shunt, hands over to `shunt run`.
 
 pub mod agent;
+pub mod bridge;
 pub mod cgroup;
 pub mod endpoint;
 pub mod meter;
 pub mod ports;
 pub mod process;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::load::Seen;
 use crate::workload::Budget;
 use agent::Agent;
+use bridge::{Bridge, End};
 use endpoint::Endpoint;
 use meter::{Cost, Meter};
 use process::{Finished, Groups, Process};
@@ -47,9 +49,10 @@ pub struct Rig {
     dir: TempDir,
     shunt: PathBuf,
     groups: Groups,
-    agents: RefCell<HashMap<Contender, Rc<Agent>>>,
+    agents: RefCell<HashMap<(Contender, bool), Rc<Agent>>>,
     // After the agents, which run in them.
     cgroups: Result<cgroup::ControlGroups>,
+    bridge: OnceCell<Result<Bridge>>,
     files: Cell<u32>,
     rates: RefCell<HashMap<(String, Contender), f64>>,
 }
@@ -66,6 +69,7 @@ impl Rig {
             shunt: std::env::current_exe().context("the path of shunt itself")?,
             groups,
             cgroups: cgroup::ControlGroups::new(),
+            bridge: OnceCell::new(),
             agents: RefCell::default(),
             files: Cell::new(0),
             rates: RefCell::default(),
@@ -86,9 +90,9 @@ impl Rig {
         self.cgroups.as_ref().map_err(Clone::clone)
     }
 
-    fn enter(&self, contender: Contender, cores: Option<u32>) -> Command {
+    fn enter(&self, contender: Contender, cores: Option<u32>, netns: Option<&Path>) -> Command {
         let group = self.cgroups.as_ref().ok().map(|groups| groups.path(contender));
-        enter(&self.shunt, group, cores)
+        enter(&self.shunt, group, cores, netns)
     }
 
     /// A new name in the directory.
@@ -98,35 +102,43 @@ impl Rig {
         self.path().join(format!("{stem}.{}", self.files.get()))
     }
 
-    /// One contender. Its agent is started if it needs one and has none.
+    /// One contender, whose servers and clients are in networks of their own if they are `apart`. Its agent is
+    /// started if it needs one and has none.
     ///
     /// # Errors
     /// When the agent cannot be started, or what the contender needs cannot be had.
-    pub fn session(&self, contender: Contender) -> Result<Session<'_>> {
+    pub fn session(&self, contender: Contender, apart: bool) -> Result<Session<'_>> {
+        let bridge = apart.then(|| self.bridge.get_or_init(Bridge::new).as_ref());
+        let bridge = bridge.transpose().map_err(Clone::clone)?;
         if contender == Contender::Sockmap {
             self.cgroups()?.sockmap()?;
         }
-        let agent = if contender.is_shunt() { Some(self.agent(contender)?) } else { None };
+        let agent = if contender.is_shunt() { Some(self.agent(contender, apart)?) } else { None };
         Ok(Session {
             rig: self,
             contender,
             agent,
+            bridge,
+            has_server: Cell::new(false),
             environment: RefCell::default(),
             counts_calls: Cell::new(false),
             cores: Cell::new(None),
         })
     }
 
-    fn agent(&self, contender: Contender) -> Result<Rc<Agent>> {
-        if let Some(agent) = self.agents.borrow().get(&contender) {
+    fn agent(&self, contender: Contender, apart: bool) -> Result<Rc<Agent>> {
+        if let Some(agent) = self.agents.borrow().get(&(contender, apart)) {
             return Ok(Rc::clone(agent));
         }
-        let run_dir = self.path().join(format!("run-{}", contender.name()));
-        let command = self.enter(contender, None);
+        let (whose, args): (_, &[_]) =
+            if apart { ("host", &["agent", "--host"]) } else { ("run", &["agent"]) };
+        let run_dir = self.path().join(format!("{whose}-{}", contender.name()));
+        let mut command = self.enter(contender, None, None);
+        command.arg(&self.shunt).args(args);
         let log = self.new_path("agent");
         let agent = Agent::start(command, &self.shunt, run_dir, &log, &self.groups)?;
         let agent = Rc::new(agent);
-        self.agents.borrow_mut().insert(contender, Rc::clone(&agent));
+        self.agents.borrow_mut().insert((contender, apart), Rc::clone(&agent));
         Ok(agent)
     }
 }
@@ -137,6 +149,9 @@ pub struct Session<'r> {
     /// Who runs.
     pub contender: Contender,
     agent: Option<Rc<Agent>>,
+    bridge: Option<&'r Bridge>,
+    /// What is started from now on are clients.
+    has_server: Cell<bool>,
     environment: RefCell<Vec<(&'static str, String)>>,
     counts_calls: Cell<bool>,
     cores: Cell<Option<u32>>,
@@ -173,7 +188,9 @@ impl Session<'_> {
     /// A command line that runs a program as this contender does.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = self.rig.enter(self.contender, self.cores.get());
+        let end = if self.has_server.get() { End::Client } else { End::Server };
+        let netns = self.bridge.map(|bridge| bridge.namespace(end));
+        let mut command = self.rig.enter(self.contender, self.cores.get(), netns.as_deref());
         if let (Some(agent), Some(options)) = (self.agent(), self.contender.run_options()) {
             command.env("SHUNT_RUN_DIR", agent.run_dir());
             command.arg(&self.rig.shunt).arg("run").args(options).arg("--");
@@ -196,7 +213,7 @@ impl Session<'_> {
     /// # Errors
     /// When no port is free.
     pub fn endpoint(&self) -> Result<Endpoint> {
-        Endpoint::free(self.contender, self.rig.path())
+        Endpoint::free(self.contender, self.rig.path(), self.bridge.map(|_| bridge::SERVER))
     }
 
     /// Starts a program.
@@ -224,9 +241,10 @@ impl Session<'_> {
         let start = |(command, at)| Ok((self.start(command)?, at));
         let servers: Vec<_> = servers.into_iter().map(start).collect::<Result<_>>()?;
         for (process, at) in &servers {
-            process.wait_until(START, |_| at.is_served())?;
+            process.wait_until(START, |process| at.is_served(process.pid()))?;
         }
         std::thread::sleep(SETTLE);
+        self.has_server.set(true);
         Ok(servers.into_iter().map(|(process, _)| process).collect())
     }
 
@@ -280,7 +298,8 @@ impl Session<'_> {
     /// # Errors
     /// Those of `guess`.
     pub fn known_rate(&self, row: &str, guess: impl FnOnce() -> Result<f64>) -> Result<f64> {
-        let key = (row.to_owned(), self.contender);
+        let place = if self.bridge.is_some() { "bridge." } else { "" };
+        let key = (format!("{place}{row}"), self.contender);
         if let Some(rate) = self.rig.rates.borrow().get(&key) {
             return Ok(*rate);
         }
@@ -291,7 +310,7 @@ impl Session<'_> {
 }
 
 /// The beginning of each command line.
-fn enter(shunt: &Path, group: Option<&Path>, cores: Option<u32>) -> Command {
+fn enter(shunt: &Path, group: Option<&Path>, cores: Option<u32>, netns: Option<&Path>) -> Command {
     let mut command = Command::new(shunt);
     command.args(["load", "enter", "--nofile", &DESCRIPTORS.to_string()]);
     if let Some(group) = group {
@@ -299,6 +318,9 @@ fn enter(shunt: &Path, group: Option<&Path>, cores: Option<u32>) -> Command {
     }
     if let Some(cores) = cores {
         command.arg("--cores").arg(cores.to_string());
+    }
+    if let Some(netns) = netns {
+        command.arg("--netns").arg(netns);
     }
     command.arg("--");
     for (name, _) in std::env::vars_os() {

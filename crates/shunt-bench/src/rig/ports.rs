@@ -25,12 +25,12 @@ pub fn free_port() -> Option<u16> {
         })
 }
 
-/// True when a socket listens on `port`. Looks into the kernel's tables: a connection for a look
+/// True when a socket listens on `port` in the network of the process. Looks into the kernel's tables: a connection for a look
 /// would be one that the server has to serve and that the counters show.
 #[must_use]
-pub fn is_listening(port: u16) -> bool {
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        fs::read_to_string(table).is_ok_and(|text| {
+pub fn is_listening(process: i32, port: u16) -> bool {
+    ["tcp", "tcp6"].iter().any(|table| {
+        fs::read_to_string(format!("/proc/{process}/net/{table}")).is_ok_and(|text| {
             text.lines().skip(1).any(|line| {
                 let mut fields = line.split_whitespace().skip(1);
                 let (Some(local), Some(_), Some(state)) =

@@ -25,13 +25,13 @@ fn parse(text: &str) -> Result<(f64, f64)> {
 fn run(session: &Session<'_>, budget: Budget, streams: u32) -> Result<Outcome> {
     let iperf3 = program("iperf3", "iperf3")?;
     let at = session.endpoint()?;
-    let port = at.port().to_string();
+    let (ip, port) = (at.ip().to_string(), at.port().to_string());
     let mut command = session.command(&iperf3);
-    command.args(["-s", "-B", "127.0.0.1", "-p", &port]);
+    command.args(["-s", "-B", &ip, "-p", &port]);
     let _server = session.serve(command, &at)?;
     let (finished, cost) = session.metered(|| {
         let mut command = session.command(&iperf3);
-        command.args(["-c", "127.0.0.1", "-p", &port, "-J", "-P", &streams.to_string()]);
+        command.args(["-c", &ip, "-p", &port, "-J", "-P", &streams.to_string()]);
         command.args(["-t", &budget.whole_seconds().to_string()]);
         session.run(command, budget.patience())
     })?;

@@ -1,5 +1,6 @@
 //! What is measured: families of rows, and how each row is run.
 
+mod apart;
 mod connections;
 mod ipc;
 mod iperf;
@@ -131,6 +132,8 @@ pub struct Row {
     pub unix: bool,
     /// True when `--quick` runs it.
     pub quick: bool,
+    /// True when servers and clients are in networks of their own.
+    pub apart: bool,
     /// Runs it.
     pub drive: Drive,
 }
@@ -155,6 +158,7 @@ impl Row {
             ratio: true,
             unix: false,
             quick: false,
+            apart: false,
             drive: Box::new(drive),
         }
     }
@@ -197,14 +201,23 @@ impl Row {
     /// Why this contender cannot run the row; none if it can.
     #[must_use]
     pub fn excludes(&self, contender: Contender) -> Option<&'static str> {
-        (contender == Contender::Unix && !self.unix)
-            .then_some("these programs have no UNIX sockets")
+        match contender {
+            Contender::Unix if self.apart => Some("containers share no directory"),
+            Contender::Unix if !self.unix => Some("these programs have no UNIX sockets"),
+            Contender::Sockmap if self.apart => Some("addresses name a connection in one network"),
+            _ => None,
+        }
     }
 }
 
 /// All rows, in the order in which they run.
 #[must_use]
 pub fn all() -> Vec<Row> {
+    together().into_iter().chain(apart::rows(together())).collect()
+}
+
+/// Those whose programs are in one network.
+fn together() -> Vec<Row> {
     let mut rows = ipc::rows();
     rows.extend(sockperf::rows());
     rows.extend(ipc::stream_rows());

@@ -32,9 +32,14 @@ static VECTORS: Family = Family {
 const SIZES: [(usize, &str, &str); 2] = [(612, "612", "612 B"), (1_000_000, "1M", "1 MB")];
 const CONNECTIONS: [u32; 6] = [1, 50, 100, 200, 400, 800];
 
-/// A configuration that keeps every file in `dir`. `user`: runs the workers, when root starts nginx.
+/// A configuration for a server at `at`, an address and a port, that keeps every file in `dir`. `user`: runs the workers, when root starts nginx.
 #[must_use]
-pub fn configuration(dir: &Path, port: u16, workers: u32, user: Option<&str>) -> String {
+pub fn configuration(
+    dir: &Path,
+    at: impl std::fmt::Display,
+    workers: u32,
+    user: Option<&str>,
+) -> String {
     let dir = dir.display();
     let user = user.map(|name| format!("user {name};\n")).unwrap_or_default();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -46,7 +51,7 @@ pub fn configuration(dir: &Path, port: u16, workers: u32, user: Option<&str>) ->
          error_log {dir}/error.log;\nworker_rlimit_nofile 8192;\n\
          events {{ worker_connections 4096; }}\nhttp {{\n  access_log off;\n  sendfile on;\n\
          \x20 open_file_cache max=100;\n{temporary}  keepalive_requests 100000000;\n\
-         \x20 server {{ listen 127.0.0.1:{port}; root {dir}/www; }}\n}}\n"
+         \x20 server {{ listen {at}; root {dir}/www; }}\n}}\n"
     )
 }
 
@@ -99,7 +104,7 @@ fn run(session: &Session<'_>, budget: Budget, load: Load) -> Result<Outcome> {
     fs::write(dir.join("www/page"), vec![b'x'; size]).context("a page")?;
     let file = dir.join("nginx.conf");
     let root = rustix::process::geteuid().is_root().then_some("root");
-    fs::write(&file, configuration(&dir, at.port(), workers, root)).context("nginx.conf")?;
+    fs::write(&file, configuration(&dir, &at, workers, root)).context("nginx.conf")?;
     let mut command = session.command(nginx);
     command.arg("-p").arg(&dir).arg("-e").arg(dir.join("error.log")).arg("-c").arg(&file);
     let server = session.serve(command, &at)?;

@@ -53,7 +53,7 @@ fn run(session: &Session<'_>, budget: Budget, test: &str, pipeline: u64) -> Resu
     if let Endpoint::Unix(path) = &at {
         command.arg("--unixsocket").arg(path);
     } else {
-        command.args(["--bind", "127.0.0.1"]);
+        command.args(["--bind", &at.ip().to_string(), "--protected-mode", "no"]);
     }
     let _server = session.serve(command, &at)?;
     let load = |requests: u64| {
@@ -61,7 +61,7 @@ fn run(session: &Session<'_>, budget: Budget, test: &str, pipeline: u64) -> Resu
         if let Endpoint::Unix(path) = &at {
             command.arg("-s").arg(path);
         } else {
-            command.args(["-p", &at.port().to_string()]);
+            command.args(["-h", &at.ip().to_string(), "-p", &at.port().to_string()]);
         }
         command.args(["-c", CLIENTS, "-P", &pipeline.to_string(), "-n", &requests.to_string()]);
         command.args(["-t", test, "--csv"]);

@@ -27,8 +27,8 @@ const WARM_UP: u64 = 1;
 fn run(session: &Session<'_>, budget: Budget, args: &[&str]) -> Result<(String, Outcome)> {
     let sockperf = program("sockperf", "sockperf")?;
     let at = session.endpoint()?;
-    let port = at.port().to_string();
-    let place = ["--tcp", "-i", "127.0.0.1", "-p", &port];
+    let (ip, port) = (at.ip().to_string(), at.port().to_string());
+    let place = ["--tcp", "-i", &ip, "-p", &port];
     let mut command = session.command(&sockperf);
     command.arg("server").args(place);
     let _server = session.serve(command, &at)?;

@@ -240,14 +240,16 @@ fn program(maps: &Maps, tag: u32) -> Vec<u64> {
         .go_if(R7, ops::LISTEN, "listen")
         .go_if(R7, ops::ACTIVE_ESTABLISHED, "made")
         .end_unless(R7, ops::PASSIVE_ESTABLISHED)
+        // Before the flags are looked at, which another agent's program may have cleared.
+        .cookie(MINE)
+        .find(maps.pairs, MINE)
+        .go_if(R0, 0, "accepted")
+        .say_paired()
+        .at("accepted")
         // What is accepted has its listener's flags.
         .load(R2, R6, ops::CALL_FLAGS)
         .end_unless_any(R2, CALL_FOR_OPTIONS)
         .stop_calls()
-        .cookie(MINE)
-        .find(maps.pairs, MINE)
-        .end_if(R0, 0)
-        .say_paired()
         .end()
         .at("connect")
         .cookie(MINE)
@@ -400,6 +402,19 @@ mod tests {
             assert!(syn_count(&accepted) < Some(OFFERED));
             assert_eq!(marks.made(cookie(&unmarked).unwrap()), None);
             assert_eq!(marks.other_end(cookie(&accepted).unwrap()), None);
+        }
+    }
+
+    #[test]
+    fn two_agents_programs_leave_each_other_alone() {
+        let (Some(one), Some(other)) = (marks(4), marks(5)) else { return };
+        for marks in [&one, &other] {
+            let awaiting = listener(marks, true);
+            let offered = client(&awaiting, Some(marks));
+            let (accepted, _) = awaiting.accept().unwrap();
+            let (here, there) = (cookie(&offered).unwrap(), cookie(&accepted).unwrap());
+            assert_eq!(marks.other_end(there), Some(here));
+            assert_eq!(syn_count(&accepted), Some(OFFERED));
         }
     }
 

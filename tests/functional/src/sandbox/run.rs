@@ -131,7 +131,7 @@ impl Process {
     /// When it ends or takes too long.
     pub fn wait_for_port(&mut self, port: u16) {
         let started = Instant::now();
-        while !net::is_listening(port) {
+        while !net::is_listening(self.pid(), port) {
             self.assert_running();
             assert!(started.elapsed() < PATIENCE, "nobody on {port}: {}", self.describe());
             thread::sleep(Duration::from_millis(5));

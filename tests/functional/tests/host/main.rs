@@ -201,7 +201,7 @@ fn servers_and_their_clients_in_four_containers() {
     std::fs::create_dir_all(dir.join("www")).unwrap();
     std::fs::write(dir.join("www/page"), [b'x'; 612]).unwrap();
     let file = dir.join("nginx.conf");
-    let conf = configuration(&dir, 8000, 1, None).replace("listen 127.0.0.1", "listen 10.77.0.2");
+    let conf = configuration(&dir, "10.77.0.2:8000", 1, None);
     std::fs::write(&file, conf).unwrap();
     let mut command = b.command("nginx");
     command.arg("-p").arg(&dir).arg("-e").arg(dir.join("error.log")).arg("-c").arg(&file);

@@ -240,7 +240,7 @@ fn program(maps: &Maps, tag: u32) -> Vec<u64> {
         .go_if(R7, ops::LISTEN, "listen")
         .go_if(R7, ops::ACTIVE_ESTABLISHED, "made")
         .end_unless(R7, ops::PASSIVE_ESTABLISHED)
-        // Before the flags are looked at, which another agent's program may have cleared.
+        // Whatever the flags say: another agent's program may have been here and taken them back.
         .cookie(MINE)
         .find(maps.pairs, MINE)
         .go_if(R0, 0, "accepted")
@@ -427,5 +427,11 @@ mod tests {
         // Whether the listener answers to the other one's marks, too, is nothing to this one.
         assert_eq!(one.made(cookie(&offered).unwrap()), None);
         assert_eq!(one.other_end(cookie(&accepted).unwrap()), None);
+        // And neither keeps the acceptor from hearing of the other's.
+        for marks in [&one, &other] {
+            let awaiting = listener(marks, true);
+            let _offered = client(&awaiting, Some(marks));
+            assert_eq!(syn_count(awaiting.accept().unwrap().0), Some(OFFERED));
+        }
     }
 }

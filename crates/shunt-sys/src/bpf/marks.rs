@@ -406,19 +406,6 @@ mod tests {
     }
 
     #[test]
-    fn two_agents_programs_leave_each_other_alone() {
-        let (Some(one), Some(other)) = (marks(4), marks(5)) else { return };
-        for marks in [&one, &other] {
-            let awaiting = listener(marks, true);
-            let offered = client(&awaiting, Some(marks));
-            let (accepted, _) = awaiting.accept().unwrap();
-            let (here, there) = (cookie(&offered).unwrap(), cookie(&accepted).unwrap());
-            assert_eq!(marks.other_end(there), Some(here));
-            assert_eq!(syn_count(&accepted), Some(OFFERED));
-        }
-    }
-
-    #[test]
     fn an_agents_program_does_not_know_the_marks_of_another_one() {
         let (Some(one), Some(other)) = (marks(2), marks(3)) else { return };
         let awaiting = listener(&one, true);

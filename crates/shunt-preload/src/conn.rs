@@ -55,6 +55,8 @@ pub const ASKED: u32 = 8192;
 pub const TO_BE_CLAIMED: u32 = 32768;
 /// The peer may be in another network namespace, where the kernel says nothing of its socket.
 pub const ELSEWHERE: u32 = 16384;
+/// What was granted was not read in time: the next send asks the kernel whether the peer is there.
+pub const UNREAD: u32 = 32768;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 

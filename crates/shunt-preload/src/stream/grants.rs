@@ -14,7 +14,7 @@ use shunt_shm::sync::AtomicU32;
 use shunt_shm::zerocopy::{Open, ZeroCopy};
 use shunt_wire::counter::Counter;
 
-use crate::conn::{NUMBERED, Sock};
+use crate::conn::{NUMBERED, Sock, UNREAD};
 use crate::exports;
 use crate::fd_table;
 use crate::imports;
@@ -328,6 +328,7 @@ fn restore(sock: &'static Sock, link: &'static Link, open: &Open, span: Span) ->
 /// Takes back what [`is_overdue`], with the lock of the sending direction held.
 pub fn time_out(sock: &'static Sock) {
     count(sock, Counter::GrantsTimedOut, 1);
+    sock.put(UNREAD, true);
     take_back(sock);
 }
 

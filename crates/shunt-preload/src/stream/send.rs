@@ -14,7 +14,7 @@ use shunt_shm::ring::{Span, TxCursor};
 use shunt_wire::counter::Counter;
 
 use crate::conn::{
-    KERNEL_HINT, NONBLOCK, NUMBERED, RESET_AWAITED, SHUT_RD, SHUT_WR, Sock, WANT_TCP,
+    KERNEL_HINT, NONBLOCK, NUMBERED, RESET_AWAITED, SHUT_RD, SHUT_WR, Sock, UNREAD, WANT_TCP,
 };
 use crate::endpoint;
 use crate::errno;
@@ -213,7 +213,12 @@ impl Tx<'_> {
         let first =
             sends == 0 && record.side() == Side::Server && self.theirs.prod.prod.load(Relaxed) == 0;
         let due = first || sends % NOW_AND_THEN == NOW_AND_THEN - 1;
-        let ask = full || due || self.sock.has(KERNEL_HINT);
+        // Sends without copies wait for the peer to read, so 64 of them may take a minute.
+        let unread = self.sock.has(UNREAD);
+        let ask = full || due || unread || self.sock.has(KERNEL_HINT);
+        if unread {
+            self.sock.put(UNREAD, false);
+        }
         // Who has shut its own reading sees that as an end, too.
         (ask && !self.sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &self.theirs.prod.fin))
             || (full && doubt::is_orphaned(self.sock))

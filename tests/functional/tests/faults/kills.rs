@@ -57,9 +57,16 @@ struct Pair {
     client: Process,
 }
 
-fn start(sandbox: &Sandbox, rng: &mut Rng) -> Pair {
+/// What carries the bytes beside the ways of waiting: any call, or what is not to copy.
+const ANY: &[&str] = &[];
+const GRANTED: &[&str] =
+    &["--send-calls", "send-zerocopy", "--recv-calls", "recv-borrow,recv", "--max-call", "300000"];
+const FOUND: &[&str] =
+    &["--send-calls", "send-found", "--recv-calls", "recv-borrow,recv", "--max-call", "300000"];
+
+fn start(sandbox: &Sandbox, rng: &mut Rng, calls: &[&'static str]) -> Pair {
     let mut style = || STYLES[rng.usize(..STYLES.len())];
-    let common = ["--survive", "-b", "1000000000000", "--style"];
+    let common = [&["--survive", "-b", "1000000000000"], calls, &["--style"]].concat();
     // More than will come: the server goes on.
     let server = [&common[..], &[style(), "-n", "1000"]].concat();
     let client = [&common[..], &[style(), "-n", "8"]].concat();
@@ -121,8 +128,14 @@ fn await_end(mut client: Process, killed: u64, delays: &mut Delays) {
 }
 
 /// One round: programs start, the victims die in their order.
-fn round(sandbox: &Sandbox, rng: &mut Rng, victims: &[Victim], delays: &mut Delays) {
-    let mut pair = start(sandbox, rng);
+fn round(
+    sandbox: &Sandbox,
+    rng: &mut Rng,
+    calls: &[&'static str],
+    victims: &[Victim],
+    delays: &mut Delays,
+) {
+    let mut pair = start(sandbox, rng, calls);
     wait_for_the_moment(&mut pair, rng);
     let mut killed = monotonic();
     let mut is_peer_killed = false;
@@ -161,6 +174,8 @@ fn assert_nothing_is_held(pid: i32) {
     // The listener, and the conversation with the agent. It closes a connection after it has told of it.
     settles("few sockets", &true, || open("socket:") <= 2);
     assert_eq!(open("shunt-link-group"), 0, "{:?}", descriptors(pid));
+    // What a peer had mapped by itself goes with the last connection on which it was shown.
+    settles("no memory of a peer's own", &0, || shared_memory(pid, "memfd:mapped"));
 }
 
 /// What the agent holds while nobody runs.
@@ -203,15 +218,25 @@ fn shm() -> BTreeSet<String> {
 }
 
 fn kill_again_and_again(what: &str, modes: &[Mode], choose: impl Fn(&mut Rng) -> Vec<Victim>) {
+    kill_while(&[ANY], what, modes, choose);
+}
+
+/// `calls`: in turn.
+fn kill_while(
+    calls: &[&[&'static str]],
+    what: &str,
+    modes: &[Mode],
+    choose: impl Fn(&mut Rng) -> Vec<Victim>,
+) {
     for mode in modes {
         let sandbox = Sandbox::new(*mode);
         let mut rng = Rng::with_seed(seed());
         let mut delays = Delays::default();
         let mut idle = Idle::of(&sandbox);
         let (mut shunted, mut looked) = (0, false);
-        for _ in rounds(12, 1000) {
+        for (_, calls) in rounds(12, 1000).zip(calls.iter().cycle()) {
             let victims = choose(&mut rng);
-            round(&sandbox, &mut rng, &victims, &mut delays);
+            round(&sandbox, &mut rng, calls, &victims, &mut delays);
             if victims.contains(&Victim::Agent) {
                 // A client that had just been started may have started one on demand.
                 settles("agents", &0, || sandbox.end_strays("shunt", usize::MAX));
@@ -225,6 +250,9 @@ fn kill_again_and_again(what: &str, modes: &[Mode], choose: impl Fn(&mut Rng) ->
             idle.comes_back(&sandbox);
         }
         assert!(shunted > 0 || !looked, "nothing was shunted");
+        if calls.iter().all(|calls| calls != &ANY) && *mode == Mode::Attach {
+            assert!(sandbox.stats().get("bytes_granted") > 0, "nothing was granted");
+        }
         delays.print(&format!("{what}, {mode}, {shunted} ends shunted"));
     }
 }
@@ -246,5 +274,14 @@ fn anything_is_killed() {
         rng.shuffle(&mut victims);
         victims.truncate(rng.usize(1..=3));
         victims
+    });
+}
+
+/// While bytes are granted, and looked at where they are, from memory that was asked for and from memory that was found.
+#[test]
+fn who_grants_and_who_borrows_is_killed() {
+    let modes = Mode::enabled_shunted();
+    kill_while(&[GRANTED, FOUND], "granted", &modes, |rng| {
+        vec![if rng.bool() { Victim::Client } else { Victim::Server }]
     });
 }

@@ -1,5 +1,6 @@
 //! The handlers of the hooked functions, by what they are about.
 
+pub mod connect;
 pub mod epoll;
 pub mod fd;
 pub mod listener;

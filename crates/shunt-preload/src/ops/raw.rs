@@ -14,7 +14,8 @@ use core::ptr;
 use crate::abi::{c_int, c_uint, c_ulong, c_void, epoll_event, pollfd, sigset_t, timespec};
 use crate::ops::stream::stream;
 use crate::ops::{
-    epoll, fd as descriptors, listener, memory, poll, process, retreat, sockopt, stream as bytes,
+    connect, epoll, fd as descriptors, listener, memory, poll, process, retreat, sockopt,
+    stream as bytes,
 };
 use crate::{clock, next};
 
@@ -198,7 +199,7 @@ unsafe fn on_descriptor(number: c_long, words: [c_ulong; 6]) -> Option<c_long> {
             libc::SYS_listen => listener::listen(int(a), int(b)),
             libc::SYS_accept => listener::accept(int(a), at(b), at(c)),
             libc::SYS_accept4 => listener::accept4(int(a), at(b), at(c), int(d)),
-            libc::SYS_connect => listener::connect(int(a), at(b), uint(c)),
+            libc::SYS_connect => connect::connect(int(a), at(b), uint(c)),
             libc::SYS_setsockopt => sockopt::setsockopt(int(a), int(b), int(c), at(d), uint(e)),
             libc::SYS_execve => process::execve(at(a), at(b), at(c)),
             libc::SYS_execveat => process::execveat(int(a), at(b), at(c), at(d), int(e)),

@@ -17,7 +17,7 @@ use crate::ops::{
     connect, epoll, fd as descriptors, listener, memory, poll, process, retreat, sockopt,
     stream as bytes,
 };
-use crate::{clock, next};
+use crate::{clock, found, next};
 
 /// The system calls that have a handler, by number.
 pub static CONCERNS: [u8; 512] = concerns();
@@ -130,7 +130,7 @@ pub unsafe fn syscall(
     unsafe { on_bytes(number, words) }
         .or_else(|| unsafe { on_descriptor(number, words) })
         .or_else(|| unsafe { on_set(number, words) })
-        .or_else(|| unsafe { on_memory(number, words) })
+        .or_else(|| on_memory(number, words, kernel))
         .unwrap_or_else(kernel)
 }
 
@@ -222,25 +222,31 @@ unsafe fn on_descriptor(number: c_long, words: [c_ulong; 6]) -> Option<c_long> {
     Some(result.into())
 }
 
-/// Calls that map memory.
-///
-/// # Safety
-/// As [`syscall`].
-unsafe fn on_memory(number: c_long, [a, b, c, d, e, f]: [c_ulong; 6]) -> Option<c_long> {
+/// Calls that map memory. The kernel's own, by `kernel`: the function of the name may be an allocator's, which has
+/// called this one.
+fn on_memory(
+    number: c_long,
+    [a, b, c, d, e, f]: [c_ulong; 6],
+    kernel: impl FnOnce() -> c_long,
+) -> Option<c_long> {
     // An address, or all bits set for an error, as libc's function returns them.
     let address = |at: *mut c_void| long(at.addr().cast_signed());
-    // SAFETY: the caller's promise.
-    Some(unsafe {
-        match number {
-            libc::SYS_mmap => {
-                let offset = f.cast_signed();
-                address(memory::mmap(at(a), size(b), int(c), int(d), int(e), offset))
-            }
-            libc::SYS_munmap => memory::munmap(at(a), size(b)).into(),
-            libc::SYS_mremap => address(memory::mremap(at(a), size(b), size(c), int(d), at(e))),
-            _ => return None,
+    let make = || at(kernel().cast_unsigned());
+    match number {
+        libc::SYS_mmap => {
+            let file = (int(e), f.cast_signed());
+            Some(address(memory::mapping((at(a), size(b)), int(d), file, make)))
         }
-    })
+        libc::SYS_mremap => {
+            let (old, new) = ((at(a), size(b)), (at(e), size(c)));
+            Some(address(memory::remapping(old, new, int(d), make)))
+        }
+        libc::SYS_munmap => {
+            found::unmapped(at(a), size(b));
+            None
+        }
+        _ => None,
+    }
 }
 
 /// Commands that mean the same to libc's function, which for others speaks of other structures.

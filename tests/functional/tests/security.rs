@@ -48,7 +48,8 @@ struct Victims {
 
 impl Victims {
     fn start(sandbox: &Sandbox) -> Self {
-        let args = ["-n", "6", "-b", "5000000", "--style", "epoll-lt", "--pause", "2000"];
+        // So much that none is done before it is stopped.
+        let args = ["-n", "6", "-b", "40000000", "--style", "epoll-lt", "--pause", "2000"];
         let run = |role: &[&str]| {
             let mut command = sandbox.command(sandbox.path().join("shunt-gen"));
             command.args(role).args(args);

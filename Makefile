@@ -46,6 +46,8 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
     haproxy:haproxy stunnel:stunnel4 ssh:openssh-client sshd:openssh-server socat:socat \
     nc.openbsd:netcat-openbsd ncat:ncat memcached:memcached rsync:rsync tcpdump:tcpdump \
     qemu-system-x86_64:qemu-system-x86 ip:iproute2 nft:nftables sysctl:procps setarch:util-linux unshare:util-linux objdump:binutils \
+    podman:podman /usr/lib/podman/netavark:netavark iptables:iptables runc:runc crun:crun \
+    slirp4netns:slirp4netns newuidmap:uidmap \
     libjemalloc.so.2:libjemalloc2 \
     libtcmalloc_minimal.so.4:libtcmalloc-minimal4 libmimalloc.so.2:libmimalloc2.0
 
@@ -72,7 +74,7 @@ deps-vm:
 .PHONY: test
 test: deps-test all
 	$(CARGO) test --locked --workspace --exclude shunt-functional
-	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
+	RUSTFLAGS="--cfg fuzzing" $(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
 	$(MAKE) --no-print-directory test-loom
 	$(MAKE) --no-print-directory test-functional
 

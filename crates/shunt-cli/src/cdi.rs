@@ -1,4 +1,4 @@
-//! `shunt cdi`: Shunt as a device that a container runtime gives to a container (Container Device Interface 0.6.0).
+//! `shunt cdi`: Shunt as a device that a container runtime gives to a container (Container Device Interface 0.3.0).
 //!
 //! A container needs what a program under `shunt run` has: the library, the agent's directory, and the environment
 //! that names both.
@@ -17,8 +17,9 @@ use crate::cli::{Cdi, CdiCommand};
 use crate::directory::{Directory, Unreachable, run_dir};
 use crate::{complain, library};
 
-/// Of the specification: the first version with everything that is used here.
-const VERSION: &str = "0.6.0";
+/// Of the specification: its first one, which has all that is used here. A runtime passes over a file of a version that it does
+/// not know (podman 4.3, that of Debian 12, knows 0.5.0).
+const VERSION: &str = "0.3.0";
 /// The class of devices, and the one there is: `--device shunt.dev/socket=default`.
 const KIND: &str = "shunt.dev/socket";
 const DEVICE: &str = "default";

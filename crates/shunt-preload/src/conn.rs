@@ -56,7 +56,9 @@ pub const TO_BE_CLAIMED: u32 = 32768;
 /// The peer may be in another network namespace, where the kernel says nothing of its socket.
 pub const ELSEWHERE: u32 = 16384;
 /// What was granted was not read in time: the next send asks the kernel whether the peer is there.
-pub const UNREAD: u32 = 32768;
+pub const UNREAD: u32 = 65536;
+/// The kernel is to send RST if the program is killed: [`crate::stream::doubt::end_loudly`].
+pub const LOUD: u32 = 131_072;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 
@@ -76,10 +78,14 @@ pub struct Sock {
     pub counted: AtomicU32,
     /// When its peer, which has half-closed and leaves no room, was last asked for: [`crate::stream::doubt`]'s.
     pub no_room: AtomicU32,
+    /// `TCP_LINGER2` as the program has it: the same.
+    pub fin_timeout: AtomicU32,
     /// Memory of the peer's that is mapped for it, a bit each: [`crate::imports`]'.
     pub imports: AtomicU64,
     /// What this process has borrowed of its bytes.
     pub lent: Lent,
+    /// Calls that had sent something when bytes were last waited for: [`crate::stream::sleep`]'s.
+    pub said: AtomicU64,
     /// The next in [`RETURNED`].
     next: AtomicPtr<Self>,
 }
@@ -111,6 +117,7 @@ impl Sock {
         sock.endpoint.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Relaxed);
         sock.counted.store(0, Ordering::Relaxed);
         sock.no_room.store(0, Ordering::Relaxed);
+        sock.fin_timeout.store(0, Ordering::Relaxed);
         sock.lent.clear();
         sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.peer.store(core::ptr::null_mut(), Ordering::Relaxed);

@@ -22,7 +22,7 @@ use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
-use crate::stream::{self, demote, grants, notify, offered, promote, tcp, worth};
+use crate::stream::{self, demote, doubt, grants, notify, offered, promote, tcp, worth};
 use crate::{agent_client, conn, exports, fd_table, fresh, imports, link, ops, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
@@ -146,6 +146,8 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
         !handed_over && rx.cursor.refresh(&theirs.prod, sock.ring() as u64).is_ok_and(|n| n > 0);
     if unread {
         tcp::reset_on_close(fd);
+    } else if fd >= 0 {
+        doubt::end_quietly(sock, fd);
     }
     let announced = mine.prod.fin.swap(1, Ordering::Relaxed) != 0;
     if !handed_over {

@@ -105,6 +105,22 @@ pub fn set_syn_count(fd: impl AsFd, count: u32) {
     let _ = set_option_word(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_SYNCNT, count);
 }
 
+/// A `TCP_LINGER2` with which the kernel sends RST when nobody has the socket any more, where it would wait for the
+/// peer's FIN without a word (`tcp_close` in net/ipv4/tcp.c).
+pub const AT_ONCE: u32 = u32::MAX;
+
+/// `TCP_LINGER2`: seconds, or what the kernel takes for [`AT_ONCE`].
+pub fn fin_timeout(fd: impl AsFd) -> Option<u32> {
+    let [seconds] = option_words(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_LINGER2).ok()?;
+    Some(seconds)
+}
+
+/// Sets it.
+pub fn set_fin_timeout(fd: impl AsFd, seconds: u32) {
+    // A socket that is closed meanwhile has none.
+    let _ = set_option_word(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_LINGER2, seconds);
+}
+
 /// True when the socket listens (`SO_ACCEPTCONN`).
 pub fn is_listening(fd: impl AsFd) -> bool {
     sockopt::socket_acceptconn(fd).unwrap_or(false)

@@ -6,6 +6,7 @@
 pub mod binaries;
 pub mod compat;
 pub mod container;
+pub mod engine;
 pub mod generator;
 pub mod machines;
 pub mod memory_group;

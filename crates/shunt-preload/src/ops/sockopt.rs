@@ -18,7 +18,7 @@ use crate::object;
 use crate::ops;
 use crate::ops::listener::Listener;
 use crate::ops::stream::stream;
-use crate::stream::{buffers, promote, tcp};
+use crate::stream::{buffers, doubt, promote, tcp};
 
 /// # Safety
 /// As the C function.
@@ -36,8 +36,17 @@ pub unsafe fn getsockopt(
         // SAFETY: as below.
         return unsafe { map_nothing(fd, value, len) };
     }
+    let loud = ((level, name) == (libc::IPPROTO_TCP, libc::TCP_LINGER2))
+        .then(|| stream(fd))
+        .flatten()
+        .filter(|(_, sock)| doubt::end_quietly(sock, fd));
     // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::getsockopt(fd, level, name, value, len) }
+    let result = unsafe { next::getsockopt(fd, level, name, value, len) };
+    if let Some((_, sock)) = loud {
+        let _keep = errno::KeepErrno::new();
+        doubt::end_loudly(sock, fd);
+    }
+    result
 }
 
 /// include/uapi/linux/tcp.h.

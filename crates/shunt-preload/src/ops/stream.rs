@@ -16,7 +16,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::stream::borrow::{Asked, Hints, Request};
 use crate::stream::bytes::Buffers;
 use crate::stream::call::Call;
-use crate::stream::{demote, files, notify, promote, recv as rx, send as tx, tid, zerocopy};
+use crate::stream::{demote, doubt, files, notify, promote, recv as rx, send as tx, tid, zerocopy};
 use crate::{fresh, next, object};
 
 /// The connection that a call concerns, or `None` when the kernel's function does it.
@@ -538,6 +538,9 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
             if let Some((mine, _)) = sock.sections() {
                 mine.prod.fin.store(0, Ordering::Release);
             }
+        }
+        if result == 0 && writing {
+            doubt::end_loudly(sock, fd);
         }
         result
     };

@@ -25,7 +25,7 @@ use crate::conn::{FROZEN, SHUT_WR, Sock, WANT_TCP};
 use crate::endpoint;
 use crate::fd_table;
 use crate::link::Link;
-use crate::stream::{broken, call, grants, notify, promote, tcp, tid};
+use crate::stream::{broken, call, doubt, grants, notify, promote, tcp, tid};
 
 /// Longest wait, in nanoseconds, of a side that ends for room in the kernel socket for ring bytes that
 /// are sent once more.
@@ -61,6 +61,7 @@ pub fn leave(sock: &'static Sock, fd: i32, why: Reason) {
     }
     mine.ctl.handed_over.store(1, Release);
     left(record, why);
+    doubt::end_quietly(sock, fd);
     notify::all(sock);
 }
 

@@ -7,10 +7,10 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use libc::c_int;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::ring::RxCursor;
-use shunt_sys::sockdiag;
+use shunt_sys::{sockdiag, sockinfo};
 
 use crate::clock;
-use crate::conn::{ELSEWHERE, FROZEN, KERNEL_HINT, NUMBERED, ORPHANED, Sock};
+use crate::conn::{ELSEWHERE, FROZEN, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, Sock};
 use crate::stream::tcp;
 
 /// Time between two looks, in nanoseconds.
@@ -21,16 +21,16 @@ const FOR: u64 = 2_000_000_000;
 /// Until when, in nanoseconds, somebody has to look.
 static UNTIL: AtomicU64 = AtomicU64::new(0);
 
-/// Now, in units of 1024 ns; never 0.
+/// Now, in units of 1024 ns and to some milliseconds; never 0.
 pub fn moment() -> u32 {
     #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
-    let now = (clock::now() >> 10) as u32;
+    let now = (clock::coarse() >> 10) as u32;
     now | 1
 }
 
 /// Has all who wait look again now and then, for a while.
 pub fn arise() {
-    UNTIL.store(clock::now() + FOR, Relaxed);
+    UNTIL.store(clock::coarse() + FOR, Relaxed);
 }
 
 /// When to look again, in nanoseconds from now. `None` where there is no doubt.
@@ -80,8 +80,8 @@ pub fn look_for_unmarked(sock: &Sock, fd: c_int) {
 /// asked for its socket; now and then, for the peer may simply be slow.
 pub fn is_orphaned(sock: &Sock) -> bool {
     let Some((_, theirs)) = sock.sections() else { return false };
-    // The kernel is not asked for sockets of other networks and machines.
-    if theirs.prod.fin.load(Acquire) == 0 || sock.has(ELSEWHERE) || sock.is_far() {
+    // Of those in other networks, and on other machines, the kernel tells by itself.
+    if theirs.prod.fin.load(Acquire) == 0 || is_elsewhere(sock) {
         return false;
     }
     if sock.has(ORPHANED) {
@@ -100,4 +100,32 @@ pub fn is_orphaned(sock: &Sock) -> bool {
         sock.put(ORPHANED, true);
     }
     orphaned
+}
+
+fn is_elsewhere(sock: &Sock) -> bool {
+    sock.has(ELSEWHERE) || sock.is_far()
+}
+
+/// This side has ended its direction. Were its program killed from now on, the kernel would wait for the peer's FIN without
+/// a word; over TCP, bytes that are not read, or that come later, have it send RST, but here it sees none. A peer that cannot
+/// ask for this socket would wait for room for ever, so the kernel is told to send RST in any case, but for an orderly close.
+pub fn end_loudly(sock: &Sock, fd: c_int) {
+    if !is_elsewhere(sock) || sock.has(LOUD) {
+        return;
+    }
+    let Some(seconds) = sockinfo::fin_timeout(tcp::borrow(fd)) else { return };
+    sock.fin_timeout.store(seconds, Relaxed);
+    sock.put(LOUD, true);
+    sockinfo::set_fin_timeout(tcp::borrow(fd), sockinfo::AT_ONCE);
+}
+
+/// Takes that back. True when there was something to be taken back.
+pub fn end_quietly(sock: &Sock, fd: c_int) -> bool {
+    let was_loud = sock.has(LOUD);
+    if was_loud {
+        sock.put(LOUD, false);
+        // In a process that did not end the direction it is 0, the default.
+        sockinfo::set_fin_timeout(tcp::borrow(fd), sock.fin_timeout.load(Relaxed));
+    }
+    was_loud
 }

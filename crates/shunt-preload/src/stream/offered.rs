@@ -16,12 +16,12 @@ use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
-use crate::conn::{ASKED, ELSEWHERE, NONBLOCK, Sock, TO_BE_CLAIMED};
+use crate::conn::{ASKED, ELSEWHERE, NONBLOCK, SHUT_WR, Sock, TO_BE_CLAIMED};
 use crate::fd_table::{self, Kind};
 use crate::ops::listener::track;
 use crate::stream::promote::{self, Time};
 use crate::stream::worth::{CLAIMS, Key, OFFERS, UNANSWERED};
-use crate::stream::{buffers, tcp};
+use crate::stream::{buffers, doubt, tcp};
 use crate::{agent_client, clock, link, ops};
 
 /// A connection that was offered and is being made.
@@ -151,6 +151,9 @@ fn take_up(sock: &'static Sock, fd: i32, region: u64, slot: usize) -> Result<Pha
     promote::settle(sock, link, Side::Client, (slot, generation));
     link::detach(link);
     buffers::begin(sock, fd, true);
+    if sock.has(SHUT_WR) {
+        doubt::end_loudly(sock, fd);
+    }
     sock.set_phase(Phase::Proposed);
     Ok(promote::answered(sock).unwrap_or(Phase::Proposed))
 }
@@ -194,6 +197,9 @@ pub(super) fn claim(sock: &'static Sock, fd: i32, time: Time) -> Result<bool, Re
         sock.put(ELSEWHERE, true);
         promote::answer(sock, link, place, peer, time);
         buffers::begin(sock, fd, true);
+        if sock.has(SHUT_WR) {
+            doubt::end_loudly(sock, fd);
+        }
     });
     link::detach(link);
     taken.map(|()| true)

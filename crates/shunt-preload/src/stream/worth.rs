@@ -1,7 +1,8 @@
 //! What messages to the agent are worth: an offer and a claim take longer than a connection of one request gains.
 //!
 //! There is an account for each destination of offers, and for each place from which claimed connections come. A connection
-//! that ends is charged with what it has cost, less what it has gained. What is charged is forgotten as time goes by, so that
+//! that ends is charged with what it has cost, less what it has gained. One that lasts does not wait for its end to say what
+//! it gains: it has parts of that taken off before ([`earn`]), for others that last may be among many that do not. What is charged is forgotten as time goes by, so that
 //! [`crate::knobs::Knobs::short_lived`] connections a second that gain nothing leave the account as it is. Where more than a
 //! second's worth of them is open, nothing is asked for; the connection is TCP, at TCP's cost.
 
@@ -22,6 +23,11 @@ const MOST: u64 = 3 * SECOND;
 const MESSAGES: u64 = 16;
 /// Bytes that gain as much as a message.
 const BYTES: u64 = 16 * 1024;
+
+/// Messages sent for which something is taken off before the end: so many for the first time, then at twice as many each time.
+pub const EARNED: u64 = 64;
+/// How often at most. So one connection that lasts makes good for 64 offers that gain nothing, and not for any number of them.
+const TIMES: u32 = 16;
 
 /// Accounts, each in the place of its hash. One that finds its place taken begins anew.
 pub struct Accounts([AtomicU64; 256]);
@@ -106,15 +112,39 @@ pub fn settle(sock: &Sock) {
     if !sock.has(ASKED) {
         return;
     }
-    let (id, rx, tx) = (&sock.record().id, &sock.record().rx, &sock.record().tx);
+    let (rx, tx) = (&sock.record().rx, &sock.record().tx);
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
     let messages = load(&rx.messages).saturating_add(load(&tx.messages));
     let bytes = load(&rx.bytes).saturating_add(load(&tx.bytes));
-    let gain = cost().saturating_mul(messages.saturating_add(bytes / BYTES)) / MESSAGES;
-    let tuple = id.tuple();
+    // No more was taken off than there were.
+    let gained = messages.saturating_add(bytes / BYTES).saturating_sub(earned(load(&tx.messages)));
+    charge(sock, cost(), gained);
+}
+
+/// Messages for which something was taken off by the time that so many were sent.
+const fn earned(sent: u64) -> u64 {
+    match (sent / EARNED).checked_ilog2() {
+        Some(doublings) if doublings < TIMES => EARNED * (doublings as u64 + 1),
+        Some(_) => EARNED * TIMES as u64,
+        None => 0,
+    }
+}
+
+/// The connection has sent so many messages, a multiple of [`EARNED`].
+#[cold]
+pub fn earn(sock: &Sock, sent: u64) {
+    if sock.has(ASKED) && earned(sent) != earned(sent - 1) {
+        charge(sock, 0, EARNED);
+    }
+}
+
+/// Charges a connection's account with a cost, less what so many messages gain.
+fn charge(sock: &Sock, cost: u64, messages: u64) {
+    let gain = self::cost().saturating_mul(messages) / MESSAGES;
+    let tuple = sock.record().id.tuple();
     match sock.listener() {
-        Some(_) => CLAIMS.charge(Key::of_origin(&tuple), cost(), gain),
-        None => OFFERS.charge(Key::of_destination(&tuple.peer), cost(), gain),
+        Some(_) => CLAIMS.charge(Key::of_origin(&tuple), cost, gain),
+        None => OFFERS.charge(Key::of_destination(&tuple.peer), cost, gain),
     }
 }
 
@@ -153,6 +183,20 @@ mod tests {
         accounts.charge(key(1), 1, SECOND * 2);
         accounts.charge(key(1), SECOND + SECOND / 2, 0);
         assert!(!accounts.permits(key(1)), "nothing is saved up");
+    }
+
+    #[test]
+    fn no_more_is_taken_off_before_the_end_than_was_gained() {
+        assert_eq!(earned(EARNED - 1), 0);
+        assert_eq!(earned(EARNED), EARNED);
+        assert_eq!(earned(2 * EARNED - 1), EARNED);
+        assert_eq!(earned(2 * EARNED), 2 * EARNED);
+        assert_eq!(earned(u64::MAX), EARNED * u64::from(TIMES));
+        let changes = (1..EARNED << 20).filter(|sent| earned(*sent) != earned(sent - 1));
+        let changes: Vec<_> = changes.collect();
+        assert_eq!(changes.len(), TIMES as usize);
+        // Where it is looked at.
+        assert!(changes.iter().all(|sent| sent % EARNED == 0 && earned(*sent) <= *sent));
     }
 
     #[test]

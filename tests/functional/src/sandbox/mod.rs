@@ -66,6 +66,15 @@ impl Sandbox {
         Self::build(mode, is_root().then(|| account_of(user)))
     }
 
+    /// For programs that run as a user that needs no name. Needs root.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn for_uid(mode: Mode, uid: u32) -> Self {
+        Self::build(mode, Some(Account { uid, gid: uid }))
+    }
+
     /// With an agent for the host, to which `args` are given besides. Needs root.
     ///
     /// # Panics

@@ -109,3 +109,43 @@ fn an_end_that_the_network_keeps_back_is_heard_later() {
     await_end(client);
     await_nobody(&sandbox);
 }
+
+/// Who waits for room of a peer in another network that has half-closed, and is killed, learns of it as over TCP, where what
+/// is unread has the kernel send RST; and of one that closes in good order nobody hears before they send.
+#[test]
+fn a_half_closed_peer_is_killed_in_another_network() {
+    const PYTHON: &str = "/usr/bin/python3";
+    const SCRIPT: &str = include_str!("half_closed.py");
+    if !can() {
+        return;
+    }
+    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
+    let network = four();
+    let at = |name, users| Container::new(&sandbox, &network, name, users);
+    let (a, b) = (at("a", Users::Own(SOMEBODY)), at("b", Users::Own(ANOTHER)));
+    let run = |shunted, how| {
+        let start = |at: &Container<'_>, role| {
+            let mut command = if shunted { at.command(PYTHON) } else { at.plain(PYTHON) };
+            command.args(["-c", SCRIPT, role, "10.77.0.2", how]);
+            sandbox.spawn(command)
+        };
+        let says = |process: &mut Process, what: &str| {
+            process.wait_for_line(|line| (line.split(' ').next() == Some(what)).then_some(()));
+        };
+        let mut server = start(&b, "server");
+        says(&mut server, "listening");
+        let mut client = start(&a, "client");
+        says(&mut server, "full");
+        // It comes to wait; or is told before it does.
+        thread::sleep(Duration::from_millis(50));
+        client.kill();
+        (client.stdout(), server.wait().success().stdout)
+    };
+    for how in ["blocking", "poll", "epoll", "close"] {
+        let over_tcp = run(false, how);
+        let shunted = sandbox.expect(Expect::All(2), || run(true, how));
+        assert_eq!(shunted, over_tcp, "{how}");
+        assert!(shunted.1.ends_with("EPIPE\nread 0\n"), "{how}: {}", shunted.1);
+        await_nobody(&sandbox);
+    }
+}

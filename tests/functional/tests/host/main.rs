@@ -25,7 +25,7 @@ fn everywhere(mode: Mode) {
     }
     let sandbox = Sandbox::for_host(mode, &[]);
     let network = four();
-    add_service(&network, "10.78.0.4:8080");
+    add_service(&network, SERVICE, "10.78.0.4:8080");
     let at = |name, users| Container::new(&sandbox, &network, name, users);
     let a = at("a", Users::Own(SOMEBODY));
     let b = at("b", Users::Of(ANOTHER));
@@ -120,9 +120,9 @@ fn without_marks_all_is_tcp() {
         return;
     }
     let sandbox = with_capabilities("-sys_admin,-bpf");
-    assert!(sandbox.agent_log().contains("cannot be marked"), "{}", sandbox.agent_log());
+    settles("the agent says so", &true, || sandbox.agent_log().contains("cannot be marked"));
     let network = four();
-    add_service(&network, "10.78.0.4:8080");
+    add_service(&network, SERVICE, "10.78.0.4:8080");
     let at = |name, users| Container::new(&sandbox, &network, name, users);
     let a = at("a", Users::Own(SOMEBODY));
     let d = at("d", Users::Of(ANOTHER));
@@ -155,17 +155,16 @@ fn equal_addresses_in_two_networks_are_never_confused() {
         network.inside("a", &["sysctl", "-q", "-w", "net.ipv4.tcp_tw_reuse=1"]);
         network
     });
-    for round in rounds(2, 26) {
-        let count = "2000";
-        let seeds = [1, 2].map(|pair| (round * 2 + pair).to_string());
-        let expected = Expect::Percent(95);
-        sandbox.expect(expected, || {
+    // All but a few: an offer that nobody could claim keeps its client from the next ones for two seconds.
+    sandbox.expect(Expect::Percent(75), || {
+        for round in rounds(2, 26) {
+            let seeds = [1, 2].map(|pair| (round * 2 + pair).to_string());
             let pairs: Vec<_> = (0..2)
                 .map(|i| {
                     let at =
                         |name, user| Container::new(&sandbox, &networks[i], name, Users::Own(user));
                     let args =
-                        ["-n", count, "-b", "300", "--style", "epoll-et", "--seed", &seeds[i]];
+                        ["-n", "2000", "-b", "300", "--style", "epoll-et", "--seed", &seeds[i]];
                     let server = serve(&sandbox, &at("b", ANOTHER), "10.77.0.2:8000", &args);
                     (server, at("a", SOMEBODY), args.map(str::to_owned))
                 })
@@ -181,11 +180,12 @@ fn equal_addresses_in_two_networks_are_never_confused() {
             for (client, (server, ..)) in clients.into_iter().zip(pairs) {
                 verify(&records(client), &server.finish());
             }
-        });
-    }
+        }
+    });
 }
 
-/// nginx and redis in one container each, wrk and redis-benchmark in two others, of two users.
+/// nginx and redis in one container each, wrk and redis-benchmark in others, of two users: across a bridge, a routed hop, and
+/// through an address that is rewritten.
 #[test]
 fn servers_and_their_clients_in_four_containers() {
     if !can() {
@@ -207,13 +207,16 @@ fn servers_and_their_clients_in_four_containers() {
     command.arg("-p").arg(&dir).arg("-e").arg(dir.join("error.log")).arg("-c").arg(&file);
     let mut nginx = sandbox.spawn(command);
     network.until_listening("b", 8000);
-    sandbox.expect(Expect::Percent(90), || {
-        let mut wrk = d.command("wrk");
-        wrk.args(["-t1", "-c20", "-d2s", "http://10.77.0.2:8000/page"]);
-        let out = sandbox.run(wrk);
-        let wrong = ["Non-2xx", "Socket errors"].iter().any(|what| out.stdout.contains(what));
-        assert!(out.stdout.contains("Requests/sec:") && !wrong, "{out}");
-    });
+    add_service(&network, SERVICE, "10.77.0.2:8000");
+    for (from, to) in [(&a, "10.77.0.2:8000"), (&d, "10.77.0.2:8000"), (&d, SERVICE)] {
+        sandbox.expect(Expect::Percent(90), || {
+            let mut wrk = from.command("wrk");
+            wrk.args(["-t1", "-c20", "-d1s", &format!("http://{to}/page")]);
+            let out = sandbox.run(wrk);
+            let wrong = ["Non-2xx", "Socket errors"].iter().any(|what| out.stdout.contains(what));
+            assert!(out.stdout.contains("Requests/sec:") && !wrong, "{out}");
+        });
+    }
     // Who became another user does not end with the one that started it: the master and its worker.
     nginx.kill();
     sandbox.end_strays("nginx", 2);
@@ -223,24 +226,16 @@ fn servers_and_their_clients_in_four_containers() {
     command.args(["--save", "", "--appendonly", "no", "--dir", "/tmp"]);
     let mut redis = sandbox.spawn(command);
     network.until_listening("c", 6000);
-    sandbox.expect(Expect::Percent(90), || {
-        let mut bench = a.command("redis-benchmark");
-        bench.args([
-            "-h",
-            "10.78.0.3",
-            "-p",
-            "6000",
-            "-t",
-            "set,get",
-            "-n",
-            "20000",
-            "-c",
-            "20",
-            "-q",
-        ]);
-        let out = sandbox.run(bench);
-        assert!(out.stdout.contains("GET: ") && !out.stdout.contains("Error"), "{out}");
-    });
+    add_service(&network, "10.96.0.1:6379", "10.78.0.3:6000");
+    for (from, to) in [(&d, "10.78.0.3:6000"), (&a, "10.78.0.3:6000"), (&a, "10.96.0.1:6379")] {
+        sandbox.expect(Expect::Percent(90), || {
+            let (ip, port) = to.split_once(':').unwrap();
+            let mut bench = from.command("redis-benchmark");
+            bench.args(["-h", ip, "-p", port, "-t", "set,get", "-n", "20000", "-c", "20", "-q"]);
+            let out = sandbox.run(bench);
+            assert!(out.stdout.contains("GET: ") && !out.stdout.contains("Error"), "{out}");
+        });
+    }
     redis.kill();
 }
 

@@ -74,11 +74,13 @@ pub fn traffic(
 /// A service address that is none of any container's.
 pub const SERVICE: &str = "10.96.0.1:80";
 
-/// Connections to the service go to `to`, from another port of another address.
-pub fn add_service(network: &Network, to: &str) {
+/// Connections to a service go to `to`, from another port of another address.
+pub fn add_service(network: &Network, service: &str, to: &str) {
+    let service: SocketAddr = service.parse().unwrap();
+    let (ip, port) = (service.ip(), service.port());
     let rules = format!(
-        "table ip service {{ chain in {{ type nat hook prerouting priority dstnat; \
-         ip daddr 10.96.0.1 tcp dport 80 dnat to {to}; }}; \
+        "table ip service-{port} {{ chain in {{ type nat hook prerouting priority dstnat; \
+         ip daddr {ip} tcp dport {port} dnat to {to}; }}; \
          chain out {{ type nat hook postrouting priority srcnat; ct status dnat masquerade; }}; }}"
     );
     network.inside("host", &["nft", &rules]);

@@ -1,5 +1,6 @@
 //! Connections that are over before they have gained what the agent's part in them costs.
 
+use serde_json::Value;
 use shunt_functional::binaries::built;
 use shunt_functional::container::{Container, Users};
 use shunt_functional::generator::{Server, records};
@@ -64,4 +65,41 @@ fn who_offers_short_connections_all_the_time_is_not_asked_for() {
         clients.extend(records(connect(&sandbox, &c, to, &long)));
         verify(&clients, &server.finish());
     });
+}
+
+/// Short ones have used up what may be tried; one that lasts has made good for them before it ends, so that the next one that
+/// lasts is shunted as well.
+#[test]
+fn what_lasts_makes_good_for_what_does_not() {
+    const PYTHON: &str = "/usr/bin/python3";
+    const SCRIPT: &str = include_str!("mixed.py");
+    if !can() {
+        return;
+    }
+    let sandbox = Sandbox::for_host(Mode::Attach, &[]).with_env(SELDOM.0, SELDOM.1);
+    let network = four();
+    let at = |name, users| Container::new(&sandbox, &network, name, users);
+    let (a, b) = (at("a", Users::Own(SOMEBODY)), at("b", Users::Own(ANOTHER)));
+    let start = |at: &Container<'_>, role| {
+        let mut command = at.command(PYTHON);
+        command.args(["-c", SCRIPT, role, "10.77.0.2"]);
+        sandbox.spawn(command)
+    };
+    let mut server = start(&b, "server");
+    server.wait_for_line(|line| (line == "listening").then_some(()));
+    let mut client = start(&a, "client");
+    let ports = client.wait_for_line(|line| line.strip_prefix("ports ").map(str::to_owned));
+    let ends: Vec<_> = ports.split(' ').map(|port| format!("10.77.0.1:{port}")).collect();
+    settles("both ends of both are shunted", &4, || {
+        let mut list = sandbox.plain(sandbox.shunt_path());
+        list.args(["list", "--json"]);
+        let report: Value = serde_json::from_str(&sandbox.run(list).stdout).unwrap();
+        let lasts = |end: &&Value| {
+            let is = |side: &str| ends.iter().any(|known| end[side] == **known);
+            end["mode"] == "shunt-attach" && (is("local") || is("peer"))
+        };
+        report["connections"].as_array().unwrap().iter().filter(lasts).count()
+    });
+    client.kill();
+    server.kill();
 }

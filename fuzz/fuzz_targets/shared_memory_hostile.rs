@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use shunt_shm::ivshmem::{Control, EXTENT, Home, LISTENERS, MEMBERS, Published, offset, table_offset};
+use shunt_shm::ivshmem::{
+    Control, EXTENT, Home, LISTENERS, MEMBERS, Published, offset, table_offset,
+};
 use shunt_shm::memfd::create_sealed;
 use shunt_shm::region::{Region, Side};
 use shunt_shm::table::Table;
@@ -46,13 +48,13 @@ fuzz_target!(|left: Left| {
         let members: Vec<_> = control.members().collect();
         assert!(members.len() <= MEMBERS);
         for member in &members {
-            control.home_of(*member);
-            control.member(member.index).peer();
+            let _ = control.home_of(*member);
+            let _ = control.member(member.index).peer();
         }
         for extent in 0..10 {
             let entry = control.extent(extent);
             assert!(entry.len() <= EXTENT);
-            control.find_extent(entry.name());
+            let _ = control.find_extent(entry.name());
             if let Some(owner) = members.first() {
                 let _ = control.hold(extent, (*owner, entry.name()), *owner);
             }
@@ -73,7 +75,12 @@ fuzz_target!(|left: Left| {
         assert!(home.listeners().count() <= LISTENERS);
         home.take_pending(|place, _| assert!(place < shunt_shm::ivshmem::ENDPOINTS));
         assert!(!home.has_pending());
-        home.find_endpoint(u64::MAX);
+        let _ = home.find_endpoint(u64::MAX);
+        for place in [0, 1, usize::MAX] {
+            let _ = home.endpoint(place);
+            assert!(home.interrupt_of(place, usize::MAX).is_none());
+            let _ = (0..8).filter_map(|vector| home.interrupt_of(place, vector)).count();
+        }
         home.publish(usize::MAX, &Published { id: 1, addr: Addr::any_v6(1), v6only: false });
 
         let table = Table::create_in_device(memory, offset(2) + table_offset(3)).unwrap();

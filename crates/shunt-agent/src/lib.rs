@@ -15,13 +15,17 @@ mod allowance;
 pub mod config;
 mod container;
 mod door;
+#[cfg(not(fuzzing))]
 mod ivshmem;
+#[cfg(fuzzing)]
+pub mod ivshmem;
 mod memory_limit;
 pub mod metrics;
 pub mod party;
 pub mod policy;
 pub mod report;
 pub mod server;
+mod sharing;
 pub mod socket;
 pub mod state;
 pub mod totals;

@@ -14,7 +14,6 @@ use shunt_wire::agent::{RegionId, Reply};
 use shunt_wire::reason::Reason;
 
 use crate::container;
-use crate::ivshmem::Fabric;
 use crate::party::Party;
 use crate::state::{Answer, Endpoint, No, State};
 use crate::totals::Totals;
@@ -158,7 +157,7 @@ pub(crate) fn status(state: &State, of: Option<Party>) -> Result<Answer, No> {
     map.insert("regions".into(), state.regions.len().into());
     map.insert("rejected_clients".into(), state.rejected.into());
     map.insert("scope".into(), state.scope_name().into());
-    map.insert("ivshmem".into(), state.fabric.as_ref().map(Fabric::describe).into());
+    map.insert("ivshmem".into(), state.describe_shared());
     map.insert("metrics".into(), state.metrics.as_deref().into());
     sealed(&Value::Object(map))
 }

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use shunt_sys::fds::Fds;
@@ -27,10 +27,11 @@ use tracing::{debug, info, warn};
 
 use crate::ServeError;
 use crate::allowance::{Allowance, INTRODUCTION_COST, REPORT_COST};
-use crate::config::{Config, Sharing};
+use crate::config::Config;
 use crate::door::{Door, Knock};
 use crate::metrics::{self, Exporter};
 use crate::party::{Account, Origin};
+use crate::sharing::Membership;
 use crate::socket::Claim;
 use crate::state::{Answer, Misconduct, Peer, Role, State};
 use crate::totals::Book;
@@ -107,6 +108,7 @@ pub struct Server {
     /// Readable when the policy is to be read anew.
     reload: Option<OwnedFd>,
     door: Door,
+    membership: Membership,
     metrics: Option<Exporter>,
     totals: PathBuf,
     claim: Claim,
@@ -147,9 +149,7 @@ impl Server {
             info!("serving metrics at {}", exporter.address());
             state.metrics = Some(exporter.address().to_string());
         }
-        if let Some(sharing) = &config.ivshmem {
-            share(&mut state, sharing, &epoll)?;
-        }
+        let membership = Membership::begin(config.ivshmem.clone(), &mut state, (&epoll, FABRIC))?;
         Ok(Self {
             config,
             state,
@@ -165,6 +165,7 @@ impl Server {
             _stop: stop,
             reload: None,
             door: Door::new(),
+            membership,
             metrics,
             totals,
             claim,
@@ -208,8 +209,7 @@ impl Server {
     /// Waits for events and handles them. `false`: time to end.
     fn turn(&mut self) -> io::Result<bool> {
         let mut room = [epoll::Event { flags: epoll::EventFlags::empty(), data: NO_DATA }; BATCH];
-        let timeout = self.timeout();
-        let count = match epoll::wait(&self.epoll, &mut room[..], timeout.as_ref()) {
+        let count = match wait(&self.epoll, &mut room[..], self.timeout()) {
             Ok(count) => count,
             Err(Errno::INTR) => 0,
             Err(e) => return Err(e.into()),
@@ -226,6 +226,7 @@ impl Server {
             }
         }
         self.state.hear();
+        self.membership.turn(&mut self.state, &self.epoll);
         self.drop_nobodies();
         if let Some(metrics) = &mut self.metrics {
             metrics.drop_late();
@@ -239,7 +240,7 @@ impl Server {
     }
 
     /// How long to wait: without end, unless a deadline is open.
-    fn timeout(&self) -> Option<Timespec> {
+    fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         let introductions = (self.nobodies > 0).then_some(Duration::from_millis(500));
         let paused = (!self.paused.is_empty()).then_some(PAUSE);
@@ -248,14 +249,9 @@ impl Server {
         let scrapers = self.metrics.as_ref().and_then(|metrics| metrics.patience(now));
         let offers = self.state.has_offers().then(|| SWEEP.saturating_sub(self.swept.elapsed()));
         let shared = self.state.patience(now);
-        let waits = [introductions, paused, idle, scrapers, offers, shared];
-        let wait = waits.into_iter().flatten().min()?;
-        // Rounded up, so that the deadline has passed when the wait is over.
-        let wait = wait + Duration::from_millis(1);
-        Some(Timespec {
-            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: wait.subsec_nanos().into(),
-        })
+        let server = self.membership.patience(&self.state, now);
+        let waits = [introductions, paused, idle, scrapers, offers, shared, server];
+        waits.into_iter().flatten().min()
     }
 
     fn idle_for_too_long(&self) -> bool {
@@ -486,6 +482,25 @@ impl Server {
 
 const NO_DATA: epoll::EventData = epoll::EventData::new_u64(0);
 
+/// Waits for so long, without end for `None`.
+fn wait(
+    epoll: &OwnedFd,
+    room: &mut [epoll::Event],
+    patience: Option<Duration>,
+) -> Result<usize, Errno> {
+    let as_time = |wait: Duration| Timespec {
+        tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: wait.subsec_nanos().into(),
+    };
+    let time = patience.map(as_time);
+    // epoll_wait(2) counts milliseconds, and is told more rather than less of them. Who looks for itself waits for less.
+    if patience.is_some_and(|wait| wait < Duration::from_millis(1)) {
+        poll(&mut [PollFd::new(epoll, PollFlags::IN)], time.as_ref())?;
+        return epoll::wait(epoll, room, Some(&as_time(Duration::ZERO)));
+    }
+    epoll::wait(epoll, room, time.as_ref())
+}
+
 /// Takes one packet and sends its answer.
 fn exchange(client: &mut Client, state: &mut State) -> Result<(), End> {
     let mut buf = [0; MAX_MESSAGE];
@@ -541,24 +556,6 @@ fn exporter(config: &Config) -> Result<Option<Exporter>, ServeError> {
             Ok(None)
         }
     }
-}
-
-/// Joins those who share a device's memory.
-fn share(state: &mut State, sharing: &Sharing, epoll: &OwnedFd) -> Result<(), ServeError> {
-    let joined = sharing.place.open().and_then(|transport| state.share(transport));
-    match joined {
-        Ok(()) => {}
-        Err(e) if sharing.required => return Err(ServeError::Sharing(sharing.place.clone(), e)),
-        Err(e) => {
-            warn!("no memory is shared with other machines by {}: {e}", sharing.place);
-            return Ok(());
-        }
-    }
-    if let Some(ear) = state.ear() {
-        let data = epoll::EventData::new_u64(FABRIC);
-        epoll::add(epoll, ear, data, epoll::EventFlags::IN).map_err(io::Error::from)?;
-    }
-    Ok(())
 }
 
 /// Each program costs the agent a dozen descriptors, so the limit is raised as far as it goes.

@@ -9,16 +9,44 @@
 /// Nanoseconds.
 pub type Nanos = u64;
 
-/// Longest spin of the automatic mode: a few times what a sleep and a wake-up cost.
-pub const MAX_AUTO: Nanos = 50_000;
-/// Spin to begin with.
-pub const FIRST: Nanos = 20_000;
-/// A budget that shrank below this is none.
-const FLOOR: Nanos = 1_000;
 /// After so many sleeps without a spin, one is tried again.
 const RETRY_AFTER: u32 = 64;
-/// A gap between two looks at the clock that only a preemption explains.
-pub const PREEMPTED: Nanos = 100_000;
+
+/// How long the spins of the automatic mode are, which is a matter of what they spare: a sleep and a wake-up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lengths {
+    /// The first spin.
+    pub first: Nanos,
+    /// One that is tried after sleeps.
+    pub retry: Nanos,
+    /// The longest: a few times what it spares.
+    pub most: Nanos,
+    /// A budget that shrank below this is none.
+    pub floor: Nanos,
+    /// A gap between two looks at the clock that only a preemption explains.
+    pub preempted: Nanos,
+}
+
+impl Lengths {
+    /// On one machine, where a sleep and a wake-up take 4 to 8 microseconds.
+    pub const LOCAL: Self =
+        Self { first: 20_000, retry: 10_000, most: 50_000, floor: 1_000, preempted: 100_000 };
+
+    /// See [`Self::far`]: two wake-ups of emulated machines.
+    const LONGEST_ANSWER: Nanos = 400_000;
+
+    /// Where an answer takes `answer` to come to one who sleeps, while the one that answers sleeps, too.
+    ///
+    /// A spin that is tried must outlast such an answer: both sides sleep then, and neither would ever find that it
+    /// pays if it gave up before the other one had been woken. How much of `answer` was the other one's work is not
+    /// to be known from here, so what is longer than wake-ups take counts as [`Self::LONGEST_ANSWER`].
+    #[must_use]
+    pub fn far(answer: Nanos) -> Self {
+        let answer = answer.clamp(Self::LOCAL.retry, Self::LONGEST_ANSWER);
+        let (first, retry, most) = (answer * 2, answer * 2, answer * 4);
+        Self { first, retry, most, floor: answer / 10, preempted: 1_600_000 }
+    }
+}
 
 /// `SHUNT_SPIN`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -69,26 +97,29 @@ impl Learnt {
     /// How long to spin now, and what to remember about it. A word of 0 is one that has learnt
     /// nothing yet.
     #[must_use]
-    pub fn begin(self, mode: Mode) -> (Nanos, Self) {
+    pub fn begin(self, mode: Mode, lengths: &Lengths) -> (Nanos, Self) {
+        let Lengths { first, retry, floor, .. } = *lengths;
         match mode {
             Mode::Never => (0, self),
             Mode::Fixed(n) => (n, self),
-            Mode::Auto if self.0 == 0 => (FIRST, Self::new(FIRST, 0)),
-            Mode::Auto if self.budget() >= FLOOR => (self.budget(), self),
-            Mode::Auto if self.skipped() + 1 >= RETRY_AFTER => (FIRST / 2, Self::new(FLOOR, 0)),
+            Mode::Auto if self.0 == 0 => (first, Self::new(first, 0)),
+            Mode::Auto if self.budget() >= floor => (self.budget(), self),
+            Mode::Auto if self.skipped() + 1 >= RETRY_AFTER => (retry, Self::new(floor, 0)),
             Mode::Auto => (0, Self::new(self.budget().max(1), self.skipped() + 1)),
         }
     }
 
     /// Learns from how the spin ended.
     #[must_use]
-    pub fn end(self, outcome: Outcome) -> Self {
+    pub fn end(self, outcome: Outcome, lengths: &Lengths) -> Self {
         let budget = self.budget().max(1);
+        let Lengths { floor, most, .. } = *lengths;
         match outcome {
-            // Twice what it took leaves room for the usual spread; slow to shrink, quick to grow.
+            // A few times what it took leaves room for the usual spread; slow to shrink, quick to grow.
             Outcome::Paid(took) => {
-                let wanted = (took * 4).clamp(FLOOR * 4, MAX_AUTO);
-                Self::new((budget * 3 + wanted).div_ceil(4).max(wanted.min(budget)), 0)
+                let wanted = (took * 4).clamp(floor * 4, most);
+                let enough = (took * 2).min(most);
+                Self::new((budget * 3 + wanted).div_ceil(4).max(wanted.min(budget)).max(enough), 0)
             }
             Outcome::Unpaid => Self::new(budget * 3 / 4, 0),
             Outcome::Preempted => Self::new(1, 0),
@@ -135,16 +166,22 @@ impl Habit {
 /// back a slice later, which is a thousand times what a wake-up costs; so after that it is left out for
 /// long, and for longer each time.
 ///
-/// The low half of the word: waits to leave out; then how long the next time, as a power of two; in
-/// the top byte: those that paid since.
+/// Two who give one processor to each other may do so for long while another one idles: a scheduler that balances moves
+/// nobody who ran a moment ago. It looks for an idle processor for whoever wakes up, though. So now and then such a wait
+/// is left out.
+///
+/// The low half of the word: waits to leave out; then how long the next time, as a power of two; above those two how
+/// many paid since, in turns and beyond them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Yielding(pub u32);
 
 /// How giving the processor away went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Given {
-    /// Work came.
+    /// Work came, and nobody else wanted the processor.
     Paid,
+    /// Work came, and somebody else had the processor for a moment.
+    Traded,
     /// Nothing came, though it was given back soon.
     Unpaid,
     /// Somebody kept it.
@@ -161,9 +198,13 @@ impl Yielding {
     const SHORTEST: u32 = 6;
     /// Waits before the first.
     const FIRST: u32 = 255;
+    /// After so many that paid a turn is over, and if the last one was traded a wait is left out.
+    const TURN: u32 = 32;
+    /// So many turns are a long time without trouble.
+    const TURNS: u32 = 8;
 
-    const fn new(pause: u32, power: u32, paid: u32) -> Self {
-        Self(pause | power << 16 | paid << 24)
+    const fn new(pause: u32, power: u32, turns: u32, paid: u32) -> Self {
+        Self(pause | power << 16 | turns << 21 | paid << 24)
     }
 
     const fn most(power: u32) -> u32 {
@@ -175,7 +216,7 @@ impl Yielding {
     pub const fn begin(self) -> (bool, Self) {
         match (self.0, self.0 & 0xffff) {
             // A program that waits a few times only does not try it out.
-            (0, _) => (false, Self::new(Self::FIRST, Self::SHORTEST, 0)),
+            (0, _) => (false, Self::new(Self::FIRST, Self::SHORTEST, 0, 0)),
             (_, 0) => (true, self),
             _ => (false, Self(self.0 - 1)),
         }
@@ -184,23 +225,25 @@ impl Yielding {
     /// Learns from how it went.
     #[must_use]
     pub const fn end(self, given: Given) -> Self {
-        let power = match self.0 >> 16 & 0xff {
+        let power = match self.0 >> 16 & 0x1f {
             power @ Self::SHORTEST..=Self::LONGEST => power,
             _ => Self::SHORTEST,
         };
+        let (turns, paid) = (self.0 >> 21 & 0x7, (self.0 >> 24) + 1);
         let (pause, next) = match given {
-            Given::Paid => {
-                let paid = self.0 >> 24;
-                return match paid {
-                    // A long time without trouble.
-                    0xff => Self::new(0, if power > Self::SHORTEST { power - 1 } else { power }, 0),
-                    _ => Self::new(0, power, paid + 1),
+            Given::Paid | Given::Traded => {
+                let pause = matches!(given, Given::Traded) as u32;
+                return match (paid < Self::TURN, turns + 1 < Self::TURNS) {
+                    (true, _) => Self::new(0, power, turns, paid),
+                    (false, true) => Self::new(pause, power, turns + 1, 0),
+                    (false, false) if power > Self::SHORTEST => Self::new(pause, power - 1, 0, 0),
+                    (false, false) => Self::new(pause, power, 0, 0),
                 };
             }
             Given::Unpaid => (power, power),
             Given::Kept => (power + 2, power + 2),
         };
-        Self::new((1 << Self::most(pause)) - 1, Self::most(next), 0)
+        Self::new((1 << Self::most(pause)) - 1, Self::most(next), 0, 0)
     }
 }
 
@@ -237,6 +280,13 @@ mod tests {
     }
 
     #[test]
+    fn those_who_trade_a_processor_sleep_now_and_then() {
+        let traded = yields(3_300 + 256, |_| Given::Traded);
+        assert!((3_190..=3_210).contains(&traded), "{traded}");
+        assert_eq!(yields(3_300 + 256, |_| Given::Paid), 3_300);
+    }
+
+    #[test]
     fn who_loses_the_processor_by_it_rarely_tries_again() {
         let kept = yields(1_000_000, |_| Given::Kept);
         assert!((10..40).contains(&kept), "{kept}");
@@ -266,33 +316,35 @@ mod tests {
         assert!(waits(|round| round > 200) > 700);
     }
 
+    const HERE: Lengths = Lengths::LOCAL;
+
     #[test]
     fn never_and_fixed_do_not_learn() {
         let l = Learnt::default();
-        assert_eq!(l.begin(Mode::Never), (0, l));
-        assert_eq!(l.begin(Mode::Fixed(7)).0, 7);
+        assert_eq!(l.begin(Mode::Never, &HERE), (0, l));
+        assert_eq!(l.begin(Mode::Fixed(7), &HERE).0, 7);
     }
 
     #[test]
     fn spins_that_pay_keep_spinning() {
-        let mut l = Learnt::default().begin(Mode::Auto).1;
+        let mut l = Learnt::default().begin(Mode::Auto, &HERE).1;
         for _ in 0..1000 {
-            let (n, next) = l.begin(Mode::Auto);
+            let (n, next) = l.begin(Mode::Auto, &HERE);
             assert!(n >= 2_000, "{n}");
-            l = next.end(Outcome::Paid(500));
+            l = next.end(Outcome::Paid(500), &HERE);
         }
     }
 
     #[test]
     fn spins_in_vain_end_and_are_tried_again_rarely() {
-        let mut l = Learnt::default().begin(Mode::Auto).1;
+        let mut l = Learnt::default().begin(Mode::Auto, &HERE).1;
         let mut spun = 0;
         for _ in 0..1000 {
-            let (n, next) = l.begin(Mode::Auto);
+            let (n, next) = l.begin(Mode::Auto, &HERE);
             l = next;
             if n > 0 {
                 spun += 1;
-                l = l.end(Outcome::Unpaid);
+                l = l.end(Outcome::Unpaid, &HERE);
             }
         }
         assert!((10..60).contains(&spun), "{spun}");
@@ -300,7 +352,30 @@ mod tests {
 
     #[test]
     fn a_preempted_spinner_stops_at_once() {
-        let l = Learnt::default().begin(Mode::Auto).1.end(Outcome::Preempted);
-        assert_eq!(l.begin(Mode::Auto).0, 0);
+        let l = Learnt::default().begin(Mode::Auto, &HERE).1.end(Outcome::Preempted, &HERE);
+        assert_eq!(l.begin(Mode::Auto, &HERE).0, 0);
+    }
+
+    /// Two machines that answer each other. Who sleeps is woken after `WAKE`, who spins hears at once.
+    #[test]
+    fn two_who_sleep_come_to_spin_whoever_tries_first() {
+        const WAKE: Nanos = 175_000;
+        let far = Lengths::far(2 * WAKE);
+        let asleep = |skipped| Learnt::new(1, skipped);
+        for ahead in 0..RETRY_AFTER {
+            let mut sides = [asleep(0), asleep(ahead)];
+            let mut spins = [false; 2];
+            for round in 0..500 {
+                let me = round % 2;
+                let (budget, next) = sides[me].begin(Mode::Auto, &far);
+                // The other one is woken, if it has to be, before it answers.
+                let took = if spins[1 - me] { 1_000 } else { WAKE };
+                let found = budget > took;
+                let outcome = if found { Outcome::Paid(took) } else { Outcome::Unpaid };
+                sides[me] = if budget > 0 { next.end(outcome, &far) } else { next };
+                spins[me] = found;
+            }
+            assert_eq!(spins, [true; 2], "one was {ahead} waits ahead of the other");
+        }
     }
 }

@@ -17,6 +17,9 @@ use shunt_ivshmem::{Error, Server};
 use shunt_shm::ivshmem::EXTENT;
 use tempfile::TempDir;
 
+/// How long a server may take to introduce a peer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// A server in a thread of this process.
 struct Served {
     dir: TempDir,
@@ -55,7 +58,8 @@ impl Rig for Served {
     }
 
     fn end(&self) -> Self::Device {
-        let end = Ivshmem::join(Peer::connect(&self.dir.path().join("ivshmem.sock")).unwrap());
+        let end =
+            Ivshmem::join(Peer::connect(&self.dir.path().join("ivshmem.sock"), PATIENCE).unwrap());
         let end = end.unwrap();
         // Each bell that is watched rings once at the start.
         end.is_told();
@@ -90,7 +94,7 @@ impl Rig for Served {
     }
 
     fn resize(&self, _token: Token, len: u64) -> Option<io::Result<()>> {
-        let peer = Peer::connect(&self.dir.path().join("ivshmem.sock")).unwrap();
+        let peer = Peer::connect(&self.dir.path().join("ivshmem.sock"), PATIENCE).unwrap();
         let memory = peer.memory().try_clone().unwrap();
         Some(std::fs::File::from(memory).set_len(len))
     }
@@ -141,7 +145,7 @@ fn the_memory_of_the_dead_is_used_again() {
 #[test]
 fn memory_of_another_kind_is_refused() {
     let served = Served::new();
-    let peer = Peer::connect(&served.dir.path().join("ivshmem.sock")).unwrap();
+    let peer = Peer::connect(&served.dir.path().join("ivshmem.sock"), PATIENCE).unwrap();
     rustix::io::pwrite(peer.memory(), b"ours!", 0).unwrap();
     let error = Ivshmem::join(peer).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use shunt_shm::doorbell;
-use shunt_shm::ivshmem::{Home, Registers, interrupt_of};
+use shunt_shm::ivshmem::{Home, Registers, TO_AGENT};
 use shunt_sys::fds::{Fds, close};
 use shunt_wire::agent::{FarBells, Interrupt};
 use shunt_wire::reason::Reason;
@@ -15,7 +15,7 @@ use crate::own_fds::{OwnFd, adopt};
 pub enum Doorbells {
     /// Of a process of this machine: eventfds.
     Here(Vec<OwnFd>),
-    /// Of a process of another machine. Its agent rings the process' own when it is interrupted.
+    /// Of a process of another machine: by an interrupt that leads to it, or by its agent, which rings it then.
     Far {
         /// Where the other machine finds what is rung.
         home: Home,
@@ -90,10 +90,14 @@ impl Doorbells {
                     doorbell::ring(bell.borrow());
                 }
             }
-            // Whom it was told before, and who has not looked yet, needs no interrupt.
             Self::Far { home, place, machine } => {
+                let own = home.interrupt_of(*place, vector);
+                if own.is_some_and(|own| machine.interrupt(own)) {
+                    return;
+                }
+                // Whom it was told before, and who has not looked yet, needs no interrupt.
                 if home.notify(*place, vector) {
-                    machine.interrupt(vector);
+                    machine.interrupt(TO_AGENT);
                 }
             }
         }
@@ -101,17 +105,20 @@ impl Doorbells {
 }
 
 impl Machine {
-    fn interrupt(&self, vector: usize) {
+    /// False when it cannot be done: nobody is interrupted, or not by this vector.
+    fn interrupt(&self, vector: u8) -> bool {
         match self {
-            Self::Looks => {}
+            Self::Looks => false,
             Self::Eventfds(eventfds) => {
-                if let Some(eventfd) = eventfds.get(interrupt_of(vector, eventfds.len())) {
-                    doorbell::interrupt(eventfd.borrow());
-                }
+                let eventfd = eventfds.get(usize::from(vector));
+                eventfd.inspect(|eventfd| doorbell::interrupt(eventfd.borrow())).is_some()
             }
             Self::Register { registers, peer, vectors } => {
-                let which = u8::try_from(interrupt_of(vector, *vectors)).unwrap_or(0);
-                registers.ring(*peer, which);
+                let has = usize::from(vector) < *vectors;
+                if has {
+                    registers.ring(*peer, vector);
+                }
+                has
             }
         }
     }

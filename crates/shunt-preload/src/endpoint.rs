@@ -29,6 +29,8 @@ pub struct Endpoint {
     pub id: EndpointId,
     /// Process that said Hello.
     pub pid: u32,
+    /// Its user at that time, who is the agent's if the agent is a user's.
+    pub user: u32,
     /// Bytes of memory that it may have; `u64::MAX`: no limit.
     memory: u64,
     /// Link groups' connections of this process.
@@ -83,6 +85,7 @@ impl Endpoint {
         let endpoint = Self {
             id,
             pid: rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(),
+            user: rustix::process::geteuid().as_raw(),
             memory,
             carried: AtomicU32::new(0),
             ring: AtomicUsize::new(usize::MAX),

@@ -26,7 +26,8 @@ struct Header {
     magic: AtomicU64,
     /// [`Scope`].
     scope: AtomicU32,
-    _unused: AtomicU32,
+    /// Counts the memories of other machines that the agent has joined.
+    memory: AtomicU32,
     networks: [NetworkWords; NETWORKS],
 }
 
@@ -75,7 +76,6 @@ struct Entry {
     ip: [AtomicU64; 2],
     listener: AtomicU64,
     netns: AtomicU64,
-    uid: AtomicU32,
 }
 
 const V6ONLY: u32 = 1 << 16;
@@ -90,8 +90,6 @@ pub struct Listing {
     pub addr: Addr,
     /// `IPV6_V6ONLY` is set.
     pub v6only: bool,
-    /// The user who registered it.
-    pub uid: u32,
     /// `SO_NETNS_COOKIE` of the socket, 0 where the kernel has none.
     pub netns: u64,
 }
@@ -173,7 +171,6 @@ impl Registry {
                 #[allow(clippy::cast_possible_truncation, reason = "the port is the low half")]
                 addr: Addr { ip: whole(ip), port: port as u16 },
                 v6only: port & V6ONLY != 0,
-                uid: e.uid.load(Ordering::Relaxed),
                 netns: e.netns.load(Ordering::Relaxed),
             };
             fence(Ordering::Acquire);
@@ -192,6 +189,13 @@ impl Registry {
             2 => Scope::Unmarked,
             _ => Scope::User,
         }
+    }
+
+    /// Which of the memories that it has joined the agent shares with other machines just now: of another one, listeners'
+    /// tables are others.
+    #[must_use]
+    pub fn memory(&self) -> u32 {
+        self.header().memory.load(Ordering::Acquire)
     }
 
     /// True for an address to which connections may lead to another party of this host.
@@ -244,7 +248,6 @@ impl RegistryWriter {
                     word.store(half, Ordering::Relaxed);
                 }
                 e.netns.store(l.netns, Ordering::Relaxed);
-                e.uid.store(l.uid, Ordering::Relaxed);
                 e.listener.store(l.listener, Ordering::Relaxed);
             }
             None => e.listener.store(0, Ordering::Relaxed),
@@ -266,6 +269,11 @@ impl RegistryWriter {
             }
             words.len.store(u32::from(network.len) + 1, Ordering::Release);
         }
+    }
+
+    /// Says which memory is shared with other machines.
+    pub fn set_memory(&mut self, number: u32) {
+        self.registry.header().memory.store(number, Ordering::Release);
     }
 
     /// Publishes a listener; `false` when there is no room near its port's place.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 /// `_IO(VFIO_TYPE, VFIO_BASE + n)` of `linux/vfio.h`.
@@ -149,16 +149,16 @@ impl Device {
         Ok((info.count as usize).min(MOST))
     }
 
-    /// Leads the interrupts to eventfds, one each from the first on.
+    /// Leads the interrupts from `first` on to eventfds, one each. The first time it is asked for all of them.
     ///
     /// # Errors
     /// Those of the request; `InvalidInput` for more than [`Self::interrupts`] can say.
-    pub fn lead(&self, eventfds: &[OwnedFd]) -> io::Result<()> {
+    pub fn lead(&self, first: usize, eventfds: &[impl AsFd]) -> io::Result<()> {
         let mut set = IrqSet {
             argsz: size::<IrqSet>(),
             flags: SET_DATA_EVENTFD | SET_ACTION_TRIGGER,
             index: MSIX,
-            start: 0,
+            start: u32::try_from(first).unwrap_or(u32::MAX),
             count: u32::try_from(eventfds.len()).unwrap_or(u32::MAX),
             eventfds: [-1; MOST],
         };
@@ -166,7 +166,7 @@ impl Device {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         for (place, eventfd) in set.eventfds.iter_mut().zip(eventfds) {
-            *place = eventfd.as_raw_fd();
+            *place = eventfd.as_fd().as_raw_fd();
         }
         // SAFETY: the request reads a structure of this layout.
         done(unsafe { libc::ioctl(self.device.as_raw_fd(), DEVICE_SET_IRQS, &raw const set) })?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use shunt_functional::generator::records;
 use shunt_functional::machines::Lab;
 use shunt_functional::record::compare;
+use shunt_functional::rounds::rounds;
 use shunt_functional::sandbox::Stats;
 use shunt_functional::waiting::settles;
 
@@ -126,20 +127,74 @@ fn an_agent_is_killed_under_load() {
     }
 }
 
-/// Without its server what is connected goes on, and new connections between the same machines are made.
+/// Without its server what is connected goes on, and new connections between the same machines are made. When it is
+/// started anew its memory is joined, by listeners that were there before, too; what was connected goes on where it is.
 #[test]
-fn the_server_is_killed_under_load() {
+fn the_server_is_killed_under_load_and_started_anew() {
     let mut lab = Lab::new(2, "256M");
-    let busy = ["-n", "20", "-b", "50000000", "--style", "epoll-et"];
-    let serving = lab.machines[1].serve(&busy);
-    let at = SocketAddr::from((lab.machines[1].ip, serving.port));
-    lab.machines[0].until_it_knows(at);
-    let client = lab.machines[0].connect(at, &busy);
-    settles("connections", &20, || lab.machines[0].sandbox().stats().get("connections_shunted"));
-    lab.server().kill();
-    compare(&records(client), &serving.finish()).expect("the same bytes");
-    lab.run(1, 0, &traffic("30", "poll"), &traffic("30", "poll"));
-    for machine in &lab.machines {
-        settles("shunted", &50, || machine.sandbox().stats().get("connections_shunted"));
+    let busy = ["-n", "20", "-b", "50000000", "--style", "epoll-et", "--stall", "100"];
+    for _ in rounds(1, 10) {
+        let before = stats(&lab);
+        let [serving, later] =
+            [&busy[..], &traffic("30", "epoll-et")].map(|t| lab.machines[1].serve(t));
+        let [at, later_at] =
+            [serving.port, later.port].map(|port| SocketAddr::from((lab.machines[1].ip, port)));
+        lab.machines[0].until_it_knows(at);
+        let client = lab.machines[0].connect(at, &busy);
+        all_shunted(&lab, &before, &[20, 20]);
+        lab.server().kill();
+        // So that the load outlasts what comes now, however quick the machine is.
+        client.signal(libc::SIGSTOP);
+        lab.run(1, 0, &traffic("30", "poll"), &traffic("30", "poll"));
+        all_shunted(&lab, &before, &[50, 50]);
+
+        lab.start_server(&["--size", "256M", "--vectors", "4"]);
+        for machine in &lab.machines {
+            settles(
+                "machines in the new memory, and memories that are left",
+                &(Some(2), 1),
+                || {
+                    let status = machine.status();
+                    let deaf = status["server_gone"].as_bool().unwrap_or(true);
+                    let members = status["members"].as_array().map(Vec::len).filter(|_| !deaf);
+                    (members, status["earlier_memories"].as_u64().unwrap_or(0))
+                },
+            );
+        }
+        // Of listeners that were there before its server hears when it accepts: the first of those connections may
+        // stay on TCP.
+        lab.machines[0].until_it_knows(later_at);
+        let clients = records(lab.machines[0].connect(later_at, &traffic("30", "poll")));
+        compare(&clients, &later.finish()).expect("the same bytes");
+        all_shunted(&lab, &before, &[80, 80]);
+        lab.run(1, 0, &traffic("30", "blocking"), &traffic("30", "select"));
+        all_shunted(&lab, &before, &[110, 110]);
+
+        client.signal(libc::SIGCONT);
+        compare(&records(client), &serving.finish()).expect("the same bytes");
+        for machine in &lab.machines {
+            settles("link groups, and memories that are left", &(0, 0), || {
+                let status = machine.status();
+                let number = |name: &str| status[name].as_u64().unwrap_or(99);
+                (number("link_groups"), number("earlier_memories"))
+            });
+        }
     }
+}
+
+/// Agents that start before their server, who are told of it and do not require it, join when it comes.
+#[test]
+fn the_server_is_there_after_the_agents() {
+    let mut lab = Lab::new(2, "256M");
+    lab.server().kill();
+    for machine in &lab.machines {
+        machine.sandbox().kill_agent();
+        machine.start_agent();
+        assert!(machine.status().is_null(), "nothing is shared: {}", machine.status());
+    }
+    lab.start_server(&["--size", "256M", "--vectors", "4"]);
+    lab.until_all_see(2);
+    let before = stats(&lab);
+    lab.run(0, 1, &traffic("30", "poll"), &traffic("30", "poll"));
+    all_shunted(&lab, &before, &[30, 30]);
 }

@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde_json::Value;
 use shunt_functional::generator::parse;
 use shunt_functional::machines::Lab;
 use shunt_functional::record::compare;
 use shunt_functional::rounds::rounds;
-use shunt_functional::vm::{Guest, Image};
+use shunt_functional::vm::{Device, Guest, Image};
 use shunt_functional::waiting::settles;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -35,7 +36,7 @@ fn between(server: &mut Guest, client: &mut Guest, traffic: &str) {
 fn guests_talk_to_each_other_and_to_their_host() {
     let lab = Lab::new(1, "512M");
     let image = Image::assemble(lab.path());
-    let [one, two] = [2, 3].map(|n| Guest::start(&lab, &image, n));
+    let [one, two] = [2, 3].map(|n| Guest::start(&lab, &image, n, Device::Doorbell));
     let (mut one, mut two) = (one.ready(), two.ready());
     one.join();
     two.join();
@@ -52,6 +53,8 @@ fn guests_talk_to_each_other_and_to_their_host() {
         (320, 320)
     );
 
+    agents_are_stopped(&mut one, &mut two);
+
     // The host serves, a guest connects.
     let host = &lab.machines[0];
     let traffic = ["-n", "300", "-b", "20000", "--style", "epoll-lt"];
@@ -65,17 +68,81 @@ fn guests_talk_to_each_other_and_to_their_host() {
     settles("shunted", &300, || host.sandbox().stats().get("connections_shunted"));
 
     for _ in rounds(1, 20) {
-        a_guest_is_killed(&lab, &image);
+        a_guest_comes_and_is_killed(&lab, &image, &mut one);
         between(&mut one, &mut two, "-n 30 -b 100000 --style poll");
     }
 }
 
-/// A third guest comes, is killed under load, and the others use its memory again.
-fn a_guest_is_killed(lab: &Lab, image: &Image) {
+/// Guests' programs are woken by interrupts that lead to them: what is connected goes on while their agents are stopped.
+fn agents_are_stopped(server: &mut Guest, client: &mut Guest) {
+    let traffic = "-n 4 -b 60000000 --style poll --stall 100";
+    let ip = server.ip.map(|part| part.to_string()).join(".");
+    let port = 7001;
+    server.must(&format!(
+        "(shunt run -- shunt-gen serve --listen {ip}:{port} {traffic} > /tmp/serve 2>&1) & \
+         until grep -q port /tmp/serve; do sleep 0.1; done"
+    ));
+    settles("the listener is known", &true, || {
+        client.must("shunt machines --json").contains(&format!("{ip}:{port}"))
+    });
+    let before = [client.counter("connections_shunted"), server.counter("connections_shunted")];
+    client.must(&format!(
+        "(shunt run -- shunt-gen connect --to {ip}:{port} {traffic} > /tmp/connect 2>&1; echo $? > /tmp/over) & \
+         rm -f /tmp/over"
+    ));
+    settles("shunted", &before.map(|n| n + 4), || {
+        [client.counter("connections_shunted"), server.counter("connections_shunted")]
+    });
+    for guest in [&mut *client, &mut *server] {
+        guest.must("killall -STOP shunt");
+    }
+    assert!(
+        !client.run("test -e /tmp/over", PATIENCE).ok,
+        "it is not over before the agents are stopped"
+    );
+    let said = client.run("until [ -e /tmp/over ]; do sleep 0.1; done; cat /tmp/connect", PATIENCE);
+    for guest in [&mut *client, &mut *server] {
+        guest.must("killall -CONT shunt");
+    }
+    let serving = server.must("cat /tmp/serve");
+    compare(&parse(&said.text), &parse(&serving)).expect("the same bytes");
+}
+
+/// Without a server and interrupts: memory of a file that two devices have, in which both agents look for themselves.
+#[test]
+fn guests_share_a_file_without_a_server() {
+    let lab = Lab::new(1, "32M");
+    let image = Image::assemble(lab.path());
+    let file = lab.path().join("memory");
+    let [one, two] = [5, 6].map(|n| Guest::start(&lab, &image, n, Device::Plain(&file)));
+    let (mut one, mut two) = (one.ready(), two.ready());
+    for guest in [&mut one, &mut two] {
+        guest.join();
+    }
+    for guest in [&mut one, &mut two] {
+        settles("machines that are known", &2, || {
+            let status: Value =
+                serde_json::from_str(&guest.must("shunt machines --json")).unwrap_or_default();
+            status["members"].as_array().map_or(0, Vec::len)
+        });
+    }
+    between(&mut one, &mut two, "-n 30 -b 100000 --style epoll-et");
+    between(&mut two, &mut one, "-n 10 -b 100000 --style blocking");
+    assert_eq!((one.counter("connections_shunted"), two.counter("connections_shunted")), (40, 40));
+}
+
+/// A third guest comes, talks and goes; comes, and is killed under load; and the others use its memory again.
+fn a_guest_comes_and_is_killed(lab: &Lab, image: &Image, one: &mut Guest) {
     let host = &lab.machines[0];
     let shunted = || host.sandbox().stats().get("connections_shunted");
     let before = shunted();
-    let mut third = Guest::start(lab, image, 4).ready();
+    let mut third = Guest::start(lab, image, 4, Device::Doorbell).ready();
+    third.join();
+    lab.until_all_see(4);
+    between(&mut third, one, "-n 30 -b 100000 --style epoll-lt");
+    // Its place is free a moment before it answers nobody any more.
+    third.must("killall shunt; while pidof shunt; do sleep 0.1; done");
+    lab.until_all_see(3);
     third.join();
     lab.until_all_see(4);
     let serving = host.serve(&["-n", "20", "-b", "1000000000000", "--style", "epoll-et"]);

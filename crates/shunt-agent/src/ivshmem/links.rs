@@ -14,7 +14,7 @@ use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{EndpointId, FarBells, Interrupt, ListenerId, MAX_VECTORS, RegionId};
 use shunt_wire::reason::Reason;
 
-use super::{Fabric, News};
+use super::{Doorbells, Fabric, News};
 
 /// A link group of which one side is here.
 #[derive(Debug)]
@@ -88,14 +88,15 @@ impl Fabric {
     /// A region for proposals of `me`, which has so many completion vectors, to a listener of another machine.
     pub(crate) fn connect(
         &mut self,
-        (me, vectors): (EndpointId, usize),
+        me: Doorbells<'_>,
         listener: ListenerId,
         region: RegionId,
     ) -> Result<Linked, Reason> {
         let remote = self.remotes.get(&listener).ok_or(Reason::PeerNotShunted)?.clone();
         let home = self.hold_home(remote.member)?;
-        self.settle(me, vectors).ok_or(Reason::NoResources)?;
+        self.settle(me).ok_or(Reason::NoResources)?;
         let memory = self.memory()?;
+        let (me, _) = me;
         let extent = self.control.take_extent(self.me).ok_or(Reason::NoResources)?;
         let before = self.control.extent(extent).kind();
         let made =
@@ -126,7 +127,7 @@ impl Fabric {
     /// The region that holds the proposal for the connection `tuple`, as the acceptor `me` sees it.
     pub(crate) fn attach(
         &mut self,
-        (me, vectors): (EndpointId, usize),
+        me: Doorbells<'_>,
         (region, slot): (RegionId, usize),
         tuple: &FourTuple,
     ) -> Result<Attached, Reason> {
@@ -148,12 +149,12 @@ impl Fabric {
         }
         let endpoint = self.control.extent(extent).endpoint();
         let (bells, means) = self.bells_of(owner, endpoint)?;
-        self.settle(me, vectors).ok_or(Reason::NoResources)?;
+        self.settle(me).ok_or(Reason::NoResources)?;
         let lease = self.leases.give(region, &self.epoll, &mut self.next_token);
         let mut fds = vec![self.memory()?, Rc::new(lease.map_err(no_resources)?)];
         fds.extend(means);
         if let Some(link) = self.links.get_mut(&region) {
-            link.parties.insert(me);
+            link.parties.insert(me.0);
         }
         Ok(Attached { endpoint, region: offset(extent) as u64, bells, fds })
     }

@@ -7,11 +7,18 @@
 
 mod leases;
 mod links;
+#[cfg(any(test, fuzzing))]
+mod memory;
 mod peers;
+#[cfg(test)]
+mod tests;
+#[cfg(fuzzing)]
+pub mod victim;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -20,7 +27,7 @@ use rustix::event::{Timespec, epoll};
 use serde_json::{Value, json};
 use shunt_device::ivshmem::Transport;
 use shunt_shm::ivshmem::{
-    Control, ENDPOINTS, Home, Kind, LISTENERS, MemberId, Published, offset, table_offset,
+    Control, ENDPOINTS, Home, Kind, LISTENERS, MemberId, Published, TO_AGENT, offset, table_offset,
 };
 use shunt_shm::memfd::Map;
 use shunt_shm::table::Table;
@@ -36,6 +43,10 @@ use peers::{Peer, Remote};
 
 /// Time between two signs of life.
 pub(crate) const BEAT: Duration = Duration::from_secs(1);
+
+/// Time between two looks where nobody interrupts.
+const SHORTEST_NAP: Duration = Duration::from_micros(50);
+const LONGEST_NAP: Duration = Duration::from_millis(20);
 
 /// What the ear is marked with; other numbers are leases'.
 const EAR: u64 = 0;
@@ -58,6 +69,8 @@ pub(crate) struct Fabric {
     published: HashMap<ListenerId, usize>,
     /// Own endpoints that others can wake, by place.
     places: HashMap<usize, EndpointId>,
+    /// Whose doorbell each of this machine's interrupt vectors leads to; 0: nobody's. The first one is the agent's.
+    lines: Vec<EndpointId>,
     peers: HashMap<MemberId, Peer>,
     /// Others' listeners by the name that this agent's programs know them by.
     remotes: HashMap<ListenerId, Remote>,
@@ -70,6 +83,8 @@ pub(crate) struct Fabric {
     busy: Instant,
     /// The server is gone.
     deaf: bool,
+    /// Another memory has taken its place: it stays until the last link group in it is gone.
+    retired: bool,
 }
 
 impl std::fmt::Debug for Fabric {
@@ -77,6 +92,9 @@ impl std::fmt::Debug for Fabric {
         f.debug_struct("Fabric").field("me", &self.me).finish_non_exhaustive()
     }
 }
+
+/// An own endpoint with its doorbells.
+pub(crate) type Doorbells<'a> = (EndpointId, &'a [Rc<OwnedFd>]);
 
 /// What the agent has to do about what a fabric has heard.
 #[derive(Debug, Default)]
@@ -133,6 +151,7 @@ impl Fabric {
             addresses: Vec::new(),
             published: HashMap::new(),
             places: HashMap::new(),
+            lines: vec![0; vectors.min(u32::from(u8::MAX)) as usize],
             peers: HashMap::new(),
             remotes: HashMap::new(),
             links: HashMap::new(),
@@ -141,6 +160,7 @@ impl Fabric {
             beaten: now,
             busy: now,
             deaf: false,
+            retired: false,
         };
         fabric.look_at_addresses();
         fabric.control.moves_in(me, home_at);
@@ -150,7 +170,7 @@ impl Fabric {
     }
 
     /// Takes a number of those `wanted` above which no other member's names lie.
-    pub(crate) fn names_from(&self, wanted: impl Fn() -> u64) -> u64 {
+    pub(crate) fn names_from(&self, mut wanted: impl FnMut() -> u64) -> u64 {
         let taken: HashSet<_> =
             self.control.members().map(|m| self.control.member(m.index).ids()).collect();
         let ids = loop {
@@ -173,6 +193,29 @@ impl Fabric {
         self.netns
     }
 
+    /// True when nobody tells any more who comes and goes: the server is gone.
+    pub(crate) const fn is_deaf(&self) -> bool {
+        self.deaf
+    }
+
+    /// Another memory takes its place: nothing new is begun here. The listeners of others, which are to be forgotten.
+    pub(crate) fn retire(&mut self) -> Vec<ListenerId> {
+        self.retired = true;
+        for (_, place) in self.published.drain() {
+            self.home.withdraw(place);
+        }
+        self.tell_all();
+        for peer in self.peers.values_mut() {
+            peer.published.clear();
+        }
+        self.remotes.drain().map(|(listener, _)| listener).collect()
+    }
+
+    /// True while link groups lead to other machines.
+    pub(crate) fn is_in_use(&self) -> bool {
+        !self.links.is_empty()
+    }
+
     /// Readable when there is something to hear.
     pub(crate) fn ear(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
@@ -186,8 +229,7 @@ impl Fabric {
         }
         // Nobody interrupts: look often while there is traffic, and ever more rarely without.
         let idle = now.saturating_duration_since(self.busy);
-        let nap = if idle < Duration::from_millis(5) { Duration::ZERO } else { idle / 16 };
-        beat.min(nap.min(Duration::from_millis(20)))
+        beat.min((idle / 16).clamp(SHORTEST_NAP, LONGEST_NAP))
     }
 
     /// Takes in what there is to hear, and sees who is there.
@@ -235,7 +277,7 @@ impl Fabric {
             self.deaf = true;
             warn!(
                 "the ivshmem server is gone: what is connected goes on, machines that come are not \
-                 seen; start the server, then this agent, again"
+                 seen; its successor's memory is joined as soon as it is there"
             );
         }
     }
@@ -258,7 +300,7 @@ impl Fabric {
     fn tell_all(&self) {
         for member in self.control.members().filter(|member| *member != self.me) {
             if let Some(peer) = self.control.member(member.index).peer() {
-                self.transport.ring(peer, 0);
+                self.transport.ring(peer, TO_AGENT.into());
             }
         }
     }
@@ -299,22 +341,43 @@ impl Fabric {
         }
     }
 
-    /// Lets others wake an own endpoint.
-    fn settle(&mut self, endpoint: EndpointId, vectors: usize) -> Option<()> {
+    /// Lets others wake an own endpoint, by these doorbells.
+    fn settle(&mut self, (endpoint, bells): Doorbells<'_>) -> Option<()> {
         if self.places.values().any(|known| *known == endpoint) {
             return Some(());
         }
         let place = (0..ENDPOINTS).find(|place| !self.places.contains_key(place))?;
-        self.home.set_endpoint(place, endpoint, vectors);
+        let interrupts = self.lead(endpoint, bells);
+        self.home.set_endpoint(place, endpoint, bells.len(), &interrupts);
         self.places.insert(place, endpoint);
         Some(())
+    }
+
+    /// Leads interrupts that nobody has to an endpoint's doorbells, so that its peers wake it without the agent: from the
+    /// first doorbell on, as many as there are.
+    fn lead(&mut self, endpoint: EndpointId, bells: &[Rc<OwnedFd>]) -> Range<usize> {
+        let is_free = |line: &usize| self.lines[*line] == 0;
+        let Some(first) = (1..self.lines.len()).find(is_free) else { return 0..0 };
+        let mut interrupts = first..first;
+        for (line, bell) in (first..self.lines.len()).take_while(is_free).zip(bells) {
+            if !self.transport.lead(line, Some(bell.as_fd())) {
+                break;
+            }
+            interrupts.end = line + 1;
+        }
+        self.lines[interrupts.clone()].fill(endpoint);
+        interrupts
     }
 
     /// An own endpoint is gone. Its memory may still be in use, by a child of it: its leases tell.
     pub(crate) fn endpoint_left(&mut self, endpoint: EndpointId) {
         if let Some(place) = self.places.iter().find(|(_, e)| **e == endpoint).map(|(p, _)| *p) {
             self.places.remove(&place);
-            self.home.set_endpoint(place, 0, 0);
+            self.home.set_endpoint(place, 0, 0, &(0..0));
+        }
+        for (line, led) in self.lines.iter_mut().enumerate().filter(|(_, led)| **led == endpoint) {
+            self.transport.lead(line, None);
+            *led = 0;
         }
         for link in self.links.values_mut() {
             link.left(endpoint);

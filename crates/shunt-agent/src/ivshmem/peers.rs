@@ -74,7 +74,7 @@ impl Fabric {
                 peer.news = None;
                 let silent = std::mem::take(&mut peer.published);
                 self.forget(silent.into_values(), news);
-            } else if !silent && peer.news != Some(peer.home.news()) {
+            } else if !silent && !self.retired && peer.news != Some(peer.home.news()) {
                 self.read_home(member, news, &mut name);
             }
         }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
+use serde_json::Value;
 use shunt_device::ivshmem::Transport;
 use shunt_shm::ivshmem::Published;
 use shunt_shm::registry::Listing;
@@ -14,62 +15,96 @@ use shunt_sys::sockinfo;
 use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId, Reply, Request};
 use shunt_wire::reason::Reason;
 
+use super::listeners::Name;
 use super::regions::Connected;
-use super::{Answer, No, Outcome, State, first_id};
+use super::{Answer, No, Outcome, State, first_id, names_of};
 use crate::ivshmem::{Attached, Fabric, Linked};
 
 impl State {
-    /// Shares memory with other machines, before any program is known.
+    /// Shares memory with other machines; instead of that which was shared before, through which what is connected
+    /// goes on. Returns what is readable when they have something to say.
     ///
     /// # Errors
     /// Why it can't.
-    pub(crate) fn share(&mut self, transport: Box<dyn Transport>) -> io::Result<()> {
+    pub(crate) fn share(&mut self, transport: Box<dyn Transport>) -> io::Result<BorrowedFd<'_>> {
         let socket = rustix::net::socket(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::STREAM,
             None,
         )?;
         let netns = sockinfo::netns_cookie(&socket);
-        let fabric = Fabric::join(transport, geteuid().as_raw(), netns)?;
-        self.next_id = fabric.names_from(first_id);
-        self.fabric = Some(fabric);
-        Ok(())
+        let mut fabric = Fabric::join(transport, geteuid().as_raw(), netns)?;
+        // Those that it has, unless they are another machine's: what they name may still be in use.
+        let own = names_of(self.next_id);
+        let mut first = Some(own);
+        let names = fabric.names_from(|| first.take().unwrap_or_else(first_id));
+        if names != own {
+            self.next_id = names;
+        }
+        for (listener, known) in &self.listeners {
+            let Name { addr, v6only, netns, .. } = known.name;
+            fabric.publish(&Published { id: *listener, addr, v6only }, netns);
+        }
+        if let Some(mut before) = self.fabric.take() {
+            for listener in before.retire() {
+                self.registries.remove_everywhere(listener);
+            }
+            self.retired.push(before);
+        }
+        self.registries.another_memory();
+        Ok(self.fabric.insert(fabric).ear())
     }
 
-    /// Readable when other machines have something to say.
-    pub(crate) fn ear(&self) -> Option<BorrowedFd<'_>> {
-        self.fabric.as_ref().map(Fabric::ear)
+    /// True when there is no server that would tell of other machines.
+    pub(crate) fn has_no_server(&self) -> bool {
+        self.fabric.as_ref().is_none_or(Fabric::is_deaf)
+    }
+
+    /// For `Status`.
+    pub(crate) fn describe_shared(&self) -> Value {
+        let Some(fabric) = &self.fabric else { return Value::Null };
+        let mut shared = fabric.describe();
+        shared["earlier_memories"] = self.retired.len().into();
+        shared
     }
 
     /// How long the agent may sleep.
     pub(crate) fn patience(&self, now: Instant) -> Option<Duration> {
-        self.fabric.as_ref().map(|fabric| fabric.patience(now))
+        self.retired.iter().chain(&self.fabric).map(|fabric| fabric.patience(now)).min()
     }
 
     /// Takes in what other machines have to say.
     pub(crate) fn hear(&mut self) {
-        let Some(fabric) = &mut self.fabric else { return };
-        let next = &mut self.next_id;
-        let news = fabric.turn(|| {
-            let id = *next;
-            *next += 1;
-            id
-        });
-        for listener in news.gone {
-            self.registries.remove_everywhere(listener);
-        }
-        let (uid, netns) = (fabric.uid(), fabric.netns());
-        for (listener, Published { addr, v6only, .. }) in news.come {
-            let listing = Listing { listener, addr, v6only, uid, netns };
-            self.registries.publish_everywhere(listing);
-        }
-        for (endpoint, vectors) in news.rings {
-            let Some(endpoint) = self.endpoints.get(&endpoint) else { continue };
-            let rung = |(vector, _): &(usize, _)| vectors & 1 << vector != 0;
-            for (_, bell) in endpoint.bells.iter().enumerate().take(MAX_VECTORS).filter(rung) {
-                shunt_shm::doorbell::ring_fd(bell);
+        let Self { retired, fabric, next_id, registries, endpoints, .. } = self;
+        for fabric in retired.iter_mut().chain(fabric) {
+            let news = fabric.turn(|| {
+                let id = *next_id;
+                *next_id += 1;
+                id
+            });
+            for listener in news.gone {
+                registries.remove_everywhere(listener);
+            }
+            let netns = fabric.netns();
+            for (listener, Published { addr, v6only, .. }) in news.come {
+                let listing = Listing { listener, addr, v6only, netns };
+                registries.publish_everywhere(listing);
+            }
+            for (endpoint, vectors) in news.rings {
+                let Some(endpoint) = endpoints.get(&endpoint) else { continue };
+                let rung = |(vector, _): &(usize, _)| vectors & 1 << vector != 0;
+                for (_, bell) in endpoint.bells.iter().enumerate().take(MAX_VECTORS).filter(rung) {
+                    shunt_shm::doorbell::ring_fd(bell);
+                }
             }
         }
+        retired.retain(Fabric::is_in_use);
+    }
+
+    /// The memory in which a region is; that which is shared just now, for one that nobody has asked for yet.
+    fn fabric_of(&mut self, region: RegionId) -> Option<&mut Fabric> {
+        let of_before = self.retired.iter_mut().find(|fabric| fabric.has(region));
+        of_before.or(self.fabric.as_mut())
     }
 
     /// The answer to a request that concerns another machine; `None` to others.
@@ -79,20 +114,24 @@ impl State {
         request: &Request<'_>,
         fds: &mut Fds,
     ) -> Option<Outcome> {
-        let fabric = self.fabric.as_ref()?;
+        let serves = |listener| self.fabric.as_ref().is_some_and(|fabric| fabric.serves(listener));
+        let has = |region| self.retired.iter().chain(&self.fabric).any(|fabric| fabric.has(region));
         match *request {
-            Request::Connect { listener } if fabric.serves(listener) => {
+            Request::Connect { listener } if serves(listener) => {
                 Some(self.connect_elsewhere(me, listener))
             }
-            Request::Attach { region, slot } if !self.regions.contains_key(&region) => {
+            Request::Attach { region, slot }
+                if self.fabric.is_some() && !self.regions.contains_key(&region) =>
+            {
                 Some(self.attach_elsewhere(me, region, slot, fds))
             }
-            Request::Bells { region, endpoint } if fabric.has(region) => {
-                let found = fabric.bells(me, region, endpoint).map_err(No::Refused);
+            Request::Bells { region, endpoint } if has(region) => {
+                let found =
+                    self.fabric_of(region)?.bells(me, region, endpoint).map_err(No::Refused);
                 Some(found.map(|(bells, fds)| Answer { reply: Reply::BellsShared { bells }, fds }))
             }
-            Request::Detach { region } if fabric.has(region) => {
-                let was = self.fabric.as_mut()?.detach(me, region);
+            Request::Detach { region } if has(region) => {
+                let was = self.fabric_of(region)?.detach(me, region);
                 Some(if was {
                     Ok(Answer::bare(Reply::Done))
                 } else {
@@ -113,10 +152,11 @@ impl State {
         if endpoint.netns != fabric.netns() {
             return Err(No::Refused(Reason::OtherNamespace));
         }
-        if fabric.count(me) >= self.limits.regions_per_endpoint {
+        let before: usize = self.retired.iter().map(|fabric| fabric.count(me)).sum();
+        if before + fabric.count(me) >= self.limits.regions_per_endpoint {
             return Err(No::Refused(Reason::Refused));
         }
-        let me = (me, endpoint.bells.len());
+        let me = (me, &endpoint.bells[..]);
         let linked = fabric.connect(me, listener, region).map_err(No::Refused)?;
         let Linked { table, region: at, fds } = linked;
         Ok(Answer { reply: Reply::LinkedShared { region, table, at }, fds })
@@ -133,12 +173,13 @@ impl State {
         let Connected { tuple, netns, .. } =
             super::regions::inspect(socket).ok_or(No::Refused(Reason::Unsupported))?;
         let endpoint = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
-        let fabric = self.fabric.as_mut().ok_or(No::Refused(Reason::Internal))?;
+        let bells = endpoint.bells.clone();
+        let fabric = self.fabric_of(region).ok_or(No::Refused(Reason::Internal))?;
         if netns != fabric.netns() {
             return Err(No::Refused(Reason::OtherNamespace));
         }
         let slot = usize::try_from(slot).unwrap_or(usize::MAX);
-        let me = (me, endpoint.bells.len());
+        let me = (me, &bells[..]);
         let attached = fabric.attach(me, (region, slot), &tuple).map_err(No::Refused)?;
         let Attached { endpoint, region: at, bells, fds } = attached;
         Ok(Answer { reply: Reply::AttachedShared { endpoint, at, bells }, fds })

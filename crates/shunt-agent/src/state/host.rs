@@ -102,6 +102,8 @@ pub(super) struct Registries {
     known: HashMap<Party, (RegistryWriter, Rc<OwnedFd>)>,
     /// Listeners of other machines, which stand in each of them.
     elsewhere: HashMap<ListenerId, Listing>,
+    /// Which memory is shared with those machines.
+    memory: u32,
 }
 
 impl Registries {
@@ -134,6 +136,14 @@ impl Registries {
         }
     }
 
+    /// Another memory is shared with other machines.
+    pub(super) fn another_memory(&mut self) {
+        self.memory = self.memory.wrapping_add(1);
+        for (writer, _) in self.known.values_mut() {
+            writer.set_memory(self.memory);
+        }
+    }
+
     /// No program of this party is left.
     pub(super) fn forget(&mut self, party: Party) {
         self.known.remove(&party);
@@ -150,6 +160,7 @@ impl State {
         if let Some(host) = &self.host {
             writer.set_scope(host.scope(), &host.policy.networks());
         }
+        writer.set_memory(self.registries.memory);
         // Held by workers who are of another party by now.
         for (listener, known) in self.listeners.iter().filter(|(_, l)| l.name.party == party) {
             writer.publish(&known.name.listing(*listener));

@@ -28,8 +28,8 @@ pub(crate) struct Name {
 impl Name {
     /// As a registry has it.
     pub(super) const fn listing(&self, listener: ListenerId) -> Listing {
-        let Self { addr, netns, party, v6only } = *self;
-        Listing { listener, addr, v6only, uid: party.uid, netns }
+        let Self { addr, netns, v6only, .. } = *self;
+        Listing { listener, addr, v6only, netns }
     }
 }
 

@@ -159,6 +159,8 @@ pub struct State {
     pub(crate) socket_path: String,
     /// Memory that is shared with other machines.
     pub(crate) fabric: Option<Fabric>,
+    /// Memory of servers that are gone, while connections go through it.
+    retired: Vec<Fabric>,
     /// Where metrics are served, for `Status`.
     pub(crate) metrics: Option<String>,
 }
@@ -191,6 +193,7 @@ impl State {
             rejected: 0,
             socket_path,
             fabric: None,
+            retired: Vec::new(),
             metrics: None,
         })
     }
@@ -345,7 +348,7 @@ impl State {
         for listener in endpoint.holds {
             self.holder_left(me, listener, None);
         }
-        if let Some(fabric) = &mut self.fabric {
+        for fabric in self.retired.iter_mut().chain(&mut self.fabric) {
             fabric.endpoint_left(me);
         }
         if !self.endpoints.values().any(|other| other.origin.party == party) {
@@ -373,6 +376,11 @@ impl State {
 fn first_id() -> u64 {
     let random = std::hash::RandomState::new().build_hasher().finish();
     ((random & 0xf_ffff) << 32) | 1
+}
+
+/// Above which number the names lie that go on with `next`.
+const fn names_of(next: u64) -> u64 {
+    next >> 32 << 32 | 1
 }
 
 fn tool(role: &mut Role, version: u32) -> Outcome {

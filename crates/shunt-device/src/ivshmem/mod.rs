@@ -45,6 +45,12 @@ pub trait Transport {
     /// Those of dup(2).
     fn means(&self, peer: u16) -> io::Result<Means>;
 
+    /// Leads an interrupt vector of this machine to a program's own eventfd, or back to the ear. False where that cannot be
+    /// done: the ear hears it then as before.
+    fn lead(&mut self, _vector: usize, _to: Option<BorrowedFd<'_>>) -> bool {
+        false
+    }
+
     /// Readable when there is something to hear; `None` where nobody tells, and the memory has to be looked at.
     fn ear(&self) -> Option<BorrowedFd<'_>>;
 

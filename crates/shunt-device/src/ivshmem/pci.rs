@@ -133,10 +133,9 @@ impl Doorbell {
 
 #[derive(Debug)]
 struct Interrupts {
-    _device: vfio::Device,
-    /// Kept, so that the ear goes on hearing them.
-    _eventfds: Vec<OwnedFd>,
-    count: usize,
+    device: vfio::Device,
+    /// What the ear hears.
+    eventfds: Vec<OwnedFd>,
     ear: OwnedFd,
 }
 
@@ -147,13 +146,13 @@ impl Interrupts {
         let device = vfio::Device::open(&address.0, group)?;
         let count = device.interrupts()?;
         let eventfds = (0..count).map(|_| doorbell::create()).collect::<io::Result<Vec<_>>>()?;
-        device.lead(&eventfds)?;
+        device.lead(0, &eventfds)?;
         let ear = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for eventfd in &eventfds {
             let news = epoll::EventFlags::IN | epoll::EventFlags::ET;
             epoll::add(&ear, eventfd, epoll::EventData::new_u64(0), news)?;
         }
-        Ok(Self { _device: device, _eventfds: eventfds, count, ear })
+        Ok(Self { device, eventfds, ear })
     }
 }
 
@@ -203,7 +202,7 @@ impl Transport for Guest {
     }
 
     fn vectors(&self) -> usize {
-        self.interrupts.as_ref().map_or(1, |interrupts| interrupts.count.max(1))
+        self.interrupts.as_ref().map_or(1, |interrupts| interrupts.eventfds.len().max(1))
     }
 
     fn ring(&self, peer: u16, vector: usize) {
@@ -215,6 +214,12 @@ impl Transport for Guest {
     fn means(&self, _peer: u16) -> io::Result<Means> {
         let Some(Doorbell { bar, at, .. }) = &self.registers else { return Ok(Means::None) };
         Ok(Means::Register { bar: bar.try_clone()?, at: *at })
+    }
+
+    fn lead(&mut self, vector: usize, to: Option<BorrowedFd<'_>>) -> bool {
+        let Some(Interrupts { device, eventfds, .. }) = &self.interrupts else { return false };
+        let Some(own) = eventfds.get(vector) else { return false };
+        device.lead(vector, &[to.unwrap_or(own.as_fd())]).is_ok()
     }
 
     fn ear(&self) -> Option<BorrowedFd<'_>> {

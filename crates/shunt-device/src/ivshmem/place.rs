@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::{Transport, pci, server};
 
@@ -17,13 +18,13 @@ pub enum Place {
 }
 
 impl Place {
-    /// Opens the device.
+    /// Opens the device; a server has so long to introduce this machine.
     ///
     /// # Errors
     /// Why it can't be had.
-    pub fn open(&self) -> io::Result<Box<dyn Transport>> {
+    pub fn open(&self, patience: Duration) -> io::Result<Box<dyn Transport>> {
         match self {
-            Self::Server(path) => Ok(Box::new(server::Peer::connect(path)?)),
+            Self::Server(path) => Ok(Box::new(server::Peer::connect(path, patience)?)),
             Self::Pci(address) => Ok(Box::new(pci::Guest::open(address)?)),
         }
     }

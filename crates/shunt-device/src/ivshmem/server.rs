@@ -27,8 +27,8 @@ use super::{Heard, Means, Transport};
 const VERSION: i64 = 0;
 /// The message with which the memory comes.
 const MEMORY: i64 = -1;
-/// How long the introduction may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to leave a server alone that has too many to accept.
+const BACKLOG: Duration = Duration::from_millis(10);
 /// What marks the socket in the ear; other numbers are own vectors.
 const SOCKET: u64 = u64::MAX;
 /// Vectors of one peer that are kept.
@@ -54,15 +54,21 @@ fn broken(what: &str) -> io::Error {
 }
 
 impl Peer {
-    /// Connects to the server's socket at `path`, and waits until it has introduced this peer.
+    /// Connects to the server's socket at `path`, and waits for so long until it has introduced this peer.
     ///
     /// # Errors
     /// Those of connect(2); `InvalidData` for a server that breaks the protocol, `TimedOut` for a silent one.
-    pub fn connect(path: &Path) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC;
+    pub fn connect(path: &Path, patience: Duration) -> io::Result<Self> {
+        // Without waiting for one who does not accept.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        connect(&socket, &SocketAddrUnix::new(path)?)?;
-        let deadline = Instant::now() + PATIENCE;
+        let (address, deadline) = (SocketAddrUnix::new(path)?, Instant::now() + patience);
+        while let Err(e) = connect(&socket, &address) {
+            if e != Errno::AGAIN || Instant::now() >= deadline {
+                return Err(e.into());
+            }
+            std::thread::sleep(BACKLOG);
+        }
         let message = || wait_for(&socket, deadline);
         if message()?.0 != VERSION {
             return Err(broken("speaks another version of the protocol"));

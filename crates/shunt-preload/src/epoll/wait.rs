@@ -424,6 +424,7 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
     endpoint::count(Counter::KernelSleeps, 1);
     let n = kernel_wait(instance.raw(), &mut buffer, max, left, limits.mask);
     if n > 0 {
+        spin::slept(now);
         // All that it has to say was just said.
         instance.visited.store(clock::now(), Ordering::Relaxed);
     }

@@ -122,15 +122,15 @@ fn plan(fd: c_int, entry: Entry, to: &Addr) -> Plan {
     };
     let to = loopback_for_unspecified(to);
     let scope = endpoint.registry.scope();
-    let uid = effective_user();
+    let user = effective_user();
     let mut why = Reason::PeerNotShunted;
     let mut netns = None;
     let found = endpoint.registry.find(&to, |listing| {
         let here = *netns.get_or_insert_with(|| fresh::netns(fd, entry));
         if listing.netns != here {
             why = Reason::OtherNamespace;
-        } else if scope == Scope::User && listing.uid != uid {
-            // Of an agent for the host each registry is of one party.
+        } else if scope == Scope::User && endpoint.user != user {
+            // All listeners are of the user that this program was; an agent for the host has a registry for each party.
             why = Reason::OtherUser;
         } else {
             return true;

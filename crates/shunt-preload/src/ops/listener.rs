@@ -16,7 +16,7 @@ use shunt_wire::reason::Reason;
 use crate::abi::{address, c_int, sockaddr, socklen_t};
 use crate::agent_client::Listening;
 use crate::conn::{NONBLOCK, Sock};
-use crate::endpoint;
+use crate::endpoint::{self, Endpoint};
 use crate::errno::KeepErrno;
 use crate::fd_table::{self, Entry, Kind};
 use crate::ops::process::{may_mutate, owner_pid};
@@ -37,6 +37,8 @@ pub struct Listener {
     table: Table,
     /// The same of other machines'.
     far: Option<Table>,
+    /// The memory in which that lies, of those that the agent has joined.
+    memory: AtomicU32,
     /// Descriptors of this process that name it.
     fds: AtomicU32,
     /// Process that registered it; another (a forked worker) registers itself when it accepts.
@@ -116,7 +118,9 @@ impl Listener {
             }
             self.looked.store(now, Ordering::Relaxed);
             let known = self.endpoint.load(Ordering::Relaxed);
-            if !agent_client::hung_up() && agent_client::endpoint().is_ok_and(|e| e.id == known) {
+            let memory = self.memory.load(Ordering::Relaxed);
+            let is_same = |e: &Endpoint| e.id == known && e.registry.memory() == memory;
+            if !agent_client::hung_up() && agent_client::endpoint().is_ok_and(is_same) {
                 return;
             }
         }
@@ -142,11 +146,16 @@ fn register(fd: c_int) -> Result<&'static Listener, Reason> {
 }
 
 fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
+    // Before it is asked for: should it change meanwhile, it is asked for again.
+    let memory = agent_client::endpoint()?.registry.memory();
     let Listening { listener: id, table, shared, endpoint } =
         agent_client::listen(tcp::borrow(fd))?;
     let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     let known = Listener::of(fd_table::lookup(fd));
-    if let Some(same) = known.filter(|l| l.id.load(Ordering::Relaxed) == id) {
+    let is_same = |l: &&Listener| {
+        l.id.load(Ordering::Relaxed) == id && l.memory.load(Ordering::Relaxed) == memory
+    };
+    if let Some(same) = known.filter(is_same) {
         same.holder.store(endpoint.pid, Ordering::Relaxed);
         same.endpoint.store(endpoint.id, Ordering::Relaxed);
         shunt_sys::fds::close(table);
@@ -166,6 +175,7 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
         id: AtomicU64::new(id),
         table: mapped?,
         far,
+        memory: AtomicU32::new(memory),
         fds: AtomicU32::new(known.map_or(1, |l| l.fds.load(Ordering::Relaxed))),
         holder: AtomicU32::new(endpoint.pid),
         endpoint: AtomicU64::new(endpoint.id),

@@ -281,7 +281,8 @@ fn sleep(
         kernel.fds.push(pollfd { fd, events: POLLIN, revents: 0 });
     }
     let candidate = fds.iter().filter_map(|p| sock(p.fd)?.next_look()).min();
-    let left = deadline.map(|d| d.saturating_sub(clock::now()));
+    let now = clock::now();
+    let left = deadline.map(|d| d.saturating_sub(now));
     let looks = [candidate, crate::stream::doubt::next_look(), deaf.then_some(SHORTEST_LOOK)];
     let left = looks.into_iter().chain([left]).flatten().min();
     let time = left.map(|left| timespec {
@@ -290,6 +291,9 @@ fn sleep(
     });
     endpoint::count(Counter::KernelSleeps, 1);
     let n = kernel_poll(&mut kernel.fds, time.as_ref(), mask);
+    if n > 0 {
+        spin::slept(now);
+    }
     ears.iter().for_each(Bell::quiet);
     for p in kernel.fds.iter().take(known) {
         if p.revents & !POLLOUT != 0

@@ -1,7 +1,6 @@
 //! The one spin loop: of blocking calls, poll and epoll.
 
-use core::sync::atomic::AtomicBool;
-use shunt_core::spin::{Given, Habit, KEPT, Learnt, Mode, Outcome, PREEMPTED, Yielding};
+use shunt_core::spin::{Given, Habit, KEPT, Learnt, Lengths, Mode, Outcome, Yielding};
 
 use shunt_shm::sync::{AtomicU32, Ordering};
 use shunt_wire::counter::Counter;
@@ -35,21 +34,43 @@ impl Spun {
     }
 }
 
-/// True once this process has a link group with another machine.
-static FAR: AtomicBool = AtomicBool::new(false);
-
-/// How much longer a sleep and a wake-up take there, as a power of two: the ring goes through two agents, an interrupt of
-/// a virtual machine, and the host's scheduler. Not more, where machines have to share processors: who spins takes one from
-/// the machine that is to answer.
-const FAR_SHIFT: u32 = 4;
+/// How long an answer from another machine takes to come to one who sleeps, in nanoseconds, as this process has measured
+/// it: an interrupt of a virtual machine, and the host's scheduler, either way. 0 before it has a link group with another machine.
+static FAR_ANSWER: AtomicU32 = AtomicU32::new(0);
+/// Before it was measured.
+const FAR_GUESS: u32 = 200_000;
+/// What takes longer was no answer, or one for which nobody spins.
+const FAR_MOST: u64 = 2_000_000;
 
 /// This process has a link group with another machine: from now on longer spins pay.
 pub fn reaches_far() {
-    FAR.store(true, Ordering::Relaxed);
+    let _ = FAR_ANSWER.compare_exchange(0, FAR_GUESS, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-fn shift() -> u32 {
-    if FAR.load(Ordering::Relaxed) { FAR_SHIFT } else { 0 }
+/// A wait that began at `since` has come to something after a sleep: what spins are worth is learnt from it.
+pub fn slept(since: u64) {
+    let known = FAR_ANSWER.load(Ordering::Relaxed);
+    if known == 0 {
+        return;
+    }
+    let took = clock::now().saturating_sub(since);
+    if took <= FAR_MOST {
+        let known = u64::from(known);
+        // Rather what the longer ones take: sleeps end for other reasons, too, and a trial that is too short is for nothing.
+        let learnt = if took > known {
+            known + (took - known).div_ceil(4)
+        } else {
+            known - (known - took) / 16
+        };
+        FAR_ANSWER.store(u32::try_from(learnt).unwrap_or(FAR_GUESS), Ordering::Relaxed);
+    }
+}
+
+fn lengths() -> Lengths {
+    match FAR_ANSWER.load(Ordering::Relaxed) {
+        0 => Lengths::LOCAL,
+        answer => Lengths::far(answer.into()),
+    }
 }
 
 /// The knob as the core knows it.
@@ -69,18 +90,14 @@ pub fn is_long() -> bool {
 /// Spins until `found`, for as long as it pays as `learnt` knows it, and not beyond the deadline.
 #[inline]
 pub fn spin(learnt: &AtomicU32, deadline: Option<u64>, mut found: impl FnMut() -> bool) -> Spun {
-    let (budget, after) = Learnt(learnt.load(Ordering::Relaxed)).begin(mode());
+    let lengths = lengths();
+    let (budget, after) = Learnt(learnt.load(Ordering::Relaxed)).begin(mode(), &lengths);
     if budget == 0 {
         learnt.store(after.0, Ordering::Relaxed);
         return Spun::Not;
     }
-    let shift = if mode() == Mode::Auto { shift() } else { 0 };
-    let (is_found, outcome) = run(budget << shift, deadline, &mut found);
-    let outcome = match outcome {
-        Outcome::Paid(took) => Outcome::Paid(took >> shift),
-        other => other,
-    };
-    learnt.store(after.end(outcome).0, Ordering::Relaxed);
+    let (is_found, outcome) = run(budget, &lengths, deadline, &mut found);
+    learnt.store(after.end(outcome, &lengths).0, Ordering::Relaxed);
     if is_found { Spun::Found } else { Spun::Vain }
 }
 
@@ -96,7 +113,7 @@ pub fn spin_patiently(habit: &AtomicU32, patience: u64, mut found: impl FnMut() 
         habit.store(after.0, Ordering::Relaxed);
         return Spun::Not;
     }
-    let (is_found, outcome) = run(patience, None, &mut found);
+    let (is_found, outcome) = run(patience, &lengths(), None, &mut found);
     habit.store(after.end(matches!(outcome, Outcome::Paid(_))).0, Ordering::Relaxed);
     if is_found { Spun::Found } else { Spun::Vain }
 }
@@ -122,7 +139,7 @@ pub fn yield_until(mut found: impl FnMut() -> bool) -> bool {
     }
     let began = clock::now();
     let (mut last, mut alone) = (began, 0);
-    let mut is_found = false;
+    let (mut is_found, mut is_traded) = (false, false);
     let given = loop {
         rustix::thread::sched_yield();
         is_found |= found();
@@ -130,12 +147,14 @@ pub fn yield_until(mut found: impl FnMut() -> bool) -> bool {
         let took = now - last;
         if took < NOBODY {
             alone += took;
+        } else {
+            is_traded = true;
         }
         if took > KEPT {
             break Given::Kept;
         }
         if is_found {
-            break Given::Paid;
+            break if is_traded { Given::Traded } else { Given::Paid };
         }
         if alone > ALONE_FOR || now - began > YIELD_FOR {
             break Given::Unpaid;
@@ -147,7 +166,12 @@ pub fn yield_until(mut found: impl FnMut() -> bool) -> bool {
 }
 
 /// The loop: whether it was found, and what is to be learnt from it.
-fn run(budget: u64, deadline: Option<u64>, found: &mut impl FnMut() -> bool) -> (bool, Outcome) {
+fn run(
+    budget: u64,
+    lengths: &Lengths,
+    deadline: Option<u64>,
+    found: &mut impl FnMut() -> bool,
+) -> (bool, Outcome) {
     let began = clock::now();
     let mut last = began;
     let mut is_found = false;
@@ -160,7 +184,7 @@ fn run(budget: u64, deadline: Option<u64>, found: &mut impl FnMut() -> bool) -> 
             core::hint::spin_loop();
         }
         let now = clock::now();
-        if now - last > PREEMPTED << shift() {
+        if now - last > lengths.preempted {
             break Outcome::Preempted;
         }
         if is_found {

@@ -1,6 +1,7 @@
 //! A member's home: what it publishes, and what it is told.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 
 use shunt_wire::addr::Addr;
@@ -43,6 +44,7 @@ struct Place {
     id: AtomicU64,
     /// Completion vectors (a bit each) whose doorbells are to be rung.
     pending: AtomicU32,
+    /// Completion vectors in the lowest byte; above them the interrupt of the first one, and how many have one.
     vectors: AtomicU32,
 }
 
@@ -169,7 +171,16 @@ impl Home {
     pub fn endpoint(&self, place: usize) -> (u64, usize) {
         let place = self.place(place);
         let id = place.id.load(Ordering::Acquire);
-        (id, place.vectors.load(Ordering::Relaxed) as usize)
+        (id, place.vectors.load(Ordering::Relaxed) as usize & 0xff)
+    }
+
+    /// The interrupt vector of the member's machine that leads to an endpoint's own doorbell, of this completion vector;
+    /// `None`: it is to be noted and told to the agent.
+    #[must_use]
+    pub fn interrupt_of(&self, place: usize, vector: usize) -> Option<u8> {
+        let [_, first, count, _] = self.place(place).vectors.load(Ordering::Acquire).to_le_bytes();
+        let vector = u8::try_from(vector).ok().filter(|vector| *vector < count)?;
+        first.checked_add(vector)
     }
 
     /// Where the endpoint of this name is.
@@ -178,11 +189,15 @@ impl Home {
         (0..ENDPOINTS).find(|place| self.place(*place).id.load(Ordering::Acquire) == id)
     }
 
-    /// Publishes an endpoint at `place`; 0: takes it back.
-    pub fn set_endpoint(&self, place: usize, id: u64, vectors: usize) {
+    /// Publishes an endpoint at `place`, with the interrupts that lead to its doorbells, from the first completion vector
+    /// on; 0: takes it back.
+    pub fn set_endpoint(&self, place: usize, id: u64, vectors: usize, interrupts: &Range<usize>) {
         let place = self.place(place);
         place.pending.store(0, Ordering::Relaxed);
-        place.vectors.store(u32::try_from(vectors).unwrap_or(0), Ordering::Relaxed);
+        let word =
+            [vectors, interrupts.start, interrupts.len()].map(|n| u8::try_from(n).unwrap_or(0));
+        let word = u32::from_le_bytes([word[0], word[1], word[2], 0]);
+        place.vectors.store(word, Ordering::Release);
         place.id.store(id, Ordering::Release);
     }
 

@@ -25,12 +25,9 @@ pub use home::{ADDRESSES, ENDPOINTS, Home, LISTENERS, Published, table_offset};
 pub use members::{MEMBERS, Member, MemberId};
 pub use registers::Registers;
 
-/// The interrupt vector of a machine that has so many by which it is told of a completion vector of an endpoint:
-/// the first one is for news of the members.
-#[must_use]
-pub const fn interrupt_of(vector: usize, vectors: usize) -> usize {
-    if vectors > 1 { 1 + vector % (vectors - 1) } else { 0 }
-}
+/// The interrupt vector by which a machine's agent is told, of news of the members and of rings. The others lead to
+/// endpoints' own doorbells: see [`Home::interrupt_of`].
+pub const TO_AGENT: u8 = 0;
 
 /// Length of an extent in bytes.
 pub const EXTENT: usize = 8 * 1024 * 1024;

@@ -116,9 +116,12 @@ fn a_home_tells_of_listeners_and_of_what_is_pending() {
     home.set_addresses(&vec![[2; 16]; 100]);
     assert_eq!(other.addresses().len(), shunt_shm::ivshmem::ADDRESSES);
 
-    home.set_endpoint(ENDPOINTS - 1, 42, 3);
+    home.set_endpoint(ENDPOINTS - 1, 42, 3, &(5..7));
     assert_eq!(other.find_endpoint(42), Some(ENDPOINTS - 1));
     assert_eq!(other.endpoint(ENDPOINTS - 1), (42, 3));
+    let interrupts = [0, 1, 2, usize::MAX].map(|vector| other.interrupt_of(ENDPOINTS - 1, vector));
+    assert_eq!(interrupts, [Some(5), Some(6), None, None]);
+    assert_eq!(other.interrupt_of(3, 0), None, "nobody");
     assert!(other.notify(ENDPOINTS - 1, 2), "to be told");
     assert!(!other.notify(ENDPOINTS - 1, 0), "is told");
     assert!(other.notify(3, 1) && home.has_pending());

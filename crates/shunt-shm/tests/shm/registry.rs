@@ -16,7 +16,7 @@ fn pair() -> (RegistryWriter, Registry) {
 }
 
 fn listing(listener: u64, addr: Addr) -> Listing {
-    Listing { listener, addr, v6only: false, uid: 1000, netns: 1 }
+    Listing { listener, addr, v6only: false, netns: 1 }
 }
 
 fn find(registry: &Registry, to: Addr) -> Option<u64> {
@@ -34,8 +34,7 @@ fn libraries_can_only_read_it() {
 #[test]
 fn a_listing_is_read_as_it_was_written() {
     let (mut writer, registry) = pair();
-    let written =
-        Listing { listener: u64::MAX, addr: v6(443), v6only: true, uid: u32::MAX, netns: 1 << 40 };
+    let written = Listing { listener: u64::MAX, addr: v6(443), v6only: true, netns: 1 << 40 };
     assert!(registry.find(&v6(443), |_| true).is_none());
     assert!(writer.publish(&written));
     assert_eq!(registry.find(&v6(443), |_| true), Some(written));
@@ -122,13 +121,8 @@ fn a_full_neighbourhood_is_refused() {
 fn no_torn_listing_is_ever_seen() {
     let (mut writer, registry) = pair();
     let over = AtomicBool::new(false);
-    let make = |n: u64| Listing {
-        listener: n,
-        addr: v4(80),
-        v6only: n.is_multiple_of(2),
-        uid: u32::try_from(n).unwrap(),
-        netns: n,
-    };
+    let make =
+        |n: u64| Listing { listener: n, addr: v4(80), v6only: n.is_multiple_of(2), netns: n };
     thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {

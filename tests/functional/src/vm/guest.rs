@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -16,6 +16,18 @@ use super::Image;
 
 /// How long a guest may take to boot: emulated, on a machine with other things to do.
 const BOOT: Duration = Duration::from_secs(180);
+
+/// What memory a guest shares.
+#[derive(Clone, Copy, Debug)]
+pub enum Device<'a> {
+    /// That of the lab's server, with doorbells and interrupts.
+    Doorbell,
+    /// A file of [`PLAIN`] bytes, and nobody who interrupts or tells who is gone.
+    Plain(&'a Path),
+}
+
+/// Length of the memory of [`Device::Plain`].
+pub const PLAIN: u64 = 128 << 20;
 
 /// A guest, and what it runs.
 pub struct Guest {
@@ -42,7 +54,7 @@ impl Guest {
     /// # Panics
     /// When QEMU can't be started.
     #[must_use]
-    pub fn start(lab: &Lab, image: &Image, n: u8) -> Self {
+    pub fn start(lab: &Lab, image: &Image, n: u8, device: Device<'_>) -> Self {
         let dir = lab.path();
         let (line, console) =
             (dir.join(format!("guest{n}.line")), dir.join(format!("guest{n}.console")));
@@ -62,14 +74,26 @@ impl Guest {
             "-append",
             &format!(
                 "console=ttyS0 panic=-1 quiet no_timer_check mitigations=off intel_iommu=on \
-             shunt.ip=10.77.0.{n} shunt.interrupts=1"
+             shunt.ip=10.77.0.{n} shunt.interrupts={}",
+                u8::from(matches!(device, Device::Doorbell))
             ),
         ]);
-        command.args(["-device", "intel-iommu"]);
         command.args(["-netdev", &format!("tap,id=n,ifname={tap},script=no,downscript=no")]);
         command.args(["-device", &format!("virtio-net-pci,netdev=n,mac=52:54:00:77:00:{n:02x}")]);
-        command.args(["-chardev", &format!("socket,path={},id=m", lab.socket().display())]);
-        command.args(["-device", "ivshmem-doorbell,vectors=4,chardev=m"]);
+        match device {
+            Device::Doorbell => {
+                command.args(["-device", "intel-iommu", "-chardev"]);
+                command.arg(format!("socket,path={},id=m", lab.socket().display()));
+                command.args(["-device", "ivshmem-doorbell,vectors=4,chardev=m"]);
+            }
+            Device::Plain(file) => {
+                let file = file.display();
+                command.args(["-object"]);
+                command
+                    .arg(format!("memory-backend-file,id=m,share=on,mem-path={file},size={PLAIN}"));
+                command.args(["-device", "ivshmem-plain,memdev=m"]);
+            }
+        }
         command.args(["-serial", &format!("file:{}", console.display())]);
         command
             .args(["-chardev", &format!("socket,path={},server=on,wait=off,id=c", line.display())]);

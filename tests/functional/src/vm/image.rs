@@ -52,11 +52,17 @@ done
 exec 3<> /dev/ttyS1
 stty -F /dev/ttyS1 raw -echo
 echo @@0 >&3
-while read -r line <&3; do
-    sh -c "$line" > /run/said 2>&1 3<&- < /dev/null
-    status=$?
-    { cat /run/said; echo; echo "@@$status"; } >&3
-done
+listen() {
+    while read -r line <&3; do
+        sh -c "$line" > /run/said 2>&1 3<&- < /dev/null
+        status=$?
+        { cat /run/said; echo; echo "@@$status"; } >&3
+    done
+}
+# What command lines leave in the background is the first process' child. A shell that is told of a child's end while it
+# reads begins the line anew, so another one reads.
+listen &
+while sleep 1; do wait; done
 "#;
 
 /// Kernel and initramfs.

@@ -7,5 +7,5 @@ mod archive;
 mod guest;
 mod image;
 
-pub use guest::Guest;
+pub use guest::{Device, Guest};
 pub use image::Image;

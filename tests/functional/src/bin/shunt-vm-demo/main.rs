@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use shunt_functional::machines::Lab;
-use shunt_functional::vm::{Guest, Image};
+use shunt_functional::vm::{Device, Guest, Image};
 
 /// One line of the table.
 struct Measurement {
@@ -73,13 +73,13 @@ const MEASUREMENTS: [Measurement; 5] = [
     },
 ];
 
-/// Runs one measurement, under Shunt or not.
-fn measure(guests: &mut [Guest; 2], m: &Measurement, shunted: bool) -> f64 {
+/// Runs one measurement, over TCP or under Shunt with this way to spin.
+fn measure(guests: &mut [Guest; 2], m: &Measurement, spin: Option<&str>) -> f64 {
     let [server, client] = guests;
     let ip = server.ip.map(|part| part.to_string()).join(".");
     let under = |line: &str| {
         let line = line.replace("$IP", &ip).replace('"', "\\\"").replace('$', "\\$");
-        let run = if shunted { "shunt run -- " } else { "" };
+        let run = spin.map_or(String::new(), |spin| format!("shunt run --spin {spin} -- "));
         // The program itself is what runs under Shunt, not the shell.
         let (before, program) = line.rsplit_once("&& ").unwrap_or(("true", &line));
         format!("{before} && {run}{program}")
@@ -100,13 +100,75 @@ fn measure(guests: &mut [Guest; 2], m: &Measurement, shunted: bool) -> f64 {
     (m.result)(&said.text).unwrap_or_else(|| panic!("{} says no number: {}", m.name, said.text))
 }
 
+/// What to measure: those rows whose names contain one of the words, all without a word, each so often.
+struct Wanted {
+    runs: usize,
+    /// As `shunt run` takes it.
+    spin: String,
+    words: Vec<String>,
+}
+
+impl Wanted {
+    fn of(args: impl Iterator<Item = String>) -> Option<Self> {
+        let mut wanted = Self { runs: 1, spin: "auto".to_owned(), words: Vec::new() };
+        let mut args = args;
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--runs" => wanted.runs = args.next()?.parse().ok().filter(|n| *n > 0)?,
+                "--spin" => wanted.spin = args.next()?,
+                word if word.starts_with('-') => return None,
+                word => wanted.words.push(word.to_owned()),
+            }
+        }
+        Some(wanted)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.words.is_empty() || self.words.iter().any(|word| name.contains(word.as_str()))
+    }
+}
+
+/// What several runs have come to.
+struct Figures(Vec<f64>);
+
+impl Figures {
+    fn of(figures: impl Iterator<Item = f64>) -> Self {
+        let mut sorted: Vec<_> = figures.collect();
+        sorted.sort_by(f64::total_cmp);
+        Self(sorted)
+    }
+
+    /// The middle one; of two in the middle the lower.
+    fn median(&self) -> f64 {
+        self.0[(self.0.len() - 1) / 2]
+    }
+}
+
+fn show(m: &Measurement, tcp: &Figures, shunt: &Figures, ratios: &Figures) {
+    let [a, b, ratio] = [tcp, shunt, ratios].map(Figures::median);
+    println!("{:34} {:>6} {a:>12.1} {b:>12.1} {ratio:>7.2}x", m.name, m.unit);
+    if ratios.0.len() > 1 {
+        for (what, figures) in [("virtio-net", tcp), ("Shunt", shunt), ("ratio", ratios)] {
+            let each: Vec<_> = figures.0.iter().map(|figure| format!("{figure:.1}")).collect();
+            println!("    {what}: {}", each.join(", "));
+        }
+    }
+}
+
 fn main() -> ExitCode {
+    let Some(wanted) = Wanted::of(std::env::args().skip(1)) else {
+        eprintln!(
+            "usage: shunt-vm-demo [--runs N] [--spin auto|never|MICROSECONDS] [WORD OF A ROW'S NAME] ..."
+        );
+        return ExitCode::FAILURE;
+    };
     // Whatever goes wrong here is about the machine or a program: a sentence, not a trace.
     std::panic::set_hook(Box::new(|info| eprintln!("\nThe demo stopped: {info}")));
     let lab = Lab::new(1, "512M");
     let image = Image::assemble(lab.path());
     eprintln!("Booting two virtual machines, which are emulated ...");
-    let mut guests = [2, 3].map(|n| Guest::start(&lab, &image, n)).map(Guest::ready);
+    let mut guests =
+        [2, 3].map(|n| Guest::start(&lab, &image, n, Device::Doorbell)).map(Guest::ready);
     for guest in &mut guests {
         guest.join();
     }
@@ -114,11 +176,13 @@ fn main() -> ExitCode {
         "{:34} {:>6} {:>12} {:>12} {:>8}",
         "Between two virtual machines", "", "virtio-net", "Shunt", "ratio"
     );
-    for m in &MEASUREMENTS {
-        let tcp = measure(&mut guests, m, false);
-        let shunt = measure(&mut guests, m, true);
-        let ratio = if m.less_is_better { tcp / shunt } else { shunt / tcp };
-        println!("{:34} {:>6} {tcp:>12.1} {shunt:>12.1} {ratio:>7.2}x", m.name, m.unit);
+    for m in MEASUREMENTS.iter().filter(|m| wanted.has(m.name)) {
+        let run = |_| [None, Some(&*wanted.spin)].map(|spin| measure(&mut guests, m, spin));
+        let runs: Vec<_> = (0..wanted.runs).map(run).collect();
+        let [tcp, shunt] = [0, 1].map(|i| Figures::of(runs.iter().map(|run| run[i])));
+        let ratio =
+            |[tcp, shunt]: &[f64; 2]| if m.less_is_better { tcp / shunt } else { shunt / tcp };
+        show(m, &tcp, &shunt, &Figures::of(runs.iter().map(ratio)));
     }
     println!("\nThe machines are emulated: what the figures are by themselves means nothing.");
     let mut proven = true;

@@ -1,0 +1,143 @@
+//! Agents that share a piece of memory, without a device and without programs.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use shunt_shm::doorbell;
+use shunt_shm::ivshmem::{EXTENT, MemberId, Published, offset};
+use shunt_shm::memfd::create_sealed;
+use shunt_shm::region::{Region, Side};
+use shunt_wire::addr::{Addr, FourTuple};
+use shunt_wire::agent::{ListenerId, RegionId};
+
+use super::memory::Memory;
+use super::{Fabric, News};
+
+const EXTENTS: usize = 8;
+const NAMESPACE: u64 = 1;
+/// Endpoints of a client and of an acceptor, as their agents name them.
+const CLIENT: u64 = 101;
+const ACCEPTOR: u64 = 201;
+
+fn memory() -> Arc<OwnedFd> {
+    Arc::new(create_sealed("test", EXTENTS * EXTENT).unwrap())
+}
+
+/// An agent with so many interrupt vectors.
+fn agent(memory: &Arc<OwnedFd>, vectors: usize) -> Fabric {
+    let transport = Memory { memory: Arc::clone(memory), len: EXTENTS * EXTENT, vectors };
+    Fabric::join(Box::new(transport), 0, NAMESPACE).unwrap()
+}
+
+fn bells(count: usize) -> Vec<Rc<OwnedFd>> {
+    (0..count).map(|_| Rc::new(doorbell::create().unwrap())).collect()
+}
+
+/// What an agent notices, which names others' listeners from 1000 on.
+fn turn(agent: &mut Fabric) -> News {
+    let mut next = 1000;
+    agent.turn(|| {
+        next += 1;
+        next
+    })
+}
+
+fn v4(last: u8, port: u16) -> Addr {
+    let mut ip = [0; 16];
+    ip[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, last]);
+    Addr { ip, port }
+}
+
+/// A client's agent and an acceptor's, which has a listener: with the name that the client's knows it by.
+fn two_agents(memory: &Arc<OwnedFd>) -> (Fabric, Fabric, ListenerId) {
+    let [mut client, mut server] = [agent(memory, 1), agent(memory, 1)];
+    let listener = Published { id: 202, addr: v4(2, 80), v6only: false };
+    server.publish(&listener, NAMESPACE).unwrap();
+    let _ = (turn(&mut client), turn(&mut server));
+    let known = client.remotes.keys().copied().next().expect("the listener is known");
+    (client, server, known)
+}
+
+/// All that another member can take: nothing of it is given back.
+fn all_that_is_free(client: &Fabric, newcomer: MemberId) -> HashSet<usize> {
+    std::iter::from_fn(|| client.control.take_extent(newcomer)).collect()
+}
+
+/// The home of a machine that is gone stays what it was as long as programs here may write proposals and rings there.
+#[test]
+fn nobody_takes_the_home_that_a_clients_program_writes_to() {
+    let memory = memory();
+    let (mut client, server, listener) = two_agents(&memory);
+    let region: RegionId = 301;
+    let linked = client.connect((CLIENT, &bells(1)), listener, region).expect("a region");
+    let home = server.home_at;
+    drop(server);
+    let newcomer = client.control.join(9, None, 1).unwrap();
+    assert!(!all_that_is_free(&client, newcomer).contains(&home), "while it is in use");
+    let _ = turn(&mut client);
+    assert!(
+        !all_that_is_free(&client, newcomer).contains(&home),
+        "connections are over, maps are not"
+    );
+    drop(linked);
+    client.let_go(region);
+    assert!(all_that_is_free(&client, newcomer).contains(&home), "nobody needs it any more");
+}
+
+/// The same the other way round: an acceptor's program rings its clients.
+#[test]
+fn nobody_takes_the_home_that_an_acceptors_program_writes_to() {
+    let memory = memory();
+    let (mut client, mut server, listener) = two_agents(&memory);
+    let region: RegionId = 301;
+    let linked = client.connect((CLIENT, &bells(1)), listener, region).expect("a region");
+    // The proposal, as the client's program writes it, from an address that is its machine's.
+    let tuple = FourTuple { local: v4(1, 5000), peer: v4(2, 80) };
+    client.home.set_addresses(&[tuple.local.ip]);
+    let (extent, _) = client.control.find_extent(region).expect("the region");
+    let map = Region::map_device(&memory, offset(extent)).unwrap();
+    map.view().section(0, Side::Client).setup.set_tuple(&tuple);
+    let accepted = tuple.reversed();
+    let own = bells(1);
+    let attached = server.attach((ACCEPTOR, &own), (region, 0), &accepted);
+    let attached = attached.expect("it is vouched for");
+    let home = client.home_at;
+    drop((linked, client));
+    let newcomer = server.control.join(9, None, 1).unwrap();
+    assert!(!all_that_is_free(&server, newcomer).contains(&home), "while it is in use");
+    let _ = turn(&mut server);
+    assert!(
+        !all_that_is_free(&server, newcomer).contains(&home),
+        "connections are over, maps are not"
+    );
+    drop(attached);
+    server.let_go(region);
+    assert!(all_that_is_free(&server, newcomer).contains(&home), "nobody needs it any more");
+}
+
+/// Interrupts lead to the doorbells of those who came first; the others are told by their agent.
+#[test]
+fn interrupts_are_given_out_and_taken_back() {
+    let memory = memory();
+    let mut agent = agent(&memory, 6);
+    let interrupts = |agent: &Fabric, place: usize| {
+        [0, 1, 2].map(|vector| agent.home.interrupt_of(place, vector))
+    };
+    for (endpoint, count) in [(1, 2), (2, 2), (3, 3), (4, 1)] {
+        agent.settle((endpoint, &bells(count))).unwrap();
+    }
+    assert_eq!(interrupts(&agent, 0), [Some(1), Some(2), None]);
+    assert_eq!(interrupts(&agent, 1), [Some(3), Some(4), None]);
+    assert_eq!(interrupts(&agent, 2), [Some(5), None, None], "there are no more");
+    assert_eq!(interrupts(&agent, 3), [None; 3]);
+    agent.endpoint_left(1);
+    assert_eq!(interrupts(&agent, 0), [None; 3]);
+    agent.settle((5, &bells(3))).unwrap();
+    assert_eq!(interrupts(&agent, 0), [Some(1), Some(2), None]);
+    // Of a machine that is never interrupted.
+    let mut looks = super::tests::agent(&memory, 1);
+    looks.settle((1, &bells(2))).unwrap();
+    assert_eq!(interrupts(&looks, 0), [None; 3]);
+}

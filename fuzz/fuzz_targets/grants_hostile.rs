@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use shunt_fuzz::Shared;
 use shunt_shm::grants::{GRANTS, Grants, Part, Source, place_in};
 use shunt_shm::region::{RING, Side};
-use shunt_shm::ring::{RxCursor, Shape, TxCursor, UNLIMITED};
+use shunt_shm::ring::{Content, RxCursor, Shape, TxCursor, UNLIMITED};
 use shunt_shm::sync::AtomicU32;
 use shunt_shm::sync::Ordering::Relaxed;
 use shunt_shm::zerocopy::ZeroCopy;
@@ -79,7 +79,9 @@ fuzz_target!(|script: Vec<Op>| {
                 tx.look(cons);
                 let shape = Shape { cap: ring, late: false };
                 let number = is_granted.then(|| tx.state.granted.place(tx.taken)).flatten();
-                let Ok(span) = tx.cursor.reserve(cons, ring, shape, UNLIMITED, want.into()) else {
+                let Ok(span) =
+                    tx.cursor.reserve(cons, ring, shape, UNLIMITED, (want.into(), Content::Put))
+                else {
                     continue;
                 };
                 let n = span.len() as u64;

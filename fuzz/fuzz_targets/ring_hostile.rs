@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use shunt_fuzz::Shared;
 use shunt_shm::region::Side;
-use shunt_shm::ring::{MARKS, RxCursor, Shape, Span, TxCursor, UNLIMITED};
+use shunt_shm::ring::{Content, MARKS, RxCursor, Shape, Span, TxCursor, UNLIMITED};
 use shunt_shm::sync::Ordering::Relaxed;
 
 #[derive(Arbitrary, Debug)]
@@ -51,7 +51,7 @@ fuzz_target!(|input: (u8, Vec<Op>)| {
         match op {
             Op::Send(want) => {
                 let want = u64::from(want);
-                if let Ok(span) = tx.reserve(cons, cap, shape, limit, want) {
+                if let Ok(span) = tx.reserve(cons, cap, shape, limit, (want, Content::Put)) {
                     let n = check(span, cap, want);
                     tx.publish(prod, n);
                 }

@@ -77,12 +77,21 @@ impl Options {
     /// True when the row of this name is to run.
     #[must_use]
     pub fn wants(&self, row: &str) -> bool {
-        let named = |only: &String| {
-            row.strip_prefix(only.as_str())
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.') || only.ends_with('.'))
-        };
-        self.only.is_empty() || self.only.iter().any(named)
+        self.only.is_empty() || self.only.iter().any(|only| is_named(row, only))
     }
+
+    /// The first name that none of these rows has.
+    #[must_use]
+    pub fn unknown(&self, rows: &[&str]) -> Option<&str> {
+        let is_unknown = |only: &&String| !rows.iter().any(|row| is_named(row, only));
+        self.only.iter().find(is_unknown).map(String::as_str)
+    }
+}
+
+/// True for the name of a row, and for its beginning up to a dot.
+fn is_named(row: &str, only: &str) -> bool {
+    row.strip_prefix(only)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.') || only.ends_with('.'))
 }
 
 #[cfg(test)]
@@ -100,6 +109,10 @@ mod tests {
         assert!(only(&["nginx", "ipc.100"]).wants("ipc.100"));
         assert!(!only(&["ipc.10"]).wants("ipc.100"));
         assert!(!only(&["ip"]).wants("ipc.100"));
+        let rows = ["ipc.100", "rare"];
+        assert_eq!(only(&["ipc", "rare"]).unknown(&rows), None);
+        assert_eq!(only(&["ipc", "rar"]).unknown(&rows), Some("rar"));
+        assert_eq!(only(&[]).unknown(&rows), None);
     }
 
     #[test]

@@ -29,43 +29,40 @@ const COUNTING: f64 = 0.5;
 /// Runs `shunt bench`; the exit status.
 #[must_use]
 pub fn run(options: &Options) -> u8 {
-    if options.list {
-        return list(options);
-    }
-    match measure(options) {
-        Ok(report) => u8::from(report.has_failures()),
-        Err(e) => {
-            eprintln!("shunt bench: {e}");
-            1
-        }
-    }
+    let done = if options.list { list(options) } else { measure(options) };
+    done.unwrap_or_else(|e| {
+        eprintln!("shunt bench: {e}");
+        1
+    })
 }
 
-fn list(options: &Options) -> u8 {
+fn list(options: &Options) -> Result<u8> {
     let mut out = std::io::stdout().lock();
-    for row in chosen(options) {
+    for row in chosen(options)? {
         if writeln!(out, "{:<24} {}", row.id, row.title).is_err() {
-            return 1;
+            return Ok(1);
         }
     }
-    0
+    Ok(0)
 }
 
-fn chosen(options: &Options) -> Vec<Row> {
+fn chosen(options: &Options) -> Result<Vec<Row>> {
     let mut rows = workload::all();
+    let names: Vec<_> = rows.iter().map(|row| &*row.id).collect();
+    if let Some(name) = options.unknown(&names) {
+        let why = format!("no row is called {name}, or begins so; see `shunt bench --list`");
+        return Err(Failure::failed(why));
+    }
     // Who names a row wants it, quick or not.
     let wanted = |row: &Row| {
         options.wants(&row.id) && (!options.quick || row.quick || !options.only.is_empty())
     };
     rows.retain(wanted);
-    rows
+    Ok(rows)
 }
 
-fn measure(options: &Options) -> Result<Report> {
-    let rows = chosen(options);
-    if rows.is_empty() {
-        return Err(Failure::failed("no row has such a name; see `shunt bench --list`"));
-    }
+fn measure(options: &Options) -> Result<u8> {
+    let rows = chosen(options)?;
     let groups = Groups::default();
     let rig = Rig::new(groups.clone())?;
     end_on_signals(groups, &rig)?;
@@ -102,7 +99,7 @@ fn measure(options: &Options) -> Result<Report> {
     }
     bar.finish_and_clear();
     println!("{}", table::targets(&report.targets));
-    Ok(report)
+    Ok(u8::from(report.has_failures()))
 }
 
 fn write(options: &Options, report: &Report) -> Result<()> {

@@ -1,7 +1,7 @@
 //! What the library adds to calls that are no business of its own: the same calls with libc alone
 //! and with the library preloaded. The difference is the hook's fixed cost, look-up of the
-//! descriptor included; the calls themselves do next to nothing in the kernel. And the look-up by
-//! itself.
+//! descriptor included; the calls themselves do next to nothing in the kernel. And the look-ups by
+//! themselves.
 //!
 //! `cargo build --release -p shunt-preload && cargo bench -p shunt-preload`
 
@@ -17,6 +17,9 @@ use criterion::Criterion;
 #[allow(dead_code, unused_imports, reason = "only the look-up is measured")]
 #[path = "../src/fd_table.rs"]
 mod fd_table;
+#[allow(dead_code, reason = "only the look-up is measured")]
+#[path = "../src/windows.rs"]
+mod windows;
 
 /// Set for the run under the library.
 const PRELOADED: &str = "SHUNT_BENCH_PRELOADED";
@@ -51,6 +54,20 @@ fn look_up(c: &mut Criterion) {
     assert!(fd_table::reserve(), "the table is reserved");
     c.bench_function("descriptor table, look-up", |b| {
         b.iter(|| fd_table::lookup(black_box(100)).kind());
+    });
+    let registered = windows::Windows::new();
+    for (count, name) in [(1, "one window"), (100, "the last of 100 windows")] {
+        for export in 0..count {
+            let (base, len) = ((export + 1) << 24, 1 << 20);
+            assert!(registered.add(windows::Window { base, len, export, from: 0 }), "{export}");
+        }
+        let address = count << 24;
+        c.bench_function(&format!("registered memory, look-up, {name}"), |b| {
+            b.iter(|| registered.find(black_box(address), 65536));
+        });
+    }
+    c.bench_function("registered memory, look-up, not registered", |b| {
+        b.iter(|| registered.find(black_box(1 << 40), 65536));
     });
 }
 

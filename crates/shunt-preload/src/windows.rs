@@ -2,12 +2,48 @@
 //! copy; changed with that of [`crate::exports`].
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 const R: Ordering = Ordering::Relaxed;
 
 /// Windows that a process can have.
 const MOST: usize = 128;
+
+/// Binary logarithm of a huge page's length.
+const HUGE: u32 = 21;
+
+/// What was found for addresses of so many huge pages: a page has one place here, which it shares with others.
+const PAGES: usize = 256;
+
+/// Where the windows of a huge page are: the page, [`MOST`] for none or the one place in which one is, and how often the table had
+/// been changed by then. One word, so that nobody sees a part of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Known(u64);
+
+impl Known {
+    /// Bits of a huge page's number, and of a place.
+    const PAGE: u32 = 26;
+    const PLACE: u32 = 8;
+
+    /// What is to be remembered, of a page of the program's half of the address space.
+    const fn new(page: usize, place: usize, changes: u32) -> Option<Self> {
+        let word = (changes as u64) << (Self::PAGE + Self::PLACE)
+            | (place as u64) << Self::PAGE
+            | page as u64;
+        if page >> Self::PAGE == 0 { Some(Self(word)) } else { None }
+    }
+
+    /// The place, if this is of the page and of the table as it is.
+    const fn place(self, page: usize, changes: u32) -> Option<usize> {
+        let place = (self.0 >> Self::PAGE) as usize & ((1 << Self::PLACE) - 1);
+        match Self::new(page, place, changes) {
+            Some(same) if same.0 == self.0 => Some(place),
+            _ => None,
+        }
+    }
+}
+
+const _: () = assert!(MOST < 1 << Known::PLACE);
 
 /// A mapping of registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +116,14 @@ impl Place {
         Ok(window)
     }
 
-    /// The same for who changes the table.
+    /// The part of the window that is there which these bytes are, if it has all of them.
+    #[inline]
+    fn part(&self, range: Range<usize>) -> Option<Window> {
+        let window = self.look().ok()??;
+        (window.base <= range.start && range.end <= window.end()).then_some(window)?.within(range)
+    }
+
+    /// What is there, for who changes the table.
     fn read(&self) -> Option<Window> {
         let (base, len) = (self.base.load(R), self.len.load(R));
         let window = Window { base, len, export: self.export.load(R), from: self.from.load(R) };
@@ -105,6 +148,10 @@ pub struct Windows {
     places: [Place; MOST],
     /// Places that were ever used.
     used: AtomicUsize,
+    /// How often they were changed; the first look is at a table that was.
+    changes: AtomicU32,
+    /// [`Known`].
+    pages: [AtomicU64; PAGES],
 }
 
 impl Default for Windows {
@@ -116,7 +163,9 @@ impl Default for Windows {
 impl Windows {
     /// None.
     pub const fn new() -> Self {
-        Self { places: [const { Place::new() }; MOST], used: AtomicUsize::new(0) }
+        let (used, changes) = (AtomicUsize::new(0), AtomicU32::new(1));
+        let pages = [const { AtomicU64::new(0) }; PAGES];
+        Self { places: [const { Place::new() }; MOST], used, changes, pages }
     }
 
     fn places(&self) -> &[Place] {
@@ -129,14 +178,53 @@ impl Windows {
         self.used.load(R) > 0
     }
 
-    /// Where in registered memory these bytes are, if all of them are in one window.
+    /// Where in registered memory these bytes are, if all of them are in one window. A mask and a probe, as a rule.
     #[inline]
     pub fn find(&self, address: usize, len: usize) -> Option<Window> {
+        if !self.were_any() {
+            return None;
+        }
         let end = address.checked_add(len)?;
-        self.places().iter().find_map(|place| {
-            let window = place.look().ok()??;
-            (window.base <= address && end <= window.end()).then_some(window)?.within(address..end)
-        })
+        let page = address >> HUGE;
+        let known = &self.pages[page % PAGES];
+        // SYNC POINT windows: pairs with the Release in `changed`.
+        let changes = self.changes.load(Ordering::Acquire);
+        match Known(known.load(R)).place(page, changes) {
+            Some(MOST) => None,
+            // Whatever was remembered: what is there now is looked at.
+            Some(place) => {
+                self.places[place].part(address..end).or_else(|| self.search(address..end))
+            }
+            None => {
+                let place = self.only_place(page);
+                if let Some(found) = place.and_then(|place| Known::new(page, place, changes)) {
+                    known.store(found.0, R);
+                }
+                self.search(address..end)
+            }
+        }
+    }
+
+    fn search(&self, range: Range<usize>) -> Option<Window> {
+        self.places().iter().find_map(|place| place.part(range.clone()))
+    }
+
+    /// The place of a window in this huge page, or [`MOST`]. `None` in the middle of a change.
+    #[cold]
+    fn only_place(&self, page: usize) -> Option<usize> {
+        let range = page << HUGE..(page + 1) << HUGE;
+        let mut found = MOST;
+        for (index, place) in self.places().iter().enumerate() {
+            if place.look().ok()?.is_some_and(|window| window.overlaps(&range)) {
+                found = index;
+            }
+        }
+        Some(found)
+    }
+
+    /// What was remembered may be wrong from now on.
+    fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// True when there may be some of these bytes in a window.
@@ -175,6 +263,7 @@ impl Windows {
         if free.is_none() {
             self.used.store(used + 1, Ordering::Release);
         }
+        self.changed();
         true
     }
 
@@ -194,6 +283,7 @@ impl Windows {
                 self.add(after);
             }
         }
+        self.changed();
     }
 }
 
@@ -250,6 +340,35 @@ mod tests {
         assert_eq!(all.find(0x1000, 0x3000), Some(window(0x1000, 0x3000, 1, 0)));
         all.add(window(0x4000, 0x1000, 1, 0));
         assert_eq!(all.find(0x3800, 0x1000), None, "not next to it in the memory");
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_huge_page_is_no_longer_true_after_a_change() {
+        const PAGE: usize = 1 << HUGE;
+        let all = Windows::new();
+        let (here, there) = (0x7f12_3456_7000, 0x7f12_3456_7000 + PAGES * PAGE);
+        for round in 0..3 {
+            // The other page takes the place, so that it is remembered of this one that nothing is there.
+            assert_eq!(all.find(there, 8), None);
+            assert_eq!(all.find(here, 8), None, "{round}");
+            assert!(all.add(window(here, 0x4000, 1, 0)));
+            for _ in 0..2 {
+                assert_eq!(all.find(here + 8, 8), Some(window(here + 8, 8, 1, 8)));
+                // Of a page that shares the place of the other.
+                assert_eq!(all.find(there, 8), None);
+            }
+            assert!(all.add(window(here + 0x8000, 0x1000, 2, 0)));
+            for _ in 0..2 {
+                assert_eq!(all.find(here, 0x4000), Some(window(here, 0x4000, 1, 0)));
+                assert_eq!(all.find(here + 0x8000, 8), Some(window(here + 0x8000, 8, 2, 0)));
+                assert_eq!(all.find(here + 0x4000, 8), None, "between the two");
+            }
+            all.remove(&(here..here + 0x10000));
+        }
+        // Not of the program's half, and at the very end.
+        for address in [usize::MAX - 100, 1 << 47] {
+            assert_eq!(all.find(address, 8), None);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shunt_shm::cq::{ArmLine, CqLine};
-use shunt_shm::ring::{ConsLine, ProdLine, RxCursor, Shape, Span, TxCursor, UNLIMITED};
+use shunt_shm::ring::{ConsLine, Content, ProdLine, RxCursor, Shape, Span, TxCursor, UNLIMITED};
 
 /// As long as a ring of the product.
 const CAPACITY: usize = 512 * 1024;
@@ -39,7 +39,7 @@ impl Ring {
         let wanted = bytes.len() as u64;
         let Span { head, tail } = self
             .tx
-            .reserve(&self.cons, CAPACITY as u64, SHAPE, UNLIMITED, wanted)
+            .reserve(&self.cons, CAPACITY as u64, SHAPE, UNLIMITED, (wanted, Content::Put))
             .expect("an honest peer");
         assert_eq!(head.1 + tail.1, bytes.len(), "the ring is empty before each put");
         let (first, second) = bytes.split_at(head.1);

@@ -94,13 +94,19 @@ impl Completions {
         self.begun.load(R).wrapping_sub(self.told.load(R)) as usize >= RUNS
     }
 
-    /// Numbers a call, which is complete when the receiver has come `until` there; it is at `taken` now. Not
-    /// when the list [`Self::is_full`].
+    /// Numbers a call, which is complete when the receiver has come `until` there; it is at `taken` now. With the list
+    /// [`full`](Self::is_full), as other threads have sent meanwhile, it is complete together with the one before it.
     pub fn add(&self, until: u64, taken: u64, copied: bool) {
         let end = self.next.load(R).wrapping_add(1);
         self.next.store(end, R);
         let begun = self.begun.load(R);
         let last = self.run(begun.wrapping_sub(1));
+        if self.is_full() {
+            last.until.store(last.until.load(R).max(until), R);
+            last.end.store(end, R);
+            last.copied.store(last.copied.load(R) | u32::from(copied), R);
+            return;
+        }
         let joins = begun != self.told.load(R)
             && (last.copied.load(R) != 0) == copied
             && last.until.load(R).max(until) <= taken;
@@ -212,6 +218,21 @@ mod tests {
         assert_eq!(list.take(0), notice(0, 999, true));
         assert!(!list.is_full());
         assert_eq!(list.take(RUNS as u64), notice(1000, 998 + u32::try_from(RUNS).unwrap(), false));
+        assert!(list.take(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn one_too_many_is_complete_with_the_last_one() {
+        let list = Completions::default();
+        let runs = RUNS as u64;
+        for n in 1..=runs {
+            list.add(n, 0, false);
+        }
+        list.add(runs + 5, 0, true);
+        list.add(3, 0, false);
+        let last = u32::try_from(RUNS).unwrap();
+        assert_eq!(list.take(runs), notice(0, last - 2, false), "not early");
+        assert_eq!(list.take(runs + 5), notice(last - 1, last + 1, true));
         assert!(list.take(u64::MAX).is_none());
     }
 

@@ -108,6 +108,13 @@ impl Grants {
         &self.0[number as usize % GRANTS]
     }
 
+    /// Where an entry is, for [`prefetch`](crate::sync::prefetch).
+    #[inline]
+    #[must_use]
+    pub fn place(&self, number: u32) -> *const u8 {
+        core::ptr::from_ref(self.entry(number)).cast()
+    }
+
     /// The sender's next entry, which is the `number`th; the caller knows that its place is free.
     pub fn put(&self, mine: &ProdLine, number: u32, part: &Part) {
         let entry = self.entry(number);

@@ -41,6 +41,13 @@ impl TidLock {
         self.lock_slow(tid)
     }
 
+    /// True when this very thread holds it: we run in a signal handler that interrupted it.
+    #[inline]
+    #[must_use]
+    pub fn is_held_by(&self, tid: u32) -> bool {
+        self.0.load(Ordering::Relaxed) & !WAITERS == tid
+    }
+
     #[cold]
     fn lock_slow(&self, tid: u32) -> TidGuard<'_> {
         let mut spins = 0;

@@ -75,6 +75,16 @@ pub struct TxCursor {
     cons: AtomicU64,
 }
 
+/// What becomes of a reserved place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// The bytes are put there.
+    Put,
+    /// They are granted, so that the place does not matter: an empty ring is not rewound for them, and the receiver's
+    /// cursor, which it has just written, is left where it is.
+    Granted,
+}
+
 /// The receiver's private cursors.
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -300,15 +310,16 @@ impl TxCursor {
         len: u64,
         wish: Shape,
         limit: u64,
-        want: u64,
+        (want, content): (u64, Content),
     ) -> Result<Span, Violation> {
         let (pos, word) = (self.pos.load(R), self.base.load(R));
         let shape = Shape::of(word, len);
         let (mut free, _) = room((self.cons.load(R), pos), word, len, limit);
         let gone = pos.wrapping_sub(word).wrapping_sub(shape.start()) & (LATE - 1);
+        let rewind = content == Content::Put && gone >= REWIND_AFTER;
         // Also before anything was chosen.
         let other = word >> LOG_AT == 0 || word >> OFTEN_AT != often(shape.cap, limit);
-        if free < want || gone >= REWIND_AFTER || other {
+        if free < want || rewind || other {
             if self.refresh(peer)? == 0 {
                 self.base.store(wish.word(pos, limit), R);
             }
@@ -400,6 +411,13 @@ impl RxCursor {
             avail = self.refresh(peer, len)?;
         }
         Ok(span(self.pos.load(R), self.base.load(R), want.min(avail), len))
+    }
+
+    /// Where the next byte will lie in a buffer of `len`, unless the ring is rewound before.
+    #[inline]
+    #[must_use]
+    pub fn next_at(&self, len: u64) -> usize {
+        span(self.pos.load(R), self.base.load(R), 1, len).head.0
     }
 
     /// Takes `n` bytes out of the ring in a buffer of `len`, after they were copied. True: look whether

@@ -215,10 +215,16 @@ impl Granted {
         self.offered.store(region, R);
     }
 
-    /// True when the receiver has this region; `accepted` is what it says.
+    /// True when the receiver is known to have this region, also for who does not hold the lock.
+    #[must_use]
+    pub fn knows(&self, region: u64) -> bool {
+        self.known.iter().any(|known| known.load(R) == region)
+    }
+
+    /// True when it has it; `accepted` is what it says.
     #[must_use]
     pub fn is_known(&self, region: u64, accepted: u64) -> bool {
-        if self.known.iter().any(|known| known.load(R) == region) {
+        if self.knows(region) {
             return true;
         }
         let is = accepted == region && self.offered.load(R) == region;

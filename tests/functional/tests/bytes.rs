@@ -1,6 +1,7 @@
 //! Every byte of many connections is checked: random sizes, random mixes of the calls that move
 //! bytes, both directions at once, every way of waiting.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -330,22 +331,68 @@ fn memory_is_found() {
     for mode in Mode::enabled() {
         let sandbox = Sandbox::new(mode);
         for group in ["found", "found-inherited", "unsealed"] {
-            let granted = || match mode {
-                Mode::Attach => sandbox.stats().get("bytes_granted"),
-                _ => 0,
-            };
-            let before = granted();
-            let mut command = sandbox.command(built("shunt-probe"));
-            command.arg(group).env("SHUNT_GRANT_TIMEOUT", "300");
-            let out = sandbox.run(command).success();
-            assert!(out.stderr.is_empty(), "{out}");
-            let copies = mode != Mode::Attach || !traces_are_allowed();
-            let wrong = out.stdout.lines().filter(|line| line.ends_with(": false"));
-            let wrong = wrong.filter(|line| !(copies && line.contains("and not copied")));
-            assert_eq!(wrong.count(), 0, "{out}");
-            let is_granted = granted() > before;
-            assert_eq!(is_granted, !copies && group != "unsealed", "{group}: {out}");
+            assert_found(&sandbox, group, group != "unsealed");
         }
+    }
+}
+
+/// The same of huge pages, of which the machine must have some.
+#[test]
+fn memory_is_found_in_huge_pages() {
+    let pages = match HugePages::reserve(4) {
+        Ok(pages) => pages,
+        Err(e) => return eprintln!("left out: no huge pages can be reserved here: {e}"),
+    };
+    for mode in Mode::enabled() {
+        assert_found(&Sandbox::new(mode), "found-huge", true);
+    }
+    drop(pages);
+}
+
+/// Runs a group of the probe's; something is granted, if `is_granted` says so and the machine lets it be.
+fn assert_found(sandbox: &Sandbox, group: &str, is_granted: bool) {
+    let mode = sandbox.mode;
+    let granted = || match mode {
+        Mode::Attach => sandbox.stats().get("bytes_granted"),
+        _ => 0,
+    };
+    let before = granted();
+    let mut command = sandbox.command(built("shunt-probe"));
+    command.arg(group).env("SHUNT_GRANT_TIMEOUT", "300");
+    let out = sandbox.run(command).success();
+    assert!(out.stderr.is_empty(), "{out}");
+    let copies = mode != Mode::Attach || !traces_are_allowed();
+    let wrong = out.stdout.lines().filter(|line| line.ends_with(": false"));
+    let wrong = wrong.filter(|line| !(copies && line.contains("and not copied")));
+    assert_eq!(wrong.count(), 0, "{out}");
+    assert_eq!(granted() > before, !copies && is_granted, "{group}: {out}");
+}
+
+/// Huge pages that the machine has more than before, as long as this is there.
+struct HugePages {
+    before: u64,
+}
+
+impl HugePages {
+    const COUNT: &str = "/proc/sys/vm/nr_hugepages";
+
+    fn count() -> io::Result<u64> {
+        std::fs::read_to_string(Self::COUNT)?.trim().parse().map_err(io::Error::other)
+    }
+
+    fn reserve(more: u64) -> io::Result<Self> {
+        let pages = Self { before: Self::count()? };
+        std::fs::write(Self::COUNT, (pages.before + more).to_string())?;
+        if Self::count()? < pages.before + more {
+            return Err(io::Error::other("memory is too fragmented"));
+        }
+        Ok(pages)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::COUNT, self.before.to_string());
     }
 }
 

@@ -46,7 +46,7 @@ const ROUNDS: u64 = 1_000_000;
 const RARE_RATE: u32 = 1000;
 
 /// Processors that several pairs share, on any machine.
-const PAIRS_CORES: u32 = 2;
+pub(super) const PAIRS_CORES: u32 = 2;
 
 /// Sends of the stream.
 const STREAM_SIZE: usize = 64_000;
@@ -138,23 +138,29 @@ pub fn rows() -> Vec<Row> {
     rows
 }
 
-/// One stream of sends of this size, with the arguments of both ends.
-pub(super) fn stream(
+/// So many streams of sends of this size, each between two programs of its own, with the arguments of both ends.
+pub(super) fn streams(
     session: &Session<'_>,
     budget: Budget,
-    size: usize,
+    (pairs, size): (usize, usize),
     (args, sink): (&[&str], &[&str]),
 ) -> Result<Outcome> {
-    let at = session.endpoint()?;
-    let mut command = session.load("sink");
-    command.args(["--at", &at.to_string()]);
-    command.args(sink);
-    let _server = session.serve(command, &at)?;
-    let mut command = session.load("stream");
-    command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
-    command.args(["--size", &size.to_string()]);
-    command.args(args);
-    let (seen, cost) = session.drive(vec![command], budget)?;
+    let (mut servers, mut clients) = (Vec::new(), Vec::new());
+    for _ in 0..pairs {
+        let at = session.endpoint()?;
+        let mut command = session.load("sink");
+        command.args(["--at", &at.to_string()]);
+        command.args(sink);
+        let to = at.to_string();
+        servers.push((command, at));
+        let mut command = session.load("stream");
+        command.args(["--to", &to, "--seconds", &budget.seconds.to_string()]);
+        command.args(["--size", &size.to_string()]);
+        command.args(args);
+        clients.push(command);
+    }
+    let _servers = session.serve_all(servers)?;
+    let (seen, cost) = session.drive(clients, budget)?;
     let sent = outcome(&seen, cost);
     // Operations are whole sends; the figure is in megabytes.
     Ok(Outcome { value: sent.value * size as f64 / 1e6, ..sent })
@@ -162,8 +168,9 @@ pub(super) fn stream(
 
 /// The stream.
 pub fn stream_rows() -> Vec<Row> {
-    let drive =
-        |session: &Session<'_>, budget: Budget| stream(session, budget, STREAM_SIZE, (&[], &[]));
+    let drive = |session: &Session<'_>, budget: Budget| {
+        streams(session, budget, (1, STREAM_SIZE), (&[], &[]))
+    };
     vec![
         Row::new("stream.64000", &STREAM, "stream, sends of 64,000 B", drive)
             .unit("MB/s", Better::Higher)

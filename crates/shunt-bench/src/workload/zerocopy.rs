@@ -1,6 +1,6 @@
 //! Streams and exchanges without copies: of the sender's, and of both ends.
 
-use super::ipc::{outcome, size_of_text, stream};
+use super::ipc::{PAIRS_CORES, outcome, size_of_text, streams};
 use super::{Better, Budget, Family, Outcome, Row};
 use crate::failure::Result;
 use crate::rig::Session;
@@ -29,6 +29,9 @@ static LENDING: Family = Family {
 const BUFFERS: &str = "16";
 
 const SIZES: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 16 << 20];
+
+/// Sizes of which two streams run at once, too.
+const SIZES_OF_TWO: [usize; 2] = [65_536, 1 << 20];
 
 /// Messages that are looked at in place, one in flight.
 const LENT_SIZES: [usize; 3] = [65_536, 262_144, 1 << 20];
@@ -68,20 +71,33 @@ fn lent(session: &Session<'_>, budget: Budget, size: usize) -> Result<Outcome> {
 
 /// All of them.
 pub fn rows() -> Vec<Row> {
-    let streams = SIZES.into_iter().flat_map(|size| STREAMS.map(|stream| (size, stream)));
-    let streams = streams.map(|(size, (name, family, how, ends))| {
-        let drive =
-            move |session: &Session<'_>, budget: Budget| stream(session, budget, size, ends);
-        let title = format!("stream, {how} of {}", size_of_text(size));
-        Row::new(format!("{name}.{size}"), family, title, drive)
+    let single = SIZES.into_iter().map(|size| (1, size));
+    let loads = single.chain(SIZES_OF_TWO.map(|size| (2, size)));
+    let rows = loads.flat_map(|load| STREAMS.map(|stream| (load, stream)));
+    let rows = rows.map(|((pairs, size), (name, family, how, ends))| {
+        let drive = move |session: &Session<'_>, budget: Budget| {
+            if pairs > 1 {
+                session.share_cores(PAIRS_CORES);
+            }
+            streams(session, budget, (pairs, size), ends)
+        };
+        let size_text = size_of_text(size);
+        let (id, title) = match pairs {
+            1 => (format!("{name}.{size}"), format!("stream, {how} of {size_text}")),
+            _ => {
+                let cores = format!("{pairs} streams on {PAIRS_CORES} cores");
+                (format!("{name}.{size}.p{pairs}"), format!("{cores}, {how} of {size_text}"))
+            }
+        };
+        Row::new(id, family, title, drive)
             .unit("MB/s", Better::Higher)
             .per_gigabyte()
-            .quick(matches!(name, "zerocopy" | "borrow") && size == 65_536)
+            .quick(pairs == 1 && matches!(name, "zerocopy" | "borrow") && size == 65_536)
     });
     let exchanges = LENT_SIZES.into_iter().map(|size| {
         let drive = move |session: &Session<'_>, budget: Budget| lent(session, budget, size);
         let title = format!("request/response in place, {}", size_of_text(size));
         Row::new(format!("lent.{size}"), &LENDING, title, drive).unit("msg/s", Better::Higher)
     });
-    streams.chain(exchanges).collect()
+    rows.chain(exchanges).collect()
 }

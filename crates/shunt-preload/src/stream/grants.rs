@@ -59,6 +59,8 @@ pub struct Outcome {
     pub until: u64,
     /// Bytes were copied that could have been granted.
     pub copied: bool,
+    /// The call has its number, and the peer was told of its bytes after that.
+    pub is_numbered: bool,
 }
 
 /// Bytes of a call that can be granted.
@@ -118,7 +120,10 @@ pub fn copied(buffers: &Buffers<'_>, hints: &Hints<'_>, done: usize) -> usize {
 /// False when so many grants are open that they have to be copied.
 pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> bool {
     let (record, granted) = (tx.sock.record(), &state(tx.sock).granted);
-    let Some(number) = granted.place(taken(tx.sock, tx.theirs)) else {
+    // As far as known at first: the receiver has just written its cursor, and to fetch that takes time.
+    let known = record.tx.cursor.taken();
+    let Some(number) = granted.place(known).or_else(|| granted.place(taken(tx.sock, tx.theirs)))
+    else {
         count(tx.sock, Counter::GrantOverflows, 1);
         return false;
     };
@@ -134,6 +139,16 @@ pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> bool {
 /// True for a sender that has something to grant.
 pub fn are_used(sock: &Sock) -> bool {
     state(sock).granted.offered() != 0
+}
+
+/// True when the peer is known to have mapped all registered memory of which this call wants to send: nothing has to be
+/// offered.
+pub fn are_known(sock: &Sock, buffers: &Buffers<'_>, hints: &Hints<'_>) -> bool {
+    let mut wanted = buffers.chosen(|i, len| is_wanted(hints.of_buffer(i), len));
+    wanted.all(|(at, len)| {
+        let is_known = |region| state(sock).granted.knows(region);
+        exports::find(at.addr(), len).is_none_or(|place| place.name().is_some_and(is_known))
+    })
 }
 
 /// Offers the region in which the first large buffer of a call lies, unless it was. Before the lock of the direction is
@@ -199,6 +214,26 @@ pub fn each_part(
     span: Span,
     mut each: impl FnMut(Found) -> bool,
 ) -> Result<u32, Violation> {
+    each_source(sock, link, span, |span, source| {
+        let mut found = Found { span, granted: None };
+        if let Source::Granted { number, part, skip, len } = source {
+            let from = part.from.checked_add(skip).ok_or(Violation::Grants)?;
+            let find = || imports::find(sock, part.region, from, len);
+            // Another process of this end may have accepted the offer.
+            let bytes = find().or_else(|| take_up(sock, link, part.region).then(find)?);
+            found.granted = Some((number, bytes.ok_or(Violation::Grants)?));
+        }
+        Ok(each(found))
+    })
+}
+
+/// The same, with where the bytes should be.
+fn each_source(
+    sock: &'static Sock,
+    link: &'static Link,
+    span: Span,
+    mut each: impl FnMut(Span, Source) -> Result<bool, Violation>,
+) -> Result<u32, Violation> {
     let record = sock.record();
     let passed = AtomicU32::new(record.rx.grants.load(Relaxed));
     let Some((mine, theirs)) = sock.sections() else { return Ok(passed.into_inner()) };
@@ -218,36 +253,31 @@ pub fn each_part(
             Source::Ring(n) | Source::Granted { len: n, .. } => n,
         };
         let (part, rest) = left.split(usize::try_from(n).unwrap_or(usize::MAX));
-        let mut found = Found { span: part, granted: None };
-        if let Source::Granted { number, part: granted, skip, len } = source {
-            let from = granted.from.checked_add(skip).ok_or(Violation::Grants)?;
-            let find = || imports::find(sock, granted.region, from, len);
-            // Another process of this end may have accepted the offer.
-            let bytes = find().or_else(|| take_up(sock, link, granted.region).then(find)?);
-            found.granted = Some((number, bytes.ok_or(Violation::Grants)?));
-        }
-        if !each(found) {
+        if !each(part, source)? {
             return Ok(passed.load(Relaxed));
         }
         (pos, left) = (pos + part.len() as u64, rest);
     }
 }
 
-/// Copies `span`, the receiver's next bytes, to the places after the first `done` bytes; with `copy` false it only
-/// goes past them. Returns what [`each_part`] does.
+/// Goes past `span`, the receiver's next bytes, wherever they are. Returns what [`each_part`] does.
+pub fn pass(sock: &'static Sock, link: &'static Link, span: Span) -> Result<u32, Violation> {
+    each_source(sock, link, span, |_, _| Ok(true))
+}
+
+/// Copies `span`, the receiver's next bytes, to the places after the first `done` bytes. Returns what [`each_part`] does.
 pub fn copy_out(
     sock: &'static Sock,
     link: &'static Link,
     (buffers, done): (&Buffers<'_>, usize),
     span: Span,
-    copy: bool,
 ) -> Result<u32, Violation> {
     let (slot, side) = (sock.record().slot(), sock.record().side());
     let (grants, ring) = (link.view().grants(slot, side), link.view().buffer(slot, side));
     let mut at = done;
     each_part(sock, link, span, |Found { span, granted }| {
-        let mut from_ring = copy;
-        if let Some((number, bytes)) = granted.filter(|_| copy) {
+        let mut from_ring = true;
+        if let Some((number, bytes)) = granted {
             let flat = Span { head: (0, span.len()), tail: (0, 0) };
             // SAFETY: the program's buffers are writable, as recv(2) asks; so many bytes are mapped.
             unsafe { buffers.copy_out(at, bytes, flat) };

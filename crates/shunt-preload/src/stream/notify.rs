@@ -135,8 +135,13 @@ pub fn sender(sock: &Sock) {
 
 /// The same for other threads of this side that wait in a call on the connection.
 pub fn own(sock: &Sock) {
-    let Some((mine, _)) = sock.sections() else { return };
     store_load_fence();
+    own_after_fence(sock);
+}
+
+/// The same right after a full barrier, behind what they are to look at.
+fn own_after_fence(sock: &Sock) {
+    let Some((mine, _)) = sock.sections() else { return };
     for word in [&mine.ctl.rx_arm, &mine.ctl.tx_arm] {
         let asked = take(word);
         if asked & ON_FUTEX != 0 {
@@ -154,8 +159,12 @@ pub fn own(sock: &Sock) {
 }
 
 /// There is something on the error queue, of which all are told who watch the connection, whatever else they
-/// wait for.
-pub fn own_error(sock: &'static Sock) {
-    own(sock);
+/// wait for. `fenced`: the peer was told of something ([`data`]) since.
+pub fn own_error(sock: &'static Sock, fenced: bool) {
+    if fenced {
+        own_after_fence(sock);
+    } else {
+        own(sock);
+    }
     ops::epoll::look_again(sock);
 }

@@ -501,10 +501,16 @@ impl Rx<'_> {
         // SYNC POINT prod: what covers a grant was read before this look.
         let granted = self.theirs.prod.grants.load(Relaxed) != rx.grants.load(Relaxed);
         if copy || granted {
-            let (copied, alone) = call::interruptible(&rx.copying, || {
+            let (passed, alone) = call::interruptible(&rx.copying, || {
+                if granted && copy {
+                    return grants::copy_out(self.sock, self.link, (&call.buffers, at), span);
+                }
+                if let Request::Release = call.request {
+                    // Found when they were lent.
+                    return grants::pass(self.sock, self.link, span);
+                }
                 if granted {
-                    let to = (&call.buffers, at);
-                    return grants::copy_out(self.sock, self.link, to, span, copy);
+                    return grants::each_part(self.sock, self.link, span, |_| true);
                 }
                 let ring = self.view.buffer(self.slot, self.sock.record().side());
                 // SAFETY: the program's buffers are writable, as recv(2) asks; the span is readable.
@@ -514,7 +520,7 @@ impl Rx<'_> {
             if !alone {
                 return Ok(false);
             }
-            let passed = copied?;
+            let passed = passed?;
             if granted && call.flags & MSG_PEEK == 0 {
                 rx.grants.store(passed, Relaxed);
             }

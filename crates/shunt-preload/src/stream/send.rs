@@ -10,7 +10,7 @@ use shunt_shm::arena::Mode;
 use shunt_shm::doorbell::arm;
 use shunt_shm::lock::TidGuard;
 use shunt_shm::region::{LONG_RING, RESET, RegionView, SHORT_RING, Section, Side, shape};
-use shunt_shm::ring::{Span, TxCursor};
+use shunt_shm::ring::{Content, Span, TxCursor};
 use shunt_wire::counter::Counter;
 
 use crate::conn::{
@@ -24,7 +24,7 @@ use crate::stream::borrow::Request;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Piece};
 use crate::stream::sleep::{Sleep, Until};
-use crate::stream::{broken, buffers, demote, doubt, notify, promote, tcp, tid};
+use crate::stream::{broken, buffers, demote, doubt, notify, promote, tcp, tid, worth, zerocopy};
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
 const CHUNK: usize = 64 * 1024;
@@ -48,8 +48,7 @@ pub fn transmit(sock: &'static Sock, call: Call<'_>) -> isize {
         }
         let step = step(sock, call, sent, blocking)?;
         if matches!(step, Step::Again) && *sent >= call.buffers.total {
-            let tx = &sock.record().tx;
-            tx.messages.store(tx.messages.load(Relaxed) + 1, Relaxed);
+            count(sock);
             return Ok(Step::Done(sent.cast_signed()));
         }
         Ok(step)
@@ -126,7 +125,8 @@ fn step(
         _ => (None, (call.buffers.total - *sent).min(CHUNK)),
     };
     let tx = Tx { sock, link, mine, theirs };
-    let span = tx.reserve(want, blocking)?;
+    let content = if piece.is_some() { Content::Granted } else { Content::Put };
+    let span = tx.reserve(want, blocking, content)?;
     let full = span.head.1 == 0 && want > 0;
     let (gone, alone) = call::interruptible(&record.tx.copying, || {
         let gone = tx.peer_is_gone(call.fd, full);
@@ -150,12 +150,23 @@ fn step(
         return Ok(Step::Wait(Until::Ring));
     }
     let n = span.len();
-    if let Some(piece) = piece {
-        tx.grant_or_put(call, &piece, *sent, span);
-    } else if let Request::Grant(outcome, _) = &mut call.request {
-        outcome.copied |= n >= grants::LEAST;
+    let granted = piece.filter(|piece| tx.grant_or_put(call, piece, *sent, span));
+    if let Request::Grant(outcome, hints) = &mut call.request {
+        if granted.is_some() {
+            outcome.until = record.tx.cursor.pos() + n as u64;
+        } else {
+            outcome.copied |= piece.is_some() || n >= grants::LEAST;
+        }
+        // Before the bytes are there: so nobody can have taken them yet.
+        if n > 0 && *sent + n >= call.buffers.total && !hints.is_quiet {
+            zerocopy::number(sock, record.tx.cursor.taken(), outcome);
+            outcome.is_numbered = true;
+        }
     }
     tx.publish(n, lock);
+    if granted.is_some() {
+        grants::count(sock, Counter::BytesGranted, n as u64);
+    }
     *sent += n;
     Ok(Step::Again)
 }
@@ -174,7 +185,7 @@ pub struct Tx<'a> {
 
 impl Tx<'_> {
     /// A place for up to `want` bytes; empty when the ring is full.
-    fn reserve(&self, want: usize, blocking: bool) -> Result<Span, Violation> {
+    fn reserve(&self, want: usize, blocking: bool, content: Content) -> Result<Span, Violation> {
         let tx = &self.sock.record().tx;
         let ring = self.link.view().geometry().ring();
         let few = self.link.users.load(Relaxed) <= FEW;
@@ -187,7 +198,8 @@ impl Tx<'_> {
         let wish = shape(self.sock.record().side().other(), cap);
         let find = || {
             let limit = buffers::limit(tx, self.theirs);
-            tx.cursor.reserve(&self.theirs.cons, ring as u64, wish, limit, want as u64)
+            let what = (want as u64, content);
+            tx.cursor.reserve(&self.theirs.cons, ring as u64, wish, limit, what)
         };
         let mut span = find()?;
         if span.head.1 == 0 && want > 0 {
@@ -224,20 +236,14 @@ impl Tx<'_> {
             || (full && doubt::is_orphaned(self.sock))
     }
 
-    /// Grants the bytes of a piece for which `span` is reserved, or puts them there.
-    fn grant_or_put(&self, call: &mut Call<'_>, piece: &Piece, at: usize, span: Span) {
-        let (sock, n) = (self.sock, span.len());
+    /// Grants the bytes of a piece for which `span` is reserved, or puts them there: whether they are granted.
+    fn grant_or_put(&self, call: &Call<'_>, piece: &Piece, at: usize, span: Span) -> bool {
+        let n = span.len();
         let is_granted = n >= piece.least && grants::grant(self, piece, n);
         if !is_granted {
-            put(sock, call, at, self.link.view(), span);
+            put(self.sock, call, at, self.link.view(), span);
         }
-        let Request::Grant(outcome, _) = &mut call.request else { return };
-        if is_granted {
-            outcome.until = sock.record().tx.cursor.pos() + n as u64;
-            grants::count(sock, Counter::BytesGranted, n as u64);
-        } else {
-            outcome.copied = true;
-        }
+        is_granted
     }
 
     /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.
@@ -291,7 +297,7 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
                 return (sent > 0).then_some(sent.cast_signed());
             }
             let tx = Tx { sock, link, mine, theirs };
-            let Ok(span) = tx.reserve((part.len - sent).min(CHUNK), blocking) else {
+            let Ok(span) = tx.reserve((part.len - sent).min(CHUNK), blocking, Content::Put) else {
                 broken(sock, fd);
                 return Some(errno::fail(ECONNRESET));
             };
@@ -332,9 +338,19 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
             return Some(result);
         }
     }
-    let messages = &record.tx.messages;
-    messages.store(messages.load(Relaxed) + 1, Relaxed);
+    count(sock);
     Some(sent.cast_signed())
+}
+
+/// Counts a call that has sent all that it should.
+#[inline]
+fn count(sock: &Sock) {
+    let messages = &sock.record().tx.messages;
+    let sent = messages.load(Relaxed) + 1;
+    messages.store(sent, Relaxed);
+    if sent.is_multiple_of(worth::EARNED) {
+        worth::earn(sock, sent);
+    }
 }
 
 /// Puts bytes to their place in the peer's RMB: straight, or through an own sndbuf that the device

@@ -82,29 +82,34 @@ fn with_number(
     if let Err(error) = begin(sock, &hints) {
         return errno::fail(error);
     }
-    let kept = errno::get();
-    grants::offer(sock, buffers, &hints);
-    errno::set(kept);
-    if grants::are_cut_off(buffers, &hints) {
-        return errno::fail(libc::EFAULT);
+    if !grants::are_known(sock, buffers, &hints) {
+        let kept = errno::get();
+        grants::offer(sock, buffers, &hints);
+        errno::set(kept);
+        if grants::are_cut_off(buffers, &hints) {
+            return errno::fail(libc::EFAULT);
+        }
     }
     let mut outcome = Outcome::default();
     let sent = send(copied, Request::Grant(&mut outcome, hints));
     if sent > 0 && !hints.is_quiet {
         let _keep = KeepErrno::new();
-        let copied = outcome.until == 0 || outcome.copied;
-        {
+        if !outcome.is_numbered {
             let _lock = sock.record().tx.lock.lock(tid());
-            let taken = surely_taken(sock);
-            let is_open = grants::state(sock).granted.open(taken).next().is_some();
-            let is_back = taken < outcome.until && !is_open;
-            let until = if is_back { 0 } else { outcome.until };
-            list(sock).add(until, taken, copied || is_back);
+            number(sock, surely_taken(sock), &outcome);
         }
         grants::count(sock, Counter::ZerocopySent, 1);
-        notify::own_error(sock);
+        notify::own_error(sock, outcome.is_numbered);
     }
     sent
+}
+
+/// Gives a call its number, with the lock of the sending direction held and the receiver at `taken`.
+pub fn number(sock: &Sock, taken: u64, outcome: &Outcome) {
+    let is_open = grants::state(sock).granted.open(taken).next().is_some();
+    let is_back = taken < outcome.until && !is_open;
+    let until = if is_back { 0 } else { outcome.until };
+    list(sock).add(until, taken, outcome.until == 0 || outcome.copied || is_back);
 }
 
 /// True when the program has asked for `SO_ZEROCOPY`, or its listener has.
@@ -123,21 +128,29 @@ fn is_allowed(sock: &Sock, fd: c_int) -> bool {
     sock.has(ZEROCOPY)
 }
 
-/// A place for one more number, if the call is to have one, or the error.
+/// The error with which a call that is to have a number ends before it begins.
 fn begin(sock: &Sock, hints: &Hints<'_>) -> Result<(), c_int> {
     let tx = &sock.record().tx;
-    let lock = tx.lock.lock(tid());
-    if lock.nested() && !call::may_intrude(&tx.copying) {
+    if tx.lock.is_held_by(tid()) && !call::may_intrude(&tx.copying) {
         // A signal handler above a call that may be in the middle of the list.
         return Err(EINTR);
     }
+    if !sock.has(NUMBERED) {
+        first(sock);
+    }
+    if !hints.is_quiet && list(sock).is_full() { Err(ENOBUFS) } else { Ok(()) }
+}
+
+/// Begins to count.
+#[cold]
+fn first(sock: &Sock) {
+    let _lock = sock.record().tx.lock.lock(tid());
     if !sock.has(NUMBERED) {
         list(sock).reset();
         grants::state(sock).granted.reset();
         grants::state(sock).tally.reset();
         sock.put(NUMBERED, true);
     }
-    if !hints.is_quiet && list(sock).is_full() { Err(ENOBUFS) } else { Ok(()) }
 }
 
 fn list(sock: &Sock) -> &'static Completions {

@@ -4,7 +4,7 @@ use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::{Condvar, Mutex};
 use shunt_shm::ring::{
-    ConsLine, ProdLine, REWIND_AFTER, RxCursor, Shape, Span, TxCursor, UNLIMITED,
+    ConsLine, Content, ProdLine, REWIND_AFTER, RxCursor, Shape, Span, TxCursor, UNLIMITED,
 };
 use shunt_shm::sync::{AtomicU32, Ordering};
 
@@ -54,8 +54,15 @@ impl Rmb {
 
     /// Sends as many of `bytes` as there is room for; returns how many.
     pub fn send(&self, tx: &TxCursor, bytes: &[u8]) -> usize {
-        let span =
-            tx.reserve(&self.cons, self.cap, self.shape(), UNLIMITED, bytes.len() as u64).unwrap();
+        let span = tx
+            .reserve(
+                &self.cons,
+                self.cap,
+                self.shape(),
+                UNLIMITED,
+                (bytes.len() as u64, Content::Put),
+            )
+            .unwrap();
         let mut n = 0;
         for (offset, byte) in offsets(span).zip(bytes) {
             // SAFETY: loom checks that nobody else is at this cell.
@@ -83,7 +90,8 @@ impl Rmb {
 
     /// Moves both ends on by `n` bytes that nobody looks at.
     pub fn skip(&self, tx: &TxCursor, rx: &RxCursor, n: u64) {
-        let _ = tx.reserve(&self.cons, self.cap, self.shape(), UNLIMITED, n).unwrap();
+        let _ =
+            tx.reserve(&self.cons, self.cap, self.shape(), UNLIMITED, (n, Content::Put)).unwrap();
         tx.publish(&self.prod, n);
         let _ = rx.readable(&self.prod, self.cap, n).unwrap();
         let _ = rx.consume(&self.cons, self.cap, n);

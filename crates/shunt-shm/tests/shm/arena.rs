@@ -7,7 +7,7 @@ use shunt_shm::arena::{self, Arena, ArenaView, Mode, NUMBERED, RECORDS, Record};
 use shunt_shm::holders::{Member, Who};
 use shunt_shm::memfd::create_sealed;
 use shunt_shm::region::{SLOTS, Side};
-use shunt_shm::ring::{ConsLine, ProdLine, Shape, UNLIMITED};
+use shunt_shm::ring::{ConsLine, Content, ProdLine, Shape, UNLIMITED};
 use shunt_shm::sync::Ordering::{Relaxed, Release};
 use shunt_wire::counter::Counter;
 use shunt_wire::offer::Offer;
@@ -96,7 +96,13 @@ fn the_agent_sees_what_lives() {
     let _ = record
         .tx
         .cursor
-        .reserve(&ConsLine::default(), 64, Shape { cap: 64, late: false }, UNLIMITED, 8)
+        .reserve(
+            &ConsLine::default(),
+            64,
+            Shape { cap: 64, late: false },
+            UNLIMITED,
+            (8, Content::Put),
+        )
         .unwrap();
     record.tx.cursor.publish(&ProdLine::default(), 8);
 

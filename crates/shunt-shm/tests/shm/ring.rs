@@ -5,7 +5,9 @@ use std::collections::{HashSet, VecDeque};
 use proptest::prelude::*;
 use shunt_shm::Violation;
 use shunt_shm::region::{self, RING, SHORT_RING, Side};
-use shunt_shm::ring::{ConsLine, MARKS, ProdLine, RxCursor, Shape, Span, TxCursor, UNLIMITED};
+use shunt_shm::ring::{
+    ConsLine, Content, MARKS, ProdLine, RxCursor, Shape, Span, TxCursor, UNLIMITED,
+};
 use shunt_shm::sync::Ordering::Relaxed;
 
 /// Both ends of one direction, and its buffer.
@@ -49,7 +51,10 @@ impl Pair {
 
     /// Sends up to `want` bytes that count up from `next`; returns how many.
     fn send(&mut self, next: u64, want: u64) -> u64 {
-        let span = self.tx.reserve(&self.cons, self.len(), self.wish, self.limit, want).unwrap();
+        let span = self
+            .tx
+            .reserve(&self.cons, self.len(), self.wish, self.limit, (want, Content::Put))
+            .unwrap();
         let mut n = 0;
         for at in offsets(span) {
             self.buffer[at] = byte(next + n);
@@ -180,7 +185,7 @@ proptest! {
         let sent = pair.send(0, sent);
         let taken = pair.receive(taken).0.len() as u64;
         pair.cons.cons.store(words[0], Relaxed);
-        match pair.tx.reserve(&pair.cons, CAP, pair.wish, UNLIMITED, want) {
+        match pair.tx.reserve(&pair.cons, CAP, pair.wish, UNLIMITED, (want, Content::Put)) {
             Ok(span) => prop_assert!(inside(span, want, CAP)),
             Err(e) => {
                 prop_assert_eq!(e, Violation::Consumer);
@@ -252,7 +257,7 @@ fn the_two_rings_of_a_connection_share_a_page_while_messages_are_small() {
 fn what_was_taken_is_never_given_back() {
     let (tx, mine, peer) = (TxCursor::default(), ProdLine::default(), ConsLine::default());
     let wish = region::shape(Side::Server, SHORT_RING as u64);
-    tx.reserve(&peer, RING as u64, wish, UNLIMITED, 100).unwrap();
+    tx.reserve(&peer, RING as u64, wish, UNLIMITED, (100, Content::Put)).unwrap();
     tx.publish(&mine, 100);
     peer.cons.store(60, Relaxed);
     assert_eq!((tx.refresh(&peer), tx.taken()), (Ok(40), 60));

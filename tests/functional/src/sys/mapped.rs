@@ -1,6 +1,6 @@
 //! A memfd that a program maps by itself.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
@@ -25,7 +25,16 @@ fn mapped(at: *mut c_void) -> io::Result<*mut c_void> {
 impl Mapped {
     /// So many bytes, which get these seals after they were mapped.
     pub fn new(len: usize, seals: c_int) -> io::Result<Self> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        Self::with_flags(0, len, seals)
+    }
+
+    /// The same of huge pages, which the machine must have reserved.
+    pub fn huge(len: usize, seals: c_int) -> io::Result<Self> {
+        Self::with_flags(libc::MFD_HUGETLB, len, seals)
+    }
+
+    fn with_flags(flags: c_uint, len: usize, seals: c_int) -> io::Result<Self> {
+        let flags = flags | libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a C string; the descriptor is ours.
         let fd =
             unsafe { OwnedFd::from_raw_fd(check(libc::memfd_create(c"mapped".as_ptr(), flags))?) };

@@ -65,6 +65,7 @@ const GROUPS: &[Group] = &[
     ("quiet", granted::quiet),
     ("found", found::found),
     ("found-inherited", found::inherited),
+    ("found-huge", found::huge),
     ("unsealed", found::unsealed),
 ];
 

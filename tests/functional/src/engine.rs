@@ -110,6 +110,20 @@ impl<'a> Engine<'a> {
         command
     }
 
+    /// Starts a container that does nothing, until it is removed with the engine: others can have its network.
+    pub fn hold(&self, name: &str, flags: &[&str]) {
+        let command = [&["run", "--detach", "--name", name], flags, &[IMAGE]].concat();
+        let mut command = self.podman(&command);
+        command.args(["/usr/bin/shunt-gen", "serve", "--survive"]);
+        let _ = self.sandbox.run(command).success();
+    }
+
+    /// Removes a container.
+    pub fn remove(&self, name: &str) {
+        let command = self.podman(&["rm", "--force", "--time", "0", name]);
+        let _ = self.sandbox.run(command).success();
+    }
+
     /// A command line that runs `shunt-gen` under Shunt beside the engine, in no container.
     #[must_use]
     pub fn beside(&self) -> Command {
@@ -202,7 +216,8 @@ fn remove(group: &Path) {
 }
 
 /// Makes the place where the engine lives: it has a `/run` of its own, a `/var/lib`, and, for a user, what a login and
-/// an administrator would have made. Limits are those that there are: not every root may raise them.
+/// an administrator would have made. Limits are those that there are: not every root may raise them. In `/dev/shm` are
+/// podman's locks.
 fn script(user: Option<u32>) -> String {
     let mut script = String::from(
         "set -e\n\
@@ -211,6 +226,7 @@ fn script(user: Option<u32>) -> String {
          mount -t proc proc /proc\n\
          mount -t tmpfs tmpfs /run\n\
          mount -t tmpfs tmpfs /var/lib\n\
+         mount -t tmpfs tmpfs /dev/shm\n\
          [ ! -d /etc/cdi ] || mount -t tmpfs tmpfs /etc/cdi\n\
          mkdir -m 1777 /run/lock\n\
          mkdir /run/cdi /run/networks\n\

@@ -4,6 +4,7 @@
 mod agent;
 mod run;
 mod stats;
+mod table;
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -328,23 +329,15 @@ impl Sandbox {
     fn leftovers(&self) -> Vec<(u32, String)> {
         let sessions = self.sessions.borrow();
         let mark = format!("{TAG}={}", self.tag);
-        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-        entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-            .filter_map(|pid| {
-                let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-                let mut fields = stat.rsplit(')').next()?.split_whitespace();
-                let state = fields.next()?;
-                let session = fields.nth(2)?.parse().ok()?;
-                let marked = || {
-                    fs::read(format!("/proc/{pid}/environ"))
-                        .is_ok_and(|env| env.split(|b| *b == 0).any(|var| var == mark.as_bytes()))
-                };
-                let ours = state != "Z" && (sessions.contains(&session) || marked());
-                ours.then(|| (pid, stat.split(' ').take(3).collect::<Vec<_>>().join(" ")))
-            })
-            .collect()
+        let marked = |pid: u32| {
+            fs::read(format!("/proc/{pid}/environ"))
+                .is_ok_and(|env| env.split(|b| *b == 0).any(|var| var == mark.as_bytes()))
+        };
+        let ours = |entry: &table::Entry| {
+            entry.state != "Z" && (sessions.contains(&entry.session) || marked(entry.pid))
+        };
+        let left = table::all().into_iter().filter(ours);
+        left.map(|entry| (entry.pid, format!("{} {}", entry.name, entry.state))).collect()
     }
 }
 

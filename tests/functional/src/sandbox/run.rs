@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use super::Sandbox;
+use super::table::where_stuck;
 use crate::net;
 
 /// How long a program may take before it counts as stuck.
@@ -145,7 +146,7 @@ impl Process {
     #[must_use]
     pub fn wait_at_most(mut self, patience: Duration) -> Finished {
         let Some(status) = self.try_wait(patience) else {
-            let stuck = stuck_report(self.pid());
+            let stuck = where_stuck(self.child.id());
             self.kill();
             panic!("not done after {patience:?}: {}\n--- where\n{stuck}", self.describe());
         };
@@ -192,7 +193,7 @@ impl Process {
         // It may have ended by itself.
         let _gone = crate::sys::kill(self.pid(), signal);
         if self.try_wait(Duration::from_secs(10)).is_none() {
-            let stuck = stuck_report(self.pid());
+            let stuck = where_stuck(self.child.id());
             self.kill();
             let message = format!("signal {signal} did not end {}\n{stuck}", self.describe());
             assert!(thread::panicking(), "{message}");
@@ -220,18 +221,6 @@ impl Drop for Process {
 /// Programs may print anything.
 fn read_lossy(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
-}
-
-/// What each thread of a process waits for in the kernel.
-fn stuck_report(pid: i32) -> String {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return String::new() };
-    tasks
-        .flatten()
-        .map(|task| {
-            let field = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-            format!("{} {} {}\n", field("comm").trim(), field("wchan"), field("syscall").trim())
-        })
-        .collect()
 }
 
 impl Sandbox {

@@ -7,6 +7,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, open, rename};
 use serde_json::{Map, Value, json};
 use shunt_shm::arena::ArenaView;
+use shunt_shm::zerocopy::Tally;
 use shunt_wire::counter::{COUNTER_SLOTS, Counter};
 use shunt_wire::reason::{REASON_SLOTS, Reason};
 
@@ -35,7 +36,8 @@ impl Totals {
         for c in arena.connections() {
             let [rung, saved, full] = c.doorbells.map(u64::from);
             let [paid, unpaid] = c.spins.map(u64::from);
-            for (counter, n) in [
+            let without_copies = Tally::COUNTERS.into_iter().zip(c.zero_copy.unwrap_or_default());
+            let all = [
                 (Counter::BytesSent, c.bytes_sent),
                 (Counter::BytesReceived, c.bytes_received),
                 (Counter::MessagesSent, c.messages_sent),
@@ -45,7 +47,8 @@ impl Totals {
                 (Counter::RingFullWaits, full),
                 (Counter::SpinsPaid, paid),
                 (Counter::SpinsUnpaid, unpaid),
-            ] {
+            ];
+            for (counter, n) in all.into_iter().chain(without_copies) {
                 let total = &mut sum.counters[counter as usize];
                 *total = total.saturating_add(n);
             }

@@ -59,6 +59,8 @@ pub const ELSEWHERE: u32 = 16384;
 pub const UNREAD: u32 = 65536;
 /// The kernel is to send RST if the program is killed: [`crate::stream::doubt::end_loudly`].
 pub const LOUD: u32 = 131_072;
+/// The kernel's error queue may have something of its own to say.
+pub const TELLS_ERRORS: u32 = 262_144;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 

@@ -10,9 +10,10 @@ use core::time::Duration;
 
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
-use shunt_shm::arena::Record;
+use shunt_shm::arena::{Arena, Record};
 use shunt_shm::region::{CLOSED, RESET, SLOTS, Section, Side};
 use shunt_shm::ring::RxCursor;
+use shunt_shm::zerocopy::Tally;
 use shunt_wire::clc::Answer;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
@@ -105,7 +106,6 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The last descriptor of a connection, in all processes, goes.
 fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
-    account(record);
     sock.leave_learnt();
     worth::settle(sock);
     if fd >= 0 {
@@ -119,6 +119,7 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
         // The program may do with its memory what it likes from now on.
         grants::take_back(sock);
     }
+    account(record, &sock.endpoint().arena);
     match sock.phase() {
         Phase::Proposed => {
             endpoint::decline(Reason::ShortLived);
@@ -199,10 +200,11 @@ fn free_slot(sock: &Sock, record: &Record) {
 }
 
 /// Adds what the connection did to the totals.
-pub fn account(record: &Record) {
+pub fn account(record: &Record, arena: &Arena) {
     let load = |word: &shunt_shm::sync::AtomicU32| u64::from(word.load(Ordering::Relaxed));
     let (rx, tx) = (&record.rx, &record.tx);
-    for (which, n) in [
+    let without_copies = arena.tallied(record).unwrap_or_default();
+    let all = [
         (Counter::BytesSent, tx.bytes.load(Ordering::Relaxed)),
         (Counter::BytesReceived, rx.bytes.load(Ordering::Relaxed)),
         (Counter::MessagesSent, tx.messages.load(Ordering::Relaxed)),
@@ -212,7 +214,8 @@ pub fn account(record: &Record) {
         (Counter::RingFullWaits, load(&tx.full)),
         (Counter::SpinsPaid, load(&rx.spins[0])),
         (Counter::SpinsUnpaid, load(&rx.spins[1])),
-    ] {
+    ];
+    for (which, n) in all.into_iter().chain(Tally::COUNTERS.into_iter().zip(without_copies)) {
         endpoint::count(which, n);
     }
 }

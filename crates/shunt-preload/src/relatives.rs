@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shunt_core::handshake::Phase;
-use shunt_shm::arena::Record;
+use shunt_shm::arena::{Arena, Record};
 use shunt_shm::holders::{Member, Who};
 use shunt_sys::process::Identity;
 
@@ -141,7 +141,7 @@ pub fn look_after(endpoint: &Endpoint) {
     };
     for record in endpoint.arena.held_by(relative) {
         if record.id.holders.bereave(relative) {
-            bury(record);
+            bury(record, &endpoint.arena);
         }
     }
     processes.free(relative);
@@ -149,8 +149,8 @@ pub fn look_after(endpoint: &Endpoint) {
 
 /// The last holder of a connection was killed. What the peer is to know the kernel has told it; the
 /// slot and the record are free.
-fn bury(record: &Record) {
-    object::account(record);
+fn bury(record: &Record, arena: &Arena) {
+    object::account(record, arena);
     let region = record.id.region.load(Ordering::Relaxed);
     let (slot, side) = (record.slot(), record.side());
     if let Some(link) = link::all().find(|link| link.region == region && link.side == side) {
@@ -212,7 +212,7 @@ pub fn fork_settled(child: Child) {
     for Counted { sock, record, endpoint } in &forking.counted {
         sock.counted.store(0, Ordering::Release);
         if child == Child::None && record.id.holders.remove(endpoint.child()) {
-            bury(record);
+            bury(record, &endpoint.arena);
         }
     }
     for endpoint in Endpoint::all().filter(|endpoint| endpoint.child() != Member::UNNAMED) {
@@ -265,7 +265,7 @@ pub fn fork_child() {
         if !(found && core::ptr::eq(sock.record(), *record))
             && record.id.holders.remove(endpoint.member())
         {
-            bury(record);
+            bury(record, &endpoint.arena);
         }
         sock.counted.store(0, Ordering::Release);
     }

@@ -21,7 +21,7 @@ use crate::memfd::{self, Map};
 use crate::region::{SLOTS, Side};
 use crate::ring::{RxCursor, TxCursor};
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use crate::zerocopy::{Tally, ZeroCopy};
+use crate::zerocopy::{Tallied, ZeroCopy};
 
 /// Connections that an endpoint can track at once.
 pub const RECORDS: usize = 64 * 1024;
@@ -411,6 +411,13 @@ impl Arena {
         unsafe { self.map.base().byte_add(at).cast().as_ref() }
     }
 
+    /// What such a connection has counted; `None`: it has sent nothing without copies.
+    #[must_use]
+    pub fn tallied(&self, record: &Record) -> Option<Tallied> {
+        let is_numbered = record.id.flags.load(Ordering::Relaxed) & NUMBERED != 0;
+        is_numbered.then(|| self.zero_copy(record).tally.read())
+    }
+
     /// Where to go on looking for a free record instead of `at`, the start of a block: at the front, or half
     /// the way there, if one is free. So the records that are ever touched are few: about twice as many as are
     /// in use at once.
@@ -483,7 +490,7 @@ pub struct ConnInfo {
     /// Bytes in the receiving ring that are known and not taken.
     pub ring_fill_rx: u64,
     /// What was sent without copies, or should have been; `None` where the program has not asked for it.
-    pub zero_copy: Option<[u64; Tally::COUNTERS.len()]>,
+    pub zero_copy: Option<Tallied>,
     /// Completion vector.
     pub vector: Option<u32>,
     /// Region of the link group, 0: none.
@@ -557,8 +564,7 @@ impl ArenaView {
                 messages_received: rx.messages.load(Ordering::Relaxed),
                 ring_fill_tx: tx.cursor.in_flight(),
                 ring_fill_rx: rx.cursor.known(),
-                zero_copy: (id.flags.load(Ordering::Relaxed) & NUMBERED != 0)
-                    .then(|| self.arena.zero_copy(record).tally.read()),
+                zero_copy: self.arena.tallied(record),
                 vector: id.vector.load(Ordering::Relaxed).checked_sub(1),
                 region: id.region.load(Ordering::Relaxed),
                 slot: id.slot.load(Ordering::Relaxed),

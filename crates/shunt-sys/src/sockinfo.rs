@@ -105,6 +105,26 @@ pub fn set_syn_count(fd: impl AsFd, count: u32) {
     let _ = set_option_word(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_SYNCNT, count);
 }
 
+/// True for the options that have the kernel put something into the error queue of a TCP socket: times of sending
+/// (Documentation/networking/timestamping.rst), and what ICMP says (ip(7), ipv6(7)).
+#[must_use]
+pub fn is_for_error_queue(level: i32, name: i32) -> bool {
+    const SO_TIMESTAMPING_NEW: i32 = 65;
+    ERROR_QUEUE.contains(&(level, name)) || (level, name) == (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW)
+}
+
+const ERROR_QUEUE: [(i32, i32); 3] = [
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+    (libc::IPPROTO_IP, libc::IP_RECVERR),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+];
+
+/// True when one of them is set. An IPv4 socket has none of IPv6's.
+pub fn has_error_queue(fd: impl AsFd) -> bool {
+    let is_set = |(level, name)| option_words(fd.as_fd(), level, name).is_ok_and(|[on]| on != 0);
+    ERROR_QUEUE.into_iter().any(is_set)
+}
+
 /// A `TCP_LINGER2` with which the kernel sends RST when nobody has the socket any more, where it would wait for the
 /// peer's FIN without a word (`tcp_close` in net/ipv4/tcp.c).
 pub const AT_ONCE: u32 = u32::MAX;
@@ -129,4 +149,26 @@ pub fn is_listening(fd: impl AsFd) -> bool {
 /// True for an IPv6 socket that does not take IPv4 connections (`IPV6_V6ONLY`).
 pub fn is_v6only(fd: impl AsFd) -> bool {
     sockopt::ipv6_v6only(fd).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::AsFd;
+
+    use super::{ERROR_QUEUE, has_error_queue, is_for_error_queue, set_option_word};
+
+    #[test]
+    fn what_asks_for_the_error_queue_is_seen() {
+        for (level, name) in ERROR_QUEUE {
+            assert!(is_for_error_queue(level, name));
+            let socket = TcpListener::bind("[::1]:0").unwrap();
+            assert!(!has_error_queue(&socket));
+            set_option_word(socket.as_fd(), level, name, 1).unwrap();
+            assert!(has_error_queue(&socket), "{level} {name}");
+        }
+        assert!(!is_for_error_queue(libc::SOL_SOCKET, libc::SO_ZEROCOPY));
+        let v4 = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!has_error_queue(&v4), "which has none of IPv6's options");
+    }
 }

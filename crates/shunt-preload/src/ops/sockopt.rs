@@ -5,10 +5,10 @@ use core::sync::atomic::Ordering;
 
 use shunt_core::events;
 use shunt_core::handshake::Phase;
-use shunt_sys::memory;
+use shunt_sys::{memory, sockinfo};
 
 use crate::abi::{c_int, c_void, socklen_t};
-use crate::conn::{Sock, ZEROCOPY};
+use crate::conn::{Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::errno;
 use crate::fd_table::{self, Kind};
 use crate::found;
@@ -130,6 +130,12 @@ pub unsafe fn setsockopt(
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) {
         // Its connect returns before there is a connection.
         fresh::forget(fd, fd_table::lookup(fd));
+    }
+    if result == 0
+        && sockinfo::is_for_error_queue(level, name)
+        && let Some(sock) = Sock::of(fd_table::lookup(fd))
+    {
+        sock.put(TELLS_ERRORS, true);
     }
     if result == 0 && level == libc::SOL_SOCKET {
         // SAFETY: as above; the kernel has just read the value.

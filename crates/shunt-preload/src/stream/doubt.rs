@@ -23,14 +23,20 @@ static UNTIL: AtomicU64 = AtomicU64::new(0);
 
 /// Now, in units of 1024 ns and to some milliseconds; never 0.
 pub fn moment() -> u32 {
+    moment_of(clock::coarse())
+}
+
+const fn moment_of(now: u64) -> u32 {
     #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
-    let now = (clock::coarse() >> 10) as u32;
+    let now = (now >> 10) as u32;
     now | 1
 }
 
-/// Has all who wait look again now and then, for a while.
-pub fn arise() {
-    UNTIL.store(clock::coarse() + FOR, Relaxed);
+/// Has all who wait look again now and then, for a while. The [`moment`] of now.
+pub fn arise() -> u32 {
+    let now = clock::coarse();
+    UNTIL.store(now + FOR, Relaxed);
+    moment_of(now)
 }
 
 /// When to look again, in nanoseconds from now. `None` where there is no doubt.

@@ -18,13 +18,13 @@ use crate::conn::{NUMBERED, Sock, UNREAD};
 use crate::exports;
 use crate::fd_table;
 use crate::imports;
+use crate::knobs;
 use crate::link::Link;
 use crate::signals::SettingUp;
 use crate::stream::borrow::{Hint, Hints};
 use crate::stream::bytes::Buffers;
 use crate::stream::send::Tx;
 use crate::stream::{doubt, tid};
-use crate::{endpoint, knobs};
 
 /// Bytes below which a copy is cheaper than a grant, unless the program says otherwise.
 pub const LEAST: usize = 32 * 1024;
@@ -37,9 +37,8 @@ pub fn state(sock: &Sock) -> &'static ZeroCopy {
     sock.endpoint().arena.zero_copy(sock.record())
 }
 
-/// Counts for the process and for the connection.
+/// Counts for the connection, with the lock of the sending direction held.
 pub fn count(sock: &Sock, which: Counter, n: u64) {
-    endpoint::count(which, n);
     state(sock).tally.add(which, n);
 }
 
@@ -59,6 +58,8 @@ pub struct Outcome {
     pub until: u64,
     /// Bytes were copied that could have been granted.
     pub copied: bool,
+    /// Some of them lie in registered memory that the peer has not mapped: it is to be offered.
+    pub is_unknown: bool,
     /// The call has its number, and the peer was told of its bytes after that.
     pub is_numbered: bool,
 }
@@ -85,25 +86,32 @@ fn is_wanted(hint: Hint, len: usize) -> bool {
     }
 }
 
-/// The bytes of a call after the first `done`, up to the end of their buffer, if the peer has mapped the region in
-/// which they lie.
+/// Bytes lie in registered memory that the peer has not mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct Unknown;
+
+/// The bytes of a call after the first `done`, up to the end of their buffer, if they lie in registered memory and are
+/// worth a grant.
 pub fn piece(
     sock: &Sock,
     theirs: &Section,
     (buffers, hints): (&Buffers<'_>, &Hints<'_>),
     done: usize,
-) -> Option<Piece> {
-    let (address, len, index) = buffers.piece(done)?;
+) -> Result<Option<Piece>, Unknown> {
+    let Some((address, len, index)) = buffers.piece(done) else { return Ok(None) };
     let hint = hints.of_buffer(index);
-    if !is_wanted(hint, len) || !is_attached(sock) {
-        return None;
+    if !is_wanted(hint, len) {
+        return Ok(None);
     }
-    let place = exports::find(address.addr(), len)?;
-    let region = place.name()?;
-    let known = state(sock).granted.is_known(region, theirs.ctl.accepted.load(Acquire));
+    let Some(place) = exports::find(address.addr(), len) else { return Ok(None) };
+    let is_known = |region: &u64| {
+        is_attached(sock)
+            && state(sock).granted.is_known(*region, theirs.ctl.accepted.load(Acquire))
+    };
+    let region = place.name().filter(is_known).ok_or(Unknown)?;
     let len = len.min(sock.ring() / 2);
     let least = if hint == Hint::Grant { 1 } else { LEAST };
-    known.then_some(Piece { address: address.addr(), len, least, region, from: place.from() })
+    Ok(Some(Piece { address: address.addr(), len, least, region, from: place.from() }))
 }
 
 fn is_attached(sock: &Sock) -> bool {
@@ -129,10 +137,9 @@ pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> bool {
     };
     let at = record.tx.cursor.pos();
     let part = Part { at, len: n as u64, region: piece.region, from: piece.from as u64 };
-    granted.note(number, &part, piece.address as u64, doubt::moment());
+    granted.note(number, &part, piece.address as u64, doubt::arise());
     let grants = tx.link.view().grants(record.slot(), record.side().other());
     grants.put(&tx.mine.prod, number, &part);
-    doubt::arise();
     true
 }
 
@@ -141,18 +148,8 @@ pub fn are_used(sock: &Sock) -> bool {
     state(sock).granted.offered() != 0
 }
 
-/// True when the peer is known to have mapped all registered memory of which this call wants to send: nothing has to be
-/// offered.
-pub fn are_known(sock: &Sock, buffers: &Buffers<'_>, hints: &Hints<'_>) -> bool {
-    let mut wanted = buffers.chosen(|i, len| is_wanted(hints.of_buffer(i), len));
-    wanted.all(|(at, len)| {
-        let is_known = |region| state(sock).granted.knows(region);
-        exports::find(at.addr(), len).is_none_or(|place| place.name().is_some_and(is_known))
-    })
-}
-
-/// Offers the region in which the first large buffer of a call lies, unless it was. Before the lock of the direction is
-/// taken: the agent may have to be told of it.
+/// Offers the region in which the first large buffer of a call lies, unless it was. Without the lock of the direction:
+/// the agent may have to be told of it.
 pub fn offer(sock: &'static Sock, buffers: &Buffers<'_>, hints: &Hints<'_>) {
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else { return };
     if !is_attached(sock) {
@@ -368,8 +365,7 @@ pub fn is_overdue(sock: &Sock, theirs: &Section) -> bool {
     if granted.open(theirs.cons.cons.load(Relaxed)).next().is_none() {
         return false;
     }
-    doubt::arise();
-    let age = u64::from(doubt::moment().wrapping_sub(granted.since())) << 10;
+    let age = u64::from(doubt::arise().wrapping_sub(granted.since())) << 10;
     age >= knobs::get().grant_timeout()
 }
 

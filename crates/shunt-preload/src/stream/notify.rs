@@ -144,6 +144,9 @@ fn own_after_fence(sock: &Sock) {
     let Some((mine, _)) = sock.sections() else { return };
     for word in [&mine.ctl.rx_arm, &mine.ctl.tx_arm] {
         let asked = take(word);
+        if asked == 0 {
+            continue;
+        }
         if asked & ON_FUTEX != 0 {
             futex_wake(word, u32::MAX);
         }

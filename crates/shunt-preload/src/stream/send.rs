@@ -116,9 +116,14 @@ fn step(
     if call.buffers.are_bad() {
         return Ok(Step::Done(or_error(*sent, libc::EFAULT)));
     }
-    let (piece, want) = match &call.request {
-        Request::Grant(_, hints) => {
+    let (piece, want) = match &mut call.request {
+        Request::Grant(outcome, hints) => {
             let piece = grants::piece(sock, theirs, (&call.buffers, hints), *sent);
+            outcome.is_unknown |= piece.is_err();
+            if piece.is_err() && grants::are_cut_off(&call.buffers, hints) {
+                return Ok(Step::Done(or_error(*sent, libc::EFAULT)));
+            }
+            let piece = piece.ok().flatten();
             let copied = || grants::copied(&call.buffers, hints, *sent).min(CHUNK);
             (piece, piece.map_or_else(copied, |piece| piece.len))
         }
@@ -159,7 +164,7 @@ fn step(
         }
         // Before the bytes are there: so nobody can have taken them yet.
         if n > 0 && *sent + n >= call.buffers.total && !hints.is_quiet {
-            zerocopy::number(sock, record.tx.cursor.taken(), outcome);
+            zerocopy::number(sock, record.tx.cursor.taken(), outcome, granted.is_some());
             outcome.is_numbered = true;
         }
     }

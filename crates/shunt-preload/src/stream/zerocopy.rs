@@ -15,8 +15,9 @@ use core::mem;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use libc::{
-    CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, CMSG_SPACE, EINTR, ENOBUFS, MSG_CTRUNC,
-    MSG_ERRQUEUE, MSG_ZEROCOPY, cmsghdr, msghdr, sock_extended_err, sockaddr_in, sockaddr_in6,
+    CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, CMSG_SPACE, EAGAIN, EINTR, ENOBUFS,
+    MSG_CTRUNC, MSG_ERRQUEUE, MSG_ZEROCOPY, cmsghdr, msghdr, sock_extended_err, sockaddr_in,
+    sockaddr_in6,
 };
 use rustix::net::AddressFamily;
 use rustix::net::sockopt;
@@ -26,9 +27,10 @@ use shunt_shm::completions::{Completions, Notice};
 use shunt_shm::doorbell::arm;
 use shunt_shm::region::Section;
 use shunt_shm::sync::store_load_fence;
+use shunt_sys::sockinfo;
 use shunt_wire::counter::Counter;
 
-use crate::conn::{NUMBERED, Sock, ZEROCOPY};
+use crate::conn::{NUMBERED, Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::errno::{self, KeepErrno};
 use crate::next;
 use crate::stream::borrow::{Hints, Request};
@@ -79,36 +81,33 @@ fn with_number(
     if promote::advance(sock, fd) == Phase::Tcp {
         return send(flags, Request::Plain);
     }
-    if let Err(error) = begin(sock, &hints) {
+    if let Err(error) = begin(sock, fd, &hints) {
         return errno::fail(error);
-    }
-    if !grants::are_known(sock, buffers, &hints) {
-        let kept = errno::get();
-        grants::offer(sock, buffers, &hints);
-        errno::set(kept);
-        if grants::are_cut_off(buffers, &hints) {
-            return errno::fail(libc::EFAULT);
-        }
     }
     let mut outcome = Outcome::default();
     let sent = send(copied, Request::Grant(&mut outcome, hints));
+    if outcome.is_unknown {
+        let _keep = KeepErrno::new();
+        grants::offer(sock, buffers, &hints);
+    }
     if sent > 0 && !hints.is_quiet {
         let _keep = KeepErrno::new();
         if !outcome.is_numbered {
             let _lock = sock.record().tx.lock.lock(tid());
-            number(sock, surely_taken(sock), &outcome);
+            number(sock, surely_taken(sock), &outcome, false);
         }
-        grants::count(sock, Counter::ZerocopySent, 1);
         notify::own_error(sock, outcome.is_numbered);
     }
     sent
 }
 
-/// Gives a call its number, with the lock of the sending direction held and the receiver at `taken`.
-pub fn number(sock: &Sock, taken: u64, outcome: &Outcome) {
-    let is_open = grants::state(sock).granted.open(taken).next().is_some();
-    let is_back = taken < outcome.until && !is_open;
+/// Gives a call its number, with the lock of the sending direction held and the receiver at `taken`. Since that was
+/// taken, something was granted, if `is_granted` says so; else what the call has granted may have been taken back.
+pub fn number(sock: &Sock, taken: u64, outcome: &Outcome, is_granted: bool) {
+    let is_open = || is_granted || grants::state(sock).granted.open(taken).next().is_some();
+    let is_back = taken < outcome.until && !is_open();
     let until = if is_back { 0 } else { outcome.until };
+    grants::count(sock, Counter::ZerocopySent, 1);
     list(sock).add(until, taken, outcome.until == 0 || outcome.copied || is_back);
 }
 
@@ -129,26 +128,27 @@ fn is_allowed(sock: &Sock, fd: c_int) -> bool {
 }
 
 /// The error with which a call that is to have a number ends before it begins.
-fn begin(sock: &Sock, hints: &Hints<'_>) -> Result<(), c_int> {
+fn begin(sock: &Sock, fd: c_int, hints: &Hints<'_>) -> Result<(), c_int> {
     let tx = &sock.record().tx;
     if tx.lock.is_held_by(tid()) && !call::may_intrude(&tx.copying) {
         // A signal handler above a call that may be in the middle of the list.
         return Err(EINTR);
     }
     if !sock.has(NUMBERED) {
-        first(sock);
+        first(sock, fd);
     }
     if !hints.is_quiet && list(sock).is_full() { Err(ENOBUFS) } else { Ok(()) }
 }
 
 /// Begins to count.
 #[cold]
-fn first(sock: &Sock) {
+fn first(sock: &Sock, fd: c_int) {
     let _lock = sock.record().tx.lock.lock(tid());
     if !sock.has(NUMBERED) {
         list(sock).reset();
         grants::state(sock).granted.reset();
         grants::state(sock).tally.reset();
+        sock.put(TELLS_ERRORS, sockinfo::has_error_queue(tcp::borrow(fd)));
         sock.put(NUMBERED, true);
     }
 }
@@ -243,6 +243,12 @@ pub fn discard(sock: &'static Sock) -> Option<isize> {
     take(sock).map(|_| 0)
 }
 
+/// True when the kernel's error queue has nothing to say: it was given no call without copies, and asked for nothing else
+/// that it would tell there. To hear that from it takes as long as to send.
+fn is_told_here_alone(sock: &Sock) -> bool {
+    sock.has(NUMBERED) && !sock.has(TELLS_ERRORS) && sock.phase() != Phase::Tcp
+}
+
 /// recvmsg(2) with `MSG_ERRQUEUE`. `kernel` is the same call on the kernel's error queue, which is asked when
 /// there is nothing to say here.
 pub fn receive(
@@ -252,6 +258,9 @@ pub fn receive(
     kernel: impl FnOnce(&mut msghdr) -> isize,
 ) -> isize {
     let Some(notice) = take(sock) else {
+        if is_told_here_alone(sock) {
+            return errno::fail(EAGAIN);
+        }
         let n = kernel(msg);
         if n >= 0 && sock.has(NUMBERED) {
             raise(msg, list(sock).next());

@@ -23,12 +23,13 @@ use crate::exports::{self, Memory};
 use crate::init;
 use crate::ops::process;
 use crate::own_fds;
-use crate::stream::grants;
 use crate::windows::Window;
 
 /// Before the program has asked for `SO_ZEROCOPY` smaller mappings are not looked at: each that is takes one of the
 /// program's descriptors, and what is to be sent from is large as a rule.
 const LARGE: usize = 1 << 20;
+/// The same once it has.
+const SMALL: usize = 32 << 10;
 
 /// The program has asked for `SO_ZEROCOPY`.
 static WANTED: AtomicBool = AtomicBool::new(false);
@@ -74,7 +75,7 @@ const fn is_shared(flags: c_int) -> bool {
 /// The program has made this mapping.
 #[inline]
 pub fn mapped(at: *mut c_void, len: usize, flags: c_int, fd: c_int, offset: i64) {
-    let least = if WANTED.load(Ordering::Relaxed) { grants::LEAST } else { LARGE };
+    let least = if WANTED.load(Ordering::Relaxed) { SMALL } else { LARGE };
     if is_shared(flags) && len >= least && at != libc::MAP_FAILED {
         note(at.addr(), len, fd, offset);
     }

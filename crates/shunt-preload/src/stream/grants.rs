@@ -27,7 +27,7 @@ use crate::stream::send::Tx;
 use crate::stream::{doubt, tid};
 
 /// Bytes below which a copy is cheaper than a grant, unless the program says otherwise.
-pub const LEAST: usize = 32 * 1024;
+pub const LEAST: usize = 4 * 1024;
 
 /// Longest wait for a call on a connection of which something is taken back.
 const PATIENCE: Duration = Duration::from_millis(200);

@@ -168,10 +168,10 @@ fn step(
             outcome.is_numbered = true;
         }
     }
-    tx.publish(n, lock);
     if granted.is_some() {
         grants::count(sock, Counter::BytesGranted, n as u64);
     }
+    tx.publish(n, lock);
     *sent += n;
     Ok(Step::Again)
 }

@@ -25,6 +25,7 @@ use crate::ops::listener::Listener;
 use crate::peer::Peer;
 use crate::relatives;
 use crate::stream::borrow::Lent;
+use crate::stream::doubt;
 
 /// `O_NONBLOCK` is set on the open file description.
 pub const NONBLOCK: u32 = 1;
@@ -385,6 +386,8 @@ impl Sock {
         record.id.reason.store(why as u32, Ordering::Relaxed);
         record.id.offer.store(Offer::None.to_word(), Ordering::Release);
         self.set_phase(Phase::Tcp);
+        // From now on it ends as TCP does, in whatever program.
+        doubt::end_quietly(self, fd);
         endpoint::decline(why);
         // The kernel would begin its numbers anew.
         if !self.has(NUMBERED)

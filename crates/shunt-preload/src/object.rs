@@ -110,6 +110,8 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     worth::settle(sock);
     if fd >= 0 {
         demote::finish(sock, fd);
+        // Also of one that has come to be TCP, or that nobody accepted.
+        doubt::end_quietly(sock, fd);
     }
     // Other threads may be in the middle of copying; those that come later find the descriptor gone.
     // What belongs to the slot's next use must not be touched by any of them: where one does not
@@ -147,8 +149,6 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
         !handed_over && rx.cursor.refresh(&theirs.prod, sock.ring() as u64).is_ok_and(|n| n > 0);
     if unread {
         tcp::reset_on_close(fd);
-    } else if fd >= 0 {
-        doubt::end_quietly(sock, fd);
     }
     let announced = mine.prod.fin.swap(1, Ordering::Relaxed) != 0;
     if !handed_over {

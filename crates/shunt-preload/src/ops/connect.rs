@@ -21,7 +21,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::link::{self, Draft};
 use crate::ops::process::{effective_user, may_mutate};
 use crate::signals::SettingUp;
-use crate::stream::{buffers, offered, tcp};
+use crate::stream::{buffers, doubt, offered, tcp};
 use crate::{agent_client, fresh, init, next, ops};
 
 /// # Safety
@@ -91,6 +91,8 @@ fn disconnected(fd: c_int) {
     let entry = fd_table::lookup(fd);
     let Some(sock) = Sock::of(entry).filter(|_| may_mutate()) else { return };
     let _keep = KeepErrno::new();
+    // The socket keeps its options for the next connection.
+    doubt::end_quietly(sock, fd);
     ops::epoll::on_disconnected(sock);
     for (same, other) in fd_table::iter(0..=fd_table::high_water()) {
         if other == entry {

@@ -132,6 +132,12 @@ pub unsafe fn setsockopt(
         fresh::forget(fd, fd_table::lookup(fd));
     }
     if result == 0
+        && (level, name) == (libc::IPPROTO_TCP, libc::TCP_LINGER2)
+        && let Some((_, sock)) = stream(fd)
+    {
+        doubt::fin_timeout_is_set(sock, fd);
+    }
+    if result == 0
         && sockinfo::is_for_error_queue(level, name)
         && let Some(sock) = Sock::of(fd_table::lookup(fd))
     {

@@ -5,6 +5,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use libc::c_int;
+use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::ring::RxCursor;
 use shunt_sys::{sockdiag, sockinfo};
@@ -116,13 +117,15 @@ fn is_elsewhere(sock: &Sock) -> bool {
 /// a word; over TCP, bytes that are not read, or that come later, have it send RST, but here it sees none. A peer that cannot
 /// ask for this socket would wait for room for ever, so the kernel is told to send RST in any case, but for an orderly close.
 pub fn end_loudly(sock: &Sock, fd: c_int) {
-    if !is_elsewhere(sock) || sock.has(LOUD) {
+    // What has left the ring ends as TCP does, in whatever program.
+    if !is_elsewhere(sock) || sock.has(LOUD | FROZEN) || sock.phase() == Phase::Tcp {
         return;
     }
     let Some(seconds) = sockinfo::fin_timeout(tcp::borrow(fd)) else { return };
     sock.fin_timeout.store(seconds, Relaxed);
-    sock.put(LOUD, true);
+    // In this order: our own call passes through the hook on syscall(2), which is to take it for nobody's.
     sockinfo::set_fin_timeout(tcp::borrow(fd), sockinfo::AT_ONCE);
+    sock.put(LOUD, true);
 }
 
 /// Takes that back. True when there was something to be taken back.
@@ -134,4 +137,12 @@ pub fn end_quietly(sock: &Sock, fd: c_int) -> bool {
         sockinfo::set_fin_timeout(tcp::borrow(fd), sock.fin_timeout.load(Relaxed));
     }
     was_loud
+}
+
+/// The program has set what the kernel waits for a FIN: so that counts once the connection ends in good order.
+pub fn fin_timeout_is_set(sock: &Sock, fd: c_int) {
+    if sock.has(LOUD) {
+        sock.put(LOUD, false);
+        end_loudly(sock, fd);
+    }
 }

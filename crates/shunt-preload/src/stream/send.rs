@@ -119,8 +119,11 @@ fn step(
     let (piece, want) = match &mut call.request {
         Request::Grant(outcome, hints) => {
             let piece = grants::piece(sock, theirs, (&call.buffers, hints), *sent);
-            outcome.is_unknown |= piece.is_err();
-            if piece.is_err() && grants::are_cut_off(&call.buffers, hints) {
+            // Once per call, as the kernel is asked for the memory's size.
+            if piece.is_err()
+                && !core::mem::replace(&mut outcome.is_unknown, true)
+                && grants::are_cut_off(&call.buffers, hints)
+            {
                 return Ok(Step::Done(or_error(*sent, libc::EFAULT)));
             }
             let piece = piece.ok().flatten();
@@ -168,10 +171,10 @@ fn step(
             outcome.is_numbered = true;
         }
     }
-    tx.publish(n, lock);
     if granted.is_some() {
         grants::count(sock, Counter::BytesGranted, n as u64);
     }
+    tx.publish(n, lock);
     *sent += n;
     Ok(Step::Again)
 }

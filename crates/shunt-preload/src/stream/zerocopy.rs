@@ -148,7 +148,10 @@ fn first(sock: &Sock, fd: c_int) {
         list(sock).reset();
         grants::state(sock).granted.reset();
         grants::state(sock).tally.reset();
-        sock.put(TELLS_ERRORS, sockinfo::has_error_queue(tcp::borrow(fd)));
+        // Never the other way round: what setsockopt(2) has noted meanwhile, or before, may have left something there.
+        if sockinfo::has_error_queue(tcp::borrow(fd)) {
+            sock.put(TELLS_ERRORS, true);
+        }
         sock.put(NUMBERED, true);
     }
 }

@@ -26,6 +26,8 @@ if role == "client":
         seconds = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2)
         peer.shutdown(socket.SHUT_WR)
         say("linger2", seconds, peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2))
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, seconds + 7)
+        say("then", peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2))
         if how == "close":
             peer.recv(4, socket.MSG_WAITALL)
             peer.close()

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use shunt_functional::mode::Mode;
-use shunt_functional::sandbox::Sandbox;
+use shunt_functional::sandbox::{Sandbox, Stats};
 
 use measure::{MEASUREMENTS, Measurement};
 
@@ -20,6 +20,16 @@ struct Proof {
 }
 
 impl Proof {
+    /// What a measurement has done since `before`.
+    fn since(before: &Stats, after: &Stats) -> Self {
+        let (ends, shunted) = after.since(before);
+        let declined = |reason| after.declined(reason) - before.declined(reason);
+        let closed = declined("short-lived");
+        // A client that is gone again has taken its proposal back, so its server may have found none.
+        let unused = closed + declined("no-proposal").min(closed);
+        Self { ends, shunted, unused }
+    }
+
     /// All that carried anything were shunted, and there were some.
     const fn holds(&self) -> bool {
         self.shunted > 0 && self.shunted + self.unused == self.ends
@@ -71,11 +81,9 @@ fn measure_both(measurement: &'static Measurement, bar: &ProgressBar) -> Row {
     let sandbox = Sandbox::new(Mode::Attach);
     let before = sandbox.stats();
     let shunt = (measurement.run)(&sandbox);
-    let after = sandbox.stats();
-    let (ends, shunted) = after.since(&before);
-    let unused = after.declined("short-lived") - before.declined("short-lived");
+    let proof = Proof::since(&before, &sandbox.stats());
     bar.inc(1);
-    Row { measurement, tcp, shunt, proof: Proof { ends, shunted, unused } }
+    Row { measurement, tcp, shunt, proof }
 }
 
 fn print(rows: &[Row]) {

@@ -211,9 +211,11 @@ impl Fabric {
         self.remotes.drain().map(|(listener, _)| listener).collect()
     }
 
-    /// True while link groups lead to other machines.
+    /// True while link groups lead to other machines, or programs there still have some that lead here: they may not have read
+    /// all that was sent, and would lose it if this machine were gone.
     pub(crate) fn is_in_use(&self) -> bool {
-        !self.links.is_empty()
+        let holders = self.control.extent(self.home_at).holders() & self.control.living();
+        !self.links.is_empty() || holders & !(1 << self.me.index) != 0
     }
 
     /// Readable when there is something to hear.

@@ -13,7 +13,7 @@ use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::agent::{ListenerId, RegionId};
 
 use super::memory::Memory;
-use super::{Fabric, News};
+use super::{Attached, BEAT, Fabric, News};
 
 const EXTENTS: usize = 8;
 const NAMESPACE: u64 = 1;
@@ -35,9 +35,11 @@ fn bells(count: usize) -> Vec<Rc<OwnedFd>> {
     (0..count).map(|_| Rc::new(doorbell::create().unwrap())).collect()
 }
 
-/// What an agent notices, which names others' listeners from 1000 on.
+/// What an agent notices, which names others' listeners from 1000 on. It is time for a sign of life, with all that is done
+/// along with it.
 fn turn(agent: &mut Fabric) -> News {
     let mut next = 1000;
+    agent.beaten = agent.beaten.checked_sub(BEAT).expect("the machine has run for a while");
     agent.turn(|| {
         next += 1;
         next
@@ -58,6 +60,18 @@ fn two_agents(memory: &Arc<OwnedFd>) -> (Fabric, Fabric, ListenerId) {
     let _ = (turn(&mut client), turn(&mut server));
     let known = client.remotes.keys().copied().next().expect("the listener is known");
     (client, server, known)
+}
+
+/// What the acceptor's agent gives for a proposal in the client's region.
+fn attach(client: &Fabric, server: &mut Fabric, region: RegionId) -> Attached {
+    // As the client's program writes it, from an address that is its machine's.
+    let tuple = FourTuple { local: v4(1, 5000), peer: v4(2, 80) };
+    client.home.set_addresses(&[tuple.local.ip]);
+    let (extent, _) = client.control.find_extent(region).expect("the region");
+    let map = Region::map_device(client.transport.memory(), offset(extent)).unwrap();
+    map.view().section(0, Side::Client).setup.set_tuple(&tuple);
+    let attached = server.attach((ACCEPTOR, &bells(1)), (region, 0), &tuple.reversed());
+    attached.expect("it is vouched for")
 }
 
 /// All that another member can take: nothing of it is given back.
@@ -93,16 +107,7 @@ fn nobody_takes_the_home_that_an_acceptors_program_writes_to() {
     let (mut client, mut server, listener) = two_agents(&memory);
     let region: RegionId = 301;
     let linked = client.connect((CLIENT, &bells(1)), listener, region).expect("a region");
-    // The proposal, as the client's program writes it, from an address that is its machine's.
-    let tuple = FourTuple { local: v4(1, 5000), peer: v4(2, 80) };
-    client.home.set_addresses(&[tuple.local.ip]);
-    let (extent, _) = client.control.find_extent(region).expect("the region");
-    let map = Region::map_device(&memory, offset(extent)).unwrap();
-    map.view().section(0, Side::Client).setup.set_tuple(&tuple);
-    let accepted = tuple.reversed();
-    let own = bells(1);
-    let attached = server.attach((ACCEPTOR, &own), (region, 0), &accepted);
-    let attached = attached.expect("it is vouched for");
+    let attached = attach(&client, &mut server, region);
     let home = client.home_at;
     drop((linked, client));
     let newcomer = server.control.join(9, None, 1).unwrap();
@@ -115,6 +120,47 @@ fn nobody_takes_the_home_that_an_acceptors_program_writes_to() {
     drop(attached);
     server.let_go(region);
     assert!(all_that_is_free(&server, newcomer).contains(&home), "nobody needs it any more");
+}
+
+/// Another memory has taken the place of this one, for one of two agents and then for the other: what was published here is
+/// known to nobody any more, and what comes here is not heard of.
+#[test]
+fn nothing_is_begun_in_a_memory_that_another_one_has_replaced() {
+    let memory = memory();
+    let (mut client, mut server, listener) = two_agents(&memory);
+    let region: RegionId = 301;
+    let linked = client.connect((CLIENT, &bells(1)), listener, region).expect("a region");
+    assert_eq!(client.retire(), [listener], "they are to be forgotten");
+    let another = Published { id: 203, addr: v4(2, 81), v6only: false };
+    server.publish(&another, NAMESPACE).unwrap();
+    let _ = turn(&mut client);
+    assert!(client.remotes.is_empty());
+    assert!(client.is_in_use(), "what is connected goes on");
+    let mut third = agent(&memory, 1);
+    let _ = turn(&mut third);
+    assert_eq!(third.remotes.len(), 2);
+    assert!(server.retire().is_empty());
+    assert_eq!(turn(&mut third).gone.len(), 2, "they can't be reached any more");
+    drop(linked);
+    client.let_go(region);
+    assert!(!client.is_in_use());
+}
+
+/// A program that has sent all is gone before its peer has read all: the machine is not, although its memory was replaced.
+#[test]
+fn what_is_not_read_yet_is_not_lost_with_a_replaced_memory() {
+    let memory = memory();
+    let (mut client, mut server, listener) = two_agents(&memory);
+    let region: RegionId = 301;
+    let linked = client.connect((CLIENT, &bells(1)), listener, region).expect("a region");
+    let attached = attach(&client, &mut server, region);
+    let _ = (client.retire(), server.retire());
+    drop(linked);
+    client.let_go(region);
+    assert!(client.is_in_use() && server.is_in_use());
+    drop(attached);
+    server.let_go(region);
+    assert!(!client.is_in_use() && !server.is_in_use());
 }
 
 /// Interrupts lead to the doorbells of those who came first; the others are told by their agent.

@@ -141,7 +141,7 @@ fn a_half_closed_peer_is_killed_in_another_network() {
         client.kill();
         (client.stdout(), server.wait().success().stdout)
     };
-    for how in ["blocking", "poll", "epoll", "close"] {
+    for how in ["blocking", "poll", "epoll", "close", "handed"] {
         let over_tcp = run(false, how);
         let shunted = sandbox.expect(Expect::All(2), || run(true, how));
         assert_eq!(shunted, over_tcp, "{how}");

@@ -1,9 +1,11 @@
 # Both ends of a connection, of which the client ends its direction. It reads nothing more and is killed, or it reads all
-# and closes in good order.
+# and closes in good order; before it does, a program without Shunt may have it, too ("handed"), so that it is TCP again.
 import errno
+import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 
 role, address, how = sys.argv[1:]
@@ -18,6 +20,15 @@ def name(error):
     return errno.errorcode[error.errno]
 
 
+def hand_over(peer):
+    look = "import socket, sys; peer = socket.socket(fileno=int(sys.argv[1])); "
+    look += "print('linger2', peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2))"
+    plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    fd = peer.fileno()
+    subprocess.run([sys.executable, "-c", look, str(fd)], env=plain, pass_fds=[fd], check=True)
+
+
+orderly = ("close", "handed")
 if role == "client":
     with socket.create_connection((address, 8000)) as peer:
         for _ in range(4):
@@ -28,8 +39,10 @@ if role == "client":
         say("linger2", seconds, peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2))
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, seconds + 7)
         say("then", peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2))
-        if how == "close":
+        if how in orderly:
             peer.recv(4, socket.MSG_WAITALL)
+            if how == "handed":
+                hand_over(peer)
             peer.close()
         signal.pause()
 
@@ -50,7 +63,7 @@ def fill():
         pass
 
 
-if how == "close":
+if how in orderly:
     peer.sendall(b"last")
     poll = select.poll()
     poll.register(peer, 0)
@@ -58,7 +71,7 @@ if how == "close":
 else:
     fill()
 say("full")
-if how in ("blocking", "close"):
+if how == "blocking" or how in orderly:
     poll = None
 elif how == "poll":
     poll = select.poll()

@@ -134,9 +134,25 @@ impl Fabric {
         if region == 0 || slot >= Geometry::Device.slots() {
             return Err(Reason::Refused);
         }
-        if !self.links.contains_key(&region) {
+        let is_new = !self.links.contains_key(&region);
+        if is_new {
             self.find(region)?;
         }
+        let attached = self.take_part(me, (region, slot), tuple);
+        if attached.is_err() && is_new {
+            // Nobody here has a lease that would end it.
+            self.let_go(region);
+        }
+        attached
+    }
+
+    /// The same of a region that is held.
+    fn take_part(
+        &mut self,
+        me: Doorbells<'_>,
+        (region, slot): (RegionId, usize),
+        tuple: &FourTuple,
+    ) -> Result<Attached, Reason> {
         let link = self.links.get(&region).ok_or(Reason::PeerGone)?;
         let (extent, owner) = (link.extent, link.owner);
         if owner == self.me || !self.control.lives(owner) {

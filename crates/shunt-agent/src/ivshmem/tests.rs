@@ -62,14 +62,19 @@ fn two_agents(memory: &Arc<OwnedFd>) -> (Fabric, Fabric, ListenerId) {
     (client, server, known)
 }
 
-/// What the acceptor's agent gives for a proposal in the client's region.
-fn attach(client: &Fabric, server: &mut Fabric, region: RegionId) -> Attached {
-    // As the client's program writes it, from an address that is its machine's.
+/// A proposal in the client's region, as its program writes it, from an address that is its machine's.
+fn propose(client: &Fabric, region: RegionId) -> FourTuple {
     let tuple = FourTuple { local: v4(1, 5000), peer: v4(2, 80) };
     client.home.set_addresses(&[tuple.local.ip]);
     let (extent, _) = client.control.find_extent(region).expect("the region");
     let map = Region::map_device(client.transport.memory(), offset(extent)).unwrap();
     map.view().section(0, Side::Client).setup.set_tuple(&tuple);
+    tuple
+}
+
+/// What the acceptor's agent gives for a proposal in the client's region.
+fn attach(client: &Fabric, server: &mut Fabric, region: RegionId) -> Attached {
+    let tuple = propose(client, region);
     let attached = server.attach((ACCEPTOR, &bells(1)), (region, 0), &tuple.reversed());
     attached.expect("it is vouched for")
 }
@@ -120,6 +125,24 @@ fn nobody_takes_the_home_that_an_acceptors_program_writes_to() {
     drop(attached);
     server.let_go(region);
     assert!(all_that_is_free(&server, newcomer).contains(&home), "nobody needs it any more");
+}
+
+/// Who is refused what it asks for leaves nothing that is held.
+#[test]
+fn what_is_refused_is_not_held() {
+    let memory = memory();
+    let (mut client, mut server, listener) = two_agents(&memory);
+    let region: RegionId = 301;
+    let linked = client.connect((CLIENT, &bells(1)), listener, region).expect("a region");
+    let tuple = propose(&client, region);
+    let another = FourTuple { local: v4(1, 5001), peer: tuple.peer };
+    assert!(server.attach((ACCEPTOR, &bells(1)), (region, 0), &another.reversed()).is_err());
+    assert!(!server.has(region));
+    let (extent, _) = client.control.find_extent(region).expect("the region");
+    drop(linked);
+    client.let_go(region);
+    let newcomer = client.control.join(9, None, 1).unwrap();
+    assert!(all_that_is_free(&client, newcomer).contains(&extent));
 }
 
 /// Another memory has taken the place of this one, for one of two agents and then for the other: what was published here is

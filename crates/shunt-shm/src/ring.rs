@@ -319,7 +319,9 @@ impl TxCursor {
         let rewind = content == Content::Put && gone >= REWIND_AFTER;
         // Also before anything was chosen.
         let other = word >> LOG_AT == 0 || word >> OFTEN_AT != often(shape.cap, limit);
-        if free < want || rewind || other {
+        // A sender of grants seldom needs room, and would find the ring empty just then only by chance.
+        let short = content == Content::Granted && shape.cap < wish.cap;
+        if free < want || rewind || other || short {
             if self.refresh(peer)? == 0 {
                 self.base.store(wish.word(pos, limit), R);
             }

@@ -268,6 +268,21 @@ fn what_was_taken_is_never_given_back() {
 }
 
 #[test]
+fn a_ring_grows_for_grants_as_soon_as_it_is_empty() {
+    let (tx, peer, mine) = (TxCursor::default(), ConsLine::default(), ProdLine::default());
+    let [short, long] = [SHORT_RING, RING].map(|cap| region::shape(Side::Server, cap as u64));
+    let reserve = |wish, content| {
+        tx.reserve(&peer, RING as u64, wish, UNLIMITED, (100, content)).unwrap();
+        tx.room(peer.cons.load(Relaxed), RING as u64, UNLIMITED).1
+    };
+    let all = reserve(short, Content::Put);
+    tx.publish(&mine, 100);
+    peer.cons.store(100, Relaxed);
+    assert_eq!(reserve(long, Content::Put), all, "there is room, so nobody looks");
+    assert!(reserve(long, Content::Granted) > all);
+}
+
+#[test]
 fn a_full_ring_has_no_place_until_some_is_taken() {
     let mut pair = Pair::new(64);
     assert_eq!(pair.send(0, 100), 64);

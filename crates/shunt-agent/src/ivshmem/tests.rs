@@ -84,25 +84,27 @@ fn all_that_is_free(client: &Fabric, newcomer: MemberId) -> HashSet<usize> {
     std::iter::from_fn(|| client.control.take_extent(newcomer)).collect()
 }
 
-/// The home of a machine that is gone stays what it was as long as programs here may write proposals and rings there.
+/// The `home` of a machine that is gone stays what it was until `agent` has let go of the `region` that its programs had
+/// with it: they may write proposals and rings there.
+fn assert_held(agent: &mut Fabric, home: usize, region: RegionId) {
+    let newcomer = agent.control.join(9, None, 1).unwrap();
+    assert!(!all_that_is_free(agent, newcomer).contains(&home), "while it is in use");
+    let _ = turn(agent);
+    let free = all_that_is_free(agent, newcomer);
+    assert!(!free.contains(&home), "connections are over, maps are not");
+    agent.let_go(region);
+    assert!(all_that_is_free(agent, newcomer).contains(&home), "nobody needs it any more");
+}
+
 #[test]
 fn nobody_takes_the_home_that_a_clients_program_writes_to() {
     let memory = memory();
     let (mut client, server, listener) = two_agents(&memory);
     let region: RegionId = 301;
-    let linked = client.connect((CLIENT, &bells(1)), listener, region).expect("a region");
+    let _linked = client.connect((CLIENT, &bells(1)), listener, region).expect("a region");
     let home = server.home_at;
     drop(server);
-    let newcomer = client.control.join(9, None, 1).unwrap();
-    assert!(!all_that_is_free(&client, newcomer).contains(&home), "while it is in use");
-    let _ = turn(&mut client);
-    assert!(
-        !all_that_is_free(&client, newcomer).contains(&home),
-        "connections are over, maps are not"
-    );
-    drop(linked);
-    client.let_go(region);
-    assert!(all_that_is_free(&client, newcomer).contains(&home), "nobody needs it any more");
+    assert_held(&mut client, home, region);
 }
 
 /// The same the other way round: an acceptor's program rings its clients.
@@ -112,19 +114,10 @@ fn nobody_takes_the_home_that_an_acceptors_program_writes_to() {
     let (mut client, mut server, listener) = two_agents(&memory);
     let region: RegionId = 301;
     let linked = client.connect((CLIENT, &bells(1)), listener, region).expect("a region");
-    let attached = attach(&client, &mut server, region);
+    let _attached = attach(&client, &mut server, region);
     let home = client.home_at;
     drop((linked, client));
-    let newcomer = server.control.join(9, None, 1).unwrap();
-    assert!(!all_that_is_free(&server, newcomer).contains(&home), "while it is in use");
-    let _ = turn(&mut server);
-    assert!(
-        !all_that_is_free(&server, newcomer).contains(&home),
-        "connections are over, maps are not"
-    );
-    drop(attached);
-    server.let_go(region);
-    assert!(all_that_is_free(&server, newcomer).contains(&home), "nobody needs it any more");
+    assert_held(&mut server, home, region);
 }
 
 /// Who is refused what it asks for leaves nothing that is held.

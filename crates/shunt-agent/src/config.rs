@@ -114,7 +114,7 @@ impl Default for Limits {
             regions: 8192,
             offers_per_endpoint: 1024,
             share: 4,
-            exports_per_endpoint: 96,
+            exports_per_endpoint: 128,
             introduction: Duration::from_secs(10),
             burst: 16384,
             rate: 10_000,

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use common::{Agent, Client, PATIENCE, as_user, new_eventfd};
 use rustix::net::{AddressFamily, SocketType, bind, connect, listen, socket};
+use rustix::pipe::pipe;
 use rustix::process::geteuid;
 use shunt_agent::config::Limits;
 use shunt_agent::{HostConfig, Policy};
@@ -22,7 +23,7 @@ use shunt_shm::registry::{Registry, Scope};
 use shunt_sys::sockinfo::{OFFERED, set_syn_count, syn_count};
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::addr::Addr;
-use shunt_wire::agent::{MAX_MESSAGE, RegionId, Reply, Request, encode};
+use shunt_wire::agent::{Exported, MAX_MESSAGE, RegionId, Reply, Request, encode};
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
@@ -418,14 +419,20 @@ fn the_directory_is_open_to_be_read_alone() {
 }
 
 #[test]
-fn memory_that_was_found_is_not_for_an_agent_of_the_host() {
+fn memory_that_nobody_asked_for_is_not_for_an_agent_of_the_host() {
     if !is_root() {
         return;
     }
     let host = host("", |_| {});
     let program = Program::of(&host, ONE);
     let (_map, memory) = memfd::create_published("test", 4096).unwrap();
-    let export = |found| program.client.call(&Request::Export { found }, &[memory.as_fd()]).0;
-    assert_eq!(export(true), Reply::Refused { reason: Reason::Refused });
-    assert!(matches!(export(false), Reply::Exported { .. }), "what was asked for");
+    let export = |what| program.client.call(&Request::Export { what }, &[memory.as_fd()]).0;
+    assert_eq!(export(Exported::Found), Reply::Refused { reason: Reason::Refused });
+    let Reply::Exported { export } = export(Exported::Asked) else { panic!("asked for") };
+    let import = Request::Import { region: 1, slot: 0, export };
+    assert_eq!(program.client.refused(&import, &[]), Reason::Refused, "to no party");
+    let pipes = [pipe().unwrap().0, pipe().unwrap().0];
+    let what = Exported::Pipes;
+    let reply = program.client.call(&Request::Export { what }, &pipes.each_ref().map(AsFd::as_fd));
+    assert_eq!(reply.0, Reply::Refused { reason: Reason::Refused });
 }

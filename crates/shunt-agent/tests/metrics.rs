@@ -20,7 +20,7 @@ use shunt_shm::holders::Member;
 use shunt_shm::memfd;
 use shunt_shm::sync::Ordering;
 use shunt_wire::PROTOCOL_VERSION;
-use shunt_wire::agent::Request;
+use shunt_wire::agent::{Exported, Request};
 use shunt_wire::counter::Counter;
 use shunt_wire::metric;
 use shunt_wire::reason::Reason;
@@ -111,7 +111,7 @@ fn a_scrape_is_sound_and_says_what_stats_say() {
         let (listener, _) = server.listen(&socket);
         let (_, _, memory) = program.connect(listener);
         let registered = memfd::create_published("test", 1 << 16).unwrap().1;
-        program.call(&Request::Export { found: false }, &[registered.as_fd()]);
+        program.call(&Request::Export { what: Exported::Asked }, &[registered.as_fd()]);
         rustix::io::pwrite(&memory, b"x", 0).unwrap();
 
         let scraped = scrape(&agent);

@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use shunt_shm::region::{Region, Side};
 use shunt_sys::sockinfo;
-use shunt_wire::agent::{Reply, Request};
+use shunt_wire::agent::{Exported, Reply, Request};
 use shunt_wire::reason::Reason;
 
 /// A network with a loopback device, for as long as this lives.
@@ -111,7 +111,7 @@ fn equal_addresses_in_two_networks_are_two_addresses() {
 
     // Nor is it given what the client has registered.
     let Reply::Exported { export } =
-        client.call(&Request::Export { found: false }, &[registered().as_fd()]).0
+        client.call(&Request::Export { what: Exported::Asked }, &[registered().as_fd()]).0
     else {
         panic!("not exported");
     };

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use common::{Agent, Client, registered};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::pipe::pipe;
 use shunt_shm::memfd;
 use shunt_shm::region::{Region, Side};
 use shunt_shm::registry::Registry;
@@ -17,7 +18,7 @@ use shunt_sys::reach::may_trace;
 use shunt_sys::sockinfo;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::addr::Addr;
-use shunt_wire::agent::{Reply, Request, encode};
+use shunt_wire::agent::{Exported, LANES, Reply, Request, encode};
 use shunt_wire::reason::Reason;
 
 fn listening() -> TcpListener {
@@ -228,7 +229,7 @@ fn registered_memory_goes_to_the_parties_of_a_link_group() {
     let (region, _, memory) = client.connect(listener);
     let (elsewhere, _, _) = other.connect(listener);
     let export = |library: &Client| match library
-        .call(&Request::Export { found: false }, &[registered().as_fd()])
+        .call(&Request::Export { what: Exported::Asked }, &[registered().as_fd()])
         .0
     {
         Reply::Exported { export } => export,
@@ -266,12 +267,19 @@ fn registered_memory_goes_to_the_parties_of_a_link_group() {
     assert_eq!(other.refused(&elsewhere_in_it, &[far.as_fd()]), Reason::Refused);
     let nowhere = Request::Import { region, slot: u32::MAX, export: of_client };
     assert_eq!(other.refused(&nowhere, &[far.as_fd()]), Reason::Refused);
-    assert_eq!(refused(&other, import(elsewhere, of_client)), Reason::Refused, "of another group");
+    let reply = other.call(&import(elsewhere, of_client), &[]).0;
+    let me = std::process::id().cast_signed();
+    let of_another_group = match may_trace(me, me) {
+        // All clients of the test are this very process, into which each of them could reach.
+        true => Reply::Imported,
+        false => Reply::Refused { reason: Reason::Refused },
+    };
+    assert_eq!(reply, of_another_group);
     assert_eq!(refused(&server, import(region + 1000, of_client)), Reason::Refused);
 
     export(&client);
     assert_eq!(
-        client.refused(&Request::Export { found: false }, &[registered().as_fd()]),
+        client.refused(&Request::Export { what: Exported::Asked }, &[registered().as_fd()]),
         Reason::Refused,
         "many"
     );
@@ -290,7 +298,7 @@ fn found() -> OwnedFd {
 }
 
 #[test]
-fn memory_that_was_found_goes_to_who_could_reach_into_the_program() {
+fn memory_that_nobody_asked_for_goes_to_who_could_reach_into_the_program() {
     let agent = Agent::start();
     let (client, server) = (agent.library(), agent.library());
     let socket = listening();
@@ -301,7 +309,7 @@ fn memory_that_was_found_goes_to_who_could_reach_into_the_program() {
     let setup = &setup.view().section(0, Side::Client).setup;
     setup.set_tuple(&sockinfo::four_tuple(&near).unwrap());
     server.call(&Request::Attach { region, slot: 0 }, &[far.as_fd()]);
-    let request = Request::Export { found: true };
+    let request = Request::Export { what: Exported::Found };
     // All clients of the test are this very process.
     let me = std::process::id().cast_signed();
     if !may_trace(me, me) {
@@ -317,6 +325,27 @@ fn memory_that_was_found_goes_to_who_could_reach_into_the_program() {
     assert!(memfd::Map::to_read(&fds[0]).is_ok(), "nobody can cut it short");
     let other = agent.library();
     assert_eq!(other.refused(&import, &[]), Reason::Refused, "no party");
+
+    // As of a child of a party that was forked after the connection was made.
+    let Reply::Exported { export } = other.call(&request, &[found().as_fd()]).0 else {
+        panic!("refused")
+    };
+    let import_of_relative = Request::Import { region, slot: 0, export };
+    assert_eq!(server.call(&import_of_relative, &[]).0, Reply::Imported);
+    assert_eq!(other.refused(&import_of_relative, &[]), Reason::Refused, "no party");
+
+    let pipes = [pipe().unwrap(), pipe().unwrap()];
+    let request = Request::Export { what: Exported::Pipes };
+    let reading = pipes.each_ref().map(|(reading, _)| reading.as_fd());
+    let Reply::Exported { export } = client.call(&request, &reading).0 else { panic!("refused") };
+    let import = Request::Import { region, slot: 0, export };
+    let (reply, fds) = server.call(&import, &[]);
+    assert_eq!((reply, fds.len()), (Reply::Imported, LANES));
+    for (fd, (_, writing)) in fds.iter().zip(&pipes) {
+        rustix::io::write(writing, b"in its order").unwrap();
+        assert_eq!(rustix::io::read(fd, &mut [0; 100]), Ok(12));
+    }
+    assert_eq!(other.refused(&import, &[]), Reason::Refused, "no party");
 }
 
 #[test]
@@ -329,15 +358,32 @@ fn memory_that_could_change_is_not_registered() {
     let path = format!("/proc/self/fd/{}", published.as_raw_fd());
     let writable: OwnedFd = OpenOptions::new().read(true).write(true).open(path).unwrap().into();
     let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
-    let cases =
-        [(&file, false), (&sealed, false), (&writable, false), (&file, true), (&unsealed, true)];
-    for (memory, found) in cases {
+    use Exported::{Asked, Found, Pipes};
+    let (reading, writing) = pipe().unwrap();
+    let cases = [
+        (&file, Asked),
+        (&sealed, Asked),
+        (&writable, Asked),
+        (&reading, Asked),
+        (&file, Found),
+        (&unsealed, Found),
+        (&file, Pipes),
+        (&published, Pipes),
+        (&writing, Pipes),
+    ];
+    for (memory, what) in cases {
         let agent = Agent::start();
         let request = &mut [0; 8];
-        let request = encode(&Request::Export { found }, request).unwrap();
-        agent.library().dropped_for(request, &[memory.as_fd()]);
+        let request = encode(&Request::Export { what }, request).unwrap();
+        // A second one to read, where two are asked for: so that it is the other one which does not do.
+        let fds = [reading.as_fd(), memory.as_fd()];
+        agent.library().dropped_for(request, if what == Pipes { &fds } else { &fds[1..] });
     }
+    let request = &mut [0; 8];
+    let request = encode(&Request::Export { what: Pipes }, request).unwrap();
+    Agent::start().library().dropped_for(request, &[reading.as_fd()]);
     let agent = Agent::start();
-    let reply = agent.library().call(&Request::Export { found: false }, &[published.as_fd()]).0;
+    let reply =
+        agent.library().call(&Request::Export { what: Exported::Asked }, &[published.as_fd()]).0;
     assert!(matches!(reply, Reply::Exported { .. }));
 }

@@ -11,6 +11,7 @@
 pub mod buffers;
 pub mod events;
 pub mod handshake;
+pub mod pinning;
 pub mod ports;
 pub mod spin;
 pub mod stretch;

@@ -16,7 +16,8 @@ use shunt_sys::run_dir::{Env, RunDir};
 use shunt_sys::seqpacket;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{
-    EndpointId, ExportId, ListenerId, MAX_MESSAGE, RegionId, Reply, Request, decode, encode,
+    EndpointId, ExportId, Exported, ListenerId, MAX_MESSAGE, RegionId, Reply, Request, decode,
+    encode,
 };
 use shunt_wire::reason::Reason;
 
@@ -389,30 +390,29 @@ pub fn detach(region: RegionId) {
     let _ = with(|agent, _| call(agent, &Request::Detach { region }, &[], &mut Fds::new()));
 }
 
-/// Registers memory that peers may read: its name, and the endpoint that told the agent of it. `found`: the program has
-/// not asked for that.
-pub fn export(memory: impl AsFd, found: bool) -> Result<(ExportId, EndpointId), Reason> {
-    let request = Request::Export { found };
-    with(|agent, me| match call(agent, &request, &[memory.as_fd()], &mut Fds::new())? {
+/// Registers memory that peers may read: its name, and the endpoint that told the agent of it.
+pub fn export(what: Exported, fds: &[BorrowedFd<'_>]) -> Result<(ExportId, EndpointId), Reason> {
+    let request = Request::Export { what };
+    with(|agent, me| match call(agent, &request, fds, &mut Fds::new())? {
         Reply::Exported { export } => Ok((export, me.id)),
         Reply::Refused { reason } => Err(reason),
         _ => Err(Reason::VersionMismatch),
     })
 }
 
-/// Memory that a party of a link group has registered.
+/// What a party of a link group has registered: its memory, or its pipes.
 /// `socket`: the connection on which it was offered, if it is at hand.
 pub fn import(
     (region, slot): (RegionId, usize),
     export: ExportId,
     socket: Option<BorrowedFd<'_>>,
-) -> Result<OwnedFd, Reason> {
+) -> Result<Fds, Reason> {
     let slot = u32::try_from(slot).map_err(|_| Reason::ProtocolViolation)?;
     with(|agent, _| {
         let mut fds = Fds::new();
         let request = Request::Import { region, slot, export };
         match call(agent, &request, socket.as_slice(), &mut fds)? {
-            Reply::Imported => fds.take().ok_or(Reason::NoResources),
+            Reply::Imported => Ok(fds),
             Reply::Refused { reason } => Err(reason),
             _ => Err(Reason::VersionMismatch),
         }

@@ -26,6 +26,7 @@ use crate::peer::Peer;
 use crate::relatives;
 use crate::stream::borrow::Lent;
 use crate::stream::doubt;
+use crate::stream::pins::{self, Pipes};
 
 /// `O_NONBLOCK` is set on the open file description.
 pub const NONBLOCK: u32 = 1;
@@ -85,6 +86,8 @@ pub struct Sock {
     pub fin_timeout: AtomicU32,
     /// Memory of the peer's that is mapped for it, a bit each: [`crate::imports`]'.
     pub imports: AtomicU64,
+    /// Pipes in which private memory is pinned: [`crate::stream::pins`]'.
+    pub pins: AtomicPtr<Pipes>,
     /// What this process has borrowed of its bytes.
     pub lent: Lent,
     /// Calls that had sent something when bytes were last waited for: [`crate::stream::sleep`]'s.
@@ -356,6 +359,7 @@ impl Sock {
         if mine {
             self.swap_peer(core::ptr::null_mut());
             crate::imports::release(self);
+            pins::release(self);
         }
         if let Some(link) = link {
             link.users.fetch_sub(1, Ordering::AcqRel);

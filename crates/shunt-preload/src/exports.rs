@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use shunt_shm::lock::TidLock;
 use shunt_shm::memfd::{self, Map};
-use shunt_wire::agent::EndpointId;
+use shunt_wire::agent::{EndpointId, Exported};
 
 use crate::agent_client;
 use crate::endpoint::Endpoint;
@@ -230,26 +230,26 @@ fn tell(index: usize) -> Option<()> {
     // In a child that has not spoken to the agent yet it is another one.
     let me = agent_client::endpoint().ok()?.id;
     // The conversation may take a while, so it is held with a descriptor of its own.
-    let (fd, size, found) = change(|changes| {
+    let (fd, size, what) = change(|changes| {
         let memory = changes.0[index].as_mut()?;
         if memory.refused_by == Some(me) {
             return None;
         }
         let fd = memory.fd.as_ref()?;
-        let found = match &mut memory.kind {
-            Kind::Asked { .. } => false,
-            Kind::Found(found) => found.may_be_shown(fd.borrow()).then_some(true)?,
+        let what = match &mut memory.kind {
+            Kind::Asked { .. } => Exported::Asked,
+            Kind::Found(found) => found.may_be_shown(fd.borrow()).then_some(Exported::Found)?,
         };
         let size = memfd::size(fd.borrow()).ok()?;
         let fd = rustix::io::fcntl_dupfd_cloexec(fd.borrow(), 0).ok()?;
-        Some((own_fds::adopt(fd).ok()?, size, found))
+        Some((own_fds::adopt(fd).ok()?, size, what))
     })??;
-    let told = agent_client::export(fd.borrow(), found);
+    let told = agent_client::export(what, &[fd.borrow()]);
     let is_noted = change(|changes| {
         let memory = changes.0[index].as_mut()?;
         let export = &TABLE[index];
         let Ok((name, endpoint)) = told else {
-            memory.refused_by = found.then_some(me);
+            memory.refused_by = (what == Exported::Found).then_some(me);
             return None;
         };
         export.size.store(size, Ordering::Relaxed);

@@ -9,13 +9,12 @@
 //! nobody for long, and ask the kernel nothing about mappings that are private, anonymous or small. A mapping that is
 //! made by an instruction of the program's own is not seen, and copied.
 
-use core::ffi::CStr;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::io::Write as _;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
-use rustix::fs::{Mode, OFlags, SealFlags, fcntl_get_seals, fstat, fstatfs, open};
+use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fstat, fstatfs};
+use shunt_sys::fds::reopen;
 
 use crate::abi::{c_int, c_void};
 use crate::errno::KeepErrno;
@@ -101,7 +100,7 @@ fn note(base: usize, len: usize, fd: c_int, offset: i64) {
     let file = (stat.st_dev, stat.st_ino);
     exports::change(|changes| {
         let make = || {
-            let fd = own_fds::adopt(open_to_read(fd)?).ok()?;
+            let fd = own_fds::adopt(reopen(fd, OFlags::RDONLY).ok()?).ok()?;
             Some(Memory::found(fd, Found { file, verdict: None }))
         };
         if let Some(export) = changes.found(|found| found.file == file, make) {
@@ -109,14 +108,6 @@ fn note(base: usize, len: usize, fd: c_int, offset: i64) {
         }
     });
     exports::release_unused();
-}
-
-/// Another descriptor of the same file.
-fn open_to_read(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
-    let mut path = [0_u8; 32];
-    write!(path.as_mut_slice(), "/proc/self/fd/{}\0", fd.as_raw_fd()).ok()?;
-    let path = CStr::from_bytes_until_nul(&path).ok()?;
-    open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 fn whole_pages(len: usize) -> usize {

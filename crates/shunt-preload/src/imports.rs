@@ -1,20 +1,22 @@
-//! Registered memory of peers that this process has mapped, to read what was granted.
+//! Registered memory of peers that this process has mapped, and pipes of theirs that it has, to read what was granted.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use rustix::fs::OFlags;
 use shunt_shm::grants::place_in;
 use shunt_shm::memfd::{self, Map};
-use shunt_sys::fds::close;
-use shunt_wire::agent::RegionId;
+use shunt_sys::fds::{Fds, close, reopen};
+use shunt_wire::agent::{LANES, RegionId};
 use shunt_wire::counter::Counter;
 
 use crate::agent_client;
 use crate::clock;
 use crate::conn::Sock;
 use crate::endpoint;
+use crate::own_fds::{self, OwnFd};
 use crate::stream::{tcp, tid};
 
 /// Regions that a process maps at a time, a bit each in [`Sock::imports`].
@@ -23,13 +25,39 @@ pub const IMPORTS: usize = 64;
 /// Longest wait for a thread that copies.
 const PATIENCE: Duration = Duration::from_millis(200);
 
+/// Pipes in which a peer pins memory.
+pub type Pipes = [OwnFd; LANES];
+
 #[derive(Debug)]
 struct Import {
     name: u64,
-    map: Map,
-    /// It was made to be shown, so it stays for connections to come. What the program at the other end has for itself may be
-    /// gone there at any time, and is not to be kept from being freed.
-    is_kept: bool,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    /// `is_kept`: it was made to be shown, so it stays for connections to come. What the program at the other end has for
+    /// itself may be gone there at any time, and is not to be kept from being freed.
+    Memory {
+        map: Map,
+        is_kept: bool,
+    },
+    Pipes(Pipes),
+}
+
+impl What {
+    const fn is_kept(&self) -> bool {
+        matches!(self, Self::Memory { is_kept: true, .. })
+    }
+}
+
+/// Where granted bytes are.
+#[derive(Clone, Copy, Debug)]
+pub enum Bytes {
+    /// Mapped here.
+    Mapped(NonNull<u8>),
+    /// In one of these.
+    Piped(&'static Pipes),
 }
 
 /// Connections that use the region of the same place.
@@ -38,6 +66,8 @@ static USERS: [AtomicU32; IMPORTS] = [const { AtomicU32::new(0) }; IMPORTS];
 static USED: [AtomicU64; IMPORTS] = [const { AtomicU64::new(0) }; IMPORTS];
 static TABLE: [AtomicPtr<Import>; IMPORTS] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; IMPORTS];
+/// Which places hold pipes, a bit each.
+static PIPES: AtomicU64 = AtomicU64::new(0);
 /// Serializes changes to the table.
 static CHANGES: Mutex<()> = Mutex::new(());
 
@@ -51,17 +81,28 @@ fn at(index: usize) -> Option<&'static Import> {
     unsafe { TABLE[index].load(Ordering::Acquire).as_ref() }
 }
 
+/// True when the connection has pipes of its peer's.
+#[inline]
+pub fn has_pipes(sock: &Sock) -> bool {
+    sock.imports.load(Ordering::Relaxed) & PIPES.load(Ordering::Relaxed) != 0
+}
+
 /// Where `len` bytes are, `from` in the region of this name, if the connection has it and it is so long.
 #[inline]
-pub fn find(sock: &Sock, name: u64, from: u64, len: u64) -> Option<NonNull<u8>> {
+pub fn find(sock: &Sock, name: u64, from: u64, len: u64) -> Option<Bytes> {
     let mut left = sock.imports.load(Ordering::Relaxed);
     while left != 0 {
         let index = left.trailing_zeros() as usize;
         left &= left - 1;
         let Some(import) = at(index).filter(|import| import.name == name) else { continue };
-        let at = place_in(import.map.len(), from, len)?;
-        // SAFETY: inside the mapping, as just checked.
-        return Some(unsafe { import.map.base().add(at) });
+        return match &import.what {
+            What::Memory { map, .. } => {
+                let at = place_in(map.len(), from, len)?;
+                // SAFETY: inside the mapping, as just checked.
+                Some(Bytes::Mapped(unsafe { map.base().add(at) }))
+            }
+            What::Pipes(pipes) => Some(Bytes::Piped(pipes)),
+        };
     }
     None
 }
@@ -90,11 +131,13 @@ fn fetch(sock: &Sock, region: RegionId, name: u64) -> Option<usize> {
     let oldest = || (0..IMPORTS).filter(is_free).min_by_key(|i| USED[*i].load(Ordering::Relaxed));
     let index = empty.or_else(oldest)?;
     let socket = sock.descriptor().map(tcp::borrow);
-    let fd = agent_client::import((region, sock.record().slot()), name, socket).ok()?;
-    let map = Map::to_read(&fd);
-    let is_kept = memfd::is_published(&fd);
-    close(fd);
-    let import = Box::into_raw(Box::new(Import { name, map: map.ok()?, is_kept }));
+    let fds = agent_client::import((region, sock.record().slot()), name, socket).ok()?;
+    let what = if fds.len() == LANES { pipes(fds)? } else { memory(fds)? };
+    match what {
+        What::Pipes(_) => PIPES.fetch_or(1 << index, Ordering::Relaxed),
+        What::Memory { .. } => PIPES.fetch_and(!(1 << index), Ordering::Relaxed),
+    };
+    let import = Box::into_raw(Box::new(Import { name, what }));
     let old = TABLE[index].swap(import, Ordering::AcqRel);
     if !old.is_null() {
         endpoint::count(Counter::ImportsReplaced, 1);
@@ -102,6 +145,25 @@ fn fetch(sock: &Sock, region: RegionId, name: u64) -> Option<usize> {
         drop(unsafe { Box::from_raw(old) });
     }
     Some(index)
+}
+
+fn memory(mut fds: Fds) -> Option<What> {
+    let fd = fds.take()?;
+    let map = Map::to_read(&fd);
+    let is_kept = memfd::is_published(&fd);
+    close(fd);
+    Some(What::Memory { map: map.ok()?, is_kept })
+}
+
+/// Opened anew: whether the peer's descriptor waits for bytes is the peer's to say.
+fn pipes(mut fds: Fds) -> Option<What> {
+    let mut own = || {
+        let fd = fds.take()?;
+        let anew = reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK);
+        close(fd);
+        own_fds::adopt(anew.ok()?).ok()
+    };
+    Some(What::Pipes([own()?, own()?]))
 }
 
 /// The connection is gone from this process. A thread that is still copying keeps what it has mapped, for good.
@@ -115,7 +177,7 @@ pub fn release(sock: &Sock) {
     while left != 0 {
         let index = left.trailing_zeros() as usize;
         USED[index].store(clock::now(), Ordering::Relaxed);
-        let is_kept = at(index).is_some_and(|import| import.is_kept);
+        let is_kept = at(index).is_some_and(|import| import.what.is_kept());
         if USERS[index].fetch_sub(1, Ordering::AcqRel) == 1 && !is_kept {
             unmap(index);
         }

@@ -34,6 +34,18 @@ pub enum Dmb {
     Copy,
 }
 
+/// `SHUNT_PIN`: which private memory is pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pin {
+    /// Large pieces, where it pays.
+    #[default]
+    Auto,
+    /// None.
+    Never,
+    /// Pieces of so many bytes or more.
+    From(usize),
+}
+
 /// Longest name of a program, in bytes.
 pub const PROGRAM_MAX: usize = 64;
 
@@ -64,6 +76,8 @@ pub struct Knobs {
     pub agent_timeout: Option<u32>,
     /// `SHUNT_GRANT_TIMEOUT`, in milliseconds.
     pub grant_timeout: Option<u32>,
+    /// `SHUNT_PIN`.
+    pub pin: Pin,
     /// `SHUNT_SHORT_LIVED`, connections a second; `u32::MAX`: all.
     pub short_lived: Option<u32>,
 }
@@ -86,6 +100,7 @@ pub fn get() -> &'static Knobs {
         conns_per_lg: None,
         agent_timeout: None,
         grant_timeout: None,
+        pin: Pin::Auto,
         short_lived: None,
     };
     KNOBS.get().unwrap_or(&DEFAULT)
@@ -182,6 +197,11 @@ impl Knobs {
             self.agent_timeout = number(value).filter(|n| *n > 0);
         } else if is(knob::GRANT_TIMEOUT) {
             self.grant_timeout = number(value);
+        } else if is(knob::PIN) {
+            self.pin = match value {
+                b"never" => Pin::Never,
+                _ => number(value).map_or(Pin::Auto, Pin::From),
+            };
         } else if is(knob::SHORT_LIVED) {
             let all = (value == b"all").then_some(u32::MAX);
             self.short_lived = all.or_else(|| number(value)).filter(|n| *n > 0);
@@ -223,6 +243,7 @@ mod tests {
             "SHUNT_CONNS_PER_LG=12",
             "SHUNT_AGENT_TIMEOUT=9000",
             "SHUNT_GRANT_TIMEOUT=30",
+            "SHUNT_PIN=32768",
             "SHUNT_SHORT_LIVED=100",
             "SHUNT_DISABLE=1",
         ]);
@@ -241,10 +262,12 @@ mod tests {
                 conns_per_lg: Some(12),
                 agent_timeout: Some(9000),
                 grant_timeout: Some(30),
+                pin: Pin::From(32768),
                 short_lived: Some(100),
             }
         );
         assert_eq!(read(&["SHUNT_SPIN=never"]).spin, Spin::Never);
+        assert_eq!(read(&["SHUNT_PIN=never"]).pin, Pin::Never);
         assert_eq!(read(&["SHUNT_SHORT_LIVED=all"]).short_lived(), u32::MAX);
     }
 
@@ -258,6 +281,7 @@ mod tests {
             "SHUNT_VECTORS=0",
             "SHUNT_CONNS_PER_LG=256",
             "SHUNT_AGENT_TIMEOUT=0",
+            "SHUNT_PIN=-1",
             "SHUNT_SHORT_LIVED=0",
             "SHUNT_DISABLE=0",
             "SHUNT_DISABLE",

@@ -15,6 +15,7 @@ use shunt_wire::offer::Offer;
 use shunt_wire::reason::{REASON_SLOTS, Reason};
 
 use crate::counters::Counters;
+use crate::grants::Pulls;
 use crate::holders::{Holders, Member, Processes};
 use crate::lock::TidLock;
 use crate::memfd::{self, Map};
@@ -155,6 +156,10 @@ pub struct RxState {
     pub unmarked: AtomicU32,
     /// Grants and offers passed; see [`crate::grants`].
     pub grants: AtomicU32,
+    /// What was read of the sender's pipes.
+    pub pulls: Pulls,
+    /// What copies out of the ring take, and out of pipes, in nanoseconds per MiB; 0: not known.
+    pub costs: [AtomicU32; 2],
     /// `SO_RCVLOWAT`, 0: not set.
     pub low_water: AtomicU32,
     /// `SO_RCVTIMEO`, see [`Timeout`].
@@ -306,6 +311,8 @@ impl Record {
             &rx.visited,
             &rx.unmarked,
             &rx.grants,
+            &rx.costs[0],
+            &rx.costs[1],
             &rx.low_water,
             &tx.marks,
             &tx.copying.open,
@@ -323,6 +330,7 @@ impl Record {
         }
         rx.cursor.reset();
         tx.cursor.reset();
+        rx.pulls.reset();
         rx.timeout.forget();
         tx.timeout.forget();
         // A thread that came too late may hold a lock still, and gives it back by itself.

@@ -5,6 +5,12 @@
 //! readiness) holds for granted bytes as for others, and a grant can be *taken back* at any time: the sender
 //! copies the bytes to the place that was theirs all along.
 //!
+//! What lies in memory that nobody can map is *pinned* by the sender in pipes, [`LANES`] per direction, from which the
+//! receiver reads it: a copy, but one instead of two, and the pages stay as long as the pipe has them, whatever becomes of
+//! the sender. Reading takes the bytes out, so the receiver counts them ([`Pulls`]), and has those in the ring that it has read
+//! before somebody wanted to have them. A sender that takes such a grant back reads what is left in the pipes itself, and
+//! uses them no more.
+//!
 //! One [`Grants`] per direction lies in the region of the link group: entries that the sender writes, in the
 //! order of the stream. An entry without length is an *offer*: the sender wants to grant from that region and asks
 //! whether the receiver can map it. Both are counted in [`ProdLine::grants`](crate::ring::ProdLine::grants).
@@ -12,6 +18,8 @@
 //! The sender's program may change the bytes as soon as the receiver has passed them, or they were taken back.
 //! A receiver that copies granted bytes therefore looks afterwards whether they were still granted, and
 //! begins anew from the ring if not.
+
+use shunt_wire::agent::LANES;
 
 use crate::Violation;
 use crate::ring::ProdLine;
@@ -24,6 +32,8 @@ pub const GRANTS: usize = if cfg!(loom) { 2 } else { 64 };
 const GRANTED: u32 = 1;
 /// The same, after they were copied into the ring.
 const TAKEN_BACK: u32 = 2;
+/// The same, while the sender reads what is left of them in a pipe.
+const TAKING: u32 = 3;
 
 /// An entry.
 #[repr(C)]
@@ -64,8 +74,107 @@ pub struct Part {
     pub len: u64,
     /// Name of the registered region.
     pub region: u64,
-    /// Offset in it.
+    /// Offset in it, or [`Lane::to_word`] of what is pinned.
     pub from: u64,
+}
+
+/// Bit of [`Lane::to_word`].
+const SECOND: u64 = 1 << 63;
+const _: () = assert!(LANES == 2);
+
+/// A place in what goes through a pipe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lane {
+    /// Which pipe, below [`LANES`].
+    pub index: usize,
+    /// Bytes that went through it before.
+    pub at: u64,
+}
+
+impl Lane {
+    /// As a word, to which bytes can be added.
+    #[must_use]
+    pub const fn to_word(self) -> u64 {
+        if self.index == 0 { self.at } else { self.at | SECOND }
+    }
+
+    /// What a word says, whatever it is.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        Self { index: (word >> 63) as usize, at: word & !SECOND }
+    }
+}
+
+/// What a receiver has read from the pipes of a direction. Private to the process and its forks; with the lock of the
+/// receiving direction held.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Pulls {
+    /// Bytes ever read from each, and those that the sender has read itself before the next ones.
+    lanes: [AtomicU64; LANES],
+    /// Not 0 from the first such byte of a call to when the cursor has passed it: who comes then comes after a process that
+    /// was killed, and cannot know what it has read.
+    open: AtomicU32,
+}
+
+impl Pulls {
+    /// Forgets everything: for a new connection.
+    pub fn reset(&self) {
+        self.lanes.iter().for_each(|lane| lane.store(0, Ordering::Relaxed));
+        self.open.store(0, Ordering::Relaxed);
+    }
+
+    /// Bytes are about to be read.
+    ///
+    /// # Errors
+    /// [`Violation::Grants`] when somebody was killed in the middle of it.
+    pub fn begin(&self) -> Result<(), Violation> {
+        if self.open.swap(1, Ordering::Relaxed) != 0 {
+            return Err(Violation::Grants);
+        }
+        Ok(())
+    }
+
+    /// They are in the ring, or the cursor has passed them.
+    pub fn end(&self) {
+        self.open.store(0, Ordering::Relaxed);
+    }
+
+    /// Which pipe a part is in, and how many of its bytes were read already: those after the first `skip` of them lie in
+    /// the ring.
+    ///
+    /// # Errors
+    /// [`Violation::Grants`] when the part cannot be where it says.
+    pub fn of(&self, part: &Part, skip: u64) -> Result<(usize, u64), Violation> {
+        let Lane { index, at } = Lane::from_word(part.from);
+        let lane = &self.lanes[index];
+        // What lies between them the sender has read.
+        let read = lane.load(Ordering::Relaxed).max(at);
+        // Of those behind it some may be in the ring, too.
+        let pulled = (read - at).min(part.len);
+        if pulled < skip {
+            return Err(Violation::Grants);
+        }
+        lane.store(read, Ordering::Relaxed);
+        Ok((index, pulled))
+    }
+
+    /// So many more were read.
+    pub fn add(&self, lane: usize, n: u64) {
+        let lane = &self.lanes[lane];
+        lane.store(lane.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+}
+
+/// Where the bytes of an entry are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Held {
+    /// Where it says.
+    Granted,
+    /// The sender is reading what is left of them in a pipe.
+    Taking,
+    /// In the ring.
+    TakenBack,
 }
 
 impl Part {
@@ -134,6 +243,25 @@ impl Grants {
         fence(Ordering::SeqCst);
     }
 
+    /// The sender is about to read what is left of an entry in a pipe.
+    pub fn begin_to_take(&self, number: u32) {
+        // SYNC POINT taking: before the sender's read. The pipe's own lock has a receiver that finds it empty see this.
+        self.entry(number).state.store(TAKING, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Where the bytes of an entry are, for a receiver that has found its pipe empty.
+    #[must_use]
+    pub fn held(&self, number: u32) -> Held {
+        fence(Ordering::Acquire);
+        // SYNC POINT taken back: what is in the ring before this.
+        match self.entry(number).state.load(Ordering::Acquire) {
+            GRANTED => Held::Granted,
+            TAKING => Held::Taking,
+            _ => Held::TakenBack,
+        }
+    }
+
     /// True when the bytes that a receiver has just copied were those of the sender still.
     #[must_use]
     pub fn is_granted(&self, number: u32) -> bool {
@@ -190,7 +318,7 @@ impl Grants {
             }
             let skip = pos - part.at;
             let len = len.min(part.len - skip);
-            return Ok(if entry.state.load(Ordering::Acquire) == GRANTED {
+            return Ok(if matches!(entry.state.load(Ordering::Acquire), GRANTED | TAKING) {
                 Source::Granted { number, part, skip, len }
             } else {
                 Source::Ring(len)
@@ -249,6 +377,58 @@ mod tests {
             assert_eq!(from, Ok(Source::Ring(5)));
         }
         assert_eq!(heard, [7]);
+    }
+
+    #[test]
+    fn what_was_read_from_a_pipe_is_known() {
+        let pulls = Pulls::default();
+        let part = |index, at| Part { from: Lane { index, at }.to_word(), ..part(1000, 100, 0) };
+        assert_eq!(pulls.of(&part(1, 0), 0), Ok((1, 0)));
+        pulls.add(1, 60);
+        assert_eq!(pulls.of(&part(1, 0), 20), Ok((1, 60)), "of which 40 are in the ring");
+        assert_eq!(pulls.of(&part(1, 0), 61), Err(Violation::Grants), "nobody has read them");
+        assert_eq!(pulls.of(&part(0, 500), 0), Ok((0, 0)), "the sender has read what was before");
+        assert_eq!(pulls.of(&part(0, 400), 100), Ok((0, 100)));
+        pulls.add(0, 130);
+        assert_eq!(pulls.of(&part(0, 500), 30), Ok((0, 100)), "and 30 of the next one");
+        assert_eq!(pulls.of(&part(0, 600), 0), Ok((0, 30)));
+        assert_eq!(pulls.of(&part(0, u64::MAX >> 1), 1), Err(Violation::Grants));
+        assert_eq!(pulls.of(&part(0, 600), 0), Ok((0, 30)), "what cannot be changes nothing");
+    }
+
+    #[test]
+    fn who_comes_after_a_reader_that_was_killed_reads_nothing() {
+        let pulls = Pulls::default();
+        assert_eq!(pulls.begin(), Ok(()));
+        assert_eq!(pulls.begin(), Err(Violation::Grants));
+        pulls.end();
+        assert_eq!(pulls.begin(), Ok(()));
+        pulls.reset();
+        assert_eq!(pulls.begin(), Ok(()));
+    }
+
+    #[test]
+    fn a_lane_is_what_its_word_says() {
+        for lane in [Lane { index: 0, at: 7 }, Lane { index: 1, at: 0 }] {
+            assert_eq!(Lane::from_word(lane.to_word()), lane);
+            assert_eq!(Lane::from_word(lane.to_word() + 5), Lane { at: lane.at + 5, ..lane });
+        }
+        assert!(Lane::from_word(u64::MAX).index < LANES);
+    }
+
+    #[test]
+    fn what_is_being_taken_is_still_to_be_looked_for() {
+        let (grants, prod, passed) = (Grants::default(), ProdLine::default(), AtomicU32::new(0));
+        let whole = part(0, 100, 0);
+        grants.put(&prod, 0, &whole);
+        assert_eq!(grants.held(0), Held::Granted);
+        grants.begin_to_take(0);
+        assert!(!grants.is_granted(0));
+        assert_eq!(grants.held(0), Held::Taking);
+        let granted = Source::Granted { number: 0, part: whole, skip: 0, len: 100 };
+        assert_eq!(grants.source(&prod, &passed, (0, 100), |_| {}), Ok(granted));
+        grants.take_back(0);
+        assert_eq!(grants.held(0), Held::TakenBack);
     }
 
     #[test]

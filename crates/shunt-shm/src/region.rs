@@ -207,6 +207,9 @@ pub struct Ctl {
     /// The registered region that the writer was offered last, once it has mapped it; [`DECLINED`] with it when
     /// it will not. 0: none.
     pub accepted: AtomicU64,
+    /// What copies out of the ring take at the writer's end, and out of the peer's pipes: two halves of a word, in nanoseconds
+    /// per MiB; 0: not known.
+    pub costs: AtomicU64,
 }
 
 /// Bit of [`Ctl::accepted`].

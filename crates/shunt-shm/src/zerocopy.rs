@@ -1,10 +1,11 @@
 //! What a sender keeps of a connection on which it sends without copies: the completions, and what it has
 //! granted. Private to the process and its forks; whoever uses it holds the lock of the sending direction.
 
+use shunt_wire::agent::LANES;
 use shunt_wire::counter::Counter;
 
 use crate::completions::Completions;
-use crate::grants::{GRANTS, Part};
+use crate::grants::{GRANTS, Lane, Part};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 const R: Ordering = Ordering::Relaxed;
@@ -22,6 +23,72 @@ pub struct ZeroCopy {
     pub completions: Completions,
     /// Bytes that are granted.
     pub granted: Granted,
+    /// Pipes in which private memory is pinned.
+    pub pinned: Pinned,
+}
+
+/// What a sender and its relatives keep of the pipes of a connection, of which those have them who are told of by whoever made
+/// them.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Pinned {
+    /// Their name, 0: there are none yet.
+    pub name: AtomicU64,
+    /// Not 0: they are not used any more.
+    over: AtomicU32,
+    /// Not 0 while bytes are put into them that are not counted yet: who comes then comes after a process that was killed.
+    open: AtomicU32,
+    /// Pieces for which it was decided whether they are pinned.
+    pub turn: AtomicU32,
+    /// What copies to the ring take here, and pinning, in nanoseconds per MiB; 0: not known.
+    pub costs: [AtomicU32; 2],
+    /// Bytes ever put into each.
+    put: [AtomicU64; LANES],
+}
+
+impl Pinned {
+    /// Forgets everything: for a new connection.
+    pub fn reset(&self) {
+        let Self { name, over, open, turn, costs: [copied, pinned], put } = self;
+        for word in [over, open, turn, copied, pinned] {
+            word.store(0, R);
+        }
+        put.iter().chain([name]).for_each(|word| word.store(0, R));
+    }
+
+    /// False when the pipes are used no more.
+    #[must_use]
+    pub fn may_be_used(&self) -> bool {
+        self.over.load(R) == 0 && self.open.load(R) == 0
+    }
+
+    /// They are used no more.
+    pub fn end(&self) {
+        self.over.store(1, R);
+    }
+
+    /// Where the next bytes go: to the pipe of which the receiver has read the less, as far as that depends on the sender.
+    #[must_use]
+    pub fn lane(&self) -> Lane {
+        let puts = self.put.each_ref().map(|put| put.load(R));
+        let index = usize::from(puts[1] < puts[0]);
+        Lane { index, at: puts[index] }
+    }
+
+    /// Bytes are put there by `put`, which says how many.
+    pub fn put(&self, lane: Lane, put: impl FnOnce() -> Option<usize>) -> Option<usize> {
+        self.open.store(1, R);
+        let n = put();
+        self.put[lane.index].store(lane.at + n.unwrap_or(0) as u64, R);
+        self.open.store(0, R);
+        n
+    }
+
+    /// Which bytes of a pipe are still in it, of which so many were left: the position of the first one.
+    #[must_use]
+    pub fn first_of(&self, lane: usize, left: u64) -> u64 {
+        self.put[lane].load(R).saturating_sub(left)
+    }
 }
 
 /// What is counted per connection; it is added to the totals like a connection's bytes.
@@ -31,7 +98,7 @@ pub struct Tally([AtomicU64; Tally::COUNTERS.len()]);
 
 impl Tally {
     /// Which counters.
-    pub const COUNTERS: [Counter; 7] = [
+    pub const COUNTERS: [Counter; 8] = [
         Counter::ZerocopySent,
         Counter::ZerocopySuccess,
         Counter::ZerocopyFail,
@@ -39,6 +106,7 @@ impl Tally {
         Counter::GrantsTakenBack,
         Counter::GrantsTimedOut,
         Counter::BytesGranted,
+        Counter::BytesPinned,
     ];
 
     /// Adds to one of them.
@@ -96,7 +164,7 @@ struct Entry {
 }
 
 /// A grant that the receiver has not passed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Open {
     /// The entry's number.
     pub number: u32,

@@ -1,8 +1,12 @@
-//! A small set of file descriptors that belongs to one message.
+//! A small set of file descriptors that belongs to one message, and what std cannot do with one.
 
+use core::ffi::CStr;
 use core::mem::MaybeUninit;
+use std::io::Write as _;
 
-use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use shunt_wire::agent::MAX_FDS;
 
 /// Closes a descriptor with a bare system call: std's `drop` would go through libc's `close`, which
@@ -10,6 +14,19 @@ use shunt_wire::agent::MAX_FDS;
 pub fn close(fd: OwnedFd) {
     // SAFETY: the descriptor was owned, and ownership ends here.
     unsafe { rustix::io::close(fd.into_raw_fd()) }
+}
+
+/// The same file by a description of its own, close-on-exec: whoever else has a descriptor of the first one cannot change its
+/// flags. Takes no memory.
+///
+/// # Errors
+/// Those of open(2) on `/proc/self/fd`.
+pub fn reopen(fd: impl AsFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let mut path = [0_u8; 32];
+    let number = fd.as_fd().as_raw_fd();
+    write!(path.as_mut_slice(), "/proc/self/fd/{number}\0").map_err(|_| Errno::INVAL)?;
+    let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
+    open(path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Up to [`MAX_FDS`] descriptors in the order of the message. Those not taken are closed on drop.

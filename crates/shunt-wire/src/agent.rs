@@ -56,6 +56,22 @@ pub enum Interrupt {
     },
 }
 
+/// What an endpoint has for others to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Exported {
+    /// Memory that the program has asked for. fds: a memfd that nobody can cut short, opened for reading.
+    Asked,
+    /// The same, of the program's own, which has not asked for it to be shown: so it is shown only to those who could reach
+    /// into the program anyway.
+    Found,
+    /// Pipes in which it pins private memory, as [`LANES`] say: shown to the same. fds: their reading ends.
+    Pipes,
+}
+
+/// Pipes in which an endpoint pins memory for one connection. It uses them in turn: the kernel lets one process at a time
+/// look into a pipe, and sender and receiver do so at once.
+pub const LANES: usize = 2;
+
 /// What a library or a tool asks of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request<'a> {
@@ -116,11 +132,10 @@ pub enum Request<'a> {
     },
     /// Tool: the agent's own state.
     Status,
-    /// "This memory of mine is for others to read, who share a link group with me." fds: a memfd that nobody can
-    /// cut short, opened for reading.
+    /// "This memory of mine is for others to read, who share a link group with me." fds: those of `what`.
     Export {
-        /// The program has not asked for it: it is shown only to those who could reach into the program anyway.
-        found: bool,
+        /// What it is.
+        what: Exported,
     },
     /// "A party of this link group offers me this memory." fds: a connected socket of the group, for who is a party by
     /// holding it alone, as a child of one is that forked after the connection was made; or none.
@@ -203,7 +218,7 @@ pub enum Reply {
         /// The memory's name.
         export: ExportId,
     },
-    /// To `Import`. fds: the memory, to be read.
+    /// To `Import`. fds: those of the `Export`.
     Imported,
     /// To `Claim`: it was, and both are a link group from now on. fds, unless the asker has attached the region: the
     /// region, the owner's doorbells.

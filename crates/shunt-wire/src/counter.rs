@@ -110,6 +110,8 @@ counters! {
     ImportsReplaced = "rx_maps_replaced";
     /// Bytes that were granted.
     BytesGranted = "bytes_granted" ("granted" in Bytes);
+    /// Bytes that were pinned in pipes, for the receiver to copy.
+    BytesPinned = "bytes_pinned" ("pinned" in Bytes);
     /// Faults inside Shunt that were contained: the call went to the kernel. Please report them.
     Contained = "contained_faults";
 }

@@ -49,6 +49,8 @@ knobs! {
         "Milliseconds for which a program waits for an answer of the agent, once; then its new connections stay on TCP, and the agent is tried again after a while. Tools wait as long, but two seconds at least.";
     GRANT_TIMEOUT: "SHUNT_GRANT_TIMEOUT", None, "1000",
         "Milliseconds for which bytes that were granted (`MSG_ZEROCOPY` from registered memory) may lie unread before they are taken back by copying.";
+    PIN: "SHUNT_PIN", None, "auto",
+        "Which private memory is pinned for the receiver to copy from, when it is sent with `MSG_ZEROCOPY`, instead of being copied to the ring: `auto` (calls of 64 KiB or more, where that was measured to take less processor time), `never`, or a number of bytes from which on calls are, measured or not.";
     SHORT_LIVED: "SHUNT_SHORT_LIVED", None, "16",
         "How many connections a second to one address in another container, or of another user, may prove too short to be worth the agent's time; while there are more, new ones stay on TCP (`short-lived`). The same holds for who accepts them. `all`: each is shunted.";
 }

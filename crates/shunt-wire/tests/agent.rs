@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use shunt_wire::agent::{
-    FarBells, Interrupt, MAX_MESSAGE, Malformed, Reply, Request, decode, encode, stated_version,
+    Exported, FarBells, Interrupt, MAX_MESSAGE, Malformed, Reply, Request, decode, encode,
+    stated_version,
 };
 use shunt_wire::reason::Reason;
 
@@ -31,7 +32,7 @@ fn golden_requests() {
         (Request::List, &[8]),
         (Request::Stats { run: 0 }, &[9, 0]),
         (Request::Status, &[10]),
-        (Request::Export { found: true }, &[11, 1]),
+        (Request::Export { what: Exported::Found }, &[11, 1]),
         (Request::Import { region: 2, slot: 9, export: 128 }, &[12, 2, 9, 0x80, 0x01]),
         (Request::Unexport { export: 7 }, &[13, 7]),
         (Request::Await, &[14]),
@@ -122,7 +123,9 @@ fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
         7 => Request::Detach { region: *a },
         8 => Request::List,
         9 => Request::Stats { run: *a },
-        10 => Request::Export { found: *c % 2 == 0 },
+        10 => Request::Export {
+            what: [Exported::Asked, Exported::Found, Exported::Pipes][*c as usize % 3],
+        },
         11 => Request::Import { region: *a, slot: 3, export: *b },
         12 => Request::Unexport { export: *a },
         13 => Request::Await,

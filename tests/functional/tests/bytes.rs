@@ -307,6 +307,52 @@ fn grants_are_taken_back() {
     }
 }
 
+/// From private memory, which is filled with other bytes as soon as it may be: pinned from little on, or where it pays; and
+/// with receivers that come too late.
+#[test]
+fn private_memory_is_pinned() {
+    for mode in Mode::enabled() {
+        for (pin, timeout, pause) in
+            [("4096", "1000", "0"), ("4096", "1", "3000"), ("auto", "1000", "0")]
+        {
+            let sandbox = Sandbox::new(mode)
+                .with_env("SHUNT_PIN", pin)
+                .with_env("SHUNT_GRANT_TIMEOUT", timeout);
+            for (n, style) in STYLES.iter().enumerate() {
+                let mut args = vec!["--style", style, "--send-calls", "send-private"];
+                args.extend(["--max-call", "300000", "--pause", pause]);
+                if n % 2 == 0 {
+                    args.extend(["--recv-calls", "recv-borrow,recv"]);
+                }
+                let bytes = Run::new(4, 10_000_000, &args, &args).go(&sandbox);
+                assert_eq!(bytes, 2 * 4 * 10_000_000);
+            }
+            if mode == Mode::Attach && traces_are_allowed() {
+                let stats = sandbox.stats();
+                assert!(stats.get("bytes_pinned") > 0, "nothing was pinned");
+                let late = stats.get("grants_taken_back");
+                assert!(late > 0 || timeout != "1", "nothing was taken back");
+            }
+        }
+    }
+}
+
+/// Whatever becomes of its sender, and in whichever way it is received.
+#[test]
+fn what_is_pinned_is_received() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode).with_env("SHUNT_PIN", "65536");
+        for group in ["pinned", "pinned-ways", "pinned-relatives"] {
+            assert_granted(&sandbox, group, ("bytes_pinned", true));
+        }
+    }
+    let sandbox = Sandbox::new(Mode::Attach).with_env("SHUNT_PIN", "never");
+    let mut command = sandbox.command(built("shunt-probe"));
+    command.arg("pinned-relatives").env("SHUNT_GRANT_TIMEOUT", "300");
+    let out = sandbox.run(command).success();
+    assert_eq!(sandbox.stats().get("bytes_pinned"), 0, "{out}");
+}
+
 /// What `SHUNT_QUIET` is for.
 #[test]
 fn who_does_not_want_to_hear_of_a_completion_does_not() {
@@ -331,7 +377,7 @@ fn memory_is_found() {
     for mode in Mode::enabled() {
         let sandbox = Sandbox::new(mode);
         for group in ["found", "found-inherited", "unsealed"] {
-            assert_found(&sandbox, group, group != "unsealed");
+            assert_granted(&sandbox, group, ("bytes_granted", group != "unsealed"));
         }
     }
 }
@@ -344,16 +390,16 @@ fn memory_is_found_in_huge_pages() {
         Err(e) => return eprintln!("left out: no huge pages can be reserved here: {e}"),
     };
     for mode in Mode::enabled() {
-        assert_found(&Sandbox::new(mode), "found-huge", true);
+        assert_granted(&Sandbox::new(mode), "found-huge", ("bytes_granted", true));
     }
     drop(pages);
 }
 
-/// Runs a group of the probe's; something is granted, if `is_granted` says so and the machine lets it be.
-fn assert_found(sandbox: &Sandbox, group: &str, is_granted: bool) {
+/// Runs a group of the probe's; something is counted there, if that says so and the machine lets it be.
+fn assert_granted(sandbox: &Sandbox, group: &str, (counter, is_granted): (&str, bool)) {
     let mode = sandbox.mode;
     let granted = || match mode {
-        Mode::Attach => sandbox.stats().get("bytes_granted"),
+        Mode::Attach => sandbox.stats().get(counter),
         _ => 0,
     };
     let before = granted();

@@ -1,12 +1,12 @@
-//! Memory that endpoints have registered, for their peers to read.
+//! Memory that endpoints have registered, or pin in pipes, for their peers to read.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl};
+use rustix::fs::{FileType, OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat};
 use shunt_sys::fds::Fds;
 use shunt_sys::reach::may_trace;
-use shunt_wire::agent::{EndpointId, ExportId, RegionId, Reply};
+use shunt_wire::agent::{EndpointId, ExportId, Exported, LANES, RegionId, Reply};
 use shunt_wire::reason::Reason;
 
 use super::{Answer, Endpoint, No, Outcome, State};
@@ -16,22 +16,34 @@ const LASTING: SealFlags = SealFlags::SHRINK;
 /// What a program relies on that has asked for memory to lend: who gets the descriptor cannot write to it.
 const PUBLISHED: SealFlags = LASTING.union(SealFlags::SEAL).union(SealFlags::FUTURE_WRITE);
 
-/// Memory that an endpoint has registered.
+/// What an endpoint has registered.
 #[derive(Debug)]
 pub(crate) struct Export {
-    pub(crate) memory: Rc<OwnedFd>,
-    /// It is the program's own, which has not asked for it to be shown.
-    found: bool,
+    what: Exported,
+    pub(super) fds: Vec<Rc<OwnedFd>>,
+}
+
+/// True for what a reader can rely on.
+fn is_sound(what: Exported, fd: &OwnedFd) -> bool {
+    let is_read = fcntl_getfl(fd).is_ok_and(|mode| mode & OFlags::RWMODE == OFlags::RDONLY);
+    let is_sealed = |seals| fcntl_get_seals(fd).is_ok_and(|has| has.contains(seals));
+    let is_pipe = || fstat(fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Fifo);
+    is_read
+        && match what {
+            Exported::Asked => is_sealed(PUBLISHED),
+            Exported::Found => is_sealed(LASTING),
+            Exported::Pipes => is_pipe(),
+        }
 }
 
 impl State {
-    pub(super) fn export(&mut self, me: EndpointId, found: bool, fds: &mut Fds) -> Outcome {
-        let memory = fds.take().ok_or(No::Misconduct("an Export without memory"))?;
-        let seals = if found { LASTING } else { PUBLISHED };
-        let is_sealed = fcntl_get_seals(&memory).is_ok_and(|has| has.contains(seals));
-        let is_read =
-            fcntl_getfl(&memory).is_ok_and(|mode| mode & OFlags::RWMODE == OFlags::RDONLY);
-        if !is_sealed || !is_read {
+    pub(super) fn export(&mut self, me: EndpointId, what: Exported, fds: &mut Fds) -> Outcome {
+        let count = if what == Exported::Pipes { LANES } else { 1 };
+        let fds: Vec<_> = (0..count).map_while(|_| fds.take()).map(Rc::new).collect();
+        if fds.len() < count {
+            return Err(No::Misconduct("an Export without memory"));
+        }
+        if !fds.iter().all(|fd| is_sound(what, fd)) {
             return Err(No::Misconduct(
                 "memory that others could change, or that could be cut short",
             ));
@@ -41,11 +53,12 @@ impl State {
         let is_hosts = self.host.is_some();
         let endpoint = self.endpoints.get_mut(&me).ok_or(No::Refused(Reason::Internal))?;
         // Of the programs of a host's agent it is not known who may reach into whom.
-        let is_private = found && (is_hosts || !may_trace(endpoint.pid, endpoint.pid));
+        let is_asked = what == Exported::Asked;
+        let is_private = !is_asked && (is_hosts || !may_trace(endpoint.pid, endpoint.pid));
         if is_private || endpoint.exports.len() >= most {
             return Err(No::Refused(Reason::Refused));
         }
-        endpoint.exports.insert(export, Export { memory: Rc::new(memory), found });
+        endpoint.exports.insert(export, Export { what, fds });
         Ok(Answer::bare(Reply::Exported { export }))
     }
 
@@ -64,16 +77,23 @@ impl State {
         }
         let reader = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
         // Also its own, where a program talks to itself.
-        let memory = known
-            .parties()
-            .filter_map(|party| {
-                let owner = self.endpoints.get(&party)?;
-                Some((owner, owner.exports.get(&export)?))
-            })
-            .find(|(owner, export)| !export.found || reaches(reader, owner))
-            .map(|(_, export)| Rc::clone(&export.memory))
+        let of_party = |party| {
+            let owner = self.endpoints.get(&party)?;
+            Some((owner, owner.exports.get(&export)?))
+        };
+        // A child of a party, which was forked later, is none, and its memory can be shown to those alone who could reach into it.
+        let of_relative = || {
+            let mut owners = self.endpoints.values().filter(|_| self.host.is_none());
+            owners.find_map(|owner| Some((owner, owner.exports.get(&export)?)))
+        };
+        let of_party = known.parties().find_map(of_party);
+        let is_shown = |what| of_party.is_some() && what == Exported::Asked;
+        let fds = of_party
+            .or_else(of_relative)
+            .filter(|(owner, export)| is_shown(export.what) || reaches(reader, owner))
+            .map(|(_, export)| export.fds.iter().map(Rc::clone).collect())
             .ok_or(No::Refused(Reason::Refused))?;
-        Ok(Answer { reply: Reply::Imported, fds: vec![memory] })
+        Ok(Answer { reply: Reply::Imported, fds })
     }
 
     pub(super) fn unexport(&mut self, me: EndpointId, export: ExportId) -> Outcome {

@@ -127,9 +127,9 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// The memory that it has registered.
+    /// The memory that it has registered, and its pipes, which have none of their own.
     pub(crate) fn exported(&self) -> impl Iterator<Item = &Rc<OwnedFd>> {
-        self.exports.values().map(|export| &export.memory)
+        self.exports.values().flat_map(|export| &export.fds)
     }
 
     /// False when the process has ended, of which its relatives may still speak.
@@ -259,7 +259,7 @@ impl State {
             Request::Attach { region, slot } => self.attach(me, region, slot, fds),
             Request::Bells { region, endpoint } => self.bells(me, region, endpoint),
             Request::Detach { region } => self.detach(me, region),
-            Request::Export { found } => self.export(me, found, fds),
+            Request::Export { what } => self.export(me, what, fds),
             Request::Import { region, slot, export } => {
                 self.import(me, (region, slot), export, fds)
             }

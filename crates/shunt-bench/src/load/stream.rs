@@ -8,7 +8,7 @@ use clap::Args;
 use super::Seen;
 use super::gate::Gate;
 use super::socket::Socket;
-use super::zerocopy::Sender;
+use super::zerocopy::{From, Sender};
 use crate::rig::endpoint::Endpoint;
 
 /// Sends between two looks at the clock.
@@ -32,6 +32,9 @@ pub struct Stream {
     /// Send with `MSG_ZEROCOPY`, from registered memory where there is any.
     #[arg(long)]
     zerocopy: bool,
+    /// The same, from private memory.
+    #[arg(long, conflicts_with = "zerocopy")]
+    zerocopy_private: bool,
 }
 
 impl Stream {
@@ -40,8 +43,13 @@ impl Stream {
         let mut socket = Socket::connect(&self.to)?;
         let buffers = vec![b'x'; self.size * self.buffers];
         let mut turn = buffers.chunks_exact(self.size).cycle();
-        let sender = || Sender::new(&socket, self.size, self.buffers);
-        let mut sender = self.zerocopy.then(sender).transpose()?;
+        let from = match (self.zerocopy, self.zerocopy_private) {
+            (true, _) => Some(From::Registered),
+            (_, true) => Some(From::Private),
+            _ => None,
+        };
+        let sender = |from| Sender::new(&socket, from, (self.size, self.buffers));
+        let mut sender = from.map(sender).transpose()?;
         let most = Duration::from_secs_f64(self.seconds);
         gate.pass()?;
         let start = Instant::now();

@@ -4,11 +4,35 @@ use std::io;
 
 use shunt_api::{Memory, send};
 
+/// Where a connection sends from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From {
+    /// Registered memory, where there is any.
+    Registered,
+    /// Memory of the program's own allocator.
+    Private,
+}
+
+/// Such memory.
+enum Buffers {
+    Registered(Memory),
+    Private(Vec<u8>),
+}
+
+impl Buffers {
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Registered(memory) => memory.bytes(),
+            Self::Private(bytes) => bytes,
+        }
+    }
+}
+
 use super::socket::Socket;
 
 /// The buffers of a connection.
 pub struct Sender {
-    memory: Memory,
+    memory: Buffers,
     size: usize,
     /// Calls made, and those of them that are completed.
     made: u32,
@@ -20,9 +44,13 @@ pub struct Sender {
 
 impl Sender {
     /// So many buffers of so many bytes.
-    pub fn new(socket: &Socket, size: usize, buffers: usize) -> io::Result<Self> {
+    pub fn new(socket: &Socket, from: From, (size, buffers): (usize, usize)) -> io::Result<Self> {
         send::allow(socket)?;
-        let mut memory = Memory::new(size * buffers)?;
+        let len = size * buffers;
+        let mut memory = match from {
+            From::Registered => Buffers::Registered(Memory::new(len)?),
+            From::Private => Buffers::Private(vec![0; len]),
+        };
         memory.bytes().fill(b'x');
         Ok(Self { memory, size, made: 0, completed: 0, used: 0, until: vec![0; buffers] })
     }

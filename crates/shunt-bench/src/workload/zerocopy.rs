@@ -9,7 +9,8 @@ static SENDING: Family = Family {
     title: "Sending without copies",
     meaning: "One connection, one direction, from 16 buffers in turn, by plain sends and with MSG_ZEROCOPY, each buffer used \
               again when the error queue says that it may be. Under Shunt the buffers are registered memory (shunt_alloc), which \
-              the receiver copies from; over kernel TCP the kernel copies on loopback all the same.",
+              the receiver copies from, or private memory, which is pinned for it where that pays; over kernel TCP the kernel copies \
+              on loopback all the same.",
 };
 
 static BORROWING: Family = Family {
@@ -41,11 +42,13 @@ type Ends = (&'static [&'static str], &'static [&'static str]);
 
 const PLAIN: &[&str] = &["--buffers", BUFFERS];
 const GRANTED: &[&str] = &["--buffers", BUFFERS, "--zerocopy"];
+const PRIVATE: &[&str] = &["--buffers", BUFFERS, "--zerocopy-private"];
 
 /// Name, title, and arguments of the streams.
-const STREAMS: [(&str, &Family, &str, Ends); 5] = [
+const STREAMS: [(&str, &Family, &str, Ends); 6] = [
     ("plain", &SENDING, "plain sends", (PLAIN, &[])),
     ("zerocopy", &SENDING, "MSG_ZEROCOPY", (GRANTED, &[])),
+    ("private", &SENDING, "MSG_ZEROCOPY from private memory", (PRIVATE, &[])),
     ("borrow", &BORROWING, "MSG_ZEROCOPY, looked at in place,", (GRANTED, &["--how", "borrow"])),
     ("sum", &BORROWING, "plain sends, added up after recv,", (PLAIN, &["--sum"])),
     (

@@ -16,7 +16,7 @@ use shunt_shm::ring::Span;
 
 use crate::conn::{FROZEN, Sock};
 use crate::link::Link;
-use crate::stream::grants::{self, Found, Outcome};
+use crate::stream::grants::{self, Found, Held, Outcome};
 
 /// `SHUNT_LEVEL` of the header: the level of its control messages.
 const LEVEL: c_int = 0x5368_756e;
@@ -225,40 +225,49 @@ impl Lent {
     }
 }
 
-/// Tells where the bytes of `span` are, the receiver's next ones, and remembers that they were lent: how many.
+/// Tells where the bytes of `span` are, the receiver's next ones, and remembers that they were lent: how many. What is in a pipe
+/// is read to the ring for it. `None`: to be done anew, see [`grants::Passed`].
 pub fn lend(
     sock: &'static Sock,
     link: &'static Link,
-    span: Span,
+    (span, pulls): (Span, bool),
     lending: &mut Lending,
-) -> Result<usize, Violation> {
+) -> Result<Option<usize>, Violation> {
     let record = sock.record();
-    let ring = link.view().buffer(record.slot(), record.side());
+    let (slot, side) = (record.slot(), record.side());
+    let (entries_of, ring) = (link.view().grants(slot, side), link.view().buffer(slot, side));
     let (mut len, mut entries, mut granted) = (0, record.rx.grants.load(Relaxed), 0);
     lending.count = 0;
-    grants::each_part(sock, link, span, |Found { span, granted: by }| {
-        if let Some((number, bytes)) = by {
-            let is_told = lending.tell(bytes, span.len());
-            if is_told {
-                (len, entries) = (len + span.len(), number.wrapping_add(1));
-                granted |= 1 << (number % u64::BITS);
+    let passed = grants::each_part(sock, link, (span, pulls), |Found { span, held }| {
+        match held {
+            Held::Mapped(number, bytes) => {
+                let is_told = lending.tell(bytes, span.len());
+                if is_told {
+                    (len, entries) = (len + span.len(), number.wrapping_add(1));
+                    granted |= 1 << (number % u64::BITS);
+                }
+                return Ok(is_told);
             }
-            return is_told;
+            Held::Piped(pull) => pull.into_ring(sock, (entries_of, ring), span)?,
+            Held::Ring => {}
         }
-        [span.head, span.tail].into_iter().all(|(at, n)| {
+        Ok([span.head, span.tail].into_iter().all(|(at, n)| {
             // SAFETY: the span lies in the buffer.
             let is_told = lending.tell(unsafe { ring.add(at) }, n);
             len += if is_told { n } else { 0 };
             is_told
-        })
+        }))
     })?;
+    if passed.is_none() {
+        return Ok(None);
+    }
     let lent = &sock.lent;
     lent.at.store(record.rx.cursor.pos(), Relaxed);
     lent.len.store(len as u64, Relaxed);
     lent.marks.store(record.rx.marks.load(Relaxed), Relaxed);
     lent.entries.store(entries, Relaxed);
     lent.granted.store(granted, Relaxed);
-    Ok(len)
+    Ok(Some(len))
 }
 
 /// The error with which `n` borrowed bytes cannot be given back: `ESTALE` if they may have changed while the program

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use shunt_core::stretch::{Path, path};
 use shunt_shm::Violation;
-use shunt_shm::grants::{Part, Source};
+use shunt_shm::grants::{GRANTS, Part, Source};
 use shunt_shm::region::{DECLINED, Section};
 use shunt_shm::ring::Span;
 use shunt_shm::sync::AtomicU32;
@@ -17,14 +17,15 @@ use shunt_wire::counter::Counter;
 use crate::conn::{NUMBERED, Sock, UNREAD};
 use crate::exports;
 use crate::fd_table;
-use crate::imports;
+use crate::imports::{self, Bytes};
 use crate::knobs;
 use crate::link::Link;
 use crate::signals::SettingUp;
 use crate::stream::borrow::{Hint, Hints};
 use crate::stream::bytes::Buffers;
+use crate::stream::pulls::Pull;
 use crate::stream::send::Tx;
-use crate::stream::{doubt, tid};
+use crate::stream::{doubt, pins, tid};
 
 /// Bytes below which a copy is cheaper than a grant, unless the program says otherwise.
 pub const LEAST: usize = 4 * 1024;
@@ -73,8 +74,26 @@ pub struct Piece {
     pub len: usize,
     /// With fewer of them a copy is cheaper.
     pub least: usize,
-    region: u64,
-    from: usize,
+    lies: Lies,
+}
+
+/// Where bytes lie that can be granted.
+#[derive(Clone, Copy, Debug)]
+enum Lies {
+    /// In registered memory of this name, from here on.
+    Registered(u64, usize),
+    /// In private memory.
+    Private,
+}
+
+impl Piece {
+    /// What counts the bytes that are granted like these.
+    pub const fn counter(&self) -> Counter {
+        match self.lies {
+            Lies::Registered(..) => Counter::BytesGranted,
+            Lies::Private => Counter::BytesPinned,
+        }
+    }
 }
 
 /// True for a buffer that is worth a grant.
@@ -86,12 +105,12 @@ fn is_wanted(hint: Hint, len: usize) -> bool {
     }
 }
 
-/// Bytes lie in registered memory that the peer has not mapped.
+/// Bytes lie in registered memory that the peer has not mapped, or could be pinned in pipes that it has not got.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown;
 
-/// The bytes of a call after the first `done`, up to the end of their buffer, if they lie in registered memory and are
-/// worth a grant.
+/// The bytes of a call after the first `done`, up to the end of their buffer, if they lie in registered memory, or can be
+/// pinned, and are worth a grant.
 pub fn piece(
     sock: &Sock,
     theirs: &Section,
@@ -103,15 +122,23 @@ pub fn piece(
     if !is_wanted(hint, len) {
         return Ok(None);
     }
-    let Some(place) = exports::find(address.addr(), len) else { return Ok(None) };
-    let is_known = |region: &u64| {
-        is_attached(sock)
-            && state(sock).granted.is_known(*region, theirs.ctl.accepted.load(Acquire))
+    if !is_attached(sock) {
+        return Ok(None);
+    }
+    let Some(place) = exports::find(address.addr(), len) else {
+        let private = |len| {
+            let (address, least, lies) = (address.addr(), pins::least(), Lies::Private);
+            Piece { address, len, least, lies }
+        };
+        return pins::piece(sock, theirs, len).map(|len| len.map(private));
     };
+    let accepted = || theirs.ctl.accepted.load(Acquire);
+    let is_known = |region: &u64| state(sock).granted.is_known(*region, accepted());
     let region = place.name().filter(is_known).ok_or(Unknown)?;
     let len = len.min(sock.ring() / 2);
     let least = if hint == Hint::Grant { 1 } else { LEAST };
-    Ok(Some(Piece { address: address.addr(), len, least, region, from: place.from() }))
+    let lies = Lies::Registered(region, place.from());
+    Ok(Some(Piece { address: address.addr(), len, least, lies }))
 }
 
 fn is_attached(sock: &Sock) -> bool {
@@ -124,43 +151,56 @@ pub fn copied(buffers: &Buffers<'_>, hints: &Hints<'_>, done: usize) -> usize {
     buffers.run(done, |i, len| is_wanted(hints.of_buffer(i), len))
 }
 
-/// Grants `n` bytes of a piece, for which the next place in the ring is reserved, with the lock of the direction held.
-/// False when so many grants are open that they have to be copied.
-pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> bool {
+/// Grants up to `n` bytes of a piece, for which the next place in the ring is reserved, with the lock of the direction held.
+/// Says how many, `None` when so many grants are open that they have to be copied.
+pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> Option<usize> {
     let (record, granted) = (tx.sock.record(), &state(tx.sock).granted);
     // As far as known at first: the receiver has just written its cursor, and to fetch that takes time.
     let known = record.tx.cursor.taken();
     let Some(number) = granted.place(known).or_else(|| granted.place(taken(tx.sock, tx.theirs)))
     else {
         count(tx.sock, Counter::GrantOverflows, 1);
-        return false;
+        return None;
     };
-    let at = record.tx.cursor.pos();
-    let part = Part { at, len: n as u64, region: piece.region, from: piece.from as u64 };
+    let (region, from, n) = match piece.lies {
+        Lies::Registered(region, from) => (region, from as u64, n),
+        Lies::Private => {
+            let Some((name, lane, n)) = pins::pin(tx.sock, piece.address, n) else {
+                count(tx.sock, Counter::GrantOverflows, 1);
+                return None;
+            };
+            (name, lane.to_word(), n)
+        }
+    };
+    let part = Part { at: record.tx.cursor.pos(), len: n as u64, region, from };
     granted.note(number, &part, piece.address as u64, doubt::arise());
     let grants = tx.link.view().grants(record.slot(), record.side().other());
     grants.put(&tx.mine.prod, number, &part);
-    true
+    Some(n)
 }
 
-/// True for a sender that has something to grant.
+/// True for a sender that has registered memory to grant.
 pub fn are_used(sock: &Sock) -> bool {
-    state(sock).granted.offered() != 0
+    let state = state(sock);
+    let offered = state.granted.offered();
+    offered != 0 && offered != state.pinned.name.load(Relaxed)
 }
 
-/// Offers the region in which the first large buffer of a call lies, unless it was. Without the lock of the direction:
-/// the agent may have to be told of it.
+/// Offers the region in which the first large buffer of a call lies, or the pipes in which one can be pinned, unless they
+/// were. Without the lock of the direction: the agent may have to be told of them.
 pub fn offer(sock: &'static Sock, buffers: &Buffers<'_>, hints: &Hints<'_>) {
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else { return };
     if !is_attached(sock) {
         return;
     }
     let mut wanted = buffers.chosen(|i, len| is_wanted(hints.of_buffer(i), len));
-    let Some(place) = wanted.find_map(|(at, len)| exports::find(at.addr(), len)) else { return };
-    let region = place.name().or_else(|| {
-        let _setting_up = SettingUp::begin()?;
-        place.tell()
-    });
+    let region = match wanted.find_map(|(at, len)| exports::find(at.addr(), len)) {
+        None => pins::name(sock),
+        Some(place) => place.name().or_else(|| {
+            let _setting_up = SettingUp::begin()?;
+            place.tell()
+        }),
+    };
     let Some(region) = region else { return };
     let record = sock.record();
     let lock = record.tx.lock.lock(tid());
@@ -199,29 +239,54 @@ pub fn are_cut_off(buffers: &Buffers<'_>, hints: &Hints<'_>) -> bool {
 pub struct Found {
     /// Their place in the ring.
     pub span: Span,
-    /// What they are granted by, and where; else they are in the ring.
-    pub granted: Option<(u32, NonNull<u8>)>,
+    /// Where they are instead.
+    pub held: Held,
 }
 
-/// Calls `each` for the parts of `span`, the receiver's next bytes, as long as it says to go on. How many entries lie
-/// behind them: for [`RxState::grants`](shunt_shm::arena::RxState::grants), once the bytes were taken.
+/// Where they are.
+#[derive(Clone, Copy, Debug)]
+pub enum Held {
+    /// In the ring.
+    Ring,
+    /// Here, as long as this entry says so.
+    Mapped(u32, NonNull<u8>),
+    /// In a pipe.
+    Piped(Pull),
+}
+
+/// How a look at a receiver's next bytes has come out: the number of entries that lie behind them, for
+/// [`RxState::grants`](shunt_shm::arena::RxState::grants) once the bytes were taken. `None`: some are in pipes that another
+/// process of this end has accepted. They are here now, and whoever has begun without them looks anew.
+pub type Passed = Result<Option<u32>, Violation>;
+
+/// Calls `each` for the parts of `span`, the receiver's next bytes, as long as it says to go on. `pulls`: they may be read from
+/// pipes ([`Pulls::begin`](shunt_shm::grants::Pulls::begin)).
 pub fn each_part(
     sock: &'static Sock,
     link: &'static Link,
-    span: Span,
-    mut each: impl FnMut(Found) -> bool,
-) -> Result<u32, Violation> {
-    each_source(sock, link, span, |span, source| {
-        let mut found = Found { span, granted: None };
+    (span, pulls): (Span, bool),
+    mut each: impl FnMut(Found) -> Result<bool, Violation>,
+) -> Passed {
+    let mut anew = false;
+    let passed = each_source(sock, link, span, |span, source| {
+        let mut held = Held::Ring;
         if let Source::Granted { number, part, skip, len } = source {
             let from = part.from.checked_add(skip).ok_or(Violation::Grants)?;
             let find = || imports::find(sock, part.region, from, len);
             // Another process of this end may have accepted the offer.
             let bytes = find().or_else(|| take_up(sock, link, part.region).then(find)?);
-            found.granted = Some((number, bytes.ok_or(Violation::Grants)?));
+            held = match bytes.ok_or(Violation::Grants)? {
+                Bytes::Mapped(bytes) => Held::Mapped(number, bytes),
+                Bytes::Piped(_) if !pulls => {
+                    anew = true;
+                    return Ok(false);
+                }
+                Bytes::Piped(pipes) => Held::Piped(Pull::new(sock, pipes, number, (&part, skip))?),
+            };
         }
-        Ok(each(found))
-    })
+        each(Found { span, held })
+    })?;
+    Ok((!anew).then_some(passed))
 }
 
 /// The same, with where the bytes should be.
@@ -262,30 +327,58 @@ pub fn pass(sock: &'static Sock, link: &'static Link, span: Span) -> Result<u32,
     each_source(sock, link, span, |_, _| Ok(true))
 }
 
-/// Copies `span`, the receiver's next bytes, to the places after the first `done` bytes. Returns what [`each_part`] does.
-pub fn copy_out(
+/// What a call does with a receiver's next bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum Use<'a> {
+    /// They go to its places after the first so many bytes.
+    Copied(&'a Buffers<'a>, usize),
+    /// The same, and they stay where they are.
+    Seen(&'a Buffers<'a>, usize),
+    /// They are passed over.
+    Dropped,
+}
+
+/// Does that with `span`, the receiver's next bytes. Returns what [`each_part`] does.
+pub fn take(
     sock: &'static Sock,
     link: &'static Link,
-    (buffers, done): (&Buffers<'_>, usize),
-    span: Span,
-) -> Result<u32, Violation> {
+    what: Use<'_>,
+    (span, pulls): (Span, bool),
+) -> Passed {
     let (slot, side) = (sock.record().slot(), sock.record().side());
     let (grants, ring) = (link.view().grants(slot, side), link.view().buffer(slot, side));
-    let mut at = done;
-    each_part(sock, link, span, |Found { span, granted }| {
-        let mut from_ring = true;
-        if let Some((number, bytes)) = granted {
-            let flat = Span { head: (0, span.len()), tail: (0, 0) };
-            // SAFETY: the program's buffers are writable, as recv(2) asks; so many bytes are mapped.
-            unsafe { buffers.copy_out(at, bytes, flat) };
-            from_ring = !grants.is_granted(number);
-        }
-        if from_ring {
+    let mut after = 0;
+    each_part(sock, link, (span, pulls), |Found { span, held }| {
+        let from_ring = match (held, what) {
+            (Held::Piped(pull), Use::Copied(buffers, at)) => {
+                pull.copy_out(sock, (grants, ring), (buffers, at + after), span)?;
+                false
+            }
+            (Held::Piped(pull), Use::Seen(..) | Use::Dropped) => {
+                pull.into_ring(sock, (grants, ring), span)?;
+                true
+            }
+            (Held::Mapped(number, bytes), Use::Copied(buffers, at) | Use::Seen(buffers, at)) => {
+                let flat = Span { head: (0, span.len()), tail: (0, 0) };
+                // SAFETY: the program's buffers are writable, as recv(2) asks; so many bytes are mapped.
+                unsafe { buffers.copy_out(at + after, bytes, flat) };
+                !grants.is_granted(number)
+            }
+            (Held::Mapped(..), Use::Dropped) | (Held::Ring, _) => true,
+        };
+        if let Use::Copied(buffers, at) | Use::Seen(buffers, at) = what
+            && from_ring
+        {
             // SAFETY: as above; the span is readable.
-            unsafe { buffers.copy_out(at, ring, span) };
+            let copy = || unsafe { buffers.copy_out(at + after, ring, span) };
+            if pulls {
+                pins::timed(&sock.record().rx.costs[0], span.len(), copy);
+            } else {
+                copy();
+            }
         }
-        at += span.len();
-        true
+        after += span.len();
+        Ok(true)
     })
 }
 
@@ -307,11 +400,20 @@ pub fn take_back(sock: &'static Sock) -> bool {
     let (slot, receiver) = (record.slot(), record.side().other());
     let taken = taken(sock, theirs);
     let (mut any, mut all) = (false, true);
+    let mut pinned = [Open::default(); GRANTS];
+    let mut count_of_pinned = 0;
+    for open in state.granted.open(taken).filter(|open| pins::is_pinned(sock, open)) {
+        pinned[count_of_pinned] = open;
+        count_of_pinned += 1;
+    }
+    let pinned = &pinned[..count_of_pinned];
+    let are_pins_back = pinned.is_empty() || pins::take_back(sock, link, pinned);
     for open in state.granted.open(taken) {
-        let behind = record.tx.cursor.pos().saturating_sub(open.at);
-        let len = usize::try_from(open.len).unwrap_or(0);
-        let (span, _) = record.tx.cursor.last(behind, sock.ring() as u64).split(len);
-        if !restore(sock, link, &open, span) {
+        let is_back = match pins::is_pinned(sock, &open) {
+            true => are_pins_back,
+            false => restore(sock, link, &open),
+        };
+        if !is_back {
             all = false;
             continue;
         }
@@ -328,10 +430,18 @@ pub fn take_back(sock: &'static Sock) -> bool {
     all
 }
 
+/// The place of granted bytes in the ring.
+pub fn place_of(sock: &Sock, open: &Open) -> Span {
+    let cursor = &sock.record().tx.cursor;
+    let behind = cursor.pos().saturating_sub(open.at);
+    let len = usize::try_from(open.len).unwrap_or(0);
+    cursor.last(behind, sock.ring() as u64).split(len).0
+}
+
 /// Copies granted bytes to their places: from this process's registered memory, or, if a relative has granted them, from
 /// a map of that. False when they are not to be had.
-fn restore(sock: &'static Sock, link: &'static Link, open: &Open, span: Span) -> bool {
-    let record = sock.record();
+fn restore(sock: &'static Sock, link: &'static Link, open: &Open) -> bool {
+    let (record, span) = (sock.record(), place_of(sock, open));
     let ring = link.view().buffer(record.slot(), record.side().other());
     let mut from = open.from;
     let is_own = [span.head, span.tail].into_iter().all(|(at, len)| {
@@ -345,7 +455,7 @@ fn restore(sock: &'static Sock, link: &'static Link, open: &Open, span: Span) ->
     }
     let find = || imports::find(sock, open.region, open.from, open.len);
     let found = find().or_else(|| take_up(sock, link, open.region).then(find)?);
-    let Some(bytes) = found else { return false };
+    let Some(Bytes::Mapped(bytes)) = found else { return false };
     let iov = libc::iovec { iov_base: bytes.as_ptr().cast(), iov_len: span.len() };
     // SAFETY: so many bytes are mapped there; the span was reserved for them.
     unsafe { Buffers::one(&iov).copy_in(0, ring, span) };

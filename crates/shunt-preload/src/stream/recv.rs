@@ -14,13 +14,15 @@ use shunt_shm::ring::{RxCursor, Span};
 use crate::clock;
 use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::errno;
+use crate::imports;
 use crate::link::Link;
 use crate::ops;
 use crate::stream::borrow::{self, Request};
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
+use crate::stream::grants::{self, Use};
 use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Look, Progress};
-use crate::stream::{demote, doubt, grants, notify, promote, tid};
+use crate::stream::{demote, doubt, notify, promote, pulls, tid};
 
 /// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
 /// whoever looks now and then always learns of the end, whoever looks all the time does not pay for
@@ -301,9 +303,10 @@ impl Rx<'_> {
             if let Request::Borrow(lending) = &mut call.request
                 && *got == 0
             {
-                let lend = || borrow::lend(self.sock, self.link, span, lending);
-                let (lent, alone) = call::interruptible(&self.sock.record().rx.copying, lend);
-                return Ok(if alone { Some(Step::Done(lent?.cast_signed())) } else { None });
+                let lend = |pulls| borrow::lend(self.sock, self.link, (span, pulls), lending);
+                let lent = self.looking(true, lend)?;
+                self.has_pulled();
+                return Ok(lent.map(|len| Step::Done(len.cast_signed())));
             }
             if call.flags & MSG_TRUNC == 0 && call.buffers.are_bad() {
                 return Ok(Some(Step::Done(or_error(*got, libc::EFAULT))));
@@ -500,38 +503,43 @@ impl Rx<'_> {
         let copy = call.flags & MSG_TRUNC == 0;
         // SYNC POINT prod: what covers a grant was read before this look.
         let granted = self.theirs.prod.grants.load(Relaxed) != rx.grants.load(Relaxed);
+        let peek = call.flags & MSG_PEEK != 0;
         if copy || granted {
-            let (passed, alone) = call::interruptible(&rx.copying, || {
-                if granted && copy {
-                    return grants::copy_out(self.sock, self.link, (&call.buffers, at), span);
-                }
+            let passed = self.looking(granted, |pulls| {
                 if let Request::Release = call.request {
                     // Found when they were lent.
-                    return grants::pass(self.sock, self.link, span);
+                    return grants::pass(self.sock, self.link, span).map(Some);
                 }
                 if granted {
-                    return grants::each_part(self.sock, self.link, span, |_| true);
+                    let what = match (copy, peek) {
+                        (true, true) => Use::Seen(&call.buffers, at),
+                        (true, false) => Use::Copied(&call.buffers, at),
+                        (false, _) => Use::Dropped,
+                    };
+                    return grants::take(self.sock, self.link, what, (span, pulls));
                 }
                 let ring = self.view.buffer(self.slot, self.sock.record().side());
                 // SAFETY: the program's buffers are writable, as recv(2) asks; the span is readable.
                 unsafe { call.buffers.copy_out(at, ring, span) };
-                Ok(rx.grants.load(Relaxed))
-            });
-            if !alone {
+                Ok(Some(rx.grants.load(Relaxed)))
+            })?;
+            let Some(passed) = passed else {
+                self.has_pulled();
                 return Ok(false);
-            }
-            let passed = passed?;
-            if granted && call.flags & MSG_PEEK == 0 {
+            };
+            if granted && !peek {
                 rx.grants.store(passed, Relaxed);
             }
         }
-        if call.flags & MSG_PEEK != 0 {
+        if peek {
+            self.has_pulled();
             return Ok(true);
         }
         if let Request::Release = call.request {
             self.sock.lent.advance(n);
         }
         let look = self.cursor.consume(&self.mine.cons, self.ring(), n as u64);
+        self.has_pulled();
         rx.bytes.store(rx.bytes.load(Relaxed) + n as u64, Relaxed);
         rx.messages.store(rx.messages.load(Relaxed) + 1, Relaxed);
         // Who has granted waits for its memory, not for room.
@@ -541,6 +549,31 @@ impl Rx<'_> {
             });
         }
         Ok(true)
+    }
+
+    /// Does `look`, which copies what is there, such that a signal handler may come meanwhile: not where bytes may be read from
+    /// pipes, of which it is told. `None`: look again, as one has come, or as the pipes have only just been found.
+    #[inline]
+    fn looking<T>(
+        &self,
+        granted: bool,
+        look: impl FnOnce(bool) -> Result<Option<T>, Violation>,
+    ) -> Result<Option<T>, Violation> {
+        let rx = &self.sock.record().rx;
+        if granted && imports::has_pipes(self.sock) {
+            rx.pulls.begin()?;
+            return look(true);
+        }
+        let (looked, alone) = call::interruptible(&rx.copying, || look(false));
+        if alone { looked } else { Ok(None) }
+    }
+
+    /// What was read from pipes by [`Self::looking`] is in the ring, or the cursor has passed it.
+    fn has_pulled(&self) {
+        if imports::has_pipes(self.sock) {
+            self.sock.record().rx.pulls.end();
+            pulls::tell_costs(self.sock);
+        }
     }
 
     /// Passes from TCP into the ring, where bytes may be of which the watchers were told before those in

@@ -24,7 +24,9 @@ use crate::stream::borrow::Request;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Piece};
 use crate::stream::sleep::{Sleep, Until};
-use crate::stream::{broken, buffers, demote, doubt, notify, promote, tcp, tid, worth, zerocopy};
+use crate::stream::{
+    broken, buffers, demote, doubt, notify, pins, promote, tcp, tid, worth, zerocopy,
+};
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
 const CHUNK: usize = 64 * 1024;
@@ -140,7 +142,8 @@ fn step(
         let gone = tx.peer_is_gone(call.fd, full);
         // What is granted is nearly always granted; it is not put twice.
         if !gone && !full && piece.is_none() {
-            put(sock, call, *sent, link.view(), span);
+            let copy = || put(sock, call, *sent, link.view(), span);
+            pins::noting_a_copy(sock, span.len(), copy);
         }
         gone
     });
@@ -157,8 +160,8 @@ fn step(
     if full {
         return Ok(Step::Wait(Until::Ring));
     }
-    let n = span.len();
-    let granted = piece.filter(|piece| tx.grant_or_put(call, piece, *sent, span));
+    let granted = piece.and_then(|piece| tx.grant_or_put(call, &piece, *sent, span));
+    let n = granted.unwrap_or(span.len());
     if let Request::Grant(outcome, hints) = &mut call.request {
         if granted.is_some() {
             outcome.until = record.tx.cursor.pos() + n as u64;
@@ -171,8 +174,8 @@ fn step(
             outcome.is_numbered = true;
         }
     }
-    if granted.is_some() {
-        grants::count(sock, Counter::BytesGranted, n as u64);
+    if let Some(piece) = piece.filter(|_| granted.is_some()) {
+        grants::count(sock, piece.counter(), n as u64);
     }
     tx.publish(n, lock);
     *sent += n;
@@ -244,14 +247,14 @@ impl Tx<'_> {
             || (full && doubt::is_orphaned(self.sock))
     }
 
-    /// Grants the bytes of a piece for which `span` is reserved, or puts them there: whether they are granted.
-    fn grant_or_put(&self, call: &Call<'_>, piece: &Piece, at: usize, span: Span) -> bool {
+    /// Grants the bytes of a piece for which `span` is reserved, or puts them there: how many are granted, if any are.
+    fn grant_or_put(&self, call: &Call<'_>, piece: &Piece, at: usize, span: Span) -> Option<usize> {
         let n = span.len();
-        let is_granted = n >= piece.least && grants::grant(self, piece, n);
-        if !is_granted {
+        let granted = (n >= piece.least).then(|| grants::grant(self, piece, n)).flatten();
+        if granted.is_none() {
             put(self.sock, call, at, self.link.view(), span);
         }
-        is_granted
+        granted
     }
 
     /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.

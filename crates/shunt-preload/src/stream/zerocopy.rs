@@ -148,6 +148,7 @@ fn first(sock: &Sock, fd: c_int) {
         list(sock).reset();
         grants::state(sock).granted.reset();
         grants::state(sock).tally.reset();
+        grants::state(sock).pinned.reset();
         // Never the other way round: what setsockopt(2) has noted meanwhile, or before, may have left something there.
         if sockinfo::has_error_queue(tcp::borrow(fd)) {
             sock.put(TELLS_ERRORS, true);

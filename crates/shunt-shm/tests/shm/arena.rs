@@ -124,7 +124,7 @@ fn the_agent_sees_what_lives() {
     tally.add(Counter::BytesSent, 9);
     id.flags.fetch_or(NUMBERED, Relaxed);
     let seen = view.connections().next().unwrap().zero_copy;
-    assert_eq!(seen, Some([5, 0, 0, 0, 0, 0, 7]));
+    assert_eq!(seen, Some([5, 0, 0, 0, 0, 0, 7, 0]));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A memfd that a program maps by itself.
+//! Memory that a program maps by itself: a memfd, or what is its own alone.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -20,6 +20,38 @@ pub struct Mapped {
 
 fn mapped(at: *mut c_void) -> io::Result<*mut c_void> {
     if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at) }
+}
+
+/// A private mapping; unmapped on drop.
+pub struct Private {
+    at: *mut c_void,
+    len: usize,
+}
+
+impl Private {
+    /// So many bytes.
+    pub fn new(len: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh mapping where the kernel likes.
+        let at = mapped(unsafe { libc::mmap(ptr::null_mut(), len, READ_WRITE, flags, -1, 0) })?;
+        Ok(Self { at, len })
+    }
+
+    /// All of them.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: so many are there, and nobody else's.
+        unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.len) }
+    }
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread.
+unsafe impl Send for Private {}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, of which nothing is left.
+        unsafe { libc::munmap(self.at, self.len) };
+    }
 }
 
 impl Mapped {

@@ -23,7 +23,7 @@ pub use addr::RawAddr;
 pub use errqueue::{Report, recv_error};
 pub use filter::{ask_for_filters, forbid_all_but_bytes};
 pub use given::{pass, take, write_stdio};
-pub use mapped::Mapped;
+pub use mapped::{Mapped, Private};
 pub use process::{
     Forked, KeepErrno, Resource, block_signal, close_in_clone, close_in_vfork, end_with_parent,
     end_within, exit_now, exit_quickly, forbid_forks, forget_children, fork, fork_raw, kill, limit,

@@ -64,6 +64,9 @@ const GRANTED: &[&str] =
 const FOUND: &[&str] =
     &["--send-calls", "send-found", "--recv-calls", "recv-borrow,recv", "--max-call", "300000"];
 
+const PRIVATE: &[&str] =
+    &["--send-calls", "send-private", "--recv-calls", "recv-borrow,recv", "--max-call", "300000"];
+
 fn start(sandbox: &Sandbox, rng: &mut Rng, calls: &[&'static str]) -> Pair {
     let mut style = || STYLES[rng.usize(..STYLES.len())];
     let common = [&["--survive", "-b", "1000000000000"], calls, &["--style"]].concat();
@@ -277,11 +280,11 @@ fn anything_is_killed() {
     });
 }
 
-/// While bytes are granted, and looked at where they are, from memory that was asked for and from memory that was found.
+/// While bytes are granted, and looked at where they are, from memory that was asked for, that was found, and that is pinned.
 #[test]
 fn who_grants_and_who_borrows_is_killed() {
     let modes = Mode::enabled_shunted();
-    kill_while(&[GRANTED, FOUND], "granted", &modes, |rng| {
+    kill_while(&[GRANTED, FOUND, PRIVATE], "granted", &modes, |rng| {
         vec![if rng.bool() { Victim::Client } else { Victim::Server }]
     });
 }

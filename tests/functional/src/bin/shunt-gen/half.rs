@@ -175,7 +175,10 @@ impl Sender {
                 let short = n < wanted
                     && !matches!(
                         call,
-                        SendCall::Sendfile | SendCall::SendZerocopy | SendCall::SendFound
+                        SendCall::Sendfile
+                            | SendCall::SendZerocopy
+                            | SendCall::SendFound
+                            | SendCall::SendPrivate
                     );
                 Ok(if self.is_done() {
                     Step::Done
@@ -206,9 +209,9 @@ impl Sender {
             SendCall::Sendto => sys::sendto(fd, bytes, libc::MSG_NOSIGNAL),
             SendCall::Sendmsg => sys::sendmsg(fd, bytes, pieces, libc::MSG_NOSIGNAL),
             SendCall::Sendmmsg => sys::sendmmsg(fd, bytes, pieces, libc::MSG_NOSIGNAL),
-            SendCall::SendZerocopy | SendCall::SendFound => {
+            SendCall::SendZerocopy | SendCall::SendFound | SendCall::SendPrivate => {
                 if self.zero.is_none() {
-                    self.zero = Some(Zero::new(fd, call == SendCall::SendFound)?);
+                    self.zero = Some(Zero::new(fd, call)?);
                 }
                 self.zero.as_mut().map_or(Ok(0), |zero| zero.send(fd, bytes))
             }

@@ -202,6 +202,8 @@ pub enum SendCall {
     SendZerocopy,
     /// The same from a memfd that the process maps by itself.
     SendFound,
+    /// The same from private memory.
+    SendPrivate,
 }
 
 impl SendCall {

@@ -5,7 +5,9 @@ use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use shunt_functional::sys::{self, Mapped, Memory};
+use shunt_functional::sys::{self, Mapped, Memory, Private};
+
+use crate::options::SendCall;
 
 /// Buffers, each with room for so much.
 const BUFFERS: usize = 4;
@@ -21,6 +23,8 @@ enum Source {
     Asked(Memory),
     /// A memfd that nobody can cut short.
     Found(Mapped),
+    /// What is the process's own alone.
+    Private(Private),
 }
 
 impl Source {
@@ -28,6 +32,7 @@ impl Source {
         match self {
             Self::Asked(memory) => memory.bytes(),
             Self::Found(memory) => memory.bytes(),
+            Self::Private(memory) => memory.bytes(),
         }
     }
 }
@@ -42,14 +47,14 @@ pub struct Zero {
 }
 
 impl Zero {
-    /// Asks for SO_ZEROCOPY. `found`: the memory is the process's own.
-    pub fn new(fd: RawFd, found: bool) -> io::Result<Self> {
+    /// Asks for SO_ZEROCOPY, and gets memory for calls of this kind.
+    pub fn new(fd: RawFd, call: SendCall) -> io::Result<Self> {
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)?;
         let len = BUFFERS * ROOM;
-        let memory = if found {
-            Source::Found(Mapped::new(len, libc::F_SEAL_SHRINK)?)
-        } else {
-            Source::Asked(Memory::new(len)?)
+        let memory = match call {
+            SendCall::SendFound => Source::Found(Mapped::new(len, libc::F_SEAL_SHRINK)?),
+            SendCall::SendPrivate => Source::Private(Private::new(len)?),
+            _ => Source::Asked(Memory::new(len)?),
         };
         Ok(Self { memory, busy: [None; BUFFERS], next: 0, told: 0 })
     }

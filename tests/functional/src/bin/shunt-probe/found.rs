@@ -32,7 +32,7 @@ fn received(fd: RawFd, kind: u8) -> io::Result<bool> {
 }
 
 /// Waits for a completion: true when it was by a copy.
-fn is_copied(fd: RawFd) -> io::Result<bool> {
+pub fn is_copied(fd: RawFd) -> io::Result<bool> {
     awaited(fd)?;
     let report = sys::recv_error(fd, ROOM)?;
     Ok(report.error.is_some_and(|(.., code)| code == COPIED))

@@ -16,6 +16,7 @@ mod found;
 mod granted;
 mod lifetimes;
 mod others;
+mod pinned;
 mod probe;
 mod processes;
 mod raw;
@@ -67,6 +68,9 @@ const GROUPS: &[Group] = &[
     ("found-inherited", found::inherited),
     ("found-huge", found::huge),
     ("unsealed", found::unsealed),
+    ("pinned", pinned::ends),
+    ("pinned-ways", pinned::ways),
+    ("pinned-relatives", pinned::relatives),
 ];
 
 fn main() -> ExitCode {

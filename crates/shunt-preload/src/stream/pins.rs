@@ -1,0 +1,325 @@
+//! Private memory that is sent with `MSG_ZEROCOPY`: pinned in pipes (vmsplice(2)), from which the receiver copies it once
+//! ([`crate::stream::pulls`]), where it would be copied to the ring and out of it else.
+//!
+//! A pipe keeps the pages as the kernel's own `MSG_ZEROCOPY` does: what the program unmaps, and what it leaves unread when it is
+//! killed, is read all the same. process_vm_readv(2), which does with no descriptor, can read only what is there still, and
+//! was slower, too (ARCHITECTURE.md). Who has the pipe could look at what the program writes to the same place later; so
+//! pipes are given only to those who could reach into the program without our help.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fs::OFlags;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use shunt_core::pinning::{self, Costs};
+use shunt_shm::grants::Lane;
+use shunt_shm::region::{DECLINED, Section};
+use shunt_shm::ring::Span;
+use shunt_shm::sync::AtomicU32 as Word;
+use shunt_shm::zerocopy::{Open, Pinned};
+use shunt_sys::fds::{close, reopen};
+use shunt_wire::agent::{EndpointId, ExportId, Exported, LANES};
+
+use crate::agent_client;
+use crate::clock;
+use crate::conn::Sock;
+use crate::errno::KeepErrno;
+use crate::init;
+use crate::knobs::{self, Pin};
+use crate::link::Link;
+use crate::own_fds::{self, OwnFd};
+use crate::signals::{SettingUp, Uncancelled};
+use crate::stream::bytes::Buffers;
+use crate::stream::grants::{self, Unknown, state};
+
+/// Bytes of a call below which it was not measured to pay.
+const LEAST: usize = 64 * 1024;
+
+/// Most bytes that are pinned at once: the receiver copies them while the next ones are pinned.
+pub const PIECE: usize = 128 * 1024;
+
+/// With less of a piece left, or less room for it, a copy is cheaper.
+const REST: usize = 16 * 1024;
+
+/// Bytes of a pipe: so many pages, and one for each piece that does not begin with one, are what there is of a ring.
+const PIPE: usize = 512 * 1024;
+
+/// Connections of a process that have pipes: each takes a few descriptors.
+const MOST: u32 = 16;
+
+/// How many have.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// The endpoint as which this process was told that its memory is not for others; 0: it was not.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// The pipes of a connection.
+#[derive(Debug)]
+pub struct Pipes {
+    name: ExportId,
+    told_by: EndpointId,
+    ends: [Ends; LANES],
+}
+
+/// A pipe.
+#[derive(Debug)]
+struct Ends {
+    to: OwnFd,
+    /// To read what is to be taken back; and so that somebody could read what is written, for which the kernel would send
+    /// `SIGPIPE` else.
+    from: OwnFd,
+}
+
+fn pipes(sock: &Sock) -> Option<&'static Pipes> {
+    // SAFETY: made by `Box::into_raw`, and freed when this process has no descriptor of the connection any more.
+    unsafe { sock.pins.load(Acquire).as_ref() }
+}
+
+/// The bytes of a private buffer that are to be pinned now, if any are.
+pub fn piece(sock: &Sock, theirs: &Section, len: usize) -> Result<Option<usize>, Unknown> {
+    let pinned = &state(sock).pinned;
+    let least = match knobs::get().pin {
+        Pin::Never => return Ok(None),
+        Pin::Auto => LEAST,
+        Pin::From(least) => least,
+    };
+    if len < least.max(1) || !pinned.may_be_used() {
+        return Ok(None);
+    }
+    let name = pinned.name.load(Acquire);
+    // A relative's are not used here.
+    if name != 0 && pipes(sock).is_none() {
+        return Ok(None);
+    }
+    let accepted = theirs.ctl.accepted.load(Acquire);
+    if name == 0 || !state(sock).granted.is_known(name, accepted) {
+        if name != 0 && accepted == name | DECLINED {
+            pinned.end();
+        }
+        return Err(Unknown);
+    }
+    let turn = pinned.turn.fetch_add(1, Relaxed);
+    let receiver = Costs::from_word(theirs.ctl.costs.load(Relaxed));
+    let pays = || pinning::is_pinned(turn, costs(&pinned.costs), receiver);
+    let is_pinned = knobs::get().pin != Pin::Auto || pays();
+    Ok(is_pinned.then_some(len.min(PIECE)))
+}
+
+/// Fewer bytes are not pinned, of a buffer that is.
+pub fn least() -> usize {
+    match knobs::get().pin {
+        Pin::From(least) => least.min(REST),
+        Pin::Auto | Pin::Never => REST,
+    }
+}
+
+/// The name under which the peer can have the pipes of a connection, which are made if need be. Not with the lock of the
+/// direction held: the agent is told of them.
+pub fn name(sock: &Sock) -> Option<ExportId> {
+    let pinned = &state(sock).pinned;
+    if !pinned.may_be_used() || knobs::get().pin == Pin::Never {
+        return None;
+    }
+    match pinned.name.load(Acquire) {
+        0 => make(sock, pinned),
+        name => pipes(sock).map(|_| name),
+    }
+}
+
+#[cold]
+fn make(sock: &Sock, pinned: &Pinned) -> Option<ExportId> {
+    let _setting_up = SettingUp::begin()?;
+    let is_one_too_many = || {
+        let one_more = |n| (n < MOST).then_some(n + 1);
+        COUNT.fetch_update(AcqRel, Relaxed, one_more).is_err()
+    };
+    let me = agent_client::endpoint().ok()?.id;
+    if REFUSED.load(Relaxed) == me || is_one_too_many() {
+        pinned.end();
+        return None;
+    }
+    let made = open(me);
+    let name = made.as_ref().map(|pipes| pipes.name);
+    let is_first =
+        |name: &ExportId| pinned.name.compare_exchange(0, *name, AcqRel, Relaxed).is_ok();
+    match (made, name.filter(is_first)) {
+        (Some(pipes), Some(name)) => {
+            sock.pins.store(Box::into_raw(Box::new(pipes)), core::sync::atomic::Ordering::Release);
+            Some(name)
+        }
+        (made, _) => {
+            COUNT.fetch_sub(1, AcqRel);
+            match made {
+                // Another thread or a relative was quicker.
+                Some(pipes) => agent_client::unexport(pipes.name),
+                None => pinned.end(),
+            }
+            None
+        }
+    }
+}
+
+/// Makes pipes, and tells the agent of them.
+fn open(me: EndpointId) -> Option<Pipes> {
+    let one = || {
+        let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+        let is_large = fcntl_setpipe_size(&input, PIPE).is_ok_and(|size| size >= PIPE);
+        let from = reopen(&output, OFlags::RDONLY | OFlags::NONBLOCK);
+        let (input, from) = (own_fds::adopt(input).ok()?, own_fds::adopt(from.ok()?).ok()?);
+        Some((Ends { to: input, from }, output)).filter(|_| is_large)
+    };
+    let _uncancelled = Uncancelled::begin();
+    let ((first, one_end), (second, other_end)) = (one()?, one()?);
+    let outputs = [one_end, other_end];
+    let fds = outputs.each_ref().map(std::os::fd::AsFd::as_fd);
+    let told = agent_client::export(Exported::Pipes, &fds);
+    outputs.into_iter().for_each(close);
+    let Ok((name, told_by)) = told else {
+        REFUSED.store(me, Relaxed);
+        return None;
+    };
+    Some(Pipes { name, told_by, ends: [first, second] })
+}
+
+/// The connection is gone from this process.
+pub fn release(sock: &Sock) {
+    let pipes = sock.pins.swap(core::ptr::null_mut(), AcqRel);
+    if pipes.is_null() {
+        return;
+    }
+    let _uncancelled = Uncancelled::begin();
+    // SAFETY: made by `Box::into_raw`; nobody else has it any more.
+    let pipes = unsafe { Box::from_raw(pipes) };
+    COUNT.fetch_sub(1, AcqRel);
+    // What ends with the process, or was made before a fork, is the agent's own business.
+    if init::active()
+        && let Some(_setting_up) = SettingUp::begin()
+        && agent_client::endpoint().is_ok_and(|me| me.id == pipes.told_by)
+    {
+        agent_client::unexport(pipes.name);
+    }
+}
+
+/// Pins up to `len` bytes: where they are then, and how many they were. With the lock of the direction held.
+pub fn pin(sock: &Sock, address: usize, len: usize) -> Option<(ExportId, Lane, usize)> {
+    let (pipes, pinned) = (pipes(sock)?, &state(sock).pinned);
+    let lane = pinned.lane();
+    let to = pipes.ends[lane.index].to.raw();
+    let iov =
+        libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(address), iov_len: len };
+    let _keep = KeepErrno::new();
+    let _uncancelled = Uncancelled::begin();
+    let put = || {
+        // SAFETY: the kernel looks at the program's memory itself, and never writes to it.
+        let n = unsafe { libc::vmsplice(to, &raw const iov, 1, libc::SPLICE_F_NONBLOCK) };
+        usize::try_from(n).ok().filter(|n| *n > 0)
+    };
+    let n = timed(&pinned.costs[1], len, || pinned.put(lane, put))?;
+    Some((pipes.name, lane, n))
+}
+
+/// Does a copy to the ring of `len` bytes; and notes how long it takes, where that is of interest.
+#[inline]
+pub fn noting_a_copy(sock: &Sock, len: usize, copy: impl FnOnce()) {
+    if len >= REST && pipes(sock).is_some() {
+        timed(&state(sock).pinned.costs[0], len, copy);
+    } else {
+        copy();
+    }
+}
+
+/// Notes how long something takes that is done with so many bytes.
+pub fn timed<T>(cost: &Word, len: usize, what: impl FnOnce() -> T) -> T {
+    let begun = clock::now();
+    let result = what();
+    let nanos = clock::now().saturating_sub(begun);
+    if len >= REST {
+        cost.store(pinning::learnt(cost.load(Relaxed), nanos, len as u64), Relaxed);
+    }
+    result
+}
+
+/// What is known by [`timed`].
+pub fn costs([copied, pinned]: &[Word; 2]) -> Costs {
+    Costs { copied: copied.load(Relaxed), pinned: pinned.load(Relaxed) }
+}
+
+/// True for what is granted from pipes.
+pub fn is_pinned(sock: &Sock, open: &Open) -> bool {
+    open.region == state(sock).pinned.name.load(Relaxed)
+}
+
+/// Memory of no allocator's: this may be a signal handler above one.
+struct Scratch(NonNull<u8>);
+
+impl Scratch {
+    fn new() -> Option<Self> {
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping.
+        let at = unsafe { mmap_anonymous(core::ptr::null_mut(), PIPE, flags, MapFlags::PRIVATE) };
+        NonNull::new(at.ok()?.cast()).map(Self)
+    }
+
+    /// Reads what is left in a pipe, which has no more than this holds.
+    fn read(&mut self, from: &OwnFd) -> &[u8] {
+        // SAFETY: so many bytes of our own, which are zero at first.
+        let room = unsafe { core::slice::from_raw_parts_mut(self.0.as_ptr(), PIPE) };
+        let mut n = 0;
+        while let Ok(more) = rustix::io::read(from.borrow(), &mut room[n..])
+            && more > 0
+        {
+            n += more;
+        }
+        &room[..n]
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, of which nothing is left.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), PIPE) };
+    }
+}
+
+/// Reads back what the receiver has left of what is pinned, and puts it to its places in the ring; nothing is pinned any more on
+/// the connection. False when the pipes are a relative's. With the lock of the direction held.
+pub fn take_back(sock: &'static Sock, link: &'static Link, opens: &[Open]) -> bool {
+    let pinned = &state(sock).pinned;
+    pinned.end();
+    let (Some(pipes), Some(mut scratch)) = (pipes(sock), Scratch::new()) else { return false };
+    let record = sock.record();
+    let (slot, receiver) = (record.slot(), record.side().other());
+    let (entries, ring) = (link.view().grants(slot, receiver), link.view().buffer(slot, receiver));
+    opens.iter().for_each(|open| entries.begin_to_take(open.number));
+    for (lane, ends) in pipes.ends.iter().enumerate() {
+        let left = scratch.read(&ends.from);
+        let first = pinned.first_of(lane, left.len() as u64);
+        for open in opens {
+            let Lane { index, at } = Lane::from_word(open.from);
+            // What is not there any more the receiver has read.
+            let read = first.saturating_sub(at).min(open.len);
+            let behind = (at + read).saturating_sub(first);
+            let (Ok(skip), Ok(from), Ok(n)) =
+                (usize::try_from(read), usize::try_from(behind), usize::try_from(open.len - read))
+            else {
+                continue;
+            };
+            let Some(bytes) = left.get(from..).map(|left| &left[..n.min(left.len())]) else {
+                continue;
+            };
+            if index == lane && !bytes.is_empty() {
+                let (_, place) = grants::place_of(sock, open).split(skip);
+                let (place, _): (Span, Span) = place.split(bytes.len());
+                let iov = libc::iovec {
+                    iov_base: bytes.as_ptr().cast_mut().cast(),
+                    iov_len: bytes.len(),
+                };
+                // SAFETY: the bytes are there, and only read; the span was reserved for them.
+                unsafe { Buffers::one(&iov).copy_in(0, ring, place) };
+            }
+        }
+    }
+    true
+}

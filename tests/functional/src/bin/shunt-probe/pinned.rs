@@ -1,0 +1,319 @@
+//! Private memory that is sent with `MSG_ZEROCOPY`, and pinned for the receiver. These run with `SHUNT_PIN` and a short
+//! `SHUNT_GRANT_TIMEOUT`, and are not compared with kernel TCP line by line.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::thread;
+use std::time::Duration;
+
+use shunt_api::{Released, Room};
+use shunt_functional::sys::{self, Private};
+
+use crate::found::is_copied;
+use crate::probe::{Pair, Probe, settle, warm_up};
+use crate::processes::in_child;
+use crate::zerocopy::{allowed, awaited, send};
+
+/// Bytes of a call: more than are pinned at once, and not whole pages.
+const LARGE: usize = 200_001;
+/// Where they begin in the memory: not with a page.
+const FROM: usize = 777;
+
+/// The byte at a place of what is sent.
+#[allow(clippy::cast_possible_truncation, reason = "any byte will do")]
+fn byte(at: usize) -> u8 {
+    (at * 31 + (at >> 8) * 7 + (at >> 16)) as u8
+}
+
+/// Memory with such bytes.
+fn memory() -> io::Result<Private> {
+    let mut memory = Private::new(FROM + LARGE)?;
+    let bytes = &mut memory.bytes()[FROM..];
+    bytes.iter_mut().enumerate().for_each(|(at, to)| *to = byte(at));
+    Ok(memory)
+}
+
+/// True when the bytes are those from `at` on.
+fn are_right(bytes: &[u8], at: usize) -> bool {
+    bytes.iter().enumerate().all(|(n, seen)| *seen == byte(at + n))
+}
+
+/// Reads `len` bytes, which are to be those from `at` on.
+fn reads(fd: RawFd, at: usize, len: usize, flags: i32) -> io::Result<bool> {
+    let mut got = vec![0; len];
+    let n = sys::recv(fd, &mut got, flags | libc::MSG_WAITALL, false)?;
+    Ok(n == len && are_right(&got, at))
+}
+
+/// Times that are sent before the pipes are known to the receiver.
+const TIMES: usize = 4;
+
+/// Sends all, and waits for the word that it was read; whether it was copied.
+fn sends(fd: RawFd, memory: &mut Private) -> io::Result<bool> {
+    sys::read(fd, &mut [0])?;
+    send(fd, &memory.bytes()[FROM..])?;
+    is_copied(fd)
+}
+
+/// Makes the pipes known to the receiver; whether what is sent then is not copied.
+fn make_known(pair: &Pair, memory: &mut Private) -> io::Result<bool> {
+    let mut copied = true;
+    for _ in 0..TIMES {
+        sys::write(pair.s(), b"x")?;
+        sys::read(pair.c(), &mut [0])?;
+        send(pair.c(), &memory.bytes()[FROM..])?;
+        if !reads(pair.s(), 0, LARGE, 0)? {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        copied = is_copied(pair.c())?;
+    }
+    Ok(!copied)
+}
+
+/// What becomes of a sender whose bytes nobody has read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// It uses the memory again when the error queue says so.
+    Completed,
+    /// It unmaps the memory.
+    Unmapped,
+    /// It closes the connection, and uses the memory again.
+    Closed,
+    /// It writes to the connection by stdio, and uses the memory again.
+    HandedOver,
+    /// It ends.
+    Exited,
+    /// It is killed.
+    Killed,
+}
+
+/// Sends, and ends so: in a process of its own, that tells by `told` whether what it has sent was pinned.
+fn send_and_end(client: OwnedFd, end: End, told: RawFd) -> io::Result<()> {
+    let mut memory = memory()?;
+    let mut copied = true;
+    for _ in 0..TIMES {
+        copied = sends(client.as_raw_fd(), &mut memory)?;
+    }
+    send(client.as_raw_fd(), &memory.bytes()[FROM..])?;
+    let mut left = (Some(client), Some(memory));
+    let client = left.0.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+    match end {
+        End::Completed if !is_copied(client)? => {
+            return Err(io::Error::other("it was not copied"));
+        }
+        End::Unmapped => drop(left.1.take()),
+        End::Closed => drop(left.0.take()),
+        End::HandedOver => sys::write_stdio(client, b"the end").map(drop)?,
+        End::Completed | End::Exited | End::Killed => {}
+    }
+    if let Some(memory) = &mut left.1
+        && !matches!(end, End::Exited | End::Killed)
+    {
+        memory.bytes().fill(0xee);
+    }
+    sys::write(told, &[u8::from(!copied)])?;
+    match end {
+        End::Exited => return Ok(()),
+        End::Killed => thread::sleep(Duration::from_secs(60)),
+        _ => thread::sleep(Duration::from_millis(300)),
+    }
+    Ok(())
+}
+
+/// What was sent is received, whatever becomes of the sender and its memory, and then the end that TCP gives.
+pub fn ends(p: &mut Probe) -> io::Result<()> {
+    use End::{Closed, Completed, Exited, HandedOver, Killed, Unmapped};
+    for end in [Completed, Unmapped, Closed, HandedOver, Exited, Killed] {
+        let pair = allowed(p)?;
+        warm_up(pair.c(), pair.s())?;
+        let mut pair = Some(pair);
+        let (told, tell) = sys::pipe()?;
+        // Of which the child takes its own copy.
+        let child = in_child(|| {
+            let Some(Pair { client, server }) = pair.take() else { return Ok(()) };
+            drop(server);
+            send_and_end(client, end, tell.as_raw_fd())
+        })?;
+        let Some(Pair { client, server }) = pair else { continue };
+        drop(client);
+        let s = server.as_raw_fd();
+        for _ in 0..TIMES {
+            sys::write(s, b"x")?;
+            p.say("sent", reads(s, 0, LARGE, 0)?);
+        }
+        let mut is_pinned = [0];
+        sys::read(told.as_raw_fd(), &mut is_pinned)?;
+        p.say(&format!("{end:?}: sent, and not copied"), is_pinned[0] == 1);
+        if end == Killed {
+            sys::kill(child, libc::SIGKILL)?;
+        }
+        if matches!(end, Exited | Killed) {
+            sys::wait_for(child)?;
+        }
+        p.say("the bytes are those that were sent", reads(s, 0, LARGE, 0)?);
+        settle();
+        let rest = sys::recv(s, &mut [0; 100], libc::MSG_WAITALL, false)?;
+        let told = if end == HandedOver { b"the end".len() } else { 0 };
+        p.say("and then what was sent by stdio, and the end", rest == told);
+        if !matches!(end, Exited | Killed) {
+            p.say("the sender came to its end", sys::wait_for(child)? == 0);
+        }
+    }
+    Ok(())
+}
+
+/// How a receiver comes to the bytes.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// It looks at them first.
+    Peeked,
+    /// It looks at some of them, and the sender takes the others back.
+    PeekedAndTakenBack,
+    /// It takes some of them, and the sender takes the others back.
+    TakenAndTakenBack,
+    /// It looks at them in place.
+    Borrowed,
+    /// The same at some of them, and the sender takes the others back.
+    BorrowedAndTakenBack,
+    /// It drops some of them.
+    Dropped,
+    /// It takes a few at a time, by all calls.
+    Little,
+}
+
+/// A part of the bytes, with which a piece does not end.
+const PART: usize = 50_003;
+
+impl Way {
+    /// Takes all of them; whether they were right.
+    fn take(self, pair: &Pair) -> io::Result<bool> {
+        let (c, s) = (pair.c(), pair.s());
+        let rest = |at| reads(s, at, LARGE - at, 0);
+        match self {
+            Self::Peeked => {
+                let seen =
+                    reads(s, 0, PART, libc::MSG_PEEK)? && reads(s, 0, LARGE, libc::MSG_PEEK)?;
+                Ok(seen && rest(0)?)
+            }
+            Self::PeekedAndTakenBack => {
+                let seen = reads(s, 0, PART, libc::MSG_PEEK)?;
+                awaited(c)?;
+                Ok(seen && rest(0)?)
+            }
+            Self::TakenAndTakenBack => {
+                let taken = reads(s, 0, PART, 0)?;
+                awaited(c)?;
+                Ok(taken && rest(PART)?)
+            }
+            Self::Borrowed => borrowed(pair, LARGE, || Ok(())),
+            Self::BorrowedAndTakenBack => {
+                let lent = borrowed(pair, PART, || awaited(c).map(drop))?;
+                Ok(lent && rest(PART)?)
+            }
+            Self::Dropped => {
+                let n =
+                    sys::recv(s, &mut vec![0; PART], libc::MSG_TRUNC | libc::MSG_WAITALL, true)?;
+                Ok(n == PART && rest(PART)?)
+            }
+            Self::Little => little(s),
+        }
+    }
+}
+
+/// Looks at `len` bytes in place, and gives them back after `meanwhile`.
+fn borrowed(pair: &Pair, len: usize, meanwhile: impl Fn() -> io::Result<()>) -> io::Result<bool> {
+    let mut room = Room::new(LARGE);
+    let mut at = 0;
+    while at < len {
+        let lent = room.borrow(&pair.server)?;
+        let (mut seen, mut right) = (0, true);
+        for piece in lent.pieces() {
+            let mut bytes = vec![0; LARGE];
+            let n = piece.copy_from(0, &mut bytes);
+            right &= are_right(&bytes[..n], at + seen);
+            seen += n;
+        }
+        meanwhile()?;
+        let back = seen.min(len - at);
+        if !right || back == 0 || lent.release(back)? != Released::Whole {
+            return Ok(false);
+        }
+        at += back;
+    }
+    Ok(true)
+}
+
+fn little(fd: RawFd) -> io::Result<bool> {
+    let mut at = 0;
+    for (turn, len) in [1, 7001, 4096, 333, 20_000].into_iter().cycle().enumerate() {
+        let len = len.min(LARGE - at);
+        if len == 0 {
+            break;
+        }
+        let mut got = vec![0; len];
+        let n = match turn % 3 {
+            0 => sys::read(fd, &mut got)?,
+            1 => sys::readv(fd, &mut got, 3)?,
+            _ => sys::recv(fd, &mut got, 0, false)?,
+        };
+        if !are_right(&got[..n], at) {
+            return Ok(false);
+        }
+        at += n;
+    }
+    Ok(true)
+}
+
+/// A receiver gets what was sent, in whichever way it takes it.
+pub fn ways(p: &mut Probe) -> io::Result<()> {
+    use Way::{
+        Borrowed, BorrowedAndTakenBack, Dropped, Little, Peeked, PeekedAndTakenBack,
+        TakenAndTakenBack,
+    };
+    for way in [
+        Peeked,
+        PeekedAndTakenBack,
+        TakenAndTakenBack,
+        Borrowed,
+        BorrowedAndTakenBack,
+        Dropped,
+        Little,
+    ] {
+        let (pair, mut memory) = (allowed(p)?, memory()?);
+        let is_pinned = make_known(&pair, &mut memory)?;
+        p.say(&format!("{way:?}: known, and not copied"), is_pinned);
+        send(pair.c(), &memory.bytes()[FROM..])?;
+        p.say("the bytes are those that were sent", way.take(&pair)?);
+        // Of which it is told at the latest now, so that the memory is its own.
+        awaited(pair.c())?;
+        p.say("it goes on", make_known(&pair, &mut memory).is_ok());
+    }
+    Ok(())
+}
+
+/// Children that parted before there were any pipes take some of what is sent, and send.
+pub fn relatives(p: &mut Probe) -> io::Result<()> {
+    let (pair, mut memory) = (allowed(p)?, memory()?);
+    let (c, s) = (pair.c(), pair.s());
+    let (go_out, go) = sys::pipe()?;
+    let reader = in_child(|| {
+        sys::read(go_out.as_raw_fd(), &mut [0])?;
+        if reads(s, 0, PART, 0)? { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+    })?;
+    p.say("known, and not copied", make_known(&pair, &mut memory)?);
+    let sent = send(c, &memory.bytes()[FROM..])?;
+    p.say("all was sent", sent == LARGE);
+    sys::write(go.as_raw_fd(), &[0])?;
+    p.say("a child has read its part", sys::wait_for(reader)? == 0);
+    p.say("its parent reads the rest", reads(s, PART, LARGE - PART, 0)?);
+    p.say("it is read, and not copied", !is_copied(c)?);
+    let sender = in_child(|| {
+        send(c, &memory.bytes()[FROM..])?;
+        Ok(())
+    })?;
+    p.say("a child has sent", sys::wait_for(sender)? == 0);
+    p.say("what it has sent is read", reads(s, 0, LARGE, 0)?);
+    awaited(c)?;
+    p.say("its parent goes on", make_known(&pair, &mut memory).is_ok());
+    Ok(())
+}

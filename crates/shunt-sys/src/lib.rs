@@ -2,7 +2,7 @@
 //!
 //! The library runs inside other programs, so nothing here prints, allocates on the heap, panics,
 //! or changes `errno`: calls go through rustix, whose Linux backend enters the kernel directly and
-//! so reaches neither libc's `errno` nor the library's own hooks. What is for our own programs alone
+//! so reaches neither libc's `errno` nor the library's own hooks; the few that rustix has not do so in `raw`. What is for our own programs alone
 //! ([`activation`], [`bpf`], [`cgroup`], [`epoll`], [`namespaces`], [`reach`], [`signals`], [`usage`]) says so.
 
 pub mod activation;
@@ -14,6 +14,7 @@ pub mod fds;
 pub mod memory;
 pub mod namespaces;
 pub mod process;
+mod raw;
 pub mod reach;
 pub mod run_dir;
 pub mod seqpacket;

@@ -1,5 +1,12 @@
 //! Questions about memory of the program.
 
+use rustix::io::Errno;
+
+use crate::raw::{int, syscall};
+
+/// Bytes of the kernel's signal mask.
+const MASK: usize = 8;
+
 /// True when 8 bytes can be written at this address, which are overwritten: without a fault where they cannot.
 ///
 /// The kernel is asked for the thread's signal mask there: the cheapest call that writes, and one that
@@ -10,14 +17,9 @@ pub fn is_writable(address: usize) -> bool {
     if address == 0 {
         return false;
     }
-    // SAFETY: libc returns a valid pointer to the calling thread's errno, always.
-    let errno = unsafe { &mut *libc::__errno_location() };
-    let before = *errno;
-    let none = core::ptr::null::<libc::sigset_t>();
     // SAFETY: changes no mask; the kernel writes 8 bytes, or refuses the address.
-    let rc = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, none, address, 8) };
-    *errno = before;
-    rc == 0
+    unsafe { syscall(libc::SYS_rt_sigprocmask, [int(libc::SIG_BLOCK), 0, address, MASK, 0]) }
+        .is_ok()
 }
 
 /// False when these few bytes (less than a page) cannot be read: a read would end the program.
@@ -28,19 +30,12 @@ pub fn is_writable(address: usize) -> bool {
 pub fn is_readable(address: usize, len: usize) -> bool {
     /// None of `SIG_BLOCK` and the others.
     const NO_CHANGE: i32 = -1;
-    // SAFETY: libc returns a valid pointer to the calling thread's errno, always.
-    let errno = unsafe { &mut *libc::__errno_location() };
-    let before = *errno;
-    let mut is = true;
     // Masks of 8 bytes, aligned so that none reaches into another page.
-    for at in [address & !7, address.wrapping_add(len).wrapping_sub(1) & !7] {
-        let none = core::ptr::null_mut::<libc::sigset_t>();
+    [address & !7, address.wrapping_add(len).wrapping_sub(1) & !7].into_iter().all(|at| {
         // SAFETY: the kernel reads 8 bytes, or refuses the address, and changes nothing.
-        let rc = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_CHANGE, at, none, 8) };
-        is &= at != 0 && (rc == 0 || *errno != libc::EFAULT);
-    }
-    *errno = before;
-    is
+        let looked = unsafe { syscall(libc::SYS_rt_sigprocmask, [int(NO_CHANGE), at, 0, MASK, 0]) };
+        at != 0 && looked != Err(Errno::FAULT)
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use rustix::net::{SocketAddr, SocketAddrAny, SocketType, ipproto, sockopt};
 use rustix::net::{getpeername, getsockname};
 use shunt_wire::addr::{Addr, FourTuple};
 
-use crate::sockopt::{option_words, set_option_word};
+use crate::sockopt::{option_words, read_option, set_option_word};
 
 /// `SO_NETNS_COOKIE`, the same number on every architecture Shunt knows (Linux 5.14).
 const SO_NETNS_COOKIE: core::ffi::c_int = 71;
@@ -139,6 +139,14 @@ pub fn fin_timeout(fd: impl AsFd) -> Option<u32> {
 pub fn set_fin_timeout(fd: impl AsFd, seconds: u32) {
     // A socket that is closed meanwhile has none.
     let _ = set_option_word(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_LINGER2, seconds);
+}
+
+/// `TCP_INFO`, as much of it as this kernel has and there is room for: its length in bytes.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn tcp_info(fd: impl AsFd, info: &mut [u64]) -> Result<usize> {
+    read_option(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info)
 }
 
 /// True when the socket listens (`SO_ACCEPTCONN`).

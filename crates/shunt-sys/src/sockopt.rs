@@ -2,8 +2,10 @@
 
 use core::ffi::c_int;
 
-use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::fd::BorrowedFd;
 use rustix::io::{Errno, Result};
+
+use crate::raw::{descriptor, int, syscall};
 
 /// Reads an option that consists of exactly `N` 32-bit words.
 pub(crate) fn option_words<const N: usize>(
@@ -12,15 +14,28 @@ pub(crate) fn option_words<const N: usize>(
     name: c_int,
 ) -> Result<[u32; N]> {
     let mut words = [0_u32; N];
-    let size = size_of_val(&words);
-    let mut len = libc::socklen_t::try_from(size).map_err(|_| Errno::INVAL)?;
-    // SAFETY: `words` and `len` are live, and `len` is the size of `words`.
-    quietly(|| unsafe {
-        let (words, len) = (words.as_mut_ptr(), &raw mut len);
-        libc::syscall(libc::SYS_getsockopt, fd.as_raw_fd(), level, name, words, len)
-    })?;
-    if len as usize == size { Ok(words) } else { Err(Errno::INVAL) }
+    let len = read_option(fd, level, name, &mut words)?;
+    if len == size_of_val(&words) { Ok(words) } else { Err(Errno::INVAL) }
 }
+
+/// Reads an option, as far as there is room for it, and says how many bytes that is.
+pub(crate) fn read_option<T: Word>(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    room: &mut [T],
+) -> Result<usize> {
+    let mut len = libc::socklen_t::try_from(size_of_val(room)).map_err(|_| Errno::INVAL)?;
+    let (at, len_at) = (room.as_mut_ptr().expose_provenance(), (&raw mut len).expose_provenance());
+    // SAFETY: `room` and `len` are live, `len` is the size of `room`, and any bytes are a `Word`.
+    unsafe { syscall(libc::SYS_getsockopt, [descriptor(fd), int(level), int(name), at, len_at]) }?;
+    Ok(len as usize)
+}
+
+/// What any bytes are a value of.
+pub(crate) trait Word: Copy {}
+impl Word for u32 {}
+impl Word for u64 {}
 
 /// Sets an option of one 32-bit word.
 pub(crate) fn set_option_word(
@@ -29,21 +44,8 @@ pub(crate) fn set_option_word(
     name: c_int,
     word: u32,
 ) -> Result<()> {
-    // SAFETY: the word is live.
-    quietly(|| unsafe {
-        let (word, len) = (&raw const word, size_of::<u32>());
-        libc::syscall(libc::SYS_setsockopt, fd.as_raw_fd(), level, name, word, len)
-    })
-}
-
-/// Runs a call that sets `errno`, which belongs to the program around us.
-fn quietly(call: impl FnOnce() -> libc::c_long) -> Result<()> {
-    // SAFETY: errno is this thread's own word, valid as long as the thread runs.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let kept = unsafe { *errno };
-    let failed = call() != 0;
-    // SAFETY: as above.
-    let code = unsafe { core::mem::replace(&mut *errno, kept) };
-    if failed { Err(Errno::from_raw_os_error(code)) } else { Ok(()) }
+    let (at, len) = ((&raw const word).expose_provenance(), size_of::<u32>());
+    // SAFETY: the word is live, and of this length.
+    unsafe { syscall(libc::SYS_setsockopt, [descriptor(fd), int(level), int(name), at, len]) }?;
+    Ok(())
 }

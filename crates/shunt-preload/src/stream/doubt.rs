@@ -123,7 +123,6 @@ pub fn end_loudly(sock: &Sock, fd: c_int) {
     }
     let Some(seconds) = sockinfo::fin_timeout(tcp::borrow(fd)) else { return };
     sock.fin_timeout.store(seconds, Relaxed);
-    // In this order: our own call passes through the hook on syscall(2), which is to take it for nobody's.
     sockinfo::set_fin_timeout(tcp::borrow(fd), sockinfo::AT_ONCE);
     sock.put(LOUD, true);
 }

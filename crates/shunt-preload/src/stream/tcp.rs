@@ -6,6 +6,7 @@ use shunt_shm::sync::{AtomicU32, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shunt_core::stretch::{bytes_read, bytes_written};
+use shunt_sys::sockinfo;
 
 use crate::clock;
 use crate::errno::KeepErrno;
@@ -115,25 +116,9 @@ pub fn borrow<'a>(fd: i32) -> BorrowedFd<'a> {
 
 /// The kernel's own counts: right whoever wrote or read, also behind the library's back.
 pub fn counts(fd: i32) -> Option<Counts> {
-    let _keep = KeepErrno::new();
     let mut wide = [0_u64; 32];
-    let size = size_of_val(&wide);
-    let mut len = libc::socklen_t::try_from(size).ok()?;
-    // SAFETY: `wide` is `len` bytes of writable memory.
-    let rc = unsafe {
-        libc::syscall(
-            libc::SYS_getsockopt,
-            fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            wide.as_mut_ptr(),
-            &raw mut len,
-        )
-    };
     // Fields up to tcpi_bytes_retrans (Linux 4.19) must be there.
-    if rc != 0 || (len as usize) < BYTES_RETRANS + 8 {
-        return None;
-    }
+    sockinfo::tcp_info(borrow(fd), &mut wide).ok().filter(|len| *len >= BYTES_RETRANS + 8)?;
     let u64_at = |at: usize| wide.get(at / 8).copied().unwrap_or(0);
     #[allow(clippy::cast_possible_truncation, reason = "one half of a word")]
     let u32_at = |at: usize| (u64_at(at) >> (at % 8 * 8)) as u32;

@@ -19,7 +19,9 @@ pub use sockmap::Sockmap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use libc::{c_int, c_uint};
+use libc::c_int;
+
+use crate::raw::{int, syscall};
 
 /// Commands of bpf(2).
 mod cmd {
@@ -64,13 +66,10 @@ const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
 /// # Safety
 /// `attr` is laid out as the command wants it, and the addresses in it are valid for it.
 unsafe fn bpf<T>(cmd: c_int, attr: &mut T) -> io::Result<c_int> {
-    let size = c_uint::try_from(size_of::<T>()).map_err(io::Error::other)?;
+    let at = std::ptr::from_mut(attr).expose_provenance();
     // SAFETY: the caller's promise; the size is that of the attributes.
-    let rc = unsafe { libc::syscall(libc::SYS_bpf, cmd, std::ptr::from_mut(attr), size) };
-    match c_int::try_from(rc) {
-        Ok(rc) if rc >= 0 => Ok(rc),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let rc = unsafe { syscall(libc::SYS_bpf, [int(cmd), at, size_of::<T>(), 0, 0]) }?;
+    c_int::try_from(rc).map_err(io::Error::other)
 }
 
 /// As [`bpf`], for commands that return a descriptor.

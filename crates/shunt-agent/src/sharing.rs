@@ -66,9 +66,10 @@ impl Membership {
         state: &mut State,
         epoll: &OwnedFd,
     ) -> io::Result<()> {
-        let ear = state.share(place.open(patience)?)?;
-        epoll::add(epoll, ear, epoll::EventData::new_u64(self.token), epoll::EventFlags::IN)?;
-        Ok(())
+        let data = epoll::EventData::new_u64(self.token);
+        state.share(place.open(patience)?, |ear| {
+            Ok(epoll::add(epoll, ear, data, epoll::EventFlags::IN)?)
+        })
     }
 
     /// The server to look for: of a guest's device it is QEMU's, which does not connect a second time.

@@ -111,6 +111,23 @@ fn random() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
+/// An extent with nothing in it as the home of `me`.
+fn make_home(
+    transport: &dyn Transport,
+    control: &Control,
+    me: MemberId,
+) -> io::Result<(usize, Home)> {
+    let full = || io::Error::other("the shared memory is full");
+    let home_at = control.take_extent(me).ok_or_else(full)?;
+    if control.extent(home_at).kind() != Kind::Fresh {
+        let len = shunt_shm::ivshmem::EXTENT;
+        Map::device(transport.memory(), offset(home_at), len)?.zero(0, len);
+    }
+    let home = Home::map(transport.memory(), offset(home_at))?;
+    control.describe(home_at, Kind::Home, shunt_shm::ivshmem::EXTENT, 0, 0);
+    Ok((home_at, home))
+}
+
 impl Fabric {
     /// Joins those who share the memory of `transport`.
     ///
@@ -118,25 +135,17 @@ impl Fabric {
     /// Why it can't.
     pub(crate) fn join(transport: Box<dyn Transport>, uid: u32, netns: u64) -> io::Result<Self> {
         let control = Control::map(transport.memory(), transport.len())?;
-        let vectors = u32::try_from(transport.vectors()).unwrap_or(1);
-        let me = control.join(random(), transport.peer(), vectors);
-        let me =
-            me.ok_or_else(|| io::Error::other("as many machines as can be share the memory"))?;
-        let home_at = control.take_extent(me).ok_or_else(|| {
-            control.is_gone(me);
-            io::Error::other("the shared memory is full")
-        })?;
-        if control.extent(home_at).kind() != Kind::Fresh {
-            let len = shunt_shm::ivshmem::EXTENT;
-            Map::device(transport.memory(), offset(home_at), len)?.zero(0, len);
-        }
-        let home = Home::map(transport.memory(), offset(home_at))?;
-        control.describe(home_at, Kind::Home, shunt_shm::ivshmem::EXTENT, 0, 0);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         if let Some(ear) = transport.ear() {
             let data = epoll::EventData::new_u64(EAR);
             epoll::add(&epoll, ear, data, epoll::EventFlags::IN).map_err(io::Error::from)?;
         }
+        let vectors = u32::try_from(transport.vectors()).unwrap_or(1);
+        let me = control.join(random(), transport.peer(), vectors);
+        let me =
+            me.ok_or_else(|| io::Error::other("as many machines as can be share the memory"))?;
+        let home = make_home(&*transport, &control, me).inspect_err(|_| control.is_gone(me));
+        let (home_at, home) = home?;
         let now = Instant::now();
         let mut fabric = Self {
             transport,

@@ -1,7 +1,8 @@
 //! Agents that share a piece of memory, without a device and without programs.
 
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,6 +15,9 @@ use shunt_wire::agent::{ListenerId, RegionId};
 
 use super::memory::Memory;
 use super::{Attached, BEAT, Fabric, News};
+use crate::config::Limits;
+use crate::state::State;
+use crate::totals::Book;
 
 const EXTENTS: usize = 8;
 const NAMESPACE: u64 = 1;
@@ -27,8 +31,11 @@ fn memory() -> Arc<OwnedFd> {
 
 /// An agent with so many interrupt vectors.
 fn agent(memory: &Arc<OwnedFd>, vectors: usize) -> Fabric {
-    let transport = Memory { memory: Arc::clone(memory), len: EXTENTS * EXTENT, vectors };
-    Fabric::join(Box::new(transport), 0, NAMESPACE).unwrap()
+    Fabric::join(Box::new(transport(memory, vectors)), 0, NAMESPACE).unwrap()
+}
+
+fn transport(memory: &Arc<OwnedFd>, vectors: usize) -> Memory {
+    Memory { memory: Arc::clone(memory), len: EXTENTS * EXTENT, vectors }
 }
 
 fn bells(count: usize) -> Vec<Rc<OwnedFd>> {
@@ -160,6 +167,34 @@ fn nothing_is_begun_in_a_memory_that_another_one_has_replaced() {
     drop(linked);
     client.let_go(region);
     assert!(!client.is_in_use());
+}
+
+/// A server's successor is there, but its memory cannot be watched (the kernel has no room for one more): that is tried again,
+/// and nothing is left of it.
+#[test]
+fn a_memory_that_nobody_would_hear_of_takes_no_others_place() {
+    let (before, after) = (memory(), memory());
+    let in_use = |memory| {
+        let looks = agent(memory, 1);
+        looks.control.members().count() - 1
+    };
+    let mut state = State::new(Limits::default(), None, Book::default(), String::new()).unwrap();
+    let refused = |_: BorrowedFd<'_>| Err(io::ErrorKind::OutOfMemory.into());
+    assert!(state.share(Box::new(transport(&before, 1)), refused).is_err());
+    assert!(state.has_no_server());
+    assert_eq!(in_use(&before), 0);
+    state.share(Box::new(transport(&before, 1)), |_| Ok(())).unwrap();
+    assert!(!state.has_no_server());
+
+    state.fabric.as_mut().expect("it was shared").deaf = true;
+    assert!(state.share(Box::new(transport(&after, 1)), refused).is_err());
+    assert!(state.has_no_server(), "the one before is still in its place");
+    assert_eq!((in_use(&before), in_use(&after)), (1, 0));
+    assert_eq!(state.describe_shared()["earlier_memories"], 0);
+    state.share(Box::new(transport(&after, 1)), |_| Ok(())).unwrap();
+    assert!(!state.has_no_server());
+    assert_eq!((in_use(&before), in_use(&after)), (1, 1));
+    assert_eq!(state.describe_shared()["earlier_memories"], 1);
 }
 
 /// A program that has sent all is gone before its peer has read all: the machine is not, although its memory was replaced.

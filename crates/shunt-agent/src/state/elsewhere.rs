@@ -22,11 +22,15 @@ use crate::ivshmem::{Attached, Fabric, Linked};
 
 impl State {
     /// Shares memory with other machines; instead of that which was shared before, through which what is connected
-    /// goes on. Returns what is readable when they have something to say.
+    /// goes on. `heed` is given what is readable when they have something to say.
     ///
     /// # Errors
-    /// Why it can't.
-    pub(crate) fn share(&mut self, transport: Box<dyn Transport>) -> io::Result<BorrowedFd<'_>> {
+    /// Why it can't, or that of `heed`. All is as before then, so that it can be tried again.
+    pub(crate) fn share(
+        &mut self,
+        transport: Box<dyn Transport>,
+        heed: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
         let socket = rustix::net::socket(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::STREAM,
@@ -34,6 +38,8 @@ impl State {
         )?;
         let netns = sockinfo::netns_cookie(&socket);
         let mut fabric = Fabric::join(transport, geteuid().as_raw(), netns)?;
+        // Before it takes the place of the one before, which alone is known to have no server.
+        heed(fabric.ear())?;
         // Those that it has, unless they are another machine's: what they name may still be in use.
         let own = names_of(self.next_id);
         let mut first = Some(own);
@@ -52,7 +58,8 @@ impl State {
             self.retired.push(before);
         }
         self.registries.another_memory();
-        Ok(self.fabric.insert(fabric).ear())
+        self.fabric = Some(fabric);
+        Ok(())
     }
 
     /// True when there is no server that would tell of other machines.

@@ -306,14 +306,19 @@ pub fn is_nonblocking(entry: Entry) -> bool {
 pub fn hand_over(fd: c_int, entry: Entry) {
     let Some(sock) = Sock::of(entry) else { return };
     promote::is_left_to_others(sock);
+    give_back(sock, fd, Reason::HandedOver);
+}
+
+/// The connection goes on over TCP.
+pub fn give_back(sock: &'static Sock, fd: c_int, why: Reason) {
     match sock.phase() {
-        Phase::Proposed if promote::withdraw(sock) => sock.decline(fd, Reason::HandedOver),
+        Phase::Proposed if promote::withdraw(sock) => sock.decline(fd, why),
         // Also where the acceptor was quicker than the withdrawal.
         Phase::Proposed | Phase::Active => {
-            demote::leave(sock, fd, Reason::HandedOver);
+            demote::leave(sock, fd, why);
             demote::finish(sock, fd);
         }
-        Phase::Candidate => sock.decline(fd, Reason::HandedOver),
+        Phase::Candidate => sock.decline(fd, why),
         Phase::Tcp | Phase::Broken => {}
     }
 }

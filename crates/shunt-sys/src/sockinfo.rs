@@ -109,9 +109,11 @@ pub fn set_syn_count(fd: impl AsFd, count: u32) {
 /// (Documentation/networking/timestamping.rst), and what ICMP says (ip(7), ipv6(7)).
 #[must_use]
 pub fn is_for_error_queue(level: i32, name: i32) -> bool {
-    const SO_TIMESTAMPING_NEW: i32 = 65;
-    ERROR_QUEUE.contains(&(level, name)) || (level, name) == (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW)
+    ERROR_QUEUE.contains(&(level, name)) || is_timestamping(level, name)
 }
+
+/// Times of 64 bits on every architecture (include/uapi/asm-generic/socket.h).
+const SO_TIMESTAMPING_NEW: i32 = 65;
 
 const ERROR_QUEUE: [(i32, i32); 3] = [
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
@@ -123,6 +125,29 @@ const ERROR_QUEUE: [(i32, i32); 3] = [
 pub fn has_error_queue(fd: impl AsFd) -> bool {
     let is_set = |(level, name)| option_words(fd.as_fd(), level, name).is_ok_and(|[on]| on != 0);
     ERROR_QUEUE.into_iter().any(is_set)
+}
+
+/// True for the options by which a program asks for times of sending and receiving.
+#[must_use]
+pub fn is_timestamping(level: i32, name: i32) -> bool {
+    level == libc::SOL_SOCKET && matches!(name, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW)
+}
+
+/// Whether these flags (`SOF_TIMESTAMPING_*`, include/uapi/linux/net_tstamp.h) ask for times of sending: when the kernel,
+/// the network's queue or the device has taken bytes, or the peer has acknowledged them; or have the bytes counted for messages
+/// that will ask for them.
+#[must_use]
+pub const fn are_of_sending(flags: u32) -> bool {
+    /// `TX_HARDWARE`, `TX_SOFTWARE`, `OPT_ID`, `TX_SCHED`, `TX_ACK`, `TX_COMPLETION`.
+    const SENDING: u32 = 1 | 1 << 1 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 18;
+    flags & SENDING != 0
+}
+
+/// True when the socket is asked for times of sending.
+pub fn tells_times_of_sending(fd: impl AsFd) -> bool {
+    // It says of either of the two options what is set.
+    option_words(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING)
+        .is_ok_and(|[flags]| are_of_sending(flags))
 }
 
 /// A `TCP_LINGER2` with which the kernel sends RST when nobody has the socket any more, where it would wait for the
@@ -164,7 +189,36 @@ mod tests {
     use std::net::TcpListener;
     use std::os::fd::AsFd;
 
-    use super::{ERROR_QUEUE, has_error_queue, is_for_error_queue, set_option_word};
+    use super::{
+        ERROR_QUEUE, SO_TIMESTAMPING_NEW, has_error_queue, is_for_error_queue, is_timestamping,
+        set_option_word, tells_times_of_sending,
+    };
+
+    #[test]
+    fn times_of_sending_are_told_from_times_of_receiving() {
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_TIMESTAMPING);
+        assert!(is_timestamping(level, name) && is_timestamping(level, SO_TIMESTAMPING_NEW));
+        assert!(!is_timestamping(level, libc::SO_TIMESTAMP));
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let set = |name, flags| {
+            set_option_word(socket.as_fd(), level, name, flags).unwrap();
+            tells_times_of_sending(&socket)
+        };
+        assert!(!tells_times_of_sending(&socket));
+        let reported = libc::SOF_TIMESTAMPING_SOFTWARE;
+        for name in [name, SO_TIMESTAMPING_NEW] {
+            assert!(!set(name, libc::SOF_TIMESTAMPING_RX_SOFTWARE | reported));
+            for sending in [
+                libc::SOF_TIMESTAMPING_TX_HARDWARE,
+                libc::SOF_TIMESTAMPING_TX_SOFTWARE,
+                libc::SOF_TIMESTAMPING_TX_SCHED,
+                libc::SOF_TIMESTAMPING_TX_ACK,
+            ] {
+                assert!(set(name, sending | reported), "{sending:#x}");
+            }
+            assert!(!set(name, reported));
+        }
+    }
 
     #[test]
     fn what_asks_for_the_error_queue_is_seen() {

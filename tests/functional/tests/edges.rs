@@ -295,3 +295,26 @@ fn few_descriptors() {
         compare(&clients, &server.finish()).expect("the same bytes");
     });
 }
+
+/// Of connections on which the program asks for times of sending the kernel has all bytes, and it can be seen why. Times of
+/// receiving alone are no reason.
+#[test]
+fn times_of_sending() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        let run = |group| {
+            let mut command = sandbox.command(built("shunt-probe"));
+            command.arg(group);
+            let _done = sandbox.run(command).success();
+        };
+        sandbox.expect(Expect::All(8), || run("times-received"));
+        let before = sandbox.stats();
+        assert_eq!((before.declined("unsupported"), before.get("connections_demoted")), (0, 0));
+        run("times");
+        let after = sandbox.stats();
+        // Clients that have asked before they connect, and what is accepted by listeners that have.
+        assert!(after.declined("unsupported") >= 4, "{:?}", after.reasons());
+        // Both ends of those that were shunted when their program asked for a socket's times, and for a message's.
+        assert!(after.get("connections_demoted") >= 6, "{:?}", after.reasons());
+    }
+}

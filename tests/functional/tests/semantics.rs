@@ -121,3 +121,8 @@ fn splicing() {
 fn zerocopy() {
     compare("zerocopy");
 }
+
+#[test]
+fn times() {
+    compare("times");
+}

@@ -74,6 +74,10 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
             Plan::Tcp(why) => connected(fd, &to, Err(why), nonblocking),
             Plan::Offer(open) => open.connected(fd, &loopback_for_unspecified(&to), nonblocking),
         }
+        if entry.kind() == Kind::Fresh && !is_fresh {
+            // By another thread, while the call was waiting.
+            ops::sockopt::heed_times_of_sending(fd);
+        }
     } else {
         match &plan {
             Plan::Propose(draft) => draft.drop_unposted(),
@@ -115,6 +119,9 @@ enum Plan {
 }
 
 fn plan(fd: c_int, entry: Entry, to: &Addr) -> Plan {
+    if entry.kind() != Kind::Fresh && sockinfo::tells_times_of_sending(tcp::borrow(fd)) {
+        return Plan::Tcp(Reason::Unsupported);
+    }
     if agent_client::hung_up_now_and_then() {
         let _ = agent_client::endpoint();
     }

@@ -50,6 +50,8 @@ pub struct Listener {
     local: Option<Addr>,
     /// The size of a buffer was set, which what it accepts inherits.
     sized: AtomicBool,
+    /// Times of sending were asked for, which what it accepts inherits.
+    timed: AtomicBool,
     /// Whether it pays to wait for bytes on what it accepts: what [`spin`](crate::stream::spin) has
     /// learnt.
     pub spins: AtomicU32,
@@ -87,6 +89,11 @@ impl Listener {
     /// The program sets one.
     pub fn set_sized(&self) {
         self.sized.store(true, Ordering::Relaxed);
+    }
+
+    /// The program asks for times of sending.
+    pub fn set_timed(&self) {
+        self.timed.store(true, Ordering::Relaxed);
     }
 
     /// One more descriptor.
@@ -182,6 +189,7 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
         looked: AtomicU64::new(clock::now()),
         local: sockinfo::local_addr(tcp::borrow(fd)).ok().filter(|addr| !addr.is_unspecified()),
         sized: AtomicBool::new(sockinfo::buffer_is_set(tcp::borrow(fd)).unwrap_or(true)),
+        timed: AtomicBool::new(sockinfo::tells_times_of_sending(tcp::borrow(fd))),
         spins: AtomicU32::new(0),
     }));
     let new = Entry::new(Kind::Listener, core::ptr::from_ref(listener));
@@ -392,7 +400,12 @@ fn take_up(
     sock.set_listener(listener);
     sock.begin_learnt();
     let offered = offered::look_at_accepted(sock, new, fd);
-    if listener.proposals(&tuple).is_some() || offered.is_ok() {
+    if listener.timed.load(Ordering::Relaxed) && sockinfo::tells_times_of_sending(tcp::borrow(new))
+    {
+        fd_table::set(new, sock.entry(Kind::Tracked));
+        sock.decline(new, Reason::Unsupported);
+        None
+    } else if listener.proposals(&tuple).is_some() || offered.is_ok() {
         sock.set_phase(Phase::Candidate);
         sock.record().id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
         fd_table::set(new, sock.entry(Kind::Stream));

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use shunt_core::events;
 use shunt_core::handshake::Phase;
 use shunt_sys::{memory, sockinfo};
+use shunt_wire::reason::Reason;
 
 use crate::abi::{c_int, c_void, socklen_t};
 use crate::conn::{Sock, TELLS_ERRORS, ZEROCOPY};
@@ -122,10 +123,10 @@ pub unsafe fn setsockopt(
     // SAFETY: the caller keeps the C function's contract.
     let result = unsafe { next::setsockopt(fd, level, name, value, len) };
     if result == 0 && needs_kernel(level, name) {
-        let entry = fd_table::lookup(fd);
-        if entry.kind() == Kind::Stream && Sock::of(entry).is_some() {
-            object::hand_over(fd, entry);
-        }
+        give_back(fd);
+    }
+    if result == 0 && sockinfo::is_timestamping(level, name) {
+        heed_times_of_sending(fd);
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) {
         // Its connect returns before there is a connection.
@@ -148,6 +149,29 @@ pub unsafe fn setsockopt(
         unsafe { note(fd, name, value) };
     }
     result
+}
+
+/// The connection, if it is one, goes back to the kernel for what that alone can do.
+fn give_back(fd: c_int) {
+    let entry = fd_table::lookup(fd);
+    if entry.kind() == Kind::Stream
+        && let Some(sock) = Sock::of(entry)
+    {
+        object::give_back(sock, fd, Reason::Unsupported);
+    }
+}
+
+/// Times of sending are the kernel's to tell, of bytes that it sends. Where the program asks for them the connection that
+/// the socket is, or that it will make or accept, is TCP.
+pub fn heed_times_of_sending(fd: c_int) {
+    if sockinfo::tells_times_of_sending(tcp::borrow(fd)) {
+        let entry = fd_table::lookup(fd);
+        fresh::forget(fd, entry);
+        if let Some(listener) = Listener::of(entry) {
+            listener.set_timed();
+        }
+        give_back(fd);
+    }
 }
 
 /// Remembers what the library has to heed itself.

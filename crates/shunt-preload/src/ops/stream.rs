@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use libc::{MSG_ERRQUEUE, MSG_OOB};
 use shunt_core::handshake::Phase;
 use shunt_shm::sync::store_load_fence;
+use shunt_sys::sockinfo;
 use shunt_wire::reason::Reason;
 
 use crate::abi::{
@@ -374,10 +375,39 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: as above.
     let buffers = unsafe { Buffers::new((*msg).msg_iov, (*msg).msg_iovlen) };
     // SAFETY: as above.
+    if unsafe { asks_for_times(msg) } {
+        object::give_back(found.1, fd, Reason::Unsupported);
+    }
+    // SAFETY: as above.
     let hints = unsafe { Hints::of(&*msg) };
     zerocopy::numbered(found.1, fd, flags, buffers, hints, |flags, request| {
         transmit(found, fd, buffers, flags, request, &mut |extra| kernel(flags | extra))
     })
+}
+
+/// True for a message of which the program wants to know when it is sent, acknowledged and so on: a control message that
+/// is for this one what `SO_TIMESTAMPING` is for all.
+///
+/// # Safety
+/// `msg` is a valid message.
+unsafe fn asks_for_times(msg: *const msghdr) -> bool {
+    // SAFETY: the caller's promise; the macros stay inside msg_controllen.
+    unsafe {
+        if (*msg).msg_control.is_null() {
+            return false;
+        }
+        let mut header = libc::CMSG_FIRSTHDR(msg);
+        while let Some(h) = header.as_ref() {
+            if sockinfo::is_timestamping(h.cmsg_level, h.cmsg_type)
+                && h.cmsg_len == libc::CMSG_LEN(4) as usize
+                && sockinfo::are_of_sending(libc::CMSG_DATA(header).cast::<u32>().read_unaligned())
+            {
+                return true;
+            }
+            header = libc::CMSG_NXTHDR(msg, header);
+        }
+    }
+    false
 }
 
 /// Connections whose descriptors are passed to another process (`SCM_RIGHTS`) go back to TCP: the

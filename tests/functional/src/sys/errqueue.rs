@@ -9,6 +9,77 @@ use libc::{c_int, cmsghdr, msghdr, sock_extended_err};
 
 use super::check_len;
 
+/// A time of sending that the queue tells.
+pub struct Stamp {
+    /// Bytes of the message that come along.
+    pub bytes: usize,
+    /// What it is the time of: `SCM_TSTAMP_SND` and so on.
+    pub what: u32,
+    /// The number of the last byte.
+    pub number: u32,
+    /// There is a time.
+    pub is_timed: bool,
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, what, number, is_timed } = self;
+        write!(f, "{what} of {number}, timed {is_timed}, {bytes} bytes")
+    }
+}
+
+/// recvmsg(2) with `MSG_ERRQUEUE`, for [`Stamp`]s.
+pub fn recv_stamp(fd: RawFd) -> io::Result<Stamp> {
+    const ORIGIN: u8 = 4; // SO_EE_ORIGIN_TIMESTAMPING
+    let mut control = [0_u64; 64];
+    // SAFETY: all zero is a valid msghdr.
+    let mut msg: msghdr = unsafe { mem::zeroed() };
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = size_of_val(&control);
+    // SAFETY: the message names the control buffer and no other.
+    let bytes = check_len(unsafe { libc::recvmsg(fd, &raw mut msg, libc::MSG_ERRQUEUE) })?;
+    let mut stamp = Stamp { bytes, what: u32::MAX, number: 0, is_timed: false };
+    // SAFETY: the kernel has filled in control messages of the right lengths, and the macros stay inside of them.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(&raw const msg);
+        while let Some(header) = at.as_ref() {
+            let data = libc::CMSG_DATA(at);
+            if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
+                stamp.is_timed = data.cast::<libc::timespec>().read_unaligned().tv_sec != 0;
+            } else {
+                let error = data.cast::<sock_extended_err>().read_unaligned();
+                if error.ee_origin == ORIGIN {
+                    (stamp.what, stamp.number) = (error.ee_info, error.ee_data);
+                }
+            }
+            at = libc::CMSG_NXTHDR(&raw const msg, at);
+        }
+    }
+    Ok(stamp)
+}
+
+/// sendmsg(2) with a control message that asks for these times of the message.
+pub fn send_timed(fd: RawFd, bytes: &[u8], times: u32) -> io::Result<usize> {
+    let mut control = [0_u64; 4];
+    let mut vector =
+        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: all zero is a valid msghdr.
+    let mut msg: msghdr = unsafe { mem::zeroed() };
+    (msg.msg_iov, msg.msg_iovlen) = (&raw mut vector, 1);
+    msg.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: only computes, and writes to the control buffer, in which there is room for one word.
+    unsafe {
+        msg.msg_controllen = libc::CMSG_SPACE(4) as usize;
+        let header = libc::CMSG_FIRSTHDR(&raw const msg);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SO_TIMESTAMPING;
+        (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
+        libc::CMSG_DATA(header).cast::<u32>().write_unaligned(times);
+    }
+    // SAFETY: the message names the bytes and the control buffer.
+    check_len(unsafe { libc::sendmsg(fd, &raw const msg, 0) })
+}
+
 /// What was taken from the queue.
 pub struct Report {
     /// `msg_flags`, `msg_controllen`, `msg_namelen` afterwards.

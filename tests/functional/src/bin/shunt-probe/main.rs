@@ -24,6 +24,7 @@ mod readiness;
 mod retreats;
 mod signals;
 mod splicing;
+mod times;
 mod zerocopy;
 
 use std::io;
@@ -59,6 +60,8 @@ const GROUPS: &[Group] = &[
     ("retreats", retreats::run),
     ("splicing", splicing::run),
     ("zerocopy", zerocopy::run),
+    ("times", times::run),
+    ("times-received", times::received),
     ("granted", granted::granted),
     ("granted-by-a-relative", granted::granted_by_a_relative),
     ("granted-to-a-relative", granted::granted_to_a_relative),

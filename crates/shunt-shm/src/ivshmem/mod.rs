@@ -33,7 +33,7 @@ pub const TO_AGENT: u8 = 0;
 pub const EXTENT: usize = 8 * 1024 * 1024;
 
 /// Version of the layout: machines whose versions differ share nothing.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 const MAGIC: u64 = 0x5348_4e54_4956_0000 | VERSION; // "SHNTIV", version
 

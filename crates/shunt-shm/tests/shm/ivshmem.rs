@@ -32,6 +32,18 @@ fn memory_of_another_kind_or_too_little_is_refused() {
     assert!(Control::map(&memory, EXTENTS * EXTENT).is_err());
 }
 
+/// In that layout all of a word was the number of an endpoint's completion vectors, of which one byte is left; and a ring
+/// could be any of a machine's interrupts, most of which are programs' now.
+#[test]
+fn memory_of_the_first_layout_is_refused() {
+    let memory = memory();
+    let first = 0x5348_4e54_4956_0001_u64;
+    rustix::io::pwrite(&memory, &first.to_ne_bytes(), 0).unwrap();
+    let refused = Control::map(&memory, EXTENTS * EXTENT).unwrap_err().to_string();
+    assert!(refused.contains("another version"), "{refused}");
+    assert!(Control::look(&memory, EXTENTS * EXTENT).is_none());
+}
+
 #[test]
 fn all_agree_on_the_name_and_tokens_are_given_once() {
     let memory = memory();

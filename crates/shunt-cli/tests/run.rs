@@ -248,15 +248,15 @@ fn a_socket_from_the_service_manager_is_served_and_kept() {
     let socket = shunt_sys::seqpacket::socket().unwrap();
     bind(&socket, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
     listen(&socket, 8).unwrap();
-    // Without close-on-exec, as the service manager passes it.
-    let passed = rustix::io::dup(&socket).unwrap();
-    let number = std::os::fd::AsRawFd::as_raw_fd(&passed);
+    // Without close-on-exec, as the service manager passes it. By way of the standard input: not every shell takes numbers of
+    // two digits.
+    let passed = socket.try_clone().unwrap();
     let script =
-        format!("exec 3<&{number}; LISTEN_PID=$$ LISTEN_FDS=1 exec {EXE} agent --idle-exit 3");
+        format!("exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec {EXE} agent --idle-exit 3");
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env("SHUNT_RUN_DIR", sandbox.run_dir());
-    let mut agent = shell.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    drop(passed);
+    let mut agent = shell.stdin(passed).stderr(Stdio::null()).spawn().unwrap();
+    drop(shell);
     let list = sandbox.output(&["list", "--json"]);
     assert_eq!((list.status.code(), text(&list.stderr)), (Some(0), String::new()));
     assert_eq!(agent.wait().unwrap().code(), Some(0));

@@ -7,7 +7,8 @@
 //! an open odd mark belongs to the stretch before it.
 //!
 //! It waits with an even mark, too, where it can: but not when it has to leave a ring in which the
-//! receiver was not seen yet. So a receiver reads from the kernel socket only what was there before it
+//! receiver was not seen yet (it is full, another program gets the descriptor, or a signal handler sends on top of
+//! a call that is putting bytes in). So a receiver reads from the kernel socket only what was there before it
 //! looked for a mark and found none: the rest may be of the stretch behind the ring.
 
 /// Where the bytes of a direction go at present.

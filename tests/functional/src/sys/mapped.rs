@@ -102,6 +102,15 @@ impl Mapped {
         unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.len) }
     }
 
+    /// Forbids the second half of the bytes, or allows it again. Where that begins, and how long it is.
+    pub fn forbid_half(&self) -> io::Result<(usize, usize)> {
+        let half = self.len / 2;
+        let at = self.at.wrapping_byte_add(half);
+        // SAFETY: a part of the mapping, in which nobody holds references.
+        check(unsafe { libc::mprotect(at, half, libc::PROT_NONE) })?;
+        Ok((at.expose_provenance(), half))
+    }
+
     /// send(2) of a part, without a look at the bytes.
     pub fn send(&self, to: RawFd, from: usize, len: usize, flags: c_int) -> io::Result<usize> {
         let at = self.at.wrapping_byte_add(from);

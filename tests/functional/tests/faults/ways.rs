@@ -67,6 +67,19 @@ fn a_full_ring_is_left_by_both() {
     }
 }
 
+/// A signal handler sends on top of a call that puts bytes into the ring, before the receiver has come there: two marks are
+/// open, and the handler is not turned away.
+#[test]
+fn a_ring_is_left_before_anybody_has_entered_it() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        let mut command = sandbox.command(built("shunt-probe"));
+        command.arg("faulted");
+        let out = sandbox.expect(Expect::All(4), || sandbox.run(command)).success();
+        assert!(out.stdout.lines().count() == 10 && !out.stdout.contains("false"), "{out}");
+    }
+}
+
 /// And back again: signal handlers send over TCP in the middle of sends that go through the ring.
 #[test]
 fn connections_go_to_and_fro() {

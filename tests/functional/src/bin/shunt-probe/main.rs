@@ -53,6 +53,7 @@ const GROUPS: &[Group] = &[
     ("blocking", blocking::run),
     ("buffers", buffers::run),
     ("signals", signals::run),
+    ("faulted", signals::faulted),
     ("descriptors", descriptors::run),
     ("addresses", addresses::run),
     ("others", others::run),

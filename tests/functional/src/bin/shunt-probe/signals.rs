@@ -156,6 +156,49 @@ fn handlers_that_answer(p: &Probe) -> io::Result<()> {
     sys::reset_signal(libc::SIGUSR1)
 }
 
+/// Memory that may not be read: where, and how much.
+static FORBIDDEN: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+
+/// Sends a byte, and lets the interrupted call read what it is to send.
+extern "C" fn send_and_allow(signal: c_int) {
+    let (at, len) = (FORBIDDEN.0.load(Ordering::Relaxed), FORBIDDEN.1.swap(0, Ordering::Relaxed));
+    let at = ptr::with_exposed_provenance_mut(at);
+    // SAFETY: a mapping of this test's.
+    if len == 0 || unsafe { libc::mprotect(at, len, libc::PROT_READ) } != 0 {
+        sys::exit_now(128 + signal);
+    }
+    send_one(signal);
+}
+
+/// A handler sends on top of a call that puts bytes into a ring from which the peer has read nothing yet, nor what it was
+/// sent before. Not to be compared with TCP, which faults in the kernel.
+pub fn faulted(p: &mut Probe) -> io::Result<()> {
+    const BYTES: usize = 32 << 10;
+    let pair = p.pair()?;
+    let (own, peer) = (pair.c(), pair.s());
+    sys::write(own, &[b'b'; 100])?;
+    sys::write(peer, &[b'a'; 10])?;
+    sys::recv(own, &mut [0; 10], libc::MSG_WAITALL, false)?;
+    let mut block = sys::Mapped::new(BYTES, 0)?;
+    block.bytes().fill(b'm');
+    let (at, len) = block.forbid_half()?;
+    FORBIDDEN.0.store(at, Ordering::Relaxed);
+    FORBIDDEN.1.store(len, Ordering::Relaxed);
+    begin(own);
+    install(libc::SIGSEGV, send_and_allow, 0)?;
+    let sent = block.send(own, 0, BYTES, 0)?;
+    sys::reset_signal(libc::SIGSEGV)?;
+    p.say("the handler has sent", CALLS.load(Ordering::Relaxed) == 1);
+    p.say("and the call", sent == BYTES);
+    let mut got = vec![0; 100 + CALLS.load(Ordering::Relaxed) + sent];
+    sys::recv(peer, &mut got, libc::MSG_WAITALL, false)?;
+    p.say("what was sent before comes first", got.starts_with(&[b'b'; 100]));
+    let of = |byte| got[100..].iter().filter(|b| **b == byte).count();
+    p.say("all bytes come", (of(b'm'), of(b'h')) == (BYTES, 1));
+    p.result("and no more", try_recv(peer, 10));
+    Ok(())
+}
+
 /// SIGALRM every so often for as long as `work` runs.
 fn alarmed<T>(work: impl FnOnce() -> T) -> io::Result<T> {
     let every = |micros| {

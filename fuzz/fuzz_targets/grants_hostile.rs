@@ -1,17 +1,18 @@
-//! Grants under a peer that writes what it likes: a receiver is never led outside of what it was sent or of the region
-//! that it has mapped, and a sender's program is told once of each call, never before its bytes are its own again, and
+//! Grants under a peer that writes what it likes: a receiver is never led outside of what it was sent, of the region
+//! that it has mapped, or of the pipes that it has, and a sender's program is told once of each call, never before its bytes are its own again, and
 //! never after it was told otherwise.
 #![no_main]
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use shunt_fuzz::Shared;
-use shunt_shm::grants::{GRANTS, Grants, Part, Source, place_in};
+use shunt_shm::grants::{GRANTS, Grants, Part, Pulls, Source, place_in};
 use shunt_shm::region::{RING, Side};
 use shunt_shm::ring::{Content, RxCursor, Shape, TxCursor, UNLIMITED};
 use shunt_shm::sync::AtomicU32;
 use shunt_shm::sync::Ordering::Relaxed;
 use shunt_shm::zerocopy::ZeroCopy;
+use shunt_wire::agent::LANES;
 
 #[derive(Arbitrary, Debug)]
 enum Op {
@@ -70,6 +71,7 @@ fuzz_target!(|script: Vec<Op>| {
     let ring = RING as u64;
     let mut tx = Sender::new();
     let (rx, passed) = (RxCursor::default(), AtomicU32::new(0));
+    let pulls = Pulls::default();
     for op in script {
         match op {
             Op::Send(want, is_granted) => {
@@ -139,6 +141,12 @@ fuzz_target!(|script: Vec<Op>| {
                             let from = part.from.checked_add(skip);
                             if let Some(at) = from.and_then(|from| place_in(MAPPED, from, len)) {
                                 assert!(at as u64 + len <= MAPPED as u64);
+                            }
+                            // The same taken for an entry of what is pinned: so many bytes are in the ring, and the
+                            // others are read from a pipe.
+                            if let Ok((lane, pulled)) = pulls.of(&part, skip) {
+                                assert!(lane < LANES && pulled >= skip && pulled <= part.len);
+                                pulls.add(lane, (skip + len).saturating_sub(pulled));
                             }
                             len
                         }

@@ -122,10 +122,10 @@ pub fn piece(
     if !is_wanted(hint, len) {
         return Ok(None);
     }
-    if !is_attached(sock) {
-        return Ok(None);
-    }
     let Some(place) = exports::find(address.addr(), len) else {
+        if !is_attached(sock) {
+            return Ok(None);
+        }
         let private = |len| {
             let (address, least, lies) = (address.addr(), pins::least(), Lies::Private);
             Piece { address, len, least, lies }
@@ -133,7 +133,8 @@ pub fn piece(
         return pins::piece(sock, theirs, len).map(|len| len.map(private));
     };
     let accepted = || theirs.ctl.accepted.load(Acquire);
-    let is_known = |region: &u64| state(sock).granted.is_known(*region, accepted());
+    let is_known =
+        |region: &u64| is_attached(sock) && state(sock).granted.is_known(*region, accepted());
     let region = place.name().filter(is_known).ok_or(Unknown)?;
     let len = len.min(sock.ring() / 2);
     let least = if hint == Hint::Grant { 1 } else { LEAST };

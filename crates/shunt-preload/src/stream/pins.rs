@@ -9,6 +9,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -33,6 +34,7 @@ use crate::own_fds::{self, OwnFd};
 use crate::signals::{SettingUp, Uncancelled};
 use crate::stream::bytes::Buffers;
 use crate::stream::grants::{self, Unknown, state};
+use crate::stream::tid;
 
 /// Bytes of a call below which it was not measured to pay.
 const LEAST: usize = 64 * 1024;
@@ -48,6 +50,9 @@ const PIPE: usize = 512 * 1024;
 
 /// Connections of a process that have pipes: each takes a few descriptors.
 const MOST: u32 = 16;
+
+/// Longest wait for a thread that sends.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// How many have.
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -72,8 +77,9 @@ struct Ends {
     from: OwnFd,
 }
 
+/// With the lock of the sending direction held.
 fn pipes(sock: &Sock) -> Option<&'static Pipes> {
-    // SAFETY: made by `Box::into_raw`, and freed when this process has no descriptor of the connection any more.
+    // SAFETY: made by `Box::into_raw`, and freed with the lock of the sending direction held, as whoever asks for it has.
     unsafe { sock.pins.load(Acquire).as_ref() }
 }
 
@@ -124,7 +130,7 @@ pub fn name(sock: &Sock) -> Option<ExportId> {
     }
     match pinned.name.load(Acquire) {
         0 => make(sock, pinned),
-        name => pipes(sock).map(|_| name),
+        name => (!sock.pins.load(Acquire).is_null()).then_some(name),
     }
 }
 
@@ -183,12 +189,14 @@ fn open(me: EndpointId) -> Option<Pipes> {
     Some(Pipes { name, told_by, ends: [first, second] })
 }
 
-/// The connection is gone from this process.
+/// The connection is gone from this process. A thread that is still in a call keeps the pipes, for good: their numbers must
+/// not become other descriptors' under it.
 pub fn release(sock: &Sock) {
     let pipes = sock.pins.swap(core::ptr::null_mut(), AcqRel);
     if pipes.is_null() {
         return;
     }
+    let Some(_quiet) = sock.record().tx.lock.lock_within(tid(), PATIENCE) else { return };
     let _uncancelled = Uncancelled::begin();
     // SAFETY: made by `Box::into_raw`; nobody else has it any more.
     let pipes = unsafe { Box::from_raw(pipes) };

@@ -432,7 +432,7 @@ fn memory_that_nobody_asked_for_is_not_for_an_agent_of_the_host() {
     let import = Request::Import { region: 1, slot: 0, export };
     assert_eq!(program.client.refused(&import, &[]), Reason::Refused, "to no party");
     let pipes = [pipe().unwrap().0, pipe().unwrap().0];
-    let what = Exported::Pipes;
+    let what = Exported::Pipes { region: 1, slot: 0 };
     let reply = program.client.call(&Request::Export { what }, &pipes.each_ref().map(AsFd::as_fd));
     assert_eq!(reply.0, Reply::Refused { reason: Reason::Refused });
 }

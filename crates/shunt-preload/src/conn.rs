@@ -125,6 +125,9 @@ impl Sock {
         sock.no_room.store(0, Ordering::Relaxed);
         sock.fin_timeout.store(0, Ordering::Relaxed);
         sock.lent.clear();
+        // Of a thread that was in a call when the last connection ended.
+        sock.imports.store(0, Ordering::Relaxed);
+        sock.pins.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.peer.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.listener.store(core::ptr::null_mut(), Ordering::Relaxed);

@@ -114,6 +114,14 @@ pub fn accept(sock: &Sock, region: RegionId, name: u64) -> bool {
     let known = (0..IMPORTS).find(|i| at(*i).is_some_and(|import| import.name == name));
     let how = if known.is_some() { Counter::ImportHits } else { Counter::ImportMisses };
     endpoint::count(how, 1);
+    // Pipes are one connection's. Another peer that names them is not to have what they hold read as its own.
+    let is_anothers = |index: &usize| {
+        let bit = 1 << index;
+        PIPES.load(Ordering::Relaxed) & !sock.imports.load(Ordering::Relaxed) & bit != 0
+    };
+    if known.as_ref().is_some_and(is_anothers) {
+        return false;
+    }
     let Some(index) = known.or_else(|| fetch(sock, region, name)) else { return false };
     USED[index].store(clock::now(), Ordering::Relaxed);
     let bit = 1 << index;
@@ -168,12 +176,13 @@ fn pipes(mut fds: Fds) -> Option<What> {
 
 /// The connection is gone from this process. A thread that is still copying keeps what it has mapped, for good.
 pub fn release(sock: &Sock) {
-    let mut left = sock.imports.swap(0, Ordering::Relaxed);
-    if left == 0 {
+    if sock.imports.load(Ordering::Relaxed) == 0 {
         return;
     }
     let lock = &sock.record().rx.lock;
-    let Some(_quiet) = lock.lock_within(tid(), PATIENCE) else { return };
+    let quiet = lock.lock_within(tid(), PATIENCE);
+    let mut left = sock.imports.swap(0, Ordering::Relaxed);
+    let Some(_quiet) = quiet else { return };
     while left != 0 {
         let index = left.trailing_zeros() as usize;
         USED[index].store(clock::now(), Ordering::Relaxed);

@@ -135,6 +135,12 @@ impl Pulls {
         Ok(())
     }
 
+    /// True between the two.
+    #[must_use]
+    pub fn are_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed) != 0
+    }
+
     /// They are in the ring, or the cursor has passed them.
     pub fn end(&self) {
         self.open.store(0, Ordering::Relaxed);

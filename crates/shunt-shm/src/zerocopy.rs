@@ -27,6 +27,11 @@ pub struct ZeroCopy {
     pub pinned: Pinned,
 }
 
+/// [`Pinned::over`].
+const OVER: u32 = 1;
+/// See above.
+const TAKING: u32 = 2;
+
 /// What a sender and its relatives keep of the pipes of a connection, of which those have them who are told of by whoever made
 /// them.
 #[repr(C)]
@@ -34,9 +39,10 @@ pub struct ZeroCopy {
 pub struct Pinned {
     /// Their name, 0: there are none yet.
     pub name: AtomicU64,
-    /// Not 0: they are not used any more.
+    /// [`OVER`]: they are not used any more. [`TAKING`]: what is left in them is being taken back.
     over: AtomicU32,
-    /// Not 0 while bytes are put into them that are not counted yet: who comes then comes after a process that was killed.
+    /// Not 0 from when bytes are put into them to when the cursor covers these: who comes then comes after a process that was
+    /// killed.
     open: AtomicU32,
     /// Pieces for which it was decided whether they are pinned.
     pub turn: AtomicU32,
@@ -64,7 +70,14 @@ impl Pinned {
 
     /// They are used no more.
     pub fn end(&self) {
-        self.over.store(1, R);
+        self.over.store(OVER, R);
+    }
+
+    /// What is left in them is about to be taken back, after which comes [`Self::end`]. False when it is not known what is
+    /// there, after a process that was killed, or in a signal handler above one that puts something there.
+    #[must_use]
+    pub fn begin_to_take(&self) -> bool {
+        self.open.load(R) == 0 && self.over.swap(TAKING, R) != TAKING
     }
 
     /// Where the next bytes go: to the pipe of which the receiver has read the less, as far as that depends on the sender.
@@ -75,13 +88,20 @@ impl Pinned {
         Lane { index, at: puts[index] }
     }
 
-    /// Bytes are put there by `put`, which says how many.
+    /// Bytes are put there by `put`, which says how many. If it is any, [`Self::are_covered`] comes next.
     pub fn put(&self, lane: Lane, put: impl FnOnce() -> Option<usize>) -> Option<usize> {
         self.open.store(1, R);
         let n = put();
         self.put[lane.index].store(lane.at + n.unwrap_or(0) as u64, R);
-        self.open.store(0, R);
+        if n.is_none() {
+            self.are_covered();
+        }
         n
+    }
+
+    /// The receiver can come to all that was put there.
+    pub fn are_covered(&self) {
+        self.open.store(0, R);
     }
 
     /// Which bytes of a pipe are still in it, of which so many were left: the position of the first one.
@@ -306,6 +326,28 @@ impl Granted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pipes_are_used_in_turn_and_no_more_after_something_went_wrong() {
+        let pinned = Pinned::default();
+        for (index, at) in [(0, 0), (1, 0), (0, 100), (1, 100)] {
+            let lane = pinned.lane();
+            assert_eq!(lane, Lane { index, at });
+            assert_eq!(pinned.put(lane, || Some(100)), Some(100));
+            assert!(!pinned.may_be_used() && !pinned.begin_to_take(), "not covered yet");
+            pinned.are_covered();
+            assert!(pinned.may_be_used());
+        }
+        assert_eq!(pinned.put(pinned.lane(), || None), None);
+        assert!(pinned.may_be_used());
+        assert_eq!((pinned.first_of(1, 30), pinned.first_of(1, 300)), (170, 0));
+        assert!(pinned.begin_to_take() && !pinned.may_be_used());
+        assert!(!pinned.begin_to_take(), "after a process that was killed in the middle of it");
+        pinned.end();
+        assert!(!pinned.may_be_used() && pinned.begin_to_take());
+        pinned.reset();
+        assert!(pinned.may_be_used() && pinned.lane() == Lane { index: 0, at: 0 });
+    }
 
     fn part(at: u64, len: u64) -> Part {
         Part { at, len, region: 9, from: 7 }

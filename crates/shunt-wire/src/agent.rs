@@ -64,8 +64,14 @@ pub enum Exported {
     /// The same, of the program's own, which has not asked for it to be shown: so it is shown only to those who could reach
     /// into the program anyway.
     Found,
-    /// Pipes in which it pins private memory, as [`LANES`] say: shown to the same. fds: their reading ends.
-    Pipes,
+    /// Pipes in which it pins private memory, as [`LANES`] say, for one connection: shown to the other end of that alone, if each
+    /// of the two could reach into the other. fds: their reading ends.
+    Pipes {
+        /// The connection's region.
+        region: RegionId,
+        /// Its slot there.
+        slot: u32,
+    },
 }
 
 /// Pipes in which an endpoint pins memory for one connection. It uses them in turn: the kernel lets one process at a time

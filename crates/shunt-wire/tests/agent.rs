@@ -124,7 +124,8 @@ fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
         8 => Request::List,
         9 => Request::Stats { run: *a },
         10 => Request::Export {
-            what: [Exported::Asked, Exported::Found, Exported::Pipes][*c as usize % 3],
+            what: [Exported::Asked, Exported::Found, Exported::Pipes { region: *a, slot: *c }]
+                [*c as usize % 3],
         },
         11 => Request::Import { region: *a, slot: 3, export: *b },
         12 => Request::Unexport { export: *a },

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use rustix::fs::{FileType, OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat};
+use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstatfs};
 use shunt_sys::fds::Fds;
 use shunt_sys::reach::may_trace;
 use shunt_wire::agent::{EndpointId, ExportId, Exported, LANES, RegionId, Reply};
@@ -16,6 +16,9 @@ const LASTING: SealFlags = SealFlags::SHRINK;
 /// What a program relies on that has asked for memory to lend: who gets the descriptor cannot write to it.
 const PUBLISHED: SealFlags = LASTING.union(SealFlags::SEAL).union(SealFlags::FUTURE_WRITE);
 
+/// `PIPEFS_MAGIC` of include/uapi/linux/magic.h.
+const PIPEFS: i64 = 0x5049_5045;
+
 /// What an endpoint has registered.
 #[derive(Debug)]
 pub(crate) struct Export {
@@ -27,18 +30,19 @@ pub(crate) struct Export {
 fn is_sound(what: Exported, fd: &OwnedFd) -> bool {
     let is_read = fcntl_getfl(fd).is_ok_and(|mode| mode & OFlags::RWMODE == OFlags::RDONLY);
     let is_sealed = |seals| fcntl_get_seals(fd).is_ok_and(|has| has.contains(seals));
-    let is_pipe = || fstat(fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Fifo);
+    // Not a FIFO of a file system, which may let others wait.
+    let is_pipe = || fstatfs(fd).is_ok_and(|fs| fs.f_type == PIPEFS);
     is_read
         && match what {
             Exported::Asked => is_sealed(PUBLISHED),
             Exported::Found => is_sealed(LASTING),
-            Exported::Pipes => is_pipe(),
+            Exported::Pipes { .. } => is_pipe(),
         }
 }
 
 impl State {
     pub(super) fn export(&mut self, me: EndpointId, what: Exported, fds: &mut Fds) -> Outcome {
-        let count = if what == Exported::Pipes { LANES } else { 1 };
+        let count = if matches!(what, Exported::Pipes { .. }) { LANES } else { 1 };
         let fds: Vec<_> = (0..count).map_while(|_| fds.take()).map(Rc::new).collect();
         if fds.len() < count {
             return Err(No::Misconduct("an Export without memory"));
@@ -81,16 +85,28 @@ impl State {
             let owner = self.endpoints.get(&party)?;
             Some((owner, owner.exports.get(&export)?))
         };
-        // A child of a party, which was forked later, is none, and its memory can be shown to those alone who could reach into it.
+        // A child of a party, which was forked later, is none. It has said for which connection its pipes are, and nobody but the
+        // other end of that is led to them.
         let of_relative = || {
-            let mut owners = self.endpoints.values().filter(|_| self.host.is_none());
-            owners.find_map(|owner| Some((owner, owner.exports.get(&export)?)))
+            let all = self.endpoints.values();
+            let mut theirs = all.filter_map(|owner| Some((owner, owner.exports.get(&export)?)));
+            theirs.find(|(_, export)| matches!(export.what, Exported::Pipes { .. }))
         };
-        let of_party = known.parties().find_map(of_party);
-        let is_shown = |what| of_party.is_some() && what == Exported::Asked;
-        let fds = of_party
+        let is_shown = |owner: &Endpoint, export: &Export| match export.what {
+            Exported::Asked => true,
+            Exported::Found => reaches(reader, owner),
+            // A pipe's reader can be held up by its writer, too.
+            what @ Exported::Pipes { .. } => {
+                what == Exported::Pipes { region, slot }
+                    && reaches(reader, owner)
+                    && reaches(owner, reader)
+            }
+        };
+        let fds = known
+            .parties()
+            .find_map(of_party)
             .or_else(of_relative)
-            .filter(|(owner, export)| is_shown(export.what) || reaches(reader, owner))
+            .filter(|(owner, export)| is_shown(owner, export))
             .map(|(_, export)| export.fds.iter().map(Rc::clone).collect())
             .ok_or(No::Refused(Reason::Refused))?;
         Ok(Answer { reply: Reply::Imported, fds })

@@ -44,6 +44,11 @@ pub fn leave(sock: &'static Sock, fd: i32, why: Reason) {
         if sock.has(FROZEN) {
             return;
         }
+        // Bytes that the peer would send once more were read by somebody who was killed.
+        if record.rx.pulls.are_open() {
+            broken(sock, fd);
+            return;
+        }
         sock.put(FROZEN, true);
     }
     {

@@ -180,6 +180,14 @@ pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> Option<usize> {
     Some(n)
 }
 
+/// The cursor has come to what was granted of this piece, if there is one.
+#[inline]
+pub fn are_covered(sock: &Sock, piece: Option<&Piece>) {
+    if piece.is_some_and(|piece| matches!(piece.lies, Lies::Private)) {
+        state(sock).pinned.are_covered();
+    }
+}
+
 /// True for a sender that has registered memory to grant.
 pub fn are_used(sock: &Sock) -> bool {
     let state = state(sock);
@@ -421,6 +429,9 @@ pub fn take_back(sock: &'static Sock) -> bool {
         link.view().grants(slot, receiver).take_back(open.number);
         state.granted.take_back(open.number);
         any = true;
+    }
+    if !pinned.is_empty() && are_pins_back {
+        state.pinned.end();
     }
     if any {
         count(sock, Counter::GrantsTakenBack, 1);

@@ -7,13 +7,13 @@
 //! pipes are given only to those who could reach into the program without our help.
 
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 use shunt_core::pinning::{self, Costs};
 use shunt_shm::grants::Lane;
 use shunt_shm::region::{DECLINED, Section};
@@ -21,11 +21,12 @@ use shunt_shm::ring::Span;
 use shunt_shm::sync::AtomicU32 as Word;
 use shunt_shm::zerocopy::{Open, Pinned};
 use shunt_sys::fds::{close, reopen};
-use shunt_wire::agent::{EndpointId, ExportId, Exported, LANES};
+use shunt_wire::agent::{EndpointId, ExportId, Exported, LANES, RegionId};
 
 use crate::agent_client;
 use crate::clock;
 use crate::conn::Sock;
+use crate::endpoint::Endpoint;
 use crate::errno::KeepErrno;
 use crate::init;
 use crate::knobs::{self, Pin};
@@ -48,8 +49,11 @@ const REST: usize = 16 * 1024;
 /// Bytes of a pipe: so many pages, and one for each piece that does not begin with one, are what there is of a ring.
 const PIPE: usize = 512 * 1024;
 
+/// Bytes of a pipe as programs know it: one of a user who has too many of them is smaller (pipe(7)).
+const USUAL: usize = 64 * 1024;
+
 /// Connections of a process that have pipes: each takes a few descriptors.
-const MOST: u32 = 16;
+const MOST: u32 = 8;
 
 /// Longest wait for a thread that sends.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -141,34 +145,47 @@ fn make(sock: &Sock, pinned: &Pinned) -> Option<ExportId> {
         let one_more = |n| (n < MOST).then_some(n + 1);
         COUNT.fetch_update(AcqRel, Relaxed, one_more).is_err()
     };
-    let me = agent_client::endpoint().ok()?.id;
+    let (me, link) = (agent_client::endpoint().ok()?.id, sock.link()?);
     if REFUSED.load(Relaxed) == me || is_one_too_many() {
         pinned.end();
         return None;
     }
-    let made = open(me);
-    let name = made.as_ref().map(|pipes| pipes.name);
-    let is_first =
-        |name: &ExportId| pinned.name.compare_exchange(0, *name, AcqRel, Relaxed).is_ok();
-    match (made, name.filter(is_first)) {
-        (Some(pipes), Some(name)) => {
-            sock.pins.store(Box::into_raw(Box::new(pipes)), core::sync::atomic::Ordering::Release);
-            Some(name)
-        }
-        (made, _) => {
-            COUNT.fetch_sub(1, AcqRel);
-            match made {
-                // Another thread or a relative was quicker.
-                Some(pipes) => agent_client::unexport(pipes.name),
-                None => pinned.end(),
-            }
-            None
-        }
+    let record = sock.record();
+    let generation = record.id.generation.load(Acquire);
+    let made = open(me, (link.region, record.slot()));
+    let lock = record.tx.lock.lock(tid());
+    // Another thread may have closed the connection meanwhile.
+    let is_still_it = || {
+        core::ptr::eq(record, sock.record())
+            && record.id.generation.load(Acquire) == generation
+            && sock.descriptor().is_some()
+    };
+    let is_first = |pipes: &Pipes| {
+        let name = pipes.name;
+        !lock.nested()
+            && !lock.nested()
+            && is_still_it()
+            && pinned.name.compare_exchange(0, name, AcqRel, Relaxed).is_ok()
+    };
+    let Some(pipes) = made else {
+        COUNT.fetch_sub(1, AcqRel);
+        pinned.end();
+        return None;
+    };
+    let name = pipes.name;
+    if is_first(&pipes) {
+        sock.pins.store(Box::into_raw(Box::new(pipes)), Release);
+        return Some(name);
     }
+    // Another thread or a relative was quicker.
+    drop(lock);
+    COUNT.fetch_sub(1, AcqRel);
+    agent_client::unexport(name);
+    None
 }
 
 /// Makes pipes, and tells the agent of them.
-fn open(me: EndpointId) -> Option<Pipes> {
+fn open(me: EndpointId, (region, slot): (RegionId, usize)) -> Option<Pipes> {
     let one = || {
         let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
         let is_large = fcntl_setpipe_size(&input, PIPE).is_ok_and(|size| size >= PIPE);
@@ -178,9 +195,15 @@ fn open(me: EndpointId) -> Option<Pipes> {
     };
     let _uncancelled = Uncancelled::begin();
     let ((first, one_end), (second, other_end)) = (one()?, one()?);
+    // What a user has for pipes is to suffice for the program's own.
+    let (probe, _) = pipe_with(PipeFlags::CLOEXEC).ok()?;
+    if fcntl_getpipe_size(&probe).is_ok_and(|size| size < USUAL) {
+        return None;
+    }
     let outputs = [one_end, other_end];
     let fds = outputs.each_ref().map(std::os::fd::AsFd::as_fd);
-    let told = agent_client::export(Exported::Pipes, &fds);
+    let what = Exported::Pipes { region, slot: u32::try_from(slot).unwrap_or(u32::MAX) };
+    let told = agent_client::export(what, &fds);
     outputs.into_iter().for_each(close);
     let Ok((name, told_by)) = told else {
         REFUSED.store(me, Relaxed);
@@ -191,20 +214,28 @@ fn open(me: EndpointId) -> Option<Pipes> {
 
 /// The connection is gone from this process. A thread that is still in a call keeps the pipes, for good: their numbers must
 /// not become other descriptors' under it.
-pub fn release(sock: &Sock) {
-    let pipes = sock.pins.swap(core::ptr::null_mut(), AcqRel);
-    if pipes.is_null() {
+pub fn release(sock: &'static Sock) {
+    if sock.pins.load(Acquire).is_null() {
         return;
     }
-    let Some(_quiet) = sock.record().tx.lock.lock_within(tid(), PATIENCE) else { return };
     let _uncancelled = Uncancelled::begin();
+    let quiet = sock.record().tx.lock.lock_within(tid(), PATIENCE);
+    if quiet.is_some() {
+        // Who has the connection still may have to read what he never got the pipes for.
+        grants::take_back(sock);
+    }
+    let pipes = sock.pins.swap(core::ptr::null_mut(), AcqRel);
+    if quiet.is_none() || pipes.is_null() {
+        return;
+    }
     // SAFETY: made by `Box::into_raw`; nobody else has it any more.
     let pipes = unsafe { Box::from_raw(pipes) };
+    drop(quiet);
     COUNT.fetch_sub(1, AcqRel);
     // What ends with the process, or was made before a fork, is the agent's own business.
     if init::active()
+        && Endpoint::current().is_some_and(|me| me.id == pipes.told_by)
         && let Some(_setting_up) = SettingUp::begin()
-        && agent_client::endpoint().is_ok_and(|me| me.id == pipes.told_by)
     {
         agent_client::unexport(pipes.name);
     }
@@ -212,7 +243,8 @@ pub fn release(sock: &Sock) {
 
 /// Pins up to `len` bytes: where they are then, and how many they were. With the lock of the direction held.
 pub fn pin(sock: &Sock, address: usize, len: usize) -> Option<(ExportId, Lane, usize)> {
-    let (pipes, pinned) = (pipes(sock)?, &state(sock).pinned);
+    let pinned = &state(sock).pinned;
+    let pipes = pipes(sock).filter(|pipes| pipes.name == pinned.name.load(Relaxed))?;
     let lane = pinned.lane();
     let to = pipes.ends[lane.index].to.raw();
     let iov =
@@ -224,7 +256,9 @@ pub fn pin(sock: &Sock, address: usize, len: usize) -> Option<(ExportId, Lane, u
         let n = unsafe { libc::vmsplice(to, &raw const iov, 1, libc::SPLICE_F_NONBLOCK) };
         usize::try_from(n).ok().filter(|n| *n > 0)
     };
-    let n = timed(&pinned.costs[1], len, || pinned.put(lane, put))?;
+    let begun = clock::now();
+    let n = pinned.put(lane, put)?;
+    learn(&pinned.costs[1], n, begun);
     Some((pipes.name, lane, n))
 }
 
@@ -242,11 +276,16 @@ pub fn noting_a_copy(sock: &Sock, len: usize, copy: impl FnOnce()) {
 pub fn timed<T>(cost: &Word, len: usize, what: impl FnOnce() -> T) -> T {
     let begun = clock::now();
     let result = what();
-    let nanos = clock::now().saturating_sub(begun);
+    learn(cost, len, begun);
+    result
+}
+
+/// Something was done with so many bytes since then.
+fn learn(cost: &Word, len: usize, begun: u64) {
     if len >= REST {
+        let nanos = clock::now().saturating_sub(begun);
         cost.store(pinning::learnt(cost.load(Relaxed), nanos, len as u64), Relaxed);
     }
-    result
 }
 
 /// What is known by [`timed`].
@@ -291,12 +330,15 @@ impl Drop for Scratch {
     }
 }
 
-/// Reads back what the receiver has left of what is pinned, and puts it to its places in the ring; nothing is pinned any more on
-/// the connection. False when the pipes are a relative's. With the lock of the direction held.
+/// Reads back what the receiver has left of what is pinned, and puts it to its places in the ring. False when the pipes are a
+/// relative's, or it is not known what is in them. Else, once the entries say so, nothing is pinned any more on the connection
+/// ([`Pinned::end`]). With the lock of the direction held.
 pub fn take_back(sock: &'static Sock, link: &'static Link, opens: &[Open]) -> bool {
     let pinned = &state(sock).pinned;
-    pinned.end();
     let (Some(pipes), Some(mut scratch)) = (pipes(sock), Scratch::new()) else { return false };
+    if !pinned.begin_to_take() {
+        return false;
+    }
     let record = sock.record();
     let (slot, receiver) = (record.slot(), record.side().other());
     let (entries, ring) = (link.view().grants(slot, receiver), link.view().buffer(slot, receiver));

@@ -57,6 +57,18 @@ impl Pull {
         span: Span,
     ) -> Result<(), Violation> {
         let (_, rest) = span.split(self.pulled);
+        self.read_to_ring(sock, (grants, ring), rest)
+    }
+
+    fn read_to_ring(
+        &self,
+        sock: &Sock,
+        (grants, ring): (&Grants, NonNull<u8>),
+        rest: Span,
+    ) -> Result<(), Violation> {
+        if rest.is_empty() {
+            return Ok(());
+        }
         let places = [rest.head, rest.tail].map(|(at, iov_len)| iovec {
             iov_base: ring.as_ptr().wrapping_add(at).cast(),
             iov_len,
@@ -82,6 +94,8 @@ impl Pull {
         let read = || self.read(sock, grants, (buffers, at), rest.len());
         let read = pins::timed(cost, rest.len(), read)?;
         let (_, back) = rest.split(read);
+        // Where the program's place is none, as a copy will find, or nothing was left in the pipe.
+        self.read_to_ring(sock, (grants, ring), back)?;
         // SAFETY: as above.
         unsafe { buffers.copy_out(at + read, ring, back) };
         Ok(())
@@ -115,7 +129,7 @@ impl Pull {
                     continue;
                 }
                 Err(_) if errno::get() == EINTR => continue,
-                // A place of the program's that is none, as a copy to it will find.
+                // A place of the program's that is none.
                 Err(_) if errno::get() == EFAULT => return Ok(done),
                 _ => {}
             }

@@ -1,5 +1,6 @@
 //! Receiving.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use libc::{EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
@@ -52,6 +53,8 @@ struct Rx<'a> {
     cursor: &'a RxCursor,
     /// The call may wait.
     blocking: bool,
+    /// [`Self::looking`] has begun to read from pipes, which is not over yet.
+    pulls: Cell<bool>,
 }
 
 /// What a look comes to. `None`: look again, maybe in the next stretch.
@@ -92,6 +95,7 @@ fn step(
         theirs,
         cursor: &record.rx.cursor,
         blocking,
+        pulls: Cell::new(false),
     };
     match call.request {
         // What is copied now is no part of what was lent before.
@@ -506,7 +510,7 @@ impl Rx<'_> {
         let peek = call.flags & MSG_PEEK != 0;
         if copy || granted {
             let passed = self.looking(granted, |pulls| {
-                if let Request::Release = call.request {
+                if matches!(call.request, Request::Release) && !pulls {
                     // Found when they were lent.
                     return grants::pass(self.sock, self.link, span).map(Some);
                 }
@@ -562,6 +566,7 @@ impl Rx<'_> {
         let rx = &self.sock.record().rx;
         if granted && imports::has_pipes(self.sock) {
             rx.pulls.begin()?;
+            self.pulls.set(true);
             return look(true);
         }
         let (looked, alone) = call::interruptible(&rx.copying, || look(false));
@@ -570,7 +575,7 @@ impl Rx<'_> {
 
     /// What was read from pipes by [`Self::looking`] is in the ring, or the cursor has passed it.
     fn has_pulled(&self) {
-        if imports::has_pipes(self.sock) {
+        if self.pulls.take() {
             self.sock.record().rx.pulls.end();
             pulls::tell_costs(self.sock);
         }

@@ -175,7 +175,7 @@ fn step(
     if let Some(piece) = piece.filter(|_| granted.is_some()) {
         grants::count(sock, piece.counter(), n as u64);
     }
-    tx.publish(n, lock);
+    tx.publish(n, lock, || grants::are_covered(sock, granted.and(piece.as_ref())));
     *sent += n;
     Ok(Step::Again)
 }
@@ -256,10 +256,11 @@ impl Tx<'_> {
     }
 
     /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.
-    fn publish(&self, n: usize, lock: TidGuard<'_>) {
+    fn publish(&self, n: usize, lock: TidGuard<'_>, covered: impl FnOnce()) {
         let record = self.sock.record();
         let tx = &record.tx;
         tx.cursor.publish(&self.mine.prod, n as u64);
+        covered();
         tx.bytes.store(tx.bytes.load(Relaxed) + n as u64, Relaxed);
         drop(lock);
         let which = match notify::data(self.sock, self.link, &self.theirs.ctl, record.slot()) {
@@ -329,7 +330,7 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
                 match usize::try_from(n) {
                     Ok(0) => return Some(sent.cast_signed()),
                     Ok(n) => {
-                        tx.publish(n, lock);
+                        tx.publish(n, lock, || {});
                         sent += n;
                     }
                     Err(_) => return Some(or_error(sent, errno::get())),

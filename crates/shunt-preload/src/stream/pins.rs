@@ -163,7 +163,6 @@ fn make(sock: &Sock, pinned: &Pinned) -> Option<ExportId> {
     let is_first = |pipes: &Pipes| {
         let name = pipes.name;
         !lock.nested()
-            && !lock.nested()
             && is_still_it()
             && pinned.name.compare_exchange(0, name, AcqRel, Relaxed).is_ok()
     };

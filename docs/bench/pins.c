@@ -72,7 +72,6 @@ int main(int argc, char **argv)
     const size_t count = argc > 4 ? least(strtoul(argv[4], NULL, 0), MOST) : 2;
     struct shared *sh = shared_memory(sizeof *sh);
     char *ring = shared_memory(RING), *buffers = aligned_alloc(4096, BUFFERS * size), *place = malloc(PLACE);
-    memset(buffers, 'x', BUFFERS * size);
     memset(place, 0, PLACE);
     int pipes[MOST][2];
     for (size_t i = 0; i < count; i++)
@@ -110,6 +109,7 @@ int main(int argc, char **argv)
         }
     }
     on_core(0);
+    memset(buffers, 'x', BUFFERS * size);
     uint64_t at = 0;
     const uint64_t start = now();
     for (size_t turn = 0; now() - start < time; turn++) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use shunt_functional::binaries::built;
 use shunt_functional::generator::run_pair;
 use shunt_functional::mode::Mode;
-use shunt_functional::sandbox::{Expect, Sandbox, is_root};
+use shunt_functional::sandbox::{Expect, Sandbox, traces_are_allowed};
 
 const STYLES: [&str; 9] = [
     "blocking",
@@ -440,15 +440,4 @@ impl Drop for HugePages {
     fn drop(&mut self) {
         let _ = std::fs::write(Self::COUNT, self.before.to_string());
     }
-}
-
-/// Whether the kernel lets programs of a user look into each other, as the agent asks it: only then is memory shown
-/// that its program has not asked for. Yama's `ptrace_scope` is what forbids it as a rule.
-fn traces_are_allowed() -> bool {
-    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
-    scope.map_or(true, |scope| match scope.trim() {
-        "0" => true,
-        "3" => false,
-        _ => is_root(),
-    })
 }

@@ -377,6 +377,18 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// Whether the kernel lets programs of a user look into each other, as the agent asks it: only then is memory shown
+/// that its program has not asked for. Yama's `ptrace_scope` is what forbids it as a rule.
+#[must_use]
+pub fn traces_are_allowed() -> bool {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    scope.map_or(true, |scope| match scope.trim() {
+        "0" => true,
+        "3" => false,
+        _ => is_root(),
+    })
+}
+
 /// Looks an account up.
 fn account_of(user: &str) -> Account {
     let table = fs::read_to_string("/etc/passwd").expect("/etc/passwd");

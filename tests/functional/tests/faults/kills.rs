@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use shunt_functional::generator::{Server, events, start_client};
 use shunt_functional::mode::Mode;
-use shunt_functional::sandbox::{Process, Sandbox};
+use shunt_functional::sandbox::{Process, Sandbox, traces_are_allowed};
 use shunt_functional::sys::monotonic;
 use shunt_functional::waiting::settles;
 
@@ -254,7 +254,10 @@ fn kill_while(
         }
         assert!(shunted > 0 || !looked, "nothing was shunted");
         if calls.iter().all(|calls| calls != &ANY) && *mode == Mode::Attach {
-            assert!(sandbox.stats().get("bytes_granted") > 0, "nothing was granted");
+            let stats = sandbox.stats();
+            assert!(stats.get("bytes_granted") > 0, "nothing was granted");
+            let pinned = stats.get("bytes_pinned");
+            assert!(pinned > 0 || !traces_are_allowed(), "nothing was pinned");
         }
         delays.print(&format!("{what}, {mode}, {shunted} ends shunted"));
     }

@@ -342,7 +342,7 @@ fn private_memory_is_pinned() {
 fn what_is_pinned_is_received() {
     for mode in Mode::enabled() {
         let sandbox = Sandbox::new(mode).with_env("SHUNT_PIN", "65536");
-        for group in ["pinned", "pinned-ways", "pinned-relatives"] {
+        for group in ["pinned", "pinned-ways", "pinned-unlent", "pinned-relatives"] {
             assert_granted(&sandbox, group, ("bytes_pinned", true));
         }
     }

@@ -74,6 +74,7 @@ const GROUPS: &[Group] = &[
     ("unsealed", found::unsealed),
     ("pinned", pinned::ends),
     ("pinned-ways", pinned::ways),
+    ("pinned-unlent", pinned::unlent),
     ("pinned-relatives", pinned::relatives),
 ];
 

@@ -291,6 +291,22 @@ pub fn ways(p: &mut Probe) -> io::Result<()> {
     Ok(())
 }
 
+/// Bytes that are given back without having been lent, as a second borrower of the same ones does who comes too late, are
+/// passed over in the pipe, too.
+pub fn unlent(p: &mut Probe) -> io::Result<()> {
+    let (pair, mut memory) = (allowed(p)?, memory()?);
+    p.say("known, and not copied", make_known(&pair, &mut memory)?);
+    send(pair.c(), &memory.bytes()[FROM..])?;
+    p.say("all is there", reads(pair.s(), 0, LARGE, libc::MSG_PEEK)?);
+    let (mut one, mut other) = (Room::new(LARGE), Room::new(LARGE));
+    let (first, second) = (one.borrow(&pair.server)?, other.borrow(&pair.server)?);
+    send(pair.c(), &memory.bytes()[FROM..])?;
+    p.say("given back by the first", first.release(LARGE)? == Released::Whole);
+    p.say("and by the second", second.release(PART)? == Released::Whole);
+    p.say("what comes behind is read", reads(pair.s(), PART, LARGE - PART, 0)?);
+    Ok(())
+}
+
 /// Children that parted before there were any pipes take some of what is sent, and send.
 pub fn relatives(p: &mut Probe) -> io::Result<()> {
     let (pair, mut memory) = (allowed(p)?, memory()?);

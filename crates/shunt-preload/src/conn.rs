@@ -63,6 +63,8 @@ pub const UNREAD: u32 = 65536;
 pub const LOUD: u32 = 131_072;
 /// The kernel's error queue may have something of its own to say.
 pub const TELLS_ERRORS: u32 = 262_144;
+/// An IPv6 socket, whatever its addresses: noted with the first call that is [`NUMBERED`].
+pub const IS_V6: u32 = 524_288;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 

@@ -9,7 +9,7 @@ use shunt_sys::{memory, sockinfo};
 use shunt_wire::reason::Reason;
 
 use crate::abi::{c_int, c_void, socklen_t};
-use crate::conn::{Sock, TELLS_ERRORS, ZEROCOPY};
+use crate::conn::{IS_V6, Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::errno;
 use crate::fd_table::{self, Kind};
 use crate::found;
@@ -137,6 +137,12 @@ pub unsafe fn setsockopt(
         && let Some((_, sock)) = stream(fd)
     {
         doubt::fin_timeout_is_set(sock, fd);
+    }
+    if result == 0
+        && (level, name) == (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM)
+        && let Some(sock) = Sock::of(fd_table::lookup(fd))
+    {
+        sock.put(IS_V6, false);
     }
     if result == 0
         && sockinfo::is_for_error_queue(level, name)

@@ -218,7 +218,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
         // SAFETY: as above; `msg` is not null.
         let msg = unsafe { &mut *msg };
         // SAFETY: as above.
-        return zerocopy::receive(found.1, fd, msg, |msg| unsafe { next::recvmsg(fd, msg, flags) });
+        return zerocopy::receive(found.1, msg, |msg| unsafe { next::recvmsg(fd, msg, flags) });
     }
     // SAFETY: as above; `msg` is not null.
     let (room, buffers) =

@@ -95,7 +95,7 @@ pub struct RxCursor {
 }
 
 /// One or two pieces of the ring's buffer: (offset, length) each; the second may be empty.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Span {
     /// First piece.
     pub head: (usize, usize),
@@ -303,7 +303,7 @@ impl TxCursor {
     ///
     /// # Errors
     /// [`Violation::Consumer`].
-    #[inline]
+    #[inline(always)]
     pub fn reserve(
         &self,
         peer: &ConsLine,
@@ -322,12 +322,24 @@ impl TxCursor {
         // A sender of grants seldom needs room, and would find the ring empty just then only by chance.
         let short = content == Content::Granted && shape.cap < wish.cap;
         if free < want || rewind || other || short {
-            if self.refresh(peer)? == 0 {
-                self.base.store(wish.word(pos, limit), R);
-            }
-            (free, _) = self.room(self.cons.load(R), len, limit);
+            free = self.look_for_room(peer, len, wish, limit)?;
         }
         Ok(span(pos, self.base.load(R), want.min(free), len))
+    }
+
+    /// What is free after a look at the receiver's cursor. Apart, so that callers need not have a [`Span`] in memory.
+    #[inline(never)]
+    fn look_for_room(
+        &self,
+        peer: &ConsLine,
+        len: u64,
+        wish: Shape,
+        limit: u64,
+    ) -> Result<u64, Violation> {
+        if self.refresh(peer)? == 0 {
+            self.base.store(wish.word(self.pos.load(R), limit), R);
+        }
+        Ok(self.room(self.cons.load(R), len, limit).0)
     }
 
     /// Makes `n` bytes that were copied to the reserved place visible to the receiver.

@@ -46,7 +46,7 @@ fn receive(
 ) -> isize {
     match buffers {
         Some(buffers) if flags & (MSG_ERRQUEUE | MSG_OOB) == 0 => {
-            rx::receive(sock, Call { fd, entry, buffers, flags, request, kernel })
+            rx::receive(sock, &mut Call { fd, entry, buffers, flags, request, kernel })
         }
         _ if flags & MSG_ERRQUEUE != 0 => zerocopy::discard(sock).unwrap_or_else(|| kernel(0)),
         _ => kernel(0),
@@ -68,7 +68,7 @@ fn transmit(
         // Urgent data are the kernel's: this direction goes back to it.
         demote::leave(sock, fd, Reason::Unsupported);
     }
-    tx::transmit(sock, Call { fd, entry, buffers, flags, request, kernel })
+    tx::transmit(sock, &mut Call { fd, entry, buffers, flags, request, kernel })
 }
 
 /// # Safety
@@ -333,7 +333,7 @@ pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> 
     let Some(found) = stream(fd) else { return kernel(flags) };
     let iov = buffer(buf, len);
     let buffers = Some(Buffers::one(&iov));
-    zerocopy::numbered(found.1, fd, flags, buffers, Hints::default(), |flags, request| {
+    zerocopy::numbered(found.1, fd, flags, buffers.as_ref(), &Hints::default(), |flags, request| {
         transmit(found, fd, buffers, flags, request, &mut |extra| kernel(flags | extra))
     })
 }
@@ -354,7 +354,7 @@ pub unsafe fn sendto(
     let Some(found) = stream(fd) else { return kernel(flags) };
     let iov = buffer(buf, len);
     let buffers = Some(Buffers::one(&iov));
-    zerocopy::numbered(found.1, fd, flags, buffers, Hints::default(), |flags, request| {
+    zerocopy::numbered(found.1, fd, flags, buffers.as_ref(), &Hints::default(), |flags, request| {
         transmit(found, fd, buffers, flags, request, &mut |extra| kernel(flags | extra))
     })
 }
@@ -380,7 +380,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     }
     // SAFETY: as above.
     let hints = unsafe { Hints::of(&*msg) };
-    zerocopy::numbered(found.1, fd, flags, buffers, hints, |flags, request| {
+    zerocopy::numbered(found.1, fd, flags, buffers.as_ref(), &hints, |flags, request| {
         transmit(found, fd, buffers, flags, request, &mut |extra| kernel(flags | extra))
     })
 }

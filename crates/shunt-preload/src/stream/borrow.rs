@@ -45,7 +45,7 @@ pub enum Request<'a> {
     /// A receiving call: to go on behind borrowed bytes.
     Release,
     /// A sending call: no copies (`MSG_ZEROCOPY`).
-    Grant(&'a mut Outcome, Hints<'a>),
+    Grant(&'a mut Outcome, &'a Hints<'a>),
 }
 
 /// Room for the places of borrowed bytes, in the program's control message.

@@ -76,7 +76,7 @@ pub fn or_error(done: usize, error: c_int) -> isize {
 #[inline]
 pub fn run(
     sock: &'static Sock,
-    mut call: Call<'_>,
+    call: &mut Call<'_>,
     direction: Direction,
     mut step: impl FnMut(&mut Call<'_>, &mut usize, bool) -> Result<Step, Violation>,
 ) -> isize {
@@ -97,7 +97,7 @@ pub fn run(
         if sock.phase() == Phase::Broken {
             return or_error(done, ECONNRESET);
         }
-        let until = match step(&mut call, &mut done, blocking) {
+        let until = match step(call, &mut done, blocking) {
             Ok(Step::Done(n)) => return n,
             Ok(Step::Again) => continue,
             Ok(Step::Follow) if demote::follow(sock, call.fd) => continue,

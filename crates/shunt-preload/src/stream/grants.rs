@@ -111,6 +111,7 @@ pub struct Unknown;
 
 /// The bytes of a call after the first `done`, up to the end of their buffer, if they lie in registered memory, or can be
 /// pinned, and are worth a grant.
+#[inline(always)]
 pub fn piece(
     sock: &Sock,
     theirs: &Section,

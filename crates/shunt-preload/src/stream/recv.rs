@@ -35,7 +35,8 @@ const VISIT_AFTER: u32 = 20;
 const UNMARKED_FOR: u32 = 1_000_000;
 
 /// Does the call.
-pub fn receive(sock: &'static Sock, call: Call<'_>) -> isize {
+#[inline(never)]
+pub fn receive(sock: &'static Sock, call: &mut Call<'_>) -> isize {
     call::run(sock, call, Direction::Receiving, |call, got, blocking| {
         step(sock, call, got, blocking)
     })

@@ -35,7 +35,8 @@ const CHUNK: usize = 64 * 1024;
 const FEW: u32 = 8;
 
 /// Does the call.
-pub fn transmit(sock: &'static Sock, call: Call<'_>) -> isize {
+#[inline(never)]
+pub fn transmit(sock: &'static Sock, call: &mut Call<'_>) -> isize {
     call::run(sock, call, Direction::Sending, |call, sent, blocking| {
         // The step says of a descriptor that another thread has closed what is to be said.
         if demote::is_due(sock) && call.is_open() {
@@ -158,7 +159,12 @@ fn step(
     if full {
         return Ok(Step::Wait(Until::Ring));
     }
-    let granted = piece.and_then(|piece| tx.grant_or_put(call, &piece, *sent, span));
+    let is_worth_it = |piece: &&Piece| span.len() >= piece.least;
+    let grant = |piece| grants::grant(&tx, piece, span.len());
+    let granted = piece.as_ref().filter(is_worth_it).and_then(grant);
+    if piece.is_some() && granted.is_none() {
+        put(sock, call, *sent, link.view(), span);
+    }
     let n = granted.unwrap_or(span.len());
     if let Request::Grant(outcome, hints) = &mut call.request {
         if granted.is_some() {
@@ -194,7 +200,39 @@ pub struct Tx<'a> {
 
 impl Tx<'_> {
     /// A place for up to `want` bytes; empty when the ring is full.
+    #[inline(always)]
     fn reserve(&self, want: usize, blocking: bool, content: Content) -> Result<Span, Violation> {
+        let span = self.find(want, content)?;
+        if span.is_empty() && want > 0 {
+            self.reserve_late(want, blocking, content)
+        } else {
+            Ok(span)
+        }
+    }
+
+    /// The same when there was none.
+    #[cold]
+    fn reserve_late(
+        &self,
+        want: usize,
+        blocking: bool,
+        content: Content,
+    ) -> Result<Span, Violation> {
+        let mut span = Span::default();
+        if !blocking {
+            // Whoever waits for room in epoll is told through the queue.
+            arm(&self.mine.ctl.tx_arm, notify::ON_QUEUE);
+            span = self.find(want, content)?;
+        }
+        if span.is_empty() {
+            let full = &self.sock.record().tx.full;
+            full.store(full.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+        Ok(span)
+    }
+
+    #[inline(always)]
+    fn find(&self, want: usize, content: Content) -> Result<Span, Violation> {
         let tx = &self.sock.record().tx;
         let ring = self.link.view().geometry().ring();
         let few = self.link.users.load(Relaxed) <= FEW;
@@ -205,23 +243,9 @@ impl Tx<'_> {
             false => SHORT_RING.min(most),
         } as u64;
         let wish = shape(self.sock.record().side().other(), cap);
-        let find = || {
-            let limit = buffers::limit(tx, self.theirs);
-            let what = (want as u64, content);
-            tx.cursor.reserve(&self.theirs.cons, ring as u64, wish, limit, what)
-        };
-        let mut span = find()?;
-        if span.head.1 == 0 && want > 0 {
-            if !blocking {
-                // Whoever waits for room in epoll is told through the queue.
-                arm(&self.mine.ctl.tx_arm, notify::ON_QUEUE);
-                span = find()?;
-            }
-            if span.head.1 == 0 {
-                tx.full.store(tx.full.load(Relaxed).wrapping_add(1), Relaxed);
-            }
-        }
-        Ok(span)
+        let limit = buffers::limit(tx, self.theirs);
+        let what = (want as u64, content);
+        tx.cursor.reserve(&self.theirs.cons, ring as u64, wish, limit, what)
     }
 
     /// True when the peer's process has died: nobody takes bytes from the ring any more, and what the
@@ -243,16 +267,6 @@ impl Tx<'_> {
         // Who has shut its own reading sees that as an end, too.
         (ask && !self.sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &self.theirs.prod.fin))
             || (full && doubt::is_orphaned(self.sock))
-    }
-
-    /// Grants the bytes of a piece for which `span` is reserved, or puts them there: how many are granted, if any are.
-    fn grant_or_put(&self, call: &Call<'_>, piece: &Piece, at: usize, span: Span) -> Option<usize> {
-        let n = span.len();
-        let granted = (n >= piece.least).then(|| grants::grant(self, piece, n)).flatten();
-        if granted.is_none() {
-            put(self.sock, call, at, self.link.view(), span);
-        }
-        granted
     }
 
     /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.

@@ -53,52 +53,68 @@ pub fn numbered(
     sock: &'static Sock,
     fd: c_int,
     flags: c_int,
-    buffers: Option<Buffers<'_>>,
-    hints: Hints<'_>,
+    buffers: Option<&Buffers<'_>>,
+    hints: &Hints<'_>,
     send: impl FnOnce(c_int, Request<'_>) -> isize,
 ) -> isize {
-    match buffers {
-        Some(buffers) if flags & MSG_ZEROCOPY != 0 || hints.is_quiet => {
-            with_number(sock, fd, flags, (&buffers, hints), send)
+    let Some(buffers) = buffers.filter(|_| flags & MSG_ZEROCOPY != 0 || hints.is_quiet) else {
+        return send(flags, Request::Plain);
+    };
+    match admit(sock, fd, flags, hints) {
+        Admitted::Numbered(flags) => {
+            let mut outcome = Outcome::default();
+            let sent = send(flags, Request::Grant(&mut outcome, hints));
+            settle(sock, (buffers, hints), &outcome, sent);
+            sent
         }
-        _ => send(flags, Request::Plain),
+        Admitted::Plain(flags) => send(flags, Request::Plain),
+        Admitted::Refused(error) => errno::fail(error),
     }
 }
 
-#[cold]
-fn with_number(
-    sock: &'static Sock,
-    fd: c_int,
-    flags: c_int,
-    (buffers, hints): (&Buffers<'_>, Hints<'_>),
-    send: impl FnOnce(c_int, Request<'_>) -> isize,
-) -> isize {
+/// What becomes of a call that asks for a number.
+enum Admitted {
+    /// It is made with these flags, and gets one.
+    Numbered(c_int),
+    /// It is made with these flags as the kernel's are, which may number it.
+    Plain(c_int),
+    /// It fails with this error.
+    Refused(c_int),
+}
+
+fn admit(sock: &'static Sock, fd: c_int, flags: c_int, hints: &Hints<'_>) -> Admitted {
     let copied = flags & !MSG_ZEROCOPY;
     // The kernel ignores the flag, too.
     if !is_allowed(sock, fd) {
-        return send(copied, Request::Plain);
+        return Admitted::Plain(copied);
     }
     if promote::advance(sock, fd) == Phase::Tcp {
-        return send(flags, Request::Plain);
+        return Admitted::Plain(flags);
     }
-    if let Err(error) = begin(sock, fd, &hints) {
-        return errno::fail(error);
+    match begin(sock, fd, hints) {
+        Ok(()) => Admitted::Numbered(copied),
+        Err(error) => Admitted::Refused(error),
     }
-    let mut outcome = Outcome::default();
-    let sent = send(copied, Request::Grant(&mut outcome, hints));
+}
+
+/// After a call that was to have a number, and has sent so much.
+fn settle(
+    sock: &'static Sock,
+    (buffers, hints): (&Buffers<'_>, &Hints<'_>),
+    outcome: &Outcome,
+    sent: isize,
+) {
+    let _keep = KeepErrno::new();
     if outcome.is_unknown {
-        let _keep = KeepErrno::new();
-        grants::offer(sock, buffers, &hints);
+        grants::offer(sock, buffers, hints);
     }
     if sent > 0 && !hints.is_quiet {
-        let _keep = KeepErrno::new();
         if !outcome.is_numbered {
             let _lock = sock.record().tx.lock.lock(tid());
-            number(sock, surely_taken(sock), &outcome, false);
+            number(sock, surely_taken(sock), outcome, false);
         }
         notify::own_error(sock, outcome.is_numbered);
     }
-    sent
 }
 
 /// Gives a call its number, with the lock of the sending direction held and the receiver at `taken`. Since that was

@@ -8,6 +8,8 @@
 const PERIOD: u32 = 4096;
 /// Pieces of such a trial.
 const TRIAL: u32 = 16;
+/// Of so many others one is timed: to look at the clock takes a fiftieth of a copy.
+const SAMPLE: u32 = 8;
 
 /// How much longer than known something may seem to take: more is the scheduler's doing, not the copy's.
 const LONGEST: u64 = 4;
@@ -27,6 +29,12 @@ pub fn learnt(known: Cost, nanos: u64, bytes: u64) -> Cost {
         _ => (known * (WEIGHT - 1) + seen.min(known * LONGEST)) / WEIGHT,
     };
     Cost::try_from(next).unwrap_or(Cost::MAX).max(1)
+}
+
+/// Whether it is looked at the clock for the `turn`th piece, of whose way this is known.
+#[must_use]
+pub const fn is_timed(turn: u32, known: Cost) -> bool {
+    known == 0 || turn % PERIOD < TRIAL || turn.is_multiple_of(SAMPLE)
 }
 
 /// What one end has seen.
@@ -94,6 +102,13 @@ mod tests {
         assert!((4900..=5000).contains(&slower), "{slower}");
         assert_eq!(learnt(0, 0, 1 << 20), 1, "is known, however little");
         assert_eq!(learnt(0, u64::MAX, 0), Cost::MAX);
+    }
+
+    #[test]
+    fn what_is_known_is_timed_now_and_then_and_in_trials() {
+        assert!((0..100).all(|turn| is_timed(turn, 0)));
+        let timed = (0..PERIOD).filter(|turn| is_timed(*turn, 5)).count();
+        assert_eq!(timed, (TRIAL + (PERIOD - TRIAL) / SAMPLE) as usize);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::link::Link;
 use crate::signals::SettingUp;
 use crate::stream::borrow::{Hint, Hints};
 use crate::stream::bytes::Buffers;
-use crate::stream::pulls::Pull;
+use crate::stream::pulls::{self, Pull};
 use crate::stream::send::Tx;
 use crate::stream::{doubt, pins, tid};
 
@@ -381,11 +381,7 @@ pub fn take(
         {
             // SAFETY: as above; the span is readable.
             let copy = || unsafe { buffers.copy_out(at + after, ring, span) };
-            if pulls {
-                pins::timed(&sock.record().rx.costs[0], span.len(), copy);
-            } else {
-                copy();
-            }
+            pulls::noting_a_copy(sock, span.len(), copy);
         }
         after += span.len();
         Ok(true)

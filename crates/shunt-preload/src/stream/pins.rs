@@ -44,7 +44,7 @@ const LEAST: usize = 64 * 1024;
 pub const PIECE: usize = 128 * 1024;
 
 /// With less of a piece left, or less room for it, a copy is cheaper.
-const REST: usize = 16 * 1024;
+pub const REST: usize = 16 * 1024;
 
 /// Bytes of a pipe: so many pages, and one for each piece that does not begin with one, are what there is of a ring.
 const PIPE: usize = 512 * 1024;
@@ -265,7 +265,17 @@ pub fn pin(sock: &Sock, address: usize, len: usize) -> Option<(ExportId, Lane, u
 #[inline]
 pub fn noting_a_copy(sock: &Sock, len: usize, copy: impl FnOnce()) {
     if len >= REST && pipes(sock).is_some() {
-        timed(&state(sock).pinned.costs[0], len, copy);
+        let Pinned { turn, costs: [copied, _], .. } = &state(sock).pinned;
+        timed_now_and_then(copied, turn.load(Relaxed), len, copy);
+    } else {
+        copy();
+    }
+}
+
+/// Notes how long a copy takes, if it is the turn of one to be timed.
+pub fn timed_now_and_then(cost: &Word, turn: u32, len: usize, copy: impl FnOnce()) {
+    if pinning::is_timed(turn, cost.load(Relaxed)) {
+        timed(cost, len, copy);
     } else {
         copy();
     }

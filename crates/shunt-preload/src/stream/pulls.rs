@@ -14,7 +14,7 @@ use shunt_shm::ring::Span;
 use crate::clock;
 use crate::conn::Sock;
 use crate::errno::{self, KeepErrno};
-use crate::imports::Pipes;
+use crate::imports::{self, Pipes};
 use crate::next;
 use crate::signals::Uncancelled;
 use crate::stream::bytes::Buffers;
@@ -150,6 +150,21 @@ impl Pull {
 fn is_late(until: &mut Option<u64>) -> bool {
     let patience = u64::try_from(PATIENCE.as_nanos()).unwrap_or(u64::MAX);
     clock::now() > *until.get_or_insert_with(|| clock::now().saturating_add(patience))
+}
+
+/// Does a copy from the ring of `len` bytes; and notes how long it takes, where the sender wants to know. With the lock of the
+/// direction held.
+#[inline]
+pub fn noting_a_copy(sock: &Sock, len: usize, copy: impl FnOnce()) {
+    if len >= pins::REST && imports::has_pipes(sock) {
+        let rx = &sock.record().rx;
+        #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
+        let turn = rx.messages.load(Relaxed) as u32;
+        pins::timed_now_and_then(&rx.costs[0], turn, len, copy);
+        tell_costs(sock);
+    } else {
+        copy();
+    }
 }
 
 /// Tells the sender what copies take here.

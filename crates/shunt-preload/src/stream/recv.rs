@@ -525,7 +525,8 @@ impl Rx<'_> {
                 }
                 let ring = self.view.buffer(self.slot, self.sock.record().side());
                 // SAFETY: the program's buffers are writable, as recv(2) asks; the span is readable.
-                unsafe { call.buffers.copy_out(at, ring, span) };
+                let copy = || unsafe { call.buffers.copy_out(at, ring, span) };
+                pulls::noting_a_copy(self.sock, n, copy);
                 Ok(Some(rx.grants.load(Relaxed)))
             })?;
             let Some(passed) = passed else {

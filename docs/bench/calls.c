@@ -8,6 +8,7 @@
  * shortest of 500 times: what else the machine does makes it longer only.
  */
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <time.h>
@@ -71,6 +72,7 @@ int main(int argc, char **argv)
     need(!connect(c, (void *)&at, len), "connect");
     int s = accept(listener, NULL, NULL);
     setsockopt(c, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one);
+    setsockopt(c, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 
     char *memory = private ? malloc(BUFFERS * size) : shunt_alloc(BUFFERS * size);
     char *into = malloc(size);

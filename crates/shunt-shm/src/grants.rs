@@ -242,6 +242,13 @@ impl Grants {
         mine.grants.store(number.wrapping_add(1), Ordering::Release);
     }
 
+    /// There are so many entries, and no more: those behind them are of bytes that no cursor covers, so that no receiver has
+    /// passed them.
+    pub fn withdraw(mine: &ProdLine, count: u32) {
+        // SYNC POINT grants: before the cursor that covers other bytes in their place.
+        mine.grants.store(count, Ordering::Release);
+    }
+
     /// The sender has copied the bytes of an entry to their place in the ring.
     pub fn take_back(&self, number: u32) {
         // SYNC POINT taken back: the bytes in the ring before it, the program's changes after it.

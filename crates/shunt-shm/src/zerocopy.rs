@@ -5,7 +5,8 @@ use shunt_wire::agent::LANES;
 use shunt_wire::counter::Counter;
 
 use crate::completions::Completions;
-use crate::grants::{GRANTS, Lane, Part};
+use crate::grants::{GRANTS, Grants, Lane, Part};
+use crate::ring::ProdLine;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 const R: Ordering = Ordering::Relaxed;
@@ -164,6 +165,8 @@ pub struct Granted {
     since: AtomicU32,
     /// Which of `known` is replaced next.
     turn: AtomicU32,
+    /// The position after the last byte of the last entry.
+    until: AtomicU64,
     /// The region that was offered last, 0: none.
     offered: AtomicU64,
     known: [AtomicU64; KNOWN],
@@ -207,6 +210,7 @@ impl Default for Granted {
             freed: AtomicU32::new(0),
             since: AtomicU32::new(0),
             turn: AtomicU32::new(0),
+            until: AtomicU64::new(0),
             offered: AtomicU64::new(0),
             known: Default::default(),
             entries: core::array::from_fn(|_| Entry::default()),
@@ -220,7 +224,7 @@ impl Granted {
         for word in [&self.made, &self.freed, &self.since, &self.turn] {
             word.store(0, R);
         }
-        for word in self.known.iter().chain([&self.offered]) {
+        for word in self.known.iter().chain([&self.until, &self.offered]) {
             word.store(0, R);
         }
     }
@@ -255,7 +259,35 @@ impl Granted {
         entry.region.store(part.region, R);
         entry.from.store(part.from, R);
         self.since.store(now, R);
-        self.made.store(number.wrapping_add(1), R);
+        self.until.store(part.end(), R);
+        // After all else, so that it is whole whenever somebody is killed; see `withdraw`.
+        self.made.store(number.wrapping_add(1), Ordering::Release);
+    }
+
+    /// True when the last entry is of bytes that the sender's cursor, at `pos`, has not come to. Whoever finds that before
+    /// it sends something comes after a process that was killed in between, and has to [withdraw](Self::withdraw) it.
+    #[inline]
+    #[must_use]
+    pub fn is_ahead(&self, pos: u64) -> bool {
+        self.until.load(R) > pos
+    }
+
+    /// Forgets an entry of bytes that the cursor, at `pos`, has not come to, or that was noted and not put: what is sent
+    /// next has its place. No receiver has passed it.
+    #[cold]
+    pub fn withdraw(&self, mine: &ProdLine, pos: u64) {
+        let (freed, made) = (self.freed.load(R), self.made.load(R));
+        let put = mine.grants.load(R);
+        let mut count = if made == put.wrapping_add(1) { put } else { made };
+        if count != freed {
+            let last = self.entry(count.wrapping_sub(1));
+            let is_ahead = last.at.load(R) + last.len.load(R) > pos;
+            count = count.wrapping_sub(u32::from(is_ahead));
+        }
+        // In this order: who is killed between them leaves an entry that was noted and not put.
+        Grants::withdraw(mine, count);
+        self.made.store(count, Ordering::Release);
+        self.until.store(pos, R);
     }
 
     /// When the last entry was made.
@@ -326,6 +358,7 @@ impl Granted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grants::Source;
 
     #[test]
     fn pipes_are_used_in_turn_and_no_more_after_something_went_wrong() {
@@ -391,6 +424,66 @@ mod tests {
         granted.note(all, &part(640, 10), 0, 0);
         assert_eq!(granted.place(19), None);
         assert_eq!(granted.place(20), Some(all + 1));
+    }
+
+    /// Notes an entry, and puts it there, too, if that is wanted.
+    fn begin(granted: &Granted, shown: Option<(&Grants, &ProdLine)>, part: &Part) -> u32 {
+        let number = granted.place(0).unwrap();
+        granted.note(number, part, 10_000, 0);
+        if let Some((grants, prod)) = shown {
+            grants.put(prod, number, part);
+        }
+        number
+    }
+
+    #[test]
+    fn what_was_granted_and_never_sent_is_not_taken_for_what_is_sent_next() {
+        let (granted, grants, prod) = (Granted::default(), Grants::default(), ProdLine::default());
+        let shown = Some((&grants, &prod));
+        let (passed, none) = (AtomicU32::new(0), |_| panic!("no offer was made"));
+        begin(&granted, shown, &part(0, 100));
+        assert!(granted.is_ahead(99) && !granted.is_ahead(100), "the cursor has come to it");
+        // Whoever has made these was killed before the cursor came to them.
+        for shown in [shown, None] {
+            begin(&granted, shown, &part(100, 50));
+            assert!(granted.is_ahead(100));
+            granted.withdraw(&prod, 100);
+            assert!(!granted.is_ahead(100));
+            let ahead = || granted.open(0).any(|open| open.at >= 100);
+            assert!(!ahead() && granted.open(0).count() == 1);
+            // A relative has copied 30 bytes to the same place.
+            let source = grants.source(&prod, &passed, (100, 30), none);
+            assert_eq!(source, Ok(Source::Ring(30)), "{}", shown.is_some());
+            passed.store(0, R);
+        }
+        // And then it grants.
+        let next = part(130, 7);
+        assert_eq!(begin(&granted, shown, &next), 1);
+        assert_eq!(grants.source(&prod, &passed, (100, 37), none), Ok(Source::Ring(30)));
+        let granted = Source::Granted { number: 1, part: next, skip: 0, len: 7 };
+        assert_eq!(grants.source(&prod, &passed, (130, 7), none), Ok(granted));
+    }
+
+    #[test]
+    fn withdrawing_leaves_what_was_sent_and_what_is_offered() {
+        let (granted, grants, prod) = (Granted::default(), Grants::default(), ProdLine::default());
+        let shown = Some((&grants, &prod));
+        granted.withdraw(&prod, 0);
+        assert_eq!(granted.place(0), Some(0));
+        begin(&granted, shown, &part(0, 100));
+        begin(&granted, shown, &part(100, 0));
+        granted.withdraw(&prod, 100);
+        assert_eq!((granted.place(0), prod.grants.load(R)), (Some(2), 2));
+        // An offer of which the receiver was not told.
+        begin(&granted, None, &part(100, 0));
+        granted.withdraw(&prod, 100);
+        assert_eq!((granted.place(0), prod.grants.load(R)), (Some(2), 2));
+        // What the receiver has passed does not count, whatever it was.
+        assert_eq!(granted.place(200), Some(2));
+        granted.withdraw(&prod, 0);
+        assert_eq!(granted.place(200), Some(2));
+        granted.reset();
+        assert!(!granted.is_ahead(0));
     }
 
     #[test]

@@ -54,7 +54,10 @@ pub fn leave(sock: &'static Sock, fd: i32, why: Reason) {
     {
         let lock = record.tx.lock.lock(tid());
         sock.put(WANT_TCP, true);
-        grants::take_back(sock);
+        // In a signal handler above a call that grants something just now, that stays as it is.
+        if !lock.nested() || call::may_intrude(&record.tx.copying) {
+            grants::take_back(sock);
+        }
         let marks = record.tx.marks.load(Relaxed);
         if is_due(sock) {
             // The peer has left first, and takes nothing of what it has not taken by then.

@@ -153,6 +153,18 @@ pub fn copied(buffers: &Buffers<'_>, hints: &Hints<'_>, done: usize) -> usize {
     buffers.run(done, |i, len| is_wanted(hints.of_buffer(i), len))
 }
 
+/// Forgets what was granted in front of the cursor by a process that was killed before it had the cursor come to it: other
+/// bytes have that place now. With the lock of the sending direction held, and not in a signal handler above a call that may
+/// be about to do so.
+#[inline]
+pub fn withdraw(sock: &Sock, mine: &Section) {
+    let pos = sock.record().tx.cursor.pos();
+    let granted = &state(sock).granted;
+    if granted.is_ahead(pos) {
+        granted.withdraw(&mine.prod, pos);
+    }
+}
+
 /// Grants up to `n` bytes of a piece, for which the next place in the ring is reserved, with the lock of the direction held.
 /// Says how many, `None` when so many grants are open that they have to be copied.
 pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> Option<usize> {
@@ -227,11 +239,13 @@ pub fn offer(sock: &'static Sock, buffers: &Buffers<'_>, hints: &Hints<'_>) {
     {
         return;
     }
+    // Also where it is not ahead: an offer of which the receiver was not told.
+    granted.withdraw(&mine.prod, record.tx.cursor.pos());
     let Some(number) = granted.place(taken(sock, theirs)) else { return };
     let part = Part { at: record.tx.cursor.pos(), len: 0, region, from: 0 };
     granted.note(number, &part, 0, doubt::moment());
-    granted.offer(region);
     link.view().grants(record.slot(), record.side().other()).put(&mine.prod, number, &part);
+    granted.offer(region);
 }
 
 /// True when the program has cut some of these bytes off from memory of its own, which is then not sealed, and would be
@@ -396,12 +410,13 @@ fn take_up(sock: &'static Sock, link: &'static Link, region: u64) -> bool {
 }
 
 /// Copies what is granted to its place in the ring, so that the program's memory is its own again. False when some of it
-/// is a relative's, and not to be had. With the lock of the sending direction held.
+/// is a relative's, and not to be had. With the lock of the sending direction held, as for [`withdraw`].
 pub fn take_back(sock: &'static Sock) -> bool {
     if !sock.has(NUMBERED) {
         return true;
     }
-    let (Some(link), Some((_, theirs))) = (sock.link(), sock.sections()) else { return true };
+    let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else { return true };
+    withdraw(sock, mine);
     let (record, state) = (sock.record(), state(sock));
     let (slot, receiver) = (record.slot(), record.side().other());
     let taken = taken(sock, theirs);

@@ -199,7 +199,7 @@ pub struct Tx<'a> {
 }
 
 impl Tx<'_> {
-    /// A place for up to `want` bytes; empty when the ring is full.
+    /// A place for up to `want` bytes; empty when the ring is full. Not in a signal handler above a call on the direction.
     #[inline(always)]
     fn reserve(&self, want: usize, blocking: bool, content: Content) -> Result<Span, Violation> {
         let span = self.find(want, content)?;
@@ -237,8 +237,12 @@ impl Tx<'_> {
         let ring = self.link.view().geometry().ring();
         let few = self.link.users.load(Relaxed) <= FEW;
         let most = self.sock.endpoint().longest_ring();
+        let numbered = self.sock.has(NUMBERED);
+        if numbered {
+            grants::withdraw(self.sock, self.mine);
+        }
         let cap = match few {
-            _ if self.sock.has(NUMBERED) && grants::are_used(self.sock) => ring,
+            _ if numbered && grants::are_used(self.sock) => ring,
             true => LONG_RING.min(most).min(ring),
             false => SHORT_RING.min(most),
         } as u64;

@@ -1,4 +1,5 @@
-//! Grants: a receiver never takes what the sender's program puts into its memory after a completion.
+//! Grants: a receiver never takes what the sender's program puts into its memory after a completion, nor what was granted
+//! and never sent.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -50,4 +51,52 @@ fn bytes_that_are_taken_back_are_those_that_were_sent() {
         }
         sender.join().unwrap();
     });
+}
+
+/// Bytes of which the cursor says nothing, as their sender is killed; and others in their place, of a relative that grants
+/// them if that is so, while the receiver looks whether there is anything.
+fn withdrawn(grants_anew: bool) {
+    explore(Some(3), move || {
+        let at = Arc::new(Direction::default());
+        let sender = {
+            let at = Arc::clone(&at);
+            thread::spawn(move || {
+                let part = |region| Part { at: 0, len: 1, region, from: 0 };
+                at.grants.put(&at.prod, 0, &part(1));
+                Grants::withdraw(&at.prod, 0);
+                if grants_anew {
+                    at.grants.put(&at.prod, 0, &part(2));
+                } else {
+                    at.ring.store(SENT, Ordering::Relaxed);
+                }
+                at.prod.prod.store(1, Ordering::Release);
+            })
+        };
+        let passed = AtomicU32::new(0);
+        let source = |len| {
+            let offered = |_| panic!("no offer was made");
+            at.grants.source(&at.prod, &passed, (0, len), offered).unwrap()
+        };
+        source(0);
+        if at.prod.prod.load(Ordering::Acquire) == 1 {
+            match source(1) {
+                Source::Granted { part, .. } => assert!(grants_anew && part.region == 2),
+                Source::Ring(_) => {
+                    assert!(!grants_anew && at.ring.load(Ordering::Relaxed) == SENT);
+                }
+            }
+        }
+        assert_eq!(passed.load(Ordering::Relaxed), 0);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn what_was_withdrawn_is_not_taken_for_what_was_copied() {
+    withdrawn(false);
+}
+
+#[test]
+fn what_was_withdrawn_is_not_taken_for_what_was_granted_anew() {
+    withdrawn(true);
 }

@@ -439,10 +439,19 @@ impl RxCursor {
     #[inline]
     #[must_use]
     pub fn consume(&self, mine: &ConsLine, len: u64, n: u64) -> bool {
+        self.consume_noting(mine, len, n, || {})
+    }
+
+    /// The same, with something to be noted before the sender is told, and never by one who is killed before the bytes are
+    /// taken.
+    #[inline]
+    #[must_use]
+    pub fn consume_noting(&self, mine: &ConsLine, len: u64, n: u64, note: impl FnOnce()) -> bool {
         let step = look_step(self.base.load(R), len);
         let before = self.pos.load(R);
         let pos = before + n;
         self.pos.store(pos, R);
+        note();
         // SYNC POINT cons: pairs with the Acquire load in TxCursor::refresh.
         mine.cons.store(pos, Ordering::Release);
         looks(before, pos, step)

@@ -509,6 +509,7 @@ impl Rx<'_> {
         // SYNC POINT prod: what covers a grant was read before this look.
         let granted = self.theirs.prod.grants.load(Relaxed) != rx.grants.load(Relaxed);
         let peek = call.flags & MSG_PEEK != 0;
+        let mut entries = rx.grants.load(Relaxed);
         if copy || granted {
             let passed = self.looking(granted, |pulls| {
                 if matches!(call.request, Request::Release) && !pulls {
@@ -527,15 +528,13 @@ impl Rx<'_> {
                 // SAFETY: the program's buffers are writable, as recv(2) asks; the span is readable.
                 let copy = || unsafe { call.buffers.copy_out(at, ring, span) };
                 pulls::noting_a_copy(self.sock, n, copy);
-                Ok(Some(rx.grants.load(Relaxed)))
+                Ok(Some(entries))
             })?;
             let Some(passed) = passed else {
                 self.has_pulled();
                 return Ok(false);
             };
-            if granted && !peek {
-                rx.grants.store(passed, Relaxed);
-            }
+            entries = passed;
         }
         if peek {
             self.has_pulled();
@@ -544,7 +543,13 @@ impl Rx<'_> {
         if let Request::Release = call.request {
             self.sock.lent.advance(n);
         }
-        let look = self.cursor.consume(&self.mine.cons, self.ring(), n as u64);
+        // Together: a relative of one that was killed is not to take for bytes in the ring what was granted.
+        let note = || {
+            if granted {
+                rx.grants.store(entries, Release);
+            }
+        };
+        let look = self.cursor.consume_noting(&self.mine.cons, self.ring(), n as u64, note);
         self.has_pulled();
         rx.bytes.store(rx.bytes.load(Relaxed) + n as u64, Relaxed);
         rx.messages.store(rx.messages.load(Relaxed) + 1, Relaxed);

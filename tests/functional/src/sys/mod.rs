@@ -13,6 +13,7 @@ pub mod raw;
 mod ready;
 mod socket;
 mod stream;
+mod traced;
 pub mod uring;
 
 use std::io;
@@ -42,6 +43,7 @@ pub use stream::{
     Received, pwrite_all, read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendfile, sendmmsg,
     sendmsg, sendto, splice, write, writev,
 };
+pub use traced::{Stop, be_traced, go_on, stop_self, wait_for_stop};
 
 /// Turns a `-1` with `errno` into an error.
 pub(crate) fn check(ret: c_int) -> io::Result<c_int> {

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use shunt_functional::binaries::built;
 use shunt_functional::generator::{Server, events, start_client};
 use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::{Process, Sandbox, traces_are_allowed};
@@ -281,6 +282,29 @@ fn anything_is_killed() {
         victims.truncate(rng.usize(1..=3));
         victims
     });
+}
+
+/// In the middle of a call that grants, pins or reads what is pinned, at every place in turn, on a connection that a relative
+/// goes on with.
+#[test]
+fn who_grants_is_killed_and_has_relatives() {
+    if !traces_are_allowed() {
+        return eprintln!("left out: processes cannot be stopped where it is wanted here");
+    }
+    let sandbox = Sandbox::new(Mode::Attach).with_env("SHUNT_PIN", "65536");
+    for (group, counter) in [
+        ("killed-granting", "bytes_granted"),
+        ("killed-pinning", "bytes_pinned"),
+        ("killed-pulling", "bytes_pinned"),
+    ] {
+        let before = sandbox.stats().get(counter);
+        let mut command = sandbox.command(built("shunt-probe"));
+        command.arg(group);
+        let out = sandbox.run(command).success();
+        assert!(out.stderr.is_empty() && !out.stdout.contains(": false"), "{out}");
+        println!("{}", out.stdout);
+        assert!(sandbox.stats().get(counter) > before, "{out}");
+    }
 }
 
 /// While bytes are granted, and looked at where they are, from memory that was asked for, that was found, and that is pinned.

@@ -14,6 +14,7 @@ mod errors;
 mod families;
 mod found;
 mod granted;
+mod killed;
 mod lifetimes;
 mod others;
 mod pinned;
@@ -76,6 +77,9 @@ const GROUPS: &[Group] = &[
     ("pinned-ways", pinned::ways),
     ("pinned-unlent", pinned::unlent),
     ("pinned-relatives", pinned::relatives),
+    ("killed-granting", killed::granting),
+    ("killed-pinning", killed::pinning),
+    ("killed-pulling", killed::pulling),
 ];
 
 fn main() -> ExitCode {

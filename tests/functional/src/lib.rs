@@ -18,6 +18,7 @@ pub mod record;
 pub mod rounds;
 pub mod sandbox;
 pub mod servers;
+pub mod shared;
 pub mod sources;
 pub mod sys;
 pub mod vm;

@@ -346,6 +346,10 @@ fn what_is_pinned_is_received() {
             assert_granted(&sandbox, group, ("bytes_pinned", true));
         }
     }
+    if traces_are_allowed() {
+        let sandbox = Sandbox::new(Mode::Attach).with_env("SHUNT_PIN", "65536");
+        assert_granted(&sandbox, "pinned-elsewhere", ("bytes_pinned", true));
+    }
     let sandbox = Sandbox::new(Mode::Attach).with_env("SHUNT_PIN", "never");
     let mut command = sandbox.command(built("shunt-probe"));
     command.arg("pinned-relatives").env("SHUNT_GRANT_TIMEOUT", "300");
@@ -376,7 +380,7 @@ fn who_does_not_want_to_hear_of_a_completion_does_not() {
 fn memory_is_found() {
     for mode in Mode::enabled() {
         let sandbox = Sandbox::new(mode);
-        for group in ["found", "found-inherited", "unsealed"] {
+        for group in ["found", "found-small", "found-inherited", "unsealed"] {
             assert_granted(&sandbox, group, ("bytes_granted", group != "unsealed"));
         }
     }

@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fastrand::Rng;
+use shunt_functional::shared::Shared;
 use shunt_shm::doorbell::futex_wake;
 use shunt_shm::grants::Part;
 use shunt_shm::region::{LANES, RING, RegionView, SLOTS, Section, Side, queue_place};
@@ -11,7 +12,6 @@ use shunt_shm::ring::MARKS;
 use shunt_shm::sync::{AtomicU32, AtomicU64};
 
 use crate::bells;
-use crate::memory::Shared;
 use crate::traffic;
 
 /// A connection as one who attacks it sees it.

@@ -6,7 +6,6 @@
 
 mod attacks;
 mod bells;
-mod memory;
 mod traffic;
 
 use std::io::{self, Write};
@@ -20,14 +19,13 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fastrand::Rng;
 use shunt_functional::record::Listening;
+use shunt_functional::shared::{Found, LINK_GROUP, Shared, slots_in_use};
 use shunt_functional::sys::{self, ListenOptions};
 use shunt_shm::region::Side;
 
 use attacks::{Attack, Target, scribble_at};
-use memory::{Found, Shared, slots_in_use};
 use traffic::{CALLS, CONNECTIONS, From};
 
-const LINK_GROUP: &str = "shunt-link-group";
 const TABLE: &str = "shunt-proposals";
 
 /// Longest time without a call of the other thread's, and until a broken connection is given up.
@@ -220,12 +218,12 @@ fn break_some(group: &Shared, side: Side, bells: &[i32], rng: &mut Rng) -> u64 {
 fn scrawl(table: &Shared, rng: &mut Rng) -> u64 {
     let count = rng.u64(1..8);
     for _ in 0..count {
-        let offset = if rng.u8(..4) == 0 { rng.usize(..576) } else { rng.usize(..table.len()) };
+        let offset = if rng.u8(..4) == 0 { rng.usize(..576) } else { rng.usize(..table.size()) };
         if rng.bool() {
             scribble_at(table, offset, rng);
         } else {
             // What is right elsewhere.
-            let from = table.word(rng.usize(..table.len())).load(Ordering::Relaxed);
+            let from = table.word(rng.usize(..table.size())).load(Ordering::Relaxed);
             table.word(offset).store(from, Ordering::Relaxed);
         }
     }

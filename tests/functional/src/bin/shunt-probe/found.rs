@@ -15,6 +15,9 @@ use crate::zerocopy::{ROOM, allowed, awaited};
 /// Bytes of a call that can be granted.
 const LARGE: usize = 64 << 10;
 
+/// How often little is sent.
+const TIMES: usize = 100;
+
 /// `SO_EE_CODE_ZEROCOPY_COPIED`.
 const COPIED: u8 = 1;
 
@@ -112,6 +115,21 @@ pub fn found(p: &mut Probe) -> io::Result<()> {
             Unmapped => {}
         }
     }
+    Ok(())
+}
+
+/// From so many bytes on they are granted.
+pub fn small(p: &mut Probe) -> io::Result<()> {
+    const LEAST: usize = 4096;
+    let (pair, memory) = known(p, F_SEAL_SHRINK)?;
+    for _ in 0..TIMES {
+        memory.send(pair.c(), LARGE, LEAST, MSG_ZEROCOPY)?;
+        p.say("all is received", sys::recv(pair.s(), &mut [0; LARGE], 0, false)? == LEAST);
+        p.say("and not copied", !is_copied(pair.c())?);
+    }
+    memory.send(pair.c(), LARGE, LEAST - 1, MSG_ZEROCOPY)?;
+    p.say("less is received", sys::recv(pair.s(), &mut [0; LARGE], 0, false)? == LEAST - 1);
+    p.say("and copied", is_copied(pair.c())?);
     Ok(())
 }
 

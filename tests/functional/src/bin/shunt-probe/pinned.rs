@@ -3,11 +3,15 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
 use std::time::Duration;
 
 use shunt_api::{Released, Room};
+use shunt_functional::shared::{Found, LINK_GROUP, Shared, slots_in_use};
 use shunt_functional::sys::{self, Private};
+use shunt_shm::grants::{Lane, Part};
+use shunt_shm::region::{RegionView, Side};
 
 use crate::found::is_copied;
 use crate::probe::{Pair, Probe, settle, warm_up};
@@ -331,5 +335,43 @@ pub fn relatives(p: &mut Probe) -> io::Result<()> {
     p.say("what it has sent is read", reads(s, 0, LARGE, 0)?);
     awaited(c)?;
     p.say("its parent goes on", make_known(&pair, &mut memory).is_ok());
+    Ok(())
+}
+
+/// Where a connection of this process to itself is, in what its ends share.
+fn slot(groups: &[Shared], pair: &Pair) -> io::Result<(RegionView, usize)> {
+    let port = sys::local_addr(pair.c())?.get().map(|addr| addr.port());
+    let is_it = |(view, slot): &(RegionView, usize)| {
+        Some(view.section(*slot, Side::Client).setup.tuple().local.port) == port
+    };
+    let views = groups.iter().filter_map(Shared::region);
+    let mut slots = views.flat_map(|view| slots_in_use(view).into_iter().map(move |n| (view, n)));
+    slots.find(is_it).ok_or_else(|| io::Error::other("it does not go through shared memory"))
+}
+
+/// A client that breaks the rules, as it says that bytes of a connection are in the pipes of another one: that one keeps what it
+/// has.
+pub fn elsewhere(p: &mut Probe) -> io::Result<()> {
+    const LEN: usize = 1000;
+    let (pair, mut memory) = (allowed(p)?, memory()?);
+    p.say("known, and not copied", make_known(&pair, &mut memory)?);
+    send(pair.c(), &memory.bytes()[FROM..])?;
+    let other = p.pair()?;
+    warm_up(other.c(), other.s())?;
+    let mut groups = Found::default();
+    let groups = groups.look(LINK_GROUP)?;
+    let (view, honest) = slot(groups, &pair)?;
+    let region = view.section(honest, Side::Server).ctl.accepted.load(Acquire);
+    let (view, hostile) = slot(groups, &other)?;
+    let prod = &view.section(hostile, Side::Client).prod;
+    let at = prod.prod.load(Relaxed);
+    let part = Part { at, len: LEN as u64, region, from: Lane { index: 0, at: 0 }.to_word() };
+    view.grants(hostile, Side::Server).put(prod, prod.grants.load(Relaxed), &part);
+    prod.prod.store(at + LEN as u64, Release);
+    let got = sys::recv(other.s(), &mut [0; LEN], libc::MSG_DONTWAIT, false);
+    let is_reset = got.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionReset);
+    p.say("the other connection is reset", is_reset);
+    p.say("the bytes are those that were sent", reads(pair.s(), 0, LARGE, 0)?);
+    p.say("it goes on", make_known(&pair, &mut memory)?);
     Ok(())
 }

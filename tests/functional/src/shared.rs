@@ -7,6 +7,9 @@ use std::sync::atomic::AtomicU64;
 
 use shunt_shm::region::{self, Geometry, RegionView, SLOTS, Side};
 
+/// The memory of a link group.
+pub const LINK_GROUP: &str = "shunt-link-group";
+
 /// Memory of the library's, mapped a second time: it stays when the library lets go of it.
 pub struct Shared {
     inode: u64,
@@ -23,7 +26,7 @@ impl Shared {
     }
 
     /// Bytes of it.
-    pub const fn len(&self) -> usize {
+    pub const fn size(&self) -> usize {
         self.len
     }
 

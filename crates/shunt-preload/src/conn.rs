@@ -25,8 +25,8 @@ use crate::ops::listener::Listener;
 use crate::peer::Peer;
 use crate::relatives;
 use crate::stream::borrow::Lent;
-use crate::stream::doubt;
 use crate::stream::pins::{self, Pipes};
+use crate::stream::{doubt, grants};
 
 /// `O_NONBLOCK` is set on the open file description.
 pub const NONBLOCK: u32 = 1;
@@ -356,6 +356,9 @@ impl Sock {
         let record = self.record();
         let link = self.link();
         let mine = self.fds.fetch_sub(1, Ordering::AcqRel) == 1;
+        if mine {
+            grants::leave(self);
+        }
         if mine && relatives::let_go(self.endpoint(), record) {
             last(record);
             record.id.live.store(0, Ordering::Release);

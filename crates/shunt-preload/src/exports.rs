@@ -260,6 +260,11 @@ fn tell(index: usize) -> Option<()> {
     is_noted?
 }
 
+/// True when this process has told the agent of the memory of this name.
+pub fn is_told_of(name: u64) -> bool {
+    TABLE.iter().any(|export| export.name() == Some(name))
+}
+
 /// Copies bytes of the memory of this name to `to`, as this process has it: a relative may have registered it later
 /// than they parted. Read by the descriptor, so that it does not matter what has become of the program's mapping. False
 /// where they are not to be had.

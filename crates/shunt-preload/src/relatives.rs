@@ -18,7 +18,7 @@ use shunt_sys::process::Identity;
 use crate::conn::Sock;
 use crate::endpoint::Endpoint;
 use crate::fd_table;
-use crate::stream::promote;
+use crate::stream::{grants, promote};
 use crate::{link, object};
 
 /// [`Sock::counted`]: the child is counted among the record's holders.
@@ -108,7 +108,8 @@ pub fn let_go(endpoint: &Endpoint, record: &Record) -> bool {
 }
 
 /// The same before an exec closes it, unless this process is the last: the exec may fail.
-pub fn let_go_if_shared(sock: &Sock) -> bool {
+pub fn let_go_if_shared(sock: &'static Sock) -> bool {
+    grants::leave(sock);
     sock.record().id.holders.remove_if_shared(sock.endpoint().member())
 }
 

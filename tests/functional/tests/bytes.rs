@@ -342,7 +342,8 @@ fn private_memory_is_pinned() {
 fn what_is_pinned_is_received() {
     for mode in Mode::enabled() {
         let sandbox = Sandbox::new(mode).with_env("SHUNT_PIN", "65536");
-        for group in ["pinned", "pinned-ways", "pinned-unlent", "pinned-relatives"] {
+        for group in ["pinned", "pinned-ways", "pinned-unlent", "pinned-relatives", "pinned-shared"]
+        {
             assert_granted(&sandbox, group, ("bytes_pinned", true));
         }
     }
@@ -352,9 +353,20 @@ fn what_is_pinned_is_received() {
     }
     let sandbox = Sandbox::new(Mode::Attach).with_env("SHUNT_PIN", "never");
     let mut command = sandbox.command(built("shunt-probe"));
-    command.arg("pinned-relatives").env("SHUNT_GRANT_TIMEOUT", "300");
+    command.arg("pinned-ways").env("SHUNT_GRANT_TIMEOUT", "300");
     let out = sandbox.run(command).success();
     assert_eq!(sandbox.stats().get("bytes_pinned"), 0, "{out}");
+}
+
+/// More memory than a receiver maps at a time.
+#[test]
+fn what_finds_no_place_is_copied() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode).with_env("SHUNT_PIN", "65536");
+        for counter in ["bytes_granted", "bytes_pinned"] {
+            assert_granted(&sandbox, "crowded", (counter, true));
+        }
+    }
 }
 
 /// What `SHUNT_QUIET` is for.

@@ -15,6 +15,7 @@ use shunt_shm::zerocopy::{Open, ZeroCopy};
 use shunt_wire::counter::Counter;
 
 use crate::conn::{NUMBERED, Sock, UNREAD};
+use crate::endpoint::Endpoint;
 use crate::exports;
 use crate::fd_table;
 use crate::imports::{self, Bytes};
@@ -412,6 +413,11 @@ fn take_up(sock: &'static Sock, link: &'static Link, region: u64) -> bool {
 /// Copies what is granted to its place in the ring, so that the program's memory is its own again. False when some of it
 /// is a relative's, and not to be had. With the lock of the sending direction held, as for [`withdraw`].
 pub fn take_back(sock: &'static Sock) -> bool {
+    take_back_those(sock, |_| true)
+}
+
+/// The same of those of which `is_meant` says so.
+fn take_back_those(sock: &'static Sock, is_meant: impl Fn(&Open) -> bool) -> bool {
     if !sock.has(NUMBERED) {
         return true;
     }
@@ -423,13 +429,14 @@ pub fn take_back(sock: &'static Sock) -> bool {
     let (mut any, mut all) = (false, true);
     let mut pinned = [Open::default(); GRANTS];
     let mut count_of_pinned = 0;
-    for open in state.granted.open(taken).filter(|open| pins::is_pinned(sock, open)) {
+    let meant = || state.granted.open(taken).filter(&is_meant);
+    for open in meant().filter(|open| pins::is_pinned(sock, open)) {
         pinned[count_of_pinned] = open;
         count_of_pinned += 1;
     }
     let pinned = &pinned[..count_of_pinned];
     let are_pins_back = pinned.is_empty() || pins::take_back(sock, link, pinned);
-    for open in state.granted.open(taken) {
+    for open in meant() {
         let is_back = match pins::is_pinned(sock, &open) {
             true => are_pins_back,
             false => restore(sock, link, &open),
@@ -448,10 +455,30 @@ pub fn take_back(sock: &'static Sock) -> bool {
     if any {
         count(sock, Counter::GrantsTakenBack, 1);
     }
-    if all {
+    if state.granted.open(taken).next().is_none() {
         state.completions.settle(taken);
     }
     all
+}
+
+/// This process is about to let go of the connection. What the agent knows by it alone the relatives that have the connection
+/// still need not be able to take back, nor others to find.
+pub fn leave(sock: &'static Sock) {
+    let record = sock.record();
+    if sock.has(NUMBERED)
+        && record.id.holders.count() > 1
+        && Endpoint::current().is_some()
+        && let Some(_lock) = record.tx.lock.lock_within(tid(), PATIENCE)
+    {
+        let are_its_pipes = pins::are_told_of(sock);
+        take_back_those(sock, |open| match pins::is_pinned(sock, open) {
+            true => are_its_pipes,
+            false => exports::is_told_of(open.region),
+        });
+        if are_its_pipes {
+            state(sock).pinned.end();
+        }
+    }
 }
 
 /// The place of granted bytes in the ring.

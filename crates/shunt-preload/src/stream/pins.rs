@@ -18,7 +18,7 @@ use shunt_core::pinning::{self, Costs};
 use shunt_shm::grants::Lane;
 use shunt_shm::region::{DECLINED, Section};
 use shunt_shm::ring::Span;
-use shunt_shm::sync::AtomicU32 as Word;
+use shunt_shm::sync::{AtomicU32 as Word, store_load_fence};
 use shunt_shm::zerocopy::{Open, Pinned};
 use shunt_sys::fds::{close, reopen};
 use shunt_wire::agent::{EndpointId, ExportId, Exported, LANES, RegionId};
@@ -99,8 +99,8 @@ pub fn piece(sock: &Sock, theirs: &Section, len: usize) -> Result<Option<usize>,
         return Ok(None);
     }
     let name = pinned.name.load(Acquire);
-    // A relative's are not used here.
-    if name != 0 && pipes(sock).is_none() {
+    let are_not_here = if name == 0 { is_shared(sock) } else { pipes(sock).is_none() };
+    if are_not_here {
         return Ok(None);
     }
     let accepted = theirs.ctl.accepted.load(Acquire);
@@ -115,6 +115,12 @@ pub fn piece(sock: &Sock, theirs: &Section, len: usize) -> Result<Option<usize>,
     let pays = || pinning::is_pinned(turn, costs(&pinned.costs), receiver);
     let is_pinned = knobs::get().pin != Pin::Auto || pays();
     Ok(is_pinned.then_some(len.min(PIECE)))
+}
+
+/// True for a connection of which a relative would not have the pipes if they were made now: it could not take back what is
+/// pinned in them, and would have to end the connection where the peer leaves the ring. Who is forked later has them.
+fn is_shared(sock: &Sock) -> bool {
+    sock.record().id.holders.count() > 1
 }
 
 /// Fewer bytes are not pinned, of a buffer that is.
@@ -133,6 +139,7 @@ pub fn name(sock: &Sock) -> Option<ExportId> {
         return None;
     }
     match pinned.name.load(Acquire) {
+        0 if is_shared(sock) => None,
         0 => make(sock, pinned),
         name => (!sock.pins.load(Acquire).is_null()).then_some(name),
     }
@@ -174,9 +181,15 @@ fn make(sock: &Sock, pinned: &Pinned) -> Option<ExportId> {
     let name = pipes.name;
     if is_first(&pipes) {
         sock.pins.store(Box::into_raw(Box::new(pipes)), Release);
+        // A child that is counted after this look has got them.
+        store_load_fence();
+        if is_shared(sock) {
+            pinned.end();
+            return None;
+        }
         return Some(name);
     }
-    // Another thread or a relative was quicker.
+    // Another thread was quicker.
     drop(lock);
     COUNT.fetch_sub(1, AcqRel);
     agent_client::unexport(name);
@@ -211,6 +224,12 @@ fn open(me: EndpointId, (region, slot): (RegionId, usize)) -> Option<Pipes> {
     Some(Pipes { name, told_by, ends: [first, second] })
 }
 
+/// True when this process has told the agent of the pipes that are used. With the lock of the sending direction held.
+pub fn are_told_of(sock: &Sock) -> bool {
+    let (me, name) = (Endpoint::current().map(|me| me.id), state(sock).pinned.name.load(Relaxed));
+    pipes(sock).is_some_and(|pipes| Some(pipes.told_by) == me && pipes.name == name)
+}
+
 /// The connection is gone from this process. A thread that is still in a call keeps the pipes, for good: their numbers must
 /// not become other descriptors' under it.
 pub fn release(sock: &'static Sock) {
@@ -219,10 +238,6 @@ pub fn release(sock: &'static Sock) {
     }
     let _uncancelled = Uncancelled::begin();
     let quiet = sock.record().tx.lock.lock_within(tid(), PATIENCE);
-    if quiet.is_some() {
-        // Who has the connection still may have to read what he never got the pipes for.
-        grants::take_back(sock);
-    }
     let pipes = sock.pins.swap(core::ptr::null_mut(), AcqRel);
     if quiet.is_none() || pipes.is_null() {
         return;

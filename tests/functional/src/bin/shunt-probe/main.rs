@@ -82,6 +82,8 @@ const GROUPS: &[Group] = &[
     ("killed-granting", killed::granting),
     ("killed-pinning", killed::pinning),
     ("killed-pulling", killed::pulling),
+    ("pinned-shared", pinned::shared),
+    ("crowded", pinned::crowded),
 ];
 
 fn main() -> ExitCode {

@@ -14,7 +14,7 @@ use shunt_shm::grants::{Lane, Part};
 use shunt_shm::region::{RegionView, Side};
 
 use crate::found::is_copied;
-use crate::probe::{Pair, Probe, settle, warm_up};
+use crate::probe::{Pair, Probe, listener, settle, warm_up};
 use crate::processes::in_child;
 use crate::zerocopy::{allowed, awaited, send};
 
@@ -311,30 +311,61 @@ pub fn unlent(p: &mut Probe) -> io::Result<()> {
     Ok(())
 }
 
-/// Children that parted before there were any pipes take some of what is sent, and send.
+/// What is pinned goes to who parted before the pipes were offered, comes from who parted after they were made, and is copied
+/// once the process has closed the connection that made them.
 pub fn relatives(p: &mut Probe) -> io::Result<()> {
-    let (pair, mut memory) = (allowed(p)?, memory()?);
-    let (c, s) = (pair.c(), pair.s());
-    let (go_out, go) = sys::pipe()?;
-    let reader = in_child(|| {
-        sys::read(go_out.as_raw_fd(), &mut [0])?;
-        if reads(s, 0, PART, 0)? { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
-    })?;
-    p.say("known, and not copied", make_known(&pair, &mut memory)?);
-    let sent = send(c, &memory.bytes()[FROM..])?;
-    p.say("all was sent", sent == LARGE);
-    sys::write(go.as_raw_fd(), &[0])?;
-    p.say("a child has read its part", sys::wait_for(reader)? == 0);
-    p.say("its parent reads the rest", reads(s, PART, LARGE - PART, 0)?);
-    p.say("it is read, and not copied", !is_copied(c)?);
+    let pair = allowed(p)?;
+    warm_up(pair.c(), pair.s())?;
+    let mut pair = Some(pair);
+    let (told, tell) = sys::pipe()?;
     let sender = in_child(|| {
-        send(c, &memory.bytes()[FROM..])?;
-        Ok(())
+        let Some(Pair { client, server }) = pair.take() else { return Ok(()) };
+        drop(server);
+        send_among_relatives(client, tell.as_raw_fd())
     })?;
-    p.say("a child has sent", sys::wait_for(sender)? == 0);
-    p.say("what it has sent is read", reads(s, 0, LARGE, 0)?);
-    awaited(c)?;
-    p.say("its parent goes on", make_known(&pair, &mut memory).is_ok());
+    let Some(Pair { client, server }) = pair else { return Ok(()) };
+    drop(client);
+    drop(tell);
+    let s = server.as_raw_fd();
+    let reader = || {
+        let (go_out, go) = sys::pipe()?;
+        let reader = in_child(|| {
+            sys::read(go_out.as_raw_fd(), &mut [0])?;
+            if reads(s, 0, PART, 0)? { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+        })?;
+        io::Result::Ok((reader, go))
+    };
+    let (first, second) = (reader()?, reader()?);
+    let next = || sys::write(s, b"x").map(drop);
+    let is_told = |what: &str| {
+        let mut word = [0];
+        sys::read(told.as_raw_fd(), &mut word)?;
+        p.say(what, word[0] == 1);
+        io::Result::Ok(())
+    };
+    let takes_part = |(reader, go): (libc::pid_t, OwnedFd)| {
+        next()?;
+        sys::write(go.as_raw_fd(), &[0])?;
+        p.say("a child has read its part", sys::wait_for(reader)? == 0);
+        p.say("its parent reads the rest", reads(s, PART, LARGE - PART, 0)?);
+        io::Result::Ok(())
+    };
+    for _ in 0..TIMES {
+        next()?;
+        p.say("sent", reads(s, 0, LARGE, 0)?);
+    }
+    is_told("known, and not copied")?;
+    takes_part(first)?;
+    is_told("it is read, and not copied")?;
+    next()?;
+    p.say("what a child sends is read", reads(s, 0, LARGE, 0)?);
+    is_told("and not copied")?;
+    next()?;
+    p.say("and what its parent sends then", reads(s, 0, LARGE, 0)?);
+    is_told("and not copied")?;
+    takes_part(second)?;
+    is_told("what was sent after the end of its maker was copied")?;
+    p.say("the sender came to its end", sys::wait_for(sender)? == 0);
     Ok(())
 }
 
@@ -374,4 +405,100 @@ pub fn elsewhere(p: &mut Probe) -> io::Result<()> {
     p.say("the bytes are those that were sent", reads(pair.s(), 0, LARGE, 0)?);
     p.say("it goes on", make_known(&pair, &mut memory)?);
     Ok(())
+}
+
+/// The sender of [`relatives`], which tells by `tell` what has come of its calls.
+fn send_among_relatives(client: OwnedFd, tell: RawFd) -> io::Result<()> {
+    let (c, mut memory) = (client.as_raw_fd(), memory()?);
+    let tell = |word: bool| sys::write(tell, &[u8::from(word)]).map(drop);
+    let mut copied = true;
+    for _ in 0..TIMES {
+        copied = sends(c, &mut memory)?;
+    }
+    tell(!copied)?;
+    tell(!sends(c, &mut memory)?)?;
+    let child = in_child(|| tell(!sends(c, &mut memory)?))?;
+    sys::wait_for(child)?;
+    tell(!sends(c, &mut memory)?)?;
+    let (go_out, go) = sys::pipe()?;
+    let last = in_child(|| {
+        sys::read(go_out.as_raw_fd(), &mut [0])?;
+        tell(sends(c, &mut memory)?)?;
+        // By which the agent comes to know the process, to count what was sent on a connection that it is the last to have.
+        listener().map(drop)
+    })?;
+    drop(client);
+    sys::write(go.as_raw_fd(), &[0])?;
+    sys::wait_for(last).map(drop)
+}
+
+/// A child that parted before there were any pipes shares a connection: what its parent sends is copied meanwhile, and is
+/// received when the receiver leaves the ring and the child is the first to see it.
+pub fn shared(p: &mut Probe) -> io::Result<()> {
+    let (pair, mut memory) = (allowed(p)?, memory()?);
+    let (go_out, go) = sys::pipe()?;
+    let child = in_child(|| sys::read(go_out.as_raw_fd(), &mut [0]).map(drop))?;
+    p.say("copied while it is shared", !make_known(&pair, &mut memory)?);
+    sys::write(go.as_raw_fd(), &[0])?;
+    p.say("a child came to its end", sys::wait_for(child)? == 0);
+    p.say("and not copied then", make_known(&pair, &mut memory)?);
+    drop(pair);
+
+    let pair = allowed(p)?;
+    let (c, s) = (pair.c(), pair.s());
+    let child = in_child(|| {
+        sys::read(go_out.as_raw_fd(), &mut [0])?;
+        sys::write(c, b"the end").map(drop)
+    })?;
+    make_known(&pair, &mut memory)?;
+    p.say("all was sent", send(c, &memory.bytes()[FROM..])? == LARGE);
+    sys::write_stdio(s, b"x")?;
+    sys::write(go.as_raw_fd(), &[0])?;
+    p.say("the bytes are those that were sent", reads(s, 0, LARGE, 0)?);
+    let n = sys::recv(s, &mut [0; 7], libc::MSG_WAITALL, false)?;
+    p.say("and then what the child has sent", n == 7);
+    p.say("it came to its end", sys::wait_for(child)? == 0);
+    Ok(())
+}
+
+/// Places for memory of peers that a process has.
+const PLACES: usize = 64;
+
+/// A connection whose receiver has mapped all that it has places for: what comes then is copied, from whatever memory. Places
+/// come free as connections end, those of pipes, too.
+pub fn crowded(p: &mut Probe) -> io::Result<()> {
+    let (crowd, mut memory) = (allowed(p)?, memory()?);
+    let mut granted = 0;
+    for _ in 0..PLACES + 6 {
+        granted += usize::from(is_granted(&crowd)?);
+    }
+    p.say("as many as have places, and not copied", granted == PLACES);
+    let other = allowed(p)?;
+    p.say("then what was pinned is copied", !make_known(&other, &mut memory)?);
+    p.say("and what was granted", !is_granted(&other)?);
+    drop((crowd, other));
+    let mut pinned = 0;
+    for _ in 0..PLACES + 6 {
+        pinned += usize::from(make_known(&allowed(p)?, &mut memory)?);
+    }
+    p.say("there are places again, and not copied", pinned == PLACES + 6);
+    p.say("also for what is granted, and not copied", is_granted(&allowed(p)?)?);
+    Ok(())
+}
+
+/// Sends from memory of its own; whether it is not copied when the receiver has heard of it.
+fn is_granted(pair: &Pair) -> io::Result<bool> {
+    let mut memory = sys::Memory::new(LARGE)?;
+    memory.bytes().iter_mut().enumerate().for_each(|(at, to)| *to = byte(at));
+    let mut copied = true;
+    for _ in 0..3 {
+        sys::write(pair.s(), b"x")?;
+        sys::read(pair.c(), &mut [0])?;
+        send(pair.c(), &memory.bytes()[..LARGE])?;
+        if !reads(pair.s(), 0, LARGE, 0)? {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        copied = is_copied(pair.c())?;
+    }
+    Ok(!copied)
 }

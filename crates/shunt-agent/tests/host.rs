@@ -238,6 +238,17 @@ fn the_two_ends_of_a_connection_meet_and_nobody_else() {
     assert_eq!((fds.len(), inode(&fds[0])), (2, inode(&memory)));
     assert_eq!(client.refused(&again, &connected), Reason::Refused);
 
+    // What a party has registered goes to the other one, and what no party has to nobody.
+    let (_map, memory) = memfd::create_published("test", 4096).unwrap();
+    for (owner, is_given) in [(&server, true), (&third, false)] {
+        let request = Request::Export { what: Exported::Asked };
+        let Reply::Exported { export } = owner.client.call(&request, &[memory.as_fd()]).0 else {
+            panic!("refused")
+        };
+        let reply = client.client.call(&Request::Import { region, slot, export }, &[]).0;
+        assert_eq!(reply == Reply::Imported, is_given, "{reply:?}");
+    }
+
     // The next connection of the two is in the same region, in another slot; those of others are not.
     let (_connected, _) = client.connect(&listener);
     let (second, _) = listener.accept().unwrap();

@@ -3,19 +3,24 @@
 mod common;
 
 use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use common::{Agent, Client, registered};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::pipe::pipe;
+use rustix::process::geteuid;
 use shunt_shm::memfd;
 use shunt_shm::region::{Region, Side};
 use shunt_shm::registry::Registry;
 use shunt_shm::sync::Ordering;
 use shunt_shm::table::{Place, Table};
 use shunt_sys::reach::may_trace;
-use shunt_sys::sockinfo;
+use shunt_sys::{seqpacket, sockinfo};
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::addr::Addr;
 use shunt_wire::agent::{Exported, LANES, Reply, Request, encode};
@@ -267,7 +272,16 @@ fn registered_memory_goes_to_the_parties_of_a_link_group() {
     assert_eq!(other.refused(&elsewhere_in_it, &[far.as_fd()]), Reason::Refused);
     let nowhere = Request::Import { region, slot: u32::MAX, export: of_client };
     assert_eq!(other.refused(&nowhere, &[far.as_fd()]), Reason::Refused);
-    assert_eq!(refused(&other, import(elsewhere, of_client)), Reason::Refused, "of another group");
+    // As of a child that forked later, which is no party itself. All clients of the test are this very process.
+    let of_other = export(&other);
+    let me = std::process::id().cast_signed();
+    for (library, region, export) in
+        [(&server, region, of_other), (&client, region, of_other), (&other, elsewhere, of_client)]
+    {
+        let reply = library.call(&import(region, export), &[]).0;
+        assert_eq!(reply == Reply::Imported, may_trace(me, me), "of no party: {reply:?}");
+    }
+    assert_eq!(refused(&other, import(region, of_other)), Reason::Refused, "to no party");
     assert_eq!(refused(&server, import(region + 1000, of_client)), Reason::Refused);
 
     export(&client);
@@ -280,6 +294,54 @@ fn registered_memory_goes_to_the_parties_of_a_link_group() {
     assert_eq!(server.refused(&unexport, &[]), Reason::Refused, "not its own");
     assert_eq!(client.call(&unexport, &[]).0, Reply::Done);
     assert_eq!(refused(&server, import(region, of_client)), Reason::Refused, "not any more");
+}
+
+/// Where an agent is, for [`a_stranger_registers_memory`].
+const AGENT: &str = "SHUNT_TEST_AGENT_OF_STRANGER";
+
+/// A process of its own, which the test below starts: registers memory, says its name, and stays until it is not listened to.
+#[test]
+fn a_stranger_registers_memory() {
+    let Some(dir) = std::env::var_os(AGENT) else { return };
+    let address = common::run_dir(Path::new(&dir)).socket().unwrap();
+    let socket = seqpacket::connect(&address).unwrap();
+    let library = Client { socket, id: 0 }.introduced("stranger", 0);
+    let request = Request::Export { what: Exported::Asked };
+    let Reply::Exported { export } = library.call(&request, &[registered().as_fd()]).0 else {
+        panic!("refused")
+    };
+    println!("\nregistered {export}");
+    let _ended = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn memory_of_no_party_is_not_for_who_could_not_reach_into_it() {
+    if !geteuid().is_root() {
+        println!("left out: only root can have another group");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let agent = Agent::at(&path, |_| {});
+    let (client, server) = (agent.library(), agent.library());
+    let (listener, _) = server.listen(listening());
+    let (region, ..) = client.connect(listener);
+    for (group, is_given) in [(0, true), (61_101, false)] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "a_stranger_registers_memory", "--nocapture"]).env(AGENT, &path);
+        command.gid(group).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut stranger = command.spawn().unwrap();
+        let lines = BufReader::new(stranger.stdout.take().unwrap()).lines();
+        let mut said = lines.map_while(Result::ok);
+        let name = said.find_map(|line| line.strip_prefix("registered ")?.parse().ok());
+        let import = Request::Import { region, slot: 0, export: name.unwrap() };
+        let reply = client.call(&import, &[]).0;
+        let pid = stranger.id().cast_signed();
+        let is_given = is_given && may_trace(std::process::id().cast_signed(), pid);
+        assert_eq!(reply == Reply::Imported, is_given, "group {group}: {reply:?}");
+        drop(stranger.stdin.take());
+        stranger.wait().unwrap();
+    }
 }
 
 /// What a program has made itself, sealed against shrinking alone, by a descriptor to read it.

@@ -392,7 +392,7 @@ fn who_does_not_want_to_hear_of_a_completion_does_not() {
 fn memory_is_found() {
     for mode in Mode::enabled() {
         let sandbox = Sandbox::new(mode);
-        for group in ["found", "found-small", "found-inherited", "unsealed"] {
+        for group in ["found", "found-small", "found-inherited", "found-by-a-child", "unsealed"] {
             assert_granted(&sandbox, group, ("bytes_granted", group != "unsealed"));
         }
     }

@@ -85,15 +85,15 @@ impl State {
             let owner = self.endpoints.get(&party)?;
             Some((owner, owner.exports.get(&export)?))
         };
-        // A child of a party, which was forked later, is none. It has said for which connection its pipes are, and nobody but the
-        // other end of that is led to them.
+        // A child of a party, which was forked later, is none, and nobody here knows whose child it is. It has said for which
+        // connection its pipes are, and nobody but the other end of that is led to them.
         let of_relative = || {
-            let all = self.endpoints.values();
-            let mut theirs = all.filter_map(|owner| Some((owner, owner.exports.get(&export)?)));
-            theirs.find(|(_, export)| matches!(export.what, Exported::Pipes { .. }))
+            let mut all = self.endpoints.values();
+            all.find_map(|owner| Some((owner, owner.exports.get(&export)?)))
         };
         let is_shown = |owner: &Endpoint, export: &Export| match export.what {
-            Exported::Asked => true,
+            // Of the programs of a host's agent it is not known who may reach into whom.
+            Exported::Asked => self.host.is_none() && reaches(reader, owner),
             Exported::Found => reaches(reader, owner),
             // A pipe's reader can be held up by its writer, too.
             what @ Exported::Pipes { .. } => {
@@ -105,8 +105,8 @@ impl State {
         let fds = known
             .parties()
             .find_map(of_party)
-            .or_else(of_relative)
-            .filter(|(owner, export)| is_shown(owner, export))
+            .filter(|(_, export)| export.what == Exported::Asked)
+            .or_else(|| of_relative().filter(|(owner, export)| is_shown(owner, export)))
             .map(|(_, export)| export.fds.iter().map(Rc::clone).collect())
             .ok_or(No::Refused(Reason::Refused))?;
         Ok(Answer { reply: Reply::Imported, fds })

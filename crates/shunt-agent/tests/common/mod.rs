@@ -120,14 +120,7 @@ impl Agent {
     }
 
     pub fn library_of(&self, program: &str, run: u64) -> Client {
-        let mut client = self.client();
-        let bell = new_eventfd();
-        let hello = Request::Hello { version: PROTOCOL_VERSION, program, run };
-        let (reply, fds) = client.call(&hello, &[bell.as_fd()]);
-        let Reply::Welcome { endpoint, .. } = reply else { panic!("{reply:?}") };
-        assert_eq!(fds.len(), 2);
-        client.id = endpoint;
-        client
+        self.client().introduced(program, run)
     }
 
     pub fn status(&self) -> Value {
@@ -173,6 +166,17 @@ pub struct Client {
 }
 
 impl Client {
+    /// As a library.
+    pub fn introduced(mut self, program: &str, run: u64) -> Self {
+        let bell = new_eventfd();
+        let hello = Request::Hello { version: PROTOCOL_VERSION, program, run };
+        let (reply, fds) = self.call(&hello, &[bell.as_fd()]);
+        let Reply::Welcome { endpoint, .. } = reply else { panic!("{reply:?}") };
+        assert_eq!(fds.len(), 2);
+        self.id = endpoint;
+        self
+    }
+
     pub fn send_raw(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
         seqpacket::send(&self.socket, bytes, fds, PATIENCE)
     }

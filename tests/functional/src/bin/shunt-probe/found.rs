@@ -3,14 +3,17 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::RawFd;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use libc::{F_SEAL_SHRINK, MSG_ZEROCOPY};
 use shunt_functional::sys::{self, Mapped};
 
-use crate::probe::{Pair, Probe};
-use crate::processes::in_child;
-use crate::zerocopy::{ROOM, allowed, awaited};
+use crate::probe::{Pair, Probe, warm_up};
+use crate::processes::{close_on_exec, in_child};
+use crate::zerocopy::{ROOM, allowed, awaited, send};
 
 /// Bytes of a call that can be granted.
 const LARGE: usize = 64 << 10;
@@ -137,23 +140,103 @@ pub fn small(p: &mut Probe) -> io::Result<()> {
 /// afterwards.
 pub fn inherited(p: &mut Probe) -> io::Result<()> {
     let (pair, mut memory) = known(p, F_SEAL_SHRINK)?;
+    let (told, tell) = sys::pipe()?;
     let child = in_child(|| {
+        let mut copied = true;
         for _ in 0..4 {
-            sys::write(pair.s(), b"x")?;
-            sys::read(pair.c(), &mut [0])?;
-            let (_, is_right) = carried(&pair, &memory, LARGE, 7)?;
-            if !is_right {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
+            copied = sent_and_read(&pair, &memory.bytes()[LARGE..])?;
         }
+        sys::write(tell.as_raw_fd(), &[u8::from(copied)])?;
         // What it unmaps its parent still has.
         memory.unmap_after(0)
     })?;
     p.say("a child has sent", sys::wait_for(child)? == 0);
+    let mut copied = [1];
+    sys::read(told.as_raw_fd(), &mut copied)?;
+    p.say("and not copied", copied[0] == 0);
     let (copied, is_right) = carried(&pair, &memory, 0, 7)?;
     p.say("its parent goes on", is_right);
     p.say("and not copied", !copied);
     Ok(())
+}
+
+/// Sends bytes that are all 7, and reads them; whether they were copied.
+fn sent_and_read(pair: &Pair, bytes: &[u8]) -> io::Result<bool> {
+    sys::write(pair.s(), b"x")?;
+    sys::read(pair.c(), &mut [0])?;
+    send(pair.c(), bytes)?;
+    if received(pair.s(), 7)? {
+        is_copied(pair.c())
+    } else {
+        Err(io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// A child sends from memory of its own on the connection that it has inherited, and ends or becomes another program: its parent can put what nobody
+/// has read by then to where it is to be, though it has nothing of that memory.
+pub fn by_a_child(p: &mut Probe) -> io::Result<()> {
+    for (is_asked_for, becomes_another) in [(true, false), (false, false), (false, true)] {
+        let pair = allowed(p)?;
+        warm_up(pair.c(), pair.s())?;
+        let mut pair = Some(pair);
+        let (left, leaves) = sys::pipe()?;
+        let (go_out, go) = sys::pipe()?;
+        let reader = in_child(|| {
+            let Some(Pair { client, server }) = pair.take() else { return Ok(()) };
+            drop(client);
+            read_and_leave(server.as_raw_fd(), go_out.as_raw_fd(), leaves.as_raw_fd())
+        })?;
+        let Some(Pair { client, server }) = pair else { return Ok(()) };
+        drop(server);
+        let c = client.as_raw_fd();
+        let (told, tell) = sys::pipe()?;
+        let send_all = |bytes: &mut [u8]| {
+            bytes.fill(7);
+            let mut copied = true;
+            for _ in 0..4 {
+                sys::read(c, &mut [0])?;
+                send(c, bytes)?;
+                copied = is_copied(c)?;
+            }
+            send(c, bytes)?;
+            sys::write(tell.as_raw_fd(), &[u8::from(copied)])?;
+            if becomes_another {
+                close_on_exec(&client)?;
+                return Err(Command::new("true").exec());
+            }
+            Ok(())
+        };
+        // Which it has until it ends.
+        let child = in_child(|| match is_asked_for {
+            true => send_all(ManuallyDrop::new(sys::Memory::new(LARGE)?).bytes()),
+            false => send_all(ManuallyDrop::new(Mapped::new(LARGE, F_SEAL_SHRINK)?).bytes()),
+        })?;
+        let asked = if is_asked_for { "asked for" } else { "found" };
+        let end = if becomes_another { "exec" } else { "exit" };
+        p.say(&format!("{asked}, {end}: a child has sent"), sys::wait_for(child)? == 0);
+        let mut copied = [1];
+        sys::read(told.as_raw_fd(), &mut copied)?;
+        p.say("and not copied", copied[0] == 0);
+        sys::write(go.as_raw_fd(), &[0])?;
+        sys::read(left.as_raw_fd(), &mut [0])?;
+        p.result("its parent sends", sys::write(c, b"the end"));
+        p.say("what was sent was read", sys::wait_for(reader)? == 0);
+    }
+    Ok(())
+}
+
+/// The reader of what [`by_a_child`] sends: before the last of it it leaves the ring, so that it is sent once more.
+fn read_and_leave(fd: RawFd, go: RawFd, leaves: RawFd) -> io::Result<()> {
+    let is = |right| if right { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) };
+    for _ in 0..4 {
+        sys::write(fd, b"x")?;
+        is(received(fd, 7)?)?;
+    }
+    sys::read(go, &mut [0])?;
+    sys::write_stdio(fd, b"x")?;
+    sys::write(leaves, &[0])?;
+    is(received(fd, 7)?)?;
+    is(sys::recv(fd, &mut [0; 7], libc::MSG_WAITALL, false)? == 7)
 }
 
 /// Huge pages: they are granted where all are there, and copied where one is still to be found, for which whoever reads

@@ -72,6 +72,7 @@ const GROUPS: &[Group] = &[
     ("found", found::found),
     ("found-small", found::small),
     ("found-inherited", found::inherited),
+    ("found-by-a-child", found::by_a_child),
     ("found-huge", found::huge),
     ("unsealed", found::unsealed),
     ("pinned", pinned::ends),

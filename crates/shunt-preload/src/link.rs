@@ -56,8 +56,8 @@ pub struct Link {
     drafts: AtomicU32,
     /// Endpoints at the other end.
     pub peers: Peers,
-    /// The owner (acceptor's side only).
-    owner: Option<Arc<Process>>,
+    /// The owner (acceptor's side only), until the link is removed.
+    owner: Mutex<Option<Arc<Process>>>,
     /// The listener (client's side only).
     listener: Option<Arc<Target>>,
     /// Next slot to try, and per slot: 0 free, else in use (client's side only).
@@ -119,7 +119,7 @@ impl Link {
             users: AtomicU32::new(0),
             drafts: AtomicU32::new(0),
             peers: Peers::default(),
-            owner,
+            owner: Mutex::new(owner),
             listener,
             next_slot: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
@@ -196,7 +196,8 @@ impl Link {
     /// False when the region's owner has died. True also where that can't be known.
     #[must_use]
     pub fn owner_lives(&self) -> bool {
-        self.owner.as_ref().is_none_or(|owner| owner.lives())
+        let owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
+        owner.as_ref().is_none_or(|owner| owner.lives())
     }
 
     /// A slot for a proposal of this process; its sections are cleared.
@@ -406,8 +407,14 @@ pub fn attach(
     }
     collect();
     let found = agent_client::attach(region, slot, socket)?;
-    let owner = process::remember(found.owner, found.bells, found.pidfd)?;
-    acceptors(region, found.memory, &owner, found.endpoint)
+    let attached = process::remember(found.owner, found.bells, found.pidfd)
+        .and_then(|owner| acceptors(region, found.memory, &owner, found.endpoint));
+    attached.inspect_err(|_| give_up(region))
+}
+
+/// It could not be attached: the agent gives it once more at the next connection, and keeps it for nobody until then.
+fn give_up(region: RegionId) {
+    agent_client::detach(region);
 }
 
 /// A link group that this process has just attached, with one use.
@@ -450,8 +457,7 @@ pub fn claim(socket: std::os::fd::BorrowedFd<'_>) -> Result<(&'static Link, Clai
     match attached {
         Ok(link) => Ok((link, found)),
         Err(why) => {
-            // So that the agent gives it once more at the next one.
-            agent_client::detach(found.region);
+            give_up(found.region);
             Err(why)
         }
     }
@@ -485,6 +491,7 @@ pub fn detach(link: &Link) {
 /// Frees attached link groups whose owner is gone and that no connection uses. Runs only when another
 /// one is about to be attached, under the lock.
 fn collect() {
+    GRAVEYARD.clear();
     for place in &TABLE[..HIGH.load(Ordering::Acquire)] {
         let at = place.load(Ordering::Acquire);
         // SAFETY: entries are live links; removal happens here alone, under the lock.
@@ -532,6 +539,9 @@ fn remove(place: &AtomicPtr<Link>) {
         link.view().lane(0).owner.store(0, Ordering::Release);
     }
     agent_client::detach(link.region);
+    // Descriptors are few, and those who are at the link go without them.
+    drop(link.owner.lock().unwrap_or_else(PoisonError::into_inner).take());
+    link.peers.drop_idle();
     GRAVEYARD.bury(link);
 }
 
@@ -545,6 +555,13 @@ const GRACE: u64 = 2_000_000_000;
 
 impl Graveyard {
     fn bury(&self, link: Box<Link>) {
+        self.clear();
+        let mut graves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        graves.push_back((crate::clock::now(), link));
+    }
+
+    /// Frees those that have been here for long enough.
+    fn clear(&self) {
         let now = crate::clock::now();
         let mut graves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let over = |(since, _): &mut (u64, _)| now.saturating_sub(*since) >= GRACE;
@@ -553,7 +570,6 @@ impl Graveyard {
                 graves.push_back((now, oldest));
             }
         }
-        graves.push_back((now, link));
     }
 }
 

@@ -95,3 +95,19 @@ fn nothing_grows() {
         assert!(sandbox.settles(Expect::Percent(50), &before, Duration::from_secs(5)));
     }
 }
+
+/// More programs within a moment than there are descriptors for, had each some for as long as a thread may be looking.
+#[test]
+fn a_server_outlives_many_clients() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        let mut command = sandbox.command(built("shunt-probe"));
+        command.arg("many-children");
+        let out = sandbox.run(command).success();
+        assert!(out.stderr.is_empty() && !out.stdout.contains(": false"), "{out}");
+        let stats = sandbox.stats();
+        assert_eq!(stats.declined("no-resources"), 0, "{:?}", stats.reasons());
+        let [shunted, all] = ["connections_shunted", "connections"].map(|name| stats.get(name));
+        assert!(shunted * 10 >= all * 9, "{shunted} of {all}: {:?}", stats.reasons());
+    }
+}

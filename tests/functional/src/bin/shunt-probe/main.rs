@@ -39,6 +39,7 @@ type Group = (&'static str, fn(&mut Probe) -> io::Result<()>);
 /// Processes first: they fork, which wants a process of one thread.
 const GROUPS: &[Group] = &[
     ("processes", processes::run),
+    ("many-children", processes::many),
     ("lifetimes", lifetimes::run),
     ("daemon", families::daemon),
     ("orphans", families::orphans),

@@ -33,6 +33,31 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     closed_on_exec(p)
 }
 
+/// Many children, one after the other in a moment, each with a connection that ends with it.
+pub fn many(p: &mut Probe) -> io::Result<()> {
+    const CHILDREN: u32 = 400;
+    let listener = listener()?;
+    let mut ended = 0;
+    for _ in 0..CHILDREN {
+        let child = in_child(|| {
+            let client = connect_to(&listener)?;
+            for _ in 0..4 {
+                sys::write(client.as_raw_fd(), &[7; 100])?;
+                sys::recv(client.as_raw_fd(), &mut [0; 100], libc::MSG_WAITALL, false)?;
+            }
+            Ok(())
+        })?;
+        let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+        let mut buffer = [0; 100];
+        while sys::recv(server.as_raw_fd(), &mut buffer, libc::MSG_WAITALL, false)? > 0 {
+            sys::write(server.as_raw_fd(), &buffer)?;
+        }
+        ended += u32::from(sys::wait_for(child)? == 0);
+    }
+    p.say("all came to their end", ended == CHILDREN);
+    Ok(())
+}
+
 /// Runs `body` in a forked child, which must succeed.
 pub fn in_child(body: impl FnOnce() -> io::Result<()>) -> io::Result<libc::pid_t> {
     match sys::fork()? {

@@ -88,6 +88,7 @@ pub struct Sender {
     duplicate: Option<OwnedFd>,
     dup: bool,
     zero: Option<Zero>,
+    survive: bool,
     rng: Rng,
 }
 
@@ -109,6 +110,7 @@ impl Sender {
             duplicate: None,
             dup: common.dup,
             zero: None,
+            survive: common.survive,
             rng,
         }
     }
@@ -211,7 +213,7 @@ impl Sender {
             SendCall::Sendmmsg => sys::sendmmsg(fd, bytes, pieces, libc::MSG_NOSIGNAL),
             SendCall::SendZerocopy | SendCall::SendFound | SendCall::SendPrivate => {
                 if self.zero.is_none() {
-                    self.zero = Some(Zero::new(fd, call)?);
+                    self.zero = Some(Zero::new(fd, call, self.survive)?);
                 }
                 self.zero.as_mut().map_or(Ok(0), |zero| zero.send(fd, bytes))
             }

@@ -44,11 +44,15 @@ pub struct Zero {
     busy: [Option<u32>; BUFFERS],
     next: u32,
     told: u32,
+    /// What was told of before its turn.
+    early: Vec<(u32, u32)>,
+    /// The other end may be killed: of what is on its way then, TCP tells in any order.
+    survive: bool,
 }
 
 impl Zero {
     /// Asks for SO_ZEROCOPY, and gets memory for calls of this kind.
-    pub fn new(fd: RawFd, call: SendCall) -> io::Result<Self> {
+    pub fn new(fd: RawFd, call: SendCall, survive: bool) -> io::Result<Self> {
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)?;
         let len = BUFFERS * ROOM;
         let memory = match call {
@@ -56,10 +60,11 @@ impl Zero {
             SendCall::SendPrivate => Source::Private(Private::new(len)?),
             _ => Source::Asked(Memory::new(len)?),
         };
-        Ok(Self { memory, busy: [None; BUFFERS], next: 0, told: 0 })
+        let (busy, early) = ([None; BUFFERS], Vec::new());
+        Ok(Self { memory, busy, next: 0, told: 0, early, survive })
     }
 
-    /// Takes what the error queue has; each number is told once and in its order.
+    /// Takes what the error queue has; each number is told once, and in its order unless the other end may be killed.
     pub fn reap(&mut self, fd: RawFd) -> io::Result<()> {
         loop {
             let report = match sys::recv_error(fd, REPORT) {
@@ -70,13 +75,18 @@ impl Zero {
             let Some((first, last)) = report.numbers else {
                 return Err(io::Error::other(format!("an unknown report: {report}")));
             };
-            if first != self.told || last < first || last >= self.next {
+            let again = self.early.iter().any(|early| first <= early.1 && early.0 <= last);
+            let is_right = first == self.told || (self.survive && first > self.told);
+            if !is_right || again || last < first || last >= self.next {
                 let known = format!("{} to {}", self.told, self.next);
                 return Err(io::Error::other(format!("told of {first} to {last} of {known}")));
             }
-            self.told = last + 1;
+            self.early.push((first, last));
+            while let Some(at) = self.early.iter().position(|early| early.0 == self.told) {
+                self.told = self.early.swap_remove(at).1 + 1;
+            }
             for busy in &mut self.busy {
-                busy.take_if(|number| *number <= last);
+                busy.take_if(|number| (first..=last).contains(number));
             }
         }
     }

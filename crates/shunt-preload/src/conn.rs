@@ -65,6 +65,10 @@ pub const LOUD: u32 = 131_072;
 pub const TELLS_ERRORS: u32 = 262_144;
 /// An IPv6 socket, whatever its addresses: noted with the first call that is [`NUMBERED`].
 pub const IS_V6: u32 = 524_288;
+/// The peer was killed while bytes of ours lay unread in its ring, which TCP would have answered with RST.
+pub const CUT_OFF: u32 = 1_048_576;
+/// A call has failed with that.
+pub const RESET_TOLD: u32 = 2_097_152;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 

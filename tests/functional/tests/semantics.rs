@@ -3,11 +3,10 @@
 
 use shunt_functional::binaries::built;
 use shunt_functional::mode::Mode;
-use shunt_functional::sandbox::{Expect, Sandbox};
+use shunt_functional::sandbox::{Expect, Sandbox, traces_are_allowed};
 
 /// What one group of checks prints in one mode. A group that stops early fails.
-fn transcript(mode: Mode, group: &str) -> Vec<String> {
-    let sandbox = Sandbox::new(mode);
+fn transcript(sandbox: &Sandbox, group: &str) -> Vec<String> {
     let mut command = sandbox.command(built("shunt-probe"));
     command.arg(group);
     let out = sandbox.expect(Expect::Ends(8), || sandbox.run(command));
@@ -33,12 +32,19 @@ fn difference(plain: &[String], shunted: &[String]) -> Option<String> {
 }
 
 fn compare(group: &str) {
-    let plain = transcript(Mode::Plain, group);
+    compare_in(group, Sandbox::new, |_| {});
+}
+
+/// The same in sandboxes of one's own, each of which is looked at then.
+fn compare_in(group: &str, sandbox: impl Fn(Mode) -> Sandbox, look: impl Fn(&Sandbox)) {
+    let plain = transcript(&sandbox(Mode::Plain), group);
     assert!(plain.len() > 10, "{plain:#?}");
     for mode in Mode::enabled() {
-        if let Some(difference) = difference(&plain, &transcript(mode, group)) {
+        let sandbox = sandbox(mode);
+        if let Some(difference) = difference(&plain, &transcript(&sandbox, group)) {
             panic!("{group} differs in mode {mode}:\n{difference}");
         }
+        look(&sandbox);
     }
 }
 
@@ -125,4 +131,23 @@ fn zerocopy() {
 #[test]
 fn times() {
     compare("times");
+}
+
+/// Of a receiver that is killed while it has bytes left to read its peer hears in every wait, though their time is not over.
+#[test]
+fn killed() {
+    let sandbox = |mode| {
+        Sandbox::new(mode).with_env("SHUNT_GRANT_TIMEOUT", "60000").with_env("SHUNT_PIN", "4096")
+    };
+    compare_in("killed", sandbox, |sandbox| {
+        if sandbox.mode != Mode::Attach {
+            return;
+        }
+        let stats = sandbox.stats();
+        assert!(stats.get("bytes_granted") > 0, "nothing was granted");
+        let pinned = stats.get("bytes_pinned");
+        assert!(pinned > 0 || !traces_are_allowed(), "nothing was pinned");
+        assert!(stats.get("grants_taken_back") > 0, "nothing was left unread");
+        assert_eq!(stats.get("grants_timed_out"), 0);
+    });
 }

@@ -12,7 +12,7 @@ use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
 use crate::conn::{FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
-use crate::stream::{buffers, demote, doubt, promote, tcp, zerocopy};
+use crate::stream::{buffers, demote, doubt, killed, promote, tcp, zerocopy};
 
 /// What the kernel is asked when it has to be.
 const KERNEL: u32 =
@@ -51,6 +51,9 @@ fn source(sock: &Sock, theirs: &Section) -> (Path, bool) {
     }
     (path(passed), set != passed)
 }
+
+/// What the kernel says of an end.
+const END: u32 = events::RDHUP | events::HUP | events::ERR;
 
 /// What is said of a broken connection: the next call, whatever it is, has something to tell.
 const BROKEN: u32 = events::ERR | events::HUP | events::IN | events::OUT;
@@ -205,7 +208,6 @@ fn of_bytes(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32
         || (reads && mark_open && in_ring == 0)
         || (theirs.prod.fin.load(Relaxed) != 0 && end_is_news)
         || sock.has(KERNEL_HINT | SHUT_RD);
-    const END: u32 = events::RDHUP | events::HUP | events::ERR;
     if source == Path::Ring
         && heard.answer().is_some_and(|told| told & (events::IN | END) == events::IN)
     {
@@ -226,6 +228,7 @@ fn of_bytes(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32
             kernel
         }
     };
+    let kernel = if kernel & END == 0 { kernel } else { kernel | killed::readiness(sock, theirs) };
     let low_water = sock.low_water() as u64;
     // Bytes on both sides of a mark count together.
     let readable = match readable {

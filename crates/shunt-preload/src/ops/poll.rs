@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering;
 
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, c_short};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
 use shunt_core::events;
 use shunt_core::handshake::SHORTEST_LOOK;
 use shunt_shm::doorbell::{arm, on_bell};
@@ -17,7 +17,9 @@ use crate::abi::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, time
 use crate::bell::{self, Bell};
 use crate::conn::{KERNEL_HINT, NUMBERED, Sock};
 use crate::epoll::{instance::Instance, nested::Awaited, ready};
+use crate::errno::KeepErrno;
 use crate::fd_table::{self, Kind};
+use crate::stream::killed;
 use crate::stream::spin::{self, Spun};
 use crate::{clock, endpoint, errno, next, signals};
 
@@ -212,6 +214,9 @@ fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> c_i
         }
         let now = clock::now();
         if found > 0 || deadline.is_some_and(|d| now >= d) {
+            if visit(fds, now) {
+                continue;
+            }
             return found;
         }
         if !spun && !kernel.others && mask.is_null() && spin(fds, deadline) {
@@ -220,6 +225,36 @@ fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> c_i
         spun = true;
         if sleep(fds, &mut kernel, deadline, mask) < 0 {
             return -1;
+        }
+    }
+}
+
+/// Asks the kernel about the ends of connections, on behalf of who never sleeps: there are only ends of which nobody else can
+/// tell. True when there is one.
+fn visit(fds: &[pollfd], now: u64) -> bool {
+    let is_due = |p: &&pollfd| sock(p.fd).is_some_and(|sock| killed::visit_is_due(sock, now));
+    let due = fds.iter().filter(is_due);
+    let mut due: Vec<pollfd> =
+        due.map(|p| pollfd { fd: p.fd, events: POLLRDHUP, revents: 0 }).collect();
+    if due.is_empty() {
+        return false;
+    }
+    let _keep = KeepErrno::new();
+    let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
+    if kernel_poll(&mut due, Some(&at_once), core::ptr::null()) <= 0 {
+        return false;
+    }
+    hear(&due);
+    true
+}
+
+/// Notes of which connections the kernel has news.
+fn hear(told: &[pollfd]) {
+    for p in told {
+        if p.revents & !POLLOUT != 0
+            && let Some(sock) = sock(p.fd)
+        {
+            sock.put(KERNEL_HINT, true);
         }
     }
 }
@@ -275,6 +310,9 @@ fn sleep(
         if sock(p.fd).is_some_and(crate::stream::demote::is_pending) {
             p.events |= POLLOUT;
         }
+        if sock(p.fd).is_some_and(killed::wakes) {
+            p.events |= POLLRDHUP;
+        }
     }
     for ear in &ears {
         let fd = std::os::fd::AsRawFd::as_raw_fd(&ear.fd());
@@ -295,13 +333,7 @@ fn sleep(
         spin::slept(now);
     }
     ears.iter().for_each(Bell::quiet);
-    for p in kernel.fds.iter().take(known) {
-        if p.revents & !POLLOUT != 0
-            && let Some(sock) = sock(p.fd)
-        {
-            sock.put(KERNEL_HINT, true);
-        }
-    }
+    hear(kernel.fds.get(..known).unwrap_or(&[]));
     n
 }
 

@@ -19,7 +19,7 @@ use crate::object;
 use crate::ops;
 use crate::ops::listener::Listener;
 use crate::ops::stream::stream;
-use crate::stream::{buffers, doubt, promote, tcp};
+use crate::stream::{buffers, doubt, killed, promote, tcp};
 
 /// # Safety
 /// As the C function.
@@ -46,6 +46,18 @@ pub unsafe fn getsockopt(
     if let Some((_, sock)) = loud {
         let _keep = errno::KeepErrno::new();
         doubt::end_loudly(sock, fd);
+    }
+    if (result, level, name) == (0, libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some((_, sock)) = stream(fd)
+        && killed::is_pending(sock, fd)
+    {
+        let value = value.cast::<c_int>();
+        // SAFETY: the kernel has just written to both, and read the length.
+        unsafe {
+            if *len >= 4 && value.read_unaligned() == 0 {
+                value.write_unaligned(libc::ECONNRESET);
+            }
+        }
     }
     result
 }

@@ -14,7 +14,7 @@ use shunt_shm::sync::AtomicU32;
 use shunt_shm::zerocopy::{Open, ZeroCopy};
 use shunt_wire::counter::Counter;
 
-use crate::conn::{NUMBERED, Sock, UNREAD};
+use crate::conn::{CUT_OFF, NUMBERED, Sock, UNREAD};
 use crate::endpoint::Endpoint;
 use crate::exports;
 use crate::fd_table;
@@ -515,16 +515,21 @@ fn restore(sock: &'static Sock, link: &'static Link, open: &Open) -> bool {
 
 /// Takes back what [`is_overdue`], with the lock of the sending direction held.
 pub fn time_out(sock: &'static Sock) {
-    count(sock, Counter::GrantsTimedOut, 1);
+    if !sock.has(CUT_OFF) {
+        count(sock, Counter::GrantsTimedOut, 1);
+    }
     sock.put(UNREAD, true);
     take_back(sock);
 }
 
-/// True when what is granted has been left unread for too long.
+/// True when what is granted has been left unread for too long, or will never be read.
 pub fn is_overdue(sock: &Sock, theirs: &Section) -> bool {
     let granted = &state(sock).granted;
     if granted.open(theirs.cons.cons.load(Relaxed)).next().is_none() {
         return false;
+    }
+    if sock.has(CUT_OFF) {
+        return true;
     }
     let age = u64::from(doubt::arise().wrapping_sub(granted.since())) << 10;
     age >= knobs::get().grant_timeout()

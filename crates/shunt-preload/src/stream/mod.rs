@@ -10,6 +10,7 @@ pub mod demote;
 pub mod doubt;
 pub mod files;
 pub mod grants;
+pub mod killed;
 pub mod notify;
 pub mod offered;
 pub mod pins;

@@ -13,7 +13,7 @@ use shunt_shm::region::{RegionView, Section};
 use shunt_shm::ring::{RxCursor, Span};
 
 use crate::clock;
-use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, Sock};
 use crate::errno;
 use crate::imports;
 use crate::link::Link;
@@ -23,7 +23,7 @@ use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Use};
 use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Look, Progress};
-use crate::stream::{demote, doubt, notify, promote, pulls, tid};
+use crate::stream::{demote, doubt, killed, notify, promote, pulls, tid};
 
 /// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
 /// whoever looks now and then always learns of the end, whoever looks all the time does not pay for
@@ -466,24 +466,8 @@ impl Rx<'_> {
 
     /// The result at the end of file.
     fn end(&self, got: usize) -> Step {
-        if got > 0 || !self.was_reset() {
-            return Step::Done(got.cast_signed());
-        }
-        // The next calls find what the kernel gives after a reset.
-        tcp::shut(self.fd);
-        self.sock.put(SHUT_WR, true);
-        Step::Done(errno::fail(ECONNRESET))
-    }
-
-    /// True when the peer's process ended without a word while bytes of ours lay unread in its ring:
-    /// TCP answers that with RST. The kernel, which knows nothing of them, sent FIN.
-    fn was_reset(&self) -> bool {
-        let tx = &self.sock.record().tx;
-        !self.sock.has(SHUT_RD)
-            && self.theirs.prod.fin.load(Acquire) == 0
-            && self.theirs.ctl.handed_over.load(Relaxed) == 0
-            && path(tx.marks.load(Relaxed)) == Path::Ring
-            && tx.cursor.pos() > self.theirs.cons.cons.load(Relaxed)
+        let fails = got == 0 && killed::fails(self.sock, self.theirs, self.fd);
+        Step::Done(if fails { errno::fail(ECONNRESET) } else { got.cast_signed() })
     }
 
     /// Length of the buffer.

@@ -25,7 +25,7 @@ use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Piece};
 use crate::stream::sleep::{Sleep, Until};
 use crate::stream::{
-    broken, buffers, demote, doubt, notify, pins, promote, tcp, tid, worth, zerocopy,
+    broken, buffers, demote, doubt, killed, notify, pins, promote, tcp, tid, worth, zerocopy,
 };
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
@@ -150,6 +150,9 @@ fn step(
         return Ok(Step::Again);
     }
     if gone {
+        if *sent == 0 && killed::fails(sock, theirs, call.fd) {
+            return Ok(Step::Done(errno::fail(ECONNRESET)));
+        }
         leave_unused(sock, mine);
         return Ok(to_kernel(sock, call, sent));
     }

@@ -8,6 +8,7 @@ mod addresses;
 mod blocking;
 mod buffers;
 mod closing;
+mod cut_off;
 mod descriptors;
 mod epoll;
 mod errors;
@@ -76,6 +77,7 @@ const GROUPS: &[Group] = &[
     ("found-by-a-child", found::by_a_child),
     ("found-huge", found::huge),
     ("unsealed", found::unsealed),
+    ("killed", cut_off::run),
     ("pinned", pinned::ends),
     ("pinned-ways", pinned::ways),
     ("pinned-unlent", pinned::unlent),

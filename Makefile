@@ -82,7 +82,7 @@ test: deps-test all
 .PHONY: test-loom
 test-loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
-	    $(CARGO) test --locked --release -p shunt-shm --test loom
+	    $(CARGO) test --locked --release -p shunt-shm -p shunt-heap --test loom
 
 # Real programs and a byte-by-byte verifier, over kernel TCP and over Shunt.
 .PHONY: test-functional

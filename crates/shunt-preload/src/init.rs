@@ -57,10 +57,6 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
     if !fd_table::reserve() {
         return;
     }
-    // Before the library's own fork handlers: those registered last run first before a fork, so
-    // they may still allocate while they bring things in order.
-    // SAFETY: called once.
-    unsafe { dlmalloc::enable_alloc_after_fork() };
     if !process::watch_forks() {
         return;
     }

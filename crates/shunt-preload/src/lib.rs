@@ -43,6 +43,7 @@ pub mod stream;
 pub mod windows;
 
 /// The library's own heap, so that it never enters the program's allocator: a hook may run inside
-/// of that allocator (jemalloc reads files while it starts) or in a signal handler above it.
+/// of that allocator (jemalloc reads files while it starts) or in a signal handler above it. It
+/// has no lock, so that a handler above a hook, or a forked child, can use it, too.
 #[global_allocator]
-static HEAP: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static HEAP: shunt_heap::heap::Heap = shunt_heap::heap::Heap;

@@ -10,6 +10,8 @@ pub const OUT: u32 = 0x004;
 pub const ERR: u32 = 0x008;
 /// Both directions are shut.
 pub const HUP: u32 = 0x010;
+/// poll(2) alone: no such descriptor.
+pub const NVAL: u32 = 0x020;
 /// The same as `IN` for sockets.
 pub const RDNORM: u32 = 0x040;
 /// The same as `OUT` for sockets.

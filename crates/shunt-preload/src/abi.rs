@@ -8,6 +8,8 @@ pub use libc::{
     sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
+pub use crate::ops::process::ForkHandler;
+
 /// `const char *const argv[]`, as the exec family takes it.
 pub type Strings = *const *const c_char;
 

@@ -7,7 +7,6 @@
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -25,6 +24,7 @@ use crate::clock;
 use crate::doorbells::Doorbells;
 use crate::endpoint::Endpoint;
 use crate::knobs;
+use crate::mutex::{Guard, Mutex};
 use crate::own_fds::{OwnFd, adopt};
 use crate::signals::Uncancelled;
 
@@ -92,8 +92,8 @@ pub fn lock_for_fork() -> impl Sized {
     (lock(), inherited())
 }
 
-fn inherited() -> MutexGuard<'static, Vec<OwnFd>> {
-    INHERITED.lock().unwrap_or_else(PoisonError::into_inner)
+fn inherited() -> Guard<'static, Vec<OwnFd>> {
+    INHERITED.lock()
 }
 
 /// No listener is left that somebody else has registered.
@@ -101,8 +101,8 @@ pub fn let_go_of_inherited() {
     inherited().clear();
 }
 
-fn lock() -> MutexGuard<'static, Client> {
-    CLIENT.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> Guard<'static, Client> {
+    CLIENT.lock()
 }
 
 /// In a forked child: the parent's conversation is not ours. It stays open if the child

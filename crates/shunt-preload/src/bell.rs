@@ -3,29 +3,53 @@
 //! Doorbells are never drained, so poll(2) would find them readable for ever. Each thread that
 //! needs it has an epoll instance of its own which watches a doorbell edge-triggered: that is
 //! readable exactly when the doorbell was rung since this thread last looked.
+//!
+//! Handlers ask for ears, too, above a thread that is doing so. So the list of a thread's ears is a
+//! few words that change one at a time; and it is closed, when the thread ends, by a key of libc's
+//! (pthread_key_create(3)), for a thread-local value with a destructor would take memory of the
+//! program's allocator.
 
-use core::cell::RefCell;
+use core::cell::Cell;
+use core::ffi::c_void;
+use core::ptr;
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::os::fd::BorrowedFd;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, add, create, wait};
 use shunt_shm::doorbell::RUNG;
 
+use crate::calls::tid;
 use crate::conn::Sock;
 use crate::endpoint::Endpoint;
 use crate::own_fds::{OwnFd, adopt};
-use crate::stream::tid;
+use crate::signals::Uninterrupted;
 
-struct Ear {
-    epoll: OwnFd,
-    /// Whose doorbell it hears.
-    endpoint: *const Endpoint,
-    vector: usize,
-    pid: u32,
+/// Endpoints for which a thread has an ear at a time: a process has one for each agent that it has seen.
+const EARS: usize = 4;
+
+/// A place for an ear.
+struct Place {
+    /// Whose doorbell it hears; null: none.
+    endpoint: Cell<*const Endpoint>,
+    /// Its epoll descriptor's place among the library's own, plus one.
+    epoll: Cell<u32>,
+    vector: Cell<usize>,
+    /// The thread that has made it, which in a forked child is another one.
+    tid: Cell<u32>,
 }
 
 thread_local! {
-    static EARS: RefCell<Vec<Ear>> = const { RefCell::new(Vec::new()) };
+    static PLACES: [Place; EARS] = const {
+        [const {
+            Place {
+                endpoint: Cell::new(ptr::null()),
+                epoll: Cell::new(0),
+                vector: Cell::new(0),
+                tid: Cell::new(0),
+            }
+        }; EARS]
+    };
 }
 
 /// An ear for the doorbells of one endpoint.
@@ -61,6 +85,18 @@ impl Bell {
     }
 }
 
+impl Place {
+    fn bell(&self) -> Option<Bell> {
+        let place = u16::try_from(self.epoll.get().checked_sub(1)?).ok()?;
+        Some(Bell { fd: OwnFd::raw_at(place), vector: self.vector.get() })
+    }
+
+    fn clear(&self) {
+        self.endpoint.set(ptr::null());
+        drop(OwnFd::from_place(self.epoll.replace(0)));
+    }
+}
+
 /// The calling thread's ear for the side of the connection that is ours.
 pub fn of_this_thread(sock: &Sock) -> Option<Bell> {
     hear(sock.link()?.endpoint)
@@ -68,23 +104,66 @@ pub fn of_this_thread(sock: &Sock) -> Option<Bell> {
 
 /// The calling thread's ear for the endpoint's doorbells.
 pub fn hear(endpoint: &'static Endpoint) -> Option<Bell> {
-    EARS.try_with(|ears| {
-        let mut ears = ears.try_borrow_mut().ok()?;
-        let pid = tid();
-        // A forked child gets epoll instances of its own.
-        ears.retain(|ear| ear.pid == pid);
-        if let Some(ear) = ears.iter().find(|ear| core::ptr::eq(ear.endpoint, endpoint)) {
-            return Some(Bell { fd: ear.epoll.raw(), vector: ear.vector });
+    let name = ptr::from_ref(endpoint);
+    PLACES.with(|places| {
+        let known = |place: &&Place| place.endpoint.get() == name && place.tid.get() == tid();
+        match places.iter().find(known) {
+            Some(place) => place.bell(),
+            None => make(places, endpoint),
         }
-        let vector = tid() as usize % endpoint.bells.len().max(1);
-        let bell = endpoint.bells.get(vector)?;
-        let epoll = adopt(create(CreateFlags::CLOEXEC).ok()?).ok()?;
-        add(epoll.borrow(), bell.borrow(), EventData::new_u64(0), RUNG).ok()?;
-        let bell = Bell { fd: epoll.raw(), vector };
-        bell.quiet();
-        ears.push(Ear { epoll, endpoint, vector, pid });
-        Some(bell)
     })
-    .ok()
-    .flatten()
+}
+
+#[cold]
+fn make(places: &[Place; EARS], endpoint: &'static Endpoint) -> Option<Bell> {
+    let _uninterrupted = Uninterrupted::begin();
+    // A forked child gets epoll instances of its own.
+    let strange = |place: &&Place| place.epoll.get() != 0 && place.tid.get() != tid();
+    places.iter().filter(strange).for_each(Place::clear);
+    // Where all are taken, the first endpoint is that of an agent which was there long ago.
+    let place = places.iter().find(|place| place.epoll.get() == 0).or(places.first())?;
+    place.clear();
+    let vector = tid() as usize % endpoint.bells.len().max(1);
+    let bell = endpoint.bells.get(vector)?;
+    let epoll = adopt(create(CreateFlags::CLOEXEC).ok()?).ok()?;
+    add(epoll.borrow(), bell.borrow(), EventData::new_u64(0), RUNG).ok()?;
+    if !close_at_exit() {
+        return None;
+    }
+    let new = Bell { fd: epoll.raw(), vector };
+    new.quiet();
+    place.vector.set(vector);
+    place.tid.set(tid());
+    place.epoll.set(u32::from(epoll.into_place()) + 1);
+    place.endpoint.set(ptr::from_ref(endpoint));
+    Some(new)
+}
+
+/// The key plus one; 0: none.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// Makes the key by which threads close their ears; for the constructor, so that it is among the first,
+/// for which libc needs no memory.
+pub fn prepare() -> bool {
+    extern "C" fn thread_ends(_: *mut c_void) {
+        crate::guard::contain(|| PLACES.with(|places| places.iter().for_each(Place::clear)));
+    }
+    if KEY.load(Ordering::Acquire) != 0 {
+        return true;
+    }
+    let mut key = 0;
+    // SAFETY: the destructor lives as long as the library, which is never unloaded.
+    let made = unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) } == 0;
+    if made {
+        KEY.store(key + 1, Ordering::Release);
+    }
+    made
+}
+
+/// Has the calling thread close its ears when it ends.
+fn close_at_exit() -> bool {
+    let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) else { return false };
+    // Any value but null has the destructor called.
+    // SAFETY: the key was made by `prepare`.
+    unsafe { libc::pthread_setspecific(key, ptr::from_ref(&KEY).cast()) == 0 }
 }

@@ -16,10 +16,10 @@ use shunt_wire::agent::{EndpointId, MAX_VECTORS};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
+use crate::calls::tid;
 use crate::knobs;
 use crate::own_fds::{OwnFd, adopt};
 use crate::relatives;
-use crate::stream::tid;
 
 /// An endpoint: made at Hello, one per process and agent. It is never freed, because connections
 /// that were made with it outlive the conversation with the agent.
@@ -187,6 +187,7 @@ impl Endpoint {
         let record = self.arena.allocate(relatives::member(self), &mut hint);
         self.hint.store(hint, Ordering::Relaxed);
         if let Some(record) = record {
+            record.free_locks(|owner| relatives::has_ended(self, owner));
             record.id.pid.store(self.pid, Ordering::Relaxed);
         }
         record

@@ -10,19 +10,21 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
 
-use shunt_shm::lock::TidLock;
+use shunt_shm::holders::Member;
+use shunt_shm::lock::{Owner, OwnerLock};
 use shunt_shm::memfd::{self, Map};
 use shunt_wire::agent::{EndpointId, Exported};
 
 use crate::agent_client;
+use crate::calls;
 use crate::endpoint::Endpoint;
 use crate::errno::KeepErrno;
 use crate::found::Found;
+use crate::mutex::Mutex;
 use crate::own_fds::{self, OwnFd};
 use crate::signals::{SettingUp, Uncancelled};
-use crate::stream::{grants, tid};
+use crate::stream::grants;
 use crate::windows::{Window, Windows};
 
 /// Pieces of memory that a process can have of `shunt_alloc`: the first places of the table.
@@ -69,7 +71,7 @@ static MADE: Windows = Windows::new();
 static SEEN: Windows = Windows::new();
 
 /// Serializes changes to all of this. Not held while the agent is spoken to.
-static CHANGES: TidLock = TidLock::new();
+static CHANGES: OwnerLock = OwnerLock::new();
 
 /// What goes with the entries of the table.
 static MEMORY: Mutex<Changes> = Mutex::new(Changes([const { None }; EXPORTS]));
@@ -109,8 +111,8 @@ pub struct Changes([Option<Memory>; EXPORTS]);
 
 /// Changes the table. `None` where that has to wait for too long, or in a signal handler above a change.
 pub fn change<T>(how: impl FnOnce(&mut Changes) -> T) -> Option<T> {
-    let _lock = CHANGES.lock_within(tid(), PATIENCE)?;
-    let mut memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    let _lock = CHANGES.lock_within(me(), PATIENCE, |_| false)?;
+    let mut memory = MEMORY.lock();
     Some(how(&mut memory))
 }
 
@@ -170,7 +172,12 @@ impl Changes {
 
 /// Held across fork.
 pub fn lock_for_fork() -> impl Sized {
-    CHANGES.lock(tid())
+    CHANGES.lock(me(), |_| false)
+}
+
+/// This thread: nobody but the threads of this process has the lock.
+fn me() -> Owner {
+    Owner::new(Member::UNNAMED, calls::serial())
 }
 
 /// Bytes of the program's in registered memory.

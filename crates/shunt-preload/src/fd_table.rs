@@ -4,8 +4,11 @@
 //! without a lock: an entry is found with one bounds check and one load. The mapping is private, so
 //! a fork's child has its own copy, as it has of the kernel's table.
 //!
-//! A word is a pointer with the [`Kind`] in its low three bits. A descriptor that is no business of
-//! Shunt's is zero, which is also what all are before the table is reserved and beyond its end.
+//! A word has the [`Kind`] in its low three bits. Above it stands which object: a place and a number
+//! of uses (a [`Name`]), or a pointer. Two connections never have the same word, so a call that finds
+//! the word that it began with is on the connection on which it began. A descriptor that is no
+//! business of Shunt's is zero, which is also what all are before the table is reserved and beyond its
+//! end.
 
 use core::ffi::c_int;
 use core::ops::RangeInclusive;
@@ -14,11 +17,16 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::Once;
 
 use rustix::mm::{MapFlags, ProtFlags};
+use shunt_heap::slab::Name;
 
 /// Descriptors that the table covers; those above are the kernel's alone.
 pub const CAPACITY: usize = 1 << 20;
 
 const KIND_BITS: usize = 0b111;
+/// Bits of a place, above those of the kind.
+const INDEX_BITS: u32 = 20;
+const INDEX_AT: u32 = KIND_BITS.count_ones();
+const USES_AT: u32 = INDEX_AT + INDEX_BITS;
 
 /// What a file descriptor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +45,9 @@ pub enum Kind {
     /// A TCP socket that this process has made, and that has no connection yet: nothing stands behind
     /// it, but what is known of it need not be asked.
     Fresh = 5,
+    /// A socket that a call is just connecting: what it becomes is decided when the call is over, if it
+    /// still has this entry then. Nothing stands behind it.
+    Connecting = 6,
     /// The library's own; the program does not know of it.
     Own = 7,
 }
@@ -50,7 +61,50 @@ impl Entry {
     /// Nothing known: the kernel's.
     pub const KERNEL: Self = Self(0);
 
-    /// An object of this kind. Objects are aligned to 8 bytes or more.
+    /// An object of this kind that is known by place and use.
+    #[must_use]
+    pub const fn named(kind: Kind, name: Name) -> Self {
+        let index = (name.index as usize) & ((1 << INDEX_BITS) - 1);
+        #[allow(clippy::cast_possible_truncation, reason = "a register is as wide")]
+        let uses = name.uses as usize;
+        Self(uses << USES_AT | index << INDEX_AT | kind as usize)
+    }
+
+    /// The place and the use that stand in it.
+    #[inline]
+    #[must_use]
+    pub const fn name(self) -> Name {
+        #[allow(clippy::cast_possible_truncation, reason = "it has so few bits")]
+        let index = (self.0 >> INDEX_AT) as u32 & ((1 << INDEX_BITS) - 1);
+        Name { index, uses: (self.0 >> USES_AT) as u64 }
+    }
+
+    /// Everything but the kind.
+    #[inline]
+    #[must_use]
+    pub const fn object(self) -> u64 {
+        (self.0 & !KIND_BITS) as u64
+    }
+
+    /// The reverse of [`Self::object`].
+    #[inline]
+    #[must_use]
+    pub const fn of_object(kind: Kind, object: u64) -> Self {
+        #[allow(clippy::cast_possible_truncation, reason = "a register is as wide")]
+        let object = object as usize;
+        Self(object | kind as usize)
+    }
+
+    /// True for entries of one connection, which may have come to be TCP for good between the two.
+    #[inline]
+    #[must_use]
+    pub const fn is_same_object(self, other: Self) -> bool {
+        self.object() == other.object()
+            && matches!(self.kind(), Kind::Stream | Kind::Tracked)
+            && matches!(other.kind(), Kind::Stream | Kind::Tracked)
+    }
+
+    /// An object of this kind that is known by its address, which no other one ever has. Objects are aligned to 8 bytes or more.
     #[must_use]
     pub fn new<T>(kind: Kind, object: *const T) -> Self {
         const { assert!(align_of::<T>() >= 8, "the low three bits hold the kind") };
@@ -63,8 +117,25 @@ impl Entry {
         Self((index as usize) << 3 | Kind::Own as usize)
     }
 
-    /// A socket just made.
-    pub const FRESH: Self = Self(Kind::Fresh as usize);
+    /// A socket just made, with a number that no other one has.
+    #[must_use]
+    pub fn fresh() -> Self {
+        Self(next_number() << INDEX_AT | Kind::Fresh as usize)
+    }
+
+    /// A socket that is being connected, with a number that no other one has. `is_fresh`: it was until
+    /// now.
+    #[must_use]
+    pub fn connecting(is_fresh: bool) -> Self {
+        let number = next_number() << 1 | usize::from(!is_fresh);
+        Self(number << INDEX_AT | Kind::Connecting as usize)
+    }
+
+    /// The same once an option was set that matters.
+    #[must_use]
+    pub const fn no_longer_fresh(self) -> Self {
+        Self(self.0 | 1 << INDEX_AT)
+    }
 
     /// The number of an own descriptor in [`crate::own_fds`].
     pub(crate) const fn own_index(self) -> usize {
@@ -81,6 +152,7 @@ impl Entry {
             3 => Kind::Listener,
             4 => Kind::Epoll,
             5 => Kind::Fresh,
+            6 => Kind::Connecting,
             7 => Kind::Own,
             _ => Kind::Kernel,
         }
@@ -91,7 +163,7 @@ impl Entry {
     #[inline]
     #[must_use]
     pub const fn is_object(self) -> bool {
-        !matches!(self.kind(), Kind::Kernel | Kind::Fresh | Kind::Own)
+        matches!(self.kind(), Kind::Stream | Kind::Tracked | Kind::Listener | Kind::Epoll)
     }
 
     /// The object. The caller knows its type from [`Self::kind`].
@@ -100,6 +172,11 @@ impl Entry {
     pub fn ptr<T>(self) -> *const T {
         ptr::with_exposed_provenance(self.0 & !KIND_BITS)
     }
+}
+
+fn next_number() -> usize {
+    static GIVEN: AtomicUsize = AtomicUsize::new(0);
+    GIVEN.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 static BASE: AtomicPtr<AtomicUsize> = AtomicPtr::new(ptr::null_mut());

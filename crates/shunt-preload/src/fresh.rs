@@ -33,7 +33,7 @@ pub fn note(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         && (IS_TCP.load(Ordering::Relaxed) || sockinfo::is_tcp(tcp::borrow(fd)))
     {
         IS_TCP.store(true, Ordering::Relaxed);
-        fd_table::set(fd, Entry::FRESH);
+        fd_table::set(fd, Entry::fresh());
     }
 }
 
@@ -65,9 +65,11 @@ pub fn netns_changes() {
 
 /// The socket gets another descriptor, or goes to another process.
 pub fn forget(fd: c_int, entry: Entry) {
-    if entry.kind() == Kind::Fresh {
-        fd_table::replace_if(fd, entry, Entry::KERNEL);
-    }
+    match entry.kind() {
+        Kind::Fresh => fd_table::replace_if(fd, entry, Entry::KERNEL),
+        Kind::Connecting => fd_table::replace_if(fd, entry, entry.no_longer_fresh()),
+        _ => return,
+    };
 }
 
 /// Around a fork: what was fresh is shared from now on, and the child may be in another namespace.
@@ -91,18 +93,20 @@ mod tests {
         // SAFETY: no pointers; the number is a new descriptor of this test's.
         let socket = unsafe { OwnedFd::from_raw_fd(libc::socket(AF_INET, SOCK_STREAM, 0)) };
         let fd = socket.as_raw_fd();
-        assert_eq!(Entry::FRESH.kind(), Kind::Fresh);
-        assert!(!Entry::FRESH.is_object());
-        assert!(is_tcp(fd, Entry::FRESH) && is_tcp(fd, Entry::KERNEL));
+        let fresh = Entry::fresh();
+        assert_eq!(fresh.kind(), Kind::Fresh);
+        assert!(!fresh.is_object());
+        assert_ne!(fresh, Entry::fresh());
+        assert!(is_tcp(fd, fresh) && is_tcp(fd, Entry::KERNEL));
         let asked = netns(fd, Entry::KERNEL);
-        assert_eq!([netns(fd, Entry::FRESH), netns(fd, Entry::FRESH)], [asked; 2]);
+        assert_eq!([netns(fd, fresh), netns(fd, fresh)], [asked; 2]);
     }
 
     #[test]
     fn a_fork_leaves_nothing_fresh() {
         assert!(fd_table::reserve());
         let fd = 20_021;
-        fd_table::set(fd, Entry::FRESH);
+        fd_table::set(fd, Entry::fresh());
         forget_all();
         assert_eq!(fd_table::lookup(fd), Entry::KERNEL);
     }

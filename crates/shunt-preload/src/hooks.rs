@@ -92,6 +92,7 @@ macro_rules! for_each_hook {
             fn munmap(addr: *mut c_void, len: size_t) -> c_int = ops::memory::munmap;
             fn mremap(old: *mut c_void, old_len: size_t, len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void = ops::memory::mremap;
 
+            fn __register_atfork(before: ForkHandler, in_parent: ForkHandler, in_child: ForkHandler, object: *mut c_void) -> c_int = ops::process::__register_atfork;
             fn fork() -> pid_t = ops::process::fork;
             fn __fork() -> pid_t = ops::process::fork;
             fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int = ops::process::execve;
@@ -121,6 +122,10 @@ macro_rules! for_each_hook {
             tail __vfork = ops::process::memory_is_lent;
             tail clone = ops::process::memory_is_lent;
             tail __clone = ops::process::memory_is_lent;
+            tail longjmp = ops::process::before_jump;
+            tail _longjmp = ops::process::before_jump;
+            tail siglongjmp = ops::process::before_jump;
+            tail __longjmp_chk = ops::process::before_jump;
             tail execl = ops::process::before_execl;
             tail execlp = ops::process::before_execl;
             tail execle = ops::process::before_execl;

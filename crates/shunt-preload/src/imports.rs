@@ -3,7 +3,6 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rustix::fs::OFlags;
 use shunt_shm::grants::place_in;
@@ -13,11 +12,13 @@ use shunt_wire::agent::{LANES, RegionId};
 use shunt_wire::counter::Counter;
 
 use crate::agent_client;
+use crate::calls::Which;
 use crate::clock;
 use crate::conn::Sock;
 use crate::endpoint;
+use crate::mutex::{Guard, Mutex};
 use crate::own_fds::{self, OwnFd};
-use crate::stream::{tcp, tid};
+use crate::stream::tcp;
 
 /// Regions that a process maps at a time, a bit each in [`Sock::imports`].
 pub const IMPORTS: usize = 64;
@@ -73,7 +74,7 @@ static CHANGES: Mutex<()> = Mutex::new(());
 
 /// Held across fork.
 pub fn lock_for_fork() -> impl Sized {
-    CHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+    CHANGES.lock()
 }
 
 fn at(index: usize) -> Option<&'static Import> {
@@ -110,7 +111,7 @@ pub fn find(sock: &Sock, name: u64, from: u64, len: u64) -> Option<Bytes> {
 /// Maps memory that a party of the link group `region` offers on a connection, which uses it from now on. False when
 /// it is not to be had.
 pub fn accept(sock: &Sock, region: RegionId, name: u64) -> bool {
-    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _changes = CHANGES.lock();
     let known = (0..IMPORTS).find(|i| at(*i).is_some_and(|import| import.name == name));
     let how = if known.is_some() { Counter::ImportHits } else { Counter::ImportMisses };
     endpoint::count(how, 1);
@@ -179,8 +180,7 @@ pub fn release(sock: &Sock) {
     if sock.imports.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let lock = &sock.record().rx.lock;
-    let quiet = lock.lock_within(tid(), PATIENCE);
+    let quiet = sock.lock_within(Which::Rx, PATIENCE);
     let mut left = sock.imports.swap(0, Ordering::Relaxed);
     let Some(_quiet) = quiet else { return };
     while left != 0 {
@@ -194,14 +194,13 @@ pub fn release(sock: &Sock) {
     }
 }
 
-fn lock_within(patience: Duration) -> Option<MutexGuard<'static, ()>> {
+fn lock_within(patience: Duration) -> Option<Guard<'static, ()>> {
     let until = clock::now() + u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
     loop {
         match CHANGES.try_lock() {
-            Ok(changes) => return Some(changes),
-            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) if clock::now() > until => return None,
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            Some(changes) => return Some(changes),
+            None if clock::now() > until => return None,
+            None => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }

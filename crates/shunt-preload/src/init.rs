@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 #[cfg(not(test))]
 use crate::errno;
 use crate::ops::process;
-use crate::{fd_table, guard, knobs, next};
+use crate::{bell, fd_table, guard, knobs, next};
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static RETIRED: AtomicBool = AtomicBool::new(false);
@@ -58,6 +58,10 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
         return;
     }
     if !process::watch_forks() {
+        return;
+    }
+    // Early, among the first keys of the program.
+    if !bell::prepare() {
         return;
     }
     // Without it a quick_exit(3) is seen by the peers as a kill.

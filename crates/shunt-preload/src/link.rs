@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use shunt_shm::cq::ArmLine;
 use shunt_shm::region::{Region, RegionView, SLOTS, Side};
@@ -22,6 +22,7 @@ use crate::agent_client::{self, Claimed, Memory, Proposals};
 use crate::doorbells::Doorbells;
 use crate::endpoint::Endpoint;
 use crate::knobs;
+use crate::mutex::Mutex;
 use crate::own_fds::{OwnFd, adopt};
 use crate::peer::{self, Peer, Peers};
 use crate::process::{self, Process};
@@ -196,7 +197,7 @@ impl Link {
     /// False when the region's owner has died. True also where that can't be known.
     #[must_use]
     pub fn owner_lives(&self) -> bool {
-        let owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
+        let owner = self.owner.lock();
         owner.as_ref().is_none_or(|owner| owner.lives())
     }
 
@@ -305,7 +306,7 @@ fn map_table(table: &Proposals, memory: &Memory) -> io::Result<Table> {
 }
 
 fn target(listener: ListenerId, table: &Proposals, memory: &Memory) -> Result<Arc<Target>, Reason> {
-    let mut targets = TARGETS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut targets = TARGETS.lock();
     let mut known = targets.iter().filter_map(Weak::upgrade);
     if let Some(known) = known.find(|t| t.listener == listener) {
         return Ok(known);
@@ -333,7 +334,7 @@ fn install(link: Link) -> Result<&'static Link, Reason> {
 
 /// A place in a link group to `listener`; a further link group is opened when all are full.
 pub fn draft(listener: ListenerId, endpoint: &'static Endpoint) -> Result<Draft, Reason> {
-    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _changes = CHANGES.lock();
     for link in all() {
         let Some(target) = &link.listener else { continue };
         if target.listener == listener
@@ -400,7 +401,7 @@ pub fn attach(
         let pid = Endpoint::current().map(|e| e.pid);
         all().find(|l| l.region == region && l.side == Side::Server && Some(l.endpoint.pid) == pid)
     };
-    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _changes = CHANGES.lock();
     if let Some(link) = find() {
         link.users.fetch_add(1, Ordering::AcqRel);
         return Ok(link);
@@ -436,7 +437,7 @@ fn acceptors(
 /// that the agent finds the place.
 pub fn claim(socket: std::os::fd::BorrowedFd<'_>) -> Result<(&'static Link, Claimed), Reason> {
     let _uncancelled = Uncancelled::begin();
-    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _changes = CHANGES.lock();
     let mut found = agent_client::claim(socket)?;
     if found.slot >= SLOTS {
         return Err(Reason::Internal);
@@ -471,7 +472,7 @@ pub fn fetch(
     socket: std::os::fd::BorrowedFd<'_>,
 ) -> Result<&'static Link, Reason> {
     let _uncancelled = Uncancelled::begin();
-    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _changes = CHANGES.lock();
     if let Some(link) = all().find(|l| l.region == region && l.side == Side::Client) {
         link.users.fetch_add(1, Ordering::AcqRel);
         return Ok(link);
@@ -540,7 +541,7 @@ fn remove(place: &AtomicPtr<Link>) {
     }
     agent_client::detach(link.region);
     // Descriptors are few, and those who are at the link go without them.
-    drop(link.owner.lock().unwrap_or_else(PoisonError::into_inner).take());
+    drop(link.owner.lock().take());
     link.peers.drop_idle();
     GRAVEYARD.bury(link);
 }
@@ -556,14 +557,14 @@ const GRACE: u64 = 2_000_000_000;
 impl Graveyard {
     fn bury(&self, link: Box<Link>) {
         self.clear();
-        let mut graves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut graves = self.0.lock();
         graves.push_back((crate::clock::now(), link));
     }
 
     /// Frees those that have been here for long enough.
     fn clear(&self) {
         let now = crate::clock::now();
-        let mut graves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut graves = self.0.lock();
         let over = |(since, _): &mut (u64, _)| now.saturating_sub(*since) >= GRACE;
         while let Some((_, oldest)) = graves.pop_front_if(over) {
             if oldest.users.load(Ordering::Acquire) > 0 {
@@ -575,7 +576,7 @@ impl Graveyard {
 
 /// The locks of this module, to be held across fork.
 pub fn lock_for_fork() -> impl Sized {
-    (CHANGES.lock().unwrap_or_else(PoisonError::into_inner), process::lock_for_fork())
+    (CHANGES.lock(), process::lock_for_fork())
 }
 
 /// In a forked child: completion queues belong to the parent, who pops them.

@@ -18,13 +18,16 @@ use shunt_wire::clc::Answer;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::conn::{FROZEN, NONBLOCK, ORPHANED, SHUT_RD, Sock};
+use crate::calls::{self, Which};
+use crate::conn::{Conn, FROZEN, NONBLOCK, ORPHANED, SHUT_RD, Sock};
 use crate::endpoint::{self, Endpoint};
+use crate::errno::KeepErrno;
 use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
+use crate::signals::Uncancelled;
 use crate::stream::{self, demote, doubt, grants, notify, offered, promote, tcp, worth};
-use crate::{agent_client, conn, exports, fd_table, fresh, imports, link, ops, relatives};
+use crate::{agent_client, exports, fd_table, fresh, imports, link, ops, own_fds, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
 pub fn retain(_fd: c_int, entry: Entry) {
@@ -44,7 +47,7 @@ pub fn retain(_fd: c_int, entry: Entry) {
                 instance.retain();
             }
         }
-        Kind::Kernel | Kind::Fresh | Kind::Own => {}
+        Kind::Kernel | Kind::Fresh | Kind::Connecting | Kind::Own => {}
     }
 }
 
@@ -52,9 +55,12 @@ pub fn retain(_fd: c_int, entry: Entry) {
 pub fn before_close(fd: c_int, entry: Entry) {
     match entry.kind() {
         Kind::Stream | Kind::Tracked => {
-            if let Some(sock) = Sock::of(entry) {
-                ops::epoll::before_close(sock, fd);
-                sock.release(|record| end(sock, fd, record));
+            if let Some(conn) = Conn::closing(fd, entry) {
+                ops::epoll::before_close(conn.sock(), fd);
+                settle(conn);
+                if conn.release() {
+                    conn.sock().finish(|record| end(conn, record));
+                }
             }
         }
         Kind::Listener => {
@@ -67,26 +73,62 @@ pub fn before_close(fd: c_int, entry: Entry) {
                 instance.release(fd);
             }
         }
-        Kind::Kernel | Kind::Fresh | Kind::Own => {}
+        Kind::Kernel | Kind::Fresh | Kind::Connecting | Kind::Own => {}
     }
+}
+
+/// Waits until no step of a call uses the descriptor, which is out of the table: later ones do not find
+/// it there. Calls that hold the connection get another descriptor.
+fn settle(conn: Conn) {
+    let _steps = [Which::Rx, Which::Tx].map(|which| conn.lock_within(which, PATIENCE));
+    if conn.is_held()
+        && let Some(fd) = conn.kernel()
+        && let Ok(fd) = own_fds::duplicate(fd)
+    {
+        conn.linger(fd);
+        notify::own(conn.sock());
+    }
+}
+
+/// A call is over that held the connection.
+pub fn let_go(sock: &'static Sock) {
+    if !sock.let_go() {
+        return;
+    }
+    let _keep = KeepErrno::new();
+    let _uncancelled = Uncancelled::begin();
+    sock.finish(|record| match sock.lingering() {
+        Some(fd) => {
+            if let Some(conn) = Conn::closing(fd, sock.entry(Kind::Stream)) {
+                end(conn, record);
+            }
+        }
+        None => end(Conn::gone(sock), record),
+    });
 }
 
 /// The process ends: what it leaves open is closed by the kernel, right after this. Takes no lock that
 /// a thread could hold which this one has interrupted.
 pub fn at_exit() {
     for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
-        let Some(sock) = Sock::of(entry) else { continue };
+        let Some(conn) = Conn::closing(fd, entry) else { continue };
         // Another thread may be in the middle of a call, or of closing the same descriptor.
-        if fd_table::replace_if(fd, entry, Entry::KERNEL) {
-            sock.release(|record| end(sock, fd, record));
+        if fd_table::replace_if(fd, entry, Entry::KERNEL) && conn.release() {
+            conn.sock().finish(|record| end(conn, record));
         }
+    }
+    for sock in Sock::all().filter(|sock| sock.abandon_calls()) {
+        let conn = sock.lingering().and_then(|fd| Conn::closing(fd, sock.entry(Kind::Stream)));
+        sock.finish(|record| end(conn.unwrap_or(Conn::gone(sock)), record));
     }
     relatives::leave();
 }
 
 /// The connection of a descriptor is gone, and the descriptor stays open.
 pub fn disconnected(sock: &'static Sock) {
-    sock.release(|record| end(sock, -1, record));
+    if sock.release() {
+        sock.finish(|record| end(Conn::gone(sock), record));
+    }
 }
 
 /// `fd` was closed behind the library's back and the number is in use for something else now.
@@ -95,7 +137,7 @@ pub fn abandoned(fd: c_int, entry: Entry) {
         // What the descriptor stands for now must not be touched.
         Some(sock) => {
             ops::epoll::before_close(sock, fd);
-            sock.release(|record| end(sock, -1, record));
+            disconnected(sock);
         }
         None => before_close(fd, entry),
     }
@@ -105,18 +147,19 @@ pub fn abandoned(fd: c_int, entry: Entry) {
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The last descriptor of a connection, in all processes, goes.
-fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
+fn end(conn: Conn, record: &'static Record) {
+    let sock = conn.sock();
     sock.leave_learnt();
     worth::settle(sock);
-    if fd >= 0 {
-        demote::finish(sock, fd);
+    if conn.kernel().is_some() {
+        demote::finish(conn);
         // Also of one that has come to be TCP, or that nobody accepted.
-        doubt::end_quietly(sock, fd);
+        doubt::end_quietly(conn);
     }
     // Other threads may be in the middle of copying; those that come later find the descriptor gone.
     // What belongs to the slot's next use must not be touched by any of them: where one does not
     // come out, or where this is a signal handler above such a call, the slot is not given back.
-    let quiet = [&record.rx.lock, &record.tx.lock].map(|l| l.lock_within(stream::tid(), PATIENCE));
+    let quiet = [Which::Rx, Which::Tx].map(|which| conn.lock_within(which, PATIENCE));
     if quiet[1].is_some() {
         // The program may do with its memory what it likes from now on.
         grants::take_back(sock);
@@ -147,14 +190,15 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     let rx = &record.rx;
     let unread =
         !handed_over && rx.cursor.refresh(&theirs.prod, sock.ring() as u64).is_ok_and(|n| n > 0);
-    if unread {
+    let fd = conn.kernel();
+    if let Some(fd) = fd.filter(|_| unread) {
         tcp::reset_on_close(fd);
     }
     let announced = mine.prod.fin.swap(1, Ordering::Relaxed) != 0;
     if !handed_over {
         mine.ctl.closed.store(if unread { RESET } else { CLOSED }, Ordering::Release);
     }
-    if fd < 0 {
+    if fd.is_none() {
         // The kernel has told the end before us.
         notify::all(sock);
     } else if announced && !unread {
@@ -166,7 +210,7 @@ fn end(sock: &'static Sock, fd: c_int, record: &'static Record) {
     if quiet.iter().any(Option::is_none) {
         return;
     }
-    if fd >= 0 && was_killed(sock, fd, theirs) {
+    if fd.is_some_and(|fd| was_killed(sock, fd, theirs)) {
         // Nobody is left there who could say that it is done.
         theirs.setup.done.store(1, Ordering::Release);
     }
@@ -246,12 +290,11 @@ pub fn in_ring(entry: Entry) -> Option<c_int> {
 }
 
 /// Bytes that a read would find, or `None` for what the kernel says.
-pub fn fionread(fd: c_int, entry: Entry) -> Option<c_int> {
-    let sock = Sock::of(entry)?;
-    promote::advance(sock, fd);
-    let (_, theirs) = sock.sections()?;
-    let rx = &sock.record().rx;
-    let _lock = rx.lock.lock(crate::stream::tid());
+pub fn fionread(conn: Conn) -> Option<c_int> {
+    promote::advance(conn);
+    let (sock, rx) = (conn.sock(), &conn.record().rx);
+    let _lock = sock.lock_rx();
+    let (fd, (_, theirs)) = (conn.kernel()?, sock.sections()?);
     let marks = rx.marks.load(Ordering::Relaxed);
     let open = RxCursor::next_mark(&theirs.prod, marks).ok()?.is_some();
     if path(marks) == Path::Tcp && !open {
@@ -278,7 +321,7 @@ pub fn outq(_fd: c_int, entry: Entry) -> Option<c_int> {
     if path(tx.marks.load(Ordering::Relaxed)) == Path::Tcp {
         return None;
     }
-    let _lock = tx.lock.lock(stream::tid());
+    let _lock = sock.lock_tx();
     c_int::try_from(tx.cursor.refresh(&theirs.cons).ok()?).ok()
 }
 
@@ -290,7 +333,7 @@ pub fn room(entry: Entry) -> Option<usize> {
     if path(tx.marks.load(Ordering::Relaxed)) == Path::Tcp {
         return None;
     }
-    let _lock = tx.lock.lock(stream::tid());
+    let _lock = sock.lock_tx();
     tx.cursor.refresh(&theirs.cons).ok()?;
     let room = stream::buffers::room(sock, theirs).0;
     usize::try_from(room).ok().filter(|room| *room > 0 || !sock.has(ORPHANED))
@@ -304,21 +347,21 @@ pub fn is_nonblocking(entry: Entry) -> bool {
 /// `fd` (or a duplicate) goes to a program that may not run under Shunt: it must work there as
 /// the kernel socket that it is.
 pub fn hand_over(fd: c_int, entry: Entry) {
-    let Some(sock) = Sock::of(entry) else { return };
-    promote::is_left_to_others(sock);
-    give_back(sock, fd, Reason::HandedOver);
+    let Some(conn) = Conn::of(fd, entry) else { return };
+    promote::is_left_to_others(&conn);
+    give_back(conn, Reason::HandedOver);
 }
 
 /// The connection goes on over TCP.
-pub fn give_back(sock: &'static Sock, fd: c_int, why: Reason) {
-    match sock.phase() {
-        Phase::Proposed if promote::withdraw(sock) => sock.decline(fd, why),
+pub fn give_back(conn: Conn, why: Reason) {
+    match conn.phase() {
+        Phase::Proposed if promote::withdraw(&conn) => conn.decline(why),
         // Also where the acceptor was quicker than the withdrawal.
         Phase::Proposed | Phase::Active => {
-            demote::leave(sock, fd, why);
-            demote::finish(sock, fd);
+            demote::leave(conn, why);
+            demote::finish(conn);
         }
-        Phase::Candidate => sock.decline(fd, why),
+        Phase::Candidate => conn.decline(why),
         Phase::Tcp | Phase::Broken => {}
     }
 }
@@ -328,20 +371,19 @@ trait Held {}
 impl<T> Held for T {}
 
 thread_local! {
-    static LOCKS: RefCell<Option<[Box<dyn Held>; 7]>> = const { RefCell::new(None) };
+    static LOCKS: RefCell<Option<[Box<dyn Held>; 6]>> = const { RefCell::new(None) };
 }
 
-/// The process is about to fork.
+/// The process is about to fork, and the program's own handlers have run.
 pub fn fork_prepare() {
     fresh::forget_all();
     relatives::fork_begins();
     // In the order in which they nest.
-    let held: [Box<dyn Held>; 7] = [
+    let held: [Box<dyn Held>; 6] = [
         Box::new(ops::epoll::lock_for_fork()),
         Box::new(ops::listener::lock_for_fork()),
         Box::new(link::lock_for_fork()),
         Box::new(agent_client::lock_for_fork()),
-        Box::new(conn::lock_for_fork()),
         Box::new(exports::lock_for_fork()),
         Box::new(imports::lock_for_fork()),
     ];
@@ -349,18 +391,19 @@ pub fn fork_prepare() {
     relatives::fork_prepare();
 }
 
-/// The process has forked (or failed to); this is the parent.
+/// The process has forked (or failed to); this is the parent, and the program's own handlers are next.
 pub fn fork_parent() {
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    relatives::fork_parent();
 }
 
-/// The process has forked; this is the child, with one thread. [`fork_prepare`] did not run if the
-/// program forked by a raw system call.
+/// The process has forked; this is the child, with one thread, before the program's own handlers.
+/// [`fork_prepare`] did not run if the program forked by a raw system call.
 pub fn fork_child() {
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    calls::fork_child();
     fresh::forget_all();
     promote::forget_in_child();
-    stream::forget_tid();
     agent_client::forget_in_child(has_listeners());
     Endpoint::forget_in_child();
     link::forget_in_child();

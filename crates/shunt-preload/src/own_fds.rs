@@ -60,6 +60,43 @@ impl OwnFd {
     }
 }
 
+impl OwnFd {
+    /// Makes it the program's again, as it was before [`adopt_here`].
+    pub fn give_back(self) {
+        let index = self.into_place();
+        let slot = &SLAB[usize::from(index)];
+        fd_table::replace_if(slot.load(Ordering::Acquire), Entry::own(index), Entry::KERNEL);
+        slot.store(FREE, Ordering::Release);
+    }
+
+    /// Its place, for what can only keep a number: [`Self::from_place`] with one more takes it back.
+    #[must_use]
+    pub fn into_place(self) -> u16 {
+        let index = self.index;
+        core::mem::forget(self);
+        index
+    }
+
+    /// The descriptor of a place plus one; `None` for 0.
+    #[must_use]
+    pub fn from_place(place: u32) -> Option<Self> {
+        let index = u16::try_from(place.checked_sub(1)?).ok()?;
+        (usize::from(index) < SLOTS).then_some(Self { index })
+    }
+
+    /// The number of the descriptor at a place.
+    #[must_use]
+    pub fn raw_at(place: u16) -> c_int {
+        SLAB.get(usize::from(place)).map_or(-1, |slot| slot.load(Ordering::Acquire))
+    }
+}
+
+/// The highest number of them; `None` when there are none.
+#[must_use]
+pub fn highest() -> Option<c_int> {
+    SLAB.iter().map(|slot| slot.load(Ordering::Relaxed)).max().filter(|fd| *fd >= 0)
+}
+
 /// How many there are.
 #[must_use]
 pub fn in_use() -> usize {
@@ -103,6 +140,26 @@ pub fn adopt(fd: OwnedFd) -> Result<OwnFd, Errno> {
     }
     let _ = fd.into_raw_fd();
     Ok(OwnFd { index })
+}
+
+/// Makes a descriptor of the program's one of the library's own that keeps its number; `None` when there
+/// are too many.
+pub fn adopt_here(fd: c_int) -> Option<OwnFd> {
+    let free = |slot: &AtomicI32| {
+        slot.compare_exchange(FREE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    let index = u16::try_from(SLAB.iter().position(free)?).ok()?;
+    fd_table::set(fd, Entry::own(index)).then_some(OwnFd { index })
+}
+
+/// A descriptor of the library's own for what `fd` stands for.
+///
+/// # Errors
+/// As [`adopt`], and `MFILE` when there is no number to be had.
+pub fn duplicate(fd: c_int) -> Result<OwnFd, Errno> {
+    // SAFETY: only duplicated; if it is closed the kernel says so.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    adopt(move_high(fd).map_or_else(|| rustix::io::fcntl_dupfd_cloexec(fd, 0), Ok)?)
 }
 
 /// Moves the own descriptor behind `entry` to another number, because the program is about to put

@@ -4,7 +4,7 @@
 //! other one are held once.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shunt_sys::fds::close;
@@ -12,6 +12,7 @@ use shunt_wire::agent::EndpointId;
 use shunt_wire::reason::Reason;
 
 use crate::doorbells::Doorbells;
+use crate::mutex::Mutex;
 use crate::own_fds::{OwnFd, adopt};
 
 /// Another endpoint.
@@ -30,12 +31,12 @@ static KNOWN: Mutex<Vec<Weak<Process>>> = Mutex::new(Vec::new());
 
 /// The lock, to be held across fork.
 pub fn lock_for_fork() -> impl Sized {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    KNOWN.lock()
 }
 
 /// A process that is a party of another link group already.
 fn known(endpoint: EndpointId) -> Option<Arc<Process>> {
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = KNOWN.lock();
     known.iter().filter_map(Weak::upgrade).find(|process| process.endpoint == endpoint)
 }
 
@@ -54,7 +55,7 @@ pub fn remember(
     }
     let pidfd = pidfd.map(adopt).transpose().map_err(|_| Reason::NoResources)?;
     let process = Arc::new(Process { pidfd, ..Process::of(endpoint, bells) });
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     known.retain(|process| process.strong_count() > 0);
     known.push(Arc::downgrade(&process));
     Ok(process)

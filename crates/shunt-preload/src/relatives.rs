@@ -8,16 +8,18 @@
 use core::cell::RefCell;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shunt_core::handshake::Phase;
 use shunt_shm::arena::{Arena, Record};
 use shunt_shm::holders::{Member, Who};
+use shunt_shm::lock::Owner;
 use shunt_sys::process::Identity;
 
+use crate::calls;
 use crate::conn::Sock;
 use crate::endpoint::Endpoint;
 use crate::fd_table;
+use crate::mutex::{Guard, Mutex};
 use crate::stream::{grants, promote};
 use crate::{link, object};
 
@@ -39,8 +41,12 @@ static FORKS: Mutex<()> = Mutex::new(());
 
 /// What a thread that forks keeps meanwhile.
 struct Forking {
-    _alone: MutexGuard<'static, ()>,
+    /// Until the fork is done; not until the program's handlers have run, which may wait for a thread
+    /// that is about to fork.
+    alone: Option<Guard<'static, ()>>,
     counted: Vec<Counted>,
+    /// The child's name in each arena.
+    children: Vec<(&'static Endpoint, Member)>,
 }
 
 thread_local! {
@@ -91,6 +97,15 @@ fn has_died(endpoint: &Endpoint, member: Member) -> bool {
         None => Identity::current().namespace,
     };
     member != endpoint.member() && Identity { pid, start, namespace }.has_ended(here())
+}
+
+/// True when an owner of locks in the endpoint's arena has certainly ended.
+pub fn has_ended(endpoint: &Endpoint, owner: Owner) -> bool {
+    let process = owner.process();
+    if process == endpoint.member() || process == Member::UNNAMED {
+        return owner.has_ended_here();
+    }
+    endpoint.arena.processes().has_left(process) || has_died(endpoint, process)
 }
 
 /// This process has closed its last descriptor of the connection. True when no process is left that
@@ -171,9 +186,10 @@ fn bury(record: &Record, arena: &Arena) {
 
 /// Before a fork, and before any other lock is taken for it.
 pub fn fork_begins() {
-    let alone = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = FORKS.lock();
     FORKING.with(|forking| {
-        *forking.borrow_mut() = Some(Forking { _alone: alone, counted: Vec::new() });
+        let (counted, children) = (Vec::new(), Vec::new());
+        *forking.borrow_mut() = Some(Forking { alone: Some(alone), counted, children });
     });
     for endpoint in Endpoint::all() {
         // Twice: with each fork the table may grow by one, and the look has to get around.
@@ -200,33 +216,52 @@ pub fn fork_prepare() {
         promote::is_left_to_others(sock);
         counted.push(Counted { sock, record, endpoint });
     }
+    let child = |endpoint: &'static Endpoint| (endpoint, endpoint.child());
+    let children = Endpoint::all().map(child).filter(|(_, child)| *child != Member::UNNAMED);
     FORKING.with(|forking| {
         if let Some(forking) = &mut *forking.borrow_mut() {
-            forking.counted = counted;
+            (forking.counted, forking.children) = (counted, children.collect());
         }
     });
 }
 
-/// After it, in the parent.
+/// After it, in the parent: another thread may fork.
+pub fn fork_parent() {
+    FORKING.with(|forking| {
+        if let Some(forking) = &mut *forking.borrow_mut() {
+            for Counted { sock, .. } in &forking.counted {
+                sock.counted.store(0, Ordering::Release);
+            }
+            Endpoint::all().for_each(|endpoint| endpoint.set_child(Member::UNNAMED));
+            forking.alone = None;
+        }
+    });
+}
+
+/// What has become of the child, in the parent.
 pub fn fork_settled(child: Child) {
-    let Some(forking) = FORKING.with(RefCell::take) else { return };
-    for Counted { sock, record, endpoint } in &forking.counted {
-        sock.counted.store(0, Ordering::Release);
-        if child == Child::None && record.id.holders.remove(endpoint.child()) {
-            bury(record, &endpoint.arena);
+    let Some(Forking { counted, children, .. }) = FORKING.with(RefCell::take) else { return };
+    let name_in = |endpoint: &Endpoint| {
+        let found = children.iter().find(|(other, _)| core::ptr::eq(*other, endpoint));
+        found.map_or(Member::UNNAMED, |(_, name)| *name)
+    };
+    if child == Child::None {
+        for Counted { record, endpoint, .. } in &counted {
+            if record.id.holders.remove(name_in(endpoint)) {
+                bury(record, &endpoint.arena);
+            }
         }
     }
-    for endpoint in Endpoint::all().filter(|endpoint| endpoint.child() != Member::UNNAMED) {
+    for (endpoint, name) in children {
         let processes = endpoint.arena.processes();
         match child {
             Child::Pid(pid) => {
                 let me = processes.who(endpoint.member());
-                processes.born(endpoint.child(), pid, me.map_or(0, |me| me.namespace));
+                processes.born(name, pid, me.map_or(0, |me| me.namespace));
             }
-            Child::None => processes.free(endpoint.child()),
+            Child::None => processes.free(name),
             Child::Unknown => {}
         }
-        endpoint.set_child(Member::UNNAMED);
     }
 }
 
@@ -246,7 +281,7 @@ pub fn fork_child() {
         link.peers.forget_users();
     }
     let table = || fd_table::iter(0..=c_int::MAX).filter_map(|(_, entry)| Sock::of(entry));
-    table().for_each(|sock| sock.set_descriptors(0));
+    Sock::all().for_each(|sock| sock.set_descriptors(0));
     for sock in table() {
         sock.set_descriptors(sock.descriptors() + 1);
         if let Some(link) = sock.link() {
@@ -271,4 +306,30 @@ pub fn fork_child() {
         sock.counted.store(0, Ordering::Release);
     }
     table().for_each(|sock| sock.counted.store(0, Ordering::Release));
+    forget_calls_of_others();
+}
+
+/// In a forked child: what only calls of the parent's other threads have held is none of its business.
+fn forget_calls_of_others() {
+    // This thread may be in a signal handler above calls of its own.
+    calls::each_hold(|sock| {
+        if sock.is_unused() {
+            sock.record().id.holders.add(member(sock.endpoint()));
+            if let Some(link) = sock.link() {
+                link.users.fetch_add(1, Ordering::AcqRel);
+            }
+            if let Some(peer) = sock.peer() {
+                peer.count_again();
+            }
+        }
+        sock.hold_again();
+    });
+    for sock in Sock::all() {
+        if sock.is_unused() {
+            sock.give_back();
+        } else {
+            sock.end_lingering_if_named();
+            sock.set_member(sock.endpoint().member());
+        }
+    }
 }

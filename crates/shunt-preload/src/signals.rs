@@ -7,6 +7,7 @@
 //! installed a handler without `SA_RESTART` counts on it to get out of a wait.
 
 use core::cell::Cell;
+use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
 use libc::c_int;
@@ -53,6 +54,61 @@ fn set_cancel_state(state: c_int) -> c_int {
     before
 }
 
+/// While it lives no signal handler runs on this thread, but for those of faults of its own. Signals
+/// that come meanwhile are delivered after it, so it is for what is short, or rare.
+#[derive(Debug)]
+pub struct Uninterrupted {
+    _on_this_thread: PhantomData<*const ()>,
+}
+
+thread_local! {
+    /// How many there are.
+    static UNINTERRUPTED: Cell<u32> = const { Cell::new(0) };
+    /// What the thread has blocked otherwise.
+    static BLOCKED: Cell<MaybeUninit<libc::sigset_t>> = const { Cell::new(MaybeUninit::uninit()) };
+}
+
+impl Uninterrupted {
+    /// Begins; may be nested.
+    pub fn begin() -> Self {
+        let depth = UNINTERRUPTED.get();
+        if depth == 0 {
+            BLOCKED.set(block_all());
+        }
+        UNINTERRUPTED.set(depth + 1);
+        Self { _on_this_thread: PhantomData }
+    }
+}
+
+impl Drop for Uninterrupted {
+    fn drop(&mut self) {
+        let depth = UNINTERRUPTED.get() - 1;
+        UNINTERRUPTED.set(depth);
+        if depth == 0 {
+            let blocked = BLOCKED.get();
+            // SAFETY: what `block_all` has returned.
+            unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), core::ptr::null_mut());
+            }
+        }
+    }
+}
+
+/// Blocks all signals but those of faults; what was blocked before.
+fn block_all() -> MaybeUninit<libc::sigset_t> {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::zeroed());
+    // SAFETY: both are room for a set, of which the first is filled in before it is used. (libc leaves the
+    // signals out of which it makes use itself.)
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        for signal in FAULTS {
+            libc::sigdelset(all.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+    }
+    before
+}
+
 thread_local! {
     static SETTING_UP: Cell<bool> = const { Cell::new(false) };
 }
@@ -61,13 +117,16 @@ thread_local! {
 #[derive(Debug)]
 pub struct SettingUp {
     _uncancelled: Uncancelled,
+    _uninterrupted: Uninterrupted,
 }
 
 impl SettingUp {
-    /// Begins. `None` in a signal handler that runs on top of it, in this very thread, which would wait
-    /// for itself for ever: the connection stays as it is.
+    /// Begins. `None` in the handler of a fault that runs on top of it, in this very thread, which would
+    /// wait for itself for ever: the connection stays as it is.
     pub fn begin() -> Option<Self> {
-        (!SETTING_UP.replace(true)).then(|| Self { _uncancelled: Uncancelled::begin() })
+        let uninterrupted = Uninterrupted::begin();
+        (!SETTING_UP.replace(true))
+            .then(|| Self { _uncancelled: Uncancelled::begin(), _uninterrupted: uninterrupted })
     }
 }
 

@@ -17,7 +17,7 @@ use shunt_wire::reason::{REASON_SLOTS, Reason};
 use crate::counters::Counters;
 use crate::grants::Pulls;
 use crate::holders::{Holders, Member, Processes};
-use crate::lock::TidLock;
+use crate::lock::{Owner, OwnerLock};
 use crate::memfd::{self, Map};
 use crate::region::{SLOTS, Side};
 use crate::ring::{RxCursor, TxCursor};
@@ -108,7 +108,7 @@ pub struct Identity {
     /// The table entry of an open proposal ([`crate::table::Ticket::to_words`]).
     pub ticket: [AtomicU64; 2],
     /// Held while a proposal is looked for and taken up.
-    pub handshake: TidLock,
+    pub handshake: OwnerLock,
     /// When the phase began, in monotonic nanoseconds.
     pub since: AtomicU64,
     /// Calls on the socket since the phase began.
@@ -135,7 +135,7 @@ pub struct Copying {
 #[derive(Debug, Default)]
 pub struct RxState {
     /// Held while bytes are taken.
-    pub lock: TidLock,
+    pub lock: OwnerLock,
     /// Stretch marks passed: odd means that bytes come from the ring.
     pub marks: AtomicU32,
     /// See [`Copying`].
@@ -201,7 +201,7 @@ impl Timeout {
 #[derive(Debug, Default)]
 pub struct TxState {
     /// Held while bytes are put in.
-    pub lock: TidLock,
+    pub lock: OwnerLock,
     /// Stretch marks set: odd means that bytes go into the ring.
     pub marks: AtomicU32,
     /// See [`Copying`].
@@ -333,9 +333,14 @@ impl Record {
         rx.pulls.reset();
         rx.timeout.forget();
         tx.timeout.forget();
-        // A thread that came too late may hold a lock still, and gives it back by itself.
+    }
+
+    /// Frees the locks that somebody has died with. A thread that came too late may hold one still, and
+    /// gives it back by itself.
+    pub fn free_locks(&self, is_dead: impl Fn(Owner) -> bool) {
+        let Self { id, rx, tx } = self;
         for lock in [&id.handshake, &rx.lock, &tx.lock] {
-            lock.free_if_dead();
+            lock.free_if_dead(&is_dead);
         }
     }
 }
@@ -436,7 +441,8 @@ impl Arena {
     }
 
     /// Takes a free record and clears it; `holder` has it from now on. `hint` is where to look first;
-    /// it is moved on. Only the process that said Hello for this arena allocates in it.
+    /// it is moved on. Only the process that said Hello for this arena allocates in it. A lock of the
+    /// record may be held still: see [`Record::free_locks`].
     #[must_use]
     pub fn allocate(&self, holder: Member, hint: &mut usize) -> Option<&Record> {
         let mut goes_back = true;

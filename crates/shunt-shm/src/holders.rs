@@ -137,6 +137,12 @@ impl Processes {
         })
     }
 
+    /// True for a name that is no longer in use.
+    #[must_use]
+    pub fn has_left(&self, member: Member) -> bool {
+        self.place(member).is_none_or(|place| place.pid.load(Ordering::Acquire) == 0)
+    }
+
     /// Frees the place of a process that holds nothing any more.
     pub fn free(&self, member: Member) {
         if let Some(place) = self.place(member) {

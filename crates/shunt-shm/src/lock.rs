@@ -1,5 +1,9 @@
 //! A lock in memory that threads and forks share. It names its owner, so that a signal handler that
 //! interrupted the owner does not wait for itself, and so that a dead owner is noticed.
+//!
+//! A thread id alone does not name an owner: processes of two pid namespaces may share the memory,
+//! and have the same ids. So the process stands beside it, by its name among those that share the
+//! memory.
 
 use std::time::Duration;
 
@@ -7,49 +11,93 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use crate::doorbell::{futex_wait, futex_wake};
-use crate::sync::{AtomicU32, Ordering};
+use crate::holders::Member;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-const WAITERS: u32 = 1 << 31;
+/// Set while others wait. It lies in the half of the word in which the thread stands.
+const WAITERS: u64 = 1 << 63;
+const THREAD_AT: u32 = 32;
 
-/// The lock word: 0, or the owner's thread id with a flag that others wait.
+/// A thread of a process that may hold locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner(u64);
+
+impl Owner {
+    /// The thread `tid`, not 0, of a process that shares the memory.
+    #[inline]
+    #[must_use]
+    pub const fn new(process: Member, tid: u32) -> Self {
+        Self((tid as u64) << THREAD_AT & !WAITERS | process.code() as u64)
+    }
+
+    /// Its process.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "the low half")]
+    pub const fn process(self) -> Member {
+        Member::from_code(self.0 as u32)
+    }
+
+    /// Its thread id, as its pid namespace counts.
+    #[must_use]
+    pub const fn tid(self) -> u32 {
+        (self.0 >> THREAD_AT) as u32
+    }
+
+    /// True when the caller's pid namespace has no such thread.
+    #[must_use]
+    pub fn has_ended_here(self) -> bool {
+        // kill(2) takes the id of any thread. EPERM means that it exists.
+        let pid = i32::try_from(self.tid()).ok().and_then(Pid::from_raw);
+        pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+    }
+}
+
+/// The lock word: 0, or the owner with a flag that others wait.
 #[repr(transparent)]
 #[derive(Debug, Default)]
-pub struct TidLock(AtomicU32);
+pub struct OwnerLock(AtomicU64);
 
 /// Unlocks on drop.
 #[derive(Debug)]
-pub struct TidGuard<'a> {
-    lock: &'a TidLock,
+pub struct Guard<'a> {
+    lock: &'a OwnerLock,
+    owner: Owner,
     nested: bool,
 }
 
-impl TidLock {
+impl OwnerLock {
     /// A free one.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
-        Self(AtomicU32::new(0))
+        Self(AtomicU64::new(0))
     }
 
     /// Takes the lock. When this very thread holds it already (we run in a signal handler that
-    /// interrupted it), returns a guard that is [`TidGuard::nested`] and does not unlock.
+    /// interrupted it), returns a guard that is [`Guard::nested`] and does not unlock. `is_dead` says of
+    /// an owner that it has certainly ended.
     #[inline]
-    pub fn lock(&self, tid: u32) -> TidGuard<'_> {
-        if self.0.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            return TidGuard { lock: self, nested: false };
+    pub fn lock(&self, me: Owner, is_dead: impl Fn(Owner) -> bool) -> Guard<'_> {
+        if self.0.compare_exchange(0, me.0, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return self.guard(me, false);
         }
-        self.lock_slow(tid)
+        self.lock_slow(me, &is_dead)
     }
 
     /// True when this very thread holds it: we run in a signal handler that interrupted it.
     #[inline]
     #[must_use]
-    pub fn is_held_by(&self, tid: u32) -> bool {
-        self.0.load(Ordering::Relaxed) & !WAITERS == tid
+    pub fn is_held_by(&self, me: Owner) -> bool {
+        self.0.load(Ordering::Relaxed) & !WAITERS == me.0
+    }
+
+    const fn guard(&self, owner: Owner, nested: bool) -> Guard<'_> {
+        Guard { lock: self, owner, nested }
     }
 
     #[cold]
-    fn lock_slow(&self, tid: u32) -> TidGuard<'_> {
+    fn lock_slow(&self, me: Owner, is_dead: &dyn Fn(Owner) -> bool) -> Guard<'_> {
+        const LOOK_EVERY: Duration = Duration::from_millis(100);
         let mut spins = 0;
         // Whoever unlocks wakes one sleeper and forgets the rest: a thread that slept takes the lock
         // as one that others may still wait for, and so wakes the next.
@@ -57,17 +105,12 @@ impl TidLock {
         loop {
             let word = self.0.load(Ordering::Relaxed);
             let owner = word & !WAITERS;
-            if owner == tid {
-                return TidGuard { lock: self, nested: true };
+            if owner == me.0 {
+                return self.guard(me, true);
             }
             if owner == 0 {
-                let taken = tid | (word & WAITERS) | slept;
-                if self
-                    .0
-                    .compare_exchange(word, taken, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-                {
-                    return TidGuard { lock: self, nested: false };
+                if self.take(word, me, slept) {
+                    return self.guard(me, false);
                 }
                 continue;
             }
@@ -76,97 +119,117 @@ impl TidLock {
                 core::hint::spin_loop();
                 continue;
             }
-            let waited = word | WAITERS;
-            if word != waited
-                && self
-                    .0
-                    .compare_exchange(word, waited, Ordering::Relaxed, Ordering::Relaxed)
-                    .is_err()
-            {
-                continue;
-            }
+            let Some(waited) = self.announce(word) else { continue };
             slept = WAITERS;
-            if futex_wait(&self.0, waited, Some(Duration::from_millis(100))) == Err(Errno::TIMEDOUT)
-                && !alive(owner)
+            // The owner may have been killed with the lock. What it protects is changed such that a
+            // whole state is left at any moment.
+            if self.wait(waited, LOOK_EVERY) == Err(Errno::TIMEDOUT)
+                && is_dead(Owner(owner))
+                && self.take(waited, me, WAITERS)
             {
-                // The owner was killed inside the critical section. Its direction's cursors are
-                // published last, so what it left is a whole state.
-                let _ = self.0.compare_exchange(
-                    waited,
-                    tid | WAITERS,
-                    Ordering::Acquire,
-                    Ordering::Relaxed,
-                );
-                if self.0.load(Ordering::Relaxed) == tid | WAITERS {
-                    return TidGuard { lock: self, nested: false };
-                }
+                return self.guard(me, false);
             }
         }
     }
 
     /// Takes the lock if it can be had within `patience`. `None` also where [`Self::lock`] would
     /// return a nested guard.
-    pub fn lock_within(&self, tid: u32, patience: Duration) -> Option<TidGuard<'_>> {
+    pub fn lock_within(
+        &self,
+        me: Owner,
+        patience: Duration,
+        is_dead: impl Fn(Owner) -> bool,
+    ) -> Option<Guard<'_>> {
         const LOOK_EVERY: Duration = Duration::from_millis(5);
         let mut left = patience;
         loop {
             let word = self.0.load(Ordering::Relaxed);
             let owner = word & !WAITERS;
-            if owner == tid {
+            if owner == me.0 {
                 return None;
             }
-            let (from, to) = (Ordering::Acquire, Ordering::Relaxed);
-            if owner == 0 || !alive(owner) {
-                // Others may sleep, too: whoever unlocks wakes one of them.
-                let taken = tid | (word & WAITERS);
-                if self.0.compare_exchange(word, taken, from, to).is_ok() {
-                    return Some(TidGuard { lock: self, nested: false });
+            if owner == 0 || is_dead(Owner(owner)) {
+                if self.take(word, me, 0) {
+                    return Some(self.guard(me, false));
                 }
                 continue;
             }
-            let waited = word | WAITERS;
-            if word != waited && self.0.compare_exchange(word, waited, to, to).is_err() {
-                continue;
-            }
+            let Some(waited) = self.announce(word) else { continue };
             left = left.checked_sub(LOOK_EVERY)?;
-            let _ = futex_wait(&self.0, waited, Some(LOOK_EVERY));
+            let _ = self.wait(waited, LOOK_EVERY);
+        }
+    }
+
+    /// Others may sleep, too: whoever unlocks wakes one of them.
+    fn take(&self, word: u64, me: Owner, waiters: u64) -> bool {
+        let taken = me.0 | (word & WAITERS) | waiters;
+        self.0.compare_exchange(word, taken, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Says that somebody waits; the word as it is then. `None`: it has changed.
+    fn announce(&self, word: u64) -> Option<u64> {
+        let waited = word | WAITERS;
+        let (ok, no) = (Ordering::Relaxed, Ordering::Relaxed);
+        (word == waited || self.0.compare_exchange(word, waited, ok, no).is_ok()).then_some(waited)
+    }
+
+    fn wait(&self, waited: u64, longest: Duration) -> Result<(), Errno> {
+        futex_wait(self.futex(), (waited >> THREAD_AT) as u32, Some(longest))
+    }
+
+    /// The half of the word on which the kernel sleeps.
+    const fn futex(&self) -> &AtomicU32 {
+        let half = if cfg!(target_endian = "little") { 1 } else { 0 };
+        // SAFETY: the half lies in the word and is aligned. Only its address is used: the kernel alone
+        // reads it by this reference.
+        unsafe { &*core::ptr::from_ref(self).cast::<AtomicU32>().add(half) }
+    }
+
+    /// Gives the lock up in the place of `owner`, who does not come back to it. Nothing, where it is not
+    /// the owner.
+    pub fn give_up(&self, owner: Owner) {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & !WAITERS == owner.0 {
+            match self.0.compare_exchange(word, 0, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) if word & WAITERS != 0 => return futex_wake(self.futex(), 1),
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
         }
     }
 
     /// Makes the lock free when its owner has died with it: for memory that is about to be used anew.
-    pub fn free_if_dead(&self) {
+    pub fn free_if_dead(&self, is_dead: impl Fn(Owner) -> bool) {
         let word = self.0.load(Ordering::Relaxed);
-        let owner = word & !WAITERS;
-        if owner != 0 && !alive(owner) {
+        if word & !WAITERS != 0 && is_dead(Owner(word & !WAITERS)) {
             let _ = self.0.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }
 
-fn alive(tid: u32) -> bool {
-    // kill(2) takes the id of any thread. EPERM means that it exists.
-    i32::try_from(tid)
-        .ok()
-        .and_then(Pid::from_raw)
-        .is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
-}
-
-impl TidGuard<'_> {
+impl Guard<'_> {
     /// True in a signal handler that interrupted the owner.
     #[must_use]
     pub const fn nested(&self) -> bool {
         self.nested
     }
+
+    /// The lock.
+    #[must_use]
+    pub const fn lock(&self) -> &OwnerLock {
+        self.lock
+    }
 }
 
-impl Drop for TidGuard<'_> {
+impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.nested {
             return;
         }
-        if self.lock.0.swap(0, Ordering::Release) & WAITERS != 0 {
-            futex_wake(&self.lock.0, 1);
+        let (owner, ok, no) = (self.owner.0, Ordering::Release, Ordering::Relaxed);
+        if self.lock.0.compare_exchange(owner, 0, ok, no).is_err() {
+            self.lock.give_up(self.owner);
         }
     }
 }

@@ -119,11 +119,31 @@ fn stat_path(mut pid: u32, path: &mut [u8; 32]) -> Option<&core::ffi::CStr> {
     core::ffi::CStr::from_bytes_until_nul(path).ok()
 }
 
+/// Places of the calling process's table of descriptors (`FDSize` in proc_pid_status(5)); `None` where
+/// that cannot be read.
+#[must_use]
+pub fn descriptor_places() -> Option<i32> {
+    let mut text = [0; 1024];
+    let status =
+        open(c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let len = rustix::io::read(&status, &mut text);
+    close(status);
+    let text = text.get(..len.ok()?)?;
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let places = lines.find_map(|line| line.strip_prefix(b"FDSize:"))?;
+    core::str::from_utf8(places).ok()?.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn the_table_of_descriptors_has_a_length() {
+        assert!(descriptor_places().is_some_and(|places| places >= 64));
+    }
 
     #[test]
     fn a_process_lives_until_it_has_exited_waited_for_or_not() {

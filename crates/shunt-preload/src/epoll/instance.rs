@@ -1,15 +1,15 @@
 //! One epoll instance: what it watches, and how it is told.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::Mutex;
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 use shunt_core::events;
+use shunt_heap::slab::Name;
 use shunt_shm::doorbell::RUNG;
 use shunt_shm::region::queue_code;
 
 use crate::abi::{c_int, epoll_event};
-use crate::conn::{FROZEN, Sock};
+use crate::conn::{Conn, FROZEN, Sock};
 use crate::endpoint::Endpoint;
 use crate::epoll::held::{self, Held};
 use crate::epoll::ready::Heard;
@@ -23,13 +23,22 @@ use crate::own_fds::OwnFd;
 /// Completions, and events of the kernel, that a parked watch may get. Each may have woken the instance's sleeper for nothing.
 const PARKED_COMPLETIONS: u8 = 8;
 
+/// In [`Instance::refs`]: a call.
+const CALL: u64 = 1 << 32;
+
 /// An epoll instance.
 #[derive(Debug)]
 #[repr(align(8))]
 pub struct Instance {
     index: usize,
     fd: AtomicI32,
-    fds: AtomicU32,
+    /// Which use of the place this is: a call that waits in an earlier one is told by it.
+    uses: AtomicU64,
+    /// Descriptors that name it, in the low half, and calls that wait in it.
+    refs: AtomicU64,
+    /// The descriptor that calls go on with though the program has closed it: its place among the library's
+    /// own plus one; 0: none.
+    lingering: AtomicU32,
     /// The endpoint that the vector is of, and the vector.
     endpoint: AtomicUsize,
     vector: AtomicU32,
@@ -49,7 +58,7 @@ pub struct Instance {
     pub visited: AtomicU64,
     /// See [`shunt_core::spin::Learnt`].
     pub budget: AtomicU32,
-    state: Mutex<State>,
+    state: held::Lock,
 }
 
 impl Instance {
@@ -57,7 +66,9 @@ impl Instance {
         let new = Self {
             index,
             fd: AtomicI32::new(fd),
-            fds: AtomicU32::new(1),
+            uses: AtomicU64::new(0),
+            refs: AtomicU64::new(1),
+            lingering: AtomicU32::new(0),
             endpoint: AtomicUsize::new(0),
             vector: AtomicU32::new(0),
             active: AtomicU32::new(0),
@@ -68,7 +79,7 @@ impl Instance {
             sleepers: AtomicU32::new(0),
             visited: AtomicU64::new(0),
             budget: AtomicU32::new(0),
-            state: Mutex::new(State::default()),
+            state: held::Lock::default(),
         };
         new.renew(fd);
         new
@@ -84,7 +95,8 @@ impl Instance {
         self.sets.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.budget.store(0, Ordering::Relaxed);
-        self.fds.store(1, Ordering::Release);
+        self.uses.fetch_add(1, Ordering::Relaxed);
+        self.refs.store(1, Ordering::Release);
     }
 
     /// The instance of a descriptor table entry.
@@ -92,37 +104,73 @@ impl Instance {
     #[inline]
     pub fn of(entry: Entry) -> Option<&'static Self> {
         match entry.kind() {
-            // SAFETY: such entries are made of instances, which are never freed.
-            Kind::Epoll => unsafe { entry.ptr::<Self>().as_ref() },
+            Kind::Epoll => super::get(entry.name().index as usize),
             _ => None,
         }
     }
 
     /// Its entry for the descriptor table.
     pub fn entry(&self) -> Entry {
-        Entry::new(Kind::Epoll, core::ptr::from_ref(self))
+        let index = u32::try_from(self.index).unwrap_or(0);
+        Entry::named(Kind::Epoll, Name { index, uses: self.uses.load(Ordering::Relaxed) })
     }
 
-    /// True while a descriptor names it.
+    /// True while a descriptor or a call names it.
     pub fn is_live(&self) -> bool {
-        self.fds.load(Ordering::Acquire) > 0
+        self.refs.load(Ordering::Acquire) > 0
     }
 
     /// One more descriptor.
     pub fn retain(&self) {
-        self.fds.fetch_add(1, Ordering::AcqRel);
+        self.refs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A call waits in the instance that the entry means, which stays what it is until then, whatever
+    /// becomes of its descriptors. False when that is closed.
+    pub fn hold(&'static self, entry: Entry) -> bool {
+        let one_more = |refs: u64| (refs > 0).then(|| refs + CALL);
+        if self.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).is_err() {
+            return false;
+        }
+        let is_it = self.entry() == entry;
+        if !is_it {
+            self.let_go();
+        }
+        is_it
+    }
+
+    /// It waits no longer.
+    pub fn let_go(&'static self) {
+        if self.refs.fetch_sub(CALL, Ordering::AcqRel) == CALL {
+            self.finish();
+        }
+    }
+
+    /// True when calls wait in it, and this is its last descriptor.
+    pub fn outlives_its_descriptor(&self) -> bool {
+        let refs = self.refs.load(Ordering::Acquire);
+        refs > CALL && refs & (CALL - 1) == 1
+    }
+
+    /// The calls go on by a descriptor that is the library's own from now on.
+    pub fn linger(&self, fd: OwnFd) {
+        self.lingering.store(u32::from(fd.into_place()) + 1, Ordering::Release);
     }
 
     /// The descriptor `fd` less.
     pub fn release(&'static self, fd: c_int) {
-        if self.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
-            if self.raw() == fd {
-                let same = |(other, entry): &(c_int, Entry)| *other != fd && *entry == self.entry();
-                let other = fd_table::iter(0..=fd_table::high_water()).find(same);
-                self.fd.store(other.map_or(fd, |(other, _)| other), Ordering::Relaxed);
-            }
-            return;
+        let before = self.refs.fetch_sub(1, Ordering::AcqRel);
+        if before & (CALL - 1) > 1 && self.raw() == fd {
+            let same = |(other, entry): &(c_int, Entry)| *other != fd && *entry == self.entry();
+            let other = fd_table::iter(0..=fd_table::high_water()).find(same);
+            self.fd.store(other.map_or(fd, |(other, _)| other), Ordering::Relaxed);
         }
+        if before == 1 {
+            self.finish();
+        }
+    }
+
+    fn finish(&'static self) {
         if !held::is_told_later() {
             self.clear();
         }
@@ -132,6 +180,7 @@ impl Instance {
     fn clear(&'static self) {
         self.disarm_for_others();
         let state = core::mem::take(&mut *self.lock());
+        drop(OwnFd::from_place(self.lingering.swap(0, Ordering::AcqRel)));
         for (index, watch) in state.watches.into_iter().enumerate() {
             watch.into_iter().for_each(|watch| self.unregister(index, &watch));
         }
@@ -143,8 +192,18 @@ impl Instance {
     }
 
     /// Its state.
-    pub fn lock(&self) -> Held<'_> {
-        Held::lock(&self.state)
+    pub fn lock(&self) -> Held {
+        // SAFETY: instances are never freed.
+        Held::lock(unsafe { &*core::ptr::from_ref(self) })
+    }
+
+    pub(super) const fn state(&self) -> &held::Lock {
+        &self.state
+    }
+
+    /// In the place of a call of this thread that has the lock, and does not come back to it.
+    pub fn unlock_after_jump(&self) {
+        self.state.unlock_after_jump();
     }
 
     /// A descriptor that names it.
@@ -249,15 +308,16 @@ impl Instance {
     }
 
     /// Starts to watch a shunted connection from here.
-    pub fn register(&self, state: &mut State, index: usize, sock: &'static Sock) {
+    pub fn register(&self, state: &mut State, index: usize, conn: Conn) {
+        let sock = conn.sock();
         let queued = sock.link().is_some_and(|link| self.register_queue(state, index, sock, link));
         let Some(Some(watch)) = state.watches.get_mut(index) else { return };
-        watch.conn = Some(Watched { sock, queued, candidate: sock.link().is_none() });
+        watch.conn = Some(Watched { conn, queued, candidate: sock.link().is_none() });
         watch.kernel = Heard::Nothing;
         if !queued {
             state.direct.push(index);
             if let Some(link) = sock.link() {
-                let vector = crate::stream::tid() as usize % link.endpoint.bells.len().max(1);
+                let vector = crate::calls::tid() as usize % link.endpoint.bells.len().max(1);
                 self.hear(state, link.endpoint, vector);
             }
         }
@@ -322,7 +382,7 @@ impl Instance {
             i -= 1;
             state.direct.remove(i);
             self.active.fetch_sub(1, Ordering::AcqRel);
-            self.register(state, index, conn.sock);
+            self.register(state, index, conn.conn);
             // The kernel's registration is what it was, so it tells nothing anew.
             state.list(index);
         }
@@ -349,11 +409,13 @@ impl Instance {
             self.active.fetch_sub(1, Ordering::AcqRel);
             self.sets.fetch_sub(1, Ordering::AcqRel);
         }
-        let Some(Watched { sock, queued, .. }) = watch.conn else { return };
+        let Some(Watched { conn, queued, .. }) = watch.conn else { return };
         self.active.fetch_sub(1, Ordering::AcqRel);
-        if !queued {
+        // Where a handler has closed it above a call at this lock, it is another connection's by now.
+        if !queued || !conn.is_current() {
             return;
         }
+        let sock = conn.sock();
         let Some(link) = sock.link() else { return };
         let word = &link.watch[sock.record().slot()];
         // It may be another connection's by now, whose watch is not to be touched.
@@ -386,6 +448,9 @@ impl Instance {
         state.orphans += 1;
         if let Some(watch) = state.get(index) {
             watch.fd = other;
+            if let (Some(watched), Some(conn)) = (&mut watch.conn, Conn::named(other)) {
+                watched.conn = conn;
+            }
         }
     }
 
@@ -443,25 +508,23 @@ impl Instance {
         }
         let watches: Vec<Watch> = self.lock().watches.iter().flatten().copied().collect();
         for Watch { fd, conn, .. } in watches {
-            let entry = fd_table::lookup(fd);
-            let now = Sock::of(entry).filter(|_| entry.kind() == Kind::Stream);
-            match (conn, Sock::of(entry)) {
-                (None, _) => {
-                    if let Some(sock) = now {
-                        self.convert(fd, Some(sock));
+            let now = Conn::named(fd);
+            match conn {
+                None => {
+                    if let Some(now) = now {
+                        self.convert(fd, Some(now));
                     }
                 }
-                (Some(Watched { sock, .. }), Some(same)) if core::ptr::eq(sock, same) => {
-                    match now {
-                        Some(_) => {
-                            self.ask_for_room(fd);
-                            self.tell_again(fd);
-                        }
-                        None => self.convert(fd, None),
+                Some(Watched { conn, .. }) if conn.is_named() => match now {
+                    Some(_) => {
+                        self.ask_for_room(fd);
+                        self.tell_again(fd);
                     }
-                }
-                (Some(Watched { sock, .. }), _) => {
-                    self.descriptor_closed(fd, sock.other_descriptor(fd), sock);
+                    None => self.convert(fd, None),
+                },
+                Some(Watched { conn, .. }) => {
+                    let other = conn.is_current().then(|| conn.other_descriptor(fd)).flatten();
+                    self.descriptor_closed(fd, other, conn.sock());
                 }
             }
         }
@@ -503,27 +566,27 @@ impl Instance {
     }
 
     /// The watch of a descriptor goes over to Shunt, or back to the kernel.
-    pub fn convert(&self, fd: c_int, sock: Option<&'static Sock>) {
+    pub fn convert(&self, fd: c_int, conn: Option<Conn>) {
         let mut state = self.lock();
         let Some(index) = state.find(fd) else { return };
         let Some(watch) = state.watches.get(index).copied().flatten() else { return };
         // What goes back to the kernel in a child is still asked by the library, as it is in the parent.
-        if watch.conn.is_some() == sock.is_some() || (sock.is_none() && state.inherited) {
+        if watch.conn.is_some() == conn.is_some() || (conn.is_none() && state.inherited) {
             return;
         }
         if watch.parked.is_some() {
             self.unpark_for_good(&mut state, index);
             return;
         }
-        let mut event = match sock {
+        let mut event = match conn {
             Some(_) => kernel_event(index, false),
             None => epoll_event { events: watch.interest, u64: watch.data },
         };
         // SAFETY: the event is valid.
         let result = unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_MOD, fd, &raw mut event) };
-        match sock {
+        match conn {
             _ if result != 0 => self.forget(&mut state, fd),
-            Some(sock) => self.register(&mut state, index, sock),
+            Some(conn) => self.register(&mut state, index, conn),
             None => {
                 self.unregister(index, &watch);
                 state.direct.retain(|w| *w != index);

@@ -15,12 +15,12 @@ pub mod state;
 pub mod wait;
 
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use held::Held;
 use instance::Instance;
 
 use crate::errno::KeepErrno;
+use crate::mutex::{Guard, Mutex};
 
 /// Epoll instances that a process can have under Shunt's eyes; further ones are the kernel's alone.
 const INSTANCES: usize = 1024;
@@ -87,29 +87,31 @@ pub fn create(fd: i32) -> Option<&'static Instance> {
     None
 }
 
-fn lock() -> MutexGuard<'static, ()> {
-    CHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> Guard<'static, ()> {
+    CHANGES.lock()
 }
 
 /// Every lock of this module, to be held across fork.
-pub fn lock_for_fork() -> (MutexGuard<'static, ()>, Vec<Held<'static>>) {
+pub fn lock_for_fork() -> (Guard<'static, ()>, Vec<Held>) {
     let _keep = KeepErrno::new();
     let changes = lock();
     let share = |instance: &'static Instance| {
-        let mut state = instance.lock();
+        let mut state = Held::for_fork(instance)?;
         instance.share(&mut state);
-        state
+        Some(state)
     };
-    (changes, all().map(share).collect())
+    (changes, all().filter_map(share).collect())
 }
 
 /// In a forked child: the completion queues are the parent's, so every connection is looked at by
 /// itself.
 pub fn forget_in_child() {
     for instance in all() {
-        let mut state = instance.lock();
-        state.all_direct();
-        state.inherited = true;
+        // But for one at whose lock a call of this thread is, above which a handler has forked.
+        if let Some(mut state) = Held::for_fork(instance) {
+            state.all_direct();
+            state.inherited = true;
+        }
     }
 }
 

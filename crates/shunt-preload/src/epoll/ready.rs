@@ -11,7 +11,7 @@ use shunt_shm::region::Section;
 use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
-use crate::conn::{FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
+use crate::conn::{Conn, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
 use crate::stream::{buffers, demote, doubt, killed, promote, tcp, zerocopy};
 
 /// What the kernel is asked when it has to be.
@@ -20,8 +20,9 @@ const KERNEL: u32 =
 
 /// Something else whenever bytes or room have come, or a stretch or direction has ended or been passed;
 /// never 0.
-pub fn stamp(sock: &'static Sock, fd: i32) -> u64 {
-    promote::glance(sock, fd);
+pub fn stamp(conn: Conn) -> u64 {
+    promote::glance(conn);
+    let sock = conn.sock();
     let completions = u64::from(zerocopy::stamp(sock));
     let Some((_, theirs)) = sock.sections() else { return completions << 1 | 1 };
     let (prod, cons) = (theirs.prod.prod.load(Acquire), theirs.cons.cons.load(Acquire));
@@ -144,22 +145,28 @@ impl Heard {
 /// The connection's readiness now. `wanted`: the events that the asker is interested in. `heard`: what
 /// the asker knows, and knows afterwards.
 #[inline]
-pub fn of(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
-    of_bytes(sock, fd, wanted, heard) | zerocopy::readiness(sock)
+pub fn of(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
+    of_bytes(conn, wanted, heard) | zerocopy::readiness(conn.sock())
+}
+
+/// poll(2)'s answer about the kernel socket.
+fn ask_kernel(conn: Conn) -> u32 {
+    conn.ask(|fd| tcp::readiness(fd, KERNEL)).unwrap_or(0)
 }
 
 /// The same without what waits on the error queue.
-fn of_bytes(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32 {
-    match promote::glance(sock, fd) {
-        Phase::Tcp | Phase::Candidate => return tcp::readiness(fd, KERNEL),
+fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
+    let sock = conn.sock();
+    match promote::glance(conn) {
+        Phase::Tcp | Phase::Candidate => return ask_kernel(conn),
         Phase::Broken => return BROKEN,
         Phase::Proposed | Phase::Active => {}
     }
-    let Some((mine, theirs)) = sock.sections() else { return tcp::readiness(fd, KERNEL) };
+    let Some((mine, theirs)) = sock.sections() else { return ask_kernel(conn) };
     if demote::is_due(sock) {
-        demote::follow(sock, fd);
+        demote::follow(conn);
     } else if demote::is_pending(sock) {
-        demote::go_on(sock, fd);
+        demote::go_on(conn);
     }
     if is_broken(sock, theirs) {
         return BROKEN;
@@ -184,7 +191,8 @@ fn of_bytes(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32
     // Nobody will tell of room: the next send that finds none goes over TCP.
     let is_dead_end = || {
         !promote::can_be_rung(record.side(), theirs)
-            || (!sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &theirs.prod.fin))
+            || (!sock.has(SHUT_RD)
+                && conn.ask(|fd| tcp::peer_is_gone(fd, &theirs.prod.fin)) == Some(true))
             || doubt::is_orphaned(sock)
     };
     let writes_ring = sends_to_ring(sock, mine, theirs)
@@ -211,7 +219,7 @@ fn of_bytes(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32
     if source == Path::Ring
         && heard.answer().is_some_and(|told| told & (events::IN | END) == events::IN)
     {
-        doubt::look_for_unmarked(sock, fd);
+        doubt::look_for_unmarked(conn);
     }
     let ask_room = writes_tcp && !had_room;
     let room = if had_room { events::OUT | events::WRNORM } else { 0 };
@@ -219,7 +227,7 @@ fn of_bytes(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32
         _ if !bytes && !end && !ask_room => room,
         Some(told) => told | room,
         None => {
-            let kernel = tcp::readiness(fd, KERNEL);
+            let kernel = ask_kernel(conn);
             let is_silent = kernel & !(events::OUT | events::WRNORM) == 0;
             *heard = if is_silent { Heard::Silent } else { Heard::Nothing };
             if writes_tcp && kernel & events::OUT != 0 {
@@ -232,7 +240,9 @@ fn of_bytes(sock: &'static Sock, fd: i32, wanted: u32, heard: &mut Heard) -> u32
     let low_water = sock.low_water() as u64;
     // Bytes on both sides of a mark count together.
     let readable = match readable {
-        Some(n) if low_water > 1 && source == Path::Tcp => Some(n + tcp::waiting(fd)),
+        Some(n) if low_water > 1 && source == Path::Tcp => {
+            Some(n + conn.ask(tcp::waiting).unwrap_or(0))
+        }
         other => other,
     };
     readiness(Ring { readable, writable }, kernel, low_water)

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use shunt_core::events;
 
 use crate::abi::c_int;
-use crate::conn::Sock;
+use crate::conn::{Conn, Sock};
 use crate::endpoint::Endpoint;
 use crate::epoll::fd_map::FdMap;
 use crate::epoll::instance::Instance;
@@ -17,8 +17,8 @@ use crate::stream::{doubt, tcp};
 /// A connection that is watched here.
 #[derive(Clone, Copy, Debug)]
 pub struct Watched {
-    /// The handle.
-    pub sock: &'static Sock,
+    /// The connection, by the watched descriptor.
+    pub conn: Conn,
     /// Completions come through the queue; else it is looked at by itself.
     pub queued: bool,
     /// Its proposal was not found yet when it was registered.
@@ -26,10 +26,15 @@ pub struct Watched {
 }
 
 impl Watched {
+    /// True for a watch of this connection.
+    pub fn is(&self, conn: &Conn) -> bool {
+        self.conn.entry().is_same_object(conn.entry())
+    }
+
     /// Promoted since it was registered as a candidate: nobody rings for it before it is registered
     /// anew.
     pub fn is_unregistered(self) -> bool {
-        self.candidate && self.sock.link().is_some()
+        self.candidate && self.conn.link().is_some()
     }
 }
 
@@ -127,6 +132,35 @@ pub struct State {
 unsafe impl Send for State {}
 
 impl State {
+    /// Makes all lists anew from the watches themselves, after a call that has left them as they were.
+    pub(super) fn make_anew(&mut self) {
+        self.by_fd = FdMap::default();
+        (self.free, self.direct, self.sets) = (Vec::new(), Vec::new(), Vec::new());
+        self.ready = VecDeque::new();
+        self.orphans = 0;
+        for index in 0..self.watches.len() {
+            let Some(watch) = &mut self.watches[index] else {
+                self.free.push(index);
+                continue;
+            };
+            watch.listed = false;
+            watch.kernel = Heard::Nothing;
+            let (fd, conn, is_set) = (watch.fd, watch.conn, watch.inner.is_some());
+            if self.by_fd.get(fd).is_none() {
+                self.by_fd.insert(fd, index);
+            } else {
+                self.orphans += 1;
+            }
+            if conn.is_some_and(|conn| !conn.queued) {
+                self.direct.push(index);
+            }
+            if is_set {
+                self.sets.push(index);
+            }
+            self.list(index);
+        }
+    }
+
     /// The number of a descriptor's watch.
     pub fn find(&self, fd: c_int) -> Option<usize> {
         self.by_fd.get(fd)
@@ -189,7 +223,7 @@ impl State {
             let Some(watch) = self.get(index) else { continue };
             let Some(conn) = watch.conn else { continue };
             if watch.interest & events::ET != 0 {
-                let stamp = ready::stamp(conn.sock, watch.fd);
+                let stamp = ready::stamp(conn.conn);
                 if core::mem::replace(&mut watch.stamp, stamp) == stamp {
                     continue;
                 }
@@ -202,7 +236,7 @@ impl State {
     pub fn list_doubtful(&mut self) {
         for index in 0..self.watches.len() {
             let conn = self.watches[index].as_ref().and_then(|watch| watch.conn);
-            if conn.is_some_and(|c| doubt::is_about(c.sock)) {
+            if conn.is_some_and(|c| doubt::is_about(&c.conn)) {
                 self.list(index);
             }
         }
@@ -213,7 +247,7 @@ impl State {
     pub fn next_look(&self) -> Option<u64> {
         let look = |i: &usize| {
             let watch = self.watches.get(*i)?.as_ref()?;
-            watch.conn.filter(|c| c.candidate)?.sock.next_look()
+            watch.conn.filter(|c| c.candidate)?.conn.next_look()
         };
         self.direct.iter().filter_map(look).min()
     }
@@ -230,7 +264,7 @@ impl State {
         let Some(Some(watch)) = self.watches.get(index) else { return };
         let is_told = watch.conn.is_some_and(|conn| {
             let room = events::OUT | events::WRNORM;
-            let only_kernel = watch.interest & room == 0 && !ready::has_come(conn.sock);
+            let only_kernel = watch.interest & room == 0 && !ready::has_come(&conn.conn);
             let is_edge = watch.interest & events::ET != 0;
             only_kernel || (is_edge && tcp::readiness(watch.fd, TOLD) & TOLD != 0)
         });
@@ -243,7 +277,7 @@ impl State {
     pub fn of_sock(&self, sock: &Sock) -> impl Iterator<Item = usize> {
         self.watches.iter().enumerate().filter_map(move |(i, watch)| {
             let conn = watch.as_ref()?.conn?;
-            core::ptr::eq(conn.sock, sock).then_some(i)
+            core::ptr::eq(conn.conn.sock(), sock).then_some(i)
         })
     }
 
@@ -252,8 +286,8 @@ impl State {
         let told = |watch: &Watch| {
             watch.conn.is_some_and(|c| {
                 c.queued
-                    && c.sock.link().is_some_and(|l| core::ptr::eq(l, link))
-                    && c.sock.record().slot() == slot
+                    && c.conn.link().is_some_and(|l| core::ptr::eq(l, link))
+                    && c.conn.record().slot() == slot
             })
         };
         let all = self.watches.iter().enumerate();

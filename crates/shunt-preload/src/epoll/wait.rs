@@ -12,11 +12,13 @@ use shunt_shm::sync::store_load_fence;
 use shunt_wire::counter::Counter;
 
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
+use crate::calls::{Has, UnderWay};
 use crate::conn::KERNEL_HINT;
 use crate::epoll::instance::{Instance, SEVERAL, kernel_event};
 use crate::epoll::ready::Heard;
 use crate::epoll::state::{State, Watch, Watched};
 use crate::epoll::{get, ready, untag};
+use crate::fd_table::Entry;
 use crate::link::{self, Link};
 use crate::stream::spin::{self, Spun};
 use crate::stream::{demote, doubt, sends_over_tcp};
@@ -159,6 +161,26 @@ fn wait_armed(instance: &'static Instance, mut out: Out, limits: Limits) -> c_in
     }
 }
 
+/// A call on an instance, which stays what it is until then, whatever becomes of its descriptors.
+pub struct Waiting {
+    instance: &'static Instance,
+    _under_way: UnderWay,
+}
+
+impl Waiting {
+    /// Begins. `None` when it is closed already.
+    pub fn begin(instance: &'static Instance, entry: Entry) -> Option<Self> {
+        let is_held = instance.hold(entry);
+        is_held.then(|| Self { instance, _under_way: UnderWay::note(Has::Wait(instance)) })
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.instance.let_go();
+    }
+}
+
 /// Takes completions and looks at what is in the ready list.
 fn gather(instance: &Instance, out: &mut Out) {
     instance.look_at_inner();
@@ -200,7 +222,7 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     watch.interest = verdict.interest;
     let waits_for_room = watch.conn.is_some_and(|c| {
         let asks = wanted & events::OUT != 0 && ready & events::OUT == 0;
-        (asks && sends_over_tcp(c.sock)) || demote::is_pending(c.sock)
+        (asks && sends_over_tcp(&c.conn)) || demote::is_pending(&c.conn)
     });
     if waits_for_room {
         // The kernel tells when there is room in its socket.
@@ -227,7 +249,7 @@ fn readiness(watch: &mut Watch, look: u64, shared: bool) -> Option<u32> {
     match (watch.conn, watch.inner) {
         (Some(conn), _) => {
             watch.kernel = watch.kernel.at(look, shared);
-            Some(ready::of(conn.sock, watch.fd, watch.interest, &mut watch.kernel))
+            Some(ready::of(conn.conn, watch.interest, &mut watch.kernel))
         }
         (None, Some(inner)) => Some(if inner.readable { events::IN | events::RDNORM } else { 0 }),
         (None, None) => None,
@@ -332,7 +354,7 @@ fn take_in_conn(instance: &Instance, state: &mut State, index: usize, bits: u32)
     {
         watch.kernel = Heard::Told(bits & !events::OUT, look);
         if let Some(conn) = watch.conn.filter(|_| bits & !(events::OUT | events::IN) != 0) {
-            conn.sock.put(KERNEL_HINT, true);
+            conn.conn.put(KERNEL_HINT, true);
         }
     }
     if !instance.is_only_parked(state, index) {
@@ -392,7 +414,7 @@ fn direct_news(instance: &Instance) -> bool {
         let index = state.direct[i];
         let seen = state.get(index).is_some_and(|watch| {
             watch.interest & events::ET != 0
-                && watch.conn.is_some_and(|c| ready::stamp(c.sock, watch.fd) == watch.stamp)
+                && watch.conn.is_some_and(|c| ready::stamp(c.conn) == watch.stamp)
         });
         // The look itself may have promoted a candidate: that counts as news, too.
         !seen && has_news(&mut state, index)
@@ -408,9 +430,11 @@ fn spin(instance: &Instance, deadline: Option<u64>) -> bool {
 
 /// Arms, looks again, sleeps.
 fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
-    let _armed = Armed::new(instance);
+    let armed = Armed::new(instance);
+    let _armed = UnderWay::note(Has::value(&armed));
     arm_direct(instance);
-    let _awaited = instance.await_inner();
+    let awaited = instance.await_inner();
+    let _awaited = UnderWay::note(Has::value(&awaited));
     if any_news(instance) {
         return 0;
     }
@@ -481,7 +505,7 @@ pub fn arm_direct(instance: &Instance) {
 pub fn arm_watch(state: &mut State, index: usize) {
     let watch = state.get(index).filter(|w| w.parked.is_none());
     let Some(conn) = watch.and_then(|w| w.conn) else { return };
-    let (Some(link), Some((mine, _))) = (conn.sock.link(), conn.sock.sections()) else { return };
+    let (Some(link), Some((mine, _))) = (conn.conn.link(), conn.conn.sections()) else { return };
     // Any of the doorbells that `register` put into the kernel's set.
     if let Some(vector) = state.heard(link.endpoint) {
         arm(&mine.ctl.rx_arm, on_bell(vector));

@@ -1,5 +1,6 @@
 //! Making connections on the client's side.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
 
@@ -7,6 +8,7 @@ use libc::EINPROGRESS;
 use shunt_core::handshake::Phase;
 use shunt_shm::region::Side;
 use shunt_shm::registry::{Listing, Scope};
+use shunt_shm::table::Connecting;
 use shunt_sys::{memory, sockinfo};
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
@@ -14,7 +16,8 @@ use shunt_wire::reason::Reason;
 
 use super::listener::{is_local, is_nonblocking, is_plain, track};
 use crate::abi::{address, c_int, is_unspecific, sockaddr, socklen_t};
-use crate::conn::{NONBLOCK, Sock};
+use crate::calls::{Has, UnderWay};
+use crate::conn::{Conn, NONBLOCK, Sock};
 use crate::endpoint;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
@@ -22,7 +25,7 @@ use crate::link::{self, Draft};
 use crate::ops::process::{effective_user, may_mutate};
 use crate::signals::SettingUp;
 use crate::stream::{buffers, doubt, offered, tcp};
-use crate::{agent_client, fresh, init, next, ops};
+use crate::{agent_client, fresh, init, next, object, ops};
 
 /// # Safety
 /// As the C function.
@@ -53,41 +56,103 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         return kernel();
     };
     let plan = plan(fd, entry, &to);
-    let connecting = match &plan {
-        Plan::Propose(draft) => Some(draft.target.table.connect_begins(draft.link.region)),
-        Plan::Offer(_) | Plan::Tcp(_) => None,
-    };
+    let _plan = UnderWay::note(Has::value(&plan));
+    let attempt = Attempt::new(fd, entry, &plan);
+    let noted = UnderWay::note(Has::value(&attempt));
     // It may take long, and handlers may use other connections meanwhile.
     drop(setting_up);
     errno::set(kept);
     let result = kernel();
     let _setting_up = SettingUp::begin();
     let _keep = KeepErrno::new();
-    let in_progress = result != 0 && errno::get() == EINPROGRESS;
-    if result == 0 || in_progress {
+    if result == 0 || errno::get() == EINPROGRESS {
+        attempt.has_connected(&to, result != 0);
+    }
+    drop(noted);
+    result
+}
+
+/// A call that connects a socket. What was prepared for it is given up with it.
+struct Attempt<'a> {
+    fd: c_int,
+    before: Entry,
+    /// What the descriptor is meanwhile: another file of the same number would be something else.
+    meanwhile: Entry,
+    plan: &'a Plan,
+    /// Not before the proposal is posted.
+    _connecting: Option<Connecting<'a>>,
+    is_settled: Cell<bool>,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(fd: c_int, before: Entry, plan: &'a Plan) -> Self {
+        let connecting = match plan {
+            Plan::Propose(draft) => Some(draft.target.table.connect_begins(draft.link.region)),
+            Plan::Offer(_) | Plan::Tcp(_) => None,
+        };
+        let meanwhile = Entry::connecting(before.kind() == Kind::Fresh);
+        fd_table::replace_if(fd, before, meanwhile);
+        let is_settled = Cell::new(false);
+        Self { fd, before, meanwhile, plan, _connecting: connecting, is_settled }
+    }
+
+    /// The entry as it is now; `None` when the descriptor was closed meanwhile.
+    fn now(&self) -> Option<Entry> {
+        let now = fd_table::lookup(self.fd);
+        let is_it = now == self.meanwhile || now == self.meanwhile.no_longer_fresh();
+        is_it.then_some(now)
+    }
+
+    /// The kernel has connected the socket, or does so.
+    fn has_connected(&self, to: &Addr, in_progress: bool) {
         endpoint::count(Counter::Connections, 1);
+        let Some(now) = self.now() else {
+            endpoint::decline(Reason::ShortLived);
+            return;
+        };
+        self.is_settled.set(true);
         // Of a socket without timeouts and fast open: who did not wait does not block.
-        let is_fresh = fd_table::lookup(fd).kind() == Kind::Fresh;
-        let nonblocking = if is_fresh { in_progress } else { is_nonblocking(fd) };
-        match &plan {
-            Plan::Propose(draft) => connected(fd, &to, Ok(draft), nonblocking),
-            Plan::Tcp(why) => connected(fd, &to, Err(why), nonblocking),
-            Plan::Offer(open) => open.connected(fd, &loopback_for_unspecified(&to), nonblocking),
+        let is_fresh = self.before.kind() == Kind::Fresh && now == self.meanwhile;
+        let nonblocking = if is_fresh { in_progress } else { is_nonblocking(self.fd) };
+        let socket = Connected { fd: self.fd, now, is_fresh, nonblocking };
+        match self.plan {
+            Plan::Propose(draft) => connected(&socket, to, Ok(draft)),
+            Plan::Tcp(why) => connected(&socket, to, Err(why)),
+            Plan::Offer(open) => {
+                open.connected((self.fd, now), &loopback_for_unspecified(to), nonblocking);
+            }
         }
-        if entry.kind() == Kind::Fresh && !is_fresh {
+        if self.before.kind() == Kind::Fresh && !is_fresh {
             // By another thread, while the call was waiting.
-            ops::sockopt::heed_times_of_sending(fd);
+            ops::sockopt::heed_times_of_sending(self.fd);
         }
-    } else {
-        match &plan {
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if self.is_settled.get() {
+            return;
+        }
+        match self.plan {
             Plan::Propose(draft) => draft.drop_unposted(),
             Plan::Offer(open) => open.failed(),
             Plan::Tcp(_) => {}
         }
+        if let Some(now) = self.now() {
+            let after = if now == self.meanwhile { self.before } else { Entry::KERNEL };
+            fd_table::replace_if(self.fd, now, after);
+        }
     }
-    // Not before the proposal is posted.
-    drop(connecting);
-    result
+}
+
+/// A socket that the kernel has connected.
+struct Connected {
+    fd: c_int,
+    /// Its entry.
+    now: Entry,
+    is_fresh: bool,
+    nonblocking: bool,
 }
 
 /// The kernel has ended the connection by RST, and the descriptor stands for a fresh socket.
@@ -96,14 +161,14 @@ fn disconnected(fd: c_int) {
     let Some(sock) = Sock::of(entry).filter(|_| may_mutate()) else { return };
     let _keep = KeepErrno::new();
     // The socket keeps its options for the next connection.
-    doubt::end_quietly(sock, fd);
+    doubt::end_quietly(Conn::new(fd, sock));
     ops::epoll::on_disconnected(sock);
     for (same, other) in fd_table::iter(0..=fd_table::high_water()) {
         if other == entry {
             // Epoll instances go on watching the socket.
             ops::epoll::on_declined(same);
             fd_table::take(same);
-            crate::object::disconnected(sock);
+            object::disconnected(sock);
         }
     }
 }
@@ -174,7 +239,8 @@ fn loopback_for_unspecified(to: &Addr) -> Addr {
     }
 }
 
-fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>, nonblocking: bool) {
+fn connected(socket: &Connected, to: &Addr, plan: Result<&Draft, &Reason>) {
+    let Connected { fd, now, is_fresh, nonblocking } = *socket;
     let drop_plan = || {
         if let Ok(draft) = plan {
             draft.drop_unposted();
@@ -184,8 +250,10 @@ fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>, nonblocking: b
     let tuple = FourTuple { local, peer: loopback_for_unspecified(to) };
     let Some(sock) = track(fd, &tuple) else {
         endpoint::decline(plan.err().copied().unwrap_or(Reason::TooManyConnections));
+        fd_table::replace_if(fd, now, Entry::KERNEL);
         return drop_plan();
     };
+    let conn = Conn::new(fd, sock);
     sock.put(NONBLOCK, nonblocking);
     let posted = match plan {
         Ok(draft) if is_local(&tuple) || draft.link.is_far() => {
@@ -210,21 +278,26 @@ fn connected(fd: c_int, to: &Addr, plan: Result<&Draft, &Reason>, nonblocking: b
             sock.set_link(draft.link);
             sock.begin_learnt();
             // Options may have been set while the call was waiting.
-            let is_fresh = fd_table::lookup(fd).kind() == Kind::Fresh;
-            buffers::begin(sock, fd, !is_fresh);
+            buffers::begin(Conn::closing(fd, conn.entry()).unwrap_or(conn), !is_fresh);
             if is_fresh {
                 sock.record().rx.timeout.set_none();
                 sock.record().tx.timeout.set_none();
             }
             id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
             sock.set_phase(Phase::Proposed);
-            fd_table::set(fd, sock.entry(Kind::Stream));
-            ops::epoll::on_connected(sock, fd);
+            if fd_table::replace_if(fd, now, conn.entry()) {
+                ops::epoll::on_connected(conn);
+            } else {
+                object::disconnected(sock);
+            }
         }
         Err(why) => {
             drop_plan();
-            fd_table::set(fd, sock.entry(Kind::Tracked));
-            sock.decline(fd, why);
+            if fd_table::replace_if(fd, now, sock.entry(Kind::Tracked)) {
+                conn.decline(why);
+            } else {
+                object::disconnected(sock);
+            }
         }
     }
 }

@@ -5,11 +5,11 @@ use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
-use crate::conn::Sock;
+use crate::conn::{Conn, Sock};
 use crate::epoll::held;
 use crate::epoll::instance::{flags_are_valid, kernel_event};
 use crate::epoll::state::Watch;
-use crate::epoll::wait::{Limits, Out, dispatch, wait, wait_in_kernel};
+use crate::epoll::wait::{Limits, Out, Waiting, dispatch, wait, wait_in_kernel};
 use crate::epoll::{self, instance};
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
@@ -60,10 +60,10 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
         return errno::fail(libc::ENOMEM);
     }
     let entry = fd_table::lookup(fd);
-    let sock = Sock::of(entry).filter(|_| entry.kind() == Kind::Stream);
+    let conn = Conn::of(fd, entry).filter(|_| entry.kind() == Kind::Stream);
     if op == EPOLL_CTL_DEL {
-        return match sock {
-            Some(sock) => unwatch(instance, sock, fd, || kernel(event)),
+        return match conn {
+            Some(conn) => unwatch(instance, &conn, fd, || kernel(event)),
             None => forget(instance, fd, || kernel(event)),
         };
     }
@@ -74,17 +74,17 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     let mut asked = unsafe { event.read_unaligned() };
     // As do_epoll_ctl (fs/eventpoll.c) does: who asks for nothing still hears of these.
     asked.events |= events::ALWAYS;
-    if let Some(sock) = sock {
+    if let Some(conn) = conn {
         let _keep = KeepErrno::new();
-        promote::advance(sock, fd);
+        promote::advance(conn);
     }
     // It may just have been declined.
-    let sock = sock.filter(|_| fd_table::lookup(fd).kind() == Kind::Stream);
+    let conn = conn.filter(|_| fd_table::lookup(fd).kind() == Kind::Stream);
     let change = Change { op, fd, asked };
     // The kernel refuses instances that are to be watched exclusively.
     let inner = Instance::of(entry).filter(|_| asked.events & events::EXCLUSIVE == 0);
-    match (sock, inner) {
-        (Some(sock), _) => watch(instance, sock, &change, kernel),
+    match (conn, inner) {
+        (Some(conn), _) => watch(instance, conn, &change, kernel),
         (None, Some(inner)) => watch_inner(instance, inner, &change, kernel),
         (None, None) => pass_on(instance, &change, || kernel(event)),
     }
@@ -122,13 +122,13 @@ fn pass_on(instance: &Instance, change: &Change, kernel: impl FnOnce() -> c_int)
 /// business.
 fn watch(
     instance: &'static Instance,
-    sock: &'static Sock,
+    conn: Conn,
     change: &Change,
     kernel: impl FnOnce(*mut epoll_event) -> c_int,
 ) -> c_int {
     let Change { op, fd, asked } = *change;
     let mut state = instance.lock();
-    let same = |watch: &&mut Watch| watch.conn.is_some_and(|c| core::ptr::eq(c.sock, sock));
+    let same = |watch: &&mut Watch| watch.conn.is_some_and(|c| c.is(&conn));
     let known = state.find(fd);
     let entered = known.and_then(|index| state.get(index)).filter(same);
     let parked = entered.as_ref().is_some_and(|watch| watch.parked.is_some());
@@ -165,7 +165,7 @@ fn watch(
             // The number was closed, if it is known, and is used again.
             instance.forget(&mut state, fd);
             state.insert(index, Watch::new(fd, asked.events, asked.u64));
-            instance.register(&mut state, index, sock);
+            instance.register(&mut state, index, conn);
             keep
         }
     };
@@ -214,9 +214,9 @@ fn watch_inner(
 }
 
 /// Takes a shunted connection out.
-fn unwatch(instance: &Instance, sock: &Sock, fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
+fn unwatch(instance: &Instance, conn: &Conn, fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
     let mut state = instance.lock();
-    let same = |watch: &&mut Watch| watch.conn.is_some_and(|c| core::ptr::eq(c.sock, sock));
+    let same = |watch: &&mut Watch| watch.conn.is_some_and(|c| c.is(conn));
     let entered = state.find(fd).filter(|index| state.get(*index).filter(same).is_some());
     match entered {
         Some(index) if state.is_parked(index) => errno::fail(libc::ENOENT),
@@ -262,7 +262,8 @@ impl Wait {
     /// # Safety
     /// `events` points to room for `max` events; the mask is null or valid.
     unsafe fn run(self, kernel: impl FnOnce() -> c_int) -> c_int {
-        let Some(instance) = Instance::of(fd_table::lookup(self.epfd)) else { return kernel() };
+        let entry = fd_table::lookup(self.epfd);
+        let Some(instance) = Instance::of(entry) else { return kernel() };
         let Ok(room @ 1..) = usize::try_from(self.max) else { return kernel() };
         if held::is_above() {
             // A wait that its caller takes for one that a signal has ended.
@@ -271,6 +272,8 @@ impl Wait {
         if self.events.is_null() {
             return kernel();
         }
+        // Another thread may have closed it just now: the kernel says what the number stands for.
+        let Some(_waiting) = Waiting::begin(instance, entry) else { return kernel() };
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(self.events, room) };
         let limits = Limits { deadline: self.deadline, mask: self.mask };
@@ -340,9 +343,9 @@ pub unsafe fn epoll_pwait2(
 }
 
 /// A descriptor that may be registered already has become a shunted connection.
-pub fn on_connected(sock: &'static Sock, fd: c_int) {
+pub fn on_connected(conn: Conn) {
     if !held::is_told_later() {
-        epoll::all().for_each(|instance| instance.convert(fd, Some(sock)));
+        epoll::all().for_each(|instance| instance.convert(conn.descriptor(), Some(conn)));
     }
 }
 

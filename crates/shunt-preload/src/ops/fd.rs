@@ -7,13 +7,16 @@
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::os::fd::BorrowedFd;
 
+use crate::calls;
+use crate::conn::{Conn, Sock};
+use crate::epoll::instance::Instance;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::fresh;
 use crate::next;
 use crate::object;
 use crate::ops::process::may_mutate;
-use crate::own_fds;
+use crate::own_fds::{self, OwnFd};
 
 const CLOSE_RANGE_UNSHARE: c_int = 1 << 1;
 const CLOSE_RANGE_CLOEXEC: c_int = 1 << 2;
@@ -30,27 +33,65 @@ pub fn close_by(fd: c_int, kernel_close: impl FnOnce() -> c_int) -> c_int {
     match fd_table::lookup(fd).kind() {
         Kind::Kernel => {}
         Kind::Own => return errno::fail(libc::EBADF),
-        _ if may_mutate() => forget(fd),
+        _ if may_mutate() && forget(fd) == Close::Later => return 0,
         _ => {}
     }
     kernel_close()
 }
 
+/// When the kernel closes a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Close {
+    Now,
+    /// Once a step of this thread is over above which a signal handler closes it, or no call waits in the
+    /// epoll instance any more: they may be about to use the number. Until then it is the library's own.
+    Later,
+}
+
 /// The descriptor is about to be closed by other means than a hooked call.
 pub fn forget_object(fd: c_int) {
     if !matches!(fd_table::lookup(fd).kind(), Kind::Kernel | Kind::Own) && may_mutate() {
-        forget(fd);
+        let entry = fd_table::take(fd);
+        if entry.is_object() {
+            let _keep = KeepErrno::new();
+            object::before_close(fd, entry);
+        }
     }
 }
 
 /// Takes `fd` out of the table and tells its object, before the kernel closes it.
-fn forget(fd: c_int) {
+fn forget(fd: c_int) -> Close {
     // Of two threads that close the same descriptor one tells.
     let entry = fd_table::take(fd);
-    if entry.is_object() {
-        let _keep = KeepErrno::new();
-        object::before_close(fd, entry);
+    if !entry.is_object() {
+        return Close::Now;
     }
+    let _keep = KeepErrno::new();
+    if is_in_a_step(entry) && defer(fd, entry) {
+        return Close::Later;
+    }
+    if let Some(instance) = Instance::of(entry)
+        && instance.outlives_its_descriptor()
+        && let Some(own) = own_fds::adopt_here(fd)
+    {
+        instance.linger(own);
+        instance.release(fd);
+        return Close::Later;
+    }
+    object::before_close(fd, entry);
+    Close::Now
+}
+
+/// True in a signal handler above a step of this thread on the connection.
+fn is_in_a_step(entry: Entry) -> bool {
+    calls::is_above_a_step() && Sock::of(entry).is_some_and(Sock::is_in_a_step)
+}
+
+/// Has the descriptor closed later. False when there is no place to note it.
+fn defer(fd: c_int, entry: Entry) -> bool {
+    let Some(own) = own_fds::adopt_here(fd) else { return false };
+    let deferred = calls::close_later(own, entry);
+    deferred.map_err(OwnFd::give_back).is_ok()
 }
 
 /// # Safety
@@ -108,14 +149,13 @@ fn close_between_own(
     let bound = |fd: c_uint| c_int::try_from(fd).unwrap_or(c_int::MAX);
     let mut from = first;
     for (fd, entry) in fd_table::iter(bound(first)..=bound(last)) {
-        if entry.kind() == Kind::Own {
+        let is_own = entry.kind() == Kind::Own;
+        if is_own || (mutate && forget(fd) == Close::Later) {
             let own = fd.cast_unsigned();
             if from < own && kernel_close(from, own - 1) != 0 {
                 return -1;
             }
             from = own + 1;
-        } else if mutate {
-            forget(fd);
         }
     }
     if from <= last { kernel_close(from, last) } else { 0 }
@@ -225,6 +265,10 @@ fn duplicate_onto(old: c_int, new: c_int, kernel_dup: impl FnOnce() -> c_int) ->
             if !own_fds::relocate(new, displaced) {
                 return errno::fail(libc::EMFILE);
             }
+        } else if displaced.is_object() && is_in_a_step(displaced) {
+            // In a handler above a call that may be about to use the number. The kernel says so, too,
+            // where a number is on its way to somebody else.
+            return errno::fail(libc::EBUSY);
         } else {
             forget(new);
         }
@@ -295,7 +339,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         // SAFETY: the kernel has just read the number there.
         libc::FIONBIO => return set_nonblocking_by(entry, unsafe { number.read_unaligned() }),
         // Also SIOCINQ and SIOCOUTQ, which are the same numbers.
-        libc::FIONREAD => object::fionread(fd, entry),
+        libc::FIONREAD => Conn::of(fd, entry).and_then(object::fionread),
         libc::TIOCOUTQ => object::outq(fd, entry),
         _ => None,
     };

@@ -2,7 +2,6 @@
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use libc::{O_NONBLOCK, SOCK_NONBLOCK};
 use shunt_core::handshake::Phase;
@@ -15,10 +14,11 @@ use shunt_wire::reason::Reason;
 
 use crate::abi::{address, c_int, sockaddr, socklen_t};
 use crate::agent_client::Listening;
-use crate::conn::{NONBLOCK, Sock};
+use crate::conn::{Conn, NONBLOCK, Sock};
 use crate::endpoint::{self, Endpoint};
 use crate::errno::KeepErrno;
 use crate::fd_table::{self, Entry, Kind};
+use crate::mutex::Mutex;
 use crate::ops::process::{may_mutate, owner_pid};
 use crate::signals::SettingUp;
 use crate::stream::{offered, promote, tcp};
@@ -62,7 +62,7 @@ static CHANGES: Mutex<()> = Mutex::new(());
 
 /// Held across fork.
 pub fn lock_for_fork() -> impl Sized {
-    CHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+    CHANGES.lock()
 }
 
 impl Listener {
@@ -157,7 +157,7 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
     let memory = agent_client::endpoint()?.registry.memory();
     let Listening { listener: id, table, shared, endpoint } =
         agent_client::listen(tcp::borrow(fd))?;
-    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _changes = CHANGES.lock();
     let known = Listener::of(fd_table::lookup(fd));
     let is_same = |l: &&Listener| {
         l.id.load(Ordering::Relaxed) == id && l.memory.load(Ordering::Relaxed) == memory
@@ -339,12 +339,13 @@ unsafe fn accepted(
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
     let room = peer.room();
+    // Another thread may close the descriptor meanwhile, and open another file by its number.
+    let entry = fd_table::lookup(fd);
     let new = kernel();
     if new < 0 {
         return new;
     }
     forget_stale(new);
-    let entry = fd_table::lookup(fd);
     if !init::active() || matches!(entry.kind(), Kind::Stream | Kind::Tracked | Kind::Epoll) {
         return new;
     }
@@ -353,8 +354,8 @@ unsafe fn accepted(
         let nonblocking = flags.is_some_and(|f| f & SOCK_NONBLOCK != 0);
         // SAFETY: the kernel has just written as many bytes as there is room for, or less.
         let peer = unsafe { address(peer.addr, room.min(peer.room())) };
-        if let Some(sock) = take_up(fd, entry, new, nonblocking, peer) {
-            promote::at_accept(sock, new);
+        if let Some(conn) = take_up(fd, entry, new, nonblocking, peer) {
+            promote::at_accept(conn);
         }
     }
     new
@@ -367,13 +368,14 @@ fn take_up(
     new: c_int,
     nonblocking: bool,
     peer: Option<Addr>,
-) -> Option<&'static Sock> {
+) -> Option<Conn> {
     let _setting_up = SettingUp::begin()?;
     let listener = match Listener::of(entry) {
-        Some(listener) => {
+        Some(listener) if fd_table::lookup(fd) == entry => {
             listener.keep_registered(fd);
             Listener::of(fd_table::lookup(fd)).unwrap_or(listener)
         }
+        Some(listener) => listener,
         // Inherited over exec, or listening since before there was an agent.
         None if sockinfo::is_tcp(tcp::borrow(new)) => match register(fd) {
             Ok(listener) => listener,
@@ -399,20 +401,21 @@ fn take_up(
     sock.put(NONBLOCK, nonblocking);
     sock.set_listener(listener);
     sock.begin_learnt();
+    let conn = Conn::new(new, sock);
     let offered = offered::look_at_accepted(sock, new, fd);
     if listener.timed.load(Ordering::Relaxed) && sockinfo::tells_times_of_sending(tcp::borrow(new))
     {
         fd_table::set(new, sock.entry(Kind::Tracked));
-        sock.decline(new, Reason::Unsupported);
+        conn.decline(Reason::Unsupported);
         None
     } else if listener.proposals(&tuple).is_some() || offered.is_ok() {
         sock.set_phase(Phase::Candidate);
         sock.record().id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
         fd_table::set(new, sock.entry(Kind::Stream));
-        Some(sock)
+        Some(conn)
     } else {
         fd_table::set(new, sock.entry(Kind::Tracked));
-        sock.decline(new, offered.err().unwrap_or(Reason::Remote));
+        conn.decline(offered.err().unwrap_or(Reason::Remote));
         None
     }
 }
@@ -424,7 +427,11 @@ pub fn track(fd: c_int, tuple: &FourTuple) -> Option<&'static Sock> {
     record.id.set_tuple(tuple);
     record.id.fd.store(fd, Ordering::Relaxed);
     record.id.since.store(clock::now(), Ordering::Relaxed);
-    Some(Sock::new(record, endpoint))
+    let sock = Sock::new(record, endpoint);
+    if sock.is_none() {
+        record.id.live.store(0, Ordering::Release);
+    }
+    sock
 }
 
 pub(super) fn is_nonblocking(fd: c_int) -> bool {

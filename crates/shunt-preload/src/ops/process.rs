@@ -1,8 +1,9 @@
 //! Fork, exec and spawn; and whose memory this is.
 //!
 //! **fork.** The handlers are registered with `pthread_atfork`, so that `daemon`, `forkpty` and
-//! `system`-like helpers of libc are seen; the hook calls the same ones so that they run first of
-//! all, and each runs once.
+//! `system`-like helpers of libc are seen. They are the first that are registered, by the hook on
+//! that very function: so the preparation is the last before a fork, and what follows the first
+//! after it. The program's own handlers find no lock of ours held, whatever they call.
 //!
 //! **A raw fork** (the `clone` system call, `_Fork`) runs no handlers. The owner's pid stands on a
 //! page that the kernel wipes in the child (`MADV_WIPEONFORK`), so the child notices at its next
@@ -25,6 +26,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use core::{mem, ptr};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -34,7 +36,7 @@ use crate::errno::KeepErrno;
 use crate::fd_table;
 use crate::guard::contain;
 use crate::relatives::Child;
-use crate::{fresh, init, next, object, relatives};
+use crate::{calls, fresh, init, next, object, relatives};
 
 /// Where the pid of the process stands that the tables belong to; null before start-up.
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
@@ -80,7 +82,10 @@ pub fn claim() -> bool {
     true
 }
 
-/// Has the fork handlers called from now on; for the constructor.
+/// A handler of pthread_atfork(3).
+pub type ForkHandler = Option<unsafe extern "C" fn()>;
+
+/// Has the fork handlers called from now on, before any of the program's is registered.
 pub fn watch_forks() -> bool {
     extern "C" fn before() {
         contain(prepare);
@@ -91,8 +96,30 @@ pub fn watch_forks() -> bool {
     extern "C" fn in_child() {
         contain(child);
     }
-    // SAFETY: the handlers live as long as the library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) == 0 }
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| {
+        // SAFETY: the handlers live as long as the library, which is never unloaded; so they belong to no
+        // object whose end would take them out.
+        let rc = unsafe {
+            next::__register_atfork(Some(before), Some(in_parent), Some(in_child), ptr::null_mut())
+        };
+        rc == 0
+    })
+}
+
+/// What pthread_atfork(3) comes to.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn __register_atfork(
+    before: ForkHandler,
+    in_parent: ForkHandler,
+    in_child: ForkHandler,
+    object: *mut c_void,
+) -> c_int {
+    watch_forks();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::__register_atfork(before, in_parent, in_child, object) }
 }
 
 /// Has the end by `quick_exit` noticed; for the constructor, so that the program's own handlers, which
@@ -131,6 +158,14 @@ pub fn may_mutate() -> bool {
     }
 }
 
+/// In the child of a fork without a word: makes it a process of its own before it takes a lock.
+#[inline]
+pub fn notice_raw_fork() {
+    if owner().is_some_and(|owner| owner.load(Ordering::Relaxed) == 0) {
+        let _ = may_mutate();
+    }
+}
+
 /// Before vfork(3) and clone(3), whose child may share this memory. Their first argument is of no
 /// interest.
 pub fn memory_is_lent(_first: usize) {
@@ -152,7 +187,8 @@ fn own_pid() -> u32 {
 }
 
 fn prepare() {
-    if !FORKING.replace(true) {
+    // Where start-up went well.
+    if owner().is_some() && !FORKING.replace(true) {
         let _keep = KeepErrno::new();
         object::fork_prepare();
     }
@@ -181,16 +217,12 @@ fn child() {
 /// # Safety
 /// As the C function.
 pub unsafe fn fork() -> pid_t {
-    HOOKED.set(true);
-    prepare();
+    // In a handler above a fork of this thread, that one's.
+    let outer = HOOKED.replace(true);
     // SAFETY: the caller keeps the C function's contract.
     let pid = unsafe { next::fork() };
-    if pid == 0 {
-        HOOKED.set(false);
-        child();
-    } else {
-        parent();
-        HOOKED.set(false);
+    HOOKED.set(outer && pid != 0);
+    if pid != 0 {
         let _keep = KeepErrno::new();
         relatives::fork_settled(u32::try_from(pid).map_or(Child::None, Child::Pid));
     }
@@ -267,6 +299,11 @@ fn survives_exec(fd: c_int) -> bool {
     // SAFETY: only looked at; if it is closed (a vfork child may have) the kernel says so.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::io::fcntl_getfd(fd).is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC))
+}
+
+/// Before longjmp(3) and its kind, whose first argument says where to.
+pub fn before_jump(env: usize) {
+    calls::before_jump(env);
 }
 
 /// # Safety
@@ -565,13 +602,28 @@ pub(crate) mod tests {
         parent();
         parent();
         assert!(!FORKING.get());
+    }
+
+    /// What was registered before the library was asked runs inside of its own handlers.
+    #[test]
+    fn the_program_s_handlers_run_outside_of_ours() {
+        static SEEN: AtomicU32 = AtomicU32::new(0);
+        extern "C" fn look() {
+            SEEN.fetch_or(1 << u32::from(FORKING.get()), Ordering::Relaxed);
+        }
+        assert!(claim());
+        // SAFETY: the handler looks at a flag.
+        let rc = unsafe { __register_atfork(Some(look), Some(look), Some(look), ptr::null_mut()) };
+        assert_eq!(rc, 0);
         // SAFETY: the child exits at once.
         let pid = unsafe { fork() };
         if pid == 0 {
             let own = owner().is_some_and(|owner| owner.load(Ordering::Acquire) == own_pid());
+            let outside = SEEN.load(Ordering::Relaxed) == 1;
             // SAFETY: ends the child.
-            unsafe { libc::_exit(c_int::from(own && !FORKING.get())) };
+            unsafe { libc::_exit(c_int::from(own && outside && !FORKING.get())) };
         }
         assert_eq!(exit_status(pid), 1);
+        assert_eq!(SEEN.load(Ordering::Relaxed), 1);
     }
 }

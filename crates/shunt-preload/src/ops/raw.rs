@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 
 use crate::abi::{c_int, c_uint, c_ulong, c_void, epoll_event, pollfd, sigset_t, timespec};
-use crate::ops::stream::stream;
+use crate::conn::Conn;
 use crate::ops::{
     connect, epoll, fd as descriptors, listener, memory, poll, process, retreat, sockopt,
     stream as bytes,
@@ -151,7 +151,7 @@ unsafe fn on_bytes(number: c_long, [a, b, c, d, e, f]: [c_ulong; 6]) -> Option<c
             libc::SYS_splice => {
                 return Some(long(bytes::splice(fd, at(b), int(c), at(d), size(e), uint(f))));
             }
-            _ if stream(fd).is_none() => return None,
+            _ if Conn::named(fd).is_none() => return None,
             libc::SYS_read => bytes::read(fd, at(b), size(c)),
             libc::SYS_write => bytes::write(fd, at(b), size(c)),
             libc::SYS_readv => bytes::readv(fd, at(b), int(c)),

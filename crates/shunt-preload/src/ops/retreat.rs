@@ -92,7 +92,7 @@ fn leave_all() {
                 }
             }
             Kind::Fresh => fresh::forget(fd, entry),
-            Kind::Kernel | Kind::Tracked | Kind::Epoll | Kind::Own => {}
+            Kind::Kernel | Kind::Tracked | Kind::Epoll | Kind::Connecting | Kind::Own => {}
         }
     }
 }

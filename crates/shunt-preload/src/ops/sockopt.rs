@@ -9,16 +9,15 @@ use shunt_sys::{memory, sockinfo};
 use shunt_wire::reason::Reason;
 
 use crate::abi::{c_int, c_void, socklen_t};
-use crate::conn::{IS_V6, Sock, TELLS_ERRORS, ZEROCOPY};
+use crate::conn::{Conn, IS_V6, Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::errno;
-use crate::fd_table::{self, Kind};
+use crate::fd_table;
 use crate::found;
 use crate::fresh;
 use crate::next;
 use crate::object;
 use crate::ops;
 use crate::ops::listener::Listener;
-use crate::ops::stream::stream;
 use crate::stream::{buffers, doubt, killed, promote, tcp};
 
 /// # Safety
@@ -31,25 +30,25 @@ pub unsafe fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE)
-        && let Some((_, sock)) = stream(fd)
-        && promote::advance(sock, fd) != Phase::Tcp
+        && let Some(conn) = Conn::named(fd)
+        && promote::advance(conn) != Phase::Tcp
     {
         // SAFETY: as below.
-        return unsafe { map_nothing(fd, value, len) };
+        return unsafe { map_nothing(conn, value, len) };
     }
     let loud = ((level, name) == (libc::IPPROTO_TCP, libc::TCP_LINGER2))
-        .then(|| stream(fd))
+        .then(|| Conn::named(fd))
         .flatten()
-        .filter(|(_, sock)| doubt::end_quietly(sock, fd));
+        .filter(|conn| doubt::end_quietly(*conn));
     // SAFETY: the caller keeps the C function's contract.
     let result = unsafe { next::getsockopt(fd, level, name, value, len) };
-    if let Some((_, sock)) = loud {
+    if let Some(conn) = loud {
         let _keep = errno::KeepErrno::new();
-        doubt::end_loudly(sock, fd);
+        doubt::end_loudly(conn);
     }
     if (result, level, name) == (0, libc::SOL_SOCKET, libc::SO_ERROR)
-        && let Some((_, sock)) = stream(fd)
-        && killed::is_pending(sock, fd)
+        && let Some(conn) = Conn::named(fd)
+        && killed::is_pending(conn)
     {
         let value = value.cast::<c_int>();
         // SAFETY: the kernel has just written to both, and read the length.
@@ -82,7 +81,7 @@ struct ZerocopyReceive {
 /// # Safety
 /// As for getsockopt(2).
 #[cold]
-unsafe fn map_nothing(fd: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+unsafe fn map_nothing(conn: Conn, value: *mut c_void, len: *mut socklen_t) -> c_int {
     if !memory::is_readable(len.addr(), size_of::<socklen_t>()) {
         return errno::fail(libc::EFAULT);
     }
@@ -99,9 +98,9 @@ unsafe fn map_nothing(fd: c_int, value: *mut c_void, len: *mut socklen_t) -> c_i
         return errno::fail(libc::EINVAL);
     }
     let kept = errno::get();
-    let entry = fd_table::lookup(fd);
-    let bytes =
-        object::fionread(fd, entry).map_or_else(|| tcp::waiting(fd), |n| n.unsigned_abs().into());
+    let fd = conn.descriptor();
+    let bytes = object::fionread(conn)
+        .map_or_else(|| conn.ask(tcp::waiting).unwrap_or(0), |n| n.unsigned_abs().into());
     let mut byte = 0_u8;
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: room for the byte.
@@ -111,7 +110,9 @@ unsafe fn map_nothing(fd: c_int, value: *mut c_void, len: *mut socklen_t) -> c_i
     errno::set(kept);
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     // The kernel counts the end.
-    let inq = bytes.saturating_add(u32::from(tcp::readiness(fd, events::RDHUP) != 0));
+    let inq = bytes.saturating_add(u32::from(
+        conn.ask(|fd| tcp::readiness(fd, events::RDHUP)).unwrap_or(0) != 0,
+    ));
     let answer = [0, bytes, inq].map(u32::to_ne_bytes).concat();
     let end = room.min(size_of::<ZerocopyReceive>());
     let len = end - offset_of!(ZerocopyReceive, length);
@@ -146,9 +147,9 @@ pub unsafe fn setsockopt(
     }
     if result == 0
         && (level, name) == (libc::IPPROTO_TCP, libc::TCP_LINGER2)
-        && let Some((_, sock)) = stream(fd)
+        && let Some(conn) = Conn::named(fd)
     {
-        doubt::fin_timeout_is_set(sock, fd);
+        doubt::fin_timeout_is_set(conn);
     }
     if result == 0
         && (level, name) == (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM)
@@ -171,11 +172,8 @@ pub unsafe fn setsockopt(
 
 /// The connection, if it is one, goes back to the kernel for what that alone can do.
 fn give_back(fd: c_int) {
-    let entry = fd_table::lookup(fd);
-    if entry.kind() == Kind::Stream
-        && let Some(sock) = Sock::of(entry)
-    {
-        object::give_back(sock, fd, Reason::Unsupported);
+    if let Some(conn) = Conn::named(fd) {
+        object::give_back(conn, Reason::Unsupported);
     }
 }
 
@@ -218,8 +216,8 @@ unsafe fn note(fd: c_int, name: c_int, value: *const c_void) {
     if name == libc::SO_ZEROCOPY && unsafe { value.cast::<c_int>().read_unaligned() } != 0 {
         found::want();
     }
-    let Some(sock) = Sock::of(entry) else { return };
-    let (rx, tx) = (&sock.record().rx, &sock.record().tx);
+    let Some(conn) = Conn::of(fd, entry) else { return };
+    let (rx, tx) = (&conn.record().rx, &conn.record().tx);
     match name {
         libc::SO_RCVLOWAT => {
             // SAFETY: the kernel has just read an int there.
@@ -229,8 +227,8 @@ unsafe fn note(fd: c_int, name: c_int, value: *const c_void) {
         libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => rx.timeout.forget(),
         libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => tx.timeout.forget(),
         // Asked for anew when a call wants it.
-        libc::SO_ZEROCOPY => sock.put(ZEROCOPY, false),
-        _ if is_size => buffers::changed(sock, fd),
+        libc::SO_ZEROCOPY => conn.put(ZEROCOPY, false),
+        _ if is_size => buffers::changed(conn),
         _ => {}
     }
 }

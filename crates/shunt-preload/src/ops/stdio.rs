@@ -3,11 +3,12 @@
 
 use crate::abi::{FILE, c_char, c_int, c_void};
 use crate::errno::KeepErrno;
-use crate::ops::stream::stream;
+use crate::fd_table::{self, Kind};
 use crate::{next, object};
 
 fn hand_over(fd: c_int) {
-    if let Some((entry, _)) = stream(fd) {
+    let entry = fd_table::lookup(fd);
+    if entry.kind() == Kind::Stream {
         let _keep = KeepErrno::new();
         object::hand_over(fd, entry);
     }

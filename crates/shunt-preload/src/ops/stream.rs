@@ -12,23 +12,14 @@ use crate::abi::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t,
     ssize_t, timespec,
 };
-use crate::conn::{KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
-use crate::fd_table::{self, Entry, Kind};
+use crate::conn::{Conn, Hold, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use crate::errno;
+use crate::fd_table::{self, Kind};
 use crate::stream::borrow::{Asked, Hints, Request};
 use crate::stream::bytes::Buffers;
 use crate::stream::call::Call;
-use crate::stream::{demote, doubt, files, notify, promote, recv as rx, send as tx, tid, zerocopy};
+use crate::stream::{demote, doubt, files, notify, promote, recv as rx, send as tx, zerocopy};
 use crate::{fresh, next, object};
-
-/// The connection that a call concerns, or `None` when the kernel's function does it.
-#[inline]
-pub fn stream(fd: c_int) -> Option<(Entry, &'static Sock)> {
-    let entry = fd_table::lookup(fd);
-    match entry.kind() {
-        Kind::Stream => Some((entry, Sock::of(entry)?)),
-        _ => None,
-    }
-}
 
 const fn buffer(buf: *const c_void, len: size_t) -> iovec {
     iovec { iov_base: buf.cast_mut(), iov_len: len }
@@ -37,58 +28,61 @@ const fn buffer(buf: *const c_void, len: size_t) -> iovec {
 /// Receives into the buffers, unless the flags ask for what only the kernel has.
 #[inline]
 fn receive(
-    (entry, sock): (Entry, &'static Sock),
-    fd: c_int,
+    conn: Conn,
     buffers: Option<Buffers<'_>>,
     flags: c_int,
     request: Request<'_>,
-    kernel: &mut dyn FnMut(c_int) -> isize,
+    kernel: &mut dyn FnMut(c_int, c_int) -> isize,
 ) -> isize {
+    let fd = conn.descriptor();
     match buffers {
         Some(buffers) if flags & (MSG_ERRQUEUE | MSG_OOB) == 0 => {
-            rx::receive(sock, &mut Call { fd, entry, buffers, flags, request, kernel })
+            let hold = Hold::new(conn);
+            rx::receive(&mut Call { conn, hold, buffers, flags, request, kernel })
         }
-        _ if flags & MSG_ERRQUEUE != 0 => zerocopy::discard(sock).unwrap_or_else(|| kernel(0)),
-        _ => kernel(0),
+        _ if flags & MSG_ERRQUEUE != 0 => {
+            zerocopy::discard(conn.sock()).unwrap_or_else(|| kernel(fd, 0))
+        }
+        _ => kernel(fd, 0),
     }
 }
 
 /// Sends the buffers, unless the flags ask for what only the kernel can do.
 #[inline]
 fn transmit(
-    (entry, sock): (Entry, &'static Sock),
-    fd: c_int,
+    conn: Conn,
     buffers: Option<Buffers<'_>>,
     flags: c_int,
     request: Request<'_>,
-    kernel: &mut dyn FnMut(c_int) -> isize,
+    kernel: &mut dyn FnMut(c_int, c_int) -> isize,
 ) -> isize {
-    let Some(buffers) = buffers else { return kernel(0) };
+    let Some(buffers) = buffers else { return kernel(conn.descriptor(), 0) };
     if flags & MSG_OOB != 0 {
         // Urgent data are the kernel's: this direction goes back to it.
-        demote::leave(sock, fd, Reason::Unsupported);
+        demote::leave(conn, Reason::Unsupported);
     }
-    tx::transmit(sock, &mut Call { fd, entry, buffers, flags, request, kernel })
+    let hold = Hold::new(conn);
+    tx::transmit(&mut Call { conn, hold, buffers, flags, request, kernel })
 }
 
 /// # Safety
 /// As the C function.
 pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     // A read of nothing does not wait (unlike recv).
-    let Some(found) = stream(fd).filter(|_| len > 0) else {
+    let Some(conn) = Conn::named(fd).filter(|_| len > 0) else {
         // SAFETY: the caller keeps the C function's contract.
         return unsafe { next::read(fd, buf, len) };
     };
     let iov = buffer(buf, len);
     // SAFETY: as above.
-    let mut kernel = |extra| unsafe { next::recv(fd, buf, len, extra) };
-    receive(found, fd, Some(Buffers::one(&iov)), 0, Request::Plain, &mut kernel)
+    let mut kernel = |fd, extra| unsafe { next::recv(fd, buf, len, extra) };
+    receive(conn, Some(Buffers::one(&iov)), 0, Request::Plain, &mut kernel)
 }
 
 /// # Safety
 /// As the C function.
 pub unsafe fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
-    if len > room || stream(fd).is_none() {
+    if len > room || Conn::named(fd).is_none() {
         // SAFETY: the caller keeps the C function's contract. The check is libc's to fail.
         return unsafe { next::__read_chk(fd, buf, len, room) };
     }
@@ -99,7 +93,7 @@ pub unsafe fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t)
 /// # Safety
 /// As the C function.
 pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    let Some(found) = stream(fd) else {
+    let Some(conn) = Conn::named(fd) else {
         // SAFETY: the caller keeps the C function's contract.
         return unsafe { next::readv(fd, iov, count) };
     };
@@ -110,8 +104,8 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
         return unsafe { next::readv(fd, iov, count) };
     }
     // SAFETY: as above.
-    let mut kernel = |extra| unsafe { kernel_recvmsg(fd, iov, count, extra) };
-    receive(found, fd, buffers, 0, Request::Plain, &mut kernel)
+    let mut kernel = |fd, extra| unsafe { kernel_recvmsg(fd, iov, count, extra) };
+    receive(conn, buffers, 0, Request::Plain, &mut kernel)
 }
 
 /// # Safety
@@ -142,10 +136,10 @@ unsafe fn kernel_recvmsg(fd: c_int, iov: *const iovec, count: c_int, flags: c_in
 /// As the C function.
 pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller keeps the C function's contract.
-    let mut kernel = |extra| unsafe { next::recv(fd, buf, len, flags | extra) };
-    let Some(found) = stream(fd) else { return kernel(0) };
+    let mut kernel = |fd, extra| unsafe { next::recv(fd, buf, len, flags | extra) };
+    let Some(conn) = Conn::named(fd) else { return kernel(fd, 0) };
     let iov = buffer(buf, len);
-    receive(found, fd, Some(Buffers::one(&iov)), flags, Request::Plain, &mut kernel)
+    receive(conn, Some(Buffers::one(&iov)), flags, Request::Plain, &mut kernel)
 }
 
 /// # Safety
@@ -157,7 +151,7 @@ pub unsafe fn __recv_chk(
     room: size_t,
     flags: c_int,
 ) -> ssize_t {
-    if len > room || stream(fd).is_none() {
+    if len > room || Conn::named(fd).is_none() {
         // SAFETY: the caller keeps the C function's contract. The check is libc's to fail.
         return unsafe { next::__recv_chk(fd, buf, len, room, flags) };
     }
@@ -176,10 +170,11 @@ pub unsafe fn recvfrom(
     addr_len: *mut socklen_t,
 ) -> ssize_t {
     // SAFETY: the caller keeps the C function's contract.
-    let mut kernel = |extra| unsafe { next::recvfrom(fd, buf, len, flags | extra, addr, addr_len) };
-    let Some(found) = stream(fd) else { return kernel(0) };
+    let mut kernel =
+        |fd, extra| unsafe { next::recvfrom(fd, buf, len, flags | extra, addr, addr_len) };
+    let Some(conn) = Conn::named(fd) else { return kernel(fd, 0) };
     let iov = buffer(buf, len);
-    let n = receive(found, fd, Some(Buffers::one(&iov)), flags, Request::Plain, &mut kernel);
+    let n = receive(conn, Some(Buffers::one(&iov)), flags, Request::Plain, &mut kernel);
     if n >= 0 && !addr.is_null() && !addr_len.is_null() {
         // A connected TCP socket tells no address (tcp_recvmsg leaves msg_namelen at 0).
         // SAFETY: the program gave room for the length.
@@ -199,7 +194,7 @@ pub unsafe fn __recvfrom_chk(
     addr: *mut sockaddr,
     addr_len: *mut socklen_t,
 ) -> ssize_t {
-    if len > room || stream(fd).is_none() {
+    if len > room || Conn::named(fd).is_none() {
         // SAFETY: the caller keeps the C function's contract. The check is libc's to fail.
         return unsafe { next::__recvfrom_chk(fd, buf, len, room, flags, addr, addr_len) };
     }
@@ -210,7 +205,7 @@ pub unsafe fn __recvfrom_chk(
 /// # Safety
 /// As the C function.
 pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
-    let Some(found) = stream(fd).filter(|_| !msg.is_null()) else {
+    let Some(conn) = Conn::named(fd).filter(|_| !msg.is_null()) else {
         // SAFETY: the caller keeps the C function's contract.
         return unsafe { next::recvmsg(fd, msg, flags) };
     };
@@ -218,7 +213,8 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
         // SAFETY: as above; `msg` is not null.
         let msg = unsafe { &mut *msg };
         // SAFETY: as above.
-        return zerocopy::receive(found.1, msg, |msg| unsafe { next::recvmsg(fd, msg, flags) });
+        let kernel = |msg: &mut msghdr| unsafe { next::recvmsg(fd, msg, flags) };
+        return zerocopy::receive(conn.sock(), msg, kernel);
     }
     // SAFETY: as above; `msg` is not null.
     let (room, buffers) =
@@ -226,7 +222,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: as above.
     let mut asked = unsafe { Asked::of(&*msg, flags) };
     let mut from_kernel = false;
-    let mut kernel = |extra| {
+    let mut kernel = |fd, extra| {
         // SAFETY: as above. An earlier attempt of this call may have used the room up.
         unsafe {
             (*msg).msg_controllen = room;
@@ -235,7 +231,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
             n
         }
     };
-    let n = receive(found, fd, buffers, flags, asked.request(), &mut kernel);
+    let n = receive(conn, buffers, flags, asked.request(), &mut kernel);
     if n >= 0 && !from_kernel {
         // SAFETY: as above.
         unsafe {
@@ -256,7 +252,7 @@ pub unsafe fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if stream(fd).is_none() {
+    if Conn::named(fd).is_none() {
         // SAFETY: the caller keeps the C function's contract.
         return unsafe { next::recvmmsg(fd, msgs, count, flags, timeout) };
     }
@@ -291,26 +287,26 @@ pub unsafe fn recvmmsg(
 /// # Safety
 /// As the C function.
 pub unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
-    let Some(found) = stream(fd) else {
+    let Some(conn) = Conn::named(fd) else {
         // SAFETY: the caller keeps the C function's contract.
         return unsafe { next::write(fd, buf, len) };
     };
     let iov = buffer(buf, len);
     // SAFETY: as above.
-    let mut kernel = |extra| unsafe { next::send(fd, buf, len, extra) };
-    transmit(found, fd, Some(Buffers::one(&iov)), 0, Request::Plain, &mut kernel)
+    let mut kernel = |fd, extra| unsafe { next::send(fd, buf, len, extra) };
+    transmit(conn, Some(Buffers::one(&iov)), 0, Request::Plain, &mut kernel)
 }
 
 /// # Safety
 /// As the C function.
 pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    let Some(found) = stream(fd) else {
+    let Some(conn) = Conn::named(fd) else {
         // SAFETY: the caller keeps the C function's contract.
         return unsafe { next::writev(fd, iov, count) };
     };
     // SAFETY: as above.
     let buffers = unsafe { vector(iov, count) };
-    let mut kernel = |extra| {
+    let mut kernel = |fd, extra| {
         // SAFETY: as above; all zero is a valid msghdr.
         unsafe {
             if extra == 0 {
@@ -322,19 +318,19 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
             next::sendmsg(fd, &raw const msg, extra)
         }
     };
-    transmit(found, fd, buffers, 0, Request::Plain, &mut kernel)
+    transmit(conn, buffers, 0, Request::Plain, &mut kernel)
 }
 
 /// # Safety
 /// As the C function.
 pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller keeps the C function's contract.
-    let kernel = |flags| unsafe { next::send(fd, buf, len, flags) };
-    let Some(found) = stream(fd) else { return kernel(flags) };
+    let kernel = |fd, flags| unsafe { next::send(fd, buf, len, flags) };
+    let Some(conn) = Conn::named(fd) else { return kernel(fd, flags) };
     let iov = buffer(buf, len);
     let buffers = Some(Buffers::one(&iov));
-    zerocopy::numbered(found.1, fd, flags, buffers.as_ref(), &Hints::default(), |flags, request| {
-        transmit(found, fd, buffers, flags, request, &mut |extra| kernel(flags | extra))
+    zerocopy::numbered(conn, flags, buffers.as_ref(), &Hints::default(), |flags, request| {
+        transmit(conn, buffers, flags, request, &mut |fd, extra| kernel(fd, flags | extra))
     })
 }
 
@@ -349,13 +345,13 @@ pub unsafe fn sendto(
     addr_len: socklen_t,
 ) -> ssize_t {
     // SAFETY: the caller keeps the C function's contract.
-    let kernel = |flags| unsafe { next::sendto(fd, buf, len, flags, addr, addr_len) };
+    let kernel = |fd, flags| unsafe { next::sendto(fd, buf, len, flags, addr, addr_len) };
     // On a connected TCP socket the address is ignored.
-    let Some(found) = stream(fd) else { return kernel(flags) };
+    let Some(conn) = Conn::named(fd) else { return kernel(fd, flags) };
     let iov = buffer(buf, len);
     let buffers = Some(Buffers::one(&iov));
-    zerocopy::numbered(found.1, fd, flags, buffers.as_ref(), &Hints::default(), |flags, request| {
-        transmit(found, fd, buffers, flags, request, &mut |extra| kernel(flags | extra))
+    zerocopy::numbered(conn, flags, buffers.as_ref(), &Hints::default(), |flags, request| {
+        transmit(conn, buffers, flags, request, &mut |fd, extra| kernel(fd, flags | extra))
     })
 }
 
@@ -363,25 +359,25 @@ pub unsafe fn sendto(
 /// As the C function.
 pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller keeps the C function's contract.
-    let kernel = |flags| unsafe { next::sendmsg(fd, msg, flags) };
-    let Some(found) = stream(fd) else {
+    let kernel = |fd, flags| unsafe { next::sendmsg(fd, msg, flags) };
+    let Some(conn) = Conn::named(fd) else {
         // SAFETY: as above.
         unsafe { hand_over_rights(msg) };
-        return kernel(flags);
+        return kernel(fd, flags);
     };
     if msg.is_null() {
-        return kernel(flags);
+        return kernel(fd, flags);
     }
     // SAFETY: as above.
     let buffers = unsafe { Buffers::new((*msg).msg_iov, (*msg).msg_iovlen) };
     // SAFETY: as above.
     if unsafe { asks_for_times(msg) } {
-        object::give_back(found.1, fd, Reason::Unsupported);
+        object::give_back(conn, Reason::Unsupported);
     }
     // SAFETY: as above.
     let hints = unsafe { Hints::of(&*msg) };
-    zerocopy::numbered(found.1, fd, flags, buffers.as_ref(), &hints, |flags, request| {
-        transmit(found, fd, buffers, flags, request, &mut |extra| kernel(flags | extra))
+    zerocopy::numbered(conn, flags, buffers.as_ref(), &hints, |flags, request| {
+        transmit(conn, buffers, flags, request, &mut |fd, extra| kernel(fd, flags | extra))
     })
 }
 
@@ -428,10 +424,11 @@ unsafe fn hand_over_rights(msg: *const msghdr) {
                 let first = libc::CMSG_DATA(header).cast::<c_int>();
                 for i in 0..bytes / size_of::<c_int>() {
                     let fd = first.add(i).read_unaligned();
-                    if let Some((entry, _)) = stream(fd) {
+                    let entry = fd_table::lookup(fd);
+                    if entry.kind() == Kind::Stream {
                         object::hand_over(fd, entry);
                     }
-                    fresh::forget(fd, fd_table::lookup(fd));
+                    fresh::forget(fd, entry);
                 }
             }
             header = libc::CMSG_NXTHDR(msg, header);
@@ -442,7 +439,7 @@ unsafe fn hand_over_rights(msg: *const msghdr) {
 /// # Safety
 /// As the C function.
 pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    if stream(fd).is_none() {
+    if Conn::named(fd).is_none() {
         // SAFETY: the caller keeps the C function's contract, with `count` entries.
         unsafe {
             // As many as the kernel takes at once (UIO_MAXIOV).
@@ -478,9 +475,9 @@ fn iov_total(msg: &msghdr) -> usize {
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: the caller keeps the C function's contract.
     let kernel = || unsafe { next::sendfile(out, input, offset, count) };
-    match stream(out) {
+    match Conn::named(out) {
         // SAFETY: as above; off_t has 64 bits.
-        Some((_, sock)) if promote::advance(sock, out) != Phase::Tcp => unsafe {
+        Some(conn) if promote::advance(conn) != Phase::Tcp => unsafe {
             files::send_file(out, input, offset.cast(), count)
         },
         _ => kernel(),
@@ -504,7 +501,7 @@ pub unsafe fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let shunted = |fd| stream(fd).is_some_and(|(_, sock)| promote::advance(sock, fd) != Phase::Tcp);
+    let shunted = |fd| Conn::named(fd).is_some_and(|conn| promote::advance(conn) != Phase::Tcp);
     if off_in.is_null() && off_out.is_null() {
         if shunted(input) {
             return files::splice_from(input, out, len, flags);
@@ -547,22 +544,24 @@ fn announce_end(sock: &Sock) {
 /// As the C function.
 pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     // SAFETY: the caller keeps the C function's contract.
-    let kernel = || unsafe { next::shutdown(fd, how) };
-    let Some((_, sock)) = stream(fd) else { return kernel() };
-    promote::advance(sock, fd);
+    let kernel = |fd| unsafe { next::shutdown(fd, how) };
+    let Some(conn) = Conn::named(fd) else { return kernel(fd) };
+    promote::advance(conn);
+    let sock = conn.sock();
     let writing = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
     if writing {
-        demote::finish(sock, fd);
+        demote::finish(conn);
     }
     let result = {
-        let _lock = sock.record().tx.lock.lock(tid());
+        let _lock = sock.lock_tx();
+        let Some(fd) = conn.kernel() else { return errno::fail(libc::EBADF) };
         // Announced before the FIN: an end that comes unannounced is that of a process that died.
         let before = sock.has(SHUT_WR);
         if writing {
             sock.put(SHUT_WR, true);
             announce_end(sock);
         }
-        let result = kernel();
+        let result = kernel(fd);
         if result != 0 && !before {
             sock.put(SHUT_WR, false);
             if let Some((mine, _)) = sock.sections() {
@@ -570,7 +569,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
             }
         }
         if result == 0 && writing {
-            doubt::end_loudly(sock, fd);
+            doubt::end_loudly(conn);
         }
         result
     };

@@ -15,7 +15,7 @@ use shunt_shm::region::{LONG_RING, Section};
 use shunt_shm::ring::UNLIMITED;
 use shunt_sys::sockinfo;
 
-use crate::conn::{SIZED, Sock};
+use crate::conn::{Conn, SIZED, Sock};
 use crate::errno::KeepErrno;
 use crate::stream::{notify, promote, tcp};
 
@@ -37,32 +37,32 @@ pub fn room(sock: &Sock, theirs: &Section) -> (u64, u64) {
 }
 
 /// The connection begins. `sized`: the program may have set a size.
-pub fn begin(sock: &Sock, fd: i32, sized: bool) {
+pub fn begin(conn: Conn, sized: bool) {
     if sized {
-        announce(sock, fd);
-        learn(sock, fd);
+        announce(conn);
+        learn(conn);
     }
 }
 
 /// Tells the peer how much the receive buffer should hold.
-fn announce(sock: &Sock, fd: i32) {
-    if let Some((mine, _)) = sock.sections() {
-        let window = socket_recv_buffer_size(tcp::borrow(fd)).map_or(0, |size| share(word(size)));
+fn announce(conn: Conn) {
+    if let Some((mine, _)) = conn.sections() {
+        let size = conn.ask(|fd| socket_recv_buffer_size(tcp::borrow(fd)).ok()).flatten();
+        let window = size.map_or(0, |size| share(word(size)));
         mine.ctl.window.store(window, Relaxed);
     }
 }
 
 /// Learns whether the program has set the size of the send buffer.
-fn learn(sock: &Sock, fd: i32) {
-    let fd = tcp::borrow(fd);
-    let set = sockinfo::send_buffer_is_set(fd);
+fn learn(conn: Conn) {
+    let set = conn.ask(|fd| sockinfo::send_buffer_is_set(tcp::borrow(fd))).flatten();
     let size = match set {
         Some(false) => None,
-        _ => socket_send_buffer_size(fd).ok(),
+        _ => conn.ask(|fd| socket_send_buffer_size(tcp::borrow(fd)).ok()).flatten(),
     };
     // A kernel that does not say gives a local connection far more by itself.
     let size = size.filter(|size| set.is_some() || size / 2 < LONG_RING);
-    sock.record().tx.buffer.store(size.map_or(0, |size| share(word(size))), Relaxed);
+    conn.record().tx.buffer.store(size.map_or(0, |size| share(word(size))), Relaxed);
 }
 
 fn word(size: usize) -> u32 {
@@ -70,16 +70,17 @@ fn word(size: usize) -> u32 {
 }
 
 /// The program has just set the size of a buffer.
-pub fn changed(sock: &'static Sock, fd: i32) {
+pub fn changed(conn: Conn) {
     let _keep = KeepErrno::new();
+    let sock = conn.sock();
     let active = sock.phase() == Phase::Active;
     if active {
         // In a forked child the link group may still be to come.
-        promote::glance(sock, fd);
+        promote::glance(conn);
     }
     sock.put(SIZED, true);
-    announce(sock, fd);
-    learn(sock, fd);
+    announce(conn);
+    learn(conn);
     if active {
         // There may be room at once, for who sends here and for who sends there.
         notify::own(sock);

@@ -9,15 +9,15 @@ use shunt_core::handshake::Phase;
 use shunt_shm::Violation;
 use shunt_shm::arena::Copying;
 
-use crate::conn::{NONBLOCK, Sock};
+use crate::calls;
+use crate::conn::{Conn, Hold, NONBLOCK};
 use crate::errno;
-use crate::fd_table::{self, Entry};
 use crate::next;
 use crate::signals;
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
 use crate::stream::sleep::{Sleep, Until, Woken};
-use crate::stream::{broken, demote, promote, tid};
+use crate::stream::{broken, demote, promote};
 
 /// Which way the bytes of a call go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,18 +30,18 @@ pub enum Direction {
 
 /// One call.
 pub struct Call<'a> {
-    /// The descriptor as the program named it.
-    pub fd: c_int,
-    /// Its entry when the call began.
-    pub entry: Entry,
+    /// The connection.
+    pub conn: Conn,
+    /// Keeps it once the call goes on after its first step.
+    pub hold: Hold,
     /// The program's buffers.
     pub buffers: Buffers<'a>,
     /// `MSG_*`.
     pub flags: c_int,
     /// What is asked for beyond it.
     pub request: Request<'a>,
-    /// The same call on the kernel socket, with these flags added.
-    pub kernel: &'a mut dyn FnMut(c_int) -> isize,
+    /// The same call on a descriptor of the kernel socket, with these flags added.
+    pub kernel: &'a mut dyn FnMut(c_int, c_int) -> isize,
 }
 
 /// How far one look got.
@@ -72,62 +72,58 @@ pub fn or_error(done: usize, error: c_int) -> isize {
 }
 
 /// Looks and waits until the call has its result. `step`: one look, which counts the bytes that it
-/// moved; its last argument says that the call may wait.
+/// moved; its last argument says that the call may wait. Where it is not done it has the call hold the
+/// connection before it lets go of the direction's lock.
 #[inline]
 pub fn run(
-    sock: &'static Sock,
     call: &mut Call<'_>,
     direction: Direction,
     mut step: impl FnMut(&mut Call<'_>, &mut usize, bool) -> Result<Step, Violation>,
 ) -> isize {
     signals::cancellation_point();
-    match promote::advance(sock, call.fd) {
-        Phase::Tcp => return (call.kernel)(0),
+    let conn = call.conn;
+    match promote::advance(conn) {
+        // As if the library were not there: the kernel looks the number up.
+        Phase::Tcp => return (call.kernel)(conn.descriptor(), 0),
         Phase::Broken => return errno::fail(ECONNRESET),
-        Phase::Proposed if direction == Direction::Sending => {
-            promote::await_answer(sock, || call.is_open());
-        }
+        Phase::Proposed if direction == Direction::Sending => promote::await_answer(conn),
         _ => {}
     }
-    let blocking = call.flags & MSG_DONTWAIT == 0 && !sock.has(NONBLOCK);
+    let blocking = call.flags & MSG_DONTWAIT == 0 && !conn.has(NONBLOCK);
     let mut done = 0;
-    let mut sleep = Sleep::new(sock, call.fd, direction);
+    let mut sleep = Sleep::new(conn, direction);
     loop {
         // In another thread, or in this one while it followed a peer.
-        if sock.phase() == Phase::Broken {
+        if conn.phase() == Phase::Broken {
             return or_error(done, ECONNRESET);
         }
         let until = match step(call, &mut done, blocking) {
             Ok(Step::Done(n)) => return n,
             Ok(Step::Again) => continue,
-            Ok(Step::Follow) if demote::follow(sock, call.fd) => continue,
+            Ok(Step::Follow) if demote::follow(conn) => continue,
             Ok(Step::Follow) => return or_error(done, libc::EINTR),
             Ok(Step::Wait(until)) => until,
             Err(_) => {
-                call.is_broken(sock);
+                let _lock = conn.lock_rx();
+                broken(conn);
                 continue;
             }
         };
-        if demote::is_pending(sock) {
-            demote::go_on(sock, call.fd);
+        if demote::is_pending(&conn) {
+            demote::go_on(conn);
         }
         if !blocking {
             if direction == Direction::Sending && until == Until::Both {
-                crate::ops::epoll::wants_room(call.fd);
+                crate::ops::epoll::wants_room(conn.descriptor());
             }
             return or_error(done, EAGAIN);
         }
         if let Some(result) = sleep.wait(until, done) {
             return result;
         }
-        // A candidate may have been taken up, or declined, by another thread. The kernel's own call
-        // waits better, unless a timeout is running that it would begin anew.
-        if sock.link().is_none()
-            && promote::advance(sock, call.fd) == Phase::Tcp
-            && done == 0
-            && !sleep.has_deadline()
-        {
-            return (call.kernel)(0);
+        // A candidate may have been taken up, or declined, by another thread.
+        if conn.link().is_none() {
+            promote::advance(conn);
         }
     }
 }
@@ -144,27 +140,18 @@ impl Sleep {
 }
 
 impl Call<'_> {
-    /// False when another thread has closed the descriptor since the call began.
-    #[inline]
-    pub fn is_open(&self) -> bool {
-        let now = fd_table::lookup(self.fd);
-        now == self.entry || now.ptr::<Sock>() == self.entry.ptr::<Sock>()
-    }
-
-    /// What the peer has written cannot be.
-    #[cold]
-    fn is_broken(&self, sock: &'static Sock) {
-        // Who closes the last descriptor takes it, too.
-        let _lock = sock.record().rx.lock.lock(tid());
-        broken(sock, if self.is_open() { self.fd } else { -1 });
-    }
-
-    /// Has the kernel socket do up to `limit` bytes of what is left after the first `done`, without
-    /// waiting.
-    pub fn on_kernel(&mut self, direction: Direction, done: usize, limit: usize) -> Kernel {
+    /// Has the kernel socket, `fd`, do up to `limit` bytes of what is left after the first `done`,
+    /// without waiting. With the direction's lock held.
+    pub fn on_kernel(
+        &mut self,
+        fd: c_int,
+        direction: Direction,
+        done: usize,
+        limit: usize,
+    ) -> Kernel {
         let before = errno::get();
         let n = if done == 0 && limit >= self.buffers.total {
-            (self.kernel)(MSG_DONTWAIT)
+            (self.kernel)(fd, MSG_DONTWAIT)
         } else {
             let empty = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
             let mut iov = [empty; 16];
@@ -177,11 +164,9 @@ impl Call<'_> {
             // SAFETY: the entries are those of the program's call.
             unsafe {
                 match direction {
-                    Direction::Receiving => next::recvmsg(self.fd, &raw mut msg, flags),
+                    Direction::Receiving => next::recvmsg(fd, &raw mut msg, flags),
                     // The first part was sent, so the call does not fail and raises no signal.
-                    Direction::Sending => {
-                        next::sendmsg(self.fd, &raw const msg, flags | MSG_NOSIGNAL)
-                    }
+                    Direction::Sending => next::sendmsg(fd, &raw const msg, flags | MSG_NOSIGNAL),
                 }
             }
         };
@@ -197,13 +182,14 @@ impl Call<'_> {
 }
 
 /// Runs `copy` while the direction's lock is held, such that a signal handler which interrupts it may
-/// use the direction nevertheless. False when one did: nothing of what was known before holds.
+/// use the direction nevertheless. False when one did, or has forked, and this is the child: nothing of
+/// what was known before holds.
 ///
 /// The handler runs on top of the very thread that copies, so plain stores in the order of the program
 /// are enough.
 #[inline]
 pub fn interruptible<T>(copying: &Copying, copy: impl FnOnce() -> T) -> (T, bool) {
-    let before = copying.calls.load(Relaxed);
+    let before = (copying.calls.load(Relaxed), calls::forks());
     copying.open.store(1, Relaxed);
     compiler_fence(core::sync::atomic::Ordering::SeqCst);
     let result = copy();
@@ -211,7 +197,7 @@ pub fn interruptible<T>(copying: &Copying, copy: impl FnOnce() -> T) -> (T, bool
     // First the door, then the look: who comes later is turned away.
     copying.open.store(0, Relaxed);
     compiler_fence(core::sync::atomic::Ordering::SeqCst);
-    (result, copying.calls.load(Relaxed) == before)
+    (result, (copying.calls.load(Relaxed), calls::forks()) == before)
 }
 
 /// A call in a signal handler above one that holds the direction's lock: whether it may go on, because

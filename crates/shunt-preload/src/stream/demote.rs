@@ -15,17 +15,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use shunt_core::stretch::{Path, path};
 use shunt_shm::arena::Record;
-use shunt_shm::lock::TidGuard;
 use shunt_shm::ring::TxCursor;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::clock;
-use crate::conn::{FROZEN, SHUT_WR, Sock, WANT_TCP};
+use crate::conn::{Conn, FROZEN, Locked, SHUT_WR, Sock, WANT_TCP};
 use crate::endpoint;
-use crate::fd_table;
 use crate::link::Link;
-use crate::stream::{broken, call, doubt, grants, notify, promote, tcp, tid};
+use crate::stream::{broken, call, doubt, grants, notify, promote, tcp};
 
 /// Longest wait, in nanoseconds, of a side that ends for room in the kernel socket for ring bytes that
 /// are sent once more.
@@ -35,24 +33,25 @@ const PATIENCE: u64 = 2_000_000_000;
 const PIECE: usize = 4096;
 
 /// This side leaves shared memory.
-pub fn leave(sock: &'static Sock, fd: i32, why: Reason) {
-    promote::glance(sock, fd);
+pub fn leave(conn: Conn, why: Reason) {
+    promote::glance(conn);
+    let sock = conn.sock();
     let Some((mine, _)) = sock.sections() else { return };
     let record = sock.record();
     {
-        let _lock = record.rx.lock.lock(tid());
+        let _lock = sock.lock_rx();
         if sock.has(FROZEN) {
             return;
         }
         // Bytes that the peer would send once more were read by somebody who was killed.
         if record.rx.pulls.are_open() {
-            broken(sock, fd);
+            broken(conn);
             return;
         }
         sock.put(FROZEN, true);
     }
     {
-        let lock = record.tx.lock.lock(tid());
+        let lock = sock.lock_tx();
         sock.put(WANT_TCP, true);
         // In a signal handler above a call that grants something just now, that stays as it is.
         if !lock.nested() || call::may_intrude(&record.tx.copying) {
@@ -61,7 +60,7 @@ pub fn leave(sock: &'static Sock, fd: i32, why: Reason) {
         let marks = record.tx.marks.load(Relaxed);
         if is_due(sock) {
             // The peer has left first, and takes nothing of what it has not taken by then.
-            follow_locked(sock, fd, &lock);
+            follow_locked(conn, &lock);
         } else if path(marks) == Path::Ring {
             TxCursor::set_mark(&mine.prod, record.tx.cursor.pos());
             record.tx.marks.store(marks.wrapping_add(1), Relaxed);
@@ -69,7 +68,7 @@ pub fn leave(sock: &'static Sock, fd: i32, why: Reason) {
     }
     mine.ctl.handed_over.store(1, Release);
     left(record, why);
-    doubt::end_quietly(sock, fd);
+    doubt::end_quietly(conn);
     notify::all(sock);
 }
 
@@ -84,16 +83,14 @@ fn left(record: &Record, why: Reason) {
 /// Follows a peer that has left: what it did not take is to be sent once more, and is sent as far as
 /// there is room. False in a signal handler that has to leave that to the call which it interrupted.
 #[cold]
-pub fn follow(sock: &'static Sock, fd: i32) -> bool {
-    let lock = sock.record().tx.lock.lock(tid());
-    // Closed by another thread meanwhile: the slot may be another connection's by now.
-    if !Sock::of(fd_table::lookup(fd)).is_some_and(|now| core::ptr::eq(now, sock)) {
-        return true;
-    }
-    follow_locked(sock, fd, &lock)
+pub fn follow(conn: Conn) -> bool {
+    follow_locked(conn, &conn.lock_tx())
 }
 
-fn follow_locked(sock: &'static Sock, fd: i32, lock: &TidGuard<'_>) -> bool {
+fn follow_locked(conn: Conn, lock: &Locked) -> bool {
+    let sock = conn.sock();
+    // Closed by another thread meanwhile: the slot may be another connection's by now.
+    let Some(fd) = conn.kernel() else { return true };
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else { return true };
     let record = sock.record();
     let tx = &record.tx;
@@ -103,14 +100,14 @@ fn follow_locked(sock: &'static Sock, fd: i32, lock: &TidGuard<'_>) -> bool {
     sock.put(WANT_TCP, true);
     // What cannot be put into the ring cannot be sent once more.
     if !grants::take_back(sock) {
-        broken(sock, fd);
+        broken(conn);
         return true;
     }
     let marks = tx.marks.load(Relaxed);
     // After its end this side can send nothing; the other one reads on in the ring.
     if path(marks) == Path::Ring && !sock.has(SHUT_WR) {
         let Ok(untaken) = tx.cursor.refresh(&theirs.cons) else {
-            broken(sock, fd);
+            broken(conn);
             return true;
         };
         TxCursor::set_mark(&mine.prod, tx.cursor.pos() - untaken);
@@ -130,25 +127,26 @@ pub fn is_pending(sock: &Sock) -> bool {
 
 /// Goes on with them. Without the sending direction's lock, which this takes.
 #[cold]
-pub fn go_on(sock: &'static Sock, fd: i32) {
-    let lock = sock.record().tx.lock.lock(tid());
-    if let Some(link) = sock.link().filter(|_| !lock.nested()) {
-        flush(sock, link, fd);
+pub fn go_on(conn: Conn) {
+    let lock = conn.lock_tx();
+    if let (Some(fd), Some(link)) = (conn.kernel(), conn.link().filter(|_| !lock.nested())) {
+        flush(&conn, link, fd);
     }
 }
 
 /// Before this side's end, or before the descriptor goes to a program that knows of no ring: nobody
 /// would send once more what waits for it, and what comes after the end in the kernel socket is lost. The descriptor may be
 /// gone from the table, but nobody else has the connection then.
-pub fn finish(sock: &'static Sock, fd: i32) {
-    if is_due(sock) {
-        follow_locked(sock, fd, &sock.record().tx.lock.lock(tid()));
+pub fn finish(conn: Conn) {
+    if is_due(&conn) {
+        follow(conn);
     }
     let until = clock::now().saturating_add(PATIENCE);
-    while is_pending(sock) && clock::now() < until {
+    while is_pending(&conn) && clock::now() < until {
+        let Some(fd) = conn.kernel() else { return };
         let mut fds = [PollFd::from_borrowed_fd(tcp::borrow(fd), PollFlags::OUT)];
         let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }));
-        go_on(sock, fd);
+        go_on(conn);
     }
 }
 

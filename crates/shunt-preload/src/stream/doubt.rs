@@ -4,14 +4,13 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use libc::c_int;
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::ring::RxCursor;
 use shunt_sys::{sockdiag, sockinfo};
 
 use crate::clock;
-use crate::conn::{ELSEWHERE, FROZEN, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, Sock};
+use crate::conn::{Conn, ELSEWHERE, FROZEN, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, Sock};
 use crate::stream::tcp;
 
 /// Time between two looks, in nanoseconds.
@@ -66,10 +65,11 @@ pub fn unmarked(sock: &Sock) -> Option<u32> {
 
 /// Looks for such bytes from the ring. Who reads there, and waits for the next edge when it is empty, would not
 /// come to bytes of which the kernel has told already.
-pub fn look_for_unmarked(sock: &Sock, fd: c_int) {
+pub fn look_for_unmarked(conn: Conn) {
+    let sock = conn.sock();
     let Some((_, theirs)) = sock.sections() else { return };
     // The bytes before the marks.
-    if tcp::waiting(fd) == 0 {
+    if conn.ask(tcp::waiting).unwrap_or(0) == 0 {
         return;
     }
     let marks = sock.record().rx.marks.load(Relaxed);
@@ -116,32 +116,42 @@ fn is_elsewhere(sock: &Sock) -> bool {
 /// This side has ended its direction. Were its program killed from now on, the kernel would wait for the peer's FIN without
 /// a word; over TCP, bytes that are not read, or that come later, have it send RST, but here it sees none. A peer that cannot
 /// ask for this socket would wait for room for ever, so the kernel is told to send RST in any case, but for an orderly close.
-pub fn end_loudly(sock: &Sock, fd: c_int) {
+pub fn end_loudly(conn: Conn) {
     // What has left the ring ends as TCP does, in whatever program.
-    if !is_elsewhere(sock) || sock.has(LOUD | FROZEN) || sock.phase() == Phase::Tcp {
+    if !is_elsewhere(&conn) || conn.has(LOUD | FROZEN) || conn.phase() == Phase::Tcp {
         return;
     }
-    let Some(seconds) = sockinfo::fin_timeout(tcp::borrow(fd)) else { return };
-    sock.fin_timeout.store(seconds, Relaxed);
-    sockinfo::set_fin_timeout(tcp::borrow(fd), sockinfo::AT_ONCE);
-    sock.put(LOUD, true);
+    let Some(seconds) = conn.ask(|fd| sockinfo::fin_timeout(tcp::borrow(fd))).flatten() else {
+        return;
+    };
+    conn.fin_timeout.store(seconds, Relaxed);
+    set_fin_timeout(conn, sockinfo::AT_ONCE);
+    conn.put(LOUD, true);
+}
+
+fn set_fin_timeout(conn: Conn, seconds: u32) {
+    // So that the number is the socket's for as long.
+    let _lock = conn.lock_tx();
+    if let Some(fd) = conn.kernel() {
+        sockinfo::set_fin_timeout(tcp::borrow(fd), seconds);
+    }
 }
 
 /// Takes that back. True when there was something to be taken back.
-pub fn end_quietly(sock: &Sock, fd: c_int) -> bool {
-    let was_loud = sock.has(LOUD);
+pub fn end_quietly(conn: Conn) -> bool {
+    let was_loud = conn.has(LOUD);
     if was_loud {
-        sock.put(LOUD, false);
+        conn.put(LOUD, false);
         // In a process that did not end the direction it is 0, the default.
-        sockinfo::set_fin_timeout(tcp::borrow(fd), sock.fin_timeout.load(Relaxed));
+        set_fin_timeout(conn, conn.fin_timeout.load(Relaxed));
     }
     was_loud
 }
 
 /// The program has set what the kernel waits for a FIN: so that counts once the connection ends in good order.
-pub fn fin_timeout_is_set(sock: &Sock, fd: c_int) {
-    if sock.has(LOUD) {
-        sock.put(LOUD, false);
-        end_loudly(sock, fd);
+pub fn fin_timeout_is_set(conn: Conn) {
+    if conn.has(LOUD) {
+        conn.put(LOUD, false);
+        end_loudly(conn);
     }
 }

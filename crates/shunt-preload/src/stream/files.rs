@@ -12,11 +12,12 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use rustix::pipe::fcntl_getpipe_size;
 
 use crate::abi::{c_int, c_uint, c_void, off64_t};
+use crate::conn::{Conn, Hold};
 use crate::errno;
 use crate::fd_table;
 use crate::next;
 use crate::object;
-use crate::ops::stream::{recv, send, stream};
+use crate::ops::stream::{recv, send};
 use crate::stream::send::{FilePart, transmit_file};
 use crate::stream::tcp;
 
@@ -74,7 +75,8 @@ fn send_chunks(out: c_int, input: c_int, start: off64_t, count: usize, buffer: &
         let want = (count - sent).min(buffer.len());
         let at = start + sent as off64_t;
         let part = FilePart { file: input, at, len: count - sent };
-        if let Some(n) = stream(out).and_then(|(_, sock)| transmit_file(sock, out, part)) {
+        let through = |conn: Conn| transmit_file(conn, &mut Hold::new(conn), part);
+        if let Some(n) = Conn::named(out).and_then(through) {
             return match usize::try_from(n) {
                 Ok(done) => (sent + done).cast_signed(),
                 Err(_) if sent > 0 => sent.cast_signed(),

@@ -14,6 +14,7 @@ use shunt_shm::sync::AtomicU32;
 use shunt_shm::zerocopy::{Open, ZeroCopy};
 use shunt_wire::counter::Counter;
 
+use crate::calls::Which;
 use crate::conn::{CUT_OFF, NUMBERED, Sock, UNREAD};
 use crate::endpoint::Endpoint;
 use crate::exports;
@@ -26,7 +27,7 @@ use crate::stream::borrow::{Hint, Hints};
 use crate::stream::bytes::Buffers;
 use crate::stream::pulls::{self, Pull};
 use crate::stream::send::Tx;
-use crate::stream::{doubt, pins, tid};
+use crate::stream::{doubt, pins};
 
 /// Bytes below which a copy is cheaper than a grant, unless the program says otherwise.
 pub const LEAST: usize = 4 * 1024;
@@ -226,7 +227,7 @@ pub fn offer(sock: &'static Sock, buffers: &Buffers<'_>, hints: &Hints<'_>) {
     };
     let Some(region) = region else { return };
     let record = sock.record();
-    let lock = record.tx.lock.lock(tid());
+    let lock = sock.lock_tx();
     let granted = &state(sock).granted;
     let accepted = theirs.ctl.accepted.load(Acquire);
     // One at a time: the answer names the last one.
@@ -468,7 +469,7 @@ pub fn leave(sock: &'static Sock) {
     if sock.has(NUMBERED)
         && record.id.holders.count() > 1
         && Endpoint::current().is_some()
-        && let Some(_lock) = record.tx.lock.lock_within(tid(), PATIENCE)
+        && let Some(_lock) = sock.lock_within(Which::Tx, PATIENCE)
     {
         let are_its_pipes = pins::are_told_of(sock);
         take_back_those(sock, |open| match pins::is_pinned(sock, open) {
@@ -542,7 +543,7 @@ pub fn take_back_in(base: usize, len: usize) {
         let Some(sock) = Sock::of(entry).filter(|sock| sock.has(NUMBERED)) else { continue };
         let Some((_, theirs)) = sock.sections() else { continue };
         // In a signal handler above a call on it, or where its holder was stopped, it is taken back later.
-        let Some(_lock) = sock.record().tx.lock.lock_within(tid(), PATIENCE) else { continue };
+        let Some(_lock) = sock.lock_within(Which::Tx, PATIENCE) else { continue };
         if state(sock).granted.is_open_in(taken(sock, theirs), from, to) {
             take_back(sock);
         }

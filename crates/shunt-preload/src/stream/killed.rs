@@ -9,7 +9,7 @@ use shunt_core::events;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::region::Section;
 
-use crate::conn::{CUT_OFF, KERNEL_HINT, RESET_TOLD, SHUT_RD, SHUT_WR, Sock};
+use crate::conn::{CUT_OFF, Conn, KERNEL_HINT, RESET_TOLD, SHUT_RD, SHUT_WR, Sock};
 use crate::stream::tcp;
 
 /// Time after which the kernel is asked on behalf of who never sleeps, in units of 1024 ns: about a millisecond.
@@ -45,7 +45,7 @@ pub fn readiness(sock: &Sock, theirs: &Section) -> u32 {
 }
 
 /// True when a call that is to hear of the reset is the first one, which fails with `ECONNRESET`. The next ones find what the
-/// kernel gives after a reset.
+/// kernel gives after a reset. With a direction's lock held, under which `fd` is the kernel socket.
 pub fn fails(sock: &Sock, theirs: &Section, fd: c_int) -> bool {
     let fails = has_reset(sock, theirs) && !sock.has(RESET_TOLD);
     if fails {
@@ -56,9 +56,14 @@ pub fn fails(sock: &Sock, theirs: &Section, fd: c_int) -> bool {
 }
 
 /// True when that is what `SO_ERROR` is to say.
-pub fn is_pending(sock: &Sock, fd: c_int) -> bool {
+pub fn is_pending(conn: Conn) -> bool {
     // Known since poll(2) has said so, or the like.
-    sock.has(CUT_OFF) && sock.sections().is_some_and(|(_, theirs)| fails(sock, theirs, fd))
+    if !conn.has(CUT_OFF) {
+        return false;
+    }
+    let _lock = conn.lock_rx();
+    let (Some(fd), Some((_, theirs))) = (conn.kernel(), conn.sections()) else { return false };
+    fails(&conn, theirs, fd)
 }
 
 /// True when a FIN is to wake who sleeps in poll(2) and has not asked for it. One that was heard is not asked for again, but

@@ -24,55 +24,32 @@ pub mod tcp;
 pub mod worth;
 pub mod zerocopy;
 
-use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::conn::Sock;
+use crate::conn::{Conn, Sock};
 use crate::endpoint;
 
-thread_local! {
-    static TID: Cell<u32> = const { Cell::new(0) };
-}
-
-/// This thread's id.
-#[inline]
-pub fn tid() -> u32 {
-    TID.with(|tid| match tid.get() {
-        0 => {
-            let id = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-            tid.set(id);
-            id
-        }
-        id => id,
-    })
-}
-
-/// In a forked child: the one thread has another id.
-pub fn forget_tid() {
-    TID.with(|tid| tid.set(0));
-}
-
-/// The peer broke the protocol: this connection, and no other, answers `ECONNRESET` from now on. `fd`: an
-/// open descriptor of it, -1: none.
+/// The peer broke the protocol: this connection, and no other, answers `ECONNRESET` from now on. With
+/// the lock of a direction held.
 #[cold]
-pub fn broken(sock: &Sock, fd: i32) {
-    if sock.break_off() {
+pub fn broken(conn: Conn) {
+    if conn.break_off() {
         endpoint::count(Counter::Violations, 1);
         endpoint::decline(Reason::ProtocolViolation);
     }
-    if let Some((mine, _)) = sock.sections() {
+    if let Some((mine, _)) = conn.sections() {
         // An end that is not announced is that of a killed process, whose slots are others' at once.
         mine.prod.fin.store(1, Ordering::Release);
     }
     // Threads may wait for what will not come, by words that the peer can have written to. What wakes
     // them all is the kernel's end.
-    if fd >= 0 {
+    if let Some(fd) = conn.kernel() {
         tcp::shut(fd);
     }
-    notify::own(sock);
+    notify::own(conn.sock());
 }
 
 /// True while the sending direction is in a TCP stretch: room to write is then the kernel's news.

@@ -16,13 +16,13 @@ use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
-use crate::conn::{ASKED, ELSEWHERE, NONBLOCK, SHUT_WR, Sock, TO_BE_CLAIMED};
-use crate::fd_table::{self, Kind};
+use crate::conn::{ASKED, Conn, ELSEWHERE, NONBLOCK, SHUT_WR, Sock, TO_BE_CLAIMED};
+use crate::fd_table::{self, Entry};
 use crate::ops::listener::track;
 use crate::stream::promote::{self, Time};
 use crate::stream::worth::{CLAIMS, Key, OFFERS, UNANSWERED};
 use crate::stream::{buffers, doubt, tcp};
-use crate::{agent_client, clock, link, ops};
+use crate::{agent_client, clock, link, object, ops};
 
 /// A connection that was offered and is being made.
 pub struct Open {
@@ -64,11 +64,13 @@ impl Open {
     /// connect(2) has failed.
     pub fn failed(&self) {
         withdraw(self.sock.record());
-        self.sock.release(|_| ());
+        if self.sock.release() {
+            self.sock.finish(|_| ());
+        }
     }
 
-    /// It has succeeded, or goes on.
-    pub fn connected(&self, fd: i32, to: &Addr, nonblocking: bool) {
+    /// It has succeeded, or goes on. `now` is what the descriptor is until then.
+    pub fn connected(&self, (fd, now): (i32, Entry), to: &Addr, nonblocking: bool) {
         let Ok(local) = sockinfo::local_addr(tcp::borrow(fd).as_fd()) else {
             return self.failed();
         };
@@ -79,8 +81,13 @@ impl Open {
         id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
         sock.put(NONBLOCK, nonblocking);
         sock.set_phase(Phase::Candidate);
-        fd_table::set(fd, sock.entry(Kind::Stream));
-        ops::epoll::on_connected(sock, fd);
+        let conn = Conn::new(fd, sock);
+        if fd_table::replace_if(fd, now, conn.entry()) {
+            ops::epoll::on_connected(conn);
+        } else {
+            // Closed meanwhile, by another thread.
+            object::disconnected(sock);
+        }
     }
 }
 
@@ -96,7 +103,8 @@ pub fn withdraw(record: &Record) {
 
 /// Looks for the agent's answer; an error is why the connection stays on TCP for good. Under the
 /// handshake's lock.
-pub fn look(sock: &'static Sock, fd: i32) -> Result<Phase, Reason> {
+pub fn look(conn: Conn) -> Result<Phase, Reason> {
+    let sock = conn.sock();
     let id = &sock.record().id;
     let word = id.offer.load(Ordering::Acquire);
     let outcome = match Offer::from_word(word) {
@@ -113,7 +121,7 @@ pub fn look(sock: &'static Sock, fd: i32) -> Result<Phase, Reason> {
             }
         }
         // SYNC POINT offer.
-        Offer::Claimed { region, slot } => take_up(sock, fd, region, slot.into()),
+        Offer::Claimed { region, slot } => take_up(conn, region, slot.into()),
         Offer::Declined(why) => {
             if why == Reason::PeerNotShunted {
                 UNANSWERED.close(Key::of_destination(&id.tuple().peer));
@@ -130,17 +138,19 @@ pub fn look(sock: &'static Sock, fd: i32) -> Result<Phase, Reason> {
 }
 
 /// The same for one who only asks for readiness: declines nothing.
-pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
-    match Offer::from_word(sock.record().id.offer.load(Ordering::Acquire)) {
+pub fn glance(conn: Conn) -> Phase {
+    match Offer::from_word(conn.record().id.offer.load(Ordering::Acquire)) {
         Offer::Claimed { region, slot } => {
-            take_up(sock, fd, region, slot.into()).unwrap_or(Phase::Candidate)
+            take_up(conn, region, slot.into()).unwrap_or(Phase::Candidate)
         }
         _ => Phase::Candidate,
     }
 }
 
 /// An acceptor has the connection: it goes on as one that was proposed.
-fn take_up(sock: &'static Sock, fd: i32, region: u64, slot: usize) -> Result<Phase, Reason> {
+fn take_up(conn: Conn, region: u64, slot: usize) -> Result<Phase, Reason> {
+    let sock = conn.sock();
+    let fd = conn.kernel().ok_or(Reason::NotAccepted)?;
     if slot >= SLOTS {
         return Err(Reason::Internal);
     }
@@ -150,9 +160,9 @@ fn take_up(sock: &'static Sock, fd: i32, region: u64, slot: usize) -> Result<Pha
     sock.put(ELSEWHERE, true);
     promote::settle(sock, link, Side::Client, (slot, generation));
     link::detach(link);
-    buffers::begin(sock, fd, true);
+    buffers::begin(conn, true);
     if sock.has(SHUT_WR) {
-        doubt::end_loudly(sock, fd);
+        doubt::end_loudly(conn);
     }
     sock.set_phase(Phase::Proposed);
     Ok(promote::answered(sock).unwrap_or(Phase::Proposed))
@@ -180,12 +190,14 @@ pub fn look_at_accepted(sock: &Sock, new: i32, listener: i32) -> Result<(), Reas
 
 /// Asks the agent, once, for an accepted connection's place if the other end was offered. An error is why it stays on
 /// TCP though it was.
-pub(super) fn claim(sock: &'static Sock, fd: i32, time: Time) -> Result<bool, Reason> {
+pub(super) fn claim(conn: Conn, time: Time) -> Result<bool, Reason> {
+    let sock = conn.sock();
     if !sock.has(TO_BE_CLAIMED) {
         return Ok(false);
     }
     sock.put(TO_BE_CLAIMED, false);
     sock.put(ASKED, true);
+    let fd = conn.kernel().ok_or(Reason::NoProposal)?;
     let (link, claimed) = match link::claim(tcp::borrow(fd)) {
         Ok(found) => found,
         Err(Reason::NoProposal) => return Ok(false),
@@ -196,9 +208,9 @@ pub(super) fn claim(sock: &'static Sock, fd: i32, time: Time) -> Result<bool, Re
     let taken = peer.ok_or(Reason::NoResources).map(|peer| {
         sock.put(ELSEWHERE, true);
         promote::answer(sock, link, place, peer, time);
-        buffers::begin(sock, fd, true);
+        buffers::begin(conn, true);
         if sock.has(SHUT_WR) {
-            doubt::end_loudly(sock, fd);
+            doubt::end_loudly(conn);
         }
     });
     link::detach(link);

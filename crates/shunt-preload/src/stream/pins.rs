@@ -24,10 +24,12 @@ use shunt_sys::fds::{close, reopen};
 use shunt_wire::agent::{EndpointId, ExportId, Exported, LANES, RegionId};
 
 use crate::agent_client;
+use crate::calls::Which;
 use crate::clock;
 use crate::conn::Sock;
 use crate::endpoint::Endpoint;
 use crate::errno::KeepErrno;
+use crate::fd_table::Kind;
 use crate::init;
 use crate::knobs::{self, Pin};
 use crate::link::Link;
@@ -35,7 +37,6 @@ use crate::own_fds::{self, OwnFd};
 use crate::signals::{SettingUp, Uncancelled};
 use crate::stream::bytes::Buffers;
 use crate::stream::grants::{self, Unknown, state};
-use crate::stream::tid;
 
 /// Bytes of a call below which it was not measured to pay.
 const LEAST: usize = 64 * 1024;
@@ -159,13 +160,14 @@ fn make(sock: &Sock, pinned: &Pinned) -> Option<ExportId> {
     }
     let record = sock.record();
     let generation = record.id.generation.load(Acquire);
+    let entry = sock.entry(Kind::Stream);
     let made = open(me, (link.region, record.slot()));
-    let lock = record.tx.lock.lock(tid());
+    let lock = sock.lock_tx();
     // Another thread may have closed the connection meanwhile.
     let is_still_it = || {
         core::ptr::eq(record, sock.record())
             && record.id.generation.load(Acquire) == generation
-            && sock.descriptor().is_some()
+            && sock.is_in_use(entry)
     };
     let is_first = |pipes: &Pipes| {
         let name = pipes.name;
@@ -237,7 +239,7 @@ pub fn release(sock: &'static Sock) {
         return;
     }
     let _uncancelled = Uncancelled::begin();
-    let quiet = sock.record().tx.lock.lock_within(tid(), PATIENCE);
+    let quiet = sock.lock_within(Which::Tx, PATIENCE);
     let pipes = sock.pins.swap(core::ptr::null_mut(), AcqRel);
     if quiet.is_none() || pipes.is_null() {
         return;

@@ -18,14 +18,14 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::clock;
-use crate::conn::{SHUT_WR, SIZED, Sock};
+use crate::conn::{Conn, SHUT_WR, SIZED, Sock};
 use crate::endpoint;
 use crate::link::{self, Link};
 use crate::ops::listener::Listener;
 use crate::peer::Peer;
 use crate::signals::SettingUp;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{buffers, offered, tcp, tid};
+use crate::stream::{buffers, offered, tcp};
 
 /// Longest wait, in nanoseconds, of a first send for the answer: for an acceptor that has just been woken.
 const ANSWER_PATIENCE: u64 = 50_000;
@@ -72,9 +72,9 @@ pub fn is_left_to_others(sock: &Sock) {
 }
 
 /// Looks for the proposal of a connection that has just been accepted.
-pub fn at_accept(sock: &'static Sock, fd: i32) {
+pub fn at_accept(conn: Conn) {
     if ACCEPTS.load(Ordering::Relaxed) == FOR_ITSELF {
-        look_for_proposal(sock, fd, Time::AtAccept);
+        look_for_proposal(conn, Time::AtAccept);
     }
 }
 
@@ -82,7 +82,8 @@ pub fn at_accept(sock: &'static Sock, fd: i32) {
 /// now, so that a short wait saves the bytes, and the answer to them, the way through the kernel. How
 /// long it takes, if it comes at all, is learnt per listener.
 #[cold]
-pub fn await_answer(sock: &'static Sock, is_open: impl FnOnce() -> bool) {
+pub fn await_answer(conn: Conn) {
+    let sock = conn.sock();
     let first = sock.record().id.looks.load(Ordering::Relaxed) <= 1;
     let (Some(link), Some((_, theirs)), true) = (sock.link(), sock.sections(), first) else {
         return;
@@ -92,48 +93,49 @@ pub fn await_answer(sock: &'static Sock, is_open: impl FnOnce() -> bool) {
     let spun = spin::spin_patiently(&target.answers, ANSWER_PATIENCE, has_answered);
     spun.count();
     // Another thread may have closed the descriptor meanwhile.
-    if spun == Spun::Found && sock.phase() == Phase::Proposed && is_open() {
+    if spun == Spun::Found && sock.phase() == Phase::Proposed && conn.is_named() {
         answered(sock);
     }
 }
 
 /// Looks after the handshake before a call on `fd`. Returns where the connection stands.
 #[inline]
-pub fn advance(sock: &'static Sock, fd: i32) -> Phase {
-    match sock.phase() {
-        Phase::Active if sock.link().is_some() => Phase::Active,
-        Phase::Candidate => look_for_proposal(sock, fd, Time::AtUse),
-        Phase::Proposed => look_for_answer(sock, fd),
-        Phase::Active => adopt(sock, fd),
+pub fn advance(conn: Conn) -> Phase {
+    match conn.phase() {
+        Phase::Active if conn.link().is_some() => Phase::Active,
+        Phase::Candidate => look_for_proposal(conn, Time::AtUse),
+        Phase::Proposed => look_for_answer(conn),
+        Phase::Active => adopt(conn),
         other => other,
     }
 }
 
 /// The same for one who only asks for readiness and may hold locks: never gives up.
 #[inline]
-pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
+pub fn glance(conn: Conn) -> Phase {
+    let sock = conn.sock();
     match sock.phase() {
         Phase::Active if sock.link().is_some() => Phase::Active,
-        Phase::Active => adopt(sock, fd),
+        Phase::Active => adopt(conn),
         Phase::Proposed => {
             if sock.link().is_none() && offered::is_offered(sock) {
-                join(sock, fd);
+                join(conn);
             }
             answered(sock).unwrap_or(Phase::Proposed)
         }
         Phase::Candidate => {
             let Some(_setting_up) = SettingUp::begin() else { return Phase::Candidate };
-            let lock = sock.record().id.handshake.lock(tid());
+            let lock = sock.lock_handshake();
             if lock.nested() || sock.phase() != Phase::Candidate {
                 return sock.phase();
             }
             if offered::is_offered(sock) {
-                return offered::glance(sock, fd);
+                return offered::glance(conn);
             }
             let accepted = sock.listener().is_some_and(|listener| {
                 let tuple = sock.record().id.tuple();
                 let ticket = listener.proposals(&tuple).and_then(|table| table.find(&tuple));
-                ticket.is_some_and(|ticket| accept(sock, fd, &ticket, Time::AtUse).is_ok())
+                ticket.is_some_and(|ticket| accept(conn, &ticket, Time::AtUse).is_ok())
             });
             if accepted { Phase::Active } else { Phase::Candidate }
         }
@@ -142,15 +144,16 @@ pub fn glance(sock: &'static Sock, fd: i32) -> Phase {
 }
 
 #[cold]
-fn look_for_proposal(sock: &'static Sock, fd: i32, time: Time) -> Phase {
+fn look_for_proposal(conn: Conn, time: Time) -> Phase {
+    let sock = conn.sock();
     let Some(_setting_up) = SettingUp::begin() else { return Phase::Candidate };
     let found = {
         // Another thread may be at it: what it finds is gone from the table before it says so.
-        let lock = sock.record().id.handshake.lock(tid());
+        let lock = sock.lock_handshake();
         match sock.phase() {
             // A signal handler above the very call that is at it.
             phase if lock.nested() => return phase,
-            Phase::Candidate => propose_to(sock, fd, time),
+            Phase::Candidate => propose_to(conn, time),
             other => return other,
         }
     };
@@ -158,16 +161,17 @@ fn look_for_proposal(sock: &'static Sock, fd: i32, time: Time) -> Phase {
     match found {
         Ok(phase) => phase,
         Err(why) => {
-            sock.decline(fd, why);
+            conn.decline(why);
             Phase::Tcp
         }
     }
 }
 
 /// Takes a proposal for the candidate up; an error is why it stays on TCP for good.
-fn propose_to(sock: &'static Sock, fd: i32, time: Time) -> Result<Phase, Reason> {
+fn propose_to(conn: Conn, time: Time) -> Result<Phase, Reason> {
+    let sock = conn.sock();
     if offered::is_offered(sock) {
-        return offered::look(sock, fd);
+        return offered::look(conn);
     }
     let listener = sock.listener().ok_or(Reason::NoProposal)?;
     let id = &sock.record().id;
@@ -183,11 +187,11 @@ fn propose_to(sock: &'static Sock, fd: i32, time: Time) -> Result<Phase, Reason>
         find()
     });
     let declined = match found {
-        Some(ticket) => match accept(sock, fd, &ticket, time) {
+        Some(ticket) => match accept(conn, &ticket, time) {
             Ok(()) => return Ok(Phase::Active),
             Err(why) => why,
         },
-        None => match offered::claim(sock, fd, time) {
+        None => match offered::claim(conn, time) {
             Ok(true) => return Ok(Phase::Active),
             Ok(false) => {
                 let age = clock::now().saturating_sub(id.since.load(Ordering::Relaxed));
@@ -204,14 +208,17 @@ fn propose_to(sock: &'static Sock, fd: i32, time: Time) -> Result<Phase, Reason>
     Err(declined)
 }
 
-fn accept(sock: &'static Sock, fd: i32, ticket: &Ticket, time: Time) -> Result<(), Reason> {
+fn accept(conn: Conn, ticket: &Ticket, time: Time) -> Result<(), Reason> {
+    let sock = conn.sock();
     let Place { region, slot, .. } = ticket.place();
+    // The agent compares the socket's addresses with the proposal's.
+    let fd = conn.kernel().ok_or(Reason::NoProposal)?;
     let link = link::attach(region, slot, tcp::borrow(fd))?;
     let accepted = accept_in(sock, ticket, time, link);
     link::detach(link);
     if accepted.is_ok() {
         let sized = sock.has(SIZED) || sock.listener().is_none_or(Listener::is_sized);
-        buffers::begin(sock, fd, sized);
+        buffers::begin(conn, sized);
     }
     accepted
 }
@@ -343,8 +350,9 @@ pub(super) fn answered(sock: &'static Sock) -> Option<Phase> {
 }
 
 #[cold]
-fn look_for_answer(sock: &'static Sock, fd: i32) -> Phase {
-    if sock.link().is_none() && !(offered::is_offered(sock) && join(sock, fd)) {
+fn look_for_answer(conn: Conn) -> Phase {
+    let sock = conn.sock();
+    if sock.link().is_none() && !(offered::is_offered(sock) && join(conn)) {
         // Proposed by the process that this one was forked from, after the fork.
         return Phase::Tcp;
     }
@@ -356,18 +364,18 @@ fn look_for_answer(sock: &'static Sock, fd: i32) -> Phase {
     if looks.is_multiple_of(CLIENT_LOOKS)
         && gives_up(looks, clock::now().saturating_sub(id.since.load(Ordering::Relaxed)))
     {
-        give_up(sock, fd)
+        give_up(conn)
     } else {
         Phase::Proposed
     }
 }
 
-fn give_up(sock: &'static Sock, fd: i32) -> Phase {
-    if !withdraw(sock) {
+fn give_up(conn: Conn) -> Phase {
+    if !withdraw(&conn) {
         // The acceptor was quicker; its answer is on the way.
         return Phase::Proposed;
     }
-    sock.decline(fd, Reason::NotAccepted);
+    conn.decline(Reason::NotAccepted);
     Phase::Tcp
 }
 
@@ -399,9 +407,11 @@ pub fn withdraw_from(link: &Link, record: &Record) -> bool {
 /// An active connection whose link group this process does not have: it was promoted by the parent
 /// or child with which it is shared.
 #[cold]
-fn adopt(sock: &'static Sock, fd: i32) -> Phase {
-    if !join(sock, fd) {
-        return Phase::Broken;
+fn adopt(conn: Conn) -> Phase {
+    let sock = conn.sock();
+    if !join(conn) {
+        // The call says of a descriptor that was closed what is to be said.
+        return if conn.kernel().is_some() { Phase::Broken } else { Phase::Active };
     }
     if let Some(endpoint) = sock.peer_endpoint()
         && let Some(link) = sock.link()
@@ -413,7 +423,9 @@ fn adopt(sock: &'static Sock, fd: i32) -> Phase {
 }
 
 /// Takes part in the link group of a connection that parent or child has settled in it. False when it cannot be had.
-fn join(sock: &'static Sock, fd: i32) -> bool {
+fn join(conn: Conn) -> bool {
+    let sock = conn.sock();
+    let Some(fd) = conn.kernel() else { return false };
     let id = &sock.record().id;
     let region = id.region.load(Ordering::Relaxed);
     let slot = sock.record().slot();

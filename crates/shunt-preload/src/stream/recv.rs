@@ -13,7 +13,7 @@ use shunt_shm::region::{RegionView, Section};
 use shunt_shm::ring::{RxCursor, Span};
 
 use crate::clock;
-use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, Sock};
+use crate::conn::{Conn, FROZEN, KERNEL_HINT, SHUT_RD, Sock};
 use crate::errno;
 use crate::imports;
 use crate::link::Link;
@@ -23,7 +23,7 @@ use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Use};
 use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Look, Progress};
-use crate::stream::{demote, doubt, killed, notify, promote, pulls, tid};
+use crate::stream::{demote, doubt, killed, notify, promote, pulls};
 
 /// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
 /// whoever looks now and then always learns of the end, whoever looks all the time does not pay for
@@ -36,15 +36,15 @@ const UNMARKED_FOR: u32 = 1_000_000;
 
 /// Does the call.
 #[inline(never)]
-pub fn receive(sock: &'static Sock, call: &mut Call<'_>) -> isize {
-    call::run(sock, call, Direction::Receiving, |call, got, blocking| {
-        step(sock, call, got, blocking)
-    })
+pub fn receive(call: &mut Call<'_>) -> isize {
+    call::run(call, Direction::Receiving, step)
 }
 
 /// Everything that a look needs.
 struct Rx<'a> {
+    conn: Conn,
     sock: &'static Sock,
+    /// A descriptor of the kernel socket.
     fd: c_int,
     link: &'static Link,
     view: RegionView,
@@ -61,24 +61,35 @@ struct Rx<'a> {
 /// What a look comes to. `None`: look again, maybe in the next stretch.
 type Looked = Result<Option<Step>, Violation>;
 
-fn step(
-    sock: &'static Sock,
-    call: &mut Call<'_>,
-    got: &mut usize,
-    blocking: bool,
-) -> Result<Step, Violation> {
-    let record = sock.record();
-    let lock = record.rx.lock.lock(tid());
+fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Violation> {
+    let record = call.conn.record();
+    let lock = call.conn.lock_rx();
     if lock.nested() && !call::may_intrude(&record.rx.copying) {
         // A signal handler above a call that is taking bytes just now.
         return Ok(Step::Done(or_error(*got, libc::EINTR)));
     }
-    if !call.is_open() {
+    let Some(fd) = call.conn.kernel() else {
         return Ok(Step::Done(or_error(*got, EBADF)));
+    };
+    let step = look_once(call, fd, got, blocking);
+    if !matches!(step, Ok(Step::Done(_))) {
+        call.hold.keep();
     }
+    step
+}
+
+/// One look, with the lock of the direction held.
+fn look_once(
+    call: &mut Call<'_>,
+    fd: c_int,
+    got: &mut usize,
+    blocking: bool,
+) -> Result<Step, Violation> {
+    let (conn, sock) = (call.conn, call.conn.sock());
+    let record = sock.record();
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
         let copying = &record.rx.copying;
-        let (read, _) = call::interruptible(copying, || from_kernel(call, got, usize::MAX));
+        let (read, _) = call::interruptible(copying, || from_kernel(call, fd, got, usize::MAX));
         return Ok(match read {
             Read::Bytes if call.satisfied(*got, blocking) => Step::Done(got.cast_signed()),
             Read::Bytes | Read::Nothing => call.nothing(*got, blocking, Until::Kernel),
@@ -87,8 +98,9 @@ fn step(
         });
     };
     let rx = Rx {
+        conn,
         sock,
-        fd: call.fd,
+        fd,
         link,
         view: link.view(),
         slot: record.slot(),
@@ -142,8 +154,8 @@ enum Unexplained {
 }
 
 /// Reads from the kernel socket without waiting.
-fn from_kernel(call: &mut Call<'_>, got: &mut usize, limit: usize) -> Read {
-    match call.on_kernel(Direction::Receiving, *got, limit) {
+fn from_kernel(call: &mut Call<'_>, fd: c_int, got: &mut usize, limit: usize) -> Read {
+    match call.on_kernel(fd, Direction::Receiving, *got, limit) {
         Kernel::Moved(0) if call.buffers.total > 0 => Read::Eof,
         // A call for no bytes finds some, and takes none.
         Kernel::Moved(n) => {
@@ -157,19 +169,20 @@ fn from_kernel(call: &mut Call<'_>, got: &mut usize, limit: usize) -> Read {
 
 /// The result when the kernel socket has an error: told once, by the kernel itself, so that SO_ERROR and
 /// later calls answer as they do.
-fn failure(call: &mut Call<'_>, got: usize) -> Step {
-    Step::Done(if got > 0 { got.cast_signed() } else { (call.kernel)(MSG_DONTWAIT) })
+fn failure(call: &mut Call<'_>, fd: c_int, got: usize) -> Step {
+    Step::Done(if got > 0 { got.cast_signed() } else { (call.kernel)(fd, MSG_DONTWAIT) })
 }
 
 impl Call<'_> {
     /// True when the call has what it asked for: something, as much as `SO_RCVLOWAT` says, or all with
     /// `MSG_WAITALL`.
     fn satisfied(&self, got: usize, blocking: bool) -> bool {
-        let enough = match Sock::of(self.entry) {
-            _ if !blocking || self.flags & MSG_PEEK != 0 => 1,
-            _ if self.flags & MSG_WAITALL != 0 => self.buffers.total,
-            Some(sock) => sock.low_water(),
-            None => 1,
+        let enough = if !blocking || self.flags & MSG_PEEK != 0 {
+            1
+        } else if self.flags & MSG_WAITALL != 0 {
+            self.buffers.total
+        } else {
+            self.conn.low_water()
         };
         got >= self.buffers.total || got >= enough
     }
@@ -188,7 +201,7 @@ impl Rx<'_> {
     /// In a TCP stretch. `None`: go on with the next stretch.
     fn tcp_stretch(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
         // Bytes in front of urgent data come alone, also those that lay in the ring.
-        if *got > 0 && tcp::at_urgent_mark(call.fd) {
+        if *got > 0 && tcp::at_urgent_mark(self.fd) {
             return Ok(Some(Step::Done(got.cast_signed())));
         }
         // Who never waits is here before it has heard that the peer left.
@@ -207,8 +220,8 @@ impl Rx<'_> {
         }
         let Some(at) = next else { return self.without_mark(call, got, marks) };
         let over = Progress { read: u64::MAX, arrived: u64::MAX };
-        let Progress { read, arrived } = tcp::progress(call.fd, at).unwrap_or(over);
-        let look = if read < at { tcp::look(call.fd) } else { Look::Silent };
+        let Progress { read, arrived } = tcp::progress(self.fd, at).unwrap_or(over);
+        let look = if read < at { tcp::look(self.fd) } else { Look::Silent };
         let is_over = matches!(look, Look::Eof | Look::Error);
         Ok(match before_mark(at, read, arrived, is_over) {
             BeforeMark::Pass => {
@@ -220,10 +233,10 @@ impl Rx<'_> {
                 None
             }
             BeforeMark::Lost if look == Look::Eof => Some(self.end(*got)),
-            BeforeMark::Lost => Some(failure(call, *got)),
+            BeforeMark::Lost => Some(failure(call, self.fd, *got)),
             // What lies behind the mark in the kernel socket belongs to a later stretch.
             BeforeMark::Read(most) => {
-                match from_kernel(call, got, usize::try_from(most).unwrap_or(usize::MAX)) {
+                match from_kernel(call, self.fd, got, usize::try_from(most).unwrap_or(usize::MAX)) {
                     Read::Bytes => self.after_tcp(call, got, marks)?,
                     // The ring holds nothing that could be read yet.
                     Read::Nothing => Some(call.nothing(*got, self.blocking, Until::Kernel)),
@@ -238,21 +251,21 @@ impl Rx<'_> {
     /// sender that can't stay in the ring does not wait until it has been seen there. So nothing is read but
     /// what was there before a look that found no mark.
     fn without_mark(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
-        let look = tcp::look(call.fd);
+        let look = tcp::look(self.fd);
         if RxCursor::next_mark(&self.theirs.prod, marks)?.is_some() {
             return Ok(None);
         }
         let limit = match look {
             Look::Bytes(there) => usize::try_from(there).unwrap_or(usize::MAX),
             // The kernel does not count what is behind urgent data.
-            Look::Silent if !tcp::at_urgent_mark(call.fd) => {
+            Look::Silent if !tcp::at_urgent_mark(self.fd) => {
                 return Ok(Some(call.nothing(*got, self.blocking, Until::Both)));
             }
             // Behind the end nothing comes.
             Look::Silent | Look::Eof | Look::Error => usize::MAX,
         };
         let copying = &self.sock.record().rx.copying;
-        let (read, alone) = call::interruptible(copying, || from_kernel(call, got, limit));
+        let (read, alone) = call::interruptible(copying, || from_kernel(call, self.fd, got, limit));
         Ok(match read {
             // A signal handler has read what was there, and may have passed a mark.
             Read::Nothing | Read::Eof if !alone => None,
@@ -298,7 +311,7 @@ impl Rx<'_> {
                     return Ok(None);
                 }
                 Some(_) => {}
-                None if self.is_left_alone(call.fd, marks)? => self.sock.put(FROZEN, false),
+                None if self.is_left_alone(marks)? => self.sock.put(FROZEN, false),
                 None => return Ok(Some(call.nothing(*got, self.blocking, Until::Both))),
             }
         }
@@ -325,7 +338,7 @@ impl Rx<'_> {
             let peek = call.flags & MSG_PEEK != 0;
             if peek && *got < call.buffers.total && mark == Some(self.cursor.pos() + n as u64) {
                 // What lies beyond the mark, in the kernel socket, belongs to the same call.
-                from_kernel(call, got, usize::MAX);
+                from_kernel(call, self.fd, got, usize::MAX);
             }
             let whole = *got >= call.buffers.total || peek;
             let end = whole || (call.satisfied(*got, self.blocking) && !open);
@@ -353,9 +366,9 @@ impl Rx<'_> {
 
     /// True when the peer ended its direction before it heard that this side leaves, or was killed: nothing
     /// comes once more over TCP, and what is left is in the ring alone.
-    fn is_left_alone(&self, fd: c_int, marks: u32) -> Result<bool, Violation> {
-        let over = match tcp::look(fd) {
-            Look::Bytes(_) => self.unexplained(fd, marks)? == Unexplained::Last,
+    fn is_left_alone(&self, marks: u32) -> Result<bool, Violation> {
+        let over = match tcp::look(self.fd) {
+            Look::Bytes(_) => self.unexplained(marks)? == Unexplained::Last,
             // The mark comes before all bytes that are sent once more, and before the end.
             Look::Eof | Look::Error => RxCursor::next_mark(&self.theirs.prod, marks)?.is_none(),
             Look::Silent => false,
@@ -364,10 +377,10 @@ impl Rx<'_> {
     }
 
     /// What bytes in the kernel socket are while this side reads the ring.
-    fn unexplained(&self, fd: c_int, marks: u32) -> Result<Unexplained, Violation> {
+    fn unexplained(&self, marks: u32) -> Result<Unexplained, Violation> {
         if RxCursor::next_mark(&self.theirs.prod, marks)?.is_some() {
             Ok(Unexplained::Marked)
-        } else if self.has_ended(fd) {
+        } else if self.has_ended() {
             Ok(Unexplained::Last)
         } else if self.is_unmarked_for_long() {
             Err(Violation::Marks)
@@ -378,7 +391,7 @@ impl Rx<'_> {
 
     /// Reads the last bytes of the direction, which no mark tells of.
     fn read_last(&self, call: &mut Call<'_>, got: &mut usize) -> Option<Step> {
-        match from_kernel(call, got, usize::MAX) {
+        match from_kernel(call, self.fd, got, usize::MAX) {
             Read::Bytes if call.satisfied(*got, self.blocking) => {
                 Some(Step::Done(got.cast_signed()))
             }
@@ -389,9 +402,9 @@ impl Rx<'_> {
     }
 
     /// True when the peer has announced its end, or the kernel tells of it.
-    fn has_ended(&self, fd: c_int) -> bool {
+    fn has_ended(&self) -> bool {
         const END: u32 = events::RDHUP | events::HUP | events::ERR;
-        self.theirs.prod.fin.load(Acquire) != 0 || tcp::readiness(fd, END) & END != 0
+        self.theirs.prod.fin.load(Acquire) != 0 || tcp::readiness(self.fd, END) & END != 0
     }
 
     /// True when bytes without a mark have been there for longer than a close takes.
@@ -415,7 +428,7 @@ impl Rx<'_> {
         }
         let copying = &self.sock.record().rx.copying;
         let announced = self.theirs.prod.fin.load(Relaxed) != 0;
-        let look = || if announced { tcp::await_end(call.fd) } else { tcp::look(call.fd) };
+        let look = || if announced { tcp::await_end(self.fd) } else { tcp::look(self.fd) };
         let (look, alone) = call::interruptible(copying, look);
         if !alone {
             return Ok(None);
@@ -432,8 +445,8 @@ impl Rx<'_> {
         }
         Ok(Some(match look {
             Look::Eof => self.end(*got),
-            Look::Error => failure(call, *got),
-            Look::Bytes(_) => match self.unexplained(call.fd, marks)? {
+            Look::Error => failure(call, self.fd, *got),
+            Look::Bytes(_) => match self.unexplained(marks)? {
                 // What was put into the ring before them comes first, also what has come meanwhile.
                 Unexplained::Last if self.cursor.refresh(&self.theirs.prod, self.ring())? == 0 => {
                     return Ok(self.read_last(call, got));
@@ -451,7 +464,7 @@ impl Rx<'_> {
     /// more, of a sender that has left the ring already.
     fn peek_beyond_tcp(&self, call: &Call<'_>, got: &mut usize, at: u64) -> Result<(), Violation> {
         let seen = |read: u64| reached_tcp_end(read + *got as u64, at);
-        let all_seen = tcp::progress(call.fd, at).is_some_and(|progress| seen(progress.read));
+        let all_seen = tcp::progress(self.fd, at).is_some_and(|progress| seen(progress.read));
         if !all_seen || call.buffers.are_bad() {
             return Ok(());
         }
@@ -586,9 +599,9 @@ impl Rx<'_> {
         self.sock.record().rx.marks.store(next, Relaxed);
         self.mine.cons.marks_passed.store(next, Release);
         if path(next) == Path::Ring {
-            doubt::look_for_unmarked(self.sock, self.fd);
+            doubt::look_for_unmarked(self.conn);
             // A client that has nothing more to send learns of the answer here.
-            promote::glance(self.sock, self.fd);
+            promote::glance(self.conn);
         }
     }
 }

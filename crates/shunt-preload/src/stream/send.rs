@@ -8,24 +8,23 @@ use shunt_core::stretch::{Path, Send, Sender, path};
 use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
 use shunt_shm::doorbell::arm;
-use shunt_shm::lock::TidGuard;
 use shunt_shm::region::{LONG_RING, RESET, RegionView, SHORT_RING, Section, Side, shape};
 use shunt_shm::ring::{Content, Span, TxCursor};
 use shunt_wire::counter::Counter;
 
 use crate::conn::{
-    KERNEL_HINT, NONBLOCK, NUMBERED, RESET_AWAITED, SHUT_RD, SHUT_WR, Sock, UNREAD, WANT_TCP,
+    Conn, Hold, KERNEL_HINT, Locked, NONBLOCK, NUMBERED, RESET_AWAITED, SHUT_RD, SHUT_WR, Sock,
+    UNREAD, WANT_TCP,
 };
 use crate::endpoint;
 use crate::errno;
-use crate::fd_table;
 use crate::link::Link;
 use crate::stream::borrow::Request;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Piece};
 use crate::stream::sleep::{Sleep, Until};
 use crate::stream::{
-    broken, buffers, demote, doubt, killed, notify, pins, promote, tcp, tid, worth, zerocopy,
+    broken, buffers, demote, doubt, killed, notify, pins, promote, tcp, worth, zerocopy,
 };
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
@@ -36,50 +35,65 @@ const FEW: u32 = 8;
 
 /// Does the call.
 #[inline(never)]
-pub fn transmit(sock: &'static Sock, call: &mut Call<'_>) -> isize {
-    call::run(sock, call, Direction::Sending, |call, sent, blocking| {
+pub fn transmit(call: &mut Call<'_>) -> isize {
+    let conn = call.conn;
+    call::run(call, Direction::Sending, |call, sent, blocking| {
         // The step says of a descriptor that another thread has closed what is to be said.
-        if demote::is_due(sock) && call.is_open() {
+        if demote::is_due(&conn) && conn.kernel().is_some() {
             return Ok(Step::Follow);
         }
-        if sock.sections().is_some_and(|(_, theirs)| theirs.ctl.closed.load(Relaxed) == RESET)
-            && !sock.has(RESET_AWAITED)
+        if conn.sections().is_some_and(|(_, theirs)| theirs.ctl.closed.load(Relaxed) == RESET)
+            && !conn.has(RESET_AWAITED)
         {
-            sock.put(RESET_AWAITED, true);
+            conn.put(RESET_AWAITED, true);
             // Before the lock is taken: this may take a moment.
-            tcp::await_reset(call.fd);
+            conn.ask(tcp::await_reset);
         }
-        let step = step(sock, call, sent, blocking)?;
+        let step = step(call, sent, blocking)?;
         if matches!(step, Step::Again) && *sent >= call.buffers.total {
-            count(sock);
+            count(&conn);
             return Ok(Step::Done(sent.cast_signed()));
         }
         Ok(step)
     })
 }
 
-fn step(
-    sock: &'static Sock,
-    call: &mut Call<'_>,
-    sent: &mut usize,
-    blocking: bool,
-) -> Result<Step, Violation> {
-    let record = sock.record();
-    let lock = record.tx.lock.lock(tid());
-    if lock.nested() && !call::may_intrude(&record.tx.copying) {
+fn step(call: &mut Call<'_>, sent: &mut usize, blocking: bool) -> Result<Step, Violation> {
+    let record = call.conn.record();
+    let mut lock = Some(call.conn.lock_tx());
+    let is_nested = lock.as_ref().is_some_and(Locked::nested);
+    if is_nested && !call::may_intrude(&record.tx.copying) {
         // A signal handler above a call that is putting bytes in just now.
         return Ok(Step::Done(or_error(*sent, libc::EINTR)));
     }
-    if !call.is_open() {
+    let Some(fd) = call.conn.kernel() else {
         return Ok(Step::Done(or_error(*sent, EBADF)));
+    };
+    let step = put_some(call, fd, sent, blocking, &mut lock);
+    if !matches!(step, Ok(Step::Done(_))) && *sent < call.buffers.total {
+        call.hold.keep();
     }
+    step
+}
+
+/// One look, with the lock of the direction held, which goes when there is something to tell the peer.
+fn put_some(
+    call: &mut Call<'_>,
+    fd: c_int,
+    sent: &mut usize,
+    blocking: bool,
+    lock: &mut Option<Locked>,
+) -> Result<Step, Violation> {
+    let (conn, sock) = (call.conn, call.conn.sock());
+    let record = sock.record();
+    let is_nested = lock.as_ref().is_some_and(Locked::nested);
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
-        return Ok(to_kernel(sock, call, sent));
+        return Ok(to_kernel(call, fd, sent));
     };
     let marks = record.tx.marks.load(Relaxed);
     // A peer that has closed answers bytes with RST, and that only the kernel can do.
     if theirs.ctl.closed.load(Relaxed) != 0 || sock.has(SHUT_WR) {
-        return Ok(to_kernel(sock, call, sent));
+        return Ok(to_kernel(call, fd, sent));
     }
     let decision = Sender {
         marks,
@@ -88,20 +102,20 @@ fn step(
             && (path(marks) == Path::Ring || promote::may_enter(record.side(), theirs, marks)),
         // The place in the ring is that of the call which the handler interrupted.
         // A peer that has left takes nothing from the ring any more.
-        want_tcp: lock.nested()
+        want_tcp: is_nested
             || sock.has(WANT_TCP)
             || (path(marks) == Path::Tcp && theirs.ctl.handed_over.load(Acquire) != 0),
     }
     .decide();
     match decision {
-        Send::Tcp => return Ok(to_kernel(sock, call, sent)),
+        Send::Tcp => return Ok(to_kernel(call, fd, sent)),
         Send::Demote => {
             // In a signal handler it must: a receiver that has not come into the ring yet finds two marks.
-            if lock.nested() || TxCursor::marks_settled(&mine.prod, &theirs.cons) {
-                return Ok(leave_ring(sock, call, sent, (link, mine, theirs)));
+            if is_nested || TxCursor::marks_settled(&mine.prod, &theirs.cons) {
+                return Ok(leave_ring(call, fd, sent, (link, mine, theirs)));
             }
         }
-        Send::Promote => match tcp::counts(call.fd) {
+        Send::Promote => match tcp::counts(fd) {
             // To a peer that has gone the ring leads nowhere, and only the kernel can say so.
             Some(counts) if counts.established || theirs.prod.fin.load(Acquire) != 0 => {
                 if record.side() == Side::Server && counts.written == 0 {
@@ -110,7 +124,7 @@ fn step(
                 set_mark(sock, mine, marks, counts.written);
                 endpoint::count(Counter::Promotions, 1);
             }
-            _ => return Ok(to_kernel(sock, call, sent)),
+            _ => return Ok(to_kernel(call, fd, sent)),
         },
         Send::Ring => {}
     }
@@ -138,7 +152,7 @@ fn step(
     let span = tx.reserve(want, blocking, content)?;
     let full = span.head.1 == 0 && want > 0;
     let (gone, alone) = call::interruptible(&record.tx.copying, || {
-        let gone = tx.peer_is_gone(call.fd, full);
+        let gone = tx.peer_is_gone(fd, full);
         // What is granted is nearly always granted; it is not put twice.
         if !gone && !full && piece.is_none() {
             let copy = || put(sock, call, *sent, link.view(), span);
@@ -150,14 +164,14 @@ fn step(
         return Ok(Step::Again);
     }
     if gone {
-        if *sent == 0 && killed::fails(sock, theirs, call.fd) {
+        if *sent == 0 && killed::fails(&conn, theirs, fd) {
             return Ok(Step::Done(errno::fail(ECONNRESET)));
         }
         leave_unused(sock, mine);
-        return Ok(to_kernel(sock, call, sent));
+        return Ok(to_kernel(call, fd, sent));
     }
     if full && !promote::can_be_rung(record.side(), theirs) {
-        return Ok(leave_ring(sock, call, sent, (link, mine, theirs)));
+        return Ok(leave_ring(call, fd, sent, (link, mine, theirs)));
     }
     if full {
         return Ok(Step::Wait(Until::Ring));
@@ -184,8 +198,11 @@ fn step(
     if let Some(piece) = piece.filter(|_| granted.is_some()) {
         grants::count(sock, piece.counter(), n as u64);
     }
-    tx.publish(n, lock, || grants::are_covered(sock, granted.and(piece.as_ref())));
     *sent += n;
+    if *sent < call.buffers.total {
+        call.hold.keep();
+    }
+    tx.publish(n, lock.take(), || grants::are_covered(sock, granted.and(piece.as_ref())));
     Ok(Step::Again)
 }
 
@@ -277,7 +294,7 @@ impl Tx<'_> {
     }
 
     /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.
-    fn publish(&self, n: usize, lock: TidGuard<'_>, covered: impl FnOnce()) {
+    fn publish(&self, n: usize, lock: Option<Locked>, covered: impl FnOnce()) {
         let record = self.sock.record();
         let tx = &record.tx;
         tx.cursor.publish(&self.mine.prod, n as u64);
@@ -305,22 +322,24 @@ pub struct FilePart {
 
 /// Reads a file straight into the ring. `None`: this direction is not in the ring (any more) and
 /// nothing was sent.
-pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<isize> {
-    let entry = sock.entry(fd_table::Kind::Stream);
+pub fn transmit_file(conn: Conn, hold: &mut Hold, part: FilePart) -> Option<isize> {
+    let sock = conn.sock();
     let blocking = !sock.has(NONBLOCK);
     let record = sock.record();
     let mut sent = 0;
-    let mut sleep = Sleep::new(sock, fd, Direction::Sending);
+    let mut sleep = Sleep::new(conn, Direction::Sending);
     while sent < part.len {
         if sock.phase() == Phase::Broken {
             return Some(or_error(sent, ECONNRESET));
         }
         let full = {
-            let lock = record.tx.lock.lock(tid());
+            let lock = conn.lock_tx();
+            let Some(fd) = conn.kernel() else {
+                return Some(or_error(sent, EBADF));
+            };
             let (link, (mine, theirs)) = (sock.link()?, sock.sections()?);
             let leave = path(record.tx.marks.load(Relaxed)) == Path::Tcp
                 || lock.nested()
-                || fd_table::lookup(fd) != entry
                 || theirs.ctl.closed.load(Relaxed) != 0
                 || demote::is_due(sock)
                 || sock.has(WANT_TCP | SHUT_WR);
@@ -329,7 +348,7 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
             }
             let tx = Tx { sock, link, mine, theirs };
             let Ok(span) = tx.reserve((part.len - sent).min(CHUNK), blocking, Content::Put) else {
-                broken(sock, fd);
+                broken(conn);
                 return Some(errno::fail(ECONNRESET));
             };
             if tx.peer_is_gone(fd, span.head.1 == 0) {
@@ -351,12 +370,14 @@ pub fn transmit_file(sock: &'static Sock, fd: c_int, part: FilePart) -> Option<i
                 match usize::try_from(n) {
                     Ok(0) => return Some(sent.cast_signed()),
                     Ok(n) => {
-                        tx.publish(n, lock, || {});
+                        hold.keep();
+                        tx.publish(n, Some(lock), || {});
                         sent += n;
                     }
                     Err(_) => return Some(or_error(sent, errno::get())),
                 }
             }
+            hold.keep();
             span.head.1 == 0
         };
         if !full {
@@ -407,15 +428,15 @@ fn leave_unused(sock: &Sock, mine: &Section) {
 
 /// Goes on over TCP, behind what lies in the ring.
 fn leave_ring(
-    sock: &'static Sock,
     call: &mut Call<'_>,
+    fd: c_int,
     sent: &mut usize,
     (link, mine, theirs): (&Link, &Section, &Section),
 ) -> Step {
-    let record = sock.record();
+    let (sock, record) = (call.conn.sock(), call.conn.record());
     set_mark(sock, mine, record.tx.marks.load(Relaxed), record.tx.cursor.pos());
     notify::data(sock, link, &theirs.ctl, record.slot());
-    to_kernel(sock, call, sent)
+    to_kernel(call, fd, sent)
 }
 
 fn set_mark(sock: &Sock, mine: &Section, marks: u32, at: u64) {
@@ -425,17 +446,18 @@ fn set_mark(sock: &Sock, mine: &Section, marks: u32, at: u64) {
 
 /// Sends over the kernel socket, without waiting: the lock is held, so that no byte of another thread
 /// can come after a mark that this one does not know of.
-fn to_kernel(sock: &Sock, call: &mut Call<'_>, sent: &mut usize) -> Step {
+fn to_kernel(call: &mut Call<'_>, fd: c_int, sent: &mut usize) -> Step {
+    let sock = call.conn.sock();
     // What comes before these bytes first.
     if demote::is_pending(sock)
         && let Some(link) = sock.link()
-        && !demote::flush(sock, link, call.fd)
+        && !demote::flush(sock, link, fd)
     {
         return Step::Wait(Until::Both);
     }
     sock.take_room();
     let copying = &sock.record().tx.copying;
-    let on_kernel = || call.on_kernel(Direction::Sending, *sent, usize::MAX);
+    let on_kernel = || call.on_kernel(fd, Direction::Sending, *sent, usize::MAX);
     match call::interruptible(copying, on_kernel).0 {
         Kernel::Moved(n) => {
             *sent += n;

@@ -21,7 +21,7 @@ use shunt_wire::counter::Counter;
 use crate::abi::{pollfd, timespec};
 use crate::bell;
 use crate::clock;
-use crate::conn::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use crate::conn::{Conn, FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::endpoint;
 use crate::errno;
 use crate::next;
@@ -65,8 +65,8 @@ pub enum Woken {
 
 /// The waits of one call.
 pub struct Sleep {
+    conn: Conn,
     sock: &'static Sock,
-    fd: i32,
     direction: Direction,
     /// When the program's timeout ends; `None` until it was asked for.
     deadline: Option<Option<u64>>,
@@ -75,9 +75,9 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    /// For a call on `fd`.
-    pub const fn new(sock: &'static Sock, fd: i32, direction: Direction) -> Self {
-        Self { sock, fd, direction, deadline: None, since: 0 }
+    /// For a call on a connection, which it holds before it waits.
+    pub const fn new(conn: Conn, direction: Direction) -> Self {
+        Self { conn, sock: conn.sock(), direction, deadline: None, since: 0 }
     }
 
     fn receiving(&self) -> bool {
@@ -98,7 +98,8 @@ impl Sleep {
                 Direction::Sending => (&record.tx.timeout, Timeout::Send),
             };
             let ask = || {
-                let set = socket_timeout(tcp::borrow(self.fd), name).ok()??;
+                let ask = |fd| socket_timeout(tcp::borrow(fd), name).ok()?;
+                let set = self.conn.ask(ask).flatten()?;
                 Some(u64::try_from(set.as_nanos()).unwrap_or(u64::MAX))
             };
             timeout.get(ask).map(|nanos| now.saturating_add(nanos))
@@ -258,16 +259,18 @@ impl Sleep {
         };
         let bell = ring.and_then(|_| bell::of_this_thread(self.sock));
         let ear = bell.map_or(-1, |b| b.fd().as_raw_fd());
-        let mut fds = [
-            pollfd { fd: self.fd, events, revents: 0 },
-            pollfd { fd: ear, events: POLLIN, revents: 0 },
-        ];
         if let (Some((word, theirs)), Some(bell)) = (ring, bell) {
             arm(word, on_bell(bell.vector()));
             if until != Until::Kernel && self.ready(until, theirs) {
                 return Woken::Look;
             }
         }
+        // After the doorbell is armed: who closes the descriptor that the program knows rings it.
+        let socket = self.conn.kernel().unwrap_or(-1);
+        let mut fds = [
+            pollfd { fd: socket, events, revents: 0 },
+            pollfd { fd: ear, events: POLLIN, revents: 0 },
+        ];
         endpoint::count(Counter::KernelSleeps, 1);
         let left = deadline.map(|d| d - now);
         let longest = match (ring, self.receiving()) {

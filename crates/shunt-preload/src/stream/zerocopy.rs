@@ -30,13 +30,13 @@ use shunt_shm::sync::store_load_fence;
 use shunt_sys::sockinfo;
 use shunt_wire::counter::Counter;
 
-use crate::conn::{IS_V6, NUMBERED, Sock, TELLS_ERRORS, ZEROCOPY};
+use crate::conn::{Conn, IS_V6, NUMBERED, Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::errno::{self, KeepErrno};
 use crate::next;
 use crate::stream::borrow::{Hints, Request};
 use crate::stream::bytes::Buffers;
 use crate::stream::grants::{self, Outcome};
-use crate::stream::{call, notify, promote, tcp, tid};
+use crate::stream::{call, notify, promote, tcp};
 
 /// Size of `struct sock_extended_err`.
 const REPORT: u32 = 16;
@@ -50,8 +50,7 @@ const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 /// Makes a sending call, which is given its flags; with a number if the program wants to hear of it.
 #[inline]
 pub fn numbered(
-    sock: &'static Sock,
-    fd: c_int,
+    conn: Conn,
     flags: c_int,
     buffers: Option<&Buffers<'_>>,
     hints: &Hints<'_>,
@@ -60,11 +59,11 @@ pub fn numbered(
     let Some(buffers) = buffers.filter(|_| flags & MSG_ZEROCOPY != 0 || hints.is_quiet) else {
         return send(flags, Request::Plain);
     };
-    match admit(sock, fd, flags, hints) {
+    match admit(conn, flags, hints) {
         Admitted::Numbered(flags) => {
             let mut outcome = Outcome::default();
             let sent = send(flags, Request::Grant(&mut outcome, hints));
-            settle(sock, (buffers, hints), &outcome, sent);
+            settle(conn.sock(), (buffers, hints), &outcome, sent);
             sent
         }
         Admitted::Plain(flags) => send(flags, Request::Plain),
@@ -82,16 +81,16 @@ enum Admitted {
     Refused(c_int),
 }
 
-fn admit(sock: &'static Sock, fd: c_int, flags: c_int, hints: &Hints<'_>) -> Admitted {
+fn admit(conn: Conn, flags: c_int, hints: &Hints<'_>) -> Admitted {
     let copied = flags & !MSG_ZEROCOPY;
     // The kernel ignores the flag, too.
-    if !is_allowed(sock, fd) {
+    if !is_allowed(conn) {
         return Admitted::Plain(copied);
     }
-    if promote::advance(sock, fd) == Phase::Tcp {
+    if promote::advance(conn) == Phase::Tcp {
         return Admitted::Plain(flags);
     }
-    match begin(sock, fd, hints) {
+    match begin(conn, hints) {
         Ok(()) => Admitted::Numbered(copied),
         Err(error) => Admitted::Refused(error),
     }
@@ -110,7 +109,7 @@ fn settle(
     }
     if sent > 0 && !hints.is_quiet {
         if !outcome.is_numbered {
-            let _lock = sock.record().tx.lock.lock(tid());
+            let _lock = sock.lock_tx();
             number(sock, surely_taken(sock), outcome, false);
         }
         notify::own_error(sock, outcome.is_numbered);
@@ -128,44 +127,49 @@ pub fn number(sock: &Sock, taken: u64, outcome: &Outcome, is_granted: bool) {
 }
 
 /// True when the program has asked for `SO_ZEROCOPY`, or its listener has.
-fn is_allowed(sock: &Sock, fd: c_int) -> bool {
-    if !sock.has(ZEROCOPY) {
+fn is_allowed(conn: Conn) -> bool {
+    if !conn.has(ZEROCOPY) {
         let _keep = KeepErrno::new();
-        let mut value: c_int = 0;
-        let mut len = 4;
-        // SAFETY: room for an int.
-        let rc = unsafe {
-            let value = (&raw mut value).cast();
-            next::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, &raw mut len)
+        let ask = |fd| {
+            let (mut value, mut len): (c_int, _) = (0, 4);
+            // SAFETY: room for an int.
+            let rc = unsafe {
+                let value = (&raw mut value).cast();
+                next::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, &raw mut len)
+            };
+            rc == 0 && value != 0
         };
-        sock.put(ZEROCOPY, rc == 0 && value != 0);
+        conn.put(ZEROCOPY, conn.ask(ask) == Some(true));
     }
-    sock.has(ZEROCOPY)
+    conn.has(ZEROCOPY)
 }
 
 /// The error with which a call that is to have a number ends before it begins.
-fn begin(sock: &Sock, fd: c_int, hints: &Hints<'_>) -> Result<(), c_int> {
+fn begin(conn: Conn, hints: &Hints<'_>) -> Result<(), c_int> {
+    let sock = conn.sock();
     let tx = &sock.record().tx;
-    if tx.lock.is_held_by(tid()) && !call::may_intrude(&tx.copying) {
+    if tx.lock.is_held_by(sock.me()) && !call::may_intrude(&tx.copying) {
         // A signal handler above a call that may be in the middle of the list.
         return Err(EINTR);
     }
     if !sock.has(NUMBERED) {
-        first(sock, fd);
+        first(conn);
     }
     if !hints.is_quiet && list(sock).is_full() { Err(ENOBUFS) } else { Ok(()) }
 }
 
 /// Begins to count.
 #[cold]
-fn first(sock: &Sock, fd: c_int) {
-    let _lock = sock.record().tx.lock.lock(tid());
+fn first(conn: Conn) {
+    let sock = conn.sock();
+    let _lock = sock.lock_tx();
     if !sock.has(NUMBERED) {
         list(sock).reset();
         grants::state(sock).granted.reset();
         grants::state(sock).tally.reset();
         grants::state(sock).pinned.reset();
         // Never the other way round: what setsockopt(2) has noted meanwhile, or before, may have left something there.
+        let Some(fd) = conn.kernel() else { return };
         if sockinfo::has_error_queue(tcp::borrow(fd)) {
             sock.put(TELLS_ERRORS, true);
         }
@@ -219,7 +223,7 @@ fn of_completions(sock: &'static Sock) -> u32 {
         arm(&mine.ctl.tx_arm, notify::ON_QUEUE);
         store_load_fence();
         if grants::is_overdue(sock, theirs) {
-            let lock = sock.record().tx.lock.lock(tid());
+            let lock = sock.lock_tx();
             if !lock.nested() {
                 grants::time_out(sock);
             }
@@ -249,7 +253,7 @@ fn take(sock: &'static Sock) -> Option<Notice> {
     if !sock.has(NUMBERED) || !has_news(sock) {
         return None;
     }
-    let lock = sock.record().tx.lock.lock(tid());
+    let lock = sock.lock_tx();
     // A signal handler comes again.
     if lock.nested() && !call::may_intrude(&sock.record().tx.copying) {
         return None;

@@ -13,7 +13,7 @@ use shunt_wire::counter::Counter;
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
-use crate::lock::dead_tid;
+use crate::lock::{dead, is_dead, me};
 use crate::tuple;
 
 fn mapped() -> (Arena, OwnedFd) {
@@ -41,7 +41,7 @@ fn a_record_begins_clean_and_differs_from_its_last_use() {
     first.id.vector.store(4, Relaxed);
     first.rx.bytes.store(9, Relaxed);
     first.tx.cursor.publish(&ProdLine::default(), 100);
-    std::mem::forget(first.tx.lock.lock(dead_tid()));
+    std::mem::forget(first.tx.lock.lock(dead(), is_dead));
     free(first);
     let again = arena.allocate(Member::UNNAMED, &mut 0).unwrap();
     assert!(std::ptr::eq(first, again));
@@ -50,7 +50,9 @@ fn a_record_begins_clean_and_differs_from_its_last_use() {
     assert_eq!(again.id.vector.load(Relaxed), 0);
     assert_eq!(again.rx.bytes.load(Relaxed), 0);
     assert_eq!(again.tx.cursor.pos(), 0);
-    assert!(!again.tx.lock.lock(2).nested());
+    again.free_locks(is_dead);
+    assert!(!again.tx.lock.is_held_by(dead()));
+    assert!(!again.tx.lock.lock(me(), is_dead).nested());
 }
 
 #[test]

@@ -5,14 +5,29 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shunt_shm::lock::TidLock;
+use shunt_shm::holders::Member;
+use shunt_shm::lock::{Owner, OwnerLock};
 
 fn tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()
 }
 
+/// This thread of a process without a name.
+pub fn me() -> Owner {
+    Owner::new(Member::UNNAMED, tid())
+}
+
+/// One that has ended.
+pub fn dead() -> Owner {
+    Owner::new(Member::UNNAMED, dead_tid())
+}
+
+pub fn is_dead(owner: Owner) -> bool {
+    owner.has_ended_here()
+}
+
 /// The id of a thread that has ended.
-pub fn dead_tid() -> u32 {
+fn dead_tid() -> u32 {
     let dead = thread::spawn(tid).join().unwrap();
     // The id may be gone a moment after the join only.
     let pid = rustix::process::Pid::from_raw(dead.cast_signed()).unwrap();
@@ -25,7 +40,7 @@ pub fn dead_tid() -> u32 {
 /// A number that only holders of the lock touch, without an atomic to hide behind.
 #[derive(Default)]
 struct Guarded {
-    lock: TidLock,
+    lock: OwnerLock,
     value: UnsafeCell<u64>,
 }
 
@@ -34,7 +49,7 @@ unsafe impl Sync for Guarded {}
 
 impl Guarded {
     fn add(&self, n: u64) {
-        let guard = self.lock.lock(tid());
+        let guard = self.lock.lock(me(), is_dead);
         assert!(!guard.nested());
         // SAFETY: the lock is held.
         unsafe { *self.value.get() += n };
@@ -43,16 +58,16 @@ impl Guarded {
 
 #[test]
 fn the_owner_gets_in_again_and_the_inner_guard_does_not_unlock() {
-    let lock = TidLock::default();
-    let outer = lock.lock(tid());
+    let lock = OwnerLock::default();
+    let outer = lock.lock(me(), is_dead);
     assert!(!outer.nested());
-    let inner = lock.lock(tid());
+    let inner = lock.lock(me(), is_dead);
     assert!(inner.nested());
     drop(inner);
     let (send, taken) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let guard = lock.lock(tid());
+            let guard = lock.lock(me(), is_dead);
             send.send(guard.nested()).unwrap();
         });
         assert!(
@@ -88,13 +103,13 @@ fn every_sleeper_is_woken_in_turn() {
 
 /// How long after the owner's release the last of `sleepers` had the lock.
 fn slowest_of_many(sleepers: usize) -> Duration {
-    let lock = TidLock::default();
-    let owner = lock.lock(tid());
+    let lock = OwnerLock::default();
+    let owner = lock.lock(me(), is_dead);
     thread::scope(|scope| {
         let threads: Vec<_> = (0..sleepers)
             .map(|_| {
                 scope.spawn(|| {
-                    drop(lock.lock(tid()));
+                    drop(lock.lock(me(), is_dead));
                     Instant::now()
                 })
             })
@@ -110,43 +125,82 @@ fn slowest_of_many(sleepers: usize) -> Duration {
 
 #[test]
 fn a_dead_owner_s_lock_is_taken_over() {
-    let lock = TidLock::default();
-    std::mem::forget(lock.lock(dead_tid()));
+    let lock = OwnerLock::default();
+    std::mem::forget(lock.lock(dead(), is_dead));
     let began = Instant::now();
-    let guard = lock.lock(tid());
+    let guard = lock.lock(me(), is_dead);
     assert!(!guard.nested());
     assert!(began.elapsed() < Duration::from_secs(5));
     drop(guard);
-    assert!(!lock.lock(tid()).nested());
+    assert!(!lock.lock(me(), is_dead).nested());
 }
 
 #[test]
 fn a_lock_is_not_waited_for_longer_than_asked() {
-    let lock = TidLock::default();
+    let lock = OwnerLock::default();
     let patience = Duration::from_millis(20);
     thread::scope(|scope| {
-        let owner = lock.lock(tid());
-        assert!(lock.lock_within(tid(), patience).is_none(), "this very thread has it");
-        scope.spawn(|| assert!(lock.lock_within(tid(), patience).is_none())).join().unwrap();
-        let waiter = scope.spawn(|| lock.lock_within(tid(), Duration::from_secs(60)).is_some());
+        let owner = lock.lock(me(), is_dead);
+        assert!(lock.lock_within(me(), patience, is_dead).is_none(), "this very thread has it");
+        scope
+            .spawn(|| assert!(lock.lock_within(me(), patience, is_dead).is_none()))
+            .join()
+            .unwrap();
+        let waiter =
+            scope.spawn(|| lock.lock_within(me(), Duration::from_secs(60), is_dead).is_some());
         drop(owner);
         assert!(waiter.join().unwrap());
     });
-    std::mem::forget(lock.lock(dead_tid()));
-    assert!(lock.lock_within(tid(), patience).is_some(), "its owner is dead");
-    assert!(!lock.lock(tid()).nested(), "unlocked");
+    std::mem::forget(lock.lock(dead(), is_dead));
+    assert!(lock.lock_within(me(), patience, is_dead).is_some(), "its owner is dead");
+    assert!(!lock.lock(me(), is_dead).nested(), "unlocked");
 }
 
 #[test]
 fn only_a_dead_owner_s_lock_is_freed() {
-    let lock = TidLock::default();
-    let owner = lock.lock(tid());
-    lock.free_if_dead();
-    assert!(lock.lock(tid()).nested());
+    let lock = OwnerLock::default();
+    let owner = lock.lock(me(), is_dead);
+    lock.free_if_dead(is_dead);
+    assert!(lock.lock(me(), is_dead).nested());
     drop(owner);
-    std::mem::forget(lock.lock(dead_tid()));
-    lock.free_if_dead();
+    std::mem::forget(lock.lock(dead(), is_dead));
+    lock.free_if_dead(is_dead);
     let began = Instant::now();
-    assert!(!lock.lock(tid()).nested());
+    assert!(!lock.lock(me(), is_dead).nested());
     assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+/// Two pid namespaces have the same thread ids.
+#[test]
+fn a_thread_of_another_process_with_the_same_id_waits() {
+    let lock = OwnerLock::default();
+    let [mine, other] = [1, 2].map(|code| Owner::new(Member::from_code(code), tid()));
+    let owner = lock.lock(mine, |_| false);
+    assert!(!lock.is_held_by(other));
+    assert!(lock.lock_within(other, Duration::from_millis(20), |_| false).is_none());
+    assert!(lock.lock(mine, |_| false).nested());
+    drop(owner);
+    assert!(!lock.lock(other, |_| false).nested());
+}
+
+#[test]
+fn an_owner_is_told_by_process_and_thread() {
+    let owner = Owner::new(Member::from_code(0xfff0_1234), 0x003f_ffff);
+    assert_eq!((owner.process().code(), owner.tid()), (0xfff0_1234, 0x003f_ffff));
+}
+
+/// A thread that comes too late gives back what another one has taken since.
+#[test]
+fn only_the_owner_s_guard_unlocks() {
+    let lock = OwnerLock::default();
+    let [first, second] = [1, 2].map(|code| Owner::new(Member::from_code(code), tid()));
+    let late = lock.lock(first, |_| false);
+    lock.give_up(second);
+    assert!(lock.is_held_by(first), "another one cannot give it up");
+    lock.give_up(first);
+    let owner = lock.lock(second, |_| false);
+    drop(late);
+    assert!(lock.is_held_by(second));
+    drop(owner);
+    assert!(!lock.is_held_by(second));
 }

@@ -1,76 +1,29 @@
-//! TCP connections that this process holds.
-//!
-//! A [`Sock`] is the process's own handle of a connection; what parent and child must agree on lies
-//! in the arena's [`Record`]. Socks come from a pool that is never unmapped: a thread that is still
-//! in a call while another closes the descriptor looks at valid memory and notices at its next look
-//! into the descriptor table.
+//! A process's own part of a connection.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use shunt_core::handshake::{Phase, next_look};
-pub use shunt_shm::arena::NUMBERED;
+use shunt_heap::slab::{Slab, Zeroed};
 use shunt_shm::arena::{Mode, Record};
+use shunt_shm::holders::Member;
 use shunt_shm::region::{RING, Section, Side};
 use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
-use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
+use crate::conn::{HAD_ROOM, WAS_SHUNTED};
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Entry, Kind};
 use crate::knobs::Dmb;
 use crate::link::{Link, Target};
+use crate::object;
 use crate::ops::listener::Listener;
+use crate::own_fds::OwnFd;
 use crate::peer::Peer;
 use crate::relatives;
 use crate::stream::borrow::Lent;
+use crate::stream::grants;
 use crate::stream::pins::{self, Pipes};
-use crate::stream::{doubt, grants};
-
-/// `O_NONBLOCK` is set on the open file description.
-pub const NONBLOCK: u32 = 1;
-/// `shutdown(SHUT_WR)` was called.
-pub const SHUT_WR: u32 = 2;
-/// `shutdown(SHUT_RD)` was called.
-pub const SHUT_RD: u32 = 4;
-/// The kernel socket has something to say (end of file, error): ask it when the ring is empty.
-pub const KERNEL_HINT: u32 = 8;
-/// This side wants its sending direction on TCP.
-pub const WANT_TCP: u32 = 16;
-/// This side takes nothing from the ring any more: the peer sends what is left over TCP.
-pub const FROZEN: u32 = 64;
-/// The program has set the size of a buffer before the connection was taken up.
-pub const SIZED: u32 = 128;
-/// The kernel socket had room when it was last asked, and nothing was sent over it since: good for one
-/// answer, as somebody may send behind the library's back.
-pub const HAD_ROOM: u32 = 256;
-/// The RST that the peer has announced was waited for: one that does not come is not waited for again.
-pub const RESET_AWAITED: u32 = 512;
-/// Nobody holds the peer's socket any more.
-pub const ORPHANED: u32 = 1024;
-/// `SO_ZEROCOPY` is set, as far as is known.
-pub const ZEROCOPY: u32 = 4096;
-/// The agent was asked for the other end: the connection was offered, or claimed.
-pub const ASKED: u32 = 8192;
-/// It was accepted, its other end was offered, and the agent is to be asked for it.
-pub const TO_BE_CLAIMED: u32 = 32768;
-/// The peer may be in another network namespace, where the kernel says nothing of its socket.
-pub const ELSEWHERE: u32 = 16384;
-/// What was granted was not read in time: the next send asks the kernel whether the peer is there.
-pub const UNREAD: u32 = 65536;
-/// The kernel is to send RST if the program is killed: [`crate::stream::doubt::end_loudly`].
-pub const LOUD: u32 = 131_072;
-/// The kernel's error queue may have something of its own to say.
-pub const TELLS_ERRORS: u32 = 262_144;
-/// An IPv6 socket, whatever its addresses: noted with the first call that is [`NUMBERED`].
-pub const IS_V6: u32 = 524_288;
-/// The peer was killed while bytes of ours lay unread in its ring, which TCP would have answered with RST.
-pub const CUT_OFF: u32 = 1_048_576;
-/// A call has failed with that.
-pub const RESET_TOLD: u32 = 2_097_152;
-/// The connection was promoted at least once.
-pub const WAS_SHUNTED: u32 = 32;
 
 /// A process's handle of a connection.
 #[derive(Debug, Default)]
@@ -82,8 +35,15 @@ pub struct Sock {
     listener: AtomicPtr<Listener>,
     /// In whose arena the record is.
     endpoint: AtomicPtr<Endpoint>,
-    /// Descriptors of this process that name it.
-    fds: AtomicU32,
+    /// Its entry in the descriptor table, but for the kind: place and use. 0: not in use.
+    name: AtomicU64,
+    /// Descriptors of this process that name it, in the low half, and calls that hold it.
+    refs: AtomicU64,
+    /// The library's own descriptor of the kernel socket, for calls that hold it though the program
+    /// has closed the one that they were made on: its place plus one; 0: none.
+    lingering: AtomicU32,
+    /// This process among those that share the record, as an owner of its locks.
+    member: AtomicU32,
     /// How far the count for a forked child has come: [`crate::relatives`]' business.
     pub counted: AtomicU32,
     /// When its peer, which has half-closed and leaves no room, was last asked for: [`crate::stream::doubt`]'s.
@@ -98,35 +58,29 @@ pub struct Sock {
     pub lent: Lent,
     /// Calls that had sent something when bytes were last waited for: [`crate::stream::sleep`]'s.
     pub said: AtomicU64,
-    /// The next in [`RETURNED`].
-    next: AtomicPtr<Self>,
 }
 
-/// Handles to be used again.
-static POOL: Mutex<Vec<&'static Sock>> = Mutex::new(Vec::new());
-/// Those that were given back since it was last looked into. A list without a lock, because close(2)
-/// may be called in a signal handler, and in the child of a process that forked without a word.
-static RETURNED: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
+/// Connections that a process can have.
+const MOST: usize = 1 << 17;
 
-/// A handle from the pool, or a new one.
-fn blank() -> &'static Sock {
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    if pool.is_empty() {
-        let mut at = RETURNED.swap(core::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: socks are never freed, and these are nobody's.
-        while let Some(sock) = unsafe { at.as_ref() } {
-            at = sock.next.load(Ordering::Relaxed);
-            pool.push(sock);
-        }
-    }
-    pool.pop().unwrap_or_else(|| Box::leak(Box::default()))
-}
+/// All socks. One is never freed: a thread that is still in a call while another closes the
+/// descriptor looks at valid memory.
+static SOCKS: Slab<Sock, MOST> = Slab::new();
+
+// SAFETY: a sock consists of atomics, for which zero is a valid value, and null a valid pointer.
+unsafe impl Zeroed for Sock {}
+
+/// In [`Sock::refs`]: a call that holds it.
+const CALL: u64 = 1 << 32;
+/// In [`Sock::refs`]: the descriptors.
+const DESCRIPTORS: u64 = CALL - 1;
 
 impl Sock {
-    /// A handle of a new connection, with one descriptor.
-    pub fn new(record: &'static Record, endpoint: &'static Endpoint) -> &'static Self {
-        let sock = blank();
+    /// That of a new connection, with one descriptor. `None` when there are too many.
+    pub fn new(record: &'static Record, endpoint: &'static Endpoint) -> Option<&'static Self> {
+        let (name, sock) = SOCKS.take()?;
         sock.endpoint.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Relaxed);
+        sock.member.store(endpoint.member().code(), Ordering::Relaxed);
         sock.counted.store(0, Ordering::Relaxed);
         sock.no_room.store(0, Ordering::Relaxed);
         sock.fin_timeout.store(0, Ordering::Relaxed);
@@ -137,24 +91,38 @@ impl Sock {
         sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.peer.store(core::ptr::null_mut(), Ordering::Relaxed);
         sock.listener.store(core::ptr::null_mut(), Ordering::Relaxed);
-        sock.fds.store(1, Ordering::Relaxed);
-        sock.record.store(core::ptr::from_ref(record).cast_mut(), Ordering::Release);
-        sock
+        sock.refs.store(1, Ordering::Relaxed);
+        sock.lingering.store(0, Ordering::Relaxed);
+        sock.record.store(core::ptr::from_ref(record).cast_mut(), Ordering::Relaxed);
+        sock.name.store(Entry::named(Kind::Stream, name).object(), Ordering::Release);
+        Some(sock)
+    }
+
+    /// Those in use, of which a process that is being forked or ends has some without a descriptor.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        let in_use = |sock: &&Self| sock.name.load(Ordering::Acquire) != 0;
+        SOCKS.all().map(|(_, sock)| sock).filter(in_use)
     }
 
     /// The sock of a descriptor table entry.
     #[inline]
     pub fn of(entry: Entry) -> Option<&'static Self> {
         match entry.kind() {
-            // SAFETY: such entries are made of socks, which are never freed.
-            Kind::Stream | Kind::Tracked => unsafe { entry.ptr::<Self>().as_ref() },
+            Kind::Stream | Kind::Tracked => SOCKS.get(entry.name().index),
             _ => None,
         }
     }
 
     /// Its entry for the descriptor table.
+    #[inline]
     pub fn entry(&self, kind: Kind) -> Entry {
-        Entry::new(kind, core::ptr::from_ref(self))
+        Entry::of_object(kind, self.name.load(Ordering::Relaxed))
+    }
+
+    /// True while it is in the use that the entry means.
+    #[inline]
+    pub fn is_in_use(&self, entry: Entry) -> bool {
+        self.name.load(Ordering::Acquire) == entry.object()
     }
 
     /// What is shared with forks.
@@ -186,8 +154,7 @@ impl Sock {
 
     /// Sets the link group; counts this process's descriptors as its users.
     pub fn set_link(&self, link: &'static Link) {
-        let fds = self.fds.load(Ordering::Relaxed);
-        link.users.fetch_add(fds, Ordering::AcqRel);
+        link.users.fetch_add(self.descriptors().max(1), Ordering::AcqRel);
         let old = self.link.swap(core::ptr::from_ref(link).cast_mut(), Ordering::AcqRel);
         if old.is_null() {
             self.endpoint().carries(true);
@@ -292,23 +259,16 @@ impl Sock {
         self.record().rx.low_water.load(Ordering::Relaxed).max(1) as usize
     }
 
-    /// A descriptor of this process that names the connection.
+    /// A descriptor of the kernel socket, whichever leads there.
     pub fn descriptor(&self) -> Option<i32> {
-        self.descriptor_but(-1)
+        self.other_descriptor(-1).or_else(|| self.lingering())
     }
 
-    /// Another one.
+    /// A descriptor of the program's but this one.
     pub fn other_descriptor(&self, than: i32) -> Option<i32> {
-        if self.fds.load(Ordering::Acquire) < 2 {
-            return None;
-        }
-        self.descriptor_but(than)
-    }
-
-    fn descriptor_but(&self, than: i32) -> Option<i32> {
-        let same = |entry: Entry| Self::of(entry).is_some_and(|s| core::ptr::eq(s, self));
+        let me = self.entry(Kind::Stream);
         let mut all = fd_table::iter(0..=fd_table::high_water());
-        all.find(|(fd, entry)| *fd != than && same(*entry)).map(|(fd, _)| fd)
+        all.find(|(fd, entry)| *fd != than && entry.is_same_object(me)).map(|(fd, _)| fd)
     }
 
     /// A flag of the record.
@@ -338,79 +298,144 @@ impl Sock {
 
     /// Another descriptor of this process names it.
     pub fn retain(&self) {
-        self.fds.fetch_add(1, Ordering::AcqRel);
+        self.refs.fetch_add(1, Ordering::AcqRel);
         if let Some(link) = self.link() {
             link.users.fetch_add(1, Ordering::AcqRel);
         }
     }
 
+    /// This process among those that share the record.
+    #[inline]
+    pub fn member(&self) -> Member {
+        Member::from_code(self.member.load(Ordering::Relaxed))
+    }
+
+    /// In a forked child, which has a name of its own.
+    pub fn set_member(&self, member: Member) {
+        self.member.store(member.code(), Ordering::Relaxed);
+    }
+
     /// Descriptors of this process that name it.
+    #[allow(clippy::cast_possible_truncation, reason = "the low half")]
     pub fn descriptors(&self) -> u32 {
-        self.fds.load(Ordering::Acquire)
+        (self.refs.load(Ordering::Acquire) & DESCRIPTORS) as u32
     }
 
-    /// In a forked child: so many descriptors name it, as the child's own table says.
+    /// In a forked child: so many descriptors name it, as the child's own table says, and no call of
+    /// the parent's other threads holds it.
     pub fn set_descriptors(&self, count: u32) {
-        self.fds.store(count, Ordering::Release);
+        self.refs.store(count.into(), Ordering::Release);
     }
 
-    /// A descriptor less. Calls `last` for the last one in all processes, and gives the handle back
-    /// with the last one in this process; nothing of it may be used after that.
-    pub fn release(&'static self, last: impl FnOnce(&'static Record)) {
-        let record = self.record();
-        let link = self.link();
-        let mine = self.fds.fetch_sub(1, Ordering::AcqRel) == 1;
-        if mine {
-            grants::leave(self);
+    /// A call holds it from now on. False when this use of it is over.
+    pub fn hold(&'static self, entry: Entry) -> bool {
+        let one_more = |refs: u64| (refs > 0).then(|| refs + CALL);
+        if self.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).is_err() {
+            return false;
         }
-        if mine && relatives::let_go(self.endpoint(), record) {
+        // SYNC POINT hold: the hold before the look at the use; who ends it does it in the other order.
+        let is_it = self.is_in_use(entry);
+        if !is_it {
+            object::let_go(self);
+        }
+        is_it
+    }
+
+    /// The same of a call that is known to hold it, in a forked child.
+    pub fn hold_again(&'static self) {
+        self.refs.fetch_add(CALL, Ordering::AcqRel);
+    }
+
+    /// True when neither a descriptor nor a call names it.
+    pub fn is_unused(&self) -> bool {
+        self.refs.load(Ordering::Acquire) == 0
+    }
+
+    /// True when some call of this process holds it.
+    pub fn is_held(&self) -> bool {
+        self.refs.load(Ordering::Acquire) >= CALL
+    }
+
+    /// The library's own descriptor of the kernel socket, where calls need one.
+    pub fn lingering(&self) -> Option<i32> {
+        let place = self.lingering.load(Ordering::Acquire).checked_sub(1)?;
+        Some(OwnFd::raw_at(u16::try_from(place).ok()?))
+    }
+
+    /// Calls go on by this descriptor from now on, unless they have one.
+    pub fn linger(&self, fd: OwnFd) {
+        let place = u32::from(fd.into_place()) + 1;
+        let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
+        if self.lingering.compare_exchange(0, place, ok, no).is_err() {
+            drop(OwnFd::from_place(place));
+        }
+    }
+
+    /// Closes it where a descriptor of the program's is left.
+    pub fn end_lingering_if_named(&self) {
+        if self.descriptors() > 0 {
+            self.end_lingering();
+        }
+    }
+
+    /// Closes it.
+    pub fn end_lingering(&self) {
+        drop(OwnFd::from_place(self.lingering.swap(0, Ordering::AcqRel)));
+    }
+
+    /// A descriptor less. True when neither a descriptor nor a call is left: then [`Self::finish`].
+    #[must_use]
+    pub fn release(&self) -> bool {
+        let before = self.refs.fetch_sub(1, Ordering::AcqRel);
+        // What the last descriptor counted for goes over to the calls.
+        if before & DESCRIPTORS > 1
+            && let Some(link) = self.link()
+        {
+            link.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        before == 1
+    }
+
+    /// A call less. The same.
+    #[must_use]
+    pub fn let_go(&self) -> bool {
+        self.refs.fetch_sub(CALL, Ordering::AcqRel) == CALL
+    }
+
+    /// The process ends: its calls do not count any more. True when a descriptor is not left either.
+    pub fn abandon_calls(&self) -> bool {
+        let refs = self.refs.load(Ordering::Acquire);
+        let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
+        refs >= CALL
+            && refs & DESCRIPTORS == 0
+            && self.refs.compare_exchange(refs, 0, ok, no).is_ok()
+    }
+
+    /// This process has no part in the connection any more. Calls `last` if no other one has. Nothing
+    /// of the sock may be used after that.
+    pub fn finish(&'static self, last: impl FnOnce(&'static Record)) {
+        let (record, link) = (self.record(), self.link());
+        grants::leave(self);
+        if relatives::let_go(self.endpoint(), record) {
             last(record);
             record.id.live.store(0, Ordering::Release);
         }
         // Last: they are still of use to what is done at the end.
-        if mine {
-            self.swap_peer(core::ptr::null_mut());
-            crate::imports::release(self);
-            pins::release(self);
-        }
+        self.swap_peer(core::ptr::null_mut());
+        crate::imports::release(self);
+        pins::release(self);
         if let Some(link) = link {
             link.users.fetch_sub(1, Ordering::AcqRel);
-            if mine {
-                self.endpoint().carries(false);
-            }
+            self.endpoint().carries(false);
         }
-        if mine {
-            self.give_back();
-        }
+        self.give_back();
     }
 
-    fn give_back(&'static self) {
-        let me = core::ptr::from_ref(self).cast_mut();
-        let mut head = RETURNED.load(Ordering::Relaxed);
-        loop {
-            self.next.store(head, Ordering::Relaxed);
-            match RETURNED.compare_exchange(head, me, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
-    }
-
-    /// The connection stays on TCP for good, for this reason.
-    pub fn decline(&'static self, fd: i32, why: Reason) {
-        let record = self.record();
-        record.id.reason.store(why as u32, Ordering::Relaxed);
-        record.id.offer.store(Offer::None.to_word(), Ordering::Release);
-        self.set_phase(Phase::Tcp);
-        // From now on it ends as TCP does, in whatever program.
-        doubt::end_quietly(self, fd);
-        endpoint::decline(why);
-        // The kernel would begin its numbers anew.
-        if !self.has(NUMBERED)
-            && fd_table::replace_if(fd, self.entry(Kind::Stream), self.entry(Kind::Tracked))
-        {
-            crate::ops::epoll::on_declined(fd);
-        }
+    /// In a forked child, which has no part in it.
+    pub fn give_back(&self) {
+        self.end_lingering();
+        let name = Entry::of_object(Kind::Stream, self.name.swap(0, Ordering::AcqRel)).name();
+        SOCKS.give_back(name);
     }
 
     /// Both sides have agreed.
@@ -444,9 +469,4 @@ impl Sock {
         let (_, theirs) = self.sections()?;
         Some(theirs.setup.endpoint.load(Ordering::Acquire))
     }
-}
-
-/// Held across fork.
-pub fn lock_for_fork() -> impl Sized {
-    POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }

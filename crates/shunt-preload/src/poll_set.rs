@@ -1,0 +1,304 @@
+//! A set of descriptors that poll(2) or select(2) waits for, with shunted connections in it.
+//!
+//! Shunted connections are looked at here, all others by the kernel. When nothing is ready the
+//! kernel's poll sleeps for both: for the others' events, for the ends of the shunted connections,
+//! and for this thread's doorbell.
+//!
+//! What a descriptor stands for when the call begins, it stands for until the call is over, as in the
+//! kernel: a call that waits holds the connections.
+
+use core::sync::atomic::Ordering;
+
+use libc::{POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
+use shunt_core::events;
+use shunt_core::handshake::{Phase, SHORTEST_LOOK};
+use shunt_shm::doorbell::{arm, on_bell};
+use shunt_shm::sync::AtomicU32;
+use shunt_wire::counter::Counter;
+
+use crate::abi::{c_int, nfds_t, pollfd, sigset_t, timespec};
+use crate::bell::{self, Bell};
+use crate::calls::{Has, UnderWay};
+use crate::conn::{Conn, Hold, KERNEL_HINT, NUMBERED};
+use crate::epoll::{instance::Instance, nested::Awaited, ready};
+use crate::errno::KeepErrno;
+use crate::fd_table::{self, Kind};
+use crate::stream::spin::{self, Spun};
+use crate::stream::{demote, doubt, killed, sends_over_tcp};
+use crate::{clock, endpoint, next, signals};
+
+/// What an entry stands for.
+#[derive(Clone, Copy)]
+enum Target {
+    /// The kernel's business, or nobody's.
+    Kernel,
+    /// A shunted connection.
+    Conn(Conn),
+    /// An epoll instance with shunted connections in it.
+    Set(&'static Instance),
+}
+
+impl Target {
+    fn of(fd: c_int) -> Self {
+        let entry = fd_table::lookup(fd);
+        match entry.kind() {
+            Kind::Stream => Conn::of(fd, entry).map_or(Self::Kernel, Self::Conn),
+            Kind::Epoll => match Instance::of(entry) {
+                Some(set) if set.active.load(Ordering::Relaxed) > 0 => Self::Set(set),
+                _ => Self::Kernel,
+            },
+            _ => Self::Kernel,
+        }
+    }
+}
+
+/// True when a shunted connection is, or may be, among the descriptors.
+pub fn concerns(fds: &[pollfd]) -> bool {
+    fds.iter().any(|p| !matches!(Target::of(p.fd), Target::Kernel))
+}
+
+/// What this thread's spins in poll have taught; shared by the threads of the process.
+static BUDGET: AtomicU32 = AtomicU32::new(0);
+
+/// The program's array, and what its entries stand for.
+struct PollSet<'a> {
+    fds: &'a mut [pollfd],
+    targets: Vec<Target>,
+    /// The connections, once the call waits.
+    holds: Vec<Hold>,
+    /// Some entry is the kernel's.
+    others: bool,
+}
+
+/// poll(2): the number of entries with events, -1 with errno.
+pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> c_int {
+    signals::cancellation_point();
+    let targets = fds.iter().map(|p| Target::of(p.fd)).collect();
+    let mut set = PollSet { fds, targets, holds: Vec::new(), others: false };
+    let mut noted = None;
+    let mut spun = false;
+    loop {
+        set.note_news();
+        for p in set.fds.iter_mut() {
+            p.revents = 0;
+        }
+        let mut found = set.look();
+        if set.others || !mask.is_null() {
+            match set.ask_about_others(mask) {
+                n if n >= 0 => found += n,
+                _ if found == 0 => return -1,
+                _ => {}
+            }
+        }
+        let now = clock::now();
+        if found > 0 || deadline.is_some_and(|d| now >= d) {
+            if set.visit(now) {
+                continue;
+            }
+            return found;
+        }
+        set.hold();
+        noted.get_or_insert_with(|| UnderWay::note(Has::Holds(&raw const set.holds)));
+        if !spun && !set.others && mask.is_null() && set.spin(deadline) {
+            continue;
+        }
+        spun = true;
+        if set.sleep(deadline, mask) < 0 {
+            return -1;
+        }
+    }
+}
+
+impl PollSet<'_> {
+    fn conns(&self) -> impl Iterator<Item = (usize, Conn)> + '_ {
+        self.targets.iter().enumerate().filter_map(|(i, target)| match target {
+            Target::Conn(conn) => Some((i, *conn)),
+            Target::Kernel | Target::Set(_) => None,
+        })
+    }
+
+    /// Another thread may have had a socket become a shunted connection, or an instance watch one.
+    fn note_news(&mut self) {
+        self.others = false;
+        for (target, p) in self.targets.iter_mut().zip(&*self.fds) {
+            if matches!(target, Target::Kernel) && p.fd >= 0 {
+                *target = Target::of(p.fd);
+                self.others |= matches!(target, Target::Kernel);
+                if let (Target::Conn(conn), false) = (*target, self.holds.is_empty()) {
+                    self.holds.extend(Hold::of_many(conn));
+                }
+            }
+        }
+    }
+
+    /// From now on the connections do not end, whatever becomes of their descriptors.
+    fn hold(&mut self) {
+        if self.holds.is_empty() {
+            self.holds = self.conns().filter_map(|(_, conn)| Hold::of_many(conn)).collect();
+        }
+    }
+
+    /// One pass over the shunted connections; returns how many are ready.
+    fn look(&mut self) -> c_int {
+        let mut found = 0;
+        for (p, target) in self.fds.iter_mut().zip(&self.targets) {
+            let wanted = u32::from(p.events.cast_unsigned());
+            let ready = match target {
+                Target::Kernel => continue,
+                // Closed, before the call has come to hold it.
+                Target::Conn(conn) if conn.kernel().is_none() => events::NVAL,
+                Target::Conn(conn) => ready::of(*conn, wanted, &mut ready::Heard::Nothing),
+                Target::Set(set) if set.is_readable() => events::IN | events::RDNORM,
+                Target::Set(_) => 0,
+            };
+            let ready = ready & (wanted | events::ALWAYS | events::NVAL);
+            p.revents = c_short::from_ne_bytes(low_half(ready));
+            found += c_int::from(p.revents != 0);
+        }
+        found
+    }
+
+    /// Asks the kernel about the entries that are its own, at once.
+    fn ask_about_others(&mut self, mask: *const sigset_t) -> c_int {
+        let others = self.fds.iter().zip(&self.targets).map(|(p, target)| match target {
+            Target::Kernel => pollfd { revents: 0, ..*p },
+            Target::Conn(_) | Target::Set(_) => pollfd { fd: -1, events: 0, revents: 0 },
+        });
+        let mut others: Vec<pollfd> = others.collect();
+        let now = timespec { tv_sec: 0, tv_nsec: 0 };
+        let n = kernel_poll(&mut others, Some(&now), mask);
+        if n > 0 {
+            for (p, q) in self.fds.iter_mut().zip(&others).filter(|(_, q)| q.fd >= 0) {
+                p.revents = q.revents;
+            }
+        }
+        n
+    }
+
+    /// Asks the kernel about the ends of connections, on behalf of who never sleeps: there are only
+    /// ends of which nobody else can tell. True when there is one.
+    fn visit(&self, now: u64) -> bool {
+        let all = self.conns().map(|(_, conn)| conn);
+        let due: Vec<Conn> = all.filter(|conn| killed::visit_is_due(conn, now)).collect();
+        if due.is_empty() {
+            return false;
+        }
+        let end = |conn: &Conn| {
+            let fd = conn.kernel().unwrap_or(-1);
+            pollfd { fd, events: POLLRDHUP, revents: 0 }
+        };
+        let mut asked: Vec<pollfd> = due.iter().map(end).collect();
+        let _keep = KeepErrno::new();
+        let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
+        if kernel_poll(&mut asked, Some(&at_once), core::ptr::null()) <= 0 {
+            return false;
+        }
+        due.iter().zip(&asked).for_each(|(conn, p)| hear(conn, p));
+        true
+    }
+
+    fn spin(&mut self, deadline: Option<u64>) -> bool {
+        let spun = spin::spin(&BUDGET, deadline, || self.look() > 0);
+        spun.count();
+        spun == Spun::Found
+    }
+
+    /// Arms the connections, looks again, sleeps in the kernel.
+    fn sleep(&mut self, deadline: Option<u64>, mask: *const sigset_t) -> c_int {
+        let mut ears: Vec<Bell> = Vec::new();
+        // Without a doorbell to hear (descriptors have run out) look again soon.
+        let mut deaf = false;
+        for (i, conn) in self.conns() {
+            let Some(bell) = bell::of_this_thread(&conn) else {
+                deaf = true;
+                continue;
+            };
+            let events = self.fds[i].events;
+            if let Some((mine, _)) = conn.sections() {
+                // Also for one who waits for errors alone.
+                if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 || events & POLLOUT == 0 {
+                    arm(&mine.ctl.rx_arm, on_bell(bell.vector()));
+                }
+                if events & POLLOUT != 0 || conn.has(NUMBERED) {
+                    arm(&mine.ctl.tx_arm, on_bell(bell.vector()));
+                }
+            }
+            if !ears.iter().any(|e| e.same(&bell)) {
+                ears.push(bell);
+            }
+        }
+        let sets = self.targets.iter().filter_map(|target| match target {
+            Target::Set(set) => Some(Awaited::new(set)),
+            Target::Kernel | Target::Conn(_) => None,
+        });
+        let awaited: Vec<Awaited> = sets.collect();
+        let _awaited = UnderWay::note(Has::value(&awaited));
+        if self.look() > 0 {
+            return 0;
+        }
+        let mut asked = self.for_the_kernel();
+        for ear in &ears {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&ear.fd());
+            asked.push(pollfd { fd, events: POLLIN, revents: 0 });
+        }
+        let candidate = self.conns().filter_map(|(_, conn)| conn.next_look()).min();
+        let now = clock::now();
+        let left = deadline.map(|d| d.saturating_sub(now));
+        let looks = [candidate, doubt::next_look(), deaf.then_some(SHORTEST_LOOK)];
+        let left = looks.into_iter().chain([left]).flatten().min();
+        let time = left.map(|left| timespec {
+            tv_sec: i64::try_from(left / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(left % 1_000_000_000).unwrap_or(0),
+        });
+        endpoint::count(Counter::KernelSleeps, 1);
+        let n = kernel_poll(&mut asked, time.as_ref(), mask);
+        if n > 0 {
+            spin::slept(now);
+        }
+        ears.iter().for_each(Bell::quiet);
+        self.conns().for_each(|(i, conn)| hear(&conn, &asked[i]));
+        n
+    }
+
+    /// What the kernel is asked in a sleep, entry by entry.
+    fn for_the_kernel(&self) -> Vec<pollfd> {
+        let mut asked = Vec::with_capacity(self.fds.len() + 1);
+        for (p, target) in self.fds.iter().zip(&self.targets) {
+            let mut q = pollfd { revents: 0, ..*p };
+            if let Target::Conn(conn) = target {
+                q.fd = conn.kernel().unwrap_or(-1);
+                let is_tcp = conn.phase() == Phase::Tcp;
+                // The end of a connection shows as IN; that there is room is no news of a ring.
+                if !is_tcp && !sends_over_tcp(conn) {
+                    q.events &= !(POLLOUT | libc::POLLWRNORM);
+                }
+                if demote::is_pending(conn) {
+                    q.events |= POLLOUT;
+                }
+                if killed::wakes(conn) {
+                    q.events |= POLLRDHUP;
+                }
+            }
+            asked.push(q);
+        }
+        asked
+    }
+}
+
+/// Notes whether the kernel has news of a connection.
+fn hear(conn: &Conn, told: &pollfd) {
+    if told.revents & !POLLOUT != 0 {
+        conn.put(KERNEL_HINT, true);
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "poll's bits are the low half")]
+const fn low_half(bits: u32) -> [u8; 2] {
+    (bits as u16).to_ne_bytes()
+}
+
+fn kernel_poll(fds: &mut [pollfd], time: Option<&timespec>, mask: *const sigset_t) -> c_int {
+    let time = time.map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: the slice is valid; the mask is the program's.
+    unsafe { next::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, time, mask) }
+}

@@ -10,6 +10,7 @@
 //! program are enough.
 
 use core::cell::Cell;
+use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use shunt_shm::arena::Record;
@@ -17,6 +18,7 @@ use shunt_shm::lock::{Owner, OwnerLock};
 
 use crate::conn::{Hold, Sock};
 use crate::epoll::instance::Instance;
+use crate::errno::KeepErrno;
 use crate::fd_table::Entry;
 use crate::object;
 use crate::own_fds::OwnFd;
@@ -46,16 +48,16 @@ pub enum Has {
 }
 
 impl Has {
-    /// A value of the call's, which drops it after the note of it has gone.
+    /// A value of the call's, which forgets the note before it drops it.
     #[must_use]
     pub const fn value<T>(value: &T) -> Self {
         /// # Safety
         /// `value` is valid, and not dropped again.
         unsafe fn drop_it<T>(value: *const ()) {
             // SAFETY: the caller's promise.
-            unsafe { core::ptr::drop_in_place(value.cast::<T>().cast_mut()) }
+            unsafe { ptr::drop_in_place(value.cast::<T>().cast_mut()) }
         }
-        Self::Value(core::ptr::from_ref(value).cast(), drop_it::<T>)
+        Self::Value(ptr::from_ref(value).cast(), drop_it::<T>)
     }
 }
 
@@ -83,67 +85,189 @@ impl Which {
     }
 }
 
+/// What stands at a place, as two words say more exactly.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 enum State {
-    Free,
-    /// Being filled in.
-    Taken,
-    Live,
-    /// Given back, while later ones are not.
+    /// Nothing, or what is being filled in.
+    Free = 0,
+    /// What was given back, while later ones were not.
     Over,
+    Nothing,
+    Rx,
+    Tx,
+    Handshake,
+    Hold,
+    Holds,
+    Instance,
+    Wait,
+    Value,
 }
 
 struct Place {
     state: Cell<State>,
-    has: Cell<Has>,
+    words: [Cell<usize>; 2],
     /// An address in a frame of the call.
     at: Cell<usize>,
 }
 
-struct Thread {
+impl Place {
+    #[inline(always)]
+    fn is_live(&self) -> bool {
+        !matches!(self.state.get(), State::Free | State::Over)
+    }
+
+    #[inline(always)]
+    fn fill(&self, has: Has) {
+        let address = |at: usize| [at, 0];
+        let (state, words) = match has {
+            Has::Nothing => (State::Nothing, [0, 0]),
+            Has::Lock(record, which, owner) => {
+                let state = match which {
+                    Which::Rx => State::Rx,
+                    Which::Tx => State::Tx,
+                    Which::Handshake => State::Handshake,
+                };
+                (state, [ptr::from_ref(record).expose_provenance(), owner.to_word()])
+            }
+            Has::Hold(sock) => (State::Hold, address(ptr::from_ref(sock).expose_provenance())),
+            Has::Holds(holds) => (State::Holds, address(holds.expose_provenance())),
+            Has::Instance(at) => (State::Instance, address(ptr::from_ref(at).expose_provenance())),
+            Has::Wait(at) => (State::Wait, address(ptr::from_ref(at).expose_provenance())),
+            Has::Value(value, drop_it) => {
+                (State::Value, [value.expose_provenance(), drop_it as *const () as usize])
+            }
+        };
+        self.words[0].set(words[0]);
+        self.words[1].set(words[1]);
+        compiler_fence(Ordering::SeqCst);
+        self.state.set(state);
+    }
+
+    /// What [`Self::fill`] was given.
+    fn has(&self) -> Has {
+        fn at<T>(word: usize) -> *const T {
+            ptr::with_exposed_provenance(word)
+        }
+        let [first, second] = [&self.words[0], &self.words[1]].map(Cell::get);
+        let lock = |which| {
+            // SAFETY: `fill` was given a reference that is good for ever.
+            Has::Lock(unsafe { &*at(first) }, which, Owner::from_word(second))
+        };
+        // SAFETY: as above, where the state says what was given.
+        unsafe {
+            match self.state.get() {
+                State::Free | State::Over | State::Nothing => Has::Nothing,
+                State::Rx => lock(Which::Rx),
+                State::Tx => lock(Which::Tx),
+                State::Handshake => lock(Which::Handshake),
+                State::Hold => Has::Hold(&*at(first)),
+                State::Holds => Has::Holds(at(first)),
+                State::Instance => Has::Instance(&*at(first)),
+                State::Wait => Has::Wait(&*at(first)),
+                State::Value => {
+                    let drop_it =
+                        core::mem::transmute::<*const (), unsafe fn(*const ())>(at(second));
+                    Has::Value(at(first), drop_it)
+                }
+            }
+        }
+    }
+}
+
+/// What is kept of a thread.
+pub struct Thread {
     tid: Cell<u32>,
     serial: Cell<u32>,
-    depth: Cell<usize>,
+    /// Bytes of the places that are in use, or between those.
+    used: Cell<usize>,
     places: [Place; MOST],
-    /// Forks of which this thread is the child.
-    forks: Cell<u32>,
-    /// Locks of directions that this thread holds.
-    steps: Cell<usize>,
+    /// Something is to be done once an entry goes.
+    is_untidy: Cell<bool>,
     closes: Cell<usize>,
     /// Place of the descriptor, and the entry that it had.
     closed: [Cell<(u16, Entry)>; MOST_CLOSES],
 }
 
-thread_local! {
-    static THREAD: Thread = const {
-        Thread {
-            tid: Cell::new(0),
-            serial: Cell::new(0),
-            depth: Cell::new(0),
-            places: [const {
-                let (state, has, at) = (State::Free, Has::Nothing, 0);
-                Place { state: Cell::new(state), has: Cell::new(has), at: Cell::new(at) }
-            }; MOST],
-            forks: Cell::new(0),
-            steps: Cell::new(0),
-            closes: Cell::new(0),
-            closed: [const { Cell::new((0, Entry::KERNEL)) }; MOST_CLOSES],
-        }
-    };
+impl core::fmt::Debug for Thread {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Thread").field("tid", &self.tid).finish_non_exhaustive()
+    }
+}
+
+/// What is kept of the calling thread, for as long as it runs.
+///
+/// On x86-64 the value lies at a fixed distance from the thread pointer (the *initial-exec* model), as
+/// the library is there when the program starts: so it takes two instructions to find, and not a call of
+/// `__tls_get_addr`, which each send and receive would make several times.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn current() -> &'static Thread {
+    let at: *const Thread;
+    // SAFETY: the linker fills in the distance. The block is as long and aligned as a `Thread`, for which
+    // all zero is the beginning, and has no destructor: it is there until the thread has ended, and the
+    // reference cannot leave the thread.
+    unsafe {
+        core::arch::asm!(
+            "mov {at}, qword ptr [rip + SHUNT_THREAD@GOTTPOFF]",
+            "add {at}, qword ptr fs:[0]",
+            at = out(reg) at,
+            options(pure, nomem, nostack),
+        );
+        &*at
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".section .tbss.SHUNT_THREAD,\"awT\",@nobits",
+    ".balign {align}",
+    ".hidden SHUNT_THREAD",
+    ".globl SHUNT_THREAD",
+    ".type SHUNT_THREAD,@object",
+    ".size SHUNT_THREAD,{size}",
+    "SHUNT_THREAD:",
+    ".zero {size}",
+    ".text",
+    align = const align_of::<Thread>(),
+    size = const size_of::<Thread>(),
+);
+
+/// See above.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+pub fn current() -> &'static Thread {
+    thread_local! {
+        // SAFETY: all zero is the beginning.
+        static THREAD: Thread = const { unsafe { core::mem::zeroed() } };
+    }
+    // SAFETY: as above.
+    THREAD.with(|thread| unsafe { &*ptr::from_ref(thread) })
 }
 
 /// This thread's id.
 #[inline]
 #[must_use]
 pub fn tid() -> u32 {
-    THREAD.with(|thread| match thread.tid.get() {
-        0 => {
-            let id = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-            thread.tid.set(id);
-            id
+    current().tid()
+}
+
+impl Thread {
+    /// The thread's id.
+    #[inline]
+    pub fn tid(&self) -> u32 {
+        match self.tid.get() {
+            0 => self.ask_tid(),
+            id => id,
         }
-        id => id,
-    })
+    }
+
+    #[cold]
+    fn ask_tid(&self) -> u32 {
+        let id = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        self.tid.set(id);
+        id
+    }
 }
 
 /// A number of this thread's that no other thread of the process has, nor a later one, and that its copy
@@ -152,108 +276,149 @@ pub fn tid() -> u32 {
 #[must_use]
 pub fn serial() -> u32 {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
-    THREAD.with(|thread| match thread.serial.get() {
+    let thread = current();
+    match thread.serial.get() {
         0 => {
             let serial = GIVEN.fetch_add(1, Ordering::Relaxed).wrapping_add(1) & 0x3fff_ffff;
             thread.serial.set(serial.max(1));
             serial.max(1)
         }
         serial => serial,
-    })
+    }
 }
 
-/// Something else once a handler above this thread's call has forked, and this is the child.
-#[inline]
-#[must_use]
-pub fn forks() -> u32 {
-    THREAD.with(|thread| thread.forks.get())
-}
-
-/// An entry of the list; taken out when dropped.
+/// An entry of the list of the thread that has made it; taken out when dropped.
 #[derive(Debug)]
-pub struct UnderWay {
-    index: usize,
-}
+pub struct UnderWay(Index);
 
 impl UnderWay {
     /// Notes what a call has.
     #[inline]
     #[must_use]
     pub fn note(has: Has) -> Self {
-        THREAD.with(|thread| {
-            let index = thread.depth.get();
-            let Some(place) = thread.places.get(index) else { return Self { index } };
-            place.state.set(State::Taken);
-            compiler_fence(Ordering::SeqCst);
-            thread.depth.set(index + 1);
-            place.has.set(has);
-            place.at.set(core::ptr::from_ref(&index).addr());
-            compiler_fence(Ordering::SeqCst);
-            place.state.set(State::Live);
-            Self { index }
-        })
-    }
-
-    /// False when it was given back already, after a jump, or is not this process's to give back, as it
-    /// was forked in a handler above the call.
-    #[inline]
-    #[must_use]
-    pub fn is_live(&self) -> bool {
-        THREAD.with(|thread| {
-            thread.places.get(self.index).is_none_or(|place| place.state.get() == State::Live)
-        })
+        Self(current().note(has))
     }
 }
 
 impl Drop for UnderWay {
-    #[inline]
     fn drop(&mut self) {
-        THREAD.with(|thread| {
-            let Some(place) = thread.places.get(self.index) else { return };
-            place.state.set(State::Over);
+        current().forget(self.0);
+    }
+}
+
+/// The place of an entry; null: it has found none.
+#[derive(Clone, Copy, Debug)]
+pub struct Index(*const Place);
+
+impl Thread {
+    /// Notes what a call of this thread, the calling one, has. [`Self::forget`] takes the note back.
+    #[inline(always)]
+    pub fn note(&self, has: Has) -> Index {
+        let at = self.used.get();
+        let first = self.places.as_ptr();
+        let place = first.wrapping_byte_add(at);
+        if at >= size_of_val(&self.places) {
+            return Index(ptr::null());
+        }
+        self.used.set(at + size_of::<Place>());
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: `at` is the offset of a place of the array, as it is below its length.
+        let to = unsafe { &*place };
+        to.at.set(ptr::from_ref(&at).addr());
+        to.fill(has);
+        Index(place)
+    }
+
+    /// False when it was given back already, after a jump, or is not this process's to give back, as it
+    /// was forked in a handler above the call.
+    #[inline(always)]
+    pub fn has_noted(&self, Index(place): Index) -> bool {
+        // SAFETY: null, or a place of this thread's.
+        unsafe { place.as_ref() }.is_none_or(Place::is_live)
+    }
+
+    /// Takes the note back.
+    #[inline(always)]
+    pub fn forget(&self, Index(place): Index) {
+        // SAFETY: as above.
+        let Some(to) = (unsafe { place.as_ref() }) else { return };
+        let end = place.addr() + size_of::<Place>() - self.places.as_ptr().addr();
+        if self.used.get() == end {
+            to.state.set(State::Free);
             compiler_fence(Ordering::SeqCst);
-            thread.trim();
-        });
+            self.used.set(end - size_of::<Place>());
+        } else {
+            to.state.set(State::Over);
+            self.is_untidy.set(true);
+        }
+        if self.is_untidy.get() {
+            self.tidy();
+        }
+    }
+
+    /// Places that are in use, or between those.
+    fn depth(&self) -> usize {
+        (self.used.get() / size_of::<Place>()).min(MOST)
     }
 }
 
 impl Thread {
+    /// After an entry has gone before a later one, or while descriptors are to be closed.
+    #[cold]
+    fn tidy(&self) {
+        self.trim();
+        if self.closes.get() > 0 {
+            self.close_deferred();
+        }
+        let is_tidy = self.depth() == 0 && self.closes.get() == 0;
+        self.is_untidy.set(!is_tidy);
+    }
+
     /// Frees the last places, up to one that is in use.
-    #[inline]
     fn trim(&self) {
-        while let Some(last) = self.depth.get().checked_sub(1) {
-            if self.places[last].state.get() != State::Over {
+        while let Some(last) = self.depth().checked_sub(1) {
+            let Some(place) = self.places.get(last).filter(|p| p.state.get() == State::Over) else {
                 return;
-            }
-            self.depth.set(last);
+            };
+            place.state.set(State::Free);
             compiler_fence(Ordering::SeqCst);
-            self.places[last].state.set(State::Free);
+            self.used.set(last * size_of::<Place>());
         }
     }
 
-    fn live(&self) -> impl DoubleEndedIterator<Item = &Place> {
-        let depth = self.depth.get().min(MOST);
-        self.places[..depth].iter().filter(|place| place.state.get() == State::Live)
+    fn live(&self) -> impl DoubleEndedIterator<Item = &Place> + '_ {
+        self.places[..self.depth()].iter().filter(|place| place.is_live())
     }
-}
 
-/// Notes that this thread has a lock of a direction, or has one less.
-#[inline]
-pub fn count_step(more: bool) {
-    THREAD.with(|thread| {
-        let steps = thread.steps.get();
-        thread.steps.set(if more { steps + 1 } else { steps.saturating_sub(1) });
-        if !more && steps <= 1 && thread.closes.get() > 0 {
-            close_deferred(thread);
+    /// True in a call that has the lock of a direction, or in a handler above it.
+    fn is_in_a_step(&self) -> bool {
+        self.live().any(|place| match place.has() {
+            Has::Lock(_, which, _) => which != Which::Handshake,
+            _ => false,
+        })
+    }
+
+    /// Closes what is to be closed once no step may use its number.
+    #[cold]
+    fn close_deferred(&self) {
+        if self.is_in_a_step() {
+            return;
         }
-    });
+        let _keep = KeepErrno::new();
+        while let Some(last) = self.closes.get().checked_sub(1) {
+            let (place, entry) = self.closed[last].get();
+            self.closes.set(last);
+            let Some(own) = OwnFd::from_place(u32::from(place) + 1) else { continue };
+            object::before_close(own.raw(), entry);
+            drop(own);
+        }
+    }
 }
 
 /// True in a signal handler above a step of this thread's.
-#[inline]
 #[must_use]
 pub fn is_above_a_step() -> bool {
-    THREAD.with(|thread| thread.steps.get() > 0)
+    current().is_in_a_step()
 }
 
 /// Closes a descriptor later, when this thread's step is over that may use its number: until then the
@@ -262,82 +427,79 @@ pub fn is_above_a_step() -> bool {
 /// # Errors
 /// The descriptor, when there are too many.
 pub fn close_later(own: OwnFd, entry: Entry) -> Result<(), OwnFd> {
-    THREAD.with(|thread| {
-        let count = thread.closes.get();
-        let Some(place) = thread.closed.get(count) else { return Err(own) };
-        place.set((own.into_place(), entry));
-        compiler_fence(Ordering::SeqCst);
-        thread.closes.set(count + 1);
-        Ok(())
-    })
-}
-
-#[cold]
-fn close_deferred(thread: &Thread) {
-    let _keep = crate::errno::KeepErrno::new();
-    while let Some(last) = thread.closes.get().checked_sub(1) {
-        let (place, entry) = thread.closed[last].get();
-        thread.closes.set(last);
-        let Some(own) = OwnFd::from_place(u32::from(place) + 1) else { continue };
-        object::before_close(own.raw(), entry);
-        drop(own);
-    }
+    let thread = current();
+    let count = thread.closes.get();
+    let Some(place) = thread.closed.get(count) else { return Err(own) };
+    place.set((own.into_place(), entry));
+    compiler_fence(Ordering::SeqCst);
+    thread.closes.set(count + 1);
+    thread.is_untidy.set(true);
+    Ok(())
 }
 
 /// In a forked child, whose one thread has another id. It may be in a handler above calls of its own: the
 /// locks that these have are the parent's, who goes on as well.
 pub fn fork_child() {
-    THREAD.with(|thread| {
-        thread.tid.set(0);
-        thread.forks.set(thread.forks.get().wrapping_add(1));
-        for place in thread.live().filter(|place| matches!(place.has.get(), Has::Lock(..))) {
+    let thread = current();
+    thread.tid.set(0);
+    for place in thread.live() {
+        if let Has::Lock(record, which, _) = place.has() {
             place.state.set(State::Over);
+            // A copy that is under way is for nothing, here and, which does no harm, in the parent.
+            match which {
+                Which::Rx => record.rx.copying.calls.fetch_add(1, Ordering::Relaxed),
+                Which::Tx => record.tx.copying.calls.fetch_add(1, Ordering::Relaxed),
+                Which::Handshake => 0,
+            };
         }
-    });
+    }
 }
 
 /// Calls `each` for the connections that calls of this thread hold, once for each hold.
 pub fn each_hold(mut each: impl FnMut(&'static Sock)) {
-    THREAD.with(|thread| {
-        for place in thread.live() {
-            match place.has.get() {
-                Has::Hold(sock) => each(sock),
-                // SAFETY: as in `give_back`.
-                Has::Holds(holds) => unsafe { &*holds }.iter().for_each(|hold| each(hold.sock())),
-                _ => {}
+    let thread = current();
+    for place in thread.live() {
+        match place.has() {
+            Has::Hold(sock) => each(sock),
+            // SAFETY: as in `give_back`.
+            Has::Holds(holds) => {
+                unsafe { &*holds }.iter().filter_map(Hold::sock).for_each(&mut each)
             }
+            _ => {}
         }
-    });
+    }
 }
 
 /// Before longjmp(3) and its kind, to where `env` says.
 pub fn before_jump(env: usize) {
-    THREAD.with(|thread| {
-        if thread.depth.get() == 0 {
-            return;
+    let thread = current();
+    if thread.depth() == 0 {
+        return;
+    }
+    // SAFETY: the first argument of these functions is an environment that setjmp(3) has filled in.
+    let Some(target) = (unsafe { stack_pointer_of(env) }) else { return };
+    let alternate = AlternateStack::of_this_thread();
+    let is_left = |at: usize| match (alternate.has(at), alternate.has(target)) {
+        (true, false) => true,
+        (false, true) => false,
+        // Stacks grow down: what lies below the target is left.
+        _ => at < target,
+    };
+    for place in thread.live().rev() {
+        if is_left(place.at.get()) {
+            place.state.set(State::Over);
+            give_back(place.has());
         }
-        // SAFETY: the first argument of these functions is an environment that setjmp(3) has filled in.
-        let Some(target) = (unsafe { stack_pointer_of(env) }) else { return };
-        let alternate = AlternateStack::of_this_thread();
-        let is_left = |at: usize| match (alternate.has(at), alternate.has(target)) {
-            (true, false) => true,
-            (false, true) => false,
-            // Stacks grow down: what lies below the target is left.
-            _ => at < target,
-        };
-        for place in thread.live().rev() {
-            if is_left(place.at.get()) {
-                place.state.set(State::Over);
-                give_back(thread, place.has.get());
-            }
-        }
-        thread.trim();
-    });
+    }
+    thread.trim();
+    if thread.closes.get() > 0 {
+        thread.close_deferred();
+    }
 }
 
 /// In the place of a call that does not come back.
-fn give_back(thread: &Thread, has: Has) {
-    let _keep = crate::errno::KeepErrno::new();
+fn give_back(has: Has) {
+    let _keep = KeepErrno::new();
     match has {
         Has::Nothing => {}
         Has::Lock(record, which, owner) => {
@@ -348,13 +510,6 @@ fn give_back(thread: &Thread, has: Has) {
             }
             // What it protects is changed such that a whole state is left at any moment.
             which.of(record).give_up(owner);
-            if which != Which::Handshake {
-                let steps = thread.steps.get().saturating_sub(1);
-                thread.steps.set(steps);
-                if steps == 0 {
-                    close_deferred(thread);
-                }
-            }
         }
         Has::Instance(instance) => instance.unlock_after_jump(),
         Has::Wait(instance) => instance.let_go(),
@@ -365,7 +520,7 @@ fn give_back(thread: &Thread, has: Has) {
         Has::Holds(holds) => {
             // SAFETY: the call that has noted them takes the note back before they go. Its frame is
             // still there, and does not come back: so they are dropped once.
-            drop(unsafe { core::ptr::read(holds) });
+            drop(unsafe { ptr::read(holds) });
         }
     }
 }
@@ -381,7 +536,7 @@ impl AlternateStack {
         // SAFETY: all zero is a valid value, for no stack.
         let mut stack: libc::stack_t = unsafe { core::mem::zeroed() };
         // SAFETY: only asks.
-        if unsafe { libc::sigaltstack(core::ptr::null(), &raw mut stack) } != 0 {
+        if unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) } != 0 {
             return Self { base: 0, len: 0 };
         }
         Self { base: stack.ss_sp.addr(), len: stack.ss_size }
@@ -407,7 +562,7 @@ unsafe fn stack_pointer_of(env: usize) -> Option<usize> {
     unsafe {
         core::arch::asm!("mov {}, fs:[0x30]", out(reg) guard, options(nostack, readonly));
     }
-    let words = core::ptr::with_exposed_provenance::<usize>(env);
+    let words = ptr::with_exposed_provenance::<usize>(env);
     // SAFETY: the caller's promise; the buffer has eight words for registers.
     let mangled = unsafe { words.add(RSP).read_unaligned() };
     Some(mangled.rotate_right(TURN) ^ guard)
@@ -427,7 +582,7 @@ mod tests {
     use super::*;
 
     fn depth() -> usize {
-        THREAD.with(|thread| thread.depth.get())
+        current().depth()
     }
 
     #[test]
@@ -438,7 +593,7 @@ mod tests {
         assert_eq!(depth(), 3);
         drop(third);
         assert_eq!(depth(), 1);
-        assert!(first.is_live());
+        assert!(current().has_noted(first.0));
         drop(first);
         assert_eq!(depth(), 0);
     }
@@ -461,7 +616,7 @@ mod tests {
         fn deeper(env: usize) -> usize {
             let inner = UnderWay::note(Has::Nothing);
             before_jump(env);
-            let is_live = inner.is_live();
+            let is_live = current().has_noted(inner.0);
             drop(inner);
             usize::from(is_live)
         }
@@ -472,6 +627,6 @@ mod tests {
         let env = env.as_ptr().expose_provenance();
         assert_eq!(deeper(env), 0, "it was left");
         // Its address lies in a frame of `note`, below this one.
-        assert!(!outer.is_live() || depth() >= 1);
+        assert!(!current().has_noted(outer.0) || depth() >= 1);
     }
 }

@@ -99,9 +99,22 @@ impl Entry {
     #[inline]
     #[must_use]
     pub const fn is_same_object(self, other: Self) -> bool {
-        self.object() == other.object()
-            && matches!(self.kind(), Kind::Stream | Kind::Tracked)
-            && matches!(other.kind(), Kind::Stream | Kind::Tracked)
+        (self.0 ^ other.0) & !KIND_BITS == 0 && self.is_connection() && other.is_connection()
+    }
+
+    /// True for a connection that is or may be shunted.
+    #[inline]
+    #[must_use]
+    pub const fn is_stream(self) -> bool {
+        self.0 & KIND_BITS == Kind::Stream as usize
+    }
+
+    /// True for a connection, also one that is TCP for good.
+    #[inline]
+    #[must_use]
+    pub const fn is_connection(self) -> bool {
+        const { assert!(Kind::Stream as usize == 1 && Kind::Tracked as usize == 2) };
+        (self.0 & KIND_BITS).wrapping_sub(1) < 2
     }
 
     /// An object of this kind that is known by its address, which no other one ever has. Objects are aligned to 8 bytes or more.

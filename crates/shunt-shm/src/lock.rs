@@ -30,6 +30,19 @@ impl Owner {
         Self((tid as u64) << THREAD_AT & !WAITERS | process.code() as u64)
     }
 
+    /// As a plain number, for storage.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "a register is as wide")]
+    pub const fn to_word(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The reverse of [`Self::to_word`].
+    #[must_use]
+    pub const fn from_word(word: usize) -> Self {
+        Self(word as u64)
+    }
+
     /// Its process.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "the low half")]
@@ -185,6 +198,14 @@ impl OwnerLock {
         unsafe { &*core::ptr::from_ref(self).cast::<AtomicU32>().add(half) }
     }
 
+    /// Unlocks what `owner` has locked. What it has not got any more it does not give.
+    #[inline]
+    pub fn unlock(&self, owner: Owner) {
+        if self.0.compare_exchange(owner.0, 0, Ordering::Release, Ordering::Relaxed).is_err() {
+            self.give_up(owner);
+        }
+    }
+
     /// Gives the lock up in the place of `owner`, who does not come back to it. Nothing, where it is not
     /// the owner.
     pub fn give_up(&self, owner: Owner) {
@@ -213,23 +234,24 @@ impl Guard<'_> {
     pub const fn nested(&self) -> bool {
         self.nested
     }
+}
 
-    /// The lock.
+impl<'a> Guard<'a> {
+    /// The lock, its owner, and whether it is nested; for who unlocks by [`OwnerLock::unlock`].
+    #[inline(always)]
     #[must_use]
-    pub const fn lock(&self) -> &OwnerLock {
-        self.lock
+    pub const fn into_parts(self) -> (&'a OwnerLock, Owner, bool) {
+        let parts = (self.lock, self.owner, self.nested);
+        core::mem::forget(self);
+        parts
     }
 }
 
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.nested {
-            return;
-        }
-        let (owner, ok, no) = (self.owner.0, Ordering::Release, Ordering::Relaxed);
-        if self.lock.0.compare_exchange(owner, 0, ok, no).is_err() {
-            self.lock.give_up(self.owner);
+        if !self.nested {
+            self.lock.unlock(self.owner);
         }
     }
 }

@@ -1,11 +1,10 @@
 //! The locks of a connection, as a call of this thread has them.
 
-use core::mem::ManuallyDrop;
 use core::time::Duration;
 
-use shunt_shm::lock::{Guard, Owner};
+use shunt_shm::lock::{Guard, Owner, OwnerLock};
 
-use crate::calls::{self, Has, UnderWay, Which};
+use crate::calls::{self, Has, Index, Thread, Which};
 use crate::conn::Sock;
 use crate::ops::process;
 use crate::relatives;
@@ -13,49 +12,53 @@ use crate::relatives;
 /// A lock of a connection. A signal handler that jumps out of the call gives it back.
 #[derive(Debug)]
 pub struct Locked {
-    guard: ManuallyDrop<Guard<'static>>,
-    /// Not for a nested one, which has nothing to give back.
-    under_way: Option<UnderWay>,
-    is_direction: bool,
+    lock: &'static OwnerLock,
+    owner: Owner,
+    thread: &'static Thread,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Taken(Index),
+    /// By this thread, above which a signal handler runs: there is nothing to give back.
+    Nested,
+    Released,
 }
 
 impl Locked {
-    fn of(guard: Guard<'static>, sock: &Sock, which: Which, me: Owner) -> Self {
-        let is_direction = which != Which::Handshake && !guard.nested();
-        let has = Has::Lock(sock.record(), which, me);
-        let under_way = (!guard.nested()).then(|| UnderWay::note(has));
-        if is_direction {
-            calls::count_step(true);
-        }
-        Self { guard: ManuallyDrop::new(guard), under_way, is_direction }
+    #[inline(always)]
+    fn of(guard: Guard<'static>, thread: &'static Thread, has: Has) -> Self {
+        let (lock, owner, nested) = guard.into_parts();
+        let state = if nested { State::Nested } else { State::Taken(thread.note(has)) };
+        Self { lock, owner, thread, state }
     }
 
     /// True in a signal handler above a call of this thread that has the lock.
     #[inline]
     #[must_use]
-    pub fn nested(&self) -> bool {
-        self.guard.nested()
+    pub const fn nested(&self) -> bool {
+        matches!(self.state, State::Nested)
     }
 
-    /// True when a handler above the call has forked, and this is the child: the lock is the parent's.
-    #[inline]
-    #[must_use]
-    pub fn is_anothers(&self) -> bool {
-        self.under_way.as_ref().is_some_and(|entry| !entry.is_live())
+    /// Unlocks before the value goes.
+    #[inline(always)]
+    pub fn release(&mut self) {
+        if let State::Taken(index) = self.state {
+            self.state = State::Released;
+            // Where a handler above the call has forked, and this is the child, the lock is the parent's.
+            if self.thread.has_noted(index) {
+                self.lock.unlock(self.owner);
+            }
+            self.thread.forget(index);
+        }
     }
 }
 
 impl Drop for Locked {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if !self.is_anothers() {
-            // SAFETY: dropped here alone.
-            unsafe { ManuallyDrop::drop(&mut self.guard) };
-        }
-        self.under_way = None;
-        if self.is_direction {
-            calls::count_step(false);
-        }
+        self.release();
     }
 }
 
@@ -64,15 +67,21 @@ impl Sock {
     #[inline]
     #[must_use]
     pub fn me(&self) -> Owner {
+        self.owner(calls::current())
+    }
+
+    #[inline]
+    fn owner(&self, thread: &Thread) -> Owner {
         process::notice_raw_fork();
-        Owner::new(self.member(), calls::tid())
+        Owner::new(self.member(), thread.tid())
     }
 
     #[inline]
     fn lock(&self, which: Which) -> Locked {
-        let me = self.me();
+        let (thread, record) = (calls::current(), self.record());
+        let me = self.owner(thread);
         let is_dead = |owner| relatives::has_ended(self.endpoint(), owner);
-        Locked::of(which.of(self.record()).lock(me, is_dead), self, which, me)
+        Locked::of(which.of(record).lock(me, is_dead), thread, Has::Lock(record, which, me))
     }
 
     /// The lock of the receiving direction.
@@ -99,10 +108,11 @@ impl Sock {
     /// thread that has it.
     #[must_use]
     pub fn lock_within(&self, which: Which, patience: Duration) -> Option<Locked> {
-        let me = self.me();
+        let (thread, record) = (calls::current(), self.record());
+        let me = self.owner(thread);
         let is_dead = |owner| relatives::has_ended(self.endpoint(), owner);
-        let guard = which.of(self.record()).lock_within(me, patience, is_dead)?;
-        Some(Locked::of(guard, self, which, me))
+        let guard = which.of(record).lock_within(me, patience, is_dead)?;
+        Some(Locked::of(guard, thread, Has::Lock(record, which, me)))
     }
 
     /// True in a signal handler above a step of this thread on the connection.

@@ -69,7 +69,7 @@ impl Conn {
     #[must_use]
     pub fn named(fd: c_int) -> Option<Self> {
         let entry = fd_table::lookup(fd);
-        if entry.kind() == Kind::Stream { Self::of(fd, entry) } else { None }
+        if entry.is_stream() { Self::of(fd, entry) } else { None }
     }
 
     /// The connection of a descriptor and its entry, also of one that is TCP for good.
@@ -126,9 +126,16 @@ impl Conn {
     #[must_use]
     pub fn is_named(&self) -> bool {
         match self.by {
-            By::Descriptor(fd) => fd_table::lookup(fd).is_same_object(self.entry),
+            By::Descriptor(fd) => self.is_entry(fd),
             By::Closing(_) | By::Nothing => false,
         }
+    }
+
+    /// True while the table says so of this number. The entry here is a connection's.
+    #[inline]
+    fn is_entry(&self, fd: c_int) -> bool {
+        let now = fd_table::lookup(fd);
+        now.object() == self.entry.object() && now.is_connection()
     }
 
     /// True while the sock is in the use that is meant.
@@ -144,7 +151,7 @@ impl Conn {
     #[must_use]
     pub fn kernel(&self) -> Option<c_int> {
         match self.by {
-            By::Descriptor(fd) if self.is_named() => Some(fd),
+            By::Descriptor(fd) if self.is_entry(fd) => Some(fd),
             By::Descriptor(_) if self.is_current() => self.sock.lingering(),
             By::Closing(fd) => Some(fd),
             By::Descriptor(_) | By::Nothing => None,

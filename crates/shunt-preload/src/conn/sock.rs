@@ -107,10 +107,7 @@ impl Sock {
     /// The sock of a descriptor table entry.
     #[inline]
     pub fn of(entry: Entry) -> Option<&'static Self> {
-        match entry.kind() {
-            Kind::Stream | Kind::Tracked => SOCKS.get(entry.name().index),
-            _ => None,
-        }
+        if entry.is_connection() { SOCKS.get(entry.name().index) } else { None }
     }
 
     /// Its entry for the descriptor table.

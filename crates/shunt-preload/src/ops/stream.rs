@@ -26,7 +26,7 @@ const fn buffer(buf: *const c_void, len: size_t) -> iovec {
 }
 
 /// Receives into the buffers, unless the flags ask for what only the kernel has.
-#[inline]
+#[inline(always)]
 fn receive(
     conn: Conn,
     buffers: Option<Buffers<'_>>,
@@ -37,7 +37,7 @@ fn receive(
     let fd = conn.descriptor();
     match buffers {
         Some(buffers) if flags & (MSG_ERRQUEUE | MSG_OOB) == 0 => {
-            let hold = Hold::new(conn);
+            let hold = Hold::none();
             rx::receive(&mut Call { conn, hold, buffers, flags, request, kernel })
         }
         _ if flags & MSG_ERRQUEUE != 0 => {
@@ -48,7 +48,7 @@ fn receive(
 }
 
 /// Sends the buffers, unless the flags ask for what only the kernel can do.
-#[inline]
+#[inline(always)]
 fn transmit(
     conn: Conn,
     buffers: Option<Buffers<'_>>,
@@ -61,7 +61,7 @@ fn transmit(
         // Urgent data are the kernel's: this direction goes back to it.
         demote::leave(conn, Reason::Unsupported);
     }
-    let hold = Hold::new(conn);
+    let hold = Hold::none();
     tx::transmit(&mut Call { conn, hold, buffers, flags, request, kernel })
 }
 

@@ -9,7 +9,6 @@ use shunt_core::handshake::Phase;
 use shunt_shm::Violation;
 use shunt_shm::arena::Copying;
 
-use crate::calls;
 use crate::conn::{Conn, Hold, NONBLOCK};
 use crate::errno;
 use crate::next;
@@ -91,7 +90,7 @@ pub fn run(
     }
     let blocking = call.flags & MSG_DONTWAIT == 0 && !conn.has(NONBLOCK);
     let mut done = 0;
-    let mut sleep = Sleep::new(conn, direction);
+    let mut sleep = None;
     loop {
         // In another thread, or in this one while it followed a peer.
         if conn.phase() == Phase::Broken {
@@ -118,6 +117,7 @@ pub fn run(
             }
             return or_error(done, EAGAIN);
         }
+        let sleep = sleep.get_or_insert_with(|| Sleep::new(conn, direction));
         if let Some(result) = sleep.wait(until, done) {
             return result;
         }
@@ -187,9 +187,9 @@ impl Call<'_> {
 ///
 /// The handler runs on top of the very thread that copies, so plain stores in the order of the program
 /// are enough.
-#[inline]
+#[inline(always)]
 pub fn interruptible<T>(copying: &Copying, copy: impl FnOnce() -> T) -> (T, bool) {
-    let before = (copying.calls.load(Relaxed), calls::forks());
+    let before = copying.calls.load(Relaxed);
     copying.open.store(1, Relaxed);
     compiler_fence(core::sync::atomic::Ordering::SeqCst);
     let result = copy();
@@ -197,7 +197,7 @@ pub fn interruptible<T>(copying: &Copying, copy: impl FnOnce() -> T) -> (T, bool
     // First the door, then the look: who comes later is turned away.
     copying.open.store(0, Relaxed);
     compiler_fence(core::sync::atomic::Ordering::SeqCst);
-    (result, (copying.calls.load(Relaxed), calls::forks()) == before)
+    (result, copying.calls.load(Relaxed) == before)
 }
 
 /// A call in a signal handler above one that holds the direction's lock: whether it may go on, because

@@ -75,7 +75,7 @@ fn send_chunks(out: c_int, input: c_int, start: off64_t, count: usize, buffer: &
         let want = (count - sent).min(buffer.len());
         let at = start + sent as off64_t;
         let part = FilePart { file: input, at, len: count - sent };
-        let through = |conn: Conn| transmit_file(conn, &mut Hold::new(conn), part);
+        let through = |conn: Conn| transmit_file(conn, &mut Hold::none(), part);
         if let Some(n) = Conn::named(out).and_then(through) {
             return match usize::try_from(n) {
                 Ok(done) => (sent + done).cast_signed(),

@@ -43,7 +43,6 @@ pub fn receive(call: &mut Call<'_>) -> isize {
 /// Everything that a look needs.
 struct Rx<'a> {
     conn: Conn,
-    sock: &'static Sock,
     /// A descriptor of the kernel socket.
     fd: c_int,
     link: &'static Link,
@@ -73,7 +72,7 @@ fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Vi
     };
     let step = look_once(call, fd, got, blocking);
     if !matches!(step, Ok(Step::Done(_))) {
-        call.hold.keep();
+        call.hold.keep(&call.conn);
     }
     step
 }
@@ -99,7 +98,6 @@ fn look_once(
     };
     let rx = Rx {
         conn,
-        sock,
         fd,
         link,
         view: link.view(),
@@ -198,6 +196,11 @@ impl Call<'_> {
 }
 
 impl Rx<'_> {
+    #[inline(always)]
+    const fn sock(&self) -> &'static Sock {
+        self.conn.sock()
+    }
+
     /// In a TCP stretch. `None`: go on with the next stretch.
     fn tcp_stretch(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
         // Bytes in front of urgent data come alone, also those that lay in the ring.
@@ -205,11 +208,11 @@ impl Rx<'_> {
             return Ok(Some(Step::Done(got.cast_signed())));
         }
         // Who never waits is here before it has heard that the peer left.
-        if demote::is_due(self.sock) && self.sock.phase() == Phase::Active {
+        if demote::is_due(self.sock()) && self.sock().phase() == Phase::Active {
             return Ok(Some(Step::Follow));
         }
         // The other machine is gone: its kernel would not say so for a long time.
-        if !Grants::are_possible(&self.theirs.prod, self.sock.record().rx.grants.load(Relaxed)) {
+        if !Grants::are_possible(&self.theirs.prod, self.sock().record().rx.grants.load(Relaxed)) {
             return Err(Violation::Grants);
         }
         let next = RxCursor::next_mark(&self.theirs.prod, marks)?;
@@ -227,7 +230,7 @@ impl Rx<'_> {
             BeforeMark::Pass => {
                 if is_over {
                     // Told in this stretch, and not again in the next one.
-                    self.sock.put(KERNEL_HINT, true);
+                    self.sock().put(KERNEL_HINT, true);
                 }
                 self.pass_into_ring(marks);
                 None
@@ -264,7 +267,7 @@ impl Rx<'_> {
             // Behind the end nothing comes.
             Look::Silent | Look::Eof | Look::Error => usize::MAX,
         };
-        let copying = &self.sock.record().rx.copying;
+        let copying = &self.sock().record().rx.copying;
         let (read, alone) = call::interruptible(copying, || from_kernel(call, self.fd, got, limit));
         Ok(match read {
             // A signal handler has read what was there, and may have passed a mark.
@@ -302,7 +305,7 @@ impl Rx<'_> {
             Request::Borrow(_) if *got == 0 => self.view.geometry().ring(),
             _ => call.buffers.total - *got,
         };
-        if self.sock.has(FROZEN) {
+        if self.sock().has(FROZEN) {
             // The peer sends what is left in the ring once more, after a mark that stands where we
             // stopped. A mark further on is of a peer that left by itself: nothing comes twice.
             match RxCursor::next_mark(&self.theirs.prod, marks)? {
@@ -311,7 +314,7 @@ impl Rx<'_> {
                     return Ok(None);
                 }
                 Some(_) => {}
-                None if self.is_left_alone(marks)? => self.sock.put(FROZEN, false),
+                None if self.is_left_alone(marks)? => self.sock().put(FROZEN, false),
                 None => return Ok(Some(call.nothing(*got, self.blocking, Until::Both))),
             }
         }
@@ -321,7 +324,7 @@ impl Rx<'_> {
             if let Request::Borrow(lending) = &mut call.request
                 && *got == 0
             {
-                let lend = |pulls| borrow::lend(self.sock, self.link, (span, pulls), lending);
+                let lend = |pulls| borrow::lend(self.sock(), self.link, (span, pulls), lending);
                 let lent = self.looking(true, lend)?;
                 self.has_pulled();
                 return Ok(lent.map(|len| Step::Done(len.cast_signed())));
@@ -344,7 +347,7 @@ impl Rx<'_> {
             let end = whole || (call.satisfied(*got, self.blocking) && !open);
             return Ok(end.then_some(Step::Done(got.cast_signed())));
         }
-        if !Grants::are_possible(&self.theirs.prod, self.sock.record().rx.grants.load(Relaxed)) {
+        if !Grants::are_possible(&self.theirs.prod, self.sock().record().rx.grants.load(Relaxed)) {
             return Err(Violation::Grants);
         }
         if want == 0 && self.cursor.refresh(&self.theirs.prod, len)? > 0 {
@@ -373,7 +376,7 @@ impl Rx<'_> {
             Look::Eof | Look::Error => RxCursor::next_mark(&self.theirs.prod, marks)?.is_none(),
             Look::Silent => false,
         };
-        Ok(over && !self.sock.has(SHUT_RD))
+        Ok(over && !self.sock().has(SHUT_RD))
     }
 
     /// What bytes in the kernel socket are while this side reads the ring.
@@ -409,24 +412,24 @@ impl Rx<'_> {
 
     /// True when bytes without a mark have been there for longer than a close takes.
     fn is_unmarked_for_long(&self) -> bool {
-        let Some(since) = doubt::unmarked(self.sock) else { return false };
+        let Some(since) = doubt::unmarked(self.sock()) else { return false };
         // Not for a clock that seems to run backwards, by what marks the time as known.
         doubt::moment().wrapping_sub(since).cast_signed() >= UNMARKED_FOR.cast_signed()
     }
 
     /// The ring is empty: is that the end?
     fn ask_kernel(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
-        if demote::is_due(self.sock) {
+        if demote::is_due(self.sock()) {
             return Ok(Some(Step::Follow));
         }
         let due = !self.blocking && self.visit_is_due();
         let hinted = self.theirs.prod.fin.load(Relaxed) != 0
-            || self.sock.has(KERNEL_HINT)
-            || self.sock.has(SHUT_RD);
+            || self.sock().has(KERNEL_HINT)
+            || self.sock().has(SHUT_RD);
         if !due && !hinted {
             return Ok(Some(call.nothing(*got, self.blocking, Until::Ring)));
         }
-        let copying = &self.sock.record().rx.copying;
+        let copying = &self.sock().record().rx.copying;
         let announced = self.theirs.prod.fin.load(Relaxed) != 0;
         let look = || if announced { tcp::await_end(self.fd) } else { tcp::look(self.fd) };
         let (look, alone) = call::interruptible(copying, look);
@@ -439,9 +442,9 @@ impl Rx<'_> {
             return Ok(None);
         }
         // Also an end that is behind bytes: it is told once.
-        self.sock.put(KERNEL_HINT, look != Look::Silent);
+        self.sock().put(KERNEL_HINT, look != Look::Silent);
         if look == Look::Silent {
-            self.sock.record().rx.unmarked.store(0, Relaxed);
+            self.sock().record().rx.unmarked.store(0, Relaxed);
         }
         Ok(Some(match look {
             Look::Eof => self.end(*got),
@@ -479,7 +482,7 @@ impl Rx<'_> {
 
     /// The result at the end of file.
     fn end(&self, got: usize) -> Step {
-        let fails = got == 0 && killed::fails(self.sock, self.theirs, self.fd);
+        let fails = got == 0 && killed::fails(self.sock(), self.theirs, self.fd);
         Step::Done(if fails { errno::fail(ECONNRESET) } else { got.cast_signed() })
     }
 
@@ -491,7 +494,7 @@ impl Rx<'_> {
     fn visit_is_due(&self) -> bool {
         #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
         let now = (clock::now() >> 10) as u32;
-        let visited = &self.sock.record().rx.visited;
+        let visited = &self.sock().record().rx.visited;
         let due = now.wrapping_sub(visited.load(Relaxed)) >= VISIT_AFTER;
         if due {
             visited.store(now, Relaxed);
@@ -501,7 +504,7 @@ impl Rx<'_> {
 
     /// Copies and takes (or only looks at) `n` bytes. False when a signal handler has taken them.
     fn take(&self, call: &Call<'_>, at: usize, span: Span, n: usize) -> Result<bool, Violation> {
-        let rx = &self.sock.record().rx;
+        let rx = &self.sock().record().rx;
         let copy = call.flags & MSG_TRUNC == 0;
         // SYNC POINT prod: what covers a grant was read before this look.
         let granted = self.theirs.prod.grants.load(Relaxed) != rx.grants.load(Relaxed);
@@ -511,7 +514,7 @@ impl Rx<'_> {
             let passed = self.looking(granted, |pulls| {
                 if matches!(call.request, Request::Release) && !pulls {
                     // Found when they were lent.
-                    return grants::pass(self.sock, self.link, span).map(Some);
+                    return grants::pass(self.sock(), self.link, span).map(Some);
                 }
                 if granted {
                     let what = match (copy, peek) {
@@ -519,12 +522,12 @@ impl Rx<'_> {
                         (true, false) => Use::Copied(&call.buffers, at),
                         (false, _) => Use::Dropped,
                     };
-                    return grants::take(self.sock, self.link, what, (span, pulls));
+                    return grants::take(self.sock(), self.link, what, (span, pulls));
                 }
-                let ring = self.view.buffer(self.slot, self.sock.record().side());
+                let ring = self.view.buffer(self.slot, self.sock().record().side());
                 // SAFETY: the program's buffers are writable, as recv(2) asks; the span is readable.
                 let copy = || unsafe { call.buffers.copy_out(at, ring, span) };
-                pulls::noting_a_copy(self.sock, n, copy);
+                pulls::noting_a_copy(self.sock(), n, copy);
                 Ok(Some(entries))
             })?;
             let Some(passed) = passed else {
@@ -538,7 +541,7 @@ impl Rx<'_> {
             return Ok(true);
         }
         if let Request::Release = call.request {
-            self.sock.lent.advance(n);
+            self.sock().lent.advance(n);
         }
         // Together: a relative of one that was killed is not to take for bytes in the ring what was granted.
         let note = || {
@@ -553,7 +556,7 @@ impl Rx<'_> {
         // Who has granted waits for its memory, not for room.
         if look || granted {
             call::interruptible(&rx.copying, || {
-                notify::space(self.sock, self.link, &self.theirs.ctl, self.slot);
+                notify::space(self.sock(), self.link, &self.theirs.ctl, self.slot);
             });
         }
         Ok(true)
@@ -567,8 +570,8 @@ impl Rx<'_> {
         granted: bool,
         look: impl FnOnce(bool) -> Result<Option<T>, Violation>,
     ) -> Result<Option<T>, Violation> {
-        let rx = &self.sock.record().rx;
-        if granted && imports::has_pipes(self.sock) {
+        let rx = &self.sock().record().rx;
+        if granted && imports::has_pipes(self.sock()) {
             rx.pulls.begin()?;
             self.pulls.set(true);
             return look(true);
@@ -580,8 +583,8 @@ impl Rx<'_> {
     /// What was read from pipes by [`Self::looking`] is in the ring, or the cursor has passed it.
     fn has_pulled(&self) {
         if self.pulls.take() {
-            self.sock.record().rx.pulls.end();
-            pulls::tell_costs(self.sock);
+            self.sock().record().rx.pulls.end();
+            pulls::tell_costs(self.sock());
         }
     }
 
@@ -590,13 +593,13 @@ impl Rx<'_> {
     /// rest.
     fn pass_into_ring(&self, marks: u32) {
         self.pass(marks);
-        ops::epoll::look_again(self.sock);
+        ops::epoll::look_again(self.sock());
     }
 
     /// Passes the open mark.
     fn pass(&self, marks: u32) {
         let next = marks.wrapping_add(1);
-        self.sock.record().rx.marks.store(next, Relaxed);
+        self.sock().record().rx.marks.store(next, Relaxed);
         self.mine.cons.marks_passed.store(next, Release);
         if path(next) == Path::Ring {
             doubt::look_for_unmarked(self.conn);

@@ -60,9 +60,8 @@ pub fn transmit(call: &mut Call<'_>) -> isize {
 
 fn step(call: &mut Call<'_>, sent: &mut usize, blocking: bool) -> Result<Step, Violation> {
     let record = call.conn.record();
-    let mut lock = Some(call.conn.lock_tx());
-    let is_nested = lock.as_ref().is_some_and(Locked::nested);
-    if is_nested && !call::may_intrude(&record.tx.copying) {
+    let mut lock = call.conn.lock_tx();
+    if lock.nested() && !call::may_intrude(&record.tx.copying) {
         // A signal handler above a call that is putting bytes in just now.
         return Ok(Step::Done(or_error(*sent, libc::EINTR)));
     }
@@ -71,7 +70,7 @@ fn step(call: &mut Call<'_>, sent: &mut usize, blocking: bool) -> Result<Step, V
     };
     let step = put_some(call, fd, sent, blocking, &mut lock);
     if !matches!(step, Ok(Step::Done(_))) && *sent < call.buffers.total {
-        call.hold.keep();
+        call.hold.keep(&call.conn);
     }
     step
 }
@@ -82,11 +81,11 @@ fn put_some(
     fd: c_int,
     sent: &mut usize,
     blocking: bool,
-    lock: &mut Option<Locked>,
+    lock: &mut Locked,
 ) -> Result<Step, Violation> {
     let (conn, sock) = (call.conn, call.conn.sock());
     let record = sock.record();
-    let is_nested = lock.as_ref().is_some_and(Locked::nested);
+    let is_nested = lock.nested();
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
         return Ok(to_kernel(call, fd, sent));
     };
@@ -200,9 +199,9 @@ fn put_some(
     }
     *sent += n;
     if *sent < call.buffers.total {
-        call.hold.keep();
+        call.hold.keep(&conn);
     }
-    tx.publish(n, lock.take(), || grants::are_covered(sock, granted.and(piece.as_ref())));
+    tx.publish(n, lock, || grants::are_covered(sock, granted.and(piece.as_ref())));
     Ok(Step::Again)
 }
 
@@ -294,13 +293,14 @@ impl Tx<'_> {
     }
 
     /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.
-    fn publish(&self, n: usize, lock: Option<Locked>, covered: impl FnOnce()) {
+    #[inline(always)]
+    fn publish(&self, n: usize, lock: &mut Locked, covered: impl FnOnce()) {
         let record = self.sock.record();
         let tx = &record.tx;
         tx.cursor.publish(&self.mine.prod, n as u64);
         covered();
         tx.bytes.store(tx.bytes.load(Relaxed) + n as u64, Relaxed);
-        drop(lock);
+        lock.release();
         let which = match notify::data(self.sock, self.link, &self.theirs.ctl, record.slot()) {
             notify::Cost::Rung => &tx.rung,
             notify::Cost::Saved => &tx.saved,
@@ -333,7 +333,7 @@ pub fn transmit_file(conn: Conn, hold: &mut Hold, part: FilePart) -> Option<isiz
             return Some(or_error(sent, ECONNRESET));
         }
         let full = {
-            let lock = conn.lock_tx();
+            let mut lock = conn.lock_tx();
             let Some(fd) = conn.kernel() else {
                 return Some(or_error(sent, EBADF));
             };
@@ -370,14 +370,14 @@ pub fn transmit_file(conn: Conn, hold: &mut Hold, part: FilePart) -> Option<isiz
                 match usize::try_from(n) {
                     Ok(0) => return Some(sent.cast_signed()),
                     Ok(n) => {
-                        hold.keep();
-                        tx.publish(n, Some(lock), || {});
+                        hold.keep(&conn);
+                        tx.publish(n, &mut lock, || {});
                         sent += n;
                     }
                     Err(_) => return Some(or_error(sent, errno::get())),
                 }
             }
-            hold.keep();
+            hold.keep(&conn);
             span.head.1 == 0
         };
         if !full {

@@ -84,11 +84,6 @@ impl Sleep {
         self.direction == Direction::Receiving
     }
 
-    /// True when the call has waited and has a timeout.
-    pub const fn has_deadline(&self) -> bool {
-        matches!(self.deadline, Some(Some(_)))
-    }
-
     /// The program's timeout, looked up when a call really has to wait.
     fn deadline(&mut self, now: u64) -> Option<u64> {
         *self.deadline.get_or_insert_with(|| {

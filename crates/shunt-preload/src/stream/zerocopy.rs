@@ -48,7 +48,7 @@ const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
 /// Makes a sending call, which is given its flags; with a number if the program wants to hear of it.
-#[inline]
+#[inline(always)]
 pub fn numbered(
     conn: Conn,
     flags: c_int,

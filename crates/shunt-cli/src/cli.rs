@@ -119,7 +119,7 @@ pub struct Agent {
     /// Mark only connections of this control group (a directory of the unified hierarchy) and those below it.
     #[arg(long, value_name = "DIRECTORY", requires = "host")]
     pub cgroup: Option<PathBuf>,
-    /// Serve metrics over HTTP at unix:/PATH, 127.0.0.1:PORT or [::1]:PORT; without an address at the
+    /// Serve metrics over HTTP at `unix:/PATH`, `127.0.0.1:PORT` or `[::1]:PORT`; without an address at the
     /// socket metrics.sock in the agent's directory. Default: SHUNT_METRICS, or no metrics.
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "unix")]
     pub metrics: Option<Address>,

@@ -39,7 +39,7 @@ impl Lengths {
     ///
     /// A spin that is tried must outlast such an answer: both sides sleep then, and neither would ever find that it
     /// pays if it gave up before the other one had been woken. How much of `answer` was the other one's work is not
-    /// to be known from here, so what is longer than wake-ups take counts as [`Self::LONGEST_ANSWER`].
+    /// to be known from here, so what is longer than wake-ups take counts as `LONGEST_ANSWER`.
     #[must_use]
     pub fn far(answer: Nanos) -> Self {
         let answer = answer.clamp(Self::LOCAL.retry, Self::LONGEST_ANSWER);
@@ -128,7 +128,7 @@ impl Learnt {
 }
 
 /// Whether a wait of a fixed length pays, for what comes after about as long each time, or not at all. In
-/// the low half the share of such waits that paid, of [`Habit::ALL`]; in the upper half how many were
+/// the low half the share of such waits that paid, of `Habit::ALL`; in the upper half how many were
 /// left out since the last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Habit(pub u32);

@@ -1,7 +1,7 @@
 //! The heap: blocks of some forty sizes, each size with a free list of its own.
 //!
 //! Blocks are cut out of *runs* of pages, runs out of *chunks*. What was cut stays of its size;
-//! what is freed is used again. Blocks above [`LARGEST`] are mappings of their own.
+//! what is freed is used again. Blocks above `LARGEST` are mappings of their own.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};

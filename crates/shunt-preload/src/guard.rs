@@ -1,6 +1,6 @@
 //! What stands between the program and a handler: a panic must never reach the program.
 //!
-//! An exported function is a few instructions of assembly ([`guarded_function`]): it saves the
+//! An exported function is a few instructions of assembly (`guarded_function!`): it saves the
 //! argument registers, calls the handler, and returns what that returned. If the handler panics,
 //! the unwinder asks the frame's [`personality`], which sends it to the frame's landing pad; there
 //! the panic is disposed of, the arguments are restored, and the call goes on to the next

@@ -79,7 +79,7 @@ pub struct Target {
     pub listener: ListenerId,
     /// Its proposals.
     pub table: Table,
-    /// Whether it pays to wait for its answers: what [`spin`](crate::stream::spin) has learnt.
+    /// Whether it pays to wait for its answers: what [`spin`] has learnt.
     pub answers: AtomicU32,
     /// The same for bytes on a connection to it.
     pub spins: AtomicU32,

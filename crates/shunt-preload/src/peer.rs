@@ -171,7 +171,7 @@ impl Peers {
     }
 
     /// In a forked child: what other threads of the parent were about to do will not be done. Its
-    /// connections are counted anew, by [`Self::count_again`].
+    /// connections are counted anew, by [`Peer::count_again`].
     pub fn forget_users(&self) {
         for peer in self.all() {
             peer.ringing.store(0, Ordering::Relaxed);

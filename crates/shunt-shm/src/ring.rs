@@ -134,7 +134,7 @@ impl Span {
 /// Which part of its buffer a ring takes.
 ///
 /// As a word, from the top: how many times more often than else the receiver looks (3 bits, a binary
-/// logarithm), the binary logarithm of the capacity (5 bits, 0: not chosen yet), [`LATE`], the base.
+/// logarithm), the binary logarithm of the capacity (5 bits, 0: not chosen yet), `LATE`, the base.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Bytes, a power of two of at least 4: no more than the buffer has.

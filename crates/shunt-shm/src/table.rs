@@ -93,7 +93,7 @@ pub struct Table {
     map: Map,
 }
 
-/// Names a posted proposal, for [`Table::withdraw`].
+/// Names a posted proposal, for [`Table::take`].
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket {
     index: usize,

@@ -1,7 +1,7 @@
 //! Metrics for a monitoring system: OpenMetrics text over HTTP, within the agent's one loop.
 //!
-//! [`address`] says where and makes the listening socket; [`http`] turns bytes into a request and an answer
-//! into bytes; [`text`] is what the agent knows. Here is who asks: few at a time, each with little to
+//! `address` says where and makes the listening socket; `http` turns bytes into a request and an answer
+//! into bytes; `text` is what the agent knows. Here is who asks: few at a time, each with little to
 //! say and little time to say it. A library's packet never waits for any of them.
 
 mod address;

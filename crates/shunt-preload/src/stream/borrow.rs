@@ -115,7 +115,7 @@ impl Asked {
     /// What the call with this message and these flags asks for.
     ///
     /// # Safety
-    /// As for [`control`].
+    /// As for `control`.
     #[inline]
     pub unsafe fn of(msg: &msghdr, flags: c_int) -> Self {
         if flags & (MSG_PEEK | MSG_TRUNC) == 0 {
@@ -173,7 +173,7 @@ impl<'a> Hints<'a> {
     /// Those of a call of sendmsg(2).
     ///
     /// # Safety
-    /// As for [`control`]; the control message stays as it is for as long.
+    /// As for `control`; the control message stays as it is for as long.
     #[inline]
     pub unsafe fn of(msg: &'a msghdr) -> Self {
         // SAFETY: the caller's promise.

@@ -1,7 +1,7 @@
 //! Waiting inside a blocking call: spin, then futex, then the kernel's poll.
 //!
 //! A futex wake-up costs half of an eventfd's, but a futex does not notice that the peer's process
-//! was killed. So the first [`FUTEX_FOR`] of a wait are spent on the futex, and what is longer in
+//! was killed. So the first `FUTEX_FOR` of a wait are spent on the futex, and what is longer in
 //! poll(2) on the kernel socket and the doorbell, where it costs nothing and sees everything.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};

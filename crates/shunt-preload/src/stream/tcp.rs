@@ -33,7 +33,7 @@ pub struct Counts {
 pub struct Progress {
     /// Bytes that were read; maybe less, if that is more than the program is to stop at.
     pub read: u64,
-    /// [`Counts::arrived`].
+    /// `Counts::arrived`.
     pub arrived: u64,
 }
 

@@ -22,7 +22,7 @@ const BOOT: Duration = Duration::from_secs(180);
 pub enum Device<'a> {
     /// That of the lab's server, with doorbells and interrupts.
     Doorbell,
-    /// A file of [`PLAIN`] bytes, and nobody who interrupts or tells who is gone.
+    /// A file of `PLAIN` bytes, and nobody who interrupts or tells who is gone.
     Plain(&'a Path),
 }
 

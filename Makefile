@@ -9,7 +9,8 @@
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers
 #   make deb          a Debian package, under target/debian
 #   make rpm          the same for RPM, under target/rpm
-#   make check        formatting, lints, licences and advisories
+#   make check        formatting, lints, links of the documentation; licences, bans and advisories where cargo-deny
+#                     is installed (INSTALL_TOOLS=1 installs it)
 #   make soak         the long forms of the tests of faults, each for SOAK_SECONDS
 #   make asan         the long forms of the tests of hostile peers, with AddressSanitizer; needs nightly
 #   make fuzz         each fuzz target for FUZZ_SECONDS
@@ -135,14 +136,30 @@ BENCH_ARGS ?= --json bench.json --html bench.html
 bench: deps-demo all
 	@$(RELEASE)/shunt bench $(BENCH_ARGS)
 
+# What `cargo deny` checks; all of it unless told. Advisories are fetched from the network.
+DENY ?=
+# Not empty: install cargo-deny where it is missing, which takes minutes.
+INSTALL_TOOLS ?=
+
+# Documentation twice: links from public items to private ones show without the private items, broken links of private
+# items with them.
 .PHONY: check
 check:
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	@cargo deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny
-	$(CARGO) deny check
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	@if [[ -n "$(INSTALL_TOOLS)" ]] && ! cargo deny --version >/dev/null 2>&1; then \
+	    $(CARGO) install --locked cargo-deny; \
+	fi
+	@if cargo deny --version >/dev/null 2>&1; then \
+	    echo "$(CARGO) deny check $(DENY)"; \
+	    $(CARGO) deny check $(DENY); \
+	else \
+	    echo "cargo-deny is not installed: licences are not checked (INSTALL_TOOLS=1 installs it)"; \
+	fi
 
 .PHONY: fuzz
 fuzz:

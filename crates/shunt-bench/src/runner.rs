@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::Signal;
-use shunt_sys::signals;
+use shunt_sys::{signals, stdio};
 
 use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
@@ -31,19 +31,21 @@ const COUNTING: f64 = 0.5;
 pub fn run(options: &Options) -> u8 {
     let done = if options.list { list(options) } else { measure(options) };
     done.unwrap_or_else(|e| {
-        eprintln!("shunt bench: {e}");
+        let _ = writeln!(std::io::stderr(), "shunt bench: {e}");
         1
     })
 }
 
 fn list(options: &Options) -> Result<u8> {
-    let mut out = std::io::stdout().lock();
-    for row in chosen(options)? {
-        if writeln!(out, "{:<24} {}", row.id, row.title).is_err() {
-            return Ok(1);
-        }
-    }
+    let rows = chosen(options)?;
+    let lines: Vec<_> = rows.iter().map(|row| format!("{:<24} {}", row.id, row.title)).collect();
+    print(&lines.join("\n"))?;
     Ok(0)
+}
+
+/// Prints lines. Nobody would read what is measured after this has failed.
+fn print(lines: &str) -> Result<()> {
+    stdio::print(&format!("{lines}\n")).map_err(Failure::failed)
 }
 
 fn chosen(options: &Options) -> Result<Vec<Row>> {
@@ -80,25 +82,26 @@ fn measure(options: &Options) -> Result<u8> {
         rows: Vec::new(),
         targets: Vec::new(),
     };
-    println!("{}", table::heading(&report));
+    print(&table::heading(&report))?;
     let contenders = options.contenders();
     let counting = usize::from(counts_calls(options, &rig));
     let bar = progress(rows.len() * contenders.len() * (options.rounds() as usize + counting));
     let (tries, time) = if options.quick { (1, 0.05) } else { (5, 0.2) };
     let time = Duration::from_secs_f64(options.seconds().min(time));
     report.limits = limits::measure(tries, time, |title| bar.set_message(title.to_owned()));
-    bar.suspend(|| println!("{}", table::limits(&report.limits)));
+    bar.suspend(|| print(&table::limits(&report.limits)))?;
     for row in &rows {
         let mut measured = measure_row(row, &rig, &contenders, options, &bar);
         measured.bound_by(row, &report.limits);
-        bar.suspend(|| println!("{}", table::row(&measured)));
+        let shown = table::row(&measured);
         report.rows.push(measured);
         report.targets = targets::judge(&report.rows);
         // Each row is kept as soon as it is there: a run may take an hour.
         write(options, &report)?;
+        bar.suspend(|| print(&shown))?;
     }
     bar.finish_and_clear();
-    println!("{}", table::targets(&report.targets));
+    print(&table::targets(&report.targets))?;
     Ok(u8::from(report.has_failures()))
 }
 

@@ -13,6 +13,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{chdir, setsid};
 use shunt_agent::config::Sharing;
 use shunt_agent::{ClaimError, Config, HostConfig, Metrics, Policy, ServeError};
+use shunt_sys::stdio;
 use shunt_wire::knob;
 use tracing_subscriber::EnvFilter;
 
@@ -110,7 +111,7 @@ fn sharing(args: &Agent) -> Option<Sharing> {
 
 fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stdio::Log).init();
     let dir = match run_dir() {
         Ok(dir) => dir,
         Err(why) => {

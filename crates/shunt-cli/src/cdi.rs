@@ -4,7 +4,7 @@
 //! that names both.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use shunt_wire::knob;
 
 use crate::cli::{Cdi, CdiCommand};
 use crate::directory::{Directory, Unreachable, run_dir};
-use crate::{complain, library};
+use crate::{complain, library, print};
 
 /// Of the specification: its first one, which has all that is used here. A runtime passes over a file of a version that it does
 /// not know (podman 4.3, that of Debian 12, knows 0.5.0).
@@ -38,20 +38,17 @@ pub fn run(args: &Cdi) -> u8 {
             return 1;
         }
     };
-    let written = match &args.output {
-        Some(path) => write(path, &text),
-        None => io::stdout().write_all(text.as_bytes()),
-    };
-    if let Err(e) = written {
-        let to = args.output.as_deref().unwrap_or(Path::new("standard output"));
-        complain(&format!("{} cannot be written: {e}; name another file", to.display()));
+    if let Some(path) = &args.output
+        && let Err(e) = write(path, &text)
+    {
+        complain(&format!("{} cannot be written: {e}; name another file", path.display()));
         return 1;
     }
     // A container starts none.
     if let Err(why @ Unreachable::NotRunning(_)) = Directory::open() {
         complain(&why);
     }
-    0
+    if args.output.is_none() { print(&text) } else { 0 }
 }
 
 /// Whole or not at all: a runtime may read it at any time.

@@ -11,7 +11,14 @@ use shunt_ivshmem::message::MAX_VECTORS;
 /// Runs unmodified programs with their local TCP connections in shared memory.
 /// Moves the TCP connections between unmodified programs of one host into shared memory
 #[derive(Parser, Debug)]
-#[command(name = "shunt", version, disable_help_subcommand = true)]
+#[command(
+    name = "shunt",
+    version,
+    disable_help_subcommand = true,
+    after_help = "The exit status is 0, or 1 when a line on standard error says what could not be done: also \
+                  that standard output could not be written. 2: the command line makes no sense. A reader \
+                  that goes away ends the command by SIGPIPE; where SIGPIPE is ignored the status is 1."
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use clap::CommandFactory;
-use clap_complete::Shell;
+use clap_complete::{Generator, Shell};
 use shunt_wire::counter::Counter;
 use shunt_wire::metric::Unit;
 use shunt_wire::reason::Reason;
@@ -33,7 +33,10 @@ fn write_all(to: &Path) -> io::Result<()> {
     let completions = to.join("completions");
     fs::create_dir_all(&completions)?;
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
-        clap_complete::generate_to(shell, &mut Cli::command(), "shunt", &completions)?;
+        // Through memory: the generator itself would panic at a full disk.
+        let mut text = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "shunt", &mut text);
+        fs::write(completions.join(shell.file_name("shunt")), text)?;
     }
     for (name, text) in documents() {
         fs::write(to.join(name), text)?;

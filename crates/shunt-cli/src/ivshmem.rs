@@ -1,17 +1,17 @@
 //! `shunt ivshmem-server`.
 
-use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use shunt_ivshmem::config::{Config, Limits, Start};
 use shunt_ivshmem::control;
 use shunt_ivshmem::report::Report;
+use shunt_sys::stdio;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::{IvshmemCommand, IvshmemServer, IvshmemStatus};
-use crate::complain;
 use crate::table::{Table, count_of};
+use crate::{complain, print};
 
 /// Runs the subcommand.
 pub fn run(args: IvshmemServer) -> u8 {
@@ -26,7 +26,7 @@ fn serve(args: IvshmemServer) -> u8 {
     // SAFETY: changes this process's disposition of one signal, before any thread is made.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stdio::Log).init();
     let limits = Limits::default();
     let config = Config {
         socket: args.socket,
@@ -61,18 +61,16 @@ fn show(socket: &Path, args: &IvshmemStatus) -> u8 {
             return 1;
         }
     };
-    if args.json {
-        match serde_json::to_string_pretty(&report) {
-            Ok(text) => println!("{text}"),
-            Err(e) => {
-                complain(&e);
-                return 1;
-            }
-        }
-    } else {
-        print!("{}", text(&report, SystemTime::now()));
+    if !args.json {
+        return print(&text(&report, SystemTime::now()));
     }
-    0
+    match serde_json::to_string_pretty(&report) {
+        Ok(text) => print(&(text + "\n")),
+        Err(e) => {
+            complain(&e);
+            1
+        }
+    }
 }
 
 /// A number of bytes with the largest unit that leaves no rest.

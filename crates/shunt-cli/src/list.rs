@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 use shunt_wire::agent::Request;
 
 use crate::cli::Format;
-use crate::complain;
 use crate::directory::{Directory, Unreachable};
 use crate::table::Table;
+use crate::{complain, print};
 
 /// Runs the subcommand.
 pub fn run(args: &Format) -> u8 {
@@ -22,15 +22,11 @@ pub fn run(args: &Format) -> u8 {
             return 1;
         }
     };
-    if args.json {
-        println!("{report:#}");
-    } else {
-        print!("{}", table(&report).render());
-    }
+    let text = if args.json { format!("{report:#}\n") } else { table(&report).render() };
     if report["truncated"] == true {
         complain(&"there are more connections than the agent lists");
     }
-    0
+    print(&text)
 }
 
 /// Columns for connections that send without copies, and what they show.

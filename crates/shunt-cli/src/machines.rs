@@ -4,9 +4,9 @@ use serde_json::Value;
 use shunt_wire::agent::Request;
 
 use crate::cli::Format;
-use crate::complain;
 use crate::directory::Directory;
 use crate::table::Table;
+use crate::{complain, print};
 
 /// Runs the subcommand.
 pub fn run(args: &Format) -> u8 {
@@ -19,8 +19,7 @@ pub fn run(args: &Format) -> u8 {
     };
     let shared = &status["ivshmem"];
     if args.json {
-        println!("{shared:#}");
-        return 0;
+        return print(&format!("{shared:#}\n"));
     }
     if shared.is_null() {
         complain(
@@ -29,8 +28,7 @@ pub fn run(args: &Format) -> u8 {
         );
         return 1;
     }
-    print!("{}", table(shared).render());
-    0
+    print(&table(shared).render())
 }
 
 fn table(shared: &Value) -> Table {

@@ -23,21 +23,31 @@ mod stats;
 mod table;
 
 use std::ffi::c_int;
-use std::io::Write;
+use std::io::{self, Write};
 
 use clap::Parser;
+use shunt_sys::stdio::{self, Unwritable};
 
 use cli::{Cli, Command};
 
 /// Exit status for a command line that makes no sense.
 const USAGE: u8 = 2;
+/// Exit status for a fault in this program, as Rust's runtime has it.
+const PANIC: u8 = 101;
 
 fn start() -> u8 {
+    // Before anything is opened.
+    stdio::occupy();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(e) => {
+        Err(e) if e.use_stderr() => {
             let _ = e.print();
             return u8::try_from(e.exit_code()).unwrap_or(USAGE);
+        }
+        Err(help) => {
+            // Rust's own stream takes a closed standard output for a good one.
+            let printed = || help.print().and_then(|()| io::stdout().flush());
+            return said(stdio::print("").and_then(|()| printed().map_err(Unwritable)));
         }
     };
     match cli.command {
@@ -66,12 +76,26 @@ fn bench(options: &shunt_bench::Options) -> u8 {
 /// arguments to constructors, of which std has one.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn main(_argc: c_int, _argv: *const *const std::ffi::c_char) -> c_int {
-    let status = start();
-    let _ = std::io::stdout().flush();
-    c_int::from(status)
+    // A panic must not reach C: the process would abort.
+    c_int::from(std::panic::catch_unwind(start).unwrap_or(PANIC))
+}
+
+/// Prints what was asked for. The exit status is 1 where that fails, and standard error says why.
+fn print(text: &str) -> u8 {
+    said(stdio::print(text))
+}
+
+fn said(printed: Result<(), Unwritable>) -> u8 {
+    match printed {
+        Ok(()) => 0,
+        Err(e) => {
+            complain(&e);
+            1
+        }
+    }
 }
 
 /// Says what went wrong, on standard error.
 fn complain(what: &dyn std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "shunt: {what}");
+    let _ = writeln!(io::stderr(), "shunt: {what}");
 }

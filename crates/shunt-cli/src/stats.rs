@@ -12,9 +12,9 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::cli::Stats;
-use crate::complain;
 use crate::directory::{Directory, Unreachable, run_dir};
 use crate::table::Table;
+use crate::{complain, print};
 
 /// Runs the subcommand.
 pub fn run(args: &Stats) -> u8 {
@@ -27,12 +27,7 @@ pub fn run(args: &Stats) -> u8 {
             return 1;
         }
     };
-    if args.json {
-        println!("{report:#}");
-    } else {
-        print!("{}", text(&report, args.verbose));
-    }
-    0
+    print(&if args.json { format!("{report:#}\n") } else { text(&report, args.verbose) })
 }
 
 /// What the last agent wrote down: the same report, of ended programs only.

@@ -160,7 +160,8 @@ fn signals_reach_the_program_and_only_it_decides() {
 fn the_program_inherits_dispositions_mask_and_closed_descriptors() {
     let sandbox = Sandbox::new();
     let look = "grep -E 'Sig(Ign|Blk|Cgt)' /proc/self/status; ls /proc/self/fd | tr '\\n' ' '";
-    for prefix in ["", "trap '' PIPE CHLD HUP; ", "exec 0<&-; "] {
+    for prefix in ["", "trap '' PIPE CHLD HUP; ", "exec 0<&-; ", "exec 2>&-; ", "exec 0<&- 2>&-; "]
+    {
         let output = |via: &str| {
             let script = format!("{prefix}exec {via} sh -c \"{look}\"");
             let mut shell = Command::new("sh");

@@ -3,7 +3,8 @@
 //! The library runs inside other programs, so nothing here prints, allocates on the heap, panics,
 //! or changes `errno`: calls go through rustix, whose Linux backend enters the kernel directly and
 //! so reaches neither libc's `errno` nor the library's own hooks; the few that rustix has not do so in `raw`. What is for our own programs alone
-//! ([`activation`], [`bpf`], [`cgroup`], [`epoll`], [`namespaces`], [`reach`], [`signals`], [`usage`]) says so.
+//! ([`activation`], [`bpf`], [`cgroup`], [`epoll`], [`namespaces`], [`reach`], [`signals`],
+//! [`stdio`], [`usage`]) says so.
 
 pub mod activation;
 pub mod addresses;
@@ -22,5 +23,6 @@ pub mod signals;
 pub mod sockdiag;
 pub mod sockinfo;
 mod sockopt;
+pub mod stdio;
 pub mod usage;
 pub mod vfio;

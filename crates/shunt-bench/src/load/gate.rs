@@ -1,6 +1,6 @@
 //! Starting together, and being measured at the right moment.
 
-use std::io::{self, Write};
+use std::io;
 
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -16,7 +16,6 @@ impl Gate {
     /// Stops here.
     pub fn pass(self) -> io::Result<()> {
         if self.stops {
-            io::stdout().flush()?;
             kill_process(getpid(), Signal::STOP)?;
         }
         Ok(())

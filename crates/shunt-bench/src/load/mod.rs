@@ -14,10 +14,11 @@ mod socket;
 mod stream;
 mod zerocopy;
 
-use std::io;
+use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
+use shunt_sys::stdio;
 
 use crate::rig::endpoint::Endpoint;
 use crate::stats::Quantile;
@@ -136,8 +137,8 @@ pub fn run(load: Load) -> u8 {
     match seen {
         Ok(Some(seen)) => match serde_json::to_string(&seen) {
             Ok(line) => {
-                println!("{line}");
-                gate.pass().map_or_else(|e| fail(&e), |()| 0)
+                let printed = stdio::print(&(line + "\n")).map_err(io::Error::other);
+                printed.and_then(|()| gate.pass()).map_or_else(|e| fail(&e), |()| 0)
             }
             Err(e) => fail(&e.into()),
         },
@@ -147,6 +148,6 @@ pub fn run(load: Load) -> u8 {
 }
 
 fn fail(error: &io::Error) -> u8 {
-    eprintln!("shunt load: {error}");
+    let _ = writeln!(io::stderr(), "shunt load: {error}");
     1
 }

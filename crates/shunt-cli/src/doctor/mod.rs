@@ -3,9 +3,11 @@
 mod machine;
 mod program;
 
+use std::fmt::Write;
 use std::path::Path;
 
 use crate::cli::Doctor;
+use crate::print;
 
 /// How much a finding matters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,25 +57,27 @@ pub fn run(args: &Doctor) -> u8 {
     if let Some(name) = &args.program {
         findings.extend(program::examine(name));
     }
+    let mut said = String::new();
     for Finding { mark, text } in &findings {
         let mark = match mark {
             Mark::Good => "ok  ",
             Mark::Warning => "warn",
             Mark::Obstacle | Mark::Harm => "FAIL",
         };
-        println!("{mark}  {text}");
+        let _ = writeln!(said, "{mark}  {text}");
     }
     let healthy = findings.iter().all(|f| !f.is_in_the_way());
     let subject = match &args.program {
         Some(name) => name.display().to_string(),
         None => "a suitable program".to_owned(),
     };
-    if healthy {
-        println!("=> {subject} would be shunted, with every peer that runs under Shunt too.");
+    let verdict = if healthy {
+        "would be shunted, with every peer that runs under Shunt too."
     } else {
-        println!("=> {subject} would run on kernel TCP, for the reasons marked FAIL.");
-    }
-    u8::from(!healthy)
+        "would run on kernel TCP, for the reasons marked FAIL."
+    };
+    let _ = writeln!(said, "=> {subject} {verdict}");
+    print(&said).max(u8::from(!healthy))
 }
 
 /// What about the program itself keeps it from being shunted, if anything does.

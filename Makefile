@@ -24,7 +24,6 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 RELEASE := $(TARGET)/release
-ARCH := $(shell uname -m)
 PROGRAMS := tests/functional/install-programs
 
 # Both ends of each functional test keep a core busy.
@@ -42,7 +41,7 @@ DEMO_PROGRAMS := cc:build-essential nginx:nginx wrk:wrk redis-server:redis-serve
 TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
     pgbench:postgresql-contrib curl:curl python3:python3 openssl:openssl \
     /usr/lib/python3.11/test/test_socket.py:libpython3.11-testsuite stress-ng:stress-ng \
-    strace:strace \
+    strace:strace rpm:rpm rpmbuild:rpm \
     tclsh:tcl dpkg-source:dpkg-dev java:openjdk-17-jdk-headless node:nodejs go:golang-go \
     haproxy:haproxy stunnel:stunnel4 ssh:openssh-client sshd:openssh-server socat:socat \
     nc.openbsd:netcat-openbsd ncat:ncat memcached:memcached rsync:rsync tcpdump:tcpdump \
@@ -185,25 +184,17 @@ define install-units
 	done
 endef
 
-# $(call link-library,DIRECTORY): a link where glibc's loader looks for `lib/shunt/$LIB/libshunt.so`, by how
-# distributions build it (library.rs).
-define link-library
-	install -d $(DESTDIR)$(PREFIX)/lib/shunt/$(1)
-	ln -sfr $(DESTDIR)$(PREFIX)/lib/shunt/libshunt.so $(DESTDIR)$(PREFIX)/lib/shunt/$(1)/libshunt.so
-endef
-
 .PHONY: install
 install: all
 	$(MAKE) --no-print-directory install-built
 
-# What has been built, and what is generated from it.
+# What has been built, and what is generated from it. Programs run with what is replaced: it is renamed, so that there is
+# always a whole one, and no file is written to that somebody has mapped.
 .PHONY: install-built
 install-built:
-	install -Dm755 $(RELEASE)/shunt $(DESTDIR)$(PREFIX)/bin/shunt
-	install -Dm644 $(RELEASE)/libshunt.so $(DESTDIR)$(PREFIX)/lib/shunt/libshunt.so
-	$(call link-library,lib)
-	$(call link-library,lib64)
-	$(call link-library,lib/$(ARCH)-linux-gnu)
+	install -Dm755 $(RELEASE)/shunt $(DESTDIR)$(PREFIX)/bin/shunt.new
+	mv -fT $(DESTDIR)$(PREFIX)/bin/shunt.new $(DESTDIR)$(PREFIX)/bin/shunt
+	SHUNT_LIB=$(RELEASE)/libshunt.so $(RELEASE)/shunt library install $(DESTDIR)$(PREFIX)/lib/shunt
 	install -Dm644 dist/include/shunt.h $(DESTDIR)$(PREFIX)/include/shunt.h
 	for page in dist/man/*; do \
 	    install -Dm644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$(basename $$page); \

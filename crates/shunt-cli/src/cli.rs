@@ -40,6 +40,8 @@ pub enum Command {
     Doctor(Doctor),
     /// Give Shunt to containers, as a device of the Container Device Interface.
     Cdi(Cdi),
+    /// Put the library where programs and containers find it, also while programs run with an older one.
+    Library(Library),
     /// Show the machines with which this one's agent shares memory through an ivshmem device.
     Machines(Format),
     /// Give virtual machines shared memory and doorbells: a server for QEMU's ivshmem-doorbell devices.
@@ -196,6 +198,33 @@ pub struct CdiGenerate {
     /// Write to this file. Default: standard output.
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// `shunt library`.
+#[derive(Args, Debug)]
+pub struct Library {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: LibraryCommand,
+}
+
+/// What `shunt library` can do.
+#[derive(Subcommand, Debug)]
+pub enum LibraryCommand {
+    /// Put the library (SHUNT_LIB, else the one that belongs to this command) into a directory.
+    Install(LibraryInstall),
+}
+
+/// `shunt library install`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Programs that run with the library of that directory keep it, and go on; those that start from \
+                  then on get the new one. An older version can be put in place of a newer one just so. Never \
+                  copy over a library: programs that have it mapped crash, whatever the bytes."
+)]
+pub struct LibraryInstall {
+    /// Where to: it is made if it is missing. LD_PRELOAD='DIRECTORY/$LIB/libshunt.so' names the library.
+    pub directory: PathBuf,
 }
 
 /// `shunt ivshmem-server`.

@@ -157,6 +157,8 @@ mod tests {
             "doctor",
             "cdi",
             "cdi-generate",
+            "library",
+            "library-install",
             "ivshmem-server",
             "ivshmem-server-status",
             "bench",

@@ -58,6 +58,7 @@ fn start() -> u8 {
         Command::Stats(args) => stats::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Cdi(args) => cdi::run(&args),
+        Command::Library(args) => library::run(&args),
         Command::IvshmemServer(args) => ivshmem::run(args),
         Command::Bench(options) => bench(&options),
         Command::Load(load) => shunt_bench::load::run(load),

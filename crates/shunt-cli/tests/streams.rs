@@ -99,6 +99,7 @@ const TABLE: &[(&[&str], Does)] = &[
     (&["doctor", "no-such-program-here"], Report),
     (&["cdi", "generate"], Report),
     (&["cdi", "generate", "--output", "OUTPUT"], Nothing),
+    (&["library", "install", "OUTPUT.so"], Report),
     (&["machines"], Report),
     (&["machines", "--json"], Report),
     (&["ivshmem-server", "--socket", "SOCKET", "status"], Report),

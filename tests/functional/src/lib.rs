@@ -8,6 +8,7 @@ pub mod compat;
 pub mod container;
 pub mod engine;
 pub mod generator;
+pub mod installation;
 pub mod machines;
 pub mod memory_group;
 pub mod mode;

@@ -2,29 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use shunt_functional::binaries::{dir, program};
+use shunt_functional::binaries::dir;
+use shunt_functional::installation::{install, repository};
 
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// An installation of what was built, as packagers make it, below a directory.
+/// An installation of what was built.
 fn installed(root: &Path) {
-    let define = |name: &str, path: &Path| format!("{name}={}", path.display());
-    let output = Command::new(program("make"))
-        .current_dir(repository())
-        // Those of a make that runs this test are not for this one.
-        .env_remove("MAKEFLAGS")
-        .args(["install-built", "PREFIX=/usr"])
-        .args([define("RELEASE", &dir()), define("DESTDIR", root)])
-        .arg(define("TARGET", &root.join("generated")))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    fs::remove_dir_all(root.join("generated")).unwrap();
+    install(&dir(), root);
 }
 
 /// Everything below a directory that is no directory, from it on.

@@ -8,7 +8,7 @@ mod table;
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -41,7 +41,7 @@ pub struct Sandbox {
     dir: TempDir,
     account: Option<Account>,
     tag: String,
-    env: Vec<(&'static str, &'static str)>,
+    env: Vec<(&'static str, OsString)>,
     agent: RefCell<Option<Agent>>,
     /// Sessions of the processes that have been started.
     sessions: RefCell<HashSet<u32>>,
@@ -149,8 +149,8 @@ impl Sandbox {
 
     /// All programs that are started from now on have this in their environment.
     #[must_use]
-    pub fn with_env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.env.push((name, value));
+    pub fn with_env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.env.push((name, value.into()));
         self
     }
 
@@ -274,7 +274,7 @@ impl Sandbox {
             // A machine that stands still for a moment is none of the tests' business.
             .env("SHUNT_AGENT_TIMEOUT", "30000")
             .env("LC_ALL", "C")
-            .envs(self.env.iter().copied())
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .env_remove("LD_PRELOAD");
         if let Some(account) = self.account {
             command.uid(account.uid).gid(account.gid);

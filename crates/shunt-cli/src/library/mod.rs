@@ -1,10 +1,15 @@
-//! Finding libshunt.so.
+//! libshunt.so: finding it, naming it to the loader, and `shunt library`.
+
+mod install;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use crate::cli::{Library, LibraryCommand};
+use crate::{complain, print};
 
 /// Name of the library's file.
 pub const NAME: &str = "libshunt.so";
@@ -49,6 +54,19 @@ impl fmt::Display for Missing {
                  library",
                 path.display()
             ),
+        }
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Library) -> u8 {
+    let LibraryCommand::Install(args) = &args.command;
+    let found = find().map_err(|why| why.to_string());
+    match found.and_then(|library| install::install(&library, &args.directory)) {
+        Ok(path) => print(&format!("{} is in place\n", path.display())),
+        Err(why) => {
+            complain(&why);
+            1
         }
     }
 }

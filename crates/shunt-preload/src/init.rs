@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 #[cfg(not(test))]
 use crate::errno;
 use crate::ops::process;
-use crate::{bell, fd_table, guard, knobs, next};
+use crate::{bell, fd_table, guard, knobs, next, sanitizers};
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static RETIRED: AtomicBool = AtomicBool::new(false);
@@ -44,9 +44,9 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
     // Before anything that could panic.
     guard::silence_panics();
     // SAFETY: the caller's promise. Before the stages that cost memory: they are not needed when
-    // Shunt is switched off.
+    // Shunt is switched off, or of no use here.
     unsafe { knobs::init(argv, envp) };
-    if knobs::get().disabled {
+    if knobs::get().disabled || sanitizers::orders_threads_by_sockets() {
         return;
     }
     // Before the fork handlers, which write to the owner's page.

@@ -41,6 +41,7 @@ pub mod peer;
 pub mod poll_set;
 pub mod process;
 pub mod relatives;
+pub mod sanitizers;
 pub mod signals;
 pub mod stream;
 pub mod windows;

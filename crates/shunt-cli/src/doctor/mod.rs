@@ -2,6 +2,7 @@
 
 mod machine;
 mod program;
+pub mod sanitizers;
 
 use std::fmt::Write;
 use std::path::Path;

@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
-use super::{Finding, Mark};
+use super::{Finding, Mark, sanitizers};
 use crate::elf::{self, Kind};
 use crate::glibc::{self, Version};
 use crate::{library, program};
@@ -72,7 +72,10 @@ fn follow(path: &Path, scripts: usize, findings: &mut Vec<Finding>) {
             }
             script(&interpreter, argument.as_deref(), scripts - 1, findings);
         }
-        Kind::Dynamic(loader) => findings.push(judge_loader(&name, &loader)),
+        Kind::Dynamic(loader) => {
+            findings.push(judge_loader(&name, &loader));
+            findings.extend(sanitizers::examine(path));
+        }
         Kind::Static => findings.push(Finding::obstacle(format!(
             "{name} is statically linked (as many Go programs are), so no library can be preloaded \
              into it; use a dynamically linked build"

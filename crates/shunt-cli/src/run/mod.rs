@@ -15,7 +15,8 @@ use shunt_shm::counters::RunPage;
 use shunt_wire::knob;
 
 use crate::cli::Run;
-use crate::{agent, complain, doctor, library, program};
+use crate::doctor::{self, sanitizers};
+use crate::{agent, complain, library, program};
 
 /// Runs the subcommand.
 pub fn run(args: &Run) -> u8 {
@@ -39,14 +40,24 @@ fn prepare(args: &Run, obstacles: &mut Vec<String>) {
             return;
         }
     };
+    let program = program::find(&args.command[0]);
     // With the library it would not even start.
-    if program::find(&args.command[0]).is_some_and(|program| doctor::is_harmed(&program)) {
+    if program.as_deref().is_some_and(doctor::is_harmed) {
         if let Some(others) = before.as_deref().and_then(library::without) {
             set(library::VARIABLE, &others);
         }
         return;
     }
     set(library::VARIABLE, &library::preload(&library::entry(&path), before));
+    if program.as_deref().is_some_and(sanitizers::needs_options) {
+        let mut options = OsString::from(sanitizers::ANY_ORDER);
+        // Of two that contradict each other the later one counts: the user's.
+        if let Some(given) = env::var_os(sanitizers::VARIABLE) {
+            options.push(":");
+            options.push(given);
+        }
+        set(sanitizers::VARIABLE, &options);
+    }
     if let Err(why) = agent::ensure() {
         obstacles.push(why);
     }

@@ -9,6 +9,7 @@ mod postgres;
 mod proxies;
 mod redis;
 mod runtimes;
+mod sanitizers;
 mod sockperf;
 mod ssh;
 mod surroundings;

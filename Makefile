@@ -41,7 +41,8 @@ DEMO_PROGRAMS := cc:build-essential nginx:nginx wrk:wrk redis-server:redis-serve
 TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
     pgbench:postgresql-contrib curl:curl python3:python3 openssl:openssl \
     /usr/lib/python3.11/test/test_socket.py:libpython3.11-testsuite stress-ng:stress-ng \
-    strace:strace rpm:rpm rpmbuild:rpm \
+    strace:strace rpm:rpm rpmbuild:rpm systemd-analyze:systemd /lib/systemd/systemd:systemd \
+    setpriv:util-linux nsenter:util-linux \
     tclsh:tcl dpkg-source:dpkg-dev java:openjdk-17-jdk-headless node:nodejs go:golang-go \
     haproxy:haproxy stunnel:stunnel4 ssh:openssh-client sshd:openssh-server socat:socat \
     nc.openbsd:netcat-openbsd ncat:ncat memcached:memcached rsync:rsync tcpdump:tcpdump \

@@ -13,6 +13,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{chdir, setsid};
 use shunt_agent::config::Sharing;
 use shunt_agent::{ClaimError, Config, HostConfig, Metrics, Policy, ServeError};
+use shunt_ivshmem::notify::Notifier;
 use shunt_sys::stdio;
 use shunt_wire::knob;
 use tracing_subscriber::EnvFilter;
@@ -38,7 +39,12 @@ pub fn run(args: &Agent) -> u8 {
     // A closed standard error must not end the agent.
     // SAFETY: changes this process's disposition of one signal, before any thread is made.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    if args.detach { detach(args) } else { serve(args, || {}) }
+    // One that is detached was started by a program, whose service manager has nothing to hear of it.
+    if args.detach {
+        detach(args)
+    } else {
+        serve(args, || Notifier::from_environment().tell("READY=1"))
+    }
 }
 
 /// Starts anew without the library, if this process has it: the library would ask the agent, which is

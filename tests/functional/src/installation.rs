@@ -12,17 +12,17 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Installs what was built into `release`, with the prefix `/usr` below `root`.
+/// Installs what was built into `release`, with a prefix below `root`.
 ///
 /// # Panics
 /// When that fails.
-pub fn install(release: &Path, root: &Path) {
+pub fn install(release: &Path, root: &Path, prefix: &str) {
     let define = |name: &str, path: &Path| format!("{name}={}", path.display());
     let output = Command::new(program("make"))
         .current_dir(repository())
         // Those of a make that runs this test are not for this one.
         .env_remove("MAKEFLAGS")
-        .args(["install-built", "PREFIX=/usr"])
+        .args(["install-built", &format!("PREFIX={prefix}")])
         .args([define("RELEASE", release), define("DESTDIR", root)])
         .arg(define("TARGET", &root.join("generated")))
         .output()

@@ -4,6 +4,7 @@
 //! This library holds what the tests and the test programs share.
 
 pub mod binaries;
+pub mod booted;
 pub mod compat;
 pub mod container;
 pub mod engine;

@@ -10,7 +10,7 @@ use shunt_functional::installation::{install, repository};
 
 /// An installation of what was built.
 fn installed(root: &Path) {
-    install(&dir(), root);
+    install(&dir(), root, "/usr");
 }
 
 /// Everything below a directory that is no directory, from it on.

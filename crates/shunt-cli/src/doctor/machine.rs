@@ -118,7 +118,10 @@ fn load(path: &Path) -> Result<(), String> {
 fn agent() -> Vec<Finding> {
     match Directory::open() {
         Ok(agent) => match agent.report(&Request::Status) {
-            Ok(status) => [describe(&status)].into_iter().chain(metrics(&status)).collect(),
+            Ok(status) => {
+                let found = [describe(&status)].into_iter().chain(metrics(&status));
+                found.chain(network(&status)).collect()
+            }
             Err(e) => vec![Finding::obstacle(format!("agent: {e}"))],
         },
         Err(Unreachable::NotRunning(dir)) => match run_dir().and_then(|dir| dir.create()) {
@@ -166,6 +169,29 @@ fn metrics(status: &Value) -> Option<Finding> {
         ))),
         (None, None) => None,
     }
+}
+
+/// The agent needs this network only for some things, which fail in silence without it.
+fn network(status: &Value) -> Option<Finding> {
+    let is_port = |address: &str| !address.starts_with("unix:");
+    let (what, lost) = if status["metrics"].as_str().is_some_and(is_port) {
+        ("serves metrics at a port", "nobody here reaches it")
+    } else if status["ivshmem"].is_object() {
+        ("shares memory with other machines", "no program here is shunted with theirs")
+    } else {
+        return None;
+    };
+    let agent = status["pid"].as_u64()?;
+    // In a container the number is another process's, or nobody's.
+    let name = std::fs::read_to_string(format!("/proc/{agent}/comm")).ok()?;
+    let network = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    let is_apart = network(&agent.to_string())? != network("self")?;
+    (is_apart && name == "shunt\n").then(|| {
+        Finding::warning(format!(
+            "agent: it {what}, but has a network of its own (PrivateNetwork=), so that {lost}; give its unit \
+             PrivateNetwork=no (docs/systemd.md)"
+        ))
+    })
 }
 
 fn environment() -> Vec<Finding> {

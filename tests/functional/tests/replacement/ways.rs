@@ -69,7 +69,7 @@ impl Way {
 fn debian_package(build: &Path, dir: &Path) -> PathBuf {
     let stage = dir.join("stage");
     fs::create_dir_all(stage.join("DEBIAN")).unwrap();
-    install(build, &stage);
+    install(build, &stage, "/usr");
     let control = "Package: shunt\nVersion: 1\nArchitecture: all\nMaintainer: nobody <nobody@localhost>\n\
                    Description: a test\n";
     fs::write(stage.join("DEBIAN/control"), control).unwrap();
@@ -82,7 +82,7 @@ fn debian_package(build: &Path, dir: &Path) -> PathBuf {
 fn rpm_package(build: &Path, dir: &Path) -> PathBuf {
     let stage = dir.join("stage");
     fs::create_dir_all(&stage).unwrap();
-    install(build, &stage);
+    install(build, &stage, "/usr");
     let spec = dir.join("shunt.spec");
     let text = format!(
         "Name: shunt\nVersion: 1\nRelease: 1\nSummary: a test\nLicense: none\nAutoReqProv: no\n\
@@ -120,7 +120,7 @@ impl Prepared {
     pub fn put(&self, build: &str) {
         let (_, source) = self.sources.iter().find(|(name, _)| *name == build).unwrap();
         match self.way {
-            Way::Make => install(source, &self.root),
+            Way::Make => install(source, &self.root, "/usr"),
             Way::DaemonSet => {
                 let command = of_daemon_set(&self.directory());
                 let shunt = built("shunt");

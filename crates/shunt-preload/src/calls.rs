@@ -463,7 +463,8 @@ pub fn each_hold(mut each: impl FnMut(&'static Sock)) {
             Has::Hold(sock) => each(sock),
             // SAFETY: as in `give_back`.
             Has::Holds(holds) => {
-                unsafe { &*holds }.iter().filter_map(Hold::sock).for_each(&mut each)
+                // SAFETY: the call that has noted them takes the note back before they go.
+                unsafe { &*holds }.iter().filter_map(Hold::sock).for_each(&mut each);
             }
             _ => {}
         }

@@ -222,6 +222,10 @@ pub struct TxState {
     pub full: AtomicU32,
     /// Bytes that the send buffer should hold (`SO_SNDBUF`), 0: not set.
     pub buffer: AtomicU32,
+    /// Since when there was no room, in units of 1024 ns; 0: there was some.
+    pub full_since: AtomicU32,
+    /// How far the receiver was then.
+    pub full_at: AtomicU64,
     /// `SO_SNDTIMEO`, see [`Timeout`].
     pub timeout: Timeout,
 }
@@ -320,6 +324,7 @@ impl Record {
             &tx.saved,
             &tx.full,
             &tx.buffer,
+            &tx.full_since,
         ] {
             word.store(0, Ordering::Relaxed);
         }

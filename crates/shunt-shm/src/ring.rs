@@ -364,6 +364,14 @@ impl TxCursor {
         peer.marks_passed.load(Ordering::Acquire) == mine.marks.load(R)
     }
 
+    /// True when a sender in the ring may set the mark at which it leaves: the receiver has passed all but
+    /// the one that led there.
+    #[must_use]
+    pub fn may_set_mark(mine: &ProdLine, peer: &ConsLine) -> bool {
+        let open = mine.marks.load(R).wrapping_sub(peer.marks_passed.load(Ordering::Acquire));
+        (open as usize) < MARKS
+    }
+
     /// Sets the next stretch mark. `at`: bytes sent over TCP (odd marks) or the ring position (even
     /// marks). Odd marks only when [`Self::marks_settled`], so that no more than [`MARKS`] are open.
     pub fn set_mark(mine: &ProdLine, at: u64) {

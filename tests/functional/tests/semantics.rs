@@ -84,6 +84,11 @@ fn blocking() {
 }
 
 #[test]
+fn unread() {
+    compare("unread");
+}
+
+#[test]
 fn buffers() {
     compare("buffers");
 }

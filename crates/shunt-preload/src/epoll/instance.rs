@@ -9,6 +9,7 @@ use shunt_shm::doorbell::RUNG;
 use shunt_shm::region::queue_code;
 
 use crate::abi::{c_int, epoll_event};
+use crate::clock;
 use crate::conn::{Conn, FROZEN, Sock};
 use crate::endpoint::Endpoint;
 use crate::epoll::held::{self, Held};
@@ -19,6 +20,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::link::Link;
 use crate::next;
 use crate::own_fds::OwnFd;
+use crate::stream::doubt;
 
 /// Completions, and events of the kernel, that a parked watch may get. Each may have woken the instance's sleeper for nothing.
 const PARKED_COMPLETIONS: u8 = 8;
@@ -54,6 +56,8 @@ pub struct Instance {
     pub sets: AtomicU32,
     /// Threads that sleep in it, or for it.
     pub sleepers: AtomicU32,
+    /// When connections were last looked at about which there was some doubt.
+    doubted: AtomicU64,
     /// When the kernel was last asked, and what spinning has taught.
     pub visited: AtomicU64,
     /// See [`shunt_core::spin::Learnt`].
@@ -77,6 +81,7 @@ impl Instance {
             edges: AtomicU32::new(0),
             sets: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
+            doubted: AtomicU64::new(0),
             visited: AtomicU64::new(0),
             budget: AtomicU32::new(0),
             state: held::Lock::default(),
@@ -113,6 +118,16 @@ impl Instance {
     pub fn entry(&self) -> Entry {
         let index = u32::try_from(self.index).unwrap_or(0);
         Entry::named(Kind::Epoll, Name { index, uses: self.uses.load(Ordering::Relaxed) })
+    }
+
+    /// True now and then: for a look at all connections about which there is some doubt.
+    pub(super) fn takes_turn_at_doubts(&self) -> bool {
+        let (now, last) = (clock::coarse(), self.doubted.load(Ordering::Relaxed));
+        let is_due = now.saturating_sub(last) >= doubt::LOOK / 2;
+        if is_due {
+            self.doubted.store(now, Ordering::Relaxed);
+        }
+        is_due
     }
 
     /// True while a descriptor or a call names it.

@@ -12,7 +12,7 @@ use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
 use crate::conn::{Conn, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
-use crate::stream::{buffers, demote, doubt, killed, promote, tcp, zerocopy};
+use crate::stream::{buffers, demote, doubt, killed, overflow, promote, tcp, zerocopy};
 
 /// What the kernel is asked when it has to be.
 const KERNEL: u32 =
@@ -188,15 +188,18 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
         Path::Tcp => None,
     };
     let too_little = |(free, of): (u64, u64)| free * 3 < of;
-    // Nobody will tell of room: the next send that finds none goes over TCP.
-    let is_dead_end = || {
+    // The next send that finds no room goes over TCP: nobody will tell of room, or there was none for long.
+    let goes_over_tcp = || {
         !promote::can_be_rung(record.side(), theirs)
             || (!sock.has(SHUT_RD)
                 && conn.ask(|fd| tcp::peer_is_gone(fd, &theirs.prod.fin)) == Some(true))
             || doubt::is_orphaned(sock)
+            || overflow::is_due_soon(sock, theirs)
     };
     let writes_ring = sends_to_ring(sock, mine, theirs)
-        && !(wanted & events::OUT != 0 && too_little(buffers::room(sock, theirs)) && is_dead_end());
+        && !(wanted & events::OUT != 0
+            && too_little(buffers::room(sock, theirs))
+            && goes_over_tcp());
     let writable = writes_ring.then(|| {
         let mut room = buffers::room(sock, theirs);
         if wanted & events::OUT != 0 && too_little(room) {

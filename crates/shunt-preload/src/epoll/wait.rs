@@ -189,7 +189,7 @@ fn gather(instance: &Instance, out: &mut Out) {
     let mut state = instance.lock();
     instance.promote_direct(&mut state);
     state.list_direct();
-    if doubt::next_look().is_some() {
+    if doubt::next_look().is_some() && instance.takes_turn_at_doubts() {
         state.list_doubtful();
     }
     // Each at most once: what is kept goes to the end.

@@ -11,10 +11,10 @@ use shunt_sys::{sockdiag, sockinfo};
 
 use crate::clock;
 use crate::conn::{Conn, ELSEWHERE, FROZEN, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, Sock};
-use crate::stream::tcp;
+use crate::stream::{overflow, tcp};
 
 /// Time between two looks, in nanoseconds.
-const LOOK: u64 = 100_000_000;
+pub const LOOK: u64 = 100_000_000;
 /// How long a doubt makes all waiters of the process look, in nanoseconds.
 const FOR: u64 = 2_000_000_000;
 
@@ -50,6 +50,7 @@ pub fn next_look() -> Option<u64> {
 pub fn is_about(sock: &Sock) -> bool {
     sock.record().rx.unmarked.load(Relaxed) != 0
         || sock.no_room.load(Relaxed) != 0
+        || overflow::is_watched(sock)
         || sock.has(NUMBERED)
 }
 

@@ -13,6 +13,7 @@ pub mod grants;
 pub mod killed;
 pub mod notify;
 pub mod offered;
+pub mod overflow;
 pub mod pins;
 pub mod promote;
 pub mod pulls;

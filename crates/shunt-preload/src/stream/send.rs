@@ -24,7 +24,7 @@ use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Piece};
 use crate::stream::sleep::{Sleep, Until};
 use crate::stream::{
-    broken, buffers, demote, doubt, killed, notify, pins, promote, tcp, worth, zerocopy,
+    broken, buffers, demote, doubt, killed, notify, overflow, pins, promote, tcp, worth, zerocopy,
 };
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
@@ -169,12 +169,15 @@ fn put_some(
         leave_unused(sock, mine);
         return Ok(to_kernel(call, fd, sent));
     }
-    if full && !promote::can_be_rung(record.side(), theirs) {
-        return Ok(leave_ring(call, fd, sent, (link, mine, theirs)));
-    }
     if full {
-        return Ok(Step::Wait(Until::Ring));
+        let leaves = !promote::can_be_rung(record.side(), theirs)
+            || (overflow::is_due(sock, theirs) && TxCursor::may_set_mark(&mine.prod, &theirs.cons));
+        return Ok(match leaves {
+            true => leave_ring(call, fd, sent, (link, mine, theirs)),
+            false => Step::Wait(Until::Ring),
+        });
     }
+    overflow::ends(sock);
     let is_worth_it = |piece: &&Piece| span.len() >= piece.least;
     let grant = |piece| grants::grant(&tx, piece, span.len());
     let granted = piece.as_ref().filter(is_worth_it).and_then(grant);
@@ -355,7 +358,9 @@ pub fn transmit_file(conn: Conn, hold: &mut Hold, part: FilePart) -> Option<isiz
                 leave_unused(sock, mine);
                 return (sent > 0).then_some(sent.cast_signed());
             }
-            if span.head.1 == 0 && !promote::can_be_rung(record.side(), theirs) {
+            if span.head.1 == 0
+                && (!promote::can_be_rung(record.side(), theirs) || overflow::is_due(sock, theirs))
+            {
                 return (sent > 0).then_some(sent.cast_signed());
             }
             if span.head.1 > 0 {

@@ -28,7 +28,7 @@ use crate::next;
 use crate::signals;
 use crate::stream::call::Direction;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{buffers, demote, tcp};
+use crate::stream::{buffers, demote, overflow, tcp};
 
 /// Longest spin for the first byte.
 const FIRST_FOR: u64 = 50_000;
@@ -159,9 +159,15 @@ impl Sleep {
         let futex_until = self.since.saturating_add(FUTEX_FOR);
         if until == Until::Ring && now < futex_until && !self.sock.is_far() {
             let left = deadline.map_or(futex_until, |d| d.min(futex_until)) - now;
+            let left = self.overflow().map_or(left, |look| look.min(left));
             return self.on_futex(word, theirs, left);
         }
         self.in_kernel(until, Some((word, theirs)), now)
+    }
+
+    /// When a sender looks whether it goes on over TCP, in nanoseconds from now.
+    fn overflow(&self) -> Option<u64> {
+        if self.receiving() { None } else { overflow::next_look(&self.conn) }
     }
 
     /// True before the first byte: it will come through the ring, if the peer has heard of it in time.
@@ -276,7 +282,8 @@ impl Sleep {
             (Some(_), false) => Some(LOOK),
             (Some(_), true) => None,
         };
-        let left = [left, longest].into_iter().flatten().min();
+        let overflow = if until == Until::Ring { self.overflow() } else { None };
+        let left = [left, longest, overflow].into_iter().flatten().min();
         let left = left.map(|n| timespec {
             tv_sec: i64::try_from(n / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(n % 1_000_000_000).unwrap_or(0),

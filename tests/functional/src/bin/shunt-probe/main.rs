@@ -27,6 +27,7 @@ mod retreats;
 mod signals;
 mod splicing;
 mod times;
+mod unread;
 mod zerocopy;
 
 use std::io;
@@ -55,6 +56,7 @@ const GROUPS: &[Group] = &[
     ("epoll", epoll::run),
     ("blocking", blocking::run),
     ("buffers", buffers::run),
+    ("unread", unread::run),
     ("signals", signals::run),
     ("faulted", signals::faulted),
     ("descriptors", descriptors::run),

@@ -102,15 +102,17 @@ pub const fn reached_tcp_end(received: u64, at: u64) -> bool {
     received >= at
 }
 
-/// How many bytes a receiver may take from the ring in the present stretch.
+/// How many of the bytes that come first over TCP a receiver has had, which has taken `pos` bytes from the ring
+/// and passes an even mark: from the mark on, the sender repeats what it had put into the ring.
 ///
-/// `None` when the mark lies before what was already taken, which the protocol does not allow.
+/// `None` when the mark lies further on than the receiver has read, or further back than a ring of
+/// `len` bytes reaches: this it cannot pass.
 #[inline]
 #[must_use]
-pub const fn ring_limit(pos: u64, mark: Option<u64>) -> Option<u64> {
-    match mark {
-        None => Some(u64::MAX),
-        Some(at) => at.checked_sub(pos),
+pub const fn had(at: u64, pos: u64, len: u64) -> Option<u64> {
+    match pos.checked_sub(at) {
+        Some(had) if had <= len => Some(had),
+        _ => None,
     }
 }
 
@@ -169,11 +171,11 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_behind_the_reader_is_a_violation() {
-        assert_eq!(ring_limit(10, None), Some(u64::MAX));
-        assert_eq!(ring_limit(10, Some(15)), Some(5));
-        assert_eq!(ring_limit(10, Some(10)), Some(0));
-        assert_eq!(ring_limit(10, Some(9)), None);
+    fn a_mark_in_front_of_what_was_read_has_it_come_again() {
+        assert_eq!(had(10, 10, 4), Some(0));
+        assert_eq!(had(6, 10, 4), Some(4));
+        assert_eq!(had(5, 10, 4), None);
+        assert_eq!(had(11, 10, 4), None);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
 use crate::signals::Uncancelled;
-use crate::stream::{self, demote, doubt, grants, notify, offered, promote, tcp, worth};
+use crate::stream::{self, again, demote, doubt, grants, notify, offered, promote, tcp, worth};
 use crate::{agent_client, exports, fd_table, fresh, imports, link, ops, own_fds, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
@@ -293,8 +293,11 @@ pub fn in_ring(entry: Entry) -> Option<c_int> {
 pub fn fionread(conn: Conn) -> Option<c_int> {
     promote::advance(conn);
     let (sock, rx) = (conn.sock(), &conn.record().rx);
-    let _lock = sock.lock_rx();
+    let lock = sock.lock_rx();
     let (fd, (_, theirs)) = (conn.kernel()?, sock.sections()?);
+    if again::is_open(sock, theirs) && !lock.nested() {
+        again::settle_locked(sock, fd);
+    }
     let marks = rx.marks.load(Ordering::Relaxed);
     let open = RxCursor::next_mark(&theirs.prod, marks).ok()?.is_some();
     if path(marks) == Path::Tcp && !open {
@@ -309,7 +312,7 @@ pub fn fionread(conn: Conn) -> Option<c_int> {
         rx.cursor.refresh(&theirs.prod, sock.ring() as u64).ok()?
     };
     // Bytes on both sides of a mark count together.
-    let before_or_after = if open { tcp::waiting(fd) } else { 0 };
+    let before_or_after = if open { again::waiting(sock, theirs, fd) } else { 0 };
     c_int::try_from(in_ring + before_or_after).ok()
 }
 
@@ -360,6 +363,11 @@ pub fn give_back(conn: Conn, why: Reason) {
         Phase::Proposed | Phase::Active => {
             demote::leave(conn, why);
             demote::finish(conn);
+            if demote::is_pending(&conn) {
+                // Nobody would send the rest, in front of what the other program sends.
+                let _lock = conn.lock_tx();
+                stream::broken(conn);
+            }
         }
         Phase::Candidate => conn.decline(why),
         Phase::Tcp | Phase::Broken => {}

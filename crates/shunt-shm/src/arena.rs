@@ -160,6 +160,8 @@ pub struct RxState {
     pub pulls: Pulls,
     /// What copies out of the ring take, and out of pipes, in nanoseconds per MiB; 0: not known.
     pub costs: [AtomicU32; 2],
+    /// Bytes to come from the kernel socket that were taken from the ring already: they are dropped.
+    pub again: AtomicU32,
     /// `SO_RCVLOWAT`, 0: not set.
     pub low_water: AtomicU32,
     /// `SO_RCVTIMEO`, see [`Timeout`].
@@ -196,6 +198,10 @@ impl Timeout {
     }
 }
 
+/// Bit of [`TxState::replay`]: the receiver was just leaving when the mark was set, and is about to say how
+/// many bytes it wants.
+pub const UNDECIDED: u64 = 1 << 63;
+
 /// What a sender keeps.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
@@ -208,7 +214,8 @@ pub struct TxState {
     pub copying: Copying,
     /// Ring cursors.
     pub cursor: TxCursor,
-    /// Bytes at the end of what was put into the ring that are to be sent once more, over TCP.
+    /// Bytes at the end of what was put into the ring that are to be sent once more, over TCP: or fewer,
+    /// with [`UNDECIDED`].
     pub replay: AtomicU64,
     /// Bytes sent through the ring.
     pub bytes: AtomicU64,
@@ -317,6 +324,7 @@ impl Record {
             &rx.grants,
             &rx.costs[0],
             &rx.costs[1],
+            &rx.again,
             &rx.low_water,
             &tx.marks,
             &tx.copying.open,

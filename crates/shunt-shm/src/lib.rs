@@ -17,6 +17,7 @@
 pub mod cq;
 pub mod doorbell;
 pub mod grants;
+pub mod handover;
 pub mod ring;
 pub mod sync;
 

@@ -199,8 +199,8 @@ pub struct Ctl {
     /// Not 0: the writer has closed the connection altogether (no half-close): [`CLOSED`], or
     /// [`RESET`] when bytes for it were left unread.
     pub closed: AtomicU32,
-    /// Not 0: the writer's end goes to a program that may not run under Shunt. It takes nothing from
-    /// the ring any more: what is left there is to be sent once more, over TCP.
+    /// [`crate::handover::LEFT`]: the writer's end goes to a program that may not run under Shunt. It takes
+    /// nothing from the ring any more: what is left there is to be sent once more, over TCP.
     pub handed_over: AtomicU32,
     /// Bytes that the writer's receive buffer should hold (`SO_RCVBUF`), 0: not said.
     pub window: AtomicU32,

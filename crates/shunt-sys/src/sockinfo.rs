@@ -174,6 +174,21 @@ pub fn tcp_info(fd: impl AsFd, info: &mut [u64]) -> Result<usize> {
     read_option(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info)
 }
 
+/// Bytes of memory that a socket may still use for what it sends (`SO_MEMINFO`, Linux 4.12). What the kernel
+/// keeps beside the bytes themselves counts, too.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn memory_to_send(fd: impl AsFd) -> Result<u32> {
+    const SO_MEMINFO: libc::c_int = 55;
+    // include/uapi/linux/sock_diag.h
+    const SNDBUF: usize = 3;
+    const WMEM_QUEUED: usize = 5;
+    let mut of = [0_u32; 9];
+    read_option(fd.as_fd(), libc::SOL_SOCKET, SO_MEMINFO, &mut of)?;
+    Ok(of[SNDBUF].saturating_sub(of[WMEM_QUEUED]))
+}
+
 /// True when the socket listens (`SO_ACCEPTCONN`).
 pub fn is_listening(fd: impl AsFd) -> bool {
     sockopt::socket_acceptconn(fd).unwrap_or(false)

@@ -12,7 +12,7 @@ use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
 use crate::conn::{Conn, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
-use crate::stream::{buffers, demote, doubt, killed, overflow, promote, tcp, zerocopy};
+use crate::stream::{again, buffers, demote, doubt, killed, overflow, promote, tcp, zerocopy};
 
 /// What the kernel is asked when it has to be.
 const KERNEL: u32 =
@@ -67,9 +67,10 @@ fn is_broken(sock: &Sock, theirs: &Section) -> bool {
     let (marks, pos) = reader();
     let out_of_order = match RxCursor::next_mark(&theirs.prod, marks) {
         Err(_) => true,
-        // A mark is set after all bytes in front of it; it may stand behind a reader that has left.
+        // A mark is set after all bytes in front of it; bytes behind it, which come once more, may have been read.
         Ok(Some(at)) if path(marks) == Path::Ring && !sock.has(FROZEN) => {
-            !(pos..=theirs.prod.prod.load(Acquire)).contains(&at)
+            let first = pos.saturating_sub(sock.ring() as u64);
+            !(first..=theirs.prod.prod.load(Acquire)).contains(&at)
         }
         Ok(_) => false,
     };
@@ -104,6 +105,7 @@ fn sends_to_ring(sock: &Sock, mine: &Section, theirs: &Section) -> bool {
             && promote::may_enter(sock.record().side(), theirs, marks)
             && !sock.has(WANT_TCP)
             && theirs.ctl.handed_over.load(Relaxed) == 0
+            && !demote::is_pending(sock)
             && TxCursor::marks_settled(&mine.prod, &theirs.cons)
     };
     (path(marks) == Path::Ring || is_promoted_next())
@@ -170,6 +172,9 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
     }
     if is_broken(sock, theirs) {
         return BROKEN;
+    }
+    if again::is_open(sock, theirs) {
+        again::settle(conn);
     }
     let record = sock.record();
     let rx = &record.rx;
@@ -244,7 +249,7 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
     // Bytes on both sides of a mark count together.
     let readable = match readable {
         Some(n) if low_water > 1 && source == Path::Tcp => {
-            Some(n + conn.ask(tcp::waiting).unwrap_or(0))
+            Some(n + conn.ask(|fd| again::waiting(sock, theirs, fd)).unwrap_or(0))
         }
         other => other,
     };

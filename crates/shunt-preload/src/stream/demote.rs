@@ -4,18 +4,23 @@
 //! The side that leaves marks the end of its own direction, stops taking bytes from the ring
 //! (freezes), and says so. The peer, when it next looks at the connection, sends what was left in the
 //! ring once more, over TCP, as its kernel socket has room, before anything else. From then on the kernel socket has it all, in order.
+//! A peer that has left the ring before has sent that already (`again.rs`).
 //!
 //! A peer that has ended its direction by then can send nothing more. The side that leaves finds the end in the
 //! kernel socket and no mark in front of it, and reads on in the ring: so the bytes are lost only to
 //! the program that took over, not to one that keeps the descriptor.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use shunt_core::stretch::{Path, path};
-use shunt_shm::arena::Record;
+use shunt_shm::Violation;
+use shunt_shm::arena::{Record, UNDECIDED};
+use shunt_shm::handover::{self, Repeats};
+use shunt_shm::region::Section;
 use shunt_shm::ring::TxCursor;
+use shunt_sys::sockinfo;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
@@ -23,7 +28,8 @@ use crate::clock;
 use crate::conn::{Conn, FROZEN, Locked, SHUT_WR, Sock, WANT_TCP};
 use crate::endpoint;
 use crate::link::Link;
-use crate::stream::{broken, call, doubt, grants, notify, promote, tcp};
+use crate::signals::Uninterrupted;
+use crate::stream::{again, broken, call, doubt, grants, notify, promote, tcp};
 
 /// Longest wait, in nanoseconds, of a side that ends for room in the kernel socket for ring bytes that
 /// are sent once more.
@@ -36,40 +42,118 @@ const PIECE: usize = 4096;
 pub fn leave(conn: Conn, why: Reason) {
     promote::glance(conn);
     let sock = conn.sock();
-    let Some((mine, _)) = sock.sections() else { return };
+    if sock.sections().is_none() {
+        return;
+    }
     let record = sock.record();
-    {
-        let _lock = sock.lock_rx();
-        if sock.has(FROZEN) {
-            return;
-        }
-        // Bytes that the peer would send once more were read by somebody who was killed.
-        if record.rx.pulls.are_open() {
-            broken(conn);
-            return;
-        }
-        sock.put(FROZEN, true);
+    if !freeze(conn) {
+        again::finish(conn);
+        return;
     }
     {
         let lock = sock.lock_tx();
         sock.put(WANT_TCP, true);
         // In a signal handler above a call that grants something just now, that stays as it is.
-        if !lock.nested() || call::may_intrude(&record.tx.copying) {
-            grants::take_back(sock);
-        }
+        let all_in_ring =
+            (!lock.nested() || call::may_intrude(&record.tx.copying)) && grants::take_back(sock);
         let marks = record.tx.marks.load(Relaxed);
         if is_due(sock) {
             // The peer has left first, and takes nothing of what it has not taken by then.
             follow_locked(conn, &lock);
         } else if path(marks) == Path::Ring {
-            TxCursor::set_mark(&mine.prod, record.tx.cursor.pos());
-            record.tx.marks.store(marks.wrapping_add(1), Relaxed);
+            repeat(sock, if all_in_ring { untaken_with_room(conn) } else { 0 });
         }
     }
-    mine.ctl.handed_over.store(1, Release);
     left(record, why);
     doubt::end_quietly(conn);
     notify::all(sock);
+    again::finish(conn);
+}
+
+/// What the peer, which stays, has not taken, if the kernel socket has room for it now. Otherwise that is
+/// left in the ring, as this side can wait for nothing.
+fn untaken_with_room(conn: Conn) -> u64 {
+    let Some((_, theirs)) = conn.sections() else { return 0 };
+    let untaken = conn.record().tx.cursor.refresh(&theirs.cons).unwrap_or(0);
+    // Half of the memory, as what the kernel keeps beside the bytes counts.
+    let room = conn.ask(|fd| sockinfo::memory_to_send(tcp::borrow(fd)).map_or(0, |room| room / 2));
+    if untaken <= u64::from(room.unwrap_or(0)) { untaken } else { 0 }
+}
+
+/// Takes nothing from the ring from now on, and says so. False when that is so already.
+fn freeze(conn: Conn) -> bool {
+    let sock = conn.sock();
+    let Some((mine, theirs)) = sock.sections() else { return false };
+    let record = sock.record();
+    let _lock = sock.lock_rx();
+    if sock.has(FROZEN) {
+        return false;
+    }
+    // Bytes that the peer would send once more were read by somebody who was killed.
+    if record.rx.pulls.are_open() {
+        broken(conn);
+        return false;
+    }
+    let _uninterrupted = Uninterrupted::begin();
+    sock.put(FROZEN, true);
+    handover::leave(&mine.ctl.handed_over, || {
+        if let Some(had) = again::at_mark(sock, theirs, true) {
+            again::pass(record, mine, record.rx.marks.load(Relaxed), had);
+        }
+    });
+    true
+}
+
+/// Leaves the ring, with the lock of the sending direction held: the last `untaken` bytes in it are to be
+/// sent once more over TCP.
+fn repeat(sock: &Sock, untaken: u64) {
+    let Some((mine, _)) = sock.sections() else { return };
+    let tx = &sock.record().tx;
+    let _uninterrupted = Uninterrupted::begin();
+    TxCursor::set_mark(&mine.prod, tx.cursor.pos() - untaken);
+    tx.marks.store(tx.marks.load(Relaxed).wrapping_add(1), Relaxed);
+    if untaken > 0 {
+        tx.replay.store(untaken | UNDECIDED, Relaxed);
+    }
+}
+
+/// How many bytes are to be sent once more, which a receiver may change that was leaving when the mark was
+/// set. `None`: it is about to say.
+fn decided(sock: &Sock) -> Option<u64> {
+    let tx = &sock.record().tx;
+    let replay = tx.replay.load(Relaxed);
+    if replay & UNDECIDED == 0 {
+        return Some(replay);
+    }
+    let (_, theirs) = sock.sections()?;
+    let left = replay & !UNDECIDED;
+    let left =
+        match handover::repeats(&theirs.ctl.handed_over, &theirs.cons, tx.marks.load(Relaxed)) {
+            Repeats::FromMark => left,
+            // One that says something else breaks the protocol, and loses what is its own.
+            Repeats::FromRest => tx.cursor.refresh(&theirs.cons).unwrap_or(0).min(left),
+            Repeats::Unknown => return None,
+        };
+    tx.replay.store(left, Relaxed);
+    Some(left)
+}
+
+/// Leaves the ring for TCP although the receiver stays, with the lock of the sending direction held. What
+/// it has not taken comes once more, in case that it leaves, too: but not what was granted and cannot be put
+/// into the ring.
+///
+/// # Errors
+/// Where the receiver says that it has taken what was never sent.
+pub fn leave_ring(sock: &'static Sock, theirs: &Section) -> Result<(), Violation> {
+    let untaken = sock.record().tx.cursor.refresh(&theirs.cons)?;
+    repeat(sock, if grants::take_back(sock) { untaken } else { 0 });
+    Ok(())
+}
+
+/// The same in a signal handler above a call on this direction: the direction comes back to the ring with the
+/// next send.
+pub fn leave_ring_briefly(sock: &Sock) {
+    repeat(sock, 0);
 }
 
 /// Notes that the connection is out of shared memory, and why: the first reason counts.
@@ -91,7 +175,7 @@ fn follow_locked(conn: Conn, lock: &Locked) -> bool {
     let sock = conn.sock();
     // Closed by another thread meanwhile: the slot may be another connection's by now.
     let Some(fd) = conn.kernel() else { return true };
-    let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else { return true };
+    let (Some(link), Some((_, theirs))) = (sock.link(), sock.sections()) else { return true };
     let record = sock.record();
     let tx = &record.tx;
     if lock.nested() && !call::may_intrude(&tx.copying) {
@@ -110,9 +194,7 @@ fn follow_locked(conn: Conn, lock: &Locked) -> bool {
             broken(conn);
             return true;
         };
-        TxCursor::set_mark(&mine.prod, tx.cursor.pos() - untaken);
-        tx.marks.store(marks.wrapping_add(1), Relaxed);
-        tx.replay.store(untaken, Relaxed);
+        repeat(sock, untaken);
         left(record, Reason::HandedOver);
     }
     flush(sock, link, fd);
@@ -155,7 +237,7 @@ pub fn flush(sock: &Sock, link: &Link, fd: i32) -> bool {
     let record = sock.record();
     let replay = &record.tx.replay;
     loop {
-        let left = replay.load(Relaxed);
+        let Some(left) = decided(sock) else { return false };
         if left == 0 {
             return true;
         }
@@ -163,6 +245,7 @@ pub fn flush(sock: &Sock, link: &Link, fd: i32) -> bool {
         let mut piece = [0; PIECE];
         let (piece, _) = piece.split_at_mut(len.min(PIECE));
         let bytes = link.view().copy_to(record.slot(), record.side().other(), at, piece);
+        let _uninterrupted = Uninterrupted::begin();
         match send(tcp::borrow(fd), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(n) => replay.store(left.saturating_sub(n as u64), Relaxed),
             Err(rustix::io::Errno::INTR) => {}
@@ -176,7 +259,7 @@ pub fn flush(sock: &Sock, link: &Link, fd: i32) -> bool {
 /// True when the peer has left and this side has not followed yet.
 #[inline]
 pub fn is_due(sock: &Sock) -> bool {
-    sock.sections().is_some_and(|(_, theirs)| theirs.ctl.handed_over.load(Acquire) != 0)
+    sock.sections().is_some_and(|(_, theirs)| handover::has_left(&theirs.ctl.handed_over))
         && path(sock.record().tx.marks.load(Relaxed)) == Path::Ring
         && !sock.has(SHUT_WR)
 }

@@ -1,6 +1,7 @@
 //! The data path of a shunted connection: receiving, sending, waiting, and the handshake that is
 //! completed on the way.
 
+pub mod again;
 pub mod borrow;
 pub mod buffers;
 pub mod bytes;

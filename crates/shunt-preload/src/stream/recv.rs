@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use libc::{EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
 use shunt_core::events;
 use shunt_core::handshake::Phase;
-use shunt_core::stretch::{BeforeMark, Path, before_mark, path, reached_tcp_end, ring_limit};
+use shunt_core::stretch::{BeforeMark, Path, before_mark, had, path, reached_tcp_end};
 use shunt_shm::Violation;
 use shunt_shm::grants::Grants;
 use shunt_shm::region::{RegionView, Section};
@@ -23,7 +23,7 @@ use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Use};
 use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Look, Progress};
-use crate::stream::{demote, doubt, killed, notify, promote, pulls};
+use crate::stream::{again, demote, doubt, killed, notify, promote, pulls};
 
 /// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
 /// whoever looks now and then always learns of the end, whoever looks all the time does not pay for
@@ -203,10 +203,6 @@ impl Rx<'_> {
 
     /// In a TCP stretch. `None`: go on with the next stretch.
     fn tcp_stretch(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
-        // Bytes in front of urgent data come alone, also those that lay in the ring.
-        if *got > 0 && tcp::at_urgent_mark(self.fd) {
-            return Ok(Some(Step::Done(got.cast_signed())));
-        }
         // Who never waits is here before it has heard that the peer left.
         if demote::is_due(self.sock()) && self.sock().phase() == Phase::Active {
             return Ok(Some(Step::Follow));
@@ -214,6 +210,13 @@ impl Rx<'_> {
         // The other machine is gone: its kernel would not say so for a long time.
         if !Grants::are_possible(&self.theirs.prod, self.sock().record().rx.grants.load(Relaxed)) {
             return Err(Violation::Grants);
+        }
+        if !again::drop_had(self.sock(), self.fd) {
+            return Ok(Some(call.nothing(*got, self.blocking, Until::Kernel)));
+        }
+        // Bytes in front of urgent data come alone, also those that lay in the ring.
+        if *got > 0 && tcp::at_urgent_mark(self.fd) {
+            return Ok(Some(Step::Done(got.cast_signed())));
         }
         let next = RxCursor::next_mark(&self.theirs.prod, marks)?;
         if next == Some(0) && marks == 0 {
@@ -309,8 +312,8 @@ impl Rx<'_> {
             // The peer sends what is left in the ring once more, after a mark that stands where we
             // stopped. A mark further on is of a peer that left by itself: nothing comes twice.
             match RxCursor::next_mark(&self.theirs.prod, marks)? {
-                Some(at) if at == self.cursor.pos() => {
-                    self.pass(marks);
+                Some(_) if again::at_mark(self.sock(), self.theirs, true).is_some() => {
+                    again::settle_locked(self.sock(), self.fd);
                     return Ok(None);
                 }
                 Some(_) => {}
@@ -344,6 +347,10 @@ impl Rx<'_> {
                 from_kernel(call, self.fd, got, usize::MAX);
             }
             let whole = *got >= call.buffers.total || peek;
+            if whole && open {
+                // What comes twice takes room in the kernel socket, without which there is no news of more.
+                again::settle_locked(self.sock(), self.fd);
+            }
             let end = whole || (call.satisfied(*got, self.blocking) && !open);
             return Ok(end.then_some(Step::Done(got.cast_signed())));
         }
@@ -354,15 +361,12 @@ impl Rx<'_> {
             return Ok(Some(Step::Done(got.cast_signed())));
         }
         if let Some(at) = RxCursor::next_mark(&self.theirs.prod, marks)? {
-            return match ring_limit(self.cursor.pos(), Some(at)) {
-                Some(0) => {
-                    self.pass(marks);
-                    Ok(None)
-                }
-                // Set after all bytes in front of it.
-                Some(_) if self.cursor.refresh(&self.theirs.prod, len)? > 0 => Ok(None),
-                _ => Err(Violation::Marks),
-            };
+            // It is set after all bytes in the ring.
+            if self.cursor.refresh(&self.theirs.prod, len)? == 0 {
+                let had = had(at, self.cursor.pos(), len).ok_or(Violation::Marks)?;
+                again::pass(self.sock().record(), self.mine, marks, had);
+            }
+            return Ok(None);
         }
         self.ask_kernel(call, got, marks)
     }
@@ -596,15 +600,13 @@ impl Rx<'_> {
         ops::epoll::look_again(self.sock());
     }
 
-    /// Passes the open mark.
+    /// Passes the open mark that leads into the ring.
     fn pass(&self, marks: u32) {
         let next = marks.wrapping_add(1);
         self.sock().record().rx.marks.store(next, Relaxed);
         self.mine.cons.marks_passed.store(next, Release);
-        if path(next) == Path::Ring {
-            doubt::look_for_unmarked(self.conn);
-            // A client that has nothing more to send learns of the answer here.
-            promote::glance(self.conn);
-        }
+        doubt::look_for_unmarked(self.conn);
+        // A client that has nothing more to send learns of the answer here.
+        promote::glance(self.conn);
     }
 }

@@ -98,6 +98,7 @@ fn put_some(
         marks,
         settled: path(marks) == Path::Ring || TxCursor::marks_settled(&mine.prod, &theirs.cons),
         active: sock.peer().is_some()
+            && !demote::is_pending(sock)
             && (path(marks) == Path::Ring || promote::may_enter(record.side(), theirs, marks)),
         // The place in the ring is that of the call which the handler interrupted.
         // A peer that has left takes nothing from the ring any more.
@@ -111,7 +112,7 @@ fn put_some(
         Send::Demote => {
             // In a signal handler it must: a receiver that has not come into the ring yet finds two marks.
             if is_nested || TxCursor::marks_settled(&mine.prod, &theirs.cons) {
-                return Ok(leave_ring(call, fd, sent, (link, mine, theirs)));
+                return leave_ring(call, fd, sent, (link, theirs, is_nested));
             }
         }
         Send::Promote => match tcp::counts(fd) {
@@ -172,10 +173,10 @@ fn put_some(
     if full {
         let leaves = !promote::can_be_rung(record.side(), theirs)
             || (overflow::is_due(sock, theirs) && TxCursor::may_set_mark(&mine.prod, &theirs.cons));
-        return Ok(match leaves {
-            true => leave_ring(call, fd, sent, (link, mine, theirs)),
-            false => Step::Wait(Until::Ring),
-        });
+        return match leaves {
+            true => leave_ring(call, fd, sent, (link, theirs, is_nested)),
+            false => Ok(Step::Wait(Until::Ring)),
+        };
     }
     overflow::ends(sock);
     let is_worth_it = |piece: &&Piece| span.len() >= piece.least;
@@ -436,12 +437,15 @@ fn leave_ring(
     call: &mut Call<'_>,
     fd: c_int,
     sent: &mut usize,
-    (link, mine, theirs): (&Link, &Section, &Section),
-) -> Step {
-    let (sock, record) = (call.conn.sock(), call.conn.record());
-    set_mark(sock, mine, record.tx.marks.load(Relaxed), record.tx.cursor.pos());
-    notify::data(sock, link, &theirs.ctl, record.slot());
-    to_kernel(call, fd, sent)
+    (link, theirs, is_nested): (&Link, &Section, bool),
+) -> Result<Step, Violation> {
+    let sock = call.conn.sock();
+    match is_nested {
+        true => demote::leave_ring_briefly(sock),
+        false => demote::leave_ring(sock, theirs)?,
+    }
+    notify::data(sock, link, &theirs.ctl, sock.record().slot());
+    Ok(to_kernel(call, fd, sent))
 }
 
 fn set_mark(sock: &Sock, mine: &Section, marks: u32, at: u64) {

@@ -11,6 +11,7 @@
 
 mod cq;
 mod grants;
+mod handover;
 mod ring;
 mod stretch;
 mod wake;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use shunt_core::stretch::{Path, path, reached_tcp_end, ring_limit};
+use shunt_core::stretch::{Path, had, path, reached_tcp_end};
 use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::Ordering;
 
@@ -59,7 +59,7 @@ impl Direction {
                 let byte = self.rmb.receive(rx, 1).pop();
                 if byte.is_none()
                     && let Some(at) = open(*marks)
-                    && ring_limit(rx.pos(), Some(at)).unwrap() == 0
+                    && had(at, rx.pos(), 4) == Some(0)
                 {
                     self.pass(marks);
                 }

@@ -7,6 +7,7 @@ use fastrand::Rng;
 use shunt_functional::shared::Shared;
 use shunt_shm::doorbell::futex_wake;
 use shunt_shm::grants::Part;
+use shunt_shm::handover::LEFT;
 use shunt_shm::region::{LANES, RING, RegionView, SLOTS, Section, Side, queue_place};
 use shunt_shm::ring::MARKS;
 use shunt_shm::sync::{AtomicU32, AtomicU64};
@@ -70,8 +71,10 @@ attacks! {
     MarksAhead: |at, rng| add32(&at.own.prod.marks, rng.u32(3..1 << 30));
     /// Marks that were set are not.
     MarksBack: |at, _| add32(&at.own.prod.marks, u32::MAX);
-    /// A mark at a place that was passed.
-    MarkBehind: |at, _| mark(at, 0);
+    /// A mark further back than a ring reaches.
+    MarkBehind: |at, _| mark(at, at.own.prod.prod.load(Relaxed).wrapping_sub(RING_LEN + 1));
+    /// A mark that has bytes come once more, which do not.
+    MarkRepeated: |at, _| mark(at, 0);
     /// A mark at a place that never comes.
     MarkAhead: |at, rng| mark(at, rng.u64(..));
     /// Two marks at once.
@@ -87,11 +90,11 @@ attacks! {
     /// Closed, reset, or not.
     Closed: |at, rng| either(at, rng).ctl.closed.store(rng.u32(..4), Relaxed);
     /// Left the ring, and takes nothing any more.
-    HandedOver: |at, rng| either(at, rng).ctl.handed_over.store(rng.u32(..3), Relaxed);
+    HandedOver: |at, rng| either(at, rng).ctl.handed_over.store(rng.u32(..4), Relaxed);
     /// The same, and says that it has taken what was never sent.
     HandedOverBeyond: |at, _| {
         at.own.cons.cons.store(u64::MAX, Relaxed);
-        at.own.ctl.handed_over.store(1, Relaxed);
+        at.own.ctl.handed_over.store(LEFT, Relaxed);
     };
     /// The size of a buffer.
     Window: |at, rng| at.own.ctl.window.store(odd32(rng), Relaxed);
@@ -226,12 +229,14 @@ impl Target {
         Self { fd: Some(fd), ..self }
     }
 
-    /// True when both directions are in the ring, and the other side knows of bytes that were taken: it has
-    /// sent more than the ring holds.
+    /// True when both directions are in the ring, at both ends, and the other side knows of bytes that were
+    /// taken: it has sent more than the ring holds.
     pub fn is_under_way(&self) -> bool {
-        [self.own, self.theirs].iter().all(|section| {
-            let (sent, marks) = (&section.prod.prod, &section.prod.marks);
-            sent.load(Relaxed) > 0 && marks.load(Relaxed) % 2 == 1
+        [(self.own, self.theirs), (self.theirs, self.own)].iter().all(|(sender, receiver)| {
+            let marks = sender.prod.marks.load(Relaxed);
+            sender.prod.prod.load(Relaxed) > 0
+                && marks % 2 == 1
+                && receiver.cons.marks_passed.load(Relaxed) == marks
         }) && self.own.cons.cons.load(Relaxed) > RING_LEN
             && self.theirs.cons.cons.load(Relaxed) > 0
     }

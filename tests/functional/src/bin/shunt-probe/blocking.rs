@@ -158,7 +158,8 @@ fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Where this thread sleeps in a call that waits for a socket: in the kernel's, or on a futex.
-const SLEEPS: [libc::c_long; 3] = [libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_futex];
+const SLEEPS: [libc::c_long; 5] =
+    [libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_poll, libc::SYS_ppoll, libc::SYS_futex];
 /// Less than a waiter takes to look for itself whether the other end is still there.
 const AT_ONCE: Duration = Duration::from_millis(10);
 /// Tries, one of which a busy machine lets be quick.

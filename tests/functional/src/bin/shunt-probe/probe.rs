@@ -164,13 +164,14 @@ pub fn fill(fd: RawFd) -> io::Result<usize> {
     let block = vec![9; 64 << 10];
     let mut sent = 0;
     let mut full = 0;
-    // The kernel makes room while the receiver's buffer still grows.
-    while full < 5 {
+    // The kernel makes room while the receiver's buffer still grows; and a ring that stays full is left for
+    // the kernel's buffers.
+    while full < 6 {
         match try_send(fd, &block) {
             Ok(n) => (sent, full) = (sent + n, 0),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 full += 1;
-                thread::sleep(Duration::from_millis(2));
+                thread::sleep(Duration::from_millis(10));
             }
             Err(e) => return Err(e),
         }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use shunt_functional::pattern;
 use shunt_functional::sys::{self, Forked};
 
 use crate::epoll::look;
@@ -30,6 +31,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     left_after_hand_over(p)?;
     both_ends_handed_over(p)?;
     handed_to_a_slow_reader(p)?;
+    handed_over_when_full(p)?;
     closed_on_exec(p)
 }
 
@@ -527,6 +529,55 @@ fn both_ends_handed_over(p: &Probe) -> io::Result<()> {
         drop(writer);
         p.say("sent before two hand-overs", counted(child)?);
     }
+    Ok(())
+}
+
+/// More lies unread than a ring holds, so the rest came over TCP, when the server's end goes to a program:
+/// with some of it read before, and beside a sender that is still at it.
+fn handed_over_when_full(p: &Probe) -> io::Result<()> {
+    const MANY: usize = 1_500_000;
+    for (read, ends) in [(0, true), (100_000, true), (100_000, false)] {
+        let Pair { client, server } = p.pair()?;
+        close_on_exec(&client)?;
+        close_on_exec(&server)?;
+        let mut bytes = vec![0; MANY];
+        pattern::fill(4, 0, &mut bytes);
+        sys::write(client.as_raw_fd(), &bytes)?;
+        let mut first = vec![0; read];
+        p.result(
+            "read before",
+            sys::recv(server.as_raw_fd(), &mut first, libc::MSG_WAITALL, false),
+        );
+        let program = Command::new("/usr/bin/sha256sum")
+            .stdin(Stdio::from(server))
+            .stdout(Stdio::piped())
+            .spawn()?;
+        if ends {
+            sys::shutdown(client.as_raw_fd(), libc::SHUT_WR)?;
+        } else {
+            // The descriptor is another program's, too, by which the end is the second one's.
+            let mut writer = Command::new("/bin/sh");
+            writer.args(["-c", "printf abc"]).stdout(Stdio::from(client));
+            p.say("a writer's status", writer.status()?);
+        }
+        p.say("what the program got", counted(program)?);
+    }
+    // Read on by the program itself, without another one.
+    let pair = p.pair()?;
+    let mut bytes = vec![0; MANY];
+    pattern::fill(5, 0, &mut bytes);
+    sys::write(pair.c(), &bytes)?;
+    let mut got = vec![0; MANY];
+    p.result("waiting", sys::fionread(pair.s()).map(|n| n > 10_000));
+    p.result("peeked", sys::recv(pair.s(), &mut got[..1000], libc::MSG_PEEK, false));
+    p.result("received", sys::recv(pair.s(), &mut got, libc::MSG_WAITALL, false));
+    p.say("right", got == bytes);
+    let mut fds = [libc::pollfd { fd: pair.s(), events: libc::POLLIN, revents: 0 }];
+    p.result("nothing else", sys::poll(&mut fds, Some(Duration::from_millis(20))));
+    p.result("nor by recv", try_recv(pair.s(), 10));
+    p.result("nor counted", sys::fionread(pair.s()));
+    sys::write(pair.c(), b"on")?;
+    p.result("goes on", recv_soon(pair.s(), 10));
     Ok(())
 }
 

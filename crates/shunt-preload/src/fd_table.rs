@@ -226,6 +226,13 @@ pub fn close() {
     LEN.store(0, Ordering::Release);
 }
 
+/// True once the table is closed.
+#[inline]
+#[must_use]
+pub fn is_closed() -> bool {
+    LEN.load(Ordering::Acquire) == 0
+}
+
 #[inline]
 fn word(fd: c_int) -> Option<&'static AtomicUsize> {
     // A negative number becomes a large one, which is out of bounds.

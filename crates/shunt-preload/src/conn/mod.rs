@@ -152,7 +152,10 @@ impl Conn {
     pub fn kernel(&self) -> Option<c_int> {
         match self.by {
             By::Descriptor(fd) if self.is_entry(fd) => Some(fd),
-            By::Descriptor(_) if self.is_current() => self.sock.lingering(),
+            By::Descriptor(fd) if self.is_current() => self.sock.lingering().or_else(|| {
+                // The library has stepped back, and the number is the program's business again.
+                fd_table::is_closed().then_some(fd)
+            }),
             By::Closing(fd) => Some(fd),
             By::Descriptor(_) | By::Nothing => None,
         }

@@ -437,17 +437,27 @@ pub unsafe fn posix_spawn_file_actions_adddup2(
 /// # Safety
 /// As the C function.
 pub unsafe fn setns(fd: c_int, kind: c_int) -> c_int {
-    fresh::netns_changes();
+    namespaces_change();
     // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::setns(fd, kind) }
+    let result = unsafe { next::setns(fd, kind) };
+    USER.store(NOBODY, Ordering::Relaxed);
+    result
 }
 
 /// # Safety
 /// As the C function.
 pub unsafe fn unshare(flags: c_int) -> c_int {
-    fresh::netns_changes();
+    namespaces_change();
     // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::unshare(flags) }
+    let result = unsafe { next::unshare(flags) };
+    USER.store(NOBODY, Ordering::Relaxed);
+    result
+}
+
+/// A thread is about to move to other namespaces, maybe: what is known of these is to be asked for.
+pub fn namespaces_change() {
+    fresh::netns_changes();
+    USER.store(NOBODY, Ordering::Relaxed);
 }
 
 /// The effective user, as long as the program has not changed it; [`NOBODY`]: to be asked for.

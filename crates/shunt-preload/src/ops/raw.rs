@@ -61,6 +61,8 @@ const COMMON: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_exit_group,
+    libc::SYS_setns,
+    libc::SYS_unshare,
     libc::SYS_prctl,
     libc::SYS_seccomp,
     libc::SYS_io_uring_setup,
@@ -207,6 +209,8 @@ unsafe fn on_descriptor(number: c_long, words: [c_ulong; 6]) -> Option<c_long> {
                 process::ends();
                 return None;
             }
+            libc::SYS_setns => process::setns(int(a), int(b)),
+            libc::SYS_unshare => process::unshare(int(a)),
             libc::SYS_prctl => {
                 retreat::before_prctl(int(a), b, c);
                 return None;

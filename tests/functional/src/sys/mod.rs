@@ -22,7 +22,7 @@ use libc::{c_int, ssize_t};
 
 pub use addr::RawAddr;
 pub use errqueue::{Report, Stamp, recv_error, recv_stamp, send_timed};
-pub use filter::{ask_for_filters, forbid_all_but_bytes};
+pub use filter::{ask_for_filters, forbid_all_but_bytes, forbid_nothing};
 pub use given::{pass, take, write_stdio};
 pub use mapped::{Mapped, Private};
 pub use process::{

@@ -3,16 +3,21 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::thread;
 use std::time::Duration;
 
 use shunt_functional::sys::{self, Epoll, Forked, raw, uring};
 
 use crate::probe::{Pair, Probe, connect_to, listener, recv_soon, settle, show};
 
+/// Longest wait for what comes for sure.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// The checks. Each in a child: there is no way back.
 pub fn run(p: &mut Probe) -> io::Result<()> {
     for (what, retreat) in [
         ("a filter", filtered as fn(&Probe) -> io::Result<()>),
+        ("a filter beside threads that wait", filtered_beside),
         ("an inherited connection", filtered_child),
         ("io_uring", ring),
         ("an io_uring that nobody sees", unseen_ring),
@@ -67,6 +72,48 @@ fn filtered(p: &Probe) -> io::Result<()> {
     drop(pair.client);
     p.result("the end", sys::read(pair.server.as_raw_fd(), &mut [0; 10]));
     Ok(())
+}
+
+/// One thread sets a filter, while others wait in calls: theirs go on as if nothing had happened.
+fn filtered_beside(p: &Probe) -> io::Result<()> {
+    const MANY: usize = 6 << 20;
+    let [receives, polls, waits, sends] = [p.pair()?, p.pair()?, p.pair()?, p.pair()?];
+    let mut set = Epoll::new(8)?;
+    set.control(libc::EPOLL_CTL_ADD, waits.s(), libc::EPOLLIN.cast_unsigned(), 5)?;
+    let bytes = vec![7; MANY];
+    let received = |fd| {
+        let mut got = [0; 100];
+        sys::read(fd, &mut got).map(|n| String::from_utf8_lossy(&got[..n]).into_owned())
+    };
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| received(receives.s()));
+        let poller = scope.spawn(|| {
+            let mut fds = [libc::pollfd { fd: polls.s(), events: libc::POLLIN, revents: 0 }];
+            sys::poll(&mut fds, Some(PATIENCE))?;
+            Ok::<_, io::Error>((fds[0].revents, received(polls.s())?))
+        });
+        let waiter = scope.spawn(|| {
+            let events = format!("{:?}", set.wait(Some(PATIENCE))?);
+            Ok::<_, io::Error>((events, received(waits.s())?))
+        });
+        let sender = scope.spawn(|| sys::write(sends.c(), &bytes));
+        settle();
+        sys::forbid_nothing()?;
+        settle();
+        for pair in [&receives, &polls, &waits] {
+            sys::write(pair.c(), b"after")?;
+        }
+        let mut got = vec![0; MANY];
+        p.result("many bytes", sys::recv(sends.s(), &mut got, libc::MSG_WAITALL, false));
+        p.say("all right", got == bytes);
+        let failed = |_| io::Error::other("a thread panicked");
+        p.result("recv", receiver.join().map_err(failed)?);
+        p.say("poll", format!("{:?}", poller.join().map_err(failed)?));
+        p.say("epoll_wait", format!("{:?}", waiter.join().map_err(failed)?));
+        p.result("send", sender.join().map_err(failed)?);
+        io::Result::Ok(())
+    })?;
+    talk(p, &receives)
 }
 
 /// A child forbids itself everything and serves, as sshd's does; its parent is the client, and then

@@ -7,6 +7,7 @@ pub mod binaries;
 pub mod booted;
 pub mod compat;
 pub mod container;
+pub mod differential;
 pub mod engine;
 pub mod generator;
 pub mod installation;

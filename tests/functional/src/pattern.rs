@@ -95,7 +95,8 @@ pub fn verify(
 }
 
 /// The position in stream `label` at which `bytes` begin, if two words in a row agree on one.
-fn origin_of(label: u64, bytes: &[u8]) -> Option<u64> {
+#[must_use]
+pub fn origin_of(label: u64, bytes: &[u8]) -> Option<u64> {
     (0..8).find_map(|skip| {
         let words = bytes.get(skip..skip + 16)?;
         let first = index_of(label, u64::from_le_bytes(words[..8].try_into().ok()?));

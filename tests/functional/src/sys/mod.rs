@@ -26,10 +26,11 @@ pub use filter::{ask_for_filters, forbid_all_but_bytes, forbid_nothing};
 pub use given::{pass, take, write_stdio};
 pub use mapped::{Mapped, Private};
 pub use process::{
-    Forked, KeepErrno, Resource, block_signal, close_in_clone, close_in_vfork, end_with_parent,
-    end_within, exit_now, exit_quickly, forbid_forks, forget_children, fork, fork_raw, kill, limit,
-    monotonic, new_session, on_signal, popen, reset_signal, set_alarm_every, set_signal_counter,
-    signal_count, system, wait_for, wait_until_dead,
+    Forked, KeepErrno, Resource, block_signal, close_in_clone, close_in_vfork, end_group,
+    end_with_parent, end_within, exit_now, exit_quickly, forbid_forks, forget_children, fork,
+    fork_raw, has_ended, kill, limit, monotonic, new_session, on_signal, pid, popen,
+    raise_descriptor_limit, reset_signal, set_alarm_every, set_signal_counter, signal_count,
+    system, tid, wait_for, wait_until_dead,
 };
 pub use ready::{Epoll, EpollEvent, poll, ppoll, pselect, select};
 pub use shunt_api::Memory;
@@ -61,7 +62,8 @@ pub(crate) fn check_long(ret: libc::c_long) -> io::Result<usize> {
 }
 
 /// The size of `T` as the socket calls want it.
-pub(crate) const fn socklen_of<T>() -> libc::socklen_t {
+#[must_use]
+pub const fn socklen_of<T>() -> libc::socklen_t {
     // No type passed to the kernel here is longer than sockaddr_storage (128 bytes).
     #[allow(clippy::cast_possible_truncation)]
     let len = size_of::<T>() as libc::socklen_t;
@@ -72,12 +74,19 @@ pub(crate) const fn socklen_of<T>() -> libc::socklen_t {
 #[must_use]
 pub fn errno_name(error: &io::Error) -> String {
     let Some(code) = error.raw_os_error() else { return error.to_string() };
+    errno_text(code).map_or_else(|| format!("errno {code}"), str::to_owned)
+}
+
+/// The same for the bare value, if the name is known.
+#[must_use]
+pub const fn errno_text(code: c_int) -> Option<&'static str> {
     macro_rules! name {
-        ($($id:ident)+) => { match code { $(libc::$id => stringify!($id).to_owned(),)+ _ => format!("errno {code}") } };
+        ($($id:ident)+) => { match code { $(libc::$id => Some(stringify!($id)),)+ _ => None } };
     }
     name!(
         EAGAIN EBADF EPIPE ECONNRESET ECONNREFUSED EINPROGRESS EINVAL ENOTCONN EISCONN EALREADY
         EADDRINUSE ENOTSOCK EOPNOTSUPP EDESTADDRREQ EFAULT EINTR EMSGSIZE ETIMEDOUT ENOTTY EEXIST
-        ENOENT EPERM EMFILE ENOBUFS ENOPROTOOPT ESPIPE EDOM ECONNABORTED ENOSYS ELOOP
+        ENOENT EPERM EMFILE ENOBUFS ENOPROTOOPT ESPIPE EDOM ECONNABORTED ENOSYS ELOOP EISDIR EIO
+        EADDRNOTAVAIL EOVERFLOW ENOMEM EACCES EBUSY EXDEV
     )
 }

@@ -163,6 +163,29 @@ pub fn wait_for(pid: pid_t) -> io::Result<c_int> {
     }
 }
 
+/// How a child has ended, if it has: its exit code, or 128 + signal. It stays a zombie.
+pub fn has_ended(pid: pid_t) -> io::Result<Option<c_int>> {
+    // SAFETY: siginfo_t is plain data.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
+    // SAFETY: info is valid.
+    check(unsafe { libc::waitid(libc::P_PID, pid.cast_unsigned(), &raw mut info, flags) })?;
+    // SAFETY: what waitid(2) has written, or all zeroes.
+    let (child, status) = unsafe { (info.si_pid(), info.si_status()) };
+    let by_signal = info.si_code != libc::CLD_EXITED;
+    Ok((child != 0).then_some(if by_signal { 128 + status } else { status }))
+}
+
+/// Kills the processes of a group that a child of this process leads, which has not been waited for yet, and waits for
+/// those that are children of this process, or become so.
+pub fn end_group(leader: pid_t) {
+    // SAFETY: no pointers. The number is not another group's: its leader is there, if only as a zombie.
+    unsafe {
+        libc::kill(-leader, libc::SIGKILL);
+        while libc::waitpid(-leader, std::ptr::null_mut(), 0) > 0 {}
+    }
+}
+
 /// Waits until a child is dead, and leaves it a zombie.
 pub fn wait_until_dead(pid: pid_t) -> io::Result<()> {
     // SAFETY: siginfo_t is plain data.
@@ -196,6 +219,29 @@ pub fn limit(pid: pid_t, resource: Resource, new: Option<u64>) -> io::Result<u64
         check(unsafe { libc::prlimit(pid, resource, &raw const new, std::ptr::null_mut()) })?;
     }
     Ok(old.rlim_cur)
+}
+
+/// Lets this process have descriptors up to `wanted`, or as many as it may.
+pub fn raise_descriptor_limit(wanted: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is valid in both calls.
+    unsafe {
+        check(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit))?;
+        limit.rlim_cur = wanted.min(limit.rlim_max);
+        check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit)).map(drop)
+    }
+}
+
+/// This process.
+#[must_use]
+pub fn pid() -> pid_t {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// This thread.
+#[must_use]
+pub fn tid() -> pid_t {
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// `CLOCK_MONOTONIC`, in nanoseconds: the same for all processes of the machine.

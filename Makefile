@@ -11,7 +11,7 @@
 #   make rpm          the same for RPM, under target/rpm
 #   make check        formatting, lints, links of the documentation; licences, bans and advisories where cargo-deny
 #                     is installed (INSTALL_TOOLS=1 installs it)
-#   make soak         the long forms of the tests of faults, each for SOAK_SECONDS
+#   make soak         the long forms of the tests of faults, and programs that nobody wrote, each for SOAK_SECONDS
 #   make asan         the long forms of the tests of hostile peers, with AddressSanitizer; needs nightly
 #   make fuzz         each fuzz target for FUZZ_SECONDS
 
@@ -108,7 +108,8 @@ asan: deps-test all
 .PHONY: soak
 soak: deps-test all
 	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_FULL=1 SOAK_SECONDS=$(SOAK_SECONDS) \
-	    $(CARGO) test --locked -p shunt-functional --test faults -- --nocapture --test-threads 1
+	    $(CARGO) test --locked -p shunt-functional --test faults --test differential --no-fail-fast \
+	    -- --nocapture --test-threads 1
 
 .PHONY: demo
 demo: deps-demo all

@@ -8,6 +8,7 @@
 pub mod board;
 pub mod campaign;
 pub mod generate;
+pub mod kept;
 pub mod plan;
 pub mod run;
 pub mod shrink;

@@ -140,11 +140,12 @@ impl Drop for SettingUp {
 const FAULTS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
 
-/// After a wait ended with `EINTR`: true when the program's call is to end with it, too.
-pub fn interrupts(has_timeout: bool) -> bool {
+/// After a wait ended with `EINTR`: true when the program's call is to end, too. That of a socket with a timeout `always`
+/// does, and one that has moved some bytes: the kernel restarts neither.
+pub fn interrupts(always: bool) -> bool {
     // The signal may have been the one by which libc cancels threads.
     cancellation_point();
-    if has_timeout {
+    if always {
         return true;
     }
     let _keep = crate::errno::KeepErrno::new();

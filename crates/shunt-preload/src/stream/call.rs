@@ -131,6 +131,7 @@ pub fn run(
 impl Sleep {
     /// Waits. `None`: look again; else the call's result after `done` bytes.
     pub fn wait(&mut self, until: Until, done: usize) -> Option<isize> {
+        self.has_moved = done > 0;
         match self.sleep(until) {
             Woken::Look => None,
             Woken::TimedOut => Some(or_error(done, EAGAIN)),

@@ -72,12 +72,14 @@ pub struct Sleep {
     deadline: Option<Option<u64>>,
     /// When this wait began.
     since: u64,
+    /// The call has moved some bytes: a signal ends it, whatever its handler is.
+    pub has_moved: bool,
 }
 
 impl Sleep {
     /// For a call on a connection, which it holds before it waits.
     pub const fn new(conn: Conn, direction: Direction) -> Self {
-        Self { conn, sock: conn.sock(), direction, deadline: None, since: 0 }
+        Self { conn, sock: conn.sock(), direction, deadline: None, since: 0, has_moved: false }
     }
 
     fn receiving(&self) -> bool {
@@ -231,7 +233,9 @@ impl Sleep {
         }
         endpoint::count(Counter::FutexSleeps, 1);
         match futex_wait(word, armed, Some(Duration::from_nanos(left))) {
-            Err(Errno::INTR) if signals::interrupts(self.deadline.flatten().is_some()) => {
+            Err(Errno::INTR)
+                if signals::interrupts(self.has_moved || self.deadline.flatten().is_some()) =>
+            {
                 Woken::Interrupted
             }
             _ => Woken::Look,
@@ -301,7 +305,7 @@ impl Sleep {
         if let Some(bell) = bell.filter(|_| fds[1].revents != 0) {
             bell.quiet();
         }
-        if interrupted && signals::interrupts(deadline.is_some()) {
+        if interrupted && signals::interrupts(self.has_moved || deadline.is_some()) {
             return Woken::Interrupted;
         }
         if woken > 0 && fds[0].revents != 0 && until == Until::Ring {

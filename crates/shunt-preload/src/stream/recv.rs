@@ -318,6 +318,13 @@ impl Rx<'_> {
                 }
                 Some(_) => {}
                 None if self.is_left_alone(marks)? => self.sock().put(FROZEN, false),
+                // Who has shut its own reading waits for nothing but what had come before.
+                None if self.sock().has(SHUT_RD) => {
+                    return Ok(Some(match self.cursor.refresh(&self.theirs.prod, len)? {
+                        0 => self.end(*got),
+                        _ => call.nothing(*got, self.blocking, Until::Ring),
+                    }));
+                }
                 None => return Ok(Some(call.nothing(*got, self.blocking, Until::Both))),
             }
         }
@@ -374,13 +381,17 @@ impl Rx<'_> {
     /// True when the peer ended its direction before it heard that this side leaves, or was killed: nothing
     /// comes once more over TCP, and what is left is in the ring alone.
     fn is_left_alone(&self, marks: u32) -> Result<bool, Violation> {
-        let over = match tcp::look(self.fd) {
+        if self.sock().has(SHUT_RD) {
+            // The kernel tells of this side's own end then.
+            let ended = self.theirs.prod.fin.load(Acquire) != 0;
+            return Ok(ended && RxCursor::next_mark(&self.theirs.prod, marks)?.is_none());
+        }
+        Ok(match tcp::look(self.fd) {
             Look::Bytes(_) => self.unexplained(marks)? == Unexplained::Last,
             // The mark comes before all bytes that are sent once more, and before the end.
             Look::Eof | Look::Error => RxCursor::next_mark(&self.theirs.prod, marks)?.is_none(),
             Look::Silent => false,
-        };
-        Ok(over && !self.sock().has(SHUT_RD))
+        })
     }
 
     /// What bytes in the kernel socket are while this side reads the ring.

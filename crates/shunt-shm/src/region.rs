@@ -185,6 +185,9 @@ pub struct Setup {
 pub const CLOSED: u32 = 1;
 /// A value of [`Ctl::closed`]: the kernel sends RST.
 pub const RESET: u32 = 2;
+/// A value of [`Ctl::closed`]: both directions are shut down. What is there may still be read; to more the kernel
+/// answers with RST.
+pub const DEAF: u32 = 3;
 
 /// What the other side wants to be told, and how.
 #[repr(C, align(64))]
@@ -196,8 +199,8 @@ pub struct Ctl {
     pub tx_arm: AtomicU32,
     /// Where completions go ([`queue_code`]); 0: nowhere, the arm words say all.
     pub queue: AtomicU32,
-    /// Not 0: the writer has closed the connection altogether (no half-close): [`CLOSED`], or
-    /// [`RESET`] when bytes for it were left unread.
+    /// Not 0: the writer takes no more bytes (no half-close): [`CLOSED`], or [`RESET`] when bytes for it were left
+    /// unread, or [`DEAF`].
     pub closed: AtomicU32,
     /// [`crate::handover::LEFT`]: the writer's end goes to a program that may not run under Shunt. It takes
     /// nothing from the ring any more: what is left there is to be sent once more, over TCP.

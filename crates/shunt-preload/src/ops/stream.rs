@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering;
 
 use libc::{MSG_ERRQUEUE, MSG_OOB};
 use shunt_core::handshake::Phase;
+use shunt_shm::region::DEAF;
 use shunt_shm::sync::store_load_fence;
 use shunt_sys::sockinfo;
 use shunt_wire::reason::Reason;
@@ -540,6 +541,18 @@ fn announce_end(sock: &Sock) {
     }
 }
 
+/// Tells the peer, if both directions are shut, that the kernel answers more bytes with RST.
+fn announce_deafness(sock: &Sock) {
+    // As with the end.
+    store_load_fence();
+    if sock.has(SHUT_RD)
+        && sock.has(SHUT_WR)
+        && let Some((mine, _)) = sock.sections()
+    {
+        mine.ctl.closed.store(DEAF, Ordering::Release);
+    }
+}
+
 /// # Safety
 /// As the C function.
 pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
@@ -577,6 +590,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
         if how != libc::SHUT_WR {
             sock.put(SHUT_RD | KERNEL_HINT, true);
         }
+        announce_deafness(sock);
         notify::those_on_futexes(sock);
         notify::own(sock);
     }

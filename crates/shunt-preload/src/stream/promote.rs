@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use shunt_core::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
 use shunt_shm::arena::Record;
-use shunt_shm::region::{Section, Side};
+use shunt_shm::region::{DEAF, Section, Side};
 use shunt_shm::ring::TxCursor;
 use shunt_shm::sync::store_load_fence;
 use shunt_shm::table::{Place, Table, Ticket};
@@ -18,7 +18,7 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::clock;
-use crate::conn::{Conn, SHUT_WR, SIZED, Sock};
+use crate::conn::{Conn, SHUT_RD, SHUT_WR, SIZED, Sock};
 use crate::endpoint;
 use crate::link::{self, Link};
 use crate::ops::listener::Listener;
@@ -265,7 +265,11 @@ pub(super) fn settle(
     // The link before the flag: shutdown does it in the other order, so one of us announces it.
     store_load_fence();
     if sock.has(SHUT_WR) {
-        link.view().section(slot, side).prod.fin.store(1, Ordering::Release);
+        let mine = link.view().section(slot, side);
+        mine.prod.fin.store(1, Ordering::Release);
+        if sock.has(SHUT_RD) {
+            mine.ctl.closed.store(DEAF, Ordering::Release);
+        }
     }
     // Nobody watches the connection here yet, whoever watched the one before in this slot.
     link.watch[slot].store(0, Ordering::Release);

@@ -25,7 +25,7 @@ use shunt_core::events;
 use shunt_core::handshake::Phase;
 use shunt_shm::completions::{Completions, Notice};
 use shunt_shm::doorbell::arm;
-use shunt_shm::region::Section;
+use shunt_shm::region::{DEAF, Section};
 use shunt_shm::sync::store_load_fence;
 use shunt_sys::sockinfo;
 use shunt_wire::counter::Counter;
@@ -187,7 +187,8 @@ fn list(sock: &Sock) -> &'static Completions {
 fn taken(sock: &Sock, look: impl FnOnce(&Section) -> u64) -> u64 {
     match sock.sections() {
         Some((_, theirs))
-            if sock.phase() == Phase::Active && theirs.ctl.closed.load(Relaxed) == 0 =>
+            if sock.phase() == Phase::Active
+                && matches!(theirs.ctl.closed.load(Relaxed), 0 | DEAF) =>
         {
             look(theirs)
         }

@@ -91,6 +91,15 @@ test-functional: all
 	SHUNT_TEST_BIN_DIR=$(RELEASE) \
 	    $(CARGO) test --locked -p shunt-functional -- --test-threads $(TEST_THREADS)
 
+# The library with points, at which tests stop, interrupt and end threads. Nobody installs it, so it
+# is built in little time, and beside the other one.
+POINTS := $(TARGET)/points
+
+.PHONY: points
+points:
+	CARGO_TARGET_DIR=$(POINTS) CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	    $(CARGO) build --locked --release -p shunt-preload --features points
+
 # Peers that break the rules, with AddressSanitizer in the library and in the programs on both ends. The tool is
 # that of every day.
 ASAN := $(TARGET)/asan/x86_64-unknown-linux-gnu/release
@@ -150,6 +159,7 @@ check:
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p shunt-preload --features points -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 	@if [[ -n "$(INSTALL_TOOLS)" ]] && ! cargo deny --version >/dev/null 2>&1; then \

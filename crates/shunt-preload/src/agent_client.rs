@@ -26,6 +26,7 @@ use crate::endpoint::Endpoint;
 use crate::knobs;
 use crate::mutex::{Guard, Mutex};
 use crate::own_fds::{OwnFd, adopt};
+use crate::points::point;
 use crate::signals::Uncancelled;
 
 /// How long to leave an agent alone that could not be reached.
@@ -134,6 +135,7 @@ fn call(
     let packet = encode(request, &mut buf).map_err(|_| Reason::Internal)?;
     let patience = knobs::get().agent_timeout();
     seqpacket::send(socket, packet, with, patience).map_err(as_reason)?;
+    point!(agent_asked);
     let len = heard(seqpacket::recv(socket, &mut buf, fds, patience))?;
     let packet = buf.get(..len).unwrap_or(&[]);
     if packet.is_empty() {

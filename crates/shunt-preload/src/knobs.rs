@@ -119,6 +119,8 @@ pub unsafe fn init(argv: *const *const c_char, envp: *const *const c_char) {
     // SAFETY: the caller's promise.
     for variable in unsafe { strings(envp) } {
         knobs.take_up(variable.to_bytes());
+        #[cfg(feature = "points")]
+        crate::points::take_up(variable.to_bytes());
     }
     let _ = KNOBS.set(knobs);
 }

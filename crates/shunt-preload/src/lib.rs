@@ -38,6 +38,7 @@ pub mod object;
 pub mod ops;
 pub mod own_fds;
 pub mod peer;
+pub mod points;
 pub mod poll_set;
 pub mod process;
 pub mod relatives;

@@ -25,6 +25,7 @@ use crate::errno::KeepErrno;
 use crate::fd_table::{Entry, Kind};
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
+use crate::points::point;
 use crate::signals::Uncancelled;
 use crate::stream::{self, again, demote, doubt, grants, notify, offered, promote, tcp, worth};
 use crate::{agent_client, exports, fd_table, fresh, imports, link, ops, own_fds, relatives};
@@ -58,6 +59,7 @@ pub fn before_close(fd: c_int, entry: Entry) {
             if let Some(conn) = Conn::closing(fd, entry) {
                 ops::epoll::before_close(conn.sock(), fd);
                 settle(conn);
+                point!(close_settled);
                 if conn.release() {
                     conn.sock().finish(|record| end(conn, record));
                 }
@@ -149,6 +151,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The last descriptor of a connection, in all processes, goes.
 fn end(conn: Conn, record: &'static Record) {
     let sock = conn.sock();
+    point!(close_ends);
     sock.leave_learnt();
     worth::settle(sock);
     if conn.kernel().is_some() {
@@ -207,6 +210,7 @@ fn end(conn: Conn, record: &'static Record) {
     } else {
         notify::those_on_futexes(sock);
     }
+    point!(close_ended);
     if quiet.iter().any(Option::is_none) {
         return;
     }
@@ -351,6 +355,7 @@ pub fn is_nonblocking(entry: Entry) -> bool {
 /// the kernel socket that it is.
 pub fn hand_over(fd: c_int, entry: Entry) {
     let Some(conn) = Conn::of(fd, entry) else { return };
+    point!(exec_hands_over);
     promote::is_left_to_others(&conn);
     give_back(conn, Reason::HandedOver);
 }
@@ -397,10 +402,12 @@ pub fn fork_prepare() {
     ];
     LOCKS.with(|locks| *locks.borrow_mut() = Some(held));
     relatives::fork_prepare();
+    point!(fork_prepared);
 }
 
 /// The process has forked (or failed to); this is the parent, and the program's own handlers are next.
 pub fn fork_parent() {
+    point!(fork_parent);
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
     relatives::fork_parent();
 }
@@ -408,6 +415,7 @@ pub fn fork_parent() {
 /// The process has forked; this is the child, with one thread, before the program's own handlers.
 /// [`fork_prepare`] did not run if the program forked by a raw system call.
 pub fn fork_child() {
+    point!(fork_child);
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
     calls::fork_child();
     fresh::forget_all();
@@ -416,7 +424,9 @@ pub fn fork_child() {
     Endpoint::forget_in_child();
     link::forget_in_child();
     relatives::fork_child();
+    point!(fork_counted);
     ops::epoll::forget_in_child();
+    point!(fork_adopted);
 }
 
 fn has_listeners() -> bool {

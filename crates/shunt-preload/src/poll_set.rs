@@ -23,6 +23,7 @@ use crate::conn::{Conn, Hold, KERNEL_HINT, NUMBERED};
 use crate::epoll::{instance::Instance, nested::Awaited, ready};
 use crate::errno::KeepErrno;
 use crate::fd_table::{self, Kind};
+use crate::points::point;
 use crate::stream::spin::{self, Spun};
 use crate::stream::{demote, doubt, killed, sends_over_tcp};
 use crate::{clock, endpoint, next, signals};
@@ -77,6 +78,7 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
     let mut set = PollSet { fds, targets, holds: Vec::new(), others: false };
     let mut noted = None;
     let mut spun = false;
+    point!(poll_begins);
     loop {
         set.note_news();
         for p in set.fds.iter_mut() {
@@ -90,6 +92,7 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
                 _ => {}
             }
         }
+        point!(poll_looked);
         let now = clock::now();
         if found > 0 || deadline.is_some_and(|d| now >= d) {
             if set.visit(now) {
@@ -99,6 +102,7 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
         }
         set.hold();
         noted.get_or_insert_with(|| UnderWay::note(Has::Holds(&raw const set.holds)));
+        point!(poll_held);
         if !spun && !set.others && mask.is_null() && set.spin(deadline) {
             continue;
         }
@@ -233,6 +237,7 @@ impl PollSet<'_> {
         });
         let awaited: Vec<Awaited> = sets.collect();
         let _awaited = UnderWay::note(Has::value(&awaited));
+        point!(poll_armed);
         if self.look() > 0 {
             return 0;
         }
@@ -252,6 +257,7 @@ impl PollSet<'_> {
         });
         endpoint::count(Counter::KernelSleeps, 1);
         let n = kernel_poll(&mut asked, time.as_ref(), mask);
+        point!(poll_woken);
         if n > 0 {
             spin::slept(now);
         }

@@ -20,6 +20,7 @@ use crate::conn::Sock;
 use crate::endpoint::Endpoint;
 use crate::fd_table;
 use crate::mutex::{Guard, Mutex};
+use crate::points::point;
 use crate::stream::{grants, promote};
 use crate::{link, object};
 
@@ -241,6 +242,7 @@ pub fn fork_parent() {
 /// What has become of the child, in the parent.
 pub fn fork_settled(child: Child) {
     let Some(Forking { counted, children, .. }) = FORKING.with(RefCell::take) else { return };
+    point!(fork_settles);
     let name_in = |endpoint: &Endpoint| {
         let found = children.iter().find(|(other, _)| core::ptr::eq(*other, endpoint));
         found.map_or(Member::UNNAMED, |(_, name)| *name)

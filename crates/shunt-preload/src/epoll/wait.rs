@@ -20,6 +20,7 @@ use crate::epoll::state::{State, Watch, Watched};
 use crate::epoll::{get, ready, untag};
 use crate::fd_table::Entry;
 use crate::link::{self, Link};
+use crate::points::point;
 use crate::stream::spin::{self, Spun};
 use crate::stream::{demote, doubt, sends_over_tcp};
 use crate::{clock, endpoint, errno, next, signals};
@@ -120,6 +121,7 @@ pub fn wait_in_kernel(
 /// epoll_wait on an instance that watches shunted connections.
 pub fn wait(instance: &'static Instance, out: Out, limits: Limits) -> c_int {
     signals::cancellation_point();
+    point!(epoll_begins);
     // Nothing has been taken out of a queue yet, so no event is lost by it.
     if !out.is_writable() {
         return errno::fail(libc::EFAULT);
@@ -187,6 +189,7 @@ fn gather(instance: &Instance, out: &mut Out) {
     pop_queues(instance);
     let had = out.len;
     let mut state = instance.lock();
+    point!(epoll_looks);
     instance.promote_direct(&mut state);
     state.list_direct();
     if doubt::next_look().is_some() && instance.takes_turn_at_doubts() {
@@ -202,6 +205,7 @@ fn gather(instance: &Instance, out: &mut Out) {
     }
     // What the kernel has told is old from now on.
     state.look += 1;
+    point!(epoll_looked);
     if out.full() && out.len > had {
         // Whatever is the kernel's has its turn next time.
         instance.visited.store(0, Ordering::Relaxed);
@@ -291,6 +295,7 @@ pub fn pop_queues(instance: &Instance) {
 
 /// Tells the watchers of a connection that there is something to look at.
 pub fn dispatch(link: &Link, slot: usize) {
+    point!(epoll_dispatch);
     let Some(word) = link.watch.get(slot) else { return };
     let packed = word.load(Ordering::Acquire);
     if packed & SEVERAL != 0 {
@@ -326,6 +331,7 @@ fn visit(
     let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
     let max = c_int::try_from(room).unwrap_or(1);
     let n = kernel_wait(instance.raw(), &mut buffer, max, Some(timeout), mask);
+    point!(epoll_woken);
     take_in(instance, out, &buffer, n);
     n
 }
@@ -435,6 +441,7 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
     arm_direct(instance);
     let awaited = instance.await_inner();
     let _awaited = UnderWay::note(Has::value(&awaited));
+    point!(epoll_armed);
     if any_news(instance) {
         return 0;
     }
@@ -452,6 +459,7 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
         // All that it has to say was just said.
         instance.visited.store(clock::now(), Ordering::Relaxed);
     }
+    point!(epoll_woken);
     take_in(instance, out, &buffer, n);
     n
 }

@@ -23,6 +23,7 @@ use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::link::{self, Draft};
 use crate::ops::process::{effective_user, may_mutate};
+use crate::points::point;
 use crate::signals::SettingUp;
 use crate::stream::{buffers, doubt, offered, tcp};
 use crate::{agent_client, fresh, init, next, object, ops};
@@ -59,6 +60,7 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     let _plan = UnderWay::note(Has::value(&plan));
     let attempt = Attempt::new(fd, entry, &plan);
     let noted = UnderWay::note(Has::value(&attempt));
+    point!(connect_planned);
     // It may take long, and handlers may use other connections meanwhile.
     drop(setting_up);
     errno::set(kept);
@@ -66,6 +68,7 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     let _setting_up = SettingUp::begin();
     let _keep = KeepErrno::new();
     if result == 0 || errno::get() == EINPROGRESS {
+        point!(connect_done);
         attempt.has_connected(&to, result != 0);
     }
     drop(noted);
@@ -160,6 +163,7 @@ fn disconnected(fd: c_int) {
     let entry = fd_table::lookup(fd);
     let Some(sock) = Sock::of(entry).filter(|_| may_mutate()) else { return };
     let _keep = KeepErrno::new();
+    point!(connect_undone);
     // The socket keeps its options for the next connection.
     doubt::end_quietly(Conn::new(fd, sock));
     ops::epoll::on_disconnected(sock);
@@ -284,8 +288,10 @@ fn connected(socket: &Connected, to: &Addr, plan: Result<&Draft, &Reason>) {
                 sock.record().tx.timeout.set_none();
             }
             id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
+            point!(connect_posted);
             sock.set_phase(Phase::Proposed);
             if fd_table::replace_if(fd, now, conn.entry()) {
+                point!(connect_entered);
                 ops::epoll::on_connected(conn);
             } else {
                 object::disconnected(sock);

@@ -14,6 +14,7 @@ use crate::epoll::{self, instance};
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
 use crate::ops::process::may_mutate;
+use crate::points::point;
 use crate::stream::promote;
 use crate::{clock, init, next, object};
 use shunt_core::events;
@@ -38,6 +39,7 @@ pub unsafe fn epoll_create1(flags: c_int) -> c_int {
 fn created(fd: c_int) -> c_int {
     if fd >= 0 && init::active() && may_mutate() {
         let _keep = KeepErrno::new();
+        point!(epoll_created);
         if let Some(instance) = epoll::create(fd)
             && !fd_table::set(fd, instance.entry())
         {
@@ -101,11 +103,13 @@ struct Change {
 fn pass_on(instance: &Instance, change: &Change, kernel: impl FnOnce() -> c_int) -> c_int {
     let Change { op, fd, asked } = *change;
     let mut state = instance.lock();
+    point!(epoll_ctl_locked);
     let result = kernel();
     if result != 0 {
         return result;
     }
     let _keep = KeepErrno::new();
+    point!(epoll_ctl_done);
     if op == EPOLL_CTL_ADD {
         // The number was closed, if it is known, and is used again.
         instance.forget(&mut state, fd);
@@ -128,6 +132,7 @@ fn watch(
 ) -> c_int {
     let Change { op, fd, asked } = *change;
     let mut state = instance.lock();
+    point!(epoll_ctl_locked);
     let same = |watch: &&mut Watch| watch.conn.is_some_and(|c| c.is(&conn));
     let known = state.find(fd);
     let entered = known.and_then(|index| state.get(index)).filter(same);
@@ -162,6 +167,7 @@ fn watch(
                 return result;
             }
             let keep = KeepErrno::new();
+            point!(epoll_ctl_done);
             // The number was closed, if it is known, and is used again.
             instance.forget(&mut state, fd);
             state.insert(index, Watch::new(fd, asked.events, asked.u64));
@@ -169,6 +175,7 @@ fn watch(
             keep
         }
     };
+    point!(epoll_ctl_entered);
     instance.ring_if_awaited(&state);
     0
 }
@@ -187,11 +194,13 @@ fn watch_inner(
             return errno::fail(libc::ENOSPC);
         };
         let mut ours = kernel_event(index, false);
+        point!(epoll_ctl_locked);
         let result = kernel(&raw mut ours);
         if result != 0 {
             return result;
         }
         let _keep = KeepErrno::new();
+        point!(epoll_ctl_done);
         let same =
             |watch: &&mut Watch| watch.inner.is_some_and(|i| core::ptr::eq(i.instance, inner));
         match state.get(index).filter(same) {
@@ -233,6 +242,7 @@ fn forget(instance: &Instance, fd: c_int, kernel: impl FnOnce() -> c_int) -> c_i
     let result = kernel();
     if result == 0 {
         let _keep = KeepErrno::new();
+        point!(epoll_ctl_done);
         instance.forget(&mut instance.lock(), fd);
     }
     result

@@ -17,6 +17,7 @@ use crate::next;
 use crate::object;
 use crate::ops::process::may_mutate;
 use crate::own_fds::{self, OwnFd};
+use crate::points::point;
 
 const CLOSE_RANGE_UNSHARE: c_int = 1 << 1;
 const CLOSE_RANGE_CLOEXEC: c_int = 1 << 2;
@@ -67,6 +68,7 @@ fn forget(fd: c_int) -> Close {
         return Close::Now;
     }
     let _keep = KeepErrno::new();
+    point!(close_taken);
     if is_in_a_step(entry) && defer(fd, entry) {
         return Close::Later;
     }
@@ -194,6 +196,7 @@ fn duplicate(fd: c_int, kernel_dup: impl FnOnce() -> c_int) -> c_int {
     }
     let new = kernel_dup();
     if new >= 0 {
+        point!(dup_done);
         enter_duplicate(new, entry);
         fresh::forget(fd, entry);
     }
@@ -271,10 +274,12 @@ fn duplicate_onto(old: c_int, new: c_int, kernel_dup: impl FnOnce() -> c_int) ->
             return errno::fail(libc::EBUSY);
         } else {
             forget(new);
+            point!(dup_displaced);
         }
     }
     let result = kernel_dup();
     if result >= 0 {
+        point!(dup_done);
         enter_duplicate(new, entry);
         fresh::forget(old, entry);
     }

@@ -20,6 +20,7 @@ use crate::errno::KeepErrno;
 use crate::fd_table::{self, Entry, Kind};
 use crate::mutex::Mutex;
 use crate::ops::process::{may_mutate, owner_pid};
+use crate::points::point;
 use crate::signals::SettingUp;
 use crate::stream::{offered, promote, tcp};
 use crate::{agent_client, clock, fresh, init, next};
@@ -233,6 +234,7 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if fd >= 0 {
         forget_stale(fd);
         let _keep = KeepErrno::new();
+        point!(socket_made);
         fresh::note(fd, domain, kind, protocol);
     }
     fd
@@ -269,6 +271,7 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
     let result = unsafe { next::listen(fd, backlog) };
     if result == 0 && ours {
         let _keep = KeepErrno::new();
+        point!(listen_done);
         // Without an agent the listener stays the kernel's; a later agent finds it at the next
         // listen or accept.
         let _ = SettingUp::begin().map(|_setting_up| register(fd));
@@ -345,6 +348,7 @@ unsafe fn accepted(
     if new < 0 {
         return new;
     }
+    point!(accept_done);
     forget_stale(new);
     if !init::active() || matches!(entry.kind(), Kind::Stream | Kind::Tracked | Kind::Epoll) {
         return new;
@@ -402,6 +406,7 @@ fn take_up(
     sock.set_listener(listener);
     sock.begin_learnt();
     let conn = Conn::new(new, sock);
+    point!(accept_tracked);
     let offered = offered::look_at_accepted(sock, new, fd);
     if listener.timed.load(Ordering::Relaxed) && sockinfo::tells_times_of_sending(tcp::borrow(new))
     {
@@ -412,6 +417,7 @@ fn take_up(
         sock.set_phase(Phase::Candidate);
         sock.record().id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
         fd_table::set(new, sock.entry(Kind::Stream));
+        point!(accept_entered);
         Some(conn)
     } else {
         fd_table::set(new, sock.entry(Kind::Tracked));

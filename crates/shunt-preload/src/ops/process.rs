@@ -35,6 +35,7 @@ use crate::conn::Sock;
 use crate::errno::KeepErrno;
 use crate::fd_table;
 use crate::guard::contain;
+use crate::points::point;
 use crate::relatives::Child;
 use crate::{calls, fresh, init, next, object, relatives};
 
@@ -275,6 +276,7 @@ impl ClosedByExec {
 impl Drop for ClosedByExec {
     fn drop(&mut self) {
         let _keep = KeepErrno::new();
+        point!(exec_failed);
         self.0.iter().for_each(|sock| relatives::hold_again(sock));
     }
 }

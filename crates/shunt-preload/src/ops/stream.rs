@@ -16,6 +16,7 @@ use crate::abi::{
 use crate::conn::{Conn, Hold, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::errno;
 use crate::fd_table::{self, Kind};
+use crate::points::point;
 use crate::stream::borrow::{Asked, Hints, Request};
 use crate::stream::bytes::Buffers;
 use crate::stream::call::Call;
@@ -574,7 +575,9 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
             sock.put(SHUT_WR, true);
             announce_end(sock);
         }
+        point!(shutdown_announced);
         let result = kernel(fd);
+        point!(shutdown_done);
         if result != 0 && !before {
             sock.put(SHUT_WR, false);
             if let Some((mine, _)) = sock.sections() {

@@ -12,6 +12,7 @@ use shunt_shm::arena::Copying;
 use crate::conn::{Conn, Hold, NONBLOCK};
 use crate::errno;
 use crate::next;
+use crate::points::point;
 use crate::signals;
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
@@ -81,6 +82,10 @@ pub fn run(
 ) -> isize {
     signals::cancellation_point();
     let conn = call.conn;
+    match direction {
+        Direction::Receiving => point!(recv_begins),
+        Direction::Sending => point!(send_begins),
+    }
     match promote::advance(conn) {
         // As if the library were not there: the kernel looks the number up.
         Phase::Tcp => return (call.kernel)(conn.descriptor(), 0),
@@ -98,7 +103,10 @@ pub fn run(
         }
         let until = match step(call, &mut done, blocking) {
             Ok(Step::Done(n)) => return n,
-            Ok(Step::Again) => continue,
+            Ok(Step::Again) => {
+                between(direction);
+                continue;
+            }
             Ok(Step::Follow) if demote::follow(conn) => continue,
             Ok(Step::Follow) => return or_error(done, libc::EINTR),
             Ok(Step::Wait(until)) => until,
@@ -108,6 +116,7 @@ pub fn run(
                 continue;
             }
         };
+        between(direction);
         if demote::is_pending(&conn) {
             demote::go_on(conn);
         }
@@ -125,6 +134,15 @@ pub fn run(
         if conn.link().is_none() {
             promote::advance(conn);
         }
+    }
+}
+
+/// Between two steps of a call.
+#[inline(always)]
+fn between(direction: Direction) {
+    match direction {
+        Direction::Receiving => point!(recv_between),
+        Direction::Sending => point!(send_between),
     }
 }
 

@@ -28,6 +28,7 @@ use crate::clock;
 use crate::conn::{Conn, FROZEN, Locked, SHUT_WR, Sock, WANT_TCP};
 use crate::endpoint;
 use crate::link::Link;
+use crate::points::point;
 use crate::signals::Uninterrupted;
 use crate::stream::{again, broken, call, doubt, grants, notify, promote, tcp};
 
@@ -64,6 +65,7 @@ pub fn leave(conn: Conn, why: Reason) {
             repeat(sock, if all_in_ring { untaken_with_room(conn) } else { 0 });
         }
     }
+    point!(leave_marked);
     left(record, why);
     doubt::end_quietly(conn);
     notify::all(sock);
@@ -96,11 +98,13 @@ fn freeze(conn: Conn) -> bool {
     }
     let _uninterrupted = Uninterrupted::begin();
     sock.put(FROZEN, true);
+    point!(leave_frozen);
     handover::leave(&mine.ctl.handed_over, || {
         if let Some(had) = again::at_mark(sock, theirs, true) {
             again::pass(record, mine, record.rx.marks.load(Relaxed), had);
         }
     });
+    point!(leave_said);
     true
 }
 
@@ -111,6 +115,7 @@ fn repeat(sock: &Sock, untaken: u64) {
     let tx = &sock.record().tx;
     let _uninterrupted = Uninterrupted::begin();
     TxCursor::set_mark(&mine.prod, tx.cursor.pos() - untaken);
+    point!(follow_marked);
     tx.marks.store(tx.marks.load(Relaxed).wrapping_add(1), Relaxed);
     if untaken > 0 {
         tx.replay.store(untaken | UNDECIDED, Relaxed);
@@ -181,6 +186,7 @@ fn follow_locked(conn: Conn, lock: &Locked) -> bool {
     if lock.nested() && !call::may_intrude(&tx.copying) {
         return false;
     }
+    point!(follow_locked);
     sock.put(WANT_TCP, true);
     // What cannot be put into the ring cannot be sent once more.
     if !grants::take_back(sock) {
@@ -195,6 +201,7 @@ fn follow_locked(conn: Conn, lock: &Locked) -> bool {
             return true;
         };
         repeat(sock, untaken);
+        point!(follow_noted);
         left(record, Reason::HandedOver);
     }
     flush(sock, link, fd);
@@ -247,7 +254,10 @@ pub fn flush(sock: &Sock, link: &Link, fd: i32) -> bool {
         let bytes = link.view().copy_to(record.slot(), record.side().other(), at, piece);
         let _uninterrupted = Uninterrupted::begin();
         match send(tcp::borrow(fd), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(n) => replay.store(left.saturating_sub(n as u64), Relaxed),
+            Ok(n) => {
+                replay.store(left.saturating_sub(n as u64), Relaxed);
+                point!(flush_sent);
+            }
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::AGAIN) => return false,
             // The connection is over, and the kernel will say so.

@@ -18,6 +18,7 @@ use crate::fd_table;
 use crate::next;
 use crate::object;
 use crate::ops::stream::{recv, send};
+use crate::points::point;
 use crate::stream::send::{FilePart, transmit_file};
 use crate::stream::tcp;
 
@@ -97,6 +98,7 @@ fn send_chunks(out: c_int, input: c_int, start: off64_t, count: usize, buffer: &
             return if sent > 0 { sent.cast_signed() } else { -1 };
         };
         sent += done;
+        point!(sendfile_between);
         if done < len {
             break;
         }
@@ -180,7 +182,9 @@ pub fn splice_from(input: c_int, out: c_int, len: usize, flags: c_uint) -> isize
         if n <= 0 {
             return n;
         }
+        point!(splice_peeked);
         let written = write_some(pipe, &buffer[..n.unsigned_abs().min(want)], wait);
+        point!(splice_written);
         if let Ok(done @ 1..) = usize::try_from(written) {
             // SAFETY: MSG_TRUNC writes nothing; the bytes are there, so it does not wait.
             unsafe { recv(input, buffer.as_mut_ptr().cast(), done, MSG_TRUNC | MSG_DONTWAIT) };
@@ -216,6 +220,7 @@ pub fn splice_to(input: c_int, out: c_int, len: usize, flags: c_uint) -> isize {
         // SAFETY: `want` bytes of the buffer are writable.
         let n = unsafe { next::read(input, buffer.as_mut_ptr().cast(), want) };
         let Ok(len @ 1..) = usize::try_from(n) else { return n };
+        point!(splice_read);
         let mut sent = 0;
         while sent < len {
             // SAFETY: these bytes were just read into the buffer.

@@ -22,6 +22,7 @@ use crate::fd_table;
 use crate::imports::{self, Bytes};
 use crate::knobs;
 use crate::link::Link;
+use crate::points::point;
 use crate::signals::SettingUp;
 use crate::stream::borrow::{Hint, Hints};
 use crate::stream::bytes::Buffers;
@@ -185,6 +186,7 @@ pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> Option<usize> {
                 count(tx.sock, Counter::GrantOverflows, 1);
                 return None;
             };
+            point!(pin_put);
             (name, lane.to_word(), n)
         }
     };
@@ -192,6 +194,7 @@ pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> Option<usize> {
     granted.note(number, &part, piece.address as u64, doubt::arise());
     let grants = tx.link.view().grants(record.slot(), record.side().other());
     grants.put(&tx.mine.prod, number, &part);
+    point!(grant_put);
     Some(n)
 }
 

@@ -23,6 +23,7 @@ use crate::endpoint;
 use crate::link::{self, Link};
 use crate::ops::listener::Listener;
 use crate::peer::Peer;
+use crate::points::point;
 use crate::signals::SettingUp;
 use crate::stream::spin::{self, Spun};
 use crate::stream::{buffers, offered, tcp};
@@ -126,6 +127,7 @@ pub fn glance(conn: Conn) -> Phase {
         Phase::Candidate => {
             let Some(_setting_up) = SettingUp::begin() else { return Phase::Candidate };
             let lock = sock.lock_handshake();
+            point!(promote_locked);
             if lock.nested() || sock.phase() != Phase::Candidate {
                 return sock.phase();
             }
@@ -150,6 +152,7 @@ fn look_for_proposal(conn: Conn, time: Time) -> Phase {
     let found = {
         // Another thread may be at it: what it finds is gone from the table before it says so.
         let lock = sock.lock_handshake();
+        point!(promote_locked);
         match sock.phase() {
             // A signal handler above the very call that is at it.
             phase if lock.nested() => return phase,
@@ -214,6 +217,7 @@ fn accept(conn: Conn, ticket: &Ticket, time: Time) -> Result<(), Reason> {
     // The agent compares the socket's addresses with the proposal's.
     let fd = conn.kernel().ok_or(Reason::NoProposal)?;
     let link = link::attach(region, slot, tcp::borrow(fd))?;
+    point!(promote_attached);
     let accepted = accept_in(sock, ticket, time, link);
     link::detach(link);
     if accepted.is_ok() {
@@ -248,6 +252,7 @@ fn accept_in(
         }
         return Err(Reason::NoProposal);
     }
+    point!(promote_taken);
     let peer = peer.ok_or(Reason::ProtocolViolation)?;
     answer(sock, link, (slot, generation), peer, time);
     Ok(())
@@ -296,8 +301,10 @@ pub(super) fn answer(
         sock.record().tx.marks.store(1, Ordering::Relaxed);
         endpoint::count(Counter::Promotions, 1);
     }
+    point!(promote_settled);
     // SYNC POINT answer: pairs with the Acquire in look_for_answer.
     mine.setup.state.store(Answer::Accepted as u32, Ordering::Release);
+    point!(promote_answered);
     sock.set_phase(Phase::Active);
     sock.count_shunted();
 }
@@ -348,6 +355,7 @@ pub(super) fn answered(sock: &'static Sock) -> Option<Phase> {
     // Without the acceptor's doorbells this side could not wake it: then it goes on over TCP, and
     // reads what comes through the ring all the same.
     has_met(sock, sock.link()?.acquaint(endpoint).ok()?);
+    point!(promote_met);
     sock.set_phase(Phase::Active);
     sock.count_shunted();
     Some(Phase::Active)
@@ -399,10 +407,12 @@ pub fn withdraw_from(link: &Link, record: &Record) -> bool {
         generation: id.slot_generation.load(Ordering::Relaxed),
     };
     let words = (id.ticket[0].load(Ordering::Relaxed), id.ticket[1].load(Ordering::Relaxed));
+    point!(promote_withdraws);
     if !target.table.take(&Ticket::from_words(words, place)) {
         return false;
     }
     let mine = link.view().section(place.slot, Side::Client);
+    point!(promote_withdrawn);
     // The slot stays taken until the connection ends: another thread may still be looking at it.
     mine.setup.state.store(Proposal::Withdrawn as u32, Ordering::Release);
     true

@@ -18,6 +18,7 @@ use crate::errno;
 use crate::imports;
 use crate::link::Link;
 use crate::ops;
+use crate::points::point;
 use crate::stream::borrow::{self, Request};
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Use};
@@ -63,6 +64,7 @@ type Looked = Result<Option<Step>, Violation>;
 fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Violation> {
     let record = call.conn.record();
     let lock = call.conn.lock_rx();
+    point!(recv_locked);
     if lock.nested() && !call::may_intrude(&record.rx.copying) {
         // A signal handler above a call that is taking bytes just now.
         return Ok(Step::Done(or_error(*got, libc::EINTR)));
@@ -158,6 +160,7 @@ fn from_kernel(call: &mut Call<'_>, fd: c_int, got: &mut usize, limit: usize) ->
         // A call for no bytes finds some, and takes none.
         Kernel::Moved(n) => {
             *got += n;
+            point!(recv_read);
             Read::Bytes
         }
         Kernel::Nothing => Read::Nothing,
@@ -551,6 +554,7 @@ impl Rx<'_> {
             };
             entries = passed;
         }
+        point!(recv_copied);
         if peek {
             self.has_pulled();
             return Ok(true);
@@ -568,11 +572,13 @@ impl Rx<'_> {
         self.has_pulled();
         rx.bytes.store(rx.bytes.load(Relaxed) + n as u64, Relaxed);
         rx.messages.store(rx.messages.load(Relaxed) + 1, Relaxed);
+        point!(recv_taken);
         // Who has granted waits for its memory, not for room.
         if look || granted {
             call::interruptible(&rx.copying, || {
                 notify::space(self.sock(), self.link, &self.theirs.ctl, self.slot);
             });
+            point!(recv_told);
         }
         Ok(true)
     }
@@ -616,6 +622,7 @@ impl Rx<'_> {
         let next = marks.wrapping_add(1);
         self.sock().record().rx.marks.store(next, Relaxed);
         self.mine.cons.marks_passed.store(next, Release);
+        point!(recv_passed);
         doubt::look_for_unmarked(self.conn);
         // A client that has nothing more to send learns of the answer here.
         promote::glance(self.conn);

@@ -19,6 +19,7 @@ use crate::conn::{
 use crate::endpoint;
 use crate::errno;
 use crate::link::Link;
+use crate::points::point;
 use crate::stream::borrow::Request;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Piece};
@@ -61,6 +62,7 @@ pub fn transmit(call: &mut Call<'_>) -> isize {
 fn step(call: &mut Call<'_>, sent: &mut usize, blocking: bool) -> Result<Step, Violation> {
     let record = call.conn.record();
     let mut lock = call.conn.lock_tx();
+    point!(send_locked);
     if lock.nested() && !call::may_intrude(&record.tx.copying) {
         // A signal handler above a call that is putting bytes in just now.
         return Ok(Step::Done(or_error(*sent, libc::EINTR)));
@@ -150,6 +152,7 @@ fn put_some(
     let tx = Tx { sock, link, mine, theirs };
     let content = if piece.is_some() { Content::Granted } else { Content::Put };
     let span = tx.reserve(want, blocking, content)?;
+    point!(send_reserved);
     let full = span.head.1 == 0 && want > 0;
     let (gone, alone) = call::interruptible(&record.tx.copying, || {
         let gone = tx.peer_is_gone(fd, full);
@@ -185,6 +188,7 @@ fn put_some(
     if piece.is_some() && granted.is_none() {
         put(sock, call, *sent, link.view(), span);
     }
+    point!(send_copied);
     let n = granted.unwrap_or(span.len());
     if let Request::Grant(outcome, hints) = &mut call.request {
         if granted.is_some() {
@@ -196,6 +200,7 @@ fn put_some(
         if n > 0 && *sent + n >= call.buffers.total && !hints.is_quiet {
             zerocopy::number(sock, record.tx.cursor.taken(), outcome, granted.is_some());
             outcome.is_numbered = true;
+            point!(zerocopy_numbered);
         }
     }
     if let Some(piece) = piece.filter(|_| granted.is_some()) {
@@ -304,12 +309,14 @@ impl Tx<'_> {
         tx.cursor.publish(&self.mine.prod, n as u64);
         covered();
         tx.bytes.store(tx.bytes.load(Relaxed) + n as u64, Relaxed);
+        point!(send_published);
         lock.release();
         let which = match notify::data(self.sock, self.link, &self.theirs.ctl, record.slot()) {
             notify::Cost::Rung => &tx.rung,
             notify::Cost::Saved => &tx.saved,
         };
         which.store(which.load(Relaxed).wrapping_add(1), Relaxed);
+        point!(send_told);
     }
 }
 
@@ -373,6 +380,7 @@ pub fn transmit_file(conn: Conn, hold: &mut Hold, part: FilePart) -> Option<isiz
                 let n = unsafe {
                     libc::pread64(part.file, to.as_ptr().cast(), span.head.1, part.at + sent as i64)
                 };
+                point!(sendfile_read);
                 match usize::try_from(n) {
                     Ok(0) => return Some(sent.cast_signed()),
                     Ok(n) => {
@@ -386,6 +394,7 @@ pub fn transmit_file(conn: Conn, hold: &mut Hold, part: FilePart) -> Option<isiz
             hold.keep(&conn);
             span.head.1 == 0
         };
+        point!(sendfile_between);
         if !full {
             continue;
         }
@@ -450,6 +459,7 @@ fn leave_ring(
 
 fn set_mark(sock: &Sock, mine: &Section, marks: u32, at: u64) {
     TxCursor::set_mark(&mine.prod, at);
+    point!(mark_set);
     sock.record().tx.marks.store(marks.wrapping_add(1), Relaxed);
 }
 
@@ -470,6 +480,7 @@ fn to_kernel(call: &mut Call<'_>, fd: c_int, sent: &mut usize) -> Step {
     match call::interruptible(copying, on_kernel).0 {
         Kernel::Moved(n) => {
             *sent += n;
+            point!(send_written);
             Step::Again
         }
         Kernel::Nothing => Step::Wait(Until::Both),

@@ -25,6 +25,7 @@ use crate::conn::{Conn, FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::endpoint;
 use crate::errno;
 use crate::next;
+use crate::points::point;
 use crate::signals;
 use crate::stream::call::Direction;
 use crate::stream::spin::{self, Spun};
@@ -228,11 +229,15 @@ impl Sleep {
 
     fn on_futex(&mut self, word: &AtomicU32, theirs: &Section, left: u64) -> Woken {
         let armed = arm(word, ON_FUTEX);
+        point!(sleep_armed);
         if self.ready(Until::Ring, theirs) {
             return Woken::Look;
         }
         endpoint::count(Counter::FutexSleeps, 1);
-        match futex_wait(word, armed, Some(Duration::from_nanos(left))) {
+        point!(sleep_begins);
+        let woken = futex_wait(word, armed, Some(Duration::from_nanos(left)));
+        point!(sleep_woken);
+        match woken {
             Err(Errno::INTR)
                 if signals::interrupts(self.has_moved || self.deadline.flatten().is_some()) =>
             {
@@ -266,6 +271,7 @@ impl Sleep {
         let ear = bell.map_or(-1, |b| b.fd().as_raw_fd());
         if let (Some((word, theirs)), Some(bell)) = (ring, bell) {
             arm(word, on_bell(bell.vector()));
+            point!(sleep_armed);
             if until != Until::Kernel && self.ready(until, theirs) {
                 return Woken::Look;
             }
@@ -293,12 +299,14 @@ impl Sleep {
             tv_nsec: i64::try_from(n % 1_000_000_000).unwrap_or(0),
         });
         let left = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        point!(sleep_begins);
         let before = errno::get();
         // libc's, which is a cancellation point.
         // SAFETY: the array and the time are valid; no mask.
         let woken = unsafe { next::ppoll(fds.as_mut_ptr(), 2, left, core::ptr::null()) };
         let interrupted = woken < 0 && errno::get() == libc::EINTR;
         errno::set(before);
+        point!(sleep_woken);
         if woken > 0 && self.sock.is_far() {
             spin::slept(now);
         }

@@ -33,6 +33,7 @@ use shunt_wire::counter::Counter;
 use crate::conn::{Conn, IS_V6, NUMBERED, Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::errno::{self, KeepErrno};
 use crate::next;
+use crate::points::point;
 use crate::stream::borrow::{Hints, Request};
 use crate::stream::bytes::Buffers;
 use crate::stream::grants::{self, Outcome};
@@ -104,6 +105,7 @@ fn settle(
     sent: isize,
 ) {
     let _keep = KeepErrno::new();
+    point!(zerocopy_settles);
     if outcome.is_unknown {
         grants::offer(sock, buffers, hints);
     }
@@ -265,6 +267,7 @@ fn take(sock: &'static Sock) -> Option<Notice> {
         grants::time_out(sock);
     }
     let notice = list(sock).take(surely_taken(sock))?;
+    point!(zerocopy_taken);
     let calls = u64::from(notice.last.wrapping_sub(notice.first)) + 1;
     let how = if notice.copied { Counter::ZerocopyFail } else { Counter::ZerocopySuccess };
     grants::count(sock, how, calls);

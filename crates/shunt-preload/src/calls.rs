@@ -488,8 +488,10 @@ pub fn before_jump(env: usize) {
     };
     for place in thread.live().rev() {
         if is_left(place.at.get()) {
+            // What it has is told by its state.
+            let has = place.has();
             place.state.set(State::Over);
-            give_back(place.has());
+            give_back(has);
         }
     }
     thread.trim();
@@ -610,12 +612,20 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_jump_gives_back_what_lies_below_its_target() {
+        struct Given<'a>(&'a Cell<u32>);
+        impl Drop for Given<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() + 1);
+            }
+        }
         unsafe extern "C" {
             fn _setjmp(env: *mut usize) -> core::ffi::c_int;
         }
         #[inline(never)]
-        fn deeper(env: usize) -> usize {
-            let inner = UnderWay::note(Has::Nothing);
+        fn deeper(env: usize, count: &Cell<u32>) -> usize {
+            // The jump drops it in the place of this frame, which comes back in the test alone.
+            let given = core::mem::ManuallyDrop::new(Given(count));
+            let inner = UnderWay::note(Has::value::<Given<'_>>(&given));
             before_jump(env);
             let is_live = current().has_noted(inner.0);
             drop(inner);
@@ -626,7 +636,9 @@ mod tests {
         // SAFETY: the buffer is longer than `jmp_buf`; nobody jumps there.
         unsafe { _setjmp(env.as_mut_ptr()) };
         let env = env.as_ptr().expose_provenance();
-        assert_eq!(deeper(env), 0, "it was left");
+        let count = Cell::new(0);
+        assert_eq!(deeper(env, &count), 0, "it was left");
+        assert_eq!(count.get(), 1, "what it had was given back");
         // Its address lies in a frame of `note`, below this one.
         assert!(!current().has_noted(outer.0) || depth() >= 1);
     }

@@ -37,6 +37,7 @@ use crate::fd_table;
 use crate::guard::contain;
 use crate::points::point;
 use crate::relatives::Child;
+use crate::signals::Uninterrupted;
 use crate::{calls, fresh, init, next, object, relatives};
 
 /// Where the pid of the process stands that the tables belong to; null before start-up.
@@ -56,6 +57,9 @@ const PAGE: usize = 4096;
 thread_local! {
     /// True from the fork handlers' first run to their second, in the thread that forks.
     static FORKING: Cell<bool> = const { Cell::new(false) };
+    /// From the first to the second as well: a handler that forks on top of a fork would use up what is
+    /// prepared for that one.
+    static UNINTERRUPTED: Cell<Option<Uninterrupted>> = const { Cell::new(None) };
     /// True in the hook on fork(2), which learns what becomes of it.
     static HOOKED: Cell<bool> = const { Cell::new(false) };
 }
@@ -189,13 +193,19 @@ fn own_pid() -> u32 {
 
 fn prepare() {
     // Where start-up went well.
-    if owner().is_some() && !FORKING.replace(true) {
+    if owner().is_none() {
+        return;
+    }
+    let uninterrupted = Uninterrupted::begin();
+    if !FORKING.replace(true) {
         let _keep = KeepErrno::new();
         object::fork_prepare();
+        UNINTERRUPTED.set(Some(uninterrupted));
     }
 }
 
 fn parent() {
+    let _uninterrupted = UNINTERRUPTED.take();
     if FORKING.replace(false) {
         let _keep = KeepErrno::new();
         object::fork_parent();
@@ -206,6 +216,7 @@ fn parent() {
 }
 
 fn child() {
+    let _uninterrupted = UNINTERRUPTED.take();
     if FORKING.replace(false) {
         let _keep = KeepErrno::new();
         if let Some(owner) = owner() {

@@ -137,9 +137,22 @@ unsafe fn kernel_recvmsg(fd: c_int, iov: *const iovec, count: c_int, flags: c_in
 /// # Safety
 /// As the C function.
 pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-    // SAFETY: the caller keeps the C function's contract.
+    match Conn::named(fd) {
+        // SAFETY: the caller keeps the C function's contract.
+        Some(conn) => unsafe { recv_on(conn, buf, len, flags) },
+        // SAFETY: as above.
+        None => unsafe { next::recv(fd, buf, len, flags) },
+    }
+}
+
+/// recv(2) on a connection.
+///
+/// # Safety
+/// As the C function.
+#[inline(always)]
+pub unsafe fn recv_on(conn: Conn, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
     let mut kernel = |fd, extra| unsafe { next::recv(fd, buf, len, flags | extra) };
-    let Some(conn) = Conn::named(fd) else { return kernel(fd, 0) };
     let iov = buffer(buf, len);
     receive(conn, Some(Buffers::one(&iov)), flags, Request::Plain, &mut kernel)
 }
@@ -326,9 +339,22 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
 /// # Safety
 /// As the C function.
 pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
-    // SAFETY: the caller keeps the C function's contract.
+    match Conn::named(fd) {
+        // SAFETY: the caller keeps the C function's contract.
+        Some(conn) => unsafe { send_on(conn, buf, len, flags) },
+        // SAFETY: as above.
+        None => unsafe { next::send(fd, buf, len, flags) },
+    }
+}
+
+/// send(2) on a connection.
+///
+/// # Safety
+/// As the C function.
+#[inline(always)]
+pub unsafe fn send_on(conn: Conn, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
     let kernel = |fd, flags| unsafe { next::send(fd, buf, len, flags) };
-    let Some(conn) = Conn::named(fd) else { return kernel(fd, flags) };
     let iov = buffer(buf, len);
     let buffers = Some(Buffers::one(&iov));
     zerocopy::numbered(conn, flags, buffers.as_ref(), &Hints::default(), |flags, request| {
@@ -480,7 +506,7 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size
     match Conn::named(out) {
         // SAFETY: as above; off_t has 64 bits.
         Some(conn) if promote::advance(conn) != Phase::Tcp => unsafe {
-            files::send_file(out, input, offset.cast(), count)
+            files::send_file(conn, input, offset.cast(), count)
         },
         _ => kernel(),
     }
@@ -503,13 +529,13 @@ pub unsafe fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let shunted = |fd| Conn::named(fd).is_some_and(|conn| promote::advance(conn) != Phase::Tcp);
+    let shunted = |fd| Conn::named(fd).filter(|conn| promote::advance(*conn) != Phase::Tcp);
     if off_in.is_null() && off_out.is_null() {
-        if shunted(input) {
-            return files::splice_from(input, out, len, flags);
+        if let Some(conn) = shunted(input) {
+            return files::splice_from(conn, out, len, flags);
         }
-        if shunted(out) {
-            return files::splice_to(input, out, len, flags);
+        if let Some(conn) = shunted(out) {
+            return files::splice_to(input, conn, len, flags);
         }
     }
     // SAFETY: the caller keeps the C function's contract.

@@ -14,10 +14,9 @@ use rustix::pipe::fcntl_getpipe_size;
 use crate::abi::{c_int, c_uint, c_void, off64_t};
 use crate::conn::{Conn, Hold};
 use crate::errno;
-use crate::fd_table;
 use crate::next;
 use crate::object;
-use crate::ops::stream::{recv, send};
+use crate::ops::stream::{recv_on, send_on};
 use crate::points::point;
 use crate::stream::send::{FilePart, transmit_file};
 use crate::stream::tcp;
@@ -45,7 +44,7 @@ fn with_buffer(f: impl FnOnce(&mut [u8]) -> isize) -> isize {
 ///
 /// # Safety
 /// `offset` is null or points to an offset.
-pub unsafe fn send_file(out: c_int, input: c_int, offset: *mut off64_t, count: usize) -> isize {
+pub unsafe fn send_file(conn: Conn, input: c_int, offset: *mut off64_t, count: usize) -> isize {
     // SAFETY: the caller's promise.
     let given = unsafe { offset.as_mut() };
     let start = match &given {
@@ -56,7 +55,7 @@ pub unsafe fn send_file(out: c_int, input: c_int, offset: *mut off64_t, count: u
     if start < 0 {
         return errno::fail(if given.is_some() { EINVAL } else { errno::get() });
     }
-    let sent = with_buffer(|buffer| send_chunks(out, input, start, count, buffer));
+    let sent = with_buffer(|buffer| send_chunks(conn, input, start, count, buffer));
     if sent > 0 {
         let end = start + sent as off64_t;
         match given {
@@ -70,14 +69,16 @@ pub unsafe fn send_file(out: c_int, input: c_int, offset: *mut off64_t, count: u
     sent
 }
 
-fn send_chunks(out: c_int, input: c_int, start: off64_t, count: usize, buffer: &mut [u8]) -> isize {
+fn send_chunks(conn: Conn, input: c_int, start: off64_t, count: usize, buffer: &mut [u8]) -> isize {
+    // All of it goes to the same connection, whatever becomes of the descriptor.
+    let mut hold = Hold::none();
+    hold.keep(&conn);
     let mut sent = 0_usize;
     while sent < count {
         let want = (count - sent).min(buffer.len());
         let at = start + sent as off64_t;
         let part = FilePart { file: input, at, len: count - sent };
-        let through = |conn: Conn| transmit_file(conn, &mut Hold::none(), part);
-        if let Some(n) = Conn::named(out).and_then(through) {
+        if let Some(n) = transmit_file(conn, &mut hold, part) {
             return match usize::try_from(n) {
                 Ok(done) => (sent + done).cast_signed(),
                 Err(_) if sent > 0 => sent.cast_signed(),
@@ -93,7 +94,7 @@ fn send_chunks(out: c_int, input: c_int, start: off64_t, count: usize, buffer: &
             break;
         }
         // SAFETY: `len` bytes were just read into the buffer.
-        let n = unsafe { send(out, buffer.as_ptr().cast::<c_void>(), len, 0) };
+        let n = unsafe { send_on(conn, buffer.as_ptr().cast::<c_void>(), len, 0) };
         let Ok(done) = usize::try_from(n) else {
             return if sent > 0 { sent.cast_signed() } else { -1 };
         };
@@ -162,9 +163,10 @@ fn is_pipe(fd: c_int) -> bool {
 
 /// `splice(2)` from a connection to a pipe: looks at the bytes, writes what the pipe takes, and takes
 /// just that. `SPLICE_F_NONBLOCK` is about the pipe; a socket waits unless it is `O_NONBLOCK`.
-pub fn splice_from(input: c_int, out: c_int, len: usize, flags: c_uint) -> isize {
+pub fn splice_from(conn: Conn, out: c_int, len: usize, flags: c_uint) -> isize {
     let pipe = tcp::borrow(out);
     if !is_pipe(out) {
+        let input = conn.descriptor();
         // The kernel says what is wrong with it.
         // SAFETY: no memory is involved.
         return unsafe { next::splice(input, ptr::null_mut(), out, ptr::null_mut(), len, flags) };
@@ -175,10 +177,13 @@ pub fn splice_from(input: c_int, out: c_int, len: usize, flags: c_uint) -> isize
     if !wait && !is_ready(pipe, PollFlags::OUT) {
         return errno::fail(EAGAIN);
     }
+    // What is taken is what was looked at, whatever becomes of the descriptor.
+    let mut hold = Hold::none();
+    hold.keep(&conn);
     with_buffer(|buffer| {
         let want = len.min(buffer.len());
         // SAFETY: `want` bytes of the buffer are writable.
-        let n = unsafe { recv(input, buffer.as_mut_ptr().cast(), want, MSG_PEEK) };
+        let n = unsafe { recv_on(conn, buffer.as_mut_ptr().cast(), want, MSG_PEEK) };
         if n <= 0 {
             return n;
         }
@@ -187,14 +192,15 @@ pub fn splice_from(input: c_int, out: c_int, len: usize, flags: c_uint) -> isize
         point!(splice_written);
         if let Ok(done @ 1..) = usize::try_from(written) {
             // SAFETY: MSG_TRUNC writes nothing; the bytes are there, so it does not wait.
-            unsafe { recv(input, buffer.as_mut_ptr().cast(), done, MSG_TRUNC | MSG_DONTWAIT) };
+            unsafe { recv_on(conn, buffer.as_mut_ptr().cast(), done, MSG_TRUNC | MSG_DONTWAIT) };
         }
         written
     })
 }
 
 /// `splice(2)` from a pipe to a connection.
-pub fn splice_to(input: c_int, out: c_int, len: usize, flags: c_uint) -> isize {
+pub fn splice_to(input: c_int, conn: Conn, len: usize, flags: c_uint) -> isize {
+    let out = conn.descriptor();
     if !is_pipe(input) {
         // As above.
         // SAFETY: no memory is involved.
@@ -203,13 +209,18 @@ pub fn splice_to(input: c_int, out: c_int, len: usize, flags: c_uint) -> isize {
     if flags & libc::SPLICE_F_NONBLOCK != 0 && !is_ready(tcp::borrow(input), PollFlags::IN) {
         return errno::fail(EAGAIN);
     }
+    // What was read from the pipe goes to this connection, whatever becomes of the descriptor.
+    let mut hold = Hold::none();
+    hold.keep(&conn);
     with_buffer(|buffer| {
-        let entry = fd_table::lookup(out);
+        let entry = conn.entry();
         let room = match object::room(entry) {
             Some(room) => room,
             None if !object::is_nonblocking(entry) => buffer.len(),
             // A socket that the kernel calls writable takes so much.
-            None if is_ready(tcp::borrow(out), PollFlags::OUT) => PIPE_PIECE,
+            None if conn.ask(|fd| is_ready(tcp::borrow(fd), PollFlags::OUT)) == Some(true) => {
+                PIPE_PIECE
+            }
             None => 0,
         };
         if room == 0 && object::is_nonblocking(entry) {
@@ -224,7 +235,7 @@ pub fn splice_to(input: c_int, out: c_int, len: usize, flags: c_uint) -> isize {
         let mut sent = 0;
         while sent < len {
             // SAFETY: these bytes were just read into the buffer.
-            let n = unsafe { send(out, buffer[sent..].as_ptr().cast(), len - sent, 0) };
+            let n = unsafe { send_on(conn, buffer[sent..].as_ptr().cast(), len - sent, 0) };
             match usize::try_from(n) {
                 Ok(done) => sent += done,
                 // Another thread took the room that was there: wait for the rest.

@@ -222,10 +222,10 @@ impl Sock {
         self.record().id.phase.store(phase as u32, Ordering::Release);
     }
 
-    /// The peer broke the protocol. False when that was known.
-    pub fn break_off(&self) -> bool {
+    /// The connection is broken for this reason. False when that was known.
+    pub fn break_off(&self, why: Reason) -> bool {
         let id = &self.record().id;
-        id.reason.store(Reason::ProtocolViolation as u32, Ordering::Relaxed);
+        id.reason.store(why as u32, Ordering::Relaxed);
         id.phase.swap(Phase::Broken as u32, Ordering::AcqRel) != Phase::Broken as u32
     }
 

@@ -8,6 +8,7 @@ use libc::{EAGAIN, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int, iovec, msghdr}
 use shunt_core::handshake::Phase;
 use shunt_shm::Violation;
 use shunt_shm::arena::Copying;
+use shunt_wire::reason::Reason;
 
 use crate::conn::{Conn, Hold, NONBLOCK};
 use crate::errno;
@@ -195,7 +196,15 @@ impl Call<'_> {
                 errno::set(before);
                 Kernel::Nothing
             }
-            Err(_) => Kernel::Failed(errno::get()),
+            Err(_) => {
+                let error = errno::get();
+                // The call returns what it has done, and the kernel tells a reset once: so later calls
+                // tell it.
+                if done > 0 && error == ECONNRESET && self.conn.phase() == Phase::Active {
+                    self.conn.break_off(Reason::PeerGone);
+                }
+                Kernel::Failed(error)
+            }
         }
     }
 }

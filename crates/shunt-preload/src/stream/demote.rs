@@ -14,6 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
+use shunt_core::events;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::Violation;
 use shunt_shm::arena::{Record, UNDECIDED};
@@ -248,6 +249,11 @@ pub fn flush(sock: &Sock, link: &Link, fd: i32) -> bool {
         if left == 0 {
             return true;
         }
+        // The program is to hear of a reset, which the kernel tells once.
+        if tcp::readiness(fd, events::ERR) & events::ERR != 0 {
+            replay.store(0, Relaxed);
+            continue;
+        }
         let (at, len) = record.tx.cursor.last(left, sock.ring() as u64).head;
         let mut piece = [0; PIECE];
         let (piece, _) = piece.split_at_mut(len.min(PIECE));
@@ -260,8 +266,13 @@ pub fn flush(sock: &Sock, link: &Link, fd: i32) -> bool {
             }
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::AGAIN) => return false,
-            // The connection is over, and the kernel will say so.
-            Err(_) => replay.store(0, Relaxed),
+            // The connection is over, and the kernel will say so; or has just said it.
+            Err(error) => {
+                if error == rustix::io::Errno::CONNRESET {
+                    sock.break_off(Reason::PeerGone);
+                }
+                replay.store(0, Relaxed);
+            }
         }
     }
 }

@@ -38,7 +38,7 @@ use crate::endpoint;
 /// the lock of a direction held.
 #[cold]
 pub fn broken(conn: Conn) {
-    if conn.break_off() {
+    if conn.break_off(Reason::ProtocolViolation) {
         endpoint::count(Counter::Violations, 1);
         endpoint::decline(Reason::ProtocolViolation);
     }

@@ -125,6 +125,18 @@ fn as_reason(errno: Errno) -> Reason {
     }
 }
 
+/// A question that has no answer yet. After a panic the answer would be taken for that to the next
+/// question, so the conversation ends.
+struct Asked<'a>(BorrowedFd<'a>);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = rustix::net::shutdown(self.0, rustix::net::Shutdown::Both);
+        }
+    }
+}
+
 fn call(
     socket: BorrowedFd<'_>,
     request: &Request<'_>,
@@ -135,8 +147,10 @@ fn call(
     let packet = encode(request, &mut buf).map_err(|_| Reason::Internal)?;
     let patience = knobs::get().agent_timeout();
     seqpacket::send(socket, packet, with, patience).map_err(as_reason)?;
+    let asked = Asked(socket);
     point!(agent_asked);
     let len = heard(seqpacket::recv(socket, &mut buf, fds, patience))?;
+    drop(asked);
     let packet = buf.get(..len).unwrap_or(&[]);
     if packet.is_empty() {
         return Err(Reason::NoAgent);

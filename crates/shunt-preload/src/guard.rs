@@ -18,6 +18,7 @@ use std::panic::{self, AssertUnwindSafe};
 use shunt_wire::counter::Counter;
 
 use crate::endpoint;
+use crate::signals::Uncancelled;
 
 /// Panics that were contained since the program started.
 pub static PANICS: AtomicU64 = AtomicU64::new(0);
@@ -37,6 +38,12 @@ pub fn contain(work: impl FnOnce()) -> bool {
             false
         }
     }
+}
+
+/// The same for work that may hold a cancellation point, which is none then.
+pub fn contain_uncancelled(work: impl FnOnce()) -> bool {
+    let _uncancelled = Uncancelled::begin();
+    contain(work)
 }
 
 /// Counts a panic and drops what it carried; a panic in that very drop is left where it is.
@@ -142,7 +149,9 @@ macro_rules! guarded_function {
 
             unsafe extern "C-unwind" fn fallback($($arg: $ty),*) -> $ret {
                 // SAFETY: as above.
-                unsafe { $next($($arg),*) }
+                unsafe {
+                    $crate::guard::after_panic!(($($arg)*) ($($arg)*) $next)
+                }
             }
 
             $(#[$attr])*
@@ -157,6 +166,62 @@ macro_rules! guarded_function {
 }
 #[cfg(not(test))]
 pub(crate) use guarded_function;
+
+/// What a call comes to after a panic in its handler: the connections that its arguments name are
+/// put into a state in which the next definition may do it ([`crate::panics`]). The names of the
+/// arguments, as the list of hooks has them, tell what these are.
+macro_rules! after_panic {
+    ((fd buf $($_x:ident)*) ($($arg:ident)*) $next:path) => {
+        $crate::guard::after_panic!(@bytes ($($arg)*) $next)
+    };
+    ((fd iov $($_x:ident)*) ($($arg:ident)*) $next:path) => {
+        $crate::guard::after_panic!(@bytes ($($arg)*) $next)
+    };
+    ((fd msg $($_x:ident)*) ($($arg:ident)*) $next:path) => {
+        $crate::guard::after_panic!(@bytes ($($arg)*) $next)
+    };
+    (@bytes ($fd:ident $($arg:ident)*) $next:path) => {
+        match $crate::panics::after($fd) {
+            true => $crate::panics::Failed::failed(),
+            false => $crate::panics::whole($fd, $next($fd $(, $arg)*)),
+        }
+    };
+    ((fd $($_x:ident)*) ($fd:ident $($arg:ident)*) $next:path) => {
+        match $crate::panics::after($fd) {
+            true => $crate::panics::Failed::failed(),
+            false => $next($fd $(, $arg)*),
+        }
+    };
+    ((out input $($_x:ident)*) ($out:ident $in:ident $($arg:ident)*) $next:path) => {
+        match $crate::panics::after($out) | $crate::panics::after($in) {
+            true => $crate::panics::Failed::failed(),
+            false => $next($out, $in $(, $arg)*),
+        }
+    };
+    ((input off_in out $($_x:ident)*) ($in:ident $off:ident $out:ident $($arg:ident)*) $next:path) => {
+        match $crate::panics::after($out) | $crate::panics::after($in) {
+            true => $crate::panics::Failed::failed(),
+            false => $crate::panics::whole($in, $next($in, $off, $out $(, $arg)*)),
+        }
+    };
+    ((fds count $($_x:ident)*) ($fds:ident $count:ident $($arg:ident)*) $next:path) => {{
+        $crate::ops::poll::after_panic($fds, $count);
+        $next($fds, $count $(, $arg)*)
+    }};
+    ((count read write except $($_x:ident)*) ($count:ident $r:ident $w:ident $e:ident $($arg:ident)*) $next:path) => {{
+        $crate::ops::poll::after_panic_in_select($count, [$r, $w, $e]);
+        $next($count, $r, $w, $e $(, $arg)*)
+    }};
+    ((epfd op fd event) ($epfd:ident $op:ident $fd:ident $event:ident) $next:path) => {
+        $crate::panics::epoll_ctl($epfd, $op, $fd, $event)
+    };
+    ((epfd $($_x:ident)*) ($epfd:ident $($arg:ident)*) $next:path) => {{
+        $crate::panics::after_wait_for($epfd);
+        $next($epfd $(, $arg)*)
+    }};
+    (($($_x:ident)*) ($($arg:ident)*) $next:path) => { $next($($arg),*) };
+}
+pub(crate) use after_panic;
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! guard_body {

@@ -15,7 +15,7 @@ macro_rules! some_function {
 
             unsafe extern "C-unwind" fn fallback($($arg: $ty),*) -> $ret {
                 // SAFETY: as above.
-                unsafe { $next($($arg),*) }
+                unsafe { $crate::ops::raw::after_panic($($arg),*, || $next($($arg),*)) }
             }
 
             #[unsafe(naked)]

@@ -37,6 +37,7 @@ pub mod next;
 pub mod object;
 pub mod ops;
 pub mod own_fds;
+pub mod panics;
 pub mod peer;
 pub mod points;
 pub mod poll_set;

@@ -23,8 +23,10 @@ use crate::conn::{Conn, FROZEN, NONBLOCK, ORPHANED, SHUT_RD, Sock};
 use crate::endpoint::{self, Endpoint};
 use crate::errno::KeepErrno;
 use crate::fd_table::{Entry, Kind};
+use crate::guard::contain;
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
+use crate::panics::InDoubt;
 use crate::points::point;
 use crate::signals::Uncancelled;
 use crate::stream::{self, again, demote, doubt, grants, notify, offered, promote, tcp, worth};
@@ -99,13 +101,17 @@ pub fn let_go(sock: &'static Sock) {
     }
     let _keep = KeepErrno::new();
     let _uncancelled = Uncancelled::begin();
-    sock.finish(|record| match sock.lingering() {
-        Some(fd) => {
-            if let Some(conn) = Conn::closing(fd, sock.entry(Kind::Stream)) {
-                end(conn, record);
+    // It may run while the call unwinds, and what panics then must stop here.
+    contain(|| {
+        let _in_doubt = InDoubt::on(sock);
+        sock.finish(|record| match sock.lingering() {
+            Some(fd) => {
+                if let Some(conn) = Conn::closing(fd, sock.entry(Kind::Stream)) {
+                    end(conn, record);
+                }
             }
-        }
-        None => end(Conn::gone(sock), record),
+            None => end(Conn::gone(sock), record),
+        });
     });
 }
 
@@ -355,9 +361,11 @@ pub fn is_nonblocking(entry: Entry) -> bool {
 /// the kernel socket that it is.
 pub fn hand_over(fd: c_int, entry: Entry) {
     let Some(conn) = Conn::of(fd, entry) else { return };
+    let in_doubt = InDoubt::begins(conn);
     point!(exec_hands_over);
     promote::is_left_to_others(&conn);
     give_back(conn, Reason::HandedOver);
+    in_doubt.ends();
 }
 
 /// The connection goes on over TCP.
@@ -408,6 +416,12 @@ pub fn fork_prepare() {
 /// The process has forked (or failed to); this is the parent, and the program's own handlers are next.
 pub fn fork_parent() {
     point!(fork_parent);
+    LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    relatives::fork_parent();
+}
+
+/// The same after a panic in it.
+pub fn fork_parent_again() {
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
     relatives::fork_parent();
 }

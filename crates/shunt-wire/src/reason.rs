@@ -71,7 +71,7 @@ reasons! {
     Disabled = 16, "disabled";
     /// The connection ended before it was promoted; or those to the same address a moment ago were too short to be worth the agent's time.
     ShortLived = 17, "short-lived";
-    /// A fault in Shunt itself was contained and the connection went back to TCP: please report it.
+    /// A fault in Shunt itself was contained. The connection went back to TCP, or was reset where bytes were in doubt: please report it.
     Internal = 18, "internal";
     /// The connection is open and its proposal is not yet taken up.
     Pending = 19, "pending";

@@ -545,6 +545,13 @@ impl Instance {
         }
     }
 
+    /// The connections that it watches.
+    pub fn connections(&self) -> Vec<Conn> {
+        let state = self.lock();
+        let watched = state.watches.iter().flatten().filter_map(|watch| watch.conn);
+        watched.map(|watched| watched.conn).collect()
+    }
+
     /// Leaves the kernel's set as if the library had never been there; not one that another process
     /// needs as it is.
     pub fn dissolve(&self) {

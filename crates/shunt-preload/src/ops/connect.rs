@@ -21,8 +21,10 @@ use crate::conn::{Conn, NONBLOCK, Sock};
 use crate::endpoint;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
+use crate::guard::contain;
 use crate::link::{self, Draft};
 use crate::ops::process::{effective_user, may_mutate};
+use crate::panics;
 use crate::points::point;
 use crate::signals::SettingUp;
 use crate::stream::{buffers, doubt, offered, tcp};
@@ -38,7 +40,7 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         let result = kernel();
         // SAFETY: as above; the kernel has just read the address.
         if result == 0 && unsafe { is_unspecific(addr, len) } {
-            disconnected(fd);
+            contain(|| disconnected(fd));
         }
         return result;
     }
@@ -68,8 +70,11 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     let _setting_up = SettingUp::begin();
     let _keep = KeepErrno::new();
     if result == 0 || errno::get() == EINPROGRESS {
-        point!(connect_done);
-        attempt.has_connected(&to, result != 0);
+        // The kernel has connected it, whatever becomes of this.
+        contain(|| {
+            point!(connect_done);
+            attempt.has_connected(&to, result != 0);
+        });
     }
     drop(noted);
     result
@@ -288,13 +293,20 @@ fn connected(socket: &Connected, to: &Addr, plan: Result<&Draft, &Reason>) {
                 sock.record().tx.timeout.set_none();
             }
             id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
-            point!(connect_posted);
+            // From here on the acceptor may answer.
             sock.set_phase(Phase::Proposed);
-            if fd_table::replace_if(fd, now, conn.entry()) {
-                point!(connect_entered);
-                ops::epoll::on_connected(conn);
-            } else {
-                object::disconnected(sock);
+            let enter = || {
+                point!(connect_posted);
+                if fd_table::replace_if(fd, now, conn.entry()) {
+                    point!(connect_entered);
+                    ops::epoll::on_connected(conn);
+                } else {
+                    object::disconnected(sock);
+                }
+            };
+            if !contain(enter) {
+                fd_table::replace_if(fd, now, conn.entry());
+                panics::give_back(conn);
             }
         }
         Err(why) => {

@@ -13,6 +13,7 @@ use crate::epoll::wait::{Limits, Out, Waiting, dispatch, wait, wait_in_kernel};
 use crate::epoll::{self, instance};
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
+use crate::guard::contain_uncancelled;
 use crate::ops::process::may_mutate;
 use crate::points::point;
 use crate::stream::promote;
@@ -39,12 +40,14 @@ pub unsafe fn epoll_create1(flags: c_int) -> c_int {
 fn created(fd: c_int) -> c_int {
     if fd >= 0 && init::active() && may_mutate() {
         let _keep = KeepErrno::new();
-        point!(epoll_created);
-        if let Some(instance) = epoll::create(fd)
-            && !fd_table::set(fd, instance.entry())
-        {
-            instance.release(fd);
-        }
+        contain_uncancelled(|| {
+            point!(epoll_created);
+            if let Some(instance) = epoll::create(fd)
+                && !fd_table::set(fd, instance.entry())
+            {
+                instance.release(fd);
+            }
+        });
     }
     fd
 }

@@ -13,10 +13,12 @@ use crate::epoll::instance::Instance;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::fresh;
+use crate::guard::contain_uncancelled;
 use crate::next;
 use crate::object;
 use crate::ops::process::may_mutate;
 use crate::own_fds::{self, OwnFd};
+use crate::panics;
 use crate::points::point;
 
 const CLOSE_RANGE_UNSHARE: c_int = 1 << 1;
@@ -68,6 +70,18 @@ fn forget(fd: c_int) -> Close {
         return Close::Now;
     }
     let _keep = KeepErrno::new();
+    let mut when = Close::Now;
+    if !contain_uncancelled(|| when = tell(fd, entry))
+        && let Some(conn) = Conn::closing(fd, entry)
+    {
+        // What the peer has not got, it does not get any more.
+        panics::reset(conn);
+    }
+    when
+}
+
+/// Tells the object of a descriptor that this is about to be closed.
+fn tell(fd: c_int, entry: Entry) -> Close {
     point!(close_taken);
     if is_in_a_step(entry) && defer(fd, entry) {
         return Close::Later;
@@ -196,9 +210,7 @@ fn duplicate(fd: c_int, kernel_dup: impl FnOnce() -> c_int) -> c_int {
     }
     let new = kernel_dup();
     if new >= 0 {
-        point!(dup_done);
-        enter_duplicate(new, entry);
-        fresh::forget(fd, entry);
+        duplicated(fd, new, entry);
     }
     new
 }
@@ -218,6 +230,21 @@ fn enter_duplicate(new: c_int, entry: Entry) {
         // A number that the table does not reach is always the kernel's.
         object::before_close(new, entry);
         object::hand_over(new, entry);
+    }
+}
+
+/// [`enter_duplicate`] after the kernel has made one of `old`, which stays whatever becomes of this.
+fn duplicated(old: c_int, new: c_int, entry: Entry) {
+    let enter = || {
+        point!(dup_done);
+        enter_duplicate(new, entry);
+        fresh::forget(old, entry);
+    };
+    if !contain_uncancelled(enter)
+        && let Some(conn) = Conn::of(old, entry)
+    {
+        // The table may say nothing of the duplicate: it must work as the kernel socket that it is.
+        panics::give_back(conn);
     }
 }
 
@@ -279,9 +306,7 @@ fn duplicate_onto(old: c_int, new: c_int, kernel_dup: impl FnOnce() -> c_int) ->
     }
     let result = kernel_dup();
     if result >= 0 {
-        point!(dup_done);
-        enter_duplicate(new, entry);
-        fresh::forget(old, entry);
+        duplicated(old, new, entry);
     }
     result
 }

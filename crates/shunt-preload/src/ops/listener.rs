@@ -18,8 +18,10 @@ use crate::conn::{Conn, NONBLOCK, Sock};
 use crate::endpoint::{self, Endpoint};
 use crate::errno::KeepErrno;
 use crate::fd_table::{self, Entry, Kind};
+use crate::guard::contain_uncancelled;
 use crate::mutex::Mutex;
 use crate::ops::process::{may_mutate, owner_pid};
+use crate::panics;
 use crate::points::point;
 use crate::signals::SettingUp;
 use crate::stream::{offered, promote, tcp};
@@ -234,8 +236,10 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if fd >= 0 {
         forget_stale(fd);
         let _keep = KeepErrno::new();
-        point!(socket_made);
-        fresh::note(fd, domain, kind, protocol);
+        contain_uncancelled(|| {
+            point!(socket_made);
+            fresh::note(fd, domain, kind, protocol);
+        });
     }
     fd
 }
@@ -271,10 +275,12 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
     let result = unsafe { next::listen(fd, backlog) };
     if result == 0 && ours {
         let _keep = KeepErrno::new();
-        point!(listen_done);
-        // Without an agent the listener stays the kernel's; a later agent finds it at the next
-        // listen or accept.
-        let _ = SettingUp::begin().map(|_setting_up| register(fd));
+        contain_uncancelled(|| {
+            point!(listen_done);
+            // Without an agent the listener stays the kernel's; a later agent finds it at the next
+            // listen or accept.
+            let _ = SettingUp::begin().map(|_setting_up| register(fd));
+        });
     }
     result
 }
@@ -348,19 +354,27 @@ unsafe fn accepted(
     if new < 0 {
         return new;
     }
-    point!(accept_done);
-    forget_stale(new);
-    if !init::active() || matches!(entry.kind(), Kind::Stream | Kind::Tracked | Kind::Epoll) {
-        return new;
-    }
-    if may_mutate() {
-        let _keep = KeepErrno::new();
-        let nonblocking = flags.is_some_and(|f| f & SOCK_NONBLOCK != 0);
-        // SAFETY: the kernel has just written as many bytes as there is room for, or less.
-        let peer = unsafe { address(peer.addr, room.min(peer.room())) };
-        if let Some(conn) = take_up(fd, entry, new, nonblocking, peer) {
-            promote::at_accept(conn);
+    let look = || {
+        point!(accept_done);
+        forget_stale(new);
+        if !init::active() || matches!(entry.kind(), Kind::Stream | Kind::Tracked | Kind::Epoll) {
+            return;
         }
+        if may_mutate() {
+            let _keep = KeepErrno::new();
+            let nonblocking = flags.is_some_and(|f| f & SOCK_NONBLOCK != 0);
+            // SAFETY: the kernel has just written as many bytes as there is room for, or less.
+            let peer = unsafe { address(peer.addr, room.min(peer.room())) };
+            if let Some(conn) = take_up(fd, entry, new, nonblocking, peer) {
+                promote::at_accept(conn);
+            }
+        }
+    };
+    // The kernel has accepted the connection, which is the program's whatever becomes of this.
+    if !contain_uncancelled(look)
+        && let Some(conn) = Conn::named(new)
+    {
+        panics::give_back(conn);
     }
     new
 }

@@ -68,6 +68,32 @@ pub unsafe fn __ppoll_chk(
     }
 }
 
+/// After a panic in poll(2), before libc does it.
+///
+/// # Safety
+/// As the C function.
+#[cold]
+pub unsafe fn after_panic(fds: *const pollfd, count: nfds_t) {
+    for i in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the caller's promise.
+        crate::panics::after_wait_for(unsafe { (*fds.add(i)).fd });
+    }
+}
+
+/// The same in select(2).
+///
+/// # Safety
+/// As the C function.
+#[cold]
+pub unsafe fn after_panic_in_select(count: c_int, sets: [*mut fd_set; 3]) {
+    for fd in 0..least_count(count) {
+        // SAFETY: the caller's promise.
+        if sets.iter().any(|set| !set.is_null() && unsafe { is_set(*set, fd) }) {
+            crate::panics::after_wait_for(fd);
+        }
+    }
+}
+
 /// What the kernel takes for a time.
 fn is_valid(time: Option<&timespec>) -> bool {
     time.is_none_or(|t| t.tv_sec >= 0 && (0..1_000_000_000).contains(&t.tv_nsec))

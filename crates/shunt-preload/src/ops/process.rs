@@ -31,10 +31,11 @@ use std::sync::OnceLock;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::abi::{FILE, Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, uid_t};
-use crate::conn::Sock;
+use crate::conn::{Conn, Sock};
 use crate::errno::KeepErrno;
 use crate::fd_table;
 use crate::guard::contain;
+use crate::panics;
 use crate::points::point;
 use crate::relatives::Child;
 use crate::signals::Uninterrupted;
@@ -96,10 +97,14 @@ pub fn watch_forks() -> bool {
         contain(prepare);
     }
     extern "C" fn in_parent() {
-        contain(parent);
+        if !contain(parent) {
+            contain(object::fork_parent_again);
+        }
     }
     extern "C" fn in_child() {
-        contain(child);
+        if !contain(child) {
+            panics::in_child();
+        }
     }
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {
@@ -236,7 +241,8 @@ pub unsafe fn fork() -> pid_t {
     HOOKED.set(outer && pid != 0);
     if pid != 0 {
         let _keep = KeepErrno::new();
-        relatives::fork_settled(u32::try_from(pid).map_or(Child::None, Child::Pid));
+        // The kernel has forked, whatever becomes of this.
+        contain(|| relatives::fork_settled(u32::try_from(pid).map_or(Child::None, Child::Pid)));
     }
     pid
 }
@@ -287,8 +293,15 @@ impl ClosedByExec {
 impl Drop for ClosedByExec {
     fn drop(&mut self) {
         let _keep = KeepErrno::new();
-        point!(exec_failed);
-        self.0.iter().for_each(|sock| relatives::hold_again(sock));
+        for sock in &self.0 {
+            let again = || {
+                point!(exec_failed);
+                relatives::hold_again(sock);
+            };
+            if !contain(again) {
+                panics::reset(Conn::gone(sock));
+            }
+        }
     }
 }
 

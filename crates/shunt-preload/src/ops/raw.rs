@@ -17,7 +17,7 @@ use crate::ops::{
     connect, epoll, fd as descriptors, listener, memory, poll, process, retreat, sockopt,
     stream as bytes,
 };
-use crate::{clock, found, next};
+use crate::{clock, errno, found, next, panics};
 
 /// The system calls that have a handler, by number.
 pub static CONCERNS: [u8; 512] = concerns();
@@ -112,6 +112,46 @@ const fn size(word: c_ulong) -> usize {
 
 fn at<T>(word: c_ulong) -> *mut T {
     ptr::with_exposed_provenance_mut(size(word))
+}
+
+/// After a panic in [`syscall`], before `kernel` does the call.
+///
+/// # Safety
+/// As the C function.
+#[allow(clippy::too_many_arguments, reason = "those of syscall(2)")]
+pub unsafe fn after_panic(
+    number: c_long,
+    a: c_ulong,
+    b: c_ulong,
+    c: c_ulong,
+    d: c_ulong,
+    _e: c_ulong,
+    _f: c_ulong,
+    kernel: impl FnOnce() -> c_long,
+) -> c_long {
+    #[cfg(target_arch = "x86_64")]
+    let number = match number {
+        libc::SYS_poll => libc::SYS_ppoll,
+        libc::SYS_select => libc::SYS_pselect6,
+        libc::SYS_epoll_wait => libc::SYS_epoll_pwait,
+        other => other,
+    };
+    let mut is_reset = false;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match number {
+            libc::SYS_ppoll => super::poll::after_panic(at(a), b),
+            libc::SYS_pselect6 => {
+                super::poll::after_panic_in_select(int(a), [at(b), at(c), at(d)]);
+            }
+            libc::SYS_epoll_ctl => return panics::epoll_ctl(int(a), int(b), int(c), at(d)).into(),
+            libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => panics::after_wait_for(int(a)),
+            libc::SYS_sendfile => is_reset = panics::after(int(a)) | panics::after(int(b)),
+            libc::SYS_splice => is_reset = panics::after(int(a)) | panics::after(int(c)),
+            _ => is_reset = panics::after(int(a)),
+        }
+    }
+    if is_reset { errno::fail(libc::ECONNRESET) } else { kernel() }
 }
 
 /// # Safety

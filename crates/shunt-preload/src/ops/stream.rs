@@ -16,6 +16,7 @@ use crate::abi::{
 use crate::conn::{Conn, Hold, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::errno;
 use crate::fd_table::{self, Kind};
+use crate::panics::InDoubt;
 use crate::points::point;
 use crate::stream::borrow::{Asked, Hints, Request};
 use crate::stream::bytes::Buffers;
@@ -273,7 +274,11 @@ pub unsafe fn recvmmsg(
     }
     let began = crate::clock::now();
     let mut flags = flags;
+    let mut in_doubt = None;
     for i in 0..count {
+        if i > 0 {
+            in_doubt = in_doubt.or_else(|| Conn::named(fd).map(InDoubt::begins));
+        }
         // SAFETY: the caller vouches for `count` entries.
         let entry = unsafe { &mut *msgs.add(i as usize) };
         // SAFETY: as above.
@@ -476,7 +481,11 @@ pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_in
             return next::sendmmsg(fd, msgs, count, flags);
         }
     }
+    let mut in_doubt = None;
     for i in 0..count {
+        if i > 0 {
+            in_doubt = in_doubt.or_else(|| Conn::named(fd).map(InDoubt::begins));
+        }
         // SAFETY: the caller vouches for `count` entries.
         let entry = unsafe { &mut *msgs.add(i as usize) };
         let wanted = iov_total(&entry.msg_hdr);

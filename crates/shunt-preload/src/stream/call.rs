@@ -13,6 +13,7 @@ use shunt_wire::reason::Reason;
 use crate::conn::{Conn, Hold, NONBLOCK};
 use crate::errno;
 use crate::next;
+use crate::panics::Progress;
 use crate::points::point;
 use crate::signals;
 use crate::stream::borrow::Request;
@@ -79,7 +80,7 @@ pub fn or_error(done: usize, error: c_int) -> isize {
 pub fn run(
     call: &mut Call<'_>,
     direction: Direction,
-    mut step: impl FnMut(&mut Call<'_>, &mut usize, bool) -> Result<Step, Violation>,
+    step: impl FnMut(&mut Call<'_>, &mut usize, bool) -> Result<Step, Violation>,
 ) -> isize {
     signals::cancellation_point();
     let conn = call.conn;
@@ -94,22 +95,35 @@ pub fn run(
         Phase::Proposed if direction == Direction::Sending => promote::await_answer(conn),
         _ => {}
     }
+    let mut progress = Progress::begins(conn, 0);
+    let result = look_and_wait(call, direction, &mut progress.done, step);
+    progress.ends();
+    result
+}
+
+#[inline(always)]
+fn look_and_wait(
+    call: &mut Call<'_>,
+    direction: Direction,
+    done: &mut usize,
+    mut step: impl FnMut(&mut Call<'_>, &mut usize, bool) -> Result<Step, Violation>,
+) -> isize {
+    let conn = call.conn;
     let blocking = call.flags & MSG_DONTWAIT == 0 && !conn.has(NONBLOCK);
-    let mut done = 0;
     let mut sleep = None;
     loop {
         // In another thread, or in this one while it followed a peer.
         if conn.phase() == Phase::Broken {
-            return or_error(done, ECONNRESET);
+            return or_error(*done, ECONNRESET);
         }
-        let until = match step(call, &mut done, blocking) {
+        let until = match step(call, done, blocking) {
             Ok(Step::Done(n)) => return n,
             Ok(Step::Again) => {
                 between(direction);
                 continue;
             }
             Ok(Step::Follow) if demote::follow(conn) => continue,
-            Ok(Step::Follow) => return or_error(done, libc::EINTR),
+            Ok(Step::Follow) => return or_error(*done, libc::EINTR),
             Ok(Step::Wait(until)) => until,
             Err(_) => {
                 let _lock = conn.lock_rx();
@@ -125,10 +139,10 @@ pub fn run(
             if direction == Direction::Sending && until == Until::Both {
                 crate::ops::epoll::wants_room(conn.descriptor());
             }
-            return or_error(done, EAGAIN);
+            return or_error(*done, EAGAIN);
         }
         let sleep = sleep.get_or_insert_with(|| Sleep::new(conn, direction));
-        if let Some(result) = sleep.wait(until, done) {
+        if let Some(result) = sleep.wait(until, *done) {
             return result;
         }
         // A candidate may have been taken up, or declined, by another thread.

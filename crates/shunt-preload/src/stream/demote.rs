@@ -29,6 +29,7 @@ use crate::clock;
 use crate::conn::{Conn, FROZEN, Locked, SHUT_WR, Sock, WANT_TCP};
 use crate::endpoint;
 use crate::link::Link;
+use crate::panics::InDoubt;
 use crate::points::point;
 use crate::signals::Uninterrupted;
 use crate::stream::{again, broken, call, doubt, grants, notify, promote, tcp};
@@ -52,6 +53,7 @@ pub fn leave(conn: Conn, why: Reason) {
         again::finish(conn);
         return;
     }
+    let in_doubt = InDoubt::begins(conn);
     {
         let lock = sock.lock_tx();
         sock.put(WANT_TCP, true);
@@ -68,6 +70,7 @@ pub fn leave(conn: Conn, why: Reason) {
     }
     point!(leave_marked);
     left(record, why);
+    in_doubt.ends();
     doubt::end_quietly(conn);
     notify::all(sock);
     again::finish(conn);
@@ -97,6 +100,7 @@ fn freeze(conn: Conn) -> bool {
         broken(conn);
         return false;
     }
+    let in_doubt = InDoubt::begins(conn);
     let _uninterrupted = Uninterrupted::begin();
     sock.put(FROZEN, true);
     point!(leave_frozen);
@@ -106,13 +110,15 @@ fn freeze(conn: Conn) -> bool {
         }
     });
     point!(leave_said);
+    in_doubt.ends();
     true
 }
 
 /// Leaves the ring, with the lock of the sending direction held: the last `untaken` bytes in it are to be
 /// sent once more over TCP.
-fn repeat(sock: &Sock, untaken: u64) {
+fn repeat(sock: &'static Sock, untaken: u64) {
     let Some((mine, _)) = sock.sections() else { return };
+    let _in_doubt = InDoubt::on(sock);
     let tx = &sock.record().tx;
     let _uninterrupted = Uninterrupted::begin();
     TxCursor::set_mark(&mine.prod, tx.cursor.pos() - untaken);
@@ -158,7 +164,7 @@ pub fn leave_ring(sock: &'static Sock, theirs: &Section) -> Result<(), Violation
 
 /// The same in a signal handler above a call on this direction: the direction comes back to the ring with the
 /// next send.
-pub fn leave_ring_briefly(sock: &Sock) {
+pub fn leave_ring_briefly(sock: &'static Sock) {
     repeat(sock, 0);
 }
 
@@ -220,7 +226,7 @@ pub fn is_pending(sock: &Sock) -> bool {
 pub fn go_on(conn: Conn) {
     let lock = conn.lock_tx();
     if let (Some(fd), Some(link)) = (conn.kernel(), conn.link().filter(|_| !lock.nested())) {
-        flush(&conn, link, fd);
+        flush(conn.sock(), link, fd);
     }
 }
 
@@ -241,7 +247,8 @@ pub fn finish(conn: Conn) {
 }
 
 /// Sends ring bytes once more, without waiting, with the lock held. True when none is left.
-pub fn flush(sock: &Sock, link: &Link, fd: i32) -> bool {
+pub fn flush(sock: &'static Sock, link: &Link, fd: i32) -> bool {
+    let _in_doubt = InDoubt::on(sock);
     let record = sock.record();
     let replay = &record.tx.replay;
     loop {

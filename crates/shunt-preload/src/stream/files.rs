@@ -17,6 +17,7 @@ use crate::errno;
 use crate::next;
 use crate::object;
 use crate::ops::stream::{recv_on, send_on};
+use crate::panics::InDoubt;
 use crate::points::point;
 use crate::stream::send::{FilePart, transmit_file};
 use crate::stream::tcp;
@@ -74,6 +75,7 @@ fn send_chunks(conn: Conn, input: c_int, start: off64_t, count: usize, buffer: &
     let mut hold = Hold::none();
     hold.keep(&conn);
     let mut sent = 0_usize;
+    let mut in_doubt = None;
     while sent < count {
         let want = (count - sent).min(buffer.len());
         let at = start + sent as off64_t;
@@ -99,6 +101,10 @@ fn send_chunks(conn: Conn, input: c_int, start: off64_t, count: usize, buffer: &
             return if sent > 0 { sent.cast_signed() } else { -1 };
         };
         sent += done;
+        // The program does not know of it yet.
+        if sent > 0 && in_doubt.is_none() {
+            in_doubt = Some(InDoubt::begins(conn));
+        }
         point!(sendfile_between);
         if done < len {
             break;
@@ -187,6 +193,7 @@ pub fn splice_from(conn: Conn, out: c_int, len: usize, flags: c_uint) -> isize {
         if n <= 0 {
             return n;
         }
+        let _in_doubt = InDoubt::begins(conn);
         point!(splice_peeked);
         let written = write_some(pipe, &buffer[..n.unsigned_abs().min(want)], wait);
         point!(splice_written);
@@ -231,6 +238,7 @@ pub fn splice_to(input: c_int, conn: Conn, len: usize, flags: c_uint) -> isize {
         // SAFETY: `want` bytes of the buffer are writable.
         let n = unsafe { next::read(input, buffer.as_mut_ptr().cast(), want) };
         let Ok(len @ 1..) = usize::try_from(n) else { return n };
+        let _in_doubt = InDoubt::begins(conn);
         point!(splice_read);
         let mut sent = 0;
         while sent < len {

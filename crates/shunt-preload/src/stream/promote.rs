@@ -22,6 +22,7 @@ use crate::conn::{Conn, SHUT_RD, SHUT_WR, SIZED, Sock};
 use crate::endpoint;
 use crate::link::{self, Link};
 use crate::ops::listener::Listener;
+use crate::panics::InDoubt;
 use crate::peer::Peer;
 use crate::points::point;
 use crate::signals::SettingUp;
@@ -252,6 +253,7 @@ fn accept_in(
         }
         return Err(Reason::NoProposal);
     }
+    let _in_doubt = InDoubt::on(sock);
     point!(promote_taken);
     let peer = peer.ok_or(Reason::ProtocolViolation)?;
     answer(sock, link, (slot, generation), peer, time);
@@ -301,6 +303,7 @@ pub(super) fn answer(
         sock.record().tx.marks.store(1, Ordering::Relaxed);
         endpoint::count(Counter::Promotions, 1);
     }
+    let _in_doubt = InDoubt::on(sock);
     point!(promote_settled);
     // SYNC POINT answer: pairs with the Acquire in look_for_answer.
     mine.setup.state.store(Answer::Accepted as u32, Ordering::Release);

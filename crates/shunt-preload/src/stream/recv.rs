@@ -18,6 +18,7 @@ use crate::errno;
 use crate::imports;
 use crate::link::Link;
 use crate::ops;
+use crate::panics::InDoubt;
 use crate::points::point;
 use crate::stream::borrow::{self, Request};
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
@@ -72,7 +73,9 @@ fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Vi
     let Some(fd) = call.conn.kernel() else {
         return Ok(Step::Done(or_error(*got, EBADF)));
     };
+    let in_doubt = InDoubt::begins(call.conn);
     let step = look_once(call, fd, got, blocking);
+    in_doubt.ends();
     if !matches!(step, Ok(Step::Done(_))) {
         call.hold.keep(&call.conn);
     }

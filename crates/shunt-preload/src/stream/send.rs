@@ -19,6 +19,7 @@ use crate::conn::{
 use crate::endpoint;
 use crate::errno;
 use crate::link::Link;
+use crate::panics::InDoubt;
 use crate::points::point;
 use crate::stream::borrow::Request;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
@@ -70,7 +71,9 @@ fn step(call: &mut Call<'_>, sent: &mut usize, blocking: bool) -> Result<Step, V
     let Some(fd) = call.conn.kernel() else {
         return Ok(Step::Done(or_error(*sent, EBADF)));
     };
+    let in_doubt = InDoubt::begins(call.conn);
     let step = put_some(call, fd, sent, blocking, &mut lock);
+    in_doubt.ends();
     if !matches!(step, Ok(Step::Done(_))) && *sent < call.buffers.total {
         call.hold.keep(&call.conn);
     }
@@ -334,6 +337,13 @@ pub struct FilePart {
 /// Reads a file straight into the ring. `None`: this direction is not in the ring (any more) and
 /// nothing was sent.
 pub fn transmit_file(conn: Conn, hold: &mut Hold, part: FilePart) -> Option<isize> {
+    let in_doubt = InDoubt::begins(conn);
+    let result = put_file(conn, hold, part);
+    in_doubt.ends();
+    result
+}
+
+fn put_file(conn: Conn, hold: &mut Hold, part: FilePart) -> Option<isize> {
     let sock = conn.sock();
     let blocking = !sock.has(NONBLOCK);
     let record = sock.record();

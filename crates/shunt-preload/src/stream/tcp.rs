@@ -257,6 +257,11 @@ pub fn shut(fd: i32) {
     let _ = rustix::net::shutdown(borrow(fd), rustix::net::Shutdown::Both);
 }
 
+/// Ends the connection by RST at once; the descriptor stays open.
+pub fn abort(fd: i32) {
+    let _ = rustix::net::connect_unspec(borrow(fd));
+}
+
 /// Makes the close that follows send RST instead of FIN.
 pub fn reset_on_close(fd: i32) {
     if fd < 0 {

@@ -33,6 +33,7 @@ use shunt_wire::counter::Counter;
 use crate::conn::{Conn, IS_V6, NUMBERED, Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::errno::{self, KeepErrno};
 use crate::next;
+use crate::panics::{InDoubt, Progress};
 use crate::points::point;
 use crate::stream::borrow::{Hints, Request};
 use crate::stream::bytes::Buffers;
@@ -64,7 +65,9 @@ pub fn numbered(
         Admitted::Numbered(flags) => {
             let mut outcome = Outcome::default();
             let sent = send(flags, Request::Grant(&mut outcome, hints));
+            let progress = Progress::begins(conn, usize::try_from(sent).unwrap_or(0));
             settle(conn.sock(), (buffers, hints), &outcome, sent);
+            progress.ends();
             sent
         }
         Admitted::Plain(flags) => send(flags, Request::Plain),
@@ -267,10 +270,12 @@ fn take(sock: &'static Sock) -> Option<Notice> {
         grants::time_out(sock);
     }
     let notice = list(sock).take(surely_taken(sock))?;
+    let in_doubt = InDoubt::on(sock);
     point!(zerocopy_taken);
     let calls = u64::from(notice.last.wrapping_sub(notice.first)) + 1;
     let how = if notice.copied { Counter::ZerocopyFail } else { Counter::ZerocopySuccess };
     grants::count(sock, how, calls);
+    in_doubt.ends();
     Some(notice)
 }
 

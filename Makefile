@@ -12,6 +12,7 @@
 #   make check        formatting, lints, links of the documentation; licences, bans and advisories where cargo-deny
 #                     is installed (INSTALL_TOOLS=1 installs it)
 #   make soak         the long forms of the tests of faults, and programs that nobody wrote, each for SOAK_SECONDS
+#   make test-points  what happens between two steps of a call, with a library that stops there
 #   make asan         the long forms of the tests of hostile peers, with AddressSanitizer; needs nightly
 #   make fuzz         each fuzz target for FUZZ_SECONDS
 
@@ -77,6 +78,7 @@ test: deps-test all
 	$(CARGO) test --locked --workspace --exclude shunt-functional
 	RUSTFLAGS="--cfg fuzzing" $(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
 	$(MAKE) --no-print-directory test-loom
+	$(MAKE) --no-print-directory test-points
 	$(MAKE) --no-print-directory test-functional
 
 # loom models of everything that is shared between threads and processes.
@@ -99,6 +101,12 @@ POINTS := $(TARGET)/points
 points:
 	CARGO_TARGET_DIR=$(POINTS) CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
 	    $(CARGO) build --locked --release -p shunt-preload --features points
+
+# What happens between two steps of a call: panics, signals, jumps, forks, descriptors used again.
+.PHONY: test-points
+test-points: all points
+	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_POINTS_DIR=$(POINTS)/release \
+	    $(CARGO) test --locked -p shunt-functional --test points -- --test-threads $(TEST_THREADS)
 
 # Peers that break the rules, with AddressSanitizer in the library and in the programs on both ends. The tool is
 # that of every day.

@@ -17,6 +17,7 @@ pub mod mode;
 pub mod net;
 pub mod network;
 pub mod pattern;
+pub mod points;
 pub mod record;
 pub mod rounds;
 pub mod sandbox;

@@ -76,3 +76,18 @@ pub fn write_stdio(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     };
     if n == 0 { Err(error) } else { Ok(n) }
 }
+
+/// Opens a stdio stream on a duplicate of `fd`, and closes it.
+pub fn open_stdio(fd: RawFd) -> io::Result<()> {
+    use std::os::fd::IntoRawFd;
+    let copy = dup(fd)?.into_raw_fd();
+    // SAFETY: the descriptor is open, and the stream takes it over.
+    unsafe {
+        let file = libc::fdopen(copy, c"w".as_ptr());
+        if file.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        libc::fclose(file);
+    }
+    Ok(())
+}

@@ -8,6 +8,7 @@ mod errqueue;
 mod filter;
 mod given;
 mod mapped;
+pub mod points;
 mod process;
 pub mod raw;
 mod ready;
@@ -23,14 +24,14 @@ use libc::{c_int, ssize_t};
 pub use addr::RawAddr;
 pub use errqueue::{Report, Stamp, recv_error, recv_stamp, send_timed};
 pub use filter::{ask_for_filters, forbid_all_but_bytes, forbid_nothing};
-pub use given::{pass, take, write_stdio};
+pub use given::{open_stdio, pass, take, write_stdio};
 pub use mapped::{Mapped, Private};
 pub use process::{
     Forked, KeepErrno, Resource, block_signal, close_in_clone, close_in_vfork, end_group,
-    end_with_parent, end_within, exit_now, exit_quickly, forbid_forks, forget_children, fork,
-    fork_raw, has_ended, kill, limit, monotonic, new_session, on_signal, pid, popen,
-    raise_descriptor_limit, reset_signal, set_alarm_every, set_signal_counter, signal_count,
-    system, tid, wait_for, wait_until_dead,
+    end_with_parent, end_within, exec_nothing, exit_now, exit_quickly, forbid_forks,
+    forget_children, fork, fork_raw, has_ended, kill, limit, monotonic, new_session, on_signal,
+    pid, popen, raise_descriptor_limit, reset_signal, set_alarm_every, set_signal_counter,
+    signal_count, system, tid, wait_for, wait_until_dead,
 };
 pub use ready::{Epoll, EpollEvent, poll, ppoll, pselect, select};
 pub use shunt_api::Memory;

@@ -108,6 +108,17 @@ pub fn system(command: &std::ffi::CStr) -> c_int {
     unsafe { libc::system(command.as_ptr()) }
 }
 
+/// execve(2) of a program that is not there, to which `fd` would be left open.
+pub fn exec_nothing(fd: std::os::fd::RawFd) {
+    let none = [std::ptr::null()];
+    // SAFETY: a C string, and two empty lists; it fails. The flags are numbers.
+    unsafe {
+        libc::fcntl(fd, libc::F_SETFD, 0);
+        libc::execve(c"/nowhere".as_ptr(), none.as_ptr(), none.as_ptr());
+        libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+    }
+}
+
 /// `popen(3)` to read, and `pclose(3)`: what the command printed.
 pub fn popen(command: &std::ffi::CStr) -> io::Result<Vec<u8>> {
     // SAFETY: two C strings.

@@ -79,6 +79,11 @@ fn epoll() {
 }
 
 #[test]
+fn waits() {
+    compare("waits");
+}
+
+#[test]
 fn blocking() {
     compare("blocking");
 }

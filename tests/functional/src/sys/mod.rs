@@ -33,7 +33,10 @@ pub use process::{
     pid, popen, raise_descriptor_limit, reset_signal, set_alarm_every, set_signal_counter,
     signal_count, system, tid, wait_for, wait_until_dead,
 };
-pub use ready::{Epoll, EpollEvent, poll, ppoll, pselect, select};
+pub use ready::{
+    Epoll, EpollEvent, SELECTS, Select, epoll_pwait2_for, poll, ppoll, ppoll_for, pselect,
+    pselect_for, select, select_for, select_up_to,
+};
 pub use shunt_api::Memory;
 pub use socket::{
     ListenOptions, accept, accept_without_length, connect, connect_without_address, dup, dup2,

@@ -106,6 +106,104 @@ pub fn pselect(fds: &mut [pollfd], timeout: Option<Duration>) -> io::Result<usiz
     Ok(n)
 }
 
+/// `ppoll(2)` for a time that may be none.
+pub fn ppoll_for(fds: &mut [pollfd], time: timespec) -> io::Result<usize> {
+    let count = fds.len() as libc::nfds_t;
+    // SAFETY: fds is valid over its length, the time is memory that can be read.
+    ready(unsafe { libc::ppoll(fds.as_mut_ptr(), count, &raw const time, ptr::null()) })
+}
+
+/// A set with one descriptor below `FD_SETSIZE`.
+fn set_with(fd: RawFd) -> fd_set {
+    // SAFETY: an fd_set is plain data; all zeroes is the empty set.
+    let mut set: fd_set = unsafe { mem::zeroed() };
+    // SAFETY: the callers' promise.
+    unsafe { libc::FD_SET(fd, &mut set) };
+    set
+}
+
+/// `pselect(2)` for bytes at one descriptor, as [`ppoll_for`].
+pub fn pselect_for(fd: RawFd, time: timespec) -> io::Result<usize> {
+    let (mut set, null) = (set_with(fd), ptr::null_mut());
+    // SAFETY: the set covers the descriptor, the time is memory that can be read; no signal mask.
+    let n =
+        unsafe { libc::pselect(fd + 1, &raw mut set, null, null, &raw const time, ptr::null()) };
+    ready(n)
+}
+
+/// `select(2)`, as [`pselect_for`].
+pub fn select_for(fd: RawFd, seconds: i64, micros: i64) -> io::Result<usize> {
+    let (mut set, null) = (set_with(fd), ptr::null_mut());
+    let mut time = libc::timeval { tv_sec: seconds, tv_usec: micros };
+    // SAFETY: the set covers the descriptor, the time is valid memory.
+    ready(unsafe { libc::select(fd + 1, &raw mut set, null, null, &raw mut time) })
+}
+
+/// `epoll_pwait2(2)` for one event, as [`ppoll_for`].
+pub fn epoll_pwait2_for(set: RawFd, time: timespec) -> io::Result<usize> {
+    unsafe extern "C" {
+        fn epoll_pwait2(
+            set: c_int,
+            events: *mut libc::epoll_event,
+            max: c_int,
+            time: *const timespec,
+            mask: *const libc::sigset_t,
+        ) -> c_int;
+    }
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: there is room for one event, the time is memory that can be read; no signal mask.
+    ready(unsafe { epoll_pwait2(set, &raw mut event, 1, &raw const time, ptr::null()) })
+}
+
+/// The calls of [`select_up_to`].
+pub const SELECTS: [Select; 3] = [Select::Select, Select::Pselect, Select::System];
+
+/// One of the calls on sets.
+#[derive(Clone, Copy, Debug)]
+pub enum Select {
+    /// `select(2)`.
+    Select,
+    /// `pselect(2)`.
+    Pselect,
+    /// The system call itself.
+    System,
+}
+
+/// Asks for bytes at one descriptor, with a set of `FD_SETSIZE` bits and more descriptors than that: what the
+/// call found, and whether the memory behind the set, of which each byte is `beyond`, is what it was.
+pub fn select_up_to(call: Select, count: c_int, fd: RawFd, beyond: u8) -> io::Result<String> {
+    const BEYOND: usize = 1 << 14;
+    #[repr(C)]
+    struct Set {
+        set: fd_set,
+        beyond: [u8; BEYOND],
+    }
+    // Calls that look at all of these bits stay in the structure.
+    let count = count.min(1 << 17);
+    let mut set = Set { set: set_with(fd), beyond: [beyond; BEYOND] };
+    let at: *mut fd_set = (&raw mut set).cast();
+    let null = ptr::null_mut();
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 1000 };
+    let mut spec = timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    // SAFETY: there is memory for far more descriptors than the process has places for.
+    let n = unsafe {
+        match call {
+            Select::Select => libc::select(count, at, null, null, &raw mut time),
+            Select::Pselect => libc::pselect(count, at, null, null, &raw const spec, ptr::null()),
+            Select::System => {
+                let time = &raw mut spec;
+                let n = libc::syscall(libc::SYS_pselect6, count, at, null, null, time, null);
+                c_int::try_from(n).unwrap_or(-1)
+            }
+        }
+    };
+    let n = ready(n)?;
+    // SAFETY: the descriptor is below FD_SETSIZE.
+    let is_set = unsafe { libc::FD_ISSET(fd, &raw const set.set) };
+    let is_whole = set.beyond.iter().all(|byte| *byte == beyond);
+    Ok(format!("{n}, set {is_set}, whole {is_whole}"))
+}
+
 /// One event of an [`Epoll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpollEvent {

@@ -28,6 +28,7 @@ mod signals;
 mod splicing;
 mod times;
 mod unread;
+mod waits;
 mod zerocopy;
 
 use std::io;
@@ -54,6 +55,7 @@ const GROUPS: &[Group] = &[
     ("closing", closing::run),
     ("readiness", readiness::run),
     ("epoll", epoll::run),
+    ("waits", waits::run),
     ("blocking", blocking::run),
     ("buffers", buffers::run),
     ("unread", unread::run),

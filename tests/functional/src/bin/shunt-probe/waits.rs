@@ -1,0 +1,131 @@
+//! Waits for several descriptors: what one result names, how often, and what ends it.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::thread;
+use std::time::Duration;
+
+use libc::{POLLHUP, POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, c_short, pollfd};
+use shunt_functional::sys::{self, Epoll};
+
+use crate::probe::{Pair, Probe, drain, fill, settle, show, try_recv};
+use crate::readiness::bits;
+
+const IN: u32 = libc::EPOLLIN.cast_unsigned();
+const ADD: i32 = libc::EPOLL_CTL_ADD;
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+
+/// The checks.
+pub fn run(p: &mut Probe) -> io::Result<()> {
+    several_entries(p)?;
+    invalid_times(p)?;
+    more_than_a_set(p)
+}
+
+/// Entries of poll for one descriptor.
+fn entries(fd: RawFd, asked: &[c_short]) -> Vec<pollfd> {
+    asked.iter().map(|events| pollfd { fd, events: *events, revents: 0 }).collect()
+}
+
+fn found(n: io::Result<usize>, fds: &[pollfd]) -> String {
+    let each: Vec<_> = fds.iter().map(|p| bits(p.revents.into())).collect();
+    format!("{}, {each:?}", show(n))
+}
+
+/// One descriptor in several entries, each of which asks for something else.
+const ASKED: [&[c_short]; 4] = [
+    &[POLLIN, POLLOUT],
+    &[POLLOUT, POLLIN],
+    &[POLLIN, POLLIN, 0, POLLRDHUP],
+    &[0, POLLRDNORM, POLLOUT, POLLHUP],
+];
+
+fn several_entries(p: &Probe) -> io::Result<()> {
+    let calls = [("poll", sys::poll as fn(&mut _, _) -> _), ("ppoll", sys::ppoll)];
+    for (name, call) in calls {
+        for asked in ASKED {
+            let Pair { client, server } = p.pair()?;
+            let (peer, fd) = (client.as_raw_fd(), server.as_raw_fd());
+            let copy = sys::dup(fd)?;
+            let with_copy = || {
+                let mut fds = entries(fd, asked);
+                fds.extend(entries(copy.as_raw_fd(), asked));
+                fds
+            };
+            let mut fds = with_copy();
+            let n = call(&mut fds, Some(Duration::ZERO));
+            p.say(&format!("{name} of {asked:?}: idle"), found(n, &fds));
+            fill(fd)?;
+            let mut fds = with_copy();
+            let n = call(&mut fds, Some(Duration::ZERO));
+            p.say(&format!("{name} of {asked:?}: full"), found(n, &fds));
+            let mut fds = with_copy();
+            let woken = thread::scope(|scope| {
+                scope.spawn(|| {
+                    settle();
+                    drain(peer)?;
+                    sys::write(peer, b"answer")
+                });
+                call(&mut fds, PATIENCE)
+            });
+            p.result(&format!("{name} of {asked:?}: woken"), woken.map(|n| n > 0));
+            // Which of the two was heard first is a matter of time.
+            settle();
+            let mut fds = with_copy();
+            let n = call(&mut fds, Some(Duration::ZERO));
+            p.say(&format!("{name} of {asked:?}: then"), found(n, &fds));
+            p.result("read", try_recv(fd, 100));
+            drop(client);
+            let mut fds = with_copy();
+            let n = call(&mut fds, PATIENCE);
+            p.say(&format!("{name} of {asked:?}: the peer closed"), found(n, &fds));
+        }
+    }
+    Ok(())
+}
+
+/// Times that no call takes.
+fn invalid_times(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let epoll = Epoll::new(1)?;
+    epoll.control(ADD, pair.s(), IN, 1)?;
+    sys::write(pair.c(), b"so that none waits")?;
+    settle();
+    for (seconds, rest) in [(-1, 0), (0, -1), (0, 1_000_000_000), (-1, 2_000_000_000), (0, 1)] {
+        let time = libc::timespec { tv_sec: seconds, tv_nsec: rest };
+        let asked = || pollfd { fd: pair.s(), events: POLLIN, revents: 0 };
+        p.result(&format!("ppoll for {seconds} s {rest} ns"), sys::ppoll_for(&mut [asked()], time));
+        let result = sys::pselect_for(pair.s(), time);
+        p.result(&format!("pselect for {seconds} s {rest} ns"), result);
+        let result = sys::epoll_pwait2_for(epoll.fd(), time);
+        p.result(&format!("epoll_pwait2 for {seconds} s {rest} ns"), result);
+        let micros = if rest > 0 { rest / 1000 } else { rest };
+        let result = sys::select_for(pair.s(), seconds, micros);
+        p.result(&format!("select for {seconds} s {micros} us"), result);
+    }
+    Ok(())
+}
+
+/// select(2) for as many descriptors as there may be, with a set of 1,024 bits: the kernel looks at no more
+/// than it has places for.
+fn more_than_a_set(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let (reader, _writer) = sys::pipe()?;
+    let most = sys::limit(0, sys::Resource::Descriptors, None)?;
+    let most = i32::try_from(most).unwrap_or(i32::MAX);
+    for (name, fd) in [("a connection", pair.s()), ("a pipe", reader.as_raw_fd())] {
+        for beyond in [0x00, 0xff] {
+            for call in sys::SELECTS {
+                let look = || sys::select_up_to(call, most, fd, beyond);
+                p.result(&format!("{call:?} for {name}, {beyond:#x} behind the set"), look());
+            }
+        }
+    }
+    sys::write(pair.c(), b"x")?;
+    settle();
+    for call in sys::SELECTS {
+        let result = sys::select_up_to(call, most, pair.s(), 0xff);
+        p.result(&format!("{call:?} for a connection with a byte"), result);
+    }
+    Ok(())
+}

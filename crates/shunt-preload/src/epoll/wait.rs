@@ -133,12 +133,17 @@ pub fn wait(instance: &'static Instance, out: Out, limits: Limits) -> c_int {
     n
 }
 
+/// Only one answer of the kernel's gets into a result: what it has told of is never thrown away, as it may
+/// be told once (`EPOLLET`, `EPOLLONESHOT`), nor told twice.
 fn wait_armed(instance: &'static Instance, mut out: Out, limits: Limits) -> c_int {
     let mut first = true;
     loop {
         let now = clock::now();
-        let due = now.saturating_sub(instance.visited.load(Ordering::Relaxed)) >= VISIT_AFTER;
-        if due && visit(instance, &mut out, now, 0, limits.mask) < 0 && out.len == 0 {
+        // Not after a sleep in which the kernel has told of something: of what is level-triggered it
+        // would tell once more, and a program that accepts for each event would do so in vain.
+        let due = out.len == 0
+            && now.saturating_sub(instance.visited.load(Ordering::Relaxed)) >= VISIT_AFTER;
+        if due && visit(instance, &mut out, now, 0, limits.mask) < 0 {
             return -1;
         }
         gather(instance, &mut out);
@@ -157,7 +162,7 @@ fn wait_armed(instance: &'static Instance, mut out: Out, limits: Limits) -> c_in
             continue;
         }
         first = false;
-        if sleep(instance, &mut out, limits) < 0 && out.len == 0 {
+        if sleep(instance, &mut out, limits) < 0 {
             return -1;
         }
     }

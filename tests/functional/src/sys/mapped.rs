@@ -42,6 +42,33 @@ impl Private {
         // SAFETY: so many are there, and nobody else's.
         unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.len) }
     }
+
+    /// Where they are, and how many.
+    pub fn place(&self) -> (usize, usize) {
+        (self.at.addr(), self.len)
+    }
+
+    /// From now on a look at them is a fault.
+    pub fn forbid(&mut self) -> io::Result<()> {
+        // SAFETY: the mapping of `new`, to which nothing refers.
+        check(unsafe { libc::mprotect(self.at, self.len, libc::PROT_NONE) }).map(drop)
+    }
+
+    /// `epoll_wait(2)` for up to `max` events, which are told there: how many.
+    pub fn epoll_wait(&mut self, set: RawFd, max: c_int, millis: c_int) -> io::Result<usize> {
+        let room = self.len / size_of::<libc::epoll_event>();
+        let max = max.min(c_int::try_from(room).unwrap_or(c_int::MAX));
+        // SAFETY: there is room for so many.
+        let n = check(unsafe { libc::epoll_wait(set, self.at.cast(), max, millis) })?;
+        Ok(usize::try_from(n).unwrap_or(0))
+    }
+
+    /// The data of the first `count` events there.
+    pub fn epoll_data(&self, count: usize) -> Vec<u64> {
+        let at = self.at.cast::<libc::epoll_event>();
+        // SAFETY: [`Self::epoll_wait`] has told of so many.
+        (0..count).map(|i| unsafe { at.add(i).read_unaligned() }.u64).collect()
+    }
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread.

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -19,7 +21,8 @@ const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 pub fn run(p: &mut Probe) -> io::Result<()> {
     several_entries(p)?;
     invalid_times(p)?;
-    more_than_a_set(p)
+    more_than_a_set(p)?;
+    named_once(p)
 }
 
 /// Entries of poll for one descriptor.
@@ -126,6 +129,57 @@ fn more_than_a_set(p: &Probe) -> io::Result<()> {
     for call in sys::SELECTS {
         let result = sys::select_up_to(call, most, pair.s(), 0xff);
         p.result(&format!("{call:?} for a connection with a byte"), result);
+    }
+    Ok(())
+}
+
+/// Memory that may not be touched: where, and how much.
+static FORBIDDEN: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+
+/// Takes its time, and allows it.
+extern "C" fn allow(signal: libc::c_int) {
+    let (at, len) = (FORBIDDEN.0.load(Ordering::Relaxed), FORBIDDEN.1.swap(0, Ordering::Relaxed));
+    thread::sleep(Duration::from_millis(2));
+    let at = ptr::with_exposed_provenance_mut(at);
+    // SAFETY: a mapping of this test's.
+    if len == 0 || unsafe { libc::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
+        sys::exit_now(128 + signal);
+    }
+}
+
+/// A descriptor of the kernel's stands once in what a wait has found, however long it takes to write that
+/// down: the program's memory is only there after a while. The kernel itself says EFAULT, and is asked again.
+fn named_once(p: &Probe) -> io::Result<()> {
+    const ROOM: i32 = 8;
+    let modes = [("level", 0), ("edge", libc::EPOLLET), ("once", libc::EPOLLONESHOT)];
+    for (name, mode) in modes {
+        let (pair, event) = (p.pair()?, sys::eventfd()?);
+        let epoll = Epoll::new(1)?;
+        epoll.control(ADD, pair.s(), IN, 1)?;
+        epoll.control(ADD, event.as_raw_fd(), IN | mode.cast_unsigned(), 7)?;
+        let mut memory = sys::Private::new(4096)?;
+        p.result(&format!("{name}: nothing yet"), memory.epoll_wait(epoll.fd(), ROOM, 0));
+        let (at, len) = memory.place();
+        FORBIDDEN.0.store(at, Ordering::Relaxed);
+        FORBIDDEN.1.store(len, Ordering::Relaxed);
+        memory.forbid()?;
+        sys::on_signal(libc::SIGSEGV, allow)?;
+        let found = thread::scope(|scope| {
+            scope.spawn(|| {
+                settle();
+                sys::write(event.as_raw_fd(), &1_u64.to_ne_bytes())
+            });
+            let found = memory.epoll_wait(epoll.fd(), ROOM, 10_000);
+            if !found.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EFAULT)) {
+                return found;
+            }
+            allow(libc::SIGSEGV);
+            memory.epoll_wait(epoll.fd(), ROOM, 10_000)
+        })?;
+        sys::reset_signal(libc::SIGSEGV)?;
+        p.say(&format!("{name}: found"), format!("{:?}", memory.epoll_data(found)));
+        let again = memory.epoll_wait(epoll.fd(), ROOM, 0)?;
+        p.say(&format!("{name}: found again"), format!("{:?}", memory.epoll_data(again)));
     }
     Ok(())
 }

@@ -84,6 +84,11 @@ fn waits() {
 }
 
 #[test]
+fn amounts() {
+    compare("amounts");
+}
+
+#[test]
 fn blocking() {
     compare("blocking");
 }

@@ -15,6 +15,7 @@ pub mod killed;
 pub mod notify;
 pub mod offered;
 pub mod overflow;
+pub mod peek;
 pub mod pins;
 pub mod promote;
 pub mod pulls;

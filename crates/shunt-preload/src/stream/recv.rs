@@ -25,7 +25,7 @@ use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Use};
 use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Look, Progress};
-use crate::stream::{again, demote, doubt, killed, notify, promote, pulls};
+use crate::stream::{again, demote, doubt, killed, notify, peek, promote, pulls};
 
 /// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
 /// whoever looks now and then always learns of the end, whoever looks all the time does not pay for
@@ -74,12 +74,41 @@ fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Vi
         return Ok(Step::Done(or_error(*got, EBADF)));
     };
     let in_doubt = InDoubt::begins(call.conn);
-    let step = look_once(call, fd, got, blocking);
+    let step = match call.request {
+        Request::Plain if call.flags & MSG_PEEK != 0 => peek_once(call, fd, got, blocking),
+        _ => look_once(call, fd, got, blocking),
+    };
     in_doubt.ends();
     if !matches!(step, Ok(Step::Done(_))) {
         call.hold.keep(&call.conn);
     }
     step
+}
+
+/// One look that takes nothing, from the first byte on: it waits for more than it saw if that is too little.
+#[cold]
+fn peek_once(
+    call: &mut Call<'_>,
+    fd: c_int,
+    got: &mut usize,
+    blocking: bool,
+) -> Result<Step, Violation> {
+    let mut is_last = false;
+    loop {
+        // Before the look, so that nothing comes unseen.
+        let known = peek::arrivals(call.conn.sock());
+        *got = 0;
+        let step = look_once(call, fd, got, blocking)?;
+        match step {
+            Step::Done(1..) if !is_last && !call.has_enough(*got, blocking) => {}
+            _ => return Ok(step),
+        }
+        if !peek::is_over(call.conn) {
+            return Ok(Step::Wait(Until::More(known)));
+        }
+        // What has come right before the end counts.
+        is_last = true;
+    }
 }
 
 /// One look, with the lock of the direction held.
@@ -92,6 +121,10 @@ fn look_once(
     let (conn, sock) = (call.conn, call.conn.sock());
     let record = sock.record();
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
+        if *got > 0 && tcp::look(fd) == Look::Error {
+            // It is the next call's to tell: once.
+            return Ok(Step::Done(got.cast_signed()));
+        }
         let copying = &record.rx.copying;
         let (read, _) = call::interruptible(copying, || from_kernel(call, fd, got, usize::MAX));
         return Ok(match read {
@@ -181,7 +214,13 @@ impl Call<'_> {
     /// True when the call has what it asked for: something, as much as `SO_RCVLOWAT` says, or all with
     /// `MSG_WAITALL`.
     fn satisfied(&self, got: usize, blocking: bool) -> bool {
-        let enough = if !blocking || self.flags & MSG_PEEK != 0 {
+        // Whoever only looks is asked once it has looked, by `peek_once`.
+        self.flags & MSG_PEEK != 0 || self.has_enough(got, blocking)
+    }
+
+    /// The same of a call that only looks.
+    fn has_enough(&self, got: usize, blocking: bool) -> bool {
+        let enough = if !blocking {
             1
         } else if self.flags & MSG_WAITALL != 0 {
             self.buffers.total
@@ -273,6 +312,8 @@ impl Rx<'_> {
             Look::Silent if !tcp::at_urgent_mark(self.fd) => {
                 return Ok(Some(call.nothing(*got, self.blocking, Until::Both)));
             }
+            // It is the next call's to tell: once.
+            Look::Error if *got > 0 => return Ok(Some(Step::Done(got.cast_signed()))),
             // Behind the end nothing comes.
             Look::Silent | Look::Eof | Look::Error => usize::MAX,
         };

@@ -29,7 +29,7 @@ use crate::points::point;
 use crate::signals;
 use crate::stream::call::Direction;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{buffers, demote, overflow, tcp};
+use crate::stream::{buffers, demote, overflow, peek, tcp};
 
 /// Longest spin for the first byte.
 const FIRST_FOR: u64 = 50_000;
@@ -51,6 +51,8 @@ pub enum Until {
     Both,
     /// The kernel socket alone.
     Kernel,
+    /// More than was there when [`peek::arrivals`] said this.
+    More(u64),
 }
 
 /// How a wait ended.
@@ -109,6 +111,9 @@ impl Sleep {
         let record = self.sock.record();
         if theirs.ctl.handed_over.load(Relaxed) != 0 && demote::is_due(self.sock) {
             return true;
+        }
+        if let Until::More(known) = until {
+            return peek::arrivals(self.sock) != known;
         }
         if self.receiving() {
             let marks = record.rx.marks.load(Relaxed);
@@ -249,11 +254,16 @@ impl Sleep {
 
     /// Sleeps in poll(2) on the kernel socket and the doorbell.
     fn in_kernel(&mut self, until: Until, ring: Option<(&AtomicU32, &Section)>, now: u64) -> Woken {
+        if self.since == 0 {
+            self.since = now;
+        }
         let deadline = self.deadline(now);
         if deadline.is_some_and(|d| now >= d) {
             return Woken::TimedOut;
         }
         let events = match (self.receiving(), until) {
+            (true, Until::More(_)) if demote::is_pending(self.sock) => POLLRDHUP | POLLOUT,
+            (true, Until::More(_)) => POLLRDHUP,
             (true, _) if demote::is_pending(self.sock) => POLLIN | POLLRDHUP | POLLOUT,
             (true, _) => POLLIN | POLLRDHUP,
             // In a ring stretch the kernel socket always has room; only an end that the peer did not
@@ -293,7 +303,11 @@ impl Sleep {
             (Some(_), true) => None,
         };
         let overflow = if until == Until::Ring { self.overflow() } else { None };
-        let left = [left, longest, overflow].into_iter().flatten().min();
+        let more = match until {
+            Until::More(_) => peek::next_look(self.sock, now - self.since),
+            _ => None,
+        };
+        let left = [left, longest, overflow, more].into_iter().flatten().min();
         let left = left.map(|n| timespec {
             tv_sec: i64::try_from(n / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(n % 1_000_000_000).unwrap_or(0),

@@ -5,6 +5,7 @@
 //! carried bytes both ways, so that they have had time to move to shared memory.
 
 mod addresses;
+mod amounts;
 mod blocking;
 mod buffers;
 mod closing;
@@ -56,6 +57,7 @@ const GROUPS: &[Group] = &[
     ("readiness", readiness::run),
     ("epoll", epoll::run),
     ("waits", waits::run),
+    ("amounts", amounts::run),
     ("blocking", blocking::run),
     ("buffers", buffers::run),
     ("unread", unread::run),

@@ -1,0 +1,43 @@
+//! Looks at received bytes (`MSG_PEEK`) that wait until there are as many as `SO_RCVLOWAT` says, or as the
+//! call has room for (`MSG_WAITALL`).
+//!
+//! Such a look takes nothing, so each one begins anew (`tcp_recvmsg_locked` in net/ipv4/tcp.c, where it comes
+//! back from its sleep), and that there are bytes is no reason to look again: it waits for more than it saw.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use shunt_core::events;
+use shunt_core::stretch::{Path, path};
+
+use crate::conn::{Conn, SHUT_RD, Sock};
+use crate::stream::tcp;
+
+/// Something else whenever bytes have come by the ring, or a stretch or the direction has ended.
+pub fn arrivals(sock: &Sock) -> u64 {
+    let Some((_, theirs)) = sock.sections() else { return 0 };
+    let words = [&theirs.prod.marks, &theirs.prod.fin, &theirs.ctl.closed, &theirs.ctl.handed_over];
+    let words = words.iter().fold(0, |all: u64, w| all << 12 ^ u64::from(w.load(Acquire)));
+    // An odd factor, so that no change of it alone is lost.
+    theirs.prod.prod.load(Acquire).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ words
+}
+
+/// True when nothing will come any more, as far as the kernel or the peer has told.
+pub fn is_over(conn: Conn) -> bool {
+    const END: u32 = events::RDHUP | events::HUP | events::ERR;
+    conn.has(SHUT_RD)
+        || conn.sections().is_some_and(|(_, theirs)| theirs.prod.fin.load(Acquire) != 0)
+        || conn.ask(|fd| tcp::readiness(fd, END)).is_none_or(|told| told & END != 0)
+}
+
+/// When one that has waited for so long looks for itself, both in nanoseconds. `None`: all that can come comes by
+/// the ring, or the kernel tells of it. Of more bytes in its socket it does not where there are some.
+pub fn next_look(sock: &Sock, waited: u64) -> Option<u64> {
+    const SHORTEST: u64 = 1_000_000;
+    const LONGEST: u64 = 100_000_000;
+    let marks = sock.record().rx.marks.load(Relaxed);
+    let in_ring = |theirs: &shunt_shm::region::Section| {
+        path(marks) == Path::Ring && theirs.prod.marks.load(Relaxed) == marks
+    };
+    let is_told = sock.sections().is_some_and(|(_, theirs)| in_ring(theirs));
+    (!is_told).then(|| (waited / 8).clamp(SHORTEST, LONGEST))
+}

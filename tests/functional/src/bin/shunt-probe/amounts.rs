@@ -1,0 +1,136 @@
+//! How much a receiver asks for at once: `SO_RCVLOWAT`, `MSG_WAITALL`, and looks (`MSG_PEEK`) that wait for
+//! as much.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::thread;
+use std::time::Duration;
+
+use libc::{MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
+use shunt_functional::sys;
+
+use crate::probe::{Pair, Probe, settle, try_recv};
+
+/// The checks.
+pub fn run(p: &mut Probe) -> io::Result<()> {
+    looks_that_wait(p)?;
+    looks_that_end(p)?;
+    long_looks(p)
+}
+
+fn low_water(fd: RawFd, bytes: c_int) -> io::Result<()> {
+    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+fn look(fd: RawFd, len: usize, flags: c_int) -> io::Result<usize> {
+    sys::recv(fd, &mut vec![0; len], MSG_PEEK | flags, false)
+}
+
+/// Bytes that come one by one, and the looks that wait for several of them: by low-water mark, room, flags.
+const LOOKS: [(c_int, usize, c_int); 8] = [
+    (1, 5, MSG_WAITALL),
+    (1, 8, 0),
+    (5, 16, 0),
+    (5, 3, 0),
+    (3, 6, MSG_WAITALL),
+    (5, 16, MSG_TRUNC),
+    (5, 16, MSG_DONTWAIT),
+    (5, 16, MSG_WAITALL | MSG_DONTWAIT),
+];
+
+fn looks_that_wait(p: &Probe) -> io::Result<()> {
+    for (mark, len, flags) in LOOKS {
+        let pair = p.pair()?;
+        low_water(pair.s(), mark)?;
+        sys::write(pair.c(), b"x")?;
+        settle();
+        let seen = thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..7 {
+                    settle();
+                    sys::write(pair.c(), b"x")?;
+                }
+                io::Result::Ok(())
+            });
+            look(pair.s(), len, flags)
+        });
+        // On a busy machine it may be late, and see more.
+        let enough = match flags {
+            _ if flags & MSG_DONTWAIT != 0 => 1,
+            _ if flags & MSG_WAITALL != 0 => len,
+            _ => len.min(usize::try_from(mark).unwrap_or(1)),
+        };
+        let seen = seen.map(|seen| seen.min(enough));
+        p.result(&format!("a look at {len} from {mark} on, flags {flags:#x}"), seen);
+        settle();
+        p.result("what there is then", look(pair.s(), 100, MSG_DONTWAIT));
+        p.result("all of it", sys::recv(pair.s(), &mut [0; 8], MSG_WAITALL, false));
+        p.result("and no more", try_recv(pair.s(), 8));
+    }
+    Ok(())
+}
+
+/// What ends a direction, by the sender and the receiver's number.
+type End = fn(OwnedFd, RawFd) -> io::Result<Option<OwnedFd>>;
+
+/// How a look ends that does not come to see as much as it is to.
+const ENDS: [(&str, End); 4] = [
+    ("a half-close", |client, _| {
+        sys::shutdown(client.as_raw_fd(), libc::SHUT_WR).map(|()| Some(client))
+    }),
+    ("a close", |_, _| Ok(None)),
+    ("a reset", |client, _| sys::linger(client.as_raw_fd(), 0).map(|()| None)),
+    ("the receiver's own end", |client, server| {
+        sys::shutdown(server, libc::SHUT_RD).map(|()| Some(client))
+    }),
+];
+
+fn looks_that_end(p: &Probe) -> io::Result<()> {
+    for (name, end) in ENDS {
+        let Pair { client, server } = p.pair()?;
+        let fd = server.as_raw_fd();
+        sys::write(client.as_raw_fd(), b"abc")?;
+        settle();
+        let _client = thread::scope(|scope| {
+            let ends = scope.spawn(|| {
+                settle();
+                end(client, fd)
+            });
+            p.result(&format!("a look that {name} ends"), look(fd, 10, MSG_WAITALL));
+            ends.join().map_err(|_| io::Error::other("panicked"))?
+        })?;
+        p.result("another one", look(fd, 10, MSG_WAITALL));
+        p.result("a read", sys::recv(fd, &mut [0; 10], MSG_WAITALL, false));
+        p.result("the next one", try_recv(fd, 10));
+    }
+    let pair = p.pair()?;
+    sys::write(pair.c(), b"abc")?;
+    settle();
+    sys::set_timeout(pair.s(), libc::SO_RCVTIMEO, Duration::from_millis(40))?;
+    p.result("a look that a timeout ends", look(pair.s(), 10, MSG_WAITALL));
+    low_water(pair.s(), 10)?;
+    p.result("another one", look(pair.s(), 20, 0));
+    p.result("a read", try_recv(pair.s(), 10));
+    Ok(())
+}
+
+/// A look at more than a ring holds.
+fn long_looks(p: &Probe) -> io::Result<()> {
+    const MANY: usize = 700_000;
+    for flags in [MSG_WAITALL, 0] {
+        let pair = p.pair()?;
+        low_water(pair.s(), c_int::try_from(MANY).unwrap_or(c_int::MAX))?;
+        let block: Vec<u8> = (0..MANY).map(|i| (i % 251).to_le_bytes()[0]).collect();
+        let (seen, got) = thread::scope(|scope| {
+            scope.spawn(|| sys::write(pair.c(), &block));
+            let mut seen = vec![0; MANY];
+            let n = sys::recv(pair.s(), &mut seen, MSG_PEEK | flags, false);
+            p.result(&format!("a long look, flags {flags:#x}"), n);
+            let mut got = vec![0; MANY];
+            p.result("a read", sys::recv(pair.s(), &mut got, MSG_WAITALL, false));
+            (seen, got)
+        });
+        p.say("both are right", (seen == block, got == block) == (true, true));
+    }
+    Ok(())
+}

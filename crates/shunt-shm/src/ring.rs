@@ -435,6 +435,17 @@ impl RxCursor {
         Ok(span(self.pos.load(R), self.base.load(R), want.min(avail), len))
     }
 
+    /// Whether a sender whose bytes lie unread may be at the end of its room in a buffer of `len`: `None`, it is
+    /// not; else whether it is in any case. A poll would not tell one of room that has less than a third free
+    /// ([`TxCursor::room`]); how much its limit leaves is known to within a factor of two.
+    #[must_use]
+    pub fn is_filled(peer: &ProdLine, len: u64, unread: u64) -> Option<bool> {
+        let word = peer.base.load(R);
+        let cap = Shape::of(word, len).cap;
+        let least = cap >> (word >> OFTEN_AT);
+        (unread.saturating_mul(3) >= least.saturating_mul(2)).then_some(unread >= cap)
+    }
+
     /// Where the next byte will lie in a buffer of `len`, unless the ring is rewound before.
     #[inline]
     #[must_use]

@@ -89,6 +89,13 @@ fn buffer_locks(fd: impl AsFd) -> Option<u32> {
     Some(locks)
 }
 
+/// `SO_RCVLOWAT`, as the kernel heeds it: it takes less than it is asked for where that is more than its buffers
+/// hold.
+pub fn low_water(fd: impl AsFd) -> Option<u32> {
+    let [bytes] = option_words(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT).ok()?;
+    Some(bytes)
+}
+
 /// What `TCP_SYNCNT` of an accepted socket is by which [`crate::bpf::Marks`] says that the other end was offered. The
 /// option means nothing to a socket that sends no SYN.
 pub const OFFERED: u32 = 127;

@@ -45,3 +45,5 @@ pub const CUT_OFF: u32 = 1_048_576;
 pub const RESET_TOLD: u32 = 2_097_152;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
+/// There are bytes, and fewer than `SO_RCVLOWAT` says, of more of which nobody would tell.
+pub const SHORT: u32 = 4_194_304;

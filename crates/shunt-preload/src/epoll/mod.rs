@@ -9,6 +9,7 @@
 mod fd_map;
 pub mod held;
 pub mod instance;
+mod low_water;
 pub mod nested;
 pub mod ready;
 pub mod state;

@@ -12,6 +12,7 @@ use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
 use crate::conn::{Conn, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
+use crate::epoll::low_water;
 use crate::stream::{again, buffers, demote, doubt, killed, overflow, promote, tcp, zerocopy};
 
 /// What the kernel is asked when it has to be.
@@ -245,13 +246,10 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
         }
     };
     let kernel = if kernel & END == 0 { kernel } else { kernel | killed::readiness(sock, theirs) };
-    let low_water = sock.low_water() as u64;
-    // Bytes on both sides of a mark count together.
+    let mark = sock.low_water() as u64;
     let readable = match readable {
-        Some(n) if low_water > 1 && source == Path::Tcp => {
-            Some(n + conn.ask(|fd| again::waiting(sock, theirs, fd)).unwrap_or(0))
-        }
+        Some(n) if mark > 1 => Some(low_water::count(conn, theirs, n, (source, mark_open), mark)),
         other => other,
     };
-    readiness(Ring { readable, writable }, kernel, low_water)
+    readiness(Ring { readable, writable }, kernel, mark)
 }

@@ -84,7 +84,7 @@ impl Listener {
         if is_local(tuple) { Some(&self.table) } else { self.far.as_ref() }
     }
 
-    /// True when the size of a buffer may have been set for what it accepts.
+    /// True when the size of a buffer, or `SO_RCVLOWAT`, may have been set for what it accepts.
     pub fn is_sized(&self) -> bool {
         self.sized.load(Ordering::Relaxed)
     }
@@ -191,7 +191,10 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
         endpoint: AtomicU64::new(endpoint.id),
         looked: AtomicU64::new(clock::now()),
         local: sockinfo::local_addr(tcp::borrow(fd)).ok().filter(|addr| !addr.is_unspecified()),
-        sized: AtomicBool::new(sockinfo::buffer_is_set(tcp::borrow(fd)).unwrap_or(true)),
+        sized: AtomicBool::new(
+            sockinfo::buffer_is_set(tcp::borrow(fd)).unwrap_or(true)
+                || sockinfo::low_water(tcp::borrow(fd)) != Some(1),
+        ),
         timed: AtomicBool::new(sockinfo::tells_times_of_sending(tcp::borrow(fd))),
         spins: AtomicU32::new(0),
     }));

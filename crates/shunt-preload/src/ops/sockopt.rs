@@ -1,7 +1,6 @@
 //! Socket options. Nearly all are the kernel's alone: the socket below the connection is real.
 
 use core::mem::offset_of;
-use core::sync::atomic::Ordering;
 
 use shunt_core::events;
 use shunt_core::handshake::Phase;
@@ -206,10 +205,13 @@ unsafe fn note(fd: c_int, name: c_int, value: *const c_void) {
     );
     let is_timeout =
         matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | SO_RCVTIMEO_NEW | SO_SNDTIMEO_NEW);
-    if is_size || is_timeout {
+    let is_mark = name == libc::SO_RCVLOWAT;
+    if is_size || is_timeout || is_mark {
         fresh::forget(fd, entry);
     }
-    if is_size && let Some(listener) = Listener::of(entry) {
+    if (is_size || is_mark)
+        && let Some(listener) = Listener::of(entry)
+    {
         listener.set_sized();
     }
     // SAFETY: the kernel has just read an int there.
@@ -219,11 +221,7 @@ unsafe fn note(fd: c_int, name: c_int, value: *const c_void) {
     let Some(conn) = Conn::of(fd, entry) else { return };
     let (rx, tx) = (&conn.record().rx, &conn.record().tx);
     match name {
-        libc::SO_RCVLOWAT => {
-            // SAFETY: the kernel has just read an int there.
-            let mark = unsafe { value.cast::<c_int>().read_unaligned() };
-            rx.low_water.store(mark.max(0).cast_unsigned(), Ordering::Relaxed);
-        }
+        libc::SO_RCVLOWAT => buffers::mark_changed(conn),
         libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => rx.timeout.forget(),
         libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => tx.timeout.forget(),
         // Asked for anew when a call wants it.

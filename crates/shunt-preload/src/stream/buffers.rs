@@ -17,6 +17,7 @@ use shunt_sys::sockinfo;
 
 use crate::conn::{Conn, SIZED, Sock};
 use crate::errno::KeepErrno;
+use crate::ops;
 use crate::stream::{notify, promote, tcp};
 
 /// Most bytes that this side lets lie unread in the peer's RMB.
@@ -36,12 +37,27 @@ pub fn room(sock: &Sock, theirs: &Section) -> (u64, u64) {
     tx.cursor.room(theirs.cons.cons.load(Acquire), sock.ring() as u64, limit(tx, theirs))
 }
 
-/// The connection begins. `sized`: the program may have set a size.
+/// The connection begins. `sized`: the program may have set a size, or `SO_RCVLOWAT`.
 pub fn begin(conn: Conn, sized: bool) {
     if sized {
         announce(conn);
         learn(conn);
+        learn_mark(conn);
     }
+}
+
+/// Learns `SO_RCVLOWAT`.
+fn learn_mark(conn: Conn) {
+    let mark = conn.ask(|fd| sockinfo::low_water(tcp::borrow(fd))).flatten();
+    conn.record().rx.low_water.store(mark.unwrap_or(0), Relaxed);
+}
+
+/// The program has just set `SO_RCVLOWAT`, which may be news to those who wait for bytes (`tcp_set_rcvlowat`).
+pub fn mark_changed(conn: Conn) {
+    let _keep = KeepErrno::new();
+    learn_mark(conn);
+    notify::own(conn.sock());
+    ops::epoll::look_again(conn.sock());
 }
 
 /// Tells the peer how much the receive buffer should hold.

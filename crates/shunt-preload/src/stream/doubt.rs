@@ -10,7 +10,7 @@ use shunt_shm::ring::RxCursor;
 use shunt_sys::{sockdiag, sockinfo};
 
 use crate::clock;
-use crate::conn::{Conn, ELSEWHERE, FROZEN, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, Sock};
+use crate::conn::{Conn, ELSEWHERE, FROZEN, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, SHORT, Sock};
 use crate::stream::{overflow, tcp};
 
 /// Time between two looks, in nanoseconds.
@@ -51,7 +51,7 @@ pub fn is_about(sock: &Sock) -> bool {
     sock.record().rx.unmarked.load(Relaxed) != 0
         || sock.no_room.load(Relaxed) != 0
         || overflow::is_watched(sock)
-        || sock.has(NUMBERED)
+        || sock.has(NUMBERED | SHORT)
 }
 
 /// Notes that there are bytes in the kernel socket which no mark explains. Since when, if that was known.

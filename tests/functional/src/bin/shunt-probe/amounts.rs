@@ -7,15 +7,18 @@ use std::thread;
 use std::time::Duration;
 
 use libc::{MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
-use shunt_functional::sys;
+use shunt_functional::sys::{self, Epoll, ListenOptions};
 
-use crate::probe::{Pair, Probe, settle, try_recv};
+use crate::probe::{Pair, Probe, address, loopback, settle, try_recv, try_send};
 
 /// The checks.
 pub fn run(p: &mut Probe) -> io::Result<()> {
     looks_that_wait(p)?;
     looks_that_end(p)?;
-    long_looks(p)
+    long_looks(p)?;
+    marks(p)?;
+    inherited_marks(p)?;
+    high_marks(p)
 }
 
 fn low_water(fd: RawFd, bytes: c_int) -> io::Result<()> {
@@ -131,6 +134,119 @@ fn long_looks(p: &Probe) -> io::Result<()> {
             (seen, got)
         });
         p.say("both are right", (seen == block, got == block) == (true, true));
+    }
+    Ok(())
+}
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+
+/// What waits for bytes say: poll, and epoll, level and edge.
+fn waits(fd: RawFd, time: Option<Duration>) -> io::Result<String> {
+    let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    let polled = sys::poll(&mut fds, time)?;
+    let mut found = vec![polled];
+    for mode in [0, libc::EPOLLET] {
+        let mut epoll = Epoll::new(1)?;
+        let asked = (libc::EPOLLIN | mode).cast_unsigned();
+        epoll.control(libc::EPOLL_CTL_ADD, fd, asked, 1)?;
+        found.push(epoll.wait(time)?.len());
+    }
+    Ok(format!("{found:?}"))
+}
+
+fn marks(p: &Probe) -> io::Result<()> {
+    for mark in [5, 1000] {
+        let pair = p.pair()?;
+        low_water(pair.s(), mark)?;
+        let some = usize::try_from(mark).unwrap_or(1);
+        sys::write(pair.c(), &vec![1; some - 1])?;
+        settle();
+        p.result(&format!("below {mark}"), waits(pair.s(), Some(Duration::ZERO)));
+        sys::write(pair.c(), b"x")?;
+        p.result("at it", waits(pair.s(), PATIENCE));
+        p.result("a byte is read", try_recv(pair.s(), 1));
+        p.result("below it again", waits(pair.s(), Some(Duration::ZERO)));
+        sys::shutdown(pair.c(), libc::SHUT_WR)?;
+        p.result("at the end", waits(pair.s(), PATIENCE));
+    }
+    Ok(())
+}
+
+/// A mark that is set before there is a connection counts for it, and a listener's for all that it accepts.
+fn inherited_marks(p: &Probe) -> io::Result<()> {
+    let listener = sys::listen(loopback(0), ListenOptions::default())?;
+    low_water(listener.as_raw_fd(), 50)?;
+    let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM)?;
+    low_water(client.as_raw_fd(), 60)?;
+    sys::connect(client.as_raw_fd(), address(&listener)?)?;
+    let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+    let pair = Pair { client, server };
+    for (from, to, mark) in [(pair.c(), pair.s(), 50), (pair.s(), pair.c(), 60)] {
+        // The first goes over TCP.
+        for round in 0..3 {
+            sys::write(from, &vec![1; mark - 1])?;
+            settle();
+            let below = waits(to, Some(Duration::ZERO));
+            p.result(&format!("below an inherited {mark}, round {round}"), below);
+            sys::write(from, b"x")?;
+            p.result("at it", waits(to, PATIENCE));
+            p.result("read", sys::recv(to, &mut vec![0; mark], 0, false));
+        }
+    }
+    Ok(())
+}
+
+/// How a sender comes to know of room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sender {
+    Blocking,
+    Polling,
+    /// Its buffer is small.
+    Small,
+}
+
+fn send_all(fd: RawFd, how: Sender, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let n = match how {
+            Sender::Blocking | Sender::Small => sys::write(fd, bytes)?,
+            Sender::Polling => {
+                let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+                if sys::poll(&mut fds, PATIENCE)? == 0 {
+                    return Err(io::Error::other("no room"));
+                }
+                try_send(fd, &bytes[..bytes.len().min(10_000)])?
+            }
+        };
+        bytes = &bytes[n..];
+    }
+    Ok(())
+}
+
+/// Marks above what a ring holds, or its sender puts there.
+fn high_marks(p: &Probe) -> io::Result<()> {
+    for how in [Sender::Blocking, Sender::Polling, Sender::Small] {
+        for mark in [60_000, 400_000, 600_000] {
+            let pair = p.pair()?;
+            if how == Sender::Small {
+                sys::set_option(pair.c(), libc::SOL_SOCKET, libc::SO_SNDBUF, 16_384)?;
+            }
+            low_water(pair.s(), mark)?;
+            let bytes = vec![3; usize::try_from(mark).unwrap_or(1)];
+            let name = format!("{how:?} sends {mark}");
+            thread::scope(|scope| {
+                let sends = scope.spawn(|| send_all(pair.c(), how, &bytes));
+                p.result(&format!("{name}: found"), waits(pair.s(), PATIENCE));
+                if how == Sender::Small {
+                    // The kernel may take very long to open the window of such a connection again.
+                    sys::shutdown(pair.c(), libc::SHUT_RDWR)?;
+                    return sends.join().map(drop).map_err(|_| io::Error::other("panicked"));
+                }
+                let mut got = vec![0; bytes.len()];
+                p.result(&name, sys::recv(pair.s(), &mut got, MSG_WAITALL, false));
+                p.say("right", got == bytes);
+                sends.join().map_err(|_| io::Error::other("panicked"))?
+            })?;
+        }
     }
     Ok(())
 }

@@ -151,10 +151,29 @@ pub const fn are_of_sending(flags: u32) -> bool {
 }
 
 /// True when the socket is asked for times of sending.
-pub fn tells_times_of_sending(fd: impl AsFd) -> bool {
+fn tells_times_of_sending(fd: impl AsFd) -> bool {
     // It says of either of the two options what is set.
     option_words(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING)
         .is_ok_and(|[flags]| are_of_sending(flags))
+}
+
+/// True when looks begin where the last one ended (`SO_PEEK_OFF`, on TCP since Linux 6.9).
+fn peeks_at_an_offset(fd: impl AsFd) -> bool {
+    let offset = option_words(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF);
+    offset.is_ok_and(|[offset]| offset.cast_signed() >= 0)
+}
+
+/// True when the socket was asked for what the kernel alone does with its own bytes: it tells of times of sending, or
+/// remembers where looks begin.
+pub fn asks_for_kernel(fd: impl AsFd) -> bool {
+    tells_times_of_sending(&fd) || peeks_at_an_offset(fd)
+}
+
+/// True when the kernel raises signals for what happens to the file (`O_ASYNC`).
+pub fn raises_signals(fd: impl AsFd) -> bool {
+    /// Rustix knows it as another system's alone.
+    const O_ASYNC: u32 = libc::O_ASYNC.cast_unsigned();
+    rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.bits() & O_ASYNC != 0)
 }
 
 /// A `TCP_LINGER2` with which the kernel sends RST when nobody has the socket any more, where it would wait for the
@@ -209,11 +228,11 @@ pub fn is_v6only(fd: impl AsFd) -> bool {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, AsRawFd};
 
     use super::{
-        ERROR_QUEUE, SO_TIMESTAMPING_NEW, has_error_queue, is_for_error_queue, is_timestamping,
-        set_option_word, tells_times_of_sending,
+        ERROR_QUEUE, SO_TIMESTAMPING_NEW, asks_for_kernel, has_error_queue, is_for_error_queue,
+        is_timestamping, raises_signals, set_option_word, tells_times_of_sending,
     };
 
     #[test]
@@ -240,6 +259,25 @@ mod tests {
             }
             assert!(!set(name, reported));
         }
+    }
+
+    #[test]
+    fn what_only_the_kernel_does_is_seen() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!asks_for_kernel(&socket) && !raises_signals(&socket));
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEEK_OFF);
+        // Kernels before 6.9 have it for other sockets only.
+        if set_option_word(socket.as_fd(), level, name, 0).is_ok() {
+            assert!(asks_for_kernel(&socket));
+            set_option_word(socket.as_fd(), level, name, u32::MAX).unwrap();
+            assert!(!asks_for_kernel(&socket));
+        }
+        let sending = libc::SOF_TIMESTAMPING_TX_ACK;
+        set_option_word(socket.as_fd(), level, libc::SO_TIMESTAMPING, sending).unwrap();
+        assert!(asks_for_kernel(&socket) && !raises_signals(&socket));
+        // SAFETY: takes numbers.
+        let result = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_ASYNC) };
+        assert!(result == 0 && raises_signals(&socket));
     }
 
     #[test]

@@ -63,7 +63,7 @@ reasons! {
     ProtocolViolation = 12, "protocol-violation";
     /// The program that made the proposal is gone.
     PeerGone = 13, "peer-gone";
-    /// The program asked for something on the socket that only the kernel can do (out-of-band data, times of sending, kernel TLS, TCP repair).
+    /// The program asked for something on the socket that only the kernel can do (out-of-band data, times of sending, signals by O_ASYNC, SO_PEEK_OFF, kernel TLS, TCP repair).
     Unsupported = 14, "unsupported";
     /// The socket is handed to a program that may not run under Shunt (exec, SCM_RIGHTS).
     HandedOver = 15, "handed-over";

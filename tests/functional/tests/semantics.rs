@@ -109,6 +109,15 @@ fn signals() {
 }
 
 #[test]
+fn asynchronous() {
+    compare_in("asynchronous", Sandbox::new, |sandbox| {
+        if sandbox.mode != Mode::Plain {
+            assert!(sandbox.stats().get("connections_demoted") > 0, "nothing went back to TCP");
+        }
+    });
+}
+
+#[test]
 fn descriptors() {
     compare("descriptors");
 }

@@ -132,7 +132,10 @@ impl<'a> Attempt<'a> {
         }
         if self.before.kind() == Kind::Fresh && !is_fresh {
             // By another thread, while the call was waiting.
-            ops::sockopt::heed_times_of_sending(self.fd);
+            ops::sockopt::heed_kernel(self.fd);
+            if sockinfo::raises_signals(tcp::borrow(self.fd)) {
+                ops::sockopt::go_to_kernel(self.fd);
+            }
         }
     }
 }
@@ -193,7 +196,10 @@ enum Plan {
 }
 
 fn plan(fd: c_int, entry: Entry, to: &Addr) -> Plan {
-    if entry.kind() != Kind::Fresh && sockinfo::tells_times_of_sending(tcp::borrow(fd)) {
+    let socket = tcp::borrow(fd);
+    if entry.kind() != Kind::Fresh
+        && (sockinfo::asks_for_kernel(socket) || sockinfo::raises_signals(socket))
+    {
         return Plan::Tcp(Reason::Unsupported);
     }
     if agent_client::hung_up_now_and_then() {

@@ -17,6 +17,7 @@ use crate::guard::contain_uncancelled;
 use crate::next;
 use crate::object;
 use crate::ops::process::may_mutate;
+use crate::ops::sockopt;
 use crate::own_fds::{self, OwnFd};
 use crate::panics;
 use crate::points::point;
@@ -331,9 +332,17 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
             let result = kernel_fcntl();
             if cmd == libc::F_SETFL && result == 0 {
                 set_nonblocking(entry, arg & c_long::from(libc::O_NONBLOCK) != 0);
+                raise_signals(fd, arg & c_long::from(libc::O_ASYNC) != 0);
             }
             result
         }
+    }
+}
+
+/// The kernel raises a signal when bytes come, or room, or the end (`O_ASYNC`): to its own socket.
+fn raise_signals(fd: c_int, on: bool) {
+    if on {
+        sockopt::go_to_kernel(fd);
     }
 }
 
@@ -361,6 +370,10 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     // The kernel first in all other cases: it has its say about the descriptor and the pointer.
     // SAFETY: the caller keeps the C function's contract.
     let result = unsafe { next::ioctl(fd, request, arg) };
+    if request == libc::FIOASYNC && result == 0 {
+        // SAFETY: the kernel has just read the number there.
+        raise_signals(fd, unsafe { arg.cast::<c_int>().read_unaligned() } != 0);
+    }
     if result != 0 || !entry.is_object() {
         return result;
     }

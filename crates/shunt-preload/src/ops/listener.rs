@@ -53,8 +53,8 @@ pub struct Listener {
     local: Option<Addr>,
     /// The size of a buffer was set, which what it accepts inherits.
     sized: AtomicBool,
-    /// Times of sending were asked for, which what it accepts inherits.
-    timed: AtomicBool,
+    /// Something that only the kernel does was asked for, which what it accepts inherits.
+    for_kernel: AtomicBool,
     /// Whether it pays to wait for bytes on what it accepts: what [`spin`](crate::stream::spin) has
     /// learnt.
     pub spins: AtomicU32,
@@ -94,9 +94,9 @@ impl Listener {
         self.sized.store(true, Ordering::Relaxed);
     }
 
-    /// The program asks for times of sending.
-    pub fn set_timed(&self) {
-        self.timed.store(true, Ordering::Relaxed);
+    /// The program asks for what only the kernel does.
+    pub fn set_for_kernel(&self) {
+        self.for_kernel.store(true, Ordering::Relaxed);
     }
 
     /// One more descriptor.
@@ -195,7 +195,7 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
             sockinfo::buffer_is_set(tcp::borrow(fd)).unwrap_or(true)
                 || sockinfo::low_water(tcp::borrow(fd)) != Some(1),
         ),
-        timed: AtomicBool::new(sockinfo::tells_times_of_sending(tcp::borrow(fd))),
+        for_kernel: AtomicBool::new(sockinfo::asks_for_kernel(tcp::borrow(fd))),
         spins: AtomicU32::new(0),
     }));
     let new = Entry::new(Kind::Listener, core::ptr::from_ref(listener));
@@ -425,8 +425,7 @@ fn take_up(
     let conn = Conn::new(new, sock);
     point!(accept_tracked);
     let offered = offered::look_at_accepted(sock, new, fd);
-    if listener.timed.load(Ordering::Relaxed) && sockinfo::tells_times_of_sending(tcp::borrow(new))
-    {
+    if listener.for_kernel.load(Ordering::Relaxed) && sockinfo::asks_for_kernel(tcp::borrow(new)) {
         fd_table::set(new, sock.entry(Kind::Tracked));
         conn.decline(Reason::Unsupported);
         None

@@ -137,8 +137,9 @@ pub unsafe fn setsockopt(
     if result == 0 && needs_kernel(level, name) {
         give_back(fd);
     }
-    if result == 0 && sockinfo::is_timestamping(level, name) {
-        heed_times_of_sending(fd);
+    let is_offset = (level, name) == (libc::SOL_SOCKET, libc::SO_PEEK_OFF);
+    if result == 0 && (is_offset || sockinfo::is_timestamping(level, name)) {
+        heed_kernel(fd);
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) {
         // Its connect returns before there is a connection.
@@ -176,17 +177,23 @@ fn give_back(fd: c_int) {
     }
 }
 
-/// Times of sending are the kernel's to tell, of bytes that it sends. Where the program asks for them the connection that
-/// the socket is, or that it will make or accept, is TCP.
-pub fn heed_times_of_sending(fd: c_int) {
-    if sockinfo::tells_times_of_sending(tcp::borrow(fd)) {
-        let entry = fd_table::lookup(fd);
-        fresh::forget(fd, entry);
-        if let Some(listener) = Listener::of(entry) {
-            listener.set_timed();
+/// Times of sending are the kernel's to tell, of bytes that it sends, and so is where a look ended, at bytes that it
+/// has received. Where the program asks for them the connection that the socket is, or that it will make or accept, is TCP.
+pub fn heed_kernel(fd: c_int) {
+    if sockinfo::asks_for_kernel(tcp::borrow(fd)) {
+        if let Some(listener) = Listener::of(fd_table::lookup(fd)) {
+            listener.set_for_kernel();
         }
-        give_back(fd);
+        go_to_kernel(fd);
     }
+}
+
+/// The connection that the descriptor is, or that it will be, is TCP: the program wants something of it that only the
+/// kernel can do.
+pub fn go_to_kernel(fd: c_int) {
+    let _keep = errno::KeepErrno::new();
+    fresh::forget(fd, fd_table::lookup(fd));
+    give_back(fd);
 }
 
 /// Remembers what the library has to heed itself.

@@ -12,6 +12,7 @@ pub mod points;
 mod process;
 pub mod raw;
 mod ready;
+mod signal;
 mod socket;
 mod stream;
 mod traced;
@@ -38,6 +39,7 @@ pub use ready::{
     pselect_for, select, select_for, select_up_to,
 };
 pub use shunt_api::Memory;
+pub use signal::{on_signal_restarting, own_signals, set_async, set_async_ioctl, set_async_raw};
 pub use socket::{
     ListenOptions, accept, accept_without_length, connect, connect_without_address, dup, dup2,
     dup3, eventfd, fd_flags, fionread, get_option, linger, listen, local_addr, memfd, outq, pair,

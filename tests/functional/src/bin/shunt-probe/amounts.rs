@@ -9,7 +9,7 @@ use std::time::Duration;
 use libc::{MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
 use shunt_functional::sys::{self, Epoll, ListenOptions};
 
-use crate::probe::{Pair, Probe, address, loopback, settle, try_recv, try_send};
+use crate::probe::{Pair, Probe, address, done, loopback, settle, try_recv, try_send};
 
 /// The checks.
 pub fn run(p: &mut Probe) -> io::Result<()> {
@@ -18,7 +18,8 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     long_looks(p)?;
     marks(p)?;
     inherited_marks(p)?;
-    high_marks(p)
+    high_marks(p)?;
+    offsets(p)
 }
 
 fn low_water(fd: RawFd, bytes: c_int) -> io::Result<()> {
@@ -241,12 +242,66 @@ fn high_marks(p: &Probe) -> io::Result<()> {
                     sys::shutdown(pair.c(), libc::SHUT_RDWR)?;
                     return sends.join().map(drop).map_err(|_| io::Error::other("panicked"));
                 }
+                // The kernel would not wake a receive that waits for fewer bytes than the mark.
+                low_water(pair.s(), 1)?;
                 let mut got = vec![0; bytes.len()];
                 p.result(&name, sys::recv(pair.s(), &mut got, MSG_WAITALL, false));
                 p.say("right", got == bytes);
                 sends.join().map_err(|_| io::Error::other("panicked"))?
             })?;
         }
+    }
+    Ok(())
+}
+
+fn offset(fd: RawFd, at: c_int) -> io::Result<()> {
+    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, at)
+}
+
+/// Looks that begin where the last one ended (`SO_PEEK_OFF`): of a connection, of one that comes to be, of
+/// what a listener accepts.
+fn offsets(p: &Probe) -> io::Result<()> {
+    let listener = sys::listen(loopback(0), ListenOptions::default())?;
+    for when in ["after", "before", "at the listener"] {
+        if when == "at the listener" {
+            p.say("SO_PEEK_OFF", done(offset(listener.as_raw_fd(), 0)));
+        }
+        let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM)?;
+        if when == "before" {
+            p.say("SO_PEEK_OFF", done(offset(client.as_raw_fd(), 0)));
+        }
+        sys::connect(client.as_raw_fd(), address(&listener)?)?;
+        let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+        let mut pair = p.ready(Pair { client, server })?;
+        if when == "before" {
+            pair = Pair { client: pair.server, server: pair.client };
+        }
+        if when == "after" {
+            p.say("SO_PEEK_OFF", done(offset(pair.s(), 0)));
+        }
+        let name = |what: &str| format!("{what}, set {when}");
+        for round in 0..2 {
+            sys::write(pair.c(), b"0123456789")?;
+            settle();
+            p.result(&name("first"), look(pair.s(), 3, 0));
+            p.result(&name("next"), look(pair.s(), 16, 0));
+            p.result(&name("nothing is left"), look(pair.s(), 16, MSG_DONTWAIT));
+            p.result(&name("read"), sys::recv(pair.s(), &mut [0; 4], 0, false));
+            sys::write(pair.c(), b"abc")?;
+            settle();
+            p.result(&name("what came then"), look(pair.s(), 16, 0));
+            p.say(&name("from the start"), done(offset(pair.s(), 0)));
+            let at = sys::get_option(pair.s(), libc::SOL_SOCKET, libc::SO_PEEK_OFF);
+            p.result(&name("says"), at);
+            p.result(&name("again"), look(pair.s(), 16, 0));
+            p.result(&name("all"), sys::recv(pair.s(), &mut [0; 9], MSG_WAITALL, false));
+            p.say("round", round);
+        }
+        p.say(&name("no more of that"), done(offset(pair.s(), -1)));
+        sys::write(pair.c(), b"0123456789")?;
+        settle();
+        p.result(&name("a look"), look(pair.s(), 16, 0));
+        p.result(&name("another"), look(pair.s(), 16, 0));
     }
     Ok(())
 }

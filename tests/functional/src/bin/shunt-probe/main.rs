@@ -6,6 +6,7 @@
 
 mod addresses;
 mod amounts;
+mod asynchronous;
 mod blocking;
 mod buffers;
 mod closing;
@@ -62,6 +63,7 @@ const GROUPS: &[Group] = &[
     ("buffers", buffers::run),
     ("unread", unread::run),
     ("signals", signals::run),
+    ("asynchronous", asynchronous::run),
     ("faulted", signals::faulted),
     ("descriptors", descriptors::run),
     ("addresses", addresses::run),

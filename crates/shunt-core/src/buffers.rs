@@ -35,6 +35,17 @@ pub const fn unread(sending: u32, receiving: u32) -> Option<u64> {
     Some(share_at_least(sending) + share_at_least(receiving))
 }
 
+/// Of so many unread bytes, those that would still be in the sender's buffer; the shares as for [`unread`]. Where nobody
+/// has set any, the receiver's buffer takes them all.
+#[must_use]
+pub const fn not_arrived(unread: u64, (sending, receiving): (u32, u32)) -> u64 {
+    match (sending, receiving) {
+        (0, 0) => 0,
+        (_, 0) => unread.saturating_sub(USUAL as u64),
+        (_, receiving) => unread.saturating_sub(share_at_least(receiving)),
+    }
+}
+
 /// The part of its memory that a program's rings may take, one after the other opened: the sum of 1 to n connections'
 /// equal shares is this times (1 + ln n), less than a half for a thousand of them.
 const RINGS: u64 = 16;
@@ -60,6 +71,15 @@ const fn share_at_least(share: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_receivers_buffer_holds_has_arrived() {
+        assert_eq!(not_arrived(500_000, (0, 0)), 0);
+        assert_eq!(not_arrived(5000, (0, 4096)), 904);
+        assert_eq!(not_arrived(4000, (8192, 4096)), 0);
+        assert_eq!(not_arrived(70_000, (8192, 0)), 70_000 - u64::from(USUAL));
+        assert_eq!(not_arrived(2000, (1, 1)), 2000 - u64::from(LEAST));
+    }
 
     #[test]
     fn half_of_what_the_kernel_reports_is_payload() {

@@ -8,6 +8,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
+use shunt_core::buffers::not_arrived;
 use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::arena::{Arena, Record};
@@ -326,7 +327,8 @@ pub fn fionread(conn: Conn) -> Option<c_int> {
     c_int::try_from(in_ring + before_or_after).ok()
 }
 
-/// Bytes that the peer has not taken yet, or `None` for what the kernel says.
+/// Bytes that have not arrived yet, as the kernel would count those in the ring, or `None` for what it says: they
+/// arrive when the receiver's buffer has room for them, and not when they are read.
 pub fn outq(_fd: c_int, entry: Entry) -> Option<c_int> {
     let sock = Sock::of(entry)?;
     let (_, theirs) = sock.sections()?;
@@ -335,7 +337,9 @@ pub fn outq(_fd: c_int, entry: Entry) -> Option<c_int> {
         return None;
     }
     let _lock = sock.lock_tx();
-    c_int::try_from(tx.cursor.refresh(&theirs.cons).ok()?).ok()
+    let unread = tx.cursor.refresh(&theirs.cons).ok()?;
+    let sizes = (tx.buffer.load(Ordering::Relaxed), theirs.ctl.window.load(Ordering::Relaxed));
+    c_int::try_from(not_arrived(unread, sizes)).ok()
 }
 
 /// Bytes that a sender can put into the ring now, or `None` when it does not use it.

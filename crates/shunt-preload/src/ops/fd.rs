@@ -383,7 +383,8 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         libc::FIONBIO => return set_nonblocking_by(entry, unsafe { number.read_unaligned() }),
         // Also SIOCINQ and SIOCOUTQ, which are the same numbers.
         libc::FIONREAD => Conn::of(fd, entry).and_then(object::fionread),
-        libc::TIOCOUTQ => object::outq(fd, entry),
+        // What has not arrived was not sent either: the receiver's window is closed.
+        libc::TIOCOUTQ | SIOCOUTQNSD => object::outq(fd, entry),
         _ => None,
     };
     if let Some(bytes) = answer {
@@ -392,6 +393,9 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     }
     result
 }
+
+/// Bytes that were not sent (include/uapi/linux/sockios.h).
+const SIOCOUTQNSD: c_ulong = 0x894b;
 
 /// False for what programs pass by mistake or to try us out: no page is mapped so low.
 fn is_mapped(arg: *const c_void) -> bool {

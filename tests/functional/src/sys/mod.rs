@@ -44,7 +44,7 @@ pub use socket::{
     ListenOptions, accept, accept_without_length, connect, connect_without_address, dup, dup2,
     dup3, eventfd, fd_flags, fionread, get_option, linger, listen, local_addr, memfd, outq, pair,
     peer_addr, pipe, set_buffers, set_nonblocking, set_nonblocking_ioctl, set_option,
-    set_pipe_size, set_timeout, shutdown, socket, status_flags, zerocopy_receive,
+    set_pipe_size, set_timeout, shutdown, socket, status_flags, unsent, zerocopy_receive,
 };
 pub use stream::{
     Received, pwrite_all, read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendfile, sendmmsg,

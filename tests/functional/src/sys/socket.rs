@@ -208,6 +208,16 @@ pub fn fionread(fd: RawFd) -> io::Result<c_int> {
     Ok(n)
 }
 
+/// `ioctl(SIOCOUTQNSD)`.
+pub fn unsent(fd: RawFd) -> io::Result<c_int> {
+    /// `include/uapi/linux/sockios.h`.
+    const SIOCOUTQNSD: libc::c_ulong = 0x894b;
+    let mut n: c_int = 0;
+    // SAFETY: the request writes one int.
+    check(unsafe { libc::ioctl(fd, SIOCOUTQNSD, &raw mut n) })?;
+    Ok(n)
+}
+
 /// `ioctl(TIOCOUTQ)`.
 pub fn outq(fd: RawFd) -> io::Result<c_int> {
     let mut n: c_int = 0;

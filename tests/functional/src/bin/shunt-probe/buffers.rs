@@ -28,6 +28,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     changed(p)?;
     raised_while_full(p)?;
     much_at_once(p)?;
+    arrived(p)?;
     one_after_the_other(p)
 }
 
@@ -177,6 +178,25 @@ fn raised_while_full(p: &Probe) -> io::Result<()> {
     p.say("epoll when the buffer is larger", woken.len());
     p.say("room then", room(own)?);
     p.say("some more can be sent", fill(own)? > 0);
+    Ok(())
+}
+
+/// What has arrived is out of the sender's queue, whether it is read or not.
+fn arrived(p: &Probe) -> io::Result<()> {
+    for size in [None, Some(LARGE)] {
+        let pair = match size {
+            None => p.pair()?,
+            Some(size) => pair_with(p, When::Before, size)?,
+        };
+        for (from, to) in [(pair.c(), pair.s()), (pair.s(), pair.c())] {
+            for len in [1, 1000, 20_000] {
+                sys::write(from, &vec![5; len])?;
+                p.result(&format!("TIOCOUTQ after {len} that nobody reads"), unsent(from));
+                p.result("SIOCOUTQNSD", sys::unsent(from));
+            }
+            p.say("all of it arrives", take(to, 21_001)?);
+        }
+    }
     Ok(())
 }
 

@@ -157,6 +157,14 @@ fn tells_times_of_sending(fd: impl AsFd) -> bool {
         .is_ok_and(|[flags]| are_of_sending(flags))
 }
 
+/// `TCP_INQ`, also the type of its control message (include/uapi/linux/tcp.h).
+pub const TCP_INQ: i32 = 36;
+
+/// True when recvmsg(2) tells how much is left to be read.
+pub fn tells_inq(fd: impl AsFd) -> bool {
+    option_words(fd.as_fd(), libc::IPPROTO_TCP, TCP_INQ).is_ok_and(|[on]| on != 0)
+}
+
 /// True when looks begin where the last one ended (`SO_PEEK_OFF`, on TCP since Linux 6.9).
 fn peeks_at_an_offset(fd: impl AsFd) -> bool {
     let offset = option_words(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF);

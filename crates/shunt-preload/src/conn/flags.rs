@@ -47,3 +47,7 @@ pub const RESET_TOLD: u32 = 2_097_152;
 pub const WAS_SHUNTED: u32 = 32;
 /// There are bytes, and fewer than `SO_RCVLOWAT` says, of more of which nobody would tell.
 pub const SHORT: u32 = 4_194_304;
+/// `TCP_INQ` is set.
+pub const INQ: u32 = 8_388_608;
+/// Whether it is set is known.
+pub const INQ_KNOWN: u32 = 16_777_216;

@@ -3,6 +3,7 @@
 pub mod connect;
 pub mod epoll;
 pub mod fd;
+pub mod inq;
 pub mod listener;
 pub mod memory;
 pub mod poll;

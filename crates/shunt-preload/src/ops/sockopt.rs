@@ -141,6 +141,11 @@ pub unsafe fn setsockopt(
     if result == 0 && (is_offset || sockinfo::is_timestamping(level, name)) {
         heed_kernel(fd);
     }
+    if (result, level, name) == (0, libc::IPPROTO_TCP, sockinfo::TCP_INQ)
+        && let Some(conn) = Conn::named(fd)
+    {
+        ops::inq::learn(conn);
+    }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) {
         // Its connect returns before there is a connection.
         fresh::forget(fd, fd_table::lookup(fd));

@@ -16,6 +16,7 @@ use crate::abi::{
 use crate::conn::{Conn, Hold, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::errno;
 use crate::fd_table::{self, Kind};
+use crate::ops::inq;
 use crate::panics::InDoubt;
 use crate::points::point;
 use crate::stream::borrow::{Asked, Hints, Request};
@@ -255,6 +256,10 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
             (*msg).msg_controllen = asked.answer_len();
             (*msg).msg_flags = 0;
         }
+    }
+    if n >= 0 && matches!(asked, Asked::Plain) && inq::is_told(conn, room) {
+        // SAFETY: as above.
+        inq::tell(conn, unsafe { &mut *msg }, (!from_kernel).then_some(room));
     }
     n
 }

@@ -327,14 +327,14 @@ pub fn receive(
         let from = (&raw const report).cast::<u8>();
         core::ptr::copy_nonoverlapping(from, data.as_mut_ptr(), report_len);
     }
+    msg.msg_flags = MSG_ERRQUEUE;
     put(msg, level, kind, &data[..report_len + offender]);
     msg.msg_namelen = 0;
     0
 }
 
-/// What the kernel's `put_cmsg` does, in a message of no bytes from the error queue.
-fn put(msg: &mut msghdr, level: c_int, kind: c_int, data: &[u8]) {
-    msg.msg_flags = MSG_ERRQUEUE;
+/// What the kernel's `put_cmsg` does for the first control message.
+pub fn put(msg: &mut msghdr, level: c_int, kind: c_int, data: &[u8]) {
     let space = msg.msg_controllen;
     let Ok(len) = u32::try_from(data.len()) else { return };
     if msg.msg_control.is_null() || space < size_of::<cmsghdr>() {

@@ -47,8 +47,8 @@ pub use socket::{
     set_pipe_size, set_timeout, shutdown, socket, status_flags, unsent, zerocopy_receive,
 };
 pub use stream::{
-    Received, pwrite_all, read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendfile, sendmmsg,
-    sendmsg, sendto, splice, write, writev,
+    Received, pwrite_all, read, readv, recv, recv_inq, recvfrom, recvmmsg, recvmsg, send, sendfile,
+    sendmmsg, sendmsg, sendto, splice, write, writev,
 };
 pub use traced::{Stop, be_traced, go_on, stop_self, wait_for_stop};
 

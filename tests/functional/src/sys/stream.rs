@@ -109,6 +109,38 @@ pub fn writev(fd: RawFd, buf: &[u8], pieces: usize) -> io::Result<usize> {
     check_len(unsafe { libc::writev(fd, vectors.as_ptr(), count(&vectors)) })
 }
 
+/// `recvmsg(2)` with so much room for control messages: the bytes, and what `TCP_INQ` says is left; whether there
+/// was too little room, and how much of it was taken.
+pub fn recv_inq(fd: RawFd, len: usize, flags: c_int, room: usize) -> io::Result<String> {
+    /// `include/uapi/linux/tcp.h`.
+    const TCP_INQ: c_int = 36;
+    let mut bytes = vec![0_u8; len];
+    let mut control = [0_u64; 16];
+    let mut vector = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len };
+    // SAFETY: all zero is a valid msghdr.
+    let mut msg: msghdr = unsafe { mem::zeroed() };
+    (msg.msg_iov, msg.msg_iovlen) = (&raw mut vector, 1);
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = room.min(size_of_val(&control));
+    // SAFETY: the message names buffers that are there.
+    let n = check_len(unsafe { libc::recvmsg(fd, &raw mut msg, flags) })?;
+    let mut told = None;
+    // SAFETY: the control messages were filled in, and the macros stay inside of them.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(&raw const msg);
+        while let Some(header) = at.as_ref() {
+            if (header.cmsg_level, header.cmsg_type) == (libc::IPPROTO_TCP, TCP_INQ)
+                && header.cmsg_len == libc::CMSG_LEN(4) as usize
+            {
+                told = Some(libc::CMSG_DATA(at).cast::<c_int>().read_unaligned());
+            }
+            at = libc::CMSG_NXTHDR(&raw const msg, at);
+        }
+    }
+    let flags = msg.msg_flags & libc::MSG_CTRUNC;
+    Ok(format!("{n}, left {told:?}, flags {flags:#x}, {}", msg.msg_controllen))
+}
+
 /// `recvmsg(2)` into `pieces` parts of `buf`, with room for a name and no control data.
 pub fn recvmsg(fd: RawFd, buf: &mut [u8], pieces: usize, flags: c_int) -> io::Result<Received> {
     let mut vectors = cut_mut(buf, pieces);

@@ -19,7 +19,8 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     marks(p)?;
     inherited_marks(p)?;
     high_marks(p)?;
-    offsets(p)
+    offsets(p)?;
+    what_is_left(p)
 }
 
 fn low_water(fd: RawFd, bytes: c_int) -> io::Result<()> {
@@ -302,6 +303,62 @@ fn offsets(p: &Probe) -> io::Result<()> {
         settle();
         p.result(&name("a look"), look(pair.s(), 16, 0));
         p.result(&name("another"), look(pair.s(), 16, 0));
+    }
+    Ok(())
+}
+
+/// Receives tell what is left (`TCP_INQ`), the end included.
+fn what_is_left(p: &Probe) -> io::Result<()> {
+    /// `include/uapi/linux/tcp.h`.
+    const TCP_INQ: c_int = 36;
+    const ROOM: usize = 64;
+    let listener = sys::listen(loopback(0), ListenOptions::default())?;
+    for when in ["after", "before", "at the listener"] {
+        let ask = |fd: RawFd, on| sys::set_option(fd, libc::IPPROTO_TCP, TCP_INQ, on);
+        if when == "at the listener" {
+            ask(listener.as_raw_fd(), 1)?;
+        }
+        let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM)?;
+        if when == "before" {
+            ask(client.as_raw_fd(), 1)?;
+        }
+        sys::connect(client.as_raw_fd(), address(&listener)?)?;
+        let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+        let mut pair = p.ready(Pair { client, server })?;
+        if when == "before" {
+            pair = Pair { client: pair.server, server: pair.client };
+        }
+        let (from, to) = (pair.c(), pair.s());
+        if when == "after" {
+            sys::write(from, b"abc")?;
+            settle();
+            p.result("nobody has asked", sys::recv_inq(to, 2, 0, ROOM));
+            ask(to, 1)?;
+            p.result("asked", sys::recv_inq(to, 2, 0, ROOM));
+        }
+        for round in 0..3 {
+            let name = |what: &str| format!("{what}, set {when}, round {round}");
+            sys::write(from, b"0123456789")?;
+            settle();
+            p.result(&name("a look"), sys::recv_inq(to, 4, MSG_PEEK, ROOM));
+            p.result(&name("four"), sys::recv_inq(to, 4, 0, ROOM));
+            p.result(&name("little room"), sys::recv_inq(to, 1, 0, 18));
+            p.result(&name("too little"), sys::recv_inq(to, 1, 0, 8));
+            p.result(&name("no room"), sys::recv_inq(to, 1, 0, 0));
+            p.result(&name("the rest"), sys::recv_inq(to, 10, 0, ROOM));
+            p.result(&name("nothing"), sys::recv_inq(to, 10, MSG_DONTWAIT, ROOM));
+        }
+        ask(to, 0)?;
+        sys::write(from, b"abc")?;
+        settle();
+        p.result("no more of that", sys::recv_inq(to, 2, 0, ROOM));
+        ask(to, 1)?;
+        sys::write(from, b"de")?;
+        sys::shutdown(from, libc::SHUT_WR)?;
+        settle();
+        p.result("before the end", sys::recv_inq(to, 1, 0, ROOM));
+        p.result("the last", sys::recv_inq(to, 2, 0, ROOM));
+        p.result("the end", sys::recv_inq(to, 2, 0, ROOM));
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     raised_while_full(p)?;
     much_at_once(p)?;
     arrived(p)?;
+    a_little_room(p)?;
     one_after_the_other(p)
 }
 
@@ -196,6 +198,43 @@ fn arrived(p: &Probe) -> io::Result<()> {
             }
             p.say("all of it arrives", take(to, 21_001)?);
         }
+    }
+    Ok(())
+}
+
+/// Room for a few bytes is none, to those who ask and to those who wait (`sk_stream_is_writeable` in
+/// include/net/sock.h: a third of the buffer is free).
+fn a_little_room(p: &Probe) -> io::Result<()> {
+    for when in [When::Before, When::AtListener] {
+        let pair = pair_with(p, when, SMALL)?;
+        let (own, peer) = (pair.c(), pair.s());
+        let sent = fill(own)?;
+        let mut edges = Epoll::new(1)?;
+        let asked = (libc::EPOLLOUT | libc::EPOLLET).cast_unsigned();
+        edges.control(libc::EPOLL_CTL_ADD, own, asked, 1)?;
+        p.say("an edge of a full one", edges.wait(Some(Duration::ZERO))?.len());
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let mut fds = [libc::pollfd { fd: own, events: libc::POLLOUT, revents: 0 }];
+                let n = sys::poll(&mut fds, Some(Duration::from_secs(10)));
+                is_over.store(true, Ordering::SeqCst);
+                n
+            });
+            settle();
+            for _ in 0..20 {
+                sys::recv(peer, &mut [0; 5], libc::MSG_WAITALL, false)?;
+            }
+            settle();
+            p.say("room for a hundred bytes", room(own)?);
+            p.say("an edge of it", edges.wait(Some(Duration::ZERO))?.len());
+            p.say("a wait goes on", !is_over.load(Ordering::SeqCst));
+            p.say("the rest arrives", take(peer, sent - 100)?);
+            p.result("a wait is over", waits.join().unwrap_or(Ok(0)));
+            p.say("an edge of all", edges.wait(Some(Duration::from_secs(10)))?.len());
+            p.say("room", room(own)?);
+            io::Result::Ok(())
+        })?;
     }
     Ok(())
 }

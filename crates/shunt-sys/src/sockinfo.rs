@@ -171,6 +171,12 @@ fn peeks_at_an_offset(fd: impl AsFd) -> bool {
     offset.is_ok_and(|[offset]| offset.cast_signed() >= 0)
 }
 
+/// Has looks begin so many bytes behind what was read (`SO_PEEK_OFF`), or at it. False on a kernel that cannot.
+pub fn begin_looks_at(fd: impl AsFd, offset: Option<i32>) -> bool {
+    let offset = offset.unwrap_or(-1).cast_unsigned();
+    set_option_word(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, offset).is_ok()
+}
+
 /// True when the socket was asked for what the kernel alone does with its own bytes: it tells of times of sending, or
 /// remembers where looks begin.
 pub fn asks_for_kernel(fd: impl AsFd) -> bool {

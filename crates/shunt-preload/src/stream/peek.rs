@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use shunt_core::events;
 use shunt_core::stretch::{Path, path};
+use shunt_sys::sockinfo;
 
 use crate::conn::{Conn, SHUT_RD, Sock};
 use crate::stream::tcp;
@@ -21,12 +22,33 @@ pub fn arrivals(sock: &Sock) -> u64 {
     theirs.prod.prod.load(Acquire).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ words
 }
 
-/// True when nothing will come any more, as far as the kernel or the peer has told.
+/// True when nothing will come any more that could be seen, as far as the kernel or the peer has told.
 pub fn is_over(conn: Conn) -> bool {
     const END: u32 = events::RDHUP | events::HUP | events::ERR;
     conn.has(SHUT_RD)
+        || is_cut_off(conn)
         || conn.sections().is_some_and(|(_, theirs)| theirs.prod.fin.load(Acquire) != 0)
         || conn.ask(|fd| tcp::readiness(fd, END)).is_none_or(|told| told & END != 0)
+}
+
+/// Looks at the kernel socket behind bytes there that come a second time, with the lock held. Not before Linux 6.9,
+/// where there is no way to it.
+pub fn behind(fd: i32, again: u64, look: impl FnOnce()) {
+    if again == 0 {
+        return look();
+    }
+    if sockinfo::begin_looks_at(tcp::borrow(fd), i32::try_from(again).ok()) {
+        look();
+        sockinfo::begin_looks_at(tcp::borrow(fd), None);
+    }
+}
+
+/// True where a look cannot see what comes: behind the end of a ring that its sender has left, on an older kernel.
+fn is_cut_off(conn: Conn) -> bool {
+    let marks = conn.record().rx.marks.load(Relaxed);
+    let is_left = path(marks) == Path::Ring
+        && conn.sections().is_some_and(|(_, theirs)| theirs.prod.marks.load(Acquire) != marks);
+    is_left && conn.ask(|fd| sockinfo::begin_looks_at(tcp::borrow(fd), None)) != Some(true)
 }
 
 /// When one that has waited for so long looks for itself, both in nanoseconds. `None`: all that can come comes by

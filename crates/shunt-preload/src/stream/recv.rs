@@ -396,9 +396,15 @@ impl Rx<'_> {
             let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
             let open = mark.is_some();
             let peek = call.flags & MSG_PEEK != 0;
-            if peek && *got < call.buffers.total && mark == Some(self.cursor.pos() + n as u64) {
+            let seen = self.cursor.pos() + n as u64;
+            if peek
+                && *got < call.buffers.total
+                && let Some(at) = mark.filter(|at| *at <= seen)
+            {
                 // What lies beyond the mark, in the kernel socket, belongs to the same call.
-                from_kernel(call, self.fd, got, usize::MAX);
+                peek::behind(self.fd, seen - at, || {
+                    from_kernel(call, self.fd, got, usize::MAX);
+                });
             }
             let whole = *got >= call.buffers.total || peek;
             if whole && open {

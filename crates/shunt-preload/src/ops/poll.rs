@@ -95,7 +95,7 @@ pub unsafe fn after_panic_in_select(count: c_int, sets: [*mut fd_set; 3]) {
 }
 
 /// What the kernel takes for a time.
-fn is_valid(time: Option<&timespec>) -> bool {
+pub(super) fn is_valid(time: Option<&timespec>) -> bool {
     time.is_none_or(|t| t.tv_sec >= 0 && (0..1_000_000_000).contains(&t.tv_nsec))
 }
 

@@ -9,6 +9,7 @@ use shunt_shm::sync::store_load_fence;
 use shunt_sys::sockinfo;
 use shunt_wire::reason::Reason;
 
+use super::poll::is_valid;
 use crate::abi::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t,
     ssize_t, timespec,
@@ -273,8 +274,9 @@ pub unsafe fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if Conn::named(fd).is_none() {
-        // SAFETY: the caller keeps the C function's contract.
+    // SAFETY: null or a valid timespec.
+    if Conn::named(fd).is_none() || !is_valid(unsafe { timeout.as_ref() }) {
+        // SAFETY: the caller keeps the C function's contract. The kernel refuses an invalid time.
         return unsafe { next::recvmmsg(fd, msgs, count, flags, timeout) };
     }
     let began = crate::clock::now();

@@ -36,7 +36,7 @@ pub use process::{
 };
 pub use ready::{
     Epoll, EpollEvent, SELECTS, Select, epoll_pwait2_for, poll, ppoll, ppoll_for, pselect,
-    pselect_for, select, select_for, select_up_to,
+    pselect_for, select, select_for, select_up_to, with_time,
 };
 pub use shunt_api::Memory;
 pub use signal::{on_signal_restarting, own_signals, set_async, set_async_ioctl, set_async_raw};

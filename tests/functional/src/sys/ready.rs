@@ -204,6 +204,40 @@ pub fn select_up_to(call: Select, count: c_int, fd: RawFd, beyond: u8) -> io::Re
     Ok(format!("{n}, set {is_set}, whole {is_whole}"))
 }
 
+/// Each call that takes a time, about a readable descriptor and an epoll instance that watches it.
+pub fn with_time(
+    fd: RawFd,
+    epoll: RawFd,
+    tv_sec: libc::time_t,
+    tv_nsec: libc::c_long,
+) -> [(&'static str, io::Result<usize>); 5] {
+    let mut spec = timespec { tv_sec, tv_nsec };
+    let mut val = libc::timeval { tv_sec, tv_usec: tv_nsec.min(999_999) };
+    let mut fds = [pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    let (null, mask) = (ptr::null_mut(), ptr::null());
+    // SAFETY: an fd_set and an mmsghdr are plain data; all zeroes are the empty ones.
+    let (mut set, mut message): (fd_set, libc::mmsghdr) = unsafe { mem::zeroed() };
+    let mut read = || {
+        // SAFETY: the descriptor is below FD_SETSIZE.
+        unsafe { libc::FD_SET(fd, &raw mut set) };
+        &raw mut set
+    };
+    // SAFETY: sets, times, events and messages are valid; there is no signal mask.
+    unsafe {
+        [
+            ("select", ready(libc::select(fd + 1, read(), null, null, &raw mut val))),
+            ("pselect", ready(libc::pselect(fd + 1, read(), null, null, &raw const spec, mask))),
+            ("ppoll", ready(libc::ppoll(fds.as_mut_ptr(), 1, &raw const spec, mask))),
+            (
+                "epoll_pwait2",
+                ready(libc::epoll_pwait2(epoll, &raw mut event, 1, &raw const spec, mask)),
+            ),
+            ("recvmmsg", ready(libc::recvmmsg(fd, &raw mut message, 1, 0, &raw mut spec))),
+        ]
+    }
+}
+
 /// One event of an [`Epoll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpollEvent {

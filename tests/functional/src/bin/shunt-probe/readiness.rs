@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use shunt_functional::sys::{self, Epoll};
 
-use crate::probe::{Pair, Probe, connect_to, drain, fill, listener, settle};
+use crate::probe::{Pair, Probe, connect_to, drain, fill, listener, settle, show, try_recv};
 
 /// How a connection is brought into a state; the state of `server` is looked at.
 type Prepare = fn(&mut State) -> io::Result<()>;
@@ -72,7 +72,25 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
         p.say(name, masks(state.s())?);
     }
     listening(p)?;
+    invalid_times(p)?;
     timeouts(p)
+}
+
+/// Times that are none, for calls with nothing to wait for.
+fn invalid_times(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    sys::write(pair.c(), b"data")?;
+    settle();
+    let epoll = Epoll::new(1)?;
+    epoll.control(libc::EPOLL_CTL_ADD, pair.s(), libc::EPOLLIN.cast_unsigned(), 1)?;
+    for (tv_sec, tv_nsec) in [(-1, 0), (0, -1), (0, 1_000_000_000), (i64::MIN, 0), (-1, -1)] {
+        let results = sys::with_time(pair.s(), epoll.fd(), tv_sec, tv_nsec);
+        let text: Vec<String> =
+            results.into_iter().map(|(name, n)| format!("{name} {}", show(n))).collect();
+        p.say(&format!("{tv_sec} s and {tv_nsec} ns"), text.join(", "));
+    }
+    p.result("the bytes are there still", try_recv(pair.s(), 10));
+    Ok(())
 }
 
 /// The masks of every call for one descriptor.

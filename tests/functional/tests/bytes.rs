@@ -70,8 +70,11 @@ impl<'a> Run<'a> {
     fn once(&self, sandbox: &Sandbox) -> u64 {
         let (n, b) = (self.connections.to_string(), self.bytes.to_string());
         let seed = seed();
-        let common = ["-n", &n, "-b", &b, "--seed", &seed];
-        let join = |own: &[&'a str]| [&common, own].concat();
+        let mut common = vec!["-n", &n, "-b", &b, "--seed", &seed];
+        if !sandbox.mode.is_shunted() {
+            common.push("--any-order");
+        }
+        let join = |own: &[&'a str]| [&common[..], own].concat();
         let to: SocketAddr = self.to.parse().expect("an address");
         run_pair(sandbox, self.listen, to, &join(self.server), &join(self.client))
     }

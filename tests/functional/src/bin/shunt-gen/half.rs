@@ -88,7 +88,7 @@ pub struct Sender {
     duplicate: Option<OwnedFd>,
     dup: bool,
     zero: Option<Zero>,
-    survive: bool,
+    any_order: bool,
     rng: Rng,
 }
 
@@ -110,7 +110,8 @@ impl Sender {
             duplicate: None,
             dup: common.dup,
             zero: None,
-            survive: common.survive,
+            // Bytes that an end which is killed leaves are freed when TCP likes.
+            any_order: common.any_order || common.survive,
             rng,
         }
     }
@@ -213,7 +214,7 @@ impl Sender {
             SendCall::Sendmmsg => sys::sendmmsg(fd, bytes, pieces, libc::MSG_NOSIGNAL),
             SendCall::SendZerocopy | SendCall::SendFound | SendCall::SendPrivate => {
                 if self.zero.is_none() {
-                    self.zero = Some(Zero::new(fd, call, self.survive)?);
+                    self.zero = Some(Zero::new(fd, call, self.any_order)?);
                 }
                 self.zero.as_mut().map_or(Ok(0), |zero| zero.send(fd, bytes))
             }

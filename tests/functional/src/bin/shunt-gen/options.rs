@@ -69,6 +69,9 @@ pub struct Common {
     /// take that for an end like another.
     #[arg(long)]
     pub survive: bool,
+    /// Of sends without copies the error queue may tell in any order, as that of kernel TCP does.
+    #[arg(long)]
+    pub any_order: bool,
     /// The other end may send anything: a connection over which other bytes came than were expected is
     /// carried to its end without a further look at them, and is then lost, as with --survive.
     #[arg(long, requires = "survive")]

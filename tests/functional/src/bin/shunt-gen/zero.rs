@@ -46,13 +46,13 @@ pub struct Zero {
     told: u32,
     /// What was told of before its turn.
     early: Vec<(u32, u32)>,
-    /// The other end may be killed: of what is on its way then, TCP tells in any order.
-    survive: bool,
+    /// Calls may be told of before their turn.
+    any_order: bool,
 }
 
 impl Zero {
     /// Asks for SO_ZEROCOPY, and gets memory for calls of this kind.
-    pub fn new(fd: RawFd, call: SendCall, survive: bool) -> io::Result<Self> {
+    pub fn new(fd: RawFd, call: SendCall, any_order: bool) -> io::Result<Self> {
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)?;
         let len = BUFFERS * ROOM;
         let memory = match call {
@@ -61,10 +61,11 @@ impl Zero {
             _ => Source::Asked(Memory::new(len)?),
         };
         let (busy, early) = ([None; BUFFERS], Vec::new());
-        Ok(Self { memory, busy, next: 0, told: 0, early, survive })
+        Ok(Self { memory, busy, next: 0, told: 0, early, any_order })
     }
 
-    /// Takes what the error queue has; each number is told once, and in its order unless the other end may be killed.
+    /// Takes what the error queue has; each number is told once, and in its order unless that may
+    /// be any.
     pub fn reap(&mut self, fd: RawFd) -> io::Result<()> {
         loop {
             let report = match sys::recv_error(fd, REPORT) {
@@ -76,7 +77,7 @@ impl Zero {
                 return Err(io::Error::other(format!("an unknown report: {report}")));
             };
             let again = self.early.iter().any(|early| first <= early.1 && early.0 <= last);
-            let is_right = first == self.told || (self.survive && first > self.told);
+            let is_right = first == self.told || (self.any_order && first > self.told);
             if !is_right || again || last < first || last >= self.next {
                 let known = format!("{} to {}", self.told, self.next);
                 return Err(io::Error::other(format!("told of {first} to {last} of {known}")));

@@ -47,6 +47,8 @@ macro_rules! for_each_hook {
             fn __read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = ops::stream::read;
             fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t = ops::stream::__read_chk;
             fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = ops::stream::readv;
+            fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = ops::vectors::preadv2;
+            fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t = ops::vectors::preadv2;
             fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t = ops::stream::recv;
             fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t = ops::stream::__recv_chk;
             fn recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t = ops::stream::recvfrom;
@@ -56,6 +58,8 @@ macro_rules! for_each_hook {
             fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t = ops::stream::write;
             fn __write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t = ops::stream::write;
             fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = ops::stream::writev;
+            fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = ops::vectors::pwritev2;
+            fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t = ops::vectors::pwritev2;
             fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t = ops::stream::send;
             fn __send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t = ops::stream::send;
             fn sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> ssize_t = ops::stream::sendto;

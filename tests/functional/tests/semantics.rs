@@ -143,6 +143,11 @@ fn retreats() {
 }
 
 #[test]
+fn vectors() {
+    compare("vectors");
+}
+
+#[test]
 fn splicing() {
     compare("splicing");
 }

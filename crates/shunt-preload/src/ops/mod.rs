@@ -13,3 +13,4 @@ pub mod retreat;
 pub mod sockopt;
 pub mod stdio;
 pub mod stream;
+pub mod vectors;

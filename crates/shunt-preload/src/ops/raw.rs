@@ -15,7 +15,7 @@ use crate::abi::{c_int, c_uint, c_ulong, c_void, epoll_event, pollfd, sigset_t, 
 use crate::conn::Conn;
 use crate::ops::{
     connect, epoll, fd as descriptors, listener, memory, poll, process, retreat, sockopt,
-    stream as bytes,
+    stream as bytes, vectors,
 };
 use crate::{clock, errno, found, next, panics};
 
@@ -28,6 +28,8 @@ const COMMON: &[c_long] = &[
     libc::SYS_write,
     libc::SYS_readv,
     libc::SYS_writev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
     libc::SYS_recvfrom,
     libc::SYS_sendto,
     libc::SYS_recvmsg,
@@ -193,6 +195,7 @@ unsafe fn on_bytes(number: c_long, [a, b, c, d, e, f]: [c_ulong; 6]) -> Option<c
             libc::SYS_splice => {
                 return Some(long(bytes::splice(fd, at(b), int(c), at(d), size(e), uint(f))));
             }
+            libc::SYS_sendfile => bytes::sendfile(fd, int(b), at(c), size(d)),
             _ if Conn::named(fd).is_none() => return None,
             libc::SYS_read => bytes::read(fd, at(b), size(c)),
             libc::SYS_write => bytes::write(fd, at(b), size(c)),
@@ -201,7 +204,8 @@ unsafe fn on_bytes(number: c_long, [a, b, c, d, e, f]: [c_ulong; 6]) -> Option<c
             libc::SYS_recvfrom => bytes::recvfrom(fd, at(b), size(c), int(d), at(e), at(f)),
             libc::SYS_sendto => bytes::sendto(fd, at(b), size(c), int(d), at(e), uint(f)),
             libc::SYS_recvmsg => bytes::recvmsg(fd, at(b), int(c)),
-            libc::SYS_sendfile => bytes::sendfile(fd, int(b), at(c), size(d)),
+            libc::SYS_preadv2 => vectors::preadv2(fd, at(b), int(c), d.cast_signed(), int(f)),
+            libc::SYS_pwritev2 => vectors::pwritev2(fd, at(b), int(c), d.cast_signed(), int(f)),
             libc::SYS_recvmmsg => {
                 return Some(bytes::recvmmsg(fd, at(b), uint(c), int(d), at(e)).into());
             }

@@ -32,7 +32,7 @@ const fn buffer(buf: *const c_void, len: size_t) -> iovec {
 
 /// Receives into the buffers, unless the flags ask for what only the kernel has.
 #[inline(always)]
-fn receive(
+pub(super) fn receive(
     conn: Conn,
     buffers: Option<Buffers<'_>>,
     flags: c_int,
@@ -54,7 +54,7 @@ fn receive(
 
 /// Sends the buffers, unless the flags ask for what only the kernel can do.
 #[inline(always)]
-fn transmit(
+pub(super) fn transmit(
     conn: Conn,
     buffers: Option<Buffers<'_>>,
     flags: c_int,
@@ -115,7 +115,7 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
 
 /// # Safety
 /// `iov` points to `count` entries.
-unsafe fn vector<'a>(iov: *const iovec, count: c_int) -> Option<Buffers<'a>> {
+pub(super) unsafe fn vector<'a>(iov: *const iovec, count: c_int) -> Option<Buffers<'a>> {
     // SAFETY: the caller's promise.
     unsafe { Buffers::new(iov, usize::try_from(count).ok()?) }
 }

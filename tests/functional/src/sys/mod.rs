@@ -16,6 +16,7 @@ mod signal;
 mod socket;
 mod stream;
 mod traced;
+mod transfer;
 pub mod uring;
 
 use std::io;
@@ -51,6 +52,10 @@ pub use stream::{
     sendmmsg, sendmsg, sendto, splice, write, writev,
 };
 pub use traced::{Stop, be_traced, go_on, stop_self, wait_for_stop};
+pub use transfer::{
+    copy_file_range, position, pread, preadv2, pwrite, pwritev2, seek, sendfile_from,
+    sendfile64_from, splice_at, tee, vmsplice,
+};
 
 /// Turns a `-1` with `errno` into an error.
 pub(crate) fn check(ret: c_int) -> io::Result<c_int> {
@@ -93,6 +98,6 @@ pub const fn errno_text(code: c_int) -> Option<&'static str> {
         EAGAIN EBADF EPIPE ECONNRESET ECONNREFUSED EINPROGRESS EINVAL ENOTCONN EISCONN EALREADY
         EADDRINUSE ENOTSOCK EOPNOTSUPP EDESTADDRREQ EFAULT EINTR EMSGSIZE ETIMEDOUT ENOTTY EEXIST
         ENOENT EPERM EMFILE ENOBUFS ENOPROTOOPT ESPIPE EDOM ECONNABORTED ENOSYS ELOOP EISDIR EIO
-        EADDRNOTAVAIL EOVERFLOW ENOMEM EACCES EBUSY EXDEV
+        EADDRNOTAVAIL EOVERFLOW ENOMEM EACCES EBUSY EXDEV ENXIO ESRCH
     )
 }

@@ -38,6 +38,29 @@ pub fn recv(fd: RawFd, buf: &mut [u8], flags: i32) -> io::Result<usize> {
     })
 }
 
+/// preadv2(2) into one buffer.
+pub fn preadv2(fd: RawFd, buf: &mut [u8], offset: i64, flags: i32) -> io::Result<usize> {
+    let iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // SAFETY: the buffer is valid.
+    check_long(unsafe { libc::syscall(libc::SYS_preadv2, fd, &raw const iov, 1, offset, 0, flags) })
+}
+
+/// pwritev2(2) of one buffer.
+pub fn pwritev2(fd: RawFd, buf: &[u8], offset: i64, flags: i32) -> io::Result<usize> {
+    let iov = libc::iovec { iov_base: buf.as_ptr().cast_mut().cast(), iov_len: buf.len() };
+    // SAFETY: the buffer is valid.
+    check_long(unsafe {
+        libc::syscall(libc::SYS_pwritev2, fd, &raw const iov, 1, offset, 0, flags)
+    })
+}
+
+/// sendfile(2) from the file's position on.
+pub fn sendfile(out: RawFd, file: RawFd, len: usize) -> io::Result<usize> {
+    let null = std::ptr::null_mut::<i64>();
+    // SAFETY: there is no offset.
+    check_long(unsafe { libc::syscall(libc::SYS_sendfile, out, file, null, len) })
+}
+
 /// close(2).
 pub fn close(fd: OwnedFd) -> io::Result<usize> {
     // SAFETY: nobody uses the descriptor any more.

@@ -30,6 +30,7 @@ mod signals;
 mod splicing;
 mod times;
 mod unread;
+mod vectors;
 mod waits;
 mod zerocopy;
 
@@ -70,6 +71,7 @@ const GROUPS: &[Group] = &[
     ("others", others::run),
     ("raw", raw::run),
     ("retreats", retreats::run),
+    ("vectors", vectors::run),
     ("splicing", splicing::run),
     ("zerocopy", zerocopy::run),
     ("times", times::run),

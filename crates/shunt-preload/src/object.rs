@@ -20,7 +20,7 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::calls::{self, Which};
-use crate::conn::{Conn, FROZEN, NONBLOCK, ORPHANED, SHUT_RD, Sock};
+use crate::conn::{APPENDS, Conn, FROZEN, NONBLOCK, SHUT_RD, Sock};
 use crate::endpoint::{self, Endpoint};
 use crate::errno::KeepErrno;
 use crate::fd_table::{Entry, Kind};
@@ -282,6 +282,13 @@ pub fn set_nonblocking(entry: Entry, on: bool) {
     }
 }
 
+/// `O_APPEND` was set to this on a descriptor of the object.
+pub fn set_appending(entry: Entry, on: bool) {
+    if let Some(sock) = Sock::of(entry).filter(|sock| sock.has(APPENDS) != on) {
+        sock.put(APPENDS, on);
+    }
+}
+
 /// Bytes that a read would find when that is told by the ring alone: the connection is in a ring
 /// stretch that has no end yet.
 pub fn in_ring(entry: Entry) -> Option<c_int> {
@@ -340,25 +347,6 @@ pub fn outq(_fd: c_int, entry: Entry) -> Option<c_int> {
     let unread = tx.cursor.refresh(&theirs.cons).ok()?;
     let sizes = (tx.buffer.load(Ordering::Relaxed), theirs.ctl.window.load(Ordering::Relaxed));
     c_int::try_from(not_arrived(unread, sizes)).ok()
-}
-
-/// Bytes that a sender can put into the ring now, or `None` when it does not use it.
-pub fn room(entry: Entry) -> Option<usize> {
-    let sock = Sock::of(entry)?;
-    let (_, theirs) = sock.sections()?;
-    let tx = &sock.record().tx;
-    if path(tx.marks.load(Ordering::Relaxed)) == Path::Tcp {
-        return None;
-    }
-    let _lock = sock.lock_tx();
-    tx.cursor.refresh(&theirs.cons).ok()?;
-    let room = stream::buffers::room(sock, theirs).0;
-    usize::try_from(room).ok().filter(|room| *room > 0 || !sock.has(ORPHANED))
-}
-
-/// Whether `O_NONBLOCK` is set on the connection.
-pub fn is_nonblocking(entry: Entry) -> bool {
-    Sock::of(entry).is_some_and(|sock| sock.has(NONBLOCK))
 }
 
 /// `fd` (or a duplicate) goes to a program that may not run under Shunt: it must work there as

@@ -192,8 +192,21 @@ fn one_direction_only() {
 
 #[test]
 fn each_call_alone() {
-    let sends = ["write", "writev", "send", "sendto", "sendmsg", "sendmmsg", "sendfile"];
-    let receives = ["read", "readv", "recv", "recvfrom", "recvmsg", "recvmmsg", "recv-waitall"];
+    let sends = [
+        "write", "writev", "send", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice",
+        "pwritev2",
+    ];
+    let receives = [
+        "read",
+        "readv",
+        "recv",
+        "recvfrom",
+        "recvmsg",
+        "recvmmsg",
+        "recv-waitall",
+        "splice",
+        "preadv2",
+    ];
     let args: Vec<[&str; 4]> = sends
         .iter()
         .zip(&receives)
@@ -324,8 +337,10 @@ fn private_memory_is_pinned() {
             for (n, style) in STYLES.iter().enumerate() {
                 let mut args = vec!["--style", style, "--send-calls", "send-private"];
                 args.extend(["--max-call", "300000", "--pause", pause]);
-                if n % 2 == 0 {
-                    args.extend(["--recv-calls", "recv-borrow,recv"]);
+                match n % 3 {
+                    0 => args.extend(["--recv-calls", "recv-borrow,recv"]),
+                    1 => args.extend(["--recv-calls", "splice,peek"]),
+                    _ => {}
                 }
                 let bytes = Run::new(4, 10_000_000, &args, &args).go(&sandbox);
                 assert_eq!(bytes, 2 * 4 * 10_000_000);

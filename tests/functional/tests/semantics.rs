@@ -143,6 +143,11 @@ fn retreats() {
 }
 
 #[test]
+fn files() {
+    compare("files");
+}
+
+#[test]
 fn vectors() {
     compare("vectors");
 }
@@ -150,6 +155,17 @@ fn vectors() {
 #[test]
 fn splicing() {
     compare("splicing");
+}
+
+#[test]
+fn interrupted() {
+    compare("interrupted");
+}
+
+/// Calls that a handler never returns to.
+#[test]
+fn left() {
+    compare("left");
 }
 
 #[test]

@@ -333,6 +333,7 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
             if cmd == libc::F_SETFL && result == 0 {
                 set_nonblocking(entry, arg & c_long::from(libc::O_NONBLOCK) != 0);
                 raise_signals(fd, arg & c_long::from(libc::O_ASYNC) != 0);
+                object::set_appending(entry, arg & c_long::from(libc::O_APPEND) != 0);
             }
             result
         }

@@ -514,17 +514,26 @@ fn iov_total(msg: &msghdr) -> usize {
     unsafe { Buffers::new(msg.msg_iov, msg.msg_iovlen) }.map_or(0, |b| b.total)
 }
 
+/// As [`Conn::named`], unless the connection is TCP for good.
+fn shunted(fd: c_int) -> Option<Conn> {
+    Conn::named(fd).filter(|conn| promote::advance(*conn) != Phase::Tcp)
+}
+
 /// # Safety
 /// As the C function.
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: the caller keeps the C function's contract.
-    let kernel = || unsafe { next::sendfile(out, input, offset, count) };
-    match Conn::named(out) {
-        // SAFETY: as above; off_t has 64 bits.
-        Some(conn) if promote::advance(conn) != Phase::Tcp => unsafe {
-            files::send_file(conn, input, offset.cast(), count)
-        },
-        _ => kernel(),
+    if let Some(out) = shunted(out) {
+        // SAFETY: the caller keeps the C function's contract; off_t has 64 bits.
+        return unsafe { files::send_file(out, input, offset.cast(), count) };
+    }
+    // SAFETY: as above.
+    let kernel = |input| unsafe { next::sendfile(out, input, offset, count) };
+    match shunted(input) {
+        // To a pipe it is splice(2), which has its say on all else.
+        Some(input) if offset.is_null() && count > 0 => {
+            files::splice_from(input, out, count, 0, kernel)
+        }
+        _ => kernel(input),
     }
 }
 
@@ -545,17 +554,20 @@ pub unsafe fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let shunted = |fd| Conn::named(fd).filter(|conn| promote::advance(*conn) != Phase::Tcp);
-    if off_in.is_null() && off_out.is_null() {
-        if let Some(conn) = shunted(input) {
-            return files::splice_from(conn, out, len, flags);
+    const KNOWN: c_uint =
+        libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+    // SAFETY: the caller keeps the C function's contract.
+    let kernel = |input, out| unsafe { next::splice(input, off_in, out, off_out, len, flags) };
+    // A call that is none, or is refused, is the kernel's.
+    if len > 0 && flags & !KNOWN == 0 && off_in.is_null() && off_out.is_null() {
+        if let Some(input) = shunted(input) {
+            return files::splice_from(input, out, len, flags, |input| kernel(input, out));
         }
-        if let Some(conn) = shunted(out) {
-            return files::splice_to(input, conn, len, flags);
+        if let Some(out) = shunted(out) {
+            return files::splice_to(input, out, len, flags, |out| kernel(input, out));
         }
     }
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::splice(input, off_in, out, off_out, len, flags) }
+    kernel(input, out)
 }
 
 /// # Safety

@@ -17,6 +17,7 @@ use shunt_shm::ring::Span;
 use crate::conn::{FROZEN, Sock};
 use crate::link::Link;
 use crate::stream::grants::{self, Found, Held, Outcome};
+use crate::stream::transfer::{Sink, Source};
 
 /// `SHUNT_LEVEL` of the header: the level of its control messages.
 const LEVEL: c_int = 0x5368_756e;
@@ -46,6 +47,10 @@ pub enum Request<'a> {
     Release,
     /// A sending call: no copies (`MSG_ZEROCOPY`).
     Grant(&'a mut Outcome, &'a Hints<'a>),
+    /// A sending call: the bytes come out of a file or a pipe, and the call has no buffers.
+    From(&'a Source),
+    /// A receiving call: they go into a pipe. It has no buffers either.
+    Into(&'a Sink),
 }
 
 /// Room for the places of borrowed bytes, in the program's control message.

@@ -39,6 +39,11 @@ impl<'a> Buffers<'a> {
         Self { iov: core::slice::from_ref(iov), total: iov.iov_len }
     }
 
+    /// None, for a call that moves so many bytes in another way.
+    pub const fn none(total: usize) -> Self {
+        Self { iov: &[], total }
+    }
+
     /// True when an entry names no memory that a program can have: null and the like. The kernel would
     /// say `EFAULT`; other bad addresses cannot be told without a system call.
     #[inline]

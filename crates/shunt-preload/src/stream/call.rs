@@ -183,6 +183,12 @@ impl Call<'_> {
         done: usize,
         limit: usize,
     ) -> Kernel {
+        let left = self.buffers.total - done;
+        match self.request {
+            Request::From(source) => return source.to_socket(fd, left),
+            Request::Into(sink) => return sink.from_socket(fd, limit.min(left)),
+            _ => {}
+        }
         let before = errno::get();
         let n = if done == 0 && limit >= self.buffers.total {
             (self.kernel)(fd, MSG_DONTWAIT)

@@ -1,23 +1,26 @@
 //! Copy mode: for devices that can't map their peer's memory. The bytes go into an own sndbuf, and
 //! the device moves them into the peer's RMB.
+//!
+//! The sndbuf lies on the stack, and what is moved goes through it piece by piece. So each call has
+//! its own, also in a signal handler above another send, and a handler that jumps out of one leaves
+//! nothing in use.
 
-use core::cell::RefCell;
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
+use libc::iovec;
 use shunt_device::loopback;
 use shunt_shm::region::{RegionView, Side};
 use shunt_shm::ring::Span;
 
 use crate::stream::bytes::Buffers;
+use crate::stream::transfer::Place;
 
-/// Bytes of a sndbuf: what is moved at once.
-const SNDBUF: usize = 64 * 1024;
-
-thread_local! {
-    static SNDBUF_OF_THREAD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
+/// Bytes of a sndbuf: the stack may be a signal handler's.
+const SNDBUF: usize = 4096;
 
 /// Puts the span's bytes into the RMB of `receiver`.
+#[inline(never)]
 pub fn put(
     buffers: &Buffers<'_>,
     at: usize,
@@ -26,23 +29,68 @@ pub fn put(
     receiver: Side,
     span: Span,
 ) {
-    let moved = SNDBUF_OF_THREAD.try_with(|sndbuf| {
-        let mut sndbuf = sndbuf.try_borrow_mut().ok()?;
-        sndbuf.resize(SNDBUF, 0);
-        let len = span.head.1 + span.tail.1;
-        let bytes = sndbuf.get_mut(..len)?;
+    let mut sndbuf = [const { MaybeUninit::<u8>::uninit() }; SNDBUF];
+    let mut done = at;
+    for (to, len) in pieces(span) {
         let linear = Span { head: (0, len), tail: (0, 0) };
-        // SAFETY: the program's buffers are readable, as send(2) asks; the sndbuf is long enough.
-        unsafe { buffers.copy_in(at, NonNull::from(&mut *bytes).cast(), linear) };
-        let rmb = view.buffer_offset(slot, receiver);
-        let (head, tail) = bytes.split_at(span.head.1);
-        loopback::move_into(view, rmb + span.head.0, head)?;
-        loopback::move_into(view, rmb + span.tail.0, tail)
-    });
-    if !matches!(moved, Ok(Some(()))) {
-        // In a signal handler above another send, or while the thread ends: the buffer is not to be
-        // had, the bytes must still arrive.
-        // SAFETY: as above; the span was reserved in this buffer.
-        unsafe { buffers.copy_in(at, view.buffer(slot, receiver), span) };
+        // SAFETY: the program's buffers are readable, as send(2) asks; a piece is no longer than
+        // the sndbuf.
+        unsafe { buffers.copy_in(done, NonNull::from(&mut sndbuf).cast(), linear) };
+        // SAFETY: so many bytes were just written.
+        let bytes = unsafe { filled(&sndbuf, len) };
+        // A span that was reserved is inside of the region.
+        let _ = loopback::move_into(view, view.buffer_offset(slot, receiver) + to, bytes);
+        done += len;
+    }
+}
+
+/// Has `read` put bytes into the sndbuf, as long as it fills it, and moves them to the place; how
+/// many bytes.
+#[inline(never)]
+pub fn fill(place: &Place, mut read: impl FnMut(iovec) -> usize) -> usize {
+    let mut sndbuf = [const { MaybeUninit::<u8>::uninit() }; SNDBUF];
+    let mut done = 0;
+    for (to, len) in pieces(place.span) {
+        let n = read(iovec { iov_base: sndbuf.as_mut_ptr().cast(), iov_len: len });
+        // SAFETY: so many bytes were just read.
+        let bytes = unsafe { filled(&sndbuf, n.min(len)) };
+        let rmb = place.view.buffer_offset(place.slot, place.receiver);
+        // As above.
+        let _ = loopback::move_into(place.view, rmb + to, bytes);
+        done += bytes.len();
+        if bytes.len() < len {
+            break;
+        }
+    }
+    done
+}
+
+/// The first `len` bytes of the sndbuf.
+///
+/// # Safety
+/// They were written.
+unsafe fn filled(sndbuf: &[MaybeUninit<u8>; SNDBUF], len: usize) -> &[u8] {
+    // SAFETY: the caller's promise, and they are inside.
+    unsafe { core::slice::from_raw_parts(sndbuf.as_ptr().cast(), len) }
+}
+
+/// A span by pieces that the sndbuf holds: where in the ring, and how long.
+fn pieces(span: Span) -> impl Iterator<Item = (usize, usize)> {
+    [span.head, span.tail].into_iter().flat_map(|(at, len)| {
+        (0..len).step_by(SNDBUF).map(move |done| (at + done, (len - done).min(SNDBUF)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_moved_piece_by_piece_and_in_order() {
+        let found = |head, tail| pieces(Span { head, tail }).collect::<Vec<_>>();
+        assert_eq!(found((7, 0), (0, 0)), []);
+        assert_eq!(found((7, 5), (0, 2)), [(7, 5), (0, 2)]);
+        assert_eq!(found((100, SNDBUF), (0, 0)), [(100, SNDBUF)]);
+        assert_eq!(found((100, SNDBUF + 1), (0, 3)), [(100, SNDBUF), (100 + SNDBUF, 1), (0, 3)]);
     }
 }

@@ -1,51 +1,89 @@
 //! sendfile and splice on a shunted connection, by reading and writing.
+//!
+//! A call goes through the same steps as send(2) and recv(2) do ([`send`], [`recv`]), on the
+//! connection on which it began, with a file or a pipe in the place of buffers
+//! ([`transfer`](crate::stream::transfer)). It is done in pieces of which each is a call for
+//! itself, as in the kernel: `SO_SNDTIMEO` counts anew for each.
 
 use core::ptr;
-use std::cell::RefCell;
-use std::io::IoSlice;
-use std::os::fd::BorrowedFd;
 
-use libc::{EAGAIN, EINVAL, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, SEEK_CUR, SEEK_SET};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl};
-use rustix::io::{Errno, ReadWriteFlags, pwritev2};
-use rustix::pipe::fcntl_getpipe_size;
+use libc::{EAGAIN, EFAULT, EINTR, EINVAL, ESPIPE, MSG_DONTWAIT, SEEK_CUR, SEEK_SET};
+use libc::{S_IFBLK, S_IFDIR, S_IFMT, S_IFREG};
+use shunt_wire::reason::Reason;
 
-use crate::abi::{c_int, c_uint, c_void, off64_t};
-use crate::conn::{Conn, Hold};
+use crate::abi::{c_int, c_uint, iovec, off64_t};
+use crate::conn::{APPENDS, Conn, Hold, NONBLOCK};
 use crate::errno;
 use crate::next;
 use crate::object;
-use crate::ops::stream::{recv_on, send_on};
 use crate::panics::InDoubt;
 use crate::points::point;
-use crate::stream::send::{FilePart, transmit_file};
+use crate::stream::borrow::Request;
+use crate::stream::bytes::Buffers;
+use crate::stream::call::Call;
 use crate::stream::tcp;
+use crate::stream::transfer::{End, Found, Pipe, Sink, Source, Stop};
+use crate::stream::{recv, send};
 
-/// Bytes that are moved at once.
-const CHUNK: usize = 64 * 1024;
+/// Bytes of a piece.
+const PIECE: usize = 64 * 1024;
 
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+/// Most bytes that the kernel moves in a call (`MAX_RW_COUNT`).
+const MOST: usize = 0x7fff_f000;
+
+/// Sends up to `len` bytes out of the source. `flags` are those of send(2); `how`, of splice(2), is
+/// for the kernel, once the connection is TCP for good.
+fn send_from(conn: Conn, source: &Source, len: usize, flags: c_int, how: c_uint) -> isize {
+    let mut kernel = |fd, _| source.by_kernel(fd, len, how);
+    let (hold, buffers, request) = (Hold::none(), Buffers::none(len), Request::From(source));
+    send::transmit(&mut Call { conn, hold, buffers, flags, request, kernel: &mut kernel })
 }
 
-fn with_buffer(f: impl FnOnce(&mut [u8]) -> isize) -> isize {
-    BUFFER
-        .try_with(|buffer| {
-            let mut buffer = buffer.try_borrow_mut().ok()?;
-            buffer.resize(CHUNK, 0);
-            Some(f(&mut buffer))
-        })
-        .ok()
-        .flatten()
-        .unwrap_or_else(|| errno::fail(EAGAIN))
+/// Receives up to `len` bytes into the sink. `kernel`: the same of a descriptor of the kernel
+/// socket, once the connection is TCP for good.
+fn receive_into(conn: Conn, sink: &Sink, len: usize, kernel: impl Fn(c_int) -> isize) -> isize {
+    let mut kernel = |fd, _| kernel(fd);
+    let (hold, buffers, request) = (Hold::none(), Buffers::none(len), Request::Into(sink));
+    recv::receive(&mut Call { conn, hold, buffers, flags: 0, request, kernel: &mut kernel })
+}
+
+/// The pieces of a call, and what they come to.
+struct Pieces {
+    done: usize,
+    len: usize,
+}
+
+impl Pieces {
+    fn new(len: usize) -> Self {
+        Self { done: 0, len: len.min(MOST) }
+    }
+
+    /// The length of the next one.
+    fn next(&self) -> usize {
+        (self.len - self.done).min(PIECE)
+    }
+
+    /// The result of a piece of `asked` bytes. `Some`: the result of the call.
+    fn add(&mut self, n: isize, asked: usize) -> Option<isize> {
+        match usize::try_from(n) {
+            Ok(n) => {
+                self.done += n;
+                (n < asked || self.done >= self.len).then_some(self.done.cast_signed())
+            }
+            Err(_) => Some(if self.done > 0 { self.done.cast_signed() } else { n }),
+        }
+    }
 }
 
 /// `sendfile(2)`.
 ///
 /// # Safety
 /// `offset` is null or points to an offset.
-pub unsafe fn send_file(conn: Conn, input: c_int, offset: *mut off64_t, count: usize) -> isize {
+pub unsafe fn send_file(out: Conn, input: c_int, offset: *mut off64_t, count: usize) -> isize {
+    let place = iovec { iov_base: offset.cast(), iov_len: size_of::<off64_t>() };
+    if !offset.is_null() && Buffers::one(&place).are_bad() {
+        return errno::fail(EFAULT);
+    }
     // SAFETY: the caller's promise.
     let given = unsafe { offset.as_mut() };
     let start = match &given {
@@ -53,206 +91,219 @@ pub unsafe fn send_file(conn: Conn, input: c_int, offset: *mut off64_t, count: u
         // SAFETY: no memory is involved.
         None => unsafe { libc::lseek64(input, 0, SEEK_CUR) },
     };
-    if start < 0 {
-        return errno::fail(if given.is_some() { EINVAL } else { errno::get() });
-    }
-    let sent = with_buffer(|buffer| send_chunks(conn, input, start, count, buffer));
+    let file = File { fd: input, start, is_given: given.is_some() };
+    let source = Source::file(input, start, out.has(NONBLOCK));
+    let before = errno::get();
+    let sent = file.send(out, &source, count);
     if sent > 0 {
-        let end = start + sent as off64_t;
+        errno::set(before);
         match given {
-            Some(at) => *at = end,
+            Some(at) => *at = source.position(),
             // SAFETY: no memory is involved.
             None => unsafe {
-                libc::lseek64(input, end, SEEK_SET);
+                libc::lseek64(input, source.position(), SEEK_SET);
             },
         }
     }
     sent
 }
 
-fn send_chunks(conn: Conn, input: c_int, start: off64_t, count: usize, buffer: &mut [u8]) -> isize {
-    // All of it goes to the same connection, whatever becomes of the descriptor.
-    let mut hold = Hold::none();
-    hold.keep(&conn);
-    let mut sent = 0_usize;
-    let mut in_doubt = None;
-    while sent < count {
-        let want = (count - sent).min(buffer.len());
-        let at = start + sent as off64_t;
-        let part = FilePart { file: input, at, len: count - sent };
-        if let Some(n) = transmit_file(conn, &mut hold, part) {
-            return match usize::try_from(n) {
-                Ok(done) => (sent + done).cast_signed(),
-                Err(_) if sent > 0 => sent.cast_signed(),
-                Err(_) => n,
-            };
-        }
-        // SAFETY: `want` bytes of the buffer are writable.
-        let n = unsafe { libc::pread64(input, buffer.as_mut_ptr().cast(), want, at) };
-        let Ok(len) = usize::try_from(n) else {
-            return if sent > 0 { sent.cast_signed() } else { -1 };
-        };
-        if len == 0 {
-            break;
-        }
-        // SAFETY: `len` bytes were just read into the buffer.
-        let n = unsafe { send_on(conn, buffer.as_ptr().cast::<c_void>(), len, 0) };
-        let Ok(done) = usize::try_from(n) else {
-            return if sent > 0 { sent.cast_signed() } else { -1 };
-        };
-        sent += done;
-        // The program does not know of it yet.
-        if sent > 0 && in_doubt.is_none() {
-            in_doubt = Some(InDoubt::begins(conn));
-        }
-        point!(sendfile_between);
-        if done < len {
-            break;
-        }
-    }
-    sent.cast_signed()
+/// The file of a call of sendfile(2).
+#[derive(Clone, Copy)]
+struct File {
+    fd: c_int,
+    /// Where it begins; negative where the file has no position.
+    start: off64_t,
+    /// The program has said so, and not the file's position.
+    is_given: bool,
 }
 
-/// Bytes that a pipe with room takes for sure: a page.
-const PIPE_PIECE: usize = 4096;
+/// What a file is, as far as sendfile(2) is concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Nature {
+    /// What read(2) gives is what sendfile(2) would send.
+    Plain,
+    /// The kernel has to say: devices, and files whose contents it makes up.
+    Odd,
+    /// Directories, and what has no type (eventfd and its kind), cannot be sent.
+    Unsendable,
+}
 
-/// Writes what the pipe takes now, as splice(2) does: never waits for more room than it finds, also where
-/// the pipe is a blocking one, since the reader may be this very thread.
-fn write_some(out: BorrowedFd<'_>, bytes: &[u8], wait: bool) -> isize {
-    // Current position: a pipe has none.
-    const HERE: u64 = u64::MAX;
-    loop {
-        let now = pwritev2(out, &[IoSlice::new(bytes)], HERE, ReadWriteFlags::NOWAIT);
-        let now = match now {
-            // Before Linux 6.4.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_pieces(out, bytes),
-            other => other,
-        };
-        match now {
-            Ok(n) => return n.cast_signed(),
-            Err(Errno::AGAIN) if wait => {
-                if let Err(error) = poll(&mut [PollFd::from_borrowed_fd(out, PollFlags::OUT)], None)
-                {
-                    return errno::fail(error.raw_os_error());
-                }
+impl File {
+    fn send(self, out: Conn, source: &Source, count: usize) -> isize {
+        let end = isize::try_from(count).ok().and_then(|n| self.start.checked_add(n as off64_t));
+        let is_sound = self.start >= 0 && end.is_some() && count > 0;
+        if !is_sound || out.has(APPENDS) {
+            let nothing = count == 0 && end.is_some();
+            let other = || if nothing { 0 } else { errno::fail(EINVAL) };
+            return self.refusal(out).unwrap_or_else(other);
+        }
+        let sent = Self::send_pieces(out, source, count);
+        let is_over = source.stopped() == Some(Stop::End);
+        if sent < 0 && self.has_failed(source) {
+            return self.refusal(out).unwrap_or_else(|| match self.nature() {
+                Nature::Unsendable => errno::fail(EINVAL),
+                Nature::Plain | Nature::Odd => Self::send_by_kernel(out, source, count),
+            });
+        }
+        match sent {
+            0 if is_over && self.nature() == Nature::Odd => {
+                Self::send_by_kernel(out, source, count)
             }
-            Err(error) => return errno::fail(error.raw_os_error()),
+            // A position behind which no file can reach is not the end of this one.
+            0 if is_over && self.is_beyond_end() => {
+                let behind = Self { start: self.start.saturating_add(1), is_given: true, ..self };
+                behind.refusal(out).unwrap_or(0)
+            }
+            _ => sent,
         }
     }
-}
 
-/// The same by pieces of which each is known to fit.
-fn write_pieces(out: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
-    let mut done = 0;
-    for piece in bytes.chunks(PIPE_PIECE) {
-        if !is_ready(out, PollFlags::OUT) {
-            break;
-        }
-        match rustix::io::write(out, piece) {
-            Ok(n) => done += n,
-            Err(error) if done == 0 => return Err(error),
-            Err(_) => break,
+    /// True when not the connection has failed, but the file, or the position that the library has
+    /// named.
+    fn has_failed(self, source: &Source) -> bool {
+        match source.stopped() {
+            Some(Stop::Failed(error)) => error != EINTR,
+            _ => !self.is_given && errno::get() == ESPIPE,
         }
     }
-    if done == 0 { Err(Errno::AGAIN) } else { Ok(done) }
-}
 
-/// Whether a call would not wait: there is room, are bytes, or is an end.
-fn is_ready(pipe: BorrowedFd<'_>, flags: PollFlags) -> bool {
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::from_borrowed_fd(pipe, flags)], Some(&at_once)) != Ok(0)
-}
-
-fn is_pipe(fd: c_int) -> bool {
-    fd >= 0 && fcntl_getpipe_size(tcp::borrow(fd)).is_ok()
-}
-
-/// `splice(2)` from a connection to a pipe: looks at the bytes, writes what the pipe takes, and takes
-/// just that. `SPLICE_F_NONBLOCK` is about the pipe; a socket waits unless it is `O_NONBLOCK`.
-pub fn splice_from(conn: Conn, out: c_int, len: usize, flags: c_uint) -> isize {
-    let pipe = tcp::borrow(out);
-    if !is_pipe(out) {
-        let input = conn.descriptor();
-        // The kernel says what is wrong with it.
-        // SAFETY: no memory is involved.
-        return unsafe { next::splice(input, ptr::null_mut(), out, ptr::null_mut(), len, flags) };
+    /// Takes this direction back to TCP, so that the kernel sends it.
+    fn send_by_kernel(out: Conn, source: &Source, count: usize) -> isize {
+        object::give_back(out, Reason::Unsupported);
+        source.go_on();
+        Self::send_pieces(out, source, count)
     }
-    let wait = flags & libc::SPLICE_F_NONBLOCK == 0
-        && fcntl_getfl(pipe).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
-    // The kernel asks the pipe first.
-    if !wait && !is_ready(pipe, PollFlags::OUT) {
-        return errno::fail(EAGAIN);
+
+    fn send_pieces(out: Conn, source: &Source, count: usize) -> isize {
+        // All of it goes to the same connection, whatever becomes of the descriptor.
+        let mut hold = Hold::none();
+        hold.keep(&out);
+        let mut in_doubt = None;
+        let mut pieces = Pieces::new(count);
+        loop {
+            let asked = pieces.next();
+            let n = send_from(out, source, asked, 0, 0);
+            if let Some(result) = pieces.add(n, asked) {
+                return result;
+            }
+            // The program does not know of it yet.
+            in_doubt.get_or_insert_with(|| InDoubt::begins(out));
+            point!(sendfile_between);
+        }
     }
-    // What is taken is what was looked at, whatever becomes of the descriptor.
+
+    /// The kernel's refusal of both descriptors and the position, by a call that moves nothing.
+    fn refusal(self, out: Conn) -> Option<isize> {
+        let mut at = self.start;
+        let out = out.descriptor();
+        let place = if self.is_given { &raw mut at } else { ptr::null_mut() };
+        // SAFETY: null, or a valid offset.
+        let n = unsafe { next::sendfile64(out, self.fd, place, 0) };
+        (n < 0).then_some(n)
+    }
+
+    fn stat(self) -> Option<rustix::fs::Stat> {
+        (self.fd >= 0).then(|| rustix::fs::fstat(tcp::borrow(self.fd)).ok())?
+    }
+
+    fn nature(self) -> Nature {
+        match self.stat().map(|stat| stat.st_mode & S_IFMT) {
+            Some(S_IFREG | S_IFBLK) => Nature::Plain,
+            Some(S_IFDIR | 0) => Nature::Unsendable,
+            _ => Nature::Odd,
+        }
+    }
+
+    fn is_beyond_end(self) -> bool {
+        self.stat().is_some_and(|stat| self.start > stat.st_size)
+    }
+}
+
+/// `splice(2)`, or sendfile(2), from a connection to a pipe. `SPLICE_F_NONBLOCK` is about the pipe;
+/// a socket waits unless it is `O_NONBLOCK`. `kernel`: the same of a descriptor of the kernel
+/// socket.
+pub fn splice_from(
+    input: Conn,
+    out: c_int,
+    len: usize,
+    flags: c_uint,
+    kernel: impl Fn(c_int) -> isize,
+) -> isize {
+    let Some(pipe) = Pipe::of(out, End::Write) else { return kernel(input.descriptor()) };
+    let wait = pipe.waits(flags);
     let mut hold = Hold::none();
-    hold.keep(&conn);
-    with_buffer(|buffer| {
-        let want = len.min(buffer.len());
-        // SAFETY: `want` bytes of the buffer are writable.
-        let n = unsafe { recv_on(conn, buffer.as_mut_ptr().cast(), want, MSG_PEEK) };
-        if n <= 0 {
+    hold.keep(&input);
+    let before = errno::get();
+    loop {
+        // The kernel asks the pipe first.
+        if let Err(error) = pipe.find_room(wait) {
+            return errno::fail(error);
+        }
+        let sink = Sink::new(pipe.fd());
+        let n = receive_into(input, &sink, len.min(MOST), &kernel);
+        // Somebody else has filled it.
+        if n >= 0 || !sink.is_full() || !wait {
             return n;
         }
-        let _in_doubt = InDoubt::begins(conn);
-        point!(splice_peeked);
-        let written = write_some(pipe, &buffer[..n.unsigned_abs().min(want)], wait);
-        point!(splice_written);
-        if let Ok(done @ 1..) = usize::try_from(written) {
-            // SAFETY: MSG_TRUNC writes nothing; the bytes are there, so it does not wait.
-            unsafe { recv_on(conn, buffer.as_mut_ptr().cast(), done, MSG_TRUNC | MSG_DONTWAIT) };
-        }
-        written
-    })
+        errno::set(before);
+    }
 }
 
 /// `splice(2)` from a pipe to a connection.
-pub fn splice_to(input: c_int, conn: Conn, len: usize, flags: c_uint) -> isize {
-    let out = conn.descriptor();
-    if !is_pipe(input) {
-        // As above.
-        // SAFETY: no memory is involved.
-        return unsafe { next::splice(input, ptr::null_mut(), out, ptr::null_mut(), len, flags) };
+pub fn splice_to(
+    input: c_int,
+    out: Conn,
+    len: usize,
+    flags: c_uint,
+    kernel: impl Fn(c_int) -> isize,
+) -> isize {
+    let Some(pipe) = Pipe::of(input, End::Read) else { return kernel(out.descriptor()) };
+    if out.has(APPENDS) {
+        return errno::fail(EINVAL);
     }
-    if flags & libc::SPLICE_F_NONBLOCK != 0 && !is_ready(tcp::borrow(input), PollFlags::IN) {
-        return errno::fail(EAGAIN);
-    }
-    // What was read from the pipe goes to this connection, whatever becomes of the descriptor.
+    let wait = pipe.waits(flags);
+    let before = errno::get();
+    // As in `File::send_pieces`.
     let mut hold = Hold::none();
-    hold.keep(&conn);
-    with_buffer(|buffer| {
-        let entry = conn.entry();
-        let room = match object::room(entry) {
-            Some(room) => room,
-            None if !object::is_nonblocking(entry) => buffer.len(),
-            // A socket that the kernel calls writable takes so much.
-            None if conn.ask(|fd| is_ready(tcp::borrow(fd), PollFlags::OUT)) == Some(true) => {
-                PIPE_PIECE
-            }
-            None => 0,
+    hold.keep(&out);
+    let mut in_doubt = None;
+    let mut pieces = Pieces::new(len);
+    let mut is_asked = false;
+    loop {
+        let asked = pieces.next();
+        // The kernel asks the pipe first: with nothing in it no call waits for room in the
+        // connection.
+        let has_bytes = pipe.has_bytes();
+        if !has_bytes && pieces.done > 0 {
+            return pieces.done.cast_signed();
+        }
+        let source = Source::pipe(pipe.fd(), out.has(NONBLOCK));
+        let patience = if has_bytes { 0 } else { MSG_DONTWAIT };
+        let n = send_from(out, &source, asked, patience, flags);
+        let is_empty = match source.stopped() {
+            Some(stop) => n == 0 && stop == Stop::Empty,
+            None => n < 0 && !has_bytes && errno::get() == EAGAIN,
         };
-        if room == 0 && object::is_nonblocking(entry) {
-            return errno::fail(EAGAIN);
-        }
-        // No more than fits at once, so that nothing that was read from the pipe is left over.
-        let want = len.min(buffer.len()).min(room.max(1));
-        // SAFETY: `want` bytes of the buffer are writable.
-        let n = unsafe { next::read(input, buffer.as_mut_ptr().cast(), want) };
-        let Ok(len @ 1..) = usize::try_from(n) else { return n };
-        let _in_doubt = InDoubt::begins(conn);
-        point!(splice_read);
-        let mut sent = 0;
-        while sent < len {
-            // SAFETY: these bytes were just read into the buffer.
-            let n = unsafe { send_on(conn, buffer[sent..].as_ptr().cast(), len - sent, 0) };
-            match usize::try_from(n) {
-                Ok(done) => sent += done,
-                // Another thread took the room that was there: wait for the rest.
-                Err(_) if errno::get() == EAGAIN => {
-                    std::thread::yield_now();
-                }
-                Err(_) => return -1,
+        if is_empty && pieces.done == 0 {
+            errno::set(before);
+            // Whether there is a writer to be waited for the kernel alone can say.
+            if pipe.is_named() && !core::mem::replace(&mut is_asked, true) {
+                object::give_back(out, Reason::Unsupported);
+                continue;
+            }
+            match pipe.find_bytes(wait) {
+                Ok(Found::Bytes) => continue,
+                Ok(Found::End) => return 0,
+                Err(error) => return errno::fail(error),
             }
         }
-        len.cast_signed()
-    })
+        if let Some(result) = pieces.add(n, asked) {
+            if result > 0 {
+                errno::set(before);
+            }
+            return result;
+        }
+        in_doubt.get_or_insert_with(|| InDoubt::begins(out));
+    }
 }

@@ -9,6 +9,7 @@ pub mod call;
 pub mod copy_mode;
 pub mod demote;
 pub mod doubt;
+mod drain;
 pub mod files;
 pub mod grants;
 pub mod killed;
@@ -24,6 +25,7 @@ pub mod send;
 pub mod sleep;
 pub mod spin;
 pub mod tcp;
+pub mod transfer;
 pub mod worth;
 pub mod zerocopy;
 

@@ -43,15 +43,15 @@ pub fn receive(call: &mut Call<'_>) -> isize {
 }
 
 /// Everything that a look needs.
-struct Rx<'a> {
+pub(super) struct Rx<'a> {
     conn: Conn,
     /// A descriptor of the kernel socket.
-    fd: c_int,
-    link: &'static Link,
-    view: RegionView,
-    slot: usize,
+    pub fd: c_int,
+    pub link: &'static Link,
+    pub view: RegionView,
+    pub slot: usize,
     mine: &'a Section,
-    theirs: &'a Section,
+    pub theirs: &'a Section,
     cursor: &'a RxCursor,
     /// The call may wait.
     blocking: bool,
@@ -60,7 +60,7 @@ struct Rx<'a> {
 }
 
 /// What a look comes to. `None`: look again, maybe in the next stretch.
-type Looked = Result<Option<Step>, Violation>;
+pub(super) type Looked = Result<Option<Step>, Violation>;
 
 fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Violation> {
     let record = call.conn.record();
@@ -222,6 +222,9 @@ impl Call<'_> {
     fn has_enough(&self, got: usize, blocking: bool) -> bool {
         let enough = if !blocking {
             1
+        } else if let Request::Into(_) = self.request {
+            // As splice(2) has it.
+            1
         } else if self.flags & MSG_WAITALL != 0 {
             self.buffers.total
         } else {
@@ -242,7 +245,7 @@ impl Call<'_> {
 
 impl Rx<'_> {
     #[inline(always)]
-    const fn sock(&self) -> &'static Sock {
+    pub const fn sock(&self) -> &'static Sock {
         self.conn.sock()
     }
 
@@ -385,6 +388,9 @@ impl Rx<'_> {
                 let lent = self.looking(true, lend)?;
                 self.has_pulled();
                 return Ok(lent.map(|len| Step::Done(len.cast_signed())));
+            }
+            if matches!(call.request, Request::Into(_)) {
+                return self.drain(call, got, span);
             }
             if call.flags & MSG_TRUNC == 0 && call.buffers.are_bad() {
                 return Ok(Some(Step::Done(or_error(*got, libc::EFAULT))));
@@ -574,8 +580,7 @@ impl Rx<'_> {
     fn take(&self, call: &Call<'_>, at: usize, span: Span, n: usize) -> Result<bool, Violation> {
         let rx = &self.sock().record().rx;
         let copy = call.flags & MSG_TRUNC == 0;
-        // SYNC POINT prod: what covers a grant was read before this look.
-        let granted = self.theirs.prod.grants.load(Relaxed) != rx.grants.load(Relaxed);
+        let granted = self.has_grants();
         let peek = call.flags & MSG_PEEK != 0;
         let mut entries = rx.grants.load(Relaxed);
         if copy || granted {
@@ -612,9 +617,22 @@ impl Rx<'_> {
         if let Request::Release = call.request {
             self.sock().lent.advance(n);
         }
+        self.pass_over(n, granted.then_some(entries));
+        Ok(true)
+    }
+
+    /// True when some of the next bytes may be granted.
+    pub fn has_grants(&self) -> bool {
+        // SYNC POINT prod: what covers a grant was read before this look.
+        self.theirs.prod.grants.load(Relaxed) != self.sock().record().rx.grants.load(Relaxed)
+    }
+
+    /// The program has got `n` bytes, and with them what was granted up to this entry.
+    pub fn pass_over(&self, n: usize, entries: Option<u32>) {
+        let rx = &self.sock().record().rx;
         // Together: a relative of one that was killed is not to take for bytes in the ring what was granted.
         let note = || {
-            if granted {
+            if let Some(entries) = entries {
                 rx.grants.store(entries, Release);
             }
         };
@@ -624,19 +642,18 @@ impl Rx<'_> {
         rx.messages.store(rx.messages.load(Relaxed) + 1, Relaxed);
         point!(recv_taken);
         // Who has granted waits for its memory, not for room.
-        if look || granted {
+        if look || entries.is_some() {
             call::interruptible(&rx.copying, || {
                 notify::space(self.sock(), self.link, &self.theirs.ctl, self.slot);
             });
             point!(recv_told);
         }
-        Ok(true)
     }
 
     /// Does `look`, which copies what is there, such that a signal handler may come meanwhile: not where bytes may be read from
     /// pipes, of which it is told. `None`: look again, as one has come, or as the pipes have only just been found.
     #[inline]
-    fn looking<T>(
+    pub fn looking<T>(
         &self,
         granted: bool,
         look: impl FnOnce(bool) -> Result<Option<T>, Violation>,
@@ -652,7 +669,7 @@ impl Rx<'_> {
     }
 
     /// What was read from pipes by [`Self::looking`] is in the ring, or the cursor has passed it.
-    fn has_pulled(&self) {
+    pub fn has_pulled(&self) {
         if self.pulls.take() {
             self.sock().record().rx.pulls.end();
             pulls::tell_costs(self.sock());

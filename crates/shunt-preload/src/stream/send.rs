@@ -2,8 +2,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use libc::{EAGAIN, EBADF, ECONNRESET, c_int};
-use shunt_core::handshake::Phase;
+use libc::{EBADF, ECONNRESET, c_int};
 use shunt_core::stretch::{Path, Send, Sender, path};
 use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
@@ -13,8 +12,7 @@ use shunt_shm::ring::{Content, Span, TxCursor};
 use shunt_wire::counter::Counter;
 
 use crate::conn::{
-    Conn, Hold, KERNEL_HINT, Locked, NONBLOCK, NUMBERED, RESET_AWAITED, SHUT_RD, SHUT_WR, Sock,
-    UNREAD, WANT_TCP,
+    KERNEL_HINT, Locked, NUMBERED, RESET_AWAITED, SHUT_RD, SHUT_WR, Sock, UNREAD, WANT_TCP,
 };
 use crate::endpoint;
 use crate::errno;
@@ -24,9 +22,10 @@ use crate::points::point;
 use crate::stream::borrow::Request;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Piece};
-use crate::stream::sleep::{Sleep, Until};
+use crate::stream::sleep::Until;
+use crate::stream::transfer::{Place, Source, Stop};
 use crate::stream::{
-    broken, buffers, demote, doubt, killed, notify, overflow, pins, promote, tcp, worth, zerocopy,
+    buffers, demote, doubt, killed, notify, overflow, pins, promote, tcp, worth, zerocopy,
 };
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
@@ -157,10 +156,12 @@ fn put_some(
     let span = tx.reserve(want, blocking, content)?;
     point!(send_reserved);
     let full = span.head.1 == 0 && want > 0;
+    let from = matches!(call.request, Request::From(_));
     let (gone, alone) = call::interruptible(&record.tx.copying, || {
         let gone = tx.peer_is_gone(fd, full);
-        // What is granted is nearly always granted; it is not put twice.
-        if !gone && !full && piece.is_none() {
+        // What is granted is nearly always granted; it is not put twice. What comes out of a pipe
+        // cannot be put a second time, should a handler come meanwhile.
+        if !gone && !full && piece.is_none() && !from {
             let copy = || put(sock, call, *sent, link.view(), span);
             pins::noting_a_copy(sock, span.len(), copy);
         }
@@ -185,6 +186,20 @@ fn put_some(
         };
     }
     overflow::ends(sock);
+    if let Request::From(source) = call.request {
+        let n = source.fill(&tx.place(span));
+        if n == 0 {
+            return Ok(stopped(sock, source, *sent));
+        }
+        point!(sendfile_read);
+        point!(splice_read);
+        *sent += n;
+        if *sent < call.buffers.total {
+            call.hold.keep(&conn);
+        }
+        tx.publish(n, lock, || {});
+        return Ok(Step::Again);
+    }
     let is_worth_it = |piece: &&Piece| span.len() >= piece.least;
     let grant = |piece| grants::grant(&tx, piece, span.len());
     let granted = piece.as_ref().filter(is_worth_it).and_then(grant);
@@ -215,6 +230,18 @@ fn put_some(
     }
     tx.publish(n, lock, || grants::are_covered(sock, granted.and(piece.as_ref())));
     Ok(Step::Again)
+}
+
+/// The result of a call whose source gives no more.
+#[cold]
+fn stopped(sock: &Sock, source: &Source, sent: usize) -> Step {
+    if sent > 0 {
+        count(sock);
+    }
+    Step::Done(match source.stopped() {
+        Some(Stop::Failed(error)) => or_error(sent, error),
+        _ => sent.cast_signed(),
+    })
 }
 
 /// The sending direction while it is in the ring, with its lock held.
@@ -304,6 +331,18 @@ impl Tx<'_> {
             || (full && doubt::is_orphaned(self.sock))
     }
 
+    /// A span that was reserved.
+    fn place(&self, span: Span) -> Place {
+        let record = self.sock.record();
+        Place {
+            view: self.link.view(),
+            slot: record.slot(),
+            receiver: record.side().other(),
+            mode: Mode::from_code(record.id.mode.load(Relaxed)),
+            span,
+        }
+    }
+
     /// Hands `n` bytes over that were put to the reserved place, and tells the receiver.
     #[inline(always)]
     fn publish(&self, n: usize, lock: &mut Locked, covered: impl FnOnce()) {
@@ -321,102 +360,6 @@ impl Tx<'_> {
         which.store(which.load(Relaxed).wrapping_add(1), Relaxed);
         point!(send_told);
     }
-}
-
-/// A part of a file that is sent.
-#[derive(Clone, Copy)]
-pub struct FilePart {
-    /// The file.
-    pub file: c_int,
-    /// Where in it.
-    pub at: i64,
-    /// How many bytes.
-    pub len: usize,
-}
-
-/// Reads a file straight into the ring. `None`: this direction is not in the ring (any more) and
-/// nothing was sent.
-pub fn transmit_file(conn: Conn, hold: &mut Hold, part: FilePart) -> Option<isize> {
-    let in_doubt = InDoubt::begins(conn);
-    let result = put_file(conn, hold, part);
-    in_doubt.ends();
-    result
-}
-
-fn put_file(conn: Conn, hold: &mut Hold, part: FilePart) -> Option<isize> {
-    let sock = conn.sock();
-    let blocking = !sock.has(NONBLOCK);
-    let record = sock.record();
-    let mut sent = 0;
-    let mut sleep = Sleep::new(conn, Direction::Sending);
-    while sent < part.len {
-        if sock.phase() == Phase::Broken {
-            return Some(or_error(sent, ECONNRESET));
-        }
-        let full = {
-            let mut lock = conn.lock_tx();
-            let Some(fd) = conn.kernel() else {
-                return Some(or_error(sent, EBADF));
-            };
-            let (link, (mine, theirs)) = (sock.link()?, sock.sections()?);
-            let leave = path(record.tx.marks.load(Relaxed)) == Path::Tcp
-                || lock.nested()
-                || theirs.ctl.closed.load(Relaxed) != 0
-                || demote::is_due(sock)
-                || sock.has(WANT_TCP | SHUT_WR);
-            if leave || record.id.mode.load(Relaxed) != Mode::Attach as u32 {
-                return (sent > 0).then_some(sent.cast_signed());
-            }
-            let tx = Tx { sock, link, mine, theirs };
-            let Ok(span) = tx.reserve((part.len - sent).min(CHUNK), blocking, Content::Put) else {
-                broken(conn);
-                return Some(errno::fail(ECONNRESET));
-            };
-            if tx.peer_is_gone(fd, span.head.1 == 0) {
-                leave_unused(sock, mine);
-                return (sent > 0).then_some(sent.cast_signed());
-            }
-            if span.head.1 == 0
-                && (!promote::can_be_rung(record.side(), theirs) || overflow::is_due(sock, theirs))
-            {
-                return (sent > 0).then_some(sent.cast_signed());
-            }
-            if span.head.1 > 0 {
-                // One piece at a time: a short read leaves no hole.
-                let to = link.view().buffer(record.slot(), record.side().other());
-                // SAFETY: the span was reserved in this buffer.
-                let to = unsafe { to.add(span.head.0) };
-                // SAFETY: as above; `head.1` bytes from there are ours to write.
-                let n = unsafe {
-                    libc::pread64(part.file, to.as_ptr().cast(), span.head.1, part.at + sent as i64)
-                };
-                point!(sendfile_read);
-                match usize::try_from(n) {
-                    Ok(0) => return Some(sent.cast_signed()),
-                    Ok(n) => {
-                        hold.keep(&conn);
-                        tx.publish(n, &mut lock, || {});
-                        sent += n;
-                    }
-                    Err(_) => return Some(or_error(sent, errno::get())),
-                }
-            }
-            hold.keep(&conn);
-            span.head.1 == 0
-        };
-        point!(sendfile_between);
-        if !full {
-            continue;
-        }
-        if !blocking {
-            return Some(or_error(sent, EAGAIN));
-        }
-        if let Some(result) = sleep.wait(Until::Ring, sent) {
-            return Some(result);
-        }
-    }
-    count(sock);
-    Some(sent.cast_signed())
 }
 
 /// Counts a call that has sent all that it should.
@@ -488,6 +431,9 @@ fn to_kernel(call: &mut Call<'_>, fd: c_int, sent: &mut usize) -> Step {
     let copying = &sock.record().tx.copying;
     let on_kernel = || call.on_kernel(fd, Direction::Sending, *sent, usize::MAX);
     match call::interruptible(copying, on_kernel).0 {
+        Kernel::Moved(0) if let Request::From(source) = call.request => {
+            stopped(sock, source, *sent)
+        }
         Kernel::Moved(n) => {
             *sent += n;
             point!(send_written);

@@ -110,8 +110,11 @@ impl Sender {
             duplicate: None,
             dup: common.dup,
             zero: None,
-            // Bytes that an end which is killed leaves are freed when TCP likes.
-            any_order: common.any_order || common.survive,
+            // Bytes that an end which is killed leaves, or that lie in pipes, are freed when TCP
+            // likes.
+            any_order: common.any_order
+                || common.survive
+                || common.recv_calls.contains(&RecvCall::Splice),
             rng,
         }
     }
@@ -174,11 +177,12 @@ impl Sender {
                 self.done += n;
                 self.sent += n as u64;
                 watchdog::progress(n);
-                // A sendfile may stop at the end of its own pipe's worth.
+                // A sendfile may stop at the end of its own pipe's worth, a splice at that of ours.
                 let short = n < wanted
                     && !matches!(
                         call,
                         SendCall::Sendfile
+                            | SendCall::Splice
                             | SendCall::SendZerocopy
                             | SendCall::SendFound
                             | SendCall::SendPrivate
@@ -225,9 +229,40 @@ impl Sender {
                 sys::pwrite_all(file.as_raw_fd(), bytes)?;
                 sys::sendfile(fd, file.as_raw_fd(), bytes.len())
             }
+            SendCall::Splice => splice_out(fd, bytes),
+            SendCall::Pwritev2 => sys::pwritev2(fd, bytes, -1, 0),
         }
     }
 }
+
+/// Sends by a pipe. What the connection does not take stays there, and is sent by the next call.
+fn splice_out(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    let (read, write) = sys::pipe()?;
+    let piped = sys::write(write.as_raw_fd(), &bytes[..bytes.len().min(PIPE)])?;
+    let sent = sys::splice(read.as_raw_fd(), fd, piped, libc::SPLICE_F_MORE)?;
+    let left = usize::try_from(sys::fionread(read.as_raw_fd())?).unwrap_or(0);
+    if sent + left == piped {
+        Ok(sent)
+    } else {
+        let text = format!("splice sent {sent} bytes of {piped}, and {left} are left");
+        Err(io::Error::other(text))
+    }
+}
+
+/// Receives by a pipe.
+fn splice_in(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    let (read, write) = sys::pipe()?;
+    let piped = sys::splice(fd, write.as_raw_fd(), buffer.len(), 0)?;
+    drop(write);
+    let mut got = 0;
+    while let n @ 1.. = sys::read(read.as_raw_fd(), &mut buffer[got..])? {
+        got += n;
+    }
+    if got == piped { Ok(got) } else { Err(io::Error::other(format!("{got} bytes of {piped}"))) }
+}
+
+/// Bytes that a pipe holds.
+const PIPE: usize = 64 << 10;
 
 /// The receiving half.
 pub struct Receiver {
@@ -364,9 +399,9 @@ impl Receiver {
         }
         // Without signals MSG_WAITALL comes back short only at the end of the stream.
         self.ending = call == RecvCall::RecvWaitall && blocking && !self.signalled;
-        // Of several messages each can be short while the next one finds new bytes; and what is lent at once is of one
-        // kind.
-        let some = matches!(call, RecvCall::Recvmmsg | RecvCall::RecvBorrow);
+        // Of several messages each can be short while the next one finds new bytes; what is lent at
+        // once is of one kind; and a pipe takes so much at a time.
+        let some = matches!(call, RecvCall::Recvmmsg | RecvCall::RecvBorrow | RecvCall::Splice);
         Ok(if some { Step::Moved } else { Step::Short })
     }
 
@@ -413,6 +448,8 @@ impl Receiver {
             }
             RecvCall::Peek | RecvCall::PeekMsg => self.peek(call, fd, buffer, pieces),
             RecvCall::RecvBorrow => self.borrow(fd, buffer),
+            RecvCall::Splice => splice_in(fd, buffer),
+            RecvCall::Preadv2 => sys::preadv2(fd, buffer, -1, 0),
         }
     }
 

@@ -201,6 +201,9 @@ pub enum SendCall {
     Sendmsg,
     Sendmmsg,
     Sendfile,
+    /// `splice(2)` out of a pipe
+    Splice,
+    Pwritev2,
     /// `MSG_ZEROCOPY`, from registered memory.
     SendZerocopy,
     /// The same from a memfd that the process maps by itself.
@@ -211,7 +214,7 @@ pub enum SendCall {
 
 impl SendCall {
     /// Every call but those that have to be asked for.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Write,
         Self::Writev,
         Self::Send,
@@ -221,6 +224,8 @@ impl SendCall {
         Self::Sendmsg,
         Self::Sendmmsg,
         Self::Sendfile,
+        Self::Splice,
+        Self::Pwritev2,
     ];
 }
 
@@ -254,11 +259,14 @@ pub enum RecvCall {
     Recvmmsg,
     /// shunt_recv_borrow and shunt_recv_release
     RecvBorrow,
+    /// `splice(2)` into a pipe
+    Splice,
+    Preadv2,
 }
 
 impl RecvCall {
     /// Every call.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Read,
         Self::Readv,
         Self::Recv,
@@ -271,6 +279,8 @@ impl RecvCall {
         Self::Recvmsg,
         Self::Recvmmsg,
         Self::RecvBorrow,
+        Self::Splice,
+        Self::Preadv2,
     ];
 }
 

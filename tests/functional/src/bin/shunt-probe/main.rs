@@ -15,8 +15,10 @@ mod descriptors;
 mod epoll;
 mod errors;
 mod families;
+mod files;
 mod found;
 mod granted;
+mod interrupted;
 mod killed;
 mod lifetimes;
 mod others;
@@ -71,8 +73,11 @@ const GROUPS: &[Group] = &[
     ("others", others::run),
     ("raw", raw::run),
     ("retreats", retreats::run),
+    ("files", files::run),
     ("vectors", vectors::run),
     ("splicing", splicing::run),
+    ("interrupted", interrupted::run),
+    ("left", interrupted::left),
     ("zerocopy", zerocopy::run),
     ("times", times::run),
     ("times-received", times::received),

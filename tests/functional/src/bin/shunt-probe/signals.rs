@@ -31,7 +31,8 @@ static FAILURES: AtomicUsize = AtomicUsize::new(0);
 /// Handlers that have run, whatever they did.
 static RUNS: AtomicUsize = AtomicUsize::new(0);
 
-fn install(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) -> io::Result<()> {
+/// Has a handler called.
+pub fn install(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) -> io::Result<()> {
     // SAFETY: all zero is a valid action.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
@@ -65,7 +66,8 @@ fn count(call: impl FnOnce() -> isize) {
     RUNS.fetch_add(1, Ordering::Release);
 }
 
-extern "C" fn nothing(_: c_int) {
+/// A handler that does nothing.
+pub extern "C" fn nothing(_: c_int) {
     RUNS.fetch_add(1, Ordering::Release);
 }
 
@@ -84,7 +86,7 @@ extern "C" fn receive_one(_: c_int) {
 /// Sends `signal` to the calling thread a moment after `wait` has begun, so many times as long as it
 /// waits, then, when the handler is done, does `after`. A handler that runs just when the thread is on its way into the wait does
 /// not end it, so what counts is that one of several does.
-fn interrupted(
+pub fn interrupted(
     signal: c_int,
     times: usize,
     after: impl FnOnce() + Send,

@@ -3,15 +3,22 @@
 use shunt_wire::addr::Addr;
 
 pub use libc::{
-    FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr,
-    msghdr, nfds_t, off_t, off64_t, pid_t, pollfd, posix_spawn_file_actions_t, posix_spawnattr_t,
-    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
+    FILE, aiocb, c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec,
+    mmsghdr, msghdr, nfds_t, off_t, off64_t, pid_t, pollfd, posix_spawn_file_actions_t,
+    posix_spawnattr_t, sigevent, sigset_t, size_t, sockaddr, socklen_t, ssize_t, termios, timespec,
+    timeval, uid_t, winsize,
 };
 
 pub use crate::ops::process::ForkHandler;
 
 /// `const char *const argv[]`, as the exec family takes it.
 pub type Strings = *const *const c_char;
+
+/// `struct aiocb *const list[]`, as `lio_listio` takes it.
+pub type Requests = *const *mut aiocb;
+
+/// `void *const frames[]`, as `backtrace_symbols_fd` takes it.
+pub type Frames = *const *mut c_void;
 
 /// True for `AF_UNSPEC`, which ends a connection and leaves a fresh socket.
 ///

@@ -71,9 +71,30 @@ macro_rules! for_each_hook {
             fn tee(input: c_int, out: c_int, len: size_t, flags: c_uint) -> ssize_t = ops::stream::tee;
             fn vmsplice(fd: c_int, iov: *const iovec, count: size_t, flags: c_uint) -> ssize_t = ops::stream::vmsplice;
             fn shutdown(fd: c_int, how: c_int) -> c_int = ops::stream::shutdown;
-            fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = ops::stdio::fdopen;
+            fn sockatmark(fd: c_int) -> c_int = ops::inner::sockatmark;
 
+            fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = ops::stdio::fdopen;
+            fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = ops::stdio::fdopen;
             fn fclose(file: *mut FILE) -> c_int = ops::stdio::fclose;
+            fn _IO_fclose(file: *mut FILE) -> c_int = ops::stdio::fclose;
+            fn freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE = ops::stdio::freopen;
+            fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE = ops::stdio::freopen64;
+            fn vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int = ops::stdio::vdprintf;
+            fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void) -> c_int = ops::stdio::__vdprintf_chk;
+            fn aio_read(request: *mut aiocb) -> c_int = ops::inner::aio_read;
+            fn aio_read64(request: *mut aiocb) -> c_int = ops::inner::aio_read64;
+            fn aio_write(request: *mut aiocb) -> c_int = ops::inner::aio_write;
+            fn aio_write64(request: *mut aiocb) -> c_int = ops::inner::aio_write64;
+            fn lio_listio(mode: c_int, list: Requests, count: c_int, event: *mut sigevent) -> c_int = ops::inner::lio_listio;
+            fn lio_listio64(mode: c_int, list: Requests, count: c_int, event: *mut sigevent) -> c_int = ops::inner::lio_listio64;
+            fn eventfd_read(fd: c_int, value: *mut u64) -> c_int = ops::inner::eventfd_read;
+            fn eventfd_write(fd: c_int, value: u64) -> c_int = ops::inner::eventfd_write;
+            fn backtrace_symbols_fd(frames: Frames, count: c_int, fd: c_int) -> () = ops::inner::backtrace_symbols_fd;
+            fn __backtrace_symbols_fd(frames: Frames, count: c_int, fd: c_int) -> () = ops::inner::backtrace_symbols_fd;
+            fn pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int = ops::inner::pidfd_getfd;
+            fn daemon(nochdir: c_int, noclose: c_int) -> c_int = ops::inner::daemon;
+            fn login_tty(fd: c_int) -> c_int = ops::inner::login_tty;
+            fn forkpty(master: *mut c_int, name: *mut c_char, terminal: *const termios, size: *const winsize) -> pid_t = ops::inner::forkpty;
 
             fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = ops::poll::poll;
             fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = ops::poll::poll;
@@ -107,9 +128,13 @@ macro_rules! for_each_hook {
             fn execveat(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int = ops::process::execveat;
             fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attr: *const posix_spawnattr_t, argv: Strings, envp: Strings) -> c_int = ops::process::posix_spawn;
             fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attr: *const posix_spawnattr_t, argv: Strings, envp: Strings) -> c_int = ops::process::posix_spawnp;
+            fn pidfd_spawn(pidfd: *mut c_int, path: *const c_char, actions: *const posix_spawn_file_actions_t, attr: *const posix_spawnattr_t, argv: Strings, envp: Strings) -> c_int = ops::process::pidfd_spawn;
+            fn pidfd_spawnp(pidfd: *mut c_int, file: *const c_char, actions: *const posix_spawn_file_actions_t, attr: *const posix_spawnattr_t, argv: Strings, envp: Strings) -> c_int = ops::process::pidfd_spawnp;
             fn posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, new: c_int) -> c_int = ops::process::posix_spawn_file_actions_adddup2;
             fn system(command: *const c_char) -> c_int = ops::process::system;
             fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE = ops::process::popen;
+            fn _IO_popen(command: *const c_char, mode: *const c_char) -> *mut FILE = ops::process::popen;
+            fn wordexp(words: *const c_char, into: *mut c_void, flags: c_int) -> c_int = ops::inner::wordexp;
             fn setns(fd: c_int, kind: c_int) -> c_int = ops::process::setns;
             fn unshare(flags: c_int) -> c_int = ops::process::unshare;
             fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int = ops::retreat::prctl;
@@ -117,8 +142,6 @@ macro_rules! for_each_hook {
             fn seteuid(uid: uid_t) -> c_int = ops::process::seteuid;
             fn setreuid(real: uid_t, effective: uid_t) -> c_int = ops::process::setreuid;
             fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int = ops::process::setresuid;
-            fn vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int = ops::stdio::vdprintf;
-            fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void) -> c_int = ops::stdio::__vdprintf_chk;
             never fn _exit(status: c_int) = ops::process::_exit;
             never fn _Exit(status: c_int) = ops::process::_exit;
             some fn syscall(number: c_long, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong, e: c_ulong, f: c_ulong) -> c_long = ops::raw::syscall, where ops::raw::CONCERNS;
@@ -171,6 +194,7 @@ mod exports {
             })*
             $(guarded_function! {
                 #[unsafe(no_mangle)]
+                #[allow(non_snake_case, reason = "C's names")]
                 fn $name($($arg: $ty),*) -> $ret = $handler, else next::$name;
             })*
             $(guarded_function! {

@@ -110,6 +110,7 @@ macro_rules! next_table {
             ///
             /// # Safety
             /// As the C function.
+            #[allow(non_snake_case, reason = "each has the name of its function")]
             #[inline]
             pub unsafe fn $name($($arg: $ty),*) -> $ret {
                 let target = slots::$name.get();

@@ -142,13 +142,17 @@ pub fn disconnected(sock: &'static Sock) {
 
 /// `fd` was closed behind the library's back and the number is in use for something else now.
 pub fn abandoned(fd: c_int, entry: Entry) {
-    match Sock::of(entry) {
-        // What the descriptor stands for now must not be touched.
-        Some(sock) => {
-            ops::epoll::before_close(sock, fd);
-            disconnected(sock);
-        }
-        None => before_close(fd, entry),
+    replaced(fd, entry, -1);
+}
+
+/// The same where another descriptor of what it was is open still; -1: none.
+pub fn replaced(fd: c_int, entry: Entry, open: c_int) {
+    let Some(conn) = Conn::closing(open, entry) else { return before_close(fd, entry) };
+    // What the descriptor stands for now must not be touched.
+    let sock = conn.sock();
+    ops::epoll::before_close(sock, fd);
+    if sock.release() {
+        sock.finish(|record| end(if open < 0 { Conn::gone(sock) } else { conn }, record));
     }
 }
 
@@ -332,6 +336,17 @@ pub fn fionread(conn: Conn) -> Option<c_int> {
     // Bytes on both sides of a mark count together.
     let before_or_after = if open { again::waiting(sock, theirs, fd) } else { 0 };
     c_int::try_from(in_ring + before_or_after).ok()
+}
+
+/// True while there are bytes in the ring that come before whatever the kernel socket has.
+pub fn has_unread(entry: Entry) -> bool {
+    let Some(sock) = Sock::of(entry) else { return false };
+    let Some((_, theirs)) = sock.sections() else { return false };
+    let rx = &sock.record().rx;
+    let _lock = sock.lock_rx();
+    path(rx.marks.load(Ordering::Relaxed)) == Path::Ring
+        && !sock.has(FROZEN)
+        && rx.cursor.refresh(&theirs.prod, sock.ring() as u64).is_ok_and(|n| n > 0)
 }
 
 /// Bytes that have not arrived yet, as the kernel would count those in the ring, or `None` for what it says: they

@@ -65,7 +65,8 @@ reasons! {
     PeerGone = 13, "peer-gone";
     /// The program asked for something on the socket that only the kernel can do (out-of-band data, times of sending, signals by O_ASYNC, SO_PEEK_OFF, kernel TLS, TCP repair).
     Unsupported = 14, "unsupported";
-    /// The socket is handed to a program that may not run under Shunt (exec, SCM_RIGHTS).
+    /// The socket is handed to a program that may not run under Shunt (exec, SCM_RIGHTS), or used
+    /// by libc past the library (stdio and its descriptors 0 to 2, asynchronous I/O).
     HandedOver = 15, "handed-over";
     /// Shunt was switched off by `SHUNT_DISABLE`.
     Disabled = 16, "disabled";

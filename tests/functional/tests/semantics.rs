@@ -59,6 +59,26 @@ fn lifetimes() {
 }
 
 #[test]
+fn stdio() {
+    compare("stdio");
+}
+
+#[test]
+fn replaced() {
+    compare("replaced");
+}
+
+#[test]
+fn inner() {
+    compare("inner");
+}
+
+#[test]
+fn aio() {
+    compare("aio");
+}
+
+#[test]
 fn errors() {
     compare("errors");
 }

@@ -24,6 +24,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::guard::contain;
 use crate::link::{self, Draft};
 use crate::ops::process::{effective_user, may_mutate};
+use crate::ops::stdio;
 use crate::panics;
 use crate::points::point;
 use crate::signals::SettingUp;
@@ -196,6 +197,9 @@ enum Plan {
 }
 
 fn plan(fd: c_int, entry: Entry, to: &Addr) -> Plan {
+    if stdio::uses(fd) {
+        return Plan::Tcp(Reason::HandedOver);
+    }
     let socket = tcp::borrow(fd);
     if entry.kind() != Kind::Fresh
         && (sockinfo::asks_for_kernel(socket) || sockinfo::raises_signals(socket))

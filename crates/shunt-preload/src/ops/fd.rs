@@ -17,11 +17,13 @@ use crate::guard::contain_uncancelled;
 use crate::next;
 use crate::object;
 use crate::ops::process::may_mutate;
-use crate::ops::sockopt;
+use crate::ops::{sockopt, stdio};
 use crate::own_fds::{self, OwnFd};
 use crate::panics;
 use crate::points::point;
 
+/// `include/uapi/asm-generic/sockios.h`.
+const SIOCATMARK: c_ulong = 0x8905;
 const CLOSE_RANGE_UNSHARE: c_int = 1 << 1;
 const CLOSE_RANGE_CLOEXEC: c_int = 1 << 2;
 
@@ -231,6 +233,8 @@ fn enter_duplicate(new: c_int, entry: Entry) {
         // A number that the table does not reach is always the kernel's.
         object::before_close(new, entry);
         object::hand_over(new, entry);
+    } else if stdio::uses(new) {
+        object::hand_over(new, entry);
     }
 }
 
@@ -386,6 +390,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         libc::FIONREAD => Conn::of(fd, entry).and_then(object::fionread),
         // What has not arrived was not sent either: the receiver's window is closed.
         libc::TIOCOUTQ | SIOCOUTQNSD => object::outq(fd, entry),
+        SIOCATMARK => object::has_unread(entry).then_some(0),
         _ => None,
     };
     if let Some(bytes) = answer {

@@ -21,6 +21,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::guard::contain_uncancelled;
 use crate::mutex::Mutex;
 use crate::ops::process::{may_mutate, owner_pid};
+use crate::ops::stdio;
 use crate::panics;
 use crate::points::point;
 use crate::signals::SettingUp;
@@ -428,6 +429,10 @@ fn take_up(
     if listener.for_kernel.load(Ordering::Relaxed) && sockinfo::asks_for_kernel(tcp::borrow(new)) {
         fd_table::set(new, sock.entry(Kind::Tracked));
         conn.decline(Reason::Unsupported);
+        None
+    } else if stdio::uses(new) {
+        fd_table::set(new, sock.entry(Kind::Tracked));
+        conn.decline(Reason::HandedOver);
         None
     } else if listener.proposals(&tuple).is_some() || offered.is_ok() {
         sock.set_phase(Phase::Candidate);

@@ -3,6 +3,7 @@
 pub mod connect;
 pub mod epoll;
 pub mod fd;
+pub mod inner;
 pub mod inq;
 pub mod listener;
 pub mod memory;

@@ -422,6 +422,41 @@ pub unsafe fn posix_spawnp(
     unsafe { next::posix_spawnp(pid, file, actions, attr, argv, envp) }
 }
 
+/// An error number where libc has no such function, of which a stand-in says -1.
+fn or_absent(result: c_int) -> c_int {
+    if result < 0 { libc::ENOSYS } else { result }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn pidfd_spawn(
+    pidfd: *mut c_int,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attr: *const posix_spawnattr_t,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    before_exec();
+    // SAFETY: the caller keeps the C function's contract.
+    or_absent(unsafe { next::pidfd_spawn(pidfd, path, actions, attr, argv, envp) })
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn pidfd_spawnp(
+    pidfd: *mut c_int,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attr: *const posix_spawnattr_t,
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    before_exec();
+    // SAFETY: the caller keeps the C function's contract.
+    or_absent(unsafe { next::pidfd_spawnp(pidfd, file, actions, attr, argv, envp) })
+}
+
 /// # Safety
 /// As the C function.
 pub unsafe fn system(command: *const c_char) -> c_int {

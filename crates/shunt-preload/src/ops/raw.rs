@@ -14,7 +14,7 @@ use core::ptr;
 use crate::abi::{c_int, c_uint, c_ulong, c_void, epoll_event, pollfd, sigset_t, timespec};
 use crate::conn::Conn;
 use crate::ops::{
-    connect, epoll, fd as descriptors, listener, memory, poll, process, retreat, sockopt,
+    connect, epoll, fd as descriptors, inner, listener, memory, poll, process, retreat, sockopt,
     stream as bytes, vectors,
 };
 use crate::{clock, errno, found, next, panics};
@@ -68,6 +68,7 @@ const COMMON: &[c_long] = &[
     libc::SYS_prctl,
     libc::SYS_seccomp,
     libc::SYS_io_uring_setup,
+    libc::SYS_pidfd_getfd,
 ];
 
 /// Calls that later architectures have in a newer form only.
@@ -264,6 +265,7 @@ unsafe fn on_descriptor(number: c_long, words: [c_ulong; 6]) -> Option<c_long> {
                 return None;
             }
             libc::SYS_io_uring_setup => return retreat::before_io_uring(),
+            libc::SYS_pidfd_getfd => inner::pidfd_getfd(int(a), int(b), uint(c)),
             _ => return None,
         }
     };

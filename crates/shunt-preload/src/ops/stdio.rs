@@ -2,16 +2,16 @@
 //! connection goes back to TCP first.
 
 use crate::abi::{FILE, c_char, c_int, c_void};
-use crate::errno::KeepErrno;
-use crate::fd_table::{self, Kind};
-use crate::{next, object};
+use crate::next;
+use crate::ops::inner::hand_over;
 
-fn hand_over(fd: c_int) {
-    let entry = fd_table::lookup(fd);
-    if entry.kind() == Kind::Stream {
-        let _keep = KeepErrno::new();
-        object::hand_over(fd, entry);
-    }
+/// The last descriptor that stdio has from the beginning: standard error.
+const LAST: c_int = 2;
+
+/// True for standard input, output and error, which stdio reads and writes though it was never told
+/// of them: a connection that comes to have such a number goes back to TCP, or stays there.
+pub const fn uses(fd: c_int) -> bool {
+    fd <= LAST
 }
 
 /// # Safety
@@ -32,6 +32,30 @@ pub unsafe fn fclose(file: *mut FILE) -> c_int {
     }
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::fclose(file) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
+    // It closes the descriptor, and gives its number to the new file, by libc's inner functions.
+    // Also when it fails.
+    if !file.is_null() {
+        // SAFETY: the caller passes an open stream.
+        super::fd::forget_object(unsafe { libc::fileno(file) });
+    }
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::freopen(path, mode, file) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
+    if !file.is_null() {
+        // SAFETY: as above.
+        super::fd::forget_object(unsafe { libc::fileno(file) });
+    }
+    // SAFETY: as above.
+    unsafe { next::freopen64(path, mode, file) }
 }
 
 /// Before `dprintf`, whose first argument is the descriptor.

@@ -18,6 +18,7 @@ mod families;
 mod files;
 mod found;
 mod granted;
+mod inner;
 mod interrupted;
 mod killed;
 mod lifetimes;
@@ -30,6 +31,7 @@ mod readiness;
 mod retreats;
 mod signals;
 mod splicing;
+mod stdio;
 mod times;
 mod unread;
 mod vectors;
@@ -50,6 +52,10 @@ const GROUPS: &[Group] = &[
     ("many-children", processes::many),
     ("lifetimes", lifetimes::run),
     ("daemon", families::daemon),
+    ("stdio", stdio::run),
+    ("replaced", inner::replaced),
+    ("inner", inner::run),
+    ("aio", inner::asynchronous),
     ("orphans", families::orphans),
     ("listeners", families::listeners),
     ("reader", families::reader),

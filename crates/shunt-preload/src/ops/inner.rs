@@ -1,0 +1,251 @@
+//! Functions of libc that reach the kernel by its inner calls, which no hook sees.
+//!
+//! Those that read or write a descriptor get a connection that is on TCP ([`hand_over`]). Those
+//! that put other files in the place of standard input, output and error are watched
+//! (`Replaced`). `glibc.toml` lists all functions of glibc that have to do with descriptors, and
+//! what was decided for each.
+
+use std::os::fd::AsRawFd;
+
+use libc::{aiocb, sigevent, termios, winsize};
+
+use crate::abi::{c_char, c_int, c_uint, c_void, pid_t};
+use crate::errno::KeepErrno;
+use crate::fd_table::{self, Entry, Kind};
+use crate::ops::process::{before_exec, may_mutate, owner_pid};
+use crate::own_fds::{self, OwnFd};
+use crate::stream::tcp;
+use crate::{next, object};
+
+/// A connection goes back to TCP before libc uses it past the library.
+pub fn hand_over(fd: c_int) {
+    let entry = fd_table::lookup(fd);
+    if entry.kind() == Kind::Stream {
+        let _keep = KeepErrno::new();
+        object::hand_over(fd, entry);
+    }
+}
+
+/// # Safety
+/// As the C function: null, or a valid request.
+unsafe fn hand_over_request(request: *const aiocb) {
+    // SAFETY: the caller's promise.
+    if let Some(request) = unsafe { request.as_ref() } {
+        hand_over(request.aio_fildes);
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn aio_read(request: *mut aiocb) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe {
+        hand_over_request(request);
+        next::aio_read(request)
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn aio_read64(request: *mut aiocb) -> c_int {
+    // SAFETY: the caller keeps the C function's contract. Where words have 64 bits the two requests
+    // are the same.
+    unsafe {
+        hand_over_request(request);
+        next::aio_read64(request)
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn aio_write(request: *mut aiocb) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        hand_over_request(request);
+        next::aio_write(request)
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn aio_write64(request: *mut aiocb) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        hand_over_request(request);
+        next::aio_write64(request)
+    }
+}
+
+/// # Safety
+/// `list` points to `count` requests, each null or valid.
+unsafe fn hand_over_requests(list: *const *mut aiocb, count: c_int) {
+    let count = usize::try_from(count).unwrap_or(0);
+    if !list.is_null() {
+        // SAFETY: the caller's promise.
+        (0..count).for_each(|n| unsafe { hand_over_request(*list.add(n)) });
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn lio_listio(
+    mode: c_int,
+    list: *const *mut aiocb,
+    count: c_int,
+    event: *mut sigevent,
+) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe {
+        hand_over_requests(list, count);
+        next::lio_listio(mode, list, count, event)
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn lio_listio64(
+    mode: c_int,
+    list: *const *mut aiocb,
+    count: c_int,
+    event: *mut sigevent,
+) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        hand_over_requests(list, count);
+        next::lio_listio64(mode, list, count, event)
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn eventfd_read(fd: c_int, value: *mut u64) -> c_int {
+    hand_over(fd);
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::eventfd_read(fd, value) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn eventfd_write(fd: c_int, value: u64) -> c_int {
+    hand_over(fd);
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::eventfd_write(fd, value) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn backtrace_symbols_fd(frames: *const *mut c_void, count: c_int, fd: c_int) {
+    hand_over(fd);
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::backtrace_symbols_fd(frames, count, fd) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn sockatmark(fd: c_int) -> c_int {
+    if object::has_unread(fd_table::lookup(fd)) {
+        return 0;
+    }
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::sockatmark(fd) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn wordexp(words: *const c_char, into: *mut c_void, flags: c_int) -> c_int {
+    const NOCMD: c_int = 1 << 2;
+    let runs_commands = flags & NOCMD == 0 && !words.is_null() && {
+        // SAFETY: the caller passes a C string.
+        let text = unsafe { core::ffi::CStr::from_ptr(words) }.to_bytes();
+        text.contains(&b'`') || text.windows(2).any(|pair| pair == b"$(")
+    };
+    if runs_commands {
+        before_exec();
+    }
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::wordexp(words, into, flags) }
+}
+
+/// A duplicate of a descriptor of this very process: neither dup(2) nor another process is seen to
+/// make it.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int {
+    if fd_table::lookup(target).kind() == Kind::Stream && is_own(pidfd) {
+        hand_over(target);
+    }
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::pidfd_getfd(pidfd, target, flags) }
+}
+
+/// Whether a pidfd is of this process.
+fn is_own(pidfd: c_int) -> bool {
+    let _keep = KeepErrno::new();
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).unwrap_or_default();
+    let mut pids = info.lines().filter_map(|line| line.strip_prefix("Pid:"));
+    pids.any(|pid| pid.trim().parse() == Ok(owner_pid()))
+}
+
+/// What lies behind standard input, output and error, while libc may put other files there.
+struct Replaced([Option<(Entry, Option<OwnFd>)>; 3]);
+
+impl Replaced {
+    /// Before it does.
+    fn begin() -> Self {
+        let _keep = KeepErrno::new();
+        Self([0, 1, 2].map(|fd| {
+            let entry = fd_table::lookup(fd);
+            let known = entry.is_object() && may_mutate();
+            // Open until the library has told the other end what is to be told.
+            known.then(|| (entry, own_fds::duplicate(fd).ok()))
+        }))
+    }
+}
+
+impl Drop for Replaced {
+    fn drop(&mut self) {
+        let _keep = KeepErrno::new();
+        for (known, fd) in self.0.iter_mut().zip(0..) {
+            let Some((entry, held)) = known.take() else { continue };
+            let stat = |fd| rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino));
+            let is_there = match &held {
+                Some(held) => stat(tcp::borrow(fd)) == stat(held.borrow()),
+                None => shunt_sys::sockinfo::is_tcp(tcp::borrow(fd)),
+            };
+            if !is_there && may_mutate() && fd_table::replace_if(fd, entry, Entry::KERNEL) {
+                let open = held.as_ref().map_or(-1, |held| held.borrow().as_raw_fd());
+                object::replaced(fd, entry, open);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
+    let _replaced = Replaced::begin();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::daemon(nochdir, noclose) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn login_tty(fd: c_int) -> c_int {
+    let _replaced = Replaced::begin();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::login_tty(fd) }
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn forkpty(
+    master: *mut c_int,
+    name: *mut c_char,
+    terminal: *const termios,
+    size: *const winsize,
+) -> pid_t {
+    let _replaced = Replaced::begin();
+    // SAFETY: the caller keeps the C function's contract.
+    unsafe { next::forkpty(master, name, terminal, size) }
+}

@@ -156,6 +156,9 @@ macro_rules! for_each_hook {
             tail execl = ops::process::before_execl;
             tail execlp = ops::process::before_execl;
             tail execle = ops::process::before_execl;
+            tail dlopen = ops::loader::before_dlopen;
+            tail dlmopen = ops::loader::before_dlmopen;
+            tail dlsym = ops::loader::before_dlsym;
             tail dprintf = ops::stdio::before_print;
             tail __dprintf_chk = ops::stdio::before_print;
         }

@@ -1,6 +1,9 @@
 //! Exported functions that go on to the next definition by a jump, so that what comes back to the caller
 //! does not pass through a frame of ours.
 
+use core::ffi::c_void;
+use core::ptr::NonNull;
+
 /// Defines a function of which the handler's business is decided by the first argument: where a table
 /// of bytes says 0, or has no place, it is a jump to the next definition. (What comes back from that
 /// may be another stack, as with `clone`, or come twice.)
@@ -90,16 +93,47 @@ macro_rules! some_body {
 #[cfg(not(test))]
 pub(crate) use some_body;
 
-/// Defines a function that runs something first, which is given the first argument, then jumps to the
-/// next definition with every argument register as it was, and the stack arguments and the return address
-/// in their place: for variadic functions and vfork.
+/// The registers of the first three arguments of a function, whatever they mean, and where its
+/// caller goes on.
+pub type Arguments = [usize; 4];
+
+/// Where a function goes on to.
+pub trait Onward {
+    /// `None`: to the next definition.
+    fn instead(self) -> Option<NonNull<c_void>>;
+}
+
+impl Onward for () {
+    fn instead(self) -> Option<NonNull<c_void>> {
+        None
+    }
+}
+
+impl Onward for Option<NonNull<c_void>> {
+    fn instead(self) -> Self {
+        self
+    }
+}
+
+/// Defines a function that runs something first, which is given the first arguments, then jumps to
+/// the next definition, or to where that has said, with every argument register as it was, and the
+/// stack arguments and the return address in their place: for variadic functions, vfork, and
+/// functions that look at who calls them.
 macro_rules! tail_function {
     ($(#[$attr:meta])* fn $name:ident = $before:path, then $slot:path;) => {
         const _: () = {
             /// Where to jump.
-            extern "C" fn before(first: usize) -> *mut core::ffi::c_void {
-                $crate::guard::contain(|| $before(first));
-                $slot.get()
+            extern "C" fn before(
+                a: usize,
+                b: usize,
+                c: usize,
+                caller: usize,
+            ) -> *mut core::ffi::c_void {
+                let mut instead = None;
+                $crate::guard::contain(|| {
+                    instead = $crate::jump::Onward::instead($before([a, b, c, caller]));
+                });
+                instead.map_or_else(|| $slot.get(), core::ptr::NonNull::as_ptr)
             }
 
             $(#[$attr])*
@@ -142,6 +176,7 @@ macro_rules! tail_body {
             "movups [rsp + 80], xmm5",
             "movups [rsp + 96], xmm6",
             "movups [rsp + 112], xmm7",
+            "mov rcx, [rsp + 184]", // the return address, which lies above all that
             "call {before}",
             "mov r11, rax",
             "movups xmm0, [rsp + 0]",
@@ -193,6 +228,7 @@ macro_rules! tail_body {
             "stp q2, q3, [sp, #112]",
             "stp q4, q5, [sp, #144]",
             "stp q6, q7, [sp, #176]",
+            "mov x3, x30",
             "bl {before}",
             "mov x16, x0",
             "ldp q0, q1, [sp, #80]",
@@ -223,7 +259,9 @@ mod tests {
     #[test]
     fn a_variadic_function_goes_on_with_all_its_arguments() {
         static CALLS: AtomicU64 = AtomicU64::new(0);
-        fn count(_: usize) {
+        fn count([.., caller]: super::Arguments) {
+            let here = a_variadic_function_goes_on_with_all_its_arguments as *const ();
+            assert!(caller.abs_diff(here.addr()) < 1 << 16, "{caller:x} {here:?}");
             CALLS.fetch_add(1, Ordering::Relaxed);
         }
         unsafe extern "C" {

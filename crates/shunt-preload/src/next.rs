@@ -48,8 +48,7 @@ impl Slot {
     #[cold]
     fn resolve(&self) -> *mut c_void {
         let _keep = errno::KeepErrno::new();
-        // SAFETY: the name is a C string.
-        let mut target = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let mut target = symbol(libc::RTLD_NEXT, self.name);
         if target.is_null() {
             // SAFETY: takes no arguments; it clears the error that the program would else see at
             // its next dlerror().
@@ -59,6 +58,29 @@ impl Slot {
         self.target.store(target, Ordering::Relaxed);
         target
     }
+}
+
+/// What libc's own `dlsym` says, on behalf of this library: that of its name here is a hook. Null
+/// where there is no such symbol; the error stays for dlerror(3).
+pub(crate) fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    /// Its versions in glibc: since it is in libc, and before that by architecture.
+    const VERSIONS: [&CStr; 4] = [c"GLIBC_2.34", c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.27"];
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let mut dlsym = FOUND.load(Ordering::Relaxed);
+    if dlsym.is_null() {
+        let of = |version: &CStr| {
+            // SAFETY: C strings.
+            unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) }
+        };
+        let found = VERSIONS.into_iter().map(of).find(|address| !address.is_null());
+        let Some(found) = found else { return ptr::null_mut() };
+        FOUND.store(found, Ordering::Relaxed);
+        dlsym = found;
+    }
+    type Signature = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    // SAFETY: the function of this name, of this signature. The name is a C string, and the handle
+    // the caller's to vouch for, as the program does for its own.
+    unsafe { mem::transmute::<*mut c_void, Signature>(dlsym)(handle, name.as_ptr()) }
 }
 
 /// What a function returns when the libc of this machine does not have it.
@@ -191,6 +213,16 @@ macro_rules! next_table {
                     Slot::new(c_name!($tail), absent)
                 };
             )*
+        }
+
+        /// The slot of a hooked function.
+        #[must_use]
+        pub fn slot(name: &CStr) -> Option<&'static Slot> {
+            $(if name == c_name!($name) { return Some(&slots::$name); })*
+            $(if name == c_name!($some) { return Some(&slots::$some); })*
+            $(if name == c_name!($never) { return Some(&slots::$never); })*
+            $(if name == c_name!($tail) { return Some(&slots::$tail); })*
+            None
         }
 
         /// Resolves every function; for the constructor.

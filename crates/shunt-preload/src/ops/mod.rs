@@ -6,6 +6,7 @@ pub mod fd;
 pub mod inner;
 pub mod inq;
 pub mod listener;
+pub mod loader;
 pub mod memory;
 pub mod poll;
 pub mod process;

@@ -35,6 +35,7 @@ use crate::conn::{Conn, Sock};
 use crate::errno::KeepErrno;
 use crate::fd_table;
 use crate::guard::contain;
+use crate::jump::Arguments;
 use crate::panics;
 use crate::points::point;
 use crate::relatives::Child;
@@ -77,7 +78,7 @@ pub fn claim() -> bool {
         // SAFETY: the advice concerns that page alone.
         let wiped = unsafe { rustix::mm::madvise(page, PAGE, Advice::LinuxWipeOnFork) };
         if wiped.is_err() {
-            memory_is_lent(0);
+            memory_is_lent([0; 4]);
         }
         let owner = if wiped.is_ok() { page.cast() } else { (&raw const OWNER_UNWIPED).cast_mut() };
         OWNER.store(owner, Ordering::Release);
@@ -178,7 +179,7 @@ pub fn notice_raw_fork() {
 
 /// Before vfork(3) and clone(3), whose child may share this memory. Their first argument is of no
 /// interest.
-pub fn memory_is_lent(_first: usize) {
+pub fn memory_is_lent(_: Arguments) {
     MEMORY_IS_LENT.store(true, Ordering::Relaxed);
 }
 
@@ -317,7 +318,7 @@ pub fn before_exec() {
 }
 
 /// [`before_exec`] for the variadic functions, whose first argument is the program's path.
-pub fn before_execl(_path: usize) {
+pub fn before_execl(_: Arguments) {
     before_exec();
 }
 
@@ -328,7 +329,7 @@ fn survives_exec(fd: c_int) -> bool {
 }
 
 /// Before longjmp(3) and its kind, whose first argument says where to.
-pub fn before_jump(env: usize) {
+pub fn before_jump([env, ..]: Arguments) {
     calls::before_jump(env);
 }
 
@@ -651,7 +652,7 @@ pub(crate) mod tests {
         }
         assert!(claim());
         // As the hook does, which a test executable has not.
-        memory_is_lent(0);
+        memory_is_lent([0; 4]);
         let mut stack = vec![0_u128; 16 << 10];
         // SAFETY: the child has a stack of its own, which outlives it: CLONE_VFORK waits.
         let pid = unsafe {

@@ -9,6 +9,9 @@
 //! **io_uring.** Nobody sees the calls that go through a ring, and any connection may be meant: all
 //! go back to TCP, and none is taken up any more. libuv, which asks whether there is such a thing and
 //! uses epoll if there is not, is told that there is none.
+//!
+//! **Functions of libc that are no hooks.** The same where a library is loaded that finds libc's
+//! before all others ([`super::loader`]).
 
 use core::ffi::c_long;
 
@@ -62,10 +65,17 @@ pub fn before_io_uring() -> Option<c_long> {
     if can_do_without() {
         return Some(errno::fail(libc::ENOSYS));
     }
-    let _keep = KeepErrno::new();
-    leave_all();
-    init::retire();
+    before_unseen_calls();
     None
+}
+
+/// The program is about to make calls that no hook sees, on any connection.
+pub fn before_unseen_calls() {
+    if init::active() && may_mutate() {
+        let _keep = KeepErrno::new();
+        leave_all();
+        init::retire();
+    }
 }
 
 /// True in programs with libuv.

@@ -2,6 +2,7 @@
 //! connection goes back to TCP first.
 
 use crate::abi::{FILE, c_char, c_int, c_void};
+use crate::jump::Arguments;
 use crate::next;
 use crate::ops::inner::hand_over;
 
@@ -60,7 +61,7 @@ pub unsafe fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FIL
 
 /// Before `dprintf`, whose first argument is the descriptor.
 #[allow(clippy::cast_possible_truncation, reason = "an int is the low half of its register")]
-pub fn before_print(first: usize) {
+pub fn before_print([first, ..]: Arguments) {
     hand_over((first as u32).cast_signed());
 }
 

@@ -31,7 +31,9 @@ fn moment() -> u32 {
 /// `None`: for as long as it takes.
 fn patience_left(sock: &Sock, theirs: &Section) -> Option<u32> {
     let tx = &sock.record().tx;
-    if buffers::limit(tx, theirs) != UNLIMITED {
+    // What the program has set may be more than a ring holds.
+    let limit = buffers::limit(tx, theirs);
+    if limit != UNLIMITED && tx.cursor.in_flight() >= limit {
         return None;
     }
     let (now, taken) = (moment(), theirs.cons.cons.load(Acquire));

@@ -29,7 +29,22 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     let beside: Vec<Pair> = (0..BESIDE).map(|_| p.pair()).collect::<io::Result<_>>()?;
     p.say("with connections beside it", beside.len());
     both_write_first(p, How::Blocking, MANY)?;
+    sized(p)?;
     again_and_again(p)
+}
+
+/// Buffers of a size that the program has set, which is more than a ring holds here.
+fn sized(p: &Probe) -> io::Result<()> {
+    const SIZE: i32 = 200_000;
+    const LESS: usize = 250_000;
+    let pair = p.pair()?;
+    for fd in [pair.c(), pair.s()] {
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SIZE)?;
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, SIZE)?;
+    }
+    exchange(p, &pair, How::Blocking, LESS);
+    p.result("messages go on", messages(&pair));
+    Ok(())
 }
 
 /// How an end waits for room.
@@ -91,6 +106,12 @@ fn read_all(fd: RawFd, len: usize) -> io::Result<Vec<u8>> {
 
 fn both_write_first(p: &Probe, how: How, len: usize) -> io::Result<()> {
     let pair = p.pair()?;
+    exchange(p, &pair, how, len);
+    p.result("messages go on", messages(&pair));
+    Ok(())
+}
+
+fn exchange(p: &Probe, pair: &Pair, how: How, len: usize) {
     let (there, back) = (stream(1, len), stream(2, len));
     let exchange = |fd, mine: &[u8]| {
         write_all(fd, how, mine)?;
@@ -103,8 +124,6 @@ fn both_write_first(p: &Probe, how: How, len: usize) -> io::Result<()> {
     });
     p.result("right at the client", at_client.map(|got| got == back));
     p.result("right at the server", at_server.map(|got| got == there));
-    p.result("messages go on", messages(&pair));
-    Ok(())
 }
 
 fn one_direction(p: &Probe, how: How) -> io::Result<()> {

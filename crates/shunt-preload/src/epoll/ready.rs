@@ -152,9 +152,15 @@ pub fn of(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
     of_bytes(conn, wanted, heard) | zerocopy::readiness(conn.sock())
 }
 
-/// poll(2)'s answer about the kernel socket.
+/// poll(2)'s answer about the kernel socket. What comes twice is not there to be read.
 fn ask_kernel(conn: Conn) -> u32 {
-    conn.ask(|fd| tcp::readiness(fd, KERNEL)).unwrap_or(0)
+    let ask = || conn.ask(|fd| tcp::readiness(fd, KERNEL)).unwrap_or(0);
+    let told = ask();
+    if told & events::IN == 0 || !again::is_awaited(conn.sock()) {
+        return told;
+    }
+    again::settle(conn);
+    if again::is_awaited(conn.sock()) { told & !(events::IN | events::RDNORM) } else { ask() }
 }
 
 /// The same without what waits on the error queue.
@@ -176,6 +182,7 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
     }
     if again::is_open(sock, theirs) {
         again::settle(conn);
+        *heard = Heard::Nothing;
     }
     let record = sock.record();
     let rx = &record.rx;

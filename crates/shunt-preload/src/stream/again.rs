@@ -13,6 +13,7 @@ use shunt_shm::ring::RxCursor;
 
 use crate::clock;
 use crate::conn::{Conn, FROZEN, Sock};
+use crate::errno::KeepErrno;
 use crate::next;
 use crate::signals::Uninterrupted;
 use crate::stream::tcp::{self, Look};
@@ -45,13 +46,18 @@ pub fn at_mark(sock: &Sock, theirs: &Section, is_done: bool) -> Option<u64> {
     had(at, pos, sock.ring() as u64).filter(|_| is_done)
 }
 
+/// True while bytes are to come over TCP that were taken from the ring already.
+#[inline]
+pub fn is_awaited(sock: &Sock) -> bool {
+    sock.record().rx.again.load(Relaxed) != 0
+}
+
 /// True when [`settle`] may find something to do.
 #[inline]
 pub fn is_open(sock: &Sock, theirs: &Section) -> bool {
     let rx = &sock.record().rx;
     let marks = rx.marks.load(Relaxed);
-    rx.again.load(Relaxed) != 0
-        || (path(marks) == Path::Ring && theirs.prod.marks.load(Relaxed) != marks)
+    is_awaited(sock) || (path(marks) == Path::Ring && theirs.prod.marks.load(Relaxed) != marks)
 }
 
 /// Before the kernel is asked what there is to read: what comes twice is no news. False where a signal handler
@@ -96,6 +102,7 @@ pub fn drop_had(sock: &Sock, fd: i32) -> bool {
             Look::Eof | Look::Error => again.store(0, Relaxed),
             Look::Bytes(there) => {
                 let _uninterrupted = Uninterrupted::begin();
+                let _keep = KeepErrno::new();
                 let n = usize::try_from(there.min(left.into())).unwrap_or(0);
                 let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
                 // SAFETY: TCP drops the bytes, and writes nothing (tcp(7), MSG_TRUNC).
@@ -121,8 +128,8 @@ pub fn waiting(sock: &Sock, theirs: &Section, fd: i32) -> u64 {
 /// Before another program gets the descriptor: it must not read a second time what was read here.
 pub fn finish(conn: Conn) {
     let until = clock::now().saturating_add(PATIENCE);
-    while conn.record().rx.again.load(Relaxed) != 0 {
-        let is_done = settle(conn) && conn.record().rx.again.load(Relaxed) == 0;
+    while is_awaited(&conn) {
+        let is_done = settle(conn) && !is_awaited(&conn);
         let Some(fd) = conn.kernel().filter(|_| !is_done) else { return };
         if clock::now() >= until {
             let _lock = conn.lock_rx();

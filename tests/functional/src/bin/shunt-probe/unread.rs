@@ -30,7 +30,49 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     p.say("with connections beside it", beside.len());
     both_write_first(p, How::Blocking, MANY)?;
     sized(p)?;
+    promises(p)?;
     again_and_again(p)
+}
+
+/// Whoever reads when it is told that there is something finds something, whatever way it came.
+fn promises(p: &Probe) -> io::Result<()> {
+    const LEN: usize = 8192;
+    let pair = p.pair()?;
+    let (from, to) = (pair.c(), pair.s());
+    let bytes = stream(6, MANY);
+    let mut got = Vec::with_capacity(MANY);
+    let mut empty = 0;
+    let mut pauses = 0;
+    let mut set = Epoll::new(1)?;
+    set.control(libc::EPOLL_CTL_ADD, to, libc::EPOLLIN.cast_unsigned(), 1)?;
+    thread::scope(|scope| {
+        scope.spawn(|| write_all(from, How::Blocking, &bytes));
+        while got.len() < MANY {
+            // Slow enough for the ring to be full for long, now and then.
+            if got.len() / (32 * LEN) > pauses {
+                pauses += 1;
+                thread::sleep(Duration::from_millis(50));
+            }
+            if set.wait(Some(Duration::from_secs(20)))?.is_empty() {
+                break;
+            }
+            let mut piece = [0; LEN];
+            loop {
+                match sys::recv(to, &mut piece, libc::MSG_DONTWAIT, false) {
+                    Ok(n) => got.extend_from_slice(&piece[..n]),
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => empty += 1,
+                    Err(e) => return Err(e),
+                }
+                if got.len() >= MANY || sys::fionread(to)? == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    })?;
+    p.say("told of nothing", empty);
+    p.say("read what was told of", got == bytes);
+    Ok(())
 }
 
 /// Buffers of a size that the program has set, which is more than a ring holds here.

@@ -7,7 +7,10 @@ use std::io::Write as _;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use shunt_wire::agent::MAX_FDS;
+
+use crate::raw::syscall;
 
 /// Closes a descriptor with a bare system call: std's `drop` would go through libc's `close`, which
 /// in a program that runs under Shunt is the library's own hook.
@@ -28,6 +31,44 @@ pub fn reopen(fd: impl AsFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
     open(path, flags | OFlags::CLOEXEC, Mode::empty())
 }
+
+/// Closes all descriptors of this process but these.
+///
+/// # Safety
+/// Whatever the process knows of the others it does not use any more.
+pub unsafe fn close_all_but<const N: usize>(kept: [BorrowedFd<'_>; N]) {
+    let mut kept = kept.map(|fd| fd.as_raw_fd().cast_unsigned());
+    kept.sort_unstable();
+    let mut first = 0;
+    for end in kept.into_iter().chain([u32::MAX]) {
+        if first < end {
+            // SAFETY: the caller's promise.
+            unsafe { close_range(first, end - 1) };
+        }
+        first = end.saturating_add(1);
+    }
+}
+
+/// # Safety
+/// As [`close_all_but`].
+unsafe fn close_range(first: u32, last: u32) {
+    // SAFETY: the call takes no address.
+    let closed =
+        unsafe { syscall(libc::SYS_close_range, [first as usize, last as usize, 0, 0, 0]) };
+    if closed.is_ok() {
+        return;
+    }
+    // Linux before 5.9.
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(MOST).min(MOST);
+    let end = u64::from(last).min(limit);
+    for fd in (u64::from(first)..=end).filter_map(|fd| i32::try_from(fd).ok()) {
+        // SAFETY: the caller's promise; of one that is not open the kernel says so.
+        unsafe { rustix::io::close(fd) };
+    }
+}
+
+/// More descriptors than the kernel lets a process have, unless it is told (`fs.nr_open`).
+const MOST: u64 = 1 << 20;
 
 /// Up to [`MAX_FDS`] descriptors in the order of the message. Those not taken are closed on drop.
 #[derive(Debug, Default)]

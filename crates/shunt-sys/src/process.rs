@@ -4,12 +4,17 @@
 //! in another pid namespace. So a process is known by its pid, its start time and its namespace;
 //! what can't be read (no `/proc`, or that of another namespace) is 0.
 
+use std::io;
 use std::os::fd::AsFd;
+use std::panic::AssertUnwindSafe;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, stat};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open, test_kill_process};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, set_parent_process_death_signal,
+    test_kill_process,
+};
 
 use crate::fds::close;
 
@@ -57,6 +62,36 @@ impl Identity {
 pub fn has_exited(pidfd: impl AsFd) -> bool {
     let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+}
+
+/// Makes a process that runs `body` and ends. For our own programs.
+///
+/// # Errors
+/// Those of fork(2).
+///
+/// # Safety
+/// The new process has this thread alone: `body` waits for no lock that another thread may have held.
+pub unsafe fn fork_to(body: impl FnOnce()) -> io::Result<Pid> {
+    // SAFETY: the caller's promise for the child.
+    match unsafe { libc::fork() } {
+        0 => {
+            // What is on the stack below is the parent's: the child must not get there.
+            let _ = std::panic::catch_unwind(AssertUnwindSafe(body));
+            // SAFETY: ends the child, without what the parent wants done at its own end.
+            unsafe { libc::_exit(0) }
+        }
+        child => Pid::from_raw(child).filter(|_| child > 0).ok_or_else(io::Error::last_os_error),
+    }
+}
+
+/// Ends with the process that started this one, even if that is killed. `parent` is its pid: the call fails where it is
+/// gone already.
+///
+/// # Errors
+/// `ESRCH`, and those of prctl(2).
+pub fn end_with_parent(parent: Pid) -> rustix::io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH) }
 }
 
 /// True for a zombie; false also on a kernel without pidfds (before 5.3).

@@ -170,6 +170,23 @@ pub fn send(
     })
 }
 
+/// Sends `bytes` with up to [`MOST_FDS`] descriptors as one packet, without waiting for room.
+///
+/// # Errors
+/// `EAGAIN`; `ETOOMANYREFS` while too many of this user's descriptors are under way; else as [`send`].
+pub fn send_all(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    if fds.len() > MOST_FDS {
+        return Err(Errno::MSGSIZE);
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::MSGSIZE);
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).map(|_| ())
+}
+
 /// Receives one packet into `buf`, and its descriptors, close-on-exec, into `fds`, which is emptied
 /// first. Returns its length; 0 means that the peer has closed the connection. Waits up to
 /// `timeout`; zero does not wait.
@@ -200,6 +217,84 @@ pub fn recv(socket: impl AsFd, buf: &mut [u8], fds: &mut Fds, timeout: Duration)
         }
         Ok(msg.bytes)
     })
+}
+
+/// What the next packet is, as far as can be told without receiving it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peeked {
+    /// Bytes of it that fit; 0 also when the peer has closed the connection.
+    pub len: usize,
+    /// It is longer.
+    pub is_longer: bool,
+    /// Descriptors come with it.
+    pub has_fds: bool,
+}
+
+/// Looks at the next packet (or, on a stream socket, the next bytes) without waiting, and leaves it where it is. No
+/// descriptor of it is received, and none is closed.
+///
+/// # Errors
+/// `EAGAIN` when there is none, and those of recvmsg(2).
+pub fn peek(socket: impl AsFd, buf: &mut [u8]) -> Result<Peeked> {
+    let (len, flags) = receive_bare(socket.as_fd(), buf, RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
+    // There is no room for descriptors, and nothing else comes to a socket that has not asked for it.
+    let has_fds = flags.contains(ReturnFlags::CTRUNC);
+    Ok(Peeked { len, is_longer: flags.contains(ReturnFlags::TRUNC), has_fds })
+}
+
+/// Takes the next packet off without receiving its descriptors; the kernel lets go of them as this thread returns, which
+/// may take as long as closing them. Waits if the socket does.
+///
+/// # Errors
+/// Those of recvmsg(2).
+pub fn discard(socket: impl AsFd, buf: &mut [u8]) -> Result<usize> {
+    receive_bare(socket.as_fd(), buf, RecvFlags::empty()).map(|(len, _)| len)
+}
+
+/// Without room for descriptors.
+fn receive_bare(
+    socket: BorrowedFd<'_>,
+    buf: &mut [u8],
+    flags: RecvFlags,
+) -> Result<(usize, ReturnFlags)> {
+    loop {
+        let mut none = RecvAncillaryBuffer::default();
+        match recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut none, flags) {
+            Err(Errno::INTR) => {}
+            received => return received.map(|msg| (msg.bytes, msg.flags)),
+        }
+    }
+}
+
+/// Most descriptors that the kernel lets travel with one packet (`SCM_MAX_FD`).
+pub const MOST_FDS: usize = 253;
+
+/// Receives one packet with whatever descriptors it has, close-on-exec, each of which goes to `take`. Waits if the
+/// socket does. Its length, and whether that was all of it.
+///
+/// # Errors
+/// Those of recvmsg(2).
+pub fn recv_all(
+    socket: impl AsFd,
+    buf: &mut [u8],
+    mut take: impl FnMut(OwnedFd),
+) -> Result<(usize, bool)> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    loop {
+        let mut control = RecvAncillaryBuffer::new(&mut room);
+        let iov = &mut [IoSliceMut::new(buf)];
+        let msg = match recvmsg(socket.as_fd(), iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => continue,
+            received => received?,
+        };
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = part {
+                rights.for_each(&mut take);
+            }
+        }
+        let cut = msg.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        return Ok((msg.bytes, !cut));
+    }
 }
 
 /// Runs `attempt` until it does something other than ask to be called again, or time is up.

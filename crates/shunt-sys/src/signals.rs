@@ -51,6 +51,12 @@ pub fn unblock_all() -> io::Result<()> {
     mask(libc::SIG_SETMASK, &[])
 }
 
+/// Children of this process leave nothing behind when they end: nobody waits for them.
+pub fn forget_children() {
+    // SAFETY: changes this process's disposition of one signal, for which it has no handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
 /// Waits for one of these, which are blocked, and returns which.
 #[must_use]
 pub fn wait(signals: &[c_int]) -> c_int {

@@ -90,6 +90,14 @@ pub struct Limits {
     pub exports_per_endpoint: usize,
     /// Time to say who one is.
     pub introduction: Duration,
+    /// Inspectors that may be stuck with what one process has passed.
+    pub stuck_per_process: usize,
+    /// The same of one account, of an agent for the host.
+    pub stuck_per_account: usize,
+    /// Inspectors.
+    pub inspectors: usize,
+    /// Time for an inspector to receive a packet.
+    pub inspection: Duration,
     /// Messages that a client may send at once.
     pub burst: u32,
     /// Messages per second that it may send in the long run.
@@ -100,6 +108,23 @@ pub struct Limits {
     pub scrapers: usize,
     /// Time for a scraper to ask, to be answered and to leave.
     pub scrape: Duration,
+}
+
+/// How long an inspector may take before another one serves the others.
+const HURRY: Duration = Duration::from_millis(10);
+
+impl Limits {
+    /// What concerns inspectors.
+    pub(crate) const fn of_inspectors(&self, of_host: bool) -> shunt_inspector::Limits {
+        shunt_inspector::Limits {
+            of_process: self.stuck_per_process,
+            // An agent of one user knows one account.
+            of_account: if of_host { self.stuck_per_account } else { self.inspectors },
+            inspectors: self.inspectors,
+            hurry: HURRY,
+            patience: self.inspection,
+        }
+    }
 }
 
 impl Default for Limits {
@@ -116,6 +141,10 @@ impl Default for Limits {
             share: 4,
             exports_per_endpoint: 128,
             introduction: Duration::from_secs(10),
+            stuck_per_process: 2,
+            stuck_per_account: 8,
+            inspectors: 64,
+            inspection: Duration::from_secs(2),
             burst: 16384,
             rate: 10_000,
             listed: 64 * 1024,

@@ -13,8 +13,8 @@ pub(crate) enum Knock {
     Came(OwnedFd),
     /// Somebody who has left again.
     Left,
-    /// Somebody for whom there is no descriptor or memory, and who was turned away.
-    TurnedAway,
+    /// Somebody for whom there is no descriptor or memory, and who is to be turned away: the connection, if it could be had.
+    TurnedAway(Option<OwnedFd>),
     /// Nobody.
     Nobody,
 }
@@ -39,16 +39,19 @@ impl Door {
             Err(Errno::CONNABORTED) => Knock::Left,
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                 // Without this they would wait and epoll would report it again and again.
-                if let Some(spare) = self.spare.take() {
-                    close(spare);
-                    if let Ok(socket) = accept_with(&listener, flags) {
-                        close(socket);
-                    }
-                }
-                self.spare = spare();
-                Knock::TurnedAway
+                self.restore();
+                let Some(spare) = self.spare.take() else { return Knock::TurnedAway(None) };
+                close(spare);
+                Knock::TurnedAway(accept_with(&listener, flags).ok())
             }
             Err(_) => Knock::Nobody,
+        }
+    }
+
+    /// Whoever was turned away is gone.
+    pub(crate) fn restore(&mut self) {
+        if self.spare.is_none() {
+            self.spare = spare();
         }
     }
 }

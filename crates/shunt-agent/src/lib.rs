@@ -4,7 +4,8 @@
 //! with the doorbells, to exactly the two processes that it belongs to, and adds up the counters of
 //! programs that have ended. It is on no data path: when it dies, connections run on.
 //!
-//! Single thread, driven by epoll. [`server`] moves packets and knows nothing of their meaning;
+//! Single thread, driven by epoll, which never receives or closes what others pass: [`shunt_inspector`] does, in processes of
+//! its own. [`server`] moves packets and knows nothing of their meaning;
 //! [`state`] holds the policy and does no socket I/O; [`socket`] sees to it that there is one agent;
 //! [`totals`] and [`report`] are what the tools read, [`metrics`] what a monitoring system does.
 //!
@@ -15,6 +16,7 @@ mod allowance;
 pub mod config;
 mod container;
 mod door;
+pub mod held;
 #[cfg(not(fuzzing))]
 mod ivshmem;
 #[cfg(fuzzing)]

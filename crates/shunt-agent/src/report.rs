@@ -14,6 +14,7 @@ use shunt_wire::agent::{RegionId, Reply};
 use shunt_wire::reason::Reason;
 
 use crate::container;
+use crate::held::Held;
 use crate::party::Party;
 use crate::state::{Answer, Endpoint, No, State};
 use crate::totals::Totals;
@@ -26,7 +27,7 @@ fn sealed(value: &Value) -> Result<Answer, No> {
     while let Some(rest) = text.as_bytes().get(written..).filter(|rest| !rest.is_empty()) {
         written += rustix::io::write(&fd, rest).map_err(io::Error::from)?;
     }
-    Ok(Answer { reply: Reply::Report { len }, fds: vec![Rc::new(fd)] })
+    Ok(Answer { reply: Reply::Report { len }, fds: vec![Rc::new(Held::own(fd))] })
 }
 
 /// One end of a connection and the program that has it.
@@ -155,7 +156,12 @@ pub(crate) fn status(state: &State, of: Option<Party>) -> Result<Answer, No> {
     map.insert("endpoints".into(), shown(state, of).count().into());
     map.insert("listeners".into(), listeners.collect());
     map.insert("regions".into(), state.regions.len().into());
-    map.insert("rejected_clients".into(), state.rejected.into());
+    map.insert("rejected_clients".into(), state.rejected_clients().into());
+    let by_reason = state.rejected.iter().map(|(why, n)| ((*why).to_owned(), (*n).into()));
+    map.insert("rejected".into(), Value::Object(by_reason.collect()));
+    let (stuck, waiting) = state.burden;
+    map.insert("inspectors_stuck".into(), stuck.into());
+    map.insert("descriptors_waiting".into(), waiting.into());
     map.insert("scope".into(), state.scope_name().into());
     map.insert("ivshmem".into(), state.describe_shared());
     map.insert("metrics".into(), state.metrics.as_deref().into());

@@ -70,8 +70,8 @@ pub enum Access {
 pub struct Claim {
     socket: OwnedFd,
     path: PathBuf,
-    /// Held, not used. Dropped after the socket's file is gone.
-    _lock: OwnedFd,
+    /// Let go of when the socket's file is gone.
+    lock: OwnedFd,
     activated: bool,
 }
 
@@ -91,7 +91,7 @@ impl Claim {
         let path = run_dir.file(SOCKET).map_err(refused)?;
         let path = PathBuf::from(OsStr::from_bytes(path.as_bytes()));
         if let Some(socket) = activated()? {
-            return Ok(Self { socket, path, _lock: lock, activated: true });
+            return Ok(Self { socket, path, lock, activated: true });
         }
         match unlink(&path) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -107,7 +107,7 @@ impl Claim {
         let mode = Mode::from_raw_mode(mode);
         chmod(&path, mode).map_err(|e| ClaimError::System("chmod", e))?;
         listen(&socket, BACKLOG).map_err(|e| ClaimError::System("listen", e))?;
-        Ok(Self { socket, path, _lock: lock, activated: false })
+        Ok(Self { socket, path, lock, activated: false })
     }
 
     /// The listening socket.
@@ -129,6 +129,8 @@ impl Drop for Claim {
         if !self.activated {
             let _ = unlink(&self.path);
         }
+        // Also where a process that was just being made has a copy of it.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }
 

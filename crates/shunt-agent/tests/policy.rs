@@ -66,17 +66,6 @@ fn a_listener_is_in_the_registry_while_somebody_holds_it() {
 }
 
 #[test]
-fn the_agent_does_not_keep_a_listener_alive() {
-    let agent = Agent::start();
-    let library = agent.library();
-    let socket = listening();
-    let address = socket.local_addr().unwrap();
-    library.listen(&socket);
-    drop(socket);
-    assert!(TcpStream::connect(address).is_err());
-}
-
-#[test]
 fn a_reuseport_group_is_one_listener() {
     use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
     let agent = Agent::start();

@@ -128,6 +128,8 @@ metrics! {
         "Listening addresses that clients find now.";
     REJECTED_CLIENTS: Counter "agent_rejected_clients", [],
         "Clients that the agent turned away or dropped.";
+    STUCK_INSPECTORS: Gauge "agent_stuck_inspectors", [],
+        "Processes of the agent that are stuck with descriptors which clients have passed, and which the kernel does not let go of.";
     AGENT_MEMORY: Gauge "agent_resident_memory" in Bytes, [],
         "Resident memory of the agent, with what it has looked at of the shared memory.";
     AGENT_UPTIME: Gauge "agent_uptime" in Seconds, [],

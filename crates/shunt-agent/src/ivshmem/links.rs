@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use shunt_device::ivshmem::Means;
@@ -15,6 +14,7 @@ use shunt_wire::agent::{EndpointId, FarBells, Interrupt, ListenerId, MAX_VECTORS
 use shunt_wire::reason::Reason;
 
 use super::{Doorbells, Fabric, News};
+use crate::held::Held;
 
 /// A link group of which one side is here.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(crate) struct Linked {
     /// Offset of the region.
     pub(crate) region: u64,
     /// The memory, and the lease.
-    pub(crate) fds: Vec<Rc<OwnedFd>>,
+    pub(crate) fds: Vec<Rc<Held>>,
 }
 
 /// What an acceptor is told of a link group.
@@ -62,7 +62,7 @@ pub(crate) struct Attached {
     /// That endpoint's doorbells.
     pub(crate) bells: FarBells,
     /// The memory, the lease, and what the doorbells need.
-    pub(crate) fds: Vec<Rc<OwnedFd>>,
+    pub(crate) fds: Vec<Rc<Held>>,
 }
 
 fn no_resources(_: io::Error) -> Reason {
@@ -120,7 +120,7 @@ impl Fabric {
         Ok(Linked {
             table: table as u64,
             region: offset(extent) as u64,
-            fds: vec![memory, Rc::new(lease)],
+            fds: vec![memory, Rc::new(Held::own(lease))],
         })
     }
 
@@ -167,7 +167,7 @@ impl Fabric {
         let (bells, means) = self.bells_of(owner, endpoint)?;
         self.settle(me).ok_or(Reason::NoResources)?;
         let lease = self.leases.give(region, &self.epoll, &mut self.next_token);
-        let mut fds = vec![self.memory()?, Rc::new(lease.map_err(no_resources)?)];
+        let mut fds = vec![self.memory()?, Rc::new(Held::own(lease.map_err(no_resources)?))];
         fds.extend(means);
         if let Some(link) = self.links.get_mut(&region) {
             link.parties.insert(me.0);
@@ -231,7 +231,7 @@ impl Fabric {
         &self,
         member: MemberId,
         id: EndpointId,
-    ) -> Result<(FarBells, Vec<Rc<OwnedFd>>), Reason> {
+    ) -> Result<(FarBells, Vec<Rc<Held>>), Reason> {
         let peer = self.peers.get(&member).filter(|_| id != 0).ok_or(Reason::PeerGone)?;
         let place = peer.home.find_endpoint(id).ok_or(Reason::PeerGone)?;
         let home = *self.homes.get(&member).ok_or(Reason::PeerGone)?;
@@ -251,7 +251,7 @@ impl Fabric {
         };
         let place = u32::try_from(place).map_err(|_| Reason::Internal)?;
         let bells = FarBells { home: offset(home) as u64, place, interrupt };
-        Ok((bells, fds.into_iter().map(Rc::new).collect()))
+        Ok((bells, fds.into_iter().map(|fd| Rc::new(Held::own(fd))).collect()))
     }
 
     /// The doorbells of an endpoint at the other end of a link group of `me`, with the memory and what they need.
@@ -260,7 +260,7 @@ impl Fabric {
         me: EndpointId,
         region: RegionId,
         of: EndpointId,
-    ) -> Result<(FarBells, Vec<Rc<OwnedFd>>), Reason> {
+    ) -> Result<(FarBells, Vec<Rc<Held>>), Reason> {
         let link = self.links.get(&region).filter(|link| link.parties.contains(&me));
         let other = link.ok_or(Reason::Refused)?.other;
         let (bells, means) = self.bells_of(other, of)?;

@@ -36,6 +36,7 @@ use shunt_wire::agent::{EndpointId, ListenerId, RegionId};
 use shunt_wire::reason::Reason;
 use tracing::{info, warn};
 
+use crate::held::Held;
 use leases::Leases;
 use links::Link;
 pub(crate) use links::{Attached, Linked};
@@ -94,7 +95,7 @@ impl std::fmt::Debug for Fabric {
 }
 
 /// An own endpoint with its doorbells.
-pub(crate) type Doorbells<'a> = (EndpointId, &'a [Rc<OwnedFd>]);
+pub(crate) type Doorbells<'a> = (EndpointId, &'a [Rc<Held>]);
 
 /// What the agent has to do about what a fabric has heard.
 #[derive(Debug, Default)]
@@ -366,7 +367,7 @@ impl Fabric {
 
     /// Leads interrupts that nobody has to an endpoint's doorbells, so that its peers wake it without the agent: from the
     /// first doorbell on, as many as there are.
-    fn lead(&mut self, endpoint: EndpointId, bells: &[Rc<OwnedFd>]) -> Range<usize> {
+    fn lead(&mut self, endpoint: EndpointId, bells: &[Rc<Held>]) -> Range<usize> {
         let is_free = |line: &usize| self.lines[*line] == 0;
         let Some(first) = (1..self.lines.len()).find(is_free) else { return 0..0 };
         let mut interrupts = first..first;
@@ -396,8 +397,9 @@ impl Fabric {
     }
 
     /// The memory that all share, to be passed on.
-    pub(crate) fn memory(&self) -> Result<Rc<OwnedFd>, Reason> {
-        self.transport.memory().try_clone().map(Rc::new).map_err(|_| Reason::NoResources)
+    pub(crate) fn memory(&self) -> Result<Rc<Held>, Reason> {
+        let memory = self.transport.memory().try_clone();
+        memory.map(|fd| Rc::new(Held::own(fd))).map_err(|_| Reason::NoResources)
     }
 
     /// For `Status`.

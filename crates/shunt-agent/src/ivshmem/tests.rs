@@ -16,6 +16,7 @@ use shunt_wire::agent::{ListenerId, RegionId};
 use super::memory::Memory;
 use super::{Attached, BEAT, Fabric, News};
 use crate::config::Limits;
+use crate::held::{Grave, Held};
 use crate::state::State;
 use crate::totals::Book;
 
@@ -38,8 +39,8 @@ fn transport(memory: &Arc<OwnedFd>, vectors: usize) -> Memory {
     Memory { memory: Arc::clone(memory), len: EXTENTS * EXTENT, vectors }
 }
 
-fn bells(count: usize) -> Vec<Rc<OwnedFd>> {
-    (0..count).map(|_| Rc::new(doorbell::create().unwrap())).collect()
+fn bells(count: usize) -> Vec<Rc<Held>> {
+    (0..count).map(|_| Rc::new(Held::own(doorbell::create().unwrap()))).collect()
 }
 
 /// What an agent notices, which names others' listeners from 1000 on. It is time for a sign of life, with all that is done
@@ -178,7 +179,10 @@ fn a_memory_that_nobody_would_hear_of_takes_no_others_place() {
         let looks = agent(memory, 1);
         looks.control.members().count() - 1
     };
-    let mut state = State::new(Limits::default(), None, Book::default(), String::new()).unwrap();
+    let mut state = {
+        let (limits, ended, path) = (Limits::default(), Book::default(), String::new());
+        State::new(limits, None, ended, path, Grave::default()).unwrap()
+    };
     let refused = |_: BorrowedFd<'_>| Err(io::ErrorKind::OutOfMemory.into());
     assert!(state.share(Box::new(transport(&before, 1)), refused).is_err());
     assert!(state.has_no_server());

@@ -11,6 +11,7 @@ use shunt_wire::agent::{EndpointId, ListenerId, RegionId};
 
 use super::Fabric;
 use super::memory::Memory;
+use crate::held::Held;
 
 /// Its network.
 const NAMESPACE: u64 = 1;
@@ -20,7 +21,7 @@ const NAMES: u64 = 1 << 40;
 /// The agent, and the doorbells of its programs.
 pub struct Victim {
     fabric: Fabric,
-    bells: Vec<Rc<OwnedFd>>,
+    bells: Vec<Rc<Held>>,
     next: u64,
 }
 
@@ -30,7 +31,8 @@ impl Victim {
     pub fn join(memory: &Arc<OwnedFd>, len: usize) -> Option<Self> {
         let transport = Memory { memory: Arc::clone(memory), len, vectors: 4 };
         let fabric = Fabric::join(Box::new(transport), 0, NAMESPACE).ok()?;
-        let bells = (0..2).filter_map(|_| doorbell::create().ok()).map(Rc::new).collect();
+        let bells = (0..2).filter_map(|_| doorbell::create().ok());
+        let bells = bells.map(|bell| Rc::new(Held::own(bell))).collect();
         Some(Self { fabric, bells, next: NAMES })
     }
 

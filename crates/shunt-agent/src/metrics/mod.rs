@@ -17,6 +17,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use shunt_sys::run_dir::RunDir;
+use shunt_sys::seqpacket;
 use tracing::debug;
 
 pub use address::{Address, BadAddress, MetricsError};
@@ -77,6 +78,8 @@ pub(crate) struct Exporter {
     listener: Listener,
     scrapers: HashMap<u64, Scraper>,
     next: u64,
+    /// Connections that are over. Who has sent descriptors along must not have them closed here.
+    left: Vec<OwnedFd>,
     /// That of all of them together: a loop of scrapes must not take the time of libraries.
     allowance: Allowance,
 }
@@ -89,7 +92,7 @@ impl Exporter {
     ) -> Result<Self, MetricsError> {
         let listener = Listener::open(&wanted.address, wanted.public, run_dir)?;
         let allowance = Allowance::new(limits, Instant::now());
-        Ok(Self { listener, scrapers: HashMap::new(), next: SCRAPER, allowance })
+        Ok(Self { listener, scrapers: HashMap::new(), next: SCRAPER, left: Vec::new(), allowance })
     }
 
     /// Where it is to be reached.
@@ -118,7 +121,11 @@ impl Exporter {
         match door.open(self.listener.socket()) {
             Knock::Came(socket) => self.admit(socket, epoll, limits),
             Knock::Left => {}
-            Knock::TurnedAway | Knock::Nobody => return false,
+            Knock::TurnedAway(socket) => {
+                self.left.extend(socket);
+                return false;
+            }
+            Knock::Nobody => return false,
         }
         true
     }
@@ -126,16 +133,37 @@ impl Exporter {
     fn admit(&mut self, socket: OwnedFd, epoll: &OwnedFd, limits: &Limits) {
         if self.scrapers.len() >= limits.scrapers {
             debug!("too many scrapers: one was turned away");
+            self.hang_up_on(epoll, socket);
             return;
         }
         let token = self.next;
         self.next = self.next.wrapping_add(1) | SCRAPER;
         let data = epoll::EventData::new_u64(token);
-        if epoll::add(epoll, &socket, data, epoll::EventFlags::IN).is_ok() {
-            let until = Instant::now() + limits.scrape;
-            self.scrapers
-                .insert(token, Scraper { socket, phase: Phase::Asking(Vec::new()), until });
+        if epoll::add(epoll, &socket, data, epoll::EventFlags::IN).is_err() {
+            return self.hang_up_on(epoll, socket);
         }
+        let until = Instant::now() + limits.scrape;
+        self.scrapers.insert(token, Scraper { socket, phase: Phase::Asking(Vec::new()), until });
+    }
+
+    fn hang_up_on(&mut self, epoll: &OwnedFd, socket: OwnedFd) {
+        // It stays open for a moment.
+        let _ = epoll::delete(epoll, &socket);
+        let _ = shutdown(&socket, Shutdown::Both);
+        self.left.push(socket);
+    }
+
+    /// Connections that are over, to be buried.
+    pub(crate) fn take_left(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.left)
+    }
+
+    /// The agent ends: all connections, and the listening socket, at which there may be others.
+    pub(crate) fn hang_up(&mut self) -> Vec<OwnedFd> {
+        let mut left = self.take_left();
+        left.extend(self.scrapers.drain().map(|(_, scraper)| scraper.socket));
+        left.extend(self.listener.socket().try_clone());
+        left
     }
 
     /// Goes on with one scraper, as far as can be without waiting.
@@ -149,16 +177,22 @@ impl Exporter {
                 let _ = epoll::modify(epoll, &scraper.socket, data, events);
             }
             Err(Ended) => {
-                self.scrapers.remove(&token);
+                if let Some(scraper) = self.scrapers.remove(&token) {
+                    self.hang_up_on(epoll, scraper.socket);
+                }
             }
         }
     }
 
     /// Drops those whose time is up.
-    pub(crate) fn drop_late(&mut self) {
-        if !self.scrapers.is_empty() {
-            let now = Instant::now();
-            self.scrapers.retain(|_, scraper| scraper.until > now);
+    pub(crate) fn drop_late(&mut self, epoll: &OwnedFd) {
+        if self.scrapers.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let late: Vec<_> = self.scrapers.extract_if(|_, scraper| scraper.until <= now).collect();
+        for (_, scraper) in late {
+            self.hang_up_on(epoll, scraper.socket);
         }
     }
 }
@@ -210,12 +244,16 @@ impl Scraper {
     }
 }
 
-/// What has come; `None`: nothing yet.
+/// What has come; `None`: nothing yet. Bytes with descriptors are left where they are.
 fn receive(socket: impl AsFd, room: &mut [u8]) -> Result<Option<&[u8]>, Ended> {
-    match recv(socket, &mut *room, RecvFlags::DONTWAIT) {
-        Ok((0, _)) => Err(Ended),
-        Ok((count, _)) => Ok(room.get(..count)),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+    match seqpacket::peek(&socket, room) {
+        Ok(peeked) if peeked.len == 0 || peeked.has_fds => Err(Ended),
+        // No more than was looked at.
+        Ok(peeked) => match recv(socket, &mut room[..peeked.len], RecvFlags::DONTWAIT) {
+            Ok((count, _)) => Ok(room.get(..count)),
+            Err(_) => Err(Ended),
+        },
+        Err(Errno::AGAIN) => Ok(None),
         Err(_) => Err(Ended),
     }
 }

@@ -76,7 +76,8 @@ fn single(metric: Metric, state: &State, live: u64, ended: u64) -> u64 {
         metric::PROGRAMS_LIVE => live,
         metric::PROGRAMS_ENDED => ended,
         metric::LISTENERS => count(state.listeners.len()),
-        metric::REJECTED_CLIENTS => state.rejected,
+        metric::REJECTED_CLIENTS => state.rejected_clients(),
+        metric::STUCK_INSPECTORS => count(state.burden.0),
         metric::AGENT_MEMORY => resident().unwrap_or(0),
         metric::AGENT_UPTIME => state.started.elapsed().as_secs(),
         _ => 0,
@@ -107,7 +108,8 @@ fn open(state: &State) -> Vec<(Labels, u64)> {
     whole.into_iter().chain(on_tcp).collect()
 }
 
-/// Pages that a memfd has, in bytes. It reserves far more than it takes.
+/// Pages that a memfd has, in bytes. It reserves far more than it takes. The memory is known to be the kernel's own, so
+/// asking does not wait for anybody.
 fn taken(memory: impl AsFd) -> u64 {
     const BLOCK: u64 = 512;
     fstat(memory).map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK)

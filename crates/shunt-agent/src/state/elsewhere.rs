@@ -10,7 +10,6 @@ use serde_json::Value;
 use shunt_device::ivshmem::Transport;
 use shunt_shm::ivshmem::Published;
 use shunt_shm::registry::Listing;
-use shunt_sys::fds::Fds;
 use shunt_sys::sockinfo;
 use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId, Reply, Request};
 use shunt_wire::reason::Reason;
@@ -18,6 +17,7 @@ use shunt_wire::reason::Reason;
 use super::listeners::Name;
 use super::regions::Connected;
 use super::{Answer, No, Outcome, State, first_id, names_of};
+use crate::held::Passed;
 use crate::ivshmem::{Attached, Fabric, Linked};
 
 impl State {
@@ -119,7 +119,7 @@ impl State {
         &mut self,
         me: EndpointId,
         request: &Request<'_>,
-        fds: &mut Fds,
+        passed: &mut Passed,
     ) -> Option<Outcome> {
         let serves = |listener| self.fabric.as_ref().is_some_and(|fabric| fabric.serves(listener));
         let has = |region| self.retired.iter().chain(&self.fabric).any(|fabric| fabric.has(region));
@@ -130,7 +130,7 @@ impl State {
             Request::Attach { region, slot }
                 if self.fabric.is_some() && !self.regions.contains_key(&region) =>
             {
-                Some(self.attach_elsewhere(me, region, slot, fds))
+                Some(self.attach_elsewhere(me, region, slot, passed))
             }
             Request::Bells { region, endpoint } if has(region) => {
                 let found =
@@ -174,11 +174,11 @@ impl State {
         me: EndpointId,
         region: RegionId,
         slot: u32,
-        fds: &mut Fds,
+        passed: &mut Passed,
     ) -> Outcome {
-        let socket = fds.take().ok_or(No::Misconduct("an Attach without a socket"))?;
+        let socket = passed.take().ok_or(No::Misconduct("an Attach without a socket"))?;
         let Connected { tuple, netns, .. } =
-            super::regions::inspect(socket).ok_or(No::Refused(Reason::Unsupported))?;
+            super::regions::connected(&socket).ok_or(No::Refused(Reason::Unsupported))?;
         let endpoint = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
         let bells = endpoint.bells.clone();
         let fabric = self.fabric_of(region).ok_or(No::Refused(Reason::Internal))?;

@@ -1,57 +1,57 @@
 //! Memory that endpoints have registered, or pin in pipes, for their peers to read.
 
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstatfs};
-use shunt_sys::fds::Fds;
+use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl};
 use shunt_sys::reach::may_trace;
 use shunt_wire::agent::{EndpointId, ExportId, Exported, LANES, RegionId, Reply};
 use shunt_wire::reason::Reason;
 
 use super::{Answer, Endpoint, No, Outcome, State};
+use crate::held::{Held, Passed, Thing};
 
 /// What a reader relies on: nobody can cut the memory short.
 const LASTING: SealFlags = SealFlags::SHRINK;
 /// What a program relies on that has asked for memory to lend: who gets the descriptor cannot write to it.
 const PUBLISHED: SealFlags = LASTING.union(SealFlags::SEAL).union(SealFlags::FUTURE_WRITE);
 
-/// `PIPEFS_MAGIC` of include/uapi/linux/magic.h.
-const PIPEFS: i64 = 0x5049_5045;
-
 /// What an endpoint has registered.
 #[derive(Debug)]
 pub(crate) struct Export {
     what: Exported,
-    pub(super) fds: Vec<Rc<OwnedFd>>,
+    pub(super) fds: Vec<Rc<Held>>,
 }
 
-/// True for what a reader can rely on.
-fn is_sound(what: Exported, fd: &OwnedFd) -> bool {
-    let is_read = fcntl_getfl(fd).is_ok_and(|mode| mode & OFlags::RWMODE == OFlags::RDONLY);
-    let is_sealed = |seals| fcntl_get_seals(fd).is_ok_and(|has| has.contains(seals));
-    // Not a FIFO of a file system, which may let others wait.
-    let is_pipe = || fstatfs(fd).is_ok_and(|fs| fs.f_type == PIPEFS);
-    is_read
-        && match what {
-            Exported::Asked => is_sealed(PUBLISHED),
-            Exported::Found => is_sealed(LASTING),
-            Exported::Pipes { .. } => is_pipe(),
-        }
+/// What a reader can rely on; `None`, what it cannot.
+fn sound(what: Exported, thing: Thing) -> Option<Held> {
+    let (fd, seals) = match (what, thing) {
+        (Exported::Asked, Thing::Memory(fd)) => (fd, PUBLISHED),
+        (Exported::Found, Thing::Memory(fd)) => (fd, LASTING),
+        // Not a FIFO of a file system, which may let others wait.
+        (Exported::Pipes { .. }, Thing::Pipe(fd)) => (fd, SealFlags::empty()),
+        _ => return None,
+    };
+    let is_read = fcntl_getfl(&fd).is_ok_and(|mode| mode & OFlags::RWMODE == OFlags::RDONLY);
+    let is_sealed = || fcntl_get_seals(&fd).is_ok_and(|has| has.contains(seals));
+    (is_read && (seals.is_empty() || is_sealed())).then_some(fd)
 }
 
 impl State {
-    pub(super) fn export(&mut self, me: EndpointId, what: Exported, fds: &mut Fds) -> Outcome {
+    pub(super) fn export(
+        &mut self,
+        me: EndpointId,
+        what: Exported,
+        passed: &mut Passed,
+    ) -> Outcome {
         let count = if matches!(what, Exported::Pipes { .. }) { LANES } else { 1 };
-        let fds: Vec<_> = (0..count).map_while(|_| fds.take()).map(Rc::new).collect();
-        if fds.len() < count {
+        let things: Vec<_> = (0..count).map_while(|_| passed.take()).collect();
+        if things.len() < count {
             return Err(No::Misconduct("an Export without memory"));
         }
-        if !fds.iter().all(|fd| is_sound(what, fd)) {
-            return Err(No::Misconduct(
-                "memory that others could change, or that could be cut short",
-            ));
-        }
+        let fds = things.into_iter().map(|thing| sound(what, thing).map(Rc::new));
+        let fds = fds
+            .collect::<Option<Vec<_>>>()
+            .ok_or(No::Misconduct("memory that others could change, or that could be cut short"))?;
         let export = self.new_id();
         let most = self.limits.exports_per_endpoint;
         let is_hosts = self.host.is_some();
@@ -71,12 +71,12 @@ impl State {
         me: EndpointId,
         (region, slot): (RegionId, u32),
         export: ExportId,
-        fds: &mut Fds,
+        passed: &mut Passed,
     ) -> Outcome {
-        let held = fds.take();
+        let held = passed.take();
         let known = self.regions.get(&region).ok_or(No::Refused(Reason::Refused))?;
         let holds_it = |socket| self.is_held_by(known, slot, socket);
-        if !known.has_party(me) && !held.is_some_and(holds_it) {
+        if !known.has_party(me) && !held.as_ref().is_some_and(holds_it) {
             return Err(No::Refused(Reason::Refused));
         }
         let reader = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;

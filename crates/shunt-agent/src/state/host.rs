@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use shunt_shm::registry::{Listing, Registry, RegistryWriter, Scope};
@@ -18,6 +18,7 @@ use super::listeners::Listener;
 use super::offers::Offers;
 use super::{Endpoint, State};
 use crate::config::HostConfig;
+use crate::held::Held;
 use crate::party::Party;
 use crate::policy::{End, Policy, Question};
 
@@ -99,7 +100,7 @@ fn attach(config: &HostConfig) -> io::Result<Marks> {
 /// The registries, each for one party.
 #[derive(Debug, Default)]
 pub(super) struct Registries {
-    known: HashMap<Party, (RegistryWriter, Rc<OwnedFd>)>,
+    known: HashMap<Party, (RegistryWriter, Rc<Held>)>,
     /// Listeners of other machines, which stand in each of them.
     elsewhere: HashMap<ListenerId, Listing>,
     /// Which memory is shared with those machines.
@@ -152,7 +153,7 @@ impl Registries {
 
 impl State {
     /// The registry of a party, to be read.
-    pub(super) fn registry_of(&mut self, party: Party) -> io::Result<Rc<OwnedFd>> {
+    pub(super) fn registry_of(&mut self, party: Party) -> io::Result<Rc<Held>> {
         if let Some((_, fd)) = self.registries.known.get(&party) {
             return Ok(Rc::clone(fd));
         }
@@ -168,7 +169,7 @@ impl State {
         for listing in self.registries.elsewhere.values() {
             writer.publish(listing);
         }
-        let fd = Rc::new(fd);
+        let fd = Rc::new(Held::own(fd));
         self.registries.known.insert(party, (writer, Rc::clone(&fd)));
         Ok(fd)
     }

@@ -1,18 +1,16 @@
 //! Listening sockets: who holds them, and their tables of proposals.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use shunt_shm::registry::Listing;
 use shunt_shm::table::{self, Table};
-use shunt_sys::fds::{Fds, close};
-use shunt_sys::sockinfo;
 use shunt_wire::addr::Addr;
 use shunt_wire::agent::{EndpointId, ListenerId, Reply};
 use shunt_wire::reason::Reason;
 
 use super::{Answer, No, Outcome, State};
+use crate::held::{Held, Passed, Socket, Thing};
 use crate::party::Party;
 
 /// By what a client finds a listener. All sockets of a `SO_REUSEPORT` group have it in common: which
@@ -38,7 +36,7 @@ impl Name {
 pub(crate) struct Listener {
     pub(crate) name: Name,
     pub(super) table: Table,
-    pub(super) table_fd: Rc<OwnedFd>,
+    pub(super) table_fd: Rc<Held>,
     /// The sockets, by cookie, that each endpoint holds.
     pub(crate) holders: HashMap<EndpointId, HashSet<u64>>,
 }
@@ -51,28 +49,21 @@ struct Facts {
     netns: u64,
 }
 
-/// Looks at the passed socket and closes it: the agent must not keep it alive, or the program's own
-/// close would not end the listener.
-fn inspect(socket: OwnedFd) -> Option<Facts> {
-    let facts = (sockinfo::is_tcp(&socket) && sockinfo::is_listening(&socket))
-        .then(|| {
-            Some(Facts {
-                cookie: sockinfo::cookie(&socket).ok()?,
-                addr: sockinfo::local_addr(&socket).ok()?,
-                v6only: sockinfo::is_v6only(&socket),
-                netns: sockinfo::netns_cookie(&socket),
-            })
-        })
-        .flatten();
-    close(socket);
-    facts
+/// What a passed socket is, if it listens.
+fn listening(thing: &Thing) -> Option<Facts> {
+    match *thing {
+        Thing::Socket(Socket {
+            cookie, netns, listens: true, v6only, local: Some(addr), ..
+        }) => Some(Facts { cookie, addr, v6only, netns }),
+        _ => None,
+    }
 }
 
 impl State {
-    pub(super) fn listen(&mut self, me: EndpointId, fds: &mut Fds) -> Outcome {
-        let socket = fds.take().ok_or(No::Misconduct("a Listen without a socket"))?;
+    pub(super) fn listen(&mut self, me: EndpointId, passed: &mut Passed) -> Outcome {
+        let socket = passed.take().ok_or(No::Misconduct("a Listen without a socket"))?;
         // Having the socket is the proof of the right to serve it.
-        let facts = inspect(socket).ok_or(No::Refused(Reason::Unsupported))?;
+        let facts = listening(&socket).ok_or(No::Refused(Reason::Unsupported))?;
         let endpoint = self.endpoints.get_mut(&me).ok_or(No::Refused(Reason::Internal))?;
         let &Facts { cookie, addr, v6only, netns } = &facts;
         let name = Name { addr, netns, party: endpoint.origin.party, v6only };
@@ -122,7 +113,7 @@ impl State {
         if !self.registries.publish(name.party, &name.listing(listener)) {
             return Err(No::Refused(Reason::NoResources));
         }
-        let table_fd = Rc::new(table_fd);
+        let table_fd = Rc::new(Held::own(table_fd));
         let entry = Listener { name, table, table_fd, holders: HashMap::new() };
         self.listeners.insert(listener, entry);
         self.by_name.insert(name, listener);

@@ -11,15 +11,14 @@ mod listeners;
 mod offers;
 mod regions;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
 use shunt_shm::arena::{self, ArenaView};
-use shunt_sys::fds::Fds;
 use shunt_sys::process::has_exited;
 use shunt_sys::seqpacket::{PeerCred, peer_pidfd};
 use shunt_wire::PROTOCOL_VERSION;
@@ -27,6 +26,7 @@ use shunt_wire::agent::{EndpointId, ExportId, ListenerId, MAX_VECTORS, RegionId,
 use shunt_wire::reason::Reason;
 
 use crate::config::{HostConfig, Limits};
+use crate::held::{Grave, Held, Passed, Thing};
 use crate::ivshmem::Fabric;
 use crate::memory_limit;
 use crate::party::{Account, Origin, Party};
@@ -71,7 +71,7 @@ pub struct Answer {
     /// The message.
     pub reply: Reply,
     /// What travels with it, in order.
-    pub fds: Vec<Rc<OwnedFd>>,
+    pub fds: Vec<Rc<Held>>,
 }
 
 impl Answer {
@@ -115,8 +115,8 @@ pub(crate) struct Endpoint {
     pub(crate) program: String,
     pub(crate) run: u64,
     pub(crate) arena: ArenaView,
-    pidfd: Rc<OwnedFd>,
-    bells: Vec<Rc<OwnedFd>>,
+    pidfd: Rc<Held>,
+    bells: Vec<Rc<Held>>,
     holds: HashSet<ListenerId>,
     owns: HashSet<RegionId>,
     attached: HashSet<RegionId>,
@@ -128,7 +128,7 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// The memory that it has registered, and its pipes, which have none of their own.
-    pub(crate) fn exported(&self) -> impl Iterator<Item = &Rc<OwnedFd>> {
+    pub(crate) fn exported(&self) -> impl Iterator<Item = &Rc<Held>> {
         self.exports.values().flat_map(|export| &export.fds)
     }
 
@@ -153,8 +153,12 @@ pub struct State {
     by_name: HashMap<Name, ListenerId>,
     pub(crate) regions: HashMap<RegionId, Region>,
     pub(crate) ended: Book,
-    /// Clients that were dropped for what they sent or did not read.
-    pub(crate) rejected: u64,
+    /// Clients that were turned away, or dropped for what they sent or did not read, by why.
+    pub(crate) rejected: BTreeMap<&'static str, u64>,
+    /// Inspectors that are stuck with what clients have passed, and descriptors that wait to be let go of.
+    pub(crate) burden: (usize, usize),
+    /// Where descriptors go that this lets go of.
+    grave: Grave,
     /// Where the socket is, for `Status`.
     pub(crate) socket_path: String,
     /// Memory that is shared with other machines.
@@ -166,7 +170,7 @@ pub struct State {
 }
 
 impl State {
-    /// Knows nothing but `ended`.
+    /// Knows nothing but `ended`. What it lets go of, and others could hold up, is found in `grave`.
     ///
     /// # Errors
     /// Where it cannot be the agent of the host.
@@ -175,6 +179,7 @@ impl State {
         host: Option<&HostConfig>,
         ended: Book,
         socket_path: String,
+        grave: Grave,
     ) -> Result<Self, HostError> {
         let host = host.map(Host::new).transpose()?;
         let next_id = first_id();
@@ -190,7 +195,9 @@ impl State {
             by_name: HashMap::new(),
             regions: HashMap::new(),
             ended,
-            rejected: 0,
+            rejected: BTreeMap::new(),
+            burden: (0, 0),
+            grave,
             socket_path,
             fabric: None,
             retired: Vec::new(),
@@ -204,9 +211,14 @@ impl State {
         id
     }
 
-    /// Notes that a client was dropped.
-    pub const fn count_rejected(&mut self) {
-        self.rejected += 1;
+    /// Notes that a client was turned away or dropped, and why.
+    pub fn count_rejected(&mut self, why: &'static str) {
+        *self.rejected.entry(why).or_default() += 1;
+    }
+
+    /// How many clients were turned away or dropped.
+    pub(crate) fn rejected_clients(&self) -> u64 {
+        self.rejected.values().sum()
     }
 
     /// Answers one request of the client in `role`.
@@ -218,14 +230,14 @@ impl State {
         role: &mut Role,
         peer: Peer<'_>,
         request: &Request<'_>,
-        fds: &mut Fds,
+        passed: &mut Passed,
     ) -> Result<Answer, Misconduct> {
         let outcome = match (*role, request) {
             (Role::Nobody, Request::Hello { version, program, run }) => {
-                self.hello(role, peer, (*version, *run), program, fds)
+                self.hello(role, peer, (*version, *run), program, passed)
             }
             (Role::Nobody, Request::Tool { version }) => tool(role, *version),
-            (Role::Endpoint(me), request) => self.for_endpoint(me, request, fds),
+            (Role::Endpoint(me), request) => self.for_endpoint(me, request, passed),
             (Role::Tool, Request::List) => {
                 report::list(self, self.limits.listed, self.shown_to(peer))
             }
@@ -233,8 +245,7 @@ impl State {
             (Role::Tool, Request::Status) => report::status(self, self.shown_to(peer)),
             _ => Err(No::Misconduct("a request that is not for it to make")),
         };
-        let unused = !fds.is_empty();
-        fds.clear();
+        let unused = !passed.is_empty();
         match outcome {
             Err(No::Misconduct(what)) => Err(Misconduct(what)),
             _ if unused => Err(Misconduct("descriptors that no request asks for")),
@@ -248,26 +259,31 @@ impl State {
         (self.host.is_some() && !peer.origin.is_hosts_root).then_some(peer.origin.party)
     }
 
-    fn for_endpoint(&mut self, me: EndpointId, request: &Request<'_>, fds: &mut Fds) -> Outcome {
-        if let Some(outcome) = self.elsewhere(me, request, fds) {
+    fn for_endpoint(
+        &mut self,
+        me: EndpointId,
+        request: &Request<'_>,
+        passed: &mut Passed,
+    ) -> Outcome {
+        if let Some(outcome) = self.elsewhere(me, request, passed) {
             return outcome;
         }
         match *request {
-            Request::Listen => self.listen(me, fds).map(|answer| self.listening(answer)),
+            Request::Listen => self.listen(me, passed).map(|answer| self.listening(answer)),
             Request::Unlisten { listener } => self.unlisten(me, listener),
             Request::Connect { listener } => self.connect(me, listener),
-            Request::Attach { region, slot } => self.attach(me, region, slot, fds),
+            Request::Attach { region, slot } => self.attach(me, region, slot, passed),
             Request::Bells { region, endpoint } => self.bells(me, region, endpoint),
             Request::Detach { region } => self.detach(me, region),
-            Request::Export { what } => self.export(me, what, fds),
+            Request::Export { what } => self.export(me, what, passed),
             Request::Import { region, slot, export } => {
-                self.import(me, (region, slot), export, fds)
+                self.import(me, (region, slot), export, passed)
             }
             Request::Unexport { export } => self.unexport(me, export),
-            Request::Await => self.await_clients(me, fds),
-            Request::Offer { record, number } => self.offer(me, (record, number), fds),
-            Request::Claim => self.claim(me, fds),
-            Request::Fetch { region, slot } => self.fetch(me, region, slot, fds),
+            Request::Await => self.await_clients(me, passed),
+            Request::Offer { record, number } => self.offer(me, (record, number), passed),
+            Request::Claim => self.claim(me, passed),
+            Request::Fetch { region, slot } => self.fetch(me, region, slot, passed),
             _ => Err(No::Misconduct("a request that is not for a library to make")),
         }
     }
@@ -278,21 +294,19 @@ impl State {
         peer: Peer<'_>,
         (version, run): (u32, u64),
         program: &str,
-        fds: &mut Fds,
+        passed: &mut Passed,
     ) -> Outcome {
-        let mut bells = Vec::with_capacity(fds.len());
-        while let Some(fd) = fds.take() {
-            bells.push(Rc::new(fd));
-        }
+        let things: Vec<_> = std::iter::from_fn(|| passed.take()).collect();
         if version != PROTOCOL_VERSION {
             return Err(No::Refused(Reason::VersionMismatch));
         }
-        if bells.is_empty() || bells.len() > MAX_VECTORS {
+        if things.is_empty() || things.len() > MAX_VECTORS {
             return Err(No::Misconduct("a wrong number of doorbells"));
         }
-        if !bells.iter().all(|fd| is_eventfd(fd)) {
-            return Err(No::Misconduct("a doorbell that is not an eventfd"));
-        }
+        // It is rung with write(2) by programs that did not make it: anything else could block them there.
+        let bell = |thing| if let Thing::Bell(fd) = thing { Some(Rc::new(fd)) } else { None };
+        let bells = things.into_iter().map(bell).collect::<Option<Vec<_>>>();
+        let bells = bells.ok_or(No::Misconduct("a doorbell that is not an eventfd"))?;
         let of_account = |e: &&Endpoint| e.origin.account == peer.origin.account;
         if self.endpoints.len() >= self.limits.endpoints
             || self.exceeds_share(&peer.origin.account, self.limits.endpoints, || {
@@ -301,7 +315,9 @@ impl State {
         {
             return Err(No::Refused(Reason::Refused));
         }
-        let pidfd = Rc::new(peer_pidfd(peer.socket).map_err(io::Error::from)?);
+        // Others are given it.
+        let pidfd = peer_pidfd(peer.socket).map_err(io::Error::from)?;
+        let pidfd = Rc::new(self.grave.keep(pidfd));
         let arena_fd = arena::create()?;
         let arena = ArenaView::map(&arena_fd)?;
         let registry = self.registry_of(peer.origin.party)?;
@@ -328,7 +344,7 @@ impl State {
         );
         Ok(Answer {
             reply: Reply::Welcome { endpoint, memory: memory_limit::of_process(peer.cred.pid) },
-            fds: vec![registry, Rc::new(arena_fd)],
+            fds: vec![registry, Rc::new(Held::own(arena_fd))],
         })
     }
 
@@ -391,13 +407,6 @@ fn tool(role: &mut Role, version: u32) -> Outcome {
     Ok(Answer::bare(Reply::Done))
 }
 
-/// A doorbell is rung with write(2) by programs that did not make it: anything but an eventfd could
-/// block them there.
-fn is_eventfd(fd: &OwnedFd) -> bool {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-    link.is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")
-}
-
 /// The name as tools may print it: bounded, and without control characters.
 fn printable(name: &str) -> String {
     let mut kept = String::new();
@@ -421,12 +430,5 @@ mod tests {
         let long = printable(&"é".repeat(100));
         assert_eq!(long.len(), MAX_NAME);
         assert_eq!(printable(&format!("x{long}")).len(), MAX_NAME - 1);
-    }
-
-    #[test]
-    fn only_an_eventfd_is_a_doorbell() {
-        let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-        assert!(!is_eventfd(&file));
-        assert!(is_eventfd(&shunt_shm::doorbell::create().unwrap()));
     }
 }

@@ -6,15 +6,12 @@
 //! shares with acceptors of one party, and nobody else.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use shunt_shm::arena::{ArenaView, RECORDS};
 use shunt_shm::region::{RegionView, SLOTS, Side};
 use shunt_shm::sync::Ordering;
 use shunt_sys::bpf::Made;
-use shunt_sys::fds::{Fds, close};
-use shunt_sys::sockinfo;
 use shunt_wire::agent::{EndpointId, RegionId, Reply};
 use shunt_wire::clc::Proposal;
 use shunt_wire::offer::Offer;
@@ -22,6 +19,7 @@ use shunt_wire::reason::Reason;
 
 use super::regions::Purpose;
 use super::{Answer, Endpoint, No, Outcome, State};
+use crate::held::{Passed, Socket, Thing};
 use crate::party::Party;
 
 /// The offers that nobody has claimed, by the cookies of their sockets.
@@ -94,14 +92,13 @@ impl Claimed {
     }
 }
 
-/// The cookie of a TCP socket that was passed, and what else is asked of it. Closes it: the agent must not keep the
-/// connection open.
-fn passed<T>(fds: &mut Fds, ask: impl FnOnce(&OwnedFd) -> T) -> Result<(u64, T), No> {
-    let socket = fds.take().ok_or(No::Misconduct("a request about a socket without one"))?;
-    let cookie = sockinfo::is_tcp(&socket).then(|| sockinfo::cookie(&socket).ok()).flatten();
-    let facts = cookie.map(|cookie| (cookie, ask(&socket)));
-    close(socket);
-    facts.ok_or(No::Refused(Reason::Unsupported))
+/// The TCP socket that a request is about.
+fn socket_of(passed: &mut Passed) -> Result<Socket, No> {
+    match passed.take() {
+        Some(Thing::Socket(socket)) => Ok(socket),
+        Some(_) => Err(No::Refused(Reason::Unsupported)),
+        None => Err(No::Misconduct("a request about a socket without one")),
+    }
 }
 
 /// The acceptor's end of a connection.
@@ -112,8 +109,8 @@ struct Accepted {
 }
 
 impl State {
-    pub(super) fn await_clients(&mut self, me: EndpointId, fds: &mut Fds) -> Outcome {
-        let (socket, ()) = passed(fds, |_| ())?;
+    pub(super) fn await_clients(&mut self, me: EndpointId, passed: &mut Passed) -> Outcome {
+        let socket = socket_of(passed)?.cookie;
         let most = self.limits.sockets_per_listener;
         let endpoint = self.endpoints.get_mut(&me).ok_or(No::Refused(Reason::Internal))?;
         if endpoint.awaits.len() >= most {
@@ -141,10 +138,9 @@ impl State {
         &mut self,
         me: EndpointId,
         (record, number): (u32, u64),
-        fds: &mut Fds,
+        passed: &mut Passed,
     ) -> Outcome {
-        let ask = |socket: &_| (sockinfo::netns_cookie(socket), sockinfo::is_listening(socket));
-        let (socket, (netns, listens)) = passed(fds, ask)?;
+        let Socket { cookie: socket, netns, listens, .. } = socket_of(passed)?;
         if usize::try_from(record).map_or(true, |record| record >= RECORDS) {
             return Err(No::Misconduct("a record that no arena has"));
         }
@@ -224,10 +220,9 @@ impl State {
         }
     }
 
-    pub(super) fn claim(&mut self, me: EndpointId, fds: &mut Fds) -> Outcome {
-        let ask = |socket: &_| (sockinfo::netns_cookie(socket), sockinfo::local_addr(socket));
-        let (cookie, (netns, local)) = passed(fds, ask)?;
-        let port = local.map_err(|_| No::Refused(Reason::Unsupported))?.port;
+    pub(super) fn claim(&mut self, me: EndpointId, passed: &mut Passed) -> Outcome {
+        let Socket { cookie, netns, local, .. } = socket_of(passed)?;
+        let port = local.ok_or(No::Refused(Reason::Unsupported))?.port;
         let marks = self.host.as_ref().and_then(|host| host.marks.as_ref());
         let offered = marks.and_then(|marks| marks.other_end(cookie));
         let offered = offered.ok_or(No::Refused(Reason::NoProposal))?;
@@ -310,9 +305,9 @@ impl State {
         me: EndpointId,
         region: RegionId,
         slot: u32,
-        fds: &mut Fds,
+        passed: &mut Passed,
     ) -> Outcome {
-        let (socket, ()) = passed(fds, |_| ())?;
+        let socket = socket_of(passed)?.cookie;
         let _ = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
         let known = self.regions.get(&region).ok_or(No::Refused(Reason::PeerGone))?;
         let slot = usize::try_from(slot).map_err(|_| No::Refused(Reason::Refused))?;

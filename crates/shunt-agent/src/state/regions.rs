@@ -1,19 +1,17 @@
 //! Regions: the memory of link groups, and who may have it.
 
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use shunt_shm::region::{self, LANES, RegionView, SLOTS, Side};
 use shunt_shm::sync::Ordering;
-use shunt_sys::fds::{Fds, close};
-use shunt_sys::sockinfo;
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{EndpointId, ListenerId, RegionId, Reply};
 use shunt_wire::reason::Reason;
 
 use super::offers::Claims;
 use super::{Answer, Endpoint, No, Outcome, State};
+use crate::held::{Held, Passed, Thing};
 
 /// The memory of a link group.
 #[derive(Debug)]
@@ -22,7 +20,7 @@ pub(crate) struct Region {
     owner: Option<EndpointId>,
     pub(super) purpose: Purpose,
     pub(super) attached: HashSet<EndpointId>,
-    memory: Rc<OwnedFd>,
+    memory: Rc<Held>,
     map: region::Region,
 }
 
@@ -42,7 +40,7 @@ impl Region {
     }
 
     /// Its memory.
-    pub(crate) const fn memory(&self) -> &Rc<OwnedFd> {
+    pub(crate) const fn memory(&self) -> &Rc<Held> {
         &self.memory
     }
 
@@ -57,20 +55,11 @@ impl Region {
     }
 }
 
-/// The connection that a passed socket is, and its network namespace. Closes the socket: the agent
-/// must not keep the connection open.
-pub(super) fn inspect(socket: OwnedFd) -> Option<Connected> {
-    let facts = sockinfo::is_tcp(&socket)
-        .then(|| {
-            Some(Connected {
-                tuple: sockinfo::four_tuple(&socket).ok()?,
-                netns: sockinfo::netns_cookie(&socket),
-                cookie: sockinfo::cookie(&socket).ok()?,
-            })
-        })
-        .flatten();
-    close(socket);
-    facts
+/// The connection that a passed socket is, and its network namespace.
+pub(super) fn connected(thing: &Thing) -> Option<Connected> {
+    let Thing::Socket(socket) = thing else { return None };
+    let tuple = FourTuple { local: socket.local?, peer: socket.peer? };
+    Some(Connected { tuple, netns: socket.netns, cookie: socket.cookie })
 }
 
 pub(super) struct Connected {
@@ -81,9 +70,9 @@ pub(super) struct Connected {
 
 impl State {
     /// True for a socket that is either end of the connection in this slot.
-    pub(super) fn is_held_by(&self, known: &Region, slot: u32, socket: OwnedFd) -> bool {
+    pub(super) fn is_held_by(&self, known: &Region, slot: u32, socket: &Thing) -> bool {
         let slot = usize::try_from(slot).ok().filter(|slot| *slot < SLOTS);
-        let (Some(slot), Some(held)) = (slot, inspect(socket)) else { return false };
+        let (Some(slot), Some(held)) = (slot, connected(socket)) else { return false };
         match &known.purpose {
             Purpose::Claims(claims) => {
                 claims.is_acceptor(slot, held.cookie) || claims.is_client(slot, held.cookie)
@@ -119,7 +108,7 @@ impl State {
         &mut self,
         me: EndpointId,
         purpose: Purpose,
-    ) -> Result<(RegionId, Rc<OwnedFd>), No> {
+    ) -> Result<(RegionId, Rc<Held>), No> {
         let endpoint = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
         let account = &endpoint.origin.account;
         let of_account = |e: &&Endpoint| e.origin.account == *account;
@@ -132,7 +121,7 @@ impl State {
             return Err(No::Refused(Reason::Refused));
         }
         let region = self.new_id();
-        let memory = Rc::new(region::create(region)?);
+        let memory = Rc::new(self.grave.keep(region::create(region)?));
         let entry = Region {
             owner: Some(me),
             purpose,
@@ -152,10 +141,10 @@ impl State {
         me: EndpointId,
         region: RegionId,
         slot: u32,
-        fds: &mut Fds,
+        passed: &mut Passed,
     ) -> Outcome {
-        let socket = fds.take().ok_or(No::Misconduct("an Attach without a socket"))?;
-        let connected = inspect(socket).ok_or(No::Refused(Reason::Unsupported))?;
+        let socket = passed.take().ok_or(No::Misconduct("an Attach without a socket"))?;
+        let connected = connected(&socket).ok_or(No::Refused(Reason::Unsupported))?;
         let slot = usize::try_from(slot).ok().filter(|slot| *slot < SLOTS);
         let slot = slot.ok_or(No::Misconduct("a slot that no region has"))?;
         let known = self.regions.get_mut(&region).ok_or(No::Refused(Reason::PeerGone))?;

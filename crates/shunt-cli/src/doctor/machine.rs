@@ -120,7 +120,7 @@ fn agent() -> Vec<Finding> {
         Ok(agent) => match agent.report(&Request::Status) {
             Ok(status) => {
                 let found = [describe(&status)].into_iter().chain(metrics(&status));
-                found.chain(network(&status)).collect()
+                found.chain(network(&status)).chain(stuck(&status)).collect()
             }
             Err(e) => vec![Finding::obstacle(format!("agent: {e}"))],
         },
@@ -192,6 +192,15 @@ fn network(status: &Value) -> Option<Finding> {
              PrivateNetwork=no (docs/systemd.md)"
         ))
     })
+}
+
+/// What programs have passed to the agent, and no kernel lets go of.
+fn stuck(status: &Value) -> Option<Finding> {
+    let stuck = status["inspectors_stuck"].as_u64().filter(|stuck| *stuck > 0)?;
+    Some(Finding::warning(format!(
+        "agent: {stuck} of its processes are stuck with descriptors that programs have passed (a file system \
+         that hangs, a socket that lingers); it named the programs in its log when it dropped them"
+    )))
 }
 
 fn environment() -> Vec<Finding> {

@@ -6,10 +6,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, IoSlice};
-use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg, sockopt,
-};
-use shunt_sys::seqpacket::PeerCred;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
+use shunt_inspector::Claimant;
+use shunt_sys::seqpacket::{self, Peeked, PeerCred};
 
 use crate::message::{MESSAGE, Message, Vector};
 use crate::reason::Fault;
@@ -67,15 +66,21 @@ impl Peer {
         Self { socket, cred, since, bells, pause: Pause::None }
     }
 
-    /// Looks whether it is gone, or has sent what it must not.
+    /// Looks whether it is gone, or has sent what it must not. That is left where it is: descriptors may come with it.
     pub(crate) fn look(&self) -> Result<(), End> {
-        let mut byte = [0_u8];
-        match recv(&self.socket, &mut byte, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) | Err(Errno::CONNRESET) => Err(End::Left),
+        match seqpacket::peek(&self.socket, &mut [0]) {
+            Ok(Peeked { len: 0, has_fds: false, .. }) | Err(Errno::CONNRESET) => Err(End::Left),
             Ok(_) => Err(End::Dropped(Fault::Sent)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(Errno::AGAIN) => Ok(()),
             Err(_) => Err(End::Dropped(Fault::Failed)),
         }
+    }
+
+    /// All that it has, to be buried, and on whose account.
+    pub(crate) fn leave(self) -> (Claimant<u32>, Vec<OwnedFd>) {
+        let mut fds = self.bells;
+        fds.push(self.socket);
+        (claimant(&self.cred), fds)
     }
 
     /// Sends a message with what is attached to it.
@@ -100,6 +105,11 @@ impl Peer {
             Ok(_) | Err(_) => Err(Unsent::Ended(End::Dropped(Fault::Failed))),
         }
     }
+}
+
+/// On whose account a client's descriptors are let go of.
+pub(crate) const fn claimant(cred: &PeerCred) -> Claimant<u32> {
+    Claimant { process: cred.pid, account: cred.uid }
 }
 
 /// The eventfds of a new client.

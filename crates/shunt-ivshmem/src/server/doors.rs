@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use shunt_sys::fds::Fds;
-use shunt_sys::seqpacket::{self, peer_cred};
+use shunt_sys::seqpacket::{self, PeerCred, peer_cred};
 use tracing::{debug, info, warn};
 
 use super::{BATCH, Server, WATCHED, seconds};
@@ -26,15 +25,16 @@ const WORD: Duration = Duration::from_secs(1);
 /// Somebody who may ask something.
 #[derive(Debug)]
 pub(super) struct Asker {
-    socket: OwnedFd,
+    pub(super) socket: OwnedFd,
+    pub(super) cred: PeerCred,
     pub(super) since: Instant,
 }
 
 /// What an accept has brought.
 enum Come {
     Connection(OwnedFd),
-    /// Somebody for whom there is no descriptor, who has been turned away.
-    TooMany,
+    /// Somebody for whom there is no descriptor, who is to be turned away: the connection, if it could be had.
+    TooMany(Option<OwnedFd>),
     Nobody,
 }
 
@@ -44,7 +44,11 @@ impl Server {
         for _ in 0..BATCH {
             match accept_from(self.endpoint.listener.socket(), &mut self.spare) {
                 Come::Connection(socket) => self.admit(socket),
-                Come::TooMany => return self.refuse(Refusal::Resources),
+                Come::TooMany(socket) => {
+                    self.bury(None, socket.into_iter().collect());
+                    self.spare = self.spare.take().or_else(spare);
+                    return self.refuse(Refusal::Resources);
+                }
                 Come::Nobody => return,
             }
         }
@@ -52,29 +56,38 @@ impl Server {
 
     fn admit(&mut self, socket: OwnedFd) {
         // Before descriptors are made for it: a flood of those who are too many is to cost little.
+        let cred = peer_cred(&socket).ok();
+        let turn_away = |server: &mut Self, socket, why| {
+            // Whatever it has sent already is in the connection's queue.
+            server.bury(cred.as_ref(), vec![socket]);
+            server.refuse(why);
+        };
         if self.state.len() >= self.config.limits.peers {
-            return self.refuse(Refusal::Full);
+            return turn_away(self, socket, Refusal::Full);
         }
-        let (Ok(cred), Ok(bells)) = (peer_cred(&socket), bells(self.state.vectors())) else {
-            return self.refuse(Refusal::Resources);
+        let (Some(cred), Ok(bells)) = (cred, bells(self.state.vectors())) else {
+            return turn_away(self, socket, Refusal::Resources);
         };
         let now = Instant::now();
         let id = match self.state.join(now) {
             Ok(id) => id,
-            Err(Full::Peers) => return self.refuse(Refusal::Full),
-            Err(Full::Ids) => return self.refuse(Refusal::Ids),
+            Err(Full::Peers) => return turn_away(self, socket, Refusal::Full),
+            Err(Full::Ids) => return turn_away(self, socket, Refusal::Ids),
         };
-        if self.enter(id, Peer::new(socket, cred, seconds(), bells)).is_err() {
+        if let Err(socket) = self.enter(id, Peer::new(socket, cred, seconds(), bells)) {
             self.state.leave(id, now);
-            return self.refuse(Refusal::Resources);
+            return turn_away(self, socket, Refusal::Resources);
         }
         self.totals.accept();
         info!(id, pid = cred.pid, uid = cred.uid, "client joined");
     }
 
-    pub(super) fn enter(&mut self, id: PeerId, peer: Peer) -> io::Result<()> {
+    /// Gives the connection back where it cannot be watched.
+    pub(super) fn enter(&mut self, id: PeerId, peer: Peer) -> Result<(), OwnedFd> {
         let data = epoll::EventData::new_u64(id.into());
-        epoll::add(&self.epoll, &peer.socket, data, WATCHED)?;
+        if epoll::add(&self.epoll, &peer.socket, data, WATCHED).is_err() {
+            return Err(peer.socket);
+        }
         self.peers.insert(id, peer);
         Ok(())
     }
@@ -91,26 +104,42 @@ impl Server {
 
     pub(super) fn accept_asker(&mut self) {
         let come = accept_from(self.endpoint.control.socket(), &mut self.spare);
-        let Come::Connection(socket) = come else { return };
-        let Ok(cred) = peer_cred(&socket) else { return };
+        let socket = match come {
+            Come::Connection(socket) => socket,
+            Come::TooMany(socket) => {
+                self.bury(None, socket.into_iter().collect());
+                self.spare = self.spare.take().or_else(spare);
+                return;
+            }
+            Come::Nobody => return,
+        };
+        let Ok(cred) = peer_cred(&socket) else { return self.bury(None, vec![socket]) };
         if !is_trusted(&cred) || self.askers.len() >= self.config.limits.controls {
             warn!(pid = cred.pid, uid = cred.uid, "somebody was turned away at the control socket");
-            return;
+            return self.bury(Some(&cred), vec![socket]);
         }
         let token = self.next_asker;
         self.next_asker += 1;
         let data = epoll::EventData::new_u64(token);
         if epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).is_ok() {
-            self.askers.insert(token, Asker { socket, since: Instant::now() });
+            self.askers.insert(token, Asker { socket, cred, since: Instant::now() });
+        } else {
+            self.bury(Some(&cred), vec![socket]);
         }
     }
 
     /// Hears a request. To report takes no time; who asks for a hand-over is left to the loop.
     pub(super) fn answer(&mut self, token: u64) -> Option<OwnedFd> {
-        let Asker { socket, .. } = self.askers.remove(&token)?;
-        let (mut packet, mut fds) = ([0; MAX_REQUEST], Fds::new());
-        let len = seqpacket::recv(&socket, &mut packet, &mut fds, Duration::ZERO).unwrap_or(0);
-        let answered = match Request::parse(&packet[..len]) {
+        let Asker { socket, cred, .. } = self.askers.remove(&token)?;
+        let _ = epoll::delete(&self.epoll, &socket);
+        let mut packet = [0; MAX_REQUEST];
+        // No descriptor comes with a request, and of one that does this process knows no more than that.
+        let peeked = seqpacket::peek(&socket, &mut packet).ok().filter(|it| !it.has_fds);
+        let request = peeked.and_then(|peeked| {
+            let _ = seqpacket::discard(&socket, &mut []);
+            Request::parse(packet.get(..peeked.len)?)
+        });
+        let answered = match request {
             Some(Request::TakeOver) => return Some(socket),
             Some(Request::Status) => self.report(&socket),
             None => {
@@ -123,6 +152,7 @@ impl Server {
         if let Err(e) = answered {
             debug!("a request was not answered: {e}");
         }
+        self.bury(Some(&cred), vec![socket]);
         None
     }
 
@@ -170,11 +200,8 @@ fn accept_from(listener: &OwnedFd, spare_fd: &mut Option<OwnedFd>) -> Come {
             Ok(socket) => return Come::Connection(socket),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                 // Without this whoever waits would go on, and epoll would report it again and again.
-                if spare_fd.take().is_some() {
-                    drop(accept_with(listener, flags));
-                }
-                *spare_fd = spare();
-                return Come::TooMany;
+                let had_one = spare_fd.take().is_some();
+                return Come::TooMany(accept_with(listener, flags).ok().filter(|_| had_one));
             }
             Err(Errno::CONNABORTED) => {}
             Err(_) => return Come::Nobody,

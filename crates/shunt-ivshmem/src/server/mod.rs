@@ -14,8 +14,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+use shunt_inspector::{Claimant, Inspectors};
 use shunt_shm::ivshmem::Control;
-use shunt_sys::seqpacket::peer_cred;
+use shunt_sys::seqpacket::{PeerCred, peer_cred};
 use tracing::{info, warn};
 
 use crate::Error;
@@ -24,7 +26,7 @@ use crate::endpoint::Endpoint;
 use crate::memory::Region;
 use crate::message::{Attached, PeerId};
 use crate::notify::Notifier;
-use crate::peer::{End, Pause, Peer, Unsent};
+use crate::peer::{End, Pause, Peer, Unsent, claimant};
 use crate::reason::{Fault, Totals};
 use crate::state::State;
 
@@ -34,7 +36,8 @@ use doors::Asker;
 const LISTENER: u64 = 1 << 32;
 const CONTROL: u64 = LISTENER + 1;
 const STOP: u64 = LISTENER + 2;
-const FIRST_REQUEST: u64 = LISTENER + 3;
+const INSPECTORS: u64 = LISTENER + 3;
+const FIRST_REQUEST: u64 = LISTENER + 4;
 
 /// Events taken from epoll, and connections accepted, at once.
 const BATCH: usize = 64;
@@ -71,6 +74,8 @@ pub struct Server {
     _stop: OwnedFd,
     /// Given up for a moment when descriptors run out, to turn a client away in good order.
     spare: Option<OwnedFd>,
+    /// They close what clients have had a hand in, which may take as long as these like.
+    inspectors: Inspectors<u32>,
     endpoint: Endpoint,
 }
 
@@ -128,6 +133,7 @@ impl Server {
                 STOP => return Ok(Next::Stop),
                 LISTENER => self.accept(),
                 CONTROL => self.accept_asker(),
+                INSPECTORS => self.inspectors.hear(|_, _| {}),
                 token => match PeerId::try_from(token) {
                     Ok(id) => self.attend(id, event.flags),
                     Err(_) => {
@@ -150,7 +156,9 @@ impl Server {
         let starved = self.starved.map(|until| until.saturating_duration_since(now));
         let askers = self.askers.values().map(|asker| asker.since + self.config.limits.request);
         let askers = askers.min().map(|until| until.saturating_duration_since(now));
-        let wait = [at_once, starved, askers, self.state.patience(now)].into_iter().flatten();
+        let inspectors = self.inspectors.patience();
+        let wait = [at_once, starved, askers, self.state.patience(now), inspectors];
+        let wait = wait.into_iter().flatten();
         // Rounded up, so that the deadline has passed when the wait is over.
         let wait = wait.min()?;
         let wait = if wait.is_zero() { wait } else { wait + Duration::from_millis(1) };
@@ -194,7 +202,23 @@ impl Server {
             self.remove(id, End::Dropped(why));
         }
         let patience = self.config.limits.request;
-        self.askers.retain(|_, asker| asker.since.elapsed() < patience);
+        let late: Vec<_> =
+            self.askers.extract_if(|_, asker| asker.since.elapsed() >= patience).collect();
+        for (_, Asker { socket, cred, .. }) in late {
+            self.bury(Some(&cred), vec![socket]);
+        }
+        self.inspectors.turn(|_| None, |_, _| {});
+    }
+
+    /// Hangs up and lets go of connections, with all that may lie in their queues.
+    fn bury(&mut self, of: Option<&PeerCred>, fds: Vec<OwnedFd>) {
+        for fd in &fds {
+            // Whoever has it from now on is not to be heard of.
+            let _ = epoll::delete(&self.epoll, fd);
+            let _ = shutdown(fd, Shutdown::Both);
+        }
+        let nobody = Claimant { process: 0, account: u32::MAX };
+        self.inspectors.bury(&of.map_or(nobody, claimant), fds);
     }
 
     fn flush(&mut self, id: PeerId, now: Instant) -> Result<(), End> {
@@ -242,7 +266,11 @@ impl Server {
     }
 
     fn remove(&mut self, id: PeerId, end: End) {
-        if self.peers.remove(&id).is_some() {
+        if let Some(peer) = self.peers.remove(&id) {
+            let _ = epoll::delete(&self.epoll, &peer.socket);
+            let _ = shutdown(&peer.socket, Shutdown::Both);
+            let (claimant, left) = peer.leave();
+            self.inspectors.bury(&claimant, left);
             self.state.leave(id, Instant::now());
             self.count(id, end);
             self.write_off(id);
@@ -269,6 +297,17 @@ impl Server {
                 warn!(id, "client dropped: {}", why.explain());
             }
         }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let mut left: Vec<_> = self.peers.drain().flat_map(|(_, peer)| peer.leave().1).collect();
+        left.extend(self.askers.drain().map(|(_, asker)| asker.socket));
+        // Of those who have not been accepted yet there may be something, too.
+        left.extend(self.endpoint.listener.socket().try_clone());
+        left.extend(self.endpoint.control.socket().try_clone());
+        self.inspectors.end(left);
     }
 }
 

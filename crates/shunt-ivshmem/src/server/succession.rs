@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use shunt_inspector::Inspectors;
 use tracing::{error, info, warn};
 
-use super::{CONTROL, FIRST_REQUEST, LISTENER, STOP, Server, doors};
+use super::{CONTROL, FIRST_REQUEST, INSPECTORS, LISTENER, STOP, Server, doors};
 use crate::Error;
 use crate::config::{Config, Start};
 use crate::control::Unreachable;
@@ -26,6 +27,15 @@ use crate::state::State;
 /// Descriptors that are not clients': sockets, requests, what the process has open anyway.
 const RESERVE: u64 = 64;
 
+/// How many processes may be stuck with what clients have sent.
+const INSPECTORS_MAX: shunt_inspector::Limits = shunt_inspector::Limits {
+    of_process: 2,
+    of_account: 8,
+    inspectors: 32,
+    hurry: Duration::from_millis(10),
+    patience: Duration::from_secs(2),
+};
+
 impl Server {
     /// Sets up a server, with what was `passed` to this process and with what the server before it hands
     /// over, that ends when `stop` becomes readable.
@@ -38,24 +48,26 @@ impl Server {
         stop: OwnedFd,
     ) -> Result<Self, Error> {
         let limit = raise_descriptor_limit();
+        // Before there is anything that they should not have.
+        let inspectors = Inspectors::start(INSPECTORS_MAX)?;
         let (kept, sockets) = handover::sort(passed);
         if config.start == Start::TakeOver {
             let (kept, socket) = handover::request(&config.socket)?;
             let (listener, control) = (kept.snapshot.owns_listener, kept.snapshot.owns_control);
-            let mut server = Self::resume(config, kept, Vec::new(), stop, limit)?;
+            let mut server = Self::resume(config, kept, Vec::new(), stop, limit, inspectors)?;
             handover::go_on(&socket)?;
             server.endpoint.take_files(listener, control);
             info!(clients = server.peers.len(), "has taken over");
             return Ok(server);
         }
         if kept.is_empty() {
-            return Self::fresh(config, sockets, stop, limit);
+            return Self::fresh(config, sockets, stop, limit, inspectors);
         }
         match Kept::new(kept) {
-            Ok(kept) => Self::resume(config, kept, sockets, stop, limit),
+            Ok(kept) => Self::resume(config, kept, sockets, stop, limit, inspectors),
             Err(why) => {
                 error!("the clients that the service manager kept are lost: {why}");
-                Self::fresh(config, sockets, stop, limit)
+                Self::fresh(config, sockets, stop, limit, inspectors)
             }
         }
     }
@@ -65,6 +77,7 @@ impl Server {
         sockets: Vec<OwnedFd>,
         stop: OwnedFd,
         limit: u64,
+        inspectors: Inspectors<u32>,
     ) -> Result<Self, Error> {
         let vectors = config.vectors.clamp(1, MAX_VECTORS);
         let config = bounded(config, vectors, limit)?;
@@ -72,7 +85,7 @@ impl Server {
         let endpoint = Endpoint::claim(&config.socket, config.mode, sockets)?;
         let region = Region::create(&config)?;
         let state = State::new(vectors, config.limits);
-        Ok(Self::new(config, state, endpoint, region, stop)?)
+        Ok(Self::new(config, state, endpoint, region, stop, inspectors)?)
     }
 
     /// Goes on with what another server has left.
@@ -82,6 +95,7 @@ impl Server {
         sockets: Vec<OwnedFd>,
         stop: OwnedFd,
         limit: u64,
+        inspectors: Inspectors<u32>,
     ) -> Result<Self, Error> {
         let Snapshot { size, vectors, huge_pages, since, totals, .. } = kept.snapshot;
         let memory = kept.take(Name::Memory);
@@ -99,7 +113,7 @@ impl Server {
         }
         let now = Instant::now();
         let state = kept.snapshot.state(config.limits, now);
-        let mut server = Self::new(config, state, endpoint, region, stop)?;
+        let mut server = Self::new(config, state, endpoint, region, stop, inspectors)?;
         (server.since, server.totals) = (since, totals);
         for peer in std::mem::take(&mut kept.snapshot.peers) {
             let bells = (0..vectors).map(|vector| kept.take(Name::Bell(peer.id, vector)));
@@ -124,12 +138,14 @@ impl Server {
         endpoint: Endpoint,
         region: Region,
         stop: OwnedFd,
+        inspectors: Inspectors<u32>,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let sources = [
             (endpoint.listener.socket().as_fd(), LISTENER),
             (endpoint.control.socket().as_fd(), CONTROL),
             (stop.as_fd(), STOP),
+            (inspectors.ear(), INSPECTORS),
         ];
         for (fd, token) in sources {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
@@ -149,6 +165,7 @@ impl Server {
             epoll,
             _stop: stop,
             spare: doors::spare(),
+            inspectors,
             endpoint,
         })
     }

@@ -10,6 +10,7 @@ use std::process::Command;
 use shunt_functional::binaries::built;
 use shunt_functional::generator::{Server, records, start_client};
 use shunt_functional::mode::Mode;
+use shunt_functional::passing;
 use shunt_functional::record::compare;
 use shunt_functional::sandbox::{Expect, Process, Sandbox, is_root};
 
@@ -303,5 +304,27 @@ fn a_flood_leaves_others_served() {
         );
         sandbox.assert_shunted(1);
         assert_eq!(sandbox.agent_pid(), Some(agent));
+    }
+}
+
+/// A program passes the agent sockets that linger, files that hang and what else there is that blocks whoever closes it. Others
+/// are served, the agent ends when it is told to, and the next one begins.
+#[test]
+fn what_a_program_passes_holds_nobody_up() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        let command = intruder(&sandbox, &sandbox.run_dir(), &["pass"]);
+        let mut hostile = passing::others_are_served(&sandbox, command);
+        passing::it_is_dropped_with_a_reason(&sandbox);
+        sandbox.stop_agent();
+        sandbox.start_agent();
+        let args = ["-n", "8", "-b", "300000"];
+        sandbox.expect(Expect::Percent(75), || {
+            let server = Server::start(&sandbox, true, &args);
+            let clients = records(start_client(&sandbox, true, at(server.port), &args));
+            compare(&clients, &server.finish()).expect("the same bytes");
+        });
+        hostile.assert_running();
+        hostile.kill();
     }
 }

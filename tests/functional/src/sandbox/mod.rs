@@ -235,6 +235,14 @@ impl Sandbox {
         self.agent.borrow().as_ref().map(Agent::pid)
     }
 
+    /// Ends the agent as a service manager does.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn stop_agent(&self) {
+        drop(self.agent.borrow_mut().take());
+    }
+
     /// `kill -9` for the agent.
     pub fn kill_agent(&self) {
         if let Some(agent) = self.agent.borrow_mut().take() {

@@ -6,6 +6,7 @@ use shunt_functional::container::{Container, Users};
 use shunt_functional::generator::records;
 use shunt_functional::mode::Mode;
 use shunt_functional::network::Network;
+use shunt_functional::passing;
 use shunt_functional::sandbox::{Expect, Sandbox};
 use shunt_functional::waiting::settles;
 
@@ -101,4 +102,21 @@ fn a_flood_from_a_container_leaves_others_served() {
     assert_eq!(sandbox.agent_pid(), agent);
     // All that it has taken is given back.
     settles("no program is left", &0, || sandbox.stats().get("programs_live"));
+}
+
+/// A user's program passes the agent of the host what blocks whoever closes it: others are served, and it ends when it is told to.
+#[test]
+fn what_a_program_passes_holds_nobody_up() {
+    if !can() {
+        return;
+    }
+    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
+    let mut command = sandbox.plain(built("shunt-intruder"));
+    command.arg("--run-dir").arg(sandbox.run_dir());
+    command.args(["pass", "--user", &HOSTILE.to_string()]);
+    let mut hostile = passing::others_are_served(&sandbox, command);
+    passing::it_is_dropped_with_a_reason(&sandbox);
+    sandbox.stop_agent();
+    hostile.assert_running();
+    hostile.kill();
 }

@@ -39,6 +39,11 @@ impl Agent {
         }
     }
 
+    /// Its connection.
+    pub const fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
     /// Sends bytes.
     pub fn send(&self, packet: &[u8], fds: &[BorrowedFd<'_>], wait: Duration) -> io::Result<()> {
         Ok(seqpacket::send(&self.socket, packet, fds, wait)?)

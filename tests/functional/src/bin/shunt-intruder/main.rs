@@ -7,6 +7,7 @@ mod agent;
 mod ask;
 mod flood;
 mod look;
+mod pass;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -53,6 +54,15 @@ enum Attempt {
     },
     /// Keeps the agent busy until it is ended.
     Flood,
+    /// Passes descriptors that block whoever closes them, or asks them something, until it is ended.
+    Pass {
+        /// A file that is made when it is time.
+        #[arg(long)]
+        go: PathBuf,
+        /// Becomes this user first.
+        #[arg(long)]
+        user: Option<u32>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -65,6 +75,7 @@ fn main() -> ExitCode {
         Attempt::Ask => ask::run(&run_dir),
         Attempt::Forge { to, count, until } => ask::forge(&run_dir, to, count, &until),
         Attempt::Flood => flood::run(&run_dir),
+        Attempt::Pass { go, user } => pass::run(&run_dir, &go, user),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

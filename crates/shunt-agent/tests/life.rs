@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Agent, new_eventfd, run_dir};
+use common::{Agent, as_user, new_eventfd, run_dir};
 use shunt_agent::socket::{Access, Claim, ClaimError};
 use shunt_shm::arena::Arena;
 use shunt_shm::holders::Member;
@@ -22,12 +22,68 @@ fn there_is_one_agent_and_its_socket_goes_with_it() {
     let path = temp.path().join("run");
     let mut agent = Agent::at(&path, |_| {});
     let second = Claim::take(run_dir(&path), Access::User, Duration::from_millis(50));
-    assert!(matches!(second, Err(ClaimError::AlreadyRunning)));
+    assert!(matches!(second, Err(ClaimError::AlreadyRunning(_))));
     let mode = |name| std::fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(""), mode("agent.sock")), (0o700, 0o600));
     agent.stop();
     assert!(!path.join("agent.sock").exists());
     drop(Claim::take(run_dir(&path), Access::User, Duration::ZERO).unwrap());
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// Where root's own agent is, one for the host changes nothing, and says whom it has met.
+#[test]
+fn an_agent_for_the_host_leaves_the_directory_of_roots_own_as_it_is() {
+    if !rustix::process::geteuid().is_root() {
+        println!("left out: an agent for the host has to be root");
+        return;
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("run");
+    let agent = Agent::at(&path, |_| {});
+    let host = Claim::take(run_dir(&path), Access::All, Duration::ZERO).unwrap_err();
+    assert_eq!(mode(&path), 0o700, "others were let in");
+    let me = std::process::id();
+    let said = host.to_string();
+    assert!(said.contains(&format!("root's own agent (pid {me})")), "{said}");
+    assert!(said.contains(&format!("`kill {me}`")), "{said}");
+    assert!(said.contains(path.to_str().unwrap()), "{said}");
+    // Root's programs go on with their agent.
+    drop(agent.library());
+    drop(agent);
+    let host = Claim::take(run_dir(&path), Access::All, Duration::ZERO).unwrap();
+    assert_eq!((mode(&path), mode(host.path())), (0o755, 0o666));
+}
+
+/// A user's own agent, root's among them, has no business in the directory of one for the host, whether
+/// that runs or is only being restarted.
+#[test]
+fn a_users_own_agent_leaves_the_directory_of_the_hosts_as_it_is() {
+    if !rustix::process::geteuid().is_root() {
+        println!("left out: an agent for the host has to be root");
+        return;
+    }
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(temp.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let path = temp.path().join("run");
+    let host = Claim::take(run_dir(&path), Access::All, Duration::ZERO).unwrap();
+    let refused = || Claim::take(run_dir(&path), Access::User, Duration::ZERO).unwrap_err();
+    for said in [refused().to_string(), as_user(61_003, || refused().to_string())] {
+        let agent = format!("the agent for the host (pid {})", std::process::id());
+        assert!(said.contains(&agent) && said.contains("nothing needs to be done"), "{said}");
+        assert!(!said.contains("0700"), "it would close it to all others: {said}");
+    }
+    let second = Claim::take(run_dir(&path), Access::All, Duration::ZERO).unwrap_err();
+    let said = format!("an agent (pid {}) is running already", std::process::id());
+    assert!(second.to_string().contains(&said), "{second}");
+    drop(host);
+    let said = refused().to_string();
+    assert!(said.contains("no such agent is running"), "{said}");
+    assert!(said.contains("systemctl start shunt-host"), "{said}");
+    assert_eq!(mode(&path), 0o755);
 }
 
 #[test]
@@ -46,7 +102,7 @@ fn a_socket_left_by_a_crash_is_replaced() {
 #[test]
 fn a_directory_open_to_others_is_refused() {
     let temp = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(temp.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(temp.path(), PermissionsExt::from_mode(0o775)).unwrap();
     let refused = Claim::take(run_dir(temp.path()), Access::User, Duration::ZERO).unwrap_err();
     assert!(matches!(refused, ClaimError::RunDir(..)));
     assert!(refused.to_string().contains("0700"), "{refused}");

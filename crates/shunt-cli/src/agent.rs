@@ -19,7 +19,7 @@ use shunt_wire::knob;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Agent;
-use crate::directory::{Directory, Unreachable, run_dir};
+use crate::directory::{Directory, Unreachable, run_dir, run_dir_of_host};
 use crate::{complain, library};
 
 /// Where the policy of an agent for the host is, unless it is told.
@@ -118,7 +118,7 @@ fn sharing(args: &Agent) -> Option<Sharing> {
 fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stdio::Log).init();
-    let dir = match run_dir() {
+    let dir = match if args.host { run_dir_of_host() } else { run_dir() } {
         Ok(dir) => dir,
         Err(why) => {
             complain(&Unreachable::RunDir(None, why));
@@ -140,17 +140,26 @@ fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
     match shunt_agent::serve(config, ready) {
         Ok(()) => 0,
         // Where more was asked for, an agent without it is not what was wanted.
-        Err(ServeError::Claim(ClaimError::AlreadyRunning))
-            if args.metrics.is_some() || args.ivshmem.is_some() =>
+        Err(ServeError::Claim(ClaimError::AlreadyRunning(running)))
+            if running.is_as_wanted() && (args.metrics.is_some() || args.ivshmem.is_some()) =>
         {
-            complain(
-                &"an agent is running already for this directory, and metrics and devices are set up when one \
-                  starts; stop it (`shunt doctor` names its pid) and try again",
+            let stop = running.pid.map_or_else(
+                || "stop it (`shunt doctor` names its pid)".to_owned(),
+                |pid| format!("stop it (`kill {pid}`)"),
             );
+            complain(&format!(
+                "an agent is running already for {}, and metrics and devices are set up when one starts; {stop} \
+                 and try again",
+                running.dir
+            ));
             1
         }
         // Another one was faster: whoever wanted an agent has one.
-        Err(ServeError::Claim(ClaimError::AlreadyRunning)) if args.detach => 0,
+        Err(ServeError::Claim(ClaimError::AlreadyRunning(running)))
+            if args.detach && running.is_as_wanted() =>
+        {
+            0
+        }
         Err(e) => {
             complain(&e);
             1

@@ -45,7 +45,9 @@ pub fn run(args: &Cdi) -> u8 {
         return 1;
     }
     // A container starts none.
-    if let Err(why @ Unreachable::NotRunning(_)) = Directory::open() {
+    if let Err(why @ (Unreachable::NotRunning(_) | Unreachable::HostNotRunning(_))) =
+        Directory::open()
+    {
         complain(&why);
     }
     if args.output.is_none() { print(&text) } else { 0 }

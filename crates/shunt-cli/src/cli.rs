@@ -118,7 +118,8 @@ pub struct Agent {
     #[arg(long)]
     pub detach: bool,
     /// Serve all users and containers of this host, and shunt connections between them: needs root. The run
-    /// directory is open to all, and is /run/shunt unless SHUNT_RUN_DIR names another.
+    /// directory is open to all, and is /run/shunt unless SHUNT_RUN_DIR names another; programs use it with
+    /// SHUNT_RUN_DIR=/run/shunt, root's too.
     #[arg(long, conflicts_with = "idle_exit")]
     pub host: bool,
     /// Who may be shunted with whom, see shunt-policy(5); SIGHUP reads it anew. Default: /etc/shunt/policy.toml if

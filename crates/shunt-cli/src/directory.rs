@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde_json::Value;
 use shunt_sys::fds::Fds;
-use shunt_sys::run_dir::{Env, RunDir, Unusable};
+use shunt_sys::run_dir::{Env, Owner, RunDir, Unusable};
 use shunt_sys::seqpacket::{self, peer_cred};
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{MAX_MESSAGE, Reply, Request, decode, encode};
@@ -32,13 +32,27 @@ const MAX_REPORT: u32 = 256 << 20;
 /// # Errors
 /// When the environment names an impossible one.
 pub fn run_dir() -> Result<RunDir, Unusable> {
+    locate(RunDir::locate)
+}
+
+/// The same of an agent for the host.
+///
+/// # Errors
+/// The same.
+pub fn run_dir_of_host() -> Result<RunDir, Unusable> {
+    locate(RunDir::locate_for_host)
+}
+
+fn locate(
+    place: impl FnOnce(Env<'_>, u32) -> Result<RunDir, Unusable>,
+) -> Result<RunDir, Unusable> {
     let given = std::env::var_os("SHUNT_RUN_DIR");
     let xdg = std::env::var_os("XDG_RUNTIME_DIR");
     let env = Env {
         run_dir: given.as_ref().map(|v| v.as_bytes()),
         xdg_runtime_dir: xdg.as_ref().map(|v| v.as_bytes()),
     };
-    RunDir::locate(env, geteuid().as_raw())
+    place(env, geteuid().as_raw())
 }
 
 /// Why there is no agent to talk to. Each says what happened, why, and what to do.
@@ -48,6 +62,8 @@ pub enum Unreachable {
     RunDir(Option<String>, Unusable),
     /// Nobody listens in this directory.
     NotRunning(String),
+    /// Nobody listens in this directory, which is that of an agent for the host.
+    HostNotRunning(String),
     /// Somebody else's process listens there.
     Impostor(u32),
     /// It is of another version.
@@ -69,6 +85,12 @@ impl fmt::Display for Unreachable {
             Self::NotRunning(dir) => write!(
                 f,
                 "no agent is running for {dir}; `shunt run` starts one, and so does `shunt agent`"
+            ),
+            Self::HostNotRunning(dir) => write!(
+                f,
+                "no agent is running for {dir}, the directory of an agent for the host; root starts that \
+                 (`systemctl start shunt-host`, or `shunt agent --host`). For an agent of your own set \
+                 SHUNT_RUN_DIR to a directory with mode 0700"
             ),
             Self::Impostor(uid) => write!(
                 f,
@@ -106,7 +128,12 @@ impl Directory {
         let address = dir.socket().map_err(|why| Unreachable::RunDir(Some(path()), why))?;
         let socket = match seqpacket::connect_within(&address, patience()) {
             Ok(socket) => socket,
-            Err(Errno::NOENT | Errno::CONNREFUSED) => return Err(Unreachable::NotRunning(path())),
+            Err(Errno::NOENT | Errno::CONNREFUSED) => {
+                return Err(match owner {
+                    Owner::User => Unreachable::NotRunning(path()),
+                    Owner::Root | Owner::Unmapped => Unreachable::HostNotRunning(path()),
+                });
+            }
             Err(e) => return Err(Unreachable::Broken(e.to_string())),
         };
         let uid = peer_cred(&socket).map_err(|e| Unreachable::Broken(e.to_string()))?.uid;

@@ -13,7 +13,7 @@ pub fn run(args: &Format) -> u8 {
     let report = match Directory::open().and_then(|agent| agent.report(&Request::List)) {
         Ok(report) => report,
         // Nobody to ask means that nothing runs, or that nothing is known of what does.
-        Err(e @ Unreachable::NotRunning(_)) => {
+        Err(e @ (Unreachable::NotRunning(_) | Unreachable::HostNotRunning(_))) => {
             complain(&e);
             json!({ "connections": [], "truncated": false })
         }

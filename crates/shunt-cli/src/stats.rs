@@ -21,7 +21,7 @@ pub fn run(args: &Stats) -> u8 {
     let request = Request::Stats { run: args.run };
     let report = match Directory::open().and_then(|agent| agent.report(&request)) {
         Ok(report) => report,
-        Err(Unreachable::NotRunning(_)) => kept(args.run),
+        Err(Unreachable::NotRunning(_) | Unreachable::HostNotRunning(_)) => kept(args.run),
         Err(e) => {
             complain(&e);
             return 1;

@@ -116,7 +116,7 @@ fn whatever_is_missing_the_program_runs_and_the_summary_says_why() {
     // A directory that is open to others stands for one that cannot be used: root can write
     // everywhere.
     fs::create_dir(sandbox.run_dir()).unwrap();
-    fs::set_permissions(sandbox.run_dir(), PermissionsExt::from_mode(0o755)).unwrap();
+    fs::set_permissions(sandbox.run_dir(), PermissionsExt::from_mode(0o775)).unwrap();
     let open = said(&mut sandbox.with_library(&args));
     assert!(open.contains("not shunted:") && open.contains("must be 0700"), "{open}");
     let nowhere = said(sandbox.with_library(&args).env("SHUNT_RUN_DIR", "/proc/nowhere"));

@@ -1,9 +1,10 @@
 //! Where the agent's socket is.
 //!
-//! `$SHUNT_RUN_DIR`, else `/run/shunt` for root, else `$XDG_RUNTIME_DIR/shunt`, else
+//! `$SHUNT_RUN_DIR`, else `/run/shunt-root` for root, else `$XDG_RUNTIME_DIR/shunt`, else
 //! `/tmp/shunt-UID`. The last of these is in a directory where anybody can make anything, so the
 //! directory is used only if it belongs to the user and is closed to everybody else; or if it is that of an agent
-//! for the whole host: root's, open to others, and writable for none of them.
+//! for the whole host: root's, open to others, and writable for none of them. An agent for the host
+//! has `/run/shunt` unless `$SHUNT_RUN_DIR` names another directory.
 
 use core::fmt;
 
@@ -16,6 +17,11 @@ use crate::fds::close;
 
 /// Longest path, with the socket's name, that fits the address of a UNIX socket.
 const MAX_PATH: usize = 107;
+
+/// The directory of an agent for the host, unless it is told another one.
+pub const OF_HOST: &str = "/run/shunt";
+/// The directory of root's own agent.
+const OF_ROOT: &str = "/run/shunt-root";
 
 /// Mode of the directory of an agent for the host.
 const HOST_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -47,6 +53,8 @@ pub enum Unusable {
     ForeignOwner(u32),
     /// Its mode lets group or others in.
     OpenToOthers(u32),
+    /// It is the directory of an agent for the host, and so no place for a user's own agent.
+    OfHost,
     /// It is root's, and its mode lets group or others write to it.
     WritableByOthers(u32),
     /// It is not a directory, or a symbolic link.
@@ -63,6 +71,7 @@ impl fmt::Display for Unusable {
             Self::OpenToOthers(mode) => {
                 write!(f, "its mode {mode:04o} lets others in; it must be 0700")
             }
+            Self::OfHost => f.write_str("it is the directory of an agent for the host"),
             Self::WritableByOthers(mode) => {
                 write!(f, "its mode {mode:04o} lets others write to it; it must be 0755")
             }
@@ -152,7 +161,7 @@ impl RunDir {
         let mut path = ShortPath::EMPTY;
         match (env.run_dir.filter(|v| !v.is_empty()), env.xdg_runtime_dir) {
             (Some(dir), _) => path.push(dir)?,
-            (None, _) if uid == 0 => path.push(b"/run/shunt")?,
+            (None, _) if uid == 0 => path.push(OF_ROOT.as_bytes())?,
             (None, Some(xdg)) if xdg.starts_with(b"/") => {
                 path.push(xdg)?;
                 path.push(b"/shunt")?;
@@ -171,6 +180,15 @@ impl RunDir {
             found.file(name)?;
         }
         Ok(found)
+    }
+
+    /// Where it is for an agent for the host with this environment. Looks at no file.
+    ///
+    /// # Errors
+    /// [`Unusable::BadPath`].
+    pub fn locate_for_host(env: Env<'_>, uid: u32) -> Result<Self, Unusable> {
+        let given = env.run_dir.filter(|v| !v.is_empty());
+        Self::locate(Env { run_dir: Some(given.unwrap_or(OF_HOST.as_bytes())), ..env }, uid)
     }
 
     /// The path of the directory.
@@ -218,16 +236,18 @@ impl RunDir {
         match mkdir(self.path.as_bytes(), Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => match self.check()? {
                 Owner::User => Ok(()),
-                // Before systemd hands it out, or for another agent than this.
-                Owner::Root | Owner::Unmapped => {
-                    Err(Unusable::OpenToOthers(self.mode().unwrap_or(0)))
-                }
+                Owner::Root | Owner::Unmapped => Err(match self.mode()? {
+                    // Closing it would cut all other users off from an agent that is only being restarted.
+                    mode if mode & 0o005 == 0o005 => Unusable::OfHost,
+                    mode => Unusable::OpenToOthers(mode),
+                }),
             },
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Makes the directory of an agent for the host unless it is there; others may pass through it. Root's work.
+    /// Makes the directory of an agent for the host unless it is there. Root's work. What is there is
+    /// left as it is until [`Self::open_to_all`]: another agent may be serving it.
     ///
     /// # Errors
     /// Why it cannot be used.
@@ -241,9 +261,17 @@ impl RunDir {
         close(dir);
         match stat? {
             stat if stat.st_uid != 0 => Err(Unusable::ForeignOwner(stat.st_uid)),
-            // One that was a user's alone is opened on purpose.
-            _ => Ok(chmod(self.path.as_bytes(), HOST_MODE)?),
+            _ => Ok(()),
         }
+    }
+
+    /// Lets others pass through the directory of an agent for the host, of which the caller holds the
+    /// [`LOCK`]. One that was a user's alone is opened on purpose.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn open_to_all(&self) -> Result<(), Unusable> {
+        Ok(chmod(self.path.as_bytes(), HOST_MODE)?)
     }
 
     fn mode(&self) -> Result<u32, Unusable> {

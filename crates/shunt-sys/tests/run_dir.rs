@@ -22,10 +22,21 @@ fn the_order_of_places() {
     assert_eq!(path(env, 0), "/a/b");
     assert_eq!(path(env, 7), "/a/b");
     let env = Env { run_dir: Some(b""), ..env };
-    assert_eq!(path(env, 0), "/run/shunt");
+    assert_eq!(path(env, 0), "/run/shunt-root");
     assert_eq!(path(env, 7), "/run/user/7/shunt");
     assert_eq!(path(Env::default(), 1000), "/tmp/shunt-1000");
     assert_eq!(path(Env::default(), u32::MAX), "/tmp/shunt-4294967295");
+}
+
+/// Root's own agent and the host's do not meet unless somebody makes them.
+#[test]
+fn an_agent_for_the_host_has_a_place_of_its_own() {
+    let of_host = |env| RunDir::locate_for_host(env, 0).unwrap().path().to_string();
+    let env = Env { xdg_runtime_dir: Some(b"/run/user/0"), ..Env::default() };
+    assert_eq!(of_host(env), "/run/shunt");
+    assert_eq!(of_host(Env { run_dir: Some(b""), ..env }), "/run/shunt");
+    assert_eq!(of_host(Env { run_dir: Some(b"/a/b"), ..env }), "/a/b");
+    assert_ne!(path(env, 0), of_host(env));
 }
 
 #[test]
@@ -88,8 +99,11 @@ fn that_of_the_hosts_agent_is_for_all_users_and_nobody_else_may_write_to_it() {
     let root = at(&path);
     root.create_for_host().unwrap();
     root.create_for_host().unwrap();
+    assert_eq!(root.check(), Ok(Owner::User), "not yet");
+    root.open_to_all().unwrap();
     assert_eq!([of_user(&path, 7).check(), root.check()], [Ok(Owner::Root); 2]);
-    assert_eq!(root.create(), Err(Unusable::OpenToOthers(0o755)), "for root's own agent");
+    assert_eq!(root.create(), Err(Unusable::OfHost), "for root's own agent");
+    assert_eq!(of_user(&path, 7).create(), Err(Unusable::OfHost), "for a user's");
     for mode in [0o775, 0o757, 0o777] {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
         assert_eq!(of_user(&path, 7).check(), Err(Unusable::WritableByOthers(mode)));
@@ -98,6 +112,8 @@ fn that_of_the_hosts_agent_is_for_all_users_and_nobody_else_may_write_to_it() {
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
     assert_eq!(root.check(), Ok(Owner::User));
     root.create_for_host().unwrap();
+    assert_eq!(root.check(), Ok(Owner::User), "whose it may still be");
+    root.open_to_all().unwrap();
     assert_eq!(root.check(), Ok(Owner::Root), "opened on purpose");
     std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
     assert_eq!(of_user(&path, 7).check(), Err(Unusable::ForeignOwner(65534)), "no container");

@@ -25,7 +25,7 @@ macro_rules! knobs {
 knobs! {
     LIB: "SHUNT_LIB", None, "beside the `shunt` executable",
         "Path of libshunt.so that `shunt run` preloads.";
-    RUN_DIR: "SHUNT_RUN_DIR", None, "/run/shunt (root), $XDG_RUNTIME_DIR/shunt, or /tmp/shunt-UID",
+    RUN_DIR: "SHUNT_RUN_DIR", None, "/run/shunt-root (root), $XDG_RUNTIME_DIR/shunt, or /tmp/shunt-UID",
         "Directory of the agent's socket. It must belong to the user and be closed to others, or be that of an agent for the host (`shunt agent --host`).";
     SPIN: "SHUNT_SPIN", Some("--spin"), "auto",
         "How long a waiting call spins before it sleeps: `auto` (learnt from what paid), `never`, or a number of microseconds.";

@@ -86,8 +86,10 @@ fn assert_all_shunted(booted: &Booted<'_>, uid: u32, run_dir: Option<&str>, ends
 }
 
 /// What `shunt doctor` says to root.
-fn doctor(booted: &Booted<'_>) -> String {
-    let output = booted.command("shunt").args(["doctor", "sh"]).output().unwrap();
+fn doctor(booted: &Booted<'_>, run_dir: Option<&str>) -> String {
+    let mut command = booted.command("env");
+    command.args(run_dir.map(|dir| format!("SHUNT_RUN_DIR={dir}")));
+    let output = command.args(["shunt", "doctor", "sh"]).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -156,7 +158,40 @@ fn roots_agent_serves_root_when_it_is_asked() {
     let granted = report(&booted, 0, None, "stats")["bytes_granted"].as_u64().unwrap();
     assert_eq!(granted > 0, traces_are_allowed(), "{said}\n{}", booted.logs());
     let agent = booted.systemctl(&["show", "-P", "MainPID", "shunt-agent.service"]);
-    assert!(doctor(&booted).contains(&format!("agent: pid {}, ", agent.trim())));
+    assert!(doctor(&booted, None).contains(&format!("agent: pid {}, ", agent.trim())));
+}
+
+/// Root's own agent and the host's serve side by side, in whichever order they start and end.
+#[test]
+fn roots_agent_and_the_hosts_leave_each_other_alone() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let Some(booted) = Booted::new(&sandbox) else { return };
+    let host = Some("/run/shunt");
+    for order in
+        [["shunt-host.service", "shunt-agent.socket"], ["shunt-agent.socket", "shunt-host.service"]]
+    {
+        let mut ends = 0;
+        for unit in order {
+            booted.systemctl(&["start", unit]);
+        }
+        for _ in 0..2 {
+            ends += 40;
+            traffic(&sandbox, &booted, [0, 0], None);
+            assert_all_shunted(&booted, 0, None, ends);
+            traffic(&sandbox, &booted, [GUEST, 0], host);
+            assert_all_shunted(&booted, 0, host, ends);
+        }
+        let said = doctor(&booted, None);
+        assert!(said.contains("agent for the host: in /run/shunt; "), "{said}");
+        booted.systemctl(&["stop", "shunt-host.service"]);
+        traffic(&sandbox, &booted, [0, 0], None);
+        assert_all_shunted(&booted, 0, None, ends + 40);
+        let said = doctor(&booted, host);
+        assert!(said.contains("systemctl start shunt-host"), "{said}");
+        booted.systemctl(&["stop", "shunt-agent.socket", "shunt-agent.service"]);
+        let forget = ["-rf", "/run/shunt-root", "/run/shunt"];
+        assert!(booted.command("rm").args(forget).status().unwrap().success());
+    }
 }
 
 /// The drop-in below a heading of docs/systemd.md.
@@ -178,19 +213,21 @@ fn metrics_at_a_port_need_a_network() {
         let output = booted.command("curl").args(["-sS", &format!("http://{AT}/metrics")]).output();
         String::from_utf8(output.unwrap().stdout).unwrap()
     };
-    for service in ["shunt-agent.service", "shunt-host.service"] {
+    for (service, run_dir) in
+        [("shunt-agent.service", None), ("shunt-host.service", Some("/run/shunt"))]
+    {
         // As somebody might write it at first.
         let half = drop_in.replace("PrivateNetwork=no\n", "");
         assert_ne!(half, drop_in);
         booted.drop_in(service, "metrics", &half);
         booted.start(service, service);
         assert!(metrics().is_empty(), "{}", booted.logs());
-        let said = doctor(&booted);
+        let said = doctor(&booted, run_dir);
         assert!(said.contains("a network of its own (PrivateNetwork=)"), "{said}");
         booted.drop_in(service, "metrics", &drop_in);
         booted.systemctl(&["restart", service]);
         assert!(metrics().contains("shunt_connections_total"), "{}", booted.logs());
-        let said = doctor(&booted);
+        let said = doctor(&booted, run_dir);
         assert!(said.contains(&format!("metrics: served at {AT}")), "{said}");
         assert!(!said.contains("network of its own"), "{said}");
         booted.systemctl(&["stop", "shunt-agent.socket", service]);
@@ -209,7 +246,7 @@ fn an_agent_shares_memory_with_machines_through_the_ivshmem_server() {
         booted.start("shunt-agent.socket", "shunt-agent.service");
         let machines = report(&booted, 0, None, "machines");
         assert_eq!(machines["members"][0]["self"], true, "{machines}\n{}", booted.logs());
-        let said = doctor(&booted);
+        let said = doctor(&booted, None);
         assert_eq!(said.contains("a network of its own (PrivateNetwork=)"), is_apart, "{said}");
         booted.systemctl(&["stop", "shunt-agent.socket", "shunt-agent.service"]);
     }

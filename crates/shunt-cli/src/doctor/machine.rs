@@ -10,6 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::system::uname;
 use serde_json::Value;
 use shunt_shm::memfd::{self, Map};
+use shunt_sys::run_dir::OF_HOST;
 use shunt_wire::agent::Request;
 use shunt_wire::knob;
 
@@ -30,6 +31,7 @@ pub fn examine() -> Vec<Finding> {
     findings.push(shared_memory());
     findings.extend(the_library());
     findings.extend(agent());
+    findings.extend(agent_for_host());
     findings.extend(environment());
     findings.push(descriptors());
     findings.extend(seccomp());
@@ -132,6 +134,19 @@ fn agent() -> Vec<Finding> {
         },
         Err(e) => vec![unusable(&e)],
     }
+}
+
+/// An agent for the host that this environment does not lead to.
+fn agent_for_host() -> Option<Finding> {
+    let here = run_dir().ok()?.path().to_string();
+    let socket = Path::new(OF_HOST).join("agent.sock");
+    (here != OF_HOST && socket.exists()).then(|| {
+        Finding::good(format!(
+            "agent for the host: in {OF_HOST}; programs find it with {}={OF_HOST}, and otherwise the one in \
+             {here}",
+            knob::RUN_DIR.env
+        ))
+    })
 }
 
 fn unusable(why: &Unreachable) -> Finding {

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use shunt_sys::fds::{Fds, close};
-use shunt_sys::run_dir::{Env, RunDir};
+use shunt_sys::run_dir::{Env, Owner, RunDir};
 use shunt_sys::seqpacket;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{
@@ -158,12 +158,26 @@ fn call(
     decode(packet).map_err(|_| Reason::VersionMismatch)
 }
 
-fn introduce() -> Result<(OwnFd, &'static Endpoint), Reason> {
+/// The directory of the agent.
+fn run_dir() -> Result<RunDir, Reason> {
     let env = Env {
         run_dir: knobs::get().run_dir.as_ref().map(|p| p.to_bytes()),
         xdg_runtime_dir: knobs::get().xdg_runtime_dir.as_ref().map(|p| p.to_bytes()),
     };
-    let dir = RunDir::locate(env, geteuid().as_raw()).map_err(|_| Reason::NoAgent)?;
+    RunDir::locate(env, geteuid().as_raw()).map_err(|_| Reason::NoAgent)
+}
+
+/// Begins the conversation if `any`, or if the agent is one that another user would not be let in to.
+/// One for the host lets all in, and must know this process as the user that it will be.
+pub fn begin_while_permitted(any: bool) {
+    let is_of_user = || run_dir().is_ok_and(|dir| dir.check() == Ok(Owner::User));
+    if any || is_of_user() {
+        let _ = endpoint();
+    }
+}
+
+fn introduce() -> Result<(OwnFd, &'static Endpoint), Reason> {
+    let dir = run_dir()?;
     let owner = dir.check().map_err(|_| Reason::NoAgent)?;
     let address = dir.socket().map_err(|_| Reason::NoAgent)?;
     let socket = heard(seqpacket::connect_within(&address, knobs::get().agent_timeout()))?;

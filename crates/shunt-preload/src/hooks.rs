@@ -138,10 +138,11 @@ macro_rules! for_each_hook {
             fn setns(fd: c_int, kind: c_int) -> c_int = ops::process::setns;
             fn unshare(flags: c_int) -> c_int = ops::process::unshare;
             fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int = ops::retreat::prctl;
-            fn setuid(uid: uid_t) -> c_int = ops::process::setuid;
-            fn seteuid(uid: uid_t) -> c_int = ops::process::seteuid;
-            fn setreuid(real: uid_t, effective: uid_t) -> c_int = ops::process::setreuid;
-            fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int = ops::process::setresuid;
+            fn chroot(path: *const c_char) -> c_int = ops::user::chroot;
+            fn setuid(uid: uid_t) -> c_int = ops::user::setuid;
+            fn seteuid(uid: uid_t) -> c_int = ops::user::seteuid;
+            fn setreuid(real: uid_t, effective: uid_t) -> c_int = ops::user::setreuid;
+            fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int = ops::user::setresuid;
             never fn _exit(status: c_int) = ops::process::_exit;
             never fn _Exit(status: c_int) = ops::process::_exit;
             some fn syscall(number: c_long, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong, e: c_ulong, f: c_ulong) -> c_long = ops::raw::syscall, where ops::raw::CONCERNS;

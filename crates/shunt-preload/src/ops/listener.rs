@@ -220,15 +220,10 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
 /// Registers the listeners that this process has inherited, before it becomes another user.
 pub fn register_inherited() {
     let pid = owner_pid();
-    let mut any = false;
     for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
         if Listener::of(entry).is_some_and(|l| l.holder.load(Ordering::Relaxed) != pid) {
             let _ = register(fd);
-            any = true;
         }
-    }
-    if any {
-        endpoint::open_run_page();
     }
 }
 

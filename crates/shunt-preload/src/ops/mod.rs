@@ -15,4 +15,5 @@ pub mod retreat;
 pub mod sockopt;
 pub mod stdio;
 pub mod stream;
+pub mod user;
 pub mod vectors;

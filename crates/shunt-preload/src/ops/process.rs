@@ -15,9 +15,6 @@
 //! duplicates it means to exec with, so that is handed over. (`CLONE_VM` by a system call of the
 //! program's own is not seen; its child may not call libc's functions anyhow.)
 //!
-//! **A change of user.** A server's worker gives its privileges up before it accepts, and the agent's
-//! directory is closed to the user that it becomes: what has to be said to the agent is said before.
-//!
 //! **exec, spawn, system, popen.** What stays open across it is handed over first: the new program may not run Shunt.
 
 use core::cell::Cell;
@@ -30,12 +27,13 @@ use std::sync::OnceLock;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::abi::{FILE, Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, uid_t};
+use crate::abi::{FILE, Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use crate::conn::{Conn, Sock};
 use crate::errno::KeepErrno;
 use crate::fd_table;
 use crate::guard::contain;
 use crate::jump::Arguments;
+use crate::ops::user;
 use crate::panics;
 use crate::points::point;
 use crate::relatives::Child;
@@ -502,7 +500,7 @@ pub unsafe fn setns(fd: c_int, kind: c_int) -> c_int {
     namespaces_change();
     // SAFETY: the caller keeps the C function's contract.
     let result = unsafe { next::setns(fd, kind) };
-    USER.store(NOBODY, Ordering::Relaxed);
+    user::forget();
     result
 }
 
@@ -512,82 +510,14 @@ pub unsafe fn unshare(flags: c_int) -> c_int {
     namespaces_change();
     // SAFETY: the caller keeps the C function's contract.
     let result = unsafe { next::unshare(flags) };
-    USER.store(NOBODY, Ordering::Relaxed);
+    user::forget();
     result
 }
 
 /// A thread is about to move to other namespaces, maybe: what is known of these is to be asked for.
 pub fn namespaces_change() {
     fresh::netns_changes();
-    USER.store(NOBODY, Ordering::Relaxed);
-}
-
-/// The effective user, as long as the program has not changed it; [`NOBODY`]: to be asked for.
-static USER: AtomicU32 = AtomicU32::new(NOBODY);
-const NOBODY: u32 = u32::MAX;
-
-/// The effective user of this process.
-pub fn effective_user() -> u32 {
-    match USER.load(Ordering::Relaxed) {
-        NOBODY => {
-            let user = rustix::process::geteuid().as_raw();
-            USER.store(user, Ordering::Relaxed);
-            user
-        }
-        known => known,
-    }
-}
-
-/// The program changes its user.
-struct UserChange;
-
-impl UserChange {
-    /// Says to the agent what has to be said while we still may.
-    fn begin() -> Self {
-        if may_mutate() {
-            let _keep = KeepErrno::new();
-            crate::ops::listener::register_inherited();
-        }
-        Self
-    }
-}
-
-impl Drop for UserChange {
-    fn drop(&mut self) {
-        USER.store(NOBODY, Ordering::Relaxed);
-    }
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn setuid(uid: uid_t) -> c_int {
-    let _change = UserChange::begin();
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::setuid(uid) }
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn seteuid(uid: uid_t) -> c_int {
-    let _change = UserChange::begin();
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::seteuid(uid) }
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn setreuid(real: uid_t, effective: uid_t) -> c_int {
-    let _change = UserChange::begin();
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::setreuid(real, effective) }
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int {
-    let _change = UserChange::begin();
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::setresuid(real, effective, saved) }
+    user::forget();
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use shunt_functional::binaries::{built, library, program};
 use shunt_functional::compat::{Kind, Subject, Version};
 use shunt_functional::generator::{parse, records};
 use shunt_functional::record::{self, Listening};
-use shunt_functional::sandbox::{Expect, Sandbox};
+use shunt_functional::sandbox::{Expect, Sandbox, is_root};
 
 use crate::runtimes::{lines, source};
 use crate::{Outcome, compare};
@@ -202,5 +202,43 @@ fn a_program_that_closes_everything() {
         let mut command = sandbox.command(program("python3"));
         command.arg(source("closes.py"));
         lines(&sandbox.expect(Expect::All(36), || sandbox.run(command)).stdout)
+    });
+}
+
+/// As daemons do that are started as root: the agent's directory is closed to whom they become, or out of reach.
+#[test]
+fn a_program_that_gives_up_its_user_or_its_root() {
+    if !is_root() {
+        println!("left out: only root can become another user");
+        return;
+    }
+    let subject = Subject {
+        kind: Kind::Surroundings,
+        name: "setuid, seteuid, setreuid, setresuid, chroot",
+        version: Version::None,
+        done: "as root, before a server listens",
+        remark: "",
+    };
+    let ways = ["setuid", "seteuid", "setreuid", "setresuid", "chroot", "chroot and setuid"];
+    compare(&subject, Sandbox::new, |sandbox| {
+        let run = |way: &&str| {
+            let leaves = |first: &str| {
+                let mut command = sandbox.command(program("python3"));
+                command.arg(source("leaves.py")).arg(first);
+                command
+            };
+            lines(&sandbox.expect(Expect::All(6), || {
+                let mut server = leaves(way);
+                server.arg(sandbox.path());
+                let mut server = sandbox.spawn(server);
+                let port = server.wait_for_line(|line| line.parse::<u16>().ok());
+                let mut client = leaves("connect");
+                client.arg(port.to_string());
+                let said = sandbox.run(client).stdout;
+                let _served = server.wait().success();
+                said
+            }))
+        };
+        ways.iter().flat_map(run).collect()
     });
 }

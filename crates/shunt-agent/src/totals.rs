@@ -17,6 +17,9 @@ pub const RUNS: usize = 256;
 /// Longest file of totals that is read: many times what [`RUNS`] runs take.
 const MAX_FILE: u64 = 4 << 20;
 
+/// The listeners that were not registered, by reason.
+pub const UNREGISTERED: &str = "listeners_unregistered";
+
 /// Counters of one or more programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
@@ -24,6 +27,8 @@ pub struct Totals {
     pub counters: [u64; COUNTER_SLOTS],
     /// Connection ends not shunted, by the reason's code.
     pub declined: [u64; REASON_SLOTS],
+    /// Listeners not registered, by the reason's code.
+    pub unregistered: [u64; REASON_SLOTS],
     /// Programs that were added up.
     pub programs: u64,
 }
@@ -32,7 +37,12 @@ impl Totals {
     /// Those of one program: what it has counted, and what its open connections have.
     #[must_use]
     pub fn of(arena: &ArenaView) -> Self {
-        let mut sum = Self { counters: arena.counters(), declined: arena.declined(), programs: 1 };
+        let mut sum = Self {
+            counters: arena.counters(),
+            declined: arena.declined(),
+            unregistered: arena.unregistered(),
+            programs: 1,
+        };
         for c in arena.connections() {
             let [rung, saved, full] = c.doorbells.map(u64::from);
             let [paid, unpaid] = c.spins.map(u64::from);
@@ -59,22 +69,24 @@ impl Totals {
     /// Adds another program's.
     pub fn add(&mut self, other: &Self) {
         let pairs = self.counters.iter_mut().zip(&other.counters);
-        for (mine, theirs) in pairs.chain(self.declined.iter_mut().zip(&other.declined)) {
+        let pairs = pairs.chain(self.declined.iter_mut().zip(&other.declined));
+        for (mine, theirs) in pairs.chain(self.unregistered.iter_mut().zip(&other.unregistered)) {
             *mine = mine.saturating_add(*theirs);
         }
         self.programs = self.programs.saturating_add(other.programs);
     }
 
-    /// The counters and `declined`, under their stable names.
+    /// The counters, `declined` and `listeners_unregistered`, under their stable names.
     #[must_use]
     pub fn to_json(&self) -> Map<String, Value> {
         let mut map = Map::new();
         for c in Counter::ALL {
             map.insert(c.name().into(), self.counters[*c as usize].into());
         }
-        let of = |r: &Reason| Value::from(self.declined[*r as usize]);
-        let declined = Reason::ALL.iter().map(|r| (r.name().to_owned(), of(r)));
-        map.insert("declined".into(), Value::Object(declined.collect()));
+        for (name, counts) in [("declined", &self.declined), (UNREGISTERED, &self.unregistered)] {
+            let of = |r: &Reason| (r.name().to_owned(), Value::from(counts[*r as usize]));
+            map.insert(name.into(), Value::Object(Reason::ALL.iter().map(of).collect()));
+        }
         map
     }
 
@@ -83,6 +95,9 @@ impl Totals {
     fn from_json(value: &Value) -> Option<Self> {
         let map = value.as_object()?;
         let declined = map.get("declined")?.as_object()?;
+        // An earlier version does not have them.
+        let unregistered =
+            map.get(UNREGISTERED).map_or_else(|| Some(Map::new()), |v| v.as_object().cloned())?;
         let number = |map: &Map<String, Value>, name: &str| match map.get(name) {
             Some(v) => v.as_u64(),
             None => Some(0),
@@ -93,6 +108,7 @@ impl Totals {
         }
         for r in Reason::ALL {
             totals.declined[*r as usize] = number(declined, r.name())?;
+            totals.unregistered[*r as usize] = number(&unregistered, r.name())?;
         }
         Some(totals)
     }
@@ -192,6 +208,7 @@ mod tests {
         let mut t = Totals { programs: 1, ..Totals::default() };
         t.counters[Counter::BytesSent as usize] = n;
         t.declined[Reason::Remote as usize] = 2 * n;
+        t.unregistered[Reason::NoAgent as usize] = 3 * n;
         t
     }
 
@@ -209,6 +226,7 @@ mod tests {
         assert_eq!(book.get(0).counters[Counter::BytesSent as usize], 111);
         assert_eq!(book.get(7).counters[Counter::BytesSent as usize], 101);
         assert_eq!(book.get(7).declined[Reason::Remote as usize], 202);
+        assert_eq!(book.get(7).unregistered[Reason::NoAgent as usize], 303);
         assert_eq!((book.get(0).programs, book.get(7).programs), (3, 2));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }

@@ -84,6 +84,7 @@ fn busy(agent: &Agent) -> Client {
     }
     for (n, reason) in (1..).zip(Reason::ALL) {
         (0..n).for_each(|_| arena.counters().of(2).decline(*reason));
+        (0..2 * n).for_each(|_| arena.counters().of(3).leave_unregistered(*reason));
     }
     let mut hint = 0;
     for (mode, reason) in [
@@ -130,6 +131,10 @@ fn a_scrape_is_sound_and_says_what_stats_say() {
         for reason in Reason::ALL {
             let declined = metric::DECLINED.to_string();
             same(&declined, &[("reason", reason.name())], &stats["declined"][reason.name()]);
+            let (unregistered, there) =
+                (metric::UNREGISTERED.to_string(), &stats["listeners_unregistered"][reason.name()]);
+            same(&unregistered, &[("reason", reason.name())], there);
+            assert!(number(there) > 1.0);
         }
         same("shunt_programs_live", &[], &stats["programs_live"]);
         same("shunt_programs_ended_total", &[], &stats["programs_ended"]);

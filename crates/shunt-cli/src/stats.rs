@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use shunt_agent::totals::Book;
+use shunt_agent::totals::{Book, UNREGISTERED};
 use shunt_sys::run_dir::TOTALS;
 use shunt_wire::agent::Request;
 use shunt_wire::counter::Counter;
@@ -67,10 +67,12 @@ fn text(report: &Value, verbose: bool) -> String {
     for c in Counter::ALL {
         row(c.name(), &report[c.name()], c.explain());
     }
-    for r in Reason::ALL {
-        let n = &report["declined"][r.name()];
-        if verbose || n.as_u64().is_some_and(|n| n > 0) {
-            row(&format!("declined.{}", r.name()), n, r.explain());
+    for what in ["declined", UNREGISTERED] {
+        for r in Reason::ALL {
+            let n = &report[what][r.name()];
+            if verbose || n.as_u64().is_some_and(|n| n > 0) {
+                row(&format!("{what}.{}", r.name()), n, r.explain());
+            }
         }
     }
     table.render()
@@ -86,6 +88,7 @@ mod tests {
         let mut totals = Totals::default();
         totals.counters[Counter::Shunted as usize] = 42;
         totals.declined[Reason::Remote as usize] = 1;
+        totals.unregistered[Reason::NoAgent as usize] = 1;
         let mut map = totals.to_json();
         map.insert("programs_live".into(), 1.into());
         map.insert("programs_ended".into(), 2.into());
@@ -93,6 +96,8 @@ mod tests {
         let short = text(&report, false);
         assert!(short.contains("connections_shunted"));
         assert!(short.contains("declined.remote") && !short.contains("declined.no-agent"));
+        assert!(short.contains("listeners_unregistered.no-agent"), "{short}");
+        assert!(!short.contains("listeners_unregistered.remote"), "{short}");
         let long = text(&report, true);
         assert!(long.contains("declined.no-agent") && long.contains("promoted to shared memory"));
     }

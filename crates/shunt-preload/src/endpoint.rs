@@ -267,3 +267,8 @@ pub fn count(which: Counter, n: u64) {
 pub fn decline(why: Reason) {
     everywhere(|c| c.decline(why));
 }
+
+/// Counts a listening socket that the agent does not know.
+pub fn leave_unregistered(why: Reason) {
+    everywhere(|c| c.leave_unregistered(why));
+}

@@ -568,6 +568,12 @@ impl ArenaView {
         self.arena.counters().declined()
     }
 
+    /// Listeners that were not registered, by the reason's code.
+    #[must_use]
+    pub fn unregistered(&self) -> [u64; REASON_SLOTS] {
+        self.arena.counters().unregistered()
+    }
+
     /// The live connections.
     pub fn connections(&self) -> impl Iterator<Item = ConnInfo> + '_ {
         let used = self.arena.header().high_water.load(Ordering::Relaxed) as usize;

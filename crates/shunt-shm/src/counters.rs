@@ -12,7 +12,8 @@ use crate::sync::{AtomicU64, Ordering};
 /// Parts of [`Counters`]: threads that count at the same time mostly have one each.
 const SHARDS: usize = 8;
 
-/// Counters and, by reason, the connection ends that are not shunted.
+/// Counters and, by reason, the connection ends that are not shunted and the listeners that are not
+/// registered.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Counters {
@@ -25,6 +26,7 @@ pub struct Counters {
 pub struct Shard {
     counters: [AtomicU64; COUNTER_SLOTS],
     declined: [AtomicU64; REASON_SLOTS],
+    unregistered: [AtomicU64; REASON_SLOTS],
 }
 
 impl Default for Counters {
@@ -38,6 +40,7 @@ impl Shard {
         Self {
             counters: [const { AtomicU64::new(0) }; COUNTER_SLOTS],
             declined: [const { AtomicU64::new(0) }; REASON_SLOTS],
+            unregistered: [const { AtomicU64::new(0) }; REASON_SLOTS],
         }
     }
 
@@ -49,6 +52,11 @@ impl Shard {
     /// Counts a connection end that stays on, or goes back to, TCP.
     pub fn decline(&self, why: Reason) {
         self.declined[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a listen(2) after which the agent does not know the listener.
+    pub fn leave_unregistered(&self, why: Reason) {
+        self.unregistered[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -75,6 +83,12 @@ impl Counters {
     #[must_use]
     pub fn declined(&self) -> [u64; REASON_SLOTS] {
         core::array::from_fn(|i| self.sum(|shard| &shard.declined[i]))
+    }
+
+    /// Listeners that were not registered, by the reason's code.
+    #[must_use]
+    pub fn unregistered(&self) -> [u64; REASON_SLOTS] {
+        core::array::from_fn(|i| self.sum(|shard| &shard.unregistered[i]))
     }
 
     fn sum(&self, word: impl Fn(&Shard) -> &AtomicU64) -> u64 {

@@ -51,6 +51,7 @@ impl Snapshot {
         let others = metric::OTHERS.iter().map(|metric| {
             let samples = match *metric {
                 metric::DECLINED => by_reason(&totals.declined),
+                metric::UNREGISTERED => by_reason(&totals.unregistered),
                 metric::OPEN => open(state),
                 metric::BUILD => vec![(vec![("version", env!("CARGO_PKG_VERSION"))], 1)],
                 metric => {

@@ -30,17 +30,31 @@ fn text(counters: Option<&Counters>, obstacles: &[String]) -> String {
             declined.iter().sum::<u64>(),
             get(Counter::Demoted),
         ));
-        for reason in Reason::ALL {
-            let n = declined[*reason as usize];
-            if n > 0 {
-                line(format_args!("  {n} {}: {}", reason.name(), reason.explain().trim()));
-            }
+        for row in by_reason(&declined) {
+            line(format_args!("{row}"));
+        }
+        let unregistered = counters.unregistered();
+        let n = unregistered.iter().sum::<u64>();
+        if n > 0 {
+            line(format_args!("{} not registered", count_of(n, "listener")));
+        }
+        for row in by_reason(&unregistered) {
+            line(format_args!("{row}"));
         }
     }
     for obstacle in obstacles {
         line(format_args!("not shunted: {obstacle}"));
     }
     text
+}
+
+fn by_reason(counts: &[u64]) -> Vec<String> {
+    let occurred = |reason: &&Reason| counts[**reason as usize] > 0;
+    let explained = |reason: &Reason| {
+        let n = counts[*reason as usize];
+        format!("  {n} {}: {}", reason.name(), reason.explain().trim())
+    };
+    Reason::ALL.iter().filter(occurred).map(explained).collect()
 }
 
 #[cfg(test)]
@@ -58,6 +72,16 @@ mod tests {
         assert!(text.starts_with("shunt: 3 connection ends shunted (3 attach, 0 copy), 2 not"));
         assert!(text.contains("shunt:   2 remote: The other end is not on this host.\n"), "{text}");
         assert!(text.ends_with("shunt: not shunted: no library\n"));
-        assert!(!text.contains("no-agent"));
+        assert!(!text.contains("no-agent") && !text.contains("listener"), "{text}");
+    }
+
+    #[test]
+    fn listeners_that_nobody_finds_are_told_with_their_reasons() {
+        let counters = Counters::new();
+        counters.of(1).leave_unregistered(Reason::NoAgent);
+        let text = text(Some(&counters), &[]);
+        let told =
+            "shunt: 1 listener not registered\nshunt:   1 no-agent: The agent could not be reached";
+        assert!(text.contains(told), "{text}");
     }
 }

@@ -278,7 +278,11 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
             point!(listen_done);
             // Without an agent the listener stays the kernel's; a later agent finds it at the next
             // listen or accept.
-            let _ = SettingUp::begin().map(|_setting_up| register(fd));
+            if let Some(_setting_up) = SettingUp::begin()
+                && let Err(why) = register(fd)
+            {
+                endpoint::leave_unregistered(why);
+            }
         });
     }
     result

@@ -2,14 +2,16 @@
 //! without randomness, few descriptors, a filter of system calls, a program that closes everything.
 
 use std::ffi::OsString;
-use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::{fs, io};
 
 use shunt_functional::binaries::{built, library, program};
 use shunt_functional::compat::{Kind, Subject, Version};
 use shunt_functional::generator::{parse, records};
+use shunt_functional::mode::Mode;
 use shunt_functional::record::{self, Listening};
 use shunt_functional::sandbox::{Expect, Sandbox, is_root};
 
@@ -241,4 +243,27 @@ fn a_program_that_gives_up_its_user_or_its_root() {
         };
         ways.iter().flat_map(run).collect()
     });
+}
+
+/// `--summary` names the reason of each listener that clients cannot find.
+#[test]
+fn a_listener_without_an_agent_is_told_of() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        let dir = sandbox.path().join("open");
+        fs::create_dir(&dir).expect("a directory");
+        // No agent starts in it.
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o775)).expect("chmod");
+        let mut command = sandbox.plain(sandbox.shunt_path());
+        command.env("SHUNT_RUN_DIR", &dir).args(["run", "--summary", "--"]).arg(program("python3"));
+        command.args([
+            "-c",
+            "import socket\nfor _ in range(2): socket.create_server(('127.0.0.1', 0))",
+        ]);
+        let told = sandbox.run(command).stderr;
+        assert!(
+            told.contains("shunt: 2 listeners not registered\nshunt:   2 no-agent: "),
+            "{told}"
+        );
+    }
 }

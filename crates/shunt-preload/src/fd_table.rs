@@ -18,6 +18,7 @@ use std::sync::Once;
 
 use rustix::mm::{MapFlags, ProtFlags};
 use shunt_heap::slab::Name;
+use shunt_shm::memfd::leave_out_of_dumps;
 
 /// Descriptors that the table covers; those above are the kernel's alone.
 pub const CAPACITY: usize = 1 << 20;
@@ -215,6 +216,10 @@ fn map() {
         )
     };
     if let Ok(base) = mapped {
+        if let Some(at) = ptr::NonNull::new(base.cast()) {
+            // SAFETY: the fresh mapping.
+            unsafe { leave_out_of_dumps(at, CAPACITY * size_of::<AtomicUsize>()) };
+        }
         BASE.store(base.cast(), Ordering::Relaxed);
         // Release: who sees the length sees the base.
         LEN.store(CAPACITY, Ordering::Release);

@@ -9,6 +9,8 @@ use core::ffi::c_char;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use shunt_shm::memfd;
+
 #[cfg(not(test))]
 use crate::errno;
 use crate::ops::process;
@@ -48,6 +50,10 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
     unsafe { knobs::init(argv, envp) };
     if knobs::get().disabled || sanitizers::orders_threads_by_sockets() {
         return;
+    }
+    // Before anything is mapped.
+    if knobs::get().core {
+        memfd::keep_in_dumps();
     }
     // Before the fork handlers, which write to the owner's page.
     if !process::claim() {

@@ -56,6 +56,8 @@ pub struct Knobs {
     pub program: String,
     /// `SHUNT_DISABLE`: leave every connection on kernel TCP.
     pub disabled: bool,
+    /// `SHUNT_CORE`: core dumps hold the shared memory.
+    pub core: bool,
     /// `SHUNT_SPIN`.
     pub spin: Spin,
     /// `SHUNT_DMB`.
@@ -90,6 +92,7 @@ pub fn get() -> &'static Knobs {
     static DEFAULT: Knobs = Knobs {
         program: String::new(),
         disabled: false,
+        core: false,
         spin: Spin::Auto,
         dmb: Dmb::Attach,
         run_id: 0,
@@ -176,6 +179,8 @@ impl Knobs {
         let is = |knob: knob::Knob| name == knob.env.as_bytes();
         if is(knob::DISABLE) {
             self.disabled = knob::is_on(value);
+        } else if is(knob::CORE) {
+            self.core = knob::is_on(value);
         } else if is(knob::SPIN) {
             self.spin = match value {
                 b"never" => Spin::Never,
@@ -247,6 +252,7 @@ mod tests {
             "SHUNT_GRANT_TIMEOUT=30",
             "SHUNT_PIN=32768",
             "SHUNT_SHORT_LIVED=100",
+            "SHUNT_CORE=1",
             "SHUNT_DISABLE=1",
         ]);
         assert_eq!(
@@ -254,6 +260,7 @@ mod tests {
             Knobs {
                 program: String::new(),
                 disabled: true,
+                core: true,
                 spin: Spin::Micros(250),
                 dmb: Dmb::Copy,
                 run_id: u64::MAX,
@@ -285,6 +292,7 @@ mod tests {
             "SHUNT_AGENT_TIMEOUT=0",
             "SHUNT_PIN=-1",
             "SHUNT_SHORT_LIVED=0",
+            "SHUNT_CORE=0",
             "SHUNT_DISABLE=0",
             "SHUNT_DISABLE",
             "SHUNT",

@@ -3,12 +3,13 @@
 use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
     memfd_create, open,
 };
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -53,6 +54,25 @@ fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
 /// Those of fstat(2).
 pub fn size(fd: impl AsFd) -> io::Result<usize> {
     usize::try_from(fstat(fd)?.st_size).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+static IN_DUMPS: OnceLock<()> = OnceLock::new();
+
+/// Has core dumps of this process hold what is mapped from now on.
+pub fn keep_in_dumps() {
+    let _ = IN_DUMPS.set(());
+}
+
+/// Keeps a mapping of the library's out of core dumps, which it would make large, and which others may read than
+/// those to whom the bytes belong. Not after [`keep_in_dumps`].
+///
+/// # Safety
+/// The mapping is the caller's.
+pub unsafe fn leave_out_of_dumps(at: NonNull<u8>, len: usize) {
+    if IN_DUMPS.get().is_none() {
+        // SAFETY: the advice changes nothing that is in memory; the caller vouches for the mapping.
+        let _ = unsafe { madvise(at.as_ptr().cast(), len, Advice::LinuxDontDump) };
+    }
 }
 
 /// A mapping of a sealed memfd (or of anonymous shared memory). Unmapped on drop.
@@ -118,6 +138,8 @@ impl Map {
             mmap(core::ptr::null_mut(), len, prot, flags, fd, offset as u64)
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: the fresh mapping.
+        unsafe { leave_out_of_dumps(base, len) };
         Ok(Self { base, len })
     }
 

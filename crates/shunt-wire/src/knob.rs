@@ -37,6 +37,8 @@ knobs! {
         "Path of the page on which programs add up the counters of their run; set by `shunt run --summary`.";
     DISABLE: "SHUNT_DISABLE", None, "unset",
         "When set to anything but 0 or the empty string, the library leaves every connection on kernel TCP.";
+    CORE: "SHUNT_CORE", None, "unset",
+        "When set to anything but 0 or the empty string, core dumps of a program hold the memory that it shares with its peers and with the agent, with the bytes that lie there: to debug Shunt. Such dumps are large.";
     METRICS: "SHUNT_METRICS", None, "unset",
         "Address at which an agent serves metrics, also one that `shunt run` starts: as in `shunt agent --metrics`, for which see metrics.md.";
     IVSHMEM: "SHUNT_IVSHMEM", None, "unset",

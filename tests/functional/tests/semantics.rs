@@ -158,6 +158,19 @@ fn raw() {
 }
 
 #[test]
+fn dumped() {
+    compare("dumped");
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode).with_env("SHUNT_CORE", "1");
+        let all = transcript(&sandbox, "dumped");
+        let said = all.iter().find(|line| line.contains("in core dumps")).expect("a line");
+        for kept in ["shunt-arena", "shunt-link-group", "shunt-proposals"] {
+            assert!(said.contains(kept), "{said}");
+        }
+    }
+}
+
+#[test]
 fn retreats() {
     compare("retreats");
 }

@@ -22,6 +22,7 @@ mod inner;
 mod interrupted;
 mod killed;
 mod lifetimes;
+mod memory;
 mod others;
 mod pinned;
 mod probe;
@@ -77,6 +78,7 @@ const GROUPS: &[Group] = &[
     ("descriptors", descriptors::run),
     ("addresses", addresses::run),
     ("others", others::run),
+    ("dumped", memory::dumped),
     ("raw", raw::run),
     ("retreats", retreats::run),
     ("files", files::run),

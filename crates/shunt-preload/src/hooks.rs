@@ -105,6 +105,11 @@ macro_rules! for_each_hook {
             fn __select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int = ops::poll::select;
             fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int = ops::poll::pselect;
 
+            fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int = ops::poll::setrlimit;
+            fn setrlimit64(resource: c_uint, limit: *const rlimit) -> c_int = ops::poll::setrlimit;
+            fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int = ops::poll::prlimit;
+            fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int = ops::poll::prlimit;
+
             fn epoll_create(size: c_int) -> c_int = ops::epoll::epoll_create;
             fn epoll_create1(flags: c_int) -> c_int = ops::epoll::epoll_create1;
             fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int = ops::epoll::epoll_ctl;

@@ -30,6 +30,7 @@ pub mod hooks;
 pub mod imports;
 pub mod init;
 pub mod jump;
+pub mod kernel_poll;
 pub mod knobs;
 pub mod link;
 pub mod mutex;

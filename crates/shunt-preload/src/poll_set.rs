@@ -16,7 +16,7 @@ use shunt_shm::doorbell::{arm, on_bell};
 use shunt_shm::sync::AtomicU32;
 use shunt_wire::counter::Counter;
 
-use crate::abi::{c_int, nfds_t, pollfd, sigset_t, timespec};
+use crate::abi::{c_int, pollfd, sigset_t, timespec};
 use crate::bell::{self, Bell};
 use crate::calls::{Has, UnderWay};
 use crate::conn::{Conn, Hold, KERNEL_HINT, NUMBERED};
@@ -26,7 +26,7 @@ use crate::fd_table::{self, Kind};
 use crate::points::point;
 use crate::stream::spin::{self, Spun};
 use crate::stream::{demote, doubt, killed, sends_over_tcp};
-use crate::{clock, endpoint, next, signals};
+use crate::{clock, endpoint, signals};
 
 /// What an entry stands for.
 #[derive(Clone, Copy)]
@@ -304,7 +304,6 @@ const fn low_half(bits: u32) -> [u8; 2] {
 }
 
 fn kernel_poll(fds: &mut [pollfd], time: Option<&timespec>, mask: *const sigset_t) -> c_int {
-    let time = time.map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: the slice is valid; the mask is the program's.
-    unsafe { next::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, time, mask) }
+    // SAFETY: the mask is the program's.
+    unsafe { crate::kernel_poll::wait(fds, time, mask) }
 }

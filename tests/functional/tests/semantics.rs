@@ -158,6 +158,11 @@ fn raw() {
 }
 
 #[test]
+fn limited() {
+    compare("limited");
+}
+
+#[test]
 fn dumped() {
     compare("dumped");
     for mode in Mode::enabled_shunted() {

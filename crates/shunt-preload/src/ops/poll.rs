@@ -1,9 +1,13 @@
 //! poll and select: which calls concern shunted connections, and the sets of select as poll sees
 //! them.
 
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, c_short};
 
-use crate::abi::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use crate::abi::{
+    c_int, c_uint, fd_set, nfds_t, pid_t, pollfd, rlimit, sigset_t, size_t, timespec, timeval,
+};
 use crate::fd_table::{self, Kind};
 use crate::{clock, errno, next, own_fds, poll_set};
 
@@ -104,20 +108,49 @@ fn deadline(time: &timespec) -> u64 {
     clock::now().saturating_add(nanos.cast_unsigned())
 }
 
+/// As many as every program may have open that was not given less: with more, the kernel asks first
+/// whether it may.
+const PERMITTED: usize = 1024;
+
 /// The array, if a shunted connection is in it.
 ///
 /// # Safety
 /// `fds` points to `count` entries.
 unsafe fn shunted<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    /// As many as every program may have open: with more, the kernel asks first whether it may.
-    const PERMITTED: usize = 1024;
     let count = usize::try_from(count).ok()?;
-    if fds.is_null() || count == 0 || (count > PERMITTED && count > most_descriptors()) {
+    let is_many = count > PERMITTED || DESCRIPTORS_ARE_FEW.load(Ordering::Relaxed);
+    if fds.is_null() || count == 0 || (is_many && count > most_descriptors()) {
         return None;
     }
     // SAFETY: the caller's promise.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count) };
     poll_set::concerns(fds).then_some(fds)
+}
+
+/// The program may have fewer descriptors open than most may, and so poll fewer.
+static DESCRIPTORS_ARE_FEW: AtomicBool = AtomicBool::new(false);
+
+/// The limit may be another one by now.
+pub fn note_limit() {
+    DESCRIPTORS_ARE_FEW.store(most_descriptors() < PERMITTED, Ordering::Relaxed);
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    let result = unsafe { next::setrlimit(resource, limit) };
+    note_limit();
+    result
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
+    // SAFETY: the caller keeps the C function's contract.
+    let result = unsafe { next::prlimit(pid, resource, new, old) };
+    note_limit();
+    result
 }
 
 /// `RLIMIT_NOFILE`.

@@ -11,7 +11,7 @@ use core::ffi::c_long;
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use crate::abi::{c_int, c_uint, c_ulong, c_void, epoll_event, pollfd, sigset_t, timespec};
+use crate::abi::{c_int, c_uint, c_ulong, c_void, epoll_event, pollfd, rlimit, sigset_t, timespec};
 use crate::conn::Conn;
 use crate::ops::{
     connect, epoll, fd as descriptors, inner, listener, memory, poll, process, retreat, sockopt,
@@ -66,6 +66,8 @@ const COMMON: &[c_long] = &[
     libc::SYS_setns,
     libc::SYS_unshare,
     libc::SYS_prctl,
+    libc::SYS_setrlimit,
+    libc::SYS_prlimit64,
     libc::SYS_seccomp,
     libc::SYS_io_uring_setup,
     libc::SYS_pidfd_getfd,
@@ -260,6 +262,8 @@ unsafe fn on_descriptor(number: c_long, words: [c_ulong; 6]) -> Option<c_long> {
                 retreat::before_prctl(int(a), b, c);
                 return None;
             }
+            libc::SYS_setrlimit => poll::setrlimit(uint(a), at::<rlimit>(b)),
+            libc::SYS_prlimit64 => poll::prlimit(int(a), uint(b), at::<rlimit>(c), at::<rlimit>(d)),
             libc::SYS_seccomp => {
                 retreat::before_seccomp(uint(a).into(), c);
                 return None;

@@ -5,7 +5,6 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shunt_core::stretch::{Path, had, path};
 use shunt_shm::arena::Record;
 use shunt_shm::region::Section;
@@ -14,6 +13,7 @@ use shunt_shm::ring::RxCursor;
 use crate::clock;
 use crate::conn::{Conn, FROZEN, Sock};
 use crate::errno::KeepErrno;
+use crate::kernel_poll;
 use crate::next;
 use crate::signals::Uninterrupted;
 use crate::stream::tcp::{self, Look};
@@ -136,7 +136,6 @@ pub fn finish(conn: Conn) {
             broken(conn);
             return;
         }
-        let mut fds = [PollFd::from_borrowed_fd(tcp::borrow(fd), PollFlags::IN)];
-        let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }));
+        kernel_poll::await_one(fd, libc::POLLIN, 100_000_000);
     }
 }

@@ -12,7 +12,6 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use shunt_core::events;
 use shunt_core::stretch::{Path, path};
@@ -28,6 +27,7 @@ use shunt_wire::reason::Reason;
 use crate::clock;
 use crate::conn::{Conn, FROZEN, Locked, SHUT_WR, Sock, WANT_TCP};
 use crate::endpoint;
+use crate::kernel_poll;
 use crate::link::Link;
 use crate::panics::InDoubt;
 use crate::points::point;
@@ -240,8 +240,7 @@ pub fn finish(conn: Conn) {
     let until = clock::now().saturating_add(PATIENCE);
     while is_pending(&conn) && clock::now() < until {
         let Some(fd) = conn.kernel() else { return };
-        let mut fds = [PollFd::from_borrowed_fd(tcp::borrow(fd), PollFlags::OUT)];
-        let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }));
+        kernel_poll::await_one(fd, libc::POLLOUT, 100_000_000);
         go_on(conn);
     }
 }

@@ -24,7 +24,7 @@ use crate::clock;
 use crate::conn::{Conn, FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::endpoint;
 use crate::errno;
-use crate::next;
+use crate::kernel_poll;
 use crate::points::point;
 use crate::signals;
 use crate::stream::call::Direction;
@@ -312,12 +312,11 @@ impl Sleep {
             tv_sec: i64::try_from(n / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(n % 1_000_000_000).unwrap_or(0),
         });
-        let left = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         point!(sleep_begins);
         let before = errno::get();
-        // libc's, which is a cancellation point.
-        // SAFETY: the array and the time are valid; no mask.
-        let woken = unsafe { next::ppoll(fds.as_mut_ptr(), 2, left, core::ptr::null()) };
+        // A cancellation point, as libc's function is.
+        // SAFETY: no mask.
+        let woken = unsafe { kernel_poll::wait(&mut fds, left.as_ref(), core::ptr::null()) };
         let interrupted = woken < 0 && errno::get() == libc::EINTR;
         errno::set(before);
         point!(sleep_woken);

@@ -4,12 +4,13 @@ use std::os::fd::BorrowedFd;
 
 use shunt_shm::sync::{AtomicU32, Ordering};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use shunt_core::stretch::{bytes_read, bytes_written};
 use shunt_sys::sockinfo;
 
 use crate::clock;
 use crate::errno::KeepErrno;
+use crate::kernel_poll;
 use crate::next;
 use crate::stream::spin;
 
@@ -248,8 +249,7 @@ pub fn ended_unannounced(fd: i32, fin: &AtomicU32) -> bool {
 /// Waits for the RST that the peer's kernel is just about to send, so that no byte is taken for sent
 /// that will be thrown away.
 pub fn await_reset(fd: i32) {
-    let mut fds = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::empty())];
-    let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }));
+    kernel_poll::await_one(fd, 0, 100_000_000);
 }
 
 /// Ends both directions of the kernel socket.
@@ -274,11 +274,7 @@ pub fn reset_on_close(fd: i32) {
 /// poll(2)'s answer about the socket, at once.
 pub fn readiness(fd: i32, events: u32) -> u32 {
     let Ok(events) = u16::try_from(events & 0xffff) else { return 0 };
-    let mut fds = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::from_bits_retain(events))];
-    match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-        Ok(1) => u32::from(fds[0].revents().bits()),
-        _ => 0,
-    }
+    kernel_poll::readiness(fd, events.cast_signed()).cast_unsigned().into()
 }
 
 #[cfg(test)]

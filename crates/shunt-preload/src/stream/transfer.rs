@@ -19,6 +19,7 @@ use shunt_shm::ring::Span;
 
 use crate::abi::{c_uint, pollfd};
 use crate::errno;
+use crate::kernel_poll;
 use crate::next;
 use crate::signals;
 use crate::stream::call::Kernel;
@@ -424,7 +425,7 @@ fn wait_for(pipe: c_int, events: i16) -> Result<i16, c_int> {
         let before = errno::get();
         // libc's, which is a cancellation point, as splice(2) is.
         // SAFETY: the array is valid; no time and no mask.
-        let n = unsafe { next::ppoll(fds.as_mut_ptr(), 1, ptr::null(), ptr::null()) };
+        let n = unsafe { kernel_poll::wait(&mut fds, None, ptr::null()) };
         let error = errno::get();
         errno::set(before);
         match n {

@@ -22,6 +22,7 @@ mod inner;
 mod interrupted;
 mod killed;
 mod lifetimes;
+mod limited;
 mod memory;
 mod others;
 mod pinned;
@@ -78,6 +79,7 @@ const GROUPS: &[Group] = &[
     ("descriptors", descriptors::run),
     ("addresses", addresses::run),
     ("others", others::run),
+    ("limited", limited::run),
     ("dumped", memory::dumped),
     ("raw", raw::run),
     ("retreats", retreats::run),

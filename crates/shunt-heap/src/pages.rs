@@ -13,7 +13,10 @@ pub const PAGE: usize = 4096;
 
 /// Reserves `len` bytes that cannot be touched yet.
 pub fn reserve(len: usize) -> Option<NonNull<u8>> {
-    map(len, ProtFlags::empty(), MapFlags::NORESERVE)
+    let at = map(len, ProtFlags::empty(), MapFlags::NORESERVE)?;
+    // SAFETY: the fresh mapping.
+    unsafe { shunt_shm::memfd::leave_unlocked(at, len) };
+    Some(at)
 }
 
 /// Opens `len` bytes at `at`, both multiples of a page. False without memory for it.

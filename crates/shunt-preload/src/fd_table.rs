@@ -18,7 +18,7 @@ use std::sync::Once;
 
 use rustix::mm::{MapFlags, ProtFlags};
 use shunt_heap::slab::Name;
-use shunt_shm::memfd::leave_out_of_dumps;
+use shunt_shm::memfd::{leave_out_of_dumps, leave_unlocked};
 
 /// Descriptors that the table covers; those above are the kernel's alone.
 pub const CAPACITY: usize = 1 << 20;
@@ -217,8 +217,12 @@ fn map() {
     };
     if let Ok(base) = mapped {
         if let Some(at) = ptr::NonNull::new(base.cast()) {
+            let len = CAPACITY * size_of::<AtomicUsize>();
             // SAFETY: the fresh mapping.
-            unsafe { leave_out_of_dumps(at, CAPACITY * size_of::<AtomicUsize>()) };
+            unsafe {
+                leave_out_of_dumps(at, len);
+                leave_unlocked(at, len);
+            }
         }
         BASE.store(base.cast(), Ordering::Relaxed);
         // Release: who sees the length sees the base.

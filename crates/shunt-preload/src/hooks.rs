@@ -120,6 +120,7 @@ macro_rules! for_each_hook {
             fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void = ops::memory::mmap;
             fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off64_t) -> *mut c_void = ops::memory::mmap;
             fn munmap(addr: *mut c_void, len: size_t) -> c_int = ops::memory::munmap;
+            fn mlockall(flags: c_int) -> c_int = ops::memory::mlockall;
             fn mremap(old: *mut c_void, old_len: size_t, len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void = ops::memory::mremap;
 
             fn __register_atfork(before: ForkHandler, in_parent: ForkHandler, in_child: ForkHandler, object: *mut c_void) -> c_int = ops::process::__register_atfork;

@@ -1,5 +1,6 @@
 //! Sealed memory that is passed between processes as a file descriptor.
 
+use core::ops::Range;
 use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -9,7 +10,11 @@ use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
     memfd_create, open,
 };
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock, munmap,
+};
+
+use crate::sync::own::{AtomicUsize, Ordering};
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -75,6 +80,68 @@ pub unsafe fn leave_out_of_dumps(at: NonNull<u8>, len: usize) {
     }
 }
 
+/// Mappings, by address, of which most is never used: mlockall(2) is to lock none of them.
+struct Unlocked {
+    places: [Place; Self::MOST],
+}
+
+/// A mapping; a length of 0: none.
+struct Place {
+    base: AtomicUsize,
+    len: AtomicUsize,
+}
+
+static UNLOCKED: Unlocked = Unlocked {
+    places: [const { Place { base: AtomicUsize::new(0), len: AtomicUsize::new(0) } };
+        Unlocked::MOST],
+};
+
+impl Unlocked {
+    /// More than a process has link groups; what does not fit is locked with the rest.
+    const MOST: usize = 8192;
+
+    /// Places are taken from here on: a thread or a fork in the middle of it loses one place at most.
+    fn add(&self, at: NonNull<u8>, len: usize) {
+        let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
+        let base = at.addr().get();
+        let is_free = |place: &&Place| place.base.compare_exchange(0, base, ok, no).is_ok();
+        if let Some(place) = self.places.iter().find(is_free) {
+            place.len.store(len, Ordering::Release);
+        }
+    }
+
+    fn remove(&self, at: NonNull<u8>, len: usize) {
+        let is = |place: &&Place| {
+            place.base.load(Ordering::Acquire) == at.addr().get()
+                && place.len.load(Ordering::Relaxed) == len
+        };
+        if let Some(place) = self.places.iter().find(is) {
+            place.len.store(0, Ordering::Relaxed);
+            place.base.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Has a mapping left out of what mlockall(2) locks. It is entered before it is unlocked, so that a call at the same
+/// time finds it, or leaves it to this.
+///
+/// # Safety
+/// The mapping is the caller's.
+pub unsafe fn leave_unlocked(at: NonNull<u8>, len: usize) {
+    UNLOCKED.add(at, len);
+    // SAFETY: it stays what it is; the caller vouches for the mapping.
+    let _ = unsafe { munlock(at.as_ptr().cast(), len) };
+}
+
+/// Where the mappings of [`leave_unlocked`] are.
+pub fn unlocked() -> impl Iterator<Item = Range<usize>> {
+    UNLOCKED.places.iter().filter_map(|place| {
+        let base = place.base.load(Ordering::Acquire);
+        let len = place.len.load(Ordering::Acquire);
+        (len > 0).then(|| base..base.saturating_add(len))
+    })
+}
+
 /// A mapping of a sealed memfd (or of anonymous shared memory). Unmapped on drop.
 #[derive(Debug)]
 pub struct Map {
@@ -122,16 +189,21 @@ impl Map {
     /// # Errors
     /// Those of mmap(2).
     pub fn device(fd: impl AsFd, offset: usize, len: usize) -> io::Result<Self> {
-        Self::at_offset(fd, offset, len, true)
+        Self::with((fd, offset), len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// Maps memory that is known to be so long and to stay so.
     fn of(fd: impl AsFd, len: usize, writable: bool) -> io::Result<Self> {
-        Self::at_offset(fd, 0, len, writable)
+        // After mlockall(MCL_FUTURE) the kernel brings in, at once, all of a mapping that can be accessed. What is
+        // mapped here is long, and little of it is ever used.
+        let map = Self::with((fd, 0), len, ProtFlags::empty())?;
+        let writes = if writable { MprotectFlags::WRITE } else { MprotectFlags::empty() };
+        // SAFETY: the fresh mapping, of which nobody knows yet.
+        unsafe { mprotect(map.base.as_ptr().cast(), len, MprotectFlags::READ | writes) }?;
+        Ok(map)
     }
 
-    fn at_offset(fd: impl AsFd, offset: usize, len: usize, writable: bool) -> io::Result<Self> {
-        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+    fn with((fd, offset): (impl AsFd, usize), len: usize, prot: ProtFlags) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address that the kernel chooses; it aliases no Rust object.
         let base = unsafe {
             let flags = MapFlags::SHARED | MapFlags::NORESERVE;
@@ -139,7 +211,10 @@ impl Map {
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: the fresh mapping.
-        unsafe { leave_out_of_dumps(base, len) };
+        unsafe {
+            leave_out_of_dumps(base, len);
+            leave_unlocked(base, len);
+        }
         Ok(Self { base, len })
     }
 
@@ -211,6 +286,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
+        UNLOCKED.remove(self.base, self.len);
         // SAFETY: base and len are those of our mmap; `at` borrows from self, so no reference is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }

@@ -5,6 +5,11 @@ pub use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
+/// What a process has for itself, in statics: not replaced in models, which have none of it.
+pub mod own {
+    pub use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+}
+
 /// A full barrier that orders an earlier store before a later load ("arm, fence, look again").
 #[inline(always)]
 pub fn store_load_fence() {

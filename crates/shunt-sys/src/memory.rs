@@ -1,7 +1,11 @@
 //! Questions about memory of the program.
 
+use core::ops::Range;
+
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
+use crate::fds::close;
 use crate::raw::{int, syscall};
 
 /// Bytes of the kernel's signal mask.
@@ -38,9 +42,48 @@ pub fn is_readable(address: usize, len: usize) -> bool {
     })
 }
 
+/// What this process has mapped; `None` where the kernel does not tell.
+#[must_use]
+pub fn mappings() -> Option<Vec<Range<usize>>> {
+    let maps = open("/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = Vec::new();
+    let mut piece = vec![0; 16 << 10];
+    let read = loop {
+        match rustix::io::read(&maps, &mut piece[..]) {
+            Ok(0) => break Some(()),
+            Ok(n) => text.extend_from_slice(&piece[..n]),
+            Err(Errno::INTR) => {}
+            Err(_) => break None,
+        }
+    };
+    close(maps);
+    read?;
+    let text = core::str::from_utf8(&text).ok()?;
+    text.lines().map(range).collect()
+}
+
+/// The range at the beginning of a line of `/proc/self/maps`.
+fn range(line: &str) -> Option<Range<usize>> {
+    let (start, rest) = line.split_once('-')?;
+    let (end, _) = rest.split_once(' ')?;
+    let number = |hex| usize::from_str_radix(hex, 16).ok();
+    Some(number(start)?..number(end)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mappings_are_told() {
+        static CONSTANT: u64 = 7;
+        let on_stack = 7_u64;
+        for at in [(&raw const CONSTANT).addr(), (&raw const on_stack).addr()] {
+            assert_eq!(mappings().unwrap().iter().filter(|range| range.contains(&at)).count(), 1);
+        }
+        assert_eq!(range("7f00-8000 r--p 00000000 00:00 0"), Some(0x7f00..0x8000));
+        assert_eq!(range("7f00"), None);
+    }
 
     #[test]
     fn only_memory_that_is_there() {

@@ -158,6 +158,11 @@ fn raw() {
 }
 
 #[test]
+fn locked() {
+    compare("locked");
+}
+
+#[test]
 fn limited() {
     compare("limited");
 }

@@ -42,6 +42,7 @@ const COMMON: &[c_long] = &[
     libc::SYS_mmap,
     libc::SYS_munmap,
     libc::SYS_mremap,
+    libc::SYS_mlockall,
     libc::SYS_close,
     libc::SYS_close_range,
     libc::SYS_dup,
@@ -262,6 +263,7 @@ unsafe fn on_descriptor(number: c_long, words: [c_ulong; 6]) -> Option<c_long> {
                 retreat::before_prctl(int(a), b, c);
                 return None;
             }
+            libc::SYS_mlockall => memory::mlockall(int(a)),
             libc::SYS_setrlimit => poll::setrlimit(uint(a), at::<rlimit>(b)),
             libc::SYS_prlimit64 => poll::prlimit(int(a), uint(b), at::<rlimit>(c), at::<rlimit>(d)),
             libc::SYS_seccomp => {

@@ -255,6 +255,25 @@ pub fn tid() -> pid_t {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
+/// mlockall(2).
+pub fn mlockall(flags: c_int) -> io::Result<()> {
+    // SAFETY: no pointers; locked memory is where it was.
+    check(unsafe { libc::mlockall(flags) }).map(drop)
+}
+
+/// Gives up root, and the right to lock more than so many bytes.
+pub fn limit_locks(most: u64) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: the limit is valid.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::setresuid(65_534, 65_534, 65_534) }).or_else(|e| {
+        // Who is not root has no root to give up.
+        if e.raw_os_error() == Some(libc::EPERM) { Ok(0) } else { Err(e) }
+    })?;
+    Ok(())
+}
+
 /// `CLOCK_MONOTONIC`, in nanoseconds: the same for all processes of the machine.
 #[must_use]
 pub fn monotonic() -> u64 {

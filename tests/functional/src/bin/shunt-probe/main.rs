@@ -79,6 +79,7 @@ const GROUPS: &[Group] = &[
     ("descriptors", descriptors::run),
     ("addresses", addresses::run),
     ("others", others::run),
+    ("locked", memory::locked),
     ("limited", limited::run),
     ("dumped", memory::dumped),
     ("raw", raw::run),

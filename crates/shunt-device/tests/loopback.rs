@@ -11,7 +11,7 @@ use shunt_core::ports::{Device, DeviceError};
 use shunt_device::loopback::{Exchange, Loopback, Mode, move_into};
 use shunt_shm::dmb::Dmb;
 use shunt_shm::memfd;
-use shunt_shm::region::{self, Region};
+use shunt_shm::region::{self, Region, Side};
 
 #[test]
 fn memory_that_is_no_dmb_names_none() {
@@ -73,7 +73,8 @@ fn what_is_established_outlives_the_fabric() {
 fn moves_on_the_data_path_stay_in_the_region() {
     let region = Region::map(region::create(1).unwrap()).unwrap();
     let view = region.view();
-    assert_eq!(move_into(view, region::LEN - 2, &[1, 2]), Some(()));
+    assert_eq!(move_into(view, view.buffer_offset(2, Side::Client), &[1, 2]), Some(()));
+    assert_eq!(view.copy_to(2, Side::Client, 0, &mut [0; 2]), [1, 2]);
     assert_eq!(move_into(view, region::LEN - 1, &[1, 2]), None);
     assert_eq!(move_into(view, usize::MAX, &[1]), None);
     assert_eq!(move_into(view, region::LEN, &[]), Some(()));

@@ -1,6 +1,6 @@
 //! This process as its peers and the agent know it.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicPtr;
@@ -17,6 +17,7 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::calls::tid;
+use crate::conn::Sock;
 use crate::knobs;
 use crate::own_fds::{OwnFd, adopt};
 use crate::relatives;
@@ -48,6 +49,10 @@ pub struct Endpoint {
     member: AtomicU32,
     /// The same of the child that is about to be forked.
     child: AtomicU32,
+    /// It was made by a parent of this process.
+    is_inherited: AtomicBool,
+    /// The arena is not there any more: see [`Self::shed`].
+    is_shed: AtomicBool,
     /// The endpoint before it: of this process, or inherited.
     older: Option<&'static Self>,
     /// Epoll instances per completion vector.
@@ -95,6 +100,8 @@ impl Endpoint {
             hint: AtomicUsize::new(0),
             member: AtomicU32::new(0),
             child: AtomicU32::new(0),
+            is_inherited: AtomicBool::new(false),
+            is_shed: AtomicBool::new(false),
             older: Self::newest(),
             load: [const { AtomicU32::new(0) }; MAX_VECTORS],
         };
@@ -163,6 +170,29 @@ impl Endpoint {
     /// Sets it.
     pub fn set_child(&self, member: Member) {
         self.child.store(member.code(), Ordering::Release);
+    }
+
+    /// True in a forked child for what was its parent's.
+    #[must_use]
+    pub fn is_inherited(&self) -> bool {
+        self.is_inherited.load(Ordering::Relaxed)
+    }
+
+    /// In a forked child, of each that there is.
+    pub fn inherit(&self) {
+        self.is_inherited.store(true, Ordering::Relaxed);
+    }
+
+    /// In a forked child: where this process holds no connection any more, what its parent's connections are doing is not
+    /// in its memory either.
+    pub fn shed(&self) {
+        if !self.is_shed.load(Ordering::Acquire)
+            && Sock::all().all(|sock| !core::ptr::eq(sock.endpoint(), self))
+            && !self.is_shed.swap(true, Ordering::AcqRel)
+        {
+            relatives::leave_arena(self);
+            self.arena.blank();
+        }
     }
 
     /// The endpoint of this process, if it has introduced itself to an agent.

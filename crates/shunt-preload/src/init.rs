@@ -32,6 +32,11 @@ pub fn retire() {
     RETIRED.store(true, Ordering::Relaxed);
 }
 
+/// True when the process ends, or the library has never become active.
+pub fn is_over() -> bool {
+    !ACTIVE.load(Ordering::Relaxed)
+}
+
 /// Takes nothing up any more, because the process ends. True for the first who says so, if the
 /// library was active.
 pub fn deactivate() -> bool {

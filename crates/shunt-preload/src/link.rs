@@ -19,6 +19,7 @@ use shunt_wire::clc::Proposal;
 use shunt_wire::reason::Reason;
 
 use crate::agent_client::{self, Claimed, Memory, Proposals};
+use crate::conn::Sock;
 use crate::doorbells::Doorbells;
 use crate::endpoint::Endpoint;
 use crate::knobs;
@@ -68,6 +69,8 @@ pub struct Link {
     slots: [AtomicU32; SLOTS],
     /// Vectors of the lane (a bit each) that are armed for good: see [`Self::arm_for_others`].
     armed: AtomicU32,
+    /// In a forked child, of a link group of its parent's: the slots (a bit each) whose connections it holds.
+    held: [AtomicU64; SLOTS.div_ceil(64)],
     /// Per slot: the epoll watch ([`crate::ops::epoll`]'s packing) that its completions go to.
     pub watch: [AtomicU64; SLOTS],
 }
@@ -126,6 +129,7 @@ impl Link {
             ended: AtomicUsize::new(0),
             slots: [const { AtomicU32::new(0) }; SLOTS],
             armed: AtomicU32::new(0),
+            held: [const { AtomicU64::new(0) }; SLOTS.div_ceil(64)],
             watch: [const { AtomicU64::new(0) }; SLOTS],
         })
     }
@@ -201,6 +205,24 @@ impl Link {
         owner.as_ref().is_none_or(|owner| owner.lives())
     }
 
+    /// Has the rings of a slot mapped, for a connection of this process. Under the lock.
+    fn open(&self, slot: usize) -> Result<(), Reason> {
+        self.memory.open(slot).map_err(|_| Reason::NoResources)
+    }
+
+    /// True in a forked child for what was its parent's: it has the connections there that it has inherited, and no
+    /// others.
+    fn is_inherited(&self) -> bool {
+        self.endpoint.is_inherited()
+    }
+
+    /// True when a connection in the slot can be used.
+    #[must_use]
+    pub fn holds(&self, slot: usize) -> bool {
+        let held = || self.held[slot / 64].load(Ordering::Acquire) & 1 << (slot % 64) != 0;
+        !self.is_inherited() || held()
+    }
+
     /// A slot for a proposal of this process; its sections are cleared.
     fn take_slot(&self) -> Option<usize> {
         let limit = knobs::get()
@@ -210,12 +232,19 @@ impl Link {
         let start = self.next_slot.load(Ordering::Relaxed);
         // What was used a moment ago is in the processor's caches.
         let warm = self.ended.swap(0, Ordering::Relaxed).checked_sub(1).filter(|s| *s < limit);
-        for slot in warm.into_iter().chain((0..limit).map(|i| (start + i) % limit)) {
+        let all = || (0..limit).map(|i| (start + i) % limit);
+        // Where rings are mapped already.
+        let open = all().filter(|slot| self.memory.has(*slot));
+        let closed = (0..limit).filter(|slot| !self.memory.has(*slot));
+        for slot in warm.into_iter().chain(open).chain(closed) {
             let word = &self.slots[slot];
             let free = match word.load(Ordering::Acquire) {
                 0 => true,
                 _ => self.both_done(slot),
             };
+            if free && self.memory.open(slot).is_err() {
+                return None;
+            }
             if free && word.swap(1, Ordering::AcqRel) <= 1 {
                 if warm != Some(slot) {
                     self.next_slot.store((slot + 1) % limit, Ordering::Relaxed);
@@ -403,13 +432,14 @@ pub fn attach(
     };
     let _changes = CHANGES.lock();
     if let Some(link) = find() {
+        link.open(slot)?;
         link.users.fetch_add(1, Ordering::AcqRel);
         return Ok(link);
     }
     collect();
     let found = agent_client::attach(region, slot, socket)?;
     let attached = process::remember(found.owner, found.bells, found.pidfd)
-        .and_then(|owner| acceptors(region, found.memory, &owner, found.endpoint));
+        .and_then(|owner| acceptors(region, slot, found.memory, &owner, found.endpoint));
     attached.inspect_err(|_| give_up(region))
 }
 
@@ -421,12 +451,14 @@ fn give_up(region: RegionId) {
 /// A link group that this process has just attached, with one use.
 fn acceptors(
     region: RegionId,
+    slot: usize,
     memory: Memory,
     owner: &Arc<Process>,
     endpoint: &'static Endpoint,
 ) -> Result<&'static Link, Reason> {
     let party = Some(Arc::clone(owner));
     let link = Link::new(region, Side::Server, memory, endpoint, party, None)?;
+    link.open(slot)?;
     // It is there for the link group's sake, whether a connection uses it or not.
     link.peers.add(owner).release();
     link.users.fetch_add(1, Ordering::AcqRel);
@@ -446,6 +478,7 @@ pub fn claim(socket: std::os::fd::BorrowedFd<'_>) -> Result<(&'static Link, Clai
     let is_it =
         |l: &&Link| l.region == found.region && l.side == Side::Server && l.endpoint.id == id;
     if let Some(link) = all().find(is_it) {
+        link.open(found.slot)?;
         link.users.fetch_add(1, Ordering::AcqRel);
         return Ok((link, found));
     }
@@ -453,7 +486,7 @@ pub fn claim(socket: std::os::fd::BorrowedFd<'_>) -> Result<(&'static Link, Clai
         collect();
         let bells = core::mem::replace(&mut found.bells, Doorbells::Here(Vec::new()));
         let owner = process::remember(found.owner, bells, None)?;
-        acceptors(found.region, Memory::Host(memory), &owner, found.endpoint)
+        acceptors(found.region, found.slot, Memory::Host(memory), &owner, found.endpoint)
     });
     match attached {
         Ok(link) => Ok((link, found)),
@@ -473,13 +506,16 @@ pub fn fetch(
 ) -> Result<&'static Link, Reason> {
     let _uncancelled = Uncancelled::begin();
     let _changes = CHANGES.lock();
-    if let Some(link) = all().find(|l| l.region == region && l.side == Side::Client) {
+    let is_it = |l: &&Link| l.region == region && l.side == Side::Client && !l.is_inherited();
+    if let Some(link) = all().find(is_it) {
+        link.open(slot)?;
         link.users.fetch_add(1, Ordering::AcqRel);
         return Ok(link);
     }
     retire_unused();
     let (memory, endpoint) = agent_client::fetch(region, slot, socket)?;
     let link = Link::new(region, Side::Client, Memory::Host(memory), endpoint, None, None)?;
+    link.open(slot)?;
     link.users.fetch_add(1, Ordering::AcqRel);
     install(link)
 }
@@ -498,6 +534,7 @@ fn collect() {
         // SAFETY: entries are live links; removal happens here alone, under the lock.
         let Some(link) = (unsafe { at.as_ref() }) else { continue };
         if link.side == Side::Server
+            && !link.is_inherited()
             && link.users.load(Ordering::Acquire) == 0
             && (!link.owner_lives() || link.view().lane(0).owner.load(Ordering::Acquire) == 0)
         {
@@ -585,6 +622,59 @@ pub fn forget_in_child() {
         link.lane.store(0, Ordering::Relaxed);
         // Those were of the parent's other threads.
         link.drafts.store(0, Ordering::Relaxed);
+    }
+}
+
+/// In a forked child, once it is known what it holds: of its parent's link groups it sees the rings of these connections,
+/// and nothing else. It may give up the parent's rights, and the parent goes on.
+pub fn keep_what_is_held() {
+    let place = |sock: &Sock| {
+        let record = sock.record();
+        (record.id.region.load(Ordering::Relaxed), record.side(), record.slot())
+    };
+    let held: Vec<_> = Sock::all().map(place).collect();
+    for link in all().filter(|link| link.is_inherited()) {
+        let here =
+            held.iter().filter(|(region, side, _)| (*region, *side) == (link.region, link.side));
+        let mut slots = [0; SLOTS.div_ceil(64)];
+        here.for_each(|(_, _, slot)| slots[slot / 64] |= 1 << (slot % 64));
+        for (word, slots) in link.held.iter().zip(slots) {
+            word.store(slots, Ordering::Release);
+        }
+        // SAFETY: nobody uses connections that this process does not hold, and it comes by no others in this link group.
+        unsafe { link.memory.keep_only(|slot| link.holds(slot)) };
+        link.shed();
+    }
+}
+
+/// This process has let go of a connection, which may be one that it has inherited.
+pub fn let_go(region: RegionId, side: Side, slot: usize) {
+    let is_it = |l: &&Link| l.region == region && l.side == side && l.is_inherited();
+    let Some(link) = all().find(is_it) else { return };
+    let bit = 1 << (slot % 64);
+    if link.held[slot / 64].fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+        // SAFETY: nobody uses a connection that this process does not hold, and none comes to be there.
+        unsafe { link.memory.hide(slot) };
+        link.shed();
+    }
+}
+
+impl Link {
+    /// In a forked child: where it holds nothing any more nothing is left in its memory.
+    fn shed(&'static self) {
+        if self.held.iter().any(|word| word.load(Ordering::Acquire) != 0) {
+            return;
+        }
+        let me = core::ptr::from_ref(self).cast_mut();
+        for place in &TABLE[..HIGH.load(Ordering::Acquire)] {
+            let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
+            if place.compare_exchange(me, core::ptr::null_mut(), ok, no).is_ok() {
+                // SAFETY: as above. A thread that walks the table may still look at the rest, and finds it empty; so
+                // the link is never freed.
+                unsafe { self.memory.blank() };
+                self.peers.drop_idle();
+            }
+        }
     }
 }
 

@@ -137,12 +137,15 @@ pub fn hold_again(sock: &Sock) {
 /// This process is about to end or to become another program: where it holds nothing any more its
 /// place among its relatives is free.
 pub fn leave() {
-    for endpoint in Endpoint::all() {
-        let me = endpoint.member();
-        if me != Member::UNNAMED && endpoint.arena.held_by(me).next().is_none() {
-            endpoint.set_member(Member::UNNAMED);
-            endpoint.arena.processes().free(me);
-        }
+    Endpoint::all().for_each(leave_arena);
+}
+
+/// The same of one arena.
+pub fn leave_arena(endpoint: &Endpoint) {
+    let me = endpoint.member();
+    if me != Member::UNNAMED && endpoint.arena.held_by(me).next().is_none() {
+        endpoint.set_member(Member::UNNAMED);
+        endpoint.arena.processes().free(me);
     }
 }
 
@@ -309,6 +312,9 @@ pub fn fork_child() {
     }
     table().for_each(|sock| sock.counted.store(0, Ordering::Release));
     forget_calls_of_others();
+    Endpoint::all().for_each(Endpoint::inherit);
+    link::keep_what_is_held();
+    Endpoint::all().for_each(Endpoint::shed);
 }
 
 /// In a forked child: what only calls of the parent's other threads have held is none of its business.

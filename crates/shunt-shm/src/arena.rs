@@ -391,6 +391,11 @@ impl Arena {
         Ok(arena)
     }
 
+    /// In a forked child, which holds no connection in it: all of it is zero from now on, for this process alone.
+    pub fn blank(&self) {
+        self.map.blank();
+    }
+
     fn header(&self) -> &Header {
         // SAFETY: the map is LEN bytes long, of which the first are the header; atomics only.
         unsafe { self.map.base().cast().as_ref() }

@@ -19,6 +19,7 @@ pub mod doorbell;
 pub mod grants;
 pub mod handover;
 pub mod ring;
+mod rings;
 pub mod sync;
 
 #[cfg(not(loom))]

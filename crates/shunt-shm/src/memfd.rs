@@ -11,7 +11,8 @@ use rustix::fs::{
     memfd_create, open,
 };
 use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock, munmap,
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous,
+    mprotect, mremap, munlock, munmap,
 };
 
 use crate::sync::own::{AtomicUsize, Ordering};
@@ -35,7 +36,7 @@ pub fn create_sealed(name: &str, len: usize) -> io::Result<OwnedFd> {
 /// As for [`create_sealed`], and those of mmap(2) and of open(2) on `/proc/self/fd`.
 pub fn create_published(name: &str, len: usize) -> io::Result<(Map, OwnedFd)> {
     let fd = create(name, len)?;
-    let map = Map::of(&fd, len, true)?;
+    let map = Map::of(&fd, 0, len, true)?;
     fcntl_add_seals(&fd, SEALS.union(SealFlags::FUTURE_WRITE))?;
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     Ok((map, open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
@@ -162,12 +163,68 @@ impl Map {
     /// # Errors
     /// `EINVAL` when the seals or the size are not as they must be, and those of mmap(2).
     pub fn new(fd: impl AsFd, len: usize, writable: bool) -> io::Result<Self> {
+        Self::sealed(&fd, len)?;
+        Self::of(fd, 0, len, writable)
+    }
+
+    /// The same of `len` bytes from `offset` on, whole pages, to read and to write.
+    ///
+    /// # Errors
+    /// As for [`Self::new`].
+    pub fn part(fd: impl AsFd, offset: usize, len: usize) -> io::Result<Self> {
+        Self::sealed(&fd, offset.saturating_add(len))?;
+        Self::of(fd, offset, len, true)
+    }
+
+    fn sealed(fd: impl AsFd, len: usize) -> io::Result<()> {
         let seals = fcntl_get_seals(&fd)?;
         let size = u64::try_from(fstat(&fd)?.st_size).unwrap_or(0);
         if !seals.contains(SealFlags::SHRINK | SealFlags::SEAL) || size < len as u64 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Self::of(fd, len, writable)
+        Ok(())
+    }
+
+    /// A further mapping of the same memory, to which no descriptor is needed: of `len` bytes that begin `skip` bytes
+    /// behind `offset`, which is inside of this one. All are whole pages. The memory reaches so far.
+    ///
+    /// # Errors
+    /// Those of mremap(2).
+    pub fn beyond(&self, offset: usize, skip: usize, len: usize) -> io::Result<Self> {
+        let from = self.place(offset, 1).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: with an old length of 0 nothing is moved: a shared mapping is made once more, elsewhere.
+        let base = unsafe { mremap(from.as_ptr().cast(), 0, skip + len, MremapFlags::MAYMOVE) }?;
+        // SAFETY: what comes before is a part of the fresh mapping.
+        let base = unsafe {
+            if skip > 0 {
+                munmap(base, skip)?;
+            }
+            NonNull::new(base.cast::<u8>().wrapping_add(skip)).ok_or(io::ErrorKind::OutOfMemory)?
+        };
+        Ok(Self::fresh(base, len))
+    }
+
+    /// Nobody can look at a part of it any more, of whole pages; its addresses stay taken.
+    ///
+    /// # Safety
+    /// Nobody uses that part.
+    pub unsafe fn hide(&self, offset: usize, len: usize) {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        if let Some(at) = self.place(offset, len) {
+            // SAFETY: inside of this mapping; the caller's promise.
+            let _ = unsafe { mmap_anonymous(at.as_ptr().cast(), len, ProtFlags::empty(), flags) };
+        }
+    }
+
+    /// Puts memory of this process alone in its place, all of it zero: who looks there still finds nothing. There must be
+    /// nothing but atomics and bytes in it.
+    pub fn blank(&self) {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: replaces this mapping, in which zero is as good as whatever a peer could write.
+        let _ = unsafe { mmap_anonymous(self.base.as_ptr().cast(), self.len, prot, flags) };
+        // SAFETY: the fresh mapping.
+        unsafe { leave_out_of_dumps(self.base, self.len) };
     }
 
     /// Maps all of memory that a peer shows, to read it, after checking that nobody can cut it short.
@@ -180,7 +237,7 @@ impl Map {
         }
         // The length is that of now: it may become longer, never shorter.
         let len = size(&fd)?;
-        Self::of(fd, len, false)
+        Self::of(fd, 0, len, false)
     }
 
     /// Maps `len` bytes from `offset` on (whole pages) of a device's memory, to read and to write. There are no seals to
@@ -193,10 +250,10 @@ impl Map {
     }
 
     /// Maps memory that is known to be so long and to stay so.
-    fn of(fd: impl AsFd, len: usize, writable: bool) -> io::Result<Self> {
+    fn of(fd: impl AsFd, offset: usize, len: usize, writable: bool) -> io::Result<Self> {
         // After mlockall(MCL_FUTURE) the kernel brings in, at once, all of a mapping that can be accessed. What is
         // mapped here is long, and little of it is ever used.
-        let map = Self::with((fd, 0), len, ProtFlags::empty())?;
+        let map = Self::with((fd, offset), len, ProtFlags::empty())?;
         let writes = if writable { MprotectFlags::WRITE } else { MprotectFlags::empty() };
         // SAFETY: the fresh mapping, of which nobody knows yet.
         unsafe { mprotect(map.base.as_ptr().cast(), len, MprotectFlags::READ | writes) }?;
@@ -210,12 +267,26 @@ impl Map {
             mmap(core::ptr::null_mut(), len, prot, flags, fd, offset as u64)
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self::fresh(base, len))
+    }
+
+    /// Takes over a shared mapping.
+    ///
+    /// # Safety
+    /// It is the caller's, so long, readable and writable, and nobody else unmaps it.
+    #[must_use]
+    pub unsafe fn adopt(base: NonNull<u8>, len: usize) -> Self {
+        Self::fresh(base, len)
+    }
+
+    /// A mapping that was just made.
+    fn fresh(base: NonNull<u8>, len: usize) -> Self {
         // SAFETY: the fresh mapping.
         unsafe {
             leave_out_of_dumps(base, len);
             leave_unlocked(base, len);
         }
-        Ok(Self { base, len })
+        Self { base, len }
     }
 
     /// Length in bytes.

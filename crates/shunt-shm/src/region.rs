@@ -20,6 +20,7 @@ use crate::grants::Grants;
 use crate::ivshmem::{self, EXTENT, Kind};
 use crate::memfd::{self, Map};
 use crate::ring::{ConsLine, ProdLine, REWIND_AFTER, Shape};
+use crate::rings::{self, Rings};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Most connections in one link group (SMC's limit, RFC 7609 section 4.5.1).
@@ -81,6 +82,10 @@ impl Geometry {
     #[must_use]
     pub const fn data_end(self) -> usize {
         DATA_AT + self.slots() * 2 * self.ring()
+    }
+
+    const fn rings(self) -> rings::Layout {
+        rings::Layout { at: DATA_AT, of_slot: 2 * self.ring(), slots: self.slots() }
     }
 
     const fn grants_at(self) -> usize {
@@ -329,21 +334,21 @@ pub fn create_in_device(
     region: RegionId,
     before: ivshmem::Kind,
 ) -> io::Result<Region> {
-    let made = Region { map: Map::device(memory, offset, EXTENT)?, geometry: Geometry::Device };
-    let map = &made.map;
+    let made = Region::whole(Map::device(memory, offset, EXTENT)?, Geometry::Device);
+    let map = &made.head;
     match before {
         Kind::Fresh => {}
         Kind::Region => {
             let view = made.view();
             // Only what was used takes memory, and is touched.
-            for slot in 0..made.geometry.slots() {
+            for slot in 0..view.geometry.slots() {
                 let sections = [Side::Client, Side::Server].map(|side| view.section(slot, side));
                 if sections.iter().any(|s| s.setup.generation.load(Ordering::Relaxed) != 0) {
-                    map.zero(view.buffer_offset(slot, Side::Client), 2 * made.geometry.ring());
+                    map.zero(view.buffer_offset(slot, Side::Client), 2 * view.geometry.ring());
                 }
             }
             map.zero(0, DATA_AT);
-            map.zero(made.geometry.grants_at(), EXTENT);
+            map.zero(view.geometry.grants_at(), EXTENT);
         }
         Kind::Home | Kind::Dmb => map.zero(0, EXTENT),
     }
@@ -358,17 +363,43 @@ pub fn create_in_device(
 /// A mapped region.
 #[derive(Debug)]
 pub struct Region {
-    map: Map,
-    geometry: Geometry,
+    /// Header, lanes and sections.
+    head: Map,
+    /// Where grants are mapped apart.
+    tail: Option<Map>,
+    view: RegionView,
+    /// To which the view refers.
+    parts: Box<Parts>,
 }
 
+/// Where the parts of a region are that do not follow the head.
+#[derive(Debug)]
+struct Parts {
+    rings: Rings,
+    grants: NonNull<u8>,
+}
+
+// SAFETY: an address in a mapping, which is plain memory that stays where it is.
+unsafe impl Send for Parts {}
+// SAFETY: as for Send.
+unsafe impl Sync for Parts {}
+
 impl Region {
-    /// Maps a region.
+    /// Maps a region, with the rings of its first slots.
     ///
     /// # Errors
     /// `EINVAL` when it is not a region, else those of [`Map::new`].
     pub fn map(fd: impl AsFd) -> io::Result<Self> {
-        Self::of(Map::new(fd, LEN, true)?, Geometry::Host)
+        const GEOMETRY: Geometry = Geometry::Host;
+        if rustix::param::page_size() > rings::PAGE {
+            return Self::of(Map::new(fd, LEN, true)?, GEOMETRY);
+        }
+        let head = Map::new(&fd, DATA_AT - rings::PAGE / 2, true)?;
+        check(&head)?;
+        let grants = GEOMETRY.grants_at();
+        let tail = Map::part(&fd, grants, LEN - grants)?;
+        let parts = Parts { rings: Rings::map(fd, GEOMETRY.rings())?, grants: tail.base() };
+        Ok(Self::with(head, Some(tail), GEOMETRY, parts))
     }
 
     /// Maps a region that lies at `offset` of a device's memory ([`Map::device`]).
@@ -379,51 +410,117 @@ impl Region {
         Self::of(Map::device(memory, offset, EXTENT)?, Geometry::Device)
     }
 
-    fn of(map: Map, geometry: Geometry) -> io::Result<Self> {
-        // SAFETY: Header consists of atomics.
-        let header = unsafe { map.at::<Header>(0) }.ok_or(io::ErrorKind::InvalidInput)?;
-        if header.magic.load(Ordering::Acquire) != MAGIC {
+    /// One of which all is mapped.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is not a region.
+    pub fn of(map: Map, geometry: Geometry) -> io::Result<Self> {
+        if map.len() < geometry.size() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok(Self { map, geometry })
+        check(&map)?;
+        Ok(Self::whole(map, geometry))
     }
 
-    /// Its memory, by address: to be kept where only plain numbers can be.
+    /// Of a mapping of all of it.
+    fn whole(map: Map, geometry: Geometry) -> Self {
+        // SAFETY: inside of the mapping, which is as long as the region.
+        let grants = unsafe { map.base().byte_add(geometry.grants_at()) };
+        let parts = Parts { rings: Rings::mapped(map.base(), geometry.rings()), grants };
+        Self::with(map, None, geometry, parts)
+    }
+
+    fn with(head: Map, tail: Option<Map>, geometry: Geometry, parts: Parts) -> Self {
+        let parts = Box::new(parts);
+        let view = RegionView { base: head.base(), parts: NonNull::from(&*parts), geometry };
+        Self { head, tail, view, parts }
+    }
+
+    /// Maps the rings of a slot, unless they are. By one thread at a time.
+    ///
+    /// # Errors
+    /// Those of [`Rings::open`].
+    pub fn open(&self, slot: usize) -> io::Result<()> {
+        self.parts.rings.open(slot)
+    }
+
+    /// True when the rings of a slot are mapped.
     #[must_use]
-    pub const fn base(&self) -> NonNull<u8> {
-        self.map.base()
+    pub fn has(&self, slot: usize) -> bool {
+        self.parts.rings.has(slot)
+    }
+
+    /// In a forked child, which does not hold the connections of other slots: their rings are not mapped any more.
+    ///
+    /// # Safety
+    /// Nobody uses them, then or later.
+    pub unsafe fn keep_only(&self, held: impl Fn(usize) -> bool) {
+        // SAFETY: the caller's promise.
+        unsafe { self.parts.rings.keep_only(held) };
+    }
+
+    /// The same of one more slot.
+    ///
+    /// # Safety
+    /// As for [`Self::keep_only`].
+    pub unsafe fn hide(&self, slot: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.parts.rings.hide(slot) };
+    }
+
+    /// In a forked child, which holds no connection in it: all of it is zero from now on.
+    ///
+    /// # Safety
+    /// Nobody uses any ring of it, then or later.
+    pub unsafe fn blank(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.keep_only(|_| false) };
+        self.head.blank();
+        self.tail.iter().for_each(Map::blank);
     }
 
     /// Its name as it says itself, which proves nothing.
     #[must_use]
     pub fn name(&self) -> RegionId {
         // SAFETY: Header consists of atomics.
-        unsafe { self.map.at::<Header>(0) }
+        unsafe { self.head.at::<Header>(0) }
             .map_or(0, |header| header.region.load(Ordering::Relaxed))
     }
 
     /// A view that does not keep the region mapped.
     #[must_use]
     pub const fn view(&self) -> RegionView {
-        RegionView { base: self.map.base(), geometry: self.geometry }
+        self.view
     }
+}
+
+/// That it is a region.
+fn check(head: &Map) -> io::Result<()> {
+    // SAFETY: Header consists of atomics.
+    let header = unsafe { head.at::<Header>(0) }.ok_or(io::ErrorKind::InvalidInput)?;
+    if header.magic.load(Ordering::Acquire) != MAGIC {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(())
 }
 
 /// A view of a mapped region by its address.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionView {
     base: NonNull<u8>,
+    parts: NonNull<Parts>,
     geometry: Geometry,
 }
 
+// SAFETY: addresses of what stays where it is as long as the region is mapped.
+unsafe impl Send for RegionView {}
+// SAFETY: as for Send.
+unsafe impl Sync for RegionView {}
+
 impl RegionView {
-    /// A view of the region that is mapped at `base`.
-    ///
-    /// # Safety
-    /// A region of this geometry lies there and stays mapped while the view is used.
-    #[must_use]
-    pub const unsafe fn from_base(base: NonNull<u8>, geometry: Geometry) -> Self {
-        Self { base, geometry }
+    const fn parts<'a>(self) -> &'a Parts {
+        // SAFETY: the parts live as long as the region, which whoever has a view keeps.
+        unsafe { self.parts.as_ref() }
     }
 
     /// How large its parts are.
@@ -448,8 +545,9 @@ impl RegionView {
     #[must_use]
     pub fn buffer(self, slot: usize, receiver: Side) -> NonNull<u8> {
         debug_assert!(slot < self.geometry.slots());
-        // SAFETY: the slot is one of those that there is room for, so the buffer lies in the mapping.
-        unsafe { self.base.byte_add(self.buffer_offset(slot, receiver)) }
+        let rings = self.parts().rings.of(slot);
+        // SAFETY: the slot is one of those that there is room for, and whoever uses it has had it mapped.
+        unsafe { NonNull::new_unchecked(rings).byte_add(receiver as usize * self.geometry.ring()) }
     }
 
     /// The grants to `receiver`, which the other side makes.
@@ -457,9 +555,9 @@ impl RegionView {
     #[must_use]
     pub fn grants<'a>(self, slot: usize, receiver: Side) -> &'a Grants {
         debug_assert!(slot < self.geometry.slots());
-        let at = self.geometry.grants_at() + (slot * 2 + receiver as usize) * size_of::<Grants>();
+        let at = (slot * 2 + receiver as usize) * size_of::<Grants>();
         // SAFETY: the slot is one of those that there is room for, so they lie in the mapping; atomics only.
-        unsafe { self.base.byte_add(at).cast().as_ref() }
+        unsafe { self.parts().grants.byte_add(at).cast().as_ref() }
     }
 
     /// Copies bytes from `at` on of the ring of `receiver` in a slot, as many as `to` and the ring have
@@ -482,14 +580,17 @@ impl RegionView {
         DATA_AT + (slot * 2 + receiver as usize) * self.geometry.ring()
     }
 
-    /// Copies `data` to `offset`; nothing is copied when it does not fit in front of [`Geometry::data_end`].
+    /// Copies `data` to `offset`; nothing is copied when it does not lie in the rings of one slot.
     pub fn write(self, offset: usize, data: &[u8]) {
-        if offset.checked_add(data.len()).is_none_or(|end| end > self.geometry.data_end()) {
+        let of_slot = 2 * self.geometry.ring();
+        let Some(at) = offset.checked_sub(DATA_AT) else { return };
+        let (slot, at) = (at / of_slot, at % of_slot);
+        if slot >= self.geometry.slots() || at + data.len() > of_slot {
             return;
         }
-        // SAFETY: inside the region, as just checked; private memory does not overlap it.
+        // SAFETY: inside of the slot's rings, as just checked; private memory does not overlap them.
         unsafe {
-            let to = self.base.as_ptr().add(offset);
+            let to = self.buffer(slot, Side::Client).as_ptr().add(at);
             core::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len());
         }
     }

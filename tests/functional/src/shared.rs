@@ -5,7 +5,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-use shunt_shm::region::{self, Geometry, RegionView, SLOTS, Side};
+use shunt_shm::memfd::Map;
+use shunt_shm::region::{self, Geometry, Region, RegionView, SLOTS, Side};
 
 /// The memory of a link group.
 pub const LINK_GROUP: &str = "shunt-link-group";
@@ -13,35 +14,26 @@ pub const LINK_GROUP: &str = "shunt-link-group";
 /// Memory of the library's, mapped a second time: it stays when the library lets go of it.
 pub struct Shared {
     inode: u64,
-    base: NonNull<u8>,
-    len: usize,
+    map: Map,
+    region: Option<Region>,
 }
 
 impl Shared {
     /// A word at `offset`, which is rounded down and taken modulo the length.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
-        let at = (offset % self.len) & !7;
+        let at = (offset % self.size()) & !7;
         // SAFETY: inside the mapping, which lives as long as self, and aligned.
-        unsafe { self.base.byte_add(at).cast().as_ref() }
+        unsafe { self.map.base().byte_add(at).cast().as_ref() }
     }
 
     /// Bytes of it.
     pub const fn size(&self) -> usize {
-        self.len
+        self.map.len()
     }
 
-    /// It as a region; `None` when it has not the length of one.
+    /// It as a region; `None` when it is none.
     pub fn region(&self) -> Option<RegionView> {
-        // SAFETY: a link group's memory by its name and length; callers keep self meanwhile.
-        (self.len >= region::LEN)
-            .then(|| unsafe { RegionView::from_base(self.base, Geometry::Host) })
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, to which nothing refers any more.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        self.region.as_ref().map(Region::view)
     }
 }
 
@@ -54,30 +46,39 @@ impl Found {
     pub fn look(&mut self, name: &str) -> io::Result<&[Shared]> {
         let maps = fs::read_to_string("/proc/self/maps")?;
         let lines = maps.lines().filter(|line| line.contains(name)).filter_map(parse);
+        // The library has only mapped what it uses.
+        let whole = |(inode, start, len)| match name {
+            LINK_GROUP => (inode, start, region::LEN),
+            _ => (inode, start, len),
+        };
+        let lines = lines.map(whole);
         let now: Vec<_> = lines.collect();
         self.0.retain(|shared| now.iter().any(|(inode, ..)| *inode == shared.inode));
         for (inode, start, len) in now {
             if !self.0.iter().any(|shared| shared.inode == inode) {
                 // It may be gone by now.
-                self.0.extend(double(inode, start, len));
+                let again = || double(start, len);
+                let region = again().and_then(|map| Region::of(map, Geometry::Host).ok());
+                self.0.extend(again().map(|map| Shared { inode, map, region }));
             }
         }
         Ok(&self.0)
     }
 }
 
-/// Inode, start and length in a line of /proc/self/maps.
+/// Inode, start and length in a line of /proc/self/maps, of the mapping of the file's first bytes.
 fn parse(line: &str) -> Option<(u64, usize, usize)> {
     let mut fields = line.split_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let writable = fields.next()?.starts_with("rw-s");
-    let inode = fields.nth(2)?.parse().ok()?;
+    let offset = usize::from_str_radix(fields.next()?, 16).ok()?;
+    let inode = fields.nth(1)?.parse().ok()?;
     let [start, end] = [start, end].map(|at| usize::from_str_radix(at, 16).ok());
-    writable.then_some((inode, start?, end?.checked_sub(start?)?))
+    (writable && offset == 0).then_some((inode, start?, end?.checked_sub(start?)?))
 }
 
-/// Maps a shared mapping once more.
-fn double(inode: u64, start: usize, len: usize) -> Option<Shared> {
+/// Maps a shared mapping once more, and more of the same memory.
+fn double(start: usize, len: usize) -> Option<Map> {
     let old = std::ptr::with_exposed_provenance_mut(start);
     // SAFETY: a length of 0 leaves what is there as it is, and makes a new mapping of the same memory
     // (mremap(2)); where nothing is any more it fails.
@@ -85,7 +86,8 @@ fn double(inode: u64, start: usize, len: usize) -> Option<Shared> {
     if base == libc::MAP_FAILED {
         return None;
     }
-    Some(Shared { inode, base: NonNull::new(base.cast())?, len })
+    // SAFETY: the fresh mapping.
+    NonNull::new(base.cast()).map(|base| unsafe { Map::adopt(base, len) })
 }
 
 /// The slots of a region in which something is under way.

@@ -163,6 +163,11 @@ fn locked() {
 }
 
 #[test]
+fn parted() {
+    compare("parted");
+}
+
+#[test]
 fn limited() {
     compare("limited");
 }

@@ -14,8 +14,9 @@ use shunt_wire::reason::Reason;
 use crate::conn::{HAD_ROOM, WAS_SHUNTED};
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Entry, Kind};
+use crate::init;
 use crate::knobs::Dmb;
-use crate::link::{Link, Target};
+use crate::link::{self, Link, Target};
 use crate::object;
 use crate::ops::listener::Listener;
 use crate::own_fds::OwnFd;
@@ -411,7 +412,9 @@ impl Sock {
     /// This process has no part in the connection any more. Calls `last` if no other one has. Nothing
     /// of the sock may be used after that.
     pub fn finish(&'static self, last: impl FnOnce(&'static Record)) {
-        let (record, link) = (self.record(), self.link());
+        let (record, link, endpoint) = (self.record(), self.link(), self.endpoint());
+        let region = record.id.region.load(Ordering::Relaxed);
+        let (side, slot) = (record.side(), record.slot());
         grants::leave(self);
         if relatives::let_go(self.endpoint(), record) {
             last(record);
@@ -426,6 +429,10 @@ impl Sock {
             self.endpoint().carries(false);
         }
         self.give_back();
+        if endpoint.is_inherited() && !init::is_over() {
+            link::let_go(region, side, slot);
+            endpoint.shed();
+        }
     }
 
     /// In a forked child, which has no part in it.

@@ -452,7 +452,8 @@ fn join(conn: Conn) -> bool {
             (link::fetch(region, slot, tcp::borrow(fd)).ok(), true)
         }
         Side::Client => {
-            let inherited = |l: &&Link| l.region == region && l.side == Side::Client;
+            let inherited =
+                |l: &&Link| l.region == region && l.side == Side::Client && l.holds(slot);
             (link::all().find(inherited), false)
         }
     };

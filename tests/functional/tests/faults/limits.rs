@@ -147,6 +147,32 @@ fn little_address_space_from_the_start() {
     }
 }
 
+/// Link groups take as many addresses as their connections need: with four gigabytes a program has many.
+#[test]
+fn in_four_gigabytes_of_addresses_programs_are_shunted() {
+    const LISTENERS: usize = 12;
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        let args = ["-n", "20", "-b", "300000", "--style", "epoll-et"];
+        let servers: Vec<Server> =
+            (0..LISTENERS).map(|_| Server::start(&sandbox, true, &args)).collect();
+        // All of them, and the program's own.
+        sandbox.expect(Expect::Ends(2 * 20 * LISTENERS as u64), || {
+            let mut command = sandbox.command(built("shunt-gen"));
+            command.arg("connect");
+            for server in &servers {
+                command.args(["--to", &at(server.port).to_string()]);
+            }
+            let connections = (20 * LISTENERS).to_string();
+            command.args(["-n", &connections, "-b", "300000", "--style", "epoll-et"]);
+            limited(&mut command, libc::RLIMIT_AS, 4 << 30);
+            let clients = records(sandbox.spawn(command));
+            let served: Vec<Record> = servers.into_iter().flat_map(Server::finish).collect();
+            compare(&clients, &served).expect("the same bytes");
+        });
+    }
+}
+
 fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, most: u64) {
     let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
     // SAFETY: the closure makes one system call and allocates nothing.

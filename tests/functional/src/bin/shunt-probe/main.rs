@@ -80,6 +80,7 @@ const GROUPS: &[Group] = &[
     ("addresses", addresses::run),
     ("others", others::run),
     ("locked", memory::locked),
+    ("parted", memory::parted),
     ("limited", limited::run),
     ("dumped", memory::dumped),
     ("raw", raw::run),

@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 
-use shunt_functional::sys;
+use shunt_functional::shared::LINK_GROUP;
+use shunt_functional::sys::{self, Forked};
 
-use crate::probe::{Pair, Probe, done, warm_up};
+use crate::probe::{Pair, Probe, done, listener, warm_up};
 use crate::processes::in_child;
 
 /// How the memfds are called that the library maps.
@@ -13,6 +16,7 @@ const OURS: &str = "/memfd:shunt-";
 
 /// A mapping as `/proc/self/smaps` tells of it.
 struct Mapping {
+    range: String,
     name: String,
     flags: String,
 }
@@ -24,7 +28,11 @@ fn ours() -> io::Result<Vec<Mapping>> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match (&words[..], all.last_mut()) {
             ([range, _, _, _, _, name @ ..], _) if range.contains('-') => {
-                all.push(Mapping { name: name.join(" "), flags: String::new() });
+                all.push(Mapping {
+                    range: (*range).to_owned(),
+                    name: name.join(" "),
+                    flags: String::new(),
+                });
             }
             (["VmFlags:", ..], Some(Mapping { flags, .. })) => line.clone_into(flags),
             _ => {}
@@ -94,4 +102,104 @@ fn kilobytes(name: &str) -> io::Result<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     number.ok_or_else(|| io::Error::other(format!("no {name}")))
+}
+
+/// What the parent sends after the fork.
+const SECRET: &[u8] = b"the parent's, which its child is not to see";
+
+/// How a child comes to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fork {
+    Libc,
+    Raw,
+}
+
+/// What a child that was forked to have fewer rights sees of the connections that it does not hold.
+pub fn parted(p: &mut Probe) -> io::Result<()> {
+    for fork in [Fork::Libc, Fork::Raw] {
+        for kept in 0..3 {
+            p.say("a child that keeps", format!("{kept} ({fork:?})"));
+            part(p, fork, kept)?;
+        }
+    }
+    Ok(())
+}
+
+fn part(p: &Probe, fork: Fork, kept: usize) -> io::Result<()> {
+    let listener = listener()?;
+    let mut pairs = Vec::new();
+    for _ in 0..4 {
+        let pair = p.pair_with(&listener)?;
+        warm_up(pair.c(), pair.s())?;
+        pairs.push(pair);
+    }
+    let (told, tell) = sys::pipe()?;
+    let (answer, answered) = sys::pipe()?;
+    let forked = match fork {
+        Fork::Libc => sys::fork()?,
+        Fork::Raw => sys::fork_raw()?,
+    };
+    let Forked::Parent(child) = forked else {
+        let body = || {
+            drop((listener, tell, answer));
+            pairs.truncate(kept);
+            sys::write(answered.as_raw_fd(), b"closed")?;
+            sys::read(told.as_raw_fd(), &mut [0; 6])?;
+            p.say("finds in its memory", found()?);
+            for pair in &pairs {
+                warm_up(pair.c(), pair.s())?;
+                let bytes = vec![5; 300_000];
+                p.result("sends", sys::write(pair.c(), &bytes));
+                let mut got = vec![0; bytes.len()];
+                p.result("gets", sys::recv(pair.s(), &mut got, libc::MSG_WAITALL, false));
+                p.say("right", got == bytes);
+            }
+            pairs.clear();
+            p.say("finds at last", found()?);
+            Ok::<_, io::Error>(())
+        };
+        sys::exit_now(body().map_or(1, |()| 0))
+    };
+    sys::read(answer.as_raw_fd(), &mut [0; 6])?;
+    for _ in 0..4 {
+        pairs.push(p.pair_with(&listener)?);
+    }
+    // Those that the child may have are its own now.
+    let others = &pairs[kept..];
+    for (pair, n) in others.iter().zip([2000, 300_000].into_iter().cycle()) {
+        warm_up(pair.c(), pair.s())?;
+        let secrets = SECRET.repeat(n / SECRET.len());
+        for (from, to) in [(pair.c(), pair.s()), (pair.s(), pair.c())] {
+            std::thread::scope(|scope| {
+                scope.spawn(|| sys::write(from, &secrets));
+                sys::recv(to, &mut vec![0; secrets.len()], libc::MSG_WAITALL, false)
+            })?;
+        }
+    }
+    sys::write(tell.as_raw_fd(), b"look!!")?;
+    p.say("ends", sys::wait_for(child)?);
+    for pair in others {
+        warm_up(pair.c(), pair.s())?;
+    }
+    p.say("the parent goes on", others.len());
+    Ok(())
+}
+
+/// How often the secret is where bytes of connections lie.
+fn found() -> io::Result<usize> {
+    let memory = fs::File::open("/proc/self/mem")?;
+    let mut found = 0;
+    for mapping in ours()?.into_iter().filter(|mapping| mapping.name.contains(LINK_GROUP)) {
+        let (from, to) = mapping.range.split_once('-').unwrap_or_default();
+        let number = |hex| u64::from_str_radix(hex, 16).map_err(io::Error::other);
+        let mut piece = vec![0; 1 << 20];
+        let mut at = number(from)?;
+        while at < number(to)? {
+            // What cannot be read cannot be seen.
+            let n = memory.read_at(&mut piece, at).unwrap_or(0);
+            found += piece[..n].windows(SECRET.len()).filter(|bytes| *bytes == SECRET).count();
+            at += 1 << 20;
+        }
+    }
+    Ok(found)
 }

@@ -66,13 +66,14 @@ pub struct Link {
     next_slot: AtomicUsize,
     /// The slot + 1 of the connection that ended last here; 0: it is used again.
     ended: AtomicUsize,
-    slots: [AtomicU32; SLOTS],
+    slots: Box<[AtomicU32]>,
     /// Vectors of the lane (a bit each) that are armed for good: see [`Self::arm_for_others`].
     armed: AtomicU32,
     /// In a forked child, of a link group of its parent's: the slots (a bit each) whose connections it holds.
     held: [AtomicU64; SLOTS.div_ceil(64)],
     /// Per slot: the epoll watch ([`crate::ops::epoll`]'s packing) that its completions go to.
-    pub watch: [AtomicU64; SLOTS],
+    /// Not in place, nor are the slots: a link is made on the stack, of which a thread may have little.
+    pub watch: Box<[AtomicU64]>,
 }
 
 /// A listener to which this process connects.
@@ -127,10 +128,10 @@ impl Link {
             listener,
             next_slot: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
-            slots: [const { AtomicU32::new(0) }; SLOTS],
+            slots: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
             armed: AtomicU32::new(0),
             held: [const { AtomicU64::new(0) }; SLOTS.div_ceil(64)],
-            watch: [const { AtomicU64::new(0) }; SLOTS],
+            watch: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
         })
     }
 

@@ -168,6 +168,11 @@ fn parted() {
 }
 
 #[test]
+fn shallow() {
+    compare("shallow");
+}
+
+#[test]
 fn limited() {
     compare("limited");
 }

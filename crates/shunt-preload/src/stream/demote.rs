@@ -39,7 +39,7 @@ use crate::stream::{again, broken, call, doubt, grants, notify, promote, tcp};
 const PATIENCE: u64 = 2_000_000_000;
 /// Bytes of the ring that are sent once more at a time: they go over the stack, maybe a signal
 /// handler's.
-const PIECE: usize = 4096;
+const PIECE: usize = 2048;
 
 /// This side leaves shared memory.
 pub fn leave(conn: Conn, why: Reason) {

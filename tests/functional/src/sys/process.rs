@@ -255,6 +255,47 @@ pub fn tid() -> pid_t {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
+/// Runs `body` on a thread with as little stack as one may have, below which nothing can be touched.
+pub fn on_least_stack(body: &mut (dyn FnMut() + Send)) -> io::Result<()> {
+    const STACK: usize = 16 << 10;
+    const GUARD: usize = 256 << 10;
+    extern "C" fn start(body: *mut c_void) -> *mut c_void {
+        // What a program has there of its own.
+        let own = [0_u8; 2 << 10];
+        std::hint::black_box(&own);
+        // SAFETY: whoever made the thread waits for it, and has the body until then.
+        unsafe { (*body.cast::<&mut (dyn FnMut() + Send)>())() };
+        std::hint::black_box(&own);
+        std::ptr::null_mut()
+    }
+    let mut body = body;
+    // SAFETY: a fresh mapping, of which the upper part becomes the stack; the thread is waited for before it goes.
+    unsafe {
+        let (none, prot) = (libc::PROT_NONE, libc::PROT_READ | libc::PROT_WRITE);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
+        let all = libc::mmap(std::ptr::null_mut(), GUARD + STACK, none, flags, -1, 0);
+        let stack = all.byte_add(GUARD);
+        check(if all == libc::MAP_FAILED { -1 } else { 0 })?;
+        check(libc::mprotect(stack, STACK, prot))?;
+        let mut attributes = std::mem::zeroed();
+        let mut thread = 0;
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setstack(&raw mut attributes, stack, STACK);
+        let made = libc::pthread_create(
+            &raw mut thread,
+            &raw const attributes,
+            start,
+            (&raw mut body).cast(),
+        );
+        libc::pthread_attr_destroy(&raw mut attributes);
+        if made == 0 {
+            libc::pthread_join(thread, std::ptr::null_mut());
+        }
+        libc::munmap(all, GUARD + STACK);
+        if made == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(made)) }
+    }
+}
+
 /// mlockall(2).
 pub fn mlockall(flags: c_int) -> io::Result<()> {
     // SAFETY: no pointers; locked memory is where it was.

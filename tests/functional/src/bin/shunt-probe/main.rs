@@ -31,6 +31,7 @@ mod processes;
 mod raw;
 mod readiness;
 mod retreats;
+mod shallow;
 mod signals;
 mod splicing;
 mod stdio;
@@ -81,6 +82,7 @@ const GROUPS: &[Group] = &[
     ("others", others::run),
     ("locked", memory::locked),
     ("parted", memory::parted),
+    ("shallow", shallow::run),
     ("limited", limited::run),
     ("dumped", memory::dumped),
     ("raw", raw::run),

@@ -439,7 +439,7 @@ impl Region {
     /// Maps the rings of a slot, unless they are. By one thread at a time.
     ///
     /// # Errors
-    /// Those of [`Rings::open`].
+    /// Those of `mmap(2)`.
     pub fn open(&self, slot: usize) -> io::Result<()> {
         self.parts.rings.open(slot)
     }

@@ -1,7 +1,7 @@
 //! Plans from seeds.
 //!
 //! The grammar is a table of *moves*. Each adds what a program does in a row (connect and accept; block in a call; close what a thread is blocked in,
-//! and use the number again), as far as the [`model`] has what it takes.
+//! and use the number again), as far as the `model` has what it takes.
 
 mod basics;
 mod blocking;

@@ -208,7 +208,7 @@ mod tests {
         let mut t = Totals { programs: 1, ..Totals::default() };
         t.counters[Counter::BytesSent as usize] = n;
         t.declined[Reason::Remote as usize] = 2 * n;
-        t.unregistered[Reason::NoAgent as usize] = 3 * n;
+        t.unregistered[Reason::NoAgent as usize] = n.saturating_mul(3);
         t
     }
 

@@ -15,7 +15,7 @@ use crate::conn::{Conn, FROZEN, Sock};
 use crate::errno::KeepErrno;
 use crate::kernel_poll;
 use crate::next;
-use crate::signals::Uninterrupted;
+use crate::signals::{Uncancelled, Uninterrupted};
 use crate::stream::tcp::{self, Look};
 use crate::stream::{broken, call};
 
@@ -101,7 +101,7 @@ pub fn drop_had(sock: &Sock, fd: i32) -> bool {
             // The sender had to end before all was sent once more: nothing comes behind it.
             Look::Eof | Look::Error => again.store(0, Relaxed),
             Look::Bytes(there) => {
-                let _uninterrupted = Uninterrupted::begin();
+                let (_uninterrupted, _uncancelled) = (Uninterrupted::begin(), Uncancelled::begin());
                 let _keep = KeepErrno::new();
                 let n = usize::try_from(there.min(left.into())).unwrap_or(0);
                 let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;

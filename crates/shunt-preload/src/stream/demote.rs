@@ -12,7 +12,6 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use rustix::net::{SendFlags, send};
 use shunt_core::events;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::Violation;
@@ -27,19 +26,18 @@ use shunt_wire::reason::Reason;
 use crate::clock;
 use crate::conn::{Conn, FROZEN, Locked, SHUT_WR, Sock, WANT_TCP};
 use crate::endpoint;
+use crate::errno::{self, KeepErrno};
 use crate::kernel_poll;
 use crate::link::Link;
+use crate::next;
 use crate::panics::InDoubt;
 use crate::points::point;
-use crate::signals::Uninterrupted;
+use crate::signals::{Uncancelled, Uninterrupted};
 use crate::stream::{again, broken, call, doubt, grants, notify, promote, tcp};
 
 /// Longest wait, in nanoseconds, of a side that ends for room in the kernel socket for ring bytes that
 /// are sent once more.
 const PATIENCE: u64 = 2_000_000_000;
-/// Bytes of the ring that are sent once more at a time: they go over the stack, maybe a signal
-/// handler's.
-const PIECE: usize = 2048;
 
 /// This side leaves shared memory.
 pub fn leave(conn: Conn, why: Reason) {
@@ -261,20 +259,23 @@ pub fn flush(sock: &'static Sock, link: &Link, fd: i32) -> bool {
             continue;
         }
         let (at, len) = record.tx.cursor.last(left, sock.ring() as u64).head;
-        let mut piece = [0; PIECE];
-        let (piece, _) = piece.split_at_mut(len.min(PIECE));
-        let bytes = link.view().copy_to(record.slot(), record.side().other(), at, piece);
-        let _uninterrupted = Uninterrupted::begin();
-        match send(tcp::borrow(fd), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(n) => {
-                replay.store(left.saturating_sub(n as u64), Relaxed);
+        let ring = link.view().buffer(record.slot(), record.side().other());
+        let (_uninterrupted, _uncancelled) = (Uninterrupted::begin(), Uncancelled::begin());
+        let _keep = KeepErrno::new();
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the span lies in the ring, by this side's own cursor. What the peer may write there meanwhile
+        // are bytes that go to itself.
+        let n = unsafe { next::send(fd, ring.add(at).as_ptr().cast(), len, flags) };
+        match (u64::try_from(n), errno::get()) {
+            (Ok(n), _) => {
+                replay.store(left.saturating_sub(n), Relaxed);
                 point!(flush_sent);
             }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) => return false,
+            (Err(_), libc::EINTR) => {}
+            (Err(_), libc::EAGAIN) => return false,
             // The connection is over, and the kernel will say so; or has just said it.
-            Err(error) => {
-                if error == rustix::io::Errno::CONNRESET {
+            (Err(_), error) => {
+                if error == libc::ECONNRESET {
                     sock.break_off(Reason::PeerGone);
                 }
                 replay.store(0, Relaxed);

@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::LazyLock;
 
 use arbitrary::Arbitrary;
-use shunt_shm::region::{self, Region, RegionView};
+use shunt_shm::memfd::Map;
+use shunt_shm::region::{self, Geometry, Region, RegionView};
 use shunt_wire::addr::{Addr, FourTuple};
 
 /// An address of a peer's choice.
@@ -54,6 +55,8 @@ impl From<OwnedFd> for Hostile {
 /// A link group's region, kept over all runs, and the peer's way to it.
 pub struct Shared {
     region: Region,
+    /// Where the region is mapped, in one piece.
+    base: usize,
     /// The peer's.
     pub peer: Hostile,
 }
@@ -63,7 +66,11 @@ impl Shared {
     pub fn get() -> &'static Self {
         static SHARED: LazyLock<Shared> = LazyLock::new(|| {
             let fd = region::create(1).expect("memory for a region");
-            Shared { region: Region::map(&fd).expect("a region"), peer: fd.into() }
+            let geometry = Geometry::Host;
+            let map = Map::new(&fd, geometry.size(), true).expect("a mapping");
+            let base = map.base().addr().get();
+            let region = Region::of(map, geometry).expect("a region");
+            Shared { region, base, peer: fd.into() }
         });
         &SHARED
     }
@@ -75,6 +82,6 @@ impl Shared {
 
     /// Where a part of the region lies in its memory.
     pub fn offset_of<T>(&self, part: &T) -> u64 {
-        (std::ptr::from_ref(part).addr() - self.region.base().addr().get()) as u64
+        (std::ptr::from_ref(part).addr() - self.base) as u64
     }
 }

@@ -77,6 +77,9 @@ pub fn await_one(fd: c_int, events: c_short, nanos: i64) {
 
 /// `RLIMIT_NOFILE`, below which a poll(2) of so many entries is refused.
 fn is_refused(entries: usize) -> bool {
+    if crate::ops::poll::is_known_to_be_refused(entries) {
+        return true;
+    }
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.is_some_and(|limit| limit < entries as u64)
 }

@@ -1,7 +1,7 @@
 //! poll and select: which calls concern shunted connections, and the sets of select as poll sees
 //! them.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, c_short};
 
@@ -118,8 +118,11 @@ const PERMITTED: usize = 1024;
 /// `fds` points to `count` entries.
 unsafe fn shunted<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     let count = usize::try_from(count).ok()?;
-    let is_many = count > PERMITTED || DESCRIPTORS_ARE_FEW.load(Ordering::Relaxed);
-    if fds.is_null() || count == 0 || (is_many && count > most_descriptors()) {
+    let few = FEW.load(Ordering::Relaxed);
+    if fds.is_null() || count == 0 || count > few {
+        return None;
+    }
+    if count > PERMITTED && count > most_descriptors() {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -127,12 +130,19 @@ unsafe fn shunted<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd
     poll_set::concerns(fds).then_some(fds)
 }
 
-/// The program may have fewer descriptors open than most may, and so poll fewer.
-static DESCRIPTORS_ARE_FEW: AtomicBool = AtomicBool::new(false);
+/// The program may have fewer descriptors open than most may, and so poll fewer: so many. The kernel is not asked for
+/// it at each poll, as a filter may forbid that by then.
+static FEW: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// The limit may be another one by now.
 pub fn note_limit() {
-    DESCRIPTORS_ARE_FEW.store(most_descriptors() < PERMITTED, Ordering::Relaxed);
+    let most = most_descriptors();
+    FEW.store(if most < PERMITTED { most } else { usize::MAX }, Ordering::Relaxed);
+}
+
+/// True when the kernel refuses to poll so many, as far as is known without asking it.
+pub fn is_known_to_be_refused(entries: usize) -> bool {
+    entries > FEW.load(Ordering::Relaxed)
 }
 
 /// # Safety

@@ -114,11 +114,12 @@ pub fn drop_had(sock: &Sock, fd: i32) -> bool {
     }
 }
 
-/// Bytes in the kernel socket that the program has not had, as far as is known.
+/// Bytes in the kernel socket that the program has not had, nor finds in the ring, as far as is known.
 pub fn waiting(sock: &Sock, theirs: &Section, fd: i32) -> u64 {
     let rx = &sock.record().rx;
     let marks = rx.marks.load(Relaxed);
     let to_come = match RxCursor::ring_end(&theirs.prod, marks) {
+        Ok(Some(at)) if sock.has(FROZEN) => rx.cursor.pos().saturating_sub(at),
         Ok(Some(at)) => theirs.prod.prod.load(Acquire).saturating_sub(at),
         _ => rx.again.load(Relaxed).into(),
     };

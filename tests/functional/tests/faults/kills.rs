@@ -195,9 +195,9 @@ impl Idle {
         let agent = sandbox.agent_pid().inspect(|_| drop(sandbox.stats()));
         let agent = agent.map(|pid| {
             settles("no client", &true, || {
-                let sockets = kinds(pid).iter().filter(|kind| kind.starts_with("socket")).count();
-                // It listens, and asks the kernel about sockets.
-                sockets == 2 && !kinds(pid).iter().any(|kind| kind.contains("pidfd"))
+                let count = |what: &str| kinds(pid).iter().filter(|k| k.contains(what)).count();
+                // It listens, asks the kernel about sockets, and talks to its inspectors, whose parent it watches.
+                (count("socket:"), count("pidfd")) == (5, 1)
             });
             (pid, kinds(pid))
         });

@@ -226,6 +226,8 @@ fn exchange(fd: Var, times: u32, first: bool, line: &mut Line) {
 const PAUSES: u32 = 5;
 /// The same where somebody is still sending, who may look for room no more often than each 0.1 s.
 const MORE_PAUSES: u32 = 100;
+/// The same of a direction without room: a sender that finds a ring full for 30 ms goes on over TCP.
+const FULL_PAUSES: u32 = 25;
 
 /// Waits a little for room or bytes, which come while buffers still grow; false after the last time in a row.
 fn pause(count: &mut u32, most: u32) -> bool {
@@ -243,7 +245,7 @@ fn fill(fd: Var, line: &mut Line) {
             pauses = 0;
         } else if calls::errno() != libc::EAGAIN {
             return say_error(line);
-        } else if !pause(&mut pauses, PAUSES) {
+        } else if !pause(&mut pauses, FULL_PAUSES) {
             return line.say(format_args!("full"));
         }
     }

@@ -23,7 +23,7 @@ const STEP: Duration = Duration::from_millis(50);
 /// How long until another try where there was no room for a process or for descriptors.
 const RETRY: Duration = Duration::from_millis(20);
 /// What is to be buried waits so long for more of the same process: it is in no hurry.
-const WAKE: Duration = Duration::from_millis(50);
+const WAKE: Duration = Duration::from_millis(5);
 /// Burials that wait. Beyond, they are left with any inspector that is stuck, in the kernel's queue, so that this process does
 /// not run out of descriptors.
 const CROWD: usize = 1024;
@@ -97,7 +97,7 @@ struct Burial<A> {
 
 impl<A> Burial<A> {
     fn is_due(&self) -> bool {
-        self.age >= WAKE || self.fds.len() >= MOST_FDS
+        self.age >= WAKE || self.fds.len() >= MOST_FDS / 4
     }
 }
 

@@ -19,7 +19,6 @@ pub mod doorbell;
 pub mod grants;
 pub mod handover;
 pub mod ring;
-mod rings;
 pub mod sync;
 
 #[cfg(not(loom))]
@@ -42,6 +41,8 @@ pub mod memfd;
 pub mod region;
 #[cfg(not(loom))]
 pub mod registry;
+#[cfg(not(loom))]
+mod rings;
 #[cfg(not(loom))]
 pub mod table;
 #[cfg(not(loom))]

@@ -10,11 +10,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, IoSlice, IoSliceMut, Result};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_passcred, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    recvmsg, sendmsg, socket_with, socketpair,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, recvmsg, sendmsg, shutdown, socket_with, socketpair,
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
@@ -240,6 +240,23 @@ pub fn peek(socket: impl AsFd, buf: &mut [u8]) -> Result<Peeked> {
     // There is no room for descriptors, and nothing else comes to a socket that has not asked for it.
     let has_fds = flags.contains(ReturnFlags::CTRUNC);
     Ok(Peeked { len, is_longer: flags.contains(ReturnFlags::TRUNC), has_fds })
+}
+
+/// Ends both directions of a connection; true when nothing lies in its queue, and nothing ever will: closing it lets
+/// go of no descriptor that somebody has passed.
+pub fn end_drained(socket: impl AsFd) -> bool {
+    let socket = socket.as_fd();
+    // With each packet the kernel tells from whom it is, also with one of no bytes; but not with the end.
+    if set_socket_passcred(socket, true).is_err() || shutdown(socket, Shutdown::Both).is_err() {
+        return false;
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let end = recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags);
+    end.is_ok_and(|msg| msg.bytes == 0 && !msg.flags.contains(ReturnFlags::CTRUNC))
+        && control.drain().next().is_none()
 }
 
 /// Takes the next packet off without receiving its descriptors; the kernel lets go of them as this thread returns, which

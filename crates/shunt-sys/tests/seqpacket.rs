@@ -2,7 +2,7 @@
 
 use std::iter::from_fn;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,9 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{Errno, FdFlags, fcntl_getfd};
 use rustix::net::SocketAddrUnix;
 use shunt_sys::fds::Fds;
-use shunt_sys::seqpacket::{connect, connect_within, pair, peer_cred, recv, send, socket};
+use shunt_sys::seqpacket::{
+    connect, connect_within, end_drained, pair, peer_cred, recv, send, send_all, socket,
+};
 use shunt_wire::agent::MAX_FDS;
 
 const AT_ONCE: Duration = Duration::ZERO;
@@ -142,4 +144,21 @@ fn errno_is_kept() {
     // SAFETY: errno of this thread.
     assert_eq!(unsafe { *libc::__errno_location() }, 123);
     set(0);
+}
+
+#[test]
+fn what_lies_in_a_queue_is_told_from_the_end() {
+    let descriptors = [std::io::stderr()];
+    let with_fd: [BorrowedFd<'_>; 1] = [descriptors[0].as_fd()];
+    for (bytes, fds) in [(&b"x"[..], &[][..]), (b"", &[]), (b"", &with_fd), (b"x", &with_fd)] {
+        let (a, b) = pair().unwrap();
+        send_all(&a, bytes, fds).unwrap();
+        assert!(!end_drained(&b), "{bytes:?}, {} descriptors", fds.len());
+    }
+    let (a, b) = pair().unwrap();
+    assert!(end_drained(&b));
+    assert!(send_all(&a, b"late", &[]).is_err());
+    let (a, b) = pair().unwrap();
+    drop(a);
+    assert!(end_drained(&b));
 }

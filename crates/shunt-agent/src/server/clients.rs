@@ -19,6 +19,9 @@ use crate::metrics::Exporter;
 use crate::party::{Account, Origin};
 use crate::state::Role;
 
+/// Descriptors that may wait for inspectors to let go of them while more clients are accepted.
+const MOST_TO_BURY: usize = 512;
+
 /// Whether a client's packets are taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Attention {
@@ -79,6 +82,11 @@ impl Server {
     /// somebody connects faster than is accepted.
     pub(super) fn accept(&mut self) {
         for _ in 0..BATCH {
+            // Whoever comes and goes faster than that is done waits outside.
+            let (_, to_bury) = self.inspectors.burden();
+            if to_bury >= MOST_TO_BURY {
+                break;
+            }
             match self.door.open(self.claim.socket()) {
                 Knock::Came(socket) => self.admit(socket),
                 Knock::Left => {}
@@ -180,8 +188,10 @@ impl Server {
 
     /// Hangs up. There may be packets in the connection's queue, with anything.
     fn turn_away(&mut self, socket: OwnedFd, from: Option<PeerCred>) {
+        if seqpacket::end_drained(&socket) {
+            return;
+        }
         let (process, uid) = from.map_or((0, u32::MAX), |cred| (cred.pid, cred.uid));
-        let _ = shutdown(&socket, Shutdown::Both);
         self.inspectors.bury(&Claimant { process, account: Account::User(uid) }, vec![socket]);
     }
 
@@ -256,10 +266,11 @@ impl Server {
         // There may be unread packets in its queue, with anything. Whoever has the descriptor after this process is not
         // what epoll is asked about.
         let _ = epoll::delete(&self.epoll, &client.socket);
-        let _ = shutdown(&client.socket, Shutdown::Both);
         let mut left = self.grave.take();
         let claimant = client.claimant();
-        left.push(client.socket);
+        if !seqpacket::end_drained(&client.socket) {
+            left.push(client.socket);
+        }
         self.inspectors.bury(&claimant, left);
     }
 

@@ -11,7 +11,7 @@ use std::process::Command;
 use libc::{F_SEAL_SHRINK, MSG_ZEROCOPY};
 use shunt_functional::sys::{self, Mapped};
 
-use crate::probe::{Pair, Probe, warm_up};
+use crate::probe::{Pair, Probe, settle, warm_up};
 use crate::processes::{close_on_exec, in_child};
 use crate::zerocopy::{ROOM, allowed, awaited, send};
 
@@ -245,7 +245,7 @@ pub fn huge(p: &mut Probe) -> io::Result<()> {
     const PAGE: usize = 2 << 20;
     let pair = allowed(p)?;
     for missing in [0, PAGE] {
-        let mut memory = Mapped::huge(2 * PAGE, F_SEAL_SHRINK)?;
+        let mut memory = huge_pages(2 * PAGE)?;
         memory.bytes()[..2 * PAGE - missing].fill(7);
         let mut last = (true, true);
         for _ in 0..4 {
@@ -260,6 +260,18 @@ pub fn huge(p: &mut Probe) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// There are few. Those of before are free when the agent has let go of them, too.
+fn huge_pages(len: usize) -> io::Result<Mapped> {
+    const TRIES: u32 = 1000;
+    for _ in 0..TRIES {
+        match Mapped::huge(len, F_SEAL_SHRINK) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => settle(),
+            made => return made,
+        }
+    }
+    Mapped::huge(len, F_SEAL_SHRINK)
 }
 
 /// What anybody can cut short is copied, and where it was cut short the kernel's error comes.

@@ -49,6 +49,9 @@ struct Inspector<A> {
     grave: OwnedFd,
     /// Orders to bury that are still to be given.
     owed: usize,
+    /// Things of which it is still to say that they are done: what was to be buried, beside whatever else it is about,
+    /// and what it had to let go of when it had seen a packet.
+    undone: usize,
     /// To kill it; `None` until it has begun.
     pidfd: Option<OwnedFd>,
     task: Task<A>,
@@ -283,12 +286,21 @@ impl<A: Clone + Eq> Inspectors<A> {
                 (inspector.pidfd, inspector.task) = (fds.take(), Task::Idle);
                 return;
             }
-            Ok(Said::Done) => return inspector.task = Task::Idle,
+            Ok(Said::Done) => {
+                inspector.undone = inspector.undone.saturating_sub(1);
+                // It may have been given a packet meanwhile, of which it is still to tell.
+                if inspector.undone == 0 && !matches!(inspector.task, Task::Work(_, Some(_))) {
+                    inspector.task = Task::Idle;
+                }
+                return;
+            }
             Ok(Said::Seen { packet, things }) => (packet, things),
             Err(_) => return self.bereave(token, done),
         };
         let is_done = !things.iter().any(|kind| kind.is_passed_on());
-        let next = if is_done { Task::Idle } else { Task::Start };
+        inspector.undone += usize::from(!is_done);
+        let is_idle = inspector.undone == 0;
+        let next = if is_idle { Task::Idle } else { Task::Start };
         let Task::Work(claimant, ticket) = std::mem::replace(&mut inspector.task, next) else {
             return;
         };
@@ -300,7 +312,7 @@ impl<A: Clone + Eq> Inspectors<A> {
             // Too late.
             None => self.bury(&claimant, std::iter::from_fn(|| fds.take()).collect()),
         }
-        if let Some(inspector) = self.inspectors.get_mut(&token).filter(|_| !is_done) {
+        if let Some(inspector) = self.inspectors.get_mut(&token).filter(|_| !is_idle) {
             inspector.task = Task::Work(claimant, None);
         }
     }
@@ -410,6 +422,7 @@ impl<A: Clone + Eq> Inspectors<A> {
                     }
                     if let Some(inspector) = self.inspectors.get_mut(&token) {
                         inspector.owed += 1;
+                        inspector.undone += 1;
                         inspector.pay();
                     }
                 }
@@ -476,8 +489,16 @@ impl<A: Clone + Eq> Inspectors<A> {
         let data = epoll::EventData::new_u64(token);
         epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN)?;
         let (task, age) = (Task::Start, Duration::ZERO);
-        let inspector =
-            Inspector { socket, grave, owed: 0, pidfd: None, task, age, is_killed: false };
+        let inspector = Inspector {
+            socket,
+            grave,
+            owed: 0,
+            undone: 0,
+            pidfd: None,
+            task,
+            age,
+            is_killed: false,
+        };
         self.inspectors.insert(token, inspector);
         Ok(())
     }

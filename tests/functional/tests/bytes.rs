@@ -444,6 +444,8 @@ fn assert_granted(sandbox: &Sandbox, group: &str, (counter, is_granted): (&str, 
     let copies = mode != Mode::Attach || !traces_are_allowed();
     let wrong = out.stdout.lines().filter(|line| line.ends_with(": false"));
     let wrong = wrong.filter(|line| !(copies && line.contains("and not copied")));
+    // Kernel TCP sends what the memory holds when its turn comes, where a program does not wait for the completion.
+    let wrong = wrong.filter(|line| mode != Mode::Plain || !line.contains("those that were sent"));
     assert_eq!(wrong.count(), 0, "{out}");
     assert_eq!(granted() > before, !copies && is_granted, "{group}: {out}");
 }

@@ -96,6 +96,9 @@ impl Server {
                     if let Some(socket) = socket {
                         self.turn_away(socket, None);
                         self.door.restore();
+                    } else {
+                        // Nothing can be done but to wait, and not to be told of it again and again.
+                        std::thread::sleep(super::PAUSE);
                     }
                     break;
                 }

@@ -73,6 +73,8 @@ impl Server {
             |token| clients.get(&token).map(|client| client.socket.as_fd()),
             |token, outcome| outcomes.push((token, outcome)),
         );
+        // Who was turned away for want of a descriptor may just have been let go of: before anything else takes its number.
+        self.door.restore();
         for (token, outcome) in outcomes {
             self.inspected(token, outcome);
         }

@@ -322,7 +322,7 @@ pub fn fionread(conn: Conn) -> Option<c_int> {
     }
     let marks = rx.marks.load(Ordering::Relaxed);
     let open = RxCursor::next_mark(&theirs.prod, marks).ok()?.is_some();
-    if path(marks) == Path::Tcp && !open {
+    if path(marks) == Path::Tcp && (!open || again::is_awaited(sock)) {
         // More may just have come of what comes twice.
         let awaited = again::is_awaited(sock).then(|| again::waiting(sock, theirs, fd));
         return awaited.and_then(|n| c_int::try_from(n).ok());

@@ -196,6 +196,8 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
             _ => None,
         },
         Path::Ring => Some(in_ring),
+        // What comes twice may be on its way still, and is in front of all else.
+        Path::Tcp if again::is_awaited(sock) => None,
         // The stretch before it is over or about to be.
         Path::Tcp if mark_open => Some(in_ring),
         Path::Tcp => None,

@@ -71,15 +71,20 @@ deps-vm:
 	    apt-get download $$(echo "$$kernel" | head -n 1) busybox-static >/dev/null; \
 	    for package in *.deb; do dpkg-deb -x "$$package" .; done; rm -f -- *.deb; mv $(VM).new $(VM); }
 
+# Every part of it runs, whatever becomes of another, where make is told to keep going.
+.PHONY: test
+test: test-units test-fuzz test-loom test-points test-functional
+
 # Unit tests run in the dev profile: it checks overflow and assertions, and needs no link-time
 # optimisation of every test. The functional tests run the release build, as users do.
-.PHONY: test
-test: deps-test all
-	$(CARGO) test --locked --workspace --exclude shunt-functional
+.PHONY: test-units
+test-units: deps-test all
+	$(CARGO) test --locked --workspace --exclude shunt-functional --no-fail-fast
+
+# That the fuzz targets can be built.
+.PHONY: test-fuzz
+test-fuzz:
 	RUSTFLAGS="--cfg fuzzing" $(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
-	$(MAKE) --no-print-directory test-loom
-	$(MAKE) --no-print-directory test-points
-	$(MAKE) --no-print-directory test-functional
 
 # loom models of everything that is shared between threads and processes.
 .PHONY: test-loom
@@ -89,9 +94,9 @@ test-loom:
 
 # Real programs and a byte-by-byte verifier, over kernel TCP and over Shunt.
 .PHONY: test-functional
-test-functional: all
+test-functional: deps-test all
 	SHUNT_TEST_BIN_DIR=$(RELEASE) \
-	    $(CARGO) test --locked -p shunt-functional -- --test-threads $(TEST_THREADS)
+	    $(CARGO) test --locked -p shunt-functional --no-fail-fast -- --test-threads $(TEST_THREADS)
 
 # The library with points, at which tests stop, interrupt and end threads. Nobody installs it, so it
 # is built in little time, and beside the other one.
@@ -104,7 +109,7 @@ points:
 
 # What happens between two steps of a call: panics, signals, jumps, forks, descriptors used again.
 .PHONY: test-points
-test-points: all points
+test-points: deps-test all points
 	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_POINTS_DIR=$(POINTS)/release \
 	    $(CARGO) test --locked -p shunt-functional --test points -- --test-threads $(TEST_THREADS)
 

@@ -8,9 +8,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::{Agent, as_user, new_eventfd, run_dir};
+use rustix::net::bind;
 use shunt_agent::socket::{Access, Claim, ClaimError};
 use shunt_shm::arena::Arena;
 use shunt_shm::holders::Member;
+use shunt_sys::seqpacket;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::Request;
 use shunt_wire::counter::Counter;
@@ -90,12 +92,12 @@ fn a_users_own_agent_leaves_the_directory_of_the_hosts_as_it_is() {
 fn a_socket_left_by_a_crash_is_replaced() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::set_permissions(temp.path(), PermissionsExt::from_mode(0o700)).unwrap();
-    let claim = Claim::take(run_dir(temp.path()), Access::User, Duration::ZERO).unwrap();
-    // As after a crash: the lock is gone, the file is not.
-    let stale = temp.path().join("stale");
-    std::fs::hard_link(temp.path().join("agent.sock"), &stale).unwrap();
-    drop(claim);
-    std::fs::rename(&stale, temp.path().join("agent.sock")).unwrap();
+    // As after a crash: the file is there, and nobody listens. A socket that has listened would go on with
+    // that in the inspectors that other tests fork just now, until they close it.
+    let stale = seqpacket::socket().unwrap();
+    bind(&stale, &run_dir(temp.path()).socket().unwrap()).unwrap();
+    drop(stale);
+    assert!(temp.path().join("agent.sock").exists());
     drop(Agent::at(temp.path(), |_| {}).tool());
 }
 

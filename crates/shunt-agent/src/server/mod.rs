@@ -93,6 +93,8 @@ impl Server {
     /// Those of epoll and of making the registry, and of metrics that are required.
     pub fn new(config: Config, claim: Claim, stop: OwnedFd) -> Result<Self, ServeError> {
         raise_descriptor_limit();
+        // Its number is a low one, which is below the limit even where that has been lowered since.
+        let door = Door::new();
         // Before there is anything that inspectors should not have.
         let inspectors = Inspectors::start(config.limits.of_inspectors(config.host.is_some()))?;
         let totals = config.run_dir.file(TOTALS).map_err(io::Error::other)?;
@@ -138,7 +140,7 @@ impl Server {
             reload: None,
             inspectors,
             grave,
-            door: Door::new(),
+            door,
             membership,
             metrics,
             totals,

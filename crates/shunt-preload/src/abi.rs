@@ -5,8 +5,8 @@ use shunt_wire::addr::Addr;
 pub use libc::{
     FILE, aiocb, c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec,
     mmsghdr, msghdr, nfds_t, off_t, off64_t, pid_t, pollfd, posix_spawn_file_actions_t,
-    posix_spawnattr_t, rlimit, sigevent, sigset_t, size_t, sockaddr, socklen_t, ssize_t, termios,
-    timespec, timeval, uid_t, winsize,
+    posix_spawnattr_t, rlimit, sigaction as Action, sigevent, sighandler_t, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, termios, timespec, timeval, uid_t, winsize,
 };
 
 pub use crate::ops::process::ForkHandler;

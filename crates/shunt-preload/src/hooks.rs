@@ -144,6 +144,15 @@ macro_rules! for_each_hook {
             fn setns(fd: c_int, kind: c_int) -> c_int = ops::process::setns;
             fn unshare(flags: c_int) -> c_int = ops::process::unshare;
             fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int = ops::retreat::prctl;
+            fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int = ops::signals::sigaction;
+            fn __sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int = ops::signals::sigaction;
+            fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t = ops::signals::signal;
+            fn bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t = ops::signals::signal;
+            fn ssignal(signal: c_int, handler: sighandler_t) -> sighandler_t = ops::signals::signal;
+            fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t = ops::signals::sysv_signal;
+            fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t = ops::signals::sysv_signal;
+            fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_t = ops::signals::sigset;
+            fn siginterrupt(signal: c_int, ends: c_int) -> c_int = ops::signals::siginterrupt;
             fn chroot(path: *const c_char) -> c_int = ops::user::chroot;
             fn setuid(uid: uid_t) -> c_int = ops::user::setuid;
             fn seteuid(uid: uid_t) -> c_int = ops::user::seteuid;

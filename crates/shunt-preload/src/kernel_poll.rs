@@ -18,17 +18,18 @@ const LOOK: i64 = 100_000_000;
 /// poll(2) with a mask, as libc has it: a cancellation point.
 ///
 /// # Safety
-/// The mask is null, or the program's.
-pub unsafe fn wait(fds: &mut [pollfd], time: Option<&timespec>, mask: *const sigset_t) -> c_int {
-    let at = time.map_or(ptr::null(), ptr::from_ref);
+/// The time is null or can be read, also by this thread's signal handlers; the mask is null, or the program's.
+pub unsafe fn wait(fds: &mut [pollfd], time: *const timespec, mask: *const sigset_t) -> c_int {
     let before = errno::get();
-    // SAFETY: the slice is valid; the mask is the program's.
-    let n = unsafe { next::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, at, mask) };
+    // SAFETY: the slice is valid; the rest is the caller's promise.
+    let n = unsafe { next::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, time, mask) };
     if n >= 0 || errno::get() != libc::EINVAL || !is_refused(fds.len()) {
         return n;
     }
     errno::set(before);
-    by_select(fds, time.copied(), |sets, count, time| {
+    // SAFETY: the caller's promise.
+    let time = (!time.is_null()).then(|| unsafe { time.read_volatile() });
+    by_select(fds, time, |sets, count, time| {
         let [read, write, except] = sets.each_mut().map(|set| set.as_mut_ptr().cast());
         let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
         // SAFETY: the sets have room for `count` descriptors; the mask is the program's.

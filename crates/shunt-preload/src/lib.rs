@@ -26,6 +26,7 @@ pub mod fd_table;
 pub mod found;
 pub mod fresh;
 pub mod guard;
+pub mod handlers;
 pub mod hooks;
 pub mod imports;
 pub mod init;

@@ -103,6 +103,13 @@ impl Absent for () {
     fn absent() {}
 }
 
+impl Absent for sighandler_t {
+    fn absent() -> Self {
+        errno::set(libc::ENOSYS);
+        libc::SIG_ERR
+    }
+}
+
 impl Absent for *mut c_void {
     fn absent() -> Self {
         errno::set(libc::ENOSYS);

@@ -9,7 +9,7 @@
 
 use core::sync::atomic::Ordering;
 
-use libc::{POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
+use libc::{EINTR, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
 use shunt_core::events;
 use shunt_core::handshake::{Phase, SHORTEST_LOOK};
 use shunt_shm::doorbell::{arm, on_bell};
@@ -21,12 +21,13 @@ use crate::bell::{self, Bell};
 use crate::calls::{Has, UnderWay};
 use crate::conn::{Conn, Hold, KERNEL_HINT, NUMBERED};
 use crate::epoll::{instance::Instance, nested::Awaited, ready};
-use crate::errno::KeepErrno;
+use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
+use crate::handlers::Seen;
 use crate::points::point;
 use crate::stream::spin::{self, Spun};
 use crate::stream::{demote, doubt, killed, sends_over_tcp};
-use crate::{clock, endpoint, signals};
+use crate::{clock, endpoint, handlers, signals};
 
 /// What an entry stands for.
 #[derive(Clone, Copy)]
@@ -74,6 +75,8 @@ struct PollSet<'a> {
 /// poll(2): the number of entries with events, -1 with errno.
 pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> c_int {
     signals::cancellation_point();
+    // Before the descriptors are looked up: a handler that runs later may have been called because of what became of one.
+    let seen = Seen::now();
     let targets = fds.iter().map(|p| Target::of(p.fd)).collect();
     let mut set = PollSet { fds, targets, holds: Vec::new(), others: false };
     let mut noted = None;
@@ -107,7 +110,7 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
             continue;
         }
         spun = true;
-        if set.sleep(deadline, mask) < 0 {
+        if set.sleep(deadline, mask, seen) < 0 {
             return -1;
         }
     }
@@ -170,7 +173,7 @@ impl PollSet<'_> {
         });
         let mut others: Vec<pollfd> = others.collect();
         let now = timespec { tv_sec: 0, tv_nsec: 0 };
-        let n = kernel_poll(&mut others, Some(&now), mask);
+        let n = kernel_poll(&mut others, &raw const now, mask);
         if n > 0 {
             for (p, q) in self.fds.iter_mut().zip(&others).filter(|(_, q)| q.fd >= 0) {
                 p.revents = q.revents;
@@ -194,7 +197,7 @@ impl PollSet<'_> {
         let mut asked: Vec<pollfd> = due.iter().map(end).collect();
         let _keep = KeepErrno::new();
         let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
-        if kernel_poll(&mut asked, Some(&at_once), core::ptr::null()) <= 0 {
+        if kernel_poll(&mut asked, &raw const at_once, core::ptr::null()) <= 0 {
             return false;
         }
         due.iter().zip(&asked).for_each(|(conn, p)| hear(conn, p));
@@ -208,7 +211,7 @@ impl PollSet<'_> {
     }
 
     /// Arms the connections, looks again, sleeps in the kernel.
-    fn sleep(&mut self, deadline: Option<u64>, mask: *const sigset_t) -> c_int {
+    fn sleep(&mut self, deadline: Option<u64>, mask: *const sigset_t, seen: Seen) -> c_int {
         let mut ears: Vec<Bell> = Vec::new();
         // Without a doorbell to hear (descriptors have run out) look again soon.
         let mut deaf = false;
@@ -251,12 +254,9 @@ impl PollSet<'_> {
         let left = deadline.map(|d| d.saturating_sub(now));
         let looks = [candidate, doubt::next_look(), deaf.then_some(SHORTEST_LOOK)];
         let left = looks.into_iter().chain([left]).flatten().min();
-        let time = left.map(|left| timespec {
-            tv_sec: i64::try_from(left / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(left % 1_000_000_000).unwrap_or(0),
-        });
         endpoint::count(Counter::KernelSleeps, 1);
-        let n = kernel_poll(&mut asked, time.as_ref(), mask);
+        let slept = handlers::sleep(seen, left, |time| kernel_poll(&mut asked, time, mask));
+        let n = slept.filter(|n| *n != 0 || !seen.is_old()).unwrap_or_else(|| errno::fail(EINTR));
         point!(poll_woken);
         if n > 0 {
             spin::slept(now);
@@ -303,7 +303,7 @@ const fn low_half(bits: u32) -> [u8; 2] {
     (bits as u16).to_ne_bytes()
 }
 
-fn kernel_poll(fds: &mut [pollfd], time: Option<&timespec>, mask: *const sigset_t) -> c_int {
-    // SAFETY: the mask is the program's.
+fn kernel_poll(fds: &mut [pollfd], time: *const timespec, mask: *const sigset_t) -> c_int {
+    // SAFETY: memory of this thread; the mask is the program's.
     unsafe { crate::kernel_poll::wait(fds, time, mask) }
 }

@@ -2,15 +2,16 @@
 //!
 //! The kernel restarts a socket call when the handler that ran was installed with `SA_RESTART` and
 //! the socket has no timeout (signal(7)). Shunt's own waits are of kinds that are never restarted, so
-//! it has to find out. Which handler ran cannot be known afterwards; when all handlers agree that the
-//! program has for signals which could have come, that does not matter. When they differ, the call is interrupted: a program that
-//! installed a handler without `SA_RESTART` counts on it to get out of a wait.
+//! it has to find out ([`handlers`]).
 
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
 use libc::c_int;
+
+use crate::handlers::{self, FAULTS, Seen};
+use crate::next;
 
 /// Where a thread that `pthread_cancel` has marked ends, as it would in the kernel's call.
 #[inline]
@@ -136,18 +137,22 @@ impl Drop for SettingUp {
     }
 }
 
-/// Signals that a program's own fault raises: their handlers do not interrupt waits.
-const FAULTS: [c_int; 6] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
-
-/// After a wait ended with `EINTR`: true when the program's call is to end, too. That of a socket with a timeout `always`
-/// does, and one that has moved some bytes: the kernel restarts neither.
-pub fn interrupts(always: bool) -> bool {
+/// After a wait that a signal may have ended: true when the program's call is to end, too. That of a socket with a timeout
+/// `always` does, and one that has moved some bytes: the kernel restarts neither. `by_error`: the wait ended by `EINTR`.
+pub fn interrupts(seen: &mut Seen, by_error: bool, always: bool) -> bool {
     // The signal may have been the one by which libc cancels threads.
     cancellation_point();
-    if always {
-        return true;
+    match seen.renew() {
+        Some(ends) => always || ends,
+        None => by_error && (always || unknown_handlers_end_calls()),
     }
+}
+
+/// A handler has run that was installed past the hooks. Which one cannot be known; when all that may have been agree
+/// that does not matter. When they differ, the call is interrupted: a program that installed a handler without
+/// `SA_RESTART` counts on it to get out of a wait.
+#[cold]
+fn unknown_handlers_end_calls() -> bool {
     let _keep = crate::errno::KeepErrno::new();
     let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: only asks; `blocked` is room for the answer, and valid when zeroed.
@@ -164,13 +169,13 @@ pub fn interrupts(always: bool) -> bool {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: only asks; `action` is room for the answer, and valid when zeroed.
         let action = unsafe {
-            if libc::sigaction(signal, core::ptr::null(), action.as_mut_ptr()) != 0 {
+            if next::sigaction(signal, core::ptr::null(), action.as_mut_ptr()) != 0 {
                 return false;
             }
             action.assume_init()
         };
         let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
-        handled && action.sa_flags & libc::SA_RESTART == 0
+        handled && !handlers::is_covered(&action) && action.sa_flags & libc::SA_RESTART == 0
     })
 }
 

@@ -168,6 +168,11 @@ fn parted() {
 }
 
 #[test]
+fn actions() {
+    compare("actions");
+}
+
+#[test]
 fn shallow() {
     compare("shallow");
 }

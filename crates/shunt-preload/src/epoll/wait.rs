@@ -11,7 +11,7 @@ use shunt_shm::region::SLOTS;
 use shunt_shm::sync::store_load_fence;
 use shunt_wire::counter::Counter;
 
-use crate::abi::{c_int, epoll_event, sigset_t, timespec};
+use crate::abi::{c_int, epoll_event, sigset_t};
 use crate::calls::{Has, UnderWay};
 use crate::conn::KERNEL_HINT;
 use crate::epoll::instance::{Instance, SEVERAL, kernel_event};
@@ -19,11 +19,12 @@ use crate::epoll::ready::Heard;
 use crate::epoll::state::{State, Watch, Watched};
 use crate::epoll::{get, ready, untag};
 use crate::fd_table::Entry;
+use crate::handlers::Seen;
 use crate::link::{self, Link};
 use crate::points::point;
 use crate::stream::spin::{self, Spun};
 use crate::stream::{demote, doubt, sends_over_tcp};
-use crate::{clock, endpoint, errno, next, signals};
+use crate::{clock, endpoint, errno, handlers, next, signals};
 
 /// Longest time that the kernel is not asked while completions keep coming.
 const VISIT_AFTER: u64 = 20_000;
@@ -78,6 +79,8 @@ pub struct Limits {
     pub deadline: Option<u64>,
     /// The program's signal mask for the wait, or null.
     pub mask: *const sigset_t,
+    /// The signal handlers that have run before the call.
+    pub seen: Seen,
 }
 
 /// epoll_wait on an instance that watches none, yet: the kernel's alone, unless a connection is added
@@ -143,14 +146,14 @@ fn wait_armed(instance: &'static Instance, mut out: Out, limits: Limits) -> c_in
         // would tell once more, and a program that accepts for each event would do so in vain.
         let due = out.len == 0
             && now.saturating_sub(instance.visited.load(Ordering::Relaxed)) >= VISIT_AFTER;
-        if due && visit(instance, &mut out, now, 0, limits.mask) < 0 {
+        if due && visit(instance, &mut out, now, limits.mask) < 0 {
             return -1;
         }
         gather(instance, &mut out);
         if out.len > 0 {
             return c_int::try_from(out.len).unwrap_or(c_int::MAX);
         }
-        if !due && visit(instance, &mut out, now, 0, limits.mask) < 0 {
+        if !due && visit(instance, &mut out, now, limits.mask) < 0 {
             return -1;
         }
         gather(instance, &mut out);
@@ -321,13 +324,7 @@ pub fn dispatch(link: &Link, slot: usize) {
 
 /// Asks the kernel. Its events of the program go to `out`, those of shunted connections to the ready
 /// list. Returns what epoll_pwait2 returned.
-fn visit(
-    instance: &Instance,
-    out: &mut Out,
-    now: u64,
-    timeout: u64,
-    mask: *const sigset_t,
-) -> c_int {
+fn visit(instance: &Instance, out: &mut Out, now: u64, mask: *const sigset_t) -> c_int {
     instance.visited.store(now, Ordering::Relaxed);
     let room = (out.max - out.len).min(KERNEL_EVENTS);
     if room == 0 {
@@ -335,7 +332,8 @@ fn visit(
     }
     let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
     let max = c_int::try_from(room).unwrap_or(1);
-    let n = kernel_wait(instance.raw(), &mut buffer, max, Some(timeout), mask);
+    // SAFETY: the buffer has room for `max` events.
+    let n = unsafe { next::epoll_pwait(instance.raw(), buffer.as_mut_ptr(), max, 0, mask) };
     point!(epoll_woken);
     take_in(instance, out, &buffer, n);
     n
@@ -373,32 +371,29 @@ fn take_in_conn(instance: &Instance, state: &mut State, index: usize, bits: u32)
     }
 }
 
-fn kernel_wait(
+/// Sleeps so many nanoseconds at the most.
+fn kernel_sleep(
     epfd: c_int,
     buffer: &mut [epoll_event; KERNEL_EVENTS],
     max: c_int,
-    timeout: Option<u64>,
-    mask: *const sigset_t,
+    nanos: Option<u64>,
+    limits: Limits,
 ) -> c_int {
-    let time = timeout.map(|n| timespec {
-        tv_sec: i64::try_from(n / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(n % 1_000_000_000).unwrap_or(0),
+    let at = buffer.as_mut_ptr();
+    let slept = handlers::sleep(limits.seen, nanos, |time| {
+        // SAFETY: the buffer has room for `max` events; the time is memory of this thread.
+        let n = unsafe { next::epoll_pwait2(epfd, at, max, time, limits.mask) };
+        if n >= 0 || errno::get() != libc::ENOSYS {
+            return n;
+        }
+        // Before Linux 5.11: whole milliseconds, rounded up so that no timeout comes early. The time of a signal handler
+        // that has just run is not looked at.
+        let millis = |n: u64| c_int::try_from(n.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
+        // SAFETY: as above.
+        unsafe { next::epoll_pwait(epfd, at, max, nanos.map_or(-1, millis), limits.mask) }
     });
-    if let Some(0) = timeout {
-        // SAFETY: the buffer has room for `max` events.
-        return unsafe { next::epoll_pwait(epfd, buffer.as_mut_ptr(), max, 0, mask) };
-    }
-    let at = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: as above.
-    let n = unsafe { next::epoll_pwait2(epfd, buffer.as_mut_ptr(), max, at, mask) };
-    if n >= 0 || errno::get() != libc::ENOSYS {
-        return n;
-    }
-    // Before Linux 5.11: whole milliseconds, rounded up so that no timeout comes early.
-    let millis =
-        timeout.map_or(-1, |t| c_int::try_from(t.div_ceil(1_000_000)).unwrap_or(c_int::MAX));
-    // SAFETY: as above.
-    unsafe { next::epoll_pwait(epfd, buffer.as_mut_ptr(), max, millis, mask) }
+    let is_over = |n: &c_int| *n == 0 && limits.seen.is_old();
+    slept.filter(|n| !is_over(n)).unwrap_or_else(|| errno::fail(libc::EINTR))
 }
 
 /// True when a completion is queued, or a connection that is looked at by itself has news.
@@ -458,7 +453,7 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
     let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
     let max = c_int::try_from(room).unwrap_or(1);
     endpoint::count(Counter::KernelSleeps, 1);
-    let n = kernel_wait(instance.raw(), &mut buffer, max, left, limits.mask);
+    let n = kernel_sleep(instance.raw(), &mut buffer, max, left, limits);
     if n > 0 {
         spin::slept(now);
         // All that it has to say was just said.

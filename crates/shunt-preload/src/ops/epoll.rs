@@ -14,6 +14,7 @@ use crate::epoll::{self, instance};
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
 use crate::guard::contain_uncancelled;
+use crate::handlers::Seen;
 use crate::ops::process::may_mutate;
 use crate::points::point;
 use crate::stream::promote;
@@ -289,7 +290,7 @@ impl Wait {
         let Some(_waiting) = Waiting::begin(instance, entry) else { return kernel() };
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(self.events, room) };
-        let limits = Limits { deadline: self.deadline, mask: self.mask };
+        let limits = Limits { deadline: self.deadline, mask: self.mask, seen: Seen::now() };
         if instance.active.load(Ordering::Acquire) > 0 {
             wait(instance, out, limits)
         } else {

@@ -12,6 +12,7 @@ pub mod poll;
 pub mod process;
 pub mod raw;
 pub mod retreat;
+pub mod signals;
 pub mod sockopt;
 pub mod stdio;
 pub mod stream;

@@ -142,8 +142,15 @@ fn look_and_wait(
             return or_error(*done, EAGAIN);
         }
         let sleep = sleep.get_or_insert_with(|| Sleep::new(conn, direction));
-        if let Some(result) = sleep.wait(until, *done) {
-            return result;
+        match sleep.wait(until, *done) {
+            Woken::Look => {}
+            Woken::TimedOut => return or_error(*done, EAGAIN),
+            Woken::Interrupted => return or_error(*done, libc::EINTR),
+            // The kernel's call, unless it would be one past another connection.
+            Woken::Restarted if Conn::named(conn.descriptor()).is_none() => {
+                return (call.kernel)(conn.descriptor(), 0);
+            }
+            Woken::Restarted => return or_error(*done, libc::EINTR),
         }
         // A candidate may have been taken up, or declined, by another thread.
         if conn.link().is_none() {
@@ -162,14 +169,10 @@ fn between(direction: Direction) {
 }
 
 impl Sleep {
-    /// Waits. `None`: look again; else the call's result after `done` bytes.
-    pub fn wait(&mut self, until: Until, done: usize) -> Option<isize> {
+    /// Waits, after so many bytes.
+    pub fn wait(&mut self, until: Until, done: usize) -> Woken {
         self.has_moved = done > 0;
-        match self.sleep(until) {
-            Woken::Look => None,
-            Woken::TimedOut => Some(or_error(done, EAGAIN)),
-            Woken::Interrupted => Some(or_error(done, libc::EINTR)),
-        }
+        self.sleep(until)
     }
 }
 

@@ -5,25 +5,25 @@
 //! poll(2) on the kernel socket and the doorbell, where it costs nothing and sees everything.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use core::time::Duration;
 use std::os::fd::AsRawFd;
 
 use libc::{POLLIN, POLLOUT, POLLRDHUP};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};
 use shunt_core::stretch::{Path, path};
-use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait, on_bell};
+use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait_timed, on_bell};
 use shunt_shm::grants::Grants;
 use shunt_shm::region::Section;
 use shunt_shm::sync::{AtomicU32, prefetch};
 use shunt_wire::counter::Counter;
 
-use crate::abi::{pollfd, timespec};
+use crate::abi::pollfd;
 use crate::bell;
 use crate::clock;
 use crate::conn::{Conn, FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::endpoint;
 use crate::errno;
+use crate::handlers::{self, Seen};
 use crate::kernel_poll;
 use crate::points::point;
 use crate::signals;
@@ -64,6 +64,8 @@ pub enum Woken {
     TimedOut,
     /// A signal handler ran whose call is not to be restarted.
     Interrupted,
+    /// One ran whose call is, and its descriptor does not stand for the connection any more.
+    Restarted,
 }
 
 /// The waits of one call.
@@ -75,14 +77,17 @@ pub struct Sleep {
     deadline: Option<Option<u64>>,
     /// When this wait began.
     since: u64,
+    /// The signal handlers that have run before it, or were found not to end it.
+    seen: Seen,
     /// The call has moved some bytes: a signal ends it, whatever its handler is.
     pub has_moved: bool,
 }
 
 impl Sleep {
     /// For a call on a connection, which it holds before it waits.
-    pub const fn new(conn: Conn, direction: Direction) -> Self {
-        Self { conn, sock: conn.sock(), direction, deadline: None, since: 0, has_moved: false }
+    pub fn new(conn: Conn, direction: Direction) -> Self {
+        let (sock, seen) = (conn.sock(), Seen::now());
+        Self { conn, sock, direction, deadline: None, since: 0, seen, has_moved: false }
     }
 
     fn receiving(&self) -> bool {
@@ -239,17 +244,30 @@ impl Sleep {
             return Woken::Look;
         }
         endpoint::count(Counter::FutexSleeps, 1);
-        point!(sleep_begins);
-        let woken = futex_wait(word, armed, Some(Duration::from_nanos(left)));
+        let slept = handlers::sleep(self.seen, Some(left), |time| {
+            // SAFETY: memory of this thread, laid out as rustix has it too, of which nothing but its address is used before
+            // the kernel reads it.
+            futex_wait_timed(word, armed, Some(unsafe { &*time.cast() }))
+        });
         point!(sleep_woken);
-        match woken {
-            Err(Errno::INTR)
-                if signals::interrupts(self.has_moved || self.deadline.flatten().is_some()) =>
-            {
-                Woken::Interrupted
-            }
-            _ => Woken::Look,
+        match slept {
+            // Something may have come before the signal.
+            Some(Ok(()) | Err(Errno::AGAIN)) => Woken::Look,
+            Some(Err(error)) => self.interrupted(error == Errno::INTR),
+            None => self.interrupted(false),
         }
+    }
+
+    /// What comes of a sleep that has found nothing.
+    fn interrupted(&mut self, by_error: bool) -> Woken {
+        let always = self.has_moved || self.deadline.flatten().is_some();
+        let before = self.seen;
+        if signals::interrupts(&mut self.seen, by_error, always) {
+            return Woken::Interrupted;
+        }
+        // The kernel looks the number up once more.
+        let is_begun_anew = before != self.seen && !self.conn.is_named();
+        if is_begun_anew { Woken::Restarted } else { Woken::Look }
     }
 
     /// Sleeps in poll(2) on the kernel socket and the doorbell.
@@ -308,16 +326,14 @@ impl Sleep {
             _ => None,
         };
         let left = [left, longest, overflow, more].into_iter().flatten().min();
-        let left = left.map(|n| timespec {
-            tv_sec: i64::try_from(n / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(n % 1_000_000_000).unwrap_or(0),
-        });
-        point!(sleep_begins);
         let before = errno::get();
-        // A cancellation point, as libc's function is.
-        // SAFETY: no mask.
-        let woken = unsafe { kernel_poll::wait(&mut fds, left.as_ref(), core::ptr::null()) };
-        let interrupted = woken < 0 && errno::get() == libc::EINTR;
+        let woken = handlers::sleep(self.seen, left, |time| {
+            // A cancellation point, as libc's function is.
+            // SAFETY: memory of this thread; no mask.
+            unsafe { kernel_poll::wait(&mut fds, time, core::ptr::null()) }
+        });
+        let woken = woken.unwrap_or(0);
+        let by_error = woken < 0 && errno::get() == libc::EINTR;
         errno::set(before);
         point!(sleep_woken);
         if woken > 0 && self.sock.is_far() {
@@ -326,10 +342,10 @@ impl Sleep {
         if let Some(bell) = bell.filter(|_| fds[1].revents != 0) {
             bell.quiet();
         }
-        if interrupted && signals::interrupts(self.has_moved || deadline.is_some()) {
-            return Woken::Interrupted;
+        if woken <= 0 {
+            return self.interrupted(by_error);
         }
-        if woken > 0 && fds[0].revents != 0 && until == Until::Ring {
+        if fds[0].revents != 0 && until == Until::Ring {
             self.sock.put(KERNEL_HINT, true);
         }
         Woken::Look

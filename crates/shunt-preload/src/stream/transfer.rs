@@ -19,6 +19,7 @@ use shunt_shm::ring::Span;
 
 use crate::abi::{c_uint, pollfd};
 use crate::errno;
+use crate::handlers::{self, Seen};
 use crate::kernel_poll;
 use crate::next;
 use crate::signals;
@@ -420,18 +421,23 @@ fn find(pipe: c_int, events: i16, wait: bool) -> Result<i16, c_int> {
 
 /// Waits in poll(2) as long as it takes.
 fn wait_for(pipe: c_int, events: i16) -> Result<i16, c_int> {
+    let mut seen = Seen::now();
     loop {
         let mut fds = [pollfd { fd: pipe, events, revents: 0 }];
         let before = errno::get();
-        // libc's, which is a cancellation point, as splice(2) is.
-        // SAFETY: the array is valid; no time and no mask.
-        let n = unsafe { kernel_poll::wait(&mut fds, None, ptr::null()) };
-        let error = errno::get();
+        let n = handlers::sleep(seen, None, |time| {
+            // libc's, which is a cancellation point, as splice(2) is.
+            // SAFETY: memory of this thread; no mask.
+            unsafe { kernel_poll::wait(&mut fds, time, ptr::null()) }
+        });
+        let n = n.unwrap_or(0);
+        let error = if n < 0 { errno::get() } else { libc::EINTR };
         errno::set(before);
         match n {
             1.. => return Ok(fds[0].revents),
-            _ if error == libc::EINTR && !signals::interrupts(false) => {}
-            _ => return Err(error),
+            _ if error != libc::EINTR => return Err(error),
+            _ if signals::interrupts(&mut seen, n < 0, false) => return Err(error),
+            _ => {}
         }
     }
 }

@@ -57,8 +57,20 @@ pub fn futex_wait(
         tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(t.subsec_nanos()),
     });
+    futex_wait_timed(word, expected, timeout.as_ref())
+}
+
+/// The same with the time as the system call takes it.
+///
+/// # Errors
+/// Those of [`futex_wait`].
+pub fn futex_wait_timed(
+    word: &AtomicU32,
+    expected: u32,
+    timeout: Option<&futex::Timespec>,
+) -> Result<(), rustix::io::Errno> {
     // Not FUTEX_PRIVATE: the waker may be another process.
-    futex::wait(word, futex::Flags::empty(), expected, timeout.as_ref())
+    futex::wait(word, futex::Flags::empty(), expected, timeout)
 }
 
 /// Wakes up to `n` sleepers on `word`.

@@ -10,4 +10,6 @@ mod kernel;
 
 pub use arm::{AWAKE, ON_FUTEX, arm, bells, on_bell, take, take_futex};
 #[cfg(not(loom))]
-pub use kernel::{RUNG, create, futex_wait, futex_wake, interrupt, ring, ring_fd};
+pub use kernel::{
+    RUNG, create, futex_wait, futex_wait_timed, futex_wake, interrupt, ring, ring_fd,
+};

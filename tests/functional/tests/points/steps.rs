@@ -26,6 +26,14 @@ fn a_call_stays_with_its_connection_while_its_number_is_used_again() {
 }
 
 #[test]
+fn a_signal_before_the_sleep_ends_a_wait_as_one_in_it() {
+    for mode in Mode::enabled_shunted() {
+        let told = run(&points::sandbox(mode), "waits");
+        assert_eq!(told.lines().count(), 38, "{told}");
+    }
+}
+
+#[test]
 fn others_go_on_while_a_fork_is_under_way() {
     for mode in Mode::enabled_shunted() {
         let told = run(&points::sandbox(mode), "forks");

@@ -115,7 +115,7 @@ impl Way {
                 }
                 let events = libc::POLLOUT;
                 let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }];
-                sys::poll(&mut fds, Some(PATIENCE)).map_err(failed("poll"))?;
+                again(|| sys::poll(&mut fds, Some(PATIENCE))).map_err(failed("poll"))?;
                 return Ok(fd);
             }
         };
@@ -124,7 +124,7 @@ impl Way {
             let wanted = u32::from(libc::POLLIN.cast_unsigned());
             let added = epoll.control(libc::EPOLL_CTL_ADD, listener.as_raw_fd(), wanted, 9);
             added.map_err(failed("EPOLL_CTL_ADD"))?;
-            epoll.wait(Some(PATIENCE)).map_err(failed("epoll_wait"))?;
+            again(|| epoll.wait(Some(PATIENCE)).map(drop)).map_err(failed("epoll_wait"))?;
         }
         let accepted = sys::accept(listener.as_raw_fd(), libc::SOCK_CLOEXEC);
         accepted.map(|(fd, _)| fd).map_err(failed("accept"))
@@ -300,7 +300,7 @@ fn without_copies(wire: &mut Wire, memory: &mut [u8]) -> Result<(), Bad> {
     let until = Instant::now() + PATIENCE;
     while told < calls {
         let mut fds = [libc::pollfd { fd, events: 0, revents: 0 }];
-        let waited = sys::poll(&mut fds, Some(Duration::from_millis(200)));
+        let waited = again(|| sys::poll(&mut fds, Some(Duration::from_millis(200))));
         wire.check("poll", waited)?;
         told += completions(wire)?;
         if Instant::now() > until {
@@ -308,6 +308,16 @@ fn without_copies(wire: &mut Wire, memory: &mut [u8]) -> Result<(), Bad> {
         }
     }
     Ok(())
+}
+
+/// A call that a signal has ended is made again.
+fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
 }
 
 /// Calls of which the error queue tells.
@@ -342,7 +352,7 @@ fn send_files(wire: &mut Wire) -> Result<(), Bad> {
         let mut piped = wire.check("write", written)?;
         left -= piped;
         while piped > 0 {
-            let moved = sys::splice(from.as_raw_fd(), wire.raw(), piped, 0);
+            let moved = again(|| sys::splice(from.as_raw_fd(), wire.raw(), piped, 0));
             let n = wire.check("splice", moved)?;
             if n == 0 {
                 return Err(wire.wrong("splice moves nothing"));
@@ -360,7 +370,8 @@ fn splice_in(wire: &mut Wire) -> Result<(), Bad> {
     let mut left = BULK;
     let mut buffer = vec![0; 30_000];
     while left > 0 {
-        let moved = sys::splice(wire.raw(), to.as_raw_fd(), left.min(buffer.len()), 0);
+        let most = left.min(buffer.len());
+        let moved = again(|| sys::splice(wire.raw(), to.as_raw_fd(), most, 0));
         let mut n = wire.check("splice", moved)?;
         if n == 0 {
             return Err(wire.wrong(format!("the end comes at byte {}", wire.got)));

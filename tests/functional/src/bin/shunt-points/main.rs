@@ -5,6 +5,7 @@ mod ends;
 mod panics;
 mod signals;
 mod steps;
+mod waits;
 mod watch;
 mod wire;
 
@@ -34,6 +35,7 @@ fn run(args: &[&str]) -> io::Result<bool> {
             panics::tested(&way(to)?, &kinds(names), event, is_full)
         }
         ["panics" | "signals", "other", to] => panics::other(&way(to)?).map(|()| true),
+        ["waits"] => waits::all(),
         ["identity"] => steps::identity(),
         ["forks"] => steps::forks(),
         ["threads"] => steps::identities_of_threads(),

@@ -14,23 +14,23 @@ use shunt_functional::sys::{self, Forked, ListenOptions, points};
 
 use crate::watch;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connections of this process to itself.
-struct Ends {
+pub struct Ends {
     listener: OwnedFd,
     at: SocketAddr,
 }
 
 impl Ends {
-    fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let listener = sys::listen(([127, 0, 0, 1], 0).into(), ListenOptions::default())?;
         let at = sys::local_addr(listener.as_raw_fd())?.get();
         Ok(Self { listener, at: at.ok_or(ErrorKind::AddrNotAvailable)? })
     }
 
     /// A connection that is in the ring in both directions: the client's end and the server's.
-    fn pair(&self) -> io::Result<(OwnedFd, OwnedFd)> {
+    pub fn pair(&self) -> io::Result<(OwnedFd, OwnedFd)> {
         let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC)?;
         sys::connect(client.as_raw_fd(), self.at)?;
         let (server, _) = sys::accept(self.listener.as_raw_fd(), libc::SOCK_CLOEXEC)?;
@@ -44,7 +44,7 @@ impl Ends {
     }
 }
 
-fn send(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
+pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
     match sys::send(fd, bytes, libc::MSG_NOSIGNAL)? {
         n if n == bytes.len() => Ok(()),
         n => Err(io::Error::other(format!("{n} of {} bytes are sent", bytes.len()))),

@@ -4,6 +4,7 @@
 //! group of checks runs twice: on connections that are fresh, and on connections that have
 //! carried bytes both ways, so that they have had time to move to shared memory.
 
+mod actions;
 mod addresses;
 mod amounts;
 mod asynchronous;
@@ -82,6 +83,7 @@ const GROUPS: &[Group] = &[
     ("others", others::run),
     ("locked", memory::locked),
     ("parted", memory::parted),
+    ("actions", actions::run),
     ("shallow", shallow::run),
     ("limited", limited::run),
     ("dumped", memory::dumped),

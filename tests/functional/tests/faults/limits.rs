@@ -203,7 +203,8 @@ fn a_full_dev_shm() {
             command
         };
         sandbox.start_agent_by(full());
-        sandbox.expect(Expect::Ends(16), || {
+        // Where a server is slow to begin a client may be done before.
+        sandbox.expect(Expect::Percent(50), || {
             let args = ["-n", "8", "-b", "1000000", "--style", "epoll-lt"];
             let under = |role: &[&str]| {
                 let run = sandbox.command(built("shunt-gen"));

@@ -45,7 +45,7 @@ pub const CUT_OFF: u32 = 1_048_576;
 pub const RESET_TOLD: u32 = 2_097_152;
 /// `O_APPEND` is set on the open file description, with which sendfile(2) and splice(2) have
 /// nothing to do.
-pub const APPENDS: u32 = 4_194_304;
+pub const APPENDS: u32 = 33_554_432;
 /// The connection was promoted at least once.
 pub const WAS_SHUNTED: u32 = 32;
 /// There are bytes, and fewer than `SO_RCVLOWAT` says, of more of which nobody would tell.

@@ -205,6 +205,11 @@ fn odd_outputs(p: &Probe) -> io::Result<()> {
     sys::write(write.as_raw_fd(), b"piped")?;
     p.result("splice to it", sys::splice(read.as_raw_fd(), pair.c(), 10, 0));
     p.result("write to it", sys::write(pair.c(), b"abc"));
+    // What is noted of the one is not to change what is noted of the other.
+    sys::set_option(pair.c(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2)?;
+    let mut fds = [libc::pollfd { fd: pair.c(), events: libc::POLLIN, revents: 0 }];
+    p.result("poll with SO_RCVLOWAT", sys::poll(&mut fds, Some(Duration::ZERO)));
+    p.result("with O_APPEND still", sys::sendfile_from(pair.c(), raw, Some(&mut 0), 8));
     set_status_flags(pair.c(), 0)?;
     p.result("without again", sys::sendfile_from(pair.c(), raw, Some(&mut 0), 8));
     p.result("splice to it", sys::splice(read.as_raw_fd(), pair.c(), 10, 0));

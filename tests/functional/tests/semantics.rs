@@ -79,6 +79,11 @@ fn aio() {
 }
 
 #[test]
+fn cut_short() {
+    compare("cut-short");
+}
+
+#[test]
 fn errors() {
     compare("errors");
 }

@@ -43,6 +43,8 @@ pub const IS_V6: u32 = 524_288;
 pub const CUT_OFF: u32 = 1_048_576;
 /// A call has failed with that.
 pub const RESET_TOLD: u32 = 2_097_152;
+/// The kernel has told a reset to a call that had moved bytes, and returned these: the next call fails with it.
+pub const RESET_DUE: u32 = 67_108_864;
 /// `O_APPEND` is set on the open file description, with which sendfile(2) and splice(2) have
 /// nothing to do.
 pub const APPENDS: u32 = 33_554_432;

@@ -155,7 +155,10 @@ pub fn of(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
 /// poll(2)'s answer about the kernel socket. What comes twice is not there to be read.
 fn ask_kernel(conn: Conn) -> u32 {
     let ask = || conn.ask(|fd| tcp::readiness(fd, KERNEL)).unwrap_or(0);
-    let told = ask();
+    let mut told = ask();
+    if told & events::HUP != 0 {
+        told |= killed::readiness(conn.sock());
+    }
     if told & events::IN == 0 || !again::is_awaited(conn.sock()) {
         return told;
     }
@@ -254,7 +257,7 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
             kernel
         }
     };
-    let kernel = if kernel & END == 0 { kernel } else { kernel | killed::readiness(sock, theirs) };
+    let kernel = if kernel & END == 0 { kernel } else { kernel | killed::readiness(sock) };
     let mark = sock.low_water() as u64;
     let readable = match readable {
         Some(n) if mark > 1 => Some(low_water::count(conn, theirs, n, (source, mark_open), mark)),

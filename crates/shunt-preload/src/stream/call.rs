@@ -8,7 +8,6 @@ use libc::{EAGAIN, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int, iovec, msghdr}
 use shunt_core::handshake::Phase;
 use shunt_shm::Violation;
 use shunt_shm::arena::Copying;
-use shunt_wire::reason::Reason;
 
 use crate::conn::{Conn, Hold, NONBLOCK};
 use crate::errno;
@@ -19,7 +18,7 @@ use crate::signals;
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
 use crate::stream::sleep::{Sleep, Until, Woken};
-use crate::stream::{broken, demote, promote};
+use crate::stream::{broken, demote, killed, promote, tcp};
 
 /// Which way the bytes of a call go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -187,6 +186,10 @@ impl Call<'_> {
         limit: usize,
     ) -> Kernel {
         let left = self.buffers.total - done;
+        // The kernel tells an error once. This call returns what it has sent, so that is the next one's to hear.
+        if done > 0 && direction == Direction::Sending && tcp::has_failed(fd) {
+            return Kernel::Failed(ECONNRESET);
+        }
         match self.request {
             Request::From(source) => return source.to_socket(fd, left),
             Request::Into(sink) => return sink.from_socket(fd, limit.min(left)),
@@ -221,10 +224,9 @@ impl Call<'_> {
             }
             Err(_) => {
                 let error = errno::get();
-                // The call returns what it has done, and the kernel tells a reset once: so later calls
-                // tell it.
-                if done > 0 && error == ECONNRESET && self.conn.phase() == Phase::Active {
-                    self.conn.break_off(Reason::PeerGone);
+                // It came only just now.
+                if done > 0 && error == ECONNRESET {
+                    killed::tell_later(&self.conn);
                 }
                 Kernel::Failed(error)
             }

@@ -12,7 +12,6 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use shunt_core::events;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::Violation;
 use shunt_shm::arena::{Record, UNDECIDED};
@@ -33,7 +32,7 @@ use crate::next;
 use crate::panics::InDoubt;
 use crate::points::point;
 use crate::signals::{Uncancelled, Uninterrupted};
-use crate::stream::{again, broken, call, doubt, grants, notify, promote, tcp};
+use crate::stream::{again, broken, call, doubt, grants, killed, notify, promote, tcp};
 
 /// Longest wait, in nanoseconds, of a side that ends for room in the kernel socket for ring bytes that
 /// are sent once more.
@@ -254,7 +253,7 @@ pub fn flush(sock: &'static Sock, link: &Link, fd: i32) -> bool {
             return true;
         }
         // The program is to hear of a reset, which the kernel tells once.
-        if tcp::readiness(fd, events::ERR) & events::ERR != 0 {
+        if tcp::has_failed(fd) {
             replay.store(0, Relaxed);
             continue;
         }
@@ -276,7 +275,7 @@ pub fn flush(sock: &'static Sock, link: &Link, fd: i32) -> bool {
             // The connection is over, and the kernel will say so; or has just said it.
             (Err(_), error) => {
                 if error == libc::ECONNRESET {
-                    sock.break_off(Reason::PeerGone);
+                    killed::tell_later(sock);
                 }
                 replay.store(0, Relaxed);
             }

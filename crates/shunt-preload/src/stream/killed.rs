@@ -1,6 +1,11 @@
-//! Peers that are killed. Over TCP, bytes that nobody has read then are answered with RST, of which every call hears. Of those in
+//! Resets that the kernel does not tell the next call of.
+//!
+//! **Peers that are killed.** Over TCP, bytes that nobody has read then are answered with RST, of which every call hears. Of those in
 //! a ring the kernel knows nothing: it sends FIN, and that only those hear who ask for it. So it is asked for on behalf of the
 //! others, too, and a FIN that the peer has not announced counts as RST where bytes of ours lie unread.
+//!
+//! **A reset that was told already**, to a step of a call that returns the bytes which it has moved before. The next call hears
+//! of it.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -9,11 +14,24 @@ use shunt_core::events;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::region::Section;
 
-use crate::conn::{CUT_OFF, Conn, KERNEL_HINT, RESET_TOLD, SHUT_RD, SHUT_WR, Sock};
+use crate::conn::{CUT_OFF, Conn, KERNEL_HINT, RESET_DUE, RESET_TOLD, SHUT_RD, SHUT_WR, Sock};
 use crate::stream::tcp;
 
 /// Time after which the kernel is asked on behalf of who never sleeps, in units of 1024 ns: about a millisecond.
 const VISIT_AFTER: u32 = 1000;
+
+/// The kernel has told its reset to a call that returns something else.
+#[cold]
+pub fn tell_later(sock: &Sock) {
+    sock.put(RESET_DUE | CUT_OFF | KERNEL_HINT, true);
+}
+
+/// True when the connection was reset, and no call has failed with that yet.
+fn is_untold(sock: &Sock) -> bool {
+    !sock.has(RESET_TOLD)
+        && (sock.has(RESET_DUE)
+            || sock.sections().is_some_and(|(_, theirs)| has_reset(sock, theirs)))
+}
 
 /// True when the peer ended without a word while bytes of ours lay unread in its ring. Of an end that it announces it says so
 /// before the kernel does: so this is asked once the kernel has told of one.
@@ -39,15 +57,15 @@ fn has_unread(sock: &Sock, theirs: &Section) -> bool {
 
 /// What poll(2) would say besides, of a connection of whose end the kernel has told.
 #[cold]
-pub fn readiness(sock: &Sock, theirs: &Section) -> u32 {
+pub fn readiness(sock: &Sock) -> u32 {
     // Once the error was told the kernel socket is what it is after a reset.
-    if has_reset(sock, theirs) && !sock.has(RESET_TOLD) { events::ERR | events::HUP } else { 0 }
+    if is_untold(sock) { events::ERR | events::HUP } else { 0 }
 }
 
 /// True when a call that is to hear of the reset is the first one, which fails with `ECONNRESET`. The next ones find what the
 /// kernel gives after a reset. With a direction's lock held, under which `fd` is the kernel socket.
-pub fn fails(sock: &Sock, theirs: &Section, fd: c_int) -> bool {
-    let fails = has_reset(sock, theirs) && !sock.has(RESET_TOLD);
+pub fn fails(sock: &Sock, fd: c_int) -> bool {
+    let fails = is_untold(sock);
     if fails {
         sock.put(RESET_TOLD | SHUT_WR, true);
         tcp::shut(fd);
@@ -62,8 +80,7 @@ pub fn is_pending(conn: Conn) -> bool {
         return false;
     }
     let _lock = conn.lock_rx();
-    let (Some(fd), Some((_, theirs))) = (conn.kernel(), conn.sections()) else { return false };
-    fails(&conn, theirs, fd)
+    conn.kernel().is_some_and(|fd| fails(&conn, fd))
 }
 
 /// True when a FIN is to wake who sleeps in poll(2) and has not asked for it. One that was heard is not asked for again, but

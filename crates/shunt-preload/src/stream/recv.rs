@@ -130,6 +130,9 @@ fn look_once(
         return Ok(match read {
             Read::Bytes if call.satisfied(*got, blocking) => Step::Done(got.cast_signed()),
             Read::Bytes | Read::Nothing => call.nothing(*got, blocking, Until::Kernel),
+            Read::Eof if *got == 0 && killed::fails(sock, fd) => {
+                Step::Done(errno::fail(ECONNRESET))
+            }
             Read::Eof => Step::Done(got.cast_signed()),
             Read::Error(e) => Step::Done(or_error(*got, e)),
         });
@@ -556,7 +559,7 @@ impl Rx<'_> {
 
     /// The result at the end of file.
     fn end(&self, got: usize) -> Step {
-        let fails = got == 0 && killed::fails(self.sock(), self.theirs, self.fd);
+        let fails = got == 0 && killed::fails(self.sock(), self.fd);
         Step::Done(if fails { errno::fail(ECONNRESET) } else { got.cast_signed() })
     }
 

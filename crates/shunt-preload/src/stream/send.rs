@@ -12,7 +12,8 @@ use shunt_shm::ring::{Content, Span, TxCursor};
 use shunt_wire::counter::Counter;
 
 use crate::conn::{
-    KERNEL_HINT, Locked, NUMBERED, RESET_AWAITED, SHUT_RD, SHUT_WR, Sock, UNREAD, WANT_TCP,
+    KERNEL_HINT, Locked, NUMBERED, RESET_AWAITED, RESET_DUE, SHUT_RD, SHUT_WR, Sock, UNREAD,
+    WANT_TCP,
 };
 use crate::endpoint;
 use crate::errno;
@@ -171,7 +172,7 @@ fn put_some(
         return Ok(Step::Again);
     }
     if gone {
-        if *sent == 0 && killed::fails(&conn, theirs, fd) {
+        if *sent == 0 && killed::fails(&conn, fd) {
             return Ok(Step::Done(errno::fail(ECONNRESET)));
         }
         leave_unused(sock, mine);
@@ -420,6 +421,9 @@ fn set_mark(sock: &Sock, mine: &Section, marks: u32, at: u64) {
 /// can come after a mark that this one does not know of.
 fn to_kernel(call: &mut Call<'_>, fd: c_int, sent: &mut usize) -> Step {
     let sock = call.conn.sock();
+    if sock.has(RESET_DUE) && *sent == 0 && killed::fails(sock, fd) {
+        return Step::Done(errno::fail(ECONNRESET));
+    }
     // What comes before these bytes first.
     if demote::is_pending(sock)
         && let Some(link) = sock.link()

@@ -246,6 +246,13 @@ pub fn ended_unannounced(fd: i32, fin: &AtomicU32) -> bool {
         && fin.load(Ordering::Acquire) == 0
 }
 
+/// True when the kernel has ended the connection with an error that no call was told of yet, and leaves it there. An error
+/// queue (completions, timestamps) alone is none.
+pub fn has_failed(fd: i32) -> bool {
+    let over = u32::from((PollFlags::ERR | PollFlags::HUP).bits());
+    readiness(fd, over) & over == over
+}
+
 /// Waits for the RST that the peer's kernel is just about to send, so that no byte is taken for sent
 /// that will be thrown away.
 pub fn await_reset(fd: i32) {

@@ -12,6 +12,7 @@ mod blocking;
 mod buffers;
 mod closing;
 mod cut_off;
+mod cut_short;
 mod descriptors;
 mod epoll;
 mod errors;
@@ -67,6 +68,7 @@ const GROUPS: &[Group] = &[
     ("counted", families::counted),
     ("peeked", families::peeked),
     ("errors", errors::run),
+    ("cut-short", cut_short::run),
     ("closing", closing::run),
     ("readiness", readiness::run),
     ("epoll", epoll::run),

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use shunt_shm::arena::{ConnInfo, Mode};
 use shunt_shm::memfd;
 use shunt_shm::region::Side;
+use shunt_shm::unregistered::Unregistered;
 use shunt_shm::zerocopy::Tally;
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{RegionId, Reply};
@@ -43,17 +44,21 @@ impl End<'_> {
         (c.region != 0 && c.mode != Mode::Tcp).then_some((c.region, c.slot, c.side))
     }
 
-    /// The process, as this one counts where it is known: another pid namespace has numbers of its own.
     fn pid(&self) -> u32 {
-        let seen = u32::try_from(self.endpoint.pid).ok().filter(|pid| *pid != 0);
-        let of_host = self.endpoint.origin.network != 0;
-        seen.filter(|_| of_host).unwrap_or(self.conn.pid)
+        pid(self.endpoint, self.conn.pid)
     }
 
     /// Names the end among all TCP connections of all namespaces.
     fn name(&self) -> (u64, FourTuple) {
         (self.endpoint.netns, self.conn.tuple)
     }
+}
+
+/// The process, as this one counts where it is known: another pid namespace has numbers of its own, in which
+/// it has said `own`.
+fn pid(endpoint: &Endpoint, own: u32) -> u32 {
+    let seen = u32::try_from(endpoint.pid).ok().filter(|pid| *pid != 0);
+    seen.filter(|_| endpoint.origin.network != 0).unwrap_or(own)
 }
 
 /// The programs that are shown: those of one party, or all.
@@ -83,7 +88,29 @@ pub(crate) fn list(state: &State, most: usize, of: Option<Party>) -> Result<Answ
         found.or_else(|| by_name.get(&(netns, tuple.reversed()))).map(|i| &ends[*i])
     };
     let connections: Vec<_> = ends.iter().map(|end| describe(end, other(end))).collect();
-    sealed(&json!({ "connections": connections, "truncated": truncated }))
+    let listeners = shown(state, of).flat_map(|e| {
+        e.arena.unregistered_listeners().map(|listener| describe_unregistered(e, &listener))
+    });
+    let listeners: Vec<_> = listeners.take(most).collect();
+    sealed(&json!({
+        "connections": connections,
+        "truncated": truncated,
+        "listeners_unregistered": listeners,
+    }))
+}
+
+/// A listener that clients do not find, as its program says.
+fn describe_unregistered(endpoint: &Endpoint, listener: &Unregistered) -> Value {
+    json!({
+        "address": listener.addr.to_string(),
+        "reason": listener.reason.name(),
+        "pid": pid(endpoint, listener.pid),
+        "program": endpoint.program,
+        "fd": listener.fd,
+        "uid": endpoint.origin.party.uid,
+        "cgroup": group(endpoint),
+        "container": container::name(&endpoint.origin.cgroup),
+    })
 }
 
 fn describe(end: &End<'_>, peer: Option<&End<'_>>) -> Value {

@@ -33,6 +33,9 @@ pub enum Command {
     /// Run the agent that lets programs find each other. `shunt run` starts it when it is needed.
     Agent(Agent),
     /// List live connections, as `ss` does, and how their bytes go.
+    ///
+    /// Below them, listeners of programs under Shunt that clients do not find, so that all of their connections
+    /// are TCP, each with the reason. With --json these are `listeners_unregistered`.
     List(Format),
     /// Show totals, also of programs that have ended.
     Stats(Stats),

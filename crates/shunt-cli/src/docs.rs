@@ -92,8 +92,8 @@ fn counters() -> String {
         "{NOTE}# Counters\n\n\
          The names in `shunt stats --json`. They are stable. A connection between two programs under \
          Shunt has two ends, and each end is counted. `declined` holds one number per reason \
-         ([reasons.md](reasons.md)), and so does `listeners_unregistered`, of calls of listen(2) after which \
-         clients could not find the listener; `programs_live` and `programs_ended` count programs.\n\n\
+         ([reasons.md](reasons.md)), and so does `listeners_unregistered`, of listeners that clients \
+         could not find; `programs_live` and `programs_ended` count programs.\n\n\
          | Name | Meaning |\n|---|---|\n"
     );
     for c in Counter::ALL {

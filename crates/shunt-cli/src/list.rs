@@ -15,18 +15,51 @@ pub fn run(args: &Format) -> u8 {
         // Nobody to ask means that nothing runs, or that nothing is known of what does.
         Err(e @ (Unreachable::NotRunning(_) | Unreachable::HostNotRunning(_))) => {
             complain(&e);
-            json!({ "connections": [], "truncated": false })
+            json!({ "connections": [], "truncated": false, "listeners_unregistered": [] })
         }
         Err(e) => {
             complain(&e);
             return 1;
         }
     };
-    let text = if args.json { format!("{report:#}\n") } else { table(&report).render() };
+    let text = if args.json { format!("{report:#}\n") } else { text(&report) };
     if report["truncated"] == true {
         complain(&"there are more connections than the agent lists");
     }
     print(&text)
+}
+
+/// The connections and, where there are any, the listeners that clients do not find.
+fn text(report: &Value) -> String {
+    let mut text = table(report).render();
+    if let Some(listeners) = listeners(report) {
+        text.push('\n');
+        text.push_str(&listeners.render());
+    }
+    text
+}
+
+fn listeners(report: &Value) -> Option<Table> {
+    let all = report["listeners_unregistered"].as_array().filter(|all| !all.is_empty())?;
+    let mut table = Table::new(&["Listener on TCP", "Process", "Reason"], &[]);
+    for l in all {
+        table.row(vec![text_of(&l["address"]), process(l), text_of(&l["reason"])]);
+    }
+    Some(table)
+}
+
+fn text_of(value: &Value) -> String {
+    match value {
+        Value::String(s) => s.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Who has it, by which descriptor.
+fn process(entry: &Value) -> String {
+    let program = text_of(&entry["program"]);
+    format!("{program},pid={},fd={}{}", entry["pid"], entry["fd"], place(entry, ""))
 }
 
 /// Columns for connections that send without copies, and what they show.
@@ -64,11 +97,7 @@ fn table(report: &Value) -> Table {
     let numbers = if is_shown { &NUMBERS[..] } else { &NUMBERS[..NUMBERS.len() - ZEROCOPY.len()] };
     let mut table = Table::new(&heading, numbers);
     for c in connections {
-        let text = |name: &str| match &c[name] {
-            Value::String(s) => s.clone(),
-            Value::Null => "-".to_owned(),
-            other => other.to_string(),
-        };
+        let text = |name: &str| text_of(&c[name]);
         let peer = match &c["peer_pid"] {
             Value::Null => "-".to_owned(),
             pid => format!("{},pid={pid}", text("peer_program")),
@@ -77,7 +106,7 @@ fn table(report: &Value) -> Table {
             text("mode"),
             text("local"),
             text("peer"),
-            format!("{},pid={},fd={}{}", text("program"), c["pid"], c["fd"], place(c, "")),
+            process(c),
             format!("{peer}{}", place(c, "peer_")),
             text("bytes_sent"),
             text("bytes_received"),
@@ -127,6 +156,23 @@ mod tests {
         assert!(lines[1].contains("nginx,pid=7,fd=9") && lines[1].contains("wrk,pid=8"));
         assert!(lines[2].starts_with("tcp ") && lines[2].ends_with("no-proposal"));
         assert!(!text.contains("cgroup"));
+    }
+
+    #[test]
+    fn listeners_that_clients_do_not_find_are_shown_with_the_reason() {
+        let none = json!({ "connections": [], "listeners_unregistered": [] });
+        assert_eq!(text(&none), table(&none).render());
+        let some = json!({ "connections": [], "listeners_unregistered": [
+            { "address": "127.0.0.1:80", "pid": 7, "program": "nginx", "fd": 6, "reason": "refused" },
+            { "address": "[::]:8080", "pid": 12, "program": "node", "fd": 21, "reason": "bypassed",
+              "container": "0123456789ab", "cgroup": "/docker/0123" } ] });
+        let text = text(&some);
+        let listeners = text.strip_prefix(&table(&some).render()).unwrap();
+        let expected = "\n\
+            Listener on TCP  Process                                   Reason\n\
+            127.0.0.1:80     nginx,pid=7,fd=6                          refused\n\
+            [::]:8080        node,pid=12,fd=21,container=0123456789ab  bypassed\n";
+        assert_eq!(listeners, expected);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::doorbells::Doorbells;
 use crate::endpoint::Endpoint;
 use crate::knobs;
 use crate::mutex::{Guard, Mutex};
+use crate::ops::unregistered;
 use crate::own_fds::{OwnFd, adopt};
 use crate::points::point;
 use crate::signals::Uncancelled;
@@ -226,7 +227,10 @@ fn with<T>(
             return Err(why);
         }
         match introduce() {
-            Ok((socket, endpoint)) => drop(client.turn_to(Client::Here { socket, endpoint })),
+            Ok((socket, endpoint)) => {
+                drop(client.turn_to(Client::Here { socket, endpoint }));
+                unregistered::tell_all(endpoint);
+            }
             Err(why) => {
                 client.turn_to(Client::Away { until: next_try(), why });
                 return Err(why);

@@ -27,6 +27,12 @@ pub fn active() -> bool {
     ACTIVE.load(Ordering::Relaxed) && !RETIRED.load(Ordering::Relaxed)
 }
 
+/// True when the library takes no more connections up, because the program makes calls that it does not see.
+#[must_use]
+pub fn retired() -> bool {
+    ACTIVE.load(Ordering::Relaxed) && RETIRED.load(Ordering::Relaxed)
+}
+
 /// Takes no more connections up.
 pub fn retire() {
     RETIRED.store(true, Ordering::Relaxed);

@@ -22,6 +22,7 @@ use crate::memfd::{self, Map};
 use crate::region::{SLOTS, Side};
 use crate::ring::{RxCursor, TxCursor};
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use crate::unregistered::{Places, Unregistered};
 use crate::zerocopy::{Tallied, ZeroCopy};
 
 /// Connections that an endpoint can track at once.
@@ -36,6 +37,7 @@ struct Header {
     high_water: AtomicU32,
     counters: Counters,
     processes: Processes,
+    unregistered: Places,
 }
 
 /// How the bytes of a connection go.
@@ -407,6 +409,12 @@ impl Arena {
         &self.header().counters
     }
 
+    /// Listeners that the agent does not know.
+    #[must_use]
+    pub fn unregistered(&self) -> &Places {
+        &self.header().unregistered
+    }
+
     /// The processes that share the arena.
     #[must_use]
     pub fn processes(&self) -> &Processes {
@@ -577,6 +585,11 @@ impl ArenaView {
     #[must_use]
     pub fn unregistered(&self) -> [u64; REASON_SLOTS] {
         self.arena.counters().unregistered()
+    }
+
+    /// Listeners that the agent does not know, as the program says.
+    pub fn unregistered_listeners(&self) -> impl Iterator<Item = Unregistered> + '_ {
+        self.arena.unregistered().read()
     }
 
     /// The live connections.

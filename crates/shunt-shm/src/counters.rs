@@ -54,7 +54,7 @@ impl Shard {
         self.declined[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a listen(2) after which the agent does not know the listener.
+    /// Counts a listener that the agent does not know.
     pub fn leave_unregistered(&self, why: Reason) {
         self.unregistered[why as usize].fetch_add(1, Ordering::Relaxed);
     }

@@ -46,6 +46,8 @@ mod rings;
 #[cfg(not(loom))]
 pub mod table;
 #[cfg(not(loom))]
+pub mod unregistered;
+#[cfg(not(loom))]
 pub mod zerocopy;
 
 /// The peer wrote something that the protocol does not allow. The connection it concerns is ended;

@@ -113,7 +113,7 @@ metrics! {
     DECLINED: Counter "connections_declined", ["reason"],
         "Connection ends that were not shunted, by reason.";
     UNREGISTERED: Counter "listeners_unregistered", ["reason"],
-        "Calls of listen(2) after which clients could not find the listener, by reason.";
+        "Listeners that clients could not find, by reason.";
     OPEN: Gauge "open_connections", ["mode", "reason"],
         "Connection ends that are open now, by mode; those on TCP by the reason too, once there is one.";
     LINK_GROUPS: Gauge "link_groups", [],

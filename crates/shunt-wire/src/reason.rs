@@ -82,6 +82,8 @@ reasons! {
     Unmarked = 21, "unmarked";
     /// The agent's policy does not let these two programs be shunted with each other.
     Denied = 22, "denied";
+    /// The program may make calls that Shunt does not see (io_uring, a library loaded by `dlmopen` or with `RTLD_DEEPBIND`), or forbids itself system calls (seccomp): all of it is on TCP from then on.
+    Bypassed = 23, "bypassed";
 }
 
 /// Room for one counter per reason code (code 0 is unused).

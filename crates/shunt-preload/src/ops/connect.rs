@@ -40,9 +40,12 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     let entry = fd_table::lookup(fd);
     if !init::active() || !is_plain(entry) {
         let result = kernel();
+        let connects = result == 0 || errno::get() == EINPROGRESS;
         // SAFETY: as above; the kernel has just read the address.
-        if result == 0 && unsafe { is_unspecific(addr, len) } {
+        if connects && unsafe { is_unspecific(addr, len) } {
             contain(|| disconnected(fd));
+        } else if connects && init::retired() && is_plain(entry) {
+            contain(|| is_bypassed(fd));
         }
         return result;
     }
@@ -80,6 +83,15 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     }
     drop(noted);
     result
+}
+
+/// The library takes no connections up any more.
+fn is_bypassed(fd: c_int) {
+    let _keep = KeepErrno::new();
+    if sockinfo::is_tcp(tcp::borrow(fd)) && may_mutate() {
+        endpoint::count(Counter::Connections, 1);
+        endpoint::decline(Reason::Bypassed);
+    }
 }
 
 /// A call that connects a socket. What was prepared for it is given up with it.

@@ -22,6 +22,7 @@ use crate::guard::contain_uncancelled;
 use crate::mutex::Mutex;
 use crate::ops::process::{may_mutate, owner_pid};
 use crate::ops::stdio;
+use crate::ops::unregistered::Why;
 use crate::panics;
 use crate::points::point;
 use crate::signals::SettingUp;
@@ -31,14 +32,16 @@ use crate::{agent_client, clock, fresh, init, next};
 /// How often a busy acceptor looks whether the agent is still there.
 const LOOK_EVERY: u64 = 100_000_000;
 
-/// A listening socket that is registered with the agent. Never freed: connections that it accepted
-/// look for their proposals in its table.
+/// A listening socket, which the agent knows, or does not for some reason. Never freed: connections that
+/// it accepted look for their proposals in its table.
 #[derive(Debug)]
 #[repr(align(8))]
 pub struct Listener {
     id: AtomicU64,
-    /// Open proposals of this machine's programs.
-    table: Table,
+    /// Why the agent does not know it, if that is so.
+    why: Why,
+    /// Open proposals of this machine's programs; of one that the agent knows.
+    table: Option<Table>,
     /// The same of other machines'.
     far: Option<Table>,
     /// The memory in which that lies, of those that the agent has joined.
@@ -82,7 +85,16 @@ impl Listener {
 
     /// Where the proposal for a connection that it has accepted would be.
     pub fn proposals(&self, tuple: &FourTuple) -> Option<&Table> {
-        if is_local(tuple) { Some(&self.table) } else { self.far.as_ref() }
+        if is_local(tuple) { self.table.as_ref() } else { self.far.as_ref() }
+    }
+
+    /// Tells the agent of `endpoint` why it does not know the listener.
+    pub fn tell(&self, fd: c_int, endpoint: &'static Endpoint) {
+        self.why.tell(fd, endpoint);
+        // Another thread may have closed its last descriptor meanwhile.
+        if self.fds.load(Ordering::Acquire) == 0 {
+            self.why.forget();
+        }
     }
 
     /// True when the size of a buffer, or `SO_RCVLOWAT`, may have been set for what it accepts.
@@ -110,10 +122,16 @@ impl Listener {
         if self.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        if self.holder.load(Ordering::Relaxed) == owner_pid() {
-            agent_client::unlisten(self.id.load(Ordering::Relaxed));
-        } else {
+        self.why.forget();
+        self.leave_agent();
+    }
+
+    /// Whoever has registered it says that it is not served any more.
+    fn leave_agent(&self) {
+        if self.holder.load(Ordering::Relaxed) != owner_pid() {
             settle_inheritance();
+        } else if self.why.reason().is_none() {
+            agent_client::unlisten(self.id.load(Ordering::Relaxed));
         }
     }
 
@@ -131,11 +149,39 @@ impl Listener {
             let known = self.endpoint.load(Ordering::Relaxed);
             let memory = self.memory.load(Ordering::Relaxed);
             let is_same = |e: &Endpoint| e.id == known && e.registry.memory() == memory;
-            if !agent_client::hung_up() && agent_client::endpoint().is_ok_and(is_same) {
+            if self.why.reason().is_none()
+                && !agent_client::hung_up()
+                && agent_client::endpoint().is_ok_and(is_same)
+            {
                 return;
             }
         }
-        let _ = register(fd);
+        if let Err(why) = register(fd)
+            && self.why.reason().is_some()
+        {
+            self.why.change(why);
+            self.looked.store(now, Ordering::Relaxed);
+            self.holder.store(pid, Ordering::Relaxed);
+        }
+    }
+
+    /// One that is not registered.
+    fn unregistered(why: Reason) -> Self {
+        Self {
+            id: AtomicU64::new(0),
+            why: Why::because(why),
+            table: None,
+            far: None,
+            memory: AtomicU32::new(0),
+            fds: AtomicU32::new(1),
+            holder: AtomicU32::new(owner_pid()),
+            endpoint: AtomicU64::new(0),
+            looked: AtomicU64::new(clock::now()),
+            local: None,
+            sized: AtomicBool::new(false),
+            for_kernel: AtomicBool::new(false),
+            spins: AtomicU32::new(0),
+        }
     }
 }
 
@@ -182,12 +228,13 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
         shunt_sys::fds::close(memory);
         far
     });
-    let listener: &'static Listener = Box::leak(Box::new(Listener {
+    let listener = Listener {
         id: AtomicU64::new(id),
-        table: mapped?,
+        why: Why::default(),
+        table: Some(mapped?),
         far,
         memory: AtomicU32::new(memory),
-        fds: AtomicU32::new(known.map_or(1, |l| l.fds.load(Ordering::Relaxed))),
+        fds: AtomicU32::new(1),
         holder: AtomicU32::new(endpoint.pid),
         endpoint: AtomicU64::new(endpoint.id),
         looked: AtomicU64::new(clock::now()),
@@ -198,12 +245,22 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
         ),
         for_kernel: AtomicBool::new(sockinfo::asks_for_kernel(tcp::borrow(fd))),
         spins: AtomicU32::new(0),
-    }));
+    };
+    Ok(put(fd, known, listener))
+}
+
+/// Enters a listener, in the place of what was known of it. Under the lock.
+fn put(fd: c_int, known: Option<&'static Listener>, listener: Listener) -> &'static Listener {
+    if let Some(known) = known {
+        listener.fds.store(known.fds.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    let listener: &'static Listener = Box::leak(Box::new(listener));
     let new = Entry::new(Kind::Listener, core::ptr::from_ref(listener));
     match known {
         // Each of its descriptors leads to the new one from now on.
-        Some(old) => {
-            let old = Entry::new(Kind::Listener, core::ptr::from_ref(old));
+        Some(known) => {
+            known.why.forget();
+            let old = Entry::new(Kind::Listener, core::ptr::from_ref(known));
             for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
                 if entry == old {
                     fd_table::replace_if(fd, old, new);
@@ -214,7 +271,26 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
             fd_table::set(fd, new);
         }
     }
-    Ok(listener)
+    listener
+}
+
+/// The agent does not know the listening socket `fd`, or shall not any more.
+pub fn leave_unregistered(fd: c_int, why: Reason) {
+    let changes = CHANGES.lock();
+    let before = Listener::of(fd_table::lookup(fd));
+    if let Some(known) = before.filter(|listener| listener.why.reason().is_some()) {
+        return known.why.change(why);
+    }
+    let listener = put(fd, before, Listener::unregistered(why));
+    drop(changes);
+    endpoint::leave_unregistered(why);
+    if let Some(before) = before {
+        before.leave_agent();
+    }
+    let is_there = Listener::of(fd_table::lookup(fd)).is_some_and(|l| core::ptr::eq(l, listener));
+    if let Some(endpoint) = Endpoint::current().filter(|_| is_there) {
+        listener.tell(fd, endpoint);
+    }
 }
 
 /// Registers the listeners that this process has inherited, before it becomes another user.
@@ -265,8 +341,12 @@ pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
 /// As the C function.
 pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
     let entry = fd_table::lookup(fd);
-    let ours = init::active() && is_plain(entry) && fresh::is_tcp(fd, entry) && may_mutate();
-    if ours {
+    let concerns_us = || match Listener::of(entry) {
+        Some(listener) => listener.why.reason().is_some(),
+        None => is_plain(entry) && fresh::is_tcp(fd, entry),
+    };
+    let ours = (init::active() || init::retired()) && concerns_us() && may_mutate();
+    if ours && init::active() {
         let _keep = KeepErrno::new();
         let _ = SettingUp::begin().map(|_setting_up| offered::before_listen(fd));
     }
@@ -276,12 +356,12 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
         let _keep = KeepErrno::new();
         contain_uncancelled(|| {
             point!(listen_done);
-            // Without an agent the listener stays the kernel's; a later agent finds it at the next
-            // listen or accept.
-            if let Some(_setting_up) = SettingUp::begin()
-                && let Err(why) = register(fd)
-            {
-                endpoint::leave_unregistered(why);
+            let Some(_setting_up) = SettingUp::begin() else { return };
+            let registered =
+                if init::retired() { Err(Reason::Bypassed) } else { register(fd).map(|_| ()) };
+            // A later agent finds it at the next listen or accept.
+            if let Err(why) = registered {
+                leave_unregistered(fd, why);
             }
         });
     }
@@ -360,6 +440,10 @@ unsafe fn accepted(
     let look = || {
         point!(accept_done);
         forget_stale(new);
+        if init::retired() && entry.kind() == Kind::Listener {
+            endpoint::count(Counter::Connections, 1);
+            endpoint::decline(Reason::Bypassed);
+        }
         if !init::active() || matches!(entry.kind(), Kind::Stream | Kind::Tracked | Kind::Epoll) {
             return;
         }
@@ -403,12 +487,17 @@ fn take_up(
             Err(why) => {
                 endpoint::count(Counter::Connections, 1);
                 endpoint::decline(why);
+                leave_unregistered(fd, why);
                 return None;
             }
         },
         None => return None,
     };
     endpoint::count(Counter::Connections, 1);
+    if let Some(why) = listener.why.reason() {
+        endpoint::decline(why);
+        return None;
+    }
     let local = listener.local.map_or_else(|| sockinfo::local_addr(tcp::borrow(new)), Ok);
     let peer = peer.map_or_else(|| sockinfo::peer_addr(tcp::borrow(new)), Ok);
     let (Ok(local), Ok(peer)) = (local, peer) else {

@@ -15,9 +15,12 @@
 
 use core::ffi::c_long;
 
+use shunt_wire::reason::Reason;
+
 use crate::abi::{c_int, c_ulong};
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
+use crate::ops::listener;
 use crate::ops::process::may_mutate;
 use crate::{epoll, fresh, init, next, object};
 
@@ -96,11 +99,7 @@ fn leave_all() {
     for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
         match entry.kind() {
             Kind::Stream => object::hand_over(fd, entry),
-            Kind::Listener => {
-                if fd_table::replace_if(fd, entry, fd_table::Entry::KERNEL) {
-                    object::before_close(fd, entry);
-                }
-            }
+            Kind::Listener => listener::leave_unregistered(fd, Reason::Bypassed),
             Kind::Fresh => fresh::forget(fd, entry),
             Kind::Kernel | Kind::Tracked | Kind::Epoll | Kind::Connecting | Kind::Own => {}
         }

@@ -4,6 +4,7 @@
 mod http;
 mod interface;
 mod iperf;
+mod listeners;
 mod nginx;
 mod postgres;
 mod proxies;

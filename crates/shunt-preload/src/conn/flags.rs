@@ -19,6 +19,8 @@ pub const SIZED: u32 = 128;
 /// The kernel socket had room when it was last asked, and nothing was sent over it since: good for one
 /// answer, as somebody may send behind the library's back.
 pub const HAD_ROOM: u32 = 256;
+/// Bytes were sent over the kernel socket, or found no room there, since it last said that it had room for more.
+pub const FILLS_KERNEL: u32 = 134_217_728;
 /// The RST that the peer has announced was waited for: one that does not come is not waited for again.
 pub const RESET_AWAITED: u32 = 512;
 /// Nobody holds the peer's socket any more.

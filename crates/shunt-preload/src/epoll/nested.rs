@@ -177,6 +177,7 @@ impl Instance {
                 found = true;
             } else if let Some(watch) = state.get(index) {
                 watch.listed = false;
+                waiting::await_room(self.raw(), (index, watch), watch.interest & events::OUT != 0);
             }
         }
         if found && self.sleepers.load(Ordering::Relaxed) > 0 {

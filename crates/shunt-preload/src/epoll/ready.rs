@@ -11,9 +11,13 @@ use shunt_shm::region::Section;
 use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
-use crate::conn::{Conn, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP};
+use crate::conn::{
+    Conn, FILLS_KERNEL, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP,
+};
 use crate::epoll::low_water;
-use crate::stream::{again, buffers, demote, doubt, killed, overflow, promote, tcp, zerocopy};
+use crate::stream::{
+    again, buffers, demote, doubt, killed, overflow, promote, sends_over_tcp, tcp, zerocopy,
+};
 
 /// What the kernel is asked when it has to be.
 const KERNEL: u32 =
@@ -98,7 +102,8 @@ pub fn has_come(sock: &Sock) -> bool {
         })
 }
 
-/// True when the next bytes that are sent go into the ring.
+/// True when the next bytes that are sent go into the ring. What is in the kernel socket by then may fill that: the
+/// program is told of room when the kernel would tell it ([`FILLS_KERNEL`]), though the ring has some at once.
 fn sends_to_ring(sock: &Sock, mine: &Section, theirs: &Section) -> bool {
     let marks = sock.record().tx.marks.load(Relaxed);
     let is_promoted_next = || {
@@ -215,6 +220,7 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
             || overflow::is_due_soon(sock, theirs)
     };
     let writes_ring = sends_to_ring(sock, mine, theirs)
+        && !(sock.has(FILLS_KERNEL) && sends_over_tcp(sock))
         && !(wanted & events::OUT != 0
             && too_little(buffers::room(sock, theirs))
             && goes_over_tcp());
@@ -253,6 +259,9 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
             *heard = if is_silent { Heard::Silent } else { Heard::Nothing };
             if writes_tcp && kernel & events::OUT != 0 {
                 sock.put(HAD_ROOM, true);
+                if sock.has(FILLS_KERNEL) {
+                    sock.put(FILLS_KERNEL, false);
+                }
             }
             kernel
         }

@@ -228,20 +228,11 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     let (look, shared) = (state.look, state.shared);
     let Some(watch) = state.get(index) else { return };
     watch.listed = false;
-    let (wanted, fd) = (watch.interest, watch.fd);
+    let wanted = watch.interest;
     let Some(ready) = readiness(watch, look, shared) else { return };
     let verdict = report(wanted, ready);
     watch.interest = verdict.interest;
-    let waits_for_room = watch.conn.is_some_and(|c| {
-        let asks = wanted & events::OUT != 0 && ready & events::OUT == 0;
-        (asks && sends_over_tcp(&c.conn)) || demote::is_pending(&c.conn)
-    });
-    if waits_for_room {
-        // The kernel tells when there is room in its socket.
-        let mut event = kernel_event(index, true);
-        // SAFETY: the event is valid.
-        unsafe { next::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &raw mut event) };
-    }
+    await_room(epfd, (index, watch), wanted & events::OUT != 0 && ready & events::OUT == 0);
     if verdict.events == 0 {
         return;
     }
@@ -249,6 +240,19 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     if verdict.keep {
         watch.listed = true;
         state.ready.push_back(index);
+    }
+}
+
+/// Has the kernel tell when there is room in the socket of a connection that was looked at. `asks`: the program waits
+/// for room, and there is none.
+pub fn await_room(epfd: c_int, (index, watch): (usize, &Watch), asks: bool) {
+    let waits_for_room = watch
+        .conn
+        .is_some_and(|c| (asks && sends_over_tcp(&c.conn)) || demote::is_pending(&c.conn));
+    if waits_for_room {
+        let mut event = kernel_event(index, true);
+        // SAFETY: the event is valid.
+        unsafe { next::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, watch.fd, &raw mut event) };
     }
 }
 

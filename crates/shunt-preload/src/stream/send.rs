@@ -12,8 +12,8 @@ use shunt_shm::ring::{Content, Span, TxCursor};
 use shunt_wire::counter::Counter;
 
 use crate::conn::{
-    KERNEL_HINT, Locked, NUMBERED, RESET_AWAITED, RESET_DUE, SHUT_RD, SHUT_WR, Sock, UNREAD,
-    WANT_TCP,
+    FILLS_KERNEL, KERNEL_HINT, Locked, NUMBERED, RESET_AWAITED, RESET_DUE, SHUT_RD, SHUT_WR, Sock,
+    UNREAD, WANT_TCP,
 };
 use crate::endpoint;
 use crate::errno;
@@ -432,6 +432,9 @@ fn to_kernel(call: &mut Call<'_>, fd: c_int, sent: &mut usize) -> Step {
         return Step::Wait(Until::Both);
     }
     sock.take_room();
+    if !sock.has(FILLS_KERNEL) {
+        sock.put(FILLS_KERNEL, true);
+    }
     let copying = &sock.record().tx.copying;
     let on_kernel = || call.on_kernel(fd, Direction::Sending, *sent, usize::MAX);
     match call::interruptible(copying, on_kernel).0 {

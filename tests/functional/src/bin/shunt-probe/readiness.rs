@@ -56,6 +56,10 @@ const STATES: &[(&str, Prepare)] = &[
         Ok(())
     }),
     ("full", |s| fill(s.s()).map(drop)),
+    ("full, and the peer reads a byte", |s| {
+        fill(s.s())?;
+        try_recv(s.c(), 1).map(drop)
+    }),
     ("full, then drained", |s| {
         fill(s.s())?;
         drain(s.c()).map(drop)

@@ -22,7 +22,8 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     several_entries(p)?;
     invalid_times(p)?;
     more_than_a_set(p)?;
-    named_once(p)
+    named_once(p)?;
+    room(p)
 }
 
 /// Entries of poll for one descriptor.
@@ -180,6 +181,75 @@ fn named_once(p: &Probe) -> io::Result<()> {
         p.say(&format!("{name}: found"), format!("{:?}", memory.epoll_data(found)));
         let again = memory.epoll_wait(epoll.fd(), ROOM, 0)?;
         p.say(&format!("{name}: found again"), format!("{:?}", memory.epoll_data(again)));
+    }
+    Ok(())
+}
+
+/// A wait for room in one descriptor.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    Poll,
+    Select,
+    Level,
+    Edge,
+    /// An instance in another one.
+    Nested,
+    /// A send that blocks.
+    Send,
+}
+
+impl Room {
+    const ALL: [Self; 6] =
+        [Self::Poll, Self::Select, Self::Level, Self::Edge, Self::Nested, Self::Send];
+
+    fn wait(self, fd: RawFd, time: Option<Duration>) -> io::Result<usize> {
+        let out = libc::EPOLLOUT.cast_unsigned();
+        let epoll = |events, fd| -> io::Result<Epoll> {
+            let epoll = Epoll::new(1)?;
+            epoll.control(ADD, fd, events, 1)?;
+            Ok(epoll)
+        };
+        match self {
+            Self::Poll => sys::poll(&mut entries(fd, &[POLLOUT]), time),
+            Self::Select => sys::select(&mut entries(fd, &[POLLOUT]), time),
+            Self::Level => Ok(epoll(out, fd)?.wait(time)?.len()),
+            Self::Edge => Ok(epoll(out | libc::EPOLLET.cast_unsigned(), fd)?.wait(time)?.len()),
+            Self::Nested => {
+                let inner = epoll(out, fd)?;
+                Ok(epoll(IN, inner.fd())?.wait(time)?.len())
+            }
+            Self::Send if time == Some(Duration::ZERO) => Ok(0),
+            Self::Send => sys::write(fd, b"one"),
+        }
+    }
+}
+
+/// A connection that is full, with buffers of one size or another, has no room when its peer has read a byte, and
+/// whoever waits for room hears of it when the peer has read it all.
+fn room(p: &Probe) -> io::Result<()> {
+    for size in [None, Some(4096)] {
+        for how in Room::ALL {
+            let pair = p.pair()?;
+            let name = format!("{how:?} for room, SO_SNDBUF {size:?}");
+            if let Some(size) = size {
+                sys::set_option(pair.s(), libc::SOL_SOCKET, libc::SO_SNDBUF, size)?;
+            }
+            fill(pair.s())?;
+            let now = how.wait(pair.s(), Some(Duration::ZERO));
+            p.result(&format!("{name}: full"), now);
+            try_recv(pair.c(), 1)?;
+            let now = how.wait(pair.s(), Some(Duration::ZERO));
+            p.result(&format!("{name}: a byte is read"), now);
+            let found = thread::scope(|scope| {
+                let waits = scope.spawn(|| how.wait(pair.s(), PATIENCE));
+                settle();
+                drain(pair.c())?;
+                waits.join().map_err(|_| io::Error::other("panicked"))?
+            });
+            p.result(&name, found);
+            drain(pair.c())?;
+            p.result(&format!("{name}: a send"), sys::write(pair.s(), b"more"));
+        }
     }
     Ok(())
 }

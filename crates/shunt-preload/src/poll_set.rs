@@ -4,8 +4,10 @@
 //! kernel's poll sleeps for both: for the others' events, for the ends of the shunted connections,
 //! and for this thread's doorbell.
 //!
-//! What a descriptor stands for when the call begins, it stands for until the call is over, as in the
-//! kernel: a call that waits holds the connections.
+//! As in the kernel (`do_poll` and `do_select` in fs/select.c), a call waits for what the descriptors stood
+//! for when it began, and so holds the connections. But whatever it finds in a later look it finds by the
+//! numbers: when the old file wakes a call whose descriptor was closed, or used again, the call tells of the
+//! file that has the number by then.
 
 use core::sync::atomic::Ordering;
 
@@ -26,7 +28,7 @@ use crate::fd_table::{self, Kind};
 use crate::handlers::Seen;
 use crate::points::point;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{demote, doubt, killed, sends_over_tcp};
+use crate::stream::{demote, doubt, killed, sends_over_tcp, tcp};
 use crate::{clock, endpoint, handlers, signals};
 
 /// What an entry stands for.
@@ -54,6 +56,55 @@ impl Target {
     }
 }
 
+impl Target {
+    /// True when the number stands for something else by now. Not for what was the kernel's.
+    fn has_moved(&self, fd: c_int) -> bool {
+        match self {
+            Self::Kernel => false,
+            Self::Conn(conn) => !conn.is_named(),
+            Self::Set(set) => {
+                let now = Instance::of(fd_table::lookup(fd));
+                !now.is_some_and(|now| core::ptr::eq(now, *set))
+            }
+        }
+    }
+
+    /// What it is ready for.
+    fn readiness(&self, wanted: u32) -> u32 {
+        match self {
+            Self::Kernel => 0,
+            Self::Conn(conn) => ready::of(*conn, wanted, &mut ready::Heard::Nothing),
+            Self::Set(set) if set.is_readable() => events::IN | events::RDNORM,
+            Self::Set(_) => 0,
+        }
+    }
+
+    /// True when it wakes who waits for these events.
+    fn wakes(&self, wanted: u32) -> bool {
+        self.readiness(wanted) & (wanted | events::ALWAYS) != 0
+    }
+}
+
+/// What the number stands for now is ready for.
+fn by_number(fd: c_int, wanted: u32) -> u32 {
+    match Target::of(fd) {
+        Target::Kernel => tcp::readiness(fd, wanted),
+        target => target.readiness(wanted),
+    }
+}
+
+/// The events that an entry asks for.
+fn wanted(entry: &pollfd) -> u32 {
+    entry.events.cast_unsigned().into()
+}
+
+/// Writes an entry's result; 1 when there is one.
+fn tell(entry: &mut pollfd, ready: u32) -> c_int {
+    let ready = ready & (wanted(entry) | events::ALWAYS | events::NVAL);
+    entry.revents = c_short::from_ne_bytes(low_half(ready));
+    c_int::from(entry.revents != 0)
+}
+
 /// True when a shunted connection is, or may be, among the descriptors.
 pub fn concerns(fds: &[pollfd]) -> bool {
     fds.iter().any(|p| !matches!(Target::of(p.fd), Target::Kernel))
@@ -72,15 +123,23 @@ struct PollSet<'a> {
     others: bool,
 }
 
-/// poll(2): the number of entries with events, -1 with errno.
-pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> c_int {
+/// What a wait came to.
+pub struct Waited {
+    /// The number of entries with events; -1 with errno.
+    pub found: c_int,
+    /// It had nothing to tell at first, and went on.
+    pub slept: bool,
+}
+
+/// poll(2).
+pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> Waited {
     signals::cancellation_point();
     // Before the descriptors are looked up: a handler that runs later may have been called because of what became of one.
     let seen = Seen::now();
     let targets = fds.iter().map(|p| Target::of(p.fd)).collect();
     let mut set = PollSet { fds, targets, holds: Vec::new(), others: false };
     let mut noted = None;
-    let mut spun = false;
+    let mut slept = false;
     point!(poll_begins);
     loop {
         set.note_news();
@@ -91,7 +150,7 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
         if set.others || !mask.is_null() {
             match set.ask_about_others(mask) {
                 n if n >= 0 => found += n,
-                _ if found == 0 => return -1,
+                _ if found == 0 => return Waited { found: -1, slept },
                 _ => {}
             }
         }
@@ -101,17 +160,19 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
             if set.visit(now) {
                 continue;
             }
-            return found;
+            found += set.look_at_moved();
+            return Waited { found, slept };
         }
         set.hold();
         noted.get_or_insert_with(|| UnderWay::note(Has::Holds(&raw const set.holds)));
         point!(poll_held);
-        if !spun && !set.others && mask.is_null() && set.spin(deadline) {
+        let spins = !slept && !set.others && mask.is_null();
+        slept = true;
+        if spins && set.spin(deadline) {
             continue;
         }
-        spun = true;
         if set.sleep(deadline, mask, seen) < 0 {
-            return -1;
+            return Waited { found: -1, slept };
         }
     }
 }
@@ -149,18 +210,28 @@ impl PollSet<'_> {
     fn look(&mut self) -> c_int {
         let mut found = 0;
         for (p, target) in self.fds.iter_mut().zip(&self.targets) {
-            let wanted = u32::from(p.events.cast_unsigned());
+            let wanted = wanted(p);
             let ready = match target {
                 Target::Kernel => continue,
-                // Closed, before the call has come to hold it.
-                Target::Conn(conn) if conn.kernel().is_none() => events::NVAL,
-                Target::Conn(conn) => ready::of(*conn, wanted, &mut ready::Heard::Nothing),
-                Target::Set(set) if set.is_readable() => events::IN | events::RDNORM,
-                Target::Set(_) => 0,
+                // Before the call has come to hold it.
+                moved if moved.has_moved(p.fd) && self.holds.is_empty() => by_number(p.fd, wanted),
+                moved if moved.has_moved(p.fd) && moved.wakes(wanted) => by_number(p.fd, wanted),
+                moved if moved.has_moved(p.fd) => 0,
+                target => target.readiness(wanted),
             };
-            let ready = ready & (wanted | events::ALWAYS | events::NVAL);
-            p.revents = c_short::from_ne_bytes(low_half(ready));
-            found += c_int::from(p.revents != 0);
+            found += tell(p, ready);
+        }
+        found
+    }
+
+    /// The entries whose numbers stand for something else by now, when the call ends; returns how many are ready of
+    /// those that were not so far.
+    fn look_at_moved(&mut self) -> c_int {
+        let mut found = 0;
+        for (p, target) in self.fds.iter_mut().zip(&self.targets) {
+            if p.revents == 0 && target.has_moved(p.fd) {
+                found += tell(p, by_number(p.fd, wanted(p)));
+            }
         }
         found
     }
@@ -272,7 +343,9 @@ impl PollSet<'_> {
         for (p, target) in self.fds.iter().zip(&self.targets) {
             let mut q = pollfd { revents: 0, ..*p };
             if let Target::Conn(conn) = target {
-                q.fd = conn.kernel().unwrap_or(-1);
+                // What has woken the call once, and was no news of the number, does not keep it awake.
+                let is_over = target.has_moved(p.fd) && target.wakes(wanted(p));
+                q.fd = conn.kernel().filter(|_| !is_over).unwrap_or(-1);
                 let is_tcp = conn.phase() == Phase::Tcp;
                 // The end of a connection shows as IN; that there is room is no news of a ring.
                 if !is_tcp && !sends_over_tcp(conn) {

@@ -18,7 +18,7 @@ pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     match unsafe { shunted(fds, count) } {
         Some(fds) => {
             let deadline = u64::try_from(timeout).ok().map(|ms| clock::now() + ms * 1_000_000);
-            poll_set::wait(fds, deadline, core::ptr::null())
+            poll_set::wait(fds, deadline, core::ptr::null()).found
         }
         // SAFETY: as above.
         None => unsafe { next::poll(fds, count, timeout) },
@@ -48,7 +48,7 @@ pub unsafe fn ppoll(
     // SAFETY: the caller keeps the C function's contract.
     let (found, time) = unsafe { (shunted(fds, count), timeout.as_ref()) };
     match found.filter(|_| is_valid(time)) {
-        Some(fds) => poll_set::wait(fds, time.map(deadline), mask),
+        Some(fds) => poll_set::wait(fds, time.map(deadline), mask).found,
         // SAFETY: as above.
         None => unsafe { next::ppoll(fds, count, timeout, mask) },
     }
@@ -262,9 +262,13 @@ struct Sets {
 }
 
 const ASKED: [c_short; 3] = [POLLIN, POLLOUT, POLLPRI];
-/// What counts as ready in each set (`fs/select.c`).
-const MEANS: [c_short; 3] =
-    [POLLIN | POLLRDNORM | POLLHUP | POLLERR, POLLOUT | libc::POLLWRNORM | POLLERR, POLLPRI];
+/// What counts as ready in each set (`fs/select.c`). A descriptor that is closed under the call is ready in all, as it is
+/// since Linux 5.17: before, the call went on.
+const MEANS: [c_short; 3] = [
+    POLLIN | POLLRDNORM | POLLHUP | POLLERR | POLLNVAL,
+    POLLOUT | libc::POLLWRNORM | POLLERR | POLLNVAL,
+    POLLPRI | POLLNVAL,
+];
 
 impl Sets {
     /// # Safety
@@ -293,10 +297,11 @@ impl Sets {
     }
 
     fn wait(&mut self, deadline: Option<u64>, mask: *const sigset_t) -> c_int {
-        if poll_set::wait(&mut self.fds, deadline, mask) < 0 {
+        let waited = poll_set::wait(&mut self.fds, deadline, mask);
+        if waited.found < 0 {
             return -1;
         }
-        if self.fds.iter().any(|p| p.revents & POLLNVAL != 0) {
+        if !waited.slept && self.fds.iter().any(|p| p.revents & POLLNVAL != 0) {
             return errno::fail(libc::EBADF);
         }
         let mut bits = 0;

@@ -141,6 +141,7 @@ pub fn bits(mask: i32) -> String {
         (libc::EPOLLOUT, "OUT"),
         (libc::EPOLLERR, "ERR"),
         (libc::EPOLLHUP, "HUP"),
+        (libc::POLLNVAL.into(), "NVAL"),
         (libc::EPOLLRDNORM, "RDNORM"),
         (libc::EPOLLRDHUP, "RDHUP"),
     ];

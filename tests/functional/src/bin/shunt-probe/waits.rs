@@ -23,7 +23,8 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     invalid_times(p)?;
     more_than_a_set(p)?;
     named_once(p)?;
-    room(p)
+    room(p)?;
+    used_again(p)
 }
 
 /// Entries of poll for one descriptor.
@@ -252,4 +253,96 @@ fn room(p: &Probe) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What becomes of a number while calls wait for what it stood for.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Closed,
+    /// It is an end of a pipe, with bytes or without.
+    Pipe(bool),
+    /// It is another connection, with bytes or without.
+    Connection(bool),
+}
+
+/// The calls by which a thread waits for several descriptors.
+const CALLS: [Call; 4] = [
+    ("poll", sys::poll),
+    ("ppoll", sys::ppoll),
+    ("select", sys::select),
+    ("pselect", sys::pselect),
+];
+type Call = (&'static str, fn(&mut [pollfd], Option<Duration>) -> io::Result<usize>);
+
+/// What wakes the calls, if anything does before their time is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum News {
+    No,
+    OfTheOld,
+    OfAnother,
+}
+
+/// Calls wait for what a number stood for when they began, and tell of what it stands for when they end.
+fn used_again(p: &Probe) -> io::Result<()> {
+    let becomes = [
+        Number::Closed,
+        Number::Pipe(false),
+        Number::Pipe(true),
+        Number::Connection(false),
+        Number::Connection(true),
+    ];
+    for number in becomes {
+        for news in [News::No, News::OfTheOld, News::OfAnother] {
+            let results = renumbered(p, number, news)?;
+            p.say(&format!("{number:?}, news: {news:?}"), results.join(", "));
+        }
+    }
+    Ok(())
+}
+
+fn renumbered(p: &Probe, number: Number, news: News) -> io::Result<Vec<String>> {
+    let (old, new, another) = (p.pair()?, p.pair()?, p.pair()?);
+    let (read, write) = sys::pipe()?;
+    let copy = sys::dup(old.s())?;
+    let fds = [copy.as_raw_fd(), another.s()];
+    let begun = &AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let waits = CALLS.map(|(name, call)| {
+            scope.spawn(move || {
+                begun.fetch_add(1, Ordering::Relaxed);
+                let mut fds = fds.map(|fd| pollfd { fd, events: POLLIN, revents: 0 });
+                let n = call(&mut fds, Some(Duration::from_millis(400)));
+                format!("{name} {}", found(n, &fds))
+            })
+        });
+        while begun.load(Ordering::Relaxed) < CALLS.len() {
+            settle();
+        }
+        settle();
+        let has_bytes = match number {
+            Number::Closed => None,
+            Number::Pipe(bytes) => Some((read.as_raw_fd(), write.as_raw_fd(), bytes)),
+            Number::Connection(bytes) => Some((new.s(), new.c(), bytes)),
+        };
+        let _copy = match has_bytes {
+            None => {
+                drop(copy);
+                None
+            }
+            Some((fd, from, bytes)) => {
+                sys::dup2(fd, &copy)?;
+                if bytes {
+                    sys::write(from, b"new")?;
+                }
+                Some(copy)
+            }
+        };
+        settle();
+        match news {
+            News::No => {}
+            News::OfTheOld => sys::write(old.c(), b"old").map(drop)?,
+            News::OfAnother => sys::write(another.c(), b"else").map(drop)?,
+        }
+        Ok(waits.map(|wait| wait.join().unwrap_or_else(|_| "panicked".into())).to_vec())
+    })
 }

@@ -210,7 +210,8 @@ fn end(conn: Conn, record: &'static Record) {
     }
     let announced = mine.prod.fin.swap(1, Ordering::Relaxed) != 0;
     if !handed_over {
-        mine.ctl.closed.store(if unread { RESET } else { CLOSED }, Ordering::Release);
+        let resets = unread || fd.is_some_and(tcp::resets_on_close);
+        mine.ctl.closed.store(if resets { RESET } else { CLOSED }, Ordering::Release);
     }
     if fd.is_none() {
         // The kernel has told the end before us.

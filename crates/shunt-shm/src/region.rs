@@ -205,7 +205,7 @@ pub struct Ctl {
     /// Where completions go ([`queue_code`]); 0: nowhere, the arm words say all.
     pub queue: AtomicU32,
     /// Not 0: the writer takes no more bytes (no half-close): [`CLOSED`], or [`RESET`] when bytes for it were left
-    /// unread, or [`DEAF`].
+    /// unread or its program wants no other end (`SO_LINGER`), or [`DEAF`].
     pub closed: AtomicU32,
     /// [`crate::handover::LEFT`]: the writer's end goes to a program that may not run under Shunt. It takes
     /// nothing from the ring any more: what is left there is to be sent once more, over TCP.

@@ -7,7 +7,7 @@ use shunt_core::handshake::Phase;
 use shunt_core::stretch::{Path, path};
 use shunt_shm::doorbell::arm;
 use shunt_shm::grants::Grants;
-use shunt_shm::region::Section;
+use shunt_shm::region::{RESET, Section};
 use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::store_load_fence;
 
@@ -233,8 +233,12 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
         }
         room
     });
-    // Who can read, and does not ask for the end by itself, learns of it when it has read.
-    let end_is_news = readable.is_none_or(|n| n == 0) || wanted & events::RDHUP != 0;
+    // Who can read, and does not ask for the end by itself, learns of it when it has read: but for the end of both
+    // directions (`tcp_poll`: HUP), and a reset, of which all are told beside the bytes.
+    let end_is_news = readable.is_none_or(|n| n == 0)
+        || wanted & events::RDHUP != 0
+        || sock.has(SHUT_WR)
+        || theirs.ctl.closed.load(Relaxed) == RESET;
     let reads = wanted & (events::IN | events::PRI | events::RDHUP | events::RDNORM) != 0;
     let writes_tcp = !writes_ring && wanted & (events::OUT | events::WRNORM) != 0;
     let had_room = writes_tcp && sock.take_room();

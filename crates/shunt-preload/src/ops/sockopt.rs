@@ -1,6 +1,7 @@
 //! Socket options. Nearly all are the kernel's alone: the socket below the connection is real.
 
 use core::mem::offset_of;
+use core::sync::atomic::Ordering;
 
 use shunt_core::events;
 use shunt_core::handshake::Phase;
@@ -167,6 +168,9 @@ pub unsafe fn setsockopt(
         && let Some(sock) = Sock::of(fd_table::lookup(fd))
     {
         sock.put(TELLS_ERRORS, true);
+    }
+    if (result, level, name) == (0, libc::SOL_SOCKET, libc::SO_LINGER) {
+        tcp::LINGERS.store(true, Ordering::Relaxed);
     }
     if result == 0 && level == libc::SOL_SOCKET {
         // SAFETY: as above; the kernel has just read the value.

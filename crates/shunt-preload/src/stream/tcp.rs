@@ -1,5 +1,6 @@
 //! What the kernel socket below a shunted connection says.
 
+use core::sync::atomic::AtomicBool;
 use std::os::fd::BorrowedFd;
 
 use shunt_shm::sync::{AtomicU32, Ordering};
@@ -267,6 +268,15 @@ pub fn shut(fd: i32) {
 /// Ends the connection by RST at once; the descriptor stays open.
 pub fn abort(fd: i32) {
     let _ = rustix::net::connect_unspec(borrow(fd));
+}
+
+/// The program has set `SO_LINGER`, on whatever socket.
+pub static LINGERS: AtomicBool = AtomicBool::new(false);
+
+/// True when the program wants a close to send RST (`SO_LINGER` of no time).
+pub fn resets_on_close(fd: i32) -> bool {
+    LINGERS.load(Ordering::Relaxed)
+        && rustix::net::sockopt::socket_linger(borrow(fd)) == Ok(Some(core::time::Duration::ZERO))
 }
 
 /// Makes the close that follows send RST instead of FIN.

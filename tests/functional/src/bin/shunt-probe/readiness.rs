@@ -35,6 +35,35 @@ const STATES: &[(&str, Prepare)] = &[
         sys::write(s.c(), b"data")?;
         sys::shutdown(s.c(), libc::SHUT_WR)
     }),
+    ("data, both half-closed", |s| {
+        sys::write(s.c(), b"data")?;
+        sys::shutdown(s.s(), libc::SHUT_WR)?;
+        sys::shutdown(s.c(), libc::SHUT_WR)
+    }),
+    ("data, half-closed, peer closed", |s| {
+        sys::write(s.c(), b"data")?;
+        sys::shutdown(s.s(), libc::SHUT_WR)?;
+        s.client = None;
+        Ok(())
+    }),
+    ("data, both ends shut by this one", |s| {
+        sys::write(s.c(), b"data")?;
+        settle();
+        sys::shutdown(s.s(), libc::SHUT_RDWR)
+    }),
+    ("data, peer reset", |s| {
+        sys::write(s.c(), b"data")?;
+        sys::linger(s.c(), 0)?;
+        s.client = None;
+        Ok(())
+    }),
+    ("data, peer closed with bytes unread", |s| {
+        sys::write(s.c(), b"data")?;
+        sys::write(s.s(), b"unread")?;
+        settle();
+        s.client = None;
+        Ok(())
+    }),
     ("half-closed", |s| sys::shutdown(s.s(), libc::SHUT_WR)),
     ("reading shut", |s| sys::shutdown(s.s(), libc::SHUT_RD)),
     ("both half-closed", |s| {
@@ -107,16 +136,26 @@ fn masks(fd: RawFd) -> io::Result<String> {
         let n = call(&mut fds, now)?;
         out.push(format!("{name} {n} {}", bits(i32::from(fds[0].revents))));
     }
-    let mut fds = [libc::pollfd { fd, events: 0, revents: 0 }];
-    let n = sys::poll(&mut fds, now)?;
-    out.push(format!("poll for nothing {n} {}", bits(i32::from(fds[0].revents))));
+    for events in [0, libc::POLLIN, libc::POLLOUT, libc::POLLRDHUP] {
+        let mut fds = [libc::pollfd { fd, events, revents: 0 }];
+        let n = sys::poll(&mut fds, now)?;
+        let (asked, told) = (bits(events.into()), bits(fds[0].revents.into()));
+        out.push(format!("poll for {asked} {n} {told}"));
+    }
     for (name, call) in [("select", sys::select as fn(&mut _, _) -> _), ("pselect", sys::pselect)] {
         let mut fds = [libc::pollfd { fd, events: all, revents: 0 }];
         let n = call(&mut fds, now)?;
         out.push(format!("{name} {n} {}", bits(i32::from(fds[0].revents))));
     }
-    let asked = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP;
-    for (name, extra) in [("lt", 0), ("et", libc::EPOLLET), ("oneshot", libc::EPOLLONESHOT)] {
+    let all = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP;
+    let ways = [
+        ("lt", all, 0),
+        ("et", all, libc::EPOLLET),
+        ("oneshot", all, libc::EPOLLONESHOT),
+        ("lt for IN", libc::EPOLLIN, 0),
+        ("et for IN", libc::EPOLLIN, libc::EPOLLET),
+    ];
+    for (name, asked, extra) in ways {
         let mut epoll = Epoll::new(8)?;
         epoll.control(libc::EPOLL_CTL_ADD, fd, (asked | extra).cast_unsigned(), 42)?;
         let rounds: Vec<String> = (0..2)

@@ -247,6 +247,8 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
         || (reads && mark_open && in_ring == 0)
         || (theirs.prod.fin.load(Relaxed) != 0 && end_is_news)
         || sock.has(KERNEL_HINT | SHUT_RD);
+    // Behind a mark there may be urgent bytes, of which the kernel tells at once.
+    let urgent = mark_open && wanted & events::PRI != 0 && source == Path::Ring;
     if source == Path::Ring
         && heard.answer().is_some_and(|told| told & (events::IN | END) == events::IN)
     {
@@ -255,7 +257,7 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
     let ask_room = writes_tcp && !had_room;
     let room = if had_room { events::OUT | events::WRNORM } else { 0 };
     let kernel = match heard.answer().filter(|_| !ask_room) {
-        _ if !bytes && !end && !ask_room => room,
+        _ if !bytes && !end && !urgent && !ask_room => room,
         Some(told) => told | room,
         None => {
             let kernel = ask_kernel(conn);
@@ -270,6 +272,9 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
             kernel
         }
     };
+    // Other bytes behind a mark are counted with those in the ring, or come to be read after them.
+    let only_urgent = urgent && !bytes && !end && in_ring > 0 && kernel & END == 0;
+    let kernel = if only_urgent { kernel & !(events::IN | events::RDNORM) } else { kernel };
     let kernel = if kernel & END == 0 { kernel } else { kernel | killed::readiness(sock) };
     let mark = sock.low_water() as u64;
     let readable = match readable {

@@ -27,6 +27,10 @@ impl State {
     }
 }
 
+fn urgent(state: &State) -> io::Result<()> {
+    sys::send(state.c(), b"!", libc::MSG_OOB).map(drop)
+}
+
 const STATES: &[(&str, Prepare)] = &[
     ("idle", |_| Ok(())),
     ("data", |s| sys::write(s.c(), b"data").map(drop)),
@@ -63,6 +67,38 @@ const STATES: &[(&str, Prepare)] = &[
         settle();
         s.client = None;
         Ok(())
+    }),
+    ("urgent", |s| urgent(s)),
+    ("data, urgent", |s| {
+        sys::write(s.c(), b"data")?;
+        urgent(s)
+    }),
+    ("data, urgent, data", |s| {
+        sys::write(s.c(), b"data")?;
+        urgent(s)?;
+        sys::write(s.c(), b"more").map(drop)
+    }),
+    ("data, urgent, the data are read", |s| {
+        sys::write(s.c(), b"data")?;
+        urgent(s)?;
+        settle();
+        try_recv(s.s(), 10).map(drop)
+    }),
+    ("data, urgent, and that is read", |s| {
+        sys::write(s.c(), b"data")?;
+        urgent(s)?;
+        settle();
+        sys::recv(s.s(), &mut [0], libc::MSG_OOB, false).map(drop)
+    }),
+    ("fewer bytes than asked for, urgent", |s| {
+        sys::set_option(s.s(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, 100)?;
+        sys::write(s.c(), b"data")?;
+        urgent(s)
+    }),
+    ("data, urgent inline", |s| {
+        sys::set_option(s.s(), libc::SOL_SOCKET, libc::SO_OOBINLINE, 1)?;
+        sys::write(s.c(), b"data")?;
+        urgent(s)
     }),
     ("half-closed", |s| sys::shutdown(s.s(), libc::SHUT_WR)),
     ("reading shut", |s| sys::shutdown(s.s(), libc::SHUT_RD)),
@@ -136,7 +172,7 @@ fn masks(fd: RawFd) -> io::Result<String> {
         let n = call(&mut fds, now)?;
         out.push(format!("{name} {n} {}", bits(i32::from(fds[0].revents))));
     }
-    for events in [0, libc::POLLIN, libc::POLLOUT, libc::POLLRDHUP] {
+    for events in [0, libc::POLLIN, libc::POLLOUT, libc::POLLPRI, libc::POLLRDHUP] {
         let mut fds = [libc::pollfd { fd, events, revents: 0 }];
         let n = sys::poll(&mut fds, now)?;
         let (asked, told) = (bits(events.into()), bits(fds[0].revents.into()));

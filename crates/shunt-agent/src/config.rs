@@ -71,6 +71,8 @@ pub struct Limits {
     pub clients: usize,
     /// The same of one process, which needs one: so that no process takes the places of all others.
     pub clients_per_process: usize,
+    /// Conversations that were made for children of one process, of which they have said nothing yet.
+    pub invitations_per_process: usize,
     /// Programs.
     pub endpoints: usize,
     /// Listening sockets.
@@ -132,6 +134,7 @@ impl Default for Limits {
         Self {
             clients: 4096 + 256,
             clients_per_process: 16,
+            invitations_per_process: 256,
             endpoints: 4096,
             listeners: 1024,
             sockets_per_listener: 1024,

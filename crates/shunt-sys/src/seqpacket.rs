@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 use core::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, IoSlice, IoSliceMut, Result};
 use rustix::net::sockopt::{Timeout, set_socket_passcred, set_socket_timeout};
@@ -22,6 +22,7 @@ use shunt_wire::agent::MAX_FDS;
 
 use crate::fds::{Fds, close};
 use crate::process::has_exited;
+use crate::raw::{int, syscall};
 use crate::sockopt::option_words;
 
 /// The same number on every architecture Shunt knows.
@@ -240,6 +241,64 @@ pub fn peek(socket: impl AsFd, buf: &mut [u8]) -> Result<Peeked> {
     // There is no room for descriptors, and nothing else comes to a socket that has not asked for it.
     let has_fds = flags.contains(ReturnFlags::CTRUNC);
     Ok(Peeked { len, is_longer: flags.contains(ReturnFlags::TRUNC), has_fds })
+}
+
+/// Has the kernel tell with each packet that comes to this socket who has sent it, for [`peek_sender`], or not.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn tell_senders(socket: impl AsFd, tell: bool) -> Result<()> {
+    set_socket_passcred(socket, tell)
+}
+
+/// Room for a control message with the sender of a packet, which leaves none for descriptors.
+#[repr(C, align(8))]
+struct Sender {
+    header: libc::cmsghdr,
+    cred: libc::ucred,
+}
+
+/// [`peek`] at a socket of which [`tell_senders`] is so (else it may receive a descriptor), and the process that has sent the packet: `None` where there is no
+/// packet (the peer has closed the connection), or where that process is not seen from here.
+///
+/// # Errors
+/// As [`peek`].
+pub fn peek_sender(socket: impl AsFd, buf: &mut [u8]) -> Result<(Peeked, Option<Pid>)> {
+    let mut sender = Sender {
+        header: libc::cmsghdr { cmsg_len: 0, cmsg_level: 0, cmsg_type: 0 },
+        cred: libc::ucred { pid: 0, uid: 0, gid: 0 },
+    };
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    let mut message = libc::msghdr {
+        msg_name: core::ptr::null_mut(),
+        msg_namelen: 0,
+        msg_iov: &raw mut iov,
+        msg_iovlen: 1,
+        msg_control: (&raw mut sender).cast(),
+        msg_controllen: size_of::<Sender>(),
+        msg_flags: 0,
+    };
+    // Not by rustix, in whose credentials a pid cannot be 0, which the kernel reports for a process that is not seen here.
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    let len = loop {
+        let fd = int(socket.as_fd().as_raw_fd());
+        // SAFETY: the message names `buf` and `sender`, which live through the call.
+        match unsafe {
+            syscall(
+                libc::SYS_recvmsg,
+                [fd, (&raw mut message).expose_provenance(), int(flags), 0, 0],
+            )
+        } {
+            Err(Errno::INTR) => {}
+            done => break done?,
+        }
+    };
+    let has = |flag| message.msg_flags & flag != 0;
+    let peeked = Peeked { len, is_longer: has(libc::MSG_TRUNC), has_fds: has(libc::MSG_CTRUNC) };
+    let is_told = message.msg_controllen > 0
+        && (sender.header.cmsg_level, sender.header.cmsg_type)
+            == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS);
+    Ok((peeked, Pid::from_raw(sender.cred.pid).filter(|_| is_told)))
 }
 
 /// Ends both directions of a connection; true when nothing lies in its queue, and nothing ever will: closing it lets

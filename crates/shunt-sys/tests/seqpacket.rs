@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{Errno, FdFlags, fcntl_getfd};
 use rustix::net::SocketAddrUnix;
+use rustix::process::{WaitOptions, getpid, waitpid};
 use shunt_sys::fds::Fds;
+use shunt_sys::process::fork_to;
 use shunt_sys::seqpacket::{
-    connect, connect_within, end_drained, pair, peer_cred, recv, send, send_all, socket,
+    Peeked, connect, connect_within, end_drained, pair, peek, peek_sender, peer_cred, recv, send,
+    send_all, socket, tell_senders,
 };
 use shunt_wire::agent::MAX_FDS;
 
@@ -36,6 +39,39 @@ fn bytes_and_descriptors_arrive_in_order() {
     assert_eq!(path(&second).unwrap().to_str(), Some("/dev/zero"));
     assert!(fcntl_getfd(&first).unwrap().contains(FdFlags::CLOEXEC));
     assert!(fds.is_empty() && fds.take().is_none());
+}
+
+#[test]
+fn the_sender_is_told_and_no_descriptor_received() {
+    let (a, b) = pair().unwrap();
+    let (mut buf, mut fds) = ([0; 8], Fds::new());
+    assert_eq!(peek_sender(&b, &mut buf), Err(Errno::AGAIN));
+    tell_senders(&b, true).unwrap();
+    let packet = b"packet";
+    // SAFETY: the child makes a system call, on memory that it has.
+    let child = unsafe {
+        fork_to(|| {
+            let _sent = send(&a, packet, &[], AT_ONCE);
+        })
+    };
+    let child = child.unwrap();
+    waitpid(Some(child), WaitOptions::empty()).unwrap();
+    send(&a, b"longer than there is room", &[some_fd().as_fd()], AT_ONCE).unwrap();
+    let peeked = Peeked { len: 6, is_longer: false, has_fds: false };
+    assert_eq!(peek_sender(&b, &mut buf), Ok((peeked, Some(child))));
+    assert_eq!(&buf[..6], packet);
+    assert_eq!(recv(&b, &mut buf, &mut fds, AT_ONCE), Ok(6));
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    let peeked = Peeked { len: 8, is_longer: true, has_fds: true };
+    assert_eq!(peek_sender(&b, &mut buf), Ok((peeked, Some(getpid()))));
+    assert_eq!(open(), before);
+    tell_senders(&b, false).unwrap();
+    assert_eq!(peek(&b, &mut buf), Ok(peeked));
+    assert_eq!(recv(&b, &mut buf, &mut fds, AT_ONCE), Err(Errno::MSGSIZE));
+    drop(a);
+    let end = Peeked { len: 0, is_longer: false, has_fds: false };
+    assert_eq!(peek_sender(&b, &mut buf), Ok((end, None)));
 }
 
 #[test]

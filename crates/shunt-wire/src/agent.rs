@@ -2,8 +2,8 @@
 //!
 //! One message is one packet on a `SOCK_SEQPACKET` UNIX socket, encoded with postcard; the file
 //! descriptors it speaks of travel with it as `SCM_RIGHTS`, in the order named here. Every request
-//! has exactly one reply. The agent takes the sender's uid, gid and pid from `SO_PEERCRED`, never
-//! from the message.
+//! has exactly one reply. The agent takes the sender's uid, gid and pid from `SO_PEERCRED`, or from
+//! `SCM_CREDENTIALS` on a conversation that it has made itself, never from the message.
 
 use serde::{Deserialize, Serialize};
 
@@ -176,6 +176,12 @@ pub enum Request<'a> {
         /// The slot in it.
         slot: u32,
     },
+    /// "I am about to fork a child that may need a conversation, and could not begin one." Asked also on a conversation
+    /// that was made for the asker, before [`Self::Arrive`]. No fds.
+    Invite,
+    /// "This conversation was made for me": first message there, before `Hello`. No fds. Nothing else is sent before
+    /// the reply has come.
+    Arrive,
 }
 
 /// What the agent answers.
@@ -188,7 +194,7 @@ pub enum Reply {
         /// Bytes of memory that its control groups let it have; `u64::MAX`: no limit.
         memory: u64,
     },
-    /// To `Tool`, `Unlisten`, `Detach`, `Unexport`, `Await`, `Offer`. No fds.
+    /// To `Tool`, `Unlisten`, `Detach`, `Unexport`, `Await`, `Offer`, `Arrive`. No fds.
     Done,
     /// To `Listen`. fds: the listener's proposal table.
     Listening {
@@ -273,6 +279,8 @@ pub enum Reply {
         /// Its doorbells.
         bells: FarBells,
     },
+    /// To `Invite`. fds: the child's end of the conversation.
+    Invited,
 }
 
 /// Why a packet is not a message.

@@ -39,6 +39,8 @@ fn golden_requests() {
         (Request::Offer { record: 300, number: 5 }, &[15, 0xac, 0x02, 5]),
         (Request::Claim, &[16]),
         (Request::Fetch { region: 2, slot: 254 }, &[17, 2, 0xfe, 1]),
+        (Request::Invite, &[18]),
+        (Request::Arrive, &[19]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -72,6 +74,7 @@ fn golden_replies() {
         ),
         (Reply::BellsShared { bells: bells(Interrupt::Nobody) }, &[15, 13, 14, 0]),
         (Reply::BellsShared { bells: bells(Interrupt::Eventfds) }, &[15, 13, 14, 1]),
+        (Reply::Invited, &[16]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -82,7 +85,7 @@ fn golden_replies() {
 #[test]
 fn malformed_packets() {
     let request = |packet: &'static [u8]| decode::<Request<'_>>(packet);
-    for packet in [&b""[..], &[2, 0], &[18], &[4], &[0, 1, 5, b'n'], &[0, 1, 1, 0xff, 0]] {
+    for packet in [&b""[..], &[2, 0], &[20], &[4], &[0, 1, 5, b'n'], &[0, 1, 1, 0xff, 0]] {
         assert_eq!(request(packet), Err(Malformed), "{packet:?}");
     }
     assert_eq!(decode::<Reply>(&[7, 99]), Err(Malformed));
@@ -108,7 +111,7 @@ fn a_version_is_read_from_messages_of_any_shape() {
 }
 
 fn requests() -> impl Strategy<Value = (u8, u64, u64, u32, String)> {
-    (0..18_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
+    (0..20_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
 }
 
 fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
@@ -133,6 +136,8 @@ fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
         14 => Request::Offer { record: *c, number: *a },
         15 => Request::Claim,
         16 => Request::Fetch { region: *a, slot: *c },
+        17 => Request::Invite,
+        18 => Request::Arrive,
         _ => Request::Status,
     }
 }
@@ -165,6 +170,7 @@ fn replies() -> impl Strategy<Value = Reply> {
         (any::<u64>(), any::<u64>(), far_bells())
             .prop_map(|(endpoint, at, bells)| Reply::AttachedShared { endpoint, at, bells }),
         far_bells().prop_map(|bells| Reply::BellsShared { bells }),
+        Just(Reply::Invited),
     ]
 }
 

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use rustix::event::epoll;
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::geteuid;
+use rustix::process::{Pid, geteuid};
 use shunt_inspector::Claimant;
 use shunt_sys::seqpacket::{self, PeerCred};
 use shunt_sys::sockinfo;
 use tracing::{debug, warn};
 
+use super::invitations::Entrance;
 use super::{BATCH, Server};
 use crate::allowance::{Allowance, INTRODUCTION_COST, REPORT_COST};
 use crate::door::Knock;
@@ -42,7 +43,10 @@ pub(super) struct Client {
     pub(super) origin: Origin,
     pub(super) netns: u64,
     pub(super) role: Role,
-    since: Instant,
+    pub(super) entrance: Entrance,
+    /// The process that has sent the packet that is next, of one that was invited.
+    pub(super) speaker: Option<Pid>,
+    pub(super) since: Instant,
     pub(super) allowance: Allowance,
     pub(super) attention: Attention,
 }
@@ -131,11 +135,21 @@ impl Server {
             return Err("too many clients of one process");
         }
         let origin = self.origin(socket, cred)?;
-        let share = self.accounts.get(&origin.account).map_or(0, |share| share.clients);
-        if self.is_bounded(&origin.account) && share >= (limits.clients / limits.share).max(1) {
+        if !self.account_has_place(&origin) {
             return Err("too many clients of one account");
         }
         Ok(origin)
+    }
+
+    fn account_has_place(&self, of: &Origin) -> bool {
+        let limits = &self.config.limits;
+        let share = self.accounts.get(&of.account).map_or(0, |share| share.clients);
+        !self.is_bounded(&of.account) || share < (limits.clients / limits.share).max(1)
+    }
+
+    /// True when there can be one more client of this origin.
+    pub(super) fn has_place_for(&self, origin: &Origin) -> bool {
+        self.clients.len() < self.config.limits.clients && self.account_has_place(origin)
     }
 
     fn is_bounded(&self, account: &Account) -> bool {
@@ -158,35 +172,54 @@ impl Server {
     }
 
     fn enter(&mut self, socket: OwnedFd, cred: PeerCred, origin: Origin) {
-        let token = self.next_token;
-        self.next_token += 1;
-        let data = epoll::EventData::new_u64(token);
-        if epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN).is_err() {
-            self.state.count_rejected("no descriptors or memory");
-            return self.turn_away(socket, Some(cred));
-        }
         let (since, limits) = (Instant::now(), &self.config.limits);
-        if self.is_bounded(&origin.account) {
-            // Who comes back at once is not given the allowance anew.
-            self.accounts.retain(|_, share| share.clients > 0 || !share.allowance.is_full(limits));
-            let new = || Share { clients: 0, allowance: Allowance::of_account(limits, since) };
-            self.accounts.entry(origin.account.clone()).or_insert_with(new).clients += 1;
-        }
-        if cred.pid != 0 {
-            *self.per_process.entry(cred.pid).or_default() += 1;
-        }
         let client = Client {
             netns: sockinfo::netns_cookie(&socket),
             socket,
             cred,
             origin,
             role: Role::Nobody,
+            entrance: Entrance::Door,
+            speaker: None,
             since,
             allowance: Allowance::new(limits, since),
             attention: Attention::Heard,
         };
+        if self.attend_to(client) {
+            if cred.pid != 0 {
+                *self.per_process.entry(cred.pid).or_default() += 1;
+            }
+            self.nobodies += 1;
+        }
+    }
+
+    /// Whoever was invited may speak from now on.
+    pub(super) fn admit_guest(&mut self, guest: Client, inviter: i32) {
+        if self.attend_to(guest) {
+            *self.invitations.entry(inviter).or_default() += 1;
+        }
+    }
+
+    fn attend_to(&mut self, client: Client) -> bool {
+        let token = self.next_token;
+        self.next_token += 1;
+        let data = epoll::EventData::new_u64(token);
+        if epoll::add(&self.epoll, &client.socket, data, epoll::EventFlags::IN).is_err() {
+            self.state.count_rejected("no descriptors or memory");
+            self.turn_away(client.socket, Some(client.cred));
+            return false;
+        }
+        let account = &client.origin.account;
+        if self.is_bounded(account) {
+            let limits = &self.config.limits;
+            // Who comes back at once is not given the allowance anew.
+            self.accounts.retain(|_, share| share.clients > 0 || !share.allowance.is_full(limits));
+            let new =
+                || Share { clients: 0, allowance: Allowance::of_account(limits, client.since) };
+            self.accounts.entry(account.clone()).or_insert_with(new).clients += 1;
+        }
         self.clients.insert(token, client);
-        self.nobodies += 1;
+        true
     }
 
     /// Hangs up. There may be packets in the connection's queue, with anything.
@@ -245,10 +278,12 @@ impl Server {
 
     pub(super) fn remove(&mut self, token: u64, end: &End) {
         let Some(client) = self.clients.remove(&token) else { return };
-        if client.role == Role::Nobody {
+        if client.is_nobody() {
             self.nobodies -= 1;
         }
-        if let Entry::Occupied(mut count) = self.per_process.entry(client.cred.pid) {
+        if let Entrance::Invited(by) = client.entrance {
+            self.invitation_used(by);
+        } else if let Entry::Occupied(mut count) = self.per_process.entry(client.cred.pid) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
@@ -282,7 +317,7 @@ impl Server {
             return;
         }
         let patience = self.config.limits.introduction;
-        let late = |c: &Client| c.role == Role::Nobody && c.since.elapsed() >= patience;
+        let late = |c: &Client| c.is_nobody() && c.since.elapsed() >= patience;
         let late: Vec<_> =
             self.clients.iter().filter(|(_, c)| late(c)).map(|(token, _)| *token).collect();
         for token in late {

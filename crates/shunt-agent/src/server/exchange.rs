@@ -7,12 +7,13 @@ use rustix::io::Errno;
 use shunt_inspector::{Loss, Outcome};
 use shunt_sys::seqpacket;
 use shunt_wire::PROTOCOL_VERSION;
-use shunt_wire::agent::{MAX_MESSAGE, Request, decode, encode, stated_version};
+use shunt_wire::agent::{MAX_MESSAGE, Malformed, Request, decode, encode, stated_version};
 use shunt_wire::reason::Reason;
 use tracing::debug;
 
 use super::Server;
 use super::clients::{Attention, Client, End};
+use super::invitations::Entrance;
 use crate::held::Passed;
 use crate::state::{Answer, Misconduct, Peer, Role, State};
 
@@ -100,11 +101,16 @@ impl Server {
     }
 
     fn answer(&mut self, token: u64, packet: &[u8], mut passed: Passed) {
+        let request = decode::<Request<'_>>(packet);
+        let concerns = request.as_ref().ok();
+        let invitation = concerns.and_then(|request| self.invitation(token, request, &passed));
         let Some(client) = self.clients.get_mut(&token) else { return };
-        let was_nobody = client.role == Role::Nobody;
-        let end = exchange(client, &mut self.state, packet, &mut passed).err();
+        let was_nobody = client.is_nobody();
+        let outcome = invitation
+            .unwrap_or_else(|| exchange(client, &mut self.state, (packet, request), &mut passed));
+        let end = outcome.err();
         drop(passed);
-        if was_nobody && client.role != Role::Nobody {
+        if was_nobody && !client.is_nobody() {
             self.nobodies -= 1;
         }
         let left = self.grave.take();
@@ -128,8 +134,16 @@ const fn end_of(loss: Loss) -> &'static str {
 }
 
 /// Receives a packet, unless something comes with it.
-fn look(client: &Client, buf: &mut [u8]) -> Result<Next, End> {
-    match seqpacket::peek(&client.socket, buf) {
+fn look(client: &mut Client, buf: &mut [u8]) -> Result<Next, End> {
+    let peeked = if client.is_of_invitation() && client.role == Role::Nobody {
+        seqpacket::peek_sender(&client.socket, buf).map(|(peeked, sender)| {
+            client.speaker = sender;
+            peeked
+        })
+    } else {
+        seqpacket::peek(&client.socket, buf)
+    };
+    match peeked {
         Ok(peeked) if peeked.has_fds => Ok(Next::Inspect),
         Ok(peeked) if peeked.is_longer => Err(End::Dropped(TOO_LONG)),
         Ok(peeked) if peeked.len == 0 => Err(End::Left),
@@ -148,7 +162,7 @@ fn look(client: &Client, buf: &mut [u8]) -> Result<Next, End> {
 fn exchange(
     client: &mut Client,
     state: &mut State,
-    packet: &[u8],
+    (packet, request): (&[u8], Result<Request<'_>, Malformed>),
     passed: &mut Passed,
 ) -> Result<(), End> {
     let first = client.role == Role::Nobody;
@@ -157,19 +171,29 @@ fn exchange(
         send(client, &Answer::refused(Reason::VersionMismatch))?;
         return Err(End::Left);
     }
-    let Ok(request) = decode::<Request<'_>>(packet) else {
+    let Ok(request) = request else {
         return Err(End::Dropped("its message is malformed"));
     };
     debug!(pid = client.cred.pid, ?request);
     let Client { cred, netns, ref origin, .. } = *client;
-    let peer = Peer { socket: client.socket.as_fd(), cred, origin, netns };
+    let pidfd = client.entrance.pidfd();
+    let peer = Peer { socket: client.socket.as_fd(), pidfd, cred, origin, netns };
     match state.handle(&mut client.role, peer, &request, passed) {
-        Ok(answer) => send(client, &answer),
+        Ok(answer) => {
+            if client.role != Role::Nobody && client.is_of_invitation() {
+                // It is known by now. Else each packet would look as if descriptors came with it.
+                let stopped = seqpacket::tell_senders(&client.socket, false);
+                stopped.map_err(|_| End::Dropped("its connection failed"))?;
+                // The state has a descriptor of the process by now, of which this is not the last one.
+                client.entrance = Entrance::Door;
+            }
+            send(client, &answer)
+        }
         Err(Misconduct(why)) => Err(End::Dropped(why)),
     }
 }
 
-fn send(client: &Client, answer: &Answer) -> Result<(), End> {
+pub(super) fn send(client: &Client, answer: &Answer) -> Result<(), End> {
     let mut buf = [0; MAX_MESSAGE];
     let Ok(bytes) = encode(&answer.reply, &mut buf) else {
         return Err(End::Dropped("its answer is too long"));

@@ -7,6 +7,7 @@
 
 mod clients;
 mod exchange;
+mod invitations;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -62,7 +63,9 @@ pub struct Server {
     /// How many of them are of a process. Those of pid namespaces that are not seen from here are all 0,
     /// and not counted.
     per_process: HashMap<i32, usize>,
-    /// The same by account.
+    /// Invitations that are not used, by the process that has asked for them.
+    invitations: HashMap<i32, usize>,
+    /// Clients by account.
     accounts: HashMap<Account, Share>,
     next_token: u64,
     /// Clients that have not said who they are.
@@ -129,6 +132,7 @@ impl Server {
             state,
             clients: HashMap::new(),
             per_process: HashMap::new(),
+            invitations: HashMap::new(),
             accounts: HashMap::new(),
             swept: Instant::now(),
             next_token: FIRST_CLIENT,

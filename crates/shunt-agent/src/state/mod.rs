@@ -46,6 +46,8 @@ const MAX_NAME: usize = 64;
 pub struct Peer<'a> {
     /// Its control connection.
     pub socket: BorrowedFd<'a>,
+    /// Its process, where the connection was not made by that.
+    pub pidfd: Option<BorrowedFd<'a>>,
     /// Who made it.
     pub cred: PeerCred,
     /// Where it comes from.
@@ -77,6 +79,12 @@ pub struct Answer {
 impl Answer {
     fn bare(reply: Reply) -> Self {
         Self { reply, fds: Vec::new() }
+    }
+
+    /// Nothing but that it is done.
+    #[must_use]
+    pub fn done() -> Self {
+        Self::bare(Reply::Done)
     }
 
     /// A refusal.
@@ -316,7 +324,10 @@ impl State {
             return Err(No::Refused(Reason::Refused));
         }
         // Others are given it.
-        let pidfd = peer_pidfd(peer.socket).map_err(io::Error::from)?;
+        let pidfd = match peer.pidfd {
+            Some(pidfd) => pidfd.try_clone_to_owned()?,
+            None => peer_pidfd(peer.socket).map_err(io::Error::from)?,
+        };
         let pidfd = Rc::new(self.grave.keep(pidfd));
         let arena_fd = arena::create()?;
         let arena = ArenaView::map(&arena_fd)?;

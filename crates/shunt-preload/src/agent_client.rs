@@ -23,6 +23,7 @@ use shunt_wire::reason::Reason;
 use crate::clock;
 use crate::doorbells::Doorbells;
 use crate::endpoint::Endpoint;
+use crate::invitation::{self, Invitation};
 use crate::knobs;
 use crate::mutex::{Guard, Mutex};
 use crate::ops::unregistered;
@@ -112,6 +113,7 @@ fn lock() -> Guard<'static, Client> {
 pub fn forget_in_child(has_listeners: bool) {
     let mut client = lock();
     let before = client.turn_to(Client::Away { until: 0, why: Reason::NoAgent });
+    invitation::become_own();
     match before {
         Client::Here { socket, .. } if has_listeners => inherited().push(socket),
         // Drops the inherited socket; the parent's stays open.
@@ -177,7 +179,55 @@ pub fn begin_while_permitted(any: bool) {
     }
 }
 
+/// Before a fork: the child is to have a conversation, too, where it could not begin one by itself.
+pub fn invite_child() {
+    let _uncancelled = Uncancelled::begin();
+    let mut client = lock();
+    let invited = match &*client {
+        Client::Here { socket, endpoint } => {
+            invitation::is_needed(endpoint).then(|| ask_for_child(socket.borrow(), endpoint.user))
+        }
+        Client::Away { .. } => invitation::with_own(|own| {
+            own.as_ref().map(|own| ask_for_child(own.socket.borrow(), own.user))
+        }),
+    };
+    if let Some(Err(why @ (Reason::NoAgent | Reason::VersionMismatch))) = invited {
+        client.turn_to(Client::Away { until: next_try(), why });
+        drop(invitation::with_own(Option::take));
+    }
+    // Without one the child is TCP.
+    invitation::keep_for_child(invited.and_then(Result::ok));
+}
+
+/// In the parent, after the fork.
+pub fn child_has_come() {
+    invitation::keep_for_child(None);
+}
+
+fn ask_for_child(agent: BorrowedFd<'_>, user: u32) -> Result<Invitation, Reason> {
+    let mut fds = Fds::new();
+    match call(agent, &Request::Invite, &[], &mut fds)? {
+        Reply::Invited => {
+            let socket = adopt(fds.take().ok_or(Reason::NoResources)?).map_err(as_reason)?;
+            Ok(Invitation { socket, user })
+        }
+        Reply::Refused { reason } => Err(reason),
+        _ => Err(Reason::VersionMismatch),
+    }
+}
+
+/// By an invitation, if there is one, else by the socket in the agent's directory.
 fn introduce() -> Result<(OwnFd, &'static Endpoint), Reason> {
+    if let Some(Invitation { socket, user }) = invitation::with_own(Option::take)
+        && let Ok(Reply::Done) = call(socket.borrow(), &Request::Arrive, &[], &mut Fds::new())
+    {
+        return say_hello(socket, user);
+    }
+    say_hello(come_in()?, geteuid().as_raw())
+}
+
+/// A connection to the agent's socket.
+fn come_in() -> Result<OwnFd, Reason> {
     let dir = run_dir()?;
     let owner = dir.check().map_err(|_| Reason::NoAgent)?;
     let address = dir.socket().map_err(|_| Reason::NoAgent)?;
@@ -187,6 +237,10 @@ fn introduce() -> Result<(OwnFd, &'static Endpoint), Reason> {
     if !owner.trusts(agent.uid, geteuid().as_raw()) {
         return Err(Reason::NoAgent);
     }
+    Ok(socket)
+}
+
+fn say_hello(socket: OwnFd, user: u32) -> Result<(OwnFd, &'static Endpoint), Reason> {
     let bells = Endpoint::make_bells().map_err(|_| Reason::NoResources)?;
     let mut with = [socket.borrow(); shunt_wire::agent::MAX_VECTORS];
     let count = bells.len();
@@ -204,7 +258,7 @@ fn introduce() -> Result<(OwnFd, &'static Endpoint), Reason> {
             let (Some(registry), Some(arena)) = (fds.take(), fds.take()) else {
                 return Err(Reason::NoResources);
             };
-            let endpoint = Endpoint::new(endpoint, memory, bells, registry, arena);
+            let endpoint = Endpoint::new((endpoint, user), memory, bells, registry, arena);
             Ok((socket, endpoint.map_err(|_| Reason::NoResources)?))
         }
         Reply::Refused { reason } => Err(reason),

@@ -30,7 +30,7 @@ pub struct Endpoint {
     pub id: EndpointId,
     /// Process that said Hello.
     pub pid: u32,
-    /// Its user at that time, who is the agent's if the agent is a user's.
+    /// Its user at that time, or of those that it descends from if it was invited: the agent's if the agent is a user's.
     pub user: u32,
     /// Bytes of memory that it may have; `u64::MAX`: no limit.
     memory: u64,
@@ -76,12 +76,12 @@ impl Endpoint {
         (0..vectors()).map(|_| Ok(adopt(doorbell::create()?)?)).collect()
     }
 
-    /// Takes over what the agent sent.
+    /// Takes over what the agent sent, who takes this process for one of `user`.
     ///
     /// # Errors
     /// Those of mapping the memory.
     pub fn new(
-        id: EndpointId,
+        (id, user): (EndpointId, u32),
         memory: u64,
         bells: Vec<OwnFd>,
         registry: OwnedFd,
@@ -90,7 +90,7 @@ impl Endpoint {
         let endpoint = Self {
             id,
             pid: rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(),
-            user: rustix::process::geteuid().as_raw(),
+            user,
             memory,
             carried: AtomicU32::new(0),
             ring: AtomicUsize::new(usize::MAX),

@@ -31,7 +31,7 @@ use crate::panics::InDoubt;
 use crate::points::point;
 use crate::signals::Uncancelled;
 use crate::stream::{self, again, demote, doubt, grants, notify, offered, promote, tcp, worth};
-use crate::{agent_client, exports, fd_table, fresh, imports, link, ops, own_fds, relatives};
+use crate::{agent_client, exports, fd_table, fresh, imports, init, link, ops, own_fds, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
 pub fn retain(_fd: c_int, entry: Entry) {
@@ -408,6 +408,9 @@ thread_local! {
 /// The process is about to fork, and the program's own handlers have run.
 pub fn fork_prepare() {
     fresh::forget_all();
+    if init::active() {
+        agent_client::invite_child();
+    }
     relatives::fork_begins();
     // In the order in which they nest.
     let held: [Box<dyn Held>; 6] = [
@@ -427,12 +430,14 @@ pub fn fork_prepare() {
 pub fn fork_parent() {
     point!(fork_parent);
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    agent_client::child_has_come();
     relatives::fork_parent();
 }
 
 /// The same after a panic in it.
 pub fn fork_parent_again() {
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    agent_client::child_has_come();
     relatives::fork_parent();
 }
 

@@ -13,7 +13,7 @@ use crate::errno::KeepErrno;
 use crate::ops::listener;
 use crate::ops::process::may_mutate;
 use crate::signals::SettingUp;
-use crate::{agent_client, endpoint, init, next};
+use crate::{agent_client, endpoint, init, invitation, next};
 
 /// The effective user, as long as the program has not changed it; [`NOBODY`]: to be asked for.
 static USER: AtomicU32 = AtomicU32::new(NOBODY);
@@ -68,7 +68,11 @@ fn speak_while_permitted(any: bool) {
 pub unsafe fn chroot(path: *const c_char) -> c_int {
     speak_while_permitted(true);
     // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::chroot(path) }
+    let result = unsafe { next::chroot(path) };
+    if result == 0 {
+        invitation::leave_reach();
+    }
+    result
 }
 
 impl Drop for UserChange {

@@ -218,10 +218,24 @@ fn a_program_that_gives_up_its_user_or_its_root() {
         kind: Kind::Surroundings,
         name: "setuid, seteuid, setreuid, setresuid, chroot",
         version: Version::None,
-        done: "as root, before a server listens",
+        done: "as root, before a server listens; also where it forks after that, once or twice",
         remark: "",
     };
-    let ways = ["setuid", "seteuid", "setreuid", "setresuid", "chroot", "chroot and setuid"];
+    let ways = [
+        "setuid",
+        "seteuid",
+        "setreuid",
+        "setresuid",
+        "chroot",
+        "chroot, setuid",
+        "setuid, fork",
+        "setuid, fork, fork, fork",
+        "setuid, listen, fork beside",
+        "setuid, listen, fork",
+        "setuid, fork beside, listen, fork beside",
+        "chroot, fork",
+        "chroot, setuid, fork, listen, fork beside",
+    ];
     compare(&subject, Sandbox::new, |sandbox| {
         let run = |way: &&str| {
             let leaves = |first: &str| {

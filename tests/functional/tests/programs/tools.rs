@@ -6,8 +6,10 @@ use std::process::Command;
 
 use shunt_functional::binaries::program;
 use shunt_functional::compat::{Kind, Subject, Version};
+use shunt_functional::mode::Mode;
 use shunt_functional::net::free_port;
 use shunt_functional::sandbox::{Expect, Process, Sandbox, is_root};
+use shunt_functional::waiting::settles;
 
 use crate::proxies::certificate;
 use crate::{Outcome, compare, content};
@@ -34,6 +36,12 @@ const MEMCACHED: Subject = Subject {
     version: Version::Said("memcached", "--version"),
     done: "values of 1 to 500,000 bytes, set and read by ncat; as another user than root (-u)",
     remark: "",
+};
+
+const MEMCACHED_DAEMON: Subject = Subject {
+    name: "memcached -d",
+    done: "the same, where it forks after it has become another user (-d -u)",
+    ..MEMCACHED
 };
 
 const RSYNC: Subject = Subject {
@@ -162,12 +170,15 @@ fn openssl_both_ends() {
 }
 
 /// As root it becomes another user before it listens, for whom the agent's directory is closed.
-fn memcached(sandbox: &Sandbox) -> Outcome {
-    let port = free_port();
+fn memcached_at(sandbox: &Sandbox, port: u16) -> Command {
     let mut command = sandbox.command(program("memcached"));
     command.args(["-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()]);
     command.args(if is_root() { &["-u", "nobody"][..] } else { &[] });
-    let mut server = sandbox.serve(command, port);
+    command
+}
+
+/// What `ncat` gets of it.
+fn talk(sandbox: &Sandbox, port: u16) -> Outcome {
     let talk = sandbox.path().join("talk");
     let mut text = String::new();
     let sizes = [1, 100, 10_000, 500_000];
@@ -180,15 +191,55 @@ fn memcached(sandbox: &Sandbox) -> Outcome {
     fs::write(&talk, text + "quit\r\n").expect("talk");
     let mut command = sandbox.command(program("ncat"));
     command.args(["127.0.0.1", &port.to_string()]);
-    let came = sandbox.expect(Expect::Ends(2), || round(sandbox, &talk, command));
-    server.assert_running();
+    let came = sandbox.expect(Expect::All(2), || round(sandbox, &talk, command));
     let text = String::from_utf8_lossy(&came);
     text.lines().map(|line| format!("{} {}", line.len(), &line[..line.len().min(20)])).collect()
+}
+
+fn memcached(sandbox: &Sandbox) -> Outcome {
+    let port = free_port();
+    let mut server = sandbox.serve(memcached_at(sandbox, port), port);
+    let outcome = talk(sandbox, port);
+    server.assert_running();
+    outcome
+}
+
+/// After it has become another user it forks, and the child listens.
+fn memcached_as_a_daemon(sandbox: &Sandbox) -> Outcome {
+    let port = free_port();
+    let mut command = memcached_at(sandbox, port);
+    command.arg("-d");
+    let _daemon = sandbox.run(command);
+    settles("it listens", &true, || {
+        let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+        table.contains(&format!(" 0100007F:{port:04X} 00000000:0000 0A "))
+    });
+    let outcome = talk(sandbox, port);
+    assert_eq!(sandbox.end_strays("memcached", 1), 1);
+    outcome
 }
 
 #[test]
 fn memcached_and_ncat() {
     compare(&MEMCACHED, Sandbox::new, memcached);
+}
+
+#[test]
+fn memcached_as_a_daemon_and_ncat() {
+    compare(&MEMCACHED_DAEMON, Sandbox::new, memcached_as_a_daemon);
+}
+
+/// An agent for the host knows it as the user that it becomes.
+#[test]
+fn memcached_as_a_daemon_with_an_agent_for_the_host() {
+    if !is_root() {
+        println!("left out: an agent for the host has to be root");
+        return;
+    }
+    let plain = memcached_as_a_daemon(&Sandbox::new(Mode::Plain));
+    for mode in Mode::enabled_shunted() {
+        assert_eq!(memcached_as_a_daemon(&Sandbox::for_host(mode, &[])), plain);
+    }
 }
 
 fn rsync(sandbox: &Sandbox) -> Outcome {

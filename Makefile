@@ -165,7 +165,7 @@ DENY ?=
 INSTALL_TOOLS ?=
 
 # Documentation twice: links from public items to private ones show without the private items, broken links of private
-# items with them.
+# items with them. The command by itself, as the library has its name, and two pages at one place at once fail now and then.
 .PHONY: check
 check:
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
@@ -173,8 +173,10 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p shunt-preload --features points -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	for items in "" --document-private-items; do \
+	    RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --exclude shunt-cli --no-deps $$items; \
+	    RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked -p shunt-cli --no-deps $$items; \
+	done
 	@if [[ -n "$(INSTALL_TOOLS)" ]] && ! cargo deny --version >/dev/null 2>&1; then \
 	    $(CARGO) install --locked cargo-deny; \
 	fi

@@ -3,7 +3,7 @@
 //! The kernel ends a wait when a handler runs, or begins it anew (`SA_RESTART`), from the first
 //! instruction of the system call on (signal(7)). A call of Shunt's spins before it sleeps, and asks the
 //! kernel several times: a signal in between would be lost. So the hooks on sigaction(2) and its kin put
-//! [`above`] in the place of each handler, which takes a note and calls it.
+//! a function of their own in the place of each handler, which takes a note and calls it.
 //!
 //! What is left is the time between the last look at the notes and the system call that sleeps. The time
 //! of that sleep lies in memory of the thread ([`sleep`]); a handler that has run leaves zero there.
@@ -91,7 +91,7 @@ impl Handler {
     }
 }
 
-/// Puts [`above`] in the place of a handler that is about to be installed, where it can be.
+/// Puts this module's function in the place of a handler that is about to be installed, where it can be.
 pub fn cover(signal: c_int, action: &mut sigaction) {
     let (Some(place), handler) = (place(signal), action.sa_sigaction as u64) else { return };
     if action.sa_sigaction <= libc::SIG_IGN || handler & (RESTARTS | TAKES_INFO) != 0 {

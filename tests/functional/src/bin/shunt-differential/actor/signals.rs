@@ -30,9 +30,9 @@ extern "C" fn on_step(_: c_int) {
     take_handlers_step();
 }
 
-extern "C" fn on_jump(signal: c_int) {
+extern "C" fn on_jump(_: c_int) {
     take_handlers_step();
-    threads::jump(signal);
+    threads::jump();
 }
 
 extern "C" fn on_pipe(_: c_int) {

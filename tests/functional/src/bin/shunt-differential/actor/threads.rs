@@ -71,165 +71,116 @@ pub fn cancel(thread: u32, line: &mut Line) {
     }
 }
 
-thread_local! {
-    /// Where to go when a handler jumps out; null when there is nothing to jump out of.
-    static PLACE: Cell<*mut usize> = const { Cell::new(ptr::null_mut()) };
+/// Room for a `sigjmp_buf` of any machine.
+#[repr(C, align(16))]
+struct Place([u64; 64]);
+
+unsafe extern "C" {
+    fn __sigsetjmp(place: *mut Place, with_mask: c_int) -> c_int;
+    fn siglongjmp(place: *mut Place, value: c_int) -> !;
 }
 
-/// Calls `call`; false when a signal handler has jumped out of it, as siglongjmp(3) does.
+thread_local! {
+    /// Where to go when a handler jumps out; null when there is nothing to jump out of.
+    static PLACE: Cell<*mut Place> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// Calls `call`; false when a signal handler has jumped out of it, by siglongjmp(3).
 pub fn protected(call: impl FnMut()) -> bool {
     extern "C-unwind" fn one<F: FnMut()>(call: *mut c_void) {
         // SAFETY: it points to the closure, which outlives the call.
         unsafe { (*call.cast::<F>())() }
     }
-    fn enter<F: FnMut()>(mut call: F, place: *mut usize) -> c_int {
-        // SAFETY: `one` gets the closure that it is made for; `place` has room for an address. What is jumped over has
-        // nothing to clean up.
+    fn enter<F: FnMut()>(mut call: F, place: *mut Place) -> c_int {
+        // SAFETY: `one` gets the closure that it is made for. What is jumped over has nothing to clean up.
         unsafe { call_here(place, one::<F>, (&raw mut call).cast()) }
     }
-    let mut place = 0_usize;
+    let mut place = Place([0; 64]);
     PLACE.set(&raw mut place);
     let jumped = enter(call, &raw mut place);
     PLACE.set(ptr::null_mut());
     jumped == 0
 }
 
-/// Jumps out of what this thread has been interrupted in by `signal`, if that was in [`protected`].
-pub fn jump(signal: c_int) {
+/// Jumps out of what this thread has been interrupted in, if that was in [`protected`].
+pub fn jump() {
     let place = PLACE.replace(ptr::null_mut());
-    if place.is_null() {
-        return;
-    }
-    // SAFETY: the set is on this stack. The place is that of a call which has not returned.
-    unsafe {
-        let mut set: libc::sigset_t = mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, signal);
-        // As sigsetjmp(3) has it: the handler's end would have let the signal in again.
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut());
-        jump_there(place)
+    if !place.is_null() {
+        // SAFETY: the place is that of a call which has not returned.
+        unsafe { siglongjmp(place, 1) }
     }
 }
 
-/// Notes in `place` where its stack is, and calls `call`: 0 when that returns, 1 after a jump.
+/// Notes in `place` where it is, and calls `call`: 0 when that returns, 1 after a jump. `sigsetjmp` returns twice, which
+/// is nothing for a function of Rust's; the frame of this one is still there then.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn call_here(
-    place: *mut usize,
+    place: *mut Place,
     call: extern "C-unwind" fn(*mut c_void),
     arg: *mut c_void,
 ) -> c_int {
     core::arch::naked_asm!(
         ".cfi_startproc",
-        "push rbp",
-        ".cfi_adjust_cfa_offset 8",
         "push rbx",
         ".cfi_adjust_cfa_offset 8",
-        "push r12",
-        ".cfi_adjust_cfa_offset 8",
-        "push r13",
-        ".cfi_adjust_cfa_offset 8",
-        "push r14",
-        ".cfi_adjust_cfa_offset 8",
-        "push r15",
+        "push rbp",
         ".cfi_adjust_cfa_offset 8",
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
-        "mov [rdi], rsp",
-        "mov rdi, rdx",
-        "call rsi",
+        "mov rbx, rsi",
+        "mov rbp, rdx",
+        "mov esi, 1",
+        "call {sigsetjmp}@PLT",
+        "test eax, eax",
+        "jnz 2f",
+        "mov rdi, rbp",
+        "call rbx",
         "xor eax, eax",
+        "2:",
         "add rsp, 8",
         ".cfi_adjust_cfa_offset -8",
-        "pop r15",
-        ".cfi_adjust_cfa_offset -8",
-        "pop r14",
-        ".cfi_adjust_cfa_offset -8",
-        "pop r13",
-        ".cfi_adjust_cfa_offset -8",
-        "pop r12",
+        "pop rbp",
         ".cfi_adjust_cfa_offset -8",
         "pop rbx",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rbp",
         ".cfi_adjust_cfa_offset -8",
         "ret",
         ".cfi_endproc",
+        sigsetjmp = sym __sigsetjmp,
     )
 }
 
-/// Goes on where [`call_here`] was called.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-unsafe extern "C" fn jump_there(place: *mut usize) -> ! {
-    core::arch::naked_asm!(
-        "mov rsp, [rdi]",
-        "mov eax, 1",
-        "add rsp, 8",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbx",
-        "pop rbp",
-        "ret",
-    )
-}
-
-/// Notes in `place` where its stack is, and calls `call`: 0 when that returns, 1 after a jump.
+/// See above.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn call_here(
-    place: *mut usize,
+    place: *mut Place,
     call: extern "C-unwind" fn(*mut c_void),
     arg: *mut c_void,
 ) -> c_int {
     core::arch::naked_asm!(
         ".cfi_startproc",
-        "stp x29, x30, [sp, #-160]!",
-        ".cfi_def_cfa_offset 160",
-        ".cfi_offset x29, -160",
-        ".cfi_offset x30, -152",
+        "stp x29, x30, [sp, #-32]!",
+        ".cfi_def_cfa_offset 32",
+        ".cfi_offset x29, -32",
+        ".cfi_offset x30, -24",
         "stp x19, x20, [sp, #16]",
-        "stp x21, x22, [sp, #32]",
-        "stp x23, x24, [sp, #48]",
-        "stp x25, x26, [sp, #64]",
-        "stp x27, x28, [sp, #80]",
-        "stp d8, d9, [sp, #96]",
-        "stp d10, d11, [sp, #112]",
-        "stp d12, d13, [sp, #128]",
-        "stp d14, d15, [sp, #144]",
-        "mov x9, sp",
-        "str x9, [x0]",
-        "mov x9, x1",
-        "mov x0, x2",
-        "blr x9",
+        ".cfi_offset x19, -16",
+        ".cfi_offset x20, -8",
+        "mov x19, x1",
+        "mov x20, x2",
+        "mov w1, #1",
+        "bl {sigsetjmp}",
+        "cbnz w0, 2f",
+        "mov x0, x20",
+        "blr x19",
         "mov w0, #0",
-        "ldp x29, x30, [sp], #160",
+        "2:",
+        "ldp x19, x20, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
         ".cfi_def_cfa_offset 0",
         "ret",
         ".cfi_endproc",
-    )
-}
-
-/// Goes on where [`call_here`] was called.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C" fn jump_there(place: *mut usize) -> ! {
-    core::arch::naked_asm!(
-        "ldr x9, [x0]",
-        "mov sp, x9",
-        "ldp x19, x20, [sp, #16]",
-        "ldp x21, x22, [sp, #32]",
-        "ldp x23, x24, [sp, #48]",
-        "ldp x25, x26, [sp, #64]",
-        "ldp x27, x28, [sp, #80]",
-        "ldp d8, d9, [sp, #96]",
-        "ldp d10, d11, [sp, #112]",
-        "ldp d12, d13, [sp, #128]",
-        "ldp d14, d15, [sp, #144]",
-        "mov w0, #1",
-        "ldp x29, x30, [sp], #160",
-        "ret",
+        sigsetjmp = sym __sigsetjmp,
     )
 }

@@ -187,7 +187,11 @@ impl Model {
         let entries = vec![Entry { fd, events: Events::IN }];
         let (timeout, by) = (-1, PollBy::Poll);
         let large = self.buffer == 0 && value > 50_000;
-        if large && !self.ends.get(&peer(thing))?.nonblocking {
+        // Who does not wait in the call itself waits in poll for as much as the mark says, which the last bytes may not be.
+        let waits = [thing, peer(thing)]
+            .iter()
+            .all(|end| self.ends.get(end).is_some_and(|end| !end.nonblocking));
+        if large && waits {
             // More than is asked for: the sender may block, and the receiver is to be told in any case.
             let idle = self.idle(sender.process);
             if idle.len() > 1 || self.chance(40) {

@@ -26,20 +26,36 @@ pub fn is_writable(address: usize) -> bool {
         .is_ok()
 }
 
+/// The page of an address; where pages are larger, a part of one.
+const fn page(address: usize) -> usize {
+    address & !4095
+}
+
 /// False when these few bytes (less than a page) cannot be read: a read would end the program.
 ///
-/// The kernel is asked to read a signal mask there, for a change that there is none of: it looks at the mask
-/// first. `errno` stays as it is.
+/// What the caller has on its stack is mostly in the page of this function's own frame, and then no question. Else
+/// the kernel is asked, once if it is in one page, to read a signal mask there, for a change that there
+/// is none of: it looks at the mask first. `errno` stays as it is.
 #[must_use]
 pub fn is_readable(address: usize, len: usize) -> bool {
+    let frame = 0_u8;
+    let last = address.wrapping_add(len).wrapping_sub(1);
+    let pages = [page(address), page(last)];
+    if pages == [page((&raw const frame).addr()); 2] {
+        return true;
+    }
+    has_mask(address) && (pages[0] == pages[1] || has_mask(last))
+}
+
+/// True when the 8 bytes around this address can be read.
+fn has_mask(address: usize) -> bool {
     /// None of `SIG_BLOCK` and the others.
     const NO_CHANGE: i32 = -1;
-    // Masks of 8 bytes, aligned so that none reaches into another page.
-    [address & !7, address.wrapping_add(len).wrapping_sub(1) & !7].into_iter().all(|at| {
-        // SAFETY: the kernel reads 8 bytes, or refuses the address, and changes nothing.
-        let looked = unsafe { syscall(libc::SYS_rt_sigprocmask, [int(NO_CHANGE), at, 0, MASK, 0]) };
-        at != 0 && looked != Err(Errno::FAULT)
-    })
+    // Aligned, so that they do not reach into another page.
+    let at = address & !7;
+    // SAFETY: the kernel reads 8 bytes, or refuses the address, and changes nothing.
+    let looked = unsafe { syscall(libc::SYS_rt_sigprocmask, [int(NO_CHANGE), at, 0, MASK, 0]) };
+    at != 0 && looked != Err(Errno::FAULT)
 }
 
 /// What this process has mapped; `None` where the kernel does not tell.
@@ -92,6 +108,62 @@ mod tests {
         assert!(!is_readable(0, 4));
         assert!(!is_readable(4096, 4));
         assert!(!is_readable(usize::MAX - 2, 16));
+    }
+
+    /// Runs `check` where a system call that it makes ends it; what it says, if it made none.
+    fn without_calls(check: impl FnOnce() -> bool) -> Option<bool> {
+        // SAFETY: the child makes two system calls besides those of `check`.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT);
+                libc::syscall(libc::SYS_exit, libc::c_int::from(check()));
+            }
+            let mut status = 0;
+            libc::waitpid(child, &raw mut status, 0);
+            status
+        };
+        libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status) == 1)
+    }
+
+    /// Calls `f` with the address of a variable that lies in the upper half of a page of the stack, and so
+    /// in the page of what it calls.
+    #[inline(never)]
+    fn with_variable(f: &dyn Fn(usize) -> Option<bool>) -> Option<bool> {
+        let variable = core::hint::black_box([0_u8; 64]);
+        let at = variable.as_ptr().addr();
+        let found = if at % 4096 > 3072 { f(at) } else { with_variable(f) };
+        core::hint::black_box(&variable);
+        found
+    }
+
+    #[test]
+    fn memory_beside_the_own_frame_is_no_question() {
+        let asked = |len| with_variable(&move |at| without_calls(|| is_readable(at, len)));
+        assert_eq!(asked(16), Some(true));
+        static CONSTANT: [u8; 5] = [7; 5];
+        // It ends at the question.
+        assert_eq!(without_calls(|| is_readable(CONSTANT.as_ptr().addr(), 5)), None);
+        assert_eq!(without_calls(|| is_readable(4096, 4)), None);
+    }
+
+    /// Of each page that it lies in.
+    #[test]
+    fn memory_at_the_end_of_what_is_there() {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+        // SAFETY: a fresh mapping of two pages, of which the second one goes again.
+        let first = unsafe {
+            let both =
+                mmap_anonymous(core::ptr::null_mut(), 8192, ProtFlags::READ, MapFlags::PRIVATE);
+            let both = both.unwrap();
+            munmap(both.byte_add(4096), 4096).unwrap();
+            both
+        };
+        let end = first.addr() + 4096;
+        assert!(is_readable(end - 16, 16) && !is_readable(end - 15, 16) && !is_readable(end, 1));
+        // SAFETY: the rest of the mapping.
+        unsafe { munmap(first, 4096).unwrap() };
+        assert!(!is_readable(end - 16, 16));
     }
 
     #[test]

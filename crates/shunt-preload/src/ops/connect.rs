@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
 
-use libc::EINPROGRESS;
+use libc::{EINPROGRESS, sockaddr_storage};
 use shunt_core::handshake::Phase;
 use shunt_shm::region::Side;
 use shunt_shm::registry::{Listing, Scope};
@@ -49,7 +49,10 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         }
         return result;
     }
-    if !memory::is_readable(addr.addr(), len as usize) {
+    // What is longer than any address the kernel refuses without a look.
+    if len as usize > size_of::<sockaddr_storage>()
+        || !memory::is_readable(addr.addr(), len as usize)
+    {
         return kernel();
     }
     // SAFETY: it can be read.

@@ -310,6 +310,35 @@ fn unreadable(p: &Probe) -> io::Result<()> {
         p.result(&format!("recv to {name}"), length(n));
         p.result("what is there after that", try_recv(pair.s(), 10));
     }
+    unreadable_addresses(p)
+}
+
+/// Addresses to connect to that are not, or not all, in memory.
+fn unreadable_addresses(p: &Probe) -> io::Result<()> {
+    const PAGE: usize = 4096;
+    let mut pages = sys::Private::new(3 * PAGE)?;
+    let family = libc::sa_family_t::try_from(libc::AF_INET6).map_err(io::Error::other)?;
+    let start = PAGE - 8;
+    pages.bytes()[start..start + 2].copy_from_slice(&family.to_ne_bytes());
+    let (at, _) = pages.place();
+    // SAFETY: the middle page of the mapping, to which nothing refers.
+    let forbidden =
+        unsafe { libc::mprotect(ptr::without_provenance_mut(at + PAGE), PAGE, libc::PROT_NONE) };
+    p.say("a page is forbidden", forbidden);
+    let lens = [0, 1, 2, 16, 28, 128, 129, 2 * PAGE, usize::MAX >> 32];
+    for (name, at) in
+        [("null", 0), ("a small number", 0x1000), ("-1", usize::MAX), ("the end", at + start)]
+    {
+        for len in lens {
+            let socket = sys::socket(libc::AF_INET6, libc::SOCK_STREAM)?;
+            let size = libc::socklen_t::try_from(len).map_err(io::Error::other)?;
+            // SAFETY: the kernel, or who stands for it, refuses the address.
+            let result =
+                unsafe { libc::connect(socket.as_raw_fd(), ptr::without_provenance(at), size) };
+            let what = if result == 0 { Ok(0) } else { Err(io::Error::last_os_error()) };
+            p.result(&format!("connect to {len} bytes at {name}"), what);
+        }
+    }
     Ok(())
 }
 

@@ -175,6 +175,7 @@ macro_rules! for_each_hook {
             tail dlopen = ops::loader::before_dlopen;
             tail dlmopen = ops::loader::before_dlmopen;
             tail dlsym = ops::loader::before_dlsym;
+            tail dlvsym = ops::loader::before_dlvsym;
             tail dprintf = ops::stdio::before_print;
             tail __dprintf_chk = ops::stdio::before_print;
         }

@@ -18,6 +18,7 @@ pub mod calls;
 pub mod clock;
 pub mod conn;
 pub mod doorbells;
+mod dynamic;
 pub mod endpoint;
 pub mod epoll;
 pub mod errno;

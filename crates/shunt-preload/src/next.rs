@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use core::{mem, ptr};
 
 use crate::abi::*;
+use crate::dynamic;
 use crate::errno;
 use crate::hooks::for_each_hook;
 
@@ -63,24 +64,36 @@ impl Slot {
 /// What libc's own `dlsym` says, on behalf of this library: that of its name here is a hook. Null
 /// where there is no such symbol; the error stays for dlerror(3).
 pub(crate) fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    /// Its versions in glibc: since it is in libc, and before that by architecture.
-    const VERSIONS: [&CStr; 4] = [c"GLIBC_2.34", c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.27"];
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut dlsym = FOUND.load(Ordering::Relaxed);
     if dlsym.is_null() {
-        let of = |version: &CStr| {
-            // SAFETY: C strings.
-            unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) }
-        };
-        let found = VERSIONS.into_iter().map(of).find(|address| !address.is_null());
-        let Some(found) = found else { return ptr::null_mut() };
-        FOUND.store(found, Ordering::Relaxed);
-        dlsym = found;
+        dlsym = dynamic::function(c"dlsym");
+        if dlsym.is_null() {
+            return ptr::null_mut();
+        }
+        FOUND.store(dlsym, Ordering::Relaxed);
     }
     type Signature = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
     // SAFETY: the function of this name, of this signature. The name is a C string, and the handle
     // the caller's to vouch for, as the program does for its own.
     unsafe { mem::transmute::<*mut c_void, Signature>(dlsym)(handle, name.as_ptr()) }
+}
+
+/// The same of a symbol of a version.
+///
+/// # Safety
+/// `version` is a C string.
+pub(crate) unsafe fn versioned(
+    handle: *mut c_void,
+    name: &CStr,
+    version: *const c_char,
+) -> *mut c_void {
+    type Signature = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+    // SAFETY: as above, of `dlvsym`.
+    unsafe {
+        let dlvsym = mem::transmute::<*mut c_void, Signature>(slots::dlvsym.get());
+        dlvsym(handle, name.as_ptr(), version)
+    }
 }
 
 /// What a function returns when the libc of this machine does not have it.

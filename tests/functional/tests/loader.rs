@@ -70,6 +70,13 @@ fn functions_that_are_looked_up_by_a_handle_of_libc_are_the_hooks() {
 }
 
 #[test]
+fn so_are_those_of_a_version() {
+    compare("version", Stays::Shunted, &[], &[]);
+    compare("version next", Stays::Shunted, &[], &[]);
+    compare("version default", Stays::Shunted, &[], &[]);
+}
+
+#[test]
 fn so_are_those_that_come_next_and_those_of_all() {
     compare("next", Stays::Shunted, &[], &[]);
     compare("default", Stays::Shunted, &[], &[]);
@@ -97,4 +104,16 @@ fn a_library_that_binds_to_libc_first_has_connections_over_tcp() {
 #[test]
 fn a_library_with_a_libc_of_its_own_has_connections_over_tcp() {
     compare("namespace", Stays::Tcp, &[], &[]);
+}
+
+/// The functions that load libraries are hooks, too, wherever they are found.
+#[test]
+fn so_has_one_that_is_loaded_by_a_function_that_was_looked_up() {
+    compare("deep found", Stays::Tcp, &[], &[]);
+    compare("namespace found", Stays::Tcp, &[], &[]);
+}
+
+#[test]
+fn so_has_one_that_is_loaded_into_a_namespace_that_is_there() {
+    compare("namespace again", Stays::Tcp, &[], &[]);
 }

@@ -1,6 +1,6 @@
 //! The dynamic loader, by which a program can find libc's functions past the hooks.
 //!
-//! * `dlsym(dlopen("libc.so.6"), "recv")` and `dlsym(RTLD_NEXT, "recv")` give the hook of that
+//! * `dlsym(dlopen("libc.so.6"), "recv")` and `dlsym(RTLD_NEXT, "recv")`, and `dlvsym` likewise, give the hook of that
 //!   name, where the hook goes on to what they would give. Where it does not, as another library
 //!   wraps that function, too, the caller is to have libc's: everything goes back to TCP.
 //! * A library that is loaded with `RTLD_DEEPBIND`, or into a namespace of its own (`dlmopen`),
@@ -47,24 +47,34 @@ fn before_loading(path: usize, flags: usize) {
 
 /// Before `dlsym(handle, name)`: what is called instead.
 pub fn before_dlsym([handle, name, _, caller]: Arguments) -> Option<NonNull<c_void>> {
+    // The hook is in front of all others there.
+    let is_asked = ptr::with_exposed_provenance_mut(handle) != libc::RTLD_DEFAULT;
+    (is_asked && is_ours(handle, name, caller)).then(|| NonNull::new(find as *mut c_void))?
+}
+
+/// The same before `dlvsym(handle, name, version)`. No hook has a version, so the loader finds none by any handle.
+pub fn before_dlvsym([handle, name, _, caller]: Arguments) -> Option<NonNull<c_void>> {
+    is_ours(handle, name, caller).then(|| NonNull::new(find_versioned as *mut c_void))?
+}
+
+/// Whether the hook of this name may have to be found, where the loader would find what is behind it.
+fn is_ours(handle: usize, name: usize, caller: usize) -> bool {
     let handle = ptr::with_exposed_provenance_mut::<c_void>(handle);
     let name = ptr::with_exposed_provenance::<c_char>(name);
-    if handle == libc::RTLD_DEFAULT || name.is_null() {
-        return None;
+    if name.is_null() {
+        return false;
     }
     // SAFETY: the caller passes a C string.
     let name = unsafe { CStr::from_ptr(name) };
-    let behind = object_of(next::slot(name)?.get());
+    let Some(slot) = next::slot(name) else { return false };
+    let behind = object_of(slot.get());
     // Of whoever asks for the next one the hook is in front, or libc's definition comes next.
     let is_next = handle == libc::RTLD_NEXT;
     if is_next && (HAS_NAMESPACES.load(Ordering::Relaxed) || behind != libc()) {
-        return None;
+        return false;
     }
     // A library that wraps the function, and that the hook goes on to, is to have what it asks for.
-    if behind == object_of(ptr::with_exposed_provenance_mut(caller)) {
-        return None;
-    }
-    NonNull::new(find as *mut c_void)
+    behind != object_of(ptr::with_exposed_provenance_mut(caller))
 }
 
 /// `dlsym` of a hooked name.
@@ -74,7 +84,26 @@ pub fn before_dlsym([handle, name, _, caller]: Arguments) -> Option<NonNull<c_vo
 unsafe extern "C-unwind" fn find(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     // SAFETY: the caller passes a C string.
     let name = unsafe { CStr::from_ptr(name) };
-    let mut found = next::symbol(handle, name);
+    hook_for(next::symbol(handle, name), name)
+}
+
+/// `dlvsym` of a hooked name.
+///
+/// # Safety
+/// As the C function.
+unsafe extern "C-unwind" fn find_versioned(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+) -> *mut c_void {
+    // SAFETY: the caller passes a C string.
+    let name = unsafe { CStr::from_ptr(name) };
+    // SAFETY: the same of the version.
+    hook_for(unsafe { next::versioned(handle, name, version) }, name)
+}
+
+/// What is found in the place of this.
+fn hook_for(mut found: *mut c_void, name: &CStr) -> *mut c_void {
     contain(|| {
         if let Some(slot) = next::slot(name).filter(|_| !found.is_null()) {
             found = in_place_of(found, name, slot);

@@ -28,6 +28,18 @@ static void *in(void *handle, const char *name) {
     return found;
 }
 
+/* The same by a version, of those that functions of this age have. */
+static void *version_of(void *handle, const char *name) {
+    static const char *const versions[] = {"GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.17"};
+    for (int i = 0; i < 3; i++) {
+        void *found = dlvsym(handle, name, versions[i]);
+        if (found) return found;
+    }
+    abort();
+}
+
+static void *(*find)(void *, const char *) = in;
+
 static int poll_one(int fd) {
     struct pollfd look = {fd, POLLIN, 0};
     return found_poll(&look, 1, 20000);
@@ -50,6 +62,20 @@ ssize_t recv(int fd, void *to, size_t length, int flags) {
 static void look_up(const char *way, const char *path) {
     void *handle = NULL;
     if (!strcmp(way, "linked")) handle = dlopen(path, RTLD_NOW);
+    if (!strcmp(way, "deep found")) {
+        void *(*found_dlopen)(const char *, int) = in(dlopen("libc.so.6", RTLD_NOW), "dlopen");
+        handle = found_dlopen(path, RTLD_LAZY | RTLD_DEEPBIND);
+    }
+    if (!strcmp(way, "namespace found")) {
+        void *(*found_dlmopen)(Lmid_t, const char *, int) = version_of(dlopen("libc.so.6", RTLD_NOW), "dlmopen");
+        handle = found_dlmopen(LM_ID_NEWLM, path, RTLD_NOW);
+    }
+    if (!strcmp(way, "namespace again")) {
+        void *first = dlmopen(LM_ID_NEWLM, "libm.so.6", RTLD_NOW);
+        Lmid_t where;
+        if (!first || dlinfo(first, RTLD_DI_LMID, &where) != 0) abort();
+        handle = dlmopen(where, path, RTLD_NOW);
+    }
     if (!strcmp(way, "deep")) handle = dlopen(path, RTLD_LAZY | RTLD_DEEPBIND);
     if (!strcmp(way, "namespace")) handle = dlmopen(LM_ID_NEWLM, path, RTLD_NOW);
     if (handle) {
@@ -62,13 +88,17 @@ static void look_up(const char *way, const char *path) {
     if (!strcmp(way, "handle")) handle = dlopen("libc.so.6", RTLD_LAZY);
     if (!strcmp(way, "next")) handle = RTLD_NEXT;
     if (!strcmp(way, "default")) handle = RTLD_DEFAULT;
-    found_recv = in(handle, "recv");
-    found_send = in(handle, "send");
-    found_poll = in(handle, "poll");
+    if (!strcmp(way, "version")) find = version_of, handle = dlopen("libc.so.6", RTLD_LAZY);
+    if (!strcmp(way, "version next")) find = version_of, handle = RTLD_NEXT;
+    if (!strcmp(way, "version default")) find = version_of, handle = RTLD_DEFAULT;
+    found_recv = find(handle, "recv");
+    found_send = find(handle, "send");
+    found_poll = find(handle, "poll");
     library_poll = library_epoll = poll_one;
     library_recv = receive;
     library_send = give;
     if (dlsym(RTLD_NEXT, "no_such_function") || !dlerror()) abort();
+    if (dlvsym(RTLD_NEXT, "recv", "GLIBC_0") || !dlerror()) abort();
 }
 
 static void exchange(int fd, int first) {

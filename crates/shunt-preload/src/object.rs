@@ -199,7 +199,7 @@ fn end(conn: Conn, record: &'static Record) {
     }
     let Some((mine, theirs)) = sock.sections() else { return };
     // Another program may have the connection, to which the peer sends all that was not read here.
-    let handed_over = sock.has(FROZEN);
+    let handed_over = demote::is_handed_over(sock);
     // What TCP answers when bytes that nobody read are thrown away is RST.
     let rx = &record.rx;
     let unread =
@@ -331,8 +331,10 @@ pub fn fionread(conn: Conn) -> Option<c_int> {
     let in_ring = if sock.has(FROZEN) {
         // What this side has left there comes once more over TCP; but not what lies in front of the mark of a
         // peer that left by itself.
-        let end = RxCursor::ring_end(&theirs.prod, marks).ok()?;
-        end?.saturating_sub(rx.cursor.pos())
+        match RxCursor::ring_end(&theirs.prod, marks).ok()? {
+            Some(end) => end.saturating_sub(rx.cursor.pos()),
+            None => rx.cursor.refresh(&theirs.prod, sock.ring() as u64).ok()?,
+        }
     } else {
         rx.cursor.refresh(&theirs.prod, sock.ring() as u64).ok()?
     };

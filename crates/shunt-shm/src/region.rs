@@ -208,7 +208,8 @@ pub struct Ctl {
     /// unread or its program wants no other end (`SO_LINGER`), or [`DEAF`].
     pub closed: AtomicU32,
     /// [`crate::handover::LEFT`]: the writer's end goes to a program that may not run under Shunt. It takes
-    /// nothing from the ring any more: what is left there is to be sent once more, over TCP.
+    /// nothing from the ring any more: what is left there is to be sent once more, over TCP. [`crate::handover::STAYS`]: it
+    /// does, and drops what it has had.
     pub handed_over: AtomicU32,
     /// Bytes that the writer's receive buffer should hold (`SO_RCVBUF`), 0: not said.
     pub window: AtomicU32,

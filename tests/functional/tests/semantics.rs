@@ -84,6 +84,11 @@ fn cut_short() {
 }
 
 #[test]
+fn kept() {
+    compare("kept");
+}
+
+#[test]
 fn errors() {
     compare("errors");
 }

@@ -10,7 +10,7 @@ use shunt_shm::region::queue_code;
 
 use crate::abi::{c_int, epoll_event};
 use crate::clock;
-use crate::conn::{Conn, FROZEN, Sock};
+use crate::conn::{Conn, Sock};
 use crate::endpoint::Endpoint;
 use crate::epoll::held::{self, Held};
 use crate::epoll::ready::Heard;
@@ -20,7 +20,7 @@ use crate::fd_table::{self, Entry, Kind};
 use crate::link::Link;
 use crate::next;
 use crate::own_fds::OwnFd;
-use crate::stream::doubt;
+use crate::stream::{demote, doubt};
 
 /// Completions, and events of the kernel, that a parked watch may get. Each may have woken the instance's sleeper for nothing.
 const PARKED_COMPLETIONS: u8 = 8;
@@ -450,7 +450,8 @@ impl Instance {
         let parked = state.find(fd).filter(|index| state.is_parked(*index));
         // The kernel drops its registration with the last descriptor, wherever that is: maybe in a
         // program that got one.
-        let held = other.is_some() || sock.record().id.holders.count() > 1 || sock.has(FROZEN);
+        let held =
+            other.is_some() || sock.record().id.holders.count() > 1 || demote::is_handed_over(sock);
         if let Some(index) = parked.filter(|_| held) {
             self.unpark_for_good(&mut state, index);
         }

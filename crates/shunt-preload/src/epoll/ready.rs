@@ -201,6 +201,8 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
         // Up to the mark of a peer that has left by itself.
         _ if sock.has(FROZEN) => match RxCursor::ring_end(&theirs.prod, rx_marks) {
             Ok(Some(at)) => at.checked_sub(rx.cursor.pos()).filter(|left| *left > 0),
+            // Who reads before the peer has come to leave reads the ring.
+            Ok(None) if source == Path::Ring || mark_open => Some(in_ring),
             _ => None,
         },
         Path::Ring => Some(in_ring),

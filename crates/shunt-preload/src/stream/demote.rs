@@ -6,11 +6,13 @@
 //! ring once more, over TCP, as its kernel socket has room, before anything else. From then on the kernel socket has it all, in order.
 //! A peer that has left the ring before has sent that already (`again.rs`).
 //!
-//! A peer that has ended its direction by then can send nothing more. The side that leaves finds the end in the
-//! kernel socket and no mark in front of it, and reads on in the ring: so the bytes are lost only to
-//! the program that took over, not to one that keeps the descriptor.
+//! A program that keeps the descriptor (it has only run another one) reads on in the ring until the peer comes to repeat
+//! what is there, and then drops what it has had ([`stay`]).
+//!
+//! A peer that has ended its direction by then can send nothing more: what lies unread is lost to the program that
+//! took over, not to one that keeps the descriptor.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use shunt_core::stretch::{Path, path};
 use shunt_shm::Violation;
@@ -102,13 +104,37 @@ fn freeze(conn: Conn) -> bool {
     sock.put(FROZEN, true);
     point!(leave_frozen);
     handover::leave(&mine.ctl.handed_over, || {
+        let marks = &record.rx.marks;
         if let Some(had) = again::at_mark(sock, theirs, true) {
-            again::pass(record, mine, record.rx.marks.load(Relaxed), had);
+            again::pass(record, mine, marks.load(Relaxed), had);
         }
+        marks.load(Relaxed)
     });
     point!(leave_said);
     in_doubt.ends();
     true
+}
+
+/// This side has left, and reads on in the ring although the peer is to leave it: it has the descriptor still, and the peer may
+/// not look at the connection for long. False when the peer has left meanwhile. With the receiving direction's lock held.
+#[cold]
+pub fn stay(sock: &'static Sock) -> bool {
+    let Some((mine, theirs)) = sock.sections() else { return false };
+    let _in_doubt = InDoubt::on(sock);
+    let _uninterrupted = Uninterrupted::begin();
+    let marks = sock.record().rx.marks.load(Relaxed);
+    let is_marked = || theirs.prod.marks.load(Acquire) != marks;
+    let stays = handover::stay(&mine.ctl.handed_over, is_marked);
+    if stays {
+        sock.put(FROZEN, false);
+    }
+    stays
+}
+
+/// True when this side's end has gone to another program, too, as far as is known.
+pub fn is_handed_over(sock: &Sock) -> bool {
+    sock.has(FROZEN)
+        || sock.sections().is_some_and(|(mine, _)| handover::stays(&mine.ctl.handed_over))
 }
 
 /// Leaves the ring, with the lock of the sending direction held: the last `untaken` bytes in it are to be
@@ -136,13 +162,12 @@ fn decided(sock: &Sock) -> Option<u64> {
     }
     let (_, theirs) = sock.sections()?;
     let left = replay & !UNDECIDED;
-    let left =
-        match handover::repeats(&theirs.ctl.handed_over, &theirs.cons, tx.marks.load(Relaxed)) {
-            Repeats::FromMark => left,
-            // One that says something else breaks the protocol, and loses what is its own.
-            Repeats::FromRest => tx.cursor.refresh(&theirs.cons).unwrap_or(0).min(left),
-            Repeats::Unknown => return None,
-        };
+    let left = match handover::repeats(&theirs.ctl.handed_over, tx.marks.load(Relaxed)) {
+        Repeats::FromMark => left,
+        // One that says something else breaks the protocol, and loses what is its own.
+        Repeats::FromRest => tx.cursor.refresh(&theirs.cons).unwrap_or(0).min(left),
+        Repeats::Unknown => return None,
+    };
     tx.replay.store(left, Relaxed);
     Some(left)
 }

@@ -11,7 +11,7 @@ use shunt_sys::{sockdiag, sockinfo};
 
 use crate::clock;
 use crate::conn::{Conn, ELSEWHERE, FROZEN, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, SHORT, Sock};
-use crate::stream::{overflow, tcp};
+use crate::stream::{demote, overflow, tcp};
 
 /// Time between two looks, in nanoseconds.
 pub const LOOK: u64 = 100_000_000;
@@ -119,7 +119,11 @@ fn is_elsewhere(sock: &Sock) -> bool {
 /// ask for this socket would wait for room for ever, so the kernel is told to send RST in any case, but for an orderly close.
 pub fn end_loudly(conn: Conn) {
     // What has left the ring ends as TCP does, in whatever program.
-    if !is_elsewhere(&conn) || conn.has(LOUD | FROZEN) || conn.phase() == Phase::Tcp {
+    if !is_elsewhere(&conn)
+        || conn.has(LOUD)
+        || demote::is_handed_over(&conn)
+        || conn.phase() == Phase::Tcp
+    {
         return;
     }
     let Some(seconds) = conn.ask(|fd| sockinfo::fin_timeout(tcp::borrow(fd))).flatten() else {

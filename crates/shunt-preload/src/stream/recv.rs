@@ -371,14 +371,8 @@ impl Rx<'_> {
                 }
                 Some(_) => {}
                 None if self.is_left_alone(marks)? => self.sock().put(FROZEN, false),
-                // Who has shut its own reading waits for nothing but what had come before.
-                None if self.sock().has(SHUT_RD) => {
-                    return Ok(Some(match self.cursor.refresh(&self.theirs.prod, len)? {
-                        0 => self.end(*got),
-                        _ => call.nothing(*got, self.blocking, Until::Ring),
-                    }));
-                }
-                None => return Ok(Some(call.nothing(*got, self.blocking, Until::Both))),
+                None if demote::stay(self.sock()) => {}
+                None => return Ok(None),
             }
         }
         let span = self.cursor.readable(&self.theirs.prod, len, want as u64)?;

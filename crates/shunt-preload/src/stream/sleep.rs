@@ -20,7 +20,7 @@ use shunt_wire::counter::Counter;
 use crate::abi::pollfd;
 use crate::bell;
 use crate::clock;
-use crate::conn::{Conn, FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use crate::conn::{Conn, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::endpoint;
 use crate::errno;
 use crate::handlers::{self, Seen};
@@ -124,8 +124,7 @@ impl Sleep {
             let marks = record.rx.marks.load(Relaxed);
             // In a TCP stretch the ring holds nothing to read before a mark leads there.
             (theirs.prod.prod.load(Acquire) != record.rx.cursor.pos()
-                && path(marks) == Path::Ring
-                && !self.sock.has(FROZEN))
+                && path(marks) == Path::Ring)
                 || theirs.prod.marks.load(Relaxed) != marks
                 || !Grants::are_possible(&theirs.prod, record.rx.grants.load(Relaxed))
                 // The kernel tells the end itself to those who wait for it, too.

@@ -22,6 +22,7 @@ mod found;
 mod granted;
 mod inner;
 mod interrupted;
+mod kept;
 mod killed;
 mod lifetimes;
 mod limited;
@@ -67,6 +68,7 @@ const GROUPS: &[Group] = &[
     ("held-up", families::held_up),
     ("counted", families::counted),
     ("peeked", families::peeked),
+    ("kept", kept::run),
     ("errors", errors::run),
     ("cut-short", cut_short::run),
     ("closing", closing::run),

@@ -150,20 +150,21 @@ mod tests {
     /// Of each page that it lies in.
     #[test]
     fn memory_at_the_end_of_what_is_there() {
-        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-        // SAFETY: a fresh mapping of two pages, of which the second one goes again.
+        use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+        // SAFETY: a fresh mapping of two pages, to which nothing refers.
         let first = unsafe {
-            let both =
-                mmap_anonymous(core::ptr::null_mut(), 8192, ProtFlags::READ, MapFlags::PRIVATE);
-            let both = both.unwrap();
-            munmap(both.byte_add(4096), 4096).unwrap();
+            let at = core::ptr::null_mut();
+            let both = mmap_anonymous(at, 8192, ProtFlags::READ, MapFlags::PRIVATE).unwrap();
+            mprotect(both.byte_add(4096), 4096, MprotectFlags::empty()).unwrap();
             both
         };
         let end = first.addr() + 4096;
         assert!(is_readable(end - 16, 16) && !is_readable(end - 15, 16) && !is_readable(end, 1));
-        // SAFETY: the rest of the mapping.
-        unsafe { munmap(first, 4096).unwrap() };
+        // SAFETY: as above.
+        unsafe { mprotect(first, 4096, MprotectFlags::empty()).unwrap() };
         assert!(!is_readable(end - 16, 16));
+        // SAFETY: as above.
+        unsafe { munmap(first, 8192).unwrap() };
     }
 
     #[test]

@@ -2,12 +2,36 @@
 //!
 //! All that libc has for that purpose is a hook of this library: called from here, it would be found here. So the
 //! first symbol, `dlsym`, is looked for where the loader does: in the table that the GNU hash of its name
-//! leads to.
+//! leads to. What is loaded is known by the loader's list for debuggers: other preloaded libraries have a
+//! `dl_iterate_phdr` of their own, and are not ready for it at the start.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 
-use libc::{Elf64_Sym, dl_phdr_info};
+use libc::Elf64_Sym;
+
+/// A loaded object (`struct link_map` of link.h).
+#[repr(C)]
+struct Object {
+    base: usize,
+    name: *const c_char,
+    dynamic: *const Dynamic,
+    next: *const Object,
+    before: *const Object,
+}
+
+/// The beginning of `struct r_debug` of link.h.
+#[repr(C)]
+struct Loaded {
+    version: c_int,
+    first: *const Object,
+}
+
+unsafe extern "C" {
+    /// What the loader has loaded, in the order in which it came.
+    #[link_name = "_r_debug"]
+    static LOADED: Loaded;
+}
 
 /// An entry of the dynamic section.
 #[repr(C)]
@@ -38,15 +62,10 @@ struct Tables {
 
 impl Tables {
     /// # Safety
-    /// `info` is of an object that is loaded, and stays so.
-    unsafe fn of(info: &dl_phdr_info) -> Option<Self> {
-        let base = usize::try_from(info.dlpi_addr).ok()?;
-        // SAFETY: the loader gives as many headers as it says.
-        let headers =
-            unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-        let section = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let at = base.wrapping_add(usize::try_from(section.p_vaddr).ok()?);
-        let mut entry = ptr::with_exposed_provenance::<Dynamic>(at);
+    /// The object stays loaded.
+    unsafe fn of(object: &Object) -> Option<Self> {
+        let base = object.base;
+        let mut entry = object.dynamic;
         // The loader has made addresses of the values, or has left them as they are in the file.
         let place = |value: u64| {
             let value = usize::try_from(value).unwrap_or(0);
@@ -116,40 +135,34 @@ fn hash(name: &CStr) -> u32 {
     name.to_bytes().iter().fold(5381, add)
 }
 
-/// True for libc, and for the library in which the loader's functions were before glibc 2.34.
-fn is_libc(info: &dl_phdr_info) -> bool {
-    if info.dlpi_name.is_null() {
-        return false;
+impl Object {
+    /// True for libc, and for the library in which the loader's functions were before glibc 2.34.
+    fn is_libc(&self) -> bool {
+        if self.name.is_null() {
+            return false;
+        }
+        // SAFETY: the loader's name of the object is a C string.
+        let path = unsafe { CStr::from_ptr(self.name) }.to_bytes();
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        name.starts_with(b"libc.so.") || name.starts_with(b"libdl.so.")
     }
-    // SAFETY: the loader's name of the object is a C string.
-    let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-    name.starts_with(b"libc.so.") || name.starts_with(b"libdl.so.")
-}
-
-/// A search of what is loaded.
-struct Search<'a> {
-    name: &'a CStr,
-    found: *mut c_void,
 }
 
 /// libc's function of this name; null: there is none.
 pub fn function(name: &CStr) -> *mut c_void {
-    unsafe extern "C" fn look(info: *mut dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
-        // SAFETY: the loader's information, and the search below, for this call.
-        let (info, search) = unsafe { (&*info, &mut *data.cast::<Search<'_>>()) };
-        if is_libc(info) {
-            // SAFETY: libc is not unloaded.
-            let tables = unsafe { Tables::of(info) };
-            search.found =
-                tables.and_then(|tables| tables.function(search.name)).unwrap_or(ptr::null_mut());
+    // SAFETY: the loader's list of what is loaded. The search ends at libc, which came at the start with all that
+    // is in front of it: that is not unloaded.
+    unsafe {
+        let mut object = LOADED.first;
+        while let Some(this) = object.as_ref() {
+            let tables = if this.is_libc() { Tables::of(this) } else { None };
+            if let Some(found) = tables.and_then(|tables| tables.function(name)) {
+                return found;
+            }
+            object = this.next;
         }
-        c_int::from(!search.found.is_null())
     }
-    let mut search = Search { name, found: ptr::null_mut() };
-    // SAFETY: the callback is called with this search, before the call returns.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-    search.found
+    ptr::null_mut()
 }
 
 #[cfg(test)]

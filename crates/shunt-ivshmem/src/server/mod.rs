@@ -113,6 +113,11 @@ impl Server {
         notifier.tell("STOPPING=1");
         if self.config.fd_store && notifier.is_there() {
             self.store(notifier)?;
+        } else {
+            // Inspectors may have the connections a while longer.
+            for peer in self.peers.values() {
+                let _ = shutdown(&peer.socket, Shutdown::Both);
+            }
         }
         info!("ended");
         Ok(())

@@ -14,6 +14,7 @@ use rustix::mm::{
     Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous,
     mprotect, mremap, munlock, munmap,
 };
+use rustix::param::page_size;
 
 use crate::sync::own::{AtomicUsize, Ordering};
 
@@ -213,6 +214,22 @@ impl Map {
         if let Some(at) = self.place(offset, len) {
             // SAFETY: inside of this mapping; the caller's promise.
             let _ = unsafe { mmap_anonymous(at.as_ptr().cast(), len, ProtFlags::empty(), flags) };
+        }
+    }
+
+    /// Gives the memory of a part of it back, as far as it is whole pages: it is zero then, for all who map it, and taken
+    /// anew when it is next touched. What cannot be given back stays as it is.
+    ///
+    /// # Safety
+    /// Nobody relies on what is there.
+    pub unsafe fn discard(&self, offset: usize, len: usize) {
+        let page = page_size();
+        let (from, to) = (offset.next_multiple_of(page), (offset + len) / page * page);
+        if let Some(at) =
+            to.checked_sub(from).filter(|len| *len > 0).and_then(|n| self.place(from, n))
+        {
+            // SAFETY: inside of this mapping; the caller's promise.
+            let _ = unsafe { madvise(at.as_ptr().cast(), to - from, Advice::LinuxRemove) };
         }
     }
 

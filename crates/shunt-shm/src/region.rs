@@ -581,6 +581,18 @@ impl RegionView {
         DATA_AT + (slot * 2 + receiver as usize) * self.geometry.ring()
     }
 
+    /// Gives the memory of the ring of `receiver` in a slot back, but for what a connection of small messages takes, and
+    /// for what the ring has in common with its neighbours. Not that of a device, where it is not the kernel's to give.
+    ///
+    /// # Safety
+    /// The ring is empty, and stays so meanwhile.
+    pub unsafe fn discard(self, slot: usize, receiver: Side) {
+        let ring = self.geometry.ring();
+        let at = receiver as usize * ring;
+        // SAFETY: the caller's promise.
+        unsafe { self.parts().rings.discard(slot, at, at + ring) };
+    }
+
     /// Copies `data` to `offset`; nothing is copied when it does not lie in the rings of one slot.
     pub fn write(self, offset: usize, data: &[u8]) {
         let of_slot = 2 * self.geometry.ring();

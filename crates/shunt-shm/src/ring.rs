@@ -28,6 +28,13 @@ pub const MARKS: usize = 2;
 /// Bytes after which an empty ring is rewound: small enough to stay in the first page.
 pub const REWIND_AFTER: u64 = 2048;
 
+/// The largest message for which memory is kept, in bytes: a page.
+const SMALL: u64 = 4096;
+
+/// Bytes from the start of an empty ring on that small messages take. A sender that goes beyond has touched memory that it
+/// may not need again soon.
+pub const KEPT: u64 = REWIND_AFTER + SMALL;
+
 /// How often in the length of a ring (or of what the limit leaves of it) a receiver looks whether the
 /// sender waits for room: not so often that a sender is woken for little.
 pub const LOOKS: u64 = 4;
@@ -73,6 +80,8 @@ pub struct TxCursor {
     pos: AtomicU64,
     base: AtomicU64,
     cons: AtomicU64,
+    /// How far behind the start of an empty ring the sender was when it last looked at the receiver's cursor for room.
+    behind: AtomicU64,
 }
 
 /// What becomes of a reserved place.
@@ -198,6 +207,12 @@ const fn looks(from: u64, to: u64, step: u64) -> bool {
     (from ^ to) >= step
 }
 
+/// How far behind the place where an empty ring begins a position is.
+#[inline(always)]
+const fn gone(pos: u64, word: u64, shape: Shape) -> u64 {
+    pos.wrapping_sub(word).wrapping_sub(shape.start()) & (LATE - 1)
+}
+
 /// See [`TxCursor::room`]; the receiver's and the sender's position.
 #[inline]
 const fn room((cons, pos): (u64, u64), word: u64, len: u64, limit: u64) -> (u64, u64) {
@@ -238,6 +253,7 @@ impl TxCursor {
         self.pos.store(0, R);
         self.base.store(0, R);
         self.cons.store(0, R);
+        self.behind.store(0, R);
     }
 
     /// Bytes ever sent into the ring.
@@ -315,8 +331,7 @@ impl TxCursor {
         let (pos, word) = (self.pos.load(R), self.base.load(R));
         let shape = Shape::of(word, len);
         let (mut free, _) = room((self.cons.load(R), pos), word, len, limit);
-        let gone = pos.wrapping_sub(word).wrapping_sub(shape.start()) & (LATE - 1);
-        let rewind = content == Content::Put && gone >= REWIND_AFTER;
+        let rewind = content == Content::Put && gone(pos, word, shape) >= REWIND_AFTER;
         // Also before anything was chosen.
         let other = word >> LOG_AT == 0 || word >> OFTEN_AT != often(shape.cap, limit);
         // A sender of grants seldom needs room, and would find the ring empty just then only by chance.
@@ -339,7 +354,27 @@ impl TxCursor {
         if self.refresh(peer)? == 0 {
             self.base.store(wish.word(self.pos.load(R), limit), R);
         }
+        let (pos, word) = (self.pos.load(R), self.base.load(R));
+        self.behind.store(gone(pos, word, Shape::of(word, len)), R);
         Ok(self.room(self.cons.load(R), len, limit).0)
+    }
+
+    /// True when so many bytes, put to the place that was just reserved for them, lie beyond what is [`KEPT`] of an idle
+    /// ring; also for some that end shortly before. A sender that has not looked for room since is less than
+    /// [`REWIND_AFTER`] behind the start.
+    #[inline(always)]
+    #[must_use]
+    pub fn goes_far(&self, len: usize) -> bool {
+        len as u64 + self.behind.load(R) > SMALL
+    }
+
+    /// True when the receiver has taken all that was ever put into the ring, and so looks at no byte of it before this
+    /// side puts the next one there: until then the bytes may be anything. With nothing reserved.
+    ///
+    /// # Errors
+    /// [`Violation::Consumer`].
+    pub fn is_drained(&self, peer: &ConsLine) -> Result<bool, Violation> {
+        Ok(self.refresh(peer)? == 0)
     }
 
     /// Makes `n` bytes that were copied to the reserved place visible to the receiver.

@@ -120,6 +120,20 @@ impl Rings {
         window.wrapping_add(slot % SLOTS_AT_ONCE * self.layout.of_slot)
     }
 
+    /// Gives the memory of a ring back, from `from` to `to` within what is mapped of its slot, as far as it is whole pages.
+    /// Not that of a region that is mapped as a whole, which may be a device's.
+    ///
+    /// # Safety
+    /// Nobody relies on what is there.
+    pub unsafe fn discard(&self, slot: usize, from: usize, to: usize) {
+        let map = self.maps.get(slot / SLOTS_AT_ONCE).and_then(OnceLock::get);
+        if let Some(map) = map.filter(|_| self.has(slot) && to <= self.layout.of_slot) {
+            let at = PAGE / 2 + slot % SLOTS_AT_ONCE * self.layout.of_slot;
+            // SAFETY: the caller's promise.
+            unsafe { map.discard(at + from, to.saturating_sub(from)) };
+        }
+    }
+
     /// In a forked child: only the rings of these slots stay mapped. What two neighbours have in common stays with
     /// either: half a page at the far ends of the longest rings. The addresses of a window stay taken.
     ///

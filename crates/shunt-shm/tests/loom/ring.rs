@@ -57,3 +57,36 @@ fn a_piece_that_wraps_arrives_whole() {
 fn rewinding_moves_no_byte_that_is_still_to_be_read() {
     explore(Some(4), || pass(2 * REWIND_AFTER, REWIND_AFTER, 3, 1));
 }
+
+/// The sender discards the ring whenever it finds it empty, whatever the receiver does meanwhile.
+#[test]
+fn discarding_an_empty_ring_takes_no_byte_from_its_receiver() {
+    explore(Some(4), || {
+        let rmb = Arc::new(Rmb::new(4));
+        let (tx, rx) = (TxCursor::default(), RxCursor::default());
+        let sender = {
+            let rmb = Arc::clone(&rmb);
+            thread::spawn(move || {
+                for piece in [[1, 2], [3, 4]] {
+                    let mut rest = &piece[..];
+                    while !rest.is_empty() {
+                        rest = &rest[rmb.send(&tx, rest)..];
+                    }
+                    rmb.discard(&tx);
+                }
+                tx
+            })
+        };
+        let mut got = Vec::new();
+        while got.len() < 4 {
+            let bytes = rmb.receive(&rx, 2);
+            if bytes.is_empty() {
+                thread::yield_now();
+            }
+            got.extend(bytes);
+        }
+        let tx = sender.join().unwrap();
+        assert_eq!(got, [1, 2, 3, 4]);
+        assert!(rmb.discard(&tx), "all was taken");
+    });
+}

@@ -88,6 +88,16 @@ impl Rmb {
         bytes
     }
 
+    /// Gives the memory of an empty ring back, which is zero then. Whether it was empty.
+    pub fn discard(&self, tx: &TxCursor) -> bool {
+        let is_empty = tx.is_drained(&self.cons).unwrap();
+        if is_empty {
+            // SAFETY: loom checks that nobody else is at these cells.
+            self.cells.iter().for_each(|cell| cell.with_mut(|cell| unsafe { *cell = 0 }));
+        }
+        is_empty
+    }
+
     /// Moves both ends on by `n` bytes that nobody looks at.
     pub fn skip(&self, tx: &TxCursor, rx: &RxCursor, n: u64) {
         let _ =

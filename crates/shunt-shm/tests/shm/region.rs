@@ -269,3 +269,72 @@ proptest! {
         }
     }
 }
+
+/// Memory that a file in memory takes, in bytes.
+fn taken(fd: impl std::os::fd::AsFd) -> u64 {
+    u64::try_from(rustix::fs::fstat(fd).unwrap().st_blocks).unwrap() * 512
+}
+
+fn fill(view: RegionView, slot: usize, receiver: Side, with: u8) {
+    // SAFETY: inside the buffer; nobody reads meanwhile.
+    unsafe { view.buffer(slot, receiver).write_bytes(with, RING) };
+}
+
+#[test]
+fn a_ring_is_given_back_and_its_neighbours_are_not() {
+    let fd = region::create(7).unwrap();
+    let (one, other) = (Region::map(&fd).unwrap(), Region::map(&fd).unwrap());
+    // In the first window and behind it, at its ends and in the middle.
+    for slot in [0, 3, 7, 8, SLOTS - 1] {
+        let before = taken(&fd);
+        let all = [slot.checked_sub(1), Some(slot), Some(slot + 1)];
+        let near: Vec<usize> = all.into_iter().flatten().filter(|slot| *slot < SLOTS).collect();
+        let sides = [Side::Client, Side::Server];
+        for slot in &near {
+            one.open(*slot).unwrap();
+            other.open(*slot).unwrap();
+            sides.iter().for_each(|side| fill(one.view(), *slot, *side, 3));
+        }
+        for side in sides {
+            let filled = taken(&fd);
+            // SAFETY: nobody uses it.
+            unsafe { one.view().discard(slot, side) };
+            assert_eq!(filled - taken(&fd), RING as u64 - 4096, "{slot} {side:?}");
+            let look = |at| byte(other.view(), slot, side, at);
+            let kept = 2048;
+            assert_eq!([look(0), look(kept - 1), look(RING - kept), look(RING - 1)], [3; 4]);
+            assert_eq!([look(kept), look(RING / 2), look(RING - kept - 1)], [0; 3]);
+            let others = near.iter().flat_map(|slot| sides.map(|side| (*slot, side)));
+            for (near, of) in
+                others.filter(|(near, of)| *near != slot || (*of as u32) > side as u32)
+            {
+                let ends = [0, RING / 2, RING - 1].map(|at| byte(other.view(), near, of, at));
+                assert_eq!(ends, [3; 3], "{near} {of:?}");
+            }
+            // What was looked at is memory again.
+            // SAFETY: as above.
+            unsafe { other.view().discard(slot, side) };
+        }
+        for slot in near {
+            for side in sides {
+                // SAFETY: as above.
+                unsafe { one.view().discard(slot, side) };
+            }
+        }
+        assert!(taken(&fd) - before < 64 << 10, "what was filled here is gone");
+        fill(one.view(), slot, Side::Client, 4);
+        assert_eq!(byte(other.view(), slot, Side::Client, RING / 2), 4, "it is of use again");
+        // SAFETY: as above.
+        unsafe { one.view().discard(slot, Side::Client) };
+    }
+}
+
+#[test]
+fn memory_of_a_device_is_not_given_back() {
+    let region = in_device();
+    let view = region.view();
+    view.write(view.buffer_offset(1, Side::Server) + 10_000, &[9]);
+    // SAFETY: nobody uses it.
+    unsafe { view.discard(1, Side::Server) };
+    assert_eq!(byte(view, 1, Side::Server, 10_000), 9);
+}

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use shunt_shm::Violation;
 use shunt_shm::region::{self, RING, SHORT_RING, Side};
 use shunt_shm::ring::{
-    ConsLine, Content, MARKS, ProdLine, RxCursor, Shape, Span, TxCursor, UNLIMITED,
+    ConsLine, Content, KEPT, MARKS, ProdLine, RxCursor, Shape, Span, TxCursor, UNLIMITED,
 };
 use shunt_shm::sync::Ordering::Relaxed;
 
@@ -417,4 +417,92 @@ fn a_reset_forgets_the_connection() {
     pair.rx.reset();
     assert_eq!((pair.tx.pos(), pair.tx.in_flight()), (0, 0));
     assert_eq!((pair.rx.pos(), pair.rx.known()), (0, 0));
+}
+
+/// Whether a message of `want` bytes goes far.
+fn goes_far(pair: &Pair, want: u64) -> bool {
+    let (len, wish) = (pair.len(), pair.wish);
+    let span = pair.tx.reserve(&pair.cons, len, wish, UNLIMITED, (want, Content::Put)).unwrap();
+    pair.tx.goes_far(span.len())
+}
+
+#[test]
+fn messages_of_a_page_never_go_far() {
+    for late in [false, true] {
+        let cap = 64 << 10;
+        let mut pair = Pair::new(1 << 20).shaped(Shape { cap, late });
+        for n in 0..1000 {
+            let want = 1 + n * 37 % 4096;
+            assert!(!goes_far(&pair, want), "{n} {want}");
+            assert_eq!(pair.send(0, want), want);
+            assert_eq!(pair.receive(want).0.len() as u64, want);
+        }
+    }
+}
+
+#[test]
+fn what_goes_far_is_noted() {
+    for late in [false, true] {
+        let mut pair = Pair::new(1 << 20).shaped(Shape { cap: 64 << 10, late });
+        // Before the ring has a shape, and after.
+        for _ in 0..2 {
+            assert!(!goes_far(&pair, 4096));
+            assert!(goes_far(&pair, 4097));
+        }
+        // Message by message, as nobody takes them.
+        let sizes = (0..10).map(|_| {
+            let is_far = goes_far(&pair, 1000);
+            assert_eq!(pair.send(0, 1000), 1000);
+            is_far
+        });
+        let far: Vec<bool> = sizes.collect();
+        // From the one on that ends behind 4096 bytes, of 6144 that are kept.
+        assert_eq!(far.iter().position(|far| *far), Some(4), "{far:?}");
+        assert!(far[4..].iter().all(|far| *far));
+    }
+}
+
+/// However sizes follow each other: what is not called far lies within what is kept.
+#[test]
+fn what_is_kept_holds_all_that_is_not_far() {
+    for late in [false, true] {
+        let cap = 64 << 10;
+        let mut pair = Pair::new(1 << 20).shaped(Shape { cap, late });
+        let mut unread = 0;
+        for n in 0..20_000_u64 {
+            let want = 1 + n * 7919 % [100, 3000, 6000][(n / 50 % 3) as usize];
+            let (len, wish) = (pair.len(), pair.wish);
+            let what = (want, Content::Put);
+            let span = pair.tx.reserve(&pair.cons, len, wish, UNLIMITED, what).unwrap();
+            if !pair.tx.goes_far(span.len()) {
+                let all = [span.head, span.tail].into_iter().filter(|(_, n)| *n > 0);
+                // Behind where an empty ring begins, in the order of the bytes.
+                let (at, start) = if late { (len - cap, cap - 2048) } else { (0, 0) };
+                for (from, n) in all {
+                    let behind = (from as u64 - at + cap - start) % cap;
+                    assert!(behind + n as u64 <= KEPT, "{behind} {n}");
+                }
+            }
+            unread += pair.send(0, want);
+            if n % 5 != 0 || unread > 40_000 {
+                pair.receive(unread);
+                unread = 0;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_ring_is_drained_once_all_is_taken() {
+    let mut pair = Pair::new(64);
+    assert_eq!(pair.tx.is_drained(&pair.cons), Ok(true));
+    pair.send(0, 10);
+    assert_eq!(pair.tx.is_drained(&pair.cons), Ok(false));
+    pair.receive(9);
+    assert_eq!(pair.tx.is_drained(&pair.cons), Ok(false));
+    pair.receive(1);
+    assert_eq!(pair.tx.is_drained(&pair.cons), Ok(true));
+    // A receiver that has taken more than there was.
+    pair.cons.cons.store(11, Relaxed);
+    assert_eq!(pair.tx.is_drained(&pair.cons), Err(Violation::Consumer));
 }

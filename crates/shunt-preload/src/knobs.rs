@@ -46,6 +46,18 @@ pub enum Pin {
     From(usize),
 }
 
+/// `SHUNT_IDLE`: when memory of an idle ring goes back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Idle {
+    /// After half a second.
+    #[default]
+    Auto,
+    /// Not at all.
+    Never,
+    /// After so many milliseconds; 0: whenever it is empty.
+    Millis(u32),
+}
+
 /// Longest name of a program, in bytes.
 pub const PROGRAM_MAX: usize = 64;
 
@@ -80,6 +92,8 @@ pub struct Knobs {
     pub grant_timeout: Option<u32>,
     /// `SHUNT_PIN`.
     pub pin: Pin,
+    /// `SHUNT_IDLE`.
+    pub idle: Idle,
     /// `SHUNT_SHORT_LIVED`, connections a second; `u32::MAX`: all.
     pub short_lived: Option<u32>,
 }
@@ -104,6 +118,7 @@ pub fn get() -> &'static Knobs {
         agent_timeout: None,
         grant_timeout: None,
         pin: Pin::Auto,
+        idle: Idle::Auto,
         short_lived: None,
     };
     KNOBS.get().unwrap_or(&DEFAULT)
@@ -164,6 +179,15 @@ impl Knobs {
         u64::from(self.grant_timeout.unwrap_or(1000)) * 1_000_000
     }
 
+    /// How long a ring is left alone before its memory goes back, in nanoseconds. `None`: for ever.
+    pub fn idle(&self) -> Option<u64> {
+        match self.idle {
+            Idle::Auto => Some(500_000_000),
+            Idle::Never => None,
+            Idle::Millis(n) => Some(u64::from(n) * 1_000_000),
+        }
+    }
+
     /// How many connections a second that gain nothing may be asked for at one address; not 0.
     pub fn short_lived(&self) -> u32 {
         self.short_lived.unwrap_or(16)
@@ -209,6 +233,11 @@ impl Knobs {
                 b"never" => Pin::Never,
                 _ => number(value).map_or(Pin::Auto, Pin::From),
             };
+        } else if is(knob::IDLE) {
+            self.idle = match value {
+                b"never" => Idle::Never,
+                _ => number(value).map_or(Idle::Auto, Idle::Millis),
+            };
         } else if is(knob::SHORT_LIVED) {
             let all = (value == b"all").then_some(u32::MAX);
             self.short_lived = all.or_else(|| number(value)).filter(|n| *n > 0);
@@ -251,6 +280,7 @@ mod tests {
             "SHUNT_AGENT_TIMEOUT=9000",
             "SHUNT_GRANT_TIMEOUT=30",
             "SHUNT_PIN=32768",
+            "SHUNT_IDLE=0",
             "SHUNT_SHORT_LIVED=100",
             "SHUNT_CORE=1",
             "SHUNT_DISABLE=1",
@@ -272,11 +302,13 @@ mod tests {
                 agent_timeout: Some(9000),
                 grant_timeout: Some(30),
                 pin: Pin::From(32768),
+                idle: Idle::Millis(0),
                 short_lived: Some(100),
             }
         );
         assert_eq!(read(&["SHUNT_SPIN=never"]).spin, Spin::Never);
         assert_eq!(read(&["SHUNT_PIN=never"]).pin, Pin::Never);
+        assert_eq!(read(&["SHUNT_IDLE=never"]).idle(), None);
         assert_eq!(read(&["SHUNT_SHORT_LIVED=all"]).short_lived(), u32::MAX);
     }
 
@@ -291,6 +323,7 @@ mod tests {
             "SHUNT_CONNS_PER_LG=256",
             "SHUNT_AGENT_TIMEOUT=0",
             "SHUNT_PIN=-1",
+            "SHUNT_IDLE=soon",
             "SHUNT_SHORT_LIVED=0",
             "SHUNT_CORE=0",
             "SHUNT_DISABLE=0",

@@ -28,7 +28,7 @@ use crate::own_fds::{OwnFd, adopt};
 use crate::peer::{self, Peer, Peers};
 use crate::process::{self, Process};
 use crate::signals::Uncancelled;
-use crate::stream::spin;
+use crate::stream::{spin, trim};
 
 /// Link groups that a process can have at once.
 pub const LINKS: usize = 4096;
@@ -67,6 +67,8 @@ pub struct Link {
     /// The slot + 1 of the connection that ended last here; 0: it is used again.
     ended: AtomicUsize,
     slots: Box<[AtomicU32]>,
+    /// Slots (a bit each) whose rings connections that have ended may have left with much memory (client's side only).
+    touched: [AtomicU64; SLOTS.div_ceil(64)],
     /// Vectors of the lane (a bit each) that are armed for good: see [`Self::arm_for_others`].
     armed: AtomicU32,
     /// In a forked child, of a link group of its parent's: the slots (a bit each) whose connections it holds.
@@ -129,6 +131,7 @@ impl Link {
             next_slot: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
             slots: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
+            touched: [const { AtomicU64::new(0) }; SLOTS.div_ceil(64)],
             armed: AtomicU32::new(0),
             held: [const { AtomicU64::new(0) }; SLOTS.div_ceil(64)],
             watch: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
@@ -268,6 +271,50 @@ impl Link {
         self.ended.store(slot + 1, Ordering::Relaxed);
     }
 
+    /// A connection of this process in the slot is over, one of many bytes or not.
+    pub fn is_left(&self, slot: usize, had_many: bool) {
+        // Slots of other link groups are not this process's to give out.
+        if self.listener.is_none() || self.is_far() || self.is_inherited() {
+            return;
+        }
+        let (word, bit) = (&self.touched[slot / 64], 1 << (slot % 64));
+        let was_touched = word.load(Ordering::Relaxed) & bit != 0;
+        if had_many && !was_touched {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        if had_many || was_touched {
+            let _ = trim::arm();
+        }
+    }
+
+    /// Gives the memory of rings back that ended connections have left in slots which nobody uses, as far as there is
+    /// time; under the lock. A slot that is used again is told of when that is over.
+    fn trim(&self, until: u64) -> Left {
+        let mut left = Left::Nothing;
+        for slot in 0..SLOTS {
+            let (word, bit) = (&self.touched[slot / 64], 1 << (slot % 64));
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                continue;
+            }
+            if self.slots[slot].load(Ordering::Acquire) != 0 && !self.both_done(slot) {
+                let mine = self.view().section(slot, self.side);
+                if mine.setup.done.load(Ordering::Acquire) != 0 {
+                    left = Left::Awaited;
+                }
+                continue;
+            }
+            if crate::clock::now() >= until {
+                return Left::More;
+            }
+            word.fetch_and(!bit, Ordering::Relaxed);
+            for side in [Side::Client, Side::Server] {
+                // SAFETY: both ends are done with the slot, and it is not given out but under the lock.
+                unsafe { self.view().discard(slot, side) };
+            }
+        }
+        left
+    }
+
     /// True while a place is being prepared in it.
     fn drafted(&self) -> bool {
         self.drafts.load(Ordering::Acquire) > 0
@@ -385,6 +432,24 @@ pub fn draft(listener: ListenerId, endpoint: &'static Endpoint) -> Result<Draft,
     let link = install(link)?;
     let slot = link.take_slot().ok_or(Reason::NoResources)?;
     Ok(Draft { link, slot, target })
+}
+
+/// What ended connections have left in rings, after [`trim`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Left {
+    /// Nothing that is to be given back.
+    Nothing,
+    /// Some acceptors have yet to say that they are done with theirs.
+    Awaited,
+    /// More than there was time for.
+    More,
+}
+
+/// Gives the memory of rings back that ended connections have left, until this time.
+pub fn trim(until: u64) -> Left {
+    let Some(_changes) = CHANGES.try_lock() else { return Left::Awaited };
+    let own = all().filter(|link| link.listener.is_some() && !link.is_inherited());
+    own.map(|link| link.trim(until)).max().unwrap_or(Left::Nothing)
 }
 
 impl Drop for Draft {

@@ -30,7 +30,9 @@ use crate::ops::listener::Listener;
 use crate::panics::InDoubt;
 use crate::points::point;
 use crate::signals::Uncancelled;
-use crate::stream::{self, again, demote, doubt, grants, notify, offered, promote, tcp, worth};
+use crate::stream::{
+    self, again, demote, doubt, grants, notify, offered, promote, tcp, trim, worth,
+};
 use crate::{agent_client, exports, fd_table, fresh, imports, init, link, ops, own_fds, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
@@ -455,6 +457,7 @@ pub fn fork_child() {
     Endpoint::forget_in_child();
     link::forget_in_child();
     relatives::fork_child();
+    trim::fork_child();
     point!(fork_counted);
     ops::epoll::forget_in_child();
     point!(fork_adopted);

@@ -28,7 +28,7 @@ use crate::fd_table::{self, Kind};
 use crate::handlers::Seen;
 use crate::points::point;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{demote, doubt, killed, sends_over_tcp, tcp};
+use crate::stream::{demote, doubt, killed, sends_over_tcp, tcp, trim};
 use crate::{clock, endpoint, handlers, signals};
 
 /// What an entry stands for.
@@ -156,6 +156,7 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
         }
         point!(poll_looked);
         let now = clock::now();
+        trim::look(now);
         if found > 0 || deadline.is_some_and(|d| now >= d) {
             if set.visit(now) {
                 continue;
@@ -323,11 +324,13 @@ impl PollSet<'_> {
         let candidate = self.conns().filter_map(|(_, conn)| conn.next_look()).min();
         let now = clock::now();
         let left = deadline.map(|d| d.saturating_sub(now));
-        let looks = [candidate, doubt::next_look(), deaf.then_some(SHORTEST_LOOK)];
+        let deaf = deaf.then_some(SHORTEST_LOOK);
+        let looks = [candidate, doubt::next_look(), trim::next_look(), deaf];
         let left = looks.into_iter().chain([left]).flatten().min();
         endpoint::count(Counter::KernelSleeps, 1);
         let slept = handlers::sleep(seen, left, |time| kernel_poll(&mut asked, time, mask));
         let n = slept.filter(|n| *n != 0 || !seen.is_old()).unwrap_or_else(|| errno::fail(EINTR));
+        trim::awake();
         point!(poll_woken);
         if n > 0 {
             spin::slept(now);

@@ -53,6 +53,8 @@ knobs! {
         "Milliseconds for which bytes that were granted (`MSG_ZEROCOPY` from registered memory) may lie unread before they are taken back by copying.";
     PIN: "SHUNT_PIN", None, "auto",
         "Which private memory is pinned for the receiver to copy from, when it is sent with `MSG_ZEROCOPY`, instead of being copied to the ring: `auto` (calls of 64 KiB or more, where that was measured to take less processor time), `never`, or a number of bytes from which on calls are, measured or not.";
+    IDLE: "SHUNT_IDLE", None, "500",
+        "Milliseconds for which a ring is left alone before its memory, beyond what small messages need, goes back to the system; at most twice as long. 0: whenever it is found empty, to test Shunt. `never`: it stays until the link group goes.";
     SHORT_LIVED: "SHUNT_SHORT_LIVED", None, "16",
         "How many connections a second to one address in another container, or of another user, may prove too short to be worth the agent's time; while there are more, new ones stay on TCP (`short-lived`). The same holds for who accepts them. `all`: each is shunted.";
 }

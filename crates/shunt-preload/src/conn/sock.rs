@@ -7,6 +7,7 @@ use shunt_heap::slab::{Slab, Zeroed};
 use shunt_shm::arena::{Mode, Record};
 use shunt_shm::holders::Member;
 use shunt_shm::region::{RING, Section, Side};
+use shunt_shm::ring::KEPT;
 use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
@@ -59,10 +60,17 @@ pub struct Sock {
     pub lent: Lent,
     /// Calls that had sent something when bytes were last waited for: [`crate::stream::sleep`]'s.
     pub said: AtomicU64,
+    /// Whether this process has touched much of the ring that it sends to: [`crate::stream::trim`]'s.
+    pub touched: AtomicU32,
 }
 
 /// Connections that a process can have.
 const MOST: usize = 1 << 17;
+
+impl Sock {
+    /// Connections that a process can have.
+    pub const MOST: usize = MOST;
+}
 
 /// All socks. One is never freed: a thread that is still in a call while another closes the
 /// descriptor looks at valid memory.
@@ -86,6 +94,7 @@ impl Sock {
         sock.no_room.store(0, Ordering::Relaxed);
         sock.fin_timeout.store(0, Ordering::Relaxed);
         sock.lent.clear();
+        sock.touched.store(0, Ordering::Relaxed);
         // Of a thread that was in a call when the last connection ended.
         sock.imports.store(0, Ordering::Relaxed);
         sock.pins.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -103,6 +112,17 @@ impl Sock {
     pub fn all() -> impl Iterator<Item = &'static Self> {
         let in_use = |sock: &&Self| sock.name.load(Ordering::Acquire) != 0;
         SOCKS.all().map(|(_, sock)| sock).filter(in_use)
+    }
+
+    /// That at a place, if it is in use.
+    pub fn at(place: usize) -> Option<&'static Self> {
+        let sock = SOCKS.get(u32::try_from(place).ok()?)?;
+        (sock.name.load(Ordering::Acquire) != 0).then_some(sock)
+    }
+
+    /// Its place among all, below [`Self::MOST`].
+    pub fn place(&self) -> usize {
+        self.entry(Kind::Stream).name().index as usize % MOST
     }
 
     /// The sock of a descriptor table entry.
@@ -425,6 +445,8 @@ impl Sock {
         crate::imports::release(self);
         pins::release(self);
         if let Some(link) = link {
+            let (tx, rx) = (&record.tx.cursor, &record.rx.cursor);
+            link.is_left(slot, tx.pos().max(rx.pos()) > KEPT);
             link.users.fetch_sub(1, Ordering::AcqRel);
             self.endpoint().carries(false);
         }

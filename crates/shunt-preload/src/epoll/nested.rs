@@ -25,7 +25,7 @@ use crate::epoll::state::{Inner, State};
 use crate::epoll::{tag, wait as waiting};
 use crate::errno::KeepErrno;
 use crate::own_fds::adopt;
-use crate::stream::{doubt, tcp};
+use crate::stream::{doubt, tcp, trim};
 use crate::{link, next};
 
 /// Looks at an instance whose ear is rung all the time before it is called readable.
@@ -224,7 +224,7 @@ impl Instance {
             let inner: Vec<_> = state.inner().map(|(_, set)| set.instance).collect();
             (state.next_look(), inner)
         };
-        let mine = mine.into_iter().chain(doubt::next_look());
+        let mine = mine.into_iter().chain(doubt::next_look()).chain(trim::next_look());
         inner.into_iter().filter_map(Self::next_look).chain(mine).min()
     }
 

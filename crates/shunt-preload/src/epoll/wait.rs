@@ -23,7 +23,7 @@ use crate::handlers::Seen;
 use crate::link::{self, Link};
 use crate::points::point;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{demote, doubt, sends_over_tcp};
+use crate::stream::{demote, doubt, sends_over_tcp, trim};
 use crate::{clock, endpoint, errno, handlers, next, signals};
 
 /// Longest time that the kernel is not asked while completions keep coming.
@@ -330,6 +330,7 @@ pub fn dispatch(link: &Link, slot: usize) {
 /// list. Returns what epoll_pwait2 returned.
 fn visit(instance: &Instance, out: &mut Out, now: u64, mask: *const sigset_t) -> c_int {
     instance.visited.store(now, Ordering::Relaxed);
+    trim::look(now);
     let room = (out.max - out.len).min(KERNEL_EVENTS);
     if room == 0 {
         return 0;
@@ -458,6 +459,7 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
     let max = c_int::try_from(room).unwrap_or(1);
     endpoint::count(Counter::KernelSleeps, 1);
     let n = kernel_sleep(instance.raw(), &mut buffer, max, left, limits);
+    trim::awake();
     if n > 0 {
         spin::slept(now);
         // All that it has to say was just said.

@@ -28,7 +28,7 @@ use crate::stream::borrow::{Hint, Hints};
 use crate::stream::bytes::Buffers;
 use crate::stream::pulls::{self, Pull};
 use crate::stream::send::Tx;
-use crate::stream::{doubt, pins};
+use crate::stream::{doubt, pins, trim};
 
 /// Bytes below which a copy is cheaper than a grant, unless the program says otherwise.
 pub const LEAST: usize = 4 * 1024;
@@ -498,6 +498,7 @@ pub fn place_of(sock: &Sock, open: &Open) -> Span {
 fn restore(sock: &'static Sock, link: &'static Link, open: &Open) -> bool {
     let (record, span) = (sock.record(), place_of(sock, open));
     let ring = link.view().buffer(record.slot(), record.side().other());
+    trim::touch(sock);
     let mut from = open.from;
     let is_own = [span.head, span.tail].into_iter().all(|(at, len)| {
         // SAFETY: the span was reserved in this buffer for these bytes.

@@ -26,6 +26,7 @@ pub mod sleep;
 pub mod spin;
 pub mod tcp;
 pub mod transfer;
+pub mod trim;
 pub mod worth;
 pub mod zerocopy;
 

@@ -26,7 +26,7 @@ use crate::stream::grants::{self, Piece};
 use crate::stream::sleep::Until;
 use crate::stream::transfer::{Place, Source, Stop};
 use crate::stream::{
-    buffers, demote, doubt, killed, notify, overflow, pins, promote, tcp, worth, zerocopy,
+    buffers, demote, doubt, killed, notify, overflow, pins, promote, tcp, trim, worth, zerocopy,
 };
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
@@ -349,6 +349,9 @@ impl Tx<'_> {
     fn publish(&self, n: usize, lock: &mut Locked, covered: impl FnOnce()) {
         let record = self.sock.record();
         let tx = &record.tx;
+        if tx.cursor.goes_far(n) {
+            trim::touch(self.sock);
+        }
         tx.cursor.publish(&self.mine.prod, n as u64);
         covered();
         tx.bytes.store(tx.bytes.load(Relaxed) + n as u64, Relaxed);

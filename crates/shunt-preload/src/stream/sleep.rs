@@ -29,7 +29,7 @@ use crate::points::point;
 use crate::signals;
 use crate::stream::call::Direction;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{buffers, demote, overflow, peek, tcp};
+use crate::stream::{buffers, demote, overflow, peek, tcp, trim};
 
 /// Longest spin for the first byte.
 const FIRST_FOR: u64 = 50_000;
@@ -156,6 +156,7 @@ impl Sleep {
             }
         }
         let now = clock::now();
+        trim::look(now);
         if self.since == 0 {
             self.since = now;
         }
@@ -324,7 +325,7 @@ impl Sleep {
             Until::More(_) => peek::next_look(self.sock, now - self.since),
             _ => None,
         };
-        let left = [left, longest, overflow, more].into_iter().flatten().min();
+        let left = [left, longest, overflow, more, trim::next_look()].into_iter().flatten().min();
         let before = errno::get();
         let woken = handlers::sleep(self.seen, left, |time| {
             // A cancellation point, as libc's function is.
@@ -334,7 +335,11 @@ impl Sleep {
         let woken = woken.unwrap_or(0);
         let by_error = woken < 0 && errno::get() == libc::EINTR;
         errno::set(before);
+        trim::awake();
         point!(sleep_woken);
+        if woken == 0 {
+            trim::look(clock::now());
+        }
         if woken > 0 && self.sock.is_far() {
             spin::slept(now);
         }

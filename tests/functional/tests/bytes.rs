@@ -156,6 +156,20 @@ fn small_buffers() {
     }
 }
 
+/// Rings are given back whenever somebody finds one empty.
+#[test]
+fn rings_that_are_given_back_all_the_time() {
+    let styles = ["blocking", "poll", "epoll-lt", "epoll-et"];
+    let args: Vec<[&str; 4]> =
+        styles.iter().map(|style| ["--style", style, "--threads", "2"]).collect();
+    let runs: Vec<Run<'_>> = args.iter().map(|a| Run::new(16, 4 << 20, a, a)).collect();
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode).with_env("SHUNT_IDLE", "0");
+        let bytes: u64 = runs.iter().map(|run| run.go(&sandbox)).sum();
+        println!("{mode}: {} MB", bytes / 1_000_000);
+    }
+}
+
 #[test]
 fn pauses() {
     let slow = ["--pause", "3000", "--style", "epoll-lt"];

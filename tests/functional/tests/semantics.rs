@@ -183,6 +183,27 @@ fn actions() {
 }
 
 #[test]
+fn idle() {
+    compare("idle");
+}
+
+#[test]
+fn idle_crowd() {
+    compare("idle-crowd");
+}
+
+#[test]
+fn idle_asleep() {
+    compare("idle-asleep");
+}
+
+/// Rings are given back whenever they are empty.
+#[test]
+fn idle_left() {
+    compare_in("idle-left", |mode| Sandbox::new(mode).with_env("SHUNT_IDLE", "0"), |_| {});
+}
+
+#[test]
 fn shallow() {
     compare("shallow");
 }

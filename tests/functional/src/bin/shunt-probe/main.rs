@@ -20,6 +20,7 @@ mod families;
 mod files;
 mod found;
 mod granted;
+mod idle;
 mod inner;
 mod interrupted;
 mod kept;
@@ -88,6 +89,10 @@ const GROUPS: &[Group] = &[
     ("locked", memory::locked),
     ("parted", memory::parted),
     ("actions", actions::run),
+    ("idle", idle::run),
+    ("idle-crowd", idle::crowd),
+    ("idle-asleep", idle::asleep),
+    ("idle-left", idle::left),
     ("shallow", shallow::run),
     ("limited", limited::run),
     ("dumped", memory::dumped),

@@ -19,6 +19,8 @@ struct Mapping {
     range: String,
     name: String,
     flags: String,
+    /// What of it is in memory, in KiB.
+    resident: u64,
 }
 
 /// The library's mappings of shared memory; over TCP there are none.
@@ -32,7 +34,11 @@ fn ours() -> io::Result<Vec<Mapping>> {
                     range: (*range).to_owned(),
                     name: name.join(" "),
                     flags: String::new(),
+                    resident: 0,
                 });
+            }
+            (["Rss:", n, _], Some(mapping)) => {
+                mapping.resident = n.parse().map_err(io::Error::other)?;
             }
             (["VmFlags:", ..], Some(Mapping { flags, .. })) => line.clone_into(flags),
             _ => {}
@@ -40,6 +46,18 @@ fn ours() -> io::Result<Vec<Mapping>> {
     }
     all.retain(|mapping| mapping.name.starts_with(OURS));
     Ok(all)
+}
+
+/// True under Shunt.
+pub fn is_ours() -> io::Result<bool> {
+    Ok(!ours()?.is_empty())
+}
+
+/// What of the memory of connections is in memory, in bytes. That of two ends in one process is mapped twice, and
+/// counts twice.
+pub fn of_connections() -> io::Result<u64> {
+    let all = ours()?.into_iter().filter(|mapping| mapping.name.contains(LINK_GROUP));
+    Ok(all.map(|mapping| mapping.resident << 10).sum())
 }
 
 /// Core dumps.

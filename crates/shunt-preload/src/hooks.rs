@@ -8,7 +8,7 @@
 //! * `tail`: variadic functions, and `vfork`, whose caller's frame may not be left between its two
 //!   returns. The named function runs first, then the call goes on to the next definition with its
 //!   arguments and its return address untouched.
-//! * `some fn`: as `fn` where the named table says so of the first argument; else a jump to the next
+//! * `some fn`: as `fn` where the named table says so of the first argument (and, of a fork, the next two); else a jump to the next
 //!   definition, which leaves everything as it was.
 //!
 //! `fcntl`, `ioctl` and `mremap` are variadic in C but take one optional word. They are defined with a fixed
@@ -126,6 +126,7 @@ macro_rules! for_each_hook {
             fn __register_atfork(before: ForkHandler, in_parent: ForkHandler, in_child: ForkHandler, object: *mut c_void) -> c_int = ops::process::__register_atfork;
             fn fork() -> pid_t = ops::process::fork;
             fn __fork() -> pid_t = ops::process::fork;
+            fn _Fork() -> pid_t = ops::process::fork_without_handlers;
             fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int = ops::process::execve;
             fn execv(path: *const c_char, argv: Strings) -> c_int = ops::process::execv;
             fn execvp(file: *const c_char, argv: Strings) -> c_int = ops::process::execvp;

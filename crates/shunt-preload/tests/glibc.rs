@@ -25,7 +25,6 @@ enum Decision {
     Carried,
     HandedOver,
     Noticed,
-    NoticedLater,
     Harmless,
     None,
 }

@@ -89,6 +89,11 @@ fn kept() {
 }
 
 #[test]
+fn raw_forks() {
+    compare("raw-forks");
+}
+
+#[test]
 fn errors() {
     compare("errors");
 }

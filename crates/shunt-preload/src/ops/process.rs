@@ -5,9 +5,10 @@
 //! that very function: so the preparation is the last before a fork, and what follows the first
 //! after it. The program's own handlers find no lock of ours held, whatever they call.
 //!
-//! **A raw fork** (the `clone` system call, `_Fork`) runs no handlers. The owner's pid stands on a
-//! page that the kernel wipes in the child (`MADV_WIPEONFORK`), so the child notices at its next
-//! call that changes the table.
+//! **A raw fork** (`_Fork`, and `clone` and `fork` by syscall(2)) runs no handlers: the hooks on these functions do
+//! what the library's handlers do. One by an instruction of the program's own, or by `clone3`, nobody sees. The owner's pid stands on
+//! a page that the kernel wipes in the child (`MADV_WIPEONFORK`), so that child notices at its next call that changes the
+//! table.
 //!
 //! **vfork and its kind** (`CLONE_VM`). The child has its own descriptors but *our* memory: what it
 //! closes must stay in the parent's table. Once vfork(3) or clone(3) was called, each call that changes
@@ -18,7 +19,7 @@
 //! **exec, spawn, system, popen.** What stays open across it is handed over first: the new program may not run Shunt.
 
 use core::cell::Cell;
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use core::{mem, ptr};
 use std::collections::BTreeMap;
@@ -92,19 +93,6 @@ pub type ForkHandler = Option<unsafe extern "C" fn()>;
 
 /// Has the fork handlers called from now on, before any of the program's is registered.
 pub fn watch_forks() -> bool {
-    extern "C" fn before() {
-        contain(prepare);
-    }
-    extern "C" fn in_parent() {
-        if !contain(parent) {
-            contain(object::fork_parent_again);
-        }
-    }
-    extern "C" fn in_child() {
-        if !contain(child) {
-            panics::in_child();
-        }
-    }
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {
         // SAFETY: the handlers live as long as the library, which is never unloaded; so they belong to no
@@ -114,6 +102,22 @@ pub fn watch_forks() -> bool {
         };
         rc == 0
     })
+}
+
+extern "C" fn before() {
+    contain(prepare);
+}
+
+extern "C" fn in_parent() {
+    if !contain(parent) {
+        contain(object::fork_parent_again);
+    }
+}
+
+extern "C" fn in_child() {
+    if !contain(child) {
+        panics::in_child();
+    }
 }
 
 /// What pthread_atfork(3) comes to.
@@ -233,17 +237,57 @@ fn child() {
 /// # Safety
 /// As the C function.
 pub unsafe fn fork() -> pid_t {
+    // SAFETY: the caller keeps the C function's contract.
+    settling(|| unsafe { next::fork() })
+}
+
+/// # Safety
+/// As the C function.
+pub unsafe fn fork_without_handlers() -> pid_t {
+    // SAFETY: the caller keeps the C function's contract.
+    without_handlers(|| unsafe { next::_Fork() })
+}
+
+/// Forks, and notes what has become of the child.
+fn settling<T: Copy + TryInto<u32> + PartialEq + Default>(fork: impl FnOnce() -> T) -> T {
     // In a handler above a fork of this thread, that one's.
     let outer = HOOKED.replace(true);
-    // SAFETY: the caller keeps the C function's contract.
-    let pid = unsafe { next::fork() };
-    HOOKED.set(outer && pid != 0);
-    if pid != 0 {
+    let pid = fork();
+    let in_child = pid == T::default();
+    HOOKED.set(outer && !in_child);
+    if !in_child {
         let _keep = KeepErrno::new();
         // The kernel has forked, whatever becomes of this.
-        contain(|| relatives::fork_settled(u32::try_from(pid).map_or(Child::None, Child::Pid)));
+        contain(|| relatives::fork_settled(pid.try_into().map_or(Child::None, Child::Pid)));
     }
     pid
+}
+
+/// The same by a call for which libc runs no handlers.
+fn without_handlers<T: Copy + TryInto<u32> + PartialEq + Default>(fork: impl FnOnce() -> T) -> T {
+    // A child that shares this memory has nothing to prepare here.
+    if !may_mutate() {
+        return fork();
+    }
+    settling(|| {
+        before();
+        let pid = fork();
+        if pid == T::default() {
+            in_child();
+        } else {
+            in_parent();
+        }
+        pid
+    })
+}
+
+/// A fork by syscall(2), with these flags of clone(2).
+pub fn clone_by(flags: u64, clone: impl FnOnce() -> c_long) -> c_long {
+    const NAMESPACES: c_int = libc::CLONE_NEWNET | libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
+    if flags & u64::from(NAMESPACES.cast_unsigned()) != 0 {
+        namespaces_change();
+    }
+    without_handlers(clone)
 }
 
 /// The process ends without the handlers of exit(3): by `_exit`, or at the end of `quick_exit`. It may

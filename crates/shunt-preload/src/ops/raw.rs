@@ -19,8 +19,18 @@ use crate::ops::{
 };
 use crate::{clock, errno, found, next, panics};
 
-/// The system calls that have a handler, by number.
+/// The system calls that have a handler, by number: [`ALWAYS`], or [`FORK`].
 pub static CONCERNS: [u8; 512] = concerns();
+
+/// In [`CONCERNS`]: has one unless the second argument of syscall(2) has one of [`SHARES`], or the third is not 0. The child of
+/// those is on another stack, or on this one beside its parent, so nothing must be between the kernel and the program.
+pub const FORK: u8 = 1;
+/// In [`CONCERNS`]: has one.
+const ALWAYS: u8 = 2;
+
+/// Flags of clone(2) with which its child is none of a fork.
+pub const SHARES: c_int =
+    libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_THREAD | libc::CLONE_SETTLS;
 
 /// Calls of every architecture.
 const COMMON: &[c_long] = &[
@@ -77,6 +87,7 @@ const COMMON: &[c_long] = &[
 /// Calls that later architectures have in a newer form only.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[c_long] = &[
+    libc::SYS_fork,
     libc::SYS_dup2,
     libc::SYS_poll,
     libc::SYS_select,
@@ -90,14 +101,15 @@ const fn concerns() -> [u8; 512] {
     let mut table = [0; 512];
     let mut i = 0;
     while i < COMMON.len() {
-        table[size(COMMON[i].cast_unsigned())] = 1;
+        table[size(COMMON[i].cast_unsigned())] = ALWAYS;
         i += 1;
     }
     i = 0;
     while i < OLD.len() {
-        table[size(OLD[i].cast_unsigned())] = 1;
+        table[size(OLD[i].cast_unsigned())] = ALWAYS;
         i += 1;
     }
+    table[size(libc::SYS_clone.cast_unsigned())] = FORK;
     table
 }
 
@@ -179,6 +191,7 @@ pub unsafe fn syscall(
         .or_else(|| unsafe { on_descriptor(number, words) })
         .or_else(|| unsafe { on_set(number, words) })
         .or_else(|| on_memory(number, words, kernel))
+        .or_else(|| on_process(number, a, kernel))
         .unwrap_or_else(kernel)
 }
 
@@ -301,6 +314,16 @@ fn on_memory(
             found::unmapped(at(a), size(b));
             None
         }
+        _ => None,
+    }
+}
+
+/// Calls that make a process.
+fn on_process(number: c_long, flags: c_ulong, kernel: impl FnOnce() -> c_long) -> Option<c_long> {
+    match number {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => Some(process::clone_by(0, kernel)),
+        libc::SYS_clone => Some(process::clone_by(flags, kernel)),
         _ => None,
     }
 }

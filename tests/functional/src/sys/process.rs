@@ -49,8 +49,51 @@ pub fn exit_quickly(code: c_int) -> ! {
 
 /// A fork of which libc knows nothing. Call it only while the process has one thread.
 pub fn fork_raw() -> io::Result<Forked> {
-    // SAFETY: as for fork(2), which this is to the kernel.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    fork_raw_with(libc::SIGCHLD)
+}
+
+/// How libc is told nothing of a fork.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RawFork {
+    /// The clone system call, by syscall(2).
+    Clone,
+    /// The same with flags that ask for more.
+    CloneInto,
+    /// The fork system call, by syscall(2).
+    Fork,
+    /// `_Fork`.
+    Function,
+}
+
+/// Such a fork. Call it only while no other thread has locked what the child wants.
+pub fn fork_raw_by(how: RawFork) -> io::Result<Forked> {
+    unsafe extern "C" {
+        fn _Fork() -> pid_t;
+    }
+    let mut tid: c_int = 0;
+    let at = &raw mut tid;
+    // SAFETY: as for fork(2), which this is to the kernel; it may write the child's id.
+    let pid = unsafe {
+        match how {
+            RawFork::Clone => libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0),
+            RawFork::CloneInto => {
+                let flags = libc::CLONE_CHILD_SETTID | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
+                libc::syscall(libc::SYS_clone, flags, 0, at, at, 0)
+            }
+            RawFork::Fork => libc::syscall(libc::SYS_fork),
+            RawFork::Function => _Fork().into(),
+        }
+    };
+    match check(c_int::try_from(pid).unwrap_or(-1))? {
+        0 => Ok(Forked::Child),
+        pid => Ok(Forked::Parent(pid)),
+    }
+}
+
+/// The clone system call with these flags, and the parent's stack. As [`fork_raw_by`].
+pub fn fork_raw_with(flags: c_int) -> io::Result<Forked> {
+    // SAFETY: as for fork(2): without memory in common there is a stack for each.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     match check(c_int::try_from(pid).unwrap_or(-1))? {
         0 => Ok(Forked::Child),
         pid => Ok(Forked::Parent(pid)),

@@ -33,6 +33,7 @@ mod pinned;
 mod probe;
 mod processes;
 mod raw;
+mod raw_forks;
 mod readiness;
 mod retreats;
 mod shallow;
@@ -69,6 +70,7 @@ const GROUPS: &[Group] = &[
     ("held-up", families::held_up),
     ("counted", families::counted),
     ("peeked", families::peeked),
+    ("raw-forks", raw_forks::run),
     ("kept", kept::run),
     ("errors", errors::run),
     ("cut-short", cut_short::run),

@@ -279,11 +279,17 @@ impl Sock {
 
     /// A descriptor of the kernel socket, whichever leads there.
     pub fn descriptor(&self) -> Option<i32> {
-        self.other_descriptor(-1).or_else(|| self.lingering())
+        self.find_descriptor(-1).or_else(|| self.lingering())
     }
 
-    /// A descriptor of the program's but this one.
+    /// A descriptor of the program's but this one, which is one, or is just being closed.
     pub fn other_descriptor(&self, than: i32) -> Option<i32> {
+        // The table is long.
+        if self.descriptors() > 1 { self.find_descriptor(than) } else { None }
+    }
+
+    /// A descriptor of the program's but that one, whatever it is.
+    pub fn find_descriptor(&self, than: i32) -> Option<i32> {
         let me = self.entry(Kind::Stream);
         let mut all = fd_table::iter(0..=fd_table::high_water());
         all.find(|(fd, entry)| *fd != than && entry.is_same_object(me)).map(|(fd, _)| fd)

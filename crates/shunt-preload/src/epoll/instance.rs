@@ -539,7 +539,7 @@ impl Instance {
                     None => self.convert(fd, None),
                 },
                 Some(Watched { conn, .. }) => {
-                    let other = conn.is_current().then(|| conn.other_descriptor(fd)).flatten();
+                    let other = conn.is_current().then(|| conn.find_descriptor(fd)).flatten();
                     self.descriptor_closed(fd, other, conn.sock());
                 }
             }

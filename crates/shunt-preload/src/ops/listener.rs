@@ -25,7 +25,7 @@ use crate::ops::stdio;
 use crate::ops::unregistered::Why;
 use crate::panics;
 use crate::points::point;
-use crate::signals::SettingUp;
+use crate::signals::{SettingUp, Uninterrupted};
 use crate::stream::{offered, promote, tcp};
 use crate::{agent_client, clock, fresh, init, next};
 
@@ -449,6 +449,8 @@ unsafe fn accepted(
         }
         if may_mutate() {
             let _keep = KeepErrno::new();
+            // Both parts want it: once is cheaper.
+            let _uninterrupted = Uninterrupted::begin();
             let nonblocking = flags.is_some_and(|f| f & SOCK_NONBLOCK != 0);
             // SAFETY: the kernel has just written as many bytes as there is room for, or less.
             let peer = unsafe { address(peer.addr, room.min(peer.room())) };

@@ -1,6 +1,6 @@
 //! `attach_dmb`: the sender's sndbuf is the peer's RMB. Devices without it pass by saying so.
 
-use shunt_core::ports::{Device, DeviceError};
+use shunt_engine::ports::{Device, DeviceError};
 
 use crate::rig::{Rig, attach, bytes, pattern, register};
 

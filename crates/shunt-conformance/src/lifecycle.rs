@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use shunt_core::ports::{Device, DeviceError, Token};
+use shunt_engine::ports::{Device, DeviceError, Token};
 
 use crate::rig::{Rig, assert_unknown, bytes, register};
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use shunt_core::ports::{Device, DeviceError};
+use shunt_engine::ports::{Device, DeviceError};
 
 use crate::rig::{Rig, bytes, pattern, register};
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use shunt_core::ports::{Device, DeviceError, Token};
+use shunt_engine::ports::{Device, DeviceError, Token};
 
 /// A fabric under test, and what its ends' owners can do that the port leaves to them.
 pub trait Rig: Sized {

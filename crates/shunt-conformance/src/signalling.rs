@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use shunt_core::ports::{Device, Token};
+use shunt_engine::ports::{Device, Token};
 
 use crate::rig::{A_MOMENT, DmbOf, PATIENCE, Rig, bytes, register};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use fabric::{End, Fabric};
 use shunt_conformance::Rig;
-use shunt_core::ports::Token;
 use shunt_device::loopback::{Loopback, Mode};
+use shunt_engine::ports::Token;
 use shunt_shm::dmb::Dmb;
 
 /// A loopback fabric; `ATTACH`: its ends map their peers' memory.

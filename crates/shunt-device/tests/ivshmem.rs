@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use shunt_conformance::Rig;
-use shunt_core::ports::{Device, DeviceError, Token};
 use shunt_device::ivshmem::server::Peer;
 use shunt_device::ivshmem::{Dmb, Ivshmem, Transport};
+use shunt_engine::ports::{Device, DeviceError, Token};
 use shunt_ivshmem::config::Config;
 use shunt_ivshmem::notify::Notifier;
 use shunt_ivshmem::{Error, Server};

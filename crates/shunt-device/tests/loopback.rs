@@ -7,8 +7,8 @@ use std::fs::File;
 
 use fabric::Fabric;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use shunt_core::ports::{Device, DeviceError};
 use shunt_device::loopback::{Exchange, Loopback, Mode, move_into};
+use shunt_engine::ports::{Device, DeviceError};
 use shunt_shm::dmb::Dmb;
 use shunt_shm::memfd;
 use shunt_shm::region::{self, Region, Side};

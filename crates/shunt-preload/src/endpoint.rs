@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicPtr;
 
 use rustix::fs::{Mode, OFlags, open};
-use shunt_core::buffers;
+use shunt_engine::buffers;
 use shunt_shm::arena::{Arena, Record};
 use shunt_shm::counters::{Counters, RunPage, Shard};
 use shunt_shm::doorbell;

@@ -8,9 +8,9 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use shunt_core::buffers::not_arrived;
-use shunt_core::handshake::Phase;
-use shunt_core::stretch::{Path, path};
+use shunt_engine::buffers::not_arrived;
+use shunt_engine::handshake::Phase;
+use shunt_engine::stretch::{Path, path};
 use shunt_shm::arena::{Arena, Record};
 use shunt_shm::region::{CLOSED, RESET, SLOTS, Section, Side};
 use shunt_shm::ring::RxCursor;

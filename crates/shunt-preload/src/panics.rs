@@ -16,8 +16,8 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::thread::panicking;
 
-use shunt_core::handshake::Phase;
-use shunt_core::stretch::{Path, path};
+use shunt_engine::handshake::Phase;
+use shunt_engine::stretch::{Path, path};
 use shunt_shm::region::RESET;
 use shunt_wire::reason::Reason;
 

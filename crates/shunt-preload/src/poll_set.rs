@@ -12,8 +12,8 @@
 use core::sync::atomic::Ordering;
 
 use libc::{EINTR, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
-use shunt_core::events;
-use shunt_core::handshake::{Phase, SHORTEST_LOOK};
+use shunt_engine::events;
+use shunt_engine::handshake::{Phase, SHORTEST_LOOK};
 use shunt_shm::doorbell::{arm, on_bell};
 use shunt_shm::sync::AtomicU32;
 use shunt_wire::counter::Counter;

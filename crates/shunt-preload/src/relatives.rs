@@ -9,7 +9,7 @@ use core::cell::RefCell;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use shunt_core::handshake::Phase;
+use shunt_engine::handshake::Phase;
 use shunt_shm::arena::{Arena, Record};
 use shunt_shm::holders::{Member, Who};
 use shunt_shm::lock::Owner;

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shunt_core::ports::{Device, DeviceError, Gid, Token};
+use shunt_engine::ports::{Device, DeviceError, Gid, Token};
 use shunt_shm::ivshmem::{Control, EXTENT, Kind, MemberId, offset};
 use shunt_shm::memfd::Map;
 

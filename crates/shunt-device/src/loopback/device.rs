@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shunt_core::ports::{Device, DeviceError, Gid, Token};
+use shunt_engine::ports::{Device, DeviceError, Gid, Token};
 use shunt_shm::dmb::Dmb;
 use shunt_shm::doorbell;
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use shunt_core::ports::{DeviceError, Gid, Token};
+use shunt_engine::ports::{DeviceError, Gid, Token};
 
 /// How the tokens of a fabric's ends become file descriptors. Each end has an exchange of its own,
 /// to which its doorbell is known.

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
-use shunt_core::ports::{DeviceError, Gid, Token};
 use shunt_device::loopback::{Exchange, Found};
+use shunt_engine::ports::{DeviceError, Gid, Token};
 use shunt_shm::doorbell;
 
 /// What all ends share.

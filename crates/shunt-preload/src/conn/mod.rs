@@ -25,7 +25,7 @@ use core::sync::atomic::Ordering;
 pub use flags::*;
 pub use hold::Hold;
 pub use locked::Locked;
-use shunt_core::handshake::Phase;
+use shunt_engine::handshake::Phase;
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 pub use sock::Sock;

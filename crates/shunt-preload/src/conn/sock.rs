@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use shunt_core::handshake::{Phase, next_look};
+use shunt_engine::handshake::{Phase, next_look};
 use shunt_heap::slab::{Slab, Zeroed};
 use shunt_shm::arena::{Mode, Record};
 use shunt_shm::holders::Member;

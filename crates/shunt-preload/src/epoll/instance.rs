@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
-use shunt_core::events;
+use shunt_engine::events;
 use shunt_heap::slab::Name;
 use shunt_shm::doorbell::RUNG;
 use shunt_shm::region::queue_code;
@@ -60,7 +60,7 @@ pub struct Instance {
     doubted: AtomicU64,
     /// When the kernel was last asked, and what spinning has taught.
     pub visited: AtomicU64,
-    /// See [`shunt_core::spin::Learnt`].
+    /// See [`shunt_engine::spin::Learnt`].
     pub budget: AtomicU32,
     state: held::Lock,
 }

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use shunt_core::stretch::Path;
+use shunt_engine::stretch::Path;
 use shunt_shm::doorbell::AWAKE;
 use shunt_shm::region::Section;
 use shunt_shm::ring::RxCursor;

@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL};
 use rustix::event::Timespec;
 use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, create, wait};
-use shunt_core::events;
+use shunt_engine::events;
 use shunt_shm::doorbell::RUNG;
 
 use crate::abi::epoll_event;

@@ -2,9 +2,9 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use shunt_core::events::{self, Ring, readiness};
-use shunt_core::handshake::Phase;
-use shunt_core::stretch::{Path, path};
+use shunt_engine::events::{self, Ring, readiness};
+use shunt_engine::handshake::Phase;
+use shunt_engine::stretch::{Path, path};
 use shunt_shm::doorbell::arm;
 use shunt_shm::grants::Grants;
 use shunt_shm::region::{RESET, Section};

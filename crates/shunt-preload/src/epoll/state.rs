@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use shunt_core::events;
+use shunt_engine::events;
 
 use crate::abi::c_int;
 use crate::conn::{Conn, Sock};

@@ -3,8 +3,8 @@
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
-use shunt_core::events;
-use shunt_core::events::report;
+use shunt_engine::events;
+use shunt_engine::events::report;
 use shunt_shm::cq::ArmLine;
 use shunt_shm::doorbell::{arm, on_bell};
 use shunt_shm::region::SLOTS;

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
 
 use libc::{EINPROGRESS, sockaddr_storage};
-use shunt_core::handshake::Phase;
+use shunt_engine::handshake::Phase;
 use shunt_shm::region::Side;
 use shunt_shm::registry::{Listing, Scope};
 use shunt_shm::table::Connecting;

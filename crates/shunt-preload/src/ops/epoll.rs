@@ -19,7 +19,7 @@ use crate::ops::process::may_mutate;
 use crate::points::point;
 use crate::stream::promote;
 use crate::{clock, init, next, object};
-use shunt_core::events;
+use shunt_engine::events;
 
 pub use crate::epoll::{forget_in_child, lock_for_fork};
 pub use instance::Instance;

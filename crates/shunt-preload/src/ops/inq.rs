@@ -1,7 +1,7 @@
 //! `TCP_INQ`: each recvmsg(2) tells how much is left to be read (`tcp_recvmsg` and `tcp_inq_hint` in net/ipv4/tcp.c).
 
 use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, IPPROTO_TCP, c_int, msghdr};
-use shunt_core::events;
+use shunt_engine::events;
 use shunt_sys::sockinfo::{self, TCP_INQ};
 
 use crate::conn::{Conn, INQ, INQ_KNOWN};

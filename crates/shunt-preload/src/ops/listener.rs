@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use libc::{O_NONBLOCK, SOCK_NONBLOCK};
-use shunt_core::handshake::Phase;
+use shunt_engine::handshake::Phase;
 use shunt_shm::arena::Record;
 use shunt_shm::table::Table;
 use shunt_sys::{memory, sockinfo};

@@ -3,8 +3,8 @@
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
-use shunt_core::events;
-use shunt_core::handshake::Phase;
+use shunt_engine::events;
+use shunt_engine::handshake::Phase;
 use shunt_sys::{memory, sockinfo};
 use shunt_wire::reason::Reason;
 

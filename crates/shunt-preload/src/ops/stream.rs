@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use libc::{MSG_ERRQUEUE, MSG_OOB};
-use shunt_core::handshake::Phase;
+use shunt_engine::handshake::Phase;
 use shunt_shm::region::DEAF;
 use shunt_shm::sync::store_load_fence;
 use shunt_sys::sockinfo;

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use shunt_core::stretch::{Path, had, path};
+use shunt_engine::stretch::{Path, had, path};
 use shunt_shm::arena::Record;
 use shunt_shm::region::Section;
 use shunt_shm::ring::RxCursor;

@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use libc::{CMSG_LEN, MSG_PEEK, MSG_TRUNC, c_int, cmsghdr, iovec, msghdr};
-use shunt_core::stretch::{Path, path};
+use shunt_engine::stretch::{Path, path};
 use shunt_shm::Violation;
 use shunt_shm::ring::Span;
 

@@ -8,8 +8,8 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
-use shunt_core::buffers::{share, unread};
-use shunt_core::handshake::Phase;
+use shunt_engine::buffers::{share, unread};
+use shunt_engine::handshake::Phase;
 use shunt_shm::arena::TxState;
 use shunt_shm::region::{LONG_RING, Section};
 use shunt_shm::ring::UNLIMITED;

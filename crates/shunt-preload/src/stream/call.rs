@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::compiler_fence;
 
 use libc::{EAGAIN, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int, iovec, msghdr};
-use shunt_core::handshake::Phase;
+use shunt_engine::handshake::Phase;
 use shunt_shm::Violation;
 use shunt_shm::arena::Copying;
 

@@ -14,7 +14,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use shunt_core::stretch::{Path, path};
+use shunt_engine::stretch::{Path, path};
 use shunt_shm::Violation;
 use shunt_shm::arena::{Record, UNDECIDED};
 use shunt_shm::handover::{self, Repeats};

@@ -4,8 +4,8 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use shunt_core::handshake::Phase;
-use shunt_core::stretch::{Path, path};
+use shunt_engine::handshake::Phase;
+use shunt_engine::stretch::{Path, path};
 use shunt_shm::ring::RxCursor;
 use shunt_sys::{sockdiag, sockinfo};
 

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::time::Duration;
 
-use shunt_core::stretch::{Path, path};
+use shunt_engine::stretch::{Path, path};
 use shunt_shm::Violation;
 use shunt_shm::grants::{GRANTS, Part, Source};
 use shunt_shm::region::{DECLINED, Section};

@@ -10,8 +10,8 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use libc::c_int;
-use shunt_core::events;
-use shunt_core::stretch::{Path, path};
+use shunt_engine::events;
+use shunt_engine::stretch::{Path, path};
 use shunt_shm::region::Section;
 
 use crate::conn::{CUT_OFF, Conn, KERNEL_HINT, RESET_DUE, RESET_TOLD, SHUT_RD, SHUT_WR, Sock};

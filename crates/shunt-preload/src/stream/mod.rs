@@ -61,5 +61,5 @@ pub fn broken(conn: Conn) {
 /// True while the sending direction is in a TCP stretch: room to write is then the kernel's news.
 pub fn sends_over_tcp(sock: &Sock) -> bool {
     let marks = sock.record().tx.marks.load(core::sync::atomic::Ordering::Relaxed);
-    shunt_core::stretch::path(marks) == shunt_core::stretch::Path::Tcp
+    shunt_engine::stretch::path(marks) == shunt_engine::stretch::Path::Tcp
 }

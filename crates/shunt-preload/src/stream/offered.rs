@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fd::AsFd;
-use shunt_core::handshake::{CLIENT_LOOKS, Phase, gives_up};
+use shunt_engine::handshake::{CLIENT_LOOKS, Phase, gives_up};
 use shunt_shm::arena::Record;
 use shunt_shm::region::{SLOTS, Side};
 use shunt_shm::registry::Scope;

@@ -6,8 +6,8 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use shunt_core::events;
-use shunt_core::stretch::{Path, path};
+use shunt_engine::events;
+use shunt_engine::stretch::{Path, path};
 use shunt_sys::sockinfo;
 
 use crate::conn::{Conn, SHUT_RD, Sock};

@@ -14,7 +14,7 @@ use core::time::Duration;
 use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
-use shunt_core::pinning::{self, Costs};
+use shunt_engine::pinning::{self, Costs};
 use shunt_shm::grants::Lane;
 use shunt_shm::region::{DECLINED, Section};
 use shunt_shm::ring::Span;

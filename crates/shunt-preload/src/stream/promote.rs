@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use shunt_core::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
+use shunt_engine::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
 use shunt_shm::arena::Record;
 use shunt_shm::region::{DEAF, Section, Side};
 use shunt_shm::ring::TxCursor;

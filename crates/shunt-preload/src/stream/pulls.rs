@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
 use libc::{EFAULT, EINTR, c_int, iovec};
-use shunt_core::pinning::Costs;
+use shunt_engine::pinning::Costs;
 use shunt_shm::Violation;
 use shunt_shm::grants::{Grants, Held, Part};
 use shunt_shm::ring::Span;

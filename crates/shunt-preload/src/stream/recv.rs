@@ -4,9 +4,9 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use libc::{EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
-use shunt_core::events;
-use shunt_core::handshake::Phase;
-use shunt_core::stretch::{BeforeMark, Path, before_mark, had, path, reached_tcp_end};
+use shunt_engine::events;
+use shunt_engine::handshake::Phase;
+use shunt_engine::stretch::{BeforeMark, Path, before_mark, had, path, reached_tcp_end};
 use shunt_shm::Violation;
 use shunt_shm::grants::Grants;
 use shunt_shm::region::{RegionView, Section};

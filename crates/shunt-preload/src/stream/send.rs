@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use libc::{EBADF, ECONNRESET, c_int};
-use shunt_core::stretch::{Path, Send, Sender, path};
+use shunt_engine::stretch::{Path, Send, Sender, path};
 use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
 use shunt_shm::doorbell::arm;

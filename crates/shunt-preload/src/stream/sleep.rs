@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use libc::{POLLIN, POLLOUT, POLLRDHUP};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};
-use shunt_core::stretch::{Path, path};
+use shunt_engine::stretch::{Path, path};
 use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait_timed, on_bell};
 use shunt_shm::grants::Grants;
 use shunt_shm::region::Section;

@@ -1,6 +1,6 @@
 //! The one spin loop: of blocking calls, poll and epoll.
 
-use shunt_core::spin::{Given, Habit, KEPT, Learnt, Lengths, Mode, Outcome, Yielding};
+use shunt_engine::spin::{Given, Habit, KEPT, Learnt, Lengths, Mode, Outcome, Yielding};
 
 use shunt_shm::sync::{AtomicU32, Ordering};
 use shunt_wire::counter::Counter;

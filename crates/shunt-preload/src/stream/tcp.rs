@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use shunt_shm::sync::{AtomicU32, Ordering};
 
 use rustix::event::PollFlags;
-use shunt_core::stretch::{bytes_read, bytes_written};
+use shunt_engine::stretch::{bytes_read, bytes_written};
 use shunt_sys::sockinfo;
 
 use crate::clock;

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 
 use libc::{EAGAIN, ENOSYS, EOPNOTSUPP, POLLERR, POLLIN, POLLOUT, c_int, iovec};
 use rustix::net::sockopt::socket_send_buffer_size;
-use shunt_core::events;
+use shunt_engine::events;
 use shunt_shm::arena::Mode;
 use shunt_shm::region::{RegionView, Side};
 use shunt_shm::ring::Span;

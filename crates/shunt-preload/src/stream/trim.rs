@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 use core::time::Duration;
 
-use shunt_core::stretch::{Path, path};
+use shunt_engine::stretch::{Path, path};
 use shunt_shm::doorbell;
 use shunt_shm::ring::TxCursor;
 

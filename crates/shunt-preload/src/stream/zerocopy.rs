@@ -21,8 +21,8 @@ use libc::{
 };
 use rustix::net::AddressFamily;
 use rustix::net::sockopt;
-use shunt_core::events;
-use shunt_core::handshake::Phase;
+use shunt_engine::events;
+use shunt_engine::handshake::Phase;
 use shunt_shm::completions::{Completions, Notice};
 use shunt_shm::doorbell::arm;
 use shunt_shm::region::{DEAF, Section};

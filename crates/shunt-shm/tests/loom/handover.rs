@@ -3,7 +3,7 @@
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use shunt_core::stretch::had;
+use shunt_engine::stretch::had;
 use shunt_shm::handover::{self, Repeats};
 use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::{AtomicU32, Ordering};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use shunt_core::stretch::{Path, had, path, reached_tcp_end};
+use shunt_engine::stretch::{Path, had, path, reached_tcp_end};
 use shunt_shm::ring::{RxCursor, TxCursor};
 use shunt_shm::sync::Ordering;
 

@@ -9,8 +9,12 @@
 #![forbid(unsafe_code)]
 
 pub mod buffers;
+pub mod conn;
 pub mod events;
 pub mod handshake;
+pub mod kernel;
+#[cfg(test)]
+mod model;
 pub mod pinning;
 pub mod ports;
 pub mod spin;

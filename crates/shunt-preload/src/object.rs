@@ -10,6 +10,7 @@ use core::time::Duration;
 
 use shunt_engine::buffers::not_arrived;
 use shunt_engine::handshake::Phase;
+use shunt_engine::kernel::has_ended_unannounced;
 use shunt_engine::stretch::{Path, path};
 use shunt_shm::arena::{Arena, Record};
 use shunt_shm::region::{CLOSED, RESET, SLOTS, Section, Side};
@@ -30,6 +31,7 @@ use crate::ops::listener::Listener;
 use crate::panics::InDoubt;
 use crate::points::point;
 use crate::signals::Uncancelled;
+use crate::stream::tcp::Socket;
 use crate::stream::{
     self, again, demote, doubt, grants, notify, offered, promote, tcp, trim, worth,
 };
@@ -251,7 +253,7 @@ fn was_killed(sock: &Sock, fd: c_int, theirs: &Section) -> bool {
         && fin.load(Ordering::Acquire) == 0
         && sock.link().is_some_and(|link| link.side == Side::Client)
         // Nothing is known of the acceptor's process; but that its end came by FIN.
-        && tcp::ended_unannounced(fd, fin)
+        && has_ended_unannounced(&Socket(fd), fin)
 }
 
 /// The slot of a proposal that was taken back.

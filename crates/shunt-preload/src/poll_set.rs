@@ -12,6 +12,7 @@
 use core::sync::atomic::Ordering;
 
 use libc::{EINTR, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
+use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
 use shunt_engine::handshake::{Phase, SHORTEST_LOOK};
 use shunt_shm::doorbell::{arm, on_bell};
@@ -28,7 +29,7 @@ use crate::fd_table::{self, Kind};
 use crate::handlers::Seen;
 use crate::points::point;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{demote, doubt, killed, sends_over_tcp, tcp, trim};
+use crate::stream::{demote, doubt, tcp, trim};
 use crate::{clock, endpoint, handlers, signals};
 
 /// What an entry stands for.
@@ -258,7 +259,8 @@ impl PollSet<'_> {
     /// ends of which nobody else can tell. True when there is one.
     fn visit(&self, now: u64) -> bool {
         let all = self.conns().map(|(_, conn)| conn);
-        let due: Vec<Conn> = all.filter(|conn| killed::visit_is_due(conn, now)).collect();
+        let due: Vec<Conn> =
+            all.filter(|conn| conn.end().is_some_and(|end| end.notes_visit(now))).collect();
         if due.is_empty() {
             return false;
         }
@@ -351,13 +353,13 @@ impl PollSet<'_> {
                 q.fd = conn.kernel().filter(|_| !is_over).unwrap_or(-1);
                 let is_tcp = conn.phase() == Phase::Tcp;
                 // The end of a connection shows as IN; that there is room is no news of a ring.
-                if !is_tcp && !sends_over_tcp(conn) {
+                if !is_tcp && !sends_over_tcp(conn.record()) {
                     q.events &= !(POLLOUT | libc::POLLWRNORM);
                 }
                 if demote::is_pending(conn) {
                     q.events |= POLLOUT;
                 }
-                if killed::wakes(conn) {
+                if conn.end().is_some_and(|end| end.is_woken_by_fin()) {
                     q.events |= POLLRDHUP;
                 }
             }

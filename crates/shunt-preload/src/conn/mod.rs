@@ -13,7 +13,6 @@
 //! connection's, as it is not in the kernel, and the kernel socket gets a descriptor of the
 //! library's own.
 
-mod flags;
 mod hold;
 mod locked;
 mod sock;
@@ -22,9 +21,9 @@ use core::ffi::c_int;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 
-pub use flags::*;
 pub use hold::Hold;
 pub use locked::Locked;
+pub use shunt_engine::conn::flags::*;
 use shunt_engine::handshake::Phase;
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use shunt_engine::conn::{self, End};
 use shunt_engine::handshake::{Phase, next_look};
 use shunt_heap::slab::{Slab, Zeroed};
 use shunt_shm::arena::{Mode, Record};
@@ -12,7 +13,7 @@ use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::conn::{HAD_ROOM, WAS_SHUNTED};
+use crate::conn::{Flags, HAD_ROOM, WAS_SHUNTED};
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Entry, Kind};
 use crate::init;
@@ -259,6 +260,21 @@ impl Sock {
         Some((link.view().section(slot, side), link.view().section(slot, side.other())))
     }
 
+    /// The connection's end in shared memory, once it has one.
+    #[inline]
+    pub fn end(&self) -> Option<End<'static>> {
+        let link = self.link()?;
+        let record = self.record();
+        let (slot, side) = (record.slot(), record.side());
+        let view = link.view();
+        Some(End {
+            record,
+            mine: view.section(slot, side),
+            theirs: view.section(slot, side.other()),
+            ring: view.geometry().ring() as u64,
+        })
+    }
+
     /// True when the other end is on another machine: nothing but the shared memory and the kernel socket leads there.
     #[inline]
     pub fn is_far(&self) -> bool {
@@ -297,18 +313,13 @@ impl Sock {
 
     /// A flag of the record.
     #[inline]
-    pub fn has(&self, flag: u32) -> bool {
-        self.record().id.flags.load(Ordering::Relaxed) & flag != 0
+    pub fn has(&self, flags: Flags) -> bool {
+        conn::has(self.record(), flags)
     }
 
     /// Sets or clears a flag.
-    pub fn put(&self, flag: u32, on: bool) {
-        let flags = &self.record().id.flags;
-        if on {
-            flags.fetch_or(flag, Ordering::Relaxed);
-        } else {
-            flags.fetch_and(!flag, Ordering::Relaxed);
-        }
+    pub fn put(&self, flags: Flags, on: bool) {
+        conn::put(self.record(), flags, on);
     }
 
     /// Takes the flag [`HAD_ROOM`] away; true when it was there.
@@ -482,7 +493,8 @@ impl Sock {
     /// Counts the connection end as shunted, once.
     pub fn count_shunted(&self) {
         let id = &self.record().id;
-        if id.flags.fetch_or(WAS_SHUNTED, Ordering::AcqRel) & WAS_SHUNTED != 0 {
+        let bit = WAS_SHUNTED.bits();
+        if id.flags.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
             return;
         }
         let mode = match crate::knobs::get().dmb {

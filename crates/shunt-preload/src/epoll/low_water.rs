@@ -3,6 +3,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use shunt_engine::conn::Source;
 use shunt_engine::stretch::Path;
 use shunt_shm::doorbell::AWAKE;
 use shunt_shm::region::Section;
@@ -13,15 +14,9 @@ use crate::stream::{again, doubt};
 
 /// What `in_ring` readable bytes count for: at least `low_water` where that is to be told of.
 #[cold]
-pub fn count(
-    conn: Conn,
-    theirs: &Section,
-    in_ring: u64,
-    (source, mark_open): (Path, bool),
-    low_water: u64,
-) -> u64 {
+pub fn count(conn: Conn, theirs: &Section, in_ring: u64, source: Source, low_water: u64) -> u64 {
     // Bytes on both sides of a mark count together.
-    let is_split = source == Path::Tcp || mark_open;
+    let is_split = source.path == Path::Tcp || source.has_mark;
     let waiting = |fd| again::waiting(conn.sock(), theirs, fd);
     let in_kernel = if is_split { conn.ask(waiting).unwrap_or(0) } else { 0 };
     let all = in_ring.saturating_add(in_kernel);

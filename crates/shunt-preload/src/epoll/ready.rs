@@ -1,23 +1,22 @@
 //! Readiness of a shunted connection: of use to epoll, poll and select.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
+use shunt_engine::conn::overflow::Full;
+use shunt_engine::conn::{End, Source, sends_over_tcp};
 use shunt_engine::events::{self, Ring, readiness};
 use shunt_engine::handshake::Phase;
-use shunt_engine::stretch::{Path, path};
+use shunt_engine::kernel::peer_is_gone;
+use shunt_engine::stretch::Path;
 use shunt_shm::doorbell::arm;
-use shunt_shm::grants::Grants;
-use shunt_shm::region::{RESET, Section};
-use shunt_shm::ring::{RxCursor, TxCursor};
+use shunt_shm::region::RESET;
 use shunt_shm::sync::store_load_fence;
 
-use crate::conn::{
-    Conn, FILLS_KERNEL, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock, WANT_TCP,
-};
+use crate::clock;
+use crate::conn::{Conn, FILLS_KERNEL, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::epoll::low_water;
-use crate::stream::{
-    again, buffers, demote, doubt, killed, overflow, promote, sends_over_tcp, tcp, zerocopy,
-};
+use crate::stream::tcp::Socket;
+use crate::stream::{again, demote, doubt, killed, promote, tcp, zerocopy};
 
 /// What the kernel is asked when it has to be.
 const KERNEL: u32 =
@@ -27,35 +26,8 @@ const KERNEL: u32 =
 /// never 0.
 pub fn stamp(conn: Conn) -> u64 {
     promote::glance(conn);
-    let sock = conn.sock();
-    let completions = u64::from(zerocopy::stamp(sock));
-    let Some((_, theirs)) = sock.sections() else { return completions << 1 | 1 };
-    let (prod, cons) = (theirs.prod.prod.load(Acquire), theirs.cons.cons.load(Acquire));
-    let words = [
-        &theirs.ctl.window,
-        &sock.record().tx.buffer,
-        &sock.record().rx.marks,
-        &theirs.prod.marks,
-        &theirs.prod.fin,
-        &theirs.ctl.closed,
-        &theirs.ctl.handed_over,
-    ];
-    let words =
-        words.iter().fold(completions << 32, |all, w| all << 8 ^ u64::from(w.load(Relaxed)));
-    // Odd factors, so that no single change is lost.
-    (prod.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ cons.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) ^ words)
-        | 1
-}
-
-/// Where the bytes are that are next to be read, and whether a mark is open behind them. A peer that has
-/// sent nothing over TCP is in the ring from byte 0, whether this side has passed that mark or not.
-fn source(sock: &Sock, theirs: &Section) -> (Path, bool) {
-    let passed = sock.record().rx.marks.load(Relaxed);
-    let set = theirs.prod.marks.load(Acquire);
-    if (passed, set) == (0, 1) && RxCursor::next_mark(&theirs.prod, 0) == Ok(Some(0)) {
-        return (Path::Ring, false);
-    }
-    (path(passed), set != passed)
+    let completions = u64::from(zerocopy::stamp(conn.sock()));
+    conn.end().map_or(completions << 1 | 1, |end| end.stamp(completions))
 }
 
 /// What the kernel says of an end.
@@ -64,59 +36,9 @@ const END: u32 = events::RDHUP | events::HUP | events::ERR;
 /// What is said of a broken connection: the next call, whatever it is, has something to tell.
 const BROKEN: u32 = events::ERR | events::HUP | events::IN | events::OUT;
 
-/// True when a look at the bytes would find that the peer broke the protocol.
-fn is_broken(sock: &Sock, theirs: &Section) -> bool {
-    let record = sock.record();
-    let rx = &record.rx;
-    let reader = || (rx.marks.load(Acquire), rx.cursor.pos());
-    let (marks, pos) = reader();
-    let out_of_order = match RxCursor::next_mark(&theirs.prod, marks) {
-        Err(_) => true,
-        // A mark is set after all bytes in front of it; bytes behind it, which come once more, may have been read.
-        Ok(Some(at)) if path(marks) == Path::Ring && !sock.has(FROZEN) => {
-            let first = pos.saturating_sub(sock.ring() as u64);
-            !(first..=theirs.prod.prod.load(Acquire)).contains(&at)
-        }
-        Ok(_) => false,
-    };
-    // What another thread reads meanwhile puts nothing out of order.
-    (out_of_order && reader() == (marks, pos))
-        || !Grants::are_possible(&theirs.prod, rx.grants.load(Relaxed))
-        || (path(record.tx.marks.load(Relaxed)) == Path::Ring
-            && !record.tx.cursor.is_possible(&theirs.cons))
-}
-
 /// True when something has come that the kernel would not tell of.
 pub fn has_come(sock: &Sock) -> bool {
-    let broken = sock.phase() == Phase::Broken;
-    broken
-        || sock.sections().is_some_and(|(_, theirs)| {
-            let (source, mark_open) = source(sock, theirs);
-            let in_ring = theirs.prod.prod.load(Acquire) != sock.record().rx.cursor.pos();
-            let ctl = &theirs.ctl;
-            let end = [&theirs.prod.fin, &ctl.closed, &ctl.handed_over];
-            mark_open
-                || (source == Path::Ring && in_ring)
-                || end.iter().any(|word| word.load(Relaxed) != 0)
-                || sock.has(KERNEL_HINT | SHUT_RD | FROZEN)
-        })
-}
-
-/// True when the next bytes that are sent go into the ring. What is in the kernel socket by then may fill that: the
-/// program is told of room when the kernel would tell it ([`FILLS_KERNEL`]), though the ring has some at once.
-fn sends_to_ring(sock: &Sock, mine: &Section, theirs: &Section) -> bool {
-    let marks = sock.record().tx.marks.load(Relaxed);
-    let is_promoted_next = || {
-        sock.peer().is_some()
-            && promote::may_enter(sock.record().side(), theirs, marks)
-            && !sock.has(WANT_TCP)
-            && theirs.ctl.handed_over.load(Relaxed) == 0
-            && !demote::is_pending(sock)
-            && TxCursor::marks_settled(&mine.prod, &theirs.cons)
-    };
-    (path(marks) == Path::Ring || is_promoted_next())
-        && theirs.ctl.closed.load(Relaxed) == 0
-        && !sock.has(SHUT_WR)
+    sock.phase() == Phase::Broken || sock.end().is_some_and(|end| end.has_news())
 }
 
 /// What somebody knows of a kernel socket who hears of its news.
@@ -171,6 +93,20 @@ fn ask_kernel(conn: Conn) -> u32 {
     if again::is_awaited(conn.sock()) { told & !(events::IN | events::RDNORM) } else { ask() }
 }
 
+/// True when a sender that asks for room is to be told that there is some, over TCP: if that is not due yet, those who
+/// wait look again.
+#[cold]
+fn overflows_soon(end: End<'_>) -> bool {
+    match end.notes_no_room(clock::now()) {
+        Full::Overflows => true,
+        Full::WaitsFor(_) => {
+            doubt::arise();
+            false
+        }
+        Full::Waits => false,
+    }
+}
+
 /// The same without what waits on the error queue.
 fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
     let sock = conn.sock();
@@ -179,59 +115,42 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
         Phase::Broken => return BROKEN,
         Phase::Proposed | Phase::Active => {}
     }
-    let Some((mine, theirs)) = sock.sections() else { return ask_kernel(conn) };
+    let Some(end) = sock.end() else { return ask_kernel(conn) };
+    let (mine, theirs) = (end.mine, end.theirs);
     if demote::is_due(sock) {
         demote::follow(conn);
     } else if demote::is_pending(sock) {
         demote::go_on(conn);
     }
-    if is_broken(sock, theirs) {
+    if end.is_violated() {
         return BROKEN;
     }
     if again::is_open(sock, theirs) {
         again::settle(conn);
         *heard = Heard::Nothing;
     }
-    let record = sock.record();
-    let rx = &record.rx;
-    let rx_marks = rx.marks.load(Relaxed);
-    let (source, mark_open) = source(sock, theirs);
-    let in_ring = theirs.prod.prod.load(Acquire).wrapping_sub(rx.cursor.pos());
-    let readable = match source {
-        // Up to the mark of a peer that has left by itself.
-        _ if sock.has(FROZEN) => match RxCursor::ring_end(&theirs.prod, rx_marks) {
-            Ok(Some(at)) => at.checked_sub(rx.cursor.pos()).filter(|left| *left > 0),
-            // Who reads before the peer has come to leave reads the ring.
-            Ok(None) if source == Path::Ring || mark_open => Some(in_ring),
-            _ => None,
-        },
-        Path::Ring => Some(in_ring),
-        // What comes twice may be on its way still, and is in front of all else.
-        Path::Tcp if again::is_awaited(sock) => None,
-        // The stretch before it is over or about to be.
-        Path::Tcp if mark_open => Some(in_ring),
-        Path::Tcp => None,
-    };
+    let source = end.source();
+    let readable = end.readable(source);
+    let in_ring = end.in_ring();
+    let Source { path, has_mark: mark_open } = source;
     let too_little = |(free, of): (u64, u64)| free * 3 < of;
     // The next send that finds no room goes over TCP: nobody will tell of room, or there was none for long.
     let goes_over_tcp = || {
-        !promote::can_be_rung(record.side(), theirs)
+        !end.can_be_rung()
             || (!sock.has(SHUT_RD)
-                && conn.ask(|fd| tcp::peer_is_gone(fd, &theirs.prod.fin)) == Some(true))
+                && conn.ask(|fd| peer_is_gone(&Socket(fd), &theirs.prod.fin)) == Some(true))
             || doubt::is_orphaned(sock)
-            || overflow::is_due_soon(sock, theirs)
+            || overflows_soon(end)
     };
-    let writes_ring = sends_to_ring(sock, mine, theirs)
-        && !(sock.has(FILLS_KERNEL) && sends_over_tcp(sock))
-        && !(wanted & events::OUT != 0
-            && too_little(buffers::room(sock, theirs))
-            && goes_over_tcp());
+    let writes_ring = end.sends_to_ring(sock.peer().is_some())
+        && !(sock.has(FILLS_KERNEL) && sends_over_tcp(end.record))
+        && !(wanted & events::OUT != 0 && too_little(end.room()) && goes_over_tcp());
     let writable = writes_ring.then(|| {
-        let mut room = buffers::room(sock, theirs);
+        let mut room = end.room();
         if wanted & events::OUT != 0 && too_little(room) {
             arm(&mine.ctl.tx_arm, crate::stream::notify::ON_QUEUE);
             store_load_fence();
-            room = buffers::room(sock, theirs);
+            room = end.room();
         }
         room
     });
@@ -244,14 +163,14 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
     let reads = wanted & (events::IN | events::PRI | events::RDHUP | events::RDNORM) != 0;
     let writes_tcp = !writes_ring && wanted & (events::OUT | events::WRNORM) != 0;
     let had_room = writes_tcp && sock.take_room();
-    let bytes = reads && source == Path::Tcp && *heard != Heard::Silent;
+    let bytes = reads && path == Path::Tcp && *heard != Heard::Silent;
     let end = (reads && sock.has(FROZEN))
         || (reads && mark_open && in_ring == 0)
         || (theirs.prod.fin.load(Relaxed) != 0 && end_is_news)
         || sock.has(KERNEL_HINT | SHUT_RD);
     // Behind a mark there may be urgent bytes, of which the kernel tells at once.
-    let urgent = mark_open && wanted & events::PRI != 0 && source == Path::Ring;
-    if source == Path::Ring
+    let urgent = mark_open && wanted & events::PRI != 0 && path == Path::Ring;
+    if path == Path::Ring
         && heard.answer().is_some_and(|told| told & (events::IN | END) == events::IN)
     {
         doubt::look_for_unmarked(conn);
@@ -280,7 +199,7 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
     let kernel = if kernel & END == 0 { kernel } else { kernel | killed::readiness(sock) };
     let mark = sock.low_water() as u64;
     let readable = match readable {
-        Some(n) if mark > 1 => Some(low_water::count(conn, theirs, n, (source, mark_open), mark)),
+        Some(n) if mark > 1 => Some(low_water::count(conn, theirs, n, source, mark)),
         other => other,
     };
     readiness(Ring { readable, writable }, kernel, mark)

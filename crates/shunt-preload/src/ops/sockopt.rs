@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use shunt_engine::events;
 use shunt_engine::handshake::Phase;
+use shunt_engine::kernel::KernelSocket;
 use shunt_sys::{memory, sockinfo};
 use shunt_wire::reason::Reason;
 
@@ -18,6 +19,7 @@ use crate::next;
 use crate::object;
 use crate::ops;
 use crate::ops::listener::Listener;
+use crate::stream::tcp::Socket;
 use crate::stream::{buffers, doubt, killed, promote, tcp};
 
 /// # Safety
@@ -99,8 +101,10 @@ unsafe fn map_nothing(conn: Conn, value: *mut c_void, len: *mut socklen_t) -> c_
     }
     let kept = errno::get();
     let fd = conn.descriptor();
-    let bytes = object::fionread(conn)
-        .map_or_else(|| conn.ask(tcp::waiting).unwrap_or(0), |n| n.unsigned_abs().into());
+    let bytes = object::fionread(conn).map_or_else(
+        || conn.ask(|fd| Socket(fd).waiting()).unwrap_or(0),
+        |n| n.unsigned_abs().into(),
+    );
     let mut byte = 0_u8;
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: room for the byte.

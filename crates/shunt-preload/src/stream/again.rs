@@ -5,6 +5,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use shunt_engine::kernel::{KernelSocket, Look, look};
 use shunt_engine::stretch::{Path, had, path};
 use shunt_shm::arena::Record;
 use shunt_shm::region::Section;
@@ -16,7 +17,7 @@ use crate::errno::KeepErrno;
 use crate::kernel_poll;
 use crate::next;
 use crate::signals::{Uncancelled, Uninterrupted};
-use crate::stream::tcp::{self, Look};
+use crate::stream::tcp::Socket;
 use crate::stream::{broken, call};
 
 /// Longest wait, in nanoseconds, of a side that leaves for bytes that it has had.
@@ -96,7 +97,7 @@ pub fn drop_had(sock: &Sock, fd: i32) -> bool {
         if left == 0 {
             return true;
         }
-        match tcp::look(fd) {
+        match look(&Socket(fd)) {
             Look::Silent => return false,
             // The sender had to end before all was sent once more: nothing comes behind it.
             Look::Eof | Look::Error => again.store(0, Relaxed),
@@ -123,7 +124,7 @@ pub fn waiting(sock: &Sock, theirs: &Section, fd: i32) -> u64 {
         Ok(Some(at)) => theirs.prod.prod.load(Acquire).saturating_sub(at),
         _ => rx.again.load(Relaxed).into(),
     };
-    tcp::waiting(fd).saturating_sub(to_come)
+    Socket(fd).waiting().saturating_sub(to_come)
 }
 
 /// Before another program gets the descriptor: it must not read a second time what was read here.

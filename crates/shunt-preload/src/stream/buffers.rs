@@ -5,37 +5,18 @@
 //! seen that nobody has set one. The receiver tells its share to the peer; the sender keeps its own and
 //! adds them up whenever it looks for room.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
-use shunt_engine::buffers::{share, unread};
+use shunt_engine::buffers::share;
 use shunt_engine::handshake::Phase;
-use shunt_shm::arena::TxState;
-use shunt_shm::region::{LONG_RING, Section};
-use shunt_shm::ring::UNLIMITED;
+use shunt_shm::region::LONG_RING;
 use shunt_sys::sockinfo;
 
-use crate::conn::{Conn, SIZED, Sock};
+use crate::conn::{Conn, SIZED};
 use crate::errno::KeepErrno;
 use crate::ops;
 use crate::stream::{notify, promote, tcp};
-
-/// Most bytes that this side lets lie unread in the peer's RMB.
-#[inline]
-pub fn limit(tx: &TxState, theirs: &Section) -> u64 {
-    match tx.buffer.load(Relaxed) {
-        // Without a look at what the peer writes.
-        0 => UNLIMITED,
-        sending => unread(sending, theirs.ctl.window.load(Relaxed)).unwrap_or(UNLIMITED),
-    }
-}
-
-/// How many bytes may be sent into the ring, and of how many ([`shunt_shm::ring::TxCursor::room`]).
-#[inline]
-pub fn room(sock: &Sock, theirs: &Section) -> (u64, u64) {
-    let tx = &sock.record().tx;
-    tx.cursor.room(theirs.cons.cons.load(Acquire), sock.ring() as u64, limit(tx, theirs))
-}
 
 /// The connection begins. `sized`: the program may have set a size, or `SO_RCVLOWAT`.
 pub fn begin(conn: Conn, sized: bool) {

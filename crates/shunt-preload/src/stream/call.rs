@@ -6,6 +6,7 @@ use core::sync::atomic::compiler_fence;
 
 use libc::{EAGAIN, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int, iovec, msghdr};
 use shunt_engine::handshake::Phase;
+use shunt_engine::kernel::has_failed;
 use shunt_shm::Violation;
 use shunt_shm::arena::Copying;
 
@@ -18,7 +19,8 @@ use crate::signals;
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
 use crate::stream::sleep::{Sleep, Until, Woken};
-use crate::stream::{broken, demote, killed, promote, tcp};
+use crate::stream::tcp::Socket;
+use crate::stream::{broken, demote, killed, promote};
 
 /// Which way the bytes of a call go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -187,7 +189,7 @@ impl Call<'_> {
     ) -> Kernel {
         let left = self.buffers.total - done;
         // The kernel tells an error once. This call returns what it has sent, so that is the next one's to hear.
-        if done > 0 && direction == Direction::Sending && tcp::has_failed(fd) {
+        if done > 0 && direction == Direction::Sending && has_failed(&Socket(fd)) {
             return Kernel::Failed(ECONNRESET);
         }
         match self.request {

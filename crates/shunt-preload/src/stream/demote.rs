@@ -14,6 +14,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use shunt_engine::kernel::has_failed;
 use shunt_engine::stretch::{Path, path};
 use shunt_shm::Violation;
 use shunt_shm::arena::{Record, UNDECIDED};
@@ -34,6 +35,7 @@ use crate::next;
 use crate::panics::InDoubt;
 use crate::points::point;
 use crate::signals::{Uncancelled, Uninterrupted};
+use crate::stream::tcp::Socket;
 use crate::stream::{again, broken, call, doubt, grants, killed, notify, promote, tcp};
 
 /// Longest wait, in nanoseconds, of a side that ends for room in the kernel socket for ring bytes that
@@ -278,7 +280,7 @@ pub fn flush(sock: &'static Sock, link: &Link, fd: i32) -> bool {
             return true;
         }
         // The program is to hear of a reset, which the kernel tells once.
-        if tcp::has_failed(fd) {
+        if has_failed(&Socket(fd)) {
             replay.store(0, Relaxed);
             continue;
         }

@@ -4,14 +4,17 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use shunt_engine::conn::overflow;
 use shunt_engine::handshake::Phase;
+use shunt_engine::kernel::KernelSocket;
 use shunt_engine::stretch::{Path, path};
 use shunt_shm::ring::RxCursor;
 use shunt_sys::{sockdiag, sockinfo};
 
 use crate::clock;
 use crate::conn::{Conn, ELSEWHERE, FROZEN, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, SHORT, Sock};
-use crate::stream::{demote, overflow, tcp};
+use crate::stream::tcp::Socket;
+use crate::stream::{demote, tcp};
 
 /// Time between two looks, in nanoseconds.
 pub const LOOK: u64 = 100_000_000;
@@ -50,7 +53,7 @@ pub fn next_look() -> Option<u64> {
 pub fn is_about(sock: &Sock) -> bool {
     sock.record().rx.unmarked.load(Relaxed) != 0
         || sock.no_room.load(Relaxed) != 0
-        || overflow::is_watched(sock)
+        || overflow::is_watched(sock.record())
         || sock.has(NUMBERED | SHORT)
 }
 
@@ -70,7 +73,7 @@ pub fn look_for_unmarked(conn: Conn) {
     let sock = conn.sock();
     let Some((_, theirs)) = sock.sections() else { return };
     // The bytes before the marks.
-    if conn.ask(tcp::waiting).unwrap_or(0) == 0 {
+    if conn.ask(|fd| Socket(fd).waiting()).unwrap_or(0) == 0 {
         return;
     }
     let marks = sock.record().rx.marks.load(Relaxed);

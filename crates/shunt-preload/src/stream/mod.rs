@@ -15,7 +15,6 @@ pub mod grants;
 pub mod killed;
 pub mod notify;
 pub mod offered;
-pub mod overflow;
 pub mod peek;
 pub mod pins;
 pub mod promote;
@@ -32,11 +31,13 @@ pub mod zerocopy;
 
 use core::sync::atomic::Ordering;
 
+use shunt_engine::kernel::KernelSocket;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::conn::{Conn, Sock};
+use crate::conn::Conn;
 use crate::endpoint;
+use crate::stream::tcp::Socket;
 
 /// The peer broke the protocol: this connection, and no other, answers `ECONNRESET` from now on. With
 /// the lock of a direction held.
@@ -53,13 +54,7 @@ pub fn broken(conn: Conn) {
     // Threads may wait for what will not come, by words that the peer can have written to. What wakes
     // them all is the kernel's end.
     if let Some(fd) = conn.kernel() {
-        tcp::shut(fd);
+        Socket(fd).shut();
     }
     notify::own(conn.sock());
-}
-
-/// True while the sending direction is in a TCP stretch: room to write is then the kernel's news.
-pub fn sends_over_tcp(sock: &Sock) -> bool {
-    let marks = sock.record().tx.marks.load(core::sync::atomic::Ordering::Relaxed);
-    shunt_engine::stretch::path(marks) == shunt_engine::stretch::Path::Tcp
 }

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use shunt_engine::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
 use shunt_shm::arena::Record;
-use shunt_shm::region::{DEAF, Section, Side};
+use shunt_shm::region::{DEAF, Side};
 use shunt_shm::ring::TxCursor;
 use shunt_shm::sync::store_load_fence;
 use shunt_shm::table::{Place, Table, Ticket};
@@ -291,12 +291,12 @@ pub(super) fn answer(
     time: Time,
 ) {
     let view = link.view();
-    let (mine, theirs) = (view.section(slot, Side::Server), view.section(slot, Side::Client));
+    let mine = view.section(slot, Side::Server);
     settle(sock, link, Side::Server, (slot, generation));
     sock.set_peer(peer);
     mine.setup.generation.store(generation, Ordering::Relaxed);
     mine.setup.endpoint.store(link.endpoint.id, Ordering::Relaxed);
-    if time == Time::AtAccept && is_read_there(Side::Server, theirs) {
+    if time == Time::AtAccept && sock.end().is_some_and(|end| end.is_read_there()) {
         // All that this side will send goes through the ring. Of a client that is gone by now its own
         // last words tell, or the kernel does at the first send.
         TxCursor::set_mark(&mine.prod, 0);
@@ -310,24 +310,6 @@ pub(super) fn answer(
     point!(promote_answered);
     sock.set_phase(Phase::Active);
     sock.count_shunted();
-}
-
-/// Whether what `side` puts into the ring will be read. An acceptor has answered in a call on its socket;
-/// a client has posted its proposal in connect, and may go on past the library (io_uring).
-pub fn is_read_there(side: Side, theirs: &Section) -> bool {
-    side == Side::Client || Proposal::is_read(theirs.setup.state.load(Ordering::Acquire))
-}
-
-/// Whether the peer of `side` can ring for who waits for room. An acceptor has the client's doorbells from
-/// the beginning; a client that has only read so far, and that the agent did not answer, has not.
-pub fn can_be_rung(side: Side, theirs: &Section) -> bool {
-    side == Side::Client || theirs.setup.state.load(Ordering::Acquire) == Proposal::Active as u32
-}
-
-/// Whether `side`, which has set so many marks, may enter the ring: for the first time in good faith, and
-/// again when the peer can tell of room there.
-pub fn may_enter(side: Side, theirs: &Section, marks: u32) -> bool {
-    is_read_there(side, theirs) && (marks == 0 || can_be_rung(side, theirs))
 }
 
 /// The client has the acceptor's doorbells, and says so.

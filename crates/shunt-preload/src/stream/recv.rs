@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use libc::{EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
 use shunt_engine::events;
 use shunt_engine::handshake::Phase;
+use shunt_engine::kernel::{Look, Progress, look, progress};
 use shunt_engine::stretch::{BeforeMark, Path, before_mark, had, path, reached_tcp_end};
 use shunt_shm::Violation;
 use shunt_shm::grants::Grants;
@@ -24,7 +25,7 @@ use crate::stream::borrow::{self, Request};
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Use};
 use crate::stream::sleep::Until;
-use crate::stream::tcp::{self, Look, Progress};
+use crate::stream::tcp::{self, Socket};
 use crate::stream::{again, demote, doubt, killed, notify, peek, promote, pulls};
 
 /// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
@@ -121,7 +122,7 @@ fn look_once(
     let (conn, sock) = (call.conn, call.conn.sock());
     let record = sock.record();
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
-        if *got > 0 && tcp::look(fd) == Look::Error {
+        if *got > 0 && look(&Socket(fd)) == Look::Error {
             // It is the next call's to tell: once.
             return Ok(Step::Done(got.cast_signed()));
         }
@@ -277,8 +278,8 @@ impl Rx<'_> {
         }
         let Some(at) = next else { return self.without_mark(call, got, marks) };
         let over = Progress { read: u64::MAX, arrived: u64::MAX };
-        let Progress { read, arrived } = tcp::progress(self.fd, at).unwrap_or(over);
-        let look = if read < at { tcp::look(self.fd) } else { Look::Silent };
+        let Progress { read, arrived } = progress(&Socket(self.fd), at).unwrap_or(over);
+        let look = if read < at { look(&Socket(self.fd)) } else { Look::Silent };
         let is_over = matches!(look, Look::Eof | Look::Error);
         Ok(match before_mark(at, read, arrived, is_over) {
             BeforeMark::Pass => {
@@ -308,7 +309,7 @@ impl Rx<'_> {
     /// sender that can't stay in the ring does not wait until it has been seen there. So nothing is read but
     /// what was there before a look that found no mark.
     fn without_mark(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
-        let look = tcp::look(self.fd);
+        let look = look(&Socket(self.fd));
         if RxCursor::next_mark(&self.theirs.prod, marks)?.is_some() {
             return Ok(None);
         }
@@ -442,7 +443,7 @@ impl Rx<'_> {
             let ended = self.theirs.prod.fin.load(Acquire) != 0;
             return Ok(ended && RxCursor::next_mark(&self.theirs.prod, marks)?.is_none());
         }
-        Ok(match tcp::look(self.fd) {
+        Ok(match look(&Socket(self.fd)) {
             Look::Bytes(_) => self.unexplained(marks)? == Unexplained::Last,
             // The mark comes before all bytes that are sent once more, and before the end.
             Look::Eof | Look::Error => RxCursor::next_mark(&self.theirs.prod, marks)?.is_none(),
@@ -502,7 +503,7 @@ impl Rx<'_> {
         }
         let copying = &self.sock().record().rx.copying;
         let announced = self.theirs.prod.fin.load(Relaxed) != 0;
-        let look = || if announced { tcp::await_end(self.fd) } else { tcp::look(self.fd) };
+        let look = || if announced { tcp::await_end(self.fd) } else { look(&Socket(self.fd)) };
         let (look, alone) = call::interruptible(copying, look);
         if !alone {
             return Ok(None);
@@ -538,7 +539,7 @@ impl Rx<'_> {
     /// more, of a sender that has left the ring already.
     fn peek_beyond_tcp(&self, call: &Call<'_>, got: &mut usize, at: u64) -> Result<(), Violation> {
         let seen = |read: u64| reached_tcp_end(read + *got as u64, at);
-        let all_seen = tcp::progress(self.fd, at).is_some_and(|progress| seen(progress.read));
+        let all_seen = progress(&Socket(self.fd), at).is_some_and(|progress| seen(progress.read));
         if !all_seen || call.buffers.are_bad() {
             return Ok(());
         }

@@ -3,6 +3,9 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use libc::{EBADF, ECONNRESET, c_int};
+use shunt_engine::conn::End;
+use shunt_engine::conn::overflow::{self, Full};
+use shunt_engine::kernel::{KernelSocket, peer_is_gone};
 use shunt_engine::stretch::{Path, Send, Sender, path};
 use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
@@ -11,6 +14,7 @@ use shunt_shm::region::{LONG_RING, RESET, RegionView, SHORT_RING, Section, Side,
 use shunt_shm::ring::{Content, Span, TxCursor};
 use shunt_wire::counter::Counter;
 
+use crate::clock;
 use crate::conn::{
     FILLS_KERNEL, KERNEL_HINT, Locked, NUMBERED, RESET_AWAITED, RESET_DUE, SHUT_RD, SHUT_WR, Sock,
     UNREAD, WANT_TCP,
@@ -24,10 +28,9 @@ use crate::stream::borrow::Request;
 use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Piece};
 use crate::stream::sleep::Until;
+use crate::stream::tcp::Socket;
 use crate::stream::transfer::{Place, Source, Stop};
-use crate::stream::{
-    buffers, demote, doubt, killed, notify, overflow, pins, promote, tcp, trim, worth, zerocopy,
-};
+use crate::stream::{demote, doubt, killed, notify, pins, promote, tcp, trim, worth, zerocopy};
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
 const CHUNK: usize = 64 * 1024;
@@ -91,9 +94,10 @@ fn put_some(
     let (conn, sock) = (call.conn, call.conn.sock());
     let record = sock.record();
     let is_nested = lock.nested();
-    let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
+    let (Some(link), Some(end)) = (sock.link(), sock.end()) else {
         return Ok(to_kernel(call, fd, sent));
     };
+    let (mine, theirs) = (end.mine, end.theirs);
     let marks = record.tx.marks.load(Relaxed);
     // A peer that has closed answers bytes with RST, and that only the kernel can do.
     if theirs.ctl.closed.load(Relaxed) != 0 || sock.has(SHUT_WR) {
@@ -104,7 +108,7 @@ fn put_some(
         settled: path(marks) == Path::Ring || TxCursor::marks_settled(&mine.prod, &theirs.cons),
         active: sock.peer().is_some()
             && !demote::is_pending(sock)
-            && (path(marks) == Path::Ring || promote::may_enter(record.side(), theirs, marks)),
+            && (path(marks) == Path::Ring || end.may_enter(marks)),
         // The place in the ring is that of the call which the handler interrupted.
         // A peer that has left takes nothing from the ring any more.
         want_tcp: is_nested
@@ -120,13 +124,13 @@ fn put_some(
                 return leave_ring(call, fd, sent, (link, theirs, is_nested));
             }
         }
-        Send::Promote => match tcp::counts(fd) {
+        Send::Promote => match Socket(fd).info() {
             // To a peer that has gone the ring leads nowhere, and only the kernel can say so.
-            Some(counts) if counts.established || theirs.prod.fin.load(Acquire) != 0 => {
-                if record.side() == Side::Server && counts.written == 0 {
+            Some(info) if info.is_established() || theirs.prod.fin.load(Acquire) != 0 => {
+                if record.side() == Side::Server && info.written() == 0 {
                     promote::is_used_here();
                 }
-                set_mark(sock, mine, marks, counts.written);
+                set_mark(sock, mine, marks, info.written());
                 endpoint::count(Counter::Promotions, 1);
             }
             _ => return Ok(to_kernel(call, fd, sent)),
@@ -179,14 +183,15 @@ fn put_some(
         return Ok(to_kernel(call, fd, sent));
     }
     if full {
-        let leaves = !promote::can_be_rung(record.side(), theirs)
-            || (overflow::is_due(sock, theirs) && TxCursor::may_set_mark(&mine.prod, &theirs.cons));
+        let overflows = || end.notes_no_room(clock::now()) == Full::Overflows;
+        let leaves =
+            !end.can_be_rung() || (overflows() && TxCursor::may_set_mark(&mine.prod, &theirs.cons));
         return match leaves {
             true => leave_ring(call, fd, sent, (link, theirs, is_nested)),
             false => Ok(Step::Wait(Until::Ring)),
         };
     }
-    overflow::ends(sock);
+    overflow::ends(record);
     if let Request::From(source) = call.request {
         let n = source.fill(&tx.place(span));
         if n == 0 {
@@ -258,6 +263,12 @@ pub struct Tx<'a> {
 }
 
 impl Tx<'_> {
+    #[inline(always)]
+    fn end(&self) -> End<'_> {
+        let ring = self.link.view().geometry().ring() as u64;
+        End { record: self.sock.record(), mine: self.mine, theirs: self.theirs, ring }
+    }
+
     /// A place for up to `want` bytes; empty when the ring is full. Not in a signal handler above a call on the direction.
     #[inline(always)]
     fn reserve(&self, want: usize, blocking: bool, content: Content) -> Result<Span, Violation> {
@@ -306,7 +317,7 @@ impl Tx<'_> {
             false => SHORT_RING.min(most),
         } as u64;
         let wish = shape(self.sock.record().side().other(), cap);
-        let limit = buffers::limit(tx, self.theirs);
+        let limit = self.end().limit();
         let what = (want as u64, content);
         tx.cursor.reserve(&self.theirs.cons, ring as u64, wish, limit, what)
     }
@@ -328,7 +339,7 @@ impl Tx<'_> {
             self.sock.put(UNREAD, false);
         }
         // Who has shut its own reading sees that as an end, too.
-        (ask && !self.sock.has(SHUT_RD) && tcp::peer_is_gone(fd, &self.theirs.prod.fin))
+        (ask && !self.sock.has(SHUT_RD) && peer_is_gone(&Socket(fd), &self.theirs.prod.fin))
             || (full && doubt::is_orphaned(self.sock))
     }
 

@@ -29,7 +29,7 @@ use crate::points::point;
 use crate::signals;
 use crate::stream::call::Direction;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{buffers, demote, overflow, peek, tcp, trim};
+use crate::stream::{demote, peek, tcp, trim};
 
 /// Longest spin for the first byte.
 const FIRST_FOR: u64 = 50_000;
@@ -134,7 +134,7 @@ impl Sleep {
             // Room in the ring is of use only to a sender that is in it; the others learn also of an
             // end from the kernel.
             until == Until::Ring
-                && (buffers::room(self.sock, theirs).0 > 0
+                && (self.sock.end().is_some_and(|end| end.room().0 > 0)
                     || theirs.ctl.closed.load(Relaxed) != 0
                     || self.sock.has(SHUT_WR)
                     || !tx.cursor.is_possible(&theirs.cons))
@@ -180,7 +180,7 @@ impl Sleep {
 
     /// When a sender looks whether it goes on over TCP, in nanoseconds from now.
     fn overflow(&self) -> Option<u64> {
-        if self.receiving() { None } else { overflow::next_look(&self.conn) }
+        if self.receiving() { None } else { self.conn.end()?.next_look_for_room(clock::now()) }
     }
 
     /// True before the first byte: it will come through the ring, if the peer has heard of it in time.

@@ -13,6 +13,7 @@ use std::os::fd::BorrowedFd;
 use libc::{EAGAIN, ENOSYS, EOPNOTSUPP, POLLERR, POLLIN, POLLOUT, c_int, iovec};
 use rustix::net::sockopt::socket_send_buffer_size;
 use shunt_engine::events;
+use shunt_engine::kernel::{Look, look};
 use shunt_shm::arena::Mode;
 use shunt_shm::region::{RegionView, Side};
 use shunt_shm::ring::Span;
@@ -25,7 +26,7 @@ use crate::next;
 use crate::signals;
 use crate::stream::call::Kernel;
 use crate::stream::copy_mode;
-use crate::stream::tcp::{self, Look};
+use crate::stream::tcp::{self, Socket};
 
 /// The current position: a pipe has none.
 const HERE: i64 = -1;
@@ -271,7 +272,7 @@ impl Sink {
 
     /// Has the kernel move up to `limit` bytes from the socket into the pipe, without waiting.
     pub fn from_socket(&self, socket: c_int, limit: usize) -> Kernel {
-        let len = match tcp::look(socket) {
+        let len = match look(&Socket(socket)) {
             Look::Silent => return Kernel::Nothing,
             Look::Bytes(there) => limit.min(usize::try_from(there).unwrap_or(usize::MAX)),
             Look::Eof | Look::Error => limit,

@@ -1,0 +1,141 @@
+//! One end of a shunted connection, as a value over what it works on.
+//!
+//! An [`End`] knows no descriptor and makes no system call. What it can be asked is of three kinds:
+//!
+//! * *questions* (`is_…`, `has_…`, [`End::readable`], [`End::room`]): they change nothing, and may be asked by any thread;
+//! * *events*, of which it takes a note (`notes_…`);
+//! * *rules* of one of its concerns, a module each: [`reset`], [`overflow`].
+//!
+//! What the peer writes ([`End::theirs`]) can be anything at any time: each word of it is read once, and checked before it
+//! counts.
+
+pub mod flags;
+pub mod overflow;
+mod readiness;
+pub mod reset;
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use shunt_shm::arena::Record;
+use shunt_shm::region::{Section, Side};
+use shunt_shm::ring::UNLIMITED;
+use shunt_wire::clc::Proposal;
+
+use crate::buffers;
+use crate::handshake::Phase;
+use crate::stretch::{Path, path};
+use flags::Flags;
+pub use readiness::Source;
+
+/// An end.
+#[derive(Clone, Copy, Debug)]
+pub struct End<'a> {
+    /// What this end keeps, and shares with its own forks: trusted.
+    pub record: &'a Record,
+    /// What it writes for the peer.
+    pub mine: &'a Section,
+    /// What the peer writes for it: never trusted.
+    pub theirs: &'a Section,
+    /// Length of the buffer of each ring, in bytes.
+    pub ring: u64,
+}
+
+/// True where one of these was noted.
+#[inline]
+#[must_use]
+pub fn has(record: &Record, flags: Flags) -> bool {
+    record.id.flags.load(Relaxed) & flags.bits() != 0
+}
+
+/// Notes them, or forgets them.
+#[inline]
+pub fn put(record: &Record, flags: Flags, on: bool) {
+    let word = &record.id.flags;
+    if on {
+        word.fetch_or(flags.bits(), Relaxed);
+    } else {
+        word.fetch_and(!flags.bits(), Relaxed);
+    }
+}
+
+/// True while the sending direction is in a TCP stretch: room to write is then the kernel's news.
+#[inline]
+#[must_use]
+pub fn sends_over_tcp(record: &Record) -> bool {
+    path(record.tx.marks.load(Relaxed)) == Path::Tcp
+}
+
+impl End<'_> {
+    /// True where one of these was noted.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, flags: Flags) -> bool {
+        has(self.record, flags)
+    }
+
+    /// Notes them, or forgets them.
+    #[inline]
+    pub fn put(&self, flags: Flags, on: bool) {
+        put(self.record, flags, on);
+    }
+
+    /// Where the handshake stands.
+    #[inline]
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        Phase::from_code(self.record.id.phase.load(Acquire))
+    }
+
+    /// The side of the link group on which it is.
+    #[inline]
+    #[must_use]
+    pub fn side(&self) -> Side {
+        self.record.side()
+    }
+
+    /// Most bytes that this end lets lie unread in the peer's RMB.
+    #[inline]
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        match self.record.tx.buffer.load(Relaxed) {
+            // Without a look at what the peer writes.
+            0 => UNLIMITED,
+            sending => {
+                buffers::unread(sending, self.theirs.ctl.window.load(Relaxed)).unwrap_or(UNLIMITED)
+            }
+        }
+    }
+
+    /// How many bytes may be sent into the ring, and of how many ([`shunt_shm::ring::TxCursor::room`]).
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> (u64, u64) {
+        let cons = self.theirs.cons.cons.load(Acquire);
+        self.record.tx.cursor.room(cons, self.ring, self.limit())
+    }
+
+    /// Whether what this side puts into the ring will be read. An acceptor has answered in a call on its socket;
+    /// a client has posted its proposal in connect, and may go on past the library (io_uring).
+    #[inline]
+    #[must_use]
+    pub fn is_read_there(&self) -> bool {
+        self.side() == Side::Client || Proposal::is_read(self.theirs.setup.state.load(Acquire))
+    }
+
+    /// Whether the peer can ring for who waits for room. An acceptor has the client's doorbells from
+    /// the beginning; a client that has only read so far, and that the agent did not answer, has not.
+    #[inline]
+    #[must_use]
+    pub fn can_be_rung(&self) -> bool {
+        self.side() == Side::Client
+            || self.theirs.setup.state.load(Acquire) == Proposal::Active as u32
+    }
+
+    /// Whether this side, which has set so many marks, may enter the ring: for the first time in good faith, and
+    /// again when the peer can tell of room there.
+    #[inline]
+    #[must_use]
+    pub fn may_enter(&self, marks: u32) -> bool {
+        self.is_read_there() && (marks == 0 || self.can_be_rung())
+    }
+}

@@ -1,0 +1,165 @@
+//! Models of what the engine works on, for its tests.
+
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::Ordering::Relaxed;
+
+use shunt_shm::arena::Record;
+use shunt_shm::region::Section;
+use shunt_shm::ring::TxCursor;
+
+use crate::conn::End;
+use crate::events;
+use crate::kernel::{KernelSocket, TcpInfo, state};
+
+/// What comes to a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrival {
+    Bytes(u64),
+    Fin,
+    Reset,
+}
+
+/// The receiving half of a kernel socket, and what will come to it before its nth question.
+///
+/// Modelled on `tcp_get_info`, which reads the state before it counts: something may come between the two.
+#[derive(Debug, Default)]
+pub struct Socket {
+    arrived: Cell<u64>,
+    read: Cell<u64>,
+    fin: Cell<bool>,
+    reset: Cell<bool>,
+    shut: Cell<bool>,
+    questions: Cell<usize>,
+    later: RefCell<Vec<(usize, Arrival)>>,
+}
+
+impl Socket {
+    pub fn arrive(&self, what: Arrival) {
+        if self.fin.get() && matches!(what, Arrival::Bytes(_)) || self.reset.get() {
+            return;
+        }
+        match what {
+            Arrival::Bytes(n) => self.arrived.set(self.arrived.get() + n),
+            Arrival::Fin => self.fin.set(true),
+            Arrival::Reset => self.reset.set(true),
+        }
+    }
+
+    /// It comes before the question of this number, counted from now.
+    pub fn arrive_at(&self, question: usize, what: Arrival) {
+        self.later.borrow_mut().push((self.questions.get() + question, what));
+    }
+
+    /// All that is to come has come.
+    pub fn settle(&self) {
+        self.questions.set(usize::MAX / 2);
+        self.happens();
+    }
+
+    /// The program reads.
+    pub fn read(&self, n: u64) {
+        assert!(n <= self.unread());
+        self.read.set(self.read.get() + n);
+    }
+
+    pub fn is_shut(&self) -> bool {
+        self.shut.get()
+    }
+
+    fn unread(&self) -> u64 {
+        self.arrived.get() - self.read.get()
+    }
+
+    fn happens(&self) {
+        let now = self.questions.get();
+        let due: Vec<Arrival> = {
+            let mut later = self.later.borrow_mut();
+            let due = later.iter().filter(|(at, _)| *at <= now).map(|(_, what)| *what).collect();
+            later.retain(|(at, _)| *at > now);
+            due
+        };
+        due.into_iter().for_each(|what| self.arrive(what));
+        self.questions.set(now + 1);
+    }
+}
+
+impl KernelSocket for Socket {
+    fn waiting(&self) -> u64 {
+        self.happens();
+        self.unread()
+    }
+
+    fn info(&self) -> Option<TcpInfo> {
+        self.happens();
+        let state = match (self.reset.get(), self.fin.get()) {
+            (true, _) => state::CLOSE,
+            (false, true) => state::CLOSE_WAIT,
+            (false, false) => state::ESTABLISHED,
+        };
+        self.happens();
+        let bytes_received = self.arrived.get() + u64::from(self.fin.get());
+        Some(TcpInfo { state, bytes_received, ..TcpInfo::default() })
+    }
+
+    fn readiness(&self, asked: u32) -> u32 {
+        self.happens();
+        let mut found = 0;
+        if self.unread() > 0 || self.fin.get() || self.reset.get() {
+            found |= events::IN;
+        }
+        if self.fin.get() || self.reset.get() {
+            found |= events::RDHUP;
+        }
+        if self.reset.get() {
+            found |= events::HUP | events::ERR;
+        }
+        found & (asked | events::ALWAYS)
+    }
+
+    fn has_fin_behind(&self, _waiting: u64) -> bool {
+        self.happens();
+        self.fin.get()
+    }
+
+    fn shut(&self) {
+        self.shut.set(true);
+    }
+}
+
+/// The memory of an end of the client's side, with a ring of 64 KiB.
+#[derive(Debug, Default)]
+pub struct Memory {
+    record: Record,
+    mine: Section,
+    theirs: Section,
+}
+
+impl Memory {
+    pub const RING: u64 = 64 << 10;
+
+    pub fn end(&self) -> End<'_> {
+        End { record: &self.record, mine: &self.mine, theirs: &self.theirs, ring: Self::RING }
+    }
+
+    /// Both directions go to the ring from their first byte on, and both ends are there.
+    pub fn enter_ring(&self) {
+        for (line, passed) in
+            [(&self.mine.prod, &self.theirs.cons), (&self.theirs.prod, &self.mine.cons)]
+        {
+            TxCursor::set_mark(line, 0);
+            passed.marks_passed.store(1, Relaxed);
+        }
+        self.record.tx.marks.store(1, Relaxed);
+        self.record.rx.marks.store(1, Relaxed);
+    }
+
+    /// This end puts so many bytes into the ring.
+    pub fn send(&self, n: u64) {
+        self.record.tx.cursor.publish(&self.mine.prod, n);
+    }
+
+    /// The peer puts so many bytes into the ring.
+    pub fn receive(&self, n: u64) {
+        self.theirs.prod.prod.fetch_add(n, Relaxed);
+    }
+}

@@ -15,11 +15,11 @@ use shunt_wire::offer::Offer;
 use shunt_wire::reason::{REASON_SLOTS, Reason};
 
 use crate::counters::Counters;
+use crate::geometry::{SLOTS, Side};
 use crate::grants::Pulls;
 use crate::holders::{Holders, Member, Processes};
 use crate::lock::{Owner, OwnerLock};
 use crate::memfd::{self, Map};
-use crate::region::{SLOTS, Side};
 use crate::ring::{RxCursor, TxCursor};
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use crate::unregistered::{Places, Unregistered};

@@ -30,6 +30,8 @@ pub mod counters;
 #[cfg(not(loom))]
 pub mod dmb;
 #[cfg(not(loom))]
+mod geometry;
+#[cfg(not(loom))]
 pub mod holders;
 #[cfg(not(loom))]
 pub mod ivshmem;

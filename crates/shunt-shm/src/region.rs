@@ -16,24 +16,13 @@ use shunt_wire::agent::{MAX_VECTORS, RegionId};
 use shunt_wire::clc::{Answer, Proposal};
 
 use crate::cq::{ArmLine, CqLine};
+pub use crate::geometry::{LONG_RING, RING, SHORT_RING, SLOTS, Side, shape};
 use crate::grants::Grants;
 use crate::ivshmem::{self, EXTENT, Kind};
 use crate::memfd::{self, Map};
-use crate::ring::{ConsLine, ProdLine, REWIND_AFTER, Shape};
+use crate::ring::{ConsLine, ProdLine};
 use crate::rings::{self, Rings};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-
-/// Most connections in one link group (SMC's limit, RFC 7609 section 4.5.1).
-pub const SLOTS: usize = 255;
-
-/// Length of one direction's buffer in bytes (a power of two): the longest ring, of a sender that grants. So much
-/// may be granted at a time; what is not copied there takes no memory.
-pub const RING: usize = 2 * 1024 * 1024;
-/// Length of a ring as a rule.
-pub const LONG_RING: usize = 512 * 1024;
-/// Length of a ring where a sender has many: so they stay in the processors' caches (1 MB files from
-/// nginx to 50 connections: half as fast again as with the longest).
-pub const SHORT_RING: usize = 128 * 1024;
 
 const MAGIC: u64 = 0x5348_554e_545f_4c47; // "SHUNT_LG"
 /// Processes that can have completion queues in one region: the client (lane 0) and, where a group
@@ -102,46 +91,8 @@ impl Geometry {
 const _: () = assert!(Geometry::Device.size() <= crate::ivshmem::EXTENT);
 const _: () = assert!(Geometry::Device.ring().is_power_of_two());
 
-/// The part of its buffer that a ring of `cap` bytes takes. The two rings of a connection begin back to
-/// back in the middle of a page, so that a connection of small messages takes one page and not two.
-#[must_use]
-pub const fn shape(receiver: Side, cap: u64) -> Shape {
-    Shape { cap, late: matches!(receiver, Side::Client) }
-}
-
-const _: () = assert!(REWIND_AFTER == 4096 / 2);
 const _: () = assert!(size_of::<Section>() == 256 && align_of::<Section>() == 64);
 const _: () = assert!(size_of::<Vector>() == 128);
-const _: () =
-    assert!(RING.is_power_of_two() && LONG_RING.is_power_of_two() && SHORT_RING.is_power_of_two());
-const _: () = assert!(SHORT_RING < LONG_RING && LONG_RING < RING);
-
-/// Which side of a link group: the one that connected or the one that accepted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum Side {
-    /// Made the proposal; owns the region.
-    Client = 0,
-    /// Accepted it.
-    Server = 1,
-}
-
-impl Side {
-    /// The opposite side.
-    #[must_use]
-    pub const fn other(self) -> Self {
-        match self {
-            Self::Client => Self::Server,
-            Self::Server => Self::Client,
-        }
-    }
-
-    /// From its code in the arena.
-    #[must_use]
-    pub const fn from_code(code: u32) -> Self {
-        if code == 0 { Self::Client } else { Self::Server }
-    }
-}
 
 #[repr(C, align(64))]
 struct Header {

@@ -12,8 +12,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
+use crate::geometry::SLOTS;
 use crate::memfd::Map;
-use crate::region::SLOTS;
 use crate::sync::own::{AtomicPtr, Ordering};
 
 /// Slots of a window.

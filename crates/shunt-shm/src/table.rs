@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::RegionId;
 
+use crate::geometry::SLOTS;
 use crate::memfd::{self, Map};
-use crate::region::SLOTS;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, store_load_fence};
 
 /// Open proposals that fit.

@@ -3,109 +3,14 @@
 //! An extent has one *owner*, and any number of *holders*: members whose programs have it mapped. It is free when
 //! its owner has given it up or is gone, and no member that is there holds it.
 
-use super::{Control, MemberId};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, store_load_fence};
-
-/// An entry of the table of extents.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub struct Extent {
-    /// The owner's name; 0: nobody.
-    owner: AtomicU64,
-    /// A bit for each member that has it mapped, besides the owner.
-    holders: AtomicU64,
-    /// What others find it by: the region or DMB that it is; 0: nothing that is to be found.
-    name: AtomicU64,
-    /// The endpoint on whose behalf the owner made it.
-    endpoint: AtomicU64,
-    /// Bytes of it that are in use.
-    len: AtomicU64,
-    /// A [`Kind`], also of what it was before it was free.
-    kind: AtomicU32,
-}
-
-/// What an extent is used for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum Kind {
-    /// It was never used.
-    Fresh = 0,
-    /// A member's home.
-    Home = 1,
-    /// A link group's region.
-    Region = 2,
-    /// A DMB by itself.
-    Dmb = 3,
-}
-
-impl Kind {
-    const fn from_code(code: u32) -> Self {
-        match code {
-            0 => Self::Fresh,
-            2 => Self::Region,
-            3 => Self::Dmb,
-            // The kind of which all is wiped.
-            _ => Self::Home,
-        }
-    }
-}
-
-impl Extent {
-    /// The owner's name.
-    #[must_use]
-    pub fn owner(&self) -> u64 {
-        self.owner.load(Ordering::Acquire)
-    }
-
-    /// What others find it by.
-    #[must_use]
-    pub fn name(&self) -> u64 {
-        self.name.load(Ordering::Acquire)
-    }
-
-    /// The endpoint for which it was made.
-    #[must_use]
-    pub fn endpoint(&self) -> u64 {
-        self.endpoint.load(Ordering::Relaxed)
-    }
-
-    /// Bytes in use, at most an extent's length.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        usize::try_from(self.len.load(Ordering::Relaxed))
-            .unwrap_or(super::EXTENT)
-            .min(super::EXTENT)
-    }
-
-    /// True when nothing of it is in use.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// What it is, or was.
-    #[must_use]
-    pub fn kind(&self) -> Kind {
-        Kind::from_code(self.kind.load(Ordering::Relaxed))
-    }
-
-    /// A bit for each member that holds it.
-    #[must_use]
-    pub fn holders(&self) -> u64 {
-        self.holders.load(Ordering::SeqCst)
-    }
-
-    /// The member at `index` does not hold it any more.
-    pub fn release(&self, index: usize) {
-        let bit = 1 << (index % super::MEMBERS);
-        if self.holders.load(Ordering::Relaxed) & bit != 0 {
-            self.holders.fetch_and(!bit, Ordering::SeqCst);
-        }
-    }
-}
+use super::control::Control;
+use super::extent::Kind;
+use super::member::MemberId;
+use crate::sync::{Ordering, store_load_fence};
 
 impl Control {
-    /// Takes a free extent for `me`. What was in it is still there, and of which kind it was: [`Extent::kind`].
+    /// Takes a free extent for `me`. What was in it is still there, and of which kind it was:
+    /// [`Extent::kind`](super::Extent::kind).
     #[must_use]
     pub fn take_extent(&self, me: MemberId) -> Option<usize> {
         // Whoever comes first takes it: a low place in the memory that is in use stays so.
@@ -164,7 +69,8 @@ impl Control {
         Some((index, self.find(self.extent(index).owner())?))
     }
 
-    /// Holds an extent that `owner` has under `name`, until [`Extent::release`]. False: it is not there any more.
+    /// Holds an extent that `owner` has under `name`, until
+    /// [`Extent::release`](super::Extent::release). False: it is not there any more.
     #[must_use]
     pub fn hold(&self, index: usize, (owner, name): (MemberId, u64), me: MemberId) -> bool {
         let extent = self.extent(index);

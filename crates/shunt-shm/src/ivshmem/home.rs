@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use shunt_wire::addr::Addr;
 
-use super::EXTENT;
+use super::extent::EXTENT;
 use crate::memfd::Map;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::table;

@@ -1,80 +1,8 @@
 //! Who shares the memory: one agent of each machine.
 
-use super::Control;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
-
-/// Members that there can be at once.
-pub const MEMBERS: usize = 64;
-
-/// An entry of the table of members.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub struct Member {
-    /// A random number that this member alone ever has; 0: nobody was here yet.
-    name: AtomicU64,
-    /// The name of the member that is known to have gone last from here.
-    gone: AtomicU64,
-    /// Counts up as long as the member lives.
-    beat: AtomicU64,
-    /// Above which its names of endpoints, listeners and regions lie.
-    ids: AtomicU64,
-    /// Its ID with the ivshmem server, plus 1; 0: it has none.
-    peer: AtomicU32,
-    /// Its interrupt vectors.
-    vectors: AtomicU32,
-    /// The extent that is its home; 0: none yet.
-    home: AtomicU32,
-}
-
-const _: () = assert!(size_of::<Member>() == 64);
-
-/// A member, as private memory knows it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct MemberId {
-    /// Its place in the table.
-    pub index: usize,
-    /// Its name.
-    pub name: u64,
-}
-
-impl Member {
-    /// Who is here; 0: nobody.
-    #[must_use]
-    pub fn live(&self) -> u64 {
-        let name = self.name.load(Ordering::Acquire);
-        if name != 0 && self.gone.load(Ordering::Acquire) != name { name } else { 0 }
-    }
-
-    /// Its ID with the ivshmem server.
-    #[must_use]
-    pub fn peer(&self) -> Option<u16> {
-        u16::try_from(self.peer.load(Ordering::Acquire).checked_sub(1)?).ok()
-    }
-
-    /// Its interrupt vectors.
-    #[must_use]
-    pub fn vectors(&self) -> u32 {
-        self.vectors.load(Ordering::Relaxed)
-    }
-
-    /// Its names lie above this.
-    #[must_use]
-    pub fn ids(&self) -> u64 {
-        self.ids.load(Ordering::Relaxed)
-    }
-
-    /// What changes as long as it lives.
-    #[must_use]
-    pub fn beat(&self) -> u64 {
-        self.beat.load(Ordering::Relaxed)
-    }
-
-    /// Its home.
-    #[must_use]
-    pub fn home(&self) -> usize {
-        self.home.load(Ordering::Acquire) as usize
-    }
-}
+use super::control::Control;
+use super::member::{MEMBERS, MemberId};
+use crate::sync::Ordering;
 
 impl Control {
     /// The members that are there.
@@ -133,6 +61,12 @@ impl Control {
     /// Says that a member is gone: its extents are free as soon as nobody holds them.
     pub fn is_gone(&self, member: MemberId) {
         self.member(member.index).gone.store(member.name, Ordering::Release);
+    }
+
+    /// The machine with this ID is gone, as the server knows. True when it was a member.
+    pub fn has_left(&self, peer: u16) -> bool {
+        let of_it = |member: &MemberId| self.member(member.index).peer() == Some(peer);
+        self.members().filter(of_it).inspect(|member| self.is_gone(*member)).count() > 0
     }
 
     /// Shows that `me` is alive.

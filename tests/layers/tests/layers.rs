@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates that have circles still. No crate comes here; one that has none any more leaves.
-const CIRCULAR: [&str; 8] = [
+const CIRCULAR: [&str; 7] = [
     "shunt-agent",
     "shunt-bench",
     "shunt-cli",
@@ -12,7 +12,6 @@ const CIRCULAR: [&str; 8] = [
     "shunt-ivshmem",
     "shunt-preload",
     "shunt-sys",
-    "shunt-wire",
 ];
 
 /// The crates, and their root files.

@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::insn::{Assembler, R0, R1};
-use super::{Counter, load, number, open_tracepoint};
+use super::map::Counter;
+use super::{load, number, open_tracepoint};
 
 const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 const HELPER_CURRENT_CGROUP_ID: i32 = 80;

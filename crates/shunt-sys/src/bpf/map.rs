@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use super::{address, bpf, bpf_fd, cmd, number};
 
 const TYPE_HASH: u32 = 1;
+const TYPE_ARRAY: u32 = 2;
 /// Memory is taken when it is needed.
 const NO_PREALLOC: u32 = 1;
 
@@ -126,5 +127,21 @@ impl<V: Plain> Hash<V> {
             Element { map: number(&self.map), padding: 0, key: address(&key), value: 0, flags: 0 };
         // SAFETY: the command's attributes; the key is live and of the map's size.
         unsafe { bpf(cmd::MAP_DELETE_ELEM, &mut attr) }.is_ok()
+    }
+}
+
+/// A number that programs add to.
+#[derive(Debug)]
+pub(super) struct Counter {
+    pub(super) map: OwnedFd,
+}
+
+impl Counter {
+    pub(super) fn new() -> io::Result<Self> {
+        create(TYPE_ARRAY, 4, 8, 1, 0).map(|map| Self { map })
+    }
+
+    pub(super) fn get(&self) -> io::Result<u64> {
+        Ok(get(&self.map, &0_u32)?.unwrap_or(0))
     }
 }

@@ -35,7 +35,6 @@ mod cmd {
     pub const LINK_CREATE: super::c_int = 28;
 }
 
-const MAP_TYPE_ARRAY: u32 = 2;
 const PROG_TYPE_SOCK_OPS: u32 = 13;
 const CGROUP_SOCK_OPS: u32 = 3;
 
@@ -157,20 +156,4 @@ fn open_tracepoint(program: &OwnedFd, name: &std::ffi::CStr) -> io::Result<Owned
     let mut attr = Attr { name, program: number(program), padding: 0 };
     // SAFETY: the command's attributes; the name lives as long as the call.
     unsafe { bpf_fd(cmd::RAW_TRACEPOINT_OPEN, &mut attr) }
-}
-
-/// A number that programs add to.
-#[derive(Debug)]
-struct Counter {
-    map: OwnedFd,
-}
-
-impl Counter {
-    fn new() -> io::Result<Self> {
-        map::create(MAP_TYPE_ARRAY, 4, 8, 1, 0).map(|map| Self { map })
-    }
-
-    fn get(&self) -> io::Result<u64> {
-        Ok(map::get(&self.map, &0_u32)?.unwrap_or(0))
-    }
 }

@@ -6,8 +6,9 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::insn::{Assembler, FRAME, R0, R1, R2, R3, R4, R6};
+use super::map::{self, Counter};
 use super::{CGROUP_SOCK_OPS, PROG_TYPE_SOCK_OPS, ops};
-use super::{Counter, attach_to_map, link_to_group, load, map, number};
+use super::{attach_to_map, link_to_group, load, number};
 
 const MAP_TYPE_SOCKHASH: u32 = 18;
 const PROG_TYPE_SK_MSG: u32 = 16;

@@ -14,7 +14,6 @@ use shunt_shm::doorbell;
 use shunt_shm::ivshmem::Registers;
 use shunt_sys::vfio;
 
-use super::place::NoPlace;
 use super::{Heard, Means, Transport};
 
 /// Vendor and device, as sysfs has them.
@@ -24,10 +23,14 @@ const IVSHMEM: (&str, &str) = ("0x1af4", "0x1110");
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Address(String);
 
-impl FromStr for Address {
-    type Err = NoPlace;
+/// A text that is no such address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoAddress;
 
-    fn from_str(text: &str) -> Result<Self, NoPlace> {
+impl FromStr for Address {
+    type Err = NoAddress;
+
+    fn from_str(text: &str) -> Result<Self, NoAddress> {
         let whole =
             if text.matches(':').count() == 1 { format!("0000:{text}") } else { text.into() };
         let shape = |(i, c): (usize, char)| match i {
@@ -39,7 +42,7 @@ impl FromStr for Address {
         if whole.len() == 12 && whole.chars().enumerate().all(shape) {
             Ok(Self(whole.to_ascii_lowercase()))
         } else {
-            Err(NoPlace)
+            Err(NoAddress)
         }
     }
 }
@@ -250,7 +253,7 @@ mod tests {
         for bad in
             ["", "1f.3", "00:1f.8", "00:1g.3", "00000:00:1f.3", "0000:00:1f.3x", "0000-00:1f.3"]
         {
-            assert_eq!(bad.parse::<Address>(), Err(NoPlace), "{bad}");
+            assert_eq!(bad.parse::<Address>(), Err(NoAddress), "{bad}");
         }
     }
 }

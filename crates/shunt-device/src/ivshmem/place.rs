@@ -57,6 +57,9 @@ impl FromStr for Place {
     type Err = NoPlace;
 
     fn from_str(text: &str) -> Result<Self, NoPlace> {
-        if text.contains('/') { Ok(Self::Server(text.into())) } else { text.parse().map(Self::Pci) }
+        if text.contains('/') {
+            return Ok(Self::Server(text.into()));
+        }
+        text.parse().map(Self::Pci).map_err(|pci::NoAddress| NoPlace)
     }
 }

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::memory::DEFAULT_SIZE;
 use crate::message::{MAX_PEERS, Vector};
+
+/// Bytes of shared memory unless asked otherwise.
+pub const DEFAULT_SIZE: u64 = 4 << 20;
 
 /// How a server is to run.
 #[derive(Clone, Debug)]

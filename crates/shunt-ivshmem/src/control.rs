@@ -17,8 +17,8 @@ use shunt_sys::fds::Fds;
 use shunt_sys::seqpacket::{self, PeerCred, peer_cred};
 
 use crate::endpoint::control_path;
-use crate::handover::Name;
 use crate::memory;
+use crate::name::Name;
 use crate::report::Report;
 
 /// Longest packet.

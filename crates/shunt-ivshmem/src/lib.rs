@@ -16,10 +16,12 @@
 pub mod config;
 pub mod control;
 pub mod endpoint;
+mod error;
 pub mod handover;
 mod ids;
 pub mod memory;
 pub mod message;
+pub mod name;
 pub mod notify;
 mod peer;
 pub mod reason;
@@ -28,9 +30,8 @@ pub mod server;
 pub mod snapshot;
 pub mod state;
 
-use std::{fmt, io};
-
 pub use config::{Config, Limits, Start};
+pub use error::Error;
 pub use server::Server;
 
 /// Runs a server until SIGTERM or SIGINT, or until another one takes over.
@@ -48,61 +49,4 @@ pub fn serve(config: Config) -> Result<(), Error> {
     notifier.forget(&kept);
     notifier.tell("READY=1");
     server.run(&mut notifier)
-}
-
-/// Why a server did not start, or ended.
-#[derive(Debug)]
-pub enum Error {
-    /// Its sockets.
-    Endpoint(endpoint::EndpointError),
-    /// The shared memory.
-    Memory(memory::MemoryError),
-    /// So few descriptors are allowed that not a single client could be served.
-    Descriptors(u64),
-    /// The server before it did not hand over.
-    TakeOver(handover::HandoverError),
-    /// A system call of its own failed.
-    System(io::Error),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Endpoint(e) => e.fmt(f),
-            Self::Memory(e) => e.fmt(f),
-            Self::Descriptors(limit) => write!(
-                f,
-                "not a single client can be served with {limit} descriptors; raise the limit \
-                 (`ulimit -Hn`, LimitNOFILE= in the unit), or ask for fewer vectors"
-            ),
-            Self::TakeOver(e) => e.fmt(f),
-            Self::System(e) => write!(f, "the server failed: {e}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl From<endpoint::EndpointError> for Error {
-    fn from(e: endpoint::EndpointError) -> Self {
-        Self::Endpoint(e)
-    }
-}
-
-impl From<memory::MemoryError> for Error {
-    fn from(e: memory::MemoryError) -> Self {
-        Self::Memory(e)
-    }
-}
-
-impl From<handover::HandoverError> for Error {
-    fn from(e: handover::HandoverError) -> Self {
-        Self::TakeOver(e)
-    }
-}
-
-impl From<io::Error> for Error {
-    fn from(e: io::Error) -> Self {
-        Self::System(e)
-    }
 }

@@ -14,8 +14,6 @@ use shunt_shm::memfd;
 
 use crate::config::Config;
 
-/// Bytes of shared memory unless asked otherwise.
-pub const DEFAULT_SIZE: u64 = 4 << 20;
 /// The least that can be shared.
 pub const MIN_SIZE: u64 = 4096;
 /// The most: what all of today's processors can address.

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use shunt_sys::seqpacket::{self, PeerCred, peer_cred};
+use shunt_sys::seqpacket::{self, peer_cred};
 use tracing::{debug, info, warn};
 
+use super::asker::Asker;
 use super::{BATCH, Server, WATCHED, seconds};
-use crate::control::{MAX_PACKET, MAX_REQUEST, Request, Said, is_trusted};
+use crate::control::{MAX_PACKET, Request, Said, is_trusted};
 use crate::memory;
 use crate::message::{MESSAGE, PeerId};
 use crate::peer::{Peer, bells};
@@ -21,14 +22,6 @@ use crate::state::Full;
 
 /// How often it is said that clients are turned away.
 const WORD: Duration = Duration::from_secs(1);
-
-/// Somebody who may ask something.
-#[derive(Debug)]
-pub(super) struct Asker {
-    pub(super) socket: OwnedFd,
-    pub(super) cred: PeerCred,
-    pub(super) since: Instant,
-}
 
 /// What an accept has brought.
 enum Come {
@@ -130,15 +123,10 @@ impl Server {
 
     /// Hears a request. To report takes no time; who asks for a hand-over is left to the loop.
     pub(super) fn answer(&mut self, token: u64) -> Option<OwnedFd> {
-        let Asker { socket, cred, .. } = self.askers.remove(&token)?;
-        let _ = epoll::delete(&self.epoll, &socket);
-        let mut packet = [0; MAX_REQUEST];
-        // No descriptor comes with a request, and of one that does this process knows no more than that.
-        let peeked = seqpacket::peek(&socket, &mut packet).ok().filter(|it| !it.has_fds);
-        let request = peeked.and_then(|peeked| {
-            let _ = seqpacket::discard(&socket, &mut []);
-            Request::parse(packet.get(..peeked.len)?)
-        });
+        let asker = self.askers.remove(&token)?;
+        let _ = epoll::delete(&self.epoll, &asker.socket);
+        let request = asker.request();
+        let Asker { socket, cred, .. } = asker;
         let answered = match request {
             Some(Request::TakeOver) => return Some(socket),
             Some(Request::Status) => self.report(&socket),

@@ -4,6 +4,7 @@
 //! nothing for too long is dropped. Alone a hand-over holds up everything else, for as long as the next
 //! server, which is trusted, takes.
 
+mod asker;
 mod doors;
 mod succession;
 
@@ -30,7 +31,7 @@ use crate::peer::{End, Pause, Peer, Unsent, claimant};
 use crate::reason::{Fault, Totals};
 use crate::state::State;
 
-use doors::Asker;
+use asker::Asker;
 
 /// Clients are known to epoll by their IDs; these are above.
 const LISTENER: u64 = 1 << 32;

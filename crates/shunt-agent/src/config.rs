@@ -6,7 +6,7 @@ use std::time::Duration;
 pub use shunt_device::ivshmem::Place;
 use shunt_sys::run_dir::RunDir;
 
-use crate::metrics::Metrics;
+use crate::metrics::Address;
 use crate::policy::Policy;
 
 /// How an agent is to run.
@@ -42,6 +42,17 @@ impl Config {
             limits: Limits::default(),
         }
     }
+}
+
+/// Where metrics are to be served.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// At which address.
+    pub address: Address,
+    /// Also at one that other hosts can reach.
+    pub public: bool,
+    /// No agent without. Else an address that can't be had is a warning.
+    pub required: bool,
 }
 
 /// What an agent for the host is told besides.

@@ -32,8 +32,8 @@ pub mod socket;
 pub mod state;
 pub mod totals;
 
-pub use config::{Config, HostConfig, Limits};
-pub use metrics::{Metrics, MetricsError};
+pub use config::{Config, HostConfig, Limits, Metrics};
+pub use metrics::MetricsError;
 pub use policy::Policy;
 pub use server::Server;
 use shunt_sys::signals;

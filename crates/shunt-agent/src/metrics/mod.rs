@@ -23,7 +23,7 @@ use tracing::debug;
 pub use address::{Address, BadAddress, MetricsError};
 
 use crate::allowance::{Allowance, REPORT_COST};
-use crate::config::Limits;
+use crate::config::{Limits, Metrics};
 use crate::door::{Door, Knock};
 use crate::state::State;
 use address::Listener;
@@ -38,17 +38,6 @@ const MAX_REQUEST: usize = 4096;
 /// How much is read of one who goes on talking after the answer. Closing a socket with unread bytes would
 /// take the answer back.
 const MAX_IGNORED: usize = 64 << 10;
-
-/// Where metrics are to be served.
-#[derive(Clone, Debug)]
-pub struct Metrics {
-    /// At which address.
-    pub address: Address,
-    /// Also at one that other hosts can reach.
-    pub public: bool,
-    /// No agent without. Else an address that can't be had is a warning.
-    pub required: bool,
-}
 
 /// What a scraper and the agent are about.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ mod allowance;
 pub mod config;
 mod container;
 mod door;
+mod error;
 pub mod held;
 #[cfg(not(fuzzing))]
 mod ivshmem;
@@ -33,6 +34,7 @@ pub mod state;
 pub mod totals;
 
 pub use config::{Config, HostConfig, Limits, Metrics};
+pub use error::ServeError;
 pub use metrics::MetricsError;
 pub use policy::Policy;
 pub use server::Server;
@@ -57,53 +59,4 @@ pub fn serve(config: Config, ready: impl FnOnce()) -> Result<(), ServeError> {
     ready();
     server.run()?;
     Ok(())
-}
-
-/// Why the agent did not run, or ended.
-#[derive(Debug)]
-pub enum ServeError {
-    /// It could not become the agent.
-    Claim(ClaimError),
-    /// It could not serve metrics.
-    Metrics(MetricsError),
-    /// It could not be the agent of the host.
-    Host(state::HostError),
-    /// It could not share memory with other machines.
-    Sharing(shunt_device::ivshmem::Place, std::io::Error),
-    /// A system call of its own failed.
-    System(std::io::Error),
-}
-
-impl std::fmt::Display for ServeError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Claim(e) => e.fmt(f),
-            Self::Metrics(e) => e.fmt(f),
-            Self::Host(e) => e.fmt(f),
-            Self::Sharing(place, e) => {
-                write!(f, "no memory can be shared with other machines by {place}: {e}")
-            }
-            Self::System(e) => e.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ServeError {}
-
-impl From<ClaimError> for ServeError {
-    fn from(e: ClaimError) -> Self {
-        Self::Claim(e)
-    }
-}
-
-impl From<state::HostError> for ServeError {
-    fn from(e: state::HostError) -> Self {
-        Self::Host(e)
-    }
-}
-
-impl From<std::io::Error> for ServeError {
-    fn from(e: std::io::Error) -> Self {
-        Self::System(e)
-    }
 }

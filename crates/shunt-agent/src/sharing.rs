@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use tracing::{info, warn};
 
-use crate::ServeError;
 use crate::config::{Place, Sharing};
+use crate::error::ServeError;
 use crate::state::State;
 
 /// How long a server may take to introduce this machine, when the agent starts, and later, while programs wait for it.

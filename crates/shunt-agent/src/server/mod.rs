@@ -24,9 +24,9 @@ use shunt_inspector::{Claimant, Inspectors};
 use shunt_sys::run_dir::TOTALS;
 use tracing::{info, warn};
 
-use crate::ServeError;
 use crate::config::Config;
 use crate::door::Door;
+use crate::error::ServeError;
 use crate::held::Grave;
 use crate::metrics::{self, Exporter};
 use crate::party::Account;

@@ -1,0 +1,57 @@
+//! Why there is no agent.
+
+use std::{fmt, io};
+
+use crate::config::Place;
+use crate::metrics::MetricsError;
+use crate::socket::ClaimError;
+use crate::state::HostError;
+
+/// Why the agent did not run, or ended.
+#[derive(Debug)]
+pub enum ServeError {
+    /// It could not become the agent.
+    Claim(ClaimError),
+    /// It could not serve metrics.
+    Metrics(MetricsError),
+    /// It could not be the agent of the host.
+    Host(HostError),
+    /// It could not share memory with other machines.
+    Sharing(Place, io::Error),
+    /// A system call of its own failed.
+    System(io::Error),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Claim(e) => e.fmt(f),
+            Self::Metrics(e) => e.fmt(f),
+            Self::Host(e) => e.fmt(f),
+            Self::Sharing(place, e) => {
+                write!(f, "no memory can be shared with other machines by {place}: {e}")
+            }
+            Self::System(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+impl From<ClaimError> for ServeError {
+    fn from(e: ClaimError) -> Self {
+        Self::Claim(e)
+    }
+}
+
+impl From<HostError> for ServeError {
+    fn from(e: HostError) -> Self {
+        Self::Host(e)
+    }
+}
+
+impl From<io::Error> for ServeError {
+    fn from(e: io::Error) -> Self {
+        Self::System(e)
+    }
+}

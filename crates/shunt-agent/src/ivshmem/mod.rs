@@ -6,9 +6,11 @@
 //! private memory and checked before use.
 
 mod leases;
+mod link;
 mod links;
 #[cfg(any(test, fuzzing))]
 mod memory;
+mod peer;
 mod peers;
 #[cfg(test)]
 mod tests;
@@ -38,9 +40,9 @@ use tracing::{info, warn};
 
 use crate::held::Held;
 use leases::Leases;
-use links::Link;
-pub(crate) use links::{Attached, Linked};
-use peers::{Peer, Remote};
+use link::Link;
+pub(crate) use link::{Attached, Linked};
+use peer::{Peer, Remote};
 
 /// Time between two signs of life.
 pub(crate) const BEAT: Duration = Duration::from_secs(1);

@@ -8,32 +8,11 @@ use shunt_wire::addr::Addr;
 use shunt_wire::agent::ListenerId;
 use tracing::{debug, info};
 
+use super::peer::{Peer, Remote};
 use super::{Fabric, News};
 
 /// How long a member may show no sign of life before nothing new is begun with it.
 const SILENCE: Duration = Duration::from_secs(5);
-
-/// Another member.
-#[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) home: Home,
-    /// What was last read of it.
-    news: Option<u64>,
-    beat: u64,
-    beaten: Instant,
-    /// Its listeners that programs here are told of: their names, by its own names.
-    pub(super) published: HashMap<u64, ListenerId>,
-}
-
-/// A listener of another member.
-#[derive(Clone, Debug)]
-pub(super) struct Remote {
-    pub(super) member: MemberId,
-    /// Where its table is in that member's home.
-    pub(super) place: usize,
-    /// Where it can be reached.
-    pub(super) addresses: Vec<Addr>,
-}
 
 impl Fabric {
     /// Notices who has come and gone, and what they serve.

@@ -14,9 +14,8 @@ use shunt_sys::sockinfo;
 use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId, Reply, Request};
 use shunt_wire::reason::Reason;
 
-use super::listeners::Name;
 use super::regions::Connected;
-use super::{Answer, No, Outcome, State, first_id, names_of};
+use super::{Answer, Name, No, Outcome, State, first_id, names_of};
 use crate::held::Passed;
 use crate::ivshmem::{Attached, Fabric, Linked};
 

@@ -7,6 +7,7 @@ use shunt_sys::reach::may_trace;
 use shunt_wire::agent::{EndpointId, ExportId, Exported, LANES, RegionId, Reply};
 use shunt_wire::reason::Reason;
 
+use super::export::Export;
 use super::{Answer, Endpoint, No, Outcome, State};
 use crate::held::{Held, Passed, Thing};
 
@@ -14,13 +15,6 @@ use crate::held::{Held, Passed, Thing};
 const LASTING: SealFlags = SealFlags::SHRINK;
 /// What a program relies on that has asked for memory to lend: who gets the descriptor cannot write to it.
 const PUBLISHED: SealFlags = LASTING.union(SealFlags::SEAL).union(SealFlags::FUTURE_WRITE);
-
-/// What an endpoint has registered.
-#[derive(Debug)]
-pub(crate) struct Export {
-    what: Exported,
-    pub(super) fds: Vec<Rc<Held>>,
-}
 
 /// What a reader can rely on; `None`, what it cannot.
 fn sound(what: Exported, thing: Thing) -> Option<Held> {

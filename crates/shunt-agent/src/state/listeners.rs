@@ -1,45 +1,15 @@
 //! Listening sockets: who holds them, and their tables of proposals.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::rc::Rc;
 
-use shunt_shm::registry::Listing;
 use shunt_shm::table::{self, Table};
 use shunt_wire::addr::Addr;
 use shunt_wire::agent::{EndpointId, ListenerId, Reply};
 use shunt_wire::reason::Reason;
 
-use super::{Answer, No, Outcome, State};
+use super::{Answer, Listener, Name, No, Outcome, State};
 use crate::held::{Held, Passed, Socket, Thing};
-use crate::party::Party;
-
-/// By what a client finds a listener. All sockets of a `SO_REUSEPORT` group have it in common: which
-/// of them will accept is the kernel's choice, so they share one table.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Name {
-    pub(crate) addr: Addr,
-    pub(super) netns: u64,
-    pub(crate) party: Party,
-    pub(super) v6only: bool,
-}
-
-impl Name {
-    /// As a registry has it.
-    pub(super) const fn listing(&self, listener: ListenerId) -> Listing {
-        let Self { addr, netns, v6only, .. } = *self;
-        Listing { listener, addr, v6only, netns }
-    }
-}
-
-/// A listening socket, or a group of them with one name, whoever holds it.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    pub(crate) name: Name,
-    pub(super) table: Table,
-    pub(super) table_fd: Rc<Held>,
-    /// The sockets, by cookie, that each endpoint holds.
-    pub(crate) holders: HashMap<EndpointId, HashSet<u64>>,
-}
 
 /// The facts of a listening socket, from the kernel.
 struct Facts {

@@ -1,0 +1,134 @@
+//! How programs come and go.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::rc::Rc;
+
+use shunt_shm::arena::{self, ArenaView};
+use shunt_sys::seqpacket::peer_pidfd;
+use shunt_wire::PROTOCOL_VERSION;
+use shunt_wire::agent::{MAX_VECTORS, Reply};
+use shunt_wire::reason::Reason;
+
+use super::{Answer, Endpoint, No, Outcome, Peer, Role, State};
+use crate::held::{Held, Passed, Thing};
+use crate::memory_limit;
+use crate::totals::Totals;
+
+/// Longest program name that is kept, in bytes.
+const MAX_NAME: usize = 64;
+
+impl State {
+    pub(super) fn hello(
+        &mut self,
+        role: &mut Role,
+        peer: Peer<'_>,
+        (version, run): (u32, u64),
+        program: &str,
+        passed: &mut Passed,
+    ) -> Outcome {
+        let things: Vec<_> = std::iter::from_fn(|| passed.take()).collect();
+        if version != PROTOCOL_VERSION {
+            return Err(No::Refused(Reason::VersionMismatch));
+        }
+        if things.is_empty() || things.len() > MAX_VECTORS {
+            return Err(No::Misconduct("a wrong number of doorbells"));
+        }
+        // It is rung with write(2) by programs that did not make it: anything else could block them there.
+        let bell = |thing| if let Thing::Bell(fd) = thing { Some(Rc::new(fd)) } else { None };
+        let bells = things.into_iter().map(bell).collect::<Option<Vec<_>>>();
+        let bells = bells.ok_or(No::Misconduct("a doorbell that is not an eventfd"))?;
+        let of_account = |e: &&Endpoint| e.origin.account == peer.origin.account;
+        if self.endpoints.len() >= self.limits.endpoints
+            || self.exceeds_share(&peer.origin.account, self.limits.endpoints, || {
+                self.endpoints.values().filter(of_account).count()
+            })
+        {
+            return Err(No::Refused(Reason::Refused));
+        }
+        // Others are given it.
+        let pidfd = match peer.pidfd {
+            Some(pidfd) => pidfd.try_clone_to_owned()?,
+            None => peer_pidfd(peer.socket).map_err(io::Error::from)?,
+        };
+        let pidfd = Rc::new(self.grave.keep(pidfd));
+        let arena_fd = arena::create()?;
+        let arena = ArenaView::map(&arena_fd)?;
+        let registry = self.registry_of(peer.origin.party)?;
+        let endpoint = self.new_id();
+        *role = Role::Endpoint(endpoint);
+        self.endpoints.insert(
+            endpoint,
+            Endpoint {
+                pid: peer.cred.pid,
+                origin: peer.origin.clone(),
+                netns: peer.netns,
+                program: printable(program),
+                run,
+                arena,
+                pidfd,
+                bells,
+                holds: HashSet::new(),
+                owns: HashSet::new(),
+                attached: HashSet::new(),
+                exports: HashMap::new(),
+                offers: HashSet::new(),
+                awaits: HashSet::new(),
+            },
+        );
+        Ok(Answer {
+            reply: Reply::Welcome { endpoint, memory: memory_limit::of_process(peer.cred.pid) },
+            fds: vec![registry, Rc::new(Held::own(arena_fd))],
+        })
+    }
+
+    /// The client in `role` is gone: whatever was its alone goes with it.
+    pub fn gone(&mut self, role: Role) {
+        let Role::Endpoint(me) = role else { return };
+        let Some(endpoint) = self.endpoints.remove(&me) else { return };
+        self.ended.fold(endpoint.run, &Totals::of(&endpoint.arena));
+        self.forget_offers(&endpoint);
+        let party = endpoint.origin.party;
+        for region in endpoint.owns {
+            self.owner_left(region);
+        }
+        for region in endpoint.attached {
+            self.attacher_left(me, region);
+        }
+        for listener in endpoint.holds {
+            self.holder_left(me, listener, None);
+        }
+        for fabric in self.retired.iter_mut().chain(&mut self.fabric) {
+            fabric.endpoint_left(me);
+        }
+        if !self.endpoints.values().any(|other| other.origin.party == party) {
+            self.registries.forget(party);
+        }
+    }
+}
+
+/// The name as tools may print it: bounded, and without control characters.
+fn printable(name: &str) -> String {
+    let mut kept = String::new();
+    for c in name.chars().map(|c| if c.is_control() { '?' } else { c }) {
+        if kept.len() + c.len_utf8() > MAX_NAME {
+            break;
+        }
+        kept.push(c);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_bounded_and_printable() {
+        assert_eq!(printable("nginx"), "nginx");
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a?[2Jb?");
+        let long = printable(&"é".repeat(100));
+        assert_eq!(long.len(), MAX_NAME);
+        assert_eq!(printable(&format!("x{long}")).len(), MAX_NAME - 1);
+    }
+}

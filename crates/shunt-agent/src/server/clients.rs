@@ -6,15 +6,15 @@ use std::time::Instant;
 
 use rustix::event::epoll;
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::{Pid, geteuid};
+use rustix::process::geteuid;
 use shunt_inspector::Claimant;
 use shunt_sys::seqpacket::{self, PeerCred};
 use shunt_sys::sockinfo;
 use tracing::{debug, warn};
 
-use super::invitations::Entrance;
+use super::client::{Attention, Client, End, Entrance, Share};
 use super::{BATCH, Server};
-use crate::allowance::{Allowance, INTRODUCTION_COST, REPORT_COST};
+use crate::allowance::Allowance;
 use crate::door::Knock;
 use crate::metrics::Exporter;
 use crate::party::{Account, Origin};
@@ -22,64 +22,6 @@ use crate::state::Role;
 
 /// Descriptors that may wait for inspectors to let go of them while more clients are accepted.
 const MOST_TO_BURY: usize = 512;
-
-/// Whether a client's packets are taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Attention {
-    /// As they come.
-    Heard,
-    /// When its allowance has grown.
-    Paused,
-    /// When the inspector has received the one that is next.
-    Inspected,
-    /// The same, and it is known by now that the client has left.
-    Leaving,
-}
-
-#[derive(Debug)]
-pub(super) struct Client {
-    pub(super) socket: OwnedFd,
-    pub(super) cred: PeerCred,
-    pub(super) origin: Origin,
-    pub(super) netns: u64,
-    pub(super) role: Role,
-    pub(super) entrance: Entrance,
-    /// The process that has sent the packet that is next, of one that was invited.
-    pub(super) speaker: Option<Pid>,
-    pub(super) since: Instant,
-    pub(super) allowance: Allowance,
-    pub(super) attention: Attention,
-}
-
-impl Client {
-    /// What its next message costs itself, and what all clients of its account.
-    pub(super) fn cost(&self) -> (u32, u32) {
-        match self.role {
-            Role::Nobody => (1, INTRODUCTION_COST),
-            Role::Tool => (REPORT_COST, REPORT_COST),
-            Role::Endpoint(_) => (1, 1),
-        }
-    }
-
-    pub(super) fn claimant(&self) -> Claimant<Account> {
-        Claimant { process: self.cred.pid, account: self.origin.account.clone() }
-    }
-}
-
-/// What an account has of the agent.
-#[derive(Debug)]
-pub(super) struct Share {
-    pub(super) clients: usize,
-    pub(super) allowance: Allowance,
-}
-
-/// Why a client's connection ends.
-pub(super) enum End {
-    /// It closed.
-    Left,
-    /// The agent drops it.
-    Dropped(&'static str),
-}
 
 impl Server {
     /// As many as of other events at once: a client finds the backlog full (it does not wait then) when

@@ -1,19 +1,18 @@
 //! One packet of one client, and its answer.
 
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use shunt_inspector::{Loss, Outcome};
 use shunt_sys::seqpacket;
 use shunt_wire::PROTOCOL_VERSION;
-use shunt_wire::agent::{MAX_MESSAGE, Malformed, Request, decode, encode, stated_version};
+use shunt_wire::agent::{MAX_MESSAGE, Malformed, Request, decode, stated_version};
 use shunt_wire::reason::Reason;
 use tracing::debug;
 
 use super::Server;
-use super::clients::{Attention, Client, End};
-use super::invitations::Entrance;
+use super::client::{Attention, Client, End, Entrance};
 use crate::held::Passed;
 use crate::state::{Answer, Misconduct, Peer, Role, State};
 
@@ -168,7 +167,7 @@ fn exchange(
     let first = client.role == Role::Nobody;
     if first && stated_version(packet).is_some_and(|version| version != PROTOCOL_VERSION) {
         // Whatever else another version says cannot be understood; this much can be.
-        send(client, &Answer::refused(Reason::VersionMismatch))?;
+        client.send(&Answer::refused(Reason::VersionMismatch))?;
         return Err(End::Left);
     }
     let Ok(request) = request else {
@@ -187,26 +186,8 @@ fn exchange(
                 // The state has a descriptor of the process by now, of which this is not the last one.
                 client.entrance = Entrance::Door;
             }
-            send(client, &answer)
+            client.send(&answer)
         }
         Err(Misconduct(why)) => Err(End::Dropped(why)),
-    }
-}
-
-pub(super) fn send(client: &Client, answer: &Answer) -> Result<(), End> {
-    let mut buf = [0; MAX_MESSAGE];
-    let Ok(bytes) = encode(&answer.reply, &mut buf) else {
-        return Err(End::Dropped("its answer is too long"));
-    };
-    let fds: Vec<_> = answer.fds.iter().map(|fd| fd.as_fd()).collect();
-    match seqpacket::send(&client.socket, bytes, &fds, Duration::ZERO) {
-        Ok(()) => Ok(()),
-        Err(Errno::AGAIN) => Err(End::Dropped("it does not read its answers")),
-        // Somebody of this user's has too many under way, who need not be this client.
-        Err(Errno::TOOMANYREFS) if !fds.is_empty() => {
-            send(client, &Answer::refused(Reason::NoResources))
-        }
-        Err(Errno::PIPE | Errno::CONNRESET) => Err(End::Left),
-        Err(_) => Err(End::Dropped("its answer could not be sent")),
     }
 }

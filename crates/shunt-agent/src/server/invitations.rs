@@ -11,78 +11,23 @@
 //! of the pidfd lives still, it has had that pid all the time, and is the sender.
 
 use std::collections::hash_map::Entry;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, pidfd_open};
 use shunt_sys::fds::close;
-use shunt_sys::process::has_exited;
 use shunt_sys::seqpacket;
 use shunt_wire::agent::{Reply, Request};
 use shunt_wire::reason::Reason;
 use tracing::debug;
 
 use super::Server;
-use super::clients::{Attention, Client, End};
-use super::exchange::send;
+use super::client::{Attention, Client, End, Entrance};
 use crate::allowance::Allowance;
 use crate::held::{Held, Passed};
 use crate::state::{Answer, Role};
-
-/// How a client has come in.
-#[derive(Debug)]
-pub(super) enum Entrance {
-    /// By the socket, as everybody.
-    Door,
-    /// By an invitation that is not used yet, and for which this process has asked.
-    Invited(i32),
-    /// By an invitation; this is the process.
-    Arrived(OwnedFd),
-}
-
-impl Entrance {
-    /// The process, where the connection does not say who it is.
-    pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Self::Arrived(pidfd) => Some(pidfd.as_fd()),
-            Self::Door | Self::Invited(_) => None,
-        }
-    }
-}
-
-impl Client {
-    /// True while the agent does not know who it is, and is to hear of that soon.
-    pub(super) fn is_nobody(&self) -> bool {
-        self.role == Role::Nobody && !matches!(self.entrance, Entrance::Invited(_))
-    }
-
-    /// True while the kernel tells who has sent its packets.
-    pub(super) const fn is_of_invitation(&self) -> bool {
-        !matches!(self.entrance, Entrance::Door)
-    }
-
-    /// On whose account the invitation goes.
-    fn inviter(&self) -> i32 {
-        match self.entrance {
-            Entrance::Invited(by) => by,
-            Entrance::Door | Entrance::Arrived(_) => self.cred.pid,
-        }
-    }
-
-    /// The process that speaks is the one that has arrived.
-    fn is_itself(&self) -> bool {
-        match &self.entrance {
-            Entrance::Arrived(pidfd) => {
-                self.speaker.map(Pid::as_raw_nonzero).map(std::num::NonZero::get)
-                    == Some(self.cred.pid)
-                    && !has_exited(pidfd)
-            }
-            Entrance::Door | Entrance::Invited(_) => true,
-        }
-    }
-}
 
 impl Server {
     /// Answers what concerns invitations; `None`: this does not.
@@ -120,14 +65,14 @@ impl Server {
             Ok((theirs, guest)) => {
                 let inviter = client.inviter();
                 let fds = vec![Rc::new(Held::own(theirs))];
-                send(client, &Answer { reply: Reply::Invited, fds })?;
+                client.send(&Answer { reply: Reply::Invited, fds })?;
                 debug!(pid = client.cred.pid, "a child is invited");
                 self.admit_guest(guest, inviter);
                 Ok(())
             }
             Err(why) => {
                 debug!(pid = client.cred.pid, "no child is invited: {why:?}");
-                send(client, &Answer::refused(why))
+                client.send(&Answer::refused(why))
             }
         }
     }
@@ -165,15 +110,15 @@ impl Server {
     fn arrive(&mut self, token: u64) -> Result<(), End> {
         let Some(client) = self.clients.get_mut(&token) else { return Ok(()) };
         let Some(pid) = client.speaker else {
-            return send(client, &Answer::refused(Reason::Refused));
+            return client.send(&Answer::refused(Reason::Refused));
         };
         let number = pid.as_raw_nonzero().get();
         let of_process = self.per_process.get(&number).copied().unwrap_or(0);
         if of_process >= self.config.limits.clients_per_process {
-            return send(client, &Answer::refused(Reason::Refused));
+            return client.send(&Answer::refused(Reason::Refused));
         }
         let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
-            return send(client, &Answer::refused(Reason::NoResources));
+            return client.send(&Answer::refused(Reason::NoResources));
         };
         // What is sent from now on is sent by whoever has the pid while the process of the pidfd lives.
         if !matches!(seqpacket::peek(&client.socket, &mut [0]), Err(Errno::AGAIN)) {
@@ -186,7 +131,7 @@ impl Server {
         client.since = Instant::now();
         *self.per_process.entry(number).or_default() += 1;
         self.nobodies += 1;
-        let sent = send(client, &Answer::done());
+        let sent = client.send(&Answer::done());
         self.invitation_used(inviter);
         sent
     }

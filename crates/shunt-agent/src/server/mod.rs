@@ -5,6 +5,7 @@
 //! read its answers, or does not say who it is, is dropped. Packets with descriptors are received by
 //! inspectors, and whatever a client has had a hand in is let go of by them: either may take as long as the client likes.
 
+mod client;
 mod clients;
 mod exchange;
 mod invitations;
@@ -35,7 +36,7 @@ use crate::socket::Claim;
 use crate::state::State;
 use crate::totals::Book;
 
-use clients::{Client, Share};
+use client::{Client, Share};
 
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;

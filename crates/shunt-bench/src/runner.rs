@@ -15,9 +15,9 @@ use crate::options::Options;
 use crate::report::{Report, ResultReport, RowReport, SCHEMA, VERSION, html, table};
 use crate::rig::agent::Ends;
 use crate::rig::process::Groups;
-use crate::rig::{Rig, Session, bridge, cgroup};
+use crate::rig::{Budget, Rig, Session, bridge, cgroup};
 use crate::stats::{median_distribution, median_of};
-use crate::workload::{self, Budget, Outcome, Per, Row};
+use crate::workload::{self, Outcome, Per, Row};
 use crate::{limits, targets};
 
 /// Signals that end the bench, and with it what it has started.

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::program;
+use super::installed::program;
 use crate::failure::{Failure, Result};
 
 /// Where ip(8) keeps namespaces by their names.

@@ -9,8 +9,10 @@
 
 pub mod agent;
 pub mod bridge;
+mod budget;
 pub mod cgroup;
 pub mod endpoint;
+mod installed;
 pub mod meter;
 pub mod ports;
 pub mod process;
@@ -28,10 +30,11 @@ use tempfile::TempDir;
 use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
 use crate::load::Seen;
-use crate::workload::Budget;
 use agent::Agent;
 use bridge::{Bridge, End};
+pub use budget::Budget;
 use endpoint::Endpoint;
+pub use installed::program;
 use meter::{Cost, Meter};
 use process::{Finished, Groups, Process};
 
@@ -333,17 +336,4 @@ fn enter(shunt: &Path, group: Option<&Path>, cores: Option<u32>, netns: Option<&
     }
     command.env("LC_ALL", "C");
     command
-}
-
-/// A program of the system. Debian keeps servers in directories that are not in every PATH.
-///
-/// # Errors
-/// [`Failure::Skipped`], with the package that holds it.
-pub fn program(name: &str, package: &str) -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from))
-        .map(|dir| dir.join(name))
-        .find(|path| path.is_file())
-        .ok_or_else(|| Failure::Skipped(format!("{name} is not installed (Debian: {package})")))
 }

@@ -1,6 +1,6 @@
 //! Rows whose programs are in containers of their own.
 
-use super::{Family, Row};
+use super::row::{Family, Row};
 
 static FAMILY: Family = Family {
     title: "Between containers",

@@ -1,9 +1,9 @@
 //! Connections that come and go, and connections that stay open.
 
 use super::ipc::outcome;
-use super::{Better, Budget, Family, Outcome, Row};
+use super::row::{Better, Family, Outcome, Row};
 use crate::failure::Result;
-use crate::rig::Session;
+use crate::rig::{Budget, Session};
 
 static RATE: Family = Family {
     title: "Connection rate",

@@ -1,10 +1,10 @@
 //! The bench's own request/response pair and its stream.
 
-use super::{Better, Budget, Family, Outcome, Row};
+use super::row::{Better, Family, Outcome, Row};
 use crate::failure::Result;
 use crate::load::Seen;
-use crate::rig::Session;
 use crate::rig::meter::Cost;
+use crate::rig::{Budget, Session};
 use crate::stats::median_distribution;
 
 static IPC: Family = Family {

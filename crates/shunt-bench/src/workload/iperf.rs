@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::{Better, Budget, Family, Outcome, Row};
+use super::row::{Better, Family, Outcome, Row};
 use crate::failure::{Context, Failure, Result};
-use crate::rig::{Session, program};
+use crate::rig::{Budget, Session, program};
 
 static FAMILY: Family = Family {
     title: "iperf3",

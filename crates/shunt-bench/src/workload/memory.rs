@@ -3,10 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
-use super::{Better, Budget, Family, Outcome, Row};
+use super::row::{Better, Family, Outcome, Row};
 use crate::failure::{Failure, Result};
 use crate::rig::process::Process;
-use crate::rig::{Session, meter};
+use crate::rig::{Budget, Session, meter};
 
 static FAMILY: Family = Family {
     title: "Memory",

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Better, Budget, Family, Outcome, Row, expect_number, number_after};
+use super::output::{expect_number, number_after};
+use super::row::{Better, Family, Outcome, Row};
 use crate::failure::{Context, Failure, Result};
-use crate::rig::{Session, program};
+use crate::rig::{Budget, Session, program};
 use crate::stats::Quantile;
 
 static FAMILY: Family = Family {

@@ -1,9 +1,9 @@
 //! redis and redis-benchmark.
 
-use super::{Better, Budget, Family, Outcome, Row};
+use super::row::{Better, Family, Outcome, Row};
 use crate::failure::{Failure, Result};
 use crate::rig::endpoint::Endpoint;
-use crate::rig::{Session, program};
+use crate::rig::{Budget, Session, program};
 use crate::stats::{Quantile, whole};
 
 static FAMILY: Family = Family {

@@ -1,8 +1,9 @@
 //! sockperf.
 
-use super::{Better, Budget, Family, Outcome, Row, expect_number, number_after};
+use super::output::{expect_number, number_after};
+use super::row::{Better, Family, Outcome, Row};
 use crate::failure::Result;
-use crate::rig::{Session, program};
+use crate::rig::{Budget, Session, program};
 use crate::stats::Quantile;
 
 static PING_PONG: Family = Family {

@@ -1,9 +1,9 @@
 //! Streams and exchanges without copies: of the sender's, and of both ends.
 
 use super::ipc::{PAIRS_CORES, outcome, size_of_text, streams};
-use super::{Better, Budget, Family, Outcome, Row};
+use super::row::{Better, Family, Outcome, Row};
 use crate::failure::Result;
-use crate::rig::Session;
+use crate::rig::{Budget, Session};
 
 static SENDING: Family = Family {
     title: "Sending without copies",

@@ -1,0 +1,178 @@
+//! A row: what is run, and what its figure is.
+
+use serde::{Deserialize, Serialize};
+
+use crate::contender::Contender;
+use crate::failure::Result;
+use crate::rig::meter::Cost;
+use crate::rig::{Budget, Session};
+use crate::stats::Quantile;
+
+/// Rows of one kind.
+#[derive(Debug)]
+pub struct Family {
+    /// For people.
+    pub title: &'static str,
+    /// What its figures mean, in a few sentences.
+    pub meaning: &'static str,
+}
+
+/// What a figure is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// A rate.
+    Higher,
+    /// A time, or bytes.
+    Lower,
+}
+
+/// What costs are related to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Per {
+    /// A request, message or connection.
+    Request,
+    /// 10⁹ bytes of payload.
+    Gigabyte,
+}
+
+/// The place of a row in a curve.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Point {
+    /// Which curve.
+    pub curve: String,
+    /// What runs along it.
+    pub axis: String,
+    /// Where on it.
+    pub x: f64,
+}
+
+/// What one run gave.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Outcome {
+    /// The row's figure.
+    pub value: f64,
+    /// Requests, messages or connections while it was metered.
+    pub operations: f64,
+    /// Bytes of payload while it was metered.
+    pub bytes: f64,
+    /// How long they took.
+    pub latency: Vec<Quantile>,
+    /// What the programs used.
+    pub cost: Cost,
+}
+
+/// What bounds a row, and how its figure follows from that limit.
+#[derive(Clone, Copy)]
+pub struct Bound {
+    /// The limit's name.
+    pub limit: &'static str,
+    /// From the limit's figure to the row's.
+    pub figure: fn(f64) -> f64,
+}
+
+/// Runs a row once.
+pub type Drive = Box<dyn Fn(&Session<'_>, Budget) -> Result<Outcome>>;
+
+/// A row of the table.
+pub struct Row {
+    /// Its name: the family's, and what tells it from others.
+    pub id: String,
+    /// Its family.
+    pub family: &'static Family,
+    /// For people.
+    pub title: String,
+    /// Of the figure.
+    pub unit: &'static str,
+    /// Of the figure.
+    pub better: Better,
+    /// What costs are related to.
+    pub per: Per,
+    /// Its place in a curve.
+    pub point: Option<Point>,
+    /// What the machine allows.
+    pub bound: Option<Bound>,
+    /// False when times better or worse say nothing about the figure.
+    pub ratio: bool,
+    /// True when its programs can talk over a UNIX socket.
+    pub unix: bool,
+    /// True when `--quick` runs it.
+    pub quick: bool,
+    /// True when servers and clients are in networks of their own.
+    pub apart: bool,
+    /// Runs it.
+    pub drive: Drive,
+}
+
+impl Row {
+    /// A row of requests whose figure is a rate.
+    pub(super) fn new(
+        id: impl Into<String>,
+        family: &'static Family,
+        title: impl Into<String>,
+        drive: impl Fn(&Session<'_>, Budget) -> Result<Outcome> + 'static,
+    ) -> Self {
+        Self {
+            id: id.into(),
+            family,
+            title: title.into(),
+            unit: "req/s",
+            better: Better::Higher,
+            per: Per::Request,
+            point: None,
+            bound: None,
+            ratio: true,
+            unix: false,
+            quick: false,
+            apart: false,
+            drive: Box::new(drive),
+        }
+    }
+
+    pub(super) fn unit(mut self, unit: &'static str, better: Better) -> Self {
+        (self.unit, self.better) = (unit, better);
+        self
+    }
+
+    pub(super) fn per_gigabyte(mut self) -> Self {
+        self.per = Per::Gigabyte;
+        self
+    }
+
+    pub(super) fn bound(mut self, limit: &'static str, figure: fn(f64) -> f64) -> Self {
+        self.bound = Some(Bound { limit, figure });
+        self
+    }
+
+    pub(super) fn no_ratio(mut self) -> Self {
+        self.ratio = false;
+        self
+    }
+
+    pub(super) fn unix(mut self) -> Self {
+        self.unix = true;
+        self
+    }
+
+    pub(super) fn quick(mut self, quick: bool) -> Self {
+        self.quick = quick;
+        self
+    }
+
+    pub(super) fn point(mut self, curve: &str, axis: &str, x: f64) -> Self {
+        self.point = Some(Point { curve: curve.into(), axis: axis.into(), x });
+        self
+    }
+
+    /// Why this contender cannot run the row; none if it can.
+    #[must_use]
+    pub fn excludes(&self, contender: Contender) -> Option<&'static str> {
+        match contender {
+            Contender::Unix if self.apart => Some("containers share no directory"),
+            Contender::Unix if !self.unix => Some("these programs have no UNIX sockets"),
+            Contender::Sockmap if self.apart => Some("addresses name a connection in one network"),
+            _ => None,
+        }
+    }
+}

@@ -8,10 +8,11 @@ use clap::Args;
 use shunt_api::send::{self, Completion, Hint};
 use shunt_api::{Memory, Released, Room};
 
+use super::arguments::{Requests, Serve};
 use super::gate::Gate;
 use super::ping::{WARM_UP, closed_loop};
+use super::seen::Seen;
 use super::socket::{Listener, Socket};
-use super::{Requests, Seen, Serve};
 use crate::stats::Histogram;
 
 /// One end of such a connection.

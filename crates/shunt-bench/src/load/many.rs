@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use shunt_sys::epoll::{self, Epoll};
 
+use super::arguments::Requests;
 use super::gate::Gate;
 use super::ping::record;
+use super::seen::Seen;
 use super::socket::Socket;
-use super::{Requests, Seen};
 use crate::stats::Histogram;
 
 /// Events that are taken at once.

@@ -2,6 +2,7 @@
 //! nothing of Shunt. They are hidden subcommands of `shunt`, so that an installed `shunt` needs
 //! nothing else.
 
+mod arguments;
 mod enter;
 mod gate;
 mod lent;
@@ -9,6 +10,7 @@ mod many;
 mod ping;
 mod rate;
 mod reader;
+mod seen;
 mod serve;
 mod socket;
 mod stream;
@@ -17,13 +19,11 @@ mod zerocopy;
 use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
-use serde::{Deserialize, Serialize};
 use shunt_sys::stdio;
 
-use crate::rig::endpoint::Endpoint;
-use crate::stats::Quantile;
+use arguments::{Serve, Sink};
 use gate::Gate;
-use reader::Reading;
+pub use seen::Seen;
 
 /// `shunt load`.
 #[derive(Args, Clone, Debug)]
@@ -59,63 +59,6 @@ pub enum Program {
     Rate(rate::Rate),
     /// Keep many connections open, of which some are active.
     Many(many::Many),
-}
-
-/// What all clients that send requests have in common.
-#[derive(Args, Clone, Debug)]
-pub struct Requests {
-    /// The server.
-    #[arg(long)]
-    to: Endpoint,
-    /// Bytes of a request, and of the answer to it.
-    #[arg(long, default_value_t = 100)]
-    size: usize,
-    /// End after so long.
-    #[arg(long)]
-    seconds: f64,
-}
-
-/// A server.
-#[derive(Args, Clone, Debug)]
-pub struct Serve {
-    /// Where to listen.
-    #[arg(long)]
-    pub at: Endpoint,
-    /// Bytes of a request, and of the answer to it.
-    #[arg(long, default_value_t = 100)]
-    pub size: usize,
-}
-
-/// A sink.
-#[derive(Args, Clone, Debug)]
-pub struct Sink {
-    /// Where to listen.
-    #[arg(long)]
-    pub at: Endpoint,
-    /// How it reads.
-    #[command(flatten)]
-    pub reading: Reading,
-}
-
-/// What a client has seen; the one line that it prints.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Seen {
-    /// Requests, messages or connections.
-    pub operations: u64,
-    /// Bytes of payload, of both directions.
-    pub bytes: u64,
-    /// From the first to the last.
-    pub seconds: f64,
-    /// How long a request took, from the first byte of the request to the last of the answer.
-    pub latency: Vec<Quantile>,
-}
-
-impl Seen {
-    /// Operations in a second.
-    #[must_use]
-    pub fn rate(&self) -> f64 {
-        self.operations as f64 / self.seconds
-    }
 }
 
 /// Runs one; the exit status.

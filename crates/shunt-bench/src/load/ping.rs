@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::arguments::Requests;
 use super::gate::Gate;
+use super::seen::Seen;
 use super::socket::Socket;
-use super::{Requests, Seen};
 use crate::stats::Histogram;
 
 /// A clock is read for one of so many requests: reading it takes as long as a part of a request.

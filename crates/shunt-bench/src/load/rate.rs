@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::arguments::Requests;
 use super::gate::Gate;
 use super::ping::record;
+use super::seen::Seen;
 use super::socket::Socket;
-use super::{Requests, Seen};
 use crate::stats::Histogram;
 
 /// `shunt load rate`.

@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 
 use shunt_sys::epoll::{self, Epoll};
 
+use super::arguments::{Serve, Sink};
 use super::reader::Reader;
 use super::socket::{Listener, Socket};
-use super::{Serve, Sink};
 
 /// The listener's number in the epoll instance.
 const LISTENER: u64 = u64::MAX;

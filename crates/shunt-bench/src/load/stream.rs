@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::Seen;
 use super::gate::Gate;
+use super::seen::Seen;
 use super::socket::Socket;
 use super::zerocopy::{From, Sender};
 use crate::rig::endpoint::Endpoint;

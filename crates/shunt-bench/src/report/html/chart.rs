@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::escape;
+use super::text::escape;
 use crate::report::table::short;
 
 /// An axis: where numbers lie on it.

@@ -20,7 +20,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::Agent;
 use crate::directory::{Directory, Unreachable, run_dir, run_dir_of_host};
-use crate::{complain, library};
+use crate::library;
+use crate::output::complain;
 
 /// Where the policy of an agent for the host is, unless it is told.
 const POLICY: &str = "/etc/shunt/policy.toml";

@@ -15,7 +15,8 @@ use shunt_wire::knob;
 
 use crate::cli::{Cdi, CdiCommand};
 use crate::directory::{Directory, Unreachable, run_dir};
-use crate::{complain, library, print};
+use crate::library;
+use crate::output::{complain, print};
 
 /// Of the specification: its first one, which has all that is used here. A runtime passes over a file of a version that it does
 /// not know (podman 4.3, that of Debian 12, knows 0.5.0).

@@ -13,7 +13,7 @@ use shunt_wire::reason::Reason;
 use shunt_wire::{knob, metric};
 
 use crate::cli::{Cli, Docs};
-use crate::complain;
+use crate::output::complain;
 
 /// Runs the subcommand.
 pub fn run(args: &Docs) -> u8 {

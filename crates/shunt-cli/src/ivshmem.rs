@@ -10,8 +10,8 @@ use shunt_sys::stdio;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::{IvshmemCommand, IvshmemServer, IvshmemStatus};
+use crate::output::{complain, print};
 use crate::table::{Table, count_of};
-use crate::{complain, print};
 
 /// Runs the subcommand.
 pub fn run(args: IvshmemServer) -> u8 {

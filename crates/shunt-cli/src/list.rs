@@ -5,8 +5,8 @@ use shunt_wire::agent::Request;
 
 use crate::cli::Format;
 use crate::directory::{Directory, Unreachable};
+use crate::output::{complain, print};
 use crate::table::Table;
-use crate::{complain, print};
 
 /// Runs the subcommand.
 pub fn run(args: &Format) -> u8 {

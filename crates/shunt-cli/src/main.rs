@@ -17,6 +17,7 @@ mod ivshmem;
 mod library;
 mod list;
 mod machines;
+mod output;
 mod program;
 mod run;
 mod stats;
@@ -47,7 +48,7 @@ fn start() -> u8 {
         Err(help) => {
             // Rust's own stream takes a closed standard output for a good one.
             let printed = || help.print().and_then(|()| io::stdout().flush());
-            return said(stdio::print("").and_then(|()| printed().map_err(Unwritable)));
+            return output::said(stdio::print("").and_then(|()| printed().map_err(Unwritable)));
         }
     };
     match cli.command {
@@ -79,24 +80,4 @@ fn bench(options: &shunt_bench::Options) -> u8 {
 extern "C" fn main(_argc: c_int, _argv: *const *const std::ffi::c_char) -> c_int {
     // A panic must not reach C: the process would abort.
     c_int::from(std::panic::catch_unwind(start).unwrap_or(PANIC))
-}
-
-/// Prints what was asked for. The exit status is 1 where that fails, and standard error says why.
-fn print(text: &str) -> u8 {
-    said(stdio::print(text))
-}
-
-fn said(printed: Result<(), Unwritable>) -> u8 {
-    match printed {
-        Ok(()) => 0,
-        Err(e) => {
-            complain(&e);
-            1
-        }
-    }
-}
-
-/// Says what went wrong, on standard error.
-fn complain(what: &dyn std::fmt::Display) {
-    let _ = writeln!(io::stderr(), "shunt: {what}");
 }

@@ -13,8 +13,8 @@ use shunt_wire::reason::Reason;
 
 use crate::cli::Stats;
 use crate::directory::{Directory, Unreachable, run_dir};
+use crate::output::{complain, print};
 use crate::table::Table;
-use crate::{complain, print};
 
 /// Runs the subcommand.
 pub fn run(args: &Stats) -> u8 {

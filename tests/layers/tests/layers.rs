@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Crates that have circles still. No crate comes here; one that has none any more leaves.
-const CIRCULAR: [&str; 2] = ["shunt-cli", "shunt-preload"];
+/// Crates that still have circles. None is added; one without circles is removed.
+const CIRCULAR: [&str; 1] = ["shunt-preload"];
 
 /// The crates, and their root files.
 fn crates() -> Vec<(String, PathBuf)> {
@@ -32,7 +32,7 @@ fn no_crate_has_a_circle() {
             assert!(circles.is_empty(), "circles in {name}:\n\n{}", text.join("\n"));
         }
     }
-    // The check has looked at what it is to look at.
+    // Else a wrong directory would pass for crates without circles.
     for name in CIRCULAR.into_iter().chain(["shunt-shm", "shunt-wire"]) {
         assert!(crates.iter().any(|(known, _)| known == name), "{name} is not found");
     }

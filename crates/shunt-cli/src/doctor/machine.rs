@@ -14,7 +14,7 @@ use shunt_sys::run_dir::OF_HOST;
 use shunt_wire::agent::Request;
 use shunt_wire::knob;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::directory::{Directory, Unreachable, run_dir};
 use crate::library;
 

@@ -1,5 +1,6 @@
 //! `shunt doctor`: whether, and why or why not, a program would be shunted.
 
+mod finding;
 mod machine;
 mod program;
 pub mod sanitizers;
@@ -8,49 +9,8 @@ use std::fmt::Write;
 use std::path::Path;
 
 use crate::cli::Doctor;
-use crate::print;
-
-/// How much a finding matters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mark {
-    /// As it should be.
-    Good,
-    /// Not in the way, but worth knowing.
-    Warning,
-    /// Keeps connections on TCP.
-    Obstacle,
-    /// So does this; and the program would not start with the library, so it is not given it.
-    Harm,
-}
-
-/// Something that was found out.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Finding {
-    mark: Mark,
-    text: String,
-}
-
-impl Finding {
-    fn good(text: impl Into<String>) -> Self {
-        Self { mark: Mark::Good, text: text.into() }
-    }
-
-    fn warning(text: impl Into<String>) -> Self {
-        Self { mark: Mark::Warning, text: text.into() }
-    }
-
-    fn obstacle(text: impl Into<String>) -> Self {
-        Self { mark: Mark::Obstacle, text: text.into() }
-    }
-
-    fn harm(text: impl Into<String>) -> Self {
-        Self { mark: Mark::Harm, text: text.into() }
-    }
-
-    fn is_in_the_way(&self) -> bool {
-        matches!(self.mark, Mark::Obstacle | Mark::Harm)
-    }
-}
+use crate::output::print;
+use finding::{Finding, Mark};
 
 /// Runs the subcommand. 0: it would be shunted; 1: it would not.
 pub fn run(args: &Doctor) -> u8 {

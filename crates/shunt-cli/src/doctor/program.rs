@@ -9,7 +9,8 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
-use super::{Finding, Mark, sanitizers};
+use super::finding::{Finding, Mark};
+use super::sanitizers;
 use crate::elf::{self, Kind};
 use crate::glibc::{self, Version};
 use crate::{library, program};

@@ -7,7 +7,7 @@ use object::elf::{DT_NEEDED, FileHeader64, SHN_UNDEF, SHT_DYNSYM};
 use object::read::elf::{Dyn, FileHeader, Sym};
 use object::{Endianness, ReadCache};
 
-use super::Finding;
+use super::finding::Finding;
 
 /// The variable with AddressSanitizer's options, and the one that lets it start where it is not the first library.
 pub const VARIABLE: &str = "ASAN_OPTIONS";

@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{LIB_DIRECTORIES, NAME};
+use super::place::{LIB_DIRECTORIES, NAME};
 use crate::elf::{self, Kind};
 
 /// What the new file is called until it is whole. Another directory would give it another label where security
@@ -195,7 +195,7 @@ mod tests {
             );
         }
         assert_eq!(names(&to), ["lib", "lib64", NAME]);
-        assert_eq!(super::super::entry(&to.join(NAME)), to.join("$LIB").join(NAME));
+        assert_eq!(super::super::preload::entry(&to.join(NAME)), to.join("$LIB").join(NAME));
     }
 
     #[test]

@@ -16,7 +16,8 @@ use shunt_wire::knob;
 
 use crate::cli::Run;
 use crate::doctor::{self, sanitizers};
-use crate::{agent, complain, library, program};
+use crate::output::complain;
+use crate::{agent, library, program};
 
 /// Runs the subcommand.
 pub fn run(args: &Run) -> u8 {

@@ -12,10 +12,10 @@
 //! Everything that a client sends is checked; what is not a message of the protocol costs that
 //! client its connection and nobody else anything.
 
+mod acceptor;
 mod allowance;
 pub mod config;
 mod container;
-mod door;
 mod error;
 pub mod held;
 #[cfg(not(fuzzing))]

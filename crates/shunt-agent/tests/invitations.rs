@@ -154,7 +154,7 @@ fn what_an_invitation_is_not_for_costs_it_and_nothing_else() {
         arrived().dropped_for(&encoded(&request), &[]);
     }
     arrived().dropped_for(b"\xff\xff", &[]);
-    // Who has come in by the door has arrived.
+    // A client that has connected by itself cannot arrive.
     agent.library().dropped_for(&encoded(&Request::Arrive), &[]);
     agent.client().dropped_for(&encoded(&Request::Invite), &[]);
     agent.tool().dropped_for(&encoded(&Request::Invite), &[]);

@@ -22,9 +22,9 @@ use tracing::debug;
 
 pub use address::{Address, BadAddress, MetricsError};
 
+use crate::acceptor::{Accepted, Acceptor};
 use crate::allowance::{Allowance, REPORT_COST};
 use crate::config::{Limits, Metrics};
-use crate::door::{Door, Knock};
 use crate::state::State;
 use address::Listener;
 use http::{Parsed, Status};
@@ -106,15 +106,20 @@ impl Exporter {
     }
 
     /// Lets somebody in. False when nobody is waiting.
-    pub(crate) fn accept(&mut self, door: &mut Door, epoll: &OwnedFd, limits: &Limits) -> bool {
-        match door.open(self.listener.socket()) {
-            Knock::Came(socket) => self.admit(socket, epoll, limits),
-            Knock::Left => {}
-            Knock::TurnedAway(socket) => {
+    pub(crate) fn accept(
+        &mut self,
+        acceptor: &mut Acceptor,
+        epoll: &OwnedFd,
+        limits: &Limits,
+    ) -> bool {
+        match acceptor.accept(self.listener.socket()) {
+            Accepted::Connection(socket) => self.admit(socket, epoll, limits),
+            Accepted::Aborted => {}
+            Accepted::Exhausted(socket) => {
                 self.left.extend(socket);
                 return false;
             }
-            Knock::Nobody => return false,
+            Accepted::Nothing => return false,
         }
         true
     }

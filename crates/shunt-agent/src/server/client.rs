@@ -32,7 +32,7 @@ pub(super) enum Attention {
 #[derive(Debug)]
 pub(super) enum Entrance {
     /// By the socket, as everybody.
-    Door,
+    Accepted,
     /// By an invitation that is not used yet, and for which this process has asked.
     Invited(i32),
     /// By an invitation; this is the process.
@@ -44,7 +44,7 @@ impl Entrance {
     pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Arrived(pidfd) => Some(pidfd.as_fd()),
-            Self::Door | Self::Invited(_) => None,
+            Self::Accepted | Self::Invited(_) => None,
         }
     }
 }
@@ -86,14 +86,14 @@ impl Client {
 
     /// True while the kernel tells who has sent its packets.
     pub(super) const fn is_of_invitation(&self) -> bool {
-        !matches!(self.entrance, Entrance::Door)
+        !matches!(self.entrance, Entrance::Accepted)
     }
 
     /// On whose account the invitation goes.
     pub(super) fn inviter(&self) -> i32 {
         match self.entrance {
             Entrance::Invited(by) => by,
-            Entrance::Door | Entrance::Arrived(_) => self.cred.pid,
+            Entrance::Accepted | Entrance::Arrived(_) => self.cred.pid,
         }
     }
 
@@ -105,7 +105,7 @@ impl Client {
                     == Some(self.cred.pid)
                     && !has_exited(pidfd)
             }
-            Entrance::Door | Entrance::Invited(_) => true,
+            Entrance::Accepted | Entrance::Invited(_) => true,
         }
     }
 

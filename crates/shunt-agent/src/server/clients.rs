@@ -14,8 +14,8 @@ use tracing::{debug, warn};
 
 use super::client::{Attention, Client, End, Entrance, Share};
 use super::{BATCH, Server};
+use crate::acceptor::Accepted;
 use crate::allowance::Allowance;
-use crate::door::Knock;
 use crate::metrics::Exporter;
 use crate::party::{Account, Origin};
 use crate::state::Role;
@@ -33,22 +33,22 @@ impl Server {
             if to_bury >= MOST_TO_BURY {
                 break;
             }
-            match self.door.open(self.claim.socket()) {
-                Knock::Came(socket) => self.admit(socket),
-                Knock::Left => {}
-                Knock::TurnedAway(socket) => {
+            match self.acceptor.accept(self.claim.socket()) {
+                Accepted::Connection(socket) => self.admit(socket),
+                Accepted::Aborted => {}
+                Accepted::Exhausted(socket) => {
                     warn!("out of descriptors or memory: a client was turned away");
                     self.state.count_rejected("no descriptors or memory");
                     if let Some(socket) = socket {
                         self.turn_away(socket, None);
-                        self.door.restore();
+                        self.acceptor.restore_spare();
                     } else {
                         // Nothing can be done but to wait, and not to be told of it again and again.
                         std::thread::sleep(super::PAUSE);
                     }
                     break;
                 }
-                Knock::Nobody => break,
+                Accepted::Nothing => break,
             }
         }
     }
@@ -121,7 +121,7 @@ impl Server {
             cred,
             origin,
             role: Role::Nobody,
-            entrance: Entrance::Door,
+            entrance: Entrance::Accepted,
             speaker: None,
             since,
             allowance: Allowance::new(limits, since),

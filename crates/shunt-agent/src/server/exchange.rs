@@ -74,7 +74,7 @@ impl Server {
             |token, outcome| outcomes.push((token, outcome)),
         );
         // Who was turned away for want of a descriptor may just have been let go of: before anything else takes its number.
-        self.door.restore();
+        self.acceptor.restore_spare();
         for (token, outcome) in outcomes {
             self.inspected(token, outcome);
         }
@@ -184,7 +184,7 @@ fn exchange(
                 let stopped = seqpacket::tell_senders(&client.socket, false);
                 stopped.map_err(|_| End::Dropped("its connection failed"))?;
                 // The state has a descriptor of the process by now, of which this is not the last one.
-                client.entrance = Entrance::Door;
+                client.entrance = Entrance::Accepted;
             }
             client.send(&answer)
         }

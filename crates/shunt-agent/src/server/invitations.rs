@@ -1,4 +1,4 @@
-//! Conversations for processes that cannot come in by the door.
+//! Conversations for processes that cannot connect to the agent's socket.
 //!
 //! A program that has changed its user cannot reach its user's agent any more, nor can what it forks; but it
 //! goes on as the client that it was. So it asks for a conversation for each child, before the fork. The agent makes

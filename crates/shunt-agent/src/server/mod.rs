@@ -25,8 +25,8 @@ use shunt_inspector::{Claimant, Inspectors};
 use shunt_sys::run_dir::TOTALS;
 use tracing::{info, warn};
 
+use crate::acceptor::Acceptor;
 use crate::config::Config;
-use crate::door::Door;
 use crate::error::ServeError;
 use crate::held::Grave;
 use crate::metrics::{self, Exporter};
@@ -83,7 +83,7 @@ pub struct Server {
     reload: Option<OwnedFd>,
     inspectors: Inspectors<Account>,
     grave: Grave,
-    door: Door,
+    acceptor: Acceptor,
     membership: Membership,
     metrics: Option<Exporter>,
     totals: PathBuf,
@@ -98,7 +98,7 @@ impl Server {
     pub fn new(config: Config, claim: Claim, stop: OwnedFd) -> Result<Self, ServeError> {
         raise_descriptor_limit();
         // Its number is a low one, which is below the limit even where that has been lowered since.
-        let door = Door::new();
+        let acceptor = Acceptor::new();
         // Before there is anything that inspectors should not have.
         let inspectors = Inspectors::start(config.limits.of_inspectors(config.host.is_some()))?;
         let totals = config.run_dir.file(TOTALS).map_err(io::Error::other)?;
@@ -145,7 +145,7 @@ impl Server {
             reload: None,
             inspectors,
             grave,
-            door,
+            acceptor,
             membership,
             metrics,
             totals,
@@ -248,7 +248,7 @@ impl Server {
     fn accept_scrapers(&mut self) {
         let Some(metrics) = &mut self.metrics else { return };
         for _ in 0..BATCH {
-            if !metrics.accept(&mut self.door, &self.epoll, &self.config.limits) {
+            if !metrics.accept(&mut self.acceptor, &self.epoll, &self.config.limits) {
                 break;
             }
         }

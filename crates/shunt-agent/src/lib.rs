@@ -22,13 +22,13 @@ pub mod held;
 mod ivshmem;
 #[cfg(fuzzing)]
 pub mod ivshmem;
+mod membership;
 mod memory_limit;
 pub mod metrics;
 pub mod party;
 pub mod policy;
 pub mod report;
 pub mod server;
-mod sharing;
 pub mod socket;
 pub mod state;
 pub mod totals;

@@ -17,10 +17,10 @@ use shunt_wire::reason::Reason;
 use crate::container;
 use crate::held::Held;
 use crate::party::Party;
-use crate::state::{Answer, Endpoint, No, State};
+use crate::state::{Answer, Endpoint, Rejection, State};
 use crate::totals::Totals;
 
-fn sealed(value: &Value) -> Result<Answer, No> {
+fn sealed(value: &Value) -> Result<Answer, Rejection> {
     let text = value.to_string();
     let len = u32::try_from(text.len()).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
     let fd = memfd::create_sealed("shunt-report", text.len())?;
@@ -67,7 +67,7 @@ fn shown(state: &State, of: Option<Party>) -> impl Iterator<Item = &Endpoint> {
 }
 
 /// `List`: the live connections, at most `most` of them.
-pub(crate) fn list(state: &State, most: usize, of: Option<Party>) -> Result<Answer, No> {
+pub(crate) fn list(state: &State, most: usize, of: Option<Party>) -> Result<Answer, Rejection> {
     let all = shown(state, of)
         .flat_map(|endpoint| endpoint.arena.connections().map(move |conn| End { conn, endpoint }));
     let mut ends: Vec<_> = all.take(most.saturating_add(1)).collect();
@@ -161,7 +161,7 @@ pub(crate) fn totals(state: &State, run: u64, of: Option<Party>) -> (Totals, u64
 }
 
 /// `Stats`: the same as a report.
-pub(crate) fn stats(state: &State, run: u64, of: Option<Party>) -> Result<Answer, No> {
+pub(crate) fn stats(state: &State, run: u64, of: Option<Party>) -> Result<Answer, Rejection> {
     let (sum, ended) = totals(state, run, of);
     let mut map = heading(state);
     map.extend(sum.to_json());
@@ -171,7 +171,7 @@ pub(crate) fn stats(state: &State, run: u64, of: Option<Party>) -> Result<Answer
 }
 
 /// `Status`: the agent itself.
-pub(crate) fn status(state: &State, of: Option<Party>) -> Result<Answer, No> {
+pub(crate) fn status(state: &State, of: Option<Party>) -> Result<Answer, Rejection> {
     let listeners = state.listeners.values();
     let listeners = listeners.filter(|l| of.is_none_or(|party| l.name.party == party)).map(|l| {
         let holders = l.holders.len();

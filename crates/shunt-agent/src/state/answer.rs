@@ -41,16 +41,16 @@ pub struct Misconduct(pub &'static str);
 
 /// Why a request gets no positive answer.
 #[derive(Debug)]
-pub(crate) enum No {
+pub(crate) enum Rejection {
     Refused(Reason),
     Misconduct(&'static str),
 }
 
-impl From<io::Error> for No {
+impl From<io::Error> for Rejection {
     fn from(_: io::Error) -> Self {
         // Every call that can fail here asks for memory or descriptors.
         Self::Refused(Reason::NoResources)
     }
 }
 
-pub(super) type Outcome = Result<Answer, No>;
+pub(super) type Outcome = Result<Answer, Rejection>;

@@ -15,7 +15,7 @@ use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId, Reply, Re
 use shunt_wire::reason::Reason;
 
 use super::regions::Connected;
-use super::{Answer, Name, No, Outcome, State, first_id, names_of};
+use super::{Answer, Name, Outcome, Rejection, State, first_id, names_of};
 use crate::held::Passed;
 use crate::ivshmem::{Attached, Fabric, Linked};
 
@@ -133,7 +133,7 @@ impl State {
             }
             Request::Bells { region, endpoint } if has(region) => {
                 let found =
-                    self.fabric_of(region)?.bells(me, region, endpoint).map_err(No::Refused);
+                    self.fabric_of(region)?.bells(me, region, endpoint).map_err(Rejection::Refused);
                 Some(found.map(|(bells, fds)| Answer { reply: Reply::BellsShared { bells }, fds }))
             }
             Request::Detach { region } if has(region) => {
@@ -141,7 +141,7 @@ impl State {
                 Some(if was {
                     Ok(Answer::bare(Reply::Done))
                 } else {
-                    Err(No::Refused(Reason::Refused))
+                    Err(Rejection::Refused(Reason::Refused))
                 })
             }
             _ => None,
@@ -150,20 +150,20 @@ impl State {
 
     fn connect_elsewhere(&mut self, me: EndpointId, listener: ListenerId) -> Outcome {
         let region = self.new_id();
-        let endpoint = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
-        let fabric = self.fabric.as_mut().ok_or(No::Refused(Reason::Internal))?;
+        let endpoint = self.endpoints.get(&me).ok_or(Rejection::Refused(Reason::Internal))?;
+        let fabric = self.fabric.as_mut().ok_or(Rejection::Refused(Reason::Internal))?;
         if endpoint.origin.party.uid != fabric.uid() {
-            return Err(No::Refused(Reason::OtherUser));
+            return Err(Rejection::Refused(Reason::OtherUser));
         }
         if endpoint.netns != fabric.netns() {
-            return Err(No::Refused(Reason::OtherNamespace));
+            return Err(Rejection::Refused(Reason::OtherNamespace));
         }
         let before: usize = self.retired.iter().map(|fabric| fabric.count(me)).sum();
         if before + fabric.count(me) >= self.limits.regions_per_endpoint {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
         let me = (me, &endpoint.bells[..]);
-        let linked = fabric.connect(me, listener, region).map_err(No::Refused)?;
+        let linked = fabric.connect(me, listener, region).map_err(Rejection::Refused)?;
         let Linked { table, region: at, fds } = linked;
         Ok(Answer { reply: Reply::LinkedShared { region, table, at }, fds })
     }
@@ -175,18 +175,18 @@ impl State {
         slot: u32,
         passed: &mut Passed,
     ) -> Outcome {
-        let socket = passed.take().ok_or(No::Misconduct("an Attach without a socket"))?;
+        let socket = passed.take().ok_or(Rejection::Misconduct("an Attach without a socket"))?;
         let Connected { tuple, netns, .. } =
-            super::regions::connected(&socket).ok_or(No::Refused(Reason::Unsupported))?;
-        let endpoint = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
+            super::regions::connected(&socket).ok_or(Rejection::Refused(Reason::Unsupported))?;
+        let endpoint = self.endpoints.get(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         let bells = endpoint.bells.clone();
-        let fabric = self.fabric_of(region).ok_or(No::Refused(Reason::Internal))?;
+        let fabric = self.fabric_of(region).ok_or(Rejection::Refused(Reason::Internal))?;
         if netns != fabric.netns() {
-            return Err(No::Refused(Reason::OtherNamespace));
+            return Err(Rejection::Refused(Reason::OtherNamespace));
         }
         let slot = usize::try_from(slot).unwrap_or(usize::MAX);
         let me = (me, &bells[..]);
-        let attached = fabric.attach(me, (region, slot), &tuple).map_err(No::Refused)?;
+        let attached = fabric.attach(me, (region, slot), &tuple).map_err(Rejection::Refused)?;
         let Attached { endpoint, region: at, bells, fds } = attached;
         Ok(Answer { reply: Reply::AttachedShared { endpoint, at, bells }, fds })
     }

@@ -10,7 +10,7 @@ use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{MAX_VECTORS, Reply};
 use shunt_wire::reason::Reason;
 
-use super::{Answer, Endpoint, No, Outcome, Peer, Role, State};
+use super::{Answer, Endpoint, Outcome, Peer, Rejection, Role, State};
 use crate::held::{Held, Passed, Thing};
 use crate::memory_limit;
 use crate::totals::Totals;
@@ -29,22 +29,22 @@ impl State {
     ) -> Outcome {
         let things: Vec<_> = std::iter::from_fn(|| passed.take()).collect();
         if version != PROTOCOL_VERSION {
-            return Err(No::Refused(Reason::VersionMismatch));
+            return Err(Rejection::Refused(Reason::VersionMismatch));
         }
         if things.is_empty() || things.len() > MAX_VECTORS {
-            return Err(No::Misconduct("a wrong number of doorbells"));
+            return Err(Rejection::Misconduct("a wrong number of doorbells"));
         }
         // It is rung with write(2) by programs that did not make it: anything else could block them there.
         let bell = |thing| if let Thing::Bell(fd) = thing { Some(Rc::new(fd)) } else { None };
         let bells = things.into_iter().map(bell).collect::<Option<Vec<_>>>();
-        let bells = bells.ok_or(No::Misconduct("a doorbell that is not an eventfd"))?;
+        let bells = bells.ok_or(Rejection::Misconduct("a doorbell that is not an eventfd"))?;
         let of_account = |e: &&Endpoint| e.origin.account == peer.origin.account;
         if self.endpoints.len() >= self.limits.endpoints
             || self.exceeds_share(&peer.origin.account, self.limits.endpoints, || {
                 self.endpoints.values().filter(of_account).count()
             })
         {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
         // Others are given it.
         let pidfd = match peer.pidfd {

@@ -8,7 +8,7 @@ use shunt_wire::agent::{EndpointId, ExportId, Exported, LANES, RegionId, Reply};
 use shunt_wire::reason::Reason;
 
 use super::export::Export;
-use super::{Answer, Endpoint, No, Outcome, State};
+use super::{Answer, Endpoint, Outcome, Rejection, State};
 use crate::held::{Held, Passed, Thing};
 
 /// What a reader relies on: nobody can cut the memory short.
@@ -40,21 +40,21 @@ impl State {
         let count = if matches!(what, Exported::Pipes { .. }) { LANES } else { 1 };
         let things: Vec<_> = (0..count).map_while(|_| passed.take()).collect();
         if things.len() < count {
-            return Err(No::Misconduct("an Export without memory"));
+            return Err(Rejection::Misconduct("an Export without memory"));
         }
         let fds = things.into_iter().map(|thing| sound(what, thing).map(Rc::new));
-        let fds = fds
-            .collect::<Option<Vec<_>>>()
-            .ok_or(No::Misconduct("memory that others could change, or that could be cut short"))?;
+        let fds = fds.collect::<Option<Vec<_>>>().ok_or(Rejection::Misconduct(
+            "memory that others could change, or that could be cut short",
+        ))?;
         let export = self.new_id();
         let most = self.limits.exports_per_endpoint;
         let is_hosts = self.host.is_some();
-        let endpoint = self.endpoints.get_mut(&me).ok_or(No::Refused(Reason::Internal))?;
+        let endpoint = self.endpoints.get_mut(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         // Of the programs of a host's agent it is not known who may reach into whom.
         let is_asked = what == Exported::Asked;
         let is_private = !is_asked && (is_hosts || !may_trace(endpoint.pid, endpoint.pid));
         if is_private || endpoint.exports.len() >= most {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
         endpoint.exports.insert(export, Export { what, fds });
         Ok(Answer::bare(Reply::Exported { export }))
@@ -68,12 +68,12 @@ impl State {
         passed: &mut Passed,
     ) -> Outcome {
         let held = passed.take();
-        let known = self.regions.get(&region).ok_or(No::Refused(Reason::Refused))?;
+        let known = self.regions.get(&region).ok_or(Rejection::Refused(Reason::Refused))?;
         let holds_it = |socket| self.is_held_by(known, slot, socket);
         if !known.has_party(me) && !held.as_ref().is_some_and(holds_it) {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
-        let reader = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
+        let reader = self.endpoints.get(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         // Also its own, where a program talks to itself.
         let of_party = |party| {
             let owner = self.endpoints.get(&party)?;
@@ -102,15 +102,15 @@ impl State {
             .filter(|(_, export)| export.what == Exported::Asked)
             .or_else(|| of_relative().filter(|(owner, export)| is_shown(owner, export)))
             .map(|(_, export)| export.fds.iter().map(Rc::clone).collect())
-            .ok_or(No::Refused(Reason::Refused))?;
+            .ok_or(Rejection::Refused(Reason::Refused))?;
         Ok(Answer { reply: Reply::Imported, fds })
     }
 
     pub(super) fn unexport(&mut self, me: EndpointId, export: ExportId) -> Outcome {
-        let endpoint = self.endpoints.get_mut(&me).ok_or(No::Refused(Reason::Internal))?;
+        let endpoint = self.endpoints.get_mut(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         match endpoint.exports.remove(&export) {
             Some(_) => Ok(Answer::bare(Reply::Done)),
-            None => Err(No::Refused(Reason::Refused)),
+            None => Err(Rejection::Refused(Reason::Refused)),
         }
     }
 }

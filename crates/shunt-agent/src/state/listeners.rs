@@ -8,7 +8,7 @@ use shunt_wire::addr::Addr;
 use shunt_wire::agent::{EndpointId, ListenerId, Reply};
 use shunt_wire::reason::Reason;
 
-use super::{Answer, Listener, Name, No, Outcome, State};
+use super::{Answer, Listener, Name, Outcome, Rejection, State};
 use crate::held::{Held, Passed, Socket, Thing};
 
 /// The facts of a listening socket, from the kernel.
@@ -31,10 +31,10 @@ fn listening(thing: &Thing) -> Option<Facts> {
 
 impl State {
     pub(super) fn listen(&mut self, me: EndpointId, passed: &mut Passed) -> Outcome {
-        let socket = passed.take().ok_or(No::Misconduct("a Listen without a socket"))?;
+        let socket = passed.take().ok_or(Rejection::Misconduct("a Listen without a socket"))?;
         // Having the socket is the proof of the right to serve it.
-        let facts = listening(&socket).ok_or(No::Refused(Reason::Unsupported))?;
-        let endpoint = self.endpoints.get_mut(&me).ok_or(No::Refused(Reason::Internal))?;
+        let facts = listening(&socket).ok_or(Rejection::Refused(Reason::Unsupported))?;
+        let endpoint = self.endpoints.get_mut(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         let &Facts { cookie, addr, v6only, netns } = &facts;
         let name = Name { addr, netns, party: endpoint.origin.party, v6only };
         // A worker that has changed its user is found by the socket it inherited; another socket at
@@ -48,10 +48,11 @@ impl State {
             Some(known) => known,
             None => self.publish(me, name)?,
         };
-        let known = self.listeners.get_mut(&listener).ok_or(No::Refused(Reason::Internal))?;
+        let known =
+            self.listeners.get_mut(&listener).ok_or(Rejection::Refused(Reason::Internal))?;
         let sockets = known.holders.entry(me).or_default();
         if sockets.len() >= self.limits.sockets_per_listener && !sockets.contains(&cookie) {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
         sockets.insert(cookie);
         self.by_cookie.insert(cookie, listener);
@@ -64,8 +65,8 @@ impl State {
         Ok(Answer { reply: Reply::Listening { listener }, fds })
     }
 
-    fn publish(&mut self, me: EndpointId, name: Name) -> Result<ListenerId, No> {
-        let endpoint = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
+    fn publish(&mut self, me: EndpointId, name: Name) -> Result<ListenerId, Rejection> {
+        let endpoint = self.endpoints.get(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         let account = &endpoint.origin.account;
         let is_of_account =
             |id: &EndpointId| self.endpoints.get(id).is_some_and(|e| e.origin.account == *account);
@@ -75,13 +76,13 @@ impl State {
                 self.listeners.values().filter(of_account).count()
             })
         {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
         let table_fd = table::create()?;
         let table = Table::map(&table_fd)?;
         let listener = self.new_id();
         if !self.registries.publish(name.party, &name.listing(listener)) {
-            return Err(No::Refused(Reason::NoResources));
+            return Err(Rejection::Refused(Reason::NoResources));
         }
         let table_fd = Rc::new(Held::own(table_fd));
         let entry = Listener { name, table, table_fd, holders: HashMap::new() };
@@ -92,7 +93,8 @@ impl State {
 
     pub(super) fn unlisten(&mut self, me: EndpointId, listener: ListenerId) -> Outcome {
         let known = self.listeners.get(&listener);
-        let sockets = known.and_then(|l| l.holders.get(&me)).ok_or(No::Refused(Reason::Refused))?;
+        let sockets =
+            known.and_then(|l| l.holders.get(&me)).ok_or(Rejection::Refused(Reason::Refused))?;
         // The request does not say which socket of a group is closed. It does not matter: the group
         // is held until as many are closed as were registered.
         let any = sockets.iter().next().copied();

@@ -18,16 +18,16 @@ use shunt_wire::reason::Reason;
 
 use super::offer::{Claimed, Claims, Offered};
 use super::region::Purpose;
-use super::{Answer, Endpoint, No, Outcome, State};
+use super::{Answer, Endpoint, Outcome, Rejection, State};
 use crate::held::{Passed, Socket, Thing};
 use crate::party::Party;
 
 /// The TCP socket that a request is about.
-fn socket_of(passed: &mut Passed) -> Result<Socket, No> {
+fn socket_of(passed: &mut Passed) -> Result<Socket, Rejection> {
     match passed.take() {
         Some(Thing::Socket(socket)) => Ok(socket),
-        Some(_) => Err(No::Refused(Reason::Unsupported)),
-        None => Err(No::Misconduct("a request about a socket without one")),
+        Some(_) => Err(Rejection::Refused(Reason::Unsupported)),
+        None => Err(Rejection::Misconduct("a request about a socket without one")),
     }
 }
 
@@ -42,9 +42,9 @@ impl State {
     pub(super) fn await_clients(&mut self, me: EndpointId, passed: &mut Passed) -> Outcome {
         let socket = socket_of(passed)?.cookie;
         let most = self.limits.sockets_per_listener;
-        let endpoint = self.endpoints.get_mut(&me).ok_or(No::Refused(Reason::Internal))?;
+        let endpoint = self.endpoints.get_mut(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         if endpoint.awaits.len() >= most {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
         endpoint.awaits.insert(socket);
         self.answer_marks_at(socket);
@@ -72,7 +72,7 @@ impl State {
     ) -> Outcome {
         let Socket { cookie: socket, netns, listens, .. } = socket_of(passed)?;
         if usize::try_from(record).map_or(true, |record| record >= RECORDS) {
-            return Err(No::Misconduct("a record that no arena has"));
+            return Err(Rejection::Misconduct("a record that no arena has"));
         }
         let most = self.limits.offers_per_endpoint;
         let offers = |state: &Self| state.endpoints.get(&me).map_or(0, |e| e.offers.len());
@@ -80,14 +80,14 @@ impl State {
             self.sweep();
         }
         if offers(self) >= most || listens {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
-        let host = self.host.as_mut().ok_or(No::Refused(Reason::Unmarked))?;
-        let marks = host.marks.as_ref().ok_or(No::Refused(Reason::Unmarked))?;
+        let host = self.host.as_mut().ok_or(Rejection::Refused(Reason::Unmarked))?;
+        let marks = host.marks.as_ref().ok_or(Rejection::Refused(Reason::Unmarked))?;
         if host.offers.get(&socket).is_some_and(|known| known.client != me) {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
-        marks.offer(socket).map_err(|_| No::Refused(Reason::NoResources))?;
+        marks.offer(socket).map_err(|_| Rejection::Refused(Reason::NoResources))?;
         host.offers.insert(socket, Offered { client: me, netns, record, number });
         if let Some(endpoint) = self.endpoints.get_mut(&me) {
             endpoint.offers.insert(socket);
@@ -152,13 +152,14 @@ impl State {
 
     pub(super) fn claim(&mut self, me: EndpointId, passed: &mut Passed) -> Outcome {
         let Socket { cookie, netns, local, .. } = socket_of(passed)?;
-        let port = local.ok_or(No::Refused(Reason::Unsupported))?.port;
+        let port = local.ok_or(Rejection::Refused(Reason::Unsupported))?.port;
         let marks = self.host.as_ref().and_then(|host| host.marks.as_ref());
         let offered = marks.and_then(|marks| marks.other_end(cookie));
-        let offered = offered.ok_or(No::Refused(Reason::NoProposal))?;
-        let offer = self.end_offer(offered, Some(cookie)).ok_or(No::Refused(Reason::NoProposal))?;
+        let offered = offered.ok_or(Rejection::Refused(Reason::NoProposal))?;
+        let offer =
+            self.end_offer(offered, Some(cookie)).ok_or(Rejection::Refused(Reason::NoProposal))?;
         let outcome = self.join(me, &Accepted { cookie, netns, port }, offered, &offer);
-        if let Err(No::Refused(why)) = &outcome
+        if let Err(Rejection::Refused(why)) = &outcome
             && let Some(client) = self.endpoints.get(&offer.client)
         {
             let _ = client.arena.answer(offer.record, offer.number, Offer::Declined(*why));
@@ -174,14 +175,16 @@ impl State {
         offered: u64,
         offer: &Offered,
     ) -> Outcome {
-        let client = self.endpoints.get(&offer.client).ok_or(No::Refused(Reason::PeerGone))?;
-        let server = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
+        let client =
+            self.endpoints.get(&offer.client).ok_or(Rejection::Refused(Reason::PeerGone))?;
+        let server = self.endpoints.get(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         if !self.policy_permits((client, offer.netns), (server, socket.netns), socket.port) {
-            return Err(No::Refused(Reason::Denied));
+            return Err(Rejection::Refused(Reason::Denied));
         }
         let (region, slot) = self.place_for(offer.client, server.origin.party)?;
-        let client = self.endpoints.get(&offer.client).ok_or(No::Refused(Reason::PeerGone))?;
-        let known = self.regions.get_mut(&region).ok_or(No::Refused(Reason::Internal))?;
+        let client =
+            self.endpoints.get(&offer.client).ok_or(Rejection::Refused(Reason::PeerGone))?;
+        let known = self.regions.get_mut(&region).ok_or(Rejection::Refused(Reason::Internal))?;
         let view = known.view();
         for side in [Side::Client, Side::Server] {
             view.section(slot, side).reset();
@@ -190,10 +193,12 @@ impl State {
         let generation = setup.generation.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         setup.endpoint.store(offer.client, Ordering::Relaxed);
         setup.state.store(Proposal::Proposed as u32, Ordering::Release);
-        let Ok(number) = u8::try_from(slot) else { return Err(No::Refused(Reason::Internal)) };
+        let Ok(number) = u8::try_from(slot) else {
+            return Err(Rejection::Refused(Reason::Internal));
+        };
         let told = Offer::Claimed { region, slot: number };
         if !client.arena.answer(offer.record, offer.number, told) {
-            return Err(No::Refused(Reason::PeerGone));
+            return Err(Rejection::Refused(Reason::PeerGone));
         }
         if let Purpose::Claims(claims) = &mut known.purpose {
             let claimed = Claimed { accepted: socket.cookie, offered, record: offer.record, told };
@@ -214,8 +219,12 @@ impl State {
     }
 
     /// A free slot in a region that a client shares with acceptors of a party.
-    fn place_for(&mut self, client: EndpointId, acceptors: Party) -> Result<(RegionId, usize), No> {
-        let endpoint = self.endpoints.get(&client).ok_or(No::Refused(Reason::PeerGone))?;
+    fn place_for(
+        &mut self,
+        client: EndpointId,
+        acceptors: Party,
+    ) -> Result<(RegionId, usize), Rejection> {
+        let endpoint = self.endpoints.get(&client).ok_or(Rejection::Refused(Reason::PeerGone))?;
         for region in &endpoint.owns {
             let Some(known) = self.regions.get_mut(region) else { continue };
             let view = known.view();
@@ -238,14 +247,14 @@ impl State {
         passed: &mut Passed,
     ) -> Outcome {
         let socket = socket_of(passed)?.cookie;
-        let _ = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
-        let known = self.regions.get(&region).ok_or(No::Refused(Reason::PeerGone))?;
-        let slot = usize::try_from(slot).map_err(|_| No::Refused(Reason::Refused))?;
+        let _ = self.endpoints.get(&me).ok_or(Rejection::Refused(Reason::Internal))?;
+        let known = self.regions.get(&region).ok_or(Rejection::Refused(Reason::PeerGone))?;
+        let slot = usize::try_from(slot).map_err(|_| Rejection::Refused(Reason::Refused))?;
         match &known.purpose {
             Purpose::Claims(claims) if claims.is_client(slot, socket) => {
                 Ok(Answer { reply: Reply::Fetched, fds: vec![Rc::clone(known.memory())] })
             }
-            _ => Err(No::Refused(Reason::Refused)),
+            _ => Err(Rejection::Refused(Reason::Refused)),
         }
     }
 }

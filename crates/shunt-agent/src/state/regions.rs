@@ -10,7 +10,7 @@ use shunt_wire::agent::{EndpointId, ListenerId, RegionId, Reply};
 use shunt_wire::reason::Reason;
 
 use super::region::Purpose;
-use super::{Answer, Endpoint, No, Outcome, Region, State};
+use super::{Answer, Endpoint, Outcome, Region, Rejection, State};
 use crate::held::{Held, Passed, Thing};
 
 /// The connection that a passed socket is, and its network namespace.
@@ -45,16 +45,16 @@ impl State {
     }
 
     pub(super) fn connect(&mut self, me: EndpointId, listener: ListenerId) -> Outcome {
-        let endpoint = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
-        let to = self.listeners.get(&listener).ok_or(No::Refused(Reason::PeerNotShunted))?;
+        let endpoint = self.endpoints.get(&me).ok_or(Rejection::Refused(Reason::Internal))?;
+        let to = self.listeners.get(&listener).ok_or(Rejection::Refused(Reason::PeerNotShunted))?;
         if endpoint.origin.party != to.name.party {
-            return Err(No::Refused(Reason::OtherUser));
+            return Err(Rejection::Refused(Reason::OtherUser));
         }
         if endpoint.netns != to.name.netns {
-            return Err(No::Refused(Reason::OtherNamespace));
+            return Err(Rejection::Refused(Reason::OtherNamespace));
         }
         if !self.policy_permits_listener(endpoint, to) {
-            return Err(No::Refused(Reason::Denied));
+            return Err(Rejection::Refused(Reason::Denied));
         }
         let table = Rc::clone(&to.table_fd);
         let (region, memory) = self.open_region(me, Purpose::Listener(listener))?;
@@ -66,8 +66,8 @@ impl State {
         &mut self,
         me: EndpointId,
         purpose: Purpose,
-    ) -> Result<(RegionId, Rc<Held>), No> {
-        let endpoint = self.endpoints.get(&me).ok_or(No::Refused(Reason::Internal))?;
+    ) -> Result<(RegionId, Rc<Held>), Rejection> {
+        let endpoint = self.endpoints.get(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         let account = &endpoint.origin.account;
         let of_account = |e: &&Endpoint| e.origin.account == *account;
         if endpoint.owns.len() >= self.limits.regions_per_endpoint
@@ -76,7 +76,7 @@ impl State {
                 self.endpoints.values().filter(of_account).map(|e| e.owns.len()).sum()
             })
         {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
         let region = self.new_id();
         let memory = Rc::new(self.grave.keep(region::create(region)?));
@@ -101,13 +101,13 @@ impl State {
         slot: u32,
         passed: &mut Passed,
     ) -> Outcome {
-        let socket = passed.take().ok_or(No::Misconduct("an Attach without a socket"))?;
-        let connected = connected(&socket).ok_or(No::Refused(Reason::Unsupported))?;
+        let socket = passed.take().ok_or(Rejection::Misconduct("an Attach without a socket"))?;
+        let connected = connected(&socket).ok_or(Rejection::Refused(Reason::Unsupported))?;
         let slot = usize::try_from(slot).ok().filter(|slot| *slot < SLOTS);
-        let slot = slot.ok_or(No::Misconduct("a slot that no region has"))?;
-        let known = self.regions.get_mut(&region).ok_or(No::Refused(Reason::PeerGone))?;
-        let owner = known.owner.ok_or(No::Refused(Reason::PeerGone))?;
-        let client = self.endpoints.get(&owner).ok_or(No::Refused(Reason::PeerGone))?;
+        let slot = slot.ok_or(Rejection::Misconduct("a slot that no region has"))?;
+        let known = self.regions.get_mut(&region).ok_or(Rejection::Refused(Reason::PeerGone))?;
+        let owner = known.owner.ok_or(Rejection::Refused(Reason::PeerGone))?;
+        let client = self.endpoints.get(&owner).ok_or(Rejection::Refused(Reason::PeerGone))?;
         // Who holds the other end of the proposal's connection is its acceptor; nothing else is
         // asked, for a worker may have changed its user, or never have held the listener. The same
         // addresses can exist once in each network namespace, so that is compared too.
@@ -119,7 +119,7 @@ impl State {
             Purpose::Claims(claims) => claims.is_acceptor(slot, connected.cookie),
         };
         if !is_party {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
         // A pidfd lets who has it reach into the process, where users alone would permit that: not between
         // parties, who may be of one user in two containers.
@@ -135,20 +135,20 @@ impl State {
     }
 
     pub(super) fn bells(&self, me: EndpointId, region: RegionId, of: EndpointId) -> Outcome {
-        let known = self.regions.get(&region).ok_or(No::Refused(Reason::Refused))?;
+        let known = self.regions.get(&region).ok_or(Rejection::Refused(Reason::Refused))?;
         if known.owner != Some(me) {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
-        let endpoint = self.endpoints.get(&of).ok_or(No::Refused(Reason::PeerGone))?;
+        let endpoint = self.endpoints.get(&of).ok_or(Rejection::Refused(Reason::PeerGone))?;
         if !known.attached.contains(&of) {
-            return Err(No::Refused(Reason::Refused));
+            return Err(Rejection::Refused(Reason::Refused));
         }
         let fds = endpoint.bells.iter().map(Rc::clone).collect();
         Ok(Answer { reply: Reply::Bells, fds })
     }
 
     pub(super) fn detach(&mut self, me: EndpointId, region: RegionId) -> Outcome {
-        let endpoint = self.endpoints.get_mut(&me).ok_or(No::Refused(Reason::Internal))?;
+        let endpoint = self.endpoints.get_mut(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         let owned = endpoint.owns.remove(&region);
         let attached = endpoint.attached.remove(&region);
         if owned {
@@ -160,7 +160,7 @@ impl State {
         if owned || attached {
             Ok(Answer::bare(Reply::Done))
         } else {
-            Err(No::Refused(Reason::Refused))
+            Err(Rejection::Refused(Reason::Refused))
         }
     }
 

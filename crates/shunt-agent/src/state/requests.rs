@@ -4,7 +4,7 @@ use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{EndpointId, Reply, Request};
 use shunt_wire::reason::Reason;
 
-use super::{Answer, Misconduct, No, Outcome, Peer, Role, State};
+use super::{Answer, Misconduct, Outcome, Peer, Rejection, Role, State};
 use crate::held::Passed;
 use crate::party::Party;
 use crate::report;
@@ -32,14 +32,14 @@ impl State {
             }
             (Role::Tool, Request::Stats { run }) => report::stats(self, *run, self.shown_to(peer)),
             (Role::Tool, Request::Status) => report::status(self, self.shown_to(peer)),
-            _ => Err(No::Misconduct("a request that is not for it to make")),
+            _ => Err(Rejection::Misconduct("a request that is not for it to make")),
         };
         let unused = !passed.is_empty();
         match outcome {
-            Err(No::Misconduct(what)) => Err(Misconduct(what)),
+            Err(Rejection::Misconduct(what)) => Err(Misconduct(what)),
             _ if unused => Err(Misconduct("descriptors that no request asks for")),
             Ok(answer) => Ok(answer),
-            Err(No::Refused(reason)) => Ok(Answer::refused(reason)),
+            Err(Rejection::Refused(reason)) => Ok(Answer::refused(reason)),
         }
     }
 
@@ -73,14 +73,14 @@ impl State {
             Request::Offer { record, number } => self.offer(me, (record, number), passed),
             Request::Claim => self.claim(me, passed),
             Request::Fetch { region, slot } => self.fetch(me, region, slot, passed),
-            _ => Err(No::Misconduct("a request that is not for a library to make")),
+            _ => Err(Rejection::Misconduct("a request that is not for a library to make")),
         }
     }
 }
 
 fn tool(role: &mut Role, version: u32) -> Outcome {
     if version != PROTOCOL_VERSION {
-        return Err(No::Refused(Reason::VersionMismatch));
+        return Err(Rejection::Refused(Reason::VersionMismatch));
     }
     *role = Role::Tool;
     Ok(Answer::bare(Reply::Done))

@@ -4,11 +4,11 @@
 //! request is answered or refused; what the protocol does not allow at all is [`Misconduct`], for
 //! which the server drops the client.
 //!
-//! Records stand in files with names in the singular, below [`State`], which holds them. Files with names in the
-//! plural, `elsewhere` and `policy` act on it; `requests` is above all of them.
+//! Records stand in files with names in the singular and in `registries`, below [`State`], which
+//! holds them. Files with names in the plural, `policy` and `remote` act on it; `requests` is above
+//! all of them.
 
 mod answer;
-mod elsewhere;
 mod endpoint;
 mod endpoints;
 mod export;
@@ -22,6 +22,7 @@ mod policy;
 mod region;
 mod regions;
 mod registries;
+mod remote;
 mod requests;
 
 use std::collections::{BTreeMap, HashMap};

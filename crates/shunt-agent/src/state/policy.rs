@@ -27,7 +27,7 @@ impl State {
         for (listener, known) in self.listeners.iter().filter(|(_, l)| l.name.party == party) {
             writer.publish(&known.name.listing(*listener));
         }
-        for listing in self.registries.elsewhere.values() {
+        for listing in self.registries.remote.values() {
             writer.publish(listing);
         }
         let fd = Rc::new(Held::own(fd));

@@ -14,7 +14,7 @@ use crate::party::Party;
 pub(super) struct Registries {
     pub(super) known: HashMap<Party, (RegistryWriter, Rc<Held>)>,
     /// Listeners of other machines, which stand in each of them.
-    pub(super) elsewhere: HashMap<ListenerId, Listing>,
+    pub(super) remote: HashMap<ListenerId, Listing>,
     /// Which memory is shared with those machines.
     pub(super) memory: u32,
 }
@@ -38,12 +38,12 @@ impl Registries {
         for (writer, _) in self.known.values_mut() {
             writer.publish(&listing);
         }
-        self.elsewhere.insert(listing.listener, listing);
+        self.remote.insert(listing.listener, listing);
     }
 
     /// Takes it out.
     pub(super) fn remove_everywhere(&mut self, listener: ListenerId) {
-        self.elsewhere.remove(&listener);
+        self.remote.remove(&listener);
         for (writer, _) in self.known.values_mut() {
             writer.remove(listener);
         }

@@ -54,7 +54,7 @@ impl State {
         request: &Request<'_>,
         passed: &mut Passed,
     ) -> Outcome {
-        if let Some(outcome) = self.elsewhere(me, request, passed) {
+        if let Some(outcome) = self.answer_remote(me, request, passed) {
             return outcome;
         }
         match *request {

@@ -114,7 +114,7 @@ impl State {
     }
 
     /// The answer to a request that concerns another machine; `None` to others.
-    pub(super) fn elsewhere(
+    pub(super) fn answer_remote(
         &mut self,
         me: EndpointId,
         request: &Request<'_>,
@@ -124,12 +124,12 @@ impl State {
         let has = |region| self.retired.iter().chain(&self.fabric).any(|fabric| fabric.has(region));
         match *request {
             Request::Connect { listener } if serves(listener) => {
-                Some(self.connect_elsewhere(me, listener))
+                Some(self.connect_remote(me, listener))
             }
             Request::Attach { region, slot }
                 if self.fabric.is_some() && !self.regions.contains_key(&region) =>
             {
-                Some(self.attach_elsewhere(me, region, slot, passed))
+                Some(self.attach_remote(me, region, slot, passed))
             }
             Request::Bells { region, endpoint } if has(region) => {
                 let found =
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    fn connect_elsewhere(&mut self, me: EndpointId, listener: ListenerId) -> Outcome {
+    fn connect_remote(&mut self, me: EndpointId, listener: ListenerId) -> Outcome {
         let region = self.new_id();
         let endpoint = self.endpoints.get(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         let fabric = self.fabric.as_mut().ok_or(Rejection::Refused(Reason::Internal))?;
@@ -168,7 +168,7 @@ impl State {
         Ok(Answer { reply: Reply::LinkedShared { region, table, at }, fds })
     }
 
-    fn attach_elsewhere(
+    fn attach_remote(
         &mut self,
         me: EndpointId,
         region: RegionId,

@@ -3,7 +3,7 @@
 //! nothing else.
 
 mod arguments;
-mod enter;
+mod exec;
 mod gate;
 mod lent;
 mod many;
@@ -40,7 +40,7 @@ pub struct Load {
 #[derive(Subcommand, Clone, Debug)]
 pub enum Program {
     /// Become a program that ends with its parent and may open many files.
-    Enter(enter::Enter),
+    Exec(exec::Exec),
     /// Serve requests of a fixed size, one connection after the other, with blocking calls.
     Serve(Serve),
     /// Serve requests on many connections at once, with epoll.
@@ -66,7 +66,7 @@ pub enum Program {
 pub fn run(load: Load) -> u8 {
     let gate = Gate { stops: load.stops };
     let seen = match load.program {
-        Program::Enter(enter) => return fail(&enter.run()),
+        Program::Exec(exec) => return fail(&exec.run()),
         Program::Serve(serve) => serve::blocking(&serve).map(|()| None),
         Program::ServeMany(serve) => serve::epoll(&serve).map(|()| None),
         Program::Sink(serve) => serve::sink(&serve).map(|()| None),

@@ -4,7 +4,7 @@
 //! [`Session`] is one contender in it: it makes command lines, starts servers, runs clients, meters
 //! what they cost, and has the agent prove that connections were shunted.
 //!
-//! Each program is started through the hidden `shunt load enter`, which raises its limits, has the
+//! Each program is started through the hidden `shunt load exec`, which raises its limits, has the
 //! kernel end it with the bench, and, under Shunt, hands over to `shunt run`.
 
 pub mod agent;
@@ -93,9 +93,9 @@ impl Rig {
         self.cgroups.as_ref().map_err(Clone::clone)
     }
 
-    fn enter(&self, contender: Contender, cores: Option<u32>, netns: Option<&Path>) -> Command {
+    fn exec(&self, contender: Contender, cores: Option<u32>, netns: Option<&Path>) -> Command {
         let group = self.cgroups.as_ref().ok().map(|groups| groups.path(contender));
-        enter(&self.shunt, group, cores, netns)
+        exec(&self.shunt, group, cores, netns)
     }
 
     /// A new name in the directory.
@@ -136,7 +136,7 @@ impl Rig {
         let (whose, args): (_, &[_]) =
             if apart { ("host", &["agent", "--host"]) } else { ("run", &["agent"]) };
         let run_dir = self.path().join(format!("{whose}-{}", contender.name()));
-        let mut command = self.enter(contender, None, None);
+        let mut command = self.exec(contender, None, None);
         command.arg(&self.shunt).args(args);
         let log = self.new_path("agent");
         let agent = Agent::start(command, &self.shunt, run_dir, &log, &self.groups)?;
@@ -193,7 +193,7 @@ impl Session<'_> {
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let end = if self.has_server.get() { End::Client } else { End::Server };
         let netns = self.bridge.map(|bridge| bridge.namespace(end));
-        let mut command = self.rig.enter(self.contender, self.cores.get(), netns.as_deref());
+        let mut command = self.rig.exec(self.contender, self.cores.get(), netns.as_deref());
         if let (Some(agent), Some(options)) = (self.agent(), self.contender.run_options()) {
             command.env("SHUNT_RUN_DIR", agent.run_dir());
             command.arg(&self.rig.shunt).arg("run").args(options).arg("--");
@@ -313,9 +313,9 @@ impl Session<'_> {
 }
 
 /// The beginning of each command line.
-fn enter(shunt: &Path, group: Option<&Path>, cores: Option<u32>, netns: Option<&Path>) -> Command {
+fn exec(shunt: &Path, group: Option<&Path>, cores: Option<u32>, netns: Option<&Path>) -> Command {
     let mut command = Command::new(shunt);
-    command.args(["load", "enter", "--nofile", &DESCRIPTORS.to_string()]);
+    command.args(["load", "exec", "--nofile", &DESCRIPTORS.to_string()]);
     if let Some(group) = group {
         command.arg("--cgroup").arg(group);
     }

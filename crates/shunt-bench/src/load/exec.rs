@@ -16,9 +16,9 @@ use rustix::thread::{
     CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_getaffinity, sched_setaffinity,
 };
 
-/// `shunt load enter`.
+/// `shunt load exec`.
 #[derive(Args, Clone, Debug)]
-pub struct Enter {
+pub struct Exec {
     /// Descriptors that the program may open, if the system lets it.
     #[arg(long)]
     nofile: u64,
@@ -36,7 +36,7 @@ pub struct Enter {
     command: Vec<OsString>,
 }
 
-impl Enter {
+impl Exec {
     /// Becomes the program; returns only when that fails.
     pub fn run(self) -> io::Error {
         match self.prepare() {

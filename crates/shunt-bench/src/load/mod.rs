@@ -5,7 +5,7 @@
 mod arguments;
 mod exec;
 mod gate;
-mod lent;
+mod in_place;
 mod many;
 mod ping;
 mod rate;
@@ -48,11 +48,11 @@ pub enum Program {
     /// Read and count what comes, one connection after the other; say at its end how much it was.
     Sink(Sink),
     /// Serve requests that are granted and looked at in place, with answers of the same kind.
-    ServeLent(Serve),
+    ServeInPlace(Serve),
     /// Send requests over one connection, one at a time.
     Ping(ping::Ping),
     /// Send such requests over one connection, one at a time.
-    PingLent(lent::Ping),
+    PingInPlace(in_place::Ping),
     /// Send as much as the connection takes.
     Stream(stream::Stream),
     /// Connect, send one request, close; again and again.
@@ -70,9 +70,9 @@ pub fn run(load: Load) -> u8 {
         Program::Serve(serve) => serve::blocking(&serve).map(|()| None),
         Program::ServeMany(serve) => serve::epoll(&serve).map(|()| None),
         Program::Sink(serve) => serve::sink(&serve).map(|()| None),
-        Program::ServeLent(serve) => lent::serve(&serve).map(|()| None),
+        Program::ServeInPlace(serve) => in_place::serve(&serve).map(|()| None),
         Program::Ping(ping) => ping.run(gate).map(Some),
-        Program::PingLent(ping) => ping.run(gate).map(Some),
+        Program::PingInPlace(ping) => ping.run(gate).map(Some),
         Program::Stream(stream) => stream.run(gate).map(Some),
         Program::Rate(rate) => rate.run(gate).map(Some),
         Program::Many(many) => many.run(gate).map(Some),

@@ -20,7 +20,7 @@ static BORROWING: Family = Family {
               and passed over.",
 };
 
-static LENDING: Family = Family {
+static IN_PLACE: Family = Family {
     title: "One message without copies in flight",
     meaning: "Request and response of the same size, granted by the sender and looked at in place by the receiver, which touches \
               none of the bytes. The rate is the inverse of the round trip; one way takes half of that.",
@@ -35,7 +35,7 @@ const SIZES: [usize; 6] = [4096, 16_384, 65_536, 262_144, 1 << 20, 16 << 20];
 const SIZES_OF_TWO: [usize; 2] = [65_536, 1 << 20];
 
 /// Messages that are looked at in place, one in flight.
-const LENT_SIZES: [usize; 3] = [65_536, 262_144, 1 << 20];
+const IN_PLACE_SIZES: [usize; 3] = [65_536, 262_144, 1 << 20];
 
 /// Arguments of the sender and of the sink.
 type Ends = (&'static [&'static str], &'static [&'static str]);
@@ -60,12 +60,12 @@ const STREAMS: [(&str, &Family, &str, Ends); 6] = [
 ];
 
 /// Requests and answers without copies.
-fn lent(session: &Session<'_>, budget: Budget, size: usize) -> Result<Outcome> {
+fn in_place(session: &Session<'_>, budget: Budget, size: usize) -> Result<Outcome> {
     let (at, size) = (session.endpoint()?, size.to_string());
-    let mut command = session.load("serve-lent");
+    let mut command = session.load("serve-in-place");
     command.args(["--at", &at.to_string(), "--size", &size]);
     let _server = session.serve(command, &at)?;
-    let mut command = session.load("ping-lent");
+    let mut command = session.load("ping-in-place");
     command.args(["--to", &at.to_string(), "--seconds", &budget.seconds.to_string()]);
     command.args(["--size", &size]);
     let (seen, cost) = session.drive(vec![command], budget)?;
@@ -97,10 +97,10 @@ pub fn rows() -> Vec<Row> {
             .per_gigabyte()
             .quick(pairs == 1 && matches!(name, "zerocopy" | "borrow") && size == 65_536)
     });
-    let exchanges = LENT_SIZES.into_iter().map(|size| {
-        let drive = move |session: &Session<'_>, budget: Budget| lent(session, budget, size);
+    let exchanges = IN_PLACE_SIZES.into_iter().map(|size| {
+        let drive = move |session: &Session<'_>, budget: Budget| in_place(session, budget, size);
         let title = format!("request/response in place, {}", size_of_text(size));
-        Row::new(format!("lent.{size}"), &LENDING, title, drive).unit("msg/s", Better::Higher)
+        Row::new(format!("lent.{size}"), &IN_PLACE, title, drive).unit("msg/s", Better::Higher)
     });
     rows.chain(exchanges).collect()
 }

@@ -70,7 +70,7 @@ pub fn serve(serve: &Serve) -> io::Result<()> {
     }
 }
 
-/// `shunt load ping-lent`.
+/// `shunt load ping-in-place`.
 #[derive(Args, Clone, Debug)]
 pub struct Ping {
     /// Where to, and how much.

@@ -8,8 +8,8 @@ mod gate;
 mod in_place;
 mod many;
 mod ping;
-mod rate;
 mod reader;
+mod reconnect;
 mod seen;
 mod serve;
 mod socket;
@@ -56,7 +56,7 @@ pub enum Program {
     /// Send as much as the connection takes.
     Stream(stream::Stream),
     /// Connect, send one request, close; again and again.
-    Rate(rate::Rate),
+    Reconnect(reconnect::Reconnect),
     /// Keep many connections open, of which some are active.
     Many(many::Many),
 }
@@ -74,7 +74,7 @@ pub fn run(load: Load) -> u8 {
         Program::Ping(ping) => ping.run(gate).map(Some),
         Program::PingInPlace(ping) => ping.run(gate).map(Some),
         Program::Stream(stream) => stream.run(gate).map(Some),
-        Program::Rate(rate) => rate.run(gate).map(Some),
+        Program::Reconnect(reconnect) => reconnect.run(gate).map(Some),
         Program::Many(many) => many.run(gate).map(Some),
     };
     match seen {

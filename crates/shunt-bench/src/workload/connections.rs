@@ -39,7 +39,7 @@ fn run(session: &Session<'_>, budget: Budget, client: &str, args: &[&str]) -> Re
 /// Connection rate; open and active connections.
 pub fn rows() -> Vec<Row> {
     let rate = |session: &Session<'_>, budget: Budget| {
-        run(session, budget, "rate", &["--most", MOST_CONNECTIONS])
+        run(session, budget, "reconnect", &["--most", MOST_CONNECTIONS])
     };
     let title = "connect + request + close, 100 B";
     let mut rows = vec![

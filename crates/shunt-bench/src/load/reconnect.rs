@@ -12,9 +12,9 @@ use super::seen::Seen;
 use super::socket::Socket;
 use crate::stats::Histogram;
 
-/// `shunt load rate`.
+/// `shunt load reconnect`.
 #[derive(Args, Clone, Debug)]
-pub struct Rate {
+pub struct Reconnect {
     /// Where to, and how much.
     #[command(flatten)]
     requests: Requests,
@@ -23,7 +23,7 @@ pub struct Rate {
     most: u64,
 }
 
-impl Rate {
+impl Reconnect {
     /// Runs it.
     pub fn run(&self, gate: Gate) -> io::Result<Seen> {
         let mut buffer = vec![b'x'; self.requests.size];

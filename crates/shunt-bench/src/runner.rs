@@ -229,7 +229,7 @@ fn counts_calls(options: &Options, rig: &Rig) -> bool {
 
 /// System calls per request, or per 10⁶ bytes. The other figures stand without it.
 fn calls(row: &Row, rig: &Rig, contender: Contender, budget: Budget) -> Option<f64> {
-    let session = rig.session(contender, row.apart).ok()?;
+    let session = rig.session(contender, row.isolated).ok()?;
     session.count_calls();
     let outcome = (row.drive)(&session, budget).ok()?;
     cost(&outcome, row.per, outcome.cost.calls? as f64, 1e6)
@@ -242,7 +242,7 @@ fn once(
     contender: Contender,
     budget: Budget,
 ) -> Result<(Outcome, Option<Ends>)> {
-    let session = rig.session(contender, row.apart)?;
+    let session = rig.session(contender, row.isolated)?;
     let before = session.agent().map(crate::rig::agent::Agent::ends).transpose()?;
     let entered_before = entered(&session)?;
     let outcome = (row.drive)(&session, budget)?;

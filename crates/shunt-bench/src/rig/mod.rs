@@ -105,18 +105,19 @@ impl Rig {
         self.path().join(format!("{stem}.{}", self.files.get()))
     }
 
-    /// One contender, whose servers and clients are in networks of their own if they are `apart`. Its agent is
-    /// started if it needs one and has none.
+    /// One contender, whose servers and clients are in networks of their own if they are
+    /// `isolated`. Its agent is started if it needs one and has none.
     ///
     /// # Errors
     /// When the agent cannot be started, or what the contender needs cannot be had.
-    pub fn session(&self, contender: Contender, apart: bool) -> Result<Session<'_>> {
-        let bridge = apart.then(|| self.bridge.get_or_init(Bridge::new).as_ref());
+    pub fn session(&self, contender: Contender, isolated: bool) -> Result<Session<'_>> {
+        let bridge = isolated.then(|| self.bridge.get_or_init(Bridge::new).as_ref());
         let bridge = bridge.transpose().map_err(Clone::clone)?;
         if contender == Contender::Sockmap {
             self.cgroups()?.sockmap()?;
         }
-        let agent = if contender.is_shunt() { Some(self.agent(contender, apart)?) } else { None };
+        let agent =
+            if contender.is_shunt() { Some(self.agent(contender, isolated)?) } else { None };
         Ok(Session {
             rig: self,
             contender,
@@ -129,19 +130,19 @@ impl Rig {
         })
     }
 
-    fn agent(&self, contender: Contender, apart: bool) -> Result<Rc<Agent>> {
-        if let Some(agent) = self.agents.borrow().get(&(contender, apart)) {
+    fn agent(&self, contender: Contender, isolated: bool) -> Result<Rc<Agent>> {
+        if let Some(agent) = self.agents.borrow().get(&(contender, isolated)) {
             return Ok(Rc::clone(agent));
         }
         let (whose, args): (_, &[_]) =
-            if apart { ("host", &["agent", "--host"]) } else { ("run", &["agent"]) };
+            if isolated { ("host", &["agent", "--host"]) } else { ("run", &["agent"]) };
         let run_dir = self.path().join(format!("{whose}-{}", contender.name()));
         let mut command = self.exec(contender, None, None);
         command.arg(&self.shunt).args(args);
         let log = self.new_path("agent");
         let agent = Agent::start(command, &self.shunt, run_dir, &log, &self.groups)?;
         let agent = Rc::new(agent);
-        self.agents.borrow_mut().insert((contender, apart), Rc::clone(&agent));
+        self.agents.borrow_mut().insert((contender, isolated), Rc::clone(&agent));
         Ok(agent)
     }
 }

@@ -1,7 +1,7 @@
 //! What is measured: families of rows, and how each row is run.
 
-mod apart;
 mod connections;
+mod containers;
 mod ipc;
 mod iperf;
 mod memory;
@@ -17,7 +17,7 @@ pub use row::{Better, Bound, Drive, Family, Outcome, Per, Point, Row};
 /// All rows, in the order in which they run.
 #[must_use]
 pub fn all() -> Vec<Row> {
-    together().into_iter().chain(apart::rows(together())).collect()
+    together().into_iter().chain(containers::rows(together())).collect()
 }
 
 /// Those whose programs are in one network.

@@ -100,7 +100,7 @@ pub struct Row {
     /// True when `--quick` runs it.
     pub quick: bool,
     /// True when servers and clients are in networks of their own.
-    pub apart: bool,
+    pub isolated: bool,
     /// Runs it.
     pub drive: Drive,
 }
@@ -125,7 +125,7 @@ impl Row {
             ratio: true,
             unix: false,
             quick: false,
-            apart: false,
+            isolated: false,
             drive: Box::new(drive),
         }
     }
@@ -169,9 +169,11 @@ impl Row {
     #[must_use]
     pub fn excludes(&self, contender: Contender) -> Option<&'static str> {
         match contender {
-            Contender::Unix if self.apart => Some("containers share no directory"),
+            Contender::Unix if self.isolated => Some("containers share no directory"),
             Contender::Unix if !self.unix => Some("these programs have no UNIX sockets"),
-            Contender::Sockmap if self.apart => Some("addresses name a connection in one network"),
+            Contender::Sockmap if self.isolated => {
+                Some("addresses name a connection in one network")
+            }
             _ => None,
         }
     }

@@ -22,7 +22,7 @@ pub fn rows(rows: Vec<Row>) -> impl Iterator<Item = Row> {
         bound: None,
         unix: false,
         quick: false,
-        apart: true,
+        isolated: true,
         ..row
     })
 }

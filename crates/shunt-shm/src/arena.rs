@@ -289,6 +289,80 @@ impl Identity {
     }
 }
 
+impl RxState {
+    /// As [`Record::clear`]. A lock is given back by whoever has it.
+    fn clear(&self) {
+        let Self {
+            lock: _,
+            marks,
+            copying,
+            cursor,
+            bytes,
+            messages,
+            spins,
+            budget,
+            visited,
+            unmarked,
+            grants,
+            pulls,
+            costs,
+            again,
+            low_water,
+            timeout,
+        } = self;
+        let words = [marks, budget, visited, unmarked, grants, again, low_water];
+        zero32(words.into_iter().chain(spins).chain(costs));
+        zero64([bytes, messages]);
+        copying.clear();
+        cursor.reset();
+        pulls.reset();
+        timeout.forget();
+    }
+}
+
+impl TxState {
+    /// As [`Record::clear`]. A lock is given back by whoever has it.
+    fn clear(&self) {
+        let Self {
+            lock: _,
+            marks,
+            copying,
+            cursor,
+            replay,
+            bytes,
+            messages,
+            rung,
+            saved,
+            full,
+            buffer,
+            full_since,
+            full_at,
+            timeout,
+        } = self;
+        zero32([marks, rung, saved, full, buffer, full_since]);
+        zero64([replay, bytes, messages, full_at]);
+        copying.clear();
+        cursor.reset();
+        timeout.forget();
+    }
+}
+
+impl Copying {
+    /// The number of calls only has to change.
+    fn clear(&self) {
+        let Self { open, calls: _ } = self;
+        zero32([open]);
+    }
+}
+
+fn zero32<'a>(words: impl IntoIterator<Item = &'a AtomicU32>) {
+    words.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
+}
+
+fn zero64<'a>(words: impl IntoIterator<Item = &'a AtomicU64>) {
+    words.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
+}
+
 impl Record {
     /// The side of the link group on which this end is.
     #[must_use]
@@ -304,50 +378,38 @@ impl Record {
         (self.id.slot.load(Ordering::Relaxed) as usize).min(SLOTS - 1)
     }
 
+    /// For a new connection. Each field is named, so that none is forgotten which is added.
     fn clear(&self) {
         let Self { id, rx, tx } = self;
-        for word in [
-            &id.flags,
-            &id.mode,
-            &id.reason,
-            &id.slot,
-            &id.side,
-            &id.slot_generation,
-            &id.phase,
-            &id.looks,
-            &id.vector,
-            &rx.marks,
-            &rx.copying.open,
-            &rx.spins[0],
-            &rx.spins[1],
-            &rx.budget,
-            &rx.visited,
-            &rx.unmarked,
-            &rx.grants,
-            &rx.costs[0],
-            &rx.costs[1],
-            &rx.again,
-            &rx.low_water,
-            &tx.marks,
-            &tx.copying.open,
-            &tx.rung,
-            &tx.saved,
-            &tx.full,
-            &tx.buffer,
-            &tx.full_since,
-        ] {
-            word.store(0, Ordering::Relaxed);
-        }
-        for word in
-            [&id.region, &id.offer, &rx.bytes, &rx.messages, &tx.bytes, &tx.messages, &tx.replay]
-        {
-            word.store(0, Ordering::Relaxed);
-        }
-        rx.cursor.reset();
-        tx.cursor.reset();
-        rx.pulls.reset();
-        rx.timeout.forget();
-        tx.timeout.forget();
+        let Identity {
+            live: _,
+            holders: _,
+            generation: _,
+            flags,
+            pid,
+            fd,
+            mode,
+            reason,
+            region,
+            slot,
+            side,
+            slot_generation,
+            tuple,
+            ports,
+            phase,
+            ticket,
+            handshake: _,
+            since,
+            looks,
+            vector,
+            offer,
+        } = id;
+        let words = [flags, pid, mode, reason, slot, side, slot_generation, ports, phase, looks];
+        zero32(words.into_iter().chain([vector]));
+        zero64([region, since, offer].into_iter().chain(tuple).chain(ticket));
+        fd.store(-1, Ordering::Relaxed);
+        rx.clear();
+        tx.clear();
     }
 
     /// Frees the locks that somebody has died with. A thread that came too late may hold one still, and

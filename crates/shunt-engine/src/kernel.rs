@@ -10,7 +10,7 @@ use shunt_shm::sync::AtomicU32;
 use crate::events;
 use crate::stretch::{bytes_read, bytes_written};
 
-/// A connected TCP socket of the kernel. Nothing here takes bytes, or a pending error, out of it.
+/// A connected TCP socket of the kernel. The questions take neither bytes nor a pending error out of it.
 pub trait KernelSocket {
     /// Bytes that wait to be read (`FIONREAD`). Those behind urgent data do not count.
     fn waiting(&self) -> u64;
@@ -23,6 +23,10 @@ pub trait KernelSocket {
 
     /// Of a closed socket in which so many bytes wait: whether a FIN has come behind them, which `FIONREAD` does not count.
     fn has_fin_behind(&self, waiting: u64) -> bool;
+
+    /// Throws up to so many bytes away that wait there, and has `note` told how many. No handler of a signal runs on this
+    /// thread between the two. False when the kernel gives none.
+    fn discard(&self, most: u64, note: &mut dyn FnMut(u64)) -> bool;
 
     /// Ends both directions (`SHUT_RDWR`).
     fn shut(&self);

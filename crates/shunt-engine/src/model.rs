@@ -121,6 +121,15 @@ impl KernelSocket for Socket {
         self.fin.get()
     }
 
+    fn discard(&self, most: u64, note: &mut dyn FnMut(u64)) -> bool {
+        self.happens();
+        // The kernel may give fewer than there are.
+        let n = most.min(self.unread()).min(3);
+        self.read(n);
+        note(n);
+        n > 0
+    }
+
     fn shut(&self) {
         self.shut.set(true);
     }
@@ -156,6 +165,14 @@ impl Memory {
     /// This end puts so many bytes into the ring.
     pub fn send(&self, n: u64) {
         self.record.tx.cursor.publish(&self.mine.prod, n);
+    }
+
+    /// This end takes so many bytes out of the ring.
+    pub fn take(&self, n: u64) {
+        let rx = &self.record.rx.cursor;
+        let there = rx.refresh(&self.theirs.prod, Self::RING).unwrap();
+        assert!(n <= there);
+        let _ = rx.consume(&self.mine.cons, Self::RING, n);
     }
 
     /// The peer puts so many bytes into the ring.

@@ -9,7 +9,9 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 use shunt_engine::buffers::not_arrived;
+use shunt_engine::conn::repeated::{are_awaited, are_pending};
 use shunt_engine::handshake::Phase;
+use shunt_engine::kernel::KernelSocket;
 use shunt_engine::kernel::has_ended_unannounced;
 use shunt_engine::stretch::{Path, path};
 use shunt_shm::arena::{Arena, Record};
@@ -32,9 +34,7 @@ use crate::panics::InDoubt;
 use crate::points::point;
 use crate::signals::Uncancelled;
 use crate::stream::tcp::Socket;
-use crate::stream::{
-    self, again, demote, doubt, grants, notify, offered, promote, tcp, trim, worth,
-};
+use crate::stream::{self, demote, doubt, grants, notify, offered, promote, tcp, trim, worth};
 use crate::{agent_client, exports, fd_table, fresh, imports, init, link, ops, own_fds, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
@@ -321,15 +321,16 @@ pub fn fionread(conn: Conn) -> Option<c_int> {
     promote::advance(conn);
     let (sock, rx) = (conn.sock(), &conn.record().rx);
     let lock = sock.lock_rx();
-    let (fd, (_, theirs)) = (conn.kernel()?, sock.sections()?);
-    if again::is_open(sock, theirs) && !lock.nested() {
-        again::settle_locked(sock, fd);
+    let (fd, end) = (conn.kernel()?, sock.end()?);
+    let theirs = end.theirs;
+    if end.may_settle() && !lock.nested() {
+        end.settle(&Socket(fd));
     }
     let marks = rx.marks.load(Ordering::Relaxed);
     let open = RxCursor::next_mark(&theirs.prod, marks).ok()?.is_some();
-    if path(marks) == Path::Tcp && (!open || again::is_awaited(sock)) {
+    if path(marks) == Path::Tcp && (!open || are_awaited(end.record)) {
         // More may just have come of what comes twice.
-        let awaited = again::is_awaited(sock).then(|| again::waiting(sock, theirs, fd));
+        let awaited = are_awaited(end.record).then(|| end.not_repeated(Socket(fd).waiting()));
         return awaited.and_then(|n| c_int::try_from(n).ok());
     }
     let in_ring = if sock.has(FROZEN) {
@@ -343,7 +344,7 @@ pub fn fionread(conn: Conn) -> Option<c_int> {
         rx.cursor.refresh(&theirs.prod, sock.ring() as u64).ok()?
     };
     // Bytes on both sides of a mark count together.
-    let before_or_after = if open { again::waiting(sock, theirs, fd) } else { 0 };
+    let before_or_after = if open { end.not_repeated(Socket(fd).waiting()) } else { 0 };
     c_int::try_from(in_ring + before_or_after).ok()
 }
 
@@ -392,7 +393,7 @@ pub fn give_back(conn: Conn, why: Reason) {
         Phase::Proposed | Phase::Active => {
             demote::leave(conn, why);
             demote::finish(conn);
-            if demote::is_pending(&conn) {
+            if are_pending(conn.record()) {
                 // Nobody would send the rest, in front of what the other program sends.
                 let _lock = conn.lock_tx();
                 stream::broken(conn);

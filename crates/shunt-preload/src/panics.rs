@@ -16,6 +16,7 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::thread::panicking;
 
+use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::handshake::Phase;
 use shunt_engine::stretch::{Path, path};
 use shunt_shm::region::RESET;
@@ -29,7 +30,7 @@ use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::guard::contain;
 use crate::signals::Uncancelled;
-use crate::stream::{demote, notify, tcp};
+use crate::stream::{notify, tcp};
 use crate::{endpoint, next, object};
 
 /// While it lives, a panic resets the connection. What ends well calls [`Self::ends`], which costs
@@ -157,7 +158,7 @@ pub fn give_back(conn: Conn) {
         object::give_back(conn, Reason::Internal);
     };
     // The kernel would number calls without copies anew, and knows nothing of the completions here.
-    if conn.has(NUMBERED) || !contain(work) || demote::is_pending(conn.sock()) {
+    if conn.has(NUMBERED) || !contain(work) || are_pending(conn.record()) {
         reset(conn);
     }
 }

@@ -12,6 +12,7 @@
 use core::sync::atomic::Ordering;
 
 use libc::{EINTR, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
+use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
 use shunt_engine::handshake::{Phase, SHORTEST_LOOK};
@@ -29,7 +30,7 @@ use crate::fd_table::{self, Kind};
 use crate::handlers::Seen;
 use crate::points::point;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{demote, doubt, tcp, trim};
+use crate::stream::{doubt, tcp, trim};
 use crate::{clock, endpoint, handlers, signals};
 
 /// What an entry stands for.
@@ -356,7 +357,7 @@ impl PollSet<'_> {
                 if !is_tcp && !sends_over_tcp(conn.record()) {
                     q.events &= !(POLLOUT | libc::POLLWRNORM);
                 }
-                if demote::is_pending(conn) {
+                if are_pending(conn.record()) {
                     q.events |= POLLOUT;
                 }
                 if conn.end().is_some_and(|end| end.is_woken_by_fin()) {

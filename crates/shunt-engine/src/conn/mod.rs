@@ -4,7 +4,7 @@
 //!
 //! * *questions* (`is_…`, `has_…`, [`End::readable`], [`End::room`]): they change nothing, and may be asked by any thread;
 //! * *events*, of which it takes a note (`notes_…`);
-//! * *rules* of one of its concerns, a module each: [`reset`], [`overflow`].
+//! * *rules* of one of its concerns, a module each: [`repeated`], [`reset`], [`overflow`].
 //!
 //! What the peer writes ([`End::theirs`]) can be anything at any time: each word of it is read once, and checked before it
 //! counts.
@@ -12,6 +12,7 @@
 pub mod flags;
 pub mod overflow;
 mod readiness;
+pub mod repeated;
 pub mod reset;
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};

@@ -7,6 +7,7 @@ use shunt_shm::ring::{RxCursor, TxCursor};
 
 use crate::conn::End;
 use crate::conn::flags::{FROZEN, KERNEL_HINT, SHUT_RD, SHUT_WR, WANT_TCP};
+use crate::conn::repeated::{are_awaited, are_pending};
 use crate::handshake::Phase;
 use crate::stretch::{Path, path};
 
@@ -57,7 +58,7 @@ impl End<'_> {
         match path {
             Path::Ring => Some(self.in_ring()),
             // What comes twice may be on its way still, and is in front of all else.
-            Path::Tcp if self.record.rx.again.load(Relaxed) != 0 => None,
+            Path::Tcp if are_awaited(self.record) => None,
             // The stretch before it is over or about to be.
             Path::Tcp if has_mark => Some(self.in_ring()),
             Path::Tcp => None,
@@ -112,7 +113,7 @@ impl End<'_> {
                 && self.may_enter(marks)
                 && !self.has(WANT_TCP)
                 && self.theirs.ctl.handed_over.load(Relaxed) == 0
-                && tx.replay.load(Relaxed) == 0
+                && !are_pending(self.record)
                 && TxCursor::marks_settled(&self.mine.prod, &self.theirs.cons)
         };
         (path(marks) == Path::Ring || is_promoted_next())

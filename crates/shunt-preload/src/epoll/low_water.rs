@@ -4,21 +4,23 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use shunt_engine::conn::Source;
+use shunt_engine::kernel::KernelSocket;
 use shunt_engine::stretch::Path;
 use shunt_shm::doorbell::AWAKE;
 use shunt_shm::region::Section;
 use shunt_shm::ring::RxCursor;
 
 use crate::conn::{Conn, SHORT};
-use crate::stream::{again, doubt};
+use crate::stream::doubt;
+use crate::stream::tcp::Socket;
 
 /// What `in_ring` readable bytes count for: at least `low_water` where that is to be told of.
 #[cold]
 pub fn count(conn: Conn, theirs: &Section, in_ring: u64, source: Source, low_water: u64) -> u64 {
     // Bytes on both sides of a mark count together.
     let is_split = source.path == Path::Tcp || source.has_mark;
-    let waiting = |fd| again::waiting(conn.sock(), theirs, fd);
-    let in_kernel = if is_split { conn.ask(waiting).unwrap_or(0) } else { 0 };
+    let waiting = |fd| Some(conn.end()?.not_repeated(Socket(fd).waiting()));
+    let in_kernel = if is_split { conn.ask(waiting).flatten().unwrap_or(0) } else { 0 };
     let all = in_ring.saturating_add(in_kernel);
     let filled = RxCursor::is_filled(&theirs.prod, conn.ring() as u64, in_ring);
     let is_stuck = match filled {

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use shunt_engine::conn::overflow::Full;
+use shunt_engine::conn::repeated::{are_awaited, are_pending};
 use shunt_engine::conn::{End, Source, sends_over_tcp};
 use shunt_engine::events::{self, Ring, readiness};
 use shunt_engine::handshake::Phase;
@@ -86,11 +87,11 @@ fn ask_kernel(conn: Conn) -> u32 {
     if told & events::HUP != 0 {
         told |= killed::readiness(conn.sock());
     }
-    if told & events::IN == 0 || !again::is_awaited(conn.sock()) {
+    if told & events::IN == 0 || !are_awaited(conn.record()) {
         return told;
     }
     again::settle(conn);
-    if again::is_awaited(conn.sock()) { told & !(events::IN | events::RDNORM) } else { ask() }
+    if are_awaited(conn.record()) { told & !(events::IN | events::RDNORM) } else { ask() }
 }
 
 /// True when a sender that asks for room is to be told that there is some, over TCP: if that is not due yet, those who
@@ -119,13 +120,13 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
     let (mine, theirs) = (end.mine, end.theirs);
     if demote::is_due(sock) {
         demote::follow(conn);
-    } else if demote::is_pending(sock) {
+    } else if are_pending(sock.record()) {
         demote::go_on(conn);
     }
     if end.is_violated() {
         return BROKEN;
     }
-    if again::is_open(sock, theirs) {
+    if end.may_settle() {
         again::settle(conn);
         *heard = Heard::Nothing;
     }

@@ -3,6 +3,7 @@
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
+use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
 use shunt_engine::events::report;
@@ -24,7 +25,7 @@ use crate::handlers::Seen;
 use crate::link::{self, Link};
 use crate::points::point;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{demote, doubt, trim};
+use crate::stream::{doubt, trim};
 use crate::{clock, endpoint, errno, handlers, next, signals};
 
 /// Longest time that the kernel is not asked while completions keep coming.
@@ -249,7 +250,7 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
 pub fn await_room(epfd: c_int, (index, watch): (usize, &Watch), asks: bool) {
     let waits_for_room = watch
         .conn
-        .is_some_and(|c| (asks && sends_over_tcp(c.conn.record())) || demote::is_pending(&c.conn));
+        .is_some_and(|c| (asks && sends_over_tcp(c.conn.record())) || are_pending(c.conn.record()));
     if waits_for_room {
         let mut event = kernel_event(index, true);
         // SAFETY: the event is valid.

@@ -2,12 +2,14 @@
 
 use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, IPPROTO_TCP, c_int, msghdr};
 use shunt_engine::events;
+use shunt_engine::kernel::KernelSocket;
 use shunt_sys::sockinfo::{self, TCP_INQ};
 
 use crate::conn::{Conn, INQ, INQ_KNOWN};
 use crate::errno::KeepErrno;
 use crate::object;
-use crate::stream::{again, tcp, zerocopy};
+use crate::stream::tcp::Socket;
+use crate::stream::{tcp, zerocopy};
 
 /// Whether the program has asked for it: on the connection, before there was one, or on its listener. The kernel is
 /// asked at the first message with room for it.
@@ -38,10 +40,7 @@ pub fn tell(conn: Conn, msg: &mut msghdr, room: Option<usize>) {
         // All of it is the kernel's, who has told.
         (None, None) => return,
         (None, Some(_)) => {
-            let waiting = |fd| {
-                let (_, theirs) = conn.sections()?;
-                Some(again::waiting(conn.sock(), theirs, fd))
-            };
+            let waiting = |fd| Some(conn.end()?.not_repeated(Socket(fd).waiting()));
             c_int::try_from(conn.ask(waiting).flatten().unwrap_or(0)).unwrap_or(c_int::MAX)
         }
     };

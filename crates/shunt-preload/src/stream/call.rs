@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::compiler_fence;
 
 use libc::{EAGAIN, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int, iovec, msghdr};
+use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::handshake::Phase;
 use shunt_engine::kernel::has_failed;
 use shunt_shm::Violation;
@@ -133,7 +134,7 @@ fn look_and_wait(
             }
         };
         between(direction);
-        if demote::is_pending(&conn) {
+        if are_pending(conn.record()) {
             demote::go_on(conn);
         }
         if !blocking {

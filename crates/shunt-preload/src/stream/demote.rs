@@ -14,13 +14,13 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::kernel::has_failed;
 use shunt_engine::stretch::{Path, path};
 use shunt_shm::Violation;
-use shunt_shm::arena::{Record, UNDECIDED};
-use shunt_shm::handover::{self, Repeats};
+use shunt_shm::arena::Record;
+use shunt_shm::handover;
 use shunt_shm::region::Section;
-use shunt_shm::ring::TxCursor;
 use shunt_sys::sockinfo;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
@@ -90,7 +90,7 @@ fn untaken_with_room(conn: Conn) -> u64 {
 /// Takes nothing from the ring from now on, and says so. False when that is so already.
 fn freeze(conn: Conn) -> bool {
     let sock = conn.sock();
-    let Some((mine, theirs)) = sock.sections() else { return false };
+    let Some(end) = sock.end() else { return false };
     let record = sock.record();
     let _lock = sock.lock_rx();
     if sock.has(FROZEN) {
@@ -105,12 +105,11 @@ fn freeze(conn: Conn) -> bool {
     let _uninterrupted = Uninterrupted::begin();
     sock.put(FROZEN, true);
     point!(leave_frozen);
-    handover::leave(&mine.ctl.handed_over, || {
-        let marks = &record.rx.marks;
-        if let Some(had) = again::at_mark(sock, theirs, true) {
-            again::pass(record, mine, marks.load(Relaxed), had);
+    handover::leave(&end.mine.ctl.handed_over, || {
+        if let Some(had) = end.had_at_mark(true) {
+            end.pass_into_tcp(had);
         }
-        marks.load(Relaxed)
+        record.rx.marks.load(Relaxed)
     });
     point!(leave_said);
     in_doubt.ends();
@@ -142,36 +141,10 @@ pub fn is_handed_over(sock: &Sock) -> bool {
 /// Leaves the ring, with the lock of the sending direction held: the last `untaken` bytes in it are to be
 /// sent once more over TCP.
 fn repeat(sock: &'static Sock, untaken: u64) {
-    let Some((mine, _)) = sock.sections() else { return };
+    let Some(end) = sock.end() else { return };
     let _in_doubt = InDoubt::on(sock);
-    let tx = &sock.record().tx;
     let _uninterrupted = Uninterrupted::begin();
-    TxCursor::set_mark(&mine.prod, tx.cursor.pos() - untaken);
-    point!(follow_marked);
-    tx.marks.store(tx.marks.load(Relaxed).wrapping_add(1), Relaxed);
-    if untaken > 0 {
-        tx.replay.store(untaken | UNDECIDED, Relaxed);
-    }
-}
-
-/// How many bytes are to be sent once more, which a receiver may change that was leaving when the mark was
-/// set. `None`: it is about to say.
-fn decided(sock: &Sock) -> Option<u64> {
-    let tx = &sock.record().tx;
-    let replay = tx.replay.load(Relaxed);
-    if replay & UNDECIDED == 0 {
-        return Some(replay);
-    }
-    let (_, theirs) = sock.sections()?;
-    let left = replay & !UNDECIDED;
-    let left = match handover::repeats(&theirs.ctl.handed_over, tx.marks.load(Relaxed)) {
-        Repeats::FromMark => left,
-        // One that says something else breaks the protocol, and loses what is its own.
-        Repeats::FromRest => tx.cursor.refresh(&theirs.cons).unwrap_or(0).min(left),
-        Repeats::Unknown => return None,
-    };
-    tx.replay.store(left, Relaxed);
-    Some(left)
+    end.leave_ring(untaken, || point!(follow_marked));
 }
 
 /// Leaves the ring for TCP although the receiver stays, with the lock of the sending direction held. What
@@ -239,12 +212,6 @@ fn follow_locked(conn: Conn, lock: &Locked) -> bool {
     true
 }
 
-/// True while ring bytes wait to be sent once more: the kernel's room for them is news.
-#[inline]
-pub fn is_pending(sock: &Sock) -> bool {
-    sock.record().tx.replay.load(Relaxed) != 0
-}
-
 /// Goes on with them. Without the sending direction's lock, which this takes.
 #[cold]
 pub fn go_on(conn: Conn) {
@@ -262,7 +229,7 @@ pub fn finish(conn: Conn) {
         follow(conn);
     }
     let until = clock::now().saturating_add(PATIENCE);
-    while is_pending(&conn) && clock::now() < until {
+    while are_pending(conn.record()) && clock::now() < until {
         let Some(fd) = conn.kernel() else { return };
         kernel_poll::await_one(fd, libc::POLLOUT, 100_000_000);
         go_on(conn);
@@ -275,7 +242,7 @@ pub fn flush(sock: &'static Sock, link: &Link, fd: i32) -> bool {
     let record = sock.record();
     let replay = &record.tx.replay;
     loop {
-        let Some(left) = decided(sock) else { return false };
+        let Some(left) = sock.end().and_then(|end| end.to_repeat()) else { return false };
         if left == 0 {
             return true;
         }
@@ -313,7 +280,5 @@ pub fn flush(sock: &'static Sock, link: &Link, fd: i32) -> bool {
 /// True when the peer has left and this side has not followed yet.
 #[inline]
 pub fn is_due(sock: &Sock) -> bool {
-    sock.sections().is_some_and(|(_, theirs)| handover::has_left(&theirs.ctl.handed_over))
-        && path(sock.record().tx.marks.load(Relaxed)) == Path::Ring
-        && !sock.has(SHUT_WR)
+    sock.end().is_some_and(|end| end.is_to_follow())
 }

@@ -8,12 +8,12 @@ use shunt_shm::ring::{RxCursor, Span};
 
 use crate::imports;
 use crate::points::point;
-use crate::stream::again;
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
 use crate::stream::call::{Call, Step, or_error};
 use crate::stream::grants::{self, Use};
 use crate::stream::recv::{Looked, Rx};
+use crate::stream::tcp::Socket;
 use crate::stream::transfer::Sink;
 
 /// Bytes of a piece of what is granted: it goes over the stack.
@@ -47,7 +47,7 @@ impl Rx<'_> {
         let is_over = n < span.len() || *got >= call.buffers.total || !more;
         if is_over && is_open {
             // As for other calls: what comes twice takes room in the kernel socket.
-            again::settle_locked(self.sock(), self.fd);
+            self.end().settle(&Socket(self.fd));
         }
         Ok(is_over.then_some(Step::Done(got.cast_signed())))
     }

@@ -4,6 +4,7 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use libc::{EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
+use shunt_engine::conn::End;
 use shunt_engine::events;
 use shunt_engine::handshake::Phase;
 use shunt_engine::kernel::{Look, Progress, look, progress};
@@ -26,7 +27,7 @@ use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Use};
 use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Socket};
-use crate::stream::{again, demote, doubt, killed, notify, peek, promote, pulls};
+use crate::stream::{demote, doubt, killed, notify, peek, promote, pulls};
 
 /// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
 /// whoever looks now and then always learns of the end, whoever looks all the time does not pay for
@@ -253,6 +254,12 @@ impl Rx<'_> {
         self.conn.sock()
     }
 
+    /// The same without a descriptor.
+    pub fn end(&self) -> End<'_> {
+        let (record, ring) = (self.sock().record(), self.ring());
+        End { record, mine: self.mine, theirs: self.theirs, ring }
+    }
+
     /// In a TCP stretch. `None`: go on with the next stretch.
     fn tcp_stretch(&self, call: &mut Call<'_>, got: &mut usize, marks: u32) -> Looked {
         // Who never waits is here before it has heard that the peer left.
@@ -263,7 +270,7 @@ impl Rx<'_> {
         if !Grants::are_possible(&self.theirs.prod, self.sock().record().rx.grants.load(Relaxed)) {
             return Err(Violation::Grants);
         }
-        if !again::drop_had(self.sock(), self.fd) {
+        if !self.end().drop_repeated(&Socket(self.fd)) {
             return Ok(Some(call.nothing(*got, self.blocking, Until::Kernel)));
         }
         // Bytes in front of urgent data come alone, also those that lay in the ring.
@@ -290,7 +297,7 @@ impl Rx<'_> {
                 self.pass_into_ring(marks);
                 None
             }
-            BeforeMark::Lost if look == Look::Eof => Some(self.end(*got)),
+            BeforeMark::Lost if look == Look::Eof => Some(self.at_end(*got)),
             BeforeMark::Lost => Some(failure(call, self.fd, *got)),
             // What lies behind the mark in the kernel socket belongs to a later stretch.
             BeforeMark::Read(most) => {
@@ -298,7 +305,7 @@ impl Rx<'_> {
                     Read::Bytes => self.after_tcp(call, got, marks)?,
                     // The ring holds nothing that could be read yet.
                     Read::Nothing => Some(call.nothing(*got, self.blocking, Until::Kernel)),
-                    Read::Eof => Some(self.end(*got)),
+                    Read::Eof => Some(self.at_end(*got)),
                     Read::Error(e) => Some(Step::Done(or_error(*got, e))),
                 }
             }
@@ -334,7 +341,7 @@ impl Rx<'_> {
             // End of file, unless the sender went on in the ring before it closed.
             Read::Eof => {
                 let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
-                mark.is_none().then(|| self.end(*got))
+                mark.is_none().then(|| self.at_end(*got))
             }
             Read::Error(e) => Some(Step::Done(or_error(*got, e))),
         })
@@ -366,8 +373,8 @@ impl Rx<'_> {
             // The peer sends what is left in the ring once more, after a mark that stands where we
             // stopped. A mark further on is of a peer that left by itself: nothing comes twice.
             match RxCursor::next_mark(&self.theirs.prod, marks)? {
-                Some(_) if again::at_mark(self.sock(), self.theirs, true).is_some() => {
-                    again::settle_locked(self.sock(), self.fd);
+                Some(_) if self.end().had_at_mark(true).is_some() => {
+                    self.end().settle(&Socket(self.fd));
                     return Ok(None);
                 }
                 Some(_) => {}
@@ -413,7 +420,7 @@ impl Rx<'_> {
             let whole = *got >= call.buffers.total || peek;
             if whole && open {
                 // What comes twice takes room in the kernel socket, without which there is no news of more.
-                again::settle_locked(self.sock(), self.fd);
+                self.end().settle(&Socket(self.fd));
             }
             let end = whole || (call.satisfied(*got, self.blocking) && !open);
             return Ok(end.then_some(Step::Done(got.cast_signed())));
@@ -428,7 +435,7 @@ impl Rx<'_> {
             // It is set after all bytes in the ring.
             if self.cursor.refresh(&self.theirs.prod, len)? == 0 {
                 let had = had(at, self.cursor.pos(), len).ok_or(Violation::Marks)?;
-                again::pass(self.sock().record(), self.mine, marks, had);
+                self.end().pass_into_tcp(had);
             }
             return Ok(None);
         }
@@ -471,7 +478,7 @@ impl Rx<'_> {
                 Some(Step::Done(got.cast_signed()))
             }
             Read::Bytes | Read::Nothing => None,
-            Read::Eof => Some(self.end(*got)),
+            Read::Eof => Some(self.at_end(*got)),
             Read::Error(e) => Some(Step::Done(or_error(*got, e))),
         }
     }
@@ -519,7 +526,7 @@ impl Rx<'_> {
             self.sock().record().rx.unmarked.store(0, Relaxed);
         }
         Ok(Some(match look {
-            Look::Eof => self.end(*got),
+            Look::Eof => self.at_end(*got),
             Look::Error => failure(call, self.fd, *got),
             Look::Bytes(_) => match self.unexplained(marks)? {
                 // What was put into the ring before them comes first, also what has come meanwhile.
@@ -553,7 +560,7 @@ impl Rx<'_> {
     }
 
     /// The result at the end of file.
-    fn end(&self, got: usize) -> Step {
+    fn at_end(&self, got: usize) -> Step {
         let fails = got == 0 && killed::fails(self.sock(), self.fd);
         Step::Done(if fails { errno::fail(ECONNRESET) } else { got.cast_signed() })
     }

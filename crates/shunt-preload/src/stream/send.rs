@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use libc::{EBADF, ECONNRESET, c_int};
 use shunt_engine::conn::End;
 use shunt_engine::conn::overflow::{self, Full};
+use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::kernel::{KernelSocket, peer_is_gone};
 use shunt_engine::stretch::{Path, Send, Sender, path};
 use shunt_shm::Violation;
@@ -107,7 +108,7 @@ fn put_some(
         marks,
         settled: path(marks) == Path::Ring || TxCursor::marks_settled(&mine.prod, &theirs.cons),
         active: sock.peer().is_some()
-            && !demote::is_pending(sock)
+            && !are_pending(sock.record())
             && (path(marks) == Path::Ring || end.may_enter(marks)),
         // The place in the ring is that of the call which the handler interrupted.
         // A peer that has left takes nothing from the ring any more.
@@ -439,7 +440,7 @@ fn to_kernel(call: &mut Call<'_>, fd: c_int, sent: &mut usize) -> Step {
         return Step::Done(errno::fail(ECONNRESET));
     }
     // What comes before these bytes first.
-    if demote::is_pending(sock)
+    if are_pending(sock.record())
         && let Some(link) = sock.link()
         && !demote::flush(sock, link, fd)
     {

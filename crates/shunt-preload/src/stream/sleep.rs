@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use libc::{POLLIN, POLLOUT, POLLRDHUP};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};
+use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::stretch::{Path, path};
 use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait_timed, on_bell};
 use shunt_shm::grants::Grants;
@@ -280,9 +281,9 @@ impl Sleep {
             return Woken::TimedOut;
         }
         let events = match (self.receiving(), until) {
-            (true, Until::More(_)) if demote::is_pending(self.sock) => POLLRDHUP | POLLOUT,
+            (true, Until::More(_)) if are_pending(self.sock.record()) => POLLRDHUP | POLLOUT,
             (true, Until::More(_)) => POLLRDHUP,
-            (true, _) if demote::is_pending(self.sock) => POLLIN | POLLRDHUP | POLLOUT,
+            (true, _) if are_pending(self.sock.record()) => POLLIN | POLLRDHUP | POLLOUT,
             (true, _) => POLLIN | POLLRDHUP,
             // In a ring stretch the kernel socket always has room; only an end that the peer did not
             // announce is of interest.

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::errno::KeepErrno;
 use crate::kernel_poll;
 use crate::next;
+use crate::signals::{Uncancelled, Uninterrupted};
 use crate::stream::spin;
 
 /// The kernel socket that a descriptor of the program's stands for, for one call.
@@ -33,6 +34,18 @@ impl KernelSocket for Socket {
 
     fn has_fin_behind(&self, waiting: u64) -> bool {
         fin_has_come(self.0, waiting)
+    }
+
+    fn discard(&self, most: u64, note: &mut dyn FnMut(u64)) -> bool {
+        let (_uninterrupted, _uncancelled) = (Uninterrupted::begin(), Uncancelled::begin());
+        let _keep = KeepErrno::new();
+        let most = usize::try_from(most).unwrap_or(0);
+        let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+        // SAFETY: TCP drops the bytes, and writes nothing (tcp(7), MSG_TRUNC).
+        let n = unsafe { next::recv(self.0, core::ptr::null_mut(), most, flags) };
+        let Ok(n) = u64::try_from(n) else { return false };
+        note(n);
+        true
     }
 
     fn shut(&self) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub use shunt_device::ivshmem::Place;
 use shunt_sys::run_dir::RunDir;
 
-use crate::metrics::Address;
+use crate::metrics::address::Address;
 use crate::policy::Policy;
 
 /// How an agent is to run.

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::contender::Contender;
-use crate::report::{ResultReport, RowReport};
+use crate::report::row::{ResultReport, RowReport};
 
 /// What is looked at. Of several rows the worst counts.
 enum Measure {

@@ -1,6 +1,6 @@
 //! Counters that `shunt stats` and `--summary` print. Their names are stable.
 
-use crate::metric::{Kind, Metric, Unit};
+use crate::metric::description::{Kind, Metric, Unit};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal $(($stem:literal in $unit:ident))?;)+) => {

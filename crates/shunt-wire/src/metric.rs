@@ -2,7 +2,7 @@
 //!
 //! Every [`Counter`] is a metric; the others stand here. Names are stable.
 
-mod description;
+pub(crate) mod description;
 
 use crate::counter::Counter;
 

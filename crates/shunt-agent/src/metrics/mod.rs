@@ -4,7 +4,7 @@
 //! into bytes; `text` is what the agent knows. Here is who asks: few at a time, each with little to
 //! say and little time to say it. A library's packet never waits for any of them.
 
-mod address;
+pub(crate) mod address;
 mod http;
 mod text;
 

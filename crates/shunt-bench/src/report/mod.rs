@@ -1,7 +1,7 @@
 //! What a run found: the JSON schema (documented in `docs/bench.md`), and its renderings.
 
 pub mod html;
-mod row;
+pub(crate) mod row;
 pub mod table;
 
 use serde::{Deserialize, Serialize};

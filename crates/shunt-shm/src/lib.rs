@@ -7,6 +7,7 @@
 //! * **shared with other machines** ([`ivshmem`]): the same.
 //! * **shared with own forks and read by the agent** ([`arena`], [`counters`], [`completions`]): trusted.
 //! * **written by the agent, mapped read-only** ([`registry`]).
+//! * **left by the program that this one was before exec** ([`leftover`]): never trusted.
 //!
 //! No `&[u8]` or `&mut [u8]` ever points into shared memory: words are atomics, bytes are copied
 //! through raw pointers. All atomics come through [`sync`], so that loom can model them.
@@ -35,6 +36,8 @@ mod geometry;
 pub mod holders;
 #[cfg(not(loom))]
 pub mod ivshmem;
+#[cfg(not(loom))]
+pub mod leftover;
 #[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]

@@ -115,6 +115,37 @@ impl Endpoint {
         Ok(endpoint)
     }
 
+    /// One of which no agent knows, for connections that another program has left; for the constructor. The arena is a
+    /// fresh one.
+    ///
+    /// # Errors
+    /// Those of mapping the memory.
+    pub fn on_its_own(bell: OwnFd, arena: OwnedFd) -> io::Result<&'static Self> {
+        let endpoint = Self {
+            id: 0,
+            // Of no process that asks an agent for link groups.
+            pid: 0,
+            user: rustix::process::geteuid().as_raw(),
+            memory: u64::MAX,
+            carried: AtomicU32::new(0),
+            ring: AtomicUsize::new(usize::MAX),
+            bells: vec![bell],
+            registry: Registry::empty()?,
+            arena: Arena::map(&arena)?,
+            hint: AtomicUsize::new(0),
+            member: AtomicU32::new(0),
+            child: AtomicU32::new(0),
+            is_inherited: AtomicBool::new(false),
+            is_shed: AtomicBool::new(false),
+            older: Self::newest(),
+            load: [const { AtomicU32::new(0) }; MAX_VECTORS],
+        };
+        shunt_sys::fds::close(arena);
+        let endpoint: &'static Self = Box::leak(Box::new(endpoint));
+        NEWEST.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Release);
+        Ok(endpoint)
+    }
+
     fn newest() -> Option<&'static Self> {
         // SAFETY: only ever set to leaked endpoints.
         unsafe { NEWEST.load(Ordering::Acquire).as_ref() }

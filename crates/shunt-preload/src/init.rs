@@ -14,6 +14,7 @@ use shunt_shm::memfd;
 #[cfg(not(test))]
 use crate::errno;
 use crate::ops::{poll, process};
+use crate::stream::leftover::take;
 use crate::{bell, fd_table, guard, knobs, next, sanitizers};
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -84,6 +85,8 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
     // Without it a quick_exit(3) is seen by the peers as a kill.
     process::watch_quick_exit();
     poll::note_limit();
+    // Before the program can look at its descriptors.
+    take::take_up();
     // Last: from here on descriptors are taken up.
     ACTIVE.store(true, Ordering::Release);
 }

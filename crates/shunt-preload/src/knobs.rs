@@ -12,6 +12,8 @@ use std::sync::OnceLock;
 
 use shunt_wire::knob;
 
+use crate::stream::leftover::is_preload;
+
 /// `SHUNT_SPIN`: how long a waiting call spins before it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Spin {
@@ -66,6 +68,8 @@ pub const PROGRAM_MAX: usize = 64;
 pub struct Knobs {
     /// Name of the program: the last part of its path, cut to [`PROGRAM_MAX`] bytes.
     pub program: String,
+    /// `LD_PRELOAD` names the library; else all programs have it, whatever their environment.
+    pub preloaded: bool,
     /// `SHUNT_DISABLE`: leave every connection on kernel TCP.
     pub disabled: bool,
     /// `SHUNT_CORE`: core dumps hold the shared memory.
@@ -105,6 +109,7 @@ static KNOBS: OnceLock<Knobs> = OnceLock::new();
 pub fn get() -> &'static Knobs {
     static DEFAULT: Knobs = Knobs {
         program: String::new(),
+        preloaded: false,
         disabled: false,
         core: false,
         spin: Spin::Auto,
@@ -143,9 +148,11 @@ pub unsafe fn init(argv: *const *const c_char, envp: *const *const c_char) {
     let _ = KNOBS.set(knobs);
 }
 
+/// The strings of such an array.
+///
 /// # Safety
 /// `array` is null or an array of C strings that ends with null and outlives the iterator.
-unsafe fn strings<'a>(array: *const *const c_char) -> impl Iterator<Item = &'a CStr> {
+pub unsafe fn strings<'a>(array: *const *const c_char) -> impl Iterator<Item = &'a CStr> {
     let mut at = array;
     core::iter::from_fn(move || {
         // SAFETY: `at` is null or points into the array, at most to the null that ends it; what
@@ -195,9 +202,10 @@ impl Knobs {
 
     fn take_up(&mut self, variable: &[u8]) {
         // Most variables are of no interest: one look at the first byte tells.
-        if !matches!(variable.first(), Some(b'S' | b'X')) {
+        if !matches!(variable.first(), Some(b'S' | b'X' | b'L')) {
             return;
         }
+        self.preloaded |= is_preload(variable);
         let Some(equals) = variable.iter().position(|byte| *byte == b'=') else { return };
         let (name, value) = (&variable[..equals], &variable[equals + 1..]);
         let is = |knob: knob::Knob| name == knob.env.as_bytes();
@@ -245,6 +253,13 @@ impl Knobs {
     }
 }
 
+/// True for a variable that has the library leave all to TCP.
+#[must_use]
+pub fn disables(variable: &[u8]) -> bool {
+    let value = variable.strip_prefix(knob::DISABLE.env.as_bytes()).unwrap_or_default();
+    value.strip_prefix(b"=").is_some_and(knob::is_on)
+}
+
 fn number<T: core::str::FromStr>(value: &[u8]) -> Option<T> {
     core::str::from_utf8(value).ok()?.parse().ok()
 }
@@ -269,6 +284,7 @@ mod tests {
     fn values_are_taken_up() {
         let knobs = read(&[
             "PATH=/bin",
+            "LD_PRELOAD=/lib/libshunt.so",
             "SHUNT_SPIN=250",
             "SHUNT_DMB=copy",
             "SHUNT_RUN_ID=18446744073709551615",
@@ -289,6 +305,7 @@ mod tests {
             knobs,
             Knobs {
                 program: String::new(),
+                preloaded: true,
                 disabled: true,
                 core: true,
                 spin: Spin::Micros(250),

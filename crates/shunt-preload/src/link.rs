@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use shunt_shm::cq::ArmLine;
-use shunt_shm::region::{Region, RegionView, SLOTS, Side};
+use shunt_shm::region::{self, Region, RegionView, SLOTS, Side};
 use shunt_shm::table::{Place, Table, Ticket};
 use shunt_sys::fds::close;
 use shunt_wire::addr::FourTuple;
@@ -214,6 +214,12 @@ impl Link {
         self.memory.open(slot).map_err(|_| Reason::NoResources)
     }
 
+    /// The same for one that alone knows the link group.
+    pub fn open_slot(&self, slot: usize) -> Result<(), Reason> {
+        let _changes = CHANGES.lock();
+        self.open(slot)
+    }
+
     /// True in a forked child for what was its parent's: it has the connections there that it has inherited, and no
     /// others.
     fn is_inherited(&self) -> bool {
@@ -407,6 +413,18 @@ fn install(link: Link) -> Result<&'static Link, Reason> {
         }
     }
     Err(Reason::NoResources)
+}
+
+/// A link group of this process's own, of which nobody else knows: for connections that another program has left.
+pub fn on_its_own(endpoint: &'static Endpoint) -> Result<&'static Link, Reason> {
+    let _changes = CHANGES.lock();
+    // Any name that no agent gives.
+    let name = crate::clock::now() | 1 << 63;
+    let memory = region::create(name).map_err(|_| Reason::NoResources)?;
+    let link = Link::new(name, Side::Client, Memory::Host(memory), endpoint, None, None)?;
+    // Nobody is there to put anything into a queue.
+    link.lane.store(0, Ordering::Relaxed);
+    install(link)
 }
 
 /// A place in a link group to `listener`; a further link group is opened when all are full.

@@ -23,7 +23,7 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::calls::{self, Which};
-use crate::conn::{APPENDS, Conn, FROZEN, NONBLOCK, SHUT_RD, Sock};
+use crate::conn::{APPENDS, Conn, FROZEN, LEFTOVER, NONBLOCK, SHUT_RD, Sock};
 use crate::endpoint::{self, Endpoint};
 use crate::errno::KeepErrno;
 use crate::fd_table::{Entry, Kind};
@@ -34,7 +34,9 @@ use crate::panics::InDoubt;
 use crate::points::point;
 use crate::signals::Uncancelled;
 use crate::stream::tcp::Socket;
-use crate::stream::{self, demote, doubt, grants, notify, offered, promote, tcp, trim, worth};
+use crate::stream::{
+    self, again, demote, doubt, grants, leftover, notify, offered, promote, tcp, trim, worth,
+};
 use crate::{agent_client, exports, fd_table, fresh, imports, init, link, ops, own_fds, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
@@ -324,7 +326,7 @@ pub fn fionread(conn: Conn) -> Option<c_int> {
     let (fd, end) = (conn.kernel()?, sock.end()?);
     let theirs = end.theirs;
     if end.may_settle() && !lock.nested() {
-        end.settle(&Socket(fd));
+        again::settle_locked(sock, fd);
     }
     let marks = rx.marks.load(Ordering::Relaxed);
     let open = RxCursor::next_mark(&theirs.prod, marks).ok()?.is_some();
@@ -353,7 +355,13 @@ pub fn has_unread(entry: Entry) -> bool {
     let Some(sock) = Sock::of(entry) else { return false };
     let Some((_, theirs)) = sock.sections() else { return false };
     let rx = &sock.record().rx;
-    let _lock = sock.lock_rx();
+    let lock = sock.lock_rx();
+    if sock.has(LEFTOVER)
+        && !lock.nested()
+        && let Some(fd) = sock.descriptor()
+    {
+        leftover::sync(sock, fd);
+    }
     path(rx.marks.load(Ordering::Relaxed)) == Path::Ring
         && !sock.has(FROZEN)
         && rx.cursor.refresh(&theirs.prod, sock.ring() as u64).is_ok_and(|n| n > 0)
@@ -381,6 +389,12 @@ pub fn hand_over(fd: c_int, entry: Entry) {
     let in_doubt = InDoubt::begins(conn);
     point!(exec_hands_over);
     promote::is_left_to_others(&conn);
+    if conn.has(LEFTOVER) {
+        // It is on TCP but for what was left, which goes on to the next program, or stays.
+        leftover::catch_up(conn, false);
+        in_doubt.ends();
+        return;
+    }
     give_back(conn, Reason::HandedOver);
     in_doubt.ends();
 }

@@ -179,6 +179,8 @@ macro_rules! for_each_point {
             fork_adopted = "fork.adopted";
             /// A connection is about to be handed over (exec, `SCM_RIGHTS`, stdio).
             exec_hands_over = "exec.hands_over";
+            /// What lies unread on one goes along with the next program.
+            exec_passes = "exec.passes";
             /// An exec has failed.
             exec_failed = "exec.failed";
 

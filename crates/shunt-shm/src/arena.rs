@@ -257,7 +257,8 @@ const BLOCK: usize = 64;
 const RECORDS_AT: usize = size_of::<Header>().next_multiple_of(4096);
 /// Beside the records, as few connections have any: what is not touched takes no memory.
 const ZERO_COPY_AT: usize = (RECORDS_AT + RECORDS * size_of::<Record>()).next_multiple_of(4096);
-const LEN: usize = ZERO_COPY_AT + RECORDS * size_of::<ZeroCopy>();
+/// Length of an arena in bytes.
+pub const LEN: usize = ZERO_COPY_AT + RECORDS * size_of::<ZeroCopy>();
 
 impl Identity {
     /// Sets the connection's name.

@@ -19,8 +19,8 @@ use rustix::fs::{
 use rustix::io::{pread, pwrite};
 use rustix::process::{Resource, getrlimit};
 
+use crate::geometry::RING;
 use crate::memfd::{self, Map};
-use crate::region::RING;
 use crate::sync::{AtomicU64, Ordering};
 
 const MAGIC: u64 = 0x5348_554e_545f_4c4f; // "SHUNT_LO"

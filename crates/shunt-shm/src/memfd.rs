@@ -244,6 +244,19 @@ impl Map {
         unsafe { leave_out_of_dumps(self.base, self.len) };
     }
 
+    /// Memory of this process alone, all of it zero.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub fn empty(len: usize) -> io::Result<Self> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address that the kernel chooses; it aliases no Rust object.
+        let base = unsafe { mmap_anonymous(core::ptr::null_mut(), len, prot, flags) }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self::fresh(base, len))
+    }
+
     /// Maps all of memory that a peer shows, to read it, after checking that nobody can cut it short.
     ///
     /// # Errors

@@ -144,6 +144,14 @@ impl Registry {
         Ok(registry)
     }
 
+    /// One in which nobody is listed.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub fn empty() -> io::Result<Self> {
+        Ok(Self { map: Map::empty(LEN)? })
+    }
+
     fn header(&self) -> &Header {
         // SAFETY: the map is LEN bytes long, of which the first are the header; atomics only.
         unsafe { self.map.base().cast().as_ref() }

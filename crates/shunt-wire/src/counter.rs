@@ -112,6 +112,10 @@ counters! {
     BytesGranted = "bytes_granted" ("granted" in Bytes);
     /// Bytes that were pinned in pipes, for the receiver to copy.
     BytesPinned = "bytes_pinned" ("pinned" in Bytes);
+    /// Connections whose bytes that lay unread in shared memory went along with an exec, or a spawn, to the new program.
+    UnreadPassed = "unread_passed";
+    /// Connections whose unread bytes did not go along with an exec: the new program does not run under Shunt, or there was no room. The peer sends them once more, if it has not ended.
+    UnreadLeft = "unread_left";
     /// Faults inside Shunt that were contained: the call went to the kernel. Please report them.
     Contained = "contained_faults";
 }

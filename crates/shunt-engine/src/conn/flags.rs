@@ -84,8 +84,10 @@ pub const SHORT: Flags = Flags(1 << 22);
 pub const INQ: Flags = Flags(1 << 23);
 /// Whether it is set is known.
 pub const INQ_KNOWN: Flags = Flags(1 << 24);
+/// What a program before exec has left unread is not passed yet: the preloaded library's business.
+pub const LEFTOVER: Flags = Flags(1 << 28);
 
-const ALL: [Flags; 28] = [
+const ALL: [Flags; 29] = [
     NONBLOCK,
     SHUT_WR,
     SHUT_RD,
@@ -113,6 +115,7 @@ const ALL: [Flags; 28] = [
     SHORT,
     INQ,
     INQ_KNOWN,
+    LEFTOVER,
     NUMBERED,
 ];
 

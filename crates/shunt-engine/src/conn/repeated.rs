@@ -55,7 +55,7 @@ impl End<'_> {
         self.mine.cons.marks_passed.store(next, Release);
     }
 
-    /// True when [`Self::settle`] may find something to do.
+    /// True when there may be a mark to pass, or something to drop, before the kernel is asked what there is to read.
     #[inline]
     #[must_use]
     pub fn may_settle(&self) -> bool {
@@ -64,16 +64,14 @@ impl End<'_> {
             || (path(marks) == Path::Ring && self.theirs.prod.marks.load(Relaxed) != marks)
     }
 
-    /// Before the kernel is asked what there is to read: what comes twice is no news.
-    pub fn settle(&self, socket: &impl KernelSocket) {
+    /// Passes the mark that ends the ring, if this end is there. Where the next bytes are then.
+    pub fn pass_end_of_ring(&self) -> Path {
         let is_frozen = self.has(FROZEN);
         if let Some(had) = self.had_at_mark(is_frozen) {
             // To one who has left everything is sent from where it has stopped.
             self.pass_into_tcp(if is_frozen { 0 } else { had });
         }
-        if path(self.record.rx.marks.load(Relaxed)) == Path::Tcp {
-            self.drop_repeated(socket);
-        }
+        path(self.record.rx.marks.load(Relaxed))
     }
 
     /// Drops what has come a second time. True when no more of it is to come.
@@ -164,6 +162,12 @@ mod tests {
     use super::*;
     use crate::model::{Arrival, Memory, Socket};
 
+    fn settle(end: End<'_>, socket: &Socket) {
+        if end.pass_end_of_ring() == Path::Tcp {
+            end.drop_repeated(socket);
+        }
+    }
+
     /// In the ring: the peer has put 10 bytes there, of which this end has taken so many, and has left behind all but the first
     /// four.
     fn left_by_the_peer(taken: u64) -> Memory {
@@ -180,11 +184,11 @@ mod tests {
         let (memory, socket) = (left_by_the_peer(9), Socket::default());
         let end = memory.end();
         assert!(end.may_settle());
-        end.settle(&socket);
+        settle(end, &socket);
         assert_eq!(end.source().path, Path::Ring, "one byte is in the ring");
         memory.take(1);
         assert_eq!(end.had_at_mark(false), Some(6));
-        end.settle(&socket);
+        settle(end, &socket);
         assert_eq!(end.source().path, Path::Tcp);
         assert!(are_awaited(end.record));
         // They come in parts, and new ones right behind them.
@@ -202,7 +206,7 @@ mod tests {
         let end = memory.end();
         end.put(FROZEN, true);
         socket.arrive(Arrival::Bytes(6));
-        end.settle(&socket);
+        settle(end, &socket);
         assert_eq!((end.source().path, socket.waiting()), (Path::Tcp, 6));
     }
 
@@ -212,7 +216,7 @@ mod tests {
             let (memory, socket) = (left_by_the_peer(10), Socket::default());
             socket.arrive(Arrival::Bytes(2));
             socket.arrive(end_of);
-            memory.end().settle(&socket);
+            settle(memory.end(), &socket);
             assert!(!are_awaited(memory.end().record));
         }
     }
@@ -224,9 +228,9 @@ mod tests {
                 let (memory, socket) = (left_by_the_peer(10), Socket::default());
                 socket.arrive_at(first, Arrival::Bytes(4));
                 socket.arrive_at(first + gap, Arrival::Bytes(7));
-                memory.end().settle(&socket);
+                settle(memory.end(), &socket);
                 socket.settle();
-                memory.end().settle(&socket);
+                settle(memory.end(), &socket);
                 assert_eq!(socket.waiting(), 5, "{first} {gap}");
             }
         }
@@ -240,7 +244,7 @@ mod tests {
         assert_eq!(memory.end().not_repeated(9), 3);
         assert_eq!(memory.end().not_repeated(2), 0, "on their way");
         memory.take(8);
-        memory.end().settle(&Socket::default());
+        settle(memory.end(), &Socket::default());
         assert_eq!(memory.end().not_repeated(9), 3);
     }
 
@@ -252,7 +256,7 @@ mod tests {
             memory.receive(10);
             memory.take(10);
             TxCursor::set_mark(&memory.end().theirs.prod, at);
-            memory.end().settle(&Socket::default());
+            settle(memory.end(), &Socket::default());
             assert_eq!(memory.end().record.rx.marks.load(Relaxed), 1, "{at}");
         }
     }

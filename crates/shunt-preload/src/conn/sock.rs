@@ -1,6 +1,6 @@
 //! A process's own part of a connection.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use shunt_engine::conn::{self, End};
 use shunt_engine::handshake::{Phase, next_look};
@@ -26,6 +26,7 @@ use crate::peer::Peer;
 use crate::relatives;
 use crate::stream::borrow::Lent;
 use crate::stream::grants;
+use crate::stream::leftover::{self, Left};
 use crate::stream::pins::{self, Pipes};
 
 /// A process's handle of a connection.
@@ -63,6 +64,10 @@ pub struct Sock {
     pub said: AtomicU64,
     /// Whether this process has touched much of the ring that it sends to: [`crate::stream::trim`]'s.
     pub touched: AtomicU32,
+    /// What a program before exec has left of its bytes: [`crate::stream::leftover`]'s.
+    pub leftover: AtomicPtr<Left>,
+    /// The actions of a spawn (posix_spawn(3)) that duplicate it: their address. The same's.
+    pub spawned: AtomicUsize,
 }
 
 /// Connections that a process can have.
@@ -96,6 +101,8 @@ impl Sock {
         sock.fin_timeout.store(0, Ordering::Relaxed);
         sock.lent.clear();
         sock.touched.store(0, Ordering::Relaxed);
+        sock.leftover.store(core::ptr::null_mut(), Ordering::Relaxed);
+        sock.spawned.store(0, Ordering::Relaxed);
         // Of a thread that was in a call when the last connection ended.
         sock.imports.store(0, Ordering::Relaxed);
         sock.pins.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -461,6 +468,7 @@ impl Sock {
         self.swap_peer(core::ptr::null_mut());
         crate::imports::release(self);
         pins::release(self);
+        leftover::release(self);
         if let Some(link) = link {
             let (tx, rx) = (&record.tx.cursor, &record.rx.cursor);
             link.is_left(slot, tx.pos().max(rx.pos()) > KEPT);

@@ -16,14 +16,14 @@
 //! duplicates it means to exec with, so that is handed over. (`CLONE_VM` by a system call of the
 //! program's own is not seen; its child may not call libc's functions anyhow.)
 //!
-//! **exec, spawn, system, popen.** What stays open across it is handed over first: the new program may not run Shunt.
+//! **exec, spawn, system, popen.** What stays open across it is handed over first: the new program may not run Shunt. What lies
+//! unread goes along, in case that it does ([`crate::stream::leftover`]).
 
 use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use core::{mem, ptr};
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -39,6 +39,8 @@ use crate::panics;
 use crate::points::point;
 use crate::relatives::Child;
 use crate::signals::Uninterrupted;
+use crate::stream::leftover::Program;
+use crate::stream::leftover::pass::{self, Passed};
 use crate::{calls, fresh, init, next, object, relatives};
 
 /// Where the pid of the process stands that the tables belong to; null before start-up.
@@ -183,6 +185,7 @@ pub fn notice_raw_fork() {
 /// interest.
 pub fn memory_is_lent(_: Arguments) {
     MEMORY_IS_LENT.store(true, Ordering::Relaxed);
+    pass::forget_kept();
 }
 
 fn owner() -> Option<&'static AtomicU32> {
@@ -322,7 +325,7 @@ impl ClosedByExec {
         for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
             if let Some(sock) = Sock::of(entry) {
                 let (_, stays) = socks.entry(ptr::from_ref(sock)).or_insert((sock, false));
-                *stays |= survives_exec(fd);
+                *stays |= pass::survives(fd);
             }
         }
         let closes = |sock: &&'static Sock| relatives::let_go_if_shared(sock);
@@ -353,21 +356,46 @@ impl Drop for ClosedByExec {
 pub fn before_exec() {
     let _keep = KeepErrno::new();
     for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
-        if entry.is_object() && survives_exec(fd) {
+        if entry.is_object() && pass::survives(fd) {
             object::hand_over(fd, entry);
         }
     }
 }
 
-/// [`before_exec`] for the variadic functions, whose first argument is the program's path.
-pub fn before_execl(_: Arguments) {
+/// The same, and what lies unread goes along, as long as the result is kept.
+///
+/// # Safety
+/// The program is what execve(2) wants.
+unsafe fn before_program(program: &Program) -> Passed {
     before_exec();
+    // SAFETY: the caller's promise.
+    unsafe { pass::pass(program, |_| false) }
 }
 
-fn survives_exec(fd: c_int) -> bool {
-    // SAFETY: only looked at; if it is closed (a vfork child may have) the kernel says so.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    rustix::io::fcntl_getfd(fd).is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC))
+/// The same for a spawn with these actions, which may duplicate what exec would close.
+///
+/// # Safety
+/// As for [`before_program`].
+unsafe fn before_spawn(program: &Program, actions: *const posix_spawn_file_actions_t) -> Passed {
+    before_exec();
+    let is_named =
+        |sock: &Sock| !actions.is_null() && sock.spawned.load(Ordering::Relaxed) == actions.addr();
+    for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+        if Sock::of(entry).is_some_and(is_named) {
+            let _keep = KeepErrno::new();
+            object::hand_over(fd, entry);
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { pass::pass(program, is_named) }
+}
+
+/// [`before_exec`] for the variadic functions, whose first argument is the program's path.
+pub fn before_execl([path, ..]: Arguments) {
+    let path = ptr::with_exposed_provenance(path);
+    // SAFETY: a path, as the caller has it. Its environment, of one of these functions, stands behind arguments of which the
+    // number is not known.
+    unsafe { before_program(&Program::at(path, ptr::null())) }.keep();
 }
 
 /// Before longjmp(3) and its kind, whose first argument says where to.
@@ -378,7 +406,8 @@ pub fn before_jump([env, ..]: Arguments) {
 /// # Safety
 /// As the C function.
 pub unsafe fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    before_exec();
+    // SAFETY: what execve(2) wants, by the caller's contract.
+    let _passed = unsafe { before_program(&Program::at(path, envp)) };
     let _closed = ClosedByExec::new();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::execve(path, argv, envp) }
@@ -387,7 +416,8 @@ pub unsafe fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int
 /// # Safety
 /// As the C function.
 pub unsafe fn execv(path: *const c_char, argv: Strings) -> c_int {
-    before_exec();
+    // SAFETY: what execve(2) wants, by the caller's contract.
+    let _passed = unsafe { before_program(&Program::at(path, ptr::null())) };
     let _closed = ClosedByExec::new();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::execv(path, argv) }
@@ -396,7 +426,8 @@ pub unsafe fn execv(path: *const c_char, argv: Strings) -> c_int {
 /// # Safety
 /// As the C function.
 pub unsafe fn execvp(file: *const c_char, argv: Strings) -> c_int {
-    before_exec();
+    // SAFETY: what execve(2) wants, by the caller's contract.
+    let _passed = unsafe { before_program(&Program::sought(ptr::null())) };
     let _closed = ClosedByExec::new();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::execvp(file, argv) }
@@ -405,7 +436,8 @@ pub unsafe fn execvp(file: *const c_char, argv: Strings) -> c_int {
 /// # Safety
 /// As the C function.
 pub unsafe fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    before_exec();
+    // SAFETY: what execve(2) wants, by the caller's contract.
+    let _passed = unsafe { before_program(&Program::sought(envp)) };
     let _closed = ClosedByExec::new();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::execvpe(file, argv, envp) }
@@ -414,7 +446,8 @@ pub unsafe fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_in
 /// # Safety
 /// As the C function.
 pub unsafe fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-    before_exec();
+    // SAFETY: what execve(2) wants, by the caller's contract.
+    let _passed = unsafe { before_program(&Program::behind(fd, envp)) };
     let _closed = ClosedByExec::new();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::fexecve(fd, argv, envp) }
@@ -429,7 +462,8 @@ pub unsafe fn execveat(
     envp: Strings,
     flags: c_int,
 ) -> c_int {
-    before_exec();
+    // SAFETY: what execve(2) wants, by the caller's contract.
+    let _passed = unsafe { before_program(&Program::beneath(dir, path, envp)) };
     let _closed = ClosedByExec::new();
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::execveat(dir, path, argv, envp, flags) }
@@ -445,7 +479,8 @@ pub unsafe fn posix_spawn(
     argv: Strings,
     envp: Strings,
 ) -> c_int {
-    before_exec();
+    // SAFETY: what execve(2) wants, by the caller's contract.
+    let _passed = unsafe { before_spawn(&Program::at(path, envp), actions) };
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::posix_spawn(pid, path, actions, attr, argv, envp) }
 }
@@ -460,7 +495,8 @@ pub unsafe fn posix_spawnp(
     argv: Strings,
     envp: Strings,
 ) -> c_int {
-    before_exec();
+    // SAFETY: what execve(2) wants, by the caller's contract.
+    let _passed = unsafe { before_spawn(&Program::sought(envp), actions) };
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::posix_spawnp(pid, file, actions, attr, argv, envp) }
 }
@@ -480,7 +516,8 @@ pub unsafe fn pidfd_spawn(
     argv: Strings,
     envp: Strings,
 ) -> c_int {
-    before_exec();
+    // SAFETY: what execve(2) wants, by the caller's contract.
+    let _passed = unsafe { before_spawn(&Program::at(path, envp), actions) };
     // SAFETY: the caller keeps the C function's contract.
     or_absent(unsafe { next::pidfd_spawn(pidfd, path, actions, attr, argv, envp) })
 }
@@ -495,7 +532,8 @@ pub unsafe fn pidfd_spawnp(
     argv: Strings,
     envp: Strings,
 ) -> c_int {
-    before_exec();
+    // SAFETY: what execve(2) wants, by the caller's contract.
+    let _passed = unsafe { before_spawn(&Program::sought(envp), actions) };
     // SAFETY: the caller keeps the C function's contract.
     or_absent(unsafe { next::pidfd_spawnp(pidfd, file, actions, attr, argv, envp) })
 }
@@ -504,9 +542,9 @@ pub unsafe fn pidfd_spawnp(
 /// As the C function.
 pub unsafe fn system(command: *const c_char) -> c_int {
     // Without a command it only asks whether there is a shell.
-    if !command.is_null() {
-        before_exec();
-    }
+    // SAFETY: a shell, with this program's environment.
+    let _passed =
+        (!command.is_null()).then(|| unsafe { before_program(&Program::sought(ptr::null())) });
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::system(command) }
 }
@@ -514,7 +552,8 @@ pub unsafe fn system(command: *const c_char) -> c_int {
 /// # Safety
 /// As the C function.
 pub unsafe fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
-    before_exec();
+    // SAFETY: as above.
+    let _passed = unsafe { before_program(&Program::sought(ptr::null())) };
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::popen(command, mode) }
 }
@@ -533,6 +572,9 @@ pub unsafe fn posix_spawn_file_actions_adddup2(
     if entry.is_object() {
         let _keep = KeepErrno::new();
         object::hand_over(fd, entry);
+        if let Some(sock) = Sock::of(entry) {
+            sock.spawned.store(actions.addr(), Ordering::Relaxed);
+        }
     }
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::posix_spawn_file_actions_adddup2(actions, fd, new) }

@@ -1,12 +1,15 @@
 //! Bytes that come twice ([`shunt_engine::conn::repeated`]), of the connections of this process.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use shunt_engine::conn::repeated::are_awaited;
+use shunt_engine::stretch::Path;
 
 use crate::clock;
-use crate::conn::{Conn, Sock};
+use crate::conn::{Conn, LEFTOVER, Sock};
 use crate::kernel_poll;
 use crate::stream::tcp::Socket;
-use crate::stream::{broken, call};
+use crate::stream::{broken, call, leftover};
 
 /// Longest wait, in nanoseconds, of a side that leaves for bytes that it has had.
 const PATIENCE: u64 = 2_000_000_000;
@@ -27,9 +30,25 @@ pub fn settle(conn: Conn) -> bool {
 
 /// The same with the lock held.
 pub fn settle_locked(sock: &Sock, fd: i32) {
-    if let Some(end) = sock.end() {
-        end.settle(&Socket(fd));
+    let Some(end) = sock.end() else { return };
+    if sock.has(LEFTOVER) {
+        leftover::sync(sock, fd);
     }
+    if end.pass_end_of_ring() == Path::Tcp {
+        drop_had(sock, fd);
+    }
+}
+
+/// Drops what has come a second time, with the lock held. True when no more of it is to come.
+pub fn drop_had(sock: &Sock, fd: i32) -> bool {
+    let again = &sock.record().rx.again;
+    if sock.has(LEFTOVER) && are_awaited(sock.record()) {
+        let to_come = leftover::drop_again(sock, fd);
+        let to_come = to_come.map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX));
+        again.store(to_come, Relaxed);
+        return to_come == 0;
+    }
+    sock.end().is_none_or(|end| end.drop_repeated(&Socket(fd)))
 }
 
 /// Before another program gets the descriptor: it must not read a second time what was read here.

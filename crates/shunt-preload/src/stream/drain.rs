@@ -6,6 +6,7 @@ use libc::{c_int, iovec};
 use shunt_shm::Violation;
 use shunt_shm::ring::{RxCursor, Span};
 
+use crate::conn::LEFTOVER;
 use crate::imports;
 use crate::points::point;
 use crate::stream::borrow::Request;
@@ -13,8 +14,8 @@ use crate::stream::bytes::Buffers;
 use crate::stream::call::{Call, Step, or_error};
 use crate::stream::grants::{self, Use};
 use crate::stream::recv::{Looked, Rx};
-use crate::stream::tcp::Socket;
 use crate::stream::transfer::Sink;
+use crate::stream::{again, leftover};
 
 /// Bytes of a piece of what is granted: it goes over the stack.
 const PIECE: usize = 4096;
@@ -27,12 +28,20 @@ impl Rx<'_> {
         let granted = self.has_grants();
         let span = if granted { span.split(PIECE).0 } else { span };
         point!(splice_peeked);
+        let is_left = self.sock().has(LEFTOVER);
+        // Another program may have the same bytes.
+        if is_left && !leftover::claim(self.sock(), span.len()) {
+            return Ok(None);
+        }
         let put = if granted {
             let Some(put) = self.put_granted(sink, span)? else { return Ok(None) };
             put
         } else {
             sink.put_span((self.view, self.slot, self.sock().record().side()), span)
         };
+        if is_left {
+            leftover::unclaim(self.sock(), put.unwrap_or(0), span.len());
+        }
         let n = match put {
             Ok(n) => n,
             Err(error) => return Ok(Some(Step::Done(or_error(*got, error)))),
@@ -47,7 +56,7 @@ impl Rx<'_> {
         let is_over = n < span.len() || *got >= call.buffers.total || !more;
         if is_over && is_open {
             // As for other calls: what comes twice takes room in the kernel socket.
-            self.end().settle(&Socket(self.fd));
+            again::settle_locked(self.sock(), self.fd);
         }
         Ok(is_over.then_some(Step::Done(got.cast_signed())))
     }

@@ -13,6 +13,7 @@ mod drain;
 pub mod files;
 pub mod grants;
 pub mod killed;
+pub mod leftover;
 pub mod notify;
 pub mod offered;
 pub mod peek;

@@ -15,7 +15,7 @@ use shunt_shm::region::{RegionView, Section};
 use shunt_shm::ring::{RxCursor, Span};
 
 use crate::clock;
-use crate::conn::{Conn, FROZEN, KERNEL_HINT, SHUT_RD, Sock};
+use crate::conn::{Conn, FROZEN, KERNEL_HINT, LEFTOVER, SHUT_RD, Sock};
 use crate::errno;
 use crate::imports;
 use crate::link::Link;
@@ -27,7 +27,7 @@ use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
 use crate::stream::grants::{self, Use};
 use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Socket};
-use crate::stream::{demote, doubt, killed, notify, peek, promote, pulls};
+use crate::stream::{again, demote, doubt, killed, leftover, notify, peek, promote, pulls};
 
 /// Time after which a program that polls an empty ring has the kernel asked, in units of 1024 ns:
 /// whoever looks now and then always learns of the end, whoever looks all the time does not pay for
@@ -270,7 +270,7 @@ impl Rx<'_> {
         if !Grants::are_possible(&self.theirs.prod, self.sock().record().rx.grants.load(Relaxed)) {
             return Err(Violation::Grants);
         }
-        if !self.end().drop_repeated(&Socket(self.fd)) {
+        if !again::drop_had(self.sock(), self.fd) {
             return Ok(Some(call.nothing(*got, self.blocking, Until::Kernel)));
         }
         // Bytes in front of urgent data come alone, also those that lay in the ring.
@@ -369,12 +369,12 @@ impl Rx<'_> {
             Request::Borrow(_) if *got == 0 => self.view.geometry().ring(),
             _ => call.buffers.total - *got,
         };
-        if self.sock().has(FROZEN) {
+        if self.sock().has(FROZEN | LEFTOVER) && !leftover::is_left(self.sock(), self.fd) {
             // The peer sends what is left in the ring once more, after a mark that stands where we
             // stopped. A mark further on is of a peer that left by itself: nothing comes twice.
             match RxCursor::next_mark(&self.theirs.prod, marks)? {
                 Some(_) if self.end().had_at_mark(true).is_some() => {
-                    self.end().settle(&Socket(self.fd));
+                    again::settle_locked(self.sock(), self.fd);
                     return Ok(None);
                 }
                 Some(_) => {}
@@ -420,7 +420,7 @@ impl Rx<'_> {
             let whole = *got >= call.buffers.total || peek;
             if whole && open {
                 // What comes twice takes room in the kernel socket, without which there is no news of more.
-                self.end().settle(&Socket(self.fd));
+                again::settle_locked(self.sock(), self.fd);
             }
             let end = whole || (call.satisfied(*got, self.blocking) && !open);
             return Ok(end.then_some(Step::Done(got.cast_signed())));
@@ -581,7 +581,7 @@ impl Rx<'_> {
         due
     }
 
-    /// Copies and takes (or only looks at) `n` bytes. False when a signal handler has taken them.
+    /// Copies and takes (or only looks at) `n` bytes. False when a signal handler has taken them, or another program.
     fn take(&self, call: &Call<'_>, at: usize, span: Span, n: usize) -> Result<bool, Violation> {
         let rx = &self.sock().record().rx;
         let copy = call.flags & MSG_TRUNC == 0;
@@ -618,6 +618,10 @@ impl Rx<'_> {
         if peek {
             self.has_pulled();
             return Ok(true);
+        }
+        if self.sock().has(LEFTOVER) && !leftover::claim(self.sock(), n) {
+            self.has_pulled();
+            return Ok(false);
         }
         if let Request::Release = call.request {
             self.sock().lent.advance(n);

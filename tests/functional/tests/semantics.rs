@@ -53,6 +53,18 @@ fn processes() {
     compare("processes");
 }
 
+/// What lies unread goes along with an exec.
+#[test]
+fn execs() {
+    compare_in("execs", Sandbox::new, |sandbox| {
+        if sandbox.mode != Mode::Plain {
+            let stats = sandbox.stats();
+            assert!(stats.get("unread_passed") > 40, "nothing lay unread: {stats:?}");
+            assert!(stats.get("unread_left") > 0, "nothing was left to the peer");
+        }
+    });
+}
+
 #[test]
 fn lifetimes() {
     compare("lifetimes");

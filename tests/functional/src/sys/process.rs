@@ -116,7 +116,26 @@ pub fn close_in_vfork(fd: c_int) -> io::Result<pid_t> {
     check(pid)
 }
 
-/// The same with clone(2) and `CLONE_VM`, in a child with a stack of its own.
+/// vfork(2), and a child that becomes another program.
+#[allow(deprecated, reason = "the function that programs in C call")]
+#[inline(never)]
+pub fn exec_in_vfork(program: &std::ffi::CStr, args: &[&std::ffi::CStr]) -> io::Result<pid_t> {
+    let mut pointers: Vec<_> = args.iter().map(|arg| arg.as_ptr()).collect();
+    pointers.push(std::ptr::null());
+    let (program, args) = (program.as_ptr(), pointers.as_ptr());
+    // SAFETY: the child makes two calls whose arguments are there already, and never returns.
+    let pid = unsafe { libc::vfork() };
+    if pid == 0 {
+        // SAFETY: C strings, and a null pointer that ends them; `_exit` ends the child.
+        unsafe {
+            libc::execv(program, args);
+            libc::_exit(127)
+        }
+    }
+    check(pid)
+}
+
+/// [`close_in_vfork`] with clone(2) and `CLONE_VM`, in a child with a stack of its own.
 pub fn close_in_clone(fd: c_int) -> io::Result<pid_t> {
     extern "C" fn child(fd: *mut c_void) -> c_int {
         // SAFETY: the child's own descriptor.

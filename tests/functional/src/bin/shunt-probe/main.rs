@@ -16,6 +16,7 @@ mod cut_short;
 mod descriptors;
 mod epoll;
 mod errors;
+mod execs;
 mod families;
 mod files;
 mod found;
@@ -58,6 +59,7 @@ type Group = (&'static str, fn(&mut Probe) -> io::Result<()>);
 const GROUPS: &[Group] = &[
     ("processes", processes::run),
     ("many-children", processes::many),
+    ("execs", execs::run),
     ("lifetimes", lifetimes::run),
     ("daemon", families::daemon),
     ("stdio", stdio::run),
@@ -134,6 +136,9 @@ const GROUPS: &[Group] = &[
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted.first().is_some_and(|first| first == execs::READER) {
+        return execs::read(&wanted[1..]).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
     if let Some(unknown) = wanted.iter().find(|w| !GROUPS.iter().any(|(name, _)| name == w)) {
         let names: Vec<_> = GROUPS.iter().map(|(name, _)| *name).collect();
         eprintln!("shunt-probe: no group is called {unknown:?}; there are: {}", names.join(" "));

@@ -389,18 +389,16 @@ pub fn hand_over(fd: c_int, entry: Entry) {
     let in_doubt = InDoubt::begins(conn);
     point!(exec_hands_over);
     promote::is_left_to_others(&conn);
-    if conn.has(LEFTOVER) {
-        // It is on TCP but for what was left, which goes on to the next program, or stays.
-        leftover::catch_up(conn, false);
-        in_doubt.ends();
-        return;
-    }
     give_back(conn, Reason::HandedOver);
     in_doubt.ends();
 }
 
 /// The connection goes on over TCP.
 pub fn give_back(conn: Conn, why: Reason) {
+    if conn.has(LEFTOVER) {
+        // It is on TCP but for what was left, which goes on to the next program, or stays.
+        return leftover::catch_up(conn, false);
+    }
     match conn.phase() {
         Phase::Proposed if promote::withdraw(&conn) => conn.decline(why),
         // Also where the acceptor was quicker than the withdrawal.

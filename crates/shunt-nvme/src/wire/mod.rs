@@ -1,0 +1,36 @@
+//! Bytes and values: PDUs, queue entries, data structures of commands.
+//!
+//! Structures are layouts of the `zerocopy` crate: little-endian, unaligned, without padding. So a
+//! view of received bytes is `Type::ref_from_bytes`, and what is sent is `as_bytes`.
+//!
+//! Reserved fields are sent as zero and not looked at when received (Base 1.5).
+
+pub mod capsule;
+pub mod data;
+pub mod digest;
+pub mod init;
+pub mod pdu;
+pub mod queue_entry;
+pub mod sgl;
+pub mod status;
+pub mod term;
+pub mod violation;
+
+pub use capsule::{CapsuleCmd, CapsuleResp};
+pub use data::{C2hData, H2cData, R2t};
+pub use init::{IcReq, IcResp};
+pub use pdu::{CommonHeader, Layout, PduType, Receiver, Rules};
+pub use queue_entry::{Cqe, Direction, Fuse, Sqe};
+pub use sgl::{Sgl, SglKind};
+pub use status::Status;
+pub use term::TermReq;
+pub use violation::{FatalStatus, Violation};
+
+/// A byte-wise little-endian integer of 16 bits.
+pub type U16 = zerocopy::little_endian::U16;
+/// A byte-wise little-endian integer of 32 bits.
+pub type U32 = zerocopy::little_endian::U32;
+/// A byte-wise little-endian integer of 64 bits.
+pub type U64 = zerocopy::little_endian::U64;
+/// A byte-wise little-endian integer of 128 bits.
+pub type U128 = zerocopy::little_endian::U128;

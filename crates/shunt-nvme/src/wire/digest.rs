@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn combined_in_every_split() {
-        let bytes: Vec<u8> = (0..100).map(|i| i * 7).collect();
+        let bytes: Vec<u8> = (0..100_u8).map(|i| i.wrapping_mul(7)).collect();
         for split in 0..=bytes.len() {
             let (a, b) = bytes.split_at(split);
             assert_eq!(combine(crc32c(a), crc32c(b), b.len()), crc32c(&bytes), "{split}");

@@ -8,7 +8,13 @@
 //! | Module | What it is |
 //! |---|---|
 //! | [`wire`] | PDUs, queue entries, data structures: checked views and values |
+//! | [`transport`] | Where received bytes go, and pieces of what is to be sent |
+//! | [`controller`] | The controller's end of a connection: a queue of a target |
+//! | [`host`] | The host's end: a queue of an initiator |
 
 #![forbid(unsafe_code)]
 
+pub mod controller;
+pub mod host;
+pub mod transport;
 pub mod wire;

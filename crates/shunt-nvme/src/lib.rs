@@ -11,10 +11,14 @@
 //! | [`transport`] | Where received bytes go, and pieces of what is to be sent |
 //! | [`controller`] | The controller's end of a connection: a queue of a target |
 //! | [`host`] | The host's end: a queue of an initiator |
+//! | [`subsystem`] | What a controller does with commands: subsystems, namespaces, controllers |
+//! | [`auth`] | DH-HMAC-CHAP, both ends |
 
 #![forbid(unsafe_code)]
 
+pub mod auth;
 pub mod controller;
 pub mod host;
+pub mod subsystem;
 pub mod transport;
 pub mod wire;

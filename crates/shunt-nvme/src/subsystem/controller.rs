@@ -1,0 +1,211 @@
+//! The state of a controller: properties, queues, events.
+
+use super::Notice;
+use crate::wire::{
+    Nqn, Sqe, Status,
+    identify::{EVENT_ANA_CHANGE, EVENT_DISCOVERY_CHANGE, EVENT_NAMESPACE_ATTRIBUTE},
+    log::{ErrorEntry, lid},
+    registers::{Configuration, ControllerStatus, Shutdown},
+};
+use core::time::Duration;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Entries of the changed namespace list (Base 5.16.1.5).
+const MAX_CHANGED: usize = 1024;
+/// Entries of the error log.
+pub(super) const ERROR_ENTRIES: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Controller {
+    /// `None` for a discovery controller.
+    pub(super) subsystem: Option<Nqn>,
+    pub(super) host: Nqn,
+    pub(super) hostid: [u8; 16],
+    pub(super) port: u16,
+    pub(super) cc: Configuration,
+    pub(super) csts: ControllerStatus,
+    /// Queues that are connected; 0 is the Admin Queue.
+    pub(super) queues: BTreeSet<u16>,
+    /// KATO in milliseconds, and when it runs out.
+    pub(super) kato: u32,
+    pub(super) deadline: Option<Duration>,
+    /// Events that the host wants: the feature.
+    pub(super) async_config: u32,
+    pub(super) write_cache: bool,
+    /// Identifiers of event requests.
+    requests: VecDeque<u16>,
+    /// Events that have happened and were not reported.
+    pending: u32,
+    /// Events that were reported, until their log is read.
+    masked: u32,
+    /// `None` stands for more than the list holds.
+    changed: Option<BTreeSet<u32>>,
+    pub(super) errors: VecDeque<ErrorEntry>,
+    error_count: u64,
+}
+
+/// The events in order of their reports: bit, information and log page.
+const EVENTS: [(u32, u32, u8); 3] = [
+    (EVENT_NAMESPACE_ATTRIBUTE, 0x00, lid::CHANGED_NAMESPACES),
+    (EVENT_ANA_CHANGE, 0x03, lid::ANA),
+    (EVENT_DISCOVERY_CHANGE, 0xf0, lid::DISCOVERY),
+];
+
+/// The type of these events: Notice.
+const NOTICE: u32 = 2;
+
+impl Controller {
+    pub(super) fn new(
+        subsystem: Option<Nqn>,
+        host: Nqn,
+        hostid: [u8; 16],
+        port: u16,
+        kato: u32,
+    ) -> Self {
+        Self {
+            subsystem,
+            host,
+            hostid,
+            port,
+            cc: Configuration::default(),
+            csts: ControllerStatus::default(),
+            queues: BTreeSet::from([0]),
+            kato,
+            deadline: None,
+            async_config: 0,
+            write_cache: true,
+            requests: VecDeque::new(),
+            pending: 0,
+            masked: 0,
+            changed: Some(BTreeSet::new()),
+            errors: VecDeque::new(),
+            error_count: 0,
+        }
+    }
+
+    pub(super) fn is_discovery(&self) -> bool {
+        self.subsystem.is_none()
+    }
+
+    /// Restarts the Keep Alive Timer (Base 3.9).
+    pub(super) fn keep_alive(&mut self, now: Duration) {
+        self.deadline = (self.kato > 0).then(|| now + Duration::from_millis(u64::from(self.kato)));
+    }
+
+    /// Sets CC (Base 3.1.3.5); gives what other connections have to know.
+    pub(super) fn configure(&mut self, cntlid: u16, value: u32) -> Option<Notice> {
+        let (old, new) = (self.cc, Configuration(value));
+        self.cc = new;
+        let mut notice = None;
+        if new.enabled() && !old.enabled() {
+            // Base 3.5: an unsupported configuration is a fatal status.
+            self.csts = ControllerStatus(if new.is_supported() {
+                ControllerStatus::READY
+            } else {
+                ControllerStatus::FATAL
+            });
+        } else if !new.enabled() && old.enabled() {
+            self.csts = ControllerStatus::default();
+            self.requests.clear();
+            self.pending = 0;
+            self.masked = 0;
+            self.async_config = 0;
+            self.queues.retain(|queue| *queue == 0);
+            notice = Some(Notice::Reset { cntlid });
+        }
+        if new.shutdown() != Shutdown::No && old.shutdown() == Shutdown::No {
+            self.csts.0 = self.csts.0 & !(3 << 2) | 1 << 2;
+            notice = Some(Notice::Shutdown { cntlid });
+        }
+        notice
+    }
+
+    pub(super) fn shutdown_complete(&mut self) {
+        if self.cc.shutdown() != Shutdown::No {
+            self.csts.0 = self.csts.0 & !(3 << 2) | ControllerStatus::SHUTDOWN_COMPLETE;
+        }
+    }
+
+    /// A change to a namespace, for the list of those.
+    pub(super) fn changed_namespace(&mut self, nsid: u32) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(nsid);
+            if changed.len() > MAX_CHANGED {
+                self.changed = None;
+            }
+        }
+    }
+
+    /// The list of changed namespaces (Base 5.16.1.5); FFFFFFFFh alone if there are too many.
+    pub(super) fn changed_list(&self) -> Vec<u32> {
+        self.changed.as_ref().map_or_else(|| vec![u32::MAX], |list| list.iter().copied().collect())
+    }
+
+    /// The list was read.
+    pub(super) fn forget_changes(&mut self) {
+        self.changed = Some(BTreeSet::new());
+    }
+
+    /// An event has happened; it is reported if the host wants it.
+    pub(super) fn notify(&mut self, cntlid: u16, event: u32) -> Option<Notice> {
+        self.pending |= event;
+        self.report(cntlid)
+    }
+
+    /// Reports an event, if one is pending and a request is there for it (Base 5.2).
+    fn report(&mut self, cntlid: u16) -> Option<Notice> {
+        let due = self.pending & self.async_config & !self.masked;
+        let (event, information, page) = EVENTS.iter().find(|(event, ..)| event & due != 0)?;
+        let cid = self.requests.pop_front()?;
+        self.pending &= !event;
+        self.masked |= event;
+        let result = NOTICE | information << 8 | u32::from(*page) << 16;
+        Some(Notice::AsyncEvent { cntlid, cid, result })
+    }
+
+    /// Takes an event request; gives what is to be reported at once.
+    pub(super) fn request_event(
+        &mut self,
+        cntlid: u16,
+        cid: u16,
+        limit: u8,
+    ) -> Result<Option<Notice>, Status> {
+        if self.requests.len() >= usize::from(limit) {
+            return Err(Status::AER_LIMIT_EXCEEDED.dnr());
+        }
+        self.requests.push_back(cid);
+        Ok(self.report(cntlid))
+    }
+
+    /// Sets what events the host wants.
+    pub(super) fn want_events(&mut self, cntlid: u16, config: u32) -> Option<Notice> {
+        self.async_config = config;
+        self.report(cntlid)
+    }
+
+    /// Takes an event request back; true if it was there.
+    pub(super) fn abort_request(&mut self, cid: u16) -> bool {
+        let before = self.requests.len();
+        self.requests.retain(|request| *request != cid);
+        self.requests.len() < before
+    }
+
+    /// A log page was read without RAE: its event may be reported again.
+    pub(super) fn log_was_read(&mut self, cntlid: u16, page: u8) -> Option<Notice> {
+        for (event, _, _) in EVENTS.iter().filter(|(.., of)| *of == page) {
+            self.masked &= !event;
+        }
+        self.report(cntlid)
+    }
+
+    /// Notes a command that has failed, for the error log.
+    pub(super) fn failed(&mut self, queue: u16, sqe: &Sqe, status: Status) {
+        self.error_count += 1;
+        self.errors.push_front(ErrorEntry::new(self.error_count, queue, sqe, status));
+        self.errors.truncate(ERROR_ENTRIES);
+    }
+
+    pub(super) const fn error_count(&self) -> u64 {
+        self.error_count
+    }
+}

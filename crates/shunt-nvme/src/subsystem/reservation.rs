@@ -1,0 +1,284 @@
+//! Reservations of a namespace (Base 8.19).
+
+use crate::wire::{
+    Status,
+    reservation::{self as wire, Fields, Keys, Type},
+};
+use std::collections::BTreeMap;
+
+type HostId = [u8; 16];
+
+#[derive(Clone, Copy, Debug)]
+struct Registrant {
+    key: u64,
+    cntlid: u16,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Reservations {
+    generation: u32,
+    registrants: BTreeMap<HostId, Registrant>,
+    /// The type, and who acquired it: of no meaning where all registrants hold it.
+    held: Option<(Type, HostId)>,
+}
+
+const CONFLICT: Status = Status::RESERVATION_CONFLICT;
+
+impl Reservations {
+    /// RESCAP: all types, and IEKEY as of revision 1.3; nothing persists through power loss.
+    pub(super) const CAPABILITIES: u8 = 0xfe;
+
+    /// True if the host must not read, or write (Base 8.19.2).
+    pub(super) fn excludes(&self, host: &HostId, is_write: bool) -> bool {
+        let Some((rtype, holder)) = self.held else { return false };
+        if !is_write && !rtype.excludes_reads() {
+            return false;
+        }
+        let is_registrant = self.registrants.contains_key(host);
+        let may = is_registrant && (holder == *host || rtype.for_registrants());
+        !may
+    }
+
+    /// The registrant with this key.
+    fn check_key(&self, host: &HostId, key: u64, ignore: bool) -> Result<(), Status> {
+        match self.registrants.get(host) {
+            Some(registrant) if ignore || registrant.key == key => Ok(()),
+            _ => Err(CONFLICT),
+        }
+    }
+
+    /// Register (Base 7.3).
+    pub(super) fn register(
+        &mut self,
+        host: HostId,
+        cntlid: u16,
+        fields: Fields,
+        keys: &Keys,
+        limit: usize,
+    ) -> Result<(), Status> {
+        // On power loss nothing persists, and that can't be changed.
+        if fields.persist == 1 || fields.persist == 3 {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
+        let (current, new) = (keys.current.get(), keys.other.get());
+        let known = self.registrants.get(&host).map(|registrant| registrant.key);
+        match (fields.action, known) {
+            (0, Some(key)) if key == new => return Ok(()),
+            (0, Some(_)) => return Err(CONFLICT),
+            (0, None) => self.insert(host, new, cntlid, limit)?,
+            (1, _) => {
+                self.check_key(&host, current, fields.ignore_key)?;
+                self.unregister(&host);
+            }
+            (2, Some(_)) => {
+                self.check_key(&host, current, fields.ignore_key)?;
+                self.registrants.insert(host, Registrant { key: new, cntlid });
+            }
+            (2, None) if fields.ignore_key => self.insert(host, new, cntlid, limit)?,
+            (2, None) => return Err(CONFLICT),
+            _ => return Err(Status::INVALID_FIELD.dnr()),
+        }
+        self.generation = self.generation.wrapping_add(1);
+        Ok(())
+    }
+
+    fn insert(&mut self, host: HostId, key: u64, cntlid: u16, limit: usize) -> Result<(), Status> {
+        if self.registrants.len() >= limit {
+            return Err(Status::INTERNAL_ERROR);
+        }
+        self.registrants.insert(host, Registrant { key, cntlid });
+        Ok(())
+    }
+
+    fn unregister(&mut self, host: &HostId) {
+        self.registrants.remove(host);
+        let releases = match self.held {
+            Some((rtype, _)) if rtype.for_all() => self.registrants.is_empty(),
+            Some((_, holder)) => holder == *host,
+            None => false,
+        };
+        if releases {
+            self.held = None;
+        }
+    }
+
+    /// Acquire and preempt (Base 7.2).
+    pub(super) fn acquire(
+        &mut self,
+        host: HostId,
+        fields: Fields,
+        keys: &Keys,
+    ) -> Result<(), Status> {
+        self.check_key(&host, keys.current.get(), fields.ignore_key)?;
+        let rtype = Type::from_code(fields.rtype).ok_or(Status::INVALID_FIELD.dnr())?;
+        match fields.action {
+            0 => match self.held {
+                None => {
+                    self.held = Some((rtype, host));
+                    Ok(())
+                }
+                Some((held, holder)) if held == rtype && (held.for_all() || holder == host) => {
+                    Ok(())
+                }
+                Some(_) => Err(CONFLICT),
+            },
+            1 => self.preempt(host, rtype, keys.other.get()),
+            _ => Err(Status::INVALID_FIELD.dnr()),
+        }
+    }
+
+    fn preempt(&mut self, host: HostId, rtype: Type, key: u64) -> Result<(), Status> {
+        let takes = match self.held {
+            None => false,
+            Some((held, _)) if held.for_all() => key == 0,
+            Some((_, holder)) => {
+                self.registrants.get(&holder).is_some_and(|registrant| registrant.key == key)
+            }
+        };
+        let everyone = takes && self.held.is_some_and(|(held, _)| held.for_all());
+        if key == 0 && !takes {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
+        let victims: Vec<HostId> = self
+            .registrants
+            .iter()
+            .filter(|(other, registrant)| **other != host && (everyone || registrant.key == key))
+            .map(|(other, _)| *other)
+            .collect();
+        if victims.is_empty() && !takes {
+            return Err(CONFLICT);
+        }
+        for victim in victims {
+            self.unregister(&victim);
+        }
+        if takes {
+            self.held = Some((rtype, host));
+        }
+        self.generation = self.generation.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Release and clear (Base 7.4).
+    pub(super) fn release(&mut self, host: HostId, fields: Fields, key: u64) -> Result<(), Status> {
+        self.check_key(&host, key, fields.ignore_key)?;
+        match fields.action {
+            0 => {
+                if let Some((rtype, holder)) = self.held
+                    && (rtype.for_all() || holder == host)
+                {
+                    if rtype as u8 != fields.rtype {
+                        return Err(Status::INVALID_FIELD.dnr());
+                    }
+                    self.held = None;
+                }
+                Ok(())
+            }
+            1 => {
+                self.registrants.clear();
+                self.held = None;
+                self.generation = self.generation.wrapping_add(1);
+                Ok(())
+            }
+            _ => Err(Status::INVALID_FIELD.dnr()),
+        }
+    }
+
+    /// The extended status structure (Base 7.5).
+    pub(super) fn report(&self) -> Vec<u8> {
+        let registrants: Vec<_> = self
+            .registrants
+            .iter()
+            .map(|(host, registrant)| {
+                let holds =
+                    self.held.is_some_and(|(rtype, holder)| rtype.for_all() || holder == *host);
+                (registrant.cntlid, holds, registrant.key, *host)
+            })
+            .collect();
+        wire::extended_status(self.generation, self.held.map(|(rtype, _)| rtype), &registrants)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: HostId = [1; 16];
+    const B: HostId = [2; 16];
+
+    const fn fields(action: u8, rtype: u8) -> Fields {
+        Fields { action, ignore_key: false, rtype, persist: 0 }
+    }
+
+    fn keys(current: u64, other: u64) -> Keys {
+        Keys { current: current.into(), other: other.into() }
+    }
+
+    fn both() -> Reservations {
+        let mut reservations = Reservations::default();
+        reservations.register(A, 1, fields(0, 0), &keys(0, 10), 8).unwrap();
+        reservations.register(B, 2, fields(0, 0), &keys(0, 20), 8).unwrap();
+        reservations
+    }
+
+    /// Base 8.19.2: who may read and write under each type.
+    #[test]
+    fn exclusion() {
+        let stranger = [3; 16];
+        // Type; whether another registrant and a stranger may read and write.
+        for (rtype, b_reads, b_writes, c_reads) in [
+            (1, true, false, true),
+            (2, false, false, false),
+            (3, true, true, true),
+            (4, true, true, false),
+            (5, true, true, true),
+            (6, true, true, false),
+        ] {
+            let mut reservations = both();
+            reservations.acquire(A, fields(0, rtype), &keys(10, 0)).unwrap();
+            assert!(!reservations.excludes(&A, true) && !reservations.excludes(&A, false));
+            assert_eq!(reservations.excludes(&B, false), !b_reads, "{rtype}");
+            assert_eq!(reservations.excludes(&B, true), !b_writes, "{rtype}");
+            assert_eq!(reservations.excludes(&stranger, false), !c_reads, "{rtype}");
+            assert!(reservations.excludes(&stranger, true), "{rtype}");
+        }
+    }
+
+    #[test]
+    fn keys_and_preemption() {
+        let mut reservations = both();
+        assert_eq!(reservations.acquire(A, fields(0, 1), &keys(11, 0)), Err(CONFLICT));
+        reservations.acquire(A, fields(0, 1), &keys(10, 0)).unwrap();
+        assert_eq!(reservations.acquire(B, fields(0, 1), &keys(20, 0)), Err(CONFLICT));
+        // B preempts A, which is no registrant any more.
+        reservations.acquire(B, fields(1, 2), &keys(20, 10)).unwrap();
+        assert!(reservations.excludes(&A, false) && !reservations.excludes(&B, true));
+        assert_eq!(reservations.release(A, fields(0, 2), 10), Err(CONFLICT));
+        assert_eq!(reservations.release(B, fields(0, 1), 20), Err(Status::INVALID_FIELD.dnr()));
+        reservations.release(B, fields(0, 2), 20).unwrap();
+        assert!(!reservations.excludes(&A, true));
+    }
+
+    #[test]
+    fn the_holder_unregisters() {
+        let mut reservations = both();
+        reservations.acquire(A, fields(0, 2), &keys(10, 0)).unwrap();
+        reservations.register(A, 1, fields(1, 0), &keys(10, 0), 8).unwrap();
+        assert!(!reservations.excludes(&B, true));
+        // All registrants hold it: it stays until the last one leaves.
+        let mut reservations = both();
+        reservations.acquire(A, fields(0, 6), &keys(10, 0)).unwrap();
+        reservations.register(A, 1, fields(1, 0), &keys(10, 0), 8).unwrap();
+        assert!(reservations.excludes(&A, false) && !reservations.excludes(&B, true));
+        reservations.register(B, 2, fields(1, 0), &keys(20, 0), 8).unwrap();
+        assert!(!reservations.excludes(&A, false));
+    }
+
+    #[test]
+    fn bounded() {
+        let mut reservations = Reservations::default();
+        for host in 0..3 {
+            let result = reservations.register([host; 16], 1, fields(0, 0), &keys(0, 1), 2);
+            assert_eq!(result.is_ok(), host < 2);
+        }
+    }
+}

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod fabric;
+
 use shunt_nvme::{
     controller, host,
     transport::{Command, DataRange, Next, Piece},

@@ -1,0 +1,628 @@
+//! Commands of hosts, over both ends of connections, against a target with a model store.
+
+mod common;
+
+use common::{
+    DISK, HOST, connect_data,
+    fabric::{BLOCK, Fabric, Link},
+    nqn,
+};
+use core::time::Duration;
+use shunt_nvme::{
+    auth::{Group, Initiator, Secret, Step},
+    host::Transfer,
+    subsystem::{Hosts, Keys, Limits, NamespaceConfig, Notice, SubsystemConfig, Target},
+    wire::{
+        Fuse, Nqn, Sqe, Status,
+        discovery::{self, Record, SubsystemType},
+        fabrics::{self, Authentication, Connect, ConnectData, Property, connect_field},
+        feature::fid,
+        identify::{self, cns},
+        log::{self, AnaState, GetLogPage, lid},
+        opcode::{admin, io},
+        registers,
+    },
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+const KEY: &str = "DHHC-1:00:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQHMnzFi:";
+
+fn namespace() -> NamespaceConfig {
+    NamespaceConfig {
+        blocks: 1024,
+        block_shift: 9,
+        uuid: [0xaa; 16],
+        nguid: [0xbb; 16],
+        ana_group: 1,
+        read_only: false,
+        write_cache: true,
+        deallocate: true,
+        preferred_write: 4096,
+    }
+}
+
+fn fabric_for(hosts: Hosts, limits: Limits) -> Fabric {
+    let mut target = Target::new(limits);
+    let config = SubsystemConfig {
+        nqn: nqn(DISK),
+        serial: "S1".to_owned(),
+        model: "Model".to_owned(),
+        firmware: "1".to_owned(),
+        hosts,
+    };
+    assert!(target.add_subsystem(config));
+    assert!(target.add_namespace(&nqn(DISK), 1, namespace()));
+    Fabric::new(target, 1024)
+}
+
+fn fabric() -> Fabric {
+    fabric_for(Hosts::Any, Limits::default())
+}
+
+const NO_DATA: Transfer = Transfer::None;
+
+fn blocks(opcode: u8, slba: u64, number: u32) -> Sqe {
+    let mut sqe = Sqe::new(opcode, 1);
+    sqe.set_cdw10_64(slba);
+    sqe.cdw12 = (number - 1).into();
+    sqe
+}
+
+fn len(number: u32) -> u32 {
+    number * u32::try_from(BLOCK).unwrap()
+}
+
+fn identify(fabric: &mut Fabric, link: &mut Link, which: u8, nsid: u32) -> (Status, Vec<u8>) {
+    let mut sqe = Sqe::new(admin::IDENTIFY, nsid);
+    sqe.cdw10 = u32::from(which).into();
+    let outcome = fabric.call(link, &sqe, Transfer::ToHost(4096));
+    (outcome.status, outcome.data)
+}
+
+#[test]
+fn the_life_of_a_controller() {
+    let mut fabric = fabric();
+    let mut admin = fabric.link();
+    let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow_control: false, kato: 5000 };
+    let outcome = fabric.connect(&mut admin, &connect, &connect_data(0xffff));
+    assert_eq!((outcome.status, outcome.result), (Status::SUCCESS, 1));
+    let cap = fabric.call(&mut admin, &Property::get(registers::CAP, true), NO_DATA);
+    assert_eq!(registers::max_queue_entries(cap.result), 127);
+    let version = fabric.call(&mut admin, &Property::get(registers::VS, false), NO_DATA);
+    assert_eq!(version.result, 0x0002_0000);
+    // Nothing but properties before EN.
+    let early = fabric.call(&mut admin, &Sqe::new(admin::KEEP_ALIVE, 0), NO_DATA);
+    assert_eq!(early.status, Status::COMMAND_SEQUENCE_ERROR.dnr());
+    let enable = Property::set(registers::CC, false, 0x0046_0001);
+    assert_eq!(fabric.call(&mut admin, &enable, NO_DATA).status, Status::SUCCESS);
+    let status = Property::get(registers::CSTS, false);
+    assert_eq!(fabric.call(&mut admin, &status, NO_DATA).result, 1);
+    // Keep alive: 5 s from the last.
+    fabric.now = Duration::from_secs(4);
+    assert!(fabric.call(&mut admin, &Sqe::new(admin::KEEP_ALIVE, 0), NO_DATA).status.is_success());
+    fabric.now = Duration::from_millis(8999);
+    fabric.target.expire(fabric.now);
+    assert_eq!(fabric.target.controllers().count(), 1);
+    assert_eq!(fabric.target.deadline(), Some(Duration::from_secs(9)));
+    // Shutdown.
+    let shutdown = Property::set(registers::CC, false, 0x0046_4001);
+    fabric.call(&mut admin, &shutdown, NO_DATA);
+    assert_eq!(fabric.notices, [Notice::Shutdown { cntlid: 1 }]);
+    assert_eq!(fabric.call(&mut admin, &status, NO_DATA).result, 1 | 1 << 2);
+    fabric.target.shutdown_complete(1);
+    assert_eq!(fabric.call(&mut admin, &status, NO_DATA).result, 1 | 2 << 2);
+    // Silence.
+    fabric.target.expire(Duration::from_secs(9));
+    assert_eq!(fabric.target.poll(), Some(Notice::Ended { cntlid: 1 }));
+    let gone = fabric.call(&mut admin, &Sqe::new(admin::KEEP_ALIVE, 0), NO_DATA);
+    assert_eq!(gone.status, Status::SQ_DELETION);
+}
+
+#[test]
+fn an_unsupported_configuration_is_fatal() {
+    let mut fabric = fabric();
+    let mut admin = fabric.link();
+    let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow_control: true, kato: 0 };
+    fabric.connect(&mut admin, &connect, &connect_data(0xffff));
+    let enable = Property::set(registers::CC, false, 0x0046_0001 | 1 << 7);
+    fabric.call(&mut admin, &enable, NO_DATA);
+    let status = fabric.call(&mut admin, &Property::get(registers::CSTS, false), NO_DATA);
+    assert_eq!(status.result, 2);
+}
+
+/// Base 6.3: each field of Connect, and the place in the result of a refusal.
+#[test]
+fn refusals_of_connect() {
+    let hosts = Hosts::Listed([(nqn(HOST), None)].into());
+    let mut fabric = fabric_for(hosts, Limits::default());
+    let (_admin, cntlid) = fabric.controller(0);
+    let good = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow_control: true, kato: 0 };
+    let io = Connect { qid: 1, ..good };
+    let stranger = nqn("nqn.2014-08.org.nvmexpress:uuid:2");
+    let data = |cntlid, subsystem: &Nqn, host: &Nqn, hostid| {
+        ConnectData::new([hostid; 16], cntlid, subsystem, host).as_bytes().to_vec()
+    };
+    let (disk, host) = (nqn(DISK), nqn(HOST));
+    let mut nameless = connect_data(0xffff);
+    nameless[256..512].fill(b'x');
+    let invalid = Status::CONNECT_INVALID_PARAMETERS.dnr();
+    let invalid_host = Status::CONNECT_INVALID_HOST.dnr();
+    let format = Status::CONNECT_INCOMPATIBLE_FORMAT.dnr();
+    let cases = [
+        (Connect { recfmt: 1, ..good }, connect_data(0xffff), format, connect_field::RECFMT),
+        (Connect { sqsize: 0, ..good }, connect_data(0xffff), invalid, connect_field::SQSIZE),
+        (Connect { sqsize: 128, ..good }, connect_data(0xffff), invalid, connect_field::SQSIZE),
+        (good, connect_data(1), invalid, connect_field::CNTLID),
+        (good, nameless, invalid, connect_field::SUBNQN),
+        (good, data(0xffff, &stranger, &host, 7), invalid, connect_field::SUBNQN),
+        (good, data(0xffff, &disk, &stranger, 7), invalid_host, connect_field::HOSTNQN),
+        (io, connect_data(9), invalid, connect_field::CNTLID),
+        (io, data(cntlid, &stranger, &host, 7), invalid, connect_field::SUBNQN),
+        (io, data(cntlid, &disk, &stranger, 7), invalid_host, connect_field::HOSTNQN),
+        (io, data(cntlid, &disk, &host, 8), invalid, connect_field::HOSTID),
+        (Connect { qid: 129, ..good }, connect_data(cntlid), invalid, connect_field::QID),
+    ];
+    for (connect, data, status, field) in cases {
+        let mut link = fabric.link();
+        let outcome = fabric.connect(&mut link, &connect, &data);
+        assert_eq!((outcome.status, outcome.result), (status, u64::from(field)), "{connect:?}");
+    }
+    // A queue twice.
+    let _queue = fabric.io_queue(cntlid, 1);
+    let mut link = fabric.link();
+    let outcome = fabric.connect(&mut link, &io, &connect_data(cntlid));
+    assert_eq!(outcome.result, u64::from(connect_field::QID));
+    // Before Connect nothing else is taken.
+    let outcome = fabric.call(&mut link, &Sqe::new(admin::KEEP_ALIVE, 0), NO_DATA);
+    assert_eq!(outcome.status, Status::COMMAND_SEQUENCE_ERROR.dnr());
+}
+
+#[test]
+fn bounded() {
+    let limits = Limits { controllers: 2, async_events: 2, ..Limits::default() };
+    let mut fabric = fabric_for(Hosts::Any, limits);
+    let (mut first, _) = fabric.controller(0);
+    let _second = fabric.controller(0);
+    let mut third = fabric.link();
+    let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow_control: true, kato: 0 };
+    let outcome = fabric.connect(&mut third, &connect, &connect_data(0xffff));
+    assert_eq!(outcome.status, Status::CONNECT_CONTROLLER_BUSY);
+    let request = Sqe::new(admin::ASYNC_EVENT, 0);
+    for _ in 0..2 {
+        let command = fabric.submit(&mut first, &request, NO_DATA, &[]);
+        assert!(fabric.outcome(&mut first, command).is_none());
+    }
+    let outcome = fabric.call(&mut first, &request, NO_DATA);
+    assert_eq!(outcome.status, Status::AER_LIMIT_EXCEEDED.dnr());
+    // The end of an Admin Queue is that of its controller.
+    first.session.closed(&mut fabric.target);
+    let outcome = fabric.connect(&mut third, &connect, &connect_data(0xffff));
+    assert!(outcome.status.is_success());
+}
+
+#[test]
+fn identification() {
+    let mut fabric = fabric();
+    let (mut link, cntlid) = fabric.controller(0);
+    let (_, data) = identify(&mut fabric, &mut link, cns::CONTROLLER, 0);
+    let controller = identify::Controller::ref_from_bytes(&data).unwrap();
+    assert_eq!(controller.cntlid.get(), cntlid);
+    assert_eq!((&controller.sn[..3], &controller.mn[..6]), (&b"S1 "[..], &b"Model "[..]));
+    assert_eq!(controller.ioccsz.get(), (64 + 8192) / 16);
+    assert_eq!((controller.mdts, controller.nn.get()), (8, 1024));
+    let (_, data) = identify(&mut fabric, &mut link, cns::NAMESPACE, 1);
+    let data = identify::Namespace::ref_from_bytes(&data).unwrap();
+    assert_eq!((data.nsze.get(), data.format().lbads, data.anagrpid.get()), (1024, 9, 1));
+    let (_, data) = identify(&mut fabric, &mut link, cns::ACTIVE_NAMESPACES, 0);
+    assert_eq!(data[..8], [1, 0, 0, 0, 0, 0, 0, 0]);
+    let (_, data) = identify(&mut fabric, &mut link, cns::NAMESPACE_DESCRIPTORS, 1);
+    let kinds: Vec<_> = identify::parse_descriptors(&data).map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, [3, 4, 2]);
+    for which in [
+        cns::NAMESPACE_OF_COMMAND_SET,
+        cns::CONTROLLER_OF_COMMAND_SET,
+        cns::ACTIVE_NAMESPACES_OF_COMMAND_SET,
+        cns::COMMAND_SETS,
+        cns::NAMESPACE_INDEPENDENT,
+    ] {
+        let (status, data) = identify(&mut fabric, &mut link, which, 1);
+        assert_eq!((status, data.len()), (Status::SUCCESS, 4096), "{which:#x}");
+    }
+    let (status, data) = identify(&mut fabric, &mut link, cns::NAMESPACE, 2);
+    assert_eq!((status, data), (Status::SUCCESS, vec![0; 4096]));
+    let (status, _) = identify(&mut fabric, &mut link, cns::NAMESPACE, 0xffff_ffff);
+    assert_eq!(status, Status::INVALID_NAMESPACE.dnr());
+    let (status, _) = identify(&mut fabric, &mut link, 0x99, 1);
+    assert_eq!(status, Status::INVALID_FIELD.dnr());
+}
+
+#[test]
+fn features() {
+    let mut fabric = fabric();
+    let (mut link, _) = fabric.controller(3000);
+    let mut feature = |opcode, id: u8, value: u32| {
+        let mut sqe = Sqe::new(opcode, 0);
+        sqe.cdw10 = u32::from(id).into();
+        sqe.cdw11 = value.into();
+        let outcome = fabric.call(&mut link, &sqe, NO_DATA);
+        (outcome.status, outcome.result)
+    };
+    let success = Status::SUCCESS;
+    assert_eq!(
+        feature(admin::SET_FEATURES, fid::NUMBER_OF_QUEUES, 7 | 7 << 16),
+        (success, 0x7f_007f)
+    );
+    assert_eq!(feature(admin::GET_FEATURES, fid::KEEP_ALIVE, 0), (success, 3000));
+    assert_eq!(feature(admin::SET_FEATURES, fid::KEEP_ALIVE, 9000), (success, 0));
+    assert_eq!(feature(admin::GET_FEATURES, fid::KEEP_ALIVE, 0), (success, 9000));
+    assert_eq!(feature(admin::GET_FEATURES, fid::VOLATILE_WRITE_CACHE, 0), (success, 1));
+    assert_eq!(feature(admin::SET_FEATURES, fid::VOLATILE_WRITE_CACHE, 0), (success, 0));
+    assert_eq!(feature(admin::GET_FEATURES, fid::VOLATILE_WRITE_CACHE, 0), (success, 0));
+    let invalid = Status::INVALID_FIELD.dnr();
+    assert_eq!(feature(admin::SET_FEATURES, fid::ASYNC_EVENT, 1 << 9), (invalid, 0));
+    assert_eq!(feature(admin::GET_FEATURES, 0xc0, 0), (invalid, 0));
+    let fixed = Status::FEATURE_NOT_CHANGEABLE.dnr();
+    assert_eq!(feature(admin::SET_FEATURES, fid::ARBITRATION, 1), (fixed, 0));
+}
+
+fn read_log(fabric: &mut Fabric, link: &mut Link, page: u8, len: u32) -> (Status, Vec<u8>) {
+    let sqe = GetLogPage::sqe(page, 0xffff_ffff, 0, len);
+    let outcome = fabric.call(link, &sqe, Transfer::ToHost(len));
+    (outcome.status, outcome.data)
+}
+
+/// Base 5.2: an event is reported once, and again after its log was read.
+#[test]
+fn events() {
+    let mut fabric = fabric();
+    let (mut link, cntlid) = fabric.controller(0);
+    let mut configure = Sqe::new(admin::SET_FEATURES, 0);
+    configure.cdw10 = u32::from(fid::ASYNC_EVENT).into();
+    configure.cdw11 = (1_u32 << 8 | 1 << 11).into();
+    assert!(fabric.call(&mut link, &configure, NO_DATA).status.is_success());
+    let request = Sqe::new(admin::ASYNC_EVENT, 0);
+    let first = fabric.submit(&mut link, &request, NO_DATA, &[]);
+    fabric.run(&mut link);
+    let second = fabric.submit(&mut link, &request, NO_DATA, &[]);
+    fabric.run(&mut link);
+    fabric.notices.clear();
+    let larger = NamespaceConfig { blocks: 2048, ..namespace() };
+    assert!(fabric.target.add_namespace(&nqn(DISK), 1, larger));
+    assert!(fabric.target.add_namespace(&nqn(DISK), 2, namespace()));
+    fabric.run(&mut link);
+    let cid = link.host.cid(first).unwrap();
+    let changed = Notice::AsyncEvent { cntlid, cid, result: 0x0004_0002 };
+    assert_eq!(fabric.notices, [changed]);
+    assert!(fabric.target.set_ana(&nqn(DISK), 1, 1, AnaState::Inaccessible));
+    fabric.run(&mut link);
+    let cid = link.host.cid(second).unwrap();
+    let ana = Notice::AsyncEvent { cntlid, cid, result: 0x000c_0302 };
+    assert_eq!(fabric.notices, [changed, ana]);
+    let (_, log) = read_log(&mut fabric, &mut link, lid::CHANGED_NAMESPACES, 4096);
+    assert_eq!(log[..12], [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+    let (_, log) = read_log(&mut fabric, &mut link, lid::CHANGED_NAMESPACES, 4096);
+    assert_eq!(log, vec![0; 4096]);
+    let (_, log) = read_log(&mut fabric, &mut link, lid::ANA, 56);
+    let (changes, groups) = log::parse_ana(&log).unwrap();
+    assert_eq!((changes, groups[0].state, &groups[0].namespaces[..]), (1, 3, &[1, 2][..]));
+}
+
+#[test]
+fn log_pages() {
+    let mut fabric = fabric();
+    let (mut link, _) = fabric.controller(0);
+    let (_, supported) = read_log(&mut fabric, &mut link, lid::SUPPORTED, 1024);
+    for page in 0..=255_u8 {
+        let (status, _) = read_log(&mut fabric, &mut link, page, 64);
+        assert_eq!(status.is_success(), supported[usize::from(page) * 4] == 1, "{page:#x}");
+    }
+    // 256 - 8 refusals; the latest come first, 16 are kept.
+    let (_, errors) = read_log(&mut fabric, &mut link, lid::ERROR, 1024);
+    assert_eq!(errors[..2], [248, 0]);
+    let (_, smart) = read_log(&mut fabric, &mut link, lid::SMART, 512);
+    assert_eq!((smart[1], smart[3], smart[176]), (0x2c, 100, 248));
+    let (_, effects) = read_log(&mut fabric, &mut link, lid::EFFECTS, 4096);
+    let io_effects = 1024 + usize::from(io::WRITE) * 4;
+    assert_eq!((effects[io_effects], effects[1024 + 4 * 4]), (3, 0));
+    let mut beyond = GetLogPage::sqe(lid::SMART, 0, 516, 512);
+    assert!(!fabric.call(&mut link, &beyond, Transfer::ToHost(512)).status.is_success());
+    beyond.cdw12 = 508.into();
+    let outcome = fabric.call(&mut link, &beyond, Transfer::ToHost(512));
+    assert_eq!((outcome.status, outcome.data), (Status::SUCCESS, vec![0; 512]));
+}
+
+/// Base 5.16.1.23, 3.1.2.3: a discovery controller tells what a host may know, and no more.
+#[test]
+fn discovery_service() {
+    let mut fabric = fabric();
+    let hidden = nqn("nqn.2026-11.io.shunt:hidden");
+    fabric.target.add_subsystem(SubsystemConfig {
+        nqn: hidden.clone(),
+        serial: String::new(),
+        model: String::new(),
+        firmware: String::new(),
+        hosts: Hosts::Listed([].into()),
+    });
+    let record = |kind, subnqn, port| Record {
+        kind,
+        subnqn,
+        address: ([192, 0, 2, 1], port).into(),
+        portid: 1,
+        max_admin_queue: 128,
+    };
+    let disk = record(SubsystemType::Nvm, nqn(DISK), 4420);
+    let referral = record(SubsystemType::Referral, nqn(shunt_nvme::wire::nqn::DISCOVERY), 8009);
+    fabric.target.set_discovery(vec![
+        (0, disk.clone()),
+        (2, disk.clone()),
+        (0, record(SubsystemType::Nvm, hidden, 4420)),
+        (1, referral.clone()),
+    ]);
+    let mut link = fabric.link();
+    let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow_control: true, kato: 0 };
+    let name = nqn(shunt_nvme::wire::nqn::DISCOVERY);
+    let data = ConnectData::new([7; 16], 0xffff, &name, &nqn(HOST));
+    assert!(fabric.connect(&mut link, &connect, data.as_bytes()).status.is_success());
+    let enable = Property::set(registers::CC, false, 0x0046_0001);
+    fabric.call(&mut link, &enable, NO_DATA);
+    let (_, log) = read_log(&mut fabric, &mut link, lid::DISCOVERY, 4096);
+    assert_eq!(log[8], 2);
+    let entries: Vec<_> = (1..3)
+        .map(|at| {
+            let entry = discovery::Entry::ref_from_bytes(&log[at * 1024..][..1024]).unwrap();
+            Record::of(entry).unwrap()
+        })
+        .collect();
+    assert_eq!(entries, [disk, referral]);
+    let (status, _) = read_log(&mut fabric, &mut link, lid::SMART, 512);
+    assert_eq!(status, Status::INVALID_LOG_PAGE.dnr());
+    let (status, _) = identify(&mut fabric, &mut link, cns::NAMESPACE, 1);
+    assert_eq!(status, Status::INVALID_FIELD.dnr());
+}
+
+#[test]
+fn blocks_and_what_is_done_to_them() {
+    let mut fabric = fabric();
+    let (_admin, cntlid) = fabric.controller(0);
+    let mut link = fabric.io_queue(cntlid, 1);
+    let data: Vec<u8> = fabric.random.bytes(4 * BLOCK);
+    let bytes = len(4);
+    for transfer in [Transfer::InCapsule(bytes), Transfer::ToController(bytes)] {
+        let outcome = fabric.call_with(&mut link, &blocks(io::WRITE, 8, 4), transfer, &data);
+        assert_eq!(outcome.status, Status::SUCCESS);
+        assert_eq!(fabric.store[8 * BLOCK..12 * BLOCK], data);
+        let outcome = fabric.call(&mut link, &blocks(io::READ, 8, 4), Transfer::ToHost(bytes));
+        assert_eq!((outcome.status, &outcome.data), (Status::SUCCESS, &data));
+        fabric.store.fill(0);
+    }
+    fabric.store[8 * BLOCK..12 * BLOCK].copy_from_slice(&data);
+    let transfer = Transfer::ToController(bytes);
+    let compare = blocks(io::COMPARE, 8, 4);
+    let outcome = fabric.call_with(&mut link, &compare, transfer, &data);
+    assert_eq!(outcome.status, Status::SUCCESS);
+    let outcome = fabric.call_with(&mut link, &compare, transfer, &[0; 4 * BLOCK]);
+    assert_eq!(outcome.status, Status::COMPARE_FAILURE);
+    for opcode in [io::FLUSH, io::VERIFY] {
+        let outcome = fabric.call(&mut link, &blocks(opcode, 8, 4), NO_DATA);
+        assert_eq!(outcome.status, Status::SUCCESS);
+    }
+    let outcome = fabric.call(&mut link, &blocks(io::WRITE_ZEROES, 8, 1), NO_DATA);
+    assert_eq!(outcome.status, Status::SUCCESS);
+    assert_eq!(fabric.store[8 * BLOCK..9 * BLOCK], [0; BLOCK]);
+    assert_eq!(fabric.store[9 * BLOCK..12 * BLOCK], data[BLOCK..]);
+    // Dataset Management: two ranges of one block.
+    let mut ranges = Vec::new();
+    for slba in [9_u64, 11] {
+        ranges.extend([0, 0, 0, 0, 1, 0, 0, 0]);
+        ranges.extend(slba.to_le_bytes());
+    }
+    let mut sqe = Sqe::new(io::DATASET_MANAGEMENT, 1);
+    sqe.cdw10 = 1.into();
+    sqe.cdw11 = 4.into();
+    let outcome = fabric.call_with(&mut link, &sqe, Transfer::InCapsule(32), &ranges);
+    assert_eq!(outcome.status, Status::SUCCESS);
+    assert_eq!(fabric.store[9 * BLOCK..10 * BLOCK], [0; BLOCK]);
+    assert_eq!(fabric.store[10 * BLOCK..11 * BLOCK], data[2 * BLOCK..3 * BLOCK]);
+    sqe.cdw10 = 2.into();
+    let outcome = fabric.call_with(&mut link, &sqe, Transfer::InCapsule(32), &ranges);
+    assert_eq!(outcome.status, Status::SGL_INVALID_LENGTH.dnr());
+    ranges[24..32].copy_from_slice(&1024_u64.to_le_bytes());
+    sqe.cdw10 = 1.into();
+    let outcome = fabric.call_with(&mut link, &sqe, Transfer::InCapsule(32), &ranges);
+    assert_eq!(outcome.status, Status::LBA_OUT_OF_RANGE.dnr());
+}
+
+#[test]
+fn refused_blocks() {
+    let mut fabric = fabric();
+    let (_admin, cntlid) = fabric.controller(0);
+    let mut link = fabric.io_queue(cntlid, 1);
+    let read = |fabric: &mut Fabric, link: &mut Link, slba, number, bytes| {
+        fabric.call(link, &blocks(io::READ, slba, number), Transfer::ToHost(bytes)).status
+    };
+    let range = Status::LBA_OUT_OF_RANGE.dnr();
+    assert_eq!(read(&mut fabric, &mut link, 1023, 1, len(1)), Status::SUCCESS);
+    assert_eq!(read(&mut fabric, &mut link, 1023, 2, len(2)), range);
+    assert_eq!(read(&mut fabric, &mut link, u64::MAX, 2, len(2)), range);
+    assert_eq!(read(&mut fabric, &mut link, 0, 2, len(1)), Status::SGL_INVALID_LENGTH.dnr());
+    let too_long = 2 * 1024 * 1024;
+    assert_eq!(read(&mut fabric, &mut link, 0, 1, too_long), Status::INVALID_FIELD.dnr());
+    let mut sqe = blocks(io::READ, 0, 1);
+    sqe.nsid = 7.into();
+    let outcome = fabric.call(&mut link, &sqe, Transfer::ToHost(len(1)));
+    assert_eq!(outcome.status, Status::INVALID_NAMESPACE.dnr());
+    // Write Uncorrectable, and Copy.
+    for opcode in [0x04, 0x19] {
+        let transfer = if opcode == 4 { NO_DATA } else { Transfer::InCapsule(32) };
+        let outcome = fabric.call_with(&mut link, &blocks(opcode, 0, 1), transfer, &[0; 32]);
+        assert_eq!(outcome.status, Status::INVALID_OPCODE.dnr());
+    }
+    let states = [
+        (AnaState::Inaccessible, Status::ANA_INACCESSIBLE),
+        (AnaState::PersistentLoss, Status::ANA_PERSISTENT_LOSS),
+        (AnaState::Change, Status::ANA_TRANSITION),
+        (AnaState::NonOptimized, Status::SUCCESS),
+    ];
+    for (state, expected) in states {
+        fabric.target.set_ana(&nqn(DISK), 1, 1, state);
+        assert_eq!(read(&mut fabric, &mut link, 0, 1, len(1)), expected);
+    }
+    let read_only = NamespaceConfig { read_only: true, ..namespace() };
+    fabric.target.add_namespace(&nqn(DISK), 1, read_only);
+    let write = blocks(io::WRITE, 0, 1);
+    let outcome = fabric.call_with(&mut link, &write, Transfer::InCapsule(512), &[1; 512]);
+    assert_eq!(outcome.status, Status::NAMESPACE_WRITE_PROTECTED.dnr());
+    fabric.target.remove_namespace(&nqn(DISK), 1);
+    let gone = Status::INVALID_NAMESPACE.dnr();
+    assert_eq!(read(&mut fabric, &mut link, 0, 1, len(1)), gone);
+}
+
+/// Base 3.4.2: Compare and Write as one.
+#[test]
+fn fused() {
+    let mut fabric = fabric();
+    let (_admin, cntlid) = fabric.controller(0);
+    let mut link = fabric.io_queue(cntlid, 1);
+    let transfer = Transfer::InCapsule(512);
+    let fused = |opcode, slba, fuse| {
+        let mut sqe = blocks(opcode, slba, 1);
+        sqe.set_fuse(fuse);
+        sqe
+    };
+    let mut pair = |compare: &Sqe, write: &Sqe, expected: u8, new: u8| {
+        let first = fabric.submit(&mut link, compare, transfer, &[expected; 512]);
+        let second = fabric.submit(&mut link, write, transfer, &[new; 512]);
+        let first = fabric.outcome(&mut link, first).unwrap().status;
+        let second = fabric.outcome(&mut link, second).unwrap().status;
+        (first, second, fabric.store[0])
+    };
+    let compare = fused(io::COMPARE, 0, Fuse::First);
+    let write = fused(io::WRITE, 0, Fuse::Second);
+    assert_eq!(pair(&compare, &write, 0, 1), (Status::SUCCESS, Status::SUCCESS, 1));
+    let failed = (Status::COMPARE_FAILURE, Status::FUSED_FAILED, 1);
+    assert_eq!(pair(&compare, &write, 0, 2), failed);
+    // Other blocks, and another command between.
+    let elsewhere = fused(io::WRITE, 1, Fuse::Second);
+    let mismatch = (Status::FUSED_MISSING, Status::INVALID_FIELD.dnr(), 1);
+    assert_eq!(pair(&compare, &elsewhere, 1, 2), mismatch);
+    let plain = blocks(io::WRITE, 5, 1);
+    assert_eq!(pair(&compare, &plain, 1, 2), (Status::FUSED_MISSING, Status::SUCCESS, 1));
+    let missing = (Status::SUCCESS, Status::FUSED_MISSING.dnr(), 1);
+    assert_eq!(pair(&plain, &write, 1, 2), missing);
+    let beyond = fused(io::COMPARE, 9999, Fuse::First);
+    let refused = (Status::LBA_OUT_OF_RANGE.dnr(), Status::FUSED_FAILED, 1);
+    assert_eq!(pair(&beyond, &write, 1, 2), refused);
+}
+
+/// Base 8.19: a reservation of one host stops another.
+#[test]
+fn reservations() {
+    let mut fabric = fabric();
+    let (_first, cntlid) = fabric.controller(0);
+    let mut holder = fabric.io_queue(cntlid, 1);
+    // Another host: another identifier.
+    let mut other_admin = fabric.link();
+    let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow_control: true, kato: 0 };
+    let data = |cntlid| ConnectData::new([8; 16], cntlid, &nqn(DISK), &nqn(HOST));
+    let outcome = fabric.connect(&mut other_admin, &connect, data(0xffff).as_bytes());
+    let other_cntlid = u16::try_from(outcome.result).unwrap();
+    fabric.call(&mut other_admin, &Property::set(registers::CC, false, 0x0046_0001), NO_DATA);
+    let mut other = fabric.link();
+    let connect = Connect { qid: 1, ..connect };
+    fabric.connect(&mut other, &connect, data(other_cntlid).as_bytes());
+
+    let reserve = |fabric: &mut Fabric, link: &mut Link, opcode, cdw10: u32, keys: [u64; 2]| {
+        let mut sqe = Sqe::new(opcode, 1);
+        sqe.cdw10 = cdw10.into();
+        let bytes = keys.as_bytes();
+        let bytes = if opcode == io::RESERVATION_RELEASE { &bytes[..8] } else { bytes };
+        let transfer = Transfer::InCapsule(u32::try_from(bytes.len()).unwrap());
+        fabric.call_with(link, &sqe, transfer, bytes).status
+    };
+    let success = Status::SUCCESS;
+    let register = io::RESERVATION_REGISTER;
+    assert_eq!(reserve(&mut fabric, &mut holder, register, 0, [0, 5]), success);
+    let acquire = io::RESERVATION_ACQUIRE;
+    assert_eq!(reserve(&mut fabric, &mut holder, acquire, 1 << 8, [5, 0]), success);
+    let write = blocks(io::WRITE, 0, 1);
+    let transfer = Transfer::InCapsule(512);
+    let writes = |fabric: &mut Fabric, link: &mut Link| {
+        fabric.call_with(link, &write, transfer, &[1; 512]).status
+    };
+    assert_eq!(writes(&mut fabric, &mut holder), success);
+    assert_eq!(writes(&mut fabric, &mut other), Status::RESERVATION_CONFLICT);
+    let outcome = fabric.call(&mut other, &blocks(io::READ, 0, 1), Transfer::ToHost(512));
+    assert_eq!(outcome.status, success);
+    let mut report = Sqe::new(io::RESERVATION_REPORT, 1);
+    report.cdw10 = 31.into();
+    report.cdw11 = 1.into();
+    let outcome = fabric.call(&mut other, &report, Transfer::ToHost(128));
+    assert_eq!((outcome.data[4], outcome.data[66], outcome.data[80]), (1, 1, 7));
+    let release = io::RESERVATION_RELEASE;
+    assert_eq!(reserve(&mut fabric, &mut holder, release, 1 << 8, [5, 0]), success);
+    assert_eq!(writes(&mut fabric, &mut other), success);
+}
+
+#[test]
+fn aborted() {
+    let mut fabric = fabric();
+    let (mut link, _) = fabric.controller(0);
+    let request = fabric.submit(&mut link, &Sqe::new(admin::ASYNC_EVENT, 0), NO_DATA, &[]);
+    fabric.run(&mut link);
+    let mut abort = Sqe::new(admin::ABORT, 0);
+    abort.cdw10 = (u32::from(link.host.cid(request).unwrap()) << 16).into();
+    assert_eq!(fabric.call(&mut link, &abort, NO_DATA).result, 0);
+    let outcome = fabric.outcome(&mut link, request).unwrap();
+    assert_eq!(outcome.status, Status::ABORT_REQUESTED);
+    assert_eq!(fabric.call(&mut link, &abort, NO_DATA).result, 1);
+}
+
+/// Base 8.13: until the host has proved who it is nothing else is done, on each queue.
+#[test]
+fn authentication() {
+    let key = Secret::new(KEY).unwrap();
+    let keys = Keys { host: key.clone(), controller: None };
+    let hosts = Hosts::Listed([(nqn(HOST), Some(keys))].into());
+    let mut fabric = fabric_for(hosts, Limits::default());
+    let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow_control: true, kato: 0 };
+    for good in [false, true] {
+        let mut link = fabric.link();
+        let outcome = fabric.connect(&mut link, &connect, &connect_data(0xffff));
+        assert!(outcome.result & u64::from(fabrics::AUTHENTICATION_REQUIRED) != 0);
+        let get = Property::get(registers::CAP, true);
+        let refused = fabric.call(&mut link, &get, NO_DATA);
+        assert_eq!(refused.status, Status::AUTHENTICATION_REQUIRED.dnr());
+        let mine = if good {
+            key.clone()
+        } else {
+            let other = "DHHC-1:00:AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgJvwX3v:";
+            Secret::new(other).unwrap()
+        };
+        let mut initiator =
+            Initiator::new(nqn(HOST), nqn(DISK), mine, None, vec![Group::Ffdhe2048], 1);
+        let mut entropy = common::Random(5);
+        let mut random = |bytes: &mut [u8]| bytes.fill_with(|| entropy.next().to_le_bytes()[0]);
+        let result = loop {
+            match initiator.step() {
+                Ok(Step::Send(message)) => {
+                    let len = u32::try_from(message.len()).unwrap();
+                    let transfer = Transfer::InCapsule(len);
+                    let sqe = Authentication::send(len);
+                    let outcome = fabric.call_with(&mut link, &sqe, transfer, &message);
+                    assert_eq!(outcome.status, Status::SUCCESS);
+                }
+                Ok(Step::Receive) => {
+                    let sqe = Authentication::receive(4096);
+                    let outcome = fabric.call(&mut link, &sqe, Transfer::ToHost(4096));
+                    initiator.receive(&outcome.data, &mut random);
+                }
+                Ok(Step::Done) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        assert_eq!(result.is_ok(), good, "{result:?}");
+        assert_eq!(link.session.has_failed(), !good);
+        let outcome = fabric.call(&mut link, &get, NO_DATA);
+        assert_eq!(outcome.status.is_success(), good);
+    }
+}

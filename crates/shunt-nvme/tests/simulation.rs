@@ -11,7 +11,7 @@ use shunt_nvme::{
 };
 use std::collections::{HashMap, HashSet};
 
-const STORE: usize = 256 * 1024;
+const STORE: usize = 64 * 1024;
 const BLOCK: usize = 512;
 
 /// A command as the host knows it.

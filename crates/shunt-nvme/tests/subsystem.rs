@@ -4,16 +4,16 @@ mod common;
 
 use common::{
     DISK, HOST, connect_data,
-    fabric::{BLOCK, Fabric, Link},
+    fabric::{Fabric, Link, fabric, fabric_for, namespace},
     nqn,
 };
 use core::time::Duration;
 use shunt_nvme::{
     auth::{Group, Initiator, Secret, Step},
     host::Transfer,
-    subsystem::{Hosts, Keys, Limits, NamespaceConfig, Notice, SubsystemConfig, Target},
+    subsystem::{Hosts, Keys, Limits, NamespaceConfig, Notice, SubsystemConfig},
     wire::{
-        Fuse, Nqn, Sqe, Status,
+        Nqn, Sqe, Status,
         discovery::{self, Record, SubsystemType},
         fabrics::{self, Authentication, Connect, ConnectData, Property, connect_field},
         feature::fid,
@@ -27,50 +27,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const KEY: &str = "DHHC-1:00:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQHMnzFi:";
 
-fn namespace() -> NamespaceConfig {
-    NamespaceConfig {
-        blocks: 1024,
-        block_shift: 9,
-        uuid: [0xaa; 16],
-        nguid: [0xbb; 16],
-        ana_group: 1,
-        read_only: false,
-        write_cache: true,
-        deallocate: true,
-        preferred_write: 4096,
-    }
-}
-
-fn fabric_for(hosts: Hosts, limits: Limits) -> Fabric {
-    let mut target = Target::new(limits);
-    let config = SubsystemConfig {
-        nqn: nqn(DISK),
-        serial: "S1".to_owned(),
-        model: "Model".to_owned(),
-        firmware: "1".to_owned(),
-        hosts,
-    };
-    assert!(target.add_subsystem(config));
-    assert!(target.add_namespace(&nqn(DISK), 1, namespace()));
-    Fabric::new(target, 1024)
-}
-
-fn fabric() -> Fabric {
-    fabric_for(Hosts::Any, Limits::default())
-}
-
 const NO_DATA: Transfer = Transfer::None;
-
-fn blocks(opcode: u8, slba: u64, number: u32) -> Sqe {
-    let mut sqe = Sqe::new(opcode, 1);
-    sqe.set_cdw10_64(slba);
-    sqe.cdw12 = (number - 1).into();
-    sqe
-}
-
-fn len(number: u32) -> u32 {
-    number * u32::try_from(BLOCK).unwrap()
-}
 
 fn identify(fabric: &mut Fabric, link: &mut Link, which: u8, nsid: u32) -> (Status, Vec<u8>) {
     let mut sqe = Sqe::new(admin::IDENTIFY, nsid);
@@ -380,189 +337,8 @@ fn discovery_service() {
     assert_eq!(status, Status::INVALID_FIELD.dnr());
 }
 
-#[test]
-fn blocks_and_what_is_done_to_them() {
-    let mut fabric = fabric();
-    let (_admin, cntlid) = fabric.controller(0);
-    let mut link = fabric.io_queue(cntlid, 1);
-    let data: Vec<u8> = fabric.random.bytes(4 * BLOCK);
-    let bytes = len(4);
-    for transfer in [Transfer::InCapsule(bytes), Transfer::ToController(bytes)] {
-        let outcome = fabric.call_with(&mut link, &blocks(io::WRITE, 8, 4), transfer, &data);
-        assert_eq!(outcome.status, Status::SUCCESS);
-        assert_eq!(fabric.store[8 * BLOCK..12 * BLOCK], data);
-        let outcome = fabric.call(&mut link, &blocks(io::READ, 8, 4), Transfer::ToHost(bytes));
-        assert_eq!((outcome.status, &outcome.data), (Status::SUCCESS, &data));
-        fabric.store.fill(0);
-    }
-    fabric.store[8 * BLOCK..12 * BLOCK].copy_from_slice(&data);
-    let transfer = Transfer::ToController(bytes);
-    let compare = blocks(io::COMPARE, 8, 4);
-    let outcome = fabric.call_with(&mut link, &compare, transfer, &data);
-    assert_eq!(outcome.status, Status::SUCCESS);
-    let outcome = fabric.call_with(&mut link, &compare, transfer, &[0; 4 * BLOCK]);
-    assert_eq!(outcome.status, Status::COMPARE_FAILURE);
-    for opcode in [io::FLUSH, io::VERIFY] {
-        let outcome = fabric.call(&mut link, &blocks(opcode, 8, 4), NO_DATA);
-        assert_eq!(outcome.status, Status::SUCCESS);
-    }
-    let outcome = fabric.call(&mut link, &blocks(io::WRITE_ZEROES, 8, 1), NO_DATA);
-    assert_eq!(outcome.status, Status::SUCCESS);
-    assert_eq!(fabric.store[8 * BLOCK..9 * BLOCK], [0; BLOCK]);
-    assert_eq!(fabric.store[9 * BLOCK..12 * BLOCK], data[BLOCK..]);
-    // Dataset Management: two ranges of one block.
-    let mut ranges = Vec::new();
-    for slba in [9_u64, 11] {
-        ranges.extend([0, 0, 0, 0, 1, 0, 0, 0]);
-        ranges.extend(slba.to_le_bytes());
-    }
-    let mut sqe = Sqe::new(io::DATASET_MANAGEMENT, 1);
-    sqe.cdw10 = 1.into();
-    sqe.cdw11 = 4.into();
-    let outcome = fabric.call_with(&mut link, &sqe, Transfer::InCapsule(32), &ranges);
-    assert_eq!(outcome.status, Status::SUCCESS);
-    assert_eq!(fabric.store[9 * BLOCK..10 * BLOCK], [0; BLOCK]);
-    assert_eq!(fabric.store[10 * BLOCK..11 * BLOCK], data[2 * BLOCK..3 * BLOCK]);
-    sqe.cdw10 = 2.into();
-    let outcome = fabric.call_with(&mut link, &sqe, Transfer::InCapsule(32), &ranges);
-    assert_eq!(outcome.status, Status::SGL_INVALID_LENGTH.dnr());
-    ranges[24..32].copy_from_slice(&1024_u64.to_le_bytes());
-    sqe.cdw10 = 1.into();
-    let outcome = fabric.call_with(&mut link, &sqe, Transfer::InCapsule(32), &ranges);
-    assert_eq!(outcome.status, Status::LBA_OUT_OF_RANGE.dnr());
-}
-
-#[test]
-fn refused_blocks() {
-    let mut fabric = fabric();
-    let (_admin, cntlid) = fabric.controller(0);
-    let mut link = fabric.io_queue(cntlid, 1);
-    let read = |fabric: &mut Fabric, link: &mut Link, slba, number, bytes| {
-        fabric.call(link, &blocks(io::READ, slba, number), Transfer::ToHost(bytes)).status
-    };
-    let range = Status::LBA_OUT_OF_RANGE.dnr();
-    assert_eq!(read(&mut fabric, &mut link, 1023, 1, len(1)), Status::SUCCESS);
-    assert_eq!(read(&mut fabric, &mut link, 1023, 2, len(2)), range);
-    assert_eq!(read(&mut fabric, &mut link, u64::MAX, 2, len(2)), range);
-    assert_eq!(read(&mut fabric, &mut link, 0, 2, len(1)), Status::SGL_INVALID_LENGTH.dnr());
-    let too_long = 2 * 1024 * 1024;
-    assert_eq!(read(&mut fabric, &mut link, 0, 1, too_long), Status::INVALID_FIELD.dnr());
-    let mut sqe = blocks(io::READ, 0, 1);
-    sqe.nsid = 7.into();
-    let outcome = fabric.call(&mut link, &sqe, Transfer::ToHost(len(1)));
-    assert_eq!(outcome.status, Status::INVALID_NAMESPACE.dnr());
-    // Write Uncorrectable, and Copy.
-    for opcode in [0x04, 0x19] {
-        let transfer = if opcode == 4 { NO_DATA } else { Transfer::InCapsule(32) };
-        let outcome = fabric.call_with(&mut link, &blocks(opcode, 0, 1), transfer, &[0; 32]);
-        assert_eq!(outcome.status, Status::INVALID_OPCODE.dnr());
-    }
-    let states = [
-        (AnaState::Inaccessible, Status::ANA_INACCESSIBLE),
-        (AnaState::PersistentLoss, Status::ANA_PERSISTENT_LOSS),
-        (AnaState::Change, Status::ANA_TRANSITION),
-        (AnaState::NonOptimized, Status::SUCCESS),
-    ];
-    for (state, expected) in states {
-        fabric.target.set_ana(&nqn(DISK), 1, 1, state);
-        assert_eq!(read(&mut fabric, &mut link, 0, 1, len(1)), expected);
-    }
-    let read_only = NamespaceConfig { read_only: true, ..namespace() };
-    fabric.target.add_namespace(&nqn(DISK), 1, read_only);
-    let write = blocks(io::WRITE, 0, 1);
-    let outcome = fabric.call_with(&mut link, &write, Transfer::InCapsule(512), &[1; 512]);
-    assert_eq!(outcome.status, Status::NAMESPACE_WRITE_PROTECTED.dnr());
-    fabric.target.remove_namespace(&nqn(DISK), 1);
-    let gone = Status::INVALID_NAMESPACE.dnr();
-    assert_eq!(read(&mut fabric, &mut link, 0, 1, len(1)), gone);
-}
-
 /// Base 3.4.2: Compare and Write as one.
-#[test]
-fn fused() {
-    let mut fabric = fabric();
-    let (_admin, cntlid) = fabric.controller(0);
-    let mut link = fabric.io_queue(cntlid, 1);
-    let transfer = Transfer::InCapsule(512);
-    let fused = |opcode, slba, fuse| {
-        let mut sqe = blocks(opcode, slba, 1);
-        sqe.set_fuse(fuse);
-        sqe
-    };
-    let mut pair = |compare: &Sqe, write: &Sqe, expected: u8, new: u8| {
-        let first = fabric.submit(&mut link, compare, transfer, &[expected; 512]);
-        let second = fabric.submit(&mut link, write, transfer, &[new; 512]);
-        let first = fabric.outcome(&mut link, first).unwrap().status;
-        let second = fabric.outcome(&mut link, second).unwrap().status;
-        (first, second, fabric.store[0])
-    };
-    let compare = fused(io::COMPARE, 0, Fuse::First);
-    let write = fused(io::WRITE, 0, Fuse::Second);
-    assert_eq!(pair(&compare, &write, 0, 1), (Status::SUCCESS, Status::SUCCESS, 1));
-    let failed = (Status::COMPARE_FAILURE, Status::FUSED_FAILED, 1);
-    assert_eq!(pair(&compare, &write, 0, 2), failed);
-    // Other blocks, and another command between.
-    let elsewhere = fused(io::WRITE, 1, Fuse::Second);
-    let mismatch = (Status::FUSED_MISSING, Status::INVALID_FIELD.dnr(), 1);
-    assert_eq!(pair(&compare, &elsewhere, 1, 2), mismatch);
-    let plain = blocks(io::WRITE, 5, 1);
-    assert_eq!(pair(&compare, &plain, 1, 2), (Status::FUSED_MISSING, Status::SUCCESS, 1));
-    let missing = (Status::SUCCESS, Status::FUSED_MISSING.dnr(), 1);
-    assert_eq!(pair(&plain, &write, 1, 2), missing);
-    let beyond = fused(io::COMPARE, 9999, Fuse::First);
-    let refused = (Status::LBA_OUT_OF_RANGE.dnr(), Status::FUSED_FAILED, 1);
-    assert_eq!(pair(&beyond, &write, 1, 2), refused);
-}
-
 /// Base 8.19: a reservation of one host stops another.
-#[test]
-fn reservations() {
-    let mut fabric = fabric();
-    let (_first, cntlid) = fabric.controller(0);
-    let mut holder = fabric.io_queue(cntlid, 1);
-    // Another host: another identifier.
-    let mut other_admin = fabric.link();
-    let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow_control: true, kato: 0 };
-    let data = |cntlid| ConnectData::new([8; 16], cntlid, &nqn(DISK), &nqn(HOST));
-    let outcome = fabric.connect(&mut other_admin, &connect, data(0xffff).as_bytes());
-    let other_cntlid = u16::try_from(outcome.result).unwrap();
-    fabric.call(&mut other_admin, &Property::set(registers::CC, false, 0x0046_0001), NO_DATA);
-    let mut other = fabric.link();
-    let connect = Connect { qid: 1, ..connect };
-    fabric.connect(&mut other, &connect, data(other_cntlid).as_bytes());
-
-    let reserve = |fabric: &mut Fabric, link: &mut Link, opcode, cdw10: u32, keys: [u64; 2]| {
-        let mut sqe = Sqe::new(opcode, 1);
-        sqe.cdw10 = cdw10.into();
-        let bytes = keys.as_bytes();
-        let bytes = if opcode == io::RESERVATION_RELEASE { &bytes[..8] } else { bytes };
-        let transfer = Transfer::InCapsule(u32::try_from(bytes.len()).unwrap());
-        fabric.call_with(link, &sqe, transfer, bytes).status
-    };
-    let success = Status::SUCCESS;
-    let register = io::RESERVATION_REGISTER;
-    assert_eq!(reserve(&mut fabric, &mut holder, register, 0, [0, 5]), success);
-    let acquire = io::RESERVATION_ACQUIRE;
-    assert_eq!(reserve(&mut fabric, &mut holder, acquire, 1 << 8, [5, 0]), success);
-    let write = blocks(io::WRITE, 0, 1);
-    let transfer = Transfer::InCapsule(512);
-    let writes = |fabric: &mut Fabric, link: &mut Link| {
-        fabric.call_with(link, &write, transfer, &[1; 512]).status
-    };
-    assert_eq!(writes(&mut fabric, &mut holder), success);
-    assert_eq!(writes(&mut fabric, &mut other), Status::RESERVATION_CONFLICT);
-    let outcome = fabric.call(&mut other, &blocks(io::READ, 0, 1), Transfer::ToHost(512));
-    assert_eq!(outcome.status, success);
-    let mut report = Sqe::new(io::RESERVATION_REPORT, 1);
-    report.cdw10 = 31.into();
-    report.cdw11 = 1.into();
-    let outcome = fabric.call(&mut other, &report, Transfer::ToHost(128));
-    assert_eq!((outcome.data[4], outcome.data[66], outcome.data[80]), (1, 1, 7));
-    let release = io::RESERVATION_RELEASE;
-    assert_eq!(reserve(&mut fabric, &mut holder, release, 1 << 8, [5, 0]), success);
-    assert_eq!(writes(&mut fabric, &mut other), success);
-}
-
 #[test]
 fn aborted() {
     let mut fabric = fabric();

@@ -255,7 +255,8 @@ impl Queue {
         let depth = depth.clamp(1, MAX_DEPTH);
         self.slots.grow(depth);
         let in_capsule = if io_queue { self.limits.in_capsule } else { ADMIN_IN_CAPSULE };
-        self.framing.rules.max_data = in_capsule.max(self.limits.max_h2c_data);
+        self.framing.rules.max_data =
+            in_capsule.max(ADMIN_IN_CAPSULE).max(self.limits.max_h2c_data);
         self.flow = flow_control.then_some((1 % depth, depth));
         self.sqhd = if flow_control { 0 } else { u16::MAX };
         self.limits.in_capsule = in_capsule;
@@ -301,10 +302,12 @@ impl Queue {
         self.framing.close();
     }
 
-    /// Limit of a capsule's data now.
-    fn in_capsule_limit(&self) -> u32 {
+    /// Limit of the data in this command's capsule. Fabrics commands have that of the Admin Queue on
+    /// every queue, so that hosts can authenticate where IOCCSZ allows no data.
+    fn in_capsule_limit(&self, sqe: &Sqe) -> u32 {
         match self.phase {
             Phase::Initial | Phase::Connect => CONNECT_DATA_LEN,
+            _ if sqe.fctype().is_some() => self.limits.in_capsule.max(ADMIN_IN_CAPSULE),
             Phase::Authentication | Phase::Ready => self.limits.in_capsule,
         }
     }

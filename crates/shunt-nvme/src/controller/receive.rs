@@ -110,7 +110,7 @@ impl Queue {
     }
 
     fn capsule(&mut self, sqe: &Sqe, layout: &Layout) -> Result<Target, Violation> {
-        if layout.data_len > self.in_capsule_limit() {
+        if layout.data_len > self.in_capsule_limit(sqe) {
             return Err(Violation::TooMuchData(PduType::CapsuleCmd));
         }
         if let Some((head, size)) = &mut self.flow {

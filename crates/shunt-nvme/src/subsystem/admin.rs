@@ -45,9 +45,6 @@ impl Session {
     pub(super) fn property_set(&self, target: &mut Target, sqe: &Sqe) -> Result<Reply, Status> {
         let invalid = Status::INVALID_FIELD.dnr();
         let property = Property::of(sqe).ok_or(invalid)?;
-        if self.qid != Some(0) {
-            return Err(Status::INVALID_QUEUE_IDENTIFIER.dnr());
-        }
         let cntlid = self.cntlid;
         let controller = self.controller_mut(target)?;
         match (property.offset, property.wide, u32::try_from(property.value)) {
@@ -196,10 +193,8 @@ impl Session {
             }
             fid::HOST_IDENTIFIER => {
                 // Connect has set it; the same again is no change (Base 5.27.1.25).
-                if value & 1 == 0 || data.len() != 16 {
-                    return Err(invalid);
-                }
-                if data != self.controller(target)?.hostid {
+                let hostid = data.first_chunk::<16>().filter(|_| value & 1 != 0);
+                if hostid.ok_or(invalid)? != &self.controller(target)?.hostid {
                     return Err(Status::COMMAND_SEQUENCE_ERROR.dnr());
                 }
                 Ok(Reply::success())

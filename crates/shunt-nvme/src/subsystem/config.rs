@@ -44,6 +44,17 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The same for the transport: bounds that both have in common, and `others`.
+    #[must_use]
+    pub fn transport(&self, others: controller::Limits) -> controller::Limits {
+        let limits = self.clamped();
+        controller::Limits {
+            in_capsule: limits.in_capsule,
+            max_transfer: limits.max_transfer,
+            ..others
+        }
+    }
+
     pub(super) fn clamped(self) -> Self {
         Self {
             controllers: self.controllers.min(super::MAX_CNTLID / 2),

@@ -219,10 +219,9 @@ impl Session {
         let config = self.namespace(target, sqe.nsid.get())?.config;
         // NR is zero's based, of 8 bits.
         let number = usize::from(sqe.cdw10.get().to_le_bytes()[0]) + 1;
-        let (ranges, rest) = data.as_chunks::<16>();
-        if ranges.len() != number || !rest.is_empty() {
-            return Err(Status::SGL_INVALID_LENGTH.dnr());
-        }
+        let (ranges, _) = data.as_chunks::<16>();
+        // Some hosts, as Linux, send room for all ranges that could be.
+        let ranges = ranges.get(..number).ok_or(Status::SGL_INVALID_LENGTH.dnr())?;
         if sqe.cdw11.get() & ATTRIBUTE_DEALLOCATE == 0 || !config.deallocate {
             return Ok(Vec::new());
         }

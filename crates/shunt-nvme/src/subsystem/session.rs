@@ -228,6 +228,10 @@ impl Session {
             }
             Some(fctype::DISCONNECT) => self.disconnect(target),
             _ if authenticating => Err(Status::AUTHENTICATION_REQUIRED.dnr()),
+            // Base 6.5, 6.6: on the Admin Queue.
+            Some(fctype::PROPERTY_GET | fctype::PROPERTY_SET) if self.qid != Some(0) => {
+                Err(Status::INVALID_FIELD.dnr())
+            }
             Some(fctype::PROPERTY_GET) => self.property_get(target, sqe),
             Some(fctype::PROPERTY_SET) => self.property_set(target, sqe),
             Some(_) => Err(Status::INVALID_OPCODE.dnr()),
@@ -270,16 +274,17 @@ impl Session {
         let short = Status::SGL_INVALID_LENGTH.dnr();
         match sqe.opcode {
             io::RESERVATION_REGISTER => {
-                let keys = Keys::read_from_bytes(data).map_err(|_| short)?;
+                let (keys, _) = Keys::read_from_prefix(data).map_err(|_| short)?;
                 reservations.register(hostid, cntlid, fields, &keys, limit)?;
             }
             io::RESERVATION_ACQUIRE => {
-                let keys = Keys::read_from_bytes(data).map_err(|_| short)?;
+                let (keys, _) = Keys::read_from_prefix(data).map_err(|_| short)?;
                 reservations.acquire(hostid, fields, &keys)?;
             }
             io::RESERVATION_RELEASE => {
-                let key: [u8; 8] = data.try_into().map_err(|_| short)?;
-                reservations.release(hostid, fields, u64::from_le_bytes(key))?;
+                // One key; some hosts send room for two.
+                let key = data.first_chunk::<8>().ok_or(short)?;
+                reservations.release(hostid, fields, u64::from_le_bytes(*key))?;
             }
             io::RESERVATION_REPORT => {
                 // EDS: hosts have identifiers of 128 bits.
@@ -337,7 +342,7 @@ impl Session {
     /// Disconnect ends an I/O queue (Base 6.4).
     fn disconnect(&self, target: &mut Target) -> Result<Reply, Status> {
         let Some(qid) = self.qid.filter(|qid| *qid > 0) else {
-            return Err(Status::INVALID_QUEUE_IDENTIFIER.dnr());
+            return Err(Status::INVALID_QUEUE_TYPE.dnr());
         };
         self.controller_mut(target)?.queues.remove(&qid);
         Ok(Reply::Disconnect)

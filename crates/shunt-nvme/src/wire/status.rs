@@ -84,6 +84,7 @@ statuses! {
     (CONNECT_INVALID_PARAMETERS, 0x182, "Connect Invalid Parameters"),
     (CONNECT_RESTART_DISCOVERY, 0x183, "Connect Restart Discovery"),
     (CONNECT_INVALID_HOST, 0x184, "Connect Invalid Host"),
+    (INVALID_QUEUE_TYPE, 0x185, "Invalid Queue Type"),
     (DISCOVERY_RESTART, 0x190, "Discover Restart"),
     (AUTHENTICATION_REQUIRED, 0x191, "Authentication Required"),
 }

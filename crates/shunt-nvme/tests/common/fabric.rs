@@ -1,10 +1,13 @@
 //! A target with a model store, and connections of hosts to it.
 
-use super::{Memory, Random, connect_data, give, take};
+use super::{DISK, Memory, Random, connect_data, give, nqn, take};
 use core::time::Duration;
 use shunt_nvme::{
     controller, host,
-    subsystem::{Context, Io, Notice, Operation, Plan, Reply, Session, Target},
+    subsystem::{
+        Context, Hosts, Io, Limits, NamespaceConfig, Notice, Operation, Plan, Reply, Session,
+        SubsystemConfig, Target,
+    },
     transport::Command,
     wire::{
         Fuse, Sqe, Status,
@@ -280,4 +283,36 @@ impl Fabric {
         assert!(outcome.status.is_success(), "{outcome:?}");
         link
     }
+}
+
+pub fn namespace() -> NamespaceConfig {
+    NamespaceConfig {
+        blocks: 1024,
+        block_shift: 9,
+        uuid: [0xaa; 16],
+        nguid: [0xbb; 16],
+        ana_group: 1,
+        read_only: false,
+        write_cache: true,
+        deallocate: true,
+        preferred_write: 4096,
+    }
+}
+
+pub fn fabric_for(hosts: Hosts, limits: Limits) -> Fabric {
+    let mut target = Target::new(limits);
+    let config = SubsystemConfig {
+        nqn: nqn(DISK),
+        serial: "S1".to_owned(),
+        model: "Model".to_owned(),
+        firmware: "1".to_owned(),
+        hosts,
+    };
+    assert!(target.add_subsystem(config));
+    assert!(target.add_namespace(&nqn(DISK), 1, namespace()));
+    Fabric::new(target, 1024)
+}
+
+pub fn fabric() -> Fabric {
+    fabric_for(Hosts::Any, Limits::default())
 }

@@ -34,7 +34,11 @@ impl Random {
     }
 
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next().to_le_bytes()[0]).collect()
+        let mut bytes = vec![0; len];
+        bytes.chunks_mut(8).for_each(|chunk| {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        });
+        bytes
     }
 }
 

@@ -31,11 +31,25 @@ use crate::{
     },
 };
 use std::collections::VecDeque;
-pub use submit::{SubmitError, Transfer};
+pub use submit::SubmitError;
 use zerocopy::IntoBytes;
 
 /// The deepest queue: the rest of a command identifier tells old ones from new ones.
 pub const MAX_DEPTH: u16 = 4096;
+
+/// Which way a command's data goes, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transfer {
+    /// No data.
+    None,
+    /// To the controller, in the capsule. Limits: 8 KiB for an Admin Queue, 1 KiB before Connect
+    /// has succeeded, (IOCCSZ - 4) × 16 bytes for an I/O queue.
+    InCapsule(u32),
+    /// To the controller, when it asks for it.
+    ToController(u32),
+    /// To the host: so much at most.
+    ToHost(u32),
+}
 
 /// What the host asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,26 +1,12 @@
 //! Commands on their way to the controller.
 
-use super::{Queue, Slot};
+use super::{Queue, Slot, Transfer};
 use crate::{
     transport::{Command, DataRange, Mark, Outbox},
     wire::{CapsuleCmd, Sgl, Sqe},
 };
 use core::fmt;
 use zerocopy::IntoBytes;
-
-/// Which way a command's data goes, and how.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Transfer {
-    /// No data.
-    None,
-    /// To the controller, in the capsule. Limits: 8 KiB for an Admin Queue, 1 KiB before Connect
-    /// has succeeded, (IOCCSZ - 4) × 16 bytes for an I/O queue.
-    InCapsule(u32),
-    /// To the controller, when it asks for it.
-    ToController(u32),
-    /// To the host: so much at most.
-    ToHost(u32),
-}
 
 /// Why a command was not submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,6 +3,9 @@
 use crate::{auth::Secret, controller, wire::Nqn};
 use std::collections::BTreeMap;
 
+/// The largest controller identifier (Base 5.17.2.1).
+pub(super) const MAX_CNTLID: u16 = 0xffef;
+
 /// Bounds on what hosts can ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -57,7 +60,7 @@ impl Limits {
 
     pub(super) fn clamped(self) -> Self {
         Self {
-            controllers: self.controllers.min(super::MAX_CNTLID / 2),
+            controllers: self.controllers.min(MAX_CNTLID / 2),
             io_queues: self.io_queues.max(1),
             queue_depth: self.queue_depth.clamp(2, controller::MAX_DEPTH),
             async_events: self.async_events.max(1),

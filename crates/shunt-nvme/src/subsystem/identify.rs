@@ -5,7 +5,7 @@ use super::{
     admin::{DISCOVERY_EVENTS, EVENTS},
     config::ANA_GROUPS,
     controller::{Controller, ERROR_ENTRIES},
-    io::MAX_FUSED,
+    request::MAX_FUSED,
     reservation::Reservations,
 };
 use crate::{

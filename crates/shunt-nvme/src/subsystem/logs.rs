@@ -1,31 +1,21 @@
 //! Get Log Page (Base 5.16).
 
 use super::{
-    Reply, Session, Subsystem, Target,
+    Reply, Session, Target,
     controller::{Controller, ERROR_ENTRIES},
+    target::Subsystem,
 };
 use crate::{
     controller::Transfer,
     wire::{
         Sqe, Status,
         discovery::{self, SubsystemType},
-        log::{
-            self, AnaDescriptor, EFFECT_CHANGES_BLOCKS, EFFECT_SUPPORTED, GetLogPage, Smart, lid,
-        },
+        log::{self, AnaDescriptor, EFFECT_CHANGES_BLOCKS, EFFECT_SUPPORTED, GetLogPage, lid},
         opcode::{admin, io},
     },
 };
 use std::collections::BTreeMap;
 use zerocopy::IntoBytes;
-
-/// The SMART log of a subsystem that its owner has said nothing about.
-pub(super) fn healthy() -> Smart {
-    let mut smart = Smart::zeroed();
-    smart.temperature = 300.into();
-    smart.available_spare = 100;
-    smart.spare_threshold = 10;
-    smart
-}
 
 /// Pages of a controller of a subsystem, and of a discovery controller.
 const PAGES: [u8; 8] = [

@@ -1,8 +1,8 @@
 //! Capsules: what carries queue entries (TCP 3.6.2.6, 3.6.2.7).
 
 use super::{
-    Cqe, Sqe,
-    pdu::{CommonHeader, PduType, Rules},
+    Cqe, PduType, Sqe,
+    pdu::{CommonHeader, Rules},
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,8 +1,8 @@
 //! H2CData, C2HData and R2T: data outside of capsules (TCP 3.6.2.8 to 3.6.2.10).
 
 use super::{
-    U16, U32,
-    pdu::{CommonHeader, LAST_PDU, Layout, PduType, Rules, SUCCESS},
+    PduType, U16, U32,
+    pdu::{CommonHeader, LAST_PDU, Layout, Rules, SUCCESS},
     violation::Violation,
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -1,8 +1,8 @@
 //! ICReq and ICResp: what begins a connection (TCP 3.6.2.2, 3.6.2.3).
 
 use super::{
-    U16, U32,
-    pdu::{CommonHeader, PduType, Receiver, Rules},
+    PduType, Receiver, U16, U32,
+    pdu::{CommonHeader, Rules},
     violation::Violation,
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};

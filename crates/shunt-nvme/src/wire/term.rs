@@ -1,8 +1,8 @@
 //! H2CTermReq and C2HTermReq: what ends a connection after a violation (TCP 3.6.2.4, 3.6.2.5).
 
 use super::{
-    U16, U32,
-    pdu::{CommonHeader, PduType, Receiver},
+    PduType, Receiver, U16, U32,
+    pdu::CommonHeader,
     violation::{FatalStatus, Violation},
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -1,6 +1,6 @@
 //! What a peer can do wrong on a connection so that the connection has to end.
 
-use super::pdu::PduType;
+use super::PduType;
 
 /// Fatal Error Status of a terminate request (TCP 3.6.2.4, 3.6.2.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

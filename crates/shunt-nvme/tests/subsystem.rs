@@ -11,7 +11,7 @@ use core::time::Duration;
 use shunt_nvme::{
     auth::{Group, Initiator, Secret, Step},
     host::Transfer,
-    subsystem::{Hosts, Keys, Limits, NamespaceConfig, Notice, SubsystemConfig},
+    subsystem::{Context, Hosts, Keys, Limits, NamespaceConfig, Notice, Reply, SubsystemConfig},
     wire::{
         Nqn, Sqe, Status,
         discovery::{self, Record, SubsystemType},
@@ -368,6 +368,13 @@ fn authentication() {
         let get = Property::get(registers::CAP, true);
         let refused = fabric.call(&mut link, &get, NO_DATA);
         assert_eq!(refused.status, Status::AUTHENTICATION_REQUIRED.dnr());
+        // The session by itself says so, too.
+        let mut random = |_: &mut [u8]| {};
+        let mut context = Context { now: Duration::ZERO, random: &mut random };
+        let none = shunt_nvme::controller::Transfer::None;
+        let reply = link.session.execute(&mut fabric.target, &get, none, &[], &mut context);
+        let status = Status::AUTHENTICATION_REQUIRED.dnr();
+        assert_eq!(reply, Reply::Done { status, result: 0, data: Vec::new() });
         let mine = if good {
             key.clone()
         } else {

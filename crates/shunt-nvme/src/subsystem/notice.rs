@@ -23,7 +23,7 @@ pub enum Notice {
         cntlid: u16,
     },
     /// The host asks for a shutdown: what is written is to be made durable, and then
-    /// [`Target::shutdown_complete`] to be called.
+    /// [`super::Target::shutdown_complete`] to be called.
     Shutdown {
         /// The controller.
         cntlid: u16,

@@ -12,7 +12,8 @@ pub enum Operation {
         /// FUA.
         fua: bool,
     },
-    /// Compare the host's data with the blocks: [`COMPARE_FAILURE`](crate::wire::Status::COMPARE_FAILURE) if they differ.
+    /// Compare the host's data with the blocks, and respond with
+    /// [`COMPARE_FAILURE`](crate::wire::Status::COMPARE_FAILURE) if they differ.
     Compare,
     /// Make what was written durable.
     Flush,
@@ -44,7 +45,8 @@ pub struct Io {
     pub block_shift: u8,
     /// [`Fuse::First`]: a Compare whose Write follows as the next command. [`Fuse::Second`]: the
     /// Write, to be done only if the Compare succeeds, and nothing on these blocks in between; else
-    /// the Compare ends with its status and the Write with [`FUSED_FAILED`](crate::wire::Status::FUSED_FAILED).
+    /// the Compare ends with its status and the Write with
+    /// [`FUSED_FAILED`](crate::wire::Status::FUSED_FAILED).
     pub fuse: Fuse,
 }
 

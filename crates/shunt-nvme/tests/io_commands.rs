@@ -37,7 +37,7 @@ fn len(number: u32) -> u32 {
 fn blocks_and_what_is_done_to_them() {
     let mut fabric = fabric();
     let (_admin, cntlid) = fabric.controller(0);
-    let mut link = fabric.io_queue(cntlid, 1);
+    let mut link = fabric.io_queue(cntlid, 2);
     let data: Vec<u8> = fabric.random.bytes(4 * BLOCK);
     let bytes = len(4);
     for transfer in [Transfer::InCapsule(bytes), Transfer::ToController(bytes)] {
@@ -140,7 +140,7 @@ fn refused_blocks() {
 fn fused() {
     let mut fabric = fabric();
     let (_admin, cntlid) = fabric.controller(0);
-    let mut link = fabric.io_queue(cntlid, 1);
+    let mut link = fabric.io_queue(cntlid, 2);
     let transfer = Transfer::InCapsule(512);
     let fused = |opcode, slba, fuse| {
         let mut sqe = blocks(opcode, slba, 1);

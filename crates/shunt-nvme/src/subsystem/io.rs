@@ -1,6 +1,9 @@
 //! I/O commands: what becomes a request to the caller's store.
 
-use super::{Io, Operation, Plan, Range, Session, Target, request::MAX_FUSED, target::Namespace};
+use super::{
+    Io, Operation, Plan, Range, Session, Target, View, request::MAX_FUSED, target::Namespace,
+    view::Access,
+};
 use crate::{
     controller::Transfer,
     wire::{Fuse, Sqe, Status, log::AnaState, opcode::io},
@@ -14,14 +17,46 @@ const DEAC: u32 = 1 << 25;
 const ATTRIBUTE_DEALLOCATE: u32 = 1 << 2;
 
 impl Session {
+    /// The namespaces as this connection sees them now.
+    #[must_use]
+    pub fn view(&self, target: &Target) -> View {
+        let gone = Status::INVALID_NAMESPACE.dnr();
+        // What is wrong with the controller is so for every namespace.
+        let otherwise = self.access(target, u32::MAX).err().unwrap_or(gone);
+        let subsystem =
+            self.controller(target).ok().and_then(|controller| target.subsystem_of(controller));
+        let namespaces = subsystem
+            .iter()
+            .flat_map(|subsystem| subsystem.namespaces.keys())
+            .map(|nsid| (*nsid, self.access(target, *nsid)))
+            .collect();
+        View { generation: target.generation(), namespaces, otherwise }
+    }
+
+    pub(super) fn access(&self, target: &Target, nsid: u32) -> Result<Access, Status> {
+        let namespace = self.namespace(target, nsid)?;
+        let controller = self.controller(target)?;
+        Ok(Access {
+            config: namespace.config,
+            write_cache: controller.write_cache,
+            excludes_reads: namespace.reservations.excludes(&controller.hostid, false),
+            excludes_writes: namespace.reservations.excludes(&controller.hostid, true),
+        })
+    }
+
     /// Checks an I/O command by its entry.
-    pub(super) fn plan_io(&mut self, target: &Target, sqe: &Sqe, transfer: Transfer) -> Plan {
+    pub(super) fn plan_io(
+        &mut self,
+        access: Result<Access, Status>,
+        sqe: &Sqe,
+        transfer: Transfer,
+    ) -> Plan {
         // Base 3.4.2: a fused operation is two commands in a row.
         let first = self.fused.take();
         if first.is_some() && sqe.fuse() != Fuse::Second {
             self.orphan = true;
         }
-        let checked = self.check_io(target, sqe, transfer);
+        let checked = check_io(access, sqe, transfer);
         match sqe.fuse() {
             Fuse::No => checked.unwrap_or_else(Plan::Refuse),
             Fuse::Reserved => Plan::Refuse(Status::INVALID_FIELD.dnr()),
@@ -79,64 +114,6 @@ impl Session {
         }
     }
 
-    fn check_io(&self, target: &Target, sqe: &Sqe, transfer: Transfer) -> Result<Plan, Status> {
-        let cdw12 = sqe.cdw12.get();
-        // Without a write cache every write is durable (Base 5.27.1.4).
-        let fua = cdw12 & FUA != 0 || !self.controller(target)?.write_cache;
-        let (operation, is_write, has_data) = match sqe.opcode {
-            io::READ => (Operation::Read, false, true),
-            io::WRITE => (Operation::Write { fua }, true, true),
-            io::COMPARE => (Operation::Compare, false, true),
-            io::FLUSH => (Operation::Flush, true, false),
-            io::WRITE_ZEROES => {
-                let deallocate = cdw12 & DEAC != 0;
-                (Operation::WriteZeroes { fua, deallocate }, true, false)
-            }
-            io::VERIFY => (Operation::Verify, false, false),
-            io::DATASET_MANAGEMENT => (Operation::Deallocate, true, false),
-            io::RESERVATION_REGISTER
-            | io::RESERVATION_REPORT
-            | io::RESERVATION_ACQUIRE
-            | io::RESERVATION_RELEASE => {
-                self.namespace(target, sqe.nsid.get())?;
-                return Ok(Plan::Execute);
-            }
-            _ => return Err(Status::INVALID_OPCODE.dnr()),
-        };
-        let namespace = self.namespace(target, sqe.nsid.get())?;
-        let config = &namespace.config;
-        let hostid = self.controller(target)?.hostid;
-        if namespace.reservations.excludes(&hostid, is_write) {
-            return Err(Status::RESERVATION_CONFLICT);
-        }
-        if is_write && config.read_only && operation != Operation::Flush {
-            return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
-        }
-        let mut request = Io {
-            operation,
-            nsid: sqe.nsid.get(),
-            slba: 0,
-            blocks: 0,
-            block_shift: config.block_shift,
-            fuse: sqe.fuse(),
-        };
-        match operation {
-            Operation::Flush => return Ok(Plan::Io(request)),
-            Operation::Deallocate => return Ok(Plan::Execute),
-            _ => {}
-        }
-        request.slba = sqe.cdw10_64();
-        request.blocks = (cdw12 & 0xffff) + 1;
-        in_range(request.slba, request.blocks, config.blocks)?;
-        if request.fuse != Fuse::No && request.blocks > MAX_FUSED {
-            return Err(Status::ATOMIC_WRITE_UNIT_EXCEEDED.dnr());
-        }
-        if has_data && u64::from(transfer.len()) != request.len() {
-            return Err(Status::SGL_INVALID_LENGTH.dnr());
-        }
-        Ok(Plan::Io(request))
-    }
-
     /// Dataset Management (NVM 3.2.3): the ranges to deallocate, if that is what is asked for.
     pub(super) fn dataset_management(
         &self,
@@ -166,6 +143,65 @@ impl Session {
             .filter(|range| !matches!(range, Ok(Range { blocks: 0, .. })))
             .collect()
     }
+}
+
+/// Decides about an I/O command by its entry.
+fn check_io(access: Result<Access, Status>, sqe: &Sqe, transfer: Transfer) -> Result<Plan, Status> {
+    let cdw12 = sqe.cdw12.get();
+    // Without a write cache every write is durable (Base 5.27.1.4).
+    let fua = cdw12 & FUA != 0 || access.is_ok_and(|access| !access.write_cache);
+    let (operation, is_write, has_data) = match sqe.opcode {
+        io::READ => (Operation::Read, false, true),
+        io::WRITE => (Operation::Write { fua }, true, true),
+        io::COMPARE => (Operation::Compare, false, true),
+        io::FLUSH => (Operation::Flush, true, false),
+        io::WRITE_ZEROES => {
+            let deallocate = cdw12 & DEAC != 0;
+            (Operation::WriteZeroes { fua, deallocate }, true, false)
+        }
+        io::VERIFY => (Operation::Verify, false, false),
+        io::DATASET_MANAGEMENT => (Operation::Deallocate, true, false),
+        io::RESERVATION_REGISTER
+        | io::RESERVATION_REPORT
+        | io::RESERVATION_ACQUIRE
+        | io::RESERVATION_RELEASE => {
+            access?;
+            return Ok(Plan::Execute);
+        }
+        _ => return Err(Status::INVALID_OPCODE.dnr()),
+    };
+    let access = access?;
+    let config = &access.config;
+    let excluded = if is_write { access.excludes_writes } else { access.excludes_reads };
+    if excluded {
+        return Err(Status::RESERVATION_CONFLICT);
+    }
+    if is_write && config.read_only && operation != Operation::Flush {
+        return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
+    }
+    let mut request = Io {
+        operation,
+        nsid: sqe.nsid.get(),
+        slba: 0,
+        blocks: 0,
+        block_shift: config.block_shift,
+        fuse: sqe.fuse(),
+    };
+    match operation {
+        Operation::Flush => return Ok(Plan::Io(request)),
+        Operation::Deallocate => return Ok(Plan::Execute),
+        _ => {}
+    }
+    request.slba = sqe.cdw10_64();
+    request.blocks = (cdw12 & 0xffff) + 1;
+    in_range(request.slba, request.blocks, config.blocks)?;
+    if request.fuse != Fuse::No && request.blocks > MAX_FUSED {
+        return Err(Status::ATOMIC_WRITE_UNIT_EXCEEDED.dnr());
+    }
+    if has_data && u64::from(transfer.len()) != request.len() {
+        return Err(Status::SGL_INVALID_LENGTH.dnr());
+    }
+    Ok(Plan::Io(request))
 }
 
 fn in_range(slba: u64, blocks: u32, size: u64) -> Result<(), Status> {

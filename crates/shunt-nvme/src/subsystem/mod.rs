@@ -8,6 +8,9 @@
 //! * **Commands.** For each command [`Session::plan`] says from its entry alone what it takes: an
 //!   I/O request for the caller's store ([`Plan::Io`]), the command's data and then
 //!   [`Session::execute`] ([`Plan::Execute`]), or a refusal. `execute` gives a [`Reply`].
+//! * **Without a lock.** Threads that share a target behind a lock keep a [`View`] for each
+//!   connection, plan by [`Session::plan_in`], and take a new one when [`Target::generation`]
+//!   changes.
 //! * **Time.** Points in time are durations since a start of the caller's choice.
 //!   [`Target::expire`] ends controllers whose hosts are silent.
 //! * **Notices.** [`Target::poll`] gives what concerns connections other than that of the call:
@@ -29,6 +32,7 @@ mod request;
 mod reservation;
 mod session;
 mod target;
+mod view;
 
 pub use config::{Hosts, Keys, Limits, NamespaceConfig, SubsystemConfig};
 pub use notice::Notice;
@@ -36,3 +40,4 @@ pub use reply::{Plan, Reply};
 pub use request::{Io, Operation, Range};
 pub use session::{Context, Session};
 pub use target::Target;
+pub use view::View;

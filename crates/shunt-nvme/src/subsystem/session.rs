@@ -1,13 +1,17 @@
 //! One connection of a target.
 
-use super::{Io, Plan, Reply, Target, controller::Controller};
+use super::{
+    Io, Plan, Reply, Target,
+    controller::Controller,
+    view::{Access, View},
+};
 use crate::{
     auth,
     controller::Transfer,
     wire::{
         Direction, Sqe, Status,
         fabrics::{Authentication, fctype},
-        opcode::io,
+        opcode::{admin, io},
         reservation::{Fields, Keys},
     },
 };
@@ -71,11 +75,21 @@ impl Session {
 
     /// What a command takes.
     pub fn plan(&mut self, target: &Target, sqe: &Sqe, transfer: Transfer) -> Plan {
+        let access = self.access(target, sqe.nsid.get());
+        self.plan_with(access, sqe, transfer)
+    }
+
+    /// The same against a view, which has to be of the target's generation.
+    pub fn plan_in(&mut self, view: &View, sqe: &Sqe, transfer: Transfer) -> Plan {
+        self.plan_with(view.access(sqe.nsid.get()), sqe, transfer)
+    }
+
+    fn plan_with(&mut self, access: Result<Access, Status>, sqe: &Sqe, transfer: Transfer) -> Plan {
         let is_io = self.qid.is_some_and(|qid| qid > 0) && sqe.fctype().is_none();
         if is_io && self.auth.as_ref().is_some_and(|auth| !auth.is_authenticated()) {
             return Plan::Refuse(Status::AUTHENTICATION_REQUIRED.dnr());
         }
-        let plan = if is_io { self.plan_io(target, sqe, transfer) } else { Plan::Execute };
+        let plan = if is_io { self.plan_io(access, sqe, transfer) } else { Plan::Execute };
         if plan == Plan::Execute
             && sqe.direction() == Direction::ToController
             && transfer.len() > MAX_SMALL
@@ -97,6 +111,13 @@ impl Session {
     ) -> Reply {
         let reply =
             self.dispatch(target, sqe, transfer, data, context).unwrap_or_else(Reply::refusal);
+        // What changes how I/O commands are planned, on this connection or others.
+        let is_io = self.qid.is_some_and(|qid| qid > 0);
+        if sqe.fctype() == Some(fctype::PROPERTY_SET)
+            || sqe.fctype().is_none() && (is_io || sqe.opcode == admin::SET_FEATURES)
+        {
+            target.changed();
+        }
         if let Reply::Done { status, .. } = &reply
             && !status.is_success()
         {

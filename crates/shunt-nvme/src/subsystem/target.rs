@@ -46,6 +46,7 @@ pub struct Target {
     pub(super) records: Vec<(u16, Record)>,
     pub(super) discovery_generation: u64,
     next_cntlid: u16,
+    generation: u64,
     pub(super) notices: VecDeque<Notice>,
 }
 
@@ -60,6 +61,7 @@ impl Target {
             records: Vec::new(),
             discovery_generation: 0,
             next_cntlid: 1,
+            generation: 0,
             notices: VecDeque::new(),
         }
     }
@@ -141,6 +143,7 @@ impl Target {
     }
 
     fn namespace_changed(&mut self, name: &Nqn, nsid: u32) {
+        self.changed();
         for cntlid in self.controllers_of(name) {
             if let Some(controller) = self.controllers.get_mut(&cntlid) {
                 controller.changed_namespace(nsid);
@@ -157,6 +160,7 @@ impl Target {
         }
         subsystem.ana.insert((port, group), state);
         subsystem.ana_changes += 1;
+        self.generation += 1;
         for cntlid in self.controllers_of(name) {
             if let Some(controller) = self.controllers.get_mut(&cntlid)
                 && controller.port == port
@@ -182,6 +186,17 @@ impl Target {
                 self.notices.extend(controller.notify(*cntlid, EVENT_DISCOVERY_CHANGE));
             }
         }
+    }
+
+    /// Changes whenever I/O commands may have to be planned otherwise than before: for those who
+    /// keep a [`View`](super::View). A session's own view is to be taken after its Connect, too.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(super) const fn changed(&mut self) {
+        self.generation += 1;
     }
 
     /// The next notice.
@@ -236,6 +251,7 @@ impl Target {
     /// Ends a controller; its connections are the caller's to close.
     pub(super) fn end(&mut self, cntlid: u16) {
         if self.controllers.remove(&cntlid).is_some() {
+            self.changed();
             self.notices.push_back(Notice::Ended { cntlid });
         }
     }

@@ -6,7 +6,7 @@ use shunt_nvme::{
     controller, host,
     subsystem::{
         Context, Hosts, Io, Limits, NamespaceConfig, Notice, Operation, Plan, Reply, Session,
-        SubsystemConfig, Target,
+        SubsystemConfig, Target, View,
     },
     transport::Command,
     wire::{
@@ -32,6 +32,9 @@ pub struct Link {
     /// Writes that wait for their data, by command.
     io: HashMap<Command, Io>,
     completions: HashMap<Command, host::Completion>,
+    /// What commands are planned by, and for which queue it was taken.
+    view: Option<View>,
+    viewed: Option<(u16, u16)>,
 }
 
 /// What a command has brought.
@@ -69,6 +72,8 @@ impl Fabric {
             fused: None,
             io: HashMap::new(),
             completions: HashMap::new(),
+            view: None,
+            viewed: None,
         };
         self.run(&mut link);
         link
@@ -110,7 +115,20 @@ impl Fabric {
                     link.entries.insert(command, (sqe, transfer));
                     let len = usize::try_from(transfer.len()).unwrap();
                     link.controller_memory.insert(command, vec![0; len]);
-                    let plan = link.session.plan(&self.target, &sqe, transfer);
+                    // By a view that is kept while it holds.
+                    if link.view.as_ref().map(View::generation) != Some(self.target.generation())
+                        || link.session.queue() != link.viewed
+                    {
+                        link.view = Some(link.session.view(&self.target));
+                        link.viewed = link.session.queue();
+                    }
+                    let view = link.view.clone().unwrap();
+                    // Queues of odd numbers plan by it.
+                    let plan = if link.viewed.is_some_and(|(_, qid)| qid % 2 == 1) {
+                        link.session.plan_in(&view, &sqe, transfer)
+                    } else {
+                        link.session.plan(&self.target, &sqe, transfer)
+                    };
                     if link.session.orphaned()
                         && let Some((first, _)) = link.fused.take()
                     {

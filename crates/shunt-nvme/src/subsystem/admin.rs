@@ -1,6 +1,10 @@
 //! Properties, features, and the short Admin commands.
 
-use super::{Context, Reply, Session, Target};
+use super::{
+    reply::Reply,
+    session::{Context, Session},
+    target::Target,
+};
 use crate::{
     controller::Transfer,
     wire::{

@@ -1,6 +1,11 @@
 //! Connect (Base 6.3).
 
-use super::{Context, Reply, Session, Target, controller::Controller};
+use super::{
+    controller::Controller,
+    reply::Reply,
+    session::{Context, Session},
+    target::Target,
+};
 use crate::{
     auth,
     wire::{

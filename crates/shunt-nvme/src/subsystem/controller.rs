@@ -1,6 +1,6 @@
 //! The state of a controller: properties, queues, events.
 
-use super::Notice;
+use super::notice::Notice;
 use crate::wire::{
     Nqn, Sqe, Status,
     identify::{EVENT_ANA_CHANGE, EVENT_DISCOVERY_CHANGE, EVENT_NAMESPACE_ATTRIBUTE},

@@ -1,12 +1,14 @@
 //! Identify (Base 5.17, NVM 4.1.5).
 
 use super::{
-    NamespaceConfig, Reply, Session, Target,
     admin::{DISCOVERY_EVENTS, EVENTS},
-    config::ANA_GROUPS,
+    config::{ANA_GROUPS, NamespaceConfig},
     controller::{Controller, ERROR_ENTRIES},
+    reply::Reply,
     request::MAX_FUSED,
     reservation::Reservations,
+    session::Session,
+    target::Target,
 };
 use crate::{
     controller::Transfer,

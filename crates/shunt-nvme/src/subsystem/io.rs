@@ -1,8 +1,11 @@
 //! I/O commands: what becomes a request to the caller's store.
 
 use super::{
-    Io, Operation, Plan, Range, Session, Target, View, request::MAX_FUSED, target::Namespace,
-    view::Access,
+    reply::Plan,
+    request::{Io, MAX_FUSED, Operation, Range},
+    session::Session,
+    target::{Namespace, Target},
+    view::{Access, View},
 };
 use crate::{
     controller::Transfer,

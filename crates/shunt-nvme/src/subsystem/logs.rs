@@ -1,9 +1,10 @@
 //! Get Log Page (Base 5.16).
 
 use super::{
-    Reply, Session, Target,
     controller::{Controller, ERROR_ENTRIES},
-    target::Subsystem,
+    reply::Reply,
+    session::Session,
+    target::{Subsystem, Target},
 };
 use crate::{
     controller::Transfer,

@@ -1,6 +1,6 @@
 //! What a command takes, and its outcome.
 
-use super::{Io, Range};
+use super::request::{Io, Range};
 use crate::{controller::Queue, wire::Status};
 
 /// What a command takes, by its entry alone.

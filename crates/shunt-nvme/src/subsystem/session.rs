@@ -1,8 +1,10 @@
 //! One connection of a target.
 
 use super::{
-    Io, Plan, Reply, Target,
     controller::Controller,
+    reply::{Plan, Reply},
+    request::Io,
+    target::Target,
     view::{Access, View},
 };
 use crate::{

@@ -1,7 +1,9 @@
 //! A target: its subsystems, and the controllers of hosts.
 
 use super::{
-    Limits, NamespaceConfig, Notice, SubsystemConfig, config::MAX_CNTLID, controller::Controller,
+    config::{Limits, MAX_CNTLID, NamespaceConfig, SubsystemConfig},
+    controller::Controller,
+    notice::Notice,
     reservation::Reservations,
 };
 use crate::wire::{

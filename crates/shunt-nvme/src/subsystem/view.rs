@@ -1,6 +1,6 @@
 //! What I/O commands are checked against: looked up for each, or taken once and kept.
 
-use super::NamespaceConfig;
+use super::config::NamespaceConfig;
 use crate::wire::Status;
 use std::collections::BTreeMap;
 

@@ -1,5 +1,9 @@
-//! Bytes of PDUs as the specifications have them, both ways. "TCP" is the NVMe/TCP Transport
-//! Specification 1.0, "Base" the NVMe Base Specification 2.0.
+//! Bytes of PDUs, both ways. "TCP" is the NVMe/TCP Transport Specification 1.0, "Base" the NVMe Base
+//! Specification 2.0.
+//!
+//! The layouts are those of `include/linux/nvme-tcp.h` and `include/linux/nvme.h`, and of SPDK's
+//! `nvme_spec.h` and `nvmf_spec.h`. The numbers of sections name where the specifications speak of
+//! them; they have not been compared with the text of the specifications yet.
 
 use core::net::SocketAddr;
 use shunt_nvme::wire::{

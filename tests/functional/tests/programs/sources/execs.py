@@ -8,7 +8,10 @@ import sys
 
 
 def serve(connection, how):
-    connection.sendall(b"who? ")
+    # Both ends have found each other after some rounds.
+    for _ in range(8):
+        connection.sendall(b"?")
+        connection.recv(1)
     line = b""
     while not line.endswith(b"\n"):
         line += connection.recv(1)
@@ -36,7 +39,9 @@ def serve(connection, how):
 
 def ask(address):
     with socket.create_connection(address) as connection:
-        assert connection.recv(100) == b"who? "
+        for _ in range(8):
+            assert connection.recv(1) == b"?"
+            connection.sendall(b"!")
         bytes_ = b"a line\n" + bytes(n * 7 % 251 for n in range(30000))
         connection.sendall(bytes_)
         connection.shutdown(socket.SHUT_WR)

@@ -1,0 +1,7 @@
+//! An NVMe/TCP target: namespaces of memory, files and block devices for NVMe hosts.
+//!
+//! * [`memory`]: sealed memory that sockets and files read and write by address.
+//! * [`store`]: what namespaces keep their blocks in, behind one port.
+
+pub mod memory;
+pub mod store;

@@ -2,6 +2,8 @@
 //!
 //! * [`memory`]: sealed memory that sockets and files read and write by address.
 //! * [`store`]: what namespaces keep their blocks in, behind one port.
+//! * [`config`]: the configuration file.
 
+pub mod config;
 pub mod memory;
 pub mod store;

@@ -1,0 +1,237 @@
+//! The configuration: what is served, where, to whom, and bounds.
+//!
+//! It comes from a TOML file, described in docs/nvme.md, or from a few options ([`Config::quick`]). A mistake in the
+//! file is told with its line, its reason, and what to do.
+
+mod check;
+mod identity;
+mod mistake;
+mod raw;
+mod size;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use identity::{Identity, default_identity, default_serial};
+pub use mistake::Mistake;
+pub use size::parse as parse_size;
+
+use crate::store::BlockSize;
+use mistake::Source;
+
+/// The name of the subsystem that `shunt nvme target` serves without a file.
+pub const QUICK_NQN: &str = "nqn.2024-01.org.shunt:target";
+
+/// The largest file that is read.
+const MAX_FILE: u64 = 16 << 20;
+
+/// Everything.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Where hosts connect.
+    pub listen: Vec<SocketAddr>,
+    /// Threads that own connections; `None`: one per core.
+    pub threads: Option<NonZeroUsize>,
+    /// Bounds on what hosts can make the target keep or do.
+    pub limits: Limits,
+    /// Other discovery services, to which hosts are referred.
+    pub referrals: Vec<Referral>,
+    /// What is served.
+    pub subsystems: Vec<Subsystem>,
+}
+
+/// Bounds on what hosts can make the target keep or do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Connections.
+    pub connections: usize,
+    /// Those of them that have not yet completed a Connect command.
+    pub unconnected: usize,
+    /// Time for that.
+    pub connect_timeout: Duration,
+    /// I/O queues of a controller.
+    pub queues: u16,
+    /// Entries of a queue.
+    pub queue_depth: u16,
+    /// Bytes of a command's data.
+    pub transfer: u32,
+    /// Bytes of data that commands of all connections may have under way.
+    pub in_flight: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            unconnected: 64,
+            connect_timeout: Duration::from_secs(10),
+            queues: 64,
+            queue_depth: 128,
+            transfer: 1 << 20,
+            in_flight: 256 << 20,
+        }
+    }
+}
+
+/// Another discovery service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Referral {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// Its name; `None`: the well-known one.
+    pub nqn: Option<String>,
+}
+
+/// A subsystem.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Subsystem {
+    /// Its name.
+    pub nqn: String,
+    /// Its serial number, 20 characters at most.
+    pub serial: String,
+    /// Its model, 40 characters at most.
+    pub model: String,
+    /// Who may connect.
+    pub hosts: Hosts,
+    /// By number, ascending.
+    pub namespaces: Vec<Namespace>,
+}
+
+/// Who may connect to a subsystem.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Hosts {
+    /// Everybody, without a key.
+    Any,
+    /// These.
+    Listed(Vec<Host>),
+}
+
+/// A host that may connect.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Host {
+    /// Its name.
+    pub nqn: String,
+    /// What it authenticates with; `None`: it need not.
+    pub key: Option<Key>,
+    /// What the controller authenticates with to this host.
+    pub controller_key: Option<Key>,
+    /// It may map the memory of the namespaces that it reads, where both ends run under Shunt.
+    pub grant: bool,
+}
+
+/// A DH-HMAC-CHAP secret in its `DHHC-1:` representation. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(pub(crate) String);
+
+impl Key {
+    /// The representation.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// A namespace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Namespace {
+    /// Its number, from 1.
+    pub nsid: u32,
+    /// What keeps its blocks.
+    pub store: Backing,
+    /// Bytes; `None`: as many as the file has.
+    pub size: Option<u64>,
+    /// How long its blocks are.
+    pub block: BlockSize,
+    /// Its names.
+    pub identity: Identity,
+    /// Nothing can be written.
+    pub read_only: bool,
+}
+
+/// What keeps a namespace's blocks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// Nothing does.
+    Null,
+    /// Memory of this process.
+    Memory,
+    /// A file or a block device.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Make it, or make it longer.
+        create: bool,
+        /// Past the page cache.
+        direct: bool,
+        /// Threads that wait for it.
+        threads: NonZeroUsize,
+    },
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn load(path: &Path) -> Result<Self, Mistake> {
+        let failed =
+            |e: &dyn fmt::Display| Mistake::of_file(path, format!("it cannot be read: {e}"));
+        if std::fs::metadata(path).map_err(|e| failed(&e))?.len() > MAX_FILE {
+            return Err(failed(&"it is no configuration: too long"));
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| failed(&e))?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads a text; `path` is what mistakes name.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, Mistake> {
+        let source = Source { file: path, text };
+        let file = toml::from_str::<raw::File>(text).map_err(|e| {
+            // A mistake without a place is at the end: something is missing.
+            let place = e.span().unwrap_or(text.len()..text.len());
+            source.mistake(&place, e.message().trim_end())
+        })?;
+        check::check(file, &source)
+    }
+
+    /// One subsystem for everybody, with one namespace.
+    #[must_use]
+    pub fn quick(
+        listen: Vec<SocketAddr>,
+        store: Backing,
+        size: Option<u64>,
+        block: BlockSize,
+    ) -> Self {
+        let identity = default_identity(QUICK_NQN, 1);
+        let namespace = Namespace { nsid: 1, store, size, block, identity, read_only: false };
+        let subsystem = Subsystem {
+            nqn: QUICK_NQN.to_owned(),
+            serial: default_serial(QUICK_NQN),
+            model: check::MODEL.to_owned(),
+            hosts: Hosts::Any,
+            namespaces: vec![namespace],
+        };
+        Self {
+            listen,
+            threads: None,
+            limits: Limits::default(),
+            referrals: Vec::new(),
+            subsystems: vec![subsystem],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,8 @@
 //! * [`store`]: what namespaces keep their blocks in, behind one port.
 //! * [`config`]: the configuration file.
 
+pub mod buffers;
 pub mod config;
 pub mod memory;
+pub mod socket;
 pub mod store;

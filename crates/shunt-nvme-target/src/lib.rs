@@ -9,3 +9,4 @@ pub mod config;
 pub mod memory;
 pub mod socket;
 pub mod store;
+pub mod stores;

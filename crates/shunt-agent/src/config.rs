@@ -6,8 +6,8 @@ use std::time::Duration;
 pub use shunt_device::ivshmem::Place;
 use shunt_sys::run_dir::RunDir;
 
-use crate::metrics::address::Address;
 use crate::policy::Policy;
+use shunt_metrics::Address;
 
 /// How an agent is to run.
 #[derive(Clone, Debug)]

@@ -1,33 +1,34 @@
 //! Metrics for a monitoring system: OpenMetrics text over HTTP, within the agent's one loop.
 //!
-//! `address` says where and makes the listening socket; `http` turns bytes into a request and an answer
+//! [`shunt_metrics`] says where, makes the listening socket, turns bytes into a request and an answer
 //! into bytes; `text` is what the agent knows. Here is who asks: few at a time, each with little to
 //! say and little time to say it. A library's packet never waits for any of them.
 
-pub(crate) mod address;
-mod http;
 mod text;
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
-use shunt_sys::run_dir::RunDir;
+use shunt_metrics::Listener;
+use shunt_metrics::http::{self, Parsed, Status};
+use shunt_sys::run_dir::{METRICS, RunDir};
 use shunt_sys::seqpacket;
 use tracing::debug;
 
-pub use address::{Address, BadAddress, MetricsError};
+pub use shunt_metrics::{Address, BadAddress, MetricsError};
 
 use crate::acceptor::{Accepted, Acceptor};
 use crate::allowance::{Allowance, REPORT_COST};
 use crate::config::{Limits, Metrics};
 use crate::state::State;
-use address::Listener;
-use http::{Parsed, Status};
 
 /// Tokens of scrapers have this bit, those of others do not.
 const SCRAPER: u64 = 1 << 63;
@@ -79,7 +80,11 @@ impl Exporter {
         run_dir: &RunDir,
         limits: &Limits,
     ) -> Result<Self, MetricsError> {
-        let listener = Listener::open(&wanted.address, wanted.public, run_dir)?;
+        let usual = || {
+            let path = run_dir.file(METRICS).map_err(|why| io::Error::other(why.to_string()))?;
+            Ok(PathBuf::from(OsStr::from_bytes(path.as_bytes())))
+        };
+        let listener = Listener::open(&wanted.address, wanted.public, usual)?;
         let allowance = Allowance::new(limits, Instant::now());
         Ok(Self { listener, scrapers: HashMap::new(), next: SCRAPER, left: Vec::new(), allowance })
     }

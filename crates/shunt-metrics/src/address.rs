@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -14,7 +13,6 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use shunt_sys::run_dir::{METRICS, RunDir};
 
 /// Connections that wait to be accepted: more than are served at once.
 const BACKLOG: i32 = 64;
@@ -113,24 +111,27 @@ impl std::error::Error for MetricsError {}
 
 /// The socket at which scrapers come in. Its file, if it has one, is removed on drop.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub struct Listener {
     socket: OwnedFd,
     /// Where it really is: with the port that the kernel chose for 0.
     address: Address,
 }
 
 impl Listener {
-    pub(super) fn open(
+    /// Listens at an address; `usual` is the path of the UNIX socket where none is named. Others than this host's
+    /// programs can reach it only if it is `public`.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub fn open(
         wanted: &Address,
         public: bool,
-        run_dir: &RunDir,
+        usual: impl FnOnce() -> io::Result<PathBuf>,
     ) -> Result<Self, MetricsError> {
         match wanted {
             Address::RunDir => {
-                let path = run_dir.file(METRICS).map_err(|why| {
-                    MetricsError::System(wanted.clone(), io::Error::other(why.to_string()))
-                })?;
-                unix(Path::new(std::ffi::OsStr::from_bytes(path.as_bytes())))
+                let path = usual().map_err(|e| MetricsError::System(wanted.clone(), e))?;
+                unix(&path)
             }
             Address::Unix(path) => unix(path),
             Address::Tcp(addr) if !public && !addr.ip().to_canonical().is_loopback() => {
@@ -140,11 +141,15 @@ impl Listener {
         }
     }
 
-    pub(super) const fn socket(&self) -> &OwnedFd {
+    /// The listening socket.
+    #[must_use]
+    pub const fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    pub(super) const fn address(&self) -> &Address {
+    /// Where it is to be reached.
+    #[must_use]
+    pub const fn address(&self) -> &Address {
         &self.address
     }
 }

@@ -8,7 +8,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// Why there are no metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Status {
+pub enum Status {
     /// It is no request.
     Malformed,
     /// There is only [`PATH`].
@@ -19,7 +19,7 @@ pub(super) enum Status {
     TooLong,
     /// Those before have taken all the time there is.
     TooOften,
-    /// The agent's own fault.
+    /// The server's own fault.
     Failed,
 }
 
@@ -57,7 +57,7 @@ impl Status {
 
 /// What bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Parsed {
+pub enum Parsed {
     /// The beginning of a request.
     Incomplete,
     /// The request for metrics.
@@ -70,7 +70,8 @@ pub(super) enum Parsed {
 }
 
 /// Looks at what a scraper has said so far. Of the fields nothing is needed; they end at an empty line.
-pub(super) fn parse(bytes: &[u8]) -> Parsed {
+#[must_use]
+pub fn parse(bytes: &[u8]) -> Parsed {
     let Some(head) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else {
         return Parsed::Incomplete;
     };
@@ -97,13 +98,15 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
 }
 
 /// The answer with metrics.
-pub(super) fn metrics(text: &str, with_body: bool) -> Vec<u8> {
+#[must_use]
+pub fn metrics(text: &str, with_body: bool) -> Vec<u8> {
     let body = if with_body { text } else { "" };
     answer("200 OK", OPEN_METRICS, "", text.len(), body)
 }
 
 /// The answer that there are none.
-pub(super) fn refusal(status: Status) -> Vec<u8> {
+#[must_use]
+pub fn refusal(status: Status) -> Vec<u8> {
     let text = status.explain();
     answer(status.line(), "text/plain; charset=utf-8", status.field(), text.len(), text)
 }

@@ -17,6 +17,9 @@ const LEAST: usize = 4096;
 struct Free {
     /// Offsets of free blocks, by the logarithm of their length in units of [`LEAST`].
     blocks: Vec<BTreeSet<usize>>,
+    /// Some has come back, and somebody was sent away before.
+    freed: bool,
+    wanted: bool,
 }
 
 impl Free {
@@ -36,6 +39,7 @@ impl Free {
             order += 1;
         }
         self.blocks[order].insert(offset);
+        self.freed |= self.wanted;
     }
 }
 
@@ -58,16 +62,40 @@ impl Buffers {
         let orders = (largest / LEAST).ilog2() as usize + 1;
         let mut blocks = vec![BTreeSet::new(); orders];
         blocks[orders - 1] = (0..count).map(|n| n * largest).collect();
-        Ok(Self { memory, free: Rc::new(RefCell::new(Free { blocks })) })
+        Ok(Self {
+            memory,
+            free: Rc::new(RefCell::new(Free { blocks, freed: false, wanted: false })),
+        })
     }
 
     /// A buffer of so many bytes, with what somebody left in it; `None` where there is no room now, or never is.
     #[must_use]
     pub fn take(&self, len: usize) -> Option<Buffer> {
         let order = len.div_ceil(LEAST).next_power_of_two().ilog2() as usize;
-        let offset = self.free.borrow_mut().take(order)?;
+        let found = self.free.borrow_mut().take(order);
+        let Some(offset) = found else {
+            self.free.borrow_mut().wanted = true;
+            return None;
+        };
         let piece = self.memory.piece(offset..offset + len)?;
-        Some(Buffer { piece, order, free: Rc::clone(&self.free) })
+        Some(Buffer { piece, home: Some((order, Rc::clone(&self.free))) })
+    }
+
+    /// A buffer of so many bytes that is none of these: for data that has to be taken off the stream before what others
+    /// wait for. There can be as much as hosts may send unasked.
+    #[must_use]
+    pub fn apart(len: usize) -> Option<Buffer> {
+        let piece = Memory::new("shunt-nvme-data", len).ok()?.piece(0..len)?;
+        Some(Buffer { piece, home: None })
+    }
+
+    /// True if something has come back since somebody found nothing: time to ask again.
+    #[must_use]
+    pub fn take_freed(&self) -> bool {
+        let mut free = self.free.borrow_mut();
+        let freed = std::mem::take(&mut free.freed);
+        free.wanted &= !freed;
+        freed
     }
 }
 
@@ -75,8 +103,8 @@ impl Buffers {
 #[derive(Debug)]
 pub struct Buffer {
     piece: Piece,
-    order: usize,
-    free: Rc<RefCell<Free>>,
+    /// Its order, and where it goes back to.
+    home: Option<(usize, Rc<RefCell<Free>>)>,
 }
 
 impl Buffer {
@@ -89,7 +117,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.free.borrow_mut().give(self.piece.place().1, self.order);
+        if let Some((order, free)) = &self.home {
+            free.borrow_mut().give(self.piece.place().1, *order);
+        }
     }
 }
 
@@ -118,8 +148,10 @@ mod tests {
         }
         // All of it is whole again.
         let whole: Vec<_> = (0..4).map(|_| buffers.take(256 << 10).unwrap()).collect();
-        assert!(buffers.take(1).is_none());
+        let _earlier = buffers.take_freed();
+        assert!(buffers.take(1).is_none() && !buffers.take_freed());
         drop(whole);
+        assert!(buffers.take_freed() && !buffers.take_freed());
         assert!(buffers.take((256 << 10) + 1).is_none());
         assert!(buffers.take(1).is_some());
     }

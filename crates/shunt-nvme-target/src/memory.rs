@@ -13,7 +13,6 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// A memfd that is sealed against shrinking, mapped once. Without that seal its owner could not be sure to
 /// find its bytes, and no peer would map it.
@@ -60,11 +59,18 @@ impl Memory {
     }
 
     fn map(memfd: OwnedFd, len: usize) -> io::Result<Arc<Self>> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // By libc's function: a preloaded library notes what is mapped, and grants no other memory.
         // SAFETY: a fresh mapping where the kernel likes.
-        let at = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, &memfd, 0) }?;
-        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Arc::new(Self { at, len, memfd }))
+        let at = unsafe {
+            libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, memfd.as_raw_fd(), 0)
+        };
+        match NonNull::new(at.cast::<u8>()) {
+            Some(at) if at.as_ptr().cast() != libc::MAP_FAILED => {
+                Ok(Arc::new(Self { at, len, memfd }))
+            }
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// How many bytes there are.
@@ -91,7 +97,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's; pieces hold the value, so none is left.
-        let _unmapped = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
+        let _unmapped = unsafe { libc::munmap(self.at.as_ptr().cast(), self.len) };
     }
 }
 

@@ -16,10 +16,32 @@ pub enum Part<'a> {
     /// Bytes of this thread's own.
     Bytes(&'a [u8]),
     /// Bytes that others may be changing.
-    Piece(&'a Piece),
-    /// The same, which the peer may read in place if both ends run under Shunt: it has answered to them before
-    /// they matter, or they may change while it reads.
-    Granted(&'a Piece),
+    Piece(Span<'a>),
+    /// The same, which the peer may read in place if both ends run under Shunt and `SO_ZEROCOPY` is set: while it reads
+    /// they may change, but not go.
+    Granted(Span<'a>),
+}
+
+/// A part of a piece, inside of its bounds by construction.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    piece: &'a Piece,
+    from: usize,
+    len: usize,
+}
+
+impl<'a> Span<'a> {
+    /// A part of a piece, cut off at its end.
+    #[must_use]
+    pub fn new(piece: &'a Piece, from: usize, len: usize) -> Self {
+        let from = from.min(piece.len());
+        Self { piece, from, len: len.min(piece.len() - from) }
+    }
+
+    fn vector(&self) -> iovec {
+        let at = self.piece.address().wrapping_add(self.from);
+        iovec { iov_base: at.cast(), iov_len: self.len }
+    }
 }
 
 impl Part<'_> {
@@ -28,7 +50,7 @@ impl Part<'_> {
     pub const fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::Piece(piece) | Self::Granted(piece) => piece.len(),
+            Self::Piece(span) | Self::Granted(span) => span.len,
         }
     }
 
@@ -43,9 +65,7 @@ impl Part<'_> {
             Self::Bytes(bytes) => {
                 iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
             }
-            Self::Piece(piece) | Self::Granted(piece) => {
-                iovec { iov_base: piece.address().cast(), iov_len: piece.len() }
-            }
+            Self::Piece(span) | Self::Granted(span) => span.vector(),
         }
     }
 }
@@ -67,6 +87,20 @@ struct Hints {
 
 fn result(n: isize) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sets `SO_ZEROCOPY`, without which nothing is granted.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn allow_grants(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let one: c_int = 1;
+    // SAFETY: the value is an int.
+    let rc = unsafe {
+        let (fd, value) = (socket.as_raw_fd(), (&raw const one).cast());
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, 4)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Sends as much as the socket takes of at most [`PARTS`] parts, without waiting; more of them are left for the next
@@ -112,13 +146,13 @@ pub fn receive(socket: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<usize> {
     result(unsafe { libc::recv(socket.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), flags) })
 }
 
-/// Receives into a piece, and what comes behind it into bytes of this thread's own.
+/// Receives into a part of a piece, and what comes behind it into bytes of this thread's own.
 ///
 /// # Errors
 /// Those of recvmsg(2).
-pub fn receive_both(socket: BorrowedFd<'_>, piece: &Piece, room: &mut [u8]) -> io::Result<usize> {
+pub fn receive_both(socket: BorrowedFd<'_>, span: Span<'_>, room: &mut [u8]) -> io::Result<usize> {
     let room = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-    let mut vectors = [Part::Piece(piece).vector(), room];
+    let mut vectors = [span.vector(), room];
     // SAFETY: all zero is a valid msghdr.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
@@ -170,12 +204,13 @@ mod tests {
         let memory = Memory::new("test", 8192).unwrap();
         let (from, to) = (memory.piece(10..15).unwrap(), memory.piece(5000..5004).unwrap());
         from.copy_in(b"piece");
+        let whole = Span::new(&from, 0, 99);
         let parts =
-            [Part::Bytes(b"head "), Part::Piece(&from), Part::Granted(&from), Part::Bytes(b" end")];
+            [Part::Bytes(b"head "), Part::Piece(whole), Part::Granted(whole), Part::Bytes(b" end")];
         assert_eq!(send(one.as_fd(), &parts).unwrap(), 19);
         assert_eq!(until(|| skip(other.as_fd(), 5)), 5);
         let mut rest = [0; 64];
-        assert_eq!(until(|| receive_both(other.as_fd(), &to, &mut rest)), 14);
+        assert_eq!(until(|| receive_both(other.as_fd(), Span::new(&to, 0, 4), &mut rest)), 14);
         let mut start = [0; 4];
         to.copy_out(&mut start);
         assert_eq!((&start, &rest[..10]), (b"piec", b"epiece end".as_slice()));

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use shunt_nvme::wire::Nqn;
+
 use crate::config::{Backing, Config, Namespace, Subsystem};
 use crate::store::{FileStore, Geometry, MemoryStore, NullStore, Opening, Store};
 
 /// Which namespace of which subsystem.
-pub type Place = (String, u32);
+pub type Place = (Nqn, u32);
 
 /// Why a namespace cannot be served.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,8 +50,8 @@ impl Stores {
 
     /// The store of a namespace.
     #[must_use]
-    pub fn get(&self, nqn: &str, nsid: u32) -> Option<&Arc<dyn Store>> {
-        self.0.get(&(nqn.to_owned(), nsid)).map(|open| &open.store)
+    pub fn get(&self, nqn: &Nqn, nsid: u32) -> Option<&Arc<dyn Store>> {
+        self.0.get(&(nqn.clone(), nsid)).map(|open| &open.store)
     }
 
     /// Those that another configuration needs: the ones that are still what it says, with other sizes if it has
@@ -133,9 +135,13 @@ mod tests {
 
     fn config(namespaces: &str) -> Config {
         let text = format!(
-            "listen = [\"127.0.0.1:0\"]\n[[subsystem]]\nnqn = \"nqn.a\"\nhosts = \"any\"\n{namespaces}"
+            "listen = [\"127.0.0.1:0\"]\n[[subsystem]]\nnqn = \"nqn.2024-01.a\"\nhosts = \"any\"\n{namespaces}"
         );
         Config::parse(Path::new("test"), &text).unwrap()
+    }
+
+    fn name(last: &str) -> Nqn {
+        Nqn::new(&format!("nqn.2024-01.{last}")).unwrap()
     }
 
     fn memory(size: &str) -> String {
@@ -151,15 +157,15 @@ mod tests {
     fn stores_that_stay_are_kept_and_resized() {
         let before = Stores::open(&config(&memory("1MiB"))).unwrap();
         let next = before.changed(&config(&(memory("2MiB") + &memory("1MiB")))).unwrap();
-        let (old, new) = (before.get("nqn.a", 1).unwrap(), next.get("nqn.a", 1).unwrap());
+        let (old, new) = (before.get(&name("a"), 1).unwrap(), next.get(&name("a"), 1).unwrap());
         assert!(Arc::ptr_eq(old, new));
         assert_eq!(new.geometry().blocks, 512);
-        assert_eq!(next.get("nqn.a", 2).unwrap().geometry().blocks, 256);
+        assert_eq!(next.get(&name("a"), 2).unwrap().geometry().blocks, 256);
         let other = next.changed(&config("")).unwrap();
-        assert!(other.get("nqn.a", 1).is_none() && next.get("nqn.b", 1).is_none());
+        assert!(other.get(&name("a"), 1).is_none() && next.get(&name("b"), 1).is_none());
         let null = "[[subsystem.namespace]]\nstore = \"null\"\nsize = \"2MiB\"\n";
         let replaced = next.changed(&config(null)).unwrap();
-        assert!(!Arc::ptr_eq(replaced.get("nqn.a", 1).unwrap(), new));
+        assert!(!Arc::ptr_eq(replaced.get(&name("a"), 1).unwrap(), new));
     }
 
     #[test]
@@ -170,15 +176,18 @@ mod tests {
         let both = |one: &str, other: &str| config(&(memory(one) + &file(&path, other)));
         let stores = Stores::open(&both("1MiB", "1MiB")).unwrap();
         let refused = stores.changed(&both("2MiB", "2MiB")).unwrap_err().to_string();
-        assert!(refused.starts_with("namespace 2 of nqn.a cannot be served: "), "{refused}");
+        assert!(
+            refused.starts_with("namespace 2 of nqn.2024-01.a cannot be served: "),
+            "{refused}"
+        );
         assert!(refused.contains("truncate -s 2097152"), "{refused}");
-        assert_eq!(stores.get("nqn.a", 1).unwrap().geometry().bytes(), 1 << 20);
+        assert_eq!(stores.get(&name("a"), 1).unwrap().geometry().bytes(), 1 << 20);
         let missing = file(&dir.path().join("none"), "1MiB");
         let refused = stores.changed(&config(&(memory("2MiB") + &missing))).unwrap_err();
         assert!(refused.to_string().contains("there is no "), "{refused}");
-        assert_eq!(stores.get("nqn.a", 1).unwrap().geometry().bytes(), 1 << 20);
+        assert_eq!(stores.get(&name("a"), 1).unwrap().geometry().bytes(), 1 << 20);
         std::fs::File::options().write(true).open(&path).unwrap().set_len(2 << 20).unwrap();
         let next = stores.changed(&both("2MiB", "2MiB")).unwrap();
-        assert_eq!(next.get("nqn.a", 2).unwrap().geometry().bytes(), 2 << 20);
+        assert_eq!(next.get(&name("a"), 2).unwrap().geometry().bytes(), 2 << 20);
     }
 }

@@ -5,6 +5,9 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::time::Duration;
 
+use shunt_nvme::auth::Secret;
+use shunt_nvme::wire::Nqn;
+use shunt_nvme::wire::nqn::{DISCOVERY, MAX_LEN};
 use toml::Spanned;
 
 use super::identity::{self, default_identity, default_serial};
@@ -16,16 +19,12 @@ use crate::store::BlockSize;
 /// The model of a subsystem to which the file gives none.
 pub(super) const MODEL: &str = "Shunt";
 
-/// Longest name (NVMe Base 2.0, 4.5).
-const MAX_NQN: usize = 223;
-/// The discovery service's well-known name.
-const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// Namespaces of a subsystem.
 const MAX_NSID: u32 = 1024;
 /// Threads of one kind.
 const MAX_THREADS: usize = 1024;
 /// Threads that wait for a file.
-const FILE_THREADS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+pub(super) const FILE_THREADS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 
 type Checked<T> = Result<T, Mistake>;
 
@@ -141,17 +140,14 @@ fn limits(raw: &raw::Limits, source: &Source<'_>) -> Checked<Limits> {
     Ok(found)
 }
 
-fn nqn(name: &Spanned<String>, source: &Source<'_>) -> Checked<String> {
+fn nqn(name: &Spanned<String>, source: &Source<'_>) -> Checked<Nqn> {
     let text = name.get_ref();
-    let is_good = text.starts_with("nqn.")
-        && text.len() <= MAX_NQN
-        && text.chars().all(|c| !c.is_control() && !c.is_whitespace());
-    if is_good {
-        return Ok(text.clone());
+    if let Ok(name) = Nqn::new(text) {
+        return Ok(name);
     }
     let what = format!(
-        "{text:?} is no NVMe qualified name: it must look like nqn.2024-01.org.example:disk, with {MAX_NQN} \
-         bytes at most and without blanks"
+        "{text:?} is no NVMe qualified name: it must look like nqn.2024-01.org.example:disk, with {MAX_LEN} \
+         bytes at most"
     );
     Err(source.mistake(&name.span(), what))
 }
@@ -169,7 +165,7 @@ fn ascii(text: &Spanned<String>, most: usize, what: &str, source: &Source<'_>) -
 
 fn subsystem(raw: raw::Subsystem, source: &Source<'_>) -> Checked<Subsystem> {
     let name = nqn(&raw.nqn, source)?;
-    if name == DISCOVERY {
+    if name.as_str() == DISCOVERY {
         let what = "that is the discovery service's name, which is served anyway: choose another";
         return Err(source.mistake(&raw.nqn.span(), what));
     }
@@ -192,12 +188,12 @@ fn subsystem(raw: raw::Subsystem, source: &Source<'_>) -> Checked<Subsystem> {
     for found in raw.namespace {
         let next = namespaces.iter().map(|namespace| namespace.nsid).max().unwrap_or(0) + 1;
         let at = found.get_ref().nsid.as_ref().map_or_else(|| found.span(), Spanned::span);
-        let found = namespace(found.into_inner(), &at, (&name, next), source)?;
+        let found = namespace(found.into_inner(), &at, (name.as_str(), next), source)?;
         seen.once(found.nsid.to_string(), &at, "namespace")?;
         namespaces.push(found);
     }
     namespaces.sort_by_key(|namespace| namespace.nsid);
-    let serial = serial.unwrap_or_else(|| default_serial(&name));
+    let serial = serial.unwrap_or_else(|| default_serial(name.as_str()));
     let model = model.unwrap_or_else(|| MODEL.to_owned());
     Ok(Subsystem { nqn: name, serial, model, hosts, namespaces })
 }
@@ -214,22 +210,14 @@ fn host(raw: &raw::Host, source: &Source<'_>) -> Checked<Host> {
     Ok(Host { nqn: nqn(&raw.nqn, source)?, key, controller_key, grant: raw.grant })
 }
 
-/// `DHHC-1:HH:BASE64:`; whether its checksum is right is found by who uses it.
 fn secret(text: &Spanned<String>, source: &Source<'_>) -> Checked<Key> {
-    let parts: Vec<_> = text.get_ref().split(':').collect();
-    let is_base64 = |c: u8| c.is_ascii_alphanumeric() || b"+/=".contains(&c);
-    match parts[..] {
-        ["DHHC-1", "00" | "01" | "02" | "03", encoded, ""]
-            if !encoded.is_empty() && encoded.bytes().all(is_base64) =>
-        {
-            Ok(Key(text.get_ref().clone()))
-        }
-        // The text is a secret: it is not repeated.
-        _ => Err(source.mistake(
-            &text.span(),
-            "this is no DH-HMAC-CHAP secret: it must look like DHHC-1:00:...:, as `nvme gen-dhchap-key` makes it",
-        )),
-    }
+    // The text is a secret: it is not repeated.
+    Secret::new(text.get_ref()).map(Key).map_err(|e| {
+        let what = format!(
+            "this is no DH-HMAC-CHAP secret: {e}; take one as `nvme gen-dhchap-key` makes it"
+        );
+        source.mistake(&text.span(), what)
+    })
 }
 
 fn namespace(

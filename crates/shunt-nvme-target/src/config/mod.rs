@@ -15,6 +15,10 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use shunt_nvme::auth::Secret;
+use shunt_nvme::wire::Nqn;
+use shunt_nvme::wire::nqn::NqnError;
+
 pub use identity::{Identity, default_identity, default_serial};
 pub use mistake::Mistake;
 pub use size::parse as parse_size;
@@ -82,14 +86,14 @@ pub struct Referral {
     /// Where it is.
     pub address: SocketAddr,
     /// Its name; `None`: the well-known one.
-    pub nqn: Option<String>,
+    pub nqn: Option<Nqn>,
 }
 
 /// A subsystem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subsystem {
     /// Its name.
-    pub nqn: String,
+    pub nqn: Nqn,
     /// Its serial number, 20 characters at most.
     pub serial: String,
     /// Its model, 40 characters at most.
@@ -113,7 +117,7 @@ pub enum Hosts {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Host {
     /// Its name.
-    pub nqn: String,
+    pub nqn: Nqn,
     /// What it authenticates with; `None`: it need not.
     pub key: Option<Key>,
     /// What the controller authenticates with to this host.
@@ -122,14 +126,14 @@ pub struct Host {
     pub grant: bool,
 }
 
-/// A DH-HMAC-CHAP secret in its `DHHC-1:` representation. It is never shown.
+/// A DH-HMAC-CHAP secret. It is never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(pub(crate) String);
+pub struct Key(pub(crate) Secret);
 
 impl Key {
-    /// The representation.
+    /// The secret.
     #[must_use]
-    pub fn reveal(&self) -> &str {
+    pub const fn secret(&self) -> &Secret {
         &self.0
     }
 }
@@ -177,6 +181,14 @@ pub enum Backing {
     },
 }
 
+impl Backing {
+    /// A file, with what is usual.
+    #[must_use]
+    pub const fn file(path: PathBuf, create: bool) -> Self {
+        Self::File { path, create, direct: false, threads: check::FILE_THREADS }
+    }
+}
+
 impl Config {
     /// Reads a file.
     ///
@@ -207,29 +219,31 @@ impl Config {
     }
 
     /// One subsystem for everybody, with one namespace.
-    #[must_use]
+    ///
+    /// # Errors
+    /// None: [`QUICK_NQN`] is a name.
     pub fn quick(
         listen: Vec<SocketAddr>,
         store: Backing,
         size: Option<u64>,
         block: BlockSize,
-    ) -> Self {
+    ) -> Result<Self, NqnError> {
         let identity = default_identity(QUICK_NQN, 1);
         let namespace = Namespace { nsid: 1, store, size, block, identity, read_only: false };
         let subsystem = Subsystem {
-            nqn: QUICK_NQN.to_owned(),
+            nqn: Nqn::new(QUICK_NQN)?,
             serial: default_serial(QUICK_NQN),
             model: check::MODEL.to_owned(),
             hosts: Hosts::Any,
             namespaces: vec![namespace],
         };
-        Self {
+        Ok(Self {
             listen,
             threads: None,
             limits: Limits::default(),
             referrals: Vec::new(),
             subsystems: vec![subsystem],
-        }
+        })
     }
 }
 

@@ -4,8 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `BLKDISCARD`, `BLKZEROOUT`: `_IO(0x12, 119)` and `_IO(0x12, 127)`.
-const DISCARD: libc::Ioctl = 0x1277;
+/// `BLKZEROOUT`: `_IO(0x12, 127)`.
 const ZERO_OUT: libc::Ioctl = 0x127f;
 /// `BLKGETSIZE64`: `_IOR(0x12, 114, size_t)`.
 const SIZE: libc::Ioctl = 0x8008_1272;
@@ -21,25 +20,13 @@ pub fn size(device: BorrowedFd<'_>) -> io::Result<u64> {
     if rc == 0 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The room of these bytes is not needed.
-///
-/// # Errors
-/// Those of ioctl(2); `EOPNOTSUPP` where the device cannot.
-pub fn discard(device: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
-    ranged(device, DISCARD, range)
-}
-
-/// These bytes are to be zero.
+/// These bytes are to be zero. Their room is given back where the device can tell that they are.
 ///
 /// # Errors
 /// Those of ioctl(2).
 pub fn zero_out(device: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
-    ranged(device, ZERO_OUT, range)
-}
-
-fn ranged(device: BorrowedFd<'_>, request: libc::Ioctl, range: &Range<u64>) -> io::Result<()> {
     let arguments = [range.start, range.end - range.start];
     // SAFETY: the kernel reads two times 64 bits: start and length.
-    let rc = unsafe { libc::ioctl(device.as_raw_fd(), request, arguments.as_ptr()) };
+    let rc = unsafe { libc::ioctl(device.as_raw_fd(), ZERO_OUT, arguments.as_ptr()) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

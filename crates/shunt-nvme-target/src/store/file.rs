@@ -21,8 +21,8 @@ use super::{
 };
 use crate::memory::{Memory, Piece};
 
-/// Zeroes are written in pieces of this length where the kernel has no shorter way.
-const ZEROES: usize = 256 << 10;
+/// Where the kernel has no shorter way, zeroes are written in pieces of this length; so are blocks that are verified.
+const PIECE: usize = 256 << 10;
 
 /// How a file is to be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -206,13 +206,11 @@ impl Backing {
             return Ok(());
         }
         let len = range.end - range.start;
-        let short = if self.is_device {
-            device::zero_out(self.file.as_fd(), range)
-        } else {
-            let how =
-                if deallocate { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE };
-            let how = how | FallocateFlags::KEEP_SIZE;
-            fallocate(&self.file, how, range.start, len).map_err(io::Error::from)
+        let how = if deallocate { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE };
+        let short = fallocate(&self.file, how | FallocateFlags::KEEP_SIZE, range.start, len);
+        let short = match short.map_err(io::Error::from) {
+            Err(e) if lacks(&e) && self.is_device => device::zero_out(self.file.as_fd(), range),
+            other => other,
         };
         match short {
             Err(e) if lacks(&e) => self.write_zeroes(range)?,
@@ -223,30 +221,24 @@ impl Backing {
 
     fn write_zeroes(&self, range: &Range<u64>) -> Outcome {
         let failed = |e: &io::Error| self.failed("write zeroes", e, false);
-        let memory = Memory::new("shunt-nvme-zeroes", ZEROES).map_err(|e| failed(&e))?;
-        let whole = memory.piece(0..ZEROES).ok_or(Error::Busy)?;
-        for at in range.clone().step_by(ZEROES) {
-            let len = usize::try_from(range.end - at).unwrap_or(ZEROES);
+        let memory = Memory::new("shunt-nvme-zeroes", PIECE).map_err(|e| failed(&e))?;
+        let whole = memory.piece(0..PIECE).ok_or(Error::Busy)?;
+        for at in range.clone().step_by(PIECE) {
+            let len = usize::try_from(range.end - at).unwrap_or(PIECE);
             whole.part(0, len).write_to(self.file.as_fd(), at).map_err(|e| failed(&e))?;
         }
         Ok(())
     }
 
-    /// A discard is advice: what cannot follow it keeps its bytes.
-    fn discard(&self, range: &Range<u64>) -> Outcome {
-        if range.is_empty() {
-            return Ok(());
-        }
-        let done = if self.is_device {
-            device::discard(self.file.as_fd(), range)
-        } else {
-            let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(&self.file, holes, range.start, range.end - range.start).map_err(Into::into)
-        };
-        match done {
-            Err(e) if lacks(&e) => Ok(()),
-            other => other.map_err(|e| self.failed("discard", &e, false)),
-        }
+    /// Reads, in pieces, what nobody wants to see.
+    fn verify(&self, range: &Range<u64>) -> Outcome {
+        let failed = |e: &io::Error| self.failed("read", e, true);
+        let memory = Memory::new("shunt-nvme-verify", PIECE).map_err(|e| failed(&e))?;
+        let whole = memory.piece(0..PIECE).ok_or(Error::Busy)?;
+        range.clone().step_by(PIECE).try_for_each(|at| {
+            let len = usize::try_from(range.end - at).unwrap_or(PIECE);
+            whole.part(0, len).read_from(self.file.as_fd(), at).map_err(|e| failed(&e))
+        })
     }
 
     fn compare(&self, range: &Range<u64>, expected: &Piece) -> Outcome {
@@ -271,8 +263,9 @@ impl Backing {
             }
             Request::Discard(ranges) => {
                 let ranges: Result<Vec<_>, _> = ranges.iter().map(|b| inside(*b)).collect();
-                ranges?.iter().try_for_each(|range| self.discard(range))
+                ranges?.iter().try_for_each(|range| self.zero(range, true, false))
             }
+            Request::Verify(blocks) => self.verify(&inside(*blocks)?),
             Request::Compare(blocks, expected) => {
                 self.compare(&checked(geometry, *blocks, expected)?, expected)
             }
@@ -298,7 +291,10 @@ fn lacks(e: &io::Error) -> bool {
 }
 
 const fn changes(request: &Request) -> bool {
-    !matches!(request, Request::Read(..) | Request::Flush | Request::Compare(..))
+    !matches!(
+        request,
+        Request::Read(..) | Request::Flush | Request::Compare(..) | Request::Verify(_)
+    )
 }
 
 impl Store for FileStore {

@@ -84,6 +84,9 @@ impl MemoryStore {
                     self.zero(*blocks, true)?;
                 }
             }
+            Request::Verify(blocks) => {
+                self.geometry().range(*blocks).ok_or(Error::OutOfRange)?;
+            }
             Request::Compare(blocks, expected) => {
                 return same(&self.place(*blocks, expected)?, expected);
             }

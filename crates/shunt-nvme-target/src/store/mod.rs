@@ -120,8 +120,10 @@ pub enum Request {
         /// Force Unit Access.
         fua: bool,
     },
-    /// The room of these blocks is not needed. They read as zero, or as they were.
+    /// The room of these blocks is not needed. They read as zero.
     Discard(Vec<Blocks>),
+    /// Whether these blocks can be read.
+    Verify(Blocks),
     /// Whether blocks hold these bytes: else [`Error::Differs`].
     Compare(Blocks, Piece),
     /// Compare, and if they are equal, write, with no other request of this kind in between.

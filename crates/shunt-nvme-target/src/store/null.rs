@@ -40,7 +40,7 @@ impl NullStore {
             }
             Request::Write { blocks, data, .. } => self.check(*blocks, data),
             Request::Flush => Ok(()),
-            Request::Zero { blocks, .. } => inside(blocks),
+            Request::Zero { blocks, .. } | Request::Verify(blocks) => inside(blocks),
             Request::Discard(ranges) => ranges.iter().try_for_each(inside),
             Request::Compare(blocks, piece) => {
                 self.check(*blocks, piece)?;

@@ -143,6 +143,7 @@ fn the_last_block_is_the_last() {
                 Request::Write { blocks, data: data.clone(), fua: false },
                 Request::Compare(blocks, data.clone()),
                 zero,
+                Request::Verify(blocks),
                 Request::Discard(vec![Blocks { first: 0, count: 1 }, blocks]),
                 Request::CompareAndWrite { blocks, expected, data, fua: false },
             ] {
@@ -184,7 +185,10 @@ fn what_is_discarded_leaves_its_neighbours_alone() {
         let ranges = [(1, 16), (40, 0), (48, 15)];
         let ranges = ranges.map(|(first, count)| Blocks { first, count });
         assert_eq!(s.run(Request::Discard(ranges.to_vec())), Ok(()));
+        assert_eq!(s.run(Request::Verify(Blocks { first: 0, count: BLOCKS })), Ok(()));
         let block = data.len() / 64;
+        let zero = s.memory.piece(3 << 20..(3 << 20) + 16 * block).unwrap();
+        assert!(s.reads(1, &zero) && s.reads(48, &zero.part(0, 15 * block)), "{}", s.name);
         for (first, count) in [(0, 1), (17, 31), (63, 1)] {
             let kept = data.part(first * block, count * block);
             assert_eq!(s.reads(first as u64, &kept), s.keeps, "{}: {first}", s.name);

@@ -162,6 +162,8 @@ mod tests {
             "library-install",
             "ivshmem-server",
             "ivshmem-server-status",
+            "nvme",
+            "nvme-target",
             "bench",
         ];
         let names = names.map(|n| format!("shunt-{n}"));

@@ -17,6 +17,7 @@ mod ivshmem;
 mod library;
 mod list;
 mod machines;
+mod nvme;
 mod output;
 mod program;
 mod run;
@@ -61,6 +62,7 @@ fn start() -> u8 {
         Command::Cdi(args) => cdi::run(&args),
         Command::Library(args) => library::run(&args),
         Command::IvshmemServer(args) => ivshmem::run(args),
+        Command::Nvme(args) => nvme::run(args),
         Command::Bench(options) => bench(&options),
         Command::Load(load) => shunt_bench::load::run(load),
         Command::Docs(args) => docs::run(&args),

@@ -1,5 +1,7 @@
 //! The command line.
 
+pub mod nvme;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -49,6 +51,8 @@ pub enum Command {
     Machines(Format),
     /// Give virtual machines shared memory and doorbells: a server for QEMU's ivshmem-doorbell devices.
     IvshmemServer(IvshmemServer),
+    /// Disks over NVMe/TCP.
+    Nvme(nvme::Nvme),
     /// Measure this machine: kernel TCP, UNIX sockets, eBPF sockmap and Shunt side by side.
     Bench(shunt_bench::Options),
     /// One of the load programs of `shunt bench`.

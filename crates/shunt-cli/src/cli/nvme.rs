@@ -1,0 +1,121 @@
+//! The command line of `shunt nvme`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use shunt_agent::metrics::Address;
+use shunt_nvme_target::config::parse_size;
+use shunt_nvme_target::store::BlockSize;
+
+/// `shunt nvme`.
+#[derive(Args, Debug)]
+pub struct Nvme {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: NvmeCommand,
+}
+
+/// What `shunt nvme` can do.
+#[derive(Subcommand, Debug)]
+pub enum NvmeCommand {
+    /// Serve disks to NVMe/TCP hosts: memory, files and block devices.
+    Target(Box<Target>),
+}
+
+/// `shunt nvme target`.
+#[derive(Args, Debug)]
+#[command(after_help = "Without --config one namespace is served to everybody, as subsystem \
+                  nqn.2024-01.org.shunt:target. SIGHUP reads the file again: namespaces, sizes, hosts and \
+                  addresses change while hosts are connected, and where something cannot be had everything stays \
+                  as it is. SIGTERM ends the target after the commands that have begun. Under `shunt run`, \
+                  connections from hosts that run under it, too, go through shared memory.")]
+pub struct Target {
+    /// What is served, where, and to whom: a TOML file, described in docs/nvme.md.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Only say whether the configuration can be served.
+    #[arg(long)]
+    pub check: bool,
+    /// Where hosts connect. May be given several times.
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        default_value = "127.0.0.1:4420",
+        conflicts_with = "config"
+    )]
+    pub listen: Vec<SocketAddr>,
+    /// What keeps the blocks.
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// Bytes of the file's beginning that are served; it is made, or made longer, where it has fewer. Default: all.
+    #[arg(long, value_name = "SIZE", requires = "file", conflicts_with_all = ["null", "memory", "config"], value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// Bytes of a block: 512 or 4096.
+    #[arg(long, value_name = "BYTES", default_value = "4096", conflicts_with = "config", value_parser = block_size)]
+    pub block_size: BlockSize,
+    /// Serve metrics over HTTP at `unix:/PATH`, `127.0.0.1:PORT` or `[::1]:PORT`. Default: no metrics.
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<Address>,
+    /// Also at an address that other hosts can reach. There is neither password nor encryption.
+    #[arg(long, requires = "metrics")]
+    pub metrics_public: bool,
+}
+
+/// One of these, unless there is a file.
+#[derive(Args, Debug)]
+#[group(multiple = false, conflicts_with = "config")]
+pub struct StoreArgs {
+    /// Serve so many bytes that nothing keeps: for measurements.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub null: Option<u64>,
+    /// Serve so many bytes of memory.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+    /// Serve a file or a block device.
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+}
+
+fn block_size(text: &str) -> Result<BlockSize, String> {
+    let size = text.parse().ok().and_then(BlockSize::of);
+    size.ok_or_else(|| "it must be 512 or 4096".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn target(args: &[&str]) -> Result<Target, clap::Error> {
+        let args = ["shunt", "nvme", "target"].iter().chain(args);
+        match Cli::try_parse_from(args)?.command {
+            Command::Nvme(Nvme { command: NvmeCommand::Target(target) }) => Ok(*target),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn targets() {
+        let quick = target(&["--memory", "1GiB", "--block-size", "512"]).unwrap();
+        assert_eq!((quick.store.memory, quick.block_size), (Some(1 << 30), BlockSize::B512));
+        assert_eq!(quick.listen, ["127.0.0.1:4420".parse().unwrap()]);
+        let file = target(&["--file", "/x", "--size", "8M", "--listen", "[::1]:1"]).unwrap();
+        assert_eq!((file.size, file.listen.len()), (Some(8 << 20), 1));
+        assert!(target(&["--config", "/x", "--check"]).unwrap().check);
+        for bad in [
+            &["--config", "/x", "--null", "1G"][..],
+            &["--config", "/x", "--listen", "127.0.0.1:1"],
+            &["--null", "1G", "--memory", "1G"],
+            &["--null", "1GB"],
+            &["--memory", "1G", "--size", "1G"],
+            &["--null", "1G", "--block-size", "520"],
+            &["--listen", "localhost"],
+            &["--null", "1G", "--metrics-public"],
+        ] {
+            assert_eq!(target(bad).unwrap_err().exit_code(), 2, "{bad:?}");
+        }
+    }
+}

@@ -44,6 +44,7 @@ fn the_units_are_as_closed_as_they_can_be() {
         ("shunt-agent.service", 1.1),
         ("shunt-host.service", 1.4),
         ("shunt-ivshmem.service", 0.7),
+        ("shunt-nvme-target.service", 1.4),
         ("user/shunt-agent.service", 6.2),
     ] {
         let (exposure, table) = exposure(name);

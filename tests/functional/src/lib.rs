@@ -16,6 +16,7 @@ pub mod memory_group;
 pub mod mode;
 pub mod net;
 pub mod network;
+pub mod nvme;
 pub mod passing;
 pub mod pattern;
 pub mod points;

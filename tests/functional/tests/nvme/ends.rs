@@ -1,0 +1,74 @@
+//! Targets that end while hosts write: what was acknowledged is there.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use serde_json::Value;
+use shunt_functional::mode::Mode;
+use shunt_functional::nvme::pattern;
+use shunt_functional::sandbox::{Process, Sandbox};
+
+use crate::{Target, lines};
+
+const STORE: &[&str] = &["--file", "disk", "--size", "64MiB"];
+const BLOCK: usize = 4096;
+
+/// A host that fills the disk until it cannot; and as soon as the file has some of it, `end` ends the target.
+fn filled(sandbox: &Sandbox, args: &[&str], end: impl FnOnce(Target)) -> Value {
+    let target = Target::quick(sandbox, STORE);
+    let mut host: Process = sandbox.spawn(target.host(sandbox, args));
+    host.wait_for_line(|line| line.contains("filling").then_some(()));
+    let file = File::open(sandbox.path().join("disk")).unwrap();
+    let mut block = vec![0; BLOCK];
+    while block != pattern(500, 1, BLOCK) {
+        file.read_exact_at(&mut block, 500 * BLOCK as u64).unwrap();
+        host.assert_running();
+    }
+    end(target);
+    let mut seen = lines(&host.wait().success());
+    seen.pop().expect("a summary")
+}
+
+/// The blocks that were acknowledged are in the file.
+fn assert_kept(sandbox: &Sandbox, seen: &Value) {
+    let file = File::open(sandbox.path().join("disk")).unwrap();
+    let acknowledged = seen["acknowledged"].as_array().unwrap();
+    assert!(acknowledged.len() > 100, "{seen}");
+    let mut found = vec![0; BLOCK];
+    for block in acknowledged {
+        let block = block.as_u64().unwrap();
+        file.read_exact_at(&mut found, block * BLOCK as u64).unwrap();
+        assert!(found == pattern(block, 1, BLOCK), "block {block} was acknowledged");
+    }
+}
+
+#[test]
+fn a_target_that_is_to_end_answers_what_has_begun() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        let seen = filled(&sandbox, &["fill", "--endless"], |target| {
+            let finished = target.end();
+            assert!(finished.stderr.contains("are drained"), "{finished}");
+        });
+        // Not reset: the host has had every answer.
+        assert_eq!(seen["ended"], "unexpected end of file", "{mode}");
+        assert_kept(&sandbox, &seen);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_outlives_a_killed_target() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        let seen = filled(&sandbox, &["fill", "--endless"], |mut target| target.process.kill());
+        assert_ne!(seen["ended"], "done", "{mode}");
+        assert!(seen["durable"].as_u64().unwrap() > 0, "{seen}");
+        assert_kept(&sandbox, &seen);
+        // The next one has the file, and goes on.
+        let target = Target::quick(&sandbox, STORE);
+        let seen = target.run(&sandbox, &["fill"]).pop().unwrap();
+        assert_eq!((&seen["ended"], &seen["durable"]), (&"done".into(), &16384.into()));
+        assert_kept(&sandbox, &seen);
+        target.end();
+    }
+}

@@ -110,7 +110,9 @@ fn open(namespace: &Namespace) -> Result<Arc<dyn Store>, String> {
         Ok::<_, String>(Geometry { block, blocks: size >> block.shift() })
     };
     Ok(match &namespace.store {
-        Backing::Null => Arc::new(NullStore::new(geometry()?)),
+        Backing::Null => {
+            Arc::new(NullStore::new(geometry()?).map_err(|e| format!("no memory for it: {e}"))?)
+        }
         Backing::Memory => {
             let store = MemoryStore::new(geometry()?);
             Arc::new(store.map_err(|e| format!("no memory for it: {e}; ask for a smaller `size`"))?)

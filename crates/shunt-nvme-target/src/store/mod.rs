@@ -197,13 +197,14 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Starts a request. If it is not done at once, `mailbox` gets its outcome under `tag`, once.
     fn submit(&self, request: Request, tag: u64, mailbox: &Arc<Mailbox>) -> Submitted;
 
-    /// The memory of these blocks, where the store is memory: to be sent from, or received into, without a copy.
+    /// The memory of these blocks, where the store is memory: to be sent from without a copy, or received into unless
+    /// it drops writes.
     fn lend(&self, blocks: Blocks) -> Option<Piece> {
         let _ = blocks;
         None
     }
 
-    /// True if what is written is nowhere: it may as well be dropped on arrival.
+    /// True if what is written is nowhere: it is to be dropped on arrival, and never put into lent memory.
     fn drops_writes(&self) -> bool {
         false
     }

@@ -1,23 +1,32 @@
 //! A store that keeps nothing: writes vanish, reads give zero. For measurements of everything else.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{BlockSize, Blocks, Error, Geometry, Mailbox, Request, Store, Submitted, checked};
-use crate::memory::Piece;
+use crate::memory::{Memory, Piece};
 
 /// See the module's description.
 #[derive(Debug)]
 pub struct NullStore {
     block: BlockSize,
     blocks: AtomicU64,
+    /// What all reads give. Nobody writes to it, as writes are dropped.
+    zero: Arc<Memory>,
 }
+
+/// Bytes that are lent at once: as many as the longest transfer can have.
+const LENT: usize = 16 << 20;
 
 impl NullStore {
     /// Of so many blocks.
-    #[must_use]
-    pub const fn new(geometry: Geometry) -> Self {
-        Self { block: geometry.block, blocks: AtomicU64::new(geometry.blocks) }
+    ///
+    /// # Errors
+    /// Those of making the memory that reads come from.
+    pub fn new(geometry: Geometry) -> io::Result<Self> {
+        let zero = Memory::new("shunt-nvme-zero", LENT)?;
+        Ok(Self { block: geometry.block, blocks: AtomicU64::new(geometry.blocks), zero })
     }
 
     fn check(&self, blocks: Blocks, piece: &Piece) -> Result<(), Error> {
@@ -62,6 +71,11 @@ impl Store for NullStore {
 
     fn submit(&self, request: Request, _tag: u64, _mailbox: &Arc<Mailbox>) -> Submitted {
         Submitted::Done(self.run(&request))
+    }
+
+    fn lend(&self, blocks: Blocks) -> Option<Piece> {
+        let range = self.geometry().range(blocks)?;
+        self.zero.piece(0..usize::try_from(range.end - range.start).ok()?)
     }
 
     fn drops_writes(&self) -> bool {

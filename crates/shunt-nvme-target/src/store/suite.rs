@@ -46,7 +46,7 @@ fn subjects(block: BlockSize) -> Vec<Subject> {
     let dir = tempfile::tempdir().unwrap();
     let file = Arc::new(FileStore::open(&opening(&dir, block)).unwrap());
     vec![
-        subject("null", Arc::new(NullStore::new(geometry)), false, None),
+        subject("null", Arc::new(NullStore::new(geometry).unwrap()), false, None),
         subject("memory", Arc::new(MemoryStore::new(geometry).unwrap()), true, None),
         subject("file", file, true, Some(dir)),
     ]
@@ -244,7 +244,11 @@ fn lent_memory_is_the_store() {
     each(|s| {
         let data = s.piece(0, 2, 0x42);
         s.write(8, &data, false).unwrap();
-        if let Some(lent) = s.store.lend(s.blocks(8, &data)) {
+        let lent = s.store.lend(s.blocks(8, &data));
+        if let Some(lent) = lent.as_ref().filter(|_| s.store.drops_writes()) {
+            data.clear();
+            assert_eq!(lent.differs_at(&data), None, "{}", s.name);
+        } else if let Some(lent) = lent {
             assert_eq!(lent.differs_at(&data), None, "{}", s.name);
             lent.part(0, 1).copy_in(&[0x99]);
             data.part(0, 1).copy_in(&[0x99]);

@@ -75,6 +75,28 @@ fn a_host_that_is_not_named_is_refused() {
     target.end();
 }
 
+/// A key as people make it, of 32 zero bytes and their CRC-32.
+const KEY: &str = "DHHC-1:00:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAACtVQoZ:";
+
+#[test]
+fn a_host_with_a_key_can_do_nothing_without_it() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let host = "{ nqn = \"nqn.2024-01.org.shunt:test-host\", key = \"KEY\" }";
+    let with = |key: &str| {
+        let hosts = format!("[{}]", host.replace("KEY", key));
+        memory("1MiB").replace("\"any\"", &hosts)
+    };
+    let target = Target::configured(&sandbox, &with(KEY));
+    let keyless = sandbox.spawn(target.host(&sandbox, &["identify"])).wait();
+    assert!(!keyless.status.success(), "{keyless}");
+    assert!(keyless.stderr.contains("Authentication Required"), "{keyless}");
+    target.end();
+    // The key is not shown, also where it is wrong.
+    let wrong = refused(&sandbox, &with(&KEY.replacen("AAAA", "BAAA", 1)), true);
+    assert!(wrong.stderr.contains("nvme gen-dhchap-key"), "{wrong}");
+    assert!(!wrong.stderr.contains("BAAA"), "{wrong}");
+}
+
 #[test]
 fn hosts_hear_of_a_namespace_with_another_size() {
     for mode in Mode::enabled() {

@@ -5,8 +5,11 @@ use std::os::unix::fs::FileExt;
 
 use serde_json::Value;
 use shunt_functional::mode::Mode;
-use shunt_functional::nvme::pattern;
+use shunt_functional::nvme::{Host, pattern};
 use shunt_functional::sandbox::{Process, Sandbox};
+use shunt_functional::waiting::settles;
+use shunt_nvme::host::Transfer;
+use shunt_nvme::wire::{Sqe, opcode};
 
 use crate::{Target, lines};
 
@@ -31,19 +34,53 @@ fn filled(sandbox: &Sandbox, args: &[&str], end: impl FnOnce(Target)) -> Value {
 
 /// The blocks that were acknowledged are in the file.
 fn assert_kept(sandbox: &Sandbox, seen: &Value) {
-    let file = File::open(sandbox.path().join("disk")).unwrap();
     let acknowledged = seen["acknowledged"].as_array().unwrap();
     assert!(acknowledged.len() > 100, "{seen}");
-    let mut found = vec![0; BLOCK];
     for block in acknowledged {
-        let block = block.as_u64().unwrap();
-        file.read_exact_at(&mut found, block * BLOCK as u64).unwrap();
-        assert!(found == pattern(block, 1, BLOCK), "block {block} was acknowledged");
+        assert_kept_block(sandbox, block.as_u64().unwrap());
     }
 }
 
+/// The host has been asked for the data of a write when the target is told to end, and sends it after that.
 #[test]
-fn a_target_that_is_to_end_answers_what_has_begun() {
+fn what_has_begun_is_done_before_the_end() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let target = Target::quick(&sandbox, STORE);
+    let mut host = Host::connect(&target.way()).unwrap();
+    let mut queue = host.queue().unwrap();
+    let mut write = Sqe::new(opcode::io::WRITE, 1);
+    write.set_cdw10_64(7);
+    let transfer = Transfer::ToController(4096);
+    queue.submit(&write, transfer, pattern(7, 1, BLOCK)).unwrap();
+    // The R2T is there: it is left unread.
+    assert_eq!(queue.socket().peek(&mut [0]).unwrap(), 1);
+    let Target { mut process, .. } = target;
+    process.signal(libc::SIGTERM);
+    settles("the log", &true, || {
+        process.assert_running();
+        process.describe().contains("are drained")
+    });
+    let ended = queue.wait().unwrap();
+    assert!(ended.completion.cqe.status().is_success(), "{ended:?}");
+    assert_kept_block(&sandbox, 7);
+    // A command that comes now is not answered, and so not done.
+    write.set_cdw10_64(8);
+    let late = queue.submit(&write, transfer, pattern(8, 1, BLOCK)).and_then(|_| queue.wait());
+    assert!(late.is_err(), "{late:?}");
+    drop((host, queue));
+    let finished = process.wait().success();
+    assert!(!finished.stderr.contains("failed"), "{finished}");
+}
+
+fn assert_kept_block(sandbox: &Sandbox, block: u64) {
+    let file = File::open(sandbox.path().join("disk")).unwrap();
+    let mut found = vec![0; BLOCK];
+    file.read_exact_at(&mut found, block * BLOCK as u64).unwrap();
+    assert!(found == pattern(block, 1, BLOCK), "block {block} was acknowledged");
+}
+
+#[test]
+fn a_target_that_is_to_end_keeps_what_it_has_acknowledged() {
     for mode in Mode::enabled() {
         let sandbox = Sandbox::new(mode);
         let seen = filled(&sandbox, &["fill", "--endless"], |target| {

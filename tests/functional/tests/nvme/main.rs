@@ -6,6 +6,7 @@ mod hostile;
 mod served;
 
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,6 +14,7 @@ use std::process::Command;
 use serde_json::Value;
 use shunt_functional::binaries::built;
 use shunt_functional::net::free_port;
+use shunt_functional::nvme::Way;
 use shunt_functional::sandbox::{Finished, Process, Sandbox};
 
 /// The subsystem of a target without a configuration file.
@@ -43,6 +45,17 @@ impl Target {
         command.arg("--config").arg(file);
         command.arg(format!("--metrics=unix:{}", metrics(sandbox).display()));
         Self { process: sandbox.serve(command, port), port }
+    }
+
+    /// The way to it, for a host in this process.
+    pub fn way(&self) -> Way {
+        Way {
+            to: SocketAddr::from(([127, 0, 0, 1], self.port)),
+            nqn: QUICK.to_owned(),
+            host: "nqn.2024-01.org.shunt:test-host".to_owned(),
+            digests: (false, false),
+            depth: 32,
+        }
     }
 
     /// A host of it.

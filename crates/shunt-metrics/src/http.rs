@@ -11,7 +11,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 pub enum Status {
     /// It is no request.
     Malformed,
-    /// There is only [`PATH`].
+    /// There is only `/metrics`.
     NotFound,
     /// There is only GET, and HEAD.
     NotAllowed,

@@ -452,7 +452,7 @@ pub fn draft(listener: ListenerId, endpoint: &'static Endpoint) -> Result<Draft,
     Ok(Draft { link, slot, target })
 }
 
-/// What ended connections have left in rings, after [`trim`].
+/// What ended connections have left in rings, after [`trim()`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Left {
     /// Nothing that is to be given back.

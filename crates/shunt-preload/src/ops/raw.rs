@@ -19,7 +19,7 @@ use crate::ops::{
 };
 use crate::{clock, errno, found, next, panics};
 
-/// The system calls that have a handler, by number: [`ALWAYS`], or [`FORK`].
+/// The system calls that have a handler, by number: those that always have one, and those of forks.
 pub static CONCERNS: [u8; 512] = concerns();
 
 /// In [`CONCERNS`]: has one unless the second argument of syscall(2) has one of [`SHARES`], or the third is not 0. The child of

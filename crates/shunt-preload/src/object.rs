@@ -8,22 +8,19 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use shunt_engine::buffers::not_arrived;
-use shunt_engine::conn::repeated::{are_awaited, are_pending};
+use shunt_engine::conn::End;
+use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::handshake::Phase;
-use shunt_engine::kernel::KernelSocket;
 use shunt_engine::kernel::has_ended_unannounced;
-use shunt_engine::stretch::{Path, path};
 use shunt_shm::arena::{Arena, Record};
 use shunt_shm::region::{CLOSED, RESET, SLOTS, Section, Side};
-use shunt_shm::ring::RxCursor;
 use shunt_shm::zerocopy::Tally;
 use shunt_wire::clc::Answer;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::calls::{self, Which};
-use crate::conn::{APPENDS, Conn, FROZEN, LEFTOVER, NONBLOCK, SHUT_RD, Sock};
+use crate::conn::{APPENDS, Conn, LEFTOVER, NONBLOCK, SHUT_RD, Sock};
 use crate::endpoint::{self, Endpoint};
 use crate::errno::KeepErrno;
 use crate::fd_table::{Entry, Kind};
@@ -303,58 +300,25 @@ pub fn set_appending(entry: Entry, on: bool) {
 /// Bytes that a read would find when that is told by the ring alone: the connection is in a ring
 /// stretch that has no end yet.
 pub fn in_ring(entry: Entry) -> Option<c_int> {
-    let sock = Sock::of(entry)?;
-    let (_, theirs) = sock.sections()?;
-    let rx = &sock.record().rx;
-    let marks = rx.marks.load(Ordering::Relaxed);
-    if path(marks) == Path::Tcp
-        || theirs.prod.marks.load(Ordering::Acquire) != marks
-        || sock.has(FROZEN | SHUT_RD)
-    {
-        return None;
-    }
-    let n = theirs.prod.prod.load(Ordering::Acquire).wrapping_sub(rx.cursor.pos());
-    // More than the ring holds: the next read finds the peer out.
-    c_int::try_from(n).ok().filter(|_| n <= sock.ring() as u64)
+    c_int::try_from(Sock::of(entry)?.end()?.unread_in_ring_alone()?).ok()
 }
 
 /// Bytes that a read would find, or `None` for what the kernel says.
 pub fn fionread(conn: Conn) -> Option<c_int> {
     promote::advance(conn);
-    let (sock, rx) = (conn.sock(), &conn.record().rx);
+    let sock = conn.sock();
     let lock = sock.lock_rx();
     let (fd, end) = (conn.kernel()?, sock.end()?);
-    let theirs = end.theirs;
     if end.may_settle() && !lock.nested() {
         again::settle_locked(sock, fd);
     }
-    let marks = rx.marks.load(Ordering::Relaxed);
-    let open = RxCursor::next_mark(&theirs.prod, marks).ok()?.is_some();
-    if path(marks) == Path::Tcp && (!open || are_awaited(end.record)) {
-        // More may just have come of what comes twice.
-        let awaited = are_awaited(end.record).then(|| end.not_repeated(Socket(fd).waiting()));
-        return awaited.and_then(|n| c_int::try_from(n).ok());
-    }
-    let in_ring = if sock.has(FROZEN) {
-        // What this side has left there comes once more over TCP; but not what lies in front of the mark of a
-        // peer that left by itself.
-        match RxCursor::ring_end(&theirs.prod, marks).ok()? {
-            Some(end) => end.saturating_sub(rx.cursor.pos()),
-            None => rx.cursor.refresh(&theirs.prod, sock.ring() as u64).ok()?,
-        }
-    } else {
-        rx.cursor.refresh(&theirs.prod, sock.ring() as u64).ok()?
-    };
-    // Bytes on both sides of a mark count together.
-    let before_or_after = if open { end.not_repeated(Socket(fd).waiting()) } else { 0 };
-    c_int::try_from(in_ring + before_or_after).ok()
+    c_int::try_from(end.unread(&Socket(fd))?).ok()
 }
 
 /// True while there are bytes in the ring that come before whatever the kernel socket has.
 pub fn has_unread(entry: Entry) -> bool {
     let Some(sock) = Sock::of(entry) else { return false };
-    let Some((_, theirs)) = sock.sections() else { return false };
-    let rx = &sock.record().rx;
+    let Some(end) = sock.end() else { return false };
     let lock = sock.lock_rx();
     if sock.has(LEFTOVER)
         && !lock.nested()
@@ -362,24 +326,16 @@ pub fn has_unread(entry: Entry) -> bool {
     {
         leftover::sync(sock, fd);
     }
-    path(rx.marks.load(Ordering::Relaxed)) == Path::Ring
-        && !sock.has(FROZEN)
-        && rx.cursor.refresh(&theirs.prod, sock.ring() as u64).is_ok_and(|n| n > 0)
+    end.reads_ring_first()
 }
 
 /// Bytes that have not arrived yet, as the kernel would count those in the ring, or `None` for what it says: they
 /// arrive when the receiver's buffer has room for them, and not when they are read.
 pub fn outq(_fd: c_int, entry: Entry) -> Option<c_int> {
     let sock = Sock::of(entry)?;
-    let (_, theirs) = sock.sections()?;
-    let tx = &sock.record().tx;
-    if path(tx.marks.load(Ordering::Relaxed)) == Path::Tcp {
-        return None;
-    }
+    let end = sock.end().filter(End::sends_through_ring)?;
     let _lock = sock.lock_tx();
-    let unread = tx.cursor.refresh(&theirs.cons).ok()?;
-    let sizes = (tx.buffer.load(Ordering::Relaxed), theirs.ctl.window.load(Ordering::Relaxed));
-    c_int::try_from(not_arrived(unread, sizes)).ok()
+    c_int::try_from(end.not_arrived()?).ok()
 }
 
 /// `fd` (or a duplicate) goes to a program that may not run under Shunt: it must work there as

@@ -137,12 +137,16 @@ impl End<'_> {
         ];
         let words = words.iter().map(|word| u64::from(word.load(Relaxed)));
         let cursors = [&theirs.prod.prod, &theirs.cons.cons].map(|word| word.load(Acquire));
-        // Each step is one to one in either of the two, by an odd factor: so no single change is lost.
-        let all = words.chain(cursors).fold(completions, |all, word| {
-            all.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ word
-        });
-        all.max(1)
+        stamp_of([completions].into_iter().chain(words).chain(cursors))
     }
+}
+
+/// Something else whenever one of the words is; never 0.
+pub(super) fn stamp_of(words: impl Iterator<Item = u64>) -> u64 {
+    // Each step is one to one in either of the two, by an odd factor: so no single change is lost.
+    let all = words
+        .fold(0_u64, |all, word| all.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ word);
+    all.max(1)
 }
 
 #[cfg(test)]

@@ -15,11 +15,7 @@ use crate::stream::tcp;
 
 /// Something else whenever bytes have come by the ring, or a stretch or the direction has ended.
 pub fn arrivals(sock: &Sock) -> u64 {
-    let Some((_, theirs)) = sock.sections() else { return 0 };
-    let words = [&theirs.prod.marks, &theirs.prod.fin, &theirs.ctl.closed, &theirs.ctl.handed_over];
-    let words = words.iter().fold(0, |all: u64, w| all << 12 ^ u64::from(w.load(Acquire)));
-    // An odd factor, so that no change of it alone is lost.
-    theirs.prod.prod.load(Acquire).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ words
+    sock.end().map_or(0, |end| end.arrivals())
 }
 
 /// True when nothing will come any more that could be seen, as far as the kernel or the peer has told.

@@ -12,19 +12,17 @@ use toml::Spanned;
 
 use super::identity::{self, default_identity, default_serial};
 use super::mistake::{Mistake, Source};
+use super::raw;
 use super::size::Size;
-use super::{Backing, Config, Host, Hosts, Key, Limits, Namespace, Referral, Subsystem, raw};
+use super::values::{
+    Backing, Config, FILE_THREADS, Host, Hosts, Key, Limits, MODEL, Namespace, Referral, Subsystem,
+};
 use crate::store::BlockSize;
-
-/// The model of a subsystem to which the file gives none.
-pub(super) const MODEL: &str = "Shunt";
 
 /// Namespaces of a subsystem.
 const MAX_NSID: u32 = 1024;
 /// Threads of one kind.
 const MAX_THREADS: usize = 1024;
-/// Threads that wait for a file.
-pub(super) const FILE_THREADS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 
 type Checked<T> = Result<T, Mistake>;
 

@@ -1,4 +1,8 @@
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
 use super::*;
+use crate::store::BlockSize;
 
 const WHOLE: &str = r#"
 listen = ["127.0.0.1:4420", "[::1]:4420"]

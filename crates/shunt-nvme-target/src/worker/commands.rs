@@ -6,31 +6,15 @@ use shunt_nvme::transport::Command;
 use shunt_nvme::wire::fabrics::ConnectData;
 use shunt_nvme::wire::{Fuse, Nqn, Sqe, Status};
 
-use super::Context;
 use super::conn::{Conn, State};
+use super::context::Context;
 use super::link::Data;
 use super::pending::{Entry, Purpose};
+use super::task::{Fused, Task};
 use crate::buffers::{Buffer, Buffers};
 use crate::metrics::Counter;
 use crate::site::Namespace;
 use crate::store::{Blocks, Error, Outcome, Request, Submitted};
-
-/// What becomes of a command when its data is there, or its store is done.
-#[derive(Clone, Debug)]
-pub(super) enum Task {
-    /// It is looked at when its data is whole.
-    Whole(Box<Sqe>, Transfer),
-    /// It is for a store.
-    Store(Io, Box<Sqe>),
-}
-
-/// The first command of a fused operation, and the second, when it has come.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fused {
-    first: (Command, bool),
-    /// Its data is there, says the flag of either.
-    second: Option<(Command, bool)>,
-}
 
 impl Conn {
     /// A command has come.

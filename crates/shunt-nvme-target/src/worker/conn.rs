@@ -13,10 +13,10 @@ use shunt_nvme::wire::{Nqn, Status};
 use shunt_sys::epoll;
 use tracing::{debug, info, warn};
 
-use super::Context;
-use super::commands::{Fused, Task};
+use super::context::Context;
 use super::link::{Data, Link, Step};
 use super::pending::Purpose;
+use super::task::{Fused, Task};
 use crate::metrics::Counter;
 use crate::server::Ticket;
 use crate::site::View;

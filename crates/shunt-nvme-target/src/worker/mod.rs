@@ -3,8 +3,10 @@
 
 mod commands;
 mod conn;
+mod context;
 mod link;
 mod pending;
+mod task;
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -19,9 +21,10 @@ use tracing::error;
 use crate::buffers::Buffers;
 use crate::metrics::{Counter, Counts};
 use crate::server::Ticket;
-use crate::site::{Post, Site};
+use crate::site::Site;
 use crate::store::{Done, Mailbox};
 use conn::{Conn, Over};
+use context::Context;
 use pending::Pending;
 
 /// The mailbox's token; connections have others.
@@ -109,17 +112,6 @@ impl Worker {
     pub fn join(self) {
         let _panicked = self.thread.join();
     }
-}
-
-/// What connections of a thread share.
-#[derive(Debug)]
-struct Context {
-    site: Arc<Site>,
-    buffers: Buffers,
-    mailbox: Arc<Mailbox>,
-    post: Arc<Post>,
-    pending: Pending,
-    counts: Arc<Counts>,
 }
 
 /// A place for a connection, and how often it was used: so no event is taken for one of another connection.

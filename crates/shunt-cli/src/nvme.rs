@@ -21,9 +21,6 @@ pub fn run(args: Nvme) -> u8 {
 }
 
 fn run_target(args: Target) -> u8 {
-    // A host that goes, and a closed standard error, must not end the target.
-    // SAFETY: changes this process's disposition of one signal, before any thread is made.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stdio::Log).init();
     let config = match config(&args) {
@@ -36,6 +33,9 @@ fn run_target(args: Target) -> u8 {
     if args.check {
         return check(&config);
     }
+    // A host that goes, and a closed standard error, must not end the target.
+    // SAFETY: changes this process's disposition of one signal, before any thread is made.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     let options = Options {
         config,
         file: args.config,

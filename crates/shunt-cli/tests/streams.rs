@@ -104,6 +104,7 @@ const TABLE: &[(&[&str], Does)] = &[
     (&["machines", "--json"], Report),
     (&["ivshmem-server", "--socket", "SOCKET", "status"], Report),
     (&["ivshmem-server", "--socket", "SOCKET", "status", "--json"], Report),
+    (&["nvme", "target", "--check", "--null", "1MiB"], Report),
     (&["bench", "--list"], ReportAlways),
     (&["bench", "--quick"], ReportAlways),
     (&["load", "ping", "--to", "SERVER", "--seconds", "0.01"], Report),

@@ -66,8 +66,8 @@ impl Guest {
         ));
         let mut command = lab.machines[0].inside();
         command.arg(program("qemu-system-x86_64"));
-        // With one processor the emulator makes atomic instructions of several, which another machine sees.
-        command.args(["-accel", "tcg,thread=multi", "-machine", "q35", "-smp", "2", "-m", "512"]);
+        // Half of the memory is what its root can take. With one processor the emulator makes atomic instructions of several, which another machine sees.
+        command.args(["-accel", "tcg,thread=multi", "-machine", "q35", "-smp", "2", "-m", "1024"]);
         command.args(["-nodefaults", "-display", "none", "-no-reboot"]);
         command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
         command.args([

@@ -135,6 +135,15 @@ impl Image {
     /// When something of it is missing.
     #[must_use]
     pub fn assemble(dir: &Path) -> Self {
+        Self::with(dir, &[], &[])
+    }
+
+    /// The same with more modules of the kernel, and more of the host's programs.
+    ///
+    /// # Panics
+    /// When something of it is missing.
+    #[must_use]
+    pub fn with(dir: &Path, modules: &[&str], programs: &[&str]) -> Self {
         let packages = packages();
         let mut archive = Archive::default();
         for path in
@@ -150,13 +159,15 @@ impl Image {
         archive.file("/etc/passwd", b"root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n");
         archive.file("/etc/group", b"root:x:0:\nnogroup:x:65534:\n");
         let mut order = Vec::new();
-        for name in MODULES {
+        for name in MODULES.iter().chain(modules) {
             module(&packages, name, &mut archive, &mut order);
         }
         archive.file("/mods/order", format!("{}\n", order.join("\n")).as_bytes());
         let ours = ["shunt", "libshunt.so", "shunt-gen"].map(built);
         let mut needed = BTreeSet::new();
-        for path in ours.into_iter().chain(PROGRAMS.map(program)) {
+        for path in
+            ours.into_iter().chain(PROGRAMS.iter().chain(programs).map(|name| program(name)))
+        {
             needed.extend(libraries(&path));
             let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
             archive.file(&format!("/bin/{name}"), &fs::read(&path).expect("a program"));

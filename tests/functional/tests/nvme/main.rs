@@ -3,6 +3,7 @@
 mod configured;
 mod ends;
 mod hostile;
+mod kernel;
 mod served;
 
 use std::io::{Read, Write};

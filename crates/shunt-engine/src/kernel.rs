@@ -263,6 +263,8 @@ mod tests {
         assert!(peer_is_gone(&socket, &unsaid) && !peer_is_gone(&socket, &said));
         assert!(has_ended_unannounced(&socket, &unsaid) && !has_ended_unannounced(&socket, &said));
         assert!(!has_failed(&socket));
+        socket.queue_error();
+        assert!(!has_failed(&socket), "completions are no failure");
         socket.arrive(Arrival::Reset);
         assert!(peer_is_gone(&socket, &said) && !has_ended_unannounced(&socket, &unsaid));
         assert!(has_failed(&socket));

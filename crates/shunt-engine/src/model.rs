@@ -29,6 +29,7 @@ pub struct Socket {
     fin: Cell<bool>,
     reset: Cell<bool>,
     shut: Cell<bool>,
+    queues_errors: Cell<bool>,
     questions: Cell<usize>,
     later: RefCell<Vec<(usize, Arrival)>>,
 }
@@ -54,6 +55,11 @@ impl Socket {
     pub fn settle(&self) {
         self.questions.set(usize::MAX / 2);
         self.happens();
+    }
+
+    /// There is something on the error queue: a completion, a timestamp.
+    pub fn queue_error(&self) {
+        self.queues_errors.set(true);
     }
 
     /// The program reads.
@@ -112,6 +118,9 @@ impl KernelSocket for Socket {
         }
         if self.reset.get() {
             found |= events::HUP | events::ERR;
+        }
+        if self.queues_errors.get() {
+            found |= events::ERR;
         }
         found & (asked | events::ALWAYS)
     }

@@ -148,6 +148,15 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_twice_is_in_front_of_the_next_stretch() {
+        let memory = Memory::default();
+        TxCursor::set_mark(&memory.end().theirs.prod, 5);
+        memory.receive(10);
+        memory.end().record.rx.again.store(2, Relaxed);
+        assert_eq!(memory.end().unread(&kernel(7)), Some(5));
+    }
+
+    #[test]
     fn one_that_has_left_counts_up_to_the_mark() {
         let memory = in_ring(10);
         memory.end().put(FROZEN, true);

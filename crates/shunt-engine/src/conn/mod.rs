@@ -141,3 +141,44 @@ impl End<'_> {
         self.is_read_there() && (marks == 0 || self.can_be_rung())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Memory;
+
+    #[test]
+    fn an_acceptor_enters_the_ring_of_a_client_that_is_there() {
+        let memory = Memory::default();
+        let end = memory.end();
+        end.record.id.side.store(Side::Server as u32, Relaxed);
+        for (state, is_read, can_be_rung) in [
+            (Proposal::Free, false, false),
+            (Proposal::Proposed, false, false),
+            (Proposal::Withdrawn, false, false),
+            (Proposal::Used, true, false),
+            (Proposal::Active, true, true),
+        ] {
+            end.theirs.setup.state.store(state as u32, Relaxed);
+            assert_eq!(end.is_read_there(), is_read, "{state:?}");
+            assert_eq!(end.can_be_rung(), can_be_rung, "{state:?}");
+            assert_eq!(end.may_enter(0), is_read, "in good faith: {state:?}");
+            assert_eq!(end.may_enter(2), can_be_rung, "again: {state:?}");
+        }
+        end.record.id.side.store(Side::Client as u32, Relaxed);
+        end.theirs.setup.state.store(0, Relaxed);
+        assert!(
+            end.may_enter(0) && end.may_enter(2),
+            "an acceptor has answered in a call of its own"
+        );
+    }
+
+    #[test]
+    fn a_sender_that_has_set_no_size_has_no_limit() {
+        let memory = Memory::default();
+        memory.end().theirs.ctl.window.store(4096, Relaxed);
+        assert_eq!(memory.end().limit(), UNLIMITED);
+        memory.end().record.tx.buffer.store(8192, Relaxed);
+        assert_eq!(memory.end().limit(), 12_288);
+    }
+}

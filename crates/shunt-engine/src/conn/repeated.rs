@@ -211,6 +211,21 @@ mod tests {
     }
 
     #[test]
+    fn also_where_the_peer_left_in_front_of_that() {
+        let (memory, socket) = (left_by_the_peer(6), Socket::default());
+        let end = memory.end();
+        end.put(FROZEN, true);
+        socket.arrive(Arrival::Bytes(4));
+        settle(end, &socket);
+        assert_eq!(
+            (end.source().path, socket.waiting()),
+            (Path::Tcp, 4),
+            "the sender has skipped two"
+        );
+        assert!(!are_awaited(end.record));
+    }
+
+    #[test]
     fn a_sender_that_ends_in_the_middle_leaves_nobody_waiting() {
         for end_of in [Arrival::Fin, Arrival::Reset] {
             let (memory, socket) = (left_by_the_peer(10), Socket::default());

@@ -76,6 +76,32 @@ impl Endpoint {
         (0..vectors()).map(|_| Ok(adopt(doorbell::create()?)?)).collect()
     }
 
+    fn of(
+        (id, pid, user): (EndpointId, u32, u32),
+        memory: u64,
+        bells: Vec<OwnFd>,
+        (registry, arena): (Registry, Arena),
+    ) -> Self {
+        Self {
+            id,
+            pid,
+            user,
+            memory,
+            carried: AtomicU32::new(0),
+            ring: AtomicUsize::new(usize::MAX),
+            bells,
+            registry,
+            arena,
+            hint: AtomicUsize::new(0),
+            member: AtomicU32::new(0),
+            child: AtomicU32::new(0),
+            is_inherited: AtomicBool::new(false),
+            is_shed: AtomicBool::new(false),
+            older: Self::newest(),
+            load: [const { AtomicU32::new(0) }; MAX_VECTORS],
+        }
+    }
+
     /// Takes over what the agent sent, who takes this process for one of `user`.
     ///
     /// # Errors
@@ -87,24 +113,9 @@ impl Endpoint {
         registry: OwnedFd,
         arena: OwnedFd,
     ) -> io::Result<&'static Self> {
-        let endpoint = Self {
-            id,
-            pid: rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(),
-            user,
-            memory,
-            carried: AtomicU32::new(0),
-            ring: AtomicUsize::new(usize::MAX),
-            bells,
-            registry: Registry::map(&registry)?,
-            arena: Arena::map(&arena)?,
-            hint: AtomicUsize::new(0),
-            member: AtomicU32::new(0),
-            child: AtomicU32::new(0),
-            is_inherited: AtomicBool::new(false),
-            is_shed: AtomicBool::new(false),
-            older: Self::newest(),
-            load: [const { AtomicU32::new(0) }; MAX_VECTORS],
-        };
+        let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+        let mapped = (Registry::map(&registry)?, Arena::map(&arena)?);
+        let endpoint = Self::of((id, pid, user), memory, bells, mapped);
         shunt_sys::fds::close(registry);
         shunt_sys::fds::close(arena);
         let endpoint: &'static Self = Box::leak(Box::new(endpoint));
@@ -121,25 +132,10 @@ impl Endpoint {
     /// # Errors
     /// Those of mapping the memory.
     pub fn on_its_own(bell: OwnFd, arena: OwnedFd) -> io::Result<&'static Self> {
-        let endpoint = Self {
-            id: 0,
-            // Of no process that asks an agent for link groups.
-            pid: 0,
-            user: rustix::process::geteuid().as_raw(),
-            memory: u64::MAX,
-            carried: AtomicU32::new(0),
-            ring: AtomicUsize::new(usize::MAX),
-            bells: vec![bell],
-            registry: Registry::empty()?,
-            arena: Arena::map(&arena)?,
-            hint: AtomicUsize::new(0),
-            member: AtomicU32::new(0),
-            child: AtomicU32::new(0),
-            is_inherited: AtomicBool::new(false),
-            is_shed: AtomicBool::new(false),
-            older: Self::newest(),
-            load: [const { AtomicU32::new(0) }; MAX_VECTORS],
-        };
+        let user = rustix::process::geteuid().as_raw();
+        let mapped = (Registry::empty()?, Arena::map(&arena)?);
+        // The pid is that of no process which asks an agent for link groups.
+        let endpoint = Self::of((0, 0, user), u64::MAX, vec![bell], mapped);
         shunt_sys::fds::close(arena);
         let endpoint: &'static Self = Box::leak(Box::new(endpoint));
         NEWEST.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Release);

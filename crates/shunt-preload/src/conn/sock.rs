@@ -261,10 +261,8 @@ impl Sock {
     /// The sections that this side writes and reads.
     #[inline]
     pub fn sections(&self) -> Option<(&'static Section, &'static Section)> {
-        let link = self.link()?;
-        let record = self.record();
-        let (slot, side) = (record.slot(), record.side());
-        Some((link.view().section(slot, side), link.view().section(slot, side.other())))
+        let end = self.end()?;
+        Some((end.mine, end.theirs))
     }
 
     /// The connection's end in shared memory, once it has one.

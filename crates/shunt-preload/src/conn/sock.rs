@@ -94,26 +94,51 @@ impl Sock {
     /// That of a new connection, with one descriptor. `None` when there are too many.
     pub fn new(record: &'static Record, endpoint: &'static Endpoint) -> Option<&'static Self> {
         let (name, sock) = SOCKS.take()?;
-        sock.endpoint.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Relaxed);
-        sock.member.store(endpoint.member().code(), Ordering::Relaxed);
-        sock.counted.store(0, Ordering::Relaxed);
-        sock.no_room.store(0, Ordering::Relaxed);
-        sock.fin_timeout.store(0, Ordering::Relaxed);
-        sock.lent.clear();
-        sock.touched.store(0, Ordering::Relaxed);
-        sock.leftover.store(core::ptr::null_mut(), Ordering::Relaxed);
-        sock.spawned.store(0, Ordering::Relaxed);
-        // Of a thread that was in a call when the last connection ended.
-        sock.imports.store(0, Ordering::Relaxed);
-        sock.pins.store(core::ptr::null_mut(), Ordering::Relaxed);
-        sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
-        sock.peer.store(core::ptr::null_mut(), Ordering::Relaxed);
-        sock.listener.store(core::ptr::null_mut(), Ordering::Relaxed);
-        sock.refs.store(1, Ordering::Relaxed);
-        sock.lingering.store(0, Ordering::Relaxed);
-        sock.record.store(core::ptr::from_ref(record).cast_mut(), Ordering::Relaxed);
+        sock.begin(record, endpoint);
         sock.name.store(Entry::named(Kind::Stream, name).object(), Ordering::Release);
         Some(sock)
+    }
+
+    /// Sets all but the name, whatever the connection before has left.
+    fn begin(&self, record: &'static Record, endpoint: &'static Endpoint) {
+        let Self {
+            record: its_record,
+            link,
+            peer,
+            listener,
+            endpoint: its_endpoint,
+            name: _,
+            refs,
+            lingering,
+            member,
+            counted,
+            no_room,
+            fin_timeout,
+            imports,
+            pins,
+            lent,
+            said,
+            touched,
+            leftover,
+            spawned,
+        } = self;
+        its_record.store(core::ptr::from_ref(record).cast_mut(), Ordering::Relaxed);
+        its_endpoint.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Relaxed);
+        member.store(endpoint.member().code(), Ordering::Relaxed);
+        refs.store(1, Ordering::Relaxed);
+        link.store(core::ptr::null_mut(), Ordering::Relaxed);
+        peer.store(core::ptr::null_mut(), Ordering::Relaxed);
+        listener.store(core::ptr::null_mut(), Ordering::Relaxed);
+        // Of a thread that was in a call when the last connection ended.
+        imports.store(0, Ordering::Relaxed);
+        pins.store(core::ptr::null_mut(), Ordering::Relaxed);
+        leftover.store(core::ptr::null_mut(), Ordering::Relaxed);
+        for word in [lingering, counted, no_room, fin_timeout, touched] {
+            word.store(0, Ordering::Relaxed);
+        }
+        said.store(0, Ordering::Relaxed);
+        spawned.store(0, Ordering::Relaxed);
+        lent.clear();
     }
 
     /// Those in use, of which a process that is being forked or ends has some without a descriptor.

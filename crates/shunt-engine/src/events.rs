@@ -25,6 +25,9 @@ pub const ONESHOT: u32 = 1 << 30;
 /// Report changes, not states.
 pub const ET: u32 = 1 << 31;
 
+/// What the kernel says of the end of a connection, or of the peer's direction. Not [`ERR`], which an error queue that is not
+/// empty sets, too.
+pub const END: u32 = RDHUP | HUP;
 /// Bits that are reported whether asked for or not.
 pub const ALWAYS: u32 = ERR | HUP;
 /// Bits of the interest that are not events.

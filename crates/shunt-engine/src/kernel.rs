@@ -132,13 +132,22 @@ pub fn look(socket: &impl KernelSocket) -> Look {
     if there > 0 {
         // They came in between, maybe with the end right behind them.
         Look::Bytes(there)
-    } else if found & events::ERR != 0 {
+    } else if is_failure(found) {
         Look::Error
-    } else if found & (events::RDHUP | events::HUP) != 0 {
+    } else if found & events::END != 0 {
         Look::Eof
     } else {
         Look::Silent
     }
+}
+
+/// True when poll(2) says that the kernel has ended the connection with an error that no call was told of yet. `POLLERR` alone
+/// is an error queue that is not empty (completions, timestamps): what ends a connection in error ends both of its directions,
+/// too (`tcp_done`, `tcp_poll`).
+#[must_use]
+pub const fn is_failure(found: u32) -> bool {
+    const FAILURE: u32 = events::ERR | events::HUP;
+    found & FAILURE == FAILURE
 }
 
 /// How far a program has read that is to stop at byte `at`. For the one who alone may read.
@@ -166,25 +175,30 @@ pub fn progress(socket: &impl KernelSocket, at: u64) -> Option<Progress> {
     }
 }
 
+/// True when the peer's direction has ended, in whatever way, as far as the kernel has heard.
+pub fn has_ended(socket: &impl KernelSocket) -> bool {
+    socket.readiness(events::RDHUP) & events::END != 0
+}
+
 /// True when the peer's process has ended without a word. `fin`: where it announces the end of its
 /// direction, before the FIN that then is no news; so it is looked at after the kernel.
 pub fn peer_is_gone(socket: &impl KernelSocket, fin: &AtomicU32) -> bool {
-    const OVER: u32 = events::ERR | events::HUP;
-    let found = socket.readiness(events::RDHUP);
-    found & (OVER | events::RDHUP) != 0 && (found & OVER != 0 || fin.load(Ordering::Acquire) == 0)
+    match socket.readiness(events::RDHUP) & events::END {
+        0 => false,
+        events::RDHUP => fin.load(Ordering::Acquire) == 0,
+        _ => true,
+    }
 }
 
 /// The same of a peer whose kernel has ended the connection in good order, without RST.
 pub fn has_ended_unannounced(socket: &impl KernelSocket, fin: &AtomicU32) -> bool {
-    const END: u32 = events::RDHUP | events::ERR | events::HUP;
-    socket.readiness(END) == events::RDHUP && fin.load(Ordering::Acquire) == 0
+    let end = socket.readiness(events::RDHUP) & events::END;
+    end == events::RDHUP && fin.load(Ordering::Acquire) == 0
 }
 
-/// True when the kernel has ended the connection with an error that no call was told of yet, and leaves it there. An error
-/// queue (completions, timestamps) alone is none.
+/// True when the kernel has ended the connection with an error that no call was told of yet, and leaves it there.
 pub fn has_failed(socket: &impl KernelSocket) -> bool {
-    const OVER: u32 = events::ERR | events::HUP;
-    socket.readiness(OVER) & OVER == OVER
+    is_failure(socket.readiness(0))
 }
 
 #[cfg(test)]
@@ -257,16 +271,24 @@ mod tests {
     #[test]
     fn an_end_that_was_announced_is_no_death() {
         let (said, unsaid) = (AtomicU32::new(1), AtomicU32::new(0));
-        let socket = Socket::default();
-        assert!(!peer_is_gone(&socket, &unsaid) && !has_ended_unannounced(&socket, &unsaid));
-        socket.arrive(Arrival::Fin);
-        assert!(peer_is_gone(&socket, &unsaid) && !peer_is_gone(&socket, &said));
-        assert!(has_ended_unannounced(&socket, &unsaid) && !has_ended_unannounced(&socket, &said));
-        assert!(!has_failed(&socket));
-        socket.queue_error();
-        assert!(!has_failed(&socket), "completions are no failure");
-        socket.arrive(Arrival::Reset);
-        assert!(peer_is_gone(&socket, &said) && !has_ended_unannounced(&socket, &unsaid));
-        assert!(has_failed(&socket));
+        for has_completions in [false, true] {
+            let socket = Socket::default();
+            if has_completions {
+                socket.queue_error();
+            }
+            assert_eq!(look(&socket), Look::Silent, "{has_completions}");
+            assert!(!peer_is_gone(&socket, &unsaid) && !has_ended_unannounced(&socket, &unsaid));
+            assert!(!has_ended(&socket));
+            socket.arrive(Arrival::Fin);
+            assert_eq!(look(&socket), Look::Eof, "{has_completions}");
+            assert!(peer_is_gone(&socket, &unsaid) && !peer_is_gone(&socket, &said));
+            assert!(has_ended_unannounced(&socket, &unsaid));
+            assert!(!has_ended_unannounced(&socket, &said));
+            assert!(has_ended(&socket) && !has_failed(&socket), "completions are no failure");
+            socket.arrive(Arrival::Reset);
+            assert_eq!(look(&socket), Look::Error, "{has_completions}");
+            assert!(peer_is_gone(&socket, &said) && !has_ended_unannounced(&socket, &unsaid));
+            assert!(has_failed(&socket));
+        }
     }
 }

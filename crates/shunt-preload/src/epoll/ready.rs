@@ -31,9 +31,6 @@ pub fn stamp(conn: Conn) -> u64 {
     conn.end().map_or(completions << 1 | 1, |end| end.stamp(completions))
 }
 
-/// What the kernel says of an end.
-const END: u32 = events::RDHUP | events::HUP | events::ERR;
-
 /// What is said of a broken connection: the next call, whatever it is, has something to tell.
 const BROKEN: u32 = events::ERR | events::HUP | events::IN | events::OUT;
 
@@ -172,7 +169,7 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
     // Behind a mark there may be urgent bytes, of which the kernel tells at once.
     let urgent = mark_open && wanted & events::PRI != 0 && path == Path::Ring;
     if path == Path::Ring
-        && heard.answer().is_some_and(|told| told & (events::IN | END) == events::IN)
+        && heard.answer().is_some_and(|told| told & (events::IN | events::END) == events::IN)
     {
         doubt::look_for_unmarked(conn);
     }
@@ -195,9 +192,9 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
         }
     };
     // Other bytes behind a mark are counted with those in the ring, or come to be read after them.
-    let only_urgent = urgent && !bytes && !end && in_ring > 0 && kernel & END == 0;
+    let only_urgent = urgent && !bytes && !end && in_ring > 0 && kernel & events::END == 0;
     let kernel = if only_urgent { kernel & !(events::IN | events::RDNORM) } else { kernel };
-    let kernel = if kernel & END == 0 { kernel } else { kernel | killed::readiness(sock) };
+    let kernel = if kernel & events::END == 0 { kernel } else { kernel | killed::readiness(sock) };
     let mark = sock.low_water() as u64;
     let readable = match readable {
         Some(n) if mark > 1 => Some(low_water::count(conn, theirs, n, source, mark)),

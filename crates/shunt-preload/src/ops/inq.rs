@@ -2,7 +2,7 @@
 
 use libc::{CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, IPPROTO_TCP, c_int, msghdr};
 use shunt_engine::events;
-use shunt_engine::kernel::KernelSocket;
+use shunt_engine::kernel::{KernelSocket, is_failure};
 use shunt_sys::sockinfo::{self, TCP_INQ};
 
 use crate::conn::{Conn, INQ, INQ_KNOWN};
@@ -46,7 +46,7 @@ pub fn tell(conn: Conn, msg: &mut msghdr, room: Option<usize>) {
     };
     // Its FIN counts as a byte, also when that was read.
     let told = conn.ask(|fd| tcp::readiness(fd, events::RDHUP)).unwrap_or(0);
-    let is_end = told & events::RDHUP != 0 && told & events::ERR == 0;
+    let is_end = told & events::RDHUP != 0 && !is_failure(told);
     let there = there.saturating_add(c_int::from(is_end)).to_ne_bytes();
     match room {
         Some(room) => {

@@ -3,9 +3,8 @@
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
-use shunt_engine::events;
 use shunt_engine::handshake::Phase;
-use shunt_engine::kernel::KernelSocket;
+use shunt_engine::kernel::{KernelSocket, has_ended};
 use shunt_sys::{memory, sockinfo};
 use shunt_wire::reason::Reason;
 
@@ -114,9 +113,8 @@ unsafe fn map_nothing(conn: Conn, value: *mut c_void, len: *mut socklen_t) -> c_
     errno::set(kept);
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     // The kernel counts the end.
-    let inq = bytes.saturating_add(u32::from(
-        conn.ask(|fd| tcp::readiness(fd, events::RDHUP)).unwrap_or(0) != 0,
-    ));
+    let inq =
+        bytes.saturating_add(u32::from(conn.ask(|fd| has_ended(&Socket(fd))).unwrap_or(false)));
     let answer = [0, bytes, inq].map(u32::to_ne_bytes).concat();
     let end = room.min(size_of::<ZerocopyReceive>());
     let len = end - offset_of!(ZerocopyReceive, length);

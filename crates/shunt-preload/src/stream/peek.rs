@@ -6,12 +6,12 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use shunt_engine::events;
+use shunt_engine::kernel::has_ended;
 use shunt_engine::stretch::{Path, path};
 use shunt_sys::sockinfo;
 
 use crate::conn::{Conn, SHUT_RD, Sock};
-use crate::stream::tcp;
+use crate::stream::tcp::{self, Socket};
 
 /// Something else whenever bytes have come by the ring, or a stretch or the direction has ended.
 pub fn arrivals(sock: &Sock) -> u64 {
@@ -20,11 +20,10 @@ pub fn arrivals(sock: &Sock) -> u64 {
 
 /// True when nothing will come any more that could be seen, as far as the kernel or the peer has told.
 pub fn is_over(conn: Conn) -> bool {
-    const END: u32 = events::RDHUP | events::HUP | events::ERR;
     conn.has(SHUT_RD)
         || is_cut_off(conn)
         || conn.sections().is_some_and(|(_, theirs)| theirs.prod.fin.load(Acquire) != 0)
-        || conn.ask(|fd| tcp::readiness(fd, END)).is_none_or(|told| told & END != 0)
+        || conn.ask(|fd| has_ended(&Socket(fd))).unwrap_or(true)
 }
 
 /// Looks at the kernel socket behind bytes there that come a second time, with the lock held. Not before Linux 6.9,

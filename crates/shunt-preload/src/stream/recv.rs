@@ -5,9 +5,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use libc::{EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
 use shunt_engine::conn::End;
-use shunt_engine::events;
 use shunt_engine::handshake::Phase;
-use shunt_engine::kernel::{Look, Progress, look, progress};
+use shunt_engine::kernel::{Look, Progress, has_ended, look, progress};
 use shunt_engine::stretch::{BeforeMark, Path, before_mark, had, path, reached_tcp_end};
 use shunt_shm::Violation;
 use shunt_shm::grants::Grants;
@@ -485,8 +484,7 @@ impl Rx<'_> {
 
     /// True when the peer has announced its end, or the kernel tells of it.
     fn has_ended(&self) -> bool {
-        const END: u32 = events::RDHUP | events::HUP | events::ERR;
-        self.theirs.prod.fin.load(Acquire) != 0 || tcp::readiness(self.fd, END) & END != 0
+        self.theirs.prod.fin.load(Acquire) != 0 || has_ended(&Socket(self.fd))
     }
 
     /// True when bytes without a mark have been there for longer than a close takes.

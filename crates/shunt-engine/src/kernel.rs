@@ -32,6 +32,32 @@ pub trait KernelSocket {
     fn shut(&self);
 }
 
+impl<S: KernelSocket> KernelSocket for &S {
+    fn waiting(&self) -> u64 {
+        (**self).waiting()
+    }
+
+    fn info(&self) -> Option<TcpInfo> {
+        (**self).info()
+    }
+
+    fn readiness(&self, events: u32) -> u32 {
+        (**self).readiness(events)
+    }
+
+    fn has_fin_behind(&self, waiting: u64) -> bool {
+        (**self).has_fin_behind(waiting)
+    }
+
+    fn discard(&self, most: u64, note: &mut dyn FnMut(u64)) -> bool {
+        (**self).discard(most, note)
+    }
+
+    fn shut(&self) {
+        (**self).shut();
+    }
+}
+
 /// Fields of `struct tcp_info` (`include/uapi/linux/tcp.h`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpInfo {

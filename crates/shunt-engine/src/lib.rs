@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod buffers;
+pub mod call;
 // What it works on has no models in loom.
 #[cfg(not(loom))]
 pub mod conn;

@@ -1,13 +1,15 @@
 //! Models of what the engine works on, for its tests.
 
 use core::cell::{Cell, RefCell};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use shunt_shm::arena::Record;
 use shunt_shm::region::Section;
-use shunt_shm::ring::TxCursor;
+use shunt_shm::ring::{Content, Span, TxCursor};
 
+use crate::call::{Errno, Kernel, Step, may_intrude};
 use crate::conn::End;
+use crate::conn::send::Outgoing;
 use crate::events;
 use crate::kernel::{KernelSocket, TcpInfo, state};
 
@@ -24,6 +26,7 @@ pub enum Arrival {
 /// Modelled on `tcp_get_info`, which reads the state before it counts: something may come between the two.
 #[derive(Debug, Default)]
 pub struct Socket {
+    written: Cell<u64>,
     arrived: Cell<u64>,
     read: Cell<u64>,
     fin: Cell<bool>,
@@ -68,6 +71,11 @@ impl Socket {
         self.read.set(self.read.get() + n);
     }
 
+    /// The program writes.
+    pub fn write(&self, n: u64) {
+        self.written.set(self.written.get() + n);
+    }
+
     pub fn is_shut(&self) -> bool {
         self.shut.get()
     }
@@ -104,7 +112,12 @@ impl KernelSocket for Socket {
         };
         self.happens();
         let bytes_received = self.arrived.get() + u64::from(self.fin.get());
-        Some(TcpInfo { state, bytes_received, ..TcpInfo::default() })
+        Some(TcpInfo {
+            state,
+            bytes_received,
+            bytes_sent: self.written.get(),
+            ..TcpInfo::default()
+        })
     }
 
     fn readiness(&self, asked: u32) -> u32 {
@@ -187,5 +200,168 @@ impl Memory {
     /// The peer puts so many bytes into the ring.
     pub fn receive(&self, n: u64) {
         self.theirs.prod.prod.fetch_add(n, Relaxed);
+    }
+}
+
+/// What a call that sends did beside the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Did {
+    /// Copied so many bytes to the ring.
+    Copied(usize),
+    /// Gave the lock back.
+    Unlocked,
+    /// Told the receiver, which could see so many bytes then.
+    Told(u64),
+    /// Put granted bytes into the ring.
+    TookBack,
+    /// Left the ring, with so many bytes to be sent once more.
+    Left(u64),
+    /// Sent some of them once more.
+    Repeated,
+    /// Wrote so many bytes to the kernel socket.
+    Wrote(usize),
+}
+
+/// A call that sends.
+#[derive(Debug)]
+pub struct Sends<'a> {
+    pub memory: &'a Memory,
+    pub socket: &'a Socket,
+    pub total: usize,
+    pub sent: usize,
+    pub did: RefCell<Vec<Did>>,
+    /// Its source has no more bytes.
+    pub is_dry: bool,
+    /// The doorbells of the peer are at hand.
+    pub can_tell: bool,
+    pub is_orphaned: bool,
+    pub time: u64,
+    /// What the kernel socket says to bytes.
+    pub kernel: Kernel,
+    /// What granted bytes that were not read do.
+    pub can_take_back: bool,
+    /// All that waited was sent once more.
+    pub can_repeat: bool,
+    /// A handler sends while this call copies.
+    pub is_interrupted: bool,
+}
+
+impl<'a> Sends<'a> {
+    pub fn new(memory: &'a Memory, socket: &'a Socket, total: usize) -> Self {
+        Self {
+            memory,
+            socket,
+            total,
+            sent: 0,
+            did: RefCell::default(),
+            is_dry: false,
+            can_tell: true,
+            is_orphaned: false,
+            time: 1 << 20,
+            kernel: Kernel::Moved(usize::MAX),
+            can_take_back: true,
+            can_repeat: true,
+            is_interrupted: false,
+        }
+    }
+
+    /// One step.
+    pub fn step(&mut self) -> Step {
+        self.did.borrow_mut().clear();
+        self.memory.end().send(self, false, true).unwrap()
+    }
+
+    /// What the last step did.
+    pub fn did(&self) -> Vec<Did> {
+        self.did.borrow().clone()
+    }
+
+    fn does(&self, what: Did) {
+        self.did.borrow_mut().push(what);
+    }
+}
+
+impl Outgoing for Sends<'_> {
+    fn socket(&self) -> impl KernelSocket {
+        self.socket
+    }
+
+    fn sent(&self) -> usize {
+        self.sent
+    }
+
+    fn next_piece(&mut self) -> Result<(usize, Content), Errno> {
+        Ok((self.total - self.sent, Content::Put))
+    }
+
+    fn longest_ring(&mut self) -> u64 {
+        Memory::RING
+    }
+
+    fn copy(&mut self, place: Span) {
+        self.does(Did::Copied(place.len()));
+        if self.is_interrupted {
+            assert!(may_intrude(&self.memory.record.tx.copying));
+        }
+    }
+
+    fn complete(&mut self, place: Span) -> usize {
+        let n = if self.is_dry { 0 } else { place.len() };
+        self.sent += n;
+        n
+    }
+
+    fn run_dry(&self) -> Option<Step> {
+        self.is_dry.then_some(Step::Done)
+    }
+
+    fn goes_far(&self) {}
+
+    fn is_published(&self) {}
+
+    fn unlock(&mut self) {
+        self.does(Did::Unlocked);
+    }
+
+    fn tell(&mut self) -> bool {
+        self.does(Did::Told(self.memory.mine.prod.prod.load(Acquire)));
+        false
+    }
+
+    fn over_kernel(&mut self) -> Kernel {
+        let Kernel::Moved(most) = self.kernel else { return self.kernel };
+        let n = most.min(self.total - self.sent);
+        self.sent += n;
+        self.does(Did::Wrote(n));
+        Kernel::Moved(n)
+    }
+
+    fn repeat(&mut self) -> bool {
+        self.does(Did::Repeated);
+        self.can_repeat
+    }
+
+    fn take_back(&mut self) -> bool {
+        self.does(Did::TookBack);
+        self.can_take_back
+    }
+
+    fn leave_ring(&mut self, untaken: u64) {
+        self.does(Did::Left(untaken));
+        self.memory.end().leave_ring(untaken, || {});
+    }
+
+    fn is_promoted(&self, _is_unused: bool) {}
+
+    fn can_tell(&self) -> bool {
+        self.can_tell
+    }
+
+    fn is_orphaned(&self) -> bool {
+        self.is_orphaned
+    }
+
+    fn now(&self) -> u64 {
+        self.time
     }
 }

@@ -15,6 +15,7 @@ pub mod overflow;
 mod readiness;
 pub mod repeated;
 pub mod reset;
+pub mod send;
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 

@@ -9,7 +9,7 @@ use shunt_engine::events::{self, Ring, readiness};
 use shunt_engine::handshake::Phase;
 use shunt_engine::kernel::peer_is_gone;
 use shunt_engine::stretch::Path;
-use shunt_shm::doorbell::arm;
+use shunt_shm::doorbell::{ON_QUEUE, arm};
 use shunt_shm::region::RESET;
 use shunt_shm::sync::store_load_fence;
 
@@ -146,7 +146,7 @@ fn of_bytes(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
     let writable = writes_ring.then(|| {
         let mut room = end.room();
         if wanted & events::OUT != 0 && too_little(room) {
-            arm(&mine.ctl.tx_arm, crate::stream::notify::ON_QUEUE);
+            arm(&mine.ctl.tx_arm, ON_QUEUE);
             store_load_fence();
             room = end.room();
         }

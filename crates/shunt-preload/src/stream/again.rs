@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use shunt_engine::call::may_intrude;
 use shunt_engine::conn::repeated::are_awaited;
 use shunt_engine::stretch::Path;
 
@@ -9,7 +10,7 @@ use crate::clock;
 use crate::conn::{Conn, LEFTOVER, Sock};
 use crate::kernel_poll;
 use crate::stream::tcp::Socket;
-use crate::stream::{broken, call, leftover};
+use crate::stream::{broken, leftover};
 
 /// Longest wait, in nanoseconds, of a side that leaves for bytes that it has had.
 const PATIENCE: u64 = 2_000_000_000;
@@ -19,7 +20,7 @@ const PATIENCE: u64 = 2_000_000_000;
 #[cold]
 pub fn settle(conn: Conn) -> bool {
     let lock = conn.lock_rx();
-    if lock.nested() && !call::may_intrude(&conn.record().rx.copying) {
+    if lock.nested() && !may_intrude(&conn.record().rx.copying) {
         return false;
     }
     if let Some(fd) = conn.kernel() {

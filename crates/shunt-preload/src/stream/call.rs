@@ -1,15 +1,12 @@
 //! What receiving and sending calls have in common: the loop of looking and waiting, and the part that
 //! the kernel does.
 
-use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::compiler_fence;
-
 use libc::{EAGAIN, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int, iovec, msghdr};
+use shunt_engine::call::{Errno, Kernel, Step, Until};
 use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::handshake::Phase;
 use shunt_engine::kernel::has_failed;
 use shunt_shm::Violation;
-use shunt_shm::arena::Copying;
 
 use crate::conn::{Conn, Hold, NONBLOCK};
 use crate::errno;
@@ -19,7 +16,7 @@ use crate::points::point;
 use crate::signals;
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
-use crate::stream::sleep::{Sleep, Until, Woken};
+use crate::stream::sleep::{Sleep, Woken};
 use crate::stream::tcp::Socket;
 use crate::stream::{broken, demote, killed, promote};
 
@@ -46,28 +43,6 @@ pub struct Call<'a> {
     pub request: Request<'a>,
     /// The same call on a descriptor of the kernel socket, with these flags added.
     pub kernel: &'a mut dyn FnMut(c_int, c_int) -> isize,
-}
-
-/// How far one look got.
-pub enum Step {
-    /// The call's result; errno is set when it is -1.
-    Done(isize),
-    /// Look again at once.
-    Again,
-    /// The peer has left the ring: follow it, then look again.
-    Follow,
-    /// Nothing to do until then.
-    Wait(Until),
-}
-
-/// What the kernel socket did without waiting.
-pub enum Kernel {
-    /// Moved so many bytes.
-    Moved(usize),
-    /// `EAGAIN`.
-    Nothing,
-    /// Failed; errno is set, too.
-    Failed(c_int),
 }
 
 /// The bytes that were moved, or the error when there are none.
@@ -119,7 +94,8 @@ fn look_and_wait(
             return or_error(*done, ECONNRESET);
         }
         let until = match step(call, done, blocking) {
-            Ok(Step::Done(n)) => return n,
+            Ok(Step::Done) => return done.cast_signed(),
+            Ok(Step::Failed(error)) => return or_error(*done, error.raw_os_error()),
             Ok(Step::Again) => {
                 between(direction);
                 continue;
@@ -191,7 +167,7 @@ impl Call<'_> {
         let left = self.buffers.total - done;
         // The kernel tells an error once. This call returns what it has sent, so that is the next one's to hear.
         if done > 0 && direction == Direction::Sending && has_failed(&Socket(fd)) {
-            return Kernel::Failed(ECONNRESET);
+            return Kernel::Failed(Errno::CONNRESET);
         }
         match self.request {
             Request::From(source) => return source.to_socket(fd, left),
@@ -231,38 +207,8 @@ impl Call<'_> {
                 if done > 0 && error == ECONNRESET {
                     killed::tell_later(&self.conn);
                 }
-                Kernel::Failed(error)
+                Kernel::Failed(Errno::from_raw_os_error(error))
             }
         }
     }
-}
-
-/// Runs `copy` while the direction's lock is held, such that a signal handler which interrupts it may
-/// use the direction nevertheless. False when one did, or has forked, and this is the child: nothing of
-/// what was known before holds.
-///
-/// The handler runs on top of the very thread that copies, so plain stores in the order of the program
-/// are enough.
-#[inline(always)]
-pub fn interruptible<T>(copying: &Copying, copy: impl FnOnce() -> T) -> (T, bool) {
-    let before = copying.calls.load(Relaxed);
-    copying.open.store(1, Relaxed);
-    compiler_fence(core::sync::atomic::Ordering::SeqCst);
-    let result = copy();
-    compiler_fence(core::sync::atomic::Ordering::SeqCst);
-    // First the door, then the look: who comes later is turned away.
-    copying.open.store(0, Relaxed);
-    compiler_fence(core::sync::atomic::Ordering::SeqCst);
-    (result, copying.calls.load(Relaxed) == before)
-}
-
-/// A call in a signal handler above one that holds the direction's lock: whether it may go on, because
-/// that one is only copying and will notice.
-#[cold]
-pub fn may_intrude(copying: &Copying) -> bool {
-    let open = copying.open.load(Relaxed) != 0;
-    if open {
-        copying.calls.store(copying.calls.load(Relaxed).wrapping_add(1), Relaxed);
-    }
-    open
 }

@@ -10,7 +10,6 @@ use core::ptr::NonNull;
 
 use libc::iovec;
 use shunt_device::loopback;
-use shunt_shm::region::{RegionView, Side};
 use shunt_shm::ring::Span;
 
 use crate::stream::bytes::Buffers;
@@ -19,19 +18,13 @@ use crate::stream::transfer::Place;
 /// Bytes of a sndbuf: the stack may be a signal handler's.
 const SNDBUF: usize = 4096;
 
-/// Puts the span's bytes into the RMB of `receiver`.
+/// Puts bytes to their place in the receiver's RMB.
 #[inline(never)]
-pub fn put(
-    buffers: &Buffers<'_>,
-    at: usize,
-    view: RegionView,
-    slot: usize,
-    receiver: Side,
-    span: Span,
-) {
+pub fn put(buffers: &Buffers<'_>, at: usize, place: &Place) {
+    let rmb = place.view.buffer_offset(place.slot, place.receiver);
     let mut sndbuf = [const { MaybeUninit::<u8>::uninit() }; SNDBUF];
     let mut done = at;
-    for (to, len) in pieces(span) {
+    for (to, len) in pieces(place.span) {
         let linear = Span { head: (0, len), tail: (0, 0) };
         // SAFETY: the program's buffers are readable, as send(2) asks; a piece is no longer than
         // the sndbuf.
@@ -39,7 +32,7 @@ pub fn put(
         // SAFETY: so many bytes were just written.
         let bytes = unsafe { filled(&sndbuf, len) };
         // A span that was reserved is inside of the region.
-        let _ = loopback::move_into(view, view.buffer_offset(slot, receiver) + to, bytes);
+        let _ = loopback::move_into(place.view, rmb + to, bytes);
         done += len;
     }
 }

@@ -14,13 +14,12 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use shunt_engine::call::may_intrude;
 use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::kernel::has_failed;
 use shunt_engine::stretch::{Path, path};
-use shunt_shm::Violation;
 use shunt_shm::arena::Record;
 use shunt_shm::handover;
-use shunt_shm::region::Section;
 use shunt_sys::sockinfo;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
@@ -36,7 +35,7 @@ use crate::panics::InDoubt;
 use crate::points::point;
 use crate::signals::{Uncancelled, Uninterrupted};
 use crate::stream::tcp::Socket;
-use crate::stream::{again, broken, call, doubt, grants, killed, notify, promote, tcp};
+use crate::stream::{again, broken, doubt, grants, killed, notify, promote, tcp};
 
 /// Longest wait, in nanoseconds, of a side that ends for room in the kernel socket for ring bytes that
 /// are sent once more.
@@ -60,13 +59,13 @@ pub fn leave(conn: Conn, why: Reason) {
         sock.put(WANT_TCP, true);
         // In a signal handler above a call that grants something just now, that stays as it is.
         let all_in_ring =
-            (!lock.nested() || call::may_intrude(&record.tx.copying)) && grants::take_back(sock);
+            (!lock.nested() || may_intrude(&record.tx.copying)) && grants::take_back(sock);
         let marks = record.tx.marks.load(Relaxed);
         if is_due(sock) {
             // The peer has left first, and takes nothing of what it has not taken by then.
             follow_locked(conn, &lock);
         } else if path(marks) == Path::Ring {
-            repeat(sock, if all_in_ring { untaken_with_room(conn) } else { 0 });
+            leave_ring(sock, if all_in_ring { untaken_with_room(conn) } else { 0 });
         }
     }
     point!(leave_marked);
@@ -140,29 +139,11 @@ pub fn is_handed_over(sock: &Sock) -> bool {
 
 /// Leaves the ring, with the lock of the sending direction held: the last `untaken` bytes in it are to be
 /// sent once more over TCP.
-fn repeat(sock: &'static Sock, untaken: u64) {
+pub fn leave_ring(sock: &'static Sock, untaken: u64) {
     let Some(end) = sock.end() else { return };
     let _in_doubt = InDoubt::on(sock);
     let _uninterrupted = Uninterrupted::begin();
     end.leave_ring(untaken, || point!(follow_marked));
-}
-
-/// Leaves the ring for TCP although the receiver stays, with the lock of the sending direction held. What
-/// it has not taken comes once more, in case that it leaves, too: but not what was granted and cannot be put
-/// into the ring.
-///
-/// # Errors
-/// Where the receiver says that it has taken what was never sent.
-pub fn leave_ring(sock: &'static Sock, theirs: &Section) -> Result<(), Violation> {
-    let untaken = sock.record().tx.cursor.refresh(&theirs.cons)?;
-    repeat(sock, if grants::take_back(sock) { untaken } else { 0 });
-    Ok(())
-}
-
-/// The same in a signal handler above a call on this direction: the direction comes back to the ring with the
-/// next send.
-pub fn leave_ring_briefly(sock: &'static Sock) {
-    repeat(sock, 0);
 }
 
 /// Notes that the connection is out of shared memory, and why: the first reason counts.
@@ -187,7 +168,7 @@ fn follow_locked(conn: Conn, lock: &Locked) -> bool {
     let (Some(link), Some((_, theirs))) = (sock.link(), sock.sections()) else { return true };
     let record = sock.record();
     let tx = &record.tx;
-    if lock.nested() && !call::may_intrude(&tx.copying) {
+    if lock.nested() && !may_intrude(&tx.copying) {
         return false;
     }
     point!(follow_locked);
@@ -204,7 +185,7 @@ fn follow_locked(conn: Conn, lock: &Locked) -> bool {
             broken(conn);
             return true;
         };
-        repeat(sock, untaken);
+        leave_ring(sock, untaken);
         point!(follow_noted);
         left(record, Reason::HandedOver);
     }

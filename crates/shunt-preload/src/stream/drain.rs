@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use libc::{c_int, iovec};
+use shunt_engine::call::{Errno, Step};
 use shunt_shm::Violation;
 use shunt_shm::ring::{RxCursor, Span};
 
@@ -11,7 +12,7 @@ use crate::imports;
 use crate::points::point;
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
-use crate::stream::call::{Call, Step, or_error};
+use crate::stream::call::Call;
 use crate::stream::grants::{self, Use};
 use crate::stream::recv::{Looked, Rx};
 use crate::stream::transfer::Sink;
@@ -44,7 +45,7 @@ impl Rx<'_> {
         }
         let n = match put {
             Ok(n) => n,
-            Err(error) => return Ok(Some(Step::Done(or_error(*got, error)))),
+            Err(error) => return Ok(Some(Step::Failed(Errno::from_raw_os_error(error)))),
         };
         point!(splice_written);
         let entries = if granted { Some(self.passed(span.split(n).0)?) } else { None };
@@ -58,7 +59,7 @@ impl Rx<'_> {
             // As for other calls: what comes twice takes room in the kernel socket.
             again::settle_locked(self.sock(), self.fd);
         }
-        Ok(is_over.then_some(Step::Done(got.cast_signed())))
+        Ok(is_over.then_some(Step::Done))
     }
 
     /// Copies bytes of which some are granted to the pipe. `None`: look again.

@@ -5,6 +5,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::time::Duration;
 
+use shunt_engine::conn::End;
 use shunt_engine::stretch::{Path, path};
 use shunt_shm::Violation;
 use shunt_shm::grants::{GRANTS, Part, Source};
@@ -27,7 +28,6 @@ use crate::signals::SettingUp;
 use crate::stream::borrow::{Hint, Hints};
 use crate::stream::bytes::Buffers;
 use crate::stream::pulls::{self, Pull};
-use crate::stream::send::Tx;
 use crate::stream::{doubt, pins, trim};
 
 /// Bytes below which a copy is cheaper than a grant, unless the program says otherwise.
@@ -170,20 +170,25 @@ pub fn withdraw(sock: &Sock, mine: &Section) {
 
 /// Grants up to `n` bytes of a piece, for which the next place in the ring is reserved, with the lock of the direction held.
 /// Says how many, `None` when so many grants are open that they have to be copied.
-pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> Option<usize> {
-    let (record, granted) = (tx.sock.record(), &state(tx.sock).granted);
+pub fn grant(
+    sock: &'static Sock,
+    (end, link): (End<'_>, &Link),
+    piece: &Piece,
+    n: usize,
+) -> Option<usize> {
+    let (record, granted) = (end.record, &state(sock).granted);
     // As far as known at first: the receiver has just written its cursor, and to fetch that takes time.
     let known = record.tx.cursor.taken();
-    let Some(number) = granted.place(known).or_else(|| granted.place(taken(tx.sock, tx.theirs)))
+    let Some(number) = granted.place(known).or_else(|| granted.place(taken(sock, end.theirs)))
     else {
-        count(tx.sock, Counter::GrantOverflows, 1);
+        count(sock, Counter::GrantOverflows, 1);
         return None;
     };
     let (region, from, n) = match piece.lies {
         Lies::Registered(region, from) => (region, from as u64, n),
         Lies::Private => {
-            let Some((name, lane, n)) = pins::pin(tx.sock, piece.address, n) else {
-                count(tx.sock, Counter::GrantOverflows, 1);
+            let Some((name, lane, n)) = pins::pin(sock, piece.address, n) else {
+                count(sock, Counter::GrantOverflows, 1);
                 return None;
             };
             point!(pin_put);
@@ -192,8 +197,8 @@ pub fn grant(tx: &Tx<'_>, piece: &Piece, n: usize) -> Option<usize> {
     };
     let part = Part { at: record.tx.cursor.pos(), len: n as u64, region, from };
     granted.note(number, &part, piece.address as u64, doubt::arise());
-    let grants = tx.link.view().grants(record.slot(), record.side().other());
-    grants.put(&tx.mine.prod, number, &part);
+    let grants = link.view().grants(record.slot(), record.side().other());
+    grants.put(&end.mine.prod, number, &part);
     point!(grant_put);
     Some(n)
 }

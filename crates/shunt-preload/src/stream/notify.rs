@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use shunt_shm::cq::Push;
-use shunt_shm::doorbell::{ON_FUTEX, bells, futex_wake, take, take_futex};
+use shunt_shm::doorbell::{ON_FUTEX, ON_QUEUE, bells, futex_wake, take, take_futex};
 use shunt_shm::region::{Ctl, queue_place};
 use shunt_shm::sync::{AtomicU32, store_load_fence};
 
@@ -14,9 +14,6 @@ use crate::ops;
 use crate::peer::Peer;
 use crate::signals::SettingUp;
 use crate::stream::promote;
-
-/// Bit of `tx_arm`: push to the completion queue when there is room.
-pub const ON_QUEUE: u32 = 2;
 
 /// What a notification cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

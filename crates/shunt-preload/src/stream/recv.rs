@@ -3,7 +3,8 @@
 use core::cell::Cell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use libc::{EBADF, ECONNRESET, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
+use libc::{MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
+use shunt_engine::call::{Errno, Kernel, Step, Until, interruptible, may_intrude};
 use shunt_engine::conn::End;
 use shunt_engine::handshake::Phase;
 use shunt_engine::kernel::{Look, Progress, has_ended, look, progress};
@@ -15,16 +16,14 @@ use shunt_shm::ring::{RxCursor, Span};
 
 use crate::clock;
 use crate::conn::{Conn, FROZEN, KERNEL_HINT, LEFTOVER, SHUT_RD, Sock};
-use crate::errno;
 use crate::imports;
 use crate::link::Link;
 use crate::ops;
 use crate::panics::InDoubt;
 use crate::points::point;
 use crate::stream::borrow::{self, Request};
-use crate::stream::call::{self, Call, Direction, Kernel, Step, or_error};
+use crate::stream::call::{self, Call, Direction};
 use crate::stream::grants::{self, Use};
-use crate::stream::sleep::Until;
 use crate::stream::tcp::{self, Socket};
 use crate::stream::{again, demote, doubt, killed, leftover, notify, peek, promote, pulls};
 
@@ -67,12 +66,12 @@ fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Vi
     let record = call.conn.record();
     let lock = call.conn.lock_rx();
     point!(recv_locked);
-    if lock.nested() && !call::may_intrude(&record.rx.copying) {
+    if lock.nested() && !may_intrude(&record.rx.copying) {
         // A signal handler above a call that is taking bytes just now.
-        return Ok(Step::Done(or_error(*got, libc::EINTR)));
+        return Ok(Step::Failed(Errno::INTR));
     }
     let Some(fd) = call.conn.kernel() else {
-        return Ok(Step::Done(or_error(*got, EBADF)));
+        return Ok(Step::Failed(Errno::BADF));
     };
     let in_doubt = InDoubt::begins(call.conn);
     let step = match call.request {
@@ -80,7 +79,7 @@ fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Vi
         _ => look_once(call, fd, got, blocking),
     };
     in_doubt.ends();
-    if !matches!(step, Ok(Step::Done(_))) {
+    if !matches!(step, Ok(Step::Done | Step::Failed(_))) {
         call.hold.keep(&call.conn);
     }
     step
@@ -101,7 +100,7 @@ fn peek_once(
         *got = 0;
         let step = look_once(call, fd, got, blocking)?;
         match step {
-            Step::Done(1..) if !is_last && !call.has_enough(*got, blocking) => {}
+            Step::Done if *got > 0 && !is_last && !call.has_enough(*got, blocking) => {}
             _ => return Ok(step),
         }
         if !peek::is_over(call.conn) {
@@ -124,18 +123,16 @@ fn look_once(
     let (Some(link), Some((mine, theirs))) = (sock.link(), sock.sections()) else {
         if *got > 0 && look(&Socket(fd)) == Look::Error {
             // It is the next call's to tell: once.
-            return Ok(Step::Done(got.cast_signed()));
+            return Ok(Step::Done);
         }
         let copying = &record.rx.copying;
-        let (read, _) = call::interruptible(copying, || from_kernel(call, fd, got, usize::MAX));
+        let (read, _) = interruptible(copying, || from_kernel(call, fd, got, usize::MAX));
         return Ok(match read {
-            Read::Bytes if call.satisfied(*got, blocking) => Step::Done(got.cast_signed()),
+            Read::Bytes if call.satisfied(*got, blocking) => Step::Done,
             Read::Bytes | Read::Nothing => call.nothing(*got, blocking, Until::Kernel),
-            Read::Eof if *got == 0 && killed::fails(sock, fd) => {
-                Step::Done(errno::fail(ECONNRESET))
-            }
-            Read::Eof => Step::Done(got.cast_signed()),
-            Read::Error(e) => Step::Done(or_error(*got, e)),
+            Read::Eof if *got == 0 && killed::fails(sock, fd) => Step::Failed(Errno::CONNRESET),
+            Read::Eof => Step::Done,
+            Read::Error(e) => Step::Failed(e),
         });
     };
     let rx = Rx {
@@ -155,7 +152,7 @@ fn look_once(
         Request::Borrow(_) => sock.lent.clear(),
         Request::Release if *got == 0 => {
             if let Some(error) = borrow::refusal(sock, link, call.buffers.total) {
-                return Ok(Step::Done(errno::fail(error)));
+                return Ok(Step::Failed(Errno::from_raw_os_error(error)));
             }
         }
         _ => {}
@@ -178,7 +175,7 @@ enum Read {
     Bytes,
     Nothing,
     Eof,
-    Error(c_int),
+    Error(Errno),
 }
 
 /// Bytes in the kernel socket of a receiver in the ring. A mark comes before the bytes of which it tells; those
@@ -210,8 +207,15 @@ fn from_kernel(call: &mut Call<'_>, fd: c_int, got: &mut usize, limit: usize) ->
 
 /// The result when the kernel socket has an error: told once, by the kernel itself, so that SO_ERROR and
 /// later calls answer as they do.
-fn failure(call: &mut Call<'_>, fd: c_int, got: usize) -> Step {
-    Step::Done(if got > 0 { got.cast_signed() } else { (call.kernel)(fd, MSG_DONTWAIT) })
+fn failure(call: &mut Call<'_>, fd: c_int, got: &mut usize) -> Step {
+    if *got > 0 {
+        return Step::Done;
+    }
+    match from_kernel(call, fd, got, usize::MAX) {
+        Read::Bytes | Read::Eof => Step::Done,
+        Read::Nothing => Step::Failed(Errno::AGAIN),
+        Read::Error(error) => Step::Failed(error),
+    }
 }
 
 impl Call<'_> {
@@ -239,11 +243,7 @@ impl Call<'_> {
 
     /// The step when there is nothing more now.
     fn nothing(&self, got: usize, blocking: bool, until: Until) -> Step {
-        if got > 0 && self.satisfied(got, blocking) {
-            Step::Done(got.cast_signed())
-        } else {
-            Step::Wait(until)
-        }
+        if got > 0 && self.satisfied(got, blocking) { Step::Done } else { Step::Wait(until) }
     }
 }
 
@@ -274,7 +274,7 @@ impl Rx<'_> {
         }
         // Bytes in front of urgent data come alone, also those that lay in the ring.
         if *got > 0 && tcp::at_urgent_mark(self.fd) {
-            return Ok(Some(Step::Done(got.cast_signed())));
+            return Ok(Some(Step::Done));
         }
         let next = RxCursor::next_mark(&self.theirs.prod, marks)?;
         if next == Some(0) && marks == 0 {
@@ -297,7 +297,7 @@ impl Rx<'_> {
                 None
             }
             BeforeMark::Lost if look == Look::Eof => Some(self.at_end(*got)),
-            BeforeMark::Lost => Some(failure(call, self.fd, *got)),
+            BeforeMark::Lost => Some(failure(call, self.fd, got)),
             // What lies behind the mark in the kernel socket belongs to a later stretch.
             BeforeMark::Read(most) => {
                 match from_kernel(call, self.fd, got, usize::try_from(most).unwrap_or(usize::MAX)) {
@@ -305,7 +305,7 @@ impl Rx<'_> {
                     // The ring holds nothing that could be read yet.
                     Read::Nothing => Some(call.nothing(*got, self.blocking, Until::Kernel)),
                     Read::Eof => Some(self.at_end(*got)),
-                    Read::Error(e) => Some(Step::Done(or_error(*got, e))),
+                    Read::Error(e) => Some(Step::Failed(e)),
                 }
             }
         })
@@ -326,12 +326,12 @@ impl Rx<'_> {
                 return Ok(Some(call.nothing(*got, self.blocking, Until::Both)));
             }
             // It is the next call's to tell: once.
-            Look::Error if *got > 0 => return Ok(Some(Step::Done(got.cast_signed()))),
+            Look::Error if *got > 0 => return Ok(Some(Step::Done)),
             // Behind the end nothing comes.
             Look::Silent | Look::Eof | Look::Error => usize::MAX,
         };
         let copying = &self.sock().record().rx.copying;
-        let (read, alone) = call::interruptible(copying, || from_kernel(call, self.fd, got, limit));
+        let (read, alone) = interruptible(copying, || from_kernel(call, self.fd, got, limit));
         Ok(match read {
             // A signal handler has read what was there, and may have passed a mark.
             Read::Nothing | Read::Eof if !alone => None,
@@ -342,7 +342,7 @@ impl Rx<'_> {
                 let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
                 mark.is_none().then(|| self.at_end(*got))
             }
-            Read::Error(e) => Some(Step::Done(or_error(*got, e))),
+            Read::Error(e) => Some(Step::Failed(e)),
         })
     }
 
@@ -358,7 +358,7 @@ impl Rx<'_> {
         }
         let whole = *got >= call.buffers.total || peek;
         let end = whole || (call.satisfied(*got, self.blocking) && !open);
-        Ok(end.then_some(Step::Done(got.cast_signed())))
+        Ok(end.then_some(Step::Done))
     }
 
     /// In a ring stretch. `None`: go on, with the next stretch if a mark was passed.
@@ -391,13 +391,16 @@ impl Rx<'_> {
                 let lend = |pulls| borrow::lend(self.sock(), self.link, (span, pulls), lending);
                 let lent = self.looking(true, lend)?;
                 self.has_pulled();
-                return Ok(lent.map(|len| Step::Done(len.cast_signed())));
+                return Ok(lent.map(|len| {
+                    *got = len;
+                    Step::Done
+                }));
             }
             if matches!(call.request, Request::Into(_)) {
                 return self.drain(call, got, span);
             }
             if call.flags & MSG_TRUNC == 0 && call.buffers.are_bad() {
-                return Ok(Some(Step::Done(or_error(*got, libc::EFAULT))));
+                return Ok(Some(Step::Failed(Errno::FAULT)));
             }
             if !self.take(call, *got, span, n)? {
                 return Ok(None);
@@ -422,13 +425,13 @@ impl Rx<'_> {
                 again::settle_locked(self.sock(), self.fd);
             }
             let end = whole || (call.satisfied(*got, self.blocking) && !open);
-            return Ok(end.then_some(Step::Done(got.cast_signed())));
+            return Ok(end.then_some(Step::Done));
         }
         if !Grants::are_possible(&self.theirs.prod, self.sock().record().rx.grants.load(Relaxed)) {
             return Err(Violation::Grants);
         }
         if want == 0 && self.cursor.refresh(&self.theirs.prod, len)? > 0 {
-            return Ok(Some(Step::Done(got.cast_signed())));
+            return Ok(Some(Step::Done));
         }
         if let Some(at) = RxCursor::next_mark(&self.theirs.prod, marks)? {
             // It is set after all bytes in the ring.
@@ -473,12 +476,10 @@ impl Rx<'_> {
     /// Reads the last bytes of the direction, which no mark tells of.
     fn read_last(&self, call: &mut Call<'_>, got: &mut usize) -> Option<Step> {
         match from_kernel(call, self.fd, got, usize::MAX) {
-            Read::Bytes if call.satisfied(*got, self.blocking) => {
-                Some(Step::Done(got.cast_signed()))
-            }
+            Read::Bytes if call.satisfied(*got, self.blocking) => Some(Step::Done),
             Read::Bytes | Read::Nothing => None,
             Read::Eof => Some(self.at_end(*got)),
-            Read::Error(e) => Some(Step::Done(or_error(*got, e))),
+            Read::Error(e) => Some(Step::Failed(e)),
         }
     }
 
@@ -509,7 +510,7 @@ impl Rx<'_> {
         let copying = &self.sock().record().rx.copying;
         let announced = self.theirs.prod.fin.load(Relaxed) != 0;
         let look = || if announced { tcp::await_end(self.fd) } else { look(&Socket(self.fd)) };
-        let (look, alone) = call::interruptible(copying, look);
+        let (look, alone) = interruptible(copying, look);
         if !alone {
             return Ok(None);
         }
@@ -525,7 +526,7 @@ impl Rx<'_> {
         }
         Ok(Some(match look {
             Look::Eof => self.at_end(*got),
-            Look::Error => failure(call, self.fd, *got),
+            Look::Error => failure(call, self.fd, got),
             Look::Bytes(_) => match self.unexplained(marks)? {
                 // What was put into the ring before them comes first, also what has come meanwhile.
                 Unexplained::Last if self.cursor.refresh(&self.theirs.prod, self.ring())? == 0 => {
@@ -560,7 +561,7 @@ impl Rx<'_> {
     /// The result at the end of file.
     fn at_end(&self, got: usize) -> Step {
         let fails = got == 0 && killed::fails(self.sock(), self.fd);
-        Step::Done(if fails { errno::fail(ECONNRESET) } else { got.cast_signed() })
+        if fails { Step::Failed(Errno::CONNRESET) } else { Step::Done }
     }
 
     /// Length of the buffer.
@@ -650,7 +651,7 @@ impl Rx<'_> {
         point!(recv_taken);
         // Who has granted waits for its memory, not for room.
         if look || entries.is_some() {
-            call::interruptible(&rx.copying, || {
+            interruptible(&rx.copying, || {
                 notify::space(self.sock(), self.link, &self.theirs.ctl, self.slot);
             });
             point!(recv_told);
@@ -671,7 +672,7 @@ impl Rx<'_> {
             self.pulls.set(true);
             return look(true);
         }
-        let (looked, alone) = call::interruptible(&rx.copying, || look(false));
+        let (looked, alone) = interruptible(&rx.copying, || look(false));
         if alone { looked } else { Ok(None) }
     }
 

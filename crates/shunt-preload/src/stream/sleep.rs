@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use libc::{POLLIN, POLLOUT, POLLRDHUP};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};
+use shunt_engine::call::Until;
 use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::stretch::{Path, path};
 use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait_timed, on_bell};
@@ -42,19 +43,6 @@ const FUTEX_FOR: u64 = 20_000_000;
 /// faster than its sender would else take the cursor's line from it after every message, and each of the two would wait
 /// for the line.
 const PAUSES: u32 = 16;
-
-/// What can end a wait.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Until {
-    /// The ring, or the end that shows in it.
-    Ring,
-    /// The ring or the kernel socket.
-    Both,
-    /// The kernel socket alone.
-    Kernel,
-    /// More than was there when [`peek::arrivals`] said this.
-    More(u64),
-}
 
 /// How a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

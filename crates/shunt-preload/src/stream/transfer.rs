@@ -12,6 +12,7 @@ use std::os::fd::BorrowedFd;
 
 use libc::{EAGAIN, ENOSYS, EOPNOTSUPP, POLLERR, POLLIN, POLLOUT, c_int, iovec};
 use rustix::net::sockopt::socket_send_buffer_size;
+use shunt_engine::call::{Errno, Kernel};
 use shunt_engine::events;
 use shunt_engine::kernel::{Look, look};
 use shunt_shm::arena::Mode;
@@ -24,7 +25,6 @@ use crate::handlers::{self, Seen};
 use crate::kernel_poll;
 use crate::next;
 use crate::signals;
-use crate::stream::call::Kernel;
 use crate::stream::copy_mode;
 use crate::stream::tcp::{self, Socket};
 
@@ -163,7 +163,9 @@ impl Source {
         match usize::try_from(self.by_kernel(socket, len.min(room), libc::SPLICE_F_NONBLOCK)) {
             Ok(0) => self.stopped.set(Some(Stop::End)),
             Ok(n) => return Kernel::Moved(n),
-            Err(_) if errno::get() != EAGAIN => return Kernel::Failed(errno::get()),
+            Err(_) if errno::get() != EAGAIN => {
+                return Kernel::Failed(Errno::from_raw_os_error(errno::get()));
+            }
             Err(_) => {
                 errno::set(before);
                 if self.at.is_some() || has_bytes(self.fd) {
@@ -284,7 +286,7 @@ impl Sink {
             Ok(n) => Kernel::Moved(n),
             Err(_) => {
                 self.is_full.set(errno::get() == EAGAIN);
-                Kernel::Failed(errno::get())
+                Kernel::Failed(Errno::from_raw_os_error(errno::get()))
             }
         }
     }

@@ -21,10 +21,11 @@ use libc::{
 };
 use rustix::net::AddressFamily;
 use rustix::net::sockopt;
+use shunt_engine::call::may_intrude;
 use shunt_engine::events;
 use shunt_engine::handshake::Phase;
 use shunt_shm::completions::{Completions, Notice};
-use shunt_shm::doorbell::arm;
+use shunt_shm::doorbell::{ON_QUEUE, arm};
 use shunt_shm::region::{DEAF, Section};
 use shunt_shm::sync::store_load_fence;
 use shunt_sys::sockinfo;
@@ -38,7 +39,7 @@ use crate::points::point;
 use crate::stream::borrow::{Hints, Request};
 use crate::stream::bytes::Buffers;
 use crate::stream::grants::{self, Outcome};
-use crate::stream::{call, notify, promote, tcp};
+use crate::stream::{notify, promote, tcp};
 
 /// Size of `struct sock_extended_err`.
 const REPORT: u32 = 16;
@@ -153,7 +154,7 @@ fn is_allowed(conn: Conn) -> bool {
 fn begin(conn: Conn, hints: &Hints<'_>) -> Result<(), c_int> {
     let sock = conn.sock();
     let tx = &sock.record().tx;
-    if tx.lock.is_held_by(sock.me()) && !call::may_intrude(&tx.copying) {
+    if tx.lock.is_held_by(sock.me()) && !may_intrude(&tx.copying) {
         // A signal handler above a call that may be in the middle of the list.
         return Err(EINTR);
     }
@@ -226,7 +227,7 @@ fn of_completions(sock: &'static Sock) -> u32 {
         && list(sock).is_waiting(taken_now(sock))
     {
         // Whoever waits for it is told when the receiver has passed what is granted.
-        arm(&mine.ctl.tx_arm, notify::ON_QUEUE);
+        arm(&mine.ctl.tx_arm, ON_QUEUE);
         store_load_fence();
         if grants::is_overdue(sock, theirs) {
             let lock = sock.lock_tx();
@@ -261,7 +262,7 @@ fn take(sock: &'static Sock) -> Option<Notice> {
     }
     let lock = sock.lock_tx();
     // A signal handler comes again.
-    if lock.nested() && !call::may_intrude(&sock.record().tx.copying) {
+    if lock.nested() && !may_intrude(&sock.record().tx.copying) {
         return None;
     }
     if let Some((_, theirs)) = sock.sections()

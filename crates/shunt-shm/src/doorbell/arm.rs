@@ -6,6 +6,8 @@ use crate::sync::{AtomicU32, Ordering, store_load_fence_after_rmw};
 pub const AWAKE: u32 = 0;
 /// Bit of an arm word: a thread sleeps (or is about to) in futex(2) on the word itself.
 pub const ON_FUTEX: u32 = 1;
+/// Of `tx_arm`: push to the completion queue when there is room.
+pub const ON_QUEUE: u32 = 2;
 
 /// Bit of an arm word: a thread sleeps (or is about to) on the doorbell of completion vector
 /// `vector` (below 8).

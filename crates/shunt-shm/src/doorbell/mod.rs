@@ -8,7 +8,7 @@ mod arm;
 #[cfg(not(loom))]
 mod kernel;
 
-pub use arm::{AWAKE, ON_FUTEX, arm, bells, on_bell, take, take_futex};
+pub use arm::{AWAKE, ON_FUTEX, ON_QUEUE, arm, bells, on_bell, take, take_futex};
 #[cfg(not(loom))]
 pub use kernel::{
     RUNG, create, futex_wait, futex_wait_timed, futex_wake, interrupt, ring, ring_fd,

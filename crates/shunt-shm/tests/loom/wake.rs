@@ -10,7 +10,6 @@ use shunt_shm::sync::{AtomicU32, Ordering, store_load_fence};
 use crate::world::{Futex, explore};
 
 /// Bit of an arm word by which the library asks for a push to the completion queue.
-const ON_QUEUE: u32 = 2;
 
 const VECTOR: usize = 5;
 const CONN: usize = 9;

@@ -1,0 +1,109 @@
+//! A call of the program on a connection: it goes on by *steps*, each of them one look with the lock of its direction held.
+
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::compiler_fence;
+
+pub use rustix::io::Errno;
+use shunt_shm::arena::Copying;
+
+/// What one step comes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// The call returns the number of bytes that it has moved.
+    Done,
+    /// It fails; if it has moved some bytes it returns their number.
+    Failed(Errno),
+    /// Look again at once.
+    Again,
+    /// The peer has left the ring: follow it, then look again.
+    Follow,
+    /// Nothing to do until then.
+    Wait(Until),
+}
+
+/// What can end a wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Until {
+    /// The ring, or the end that shows in it.
+    Ring,
+    /// The ring or the kernel socket.
+    Both,
+    /// The kernel socket alone.
+    Kernel,
+    /// More than was there when [`End::arrivals`](crate::conn::End::arrivals) said this.
+    More(u64),
+}
+
+/// What the kernel socket did without waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kernel {
+    /// Moved so many bytes.
+    Moved(usize),
+    /// `EAGAIN`.
+    Nothing,
+    /// Failed.
+    Failed(Errno),
+}
+
+/// Moments in a step at which tests stop, interrupt and end threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// A sender has set a mark, and does not know it yet.
+    MarkSet,
+    /// A sender has a place in the ring.
+    Reserved,
+    /// Its bytes are there.
+    Copied,
+    /// The receiver can see them.
+    Published,
+    /// The receiver was told.
+    Told,
+    /// A sender has written to the kernel socket.
+    Written,
+}
+
+/// Runs `copy` while the direction's lock is held, such that a signal handler which interrupts it may use the direction
+/// nevertheless ([`may_intrude`]). False when one did, or has forked, and this is the child: nothing of what was known before
+/// holds.
+///
+/// The handler runs on top of the very thread that copies, so plain stores in the order of the program are enough.
+#[inline(always)]
+pub fn interruptible<T>(copying: &Copying, copy: impl FnOnce() -> T) -> (T, bool) {
+    let before = copying.calls.load(Relaxed);
+    copying.open.store(1, Relaxed);
+    compiler_fence(SeqCst);
+    let result = copy();
+    compiler_fence(SeqCst);
+    // First the door, then the look: who comes later is turned away.
+    copying.open.store(0, Relaxed);
+    compiler_fence(SeqCst);
+    (result, copying.calls.load(Relaxed) == before)
+}
+
+/// A call in a signal handler above one that holds the direction's lock: whether it may go on, because that one is only
+/// copying and will notice.
+#[cold]
+#[must_use]
+pub fn may_intrude(copying: &Copying) -> bool {
+    let open = copying.open.load(Relaxed) != 0;
+    if open {
+        copying.calls.store(copying.calls.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+    open
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_copies_notices_who_came_meanwhile() {
+        let copying = Copying::default();
+        assert!(!may_intrude(&copying), "the door is shut");
+        assert_eq!(interruptible(&copying, || 1), (1, true));
+        assert_eq!(interruptible(&copying, || may_intrude(&copying)), (true, false));
+        let outer = || interruptible(&copying, || 2).1;
+        assert_eq!(interruptible(&copying, outer), (true, true), "who comes goes by `may_intrude`");
+        assert!(!may_intrude(&copying));
+    }
+}

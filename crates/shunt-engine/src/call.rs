@@ -52,14 +52,20 @@ pub enum Moment {
     MarkSet,
     /// A sender has a place in the ring.
     Reserved,
-    /// Its bytes are there.
+    /// Its bytes are there; or a receiver has copied them.
     Copied,
     /// The receiver can see them.
     Published,
-    /// The receiver was told.
+    /// The other end was told.
     Told,
     /// A sender has written to the kernel socket.
     Written,
+    /// A receiver has read from it.
+    Read,
+    /// It has taken bytes out of the ring.
+    Taken,
+    /// It has passed a mark that leads into the ring.
+    Passed,
 }
 
 /// Runs `copy` while the direction's lock is held, such that a signal handler which interrupts it may use the direction

@@ -28,6 +28,9 @@ pub trait KernelSocket {
     /// thread between the two. False when the kernel gives none.
     fn discard(&self, most: u64, note: &mut dyn FnMut(u64)) -> bool;
 
+    /// Urgent data is what is next there (`SIOCATMARK`): `FIONREAD` does not count what is behind it.
+    fn is_at_urgent_mark(&self) -> bool;
+
     /// Ends both directions (`SHUT_RDWR`).
     fn shut(&self);
 }
@@ -51,6 +54,10 @@ impl<S: KernelSocket> KernelSocket for &S {
 
     fn discard(&self, most: u64, note: &mut dyn FnMut(u64)) -> bool {
         (**self).discard(most, note)
+    }
+
+    fn is_at_urgent_mark(&self) -> bool {
+        (**self).is_at_urgent_mark()
     }
 
     fn shut(&self) {

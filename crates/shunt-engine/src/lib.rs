@@ -1,11 +1,8 @@
-//! The sans-IO engine: what to do, decided from values; never doing it.
+//! What decides: values and state machines over ports, without descriptors, system calls or statics.
 //!
-//! Time, cursors and the kernel's answers come in as arguments, actions go out as values, so each
-//! rule is tested here on virtual time, without sockets or shared memory. The library
-//! (`shunt-preload`) carries the actions out.
-//!
-//! The data path proper (reserve, copy, publish) lies in `shunt-shm` and is called by the library
-//! without a detour through this crate: it has no decisions in it, only copies.
+//! A connection's end ([`conn::End`]) works on shared memory; the kernel socket ([`kernel::KernelSocket`]) and the program's calls
+//! ([`conn::send::Outgoing`], [`conn::recv::Incoming`]) are ports. So each rule is tested here with models of them, in which
+//! something may come before every question. The library (`shunt-preload`) implements the ports.
 #![forbid(unsafe_code)]
 
 pub mod buffers;

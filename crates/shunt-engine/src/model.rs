@@ -3,15 +3,18 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use shunt_shm::Violation;
 use shunt_shm::arena::Record;
 use shunt_shm::region::Section;
 use shunt_shm::ring::{Content, Span, TxCursor};
 
 use crate::call::{Errno, Kernel, Step, may_intrude};
 use crate::conn::End;
+use crate::conn::recv::{Incoming, Looked};
+use crate::conn::repeated::are_awaited;
 use crate::conn::send::Outgoing;
 use crate::events;
-use crate::kernel::{KernelSocket, TcpInfo, state};
+use crate::kernel::{KernelSocket, Look, TcpInfo, look, state};
 
 /// What comes to a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,8 +36,20 @@ pub struct Socket {
     reset: Cell<bool>,
     shut: Cell<bool>,
     queues_errors: Cell<bool>,
+    is_urgent: Cell<bool>,
+    is_told: Cell<bool>,
     questions: Cell<usize>,
     later: RefCell<Vec<(usize, Arrival)>>,
+    deeds: RefCell<Vec<(usize, Deed)>>,
+}
+
+/// What the peer does in shared memory.
+struct Deed(Box<dyn FnOnce()>);
+
+impl core::fmt::Debug for Deed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Deed")
+    }
 }
 
 impl Socket {
@@ -54,6 +69,12 @@ impl Socket {
         self.later.borrow_mut().push((self.questions.get() + question, what));
     }
 
+    /// The peer does this before the question of this number, counted from now, and before what arrives then.
+    pub fn before(&self, question: usize, deed: impl FnOnce() + 'static) {
+        let at = self.questions.get() + question;
+        self.deeds.borrow_mut().push((at, Deed(Box::new(deed))));
+    }
+
     /// All that is to come has come.
     pub fn settle(&self) {
         self.questions.set(usize::MAX / 2);
@@ -63,6 +84,11 @@ impl Socket {
     /// There is something on the error queue: a completion, a timestamp.
     pub fn queue_error(&self) {
         self.queues_errors.set(true);
+    }
+
+    /// Urgent data is what is next.
+    pub fn come_to_urgent_mark(&self) {
+        self.is_urgent.set(true);
     }
 
     /// The program reads.
@@ -86,6 +112,8 @@ impl Socket {
 
     fn happens(&self) {
         let now = self.questions.get();
+        let done: Vec<_> = self.deeds.borrow_mut().extract_if(.., |(at, _)| *at <= now).collect();
+        done.into_iter().for_each(|(_, Deed(deed))| deed());
         let due: Vec<Arrival> = {
             let mut later = self.later.borrow_mut();
             let due = later.iter().filter(|(at, _)| *at <= now).map(|(_, what)| *what).collect();
@@ -152,6 +180,11 @@ impl KernelSocket for Socket {
         n > 0
     }
 
+    fn is_at_urgent_mark(&self) -> bool {
+        self.happens();
+        self.is_urgent.get()
+    }
+
     fn shut(&self) {
         self.shut.set(true);
     }
@@ -182,6 +215,11 @@ impl Memory {
         }
         self.record.tx.marks.store(1, Relaxed);
         self.record.rx.marks.store(1, Relaxed);
+    }
+
+    /// The handshake is done.
+    pub fn activate(&self) {
+        self.record.id.phase.store(crate::handshake::Phase::Active as u32, Relaxed);
     }
 
     /// This end puts so many bytes into the ring.
@@ -244,6 +282,8 @@ pub struct Sends<'a> {
     pub can_repeat: bool,
     /// A handler sends while this call copies.
     pub is_interrupted: bool,
+    /// The receiver takes all before this look for room, counted from 1.
+    pub room_at_find: Option<u32>,
 }
 
 impl<'a> Sends<'a> {
@@ -262,6 +302,7 @@ impl<'a> Sends<'a> {
             can_take_back: true,
             can_repeat: true,
             is_interrupted: false,
+            room_at_find: None,
         }
     }
 
@@ -295,6 +336,11 @@ impl Outgoing for Sends<'_> {
     }
 
     fn longest_ring(&mut self) -> u64 {
+        self.room_at_find = self.room_at_find.and_then(|n| n.checked_sub(1));
+        if self.room_at_find == Some(0) {
+            let put = self.memory.mine.prod.prod.load(Acquire);
+            self.memory.theirs.cons.cons.store(put, Relaxed);
+        }
         Memory::RING
     }
 
@@ -359,6 +405,190 @@ impl Outgoing for Sends<'_> {
 
     fn is_orphaned(&self) -> bool {
         self.is_orphaned
+    }
+
+    fn now(&self) -> u64 {
+        self.time
+    }
+}
+
+/// A call that receives.
+#[derive(Debug)]
+pub struct Receives<'a> {
+    pub memory: &'a Memory,
+    pub socket: &'a Socket,
+    pub total: usize,
+    /// `SO_RCVLOWAT`.
+    pub enough: usize,
+    pub got: usize,
+    /// Bytes of it that were in the ring.
+    pub in_ring: usize,
+    pub only_looks: bool,
+    pub is_bad: bool,
+    /// A handler receives while this call copies.
+    pub is_interrupted: bool,
+    /// Another program has what was left.
+    pub is_claimed: bool,
+    pub is_leftover: bool,
+    pub can_look_behind: bool,
+    /// Bytes that no mark explains have been there for long.
+    pub is_unmarked_for_long: bool,
+    /// What a call that leaves the ring and stays is told.
+    pub stays: bool,
+    pub time: u64,
+    /// How often the sender was told of room.
+    pub told: Cell<u32>,
+    /// Marks that led into the ring were passed: those who wait were to look again.
+    pub passed: RefCell<Vec<bool>>,
+}
+
+impl<'a> Receives<'a> {
+    pub fn new(memory: &'a Memory, socket: &'a Socket, total: usize) -> Self {
+        Self {
+            memory,
+            socket,
+            total,
+            enough: 1,
+            got: 0,
+            in_ring: 0,
+            only_looks: false,
+            is_bad: false,
+            is_interrupted: false,
+            is_claimed: false,
+            is_leftover: false,
+            can_look_behind: false,
+            is_unmarked_for_long: false,
+            stays: true,
+            time: 0,
+            told: Cell::default(),
+            passed: RefCell::default(),
+        }
+    }
+}
+
+impl Incoming for Receives<'_> {
+    fn socket(&self) -> impl KernelSocket {
+        self.socket
+    }
+
+    fn got(&self) -> usize {
+        self.got
+    }
+
+    fn receives(&mut self, n: usize) {
+        self.got += n;
+        self.in_ring += n;
+    }
+
+    fn begins_anew(&mut self) {
+        (self.got, self.in_ring) = (0, 0);
+    }
+
+    fn total(&self) -> usize {
+        self.total
+    }
+
+    fn enough(&self) -> usize {
+        self.enough
+    }
+
+    fn only_looks(&self) -> bool {
+        self.only_looks
+    }
+
+    fn want(&self) -> usize {
+        self.total - self.got
+    }
+
+    fn is_bad(&self) -> bool {
+        self.is_bad
+    }
+
+    fn read_kernel(&mut self, most: usize) -> Kernel {
+        self.socket.happens();
+        let there = usize::try_from(self.socket.unread()).unwrap();
+        let n = most.min(self.total - self.got).min(there);
+        if there == 0 && self.socket.reset.get() && !self.socket.is_told.replace(true) {
+            return Kernel::Failed(Errno::CONNRESET);
+        }
+        if there == 0 && !self.socket.fin.get() && !self.socket.reset.get() {
+            return Kernel::Nothing;
+        }
+        if !self.only_looks {
+            self.socket.read(n as u64);
+        }
+        self.got += n;
+        Kernel::Moved(n)
+    }
+
+    fn look_behind(&mut self, repeated: u64) {
+        assert!(self.only_looks);
+        let there = usize::try_from(self.socket.unread() - repeated).unwrap();
+        self.got += there.min(self.total - self.got);
+    }
+
+    fn can_look_behind(&self) -> bool {
+        self.can_look_behind
+    }
+
+    fn takes_otherwise(&mut self, _place: Span) -> Option<Looked> {
+        None
+    }
+
+    fn copy(&mut self, _place: Span) {
+        if core::mem::take(&mut self.is_interrupted) {
+            assert!(may_intrude(&self.memory.record.rx.copying));
+        }
+    }
+
+    fn copy_granted(&mut self, _place: Span) -> Result<Option<u32>, Violation> {
+        Ok(Some(self.memory.theirs.prod.grants.load(Relaxed)))
+    }
+
+    fn has_copied(&self) {}
+
+    fn claims(&mut self, _n: usize) -> bool {
+        // The other one takes them for good.
+        if self.is_claimed {
+            self.memory.take(self.memory.end().in_ring());
+        }
+        !self.is_claimed
+    }
+
+    fn tell(&self) {
+        self.told.set(self.told.get() + 1);
+    }
+
+    fn drop_repeated(&mut self) -> bool {
+        self.memory.end().drop_repeated(self.socket)
+    }
+
+    fn settle(&self) {
+        let end = self.memory.end();
+        if end.pass_end_of_ring() == crate::stretch::Path::Tcp {
+            end.drop_repeated(self.socket);
+        }
+    }
+
+    fn stay(&self) -> bool {
+        assert!(!are_awaited(&self.memory.record));
+        self.stays
+    }
+
+    fn is_leftover(&self) -> bool {
+        self.is_leftover
+    }
+
+    fn is_unmarked_for_long(&self) -> bool {
+        self.is_unmarked_for_long
+    }
+
+    fn await_end(&self) -> Look {
+        look(self.socket)
+    }
+
+    fn has_passed(&self, is_late: bool) {
+        self.passed.borrow_mut().push(is_late);
     }
 
     fn now(&self) -> u64 {

@@ -13,6 +13,7 @@ mod counts;
 pub mod flags;
 pub mod overflow;
 mod readiness;
+pub mod recv;
 pub mod repeated;
 pub mod reset;
 pub mod send;

@@ -360,6 +360,7 @@ pub fn over_kernel(record: &Record, end: Option<End<'_>>, call: &mut impl Outgoi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conn::flags::RESET_TOLD;
     use crate::model::Did::{Copied, Left, Repeated, Told, TookBack, Unlocked, Wrote};
     use crate::model::{Arrival, Memory, Sends, Socket};
     use shunt_shm::region::DEAF;
@@ -564,6 +565,105 @@ mod tests {
         call.is_orphaned = true;
         call.kernel = Kernel::Failed(Errno::CONNRESET);
         assert_eq!(call.step(), Step::Failed(Errno::CONNRESET));
+    }
+
+    #[test]
+    fn who_reads_no_more_cannot_tell_a_killed_peer_by_the_kernel() {
+        let (memory, socket) = (in_ring(), Socket::default());
+        memory.end().put(UNREAD | SHUT_RD, true);
+        socket.arrive(Arrival::Fin);
+        let mut call = Sends::new(&memory, &socket, 10);
+        assert_eq!((call.step(), call.did()), (Step::Again, vec![Copied(10), Unlocked, Told(10)]));
+    }
+
+    #[test]
+    fn a_peer_that_was_killed_is_found_when_the_kernel_has_told_or_the_ring_is_full() {
+        for is_full in [false, true] {
+            let (memory, socket) = (in_ring(), Socket::default());
+            memory.send(if is_full { Memory::RING } else { 5 });
+            memory.end().put(KERNEL_HINT, !is_full);
+            socket.arrive(Arrival::Fin);
+            let mut call = Sends::new(&memory, &socket, 10);
+            assert_eq!((call.step(), call.did()), (Step::Failed(Errno::CONNRESET), vec![]));
+            // A ring in which bytes lie is not left: they would come once more.
+            assert_eq!(marks(&memory), (1, 1));
+        }
+    }
+
+    #[test]
+    fn a_call_that_has_sent_something_leaves_the_reset_to_the_next_one() {
+        for over_tcp in [false, true] {
+            let (memory, socket) = (in_ring(), Socket::default());
+            memory.send(5);
+            socket.arrive(Arrival::Fin);
+            let end = memory.end();
+            end.put(if over_tcp { SHUT_WR | RESET_DUE } else { UNREAD }, true);
+            let mut call = Sends { sent: 3, ..Sends::new(&memory, &socket, 10) };
+            call.kernel = Kernel::Failed(Errno::PIPE);
+            assert_eq!(call.step(), Step::Failed(Errno::PIPE), "{over_tcp}");
+            assert!(!end.has(RESET_TOLD), "{over_tcp}");
+        }
+    }
+
+    #[test]
+    fn a_ring_that_was_left_unused_is_not_entered_again() {
+        let (memory, socket) = (in_ring(), Socket::default());
+        memory.end().put(UNREAD, true);
+        socket.arrive(Arrival::Fin);
+        let mut call = Sends::new(&memory, &socket, 10);
+        assert_eq!((call.step(), marks(&memory)), (Step::Again, (2, 2)));
+        assert!(memory.end().has(WANT_TCP));
+    }
+
+    #[test]
+    fn a_ring_is_not_left_before_the_receiver_is_known_to_be_in_it_but_by_a_second_mark() {
+        let (memory, socket) = (in_ring(), Socket::default());
+        memory.send(Memory::RING);
+        let end = memory.end();
+        // Two marks are open already.
+        end.mine.prod.marks.store(3, Relaxed);
+        end.record.tx.marks.store(3, Relaxed);
+        end.theirs.cons.marks_passed.store(1, Relaxed);
+        let mut call = Sends::new(&memory, &socket, 10);
+        assert_eq!(call.step(), Step::Wait(Until::Ring));
+        call.time += PATIENCE;
+        assert_eq!((call.step(), call.did()), (Step::Wait(Until::Ring), vec![]));
+    }
+
+    #[test]
+    fn a_direction_comes_back_once_the_receiver_is_out_of_the_ring() {
+        let (memory, socket) = (Memory::default(), Socket::default());
+        let end = memory.end();
+        end.mine.prod.marks.store(2, Relaxed);
+        end.record.tx.marks.store(2, Relaxed);
+        end.theirs.cons.marks_passed.store(1, Relaxed);
+        let mut call = Sends::new(&memory, &socket, 10);
+        assert_eq!((call.step(), call.did()), (Step::Again, vec![Wrote(10)]));
+        end.theirs.cons.marks_passed.store(2, Relaxed);
+        let mut call = Sends::new(&memory, &socket, 10);
+        assert_eq!((call.step(), marks(&memory)), (Step::Again, (3, 3)));
+    }
+
+    #[test]
+    fn a_full_ring_is_forgotten_with_the_first_byte_that_fits() {
+        let (memory, socket) = (in_ring(), Socket::default());
+        memory.send(Memory::RING);
+        let mut call = Sends::new(&memory, &socket, 10);
+        assert_eq!(call.step(), Step::Wait(Until::Ring));
+        assert_ne!(memory.end().record.tx.full_since.load(Relaxed), 0);
+        memory.end().theirs.cons.cons.store(Memory::RING, Relaxed);
+        assert_eq!(call.step(), Step::Again);
+        assert_eq!(memory.end().record.tx.full_since.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn room_that_comes_while_the_queue_is_asked_for_is_taken() {
+        let (memory, socket) = (in_ring(), Socket::default());
+        memory.send(Memory::RING);
+        let mut call = Sends::new(&memory, &socket, 10);
+        call.room_at_find = Some(2);
+        assert_eq!(memory.end().send(&mut call, false, false), Ok(Step::Again));
+        assert_eq!((call.sent, memory.end().record.tx.full.load(Relaxed)), (10, 0));
     }
 
     #[test]

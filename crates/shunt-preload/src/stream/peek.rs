@@ -4,26 +4,17 @@
 //! Such a look takes nothing, so each one begins anew (`tcp_recvmsg_locked` in net/ipv4/tcp.c, where it comes
 //! back from its sleep), and that there are bytes is no reason to look again: it waits for more than it saw.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
-use shunt_engine::kernel::has_ended;
 use shunt_engine::stretch::{Path, path};
 use shunt_sys::sockinfo;
 
-use crate::conn::{Conn, SHUT_RD, Sock};
-use crate::stream::tcp::{self, Socket};
+use crate::conn::Sock;
+use crate::stream::tcp;
 
 /// Something else whenever bytes have come by the ring, or a stretch or the direction has ended.
 pub fn arrivals(sock: &Sock) -> u64 {
     sock.end().map_or(0, |end| end.arrivals())
-}
-
-/// True when nothing will come any more that could be seen, as far as the kernel or the peer has told.
-pub fn is_over(conn: Conn) -> bool {
-    conn.has(SHUT_RD)
-        || is_cut_off(conn)
-        || conn.sections().is_some_and(|(_, theirs)| theirs.prod.fin.load(Acquire) != 0)
-        || conn.ask(|fd| has_ended(&Socket(fd))).unwrap_or(true)
 }
 
 /// Looks at the kernel socket behind bytes there that come a second time, with the lock held. Not before Linux 6.9,
@@ -38,12 +29,9 @@ pub fn behind(fd: i32, again: u64, look: impl FnOnce()) {
     }
 }
 
-/// True where a look cannot see what comes: behind the end of a ring that its sender has left, on an older kernel.
-fn is_cut_off(conn: Conn) -> bool {
-    let marks = conn.record().rx.marks.load(Relaxed);
-    let is_left = path(marks) == Path::Ring
-        && conn.sections().is_some_and(|(_, theirs)| theirs.prod.marks.load(Acquire) != marks);
-    is_left && conn.ask(|fd| sockinfo::begin_looks_at(tcp::borrow(fd), None)) != Some(true)
+/// True where a look behind them can be had.
+pub fn is_possible_behind(fd: i32) -> bool {
+    sockinfo::begin_looks_at(tcp::borrow(fd), None)
 }
 
 /// When one that has waited for so long looks for itself, both in nanoseconds. `None`: all that can come comes by

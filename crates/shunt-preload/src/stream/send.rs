@@ -317,6 +317,7 @@ impl Outgoing for Sending<'_, '_> {
             Moment::Published => point!(send_published),
             Moment::Told => point!(send_told),
             Moment::Written => point!(send_written),
+            Moment::Read | Moment::Taken | Moment::Passed => {}
         }
     }
 }

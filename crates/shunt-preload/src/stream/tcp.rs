@@ -48,6 +48,13 @@ impl KernelSocket for Socket {
         true
     }
 
+    fn is_at_urgent_mark(&self) -> bool {
+        let _keep = KeepErrno::new();
+        let mut at: c_int = 0;
+        // SAFETY: the request writes one int.
+        unsafe { libc::ioctl(self.0, SIOCATMARK, &raw mut at) == 0 && at != 0 }
+    }
+
     fn shut(&self) {
         let _ = rustix::net::shutdown(borrow(self.0), rustix::net::Shutdown::Both);
     }
@@ -129,14 +136,6 @@ const BYTES_RECEIVED: usize = 128;
 const NOTSENT: usize = 144;
 const BYTES_SENT: usize = 200;
 const BYTES_RETRANS: usize = 208;
-
-/// True when urgent data is next in the kernel socket (`SIOCATMARK`, sockatmark(3)).
-pub fn at_urgent_mark(fd: i32) -> bool {
-    let _keep = KeepErrno::new();
-    let mut at: c_int = 0;
-    // SAFETY: the request writes one int.
-    unsafe { libc::ioctl(fd, SIOCATMARK, &raw mut at) == 0 && at != 0 }
-}
 
 /// `include/uapi/asm-generic/sockios.h`.
 const SIOCATMARK: libc::c_ulong = 0x8905;

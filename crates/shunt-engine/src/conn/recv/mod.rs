@@ -1,0 +1,254 @@
+//! Receiving: where the next bytes of a direction are, and how they come from there.
+
+mod ring;
+mod tcp;
+#[cfg(test)]
+mod tests;
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use shunt_shm::Violation;
+use shunt_shm::arena::Record;
+use shunt_shm::ring::Span;
+
+use crate::call::{Errno, Kernel, Moment, Step, Until, interruptible};
+use crate::conn::flags::SHUT_RD;
+use crate::conn::{End, has, reset};
+use crate::kernel::{KernelSocket, Look, has_ended, look};
+use crate::stretch::{Path, path};
+
+/// A call that receives: its room, and what the bytes need on their way. With the lock of the direction held.
+pub trait Incoming {
+    /// The kernel socket.
+    fn socket(&self) -> impl KernelSocket;
+
+    /// Bytes that the call has received.
+    fn got(&self) -> usize;
+
+    /// It has received so many more.
+    fn receives(&mut self, n: usize);
+
+    /// It only looks, and begins anew.
+    fn begins_anew(&mut self);
+
+    /// Bytes that it has room for.
+    fn total(&self) -> usize;
+
+    /// Bytes with which it is content if it may wait.
+    fn enough(&self) -> usize;
+
+    /// It takes nothing (`MSG_PEEK`).
+    fn only_looks(&self) -> bool;
+
+    /// Most bytes of the ring that it wants now.
+    fn want(&self) -> usize;
+
+    /// The program's memory cannot be written.
+    fn is_bad(&self) -> bool;
+
+    /// Reads up to so many bytes from the kernel socket, without waiting. They count as received from now on.
+    fn read_kernel(&mut self, most: usize) -> Kernel;
+
+    /// The same behind bytes there that come a second time.
+    fn look_behind(&mut self, repeated: u64);
+
+    /// True where that can be done.
+    fn can_look_behind(&self) -> bool;
+
+    /// Does with bytes of the ring what a call does that wants them otherwise than copied (lent, put into a pipe). `None`: it
+    /// wants them copied.
+    fn takes_otherwise(&mut self, place: Span) -> Option<Looked>;
+
+    /// Copies bytes out of the ring, behind those that were received. They do not count yet, as a handler of a signal that
+    /// receives meanwhile makes it be done again.
+    fn copy(&mut self, place: Span);
+
+    /// The same where some of them are granted. The grants that are passed with them; `None`: look again.
+    ///
+    /// # Errors
+    /// The peer breaks the protocol.
+    fn copy_granted(&mut self, place: Span) -> Result<Option<u32>, Violation>;
+
+    /// What [`Self::copy_granted`] has used is over: the cursor has passed it, or nothing is taken.
+    fn has_copied(&self);
+
+    /// So many bytes are about to be taken. False: another program has them.
+    fn claims(&mut self, n: usize) -> bool;
+
+    /// Tells the sender of room.
+    fn tell(&self);
+
+    /// Drops what has come a second time. True when no more of it is to come.
+    fn drop_repeated(&mut self) -> bool;
+
+    /// Passes the mark that ends the ring, if this end is there, and drops what has come a second time.
+    fn settle(&self);
+
+    /// A receiver that has left, and is the only one that reads, comes back to the ring. False: the peer has left meanwhile.
+    fn stay(&self) -> bool;
+
+    /// True for bytes that a program before exec has left to this one.
+    fn is_leftover(&self) -> bool;
+
+    /// True when bytes that no mark explains have been in the kernel socket for longer than a close takes.
+    fn is_unmarked_for_long(&self) -> bool;
+
+    /// Looks at the kernel socket, where the peer has announced its end: a short wait saves a sleep.
+    fn await_end(&self) -> Look;
+
+    /// A mark was passed that leads into the ring. `is_late`: bytes may be there of which those who wait were told before.
+    fn has_passed(&self, is_late: bool);
+
+    /// The time, in nanoseconds.
+    fn now(&self) -> u64;
+
+    /// A test may come in here.
+    #[inline(always)]
+    fn reaches(&self, _: Moment) {}
+}
+
+/// What a look comes to. `None`: look again, maybe in the next stretch.
+pub type Looked = Result<Option<Step>, Violation>;
+
+/// What the kernel socket gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Read {
+    Bytes,
+    Nothing,
+    Eof,
+    Error(Errno),
+}
+
+/// Reads from the kernel socket without waiting.
+fn read(call: &mut impl Incoming, most: usize) -> Read {
+    match call.read_kernel(most) {
+        Kernel::Moved(0) if call.total() > 0 => Read::Eof,
+        // A call for no bytes finds some, and takes none.
+        Kernel::Moved(_) => {
+            call.reaches(Moment::Read);
+            Read::Bytes
+        }
+        Kernel::Nothing => Read::Nothing,
+        Kernel::Failed(error) => Read::Error(error),
+    }
+}
+
+/// True when the call has what it asked for: something, as much as `SO_RCVLOWAT` says, or all with
+/// `MSG_WAITALL`.
+fn is_satisfied(call: &impl Incoming, blocking: bool) -> bool {
+    // Whoever only looks is asked once it has looked, by `peek`.
+    call.only_looks() || has_enough(call, blocking)
+}
+
+/// The same of a call that only looks.
+fn has_enough(call: &impl Incoming, blocking: bool) -> bool {
+    let enough = if blocking { call.enough() } else { 1 };
+    call.got() >= call.total() || call.got() >= enough
+}
+
+/// The step when there is nothing more now.
+fn nothing(call: &impl Incoming, blocking: bool, until: Until) -> Step {
+    if call.got() > 0 && is_satisfied(call, blocking) { Step::Done } else { Step::Wait(until) }
+}
+
+/// The step when the kernel socket has an error: told once, by the kernel itself, so that `SO_ERROR` and
+/// later calls answer as they do.
+fn failure(call: &mut impl Incoming) -> Step {
+    if call.got() > 0 {
+        return Step::Done;
+    }
+    match read(call, usize::MAX) {
+        Read::Bytes | Read::Eof => Step::Done,
+        Read::Nothing => Step::Failed(Errno::AGAIN),
+        Read::Error(error) => Step::Failed(error),
+    }
+}
+
+/// The step at the end of file.
+fn at_end(record: &Record, end: Option<End<'_>>, call: &impl Incoming) -> Step {
+    if call.got() == 0 && reset::fails(record, end, &call.socket()) {
+        Step::Failed(Errno::CONNRESET)
+    } else {
+        Step::Done
+    }
+}
+
+/// One step of a call that receives. `end`: what the connection has of shared memory.
+///
+/// # Errors
+/// The peer breaks the protocol.
+#[inline(always)]
+pub fn receive(
+    record: &Record,
+    end: Option<End<'_>>,
+    call: &mut impl Incoming,
+    blocking: bool,
+) -> Result<Step, Violation> {
+    let Some(end) = end else { return Ok(over_kernel(record, call, blocking)) };
+    loop {
+        let marks = record.rx.marks.load(Relaxed);
+        let step = match path(marks) {
+            Path::Tcp => end.tcp_stretch(call, blocking, marks)?,
+            Path::Ring => end.ring_stretch(call, blocking, marks)?,
+        };
+        if let Some(step) = step {
+            return Ok(step);
+        }
+    }
+}
+
+fn over_kernel(record: &Record, call: &mut impl Incoming, blocking: bool) -> Step {
+    if call.got() > 0 && look(&call.socket()) == Look::Error {
+        // It is the next call's to tell: once.
+        return Step::Done;
+    }
+    match interruptible(&record.rx.copying, || read(call, usize::MAX)).0 {
+        Read::Bytes if is_satisfied(call, blocking) => Step::Done,
+        Read::Bytes | Read::Nothing => nothing(call, blocking, Until::Kernel),
+        Read::Eof => at_end(record, None, call),
+        Read::Error(error) => Step::Failed(error),
+    }
+}
+
+/// One step of a call that only looks, from the first byte on: it waits for more than it saw if that is too little.
+///
+/// # Errors
+/// The peer breaks the protocol.
+#[cold]
+pub fn peek(
+    record: &Record,
+    end: Option<End<'_>>,
+    call: &mut impl Incoming,
+    blocking: bool,
+) -> Result<Step, Violation> {
+    let mut is_last = false;
+    loop {
+        // Before the look, so that nothing comes unseen.
+        let known = end.map_or(0, |end| end.arrivals());
+        call.begins_anew();
+        let step = receive(record, end, call, blocking)?;
+        match step {
+            Step::Done if call.got() > 0 && !is_last && !has_enough(call, blocking) => {}
+            _ => return Ok(step),
+        }
+        if !is_over(record, end, call) {
+            return Ok(Step::Wait(Until::More(known)));
+        }
+        // What has come right before the end counts.
+        is_last = true;
+    }
+}
+
+/// True when nothing will come any more that could be seen, as far as the kernel or the peer has told.
+fn is_over(record: &Record, end: Option<End<'_>>, call: &impl Incoming) -> bool {
+    // Behind the end of a ring that its sender has left, an older kernel shows nothing.
+    let is_cut_off = |end: &End<'_>| {
+        let marks = record.rx.marks.load(Relaxed);
+        path(marks) == Path::Ring
+            && end.theirs.prod.marks.load(Acquire) != marks
+            && !call.can_look_behind()
+    };
+    has(record, SHUT_RD)
+        || end.is_some_and(|end| is_cut_off(&end) || end.theirs.prod.fin.load(Acquire) != 0)
+        || has_ended(&call.socket())
+}

@@ -6,6 +6,15 @@ use core::sync::atomic::compiler_fence;
 pub use rustix::io::Errno;
 use shunt_shm::arena::Copying;
 
+/// Which way the bytes of a call go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// To the program.
+    Receiving,
+    /// From it.
+    Sending,
+}
+
 /// What one step comes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {

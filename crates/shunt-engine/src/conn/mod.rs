@@ -17,6 +17,7 @@ pub mod recv;
 pub mod repeated;
 pub mod reset;
 pub mod send;
+mod wait;
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 

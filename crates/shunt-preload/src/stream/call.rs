@@ -2,7 +2,7 @@
 //! the kernel does.
 
 use libc::{EAGAIN, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int, iovec, msghdr};
-use shunt_engine::call::{Errno, Kernel, Step, Until};
+use shunt_engine::call::{Direction, Errno, Kernel, Step, Until};
 use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::handshake::Phase;
 use shunt_engine::kernel::has_failed;
@@ -19,15 +19,6 @@ use crate::stream::bytes::Buffers;
 use crate::stream::sleep::{Sleep, Woken};
 use crate::stream::tcp::Socket;
 use crate::stream::{broken, demote, killed, promote};
-
-/// Which way the bytes of a call go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Direction {
-    /// To the program.
-    Receiving,
-    /// From it.
-    Sending,
-}
 
 /// One call.
 pub struct Call<'a> {

@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use libc::{MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
-use shunt_engine::call::{Errno, Kernel, Moment, Step, interruptible, may_intrude};
+use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, interruptible, may_intrude};
 use shunt_engine::conn::End;
 use shunt_engine::conn::recv::{Incoming, Looked, peek, receive as receive_step};
 use shunt_engine::kernel::{KernelSocket, Look};
@@ -18,7 +18,7 @@ use crate::ops;
 use crate::panics::InDoubt;
 use crate::points::point;
 use crate::stream::borrow::{self, Request};
-use crate::stream::call::{self, Call, Direction};
+use crate::stream::call::{self, Call};
 use crate::stream::grants::{self, Use};
 use crate::stream::tcp::{self, Socket};
 use crate::stream::{again, demote, doubt, leftover, notify, promote, pulls};

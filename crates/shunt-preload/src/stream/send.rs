@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use libc::c_int;
-use shunt_engine::call::{Errno, Kernel, Moment, Step, may_intrude};
+use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, may_intrude};
 use shunt_engine::conn::End;
 use shunt_engine::conn::send::{Outgoing, over_kernel};
 use shunt_engine::kernel::KernelSocket;
@@ -20,7 +20,7 @@ use crate::link::Link;
 use crate::panics::InDoubt;
 use crate::points::point;
 use crate::stream::borrow::Request;
-use crate::stream::call::{self, Call, Direction};
+use crate::stream::call::{self, Call};
 use crate::stream::grants::{self, Piece};
 use crate::stream::tcp::Socket;
 use crate::stream::transfer::{Place, Stop};

@@ -4,34 +4,31 @@
 //! was killed. So the first `FUTEX_FOR` of a wait are spent on the futex, and what is longer in
 //! poll(2) on the kernel socket and the doorbell, where it costs nothing and sees everything.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use std::os::fd::AsRawFd;
 
 use libc::{POLLIN, POLLOUT, POLLRDHUP};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};
-use shunt_engine::call::Until;
+use shunt_engine::call::{Direction, Until};
+use shunt_engine::conn::End;
 use shunt_engine::conn::repeated::are_pending;
-use shunt_engine::stretch::{Path, path};
 use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait_timed, on_bell};
-use shunt_shm::grants::Grants;
-use shunt_shm::region::Section;
 use shunt_shm::sync::{AtomicU32, prefetch};
 use shunt_wire::counter::Counter;
 
 use crate::abi::pollfd;
 use crate::bell;
 use crate::clock;
-use crate::conn::{Conn, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use crate::conn::{Conn, KERNEL_HINT, SHUT_RD, Sock};
 use crate::endpoint;
 use crate::errno;
 use crate::handlers::{self, Seen};
 use crate::kernel_poll;
 use crate::points::point;
 use crate::signals;
-use crate::stream::call::Direction;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{demote, peek, tcp, trim};
+use crate::stream::{peek, tcp, trim};
 
 /// Longest spin for the first byte.
 const FIRST_FOR: u64 = 50_000;
@@ -101,46 +98,22 @@ impl Sleep {
     }
 
     /// True when there is something to look at.
-    fn ready(&self, until: Until, theirs: &Section) -> bool {
-        let record = self.sock.record();
-        if theirs.ctl.handed_over.load(Relaxed) != 0 && demote::is_due(self.sock) {
-            return true;
-        }
-        if let Until::More(known) = until {
-            return peek::arrivals(self.sock) != known;
-        }
-        if self.receiving() {
-            let marks = record.rx.marks.load(Relaxed);
-            // In a TCP stretch the ring holds nothing to read before a mark leads there.
-            (theirs.prod.prod.load(Acquire) != record.rx.cursor.pos()
-                && path(marks) == Path::Ring)
-                || theirs.prod.marks.load(Relaxed) != marks
-                || !Grants::are_possible(&theirs.prod, record.rx.grants.load(Relaxed))
-                // The kernel tells the end itself to those who wait for it, too.
-                || (until == Until::Ring && theirs.prod.fin.load(Relaxed) != 0)
-        } else {
-            let tx = &record.tx;
-            // Room in the ring is of use only to a sender that is in it; the others learn also of an
-            // end from the kernel.
-            until == Until::Ring
-                && (self.sock.end().is_some_and(|end| end.room().0 > 0)
-                    || theirs.ctl.closed.load(Relaxed) != 0
-                    || self.sock.has(SHUT_WR)
-                    || !tx.cursor.is_possible(&theirs.cons))
-        }
+    #[inline]
+    fn ready(&self, until: Until, end: &End<'_>) -> bool {
+        end.ends_wait(self.direction, until)
     }
 
     /// Waits.
     pub fn sleep(&mut self, until: Until) -> Woken {
-        let Some((mine, theirs)) = self.sock.sections() else {
+        let Some(end) = &self.sock.end() else {
             return self.in_kernel(until, None, clock::now());
         };
-        let word = if self.receiving() { &mine.ctl.rx_arm } else { &mine.ctl.tx_arm };
+        let word = if self.receiving() { &end.mine.ctl.rx_arm } else { &end.mine.ctl.tx_arm };
         if until == Until::Ring || self.is_first(until) {
             if spin::is_long() {
                 self.deadline(clock::now());
             }
-            if self.spin(until, theirs) {
+            if self.spin(until, end) {
                 return Woken::Look;
             }
         }
@@ -155,16 +128,16 @@ impl Sleep {
         }
         // Not with a timeout: it may be long before the processor is given back.
         let once = until == Until::Ring && deadline.is_none() && self.since == now;
-        if once && spin::yield_until(|| self.ready(until, theirs)) {
+        if once && spin::yield_until(|| self.ready(until, end)) {
             return Woken::Look;
         }
         let futex_until = self.since.saturating_add(FUTEX_FOR);
         if until == Until::Ring && now < futex_until && !self.sock.is_far() {
             let left = deadline.map_or(futex_until, |d| d.min(futex_until)) - now;
             let left = self.overflow().map_or(left, |look| look.min(left));
-            return self.on_futex(word, theirs, left);
+            return self.on_futex(word, end, left);
         }
-        self.in_kernel(until, Some((word, theirs)), now)
+        self.in_kernel(until, Some((word, end)), now)
     }
 
     /// When a sender looks whether it goes on over TCP, in nanoseconds from now.
@@ -180,13 +153,13 @@ impl Sleep {
 
     /// What a receiver reads once the cursor has moved. It is fetched together with that, as each line takes its time from
     /// core to core.
-    fn ahead(&self, theirs: &Section) -> *const u8 {
+    fn ahead(&self, end: &End<'_>) -> *const u8 {
         let record = self.sock.record();
         let (true, Some(link)) = (self.receiving(), self.sock.link()) else {
             return core::ptr::null();
         };
         let (view, slot, side) = (link.view(), record.slot(), record.side());
-        if theirs.prod.grants.load(Relaxed) == 0 {
+        if end.theirs.prod.grants.load(Relaxed) == 0 {
             let at = record.rx.cursor.next_at(view.geometry().ring() as u64);
             view.buffer(slot, side).as_ptr().wrapping_add(at)
         } else {
@@ -200,12 +173,12 @@ impl Sleep {
         self.receiving() && self.sock.said.swap(said, Relaxed) == said
     }
 
-    fn spin(&self, until: Until, theirs: &Section) -> bool {
+    fn spin(&self, until: Until, end: &End<'_>) -> bool {
         let rx = &self.sock.record().rx;
-        let ahead = self.ahead(theirs);
+        let ahead = self.ahead(end);
         let ready = || {
             prefetch(ahead);
-            self.ready(until, theirs)
+            self.ready(until, end)
         };
         // Bytes that come over TCP after all are not seen here.
         let first = (until == Until::Both).then(|| clock::now() + FIRST_FOR);
@@ -226,10 +199,10 @@ impl Sleep {
         spun == Spun::Found || ready()
     }
 
-    fn on_futex(&mut self, word: &AtomicU32, theirs: &Section, left: u64) -> Woken {
+    fn on_futex(&mut self, word: &AtomicU32, end: &End<'_>, left: u64) -> Woken {
         let armed = arm(word, ON_FUTEX);
         point!(sleep_armed);
-        if self.ready(Until::Ring, theirs) {
+        if self.ready(Until::Ring, end) {
             return Woken::Look;
         }
         endpoint::count(Counter::FutexSleeps, 1);
@@ -260,7 +233,7 @@ impl Sleep {
     }
 
     /// Sleeps in poll(2) on the kernel socket and the doorbell.
-    fn in_kernel(&mut self, until: Until, ring: Option<(&AtomicU32, &Section)>, now: u64) -> Woken {
+    fn in_kernel(&mut self, until: Until, ring: Option<(&AtomicU32, &End<'_>)>, now: u64) -> Woken {
         if self.since == 0 {
             self.since = now;
         }
@@ -277,7 +250,7 @@ impl Sleep {
             // announce is of interest.
             (false, Until::Ring)
                 if !self.sock.has(SHUT_RD)
-                    && ring.is_some_and(|(_, theirs)| theirs.prod.fin.load(Relaxed) == 0) =>
+                    && ring.is_some_and(|(_, end)| end.theirs.prod.fin.load(Relaxed) == 0) =>
             {
                 POLLRDHUP
             }
@@ -286,10 +259,10 @@ impl Sleep {
         };
         let bell = ring.and_then(|_| bell::of_this_thread(self.sock));
         let ear = bell.map_or(-1, |b| b.fd().as_raw_fd());
-        if let (Some((word, theirs)), Some(bell)) = (ring, bell) {
+        if let (Some((word, end)), Some(bell)) = (ring, bell) {
             arm(word, on_bell(bell.vector()));
             point!(sleep_armed);
-            if until != Until::Kernel && self.ready(until, theirs) {
+            if until != Until::Kernel && self.ready(until, end) {
                 return Woken::Look;
             }
         }

@@ -1,0 +1,126 @@
+//! What ends a wait.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use shunt_shm::grants::Grants;
+
+use crate::call::{Direction, Until};
+use crate::conn::End;
+use crate::conn::flags::SHUT_WR;
+use crate::stretch::{Path, path};
+
+impl End<'_> {
+    /// True when there is something to look at for who waits in that direction. What the kernel socket tells is not asked here.
+    #[inline]
+    #[must_use]
+    pub fn ends_wait(&self, direction: Direction, until: Until) -> bool {
+        let Self { record, theirs, .. } = self;
+        if theirs.ctl.handed_over.load(Relaxed) != 0 && self.is_to_follow() {
+            return true;
+        }
+        if let Until::More(known) = until {
+            return self.arrivals() != known;
+        }
+        match direction {
+            Direction::Receiving => {
+                let marks = record.rx.marks.load(Relaxed);
+                // In a TCP stretch the ring holds nothing to read before a mark leads there.
+                (theirs.prod.prod.load(Acquire) != record.rx.cursor.pos()
+                    && path(marks) == Path::Ring)
+                    || theirs.prod.marks.load(Relaxed) != marks
+                    || !Grants::are_possible(&theirs.prod, record.rx.grants.load(Relaxed))
+                    // The kernel tells the end itself to those who wait for it, too.
+                    || (until == Until::Ring && theirs.prod.fin.load(Relaxed) != 0)
+            }
+            // Room in the ring is of use only to a sender that is in it; the others learn also of an
+            // end from the kernel.
+            Direction::Sending => {
+                until == Until::Ring
+                    && (self.room().0 > 0
+                        || theirs.ctl.closed.load(Relaxed) != 0
+                        || self.has(SHUT_WR)
+                        || !record.tx.cursor.is_possible(&theirs.cons))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conn::flags::SHUT_RD;
+    use crate::model::Memory;
+    use Direction::{Receiving, Sending};
+    use shunt_shm::handover;
+    use shunt_shm::region::DEAF;
+    use shunt_shm::ring::TxCursor;
+
+    const ALL: [Until; 3] = [Until::Ring, Until::Both, Until::Kernel];
+
+    fn in_ring() -> Memory {
+        let memory = Memory::default();
+        memory.enter_ring();
+        memory
+    }
+
+    #[test]
+    fn a_receiver_in_the_ring_looks_for_bytes_marks_and_the_end() {
+        let changes: [fn(&Memory); 4] = [
+            |memory| memory.receive(1),
+            |memory| TxCursor::set_mark(&memory.end().theirs.prod, 0),
+            |memory| memory.end().theirs.prod.grants.store(u32::MAX / 2, Relaxed),
+            |memory| handover::leave(&memory.end().theirs.ctl.handed_over, || 1),
+        ];
+        for until in ALL {
+            assert!(!in_ring().end().ends_wait(Receiving, until));
+            for (n, change) in changes.iter().enumerate() {
+                let memory = in_ring();
+                change(&memory);
+                assert!(memory.end().ends_wait(Receiving, until), "{n} {until:?}");
+            }
+            let memory = in_ring();
+            memory.end().theirs.prod.fin.store(1, Relaxed);
+            assert_eq!(memory.end().ends_wait(Receiving, until), until == Until::Ring);
+        }
+    }
+
+    #[test]
+    fn bytes_in_a_ring_that_is_not_entered_are_no_news() {
+        let memory = Memory::default();
+        memory.receive(1);
+        assert!(!memory.end().ends_wait(Receiving, Until::Both));
+    }
+
+    #[test]
+    fn a_look_waits_for_more_alone() {
+        let memory = in_ring();
+        memory.receive(1);
+        let until = Until::More(memory.end().arrivals());
+        assert!(!memory.end().ends_wait(Receiving, until));
+        memory.receive(1);
+        assert!(memory.end().ends_wait(Receiving, until));
+    }
+
+    #[test]
+    fn a_sender_in_the_ring_waits_for_room_or_an_end() {
+        let changes: [fn(&Memory); 4] = [
+            |memory| memory.end().theirs.cons.cons.store(Memory::RING, Relaxed),
+            |memory| memory.end().theirs.cons.cons.store(u64::MAX, Relaxed),
+            |memory| memory.end().theirs.ctl.closed.store(DEAF, Relaxed),
+            |memory| memory.end().put(SHUT_WR, true),
+        ];
+        for (n, change) in changes.iter().enumerate() {
+            let memory = in_ring();
+            memory.send(Memory::RING);
+            memory.end().put(SHUT_RD, true);
+            assert!(!memory.end().ends_wait(Sending, Until::Ring), "{n}");
+            change(&memory);
+            assert!(memory.end().ends_wait(Sending, Until::Ring), "{n}");
+            assert!(!memory.end().ends_wait(Sending, Until::Both), "{n}");
+        }
+        let memory = in_ring();
+        memory.send(Memory::RING);
+        handover::leave(&memory.end().theirs.ctl.handed_over, || 1);
+        assert!(memory.end().ends_wait(Sending, Until::Both), "a peer that has left is followed");
+    }
+}

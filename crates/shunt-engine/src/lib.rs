@@ -17,5 +17,7 @@ pub mod kernel;
 mod model;
 pub mod pinning;
 pub mod ports;
+#[cfg(all(test, not(loom)))]
+mod sim;
 pub mod spin;
 pub mod stretch;

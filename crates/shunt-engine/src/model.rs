@@ -572,6 +572,9 @@ impl Incoming for Receives<'_> {
 
     fn stay(&self) -> bool {
         assert!(!are_awaited(&self.memory.record));
+        if !self.stays {
+            TxCursor::set_mark(&self.memory.theirs.prod, self.memory.record.rx.cursor.pos());
+        }
         self.stays
     }
 

@@ -284,6 +284,7 @@ fn a_program_that_polls_has_the_kernel_asked_now_and_then() {
     let mut call = Receives::new(&memory, &socket, 4);
     assert_eq!(step_now(&mut call), Step::Wait(Until::Ring), "just begun");
     call.time = 20 << 10;
+    assert_eq!(step(&mut call), Step::Wait(Until::Ring), "who sleeps is told");
     assert_eq!((step_now(&mut call), call.got), (Step::Done, 0));
     assert!(memory.end().has(KERNEL_HINT), "it stays");
 }
@@ -388,6 +389,33 @@ fn one_that_has_left_takes_what_is_sent_again_from_the_kernel() {
     socket.arrive(Arrival::Bytes(4));
     let mut call = Receives::new(&memory, &socket, 9);
     assert_eq!((step(&mut call), call.got, call.in_ring), (Step::Done, 4, 0));
+}
+
+#[test]
+fn a_peer_that_leaves_while_one_comes_back_has_it_go_to_tcp() {
+    let (memory, socket) = (in_ring(4), Socket::default());
+    memory.end().put(FROZEN, true);
+    socket.arrive(Arrival::Bytes(4));
+    let mut call = Receives { stays: false, ..Receives::new(&memory, &socket, 9) };
+    assert_eq!((step(&mut call), call.got, call.in_ring), (Step::Done, 4, 0));
+}
+
+#[test]
+fn what_a_program_before_exec_has_left_is_read_in_the_ring() {
+    let (memory, socket) = (in_ring(4), Socket::default());
+    put(memory.end().record, LEFTOVER, true);
+    let mut call =
+        Receives { is_leftover: true, stays: false, ..Receives::new(&memory, &socket, 9) };
+    assert_eq!((step(&mut call), call.got, call.in_ring), (Step::Done, 4, 4));
+}
+
+#[test]
+fn a_call_that_has_all_drops_what_comes_twice_behind_it() {
+    let (memory, socket) = (in_ring(5), Socket::default());
+    TxCursor::set_mark(&memory.end().theirs.prod, 3);
+    socket.arrive(Arrival::Bytes(2));
+    let mut call = Receives::new(&memory, &socket, 5);
+    assert_eq!((step(&mut call), call.got, socket.waiting()), (Step::Done, 5, 0));
 }
 
 #[test]

@@ -152,7 +152,7 @@ impl World {
     /// Something else may happen here.
     fn pause(&self, who: usize) {
         let peer = 1 - who;
-        if self.depth.get() < 3 && self.choose(4) && self.can_go_on(peer) {
+        if self.depth.get() < 3 && self.choose(3) && self.can_go_on(peer) {
             self.depth.set(self.depth.get() + 1);
             self.goes_on(peer);
             self.depth.set(self.depth.get() - 1);
@@ -161,7 +161,7 @@ impl World {
 
     /// A handler of a signal may run here, above a copy.
     fn interrupt(&self, who: usize) {
-        if !self.choose(8) {
+        if !self.choose(2) {
             return;
         }
         let me = &self.procs[who];

@@ -27,7 +27,7 @@ proptest! {
     fn whatever_two_programs_do_bytes_come_in_order_and_nobody_sleeps_too_long(
         client in program(),
         server in program(),
-        choices in prop::collection::vec(any::<u8>(), 0..200),
+        choices in prop::collection::vec(any::<u8>(), 0..400),
     ) {
         World::new(&client, &server, &choices).runs();
     }

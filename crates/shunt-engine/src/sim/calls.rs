@@ -13,6 +13,11 @@ use crate::conn::send::Outgoing;
 use crate::kernel::{KernelSocket, Look, look};
 use crate::stretch::Path;
 
+/// Where the bytes of a span are, one by one.
+pub fn places(span: Span) -> impl Iterator<Item = usize> {
+    [span.head, span.tail].into_iter().flat_map(|(at, len)| at..at + len)
+}
+
 /// A call that sends.
 pub struct Sending<'w> {
     pub world: &'w World,
@@ -56,13 +61,14 @@ impl Outgoing for Sending<'_> {
 
     fn copy(&mut self, place: Span) {
         let ring = &self.world.procs[1 - self.who].rmb;
-        let places = (place.head.0..place.head.0 + place.head.1)
-            .chain(place.tail.0..place.tail.0 + place.tail.1);
-        places.zip(self.rest()).for_each(|(at, byte)| ring[at].set(byte));
+        let bytes: Vec<(usize, u8)> = places(place).zip(self.rest()).collect();
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        first.iter().for_each(|(at, byte)| ring[*at].set(*byte));
         self.world.pause(self.who);
         if !self.is_nested {
             self.world.interrupt(self.who);
         }
+        second.iter().for_each(|(at, byte)| ring[*at].set(*byte));
     }
 
     fn complete(&mut self, place: Span) -> usize {
@@ -257,13 +263,13 @@ impl Incoming for Receiving<'_> {
 
     fn copy(&mut self, place: Span) {
         let ring = &self.world.procs[self.who].rmb;
-        let places = (place.head.0..place.head.0 + place.head.1)
-            .chain(place.tail.0..place.tail.0 + place.tail.1);
-        self.copied = places.map(|at| ring[at].get()).collect();
+        let mut places = places(place);
+        self.copied = places.by_ref().take(place.len() / 2).map(|at| ring[at].get()).collect();
         self.world.pause(self.who);
         if !self.is_nested && !self.only_looks {
             self.world.interrupt(self.who);
         }
+        self.copied.extend(places.map(|at| ring[at].get()));
     }
 
     fn copy_granted(&mut self, _: Span) -> Result<Option<u32>, Violation> {

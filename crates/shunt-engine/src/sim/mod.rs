@@ -26,7 +26,7 @@ use crate::conn::recv::{peek, receive};
 use crate::conn::repeated::are_pending;
 use crate::events;
 use crate::handshake::Phase;
-use calls::{Receiving, Sending};
+use calls::{Receiving, Sending, places};
 use tcp::{Pipe, Socket};
 
 /// What a program does next.
@@ -42,6 +42,8 @@ pub enum Op {
     ReceiveAll(usize),
     /// Looks at up to so many bytes.
     Look(usize),
+    /// Does something else for a while.
+    Sleep,
     /// Ends its direction.
     Shut,
     /// Is killed.
@@ -120,7 +122,7 @@ pub struct World {
 
 impl World {
     /// Length of a ring.
-    const RING: usize = 64 << 10;
+    const RING: usize = 4096;
     /// Looks of the clock while nobody can go on, until all that wait wait for good.
     const PATIENCE: u32 = 6;
 
@@ -152,7 +154,7 @@ impl World {
     /// Something else may happen here.
     fn pause(&self, who: usize) {
         let peer = 1 - who;
-        if self.depth.get() < 3 && self.choose(3) && self.can_go_on(peer) {
+        while self.depth.get() < 3 && self.choose(3) && self.can_go_on(peer) {
             self.depth.set(self.depth.get() + 1);
             self.goes_on(peer);
             self.depth.set(self.depth.get() - 1);
@@ -207,15 +209,13 @@ impl World {
         let Some(left) = end.to_repeat() else { return false };
         let span = end.record.tx.cursor.last(left, end.ring);
         let pipe = &self.pipes[who];
-        let places =
-            (span.head.0..span.head.0 + span.head.1).chain(span.tail.0..span.tail.0 + span.tail.1);
         let n = pipe.room().min(span.len());
         if self.procs[1 - who].is_dead.get() {
             self.procs[who].is_reset.set(left > 0);
             end.record.tx.replay.store(0, Relaxed);
             return true;
         }
-        pipe.write(places.take(n).map(|at| peer.rmb[at].get()));
+        pipe.write(places(span).take(n).map(|at| peer.rmb[at].get()));
         end.record.tx.replay.store(left - n as u64, Relaxed);
         self.pause(who);
         left == n as u64
@@ -348,6 +348,7 @@ impl World {
                 self.pause(who);
                 self.pipes[who].fin.set(true);
             }
+            Op::Sleep => self.passes_time(),
             Op::Die => self.dies(who),
         }
         Step::Done
@@ -395,7 +396,7 @@ impl World {
                 Some((_, Until::More(_))) => true,
                 _ => false,
             };
-            if looks && !me.is_dead.get() {
+            if looks && !me.is_dead.get() && !me.is_busy.get() {
                 self.goes_on(who);
             }
         }

@@ -8,7 +8,7 @@ use crate::events;
 use crate::kernel::{KernelSocket, TcpInfo, state};
 
 /// Bytes that a direction holds unread: more than a ring, as the kernel's buffers do.
-pub const ROOM: usize = 100_000;
+pub const ROOM: usize = 10_000;
 
 /// `TCP_FIN_WAIT2` (`include/net/tcp_states.h`).
 const FIN_WAIT2: u8 = 5;

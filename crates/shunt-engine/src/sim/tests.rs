@@ -6,7 +6,7 @@ use super::{Op, World};
 fn op() -> impl Strategy<Value = Op> {
     let size = prop_oneof![4 => 1_usize..20, 2 => 1_usize..500, 2 => 1_usize..9000];
     prop_oneof![
-        2 => Just(Op::Meet),
+        4 => Just(Op::Meet),
         8 => size.clone().prop_map(Op::Send),
         8 => size.clone().prop_map(Op::Receive),
         3 => (1_usize..40).prop_map(Op::ReceiveAll),

@@ -65,10 +65,10 @@ impl Outgoing for Sending<'_> {
         let (first, second) = bytes.split_at(bytes.len() / 2);
         first.iter().for_each(|(at, byte)| ring[*at].set(*byte));
         self.world.pause(self.who);
-        if !self.is_nested {
-            self.world.interrupt(self.who);
-        }
-        second.iter().for_each(|(at, byte)| ring[*at].set(*byte));
+        // What a handler sends comes first, so these bytes are others than those that are next now.
+        let other = !self.is_nested && self.world.interrupt(self.who);
+        let mask = if other { 0xff } else { 0 };
+        second.iter().for_each(|(at, byte)| ring[*at].set(*byte ^ mask));
     }
 
     fn complete(&mut self, place: Span) -> usize {

@@ -162,9 +162,9 @@ impl World {
     }
 
     /// A handler of a signal may run here, above a copy.
-    fn interrupt(&self, who: usize) {
+    fn interrupt(&self, who: usize) -> bool {
         if !self.choose(2) {
-            return;
+            return false;
         }
         let me = &self.procs[who];
         for copying in [&me.record.tx.copying, &me.record.rx.copying] {
@@ -178,6 +178,7 @@ impl World {
             // It does not wait.
             let _ = self.step(who, &mut doing, true);
         }
+        true
     }
 
     /// These are the bytes that come next.
@@ -326,6 +327,10 @@ impl World {
             }
             Op::Receive(total) | Op::ReceiveAll(total) => {
                 let all = matches!(doing.op, Op::ReceiveAll(_));
+                // A hint may be of what was seen since.
+                if self.choose(4) {
+                    end.put(KERNEL_HINT, true);
+                }
                 let mut call = call(total, false, if all { total } else { 1 });
                 let step = receive(end.record, Some(end), &mut call, !is_nested).unwrap();
                 doing.moved = call.got;
@@ -391,6 +396,10 @@ impl World {
         self.now.set(self.now.get() + 40_000_000);
         for who in 0..2 {
             let me = &self.procs[who];
+            if let Some((Doing { op: Op::Send(_), .. }, Until::Ring)) = me.waits.get() {
+                let has_room = self.end(who).room().0 > 0 && !self.can_go_on(who);
+                assert!(me.is_dead.get() || !has_room, "{who} was not told of room");
+            }
             let looks = match me.waits.get() {
                 Some((doing, Until::Ring)) => matches!(doing.op, Op::Send(_)),
                 Some((_, Until::More(_))) => true,

@@ -7,8 +7,8 @@ use super::World;
 use crate::events;
 use crate::kernel::{KernelSocket, TcpInfo, state};
 
-/// Bytes that a direction holds unread: more than a ring, as the kernel's buffers do.
-pub const ROOM: usize = 10_000;
+/// Bytes that a direction holds unread: fewer than a ring, so that what is sent once more does not fit.
+pub const ROOM: usize = 3000;
 
 /// `TCP_FIN_WAIT2` (`include/net/tcp_states.h`).
 const FIN_WAIT2: u8 = 5;

@@ -118,6 +118,7 @@ pub struct World {
     now: Cell<u64>,
     choices: RefCell<VecDeque<u8>>,
     depth: Cell<u32>,
+    steps: Cell<u32>,
 }
 
 impl World {
@@ -125,6 +126,8 @@ impl World {
     const RING: usize = 4096;
     /// Looks of the clock while nobody can go on, until all that wait wait for good.
     const PATIENCE: u32 = 6;
+    /// Questions at ports in a history; those of a circle have no end.
+    const MOST: u32 = 1_000_000;
 
     /// Two programs, and how the scheduler chooses.
     pub fn new(client: &[Op], server: &[Op], choices: &[u8]) -> Self {
@@ -134,6 +137,7 @@ impl World {
             now: Cell::new(1 << 30),
             choices: RefCell::new(choices.iter().copied().collect()),
             depth: Cell::new(0),
+            steps: Cell::new(0),
         }
     }
 
@@ -153,6 +157,8 @@ impl World {
 
     /// Something else may happen here.
     fn pause(&self, who: usize) {
+        self.steps.set(self.steps.get() + 1);
+        assert!(self.steps.get() < Self::MOST, "program {who} goes in a circle");
         let peer = 1 - who;
         while self.depth.get() < 3 && self.choose(3) && self.can_go_on(peer) {
             self.depth.set(self.depth.get() + 1);

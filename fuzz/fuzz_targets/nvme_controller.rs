@@ -113,7 +113,7 @@ impl Connection {
                 (Status::SUCCESS, 0, Vec::new())
             }
             Reply::Later => return,
-            Reply::Abort { .. } | Reply::Disconnect => (Status::SUCCESS, 1, Vec::new()),
+            Reply::Disconnect => (Status::SUCCESS, 0, Vec::new()),
         };
         let len = u32::try_from(data.len()).expect("bounded");
         assert!(data.len() <= transfer.len() as usize);

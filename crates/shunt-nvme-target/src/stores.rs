@@ -98,9 +98,9 @@ fn namespaces(config: &Config) -> impl Iterator<Item = (Place, &Namespace)> {
     })
 }
 
-/// True if they may differ in size alone.
+/// True if they are the same disk: they may differ in size, and in how hosts see it.
 fn is_same(one: &Namespace, other: &Namespace) -> bool {
-    *one == Namespace { size: one.size, ..other.clone() }
+    *one == Namespace { size: one.size, ana_group: one.ana_group, ..other.clone() }
 }
 
 fn open(namespace: &Namespace) -> Result<Arc<dyn Store>, String> {

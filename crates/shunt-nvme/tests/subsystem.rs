@@ -242,18 +242,19 @@ fn events() {
     fabric.run(&mut link);
     let second = fabric.submit(&mut link, &request, NO_DATA, &[]);
     fabric.run(&mut link);
+    let cids = [first, second].map(|command| link.host.cid(command).unwrap());
     fabric.notices.clear();
     let larger = NamespaceConfig { blocks: 2048, ..namespace() };
     assert!(fabric.target.add_namespace(&nqn(DISK), 1, larger));
     assert!(fabric.target.add_namespace(&nqn(DISK), 2, namespace()));
     fabric.run(&mut link);
-    let cid = link.host.cid(first).unwrap();
-    let changed = Notice::AsyncEvent { cntlid, cid, result: 0x0004_0002 };
+    let completed =
+        |cid, result| Notice::Completed { cntlid, cid, status: Status::SUCCESS, result };
+    let changed = completed(cids[0], 0x0004_0002);
     assert_eq!(fabric.notices, [changed]);
     assert!(fabric.target.set_ana(&nqn(DISK), 1, 1, AnaState::Inaccessible));
     fabric.run(&mut link);
-    let cid = link.host.cid(second).unwrap();
-    let ana = Notice::AsyncEvent { cntlid, cid, result: 0x000c_0302 };
+    let ana = completed(cids[1], 0x000c_0302);
     assert_eq!(fabric.notices, [changed, ana]);
     let (_, log) = read_log(&mut fabric, &mut link, lid::CHANGED_NAMESPACES, 4096);
     assert_eq!(log[..12], [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
@@ -351,6 +352,98 @@ fn aborted() {
     let outcome = fabric.outcome(&mut link, request).unwrap();
     assert_eq!(outcome.status, Status::ABORT_REQUESTED);
     assert_eq!(fabric.call(&mut link, &abort, NO_DATA).result, 1);
+}
+
+/// Base 5.1: an Abort completes when the queue of its command has said what became of that.
+#[test]
+fn aborted_on_other_queues() {
+    let mut fabric = fabric();
+    let (mut admin, cntlid) = fabric.controller(0);
+    let mut queue = fabric.io_queue(cntlid, 1);
+    let mut abort = |fabric: &mut Fabric, qid: u16, cid: u16| {
+        let mut sqe = Sqe::new(admin::ABORT, 0);
+        sqe.cdw10 = (u32::from(qid) | u32::from(cid) << 16).into();
+        let command = fabric.submit(&mut admin, &sqe, NO_DATA, &[]);
+        fabric.run(&mut admin);
+        command
+    };
+    let first = abort(&mut fabric, 1, 7);
+    assert_eq!(fabric.notices.pop(), Some(Notice::Abort { cntlid, qid: 1, cid: 7 }));
+    let second = abort(&mut fabric, 1, 8);
+    let third = abort(&mut fabric, 1, 9);
+    // There is no such queue, and so no such command.
+    let fourth = abort(&mut fabric, 2, 7);
+    fabric.target.aborted(cntlid, 1, 8, false);
+    fabric.target.aborted(cntlid, 1, 7, true);
+    // Of what is not known nothing becomes.
+    fabric.target.aborted(cntlid, 1, 7, true);
+    let mut result = |fabric: &mut Fabric, command| {
+        fabric.outcome(&mut admin, command).map(|o| (o.status, o.result))
+    };
+    assert_eq!(result(&mut fabric, first), Some((Status::SUCCESS, 0)));
+    assert_eq!(result(&mut fabric, second), Some((Status::SUCCESS, 1)));
+    assert_eq!(result(&mut fabric, fourth), Some((Status::SUCCESS, 1)));
+    assert_eq!(result(&mut fabric, third), None);
+    // The queue goes: nothing can be aborted on it, and the Abort ends.
+    queue.session.closed(&mut fabric.target);
+    assert_eq!(result(&mut fabric, third), Some((Status::SUCCESS, 1)));
+}
+
+/// Base 5.1: no more than ACL, which Identify tells.
+#[test]
+fn aborts_have_a_limit() {
+    let mut fabric = fabric();
+    let (mut admin, cntlid) = fabric.controller(0);
+    let _queue = fabric.io_queue(cntlid, 1);
+    let (_, data) = identify(&mut fabric, &mut admin, 1, 0);
+    let acl = usize::from(data[258]);
+    for n in 0..=acl + 1 {
+        let mut sqe = Sqe::new(admin::ABORT, 0);
+        sqe.cdw10 = (1 | u32::try_from(n).unwrap() << 16).into();
+        let command = fabric.submit(&mut admin, &sqe, NO_DATA, &[]);
+        let status = fabric.outcome(&mut admin, command).map(|outcome| outcome.status);
+        let beyond = (n > acl).then_some(Status::ABORT_LIMIT_EXCEEDED.dnr());
+        assert_eq!(status, beyond, "{n}");
+    }
+}
+
+/// A change of the configuration ends what it does not allow any more, and nothing else.
+#[test]
+fn hosts_that_may_not_stay() {
+    let [mine, other] = [KEY, "DHHC-1:00:AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgJvwX3v:"]
+        .map(|key| Keys { host: Secret::new(key).unwrap(), controller: None });
+    let listed = |keys: Option<&Keys>| Hosts::Listed([(nqn(HOST), keys.cloned())].into());
+    let nobody = Hosts::Listed([].into());
+    let config = |hosts: &Hosts| SubsystemConfig {
+        nqn: nqn(DISK),
+        serial: String::new(),
+        model: String::new(),
+        firmware: String::new(),
+        hosts: hosts.clone(),
+    };
+    for (before, after, stays) in [
+        (Hosts::Any, Hosts::Any, true),
+        (Hosts::Any, listed(None), true),
+        (Hosts::Any, listed(Some(&mine)), false),
+        (Hosts::Any, nobody.clone(), false),
+        (listed(None), nobody, false),
+        (listed(None), listed(Some(&mine)), false),
+        (listed(Some(&mine)), listed(Some(&mine)), true),
+        (listed(Some(&mine)), listed(Some(&other)), false),
+        (listed(Some(&mine)), listed(None), true),
+    ] {
+        let mut fabric = fabric_for(before.clone(), Limits::default());
+        let mut link = fabric.link();
+        let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow_control: true, kato: 0 };
+        let outcome = fabric.connect(&mut link, &connect, &connect_data(0xffff));
+        assert!(outcome.status.is_success(), "{outcome:?}");
+        assert!(fabric.target.add_subsystem(config(&after)));
+        assert_eq!(fabric.target.controllers().count() == 1, stays, "{before:?} {after:?}");
+        fabric.target.end_host(&nqn(DISK), &nqn("nqn.2026-11.io.shunt:stranger"));
+        assert_eq!(fabric.target.controllers().count() == 1, stays);
+        fabric.target.end_host(&nqn(DISK), &nqn(HOST));
+        assert_eq!(fabric.target.controllers().count(), 0);
+    }
 }
 
 /// Base 8.13: until the host has proved who it is nothing else is done, on each queue.

@@ -1,12 +1,15 @@
 //! What the values of the file mean, and whether they can be.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::time::Duration;
 
 use shunt_nvme::auth::Secret;
+use shunt_nvme::subsystem::ANA_GROUPS;
 use shunt_nvme::wire::Nqn;
+use shunt_nvme::wire::log::AnaState;
 use shunt_nvme::wire::nqn::{DISCOVERY, MAX_LEN};
 use toml::Spanned;
 
@@ -15,7 +18,8 @@ use super::mistake::{Mistake, Source};
 use super::raw;
 use super::size::Size;
 use super::values::{
-    Backing, Config, FILE_THREADS, Host, Hosts, Key, Limits, MODEL, Namespace, Referral, Subsystem,
+    Ana, Backing, Config, FILE_THREADS, Host, Hosts, Key, Limits, MODEL, Namespace, Referral,
+    Subsystem,
 };
 use crate::store::BlockSize;
 
@@ -37,6 +41,7 @@ pub(super) fn check(file: raw::File, source: &Source<'_>) -> Checked<Config> {
     for address in &listen {
         seen.once(address.get_ref().to_string(), &address.span(), "address")?;
     }
+    let listen: Vec<_> = listen.into_iter().map(Spanned::into_inner).collect();
     let threads = file.threads.map(|n| threads(&n, source)).transpose()?;
     let limits = limits(&file.limits, source)?;
     let mut referrals = Vec::new();
@@ -49,9 +54,8 @@ pub(super) fn check(file: raw::File, source: &Source<'_>) -> Checked<Config> {
     for found in file.subsystem {
         let name = &found.get_ref().nqn;
         seen.once(name.get_ref().clone(), &name.span(), "subsystem")?;
-        subsystems.push(subsystem(found.into_inner(), source)?);
+        subsystems.push(subsystem(found.into_inner(), &listen, source)?);
     }
-    let listen = listen.into_iter().map(Spanned::into_inner).collect();
     Ok(Config { listen, threads, limits, referrals, subsystems })
 }
 
@@ -161,7 +165,11 @@ fn ascii(text: &Spanned<String>, most: usize, what: &str, source: &Source<'_>) -
     Err(source.mistake(&text.span(), what))
 }
 
-fn subsystem(raw: raw::Subsystem, source: &Source<'_>) -> Checked<Subsystem> {
+fn subsystem(
+    raw: raw::Subsystem,
+    listen: &[SocketAddr],
+    source: &Source<'_>,
+) -> Checked<Subsystem> {
     let name = nqn(&raw.nqn, source)?;
     if name.as_str() == DISCOVERY {
         let what = "that is the discovery service's name, which is served anyway: choose another";
@@ -181,6 +189,7 @@ fn subsystem(raw: raw::Subsystem, source: &Source<'_>) -> Checked<Subsystem> {
             Hosts::Listed(hosts)
         }
     };
+    let ana = ana_states(raw.ana, listen, source)?;
     let mut seen = Seen::new(source);
     let mut namespaces: Vec<Namespace> = Vec::new();
     for found in raw.namespace {
@@ -193,7 +202,47 @@ fn subsystem(raw: raw::Subsystem, source: &Source<'_>) -> Checked<Subsystem> {
     namespaces.sort_by_key(|namespace| namespace.nsid);
     let serial = serial.unwrap_or_else(|| default_serial(name.as_str()));
     let model = model.unwrap_or_else(|| MODEL.to_owned());
-    Ok(Subsystem { nqn: name, serial, model, hosts, namespaces })
+    Ok(Subsystem { nqn: name, serial, model, hosts, ana, namespaces })
+}
+
+/// True if hosts can come in at an address.
+fn is_reached(address: SocketAddr, listen: &[SocketAddr]) -> bool {
+    listen.iter().any(|l| {
+        (l.ip() == address.ip() || l.ip().is_unspecified())
+            && (l.port() == address.port() || l.port() == 0)
+    })
+}
+
+fn ana_states(raw: Vec<raw::Ana>, listen: &[SocketAddr], source: &Source<'_>) -> Checked<Vec<Ana>> {
+    let mut seen = Seen::new(source);
+    let mut states = Vec::new();
+    for found in raw {
+        let group = bounded(Some(&found.group), 1, (1, ANA_GROUPS), source)?;
+        let state = match found.state.get_ref().as_str() {
+            "optimized" => AnaState::Optimized,
+            "non-optimized" => AnaState::NonOptimized,
+            "inaccessible" => AnaState::Inaccessible,
+            "persistent-loss" => AnaState::PersistentLoss,
+            "change" => AnaState::Change,
+            other => {
+                let what = format!(
+                    "there is no ANA state {other:?}: say \"optimized\", \"non-optimized\", \"inaccessible\", \
+                     \"persistent-loss\" or \"change\""
+                );
+                return Err(source.mistake(&found.state.span(), what));
+            }
+        };
+        if let Some(at) = found.at.as_ref().filter(|at| !is_reached(*at.get_ref(), listen)) {
+            let what =
+                format!("hosts cannot come in at {}: name an address of `listen`", at.get_ref());
+            return Err(source.mistake(&at.span(), what));
+        }
+        let at = found.at.map(Spanned::into_inner);
+        let place = at.map_or_else(|| "everywhere".to_owned(), |at| format!("at {at}"));
+        seen.once(format!("{group} {place}"), &found.group.span(), "the state of ANA group")?;
+        states.push(Ana { group, at, state });
+    }
+    Ok(states)
 }
 
 fn host(raw: &raw::Host, source: &Source<'_>) -> Checked<Host> {
@@ -291,7 +340,8 @@ fn namespace(
     }
     identity.nguid = raw.nguid.as_ref().map(|text| named(text, "NGUID")).transpose()?;
     let read_only = raw.read_only.is_some_and(Spanned::into_inner);
-    Ok(Namespace { nsid, store, size, block, identity, read_only })
+    let ana_group = bounded(raw.ana_group.as_ref(), 1, (1, ANA_GROUPS), source)?;
+    Ok(Namespace { nsid, store, size, block, identity, ana_group, read_only })
 }
 
 fn fitting(size: &Spanned<Size>, block: BlockSize, source: &Source<'_>) -> Checked<u64> {

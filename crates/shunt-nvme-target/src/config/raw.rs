@@ -51,13 +51,24 @@ pub(super) struct Subsystem {
     pub model: Option<Spanned<String>>,
     pub hosts: Hosts,
     #[serde(default)]
+    pub ana: Vec<Ana>,
+    #[serde(default)]
     pub namespace: Vec<Spanned<Namespace>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Ana {
+    pub group: Spanned<u32>,
+    pub at: Option<Spanned<SocketAddr>>,
+    pub state: Spanned<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Namespace {
     pub nsid: Option<Spanned<u32>>,
+    pub ana_group: Option<Spanned<u32>>,
     pub store: Spanned<String>,
     pub path: Option<Spanned<PathBuf>>,
     pub size: Option<Spanned<Size>>,

@@ -1,6 +1,8 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use shunt_nvme::wire::log::AnaState;
+
 use super::*;
 use crate::store::BlockSize;
 
@@ -48,6 +50,12 @@ nsid = 7
 store = "null"
 size = 4096
 nguid = "00112233445566778899aabbccddeeff"
+ana-group = 3
+
+[[subsystem.ana]]
+group = 3
+at = "[::1]:4420"
+state = "inaccessible"
 "#;
 
 fn parse(text: &str) -> Result<Config, Mistake> {
@@ -86,6 +94,11 @@ fn a_whole_file() {
     assert_eq!(two.hosts, Hosts::Any);
     assert_eq!(two.namespaces[0].nsid, 7);
     assert!(two.namespaces[0].identity.nguid.is_some());
+    assert_eq!((one.namespaces[0].ana_group, two.namespaces[0].ana_group), (1, 3));
+    let state = |at: &str, group| two.ana_state(at.parse().unwrap(), group);
+    assert_eq!(state("[::1]:4420", 3), AnaState::Inaccessible);
+    assert_eq!(state("127.0.0.1:4420", 3), AnaState::Optimized);
+    assert_eq!(state("[::1]:4420", 1), AnaState::Optimized);
 }
 
 #[test]
@@ -132,6 +145,10 @@ fn mistakes_have_a_line_and_a_reason() {
         ("store = \"null\"", "store = \"null\"\ndirect = true", 43, "is for stores of files"),
         ("nsid = 7", "nsid = 7\nnsid = 7", 42, "duplicate key"),
         ("nsid = 7", "nsid = ", 41, ""),
+        ("ana-group = 3", "ana-group = 129", 45, "from 1 to 128"),
+        ("group = 3\nat", "group = 0\nat", 48, "from 1 to 128"),
+        ("at = \"[::1]:4420\"", "at = \"[::1]:4421\"", 49, "an address of `listen`"),
+        ("\"inaccessible\"", "\"broken\"", 50, "there is no ANA state \"broken\""),
     ] {
         assert_eq!(WHOLE.matches(from).count().min(1), 1, "{from}");
         let mistake = parse(&WHOLE.replacen(from, to, 1)).expect_err(to);
@@ -148,6 +165,15 @@ fn a_namespace_can_be_named_once() {
     let twice = WHOLE.replacen("store = \"file\"", "nsid = 1\nstore = \"file\"", 1);
     let mistake = parse(&twice).unwrap_err();
     assert!(mistake.to_string().contains("namespace 1 is in line 24 already"), "{mistake}");
+}
+
+#[test]
+fn a_group_has_one_state_at_an_address() {
+    let twice = WHOLE.to_owned() + "[[subsystem.ana]]\ngroup = 3\nstate = \"change\"\n";
+    assert_eq!(parse(&twice).unwrap().subsystems[1].ana.len(), 2);
+    let again = twice + "[[subsystem.ana]]\ngroup = 3\nstate = \"change\"\n";
+    let mistake = parse(&again).unwrap_err().to_string();
+    assert!(mistake.contains("ANA group 3 everywhere is in line 52 already"), "{mistake}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use shunt_nvme::auth::Secret;
 use shunt_nvme::wire::Nqn;
+use shunt_nvme::wire::log::AnaState;
 use shunt_nvme::wire::nqn::NqnError;
 
 use super::identity::{Identity, default_identity, default_serial};
@@ -90,8 +91,32 @@ pub struct Subsystem {
     pub model: String,
     /// Who may connect.
     pub hosts: Hosts,
+    /// The states of ANA groups that are not optimized everywhere.
+    pub ana: Vec<Ana>,
     /// By number, ascending.
     pub namespaces: Vec<Namespace>,
+}
+
+impl Subsystem {
+    /// The state of an ANA group for hosts that come in at an address.
+    #[must_use]
+    pub fn ana_state(&self, address: SocketAddr, group: u32) -> AnaState {
+        let of_group = || self.ana.iter().filter(|ana| ana.group == group);
+        let there = of_group().find(|ana| ana.at == Some(address));
+        let found = there.or_else(|| of_group().find(|ana| ana.at.is_none()));
+        found.map_or(AnaState::Optimized, |ana| ana.state)
+    }
+}
+
+/// The state of an ANA group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ana {
+    /// The group.
+    pub group: u32,
+    /// For hosts that come in at this address; `None`: at every other one.
+    pub at: Option<SocketAddr>,
+    /// Its state.
+    pub state: AnaState,
 }
 
 /// Who may connect to a subsystem.
@@ -147,6 +172,8 @@ pub struct Namespace {
     pub block: BlockSize,
     /// Its names.
     pub identity: Identity,
+    /// Its ANA group.
+    pub ana_group: u32,
     /// Nothing can be written.
     pub read_only: bool,
 }
@@ -191,12 +218,14 @@ impl Config {
         block: BlockSize,
     ) -> Result<Self, NqnError> {
         let identity = default_identity(QUICK_NQN, 1);
-        let namespace = Namespace { nsid: 1, store, size, block, identity, read_only: false };
+        let namespace =
+            Namespace { nsid: 1, store, size, block, identity, ana_group: 1, read_only: false };
         let subsystem = Subsystem {
             nqn: Nqn::new(QUICK_NQN)?,
             serial: default_serial(QUICK_NQN),
             model: MODEL.to_owned(),
             hosts: Hosts::Any,
+            ana: Vec::new(),
             namespaces: vec![namespace],
         };
         Ok(Self {

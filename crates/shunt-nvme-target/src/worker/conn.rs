@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use shunt_nvme::controller::{Event, Queue};
 use shunt_nvme::subsystem::{Io, Notice, Session};
 use shunt_nvme::transport::Command;
-use shunt_nvme::wire::{Nqn, Status};
+use shunt_nvme::wire::Nqn;
 use shunt_sys::epoll;
 use tracing::{debug, info, warn};
 
 use super::context::Context;
 use super::link::{Data, Link, Step};
 use super::pending::Purpose;
-use super::task::{Fused, Task};
+use super::task::{Fused, Tasks};
 use crate::metrics::Counter;
 use crate::server::Ticket;
 use crate::site::View;
@@ -54,13 +54,10 @@ pub struct Conn {
     /// Subsystem and host, after Connect.
     pub(super) names: Option<(Nqn, Nqn)>,
     pub(super) view: View,
-    pub(super) fused: Option<Fused>,
+    pub(super) fused: Fused,
     /// Flushes of a shutdown that are under way.
     pub(super) flushes: usize,
-    /// By slot, with the command that it is of.
-    pub(super) tasks: Vec<Option<(Command, Task)>>,
-    /// How many of them there are.
-    pub(super) begun: usize,
+    pub(super) tasks: Tasks,
     /// Commands that wait for a buffer.
     pub(super) hungry: VecDeque<(Command, Io)>,
     arrived: Instant,
@@ -99,10 +96,9 @@ impl Conn {
             session: Session::new(port),
             names: None,
             view: View::default(),
-            fused: None,
+            fused: Fused::default(),
             flushes: 0,
-            tasks: Vec::new(),
-            begun: 0,
+            tasks: Tasks::default(),
             hungry: VecDeque::new(),
             arrived: now,
             progress: now,
@@ -194,7 +190,7 @@ impl Conn {
         let is_sent = self.link.queue.is_sent();
         let done = match self.state {
             State::Flushing => is_sent,
-            State::Ending => is_sent && self.begun == 0,
+            State::Ending => is_sent && self.tasks.is_empty(),
             State::Open | State::Closing(_) => false,
         };
         if done {
@@ -216,11 +212,17 @@ impl Conn {
     pub fn notice(&mut self, notice: Notice, context: &mut Context) -> Result<(), Over> {
         let Some((own, qid)) = self.session.queue() else { return Ok(()) };
         match notice {
-            Notice::AsyncEvent { cntlid, cid, result } if (cntlid, 0) == (own, qid) => {
+            Notice::Completed { cntlid, cid, status, result } if (cntlid, 0) == (own, qid) => {
                 if let Some(command) = self.link.queue.find(cid) {
-                    self.link.queue.respond(command, Status::SUCCESS, u64::from(result), 0);
+                    self.link.queue.respond(command, status, u64::from(result), 0);
                 }
                 self.serve(context)
+            }
+            Notice::Abort { cntlid, qid: of, cid } if (cntlid, of) == (own, qid) => {
+                let is_aborted = self.abort(cid, context);
+                self.serve(context)?;
+                context.site.aborted(cntlid, qid, cid, is_aborted);
+                Ok(())
             }
             Notice::Ended { cntlid } if cntlid == own => Err(Over::Deleted),
             Notice::Reset { cntlid } if cntlid == own && qid > 0 => Err(Over::Deleted),
@@ -269,8 +271,8 @@ impl Conn {
 
     /// True if the host was asked for data that has not come.
     fn awaits_data(&self) -> bool {
-        let mut tasks = self.tasks.iter().flatten();
-        tasks.any(|(command, _)| !matches!(self.link.data(*command), Data::None))
+        let mut commands = self.tasks.commands();
+        commands.any(|command| !matches!(self.link.data(command), Data::None))
     }
 
     /// After it was taken out.
@@ -308,7 +310,7 @@ impl Conn {
                 }
                 Event::Received(command) => self.received(command, context),
                 Event::Damaged(command) | Event::Sent(command) => {
-                    self.forget(command);
+                    self.tasks.forget(command);
                     self.link.place(command, Data::None);
                 }
                 Event::Terminated(why) => {

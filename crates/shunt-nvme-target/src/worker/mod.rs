@@ -1,6 +1,7 @@
 //! Threads that own connections: each waits for its sockets, its stores and news in one epoll instance, and for
 //! nothing else.
 
+mod block_io;
 mod commands;
 mod conn;
 mod context;

@@ -14,10 +14,157 @@ pub(super) enum Task {
     Store(Io, Box<Sqe>),
 }
 
-/// The first command of a fused operation, and the second, when it has come.
-#[derive(Clone, Copy, Debug)]
+/// Those of a connection, by the slots of their commands.
+#[derive(Debug, Default)]
+pub(super) struct Tasks {
+    tasks: Vec<Option<(Command, Task)>>,
+    count: usize,
+}
+
+impl Tasks {
+    /// Notes what is to become of a command.
+    pub fn note(&mut self, command: Command, task: Task) {
+        let slot = command.slot();
+        if slot >= self.tasks.len() {
+            self.tasks.resize(slot + 1, None);
+        }
+        if self.tasks[slot].replace((command, task)).is_none() {
+            self.count += 1;
+        }
+    }
+
+    /// That of a command, if something is to become of it.
+    pub fn get(&self, command: Command) -> Option<Task> {
+        let (of, task) = self.tasks.get(command.slot())?.as_ref()?;
+        (*of == command).then(|| task.clone())
+    }
+
+    /// Nothing more is to become of a command.
+    pub fn forget(&mut self, command: Command) {
+        let Some(task) = self.tasks.get_mut(command.slot()) else { return };
+        if task.as_ref().is_some_and(|(of, _)| *of == command) {
+            *task = None;
+            self.count -= 1;
+        }
+    }
+
+    /// The commands.
+    pub fn commands(&self) -> impl Iterator<Item = Command> {
+        self.tasks.iter().flatten().map(|(command, _)| *command)
+    }
+
+    /// True if nothing is to become of any command.
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// A command of a fused operation, and whether its data is there.
+type Half = (Command, bool);
+
+/// The fused operation of a connection that is not yet at its store.
+#[derive(Debug, Default)]
 pub(super) struct Fused {
-    pub first: (Command, bool),
-    /// Its data is there, says the flag of either.
-    pub second: Option<(Command, bool)>,
+    halves: Option<(Half, Option<Half>)>,
+}
+
+impl Fused {
+    /// The first command has come.
+    pub fn begin(&mut self, first: Command) {
+        self.halves = Some(((first, false), None));
+    }
+
+    /// The second has.
+    pub fn join(&mut self, second: Command) {
+        if let Some((_, half)) = &mut self.halves {
+            *half = Some((second, false));
+        }
+    }
+
+    /// The first command, if it has lost its second one, which will not come.
+    pub fn orphan(&mut self) -> Option<Command> {
+        self.halves.take_if(|(_, second)| second.is_none()).map(|((first, _), _)| first)
+    }
+
+    /// The first command; nothing is to become of the operation.
+    pub fn give_up(&mut self) -> Option<Command> {
+        self.halves.take().map(|((first, _), _)| first)
+    }
+
+    /// The data of a command is there: both commands, when both have theirs.
+    pub fn received(&mut self, command: Command) -> Option<(Command, Command)> {
+        let (first, second) = self.halves.as_mut()?;
+        for (part, ready) in std::iter::once(first).chain(second) {
+            *ready |= *part == command;
+        }
+        let Some(((first, true), Some((second, true)))) = self.halves else { return None };
+        self.halves = None;
+        Some((first, second))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shunt_nvme::host;
+    use shunt_nvme::wire::IcResp;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    /// Handles of three commands.
+    fn commands() -> [Command; 3] {
+        let mut queue = host::Queue::new(host::Config::default());
+        queue.header(IcResp::new(0, 0, 4096).as_bytes()).unwrap();
+        [0; 3].map(|_| queue.submit(&Sqe::new(0, 1), host::Transfer::None).unwrap())
+    }
+
+    fn task() -> Task {
+        Task::Whole(Box::new(Sqe::new(0, 1)), Transfer::None)
+    }
+
+    #[test]
+    fn tasks_end_once() {
+        let [one, two, three] = commands();
+        let mut tasks = Tasks::default();
+        tasks.note(two, task());
+        tasks.note(one, task());
+        tasks.note(one, task());
+        assert!(tasks.get(one).is_some() && tasks.get(three).is_none());
+        assert_eq!(tasks.commands().count(), 2);
+        tasks.forget(three);
+        tasks.forget(one);
+        tasks.forget(one);
+        assert!(tasks.get(one).is_none() && !tasks.is_empty());
+        tasks.forget(two);
+        assert!(tasks.is_empty());
+    }
+
+    #[test]
+    fn both_halves_are_needed() {
+        let [one, two, three] = commands();
+        for order in [[one, two], [two, one]] {
+            let mut fused = Fused::default();
+            fused.begin(one);
+            fused.join(two);
+            assert_eq!(fused.received(three), None);
+            assert_eq!(fused.received(order[0]), None);
+            assert_eq!(fused.received(order[1]), Some((one, two)));
+            assert_eq!(fused.give_up(), None);
+        }
+    }
+
+    #[test]
+    fn an_operation_that_is_not_whole() {
+        let [one, two, _] = commands();
+        let mut fused = Fused::default();
+        fused.join(two);
+        assert_eq!((fused.orphan(), fused.received(two)), (None, None));
+        fused.begin(one);
+        assert_eq!(fused.received(one), None);
+        assert_eq!(fused.orphan(), Some(one));
+        fused.begin(one);
+        fused.join(two);
+        assert_eq!(fused.orphan(), None);
+        assert_eq!(fused.give_up(), Some(one));
+    }
 }

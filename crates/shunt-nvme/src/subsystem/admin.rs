@@ -94,12 +94,10 @@ impl Session {
             admin::ABORT if !is_discovery => {
                 let [q0, q1, c0, c1] = sqe.cdw10.get().to_le_bytes();
                 let (qid, cid) = (u16::from_le_bytes([q0, q1]), u16::from_le_bytes([c0, c1]));
-                if qid == 0 {
-                    // An event request: it ends with the status that Abort gives (Base 5.1).
-                    let controller = self.controller_mut(target)?;
-                    controller.abort_request(cid);
-                }
-                Ok(Reply::Abort { qid, cid })
+                let controller = self.controller_mut(target)?;
+                let notices = controller.abort(cntlid, sqe.cid.get(), (qid, cid))?;
+                target.notices.extend(notices);
+                Ok(Reply::Later)
             }
             _ => Err(Status::INVALID_OPCODE.dnr()),
         }

@@ -158,5 +158,5 @@ impl NamespaceConfig {
     }
 }
 
-/// ANA groups that namespaces can be in: ANAGRPMAX.
-pub(super) const ANA_GROUPS: u32 = 128;
+/// ANA groups that namespaces can be in, from 1: ANAGRPMAX.
+pub const ANA_GROUPS: u32 = 128;

@@ -15,6 +15,19 @@ const MAX_CHANGED: usize = 1024;
 /// Entries of the error log.
 pub(super) const ERROR_ENTRIES: usize = 16;
 
+/// Abort commands at once: ACL, zero's based.
+pub(super) const ABORT_LIMIT: u8 = 3;
+/// The result of an Abort command whose command goes on (Base 5.1).
+const NOT_ABORTED: u32 = 1;
+
+/// An Abort command: what it is to abort, and its own identifier.
+#[derive(Clone, Copy, Debug)]
+struct AbortOf {
+    qid: u16,
+    cid: u16,
+    by: u16,
+}
+
 #[derive(Debug)]
 pub(super) struct Controller {
     /// `None` for a discovery controller.
@@ -34,6 +47,8 @@ pub(super) struct Controller {
     pub(super) write_cache: bool,
     /// Identifiers of event requests.
     requests: VecDeque<u16>,
+    /// Abort commands whose commands are being looked for.
+    aborts: Vec<AbortOf>,
     /// Events that have happened and were not reported.
     pending: u32,
     /// Events that were reported, until their log is read.
@@ -75,6 +90,7 @@ impl Controller {
             async_config: 0,
             write_cache: true,
             requests: VecDeque::new(),
+            aborts: Vec::new(),
             pending: 0,
             masked: 0,
             changed: Some(BTreeSet::new()),
@@ -160,7 +176,7 @@ impl Controller {
         self.pending &= !event;
         self.masked |= event;
         let result = NOTICE | information << 8 | u32::from(*page) << 16;
-        Some(Notice::AsyncEvent { cntlid, cid, result })
+        Some(Notice::Completed { cntlid, cid, status: Status::SUCCESS, result })
     }
 
     /// Takes an event request; gives what is to be reported at once.
@@ -183,11 +199,60 @@ impl Controller {
         self.report(cntlid)
     }
 
-    /// Takes an event request back; true if it was there.
-    pub(super) fn abort_request(&mut self, cid: u16) -> bool {
-        let before = self.requests.len();
-        self.requests.retain(|request| *request != cid);
-        self.requests.len() < before
+    /// Abort (Base 5.1), with this identifier: what has to be done about it.
+    pub(super) fn abort(
+        &mut self,
+        cntlid: u16,
+        by: u16,
+        (qid, cid): (u16, u16),
+    ) -> Result<Vec<Notice>, Status> {
+        let done = |cid, status, result| Notice::Completed { cntlid, cid, status, result };
+        if qid == 0 {
+            // What can be aborted there are event requests.
+            let before = self.requests.len();
+            self.requests.retain(|request| *request != cid);
+            if self.requests.len() == before {
+                return Ok(vec![done(by, Status::SUCCESS, NOT_ABORTED)]);
+            }
+            // The command that is aborted completes first.
+            let aborted = done(cid, Status::ABORT_REQUESTED, 0);
+            return Ok(vec![aborted, done(by, Status::SUCCESS, 0)]);
+        }
+        if !self.queues.contains(&qid) {
+            return Ok(vec![done(by, Status::SUCCESS, NOT_ABORTED)]);
+        }
+        if self.aborts.len() > usize::from(ABORT_LIMIT) {
+            return Err(Status::ABORT_LIMIT_EXCEEDED.dnr());
+        }
+        self.aborts.push(AbortOf { qid, cid, by });
+        Ok(vec![Notice::Abort { cntlid, qid, cid }])
+    }
+
+    /// A command was aborted, or could not be: the Abort command is done.
+    pub(super) fn aborted(
+        &mut self,
+        cntlid: u16,
+        (qid, cid): (u16, u16),
+        is_aborted: bool,
+    ) -> Option<Notice> {
+        let index = self.aborts.iter().position(|abort| (abort.qid, abort.cid) == (qid, cid))?;
+        let AbortOf { by, .. } = self.aborts.remove(index);
+        let result = if is_aborted { 0 } else { NOT_ABORTED };
+        Some(Notice::Completed { cntlid, cid: by, status: Status::SUCCESS, result })
+    }
+
+    /// A queue is no more: nothing of it can be aborted.
+    pub(super) fn queue_closed(&mut self, cntlid: u16, qid: u16) -> Vec<Notice> {
+        self.queues.remove(&qid);
+        let (over, stay) = self.aborts.iter().copied().partition(|abort| abort.qid == qid);
+        self.aborts = stay;
+        let done = |abort: AbortOf| Notice::Completed {
+            cntlid,
+            cid: abort.by,
+            status: Status::SUCCESS,
+            result: NOT_ABORTED,
+        };
+        Vec::into_iter(over).map(done).collect()
     }
 
     /// A log page was read without RAE: its event may be reported again.

@@ -3,7 +3,7 @@
 use super::{
     admin::{DISCOVERY_EVENTS, EVENTS},
     config::{ANA_GROUPS, NamespaceConfig},
-    controller::{Controller, ERROR_ENTRIES},
+    controller::{ABORT_LIMIT, Controller, ERROR_ENTRIES},
     reply::Reply,
     request::MAX_FUSED,
     reservation::Reservations,
@@ -139,7 +139,7 @@ impl Session {
         data.oaes = EVENTS.into();
         // Several ports, several controllers, ANA.
         data.cmic = 1 << 0 | 1 << 1 | 1 << 3;
-        data.acl = 3;
+        data.acl = ABORT_LIMIT;
         data.anatt = 10;
         data.anacap = 0x1f;
         data.anagrpmax = ANA_GROUPS.into();

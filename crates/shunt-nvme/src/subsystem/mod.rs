@@ -34,7 +34,7 @@ mod session;
 mod target;
 mod view;
 
-pub use config::{Hosts, Keys, Limits, NamespaceConfig, SubsystemConfig};
+pub use config::{ANA_GROUPS, Hosts, Keys, Limits, NamespaceConfig, SubsystemConfig};
 pub use notice::Notice;
 pub use reply::{Plan, Reply};
 pub use request::{Io, Operation, Range};

@@ -53,16 +53,9 @@ pub enum Reply {
         /// The ranges.
         ranges: Vec<Range>,
     },
-    /// The response comes with a notice: an Asynchronous Event Request.
+    /// The response comes with a notice, [`Completed`](super::Notice::Completed): an Asynchronous
+    /// Event Request, or an Abort.
     Later,
-    /// Abort the command with this identifier on this queue, if it can be: the result is 0 then,
-    /// else 1 (Base 5.1). The status is success.
-    Abort {
-        /// The queue.
-        qid: u16,
-        /// The command.
-        cid: u16,
-    },
     /// Respond with success, and close the connection.
     Disconnect,
 }

@@ -271,7 +271,9 @@ impl Session {
         let Some(qid) = self.qid.filter(|qid| *qid > 0) else {
             return Err(Status::INVALID_QUEUE_TYPE.dnr());
         };
-        self.controller_mut(target)?.queues.remove(&qid);
+        let cntlid = self.cntlid;
+        let notices = self.controller_mut(target)?.queue_closed(cntlid, qid);
+        target.notices.extend(notices);
         Ok(Reply::Disconnect)
     }
 
@@ -288,7 +290,8 @@ impl Session {
             Some(0) => target.end(self.cntlid),
             Some(qid) => {
                 if let Some(controller) = target.controllers.get_mut(&self.cntlid) {
-                    controller.queues.remove(&qid);
+                    let notices = controller.queue_closed(self.cntlid, qid);
+                    target.notices.extend(notices);
                 }
             }
             None => {}

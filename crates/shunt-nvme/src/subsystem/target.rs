@@ -68,8 +68,9 @@ impl Target {
         }
     }
 
-    /// Adds a subsystem, or changes the one of that name: hosts, keys and texts. False if it can't
-    /// have the name, which is that of the discovery subsystem.
+    /// Adds a subsystem, or changes the one of that name: hosts, keys and texts. Controllers of hosts
+    /// end that are not allowed any more, or have to prove who they are by another key than before.
+    /// False if it can't have the name, which is that of the discovery subsystem.
     pub fn add_subsystem(&mut self, config: SubsystemConfig) -> bool {
         if config.nqn.as_str() == nqn::DISCOVERY {
             return false;
@@ -77,16 +78,16 @@ impl Target {
         self.discovery_generation += 1;
         if let Some(subsystem) = self.subsystems.get_mut(&config.nqn) {
             let name = config.nqn.clone();
-            subsystem.config = config;
+            let before = core::mem::replace(&mut subsystem.config, config).hosts;
             let hosts = &subsystem.config.hosts;
-            let refused: Vec<u16> = self
-                .controllers
-                .iter()
-                .filter(|(_, controller)| {
-                    controller.subsystem.as_ref() == Some(&name) && !hosts.allow(&controller.host)
-                })
-                .map(|(cntlid, _)| *cntlid)
-                .collect();
+            let may_stay = |host: &Nqn| {
+                let keys = hosts.keys(host);
+                hosts.allow(host) && (keys.is_none() || keys == before.keys(host))
+            };
+            let refused = self.controllers.iter().filter(|(_, controller)| {
+                controller.subsystem.as_ref() == Some(&name) && !may_stay(&controller.host)
+            });
+            let refused: Vec<u16> = refused.map(|(cntlid, _)| *cntlid).collect();
             for cntlid in refused {
                 self.end(cntlid);
             }
@@ -101,6 +102,15 @@ impl Target {
             self.subsystems.insert(subsystem.config.nqn.clone(), subsystem);
         }
         true
+    }
+
+    /// Ends the controllers of a host. It may connect again if it is allowed.
+    pub fn end_host(&mut self, name: &Nqn, host: &Nqn) {
+        for cntlid in self.controllers_of(name) {
+            if self.controllers.get(&cntlid).is_some_and(|controller| controller.host == *host) {
+                self.end(cntlid);
+            }
+        }
     }
 
     /// Removes a subsystem and ends its controllers.
@@ -181,6 +191,9 @@ impl Target {
     /// Sets what the discovery log says: each record with the port on which it is told, or 0 for
     /// every port. Records of subsystems are told to hosts that they allow.
     pub fn set_discovery(&mut self, records: Vec<(u16, Record)>) {
+        if self.records == records {
+            return;
+        }
         self.records = records;
         self.discovery_generation += 1;
         for (cntlid, controller) in &mut self.controllers {
@@ -210,6 +223,13 @@ impl Target {
     pub fn shutdown_complete(&mut self, cntlid: u16) {
         if let Some(controller) = self.controllers.get_mut(&cntlid) {
             controller.shutdown_complete();
+        }
+    }
+
+    /// The command that [`Notice::Abort`] names was aborted, or could not be.
+    pub fn aborted(&mut self, cntlid: u16, qid: u16, cid: u16, is_aborted: bool) {
+        if let Some(controller) = self.controllers.get_mut(&cntlid) {
+            self.notices.extend(controller.aborted(cntlid, (qid, cid), is_aborted));
         }
     }
 

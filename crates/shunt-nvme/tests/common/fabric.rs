@@ -99,13 +99,24 @@ impl Fabric {
                     }
                 }
             }
-            if up.is_empty() && down.is_empty() {
+            let told = self.target.poll();
+            let is_over = up.is_empty() && down.is_empty() && told.is_none();
+            self.told(link, told);
+            if is_over {
                 break;
             }
         }
-        while let Some(notice) = self.target.poll() {
-            self.notices.push(notice);
+    }
+
+    /// Notices of any connection are kept; one of this connection is obeyed.
+    fn told(&mut self, link: &mut Link, notice: Option<Notice>) {
+        if let Some(Notice::Completed { cntlid, cid, status, result }) = notice
+            && link.session.queue() == Some((cntlid, 0))
+            && let Some(command) = link.controller.find(cid)
+        {
+            link.controller.respond(command, status, u64::from(result), 0);
         }
+        self.notices.extend(notice);
     }
 
     fn events(&mut self, link: &mut Link) {
@@ -186,13 +197,6 @@ impl Fabric {
                 (Status::SUCCESS, 0, Vec::new())
             }
             Reply::Later => return,
-            Reply::Abort { cid, .. } => {
-                let found = link.controller.find(cid);
-                if let Some(aborted) = found {
-                    link.controller.respond(aborted, Status::ABORT_REQUESTED, 0, 0);
-                }
-                (Status::SUCCESS, u64::from(found.is_none()), Vec::new())
-            }
             Reply::Disconnect => (Status::SUCCESS, 0, Vec::new()),
         };
         let len = u32::try_from(data.len()).unwrap();

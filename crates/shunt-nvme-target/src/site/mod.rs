@@ -2,33 +2,28 @@
 //!
 //! The rules are [`shunt_nvme::subsystem`]'s; here are the lock around them, the clock, and who is told of what.
 
+mod notices;
+mod rules;
+mod served;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use shunt_nvme::controller::{self, Transfer};
-use shunt_nvme::subsystem::{self, Context, Notice, Plan, Reply, Session, Target};
-use shunt_nvme::wire::discovery::{Record, SubsystemType};
-use shunt_nvme::wire::{Nqn, Sqe, Status, nqn};
+use shunt_nvme::subsystem::{Context, Plan, Reply, Session, Target};
+use shunt_nvme::wire::{Nqn, Sqe, Status};
 
-use crate::config::{Config, Hosts, Limits, Subsystem};
-use crate::store::{Mailbox, Store};
-use crate::stores::{Stores, Unavailable};
-
-/// The revision that controllers report: the version of this program.
-const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
-
-/// A namespace, as a host sees it.
-#[derive(Clone, Debug)]
-pub struct Namespace {
-    /// What keeps its blocks.
-    pub store: Arc<dyn Store>,
-    /// The host may map its memory.
-    pub grant: bool,
-}
+use crate::config::{Config, Limits, Subsystem};
+use crate::store::Mailbox;
+use crate::stores::Unavailable;
+pub use notices::Post;
+use notices::Posts;
+pub use served::Namespace;
+use served::Served;
 
 /// The namespaces of a subsystem, as a host sees them, at a moment.
 #[derive(Debug, Default)]
@@ -37,33 +32,6 @@ pub struct View {
     pub namespaces: HashMap<u32, Namespace>,
     /// The moment.
     generation: u64,
-}
-
-/// Where a thread finds notices.
-#[derive(Debug)]
-pub struct Post {
-    notices: Mutex<Vec<Notice>>,
-    mailbox: Arc<Mailbox>,
-}
-
-impl Post {
-    /// Takes them.
-    pub fn take(&self) -> Vec<Notice> {
-        std::mem::take(&mut *locked(&self.notices))
-    }
-}
-
-/// What is served now.
-#[derive(Debug)]
-struct Served {
-    config: Config,
-    stores: Stores,
-    /// What each namespace is to hosts.
-    known: BTreeMap<(Nqn, u32), subsystem::NamespaceConfig>,
-    /// Addresses at which hosts have come in, with the numbers of these ports. Those of the configuration are told to
-    /// all hosts; others, behind a wildcard, to hosts that come in there.
-    ports: BTreeMap<SocketAddr, u16>,
-    listening: Vec<SocketAddr>,
 }
 
 /// See the module's description.
@@ -75,11 +43,7 @@ pub struct Site {
     served: RwLock<Served>,
     /// Counts changes of what is served.
     generation: AtomicU64,
-    posts: Mutex<Vec<Arc<Post>>>,
-}
-
-fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
+    posts: Posts,
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
@@ -96,29 +60,13 @@ impl Site {
     /// # Errors
     /// The first namespace that cannot be had.
     pub fn open(config: &Config, listening: &[SocketAddr]) -> Result<Self, Unavailable> {
-        let limits = config.limits;
-        let of_target = subsystem::Limits {
-            controllers: u16::try_from(limits.connections).unwrap_or(u16::MAX),
-            io_queues: limits.queues,
-            queue_depth: limits.queue_depth,
-            max_transfer: limits.transfer,
-            ..subsystem::Limits::default()
-        };
-        let empty = Config { subsystems: Vec::new(), ..config.clone() };
-        let served = Served {
-            config: empty,
-            stores: Stores::default(),
-            known: BTreeMap::new(),
-            ports: BTreeMap::new(),
-            listening: Vec::new(),
-        };
         let site = Self {
-            limits,
+            limits: config.limits,
             started: Instant::now(),
-            target: RwLock::new(Target::new(of_target)),
-            served: RwLock::new(served),
+            target: RwLock::new(Target::new(rules::limits(&config.limits))),
+            served: RwLock::new(Served::nothing(config)),
             generation: AtomicU64::new(1),
-            posts: Mutex::default(),
+            posts: Posts::default(),
         };
         site.change(config, listening)?;
         Ok(site)
@@ -140,22 +88,16 @@ impl Site {
         }
         let mut known = BTreeMap::new();
         for subsystem in &config.subsystems {
-            target.add_subsystem(of_protocol(subsystem));
+            target.add_subsystem(rules::subsystem(subsystem));
+            let earlier = served.config.subsystems.iter().find(|s| s.nqn == subsystem.nqn);
+            // What a host has mapped it has until its connections end.
+            for host in earlier.map(|e| rules::no_more_granted(e, subsystem)).unwrap_or_default() {
+                target.end_host(&subsystem.nqn, host);
+            }
             for namespace in &subsystem.namespaces {
                 let (nqn, nsid) = (&subsystem.nqn, namespace.nsid);
                 let Some(store) = served.stores.get(nqn, nsid) else { continue };
-                let geometry = store.geometry();
-                let now = subsystem::NamespaceConfig {
-                    blocks: geometry.blocks,
-                    block_shift: geometry.block.shift(),
-                    uuid: namespace.identity.uuid,
-                    nguid: namespace.identity.nguid.unwrap_or_default(),
-                    ana_group: 1,
-                    read_only: store.is_read_only(),
-                    write_cache: store.has_volatile_cache(),
-                    deallocate: true,
-                    preferred_write: 0,
-                };
+                let now = rules::namespace(namespace, store.as_ref());
                 let is_kept = before.get(nqn, nsid).is_some_and(|old| Arc::ptr_eq(old, store));
                 let place = (nqn.clone(), nsid);
                 if !is_kept {
@@ -177,9 +119,8 @@ impl Site {
         for address in listening.iter().filter(|address| !address.ip().is_unspecified()) {
             served.port(*address);
         }
-        target.set_discovery(served.records(self.limits.queue_depth));
+        self.publish(&served, &mut target);
         self.generation.fetch_add(1, Ordering::Release);
-        self.tell(&mut target);
         Ok(())
     }
 
@@ -204,9 +145,7 @@ impl Site {
     /// A thread that is told of what concerns its connections.
     #[must_use]
     pub fn register(&self, mailbox: &Arc<Mailbox>) -> Arc<Post> {
-        let post = Arc::new(Post { notices: Mutex::default(), mailbox: Arc::clone(mailbox) });
-        locked(&self.posts).push(Arc::clone(&post));
-        post
+        self.posts.register(mailbox)
     }
 
     /// The number of the port with the address at which a host has come in.
@@ -218,10 +157,17 @@ impl Site {
         }
         let mut served = write(&self.served);
         let port = served.port(address);
-        let mut target = write(&self.target);
-        target.set_discovery(served.records(self.limits.queue_depth));
-        self.tell(&mut target);
+        self.publish(&served, &mut write(&self.target));
         port
+    }
+
+    /// Says on all ports what is served there, and in which state.
+    fn publish(&self, served: &Served, target: &mut Target) {
+        for (nqn, port, group, state) in served.ana_states() {
+            target.set_ana(nqn, port, group, state);
+        }
+        target.set_discovery(served.records(self.limits.queue_depth));
+        self.tell(target);
     }
 
     /// The time, as sessions have it.
@@ -263,6 +209,13 @@ impl Site {
         self.tell(&mut target);
     }
 
+    /// A command was aborted, or could not be.
+    pub fn aborted(&self, cntlid: u16, qid: u16, cid: u16, is_aborted: bool) {
+        let mut target = write(&self.target);
+        target.aborted(cntlid, qid, cid, is_aborted);
+        self.tell(&mut target);
+    }
+
     /// What a shutdown has asked for is done.
     pub fn shutdown_complete(&self, cntlid: u16) {
         write(&self.target).shutdown_complete(cntlid);
@@ -289,103 +242,19 @@ impl Site {
     pub fn view(&self, nqn: &Nqn, host: &Nqn) -> View {
         // First: what changes meanwhile makes it stale.
         let generation = self.generation.load(Ordering::Acquire);
-        let served = read(&self.served);
-        let found = served.config.subsystems.iter().find(|subsystem| subsystem.nqn == *nqn);
-        let Some(subsystem) = found else {
-            return View { namespaces: HashMap::new(), generation };
-        };
-        let grant = match &subsystem.hosts {
-            Hosts::Any => false,
-            Hosts::Listed(hosts) => hosts.iter().any(|h| h.nqn == *host && h.grant),
-        };
-        let namespaces = subsystem.namespaces.iter().filter_map(|namespace| {
-            let store = Arc::clone(served.stores.get(nqn, namespace.nsid)?);
-            Some((namespace.nsid, Namespace { store, grant }))
-        });
-        View { namespaces: namespaces.collect(), generation }
+        View { namespaces: read(&self.served).namespaces(nqn, host), generation }
     }
 
     /// Tells all threads what the rules have to say.
     fn tell(&self, target: &mut Target) {
-        let mut notices = Vec::new();
-        while let Some(notice) = target.poll() {
-            notices.push(notice);
-        }
-        if notices.is_empty() {
-            return;
-        }
-        for post in locked(&self.posts).iter() {
-            locked(&post.notices).extend_from_slice(&notices);
-            post.mailbox.ring();
-        }
-    }
-}
-
-impl Served {
-    fn port(&mut self, address: SocketAddr) -> u16 {
-        let next = u16::try_from(self.ports.len() + 1).unwrap_or(u16::MAX);
-        *self.ports.entry(address).or_insert(next)
-    }
-
-    /// The discovery log: every subsystem at every address, and other discovery services.
-    fn records(&self, queue_depth: u16) -> Vec<(u16, Record)> {
-        let record = |kind, nqn: &Nqn, address, portid| Record {
-            kind,
-            subnqn: nqn.clone(),
-            address,
-            portid,
-            max_admin_queue: queue_depth,
-        };
-        let mut records = Vec::new();
-        for (address, portid) in &self.ports {
-            let named = self.listening.contains(address);
-            let behind = |l: &SocketAddr| l.ip().is_unspecified() && l.port() == address.port();
-            if !named && !self.listening.iter().any(behind) {
-                continue;
-            }
-            let told_at = if named { 0 } else { *portid };
-            let of = |s: &Subsystem| record(SubsystemType::Nvm, &s.nqn, *address, *portid);
-            records.extend(self.config.subsystems.iter().map(|s| (told_at, of(s))));
-        }
-        let discovery = Nqn::new(nqn::DISCOVERY);
-        for referral in &self.config.referrals {
-            let nqn = referral.nqn.as_ref().or(discovery.as_ref().ok());
-            if let Some(nqn) = nqn {
-                records.push((0, record(SubsystemType::Referral, nqn, referral.address, 0)));
-            }
-        }
-        records
+        let notices: Vec<_> = std::iter::from_fn(|| target.poll()).collect();
+        self.posts.tell(&notices);
     }
 }
 
 /// IPv4 in the clothes of IPv6 is IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
-fn of_protocol(subsystem: &Subsystem) -> subsystem::SubsystemConfig {
-    let hosts = match &subsystem.hosts {
-        Hosts::Any => subsystem::Hosts::Any,
-        Hosts::Listed(hosts) => subsystem::Hosts::Listed(
-            hosts
-                .iter()
-                .map(|host| {
-                    let keys = host.key.as_ref().map(|key| subsystem::Keys {
-                        host: key.secret().clone(),
-                        controller: host.controller_key.as_ref().map(|key| key.secret().clone()),
-                    });
-                    (host.nqn.clone(), keys)
-                })
-                .collect(),
-        ),
-    };
-    subsystem::SubsystemConfig {
-        nqn: subsystem.nqn.clone(),
-        serial: subsystem.serial.clone(),
-        model: subsystem.model.clone(),
-        firmware: FIRMWARE.to_owned(),
-        hosts,
-    }
 }
 
 /// Bytes that nobody can guess. Without a source of them nobody is let in: the process ends.

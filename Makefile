@@ -49,7 +49,7 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
     nc.openbsd:netcat-openbsd ncat:ncat memcached:memcached rsync:rsync tcpdump:tcpdump \
     qemu-system-x86_64:qemu-system-x86 ip:iproute2 nft:nftables sysctl:procps setarch:util-linux unshare:util-linux objdump:binutils \
     podman:podman /usr/lib/podman/netavark:netavark iptables:iptables runc:runc crun:crun \
-    slirp4netns:slirp4netns newuidmap:uidmap nvme:nvme-cli fio:fio mkfs.ext4:e2fsprogs \
+    slirp4netns:slirp4netns newuidmap:uidmap nvme:nvme-cli fio:fio mkfs.ext4:e2fsprogs tshark:tshark \
     libjemalloc.so.2:libjemalloc2 \
     libtcmalloc_minimal.so.4:libtcmalloc-minimal4 libmimalloc.so.2:libmimalloc2.0
 
@@ -65,11 +65,15 @@ VM := $(TARGET)/vm
 
 .PHONY: deps-vm
 deps-vm:
-	@$(PROGRAMS) qemu-system-x86_64:qemu-system-x86 nsenter:util-linux ip:iproute2
+	@$(PROGRAMS) qemu-system-x86_64:qemu-system-x86 nsenter:util-linux ip:iproute2 xz:xz-utils
 	@test -d $(VM)/boot || { set -e; rm -rf $(VM).new; mkdir -p $(VM).new; cd $(VM).new; \
 	    kernel=$$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: *\(linux-image-[^ ]*\)$$/\1/p'); \
 	    apt-get download $$(echo "$$kernel" | head -n 1) busybox-static >/dev/null; \
 	    for package in *.deb; do dpkg-deb -x "$$package" .; done; rm -f -- *.deb; mv $(VM).new $(VM); }
+	@test -d $(VM)-6.12/boot || { set -e; rm -rf $(VM)-6.12.new; mkdir -p $(VM)-6.12.new; cd $(VM)-6.12.new; \
+	    kernel=$$(apt-cache pkgnames linux-image-6.12. | grep -E '^linux-image-6\.12\.[0-9]+\+deb12-amd64$$' | sort -V | tail -n 1); \
+	    apt-get download "$${kernel:?no kernel 6.12 in the archive of security updates}" >/dev/null; \
+	    for package in *.deb; do dpkg-deb -x "$$package" .; done; rm -f -- *.deb; mv $(VM)-6.12.new $(VM)-6.12; }
 
 # Every part of it runs, whatever becomes of another, where make is told to keep going.
 .PHONY: test

@@ -164,6 +164,10 @@ mod tests {
             "ivshmem-server-status",
             "nvme",
             "nvme-target",
+            "nvme-control",
+            "nvme-control-reload",
+            "nvme-control-apply",
+            "nvme-control-show",
             "bench",
         ];
         let names = names.map(|n| format!("shunt-{n}"));

@@ -18,6 +18,7 @@ mod library;
 mod list;
 mod machines;
 mod nvme;
+mod nvme_control;
 mod output;
 mod program;
 mod run;

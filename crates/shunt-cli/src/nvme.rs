@@ -11,12 +11,14 @@ use tracing::info;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::nvme::{Nvme, NvmeCommand, Target};
+use crate::nvme_control;
 use crate::output::{complain, print};
 
 /// Runs the subcommand.
 pub fn run(args: Nvme) -> u8 {
     match args.command {
         NvmeCommand::Target(target) => run_target(*target),
+        NvmeCommand::Control(control) => nvme_control::run(control),
     }
 }
 
@@ -39,6 +41,7 @@ fn run_target(args: Target) -> u8 {
     let options = Options {
         config,
         file: args.config,
+        control: args.control,
         metrics: args.metrics,
         metrics_public: args.metrics_public,
     };

@@ -6,12 +6,14 @@
 //! * [`site`]: what all threads serve, with the rules of [`shunt_nvme::subsystem`].
 //! * [`server`]: the thread that accepts; [`worker`]: those that own connections, each with the machine of
 //!   [`shunt_nvme::controller`].
+//! * [`control`]: commands to a running target.
 //! * [`metrics`]: what is counted.
 //!
 //! Sockets are called through libc, so that a preloaded `libshunt.so` hears of them.
 
 pub mod buffers;
 pub mod config;
+pub mod control;
 pub mod memory;
 pub mod metrics;
 pub mod server;

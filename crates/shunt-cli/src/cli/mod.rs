@@ -1,6 +1,7 @@
 //! The command line.
 
 pub mod nvme;
+pub mod nvme_control;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

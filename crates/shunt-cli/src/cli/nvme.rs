@@ -8,6 +8,8 @@ use shunt_agent::metrics::Address;
 use shunt_nvme_target::config::parse_size;
 use shunt_nvme_target::store::BlockSize;
 
+use super::nvme_control::Control;
+
 /// `shunt nvme`.
 #[derive(Args, Debug)]
 pub struct Nvme {
@@ -21,12 +23,14 @@ pub struct Nvme {
 pub enum NvmeCommand {
     /// Serve disks to NVMe/TCP hosts: memory, files and block devices.
     Target(Box<Target>),
+    /// Command a target that runs: change what it serves, or show it.
+    Control(Control),
 }
 
 /// `shunt nvme target`.
 #[derive(Args, Debug)]
 #[command(after_help = "Without --config one namespace is served to everybody, as subsystem \
-                  nqn.2024-01.org.shunt:target. SIGHUP reads the file again: namespaces, sizes, hosts and \
+                  nqn.2024-01.org.shunt:target. SIGHUP, and `shunt nvme control reload`, read the file again: namespaces, sizes, hosts and \
                   addresses change while hosts are connected, and where something cannot be had everything stays \
                   as it is. SIGTERM ends the target after the commands that have begun. Under `shunt run`, \
                   connections from hosts that run under it, too, go through shared memory.")]
@@ -54,6 +58,9 @@ pub struct Target {
     /// Bytes of a block: 512 or 4096.
     #[arg(long, value_name = "BYTES", default_value = "4096", conflicts_with = "config", value_parser = block_size)]
     pub block_size: BlockSize,
+    /// Take commands of `shunt nvme control` at this socket, which this user alone can reach. Default: none are taken.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
     /// Serve metrics over HTTP at `unix:/PATH`, `127.0.0.1:PORT` or `[::1]:PORT`. Default: no metrics.
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<Address>,

@@ -9,7 +9,6 @@ use std::time::Duration;
 use shunt_nvme::auth::Secret;
 use shunt_nvme::subsystem::ANA_GROUPS;
 use shunt_nvme::wire::Nqn;
-use shunt_nvme::wire::log::AnaState;
 use shunt_nvme::wire::nqn::{DISCOVERY, MAX_LEN};
 use toml::Spanned;
 
@@ -18,8 +17,8 @@ use super::mistake::{Mistake, Source};
 use super::raw;
 use super::size::Size;
 use super::values::{
-    Ana, Backing, Config, FILE_THREADS, Host, Hosts, Key, Limits, MODEL, Namespace, Referral,
-    Subsystem,
+    ANA_STATES, Ana, Backing, Config, FILE_THREADS, Host, Hosts, Key, Limits, MODEL, Namespace,
+    Referral, Subsystem,
 };
 use crate::store::BlockSize;
 
@@ -218,19 +217,14 @@ fn ana_states(raw: Vec<raw::Ana>, listen: &[SocketAddr], source: &Source<'_>) ->
     let mut states = Vec::new();
     for found in raw {
         let group = bounded(Some(&found.group), 1, (1, ANA_GROUPS), source)?;
-        let state = match found.state.get_ref().as_str() {
-            "optimized" => AnaState::Optimized,
-            "non-optimized" => AnaState::NonOptimized,
-            "inaccessible" => AnaState::Inaccessible,
-            "persistent-loss" => AnaState::PersistentLoss,
-            "change" => AnaState::Change,
-            other => {
-                let what = format!(
-                    "there is no ANA state {other:?}: say \"optimized\", \"non-optimized\", \"inaccessible\", \
-                     \"persistent-loss\" or \"change\""
-                );
-                return Err(source.mistake(&found.state.span(), what));
-            }
+        let named = ANA_STATES.iter().find(|(name, _)| name == found.state.get_ref());
+        let Some((_, state)) = named.copied() else {
+            let what = format!(
+                "there is no ANA state {:?}: say one of {}",
+                found.state.get_ref(),
+                ANA_STATES.map(|(name, _)| name).join(", ")
+            );
+            return Err(source.mistake(&found.state.span(), what));
         };
         if let Some(at) = found.at.as_ref().filter(|at| !is_reached(*at.get_ref(), listen)) {
             let what =

@@ -17,7 +17,8 @@ pub use identity::{Identity, default_identity, default_serial};
 pub use mistake::Mistake;
 pub use size::parse as parse_size;
 pub use values::{
-    Ana, Backing, Config, Host, Hosts, Key, Limits, Namespace, QUICK_NQN, Referral, Subsystem,
+    ANA_STATES, Ana, Backing, Config, Host, Hosts, Key, Limits, Namespace, QUICK_NQN, Referral,
+    Subsystem,
 };
 
 use mistake::Source;

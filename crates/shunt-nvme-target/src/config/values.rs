@@ -108,6 +108,15 @@ impl Subsystem {
     }
 }
 
+/// The ANA states, as the file has them.
+pub const ANA_STATES: [(&str, AnaState); 5] = [
+    ("optimized", AnaState::Optimized),
+    ("non-optimized", AnaState::NonOptimized),
+    ("inaccessible", AnaState::Inaccessible),
+    ("persistent-loss", AnaState::PersistentLoss),
+    ("change", AnaState::Change),
+];
+
 /// The state of an ANA group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ana {

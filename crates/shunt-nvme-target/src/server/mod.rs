@@ -1,4 +1,4 @@
-//! The thread that accepts connections and hands them to those that own them; signals, reloads, metrics and the end.
+//! The thread that accepts connections and hands them to those that own them; signals, commands, metrics and the end.
 
 mod gate;
 
@@ -16,6 +16,8 @@ use shunt_sys::signals;
 use tracing::{info, warn};
 
 use crate::config::{Config, Mistake};
+use crate::control::report::Report;
+use crate::control::{Control, Request};
 use crate::metrics::{Counter, Counts, Exporter, Totals};
 use crate::site::Site;
 use crate::stores::Unavailable;
@@ -25,8 +27,9 @@ pub use gate::Ticket;
 
 const STOP: u64 = 0;
 const RELOAD: u64 = 1;
+const CONTROL: u64 = 2;
 /// Tokens of listeners begin here; above, those of scrapers.
-const LISTENERS: u64 = 2;
+const LISTENERS: u64 = 3;
 const METRICS: u64 = 1 << 32;
 
 /// Events taken from epoll at once.
@@ -45,6 +48,8 @@ pub struct Options {
     pub config: Config,
     /// Where that was read, to be read again; `None`: nowhere.
     pub file: Option<PathBuf>,
+    /// Where it is commanded.
+    pub control: Option<PathBuf>,
     /// Where to serve metrics.
     pub metrics: Option<Address>,
     /// Also at an address that other hosts can reach.
@@ -60,8 +65,12 @@ pub enum ServeError {
     Listen(SocketAddr, io::Error),
     /// Metrics.
     Metrics(MetricsError),
+    /// The socket for commands.
+    Control(PathBuf, io::Error),
     /// The configuration, read again.
     Mistake(Mistake),
+    /// There is none to be read again.
+    NoFile,
     /// A system call of its own.
     System(io::Error),
 }
@@ -78,7 +87,11 @@ impl fmt::Display for ServeError {
             }
             Self::Listen(address, e) => write!(f, "listening at {address} failed: {e}"),
             Self::Metrics(e) => e.fmt(f),
+            Self::Control(path, e) => {
+                write!(f, "commands cannot be taken at {}: {e}; name another path", path.display())
+            }
             Self::Mistake(e) => e.fmt(f),
+            Self::NoFile => f.write_str("there is no configuration file to be read again"),
             Self::System(e) => write!(f, "the target failed: {e}"),
         }
     }
@@ -112,7 +125,13 @@ pub fn serve(options: Options, ready: impl FnOnce(&[SocketAddr])) -> Result<(), 
     // Blocked before there is any thread, so that all of them leave signals to this one.
     let stop = signals::stop_fd()?;
     let reload = signals::fd(&[signals::HUP])?;
-    let mut server = Server::new(options, stop, reload)?;
+    // Also before there is any thread.
+    let control = options
+        .control
+        .as_deref()
+        .map(|path| Control::open(path).map_err(|e| ServeError::Control(path.to_owned(), e)));
+    let control = control.transpose()?;
+    let mut server = Server::new(options, (stop, reload), control)?;
     ready(&server.addresses());
     server.run()?;
     server.end();
@@ -136,6 +155,7 @@ struct Server {
     epoll: Epoll,
     _stop: OwnedFd,
     reload: OwnedFd,
+    control: Option<Control>,
 }
 
 /// A listening socket.
@@ -158,7 +178,11 @@ fn listen(wanted: &[SocketAddr], token: u64) -> Result<Vec<Listening>, ServeErro
 }
 
 impl Server {
-    fn new(options: Options, stop: OwnedFd, reload: OwnedFd) -> Result<Self, ServeError> {
+    fn new(
+        options: Options,
+        (stop, reload): (OwnedFd, OwnedFd),
+        control: Option<Control>,
+    ) -> Result<Self, ServeError> {
         let listeners = listen(&options.config.listen, LISTENERS)?;
         let at = addresses(&listeners);
         let next_listener = LISTENERS + listeners.len() as u64;
@@ -166,6 +190,9 @@ impl Server {
         let epoll = Epoll::new(BATCH)?;
         epoll.add(stop.as_fd(), epoll::IN, STOP)?;
         epoll.add(reload.as_fd(), epoll::IN, RELOAD)?;
+        if let Some(control) = &control {
+            epoll.add(control.bell(), epoll::IN, CONTROL)?;
+        }
         let exporter = match &options.metrics {
             None => None,
             Some(address) => {
@@ -201,6 +228,7 @@ impl Server {
             epoll,
             _stop: stop,
             reload,
+            control,
         };
         for listener in &server.listeners {
             server.epoll.add(listener.socket.as_fd(), epoll::IN, listener.token)?;
@@ -236,7 +264,8 @@ impl Server {
             for &token in &ready {
                 match token {
                     STOP => return Ok(()),
-                    RELOAD => self.reload(),
+                    RELOAD => self.signalled(),
+                    CONTROL => self.commanded(),
                     _ if self.serve_scraper(token) => {}
                     _ => self.accept(token)?,
                 }
@@ -295,53 +324,109 @@ impl Server {
         self.workers[self.turn].tell(News::Came(socket, from, ticket));
     }
 
-    /// Takes the configuration over as it is now.
-    fn reload(&mut self) {
+    /// SIGHUP has come: reads the file again.
+    fn signalled(&mut self) {
         // Read away; several signals are one.
         let mut signal = [0; 128];
         while rustix::io::read(&self.reload, &mut signal).is_ok_and(|n| n > 0) {}
-        let Some(file) = self.options.file.clone() else {
-            warn!("there is no configuration file to be read again");
-            return;
+        // The log says why not.
+        let _said = self.reload();
+    }
+
+    /// Does what is asked for at the control socket.
+    fn commanded(&mut self) {
+        while let Some(asked) = self.control.as_ref().and_then(Control::next) {
+            let answer = match &asked.request {
+                Request::Reload => self.reload().map(|()| "The file is taken over.\n".to_owned()),
+                Request::Apply { name, text } => {
+                    let config = Config::parse(name, text).map_err(ServeError::Mistake);
+                    let changed = self.counted(config, name);
+                    changed.map(|()| "The configuration is taken over.\n".to_owned())
+                }
+                Request::Show => self.report(),
+            };
+            asked.answer(answer.map_err(|e| e.to_string()));
+        }
+    }
+
+    fn report(&self) -> Result<String, ServeError> {
+        let report = Report {
+            listening: self.addresses(),
+            connections: self.gate.inside(),
+            subsystems: self.site.report(),
         };
-        match self.change(&file) {
+        let text = serde_json::to_string(&report);
+        text.map_err(|e| ServeError::System(io::Error::from(e)))
+    }
+
+    /// Takes the file over as it is now.
+    fn reload(&mut self) -> Result<(), ServeError> {
+        let file = self.options.file.clone();
+        let config = match &file {
+            Some(file) => Config::load(file).map_err(ServeError::Mistake),
+            None => Err(ServeError::NoFile),
+        };
+        self.counted(config, &file.unwrap_or_default())
+    }
+
+    /// Takes a configuration over, if it is one; counts, and tells the log.
+    fn counted(
+        &mut self,
+        config: Result<Config, ServeError>,
+        from: &Path,
+    ) -> Result<(), ServeError> {
+        let changed = config.and_then(|config| self.change(config));
+        match &changed {
             Ok(()) => {
                 self.counts.one(Counter::Reloads);
-                info!("{} is taken over", file.display());
+                info!("{} is taken over", from.display());
             }
             Err(e) => {
                 self.counts.one(Counter::BadReloads);
                 warn!("nothing is changed: {e}");
             }
         }
+        changed
     }
 
-    fn change(&mut self, file: &Path) -> Result<(), ServeError> {
-        let config = Config::load(file)?;
+    /// Serves something else from now on. Where something cannot be had everything stays as it is.
+    fn change(&mut self, config: Config) -> Result<(), ServeError> {
         let known = |address: &&SocketAddr| {
             !self.listeners.iter().any(|listener| listener.configured == **address)
         };
         let added: Vec<_> = config.listen.iter().filter(known).copied().collect();
         let added = listen(&added, self.next_listener)?;
+        for listener in &added {
+            self.epoll.add(listener.socket.as_fd(), 0, listener.token)?;
+        }
         let stays = |listener: &Listening| config.listen.contains(&listener.configured);
         let mut at = addresses(self.listeners.iter().filter(|listener| stays(listener)));
         at.extend(addresses(&added));
         self.site.change(&config, &at)?;
+        // Nothing can be refused from here on.
         self.next_listener += added.len() as u64;
         self.listeners.retain(stays);
-        let events = if self.paused.is_none() { epoll::IN } else { 0 };
         for listener in added {
-            self.epoll.add(listener.socket.as_fd(), events, listener.token)?;
             info!("listening at {}", listener.configured);
             self.listeners.push(listener);
         }
-        self.options.config = config;
+        if self.paused.is_none()
+            && let Err(e) = self.watch(epoll::IN)
+        {
+            warn!("hosts cannot be heard: {e}");
+        }
+        let (then, now) = (&self.options.config, &config);
+        if (then.threads, then.limits) != (now.threads, now.limits) {
+            info!("`threads` and `limits` are taken over at the next start");
+        }
+        self.options.config = Config { threads: then.threads, limits: then.limits, ..config };
         Ok(())
     }
 
     /// Ends: no new connections; commands that have begun are answered.
     fn end(mut self) {
         self.listeners.clear();
+        self.control = None;
         let until = Instant::now() + DRAIN;
         info!("ending: {} connections are drained", self.gate.inside());
         for worker in &self.workers {

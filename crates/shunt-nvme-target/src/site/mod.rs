@@ -18,6 +18,7 @@ use shunt_nvme::subsystem::{Context, Plan, Reply, Session, Target};
 use shunt_nvme::wire::{Nqn, Sqe, Status};
 
 use crate::config::{Config, Limits, Subsystem};
+use crate::control::report;
 use crate::store::Mailbox;
 use crate::stores::Unavailable;
 pub use notices::Post;
@@ -229,6 +230,20 @@ impl Site {
             target.expire(now);
             self.tell(&mut target);
         }
+    }
+
+    /// The subsystems, their namespaces, and the hosts that are connected.
+    #[must_use]
+    pub fn report(&self) -> Vec<report::Subsystem> {
+        let mut subsystems = read(&self.served).report();
+        for (cntlid, of, host, io_queues) in read(&self.target).controllers() {
+            let of = of.map(Nqn::as_str);
+            if let Some(found) = subsystems.iter_mut().find(|s| Some(s.nqn.as_str()) == of) {
+                let host = host.as_str().to_owned();
+                found.controllers.push(report::Controller { cntlid, host, io_queues });
+            }
+        }
+        subsystems
     }
 
     /// True if what is served has changed since a view was taken.

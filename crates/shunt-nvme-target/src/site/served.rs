@@ -9,7 +9,8 @@ use shunt_nvme::wire::discovery::{Record, SubsystemType};
 use shunt_nvme::wire::log::AnaState;
 use shunt_nvme::wire::{Nqn, nqn};
 
-use crate::config::{Config, Hosts, Subsystem};
+use crate::config::{ANA_STATES, Backing, Config, Host, Hosts, Subsystem};
+use crate::control::report;
 use crate::store::Store;
 use crate::stores::Stores;
 
@@ -84,6 +85,57 @@ impl Served {
             Some((namespace.nsid, Namespace { store, grant }))
         });
         namespaces.collect()
+    }
+
+    /// What there is to say of the subsystems, without their controllers.
+    pub fn report(&self) -> Vec<report::Subsystem> {
+        let states = self.ana_states();
+        let of = |subsystem: &Subsystem| {
+            let mut ana = Vec::new();
+            for (nqn, port, group, state) in &states {
+                let at = self.ports.iter().find(|(_, number)| *number == port);
+                let name = ANA_STATES.iter().find(|(_, known)| known == state);
+                if let (Some((at, _)), Some((name, _))) = (at, name)
+                    && **nqn == subsystem.nqn
+                    && *state != AnaState::Optimized
+                {
+                    ana.push(report::Ana { group: *group, at: *at, state: (*name).to_owned() });
+                }
+            }
+            let namespaces = subsystem.namespaces.iter().filter_map(|namespace| {
+                let geometry = self.stores.get(&subsystem.nqn, namespace.nsid)?.geometry();
+                let (store, path) = match &namespace.store {
+                    Backing::Null => ("null", None),
+                    Backing::Memory => ("memory", None),
+                    Backing::File { path, .. } => ("file", Some(path.clone())),
+                };
+                Some(report::Namespace {
+                    nsid: namespace.nsid,
+                    store: store.to_owned(),
+                    path,
+                    bytes: geometry.bytes(),
+                    block_size: geometry.block.bytes(),
+                    ana_group: namespace.ana_group,
+                    read_only: namespace.read_only,
+                })
+            });
+            let host = |host: &Host| report::Host {
+                nqn: host.nqn.as_str().to_owned(),
+                authenticates: host.key.is_some(),
+                grant: host.grant,
+            };
+            report::Subsystem {
+                nqn: subsystem.nqn.as_str().to_owned(),
+                hosts: match &subsystem.hosts {
+                    Hosts::Any => None,
+                    Hosts::Listed(hosts) => Some(hosts.iter().map(host).collect()),
+                },
+                namespaces: namespaces.collect(),
+                ana,
+                controllers: Vec::new(),
+            }
+        };
+        self.config.subsystems.iter().map(of).collect()
     }
 
     /// The discovery log: every subsystem at every address, and other discovery services. With each record the port on

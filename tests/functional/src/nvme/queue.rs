@@ -58,6 +58,12 @@ impl Queue {
         self.machine.outstanding()
     }
 
+    /// The identifier of a command that is not over.
+    #[must_use]
+    pub fn cid(&self, command: Command) -> Option<u16> {
+        self.machine.cid(command)
+    }
+
     /// Sends a command.
     ///
     /// # Errors

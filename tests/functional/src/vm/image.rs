@@ -73,10 +73,31 @@ pub struct Image {
     pub initramfs: PathBuf,
 }
 
-/// Where `make deps-vm` has put the packages' files: `SHUNT_TEST_VM_DIR`, or `vm` in the target directory.
-fn packages() -> PathBuf {
-    std::env::var_os("SHUNT_TEST_VM_DIR")
-        .map_or_else(|| binaries::dir().join("../vm"), PathBuf::from)
+/// Which kernel a guest runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Kernel {
+    /// The distribution's own, 6.1.
+    #[default]
+    Own,
+    /// 6.12, from the distribution's archive of security updates: its NVMe hosts can authenticate.
+    Newer,
+}
+
+impl Kernel {
+    /// Where `make deps-vm` has put the files of its package: `SHUNT_TEST_VM_DIR`, or `vm` in the target directory,
+    /// and beside it.
+    fn package(self) -> PathBuf {
+        let own = std::env::var_os("SHUNT_TEST_VM_DIR")
+            .map_or_else(|| binaries::dir().join("../vm"), PathBuf::from);
+        match self {
+            Self::Own => own,
+            Self::Newer => {
+                let mut name = own.into_os_string();
+                name.push("-6.12");
+                name.into()
+            }
+        }
+    }
 }
 
 fn found(dir: &Path, wanted: &mut dyn FnMut(&Path) -> bool) -> Option<PathBuf> {
@@ -103,13 +124,34 @@ fn file_named(dir: &Path, name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not in {}: `make deps-vm`", dir.display()))
 }
 
+/// True if the kernel has a module in itself.
+fn is_built_in(modules: &Path, name: &str) -> bool {
+    let list = found(modules, &mut |path| path.ends_with("modules.builtin"));
+    let list = fs::read_to_string(list.expect("a list of modules")).expect("its text");
+    let mut files = list.lines().filter_map(|line| line.rsplit('/').next()?.strip_suffix(".ko"));
+    files.any(|file| file.replace('-', "_") == name)
+}
+
+/// A module as the kernel wants it.
+fn module_data(file: &Path) -> Vec<u8> {
+    if file.extension().is_none_or(|extension| extension != "xz") {
+        return fs::read(file).expect("a module");
+    }
+    let output = Command::new("xz").arg("-dc").arg(file).output().expect("xz runs");
+    assert!(output.status.success(), "{output:?}");
+    output.stdout
+}
+
 /// A module behind those on which it depends.
 fn module(modules: &Path, name: &str, archive: &mut Archive, order: &mut Vec<String>) {
     let name = name.replace('-', "_");
     if order.contains(&name) {
         return;
     }
-    let data = fs::read(file_named(modules, &format!("{name}.ko"))).expect("a module");
+    if is_built_in(modules, &name) {
+        return;
+    }
+    let data = module_data(&file_named(modules, &format!("{name}.ko")));
     const DEPENDS: &[u8] = b"\0depends=";
     let at = data.windows(DEPENDS.len()).position(|window| window == DEPENDS);
     let list = at.map_or(&[][..], |at| &data[at + DEPENDS.len()..]);
@@ -135,16 +177,16 @@ impl Image {
     /// When something of it is missing.
     #[must_use]
     pub fn assemble(dir: &Path) -> Self {
-        Self::with(dir, &[], &[])
+        Self::with(dir, Kernel::Own, &[], &[])
     }
 
-    /// The same with more modules of the kernel, and more of the host's programs.
+    /// The same with any kernel, more modules of it, and more of the host's programs.
     ///
     /// # Panics
     /// When something of it is missing.
     #[must_use]
-    pub fn with(dir: &Path, modules: &[&str], programs: &[&str]) -> Self {
-        let packages = packages();
+    pub fn with(dir: &Path, kernel: Kernel, modules: &[&str], programs: &[&str]) -> Self {
+        let packages = kernel.package();
         let mut archive = Archive::default();
         for path in
             ["/dev", "/proc", "/sys", "/run", "/tmp", "/bin", "/var/log/nginx", "/var/lib/nginx"]
@@ -152,7 +194,7 @@ impl Image {
             archive.directory(path);
         }
         archive.file("/init", INIT.as_bytes());
-        let busybox = packages.join("bin/busybox");
+        let busybox = Kernel::Own.package().join("bin/busybox");
         let busybox = fs::read(busybox).expect("busybox is there: `make deps-vm`");
         archive.file("/bin/busybox", &busybox);
         archive.link("/bin/sh", "busybox");

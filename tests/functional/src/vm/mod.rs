@@ -1,6 +1,6 @@
 //! Virtual machines: a distribution's kernel, with this host's own programs.
 //!
-//! `make deps-vm` fetches the kernel's package and busybox'; the rest of a guest is put together from this host's files
+//! `make deps-vm` fetches the packages of the kernels and busybox'; the rest of a guest is put together from this host's files
 //! when a test begins, and nothing of it is left.
 
 mod archive;
@@ -8,4 +8,4 @@ mod guest;
 mod image;
 
 pub use guest::{Device, Guest};
-pub use image::Image;
+pub use image::{Image, Kernel};

@@ -1,5 +1,7 @@
 //! The NVMe/TCP target with a small host, over kernel TCP and under Shunt.
 
+mod aborted;
+mod changed;
 mod configured;
 mod ends;
 mod hostile;
@@ -45,6 +47,7 @@ impl Target {
         let mut command = target(sandbox);
         command.arg("--config").arg(file);
         command.arg(format!("--metrics=unix:{}", metrics(sandbox).display()));
+        command.arg("--control").arg(control_socket(sandbox));
         Self { process: sandbox.serve(command, port), port }
     }
 
@@ -94,6 +97,11 @@ pub fn target(sandbox: &Sandbox) -> Command {
     let mut command = sandbox.command(built("shunt"));
     command.args(["nvme", "target"]);
     command
+}
+
+/// Where it is commanded.
+pub fn control_socket(sandbox: &Sandbox) -> PathBuf {
+    sandbox.path().join("control.sock")
 }
 
 /// Where its metrics are.

@@ -1,45 +1,20 @@
-//! The kernel's host, in a virtual machine that a distribution's kernel runs, and its own tool.
+//! A disk in use: a file system, verified reads and writes, a target that is killed.
 
 use std::path::Path;
 use std::time::Duration;
 
-use shunt_functional::binaries::built;
 use shunt_functional::machines::Lab;
 use shunt_functional::sandbox::Process;
-use shunt_functional::vm::{Device, Guest, Image};
+use shunt_functional::vm::{Device, Guest, Image, Kernel};
 
-use crate::QUICK;
+use super::capture::{self, Capture};
+use super::{MODULES, connect, disconnect, serve};
 
-/// What the kernel needs: its host, its checksums, and a file system.
-const MODULES: [&str; 3] = ["crc32c_generic", "nvme_tcp", "ext4"];
 const PROGRAMS: [&str; 4] = ["nvme", "fio", "mkfs.ext4", "e2fsck"];
 
-const HOST: &str = "--hostnqn=nqn.2014-08.org.nvmexpress:uuid:2f6c9c1e-5d5a-4d29-9b1c-6a3f8a1a2b3c \
-                    --hostid=2f6c9c1e-5d5a-4d29-9b1c-6a3f8a1a2b3c";
-
-/// A target in the lab's first machine, which its guests reach.
 fn target(lab: &Lab, file: &Path) -> Process {
-    let machine = &lab.machines[0];
-    let mut command = machine.inside();
-    command.arg(built("shunt")).args(["nvme", "target", "--listen", "10.77.0.1:4420"]);
-    command.arg("--file").arg(file).args(["--size", "256MiB"]);
-    machine.sandbox().spawn(command)
-}
-
-/// Connects the guest's kernel.
-fn connect(guest: &mut Guest, options: &str) {
-    // The target may be about to listen only now.
-    guest.must(&format!(
-        "for n in $(seq 50); do nvme connect -t tcp -a 10.77.0.1 -s 4420 -n {QUICK} {HOST} \
-         --reconnect-delay=1 {options} && break; sleep 0.2; done; \
-         for n in $(seq 100); do [ -b /dev/nvme0n1 ] && exit; sleep 0.1; done; dmesg | tail; false"
-    ));
-}
-
-fn disconnect(guest: &mut Guest) {
-    guest.must(&format!(
-        "nvme disconnect -n {QUICK} && while [ -e /dev/nvme0n1 ]; do sleep 0.1; done"
-    ));
+    let file = file.to_str().expect("a path");
+    serve(lab, &["--listen", "10.77.0.1:4420", "--file", file, "--size", "256MiB"])
 }
 
 /// A file system, and a file whose bytes are those that were written, by the target's word and not the cache's.
@@ -55,12 +30,13 @@ fn a_file_system_keeps_its_bytes(guest: &mut Guest) {
 #[test]
 fn the_kernels_host_uses_a_disk() {
     let lab = Lab::new(1, "512M");
-    let image = Image::with(lab.path(), &MODULES, &PROGRAMS);
+    let image = Image::with(lab.path(), Kernel::Own, &MODULES, &PROGRAMS);
     let file = lab.path().join("disk");
     let guest = Guest::start(&lab, &image, 2, Device::Doorbell);
     let mut serving = target(&lab, &file);
     let mut guest = guest.ready();
-    for digests in ["", "--hdr-digest --data-digest"] {
+    for (digests, name) in [("", "plain"), ("--hdr-digest --data-digest", "digests")] {
+        let capture = Capture::start(&lab, name);
         connect(&mut guest, digests);
         guest.must(
             "nvme id-ctrl /dev/nvme0 && nvme id-ns /dev/nvme0n1 && nvme smart-log /dev/nvme0",
@@ -74,9 +50,11 @@ fn the_kernels_host_uses_a_disk() {
         guest.must("blkdiscard -o 0 -l 16777216 /dev/nvme0n1");
         guest.must("head -c 16777216 /dev/zero > /tmp/zero && dd if=/dev/nvme0n1 of=/tmp/read bs=1M count=16 iflag=direct && cmp /tmp/zero /tmp/read");
         disconnect(&mut guest);
+        capture.check(&capture::ALL, !digests.is_empty());
     }
 
     // The target is killed while the guest writes, and comes back.
+    let capture = Capture::start(&lab, "killed");
     connect(&mut guest, "");
     guest.must(
         "head -c 50000000 /dev/urandom > /tmp/bytes; \
@@ -90,6 +68,7 @@ fn the_kernels_host_uses_a_disk() {
     );
     guest.must("dd if=/dev/nvme0n1 of=/tmp/read bs=64k count=763 iflag=direct && head -c 50000000 /tmp/read | cmp - /tmp/bytes");
     disconnect(&mut guest);
+    capture.check(&capture::ALL, false);
     serving.signal(libc::SIGTERM);
     let _ = serving.wait().success();
 }

@@ -109,7 +109,7 @@ impl Session {
             }
             (lid::EFFECTS, _) => effects(),
             (lid::ANA, Some(subsystem)) => ana(subsystem, controller.port, page.lsp & 1 != 0),
-            // Reservation notifications are not made: an empty page (Base 5.16.1.25).
+            // Reservation notifications are not made: an empty page (Base 5.16.1.24).
             (lid::RESERVATION, _) => vec![0; 64],
             _ => return Err(invalid),
         };

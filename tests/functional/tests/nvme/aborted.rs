@@ -10,14 +10,16 @@ use shunt_nvme::wire::{Sqe, Status, opcode};
 use crate::Target;
 
 const LEN: usize = 64 << 10;
+/// The same in a command.
+const TRANSFER: u32 = 64 << 10;
 /// The result of an Abort whose command goes on.
 const GOES_ON: u64 = 1;
 
 fn write(queue: &mut Queue, block: u64) -> Command {
     let mut write = Sqe::new(opcode::io::WRITE, 1);
     write.set_cdw10_64(block * LEN as u64 / 4096);
-    write.cdw12 = (LEN as u32 / 4096 - 1).into();
-    queue.submit(&write, Transfer::ToController(LEN as u32), pattern(block, 1, LEN)).unwrap()
+    write.cdw12 = (TRANSFER / 4096 - 1).into();
+    queue.submit(&write, Transfer::ToController(TRANSFER), pattern(block, 1, LEN)).unwrap()
 }
 
 fn abort(host: &mut Host, qid: u16, cid: u16) -> u64 {

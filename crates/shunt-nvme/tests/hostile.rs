@@ -6,7 +6,7 @@ mod common;
 use common::{Memory, Random, connect_data, give, take};
 use shunt_nvme::{
     controller, host,
-    transport::Next,
+    transport::{Command, Next},
     wire::{
         CapsuleCmd, CapsuleResp, CommonHeader, Cqe, H2cData, IcReq, IcResp, PduType, R2t, Receiver,
         Rules, Sgl, Sqe, Status, TermReq, Violation,
@@ -15,12 +15,15 @@ use shunt_nvme::{
         pdu::{LAST_PDU, SUCCESS},
     },
 };
+use std::collections::HashMap;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A controller's queue after a Connect, with what it does for a well-meaning store.
 struct Controller {
     queue: controller::Queue,
     memory: Memory,
+    /// How much memory each command has.
+    room: HashMap<Command, usize>,
     commands: Vec<Sqe>,
     data: Vec<Vec<u8>>,
 }
@@ -30,6 +33,7 @@ impl Controller {
         Self {
             queue: controller::Queue::new(controller::Limits::default()),
             memory: Memory::new(),
+            room: HashMap::new(),
             commands: Vec::new(),
             data: Vec::new(),
         }
@@ -58,6 +62,7 @@ impl Controller {
                         self.commands.push(sqe);
                         let len = usize::try_from(transfer.len()).unwrap();
                         self.memory.insert(command, vec![0; len]);
+                        self.room.insert(command, len);
                         match transfer {
                             controller::Transfer::FromHost(_) => self.queue.receive(command),
                             controller::Transfer::InCapsule(_) => {}
@@ -78,6 +83,12 @@ impl Controller {
             }
         }
         Ok(())
+    }
+
+    /// Nothing was placed beside a command's memory, which would have grown then.
+    fn assert_inside(&self) {
+        let kept = self.memory.iter().all(|(command, memory)| self.room[command] == memory.len());
+        assert!(kept, "data beside the memory of its command");
     }
 
     fn sent(&mut self) -> Vec<u8> {
@@ -325,32 +336,133 @@ fn answered_before_the_data() {
     assert_eq!(queue.queue.outstanding(), 0);
 }
 
-/// Bytes at random, and PDUs with some good fields, in chunks of every size.
+/// PDUs that are taken by machines which have not ended their connections yet.
+const HOSTILE: u32 = 1_000_000;
+
+/// A PDU with some good fields.
+fn half_good(random: &mut Random) -> Vec<u8> {
+    let len = 1 + random.below(200);
+    let mut bytes = random.bytes(len.max(24));
+    if !random.one_in(10) {
+        let kind = PduType::ALL[random.below(9)];
+        let header = CommonHeader::new(kind, bytes[1], 0, &RULES);
+        bytes[..8].copy_from_slice(header.as_bytes());
+        bytes[1] = random.bytes(1)[0] & 0x0c;
+        bytes[3] = 24;
+        let small = u32::try_from(random.below(200)).unwrap();
+        bytes[4..8].copy_from_slice(&small.to_le_bytes());
+        // Few identifiers and offsets, so that some fit.
+        for field in bytes[8..24].iter_mut() {
+            *field &= random.bytes(1)[0] & random.bytes(1)[0] & 0x0f;
+        }
+    }
+    bytes
+}
+
+/// One that is right, but for a few bytes; those of its kind that come after others make sense then.
+fn nearly_good(random: &mut Random, good: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = good[random.below(good.len())].clone();
+    for _ in 0..random.below(3) {
+        // In the header, mostly.
+        let at = if random.one_in(4) { random.below(bytes.len()) } else { random.below(24) };
+        bytes[at] ^= random.bytes(1)[0];
+    }
+    bytes
+}
+
+fn hostile(random: &mut Random, good: &[Vec<u8>]) -> Vec<u8> {
+    if random.one_in(4) { half_good(random) } else { nearly_good(random, good) }
+}
+
+/// PDUs that a host may send, once it is connected, and some that it may not.
+fn good_for_controller() -> Vec<Vec<u8>> {
+    let with = |head: &[u8], data: usize| [head, &vec![0x77; data]].concat();
+    let capsule = |cid, sgl, data: u32| {
+        let pdu = CapsuleCmd::new(write(cid, sgl), data, &RULES);
+        with(pdu.as_bytes(), data as usize)
+    };
+    let mut good = vec![
+        capsule(5, Sgl::transport(512), 0),
+        capsule(6, Sgl::transport(4096), 0),
+        capsule(7, Sgl::in_capsule(512), 512),
+        CapsuleCmd::new(Sqe::new(io::FLUSH, 1), 0, &RULES).as_bytes().to_vec(),
+    ];
+    // Their data, whole and in parts, and more or less of it than was asked for.
+    for (cid, slot) in [(5, 0), (6, 1)] {
+        for generation in 1..4 {
+            for (offset, len) in [(0, 512), (0, 4096), (0, 256), (256, 256), (256, 512), (0, 516)] {
+                for last in [true, false] {
+                    let tag = generation << 10 | slot;
+                    let pdu = H2cData::new(cid, tag, offset, len, last, &RULES);
+                    good.push(with(pdu.as_bytes(), len as usize));
+                }
+            }
+        }
+    }
+    good
+}
+
+/// PDUs that a controller may send to the host of [`waiting_host`].
+fn good_for_host() -> Vec<Vec<u8>> {
+    let (_, _, [read, write]) = waiting_host();
+    let response =
+        |cid| CapsuleResp::new(Cqe::new(cid, Status::SUCCESS, 0, 0), &TO_HOST).as_bytes().to_vec();
+    let mut good = vec![response(write), response(read)];
+    for (offset, len, flags) in [
+        (0, 512, LAST_PDU | SUCCESS),
+        (0, 256, 0),
+        (256, 256, LAST_PDU),
+        (0, 516, LAST_PDU),
+        (256, 512, 0),
+    ] {
+        let pdu = shunt_nvme::wire::C2hData::new(read, offset, len, flags, &TO_HOST);
+        good.push([pdu.as_bytes(), &vec![0x77; len as usize]].concat());
+    }
+    for (offset, len) in [(0, 512), (0, 256), (256, 256), (256, 512), (0, 516)] {
+        good.push(R2t::new(write, 9, offset, len, &TO_HOST).as_bytes().to_vec());
+    }
+    good
+}
+
 #[test]
-fn noise() {
-    let rounds = if cfg!(debug_assertions) { 3000 } else { 100_000 };
-    for seed in 0..rounds {
+fn a_million_pdus_to_a_controller() {
+    let good = good_for_controller();
+    let (mut taken, mut ended, mut seed) = (0, 0, 0);
+    while taken < HOSTILE {
+        seed += 1;
         let mut random = Random(seed);
         let mut controller =
             if random.one_in(8) { Controller::new() } else { Controller::connected() };
-        let (mut host, mut memory, _) = waiting_host();
-        for _ in 0..8 {
-            let len = 1 + random.below(200);
-            let mut bytes = random.bytes(len.max(24));
-            if !random.one_in(10) {
-                let kind = PduType::ALL[random.below(9)];
-                let header = CommonHeader::new(kind, bytes[1], 0, &RULES);
-                bytes[..8].copy_from_slice(header.as_bytes());
-                bytes[1] = random.bytes(1)[0] & 0x0c;
-                bytes[3] = 24;
-                let small = u32::try_from(random.below(200)).unwrap();
-                bytes[4..8].copy_from_slice(&small.to_le_bytes());
-                // Few identifiers and offsets, so that some fit.
-                for field in bytes[8..24].iter_mut() {
-                    *field &= random.bytes(1)[0] & random.bytes(1)[0] & 0x0f;
-                }
+        for _ in 0..64 {
+            taken += 1;
+            let result = controller.receive(&hostile(&mut random, &good));
+            // Bounded, whatever comes: the machine, and what it has to send.
+            controller.assert_inside();
+            assert!(controller.queue.outstanding() <= 8);
+            assert!(controller.sent().len() <= 64 << 10);
+            if let Err(violation) = result {
+                assert_eq!(controller.queue.violation(), Some(violation));
+                ended += 1;
+                break;
             }
-            let _ = controller.receive(&bytes);
+        }
+    }
+    // Neither are all refused at once, nor is everything taken.
+    assert!((taken / 64..taken / 2).contains(&ended), "{taken} {ended}");
+}
+
+#[test]
+fn a_million_pdus_to_a_host() {
+    let good = good_for_host();
+    let (mut taken, mut ended, mut seed) = (0, 0, 0);
+    while taken < HOSTILE {
+        seed += 1;
+        let mut random = Random(seed);
+        let (mut host, mut memory, _) = waiting_host();
+        let mut completed = 0;
+        for _ in 0..64 {
+            taken += 1;
+            let bytes = hostile(&mut random, &good);
             let mut rest = bytes.as_slice();
             while !rest.is_empty() && host.next() != Next::Closed {
                 match give(&mut host, &mut memory, rest) {
@@ -358,8 +470,18 @@ fn noise() {
                     Err(_) => break,
                 }
             }
-            controller.sent();
-            take(&mut host, &memory, usize::MAX);
+            while let Some(event) = host.poll() {
+                completed += usize::from(matches!(event, host::Event::Completed { .. }));
+            }
+            assert!(memory.values().all(|memory| memory.len() == 512), "data beside the memory");
+            assert!(take(&mut host, &memory, usize::MAX).len() <= 4096);
+            if host.next() == Next::Closed {
+                ended += 1;
+                break;
+            }
         }
+        // Each command ends once.
+        assert_eq!(completed + host.lose().len(), 2);
     }
+    assert!((taken / 64..taken - taken / 64).contains(&ended), "{taken} {ended}");
 }

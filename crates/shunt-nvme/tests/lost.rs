@@ -342,11 +342,11 @@ impl World {
     /// Moves some bytes in each direction; true if there were some.
     fn transport(&mut self, connection: &mut Connection, left: &mut [usize; 2]) -> bool {
         let before = *left;
-        let max = self.to_send(&connection.host);
+        let max = self.chunk_of(&connection.host);
         let bytes = take(&mut connection.host, &connection.host_memory, max);
         let sent = bytes.len();
         connection.to_controller.extend(bytes);
-        let max = self.to_send(&connection.controller);
+        let max = self.chunk_of(&connection.controller);
         let bytes = take(&mut connection.controller, &connection.controller_memory, max);
         let sent = sent + bytes.len();
         connection.to_host.extend(bytes);
@@ -384,7 +384,7 @@ impl World {
     }
 
     /// Bytes that an end hands to its socket: up to a digest and into it, where that is what is wanted.
-    fn to_send(&mut self, end: &impl End) -> usize {
+    fn chunk_of(&mut self, end: &impl End) -> usize {
         let pieces = end.pieces();
         let digest = pieces.iter().position(|piece| matches!(piece, Piece::Digest { .. }));
         let before = digest.map(|index| pieces[..index].iter().map(Piece::len).sum::<usize>());
@@ -497,7 +497,7 @@ const STATES: [&str; 23] = [
 fn connections_are_lost_in_every_state() {
     for state in STATES {
         let mut reached = 0;
-        for seed in 0..60 {
+        for seed in 0..30 {
             let mut world = World::new(seed);
             world.fatal = Some(state);
             // Again and again, while it comes into that state.
@@ -505,6 +505,6 @@ fn connections_are_lost_in_every_state() {
             reached += u32::from(world.was_fatal);
         }
         // Where it hangs on what was negotiated, half of the connections come there.
-        assert!(reached >= 20, "{state}: {reached}");
+        assert!(reached >= 10, "{state}: {reached}");
     }
 }

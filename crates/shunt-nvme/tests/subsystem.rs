@@ -54,13 +54,13 @@ fn the_life_of_a_controller() {
     assert_eq!(fabric.call(&mut admin, &enable, NO_DATA).status, Status::SUCCESS);
     let status = Property::get(registers::CSTS, false);
     assert_eq!(fabric.call(&mut admin, &status, NO_DATA).result, 1);
-    // Keep alive: 5 s from the last.
+    // Keep alive: 5 s from the last command, and half as much again.
     fabric.now = Duration::from_secs(4);
     assert!(fabric.call(&mut admin, &Sqe::new(admin::KEEP_ALIVE, 0), NO_DATA).status.is_success());
-    fabric.now = Duration::from_millis(8999);
+    assert_eq!(fabric.target.deadline(), Some(Duration::from_millis(11_500)));
+    fabric.now = Duration::from_millis(11_499);
     fabric.target.expire(fabric.now);
     assert_eq!(fabric.target.controllers().count(), 1);
-    assert_eq!(fabric.target.deadline(), Some(Duration::from_secs(9)));
     // Shutdown.
     let shutdown = Property::set(registers::CC, false, 0x0046_4001);
     fabric.call(&mut admin, &shutdown, NO_DATA);
@@ -69,10 +69,44 @@ fn the_life_of_a_controller() {
     fabric.target.shutdown_complete(1);
     assert_eq!(fabric.call(&mut admin, &status, NO_DATA).result, 1 | 2 << 2);
     // Silence.
-    fabric.target.expire(Duration::from_secs(9));
+    fabric.target.expire(Duration::from_millis(18_998));
+    assert_eq!(fabric.target.poll(), None);
+    fabric.target.expire(Duration::from_millis(18_999));
     assert_eq!(fabric.target.poll(), Some(Notice::Ended { cntlid: 1 }));
     let gone = fabric.call(&mut admin, &Sqe::new(admin::KEEP_ALIVE, 0), NO_DATA);
     assert_eq!(gone.status, Status::SQ_DELETION);
+}
+
+/// Base 3.9: commands on any queue keep a controller alive. Without a time nothing ends it, but for
+/// discovery controllers, whose time is two minutes then (Base 3.1.2.3).
+#[test]
+fn silence() {
+    let at = Duration::from_secs;
+    let mut fabric = fabric();
+    let (_admin, cntlid) = fabric.controller(2000);
+    let queue = fabric.io_queue(cntlid, 1);
+    fabric.now = at(2);
+    queue.session.heard(&mut fabric.target, fabric.now);
+    fabric.target.expire(at(4));
+    assert_eq!(fabric.target.controllers().count(), 1);
+    fabric.target.expire(at(5));
+    assert_eq!(fabric.target.controllers().count(), 0);
+
+    let (_admin, _) = fabric.controller(0);
+    fabric.target.expire(at(1 << 30));
+    assert_eq!(fabric.target.controllers().count(), 1);
+
+    let mut discovery = fabric.link();
+    let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow_control: true, kato: 0 };
+    let data =
+        ConnectData::new([7; 16], 0xffff, &nqn(shunt_nvme::wire::nqn::DISCOVERY), &nqn(HOST));
+    assert!(fabric.connect(&mut discovery, &connect, data.as_bytes()).status.is_success());
+    fabric.now = at(100);
+    fabric.call(&mut discovery, &Property::get(registers::CSTS, false), NO_DATA);
+    fabric.target.expire(at(219));
+    assert_eq!(fabric.target.controllers().count(), 2);
+    fabric.target.expire(at(220));
+    assert_eq!(fabric.target.controllers().count(), 1);
 }
 
 #[test]

@@ -57,9 +57,7 @@ mod tests {
         };
         let apply = control(&["--socket", "/x", "apply", "-"]).unwrap();
         assert_eq!(apply.socket, PathBuf::from("/x"));
-        assert!(
-            matches!(apply.command, ControlCommand::Apply { file } if file.as_os_str() == "-")
-        );
+        assert!(matches!(apply.command, ControlCommand::Apply { file } if file.as_os_str() == "-"));
         let show = control(&["show", "--json"]).unwrap();
         assert_eq!(show.socket, PathBuf::from(control::USUAL));
         assert!(matches!(show.command, ControlCommand::Show { json: true }));

@@ -198,6 +198,11 @@ impl Site {
         reply
     }
 
+    /// Commands for stores have come from this host.
+    pub fn heard(&self, session: &Session) {
+        session.heard(&mut write(&self.target), self.now());
+    }
+
     /// Notes a command that a store has failed.
     pub fn failed(&self, session: &Session, sqe: &Sqe, status: Status) {
         session.failed(&mut write(&self.target), sqe, status);

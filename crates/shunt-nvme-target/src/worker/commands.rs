@@ -27,6 +27,7 @@ impl Conn {
             self.link.place(command, Data::Dropped);
             return;
         }
+        self.heard = true;
         let (plan, orphaned) = context.site.plan(&mut self.session, sqe, transfer);
         if orphaned && let Some(first) = self.fused.orphan() {
             self.answer(first, Status::FUSED_MISSING, context);

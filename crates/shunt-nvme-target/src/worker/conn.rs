@@ -66,6 +66,8 @@ pub struct Conn {
     pub(super) state: State,
     watched: u32,
     blocked: bool,
+    /// Commands have come since it was last looked through.
+    pub(super) heard: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,6 +107,7 @@ impl Conn {
             state: State::Open,
             watched: epoll::IN,
             blocked: false,
+            heard: false,
         }
     }
 
@@ -253,6 +256,13 @@ impl Conn {
             self.begin(command, &io, false, context);
         }
         self.serve(context)
+    }
+
+    /// Tells the site if commands have come: its host is there.
+    pub fn report(&mut self, context: &Context) {
+        if std::mem::take(&mut self.heard) {
+            context.site.heard(&self.session);
+        }
     }
 
     /// Looks whether it has taken too long over something.

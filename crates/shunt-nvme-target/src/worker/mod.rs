@@ -279,6 +279,9 @@ impl Thread {
     }
 
     fn sweep(&mut self, now: Instant) -> io::Result<()> {
+        for conn in self.conns.iter_mut().filter_map(|place| place.conn.as_mut()) {
+            conn.report(&self.context);
+        }
         self.context.site.expire();
         self.each(|conn, context| conn.sweep(now, context))
     }

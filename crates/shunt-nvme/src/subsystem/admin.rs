@@ -1,10 +1,6 @@
 //! Properties, features, and the short Admin commands.
 
-use super::{
-    reply::Reply,
-    session::{Context, Session},
-    target::Target,
-};
+use super::{reply::Reply, session::Session, target::Target};
 use crate::{
     controller::Transfer,
     wire::{
@@ -68,7 +64,6 @@ impl Session {
         sqe: &Sqe,
         transfer: Transfer,
         data: &[u8],
-        context: &Context<'_>,
     ) -> Result<Reply, Status> {
         let cntlid = self.cntlid;
         if !self.controller(target)?.csts.ready() {
@@ -76,10 +71,8 @@ impl Session {
         }
         let is_discovery = self.controller(target)?.is_discovery();
         match sqe.opcode {
-            admin::KEEP_ALIVE => {
-                self.controller_mut(target)?.keep_alive(context.now);
-                Ok(Reply::success())
-            }
+            // Every command restarts the timer.
+            admin::KEEP_ALIVE => Ok(Reply::success()),
             admin::IDENTIFY => self.identify(target, sqe, transfer),
             admin::GET_LOG_PAGE => self.get_log_page(target, sqe, transfer),
             admin::ASYNC_EVENT => {
@@ -90,7 +83,7 @@ impl Session {
                 Ok(Reply::Later)
             }
             admin::GET_FEATURES => self.get_features(target, sqe, transfer),
-            admin::SET_FEATURES => self.set_features(target, sqe, data, context),
+            admin::SET_FEATURES => self.set_features(target, sqe, data),
             admin::ABORT if !is_discovery => {
                 let [q0, q1, c0, c1] = sqe.cdw10.get().to_le_bytes();
                 let (qid, cid) = (u16::from_le_bytes([q0, q1]), u16::from_le_bytes([c0, c1]));
@@ -161,13 +154,7 @@ impl Session {
     }
 
     /// Set Features (Base 5.27).
-    fn set_features(
-        &self,
-        target: &mut Target,
-        sqe: &Sqe,
-        data: &[u8],
-        context: &Context<'_>,
-    ) -> Result<Reply, Status> {
+    fn set_features(&self, target: &mut Target, sqe: &Sqe, data: &[u8]) -> Result<Reply, Status> {
         let invalid = Status::INVALID_FIELD.dnr();
         let (cdw10, value) = (sqe.cdw10.get(), sqe.cdw11.get());
         // SV: nothing is saved.
@@ -188,9 +175,7 @@ impl Session {
                 Ok(Reply::success())
             }
             fid::KEEP_ALIVE => {
-                let controller = self.controller_mut(target)?;
-                controller.kato = value;
-                controller.keep_alive(context.now);
+                self.controller_mut(target)?.kato = value;
                 Ok(Reply::success())
             }
             fid::HOST_IDENTIFIER => {

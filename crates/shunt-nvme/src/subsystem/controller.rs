@@ -15,6 +15,9 @@ const MAX_CHANGED: usize = 1024;
 /// Entries of the error log.
 pub(super) const ERROR_ENTRIES: usize = 16;
 
+/// A discovery controller whose host has set no Keep Alive time ends after so much silence (Base 3.1.2.3).
+const DISCOVERY_SILENCE: Duration = Duration::from_secs(120);
+
 /// Abort commands at once: ACL, zero's based.
 pub(super) const ABORT_LIMIT: u8 = 3;
 /// The result of an Abort command whose command goes on (Base 5.1).
@@ -103,9 +106,17 @@ impl Controller {
         self.subsystem.is_none()
     }
 
-    /// Restarts the Keep Alive Timer (Base 3.9).
+    /// Restarts the Keep Alive Timer (Base 3.9): any command does so, on any queue.
+    ///
+    /// A host that leaves Keep Alive commands out while commands complete, looks after half of its
+    /// time whether some did: it may be silent for all of its time, and the next command is on its way
+    /// then. So it has half as much again.
     pub(super) fn keep_alive(&mut self, now: Duration) {
-        self.deadline = (self.kato > 0).then(|| now + Duration::from_millis(u64::from(self.kato)));
+        self.deadline = match self.kato {
+            0 if self.is_discovery() => Some(now + DISCOVERY_SILENCE),
+            0 => None,
+            kato => Some(now + Duration::from_millis(u64::from(kato)) * 3 / 2),
+        };
     }
 
     /// Sets CC (Base 3.1.3.5); gives what other connections have to know.

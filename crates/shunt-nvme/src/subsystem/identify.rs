@@ -104,8 +104,8 @@ impl Session {
         data.mdts = u8::try_from((limits.max_transfer / 4096).ilog2()).unwrap_or(0);
         data.cntlid = self.cntlid.into();
         data.ver = registers::VERSION.into();
-        // Host identifiers have 128 bits.
-        data.ctratt = 1.into();
+        // Host identifiers have 128 bits; any command keeps the controller alive.
+        data.ctratt = (1 << 0 | 1 << 6).into();
         data.aerl = limits.async_events - 1;
         data.lpa = 1 << 1 | 1 << 2;
         data.elpe = u8::try_from(ERROR_ENTRIES - 1).unwrap_or(0);

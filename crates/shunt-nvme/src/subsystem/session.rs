@@ -113,6 +113,7 @@ impl Session {
     ) -> Reply {
         let reply =
             self.dispatch(target, sqe, transfer, data, context).unwrap_or_else(Reply::refusal);
+        self.heard(target, context.now);
         // What changes how I/O commands are planned, on this connection or others.
         let is_io = self.qid.is_some_and(|qid| qid > 0);
         if sqe.fctype() == Some(fctype::PROPERTY_SET)
@@ -126,6 +127,14 @@ impl Session {
             self.failed(target, sqe, *status);
         }
         reply
+    }
+
+    /// Commands have come on this connection: the host is there. [`Session::execute`] says so by
+    /// itself; the caller does for others, at least twice a second.
+    pub fn heard(&self, target: &mut Target, now: Duration) {
+        if let Ok(controller) = self.controller_mut(target) {
+            controller.keep_alive(now);
+        }
     }
 
     /// Notes a command that has failed in the controller's error log: the caller's for those that
@@ -162,7 +171,7 @@ impl Session {
             Some(fctype::PROPERTY_GET) => self.property_get(target, sqe),
             Some(fctype::PROPERTY_SET) => self.property_set(target, sqe),
             Some(_) => Err(Status::INVALID_OPCODE.dnr()),
-            None if self.qid == Some(0) => self.admin(target, sqe, transfer, data, context),
+            None if self.qid == Some(0) => self.admin(target, sqe, transfer, data),
             None => self.execute_io(target, sqe, transfer, data),
         }
     }

@@ -2,7 +2,7 @@
 //! these calls do reach the library's hooks, and set `errno`.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use libc::c_int;
@@ -25,6 +25,12 @@ pub const OUT: u32 = libc::EPOLLOUT.cast_unsigned();
 pub struct Epoll {
     fd: OwnedFd,
     room: Vec<libc::epoll_event>,
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl Epoll {

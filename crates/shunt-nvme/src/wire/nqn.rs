@@ -66,6 +66,12 @@ impl Nqn {
         Ok(Self(name.to_owned()))
     }
 
+    /// The name of the discovery subsystem: [`DISCOVERY`].
+    #[must_use]
+    pub fn discovery() -> Self {
+        Self(DISCOVERY.to_owned())
+    }
+
     /// The name in a field of 256 bytes that a zero ends.
     ///
     /// # Errors
@@ -135,7 +141,8 @@ mod tests {
         );
         assert!(Nqn::new(&format!("nqn.2014-08.org{}", "x".repeat(208))).is_ok());
         assert_eq!(Nqn::from_field(&[b'n'; 256]), Err(NqnError::NotTerminated));
-        let mut field = Nqn::new(DISCOVERY).unwrap().field();
+        assert_eq!(Nqn::new(DISCOVERY).as_ref(), Ok(&Nqn::discovery()));
+        let mut field = Nqn::discovery().field();
         assert_eq!(Nqn::from_field(&field).unwrap().as_str(), DISCOVERY);
         field[5] = 0xff;
         assert_eq!(Nqn::from_field(&field), Err(NqnError::NotText));

@@ -5,6 +5,7 @@ mod changed;
 mod configured;
 mod ends;
 mod hostile;
+mod initiator;
 mod kernel;
 mod served;
 

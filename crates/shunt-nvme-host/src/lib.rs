@@ -1,0 +1,36 @@
+//! An NVMe/TCP host: reads and writes the namespaces of a subsystem from this process, without the
+//! kernel's block layer.
+//!
+//! * [`Subsystem`]: all paths to one subsystem. A thread per path connects, keeps alive, listens for
+//!   changes, and connects again.
+//! * [`Queue`]: commands of one thread. [`Queue::submit`] takes a [`Request`] (made by a
+//!   [`Namespace`]) and its [`Data`], [`Queue::poll`] gives completions; neither waits unless told
+//!   to. The data belongs to the queue in between, so no controller reads what was changed.
+//! * [`Buffers`]: memory that a controller may read in place when both ends run under Shunt.
+//! * [`Controller`], [`discover`]: one Admin Queue, for tools.
+//!
+//! Sockets are called through libc, so that a preloaded `libshunt.so` hears of them. What the host
+//! does of the protocol is in `docs/nvme-coverage.md`.
+
+mod bell;
+mod call;
+mod controller;
+mod error;
+mod keeper;
+mod lane;
+mod link;
+mod memory;
+mod options;
+mod path;
+mod queue;
+mod request;
+mod socket;
+mod subsystem;
+
+pub use controller::{Attributes, Controller, Notice, discover};
+pub use error::Error;
+pub use memory::{Buffer, Buffers, Data, Segment, Segments};
+pub use options::{Identity, Options};
+pub use queue::{Completion, Failure, Queue, Refusal, Refused};
+pub use request::{MAX_RANGES, Namespace, Range, Request};
+pub use subsystem::{PathStatus, Subsystem};

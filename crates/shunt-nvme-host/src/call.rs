@@ -59,8 +59,8 @@ impl Caller {
         let connect = Connect {
             recfmt: 0,
             qid,
-            // Flow control is off: so many entries are so many commands.
-            sqsize: depth - 1,
+            // Flow control is off: so many entries are so many commands. The least is two of them.
+            sqsize: depth.max(2) - 1,
             no_flow_control: true,
             kato: if qid == 0 && !options.is_discovery() { milliseconds } else { 0 },
         };

@@ -332,18 +332,7 @@ impl Controller {
     /// The connection is over, or the controller does not answer any more.
     pub fn turn(&mut self) -> Result<Vec<Notice>, Error> {
         let address = self.address();
-        let period = self.options.keep_alive;
         let lost = |e| Error::Io(address, e);
-        if !period.is_zero() {
-            let since = self.kept.elapsed();
-            if !self.is_kept && since >= period {
-                return Err(Error::TimedOut(address, "keep alive"));
-            }
-            if self.is_kept && since >= period / 2 {
-                self.start(&Sqe::new(admin::KEEP_ALIVE, 0), KEEP_ALIVE)?;
-                (self.kept, self.is_kept) = (Instant::now(), false);
-            }
-        }
         self.caller.turn().map_err(lost)?;
         let mut notices = Vec::new();
         let ended = std::mem::take(&mut self.caller.ended);
@@ -357,6 +346,18 @@ impl Controller {
                     self.request_event()?;
                 }
                 _ => {}
+            }
+        }
+        // After what has come: a host that was stopped for a while has its answer already.
+        let period = self.options.keep_alive;
+        if !period.is_zero() {
+            let since = self.kept.elapsed();
+            if !self.is_kept && since >= period {
+                return Err(Error::TimedOut(address, "keep alive"));
+            }
+            if self.is_kept && since >= period / 2 {
+                self.start(&Sqe::new(admin::KEEP_ALIVE, 0), KEEP_ALIVE)?;
+                (self.kept, self.is_kept) = (Instant::now(), false);
             }
         }
         if notices.contains(&Notice::Namespaces) {

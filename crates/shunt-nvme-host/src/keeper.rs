@@ -13,6 +13,10 @@ const MOST_DELAYED: u32 = 16;
 /// How often queues are woken to look at the time, at most and at least.
 const TICKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
+/// How often a queue that the controller refuses is tried again, and after how long.
+const ATTEMPTS: usize = 10;
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// Keeps a path, until all of it ends.
 pub(crate) fn keep(shared: &Shared, index: usize) {
     let path = &shared.paths[index];
@@ -131,7 +135,15 @@ impl Keeper<'_> {
                 continue;
             }
             let depth = self.shared.options.depth.clamp(1, attributes.max_depth.max(1));
-            let made = controller.queue(post.qid, depth);
+            // The target may still have to notice that a queue of this number is gone.
+            let mut made = controller.queue(post.qid, depth);
+            for _ in 0..ATTEMPTS {
+                if !matches!(made, Err(Error::Refused(..))) {
+                    break;
+                }
+                std::thread::sleep(PAUSE);
+                made = controller.queue(post.qid, depth);
+            }
             match made {
                 Ok(link) => {
                     let (path, in_capsule) = (self.index, attributes.in_capsule);

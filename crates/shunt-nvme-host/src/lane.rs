@@ -35,7 +35,10 @@ impl Lane {
     /// Takes over how the path is.
     pub(crate) fn learn(&mut self, state: &State) {
         (self.generation, self.is_up) = (state.generation, state.is_up);
-        self.ana.clone_from(&state.ana);
+        if self.ana != state.ana {
+            self.ana.clone_from(&state.ana);
+            self.barred.clear();
+        }
     }
 
     /// Takes a connection over.

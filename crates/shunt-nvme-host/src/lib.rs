@@ -9,6 +9,25 @@
 //! * [`Buffers`]: memory that a controller may read in place when both ends run under Shunt.
 //! * [`Controller`], [`discover`]: one Admin Queue, for tools.
 //!
+//! ```no_run
+//! use shunt_nvme::wire::Nqn;
+//! use shunt_nvme_host::{Buffers, Options, Subsystem};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let name = Nqn::new("nqn.2024-01.org.shunt:target")?;
+//! let subsystem = Subsystem::connect(Options::new(vec!["127.0.0.1:4420".parse()?], name))?;
+//! let disk = subsystem.namespace(1).ok_or("no disk")?;
+//! let mut queue = subsystem.queue()?;
+//! let buffers = Buffers::new(64, 64 << 10)?;
+//! let buffer = buffers.take().ok_or("all in use")?;
+//! queue.submit(disk.write(0, 16), buffer.into(), 7)?;
+//! let mut done = Vec::new();
+//! queue.poll(&mut done, None)?;
+//! assert_eq!((done[0].token, done[0].result), (7, Ok(0)));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Sockets are called through libc, so that a preloaded `libshunt.so` hears of them. What the host
 //! does of the protocol is in `docs/nvme-coverage.md`.
 

@@ -168,6 +168,11 @@ mod tests {
             "nvme-control-reload",
             "nvme-control-apply",
             "nvme-control-show",
+            "nvme-discover",
+            "nvme-list",
+            "nvme-read",
+            "nvme-write",
+            "nvme-bench",
             "bench",
         ];
         let names = names.map(|n| format!("shunt-{n}"));

@@ -18,7 +18,6 @@ mod library;
 mod list;
 mod machines;
 mod nvme;
-mod nvme_control;
 mod output;
 mod program;
 mod run;

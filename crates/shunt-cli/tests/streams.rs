@@ -105,6 +105,14 @@ const TABLE: &[(&[&str], Does)] = &[
     (&["ivshmem-server", "--socket", "SOCKET", "status"], Report),
     (&["ivshmem-server", "--socket", "SOCKET", "status", "--json"], Report),
     (&["nvme", "target", "--check", "--null", "1MiB"], Report),
+    (&["nvme", "discover", "--to", "TARGET"], Report),
+    (&["nvme", "discover", "--to", "TARGET", "--json"], Report),
+    (&["nvme", "list", "--to", "TARGET"], Report),
+    (&["nvme", "list", "--to", "TARGET", "--json"], Report),
+    (&["nvme", "read", "--to", "TARGET"], Report),
+    (&["nvme", "write", "--to", "TARGET"], Nothing),
+    (&["nvme", "bench", "--to", "TARGET", "--seconds", "0.01"], Report),
+    (&["nvme", "bench", "--to", "TARGET", "--seconds", "0.01", "--json"], Report),
     (&["bench", "--list"], ReportAlways),
     (&["bench", "--quick"], ReportAlways),
     (&["load", "ping", "--to", "SERVER", "--seconds", "0.01"], Report),
@@ -122,8 +130,8 @@ fn subcommands(sandbox: &Sandbox) -> BTreeSet<String> {
     named.chain(["load", "docs"].map(str::to_owned)).collect()
 }
 
-/// An ivshmem server, and an agent that has to do with it; a load program.
-fn surroundings(sandbox: &Sandbox, server: &str) -> [Running; 2] {
+/// An ivshmem server, and an agent that has to do with it; a load program; an NVMe/TCP target.
+fn surroundings(sandbox: &Sandbox, server: &str, target: &str) -> [Running; 3] {
     let socket = sandbox.path("SOCKET");
     let mut command = sandbox.command(&["ivshmem-server", "--size", "32M", "--socket"]);
     command.arg(&socket).stderr(Stdio::null());
@@ -134,7 +142,10 @@ fn surroundings(sandbox: &Sandbox, server: &str) -> [Running; 2] {
     assert!(agent.status.success(), "{agent:?}");
     let load = Running(sandbox.command(&["load", "serve", "--at", server]).spawn().unwrap());
     until(|| std::net::TcpStream::connect(server).is_ok());
-    [ivshmem, load]
+    let mut nvme = sandbox.command(&["nvme", "target", "--null", "1MiB", "--listen", target]);
+    let nvme = Running(nvme.stderr(Stdio::null()).spawn().unwrap());
+    until(|| std::net::TcpStream::connect(target).is_ok());
+    [ivshmem, load, nvme]
 }
 
 fn until(is_so: impl Fn() -> bool) {
@@ -149,7 +160,8 @@ fn until(is_so: impl Fn() -> bool) {
 fn every_subcommand_says_that_its_output_is_lost() {
     let sandbox = Sandbox::new();
     let server = format!("127.0.0.1:{}", free_port().unwrap());
-    let _surroundings = surroundings(&sandbox, &server);
+    let target = format!("127.0.0.1:{}", free_port().unwrap());
+    let _surroundings = surroundings(&sandbox, &server, &target);
     let known = subcommands(&sandbox);
     let tried: BTreeSet<_> = TABLE.iter().map(|(args, _)| args[0].to_owned()).collect();
     let missing: Vec<_> = known.difference(&tried).collect();
@@ -161,6 +173,7 @@ fn every_subcommand_says_that_its_output_is_lost() {
         for arg in args {
             match *arg {
                 "SERVER" => command.arg(&server),
+                "TARGET" => command.arg(&target),
                 name if name.starts_with("OUTPUT") || name == "SOCKET" => {
                     command.arg(sandbox.path(name))
                 }

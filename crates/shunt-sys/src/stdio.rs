@@ -41,9 +41,17 @@ pub fn occupy() {
 /// # Errors
 /// Those of write(2). `EPIPE` comes only where SIGPIPE is ignored; else a reader that has gone ends the program.
 pub fn print(text: &str) -> Result<(), Unwritable> {
+    put(text.as_bytes())
+}
+
+/// The same with bytes that need not be text.
+///
+/// # Errors
+/// As [`print()`].
+pub fn put(bytes: &[u8]) -> Result<(), Unwritable> {
     // SAFETY: nothing here closes the standard streams.
     let output = unsafe { BorrowedFd::borrow_raw(OUTPUT) };
-    write_all(output, text.as_bytes()).map_err(Unwritable)
+    write_all(output, bytes).map_err(Unwritable)
 }
 
 /// Why standard output cannot be written.

@@ -1,7 +1,6 @@
 //! The command line.
 
 pub mod nvme;
-pub mod nvme_control;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `shunt nvme`.
+//! `shunt nvme target`.
 
 use std::net::SocketAddr;
 
@@ -10,19 +10,11 @@ use shunt_sys::stdio;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::nvme::{Nvme, NvmeCommand, Target};
-use crate::nvme_control;
+use crate::cli::nvme::Target;
 use crate::output::{complain, print};
 
 /// Runs the subcommand.
-pub fn run(args: Nvme) -> u8 {
-    match args.command {
-        NvmeCommand::Target(target) => run_target(*target),
-        NvmeCommand::Control(control) => nvme_control::run(control),
-    }
-}
-
-fn run_target(args: Target) -> u8 {
+pub fn run(args: Target) -> u8 {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stdio::Log).init();
     let config = match config(&args) {

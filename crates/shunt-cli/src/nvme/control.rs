@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use shunt_nvme_target::control::report::{Report, Subsystem};
 use shunt_nvme_target::control::{Request, ask};
 
-use crate::cli::nvme_control::{Control, ControlCommand};
+use crate::cli::nvme::{Control, ControlCommand};
 use crate::output::{complain, print};
 use crate::table::{Table, count_of};
 

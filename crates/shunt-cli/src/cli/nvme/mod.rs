@@ -1,5 +1,8 @@
 //! The command line of `shunt nvme`.
 
+mod control;
+mod host;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -8,7 +11,8 @@ use shunt_agent::metrics::Address;
 use shunt_nvme_target::config::parse_size;
 use shunt_nvme_target::store::BlockSize;
 
-use super::nvme_control::Control;
+pub use control::{Control, ControlCommand};
+pub use host::{Bench, Discover, Host, List, Order, Read, Way, Write};
 
 /// `shunt nvme`.
 #[derive(Args, Debug)]
@@ -25,6 +29,16 @@ pub enum NvmeCommand {
     Target(Box<Target>),
     /// Command a target that runs: change what it serves, or show it.
     Control(Control),
+    /// Ask a target which subsystems this host may connect to.
+    Discover(Discover),
+    /// List the namespaces of a subsystem, and the paths to it.
+    List(List),
+    /// Copy blocks of a namespace to standard output.
+    Read(Read),
+    /// Copy standard input to blocks of a namespace.
+    Write(Write),
+    /// Measure reads and writes.
+    Bench(Bench),
 }
 
 /// `shunt nvme target`.
@@ -123,6 +137,36 @@ mod tests {
             &["--null", "1G", "--metrics-public"],
         ] {
             assert_eq!(target(bad).unwrap_err().exit_code(), 2, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn hosts() {
+        let parse = |args: &[&str]| -> Result<NvmeCommand, clap::Error> {
+            let args = ["shunt", "nvme"].iter().chain(args);
+            match Cli::try_parse_from(args)?.command {
+                Command::Nvme(nvme) => Ok(nvme.command),
+                other => panic!("{other:?}"),
+            }
+        };
+        let bench = parse(&["bench", "--size", "64KiB", "--reads", "30", "--order", "sequential"]);
+        let Ok(NvmeCommand::Bench(bench)) = bench else { panic!("{bench:?}") };
+        assert_eq!((bench.size, bench.reads, bench.order), (65536, 30, Order::Sequential));
+        assert_eq!(bench.way.to, ["127.0.0.1:4420".parse().unwrap()]);
+        let paths = parse(&["list", "--to", "127.0.0.1:1", "--to", "[::1]:2", "--json"]);
+        let Ok(NvmeCommand::List(list)) = paths else { panic!("{paths:?}") };
+        assert_eq!((list.way.to.len(), list.json), (2, true));
+        for bad in [
+            &["bench", "--reads", "101"][..],
+            &["bench", "--depth", "0"],
+            &["bench", "--threads", "33"],
+            &["bench", "--seconds", "0"],
+            &["list", "--subsystem", "disk"],
+            &["read", "--offset", "1x"],
+            &["write", "--controller-key-file", "/x"],
+            &["discover", "--to", "localhost"],
+        ] {
+            assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }
     }
 }

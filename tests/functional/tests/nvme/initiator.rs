@@ -1,16 +1,26 @@
 //! The host of this project, as a library.
 
+use std::io::PipeWriter;
+use std::process::Command;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+use shunt_functional::binaries::built;
 use shunt_functional::mode::Mode;
+use shunt_functional::net::free_port;
 use shunt_functional::nvme::pattern;
-use shunt_functional::sandbox::Sandbox;
+use shunt_functional::sandbox::{Expect, Process, Sandbox};
 use shunt_nvme::wire::{Nqn, Status};
 use shunt_nvme_host::{
-    Buffers, Completion, Data, Failure, Identity, Options, Queue, Range, Request, Subsystem,
+    Buffers, Completion, Data, Failure, Identity, Namespace, Options, Queue, Range, Request,
+    Subsystem,
 };
 
-use crate::{QUICK, Target};
+use crate::proxy::Proxy;
+use crate::{QUICK, Target, configure, lines, target};
+
+/// Ends of an Admin Queue and of three I/O queues.
+const ENDS: u64 = 8;
 
 /// How to reach targets.
 fn options(targets: &[&Target]) -> Options {
@@ -76,8 +86,199 @@ fn every_command_does_what_it_says() {
         let beyond = run(&mut queue, disk.read(2047, 2), vec![0; 8192].into());
         let Err(Failure::Status(status)) = beyond.result else { panic!("{beyond:?}") };
         assert_eq!(status.code(), Status::LBA_OUT_OF_RANGE.code());
+        // The next queue has the number of the one that went.
+        for _ in 0..20 {
+            drop(queue);
+            queue = subsystem.queue().unwrap();
+            assert_eq!(run(&mut queue, disk.flush(), Data::None).result, Ok(0));
+        }
         drop(queue);
         subsystem.close();
     }
+    target.end();
+}
+
+/// A program that compares each byte of a disk that it writes and reads, on three queues.
+fn verifier(sandbox: &Sandbox, ports: &[u16], args: &[&str]) -> Command {
+    let mut command = sandbox.command(built("shunt-nvme-verify"));
+    for port in ports {
+        command.args(["--to", &format!("127.0.0.1:{port}")]);
+    }
+    command.args(["--threads", "3"]).args(args);
+    command
+}
+
+#[test]
+fn several_queues_keep_every_byte() {
+    for mode in Mode::enabled() {
+        for (store, args) in [
+            (&["--memory", "64MiB"][..], &["--commands", "600"][..]),
+            (&["--memory", "16MiB", "--block-size", "512"], &["--commands", "600", "--digests"]),
+            (&["--file", "disk", "--size", "64MiB"], &["--commands", "300"]),
+        ] {
+            let sandbox = Sandbox::new(mode);
+            let target = Target::quick(&sandbox, store);
+            let before = mode.is_shunted().then(|| sandbox.stats());
+            let seen = sandbox.expect(Expect::All(ENDS), || {
+                lines(&sandbox.run(verifier(&sandbox, &[target.port], args))).pop().unwrap()
+            });
+            assert_eq!(seen["failures"], json!([]), "{mode} {args:?}");
+            assert!(seen["blocks_kept"].as_u64().unwrap() > 100, "{seen}");
+            target.end();
+            // What is written from memory of `shunt_alloc` goes without a copy.
+            if let Some(before) = before
+                && mode == Mode::Attach
+            {
+                let granted = sandbox.stats().get("bytes_granted") - before.get("bytes_granted");
+                assert!(granted > 1 << 20, "{granted} bytes granted, {args:?}");
+            }
+        }
+    }
+}
+
+/// A verifier that goes on until it is told to end.
+struct Endless {
+    process: Process,
+    input: PipeWriter,
+}
+
+impl Endless {
+    fn start(sandbox: &Sandbox, ports: &[u16], args: &[&str]) -> Self {
+        let (reader, input) = std::io::pipe().unwrap();
+        let mut command = verifier(sandbox, ports, args);
+        command.stdin(reader);
+        let mut process = sandbox.spawn(command);
+        process.wait_for_line(|line| line.contains("going").then_some(()));
+        Self { process, input }
+    }
+
+    /// Its summary: it has read all that was acknowledged once more.
+    fn end(self) -> Value {
+        drop(self.input);
+        lines(&self.process.wait().success()).pop().unwrap()
+    }
+}
+
+/// A target at a port of the test's choice, over a file.
+fn again(sandbox: &Sandbox, port: u16) -> Process {
+    let mut command = target(sandbox);
+    command.args(["--listen", &format!("127.0.0.1:{port}")]);
+    command.args(["--file", "disk", "--size", "64MiB"]);
+    sandbox.serve(command, port)
+}
+
+#[test]
+fn a_target_that_is_killed_and_comes_back_loses_nothing() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        let port = free_port();
+        let mut serving = again(&sandbox, port);
+        let mut verifier = Endless::start(&sandbox, &[port], &[]);
+        for _ in 0..3 {
+            serving.kill();
+            drop(serving);
+            serving = again(&sandbox, port);
+            verifier.process.assert_running();
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let seen = verifier.end();
+        assert_eq!(seen["failures"], json!([]), "{mode}");
+        assert!(seen["connects"][0].as_u64().unwrap() > 1, "{mode}: {seen}");
+        assert!(seen["blocks_kept"].as_u64().unwrap() > 100, "{mode}: {seen}");
+        serving.signal(libc::SIGTERM);
+        let _ = serving.wait().success();
+    }
+}
+
+#[test]
+fn commands_take_another_path_when_theirs_is_lost() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let target = Target::quick(&sandbox, &["--memory", "64MiB"]);
+    let mut first = Proxy::start(target.port);
+    let mut second = Proxy::start(target.port);
+    let ports = [first.port, second.port];
+    let verifier = Endless::start(&sandbox, &ports, &[]);
+    for _ in 0..3 {
+        first.cut();
+        std::thread::sleep(Duration::from_millis(200));
+        first = Proxy::start_at(target.port, ports[0]);
+        std::thread::sleep(Duration::from_millis(400));
+        second.cut();
+        std::thread::sleep(Duration::from_millis(200));
+        second = Proxy::start_at(target.port, ports[1]);
+        std::thread::sleep(Duration::from_millis(400));
+    }
+    let seen = verifier.end();
+    assert_eq!(seen["failures"], json!([]), "{seen}");
+    let connects = |n: usize| seen["connects"][n].as_u64().unwrap();
+    assert!(connects(0) > 1 && connects(1) > 1, "{seen}");
+    target.end();
+}
+
+/// The answer of a write is withheld, and that of its Abort is not.
+#[test]
+fn a_command_that_takes_too_long_is_aborted_and_then_given_up() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let target = Target::quick(&sandbox, &["--memory", "8MiB"]);
+    let proxy = Proxy::start(target.port);
+    let mut options = options(&[&target]);
+    options.addresses = vec![([127, 0, 0, 1], proxy.port).into()];
+    options.command_timeout = Duration::from_millis(200);
+    let subsystem = Subsystem::connect(options).unwrap();
+    let disk = subsystem.namespace(1).unwrap();
+    let mut queue = subsystem.queue().unwrap();
+    assert_eq!(run(&mut queue, disk.write(0, 1), vec![1; 4096].into()).result, Ok(0));
+    // The second connection is that of the I/O queue.
+    proxy.withhold(1);
+    let late = run(&mut queue, disk.write(0, 1), vec![2; 4096].into());
+    assert_eq!((late.result, late.data.len()), (Err(Failure::TimedOut), 4096));
+    // It may have been executed, and here it was. The queue has another connection now.
+    let read = run(&mut queue, disk.read(0, 1), vec![0; 4096].into());
+    assert!(read.result == Ok(0) && read.data.bytes() == [2; 4096]);
+    assert_eq!(subsystem.paths()[0].connects, 2);
+    drop(queue);
+    subsystem.close();
+    target.end();
+}
+
+#[test]
+fn keys_are_proved_on_every_queue() {
+    const KEY: &str = "DHHC-1:00:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAACtVQoZ:";
+    let sandbox = Sandbox::new(Mode::Plain);
+    let name = "nqn.2024-01.org.shunt:test-host";
+    let text = format!(
+        "[[subsystem]]\nnqn = \"{QUICK}\"\nhosts = [{{ nqn = \"{name}\", key = \"{KEY}\" }}]\n\
+         [[subsystem.namespace]]\nstore = \"memory\"\nsize = \"1MiB\"\n"
+    );
+    let target = Target::configured(&sandbox, &text);
+    let refused = Subsystem::connect(options(&[&target])).unwrap_err().to_string();
+    assert!(refused.contains("give the key"), "{refused}");
+    let mut good = options(&[&target]);
+    good.identity.key = Some(shunt_nvme::auth::Secret::new(KEY).unwrap());
+    let subsystem = Subsystem::connect(good).unwrap();
+    let disk = subsystem.namespace(1).unwrap();
+    let mut queue = subsystem.queue().unwrap();
+    assert_eq!(run(&mut queue, disk.flush(), Data::None).result, Ok(0));
+    drop(queue);
+    subsystem.close();
+    target.end();
+}
+
+/// A reload changes the disk: the host is told, and needs no other word.
+#[test]
+fn changes_are_noticed() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let subsystem = format!("[[subsystem]]\nnqn = \"{QUICK}\"\nhosts = \"any\"\n");
+    let disk =
+        |size: &str| format!("[[subsystem.namespace]]\nstore = \"null\"\nsize = \"{size}\"\n");
+    let target = Target::configured(&sandbox, &(subsystem.clone() + &disk("1MiB")));
+    let host = Subsystem::connect(options(&[&target])).unwrap();
+    assert_eq!(host.namespaces().len(), 1);
+    let more = subsystem + &disk("2MiB") + &disk("4MiB");
+    configure(&sandbox, target.port, &more);
+    target.process.signal(libc::SIGHUP);
+    let sizes = || host.namespaces().iter().map(Namespace::len).collect::<Vec<_>>();
+    shunt_functional::waiting::settles("the disks", &vec![2 << 20, 4 << 20], sizes);
+    host.close();
     target.end();
 }

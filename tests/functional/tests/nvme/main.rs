@@ -7,7 +7,10 @@ mod ends;
 mod hostile;
 mod initiator;
 mod kernel;
+mod nvmet;
+mod proxy;
 mod served;
+mod tools;
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;

@@ -58,6 +58,26 @@ const TARGETS: &[Target] = &[
     gain("redis GET and SET -P 1", Contender::Attach, REDIS_1, 3.5, 6.0),
     gain("redis -P 16", Contender::Attach, REDIS_16, 1.3, 1.6),
     gain("connect + request + close", Contender::Attach, &["connect"], 0.95, 1.2),
+    gain(
+        "NVMe/TCP writes of 4 KiB, depth 64",
+        Contender::Attach,
+        &["nvme.granted.write.4096"],
+        6.0,
+        12.0,
+    ),
+    gain(
+        "NVMe/TCP write of 4 KiB, one at a time",
+        Contender::Attach,
+        &["nvme.latency.write.4096"],
+        8.0,
+        20.0,
+    ),
+    Target {
+        title: "NVMe/TCP writes of 4 KiB, granted against copied",
+        measure: Measure::Rows("nvme.granted.write.4096", "nvme.copied.write.4096"),
+        goal: 1.0,
+        moonshot: Some(1.2),
+    },
     Target {
         title: "2 completion vectors against 1",
         measure: Measure::Rows("vectors.2", "vectors.1"),

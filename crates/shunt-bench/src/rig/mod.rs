@@ -212,6 +212,12 @@ impl Session<'_> {
         command
     }
 
+    /// A command line for a subcommand of `shunt`.
+    #[must_use]
+    pub fn own(&self) -> Command {
+        self.command(&self.rig.shunt)
+    }
+
     /// Somewhere for a server to listen.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ mod ipc;
 mod iperf;
 mod memory;
 pub mod nginx;
+mod nvme;
 mod output;
 mod redis;
 mod row;
@@ -29,6 +30,7 @@ fn together() -> Vec<Row> {
     rows.extend(iperf::rows());
     rows.extend(nginx::rows());
     rows.extend(redis::rows());
+    rows.extend(nvme::rows());
     rows.extend(connections::rows());
     rows.extend(memory::rows());
     rows

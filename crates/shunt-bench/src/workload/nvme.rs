@@ -1,0 +1,139 @@
+//! A disk over NVMe/TCP: `shunt nvme bench` against `shunt nvme target`.
+
+use serde_json::Value;
+
+use super::ipc::size_of_text;
+use super::row::{Better, Family, Outcome, Row};
+use crate::failure::{Context, Failure, Result};
+use crate::rig::{Budget, Session};
+use crate::stats::Quantile;
+
+static GRANTED: Family = Family {
+    title: "NVMe/TCP, granted",
+    meaning: "shunt nvme bench and shunt nvme target with a store that keeps nothing, one queue, commands anywhere on the \
+              disk. Under Shunt the target may read what is written where it is, and the response stands for the completion; \
+              over kernel TCP everything is copied.",
+};
+
+static COPIED: Family =
+    Family { title: "NVMe/TCP, copied", meaning: "The same without grants (--no-grant)." };
+
+static LATENCY: Family = Family {
+    title: "NVMe/TCP, one command in flight",
+    meaning: "The same with grants and one command at a time. The figure is the mean time from submission to completion.",
+};
+
+/// Bytes of commands.
+const WRITES: [usize; 5] = [512, 4096, 16_384, 65_536, 131_072];
+const READS: [usize; 2] = [4096, 65_536];
+/// Commands at once.
+const DEPTHS: [u32; 4] = [1, 4, 16, 64];
+const DEPTH: u32 = 64;
+
+/// What is measured.
+#[derive(Clone, Copy)]
+struct Load {
+    size: usize,
+    depth: u32,
+    reads: u8,
+    grant: bool,
+}
+
+fn run(session: &Session<'_>, budget: Budget, load: Load) -> Result<Outcome> {
+    let at = session.endpoint()?;
+    let place = format!("{}:{}", at.ip(), at.port());
+    let block = if load.size < 4096 { "512" } else { "4096" };
+    let mut command = session.own();
+    command.args(["nvme", "target", "--null", "4GiB", "--block-size", block, "--listen", &place]);
+    let _server = session.serve(command, &at)?;
+    let (finished, cost) = session.metered(|| {
+        let mut command = session.own();
+        command.args(["nvme", "bench", "--json", "--to", &place]);
+        command.args(["--seconds", &budget.seconds.to_string(), "--size", &load.size.to_string()]);
+        command.args(["--depth", &load.depth.to_string(), "--reads", &load.reads.to_string()]);
+        if !load.grant {
+            command.arg("--no-grant");
+        }
+        session.run(command, budget.patience())
+    })?;
+    let outcome = outcome(&finished.stdout, load.size)?;
+    Ok(Outcome { cost, ..outcome })
+}
+
+/// What the program prints, as commands in a second.
+fn outcome(text: &str, size: usize) -> Result<Outcome> {
+    let seen: Value = serde_json::from_str(text).context("what shunt nvme bench printed")?;
+    let number = |name: &str| {
+        let missing = || Failure::failed(format!("shunt nvme bench printed no {name}"));
+        seen[name].as_f64().ok_or_else(missing)
+    };
+    let operations = number("reads")? + number("writes")?;
+    let at = |name, q| Ok(Quantile { q, us: number(name)? });
+    let latency = [("latency_p50_us", 0.5), ("latency_p99_us", 0.99), ("latency_p999_us", 0.999)];
+    let latency: Result<_> = latency.into_iter().map(|(name, q)| at(name, q)).collect();
+    let bytes = operations * size as f64;
+    Ok(Outcome {
+        value: number("iops")?,
+        operations,
+        bytes,
+        latency: latency?,
+        ..Outcome::default()
+    })
+}
+
+/// A row of commands in a second, or of MB where those are what counts.
+fn rate(name: &str, family: &'static Family, load: Load) -> Row {
+    let Load { size, depth, reads, grant } = load;
+    let what = if reads > 0 { "read" } else { "write" };
+    let is_bulk = size > 4096;
+    let drive = move |session: &Session<'_>, budget: Budget| {
+        let outcome = run(session, budget, load)?;
+        let scale = if is_bulk { size as f64 / 1e6 } else { 1.0 };
+        Ok(Outcome { value: outcome.value * scale, ..outcome })
+    };
+    let suffix = if depth == DEPTH { String::new() } else { format!(".q{depth}") };
+    let how = if grant { "granted" } else { "copied" };
+    let title = format!("NVMe/TCP {what} of {}, depth {depth}, {how}", size_of_text(size));
+    let row = Row::new(format!("nvme.{name}.{what}{suffix}.{size}"), family, title, drive);
+    if is_bulk { row.unit("MB/s", Better::Higher).per_gigabyte() } else { row }
+}
+
+/// All of them.
+pub fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (name, family, grant) in [("granted", &GRANTED, true), ("copied", &COPIED, false)] {
+        let load = |size, depth, reads| Load { size, depth, reads, grant };
+        rows.extend(WRITES.map(|size| rate(name, family, load(size, DEPTH, 0))));
+        rows.extend(READS.map(|size| rate(name, family, load(size, DEPTH, 100))));
+    }
+    let curve = DEPTHS
+        .into_iter()
+        .filter(|depth| *depth != DEPTH)
+        .map(|depth| rate("granted", &GRANTED, Load { size: 4096, depth, reads: 0, grant: true }));
+    rows.extend(curve);
+    let alone = Load { size: 4096, depth: 1, reads: 0, grant: true };
+    let drive = move |session: &Session<'_>, budget: Budget| {
+        let outcome = run(session, budget, alone)?;
+        Ok(Outcome { value: 1e6 / outcome.value, ..outcome })
+    };
+    let title = "NVMe/TCP write of 4 KiB, one at a time";
+    rows.push(
+        Row::new("nvme.latency.write.4096", &LATENCY, title, drive).unit("µs", Better::Lower),
+    );
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_program_prints() {
+        let text = r#"{ "reads": 10, "writes": 20, "iops": 1500.5, "latency_p50_us": 1.0,
+                        "latency_p99_us": 2.0, "latency_p999_us": 3.0 }"#;
+        let seen = outcome(text, 4096).unwrap();
+        assert_eq!((seen.value, seen.operations, seen.bytes), (1500.5, 30.0, 122_880.0));
+        assert_eq!(seen.latency[2], Quantile { q: 0.999, us: 3.0 });
+        assert!(outcome("{}", 4096).is_err() && outcome("shunt: no", 4096).is_err());
+    }
+}

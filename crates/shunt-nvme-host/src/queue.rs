@@ -252,6 +252,8 @@ impl Queue {
         let is_patient = timeout != Some(Duration::ZERO);
         let until = timeout.filter(|_| is_patient).map(|timeout| Instant::now() + timeout);
         loop {
+            // Also for those who wait for `fd` by themselves: it would stay readable.
+            self.post.bell.hush();
             self.look_for_news(done)?;
             self.start_waiting();
             self.turn(done)?;

@@ -1,0 +1,21 @@
+//! An emulated disk in front of a target: a vhost-user-blk device for virtual machines.
+//!
+//! * [`port`]: a disk behind it, as lanes of requests; [`nvme`]: one that is a target's namespace.
+//! * [`config`]: what guests are told of it; [`request`]: what they ask of it, checked.
+//! * [`worker`]: what a thread does with a ring and a lane, and [`spin`], when it sleeps.
+//! * [`front`]: the device as the front end (QEMU) sees it; [`serve`]: the socket, and the end.
+//!
+//! A guest's memory is mapped here, and read and written by address alone: by the kernel, by the library of Shunt, or by
+//! copies through vm-memory. No reference points at it.
+
+pub mod config;
+pub mod front;
+pub mod nvme;
+pub mod port;
+pub mod request;
+pub mod serve;
+pub mod spin;
+pub mod worker;
+
+#[cfg(test)]
+mod tests;

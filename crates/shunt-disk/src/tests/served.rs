@@ -1,0 +1,54 @@
+//! A device that is served.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::ram::Ram;
+use crate::serve::{Options, ServeError, serve_until};
+
+/// A device that is served.
+pub struct Served {
+    pub path: PathBuf,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<Result<(), ServeError>>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Served {
+    pub fn new(disk: &Ram, queues: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.sock");
+        let options = Options { socket: path.clone(), mode: 0o600, queues };
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let (disk, stopped) = (disk.clone(), Arc::clone(&stop));
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            serve_until(&disk, &options, stopped.as_fd(), || ready.send(()).unwrap())
+        });
+        is_ready.recv().unwrap();
+        Self { path, stop, thread: Some(thread), _dir: dir }
+    }
+
+    /// Begins the end.
+    pub fn stop(&self) {
+        rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// Waits for it.
+    pub fn ended(&mut self) -> Result<(), ServeError> {
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.stop();
+            let _ended = thread.join();
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! What one thread does: it takes requests off its ring, hands them to its lane, and puts what is over back on the ring.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use tracing::warn;
+use vhost_user_backend::{VringMutex, VringState, VringT};
+use virtio_bindings::bindings::virtio_blk::{
+    VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP,
+};
+use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT};
+use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic};
+
+use crate::port::{Buffers, Completed, Geometry, Lane, Memory, Op, Outcome, Request, Wait};
+use crate::request::{Work, parse};
+use crate::spin::Spin;
+
+/// A ring of a guest's.
+pub type Ring = VringMutex<GuestMemoryAtomic<Memory>>;
+
+/// A request that is under way.
+#[derive(Debug)]
+struct Pending {
+    head: u16,
+    status: Option<GuestAddress>,
+    /// The memory in which the status is.
+    memory: Arc<Memory>,
+    /// What the device writes besides the status, where all goes well.
+    written: u32,
+}
+
+/// A lane, and the requests of one ring in it.
+pub struct Worker {
+    lane: Box<dyn Lane>,
+    memory: GuestMemoryAtomic<Memory>,
+    geometry: Geometry,
+    pending: Vec<Option<Pending>>,
+    /// Places in `pending` that are free.
+    free: Vec<usize>,
+    completed: Vec<Completed>,
+    /// Room of buffers that was used before.
+    spare: Vec<Buffers>,
+    spin: Spin,
+    /// No more requests are taken. Others say so without waiting for the thread.
+    stopped: Arc<AtomicBool>,
+    /// The ring cannot be read any more; told once.
+    broken: bool,
+}
+
+impl Worker {
+    /// One for a ring in `memory`.
+    #[must_use]
+    pub fn new(lane: Box<dyn Lane>, memory: GuestMemoryAtomic<Memory>, geometry: Geometry) -> Self {
+        Self {
+            lane,
+            memory,
+            geometry,
+            pending: Vec::new(),
+            free: Vec::new(),
+            completed: Vec::new(),
+            spare: Vec::new(),
+            spin: Spin::default(),
+            stopped: Arc::default(),
+            broken: false,
+        }
+    }
+
+    /// Requests that are under way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.pending.len() - self.free.len()
+    }
+
+    /// When this is set, no more requests are taken off the ring.
+    #[must_use]
+    pub fn stopper(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stopped)
+    }
+
+    /// The ring begins anew.
+    pub const fn begin(&mut self) {
+        self.broken = false;
+    }
+
+    /// What the lane waits for.
+    pub fn wait(&self, wait: &mut Wait) {
+        wait.interests.clear();
+        wait.until = None;
+        self.lane.wait(wait);
+    }
+
+    /// The lane, when nothing of this ring is under way.
+    #[must_use]
+    pub fn into_lane(self) -> Box<dyn Lane> {
+        self.lane
+    }
+
+    /// Does what there is to do, and a little longer where that pays.
+    pub fn run(&mut self, ring: &Ring) {
+        self.spin.woken(Instant::now());
+        loop {
+            let mut found = self.take(ring);
+            self.lane.poll(&mut self.completed);
+            found |= self.put(ring);
+            if found {
+                self.spin.found();
+            } else if !self.spin.goes_on(Instant::now()) {
+                if !self.listen(ring) {
+                    return;
+                }
+                self.spin.found();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Has the guest tell of requests from now on; true where one has come meanwhile that can be taken.
+    fn listen(&self, ring: &Ring) -> bool {
+        let mut state = ring.get_mut();
+        // Where no more is taken for now, the next answer leads here again, and the ring is looked at then.
+        self.takes(&state)
+            && state.enable_notification().unwrap_or(false)
+            && self.has_room(state.get_queue())
+    }
+
+    /// True if another request can be taken: a driver has no more than the ring has places (VIRTIO 1.2, 2.7.13).
+    fn has_room(&self, queue: &Queue) -> bool {
+        self.lane.has_room() && self.in_flight() < usize::from(queue.size())
+    }
+
+    /// True if requests of the ring are taken.
+    fn takes(&self, state: &VringState<GuestMemoryAtomic<Memory>>) -> bool {
+        !self.stopped.load(Ordering::Relaxed)
+            && !self.broken
+            && state.is_enabled()
+            && state.get_queue().ready()
+    }
+
+    /// Takes requests off the ring; true if there was one.
+    fn take(&mut self, ring: &Ring) -> bool {
+        let memory = self.memory.memory().into_inner();
+        let mut state = ring.get_mut();
+        let mut found = false;
+        if !self.takes(&state) {
+            return false;
+        }
+        let _told_again_later = state.disable_notification();
+        while self.takes(&state) && self.has_room(state.get_queue()) {
+            let chain = match next(state.get_queue_mut(), &memory) {
+                Ok(Some(chain)) => chain,
+                Ok(None) => break,
+                Err(e) => {
+                    self.broken = true;
+                    warn!("a guest's ring is broken, nothing is taken off it any more: {e}");
+                    break;
+                }
+            };
+            found = true;
+            let head = chain.head_index();
+            let spare = self.spare.pop().unwrap_or_default();
+            let parsed = parse(chain, &memory, &self.geometry, spare);
+            let memory = Arc::clone(&memory);
+            match parsed.work {
+                Work::Submit(op, data) => {
+                    let written = match op {
+                        Op::Read { .. } => u32::try_from(data.len()).unwrap_or(u32::MAX),
+                        _ => 0,
+                    };
+                    let pending = Pending { head, status: parsed.status, memory, written };
+                    let tag = self.keep(pending);
+                    self.lane.submit(Request { op, data, tag });
+                }
+                Work::Identified(written) => {
+                    let pending = Pending { head, status: parsed.status, memory, written };
+                    finish(&mut state, &pending, Outcome::Done);
+                }
+                Work::Refuse(outcome) => {
+                    let pending = Pending { head, status: parsed.status, memory, written: 0 };
+                    finish(&mut state, &pending, outcome);
+                }
+            }
+        }
+        if found {
+            signal(&mut state);
+        }
+        found
+    }
+
+    /// Finds a request a place.
+    fn keep(&mut self, pending: Pending) -> usize {
+        if let Some(tag) = self.free.pop() {
+            self.pending[tag] = Some(pending);
+            return tag;
+        }
+        self.pending.push(Some(pending));
+        self.pending.len() - 1
+    }
+
+    /// Puts what is over on the ring; true if there was any.
+    fn put(&mut self, ring: &Ring) -> bool {
+        if self.completed.is_empty() {
+            return false;
+        }
+        let mut state = ring.get_mut();
+        for completed in self.completed.drain(..) {
+            self.spare.push(completed.data.released());
+            let pending = self.pending.get_mut(completed.tag).and_then(Option::take);
+            let Some(pending) = pending else { continue };
+            self.free.push(completed.tag);
+            finish(&mut state, &pending, completed.outcome);
+        }
+        signal(&mut state);
+        true
+    }
+}
+
+/// The next request of a ring.
+fn next(
+    queue: &mut Queue,
+    memory: &Arc<Memory>,
+) -> Result<Option<DescriptorChain<Arc<Memory>>>, virtio_queue::Error> {
+    if queue.avail_idx(&**memory, Ordering::Acquire)?.0 == queue.next_avail() {
+        return Ok(None);
+    }
+    // There is one; so the iterator ends only where it can't be read.
+    let chain = queue.iter(Arc::clone(memory))?.next();
+    chain.map(Some).ok_or(virtio_queue::Error::InvalidAvailRingIndex)
+}
+
+/// Says how a request ended and gives its descriptors back. Where the guest has made that impossible, only its ring has less.
+fn finish(state: &mut VringState<GuestMemoryAtomic<Memory>>, pending: &Pending, outcome: Outcome) {
+    let (status, written) = match outcome {
+        Outcome::Done => (VIRTIO_BLK_S_OK, pending.written),
+        Outcome::Failed => (VIRTIO_BLK_S_IOERR, 0),
+        Outcome::Unsupported => (VIRTIO_BLK_S_UNSUPP, 0),
+    };
+    let told = match (pending.status, u8::try_from(status)) {
+        (Some(at), Ok(status)) => pending.memory.write_obj(status, at).is_ok(),
+        _ => false,
+    };
+    let _only_its_own = state.add_used(pending.head, written.saturating_add(u32::from(told)));
+}
+
+/// Tells the guest of what was put on its ring, if it wants to know.
+fn signal(state: &mut VringState<GuestMemoryAtomic<Memory>>) {
+    if state.needs_notification().unwrap_or(true) {
+        let _front_is_gone = state.signal_used_queue();
+    }
+}

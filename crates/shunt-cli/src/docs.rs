@@ -168,6 +168,7 @@ mod tests {
             "nvme-control-reload",
             "nvme-control-apply",
             "nvme-control-show",
+            "nvme-disk",
             "nvme-discover",
             "nvme-list",
             "nvme-read",

@@ -3,6 +3,7 @@
 mod bench;
 mod control;
 mod copy;
+mod disk;
 mod latency;
 mod show;
 mod target;
@@ -15,6 +16,7 @@ pub fn run(args: Nvme) -> u8 {
     match args.command {
         NvmeCommand::Target(args) => target::run(*args),
         NvmeCommand::Control(args) => control::run(args),
+        NvmeCommand::Disk(args) => disk::run(&args),
         NvmeCommand::Discover(args) => show::discover(&args),
         NvmeCommand::List(args) => show::list(&args),
         NvmeCommand::Read(args) => copy::read(&args),

@@ -148,7 +148,7 @@ pub struct Bench {
     pub json: bool,
 }
 
-fn nqn(text: &str) -> Result<Nqn, String> {
+pub fn nqn(text: &str) -> Result<Nqn, String> {
     Nqn::new(text).map_err(|e| e.to_string())
 }
 

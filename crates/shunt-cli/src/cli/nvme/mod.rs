@@ -1,6 +1,7 @@
 //! The command line of `shunt nvme`.
 
 mod control;
+mod disk;
 mod host;
 
 use std::net::SocketAddr;
@@ -12,6 +13,7 @@ use shunt_nvme_target::config::parse_size;
 use shunt_nvme_target::store::BlockSize;
 
 pub use control::{Control, ControlCommand};
+pub use disk::Disk;
 pub use host::{Bench, Discover, Host, List, Order, Read, Way, Write};
 
 /// `shunt nvme`.
@@ -29,6 +31,8 @@ pub enum NvmeCommand {
     Target(Box<Target>),
     /// Command a target that runs: change what it serves, or show it.
     Control(Control),
+    /// Be a virtual machine's disk (vhost-user-blk), kept by an NVMe/TCP target.
+    Disk(Box<Disk>),
     /// Ask a target which subsystems this host may connect to.
     Discover(Discover),
     /// List the namespaces of a subsystem, and the paths to it.

@@ -1,0 +1,98 @@
+//! `shunt nvme disk`.
+
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use shunt_disk::nvme::NvmeDisk;
+use shunt_disk::port::Disk as _;
+use shunt_disk::serve::{self, serve_until};
+use shunt_ivshmem::notify::Notifier;
+use shunt_nvme_host::{Error, Options, Subsystem};
+use shunt_sys::{signals, stdio};
+use tracing::info;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::nvme::Disk;
+use crate::output::complain;
+
+use super::way::identity;
+
+/// How long a target that does not listen is waited for at the start.
+const STARTING: Duration = Duration::from_secs(5);
+
+/// Runs the subcommand.
+pub fn run(args: &Disk) -> u8 {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stdio::Log).init();
+    match be_disk(args) {
+        Ok(()) => 0,
+        Err(why) => {
+            complain(&why);
+            1
+        }
+    }
+}
+
+fn be_disk(args: &Disk) -> Result<(), String> {
+    let options = options(args)?;
+    // A target that goes, and a closed standard error, must not end the disk.
+    // SAFETY: changes this process's disposition of one signal, before any thread is made.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    // All threads leave these to the one that serves, also those that keep the connections.
+    let stop = signals::stop_fd().map_err(|e| e.to_string())?;
+    let subsystem = connect(&options).map_err(|e| {
+        format!("{}: {e}; is the target there, and may this host connect to it?", args.nqn)
+    })?;
+    let disk = NvmeDisk::open(subsystem.clone(), args.nsid.get(), args.read_only);
+    let disk = disk.map_err(|e| format!("{}: {e}", args.nqn))?;
+    let geometry = disk.geometry();
+    let queues =
+        args.queues.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
+    let options = serve::Options {
+        socket: args.socket.clone(),
+        mode: args.socket_mode,
+        queues: queues.min(64),
+    };
+    let ready = || {
+        let size = geometry.blocks.saturating_mul(geometry.block_size.into());
+        let at = options.socket.display();
+        info!("{size} bytes in blocks of {}, for a virtual machine at {at}", geometry.block_size);
+        Notifier::from_environment().tell("READY=1");
+    };
+    serve_until(&disk, &options, stop.as_fd(), ready).map_err(|e| e.to_string())?;
+    drop(disk);
+    subsystem.close();
+    Ok(())
+}
+
+/// Connects to the target; one that is just being started is waited for.
+fn connect(options: &Options) -> Result<Subsystem, Error> {
+    let until = Instant::now() + STARTING;
+    loop {
+        let error = match Subsystem::connect(options.clone()) {
+            Ok(subsystem) => return Ok(subsystem),
+            Err(e) => e,
+        };
+        let listens =
+            |address| TcpStream::connect_timeout(address, options.connect_timeout).is_ok();
+        if Instant::now() >= until || options.addresses.iter().any(listens) {
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// How to reach the target, and as whom.
+fn options(args: &Disk) -> Result<Options, String> {
+    Ok(Options {
+        identity: identity(&args.host)?,
+        header_digest: args.header_digest,
+        data_digest: args.data_digest,
+        grant: args.grant,
+        depth: args.queue_depth.get(),
+        give_up: args.give_up,
+        ..Options::new(args.target.clone(), args.nqn.clone())
+    })
+}

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::binaries::program;
 use crate::machines::Lab;
-use crate::sandbox::Process;
+use crate::sandbox::{Process, Sandbox};
 
 use super::Image;
 
@@ -99,9 +99,39 @@ impl Guest {
             .args(["-chardev", &format!("socket,path={},server=on,wait=off,id=c", line.display())]);
         command.args(["-serial", "chardev:c"]);
         let process = lab.machines[0].sandbox().spawn(command);
+        Self::reach(process, &line, console, [10, 77, 0, n])
+    }
+
+    /// Starts a guest without a network, whose disk `/dev/vda` a process behind this socket is. It boots meanwhile.
+    ///
+    /// # Panics
+    /// When QEMU can't be started.
+    #[must_use]
+    pub fn with_disk(sandbox: &Sandbox, image: &Image, disk: &Path) -> Self {
+        let dir = sandbox.path();
+        let (line, console) = (dir.join("guest.line"), dir.join("guest.console"));
+        let _ = fs::remove_file(&line);
+        let mut command = sandbox.plain(program("qemu-system-x86_64"));
+        command.args(["-accel", "tcg,thread=multi", "-machine", "q35,memory-backend=ram"]);
+        command.args(["-object", "memory-backend-memfd,id=ram,size=768M,share=on"]);
+        command.args(["-smp", "2", "-m", "768M"]);
+        command.args(["-nodefaults", "-display", "none", "-no-reboot"]);
+        command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
+        let kernel = "console=ttyS0 panic=-1 quiet no_timer_check mitigations=off";
+        command.args(["-append", kernel]);
+        command.args(["-chardev", &format!("socket,path={},id=d,reconnect=1", disk.display())]);
+        command.args(["-device", "vhost-user-blk-pci,chardev=d,num-queues=2"]);
+        command.args(["-serial", &format!("file:{}", console.display())]);
+        command
+            .args(["-chardev", &format!("socket,path={},server=on,wait=off,id=c", line.display())]);
+        command.args(["-serial", "chardev:c"]);
+        Self::reach(sandbox.spawn(command), &line, console, [127, 0, 0, 1])
+    }
+
+    fn reach(process: Process, line: &Path, console: PathBuf, ip: [u8; 4]) -> Self {
         let started = Instant::now();
         let line = loop {
-            match UnixStream::connect(&line) {
+            match UnixStream::connect(line) {
                 Ok(line) => break line,
                 Err(e) => assert!(
                     started.elapsed() < BOOT,
@@ -111,7 +141,7 @@ impl Guest {
             }
             std::thread::sleep(Duration::from_millis(20));
         };
-        Self { process, line, console, ip: [10, 77, 0, n] }
+        Self { process, line, console, ip }
     }
 
     /// Waits until it has booted.

@@ -3,7 +3,9 @@
 mod aborted;
 mod changed;
 mod configured;
+mod disk;
 mod ends;
+mod guest;
 mod hostile;
 mod initiator;
 mod kernel;
@@ -38,7 +40,11 @@ pub struct Target {
 impl Target {
     /// One with such a store.
     pub fn quick(sandbox: &Sandbox, store: &[&str]) -> Self {
-        let port = free_port();
+        Self::at(sandbox, free_port(), store)
+    }
+
+    /// One with such a store where another one was.
+    pub fn at(sandbox: &Sandbox, port: u16, store: &[&str]) -> Self {
         let mut command = target(sandbox);
         command.args(["--listen", &format!("127.0.0.1:{port}")]).args(store);
         Self { process: sandbox.serve(command, port), port }

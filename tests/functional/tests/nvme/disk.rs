@@ -1,0 +1,276 @@
+//! `shunt nvme disk` with a driver of the tests' own in front, and a target behind it.
+
+#![allow(clippy::cast_possible_truncation, reason = "numbers of the tests' own")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use shunt_functional::mode::Mode;
+use shunt_functional::sandbox::{Process, Sandbox};
+use shunt_functional::waiting::settles;
+use shunt_vhost::{DATA, Driver, FAR};
+
+use crate::Target;
+use shunt_functional::binaries::built;
+
+/// Requests of virtio (VIRTIO 1.2, 5.2.6).
+const IN: u32 = 0;
+const OUT: u32 = 1;
+const FLUSH: u32 = 4;
+const ID: u32 = 8;
+const DISCARD: u32 = 11;
+const ZEROES: u32 = 13;
+
+/// A disk, and where it is reached.
+pub struct Disk {
+    pub process: Process,
+    pub socket: PathBuf,
+}
+
+impl Disk {
+    pub fn start(sandbox: &Sandbox, port: u16, args: &[&str]) -> Self {
+        let socket = sandbox.path().join("disk.sock");
+        let mut command = sandbox.command(built("shunt"));
+        command.args(["nvme", "disk", "--target", &format!("127.0.0.1:{port}"), "--socket"]);
+        command.arg(&socket).args(args);
+        let process = sandbox.spawn(command);
+        settles("the disk's socket", &true, || socket.exists());
+        Self { process, socket }
+    }
+
+    /// Ends it as people do.
+    pub fn end(self) {
+        self.process.signal(libc::SIGTERM);
+        let _ = self.process.wait().success();
+        assert!(!self.socket.exists());
+    }
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 31 + n / 512 + seed).to_le_bytes()[0]).collect()
+}
+
+/// A range of sectors, as a request has it.
+fn range(sector: u64, sectors: u32) -> Vec<u8> {
+    [&sector.to_le_bytes()[..], &sectors.to_le_bytes(), &[0; 4]].concat()
+}
+
+const STORE: &[&str] = &["--file", "disk.img", "--size", "16MiB", "--block-size", "512"];
+
+/// Whatever way the connection goes, and however long a request is.
+#[test]
+fn a_guests_bytes_are_the_targets() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        let target = Target::quick(&sandbox, STORE);
+        let image = sandbox.path().join("disk.img");
+        let disk = Disk::start(&sandbox, target.port, &["--queues", "2", "--queue-depth", "4"]);
+        let mut driver = Driver::connect(&disk.socket);
+        assert_eq!(driver.config(8), (16u64 << 11).to_le_bytes());
+        assert_eq!(driver.request(ID, 0, &[(DATA, 20, true)]).0, 0);
+        assert!(driver.read(DATA, 20).iter().any(|byte| *byte != 0), "no serial number");
+
+        // More than a command of the target's takes, in pieces that begin anywhere.
+        let len = 2 << 20;
+        let bytes = pattern(len, 1);
+        let (one, other) = (bytes.split_at(700_001).0, bytes.split_at(700_001).1);
+        driver.write(DATA + 3, one);
+        driver.write(FAR + 77, other);
+        let parts = |write| [(DATA + 3, 700_001, write), (FAR + 77, (len - 700_001) as u32, write)];
+        assert_eq!(driver.request(OUT, 1000, &parts(false)), (0, 1));
+        assert_eq!(driver.request(FLUSH, 0, &[]), (0, 1));
+        let there = std::fs::read(&image).unwrap();
+        assert!(there[512_000..512_000 + len] == bytes, "{mode}: other bytes are in the file");
+        driver.write(DATA + 3, &vec![0; one.len()]);
+        driver.write(FAR + 77, &vec![0; other.len()]);
+        assert_eq!(driver.request(IN, 1000, &parts(true)), (0, len as u32 + 1));
+        let mut back = driver.read(DATA + 3, one.len());
+        back.extend(driver.read(FAR + 77, other.len()));
+        assert!(back == bytes, "{mode}: other bytes were read");
+
+        driver.write(DATA, &[range(1000, 8), range(1016, 8)].concat());
+        assert_eq!(driver.request(DISCARD, 0, &[(DATA, 32, false)]), (0, 1));
+        driver.write(DATA, &range(1024, 16));
+        assert_eq!(driver.request(ZEROES, 0, &[(DATA, 16, false)]), (0, 1));
+        assert_eq!(driver.request(IN, 1024, &[(DATA, 8192, true)]), (0, 8193));
+        assert_eq!(driver.read(DATA, 8192), [0; 8192]);
+        assert_eq!(driver.request(IN, 1008, &[(DATA, 4096, true)]), (0, 4097));
+        assert_eq!(driver.read(DATA, 4096), bytes[4096..8192]);
+        assert_eq!(driver.request(IN, 1 << 15, &[(DATA, 512, true)]).0, 1);
+
+        // Many at once, more than the queue takes.
+        for round in 0..5 {
+            let heads: Vec<_> = (0..60u64)
+                .map(|n| {
+                    driver.write(DATA + n * 4096, &pattern(4096, round * 100 + n as usize));
+                    driver.submit(OUT, n * 8, &[(DATA + n * 4096, 4096, false)])
+                })
+                .collect();
+            heads.iter().for_each(|_| assert!(driver.used().1 == 1));
+            assert!(heads.iter().all(|head| driver.status(*head) == 0));
+            let there = std::fs::read(&image).unwrap();
+            for n in 0..60 {
+                assert!(there[n * 4096..(n + 1) * 4096] == pattern(4096, round * 100 + n));
+            }
+        }
+        drop(driver);
+        disk.end();
+        target.end();
+    }
+}
+
+/// Writes go on while the target is killed and comes back: each is answered, and is there.
+#[test]
+fn a_target_that_is_killed_costs_nothing_but_time() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        let mut target = Target::quick(&sandbox, STORE);
+        let port = target.port;
+        let disk = Disk::start(&sandbox, port, &["--queues", "1"]);
+        let mut driver = Driver::connect(&disk.socket);
+        driver.patience = Duration::from_secs(60);
+        let place = |n: u64| DATA + n % 64 * 16384;
+        for round in 0..3u64 {
+            let mut heads = Vec::new();
+            for n in 0..60u64 {
+                driver.write(place(n), &pattern(16384, (round * 60 + n) as usize));
+                heads.push(driver.submit(OUT, n * 32, &[(place(n), 16384, false)]));
+                if n == 30 {
+                    target.process.kill();
+                }
+            }
+            // Nobody is there to answer.
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(driver.back() < 60);
+            drop(target);
+            target = Target::at(&sandbox, port, STORE);
+            for _ in 0..60 {
+                driver.used();
+            }
+            assert!(heads.iter().all(|head| driver.status(*head) == 0), "{mode}: a write failed");
+            let there = std::fs::read(sandbox.path().join("disk.img")).unwrap();
+            for n in 0..60 {
+                let at = n * 16384;
+                let expected = pattern(16384, round as usize * 60 + n);
+                assert!(there[at..at + 16384] == expected, "{mode}: write {n} is not there");
+            }
+        }
+        drop(driver);
+        disk.end();
+        target.end();
+    }
+}
+
+/// Both are started at once: the disk waits for the target.
+#[test]
+fn a_target_that_is_being_started_is_waited_for() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let port = shunt_functional::net::free_port();
+    let starting = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        port
+    });
+    let socket = sandbox.path().join("disk.sock");
+    let mut command = sandbox.command(built("shunt"));
+    command.args(["nvme", "disk", "--target", &format!("127.0.0.1:{port}"), "--socket"]);
+    command.arg(&socket);
+    let process = sandbox.spawn(command);
+    let target = Target::at(&sandbox, starting.join().unwrap(), &["--null", "1MiB"]);
+    settles("the disk's socket", &true, || socket.exists());
+    Disk { process, socket }.end();
+    target.end();
+}
+
+/// A driver that goes in the middle of its requests, and the next one.
+#[test]
+fn the_next_guest_is_served() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let target = Target::quick(&sandbox, STORE);
+    let disk = Disk::start(&sandbox, target.port, &[]);
+    for round in 0..20 {
+        let mut driver = Driver::connect(&disk.socket);
+        driver.write(DATA, &pattern(4096, round));
+        assert_eq!(driver.request(OUT, 0, &[(DATA, 4096, false)]), (0, 1));
+        assert_eq!(driver.request(IN, 0, &[(FAR, 4096, true)]), (0, 4097));
+        assert!(driver.read(FAR, 4096) == pattern(4096, round));
+        for n in 0..30 {
+            driver.submit(OUT, 8 + n * 32, &[(DATA, 16384, false)]);
+        }
+    }
+    disk.end();
+    target.end();
+}
+
+/// With leave to do so the target reads what is written where it is: no byte of it is copied into a ring. Without, all are.
+#[test]
+fn guests_memory_is_granted_where_that_is_allowed() {
+    if !Mode::enabled().contains(&Mode::Attach) {
+        return;
+    }
+    const LEN: u32 = 1 << 16;
+    const WRITES: u64 = 200;
+    for grant in [true, false] {
+        let sandbox = Sandbox::new(Mode::Attach);
+        let target = Target::quick(&sandbox, &["--memory", "16MiB", "--block-size", "512"]);
+        let mut args = vec!["--queues", "1"];
+        args.extend(grant.then_some("--grant"));
+        let disk = Disk::start(&sandbox, target.port, &args);
+        let mut driver = Driver::connect(&disk.socket);
+        // The connection is promoted by its first bytes; and memory is shown by the first write from it, which is copied.
+        for kind in [IN, OUT, OUT] {
+            driver.request(kind, 0, &[(DATA, LEN, kind == IN)]);
+        }
+        let before = sandbox.stats();
+        for n in 0..WRITES {
+            driver.write(DATA, &pattern(LEN as usize, n as usize));
+            assert_eq!(driver.request(OUT, n % 64 * 128, &[(DATA, LEN, false)]), (0, 1));
+        }
+        for n in 136..WRITES {
+            assert_eq!(driver.request(IN, n % 64 * 128, &[(FAR, LEN, true)]).0, 0);
+            assert!(driver.read(FAR, LEN as usize) == pattern(LEN as usize, n as usize));
+        }
+        drop(driver);
+        disk.end();
+        target.end();
+        let after = sandbox.stats();
+        let since = |name| after.get(name) - before.get(name);
+        let bytes = WRITES * u64::from(LEN);
+        if grant {
+            assert_eq!(since("bytes_granted"), bytes, "bytes were copied: {after:?}");
+            assert_eq!(
+                (since("tx_zerocopy_fail"), since("grants_taken_back")),
+                (0, 0),
+                "{after:?}"
+            );
+        } else {
+            assert_eq!(since("bytes_granted"), 0, "{after:?}");
+        }
+        // Admin Queue and I/O queue.
+        sandbox.assert_shunted(4);
+    }
+}
+
+/// Mistakes are told, and nothing is left.
+#[test]
+fn what_cannot_be_had_is_told() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let target = Target::quick(&sandbox, &["--null", "1MiB"]);
+    let at = format!("127.0.0.1:{}", target.port);
+    let nobody = format!("127.0.0.1:{}", shunt_functional::net::free_port());
+    let socket = sandbox.path().join("d.sock");
+    for (args, why) in [
+        (vec!["--target", &*nobody], "refused"),
+        (vec!["--target", &*at, "--nsid", "7"], "no namespace 7"),
+        (vec!["--target", &*at, "--nqn", "nqn.2024-01.org.example:other"], "example:other"),
+        (vec!["--target", &*at, "--nqn", "disk"], "--nqn"),
+        (vec!["--target", &*at, "--key-file", "/no/such/file"], "/no/such/file"),
+    ] {
+        let mut command = sandbox.plain(built("shunt"));
+        command.args(["nvme", "disk", "--socket"]).arg(&socket).args(&args);
+        let finished = sandbox.spawn(command).wait();
+        let said = format!("{finished}");
+        assert!(said.to_lowercase().contains(why), "{args:?}: {said}");
+        assert!(!socket.exists());
+    }
+    target.end();
+}

@@ -50,6 +50,7 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
     qemu-system-x86_64:qemu-system-x86 ip:iproute2 nft:nftables sysctl:procps setarch:util-linux unshare:util-linux objdump:binutils \
     podman:podman /usr/lib/podman/netavark:netavark iptables:iptables runc:runc crun:crun \
     slirp4netns:slirp4netns newuidmap:uidmap nvme:nvme-cli fio:fio mkfs.ext4:e2fsprogs tshark:tshark \
+    nbdkit:nbdkit qemu-img:qemu-utils nbdcopy:libnbd-bin \
     libjemalloc.so.2:libjemalloc2 \
     libtcmalloc_minimal.so.4:libtcmalloc-minimal4 libmimalloc.so.2:libmimalloc2.0
 
@@ -77,7 +78,7 @@ deps-vm:
 
 # Every part of it runs, whatever becomes of another, where make is told to keep going.
 .PHONY: test
-test: test-units test-sim test-fuzz test-loom test-points test-functional
+test: test-units test-fuzz test-loom test-points test-functional
 
 # Unit tests run in the dev profile: it checks overflow and assertions, and needs no link-time
 # optimisation of every test. The functional tests run the release build, as users do.
@@ -86,13 +87,6 @@ test-units: deps-test all
 	$(CARGO) test --locked --workspace --exclude shunt-functional --no-fail-fast
 
 # That the fuzz targets can be built.
-# What two programs can do with one connection: see crates/shunt-engine/src/sim.
-SIM_HISTORIES ?= 100000
-.PHONY: test-sim
-test-sim:
-	SIM_HISTORIES=$(SIM_HISTORIES) CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-	    $(CARGO) test --locked --release -p shunt-engine --lib sim
-
 .PHONY: test-fuzz
 test-fuzz:
 	RUSTFLAGS="--cfg fuzzing" $(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
@@ -140,7 +134,6 @@ asan: deps-test all
 # What goes wrong on a machine, for as long as one likes: one test at a time, so that each has the machine.
 .PHONY: soak
 soak: deps-test all
-	$(MAKE) test-sim SIM_HISTORIES=$$(($(SOAK_SECONDS) * 5000))
 	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_FULL=1 SOAK_SECONDS=$(SOAK_SECONDS) \
 	    $(CARGO) test --locked -p shunt-functional --test faults --test differential --no-fail-fast \
 	    -- --nocapture --test-threads 1
@@ -234,6 +227,8 @@ install-built:
 	install -Dm755 $(RELEASE)/shunt $(DESTDIR)$(PREFIX)/bin/shunt.new
 	mv -fT $(DESTDIR)$(PREFIX)/bin/shunt.new $(DESTDIR)$(PREFIX)/bin/shunt
 	SHUNT_LIB=$(RELEASE)/libshunt.so $(RELEASE)/shunt library install $(DESTDIR)$(PREFIX)/lib/shunt
+	install -Dm644 $(RELEASE)/libshunt_nbdkit.so $(DESTDIR)$(PREFIX)/lib/shunt/nbdkit-shunt-plugin.so.new
+	mv -fT $(DESTDIR)$(PREFIX)/lib/shunt/nbdkit-shunt-plugin.so.new $(DESTDIR)$(PREFIX)/lib/shunt/nbdkit-shunt-plugin.so
 	install -Dm644 dist/include/shunt.h $(DESTDIR)$(PREFIX)/include/shunt.h
 	for page in dist/man/*; do \
 	    install -Dm644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$(basename $$page); \
@@ -258,7 +253,7 @@ install-built:
 # What packages hold: no tests, no load programs but those of `shunt bench`.
 .PHONY: packaged
 packaged:
-	$(CARGO) build --release --locked -p shunt-cli -p shunt-preload
+	$(CARGO) build --release --locked -p shunt-cli -p shunt-preload -p shunt-nbdkit
 
 # cargo-deb takes what an installation puts into STAGE (crates/shunt-cli/Cargo.toml).
 STAGE := $(RELEASE)/stage

@@ -9,6 +9,7 @@ mod guest;
 mod hostile;
 mod initiator;
 mod kernel;
+mod nbd;
 mod nvmet;
 mod proxy;
 mod served;

@@ -78,13 +78,20 @@ deps-vm:
 
 # Every part of it runs, whatever becomes of another, where make is told to keep going.
 .PHONY: test
-test: test-units test-fuzz test-loom test-points test-functional
+test: test-units test-sim test-fuzz test-loom test-points test-functional
 
 # Unit tests run in the dev profile: it checks overflow and assertions, and needs no link-time
 # optimisation of every test. The functional tests run the release build, as users do.
 .PHONY: test-units
 test-units: deps-test all
 	$(CARGO) test --locked --workspace --exclude shunt-functional --no-fail-fast
+
+# What two programs can do with one connection: see crates/shunt-engine/src/sim.
+SIM_HISTORIES ?= 100000
+.PHONY: test-sim
+test-sim:
+	SIM_HISTORIES=$(SIM_HISTORIES) CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	    $(CARGO) test --locked --release -p shunt-engine --lib sim
 
 # That the fuzz targets can be built.
 .PHONY: test-fuzz
@@ -134,6 +141,7 @@ asan: deps-test all
 # What goes wrong on a machine, for as long as one likes: one test at a time, so that each has the machine.
 .PHONY: soak
 soak: deps-test all
+	$(MAKE) test-sim SIM_HISTORIES=$$(($(SOAK_SECONDS) * 5000))
 	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_FULL=1 SOAK_SECONDS=$(SOAK_SECONDS) \
 	    $(CARGO) test --locked -p shunt-functional --test faults --test differential --no-fail-fast \
 	    -- --nocapture --test-threads 1

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::Sandbox;
-use shunt_functional::vm::{Guest, Image};
+use shunt_functional::vm::{Guest, Image, Kernel};
 
 use crate::Target;
 use crate::disk::Disk;
@@ -19,7 +19,7 @@ const STORE: &[&str] = &["--file", "disk.img", "--size", "256MiB", "--block-size
 fn a_guest_has_a_disk() {
     let mode = if Mode::enabled().contains(&Mode::Attach) { Mode::Attach } else { Mode::Plain };
     let sandbox = Sandbox::new(mode);
-    let image = Image::with(sandbox.path(), &MODULES, &PROGRAMS);
+    let image = Image::with(sandbox.path(), Kernel::Own, &MODULES, &PROGRAMS);
     let mut target = Target::quick(&sandbox, STORE);
     let port = target.port;
     let disk = Disk::start(&sandbox, port, &["--grant"]);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use shunt_functional::binaries::built;
 use shunt_functional::machines::Lab;
 use shunt_functional::sandbox::Finished;
-use shunt_functional::vm::{Device, Guest, Image};
+use shunt_functional::vm::{Device, Guest, Image, Kernel};
 
 use crate::{QUICK, lines};
 
@@ -50,7 +50,7 @@ fn listed(lab: &Lab) -> Value {
 #[test]
 fn the_kernels_target_serves_this_host() {
     let lab = Lab::new(1, "512M");
-    let image = Image::with(lab.path(), &MODULES, &[]);
+    let image = Image::with(lab.path(), Kernel::Own, &MODULES, &[]);
     let mut guest = Guest::start(&lab, &image, 2, Device::Doorbell).ready();
     serve(&mut guest);
 

@@ -67,7 +67,10 @@ impl Model {
     ) -> Result<Self, String> {
         let depth = usize::from(depth);
         let buffers = Buffers::new(depth, longest as usize).map_err(|e| e.to_string())?;
-        let (longest, count) = ((longest / disk.block_size) as usize, count as usize);
+        let (longest, count) = (
+            (longest / disk.block_size) as usize,
+            usize::try_from(count).map_err(|e| e.to_string())?,
+        );
         Ok(Self {
             queue,
             disk,
@@ -112,7 +115,7 @@ impl Model {
 
     fn poll(&mut self, done: &mut Vec<Completion>) -> Result<(), String> {
         self.queue.poll(done, None).map_err(|e| e.to_string())?;
-        done.drain(..).try_for_each(|over| self.end(over))
+        done.drain(..).try_for_each(|over| self.end(&over))
     }
 
     /// Memory for a command: now and then such that is never granted.
@@ -149,7 +152,7 @@ impl Model {
                 _ => 0,
             })
             .collect();
-        let (start, blocks) = (self.first + at as u64, count as u32);
+        let (start, blocks) = (self.first + at as u64, u32::try_from(count).unwrap_or(u32::MAX));
         if is_read {
             let data = self.memory(count * size);
             return self.submit(self.disk.read(start, blocks), data, Doing::Read(at, held));
@@ -166,9 +169,9 @@ impl Model {
         self.submit(self.disk.write(start, blocks), data, Doing::Write(at, count, round))
     }
 
-    fn end(&mut self, over: Completion) -> Result<(), String> {
+    fn end(&mut self, over: &Completion) -> Result<(), String> {
         let doing = self.doing.remove(&over.token).ok_or("a token that was not given")?;
-        let failure = over.result.err().map(|e| e.to_string());
+        let failure = over.result.as_ref().err().map(ToString::to_string);
         match doing {
             Doing::Flush => {}
             Doing::Write(at, count, round) => {

@@ -3,13 +3,11 @@
 use loom::sync::{Arc, Notify};
 use loom::thread;
 use shunt_shm::cq::{ArmLine, CqLine, Push};
-use shunt_shm::doorbell::{ON_FUTEX, arm, bells, on_bell, take};
+use shunt_shm::doorbell::{ON_FUTEX, ON_QUEUE, arm, bells, on_bell, take};
 use shunt_shm::ring::{ConsLine, LOOKS, ProdLine, RxCursor, TxCursor, UNLIMITED};
 use shunt_shm::sync::{AtomicU32, Ordering, store_load_fence};
 
 use crate::world::{Futex, explore};
-
-/// Bit of an arm word by which the library asks for a push to the completion queue.
 
 const VECTOR: usize = 5;
 const CONN: usize = 9;

@@ -31,7 +31,9 @@ impl Builds {
             let build = dir.path().join(name);
             fs::create_dir(&build).unwrap();
             fs::write(build.join("libshunt.so"), [&bytes[..], &vec![0; more]].concat()).unwrap();
-            std::os::unix::fs::symlink(built("shunt"), build.join("shunt")).unwrap();
+            for same in ["shunt", "libshunt_nbdkit.so"] {
+                std::os::unix::fs::symlink(built(same), build.join(same)).unwrap();
+            }
         }
         Self { dir }
     }

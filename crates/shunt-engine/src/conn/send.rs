@@ -213,32 +213,20 @@ impl End<'_> {
         blocking: bool,
     ) -> Result<Span, Violation> {
         let place = self.find(call, piece)?;
-        if place.is_empty() && piece.0 > 0 {
-            self.reserve_late(call, piece, blocking)
-        } else {
-            Ok(place)
+        if !place.is_empty() || piece.0 == 0 {
+            return Ok(place);
         }
-    }
-
-    /// The same when there was none.
-    #[cold]
-    fn reserve_late(
-        &self,
-        call: &mut impl Outgoing,
-        piece: (usize, Content),
-        blocking: bool,
-    ) -> Result<Span, Violation> {
-        let mut place = Span::default();
         if !blocking {
             // Whoever waits for room in epoll is told through the queue.
             arm(&self.mine.ctl.tx_arm, ON_QUEUE);
-            place = self.find(call, piece)?;
+            let place = self.find(call, piece)?;
+            if !place.is_empty() {
+                return Ok(place);
+            }
         }
-        if place.is_empty() {
-            let full = &self.record.tx.full;
-            full.store(full.load(Relaxed).wrapping_add(1), Relaxed);
-        }
-        Ok(place)
+        let full = &self.record.tx.full;
+        full.store(full.load(Relaxed).wrapping_add(1), Relaxed);
+        Ok(Span::default())
     }
 
     #[inline(always)]

@@ -338,13 +338,13 @@ impl World {
                     end.put(KERNEL_HINT, true);
                 }
                 let mut call = call(total, false, if all { total } else { 1 });
-                let step = receive(end.record, Some(end), &mut call, !is_nested).unwrap();
+                let step = receive(end.record, Some(&end), &mut call, !is_nested).unwrap();
                 doing.moved = call.got;
                 return step;
             }
             Op::Look(total) => {
                 let mut call = call(total, true, 1);
-                let step = peek(end.record, Some(end), &mut call, true).unwrap();
+                let step = peek(end.record, Some(&end), &mut call, true).unwrap();
                 doing.moved = call.got;
                 return step;
             }

@@ -25,7 +25,7 @@ impl Receiving<'_, '_> {
     /// Puts bytes of the ring into the pipe of the call, and takes those that have gone in. No
     /// handler comes in between: what is in the pipe must not be read a second time.
     pub fn drain(&mut self, sink: &Sink, span: Span) -> Looked {
-        let Some((end, link)) = self.ring else { return Ok(None) };
+        let (Some(end), Some(link)) = (self.end, self.link) else { return Ok(None) };
         let granted = end.has_grants();
         let span = if granted { span.split(PIECE).0 } else { span };
         point!(splice_peeked);

@@ -44,8 +44,8 @@ fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Vi
     }
     let Some(fd) = conn.kernel() else { return Ok(Step::Failed(Errno::BADF)) };
     let in_doubt = InDoubt::begins(conn);
-    let ring = sock.end().zip(sock.link());
-    if let Some((_, link)) = ring {
+    let (end, link) = (sock.end(), sock.link());
+    if let Some(link) = link {
         match call.request {
             // What is copied now is no part of what was lent before.
             Request::Borrow(_) => sock.lent.clear(),
@@ -59,8 +59,8 @@ fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Vi
         }
     }
     let is_look = matches!(call.request, Request::Plain) && call.flags & MSG_PEEK != 0;
-    let end = ring.map(|(end, _)| end);
-    let mut receiving = Receiving { call, ring, fd, got, pulls: Cell::new(false) };
+    let end = end.as_ref();
+    let mut receiving = Receiving { call, end, link, fd, got, pulls: Cell::new(false) };
     let step = if is_look {
         peek(record, end, &mut receiving, blocking)
     } else {
@@ -76,8 +76,10 @@ fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Vi
 /// One step.
 pub(super) struct Receiving<'a, 'b> {
     pub call: &'a mut Call<'b>,
-    /// The end, and the link group that has its ring.
-    pub ring: Option<(End<'static>, &'static Link)>,
+    /// The end.
+    pub end: Option<&'a End<'static>>,
+    /// The link group that has its ring.
+    pub link: Option<&'static Link>,
     /// A descriptor of the kernel socket.
     pub fd: c_int,
     pub got: &'a mut usize,
@@ -155,10 +157,8 @@ impl Incoming for Receiving<'_, '_> {
 
     #[inline(always)]
     fn want(&self) -> usize {
-        match (&self.call.request, self.ring) {
-            (Request::Borrow(_), Some((_, link))) if *self.got == 0 => {
-                link.view().geometry().ring()
-            }
+        match (&self.call.request, self.link) {
+            (Request::Borrow(_), Some(link)) if *self.got == 0 => link.view().geometry().ring(),
             _ => self.call.buffers.total - *self.got,
         }
     }
@@ -197,7 +197,7 @@ impl Incoming for Receiving<'_, '_> {
 
     #[inline(always)]
     fn copy(&mut self, place: Span) {
-        let Some((_, link)) = self.ring.filter(|_| self.call.flags & MSG_TRUNC == 0) else {
+        let Some(link) = self.link.filter(|_| self.call.flags & MSG_TRUNC == 0) else {
             return;
         };
         let sock = self.sock();
@@ -209,7 +209,7 @@ impl Incoming for Receiving<'_, '_> {
     }
 
     fn copy_granted(&mut self, place: Span) -> Result<Option<u32>, Violation> {
-        let (sock, Some((_, link))) = (self.sock(), self.ring) else { return Ok(None) };
+        let (sock, Some(link)) = (self.sock(), self.link) else { return Ok(None) };
         let flags = self.call.flags;
         looking(sock, &self.pulls, |pulls| {
             if matches!(self.call.request, Request::Release) && !pulls {
@@ -247,7 +247,8 @@ impl Incoming for Receiving<'_, '_> {
 
     #[inline(always)]
     fn tell(&self) {
-        let (sock, Some((end, link))) = (self.sock(), self.ring) else { return };
+        let (Some(end), Some(link)) = (self.end, self.link) else { return };
+        let sock = self.sock();
         notify::space(sock, link, &end.theirs.ctl, sock.record().slot());
     }
 
@@ -308,7 +309,7 @@ impl Incoming for Receiving<'_, '_> {
 impl Receiving<'_, '_> {
     /// Tells the call where bytes of the ring are.
     fn lend(&mut self, place: Span) -> Looked {
-        let (sock, Some((_, link))) = (self.sock(), self.ring) else { return Ok(None) };
+        let (sock, Some(link)) = (self.sock(), self.link) else { return Ok(None) };
         let Request::Borrow(lending) = &mut self.call.request else { return Ok(None) };
         let lend = |pulls| borrow::lend(sock, link, (place, pulls), lending);
         let lent = looking(sock, &self.pulls, lend)?;

@@ -37,18 +37,19 @@ const FEW: u32 = 8;
 pub fn transmit(call: &mut Call<'_>) -> isize {
     let conn = call.conn;
     call::run(call, Direction::Sending, |call, sent, blocking| {
-        // The step says of a descriptor that another thread has closed what is to be said.
-        if demote::is_due(&conn) && conn.kernel().is_some() {
-            return Ok(Step::Follow);
+        let end = conn.end();
+        if let Some(end) = &end {
+            // The step says of a descriptor that another thread has closed what is to be said.
+            if end.is_to_follow() && conn.kernel().is_some() {
+                return Ok(Step::Follow);
+            }
+            if end.theirs.ctl.closed.load(Relaxed) == RESET && !conn.has(RESET_AWAITED) {
+                conn.put(RESET_AWAITED, true);
+                // Before the lock is taken: this may take a moment.
+                conn.ask(tcp::await_reset);
+            }
         }
-        if conn.sections().is_some_and(|(_, theirs)| theirs.ctl.closed.load(Relaxed) == RESET)
-            && !conn.has(RESET_AWAITED)
-        {
-            conn.put(RESET_AWAITED, true);
-            // Before the lock is taken: this may take a moment.
-            conn.ask(tcp::await_reset);
-        }
-        let step = step(call, sent, blocking)?;
+        let step = step(call, end.as_ref(), sent, blocking)?;
         if matches!(step, Step::Again) && *sent >= call.buffers.total {
             count(&conn);
             return Ok(Step::Done);
@@ -57,10 +58,16 @@ pub fn transmit(call: &mut Call<'_>) -> isize {
     })
 }
 
-fn step(call: &mut Call<'_>, sent: &mut usize, blocking: bool) -> Result<Step, Violation> {
+/// One step. `end`: as it was found before the lock was taken.
+fn step(
+    call: &mut Call<'_>,
+    end: Option<&End<'static>>,
+    sent: &mut usize,
+    blocking: bool,
+) -> Result<Step, Violation> {
     let (conn, sock) = (call.conn, call.conn.sock());
     let record = sock.record();
-    let lock = conn.lock_tx();
+    let lock = &mut conn.lock_tx();
     point!(send_locked);
     let is_nested = lock.nested();
     if is_nested && !may_intrude(&record.tx.copying) {
@@ -69,13 +76,14 @@ fn step(call: &mut Call<'_>, sent: &mut usize, blocking: bool) -> Result<Step, V
     }
     let Some(fd) = conn.kernel() else { return Ok(Step::Failed(Errno::BADF)) };
     let in_doubt = InDoubt::begins(conn);
-    let ring = sock.end().zip(sock.link());
-    let mut sending = Sending { call, ring, fd, sent, lock, piece: None };
-    let step = match ring {
-        Some((end, _)) => end.send(&mut sending, is_nested, blocking),
+    // It may have come to be there since.
+    let late = if end.is_none() { sock.end() } else { None };
+    let (end, link) = (end.or(late.as_ref()), sock.link());
+    let mut sending = Sending { call, end, link, fd, sent, lock, piece: None };
+    let step = match end {
+        Some(end) => end.send(&mut sending, is_nested, blocking),
         None => Ok(over_kernel(record, None, &mut sending)),
     };
-    drop(sending);
     in_doubt.ends();
     if !matches!(step, Ok(Step::Done | Step::Failed(_))) && *sent < call.buffers.total {
         call.hold.keep(&call.conn);
@@ -86,12 +94,14 @@ fn step(call: &mut Call<'_>, sent: &mut usize, blocking: bool) -> Result<Step, V
 /// One step.
 struct Sending<'a, 'b> {
     call: &'a mut Call<'b>,
-    /// The end, and the link group that has its ring.
-    ring: Option<(End<'static>, &'static Link)>,
+    /// The end.
+    end: Option<&'a End<'static>>,
+    /// The link group that has its ring.
+    link: Option<&'static Link>,
     /// A descriptor of the kernel socket.
     fd: c_int,
     sent: &'a mut usize,
-    lock: Locked,
+    lock: &'a mut Locked,
     /// What is to be granted.
     piece: Option<Piece>,
 }
@@ -112,9 +122,9 @@ impl Sending<'_, '_> {
     }
 
     /// Puts bytes to their place in the peer's RMB: straight, or through an own sndbuf that the device
-    /// moves.
-    fn put(&self, span: Span) {
-        let Some((_, link)) = self.ring else { return };
+    /// moves. `head` and `tail` are a span's: as numbers they need no memory on their way, whose stores this call would wait for.
+    fn put(&self, head: (usize, usize), tail: (usize, usize)) {
+        let (span, Some(link)) = (Span { head, tail }, self.link) else { return };
         let (buffers, place) = (&self.call.buffers, place(self.sock(), link, span));
         match place.mode {
             Mode::Copy => copy_mode::put(buffers, *self.sent, &place),
@@ -147,7 +157,7 @@ impl Outgoing for Sending<'_, '_> {
         let Request::Grant(outcome, hints) = &mut self.call.request else {
             return Ok(((buffers.total - sent).min(CHUNK), Content::Put));
         };
-        let (sock, Some((end, _))) = (self.call.conn.sock(), self.ring) else {
+        let (sock, Some(end)) = (self.call.conn.sock(), self.end) else {
             return Err(Errno::FAULT);
         };
         let piece = grants::piece(sock, end.theirs, (buffers, hints), sent);
@@ -167,7 +177,8 @@ impl Outgoing for Sending<'_, '_> {
 
     #[inline(always)]
     fn longest_ring(&mut self) -> u64 {
-        let (sock, Some((end, link))) = (self.sock(), self.ring) else { return 0 };
+        let (Some(end), Some(link)) = (self.end, self.link) else { return 0 };
+        let sock = self.sock();
         let ring = link.view().geometry().ring();
         let few = link.users.load(Relaxed) <= FEW;
         let most = sock.endpoint().longest_ring();
@@ -187,13 +198,14 @@ impl Outgoing for Sending<'_, '_> {
     fn copy(&mut self, span: Span) {
         // What is granted is nearly always granted. What comes out of a pipe comes once.
         if self.piece.is_none() && !matches!(self.call.request, Request::From(_)) {
-            pins::noting_a_copy(self.sock(), span.len(), || self.put(span));
+            pins::noting_a_copy(self.sock(), span.len(), || self.put(span.head, span.tail));
         }
     }
 
     #[inline(always)]
     fn complete(&mut self, span: Span) -> usize {
-        let (sock, Some((end, link))) = (self.sock(), self.ring) else { return 0 };
+        let (Some(end), Some(link)) = (self.end, self.link) else { return 0 };
+        let sock = self.sock();
         if let Request::From(source) = self.call.request {
             let n = source.fill(&place(sock, link, span));
             if n > 0 {
@@ -204,12 +216,12 @@ impl Outgoing for Sending<'_, '_> {
             return n;
         }
         let is_worth_it = |piece: &&Piece| span.len() >= piece.least;
-        let grant = |piece| grants::grant(sock, (end, link), piece, span.len());
+        let grant = |piece| grants::grant(sock, (*end, link), piece, span.len());
         let granted = self.piece.as_ref().filter(is_worth_it).and_then(grant);
         let was_to_be_granted = self.piece.is_some();
         if was_to_be_granted && granted.is_none() {
             self.piece = None;
-            self.put(span);
+            self.put(span.head, span.tail);
         }
         let n = granted.unwrap_or(span.len());
         if let Request::Grant(outcome, hints) = &mut self.call.request {
@@ -262,7 +274,8 @@ impl Outgoing for Sending<'_, '_> {
 
     #[inline(always)]
     fn tell(&mut self) -> bool {
-        let (sock, Some((end, link))) = (self.sock(), self.ring) else { return false };
+        let (Some(end), Some(link)) = (self.end, self.link) else { return false };
+        let sock = self.sock();
         notify::data(sock, link, &end.theirs.ctl, sock.record().slot()) == notify::Cost::Rung
     }
 
@@ -277,7 +290,7 @@ impl Outgoing for Sending<'_, '_> {
     }
 
     fn repeat(&mut self) -> bool {
-        self.ring.is_none_or(|(_, link)| demote::flush(self.sock(), link, self.fd))
+        self.link.is_none_or(|link| demote::flush(self.sock(), link, self.fd))
     }
 
     fn take_back(&mut self) -> bool {

@@ -180,7 +180,7 @@ fn at_end(record: &Record, end: Option<End<'_>>, call: &impl Incoming) -> Step {
 #[inline(always)]
 pub fn receive(
     record: &Record,
-    end: Option<End<'_>>,
+    end: Option<&End<'_>>,
     call: &mut impl Incoming,
     blocking: bool,
 ) -> Result<Step, Violation> {
@@ -217,14 +217,14 @@ fn over_kernel(record: &Record, call: &mut impl Incoming, blocking: bool) -> Ste
 #[cold]
 pub fn peek(
     record: &Record,
-    end: Option<End<'_>>,
+    end: Option<&End<'_>>,
     call: &mut impl Incoming,
     blocking: bool,
 ) -> Result<Step, Violation> {
     let mut is_last = false;
     loop {
         // Before the look, so that nothing comes unseen.
-        let known = end.map_or(0, |end| end.arrivals());
+        let known = end.map_or(0, End::arrivals);
         call.begins_anew();
         let step = receive(record, end, call, blocking)?;
         match step {
@@ -240,7 +240,7 @@ pub fn peek(
 }
 
 /// True when nothing will come any more that could be seen, as far as the kernel or the peer has told.
-fn is_over(record: &Record, end: Option<End<'_>>, call: &impl Incoming) -> bool {
+fn is_over(record: &Record, end: Option<&End<'_>>, call: &impl Incoming) -> bool {
     // Behind the end of a ring that its sender has left, an older kernel shows nothing.
     let is_cut_off = |end: &End<'_>| {
         let marks = record.rx.marks.load(Relaxed);
@@ -249,6 +249,6 @@ fn is_over(record: &Record, end: Option<End<'_>>, call: &impl Incoming) -> bool 
             && !call.can_look_behind()
     };
     has(record, SHUT_RD)
-        || end.is_some_and(|end| is_cut_off(&end) || end.theirs.prod.fin.load(Acquire) != 0)
+        || end.is_some_and(|end| is_cut_off(end) || end.theirs.prod.fin.load(Acquire) != 0)
         || has_ended(&call.socket())
 }

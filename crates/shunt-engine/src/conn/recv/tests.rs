@@ -24,18 +24,18 @@ fn behind_tcp(written: u64, arrived: u64, in_ring: u64) -> (Memory, Socket) {
 
 fn step(call: &mut Receives<'_>) -> Step {
     let end = call.memory.end();
-    receive(end.record, Some(end), call, true).unwrap()
+    receive(end.record, Some(&end), call, true).unwrap()
 }
 
 fn step_now(call: &mut Receives<'_>) -> Step {
     let end = call.memory.end();
-    receive(end.record, Some(end), call, false).unwrap()
+    receive(end.record, Some(&end), call, false).unwrap()
 }
 
 fn look_step(call: &mut Receives<'_>) -> Step {
     call.only_looks = true;
     let end = call.memory.end();
-    peek(end.record, Some(end), call, true).unwrap()
+    peek(end.record, Some(&end), call, true).unwrap()
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_call_waits_for_as_much_as_it_asks() {
         let (memory, socket) = (in_ring(there), Socket::default());
         let mut call = Receives { enough, ..Receives::new(&memory, &socket, total) };
         let end = memory.end();
-        let mut step = || receive(end.record, Some(end), &mut call, blocking).unwrap();
+        let mut step = || receive(end.record, Some(&end), &mut call, blocking).unwrap();
         let first = step();
         let last = if first == Step::Again { step() } else { first };
         assert_eq!(last, expected, "{there} {enough} {total} {blocking}");
@@ -349,7 +349,7 @@ fn bytes_that_no_mark_explains_are_the_last_or_break_the_protocol() {
         let mut call = Receives::new(&memory, &socket, 9);
         call.is_unmarked_for_long = long;
         let end = memory.end();
-        (receive(end.record, Some(end), &mut call, true), call.got)
+        (receive(end.record, Some(&end), &mut call, true), call.got)
     };
     let nothing = |_: &Memory, _: &Socket| {};
     assert_eq!(found(nothing, false), (Ok(Step::Wait(Until::Ring)), 0));
@@ -468,6 +468,6 @@ fn marks_and_grants_that_cannot_be_break_the_protocol() {
         change(&memory);
         let end = memory.end();
         let mut call = Receives::new(&memory, &socket, 9);
-        assert!(receive(end.record, Some(end), &mut call, true).is_err(), "{n}");
+        assert!(receive(end.record, Some(&end), &mut call, true).is_err(), "{n}");
     }
 }

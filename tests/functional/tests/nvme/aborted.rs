@@ -31,21 +31,8 @@ fn abort(host: &mut Host, qid: u16, cid: u16) -> u64 {
 /// Two threads with 512 KiB of buffers each: eight writes have one each, and others wait for one.
 #[test]
 fn writes_that_wait_are_taken_back() {
-    let text = r#"
-[limits]
-transfer = "64KiB"
-in-flight = "1MiB"
-[[subsystem]]
-nqn = "nqn.2024-01.org.shunt:target"
-hosts = "any"
-[[subsystem.namespace]]
-store = "file"
-path = "disk"
-size = "1MiB"
-create = true
-"#;
     let sandbox = Sandbox::new(Mode::Plain);
-    let target = Target::configured(&sandbox, text);
+    let target = Target::short_of_memory(&sandbox, "1MiB");
     let mut host = Host::connect(&target.way()).unwrap();
     let mut queue = host.queue().unwrap();
     let writes: Vec<_> = (0..12).map(|block| write(&mut queue, block)).collect();

@@ -51,6 +51,23 @@ impl Target {
         Self { process: sandbox.serve(command, port), port }
     }
 
+    /// One that has 1 MiB for the data of all commands, of up to 64 KiB each, and a file of this size.
+    pub fn short_of_memory(sandbox: &Sandbox, size: &str) -> Self {
+        let text = r#"
+[limits]
+transfer = "64KiB"
+in-flight = "1MiB"
+[[subsystem]]
+nqn = "nqn.2024-01.org.shunt:target"
+hosts = "any"
+[[subsystem.namespace]]
+store = "file"
+path = "disk"
+create = true
+"#;
+        Self::configured(sandbox, &format!("{text}size = \"{size}\"\n"))
+    }
+
     /// One with such a configuration, but for the address at which it listens.
     pub fn configured(sandbox: &Sandbox, text: &str) -> Self {
         let port = free_port();

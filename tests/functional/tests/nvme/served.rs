@@ -72,21 +72,8 @@ size = "32MiB"
 
 #[test]
 fn commands_wait_for_buffers_and_for_nothing_else() {
-    let text = r#"
-[limits]
-transfer = "64KiB"
-in-flight = "1MiB"
-[[subsystem]]
-nqn = "nqn.2024-01.org.shunt:target"
-hosts = "any"
-[[subsystem.namespace]]
-store = "file"
-path = "disk"
-size = "16MiB"
-create = true
-"#;
     let sandbox = Sandbox::new(Mode::Plain);
-    let target = Target::configured(&sandbox, text);
+    let target = Target::short_of_memory(&sandbox, "16MiB");
     // 128 commands of up to 64 KiB, in capsules and without, for 512 KiB of buffers.
     let verify = ["--depth", "128", "verify", "--commands", "3000", "--longest", "65536"];
     target.run(&sandbox, &verify);

@@ -10,23 +10,53 @@
 //! program are enough.
 
 use core::cell::Cell;
+use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use shunt_shm::arena::Record;
 use shunt_shm::lock::{Owner, OwnerLock};
 
-use crate::conn::{Hold, Sock};
-use crate::epoll::instance::Instance;
 use crate::errno::KeepErrno;
 use crate::fd_table::Entry;
-use crate::object;
 use crate::own_fds::OwnFd;
 
 /// Entries of a thread; what does not find a place is not given back after a jump.
 const MOST: usize = 16;
 /// Descriptors that handlers have closed above steps of their connections.
 const MOST_CLOSES: usize = 4;
+
+/// How a kind of things is given back that calls keep while they are under way.
+#[derive(Debug)]
+pub struct Keeper {
+    /// Gives one back in the place of its call, which does not come back.
+    ///
+    /// # Safety
+    /// The address is one that a call has noted with this keeper ([`Has::kept`]), and has not taken back.
+    give_back: unsafe fn(*const ()),
+}
+
+impl Keeper {
+    /// Of what `give_back` gives back.
+    ///
+    /// # Safety
+    /// `give_back` is sound for each address that is noted with it, once, while its call is under way.
+    #[must_use]
+    pub const unsafe fn new(give_back: unsafe fn(*const ())) -> Self {
+        Self { give_back }
+    }
+
+    /// Of values, which are dropped.
+    const fn of_values<T>() -> Self {
+        /// # Safety
+        /// `value` is valid, and not dropped again.
+        unsafe fn drop_it<T>(value: *const ()) {
+            // SAFETY: the caller's promise.
+            unsafe { ptr::drop_in_place(value.cast::<T>().cast_mut()) }
+        }
+        Self { give_back: drop_it::<T> }
+    }
+}
 
 /// What a call has.
 #[derive(Clone, Copy)]
@@ -35,29 +65,22 @@ pub enum Has {
     Nothing,
     /// A lock of a connection.
     Lock(&'static Record, Which, Owner),
-    /// A connection that it holds.
-    Hold(&'static Sock),
-    /// Several.
-    Holds(*const Vec<Hold>),
-    /// The lock of an epoll instance.
-    Instance(&'static Instance),
-    /// A wait in one.
-    Wait(&'static Instance),
-    /// Something else, and what drops it.
-    Value(*const (), unsafe fn(*const ())),
+    /// Something else, and who gives it back.
+    Kept(*const (), &'static Keeper),
 }
 
 impl Has {
+    /// Something that is at an address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn kept<T>(at: *const T, keeper: &'static Keeper) -> Self {
+        Self::Kept(at.cast(), keeper)
+    }
+
     /// A value of the call's, which forgets the note before it drops it.
     #[must_use]
     pub const fn value<T>(value: &T) -> Self {
-        /// # Safety
-        /// `value` is valid, and not dropped again.
-        unsafe fn drop_it<T>(value: *const ()) {
-            // SAFETY: the caller's promise.
-            unsafe { ptr::drop_in_place(value.cast::<T>().cast_mut()) }
-        }
-        Self::Value(ptr::from_ref(value).cast(), drop_it::<T>)
+        Self::kept(ptr::from_ref(value), const { &Keeper::of_values::<T>() })
     }
 }
 
@@ -97,11 +120,7 @@ enum State {
     Rx,
     Tx,
     Handshake,
-    Hold,
-    Holds,
-    Instance,
-    Wait,
-    Value,
+    Kept,
 }
 
 struct Place {
@@ -119,7 +138,6 @@ impl Place {
 
     #[inline(always)]
     fn fill(&self, has: Has) {
-        let address = |at: usize| [at, 0];
         let (state, words) = match has {
             Has::Nothing => (State::Nothing, [0, 0]),
             Has::Lock(record, which, owner) => {
@@ -130,12 +148,9 @@ impl Place {
                 };
                 (state, [ptr::from_ref(record).expose_provenance(), owner.to_word()])
             }
-            Has::Hold(sock) => (State::Hold, address(ptr::from_ref(sock).expose_provenance())),
-            Has::Holds(holds) => (State::Holds, address(holds.expose_provenance())),
-            Has::Instance(at) => (State::Instance, address(ptr::from_ref(at).expose_provenance())),
-            Has::Wait(at) => (State::Wait, address(ptr::from_ref(at).expose_provenance())),
-            Has::Value(value, drop_it) => {
-                (State::Value, [value.expose_provenance(), drop_it as *const () as usize])
+            Has::Kept(at, keeper) => {
+                let keeper = ptr::from_ref(keeper).expose_provenance();
+                (State::Kept, [at.expose_provenance(), keeper])
             }
         };
         self.words[0].set(words[0]);
@@ -161,19 +176,14 @@ impl Place {
                 State::Rx => lock(Which::Rx),
                 State::Tx => lock(Which::Tx),
                 State::Handshake => lock(Which::Handshake),
-                State::Hold => Has::Hold(&*at(first)),
-                State::Holds => Has::Holds(at(first)),
-                State::Instance => Has::Instance(&*at(first)),
-                State::Wait => Has::Wait(&*at(first)),
-                State::Value => {
-                    let drop_it =
-                        core::mem::transmute::<*const (), unsafe fn(*const ())>(at(second));
-                    Has::Value(at(first), drop_it)
-                }
+                State::Kept => Has::Kept(at(first), &*at(second)),
             }
         }
     }
 }
+
+/// What is done before a descriptor is closed that had this entry.
+pub type Closer = fn(c_int, Entry);
 
 /// What is kept of a thread.
 pub struct Thread {
@@ -187,6 +197,8 @@ pub struct Thread {
     closes: Cell<usize>,
     /// Place of the descriptor, and the entry that it had.
     closed: [Cell<(u16, Entry)>; MOST_CLOSES],
+    /// What closes them.
+    closer: Cell<Option<Closer>>,
 }
 
 impl core::fmt::Debug for Thread {
@@ -409,7 +421,9 @@ impl Thread {
             let (place, entry) = self.closed[last].get();
             self.closes.set(last);
             let Some(own) = OwnFd::from_place(u32::from(place) + 1) else { continue };
-            object::before_close(own.raw(), entry);
+            if let Some(before_close) = self.closer.get() {
+                before_close(own.raw(), entry);
+            }
             drop(own);
         }
     }
@@ -422,14 +436,15 @@ pub fn is_above_a_step() -> bool {
 }
 
 /// Closes a descriptor later, when this thread's step is over that may use its number: until then the
-/// number is the library's own.
+/// number is the library's own. Right before that `closer` is called; it is the same one at each call.
 ///
 /// # Errors
 /// The descriptor, when there are too many.
-pub fn close_later(own: OwnFd, entry: Entry) -> Result<(), OwnFd> {
+pub fn close_later(own: OwnFd, entry: Entry, closer: Closer) -> Result<(), OwnFd> {
     let thread = current();
     let count = thread.closes.get();
     let Some(place) = thread.closed.get(count) else { return Err(own) };
+    thread.closer.set(Some(closer));
     place.set((own.into_place(), entry));
     compiler_fence(Ordering::SeqCst);
     thread.closes.set(count + 1);
@@ -455,18 +470,14 @@ pub fn fork_child() {
     }
 }
 
-/// Calls `each` for the connections that calls of this thread hold, once for each hold.
-pub fn each_hold(mut each: impl FnMut(&'static Sock)) {
+/// Calls `each` for what calls of this thread keep with this keeper, a static.
+pub fn each_kept(keeper: &'static Keeper, mut each: impl FnMut(*const ())) {
     let thread = current();
     for place in thread.live() {
-        match place.has() {
-            Has::Hold(sock) => each(sock),
-            // SAFETY: as in `give_back`.
-            Has::Holds(holds) => {
-                // SAFETY: the call that has noted them takes the note back before they go.
-                unsafe { &*holds }.iter().filter_map(Hold::sock).for_each(&mut each);
-            }
-            _ => {}
+        if let Has::Kept(at, its_keeper) = place.has()
+            && ptr::eq(its_keeper, keeper)
+        {
+            each(at);
         }
     }
 }
@@ -514,17 +525,9 @@ fn give_back(has: Has) {
             // What it protects is changed such that a whole state is left at any moment.
             which.of(record).give_up(owner);
         }
-        Has::Instance(instance) => instance.unlock_after_jump(),
-        Has::Wait(instance) => instance.let_go(),
         // SAFETY: the call that has noted it takes the note back before it goes. Its frame is still
-        // there, and does not come back: so it is dropped once.
-        Has::Value(value, drop_it) => unsafe { drop_it(value) },
-        Has::Hold(sock) => object::let_go(sock),
-        Has::Holds(holds) => {
-            // SAFETY: the call that has noted them takes the note back before they go. Its frame is
-            // still there, and does not come back: so they are dropped once.
-            drop(unsafe { ptr::read(holds) });
-        }
+        // there, and does not come back: so it is given back once.
+        Has::Kept(at, keeper) => unsafe { (keeper.give_back)(at) },
     }
 }
 

@@ -167,7 +167,7 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
             return Waited { found, slept };
         }
         set.hold();
-        noted.get_or_insert_with(|| UnderWay::note(Has::Holds(&raw const set.holds)));
+        noted.get_or_insert_with(|| UnderWay::note(Hold::several(&set.holds)));
         point!(poll_held);
         let spins = !slept && !set.others && mask.is_null();
         slept = true;

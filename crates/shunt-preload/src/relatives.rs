@@ -15,8 +15,7 @@ use shunt_shm::holders::{Member, Who};
 use shunt_shm::lock::Owner;
 use shunt_sys::process::Identity;
 
-use crate::calls;
-use crate::conn::Sock;
+use crate::conn::{Sock, hold};
 use crate::endpoint::Endpoint;
 use crate::fd_table;
 use crate::mutex::{Guard, Mutex};
@@ -320,7 +319,7 @@ pub fn fork_child() {
 /// In a forked child: what only calls of the parent's other threads have held is none of its business.
 fn forget_calls_of_others() {
     // This thread may be in a signal handler above calls of its own.
-    calls::each_hold(|sock| {
+    hold::each(|sock| {
         if sock.is_unused() {
             sock.record().id.holders.add(member(sock.endpoint()));
             if let Some(link) = sock.link() {

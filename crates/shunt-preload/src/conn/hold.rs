@@ -1,6 +1,8 @@
 //! A call that waits, or goes on after its first step, and the connection that it keeps.
 
-use crate::calls::{self, Has, Index};
+use core::ptr;
+
+use crate::calls::{self, Has, Index, Keeper};
 use crate::conn::{Conn, Sock};
 
 /// A call's hold on a connection. As long as it is kept, the connection does not end, whatever
@@ -18,12 +20,18 @@ impl Hold {
         Self { kept: None, noted: None }
     }
 
-    /// One of several, which whoever has them notes together ([`Has::Holds`]). `None` when this end of
+    /// One of several, which whoever has them notes together ([`Hold::several`]). `None` when this end of
     /// the connection is closed already.
     #[must_use]
     pub fn of_many(conn: Conn) -> Option<Self> {
         let is_kept = conn.sock().hold(conn.entry());
         is_kept.then(|| Self { kept: Some(conn.sock()), noted: None })
+    }
+
+    /// What a call notes that has several, until it drops them.
+    #[must_use]
+    pub const fn several(holds: &Vec<Self>) -> Has {
+        Has::kept(ptr::from_ref(holds), &SEVERAL)
     }
 
     /// The process's part of the connection that is kept.
@@ -46,7 +54,7 @@ impl Hold {
         let sock = conn.sock();
         if sock.hold(conn.entry()) {
             self.kept = Some(sock);
-            self.noted = Some(calls::current().note(Has::Hold(sock)));
+            self.noted = Some(calls::current().note(Has::kept(sock, &ONE)));
         }
     }
 
@@ -66,4 +74,34 @@ impl Drop for Hold {
             self.end(sock);
         }
     }
+}
+
+// SAFETY: `begin` alone notes with it, a sock.
+static ONE: Keeper = unsafe { Keeper::new(let_go_of_one) };
+// SAFETY: `several` alone notes with it, a vector of holds that its call drops after it has taken the note back.
+static SEVERAL: Keeper = unsafe { Keeper::new(let_go_of_several) };
+
+/// # Safety
+/// The address is a sock's.
+unsafe fn let_go_of_one(sock: *const ()) {
+    // SAFETY: the caller's promise; socks are never freed.
+    crate::object::let_go(unsafe { &*sock.cast::<Sock>() });
+}
+
+/// # Safety
+/// The address is that of a vector of holds, which nobody drops after this.
+unsafe fn let_go_of_several(holds: *const ()) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { ptr::read(holds.cast::<Vec<Hold>>()) });
+}
+
+/// Calls `each` for the connections that calls of this thread hold, once for each hold.
+pub fn each(mut each: impl FnMut(&'static Sock)) {
+    // SAFETY: `begin` has noted a sock, which is never freed.
+    calls::each_kept(&ONE, |sock| each(unsafe { &*sock.cast::<Sock>() }));
+    calls::each_kept(&SEVERAL, |holds| {
+        // SAFETY: the call that has noted the vector takes the note back before it drops it.
+        let holds = unsafe { &*holds.cast::<Vec<Hold>>() };
+        holds.iter().filter_map(Hold::sock).for_each(&mut each);
+    });
 }

@@ -13,7 +13,7 @@
 //! connection's, as it is not in the kernel, and the kernel socket gets a descriptor of the
 //! library's own.
 
-mod hold;
+pub mod hold;
 mod locked;
 mod sock;
 

@@ -8,13 +8,13 @@
 
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use shunt_shm::holders::Member;
 use shunt_shm::lock::{Guard, Owner, OwnerLock};
 
-use crate::calls::{self, Has, UnderWay};
-use crate::epoll::instance::Instance;
+use crate::calls::{self, Has, Keeper, UnderWay};
 use crate::epoll::state::State;
 use crate::errno::KeepErrno;
 
@@ -23,8 +23,8 @@ thread_local! {
     static LOCKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The instances were not told of something.
-static UNTOLD: AtomicBool = AtomicBool::new(false);
+/// What tells the instances, of which they were not told; null: nothing.
+static UNTOLD: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// True in a signal handler on top of a call of this thread that is at an instance's lock.
 #[inline]
@@ -32,11 +32,11 @@ pub fn is_above() -> bool {
     LOCKS.with(Cell::get) > 0
 }
 
-/// The same for one who would tell the instances something, which then is done later.
-pub fn is_told_later() -> bool {
+/// The same for one who would tell the instances something, which `catch_up` does later, when this thread has let go.
+pub(super) fn leaves_to(catch_up: fn()) -> bool {
     let above = is_above();
     if above {
-        UNTOLD.store(true, Ordering::Release);
+        UNTOLD.store(catch_up as *mut (), Ordering::Release);
     }
     above
 }
@@ -68,11 +68,10 @@ pub struct Held {
 }
 
 impl Held {
-    pub(super) fn lock(instance: &'static Instance) -> Self {
-        let lock = instance.state();
+    pub(super) fn lock(lock: &'static Lock) -> Self {
         let count = Count::one_more();
         let guard = lock.lock.lock(me(), |_| false);
-        let under_way = UnderWay::note(Has::Instance(instance));
+        let under_way = UnderWay::note(Has::kept(lock, &LOCKED));
         let mut held = Self { guard, _under_way: under_way, lock, _count: count };
         if lock.is_torn.swap(false, Ordering::Relaxed) {
             let state: &mut State = &mut held;
@@ -82,18 +81,24 @@ impl Held {
     }
 
     /// Before a fork. `None` in a handler on top of a call of this thread that has the lock.
-    pub(super) fn for_fork(instance: &'static Instance) -> Option<Self> {
-        (!instance.state().lock.is_held_by(me())).then(|| Self::lock(instance))
+    pub(super) fn for_fork(lock: &'static Lock) -> Option<Self> {
+        (!lock.lock.is_held_by(me())).then(|| Self::lock(lock))
     }
 }
 
-impl Lock {
-    /// In the place of a call of this thread that does not come back to it.
-    pub(super) fn unlock_after_jump(&self) {
-        self.is_torn.store(true, Ordering::Relaxed);
-        self.lock.give_up(me());
-        drop(Count);
-    }
+// SAFETY: `Held::lock` alone notes with it, a lock.
+static LOCKED: Keeper = unsafe { Keeper::new(unlock_after_jump) };
+
+/// In the place of a call of this thread that has the lock, and does not come back to it.
+///
+/// # Safety
+/// The address is a lock's.
+unsafe fn unlock_after_jump(lock: *const ()) {
+    // SAFETY: the caller's promise; locks are never freed.
+    let lock = unsafe { &*lock.cast::<Lock>() };
+    lock.is_torn.store(true, Ordering::Relaxed);
+    lock.lock.give_up(me());
+    drop(Count);
 }
 
 impl Deref for Held {
@@ -125,9 +130,14 @@ impl Count {
 impl Drop for Count {
     fn drop(&mut self) {
         LOCKS.with(|locks| locks.set(locks.get().saturating_sub(1)));
-        if UNTOLD.load(Ordering::Relaxed) && !is_above() && UNTOLD.swap(false, Ordering::AcqRel) {
+        if UNTOLD.load(Ordering::Relaxed).is_null() || is_above() {
+            return;
+        }
+        let untold = UNTOLD.swap(ptr::null_mut(), Ordering::AcqRel);
+        if !untold.is_null() {
             let _keep = KeepErrno::new();
-            super::everywhere().for_each(super::Instance::catch_up);
+            // SAFETY: `leaves_to` was given a function of this type.
+            unsafe { core::mem::transmute::<*mut (), fn()>(untold)() };
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One epoll instance: what it watches, and how it is told.
 
+use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
@@ -186,7 +187,7 @@ impl Instance {
     }
 
     fn finish(&'static self) {
-        if !held::is_told_later() {
+        if !super::is_told_later() {
             self.clear();
         }
     }
@@ -200,7 +201,7 @@ impl Instance {
             watch.into_iter().for_each(|watch| self.unregister(index, &watch));
         }
         if let Some(endpoint) = Endpoint::current()
-            && core::ptr::from_ref(endpoint).addr() == self.endpoint.swap(0, Ordering::Relaxed)
+            && ptr::from_ref(endpoint).addr() == self.endpoint.swap(0, Ordering::Relaxed)
         {
             endpoint.give_vector(self.vector.load(Ordering::Relaxed) as usize);
         }
@@ -209,16 +210,12 @@ impl Instance {
     /// Its state.
     pub fn lock(&self) -> Held {
         // SAFETY: instances are never freed.
-        Held::lock(unsafe { &*core::ptr::from_ref(self) })
+        Held::lock(unsafe { &*ptr::from_ref(&self.state) })
     }
 
-    pub(super) const fn state(&self) -> &held::Lock {
-        &self.state
-    }
-
-    /// In the place of a call of this thread that has the lock, and does not come back to it.
-    pub fn unlock_after_jump(&self) {
-        self.state.unlock_after_jump();
+    /// The same before a fork. `None` in a handler on top of a call of this thread that has the lock.
+    pub(super) fn lock_for_fork(&'static self) -> Option<Held> {
+        Held::for_fork(&self.state)
     }
 
     /// A descriptor that names it.
@@ -228,7 +225,7 @@ impl Instance {
 
     /// Its completion vector at `endpoint`.
     fn vector_at(&self, endpoint: &'static Endpoint) -> usize {
-        let at = core::ptr::from_ref(endpoint).addr();
+        let at = ptr::from_ref(endpoint).addr();
         if self.endpoint.swap(at, Ordering::AcqRel) != at {
             let vector = u32::try_from(endpoint.take_vector()).unwrap_or(0);
             self.vector.store(vector, Ordering::Relaxed);
@@ -302,7 +299,7 @@ impl Instance {
     pub(super) fn unpark_for_good(&self, state: &mut State, index: usize) {
         let Some(fd) = state.get(index).map(|w| w.fd) else { return };
         // SAFETY: a deletion reads no event.
-        unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
+        unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_DEL, fd, ptr::null_mut()) };
         self.forget_watch(state, index);
     }
 
@@ -405,7 +402,7 @@ impl Instance {
 
     /// Puts a doorbell into the kernel's set.
     fn hear(&self, state: &mut State, endpoint: &'static Endpoint, vector: usize) {
-        let name = (core::ptr::from_ref(endpoint), vector);
+        let name = (ptr::from_ref(endpoint), vector);
         let Some(bell) = endpoint.bells.get(vector).filter(|_| !state.bells.contains(&name)) else {
             return;
         };
@@ -572,7 +569,7 @@ impl Instance {
                 // What is in the ear is not here, which does no harm.
                 // SAFETY: a deletion reads no event.
                 unsafe {
-                    next::epoll_ctl(self.raw(), EPOLL_CTL_DEL, own.raw(), core::ptr::null_mut());
+                    next::epoll_ctl(self.raw(), EPOLL_CTL_DEL, own.raw(), ptr::null_mut());
                 }
             }
             for watch in state.watches.iter().flatten() {

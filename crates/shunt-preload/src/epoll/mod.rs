@@ -60,6 +60,12 @@ fn everywhere() -> impl Iterator<Item = &'static Instance> {
     TABLE[..high].iter().filter_map(|p| unsafe { p.load(Ordering::Acquire).as_ref() })
 }
 
+/// True in a signal handler on top of a call of this thread that is at an instance's lock, for one who would tell the
+/// instances something: they are told later.
+pub fn is_told_later() -> bool {
+    held::leaves_to(|| everywhere().for_each(Instance::catch_up))
+}
+
 /// The instance with this number.
 pub fn get(index: usize) -> Option<&'static Instance> {
     // SAFETY: as in `all`.
@@ -97,7 +103,7 @@ pub fn lock_for_fork() -> (Guard<'static, ()>, Vec<Held>) {
     let _keep = KeepErrno::new();
     let changes = lock();
     let share = |instance: &'static Instance| {
-        let mut state = Held::for_fork(instance)?;
+        let mut state = instance.lock_for_fork()?;
         instance.share(&mut state);
         Some(state)
     };
@@ -109,7 +115,7 @@ pub fn lock_for_fork() -> (Guard<'static, ()>, Vec<Held>) {
 pub fn forget_in_child() {
     for instance in all() {
         // But for one at whose lock a call of this thread is, above which a handler has forked.
-        if let Some(mut state) = Held::for_fork(instance) {
+        if let Some(mut state) = instance.lock_for_fork() {
             state.all_direct();
             state.inherited = true;
         }

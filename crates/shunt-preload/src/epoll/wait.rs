@@ -14,7 +14,7 @@ use shunt_shm::sync::store_load_fence;
 use shunt_wire::counter::Counter;
 
 use crate::abi::{c_int, epoll_event, sigset_t};
-use crate::calls::{Has, UnderWay};
+use crate::calls::{Has, Keeper, UnderWay};
 use crate::conn::KERNEL_HINT;
 use crate::epoll::instance::{Instance, SEVERAL, kernel_event};
 use crate::epoll::ready::Heard;
@@ -183,8 +183,18 @@ impl Waiting {
     /// Begins. `None` when it is closed already.
     pub fn begin(instance: &'static Instance, entry: Entry) -> Option<Self> {
         let is_held = instance.hold(entry);
-        is_held.then(|| Self { instance, _under_way: UnderWay::note(Has::Wait(instance)) })
+        is_held.then(|| Self { instance, _under_way: UnderWay::note(Has::kept(instance, &WAITS)) })
     }
+}
+
+// SAFETY: `begin` alone notes with it, an instance.
+static WAITS: Keeper = unsafe { Keeper::new(let_go) };
+
+/// # Safety
+/// The address is an instance's.
+unsafe fn let_go(instance: *const ()) {
+    // SAFETY: the caller's promise; instances are never freed.
+    unsafe { &*instance.cast::<Instance>() }.let_go();
 }
 
 impl Drop for Waiting {

@@ -1,5 +1,7 @@
 //! The C types that the hook list speaks in, and addresses in them.
 
+use std::os::fd::BorrowedFd;
+
 use shunt_wire::addr::Addr;
 
 pub use libc::{
@@ -9,7 +11,8 @@ pub use libc::{
     sockaddr, socklen_t, ssize_t, termios, timespec, timeval, uid_t, winsize,
 };
 
-pub use crate::ops::process::ForkHandler;
+/// A handler of pthread_atfork(3).
+pub type ForkHandler = Option<unsafe extern "C" fn()>;
 
 /// `const char *const argv[]`, as the exec family takes it.
 pub type Strings = *const *const c_char;
@@ -54,4 +57,11 @@ pub unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Option<Addr> {
         }
         _ => None,
     }
+}
+
+/// Borrows a descriptor of the program for one call.
+pub fn borrow<'a>(fd: i32) -> BorrowedFd<'a> {
+    // SAFETY: the program has it open while it is inside our hook; if it closes it in another thread
+    // the kernel's answer is EBADF, as without Shunt.
+    unsafe { BorrowedFd::borrow_raw(fd.max(0)) }
 }

@@ -146,7 +146,7 @@ static KEY: AtomicU32 = AtomicU32::new(0);
 /// for which libc needs no memory.
 pub fn prepare() -> bool {
     extern "C" fn thread_ends(_: *mut c_void) {
-        crate::guard::contain(|| PLACES.with(|places| places.iter().for_each(Place::clear)));
+        crate::contain::contain(|| PLACES.with(|places| places.iter().for_each(Place::clear)));
     }
     if KEY.load(Ordering::Acquire) != 0 {
         return true;

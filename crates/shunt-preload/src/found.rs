@@ -17,11 +17,11 @@ use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fstat, fstatfs};
 use shunt_sys::fds::reopen;
 
 use crate::abi::{c_int, c_void};
+use crate::activity;
 use crate::errno::KeepErrno;
 use crate::exports::{self, Memory};
-use crate::init;
-use crate::ops::process;
 use crate::own_fds;
+use crate::owner;
 use crate::windows::Window;
 
 /// Before the program has asked for `SO_ZEROCOPY` smaller mappings are not looked at: each that is takes one of the
@@ -82,9 +82,9 @@ pub fn mapped(at: *mut c_void, len: usize, flags: c_int, fd: c_int, offset: i64)
 
 #[cold]
 fn note(base: usize, len: usize, fd: c_int, offset: i64) {
-    let (Ok(from), true) = (usize::try_from(offset), init::active()) else { return };
+    let (Ok(from), true) = (usize::try_from(offset), activity::active()) else { return };
     let _keep = KeepErrno::new();
-    if fd < 0 || !process::may_mutate() {
+    if fd < 0 || !owner::may_mutate() {
         return;
     }
     // SAFETY: the program's, which has just mapped it; if another thread closes it meanwhile, it has not.

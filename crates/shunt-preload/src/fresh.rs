@@ -10,10 +10,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use shunt_sys::sockinfo;
 
+use crate::abi;
+use crate::activity;
 use crate::fd_table::{self, Entry, Kind};
-use crate::init;
-use crate::ops::process::may_mutate;
-use crate::stream::tcp;
+use crate::owner::may_mutate;
 
 /// The network namespace (`SO_NETNS_COOKIE`) that sockets of this process are made in; 0: not asked yet.
 static NETNS: AtomicU64 = AtomicU64::new(0);
@@ -28,9 +28,9 @@ pub fn note(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     if matches!(domain, AF_INET | AF_INET6)
         && kind & !(SOCK_NONBLOCK | SOCK_CLOEXEC) == SOCK_STREAM
         && matches!(protocol, 0 | IPPROTO_TCP)
-        && init::active()
+        && activity::active()
         && may_mutate()
-        && (IS_TCP.load(Ordering::Relaxed) || sockinfo::is_tcp(tcp::borrow(fd)))
+        && (IS_TCP.load(Ordering::Relaxed) || sockinfo::is_tcp(abi::borrow(fd)))
     {
         IS_TCP.store(true, Ordering::Relaxed);
         fd_table::set(fd, Entry::fresh());
@@ -39,12 +39,12 @@ pub fn note(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
 
 /// Whether the descriptor is a TCP socket.
 pub fn is_tcp(fd: c_int, entry: Entry) -> bool {
-    entry.kind() == Kind::Fresh || sockinfo::is_tcp(tcp::borrow(fd))
+    entry.kind() == Kind::Fresh || sockinfo::is_tcp(abi::borrow(fd))
 }
 
 /// The socket's network namespace.
 pub fn netns(fd: c_int, entry: Entry) -> u64 {
-    let ask = || sockinfo::netns_cookie(tcp::borrow(fd));
+    let ask = || sockinfo::netns_cookie(abi::borrow(fd));
     if entry.kind() != Kind::Fresh || NETNS_VARIES.load(Ordering::Relaxed) {
         return ask();
     }
@@ -85,11 +85,11 @@ mod tests {
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
     use super::*;
-    use crate::ops::process::claim;
+    use crate::owner::claim;
 
     #[test]
     fn what_is_known_of_a_socket_is_what_the_kernel_would_say() {
-        assert!(fd_table::reserve() && claim());
+        assert!(fd_table::reserve() && claim(|| ()));
         // SAFETY: no pointers; the number is a new descriptor of this test's.
         let socket = unsafe { OwnedFd::from_raw_fd(libc::socket(AF_INET, SOCK_STREAM, 0)) };
         let fd = socket.as_raw_fd();

@@ -12,48 +12,8 @@
 //! The good path costs the saved registers, nothing else.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU64, Ordering};
-use std::panic::{self, AssertUnwindSafe};
 
-use shunt_wire::counter::Counter;
-
-use crate::endpoint;
-use crate::signals::Uncancelled;
-
-/// Panics that were contained since the program started.
-pub static PANICS: AtomicU64 = AtomicU64::new(0);
-
-/// Makes panics silent. For the constructor.
-pub fn silence_panics() {
-    panic::set_hook(Box::new(|_| {}));
-}
-
-/// Runs `work` and contains its panic, for entries that are not hooked functions (constructor,
-/// fork handlers). `work` must hold no cancellation point. True when it did not panic.
-pub fn contain(work: impl FnOnce()) -> bool {
-    match panic::catch_unwind(AssertUnwindSafe(work)) {
-        Ok(()) => true,
-        Err(payload) => {
-            dispose(payload);
-            false
-        }
-    }
-}
-
-/// The same for work that may hold a cancellation point, which is none then.
-pub fn contain_uncancelled(work: impl FnOnce()) -> bool {
-    let _uncancelled = Uncancelled::begin();
-    contain(work)
-}
-
-/// Counts a panic and drops what it carried; a panic in that very drop is left where it is.
-fn dispose(payload: Box<dyn core::any::Any + Send>) {
-    PANICS.fetch_add(1, Ordering::Relaxed);
-    endpoint::count(Counter::Contained, 1);
-    if let Err(second) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        core::mem::forget(second);
-    }
-}
+use crate::contain;
 
 /// The unwinder's view of a frame.
 #[repr(C)]
@@ -131,7 +91,7 @@ pub unsafe extern "C" fn forget_panic(exception: *mut c_void) {
     let raise = || unsafe {
         _Unwind_RaiseException(exception);
     };
-    contain(raise);
+    contain::contain(raise);
 }
 
 /// Defines a function that calls a handler, and the next definition if the handler panics.
@@ -325,6 +285,8 @@ pub(crate) use guard_body;
 mod tests {
 
     use super::*;
+    use crate::contain::{PANICS, silence_panics};
+    use core::sync::atomic::Ordering;
 
     mod cases {
         use std::sync::atomic::AtomicUsize;

@@ -11,6 +11,7 @@ use shunt_sys::fds::{Fds, close, reopen};
 use shunt_wire::agent::{LANES, RegionId};
 use shunt_wire::counter::Counter;
 
+use crate::abi;
 use crate::agent_client;
 use crate::calls::Which;
 use crate::clock;
@@ -18,7 +19,6 @@ use crate::conn::Sock;
 use crate::endpoint;
 use crate::mutex::{Guard, Mutex};
 use crate::own_fds::{self, OwnFd};
-use crate::stream::tcp;
 
 /// Regions that a process maps at a time, a bit each in [`Sock::imports`].
 pub const IMPORTS: usize = 64;
@@ -139,7 +139,7 @@ fn fetch(sock: &Sock, region: RegionId, name: u64) -> Option<usize> {
     let empty = (0..IMPORTS).find(|i| at(*i).is_none());
     let oldest = || (0..IMPORTS).filter(is_free).min_by_key(|i| USED[*i].load(Ordering::Relaxed));
     let index = empty.or_else(oldest)?;
-    let socket = sock.descriptor().map(tcp::borrow);
+    let socket = sock.descriptor().map(abi::borrow);
     let fds = agent_client::import((region, sock.record().slot()), name, socket).ok()?;
     let what = if fds.len() == LANES { pipes(fds)? } else { memory(fds)? };
     match what {

@@ -7,48 +7,16 @@
 use core::ffi::c_char;
 #[cfg(not(test))]
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use shunt_shm::memfd;
 
 #[cfg(not(test))]
 use crate::errno;
-use crate::ops::{poll, process};
+use crate::ops::process;
 use crate::stream::leftover::take;
-use crate::{bell, fd_table, guard, knobs, next, sanitizers};
-
-static ACTIVE: AtomicBool = AtomicBool::new(false);
-static RETIRED: AtomicBool = AtomicBool::new(false);
-
-/// True when the library may take connections up: start-up went well and `SHUNT_DISABLE` is not
-/// set.
-#[inline]
-#[must_use]
-pub fn active() -> bool {
-    ACTIVE.load(Ordering::Relaxed) && !RETIRED.load(Ordering::Relaxed)
-}
-
-/// True when the library takes no more connections up, because the program makes calls that it does not see.
-#[must_use]
-pub fn retired() -> bool {
-    ACTIVE.load(Ordering::Relaxed) && RETIRED.load(Ordering::Relaxed)
-}
-
-/// Takes no more connections up.
-pub fn retire() {
-    RETIRED.store(true, Ordering::Relaxed);
-}
-
-/// True when the process ends, or the library has never become active.
-pub fn is_over() -> bool {
-    !ACTIVE.load(Ordering::Relaxed)
-}
-
-/// Takes nothing up any more, because the process ends. True for the first who says so, if the
-/// library was active.
-pub fn deactivate() -> bool {
-    ACTIVE.swap(false, Ordering::AcqRel)
-}
+use crate::{
+    activity, bell, contain, fd_table, kernel_poll, knobs, next, object, owner, sanitizers,
+};
 
 /// # Safety
 /// As [`knobs::init`].
@@ -56,7 +24,7 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
     // First, so that even an inert library passes calls on without a dlsym.
     next::resolve_all();
     // Before anything that could panic.
-    guard::silence_panics();
+    contain::silence_panics();
     // SAFETY: the caller's promise. Before the stages that cost memory: they are not needed when
     // Shunt is switched off, or of no use here.
     unsafe { knobs::init(argv, envp) };
@@ -68,7 +36,7 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
         memfd::keep_in_dumps();
     }
     // Before the fork handlers, which write to the owner's page.
-    if !process::claim() {
+    if !owner::claim(object::fork_child) {
         return;
     }
     // Before the first descriptor can be entered.
@@ -84,18 +52,18 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
     }
     // Without it a quick_exit(3) is seen by the peers as a kill.
     process::watch_quick_exit();
-    poll::note_limit();
+    kernel_poll::note_limit();
     // Before the program can look at its descriptors.
     take::take_up();
     // Last: from here on descriptors are taken up.
-    ACTIVE.store(true, Ordering::Release);
+    activity::activate();
 }
 
 #[cfg(not(test))]
 extern "C" fn constructor(_: c_int, argv: *const *const c_char, envp: *const *const c_char) {
     let _keep = errno::KeepErrno::new();
     // SAFETY: glibc's loader passes argc, argv and envp to constructors.
-    guard::contain(|| unsafe { start(argv, envp) });
+    contain::contain(|| unsafe { start(argv, envp) });
 }
 
 #[cfg(not(test))]
@@ -108,7 +76,7 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
 #[cfg(not(test))]
 extern "C" fn destructor() {
     let _keep = errno::KeepErrno::new();
-    guard::contain(process::ends);
+    contain::contain(process::ends);
 }
 
 #[cfg(not(test))]
@@ -119,6 +87,7 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::activity::active;
 
     #[test]
     fn the_library_is_inert_until_started() {

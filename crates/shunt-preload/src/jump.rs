@@ -147,7 +147,7 @@ macro_rules! tail_function {
                 caller: usize,
             ) -> *mut core::ffi::c_void {
                 let mut instead = None;
-                $crate::guard::contain(|| {
+                $crate::contain::contain(|| {
                     instead = $crate::jump::Onward::instead($before([a, b, c, caller]));
                 });
                 instead.map_or_else(|| $slot.get(), core::ptr::NonNull::as_ptr)

@@ -4,13 +4,13 @@
 
 use core::ffi::c_int;
 use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, c_short};
 use rustix::event::{FdSetElement, FdSetIter, Timespec, fd_set_insert, fd_set_num_elements};
 
 use crate::abi::{nfds_t, pollfd, sigset_t, timespec};
-use crate::stream::tcp;
-use crate::{errno, next};
+use crate::{abi, errno, next};
 
 /// Of what select(2) cannot tell alone (an end behind bytes that nobody reads) a sleep looks so often for itself.
 const LOOK: i64 = 100_000_000;
@@ -76,13 +76,34 @@ pub fn await_one(fd: c_int, events: c_short, nanos: i64) {
     let _ = ask(&mut fds, Some(timespec { tv_sec: 0, tv_nsec: nanos }));
 }
 
-/// `RLIMIT_NOFILE`, below which a poll(2) of so many entries is refused.
+/// True when a poll(2) of so many entries is refused.
 fn is_refused(entries: usize) -> bool {
-    if crate::ops::poll::is_known_to_be_refused(entries) {
-        return true;
-    }
+    entries > FEW.load(Ordering::Relaxed) || entries > most_descriptors()
+}
+
+/// As many as every program may have open that was not given less: with more, the kernel asks first
+/// whether it may.
+const PERMITTED: usize = 1024;
+
+/// The program may have fewer descriptors open than most may, and so poll fewer: so many. The kernel is not asked for
+/// it at each poll, as a filter may forbid that by then.
+static FEW: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// The limit may be another one by now.
+pub fn note_limit() {
+    let most = most_descriptors();
+    FEW.store(if most < PERMITTED { most } else { usize::MAX }, Ordering::Relaxed);
+}
+
+/// True when the kernel refuses to poll so many, as far as is known; it is asked only about more than most may have.
+pub fn refuses(entries: usize) -> bool {
+    entries > FEW.load(Ordering::Relaxed) || entries > PERMITTED && entries > most_descriptors()
+}
+
+/// `RLIMIT_NOFILE`.
+fn most_descriptors() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.is_some_and(|limit| limit < entries as u64)
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
 /// Sets of descriptors, of any length.
@@ -140,7 +161,7 @@ fn end(fd: c_int, events: c_short) -> c_short {
     const CLOSE: u64 = 7;
     const AFTER_FIN: [u64; 4] = [6, 8, 9, 11];
     let mut info = [0; 1];
-    match shunt_sys::sockinfo::tcp_info(tcp::borrow(fd), &mut info) {
+    match shunt_sys::sockinfo::tcp_info(abi::borrow(fd), &mut info) {
         Ok(_) => match info[0].to_ne_bytes()[0].into() {
             CLOSE => POLLHUP | POLLERR | events & POLLRDHUP,
             state if AFTER_FIN.contains(&state) => events & POLLRDHUP,
@@ -160,7 +181,7 @@ mod tests {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
-    use crate::ops::process::tests::in_child;
+    use crate::owner::tests::in_child;
 
     /// The answers are those of poll(2), in the bits that it was asked for.
     #[test]
@@ -177,7 +198,8 @@ mod tests {
         pairs[2].0.shutdown(Shutdown::Write).unwrap();
         (&pairs[3].0).write_all(b"bytes").unwrap();
         pairs[3].0.shutdown(Shutdown::Write).unwrap();
-        tcp::reset_on_close(pairs[4].0.as_raw_fd());
+        let at_once = Some(core::time::Duration::ZERO);
+        rustix::net::sockopt::set_socket_linger(&pairs[4].0, at_once).unwrap();
         let mut pairs = pairs;
         let reset = pairs.pop().unwrap();
         drop(reset.0);

@@ -11,12 +11,14 @@
 #![cfg(target_os = "linux")]
 
 pub mod abi;
+pub mod activity;
 pub mod agent_client;
 pub mod api;
 pub mod bell;
 pub mod calls;
 pub mod clock;
 pub mod conn;
+pub mod contain;
 pub mod doorbells;
 mod dynamic;
 pub mod endpoint;
@@ -41,6 +43,7 @@ pub mod next;
 pub mod object;
 pub mod ops;
 pub mod own_fds;
+pub mod owner;
 pub mod panics;
 pub mod peer;
 pub mod points;

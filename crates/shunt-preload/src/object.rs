@@ -19,12 +19,13 @@ use shunt_wire::clc::Answer;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
+use crate::activity;
 use crate::calls::{self, Which};
 use crate::conn::{APPENDS, Conn, LEFTOVER, NONBLOCK, SHUT_RD, Sock};
+use crate::contain::contain;
 use crate::endpoint::{self, Endpoint};
 use crate::errno::KeepErrno;
 use crate::fd_table::{Entry, Kind};
-use crate::guard::contain;
 use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
 use crate::panics::InDoubt;
@@ -34,7 +35,7 @@ use crate::stream::tcp::Socket;
 use crate::stream::{
     self, again, demote, doubt, grants, leftover, notify, offered, promote, tcp, trim, worth,
 };
-use crate::{agent_client, exports, fd_table, fresh, imports, init, link, ops, own_fds, relatives};
+use crate::{agent_client, exports, fd_table, fresh, imports, link, ops, own_fds, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
 pub fn retain(_fd: c_int, entry: Entry) {
@@ -383,7 +384,7 @@ thread_local! {
 /// The process is about to fork, and the program's own handlers have run.
 pub fn fork_prepare() {
     fresh::forget_all();
-    if init::active() {
+    if activity::active() {
         agent_client::invite_child();
     }
     relatives::fork_begins();

@@ -207,7 +207,7 @@ mod tests {
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
-    use crate::ops::process::tests::in_child;
+    use crate::owner::tests::in_child;
 
     fn event() -> OwnedFd {
         eventfd(0, EventfdFlags::empty()).unwrap()

@@ -24,11 +24,11 @@ use shunt_wire::reason::Reason;
 
 use crate::calls::Which;
 use crate::conn::{Conn, NUMBERED, Sock};
+use crate::contain::contain;
 use crate::epoll;
 use crate::epoll::instance::Instance;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
-use crate::guard::contain;
 use crate::signals::Uncancelled;
 use crate::stream::{notify, tcp};
 use crate::{endpoint, next, object};
@@ -254,7 +254,7 @@ pub unsafe fn epoll_ctl(
 /// parent's, whose locks it may have. They are reset, and the library does nothing any more.
 #[cold]
 pub fn in_child() {
-    crate::init::deactivate();
+    crate::activity::deactivate();
     for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
         if let Some(conn) = Conn::closing(fd, entry) {
             reset(conn);

@@ -244,9 +244,7 @@ macro_rules! names {
 for_each_point!(names);
 
 #[cfg(any(feature = "points", test))]
-pub use plan::{
-    pass, shunt_points, shunt_points_contained, shunt_points_names, shunt_points_passed, take_up,
-};
+pub use plan::{pass, shunt_points, shunt_points_names, shunt_points_passed, take_up};
 
 #[cfg(any(feature = "points", test))]
 mod plan {
@@ -261,8 +259,6 @@ mod plan {
 
     use super::{NAMES, Point};
     use crate::errno::KeepErrno;
-    use crate::guard::PANICS;
-    use crate::ops::process;
 
     /// What happens at a point.
     #[derive(Clone, PartialEq, Eq, Debug)]
@@ -381,8 +377,9 @@ mod plan {
                 Self::Kill => {
                     let _ = kill_process(getpid(), Signal::KILL);
                 }
+                // The hook on it, as the library is looked at first.
                 // SAFETY: ends the process.
-                Self::Exit => unsafe { process::_exit(0) },
+                Self::Exit => unsafe { libc::_exit(0) },
             }
         }
     }
@@ -428,12 +425,6 @@ mod plan {
         let place =
             NAMES.iter().zip(&PLACES).find(|(known, _)| known.as_bytes() == name.to_bytes());
         place.map_or(0, |(_, place)| place.passes.load(Ordering::Relaxed))
-    }
-
-    /// Panics that were contained.
-    #[unsafe(no_mangle)]
-    pub extern "C" fn shunt_points_contained() -> c_ulong {
-        PANICS.load(Ordering::Relaxed)
     }
 
     /// The names of all points, with commas between them.

@@ -6,7 +6,7 @@ use shunt_shm::lock::{Guard, Owner, OwnerLock};
 
 use crate::calls::{self, Has, Index, Thread, Which};
 use crate::conn::Sock;
-use crate::ops::process;
+use crate::owner;
 use crate::relatives;
 
 /// A lock of a connection. A signal handler that jumps out of the call gives it back.
@@ -72,7 +72,7 @@ impl Sock {
 
     #[inline]
     fn owner(&self, thread: &Thread) -> Owner {
-        process::notice_raw_fork();
+        owner::notice_raw_fork();
         Owner::new(self.member(), thread.tid())
     }
 

@@ -13,10 +13,10 @@ use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
+use crate::activity;
 use crate::conn::{Flags, HAD_ROOM, WAS_SHUNTED};
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Entry, Kind};
-use crate::init;
 use crate::knobs::Dmb;
 use crate::link::{self, Link, Target};
 use crate::object;
@@ -499,7 +499,7 @@ impl Sock {
             self.endpoint().carries(false);
         }
         self.give_back();
-        if endpoint.is_inherited() && !init::is_over() {
+        if endpoint.is_inherited() && !activity::is_over() {
             link::let_go(region, side, slot);
             endpoint.shed();
         }

@@ -19,6 +19,7 @@ use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, create, wa
 use shunt_engine::events;
 use shunt_shm::doorbell::RUNG;
 
+use crate::abi;
 use crate::abi::epoll_event;
 use crate::epoll::instance::Instance;
 use crate::epoll::state::{Inner, State};
@@ -137,7 +138,7 @@ impl Instance {
         let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut found = [none; 16];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let rung = wait(tcp::borrow(ear), &mut found, Some(&now)).is_ok_and(|n| n > 0);
+        let rung = wait(abi::borrow(ear), &mut found, Some(&now)).is_ok_and(|n| n > 0);
         if rung {
             self.edges.fetch_add(1, Ordering::AcqRel);
         }

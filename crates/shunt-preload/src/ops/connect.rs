@@ -15,22 +15,24 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use super::listener::{is_local, is_nonblocking, is_plain, track};
+use crate::abi;
 use crate::abi::{address, c_int, is_unspecific, sockaddr, socklen_t};
+use crate::activity;
 use crate::calls::{Has, UnderWay};
 use crate::conn::{Conn, NONBLOCK, Sock};
+use crate::contain::contain;
 use crate::endpoint;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
-use crate::guard::contain;
 use crate::link::{self, Draft};
-use crate::ops::process::may_mutate;
 use crate::ops::stdio;
 use crate::ops::user::effective_user;
+use crate::owner::may_mutate;
 use crate::panics;
 use crate::points::point;
 use crate::signals::SettingUp;
-use crate::stream::{buffers, doubt, offered, tcp};
-use crate::{agent_client, fresh, init, next, object, ops};
+use crate::stream::{buffers, doubt, offered};
+use crate::{agent_client, fresh, next, object, ops};
 
 /// # Safety
 /// As the C function.
@@ -38,13 +40,13 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
     // SAFETY: the caller keeps the C function's contract.
     let kernel = || unsafe { next::connect(fd, addr, len) };
     let entry = fd_table::lookup(fd);
-    if !init::active() || !is_plain(entry) {
+    if !activity::active() || !is_plain(entry) {
         let result = kernel();
         let connects = result == 0 || errno::get() == EINPROGRESS;
         // SAFETY: as above; the kernel has just read the address.
         if connects && unsafe { is_unspecific(addr, len) } {
             contain(|| disconnected(fd));
-        } else if connects && init::retired() && is_plain(entry) {
+        } else if connects && activity::retired() && is_plain(entry) {
             contain(|| is_bypassed(fd));
         }
         return result;
@@ -91,7 +93,7 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
 /// The library takes no connections up any more.
 fn is_bypassed(fd: c_int) {
     let _keep = KeepErrno::new();
-    if sockinfo::is_tcp(tcp::borrow(fd)) && may_mutate() {
+    if sockinfo::is_tcp(abi::borrow(fd)) && may_mutate() {
         endpoint::count(Counter::Connections, 1);
         endpoint::decline(Reason::Bypassed);
     }
@@ -150,7 +152,7 @@ impl<'a> Attempt<'a> {
         if self.before.kind() == Kind::Fresh && !is_fresh {
             // By another thread, while the call was waiting.
             ops::sockopt::heed_kernel(self.fd);
-            if sockinfo::raises_signals(tcp::borrow(self.fd)) {
+            if sockinfo::raises_signals(abi::borrow(self.fd)) {
                 ops::sockopt::go_to_kernel(self.fd);
             }
         }
@@ -216,7 +218,7 @@ fn plan(fd: c_int, entry: Entry, to: &Addr) -> Plan {
     if stdio::uses(fd) {
         return Plan::Tcp(Reason::HandedOver);
     }
-    let socket = tcp::borrow(fd);
+    let socket = abi::borrow(fd);
     if entry.kind() != Kind::Fresh
         && (sockinfo::asks_for_kernel(socket) || sockinfo::raises_signals(socket))
     {
@@ -281,7 +283,7 @@ fn connected(socket: &Connected, to: &Addr, plan: Result<&Draft, &Reason>) {
             draft.drop_unposted();
         }
     };
-    let Ok(local) = sockinfo::local_addr(tcp::borrow(fd).as_fd()) else { return drop_plan() };
+    let Ok(local) = sockinfo::local_addr(abi::borrow(fd).as_fd()) else { return drop_plan() };
     let tuple = FourTuple { local, peer: loopback_for_unspecified(to) };
     let Some(sock) = track(fd, &tuple) else {
         endpoint::decline(plan.err().copied().unwrap_or(Reason::TooManyConnections));

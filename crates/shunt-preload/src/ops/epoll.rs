@@ -5,7 +5,9 @@ use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
+use crate::activity;
 use crate::conn::{Conn, Sock};
+use crate::contain::contain_uncancelled;
 use crate::epoll::held;
 use crate::epoll::instance::{flags_are_valid, kernel_event};
 use crate::epoll::state::Watch;
@@ -13,12 +15,11 @@ use crate::epoll::wait::{Limits, Out, Waiting, dispatch, wait, wait_in_kernel};
 use crate::epoll::{self, instance};
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
-use crate::guard::contain_uncancelled;
 use crate::handlers::Seen;
-use crate::ops::process::may_mutate;
+use crate::owner::may_mutate;
 use crate::points::point;
 use crate::stream::promote;
-use crate::{clock, init, next, object};
+use crate::{clock, next, object};
 use shunt_engine::events;
 
 pub use crate::epoll::{forget_in_child, lock_for_fork};
@@ -39,7 +40,7 @@ pub unsafe fn epoll_create1(flags: c_int) -> c_int {
 }
 
 fn created(fd: c_int) -> c_int {
-    if fd >= 0 && init::active() && may_mutate() {
+    if fd >= 0 && activity::active() && may_mutate() {
         let _keep = KeepErrno::new();
         contain_uncancelled(|| {
             point!(epoll_created);

@@ -9,16 +9,16 @@ use std::os::fd::BorrowedFd;
 
 use crate::calls;
 use crate::conn::{Conn, Sock};
+use crate::contain::contain_uncancelled;
 use crate::epoll::instance::Instance;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::fresh;
-use crate::guard::contain_uncancelled;
 use crate::next;
 use crate::object;
-use crate::ops::process::may_mutate;
 use crate::ops::{sockopt, stdio};
 use crate::own_fds::{self, OwnFd};
+use crate::owner::may_mutate;
 use crate::panics;
 use crate::points::point;
 
@@ -422,15 +422,15 @@ mod tests {
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
-    use crate::ops::process::{self, tests::in_child};
     use crate::own_fds::{OwnFd, adopt};
+    use crate::owner::{self, tests::in_child};
 
     fn event() -> OwnedFd {
         eventfd(0, EventfdFlags::empty()).unwrap()
     }
 
     fn own() -> OwnFd {
-        assert!(fd_table::reserve() && process::claim());
+        assert!(fd_table::reserve() && owner::claim(|| ()));
         adopt(event()).unwrap()
     }
 

@@ -9,12 +9,13 @@ use std::os::fd::AsRawFd;
 
 use libc::{aiocb, sigevent, termios, winsize};
 
+use crate::abi;
 use crate::abi::{c_char, c_int, c_uint, c_void, pid_t};
 use crate::errno::KeepErrno;
 use crate::fd_table::{self, Entry, Kind};
-use crate::ops::process::{before_exec, may_mutate, owner_pid};
+use crate::ops::process::before_exec;
 use crate::own_fds::{self, OwnFd};
-use crate::stream::tcp;
+use crate::owner::{may_mutate, owner_pid};
 use crate::{next, object};
 
 /// A connection goes back to TCP before libc uses it past the library.
@@ -210,8 +211,8 @@ impl Drop for Replaced {
             let Some((entry, held)) = known.take() else { continue };
             let stat = |fd| rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino));
             let is_there = match &held {
-                Some(held) => stat(tcp::borrow(fd)) == stat(held.borrow()),
-                None => shunt_sys::sockinfo::is_tcp(tcp::borrow(fd)),
+                Some(held) => stat(abi::borrow(fd)) == stat(held.borrow()),
+                None => shunt_sys::sockinfo::is_tcp(abi::borrow(fd)),
             };
             if !is_there && may_mutate() && fd_table::replace_if(fd, entry, Entry::KERNEL) {
                 let open = held.as_ref().map_or(-1, |held| held.borrow().as_raw_fd());

@@ -5,6 +5,7 @@ use shunt_engine::events;
 use shunt_engine::kernel::{KernelSocket, is_failure};
 use shunt_sys::sockinfo::{self, TCP_INQ};
 
+use crate::abi;
 use crate::conn::{Conn, INQ, INQ_KNOWN};
 use crate::errno::KeepErrno;
 use crate::object;
@@ -24,7 +25,7 @@ pub fn learn(conn: Conn) -> bool {
     let _keep = KeepErrno::new();
     // With which the library itself sets it for a moment.
     let _lock = conn.lock_rx();
-    let on = conn.ask(|fd| sockinfo::tells_inq(tcp::borrow(fd))).unwrap_or(false);
+    let on = conn.ask(|fd| sockinfo::tells_inq(abi::borrow(fd))).unwrap_or(false);
     conn.put(INQ, on);
     conn.put(INQ_KNOWN, true);
     on

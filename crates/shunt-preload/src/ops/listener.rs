@@ -12,22 +12,24 @@ use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
+use crate::abi;
 use crate::abi::{address, c_int, sockaddr, socklen_t};
+use crate::activity;
 use crate::agent_client::Listening;
 use crate::conn::{Conn, NONBLOCK, Sock};
+use crate::contain::contain_uncancelled;
 use crate::endpoint::{self, Endpoint};
 use crate::errno::KeepErrno;
 use crate::fd_table::{self, Entry, Kind};
-use crate::guard::contain_uncancelled;
 use crate::mutex::Mutex;
-use crate::ops::process::{may_mutate, owner_pid};
 use crate::ops::stdio;
 use crate::ops::unregistered::Why;
+use crate::owner::{may_mutate, owner_pid};
 use crate::panics;
 use crate::points::point;
 use crate::signals::{SettingUp, Uninterrupted};
-use crate::stream::{offered, promote, tcp};
-use crate::{agent_client, clock, fresh, init, next};
+use crate::stream::{offered, promote};
+use crate::{agent_client, clock, fresh, next};
 
 /// How often a busy acceptor looks whether the agent is still there.
 const LOOK_EVERY: u64 = 100_000_000;
@@ -206,7 +208,7 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
     // Before it is asked for: should it change meanwhile, it is asked for again.
     let memory = agent_client::endpoint()?.registry.memory();
     let Listening { listener: id, table, shared, endpoint } =
-        agent_client::listen(tcp::borrow(fd))?;
+        agent_client::listen(abi::borrow(fd))?;
     let _changes = CHANGES.lock();
     let known = Listener::of(fd_table::lookup(fd));
     let is_same = |l: &&Listener| {
@@ -238,12 +240,12 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
         holder: AtomicU32::new(endpoint.pid),
         endpoint: AtomicU64::new(endpoint.id),
         looked: AtomicU64::new(clock::now()),
-        local: sockinfo::local_addr(tcp::borrow(fd)).ok().filter(|addr| !addr.is_unspecified()),
+        local: sockinfo::local_addr(abi::borrow(fd)).ok().filter(|addr| !addr.is_unspecified()),
         sized: AtomicBool::new(
-            sockinfo::buffer_is_set(tcp::borrow(fd)).unwrap_or(true)
-                || sockinfo::low_water(tcp::borrow(fd)) != Some(1),
+            sockinfo::buffer_is_set(abi::borrow(fd)).unwrap_or(true)
+                || sockinfo::low_water(abi::borrow(fd)) != Some(1),
         ),
-        for_kernel: AtomicBool::new(sockinfo::asks_for_kernel(tcp::borrow(fd))),
+        for_kernel: AtomicBool::new(sockinfo::asks_for_kernel(abi::borrow(fd))),
         spins: AtomicU32::new(0),
     };
     Ok(put(fd, known, listener))
@@ -345,8 +347,8 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
         Some(listener) => listener.why.reason().is_some(),
         None => is_plain(entry) && fresh::is_tcp(fd, entry),
     };
-    let ours = (init::active() || init::retired()) && concerns_us() && may_mutate();
-    if ours && init::active() {
+    let ours = (activity::active() || activity::retired()) && concerns_us() && may_mutate();
+    if ours && activity::active() {
         let _keep = KeepErrno::new();
         let _ = SettingUp::begin().map(|_setting_up| offered::before_listen(fd));
     }
@@ -358,7 +360,7 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
             point!(listen_done);
             let Some(_setting_up) = SettingUp::begin() else { return };
             let registered =
-                if init::retired() { Err(Reason::Bypassed) } else { register(fd).map(|_| ()) };
+                if activity::retired() { Err(Reason::Bypassed) } else { register(fd).map(|_| ()) };
             // A later agent finds it at the next listen or accept.
             if let Err(why) = registered {
                 leave_unregistered(fd, why);
@@ -440,11 +442,12 @@ unsafe fn accepted(
     let look = || {
         point!(accept_done);
         forget_stale(new);
-        if init::retired() && entry.kind() == Kind::Listener {
+        if activity::retired() && entry.kind() == Kind::Listener {
             endpoint::count(Counter::Connections, 1);
             endpoint::decline(Reason::Bypassed);
         }
-        if !init::active() || matches!(entry.kind(), Kind::Stream | Kind::Tracked | Kind::Epoll) {
+        if !activity::active() || matches!(entry.kind(), Kind::Stream | Kind::Tracked | Kind::Epoll)
+        {
             return;
         }
         if may_mutate() {
@@ -484,7 +487,7 @@ fn take_up(
         }
         Some(listener) => listener,
         // Inherited over exec, or listening since before there was an agent.
-        None if sockinfo::is_tcp(tcp::borrow(new)) => match register(fd) {
+        None if sockinfo::is_tcp(abi::borrow(new)) => match register(fd) {
             Ok(listener) => listener,
             Err(why) => {
                 endpoint::count(Counter::Connections, 1);
@@ -500,8 +503,8 @@ fn take_up(
         endpoint::decline(why);
         return None;
     }
-    let local = listener.local.map_or_else(|| sockinfo::local_addr(tcp::borrow(new)), Ok);
-    let peer = peer.map_or_else(|| sockinfo::peer_addr(tcp::borrow(new)), Ok);
+    let local = listener.local.map_or_else(|| sockinfo::local_addr(abi::borrow(new)), Ok);
+    let peer = peer.map_or_else(|| sockinfo::peer_addr(abi::borrow(new)), Ok);
     let (Ok(local), Ok(peer)) = (local, peer) else {
         return None;
     };
@@ -516,7 +519,7 @@ fn take_up(
     let conn = Conn::new(new, sock);
     point!(accept_tracked);
     let offered = offered::look_at_accepted(sock, new, fd);
-    if listener.for_kernel.load(Ordering::Relaxed) && sockinfo::asks_for_kernel(tcp::borrow(new)) {
+    if listener.for_kernel.load(Ordering::Relaxed) && sockinfo::asks_for_kernel(abi::borrow(new)) {
         fd_table::set(new, sock.entry(Kind::Tracked));
         conn.decline(Reason::Unsupported);
         None
@@ -552,7 +555,7 @@ pub fn track(fd: c_int, tuple: &FourTuple) -> Option<&'static Sock> {
 }
 
 pub(super) fn is_nonblocking(fd: c_int) -> bool {
-    rustix::fs::fcntl_getfl(tcp::borrow(fd))
+    rustix::fs::fcntl_getfl(abi::borrow(fd))
         .is_ok_and(|flags| flags.bits() & O_NONBLOCK.cast_unsigned() != 0)
 }
 

@@ -14,7 +14,7 @@ use core::mem::{self, MaybeUninit};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::guard::contain;
+use crate::contain::contain;
 use crate::jump::Arguments;
 use crate::next::{self, Slot};
 use crate::ops::retreat;

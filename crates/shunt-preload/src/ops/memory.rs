@@ -8,10 +8,11 @@ use rustix::mm::munlock;
 use shunt_shm::memfd;
 
 use crate::abi::{c_int, c_void, off_t, size_t};
+use crate::activity;
+use crate::contain::contain;
 use crate::errno::KeepErrno;
 use crate::found::{self, Moving};
-use crate::guard::contain;
-use crate::{errno, init, next};
+use crate::{errno, next};
 
 /// A mapping of `len` bytes that `make` makes.
 pub fn mapping(
@@ -93,7 +94,7 @@ pub unsafe fn mremap(
 pub unsafe fn mlockall(flags: c_int) -> c_int {
     // SAFETY: the caller keeps the C function's contract.
     let kernel = |flags| unsafe { next::mlockall(flags) };
-    if !init::active() || flags & libc::MCL_CURRENT == 0 {
+    if !activity::active() || flags & libc::MCL_CURRENT == 0 {
         return kernel(flags);
     }
     // What is mapped counts as locked, and is not brought in.

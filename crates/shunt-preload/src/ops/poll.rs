@@ -1,14 +1,13 @@
 //! poll and select: which calls concern shunted connections, and the sets of select as poll sees
 //! them.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
-
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, c_short};
 
 use crate::abi::{
     c_int, c_uint, fd_set, nfds_t, pid_t, pollfd, rlimit, sigset_t, size_t, timespec, timeval,
 };
 use crate::fd_table::{self, Kind};
+use crate::kernel_poll;
 use crate::{clock, errno, next, own_fds, poll_set};
 
 /// # Safety
@@ -108,21 +107,13 @@ fn deadline(time: &timespec) -> u64 {
     clock::now().saturating_add(nanos.cast_unsigned())
 }
 
-/// As many as every program may have open that was not given less: with more, the kernel asks first
-/// whether it may.
-const PERMITTED: usize = 1024;
-
 /// The array, if a shunted connection is in it.
 ///
 /// # Safety
 /// `fds` points to `count` entries.
 unsafe fn shunted<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     let count = usize::try_from(count).ok()?;
-    let few = FEW.load(Ordering::Relaxed);
-    if fds.is_null() || count == 0 || count > few {
-        return None;
-    }
-    if count > PERMITTED && count > most_descriptors() {
+    if fds.is_null() || count == 0 || kernel_poll::refuses(count) {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -130,27 +121,12 @@ unsafe fn shunted<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd
     poll_set::concerns(fds).then_some(fds)
 }
 
-/// The program may have fewer descriptors open than most may, and so poll fewer: so many. The kernel is not asked for
-/// it at each poll, as a filter may forbid that by then.
-static FEW: AtomicUsize = AtomicUsize::new(usize::MAX);
-
-/// The limit may be another one by now.
-pub fn note_limit() {
-    let most = most_descriptors();
-    FEW.store(if most < PERMITTED { most } else { usize::MAX }, Ordering::Relaxed);
-}
-
-/// True when the kernel refuses to poll so many, as far as is known without asking it.
-pub fn is_known_to_be_refused(entries: usize) -> bool {
-    entries > FEW.load(Ordering::Relaxed)
-}
-
 /// # Safety
 /// As the C function.
 pub unsafe fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int {
     // SAFETY: the caller keeps the C function's contract.
     let result = unsafe { next::setrlimit(resource, limit) };
-    note_limit();
+    kernel_poll::note_limit();
     result
 }
 
@@ -159,14 +135,8 @@ pub unsafe fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int {
 pub unsafe fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
     // SAFETY: the caller keeps the C function's contract.
     let result = unsafe { next::prlimit(pid, resource, new, old) };
-    note_limit();
+    kernel_poll::note_limit();
     result
-}
-
-/// `RLIMIT_NOFILE`.
-fn most_descriptors() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
 /// # Safety

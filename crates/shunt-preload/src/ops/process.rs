@@ -21,18 +21,18 @@
 
 use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_long, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use core::{mem, ptr};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
-
-use crate::abi::{FILE, Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use crate::abi::{
+    FILE, ForkHandler, Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
+};
 use crate::conn::{Conn, Sock};
+use crate::contain::contain;
 use crate::errno::KeepErrno;
 use crate::fd_table;
-use crate::guard::contain;
 use crate::jump::Arguments;
 use crate::ops::user;
 use crate::panics;
@@ -41,21 +41,7 @@ use crate::relatives::Child;
 use crate::signals::Uninterrupted;
 use crate::stream::leftover::Program;
 use crate::stream::leftover::pass::{self, Passed};
-use crate::{calls, fresh, init, next, object, relatives};
-
-/// Where the pid of the process stands that the tables belong to; null before start-up.
-static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
-
-/// In the place of the page on a kernel that can't wipe one (before 4.14). A raw fork then looks
-/// like a vfork, and its child leaves the tables alone.
-static OWNER_UNWIPED: AtomicU32 = AtomicU32::new(0);
-
-/// Another process may run in this memory, or have a copy of it that says otherwise: whoever changes
-/// the tables asks who it is.
-static MEMORY_IS_LENT: AtomicBool = AtomicBool::new(false);
-
-/// The smallest page: the kernel rounds up.
-const PAGE: usize = 4096;
+use crate::{activity, calls, fresh, next, object, owner, relatives};
 
 thread_local! {
     /// True from the fork handlers' first run to their second, in the thread that forks.
@@ -66,32 +52,6 @@ thread_local! {
     /// True in the hook on fork(2), which learns what becomes of it.
     static HOOKED: Cell<bool> = const { Cell::new(false) };
 }
-
-/// Makes this process the owner of the tables; for the constructor. False without memory for it.
-pub fn claim() -> bool {
-    if OWNER.load(Ordering::Acquire).is_null() {
-        // SAFETY: a fresh anonymous mapping; nothing is replaced.
-        let mapped = unsafe {
-            let flags = ProtFlags::READ | ProtFlags::WRITE;
-            rustix::mm::mmap_anonymous(ptr::null_mut(), PAGE, flags, MapFlags::PRIVATE)
-        };
-        let Ok(page) = mapped else { return false };
-        // SAFETY: the advice concerns that page alone.
-        let wiped = unsafe { rustix::mm::madvise(page, PAGE, Advice::LinuxWipeOnFork) };
-        if wiped.is_err() {
-            memory_is_lent([0; 4]);
-        }
-        let owner = if wiped.is_ok() { page.cast() } else { (&raw const OWNER_UNWIPED).cast_mut() };
-        OWNER.store(owner, Ordering::Release);
-    }
-    if let Some(owner) = owner() {
-        owner.store(own_pid(), Ordering::Release);
-    }
-    true
-}
-
-/// A handler of pthread_atfork(3).
-pub type ForkHandler = Option<unsafe extern "C" fn()>;
 
 /// Has the fork handlers called from now on, before any of the program's is registered.
 pub fn watch_forks() -> bool {
@@ -154,57 +114,16 @@ pub fn watch_quick_exit() {
     }
 }
 
-/// True when the tables belong to this process. Asked by every call that would change them; when
-/// false, do the kernel's call and nothing else.
-#[must_use]
-pub fn may_mutate() -> bool {
-    // Before start-up there is nothing to change.
-    let Some(owner) = owner() else { return false };
-    match owner.load(Ordering::Acquire) {
-        0 => {
-            let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
-            if owner.compare_exchange(0, own_pid(), ok, no).is_ok() {
-                let _keep = KeepErrno::new();
-                object::fork_child();
-            }
-            true
-        }
-        of => !MEMORY_IS_LENT.load(Ordering::Relaxed) || of == own_pid(),
-    }
-}
-
-/// In the child of a fork without a word: makes it a process of its own before it takes a lock.
-#[inline]
-pub fn notice_raw_fork() {
-    if owner().is_some_and(|owner| owner.load(Ordering::Relaxed) == 0) {
-        let _ = may_mutate();
-    }
-}
-
 /// Before vfork(3) and clone(3), whose child may share this memory. Their first argument is of no
 /// interest.
 pub fn memory_is_lent(_: Arguments) {
-    MEMORY_IS_LENT.store(true, Ordering::Relaxed);
+    owner::lend();
     pass::forget_kept();
-}
-
-fn owner() -> Option<&'static AtomicU32> {
-    // SAFETY: null, or set by `claim` to what lives as long as the library.
-    unsafe { OWNER.load(Ordering::Acquire).as_ref() }
-}
-
-/// The process that the tables belong to: this one, where [`may_mutate`] has just said so.
-pub fn owner_pid() -> u32 {
-    owner().map_or(0, |owner| owner.load(Ordering::Acquire))
-}
-
-fn own_pid() -> u32 {
-    rustix::process::getpid().as_raw_pid().cast_unsigned()
 }
 
 fn prepare() {
     // Where start-up went well.
-    if owner().is_none() {
+    if !owner::is_claimed() {
         return;
     }
     let uninterrupted = Uninterrupted::begin();
@@ -230,9 +149,7 @@ fn child() {
     let _uninterrupted = UNINTERRUPTED.take();
     if FORKING.replace(false) {
         let _keep = KeepErrno::new();
-        if let Some(owner) = owner() {
-            owner.store(own_pid(), Ordering::Release);
-        }
+        owner::become_own();
         object::fork_child();
     }
 }
@@ -269,7 +186,7 @@ fn settling<T: Copy + TryInto<u32> + PartialEq + Default>(fork: impl FnOnce() ->
 /// The same by a call for which libc runs no handlers.
 fn without_handlers<T: Copy + TryInto<u32> + PartialEq + Default>(fork: impl FnOnce() -> T) -> T {
     // A child that shares this memory has nothing to prepare here.
-    if !may_mutate() {
+    if !owner::may_mutate() {
         return fork();
     }
     settling(|| {
@@ -297,8 +214,8 @@ pub fn clone_by(flags: u64, clone: impl FnOnce() -> c_long) -> c_long {
 /// be in a signal handler, and it may be a child that shares its parent's memory, or that was forked
 /// without a word and has used none of what it inherited: these have nothing to give back.
 pub fn ends() {
-    let mine = owner().is_some_and(|owner| owner.load(Ordering::Acquire) == own_pid());
-    if mine && init::deactivate() {
+    let mine = owner::is_own();
+    if mine && activity::deactivate() {
         object::at_exit();
     }
 }
@@ -317,7 +234,7 @@ struct ClosedByExec(Vec<&'static Sock>);
 
 impl ClosedByExec {
     fn new() -> Self {
-        if !may_mutate() {
+        if !owner::may_mutate() {
             return Self(Vec::new());
         }
         let _keep = KeepErrno::new();
@@ -607,82 +524,15 @@ pub fn namespaces_change() {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use core::ffi::c_void;
+mod tests {
+    use crate::owner::tests::exit_status;
+    use core::sync::atomic::AtomicU32;
 
     use super::*;
 
-    /// Runs `check` in a child, where no other test is and it may close what it likes.
-    pub(crate) fn in_child(check: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child makes system calls only, and exits.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
-            // Claims as the library's fork handlers do.
-            let passed = claim() && check();
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(c_int::from(passed)) };
-        }
-        exit_status(pid) == 1
-    }
-
-    fn exit_status(pid: pid_t) -> c_int {
-        let mut status = 0;
-        // SAFETY: waits for a child of this test's.
-        unsafe { libc::waitpid(pid, &raw mut status, 0) };
-        if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 }
-    }
-
-    #[test]
-    fn a_raw_fork_is_noticed_and_the_child_owns_its_copy() {
-        assert!(claim());
-        // From a process of one thread: what other threads, here those of other tests, have locked
-        // would stay locked in the child.
-        // SAFETY: the child makes system calls, and exits.
-        let pid = unsafe { fork() };
-        if pid == 0 {
-            let noticed = raw_fork_is_noticed();
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(c_int::from(noticed)) };
-        }
-        assert_eq!(exit_status(pid), 1);
-    }
-
-    fn raw_fork_is_noticed() -> bool {
-        let mine = may_mutate();
-        // SAFETY: the child looks at its page and exits.
-        let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
-        let pid = pid_t::try_from(pid).unwrap_or(-1);
-        if pid == 0 {
-            let wiped = owner().is_some_and(|owner| owner.load(Ordering::Acquire) == 0);
-            let owns = may_mutate() && may_mutate();
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(c_int::from(wiped) + 2 * c_int::from(owns)) };
-        }
-        mine && exit_status(pid) == 3 && may_mutate()
-    }
-
-    #[test]
-    fn a_child_that_shares_our_memory_may_not_change_the_tables() {
-        extern "C" fn child(_: *mut c_void) -> c_int {
-            if may_mutate() { 1 } else { 2 }
-        }
-        assert!(claim());
-        // As the hook does, which a test executable has not.
-        memory_is_lent([0; 4]);
-        let mut stack = vec![0_u128; 16 << 10];
-        // SAFETY: the child has a stack of its own, which outlives it: CLONE_VFORK waits.
-        let pid = unsafe {
-            let top = stack.as_mut_ptr_range().end.cast();
-            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-            libc::clone(child, top, flags, ptr::null_mut())
-        };
-        assert_eq!(exit_status(pid), 2);
-        assert!(may_mutate());
-    }
-
     #[test]
     fn fork_handlers_run_once_however_often_they_are_called() {
-        assert!(claim());
+        assert!(owner::claim(object::fork_child));
         assert!(!FORKING.get());
         prepare();
         prepare();
@@ -699,14 +549,14 @@ pub(crate) mod tests {
         extern "C" fn look() {
             SEEN.fetch_or(1 << u32::from(FORKING.get()), Ordering::Relaxed);
         }
-        assert!(claim());
+        assert!(owner::claim(object::fork_child));
         // SAFETY: the handler looks at a flag.
         let rc = unsafe { __register_atfork(Some(look), Some(look), Some(look), ptr::null_mut()) };
         assert_eq!(rc, 0);
         // SAFETY: the child exits at once.
         let pid = unsafe { fork() };
         if pid == 0 {
-            let own = owner().is_some_and(|owner| owner.load(Ordering::Acquire) == own_pid());
+            let own = owner::is_own();
             let outside = SEEN.load(Ordering::Relaxed) == 1;
             // SAFETY: ends the child.
             unsafe { libc::_exit(c_int::from(own && outside && !FORKING.get())) };

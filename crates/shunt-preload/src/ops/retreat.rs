@@ -18,11 +18,12 @@ use core::ffi::c_long;
 use shunt_wire::reason::Reason;
 
 use crate::abi::{c_int, c_ulong};
+use crate::activity;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
 use crate::ops::listener;
-use crate::ops::process::may_mutate;
-use crate::{epoll, fresh, init, next, object};
+use crate::owner::may_mutate;
+use crate::{epoll, fresh, next, object};
 
 const SECCOMP_SET_MODE_STRICT: c_ulong = 0;
 const SECCOMP_SET_MODE_FILTER: c_ulong = 1;
@@ -51,18 +52,18 @@ pub fn before_seccomp(operation: c_ulong, filter: c_ulong) {
         SECCOMP_SET_MODE_FILTER => filter != 0,
         _ => false,
     };
-    if sets && may_mutate() && init::active() {
+    if sets && may_mutate() && activity::active() {
         let _keep = KeepErrno::new();
         leave_all();
         epoll::all().for_each(epoll::instance::Instance::dissolve);
-        init::deactivate();
+        activity::deactivate();
         fd_table::close();
     }
 }
 
 /// io_uring_setup(2) is about to be called. The answer, if it is not to be the kernel's.
 pub fn before_io_uring() -> Option<c_long> {
-    if !init::active() || !may_mutate() {
+    if !activity::active() || !may_mutate() {
         return None;
     }
     if can_do_without() {
@@ -74,10 +75,10 @@ pub fn before_io_uring() -> Option<c_long> {
 
 /// The program is about to make calls that no hook sees, on any connection.
 pub fn before_unseen_calls() {
-    if init::active() && may_mutate() {
+    if activity::active() && may_mutate() {
         let _keep = KeepErrno::new();
         leave_all();
-        init::retire();
+        activity::retire();
     }
 }
 

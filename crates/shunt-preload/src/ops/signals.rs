@@ -6,7 +6,7 @@ use libc::{sigaction as Action, sighandler_t};
 
 use crate::abi::c_int;
 use crate::handlers::{self, Handler};
-use crate::ops::process::may_mutate;
+use crate::owner::may_mutate;
 use crate::{errno, next};
 
 /// The signal's handler so far, where this process is to know of it.

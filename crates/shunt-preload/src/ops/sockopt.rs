@@ -8,6 +8,7 @@ use shunt_engine::kernel::{KernelSocket, has_ended};
 use shunt_sys::{memory, sockinfo};
 use shunt_wire::reason::Reason;
 
+use crate::abi;
 use crate::abi::{c_int, c_void, socklen_t};
 use crate::conn::{Conn, IS_V6, Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::errno;
@@ -191,7 +192,7 @@ fn give_back(fd: c_int) {
 /// Times of sending are the kernel's to tell, of bytes that it sends, and so is where a look ended, at bytes that it
 /// has received. Where the program asks for them the connection that the socket is, or that it will make or accept, is TCP.
 pub fn heed_kernel(fd: c_int) {
-    if sockinfo::asks_for_kernel(tcp::borrow(fd)) {
+    if sockinfo::asks_for_kernel(abi::borrow(fd)) {
         if let Some(listener) = Listener::of(fd_table::lookup(fd)) {
             listener.set_for_kernel();
         }

@@ -12,11 +12,11 @@ use shunt_shm::unregistered::{Place, Unregistered};
 use shunt_sys::sockinfo;
 use shunt_wire::reason::Reason;
 
+use crate::abi;
 use crate::endpoint::Endpoint;
 use crate::fd_table;
 use crate::ops::listener::Listener;
-use crate::ops::process::owner_pid;
-use crate::stream::tcp;
+use crate::owner::owner_pid;
 
 /// Why a listener is not registered; nothing for those that are.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ impl Why {
 
     /// Tells the agent of `endpoint`.
     pub fn tell(&self, fd: c_int, endpoint: &'static Endpoint) {
-        let (Some(reason), Ok(addr)) = (self.reason(), sockinfo::local_addr(tcp::borrow(fd)))
+        let (Some(reason), Ok(addr)) = (self.reason(), sockinfo::local_addr(abi::borrow(fd)))
         else {
             return;
         };

@@ -9,11 +9,12 @@ use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::uid_t;
+use crate::activity;
 use crate::errno::KeepErrno;
 use crate::ops::listener;
-use crate::ops::process::may_mutate;
+use crate::owner::may_mutate;
 use crate::signals::SettingUp;
-use crate::{agent_client, endpoint, init, invitation, next};
+use crate::{agent_client, endpoint, invitation, next};
 
 /// The effective user, as long as the program has not changed it; [`NOBODY`]: to be asked for.
 static USER: AtomicU32 = AtomicU32::new(NOBODY);
@@ -53,7 +54,7 @@ impl UserChange {
 /// The program is about to lose its way to the agent, to its user's own or (`any`) to any: what it has
 /// inherited is registered, and the conversation for what it makes later begun.
 fn speak_while_permitted(any: bool) {
-    if !init::active() || !may_mutate() {
+    if !activity::active() || !may_mutate() {
         return;
     }
     let _keep = KeepErrno::new();

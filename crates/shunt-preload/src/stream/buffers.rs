@@ -13,10 +13,11 @@ use shunt_engine::handshake::Phase;
 use shunt_shm::region::LONG_RING;
 use shunt_sys::sockinfo;
 
+use crate::abi;
 use crate::conn::{Conn, SIZED};
 use crate::errno::KeepErrno;
 use crate::ops;
-use crate::stream::{notify, promote, tcp};
+use crate::stream::{notify, promote};
 
 /// The connection begins. `sized`: the program may have set a size, or `SO_RCVLOWAT`.
 pub fn begin(conn: Conn, sized: bool) {
@@ -29,7 +30,7 @@ pub fn begin(conn: Conn, sized: bool) {
 
 /// Learns `SO_RCVLOWAT`.
 fn learn_mark(conn: Conn) {
-    let mark = conn.ask(|fd| sockinfo::low_water(tcp::borrow(fd))).flatten();
+    let mark = conn.ask(|fd| sockinfo::low_water(abi::borrow(fd))).flatten();
     conn.record().rx.low_water.store(mark.unwrap_or(0), Relaxed);
 }
 
@@ -44,7 +45,7 @@ pub fn mark_changed(conn: Conn) {
 /// Tells the peer how much the receive buffer should hold.
 fn announce(conn: Conn) {
     if let Some((mine, _)) = conn.sections() {
-        let size = conn.ask(|fd| socket_recv_buffer_size(tcp::borrow(fd)).ok()).flatten();
+        let size = conn.ask(|fd| socket_recv_buffer_size(abi::borrow(fd)).ok()).flatten();
         let window = size.map_or(0, |size| share(word(size)));
         mine.ctl.window.store(window, Relaxed);
     }
@@ -52,10 +53,10 @@ fn announce(conn: Conn) {
 
 /// Learns whether the program has set the size of the send buffer.
 fn learn(conn: Conn) {
-    let set = conn.ask(|fd| sockinfo::send_buffer_is_set(tcp::borrow(fd))).flatten();
+    let set = conn.ask(|fd| sockinfo::send_buffer_is_set(abi::borrow(fd))).flatten();
     let size = match set {
         Some(false) => None,
-        _ => conn.ask(|fd| socket_send_buffer_size(tcp::borrow(fd)).ok()).flatten(),
+        _ => conn.ask(|fd| socket_send_buffer_size(abi::borrow(fd)).ok()).flatten(),
     };
     // A kernel that does not say gives a local connection far more by itself.
     let size = size.filter(|size| set.is_some() || size / 2 < LONG_RING);

@@ -24,6 +24,7 @@ use shunt_sys::sockinfo;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
+use crate::abi;
 use crate::clock;
 use crate::conn::{Conn, FROZEN, Locked, SHUT_WR, Sock, WANT_TCP};
 use crate::endpoint;
@@ -35,7 +36,7 @@ use crate::panics::InDoubt;
 use crate::points::point;
 use crate::signals::{Uncancelled, Uninterrupted};
 use crate::stream::tcp::Socket;
-use crate::stream::{again, broken, doubt, grants, killed, notify, promote, tcp};
+use crate::stream::{again, broken, doubt, grants, killed, notify, promote};
 
 /// Longest wait, in nanoseconds, of a side that ends for room in the kernel socket for ring bytes that
 /// are sent once more.
@@ -82,7 +83,7 @@ fn untaken_with_room(conn: Conn) -> u64 {
     let Some((_, theirs)) = conn.sections() else { return 0 };
     let untaken = conn.record().tx.cursor.refresh(&theirs.cons).unwrap_or(0);
     // Half of the memory, as what the kernel keeps beside the bytes counts.
-    let room = conn.ask(|fd| sockinfo::memory_to_send(tcp::borrow(fd)).map_or(0, |room| room / 2));
+    let room = conn.ask(|fd| sockinfo::memory_to_send(abi::borrow(fd)).map_or(0, |room| room / 2));
     if untaken <= u64::from(room.unwrap_or(0)) { untaken } else { 0 }
 }
 

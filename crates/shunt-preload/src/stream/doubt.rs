@@ -11,10 +11,11 @@ use shunt_engine::stretch::{Path, path};
 use shunt_shm::ring::RxCursor;
 use shunt_sys::{sockdiag, sockinfo};
 
+use crate::abi;
 use crate::clock;
 use crate::conn::{Conn, ELSEWHERE, FROZEN, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, SHORT, Sock};
+use crate::stream::demote;
 use crate::stream::tcp::Socket;
-use crate::stream::{demote, tcp};
 
 /// Time between two looks, in nanoseconds.
 pub const LOOK: u64 = 100_000_000;
@@ -129,7 +130,7 @@ pub fn end_loudly(conn: Conn) {
     {
         return;
     }
-    let Some(seconds) = conn.ask(|fd| sockinfo::fin_timeout(tcp::borrow(fd))).flatten() else {
+    let Some(seconds) = conn.ask(|fd| sockinfo::fin_timeout(abi::borrow(fd))).flatten() else {
         return;
     };
     conn.fin_timeout.store(seconds, Relaxed);
@@ -141,7 +142,7 @@ fn set_fin_timeout(conn: Conn, seconds: u32) {
     // So that the number is the socket's for as long.
     let _lock = conn.lock_tx();
     if let Some(fd) = conn.kernel() {
-        sockinfo::set_fin_timeout(tcp::borrow(fd), seconds);
+        sockinfo::set_fin_timeout(abi::borrow(fd), seconds);
     }
 }
 

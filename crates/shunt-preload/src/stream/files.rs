@@ -11,6 +11,7 @@ use libc::{EAGAIN, EFAULT, EINTR, EINVAL, ESPIPE, MSG_DONTWAIT, SEEK_CUR, SEEK_S
 use libc::{S_IFBLK, S_IFDIR, S_IFMT, S_IFREG};
 use shunt_wire::reason::Reason;
 
+use crate::abi;
 use crate::abi::{c_int, c_uint, iovec, off64_t};
 use crate::conn::{APPENDS, Conn, Hold, NONBLOCK};
 use crate::errno;
@@ -21,7 +22,6 @@ use crate::points::point;
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
 use crate::stream::call::Call;
-use crate::stream::tcp;
 use crate::stream::transfer::{End, Found, Pipe, Sink, Source, Stop};
 use crate::stream::{recv, send};
 
@@ -204,7 +204,7 @@ impl File {
     }
 
     fn stat(self) -> Option<rustix::fs::Stat> {
-        (self.fd >= 0).then(|| rustix::fs::fstat(tcp::borrow(self.fd)).ok())?
+        (self.fd >= 0).then(|| rustix::fs::fstat(abi::borrow(self.fd)).ok())?
     }
 
     fn nature(self) -> Nature {

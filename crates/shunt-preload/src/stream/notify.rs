@@ -28,7 +28,7 @@ pub enum Cost {
 fn known_peer(sock: &Sock) -> Option<&'static Peer> {
     sock.peer().or_else(|| {
         // A process that ends may be in a signal handler; its FIN, which follows at once, will do.
-        if !crate::init::active() {
+        if !crate::activity::active() {
             return None;
         }
         let _keep = KeepErrno::new();

@@ -16,12 +16,13 @@ use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
+use crate::abi;
 use crate::conn::{ASKED, Conn, ELSEWHERE, NONBLOCK, SHUT_WR, Sock, TO_BE_CLAIMED};
 use crate::fd_table::{self, Entry};
 use crate::ops::listener::track;
 use crate::stream::promote::{self, Time};
 use crate::stream::worth::{CLAIMS, Key, OFFERS, UNANSWERED};
-use crate::stream::{buffers, doubt, tcp};
+use crate::stream::{buffers, doubt};
 use crate::{agent_client, clock, link, object, ops};
 
 /// A connection that was offered and is being made.
@@ -49,7 +50,7 @@ pub fn open(fd: i32, to: &Addr) -> Result<Open, Reason> {
     record.id.offer.store(Offer::Open(number).to_word(), Ordering::Release);
     let offered = u32::try_from(index)
         .map_err(|_| Reason::Internal)
-        .and_then(|index| agent_client::offer(index, number, tcp::borrow(fd)));
+        .and_then(|index| agent_client::offer(index, number, abi::borrow(fd)));
     let open = Open { sock };
     match offered {
         Ok(()) => Ok(open),
@@ -71,7 +72,7 @@ impl Open {
 
     /// It has succeeded, or goes on. `now` is what the descriptor is until then.
     pub fn connected(&self, (fd, now): (i32, Entry), to: &Addr, nonblocking: bool) {
-        let Ok(local) = sockinfo::local_addr(tcp::borrow(fd).as_fd()) else {
+        let Ok(local) = sockinfo::local_addr(abi::borrow(fd).as_fd()) else {
             return self.failed();
         };
         let sock = self.sock;
@@ -154,7 +155,7 @@ fn take_up(conn: Conn, region: u64, slot: usize) -> Result<Phase, Reason> {
     if slot >= SLOTS {
         return Err(Reason::Internal);
     }
-    let link = link::fetch(region, slot, tcp::borrow(fd))?;
+    let link = link::fetch(region, slot, abi::borrow(fd))?;
     let mine = link.view().section(slot, Side::Client);
     let generation = mine.setup.generation.load(Ordering::Relaxed);
     sock.put(ELSEWHERE, true);
@@ -171,14 +172,14 @@ fn take_up(conn: Conn, region: u64, slot: usize) -> Result<Phase, Reason> {
 /// Looks whether the other end of what was just accepted at `listener` was offered; an error is why it stays on TCP
 /// though it may have been.
 pub fn look_at_accepted(sock: &Sock, new: i32, listener: i32) -> Result<(), Reason> {
-    let socket = tcp::borrow(new);
+    let socket = abi::borrow(new);
     if sock.endpoint().registry.scope() != Scope::Marked
         || sockinfo::syn_count(socket) != Some(OFFERED)
     {
         return Err(Reason::Remote);
     }
     // The program is to see what it would see otherwise: what the listener has.
-    if let Some(inherited) = sockinfo::syn_count(tcp::borrow(listener)) {
+    if let Some(inherited) = sockinfo::syn_count(abi::borrow(listener)) {
         sockinfo::set_syn_count(socket, inherited);
     }
     if !CLAIMS.permits(Key::of_origin(&sock.record().id.tuple())) {
@@ -198,7 +199,7 @@ pub(super) fn claim(conn: Conn, time: Time) -> Result<bool, Reason> {
     sock.put(TO_BE_CLAIMED, false);
     sock.put(ASKED, true);
     let fd = conn.kernel().ok_or(Reason::NoProposal)?;
-    let (link, claimed) = match link::claim(tcp::borrow(fd)) {
+    let (link, claimed) = match link::claim(abi::borrow(fd)) {
         Ok(found) => found,
         Err(Reason::NoProposal) => return Ok(false),
         Err(why) => return Err(why),
@@ -221,6 +222,6 @@ pub(super) fn claim(conn: Conn, time: Time) -> Result<bool, Reason> {
 pub fn before_listen(fd: i32) {
     if agent_client::endpoint().is_ok_and(|endpoint| endpoint.registry.scope() == Scope::Marked) {
         // Without it they stay on TCP.
-        let _ = agent_client::await_clients(tcp::borrow(fd));
+        let _ = agent_client::await_clients(abi::borrow(fd));
     }
 }

@@ -9,8 +9,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use shunt_engine::stretch::{Path, path};
 use shunt_sys::sockinfo;
 
+use crate::abi;
 use crate::conn::Sock;
-use crate::stream::tcp;
 
 /// Something else whenever bytes have come by the ring, or a stretch or the direction has ended.
 pub fn arrivals(sock: &Sock) -> u64 {
@@ -23,15 +23,15 @@ pub fn behind(fd: i32, again: u64, look: impl FnOnce()) {
     if again == 0 {
         return look();
     }
-    if sockinfo::begin_looks_at(tcp::borrow(fd), i32::try_from(again).ok()) {
+    if sockinfo::begin_looks_at(abi::borrow(fd), i32::try_from(again).ok()) {
         look();
-        sockinfo::begin_looks_at(tcp::borrow(fd), None);
+        sockinfo::begin_looks_at(abi::borrow(fd), None);
     }
 }
 
 /// True where a look behind them can be had.
 pub fn is_possible_behind(fd: i32) -> bool {
-    sockinfo::begin_looks_at(tcp::borrow(fd), None)
+    sockinfo::begin_looks_at(abi::borrow(fd), None)
 }
 
 /// When one that has waited for so long looks for itself, both in nanoseconds. `None`: all that can come comes by

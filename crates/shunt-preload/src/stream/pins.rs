@@ -23,6 +23,7 @@ use shunt_shm::zerocopy::{Open, Pinned};
 use shunt_sys::fds::{close, reopen};
 use shunt_wire::agent::{EndpointId, ExportId, Exported, LANES, RegionId};
 
+use crate::activity;
 use crate::agent_client;
 use crate::calls::Which;
 use crate::clock;
@@ -30,7 +31,6 @@ use crate::conn::Sock;
 use crate::endpoint::Endpoint;
 use crate::errno::KeepErrno;
 use crate::fd_table::Kind;
-use crate::init;
 use crate::knobs::{self, Pin};
 use crate::link::Link;
 use crate::own_fds::{self, OwnFd};
@@ -249,7 +249,7 @@ pub fn release(sock: &'static Sock) {
     drop(quiet);
     COUNT.fetch_sub(1, AcqRel);
     // What ends with the process, or was made before a fork, is the agent's own business.
-    if init::active()
+    if activity::active()
         && Endpoint::current().is_some_and(|me| me.id == pipes.told_by)
         && let Some(_setting_up) = SettingUp::begin()
     {

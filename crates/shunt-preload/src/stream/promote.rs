@@ -17,6 +17,7 @@ use shunt_wire::clc::{Answer, Proposal};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
+use crate::abi;
 use crate::clock;
 use crate::conn::{Conn, SHUT_RD, SHUT_WR, SIZED, Sock};
 use crate::endpoint;
@@ -27,7 +28,7 @@ use crate::peer::Peer;
 use crate::points::point;
 use crate::signals::SettingUp;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{buffers, offered, tcp};
+use crate::stream::{buffers, offered};
 
 /// Longest wait, in nanoseconds, of a first send for the answer: for an acceptor that has just been woken.
 const ANSWER_PATIENCE: u64 = 50_000;
@@ -217,7 +218,7 @@ fn accept(conn: Conn, ticket: &Ticket, time: Time) -> Result<(), Reason> {
     let Place { region, slot, .. } = ticket.place();
     // The agent compares the socket's addresses with the proposal's.
     let fd = conn.kernel().ok_or(Reason::NoProposal)?;
-    let link = link::attach(region, slot, tcp::borrow(fd))?;
+    let link = link::attach(region, slot, abi::borrow(fd))?;
     point!(promote_attached);
     let accepted = accept_in(sock, ticket, time, link);
     link::detach(link);
@@ -429,9 +430,9 @@ fn join(conn: Conn) -> bool {
     let region = id.region.load(Ordering::Relaxed);
     let slot = sock.record().slot();
     let (link, counted) = match sock.record().side() {
-        Side::Server => (link::attach(region, slot, tcp::borrow(fd)).ok(), true),
+        Side::Server => (link::attach(region, slot, abi::borrow(fd)).ok(), true),
         Side::Client if offered::is_offered(sock) => {
-            (link::fetch(region, slot, tcp::borrow(fd)).ok(), true)
+            (link::fetch(region, slot, abi::borrow(fd)).ok(), true)
         }
         Side::Client => {
             let inherited =

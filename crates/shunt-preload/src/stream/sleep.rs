@@ -17,6 +17,7 @@ use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait_timed, on_bell};
 use shunt_shm::sync::{AtomicU32, prefetch};
 use shunt_wire::counter::Counter;
 
+use crate::abi;
 use crate::abi::pollfd;
 use crate::bell;
 use crate::clock;
@@ -28,7 +29,7 @@ use crate::kernel_poll;
 use crate::points::point;
 use crate::signals;
 use crate::stream::spin::{self, Spun};
-use crate::stream::{peek, tcp, trim};
+use crate::stream::{peek, trim};
 
 /// Longest spin for the first byte.
 const FIRST_FOR: u64 = 50_000;
@@ -89,7 +90,7 @@ impl Sleep {
                 Direction::Sending => (&record.tx.timeout, Timeout::Send),
             };
             let ask = || {
-                let ask = |fd| socket_timeout(tcp::borrow(fd), name).ok()?;
+                let ask = |fd| socket_timeout(abi::borrow(fd), name).ok()?;
                 let set = self.conn.ask(ask).flatten()?;
                 Some(u64::try_from(set.as_nanos()).unwrap_or(u64::MAX))
             };

@@ -2,12 +2,12 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::os::fd::BorrowedFd;
 
 use shunt_engine::kernel::{KernelSocket, Look, TcpInfo, look};
 use shunt_shm::sync::AtomicU32;
 use shunt_sys::sockinfo;
 
+use crate::abi::borrow;
 use crate::clock;
 use crate::errno::KeepErrno;
 use crate::kernel_poll;
@@ -106,13 +106,6 @@ fn fin_has_come(fd: i32, waiting: u64) -> bool {
 
 /// include/uapi/linux/tcp.h; also the type of the control message.
 const TCP_INQ: c_int = 36;
-
-/// Borrows a descriptor of the program for one call.
-pub fn borrow<'a>(fd: i32) -> BorrowedFd<'a> {
-    // SAFETY: the program has it open while it is inside our hook; if it closes it in another thread
-    // the kernel's answer is EBADF, as without Shunt.
-    unsafe { BorrowedFd::borrow_raw(fd.max(0)) }
-}
 
 /// The kernel's own counts: right whoever wrote or read, also behind the library's back.
 fn info(fd: c_int) -> Option<TcpInfo> {

@@ -19,6 +19,7 @@ use shunt_shm::arena::Mode;
 use shunt_shm::region::{RegionView, Side};
 use shunt_shm::ring::Span;
 
+use crate::abi;
 use crate::abi::{c_uint, pollfd};
 use crate::errno;
 use crate::handlers::{self, Seen};
@@ -196,7 +197,7 @@ fn room(socket: c_int) -> Option<usize> {
         return None;
     }
     // What poll(2) calls writable has a third of its buffer left (`sk_stream_is_writeable`).
-    let size = socket_send_buffer_size(tcp::borrow(socket)).unwrap_or(PLACE);
+    let size = socket_send_buffer_size(abi::borrow(socket)).unwrap_or(PLACE);
     Some((size / 4).clamp(1, MOST))
 }
 
@@ -396,7 +397,7 @@ fn count(parts: &[iovec]) -> c_int {
 }
 
 fn borrow<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
-    (fd >= 0).then(|| tcp::borrow(fd))
+    (fd >= 0).then(|| abi::borrow(fd))
 }
 
 fn has_bytes(pipe: c_int) -> bool {

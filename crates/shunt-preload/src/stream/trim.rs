@@ -23,12 +23,12 @@ use shunt_engine::stretch::{Path, path};
 use shunt_shm::doorbell;
 use shunt_shm::ring::TxCursor;
 
+use crate::activity;
 use crate::calls::{self, Which};
 use crate::clock;
 use crate::conn::{Conn, Hold, Sock};
 use crate::epoll;
 use crate::errno::KeepErrno;
-use crate::init;
 use crate::knobs;
 use crate::link::{self, Left};
 use crate::signals::{Uncancelled, Uninterrupted};
@@ -174,7 +174,7 @@ enum Found {
 #[inline(never)]
 fn look_at_all(now: u64, due: u64) {
     // The library has stepped back, or the process ends: whatever is left is the kernel's business.
-    if init::is_over() {
+    if activity::is_over() {
         DUE.store(0, Relaxed);
         return;
     }

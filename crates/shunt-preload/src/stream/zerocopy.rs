@@ -31,6 +31,7 @@ use shunt_shm::sync::store_load_fence;
 use shunt_sys::sockinfo;
 use shunt_wire::counter::Counter;
 
+use crate::abi;
 use crate::conn::{Conn, IS_V6, NUMBERED, Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::errno::{self, KeepErrno};
 use crate::next;
@@ -39,7 +40,7 @@ use crate::points::point;
 use crate::stream::borrow::{Hints, Request};
 use crate::stream::bytes::Buffers;
 use crate::stream::grants::{self, Outcome};
-use crate::stream::{notify, promote, tcp};
+use crate::stream::{notify, promote};
 
 /// Size of `struct sock_extended_err`.
 const REPORT: u32 = 16;
@@ -176,10 +177,10 @@ fn first(conn: Conn) {
         grants::state(sock).pinned.reset();
         // Never the other way round: what setsockopt(2) has noted meanwhile, or before, may have left something there.
         let Some(fd) = conn.kernel() else { return };
-        if sockinfo::has_error_queue(tcp::borrow(fd)) {
+        if sockinfo::has_error_queue(abi::borrow(fd)) {
             sock.put(TELLS_ERRORS, true);
         }
-        let is_v6 = sockopt::socket_domain(tcp::borrow(fd)) == Ok(AddressFamily::INET6);
+        let is_v6 = sockopt::socket_domain(abi::borrow(fd)) == Ok(AddressFamily::INET6);
         sock.put(IS_V6, is_v6);
         sock.put(NUMBERED, true);
     }

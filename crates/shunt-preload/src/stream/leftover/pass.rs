@@ -20,17 +20,17 @@ use shunt_shm::ring::{RxCursor, Span};
 use shunt_sys::sockinfo;
 use shunt_wire::counter::Counter;
 
+use crate::abi;
 use crate::conn::{Conn, LEFTOVER, Sock};
 use crate::errno::KeepErrno;
 use crate::fd_table;
 use crate::mutex::Mutex;
-use crate::ops::process::may_mutate;
 use crate::own_fds::{self, OwnFd};
+use crate::owner::may_mutate;
 use crate::points::point;
 use crate::stream::bytes::Buffers;
 use crate::stream::grants::{self, Use};
 use crate::stream::leftover::{Program, catch_up, read_so_far, sync};
-use crate::stream::tcp;
 use crate::stream::tcp::Socket;
 use crate::{endpoint, imports};
 
@@ -182,7 +182,7 @@ fn staying(is_named: impl Fn(&Sock) -> bool) -> Vec<(Conn, c_int)> {
     let Some(first) = shunted.next() else { return found };
     let known: Vec<Conn> = core::iter::once(first).chain(shunted).collect();
     for fd in (0..=fd_table::high_water().max(LOW)).filter(|fd| survives(*fd)) {
-        let Ok(tuple) = sockinfo::four_tuple(tcp::borrow(fd)) else { continue };
+        let Ok(tuple) = sockinfo::four_tuple(abi::borrow(fd)) else { continue };
         let is_it = |conn: &&Conn| conn.record().id.tuple() == tuple;
         if let Some(conn) = known.iter().find(is_it)
             && !found.iter().any(|(other, _)| ptr::eq(other.sock(), conn.sock()))
@@ -236,8 +236,8 @@ fn unread(conn: Conn, fd: c_int) -> Option<Unread> {
     };
     // What a peer that stays has put there it sends once more; one that has left by itself does so from its mark on.
     let again = end.map_or(Some(len), |at| (pos + len).checked_sub(at.max(pos)))?;
-    let cookie = sockinfo::cookie(tcp::borrow(fd)).ok()?;
-    let inode = fstat(tcp::borrow(fd)).ok()?.st_ino;
+    let cookie = sockinfo::cookie(abi::borrow(fd)).ok()?;
+    let inode = fstat(abi::borrow(fd)).ok()?.st_ino;
     let span = rx.cursor.readable(&theirs.prod, ring, len).ok()?;
     Some(Unread::InRing(span, Facts { cookie, inode, start, len, again, in_ring }))
 }

@@ -16,6 +16,7 @@ use shunt_sys::sockinfo;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
+use crate::abi;
 use crate::conn::{LEFTOVER, NONBLOCK, Sock, WANT_TCP};
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Kind};
@@ -23,7 +24,6 @@ use crate::link::{self, Link};
 use crate::own_fds::adopt;
 use crate::stream::leftover::Left;
 use crate::stream::leftover::pass::{PLACES, places};
-use crate::stream::tcp;
 
 /// Descriptors beyond are not looked at.
 const MOST: u64 = 16_384;
@@ -105,7 +105,7 @@ fn take_over(memory: OwnedFd, home: &mut Option<Home>) -> Option<()> {
     // Others may have the socket: what is left at the end is no reason for RST.
     mine.ctl.handed_over.store(handover::STAYS, Relaxed);
 
-    let socket = tcp::borrow(first);
+    let socket = abi::borrow(first);
     let record = home.endpoint.allocate()?;
     record.id.set_tuple(&sockinfo::four_tuple(socket).ok()?);
     record.id.fd.store(first, Relaxed);
@@ -133,7 +133,7 @@ fn take_over(memory: OwnedFd, home: &mut Option<Home>) -> Option<()> {
 fn sockets(inode: u64, cookie: u64) -> impl Iterator<Item = c_int> {
     let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(MOST).min(MOST);
     (0..c_int::try_from(limit).unwrap_or(0)).filter(move |fd| {
-        let fd = tcp::borrow(*fd);
+        let fd = abi::borrow(*fd);
         fstat(fd).is_ok_and(|stat| {
             FileType::from_raw_mode(stat.st_mode) == FileType::Socket
                 && stat.st_ino == inode

@@ -20,13 +20,13 @@ use shunt_wire::agent::{
 };
 use shunt_wire::reason::Reason;
 
+use crate::callback::Callback;
 use crate::clock;
 use crate::doorbells::Doorbells;
 use crate::endpoint::Endpoint;
 use crate::invitation::{self, Invitation};
 use crate::knobs;
 use crate::mutex::{Guard, Mutex};
-use crate::ops::unregistered;
 use crate::own_fds::{OwnFd, adopt};
 use crate::points::point;
 use crate::signals::Uncancelled;
@@ -55,6 +55,9 @@ fn heard<T>(result: Result<T, Errno>) -> Result<T, Reason> {
 fn next_try() -> u64 {
     clock::now().saturating_add(SILENT_FOR.load(Ordering::Relaxed).max(BACK_OFF))
 }
+
+/// What is done when a conversation has begun.
+pub static BEGUN: Callback<fn(&'static Endpoint)> = Callback::none();
 
 static CLIENT: Mutex<Client> = Mutex::new(Client::Away { until: 0, why: Reason::NoAgent });
 
@@ -283,7 +286,9 @@ fn with<T>(
         match introduce() {
             Ok((socket, endpoint)) => {
                 drop(client.turn_to(Client::Here { socket, endpoint }));
-                unregistered::tell_all(endpoint);
+                if let Some(begun) = BEGUN.get() {
+                    begun(endpoint);
+                }
             }
             Err(why) => {
                 client.turn_to(Client::Away { until: next_try(), why });

@@ -20,7 +20,6 @@ use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, add, creat
 use shunt_shm::doorbell::RUNG;
 
 use crate::calls::tid;
-use crate::conn::Sock;
 use crate::endpoint::Endpoint;
 use crate::own_fds::{OwnFd, adopt};
 use crate::signals::Uninterrupted;
@@ -95,11 +94,6 @@ impl Place {
         self.endpoint.set(ptr::null());
         drop(OwnFd::from_place(self.epoll.replace(0)));
     }
-}
-
-/// The calling thread's ear for the side of the connection that is ours.
-pub fn of_this_thread(sock: &Sock) -> Option<Bell> {
-    hear(sock.link()?.endpoint)
 }
 
 /// The calling thread's ear for the endpoint's doorbells.

@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 use shunt_shm::arena::Record;
 use shunt_shm::lock::{Owner, OwnerLock};
 
+use crate::callback::Callback;
 use crate::errno::KeepErrno;
 use crate::fd_table::Entry;
 use crate::own_fds::OwnFd;
@@ -183,7 +184,7 @@ impl Place {
 }
 
 /// What is done before a descriptor is closed that had this entry.
-pub type Closer = fn(c_int, Entry);
+pub static BEFORE_CLOSE: Callback<fn(c_int, Entry)> = Callback::none();
 
 /// What is kept of a thread.
 pub struct Thread {
@@ -197,8 +198,6 @@ pub struct Thread {
     closes: Cell<usize>,
     /// Place of the descriptor, and the entry that it had.
     closed: [Cell<(u16, Entry)>; MOST_CLOSES],
-    /// What closes them.
-    closer: Cell<Option<Closer>>,
 }
 
 impl core::fmt::Debug for Thread {
@@ -421,7 +420,7 @@ impl Thread {
             let (place, entry) = self.closed[last].get();
             self.closes.set(last);
             let Some(own) = OwnFd::from_place(u32::from(place) + 1) else { continue };
-            if let Some(before_close) = self.closer.get() {
+            if let Some(before_close) = BEFORE_CLOSE.get() {
                 before_close(own.raw(), entry);
             }
             drop(own);
@@ -436,15 +435,14 @@ pub fn is_above_a_step() -> bool {
 }
 
 /// Closes a descriptor later, when this thread's step is over that may use its number: until then the
-/// number is the library's own. Right before that `closer` is called; it is the same one at each call.
+/// number is the library's own.
 ///
 /// # Errors
 /// The descriptor, when there are too many.
-pub fn close_later(own: OwnFd, entry: Entry, closer: Closer) -> Result<(), OwnFd> {
+pub fn close_later(own: OwnFd, entry: Entry) -> Result<(), OwnFd> {
     let thread = current();
     let count = thread.closes.get();
     let Some(place) = thread.closed.get(count) else { return Err(own) };
-    thread.closer.set(Some(closer));
     place.set((own.into_place(), entry));
     compiler_fence(Ordering::SeqCst);
     thread.closes.set(count + 1);

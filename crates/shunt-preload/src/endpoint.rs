@@ -11,16 +11,15 @@ use shunt_shm::arena::{Arena, Record};
 use shunt_shm::counters::{Counters, RunPage, Shard};
 use shunt_shm::doorbell;
 use shunt_shm::holders::Member;
+use shunt_shm::lock::Owner;
 use shunt_shm::registry::Registry;
 use shunt_wire::agent::{EndpointId, MAX_VECTORS};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::calls::tid;
-use crate::conn::Sock;
 use crate::knobs;
 use crate::own_fds::{OwnFd, adopt};
-use crate::relatives;
 
 /// An endpoint: made at Hello, one per process and agent. It is never freed, because connections
 /// that were made with it outlive the conversation with the agent.
@@ -51,16 +50,13 @@ pub struct Endpoint {
     child: AtomicU32,
     /// It was made by a parent of this process.
     is_inherited: AtomicBool,
-    /// The arena is not there any more: see [`Self::shed`].
+    /// The arena is not there any more: see [`Self::is_shed_first`].
     is_shed: AtomicBool,
     /// The endpoint before it: of this process, or inherited.
     older: Option<&'static Self>,
     /// Epoll instances per completion vector.
     load: [AtomicU32; MAX_VECTORS],
 }
-
-/// Records that are taken between two looks whether a relative has been killed.
-const LOOK_AFTER: usize = 16;
 
 /// Counters until (and unless) there is an endpoint, so that nothing is lost.
 static HOMELESS: Counters = Counters::new();
@@ -210,16 +206,14 @@ impl Endpoint {
         self.is_inherited.store(true, Ordering::Relaxed);
     }
 
-    /// In a forked child: where this process holds no connection any more, what its parent's connections are doing is not
-    /// in its memory either.
-    pub fn shed(&self) {
-        if !self.is_shed.load(Ordering::Acquire)
-            && Sock::all().all(|sock| !core::ptr::eq(sock.endpoint(), self))
-            && !self.is_shed.swap(true, Ordering::AcqRel)
-        {
-            relatives::leave_arena(self);
-            self.arena.blank();
-        }
+    /// True once it is given back.
+    pub fn is_shed(&self) -> bool {
+        self.is_shed.load(Ordering::Acquire)
+    }
+
+    /// True for the first who gives the arena back, of which it holds nothing.
+    pub fn is_shed_first(&self) -> bool {
+        !self.is_shed.swap(true, Ordering::AcqRel)
     }
 
     /// The endpoint of this process, if it has introduced itself to an agent.
@@ -234,17 +228,23 @@ impl Endpoint {
         CURRENT.store(core::ptr::null_mut(), Ordering::Release);
     }
 
-    /// A fresh record. Lives in memory that is never unmapped.
+    /// Where the next record is looked for.
+    pub fn hint(&self) -> usize {
+        self.hint.load(Ordering::Relaxed)
+    }
+
+    /// A fresh record for this process, which is `member` of the arena. `has_ended`: an owner of its locks certainly has.
     #[must_use]
-    pub fn allocate(&'static self) -> Option<&'static Record> {
-        let mut hint = self.hint.load(Ordering::Relaxed);
-        if hint.is_multiple_of(LOOK_AFTER) {
-            relatives::look_after(self);
-        }
-        let record = self.arena.allocate(relatives::member(self), &mut hint);
+    pub fn allocate(
+        &'static self,
+        member: Member,
+        has_ended: impl Fn(Owner) -> bool,
+    ) -> Option<&'static Record> {
+        let mut hint = self.hint();
+        let record = self.arena.allocate(member, &mut hint);
         self.hint.store(hint, Ordering::Relaxed);
         if let Some(record) = record {
-            record.free_locks(|owner| relatives::has_ended(self, owner));
+            record.free_locks(has_ended);
             record.id.pid.store(self.pid, Ordering::Relaxed);
         }
         record

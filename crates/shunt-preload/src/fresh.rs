@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_is_known_of_a_socket_is_what_the_kernel_would_say() {
-        assert!(fd_table::reserve() && claim(|| ()));
+        assert!(fd_table::reserve() && claim());
         // SAFETY: no pointers; the number is a new descriptor of this test's.
         let socket = unsafe { OwnedFd::from_raw_fd(libc::socket(AF_INET, SOCK_STREAM, 0)) };
         let fd = socket.as_raw_fd();

@@ -10,13 +10,24 @@ use core::ffi::c_int;
 
 use shunt_shm::memfd;
 
+use crate::agent_client;
+use crate::calls;
+use crate::epoll::{self, held};
 #[cfg(not(test))]
 use crate::errno;
-use crate::ops::process;
+use crate::ops::{process, unregistered};
 use crate::stream::leftover::take;
 use crate::{
     activity, bell, contain, fd_table, kernel_poll, knobs, next, object, owner, sanitizers,
 };
+
+/// What lower layers have higher ones do.
+fn connect_layers() {
+    owner::BECOME_CHILD.set(object::fork_child);
+    calls::BEFORE_CLOSE.set(object::before_close);
+    held::CATCH_UP.set(epoll::catch_up);
+    agent_client::BEGUN.set(unregistered::tell_all);
+}
 
 /// # Safety
 /// As [`knobs::init`].
@@ -35,8 +46,10 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
     if knobs::get().core {
         memfd::keep_in_dumps();
     }
+    // Before anything is done.
+    connect_layers();
     // Before the fork handlers, which write to the owner's page.
-    if !owner::claim(object::fork_child) {
+    if !owner::claim() {
         return;
     }
     // Before the first descriptor can be entered.

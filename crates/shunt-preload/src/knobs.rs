@@ -12,8 +12,6 @@ use std::sync::OnceLock;
 
 use shunt_wire::knob;
 
-use crate::stream::leftover::is_preload;
-
 /// `SHUNT_SPIN`: how long a waiting call spins before it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Spin {
@@ -268,9 +266,24 @@ fn path(value: &[u8]) -> Option<CString> {
     if value.is_empty() { None } else { CString::new(value).ok() }
 }
 
+/// True for the variable by which the dynamic loader is told of the library.
+pub fn is_preload(variable: &[u8]) -> bool {
+    const NAME: &[u8] = b"libshunt";
+    variable
+        .strip_prefix(b"LD_PRELOAD=")
+        .is_some_and(|value| value.windows(NAME.len()).any(|part| part == NAME))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_library_is_known_by_its_name() {
+        assert!(is_preload(b"LD_PRELOAD=/usr/lib/shunt/libshunt.so:/other.so"));
+        assert!(!is_preload(b"LD_PRELOAD=/other.so"));
+        assert!(!is_preload(b"XLD_PRELOAD=libshunt.so"));
+    }
 
     fn read(variables: &[&str]) -> Knobs {
         let mut knobs = Knobs::default();

@@ -4,11 +4,12 @@
 //! changes the tables asks whose they are. The owner's pid stands on a page that the kernel wipes in a child
 //! (`MADV_WIPEONFORK`).
 
+use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use core::{mem, ptr};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::callback::Callback;
 use crate::errno::KeepErrno;
 
 /// Where the pid of the process stands that the tables belong to; null before start-up.
@@ -22,16 +23,14 @@ static OWNER_UNWIPED: AtomicU32 = AtomicU32::new(0);
 /// the tables asks who it is.
 static MEMORY_IS_LENT: AtomicBool = AtomicBool::new(false);
 
-/// What makes a process of its own of a child that nobody has announced.
-static BECOME_CHILD: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+/// What makes a process of its own of a child whose fork nobody has announced.
+pub static BECOME_CHILD: Callback<fn()> = Callback::none();
 
 /// The smallest page: the kernel rounds up.
 const PAGE: usize = 4096;
 
-/// Makes this process the owner of the tables; for the constructor. `become_child`
-/// is done in the child of a fork that nobody has announced. False without memory for it.
-pub fn claim(become_child: fn()) -> bool {
-    BECOME_CHILD.store(become_child as *mut (), Ordering::Release);
+/// Makes this process the owner of the tables; for the constructor. False without memory for it.
+pub fn claim() -> bool {
     if OWNER.load(Ordering::Acquire).is_null() {
         // SAFETY: a fresh anonymous mapping; nothing is replaced.
         let mapped = unsafe {
@@ -79,8 +78,9 @@ pub fn may_mutate() -> bool {
             let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
             if owner.compare_exchange(0, own_pid(), ok, no).is_ok() {
                 let _keep = KeepErrno::new();
-                // SAFETY: `claim` was given a function of this type.
-                unsafe { mem::transmute::<*mut (), fn()>(BECOME_CHILD.load(Ordering::Acquire))() };
+                if let Some(become_child) = BECOME_CHILD.get() {
+                    become_child();
+                }
             }
             true
         }
@@ -129,7 +129,7 @@ pub(crate) mod tests {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // Claims as the library's fork handlers do.
-            let passed = claim(|| ()) && check();
+            let passed = claim() && check();
             // SAFETY: ends the child.
             unsafe { libc::_exit(c_int::from(passed)) };
         }
@@ -145,7 +145,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_raw_fork_is_noticed_and_the_child_owns_its_copy() {
-        assert!(claim(|| ()));
+        assert!(claim());
         // From a process of one thread: what other threads, here those of other tests, have locked
         // would stay locked in the child.
         // SAFETY: the child makes system calls, and exits.
@@ -177,7 +177,7 @@ pub(crate) mod tests {
         extern "C" fn child(_: *mut c_void) -> c_int {
             if may_mutate() { 1 } else { 2 }
         }
-        assert!(claim(|| ()));
+        assert!(claim());
         // As the hook does, which a test executable has not.
         lend();
         let mut stack = vec![0_u128; 16 << 10];

@@ -21,7 +21,7 @@ use shunt_shm::sync::AtomicU32;
 use shunt_wire::counter::Counter;
 
 use crate::abi::{c_int, pollfd, sigset_t, timespec};
-use crate::bell::{self, Bell};
+use crate::bell::Bell;
 use crate::calls::{Has, UnderWay};
 use crate::conn::{Conn, Hold, KERNEL_HINT, NUMBERED};
 use crate::epoll::{instance::Instance, nested::Awaited, ready};
@@ -291,7 +291,7 @@ impl PollSet<'_> {
         // Without a doorbell to hear (descriptors have run out) look again soon.
         let mut deaf = false;
         for (i, conn) in self.conns() {
-            let Some(bell) = bell::of_this_thread(&conn) else {
+            let Some(bell) = conn.ear() else {
                 deaf = true;
                 continue;
             };

@@ -11,13 +11,13 @@ use core::sync::atomic::Ordering;
 
 use shunt_engine::handshake::Phase;
 use shunt_shm::arena::{Arena, Record};
-use shunt_shm::holders::{Member, Who};
-use shunt_shm::lock::Owner;
+use shunt_shm::holders::Member;
 use shunt_sys::process::Identity;
 
 use crate::conn::{Sock, hold};
 use crate::endpoint::Endpoint;
 use crate::fd_table;
+use crate::members;
 use crate::mutex::{Guard, Mutex};
 use crate::points::point;
 use crate::stream::{grants, promote};
@@ -64,50 +64,6 @@ pub enum Child {
     Unknown,
 }
 
-/// This process among those that share the endpoint's arena; entered there when it is first asked.
-pub fn member(endpoint: &Endpoint) -> Member {
-    let known = endpoint.member();
-    if known != Member::UNNAMED {
-        return known;
-    }
-    let processes = endpoint.arena.processes();
-    let new = processes.claim();
-    processes.introduce(new, who(&Identity::current()));
-    match endpoint.set_member_once(new) {
-        Ok(()) => new,
-        // Another thread has made its first connection at the same time.
-        Err(first) => {
-            processes.free(new);
-            first
-        }
-    }
-}
-
-const fn who(identity: &Identity) -> Who {
-    let Identity { pid, start, namespace } = *identity;
-    Who { pid, start, namespace }
-}
-
-fn has_died(endpoint: &Endpoint, member: Member) -> bool {
-    let processes = endpoint.arena.processes();
-    let Some(Who { pid, start, namespace }) = processes.who(member) else { return false };
-    // As this process has introduced itself: by now it may see no `/proc`.
-    let here = || match processes.who(endpoint.member()) {
-        Some(me) => me.namespace,
-        None => Identity::current().namespace,
-    };
-    member != endpoint.member() && Identity { pid, start, namespace }.has_ended(here())
-}
-
-/// True when an owner of locks in the endpoint's arena has certainly ended.
-pub fn has_ended(endpoint: &Endpoint, owner: Owner) -> bool {
-    let process = owner.process();
-    if process == endpoint.member() || process == Member::UNNAMED {
-        return owner.has_ended_here();
-    }
-    endpoint.arena.processes().has_left(process) || has_died(endpoint, process)
-}
-
 /// This process has closed its last descriptor of the connection. True when no process is left that
 /// has one.
 pub fn let_go(endpoint: &Endpoint, record: &Record) -> bool {
@@ -115,7 +71,7 @@ pub fn let_go(endpoint: &Endpoint, record: &Record) -> bool {
     // Before this one lets go: of several that die or close at once, one is the last.
     let matters = matches!(phase(record), Phase::Active | Phase::Proposed);
     if matters && holders.count() > 1 {
-        for other in holders.names().filter(|other| has_died(endpoint, *other)) {
+        for other in holders.names().filter(|other| members::has_died(endpoint, *other)) {
             holders.bereave(other);
         }
     }
@@ -130,32 +86,48 @@ pub fn let_go_if_shared(sock: &'static Sock) -> bool {
 
 /// Takes [`let_go_if_shared`] back.
 pub fn hold_again(sock: &Sock) {
-    sock.record().id.holders.add(member(sock.endpoint()));
+    sock.record().id.holders.add(members::member(sock.endpoint()));
 }
 
 /// This process is about to end or to become another program: where it holds nothing any more its
 /// place among its relatives is free.
 pub fn leave() {
-    Endpoint::all().for_each(leave_arena);
-}
-
-/// The same of one arena.
-pub fn leave_arena(endpoint: &Endpoint) {
-    let me = endpoint.member();
-    if me != Member::UNNAMED && endpoint.arena.held_by(me).next().is_none() {
-        endpoint.set_member(Member::UNNAMED);
-        endpoint.arena.processes().free(me);
-    }
+    Endpoint::all().for_each(members::leave);
 }
 
 fn phase(record: &Record) -> Phase {
     Phase::from_code(record.id.phase.load(Ordering::Acquire))
 }
 
+/// Where this process holds no connection of an inherited endpoint any more, what its parent's connections are doing is not
+/// in its memory either.
+pub fn shed(endpoint: &'static Endpoint) {
+    if !endpoint.is_shed()
+        && Sock::all().all(|sock| !core::ptr::eq(sock.endpoint(), endpoint))
+        && endpoint.is_shed_first()
+    {
+        members::leave(endpoint);
+        endpoint.arena.blank();
+    }
+}
+
+/// Records that are taken between two looks whether a relative has been killed.
+const LOOK_AFTER: usize = 16;
+
+/// A fresh record. Lives in memory that is never unmapped.
+#[must_use]
+pub fn new_record(endpoint: &'static Endpoint) -> Option<&'static Record> {
+    if endpoint.hint().is_multiple_of(LOOK_AFTER) {
+        look_after(endpoint);
+    }
+    endpoint.allocate(members::member(endpoint), |owner| members::has_ended(endpoint, owner))
+}
+
 /// Looks whether the next relative in turn has been killed, and lets go of all in its place.
 pub fn look_after(endpoint: &Endpoint) {
     let processes = endpoint.arena.processes();
-    let Some(relative) = processes.next().filter(|relative| has_died(endpoint, *relative)) else {
+    let Some(relative) = processes.next().filter(|relative| members::has_died(endpoint, *relative))
+    else {
         return;
     };
     for record in endpoint.arena.held_by(relative) {
@@ -278,7 +250,7 @@ pub fn fork_child() {
         let child = endpoint.child();
         endpoint.set_child(Member::UNNAMED);
         endpoint.set_member(child);
-        endpoint.arena.processes().introduce(child, who(&me));
+        endpoint.arena.processes().introduce(child, members::who(&me));
     }
     for link in link::all() {
         link.users.store(0, Ordering::Release);
@@ -293,7 +265,7 @@ pub fn fork_child() {
         }
         let counted = sock.counted.swap(FOUND, Ordering::AcqRel);
         if counted == 0 {
-            sock.record().id.holders.add(member(sock.endpoint()));
+            sock.record().id.holders.add(members::member(sock.endpoint()));
         }
         if let Some(peer) = sock.peer().filter(|_| counted != FOUND) {
             peer.count_again();
@@ -313,7 +285,7 @@ pub fn fork_child() {
     forget_calls_of_others();
     Endpoint::all().for_each(Endpoint::inherit);
     link::keep_what_is_held();
-    Endpoint::all().for_each(Endpoint::shed);
+    Endpoint::all().for_each(shed);
 }
 
 /// In a forked child: what only calls of the parent's other threads have held is none of its business.
@@ -321,7 +293,7 @@ fn forget_calls_of_others() {
     // This thread may be in a signal handler above calls of its own.
     hold::each(|sock| {
         if sock.is_unused() {
-            sock.record().id.holders.add(member(sock.endpoint()));
+            sock.record().id.holders.add(members::member(sock.endpoint()));
             if let Some(link) = sock.link() {
                 link.users.fetch_add(1, Ordering::AcqRel);
             }

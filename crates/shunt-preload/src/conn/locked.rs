@@ -6,8 +6,8 @@ use shunt_shm::lock::{Guard, Owner, OwnerLock};
 
 use crate::calls::{self, Has, Index, Thread, Which};
 use crate::conn::Sock;
+use crate::members;
 use crate::owner;
-use crate::relatives;
 
 /// A lock of a connection. A signal handler that jumps out of the call gives it back.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Sock {
     fn lock(&self, which: Which) -> Locked {
         let (thread, record) = (calls::current(), self.record());
         let me = self.owner(thread);
-        let is_dead = |owner| relatives::has_ended(self.endpoint(), owner);
+        let is_dead = |owner| members::has_ended(self.endpoint(), owner);
         Locked::of(which.of(record).lock(me, is_dead), thread, Has::Lock(record, which, me))
     }
 
@@ -110,7 +110,7 @@ impl Sock {
     pub fn lock_within(&self, which: Which, patience: Duration) -> Option<Locked> {
         let (thread, record) = (calls::current(), self.record());
         let me = self.owner(thread);
-        let is_dead = |owner| relatives::has_ended(self.endpoint(), owner);
+        let is_dead = |owner| members::has_ended(self.endpoint(), owner);
         let guard = which.of(record).lock_within(me, patience, is_dead)?;
         Some(Locked::of(guard, thread, Has::Lock(record, which, me)))
     }

@@ -14,6 +14,7 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::activity;
+use crate::bell::{self, Bell};
 use crate::conn::{Flags, HAD_ROOM, WAS_SHUNTED};
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Entry, Kind};
@@ -305,6 +306,11 @@ impl Sock {
         })
     }
 
+    /// The calling thread's ear for this side of the connection.
+    pub fn ear(&self) -> Option<Bell> {
+        bell::hear(self.link()?.endpoint)
+    }
+
     /// True when the other end is on another machine: nothing but the shared memory and the kernel socket leads there.
     #[inline]
     pub fn is_far(&self) -> bool {
@@ -501,7 +507,7 @@ impl Sock {
         self.give_back();
         if endpoint.is_inherited() && !activity::is_over() {
             link::let_go(region, side, slot);
-            endpoint.shed();
+            relatives::shed(endpoint);
         }
     }
 

@@ -8,12 +8,12 @@
 
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
-use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use shunt_shm::holders::Member;
 use shunt_shm::lock::{Guard, Owner, OwnerLock};
 
+use crate::callback::Callback;
 use crate::calls::{self, Has, Keeper, UnderWay};
 use crate::epoll::state::State;
 use crate::errno::KeepErrno;
@@ -23,8 +23,11 @@ thread_local! {
     static LOCKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What tells the instances, of which they were not told; null: nothing.
-static UNTOLD: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+/// The instances were not told of something.
+static UNTOLD: AtomicBool = AtomicBool::new(false);
+
+/// What tells them.
+pub static CATCH_UP: Callback<fn()> = Callback::none();
 
 /// True in a signal handler on top of a call of this thread that is at an instance's lock.
 #[inline]
@@ -32,11 +35,11 @@ pub fn is_above() -> bool {
     LOCKS.with(Cell::get) > 0
 }
 
-/// The same for one who would tell the instances something, which `catch_up` does later, when this thread has let go.
-pub(super) fn leaves_to(catch_up: fn()) -> bool {
+/// The same for one who would tell the instances something, which is done later, when this thread has let go.
+pub fn is_told_later() -> bool {
     let above = is_above();
     if above {
-        UNTOLD.store(catch_up as *mut (), Ordering::Release);
+        UNTOLD.store(true, Ordering::Release);
     }
     above
 }
@@ -130,14 +133,13 @@ impl Count {
 impl Drop for Count {
     fn drop(&mut self) {
         LOCKS.with(|locks| locks.set(locks.get().saturating_sub(1)));
-        if UNTOLD.load(Ordering::Relaxed).is_null() || is_above() {
-            return;
-        }
-        let untold = UNTOLD.swap(ptr::null_mut(), Ordering::AcqRel);
-        if !untold.is_null() {
+        if UNTOLD.load(Ordering::Relaxed)
+            && !is_above()
+            && UNTOLD.swap(false, Ordering::AcqRel)
+            && let Some(catch_up) = CATCH_UP.get()
+        {
             let _keep = KeepErrno::new();
-            // SAFETY: `leaves_to` was given a function of this type.
-            unsafe { core::mem::transmute::<*mut (), fn()>(untold)() };
+            catch_up();
         }
     }
 }

@@ -187,7 +187,7 @@ impl Instance {
     }
 
     fn finish(&'static self) {
-        if !super::is_told_later() {
+        if !held::is_told_later() {
             self.clear();
         }
     }

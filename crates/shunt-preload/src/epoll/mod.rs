@@ -60,10 +60,9 @@ fn everywhere() -> impl Iterator<Item = &'static Instance> {
     TABLE[..high].iter().filter_map(|p| unsafe { p.load(Ordering::Acquire).as_ref() })
 }
 
-/// True in a signal handler on top of a call of this thread that is at an instance's lock, for one who would tell the
-/// instances something: they are told later.
-pub fn is_told_later() -> bool {
-    held::leaves_to(|| everywhere().for_each(Instance::catch_up))
+/// Tells the instances of what they were not told.
+pub fn catch_up() {
+    everywhere().for_each(Instance::catch_up);
 }
 
 /// The instance with this number.

@@ -359,7 +359,7 @@ pub unsafe fn epoll_pwait2(
 
 /// A descriptor that may be registered already has become a shunted connection.
 pub fn on_connected(conn: Conn) {
-    if !epoll::is_told_later() {
+    if !held::is_told_later() {
         epoll::all().for_each(|instance| instance.convert(conn.descriptor(), Some(conn)));
     }
 }
@@ -368,7 +368,7 @@ pub fn on_connected(conn: Conn) {
 /// when there is some.
 pub fn wants_room(fd: c_int) {
     let _keep = KeepErrno::new();
-    if !epoll::is_told_later() {
+    if !held::is_told_later() {
         epoll::all().for_each(|instance| instance.ask_for_room(fd));
     }
 }
@@ -377,21 +377,21 @@ pub fn wants_room(fd: c_int) {
 /// in the ring that have been told of already, or there is something on the error queue.
 pub fn look_again(sock: &'static Sock) {
     let Some(link) = sock.link() else { return };
-    if !epoll::is_told_later() {
+    if !held::is_told_later() {
         dispatch(link, sock.record().slot());
     }
 }
 
 /// A connection is back on TCP for good.
 pub fn on_declined(fd: c_int) {
-    if !epoll::is_told_later() {
+    if !held::is_told_later() {
         epoll::all().for_each(|instance| instance.convert(fd, None));
     }
 }
 
 /// The connection is gone, and its descriptors stand for a fresh socket, which is watched on.
 pub fn on_disconnected(sock: &'static Sock) {
-    if epoll::is_told_later() {
+    if held::is_told_later() {
         return;
     }
     epoll::all().for_each(|instance| instance.forget_orphans(&mut instance.lock(), sock));
@@ -399,7 +399,7 @@ pub fn on_disconnected(sock: &'static Sock) {
 
 /// The descriptor goes. The kernel forgets its registrations when it is the connection's last.
 pub fn before_close(sock: &'static Sock, fd: c_int) {
-    if epoll::is_told_later() {
+    if held::is_told_later() {
         return;
     }
     let mut other = None;

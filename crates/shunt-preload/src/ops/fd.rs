@@ -109,7 +109,7 @@ fn is_in_a_step(entry: Entry) -> bool {
 /// Has the descriptor closed later. False when there is no place to note it.
 fn defer(fd: c_int, entry: Entry) -> bool {
     let Some(own) = own_fds::adopt_here(fd) else { return false };
-    let deferred = calls::close_later(own, entry, object::before_close);
+    let deferred = calls::close_later(own, entry);
     deferred.map_err(OwnFd::give_back).is_ok()
 }
 
@@ -430,7 +430,7 @@ mod tests {
     }
 
     fn own() -> OwnFd {
-        assert!(fd_table::reserve() && owner::claim(|| ()));
+        assert!(fd_table::reserve() && owner::claim());
         adopt(event()).unwrap()
     }
 

@@ -27,6 +27,7 @@ use crate::ops::unregistered::Why;
 use crate::owner::{may_mutate, owner_pid};
 use crate::panics;
 use crate::points::point;
+use crate::relatives;
 use crate::signals::{SettingUp, Uninterrupted};
 use crate::stream::{offered, promote};
 use crate::{agent_client, clock, fresh, next};
@@ -543,7 +544,7 @@ fn take_up(
 /// A record and a handle for a connection.
 pub fn track(fd: c_int, tuple: &FourTuple) -> Option<&'static Sock> {
     let endpoint = agent_client::endpoint().ok()?;
-    let record: &'static Record = endpoint.allocate()?;
+    let record: &'static Record = relatives::new_record(endpoint)?;
     record.id.set_tuple(tuple);
     record.id.fd.store(fd, Ordering::Relaxed);
     record.id.since.store(clock::now(), Ordering::Relaxed);

@@ -532,7 +532,7 @@ mod tests {
 
     #[test]
     fn fork_handlers_run_once_however_often_they_are_called() {
-        assert!(owner::claim(object::fork_child));
+        assert!(owner::claim());
         assert!(!FORKING.get());
         prepare();
         prepare();
@@ -549,7 +549,7 @@ mod tests {
         extern "C" fn look() {
             SEEN.fetch_or(1 << u32::from(FORKING.get()), Ordering::Relaxed);
         }
-        assert!(owner::claim(object::fork_child));
+        assert!(owner::claim());
         // SAFETY: the handler looks at a flag.
         let rc = unsafe { __register_atfork(Some(look), Some(look), Some(look), ptr::null_mut()) };
         assert_eq!(rc, 0);

@@ -19,7 +19,6 @@ use shunt_wire::counter::Counter;
 
 use crate::abi;
 use crate::abi::pollfd;
-use crate::bell;
 use crate::clock;
 use crate::conn::{Conn, KERNEL_HINT, SHUT_RD, Sock};
 use crate::endpoint;
@@ -258,7 +257,7 @@ impl Sleep {
             (false, Until::Ring) => 0,
             (false, _) => POLLOUT,
         };
-        let bell = ring.and_then(|_| bell::of_this_thread(self.sock));
+        let bell = ring.and_then(|_| self.sock.ear());
         let ear = bell.map_or(-1, |b| b.fd().as_raw_fd());
         if let (Some((word, end)), Some(bell)) = (ring, bell) {
             arm(word, on_bell(bell.vector()));

@@ -37,7 +37,7 @@ use crate::own_fds::OwnFd;
 use crate::signals::{Uncancelled, Uninterrupted};
 use crate::stream::tcp::Socket;
 
-pub use program::{Program, is_preload};
+pub use program::Program;
 
 /// Longest wait, in nanoseconds, for bytes that come twice, before a program without the library starts.
 const PATIENCE: u64 = 2_000_000_000;

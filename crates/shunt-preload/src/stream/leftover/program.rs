@@ -59,7 +59,8 @@ impl Program {
         // SAFETY: the C library's variable, which programs change before they start others, if they do.
         let env = if self.env.is_null() { unsafe { environ } } else { self.env };
         // SAFETY: the caller's promise.
-        let is_preloaded = || unsafe { knobs::strings(env) }.any(|v| is_preload(v.to_bytes()));
+        let is_preloaded =
+            || unsafe { knobs::strings(env) }.any(|v| knobs::is_preload(v.to_bytes()));
         // SAFETY: the same.
         let is_off = unsafe { knobs::strings(env) }.any(|v| knobs::disables(v.to_bytes()));
         if is_off || (knobs::get().preloaded && !is_preloaded()) {
@@ -78,14 +79,6 @@ impl Program {
             File::Open(_) | File::Sought => false,
         }
     }
-}
-
-/// True for the variable by which the dynamic loader is told of the library.
-pub fn is_preload(variable: &[u8]) -> bool {
-    const NAME: &[u8] = b"libshunt";
-    variable
-        .strip_prefix(b"LD_PRELOAD=")
-        .is_some_and(|value| value.windows(NAME.len()).any(|part| part == NAME))
 }
 
 /// True for an executable into which the dynamic loader will put no library that a user names: static, for another
@@ -176,9 +169,6 @@ mod tests {
 
     #[test]
     fn the_environment_tells() {
-        assert!(is_preload(b"LD_PRELOAD=/usr/lib/shunt/libshunt.so:/other.so"));
-        assert!(!is_preload(b"LD_PRELOAD=/other.so"));
-        assert!(!is_preload(b"XLD_PRELOAD=libshunt.so"));
         let path = c"/proc/self/exe".as_ptr();
         let of = |env: &[*const c_char]| {
             // SAFETY: a C string, and an environment that ends with null.

@@ -22,6 +22,7 @@ use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Kind};
 use crate::link::{self, Link};
 use crate::own_fds::adopt;
+use crate::relatives;
 use crate::stream::leftover::Left;
 use crate::stream::leftover::pass::{PLACES, places};
 
@@ -106,7 +107,7 @@ fn take_over(memory: OwnedFd, home: &mut Option<Home>) -> Option<()> {
     mine.ctl.handed_over.store(handover::STAYS, Relaxed);
 
     let socket = abi::borrow(first);
-    let record = home.endpoint.allocate()?;
+    let record = relatives::new_record(home.endpoint)?;
     record.id.set_tuple(&sockinfo::four_tuple(socket).ok()?);
     record.id.fd.store(first, Relaxed);
     record.id.reason.store(Reason::HandedOver as u32, Relaxed);

@@ -25,7 +25,7 @@ use crate::{
 fn connect_layers() {
     owner::BECOME_CHILD.set(object::fork_child);
     calls::BEFORE_CLOSE.set(object::before_close);
-    held::CATCH_UP.set(epoll::catch_up);
+    held::CATCH_UP.set(epoll::table::catch_up);
     agent_client::BEGUN.set(unregistered::tell_all);
 }
 

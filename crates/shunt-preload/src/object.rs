@@ -24,9 +24,11 @@ use crate::calls::{self, Which};
 use crate::conn::{APPENDS, Conn, LEFTOVER, NONBLOCK, SHUT_RD, Sock};
 use crate::contain::contain;
 use crate::endpoint::{self, Endpoint};
+use crate::epoll;
+use crate::epoll::instance::Instance;
+use crate::epoll::tell;
 use crate::errno::KeepErrno;
 use crate::fd_table::{Entry, Kind};
-use crate::ops::epoll::Instance;
 use crate::ops::listener::Listener;
 use crate::panics::InDoubt;
 use crate::points::point;
@@ -64,7 +66,7 @@ pub fn before_close(fd: c_int, entry: Entry) {
     match entry.kind() {
         Kind::Stream | Kind::Tracked => {
             if let Some(conn) = Conn::closing(fd, entry) {
-                ops::epoll::before_close(conn.sock(), fd);
+                tell::before_close(conn.sock(), fd);
                 settle(conn);
                 point!(close_settled);
                 if conn.release() {
@@ -154,7 +156,7 @@ pub fn replaced(fd: c_int, entry: Entry, open: c_int) {
     let Some(conn) = Conn::closing(open, entry) else { return before_close(fd, entry) };
     // What the descriptor stands for now must not be touched.
     let sock = conn.sock();
-    ops::epoll::before_close(sock, fd);
+    tell::before_close(sock, fd);
     if sock.release() {
         sock.finish(|record| end(if open < 0 { Conn::gone(sock) } else { conn }, record));
     }
@@ -203,7 +205,7 @@ fn end(conn: Conn, record: &'static Record) {
     }
     let Some((mine, theirs)) = sock.sections() else { return };
     // Another program may have the connection, to which the peer sends all that was not read here.
-    let handed_over = demote::is_handed_over(sock);
+    let handed_over = sock.is_handed_over();
     // What TCP answers when bytes that nobody read are thrown away is RST.
     let rx = &record.rx;
     let unread =
@@ -390,7 +392,7 @@ pub fn fork_prepare() {
     relatives::fork_begins();
     // In the order in which they nest.
     let held: [Box<dyn Held>; 6] = [
-        Box::new(ops::epoll::lock_for_fork()),
+        Box::new(epoll::table::lock_for_fork()),
         Box::new(ops::listener::lock_for_fork()),
         Box::new(link::lock_for_fork()),
         Box::new(agent_client::lock_for_fork()),
@@ -431,7 +433,7 @@ pub fn fork_child() {
     relatives::fork_child();
     trim::fork_child();
     point!(fork_counted);
-    ops::epoll::forget_in_child();
+    epoll::table::forget_in_child();
     point!(fork_adopted);
 }
 

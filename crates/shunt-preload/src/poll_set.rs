@@ -24,7 +24,7 @@ use crate::abi::{c_int, pollfd, sigset_t, timespec};
 use crate::bell::Bell;
 use crate::calls::{Has, UnderWay};
 use crate::conn::{Conn, Hold, KERNEL_HINT, NUMBERED};
-use crate::epoll::{instance::Instance, nested::Awaited, ready};
+use crate::epoll::{heard::Heard, instance::Instance, nested::Awaited, ready};
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
 use crate::handlers::Seen;
@@ -75,7 +75,7 @@ impl Target {
     fn readiness(&self, wanted: u32) -> u32 {
         match self {
             Self::Kernel => 0,
-            Self::Conn(conn) => ready::of(*conn, wanted, &mut ready::Heard::Nothing),
+            Self::Conn(conn) => ready::of(*conn, wanted, &mut Heard::Nothing),
             Self::Set(set) if set.is_readable() => events::IN | events::RDNORM,
             Self::Set(_) => 0,
         }

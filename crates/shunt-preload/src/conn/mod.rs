@@ -30,6 +30,7 @@ use shunt_wire::reason::Reason;
 pub use sock::Sock;
 
 use crate::endpoint;
+use crate::epoll::tell;
 use crate::fd_table::{self, Entry, Kind};
 use crate::stream::doubt;
 
@@ -188,7 +189,7 @@ impl Conn {
         let fd = self.descriptor();
         let (old, new) = (self.sock.entry(Kind::Stream), self.sock.entry(Kind::Tracked));
         if !self.has(NUMBERED) && fd_table::replace_if(fd, old, new) {
-            crate::ops::epoll::on_declined(fd);
+            tell::on_declined(fd);
         }
     }
 }

@@ -6,6 +6,7 @@ use shunt_engine::conn::{self, End};
 use shunt_engine::handshake::{Phase, next_look};
 use shunt_heap::slab::{Slab, Zeroed};
 use shunt_shm::arena::{Mode, Record};
+use shunt_shm::handover;
 use shunt_shm::holders::Member;
 use shunt_shm::region::{RING, Section, Side};
 use shunt_shm::ring::KEPT;
@@ -15,7 +16,7 @@ use shunt_wire::reason::Reason;
 
 use crate::activity;
 use crate::bell::{self, Bell};
-use crate::conn::{Flags, HAD_ROOM, WAS_SHUNTED};
+use crate::conn::{FROZEN, Flags, HAD_ROOM, WAS_SHUNTED};
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Entry, Kind};
 use crate::knobs::Dmb;
@@ -315,6 +316,17 @@ impl Sock {
     #[inline]
     pub fn is_far(&self) -> bool {
         self.link().is_some_and(Link::is_far)
+    }
+
+    /// True when something has come that the kernel would not tell of.
+    pub fn has_news(&self) -> bool {
+        self.phase() == Phase::Broken || self.end().is_some_and(|end| end.has_news())
+    }
+
+    /// True when this side's end has gone to another program, too, as far as is known.
+    pub fn is_handed_over(&self) -> bool {
+        self.has(FROZEN)
+            || self.sections().is_some_and(|(mine, _)| handover::stays(&mine.ctl.handed_over))
     }
 
     /// Length of the buffers of its link group, in bytes.

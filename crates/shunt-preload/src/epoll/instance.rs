@@ -13,15 +13,14 @@ use crate::abi::{c_int, epoll_event};
 use crate::clock;
 use crate::conn::{Conn, Sock};
 use crate::endpoint::Endpoint;
+use crate::epoll::heard::Heard;
 use crate::epoll::held::{self, Held};
-use crate::epoll::ready::Heard;
 use crate::epoll::state::{Parked, State, Watch, Watched};
 use crate::epoll::tag;
 use crate::fd_table::{self, Entry, Kind};
 use crate::link::Link;
 use crate::next;
 use crate::own_fds::OwnFd;
-use crate::stream::{demote, doubt};
 
 /// Completions, and events of the kernel, that a parked watch may get. Each may have woken the instance's sleeper for nothing.
 const PARKED_COMPLETIONS: u8 = 8;
@@ -105,14 +104,9 @@ impl Instance {
         self.refs.store(1, Ordering::Release);
     }
 
-    /// The instance of a descriptor table entry.
-    #[must_use]
-    #[inline]
-    pub fn of(entry: Entry) -> Option<&'static Self> {
-        match entry.kind() {
-            Kind::Epoll => super::get(entry.name().index as usize),
-            _ => None,
-        }
+    /// Its place ([`crate::epoll::get`]).
+    pub const fn index(&self) -> usize {
+        self.index
     }
 
     /// Its entry for the descriptor table.
@@ -121,10 +115,10 @@ impl Instance {
         Entry::named(Kind::Epoll, Name { index, uses: self.uses.load(Ordering::Relaxed) })
     }
 
-    /// True now and then: for a look at all connections about which there is some doubt.
-    pub(super) fn takes_turn_at_doubts(&self) -> bool {
+    /// True once in so many nanoseconds: for a look at all connections about which there is some doubt.
+    pub(super) fn takes_turn_at_doubts(&self, every: u64) -> bool {
         let (now, last) = (clock::coarse(), self.doubted.load(Ordering::Relaxed));
-        let is_due = now.saturating_sub(last) >= doubt::LOOK / 2;
+        let is_due = now.saturating_sub(last) >= every;
         if is_due {
             self.doubted.store(now, Ordering::Relaxed);
         }
@@ -343,7 +337,7 @@ impl Instance {
         if self.nested.load(Ordering::Relaxed) {
             self.arm_queues();
             if !queued {
-                super::wait::arm_watch(state, index);
+                state.arm(index);
             }
             self.ring_own(state);
         }
@@ -447,8 +441,7 @@ impl Instance {
         let parked = state.find(fd).filter(|index| state.is_parked(*index));
         // The kernel drops its registration with the last descriptor, wherever that is: maybe in a
         // program that got one.
-        let held =
-            other.is_some() || sock.record().id.holders.count() > 1 || demote::is_handed_over(sock);
+        let held = other.is_some() || sock.record().id.holders.count() > 1 || sock.is_handed_over();
         if let Some(index) = parked.filter(|_| held) {
             self.unpark_for_good(&mut state, index);
         }

@@ -23,7 +23,7 @@ use crate::abi;
 use crate::abi::epoll_event;
 use crate::epoll::instance::Instance;
 use crate::epoll::state::{Inner, State};
-use crate::epoll::{tag, wait as waiting};
+use crate::epoll::{all, get, tag, wait as waiting};
 use crate::errno::KeepErrno;
 use crate::own_fds::adopt;
 use crate::stream::{doubt, tcp, trim};
@@ -74,7 +74,7 @@ impl Instance {
         if self.sets.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let inner: Vec<_> = self.lock().inner().map(|(_, set)| set.instance).collect();
+        let inner: Vec<_> = self.lock().inner().filter_map(|(_, set)| get(set.instance)).collect();
         inner.into_iter().for_each(Instance::arm_for_others);
     }
 
@@ -83,7 +83,7 @@ impl Instance {
         if self.sets.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
-        let inner: Vec<_> = self.lock().inner().map(|(_, set)| set.instance).collect();
+        let inner: Vec<_> = self.lock().inner().filter_map(|(_, set)| get(set.instance)).collect();
         inner.into_iter().map(Awaited::new).collect()
     }
 
@@ -123,11 +123,11 @@ impl Instance {
         if !self.nested.swap(false, Ordering::AcqRel) {
             return;
         }
-        let needed = super::all()
+        let needed = all()
             .filter(|i| i.nested.load(Ordering::Relaxed))
             .fold(0, |all, i| all | i.vectors.load(Ordering::Relaxed));
         link::all().for_each(|link| link.disarm_for_others(needed));
-        super::all().for_each(|outer| outer.forget_inner(self));
+        all().for_each(|outer| outer.forget_inner(self));
     }
 
     /// Forgets rings that were heard; true if there were any.
@@ -191,7 +191,7 @@ impl Instance {
     /// Starts to watch another instance from here.
     pub fn watch_inner(&self, state: &mut State, index: usize, instance: &'static Instance) {
         let Some(watch) = state.get(index) else { return };
-        watch.inner = Some(Inner { instance, readable: false, seen: 0 });
+        watch.inner = Some(Inner { instance: instance.index(), readable: false, seen: 0 });
         state.sets.push(index);
         self.sets.fetch_add(1, Ordering::AcqRel);
         self.active.fetch_add(1, Ordering::AcqRel);
@@ -212,6 +212,7 @@ impl Instance {
         }
         let all: Vec<_> = self.lock().inner().collect();
         for (index, Inner { instance, .. }) in all {
+            let Some(instance) = get(instance) else { continue };
             let readable = instance.is_readable();
             self.lock().looked(index, instance, readable);
         }
@@ -222,7 +223,7 @@ impl Instance {
     pub fn next_look(&self) -> Option<u64> {
         let (mine, inner) = {
             let state = self.lock();
-            let inner: Vec<_> = state.inner().map(|(_, set)| set.instance).collect();
+            let inner: Vec<_> = state.inner().filter_map(|(_, set)| get(set.instance)).collect();
             (state.next_look(), inner)
         };
         let mine = mine.into_iter().chain(doubt::next_look()).chain(trim::next_look());
@@ -236,7 +237,7 @@ impl Instance {
         let mut state = self.lock();
         let all: Vec<_> = state.inner().collect();
         for (index, set) in all {
-            if core::ptr::eq(set.instance, inner) {
+            if set.instance == inner.index() {
                 self.forget_watch(&mut state, index);
             }
         }
@@ -258,7 +259,7 @@ impl State {
     fn looked(&mut self, index: usize, instance: &Instance, readable: bool) {
         let Some(watch) = self.get(index) else { return };
         let edge_triggered = watch.interest & events::ET != 0;
-        let Some(set) = watch.inner.as_mut().filter(|s| core::ptr::eq(s.instance, instance)) else {
+        let Some(set) = watch.inner.as_mut().filter(|s| s.instance == instance.index()) else {
             return;
         };
         let edges = instance.edges.load(Ordering::Acquire);

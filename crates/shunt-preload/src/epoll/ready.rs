@@ -14,7 +14,8 @@ use shunt_shm::region::RESET;
 use shunt_shm::sync::store_load_fence;
 
 use crate::clock;
-use crate::conn::{Conn, FILLS_KERNEL, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use crate::conn::{Conn, FILLS_KERNEL, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR};
+use crate::epoll::heard::Heard;
 use crate::epoll::low_water;
 use crate::stream::tcp::Socket;
 use crate::stream::{again, demote, doubt, killed, promote, tcp, zerocopy};
@@ -33,42 +34,6 @@ pub fn stamp(conn: Conn) -> u64 {
 
 /// What is said of a broken connection: the next call, whatever it is, has something to tell.
 const BROKEN: u32 = events::ERR | events::HUP | events::IN | events::OUT;
-
-/// True when something has come that the kernel would not tell of.
-pub fn has_come(sock: &Sock) -> bool {
-    sock.phase() == Phase::Broken || sock.end().is_some_and(|end| end.has_news())
-}
-
-/// What somebody knows of a kernel socket who hears of its news.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Heard {
-    /// Nothing: it is to be asked.
-    Nothing,
-    /// There was nothing to read when it was last asked, and there was no news since.
-    Silent,
-    /// What it has just told, but for room, for the look of this number.
-    Told(u32, u64),
-}
-
-impl Heard {
-    /// What counts at a look. In a `shared` set news may go to somebody else.
-    pub const fn at(self, look: u64, shared: bool) -> Self {
-        match self {
-            Self::Silent if shared => Self::Nothing,
-            Self::Told(_, when) if when != look => Self::Nothing,
-            known => known,
-        }
-    }
-
-    /// What poll(2) would say now of bytes and the end, if that is known.
-    const fn answer(self) -> Option<u32> {
-        match self {
-            Self::Told(bits, _) if bits & events::IN != 0 => Some(bits | events::RDNORM),
-            Self::Told(bits, _) => Some(bits),
-            Self::Silent | Self::Nothing => None,
-        }
-    }
-}
 
 /// The connection's readiness now. `wanted`: the events that the asker is interested in. `heard`: what
 /// the asker knows, and knows afterwards.

@@ -3,16 +3,16 @@
 use std::collections::VecDeque;
 
 use shunt_engine::events;
+use shunt_shm::doorbell::{arm, on_bell};
 
 use crate::abi::c_int;
 use crate::conn::{Conn, Sock};
 use crate::endpoint::Endpoint;
 use crate::epoll::fd_map::FdMap;
-use crate::epoll::instance::Instance;
-use crate::epoll::ready::{self, Heard};
+use crate::epoll::heard::Heard;
 use crate::link::Link;
 use crate::own_fds::OwnFd;
-use crate::stream::{doubt, tcp};
+use crate::stream::tcp;
 
 /// A connection that is watched here.
 #[derive(Clone, Copy, Debug)]
@@ -41,11 +41,11 @@ impl Watched {
 /// Another epoll instance that is watched here.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner {
-    /// The instance.
-    pub instance: &'static Instance,
+    /// The instance's place ([`crate::epoll::get`]).
+    pub instance: usize,
     /// What the last look at it found.
     pub readable: bool,
-    /// Its [`Instance::edges`] at that time.
+    /// Its `edges` at that time.
     pub seen: u32,
 }
 
@@ -215,33 +215,6 @@ impl State {
         }
     }
 
-    /// Puts the watches that are looked at by themselves into the ready list: edge-triggered ones if
-    /// something has happened since they were last put there.
-    pub fn list_direct(&mut self) {
-        for i in 0..self.direct.len() {
-            let index = self.direct[i];
-            let Some(watch) = self.get(index) else { continue };
-            let Some(conn) = watch.conn else { continue };
-            if watch.interest & events::ET != 0 {
-                let stamp = ready::stamp(conn.conn);
-                if core::mem::replace(&mut watch.stamp, stamp) == stamp {
-                    continue;
-                }
-            }
-            self.list(index);
-        }
-    }
-
-    /// Puts the watches into the ready list of connections that are to be looked at now and then.
-    pub fn list_doubtful(&mut self) {
-        for index in 0..self.watches.len() {
-            let conn = self.watches[index].as_ref().and_then(|watch| watch.conn);
-            if conn.is_some_and(|c| doubt::is_about(&c.conn)) {
-                self.list(index);
-            }
-        }
-    }
-
     /// While the proposal of some connection is still looked for: when to look again, in nanoseconds from
     /// now.
     pub fn next_look(&self) -> Option<u64> {
@@ -264,7 +237,7 @@ impl State {
         let Some(Some(watch)) = self.watches.get(index) else { return };
         let is_told = watch.conn.is_some_and(|conn| {
             let room = events::OUT | events::WRNORM;
-            let only_kernel = watch.interest & room == 0 && !ready::has_come(&conn.conn);
+            let only_kernel = watch.interest & room == 0 && !conn.conn.has_news();
             let is_edge = watch.interest & events::ET != 0;
             only_kernel || (is_edge && tcp::readiness(watch.fd, TOLD) & TOLD != 0)
         });
@@ -303,6 +276,20 @@ impl State {
                 conn.queued = false;
                 self.direct.push(i);
             }
+        }
+    }
+
+    /// A connection that is looked at by itself is told to ring a doorbell that is heard here.
+    pub fn arm(&mut self, index: usize) {
+        let watch = self.get(index).filter(|w| w.parked.is_none());
+        let Some(conn) = watch.and_then(|w| w.conn) else { return };
+        let (Some(link), Some((mine, _))) = (conn.conn.link(), conn.conn.sections()) else {
+            return;
+        };
+        // Any of the doorbells that `register` put into the kernel's set.
+        if let Some(vector) = self.heard(link.endpoint) {
+            arm(&mine.ctl.rx_arm, on_bell(vector));
+            arm(&mine.ctl.tx_arm, on_bell(vector));
         }
     }
 }

@@ -8,7 +8,6 @@ use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
 use shunt_engine::events::report;
 use shunt_shm::cq::ArmLine;
-use shunt_shm::doorbell::{arm, on_bell};
 use shunt_shm::region::SLOTS;
 use shunt_shm::sync::store_load_fence;
 use shunt_wire::counter::Counter;
@@ -16,10 +15,11 @@ use shunt_wire::counter::Counter;
 use crate::abi::{c_int, epoll_event, sigset_t};
 use crate::calls::{Has, Keeper, UnderWay};
 use crate::conn::KERNEL_HINT;
-use crate::epoll::instance::{Instance, SEVERAL, kernel_event};
-use crate::epoll::ready::Heard;
+use crate::epoll::heard::Heard;
+use crate::epoll::instance::{Instance, kernel_event};
 use crate::epoll::state::{State, Watch, Watched};
-use crate::epoll::{get, ready, untag};
+use crate::epoll::tell::dispatch;
+use crate::epoll::{ready, untag};
 use crate::fd_table::Entry;
 use crate::handlers::Seen;
 use crate::link::{self, Link};
@@ -203,6 +203,35 @@ impl Drop for Waiting {
     }
 }
 
+impl State {
+    /// Puts the watches that are looked at by themselves into the ready list: edge-triggered ones if
+    /// something has happened since they were last put there.
+    pub fn list_direct(&mut self) {
+        for i in 0..self.direct.len() {
+            let index = self.direct[i];
+            let Some(watch) = self.get(index) else { continue };
+            let Some(conn) = watch.conn else { continue };
+            if watch.interest & events::ET != 0 {
+                let stamp = ready::stamp(conn.conn);
+                if core::mem::replace(&mut watch.stamp, stamp) == stamp {
+                    continue;
+                }
+            }
+            self.list(index);
+        }
+    }
+
+    /// Puts the watches into the ready list of connections that are to be looked at now and then.
+    pub fn list_doubtful(&mut self) {
+        for index in 0..self.watches.len() {
+            let conn = self.watches[index].as_ref().and_then(|watch| watch.conn);
+            if conn.is_some_and(|c| doubt::is_about(&c.conn)) {
+                self.list(index);
+            }
+        }
+    }
+}
+
 /// Takes completions and looks at what is in the ready list.
 fn gather(instance: &Instance, out: &mut Out) {
     instance.look_at_inner();
@@ -212,7 +241,7 @@ fn gather(instance: &Instance, out: &mut Out) {
     point!(epoll_looks);
     instance.promote_direct(&mut state);
     state.list_direct();
-    if doubt::next_look().is_some() && instance.takes_turn_at_doubts() {
+    if doubt::next_look().is_some() && instance.takes_turn_at_doubts(doubt::LOOK / 2) {
         state.list_doubtful();
     }
     // Each at most once: what is kept goes to the end.
@@ -314,27 +343,6 @@ pub fn pop_queues(instance: &Instance) {
             };
             vector.queue.pop_all(place_of, |slot| dispatch(link, slot));
         }
-    }
-}
-
-/// Tells the watchers of a connection that there is something to look at.
-pub fn dispatch(link: &Link, slot: usize) {
-    point!(epoll_dispatch);
-    let Some(word) = link.watch.get(slot) else { return };
-    let packed = word.load(Ordering::Acquire);
-    if packed & SEVERAL != 0 {
-        for instance in super::all() {
-            let watches = instance.lock().of_place(link, slot);
-            watches.into_iter().for_each(|watch| instance.push_ready(watch));
-        }
-        return;
-    }
-    let watch = packed & 0xffff_ffff;
-    if let Some(index) = (packed >> 32).checked_sub(1)
-        && let Some(instance) = usize::try_from(index).ok().and_then(get)
-        && let Ok(watch) = usize::try_from(watch)
-    {
-        instance.push_ready(watch);
     }
 }
 
@@ -523,18 +531,6 @@ pub fn arm_direct(instance: &Instance) {
     let mut state = instance.lock();
     for i in 0..state.direct.len() {
         let index = state.direct[i];
-        arm_watch(&mut state, index);
-    }
-}
-
-/// One of them.
-pub fn arm_watch(state: &mut State, index: usize) {
-    let watch = state.get(index).filter(|w| w.parked.is_none());
-    let Some(conn) = watch.and_then(|w| w.conn) else { return };
-    let (Some(link), Some((mine, _))) = (conn.conn.link(), conn.conn.sections()) else { return };
-    // Any of the doorbells that `register` put into the kernel's set.
-    if let Some(vector) = state.heard(link.endpoint) {
-        arm(&mine.ctl.rx_arm, on_bell(vector));
-        arm(&mine.ctl.tx_arm, on_bell(vector));
+        state.arm(index);
     }
 }

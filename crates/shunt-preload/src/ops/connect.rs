@@ -22,6 +22,7 @@ use crate::calls::{Has, UnderWay};
 use crate::conn::{Conn, NONBLOCK, Sock};
 use crate::contain::contain;
 use crate::endpoint;
+use crate::epoll::tell;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::link::{self, Draft};
@@ -193,11 +194,11 @@ fn disconnected(fd: c_int) {
     point!(connect_undone);
     // The socket keeps its options for the next connection.
     doubt::end_quietly(Conn::new(fd, sock));
-    ops::epoll::on_disconnected(sock);
+    tell::on_disconnected(sock);
     for (same, other) in fd_table::iter(0..=fd_table::high_water()) {
         if other == entry {
             // Epoll instances go on watching the socket.
-            ops::epoll::on_declined(same);
+            tell::on_declined(same);
             fd_table::take(same);
             object::disconnected(sock);
         }
@@ -327,7 +328,7 @@ fn connected(socket: &Connected, to: &Addr, plan: Result<&Draft, &Reason>) {
                 point!(connect_posted);
                 if fd_table::replace_if(fd, now, conn.entry()) {
                     point!(connect_entered);
-                    ops::epoll::on_connected(conn);
+                    tell::on_connected(conn);
                 } else {
                     object::disconnected(sock);
                 }

@@ -6,24 +6,22 @@ use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 
 use crate::abi::{c_int, epoll_event, sigset_t, timespec};
 use crate::activity;
-use crate::conn::{Conn, Sock};
+use crate::conn::Conn;
 use crate::contain::contain_uncancelled;
 use crate::epoll::held;
 use crate::epoll::instance::{flags_are_valid, kernel_event};
 use crate::epoll::state::Watch;
-use crate::epoll::wait::{Limits, Out, Waiting, dispatch, wait, wait_in_kernel};
+use crate::epoll::wait::{Limits, Out, Waiting, wait, wait_in_kernel};
 use crate::epoll::{self, instance};
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
 use crate::handlers::Seen;
+use crate::ops::epoll::instance::Instance;
 use crate::owner::may_mutate;
 use crate::points::point;
 use crate::stream::promote;
 use crate::{clock, next, object};
 use shunt_engine::events;
-
-pub use crate::epoll::{forget_in_child, lock_for_fork};
-pub use instance::Instance;
 
 /// # Safety
 /// As the C function.
@@ -44,7 +42,7 @@ fn created(fd: c_int) -> c_int {
         let _keep = KeepErrno::new();
         contain_uncancelled(|| {
             point!(epoll_created);
-            if let Some(instance) = epoll::create(fd)
+            if let Some(instance) = epoll::table::create(fd)
                 && !fd_table::set(fd, instance.entry())
             {
                 instance.release(fd);
@@ -206,8 +204,7 @@ fn watch_inner(
         }
         let _keep = KeepErrno::new();
         point!(epoll_ctl_done);
-        let same =
-            |watch: &&mut Watch| watch.inner.is_some_and(|i| core::ptr::eq(i.instance, inner));
+        let same = |watch: &&mut Watch| watch.inner.is_some_and(|i| i.instance == inner.index());
         match state.get(index).filter(same) {
             Some(watch) if op == EPOLL_CTL_MOD => {
                 (watch.interest, watch.data) = (asked.events, asked.u64);
@@ -355,58 +352,4 @@ pub unsafe fn epoll_pwait2(
     });
     // SAFETY: as above.
     unsafe { Wait { epfd, events, max, deadline, mask }.run(kernel) }
-}
-
-/// A descriptor that may be registered already has become a shunted connection.
-pub fn on_connected(conn: Conn) {
-    if !held::is_told_later() {
-        epoll::all().for_each(|instance| instance.convert(conn.descriptor(), Some(conn)));
-    }
-}
-
-/// A sender found no room in the kernel socket: whoever watches the descriptor is told by the kernel
-/// when there is some.
-pub fn wants_room(fd: c_int) {
-    let _keep = KeepErrno::new();
-    if !held::is_told_later() {
-        epoll::all().for_each(|instance| instance.ask_for_room(fd));
-    }
-}
-
-/// The watches of a connection are looked at once more, and tell of what there is: a receiver has come to bytes
-/// in the ring that have been told of already, or there is something on the error queue.
-pub fn look_again(sock: &'static Sock) {
-    let Some(link) = sock.link() else { return };
-    if !held::is_told_later() {
-        dispatch(link, sock.record().slot());
-    }
-}
-
-/// A connection is back on TCP for good.
-pub fn on_declined(fd: c_int) {
-    if !held::is_told_later() {
-        epoll::all().for_each(|instance| instance.convert(fd, None));
-    }
-}
-
-/// The connection is gone, and its descriptors stand for a fresh socket, which is watched on.
-pub fn on_disconnected(sock: &'static Sock) {
-    if held::is_told_later() {
-        return;
-    }
-    epoll::all().for_each(|instance| instance.forget_orphans(&mut instance.lock(), sock));
-}
-
-/// The descriptor goes. The kernel forgets its registrations when it is the connection's last.
-pub fn before_close(sock: &'static Sock, fd: c_int) {
-    if held::is_told_later() {
-        return;
-    }
-    let mut other = None;
-    for (index, instance) in epoll::all().enumerate() {
-        if index == 0 {
-            other = sock.other_descriptor(fd);
-        }
-        instance.descriptor_closed(fd, other, sock);
-    }
 }

@@ -15,8 +15,8 @@ use shunt_sys::sockinfo;
 
 use crate::abi;
 use crate::conn::{Conn, SIZED};
+use crate::epoll::tell;
 use crate::errno::KeepErrno;
-use crate::ops;
 use crate::stream::{notify, promote};
 
 /// The connection begins. `sized`: the program may have set a size, or `SO_RCVLOWAT`.
@@ -39,7 +39,7 @@ pub fn mark_changed(conn: Conn) {
     let _keep = KeepErrno::new();
     learn_mark(conn);
     notify::own(conn.sock());
-    ops::epoll::look_again(conn.sock());
+    tell::look_again(conn.sock());
 }
 
 /// Tells the peer how much the receive buffer should hold.

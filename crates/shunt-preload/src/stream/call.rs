@@ -9,6 +9,7 @@ use shunt_engine::kernel::has_failed;
 use shunt_shm::Violation;
 
 use crate::conn::{Conn, Hold, NONBLOCK};
+use crate::epoll::tell;
 use crate::errno;
 use crate::next;
 use crate::panics::Progress;
@@ -106,7 +107,7 @@ fn look_and_wait(
         }
         if !blocking {
             if direction == Direction::Sending && until == Until::Both {
-                crate::ops::epoll::wants_room(conn.descriptor());
+                tell::wants_room(conn.descriptor());
             }
             return or_error(*done, EAGAIN);
         }

@@ -132,12 +132,6 @@ pub fn stay(sock: &'static Sock) -> bool {
     stays
 }
 
-/// True when this side's end has gone to another program, too, as far as is known.
-pub fn is_handed_over(sock: &Sock) -> bool {
-    sock.has(FROZEN)
-        || sock.sections().is_some_and(|(mine, _)| handover::stays(&mine.ctl.handed_over))
-}
-
 /// Leaves the ring, with the lock of the sending direction held: the last `untaken` bytes in it are to be
 /// sent once more over TCP.
 pub fn leave_ring(sock: &'static Sock, untaken: u64) {

@@ -14,7 +14,6 @@ use shunt_sys::{sockdiag, sockinfo};
 use crate::abi;
 use crate::clock;
 use crate::conn::{Conn, ELSEWHERE, FROZEN, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, SHORT, Sock};
-use crate::stream::demote;
 use crate::stream::tcp::Socket;
 
 /// Time between two looks, in nanoseconds.
@@ -123,10 +122,7 @@ fn is_elsewhere(sock: &Sock) -> bool {
 /// ask for this socket would wait for room for ever, so the kernel is told to send RST in any case, but for an orderly close.
 pub fn end_loudly(conn: Conn) {
     // What has left the ring ends as TCP does, in whatever program.
-    if !is_elsewhere(&conn)
-        || conn.has(LOUD)
-        || demote::is_handed_over(&conn)
-        || conn.phase() == Phase::Tcp
+    if !is_elsewhere(&conn) || conn.has(LOUD) || conn.is_handed_over() || conn.phase() == Phase::Tcp
     {
         return;
     }

@@ -8,9 +8,9 @@ use shunt_shm::region::{Ctl, queue_place};
 use shunt_shm::sync::{AtomicU32, store_load_fence};
 
 use crate::conn::Sock;
+use crate::epoll::tell;
 use crate::errno::KeepErrno;
 use crate::link::Link;
-use crate::ops;
 use crate::peer::Peer;
 use crate::signals::SettingUp;
 use crate::stream::promote;
@@ -166,5 +166,5 @@ pub fn own_error(sock: &'static Sock, fenced: bool) {
     } else {
         own(sock);
     }
-    ops::epoll::look_again(sock);
+    tell::look_again(sock);
 }

@@ -18,12 +18,13 @@ use shunt_wire::reason::Reason;
 
 use crate::abi;
 use crate::conn::{ASKED, Conn, ELSEWHERE, NONBLOCK, SHUT_WR, Sock, TO_BE_CLAIMED};
+use crate::epoll::tell;
 use crate::fd_table::{self, Entry};
 use crate::ops::listener::track;
 use crate::stream::promote::{self, Time};
 use crate::stream::worth::{CLAIMS, Key, OFFERS, UNANSWERED};
 use crate::stream::{buffers, doubt};
-use crate::{agent_client, clock, link, object, ops};
+use crate::{agent_client, clock, link, object};
 
 /// A connection that was offered and is being made.
 pub struct Open {
@@ -84,7 +85,7 @@ impl Open {
         sock.set_phase(Phase::Candidate);
         let conn = Conn::new(fd, sock);
         if fd_table::replace_if(fd, now, conn.entry()) {
-            ops::epoll::on_connected(conn);
+            tell::on_connected(conn);
         } else {
             // Closed meanwhile, by another thread.
             object::disconnected(sock);

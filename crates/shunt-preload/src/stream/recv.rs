@@ -12,9 +12,9 @@ use shunt_shm::ring::Span;
 
 use crate::clock;
 use crate::conn::{LEFTOVER, Sock};
+use crate::epoll::tell;
 use crate::imports;
 use crate::link::Link;
-use crate::ops;
 use crate::panics::InDoubt;
 use crate::points::point;
 use crate::stream::borrow::{self, Request};
@@ -285,7 +285,7 @@ impl Incoming for Receiving<'_, '_> {
         // A client that has nothing more to send learns of the answer here.
         promote::glance(self.call.conn);
         if is_late {
-            ops::epoll::look_again(self.sock());
+            tell::look_again(self.sock());
         }
     }
 

@@ -12,19 +12,22 @@ use shunt_shm::memfd;
 
 use crate::agent_client;
 use crate::calls;
+use crate::close;
+use crate::conn;
 use crate::epoll::{self, held};
 #[cfg(not(test))]
 use crate::errno;
-use crate::ops::{process, unregistered};
+use crate::fork;
+use crate::ops::process;
 use crate::stream::leftover::take;
-use crate::{
-    activity, bell, contain, fd_table, kernel_poll, knobs, next, object, owner, sanitizers,
-};
+use crate::unregistered;
+use crate::{activity, bell, contain, fd_table, kernel_poll, knobs, next, owner, sanitizers};
 
 /// What lower layers have higher ones do.
 fn connect_layers() {
-    owner::BECOME_CHILD.set(object::fork_child);
-    calls::BEFORE_CLOSE.set(object::before_close);
+    owner::BECOME_CHILD.set(fork::in_child);
+    calls::BEFORE_CLOSE.set(close::before_close);
+    conn::END.set(close::end_of_calls);
     held::CATCH_UP.set(epoll::table::catch_up);
     agent_client::BEGUN.set(unregistered::tell_all);
 }

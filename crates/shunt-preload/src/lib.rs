@@ -11,6 +11,7 @@
 #![cfg(target_os = "linux")]
 
 pub mod abi;
+pub mod account;
 pub mod activity;
 pub mod agent_client;
 pub mod api;
@@ -18,6 +19,7 @@ pub mod bell;
 pub mod callback;
 pub mod calls;
 pub mod clock;
+pub mod close;
 pub mod conn;
 pub mod contain;
 pub mod doorbells;
@@ -27,9 +29,11 @@ pub mod epoll;
 pub mod errno;
 pub mod exports;
 pub mod fd_table;
+pub mod fork;
 pub mod found;
 pub mod fresh;
 pub mod guard;
+pub mod hand_over;
 pub mod handlers;
 pub mod hooks;
 pub mod imports;
@@ -39,10 +43,10 @@ mod jump;
 pub mod kernel_poll;
 pub mod knobs;
 pub mod link;
+pub mod listener;
 pub mod members;
 pub mod mutex;
 pub mod next;
-pub mod object;
 pub mod ops;
 pub mod own_fds;
 pub mod owner;
@@ -55,6 +59,7 @@ pub mod relatives;
 pub mod sanitizers;
 pub mod signals;
 pub mod stream;
+pub mod unregistered;
 pub mod windows;
 
 /// The library's own heap, so that it never enters the program's allocator: a hook may run inside

@@ -762,4 +762,4 @@ impl Link {
     }
 }
 
-const _: () = assert!(MAX_VECTORS == 8);
+const _: () = assert!(MAX_VECTORS == 8 && SLOTS < 256);

@@ -29,9 +29,10 @@ use crate::epoll;
 use crate::epoll::instance::Instance;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
+use crate::hand_over;
 use crate::signals::Uncancelled;
 use crate::stream::{notify, tcp};
-use crate::{endpoint, next, object};
+use crate::{endpoint, next};
 
 /// While it lives, a panic resets the connection. What ends well calls [`Self::ends`], which costs
 /// nothing; a cancelled thread leaves the connection alone.
@@ -155,7 +156,7 @@ pub fn give_back(conn: Conn) {
     let work = || {
         let _keep = KeepErrno::new();
         let _uncancelled = Uncancelled::begin();
-        object::give_back(conn, Reason::Internal);
+        hand_over::give_back(conn, Reason::Internal);
     };
     // The kernel would number calls without copies anew, and knows nothing of the completions here.
     if conn.has(NUMBERED) || !contain(work) || are_pending(conn.record()) {

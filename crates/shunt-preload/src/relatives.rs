@@ -14,14 +14,15 @@ use shunt_shm::arena::{Arena, Record};
 use shunt_shm::holders::Member;
 use shunt_sys::process::Identity;
 
+use crate::account;
 use crate::conn::{Sock, hold};
 use crate::endpoint::Endpoint;
 use crate::fd_table;
+use crate::link;
 use crate::members;
 use crate::mutex::{Guard, Mutex};
 use crate::points::point;
 use crate::stream::{grants, promote};
-use crate::{link, object};
 
 /// [`Sock::counted`]: the child is counted among the record's holders.
 const COUNTED: u32 = 1;
@@ -141,7 +142,7 @@ pub fn look_after(endpoint: &Endpoint) {
 /// The last holder of a connection was killed. What the peer is to know the kernel has told it; the
 /// slot and the record are free.
 fn bury(record: &Record, arena: &Arena) {
-    object::account(record, arena);
+    account::add(record, arena);
     let region = record.id.region.load(Ordering::Relaxed);
     let (slot, side) = (record.slot(), record.side());
     if let Some(link) = link::all().find(|link| link.region == region && link.side == side) {

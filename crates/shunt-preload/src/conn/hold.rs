@@ -60,7 +60,7 @@ impl Hold {
 
     #[cold]
     fn end(&mut self, sock: &'static Sock) {
-        crate::object::let_go(sock);
+        sock.let_go();
         if let Some(index) = self.noted {
             calls::current().forget(index);
         }
@@ -85,7 +85,7 @@ static SEVERAL: Keeper = unsafe { Keeper::new(let_go_of_several) };
 /// The address is a sock's.
 unsafe fn let_go_of_one(sock: *const ()) {
     // SAFETY: the caller's promise; socks are never freed.
-    crate::object::let_go(unsafe { &*sock.cast::<Sock>() });
+    unsafe { &*sock.cast::<Sock>() }.let_go();
 }
 
 /// # Safety

@@ -14,7 +14,10 @@
 //! library's own.
 
 pub mod hold;
+mod left;
+mod lent;
 mod locked;
+mod pipes;
 mod sock;
 
 use core::ffi::c_int;
@@ -22,12 +25,15 @@ use core::ops::Deref;
 use core::sync::atomic::Ordering;
 
 pub use hold::Hold;
+pub use left::Left;
+pub use lent::Lent;
 pub use locked::Locked;
+pub use pipes::{Ends, Pipes};
 pub use shunt_engine::conn::flags::*;
 use shunt_engine::handshake::Phase;
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
-pub use sock::Sock;
+pub use sock::{END, Sock};
 
 use crate::endpoint;
 use crate::epoll::tell;

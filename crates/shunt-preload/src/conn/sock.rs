@@ -9,27 +9,20 @@ use shunt_shm::arena::{Mode, Record};
 use shunt_shm::handover;
 use shunt_shm::holders::Member;
 use shunt_shm::region::{RING, Section, Side};
-use shunt_shm::ring::KEPT;
 use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::activity;
 use crate::bell::{self, Bell};
-use crate::conn::{FROZEN, Flags, HAD_ROOM, WAS_SHUNTED};
+use crate::callback::Callback;
+use crate::conn::{FROZEN, Flags, HAD_ROOM, Left, Lent, Pipes, WAS_SHUNTED};
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Entry, Kind};
 use crate::knobs::Dmb;
-use crate::link::{self, Link, Target};
-use crate::object;
-use crate::ops::listener::Listener;
+use crate::link::{Link, Target};
+use crate::listener::Listener;
 use crate::own_fds::OwnFd;
 use crate::peer::Peer;
-use crate::relatives;
-use crate::stream::borrow::Lent;
-use crate::stream::grants;
-use crate::stream::leftover::{self, Left};
-use crate::stream::pins::{self, Pipes};
 
 /// A process's handle of a connection.
 #[derive(Debug, Default)]
@@ -71,6 +64,9 @@ pub struct Sock {
     /// The actions of a spawn (posix_spawn(3)) that duplicate it: their address. The same's.
     pub spawned: AtomicUsize,
 }
+
+/// What ends a process's part of a connection, of which neither a descriptor nor a call is left.
+pub static END: Callback<fn(&'static Sock)> = Callback::none();
 
 /// Connections that a process can have.
 const MOST: usize = 1 << 17;
@@ -217,6 +213,11 @@ impl Sock {
     /// Sets the peer, which counts this connection as one that uses it.
     pub fn set_peer(&self, peer: &'static Peer) {
         self.swap_peer(core::ptr::from_ref(peer).cast_mut());
+    }
+
+    /// It uses none any more.
+    pub fn forget_peer(&self) {
+        self.swap_peer(core::ptr::null_mut());
     }
 
     fn swap_peer(&self, new: *mut Peer) {
@@ -419,7 +420,7 @@ impl Sock {
         // SYNC POINT hold: the hold before the look at the use; who ends it does it in the other order.
         let is_it = self.is_in_use(entry);
         if !is_it {
-            object::let_go(self);
+            self.let_go();
         }
         is_it
     }
@@ -466,7 +467,7 @@ impl Sock {
         drop(OwnFd::from_place(self.lingering.swap(0, Ordering::AcqRel)));
     }
 
-    /// A descriptor less. True when neither a descriptor nor a call is left: then [`Self::finish`].
+    /// A descriptor less. True when neither a descriptor nor a call is left: then [`END`]'s function is to be called.
     #[must_use]
     pub fn release(&self) -> bool {
         let before = self.refs.fetch_sub(1, Ordering::AcqRel);
@@ -479,10 +480,13 @@ impl Sock {
         before == 1
     }
 
-    /// A call less. The same.
-    #[must_use]
-    pub fn let_go(&self) -> bool {
-        self.refs.fetch_sub(CALL, Ordering::AcqRel) == CALL
+    /// A call less. With the last one, where no descriptor is left either, the process's part of the connection ends.
+    pub fn let_go(&'static self) {
+        if self.refs.fetch_sub(CALL, Ordering::AcqRel) == CALL
+            && let Some(end) = END.get()
+        {
+            end(self);
+        }
     }
 
     /// The process ends: its calls do not count any more. True when a descriptor is not left either.
@@ -492,35 +496,6 @@ impl Sock {
         refs >= CALL
             && refs & DESCRIPTORS == 0
             && self.refs.compare_exchange(refs, 0, ok, no).is_ok()
-    }
-
-    /// This process has no part in the connection any more. Calls `last` if no other one has. Nothing
-    /// of the sock may be used after that.
-    pub fn finish(&'static self, last: impl FnOnce(&'static Record)) {
-        let (record, link, endpoint) = (self.record(), self.link(), self.endpoint());
-        let region = record.id.region.load(Ordering::Relaxed);
-        let (side, slot) = (record.side(), record.slot());
-        grants::leave(self);
-        if relatives::let_go(self.endpoint(), record) {
-            last(record);
-            record.id.live.store(0, Ordering::Release);
-        }
-        // Last: they are still of use to what is done at the end.
-        self.swap_peer(core::ptr::null_mut());
-        crate::imports::release(self);
-        pins::release(self);
-        leftover::release(self);
-        if let Some(link) = link {
-            let (tx, rx) = (&record.tx.cursor, &record.rx.cursor);
-            link.is_left(slot, tx.pos().max(rx.pos()) > KEPT);
-            link.users.fetch_sub(1, Ordering::AcqRel);
-            self.endpoint().carries(false);
-        }
-        self.give_back();
-        if endpoint.is_inherited() && !activity::is_over() {
-            link::let_go(region, side, slot);
-            relatives::shed(endpoint);
-        }
     }
 
     /// In a forked child, which has no part in it.

@@ -14,11 +14,12 @@ use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use super::listener::{is_local, is_nonblocking, is_plain, track};
+use super::listener::{is_nonblocking, is_plain, track};
 use crate::abi;
 use crate::abi::{address, c_int, is_unspecific, sockaddr, socklen_t};
 use crate::activity;
 use crate::calls::{Has, UnderWay};
+use crate::close;
 use crate::conn::{Conn, NONBLOCK, Sock};
 use crate::contain::contain;
 use crate::endpoint;
@@ -26,6 +27,7 @@ use crate::epoll::tell;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::link::{self, Draft};
+use crate::listener::is_local;
 use crate::ops::stdio;
 use crate::ops::user::effective_user;
 use crate::owner::may_mutate;
@@ -33,7 +35,7 @@ use crate::panics;
 use crate::points::point;
 use crate::signals::SettingUp;
 use crate::stream::{buffers, doubt, offered};
-use crate::{agent_client, fresh, next, object, ops};
+use crate::{agent_client, fresh, next, ops};
 
 /// # Safety
 /// As the C function.
@@ -200,7 +202,7 @@ fn disconnected(fd: c_int) {
             // Epoll instances go on watching the socket.
             tell::on_declined(same);
             fd_table::take(same);
-            object::disconnected(sock);
+            close::disconnected(sock);
         }
     }
 }
@@ -330,7 +332,7 @@ fn connected(socket: &Connected, to: &Addr, plan: Result<&Draft, &Reason>) {
                     point!(connect_entered);
                     tell::on_connected(conn);
                 } else {
-                    object::disconnected(sock);
+                    close::disconnected(sock);
                 }
             };
             if !contain(enter) {
@@ -343,7 +345,7 @@ fn connected(socket: &Connected, to: &Addr, plan: Result<&Draft, &Reason>) {
             if fd_table::replace_if(fd, now, sock.entry(Kind::Tracked)) {
                 conn.decline(why);
             } else {
-                object::disconnected(sock);
+                close::disconnected(sock);
             }
         }
     }

@@ -15,12 +15,13 @@ use crate::epoll::wait::{Limits, Out, Waiting, wait, wait_in_kernel};
 use crate::epoll::{self, instance};
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
+use crate::hand_over;
 use crate::handlers::Seen;
 use crate::ops::epoll::instance::Instance;
 use crate::owner::may_mutate;
 use crate::points::point;
 use crate::stream::promote;
-use crate::{clock, next, object};
+use crate::{clock, next};
 use shunt_engine::events;
 
 /// # Safety
@@ -256,7 +257,7 @@ fn unseen(op: c_int, fd: c_int, result: c_int) -> c_int {
     let entry = fd_table::lookup(fd);
     if result == 0 && op != EPOLL_CTL_DEL && entry.kind() == Kind::Stream {
         let _keep = KeepErrno::new();
-        object::hand_over(fd, entry);
+        hand_over::hand_over(fd, entry);
     }
     result
 }

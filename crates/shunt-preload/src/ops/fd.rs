@@ -8,19 +8,22 @@ use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::os::fd::BorrowedFd;
 
 use crate::calls;
+use crate::close;
+use crate::conn::{APPENDS, NONBLOCK};
 use crate::conn::{Conn, Sock};
 use crate::contain::contain_uncancelled;
 use crate::epoll::instance::Instance;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::fresh;
+use crate::hand_over;
 use crate::next;
-use crate::object;
 use crate::ops::{sockopt, stdio};
 use crate::own_fds::{self, OwnFd};
 use crate::owner::may_mutate;
 use crate::panics;
 use crate::points::point;
+use crate::stream::unread;
 
 /// `include/uapi/asm-generic/sockios.h`.
 const SIOCATMARK: c_ulong = 0x8905;
@@ -60,7 +63,7 @@ pub fn forget_object(fd: c_int) {
         let entry = fd_table::take(fd);
         if entry.is_object() {
             let _keep = KeepErrno::new();
-            object::before_close(fd, entry);
+            close::before_close(fd, entry);
         }
     }
 }
@@ -97,7 +100,7 @@ fn tell(fd: c_int, entry: Entry) -> Close {
         instance.release(fd);
         return Close::Later;
     }
-    object::before_close(fd, entry);
+    close::before_close(fd, entry);
     Close::Now
 }
 
@@ -228,13 +231,13 @@ fn enter_duplicate(new: c_int, entry: Entry) {
         return;
     }
     let _keep = KeepErrno::new();
-    object::retain(new, entry);
+    close::retain(new, entry);
     if !fd_table::set(new, entry) {
         // A number that the table does not reach is always the kernel's.
-        object::before_close(new, entry);
-        object::hand_over(new, entry);
+        close::before_close(new, entry);
+        hand_over::hand_over(new, entry);
     } else if stdio::uses(new) {
-        object::hand_over(new, entry);
+        hand_over::hand_over(new, entry);
     }
 }
 
@@ -255,7 +258,7 @@ fn duplicated(old: c_int, new: c_int, entry: Entry) {
 
 fn hand_over(fd: c_int, entry: Entry) {
     let _keep = KeepErrno::new();
-    object::hand_over(fd, entry);
+    hand_over::hand_over(fd, entry);
 }
 
 /// # Safety
@@ -337,7 +340,7 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
             if cmd == libc::F_SETFL && result == 0 {
                 set_nonblocking(entry, arg & c_long::from(libc::O_NONBLOCK) != 0);
                 raise_signals(fd, arg & c_long::from(libc::O_ASYNC) != 0);
-                object::set_appending(entry, arg & c_long::from(libc::O_APPEND) != 0);
+                set_appending(entry, arg & c_long::from(libc::O_APPEND) != 0);
             }
             result
         }
@@ -353,7 +356,9 @@ fn raise_signals(fd: c_int, on: bool) {
 
 fn set_nonblocking(entry: Entry, on: bool) {
     let _keep = KeepErrno::new();
-    object::set_nonblocking(entry, on);
+    if let Some(sock) = Sock::of(entry) {
+        sock.put(NONBLOCK, on);
+    }
 }
 
 /// # Safety
@@ -366,7 +371,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     // Programs ask before each read, so that the ring alone is looked at when it can tell.
     if request == libc::FIONREAD
         && is_mapped(arg)
-        && let Some(bytes) = object::in_ring(entry)
+        && let Some(bytes) = unread::in_ring(entry)
     {
         // SAFETY: the caller keeps the C function's contract.
         unsafe { arg.cast::<c_int>().write_unaligned(bytes) };
@@ -387,10 +392,10 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         // SAFETY: the kernel has just read the number there.
         libc::FIONBIO => return set_nonblocking_by(entry, unsafe { number.read_unaligned() }),
         // Also SIOCINQ and SIOCOUTQ, which are the same numbers.
-        libc::FIONREAD => Conn::of(fd, entry).and_then(object::fionread),
+        libc::FIONREAD => Conn::of(fd, entry).and_then(unread::fionread),
         // What has not arrived was not sent either: the receiver's window is closed.
-        libc::TIOCOUTQ | SIOCOUTQNSD => object::outq(fd, entry),
-        SIOCATMARK => object::has_unread(entry).then_some(0),
+        libc::TIOCOUTQ | SIOCOUTQNSD => unread::outq(fd, entry),
+        SIOCATMARK => unread::has_unread(entry).then_some(0),
         _ => None,
     };
     if let Some(bytes) = answer {
@@ -413,6 +418,13 @@ fn is_mapped(arg: *const c_void) -> bool {
 fn set_nonblocking_by(entry: Entry, number: c_int) -> c_int {
     set_nonblocking(entry, number != 0);
     0
+}
+
+/// `O_APPEND` was set to this on a descriptor of the object.
+fn set_appending(entry: Entry, on: bool) {
+    if let Some(sock) = Sock::of(entry).filter(|sock| sock.has(APPENDS) != on) {
+        sock.put(APPENDS, on);
+    }
 }
 
 #[cfg(test)]

@@ -11,19 +11,22 @@ use libc::{aiocb, sigevent, termios, winsize};
 
 use crate::abi;
 use crate::abi::{c_char, c_int, c_uint, c_void, pid_t};
+use crate::close;
 use crate::errno::KeepErrno;
 use crate::fd_table::{self, Entry, Kind};
+use crate::hand_over;
+use crate::next;
 use crate::ops::process::before_exec;
 use crate::own_fds::{self, OwnFd};
 use crate::owner::{may_mutate, owner_pid};
-use crate::{next, object};
+use crate::stream::unread;
 
 /// A connection goes back to TCP before libc uses it past the library.
 pub fn hand_over(fd: c_int) {
     let entry = fd_table::lookup(fd);
     if entry.kind() == Kind::Stream {
         let _keep = KeepErrno::new();
-        object::hand_over(fd, entry);
+        hand_over::hand_over(fd, entry);
     }
 }
 
@@ -144,7 +147,7 @@ pub unsafe fn backtrace_symbols_fd(frames: *const *mut c_void, count: c_int, fd:
 /// # Safety
 /// As the C function.
 pub unsafe fn sockatmark(fd: c_int) -> c_int {
-    if object::has_unread(fd_table::lookup(fd)) {
+    if unread::has_unread(fd_table::lookup(fd)) {
         return 0;
     }
     // SAFETY: the caller keeps the C function's contract.
@@ -216,7 +219,7 @@ impl Drop for Replaced {
             };
             if !is_there && may_mutate() && fd_table::replace_if(fd, entry, Entry::KERNEL) {
                 let open = held.as_ref().map_or(-1, |held| held.borrow().as_raw_fd());
-                object::replaced(fd, entry, open);
+                close::replaced(fd, entry, open);
             }
         }
     }

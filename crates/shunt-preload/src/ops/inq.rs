@@ -8,8 +8,8 @@ use shunt_sys::sockinfo::{self, TCP_INQ};
 use crate::abi;
 use crate::conn::{Conn, INQ, INQ_KNOWN};
 use crate::errno::KeepErrno;
-use crate::object;
 use crate::stream::tcp::Socket;
+use crate::stream::unread;
 use crate::stream::{tcp, zerocopy};
 
 /// Whether the program has asked for it: on the connection, before there was one, or on its listener. The kernel is
@@ -36,7 +36,7 @@ pub fn learn(conn: Conn) -> bool {
 #[cold]
 pub fn tell(conn: Conn, msg: &mut msghdr, room: Option<usize>) {
     let _keep = KeepErrno::new();
-    let there = match (object::fionread(conn), room) {
+    let there = match (unread::fionread(conn), room) {
         (Some(there), _) => there,
         // All of it is the kernel's, who has told.
         (None, None) => return,

@@ -16,6 +16,5 @@ pub mod signals;
 pub mod sockopt;
 pub mod stdio;
 pub mod stream;
-pub mod unregistered;
 pub mod user;
 pub mod vectors;

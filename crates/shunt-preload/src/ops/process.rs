@@ -29,10 +29,13 @@ use std::sync::OnceLock;
 use crate::abi::{
     FILE, ForkHandler, Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
 };
+use crate::close;
 use crate::conn::{Conn, Sock};
 use crate::contain::contain;
 use crate::errno::KeepErrno;
 use crate::fd_table;
+use crate::fork;
+use crate::hand_over;
 use crate::jump::Arguments;
 use crate::ops::user;
 use crate::panics;
@@ -41,7 +44,7 @@ use crate::relatives::Child;
 use crate::signals::Uninterrupted;
 use crate::stream::leftover::Program;
 use crate::stream::leftover::pass::{self, Passed};
-use crate::{activity, calls, fresh, next, object, owner, relatives};
+use crate::{activity, calls, fresh, next, owner, relatives};
 
 thread_local! {
     /// True from the fork handlers' first run to their second, in the thread that forks.
@@ -72,7 +75,7 @@ extern "C" fn before() {
 
 extern "C" fn in_parent() {
     if !contain(parent) {
-        contain(object::fork_parent_again);
+        contain(fork::in_parent_again);
     }
 }
 
@@ -129,7 +132,7 @@ fn prepare() {
     let uninterrupted = Uninterrupted::begin();
     if !FORKING.replace(true) {
         let _keep = KeepErrno::new();
-        object::fork_prepare();
+        fork::prepare();
         UNINTERRUPTED.set(Some(uninterrupted));
     }
 }
@@ -138,7 +141,7 @@ fn parent() {
     let _uninterrupted = UNINTERRUPTED.take();
     if FORKING.replace(false) {
         let _keep = KeepErrno::new();
-        object::fork_parent();
+        fork::in_parent();
         if !HOOKED.get() {
             relatives::fork_settled(Child::Unknown);
         }
@@ -150,7 +153,7 @@ fn child() {
     if FORKING.replace(false) {
         let _keep = KeepErrno::new();
         owner::become_own();
-        object::fork_child();
+        fork::in_child();
     }
 }
 
@@ -216,7 +219,7 @@ pub fn clone_by(flags: u64, clone: impl FnOnce() -> c_long) -> c_long {
 pub fn ends() {
     let mine = owner::is_own();
     if mine && activity::deactivate() {
-        object::at_exit();
+        close::at_exit();
     }
 }
 
@@ -274,7 +277,7 @@ pub fn before_exec() {
     let _keep = KeepErrno::new();
     for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
         if entry.is_object() && pass::survives(fd) {
-            object::hand_over(fd, entry);
+            hand_over::hand_over(fd, entry);
         }
     }
 }
@@ -300,7 +303,7 @@ unsafe fn before_spawn(program: &Program, actions: *const posix_spawn_file_actio
     for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
         if Sock::of(entry).is_some_and(is_named) {
             let _keep = KeepErrno::new();
-            object::hand_over(fd, entry);
+            hand_over::hand_over(fd, entry);
         }
     }
     // SAFETY: the caller's promise.
@@ -488,7 +491,7 @@ pub unsafe fn posix_spawn_file_actions_adddup2(
     let entry = fd_table::lookup(fd);
     if entry.is_object() {
         let _keep = KeepErrno::new();
-        object::hand_over(fd, entry);
+        hand_over::hand_over(fd, entry);
         if let Some(sock) = Sock::of(entry) {
             sock.spawned.store(actions.addr(), Ordering::Relaxed);
         }

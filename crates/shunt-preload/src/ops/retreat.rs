@@ -21,9 +21,9 @@ use crate::abi::{c_int, c_ulong};
 use crate::activity;
 use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
-use crate::ops::listener;
+use crate::hand_over;
 use crate::owner::may_mutate;
-use crate::{epoll, fresh, next, object};
+use crate::{epoll, fresh, next};
 
 const SECCOMP_SET_MODE_STRICT: c_ulong = 0;
 const SECCOMP_SET_MODE_FILTER: c_ulong = 1;
@@ -99,8 +99,8 @@ fn can_do_without() -> bool {
 fn leave_all() {
     for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
         match entry.kind() {
-            Kind::Stream => object::hand_over(fd, entry),
-            Kind::Listener => listener::leave_unregistered(fd, Reason::Bypassed),
+            Kind::Stream => hand_over::hand_over(fd, entry),
+            Kind::Listener => crate::listener::leave_unregistered(fd, Reason::Bypassed),
             Kind::Fresh => fresh::forget(fd, entry),
             Kind::Kernel | Kind::Tracked | Kind::Epoll | Kind::Connecting | Kind::Own => {}
         }

@@ -15,11 +15,12 @@ use crate::errno;
 use crate::fd_table;
 use crate::found;
 use crate::fresh;
+use crate::hand_over;
+use crate::listener::Listener;
 use crate::next;
-use crate::object;
 use crate::ops;
-use crate::ops::listener::Listener;
 use crate::stream::tcp::Socket;
+use crate::stream::unread;
 use crate::stream::{buffers, doubt, killed, promote, tcp};
 
 /// # Safety
@@ -101,7 +102,7 @@ unsafe fn map_nothing(conn: Conn, value: *mut c_void, len: *mut socklen_t) -> c_
     }
     let kept = errno::get();
     let fd = conn.descriptor();
-    let bytes = object::fionread(conn).map_or_else(
+    let bytes = unread::fionread(conn).map_or_else(
         || conn.ask(|fd| Socket(fd).waiting()).unwrap_or(0),
         |n| n.unsigned_abs().into(),
     );
@@ -185,7 +186,7 @@ pub unsafe fn setsockopt(
 /// The connection, if it is one, goes back to the kernel for what that alone can do.
 fn give_back(fd: c_int) {
     if let Some(conn) = Conn::named(fd) {
-        object::give_back(conn, Reason::Unsupported);
+        hand_over::give_back(conn, Reason::Unsupported);
     }
 }
 

@@ -17,6 +17,7 @@ use crate::abi::{
 use crate::conn::{Conn, Hold, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::errno;
 use crate::fd_table::{self, Kind};
+use crate::hand_over;
 use crate::ops::inq;
 use crate::panics::InDoubt;
 use crate::points::point;
@@ -24,7 +25,7 @@ use crate::stream::borrow::{Asked, Hints, Request};
 use crate::stream::bytes::Buffers;
 use crate::stream::call::Call;
 use crate::stream::{demote, doubt, files, notify, promote, recv as rx, send as tx, zerocopy};
-use crate::{fresh, next, object};
+use crate::{fresh, next};
 
 const fn buffer(buf: *const c_void, len: size_t) -> iovec {
     iovec { iov_base: buf.cast_mut(), iov_len: len }
@@ -412,7 +413,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     let buffers = unsafe { Buffers::new((*msg).msg_iov, (*msg).msg_iovlen) };
     // SAFETY: as above.
     if unsafe { asks_for_times(msg) } {
-        object::give_back(conn, Reason::Unsupported);
+        hand_over::give_back(conn, Reason::Unsupported);
     }
     // SAFETY: as above.
     let hints = unsafe { Hints::of(&*msg) };
@@ -466,7 +467,7 @@ unsafe fn hand_over_rights(msg: *const msghdr) {
                     let fd = first.add(i).read_unaligned();
                     let entry = fd_table::lookup(fd);
                     if entry.kind() == Kind::Stream {
-                        object::hand_over(fd, entry);
+                        hand_over::hand_over(fd, entry);
                     }
                     fresh::forget(fd, entry);
                 }

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::abi::uid_t;
 use crate::activity;
 use crate::errno::KeepErrno;
-use crate::ops::listener;
+use crate::listener::register_inherited;
 use crate::owner::may_mutate;
 use crate::signals::SettingUp;
 use crate::{agent_client, endpoint, invitation, next};
@@ -59,7 +59,7 @@ fn speak_while_permitted(any: bool) {
     }
     let _keep = KeepErrno::new();
     let Some(_setting_up) = SettingUp::begin() else { return };
-    listener::register_inherited();
+    register_inherited();
     agent_client::begin_while_permitted(any);
     endpoint::open_run_page();
 }

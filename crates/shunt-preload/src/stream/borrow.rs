@@ -7,7 +7,7 @@
 //! finds them where they were.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use libc::{CMSG_LEN, MSG_PEEK, MSG_TRUNC, c_int, cmsghdr, iovec, msghdr};
 use shunt_engine::stretch::{Path, path};
@@ -198,35 +198,6 @@ impl<'a> Hints<'a> {
             Some(2) => Hint::Grant,
             _ => Hint::Auto,
         }
-    }
-}
-
-/// What a process has borrowed of a connection. With the lock of the receiving direction held.
-#[derive(Debug, Default)]
-pub struct Lent {
-    /// Position in the ring of its first byte.
-    at: AtomicU64,
-    /// Bytes; 0: nothing.
-    len: AtomicU64,
-    /// Marks that were passed at that time.
-    marks: AtomicU32,
-    /// The number behind the last entry of the sender's that lies in it.
-    entries: AtomicU32,
-    /// Which of them were granted, a bit each.
-    granted: AtomicU64,
-}
-
-impl Lent {
-    /// Forgets it.
-    pub fn clear(&self) {
-        self.len.store(0, Relaxed);
-    }
-
-    /// So many of its bytes were given back.
-    pub fn advance(&self, n: usize) {
-        let len = self.len.load(Relaxed);
-        self.at.store(self.at.load(Relaxed).wrapping_add(n as u64), Relaxed);
-        self.len.store(len.saturating_sub(n as u64), Relaxed);
     }
 }
 

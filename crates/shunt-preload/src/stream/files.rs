@@ -15,8 +15,8 @@ use crate::abi;
 use crate::abi::{c_int, c_uint, iovec, off64_t};
 use crate::conn::{APPENDS, Conn, Hold, NONBLOCK};
 use crate::errno;
+use crate::hand_over;
 use crate::next;
-use crate::object;
 use crate::panics::InDoubt;
 use crate::points::point;
 use crate::stream::borrow::Request;
@@ -170,7 +170,7 @@ impl File {
 
     /// Takes this direction back to TCP, so that the kernel sends it.
     fn send_by_kernel(out: Conn, source: &Source, count: usize) -> isize {
-        object::give_back(out, Reason::Unsupported);
+        hand_over::give_back(out, Reason::Unsupported);
         source.go_on();
         Self::send_pieces(out, source, count)
     }
@@ -289,7 +289,7 @@ pub fn splice_to(
             errno::set(before);
             // Whether there is a writer to be waited for the kernel alone can say.
             if pipe.is_named() && !core::mem::replace(&mut is_asked, true) {
-                object::give_back(out, Reason::Unsupported);
+                hand_over::give_back(out, Reason::Unsupported);
                 continue;
             }
             match pipe.find_bytes(wait) {

@@ -26,7 +26,9 @@ pub mod sleep;
 pub mod spin;
 pub mod tcp;
 pub mod transfer;
+
 pub mod trim;
+pub mod unread;
 pub mod worth;
 pub mod zerocopy;
 

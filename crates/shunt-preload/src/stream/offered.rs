@@ -17,6 +17,7 @@ use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
 use crate::abi;
+use crate::close;
 use crate::conn::{ASKED, Conn, ELSEWHERE, NONBLOCK, SHUT_WR, Sock, TO_BE_CLAIMED};
 use crate::epoll::tell;
 use crate::fd_table::{self, Entry};
@@ -24,7 +25,7 @@ use crate::ops::listener::track;
 use crate::stream::promote::{self, Time};
 use crate::stream::worth::{CLAIMS, Key, OFFERS, UNANSWERED};
 use crate::stream::{buffers, doubt};
-use crate::{agent_client, clock, link, object};
+use crate::{agent_client, clock, link};
 
 /// A connection that was offered and is being made.
 pub struct Open {
@@ -67,7 +68,7 @@ impl Open {
     pub fn failed(&self) {
         withdraw(self.sock.record());
         if self.sock.release() {
-            self.sock.finish(|_| ());
+            close::finish(self.sock, |_| ());
         }
     }
 
@@ -88,7 +89,7 @@ impl Open {
             tell::on_connected(conn);
         } else {
             // Closed meanwhile, by another thread.
-            object::disconnected(sock);
+            close::disconnected(sock);
         }
     }
 }

@@ -21,13 +21,13 @@ use shunt_shm::ring::Span;
 use shunt_shm::sync::{AtomicU32 as Word, store_load_fence};
 use shunt_shm::zerocopy::{Open, Pinned};
 use shunt_sys::fds::{close, reopen};
-use shunt_wire::agent::{EndpointId, ExportId, Exported, LANES, RegionId};
+use shunt_wire::agent::{EndpointId, ExportId, Exported, RegionId};
 
 use crate::activity;
 use crate::agent_client;
 use crate::calls::Which;
 use crate::clock;
-use crate::conn::Sock;
+use crate::conn::{Ends, Pipes, Sock};
 use crate::endpoint::Endpoint;
 use crate::errno::KeepErrno;
 use crate::fd_table::Kind;
@@ -64,23 +64,6 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// The endpoint as which this process was told that its memory is not for others; 0: it was not.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
-
-/// The pipes of a connection.
-#[derive(Debug)]
-pub struct Pipes {
-    name: ExportId,
-    told_by: EndpointId,
-    ends: [Ends; LANES],
-}
-
-/// A pipe.
-#[derive(Debug)]
-struct Ends {
-    to: OwnFd,
-    /// To read what is to be taken back; and so that somebody could read what is written, for which the kernel would send
-    /// `SIGPIPE` else.
-    from: OwnFd,
-}
 
 /// With the lock of the sending direction held.
 fn pipes(sock: &Sock) -> Option<&'static Pipes> {

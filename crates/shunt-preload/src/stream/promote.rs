@@ -22,7 +22,7 @@ use crate::clock;
 use crate::conn::{Conn, SHUT_RD, SHUT_WR, SIZED, Sock};
 use crate::endpoint;
 use crate::link::{self, Link};
-use crate::ops::listener::Listener;
+use crate::listener::Listener;
 use crate::panics::InDoubt;
 use crate::peer::Peer;
 use crate::points::point;

@@ -26,14 +26,13 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use rustix::fs::FlockOperation;
 use shunt_engine::kernel::{KernelSocket, Look, Progress, look, progress};
 use shunt_engine::stretch::{Path, path};
-use shunt_shm::leftover::{Facts, Leftover};
+use shunt_shm::leftover::Facts;
 
 use crate::clock;
-use crate::conn::{Conn, LEFTOVER, Sock};
+use crate::conn::{Conn, LEFTOVER, Left, Sock};
 use crate::errno::KeepErrno;
 use crate::kernel_poll;
 use crate::next;
-use crate::own_fds::OwnFd;
 use crate::signals::{Uncancelled, Uninterrupted};
 use crate::stream::tcp::Socket;
 
@@ -41,13 +40,6 @@ pub use program::Program;
 
 /// Longest wait, in nanoseconds, for bytes that come twice, before a program without the library starts.
 const PATIENCE: u64 = 2_000_000_000;
-
-/// What was left of a connection, as this process has it.
-#[derive(Debug)]
-pub struct Left {
-    memory: Leftover,
-    fd: OwnFd,
-}
 
 impl Sock {
     /// What a program before exec has left of it; only with the receiving direction's lock held, under which it goes.

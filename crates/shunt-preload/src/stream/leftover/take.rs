@@ -17,13 +17,13 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::abi;
+use crate::conn::Left;
 use crate::conn::{LEFTOVER, NONBLOCK, Sock, WANT_TCP};
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Kind};
 use crate::link::{self, Link};
 use crate::own_fds::adopt;
 use crate::relatives;
-use crate::stream::leftover::Left;
 use crate::stream::leftover::pass::{PLACES, places};
 
 /// Descriptors beyond are not looked at.

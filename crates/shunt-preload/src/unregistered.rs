@@ -15,7 +15,7 @@ use shunt_wire::reason::Reason;
 use crate::abi;
 use crate::endpoint::Endpoint;
 use crate::fd_table;
-use crate::ops::listener::Listener;
+use crate::listener::Listener;
 use crate::owner::owner_pid;
 
 /// Why a listener is not registered; nothing for those that are.

@@ -65,3 +65,7 @@ pub fn borrow<'a>(fd: i32) -> BorrowedFd<'a> {
     // the kernel's answer is EBADF, as without Shunt.
     unsafe { BorrowedFd::borrow_raw(fd.max(0)) }
 }
+
+/// The registers of the first three arguments of a function, whatever they mean, and where its
+/// caller goes on.
+pub type Arguments = [usize; 4];

@@ -22,13 +22,15 @@ use crate::epoll::instance::Instance;
 use crate::epoll::tell;
 use crate::errno::KeepErrno;
 use crate::fd_table::{Entry, Kind};
+use crate::in_doubt::InDoubt;
 use crate::listener::Listener;
-use crate::panics::InDoubt;
+use crate::owner;
 use crate::points::point;
 use crate::signals::Uncancelled;
+use crate::stream::agree;
 use crate::stream::pins;
 use crate::stream::tcp::Socket;
-use crate::stream::{demote, doubt, grants, leftover, notify, offered, promote, tcp, worth};
+use crate::stream::{demote, doubt, grants, leftover, notify, offered, tcp, worth};
 use crate::{fd_table, imports, link, own_fds, relatives};
 
 /// `fd` becomes one more descriptor of the object; called before it is entered in the table.
@@ -77,6 +79,17 @@ pub fn before_close(fd: c_int, entry: Entry) {
             }
         }
         Kind::Kernel | Kind::Fresh | Kind::Connecting | Kind::Own => {}
+    }
+}
+
+/// The descriptor is about to be closed by other means than a hooked call.
+pub fn forget(fd: c_int) {
+    if !matches!(fd_table::lookup(fd).kind(), Kind::Kernel | Kind::Own) && owner::may_mutate() {
+        let entry = fd_table::take(fd);
+        if entry.is_object() {
+            let _keep = KeepErrno::new();
+            before_close(fd, entry);
+        }
     }
 }
 
@@ -206,7 +219,7 @@ fn end(conn: Conn, record: &'static Record) {
     match sock.phase() {
         Phase::Proposed => {
             endpoint::decline(Reason::ShortLived);
-            if promote::withdraw(sock) {
+            if agree::withdraw(sock) {
                 free_slot(sock, record);
                 return;
             }

@@ -9,7 +9,9 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 
 use shunt_shm::holders::Member;
 use shunt_shm::lock::{Owner, OwnerLock};
@@ -17,14 +19,13 @@ use shunt_shm::memfd::{self, Map};
 use shunt_wire::agent::{EndpointId, Exported};
 
 use crate::agent_client;
+use crate::callback::Callback;
 use crate::calls;
 use crate::endpoint::Endpoint;
 use crate::errno::KeepErrno;
-use crate::found::Found;
 use crate::mutex::Mutex;
 use crate::own_fds::{self, OwnFd};
 use crate::signals::{SettingUp, Uncancelled};
-use crate::stream::grants;
 use crate::windows::{Window, Windows};
 
 /// Pieces of memory that a process can have of `shunt_alloc`: the first places of the table.
@@ -97,6 +98,32 @@ enum Kind {
     Asked { _map: Map },
     /// The program's.
     Found(Found),
+}
+
+/// A memfd of the program's.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Device and inode.
+    pub file: (u64, u64),
+    /// Whether it may be shown, once that was looked at.
+    pub verdict: Option<bool>,
+}
+
+impl Found {
+    /// True for memory that a peer may map: nobody can cut it short, and no page of it has to be found when it is read.
+    pub fn may_be_shown(&mut self, fd: BorrowedFd<'_>) -> bool {
+        *self.verdict.get_or_insert_with(|| {
+            fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+                && !has_missing_pages(fd)
+        })
+    }
+}
+
+/// True for huge pages that are not there yet: they may have run out when a peer reads them, for which it gets `SIGBUS`.
+fn has_missing_pages(fd: BorrowedFd<'_>) -> bool {
+    const BLOCK: i64 = 512;
+    let is_huge = fstatfs(fd).is_ok_and(|fs| fs.f_type == libc::HUGETLBFS_MAGIC);
+    is_huge && !fstat(fd).is_ok_and(|stat| stat.st_blocks * BLOCK >= stat.st_size)
 }
 
 impl Memory {
@@ -326,7 +353,7 @@ pub fn withdraw(range: &Range<usize>) {
     if change(|_| SEEN.remove(range)).is_none() {
         LOST.store(true, Ordering::Relaxed);
     }
-    grants::take_back_in(range.start, range.len());
+    take_back(range.start, range.len());
 }
 
 /// The second: what the program has not mapped any more is its own alone.
@@ -387,6 +414,15 @@ fn make(len: usize) -> Option<*mut c_void> {
     })?
 }
 
+/// Copies what is granted of memory that is about to go: where it begins, and how many bytes.
+pub static TAKE_BACK: Callback<fn(usize, usize)> = Callback::none();
+
+fn take_back(base: usize, len: usize) {
+    if let Some(take_back) = TAKE_BACK.get() {
+        take_back(base, len);
+    }
+}
+
 /// Memory of at least `len` bytes that is registered; null when there is none to be had. Aligned to a page and zero.
 pub fn alloc(len: usize) -> *mut c_void {
     make(len).unwrap_or(core::ptr::null_mut())
@@ -400,7 +436,7 @@ pub fn free(base: usize) -> bool {
         Some(window)
     });
     let Some(window) = taken.flatten() else { return false };
-    grants::take_back_in(window.base, window.len);
+    take_back(window.base, window.len);
     if let Some((memory, name)) = change(|changes| changes.take(window.export)).flatten() {
         give_up(memory, name);
     }

@@ -13,13 +13,13 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fstat};
 use shunt_sys::fds::reopen;
 
 use crate::abi::{c_int, c_void};
 use crate::activity;
 use crate::errno::KeepErrno;
-use crate::exports::{self, Memory};
+use crate::exports::{self, Found, Memory};
 use crate::own_fds;
 use crate::owner;
 use crate::windows::Window;
@@ -36,32 +36,6 @@ static WANTED: AtomicBool = AtomicBool::new(false);
 /// The program has asked for `SO_ZEROCOPY`: its mappings are of interest from now on.
 pub fn want() {
     WANTED.store(true, Ordering::Relaxed);
-}
-
-/// A memfd of the program's.
-#[derive(Clone, Copy, Debug)]
-pub struct Found {
-    /// Device and inode.
-    file: (u64, u64),
-    /// Whether it may be shown, once that was looked at.
-    verdict: Option<bool>,
-}
-
-impl Found {
-    /// True for memory that a peer may map: nobody can cut it short, and no page of it has to be found when it is read.
-    pub fn may_be_shown(&mut self, fd: BorrowedFd<'_>) -> bool {
-        *self.verdict.get_or_insert_with(|| {
-            fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
-                && !has_missing_pages(fd)
-        })
-    }
-}
-
-/// True for huge pages that are not there yet: they may have run out when a peer reads them, for which it gets `SIGBUS`.
-fn has_missing_pages(fd: BorrowedFd<'_>) -> bool {
-    const BLOCK: i64 = 512;
-    let is_huge = fstatfs(fd).is_ok_and(|fs| fs.f_type == libc::HUGETLBFS_MAGIC);
-    is_huge && !fstat(fd).is_ok_and(|stat| stat.st_blocks * BLOCK >= stat.st_size)
 }
 
 /// True for flags of mmap(2) with which others see what is written.

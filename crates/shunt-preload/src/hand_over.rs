@@ -8,8 +8,10 @@ use shunt_wire::reason::Reason;
 
 use crate::conn::{Conn, LEFTOVER};
 use crate::fd_table::Entry;
-use crate::panics::InDoubt;
+use crate::in_doubt::InDoubt;
 use crate::points::point;
+use crate::stream::agree;
+use crate::stream::decline::decline;
 use crate::stream::{self, demote, leftover, promote};
 
 /// `fd` (or a duplicate) goes to a program that may not run under Shunt: it must work there as
@@ -30,7 +32,7 @@ pub fn give_back(conn: Conn, why: Reason) {
         return leftover::catch_up(conn, false);
     }
     match conn.phase() {
-        Phase::Proposed if promote::withdraw(&conn) => conn.decline(why),
+        Phase::Proposed if agree::withdraw(&conn) => decline(conn, why),
         // Also where the acceptor was quicker than the withdrawal.
         Phase::Proposed | Phase::Active => {
             demote::leave(conn, why);
@@ -41,7 +43,7 @@ pub fn give_back(conn: Conn, why: Reason) {
                 stream::broken(conn);
             }
         }
-        Phase::Candidate => conn.decline(why),
+        Phase::Candidate => decline(conn, why),
         Phase::Tcp | Phase::Broken => {}
     }
 }

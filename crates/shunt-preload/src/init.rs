@@ -17,10 +17,12 @@ use crate::conn;
 use crate::epoll::{self, held};
 #[cfg(not(test))]
 use crate::errno;
+use crate::exports;
 use crate::fork;
+use crate::listener;
 use crate::ops::process;
+use crate::stream::grants;
 use crate::stream::leftover::take;
-use crate::unregistered;
 use crate::{activity, bell, contain, fd_table, kernel_poll, knobs, next, owner, sanitizers};
 
 /// What lower layers have higher ones do.
@@ -29,7 +31,8 @@ fn connect_layers() {
     calls::BEFORE_CLOSE.set(close::before_close);
     conn::END.set(close::end_of_calls);
     held::CATCH_UP.set(epoll::table::catch_up);
-    agent_client::BEGUN.set(unregistered::tell_all);
+    exports::TAKE_BACK.set(grants::take_back_in);
+    agent_client::BEGUN.set(listener::tell_all);
 }
 
 /// # Safety

@@ -110,10 +110,6 @@ macro_rules! some_body {
 #[cfg(not(test))]
 pub(crate) use some_body;
 
-/// The registers of the first three arguments of a function, whatever they mean, and where its
-/// caller goes on.
-pub type Arguments = [usize; 4];
-
 /// Where a function goes on to.
 pub trait Onward {
     /// `None`: to the next definition.
@@ -276,7 +272,7 @@ mod tests {
     #[test]
     fn a_variadic_function_goes_on_with_all_its_arguments() {
         static CALLS: AtomicU64 = AtomicU64::new(0);
-        fn count([.., caller]: super::Arguments) {
+        fn count([.., caller]: crate::abi::Arguments) {
             let here = a_variadic_function_goes_on_with_all_its_arguments as *const ();
             assert!(caller.abs_diff(here.addr()) < 1 << 16, "{caller:x} {here:?}");
             CALLS.fetch_add(1, Ordering::Relaxed);

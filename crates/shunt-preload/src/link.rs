@@ -19,7 +19,6 @@ use shunt_wire::clc::Proposal;
 use shunt_wire::reason::Reason;
 
 use crate::agent_client::{self, Claimed, Memory, Proposals};
-use crate::conn::Sock;
 use crate::doorbells::Doorbells;
 use crate::endpoint::Endpoint;
 use crate::knobs;
@@ -711,12 +710,7 @@ pub fn forget_in_child() {
 
 /// In a forked child, once it is known what it holds: of its parent's link groups it sees the rings of these connections,
 /// and nothing else. It may give up the parent's rights, and the parent goes on.
-pub fn keep_what_is_held() {
-    let place = |sock: &Sock| {
-        let record = sock.record();
-        (record.id.region.load(Ordering::Relaxed), record.side(), record.slot())
-    };
-    let held: Vec<_> = Sock::all().map(place).collect();
+pub fn keep_what_is_held(held: &[(RegionId, Side, usize)]) {
     for link in all().filter(|link| link.is_inherited()) {
         let here =
             held.iter().filter(|(region, side, _)| (*region, *side) == (link.region, link.side));

@@ -295,3 +295,15 @@ pub fn register_inherited() {
 pub fn is_local(tuple: &FourTuple) -> bool {
     tuple.local.ip == tuple.peer.ip || (tuple.local.is_loopback() && tuple.peer.is_loopback())
 }
+
+/// A conversation with an agent has begun.
+pub fn tell_all(endpoint: &'static Endpoint) {
+    let mut told = core::ptr::null();
+    for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
+        // Duplicates mostly follow each other; a place that is told of twice is the later one.
+        if let Some(listener) = Listener::of(entry).filter(|l| !core::ptr::eq(*l, told)) {
+            listener.tell(fd, endpoint);
+            told = listener;
+        }
+    }
+}

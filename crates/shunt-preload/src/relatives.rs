@@ -22,6 +22,7 @@ use crate::link;
 use crate::members;
 use crate::mutex::{Guard, Mutex};
 use crate::points::point;
+use crate::stream::agree;
 use crate::stream::{grants, promote};
 
 /// [`Sock::counted`]: the child is counted among the record's holders.
@@ -150,7 +151,7 @@ fn bury(record: &Record, arena: &Arena) {
             Phase::Active | Phase::Broken => {
                 link.view().section(slot, side).setup.done.store(1, Ordering::Release);
             }
-            Phase::Proposed if promote::withdraw_from(link, record) => {
+            Phase::Proposed if agree::withdraw_from(link, record) => {
                 link.free_slot(slot);
             }
             Phase::Tcp if region != 0 => link.free_slot(slot),
@@ -285,7 +286,11 @@ pub fn fork_child() {
     table().for_each(|sock| sock.counted.store(0, Ordering::Release));
     forget_calls_of_others();
     Endpoint::all().for_each(Endpoint::inherit);
-    link::keep_what_is_held();
+    let place = |sock: &Sock| {
+        let record = sock.record();
+        (record.id.region.load(Ordering::Relaxed), record.side(), record.slot())
+    };
+    link::keep_what_is_held(&Sock::all().map(place).collect::<Vec<_>>());
     Endpoint::all().for_each(shed);
 }
 

@@ -14,8 +14,6 @@ use shunt_wire::reason::Reason;
 
 use crate::abi;
 use crate::endpoint::Endpoint;
-use crate::fd_table;
-use crate::listener::Listener;
 use crate::owner::owner_pid;
 
 /// Why a listener is not registered; nothing for those that are.
@@ -73,17 +71,5 @@ fn own<'a>(place: *mut Place) -> Option<&'a Place> {
 fn free(place: *mut Place) {
     if let Some(place) = own(place) {
         place.free();
-    }
-}
-
-/// A conversation with an agent has begun.
-pub fn tell_all(endpoint: &'static Endpoint) {
-    let mut told = ptr::null();
-    for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
-        // Duplicates mostly follow each other; a place that is told of twice is the later one.
-        if let Some(listener) = Listener::of(entry).filter(|l| !ptr::eq(*l, told)) {
-            listener.tell(fd, endpoint);
-            told = listener;
-        }
     }
 }

@@ -22,7 +22,6 @@ mod sock;
 
 use core::ffi::c_int;
 use core::ops::Deref;
-use core::sync::atomic::Ordering;
 
 pub use hold::Hold;
 pub use left::Left;
@@ -30,15 +29,9 @@ pub use lent::Lent;
 pub use locked::Locked;
 pub use pipes::{Ends, Pipes};
 pub use shunt_engine::conn::flags::*;
-use shunt_engine::handshake::Phase;
-use shunt_wire::offer::Offer;
-use shunt_wire::reason::Reason;
 pub use sock::{END, Sock};
 
-use crate::endpoint;
-use crate::epoll::tell;
 use crate::fd_table::{self, Entry, Kind};
-use crate::stream::doubt;
 
 /// A connection as a call names it: which one, and by which descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -177,25 +170,6 @@ impl Conn {
             if self.kernel() == Some(fd) {
                 return Some(answer);
             }
-        }
-    }
-}
-
-impl Conn {
-    /// The connection stays on TCP for good, for this reason.
-    pub fn decline(self, why: Reason) {
-        let id = &self.record().id;
-        id.reason.store(why as u32, Ordering::Relaxed);
-        id.offer.store(Offer::None.to_word(), Ordering::Release);
-        self.set_phase(Phase::Tcp);
-        // From now on it ends as TCP does, in whatever program.
-        doubt::end_quietly(self);
-        endpoint::decline(why);
-        // The kernel would begin its numbers anew.
-        let fd = self.descriptor();
-        let (old, new) = (self.sock.entry(Kind::Stream), self.sock.entry(Kind::Tracked));
-        if !self.has(NUMBERED) && fd_table::replace_if(fd, old, new) {
-            tell::on_declined(fd);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use shunt_engine::conn::flags::{FROZEN, Flags, HAD_ROOM, WAS_SHUNTED};
 use shunt_engine::conn::{self, End};
 use shunt_engine::handshake::{Phase, next_look};
 use shunt_heap::slab::{Slab, Zeroed};
@@ -15,7 +16,7 @@ use shunt_wire::reason::Reason;
 
 use crate::bell::{self, Bell};
 use crate::callback::Callback;
-use crate::conn::{FROZEN, Flags, HAD_ROOM, Left, Lent, Pipes, WAS_SHUNTED};
+use crate::conn::{Left, Lent, Pipes};
 use crate::endpoint::{self, Endpoint};
 use crate::fd_table::{self, Entry, Kind};
 use crate::knobs::Dmb;

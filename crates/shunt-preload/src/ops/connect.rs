@@ -14,7 +14,7 @@ use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use super::listener::{is_nonblocking, is_plain, track};
+use super::listener::{is_nonblocking, is_plain};
 use crate::abi;
 use crate::abi::{address, c_int, is_unspecific, sockaddr, socklen_t};
 use crate::activity;
@@ -28,13 +28,16 @@ use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::link::{self, Draft};
 use crate::listener::is_local;
+use crate::offers;
+use crate::open::track;
 use crate::ops::stdio;
 use crate::ops::user::effective_user;
 use crate::owner::may_mutate;
 use crate::panics;
 use crate::points::point;
 use crate::signals::SettingUp;
-use crate::stream::{buffers, doubt, offered};
+use crate::stream::decline::decline;
+use crate::stream::{buffers, doubt};
 use crate::{agent_client, fresh, next, ops};
 
 /// # Safety
@@ -212,7 +215,7 @@ enum Plan {
     /// There is a place for its proposal, to a listener of the same party.
     Propose(Draft),
     /// It was offered: it may lead to another party.
-    Offer(offered::Open),
+    Offer(offers::Open),
     /// Nothing.
     Tcp(Reason),
 }
@@ -258,7 +261,7 @@ fn plan(fd: c_int, entry: Entry, to: &Addr) -> Plan {
         && endpoint.registry.may_lead_elsewhere(&to)
     {
         if scope == Scope::Marked {
-            return offered::open(fd, &to).map_or_else(Plan::Tcp, Plan::Offer);
+            return offers::open(fd, &to).map_or_else(Plan::Tcp, Plan::Offer);
         }
         why = Reason::Unmarked;
     }
@@ -343,7 +346,7 @@ fn connected(socket: &Connected, to: &Addr, plan: Result<&Draft, &Reason>) {
         Err(why) => {
             drop_plan();
             if fd_table::replace_if(fd, now, sock.entry(Kind::Tracked)) {
-                conn.decline(why);
+                decline(conn, why);
             } else {
                 close::disconnected(sock);
             }

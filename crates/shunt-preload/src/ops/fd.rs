@@ -17,6 +17,7 @@ use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Entry, Kind};
 use crate::fresh;
 use crate::hand_over;
+use crate::in_doubt;
 use crate::next;
 use crate::ops::{sockopt, stdio};
 use crate::own_fds::{self, OwnFd};
@@ -57,17 +58,6 @@ enum Close {
     Later,
 }
 
-/// The descriptor is about to be closed by other means than a hooked call.
-pub fn forget_object(fd: c_int) {
-    if !matches!(fd_table::lookup(fd).kind(), Kind::Kernel | Kind::Own) && may_mutate() {
-        let entry = fd_table::take(fd);
-        if entry.is_object() {
-            let _keep = KeepErrno::new();
-            close::before_close(fd, entry);
-        }
-    }
-}
-
 /// Takes `fd` out of the table and tells its object, before the kernel closes it.
 fn forget(fd: c_int) -> Close {
     // Of two threads that close the same descriptor one tells.
@@ -81,7 +71,7 @@ fn forget(fd: c_int) -> Close {
         && let Some(conn) = Conn::closing(fd, entry)
     {
         // What the peer has not got, it does not get any more.
-        panics::reset(conn);
+        in_doubt::reset(conn);
     }
     when
 }

@@ -5,7 +5,6 @@ use core::sync::atomic::Ordering;
 
 use libc::{O_NONBLOCK, SOCK_NONBLOCK};
 use shunt_engine::handshake::Phase;
-use shunt_shm::arena::Record;
 use shunt_sys::{memory, sockinfo};
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
@@ -15,20 +14,21 @@ use crate::abi;
 use crate::abi::{address, c_int, sockaddr, socklen_t};
 use crate::activity;
 use crate::close;
-use crate::conn::{Conn, NONBLOCK, Sock};
+use crate::conn::{Conn, NONBLOCK};
 use crate::contain::contain_uncancelled;
 use crate::endpoint::{self};
 use crate::errno::KeepErrno;
 use crate::fd_table::{self, Entry, Kind};
 use crate::listener::{Listener, leave_unregistered, register};
+use crate::open::track;
 use crate::ops::stdio;
 use crate::owner::may_mutate;
 use crate::panics;
 use crate::points::point;
-use crate::relatives;
 use crate::signals::{SettingUp, Uninterrupted};
+use crate::stream::decline::decline;
 use crate::stream::{offered, promote};
-use crate::{agent_client, clock, fresh, next};
+use crate::{fresh, next};
 
 /// # Safety
 /// As the C function.
@@ -246,11 +246,11 @@ fn take_up(
     let offered = offered::look_at_accepted(sock, new, fd);
     if listener.for_kernel.load(Ordering::Relaxed) && sockinfo::asks_for_kernel(abi::borrow(new)) {
         fd_table::set(new, sock.entry(Kind::Tracked));
-        conn.decline(Reason::Unsupported);
+        decline(conn, Reason::Unsupported);
         None
     } else if stdio::uses(new) {
         fd_table::set(new, sock.entry(Kind::Tracked));
-        conn.decline(Reason::HandedOver);
+        decline(conn, Reason::HandedOver);
         None
     } else if listener.proposals(&tuple).is_some() || offered.is_ok() {
         sock.set_phase(Phase::Candidate);
@@ -260,23 +260,9 @@ fn take_up(
         Some(conn)
     } else {
         fd_table::set(new, sock.entry(Kind::Tracked));
-        conn.decline(offered.err().unwrap_or(Reason::Remote));
+        decline(conn, offered.err().unwrap_or(Reason::Remote));
         None
     }
-}
-
-/// A record and a handle for a connection.
-pub fn track(fd: c_int, tuple: &FourTuple) -> Option<&'static Sock> {
-    let endpoint = agent_client::endpoint().ok()?;
-    let record: &'static Record = relatives::new_record(endpoint)?;
-    record.id.set_tuple(tuple);
-    record.id.fd.store(fd, Ordering::Relaxed);
-    record.id.since.store(clock::now(), Ordering::Relaxed);
-    let sock = Sock::new(record, endpoint);
-    if sock.is_none() {
-        record.id.live.store(0, Ordering::Release);
-    }
-    sock
 }
 
 pub(super) fn is_nonblocking(fd: c_int) -> bool {

@@ -14,8 +14,8 @@ use core::mem::{self, MaybeUninit};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use crate::abi::Arguments;
 use crate::contain::contain;
-use crate::jump::Arguments;
 use crate::next::{self, Slot};
 use crate::ops::retreat;
 

@@ -26,6 +26,7 @@ use core::{mem, ptr};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+use crate::abi::Arguments;
 use crate::abi::{
     FILE, ForkHandler, Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
 };
@@ -36,7 +37,7 @@ use crate::errno::KeepErrno;
 use crate::fd_table;
 use crate::fork;
 use crate::hand_over;
-use crate::jump::Arguments;
+use crate::in_doubt;
 use crate::ops::user;
 use crate::panics;
 use crate::points::point;
@@ -265,7 +266,7 @@ impl Drop for ClosedByExec {
                 relatives::hold_again(sock);
             };
             if !contain(again) {
-                panics::reset(Conn::gone(sock));
+                in_doubt::reset(Conn::gone(sock));
             }
         }
     }

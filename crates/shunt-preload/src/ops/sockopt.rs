@@ -246,7 +246,13 @@ unsafe fn note(fd: c_int, name: c_int, value: *const c_void) {
         libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => tx.timeout.forget(),
         // Asked for anew when a call wants it.
         libc::SO_ZEROCOPY => conn.put(ZEROCOPY, false),
-        _ if is_size => buffers::changed(conn),
+        _ if is_size => {
+            if conn.phase() == Phase::Active {
+                // In a forked child the link group may still be to come.
+                promote::glance(conn);
+            }
+            buffers::changed(conn);
+        }
         _ => {}
     }
 }

@@ -1,8 +1,9 @@
 //! stdio on a descriptor. It reads and writes by libc's inner functions, which no hook sees, so a
 //! connection goes back to TCP first.
 
+use crate::abi::Arguments;
 use crate::abi::{FILE, c_char, c_int, c_void};
-use crate::jump::Arguments;
+use crate::close;
 use crate::next;
 use crate::ops::inner::hand_over;
 
@@ -29,7 +30,7 @@ pub unsafe fn fclose(file: *mut FILE) -> c_int {
     // It closes the descriptor by libc's inner function.
     if !file.is_null() {
         // SAFETY: the caller passes an open stream.
-        super::fd::forget_object(unsafe { libc::fileno(file) });
+        close::forget(unsafe { libc::fileno(file) });
     }
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::fclose(file) }
@@ -42,7 +43,7 @@ pub unsafe fn freopen(path: *const c_char, mode: *const c_char, file: *mut FILE)
     // Also when it fails.
     if !file.is_null() {
         // SAFETY: the caller passes an open stream.
-        super::fd::forget_object(unsafe { libc::fileno(file) });
+        close::forget(unsafe { libc::fileno(file) });
     }
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::freopen(path, mode, file) }
@@ -53,7 +54,7 @@ pub unsafe fn freopen(path: *const c_char, mode: *const c_char, file: *mut FILE)
 pub unsafe fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
     if !file.is_null() {
         // SAFETY: as above.
-        super::fd::forget_object(unsafe { libc::fileno(file) });
+        close::forget(unsafe { libc::fileno(file) });
     }
     // SAFETY: as above.
     unsafe { next::freopen64(path, mode, file) }

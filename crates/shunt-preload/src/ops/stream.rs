@@ -18,12 +18,13 @@ use crate::conn::{Conn, Hold, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::errno;
 use crate::fd_table::{self, Kind};
 use crate::hand_over;
+use crate::in_doubt::InDoubt;
 use crate::ops::inq;
-use crate::panics::InDoubt;
 use crate::points::point;
-use crate::stream::borrow::{Asked, Hints, Request};
+use crate::stream::borrow::{Asked, Request};
 use crate::stream::bytes::Buffers;
 use crate::stream::call::Call;
+use crate::stream::hints::Hints;
 use crate::stream::{demote, doubt, files, notify, promote, recv as rx, send as tx, zerocopy};
 use crate::{fresh, next};
 

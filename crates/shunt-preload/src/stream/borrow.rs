@@ -9,30 +9,24 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
-use libc::{CMSG_LEN, MSG_PEEK, MSG_TRUNC, c_int, cmsghdr, iovec, msghdr};
+use libc::{CMSG_LEN, MSG_PEEK, MSG_TRUNC, c_int, iovec, msghdr};
 use shunt_engine::stretch::{Path, path};
 use shunt_shm::Violation;
 use shunt_shm::ring::Span;
 
 use crate::conn::{FROZEN, Sock};
 use crate::link::Link;
-use crate::stream::grants::{self, Found, Held, Outcome};
+use crate::stream::granted::Outcome;
+use crate::stream::grants::{self, Found, Held};
+use crate::stream::hints::Hints;
+use crate::stream::hints::control;
 use crate::stream::transfer::{Sink, Source};
 
-/// `SHUNT_LEVEL` of the header: the level of its control messages.
-const LEVEL: c_int = 0x5368_756e;
 /// `SHUNT_BORROW`, with `MSG_PEEK`: the room behind it is for the places of bytes, which are told in this way. The
 /// kernel leaves none: the bytes are in the buffers of the call.
 const BORROW: c_int = 1;
 /// `SHUNT_RELEASE`, with `MSG_TRUNC`.
 const RELEASE: c_int = 2;
-/// `SHUNT_HINTS`: [`QUIET`] or nothing, and a [`Hint`] per buffer.
-const HINTS: c_int = 3;
-
-/// `SHUNT_QUIET`: nobody wants to hear that the call is complete. Without `MSG_ZEROCOPY`, so that the kernel copies
-/// and has nothing to tell.
-const QUIET: u8 = 1;
-
 /// Most pieces that are lent at once.
 const PIECES: usize = 1024;
 
@@ -85,26 +79,6 @@ impl Lending {
     }
 }
 
-/// The control message of the header's in `msg`: its type, its data and their length.
-///
-/// # Safety
-/// `msg` is a valid message; its control message is initialized as far as a header goes.
-unsafe fn control(msg: &msghdr) -> Option<(c_int, NonNull<u8>, usize)> {
-    // SAFETY: only computes.
-    let head = unsafe { CMSG_LEN(0) as usize };
-    if msg.msg_controllen <= head {
-        return None;
-    }
-    let at = NonNull::new(msg.msg_control.cast::<u8>())?;
-    // SAFETY: there are so many bytes.
-    let header = unsafe { at.cast::<cmsghdr>().read_unaligned() };
-    let is_whole = header.cmsg_len > head && header.cmsg_len <= msg.msg_controllen;
-    (header.cmsg_level == LEVEL && is_whole).then(|| {
-        // SAFETY: inside the control message, as just checked.
-        (header.cmsg_type, unsafe { at.add(head) }, header.cmsg_len - head)
-    })
-}
-
 /// What a call of recvmsg(2) with these flags asks for.
 #[derive(Debug)]
 pub enum Asked {
@@ -151,52 +125,6 @@ impl Asked {
         match self {
             Self::Borrow(lending) => lending.control_len(),
             Self::Plain | Self::Release => 0,
-        }
-    }
-}
-
-/// What is to become of a buffer of a sending call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hint {
-    /// Granted if it is large enough to pay.
-    Auto,
-    /// Copied.
-    Copy,
-    /// Granted, however small.
-    Grant,
-}
-
-/// The hints of a sending call.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Hints<'a> {
-    /// Nobody wants to hear that the call is complete.
-    pub is_quiet: bool,
-    per_buffer: &'a [u8],
-}
-
-impl<'a> Hints<'a> {
-    /// Those of a call of sendmsg(2).
-    ///
-    /// # Safety
-    /// As for `control`; the control message stays as it is for as long.
-    #[inline]
-    pub unsafe fn of(msg: &'a msghdr) -> Self {
-        // SAFETY: the caller's promise.
-        let Some((HINTS, data, len)) = (unsafe { control(msg) }) else { return Self::default() };
-        // SAFETY: as `control` says.
-        let bytes = unsafe { core::slice::from_raw_parts(data.as_ptr(), len) };
-        match bytes {
-            [first, per_buffer @ ..] => Self { is_quiet: *first == QUIET, per_buffer },
-            [] => Self::default(),
-        }
-    }
-
-    /// That of a buffer.
-    pub fn of_buffer(&self, index: usize) -> Hint {
-        match self.per_buffer.get(index) {
-            Some(1) => Hint::Copy,
-            Some(2) => Hint::Grant,
-            _ => Hint::Auto,
         }
     }
 }
@@ -279,22 +207,7 @@ pub fn refusal(sock: &'static Sock, link: &'static Link, n: usize) -> Option<c_i
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn message(kind: c_int, data: &[u8], room: &mut [u64; 16]) -> msghdr {
-        // SAFETY: all zero is a valid message; the room is larger than header and data.
-        unsafe {
-            let mut msg: msghdr = core::mem::zeroed();
-            let len = CMSG_LEN(u32::try_from(data.len()).unwrap()) as usize;
-            let header = cmsghdr { cmsg_len: len, cmsg_level: LEVEL, cmsg_type: kind };
-            let at = room.as_mut_ptr();
-            at.cast::<cmsghdr>().write(header);
-            let to = at.cast::<u8>().add(CMSG_LEN(0) as usize);
-            core::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len());
-            msg.msg_control = at.cast();
-            msg.msg_controllen = len;
-            msg
-        }
-    }
+    use crate::stream::hints::tests::message;
 
     #[test]
     fn a_request_is_heard_only_with_its_flag() {
@@ -313,21 +226,6 @@ mod tests {
             short.msg_controllen = len;
             assert!(matches!(heard(&short, MSG_PEEK), Asked::Plain), "{len}");
         }
-    }
-
-    #[test]
-    fn hints_are_per_buffer() {
-        let mut room = [0; 16];
-        let msg = message(HINTS, &[QUIET, 1, 2, 0, 77], &mut room);
-        // SAFETY: valid messages, here and below.
-        let hints = unsafe { Hints::of(&msg) };
-        assert!(hints.is_quiet);
-        let each: Vec<_> = (0..6).map(|i| hints.of_buffer(i)).collect();
-        use Hint::{Auto, Copy, Grant};
-        assert_eq!(each, [Copy, Grant, Auto, Auto, Auto, Auto]);
-        let msg = message(BORROW, &[QUIET, 1], &mut room);
-        // SAFETY: as above.
-        assert!(!unsafe { Hints::of(&msg) }.is_quiet);
     }
 
     #[test]

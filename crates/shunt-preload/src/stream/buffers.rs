@@ -17,7 +17,7 @@ use crate::abi;
 use crate::conn::{Conn, SIZED};
 use crate::epoll::tell;
 use crate::errno::KeepErrno;
-use crate::stream::{notify, promote};
+use crate::stream::notify;
 
 /// The connection begins. `sized`: the program may have set a size, or `SO_RCVLOWAT`.
 pub fn begin(conn: Conn, sized: bool) {
@@ -72,10 +72,6 @@ pub fn changed(conn: Conn) {
     let _keep = KeepErrno::new();
     let sock = conn.sock();
     let active = sock.phase() == Phase::Active;
-    if active {
-        // In a forked child the link group may still be to come.
-        promote::glance(conn);
-    }
     sock.put(SIZED, true);
     announce(conn);
     learn(conn);

@@ -10,10 +10,26 @@ use core::ptr::NonNull;
 
 use libc::iovec;
 use shunt_device::loopback;
+use shunt_shm::arena::Mode;
+use shunt_shm::region::{RegionView, Side};
 use shunt_shm::ring::Span;
 
 use crate::stream::bytes::Buffers;
-use crate::stream::transfer::Place;
+
+/// A place that was reserved in the peer's RMB.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The link group's memory.
+    pub view: RegionView,
+    /// The connection's slot there.
+    pub slot: usize,
+    /// Whose RMB it is.
+    pub receiver: Side,
+    /// How bytes come there.
+    pub mode: Mode,
+    /// Where in the ring.
+    pub span: Span,
+}
 
 /// Bytes of a sndbuf: the stack may be a signal handler's.
 const SNDBUF: usize = 4096;

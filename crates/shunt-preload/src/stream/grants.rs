@@ -12,7 +12,7 @@ use shunt_shm::grants::{GRANTS, Part, Source};
 use shunt_shm::region::{DECLINED, Section};
 use shunt_shm::ring::Span;
 use shunt_shm::sync::AtomicU32;
-use shunt_shm::zerocopy::{Open, ZeroCopy};
+use shunt_shm::zerocopy::Open;
 use shunt_wire::counter::Counter;
 
 use crate::calls::Which;
@@ -25,8 +25,9 @@ use crate::knobs;
 use crate::link::Link;
 use crate::points::point;
 use crate::signals::SettingUp;
-use crate::stream::borrow::{Hint, Hints};
 use crate::stream::bytes::Buffers;
+use crate::stream::granted::{Unknown, count, place_of, state, taken};
+use crate::stream::hints::{Hint, Hints};
 use crate::stream::pulls::{self, Pull};
 use crate::stream::{doubt, pins, trim};
 
@@ -35,38 +36,6 @@ pub const LEAST: usize = 4 * 1024;
 
 /// Longest wait for a call on a connection of which something is taken back.
 const PATIENCE: Duration = Duration::from_millis(200);
-
-/// What is kept of the connection.
-pub fn state(sock: &Sock) -> &'static ZeroCopy {
-    sock.endpoint().arena.zero_copy(sock.record())
-}
-
-/// Counts for the connection, with the lock of the sending direction held.
-pub fn count(sock: &Sock, which: Counter, n: u64) {
-    state(sock).tally.add(which, n);
-}
-
-/// How far the receiver has come in the ring. Never back, whatever it says: the program's memory may be gone when it
-/// was told that it is its own again. With the lock of the sending direction held.
-pub fn taken(sock: &Sock, theirs: &Section) -> u64 {
-    let cursor = &sock.record().tx.cursor;
-    // What is impossible is not heeded here, and ends the connection elsewhere.
-    let _ = cursor.refresh(&theirs.cons);
-    cursor.taken()
-}
-
-/// How a call with `MSG_ZEROCOPY` has come out so far.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// The position in the ring after its last granted byte; 0: none was granted.
-    pub until: u64,
-    /// Bytes were copied that could have been granted.
-    pub copied: bool,
-    /// Some of them lie in registered memory that the peer has not mapped: it is to be offered.
-    pub is_unknown: bool,
-    /// The call has its number, and the peer was told of its bytes after that.
-    pub is_numbered: bool,
-}
 
 /// Bytes of a call that can be granted.
 #[derive(Clone, Copy, Debug)]
@@ -107,10 +76,6 @@ fn is_wanted(hint: Hint, len: usize) -> bool {
         Hint::Grant => true,
     }
 }
-
-/// Bytes lie in registered memory that the peer has not mapped, or could be pinned in pipes that it has not got.
-#[derive(Clone, Copy, Debug)]
-pub struct Unknown;
 
 /// The bytes of a call after the first `done`, up to the end of their buffer, if they lie in registered memory, or can be
 /// pinned, and are worth a grant.
@@ -488,14 +453,6 @@ pub fn leave(sock: &'static Sock) {
             state(sock).pinned.end();
         }
     }
-}
-
-/// The place of granted bytes in the ring.
-pub fn place_of(sock: &Sock, open: &Open) -> Span {
-    let cursor = &sock.record().tx.cursor;
-    let behind = cursor.pos().saturating_sub(open.at);
-    let len = usize::try_from(open.len).unwrap_or(0);
-    cursor.last(behind, sock.ring() as u64).split(len).0
 }
 
 /// Copies granted bytes to their places: from this process's registered memory, or, if a relative has granted them, from

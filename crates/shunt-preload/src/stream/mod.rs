@@ -2,16 +2,20 @@
 //! completed on the way.
 
 pub mod again;
+pub mod agree;
 pub mod borrow;
 pub mod buffers;
 pub mod bytes;
 pub mod call;
 pub mod copy_mode;
+pub mod decline;
 pub mod demote;
 pub mod doubt;
 mod drain;
 pub mod files;
+pub mod granted;
 pub mod grants;
+pub mod hints;
 pub mod killed;
 pub mod leftover;
 pub mod notify;

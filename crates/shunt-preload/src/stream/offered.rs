@@ -4,95 +4,22 @@
 //! Until then the client's end is a candidate, as an acceptor's is: all goes over TCP, and every call on the
 //! socket looks at one word of its record, in which the agent answers.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
-use rustix::fd::AsFd;
 use shunt_engine::handshake::{CLIENT_LOOKS, Phase, gives_up};
 use shunt_shm::arena::Record;
 use shunt_shm::region::{SLOTS, Side};
 use shunt_shm::registry::Scope;
 use shunt_sys::sockinfo::{self, OFFERED};
-use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
 use crate::abi;
-use crate::close;
-use crate::conn::{ASKED, Conn, ELSEWHERE, NONBLOCK, SHUT_WR, Sock, TO_BE_CLAIMED};
-use crate::epoll::tell;
-use crate::fd_table::{self, Entry};
-use crate::ops::listener::track;
-use crate::stream::promote::{self, Time};
-use crate::stream::worth::{CLAIMS, Key, OFFERS, UNANSWERED};
+use crate::conn::{ASKED, Conn, ELSEWHERE, SHUT_WR, Sock, TO_BE_CLAIMED};
+use crate::stream::agree::{self, Time};
+use crate::stream::worth::{CLAIMS, Key, UNANSWERED};
 use crate::stream::{buffers, doubt};
 use crate::{agent_client, clock, link};
-
-/// A connection that was offered and is being made.
-pub struct Open {
-    sock: &'static Sock,
-}
-
-/// Offers the socket `fd`, which is about to be connected.
-pub fn open(fd: i32, to: &Addr) -> Result<Open, Reason> {
-    /// Numbers of this process's offers: a record's uses are told by them.
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    let destination = Key::of_destination(to);
-    if !UNANSWERED.permits(destination) {
-        return Err(Reason::PeerNotShunted);
-    }
-    if !OFFERS.permits(destination) {
-        return Err(Reason::ShortLived);
-    }
-    let tuple = FourTuple { local: Addr::default(), peer: *to };
-    let sock = track(fd, &tuple).ok_or(Reason::TooManyConnections)?;
-    let record = sock.record();
-    sock.put(ASKED, true);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let index = sock.endpoint().arena.index_of(record);
-    record.id.offer.store(Offer::Open(number).to_word(), Ordering::Release);
-    let offered = u32::try_from(index)
-        .map_err(|_| Reason::Internal)
-        .and_then(|index| agent_client::offer(index, number, abi::borrow(fd)));
-    let open = Open { sock };
-    match offered {
-        Ok(()) => Ok(open),
-        Err(why) => {
-            open.failed();
-            Err(why)
-        }
-    }
-}
-
-impl Open {
-    /// connect(2) has failed.
-    pub fn failed(&self) {
-        withdraw(self.sock.record());
-        if self.sock.release() {
-            close::finish(self.sock, |_| ());
-        }
-    }
-
-    /// It has succeeded, or goes on. `now` is what the descriptor is until then.
-    pub fn connected(&self, (fd, now): (i32, Entry), to: &Addr, nonblocking: bool) {
-        let Ok(local) = sockinfo::local_addr(abi::borrow(fd).as_fd()) else {
-            return self.failed();
-        };
-        let sock = self.sock;
-        let id = &sock.record().id;
-        id.set_tuple(&FourTuple { local, peer: *to });
-        id.since.store(clock::now(), Ordering::Relaxed);
-        id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
-        sock.put(NONBLOCK, nonblocking);
-        sock.set_phase(Phase::Candidate);
-        let conn = Conn::new(fd, sock);
-        if fd_table::replace_if(fd, now, conn.entry()) {
-            tell::on_connected(conn);
-        } else {
-            // Closed meanwhile, by another thread.
-            close::disconnected(sock);
-        }
-    }
-}
 
 /// True for a client's end that was offered and is not declined.
 pub fn is_offered(sock: &Sock) -> bool {
@@ -161,14 +88,14 @@ fn take_up(conn: Conn, region: u64, slot: usize) -> Result<Phase, Reason> {
     let mine = link.view().section(slot, Side::Client);
     let generation = mine.setup.generation.load(Ordering::Relaxed);
     sock.put(ELSEWHERE, true);
-    promote::settle(sock, link, Side::Client, (slot, generation));
+    agree::settle(sock, link, Side::Client, (slot, generation));
     link::detach(link);
     buffers::begin(conn, true);
     if sock.has(SHUT_WR) {
         doubt::end_loudly(conn);
     }
     sock.set_phase(Phase::Proposed);
-    Ok(promote::answered(sock).unwrap_or(Phase::Proposed))
+    Ok(agree::answered(sock).unwrap_or(Phase::Proposed))
 }
 
 /// Looks whether the other end of what was just accepted at `listener` was offered; an error is why it stays on TCP
@@ -210,7 +137,7 @@ pub(super) fn claim(conn: Conn, time: Time) -> Result<bool, Reason> {
     let peer = link.peers.find(claimed.owner);
     let taken = peer.ok_or(Reason::NoResources).map(|peer| {
         sock.put(ELSEWHERE, true);
-        promote::answer(sock, link, place, peer, time);
+        agree::answer(sock, link, place, peer, time);
         buffers::begin(conn, true);
         if sock.has(SHUT_WR) {
             doubt::end_loudly(conn);

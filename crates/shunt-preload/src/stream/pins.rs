@@ -36,7 +36,7 @@ use crate::link::Link;
 use crate::own_fds::{self, OwnFd};
 use crate::signals::{SettingUp, Uncancelled};
 use crate::stream::bytes::Buffers;
-use crate::stream::grants::{self, Unknown, state};
+use crate::stream::granted::{self, Unknown, state};
 
 /// Bytes of a call below which it was not measured to pay.
 const LEAST: usize = 64 * 1024;
@@ -369,7 +369,7 @@ pub fn take_back(sock: &'static Sock, link: &'static Link, opens: &[Open]) -> bo
                 continue;
             };
             if index == lane && !bytes.is_empty() {
-                let (_, place) = grants::place_of(sock, open).split(skip);
+                let (_, place) = granted::place_of(sock, open).split(skip);
                 let (place, _): (Span, Span) = place.split(bytes.len());
                 let iov = libc::iovec {
                     iov_base: bytes.as_ptr().cast_mut().cast(),

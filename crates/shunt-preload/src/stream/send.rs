@@ -16,14 +16,16 @@ use shunt_wire::counter::Counter;
 use crate::clock;
 use crate::conn::{Locked, NUMBERED, RESET_AWAITED, Sock};
 use crate::endpoint;
+use crate::in_doubt::InDoubt;
 use crate::link::Link;
-use crate::panics::InDoubt;
 use crate::points::point;
 use crate::stream::borrow::Request;
 use crate::stream::call::{self, Call};
+use crate::stream::copy_mode::Place;
+use crate::stream::granted;
 use crate::stream::grants::{self, Piece};
 use crate::stream::tcp::Socket;
-use crate::stream::transfer::{Place, Stop};
+use crate::stream::transfer::Stop;
 use crate::stream::{copy_mode, demote, doubt, notify, pins, promote, tcp, trim, worth, zerocopy};
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
@@ -238,7 +240,7 @@ impl Outgoing for Sending<'_, '_> {
             }
         }
         if let Some(piece) = &self.piece {
-            grants::count(sock, piece.counter(), n as u64);
+            granted::count(sock, piece.counter(), n as u64);
         }
         self.advance(n);
         n

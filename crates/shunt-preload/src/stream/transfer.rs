@@ -26,7 +26,7 @@ use crate::handlers::{self, Seen};
 use crate::kernel_poll;
 use crate::next;
 use crate::signals;
-use crate::stream::copy_mode;
+use crate::stream::copy_mode::{self, Place};
 use crate::stream::tcp::{self, Socket};
 
 /// The current position: a pipe has none.
@@ -66,26 +66,9 @@ pub enum Stop {
     Failed(c_int),
 }
 
-/// A place that was reserved in the peer's RMB.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    /// The link group's memory.
-    pub view: RegionView,
-    /// The connection's slot there.
-    pub slot: usize,
-    /// Whose RMB it is.
-    pub receiver: Side,
-    /// How bytes come there.
-    pub mode: Mode,
-    /// Where in the ring.
-    pub span: Span,
-}
-
-impl Place {
-    /// Its parts, as the kernel writes to them or reads from them.
-    fn parts(&self) -> [iovec; 2] {
-        ring_parts(self.view, self.slot, self.receiver, self.span)
-    }
+/// The parts of a place, as the kernel writes to them or reads from them.
+fn parts(place: &Place) -> [iovec; 2] {
+    ring_parts(place.view, place.slot, place.receiver, place.span)
 }
 
 /// A span of a ring as two buffers; the second one may be empty.
@@ -126,7 +109,7 @@ impl Source {
     pub fn fill(&self, place: &Place) -> usize {
         match place.mode {
             Mode::Copy => copy_mode::fill(place, |piece| self.read(&[piece])),
-            _ => self.read(&place.parts()),
+            _ => self.read(&parts(place)),
         }
     }
 

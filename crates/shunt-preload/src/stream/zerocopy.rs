@@ -34,12 +34,14 @@ use shunt_wire::counter::Counter;
 use crate::abi;
 use crate::conn::{Conn, IS_V6, NUMBERED, Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::errno::{self, KeepErrno};
+use crate::in_doubt::{InDoubt, Progress};
 use crate::next;
-use crate::panics::{InDoubt, Progress};
 use crate::points::point;
-use crate::stream::borrow::{Hints, Request};
+use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
-use crate::stream::grants::{self, Outcome};
+use crate::stream::granted::{self, Outcome};
+use crate::stream::grants;
+use crate::stream::hints::Hints;
 use crate::stream::{notify, promote};
 
 /// Size of `struct sock_extended_err`.
@@ -126,10 +128,10 @@ fn settle(
 /// Gives a call its number, with the lock of the sending direction held and the receiver at `taken`. Since that was
 /// taken, something was granted, if `is_granted` says so; else what the call has granted may have been taken back.
 pub fn number(sock: &Sock, taken: u64, outcome: &Outcome, is_granted: bool) {
-    let is_open = || is_granted || grants::state(sock).granted.open(taken).next().is_some();
+    let is_open = || is_granted || granted::state(sock).granted.open(taken).next().is_some();
     let is_back = taken < outcome.until && !is_open();
     let until = if is_back { 0 } else { outcome.until };
-    grants::count(sock, Counter::ZerocopySent, 1);
+    granted::count(sock, Counter::ZerocopySent, 1);
     list(sock).add(until, taken, outcome.until == 0 || outcome.copied || is_back);
 }
 
@@ -172,9 +174,9 @@ fn first(conn: Conn) {
     let _lock = sock.lock_tx();
     if !sock.has(NUMBERED) {
         list(sock).reset();
-        grants::state(sock).granted.reset();
-        grants::state(sock).tally.reset();
-        grants::state(sock).pinned.reset();
+        granted::state(sock).granted.reset();
+        granted::state(sock).tally.reset();
+        granted::state(sock).pinned.reset();
         // Never the other way round: what setsockopt(2) has noted meanwhile, or before, may have left something there.
         let Some(fd) = conn.kernel() else { return };
         if sockinfo::has_error_queue(abi::borrow(fd)) {
@@ -187,7 +189,7 @@ fn first(conn: Conn) {
 }
 
 fn list(sock: &Sock) -> &'static Completions {
-    &grants::state(sock).completions
+    &granted::state(sock).completions
 }
 
 /// How far the receiver has come in the ring, which `look` says; past everything where nobody reads there any more.
@@ -205,7 +207,7 @@ fn taken(sock: &Sock, look: impl FnOnce(&Section) -> u64) -> u64 {
 
 /// The same for who tells the program what is its own again, with the lock of the sending direction held.
 fn surely_taken(sock: &Sock) -> u64 {
-    taken(sock, |theirs| grants::taken(sock, theirs))
+    taken(sock, |theirs| granted::taken(sock, theirs))
 }
 
 /// The same for a look without the lock, which is followed by one with it.
@@ -276,7 +278,7 @@ fn take(sock: &'static Sock) -> Option<Notice> {
     point!(zerocopy_taken);
     let calls = u64::from(notice.last.wrapping_sub(notice.first)) + 1;
     let how = if notice.copied { Counter::ZerocopyFail } else { Counter::ZerocopySuccess };
-    grants::count(sock, how, calls);
+    granted::count(sock, how, calls);
     in_doubt.ends();
     Some(notice)
 }

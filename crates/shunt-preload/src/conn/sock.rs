@@ -11,6 +11,7 @@ use shunt_shm::handover;
 use shunt_shm::holders::Member;
 use shunt_shm::region::{RING, Section, Side};
 use shunt_wire::agent::EndpointId;
+use shunt_wire::clc::Proposal;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
@@ -214,6 +215,16 @@ impl Sock {
     /// Sets the peer, which counts this connection as one that uses it.
     pub fn set_peer(&self, peer: &'static Peer) {
         self.swap_peer(core::ptr::from_ref(peer).cast_mut());
+    }
+
+    /// The client has the acceptor's doorbells, and says so.
+    pub fn has_met(&self, peer: &'static Peer) {
+        self.set_peer(peer);
+        if self.record().side() == Side::Client
+            && let Some((mine, _)) = self.sections()
+        {
+            mine.setup.state.store(Proposal::Active as u32, Ordering::Release);
+        }
     }
 
     /// It uses none any more.

@@ -80,16 +80,6 @@ pub fn answer(
     sock.count_shunted();
 }
 
-/// The client has the acceptor's doorbells, and says so.
-pub fn has_met(sock: &Sock, peer: &'static Peer) {
-    sock.set_peer(peer);
-    if sock.record().side() == Side::Client
-        && let Some((mine, _)) = sock.sections()
-    {
-        mine.setup.state.store(Proposal::Active as u32, Ordering::Release);
-    }
-}
-
 /// The phase that the acceptor's answer leads to; `None` without an answer that settles anything.
 pub fn answered(sock: &'static Sock) -> Option<Phase> {
     let (mine, theirs) = sock.sections()?;
@@ -107,7 +97,7 @@ pub fn answered(sock: &'static Sock) -> Option<Phase> {
     let endpoint = theirs.setup.endpoint.load(Ordering::Relaxed);
     // Without the acceptor's doorbells this side could not wake it: then it goes on over TCP, and
     // reads what comes through the ring all the same.
-    has_met(sock, sock.link()?.acquaint(endpoint).ok()?);
+    sock.has_met(sock.link()?.acquaint(endpoint).ok()?);
     point!(promote_met);
     sock.set_phase(Phase::Active);
     sock.count_shunted();

@@ -13,7 +13,6 @@ use crate::errno::KeepErrno;
 use crate::link::Link;
 use crate::peer::Peer;
 use crate::signals::SettingUp;
-use crate::stream::agree;
 
 /// What a notification cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +34,7 @@ fn known_peer(sock: &Sock) -> Option<&'static Peer> {
         // Nor in one on top of a talk with the agent.
         let _setting_up = SettingUp::begin()?;
         let peer = sock.link()?.acquaint(sock.peer_endpoint()?).ok()?;
-        agree::has_met(sock, peer);
+        sock.has_met(peer);
         Some(peer)
     })
 }

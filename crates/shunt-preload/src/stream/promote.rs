@@ -25,7 +25,6 @@ use crate::stream::agree;
 use crate::stream::agree::Time;
 use crate::stream::agree::answer;
 use crate::stream::agree::answered;
-use crate::stream::agree::has_met;
 use crate::stream::decline::decline;
 use crate::stream::spin::{self, Spun};
 use crate::stream::{buffers, offered};
@@ -295,7 +294,7 @@ fn adopt(conn: Conn) -> Phase {
         && let Some(link) = sock.link()
         && let Ok(peer) = link.acquaint(endpoint)
     {
-        has_met(sock, peer);
+        sock.has_met(peer);
     }
     Phase::Active
 }

@@ -94,16 +94,17 @@ fn look_up<'a>(
     let known = &modules[module];
     let item = known.items.contains(name).then_some(Target::ItemOf(module, name));
     let child = known.children.get(name).map(|child| Target::Module(*child));
-    let own = if goes_on { child.or(item) } else { item.or(child) };
-    own.or_else(|| {
+    let alias = || {
         let paths = known.aliases.get(name)?;
         // A path that does not resolve leads to another crate.
         let targets = paths
             .iter()
             .map(|path| resolve(modules, module, path, steps + 1).unwrap_or(Target::Foreign));
         targets.reduce(|one, other| if one == Target::Foreign { other } else { one })
-    })
-    .or_else(|| {
+    };
+    // An item beside a module or an alias of its name is a function or a constant, which no path goes through.
+    let own = if goes_on { child.or_else(alias).or(item) } else { item.or(child).or_else(alias) };
+    own.or_else(|| {
         known.globs.iter().find_map(|path| match resolve(modules, module, path, steps + 1)? {
             Target::Module(whole) if whole != module => {
                 look_up(modules, whole, name, goes_on, steps + 1)

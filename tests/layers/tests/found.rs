@@ -42,6 +42,7 @@ fn whatever_names_something_of_a_file_imports_it() {
         "macro_rules! m { () => { $crate::b::f() }; }",
         "mod inner { fn g() { super::super::b::f(); } }",
         "pub use crate::b::B;",
+        "use super::b; fn b() { b::f(); }",
         "#[cfg(not(test))] use crate::b::B;",
         "#[cfg(any(test, loom))] use crate::b::B;",
     ] {

@@ -10,7 +10,8 @@ use crate::epoll;
 use crate::listener;
 use crate::listener::Listener;
 use crate::points::point;
-use crate::stream::{promote, trim};
+use crate::stream::alarm;
+use crate::stream::promote;
 use crate::{agent_client, exports, fd_table, fresh, imports, link, relatives};
 
 /// A lock that is held across fork, so that no other thread has it while the child comes to be.
@@ -69,7 +70,7 @@ pub fn in_child() {
     Endpoint::forget_in_child();
     link::forget_in_child();
     relatives::fork_child();
-    trim::fork_child();
+    alarm::fork_child();
     point!(fork_counted);
     epoll::table::forget_in_child();
     point!(fork_adopted);

@@ -27,7 +27,8 @@ use crate::own_fds::{OwnFd, adopt};
 use crate::peer::{self, Peer, Peers};
 use crate::process::{self, Process};
 use crate::signals::Uncancelled;
-use crate::stream::{spin, trim};
+use crate::stream::alarm;
+use crate::stream::spin;
 
 /// Link groups that a process can have at once.
 pub const LINKS: usize = 4096;
@@ -288,7 +289,7 @@ impl Link {
             word.fetch_or(bit, Ordering::Relaxed);
         }
         if had_many || was_touched {
-            let _ = trim::arm();
+            let _ = alarm::arm();
         }
     }
 

@@ -29,6 +29,7 @@ use crate::errno::{self, KeepErrno};
 use crate::fd_table::{self, Kind};
 use crate::handlers::Seen;
 use crate::points::point;
+use crate::stream::alarm;
 use crate::stream::spin::{self, Spun};
 use crate::stream::{doubt, tcp, trim};
 use crate::{clock, endpoint, handlers, signals};
@@ -328,12 +329,12 @@ impl PollSet<'_> {
         let now = clock::now();
         let left = deadline.map(|d| d.saturating_sub(now));
         let deaf = deaf.then_some(SHORTEST_LOOK);
-        let looks = [candidate, doubt::next_look(), trim::next_look(), deaf];
+        let looks = [candidate, doubt::next_look(), alarm::next_look(), deaf];
         let left = looks.into_iter().chain([left]).flatten().min();
         endpoint::count(Counter::KernelSleeps, 1);
         let slept = handlers::sleep(seen, left, |time| kernel_poll(&mut asked, time, mask));
         let n = slept.filter(|n| *n != 0 || !seen.is_old()).unwrap_or_else(|| errno::fail(EINTR));
-        trim::awake();
+        alarm::awake();
         point!(poll_woken);
         if n > 0 {
             spin::slept(now);

@@ -26,7 +26,8 @@ use crate::epoll::state::{Inner, State};
 use crate::epoll::{all, get, tag, wait as waiting};
 use crate::errno::KeepErrno;
 use crate::own_fds::adopt;
-use crate::stream::{doubt, tcp, trim};
+use crate::stream::alarm;
+use crate::stream::{doubt, tcp};
 use crate::{link, next};
 
 /// Looks at an instance whose ear is rung all the time before it is called readable.
@@ -226,7 +227,7 @@ impl Instance {
             let inner: Vec<_> = state.inner().filter_map(|(_, set)| get(set.instance)).collect();
             (state.next_look(), inner)
         };
-        let mine = mine.into_iter().chain(doubt::next_look()).chain(trim::next_look());
+        let mine = mine.into_iter().chain(doubt::next_look()).chain(alarm::next_look());
         inner.into_iter().filter_map(Self::next_look).chain(mine).min()
     }
 

@@ -24,6 +24,7 @@ use crate::fd_table::Entry;
 use crate::handlers::Seen;
 use crate::link::{self, Link};
 use crate::points::point;
+use crate::stream::alarm;
 use crate::stream::spin::{self, Spun};
 use crate::stream::{doubt, trim};
 use crate::{clock, endpoint, errno, handlers, next, signals};
@@ -479,7 +480,7 @@ fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
     let max = c_int::try_from(room).unwrap_or(1);
     endpoint::count(Counter::KernelSleeps, 1);
     let n = kernel_sleep(instance.raw(), &mut buffer, max, left, limits);
-    trim::awake();
+    alarm::awake();
     if n > 0 {
         spin::slept(now);
         // All that it has to say was just said.

@@ -3,6 +3,7 @@
 
 pub mod again;
 pub mod agree;
+pub mod alarm;
 pub mod borrow;
 pub mod buffers;
 pub mod bytes;

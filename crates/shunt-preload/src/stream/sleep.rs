@@ -27,6 +27,7 @@ use crate::handlers::{self, Seen};
 use crate::kernel_poll;
 use crate::points::point;
 use crate::signals;
+use crate::stream::alarm;
 use crate::stream::spin::{self, Spun};
 use crate::stream::{peek, trim};
 
@@ -287,7 +288,7 @@ impl Sleep {
             Until::More(_) => peek::next_look(self.sock, now - self.since),
             _ => None,
         };
-        let left = [left, longest, overflow, more, trim::next_look()].into_iter().flatten().min();
+        let left = [left, longest, overflow, more, alarm::next_look()].into_iter().flatten().min();
         let before = errno::get();
         let woken = handlers::sleep(self.seen, left, |time| {
             // A cancellation point, as libc's function is.
@@ -297,7 +298,7 @@ impl Sleep {
         let woken = woken.unwrap_or(0);
         let by_error = woken < 0 && errno::get() == libc::EINTR;
         errno::set(before);
-        trim::awake();
+        alarm::awake();
         point!(sleep_woken);
         if woken == 0 {
             trim::look(clock::now());

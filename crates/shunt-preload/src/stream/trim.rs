@@ -5,7 +5,7 @@
 //! but what is put there. What small messages take of an empty ring stays.
 //!
 //! A sender that goes beyond that is noted ([`touch`]). Whoever waits in a hook looks after such connections from time to
-//! time, for the whole process: one of the threads that sleep wakes up for it ([`next_look`]), and one that never sleeps
+//! time, for the whole process: one of the threads that sleep wakes up for it ([`alarm::next_look`]), and one that never sleeps
 //! looks where it asks the kernel or the clock anyhow ([`look`]). A ring that was not used since the last pass over all
 //! is idle. As long as nothing is touched nobody wakes up, and where a receiver leaves bytes unread the passes become
 //! ever more seldom.
@@ -24,7 +24,7 @@ use shunt_shm::doorbell;
 use shunt_shm::ring::TxCursor;
 
 use crate::activity;
-use crate::calls::{self, Which};
+use crate::calls::Which;
 use crate::clock;
 use crate::conn::{Conn, Hold, Sock};
 use crate::epoll;
@@ -32,16 +32,12 @@ use crate::errno::KeepErrno;
 use crate::knobs;
 use crate::link::{self, Left};
 use crate::signals::{Uncancelled, Uninterrupted};
+use crate::stream::alarm;
 
 /// Longest time between two passes, in nanoseconds: for what cannot be given back for long.
 const SELDOM: u64 = 60_000_000_000;
-/// Longest time that a look takes, but for the ring at which it passes, in nanoseconds; and the time to the next one of the
-/// same pass.
+/// Longest time that a look takes, but for the ring at which it passes, in nanoseconds.
 const PIECE: u64 = 250_000;
-const PAUSE: u64 = 1_000_000;
-/// How much later than the thread that is to look the others wake up, should that one be busy elsewhere, or have ended.
-const SPARE: u64 = 30_000_000_000;
-
 /// A value of [`Sock::touched`]: the sender has gone far since the last look.
 const USED: u32 = 2;
 /// The same: not since the last look.
@@ -51,22 +47,11 @@ const SEEN: u32 = 1;
 static NOTED: [AtomicU64; Sock::MOST.div_ceil(64)] =
     [const { AtomicU64::new(0) }; Sock::MOST.div_ceil(64)];
 
-/// When the next look is due, in nanoseconds; 0: none is.
-static DUE: AtomicU64 = AtomicU64::new(0);
-/// Time between two passes.
-static BETWEEN: AtomicU64 = AtomicU64::new(0);
 /// When the last pass began, and the place at which it goes on; [`Sock::MOST`]: it is over.
 static BEGAN: AtomicU64 = AtomicU64::new(0);
 static AT: AtomicUsize = AtomicUsize::new(Sock::MOST);
 /// Whether it has met a ring that was used.
 static MET_USED: AtomicU64 = AtomicU64::new(0);
-/// How often there was something new to give back.
-static NEWS: AtomicU64 = AtomicU64::new(0);
-/// For which look a thread has set its alarm, above, and which thread, in the low bits; 0: none has.
-static ALARM: AtomicU64 = AtomicU64::new(0);
-/// Bits of [`calls::serial`].
-const THREAD_BITS: u32 = 30;
-
 /// The sender goes beyond what is kept of an idle ring (or grants so many bytes). With the lock of the direction held.
 #[cold]
 #[inline(never)]
@@ -83,7 +68,7 @@ pub fn touch(sock: &Sock) {
         NOTED[place / 64].fetch_or(1 << (place % 64), SeqCst);
     }
     // Also where looks have become seldom, as it was not empty for long.
-    if arm() {
+    if alarm::arm() {
         tell_a_sleeper(sock);
     }
 }
@@ -101,59 +86,10 @@ fn tell_a_sleeper(sock: &Sock) {
     }
 }
 
-/// There is something to give back: the next look is not far off. True when there was nothing before.
-pub fn arm() -> bool {
-    let Some(idle) = knobs::get().idle() else { return false };
-    NEWS.fetch_add(1, SeqCst);
-    let due = clock::now().saturating_add(idle).max(1);
-    BETWEEN.store(idle, Relaxed);
-    let sooner = |now: u64| (now == 0 || now > due).then_some(due);
-    DUE.fetch_update(SeqCst, Relaxed, sooner) == Ok(0)
-}
-
-/// For a thread that is about to sleep: when to wake up for a [`look`], in nanoseconds from now. `None`: not at all. A
-/// single thread wakes up in time, however many sleep. It says when it is [`awake`].
-#[inline]
-pub fn next_look() -> Option<u64> {
-    match DUE.load(Relaxed) {
-        0 => None,
-        due => Some(time_to(due)),
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn time_to(due: u64) -> u64 {
-    // One that has been due for long may be under way.
-    let left = due.saturating_sub(clock::now()).max(PAUSE);
-    let (which, me) = (due >> 16 << THREAD_BITS, u64::from(calls::serial()));
-    let before = ALARM.load(Relaxed);
-    let is_free = before >> THREAD_BITS << THREAD_BITS != which;
-    let is_mine = match is_free {
-        true => ALARM.compare_exchange(before, which | me, Relaxed, Relaxed).is_ok(),
-        false => before == which | me,
-    };
-    if is_mine { left } else { left.saturating_add(SPARE) }
-}
-
-/// After a sleep that began with [`next_look`]: another thread may set its alarm.
-#[inline]
-pub fn awake() {
-    let alarm = ALARM.load(Relaxed);
-    if alarm != 0 && alarm & ((1 << THREAD_BITS) - 1) == u64::from(calls::serial()) {
-        let _ = ALARM.compare_exchange(alarm, 0, Relaxed, Relaxed);
-    }
-}
-
-/// In a forked child, which has none of its parent's other threads.
-pub fn fork_child() {
-    ALARM.store(0, Relaxed);
-}
-
 /// Looks, if that is due. With no lock held.
 #[inline]
 pub fn look(now: u64) {
-    let due = DUE.load(Relaxed);
+    let due = alarm::due();
     if due != 0 && now >= due {
         look_at_all(now, due);
     }
@@ -175,20 +111,19 @@ enum Found {
 fn look_at_all(now: u64, due: u64) {
     // The library has stepped back, or the process ends: whatever is left is the kernel's business.
     if activity::is_over() {
-        DUE.store(0, Relaxed);
+        alarm::stop();
         return;
     }
     let idle = knobs::get().idle().unwrap_or(SELDOM);
     let claimed = now.saturating_add(idle).max(1);
-    if DUE.compare_exchange(due, claimed, SeqCst, Relaxed).is_err() {
+    if !alarm::put_off(due, claimed) {
         return;
     }
     let _keep = KeepErrno::new();
     // In this order: what a hold leaves is closed with the thread uncancelled.
     let (_uncancelled, _uninterrupted) = (Uncancelled::begin(), Uninterrupted::begin());
-    let news = NEWS.load(SeqCst);
-    if AT.load(Relaxed) >= Sock::MOST
-        && now >= BEGAN.load(Relaxed).saturating_add(BETWEEN.load(Relaxed))
+    let news = alarm::news();
+    if AT.load(Relaxed) >= Sock::MOST && now >= BEGAN.load(Relaxed).saturating_add(alarm::between())
     {
         BEGAN.store(now, Relaxed);
         MET_USED.store(0, Relaxed);
@@ -198,25 +133,25 @@ fn look_at_all(now: u64, due: u64) {
     let left = link::trim(clock::now() + PIECE / 2);
     let is_over = go_on(clock::now() + PIECE / 2);
     if !is_over || left == Left::More {
-        let next = clock::now().saturating_add(PAUSE);
-        let _ = DUE.compare_exchange(claimed, next, SeqCst, Relaxed);
+        let next = clock::now().saturating_add(alarm::PAUSE);
+        alarm::put_off(claimed, next);
         return;
     }
     if left == Left::Nothing && NOTED.iter().all(|noted| noted.load(SeqCst) == 0) {
-        let _ = DUE.compare_exchange(claimed, 0, SeqCst, Relaxed);
+        alarm::put_off(claimed, 0);
         // Whoever had something new meanwhile found the look due.
-        if NEWS.load(SeqCst) != news {
-            let _ = arm();
+        if alarm::news() != news {
+            let _ = alarm::arm();
         }
         return;
     }
     let between = match MET_USED.load(Relaxed) {
-        0 => BETWEEN.load(Relaxed).saturating_mul(2).clamp(1, SELDOM.max(idle)),
+        0 => alarm::between().saturating_mul(2).clamp(1, SELDOM.max(idle)),
         _ => idle,
     };
-    BETWEEN.store(between, Relaxed);
+    alarm::set_between(between);
     let next = BEGAN.load(Relaxed).saturating_add(between).max(1);
-    let _ = DUE.compare_exchange(claimed, next, SeqCst, Relaxed);
+    alarm::put_off(claimed, next);
 }
 
 /// Goes on with the pass over the connections that are noted. True when it is over, false when it is not by this time.

@@ -12,14 +12,8 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use criterion::Criterion;
-
-// A cdylib cannot be linked to: the table is compiled into this program.
-#[allow(dead_code, unused_imports, reason = "only the look-up is measured")]
-#[path = "../src/fd_table.rs"]
-mod fd_table;
-#[allow(dead_code, reason = "only the look-up is measured")]
-#[path = "../src/windows.rs"]
-mod windows;
+use shunt_runtime::fds::fd_table;
+use shunt_runtime::memory::windows;
 
 /// Set for the run under the library.
 const PRELOADED: &str = "SHUNT_BENCH_PRELOADED";

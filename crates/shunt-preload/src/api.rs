@@ -3,8 +3,8 @@
 use core::ffi::c_void;
 use std::panic::catch_unwind;
 
-use crate::errno;
-use crate::exports;
+use shunt_runtime::memory::exports;
+use shunt_runtime::system::errno;
 
 /// `shunt_alloc(3)`: memory to send from without copies (`MSG_ZEROCOPY`), of at least `len` bytes, zero, at the start of
 /// a page; null with `ENOMEM` when there is none to be had, or too many were asked for.

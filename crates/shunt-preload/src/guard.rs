@@ -13,7 +13,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use crate::contain;
+use shunt_runtime::contain;
 
 /// The unwinder's view of a frame.
 #[repr(C)]
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn personality(
 /// # Safety
 /// `exception` is that of a Rust panic that [`personality`] stopped. It is used up.
 pub unsafe extern "C" fn forget_panic(exception: *mut c_void) {
-    let _keep = crate::errno::KeepErrno::new();
+    let _keep = shunt_runtime::system::errno::KeepErrno::new();
     // SAFETY: the exception is whole and no longer being unwound; an exception may be raised again.
     let raise = || unsafe {
         _Unwind_RaiseException(exception);
@@ -285,8 +285,8 @@ pub(crate) use guard_body;
 mod tests {
 
     use super::*;
-    use crate::contain::{PANICS, silence_panics};
     use core::sync::atomic::Ordering;
+    use shunt_runtime::contain::{PANICS, silence_panics};
 
     mod cases {
         use std::sync::atomic::AtomicUsize;

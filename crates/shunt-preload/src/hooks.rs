@@ -1,6 +1,6 @@
 //! The one list of hooks: every function that Shunt takes over, with its handler.
 //!
-//! `for_each_hook!` hands the list to another macro; from it come the exported functions (here),
+//! `for_each_hook!` hands the list to another macro; from it come the exported functions ([`crate::exports`]),
 //! the next-symbol table ([`crate::next`]) and the list of names ([`HOOKS`]).
 //!
 //! * `fn`: exported under the guard; a panic in the handler falls through to the next definition.
@@ -195,42 +195,6 @@ macro_rules! names {
     };
 }
 for_each_hook!(names);
-
-/// The exported functions. A test executable must not have them: it would hook itself.
-#[cfg(not(test))]
-mod exports {
-    use crate::abi::*;
-    use crate::guard::guarded_function;
-    use crate::jump::{some_function, tail_function};
-    use crate::{next, ops};
-
-    macro_rules! export {
-        ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
-         $(never fn $never:ident($($never_arg:ident: $never_ty:ty),*) = $end:path;)*
-         $(some fn $some:ident($($some_arg:ident: $some_ty:ty),*) -> $some_ret:ty = $some_handler:path, where $table:path;)*
-         $(tail $tail:ident = $before:path;)*) => {
-            $(some_function! {
-                #[unsafe(no_mangle)]
-                fn $some($($some_arg: $some_ty),*) -> $some_ret = $some_handler, where $table, else next::$some, by next::slots::$some;
-            })*
-            $(guarded_function! {
-                #[unsafe(no_mangle)]
-                #[allow(non_snake_case, reason = "C's names")]
-                fn $name($($arg: $ty),*) -> $ret = $handler, else next::$name;
-            })*
-            $(guarded_function! {
-                #[unsafe(no_mangle)]
-                #[allow(non_snake_case, reason = "C's names")]
-                fn $never($($never_arg: $never_ty),*) -> ! = $end, else next::$never;
-            })*
-            $(tail_function! {
-                #[unsafe(no_mangle)]
-                fn $tail = $before, then next::slots::$tail;
-            })*
-        };
-    }
-    super::for_each_hook!(export);
-}
 
 #[cfg(test)]
 mod tests {

@@ -10,20 +10,25 @@ use core::ffi::c_int;
 
 use shunt_shm::memfd;
 
-use crate::agent_client;
-use crate::calls;
-use crate::close;
-use crate::conn;
-use crate::epoll::{self, held};
-#[cfg(not(test))]
-use crate::errno;
-use crate::exports;
-use crate::fork;
-use crate::listener;
 use crate::ops::process;
-use crate::stream::grants;
-use crate::stream::leftover::take;
-use crate::{activity, bell, contain, fd_table, kernel_poll, knobs, next, owner, sanitizers};
+use crate::{next, sanitizers};
+use shunt_runtime::calls;
+use shunt_runtime::conn;
+use shunt_runtime::control::agent_client;
+use shunt_runtime::control::bell;
+use shunt_runtime::control::listener;
+use shunt_runtime::epoll::{self, held};
+use shunt_runtime::fds::fd_table;
+use shunt_runtime::memory::exports;
+use shunt_runtime::processes::close;
+use shunt_runtime::processes::fork;
+use shunt_runtime::processes::owner;
+use shunt_runtime::stream::grants;
+use shunt_runtime::stream::leftover::take;
+#[cfg(not(test))]
+use shunt_runtime::system::errno;
+use shunt_runtime::system::kernel_poll;
+use shunt_runtime::{activity, contain, knobs};
 
 /// What lower layers have higher ones do.
 fn connect_layers() {
@@ -106,7 +111,7 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::active;
+    use shunt_runtime::activity::active;
 
     #[test]
     fn the_library_is_inert_until_started() {

@@ -65,7 +65,7 @@ macro_rules! some_body {
             fork = const $crate::ops::raw::FORK,
             shares = const $crate::ops::raw::SHARES,
             slot = sym $slot,
-            target = const $crate::next::Slot::TARGET,
+            target = const shunt_runtime::system::next::Slot::TARGET,
             guarded = sym $guarded,
         )
     };
@@ -102,7 +102,7 @@ macro_rules! some_body {
             low = const $crate::ops::raw::SHARES & 0xffff,
             high = const $crate::ops::raw::SHARES >> 16,
             slot = sym $slot,
-            target = const $crate::next::Slot::TARGET,
+            target = const shunt_runtime::system::next::Slot::TARGET,
             guarded = sym $guarded,
         )
     };
@@ -143,7 +143,7 @@ macro_rules! tail_function {
                 caller: usize,
             ) -> *mut core::ffi::c_void {
                 let mut instead = None;
-                $crate::contain::contain(|| {
+                shunt_runtime::contain::contain(|| {
                     instead = $crate::jump::Onward::instead($before([a, b, c, caller]));
                 });
                 instead.map_or_else(|| $slot.get(), core::ptr::NonNull::as_ptr)
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn a_variadic_function_goes_on_with_all_its_arguments() {
         static CALLS: AtomicU64 = AtomicU64::new(0);
-        fn count([.., caller]: crate::abi::Arguments) {
+        fn count([.., caller]: shunt_runtime::system::abi::Arguments) {
             let here = a_variadic_function_goes_on_with_all_its_arguments as *const ();
             assert!(caller.abs_diff(here.addr()) < 1 << 16, "{caller:x} {here:?}");
             CALLS.fetch_add(1, Ordering::Relaxed);

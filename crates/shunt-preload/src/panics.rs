@@ -19,16 +19,16 @@ use shunt_engine::handshake::Phase;
 use shunt_engine::stretch::{Path, path};
 use shunt_wire::reason::Reason;
 
-use crate::conn::{Conn, NUMBERED};
-use crate::contain::contain;
-use crate::epoll;
-use crate::epoll::instance::Instance;
-use crate::errno::{self, KeepErrno};
-use crate::fd_table::{self, Entry, Kind};
-use crate::hand_over;
-use crate::in_doubt::reset;
 use crate::next;
-use crate::signals::Uncancelled;
+use shunt_runtime::conn::{Conn, NUMBERED};
+use shunt_runtime::contain::contain;
+use shunt_runtime::epoll;
+use shunt_runtime::epoll::instance::Instance;
+use shunt_runtime::fds::fd_table::{self, Entry, Kind};
+use shunt_runtime::processes::hand_over;
+use shunt_runtime::processes::in_doubt::reset;
+use shunt_runtime::system::errno::{self, KeepErrno};
+use shunt_runtime::threads::signals::Uncancelled;
 
 /// What a failed call returns, with errno set.
 pub trait Failed {
@@ -134,7 +134,7 @@ pub unsafe fn epoll_ctl(
     epfd: c_int,
     op: c_int,
     fd: c_int,
-    event: *mut crate::abi::epoll_event,
+    event: *mut shunt_runtime::system::abi::epoll_event,
 ) -> c_int {
     use libc::{EEXIST, ENOENT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 
@@ -157,7 +157,7 @@ pub unsafe fn epoll_ctl(
 /// parent's, whose locks it may have. They are reset, and the library does nothing any more.
 #[cold]
 pub fn in_child() {
-    crate::activity::deactivate();
+    shunt_runtime::activity::deactivate();
     for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
         if let Some(conn) = Conn::closing(fd, entry) {
             reset(conn);

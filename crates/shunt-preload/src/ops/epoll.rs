@@ -4,25 +4,26 @@ use core::sync::atomic::Ordering;
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 
-use crate::abi::{c_int, epoll_event, sigset_t, timespec};
-use crate::activity;
-use crate::conn::Conn;
-use crate::contain::contain_uncancelled;
-use crate::epoll::held;
-use crate::epoll::instance::{flags_are_valid, kernel_event};
-use crate::epoll::state::Watch;
-use crate::epoll::wait::{Limits, Out, Waiting, wait, wait_in_kernel};
-use crate::epoll::{self, instance};
-use crate::errno::{self, KeepErrno};
-use crate::fd_table::{self, Kind};
-use crate::hand_over;
-use crate::handlers::Seen;
+use crate::next;
 use crate::ops::epoll::instance::Instance;
-use crate::owner::may_mutate;
-use crate::points::point;
-use crate::stream::promote;
-use crate::{clock, next};
 use shunt_engine::events;
+use shunt_runtime::activity;
+use shunt_runtime::conn::Conn;
+use shunt_runtime::contain::contain_uncancelled;
+use shunt_runtime::epoll::held;
+use shunt_runtime::epoll::instance::{flags_are_valid, kernel_event};
+use shunt_runtime::epoll::state::Watch;
+use shunt_runtime::epoll::wait::{Limits, Out, Waiting, wait, wait_in_kernel};
+use shunt_runtime::epoll::{self, instance};
+use shunt_runtime::fds::fd_table::{self, Kind};
+use shunt_runtime::point;
+use shunt_runtime::processes::hand_over;
+use shunt_runtime::processes::owner::may_mutate;
+use shunt_runtime::stream::promote;
+use shunt_runtime::system::abi::{c_int, epoll_event, sigset_t, timespec};
+use shunt_runtime::system::clock;
+use shunt_runtime::system::errno::{self, KeepErrno};
+use shunt_runtime::threads::handlers::Seen;
 
 /// # Safety
 /// As the C function.

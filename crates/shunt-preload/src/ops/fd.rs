@@ -7,24 +7,24 @@
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::os::fd::BorrowedFd;
 
-use crate::calls;
-use crate::close;
-use crate::conn::{APPENDS, NONBLOCK};
-use crate::conn::{Conn, Sock};
-use crate::contain::contain_uncancelled;
-use crate::epoll::instance::Instance;
-use crate::errno::{self, KeepErrno};
-use crate::fd_table::{self, Entry, Kind};
-use crate::fresh;
-use crate::hand_over;
-use crate::in_doubt;
 use crate::next;
 use crate::ops::{sockopt, stdio};
-use crate::own_fds::{self, OwnFd};
-use crate::owner::may_mutate;
 use crate::panics;
-use crate::points::point;
-use crate::stream::unread;
+use shunt_runtime::calls;
+use shunt_runtime::conn::{APPENDS, NONBLOCK};
+use shunt_runtime::conn::{Conn, Sock};
+use shunt_runtime::contain::contain_uncancelled;
+use shunt_runtime::epoll::instance::Instance;
+use shunt_runtime::fds::fd_table::{self, Entry, Kind};
+use shunt_runtime::fds::fresh;
+use shunt_runtime::fds::own_fds::{self, OwnFd};
+use shunt_runtime::point;
+use shunt_runtime::processes::close;
+use shunt_runtime::processes::hand_over;
+use shunt_runtime::processes::in_doubt;
+use shunt_runtime::processes::owner::may_mutate;
+use shunt_runtime::stream::unread;
+use shunt_runtime::system::errno::{self, KeepErrno};
 
 /// `include/uapi/asm-generic/sockios.h`.
 const SIOCATMARK: c_ulong = 0x8905;
@@ -424,8 +424,9 @@ mod tests {
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
-    use crate::own_fds::{OwnFd, adopt};
-    use crate::owner::{self, tests::in_child};
+    use shunt_runtime::fds::own_fds::{OwnFd, adopt};
+    use shunt_runtime::processes::owner;
+    use shunt_runtime::testing::in_child;
 
     fn event() -> OwnedFd {
         eventfd(0, EventfdFlags::empty()).unwrap()

@@ -9,17 +9,17 @@ use std::os::fd::AsRawFd;
 
 use libc::{aiocb, sigevent, termios, winsize};
 
-use crate::abi;
-use crate::abi::{c_char, c_int, c_uint, c_void, pid_t};
-use crate::close;
-use crate::errno::KeepErrno;
-use crate::fd_table::{self, Entry, Kind};
-use crate::hand_over;
 use crate::next;
 use crate::ops::process::before_exec;
-use crate::own_fds::{self, OwnFd};
-use crate::owner::{may_mutate, owner_pid};
-use crate::stream::unread;
+use shunt_runtime::fds::fd_table::{self, Entry, Kind};
+use shunt_runtime::fds::own_fds::{self, OwnFd};
+use shunt_runtime::processes::close;
+use shunt_runtime::processes::hand_over;
+use shunt_runtime::processes::owner::{may_mutate, owner_pid};
+use shunt_runtime::stream::unread;
+use shunt_runtime::system::abi;
+use shunt_runtime::system::abi::{c_char, c_int, c_uint, c_void, pid_t};
+use shunt_runtime::system::errno::KeepErrno;
 
 /// A connection goes back to TCP before libc uses it past the library.
 pub fn hand_over(fd: c_int) {

@@ -10,25 +10,26 @@ use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::abi;
-use crate::abi::{address, c_int, sockaddr, socklen_t};
-use crate::activity;
-use crate::close;
-use crate::conn::{Conn, NONBLOCK};
-use crate::contain::contain_uncancelled;
-use crate::endpoint::{self};
-use crate::errno::KeepErrno;
-use crate::fd_table::{self, Entry, Kind};
-use crate::listener::{Listener, leave_unregistered, register};
-use crate::open::track;
+use crate::next;
 use crate::ops::stdio;
-use crate::owner::may_mutate;
 use crate::panics;
-use crate::points::point;
-use crate::signals::{SettingUp, Uninterrupted};
-use crate::stream::decline::decline;
-use crate::stream::{offered, promote};
-use crate::{fresh, next};
+use shunt_runtime::activity;
+use shunt_runtime::conn::{Conn, NONBLOCK};
+use shunt_runtime::contain::contain_uncancelled;
+use shunt_runtime::control::endpoint;
+use shunt_runtime::control::listener::{Listener, leave_unregistered, register};
+use shunt_runtime::fds::fd_table::{self, Entry, Kind};
+use shunt_runtime::fds::fresh;
+use shunt_runtime::point;
+use shunt_runtime::processes::close;
+use shunt_runtime::processes::open::track;
+use shunt_runtime::processes::owner::may_mutate;
+use shunt_runtime::stream::decline::decline;
+use shunt_runtime::stream::{offered, promote};
+use shunt_runtime::system::abi;
+use shunt_runtime::system::abi::{address, c_int, sockaddr, socklen_t};
+use shunt_runtime::system::errno::KeepErrno;
+use shunt_runtime::threads::signals::{SettingUp, Uninterrupted};
 
 /// # Safety
 /// As the C function.

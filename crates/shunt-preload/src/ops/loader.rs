@@ -14,10 +14,11 @@ use core::mem::{self, MaybeUninit};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::abi::Arguments;
-use crate::contain::contain;
-use crate::next::{self, Slot};
+use crate::next;
 use crate::ops::retreat;
+use shunt_runtime::contain::contain;
+use shunt_runtime::system::abi::Arguments;
+use shunt_runtime::system::next::{Slot, symbol};
 
 /// There is a namespace besides the program's, in which `RTLD_NEXT` means another libc.
 static HAS_NAMESPACES: AtomicBool = AtomicBool::new(false);
@@ -82,9 +83,11 @@ fn is_ours(handle: usize, name: usize, caller: usize) -> bool {
 /// # Safety
 /// As the C function.
 unsafe extern "C-unwind" fn find(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    // SAFETY: the caller passes a C string.
-    let name = unsafe { CStr::from_ptr(name) };
-    hook_for(next::symbol(handle, name), name)
+    // SAFETY: the caller passes a C string, and a handle.
+    unsafe {
+        let name = CStr::from_ptr(name);
+        hook_for(symbol(handle, name), name)
+    }
 }
 
 /// `dlvsym` of a hooked name.
@@ -128,7 +131,8 @@ fn in_place_of(found: *mut c_void, name: &CStr, slot: &Slot) -> *mut c_void {
 fn own(name: &CStr) -> *mut c_void {
     match library() {
         handle if handle.is_null() => ptr::null_mut(),
-        handle => next::symbol(handle, name),
+        // SAFETY: a handle of dlopen(3).
+        handle => unsafe { symbol(handle, name) },
     }
 }
 

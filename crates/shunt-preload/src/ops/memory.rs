@@ -1,4 +1,4 @@
-//! mmap(2) and its kind, by which memory is found from which the program may send without copies ([`crate::found`]).
+//! mmap(2) and its kind, by which memory is found from which the program may send without copies ([`shunt_runtime::memory::found`]).
 //!
 //! What does the work is given: an allocator may have put itself before libc's function, and come back by syscall(2).
 
@@ -7,12 +7,13 @@ use core::ptr;
 use rustix::mm::munlock;
 use shunt_shm::memfd;
 
-use crate::abi::{c_int, c_void, off_t, size_t};
-use crate::activity;
-use crate::contain::contain;
-use crate::errno::KeepErrno;
-use crate::found::{self, Moving};
-use crate::{errno, next};
+use crate::next;
+use shunt_runtime::activity;
+use shunt_runtime::contain::contain;
+use shunt_runtime::memory::found::{self, Moving};
+use shunt_runtime::system::abi::{c_int, c_void, off_t, size_t};
+use shunt_runtime::system::errno;
+use shunt_runtime::system::errno::KeepErrno;
 
 /// A mapping of `len` bytes that `make` makes.
 pub fn mapping(

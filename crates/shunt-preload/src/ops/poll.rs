@@ -3,12 +3,15 @@
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, c_short};
 
-use crate::abi::{
+use crate::next;
+use shunt_runtime::fds::fd_table::{self, Kind};
+use shunt_runtime::fds::own_fds;
+use shunt_runtime::poll_set;
+use shunt_runtime::system::abi::{
     c_int, c_uint, fd_set, nfds_t, pid_t, pollfd, rlimit, sigset_t, size_t, timespec, timeval,
 };
-use crate::fd_table::{self, Kind};
-use crate::kernel_poll;
-use crate::{clock, errno, next, own_fds, poll_set};
+use shunt_runtime::system::kernel_poll;
+use shunt_runtime::system::{clock, errno};
 
 /// # Safety
 /// As the C function.

@@ -17,7 +17,7 @@
 //! program's own is not seen; its child may not call libc's functions anyhow.)
 //!
 //! **exec, spawn, system, popen.** What stays open across it is handed over first: the new program may not run Shunt. What lies
-//! unread goes along, in case that it does ([`crate::stream::leftover`]).
+//! unread goes along, in case that it does ([`shunt_runtime::stream::leftover`]).
 
 use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_long, c_void};
@@ -26,26 +26,29 @@ use core::{mem, ptr};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use crate::abi::Arguments;
-use crate::abi::{
-    FILE, ForkHandler, Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
-};
-use crate::close;
-use crate::conn::{Conn, Sock};
-use crate::contain::contain;
-use crate::errno::KeepErrno;
-use crate::fd_table;
-use crate::fork;
-use crate::hand_over;
-use crate::in_doubt;
+use crate::next;
 use crate::ops::user;
 use crate::panics;
-use crate::points::point;
-use crate::relatives::Child;
-use crate::signals::Uninterrupted;
-use crate::stream::leftover::Program;
-use crate::stream::leftover::pass::{self, Passed};
-use crate::{activity, calls, fresh, next, owner, relatives};
+use shunt_runtime::conn::{Conn, Sock};
+use shunt_runtime::contain::contain;
+use shunt_runtime::fds::fd_table;
+use shunt_runtime::fds::fresh;
+use shunt_runtime::point;
+use shunt_runtime::processes::close;
+use shunt_runtime::processes::fork;
+use shunt_runtime::processes::hand_over;
+use shunt_runtime::processes::in_doubt;
+use shunt_runtime::processes::relatives::Child;
+use shunt_runtime::processes::{owner, relatives};
+use shunt_runtime::stream::leftover::Program;
+use shunt_runtime::stream::leftover::pass::{self, Passed};
+use shunt_runtime::system::abi::Arguments;
+use shunt_runtime::system::abi::{
+    FILE, ForkHandler, Strings, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
+};
+use shunt_runtime::system::errno::KeepErrno;
+use shunt_runtime::threads::signals::Uninterrupted;
+use shunt_runtime::{activity, calls};
 
 thread_local! {
     /// True from the fork handlers' first run to their second, in the thread that forks.
@@ -529,8 +532,8 @@ pub fn namespaces_change() {
 
 #[cfg(test)]
 mod tests {
-    use crate::owner::tests::exit_status;
     use core::sync::atomic::AtomicU32;
+    use shunt_runtime::testing::exit_status;
 
     use super::*;
 

@@ -11,13 +11,17 @@ use core::ffi::c_long;
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use crate::abi::{c_int, c_uint, c_ulong, c_void, epoll_event, pollfd, rlimit, sigset_t, timespec};
-use crate::conn::Conn;
 use crate::ops::{
     connect, epoll, fd as descriptors, inner, listener, memory, poll, process, retreat, sockopt,
     stream as bytes, vectors,
 };
-use crate::{clock, errno, found, next, panics};
+use crate::{next, panics};
+use shunt_runtime::conn::Conn;
+use shunt_runtime::memory::found;
+use shunt_runtime::system::abi::{
+    c_int, c_uint, c_ulong, c_void, epoll_event, pollfd, rlimit, sigset_t, timespec,
+};
+use shunt_runtime::system::{clock, errno};
 
 /// The system calls that have a handler, by number: those that always have one, and those of forks.
 pub static CONCERNS: [u8; 512] = concerns();

@@ -17,13 +17,16 @@ use core::ffi::c_long;
 
 use shunt_wire::reason::Reason;
 
-use crate::abi::{c_int, c_ulong};
-use crate::activity;
-use crate::errno::{self, KeepErrno};
-use crate::fd_table::{self, Kind};
-use crate::hand_over;
-use crate::owner::may_mutate;
-use crate::{epoll, fresh, next};
+use crate::next;
+use shunt_runtime::activity;
+use shunt_runtime::control::listener::leave_unregistered;
+use shunt_runtime::epoll;
+use shunt_runtime::fds::fd_table::{self, Kind};
+use shunt_runtime::fds::fresh;
+use shunt_runtime::processes::hand_over;
+use shunt_runtime::processes::owner::may_mutate;
+use shunt_runtime::system::abi::{c_int, c_ulong};
+use shunt_runtime::system::errno::{self, KeepErrno};
 
 const SECCOMP_SET_MODE_STRICT: c_ulong = 0;
 const SECCOMP_SET_MODE_FILTER: c_ulong = 1;
@@ -100,7 +103,9 @@ fn leave_all() {
     for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
         match entry.kind() {
             Kind::Stream => hand_over::hand_over(fd, entry),
-            Kind::Listener => crate::listener::leave_unregistered(fd, Reason::Bypassed),
+            Kind::Listener => {
+                leave_unregistered(fd, Reason::Bypassed);
+            }
             Kind::Fresh => fresh::forget(fd, entry),
             Kind::Kernel | Kind::Tracked | Kind::Epoll | Kind::Connecting | Kind::Own => {}
         }

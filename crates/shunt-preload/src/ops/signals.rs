@@ -4,10 +4,11 @@ use core::mem::MaybeUninit;
 
 use libc::{sigaction as Action, sighandler_t};
 
-use crate::abi::c_int;
-use crate::handlers::{self, Handler};
-use crate::owner::may_mutate;
-use crate::{errno, next};
+use crate::next;
+use shunt_runtime::processes::owner::may_mutate;
+use shunt_runtime::system::abi::c_int;
+use shunt_runtime::system::errno;
+use shunt_runtime::threads::handlers::{self, Handler};
 
 /// The signal's handler so far, where this process is to know of it.
 fn known(signal: c_int) -> Option<Handler> {

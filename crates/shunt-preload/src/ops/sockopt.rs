@@ -8,20 +8,20 @@ use shunt_engine::kernel::{KernelSocket, has_ended};
 use shunt_sys::{memory, sockinfo};
 use shunt_wire::reason::Reason;
 
-use crate::abi;
-use crate::abi::{c_int, c_void, socklen_t};
-use crate::conn::{Conn, IS_V6, Sock, TELLS_ERRORS, ZEROCOPY};
-use crate::errno;
-use crate::fd_table;
-use crate::found;
-use crate::fresh;
-use crate::hand_over;
-use crate::listener::Listener;
 use crate::next;
 use crate::ops;
-use crate::stream::tcp::Socket;
-use crate::stream::unread;
-use crate::stream::{buffers, doubt, killed, promote, tcp};
+use shunt_runtime::conn::{Conn, IS_V6, Sock, TELLS_ERRORS, ZEROCOPY};
+use shunt_runtime::control::listener::Listener;
+use shunt_runtime::fds::fd_table;
+use shunt_runtime::fds::fresh;
+use shunt_runtime::memory::found;
+use shunt_runtime::processes::hand_over;
+use shunt_runtime::stream::tcp::Socket;
+use shunt_runtime::stream::unread;
+use shunt_runtime::stream::{buffers, doubt, killed, promote, tcp};
+use shunt_runtime::system::abi;
+use shunt_runtime::system::abi::{c_int, c_void, socklen_t};
+use shunt_runtime::system::errno;
 
 /// # Safety
 /// As the C function.

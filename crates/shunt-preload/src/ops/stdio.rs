@@ -1,11 +1,11 @@
 //! stdio on a descriptor. It reads and writes by libc's inner functions, which no hook sees, so a
 //! connection goes back to TCP first.
 
-use crate::abi::Arguments;
-use crate::abi::{FILE, c_char, c_int, c_void};
-use crate::close;
 use crate::next;
 use crate::ops::inner::hand_over;
+use shunt_runtime::processes::close;
+use shunt_runtime::system::abi::Arguments;
+use shunt_runtime::system::abi::{FILE, c_char, c_int, c_void};
 
 /// The last descriptor that stdio has from the beginning: standard error.
 const LAST: c_int = 2;

@@ -10,23 +10,26 @@ use shunt_sys::sockinfo;
 use shunt_wire::reason::Reason;
 
 use super::poll::is_valid;
-use crate::abi::{
+use crate::next;
+use crate::ops::inq;
+use shunt_runtime::conn::{Conn, Hold, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use shunt_runtime::fds::fd_table::{self, Kind};
+use shunt_runtime::fds::fresh;
+use shunt_runtime::point;
+use shunt_runtime::processes::hand_over;
+use shunt_runtime::processes::in_doubt::InDoubt;
+use shunt_runtime::stream::borrow::{Asked, Request};
+use shunt_runtime::stream::bytes::Buffers;
+use shunt_runtime::stream::call::Call;
+use shunt_runtime::stream::hints::Hints;
+use shunt_runtime::stream::{
+    demote, doubt, files, notify, promote, recv as rx, send as tx, zerocopy,
+};
+use shunt_runtime::system::abi::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t,
     ssize_t, timespec,
 };
-use crate::conn::{Conn, Hold, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
-use crate::errno;
-use crate::fd_table::{self, Kind};
-use crate::hand_over;
-use crate::in_doubt::InDoubt;
-use crate::ops::inq;
-use crate::points::point;
-use crate::stream::borrow::{Asked, Request};
-use crate::stream::bytes::Buffers;
-use crate::stream::call::Call;
-use crate::stream::hints::Hints;
-use crate::stream::{demote, doubt, files, notify, promote, recv as rx, send as tx, zerocopy};
-use crate::{fresh, next};
+use shunt_runtime::system::errno;
 
 const fn buffer(buf: *const c_void, len: size_t) -> iovec {
     iovec { iov_base: buf.cast_mut(), iov_len: len }
@@ -281,7 +284,7 @@ pub unsafe fn recvmmsg(
         // SAFETY: the caller keeps the C function's contract. The kernel refuses an invalid time.
         return unsafe { next::recvmmsg(fd, msgs, count, flags, timeout) };
     }
-    let began = crate::clock::now();
+    let began = shunt_runtime::system::clock::now();
     let mut flags = flags;
     let mut in_doubt = None;
     for i in 0..count {
@@ -304,7 +307,7 @@ pub unsafe fn recvmmsg(
         // SAFETY: null or a valid timespec.
         let over = unsafe { timeout.as_ref() }.is_some_and(|t| {
             let nanos = t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec);
-            crate::clock::now() - began >= u64::try_from(nanos).unwrap_or(0)
+            shunt_runtime::system::clock::now() - began >= u64::try_from(nanos).unwrap_or(0)
         });
         if n == 0 || over {
             return (i + 1).cast_signed();

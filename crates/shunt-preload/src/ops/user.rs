@@ -8,13 +8,14 @@
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::abi::uid_t;
-use crate::activity;
-use crate::errno::KeepErrno;
-use crate::listener::register_inherited;
-use crate::owner::may_mutate;
-use crate::signals::SettingUp;
-use crate::{agent_client, endpoint, invitation, next};
+use crate::next;
+use shunt_runtime::activity;
+use shunt_runtime::control::listener::register_inherited;
+use shunt_runtime::control::{agent_client, endpoint, invitation};
+use shunt_runtime::processes::owner::may_mutate;
+use shunt_runtime::system::abi::uid_t;
+use shunt_runtime::system::errno::KeepErrno;
+use shunt_runtime::threads::signals::SettingUp;
 
 /// The effective user, as long as the program has not changed it; [`NOBODY`]: to be asked for.
 static USER: AtomicU32 = AtomicU32::new(NOBODY);

@@ -5,11 +5,12 @@
 
 use libc::{EAGAIN, EFAULT, MSG_DONTWAIT, MSG_NOSIGNAL, RWF_NOWAIT};
 
-use crate::abi::{c_int, iovec, msghdr, off_t, ssize_t};
-use crate::conn::Conn;
+use crate::next;
 use crate::ops::stream as bytes;
-use crate::stream::borrow::Request;
-use crate::{errno, next};
+use shunt_runtime::conn::Conn;
+use shunt_runtime::stream::borrow::Request;
+use shunt_runtime::system::abi::{c_int, iovec, msghdr, off_t, ssize_t};
+use shunt_runtime::system::errno;
 
 /// The current position, of which a connection has none.
 const HERE: off_t = -1;

@@ -1,0 +1,63 @@
+//! The processes that share an endpoint's arena: a program and its forked children.
+
+use shunt_shm::holders::{Member, Who};
+use shunt_shm::lock::Owner;
+use shunt_sys::process::Identity;
+
+use crate::control::endpoint::Endpoint;
+
+/// This process among those that share the endpoint's arena; entered there when it is first asked.
+pub fn member(endpoint: &Endpoint) -> Member {
+    let known = endpoint.member();
+    if known != Member::UNNAMED {
+        return known;
+    }
+    let processes = endpoint.arena.processes();
+    let new = processes.claim();
+    processes.introduce(new, who(&Identity::current()));
+    match endpoint.set_member_once(new) {
+        Ok(()) => new,
+        // Another thread has made its first connection at the same time.
+        Err(first) => {
+            processes.free(new);
+            first
+        }
+    }
+}
+
+/// How a process is introduced.
+pub const fn who(identity: &Identity) -> Who {
+    let Identity { pid, start, namespace } = *identity;
+    Who { pid, start, namespace }
+}
+
+/// True when a process that shares the endpoint's arena has died.
+pub fn has_died(endpoint: &Endpoint, member: Member) -> bool {
+    let processes = endpoint.arena.processes();
+    let Some(Who { pid, start, namespace }) = processes.who(member) else { return false };
+    // As this process has introduced itself: by now it may see no `/proc`.
+    let here = || match processes.who(endpoint.member()) {
+        Some(me) => me.namespace,
+        None => Identity::current().namespace,
+    };
+    member != endpoint.member() && Identity { pid, start, namespace }.has_ended(here())
+}
+
+/// True when an owner of locks in the endpoint's arena has certainly ended.
+pub fn has_ended(endpoint: &Endpoint, owner: Owner) -> bool {
+    let process = owner.process();
+    if process == endpoint.member() || process == Member::UNNAMED {
+        return owner.has_ended_here();
+    }
+    endpoint.arena.processes().has_left(process) || has_died(endpoint, process)
+}
+
+/// This process is about to end or to become another program, or holds nothing any more: its place among those that
+/// share the arena is free.
+pub fn leave(endpoint: &Endpoint) {
+    let me = endpoint.member();
+    if me != Member::UNNAMED && endpoint.arena.held_by(me).next().is_none() {
+        endpoint.set_member(Member::UNNAMED);
+        endpoint.arena.processes().free(me);
+    }
+}

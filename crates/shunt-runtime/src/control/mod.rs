@@ -1,0 +1,13 @@
+//! The agent, the endpoint, link groups, peers and their doorbells, listeners.
+
+pub mod agent_client;
+pub mod bell;
+pub mod doorbells;
+pub mod endpoint;
+pub mod invitation;
+pub mod link;
+pub mod listener;
+pub mod members;
+pub mod peer;
+pub mod process;
+pub mod unregistered;

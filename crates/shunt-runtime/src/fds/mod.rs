@@ -1,0 +1,5 @@
+//! The program's descriptors, and the library's own.
+
+pub mod fd_table;
+pub mod fresh;
+pub mod own_fds;

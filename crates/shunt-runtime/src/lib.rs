@@ -1,0 +1,37 @@
+//! The engine in a process: what `libshunt.so` has beneath its hooks.
+//!
+//! Files import each other in one direction only (`tests/layers`). From the bottom up:
+//!
+//! | Where | What |
+//! |---|---|
+//! | [`system`] | The kernel and libc, from behind the hooks |
+//! | [`threads`], [`fds`], [`calls`] | What threads hold, and what descriptors stand for |
+//! | [`control`] | The agent, endpoint, link groups, doorbells, listeners |
+//! | [`conn`] | A process's part of a connection |
+//! | [`epoll`]: what is watched | Instances and their states; how they are told |
+//! | [`memory`] | Memory that is granted |
+//! | [`stream`] | The calls that move bytes, as the engine's ports; the handshake on their way |
+//! | [`epoll`]: waiting, [`poll_set`] | Readiness; epoll, poll and select |
+//! | [`processes`] | Fork, exec, relatives; the end of connections |
+//!
+//! What a lower layer has a higher one do is a [`callback`], connected at start-up.
+#![cfg(target_os = "linux")]
+
+pub mod activity;
+pub mod callback;
+pub mod calls;
+pub mod conn;
+pub mod contain;
+pub mod control;
+pub mod epoll;
+pub mod fds;
+pub mod knobs;
+pub mod memory;
+pub mod points;
+pub mod poll_set;
+pub mod processes;
+pub mod stream;
+pub mod system;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod threads;

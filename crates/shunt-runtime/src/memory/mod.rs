@@ -1,0 +1,6 @@
+//! Memory that is sent from without copies: own, and the peers'.
+
+pub mod exports;
+pub mod found;
+pub mod imports;
+pub mod windows;

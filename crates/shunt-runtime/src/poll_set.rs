@@ -1,0 +1,394 @@
+//! A set of descriptors that poll(2) or select(2) waits for, with shunted connections in it.
+//!
+//! Shunted connections are looked at here, all others by the kernel. When nothing is ready the
+//! kernel's poll sleeps for both: for the others' events, for the ends of the shunted connections,
+//! and for this thread's doorbell.
+//!
+//! As in the kernel (`do_poll` and `do_select` in fs/select.c), a call waits for what the descriptors stood
+//! for when it began, and so holds the connections. But whatever it finds in a later look it finds by the
+//! numbers: when the old file wakes a call whose descriptor was closed, or used again, the call tells of the
+//! file that has the number by then.
+
+use core::sync::atomic::Ordering;
+
+use libc::{EINTR, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
+use shunt_engine::conn::repeated::are_pending;
+use shunt_engine::conn::sends_over_tcp;
+use shunt_engine::events;
+use shunt_engine::handshake::{Phase, SHORTEST_LOOK};
+use shunt_shm::doorbell::{arm, on_bell};
+use shunt_shm::sync::AtomicU32;
+use shunt_wire::counter::Counter;
+
+use crate::calls::{Has, UnderWay};
+use crate::conn::{Conn, Hold, KERNEL_HINT, NUMBERED};
+use crate::control::bell::Bell;
+use crate::control::endpoint;
+use crate::epoll::heard::Heard;
+use crate::epoll::instance::Instance;
+use crate::epoll::nested::Awaited;
+use crate::epoll::ready;
+use crate::fds::fd_table::{self, Kind};
+use crate::point;
+use crate::stream::alarm;
+use crate::stream::spin::{self, Spun};
+use crate::stream::{doubt, tcp, trim};
+use crate::system::abi::{c_int, pollfd, sigset_t, timespec};
+use crate::system::clock;
+use crate::system::errno::{self, KeepErrno};
+use crate::threads::handlers::Seen;
+use crate::threads::{handlers, signals};
+
+/// What an entry stands for.
+#[derive(Clone, Copy)]
+enum Target {
+    /// The kernel's business, or nobody's.
+    Kernel,
+    /// A shunted connection.
+    Conn(Conn),
+    /// An epoll instance with shunted connections in it.
+    Set(&'static Instance),
+}
+
+impl Target {
+    fn of(fd: c_int) -> Self {
+        let entry = fd_table::lookup(fd);
+        match entry.kind() {
+            Kind::Stream => Conn::of(fd, entry).map_or(Self::Kernel, Self::Conn),
+            Kind::Epoll => match Instance::of(entry) {
+                Some(set) if set.active.load(Ordering::Relaxed) > 0 => Self::Set(set),
+                _ => Self::Kernel,
+            },
+            _ => Self::Kernel,
+        }
+    }
+}
+
+impl Target {
+    /// True when the number stands for something else by now. Not for what was the kernel's.
+    fn has_moved(&self, fd: c_int) -> bool {
+        match self {
+            Self::Kernel => false,
+            Self::Conn(conn) => !conn.is_named(),
+            Self::Set(set) => {
+                let now = Instance::of(fd_table::lookup(fd));
+                !now.is_some_and(|now| core::ptr::eq(now, *set))
+            }
+        }
+    }
+
+    /// What it is ready for.
+    fn readiness(&self, wanted: u32) -> u32 {
+        match self {
+            Self::Kernel => 0,
+            Self::Conn(conn) => ready::of(*conn, wanted, &mut Heard::Nothing),
+            Self::Set(set) if set.is_readable() => events::IN | events::RDNORM,
+            Self::Set(_) => 0,
+        }
+    }
+
+    /// True when it wakes who waits for these events.
+    fn wakes(&self, wanted: u32) -> bool {
+        self.readiness(wanted) & (wanted | events::ALWAYS) != 0
+    }
+}
+
+/// What the number stands for now is ready for.
+fn by_number(fd: c_int, wanted: u32) -> u32 {
+    match Target::of(fd) {
+        Target::Kernel => tcp::readiness(fd, wanted),
+        target => target.readiness(wanted),
+    }
+}
+
+/// The events that an entry asks for.
+fn wanted(entry: &pollfd) -> u32 {
+    entry.events.cast_unsigned().into()
+}
+
+/// Writes an entry's result; 1 when there is one.
+fn tell(entry: &mut pollfd, ready: u32) -> c_int {
+    let ready = ready & (wanted(entry) | events::ALWAYS | events::NVAL);
+    entry.revents = c_short::from_ne_bytes(low_half(ready));
+    c_int::from(entry.revents != 0)
+}
+
+/// True when a shunted connection is, or may be, among the descriptors.
+pub fn concerns(fds: &[pollfd]) -> bool {
+    fds.iter().any(|p| !matches!(Target::of(p.fd), Target::Kernel))
+}
+
+/// What this thread's spins in poll have taught; shared by the threads of the process.
+static BUDGET: AtomicU32 = AtomicU32::new(0);
+
+/// The program's array, and what its entries stand for.
+struct PollSet<'a> {
+    fds: &'a mut [pollfd],
+    targets: Vec<Target>,
+    /// The connections, once the call waits.
+    holds: Vec<Hold>,
+    /// Some entry is the kernel's.
+    others: bool,
+}
+
+/// What a wait came to.
+pub struct Waited {
+    /// The number of entries with events; -1 with errno.
+    pub found: c_int,
+    /// It had nothing to tell at first, and went on.
+    pub slept: bool,
+}
+
+/// poll(2).
+pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> Waited {
+    signals::cancellation_point();
+    // Before the descriptors are looked up: a handler that runs later may have been called because of what became of one.
+    let seen = Seen::now();
+    let targets = fds.iter().map(|p| Target::of(p.fd)).collect();
+    let mut set = PollSet { fds, targets, holds: Vec::new(), others: false };
+    let mut noted = None;
+    let mut slept = false;
+    point!(poll_begins);
+    loop {
+        set.note_news();
+        for p in set.fds.iter_mut() {
+            p.revents = 0;
+        }
+        let mut found = set.look();
+        if set.others || !mask.is_null() {
+            match set.ask_about_others(mask) {
+                n if n >= 0 => found += n,
+                _ if found == 0 => return Waited { found: -1, slept },
+                _ => {}
+            }
+        }
+        point!(poll_looked);
+        let now = clock::now();
+        trim::look(now);
+        if found > 0 || deadline.is_some_and(|d| now >= d) {
+            if set.visit(now) {
+                continue;
+            }
+            found += set.look_at_moved();
+            return Waited { found, slept };
+        }
+        set.hold();
+        noted.get_or_insert_with(|| UnderWay::note(Hold::several(&set.holds)));
+        point!(poll_held);
+        let spins = !slept && !set.others && mask.is_null();
+        slept = true;
+        if spins && set.spin(deadline) {
+            continue;
+        }
+        if set.sleep(deadline, mask, seen) < 0 {
+            return Waited { found: -1, slept };
+        }
+    }
+}
+
+impl PollSet<'_> {
+    fn conns(&self) -> impl Iterator<Item = (usize, Conn)> + '_ {
+        self.targets.iter().enumerate().filter_map(|(i, target)| match target {
+            Target::Conn(conn) => Some((i, *conn)),
+            Target::Kernel | Target::Set(_) => None,
+        })
+    }
+
+    /// Another thread may have had a socket become a shunted connection, or an instance watch one.
+    fn note_news(&mut self) {
+        self.others = false;
+        for (target, p) in self.targets.iter_mut().zip(&*self.fds) {
+            if matches!(target, Target::Kernel) && p.fd >= 0 {
+                *target = Target::of(p.fd);
+                self.others |= matches!(target, Target::Kernel);
+                if let (Target::Conn(conn), false) = (*target, self.holds.is_empty()) {
+                    self.holds.extend(Hold::of_many(conn));
+                }
+            }
+        }
+    }
+
+    /// From now on the connections do not end, whatever becomes of their descriptors.
+    fn hold(&mut self) {
+        if self.holds.is_empty() {
+            self.holds = self.conns().filter_map(|(_, conn)| Hold::of_many(conn)).collect();
+        }
+    }
+
+    /// One pass over the shunted connections; returns how many are ready.
+    fn look(&mut self) -> c_int {
+        let mut found = 0;
+        for (p, target) in self.fds.iter_mut().zip(&self.targets) {
+            let wanted = wanted(p);
+            let ready = match target {
+                Target::Kernel => continue,
+                // Before the call has come to hold it.
+                moved if moved.has_moved(p.fd) && self.holds.is_empty() => by_number(p.fd, wanted),
+                moved if moved.has_moved(p.fd) && moved.wakes(wanted) => by_number(p.fd, wanted),
+                moved if moved.has_moved(p.fd) => 0,
+                target => target.readiness(wanted),
+            };
+            found += tell(p, ready);
+        }
+        found
+    }
+
+    /// The entries whose numbers stand for something else by now, when the call ends; returns how many are ready of
+    /// those that were not so far.
+    fn look_at_moved(&mut self) -> c_int {
+        let mut found = 0;
+        for (p, target) in self.fds.iter_mut().zip(&self.targets) {
+            if p.revents == 0 && target.has_moved(p.fd) {
+                found += tell(p, by_number(p.fd, wanted(p)));
+            }
+        }
+        found
+    }
+
+    /// Asks the kernel about the entries that are its own, at once.
+    fn ask_about_others(&mut self, mask: *const sigset_t) -> c_int {
+        let others = self.fds.iter().zip(&self.targets).map(|(p, target)| match target {
+            Target::Kernel => pollfd { revents: 0, ..*p },
+            Target::Conn(_) | Target::Set(_) => pollfd { fd: -1, events: 0, revents: 0 },
+        });
+        let mut others: Vec<pollfd> = others.collect();
+        let now = timespec { tv_sec: 0, tv_nsec: 0 };
+        let n = kernel_poll(&mut others, &raw const now, mask);
+        if n > 0 {
+            for (p, q) in self.fds.iter_mut().zip(&others).filter(|(_, q)| q.fd >= 0) {
+                p.revents = q.revents;
+            }
+        }
+        n
+    }
+
+    /// Asks the kernel about the ends of connections, on behalf of who never sleeps: there are only
+    /// ends of which nobody else can tell. True when there is one.
+    fn visit(&self, now: u64) -> bool {
+        let all = self.conns().map(|(_, conn)| conn);
+        let due: Vec<Conn> =
+            all.filter(|conn| conn.end().is_some_and(|end| end.notes_visit(now))).collect();
+        if due.is_empty() {
+            return false;
+        }
+        let end = |conn: &Conn| {
+            let fd = conn.kernel().unwrap_or(-1);
+            pollfd { fd, events: POLLRDHUP, revents: 0 }
+        };
+        let mut asked: Vec<pollfd> = due.iter().map(end).collect();
+        let _keep = KeepErrno::new();
+        let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
+        if kernel_poll(&mut asked, &raw const at_once, core::ptr::null()) <= 0 {
+            return false;
+        }
+        due.iter().zip(&asked).for_each(|(conn, p)| hear(conn, p));
+        true
+    }
+
+    fn spin(&mut self, deadline: Option<u64>) -> bool {
+        let spun = spin::spin(&BUDGET, deadline, || self.look() > 0);
+        spun.count();
+        spun == Spun::Found
+    }
+
+    /// Arms the connections, looks again, sleeps in the kernel.
+    fn sleep(&mut self, deadline: Option<u64>, mask: *const sigset_t, seen: Seen) -> c_int {
+        let mut ears: Vec<Bell> = Vec::new();
+        // Without a doorbell to hear (descriptors have run out) look again soon.
+        let mut deaf = false;
+        for (i, conn) in self.conns() {
+            let Some(bell) = conn.ear() else {
+                deaf = true;
+                continue;
+            };
+            let events = self.fds[i].events;
+            if let Some((mine, _)) = conn.sections() {
+                // Also for one who waits for errors alone.
+                if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 || events & POLLOUT == 0 {
+                    arm(&mine.ctl.rx_arm, on_bell(bell.vector()));
+                }
+                if events & POLLOUT != 0 || conn.has(NUMBERED) {
+                    arm(&mine.ctl.tx_arm, on_bell(bell.vector()));
+                }
+            }
+            if !ears.iter().any(|e| e.same(&bell)) {
+                ears.push(bell);
+            }
+        }
+        let sets = self.targets.iter().filter_map(|target| match target {
+            Target::Set(set) => Some(Awaited::new(set)),
+            Target::Kernel | Target::Conn(_) => None,
+        });
+        let awaited: Vec<Awaited> = sets.collect();
+        let _awaited = UnderWay::note(Has::value(&awaited));
+        point!(poll_armed);
+        if self.look() > 0 {
+            return 0;
+        }
+        let mut asked = self.for_the_kernel();
+        for ear in &ears {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&ear.fd());
+            asked.push(pollfd { fd, events: POLLIN, revents: 0 });
+        }
+        let candidate = self.conns().filter_map(|(_, conn)| conn.next_look()).min();
+        let now = clock::now();
+        let left = deadline.map(|d| d.saturating_sub(now));
+        let deaf = deaf.then_some(SHORTEST_LOOK);
+        let looks = [candidate, doubt::next_look(), alarm::next_look(), deaf];
+        let left = looks.into_iter().chain([left]).flatten().min();
+        endpoint::count(Counter::KernelSleeps, 1);
+        let slept = handlers::sleep(seen, left, |time| kernel_poll(&mut asked, time, mask));
+        let n = slept.filter(|n| *n != 0 || !seen.is_old()).unwrap_or_else(|| errno::fail(EINTR));
+        alarm::awake();
+        point!(poll_woken);
+        if n > 0 {
+            spin::slept(now);
+        }
+        ears.iter().for_each(Bell::quiet);
+        self.conns().for_each(|(i, conn)| hear(&conn, &asked[i]));
+        n
+    }
+
+    /// What the kernel is asked in a sleep, entry by entry.
+    fn for_the_kernel(&self) -> Vec<pollfd> {
+        let mut asked = Vec::with_capacity(self.fds.len() + 1);
+        for (p, target) in self.fds.iter().zip(&self.targets) {
+            let mut q = pollfd { revents: 0, ..*p };
+            if let Target::Conn(conn) = target {
+                // What has woken the call once, and was no news of the number, does not keep it awake.
+                let is_over = target.has_moved(p.fd) && target.wakes(wanted(p));
+                q.fd = conn.kernel().filter(|_| !is_over).unwrap_or(-1);
+                let is_tcp = conn.phase() == Phase::Tcp;
+                // The end of a connection shows as IN; that there is room is no news of a ring.
+                if !is_tcp && !sends_over_tcp(conn.record()) {
+                    q.events &= !(POLLOUT | libc::POLLWRNORM);
+                }
+                if are_pending(conn.record()) {
+                    q.events |= POLLOUT;
+                }
+                if conn.end().is_some_and(|end| end.is_woken_by_fin()) {
+                    q.events |= POLLRDHUP;
+                }
+            }
+            asked.push(q);
+        }
+        asked
+    }
+}
+
+/// Notes whether the kernel has news of a connection.
+fn hear(conn: &Conn, told: &pollfd) {
+    if told.revents & !POLLOUT != 0 {
+        conn.put(KERNEL_HINT, true);
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "poll's bits are the low half")]
+const fn low_half(bits: u32) -> [u8; 2] {
+    (bits as u16).to_ne_bytes()
+}
+
+fn kernel_poll(fds: &mut [pollfd], time: *const timespec, mask: *const sigset_t) -> c_int {
+    // SAFETY: memory of this thread; the mask is the program's.
+    unsafe { crate::system::kernel_poll::wait(fds, time, mask) }
+}

@@ -1,0 +1,300 @@
+//! Descriptors of connections, listeners and epoll instances come and go, and with the last one what they stand for.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+
+use shunt_engine::handshake::Phase;
+use shunt_engine::kernel::has_ended_unannounced;
+use shunt_shm::arena::Record;
+use shunt_shm::region::{CLOSED, RESET, Section, Side};
+use shunt_shm::ring::KEPT;
+use shunt_wire::clc::Answer;
+use shunt_wire::reason::Reason;
+
+use crate::activity;
+use crate::calls::Which;
+use crate::conn::{Conn, SHUT_RD, Sock};
+use crate::contain::contain;
+use crate::control::endpoint;
+use crate::control::link;
+use crate::control::listener::Listener;
+use crate::epoll::instance::Instance;
+use crate::epoll::tell;
+use crate::fds::fd_table::{Entry, Kind};
+use crate::fds::{fd_table, own_fds};
+use crate::memory::imports;
+use crate::point;
+use crate::processes::account;
+use crate::processes::in_doubt::InDoubt;
+use crate::processes::owner;
+use crate::processes::relatives;
+use crate::stream::agree;
+use crate::stream::pins;
+use crate::stream::tcp::Socket;
+use crate::stream::{demote, doubt, grants, leftover, notify, offered, tcp, worth};
+use crate::system::errno::KeepErrno;
+use crate::threads::signals::Uncancelled;
+
+/// `fd` becomes one more descriptor of the object; called before it is entered in the table.
+pub fn retain(_fd: c_int, entry: Entry) {
+    match entry.kind() {
+        Kind::Stream | Kind::Tracked => {
+            if let Some(sock) = Sock::of(entry) {
+                sock.retain();
+            }
+        }
+        Kind::Listener => {
+            if let Some(listener) = Listener::of(entry) {
+                listener.retain();
+            }
+        }
+        Kind::Epoll => {
+            if let Some(instance) = Instance::of(entry) {
+                instance.retain();
+            }
+        }
+        Kind::Kernel | Kind::Fresh | Kind::Connecting | Kind::Own => {}
+    }
+}
+
+/// `fd` is about to be closed. It is no longer in the table, and still open in the kernel.
+pub fn before_close(fd: c_int, entry: Entry) {
+    match entry.kind() {
+        Kind::Stream | Kind::Tracked => {
+            if let Some(conn) = Conn::closing(fd, entry) {
+                tell::before_close(conn.sock(), fd);
+                settle(conn);
+                point!(close_settled);
+                if conn.release() {
+                    finish(conn.sock(), |record| end(conn, record));
+                }
+            }
+        }
+        Kind::Listener => {
+            if let Some(listener) = Listener::of(entry) {
+                listener.release();
+            }
+        }
+        Kind::Epoll => {
+            if let Some(instance) = Instance::of(entry) {
+                instance.release(fd);
+            }
+        }
+        Kind::Kernel | Kind::Fresh | Kind::Connecting | Kind::Own => {}
+    }
+}
+
+/// The descriptor is about to be closed by other means than a hooked call.
+pub fn forget(fd: c_int) {
+    if !matches!(fd_table::lookup(fd).kind(), Kind::Kernel | Kind::Own) && owner::may_mutate() {
+        let entry = fd_table::take(fd);
+        if entry.is_object() {
+            let _keep = KeepErrno::new();
+            before_close(fd, entry);
+        }
+    }
+}
+
+/// Waits until no step of a call uses the descriptor, which is out of the table: later ones do not find
+/// it there. Calls that hold the connection get another descriptor.
+fn settle(conn: Conn) {
+    let _steps = [Which::Rx, Which::Tx].map(|which| conn.lock_within(which, PATIENCE));
+    if conn.is_held()
+        && let Some(fd) = conn.kernel()
+        && let Ok(fd) = own_fds::duplicate(fd)
+    {
+        conn.linger(fd);
+        notify::own(conn.sock());
+    }
+}
+
+/// Neither a descriptor nor a call of this process is left of the connection: the last one was a call.
+pub fn end_of_calls(sock: &'static Sock) {
+    let _keep = KeepErrno::new();
+    let _uncancelled = Uncancelled::begin();
+    // It may run while the call unwinds, and what panics then must stop here.
+    contain(|| {
+        let _in_doubt = InDoubt::on(sock);
+        finish(sock, |record| match sock.lingering() {
+            Some(fd) => {
+                if let Some(conn) = Conn::closing(fd, sock.entry(Kind::Stream)) {
+                    end(conn, record);
+                }
+            }
+            None => end(Conn::gone(sock), record),
+        });
+    });
+}
+
+/// The process ends: what it leaves open is closed by the kernel, right after this. Takes no lock that
+/// a thread could hold which this one has interrupted.
+pub fn at_exit() {
+    for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+        let Some(conn) = Conn::closing(fd, entry) else { continue };
+        // Another thread may be in the middle of a call, or of closing the same descriptor.
+        if fd_table::replace_if(fd, entry, Entry::KERNEL) && conn.release() {
+            finish(conn.sock(), |record| end(conn, record));
+        }
+    }
+    for sock in Sock::all().filter(|sock| sock.abandon_calls()) {
+        let conn = sock.lingering().and_then(|fd| Conn::closing(fd, sock.entry(Kind::Stream)));
+        finish(sock, |record| end(conn.unwrap_or(Conn::gone(sock)), record));
+    }
+    relatives::leave();
+}
+
+/// The connection of a descriptor is gone, and the descriptor stays open.
+pub fn disconnected(sock: &'static Sock) {
+    if sock.release() {
+        finish(sock, |record| end(Conn::gone(sock), record));
+    }
+}
+
+/// `fd` was closed behind the library's back and the number is in use for something else now.
+pub fn abandoned(fd: c_int, entry: Entry) {
+    replaced(fd, entry, -1);
+}
+
+/// The same where another descriptor of what it was is open still; -1: none.
+pub fn replaced(fd: c_int, entry: Entry, open: c_int) {
+    let Some(conn) = Conn::closing(open, entry) else { return before_close(fd, entry) };
+    // What the descriptor stands for now must not be touched.
+    let sock = conn.sock();
+    tell::before_close(sock, fd);
+    if sock.release() {
+        finish(sock, |record| end(if open < 0 { Conn::gone(sock) } else { conn }, record));
+    }
+}
+
+/// This process has no part in the connection any more. Calls `last` if no other one has. Nothing
+/// of the sock may be used after that.
+pub fn finish(sock: &'static Sock, last: impl FnOnce(&'static Record)) {
+    let (record, link, endpoint) = (sock.record(), sock.link(), sock.endpoint());
+    let region = record.id.region.load(Ordering::Relaxed);
+    let (side, slot) = (record.side(), record.slot());
+    grants::leave(sock);
+    if relatives::let_go(endpoint, record) {
+        last(record);
+        record.id.live.store(0, Ordering::Release);
+    }
+    // Last: they are still of use to what is done at the end.
+    sock.forget_peer();
+    imports::release(sock);
+    pins::release(sock);
+    leftover::release(sock);
+    if let Some(link) = link {
+        let (tx, rx) = (&record.tx.cursor, &record.rx.cursor);
+        link.is_left(slot, tx.pos().max(rx.pos()) > KEPT);
+        link.users.fetch_sub(1, Ordering::AcqRel);
+        endpoint.carries(false);
+    }
+    sock.give_back();
+    if endpoint.is_inherited() && !activity::is_over() {
+        link::let_go(region, side, slot);
+        relatives::shed(endpoint);
+    }
+}
+
+/// Longest wait for threads that are still in a call on a connection which ends.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The last descriptor of a connection, in all processes, goes.
+fn end(conn: Conn, record: &'static Record) {
+    let sock = conn.sock();
+    point!(close_ends);
+    sock.leave_learnt();
+    worth::settle(sock);
+    if conn.kernel().is_some() {
+        demote::finish(conn);
+        // Also of one that has come to be TCP, or that nobody accepted.
+        doubt::end_quietly(conn);
+    }
+    // Other threads may be in the middle of copying; those that come later find the descriptor gone.
+    // What belongs to the slot's next use must not be touched by any of them: where one does not
+    // come out, or where this is a signal handler above such a call, the slot is not given back.
+    let quiet = [Which::Rx, Which::Tx].map(|which| conn.lock_within(which, PATIENCE));
+    if quiet[1].is_some() {
+        // The program may do with its memory what it likes from now on.
+        grants::take_back(sock);
+    }
+    account::add(record, &sock.endpoint().arena);
+    match sock.phase() {
+        Phase::Proposed => {
+            endpoint::decline(Reason::ShortLived);
+            if agree::withdraw(sock) {
+                free_slot(sock, record);
+                return;
+            }
+        }
+        Phase::Candidate => {
+            endpoint::decline(Reason::ShortLived);
+            offered::withdraw(record);
+        }
+        Phase::Active | Phase::Broken => {}
+        Phase::Tcp => {
+            free_slot(sock, record);
+            return;
+        }
+    }
+    let Some((mine, theirs)) = sock.sections() else { return };
+    // Another program may have the connection, to which the peer sends all that was not read here.
+    let handed_over = sock.is_handed_over();
+    // What TCP answers when bytes that nobody read are thrown away is RST.
+    let rx = &record.rx;
+    let unread =
+        !handed_over && rx.cursor.refresh(&theirs.prod, sock.ring() as u64).is_ok_and(|n| n > 0);
+    let fd = conn.kernel();
+    if let Some(fd) = fd.filter(|_| unread) {
+        tcp::reset_on_close(fd);
+    }
+    let announced = mine.prod.fin.swap(1, Ordering::Relaxed) != 0;
+    if !handed_over {
+        let resets = unread || fd.is_some_and(tcp::resets_on_close);
+        mine.ctl.closed.store(if resets { RESET } else { CLOSED }, Ordering::Release);
+    }
+    if fd.is_none() {
+        // The kernel has told the end before us.
+        notify::all(sock);
+    } else if announced && !unread {
+        // After a half-close the end is no news to a reader, as it is none in the kernel.
+        notify::sender(sock);
+    } else {
+        notify::those_on_futexes(sock);
+    }
+    point!(close_ended);
+    if quiet.iter().any(Option::is_none) {
+        return;
+    }
+    if fd.is_some_and(|fd| was_killed(sock, fd, theirs)) {
+        // Nobody is left there who could say that it is done.
+        theirs.setup.done.store(1, Ordering::Release);
+    }
+    mine.setup.done.store(1, Ordering::Release);
+    if let Some(link) = sock.link() {
+        link.has_ended(record.slot());
+    }
+}
+
+/// True when every process at the acceptor's end was killed. A peer that lives and whose connection was
+/// reset by somebody else (a firewall, `ss -K`) still uses the slot, which must not be another
+/// connection's. Of a killed client the whole link group goes.
+fn was_killed(sock: &Sock, fd: c_int, theirs: &Section) -> bool {
+    let fin = &theirs.prod.fin;
+    // An acceptor that has half-closed before it found the proposal says so when it answers.
+    theirs.setup.state.load(Ordering::Acquire) == Answer::Accepted as u32
+        // After it the kernel reports an end of our own making.
+        && !sock.has(SHUT_RD)
+        && theirs.ctl.handed_over.load(Ordering::Relaxed) == 0
+        && fin.load(Ordering::Acquire) == 0
+        && sock.link().is_some_and(|link| link.side == Side::Client)
+        // Nothing is known of the acceptor's process; but that its end came by FIN.
+        && has_ended_unannounced(&Socket(fd), fin)
+}
+
+/// The slot of a proposal that was taken back.
+fn free_slot(sock: &Sock, record: &Record) {
+    if let Some(link) = sock.link().filter(|link| link.side == Side::Client) {
+        link.free_slot(record.slot());
+    }
+}

@@ -1,0 +1,84 @@
+//! What a fork does with all that the library has, in order.
+
+use core::cell::RefCell;
+use core::ffi::c_int;
+
+use crate::activity;
+use crate::calls;
+use crate::control::endpoint::Endpoint;
+use crate::control::listener;
+use crate::control::listener::Listener;
+use crate::control::{agent_client, link};
+use crate::epoll;
+use crate::fds::{fd_table, fresh};
+use crate::memory::{exports, imports};
+use crate::point;
+use crate::processes::relatives;
+use crate::stream::alarm;
+use crate::stream::promote;
+
+/// A lock that is held across fork, so that no other thread has it while the child comes to be.
+trait Held {}
+impl<T> Held for T {}
+
+thread_local! {
+    static LOCKS: RefCell<Option<[Box<dyn Held>; 6]>> = const { RefCell::new(None) };
+}
+
+/// The process is about to fork, and the program's own handlers have run.
+pub fn prepare() {
+    fresh::forget_all();
+    if activity::active() {
+        agent_client::invite_child();
+    }
+    relatives::fork_begins();
+    // In the order in which they nest.
+    let held: [Box<dyn Held>; 6] = [
+        Box::new(epoll::table::lock_for_fork()),
+        Box::new(listener::lock_for_fork()),
+        Box::new(link::lock_for_fork()),
+        Box::new(agent_client::lock_for_fork()),
+        Box::new(exports::lock_for_fork()),
+        Box::new(imports::lock_for_fork()),
+    ];
+    LOCKS.with(|locks| *locks.borrow_mut() = Some(held));
+    relatives::fork_prepare();
+    point!(fork_prepared);
+}
+
+/// The process has forked (or failed to); this is the parent, and the program's own handlers are next.
+pub fn in_parent() {
+    point!(fork_parent);
+    LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    agent_client::child_has_come();
+    relatives::fork_parent();
+}
+
+/// The same after a panic in it.
+pub fn in_parent_again() {
+    LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    agent_client::child_has_come();
+    relatives::fork_parent();
+}
+
+/// The process has forked; this is the child, with one thread, before the program's own handlers.
+/// [`prepare`] did not run if the program forked by a raw system call.
+pub fn in_child() {
+    point!(fork_child);
+    LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    calls::fork_child();
+    fresh::forget_all();
+    promote::forget_in_child();
+    agent_client::forget_in_child(has_listeners());
+    Endpoint::forget_in_child();
+    link::forget_in_child();
+    relatives::fork_child();
+    alarm::fork_child();
+    point!(fork_counted);
+    epoll::table::forget_in_child();
+    point!(fork_adopted);
+}
+
+fn has_listeners() -> bool {
+    fd_table::iter(0..=c_int::MAX).any(|(_, entry)| Listener::of(entry).is_some())
+}

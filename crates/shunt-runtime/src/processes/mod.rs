@@ -1,0 +1,11 @@
+//! Connections as processes begin, share, hand over and end them.
+
+pub mod account;
+pub mod close;
+pub mod fork;
+pub mod hand_over;
+pub mod in_doubt;
+pub mod offers;
+pub mod open;
+pub mod owner;
+pub mod relatives;

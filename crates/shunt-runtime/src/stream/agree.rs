@@ -1,0 +1,132 @@
+//! The steps by which both ends come to agree that a connection is shunted, and the one by which the client takes it back.
+
+use core::sync::atomic::Ordering;
+
+use shunt_engine::handshake::Phase;
+use shunt_shm::arena::Record;
+use shunt_shm::region::{DEAF, Side};
+use shunt_shm::ring::TxCursor;
+use shunt_shm::sync::store_load_fence;
+use shunt_shm::table::{Place, Ticket};
+use shunt_wire::clc::{Answer, Proposal};
+use shunt_wire::counter::Counter;
+
+use crate::conn::{SHUT_RD, SHUT_WR, Sock};
+use crate::control::endpoint;
+use crate::control::link::{self, Link};
+use crate::control::peer::Peer;
+use crate::point;
+use crate::processes::in_doubt::InDoubt;
+use crate::threads::signals::SettingUp;
+
+/// When a proposal is taken up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Time {
+    /// In accept(2): the program can't have sent anything.
+    AtAccept,
+    /// Later.
+    AtUse,
+}
+
+/// The connection has its place in a link group from now on.
+pub fn settle(
+    sock: &'static Sock,
+    link: &'static Link,
+    side: Side,
+    (slot, generation): (usize, u32),
+) {
+    sock.activate(link, side, slot, generation);
+    sock.set_link(link);
+    // The link before the flag: shutdown does it in the other order, so one of us announces it.
+    store_load_fence();
+    if sock.has(SHUT_WR) {
+        let mine = link.view().section(slot, side);
+        mine.prod.fin.store(1, Ordering::Release);
+        if sock.has(SHUT_RD) {
+            mine.ctl.closed.store(DEAF, Ordering::Release);
+        }
+    }
+    // Nobody watches the connection here yet, whoever watched the one before in this slot.
+    link.watch[slot].store(0, Ordering::Release);
+}
+
+/// Says to the client that its connection is taken up.
+pub fn answer(
+    sock: &'static Sock,
+    link: &'static Link,
+    (slot, generation): (usize, u32),
+    peer: &'static Peer,
+    time: Time,
+) {
+    let view = link.view();
+    let mine = view.section(slot, Side::Server);
+    settle(sock, link, Side::Server, (slot, generation));
+    sock.set_peer(peer);
+    mine.setup.generation.store(generation, Ordering::Relaxed);
+    mine.setup.endpoint.store(link.endpoint.id, Ordering::Relaxed);
+    if time == Time::AtAccept && sock.end().is_some_and(|end| end.is_read_there()) {
+        // All that this side will send goes through the ring. Of a client that is gone by now its own
+        // last words tell, or the kernel does at the first send.
+        TxCursor::set_mark(&mine.prod, 0);
+        sock.record().tx.marks.store(1, Ordering::Relaxed);
+        endpoint::count(Counter::Promotions, 1);
+    }
+    let _in_doubt = InDoubt::on(sock);
+    point!(promote_settled);
+    // SYNC POINT answer: pairs with the Acquire in look_for_answer.
+    mine.setup.state.store(Answer::Accepted as u32, Ordering::Release);
+    point!(promote_answered);
+    sock.set_phase(Phase::Active);
+    sock.count_shunted();
+}
+
+/// The phase that the acceptor's answer leads to; `None` without an answer that settles anything.
+pub fn answered(sock: &'static Sock) -> Option<Phase> {
+    let (mine, theirs) = sock.sections()?;
+    if mine.setup.state.load(Ordering::Relaxed) == Proposal::Proposed as u32 {
+        // Not over a withdrawal by another thread.
+        let (from, to) = (Proposal::Proposed as u32, Proposal::Used as u32);
+        let _ = mine.setup.state.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed);
+    }
+    // SYNC POINT answer.
+    let answer = Answer::from_code(theirs.setup.state.load(Ordering::Acquire));
+    if answer != Some(Answer::Accepted) {
+        return None;
+    }
+    let _setting_up = SettingUp::begin()?;
+    let endpoint = theirs.setup.endpoint.load(Ordering::Relaxed);
+    // Without the acceptor's doorbells this side could not wake it: then it goes on over TCP, and
+    // reads what comes through the ring all the same.
+    sock.has_met(sock.link()?.acquaint(endpoint).ok()?);
+    point!(promote_met);
+    sock.set_phase(Phase::Active);
+    sock.count_shunted();
+    Some(Phase::Active)
+}
+
+/// Takes an open proposal back. False: it has been taken up.
+pub fn withdraw(sock: &Sock) -> bool {
+    sock.link().is_none_or(|link| withdraw_from(link, sock.record()))
+}
+
+/// The same for the connection of a record.
+pub fn withdraw_from(link: &Link, record: &Record) -> bool {
+    // What the agent has found an acceptor for, it has told that as well.
+    let Some(target) = link::Target::of(link) else { return link.side == Side::Server };
+    let id = &record.id;
+    let place = Place {
+        region: link.region,
+        slot: record.slot(),
+        generation: id.slot_generation.load(Ordering::Relaxed),
+    };
+    let words = (id.ticket[0].load(Ordering::Relaxed), id.ticket[1].load(Ordering::Relaxed));
+    point!(promote_withdraws);
+    if !target.table.take(&Ticket::from_words(words, place)) {
+        return false;
+    }
+    let mine = link.view().section(place.slot, Side::Client);
+    point!(promote_withdrawn);
+    // The slot stays taken until the connection ends: another thread may still be looking at it.
+    mine.setup.state.store(Proposal::Withdrawn as u32, Ordering::Release);
+    true
+}

@@ -1,0 +1,68 @@
+//! The data path of a shunted connection: receiving, sending, waiting, and the handshake that is
+//! completed on the way.
+
+pub mod again;
+pub mod agree;
+pub mod alarm;
+pub mod borrow;
+pub mod buffers;
+pub mod bytes;
+pub mod call;
+pub mod copy_mode;
+pub mod decline;
+pub mod demote;
+pub mod doubt;
+mod drain;
+pub mod files;
+pub mod granted;
+pub mod grants;
+pub mod hints;
+pub mod killed;
+pub mod leftover;
+pub mod notify;
+pub mod offered;
+pub mod peek;
+pub mod pins;
+pub mod promote;
+pub mod pulls;
+pub mod recv;
+pub mod send;
+pub mod sleep;
+pub mod spin;
+pub mod tcp;
+pub mod transfer;
+
+pub mod trim;
+pub mod unread;
+pub mod worth;
+pub mod zerocopy;
+
+use core::sync::atomic::Ordering;
+
+use shunt_engine::kernel::KernelSocket;
+use shunt_wire::counter::Counter;
+use shunt_wire::reason::Reason;
+
+use crate::conn::Conn;
+use crate::control::endpoint;
+use crate::stream::tcp::Socket;
+
+/// The peer broke the protocol: this connection, and no other, answers `ECONNRESET` from now on. With
+/// the lock of a direction held.
+#[cold]
+pub fn broken(conn: Conn) {
+    if conn.break_off(Reason::ProtocolViolation) {
+        endpoint::count(Counter::Violations, 1);
+        endpoint::decline(Reason::ProtocolViolation);
+    }
+    if let Some((mine, _)) = conn.sections() {
+        // An end that is not announced is that of a killed process, whose slots are others' at once.
+        mine.prod.fin.store(1, Ordering::Release);
+    }
+    // Threads may wait for what will not come, by words that the peer can have written to. What wakes
+    // them all is the kernel's end.
+    if let Some(fd) = conn.kernel() {
+        Socket(fd).shut();
+    }
+    notify::own(conn.sock());
+}

@@ -1,0 +1,362 @@
+//! Sending: a program's call as the engine's port ([`Outgoing`]).
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use libc::c_int;
+use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, may_intrude};
+use shunt_engine::conn::End;
+use shunt_engine::conn::send::{Outgoing, over_kernel};
+use shunt_engine::kernel::KernelSocket;
+use shunt_shm::Violation;
+use shunt_shm::arena::Mode;
+use shunt_shm::region::{LONG_RING, RESET, SHORT_RING};
+use shunt_shm::ring::{Content, Span};
+use shunt_wire::counter::Counter;
+
+use crate::conn::{Locked, NUMBERED, RESET_AWAITED, Sock};
+use crate::control::endpoint;
+use crate::control::link::Link;
+use crate::point;
+use crate::processes::in_doubt::InDoubt;
+use crate::stream::borrow::Request;
+use crate::stream::call::{self, Call};
+use crate::stream::copy_mode::Place;
+use crate::stream::granted;
+use crate::stream::grants::{self, Piece};
+use crate::stream::tcp::Socket;
+use crate::stream::transfer::Stop;
+use crate::stream::{copy_mode, demote, doubt, notify, pins, promote, tcp, trim, worth, zerocopy};
+use crate::system::clock;
+
+/// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
+const CHUNK: usize = 64 * 1024;
+
+/// Connections of this process in a link group that may have the longest rings.
+const FEW: u32 = 8;
+
+/// Does the call.
+#[inline(never)]
+pub fn transmit(call: &mut Call<'_>) -> isize {
+    let conn = call.conn;
+    call::run(call, Direction::Sending, |call, sent, blocking| {
+        let end = conn.end();
+        if let Some(end) = &end {
+            // The step says of a descriptor that another thread has closed what is to be said.
+            if end.is_to_follow() && conn.kernel().is_some() {
+                return Ok(Step::Follow);
+            }
+            if end.theirs.ctl.closed.load(Relaxed) == RESET && !conn.has(RESET_AWAITED) {
+                conn.put(RESET_AWAITED, true);
+                // Before the lock is taken: this may take a moment.
+                conn.ask(tcp::await_reset);
+            }
+        }
+        let step = step(call, end.as_ref(), sent, blocking)?;
+        if matches!(step, Step::Again) && *sent >= call.buffers.total {
+            count(&conn);
+            return Ok(Step::Done);
+        }
+        Ok(step)
+    })
+}
+
+/// One step. `end`: as it was found before the lock was taken.
+fn step(
+    call: &mut Call<'_>,
+    end: Option<&End<'static>>,
+    sent: &mut usize,
+    blocking: bool,
+) -> Result<Step, Violation> {
+    let (conn, sock) = (call.conn, call.conn.sock());
+    let record = sock.record();
+    let lock = &mut conn.lock_tx();
+    point!(send_locked);
+    let is_nested = lock.nested();
+    if is_nested && !may_intrude(&record.tx.copying) {
+        // A signal handler above a call that is putting bytes in just now.
+        return Ok(Step::Failed(Errno::INTR));
+    }
+    let Some(fd) = conn.kernel() else { return Ok(Step::Failed(Errno::BADF)) };
+    let in_doubt = InDoubt::begins(conn);
+    // It may have come to be there since.
+    let late = if end.is_none() { sock.end() } else { None };
+    let (end, link) = (end.or(late.as_ref()), sock.link());
+    let mut sending = Sending { call, end, link, fd, sent, lock, piece: None };
+    let step = match end {
+        Some(end) => end.send(&mut sending, is_nested, blocking),
+        None => Ok(over_kernel(record, None, &mut sending)),
+    };
+    in_doubt.ends();
+    if !matches!(step, Ok(Step::Done | Step::Failed(_))) && *sent < call.buffers.total {
+        call.hold.keep(&call.conn);
+    }
+    step
+}
+
+/// One step.
+struct Sending<'a, 'b> {
+    call: &'a mut Call<'b>,
+    /// The end.
+    end: Option<&'a End<'static>>,
+    /// The link group that has its ring.
+    link: Option<&'static Link>,
+    /// A descriptor of the kernel socket.
+    fd: c_int,
+    sent: &'a mut usize,
+    lock: &'a mut Locked,
+    /// What is to be granted.
+    piece: Option<Piece>,
+}
+
+impl Sending<'_, '_> {
+    #[inline(always)]
+    const fn sock(&self) -> &'static Sock {
+        self.call.conn.sock()
+    }
+
+    /// So many bytes are sent.
+    #[inline(always)]
+    fn advance(&mut self, n: usize) {
+        *self.sent += n;
+        if *self.sent < self.call.buffers.total {
+            self.call.hold.keep(&self.call.conn);
+        }
+    }
+
+    /// Puts bytes to their place in the peer's RMB: straight, or through an own sndbuf that the device
+    /// moves. `head` and `tail` are a span's: as numbers they need no memory on their way, whose stores this call would wait for.
+    fn put(&self, head: (usize, usize), tail: (usize, usize)) {
+        let (span, Some(link)) = (Span { head, tail }, self.link) else { return };
+        let (buffers, place) = (&self.call.buffers, place(self.sock(), link, span));
+        match place.mode {
+            Mode::Copy => copy_mode::put(buffers, *self.sent, &place),
+            _ => {
+                let ring = place.view.buffer(place.slot, place.receiver);
+                // SAFETY: the program's buffers are readable, as send(2) asks; the span was reserved.
+                unsafe { buffers.copy_in(*self.sent, ring, span) };
+            }
+        }
+    }
+}
+
+impl Outgoing for Sending<'_, '_> {
+    #[inline(always)]
+    fn socket(&self) -> impl KernelSocket {
+        Socket(self.fd)
+    }
+
+    #[inline(always)]
+    fn sent(&self) -> usize {
+        *self.sent
+    }
+
+    #[inline(always)]
+    fn next_piece(&mut self) -> Result<(usize, Content), Errno> {
+        if self.call.buffers.are_bad() {
+            return Err(Errno::FAULT);
+        }
+        let (buffers, sent) = (&self.call.buffers, *self.sent);
+        let Request::Grant(outcome, hints) = &mut self.call.request else {
+            return Ok(((buffers.total - sent).min(CHUNK), Content::Put));
+        };
+        let (sock, Some(end)) = (self.call.conn.sock(), self.end) else {
+            return Err(Errno::FAULT);
+        };
+        let piece = grants::piece(sock, end.theirs, (buffers, hints), sent);
+        // Once per call, as the kernel is asked for the memory's size.
+        if piece.is_err()
+            && !core::mem::replace(&mut outcome.is_unknown, true)
+            && grants::are_cut_off(buffers, hints)
+        {
+            return Err(Errno::FAULT);
+        }
+        self.piece = piece.ok().flatten();
+        Ok(match &self.piece {
+            Some(piece) => (piece.len, Content::Granted),
+            None => (grants::copied(buffers, hints, sent).min(CHUNK), Content::Put),
+        })
+    }
+
+    #[inline(always)]
+    fn longest_ring(&mut self) -> u64 {
+        let (Some(end), Some(link)) = (self.end, self.link) else { return 0 };
+        let sock = self.sock();
+        let ring = link.view().geometry().ring();
+        let few = link.users.load(Relaxed) <= FEW;
+        let most = sock.endpoint().longest_ring();
+        let numbered = sock.has(NUMBERED);
+        if numbered {
+            grants::withdraw(sock, end.mine);
+        }
+        let longest = match few {
+            _ if numbered && grants::are_used(sock) => ring,
+            true => LONG_RING.min(most).min(ring),
+            false => SHORT_RING.min(most),
+        };
+        longest as u64
+    }
+
+    #[inline(always)]
+    fn copy(&mut self, span: Span) {
+        // What is granted is nearly always granted. What comes out of a pipe comes once.
+        if self.piece.is_none() && !matches!(self.call.request, Request::From(_)) {
+            pins::noting_a_copy(self.sock(), span.len(), || self.put(span.head, span.tail));
+        }
+    }
+
+    #[inline(always)]
+    fn complete(&mut self, span: Span) -> usize {
+        let (Some(end), Some(link)) = (self.end, self.link) else { return 0 };
+        let sock = self.sock();
+        if let Request::From(source) = self.call.request {
+            let n = source.fill(&place(sock, link, span));
+            if n > 0 {
+                point!(sendfile_read);
+                point!(splice_read);
+                self.advance(n);
+            }
+            return n;
+        }
+        let is_worth_it = |piece: &&Piece| span.len() >= piece.least;
+        let grant = |piece| grants::grant(sock, (*end, link), piece, span.len());
+        let granted = self.piece.as_ref().filter(is_worth_it).and_then(grant);
+        let was_to_be_granted = self.piece.is_some();
+        if was_to_be_granted && granted.is_none() {
+            self.piece = None;
+            self.put(span.head, span.tail);
+        }
+        let n = granted.unwrap_or(span.len());
+        if let Request::Grant(outcome, hints) = &mut self.call.request {
+            if granted.is_some() {
+                outcome.until = sock.record().tx.cursor.pos() + n as u64;
+            } else {
+                outcome.copied |= was_to_be_granted || n >= grants::LEAST;
+            }
+            // Before the bytes are there: so nobody can have taken them yet.
+            if n > 0 && *self.sent + n >= self.call.buffers.total && !hints.is_quiet {
+                zerocopy::number(sock, sock.record().tx.cursor.taken(), outcome, granted.is_some());
+                outcome.is_numbered = true;
+                point!(zerocopy_numbered);
+            }
+        }
+        if let Some(piece) = &self.piece {
+            granted::count(sock, piece.counter(), n as u64);
+        }
+        self.advance(n);
+        n
+    }
+
+    /// A call that takes bytes from a file or a pipe.
+    #[cold]
+    fn run_dry(&self) -> Option<Step> {
+        let Request::From(source) = self.call.request else { return None };
+        if *self.sent > 0 {
+            count(self.sock());
+        }
+        Some(match source.stopped() {
+            Some(Stop::Failed(error)) => Step::Failed(Errno::from_raw_os_error(error)),
+            _ => Step::Done,
+        })
+    }
+
+    #[inline(always)]
+    fn goes_far(&self) {
+        trim::touch(self.sock());
+    }
+
+    #[inline(always)]
+    fn is_published(&self) {
+        grants::are_covered(self.sock(), self.piece.as_ref());
+    }
+
+    #[inline(always)]
+    fn unlock(&mut self) {
+        self.lock.release();
+    }
+
+    #[inline(always)]
+    fn tell(&mut self) -> bool {
+        let (Some(end), Some(link)) = (self.end, self.link) else { return false };
+        let sock = self.sock();
+        notify::data(sock, link, &end.theirs.ctl, sock.record().slot()) == notify::Cost::Rung
+    }
+
+    #[inline(always)]
+    fn over_kernel(&mut self) -> Kernel {
+        let done = *self.sent;
+        let result = self.call.on_kernel(self.fd, Direction::Sending, done, usize::MAX);
+        if let Kernel::Moved(n) = result {
+            *self.sent += n;
+        }
+        result
+    }
+
+    fn repeat(&mut self) -> bool {
+        self.link.is_none_or(|link| demote::flush(self.sock(), link, self.fd))
+    }
+
+    fn take_back(&mut self) -> bool {
+        grants::take_back(self.sock())
+    }
+
+    fn leave_ring(&mut self, untaken: u64) {
+        demote::leave_ring(self.sock(), untaken);
+    }
+
+    fn is_promoted(&self, is_unused: bool) {
+        if is_unused {
+            promote::is_used_here();
+        }
+        endpoint::count(Counter::Promotions, 1);
+    }
+
+    #[inline(always)]
+    fn can_tell(&self) -> bool {
+        self.sock().peer().is_some()
+    }
+
+    fn is_orphaned(&self) -> bool {
+        doubt::is_orphaned(self.sock())
+    }
+
+    fn now(&self) -> u64 {
+        clock::now()
+    }
+
+    #[inline(always)]
+    fn reaches(&self, moment: Moment) {
+        match moment {
+            Moment::MarkSet => point!(mark_set),
+            Moment::Reserved => point!(send_reserved),
+            Moment::Copied => point!(send_copied),
+            Moment::Published => point!(send_published),
+            Moment::Told => point!(send_told),
+            Moment::Written => point!(send_written),
+            Moment::Read | Moment::Taken | Moment::Passed => {}
+        }
+    }
+}
+
+/// A span that was reserved.
+#[inline(always)]
+fn place(sock: &Sock, link: &Link, span: Span) -> Place {
+    let record = sock.record();
+    Place {
+        view: link.view(),
+        slot: record.slot(),
+        receiver: record.side().other(),
+        mode: Mode::from_code(record.id.mode.load(Relaxed)),
+        span,
+    }
+}
+
+/// Counts a call that has sent all that it should.
+#[inline]
+fn count(sock: &Sock) {
+    let messages = &sock.record().tx.messages;
+    let sent = messages.load(Relaxed) + 1;
+    messages.store(sent, Relaxed);
+    if sent.is_multiple_of(worth::EARNED) {
+        worth::earn(sock, sent);
+    }
+}

@@ -1,0 +1,8 @@
+//! The kernel and libc, as seen from behind the hooks.
+
+pub mod abi;
+pub mod clock;
+pub mod dynamic;
+pub mod errno;
+pub mod kernel_poll;
+pub mod next;

@@ -1,0 +1,5 @@
+//! What a thread may be in the middle of: signals, cancellation, locks.
+
+pub mod handlers;
+pub mod mutex;
+pub mod signals;

@@ -19,10 +19,10 @@ use shunt_runtime::control::bell;
 use shunt_runtime::control::listener;
 use shunt_runtime::epoll::{self, held};
 use shunt_runtime::fds::fd_table;
+use shunt_runtime::fds::owner;
 use shunt_runtime::memory::exports;
 use shunt_runtime::processes::close;
 use shunt_runtime::processes::fork;
-use shunt_runtime::processes::owner;
 use shunt_runtime::stream::grants;
 use shunt_runtime::stream::leftover::take;
 #[cfg(not(test))]

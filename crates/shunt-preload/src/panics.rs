@@ -25,8 +25,8 @@ use shunt_runtime::contain::contain;
 use shunt_runtime::epoll;
 use shunt_runtime::epoll::instance::Instance;
 use shunt_runtime::fds::fd_table::{self, Entry, Kind};
-use shunt_runtime::processes::hand_over;
-use shunt_runtime::processes::in_doubt::reset;
+use shunt_runtime::stream::hand_over;
+use shunt_runtime::stream::in_doubt::reset;
 use shunt_runtime::system::errno::{self, KeepErrno};
 use shunt_runtime::threads::signals::Uncancelled;
 

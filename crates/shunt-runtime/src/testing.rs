@@ -4,7 +4,7 @@ use core::ffi::c_int;
 
 use libc::pid_t;
 
-use crate::processes::owner;
+use crate::fds::owner;
 
 /// Runs `check` in a child, where no other test is and it may close what it likes.
 pub fn in_child(check: impl FnOnce() -> bool) -> bool {

@@ -18,11 +18,11 @@ use shunt_runtime::epoll::instance::Instance;
 use shunt_runtime::fds::fd_table::{self, Entry, Kind};
 use shunt_runtime::fds::fresh;
 use shunt_runtime::fds::own_fds::{self, OwnFd};
+use shunt_runtime::fds::owner::may_mutate;
 use shunt_runtime::point;
 use shunt_runtime::processes::close;
-use shunt_runtime::processes::hand_over;
-use shunt_runtime::processes::in_doubt;
-use shunt_runtime::processes::owner::may_mutate;
+use shunt_runtime::stream::hand_over;
+use shunt_runtime::stream::in_doubt;
 use shunt_runtime::stream::unread;
 use shunt_runtime::system::errno::{self, KeepErrno};
 
@@ -425,7 +425,7 @@ mod tests {
 
     use super::*;
     use shunt_runtime::fds::own_fds::{OwnFd, adopt};
-    use shunt_runtime::processes::owner;
+    use shunt_runtime::fds::owner;
     use shunt_runtime::testing::in_child;
 
     fn event() -> OwnedFd {

@@ -23,8 +23,8 @@ use shunt_runtime::control::listener::leave_unregistered;
 use shunt_runtime::epoll;
 use shunt_runtime::fds::fd_table::{self, Kind};
 use shunt_runtime::fds::fresh;
-use shunt_runtime::processes::hand_over;
-use shunt_runtime::processes::owner::may_mutate;
+use shunt_runtime::fds::owner::may_mutate;
+use shunt_runtime::stream::hand_over;
 use shunt_runtime::system::abi::{c_int, c_ulong};
 use shunt_runtime::system::errno::{self, KeepErrno};
 

@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use libc::{sigaction as Action, sighandler_t};
 
 use crate::next;
-use shunt_runtime::processes::owner::may_mutate;
+use shunt_runtime::fds::owner::may_mutate;
 use shunt_runtime::system::abi::c_int;
 use shunt_runtime::system::errno;
 use shunt_runtime::threads::handlers::{self, Handler};

@@ -15,7 +15,7 @@ use shunt_runtime::control::listener::Listener;
 use shunt_runtime::fds::fd_table;
 use shunt_runtime::fds::fresh;
 use shunt_runtime::memory::found;
-use shunt_runtime::processes::hand_over;
+use shunt_runtime::stream::hand_over;
 use shunt_runtime::stream::tcp::Socket;
 use shunt_runtime::stream::unread;
 use shunt_runtime::stream::{buffers, doubt, killed, promote, tcp};

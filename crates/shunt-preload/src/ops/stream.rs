@@ -16,12 +16,12 @@ use shunt_runtime::conn::{Conn, Hold, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use shunt_runtime::fds::fd_table::{self, Kind};
 use shunt_runtime::fds::fresh;
 use shunt_runtime::point;
-use shunt_runtime::processes::hand_over;
-use shunt_runtime::processes::in_doubt::InDoubt;
 use shunt_runtime::stream::borrow::{Asked, Request};
 use shunt_runtime::stream::bytes::Buffers;
 use shunt_runtime::stream::call::Call;
+use shunt_runtime::stream::hand_over;
 use shunt_runtime::stream::hints::Hints;
+use shunt_runtime::stream::in_doubt::InDoubt;
 use shunt_runtime::stream::{
     demote, doubt, files, notify, promote, recv as rx, send as tx, zerocopy,
 };

@@ -12,7 +12,7 @@ use crate::next;
 use shunt_runtime::activity;
 use shunt_runtime::control::listener::register_inherited;
 use shunt_runtime::control::{agent_client, endpoint, invitation};
-use shunt_runtime::processes::owner::may_mutate;
+use shunt_runtime::fds::owner::may_mutate;
 use shunt_runtime::system::abi::uid_t;
 use shunt_runtime::system::errno::KeepErrno;
 use shunt_runtime::threads::signals::SettingUp;

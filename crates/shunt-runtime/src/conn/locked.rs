@@ -7,7 +7,7 @@ use shunt_shm::lock::{Guard, Owner, OwnerLock};
 use crate::calls::{self, Has, Index, Thread, Which};
 use crate::conn::Sock;
 use crate::control::members;
-use crate::processes::owner;
+use crate::fds::owner;
 
 /// A lock of a connection. A signal handler that jumps out of the call gives it back.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use crate::control::agent_client::Listening;
 use crate::control::endpoint::{self, Endpoint};
 use crate::control::unregistered::Why;
 use crate::fds::fd_table::{self, Entry, Kind};
-use crate::processes::owner::owner_pid;
+use crate::fds::owner::owner_pid;
 use crate::system::abi;
 use crate::system::abi::c_int;
 use crate::system::clock;

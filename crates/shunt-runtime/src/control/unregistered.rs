@@ -13,7 +13,7 @@ use shunt_sys::sockinfo;
 use shunt_wire::reason::Reason;
 
 use crate::control::endpoint::Endpoint;
-use crate::processes::owner::owner_pid;
+use crate::fds::owner::owner_pid;
 use crate::system::abi;
 
 /// Why a listener is not registered; nothing for those that are.

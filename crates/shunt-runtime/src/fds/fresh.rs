@@ -12,7 +12,7 @@ use shunt_sys::sockinfo;
 
 use crate::activity;
 use crate::fds::fd_table::{self, Entry, Kind};
-use crate::processes::owner::may_mutate;
+use crate::fds::owner::may_mutate;
 use crate::system::abi;
 
 /// The network namespace (`SO_NETNS_COOKIE`) that sockets of this process are made in; 0: not asked yet.
@@ -85,7 +85,7 @@ mod tests {
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
     use super::*;
-    use crate::processes::owner::claim;
+    use crate::fds::owner::claim;
 
     #[test]
     fn what_is_known_of_a_socket_is_what_the_kernel_would_say() {

@@ -18,9 +18,9 @@ use shunt_sys::fds::reopen;
 
 use crate::activity;
 use crate::fds::own_fds;
+use crate::fds::owner;
 use crate::memory::exports::{self, Found, Memory};
 use crate::memory::windows::Window;
-use crate::processes::owner;
 use crate::system::abi::{c_int, c_void};
 use crate::system::errno::KeepErrno;
 

@@ -3,9 +3,6 @@
 pub mod account;
 pub mod close;
 pub mod fork;
-pub mod hand_over;
-pub mod in_doubt;
 pub mod offers;
 pub mod open;
-pub mod owner;
 pub mod relatives;

@@ -16,7 +16,7 @@ use crate::control::endpoint;
 use crate::control::link::{self, Link};
 use crate::control::peer::Peer;
 use crate::point;
-use crate::processes::in_doubt::InDoubt;
+use crate::stream::in_doubt::InDoubt;
 use crate::threads::signals::SettingUp;
 
 /// When a proposal is taken up.

@@ -13,11 +13,11 @@ use shunt_wire::reason::Reason;
 
 use crate::conn::{APPENDS, Conn, Hold, NONBLOCK};
 use crate::point;
-use crate::processes::hand_over;
-use crate::processes::in_doubt::InDoubt;
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
 use crate::stream::call::Call;
+use crate::stream::hand_over;
+use crate::stream::in_doubt::InDoubt;
 use crate::stream::transfer::{End, Found, Pipe, Sink, Source, Stop};
 use crate::stream::{recv, send};
 use crate::system::abi;

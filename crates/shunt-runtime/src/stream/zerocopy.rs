@@ -33,12 +33,12 @@ use shunt_wire::counter::Counter;
 
 use crate::conn::{Conn, IS_V6, NUMBERED, Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::point;
-use crate::processes::in_doubt::{InDoubt, Progress};
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
 use crate::stream::granted::{self, Outcome};
 use crate::stream::grants;
 use crate::stream::hints::Hints;
+use crate::stream::in_doubt::{InDoubt, Progress};
 use crate::stream::{notify, promote};
 use crate::system::abi;
 use crate::system::errno::{self, KeepErrno};

@@ -9,9 +9,9 @@ use shunt_wire::reason::Reason;
 use crate::conn::{Conn, LEFTOVER};
 use crate::fds::fd_table::Entry;
 use crate::point;
-use crate::processes::in_doubt::InDoubt;
 use crate::stream::agree;
 use crate::stream::decline::decline;
+use crate::stream::in_doubt::InDoubt;
 use crate::stream::{self, demote, leftover, promote};
 
 /// `fd` (or a duplicate) goes to a program that may not run under Shunt: it must work there as

@@ -1,0 +1,492 @@
+//! Leaving the ring, both directions at once: the descriptor goes to a program that may know of no ring, or the program asks for
+//! what only the kernel can do.
+//!
+//! The side that leaves takes nothing from the ring any more ([`End::freeze`]), marks the end of its own direction
+//! ([`End::leave`]), and says so. The peer [follows](End::follow) when it next looks at the connection: it sends what was not taken
+//! once more, over TCP, before anything else. From then on the kernel socket has it all, in order.
+//!
+//! A program that keeps the descriptor reads on in the ring until the peer comes to repeat what is there ([`End::stay`]).
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use shunt_shm::Violation;
+use shunt_shm::handover;
+use shunt_wire::reason::Reason;
+
+use crate::call::{Errno, may_intrude};
+use crate::conn::End;
+use crate::conn::flags::{FROZEN, SHUT_WR, WANT_TCP};
+use crate::kernel::{KernelSocket, has_failed};
+use crate::stretch::{Path, path};
+
+/// What sends bytes of the ring once more, over the kernel socket.
+pub trait Repeating {
+    /// The kernel socket.
+    fn socket(&self) -> impl KernelSocket;
+
+    /// Sends up to `len` bytes, which lie at this offset in the ring, without waiting, and has `note` told how many. No handler
+    /// of a signal runs on this thread between the two.
+    ///
+    /// # Errors
+    /// Those of send(2).
+    fn send_again(&self, at: usize, len: usize, note: &mut dyn FnMut(u64)) -> Result<(), Errno>;
+
+    /// The kernel has told of a reset, which it does once: the program is still to hear of it.
+    fn was_reset(&self);
+}
+
+/// What an end that leaves, or follows, has beside the ring.
+pub trait Leaving: Repeating {
+    /// Puts granted bytes that were not read into the ring. False: they cannot be.
+    fn take_back(&self) -> bool;
+
+    /// Bytes for which the kernel socket has room now.
+    fn room(&self) -> u64;
+
+    /// Runs a step such that no handler of a signal runs on this thread meanwhile.
+    fn uninterrupted(&self, step: impl FnOnce());
+
+    /// The connection is out of the ring, for the first time.
+    fn has_left(&self);
+
+    /// A test may come in here.
+    #[inline(always)]
+    fn reaches(&self, _: Moment) {}
+}
+
+/// Moments at which tests stop, interrupt and end threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// The mark is set, and this end does not know it yet.
+    Marked,
+    /// One that follows has the lock.
+    Follows,
+    /// It has noted what is to be sent once more.
+    Noted,
+}
+
+/// How an attempt to take nothing from the ring any more comes out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Frozen {
+    /// Nothing is taken from now on.
+    Now,
+    /// That was so before.
+    Before,
+    /// It is not known what was taken: somebody was killed in the middle of reading. The connection is broken.
+    InDoubt,
+}
+
+/// The receiving direction, with its lock held.
+impl End<'_> {
+    /// Takes nothing from the ring from now on, and says so. `between` is called where the peer does not know yet.
+    pub fn freeze(&self, between: impl FnOnce()) -> Frozen {
+        let rx = &self.record.rx;
+        if self.has(FROZEN) {
+            return Frozen::Before;
+        }
+        // Bytes that the peer would send once more were read by somebody who was killed.
+        if rx.pulls.are_open() {
+            return Frozen::InDoubt;
+        }
+        self.put(FROZEN, true);
+        between();
+        handover::leave(&self.mine.ctl.handed_over, || {
+            if let Some(had) = self.had_at_mark(true) {
+                self.pass_into_tcp(had);
+            }
+            rx.marks.load(Relaxed)
+        });
+        Frozen::Now
+    }
+
+    /// This side has left, and reads on in the ring although the peer is to leave it: it has the descriptor still, and the peer
+    /// may not look at the connection for long. False when the peer has left meanwhile.
+    #[cold]
+    #[must_use]
+    pub fn stay(&self) -> bool {
+        let marks = self.record.rx.marks.load(Relaxed);
+        let is_marked = || self.theirs.prod.marks.load(Acquire) != marks;
+        let stays = handover::stay(&self.mine.ctl.handed_over, is_marked);
+        if stays {
+            self.put(FROZEN, false);
+        }
+        stays
+    }
+}
+
+/// The sending direction, with its lock held. `is_nested`: in a handler of a signal above a call that has it.
+impl End<'_> {
+    /// This side leaves. What the peer, which stays, has not taken is sent once more if the kernel socket has room for it now.
+    /// Otherwise it is left in the ring, as this side can wait for nothing.
+    ///
+    /// # Errors
+    /// The peer broke the protocol, or what the ring does not have cannot be put there: the connection is broken.
+    pub fn leave(&self, is_nested: bool, port: &impl Leaving) -> Result<(), Violation> {
+        let tx = &self.record.tx;
+        self.put(WANT_TCP, true);
+        // In a handler above a call that grants something just now, that stays as it is.
+        let is_whole = (!is_nested || may_intrude(&tx.copying)) && port.take_back();
+        if self.is_to_follow() {
+            // The peer has left first, and takes nothing of what it has not taken by then.
+            self.follow(is_nested, port).map(drop)
+        } else {
+            if path(tx.marks.load(Relaxed)) == Path::Ring {
+                let untaken = if is_whole { self.untaken_with(port.room()) } else { 0 };
+                self.mark_end(untaken, port);
+            }
+            Ok(())
+        }
+    }
+
+    /// What the peer has not taken, where there is room for that.
+    fn untaken_with(&self, room: u64) -> u64 {
+        let untaken = self.record.tx.cursor.refresh(&self.theirs.cons).unwrap_or(0);
+        if untaken <= room { untaken } else { 0 }
+    }
+
+    fn mark_end(&self, untaken: u64, port: &impl Leaving) {
+        port.uninterrupted(|| self.leave_ring(untaken, || port.reaches(Moment::Marked)));
+    }
+
+    /// Follows a peer that has left: what it did not take is to be sent once more, and is sent as far as there is room. False in
+    /// a handler that has to leave that to the call which it interrupted.
+    ///
+    /// # Errors
+    /// As for [`Self::leave`].
+    #[cold]
+    pub fn follow(&self, is_nested: bool, port: &impl Leaving) -> Result<bool, Violation> {
+        let tx = &self.record.tx;
+        if is_nested && !may_intrude(&tx.copying) {
+            return Ok(false);
+        }
+        port.reaches(Moment::Follows);
+        self.put(WANT_TCP, true);
+        // What cannot be put into the ring cannot be sent once more.
+        if !port.take_back() {
+            return Err(Violation::Grants);
+        }
+        // After its end this side can send nothing; the other one reads on in the ring.
+        if path(tx.marks.load(Relaxed)) == Path::Ring && !self.has(SHUT_WR) {
+            self.mark_end(tx.cursor.refresh(&self.theirs.cons)?, port);
+            port.reaches(Moment::Noted);
+            self.notes_left(Reason::HandedOver, port);
+        }
+        self.repeat(port);
+        Ok(true)
+    }
+
+    /// Notes that the connection is out of the ring, and why: the first reason counts.
+    pub fn notes_left(&self, why: Reason, port: &impl Leaving) {
+        let id = &self.record.id;
+        if id.mode.swap(0, Relaxed) != 0 {
+            id.reason.store(why as u32, Relaxed);
+            port.has_left();
+        }
+    }
+
+    /// Sends bytes once more, as far as that goes without waiting. True when none is left.
+    pub fn repeat(&self, port: &impl Repeating) -> bool {
+        let replay = &self.record.tx.replay;
+        loop {
+            let Some(left) = self.to_repeat() else { return false };
+            if left == 0 {
+                return true;
+            }
+            // The program is to hear of a reset, which the kernel tells once.
+            if has_failed(&port.socket()) {
+                replay.store(0, Relaxed);
+                continue;
+            }
+            let (at, len) = self.record.tx.cursor.last(left, self.ring).head;
+            let mut note = |n| replay.store(left.saturating_sub(n), Relaxed);
+            match port.send_again(at, len, &mut note) {
+                Ok(()) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return false,
+                // The connection is over, and the kernel will say so; or has just said it.
+                Err(error) => {
+                    if error == Errno::CONNRESET {
+                        port.was_reset();
+                    }
+                    replay.store(0, Relaxed);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::{Cell, RefCell};
+
+    use super::*;
+    use crate::conn::repeated::{are_awaited, are_pending};
+    use crate::model::{Arrival, Memory, Socket};
+    use shunt_shm::arena::Mode;
+    use shunt_shm::ring::TxCursor;
+
+    /// What an end has beside the ring, and what it did.
+    struct Port<'a> {
+        end: End<'a>,
+        socket: Socket,
+        room: Cell<u64>,
+        gives_back: Cell<bool>,
+        fails: Cell<Option<Errno>>,
+        resets: Cell<u32>,
+        left: Cell<u32>,
+        sent: RefCell<Vec<(usize, u64)>>,
+        moments: RefCell<Vec<Moment>>,
+    }
+
+    impl<'a> Port<'a> {
+        fn new(memory: &'a Memory, room: u64) -> Self {
+            Self {
+                end: memory.end(),
+                socket: Socket::default(),
+                room: Cell::new(room),
+                gives_back: Cell::new(true),
+                fails: Cell::new(None),
+                resets: Cell::default(),
+                left: Cell::default(),
+                sent: RefCell::default(),
+                moments: RefCell::default(),
+            }
+        }
+
+        fn repeated(&self) -> u64 {
+            self.sent.borrow().iter().map(|(_, n)| n).sum()
+        }
+    }
+
+    impl Repeating for Port<'_> {
+        fn socket(&self) -> impl KernelSocket {
+            &self.socket
+        }
+
+        fn send_again(
+            &self,
+            at: usize,
+            len: usize,
+            note: &mut dyn FnMut(u64),
+        ) -> Result<(), Errno> {
+            if let Some(error) = self.fails.take() {
+                return Err(error);
+            }
+            let n = self.room.get().min(len as u64);
+            if n == 0 {
+                return Err(Errno::AGAIN);
+            }
+            self.room.set(self.room.get() - n);
+            self.sent.borrow_mut().push((at, n));
+            note(n);
+            Ok(())
+        }
+
+        fn was_reset(&self) {
+            self.resets.set(self.resets.get() + 1);
+        }
+    }
+
+    impl Leaving for Port<'_> {
+        fn take_back(&self) -> bool {
+            self.gives_back.get()
+        }
+
+        fn room(&self) -> u64 {
+            self.room.get()
+        }
+
+        fn uninterrupted(&self, step: impl FnOnce()) {
+            step();
+        }
+
+        fn has_left(&self) {
+            self.left.set(self.left.get() + 1);
+        }
+
+        fn reaches(&self, moment: Moment) {
+            if moment == Moment::Marked {
+                assert_eq!(self.end.record.tx.marks.load(Relaxed), 1, "it does not know yet");
+            }
+            self.moments.borrow_mut().push(moment);
+        }
+    }
+
+    fn in_the_ring(sent: u64) -> Memory {
+        let memory = Memory::default();
+        memory.enter_ring();
+        memory.end().record.id.mode.store(Mode::Attach as u32, Relaxed);
+        memory.send(sent);
+        memory
+    }
+
+    /// The peer has left, with so many bytes taken.
+    fn peer_leaves(memory: &Memory, taken: u64) {
+        memory.end().theirs.cons.cons.store(taken, Relaxed);
+        handover::leave(&memory.end().theirs.ctl.handed_over, || 1);
+    }
+
+    #[test]
+    fn who_leaves_takes_nothing_more_and_says_so_once() {
+        let memory = in_the_ring(0);
+        let end = memory.end();
+        memory.receive(5);
+        let said = || handover::has_left(&end.mine.ctl.handed_over);
+        assert_eq!(end.freeze(|| assert!(end.has(FROZEN) && !said())), Frozen::Now);
+        assert!(said());
+        assert_eq!(end.freeze(|| unreachable!()), Frozen::Before);
+    }
+
+    #[test]
+    fn a_mark_that_is_there_is_passed_with_what_was_had_behind_it() {
+        let memory = in_the_ring(0);
+        memory.receive(10);
+        memory.take(7);
+        TxCursor::set_mark(&memory.end().theirs.prod, 4);
+        assert_eq!(memory.end().freeze(|| ()), Frozen::Now);
+        assert_eq!(memory.end().record.rx.marks.load(Relaxed), 2);
+        assert_eq!(memory.end().record.rx.again.load(Relaxed), 3);
+    }
+
+    #[test]
+    fn what_somebody_read_who_was_killed_leaves_the_connection_in_doubt() {
+        let memory = in_the_ring(0);
+        let _killed = memory.end().record.rx.pulls.begin();
+        assert!(memory.end().record.rx.pulls.are_open());
+        assert_eq!(memory.end().freeze(|| unreachable!()), Frozen::InDoubt);
+        assert!(!memory.end().has(FROZEN));
+    }
+
+    #[test]
+    fn who_has_left_reads_on_until_the_peer_has_marked_its_end() {
+        for is_marked in [false, true] {
+            let memory = in_the_ring(0);
+            let end = memory.end();
+            end.freeze(|| ());
+            if is_marked {
+                TxCursor::set_mark(&end.theirs.prod, 0);
+            }
+            assert_eq!(end.stay(), !is_marked);
+            assert_eq!(end.has(FROZEN), is_marked);
+            assert_eq!(handover::stays(&end.mine.ctl.handed_over), !is_marked);
+        }
+    }
+
+    #[test]
+    fn what_the_peer_has_not_taken_goes_once_more_where_there_is_room() {
+        for (room, gives_back, repeats) in [(10, true, 10), (9, true, 0), (10, false, 0)] {
+            let memory = in_the_ring(10);
+            let port = Port::new(&memory, room);
+            port.gives_back.set(gives_back);
+            memory.end().leave(false, &port).unwrap();
+            assert_eq!(memory.end().to_repeat(), Some(repeats), "{room} {gives_back}");
+            assert!(memory.end().has(WANT_TCP));
+            assert_eq!(*port.moments.borrow(), [Moment::Marked]);
+            assert_eq!(path(memory.end().record.tx.marks.load(Relaxed)), Path::Tcp);
+        }
+    }
+
+    #[test]
+    fn who_has_left_the_ring_before_has_nothing_to_mark() {
+        let memory = Memory::default();
+        let port = Port::new(&memory, 10);
+        memory.end().leave(false, &port).unwrap();
+        assert!(port.moments.borrow().is_empty());
+        assert!(!are_pending(memory.end().record));
+    }
+
+    #[test]
+    fn in_a_handler_above_a_call_that_grants_nothing_is_sent_once_more() {
+        let memory = in_the_ring(10);
+        let port = Port::new(&memory, 10);
+        memory.end().leave(true, &port).unwrap();
+        assert_eq!(memory.end().to_repeat(), Some(0));
+        // Nor followed; above one that only copies, it is.
+        let memory = in_the_ring(10);
+        peer_leaves(&memory, 4);
+        let port = Port::new(&memory, 10);
+        assert_eq!(memory.end().follow(true, &port), Ok(false));
+        assert!(port.moments.borrow().is_empty() && !memory.end().has(WANT_TCP));
+        memory.end().record.tx.copying.open.store(1, Relaxed);
+        assert_eq!(memory.end().follow(true, &port), Ok(true));
+        assert_eq!(port.repeated(), 6);
+    }
+
+    #[test]
+    fn of_two_that_leave_at_once_each_follows_the_other() {
+        let memory = in_the_ring(10);
+        peer_leaves(&memory, 4);
+        // There is no room for all; but the peer takes nothing more from the ring.
+        let port = Port::new(&memory, 2);
+        memory.end().leave(false, &port).unwrap();
+        assert_eq!(port.repeated(), 2);
+        assert_eq!(memory.end().to_repeat(), Some(4));
+        port.room.set(9);
+        assert!(memory.end().repeat(&port));
+        assert_eq!(*port.sent.borrow(), [(4, 2), (6, 4)]);
+    }
+
+    #[test]
+    fn who_follows_says_why_once() {
+        let memory = in_the_ring(10);
+        peer_leaves(&memory, 10);
+        let port = Port::new(&memory, 9);
+        let end = memory.end();
+        assert!(end.is_to_follow());
+        assert_eq!(end.follow(false, &port), Ok(true));
+        assert_eq!(*port.moments.borrow(), [Moment::Follows, Moment::Marked, Moment::Noted]);
+        assert!(!end.is_to_follow() && !are_pending(end.record));
+        end.notes_left(Reason::Unsupported, &port);
+        assert_eq!(port.left.get(), 1);
+        assert_eq!(end.record.id.reason.load(Relaxed), Reason::HandedOver as u32);
+    }
+
+    #[test]
+    fn after_its_end_a_side_has_nothing_to_follow_with() {
+        let memory = in_the_ring(10);
+        memory.end().put(SHUT_WR, true);
+        peer_leaves(&memory, 4);
+        let port = Port::new(&memory, 9);
+        assert_eq!(memory.end().follow(false, &port), Ok(true));
+        assert_eq!(path(memory.end().record.tx.marks.load(Relaxed)), Path::Ring);
+        assert_eq!(port.repeated(), 0);
+    }
+
+    #[test]
+    fn who_cannot_put_all_into_the_ring_or_is_lied_to_breaks() {
+        let memory = in_the_ring(10);
+        peer_leaves(&memory, 4);
+        let port = Port::new(&memory, 9);
+        port.gives_back.set(false);
+        assert_eq!(memory.end().follow(false, &port), Err(Violation::Grants));
+        port.gives_back.set(true);
+        memory.end().theirs.cons.cons.store(11, Relaxed);
+        assert!(memory.end().follow(false, &port).is_err());
+        assert_eq!(path(memory.end().record.tx.marks.load(Relaxed)), Path::Ring);
+    }
+
+    #[test]
+    fn a_signal_costs_nothing_and_an_end_ends_it() {
+        for (error, resets) in [(Errno::PIPE, 0), (Errno::CONNRESET, 1)] {
+            let memory = in_the_ring(10);
+            memory.end().leave_ring(10, || ());
+            let port = Port::new(&memory, 3);
+            port.fails.set(Some(Errno::INTR));
+            assert!(!memory.end().repeat(&port));
+            assert_eq!(port.repeated(), 3);
+            port.fails.set(Some(error));
+            assert!(memory.end().repeat(&port), "{error}");
+            assert_eq!((port.resets.get(), memory.end().to_repeat()), (resets, Some(0)));
+        }
+    }
+
+    #[test]
+    fn a_reset_is_left_for_the_program_to_hear() {
+        let memory = in_the_ring(10);
+        memory.end().leave_ring(10, || ());
+        let port = Port::new(&memory, 9);
+        port.socket.arrive(Arrival::Reset);
+        assert!(memory.end().repeat(&port));
+        assert_eq!((port.repeated(), port.resets.get()), (0, 0));
+        assert!(!are_awaited(memory.end().record));
+    }
+}

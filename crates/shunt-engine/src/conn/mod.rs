@@ -4,11 +4,12 @@
 //!
 //! * *questions* (`is_…`, `has_…`, [`End::readable`], [`End::room`]): they change nothing, and may be asked by any thread;
 //! * *events*, of which it takes a note (`notes_…`);
-//! * *rules* of one of its concerns, a module each: [`leave`], [`repeated`], [`reset`], [`overflow`].
+//! * *rules* of one of its concerns, a module each: [`close`], [`leave`], [`repeated`], [`reset`], [`overflow`].
 //!
 //! What the peer writes ([`End::theirs`]) can be anything at any time: each word of it is read once, and checked before it
 //! counts.
 
+pub mod close;
 mod counts;
 pub mod flags;
 pub mod leave;

@@ -1,10 +1,8 @@
 //! Calls that move bytes on a connection, or end a direction of it.
 
-use core::sync::atomic::Ordering;
-
 use libc::{MSG_ERRQUEUE, MSG_OOB};
+use shunt_engine::conn::End;
 use shunt_engine::handshake::Phase;
-use shunt_shm::region::DEAF;
 use shunt_shm::sync::store_load_fence;
 use shunt_sys::sockinfo;
 use shunt_wire::reason::Reason;
@@ -591,25 +589,12 @@ pub unsafe fn vmsplice(fd: c_int, iov: *const iovec, count: size_t, flags: c_uin
     unsafe { next::vmsplice(fd, iov, count, flags) }
 }
 
-/// Tells the peer that this direction ends, if it has a place where to look. Else whoever promotes
-/// the connection does.
-fn announce_end(sock: &Sock) {
+/// Tells the peer what is shut, if it has a place where to look. Else whoever promotes the connection does.
+fn announce(sock: &Sock, what: fn(&End<'static>)) {
     // The flag before the look: promotion does it in the other order.
     store_load_fence();
-    if let Some((mine, _)) = sock.sections() {
-        mine.prod.fin.store(1, Ordering::Release);
-    }
-}
-
-/// Tells the peer, if both directions are shut, that the kernel answers more bytes with RST.
-fn announce_deafness(sock: &Sock) {
-    // As with the end.
-    store_load_fence();
-    if sock.has(SHUT_RD)
-        && sock.has(SHUT_WR)
-        && let Some((mine, _)) = sock.sections()
-    {
-        mine.ctl.closed.store(DEAF, Ordering::Release);
+    if let Some(end) = sock.end() {
+        what(&end);
     }
 }
 
@@ -632,15 +617,15 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
         let before = sock.has(SHUT_WR);
         if writing {
             sock.put(SHUT_WR, true);
-            announce_end(sock);
+            announce(sock, End::announce_end);
         }
         point!(shutdown_announced);
         let result = kernel(fd);
         point!(shutdown_done);
         if result != 0 && !before {
             sock.put(SHUT_WR, false);
-            if let Some((mine, _)) = sock.sections() {
-                mine.prod.fin.store(0, Ordering::Release);
+            if let Some(end) = sock.end() {
+                end.take_end_back();
             }
         }
         if result == 0 && writing {
@@ -652,7 +637,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
         if how != libc::SHUT_WR {
             sock.put(SHUT_RD | KERNEL_HINT, true);
         }
-        announce_deafness(sock);
+        announce(sock, End::announce_shut);
         notify::those_on_futexes(sock);
         notify::own(sock);
     }

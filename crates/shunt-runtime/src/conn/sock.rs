@@ -7,7 +7,6 @@ use shunt_engine::conn::{self, End};
 use shunt_engine::handshake::{Phase, next_look};
 use shunt_heap::slab::{Slab, Zeroed};
 use shunt_shm::arena::{Mode, Record};
-use shunt_shm::handover;
 use shunt_shm::holders::Member;
 use shunt_shm::region::{RING, Section, Side};
 use shunt_wire::agent::EndpointId;
@@ -338,8 +337,7 @@ impl Sock {
 
     /// True when this side's end has gone to another program, too, as far as is known.
     pub fn is_handed_over(&self) -> bool {
-        self.has(FROZEN)
-            || self.sections().is_some_and(|(mine, _)| handover::stays(&mine.ctl.handed_over))
+        self.has(FROZEN) || self.end().is_some_and(|end| end.is_handed_over())
     }
 
     /// Length of the buffers of its link group, in bytes.

@@ -4,17 +4,16 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
+use shunt_engine::conn::close::Tell;
 use shunt_engine::handshake::Phase;
-use shunt_engine::kernel::has_ended_unannounced;
 use shunt_shm::arena::Record;
-use shunt_shm::region::{CLOSED, RESET, Section, Side};
+use shunt_shm::region::Side;
 use shunt_shm::ring::KEPT;
-use shunt_wire::clc::Answer;
 use shunt_wire::reason::Reason;
 
 use crate::activity;
 use crate::calls::Which;
-use crate::conn::{Conn, SHUT_RD, Sock};
+use crate::conn::{Conn, Sock};
 use crate::contain::contain;
 use crate::control::endpoint;
 use crate::control::link;
@@ -32,7 +31,7 @@ use crate::stream::agree;
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::pins;
 use crate::stream::tcp::Socket;
-use crate::stream::{demote, doubt, grants, leftover, notify, offered, tcp, worth};
+use crate::stream::{demote, doubt, grants, leftover, notify, offered, worth};
 use crate::system::errno::KeepErrno;
 use crate::threads::signals::Uncancelled;
 
@@ -237,59 +236,21 @@ fn end(conn: Conn, record: &'static Record) {
             return;
         }
     }
-    let Some((mine, theirs)) = sock.sections() else { return };
-    // Another program may have the connection, to which the peer sends all that was not read here.
-    let handed_over = sock.is_handed_over();
-    // What TCP answers when bytes that nobody read are thrown away is RST.
-    let rx = &record.rx;
-    let unread =
-        !handed_over && rx.cursor.refresh(&theirs.prod, sock.ring() as u64).is_ok_and(|n| n > 0);
-    let fd = conn.kernel();
-    if let Some(fd) = fd.filter(|_| unread) {
-        tcp::reset_on_close(fd);
-    }
-    let announced = mine.prod.fin.swap(1, Ordering::Relaxed) != 0;
-    if !handed_over {
-        let resets = unread || fd.is_some_and(tcp::resets_on_close);
-        mine.ctl.closed.store(if resets { RESET } else { CLOSED }, Ordering::Release);
-    }
-    if fd.is_none() {
-        // The kernel has told the end before us.
-        notify::all(sock);
-    } else if announced && !unread {
-        // After a half-close the end is no news to a reader, as it is none in the kernel.
-        notify::sender(sock);
-    } else {
-        notify::those_on_futexes(sock);
+    let Some(shared) = sock.end() else { return };
+    let socket = conn.kernel().map(Socket);
+    match shared.close(socket.as_ref()) {
+        Tell::All => notify::all(sock),
+        Tell::Sender => notify::sender(sock),
+        Tell::OnFutexes => notify::those_on_futexes(sock),
     }
     point!(close_ended);
     if quiet.iter().any(Option::is_none) {
         return;
     }
-    if fd.is_some_and(|fd| was_killed(sock, fd, theirs)) {
-        // Nobody is left there who could say that it is done.
-        theirs.setup.done.store(1, Ordering::Release);
-    }
-    mine.setup.done.store(1, Ordering::Release);
+    shared.is_done(socket.as_ref());
     if let Some(link) = sock.link() {
         link.has_ended(record.slot());
     }
-}
-
-/// True when every process at the acceptor's end was killed. A peer that lives and whose connection was
-/// reset by somebody else (a firewall, `ss -K`) still uses the slot, which must not be another
-/// connection's. Of a killed client the whole link group goes.
-fn was_killed(sock: &Sock, fd: c_int, theirs: &Section) -> bool {
-    let fin = &theirs.prod.fin;
-    // An acceptor that has half-closed before it found the proposal says so when it answers.
-    theirs.setup.state.load(Ordering::Acquire) == Answer::Accepted as u32
-        // After it the kernel reports an end of our own making.
-        && !sock.has(SHUT_RD)
-        && theirs.ctl.handed_over.load(Ordering::Relaxed) == 0
-        && fin.load(Ordering::Acquire) == 0
-        && sock.link().is_some_and(|link| link.side == Side::Client)
-        // Nothing is known of the acceptor's process; but that its end came by FIN.
-        && has_ended_unannounced(&Socket(fd), fin)
 }
 
 /// The slot of a proposal that was taken back.

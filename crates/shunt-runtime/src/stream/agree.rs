@@ -4,14 +4,14 @@ use core::sync::atomic::Ordering;
 
 use shunt_engine::handshake::Phase;
 use shunt_shm::arena::Record;
-use shunt_shm::region::{DEAF, Side};
+use shunt_shm::region::Side;
 use shunt_shm::ring::TxCursor;
 use shunt_shm::sync::store_load_fence;
 use shunt_shm::table::{Place, Ticket};
 use shunt_wire::clc::{Answer, Proposal};
 use shunt_wire::counter::Counter;
 
-use crate::conn::{SHUT_RD, SHUT_WR, Sock};
+use crate::conn::Sock;
 use crate::control::endpoint;
 use crate::control::link::{self, Link};
 use crate::control::peer::Peer;
@@ -39,12 +39,8 @@ pub fn settle(
     sock.set_link(link);
     // The link before the flag: shutdown does it in the other order, so one of us announces it.
     store_load_fence();
-    if sock.has(SHUT_WR) {
-        let mine = link.view().section(slot, side);
-        mine.prod.fin.store(1, Ordering::Release);
-        if sock.has(SHUT_RD) {
-            mine.ctl.closed.store(DEAF, Ordering::Release);
-        }
+    if let Some(end) = sock.end() {
+        end.announce_shut();
     }
     // Nobody watches the connection here yet, whoever watched the one before in this slot.
     link.watch[slot].store(0, Ordering::Release);

@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use shunt_engine::conn::close::Closing;
 use shunt_engine::kernel::{KernelSocket, Look, TcpInfo, look};
 use shunt_shm::sync::AtomicU32;
 use shunt_sys::sockinfo;
@@ -57,6 +58,16 @@ impl KernelSocket for Socket {
 
     fn shut(&self) {
         let _ = rustix::net::shutdown(borrow(self.0), rustix::net::Shutdown::Both);
+    }
+}
+
+impl Closing for Socket {
+    fn is_to_reset(&self) -> bool {
+        resets_on_close(self.0)
+    }
+
+    fn reset_on_close(&self) {
+        reset_on_close(self.0);
     }
 }
 

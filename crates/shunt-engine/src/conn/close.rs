@@ -1,0 +1,296 @@
+//! The end of a direction (shutdown(2)) and of the connection (close(2)), as the peer hears of it in shared memory.
+//!
+//! The kernel's FIN or RST is the truth. What stands here is announced before it, so that an end which comes unannounced is
+//! that of a process which was killed; and it says what the kernel cannot know: that bytes in the ring were thrown away.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use shunt_shm::handover;
+use shunt_shm::region::{CLOSED, DEAF, RESET, Side};
+use shunt_wire::clc::Answer;
+
+use crate::conn::End;
+use crate::conn::flags::{FROZEN, SHUT_RD, SHUT_WR};
+use crate::kernel::{KernelSocket, has_ended_unannounced};
+
+/// The kernel socket of an end that is about to be closed.
+pub trait Closing: KernelSocket {
+    /// True when the program wants the close to send RST (`SO_LINGER` of no time).
+    fn is_to_reset(&self) -> bool;
+
+    /// Makes the close that follows send RST instead of FIN.
+    fn reset_on_close(&self);
+}
+
+/// Who is to be told of a close, beside those whom the kernel tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tell {
+    /// All who wait: the kernel has told the end before.
+    All,
+    /// Who waits for room: after a half-close the end is no news to a reader, as it is none in the kernel.
+    Sender,
+    /// Those on futexes.
+    OnFutexes,
+}
+
+impl End<'_> {
+    /// True when this side's end has gone to another program, too, as far as is known.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.has(FROZEN) || handover::stays(&self.mine.ctl.handed_over)
+    }
+
+    /// The program is about to shut its direction.
+    pub fn announce_end(&self) {
+        self.mine.prod.fin.store(1, Release);
+    }
+
+    /// Says what the program has shut: that its direction ends; and if both do, that the kernel answers more bytes with RST.
+    pub fn announce_shut(&self) {
+        if self.has(SHUT_WR) {
+            self.announce_end();
+            if self.has(SHUT_RD) {
+                self.mine.ctl.closed.store(DEAF, Release);
+            }
+        }
+    }
+
+    /// The kernel has refused to end the direction.
+    pub fn take_end_back(&self) {
+        self.mine.prod.fin.store(0, Release);
+    }
+
+    /// Closes: says how, and who is to be told. `socket`: where a descriptor of it is left. With the locks of both directions
+    /// held, but for those who do not come out of a call.
+    pub fn close(&self, socket: Option<&impl Closing>) -> Tell {
+        // Another program may have the connection, to which the peer sends all that was not read here.
+        let is_handed_over = self.is_handed_over();
+        // What TCP answers when bytes that nobody read are thrown away is RST.
+        let rx = &self.record.rx.cursor;
+        let is_unread =
+            !is_handed_over && rx.refresh(&self.theirs.prod, self.ring).is_ok_and(|n| n > 0);
+        if let Some(socket) = socket.filter(|_| is_unread) {
+            socket.reset_on_close();
+        }
+        let was_announced = self.mine.prod.fin.swap(1, Relaxed) != 0;
+        if !is_handed_over {
+            let resets = is_unread || socket.is_some_and(Closing::is_to_reset);
+            self.mine.ctl.closed.store(if resets { RESET } else { CLOSED }, Release);
+        }
+        match socket {
+            None => Tell::All,
+            Some(_) if was_announced && !is_unread => Tell::Sender,
+            Some(_) => Tell::OnFutexes,
+        }
+    }
+
+    /// This side is done with the slot: no thread of its own is in a call any more. Where the peer was killed nobody is left
+    /// there who could say so.
+    pub fn is_done(&self, socket: Option<&impl KernelSocket>) {
+        if socket.is_some_and(|socket| self.was_killed(socket)) {
+            self.theirs.setup.done.store(1, Release);
+        }
+        self.mine.setup.done.store(1, Release);
+    }
+
+    /// True when every process at the acceptor's end was killed. A peer that lives and whose connection was
+    /// reset by somebody else (a firewall, `ss -K`) still uses the slot, which must not be another
+    /// connection's. Of a killed client the whole link group goes.
+    fn was_killed(&self, socket: &impl KernelSocket) -> bool {
+        let fin = &self.theirs.prod.fin;
+        // An acceptor that has half-closed before it found the proposal says so when it answers.
+        self.theirs.setup.state.load(Acquire) == Answer::Accepted as u32
+            // After it the kernel reports an end of our own making.
+            && !self.has(SHUT_RD)
+            && self.theirs.ctl.handed_over.load(Relaxed) == 0
+            && fin.load(Acquire) == 0
+            && self.side() == Side::Client
+            // Nothing is known of the acceptor's process; but that its end came by FIN.
+            && has_ended_unannounced(socket, fin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use super::*;
+    use crate::kernel::TcpInfo;
+    use crate::model::{Arrival, Memory, Socket};
+
+    #[derive(Debug, Default)]
+    struct Closed {
+        socket: Socket,
+        is_to_reset: bool,
+        resets: Cell<bool>,
+    }
+
+    impl KernelSocket for Closed {
+        fn waiting(&self) -> u64 {
+            self.socket.waiting()
+        }
+
+        fn info(&self) -> Option<TcpInfo> {
+            self.socket.info()
+        }
+
+        fn readiness(&self, events: u32) -> u32 {
+            self.socket.readiness(events)
+        }
+
+        fn has_fin_behind(&self, waiting: u64) -> bool {
+            self.socket.has_fin_behind(waiting)
+        }
+
+        fn discard(&self, most: u64, note: &mut dyn FnMut(u64)) -> bool {
+            self.socket.discard(most, note)
+        }
+
+        fn is_at_urgent_mark(&self) -> bool {
+            self.socket.is_at_urgent_mark()
+        }
+
+        fn shut(&self) {
+            self.socket.shut();
+        }
+    }
+
+    impl Closing for Closed {
+        fn is_to_reset(&self) -> bool {
+            self.is_to_reset
+        }
+
+        fn reset_on_close(&self) {
+            self.resets.set(true);
+        }
+    }
+
+    fn in_the_ring(unread: u64) -> Memory {
+        let memory = Memory::default();
+        memory.enter_ring();
+        memory.receive(unread);
+        memory
+    }
+
+    fn said(memory: &Memory) -> (u32, u32) {
+        let end = memory.end();
+        (end.mine.prod.fin.load(Relaxed), end.mine.ctl.closed.load(Relaxed))
+    }
+
+    #[test]
+    fn a_close_in_good_order_is_announced() {
+        let (memory, socket) = (in_the_ring(0), Closed::default());
+        assert_eq!(memory.end().close(Some(&socket)), Tell::OnFutexes);
+        assert_eq!((said(&memory), socket.resets.get()), ((1, CLOSED), false));
+    }
+
+    #[test]
+    fn bytes_that_nobody_read_make_it_a_reset() {
+        let (memory, socket) = (in_the_ring(1), Closed::default());
+        assert_eq!(memory.end().close(Some(&socket)), Tell::OnFutexes);
+        assert_eq!((said(&memory), socket.resets.get()), ((1, RESET), true));
+        // Also after a half-close, which is the news then.
+        let (memory, socket) = (in_the_ring(1), Closed::default());
+        memory.end().mine.prod.fin.store(1, Relaxed);
+        assert_eq!(memory.end().close(Some(&socket)), Tell::OnFutexes);
+        assert_eq!(said(&memory), (1, RESET));
+    }
+
+    #[test]
+    fn so_does_a_program_that_wants_one() {
+        let (memory, socket) = (in_the_ring(0), Closed { is_to_reset: true, ..Closed::default() });
+        memory.end().close(Some(&socket));
+        assert_eq!((said(&memory), socket.resets.get()), ((1, RESET), false), "it has said so");
+    }
+
+    #[test]
+    fn after_a_half_close_it_is_no_news_to_a_reader() {
+        let (memory, socket) = (in_the_ring(0), Closed::default());
+        memory.end().mine.prod.fin.store(1, Relaxed);
+        assert_eq!(memory.end().close(Some(&socket)), Tell::Sender);
+    }
+
+    #[test]
+    fn where_no_descriptor_is_left_all_are_told() {
+        for unread in [0, 1] {
+            let memory = in_the_ring(unread);
+            assert_eq!(memory.end().close(None::<&Closed>), Tell::All);
+        }
+    }
+
+    #[test]
+    fn one_that_was_handed_over_says_nothing_for_the_other_program() {
+        for stays in [false, true] {
+            let (memory, socket) = (in_the_ring(1), Closed::default());
+            let end = memory.end();
+            end.freeze(|| ());
+            assert!(!stays || end.stay());
+            assert!(end.is_handed_over());
+            end.close(Some(&socket));
+            assert_eq!((said(&memory), socket.resets.get()), ((1, 0), false), "{stays}");
+        }
+    }
+
+    #[test]
+    fn what_was_shut_is_announced_and_taken_back() {
+        let memory = in_the_ring(0);
+        let end = memory.end();
+        end.put(SHUT_RD, true);
+        end.announce_shut();
+        assert_eq!(said(&memory), (0, 0), "the peer may send on");
+        end.put(SHUT_WR, true);
+        end.announce_shut();
+        assert_eq!(said(&memory), (1, DEAF));
+        end.take_end_back();
+        assert_eq!(said(&memory).0, 0);
+        end.announce_end();
+        assert_eq!(said(&memory).0, 1);
+        end.take_end_back();
+        assert_eq!(said(&memory).0, 0);
+    }
+
+    #[test]
+    fn the_slot_of_a_killed_acceptor_is_free() {
+        type Change = fn(&Memory, &Closed);
+        let free: Change = |_, closed| closed.socket.arrive(Arrival::Fin);
+        let kept: [Change; 6] = [
+            |_, _| {},
+            |_, closed| closed.socket.arrive(Arrival::Reset),
+            |memory, closed| {
+                closed.socket.arrive(Arrival::Fin);
+                memory.end().theirs.prod.fin.store(1, Relaxed);
+            },
+            |memory, closed| {
+                closed.socket.arrive(Arrival::Fin);
+                memory.end().put(SHUT_RD, true);
+            },
+            |memory, closed| {
+                closed.socket.arrive(Arrival::Fin);
+                memory.end().theirs.setup.state.store(0, Relaxed);
+            },
+            |memory, closed| {
+                closed.socket.arrive(Arrival::Fin);
+                memory.end().record.id.side.store(Side::Server as u32, Relaxed);
+            },
+        ];
+        for (is_free, change) in kept.map(|change| (0, change)).into_iter().chain([(1, free)]) {
+            let (memory, closed) = (in_the_ring(0), Closed::default());
+            let end = memory.end();
+            end.record.id.side.store(Side::Client as u32, Relaxed);
+            end.theirs.setup.state.store(Answer::Accepted as u32, Relaxed);
+            change(&memory, &closed);
+            end.is_done(Some(&closed));
+            assert_eq!(end.theirs.setup.done.load(Relaxed), is_free);
+            assert_eq!(end.mine.setup.done.load(Relaxed), 1);
+        }
+        // One that has left for another program lives there.
+        let (memory, closed) = (in_the_ring(0), Closed::default());
+        let end = memory.end();
+        end.record.id.side.store(Side::Client as u32, Relaxed);
+        end.theirs.setup.state.store(Answer::Accepted as u32, Relaxed);
+        handover::leave(&end.theirs.ctl.handed_over, || 1);
+        closed.socket.arrive(Arrival::Fin);
+        end.is_done(Some(&closed));
+        assert_eq!(end.theirs.setup.done.load(Relaxed), 0);
+    }
+}

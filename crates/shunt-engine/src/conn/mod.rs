@@ -9,6 +9,7 @@
 //! What the peer writes ([`End::theirs`]) can be anything at any time: each word of it is read once, and checked before it
 //! counts.
 
+mod agree;
 pub mod close;
 mod counts;
 pub mod flags;

@@ -10,7 +10,6 @@ use shunt_shm::arena::{Mode, Record};
 use shunt_shm::holders::Member;
 use shunt_shm::region::{RING, Section, Side};
 use shunt_wire::agent::EndpointId;
-use shunt_wire::clc::Proposal;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
@@ -220,9 +219,9 @@ impl Sock {
     pub fn has_met(&self, peer: &'static Peer) {
         self.set_peer(peer);
         if self.record().side() == Side::Client
-            && let Some((mine, _)) = self.sections()
+            && let Some(end) = self.end()
         {
-            mine.setup.state.store(Proposal::Active as u32, Ordering::Release);
+            end.has_met();
         }
     }
 
@@ -307,16 +306,7 @@ impl Sock {
     /// The connection's end in shared memory, once it has one.
     #[inline]
     pub fn end(&self) -> Option<End<'static>> {
-        let link = self.link()?;
-        let record = self.record();
-        let (slot, side) = (record.slot(), record.side());
-        let view = link.view();
-        Some(End {
-            record,
-            mine: view.section(slot, side),
-            theirs: view.section(slot, side.other()),
-            ring: view.geometry().ring() as u64,
-        })
+        Some(self.link()?.end(self.record()))
     }
 
     /// The calling thread's ear for this side of the connection.

@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Weak};
 
+use shunt_engine::conn::End;
+use shunt_shm::arena::Record;
 use shunt_shm::cq::ArmLine;
 use shunt_shm::region::{self, Region, RegionView, SLOTS, Side};
 use shunt_shm::table::{Place, Table, Ticket};
@@ -143,6 +145,20 @@ impl Link {
     #[must_use]
     pub const fn view(&self) -> RegionView {
         self.memory.view()
+    }
+
+    /// The end of a connection in it, of this record.
+    #[inline]
+    #[must_use]
+    pub fn end<'a>(&'a self, record: &'a Record) -> End<'a> {
+        let (slot, side) = (record.slot(), record.side());
+        let view = self.view();
+        End {
+            record,
+            mine: view.section(slot, side),
+            theirs: view.section(slot, side.other()),
+            ring: view.geometry().ring() as u64,
+        }
     }
 
     /// True when the other side is on another machine.

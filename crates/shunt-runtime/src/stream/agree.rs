@@ -5,10 +5,8 @@ use core::sync::atomic::Ordering;
 use shunt_engine::handshake::Phase;
 use shunt_shm::arena::Record;
 use shunt_shm::region::Side;
-use shunt_shm::ring::TxCursor;
 use shunt_shm::sync::store_load_fence;
 use shunt_shm::table::{Place, Ticket};
-use shunt_wire::clc::{Answer, Proposal};
 use shunt_wire::counter::Counter;
 
 use crate::conn::Sock;
@@ -54,23 +52,16 @@ pub fn answer(
     peer: &'static Peer,
     time: Time,
 ) {
-    let view = link.view();
-    let mine = view.section(slot, Side::Server);
     settle(sock, link, Side::Server, (slot, generation));
     sock.set_peer(peer);
-    mine.setup.generation.store(generation, Ordering::Relaxed);
-    mine.setup.endpoint.store(link.endpoint.id, Ordering::Relaxed);
-    if time == Time::AtAccept && sock.end().is_some_and(|end| end.is_read_there()) {
-        // All that this side will send goes through the ring. Of a client that is gone by now its own
-        // last words tell, or the kernel does at the first send.
-        TxCursor::set_mark(&mine.prod, 0);
-        sock.record().tx.marks.store(1, Ordering::Relaxed);
+    let end = link.end(sock.record());
+    // All that this side will send goes through the ring then.
+    if end.prepare_answer(generation, link.endpoint.id, time == Time::AtAccept) {
         endpoint::count(Counter::Promotions, 1);
     }
     let _in_doubt = InDoubt::on(sock);
     point!(promote_settled);
-    // SYNC POINT answer: pairs with the Acquire in look_for_answer.
-    mine.setup.state.store(Answer::Accepted as u32, Ordering::Release);
+    end.answer();
     point!(promote_answered);
     sock.set_phase(Phase::Active);
     sock.count_shunted();
@@ -78,22 +69,13 @@ pub fn answer(
 
 /// The phase that the acceptor's answer leads to; `None` without an answer that settles anything.
 pub fn answered(sock: &'static Sock) -> Option<Phase> {
-    let (mine, theirs) = sock.sections()?;
-    if mine.setup.state.load(Ordering::Relaxed) == Proposal::Proposed as u32 {
-        // Not over a withdrawal by another thread.
-        let (from, to) = (Proposal::Proposed as u32, Proposal::Used as u32);
-        let _ = mine.setup.state.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed);
-    }
-    // SYNC POINT answer.
-    let answer = Answer::from_code(theirs.setup.state.load(Ordering::Acquire));
-    if answer != Some(Answer::Accepted) {
-        return None;
-    }
+    let end = sock.end()?;
+    end.uses_proposal();
+    let acceptor = end.answerer()?;
     let _setting_up = SettingUp::begin()?;
-    let endpoint = theirs.setup.endpoint.load(Ordering::Relaxed);
     // Without the acceptor's doorbells this side could not wake it: then it goes on over TCP, and
     // reads what comes through the ring all the same.
-    sock.has_met(sock.link()?.acquaint(endpoint).ok()?);
+    sock.has_met(sock.link()?.acquaint(acceptor).ok()?);
     point!(promote_met);
     sock.set_phase(Phase::Active);
     sock.count_shunted();
@@ -120,9 +102,8 @@ pub fn withdraw_from(link: &Link, record: &Record) -> bool {
     if !target.table.take(&Ticket::from_words(words, place)) {
         return false;
     }
-    let mine = link.view().section(place.slot, Side::Client);
     point!(promote_withdrawn);
     // The slot stays taken until the connection ends: another thread may still be looking at it.
-    mine.setup.state.store(Proposal::Withdrawn as u32, Ordering::Release);
+    link.end(record).withdraws();
     true
 }

@@ -10,7 +10,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use shunt_engine::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
 use shunt_shm::region::Side;
 use shunt_shm::table::{Place, Table, Ticket};
-use shunt_wire::clc::Answer;
 use shunt_wire::reason::Reason;
 
 use crate::conn::{Conn, SIZED, Sock};
@@ -78,11 +77,11 @@ pub fn at_accept(conn: Conn) {
 pub fn await_answer(conn: Conn) {
     let sock = conn.sock();
     let first = sock.record().id.looks.load(Ordering::Relaxed) <= 1;
-    let (Some(link), Some((_, theirs)), true) = (sock.link(), sock.sections(), first) else {
+    let (Some(link), Some(end), true) = (sock.link(), sock.end(), first) else {
         return;
     };
     let Some(target) = link::Target::of(link) else { return };
-    let has_answered = || theirs.setup.state.load(Ordering::Acquire) == Answer::Accepted as u32;
+    let has_answered = || end.answerer().is_some();
     let spun = spin::spin_patiently(&target.answers, ANSWER_PATIENCE, has_answered);
     spun.count();
     // Another thread may have closed the descriptor meanwhile.

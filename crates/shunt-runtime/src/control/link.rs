@@ -4,7 +4,7 @@
 //! attached (it accepts). Links live in a fixed table of slots that are never unmapped, so that the
 //! data path can follow a pointer to one without counting.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -13,6 +13,7 @@ use shunt_engine::conn::End;
 use shunt_shm::arena::Record;
 use shunt_shm::cq::ArmLine;
 use shunt_shm::region::{self, Region, RegionView, SLOTS, Side};
+use shunt_shm::sync::AtomicU32;
 use shunt_shm::table::{Place, Table, Ticket};
 use shunt_sys::fds::close;
 use shunt_wire::addr::FourTuple;

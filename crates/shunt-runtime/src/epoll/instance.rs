@@ -1,13 +1,14 @@
 //! One epoll instance: what it watches, and how it is told.
 
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 use shunt_engine::events;
 use shunt_heap::slab::Name;
 use shunt_shm::doorbell::RUNG;
 use shunt_shm::region::queue_code;
+use shunt_shm::sync::AtomicU32;
 
 use crate::conn::{Conn, Sock};
 use crate::control::endpoint::Endpoint;

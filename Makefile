@@ -186,6 +186,9 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p shunt-preload --features points -- -D warnings
+	@# Atomics that a simulator hears of are for tests alone.
+	@tree=$$($(CARGO) tree --locked --workspace -e no-dev -f '{p} [{f}]'); \
+	grep -q 'shunt-shm .*\[\]' <<< "$$tree" && ! grep 'shunt-shm .*\[.*sim' <<< "$$tree"
 	for items in "" --document-private-items; do \
 	    RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --exclude shunt-cli --no-deps $$items; \
 	    RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked -p shunt-cli --no-deps $$items; \

@@ -1,9 +1,17 @@
-//! The one door to atomics: `core`'s in the product, loom's in models (`--cfg loom`).
+//! The one door to atomics: `core`'s in the product, loom's in models (`--cfg loom`), and in simulations (the feature `sim`, which
+//! tests alone enable) types of the same layout that tell of each access.
 
+#[cfg(all(feature = "sim", not(loom)))]
+pub mod sim;
+
+#[cfg(not(any(loom, feature = "sim")))]
+pub use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+pub use core::sync::atomic::{Ordering, fence};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(all(feature = "sim", not(loom)))]
+pub use sim::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 
 /// What a process has for itself, in statics: not replaced in models, which have none of it.
 pub mod own {

@@ -203,7 +203,9 @@ pub fn progress(socket: &impl KernelSocket, at: u64) -> Option<Progress> {
             let is_short =
                 info.is_over() && waiting > 0 && read < at && !socket.has_fin_behind(waiting);
             let arrived = before.bytes_received;
-            return Some(Progress { read: read + u64::from(is_short), arrived });
+            // No FIN was counted. Not `read + 1`: where nothing was read yet that is a byte too many.
+            let read = if is_short { arrived.saturating_sub(waiting) } else { read };
+            return Some(Progress { read, arrived });
         }
     }
 }
@@ -286,6 +288,16 @@ mod tests {
                 socket.settle();
                 assert_eq!(progress(socket, 8).unwrap().read, 7, "{with_fin}");
             });
+        }
+    }
+
+    #[test]
+    fn a_reset_before_anything_was_read_leaves_all_of_it_unread() {
+        for bytes in 1..4 {
+            let socket = Socket::default();
+            socket.arrive(Arrival::Bytes(bytes));
+            socket.arrive(Arrival::Reset);
+            assert_eq!(progress(&socket, bytes), Some(Progress { read: 0, arrived: bytes }));
         }
     }
 

@@ -11,6 +11,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use shunt_shm::arena::Record;
 
+use crate::call::Errno;
 use crate::conn::flags::{CUT_OFF, KERNEL_HINT, RESET_DUE, RESET_TOLD, SHUT_RD, SHUT_WR};
 use crate::conn::{End, has, put};
 use crate::events;
@@ -24,6 +25,19 @@ const VISIT_AFTER: u32 = 1000;
 #[cold]
 pub fn tell_later(record: &Record) {
     put(record, RESET_DUE | CUT_OFF | KERNEL_HINT, true);
+}
+
+/// The kernel has told an error to a call that has moved so many bytes, and so returns them or fails. True when that is a reset
+/// which a call has failed with before, as the end had found it by itself: then the kernel is to be asked once more, and says
+/// what it says after a reset.
+#[cold]
+pub fn was_told(record: &Record, error: Errno, moved: usize) -> bool {
+    if error != Errno::CONNRESET || moved > 0 {
+        return false;
+    }
+    let before = has(record, RESET_TOLD);
+    put(record, RESET_TOLD, true);
+    before
 }
 
 /// True when the connection was reset, and no call has failed with that yet. `end`: what the connection has of shared memory.
@@ -150,6 +164,26 @@ mod tests {
         tell_later(record);
         assert!(fails(record, None, &socket), "also without shared memory");
         assert!(!fails(record, None, &socket));
+    }
+
+    #[test]
+    fn one_that_the_kernel_has_told_is_not_found_once_more() {
+        let memory = with_unread_bytes();
+        let end = memory.end();
+        assert!(!was_told(end.record, Errno::CONNRESET, 5), "the call returns five bytes");
+        assert!(!was_told(end.record, Errno::PIPE, 0));
+        assert!(!end.has(RESET_TOLD));
+        assert!(!was_told(end.record, Errno::CONNRESET, 0), "the first one");
+        assert!(!fails(end.record, Some(end), &Socket::default()));
+        assert_eq!(readiness(end.record, Some(end)), 0);
+    }
+
+    #[test]
+    fn one_that_was_found_is_not_told_once_more_by_the_kernel() {
+        let (memory, socket) = (with_unread_bytes(), Socket::default());
+        let end = memory.end();
+        assert!(fails(end.record, Some(end), &socket));
+        assert!(was_told(end.record, Errno::CONNRESET, 0));
     }
 
     #[test]

@@ -334,7 +334,13 @@ pub fn over_kernel(record: &Record, end: Option<End<'_>>, call: &mut impl Outgoi
     if !has(record, FILLS_KERNEL) {
         put(record, FILLS_KERNEL, true);
     }
-    match interruptible(&record.tx.copying, || call.over_kernel()).0 {
+    let mut done = interruptible(&record.tx.copying, || call.over_kernel()).0;
+    if let Kernel::Failed(error) = done
+        && reset::was_told(record, error, call.sent())
+    {
+        done = call.over_kernel();
+    }
+    match done {
         Kernel::Moved(0) => call.run_dry().unwrap_or(Step::Again),
         Kernel::Moved(_) => {
             call.reaches(Moment::Written);

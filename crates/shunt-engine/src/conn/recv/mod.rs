@@ -153,9 +153,24 @@ fn nothing(call: &impl Incoming, blocking: bool, until: Until) -> Step {
 
 /// The step when the kernel socket has an error: told once, by the kernel itself, so that `SO_ERROR` and
 /// later calls answer as they do.
-fn failure(call: &mut impl Incoming) -> Step {
+fn failure(end: &End<'_>, call: &mut impl Incoming) -> Step {
     if call.got() > 0 {
         return Step::Done;
+    }
+    match read(call, usize::MAX) {
+        Read::Bytes => Step::Done,
+        // RST behind a FIN, of which receivers do not hear.
+        Read::Eof => at_end(end.record, Some(*end), call),
+        Read::Nothing => Step::Failed(Errno::AGAIN),
+        Read::Error(error) => failed(end.record, call, error),
+    }
+}
+
+/// The step when the kernel socket has told its error.
+#[cold]
+fn failed(record: &Record, call: &mut impl Incoming, error: Errno) -> Step {
+    if !reset::was_told(record, error, call.got()) {
+        return Step::Failed(error);
     }
     match read(call, usize::MAX) {
         Read::Bytes | Read::Eof => Step::Done,
@@ -206,7 +221,7 @@ fn over_kernel(record: &Record, call: &mut impl Incoming, blocking: bool) -> Ste
         Read::Bytes if is_satisfied(call, blocking) => Step::Done,
         Read::Bytes | Read::Nothing => nothing(call, blocking, Until::Kernel),
         Read::Eof => at_end(record, None, call),
-        Read::Error(error) => Step::Failed(error),
+        Read::Error(error) => failed(record, call, error),
     }
 }
 

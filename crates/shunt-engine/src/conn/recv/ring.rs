@@ -6,7 +6,7 @@ use shunt_shm::Violation;
 use shunt_shm::grants::Grants;
 use shunt_shm::ring::{RxCursor, Span};
 
-use super::{Incoming, Looked, Read, at_end, failure, is_satisfied, nothing, read};
+use super::{Incoming, Looked, Read, at_end, failed, failure, is_satisfied, nothing, read};
 use crate::call::{Errno, Moment, Step, Until, interruptible};
 use crate::conn::End;
 use crate::conn::flags::{FROZEN, KERNEL_HINT, LEFTOVER, SHUT_RD};
@@ -178,7 +178,7 @@ impl End<'_> {
         }
         Ok(Some(match look {
             Look::Eof => at_end(self.record, Some(*self), call),
-            Look::Error => failure(call),
+            Look::Error => failure(self, call),
             Look::Bytes(_) => match self.unexplained(call, marks)? {
                 // What was put into the ring before them comes first, also what has come meanwhile.
                 Unexplained::Last if rx.cursor.refresh(&self.theirs.prod, self.ring)? == 0 => {
@@ -199,7 +199,7 @@ impl End<'_> {
             Read::Bytes if is_satisfied(call, blocking) => Some(Step::Done),
             Read::Bytes | Read::Nothing => None,
             Read::Eof => Some(at_end(self.record, Some(*self), call)),
-            Read::Error(error) => Some(Step::Failed(error)),
+            Read::Error(error) => Some(failed(self.record, call, error)),
         }
     }
 

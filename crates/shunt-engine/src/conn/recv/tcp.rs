@@ -6,7 +6,7 @@ use shunt_shm::Violation;
 use shunt_shm::grants::Grants;
 use shunt_shm::ring::RxCursor;
 
-use super::{Incoming, Looked, Read, at_end, failure, is_satisfied, nothing, read};
+use super::{Incoming, Looked, Read, at_end, failed, failure, is_satisfied, nothing, read};
 use crate::call::{Step, Until, interruptible};
 use crate::conn::End;
 use crate::conn::flags::KERNEL_HINT;
@@ -58,7 +58,7 @@ impl End<'_> {
                 None
             }
             BeforeMark::Lost if look == Look::Eof => Some(at_end(self.record, Some(*self), call)),
-            BeforeMark::Lost => Some(failure(call)),
+            BeforeMark::Lost => Some(failure(self, call)),
             // What lies behind the mark in the kernel socket belongs to a later stretch.
             BeforeMark::Read(most) => match read(call, usize::try_from(most).unwrap_or(usize::MAX))
             {
@@ -66,7 +66,7 @@ impl End<'_> {
                 // The ring holds nothing that could be read yet.
                 Read::Nothing => Some(nothing(call, blocking, Until::Kernel)),
                 Read::Eof => Some(at_end(self.record, Some(*self), call)),
-                Read::Error(error) => Some(Step::Failed(error)),
+                Read::Error(error) => Some(failed(self.record, call, error)),
             },
         })
     }
@@ -101,7 +101,7 @@ impl End<'_> {
                 let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
                 mark.is_none().then(|| at_end(self.record, Some(*self), call))
             }
-            Read::Error(error) => Some(Step::Failed(error)),
+            Read::Error(error) => Some(failed(self.record, call, error)),
         })
     }
 

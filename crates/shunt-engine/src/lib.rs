@@ -18,7 +18,7 @@ pub mod kernel;
 mod model;
 pub mod pinning;
 pub mod ports;
-#[cfg(all(test, not(loom)))]
-mod sim;
+#[cfg(all(any(test, feature = "sim"), not(loom)))]
+pub mod sim;
 pub mod spin;
 pub mod stretch;

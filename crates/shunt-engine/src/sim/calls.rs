@@ -1,16 +1,17 @@
-//! The calls of the two programs, as the engine's ports. Each asks the scheduler before it does anything.
+//! The calls of the two programs, as the engine's ports. A program may stop before each thing that they do.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use shunt_shm::Violation;
 use shunt_shm::ring::{Content, Span};
 
-use super::tcp::Socket;
+use super::pace::{self, point};
 use super::{World, byte};
 use crate::call::{Errno, Kernel, Moment, Step};
 use crate::conn::recv::{Incoming, Looked};
+use crate::conn::reset;
 use crate::conn::send::Outgoing;
-use crate::kernel::{KernelSocket, Look, look};
+use crate::kernel::{KernelSocket, Look, has_failed, look};
 use crate::stretch::Path;
 
 /// Where the bytes of a span are, one by one.
@@ -43,7 +44,7 @@ impl Sending<'_> {
 
 impl Outgoing for Sending<'_> {
     fn socket(&self) -> impl KernelSocket {
-        Socket { world: self.world, who: self.who }
+        self.world.socket(self.who)
     }
 
     fn sent(&self) -> usize {
@@ -51,7 +52,7 @@ impl Outgoing for Sending<'_> {
     }
 
     fn next_piece(&mut self) -> Result<(usize, Content), Errno> {
-        self.world.pause(self.who);
+        point();
         Ok((self.total - self.sent, Content::Put))
     }
 
@@ -64,7 +65,7 @@ impl Outgoing for Sending<'_> {
         let bytes: Vec<(usize, u8)> = places(place).zip(self.rest()).collect();
         let (first, second) = bytes.split_at(bytes.len() / 2);
         first.iter().for_each(|(at, byte)| ring[*at].set(*byte));
-        self.world.pause(self.who);
+        point();
         // What a handler sends comes first, so these bytes are others than those that are next now.
         let other = !self.is_nested && self.world.interrupt(self.who);
         let mask = if other { 0xff } else { 0 };
@@ -73,6 +74,7 @@ impl Outgoing for Sending<'_> {
 
     fn complete(&mut self, place: Span) -> usize {
         self.advance(place.len());
+        self.world.procs[self.who].unseen.set(place.len() as u64);
         place.len()
     }
 
@@ -83,36 +85,32 @@ impl Outgoing for Sending<'_> {
     fn goes_far(&self) {}
 
     fn is_published(&self) {
-        self.world.pause(self.who);
+        self.world.procs[self.who].unseen.set(0);
     }
 
     fn unlock(&mut self) {
-        self.world.pause(self.who);
+        point();
     }
 
     fn tell(&mut self) -> bool {
-        self.world.pause(self.who);
+        self.world.tells_receiver(self.who);
         false
     }
 
     fn over_kernel(&mut self) -> Kernel {
-        self.world.pause(self.who);
-        let me = &self.world.procs[self.who];
-        let pipe = &self.world.pipes[self.who];
-        if pipe.fin.get() || me.is_reset.get() {
-            return Kernel::Failed(Errno::PIPE);
+        point();
+        let (record, socket) = (&self.world.procs[self.who].record, self.world.socket(self.who));
+        // The kernel tells an error once. This call returns what it has sent, so that is the next one's to hear.
+        if self.sent > 0 && has_failed(&socket) {
+            return Kernel::Failed(Errno::CONNRESET);
         }
-        let n = pipe.room().min(self.total - self.sent);
-        if n == 0 && self.total > self.sent {
-            return Kernel::Nothing;
+        let result = socket.sends(self.total - self.sent, self.rest());
+        match result {
+            Kernel::Moved(n) => self.advance(n),
+            Kernel::Failed(Errno::CONNRESET) if self.sent > 0 => reset::tell_later(record),
+            _ => {}
         }
-        if self.world.procs[1 - self.who].is_dead.get() {
-            me.is_reset.set(true);
-        } else {
-            pipe.write(self.rest().take(n));
-        }
-        self.advance(n);
-        Kernel::Moved(n)
+        result
     }
 
     fn repeat(&mut self) -> bool {
@@ -124,12 +122,11 @@ impl Outgoing for Sending<'_> {
     }
 
     fn leave_ring(&mut self, untaken: u64) {
-        let world = self.world;
-        world.end(self.who).leave_ring(untaken, || world.pause(self.who));
+        self.world.end(self.who).leave_ring(untaken, point);
     }
 
     fn is_promoted(&self, _is_unused: bool) {
-        self.world.pause(self.who);
+        point();
     }
 
     fn can_tell(&self) -> bool {
@@ -137,7 +134,7 @@ impl Outgoing for Sending<'_> {
     }
 
     fn is_orphaned(&self) -> bool {
-        false
+        self.world.is_orphaned(self.who)
     }
 
     fn now(&self) -> u64 {
@@ -145,7 +142,7 @@ impl Outgoing for Sending<'_> {
     }
 
     fn reaches(&self, _: Moment) {
-        self.world.pause(self.who);
+        point();
     }
 }
 
@@ -181,7 +178,7 @@ impl Receiving<'_> {
 
 impl Incoming for Receiving<'_> {
     fn socket(&self) -> impl KernelSocket {
-        Socket { world: self.world, who: self.who }
+        self.world.socket(self.who)
     }
 
     fn got(&self) -> usize {
@@ -220,30 +217,25 @@ impl Incoming for Receiving<'_> {
     }
 
     fn read_kernel(&mut self, most: usize) -> Kernel {
-        self.world.pause(self.who);
-        let me = &self.world.procs[self.who];
-        let pipe = &self.world.pipes[1 - self.who];
-        let there = pipe.unread.borrow().len();
-        let n = most.min(self.total - self.got).min(there);
-        if there == 0 && me.is_reset.get() && !me.is_told.replace(true) {
-            return Kernel::Failed(Errno::CONNRESET);
+        point();
+        let socket = self.world.socket(self.who);
+        match socket.receives(most.min(self.total - self.got), self.only_looks) {
+            Ok(bytes) => {
+                self.sees(&bytes);
+                self.takes(bytes.len());
+                self.got += bytes.len();
+                Kernel::Moved(bytes.len())
+            }
+            Err(Kernel::Failed(Errno::CONNRESET)) if self.got > 0 => {
+                reset::tell_later(&self.world.procs[self.who].record);
+                Kernel::Failed(Errno::CONNRESET)
+            }
+            Err(nothing) => nothing,
         }
-        if there == 0 && !pipe.fin.get() && !me.is_reset.get() {
-            return Kernel::Nothing;
-        }
-        let bytes = if self.only_looks {
-            pipe.unread.borrow().iter().copied().take(n).collect()
-        } else {
-            pipe.read(n)
-        };
-        self.sees(&bytes);
-        self.takes(n);
-        self.got += n;
-        Kernel::Moved(n)
     }
 
     fn look_behind(&mut self, repeated: u64) {
-        self.world.pause(self.who);
+        point();
         let unread = self.world.pipes[1 - self.who].unread.borrow();
         let behind = unread.iter().copied().skip(usize::try_from(repeated).unwrap());
         let bytes: Vec<u8> = behind.take(self.total - self.got).collect();
@@ -257,7 +249,7 @@ impl Incoming for Receiving<'_> {
     }
 
     fn takes_otherwise(&mut self, _: Span) -> Option<Looked> {
-        self.world.pause(self.who);
+        point();
         None
     }
 
@@ -265,7 +257,7 @@ impl Incoming for Receiving<'_> {
         let ring = &self.world.procs[self.who].rmb;
         let mut places = places(place);
         self.copied = places.by_ref().take(place.len() / 2).map(|at| ring[at].get()).collect();
-        self.world.pause(self.who);
+        point();
         if !self.is_nested && !self.only_looks {
             self.world.interrupt(self.who);
         }
@@ -281,24 +273,20 @@ impl Incoming for Receiving<'_> {
     fn claims(&mut self, n: usize) -> bool {
         self.sees(&self.copied[..n]);
         self.takes(n);
+        self.world.procs[self.who].untaken.set(n as u64);
         true
     }
 
     fn tell(&self) {
-        self.world.pause(self.who);
+        self.world.tells_sender(self.who);
     }
 
     fn drop_repeated(&mut self) -> bool {
-        let world = self.world;
-        world.end(self.who).drop_repeated(&Socket { world, who: self.who })
+        self.world.end(self.who).drop_repeated(&self.world.socket(self.who))
     }
 
     fn settle(&self) {
-        let (world, who) = (self.world, self.who);
-        let end = world.end(who);
-        if end.pass_end_of_ring() == Path::Tcp {
-            end.drop_repeated(&Socket { world, who });
-        }
+        self.world.settles(self.who);
     }
 
     fn stay(&self) -> bool {
@@ -319,15 +307,79 @@ impl Incoming for Receiving<'_> {
         look(&self.socket())
     }
 
-    fn has_passed(&self, _: bool) {
-        self.world.pause(self.who);
+    fn has_passed(&self, is_late: bool) {
+        point();
+        if is_late {
+            // As the library has its watches look again.
+            self.world.procs[self.who].is_queued.set(true);
+        }
     }
 
     fn now(&self) -> u64 {
         self.world.now.get()
     }
 
-    fn reaches(&self, _: Moment) {
-        self.world.pause(self.who);
+    fn reaches(&self, moment: Moment) {
+        if moment == Moment::Taken {
+            self.world.procs[self.who].untaken.set(0);
+        }
+        point();
+    }
+}
+
+impl World {
+    /// Sends once more what lay in a ring that was left.
+    pub fn repeat(&self, who: usize) -> bool {
+        let (end, peer) = (self.end(who), &self.procs[1 - who]);
+        loop {
+            point();
+            let Some(left) = end.to_repeat() else { return false };
+            if left == 0 {
+                return true;
+            }
+            // The program is to hear of a reset, which the kernel tells once.
+            if has_failed(&self.socket(who)) {
+                end.record.tx.replay.store(0, Relaxed);
+                continue;
+            }
+            let span = end.record.tx.cursor.last(left, end.ring);
+            let bytes = places(span).map(|at| peer.rmb[at].get());
+            match self.socket(who).sends(span.len(), bytes) {
+                // No handler, and no kill but one that ends all of it, comes between the two.
+                Kernel::Moved(n) => pace::at_once(|| {
+                    end.record.tx.replay.store(left - n as u64, Relaxed);
+                }),
+                Kernel::Nothing => return false,
+                Kernel::Failed(error) => {
+                    if error == Errno::CONNRESET {
+                        reset::tell_later(end.record);
+                    }
+                    end.record.tx.replay.store(0, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Passes the end of a ring, if it is there, and drops what comes twice.
+    pub fn settles(&self, who: usize) {
+        let end = self.end(who);
+        if end.pass_end_of_ring() == Path::Tcp {
+            end.drop_repeated(&self.socket(who));
+        }
+    }
+
+    /// Of a peer that has ended its direction: nobody holds its socket any more, as the kernel says who is asked now and then.
+    pub fn is_orphaned(&self, who: usize) -> bool {
+        const LOOK: u64 = 100_000_000;
+        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        if self.end(who).theirs.prod.fin.load(Relaxed) == 0 {
+            return false;
+        }
+        let (now, since) = (self.now.get(), me.doubts_since.get());
+        if since != 0 && now - since < LOOK {
+            return false;
+        }
+        me.doubts_since.set(now);
+        since != 0 && peer.socket.is_closed.get()
     }
 }

@@ -1,33 +1,45 @@
-//! A simulator: two ends, their programs, kernel TCP between them, a clock, and a scheduler, all from one seed.
+//! A simulator: two ends, their programs, kernel TCP between them, a clock, and a scheduler, all from one history.
 //!
-//! The ends run the engine's own code. Before each thing that a step asks of a port the scheduler may have the other program go
-//! on, a whole step or more, and a handler of a signal may run above a copy: so each step is tried with all that can come in
-//! its middle, but for what another thread of the same program does, which waits for the lock.
+//! The ends run the engine's own code. A program is a coroutine ([`pace`]). It may stop behind each single access to an atomic,
+//! and before each thing that a step asks of a port; then the other one goes on, or it is killed there and nothing of the step
+//! ever happens. A handler of a signal may run above a copy. What another thread of the same program does waits for the lock.
 //!
-//! What must hold: each direction is a queue of bytes ([`World::checks`]); an end is where the program has put it, and behind all
-//! bytes ([`World::ends`]); nobody sleeps who has something to do ([`World::runs`]).
+//! What the library does around the engine is modelled: how a blocking call sleeps (futex, then poll(2) on kernel socket and
+//! doorbell), how poll and an edge-triggered epoll look and sleep ([`polling`]), how an end is announced. Arm words are real ones,
+//! and sleep ends by them, by the kernel's events or by time alone: so a wake-up that nobody sends is missed here, too.
+//!
+//! What must hold ([`oracle`]): each direction is a queue of bytes; ends and resets are told where TCP tells them; readiness
+//! says what calls then find; nobody sleeps who has something to do.
+//!
+//! Processors that put accesses out of order are not simulated: loom does that.
 
 mod calls;
+mod history;
+mod oracle;
+mod pace;
+mod polling;
+mod program;
 mod tcp;
+#[cfg(test)]
 mod tests;
 
 use core::cell::{Cell, RefCell};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
 
 use shunt_shm::arena::Record;
 use shunt_shm::region::{Section, Side};
 use shunt_wire::clc::Proposal;
 
-use crate::call::{Direction, Errno, Step, Until, may_intrude};
 use crate::conn::End;
-use crate::conn::flags::{KERNEL_HINT, SHUT_WR};
-use crate::conn::recv::{peek, receive};
-use crate::conn::repeated::are_pending;
-use crate::events;
 use crate::handshake::Phase;
-use calls::{Receiving, Sending, places};
-use tcp::{Pipe, Socket};
+pub use history::History;
+use pace::{Program, Stopped};
+use polling::Heard;
+use program::Asleep;
+use tcp::{Kept, Pipe, Socket};
 
 /// What a program does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,19 +54,24 @@ pub enum Op {
     ReceiveAll(usize),
     /// Looks at up to so many bytes.
     Look(usize),
+    /// Sends so many bytes without waiting in a call, but in poll(2).
+    PollSend(usize),
+    /// Receives up to so many bytes that poll(2) has told of.
+    PollReceive(usize),
+    /// Sends so many bytes without waiting in a call, but in an edge-triggered epoll.
+    EdgeSend(usize),
+    /// Receives up to so many bytes; where there are none it waits in an edge-triggered epoll.
+    EdgeReceive(usize),
+    /// Asks for its readiness, and tries whether that is so.
+    Check,
     /// Does something else for a while.
     Sleep,
     /// Ends its direction.
     Shut,
-    /// Is killed.
-    Die,
-}
-
-/// One that is under way.
-#[derive(Clone, Copy, Debug)]
-struct Doing {
-    op: Op,
-    moved: usize,
+    /// Closes the connection.
+    Close,
+    /// Is killed so many accesses further on.
+    Die(u32),
 }
 
 /// A program, its end, and what the kernel knows of it.
@@ -64,17 +81,51 @@ struct Proc {
     /// The ring from which it receives.
     rmb: Vec<Cell<u8>>,
     ops: RefCell<VecDeque<Op>>,
-    waits: Cell<Option<(Doing, Until)>>,
-    /// In the middle of a step.
-    is_busy: Cell<bool>,
+    asleep: Cell<Option<Asleep>>,
+    /// Bytes of its calls, and how many of them may not be visible yet.
     sent: Cell<u64>,
+    unseen: Cell<u64>,
+    /// The same of those that it receives, and may not have taken yet.
     received: Cell<u64>,
+    untaken: Cell<u64>,
     can_tell: Cell<bool>,
-    is_dead: Cell<bool>,
-    has_shut: Cell<bool>,
-    /// Its socket was reset, and a call was told so.
-    is_reset: Cell<bool>,
+    ending: Cell<Ending>,
+    /// Bytes of its calls when the other one was over: how many lay unread there for certain.
+    left_unread: Cell<u64>,
+    /// A call has failed with `ECONNRESET`.
     is_told: Cell<bool>,
+    socket: Kept,
+    /// Its completion queue has the connection.
+    is_queued: Cell<bool>,
+    heard: Cell<Heard>,
+    /// A handler has sent or received something.
+    had_handler: Cell<bool>,
+    /// When it first found no room while the other one was gone.
+    doubts_since: Cell<u64>,
+}
+
+/// How far a program has come with ending its direction.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Ending {
+    /// It sends.
+    Not,
+    /// It says so, or has.
+    Announced,
+    /// The kernel has sent its FIN.
+    Shut,
+    /// It has closed the connection.
+    Closed,
+    /// It was killed before it ended anything.
+    Killed,
+    /// It was killed after that.
+    KilledLater,
+}
+
+impl Ending {
+    /// The program will do nothing more.
+    fn is_over(self) -> bool {
+        self >= Self::Closed
+    }
 }
 
 impl Proc {
@@ -91,15 +142,20 @@ impl Proc {
             section,
             rmb: vec![Cell::new(0); World::RING],
             ops: RefCell::new(ops.iter().copied().collect()),
-            waits: Cell::new(None),
-            is_busy: Cell::new(false),
+            asleep: Cell::new(None),
             sent: Cell::new(0),
+            unseen: Cell::new(0),
             received: Cell::new(0),
+            untaken: Cell::new(0),
             can_tell: Cell::new(false),
-            is_dead: Cell::new(false),
-            has_shut: Cell::new(false),
-            is_reset: Cell::new(false),
+            ending: Cell::new(Ending::Not),
+            left_unread: Cell::new(0),
             is_told: Cell::new(false),
+            socket: Kept::default(),
+            is_queued: Cell::new(false),
+            heard: Cell::new(Heard::Nothing),
+            had_handler: Cell::new(false),
+            doubts_since: Cell::new(0),
         }
     }
 }
@@ -111,34 +167,41 @@ fn byte(who: usize, at: u64) -> u8 {
 }
 
 /// All of it.
-pub struct World {
+struct World {
     procs: [Proc; 2],
     /// From the first program to the second, and back.
     pipes: [Pipe; 2],
     now: Cell<u64>,
     choices: RefCell<VecDeque<u8>>,
-    depth: Cell<u32>,
-    steps: Cell<u32>,
+}
+
+thread_local! {
+    static HERE: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
 
 impl World {
     /// Length of a ring.
     const RING: usize = 4096;
-    /// Looks of the clock while nobody can go on, until all that wait wait for good.
-    const PATIENCE: u32 = 6;
-    /// Questions at ports in a history; those of a circle have no end.
-    const MOST: u32 = 1_000_000;
+    /// Looks of the clock while nobody gets anywhere, until all that wait wait for good.
+    const PATIENCE: u32 = 8;
+    /// Time between two of them, in nanoseconds.
+    const LOOK: u64 = 40_000_000;
 
-    /// Two programs, and how the scheduler chooses.
-    pub fn new(client: &[Op], server: &[Op], choices: &[u8]) -> Self {
+    fn new(history: &History) -> Self {
         Self {
-            procs: [Proc::new(Side::Client, client), Proc::new(Side::Server, server)],
+            procs: [
+                Proc::new(Side::Client, &history.client),
+                Proc::new(Side::Server, &history.server),
+            ],
             pipes: <[Pipe; 2]>::default(),
             now: Cell::new(1 << 30),
-            choices: RefCell::new(choices.iter().copied().collect()),
-            depth: Cell::new(0),
-            steps: Cell::new(0),
+            choices: RefCell::new(history.choices.iter().copied().collect()),
         }
+    }
+
+    /// That of this thread.
+    fn here() -> Rc<Self> {
+        HERE.with_borrow(|here| here.clone().unwrap())
     }
 
     fn end(&self, who: usize) -> End<'_> {
@@ -151,294 +214,109 @@ impl World {
         }
     }
 
+    const fn socket(&self, who: usize) -> Socket<'_> {
+        Socket { world: self, who }
+    }
+
+    /// One in so many.
     fn choose(&self, of: u8) -> bool {
         self.choices.borrow_mut().pop_front().is_some_and(|choice| choice % of == 0)
     }
 
-    /// Something else may happen here.
-    fn pause(&self, who: usize) {
-        self.steps.set(self.steps.get() + 1);
-        assert!(self.steps.get() < Self::MOST, "program {who} goes in a circle");
-        let peer = 1 - who;
-        while self.depth.get() < 3 && self.choose(3) && self.can_go_on(peer) {
-            self.depth.set(self.depth.get() + 1);
-            self.goes_on(peer);
-            self.depth.set(self.depth.get() - 1);
-        }
-    }
-
-    /// A handler of a signal may run here, above a copy.
-    fn interrupt(&self, who: usize) -> bool {
-        if !self.choose(2) {
-            return false;
-        }
-        let me = &self.procs[who];
-        for copying in [&me.record.tx.copying, &me.record.rx.copying] {
-            if copying.open.load(Relaxed) == 0 {
-                continue;
-            }
-            assert!(may_intrude(copying));
-            let is_sender = core::ptr::eq(copying, &raw const me.record.tx.copying);
-            let mut doing =
-                Doing { op: if is_sender { Op::Send(3) } else { Op::Receive(3) }, moved: 0 };
-            // It does not wait.
-            let _ = self.step(who, &mut doing, true);
-        }
-        true
-    }
-
-    /// These are the bytes that come next.
-    fn checks(&self, who: usize, at: u64, bytes: &[u8]) {
-        let sent = self.procs[1 - who].sent.get();
-        assert!(at + bytes.len() as u64 <= sent, "program {who} got bytes that were not sent");
-        let is_right = |(n, found): (usize, &u8)| *found == byte(1 - who, at + n as u64);
-        assert!(bytes.iter().enumerate().all(is_right), "program {who} got wrong bytes at {at}");
-    }
-
-    /// These come a second time.
-    fn drops(&self, who: usize, bytes: &[u8]) {
-        let me = &self.procs[who];
-        let again = u64::from(me.record.rx.again.load(Relaxed));
-        self.checks(who, me.received.get() - again, bytes);
-    }
-
-    /// The program is told of the end.
-    fn ends(&self, who: usize) {
-        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
-        assert!(peer.is_dead.get() || peer.has_shut.get(), "program {who} saw an end too early");
-        assert_eq!(me.received.get(), peer.sent.get(), "program {who} lost bytes at the end");
-    }
-
-    /// Sends once more what lay in a ring that was left.
-    fn repeat(&self, who: usize) -> bool {
-        self.pause(who);
-        let (end, peer) = (self.end(who), &self.procs[1 - who]);
-        let Some(left) = end.to_repeat() else { return false };
-        let span = end.record.tx.cursor.last(left, end.ring);
-        let pipe = &self.pipes[who];
-        let n = pipe.room().min(span.len());
-        if self.procs[1 - who].is_dead.get() {
-            self.procs[who].is_reset.set(left > 0);
-            end.record.tx.replay.store(0, Relaxed);
-            return true;
-        }
-        pipe.write(places(span).take(n).map(|at| peer.rmb[at].get()));
-        end.record.tx.replay.store(left - n as u64, Relaxed);
-        self.pause(who);
-        left == n as u64
+    /// Which program comes first, and after how many points it stops: few as a rule.
+    fn turn(&self) -> (usize, u32) {
+        let Some(choice) = self.choices.borrow_mut().pop_front() else { return (0, u32::MAX) };
+        let gap = match u32::from(choice & 0x7f) {
+            few @ 0..64 => few,
+            more @ 64..112 => 64 + (more - 64) * 8,
+            _ => u32::MAX,
+        };
+        (usize::from(choice >> 7), gap)
     }
 
     fn can_go_on(&self, who: usize) -> bool {
         let me = &self.procs[who];
-        if me.is_busy.get() || me.is_dead.get() {
-            return false;
-        }
-        let Some((doing, until)) = me.waits.get() else { return !me.ops.borrow().is_empty() };
-        self.is_woken(who, doing, until).0
+        !me.ending.get().is_over()
+            && me.asleep.get().is_none_or(|asleep| self.is_woken(who, &asleep))
     }
 
-    /// Whether a wait has ended, and whether by the kernel.
-    fn is_woken(&self, who: usize, doing: Doing, until: Until) -> (bool, bool) {
-        let (end, told) = (self.end(who), Socket { world: self, who }.poll());
-        let room = if are_pending(end.record) { events::OUT } else { 0 };
-        let (direction, events) = match (doing.op, until) {
-            (Op::Send(_) | Op::Shut, Until::Ring) => {
-                let fin = end.theirs.prod.fin.load(Acquire);
-                (Direction::Sending, if fin == 0 { events::RDHUP } else { 0 })
-            }
-            (Op::Send(_) | Op::Shut, _) => (Direction::Sending, events::OUT),
-            (_, Until::More(_)) => (Direction::Receiving, events::RDHUP | room),
-            _ => (Direction::Receiving, events::IN | events::RDHUP | room),
-        };
-        let by_kernel = told & (events | events::ALWAYS) != 0;
-        // One who looks, and waits for more in the kernel socket, looks again now and then.
-        let looks = matches!(until, Until::More(_)) && told & events::IN != 0;
-        (end.ends_wait(direction, until) || by_kernel || looks, by_kernel)
-    }
-
-    /// The program goes on to its next wait, or through one call.
-    fn goes_on(&self, who: usize) {
-        let me = &self.procs[who];
-        let mut doing = match me.waits.take() {
-            Some((doing, until)) => {
-                if until == Until::Ring && self.is_woken(who, doing, until).1 {
-                    self.end(who).put(KERNEL_HINT, true);
-                }
-                doing
-            }
-            None => match me.ops.borrow_mut().pop_front() {
-                Some(op) => Doing { op, moved: 0 },
-                None => return,
-            },
-        };
-        me.is_busy.set(true);
-        loop {
-            let step = self.step(who, &mut doing, false);
-            match step {
-                Step::Again => self.pause(who),
-                Step::Wait(until) => {
-                    if are_pending(&me.record) {
-                        self.repeat(who);
-                    }
-                    me.waits.set(Some((doing, until)));
-                    break;
-                }
-                Step::Done | Step::Failed(_) => {
-                    self.is_over(who, doing, step);
-                    break;
-                }
-                Step::Follow => unreachable!("nobody leaves for good"),
-            }
-        }
-        me.is_busy.set(false);
-    }
-
-    fn is_over(&self, who: usize, doing: Doing, step: Step) {
-        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
-        match (doing.op, step) {
-            (Op::Receive(_) | Op::ReceiveAll(_) | Op::Look(_), Step::Done) if doing.moved == 0 => {
-                self.ends(who);
-            }
-            (Op::Receive(_) | Op::ReceiveAll(_) | Op::Look(_), Step::Failed(error)) => {
-                assert!(peer.is_dead.get() && error == Errno::CONNRESET, "{who}: {error:?}");
-            }
-            (Op::Send(_), Step::Failed(error)) => {
-                assert!(peer.is_dead.get() || me.has_shut.get(), "{who}: {error:?}");
-            }
-            _ => {}
-        }
-    }
-
-    /// One step of a call.
-    fn step(&self, who: usize, doing: &mut Doing, is_nested: bool) -> Step {
-        let (end, me) = (self.end(who), &self.procs[who]);
-        let call = |total, only_looks, enough| Receiving {
-            world: self,
-            who,
-            total,
-            enough,
-            got: doing.moved,
-            only_looks,
-            is_nested,
-            copied: Vec::new(),
-        };
-        match doing.op {
-            Op::Meet => me.can_tell.set(true),
-            Op::Send(total) => {
-                let mut call = Sending { world: self, who, total, sent: doing.moved, is_nested };
-                let step = end.send(&mut call, is_nested, !is_nested).unwrap();
-                doing.moved = call.sent;
-                let is_done = step == Step::Again && call.sent >= total;
-                return if is_done { Step::Done } else { step };
-            }
-            Op::Receive(total) | Op::ReceiveAll(total) => {
-                let all = matches!(doing.op, Op::ReceiveAll(_));
-                // A hint may be of what was seen since.
-                if self.choose(4) {
-                    end.put(KERNEL_HINT, true);
-                }
-                let mut call = call(total, false, if all { total } else { 1 });
-                let step = receive(end.record, Some(&end), &mut call, !is_nested).unwrap();
-                doing.moved = call.got;
-                return step;
-            }
-            Op::Look(total) => {
-                let mut call = call(total, true, 1);
-                let step = peek(end.record, Some(&end), &mut call, true).unwrap();
-                doing.moved = call.got;
-                return step;
-            }
-            Op::Shut => {
-                // What is to be sent once more comes before the end.
-                if are_pending(end.record) && !self.repeat(who) {
-                    return Step::Wait(Until::Both);
-                }
-                end.put(SHUT_WR, true);
-                me.has_shut.set(true);
-                end.mine.prod.fin.store(1, Release);
-                self.pause(who);
-                self.pipes[who].fin.set(true);
-            }
-            Op::Sleep => self.passes_time(),
-            Op::Die => self.dies(who),
-        }
-        Step::Done
-    }
-
-    /// SIGKILL, between two steps.
+    /// SIGKILL, wherever it is.
     fn dies(&self, who: usize) {
         let me = &self.procs[who];
-        me.is_dead.set(true);
-        me.ops.borrow_mut().clear();
-        let has_unread = !self.pipes[1 - who].unread.borrow().is_empty();
-        self.pipes[who].fin.set(true);
-        if has_unread {
-            self.procs[1 - who].is_reset.set(true);
-        }
+        me.asleep.set(None);
+        self.notes_end(who);
+        let is_first = me.ending.get() == Ending::Not;
+        me.ending.set(if is_first { Ending::Killed } else { Ending::KilledLater });
+        self.socket(who).closes();
+    }
+
+    /// Something else whenever a program has got anywhere.
+    fn progress(&self) -> (u64, usize, [Ending; 2]) {
+        let of = |me: &Proc| {
+            let marks = me.record.rx.marks.load(Relaxed) + me.record.tx.marks.load(Relaxed);
+            let repeats =
+                me.record.tx.replay.load(Relaxed) + u64::from(me.record.rx.again.load(Relaxed));
+            me.sent.get() + me.received.get() + u64::from(marks) + repeats
+        };
+        let left = self.procs.each_ref().map(|me| me.ops.borrow().len());
+        (
+            of(&self.procs[0]) + of(&self.procs[1]),
+            left[0] + left[1],
+            self.procs.each_ref().map(|me| me.ending.get()),
+        )
     }
 
     /// Runs both programs until neither can go on.
-    pub fn runs(&self) {
-        let mut idle = 0;
+    fn runs(&self, programs: &mut [Program; 2]) {
+        let (mut idle, mut before) = (0, self.progress());
+        let mut is_done = [false; 2];
         while idle < Self::PATIENCE {
-            let first = usize::from(self.choose(2));
-            let Some(who) = [first, 1 - first].into_iter().find(|who| self.can_go_on(*who)) else {
-                idle += 1;
-                self.passes_time();
+            let (first, gap) = self.turn();
+            let can = |who: &usize| !is_done[*who] && self.can_go_on(*who);
+            if let Some(who) = [first, 1 - first].into_iter().find(can) {
+                match programs[who].goes_on(gap) {
+                    Stopped::Between => {}
+                    Stopped::Done => is_done[who] = true,
+                    Stopped::Dies => self.dies(who),
+                }
                 continue;
-            };
-            idle = 0;
-            self.goes_on(who);
-        }
-        for who in 0..2 {
-            if let Some((doing, until)) = self.procs[who].waits.get() {
-                self.waits_for_good(who, doing, until);
             }
+            (0..2).for_each(|who| self.rests(who));
+            let is_doomed = |who: &usize| {
+                programs[*who].is_doomed() && !self.procs[*who].ending.get().is_over()
+            };
+            if let Some(who) = (0..2).find(is_doomed) {
+                self.dies(who);
+                continue;
+            }
+            let now = self.progress();
+            idle = if now == before { idle + 1 } else { 0 };
+            before = now;
+            self.passes_time();
         }
+        (0..2).for_each(|who| self.rests_for_good(who));
     }
 
-    /// Those who look for themselves do so.
     fn passes_time(&self) {
-        self.now.set(self.now.get() + 40_000_000);
-        for who in 0..2 {
-            let me = &self.procs[who];
-            if let Some((Doing { op: Op::Send(_), .. }, Until::Ring)) = me.waits.get() {
-                let has_room = self.end(who).room().0 > 0 && !self.can_go_on(who);
-                assert!(me.is_dead.get() || !has_room, "{who} was not told of room");
-            }
-            let looks = match me.waits.get() {
-                Some((doing, Until::Ring)) => matches!(doing.op, Op::Send(_)),
-                Some((_, Until::More(_))) => true,
-                _ => false,
-            };
-            if looks && !me.is_dead.get() && !me.is_busy.get() {
-                self.goes_on(who);
-            }
-        }
+        self.now.set(self.now.get() + Self::LOOK);
     }
+}
 
-    /// Nobody will wake it: nothing may be there for it.
-    fn waits_for_good(&self, who: usize, doing: Doing, until: Until) {
-        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
-        if me.is_dead.get() {
-            return;
-        }
-        let has_ended = peer.has_shut.get() || peer.is_dead.get();
-        match doing.op {
-            Op::Send(_) | Op::Shut => {
-                assert!(
-                    !peer.is_dead.get(),
-                    "{who} waits for one that is dead: {doing:?} {until:?}"
-                );
-                let is_full = self.pipes[who].room() == 0;
-                assert!(is_full, "{who} waits though there is room: {doing:?} {until:?}");
-            }
-            _ => {
-                assert!(!has_ended, "{who} sleeps over the end: {doing:?} {until:?}");
-                let unread = peer.sent.get() - me.received.get();
-                let wants = matches!(doing.op, Op::Look(_)) && unread > 0;
-                assert!(unread == 0 && !wants, "{who} sleeps over bytes: {doing:?} {until:?}");
-            }
-        }
+/// Runs a history. Returns at how many points a program could have stopped.
+///
+/// # Panics
+/// When something does not hold.
+fn run(history: &History) -> u32 {
+    let world = Rc::new(World::new(history));
+    HERE.set(Some(Rc::clone(&world)));
+    pace::begins();
+    let mut programs = [0, 1].map(|who| Program::new(move || World::here().lives(who)));
+    let result = catch_unwind(AssertUnwindSafe(|| world.runs(&mut programs)));
+    drop(programs);
+    pace::ends();
+    HERE.set(None);
+    match result {
+        Ok(()) => pace::points(),
+        Err(failure) => resume_unwind(failure),
     }
 }

@@ -1,9 +1,15 @@
 //! A model of kernel TCP between two sockets of one host: what is written has arrived.
+//!
+//! Ends and errors are those of `tcp_reset`, `tcp_fin`, `tcp_poll`, `tcp_recvmsg` and `tcp_sendmsg` (`net/ipv4/tcp*.c`): bytes that
+//! have come are read before an error or an end; RST after FIN is `EPIPE` to those who send, and nothing to those who receive;
+//! an error is told once.
 
 use core::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use super::World;
+use super::pace::point;
+use crate::call::{Errno, Kernel};
 use crate::events;
 use crate::kernel::{KernelSocket, TcpInfo, state};
 
@@ -26,16 +32,29 @@ impl Pipe {
         ROOM - self.unread.borrow().len()
     }
 
-    pub fn write(&self, bytes: impl Iterator<Item = u8>) {
+    fn write(&self, bytes: impl Iterator<Item = u8>) {
         let mut unread = self.unread.borrow_mut();
         let before = unread.len();
         unread.extend(bytes);
         self.written.set(self.written.get() + (unread.len() - before) as u64);
     }
 
-    pub fn read(&self, n: usize) -> Vec<u8> {
+    fn read(&self, n: usize) -> Vec<u8> {
         self.unread.borrow_mut().drain(..n).collect()
     }
+}
+
+/// What else the kernel knows of a socket.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// RST has come.
+    pub is_reset: Cell<bool>,
+    /// `sk_err`.
+    pub error: Cell<Option<Errno>>,
+    /// Nobody holds it any more.
+    pub is_closed: Cell<bool>,
+    /// Something has come since an edge was last taken.
+    pub edge: Cell<bool>,
 }
 
 /// The socket of one of the two.
@@ -45,36 +64,136 @@ pub struct Socket<'w> {
     pub who: usize,
 }
 
-impl Socket<'_> {
-    fn comes(&self) -> &Pipe {
+impl<'w> Socket<'w> {
+    fn comes(&self) -> &'w Pipe {
         &self.world.pipes[1 - self.who]
     }
 
-    fn goes(&self) -> &Pipe {
+    fn goes(&self) -> &'w Pipe {
         &self.world.pipes[self.who]
     }
 
-    fn is_reset(&self) -> bool {
-        self.world.procs[self.who].is_reset.get()
+    fn kept(&self) -> &'w Kept {
+        &self.world.procs[self.who].socket
     }
 
-    /// poll(2)'s answer, without a pause.
+    fn other(&self) -> Self {
+        Self { world: self.world, who: 1 - self.who }
+    }
+
+    fn is_reset(&self) -> bool {
+        self.kept().is_reset.get()
+    }
+
+    /// RST has come.
+    fn resets(&self) {
+        let kept = self.kept();
+        if !kept.is_reset.replace(true) {
+            let error = if self.comes().fin.get() { Errno::PIPE } else { Errno::CONNRESET };
+            kept.error.set(Some(error));
+            kept.edge.set(true);
+        }
+    }
+
+    fn ends(&self) {
+        if !self.is_reset() && !self.goes().fin.replace(true) {
+            self.other().kept().edge.set(true);
+        }
+    }
+
+    /// The program ends its direction.
+    pub fn shuts(&self) {
+        self.ends();
+    }
+
+    /// The last descriptor is closed.
+    pub fn closes(&self) {
+        self.closes_with(false);
+    }
+
+    /// The same; `resets`: by RST in any case (`SO_LINGER`).
+    pub fn closes_with(&self, resets: bool) {
+        self.kept().is_closed.set(true);
+        if resets || !self.comes().unread.borrow().is_empty() {
+            self.other().resets();
+        } else {
+            self.ends();
+        }
+    }
+
+    /// Sends some of the bytes.
+    pub fn sends(&self, most: usize, bytes: impl Iterator<Item = u8>) -> Kernel {
+        if let Some(error) = self.kept().error.take() {
+            return Kernel::Failed(error);
+        }
+        if self.is_reset() || self.goes().fin.get() {
+            return Kernel::Failed(Errno::PIPE);
+        }
+        if self.other().kept().is_closed.get() {
+            self.resets();
+            return Kernel::Moved(most);
+        }
+        let n = self.goes().room().min(most);
+        if n == 0 && most > 0 {
+            return Kernel::Nothing;
+        }
+        self.goes().write(bytes.take(n));
+        self.other().kept().edge.set(true);
+        Kernel::Moved(n)
+    }
+
+    /// Receives up to so many bytes; `None` says why there is none.
+    pub fn receives(&self, most: usize, only_looks: bool) -> Result<Vec<u8>, Kernel> {
+        let there = self.comes().unread.borrow().len();
+        if there > 0 {
+            let n = most.min(there);
+            return Ok(if only_looks {
+                self.comes().unread.borrow().iter().copied().take(n).collect()
+            } else {
+                self.takes(n)
+            });
+        }
+        if self.comes().fin.get() {
+            return Ok(Vec::new());
+        }
+        match self.kept().error.take() {
+            Some(error) => Err(Kernel::Failed(error)),
+            None if self.is_reset() => Ok(Vec::new()),
+            None => Err(Kernel::Nothing),
+        }
+    }
+
+    fn has_much_room(&self) -> bool {
+        // As `sk_stream_is_writeable` has it.
+        self.goes().room() * 3 >= ROOM
+    }
+
+    fn takes(&self, n: usize) -> Vec<u8> {
+        let had_room = self.other().has_much_room();
+        let bytes = self.comes().read(n);
+        if !had_room && self.other().has_much_room() {
+            self.other().kept().edge.set(true);
+        }
+        bytes
+    }
+
+    /// poll(2)'s answer, without a point.
     pub fn poll(&self) -> u32 {
         let (comes, goes, reset) = (self.comes(), self.goes(), self.is_reset());
         let mut found = 0;
         if !comes.unread.borrow().is_empty() || comes.fin.get() || reset {
-            found |= events::IN;
+            found |= events::IN | events::RDNORM;
         }
         if comes.fin.get() || reset {
             found |= events::RDHUP;
         }
-        if goes.room() > 0 || reset {
-            found |= events::OUT;
+        if self.has_much_room() || goes.fin.get() || reset {
+            found |= events::OUT | events::WRNORM;
         }
         if reset || comes.fin.get() && goes.fin.get() {
             found |= events::HUP;
         }
-        if reset && !self.world.procs[self.who].is_told.get() {
+        if self.kept().error.get().is_some() {
             found |= events::ERR;
         }
         found
@@ -83,12 +202,12 @@ impl Socket<'_> {
 
 impl KernelSocket for Socket<'_> {
     fn waiting(&self) -> u64 {
-        self.world.pause(self.who);
+        point();
         self.comes().unread.borrow().len() as u64
     }
 
     fn info(&self) -> Option<TcpInfo> {
-        self.world.pause(self.who);
+        point();
         let (comes, goes) = (self.comes(), self.goes());
         let state = match (self.is_reset(), comes.fin.get(), goes.fin.get()) {
             (true, ..) => state::CLOSE,
@@ -98,7 +217,7 @@ impl KernelSocket for Socket<'_> {
             (_, false, false) => state::ESTABLISHED,
         };
         // The kernel looks at the state before it counts.
-        self.world.pause(self.who);
+        point();
         Some(TcpInfo {
             state,
             bytes_received: comes.written.get() + u64::from(comes.fin.get()),
@@ -108,20 +227,20 @@ impl KernelSocket for Socket<'_> {
     }
 
     fn readiness(&self, asked: u32) -> u32 {
-        self.world.pause(self.who);
+        point();
         self.poll() & (asked | events::ALWAYS)
     }
 
     fn has_fin_behind(&self, _waiting: u64) -> bool {
-        self.world.pause(self.who);
+        point();
         self.comes().fin.get()
     }
 
     fn discard(&self, most: u64, note: &mut dyn FnMut(u64)) -> bool {
-        self.world.pause(self.who);
+        point();
         let there = self.comes().unread.borrow().len() as u64;
         let n = there.min(most);
-        self.world.drops(self.who, &self.comes().read(usize::try_from(n).unwrap()));
+        self.world.drops(self.who, &self.takes(usize::try_from(n).unwrap()));
         note(n);
         n > 0
     }
@@ -131,6 +250,10 @@ impl KernelSocket for Socket<'_> {
     }
 
     fn shut(&self) {
-        self.goes().fin.set(true);
+        // `SHUT_RDWR`; what a receiver gets then is what a socket gives whose peer has ended.
+        self.ends();
+        if !self.is_reset() {
+            self.comes().fin.set(true);
+        }
     }
 }

@@ -1,0 +1,182 @@
+//! What must hold.
+//!
+//! Over TCP a program that is killed with bytes unread, or closes so, has its kernel send RST: after what it has sent before, one
+//! call of the peer's fails with `ECONNRESET`, and the next ones find an end. Without unread bytes it is FIN. Here the same is
+//! asked for, with three things left open. Of bytes that a program was just moving when it (or the other one) was killed nobody
+//! can say whether they lay unread. What is sent after the kill, before the sender has heard of it, lies unread, too. And a sender
+//! may go on for a while before it hears (`NOW_AND_THEN`).
+
+use super::pace::at_once;
+use super::program::{Asleep, Doing};
+use super::tcp::ROOM;
+use super::{Ending, Op, World, byte};
+use crate::call::{Direction, Errno, Step, Until};
+use crate::conn::repeated::are_pending;
+use crate::events;
+use core::sync::atomic::Ordering::Relaxed;
+
+impl World {
+    /// These are the bytes that come next.
+    pub fn checks(&self, who: usize, at: u64, bytes: &[u8]) {
+        let sent = self.procs[1 - who].sent.get();
+        assert!(at + bytes.len() as u64 <= sent, "program {who} got bytes that were not sent");
+        let is_right = |(n, found): (usize, &u8)| *found == byte(1 - who, at + n as u64);
+        assert!(bytes.iter().enumerate().all(is_right), "program {who} got wrong bytes at {at}");
+    }
+
+    /// These come a second time.
+    pub fn drops(&self, who: usize, bytes: &[u8]) {
+        at_once(|| {
+            let me = &self.procs[who];
+            let again = u64::from(me.record.rx.again.load(Relaxed));
+            self.checks(who, me.received.get() - again, bytes);
+        });
+    }
+
+    /// A program is over, right now.
+    pub fn notes_end(&self, who: usize) {
+        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        if me.ending.get() <= Ending::Shut {
+            let sent = peer.sent.get() - peer.unseen.get();
+            peer.left_unread.set(sent.saturating_sub(me.received.get()));
+        }
+    }
+
+    /// Over TCP, this program's next call would hear of a reset.
+    fn must_be_reset(&self, who: usize) -> bool {
+        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        // Of a direction that has ended before, RST is no news.
+        let is_first = matches!(peer.ending.get(), Ending::Killed | Ending::Closed)
+            && !self.pipes[1 - who].fin.get();
+        is_first && me.left_unread.get() > 0 && !me.is_told.get()
+    }
+
+    /// It may.
+    fn may_be_reset(&self, who: usize) -> bool {
+        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        let is_unread = me.sent.get() > peer.received.get() - peer.untaken.get();
+        peer.ending.get().is_over() && !me.is_told.get() && (is_unread || me.socket.is_reset.get())
+    }
+
+    /// Bytes that a receiver has not had, of those that it can have.
+    fn unread(&self, who: usize) -> u64 {
+        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        (peer.sent.get() - peer.unseen.get()).saturating_sub(me.received.get())
+    }
+
+    /// All that was sent has come.
+    fn has_all(&self, who: usize) {
+        assert_eq!(self.unread(who), 0, "program {who} lost bytes at the end");
+    }
+
+    /// A call is over.
+    pub fn is_over(&self, who: usize, doing: Doing, step: Step) {
+        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        let step = if doing.moved > 0 { Step::Done } else { step };
+        let receives = match doing.op {
+            Op::Receive(_)
+            | Op::ReceiveAll(_)
+            | Op::PollReceive(_)
+            | Op::EdgeReceive(_)
+            | Op::Look(_) => true,
+            Op::Send(_) | Op::PollSend(_) | Op::EdgeSend(_) => false,
+            _ => return,
+        };
+        match (step, receives) {
+            (Step::Done, true) if doing.moved == 0 => {
+                let has_ended = peer.ending.get() >= Ending::Shut;
+                assert!(has_ended, "program {who} saw an end too early");
+                self.has_all(who);
+                assert!(!self.must_be_reset(who), "program {who} saw an end for a reset");
+            }
+            (Step::Failed(Errno::CONNRESET), _) => {
+                assert!(self.may_be_reset(who), "program {who} saw a reset: {doing:?}");
+                if receives {
+                    self.has_all(who);
+                }
+                me.is_told.set(true);
+            }
+            (Step::Failed(Errno::PIPE), false) => {
+                let is_own = me.ending.get() >= Ending::Announced;
+                assert!(peer.ending.get().is_over() || is_own, "program {who} cannot send");
+                assert!(is_own || !self.must_be_reset(who), "program {who} missed a reset");
+            }
+            (Step::Failed(error), _) => panic!("program {who}: {error:?} in {doing:?}"),
+            _ => {}
+        }
+    }
+
+    /// Neither program goes on, but by time: who sleeps has been told of all there is.
+    pub fn rests(&self, who: usize) {
+        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        let Some(asleep) = me.asleep.get().filter(|_| !me.ending.get().is_over()) else { return };
+        // Whoever is killed tells nobody; the kernel does, and on a futex nobody hears it.
+        if peer.ending.get().is_over() && asleep.events.is_none() && !asleep.by_edge {
+            return;
+        }
+        let Asleep { doing, until, .. } = asleep;
+        // A look is told of more in the kernel socket by time alone; and who is to hear of an end has to find it.
+        let looks = matches!(until, Some(Until::More(_)));
+        match doing.op.direction() {
+            Direction::Receiving if !looks => {
+                assert_eq!(self.unread(who), 0, "{who} was not told of bytes: {asleep:?}");
+                let has_ended = peer.ending.get() >= Ending::Shut;
+                assert!(!has_ended, "{who} was not told of the end: {asleep:?}");
+            }
+            Direction::Sending if until == Some(Until::Ring) && !peer.ending.get().is_over() => {
+                // Of less it is told by time alone, as the receiver does not look each time that it takes something.
+                let (free, of) = self.end(who).room();
+                assert!(free * 3 < of, "{who} was not told of room: {asleep:?}");
+            }
+            _ => {}
+        }
+    }
+
+    /// Nobody will wake it: nothing may be there for it.
+    pub fn rests_for_good(&self, who: usize) {
+        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        let Some(asleep) = me.asleep.get().filter(|_| !me.ending.get().is_over()) else { return };
+        let what = (who, asleep.doing, asleep.until);
+        match asleep.doing.op.direction() {
+            Direction::Sending => {
+                let is_over = peer.ending.get().is_over();
+                assert!(!is_over, "{what:?} waits for one that is gone");
+                let room = self.pipes[who].room();
+                assert!(room * 3 < ROOM, "{what:?} waits though there is room");
+            }
+            Direction::Receiving => {
+                let has_ended = peer.ending.get() >= Ending::Shut;
+                assert!(!has_ended, "{what:?} sleeps over the end");
+                assert_eq!(self.unread(who), 0, "{what:?} sleeps over bytes");
+            }
+        }
+    }
+
+    /// What readiness says is what calls find.
+    pub fn checks_readiness(&self, who: usize) {
+        at_once(|| {
+            let ready = self.readiness(who, events::IN | events::OUT | events::RDHUP);
+            let told = ready & (events::IN | events::ERR | events::HUP) != 0;
+            let (step, got) = self.would_receive(who);
+            let doing = Doing { op: Op::Look(1), moved: got };
+            let finds = matches!(step, Step::Done | Step::Failed(_));
+            // Whoever only asks hears of one that was killed when it sleeps, or after a while; and a call asks the kernel some
+            // microseconds after poll has, at the most.
+            let is_killed = self.procs[1 - who].ending.get() >= Ending::Killed;
+            assert!(
+                finds || !told || is_killed,
+                "{who} is told of something: {ready:#x}, {step:?}"
+            );
+            assert!(told || !finds || (is_killed && got == 0), "{who} is not told: {step:?} {got}");
+            if finds {
+                self.is_over(who, doing, step);
+            }
+            let out = ready & (events::OUT | events::ERR | events::HUP) != 0;
+            let kernel = self.socket(who).poll() & events::OUT != 0;
+            let end = self.end(who);
+            let ring = end.sends_through_ring() && end.room().0 > 0;
+            let has_room = ring || (kernel && !are_pending(end.record));
+            assert!(!out || has_room || !kernel, "{who} is told of room: {ready:#x}");
+        });
+    }
+}

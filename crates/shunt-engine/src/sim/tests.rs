@@ -8,7 +8,7 @@ use super::{History, Op};
 fn op() -> impl Strategy<Value = Op> {
     let size = || prop_oneof![4 => 1_usize..20, 2 => 1_usize..500, 2 => 1_usize..9000];
     prop_oneof![
-        4 => Just(Op::Meet),
+        1 => Just(Op::Meet),
         8 => size().prop_map(Op::Send),
         8 => size().prop_map(Op::Receive),
         3 => (1_usize..40).prop_map(Op::ReceiveAll),
@@ -19,14 +19,17 @@ fn op() -> impl Strategy<Value = Op> {
         3 => size().prop_map(Op::EdgeReceive),
         2 => Just(Op::Check),
         2 => Just(Op::Sleep),
-        1 => Just(Op::Shut),
-        1 => Just(Op::Close),
-        1 => prop_oneof![0_u32..40, 0_u32..1000].prop_map(Op::Die),
+        2 => Just(Op::Shut),
+        2 => Just(Op::Close),
+        2 => prop_oneof![0_u32..40, 0_u32..1000].prop_map(Op::Die),
     ]
 }
 
+/// Mostly one that goes into the ring from its first byte on.
 fn program() -> impl Strategy<Value = Vec<Op>> {
-    prop::collection::vec(op(), 0..12)
+    let meets = prop_oneof![3 => Just(true), 1 => Just(false)];
+    (meets, prop::collection::vec(op(), 0..10))
+        .prop_map(|(meets, ops)| meets.then_some(Op::Meet).into_iter().chain(ops).collect())
 }
 
 fn history() -> impl Strategy<Value = History> {

@@ -12,6 +12,7 @@ use super::tcp::ROOM;
 use super::{Ending, Op, World, byte};
 use crate::call::{Direction, Errno, Step, Until};
 use crate::conn::repeated::are_pending;
+use crate::conn::sends_over_tcp;
 use crate::events;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -36,7 +37,8 @@ impl World {
     /// A program is over, right now.
     pub fn notes_end(&self, who: usize) {
         let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
-        if me.ending.get() <= Ending::Shut {
+        // Of a direction that has ended before, RST is no news.
+        if me.ending.get() < Ending::Shut {
             let sent = peer.sent.get() - peer.unseen.get();
             peer.left_unread.set(sent.saturating_sub(me.received.get()));
         }
@@ -45,10 +47,10 @@ impl World {
     /// Over TCP, this program's next call would hear of a reset.
     fn must_be_reset(&self, who: usize) -> bool {
         let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
-        // Of a direction that has ended before, RST is no news.
-        let is_first = matches!(peer.ending.get(), Ending::Killed | Ending::Closed)
-            && !self.pipes[1 - who].fin.get();
-        is_first && me.left_unread.get() > 0 && !me.is_told.get()
+        let is_first = matches!(peer.ending.get(), Ending::Killed | Ending::Closed);
+        // Where it leaves a full ring at that moment the kernel has only heard of a FIN, and says `EPIPE`.
+        let has_left = me.record.tx.marks.load(Relaxed) != 0 && sends_over_tcp(&me.record);
+        is_first && me.left_unread.get() > 0 && !me.is_told.get() && !has_left
     }
 
     /// It may.

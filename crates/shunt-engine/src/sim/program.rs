@@ -11,6 +11,7 @@ use super::pace::{self, point, rest};
 use super::{Ending, Op, World};
 use crate::call::{Direction, Step, Until, may_intrude};
 use crate::conn::flags::{KERNEL_HINT, SHUT_WR};
+use crate::conn::overflow;
 use crate::conn::recv::{peek, receive};
 use crate::conn::repeated::are_pending;
 use crate::events;
@@ -97,8 +98,10 @@ impl World {
                         self.sleeps(who, doing, until, &mut since);
                         continue;
                     }
-                    // What is to be sent once more may take all the room there was.
-                    was_told &= !are_pending(&self.procs[who].record);
+                    // What is to be sent once more may take all the room there was; and a sender that was to leave a ring which
+                    // stays full waits once more where the receiver has taken something since.
+                    let record = &self.procs[who].record;
+                    was_told &= !are_pending(record) && !overflow::is_watched(record);
                     was_told &= !self.procs[who].had_handler.take();
                     // A look that was begun before a mark was set, and found that the other one was killed after that, is not
                     // noted (`epoll/ready.rs`): the call is in the ring then, and asks the kernel some microseconds later.
@@ -215,6 +218,8 @@ impl World {
         if are_pending(end.record) && !self.repeat(who) {
             return Step::Wait(Until::Both);
         }
+        // What comes later is sent to a socket that is closed.
+        self.notes_end(who);
         // What TCP answers when bytes that nobody read are thrown away is RST.
         let unread = end.record.rx.cursor.refresh(&end.theirs.prod, end.ring).is_ok_and(|n| n > 0);
         if me.ending.get() == Ending::Not {
@@ -228,7 +233,6 @@ impl World {
             self.tells_of_end(who);
         }
         point();
-        self.notes_end(who);
         me.ending.set(Ending::Closed);
         self.socket(who).closes_with(unread);
         Step::Done

@@ -72,6 +72,8 @@ fn what_was_mended_stays_so() {
         "recv:1 die:0 / edge-send:2 meet edge-send:1 recv:1 send:1 / 000000000000",
         // The same, the other way round.
         "edge-send:1 die:17 send:8 / send:1 meet poll-send:4096 edge-send:1 send:1 / 0000",
+        // A reset was an end to who had sent something over TCP to the killed one, before it received.
+        "meet poll-send:4097 edge-recv:8 poll-recv:1 / meet die:67 send:1 / 000000000000",
         // A byte that a reset left unread was taken for one that had been read.
         "send:1 die:328 meet recv:1 recv:1 send:1 recv:1 / edge-send:3004 poll-recv:1 / 0000000000000000",
     ] {

@@ -240,7 +240,7 @@ impl World {
 
     /// A handler of a signal may run here, above a copy.
     pub fn interrupt(&self, who: usize) -> bool {
-        if !self.choose(4) {
+        if !self.choose(2) {
             return false;
         }
         let me = &self.procs[who];

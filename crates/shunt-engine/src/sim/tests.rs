@@ -6,7 +6,9 @@ use proptest::test_runner::Config;
 use super::{History, Op};
 
 fn op() -> impl Strategy<Value = Op> {
-    let size = || prop_oneof![4 => 1_usize..20, 2 => 1_usize..500, 2 => 1_usize..9000];
+    // A ring, and what does not fit, are of their own interest.
+    let round = prop_oneof![Just(4096_usize), Just(4097), Just(3000)];
+    let size = move || prop_oneof![4 => 1_usize..20, 2 => 1_usize..500, 1 => 1_usize..9000, 1 => round.clone()];
     prop_oneof![
         1 => Just(Op::Meet),
         8 => size().prop_map(Op::Send),

@@ -4,6 +4,10 @@
 //! ([`conn::send::Outgoing`], [`conn::recv::Incoming`]) are ports. So each rule is tested here with models of them, in which
 //! something may come before every question. The library (`shunt-preload`) implements the ports.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(any(test, feature = "sim")),
+    allow(clippy::disallowed_types, reason = "those of `shunt_shm::sync` may be core's then")
+)]
 
 pub mod buffers;
 // What these work on has no models in loom.

@@ -2,6 +2,10 @@
 //! the instructions alone.
 //!
 //! `cargo bench -p shunt-shm`
+#![cfg_attr(
+    not(feature = "sim"),
+    allow(clippy::disallowed_types, reason = "those of `sync` are core's then")
+)]
 
 use std::hint::black_box;
 

@@ -15,6 +15,11 @@
 //! The layout (ABI) is described in `docs/shm-abi.md`; it changes only together with
 //! [`shunt_wire::PROTOCOL_VERSION`].
 
+#![cfg_attr(
+    not(feature = "sim"),
+    allow(clippy::disallowed_types, reason = "those of `sync` are core's then")
+)]
+
 pub mod cq;
 pub mod doorbell;
 pub mod grants;

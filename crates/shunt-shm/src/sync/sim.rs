@@ -3,6 +3,8 @@
 //! A simulator runs several programs on one thread. By the hook it may let another one go on between any two accesses of one,
 //! or end that there, as SIGKILL would. What a processor may do to the order of accesses is not simulated: that is loom's.
 
+#![allow(clippy::disallowed_types, reason = "this is the door")]
+
 use core::cell::Cell;
 use core::sync::atomic::{self, Ordering};
 

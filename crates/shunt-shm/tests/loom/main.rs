@@ -7,6 +7,10 @@
 //!
 //! A lost wake-up shows as a deadlock, a torn or early-overwritten byte as a concurrent access to a
 //! loom `UnsafeCell`.
+#![cfg_attr(
+    not(feature = "sim"),
+    allow(clippy::disallowed_types, reason = "those of `sync` are core's then")
+)]
 #![cfg(loom)]
 
 mod cq;

@@ -1,4 +1,8 @@
 //! The shared structures as their users see them, and as a hostile peer leaves them.
+#![cfg_attr(
+    not(feature = "sim"),
+    allow(clippy::disallowed_types, reason = "those of `sync` are core's then")
+)]
 #![cfg(not(loom))]
 
 mod arena;

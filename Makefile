@@ -15,6 +15,7 @@
 #   make test-points  what happens between two steps of a call, with a library that stops there
 #   make asan         the long forms of the tests of hostile peers, with AddressSanitizer; needs nightly
 #   make fuzz         each fuzz target for FUZZ_SECONDS
+#   make test-miri    the engine's unit tests by Miri; needs nightly
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -103,6 +104,15 @@ test-fuzz:
 test-loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 	    $(CARGO) test --locked --release -p shunt-shm -p shunt-heap --test loom
+
+# What Miri can run of the engine: not the simulator, whose coroutines change stacks by assembly. Few cases of each property,
+# as it is slow.
+MIRI_CASES ?= 8
+.PHONY: test-miri
+test-miri:
+	@cargo +nightly miri --version >/dev/null 2>&1 || rustup +nightly component add miri rust-src
+	PROPTEST_CASES=$(MIRI_CASES) MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR=$(TARGET)/miri \
+	    $(CARGO) +nightly miri test --locked -p shunt-engine --lib -- --skip sim::
 
 # Real programs and a byte-by-byte verifier, over kernel TCP and over Shunt.
 .PHONY: test-functional

@@ -1,15 +1,15 @@
 //! What a program does: its calls, step by step, and how it sleeps.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use shunt_shm::doorbell::{ON_FUTEX, ON_QUEUE, arm, bells, on_bell, take, take_futex};
-use shunt_shm::region::{CLOSED, RESET};
 use shunt_shm::sync::AtomicU32;
 
 use super::calls::{Receiving, Sending};
 use super::pace::{self, point, rest};
 use super::{Ending, Op, World};
 use crate::call::{Direction, Step, Until, may_intrude};
+use crate::conn::close::Tell;
 use crate::conn::flags::{KERNEL_HINT, SHUT_WR};
 use crate::conn::overflow;
 use crate::conn::recv::{peek, receive};
@@ -204,7 +204,7 @@ impl World {
             me.ending.set(Ending::Announced);
         }
         end.put(SHUT_WR, true);
-        end.mine.prod.fin.store(1, Release);
+        end.announce_end();
         point();
         self.socket(who).shuts();
         me.ending.set(Ending::Shut);
@@ -220,21 +220,17 @@ impl World {
         }
         // What comes later is sent to a socket that is closed.
         self.notes_end(who);
-        // What TCP answers when bytes that nobody read are thrown away is RST.
-        let unread = end.record.rx.cursor.refresh(&end.theirs.prod, end.ring).is_ok_and(|n| n > 0);
         if me.ending.get() == Ending::Not {
             me.ending.set(Ending::Announced);
         }
-        let announced = end.mine.prod.fin.swap(1, Relaxed) != 0;
-        end.mine.ctl.closed.store(if unread { RESET } else { CLOSED }, Release);
-        if announced && !unread {
-            self.tells_sender(who);
-        } else {
-            self.tells_of_end(who);
+        match end.close(Some(&self.socket(who))) {
+            Tell::Sender => self.tells_sender(who),
+            Tell::OnFutexes => self.tells_of_end(who),
+            Tell::All => unreachable!("it has a descriptor"),
         }
         point();
         me.ending.set(Ending::Closed);
-        self.socket(who).closes_with(unread);
+        self.socket(who).closes();
         Step::Done
     }
 

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use super::World;
 use super::pace::point;
 use crate::call::{Errno, Kernel};
+use crate::conn::close::Closing;
 use crate::events;
 use crate::kernel::{KernelSocket, TcpInfo, state};
 
@@ -51,6 +52,8 @@ pub struct Kept {
     pub is_reset: Cell<bool>,
     /// `sk_err`.
     pub error: Cell<Option<Errno>>,
+    /// It is closed by RST (`SO_LINGER` of no time).
+    pub lingers: Cell<bool>,
     /// Nobody holds it any more.
     pub is_closed: Cell<bool>,
     /// Something has come since an edge was last taken.
@@ -108,13 +111,8 @@ impl<'w> Socket<'w> {
 
     /// The last descriptor is closed.
     pub fn closes(&self) {
-        self.closes_with(false);
-    }
-
-    /// The same; `resets`: by RST in any case (`SO_LINGER`).
-    pub fn closes_with(&self, resets: bool) {
         self.kept().is_closed.set(true);
-        if resets || !self.comes().unread.borrow().is_empty() {
+        if self.kept().lingers.get() || !self.comes().unread.borrow().is_empty() {
             self.other().resets();
         } else {
             self.ends();
@@ -197,6 +195,17 @@ impl<'w> Socket<'w> {
             found |= events::ERR;
         }
         found
+    }
+}
+
+impl Closing for Socket<'_> {
+    fn is_to_reset(&self) -> bool {
+        false
+    }
+
+    fn reset_on_close(&self) {
+        point();
+        self.kept().lingers.set(true);
     }
 }
 

@@ -1,14 +1,14 @@
 //! A simulator: two ends, their programs, kernel TCP between them, a clock, and a scheduler, all from one history.
 //!
-//! The ends run the engine's own code. A program is a coroutine ([`pace`]). It may stop behind each single access to an atomic,
+//! The ends run the engine's own code. A program is a coroutine (`pace`). It may stop behind each single access to an atomic,
 //! and before each thing that a step asks of a port; then the other one goes on, or it is killed there and nothing of the step
 //! ever happens. A handler of a signal may run above a copy. What another thread of the same program does waits for the lock.
 //!
 //! What the library does around the engine is modelled: how a blocking call sleeps (futex, then poll(2) on kernel socket and
-//! doorbell), how poll and an edge-triggered epoll look and sleep ([`polling`]), how an end is announced. Arm words are real ones,
+//! doorbell), how poll and an edge-triggered epoll look and sleep (`polling`), how an end is announced. Arm words are real ones,
 //! and sleep ends by them, by the kernel's events or by time alone: so a wake-up that nobody sends is missed here, too.
 //!
-//! What must hold ([`oracle`]): each direction is a queue of bytes; ends and resets are told where TCP tells them; readiness
+//! What must hold (`oracle`): each direction is a queue of bytes; ends and resets are told where TCP tells them; readiness
 //! says what calls then find; nobody sleeps who has something to do.
 //!
 //! Processors that put accesses out of order are not simulated: loom does that.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use shunt_nvme::auth::AuthenticationError;
 use shunt_nvme::host::SubmitError;
@@ -27,6 +28,10 @@ pub enum Error {
     Local(io::Error),
     /// A command was not submitted.
     Submit(SubmitError),
+    /// A queue of this number cannot be had.
+    Queue(u16, Box<Error>),
+    /// No path is up: what is wrong with one of them.
+    Down(Arc<Error>),
 }
 
 impl fmt::Display for Error {
@@ -49,6 +54,8 @@ impl fmt::Display for Error {
             Self::Senseless(what) => write!(f, "the controller's {what} makes no sense"),
             Self::Local(e) => e.fmt(f),
             Self::Submit(e) => e.fmt(f),
+            Self::Queue(qid, e) => write!(f, "queue {qid}: {e}"),
+            Self::Down(e) => e.fmt(f),
         }
     }
 }

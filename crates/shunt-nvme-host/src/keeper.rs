@@ -1,5 +1,6 @@
 //! The thread of a path: connects, keeps the controller alive, and makes the queues' connections.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ pub(crate) fn keep(shared: &Shared, index: usize) {
         if let Err(e) = ended {
             shared.change(index, |state| {
                 state.is_up = false;
-                state.error = Some(e.to_string());
+                state.error = Some(Arc::new(e));
                 state.failures = state.failures.saturating_add(1);
             });
         }
@@ -154,7 +155,7 @@ impl Keeper<'_> {
                 // The other queues have theirs.
                 Err(e @ Error::Refused(..)) => {
                     post.served[self.index].store(generation, Ordering::Release);
-                    let why = format!("queue {}: {e}", post.qid);
+                    let why = Arc::new(Error::Queue(post.qid, Box::new(e)));
                     self.shared.change(self.index, |state| state.error = Some(why));
                 }
                 Err(e) => return Err(e),

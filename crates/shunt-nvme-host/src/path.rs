@@ -8,6 +8,7 @@ use shunt_nvme::wire::log::AnaDescriptor;
 
 use crate::bell::Bell;
 use crate::controller::Attributes;
+use crate::error::Error;
 use crate::link::Link;
 use crate::options::Options;
 use crate::request::Namespace;
@@ -33,7 +34,7 @@ pub(crate) struct State {
     pub(crate) ana: Vec<AnaDescriptor>,
     pub(crate) namespaces: Vec<Namespace>,
     /// Why it is down, or why not all queues have a connection.
-    pub(crate) error: Option<String>,
+    pub(crate) error: Option<Arc<Error>>,
     /// Attempts to connect that have failed since it was up.
     pub(crate) failures: u32,
     pub(crate) orders: Vec<Order>,

@@ -1,5 +1,6 @@
 //! All paths to a subsystem.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,8 +86,9 @@ impl Subsystem {
                 why = why.or_else(|| state.error.clone());
             }
             if all_failed || until <= Instant::now() {
-                let why = why.unwrap_or_else(|| "no address to connect to".to_owned());
-                return Err(Error::Local(std::io::Error::other(why)));
+                let none =
+                    || std::io::Error::new(ErrorKind::InvalidInput, "no address to connect to");
+                return Err(why.map_or_else(|| Error::Local(none()), Error::Down));
             }
             std::thread::sleep(GLANCE);
         }
@@ -108,7 +110,7 @@ impl Subsystem {
                 is_up: state.is_up,
                 attributes: state.attributes.clone(),
                 ana: state.ana.clone(),
-                error: state.error.clone(),
+                error: state.error.as_ref().map(ToString::to_string),
                 connects: state.generation,
             }
         };
@@ -160,8 +162,8 @@ impl Subsystem {
                 why = why.or_else(|| state.error.clone());
             }
             if (!may_come && post.arrivals().is_empty()) || until <= Instant::now() {
-                let why = why.unwrap_or_else(|| "no path is up".to_owned());
-                return Err(Error::Local(std::io::Error::other(why)));
+                let none = || std::io::Error::new(ErrorKind::TimedOut, "no path is up");
+                return Err(why.map_or_else(|| Error::Local(none()), Error::Down));
             }
             std::thread::sleep(GLANCE);
         }

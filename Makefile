@@ -6,7 +6,7 @@
 #   make vm-demo      the same between two virtual machines that share memory
 #   make compat       run the tests with other people's programs in full, and record them in docs/compatibility.md
 #   make bench        the same at length, with BENCH_ARGS for `shunt bench` (docs/bench.md)
-#   make install      PREFIX=/usr/local, DESTDIR= for packagers
+#   make install      PREFIX=/usr/local, LIBDIR=lib, DESTDIR= for packagers
 #   make deb          a Debian package, under target/debian
 #   make rpm          the same for RPM, under target/rpm
 #   make check        formatting, lints, links of the documentation; licences, bans and advisories where cargo-deny
@@ -23,6 +23,8 @@ SHELL := /bin/bash
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
+# Where the loader looks for libraries, below PREFIX.
+LIBDIR ?= lib
 DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 RELEASE := $(TARGET)/release
@@ -250,7 +252,12 @@ install-built:
 	SHUNT_LIB=$(RELEASE)/libshunt.so $(RELEASE)/shunt library install $(DESTDIR)$(PREFIX)/lib/shunt
 	install -Dm644 $(RELEASE)/libshunt_nbdkit.so $(DESTDIR)$(PREFIX)/lib/shunt/nbdkit-shunt-plugin.so.new
 	mv -fT $(DESTDIR)$(PREFIX)/lib/shunt/nbdkit-shunt-plugin.so.new $(DESTDIR)$(PREFIX)/lib/shunt/nbdkit-shunt-plugin.so
-	install -Dm644 dist/include/shunt.h $(DESTDIR)$(PREFIX)/include/shunt.h
+	install -Dm644 $(RELEASE)/libshunt_nvme_c.so $(DESTDIR)$(PREFIX)/$(LIBDIR)/libshunt_nvme.so.0.new
+	mv -fT $(DESTDIR)$(PREFIX)/$(LIBDIR)/libshunt_nvme.so.0.new $(DESTDIR)$(PREFIX)/$(LIBDIR)/libshunt_nvme.so.0
+	ln -sfT libshunt_nvme.so.0 $(DESTDIR)$(PREFIX)/$(LIBDIR)/libshunt_nvme.so
+	for header in dist/include/*.h; do \
+	    install -Dm644 $$header $(DESTDIR)$(PREFIX)/include/$$(basename $$header); \
+	done
 	for page in dist/man/*; do \
 	    install -Dm644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$(basename $$page); \
 	done
@@ -274,7 +281,7 @@ install-built:
 # What packages hold: no tests, no load programs but those of `shunt bench`.
 .PHONY: packaged
 packaged:
-	$(CARGO) build --release --locked -p shunt-cli -p shunt-preload -p shunt-nbdkit
+	$(CARGO) build --release --locked -p shunt-cli -p shunt-preload -p shunt-nbdkit -p shunt-nvme-c
 
 # cargo-deb takes what an installation puts into STAGE (crates/shunt-cli/Cargo.toml).
 STAGE := $(RELEASE)/stage

@@ -52,6 +52,7 @@ fn rpm() -> BTreeSet<String> {
     let (_, list) = text.split_once("\n%files\n").unwrap();
     let places = [
         ("%{_bindir}", "usr/bin"),
+        ("%{_libdir}", "usr/lib"),
         ("%{_includedir}", "usr/include"),
         ("%{_mandir}", "usr/share/man"),
         ("%{_datadir}", "usr/share"),
@@ -81,8 +82,15 @@ fn both_packages_hold_what_is_installed() {
     for entry in &debian {
         assert!(files.iter().any(|file| holds(entry, file)), "nothing is installed for {entry}");
     }
-    for part in ["bin/shunt", "lib/shunt/libshunt.so", "include/shunt.h", "share/man/man1/shunt.1"]
-    {
+    for part in [
+        "bin/shunt",
+        "lib/shunt/libshunt.so",
+        "include/shunt.h",
+        "include/shunt_nvme.h",
+        "lib/libshunt_nvme.so",
+        "share/man/man1/shunt.1",
+        "share/man/man3/shunt_nvme.3",
+    ] {
         assert!(files.contains(&format!("usr/{part}")), "{part} is not installed");
     }
 }

@@ -1,6 +1,7 @@
 //! The NVMe/TCP target with a small host, over kernel TCP and under Shunt.
 
 mod aborted;
+mod c_interface;
 mod changed;
 mod configured;
 mod disk;

@@ -31,7 +31,7 @@ impl Builds {
             let build = dir.path().join(name);
             fs::create_dir(&build).unwrap();
             fs::write(build.join("libshunt.so"), [&bytes[..], &vec![0; more]].concat()).unwrap();
-            for same in ["shunt", "libshunt_nbdkit.so"] {
+            for same in ["shunt", "libshunt_nbdkit.so", "libshunt_nvme_c.so"] {
                 std::os::unix::fs::symlink(built(same), build.join(same)).unwrap();
             }
         }

@@ -1,0 +1,513 @@
+//! The functions that `shunt_nvme.h` declares.
+
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, TryLockError};
+use std::time::Duration;
+
+use libc::{c_char, c_int, c_void, size_t};
+use shunt_nvme::wire::Status;
+use shunt_nvme_host::{Error, Namespace as Disk, PathStatus, Subsystem};
+
+use crate::commands::Commands;
+use crate::errors::{self, BROKEN};
+use crate::guest;
+use crate::options;
+use crate::types::{
+    self, CAN_COMPARE, CAN_DISCARD, CAN_WRITE_ZEROES, Command, Completion, Namespace, Options,
+    READ_ONLY, WRITE_CACHE, Why,
+};
+
+/// `struct shunt_nvme`.
+pub struct Handle {
+    subsystem: Subsystem,
+    /// One for the handle, and one for each queue.
+    queues: Arc<()>,
+}
+
+/// `struct shunt_nvme_queue`.
+pub struct QueueHandle {
+    commands: Mutex<Commands>,
+    fd: c_int,
+    _queue: Arc<()>,
+}
+
+/// Puts words where the program wants them.
+///
+/// # Safety
+/// It is null, or can be written.
+unsafe fn tell(why: *mut Why, status: u16, text: &str) {
+    if why.is_null() {
+        return;
+    }
+    let mut said = Why { status, text: [0; types::TEXT] };
+    // The last byte is zero; a character that is cut in two is left out.
+    let mut len = text.len().min(types::TEXT - 1);
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    for (to, byte) in said.text.iter_mut().zip(text[..len].bytes()) {
+        *to = c_char::from_ne_bytes([byte]);
+    }
+    // SAFETY: the caller's.
+    unsafe { why.write(said) };
+}
+
+/// Tells of an error; its number.
+///
+/// # Safety
+/// As of `tell`.
+unsafe fn report(why: *mut Why, error: &Error) -> c_int {
+    let (number, status) = errors::of_error(error);
+    // SAFETY: the caller's.
+    unsafe { tell(why, status, &error.to_string()) };
+    number
+}
+
+/// Does something with a queue's commands. The data of all of them is the program's again if that
+/// breaks.
+///
+/// # Safety
+/// The queue is one, or null.
+unsafe fn with(queue: *const QueueHandle, work: impl FnOnce(&mut Commands) -> c_int) -> c_int {
+    // SAFETY: the caller's.
+    let Some(queue) = (unsafe { queue.as_ref() }) else { return -libc::EFAULT };
+    let done = guest::call(BROKEN, || match queue.commands.try_lock() {
+        Ok(mut commands) => work(&mut commands),
+        Err(TryLockError::WouldBlock) => -libc::EBUSY,
+        Err(TryLockError::Poisoned(_)) => BROKEN,
+    });
+    if done == BROKEN {
+        guest::call((), || {
+            if let Err(TryLockError::Poisoned(poisoned)) = queue.commands.try_lock() {
+                poisoned.into_inner().abandon();
+            }
+        });
+    }
+    done
+}
+
+/// Connects to a subsystem.
+///
+/// # Safety
+/// The pointers lead to what the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_connect(
+    options: *const Options,
+    subsystem: *mut *mut Handle,
+    why: *mut Why,
+) -> c_int {
+    guest::call(BROKEN, || {
+        if subsystem.is_null() {
+            return -libc::EFAULT;
+        }
+        // SAFETY: the caller's.
+        let read = unsafe { options::copy(options).and_then(|options| options::read(&options)) };
+        let options = match read {
+            Ok(options) => options,
+            Err((number, text)) => {
+                // SAFETY: the caller's.
+                unsafe { tell(why, 0, &text) };
+                return number;
+            }
+        };
+        match guest::without_signals(|| Subsystem::connect(options)) {
+            Ok(made) => {
+                let handle = Box::new(Handle { subsystem: made, queues: Arc::new(()) });
+                // SAFETY: the caller's.
+                unsafe { subsystem.write(Box::into_raw(handle)) };
+                0
+            }
+            // SAFETY: the caller's.
+            Err(error) => unsafe { report(why, &error) },
+        }
+    })
+}
+
+/// Shuts the controllers down. `EBUSY` while there are queues.
+///
+/// # Safety
+/// It is one of `shunt_nvme_connect`, or null, and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_disconnect(subsystem: *mut Handle) -> c_int {
+    guest::call(BROKEN, || {
+        // SAFETY: the caller's.
+        let Some(handle) = (unsafe { subsystem.as_ref() }) else { return 0 };
+        if Arc::strong_count(&handle.queues) > 1 {
+            return -libc::EBUSY;
+        }
+        // SAFETY: `shunt_nvme_connect` has made it by `Box::into_raw`, and it is given up here.
+        let handle = unsafe { Box::from_raw(subsystem) };
+        handle.subsystem.close();
+        0
+    })
+}
+
+/// Counts changes of namespaces and paths.
+///
+/// # Safety
+/// It is one of `shunt_nvme_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_changes(subsystem: *const Handle) -> u64 {
+    guest::call(0, || {
+        // SAFETY: the caller's.
+        unsafe { subsystem.as_ref() }.map_or(0, |handle| handle.subsystem.version())
+    })
+}
+
+/// What the header says of a namespace.
+fn describe(disk: &Disk, paths: &[PathStatus], max_transfer: u32) -> Namespace {
+    let attributes = paths.iter().find_map(|path| path.attributes.as_ref());
+    let has = |what: fn(&shunt_nvme_host::Attributes) -> bool| attributes.is_some_and(what);
+    let flags = [
+        (disk.read_only, READ_ONLY),
+        (has(|known| known.has_write_cache), WRITE_CACHE),
+        (has(|known| known.can_compare), CAN_COMPARE),
+        (has(|known| known.can_discard), CAN_DISCARD),
+        (has(|known| known.can_write_zeroes), CAN_WRITE_ZEROES),
+    ];
+    Namespace {
+        nsid: disk.nsid,
+        block_size: disk.block_size,
+        blocks: disk.blocks,
+        max_transfer,
+        flags: flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum(),
+        nguid: disk.nguid.unwrap_or_default(),
+        uuid: disk.uuid.unwrap_or_default(),
+    }
+}
+
+/// Lists namespaces; how many there are.
+///
+/// # Safety
+/// There is room for `most` of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_namespaces(
+    subsystem: *const Handle,
+    list: *mut Namespace,
+    most: size_t,
+) -> c_int {
+    guest::call(BROKEN, || {
+        // SAFETY: the caller's.
+        let Some(handle) = (unsafe { subsystem.as_ref() }) else { return -libc::EFAULT };
+        if list.is_null() && most > 0 {
+            return -libc::EFAULT;
+        }
+        let (disks, paths) = (handle.subsystem.namespaces(), handle.subsystem.paths());
+        let max_transfer = handle.subsystem.max_transfer();
+        for (index, disk) in disks.iter().take(most).enumerate() {
+            // SAFETY: there is room for it.
+            unsafe { list.add(index).write(describe(disk, &paths, max_transfer)) };
+        }
+        c_int::try_from(disks.len()).unwrap_or(c_int::MAX)
+    })
+}
+
+/// One namespace. `ENODEV` where there is none of this number.
+///
+/// # Safety
+/// There is room for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_namespace(
+    subsystem: *const Handle,
+    nsid: u32,
+    namespace: *mut Namespace,
+) -> c_int {
+    guest::call(BROKEN, || {
+        // SAFETY: the caller's.
+        let Some(handle) = (unsafe { subsystem.as_ref() }) else { return -libc::EFAULT };
+        if namespace.is_null() {
+            return -libc::EFAULT;
+        }
+        let Some(disk) = handle.subsystem.namespace(nsid) else { return -libc::ENODEV };
+        let said = describe(&disk, &handle.subsystem.paths(), handle.subsystem.max_transfer());
+        // SAFETY: the caller's.
+        unsafe { namespace.write(said) };
+        0
+    })
+}
+
+/// Makes a queue.
+///
+/// # Safety
+/// The pointers lead to what the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_queue_create(
+    subsystem: *const Handle,
+    queue: *mut *mut QueueHandle,
+    why: *mut Why,
+) -> c_int {
+    guest::call(BROKEN, || {
+        // SAFETY: the caller's.
+        let Some(handle) = (unsafe { subsystem.as_ref() }) else { return -libc::EFAULT };
+        if queue.is_null() {
+            return -libc::EFAULT;
+        }
+        match handle.subsystem.queue() {
+            Ok(made) => {
+                let fd = made.fd().as_raw_fd();
+                let commands = Mutex::new(Commands::new(handle.subsystem.clone(), made));
+                let made = QueueHandle { commands, fd, _queue: Arc::clone(&handle.queues) };
+                // SAFETY: the caller's.
+                unsafe { queue.write(Box::into_raw(Box::new(made))) };
+                0
+            }
+            // SAFETY: the caller's.
+            Err(error) => unsafe { report(why, &error) },
+        }
+    })
+}
+
+/// Ends a queue's connections. What it had under way is over, and nobody is told.
+///
+/// # Safety
+/// It is one of `shunt_nvme_queue_create`, or null, and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_queue_destroy(queue: *mut QueueHandle) -> c_int {
+    if !queue.is_null() {
+        // SAFETY: `shunt_nvme_queue_create` has made it by `Box::into_raw`, and it is given up here.
+        let queue = unsafe { Box::from_raw(queue) };
+        return guest::call(BROKEN, move || {
+            drop(queue);
+            0
+        });
+    }
+    0
+}
+
+/// A descriptor for poll(2).
+///
+/// # Safety
+/// It is one of `shunt_nvme_queue_create`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_queue_fd(queue: *const QueueHandle) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { queue.as_ref() }.map_or(-libc::EFAULT, |queue| queue.fd)
+}
+
+/// Commands that the program has not been told the end of.
+///
+/// # Safety
+/// It is one of `shunt_nvme_queue_create`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_outstanding(queue: *const QueueHandle) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { with(queue, |commands| c_int::try_from(commands.outstanding()).unwrap_or(c_int::MAX)) }
+}
+
+/// Takes a command.
+///
+/// # Safety
+/// The pointers lead to what the header says, the data's until the command is over.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_submit(
+    queue: *const QueueHandle,
+    command: *const Command,
+) -> c_int {
+    let submit = |commands: &mut Commands| {
+        // SAFETY: the caller's.
+        let Some(command) = (unsafe { command.as_ref() }) else { return -libc::EFAULT };
+        // SAFETY: the caller's.
+        unsafe { commands.submit(command) }.err().unwrap_or(0)
+    };
+    // SAFETY: the caller's.
+    unsafe { with(queue, submit) }
+}
+
+/// Room of the program's for completions.
+struct Room {
+    next: *mut Completion,
+}
+
+impl Extend<Completion> for Room {
+    fn extend<T: IntoIterator<Item = Completion>>(&mut self, over: T) {
+        for completion in over {
+            // SAFETY: no more are given than there is room for.
+            unsafe {
+                self.next.write(completion);
+                self.next = self.next.add(1);
+            }
+        }
+    }
+}
+
+/// Sends, receives, and gives commands that are over; how many.
+///
+/// # Safety
+/// There is room for `most` of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_poll(
+    queue: *const QueueHandle,
+    done: *mut Completion,
+    most: size_t,
+    timeout_ms: c_int,
+) -> c_int {
+    let poll = |commands: &mut Commands| {
+        if done.is_null() {
+            return -libc::EFAULT;
+        }
+        let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        let most = most.min(usize::from(u16::MAX));
+        if most == 0 {
+            return -libc::EINVAL;
+        }
+        match commands.poll(&mut Room { next: done }, most, timeout) {
+            Ok(count) => c_int::try_from(count).unwrap_or(c_int::MAX),
+            Err(error) => error,
+        }
+    };
+    // SAFETY: the caller's.
+    unsafe { with(queue, poll) }
+}
+
+/// What calls that wait have in common.
+///
+/// # Safety
+/// The data is as long as so many blocks are; the status is null, or can be written.
+unsafe fn wait(
+    queue: *const QueueHandle,
+    (op, nsid, flags): (u32, u32, u32),
+    blocks: (u64, u64),
+    data: *mut u8,
+    status: *mut u16,
+) -> c_int {
+    let call = |commands: &mut Commands| {
+        // SAFETY: the caller's.
+        let outcome = unsafe { commands.call(op, nsid, blocks, data, flags) };
+        let (error, code) = outcome.err().unwrap_or((0, 0));
+        // SAFETY: the caller's.
+        if let Some(status) = unsafe { status.as_mut() } {
+            *status = code;
+        }
+        error
+    };
+    // SAFETY: the caller's.
+    unsafe { with(queue, call) }
+}
+
+/// Reads blocks.
+///
+/// # Safety
+/// There is room for them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_read(
+    queue: *const QueueHandle,
+    nsid: u32,
+    start: u64,
+    blocks: u64,
+    data: *mut c_void,
+    status: *mut u16,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { wait(queue, (types::READ, nsid, 0), (start, blocks), data.cast(), status) }
+}
+
+/// Writes blocks.
+///
+/// # Safety
+/// They are there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_write(
+    queue: *const QueueHandle,
+    nsid: u32,
+    start: u64,
+    blocks: u64,
+    data: *const c_void,
+    flags: u32,
+    status: *mut u16,
+) -> c_int {
+    let data = data.cast_mut().cast();
+    // SAFETY: the caller's; a write's data is only read.
+    unsafe { wait(queue, (types::WRITE, nsid, flags), (start, blocks), data, status) }
+}
+
+/// Compares blocks.
+///
+/// # Safety
+/// They are there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_compare(
+    queue: *const QueueHandle,
+    nsid: u32,
+    start: u64,
+    blocks: u64,
+    data: *const c_void,
+    status: *mut u16,
+) -> c_int {
+    let data = data.cast_mut().cast();
+    // SAFETY: as above.
+    unsafe { wait(queue, (types::COMPARE, nsid, 0), (start, blocks), data, status) }
+}
+
+/// Writes zeroes.
+///
+/// # Safety
+/// The pointers lead to what the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_write_zeroes(
+    queue: *const QueueHandle,
+    nsid: u32,
+    start: u64,
+    blocks: u64,
+    flags: u32,
+    status: *mut u16,
+) -> c_int {
+    let what = (types::WRITE_ZEROES, nsid, flags);
+    // SAFETY: the caller's; there is no data.
+    unsafe { wait(queue, what, (start, blocks), std::ptr::null_mut(), status) }
+}
+
+/// Gives blocks up.
+///
+/// # Safety
+/// The pointers lead to what the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_discard(
+    queue: *const QueueHandle,
+    nsid: u32,
+    start: u64,
+    blocks: u64,
+    status: *mut u16,
+) -> c_int {
+    let what = (types::DISCARD, nsid, 0);
+    // SAFETY: the caller's; there is no data.
+    unsafe { wait(queue, what, (start, blocks), std::ptr::null_mut(), status) }
+}
+
+/// Makes durable what was written.
+///
+/// # Safety
+/// The pointers lead to what the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_flush(
+    queue: *const QueueHandle,
+    nsid: u32,
+    status: *mut u16,
+) -> c_int {
+    // SAFETY: the caller's; there is no data.
+    unsafe { wait(queue, (types::FLUSH, nsid, 0), (0, 0), std::ptr::null_mut(), status) }
+}
+
+/// Writes the specification's name of a status, cut off where there is no room for all of it.
+///
+/// # Safety
+/// There is so much room.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_status_name(
+    status: u16,
+    name: *mut c_char,
+    room: size_t,
+) -> c_int {
+    guest::call(BROKEN, || {
+        if name.is_null() || room == 0 {
+            return -libc::EFAULT;
+        }
+        let text = Status::from_bits(status).name().unwrap_or("unknown");
+        let len = text.len().min(room - 1);
+        // SAFETY: so many bytes fit, and the last one.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), name.cast::<u8>(), len);
+            name.add(len).write(0);
+        }
+        0
+    })
+}

@@ -163,10 +163,12 @@ impl Caller {
         let address = self.address;
         let until = Instant::now() + self.timeout;
         loop {
-            self.turn().map_err(|e| Error::Io(address, e))?;
+            let went = self.turn();
+            // A controller that refuses a host answers, and closes the connection behind that.
             if is_so(self) {
                 return Ok(());
             }
+            went.map_err(|e| Error::Io(address, e))?;
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Error::TimedOut(address, what));

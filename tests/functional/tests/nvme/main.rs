@@ -10,6 +10,7 @@ mod guest;
 mod hostile;
 mod initiator;
 mod kernel;
+mod keys;
 mod nbd;
 mod nvmet;
 mod proxy;

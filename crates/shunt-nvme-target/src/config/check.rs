@@ -113,6 +113,7 @@ fn limits(raw: &raw::Limits, source: &Source<'_>) -> Checked<Limits> {
         given.as_ref().map(|size| Spanned::new(size.span(), size.get_ref().0))
     };
     let (transfer, in_flight) = (bytes(&raw.transfer), bytes(&raw.in_flight));
+    let in_capsule = bytes(&raw.in_capsule);
     let timeout = usual.connect_timeout.as_secs();
     let found = Limits {
         connections: bounded(raw.connections.as_ref(), usual.connections, (1, 1 << 20), source)?,
@@ -132,13 +133,27 @@ fn limits(raw: &raw::Limits, source: &Source<'_>) -> Checked<Limits> {
             source,
         )?)
         .unwrap_or(usual.transfer),
+        in_capsule: u32::try_from(bounded(
+            in_capsule.as_ref(),
+            u64::from(usual.in_capsule),
+            (0, 16 << 20),
+            source,
+        )?)
+        .unwrap_or(usual.in_capsule),
         in_flight: bounded(in_flight.as_ref(), usual.in_flight, (1 << 20, 1 << 40), source)?,
     };
     if let Some(transfer) = transfer.filter(|_| !found.transfer.is_power_of_two()) {
         let what = "the longest transfer must be a power of two, such as \"1MiB\"";
         return Err(source.mistake(&transfer.span(), what));
     }
-    Ok(found)
+    let is_possible = found.in_capsule.is_multiple_of(16) && found.in_capsule <= found.transfer;
+    if let Some(in_capsule) = in_capsule.filter(|_| !is_possible) {
+        let what =
+            "data in a capsule must be a multiple of 16, and no longer than the longest transfer";
+        return Err(source.mistake(&in_capsule.span(), what));
+    }
+    // Where no more than that can be transferred, no more is in a capsule.
+    Ok(Limits { in_capsule: found.in_capsule.min(found.transfer), ..found })
 }
 
 fn nqn(name: &Spanned<String>, source: &Source<'_>) -> Checked<Nqn> {

@@ -33,6 +33,7 @@ pub(super) struct Limits {
     pub queues: Option<Spanned<u16>>,
     pub queue_depth: Option<Spanned<u16>>,
     pub transfer: Option<Spanned<Size>>,
+    pub in_capsule: Option<Spanned<Size>>,
     pub in_flight: Option<Spanned<Size>>,
 }
 

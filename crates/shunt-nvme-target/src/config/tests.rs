@@ -102,6 +102,16 @@ fn a_whole_file() {
 }
 
 #[test]
+fn capsules_hold_no_more_than_a_transfer() {
+    let of = |limits: &str| {
+        let text = format!("listen = [\"127.0.0.1:4420\"]\n[limits]\n{limits}\n");
+        parse(&text).unwrap().limits.in_capsule
+    };
+    assert_eq!((of(""), of("in-capsule = \"128KiB\""), of("in-capsule = 0")), (8192, 128 << 10, 0));
+    assert_eq!(of("transfer = \"4KiB\""), 4096);
+}
+
+#[test]
 fn mistakes_have_a_line_and_a_reason() {
     for (from, to, line, reason) in [
         (
@@ -117,6 +127,8 @@ fn mistakes_have_a_line_and_a_reason() {
         ("connections = 100", "connections = 0", 6, "from 1 to"),
         ("\"256KiB\"", "\"257KiB\"", 9, "power of two"),
         ("\"256KiB\"", "\"256KB\"", 9, "such as \"10GiB\""),
+        ("transfer = \"256KiB\"", "in-capsule = 100", 9, "a multiple of 16"),
+        ("transfer = \"256KiB\"", "in-capsule = \"2MiB\"", 9, "no longer than the longest"),
         ("nqn.2024-01.org.example:one", "disk", 16, "no NVMe qualified name"),
         (
             "nqn.2024-01.org.example:one",

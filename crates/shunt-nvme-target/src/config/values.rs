@@ -53,6 +53,8 @@ pub struct Limits {
     pub queue_depth: u16,
     /// Bytes of a command's data.
     pub transfer: u32,
+    /// Bytes of a write's data that hosts may send with the command, unasked: a multiple of 16.
+    pub in_capsule: u32,
     /// Bytes of data that commands of all connections may have under way.
     pub in_flight: u64,
 }
@@ -66,6 +68,7 @@ impl Default for Limits {
             queues: 64,
             queue_depth: 128,
             transfer: 1 << 20,
+            in_capsule: 8 << 10,
             in_flight: 256 << 20,
         }
     }

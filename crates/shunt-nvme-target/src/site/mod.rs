@@ -138,6 +138,7 @@ impl Site {
         let in_flight = u64::from(usual.max_in_flight).min(self.limits.in_flight / 4);
         controller::Limits {
             max_transfer: self.limits.transfer,
+            in_capsule: self.limits.in_capsule,
             max_in_flight: u32::try_from(in_flight).unwrap_or(usual.max_in_flight),
             ..usual
         }

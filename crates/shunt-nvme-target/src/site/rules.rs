@@ -16,6 +16,7 @@ pub(super) fn limits(limits: &Limits) -> subsystem::Limits {
         io_queues: limits.queues,
         queue_depth: limits.queue_depth,
         max_transfer: limits.transfer,
+        in_capsule: limits.in_capsule,
         ..subsystem::Limits::default()
     }
 }

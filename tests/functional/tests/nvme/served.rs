@@ -42,6 +42,41 @@ fn a_file_keeps_every_byte() {
     verify(&["--file", "disk", "--size", "8MiB", "--block-size", "512"], &[CAPSULES]);
 }
 
+/// A target that takes long writes in capsules, with a host that sends them so, with one that goes on asking for R2Ts as
+/// if it had not heard of that, and with one that does now this and now that.
+#[test]
+fn long_capsules_are_taken_and_are_nobodys_duty() {
+    for store in ["store = \"memory\"", "store = \"file\"\npath = \"disk\"\ncreate = true"] {
+        let text = format!(
+            "[limits]\nin-capsule = \"256KiB\"\nin-flight = \"4MiB\"\n\
+             [[subsystem]]\nnqn = \"{QUICK}\"\nhosts = \"any\"\n\
+             [[subsystem.namespace]]\n{store}\nsize = \"32MiB\"\n"
+        );
+        for mode in Mode::enabled() {
+            for (most, digests) in
+                [("262144", false), ("262144", true), ("0", false), ("65536", true)]
+            {
+                let sandbox = Sandbox::new(mode);
+                let target = Target::configured(&sandbox, &text);
+                let digests = if digests { &["--header-digest", "--data-digest"][..] } else { &[] };
+                let verify = ["verify", "--commands", "300", "--longest", "262144"];
+                let way = [digests, &verify, &["--in-capsule", most]].concat();
+                let seen = sandbox.expect(Expect::All(ENDS), || target.run(&sandbox, &way));
+                assert_eq!(seen[0]["commands"], 300, "{mode} {way:?}");
+                target.end();
+            }
+        }
+        // What is longer than what was announced ends the connection.
+        let sandbox = Sandbox::new(Mode::Plain);
+        let target = Target::configured(&sandbox, &text);
+        let verify = ["verify", "--commands", "300", "--longest", "524288"];
+        let args = [&verify[..], &["--in-capsule", "524288"]].concat();
+        let finished = sandbox.spawn(target.host(&sandbox, &args)).wait();
+        assert!(finished.stderr.contains("the controller has ended it"), "{finished}");
+        target.end();
+    }
+}
+
 #[test]
 fn hosts_may_read_memory_in_place() {
     let text = r#"

@@ -45,6 +45,8 @@ mod queue;
 mod request;
 mod socket;
 mod subsystem;
+#[cfg(fuzzing)]
+pub mod victim;
 
 pub use controller::{Attributes, Controller, Notice, discover};
 pub use error::Error;

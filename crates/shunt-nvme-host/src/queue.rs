@@ -162,7 +162,11 @@ impl Subsystem {
     /// # Errors
     /// Why none is.
     pub fn queue(&self) -> Result<Queue, Error> {
-        let post = self.post()?;
+        self.queue_at(self.post()?)
+    }
+
+    /// A queue in its place.
+    pub(crate) fn queue_at(&self, post: Arc<Post>) -> Result<Queue, Error> {
         let epoll = Epoll::new(EVENTS).map_err(Error::Local)?;
         epoll.add(post.bell.fd(), epoll::IN, BELL).map_err(Error::Local)?;
         let depth = usize::from(self.options().depth.max(1));

@@ -145,6 +145,12 @@ impl Subsystem {
         limits.min().unwrap_or(u32::MAX)
     }
 
+    /// One whose paths nobody keeps.
+    #[cfg(fuzzing)]
+    pub(crate) fn without_threads(shared: Arc<Shared>) -> Self {
+        Self { handle: Arc::new(Handle { shared, threads: Mutex::default() }) }
+    }
+
     /// A place for a queue, once one path has made its connection.
     pub(crate) fn post(&self) -> Result<Arc<Post>, Error> {
         let shared = &self.handle.shared;

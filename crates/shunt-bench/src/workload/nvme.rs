@@ -15,8 +15,11 @@ static GRANTED: Family = Family {
               over kernel TCP everything is copied.",
 };
 
-static COPIED: Family =
-    Family { title: "NVMe/TCP, copied", meaning: "The same without grants (--no-grant)." };
+static UNGRANTED: Family = Family {
+    title: "NVMe/TCP, without grants",
+    meaning: "The same with --no-grant: Shunt's programs copy what is written into the ring and out of it. The contender \
+              \"Shunt copy\" is another thing: a device that cannot map the peer's memory, with which nothing is granted.",
+};
 
 static LATENCY: Family = Family {
     title: "NVMe/TCP, one command in flight",
@@ -27,8 +30,13 @@ static LATENCY: Family = Family {
 const WRITES: [usize; 5] = [512, 4096, 16_384, 65_536, 131_072];
 const READS: [usize; 2] = [4096, 65_536];
 /// Commands at once.
-const DEPTHS: [u32; 4] = [1, 4, 16, 64];
 const DEPTH: u32 = 64;
+/// The other places of the curve.
+const DEPTHS: [u32; 4] = [1, 4, 16, 128];
+
+/// Admin Queues work over the bench's sockmap; commands on I/O queues were not answered, with Linux 6.18, until their
+/// controllers were given up.
+const NO_SOCKMAP: &str = "its I/O queues stand still over a sockmap";
 
 /// What is measured.
 #[derive(Clone, Copy)]
@@ -81,34 +89,37 @@ fn outcome(text: &str, size: usize) -> Result<Outcome> {
     })
 }
 
-/// A row of commands in a second, or of MB where those are what counts.
+/// A row of commands in a second.
 fn rate(name: &str, family: &'static Family, load: Load) -> Row {
     let Load { size, depth, reads, grant } = load;
     let what = if reads > 0 { "read" } else { "write" };
-    let is_bulk = size > 4096;
-    let drive = move |session: &Session<'_>, budget: Budget| {
-        let outcome = run(session, budget, load)?;
-        let scale = if is_bulk { size as f64 / 1e6 } else { 1.0 };
-        Ok(Outcome { value: outcome.value * scale, ..outcome })
-    };
+    let drive = move |session: &Session<'_>, budget: Budget| run(session, budget, load);
     let suffix = if depth == DEPTH { String::new() } else { format!(".q{depth}") };
-    let how = if grant { "granted" } else { "copied" };
+    let how = if grant { "granted" } else { "without grants" };
     let title = format!("NVMe/TCP {what} of {}, depth {depth}, {how}", size_of_text(size));
     let row = Row::new(format!("nvme.{name}.{what}{suffix}.{size}"), family, title, drive);
-    if is_bulk { row.unit("MB/s", Better::Higher).per_gigabyte() } else { row }
+    let row = row.no_sockmap(NO_SOCKMAP);
+    if depth == DEPTH {
+        row.point(&format!("NVMe/TCP {what}s, {how}"), "bytes", size as f64)
+    } else {
+        row.point(
+            &format!("NVMe/TCP {what}s of {}, {how}", size_of_text(size)),
+            "depth",
+            depth.into(),
+        )
+    }
 }
 
 /// All of them.
 pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
-    for (name, family, grant) in [("granted", &GRANTED, true), ("copied", &COPIED, false)] {
+    for (name, family, grant) in [("granted", &GRANTED, true), ("ungranted", &UNGRANTED, false)] {
         let load = |size, depth, reads| Load { size, depth, reads, grant };
         rows.extend(WRITES.map(|size| rate(name, family, load(size, DEPTH, 0))));
         rows.extend(READS.map(|size| rate(name, family, load(size, DEPTH, 100))));
     }
     let curve = DEPTHS
         .into_iter()
-        .filter(|depth| *depth != DEPTH)
         .map(|depth| rate("granted", &GRANTED, Load { size: 4096, depth, reads: 0, grant: true }));
     rows.extend(curve);
     let alone = Load { size: 4096, depth: 1, reads: 0, grant: true };
@@ -118,7 +129,9 @@ pub fn rows() -> Vec<Row> {
     };
     let title = "NVMe/TCP write of 4 KiB, one at a time";
     rows.push(
-        Row::new("nvme.latency.write.4096", &LATENCY, title, drive).unit("µs", Better::Lower),
+        Row::new("nvme.latency.write.4096", &LATENCY, title, drive)
+            .unit("µs", Better::Lower)
+            .no_sockmap(NO_SOCKMAP),
     );
     rows
 }
@@ -126,6 +139,22 @@ pub fn rows() -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A row is at one place of one curve, and all rows of a curve have the same unit.
+    #[test]
+    fn curves_can_be_drawn() {
+        let mut seen = std::collections::HashMap::<String, (&str, Vec<f64>)>::new();
+        for row in rows() {
+            assert!(row.excludes(crate::contender::Contender::Sockmap).is_some(), "{}", row.id);
+            let Some(point) = row.point else { continue };
+            let (unit, places) = seen.entry(point.curve).or_insert((row.unit, Vec::new()));
+            assert_eq!(*unit, row.unit, "{}", row.id);
+            assert!(!places.contains(&point.x), "{}", row.id);
+            places.push(point.x);
+        }
+        assert_eq!(seen["NVMe/TCP writes, granted"].1.len(), WRITES.len());
+        assert_eq!(seen["NVMe/TCP writes of 4 KiB, granted"].1.len(), DEPTHS.len());
+    }
 
     #[test]
     fn what_the_program_prints() {

@@ -101,6 +101,8 @@ pub struct Row {
     pub quick: bool,
     /// True when servers and clients are in networks of their own.
     pub isolated: bool,
+    /// Why it is not run over a sockmap; none if it is.
+    pub no_sockmap: Option<&'static str>,
     /// Runs it.
     pub drive: Drive,
 }
@@ -126,6 +128,7 @@ impl Row {
             unix: false,
             quick: false,
             isolated: false,
+            no_sockmap: None,
             drive: Box::new(drive),
         }
     }
@@ -165,6 +168,11 @@ impl Row {
         self
     }
 
+    pub(super) fn no_sockmap(mut self, why: &'static str) -> Self {
+        self.no_sockmap = Some(why);
+        self
+    }
+
     /// Why this contender cannot run the row; none if it can.
     #[must_use]
     pub fn excludes(&self, contender: Contender) -> Option<&'static str> {
@@ -174,6 +182,7 @@ impl Row {
             Contender::Sockmap if self.isolated => {
                 Some("addresses name a connection in one network")
             }
+            Contender::Sockmap => self.no_sockmap,
             _ => None,
         }
     }

@@ -108,7 +108,7 @@ const OVERVIEW: usize = 30;
 
 /// Rows of a curve stand for each other; these stand for the curves.
 fn is_typical(row: &RowReport) -> bool {
-    const OF_CURVES: [&str; 15] = [
+    const OF_CURVES: [&str; 18] = [
         "ipc.1",
         "ipc.100",
         "ipc.4096",
@@ -124,6 +124,9 @@ fn is_typical(row: &RowReport) -> bool {
         "nginx.1M.w2.c100",
         "open.10000.10",
         "open.10000.all",
+        "nvme.granted.write.4096",
+        "nvme.granted.write.65536",
+        "nvme.granted.read.65536",
     ];
     row.point.is_none() || OF_CURVES.contains(&row.id.as_str())
 }
@@ -241,9 +244,15 @@ fn curves(report: &Report, html: &mut String) {
         let value: Pick =
             |r, x| r.value.map(|v| Dot { x, y: v.median, band: Some((v.min, v.max)) });
         let cpu: Pick = |r, x| r.cpu.map(|y| Dot { x, y, band: None });
-        for (what, unit, pick) in
-            [("", first.unit.as_str(), value), (", processor time", cpu_unit, cpu)]
-        {
+        let latency: Pick = |r, x| {
+            let median = r.latency.iter().find(|point| point.q == 0.5)?;
+            Some(Dot { x, y: median.us, band: None })
+        };
+        for (what, unit, pick) in [
+            ("", first.unit.as_str(), value),
+            (", median latency", "µs", latency),
+            (", processor time", cpu_unit, cpu),
+        ] {
             let curves = contenders.iter().map(|c| {
                 let dots =
                     rows.iter().filter_map(|row| pick(row.result(*c)?, row.point.as_ref()?.x));
@@ -418,7 +427,7 @@ mod tests {
     fn typical_rows_exist() {
         let all = crate::workload::all();
         let curves = all.iter().filter(|row| row.point.is_some()).map(RowReport::of);
-        assert_eq!(curves.filter(is_typical).count(), 15);
+        assert_eq!(curves.filter(is_typical).count(), 18);
     }
 
     #[test]

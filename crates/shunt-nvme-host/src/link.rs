@@ -50,6 +50,7 @@ pub(crate) struct Link {
     /// The first field: it is closed before the data of commands goes.
     socket: TcpStream,
     machine: Queue,
+    depth: u16,
     /// By the commands' slots.
     held: Vec<Held>,
     ahead: Box<[u8]>,
@@ -86,6 +87,7 @@ impl Link {
         let grants = grant && socket::allow_grants(socket.as_fd()).is_ok();
         Ok(Self {
             socket,
+            depth: config.depth,
             machine: Queue::new(config),
             held: Vec::new(),
             ahead: vec![0; AHEAD].into_boxed_slice(),
@@ -148,6 +150,11 @@ impl Link {
         }
         self.held[slot] = Held { tag, data, copy };
         Ok(command)
+    }
+
+    /// True if so many commands more can be submitted.
+    pub(crate) fn has_room(&self, count: usize) -> bool {
+        usize::from(self.depth).saturating_sub(self.machine.outstanding()) >= count
     }
 
     /// Sends as much as the socket takes.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use shunt_nvme::host::{Completion as Response, Fate, SubmitError, Transfer};
 use shunt_nvme::transport::Command;
-use shunt_nvme::wire::{Direction, Status};
+use shunt_nvme::wire::{Direction, Fuse, Status};
 use shunt_sys::epoll::{self, Epoll};
 
 use crate::error::Error;
@@ -113,6 +113,8 @@ struct Pending {
     since: Instant,
     tries: u8,
     aborted: bool,
+    /// The other half of a fused operation, which begins with this one.
+    second: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -195,30 +197,79 @@ impl Queue {
     /// # Errors
     /// It was not taken; the data comes back.
     pub fn submit(&mut self, request: Request, data: Data, token: u64) -> Result<(), Refused> {
-        let len = request.len as usize;
-        let why = if request.len > self.max_transfer {
+        if let Some(why) = self.refuses(&request, &data) {
+            return Err(Refused { why, data });
+        }
+        if self.free.is_empty() {
+            return Err(Refused { why: Refusal::Full, data });
+        }
+        if let Some(index) = self.keep(request, data, token) {
+            self.begin(index);
+        }
+        Ok(())
+    }
+
+    fn refuses(&self, request: &Request, data: &Data) -> Option<Refusal> {
+        if request.len > self.max_transfer {
             Some(Refusal::TooLong)
-        } else if data.len() < len {
+        } else if data.len() < request.len as usize {
             Some(Refusal::ShortData)
         } else {
             None
-        };
-        if let Some(why) = why {
-            return Err(Refused { why, data });
         }
-        let Some(index) = self.free.pop() else {
-            return Err(Refused { why: Refusal::Full, data });
-        };
+    }
+
+    /// Finds a command a place; `None` if there is none.
+    fn keep(&mut self, request: Request, data: Data, token: u64) -> Option<usize> {
+        let index = self.free.pop()?;
         if self.free.len() + 1 == self.commands.len() {
             // Nothing was under way, and so the time may not have been looked at for long.
             self.now = Instant::now();
         }
         let place = Place::Waits(data);
-        let (since, tries, aborted) = (self.now, 0, false);
-        self.commands[index] = Some(Pending { token, request, place, since, tries, aborted });
+        let (since, tries, aborted, second) = (self.now, 0, false, None);
+        let pending = Pending { token, request, place, since, tries, aborted, second };
+        self.commands[index] = Some(pending);
         self.post.outstanding.fetch_add(1, Ordering::Relaxed);
+        Some(index)
+    }
+
+    /// Sends a command behind those that wait.
+    fn begin(&mut self, index: usize) {
         if !self.waiting.is_empty() || !self.start(index) {
             self.waiting.push_back(index);
+        }
+    }
+
+    /// Takes a fused Compare and Write: the blocks are written if they are as expected, and nothing
+    /// else is done to them in between. Both are as long, from the same block on. There are two
+    /// completions, with a token each. Where the blocks differ the first one has failed with
+    /// *Compare Failure*, and the second one with *Command Aborted due to Failed Fused Command*.
+    /// Neither is sent again when its connection is lost ([`Failure::Lost`]).
+    ///
+    /// # Errors
+    /// Nothing was taken; the data of the command at fault comes back.
+    pub fn compare_and_write(
+        &mut self,
+        (compare, expected, first): (Request, Data, u64),
+        (write, data, second): (Request, Data, u64),
+    ) -> Result<(), Refused> {
+        if self.free.len() < 2 {
+            return Err(Refused { why: Refusal::Full, data });
+        }
+        if let Some(why) = self.refuses(&write, &data) {
+            return Err(Refused { why, data });
+        }
+        if let Some(why) = self.refuses(&compare, &expected) {
+            return Err(Refused { why, data: expected });
+        }
+        let first = self.keep(compare.fused(Fuse::First), expected, first);
+        let second = self.keep(write.fused(Fuse::Second), data, second);
+        if let (Some(first), Some(second)) = (first, second) {
+            if let Some(pending) = self.commands[first].as_mut() {
+                pending.second = Some(second);
+            }
+            self.begin(first);
         }
         Ok(())
     }
@@ -259,7 +310,7 @@ impl Queue {
             // Also for those who wait for `fd` by themselves: it would stay readable.
             self.post.bell.hush();
             self.look_for_news(done)?;
-            self.start_waiting();
+            self.start_waiting(done);
             self.turn(done)?;
             self.now = Instant::now();
             if self.now.saturating_duration_since(self.looked) >= self.tick() {
@@ -327,10 +378,15 @@ impl Queue {
     }
 
     /// Sends commands that wait, as far as there are paths.
-    fn start_waiting(&mut self) {
+    fn start_waiting(&mut self, done: &mut Vec<Completion>) {
         for _ in 0..self.waiting.len() {
             let Some(index) = self.waiting.pop_front() else { return };
-            if !self.start(index) {
+            if self.is_second(index) {
+                // The first half went, and its connection ended before this one did.
+                if let Some(Place::Waits(data)) = self.displace(index) {
+                    self.finish(index, data, Err(Failure::Lost), done);
+                }
+            } else if !self.start(index) {
                 self.waiting.push_back(index);
             }
         }
@@ -344,6 +400,38 @@ impl Queue {
         let ranks = self.lanes.iter().enumerate();
         let best = ranks.filter_map(|(at, lane)| Some((lane.rank(group, now)?, at))).min();
         let Some((_, at)) = best else { return false };
+        // Both halves of a fused operation go by one connection, and nothing goes between them.
+        let second = pending.second;
+        let count = 1 + usize::from(second.is_some());
+        if !self.lanes[at].link.as_ref().is_some_and(|link| link.has_room(count)) {
+            return false;
+        }
+        if !self.put(index, at) {
+            return false;
+        }
+        if let Some(second) = second
+            && !self.put(second, at)
+        {
+            self.waiting.push_back(second);
+        }
+        true
+    }
+
+    /// True for the second half of a fused operation.
+    fn is_second(&self, index: usize) -> bool {
+        let pending = self.commands[index].as_ref();
+        pending.is_some_and(|pending| pending.request.sqe.fuse() == Fuse::Second)
+    }
+
+    /// Takes a command from where it is.
+    fn displace(&mut self, index: usize) -> Option<Place> {
+        let pending = self.commands[index].as_mut()?;
+        Some(std::mem::replace(&mut pending.place, Place::Moves))
+    }
+
+    /// Gives a command to a path; false if that does not take it.
+    fn put(&mut self, index: usize, at: usize) -> bool {
+        let Some(pending) = self.commands[index].as_mut() else { return true };
         let lane = &mut self.lanes[at];
         let Some(link) = lane.link.as_mut() else { return false };
         let Place::Waits(data) = std::mem::replace(&mut pending.place, Place::Moves) else {
@@ -434,7 +522,7 @@ impl Queue {
             return self.finish(index, data, Ok(response.cqe.result.get()), done);
         }
         let Some(pending) = self.commands.get_mut(index).and_then(Option::as_mut) else { return };
-        if status.is_path_error() && !status.is_dnr() {
+        if status.is_path_error() && !status.is_dnr() && !pending.request.is_fused() {
             // It was not executed: another path may do, or this one later.
             self.lanes[at].bar(pending.request.ana_group, self.now);
             self.handle.shared.paths[at].order(Order::Look);
@@ -475,6 +563,10 @@ impl Queue {
                 Fate::Completed(response) => self.settle(at, lost.tag, &response, lost.data, done),
                 Fate::MaybeExecuted if pending.aborted => {
                     self.finish(index, lost.data, Err(Failure::TimedOut), done);
+                }
+                // Neither half goes again without the other.
+                Fate::NeverSent if pending.request.is_fused() => {
+                    self.finish(index, lost.data, Err(Failure::Lost), done);
                 }
                 Fate::MaybeExecuted if !pending.request.is_repeatable() => {
                     self.finish(index, lost.data, Err(Failure::Lost), done);
@@ -517,9 +609,7 @@ impl Queue {
         }
         self.waiting.retain(|index| !hopeless.contains(index));
         for index in hopeless {
-            let place = self.commands[index].as_mut().map(|pending| &mut pending.place);
-            let place = place.map(|place| std::mem::replace(place, Place::Moves));
-            if let Some(Place::Waits(data)) = place {
+            if let Some(Place::Waits(data)) = self.displace(index) {
                 self.finish(index, data, Err(Failure::NoPath), done);
             }
         }

@@ -2,7 +2,7 @@
 
 use shunt_nvme::wire::identify::{self, nidt};
 use shunt_nvme::wire::opcode::io;
-use shunt_nvme::wire::{Direction, Sqe};
+use shunt_nvme::wire::{Direction, Fuse, Sqe};
 
 use crate::memory::Data;
 
@@ -173,6 +173,17 @@ impl Request {
         self
     }
 
+    /// The same as a half of a fused operation, or as none.
+    pub(crate) fn fused(mut self, half: Fuse) -> Self {
+        self.sqe.set_fuse(half);
+        self
+    }
+
+    /// True for a half of a fused operation.
+    pub(crate) fn is_fused(&self) -> bool {
+        self.sqe.fuse() != Fuse::No
+    }
+
     /// Bytes of data that it takes or gives.
     #[must_use]
     pub const fn data_len(&self) -> u32 {
@@ -183,8 +194,7 @@ impl Request {
     /// then be sent again.
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
-        let is_alone = self.sqe.fuse() == shunt_nvme::wire::Fuse::No;
-        is_alone
+        !self.is_fused()
             && matches!(
                 self.sqe.opcode,
                 io::FLUSH
@@ -232,7 +242,7 @@ mod tests {
         let mut acquire = Request::of(Sqe::new(io::RESERVATION_ACQUIRE, 1), 16, 0);
         assert!(!acquire.is_repeatable());
         acquire = disk().compare(0, 1);
-        acquire.sqe.set_fuse(shunt_nvme::wire::Fuse::First);
+        acquire.sqe.set_fuse(Fuse::First);
         assert!(!acquire.is_repeatable());
     }
 }

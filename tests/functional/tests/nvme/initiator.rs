@@ -98,6 +98,83 @@ fn every_command_does_what_it_says() {
     target.end();
 }
 
+/// Two queues count in one block, on a path that is lost now and then: no step is lost, and none is done twice.
+#[test]
+fn compare_and_write_counts() {
+    for store in [&["--memory", "1MiB"][..], &["--file", "disk", "--size", "1MiB"]] {
+        let sandbox = Sandbox::new(Mode::Plain);
+        let target = Target::quick(&sandbox, store);
+        let mut proxy = Proxy::start(target.port);
+        let mut options = options(&[&target]);
+        options.addresses = vec![([127, 0, 0, 1], proxy.port).into()];
+        options.depth = 3;
+        let subsystem = Subsystem::connect(options).unwrap();
+        let disk = subsystem.namespace(1).unwrap();
+        let block = |count: u64| {
+            let mut bytes = vec![0; 4096];
+            bytes[..8].copy_from_slice(&count.to_le_bytes());
+            Data::from(bytes)
+        };
+        // How often it was counted for sure, and how often perhaps.
+        let counter = |queue: &mut Queue, steps: u32| {
+            let (mut sure, mut perhaps, mut known) = (0u64, 0u64, 0);
+            while sure < u64::from(steps) {
+                let read = run(queue, disk.read(5, 1), vec![0; 4096].into());
+                assert_eq!(read.result, Ok(0));
+                let before = u64::from_le_bytes(read.data.bytes()[..8].try_into().unwrap());
+                assert!(before >= known, "{before} after {known}");
+                known = before;
+                let (compare, write) = (disk.compare(5, 1), disk.write(5, 1));
+                let pair = queue
+                    .compare_and_write((compare, block(before), 1), (write, block(before + 1), 2));
+                pair.unwrap();
+                let mut done = Vec::new();
+                while done.len() < 2 {
+                    queue.poll(&mut done, Some(Duration::from_secs(60))).unwrap();
+                }
+                done.sort_by_key(|over| over.token);
+                match (done[0].result, done[1].result) {
+                    (Ok(_), Ok(_)) => sure += 1,
+                    (Err(Failure::Status(first)), Err(Failure::Status(second))) => {
+                        assert_eq!(first.code(), Status::COMPARE_FAILURE.code());
+                        assert_eq!(second.code(), Status::FUSED_FAILED.code());
+                    }
+                    (_, Err(Failure::Lost)) => perhaps += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+            (sure, perhaps)
+        };
+        let (mut one, mut two) = (subsystem.queue().unwrap(), subsystem.queue().unwrap());
+        let (sure, perhaps) = std::thread::scope(|scope| {
+            let threads =
+                [scope.spawn(|| counter(&mut one, 400)), scope.spawn(|| counter(&mut two, 400))];
+            let port = proxy.port;
+            for _ in 0..3 {
+                proxy.cut();
+                std::thread::sleep(Duration::from_millis(200));
+                proxy = Proxy::start_at(target.port, port);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let shares = threads.map(|thread| thread.join().unwrap());
+            shares.iter().fold((0, 0), |all, share| (all.0 + share.0, all.1 + share.1))
+        });
+        let read = run(&mut one, disk.read(5, 1), vec![0; 4096].into());
+        let counted = u64::from_le_bytes(read.data.bytes()[..8].try_into().unwrap());
+        assert!((sure..=sure + perhaps).contains(&counted), "{counted}: {sure} and {perhaps}");
+        // With one place left there is none for both.
+        for n in 0..2 {
+            one.submit(disk.flush(), Data::None, n).unwrap();
+        }
+        let pair = one
+            .compare_and_write((disk.compare(5, 1), block(0), 1), (disk.write(5, 1), block(1), 2));
+        assert_eq!(pair.unwrap_err().why, shunt_nvme_host::Refusal::Full);
+        drop((one, two));
+        subsystem.close();
+        target.end();
+    }
+}
+
 /// A program that compares each byte of a disk that it writes and reads, on three queues.
 fn verifier(sandbox: &Sandbox, ports: &[u16], args: &[&str]) -> Command {
     let mut command = sandbox.command(built("shunt-nvme-verify"));

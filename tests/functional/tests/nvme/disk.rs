@@ -46,8 +46,9 @@ impl Disk {
     }
 }
 
+/// Bytes that do not come again after as many as a command has.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|n| (n * 31 + n / 512 + seed).to_le_bytes()[0]).collect()
+    shunt_functional::nvme::pattern(seed as u64, 0, len)
 }
 
 /// A range of sectors, as a request has it.

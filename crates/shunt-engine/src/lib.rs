@@ -1,7 +1,8 @@
 //! What decides: values and state machines over ports, without descriptors, system calls or statics.
 //!
 //! A connection's end ([`conn::End`]) works on shared memory; the kernel socket ([`kernel::KernelSocket`]) and the program's calls
-//! ([`conn::send::Outgoing`], [`conn::recv::Incoming`]) are ports. So each rule is tested here with models of them, in which
+//! ([`conn::send::Outgoing`], [`conn::recv::Incoming`]) are ports, and so are what a call waits for and the process in which it
+//! does ([`wait::Wait`], [`wait::Host`]). So each rule is tested here with models of them, in which
 //! something may come before every question. The library (`shunt-preload`) implements the ports.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -26,3 +27,4 @@ pub mod ports;
 pub mod sim;
 pub mod spin;
 pub mod stretch;
+pub mod wait;

@@ -8,6 +8,8 @@
 //! for when it began, and so holds the connections. But whatever it finds in a later look it finds by the
 //! numbers: when the old file wakes a call whose descriptor was closed, or used again, the call tells of the
 //! file that has the number by then.
+//!
+//! The order of the looks, spins and sleeps is the engine's ([`shunt_engine::wait`]).
 
 use core::sync::atomic::Ordering;
 
@@ -15,26 +17,25 @@ use libc::{EINTR, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
 use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
-use shunt_engine::handshake::{Phase, SHORTEST_LOOK};
+use shunt_engine::handshake::Phase;
+use shunt_engine::wait::{
+    Handlers, Hearing, Limits, Set, Slept, Spinner, Wait, Way, Woken, wait_for,
+};
 use shunt_shm::doorbell::{arm, on_bell};
 use shunt_shm::sync::AtomicU32;
-use shunt_wire::counter::Counter;
 
 use crate::calls::{Has, UnderWay};
 use crate::conn::{Conn, Hold, KERNEL_HINT, NUMBERED};
 use crate::control::bell::Bell;
-use crate::control::endpoint;
 use crate::epoll::heard::Heard;
 use crate::epoll::instance::Instance;
 use crate::epoll::nested::Awaited;
 use crate::epoll::ready;
 use crate::fds::fd_table::{self, Kind};
 use crate::point;
-use crate::stream::alarm;
-use crate::stream::spin::{self, Spun};
-use crate::stream::{doubt, tcp, trim};
+use crate::stream::spin::{self, Spun, ThisProcess};
+use crate::stream::{tcp, trim};
 use crate::system::abi::{c_int, pollfd, sigset_t, timespec};
-use crate::system::clock;
 use crate::system::errno::{self, KeepErrno};
 use crate::threads::handlers::Seen;
 use crate::threads::{handlers, signals};
@@ -125,10 +126,20 @@ static BUDGET: AtomicU32 = AtomicU32::new(0);
 struct PollSet<'a> {
     fds: &'a mut [pollfd],
     targets: Vec<Target>,
+    deadline: Option<u64>,
+    mask: *const sigset_t,
+    /// The signal handlers that have run before the call.
+    seen: Seen,
+    /// Of `holds`, once the call waits.
+    noted: Option<UnderWay>,
     /// The connections, once the call waits.
     holds: Vec<Hold>,
+    /// What this thread hears of them in a sleep.
+    ears: Vec<Bell>,
     /// Some entry is the kernel's.
     others: bool,
+    /// It had nothing to tell at first, and went on.
+    slept: bool,
 }
 
 /// What a wait came to.
@@ -145,44 +156,127 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
     // Before the descriptors are looked up: a handler that runs later may have been called because of what became of one.
     let seen = Seen::now();
     let targets = fds.iter().map(|p| Target::of(p.fd)).collect();
-    let mut set = PollSet { fds, targets, holds: Vec::new(), others: false };
-    let mut noted = None;
-    let mut slept = false;
+    let mut set = PollSet {
+        fds,
+        targets,
+        deadline,
+        mask,
+        seen,
+        noted: None,
+        holds: Vec::new(),
+        ears: Vec::new(),
+        others: false,
+        slept: false,
+    };
     point!(poll_begins);
-    loop {
-        set.note_news();
-        for p in set.fds.iter_mut() {
-            p.revents = 0;
-        }
-        let mut found = set.look();
-        if set.others || !mask.is_null() {
-            match set.ask_about_others(mask) {
-                n if n >= 0 => found += n,
-                _ if found == 0 => return Waited { found: -1, slept },
-                _ => {}
+    let found = wait_for(&mut set, &ThisProcess);
+    Waited { found, slept: set.slept }
+}
+
+impl Set for PollSet<'_> {
+    type Answer = c_int;
+
+    fn look(&mut self) -> Option<c_int> {
+        loop {
+            self.note_news();
+            for p in self.fds.iter_mut() {
+                p.revents = 0;
+            }
+            let mut found = self.look_at_conns();
+            if self.others || !self.mask.is_null() {
+                match self.ask_about_others(self.mask) {
+                    n if n >= 0 => found += n,
+                    _ if found == 0 => return Some(-1),
+                    _ => {}
+                }
+            }
+            point!(poll_looked);
+            let now = ThisProcess.now();
+            trim::look(now);
+            if found == 0 && self.deadline.is_none_or(|d| now < d) {
+                return None;
+            }
+            if !self.visit(now) {
+                return Some(found + self.look_at_moved());
             }
         }
-        point!(poll_looked);
-        let now = clock::now();
-        trim::look(now);
-        if found > 0 || deadline.is_some_and(|d| now >= d) {
-            if set.visit(now) {
-                continue;
-            }
-            found += set.look_at_moved();
-            return Waited { found, slept };
+    }
+
+    fn ended(&mut self, _: Woken) -> c_int {
+        -1
+    }
+}
+
+impl Wait for PollSet<'_> {
+    fn spin(&mut self) -> bool {
+        self.hold();
+        let spins = !self.slept && !self.others && self.mask.is_null();
+        self.slept = true;
+        if !spins {
+            return false;
         }
-        set.hold();
-        noted.get_or_insert_with(|| UnderWay::note(Hold::several(&set.holds)));
-        point!(poll_held);
-        let spins = !slept && !set.others && mask.is_null();
-        slept = true;
-        if spins && set.spin(deadline) {
-            continue;
+        let deadline = self.deadline;
+        let spun = spin::spin(&BUDGET, deadline, || self.look_at_conns() > 0);
+        spin::count(spun);
+        spun == Spun::Found
+    }
+
+    fn turn_in(&mut self) -> Result<Way, Woken> {
+        Ok(Way::Kernel)
+    }
+
+    fn arm<T>(&mut self, _: Way, rest: impl FnOnce(&mut Self, Hearing) -> T) -> T {
+        let hearing = self.arm_conns();
+        let sets = self.targets.iter().filter_map(|target| match target {
+            Target::Set(set) => Some(Awaited::new(set)),
+            Target::Kernel | Target::Conn(_) => None,
+        });
+        let awaited: Vec<Awaited> = sets.collect();
+        let _awaited = UnderWay::note(Has::value(&awaited));
+        point!(poll_armed);
+        rest(self, hearing)
+    }
+
+    fn is_ready(&mut self) -> bool {
+        self.look_at_conns() > 0
+    }
+
+    fn limits(&mut self, _: Way) -> Limits {
+        let look = self.conns().filter_map(|(_, conn)| conn.next_look()).min();
+        Limits { now: ThisProcess.now(), deadline: self.deadline, look }
+    }
+
+    fn sleep(
+        &mut self,
+        _: Way,
+        longest: Option<u64>,
+        awake: impl FnOnce(&mut Self, Slept),
+    ) -> Slept {
+        let mut asked = self.for_the_kernel();
+        for ear in &self.ears {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&ear.fd());
+            asked.push(pollfd { fd, events: POLLIN, revents: 0 });
         }
-        if set.sleep(deadline, mask, seen) < 0 {
-            return Waited { found: -1, slept };
+        let slept =
+            handlers::sleep(self.seen, longest, |time| kernel_poll(&mut asked, time, self.mask));
+        let slept = Slept::by_call(slept, || errno::get() == EINTR);
+        awake(self, slept);
+        point!(poll_woken);
+        self.ears.iter().for_each(Bell::quiet);
+        self.conns().for_each(|(i, conn)| hear(&conn, &asked[i]));
+        slept
+    }
+
+    fn teaches(&self) -> bool {
+        true
+    }
+
+    fn handlers(&mut self, slept: Slept) -> Handlers {
+        let handlers = Handlers::of_a_set(slept, self.seen.is_old());
+        if handlers == Handlers::End && slept != Slept::Failed {
+            errno::set(EINTR);
         }
+        handlers
     }
 }
 
@@ -213,10 +307,13 @@ impl PollSet<'_> {
         if self.holds.is_empty() {
             self.holds = self.conns().filter_map(|(_, conn)| Hold::of_many(conn)).collect();
         }
+        let Self { noted, holds, .. } = self;
+        noted.get_or_insert_with(|| UnderWay::note(Hold::several(holds)));
+        point!(poll_held);
     }
 
     /// One pass over the shunted connections; returns how many are ready.
-    fn look(&mut self) -> c_int {
+    fn look_at_conns(&mut self) -> c_int {
         let mut found = 0;
         for (p, target) in self.fds.iter_mut().zip(&self.targets) {
             let wanted = wanted(p);
@@ -285,68 +382,30 @@ impl PollSet<'_> {
         true
     }
 
-    fn spin(&mut self, deadline: Option<u64>) -> bool {
-        let spun = spin::spin(&BUDGET, deadline, || self.look() > 0);
-        spun.count();
-        spun == Spun::Found
-    }
-
-    /// Arms the connections, looks again, sleeps in the kernel.
-    fn sleep(&mut self, deadline: Option<u64>, mask: *const sigset_t, seen: Seen) -> c_int {
-        let mut ears: Vec<Bell> = Vec::new();
-        // Without a doorbell to hear (descriptors have run out) look again soon.
-        let mut deaf = false;
-        for (i, conn) in self.conns() {
+    /// Has the connections ring this thread's doorbells.
+    fn arm_conns(&mut self) -> Hearing {
+        self.ears.clear();
+        let mut hearing = Hearing::Woken;
+        for (target, p) in self.targets.iter().zip(&*self.fds) {
+            let Target::Conn(conn) = target else { continue };
             let Some(bell) = conn.ear() else {
-                deaf = true;
+                hearing = Hearing::Deaf;
                 continue;
             };
-            let events = self.fds[i].events;
             if let Some((mine, _)) = conn.sections() {
                 // Also for one who waits for errors alone.
-                if events & (POLLIN | POLLRDNORM | POLLPRI) != 0 || events & POLLOUT == 0 {
+                if p.events & (POLLIN | POLLRDNORM | POLLPRI) != 0 || p.events & POLLOUT == 0 {
                     arm(&mine.ctl.rx_arm, on_bell(bell.vector()));
                 }
-                if events & POLLOUT != 0 || conn.has(NUMBERED) {
+                if p.events & POLLOUT != 0 || conn.has(NUMBERED) {
                     arm(&mine.ctl.tx_arm, on_bell(bell.vector()));
                 }
             }
-            if !ears.iter().any(|e| e.same(&bell)) {
-                ears.push(bell);
+            if !self.ears.iter().any(|e| e.same(&bell)) {
+                self.ears.push(bell);
             }
         }
-        let sets = self.targets.iter().filter_map(|target| match target {
-            Target::Set(set) => Some(Awaited::new(set)),
-            Target::Kernel | Target::Conn(_) => None,
-        });
-        let awaited: Vec<Awaited> = sets.collect();
-        let _awaited = UnderWay::note(Has::value(&awaited));
-        point!(poll_armed);
-        if self.look() > 0 {
-            return 0;
-        }
-        let mut asked = self.for_the_kernel();
-        for ear in &ears {
-            let fd = std::os::fd::AsRawFd::as_raw_fd(&ear.fd());
-            asked.push(pollfd { fd, events: POLLIN, revents: 0 });
-        }
-        let candidate = self.conns().filter_map(|(_, conn)| conn.next_look()).min();
-        let now = clock::now();
-        let left = deadline.map(|d| d.saturating_sub(now));
-        let deaf = deaf.then_some(SHORTEST_LOOK);
-        let looks = [candidate, doubt::next_look(), alarm::next_look(), deaf];
-        let left = looks.into_iter().chain([left]).flatten().min();
-        endpoint::count(Counter::KernelSleeps, 1);
-        let slept = handlers::sleep(seen, left, |time| kernel_poll(&mut asked, time, mask));
-        let n = slept.filter(|n| *n != 0 || !seen.is_old()).unwrap_or_else(|| errno::fail(EINTR));
-        alarm::awake();
-        point!(poll_woken);
-        if n > 0 {
-            spin::slept(now);
-        }
-        ears.iter().for_each(Bell::quiet);
-        self.conns().for_each(|(i, conn)| hear(&conn, &asked[i]));
-        n
+        hearing
     }
 
     /// What the kernel is asked in a sleep, entry by entry.

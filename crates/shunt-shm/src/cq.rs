@@ -9,7 +9,7 @@
 //! ("completes"). The owner arms the vector before it sleeps; only then the peer rings the doorbell:
 //! arm, fence, look again, sleep.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, store_load_fence, store_load_fence_after_rmw};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, store_load_fence_after_rmw};
 
 /// Words of a queue.
 pub const WORDS: usize = 4;
@@ -51,7 +51,8 @@ impl CqLine {
         // SYNC POINT cq-bit: releases what the caller wrote (cursors) to the owner's swap in pop.
         // Unconditional, even when the bit is set: only a read-modify-write orders us with the swap.
         let before = word.fetch_or(bit, Ordering::AcqRel);
-        // SYNC POINT cq-arm: bit before arm here, arm before bits in the owner (arm + is_empty).
+        // SYNC POINT cq-arm: bit before arm here, arm before bits in the owner (`ArmLine::arm`,
+        // fence, `is_empty`).
         store_load_fence_after_rmw();
         if before & bit == 0 && arm.sleepers.load(Ordering::Relaxed) != 0 {
             Push::Ring
@@ -133,12 +134,11 @@ fn numbers(words: [u64; WORDS]) -> impl Iterator<Item = usize> {
 }
 
 impl ArmLine {
-    /// Says that one more thread is about to sleep. Look at the queues again after it.
+    /// Says that one more thread is about to sleep. The caller issues [`store_load_fence_after_rmw`] (SYNC POINT cq-arm)
+    /// after it, and looks at the queues again.
     #[inline]
     pub fn arm(&self) {
         self.sleepers.fetch_add(1, Ordering::AcqRel);
-        // SYNC POINT cq-arm.
-        store_load_fence();
     }
 
     /// Takes [`Self::arm`] back.

@@ -34,6 +34,7 @@ use crate::handshake::Phase;
 use crate::stretch::{Path, path};
 use flags::Flags;
 pub use readiness::Source;
+pub use wait::kernel_events;
 
 /// An end.
 #[derive(Clone, Copy, Debug)]

@@ -7,6 +7,7 @@ use shunt_shm::arena::Record;
 use shunt_shm::doorbell::{ON_QUEUE, arm};
 use shunt_shm::region::{Side, shape};
 use shunt_shm::ring::{Content, Span, TxCursor};
+use shunt_shm::sync::store_load_fence_after_rmw;
 
 use crate::call::{Errno, Kernel, Moment, Step, Until, interruptible};
 use crate::conn::flags::{
@@ -219,6 +220,8 @@ impl End<'_> {
         if !blocking {
             // Whoever waits for room in epoll is told through the queue.
             arm(&self.mine.ctl.tx_arm, ON_QUEUE);
+            // SYNC POINT word-arm: as one that waits does.
+            store_load_fence_after_rmw();
             let place = self.find(call, piece)?;
             if !place.is_empty() {
                 return Ok(place);

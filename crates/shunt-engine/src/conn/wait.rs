@@ -2,12 +2,43 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use shunt_shm::arena::Record;
 use shunt_shm::grants::Grants;
+use shunt_shm::region::Section;
 
 use crate::call::{Direction, Until};
-use crate::conn::End;
-use crate::conn::flags::SHUT_WR;
+use crate::conn::flags::{SHUT_RD, SHUT_WR};
+use crate::conn::repeated::are_pending;
+use crate::conn::{End, has};
+use crate::events;
 use crate::stretch::{Path, path};
+
+/// The events of the kernel socket that end a sleep, beside the doorbell; bits are those of poll(2). `theirs`: what the peer
+/// writes, where there is a ring.
+#[must_use]
+pub fn kernel_events(
+    record: &Record,
+    theirs: Option<&Section>,
+    direction: Direction,
+    until: Until,
+) -> u32 {
+    match (direction, until) {
+        (Direction::Receiving, _) => {
+            // Of more bytes the kernel says nothing where there are some.
+            let bytes = if matches!(until, Until::More(_)) { 0 } else { events::IN };
+            // What is to be sent once more goes on when there is room.
+            let room = if are_pending(record) { events::OUT } else { 0 };
+            bytes | events::RDHUP | room
+        }
+        // In a ring stretch the kernel socket always has room; only an end that the peer did not
+        // announce is of interest.
+        (Direction::Sending, Until::Ring) => {
+            let is_unannounced = theirs.is_some_and(|theirs| theirs.prod.fin.load(Relaxed) == 0);
+            if is_unannounced && !has(record, SHUT_RD) { events::RDHUP } else { 0 }
+        }
+        (Direction::Sending, _) => events::OUT,
+    }
+}
 
 impl End<'_> {
     /// True when there is something to look at for who waits in that direction. What the kernel socket tells is not asked here.
@@ -48,7 +79,6 @@ impl End<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conn::flags::SHUT_RD;
     use crate::model::Memory;
     use Direction::{Receiving, Sending};
     use shunt_shm::handover;
@@ -122,5 +152,28 @@ mod tests {
         memory.send(Memory::RING);
         handover::leave(&memory.end().theirs.ctl.handed_over, || 1);
         assert!(memory.end().ends_wait(Sending, Until::Both), "a peer that has left is followed");
+    }
+
+    #[test]
+    fn a_sleep_hears_of_the_kernel_what_no_doorbell_tells() {
+        let memory = in_ring();
+        let end = memory.end();
+        let asked =
+            |direction, until| kernel_events(end.record, Some(end.theirs), direction, until);
+        assert_eq!(asked(Receiving, Until::Ring), events::IN | events::RDHUP);
+        assert_eq!(asked(Receiving, Until::More(1)), events::RDHUP, "there are bytes already");
+        assert_eq!(asked(Sending, Until::Both), events::OUT);
+        assert_eq!(asked(Sending, Until::Kernel), events::OUT);
+        assert_eq!(asked(Sending, Until::Ring), events::RDHUP, "an end that was not announced");
+        end.record.tx.replay.store(1, Relaxed);
+        assert!(are_pending(end.record));
+        assert_eq!(asked(Receiving, Until::More(1)), events::RDHUP | events::OUT);
+        assert_eq!(asked(Receiving, Until::Ring), events::IN | events::RDHUP | events::OUT);
+        assert_eq!(kernel_events(end.record, None, Sending, Until::Ring), 0, "there is no ring");
+        end.put(SHUT_RD, true);
+        assert_eq!(asked(Sending, Until::Ring), 0, "its own end is no news");
+        end.put(SHUT_RD, false);
+        end.theirs.prod.fin.store(1, Relaxed);
+        assert_eq!(asked(Sending, Until::Ring), 0, "it was announced");
     }
 }

@@ -24,8 +24,7 @@ use crate::epoll::instance::Instance;
 use crate::epoll::state::{Inner, State};
 use crate::epoll::{all, get, tag, wait as waiting};
 use crate::fds::own_fds::adopt;
-use crate::stream::alarm;
-use crate::stream::{doubt, tcp};
+use crate::stream::tcp;
 use crate::system::abi;
 use crate::system::abi::epoll_event;
 use crate::system::errno::KeepErrno;
@@ -228,7 +227,6 @@ impl Instance {
             let inner: Vec<_> = state.inner().filter_map(|(_, set)| get(set.instance)).collect();
             (state.next_look(), inner)
         };
-        let mine = mine.into_iter().chain(doubt::next_look()).chain(alarm::next_look());
         inner.into_iter().filter_map(Self::next_look).chain(mine).min()
     }
 

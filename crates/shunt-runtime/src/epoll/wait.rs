@@ -7,14 +7,13 @@ use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
 use shunt_engine::events::report;
+use shunt_engine::wait::{self, Handlers, Hearing, Set, Slept, Wait, Way, Woken, wait_for};
 use shunt_shm::cq::ArmLine;
 use shunt_shm::region::SLOTS;
 use shunt_shm::sync::store_load_fence;
-use shunt_wire::counter::Counter;
 
 use crate::calls::{Has, Keeper, UnderWay};
 use crate::conn::KERNEL_HINT;
-use crate::control::endpoint;
 use crate::control::link::{self, Link};
 use crate::epoll::heard::Heard;
 use crate::epoll::instance::{Instance, kernel_event};
@@ -23,8 +22,7 @@ use crate::epoll::tell::dispatch;
 use crate::epoll::{ready, untag};
 use crate::fds::fd_table::Entry;
 use crate::point;
-use crate::stream::alarm;
-use crate::stream::spin::{self, Spun};
+use crate::stream::spin::{self, Spun, ThisProcess};
 use crate::stream::{doubt, trim};
 use crate::system::abi::{c_int, epoll_event, sigset_t};
 use crate::system::{clock, errno, next};
@@ -134,45 +132,131 @@ pub fn wait(instance: &'static Instance, out: Out, limits: Limits) -> c_int {
     if !out.is_writable() {
         return errno::fail(libc::EFAULT);
     }
-    let n = wait_armed(instance, out, limits);
+    let mut waiter = Waiter { instance, out, limits, spins: true };
+    let n = wait_for(&mut waiter, &ThisProcess);
     if instance.nested.load(Ordering::Relaxed) {
         arm_direct(instance);
     }
     n
 }
 
+/// A wait on an instance, as the engine's port.
+///
 /// Only one answer of the kernel's gets into a result: what it has told of is never thrown away, as it may
 /// be told once (`EPOLLET`, `EPOLLONESHOT`), nor told twice.
-fn wait_armed(instance: &'static Instance, mut out: Out, limits: Limits) -> c_int {
-    let mut first = true;
-    loop {
+struct Waiter {
+    instance: &'static Instance,
+    out: Out,
+    limits: Limits,
+    /// It may spin: it has not slept yet.
+    spins: bool,
+}
+
+impl Waiter {
+    fn answer(&self) -> c_int {
+        c_int::try_from(self.out.len).unwrap_or(c_int::MAX)
+    }
+}
+
+impl Set for Waiter {
+    type Answer = c_int;
+
+    fn look(&mut self) -> Option<c_int> {
+        let Self { instance, out, limits, .. } = self;
         let now = clock::now();
         // Not after a sleep in which the kernel has told of something: of what is level-triggered it
         // would tell once more, and a program that accepts for each event would do so in vain.
         let due = out.len == 0
             && now.saturating_sub(instance.visited.load(Ordering::Relaxed)) >= VISIT_AFTER;
-        if due && visit(instance, &mut out, now, limits.mask) < 0 {
-            return -1;
+        if due && visit(instance, out, now, limits.mask) < 0 {
+            return Some(-1);
         }
-        gather(instance, &mut out);
+        gather(instance, out);
         if out.len > 0 {
-            return c_int::try_from(out.len).unwrap_or(c_int::MAX);
+            return Some(self.answer());
         }
-        if !due && visit(instance, &mut out, now, limits.mask) < 0 {
-            return -1;
+        if !due && visit(instance, out, now, limits.mask) < 0 {
+            return Some(-1);
         }
-        gather(instance, &mut out);
+        gather(instance, out);
         let over = limits.deadline.is_some_and(|d| now >= d);
-        if out.len > 0 || over {
-            return c_int::try_from(out.len).unwrap_or(c_int::MAX);
+        (out.len > 0 || over).then(|| self.answer())
+    }
+
+    fn ended(&mut self, _: Woken) -> c_int {
+        -1
+    }
+}
+
+impl Wait for Waiter {
+    fn spin(&mut self) -> bool {
+        let Self { instance, limits, .. } = self;
+        if !self.spins || !limits.mask.is_null() {
+            self.spins = false;
+            return false;
         }
-        if first && limits.mask.is_null() && spin(instance, limits.deadline) {
-            continue;
+        let spun = spin::spin(&instance.budget, limits.deadline, || any_news(instance));
+        spin::count(spun);
+        self.spins = spun == Spun::Found;
+        self.spins
+    }
+
+    fn turn_in(&mut self) -> Result<Way, Woken> {
+        Ok(Way::Kernel)
+    }
+
+    fn arm<T>(&mut self, _: Way, rest: impl FnOnce(&mut Self, Hearing) -> T) -> T {
+        let armed = Armed::new(self.instance);
+        let _armed = UnderWay::note(Has::value(&armed));
+        arm_direct(self.instance);
+        let awaited = self.instance.await_inner();
+        let _awaited = UnderWay::note(Has::value(&awaited));
+        point!(epoll_armed);
+        rest(self, Hearing::Woken)
+    }
+
+    fn is_ready(&mut self) -> bool {
+        any_news(self.instance)
+    }
+
+    fn limits(&mut self, _: Way) -> wait::Limits {
+        let now = clock::now();
+        self.instance.visited.store(now, Ordering::Relaxed);
+        let look = self.instance.next_look();
+        wait::Limits { now, deadline: self.limits.deadline, look }
+    }
+
+    fn sleep(
+        &mut self,
+        _: Way,
+        longest: Option<u64>,
+        awake: impl FnOnce(&mut Self, Slept),
+    ) -> Slept {
+        let room = (self.out.max - self.out.len).clamp(1, KERNEL_EVENTS);
+        let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
+        let max = c_int::try_from(room).unwrap_or(1);
+        let n = kernel_sleep(self.instance.raw(), &mut buffer, max, longest, self.limits);
+        let slept = Slept::by_call(n, || errno::get() == libc::EINTR);
+        awake(self, slept);
+        if slept == Slept::Woken {
+            // All that it has to say was just said.
+            self.instance.visited.store(clock::now(), Ordering::Relaxed);
         }
-        first = false;
-        if sleep(instance, &mut out, limits) < 0 {
-            return -1;
+        point!(epoll_woken);
+        take_in(self.instance, &mut self.out, &buffer, n.unwrap_or(0));
+        slept
+    }
+
+    fn teaches(&self) -> bool {
+        true
+    }
+
+    fn handlers(&mut self, slept: Slept) -> Handlers {
+        let handlers = Handlers::of_a_set(slept, self.limits.seen.is_old());
+        if handlers == Handlers::End && slept != Slept::Failed {
+            errno::set(libc::EINTR);
         }
+        handlers
     }
 }
 
@@ -399,16 +483,16 @@ fn take_in_conn(instance: &Instance, state: &mut State, index: usize, bits: u32)
     }
 }
 
-/// Sleeps so many nanoseconds at the most.
+/// Sleeps so many nanoseconds at the most. What the kernel returned; `None`: there was no sleep.
 fn kernel_sleep(
     epfd: c_int,
     buffer: &mut [epoll_event; KERNEL_EVENTS],
     max: c_int,
     nanos: Option<u64>,
     limits: Limits,
-) -> c_int {
+) -> Option<c_int> {
     let at = buffer.as_mut_ptr();
-    let slept = handlers::sleep(limits.seen, nanos, |time| {
+    handlers::sleep(limits.seen, nanos, |time| {
         // SAFETY: the buffer has room for `max` events; the time is memory of this thread.
         let n = unsafe { next::epoll_pwait2(epfd, at, max, time, limits.mask) };
         if n >= 0 || errno::get() != libc::ENOSYS {
@@ -419,9 +503,7 @@ fn kernel_sleep(
         let millis = |n: u64| c_int::try_from(n.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
         // SAFETY: as above.
         unsafe { next::epoll_pwait(epfd, at, max, nanos.map_or(-1, millis), limits.mask) }
-    });
-    let is_over = |n: &c_int| *n == 0 && limits.seen.is_old();
-    slept.filter(|n| !is_over(n)).unwrap_or_else(|| errno::fail(libc::EINTR))
+    })
 }
 
 /// True when a completion is queued, or a connection that is looked at by itself has news.
@@ -454,43 +536,6 @@ fn direct_news(instance: &Instance) -> bool {
         !seen && has_news(&mut state, index)
             || state.get(index).and_then(|watch| watch.conn).is_some_and(Watched::is_unregistered)
     })
-}
-
-fn spin(instance: &Instance, deadline: Option<u64>) -> bool {
-    let spun = spin::spin(&instance.budget, deadline, || any_news(instance));
-    spun.count();
-    spun == Spun::Found
-}
-
-/// Arms, looks again, sleeps.
-fn sleep(instance: &'static Instance, out: &mut Out, limits: Limits) -> c_int {
-    let armed = Armed::new(instance);
-    let _armed = UnderWay::note(Has::value(&armed));
-    arm_direct(instance);
-    let awaited = instance.await_inner();
-    let _awaited = UnderWay::note(Has::value(&awaited));
-    point!(epoll_armed);
-    if any_news(instance) {
-        return 0;
-    }
-    let now = clock::now();
-    instance.visited.store(now, Ordering::Relaxed);
-    let left = limits.deadline.map(|d| d.saturating_sub(now));
-    let left = [left, instance.next_look()].into_iter().flatten().min();
-    let room = (out.max - out.len).clamp(1, KERNEL_EVENTS);
-    let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
-    let max = c_int::try_from(room).unwrap_or(1);
-    endpoint::count(Counter::KernelSleeps, 1);
-    let n = kernel_sleep(instance.raw(), &mut buffer, max, left, limits);
-    alarm::awake();
-    if n > 0 {
-        spin::slept(now);
-        // All that it has to say was just said.
-        instance.visited.store(clock::now(), Ordering::Relaxed);
-    }
-    point!(epoll_woken);
-    take_in(instance, out, &buffer, n);
-    n
 }
 
 /// A thread that sleeps in an instance, or is about to: the queues are armed as long as this lives,

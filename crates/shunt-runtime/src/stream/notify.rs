@@ -2,26 +2,20 @@
 
 use core::sync::atomic::Ordering;
 
+use shunt_engine::wait::tell::{self, Wake};
 use shunt_shm::cq::Push;
-use shunt_shm::doorbell::{ON_FUTEX, ON_QUEUE, bells, futex_wake, take, take_futex};
+use shunt_shm::doorbell::futex_wake;
 use shunt_shm::region::{Ctl, queue_place};
 use shunt_shm::sync::{AtomicU32, store_load_fence};
+
+pub use shunt_engine::wait::tell::Cost;
 
 use crate::conn::Sock;
 use crate::control::link::Link;
 use crate::control::peer::Peer;
-use crate::epoll::tell;
+use crate::epoll::tell as instances;
 use crate::system::errno::KeepErrno;
 use crate::threads::signals::SettingUp;
-
-/// What a notification cost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cost {
-    /// A system call.
-    Rung,
-    /// None.
-    Saved,
-}
 
 /// The peer; a client that has only received so far may have to ask the agent for its doorbells.
 fn known_peer(sock: &Sock) -> Option<&'static Peer> {
@@ -39,67 +33,79 @@ fn known_peer(sock: &Sock) -> Option<&'static Peer> {
     })
 }
 
-fn wake(sock: &Sock, word: &AtomicU32, asked: u32) -> Cost {
-    if asked & ON_FUTEX != 0 {
+/// What wakes those of the peer who wait for a connection.
+struct Theirs<'a> {
+    sock: &'a Sock,
+    link: &'a Link,
+    ctl: &'a Ctl,
+    slot: usize,
+}
+
+impl Wake for Theirs<'_> {
+    fn futex(&self, word: &AtomicU32) {
         futex_wake(word, u32::MAX);
     }
-    if let Some(peer) = known_peer(sock) {
-        bells(asked).for_each(|vector| peer.ring(vector));
+
+    fn ring(&self, vectors: impl Iterator<Item = usize>) {
+        if let Some(peer) = known_peer(self.sock) {
+            vectors.for_each(|vector| peer.ring(vector));
+        }
     }
-    Cost::Rung
+
+    #[inline]
+    fn is_queued(&self) -> bool {
+        self.ctl.queue.load(Ordering::Relaxed) != 0
+    }
+
+    fn push(&self) -> Option<usize> {
+        let mine = self.link.view().section(self.slot, self.link.side);
+        queue(self.link, self.ctl, self.slot, Some(&mine.prod.place))
+    }
+}
+
+/// What wakes other threads of this side.
+struct Ours<'a> {
+    sock: &'a Sock,
+    ctl: &'a Ctl,
+}
+
+impl Wake for Ours<'_> {
+    fn futex(&self, word: &AtomicU32) {
+        futex_wake(word, u32::MAX);
+    }
+
+    fn ring(&self, vectors: impl Iterator<Item = usize>) {
+        let Some(link) = self.sock.link() else { return };
+        for bell in vectors.filter_map(|vector| link.endpoint.bells.get(vector)) {
+            shunt_shm::doorbell::ring(bell.borrow());
+        }
+    }
+
+    fn is_queued(&self) -> bool {
+        self.ctl.queue.load(Ordering::Relaxed) != 0
+    }
+
+    fn push(&self) -> Option<usize> {
+        queue(self.sock.link()?, self.ctl, self.sock.record().slot(), None)
+    }
 }
 
 /// Puts the connection into the queue that `ctl` names; the vector whose owner is to be rung.
-fn queue(link: &Link, ctl: &Ctl, slot: usize) -> Option<usize> {
+fn queue(link: &Link, ctl: &Ctl, slot: usize, place: Option<&AtomicU32>) -> Option<usize> {
     let (lane, vector) = queue_place(ctl.queue.load(Ordering::Relaxed))?;
-    let vectors = &link.view().lane(lane).vectors[vector];
-    (vectors.queue.push(&vectors.arm, slot) == Push::Ring).then_some(vector)
-}
-
-fn push(sock: &Sock, link: &Link, ctl: &Ctl, slot: usize) -> Cost {
-    // Before the push, with which it is handed over.
-    if let Some((lane, vector)) = queue_place(ctl.queue.load(Ordering::Relaxed))
-        && let Some(place) = link.view().lane(lane).vectors[vector].queue.next_place(slot)
-    {
-        let mine = link.view().section(slot, link.side);
-        mine.prod.place.store(place, Ordering::Relaxed);
-    }
-    let Some(vector) = queue(link, ctl, slot) else { return Cost::Saved };
-    if let Some(peer) = known_peer(sock) {
-        peer.ring(vector);
-    }
-    Cost::Rung
+    let of = &link.view().lane(lane).vectors[vector];
+    (tell::queue(&of.queue, &of.arm, slot, place) == Push::Ring).then_some(vector)
 }
 
 /// There are bytes (or an end, or a mark) for the peer's receiver. The cursor is stored already.
 #[inline]
 pub fn data(sock: &Sock, link: &Link, ctl: &Ctl, slot: usize) -> Cost {
-    // SYNC POINT word-arm, and the same for the queue's registration: our cursor before this look.
-    store_load_fence();
-    let mut cost = Cost::Saved;
-    if ctl.queue.load(Ordering::Relaxed) != 0 {
-        cost = push(sock, link, ctl, slot);
-    }
-    let asked = take(&ctl.rx_arm);
-    if asked != 0 {
-        cost = wake(sock, &ctl.rx_arm, asked);
-    }
-    cost
+    tell::data(&ctl.rx_arm, &Theirs { sock, link, ctl, slot })
 }
 
 /// There is room for the peer's sender.
 pub fn space(sock: &Sock, link: &Link, ctl: &Ctl, slot: usize) {
-    store_load_fence();
-    let asked = take(&ctl.tx_arm);
-    if asked == 0 {
-        return;
-    }
-    if asked & ON_QUEUE != 0 {
-        push(sock, link, ctl, slot);
-    }
-    if asked & !ON_QUEUE != 0 {
-        wake(sock, &ctl.tx_arm, asked);
-    }
+    tell::space(&ctl.tx_arm, &Theirs { sock, link, ctl, slot });
 }
 
 /// Everything about the connection has changed (close, shutdown): whoever waits for anything looks.
@@ -114,13 +120,8 @@ pub fn all(sock: &Sock) {
 /// the socket. Those on a futex don't.
 pub fn those_on_futexes(sock: &Sock) {
     let Some((_, theirs)) = sock.sections() else { return };
-    // SYNC POINT word-arm: the announcement before the look.
-    store_load_fence();
-    for word in [&theirs.ctl.rx_arm, &theirs.ctl.tx_arm] {
-        if take_futex(word) {
-            futex_wake(word, u32::MAX);
-        }
-    }
+    let ctl = &theirs.ctl;
+    tell::those_on_futexes([&ctl.rx_arm, &ctl.tx_arm], |word| futex_wake(word, u32::MAX));
 }
 
 /// The peer's sender alone.
@@ -138,23 +139,8 @@ pub fn own(sock: &Sock) {
 /// The same right after a full barrier, behind what they are to look at.
 fn own_after_fence(sock: &Sock) {
     let Some((mine, _)) = sock.sections() else { return };
-    for word in [&mine.ctl.rx_arm, &mine.ctl.tx_arm] {
-        let asked = take(word);
-        if asked == 0 {
-            continue;
-        }
-        if asked & ON_FUTEX != 0 {
-            futex_wake(word, u32::MAX);
-        }
-        if let Some(link) = sock.link() {
-            let slot = sock.record().slot();
-            let queued = (asked & ON_QUEUE != 0).then(|| queue(link, &mine.ctl, slot)).flatten();
-            let vectors = bells(asked).chain(queued);
-            for bell in vectors.filter_map(|vector| link.endpoint.bells.get(vector)) {
-                shunt_shm::doorbell::ring(bell.borrow());
-            }
-        }
-    }
+    let ctl = &mine.ctl;
+    tell::own([&ctl.rx_arm, &ctl.tx_arm], &Ours { sock, ctl });
 }
 
 /// There is something on the error queue, of which all are told who watch the connection, whatever else they
@@ -165,5 +151,5 @@ pub fn own_error(sock: &'static Sock, fenced: bool) {
     } else {
         own(sock);
     }
-    tell::look_again(sock);
+    instances::look_again(sock);
 }

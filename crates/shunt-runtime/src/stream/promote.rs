@@ -83,7 +83,7 @@ pub fn await_answer(conn: Conn) {
     let Some(target) = link::Target::of(link) else { return };
     let has_answered = || end.answerer().is_some();
     let spun = spin::spin_patiently(&target.answers, ANSWER_PATIENCE, has_answered);
-    spun.count();
+    spin::count(spun);
     // Another thread may have closed the descriptor meanwhile.
     if spun == Spun::Found && sock.phase() == Phase::Proposed && conn.is_named() {
         answered(sock);

@@ -1,6 +1,6 @@
 //! Arm words: who waits, and how to wake them.
 
-use crate::sync::{AtomicU32, Ordering, store_load_fence_after_rmw};
+use crate::sync::{AtomicU32, Ordering};
 
 /// An arm word: nobody waits.
 pub const AWAKE: u32 = 0;
@@ -21,16 +21,13 @@ pub fn bells(word: u32) -> impl Iterator<Item = usize> {
     (0..8).filter(move |v| word & on_bell(*v) != 0)
 }
 
-/// Arms a word: the peer's next look at it finds `how`. Look again after it, then sleep. Returns the
+/// Arms a word: the peer's next look at it finds `how`. The caller issues
+/// [`crate::sync::store_load_fence_after_rmw`] (SYNC POINT word-arm) after it, looks again, and then sleeps. Returns the
 /// word as it is now. It is not disarmed after waking: the bits are shared by all threads that wait,
 /// and a stale one costs the peer one needless wake-up.
 #[inline]
 pub fn arm(word: &AtomicU32, how: u32) -> u32 {
-    let now = word.fetch_or(how, Ordering::AcqRel) | how;
-    // SYNC POINT word-arm: arm before the look at the cursors here; cursors before the look at the
-    // word in `take`.
-    store_load_fence_after_rmw();
-    now
+    word.fetch_or(how, Ordering::AcqRel) | how
 }
 
 /// Takes all sleepers' requests for a wake-up, if there are any. The caller has stored its cursor

@@ -1,11 +1,12 @@
 //! The completion queue: no number is lost, no owner sleeps through a push.
 
-use loom::sync::{Arc, Notify};
+use loom::sync::Arc;
 use loom::thread;
+use shunt_engine::wait::{Way, tell};
 use shunt_shm::cq::{ArmLine, CqLine, Push};
 use shunt_shm::sync::{AtomicU32, Ordering};
 
-use crate::world::explore;
+use crate::world::{Bell, Sleeper, explore, wait_for};
 
 const CONNS: [usize; 2] = [3, 70];
 
@@ -14,38 +15,63 @@ const CONNS: [usize; 2] = [3, 70];
 struct Vector {
     queue: CqLine,
     arm: ArmLine,
-    bell: Notify,
+    bell: Bell,
     news: [AtomicU32; CONNS.len()],
 }
 
 impl Vector {
+    fn push(&self, which: usize) {
+        if tell::queue(&self.queue, &self.arm, CONNS[which], None) == Push::Ring {
+            self.bell.ring();
+        }
+    }
+
     fn tell(&self, which: usize, news: u32) {
         self.news[which].store(news, Ordering::Relaxed);
-        if self.queue.push(&self.arm, CONNS[which]) == Push::Ring {
-            self.bell.notify();
-        }
+        self.push(which);
     }
 
     /// Sleeps and pops until `done` agrees with the news that were seen.
     fn complete(&self, done: impl Fn(&[u32; CONNS.len()]) -> bool) {
-        let mut seen = [0; CONNS.len()];
-        loop {
-            self.queue.pop_all(
-                |_| 0,
-                |conn| {
-                    let which = CONNS.iter().position(|c| *c == conn).unwrap();
-                    seen[which] = self.news[which].load(Ordering::Relaxed);
-                },
-            );
-            if done(&seen) {
-                return;
-            }
-            self.arm.arm();
-            if self.queue.is_empty() {
-                self.bell.wait();
-            }
-            self.arm.disarm();
-        }
+        wait_for(Owner { vector: self, seen: [0; CONNS.len()], done });
+    }
+}
+
+/// The owner of a vector, by the news that it has seen.
+struct Owner<'a, D> {
+    vector: &'a Vector,
+    seen: [u32; CONNS.len()],
+    done: D,
+}
+
+impl<D: Fn(&[u32; CONNS.len()]) -> bool> Sleeper for Owner<'_, D> {
+    const WAY: Way = Way::Kernel;
+
+    fn arm(&mut self) {
+        self.vector.arm.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.vector.arm.disarm();
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.vector.queue.is_empty()
+    }
+
+    fn sleep(&self) {
+        self.vector.bell.wait(0);
+    }
+
+    fn look(&mut self) -> bool {
+        self.vector.queue.pop_all(
+            |_| 0,
+            |conn| {
+                let which = CONNS.iter().position(|c| *c == conn).unwrap();
+                self.seen[which] = self.vector.news[which].load(Ordering::Relaxed);
+            },
+        );
+        (self.done)(&self.seen)
     }
 }
 
@@ -88,9 +114,7 @@ fn who_finds_the_number_queued_may_leave_the_ringing_to_the_other() {
             thread::spawn(move || {
                 let news = told.fetch_add(1, Ordering::Relaxed) + 1;
                 vector.news[0].fetch_max(news, Ordering::Relaxed);
-                if vector.queue.push(&vector.arm, CONNS[0]) == Push::Ring {
-                    vector.bell.notify();
-                }
+                vector.push(0);
             })
         });
         vector.complete(|seen| seen[0] == 2);

@@ -1,13 +1,18 @@
-//! Doorbells: nobody who waits for bytes or for room is forgotten.
+//! Telling and waiting: nobody who waits for bytes or for room is forgotten.
+//!
+//! The code is the engine's own: the waiter ([`shunt_engine::wait`]) and the tellers ([`shunt_engine::wait::tell`]). What stands
+//! here is the kernel's part of it, and who tells what.
 
-use loom::sync::{Arc, Notify};
+use loom::sync::Arc;
 use loom::thread;
+use shunt_engine::wait::Way;
+use shunt_engine::wait::tell::{self, Wake};
 use shunt_shm::cq::{ArmLine, CqLine, Push};
-use shunt_shm::doorbell::{ON_FUTEX, ON_QUEUE, arm, bells, on_bell, take};
+use shunt_shm::doorbell::{ON_FUTEX, ON_QUEUE, arm, on_bell};
 use shunt_shm::ring::{ConsLine, LOOKS, ProdLine, RxCursor, TxCursor, UNLIMITED};
-use shunt_shm::sync::{AtomicU32, Ordering, store_load_fence};
+use shunt_shm::sync::{AtomicU32, Ordering, store_load_fence, store_load_fence_after_rmw};
 
-use crate::world::{Futex, explore};
+use crate::world::{Bell, Futex, Sleeper, explore, wait_for};
 
 const VECTOR: usize = 5;
 const CONN: usize = 9;
@@ -18,63 +23,137 @@ struct Line {
     prod: ProdLine,
     cons: ConsLine,
     word: AtomicU32,
+    other_word: AtomicU32,
     futex: Futex,
-    bell: Notify,
+    bell: Bell,
+    /// Bytes are told of by the queue.
+    is_queued: bool,
     queue: CqLine,
     queue_arm: ArmLine,
+    place: AtomicU32,
 }
 
-impl Line {
-    /// Tells those who wait. The caller has stored its cursor.
-    fn notify(&self) {
-        store_load_fence();
-        let asked = take(&self.word);
-        if asked & ON_QUEUE != 0 && self.queue.push(&self.queue_arm, CONN) == Push::Ring {
-            self.bell.notify();
-        }
-        if asked & ON_FUTEX != 0 {
-            self.futex.wake();
-        }
-        bells(asked).for_each(|vector| {
+impl Wake for Line {
+    fn futex(&self, _: &AtomicU32) {
+        self.futex.wake();
+    }
+
+    fn ring(&self, vectors: impl Iterator<Item = usize>) {
+        for vector in vectors {
             assert_eq!(vector, VECTOR);
-            self.bell.notify();
-        });
-    }
-
-    /// Waits until `ready`, as a blocking call does.
-    fn wait(&self, how: u32, ready: impl Fn() -> bool) {
-        while !ready() {
-            let armed = arm(&self.word, how);
-            if ready() {
-                return;
-            }
-            if how == ON_FUTEX {
-                self.futex.wait(&self.word, armed);
-            } else {
-                self.bell.wait();
-            }
+            self.bell.ring();
         }
     }
 
-    /// Waits until `ready`, as epoll_wait does for one who waits for room.
-    fn wait_in_epoll(&self, ready: impl Fn() -> bool) {
-        loop {
-            self.queue.pop_all(|_| 0, |conn| assert_eq!(conn, CONN));
-            if ready() {
-                return;
-            }
-            arm(&self.word, ON_QUEUE);
-            store_load_fence();
-            if ready() {
-                return;
-            }
-            self.queue_arm.arm();
-            if self.queue.is_empty() {
-                self.bell.wait();
-            }
-            self.queue_arm.disarm();
-        }
+    fn is_queued(&self) -> bool {
+        self.is_queued
     }
+
+    fn push(&self) -> Option<usize> {
+        let pushed = tell::queue(&self.queue, &self.queue_arm, CONN, Some(&self.place));
+        (pushed == Push::Ring).then_some(VECTOR)
+    }
+}
+
+/// A blocking call in its first milliseconds.
+struct OnFutex<'a, R> {
+    line: &'a Line,
+    ready: R,
+    armed: u32,
+}
+
+impl<R: Fn() -> bool> Sleeper for OnFutex<'_, R> {
+    const WAY: Way = Way::Futex;
+
+    fn arm(&mut self) {
+        self.armed = arm(&self.line.word, ON_FUTEX);
+    }
+
+    fn is_ready(&self) -> bool {
+        (self.ready)()
+    }
+
+    fn sleep(&self) {
+        self.line.futex.wait(&self.line.word, self.armed);
+    }
+}
+
+/// One that waits longer, and poll.
+struct OnBell<'a, R> {
+    line: &'a Line,
+    ready: R,
+    ear: usize,
+}
+
+impl<R: Fn() -> bool> Sleeper for OnBell<'_, R> {
+    const WAY: Way = Way::Kernel;
+
+    fn arm(&mut self) {
+        arm(&self.line.word, on_bell(VECTOR));
+    }
+
+    fn is_ready(&self) -> bool {
+        (self.ready)()
+    }
+
+    fn sleep(&self) {
+        self.line.bell.wait(self.ear);
+    }
+}
+
+/// epoll_wait. `room`: it waits for room.
+struct InEpoll<'a, R> {
+    line: &'a Line,
+    ready: R,
+    room: bool,
+}
+
+impl<R: Fn() -> bool> Sleeper for InEpoll<'_, R> {
+    const WAY: Way = Way::Kernel;
+
+    fn arm(&mut self) {
+        self.line.queue_arm.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.line.queue_arm.disarm();
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.line.queue.is_empty()
+    }
+
+    fn sleep(&self) {
+        self.line.bell.wait(0);
+    }
+
+    fn look(&mut self) -> bool {
+        let place_of = |_| self.line.place.load(Ordering::Relaxed);
+        self.line.queue.pop_all(place_of, |conn| assert_eq!(conn, CONN));
+        if (self.ready)() || !self.room {
+            return (self.ready)();
+        }
+        // Whoever waits for room is told through the queue.
+        arm(&self.line.word, ON_QUEUE);
+        store_load_fence_after_rmw();
+        (self.ready)()
+    }
+}
+
+fn on_futex(line: &Line, ready: impl Fn() -> bool) {
+    wait_for(OnFutex { line, ready, armed: 0 });
+}
+
+fn on_doorbell(line: &Line, ready: impl Fn() -> bool) {
+    wait_for(OnBell { line, ready, ear: 0 });
+}
+
+fn in_epoll(line: &Line, ready: impl Fn() -> bool) {
+    wait_for(InEpoll { line, ready, room: false });
+}
+
+fn in_epoll_for_room(line: &Line, ready: impl Fn() -> bool) {
+    wait_for(InEpoll { line, ready, room: true });
 }
 
 fn produced(line: &Line) -> u64 {
@@ -82,21 +161,21 @@ fn produced(line: &Line) -> u64 {
 }
 
 /// Two publications and one receiver that waits for each.
-fn receiver(how: u32) {
-    let line = Arc::new(Line::default());
+fn receiver(is_queued: bool, wait: impl Fn(&Line, &dyn Fn() -> bool)) {
+    let line = Arc::new(Line { is_queued, ..Line::default() });
     let sender = {
         let line = Arc::clone(&line);
         thread::spawn(move || {
             let tx = TxCursor::default();
             for _ in 0..2 {
                 tx.publish(&line.prod, 1);
-                line.notify();
+                tell::data(&line.word, &*line);
             }
         })
     };
     let rx = RxCursor::default();
     while rx.pos() < 2 {
-        line.wait(how, || produced(&line) != rx.pos());
+        wait(&line, &|| produced(&line) != rx.pos());
         let n = rx.refresh(&line.prod, 4).unwrap();
         let _ = rx.consume(&line.cons, 4, n);
     }
@@ -105,30 +184,104 @@ fn receiver(how: u32) {
 
 #[test]
 fn a_receiver_on_the_futex_is_woken() {
-    explore(Some(4), || receiver(ON_FUTEX));
+    explore(Some(4), || receiver(false, |line, ready| on_futex(line, ready)));
 }
 
 #[test]
 fn a_receiver_on_the_doorbell_is_woken() {
-    explore(Some(4), || receiver(on_bell(VECTOR)));
+    explore(Some(4), || receiver(false, |line, ready| on_doorbell(line, ready)));
 }
 
-/// Two threads wait on one word, each in its way and one for the second byte only: the request of
-/// one must neither hide nor take away the other's.
+#[test]
+fn a_receiver_in_epoll_is_woken() {
+    explore(Some(4), || receiver(true, |line, ready| in_epoll(line, ready)));
+}
+
+/// Two threads wait on one word for the first byte and for the second.
+fn two_receivers(
+    is_queued: bool,
+    first: impl FnOnce(&Line) + Send + 'static,
+    second: impl FnOnce(&Line) + Send + 'static,
+) {
+    let line = Arc::new(Line { is_queued, ..Line::default() });
+    let (one, two) = (Arc::clone(&line), Arc::clone(&line));
+    let waiters = [thread::spawn(move || first(&one)), thread::spawn(move || second(&two))];
+    let tx = TxCursor::default();
+    for _ in 0..2 {
+        tx.publish(&line.prod, 1);
+        tell::data(&line.word, &*line);
+    }
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+}
+
+/// Each in its way: the request of one must neither hide nor take away the other's.
 #[test]
 fn two_receivers_of_one_connection_are_both_woken() {
     explore(Some(3), || {
+        two_receivers(
+            false,
+            |line| on_futex(line, || produced(line) >= 1),
+            |line| on_doorbell(line, || produced(line) >= 2),
+        );
+    });
+}
+
+/// Both have the same bit of the word, and the same doorbell.
+#[test]
+fn two_waiters_on_one_doorbell_are_both_woken() {
+    let wait = |line: &Line, ear: usize, bytes: u64| {
+        wait_for(OnBell { line, ready: || produced(line) >= bytes, ear });
+    };
+    explore(Some(3), move || {
+        two_receivers(false, move |line| wait(line, 0, 1), move |line| wait(line, 1, 2));
+    });
+}
+
+/// One waits in epoll, one in recv.
+#[test]
+fn a_receiver_is_woken_beside_one_in_epoll() {
+    explore(Some(3), || {
+        two_receivers(
+            true,
+            |line| in_epoll(line, || produced(line) >= 1),
+            |line| wait_for(OnBell { line, ready: || produced(line) >= 2, ear: 1 }),
+        );
+    });
+}
+
+/// Of a change that this side makes itself (shutdown, close, a time-out that is set) those who wait in other threads are told.
+#[test]
+fn threads_of_ones_own_are_told_of_a_change() {
+    explore(Some(3), || {
         let line = Arc::new(Line::default());
-        let waiters = [(ON_FUTEX, 1), (on_bell(VECTOR), 2)].map(|(how, position)| {
-            let line = Arc::clone(&line);
-            thread::spawn(move || line.wait(how, || produced(&line) >= position))
+        let changed = Arc::new(AtomicU32::new(0));
+        let waiters = [false, true].map(|by_bell| {
+            let (line, changed) = (Arc::clone(&line), Arc::clone(&changed));
+            thread::spawn(move || {
+                let ready = || changed.load(Ordering::Relaxed) != 0;
+                if by_bell { on_doorbell(&line, ready) } else { on_futex(&line, ready) }
+            })
         });
-        let tx = TxCursor::default();
-        for _ in 0..2 {
-            tx.publish(&line.prod, 1);
-            line.notify();
-        }
+        changed.store(1, Ordering::Relaxed);
+        store_load_fence();
+        tell::own([&line.word, &line.other_word], &*line);
         waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    });
+}
+
+/// Of an end those on futexes are told; the kernel tells the others.
+#[test]
+fn those_on_futexes_are_told_of_an_end() {
+    explore(None, || {
+        let line = Arc::new(Line::default());
+        let ended = Arc::new(AtomicU32::new(0));
+        let waiter = {
+            let (line, ended) = (Arc::clone(&line), Arc::clone(&ended));
+            thread::spawn(move || on_futex(&line, || ended.load(Ordering::Relaxed) != 0))
+        };
+        ended.store(1, Ordering::Relaxed);
+        tell::those_on_futexes([&line.word, &line.other_word], |_| line.futex.wake());
+        waiter.join().unwrap();
     });
 }
 
@@ -156,7 +309,7 @@ fn sender(
             let rx = RxCursor::default();
             while rx.refresh(&line.prod, CAP).unwrap() > 0 {
                 if rx.consume(&line.cons, CAP, piece.min(rx.known())) {
-                    line.notify();
+                    tell::space(&line.word, &*line);
                 }
             }
         })
@@ -170,19 +323,19 @@ const PIECE: u64 = LOOK_AFTER / 2 + LOOK_AFTER / 4;
 
 #[test]
 fn a_sender_on_the_futex_is_woken() {
-    explore(Some(4), || sender(FULL, 1, PIECE, |line, ready| line.wait(ON_FUTEX, ready)));
+    explore(Some(4), || sender(FULL, 1, PIECE, |line, ready| on_futex(line, ready)));
 }
 
 #[test]
 fn a_sender_on_the_doorbell_is_woken() {
-    explore(Some(4), || sender(FULL, 1, PIECE, |line, ready| line.wait(on_bell(VECTOR), ready)));
+    explore(Some(4), || sender(FULL, 1, PIECE, |line, ready| on_doorbell(line, ready)));
 }
 
 /// epoll reports room when a third of the ring is free: far from the last look.
 #[test]
 fn a_sender_in_epoll_is_woken() {
     explore(Some(3), || {
-        sender(FULL, CAP.div_ceil(3), PIECE, |line, ready| line.wait_in_epoll(ready))
+        sender(FULL, CAP.div_ceil(3), PIECE, |line, ready| in_epoll_for_room(line, ready))
     });
 }
 
@@ -190,5 +343,5 @@ fn a_sender_in_epoll_is_woken() {
 #[test]
 fn a_sender_with_a_late_limit_is_woken() {
     const LATE: (u64, u64) = (LOOK_AFTER + 1, LOOK_AFTER / 8);
-    explore(Some(4), || sender(LATE, 1, PIECE, |line, ready| line.wait(ON_FUTEX, ready)));
+    explore(Some(4), || sender(LATE, 1, PIECE, |line, ready| on_futex(line, ready)));
 }

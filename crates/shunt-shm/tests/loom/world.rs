@@ -2,7 +2,9 @@
 
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
-use loom::sync::{Condvar, Mutex};
+use loom::sync::{Condvar, Mutex, Notify};
+use shunt_engine::spin::{Mode, Nanos};
+use shunt_engine::wait::{Handlers, Hearing, Host, Limits, Set, Slept, Spinner, Wait, Way, Woken};
 use shunt_shm::ring::{
     ConsLine, Content, ProdLine, REWIND_AFTER, RxCursor, Shape, Span, TxCursor, UNLIMITED,
 };
@@ -134,4 +136,150 @@ impl Futex {
         let _queue = self.queue.lock().unwrap();
         self.sleepers.notify_all();
     }
+}
+
+/// A process that never spins, and whose clock stands still.
+#[derive(Default)]
+pub struct Process {
+    learnt: AtomicU32,
+}
+
+impl Spinner for Process {
+    fn now(&self) -> Nanos {
+        0
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::Never
+    }
+
+    fn far_answer(&self) -> &AtomicU32 {
+        &self.learnt
+    }
+
+    fn yields(&self) -> &AtomicU32 {
+        &self.learnt
+    }
+
+    fn give_way(&self) {
+        loom::thread::yield_now();
+    }
+}
+
+impl Host for Process {
+    fn look_after(&self, _: Nanos) {}
+
+    fn alarm(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn awake(&self) {}
+
+    fn doubt(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn sleeps(&self, _: Way) {}
+}
+
+/// A doorbell that is never drained: each of those who listen hears each ring since its last sleep.
+#[derive(Default)]
+pub struct Bell {
+    ears: [Notify; 2],
+}
+
+impl Bell {
+    /// Rings.
+    pub fn ring(&self) {
+        self.ears.iter().for_each(Notify::notify);
+    }
+
+    /// Sleeps until it was rung.
+    pub fn wait(&self, ear: usize) {
+        self.ears[ear].wait();
+    }
+}
+
+/// What a model has to say of one who waits; all else is the waiter's own.
+pub trait Sleeper {
+    /// How it sleeps.
+    const WAY: Way;
+
+    /// Says how it is to be woken.
+    fn arm(&mut self);
+    /// Takes that back, where it is not left to be taken.
+    fn disarm(&mut self) {}
+    /// Whether there is something to look at.
+    fn is_ready(&self) -> bool;
+    /// Sleeps.
+    fn sleep(&self);
+    /// A look, before each wait. True: it has what it waits for.
+    fn look(&mut self) -> bool {
+        self.is_ready()
+    }
+}
+
+/// One who waits for this, by the waiter itself.
+pub struct Waiting<S>(pub S);
+
+impl<S: Sleeper> Wait for Waiting<S> {
+    fn spin(&mut self) -> bool {
+        false
+    }
+
+    fn turn_in(&mut self) -> Result<Way, Woken> {
+        Ok(S::WAY)
+    }
+
+    fn arm<T>(&mut self, _: Way, rest: impl FnOnce(&mut Self, Hearing) -> T) -> T {
+        self.0.arm();
+        let came = rest(self, Hearing::Woken);
+        self.0.disarm();
+        came
+    }
+
+    fn is_ready(&mut self) -> bool {
+        self.0.is_ready()
+    }
+
+    fn limits(&mut self, _: Way) -> Limits {
+        Limits::default()
+    }
+
+    fn sleep(
+        &mut self,
+        _: Way,
+        longest: Option<Nanos>,
+        awake: impl FnOnce(&mut Self, Slept),
+    ) -> Slept {
+        assert_eq!(longest, None, "nothing but a wake-up ends a sleep");
+        self.0.sleep();
+        awake(self, Slept::Woken);
+        Slept::Woken
+    }
+
+    fn teaches(&self) -> bool {
+        false
+    }
+
+    fn handlers(&mut self, slept: Slept) -> Handlers {
+        Handlers::of_a_set(slept, false)
+    }
+}
+
+impl<S: Sleeper> Set for Waiting<S> {
+    type Answer = ();
+
+    fn look(&mut self) -> Option<()> {
+        self.0.look().then_some(())
+    }
+
+    fn ended(&mut self, woken: Woken) {
+        panic!("{woken:?}");
+    }
+}
+
+/// Waits until it has what it waits for.
+pub fn wait_for(sleeper: impl Sleeper) {
+    shunt_engine::wait::wait_for(&mut Waiting(sleeper), &Process::default());
 }

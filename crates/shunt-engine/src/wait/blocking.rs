@@ -1,0 +1,121 @@
+//! How a blocking call waits: it spins for what the ring brings, then sleeps on a futex, and in the kernel's poll when that
+//! takes long.
+//!
+//! A futex wake-up costs half of an eventfd's, but a futex does not notice that the peer's process was killed. So the first
+//! [`FUTEX_FOR`] of a wait are spent on the futex; what is longer in poll(2) on the kernel socket and the doorbell, where it
+//! costs nothing and sees everything.
+
+use crate::call::{Direction, Until};
+use crate::spin::Nanos;
+use crate::wait::ports::{Host, Limits, Spinner, Way, Woken};
+use crate::wait::spin::{give_way, is_long};
+
+/// Longest spin for the first byte.
+const FIRST_FOR: Nanos = 50_000;
+
+/// Longest sleep on a futex.
+pub const FUTEX_FOR: Nanos = 20_000_000;
+
+/// Pauses before a look for more of what a peer tells without being asked: some hundred nanoseconds. A receiver that is
+/// faster than its sender would else take the cursor's line from it after every message, and each of the two would wait
+/// for the line.
+pub const PAUSES: u32 = 16;
+
+/// Whether a wait begins with a spin. `is_first`: no mark was passed yet. The first byte will come through the ring, if the
+/// peer has heard of it in time.
+#[must_use]
+pub fn spins(direction: Direction, until: Until, is_first: bool) -> bool {
+    match until {
+        Until::Ring => true,
+        Until::Both => is_first && direction == Direction::Receiving,
+        Until::Kernel | Until::More(_) => false,
+    }
+}
+
+/// The times of the waits of one call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Blocking {
+    /// When the program's timeout ends; `None` until it was asked for.
+    deadline: Option<Option<Nanos>>,
+    /// When it first came to sleep; 0: it has not.
+    since: Nanos,
+    /// When it last did.
+    now: Nanos,
+}
+
+impl Blocking {
+    /// The program's timeout. `ask` is called when a call really has to wait.
+    fn deadline(&mut self, now: Nanos, ask: impl FnOnce() -> Option<Nanos>) -> Option<Nanos> {
+        *self.deadline.get_or_insert_with(|| ask().map(|nanos| now.saturating_add(nanos)))
+    }
+
+    /// When a spin ends at the latest. Bytes that come over TCP after all are not seen in it.
+    pub fn spins_until(
+        &mut self,
+        until: Until,
+        host: &impl Spinner,
+        ask: impl FnOnce() -> Option<Nanos>,
+    ) -> Option<Nanos> {
+        if is_long(host) {
+            self.deadline(host.now(), ask);
+        }
+        let first = (until == Until::Both).then(|| host.now() + FIRST_FOR);
+        self.deadline.flatten().into_iter().chain(first).min()
+    }
+
+    /// How the call is to sleep, after it has given way to others where that pays; or why it has ended. `has_ring`: it can be
+    /// woken at all, `is_far`: from another machine, where no futex is heard.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn turn_in(
+        &mut self,
+        until: Until,
+        host: &impl Host,
+        (has_ring, is_far): (bool, bool),
+        ask: impl FnOnce() -> Option<Nanos>,
+        is_ready: impl FnMut() -> bool,
+    ) -> Result<Way, Woken> {
+        self.now = host.now();
+        host.look_after(self.now);
+        let is_begun = self.since == 0;
+        if is_begun {
+            self.since = self.now;
+        }
+        let deadline = self.deadline(self.now, ask);
+        if deadline.is_some_and(|deadline| self.now >= deadline) {
+            return Err(Woken::TimedOut);
+        }
+        let by_ring = has_ring && until == Until::Ring;
+        // Not with a timeout: it may be long before the processor is given back.
+        if by_ring && is_begun && deadline.is_none() && give_way(host, is_ready) {
+            return Err(Woken::Look);
+        }
+        let on_futex = by_ring && !is_far && self.now < self.futex_until();
+        Ok(if on_futex { Way::Futex } else { Way::Kernel })
+    }
+
+    const fn futex_until(&self) -> Nanos {
+        self.since.saturating_add(FUTEX_FOR)
+    }
+
+    /// When a sleep ends at the latest, where the call looks for itself so soon.
+    #[must_use]
+    pub fn limits(&self, way: Way, look: Option<Nanos>) -> Limits {
+        let futex = (way == Way::Futex).then(|| self.futex_until());
+        let deadline = self.deadline.flatten().into_iter().chain(futex).min();
+        Limits { now: self.now, deadline, look }
+    }
+
+    /// How long it has waited when it last came to sleep.
+    #[must_use]
+    pub const fn waited(&self) -> Nanos {
+        self.now - self.since
+    }
+
+    /// A signal handler ends the call, whatever that handler is: it has a timeout, or has moved some bytes.
+    #[must_use]
+    pub fn always_ends(&self, has_moved: bool) -> bool {
+        has_moved || self.deadline.flatten().is_some()
+    }
+}

@@ -1,0 +1,23 @@
+//! The one waiter: of blocking calls, poll, select and epoll.
+//!
+//! Whoever waits looks, spins, gives the processor away, says how it is to be woken (*arms*), looks again, and sleeps. That
+//! order stands in [`wait()`]. What is waited for is a port ([`Wait`]), and so is the process in which a thread waits ([`Host`]):
+//! both are generics, so no call is virtual. Values say what a sleep came to ([`Slept`]), and how the wait ended ([`Woken`]).
+//!
+//! The other half is telling ([`tell`]): whoever has news stores it, and then takes the words in which waiters have said how
+//! they are to be woken. Both halves run under loom as they are, with arm words and cursors of its own.
+
+#[cfg(not(loom))]
+mod blocking;
+mod ports;
+mod spin;
+pub mod tell;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod waiter;
+
+#[cfg(not(loom))]
+pub use blocking::{Blocking, FUTEX_FOR, PAUSES, spins};
+pub use ports::{Handlers, Hearing, Host, Limits, Set, Slept, Spinner, Wait, Way, Woken};
+pub use spin::{Spun, far_guess, give_way, is_long, learn, spin, spin_patiently};
+pub use waiter::{wait, wait_for};

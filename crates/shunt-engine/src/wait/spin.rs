@@ -1,0 +1,184 @@
+//! The loops in which a thread spins, or gives the processor away.
+
+use shunt_shm::sync::{AtomicU32, Ordering};
+
+use crate::spin::{Given, Habit, KEPT, Learnt, Lengths, Mode, Nanos, Outcome, Yielding};
+use crate::wait::ports::Spinner;
+
+/// Looks between two looks at the clock.
+const LOOKS: u32 = 16;
+
+/// How a spin ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spun {
+    /// There was none: it does not pay here.
+    Not,
+    /// Work came.
+    Found,
+    /// Nothing came.
+    Vain,
+}
+
+/// [`Spinner::far_answer`] before it was measured.
+const FAR_GUESS: u32 = 200_000;
+/// What takes longer was no answer, or one for which nobody spins.
+const FAR_MOST: Nanos = 2_000_000;
+
+/// This process has a link group with another machine: from now on longer spins pay.
+pub fn far_guess(answer: &AtomicU32) {
+    let _ = answer.compare_exchange(0, FAR_GUESS, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// A wait that began at `since` has come to something after a sleep: what spins are worth is learnt from it.
+pub fn learn(host: &impl Spinner, since: Nanos) {
+    let known = host.far_answer().load(Ordering::Relaxed);
+    if known == 0 {
+        return;
+    }
+    let took = host.now().saturating_sub(since);
+    if took <= FAR_MOST {
+        let known = u64::from(known);
+        // Rather what the longer ones take: sleeps end for other reasons, too, and a trial that is too short is for nothing.
+        let learnt = if took > known {
+            known + (took - known).div_ceil(4)
+        } else {
+            known - (known - took) / 16
+        };
+        let learnt = u32::try_from(learnt).unwrap_or(FAR_GUESS);
+        host.far_answer().store(learnt, Ordering::Relaxed);
+    }
+}
+
+fn lengths(host: &impl Spinner) -> Lengths {
+    match host.far_answer().load(Ordering::Relaxed) {
+        0 => Lengths::LOCAL,
+        answer => Lengths::far(answer.into()),
+    }
+}
+
+/// True when spins may be longer than the precision of a timeout, so that they have to heed it.
+pub fn is_long(host: &impl Spinner) -> bool {
+    matches!(host.mode(), Mode::Fixed(n) if n >= 1_000_000)
+}
+
+/// Spins until `found`, for as long as it pays as `learnt` knows it, and not beyond the deadline.
+#[inline]
+pub fn spin(
+    host: &impl Spinner,
+    learnt: &AtomicU32,
+    deadline: Option<Nanos>,
+    mut found: impl FnMut() -> bool,
+) -> Spun {
+    let lengths = lengths(host);
+    let (budget, after) = Learnt(learnt.load(Ordering::Relaxed)).begin(host.mode(), &lengths);
+    if budget == 0 {
+        learnt.store(after.0, Ordering::Relaxed);
+        return Spun::Not;
+    }
+    let (is_found, outcome) = run(host, budget, &lengths, deadline, &mut found);
+    learnt.store(after.end(outcome, &lengths).0, Ordering::Relaxed);
+    if is_found { Spun::Found } else { Spun::Vain }
+}
+
+/// Spins until `found`, for as long as `patience`, where that is what mostly pays.
+pub fn spin_patiently(
+    host: &impl Spinner,
+    habit: &AtomicU32,
+    patience: Nanos,
+    mut found: impl FnMut() -> bool,
+) -> Spun {
+    let patience = match host.mode() {
+        Mode::Auto => patience,
+        Mode::Never => 0,
+        Mode::Fixed(n) => patience.min(n),
+    };
+    let (wait, after) = Habit(habit.load(Ordering::Relaxed)).begin();
+    if patience == 0 || !wait {
+        habit.store(after.0, Ordering::Relaxed);
+        return Spun::Not;
+    }
+    let (is_found, outcome) = run(host, patience, &lengths(host), None, &mut found);
+    habit.store(after.end(matches!(outcome, Outcome::Paid(_))).0, Ordering::Relaxed);
+    if is_found { Spun::Found } else { Spun::Vain }
+}
+
+/// Longest time of giving the processor away while nobody wants it.
+const ALONE_FOR: Nanos = 30_000;
+/// A yield that takes less has found nobody.
+const NOBODY: Nanos = 2_000;
+/// Longest time of giving it away altogether.
+const YIELD_FOR: Nanos = 200_000;
+
+/// Gives the processor away, and looks whenever it is given back, as long as that pays in this process.
+/// Only without an own choice of the user's about spinning.
+pub fn give_way(host: &impl Spinner, mut found: impl FnMut() -> bool) -> bool {
+    if host.mode() != Mode::Auto {
+        return false;
+    }
+    let learnt = host.yields();
+    let (go, after) = Yielding(learnt.load(Ordering::Relaxed)).begin();
+    if !go {
+        learnt.store(after.0, Ordering::Relaxed);
+        return false;
+    }
+    let began = host.now();
+    let (mut last, mut alone) = (began, 0);
+    let (mut is_found, mut is_traded) = (false, false);
+    let given = loop {
+        host.give_way();
+        is_found |= found();
+        let now = host.now();
+        let took = now - last;
+        if took < NOBODY {
+            alone += took;
+        } else {
+            is_traded = true;
+        }
+        if took > KEPT {
+            break Given::Kept;
+        }
+        if is_found {
+            break if is_traded { Given::Traded } else { Given::Paid };
+        }
+        if alone > ALONE_FOR || now - began > YIELD_FOR {
+            break Given::Unpaid;
+        }
+        last = now;
+    };
+    learnt.store(after.end(given).0, Ordering::Relaxed);
+    is_found
+}
+
+/// The loop: whether it was found, and what is to be learnt from it.
+fn run(
+    host: &impl Spinner,
+    budget: Nanos,
+    lengths: &Lengths,
+    deadline: Option<Nanos>,
+    found: &mut impl FnMut() -> bool,
+) -> (bool, Outcome) {
+    let began = host.now();
+    let mut last = began;
+    let mut is_found = false;
+    let outcome = loop {
+        for _ in 0..LOOKS {
+            if found() {
+                is_found = true;
+                break;
+            }
+            core::hint::spin_loop();
+        }
+        let now = host.now();
+        if now - last > lengths.preempted {
+            break Outcome::Preempted;
+        }
+        if is_found {
+            break Outcome::Paid(now - began);
+        }
+        if now - began > budget || deadline.is_some_and(|d| now >= d) {
+            break Outcome::Unpaid;
+        }
+        last = now;
+    };
+    (is_found, outcome)
+}

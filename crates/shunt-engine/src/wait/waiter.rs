@@ -1,0 +1,71 @@
+//! The order of a wait.
+
+use shunt_shm::sync::store_load_fence_after_rmw;
+
+use crate::spin::Nanos;
+use crate::wait::ports::{Handlers, Hearing, Host, Limits, Set, Slept, Wait, Way, Woken};
+use crate::wait::spin::learn;
+
+/// Waits once. Whoever calls it has looked, and looks again when it says so.
+#[inline]
+pub fn wait<W: Wait>(what: &mut W, host: &impl Host) -> Woken {
+    if what.spin() {
+        return Woken::Look;
+    }
+    let way = match what.turn_in() {
+        Ok(way) => way,
+        Err(woken) => return woken,
+    };
+    let slept = what.arm(way, |what, hearing| {
+        // SYNC POINT word-arm, SYNC POINT cq-arm: armed before the look here; the news before the look at who is armed in
+        // `tell`.
+        store_load_fence_after_rmw();
+        if what.is_ready() { None } else { Some(sleep(what, host, way, hearing)) }
+    });
+    let Some(slept) = slept.filter(|slept| *slept != Slept::Woken) else { return Woken::Look };
+    if (way, slept) == (Way::Kernel, Slept::Over) {
+        host.look_after(host.now());
+    }
+    match what.handlers(slept) {
+        Handlers::Continue => Woken::Look,
+        Handlers::Restart => Woken::Restarted,
+        Handlers::End => Woken::Interrupted,
+    }
+}
+
+fn sleep<W: Wait>(what: &mut W, host: &impl Host, way: Way, hearing: Hearing) -> Slept {
+    let limits = what.limits(way);
+    host.sleeps(way);
+    if way == Way::Futex {
+        return what.sleep(way, soonest(limits, []), |_, _| {});
+    }
+    let deaf = (hearing == Hearing::Deaf).then_some(W::DEAF_LOOK);
+    let doubt = if W::HEEDS_DOUBTS { host.doubt() } else { None };
+    let longest = soonest(limits, [deaf, doubt, host.alarm()]);
+    what.sleep(way, longest, |what, slept| {
+        host.awake();
+        if slept == Slept::Woken && what.teaches() {
+            learn(host, limits.now);
+        }
+    })
+}
+
+/// The soonest of all that ends a sleep.
+fn soonest<const N: usize>(limits: Limits, looks: [Option<Nanos>; N]) -> Option<Nanos> {
+    let left = limits.deadline.map(|deadline| deadline.saturating_sub(limits.now));
+    looks.into_iter().chain([left, limits.look]).flatten().min()
+}
+
+/// Looks and waits until there is an answer.
+#[inline]
+pub fn wait_for<S: Set>(set: &mut S, host: &impl Host) -> S::Answer {
+    loop {
+        if let Some(answer) = set.look() {
+            return answer;
+        }
+        match wait(set, host) {
+            Woken::Look => {}
+            woken => return set.ended(woken),
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! The one list of hooks: every function that Shunt takes over, with its handler.
 //!
-//! `for_each_hook!` hands the list to another macro; from it come the exported functions ([`crate::exports`]),
+//! `for_each_hook!` hands the list to another macro; from it come the exported functions (`exports.rs`),
 //! the next-symbol table ([`crate::next`]) and the list of names ([`HOOKS`]).
 //!
 //! * `fn`: exported under the guard; a panic in the handler falls through to the next definition.

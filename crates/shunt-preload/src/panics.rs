@@ -5,7 +5,7 @@
 //!
 //! * Nothing was changed yet: the connection goes back to TCP with marks ([`after`]), and libc does
 //!   the call.
-//! * Bytes are in doubt ([`InDoubt`]): some were moved that the program has not been told of, or a
+//! * Bytes are in doubt ([`shunt_runtime::stream::in_doubt`]): some were moved that the program has not been told of, or a
 //!   step is half done. The connection is reset at both ends, and the call fails with `ECONNRESET`.
 //!
 //! A call whose work the kernel has already done (accept, dup, fork, ...) keeps the kernel's result:

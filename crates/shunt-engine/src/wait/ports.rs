@@ -12,7 +12,7 @@ pub trait Spinner {
     /// `SHUNT_SPIN`.
     fn mode(&self) -> Mode;
     /// How long an answer from another machine takes to come to one who sleeps, in nanoseconds, as this process has measured
-    /// it ([`learn`]). 0: it has no link group with another machine.
+    /// it ([`learn`](super::spin::learn)). 0: it has no link group with another machine.
     fn far_answer(&self) -> &AtomicU32;
     /// What giving the processor away is worth in this process ([`crate::spin::Yielding`]).
     fn yields(&self) -> &AtomicU32;

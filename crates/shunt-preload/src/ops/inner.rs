@@ -1,6 +1,6 @@
 //! Functions of libc that reach the kernel by its inner calls, which no hook sees.
 //!
-//! Those that read or write a descriptor get a connection that is on TCP ([`hand_over`]). Those
+//! Those that read or write a descriptor get a connection that is on TCP ([`hand_over()`]). Those
 //! that put other files in the place of standard input, output and error are watched
 //! (`Replaced`). `glibc.toml` lists all functions of glibc that have to do with descriptors, and
 //! what was decided for each.

@@ -76,7 +76,7 @@ pub struct Link {
     armed: AtomicU32,
     /// In a forked child, of a link group of its parent's: the slots (a bit each) whose connections it holds.
     held: [AtomicU64; SLOTS.div_ceil(64)],
-    /// Per slot: the epoll watch ([`crate::ops::epoll`]'s packing) that its completions go to.
+    /// Per slot: the epoll watch ([`crate::epoll::instance`]'s packing) that its completions go to.
     /// Not in place, nor are the slots: a link is made on the stack, of which a thread may have little.
     pub watch: Box<[AtomicU64]>,
 }

@@ -1,4 +1,4 @@
-//! Bytes in doubt: were the library to panic now, the connection would have to be reset ([`crate::panics`]).
+//! Bytes in doubt: were the library to panic now, the connection would have to be reset (`panics.rs` of the library).
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;

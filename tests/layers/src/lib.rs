@@ -7,7 +7,7 @@
 //! things are no imports:
 //!
 //! * `mod child;`, and a re-export of a descendant's item: both only give it a place and a name.
-//! * Code for tests.
+//! * Code for tests, and what fuzzers have of it.
 //! * A method call: it names no module.
 
 mod circles;

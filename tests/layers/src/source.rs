@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{TokenStream, TokenTree};
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Attribute, ForeignItem, Item, Meta, Token, UseTree, Visibility};
+use syn::{Attribute, Expr, ExprLit, ForeignItem, Item, Lit, Meta, Token, UseTree, Visibility};
 
 /// The segments of a path.
 pub(crate) type Segments = Vec<String>;
@@ -370,8 +370,21 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
+/// The feature that gives the simulator to fuzzers, as `test` gives it to tests: no product has it.
+const TEST_FEATURE: &str = "sim";
+
 fn needs_test(predicate: &Meta) -> bool {
-    let Meta::List(list) = predicate else { return predicate.path().is_ident("test") };
+    let list = match predicate {
+        Meta::List(list) => list,
+        Meta::NameValue(pair) => {
+            let is_it = |value: &Expr| {
+                matches!(value, Expr::Lit(ExprLit { lit: Lit::Str(name), .. })
+                if name.value() == TEST_FEATURE)
+            };
+            return pair.path.is_ident("feature") && is_it(&pair.value);
+        }
+        Meta::Path(path) => return path.is_ident("test"),
+    };
     let parts = list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated);
     let Ok(parts) = parts else { return false };
     match list.path.get_ident().map(ToString::to_string).as_deref() {

@@ -45,6 +45,7 @@ fn whatever_names_something_of_a_file_imports_it() {
         "use super::b; fn b() { b::f(); }",
         "#[cfg(not(test))] use crate::b::B;",
         "#[cfg(any(test, loom))] use crate::b::B;",
+        "#[cfg(any(test, feature = \"points\"))] use crate::b::B;",
     ] {
         assert_eq!(between(a).len(), 1, "{a}");
     }
@@ -61,6 +62,7 @@ fn nothing_else_does() {
         "fn g(b: A) { b.f(); println!(\"{}\", b.f()); }",
         "#[cfg(test)] use crate::b::B;",
         "#[cfg(all(test, unix))] use crate::b::B;",
+        "#[cfg(all(any(test, feature = \"sim\"), not(loom)))] use crate::b::B;",
         "#[cfg(test)] mod tests { use crate::b::B; }",
         "#[test] fn g() { crate::b::f(); }",
         "#[cfg(test)] impl A { fn g() { crate::b::f(); } }",

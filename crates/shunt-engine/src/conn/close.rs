@@ -103,6 +103,7 @@ impl End<'_> {
             // After it the kernel reports an end of our own making.
             && !self.has(SHUT_RD)
             && self.theirs.ctl.handed_over.load(Relaxed) == 0
+            // Most ends are announced: that spares the question to the kernel.
             && fin.load(Acquire) == 0
             && self.side() == Side::Client
             // Nothing is known of the acceptor's process; but that its end came by FIN.

@@ -36,6 +36,7 @@ pub struct Socket {
     reset: Cell<bool>,
     shut: Cell<bool>,
     queues_errors: Cell<bool>,
+    has_room: Cell<bool>,
     is_urgent: Cell<bool>,
     is_told: Cell<bool>,
     questions: Cell<usize>,
@@ -84,6 +85,11 @@ impl Socket {
     /// There is something on the error queue: a completion, a timestamp.
     pub fn queue_error(&self) {
         self.queues_errors.set(true);
+    }
+
+    /// There is room for more to send.
+    pub fn give_room(&self) {
+        self.has_room.set(true);
     }
 
     /// Urgent data is what is next.
@@ -162,6 +168,9 @@ impl KernelSocket for Socket {
         }
         if self.queues_errors.get() {
             found |= events::ERR;
+        }
+        if self.has_room.get() {
+            found |= events::OUT;
         }
         found & (asked | events::ALWAYS)
     }

@@ -14,6 +14,7 @@
 use core::sync::atomic::Ordering;
 
 use libc::{EINTR, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
+use shunt_engine::conn::poll::Heard;
 use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
@@ -27,7 +28,6 @@ use shunt_shm::sync::AtomicU32;
 use crate::calls::{Has, UnderWay};
 use crate::conn::{Conn, Hold, KERNEL_HINT, NUMBERED};
 use crate::control::bell::Bell;
-use crate::epoll::heard::Heard;
 use crate::epoll::instance::Instance;
 use crate::epoll::nested::Awaited;
 use crate::epoll::ready;

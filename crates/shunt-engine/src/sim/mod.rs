@@ -34,10 +34,10 @@ use shunt_shm::region::{Section, Side};
 use shunt_wire::clc::Proposal;
 
 use crate::conn::End;
+use crate::conn::poll::Heard;
 use crate::handshake::Phase;
 pub use history::History;
 use pace::{Program, Stopped};
-use polling::Heard;
 use program::Asleep;
 use tcp::{Kept, Pipe, Socket};
 

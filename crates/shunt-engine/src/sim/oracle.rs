@@ -162,13 +162,9 @@ impl World {
             let (step, got) = self.would_receive(who);
             let doing = Doing { op: Op::Look(1), moved: got };
             let finds = matches!(step, Step::Done | Step::Failed(_));
-            // Whoever only asks hears of one that was killed when it sleeps, or after a while; and a call asks the kernel some
-            // microseconds after poll has, at the most.
+            assert!(finds || !told, "{who} is told of something: {ready:#x}, {step:?}");
+            // Whoever only asks hears of one that was killed when it sleeps, or after a while.
             let is_killed = self.procs[1 - who].ending.get() >= Ending::Killed;
-            assert!(
-                finds || !told || is_killed,
-                "{who} is told of something: {ready:#x}, {step:?}"
-            );
             assert!(told || !finds || (is_killed && got == 0), "{who} is not told: {step:?} {got}");
             if finds {
                 self.is_over(who, doing, step);

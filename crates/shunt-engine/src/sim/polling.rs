@@ -1,46 +1,70 @@
-//! Programs that poll: readiness as the library puts it together from the end's questions and the kernel's answer
-//! (`epoll/ready.rs`), and how poll(2) and an edge-triggered epoll sleep on it (`poll_set.rs`, `epoll/wait.rs`).
+//! Programs that poll: what the engine's look tells them ([`crate::conn::poll`]), and how poll(2) and an edge-triggered epoll sleep on it (`poll_set.rs`, `epoll/wait.rs`).
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use shunt_shm::doorbell::{ON_QUEUE, arm, on_bell};
-use shunt_shm::region::RESET;
+use shunt_shm::doorbell::{arm, on_bell};
 
 use super::program::{Asleep, Doing};
+use super::tcp::Socket;
 use super::{Op, World};
 use crate::call::Direction;
-use crate::conn::End;
-use crate::conn::flags::{FILLS_KERNEL, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR};
-use crate::conn::overflow::{self, Full};
-use crate::conn::repeated::{are_awaited, are_pending};
-use crate::conn::{Source, reset, sends_over_tcp};
-use crate::events::{self, Ring, readiness};
-use crate::kernel::{KernelSocket, peer_is_gone};
-use crate::stretch::Path;
+use crate::conn::flags::KERNEL_HINT;
+use crate::conn::poll::{self, Heard, Polled};
+use crate::conn::repeated::are_pending;
+use crate::conn::{overflow, sends_over_tcp};
+use crate::events;
+use crate::handshake::Phase;
+use crate::kernel::KernelSocket;
 
-/// What somebody knows of a kernel socket who hears of its news.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Heard {
-    /// Nothing: it is to be asked.
-    Nothing,
-    /// There was nothing to read when it was last asked, and there was no news since.
-    Silent,
-    /// What it has just told, but for room.
-    Told(u32),
-}
-
-impl Heard {
-    const fn answer(self) -> Option<u32> {
-        match self {
-            Self::Told(bits) => Some(bits),
-            Self::Silent | Self::Nothing => None,
-        }
-    }
-}
-
-const KERNEL: u32 = events::IN | events::OUT | events::RDHUP | events::RDNORM | events::WRNORM;
 /// What an edge-triggered program registers.
 const EDGES: u32 = events::IN | events::OUT | events::RDHUP;
+
+/// A connection that a program looks at.
+struct Looked<'a> {
+    world: &'a World,
+    who: usize,
+}
+
+impl<'a> Polled for Looked<'a> {
+    type Socket = Socket<'a>;
+
+    fn ask<T>(&self, mut question: impl FnMut(&Socket<'a>) -> T) -> Option<T> {
+        Some(question(&self.world.socket(self.who)))
+    }
+
+    fn now(&self) -> u64 {
+        self.world.now.get()
+    }
+
+    fn low_water(&self) -> u64 {
+        1
+    }
+
+    fn can_tell(&self) -> bool {
+        self.world.procs[self.who].can_tell.get()
+    }
+
+    fn is_orphaned(&self) -> bool {
+        self.world.is_orphaned(self.who)
+    }
+
+    fn follows(&self) {}
+
+    fn repeats(&self) {
+        self.world.repeat(self.who);
+    }
+
+    fn settles(&self) {
+        self.world.settles(self.who);
+    }
+
+    /// A ring that is full, or a peer that may be gone, has those who wait look again as it is.
+    fn doubts(&self) {}
+
+    fn finds_unmarked(&self) {
+        panic!("{} found bytes that no mark explains", self.who);
+    }
+}
 
 impl World {
     /// What poll(2) would say.
@@ -48,98 +72,12 @@ impl World {
         self.readiness_by(who, wanted, &mut Heard::Nothing)
     }
 
-    fn asks_kernel(&self, who: usize) -> u32 {
-        let (end, socket) = (self.end(who), self.socket(who));
-        let mut told = socket.readiness(KERNEL);
-        if told & events::HUP != 0 {
-            told |= reset::readiness(end.record, Some(end));
-        }
-        if told & events::IN == 0 || !are_awaited(end.record) {
-            return told;
-        }
-        self.settles(who);
-        if are_awaited(end.record) {
-            told & !(events::IN | events::RDNORM)
-        } else {
-            socket.readiness(KERNEL)
-        }
-    }
-
-    fn goes_over_tcp(&self, who: usize, end: End<'_>) -> bool {
-        !end.can_be_rung()
-            || (!end.has(SHUT_RD) && peer_is_gone(&self.socket(who), &end.theirs.prod.fin))
-            || self.is_orphaned(who)
-            || end.notes_no_room(self.now.get()) == Full::Overflows
-    }
-
-    fn room(&self, who: usize, wanted: u32) -> Option<(u64, u64)> {
-        let end = self.end(who);
-        let too_little = |(free, of): (u64, u64)| free * 3 < of;
-        let writes_ring = end.sends_to_ring(self.procs[who].can_tell.get())
-            && !(end.has(FILLS_KERNEL) && sends_over_tcp(end.record))
-            && !(wanted & events::OUT != 0
-                && too_little(end.room())
-                && self.goes_over_tcp(who, end));
-        writes_ring.then(|| {
-            let room = end.room();
-            if wanted & events::OUT != 0 && too_little(room) {
-                arm(&end.mine.ctl.tx_arm, ON_QUEUE);
-                return end.room();
-            }
-            room
-        })
-    }
-
     fn readiness_by(&self, who: usize, wanted: u32, heard: &mut Heard) -> u32 {
         let end = self.end(who);
-        if are_pending(end.record) {
-            self.repeat(who);
-        }
+        let looked = Looked { world: self, who };
+        let ready = poll::look((end.record, Some(end)), Phase::Active, (wanted, heard), &looked);
         assert!(!end.is_violated(), "{who} takes the other one for a liar");
-        if end.may_settle() {
-            self.settles(who);
-            *heard = Heard::Nothing;
-        }
-        let source = end.source();
-        let (readable, in_ring) = (end.readable(source), end.in_ring());
-        let Source { path, has_mark } = source;
-        let writable = self.room(who, wanted);
-        let end_is_news = readable.is_none_or(|n| n == 0)
-            || wanted & events::RDHUP != 0
-            || end.has(SHUT_WR)
-            || end.theirs.ctl.closed.load(Relaxed) == RESET;
-        let reads = wanted & (events::IN | events::RDHUP | events::RDNORM) != 0;
-        let writes_tcp = writable.is_none() && wanted & (events::OUT | events::WRNORM) != 0;
-        let had_room = writes_tcp && end.has(HAD_ROOM);
-        if had_room {
-            end.put(HAD_ROOM, false);
-        }
-        let bytes = reads && path == Path::Tcp && *heard != Heard::Silent;
-        let ends = (reads && end.has(FROZEN))
-            || (reads && has_mark && in_ring == 0)
-            || (end.theirs.prod.fin.load(Relaxed) != 0 && end_is_news)
-            || end.has(KERNEL_HINT | SHUT_RD);
-        let asks_room = writes_tcp && !had_room;
-        let room = if had_room { events::OUT | events::WRNORM } else { 0 };
-        let kernel = match heard.answer().filter(|_| !asks_room) {
-            _ if !bytes && !ends && !asks_room => room,
-            Some(told) => told | room,
-            None => {
-                let kernel = self.asks_kernel(who);
-                let is_silent = kernel & !(events::OUT | events::WRNORM) == 0;
-                *heard = if is_silent { Heard::Silent } else { Heard::Nothing };
-                if writes_tcp && kernel & events::OUT != 0 {
-                    end.put(HAD_ROOM, true);
-                    end.put(FILLS_KERNEL, false);
-                }
-                kernel
-            }
-        };
-        let kernel = match kernel & events::END {
-            0 => kernel,
-            _ => kernel | reset::readiness(end.record, Some(end)),
-        };
-        readiness(Ring { readable, writable }, kernel, 1)
+        ready
     }
 
     /// Waits until a call of the program would not have to.
@@ -225,7 +163,7 @@ impl World {
             if me.socket.edge.take() {
                 let told = self.socket(who).poll();
                 if told & !(events::OUT | events::WRNORM) != 0 {
-                    me.heard.set(Heard::Told(told & !(events::OUT | events::WRNORM)));
+                    me.heard.set(Heard::Told(told & !(events::OUT | events::WRNORM), 0));
                 }
                 if told & (events::RDHUP | events::ALWAYS) != 0 {
                     end.put(KERNEL_HINT, true);
@@ -237,7 +175,7 @@ impl World {
                 let mut heard = me.heard.get();
                 let ready = self.readiness_by(who, EDGES, &mut heard);
                 // What was told is good for one look.
-                let is_old = matches!(heard, Heard::Told(_));
+                let is_old = matches!(heard, Heard::Told(..));
                 me.heard.set(if is_old { Heard::Nothing } else { heard });
                 if ready & (EDGES | events::ALWAYS) != 0 {
                     return;

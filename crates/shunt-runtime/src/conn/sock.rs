@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use shunt_engine::conn::flags::{FROZEN, Flags, HAD_ROOM, WAS_SHUNTED};
+use shunt_engine::conn::flags::{FROZEN, Flags, WAS_SHUNTED};
 use shunt_engine::conn::{self, End};
 use shunt_engine::handshake::{Phase, next_look};
 use shunt_heap::slab::{Slab, Zeroed};
@@ -369,15 +369,6 @@ impl Sock {
     /// Sets or clears a flag.
     pub fn put(&self, flags: Flags, on: bool) {
         conn::put(self.record(), flags, on);
-    }
-
-    /// Takes the flag [`HAD_ROOM`] away; true when it was there.
-    pub fn take_room(&self) -> bool {
-        let had = self.has(HAD_ROOM);
-        if had {
-            self.put(HAD_ROOM, false);
-        }
-        had
     }
 
     /// Another descriptor of this process names it.

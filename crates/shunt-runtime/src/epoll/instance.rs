@@ -4,6 +4,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
+use shunt_engine::conn::poll::Heard;
 use shunt_engine::events;
 use shunt_heap::slab::Name;
 use shunt_shm::doorbell::RUNG;
@@ -13,7 +14,6 @@ use shunt_shm::sync::AtomicU32;
 use crate::conn::{Conn, Sock};
 use crate::control::endpoint::Endpoint;
 use crate::control::link::Link;
-use crate::epoll::heard::Heard;
 use crate::epoll::held::{self, Held};
 use crate::epoll::state::{Parked, State, Watch, Watched};
 use crate::epoll::tag;

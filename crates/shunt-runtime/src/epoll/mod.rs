@@ -7,10 +7,8 @@
 //! kernel's set, too, so that one epoll_wait(2) sleeps for everything.
 
 mod fd_map;
-pub mod heard;
 pub mod held;
 pub mod instance;
-mod low_water;
 pub mod nested;
 pub mod ready;
 pub mod state;

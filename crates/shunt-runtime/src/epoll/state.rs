@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use shunt_engine::conn::poll::Heard;
 use shunt_engine::events;
 use shunt_shm::doorbell::{arm, on_bell};
 
@@ -9,7 +10,6 @@ use crate::conn::{Conn, Sock};
 use crate::control::endpoint::Endpoint;
 use crate::control::link::Link;
 use crate::epoll::fd_map::FdMap;
-use crate::epoll::heard::Heard;
 use crate::fds::own_fds::OwnFd;
 use crate::stream::tcp;
 use crate::system::abi::c_int;

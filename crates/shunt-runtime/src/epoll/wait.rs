@@ -3,6 +3,7 @@
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
+use shunt_engine::conn::poll::Heard;
 use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
@@ -15,7 +16,6 @@ use shunt_shm::sync::store_load_fence;
 use crate::calls::{Has, Keeper, UnderWay};
 use crate::conn::KERNEL_HINT;
 use crate::control::link::{self, Link};
-use crate::epoll::heard::Heard;
 use crate::epoll::instance::{Instance, kernel_event};
 use crate::epoll::state::{State, Watch, Watched};
 use crate::epoll::tell::dispatch;

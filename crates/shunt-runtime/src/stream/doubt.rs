@@ -6,12 +6,9 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use shunt_engine::conn::overflow;
 use shunt_engine::handshake::Phase;
-use shunt_engine::kernel::KernelSocket;
-use shunt_engine::stretch::{Path, path};
-use shunt_shm::ring::RxCursor;
 use shunt_sys::{sockdiag, sockinfo};
 
-use crate::conn::{Conn, ELSEWHERE, FROZEN, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, SHORT, Sock};
+use crate::conn::{Conn, ELSEWHERE, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, SHORT, Sock};
 use crate::stream::tcp::Socket;
 use crate::system::abi;
 use crate::system::clock;
@@ -67,22 +64,11 @@ pub fn unmarked(sock: &Sock) -> Option<u32> {
     since
 }
 
-/// Looks for such bytes from the ring. Who reads there, and waits for the next edge when it is empty, would not
-/// come to bytes of which the kernel has told already.
+/// Looks for such bytes from the ring.
 pub fn look_for_unmarked(conn: Conn) {
-    let sock = conn.sock();
-    let Some((_, theirs)) = sock.sections() else { return };
-    // The bytes before the marks.
-    if conn.ask(|fd| Socket(fd).waiting()).unwrap_or(0) == 0 {
-        return;
-    }
-    let marks = sock.record().rx.marks.load(Relaxed);
-    if path(marks) == Path::Ring
-        && RxCursor::next_mark(&theirs.prod, marks) == Ok(None)
-        && theirs.prod.fin.load(Acquire) == 0
-        && !sock.has(FROZEN)
-    {
-        unmarked(sock);
+    let looks = |fd| conn.end().is_some_and(|end| end.has_unmarked(&Socket(fd)));
+    if conn.ask(looks) == Some(true) {
+        unmarked(conn.sock());
     }
 }
 

@@ -12,12 +12,6 @@ pub fn tell_later(sock: &Sock) {
     reset::tell_later(sock.record());
 }
 
-/// What poll(2) would say besides, of a connection of whose end the kernel has told.
-#[cold]
-pub fn readiness(sock: &Sock) -> u32 {
-    reset::readiness(sock.record(), sock.end())
-}
-
 /// True when a call that is to hear of the reset is the first one, which fails with `ECONNRESET`. The next ones find what the
 /// kernel gives after a reset. With a direction's lock held, under which `fd` is the kernel socket.
 pub fn fails(sock: &Sock, fd: c_int) -> bool {

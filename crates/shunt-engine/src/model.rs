@@ -214,6 +214,10 @@ impl Memory {
         End { record: &self.record, mine: &self.mine, theirs: &self.theirs, ring: Self::RING }
     }
 
+    pub const fn record(&self) -> &Record {
+        &self.record
+    }
+
     /// Both directions go to the ring from their first byte on, and both ends are there.
     pub fn enter_ring(&self) {
         for (line, passed) in

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use shunt_engine::conn::close::Tell;
 use shunt_engine::handshake::Phase;
+use shunt_engine::handshake::course::withdraw_offer;
 use shunt_shm::arena::Record;
 use shunt_shm::region::Side;
 use shunt_shm::ring::KEPT;
@@ -31,7 +32,7 @@ use crate::stream::agree;
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::pins;
 use crate::stream::tcp::Socket;
-use crate::stream::{demote, doubt, grants, leftover, notify, offered, worth};
+use crate::stream::{demote, doubt, grants, leftover, notify, worth};
 use crate::system::errno::KeepErrno;
 use crate::threads::signals::Uncancelled;
 
@@ -228,7 +229,7 @@ fn end(conn: Conn, record: &'static Record) {
         }
         Phase::Candidate => {
             endpoint::decline(Reason::ShortLived);
-            offered::withdraw(record);
+            withdraw_offer(&record.id);
         }
         Phase::Active | Phase::Broken => {}
         Phase::Tcp => {

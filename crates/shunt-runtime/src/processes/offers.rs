@@ -15,10 +15,10 @@ use crate::epoll::tell;
 use crate::fds::fd_table::{self, Entry};
 use crate::processes::close;
 use crate::processes::open::track;
-use crate::stream::offered;
 use crate::stream::worth::{Key, OFFERS, UNANSWERED};
 use crate::system::abi;
 use crate::system::clock;
+use shunt_engine::handshake::course::withdraw_offer;
 
 /// A connection that was offered and is being made.
 pub struct Open {
@@ -59,7 +59,7 @@ pub fn open(fd: i32, to: &Addr) -> Result<Open, Reason> {
 impl Open {
     /// connect(2) has failed.
     pub fn failed(&self) {
-        offered::withdraw(self.sock.record());
+        withdraw_offer(&self.sock.record().id);
         if self.sock.release() {
             close::finish(self.sock, |_| ());
         }

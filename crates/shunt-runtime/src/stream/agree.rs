@@ -2,11 +2,12 @@
 
 use core::sync::atomic::Ordering;
 
-use shunt_engine::handshake::Phase;
+use shunt_engine::handshake::course::Time;
+use shunt_engine::handshake::{Phase, proposals};
 use shunt_shm::arena::Record;
 use shunt_shm::region::Side;
 use shunt_shm::sync::store_load_fence;
-use shunt_shm::table::{Place, Ticket};
+use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
 
 use crate::conn::Sock;
@@ -16,15 +17,6 @@ use crate::control::peer::Peer;
 use crate::point;
 use crate::stream::in_doubt::InDoubt;
 use crate::threads::signals::SettingUp;
-
-/// When a proposal is taken up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Time {
-    /// In accept(2): the program can't have sent anything.
-    AtAccept,
-    /// Later.
-    AtUse,
-}
 
 /// The connection has its place in a link group from now on.
 pub fn settle(
@@ -67,19 +59,13 @@ pub fn answer(
     sock.count_shunted();
 }
 
-/// The phase that the acceptor's answer leads to; `None` without an answer that settles anything.
-pub fn answered(sock: &'static Sock) -> Option<Phase> {
-    let end = sock.end()?;
-    end.uses_proposal();
-    let acceptor = end.answerer()?;
-    let _setting_up = SettingUp::begin()?;
-    // Without the acceptor's doorbells this side could not wake it: then it goes on over TCP, and
-    // reads what comes through the ring all the same.
-    sock.has_met(sock.link()?.acquaint(acceptor).ok()?);
+/// Gets the doorbells of the acceptor that has answered, and says so to it. False: not now, or not at all.
+pub fn meet(sock: &'static Sock, acceptor: EndpointId) -> bool {
+    let Some(_setting_up) = SettingUp::begin() else { return false };
+    let Some(Ok(peer)) = sock.link().map(|link| link.acquaint(acceptor)) else { return false };
+    sock.has_met(peer);
     point!(promote_met);
-    sock.set_phase(Phase::Active);
-    sock.count_shunted();
-    Some(Phase::Active)
+    true
 }
 
 /// Takes an open proposal back. False: it has been taken up.
@@ -91,19 +77,6 @@ pub fn withdraw(sock: &Sock) -> bool {
 pub fn withdraw_from(link: &Link, record: &Record) -> bool {
     // What the agent has found an acceptor for, it has told that as well.
     let Some(target) = link::Target::of(link) else { return link.side == Side::Server };
-    let id = &record.id;
-    let place = Place {
-        region: link.region,
-        slot: record.slot(),
-        generation: id.slot_generation.load(Ordering::Relaxed),
-    };
-    let words = (id.ticket[0].load(Ordering::Relaxed), id.ticket[1].load(Ordering::Relaxed));
     point!(promote_withdraws);
-    if !target.table.take(&Ticket::from_words(words, place)) {
-        return false;
-    }
-    point!(promote_withdrawn);
-    // The slot stays taken until the connection ends: another thread may still be looking at it.
-    link.end(record).withdraws();
-    true
+    proposals::withdraw(&target.table, link.region, link.end(record), || point!(promote_withdrawn))
 }

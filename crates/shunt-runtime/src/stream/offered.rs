@@ -6,80 +6,22 @@
 
 use core::sync::atomic::Ordering;
 
-use shunt_engine::handshake::{CLIENT_LOOKS, Phase, gives_up};
-use shunt_shm::arena::Record;
+use shunt_engine::handshake::course::Time;
 use shunt_shm::region::{SLOTS, Side};
 use shunt_shm::registry::Scope;
 use shunt_sys::sockinfo::{self, OFFERED};
-use shunt_wire::offer::Offer;
+use shunt_wire::agent::RegionId;
 use shunt_wire::reason::Reason;
 
 use crate::conn::{ASKED, Conn, ELSEWHERE, SHUT_WR, Sock, TO_BE_CLAIMED};
 use crate::control::{agent_client, link};
-use crate::stream::agree::{self, Time};
-use crate::stream::worth::{CLAIMS, Key, UNANSWERED};
+use crate::stream::agree;
+use crate::stream::worth::{CLAIMS, Key};
 use crate::stream::{buffers, doubt};
 use crate::system::abi;
-use crate::system::clock;
 
-/// True for a client's end that was offered and is not declined.
-pub fn is_offered(sock: &Sock) -> bool {
-    sock.record().id.offer.load(Ordering::Relaxed) != Offer::None.to_word()
-}
-
-/// The client has enough of waiting, or has closed the connection.
-pub fn withdraw(record: &Record) {
-    record.id.offer.store(Offer::None.to_word(), Ordering::Release);
-}
-
-/// Looks for the agent's answer; an error is why the connection stays on TCP for good. Under the
-/// handshake's lock.
-pub fn look(conn: Conn) -> Result<Phase, Reason> {
-    let sock = conn.sock();
-    let id = &sock.record().id;
-    let word = id.offer.load(Ordering::Acquire);
-    let outcome = match Offer::from_word(word) {
-        Offer::Open(_) => {
-            let looks = id.looks.fetch_add(1, Ordering::Relaxed);
-            let age = clock::now().saturating_sub(id.since.load(Ordering::Relaxed));
-            let none = Offer::None.to_word();
-            let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
-            let enough = looks.is_multiple_of(CLIENT_LOOKS) && gives_up(looks, age);
-            if enough && id.offer.compare_exchange(word, none, ok, no).is_ok() {
-                Err(Reason::NotAccepted)
-            } else {
-                Ok(Phase::Candidate)
-            }
-        }
-        // SYNC POINT offer.
-        Offer::Claimed { region, slot } => take_up(conn, region, slot.into()),
-        Offer::Declined(why) => {
-            if why == Reason::PeerNotShunted {
-                UNANSWERED.close(Key::of_destination(&id.tuple().peer));
-            }
-            Err(why)
-        }
-        Offer::None => Err(Reason::Internal),
-    };
-    if outcome.is_err() {
-        // So that no other thread declines it a second time.
-        sock.set_phase(Phase::Tcp);
-    }
-    outcome
-}
-
-/// The same for one who only asks for readiness: declines nothing.
-pub fn glance(conn: Conn) -> Phase {
-    match Offer::from_word(conn.record().id.offer.load(Ordering::Acquire)) {
-        Offer::Claimed { region, slot } => {
-            take_up(conn, region, slot.into()).unwrap_or(Phase::Candidate)
-        }
-        _ => Phase::Candidate,
-    }
-}
-
-/// An acceptor has the connection: it goes on as one that was proposed.
-fn take_up(conn: Conn, region: u64, slot: usize) -> Result<Phase, Reason> {
+/// An acceptor has the connection that was offered: takes its place.
+pub(super) fn take_place(conn: Conn, region: RegionId, slot: usize) -> Result<(), Reason> {
     let sock = conn.sock();
     let fd = conn.kernel().ok_or(Reason::NotAccepted)?;
     if slot >= SLOTS {
@@ -95,8 +37,7 @@ fn take_up(conn: Conn, region: u64, slot: usize) -> Result<Phase, Reason> {
     if sock.has(SHUT_WR) {
         doubt::end_loudly(conn);
     }
-    sock.set_phase(Phase::Proposed);
-    Ok(agree::answered(sock).unwrap_or(Phase::Proposed))
+    Ok(())
 }
 
 /// Looks whether the other end of what was just accepted at `listener` was offered; an error is why it stays on TCP

@@ -1,5 +1,8 @@
 //! The handshake's course on each side (CLC: proposal, accept, decline), without its memory.
 
+pub mod course;
+pub mod proposals;
+
 use shunt_wire::reason::Reason;
 
 /// Where a connection stands. Kept as a number in the arena.

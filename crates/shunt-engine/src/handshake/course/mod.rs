@@ -1,0 +1,292 @@
+//! The handshake's course, step by step, as the calls on a connection take it: [`advance`] and [`glance`].
+//!
+//! A *server* looks for the client's proposal when the program first uses what it has accepted; or in accept(2), where the
+//! program is known to use it itself ([`at_accept`]). A *client* looks for the answer. A client whose acceptor may be elsewhere on
+//! this host has *offered* its socket to the agent: it is a candidate, too, until the agent has said where its place is.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use shunt_shm::arena::{Identity, Record};
+use shunt_wire::agent::{EndpointId, RegionId};
+use shunt_wire::offer::Offer;
+use shunt_wire::reason::Reason;
+
+use crate::conn::End;
+use crate::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
+use crate::spin::Nanos;
+
+/// When a proposal is taken up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Time {
+    /// In accept(2): the program can't have sent anything.
+    AtAccept,
+    /// Later.
+    AtUse,
+}
+
+/// A connection of this process, and what may lead to its peer.
+pub trait Course {
+    /// A proposal in the listener's table.
+    type Ticket;
+
+    /// What it keeps.
+    fn record(&self) -> &Record;
+    /// What it has of shared memory: `None` before this process takes part in its link group.
+    fn end(&self) -> Option<End<'_>>;
+    /// Its descriptor still stands for it.
+    fn is_open(&self) -> bool;
+    /// Monotonic nanoseconds.
+    fn now(&self) -> Nanos;
+
+    /// Runs a step, one at a time among all threads and processes that share the connection. The step is told whether it runs
+    /// in a signal handler above another one. `None`: in a handler that may set nothing up, it was not run.
+    fn alone<T>(&self, step: impl FnOnce(bool) -> T) -> Option<T>;
+
+    /// Its proposal, if there is one.
+    fn find(&self) -> Option<Self::Ticket>;
+    /// Some client is between its connect and its post.
+    fn is_connecting(&self) -> bool;
+    /// Takes the proposal up, and answers.
+    ///
+    /// # Errors
+    /// Why the connection stays on TCP.
+    fn accept(&self, ticket: &Self::Ticket, time: Time) -> Result<(), Reason>;
+    /// Asks the agent for the place of one whose other end was offered, takes it, and answers. False: it was not offered.
+    ///
+    /// # Errors
+    /// Why the connection stays on TCP.
+    fn claim(&self, time: Time) -> Result<bool, Reason>;
+
+    /// Takes the place that the agent has found for an offered connection.
+    ///
+    /// # Errors
+    /// Why the connection stays on TCP.
+    fn takes_place(&self, region: RegionId, slot: usize) -> Result<(), Reason>;
+    /// Nobody can take up what is offered to that destination.
+    fn is_unanswered(&self);
+    /// Gets the doorbells of the endpoint that has answered. False: not now, or not at all.
+    fn meets(&self, acceptor: EndpointId) -> bool;
+    /// The client's end is promoted.
+    fn has_agreed(&self);
+    /// Takes the open proposal back. False: it has been taken up.
+    fn withdraw(&self) -> bool;
+
+    /// Takes part in the link group in which parent or child has settled the connection. False: it cannot be had.
+    fn joins(&self) -> bool;
+    /// Gets the peer's doorbells, if they are to be had, after [`Course::joins`].
+    fn greets(&self);
+    /// The connection stays on TCP for good.
+    fn decline(&self, why: Reason);
+}
+
+/// True for a client's end that was offered and is not declined.
+#[must_use]
+pub fn is_offered(id: &Identity) -> bool {
+    id.offer.load(Relaxed) != Offer::None.to_word()
+}
+
+/// The client has enough of waiting, or has closed the connection.
+pub fn withdraw_offer(id: &Identity) {
+    id.offer.store(Offer::None.to_word(), Release);
+}
+
+fn phase(host: &impl Course) -> Phase {
+    Phase::from_code(host.record().id.phase.load(Acquire))
+}
+
+fn set_phase(host: &impl Course, phase: Phase) {
+    host.record().id.phase.store(phase as u32, Release);
+}
+
+/// Looks after the handshake before a call. Returns where the connection stands.
+#[inline]
+pub fn advance(host: &impl Course) -> Phase {
+    match phase(host) {
+        Phase::Active if host.end().is_some() => Phase::Active,
+        Phase::Candidate => look_for_proposal(host, Time::AtUse),
+        Phase::Proposed => look_for_answer(host),
+        Phase::Active => adopt(host),
+        other => other,
+    }
+}
+
+/// The same for one who only asks for readiness and may hold locks: never gives up.
+#[inline]
+pub fn glance(host: &impl Course) -> Phase {
+    match phase(host) {
+        Phase::Active if host.end().is_some() => Phase::Active,
+        Phase::Active => adopt(host),
+        Phase::Proposed => {
+            if host.end().is_none() && is_offered(&host.record().id) {
+                host.joins();
+            }
+            answered(host).unwrap_or(Phase::Proposed)
+        }
+        Phase::Candidate => glance_at_proposal(host),
+        other => other,
+    }
+}
+
+/// The same in accept(2).
+pub fn at_accept(host: &impl Course) -> Phase {
+    look_for_proposal(host, Time::AtAccept)
+}
+
+#[cold]
+fn look_for_proposal(host: &impl Course, time: Time) -> Phase {
+    let found = host.alone(|is_nested| match phase(host) {
+        // A signal handler above the very call that is at it.
+        phase if is_nested => Ok(phase),
+        // Another thread may have been at it: what it finds is gone from the table before it says so.
+        Phase::Candidate => propose_to(host, time),
+        other => Ok(other),
+    });
+    // Alone no more: epoll instances are told, and they ask us with their own locks held.
+    match found {
+        None => Phase::Candidate,
+        Some(Ok(phase)) => phase,
+        Some(Err(why)) => {
+            host.decline(why);
+            Phase::Tcp
+        }
+    }
+}
+
+fn glance_at_proposal(host: &impl Course) -> Phase {
+    let found = host.alone(|is_nested| {
+        let phase = phase(host);
+        if is_nested || phase != Phase::Candidate {
+            return phase;
+        }
+        let id = &host.record().id;
+        if is_offered(id) {
+            return match Offer::from_word(id.offer.load(Acquire)) {
+                Offer::Claimed { region, slot } => {
+                    take_up(host, region, slot.into()).unwrap_or(Phase::Candidate)
+                }
+                _ => Phase::Candidate,
+            };
+        }
+        let accepted = host.find().is_some_and(|found| host.accept(&found, Time::AtUse).is_ok());
+        if accepted { Phase::Active } else { Phase::Candidate }
+    });
+    found.unwrap_or(Phase::Candidate)
+}
+
+/// Takes a proposal for the candidate up; an error is why it stays on TCP for good.
+fn propose_to(host: &impl Course, time: Time) -> Result<Phase, Reason> {
+    let id = &host.record().id;
+    let outcome = if is_offered(id) { look_at_offer(host) } else { look_in_table(host, time) };
+    if outcome.is_err() {
+        // So that no other thread declines it a second time.
+        set_phase(host, Phase::Tcp);
+    }
+    outcome
+}
+
+fn look_in_table(host: &impl Course, time: Time) -> Result<Phase, Reason> {
+    // Whether somebody is connecting is asked before the look that counts: who posts between the two is
+    // found by it.
+    let mut connecting = false;
+    let found = host.find().or_else(|| {
+        connecting = host.is_connecting();
+        host.find()
+    });
+    if let Some(ticket) = found {
+        return host.accept(&ticket, time).map(|()| Phase::Active);
+    }
+    if host.claim(time)? {
+        return Ok(Phase::Active);
+    }
+    match missed(age(host), connecting) {
+        Missed::LookAgain => Ok(Phase::Candidate),
+        Missed::Decline(why) => Err(why),
+    }
+}
+
+/// Looks for the agent's answer.
+fn look_at_offer(host: &impl Course) -> Result<Phase, Reason> {
+    let id = &host.record().id;
+    let word = id.offer.load(Acquire);
+    match Offer::from_word(word) {
+        Offer::Open(_) => {
+            let none = Offer::None.to_word();
+            let is_over =
+                has_enough(host) && id.offer.compare_exchange(word, none, AcqRel, Relaxed).is_ok();
+            if is_over { Err(Reason::NotAccepted) } else { Ok(Phase::Candidate) }
+        }
+        // SYNC POINT offer.
+        Offer::Claimed { region, slot } => take_up(host, region, slot.into()),
+        Offer::Declined(why) => {
+            if why == Reason::PeerNotShunted {
+                host.is_unanswered();
+            }
+            Err(why)
+        }
+        Offer::None => Err(Reason::Internal),
+    }
+}
+
+/// An acceptor has the offered connection: it goes on as one that was proposed.
+fn take_up(host: &impl Course, region: RegionId, slot: usize) -> Result<Phase, Reason> {
+    host.takes_place(region, slot)?;
+    set_phase(host, Phase::Proposed);
+    Ok(answered(host).unwrap_or(Phase::Proposed))
+}
+
+/// The phase that the acceptor's answer leads to; `None` without an answer that settles anything.
+pub fn answered(host: &impl Course) -> Option<Phase> {
+    let end = host.end()?;
+    end.uses_proposal();
+    let acceptor = end.answerer()?;
+    // Without the acceptor's doorbells this side could not wake it: then it goes on over TCP, and
+    // reads what comes through the ring all the same.
+    if !host.meets(acceptor) {
+        return None;
+    }
+    set_phase(host, Phase::Active);
+    host.has_agreed();
+    Some(Phase::Active)
+}
+
+#[cold]
+fn look_for_answer(host: &impl Course) -> Phase {
+    if host.end().is_none() && !(is_offered(&host.record().id) && host.joins()) {
+        // Proposed by the process that this one was forked from, after the fork.
+        return Phase::Tcp;
+    }
+    if let Some(phase) = answered(host) {
+        return phase;
+    }
+    // Where the acceptor was quicker its answer is on the way.
+    if !has_enough(host) || !host.withdraw() {
+        return Phase::Proposed;
+    }
+    host.decline(Reason::NotAccepted);
+    Phase::Tcp
+}
+
+/// An active connection whose link group this process does not have: it was promoted by the parent
+/// or child with which it is shared.
+#[cold]
+fn adopt(host: &impl Course) -> Phase {
+    if host.joins() {
+        host.greets();
+        return Phase::Active;
+    }
+    // The call says of a descriptor that was closed what is to be said.
+    if host.is_open() { Phase::Broken } else { Phase::Active }
+}
+
+fn age(host: &impl Course) -> Nanos {
+    host.now().saturating_sub(host.record().id.since.load(Relaxed))
+}
+
+/// Counts a look of a client; true when it has waited long enough. The clock is not asked each time.
+fn has_enough(host: &impl Course) -> bool {
+    let looks = host.record().id.looks.fetch_add(1, Relaxed);
+    looks.is_multiple_of(CLIENT_LOOKS) && gives_up(looks, age(host))
+}
+
+#[cfg(test)]
+mod tests;

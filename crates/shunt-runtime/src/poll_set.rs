@@ -1,8 +1,8 @@
 //! A set of descriptors that poll(2) or select(2) waits for, with shunted connections in it.
 //!
-//! Shunted connections are looked at here, all others by the kernel. When nothing is ready the
-//! kernel's poll sleeps for both: for the others' events, for the ends of the shunted connections,
-//! and for this thread's doorbell.
+//! Shunted connections are looked at here, all others by the kernel. When nothing is ready, a call that waits for shunted
+//! connections alone sleeps on their arm words (futex(2), futex_waitv(2)). Otherwise the kernel's poll sleeps for both: for
+//! the others' events, for the ends of the shunted connections, and for this thread's doorbell.
 //!
 //! As in the kernel (`do_poll` and `do_select` in fs/select.c), a call waits for what the descriptors stood
 //! for when it began, and so holds the connections. But whatever it finds in a later look it finds by the
@@ -14,13 +14,14 @@
 use core::sync::atomic::Ordering;
 
 use libc::{EINTR, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
+use shunt_engine::conn::End;
 use shunt_engine::conn::poll::Heard;
 use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
 use shunt_engine::handshake::Phase;
 use shunt_engine::wait::{
-    Handlers, Hearing, Limits, Set, Slept, Spinner, Wait, Way, Woken, wait_for,
+    Handlers, Hearing, Limits, Naps, Set, Slept, Spinner, Wait, Way, Woken, wait_for,
 };
 use shunt_shm::doorbell::{arm, on_bell};
 use shunt_shm::sync::AtomicU32;
@@ -37,6 +38,7 @@ use crate::stream::spin::{self, Spun, ThisProcess};
 use crate::stream::{tcp, trim};
 use crate::system::abi::{c_int, pollfd, sigset_t, timespec};
 use crate::system::errno::{self, KeepErrno};
+use crate::threads::futexes::{Words, can_sleep_on};
 use crate::threads::handlers::Seen;
 use crate::threads::{handlers, signals};
 
@@ -134,8 +136,11 @@ struct PollSet<'a> {
     noted: Option<UnderWay>,
     /// The connections, once the call waits.
     holds: Vec<Hold>,
-    /// What this thread hears of them in a sleep.
+    /// What this thread hears of them in a sleep in the kernel.
     ears: Vec<Bell>,
+    /// By what it is woken in a sleep on futexes.
+    words: Words,
+    naps: Naps,
     /// Some entry is the kernel's.
     others: bool,
     /// It had nothing to tell at first, and went on.
@@ -165,6 +170,8 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
         noted: None,
         holds: Vec::new(),
         ears: Vec::new(),
+        words: Words::default(),
+        naps: Naps::default(),
         others: false,
         slept: false,
     };
@@ -196,7 +203,7 @@ impl Set for PollSet<'_> {
             if found == 0 && self.deadline.is_none_or(|d| now < d) {
                 return None;
             }
-            if !self.visit(now) {
+            if !self.visit_due(now) {
                 return Some(found + self.look_at_moved());
             }
         }
@@ -222,10 +229,16 @@ impl Wait for PollSet<'_> {
     }
 
     fn turn_in(&mut self) -> Result<Way, Woken> {
-        Ok(Way::Kernel)
+        self.naps.begins(ThisProcess.now());
+        Ok(if self.is_heard_by_words() { Way::Futex } else { Way::Kernel })
     }
 
-    fn arm<T>(&mut self, _: Way, rest: impl FnOnce(&mut Self, Hearing) -> T) -> T {
+    fn arm<T>(&mut self, way: Way, rest: impl FnOnce(&mut Self, Hearing) -> T) -> T {
+        if way == Way::Futex {
+            self.arm_words();
+            point!(poll_armed);
+            return rest(self, Hearing::Woken);
+        }
         let hearing = self.arm_conns();
         let sets = self.targets.iter().filter_map(|target| match target {
             Target::Set(set) => Some(Awaited::new(set)),
@@ -241,17 +254,26 @@ impl Wait for PollSet<'_> {
         self.look_at_conns() > 0
     }
 
-    fn limits(&mut self, _: Way) -> Limits {
+    fn limits(&mut self, way: Way) -> Limits {
         let look = self.conns().filter_map(|(_, conn)| conn.next_look()).min();
-        Limits { now: ThisProcess.now(), deadline: self.deadline, look }
+        let now = ThisProcess.now();
+        let nap = (way == Way::Futex).then(|| self.naps.end(now));
+        let deadline = self.deadline.into_iter().chain(nap).min();
+        Limits { now, deadline, look, is_long: !self.naps.is_young(now) }
     }
 
     fn sleep(
         &mut self,
-        _: Way,
+        way: Way,
         longest: Option<u64>,
         awake: impl FnOnce(&mut Self, Slept),
     ) -> Slept {
+        if way == Way::Futex {
+            let slept = self.words.sleep(self.seen, longest);
+            awake(self, slept);
+            point!(poll_woken);
+            return slept;
+        }
         let mut asked = self.for_the_kernel();
         for ear in &self.ears {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&ear.fd());
@@ -267,11 +289,25 @@ impl Wait for PollSet<'_> {
         slept
     }
 
+    fn visit(&mut self, slept: Slept) {
+        let mut asked = self.for_the_kernel();
+        let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
+        let _keep = KeepErrno::new();
+        if kernel_poll(&mut asked, &raw const at_once, core::ptr::null()) > 0 {
+            self.conns().for_each(|(i, conn)| hear(&conn, &asked[i]));
+        }
+        if slept == Slept::Woken {
+            self.naps.begins_anew(ThisProcess.now());
+        }
+    }
+
     fn teaches(&self) -> bool {
         true
     }
 
     fn handlers(&mut self, slept: Slept) -> Handlers {
+        // Of a sleep on futexes; one in the kernel is one anyhow.
+        signals::cancellation_point();
         let handlers = Handlers::of_a_set(slept, self.seen.is_old());
         if handlers == Handlers::End && slept != Slept::Failed {
             errno::set(EINTR);
@@ -361,7 +397,7 @@ impl PollSet<'_> {
 
     /// Asks the kernel about the ends of connections, on behalf of who never sleeps: there are only
     /// ends of which nobody else can tell. True when there is one.
-    fn visit(&self, now: u64) -> bool {
+    fn visit_due(&self, now: u64) -> bool {
         let all = self.conns().map(|(_, conn)| conn);
         let due: Vec<Conn> =
             all.filter(|conn| conn.end().is_some_and(|end| end.notes_visit(now))).collect();
@@ -382,6 +418,41 @@ impl PollSet<'_> {
         true
     }
 
+    /// True for a call that waits for shunted connections alone, of which their words tell all.
+    fn is_heard_by_words(&self) -> bool {
+        let mut words = 0;
+        let is_heard = |(target, p): (&Target, &pollfd)| match target {
+            Target::Kernel => p.fd < 0,
+            Target::Conn(conn) => {
+                let (reads, writes) = directions(conn, p);
+                words += usize::from(reads) + usize::from(writes);
+                let by_words = |end: End<'_>| end.is_heard_by_words(wanted(p));
+                !target.has_moved(p.fd) && !conn.is_far() && conn.end().is_some_and(by_words)
+            }
+            Target::Set(_) => false,
+        };
+        self.mask.is_null()
+            && self.targets.iter().zip(&*self.fds).all(is_heard)
+            && words > 0
+            && can_sleep_on(words)
+    }
+
+    /// Has the connections wake this thread.
+    fn arm_words(&mut self) {
+        self.words.clear();
+        for (target, p) in self.targets.iter().zip(&*self.fds) {
+            let Target::Conn(conn) = target else { continue };
+            let Some((mine, _)) = conn.sections() else { continue };
+            let (reads, writes) = directions(conn, p);
+            if reads {
+                self.words.arm(&mine.ctl.rx_arm);
+            }
+            if writes {
+                self.words.arm(&mine.ctl.tx_arm);
+            }
+        }
+    }
+
     /// Has the connections ring this thread's doorbells.
     fn arm_conns(&mut self) -> Hearing {
         self.ears.clear();
@@ -393,11 +464,11 @@ impl PollSet<'_> {
                 continue;
             };
             if let Some((mine, _)) = conn.sections() {
-                // Also for one who waits for errors alone.
-                if p.events & (POLLIN | POLLRDNORM | POLLPRI) != 0 || p.events & POLLOUT == 0 {
+                let (reads, writes) = directions(conn, p);
+                if reads {
                     arm(&mine.ctl.rx_arm, on_bell(bell.vector()));
                 }
-                if p.events & POLLOUT != 0 || conn.has(NUMBERED) {
+                if writes {
                     arm(&mine.ctl.tx_arm, on_bell(bell.vector()));
                 }
             }
@@ -433,6 +504,13 @@ impl PollSet<'_> {
         }
         asked
     }
+}
+
+/// Whose news an entry waits for: the receiving direction's, and the sending one's.
+fn directions(conn: &Conn, p: &pollfd) -> (bool, bool) {
+    // Also for one who waits for errors alone.
+    let reads = p.events & (POLLIN | POLLRDNORM | POLLPRI) != 0 || p.events & POLLOUT == 0;
+    (reads, p.events & POLLOUT != 0 || conn.has(NUMBERED))
 }
 
 /// Notes whether the kernel has news of a connection.

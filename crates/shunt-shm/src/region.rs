@@ -16,6 +16,8 @@ use shunt_wire::agent::{MAX_VECTORS, RegionId};
 use shunt_wire::clc::{Answer, Proposal};
 
 use crate::cq::{ArmLine, CqLine};
+#[cfg(not(loom))]
+use crate::doorbell::{ON_FUTEX, futex_wake};
 pub use crate::geometry::{LONG_RING, RING, SHORT_RING, SLOTS, Side, shape};
 use crate::grants::Grants;
 use crate::ivshmem::{self, EXTENT, Kind};
@@ -598,6 +600,24 @@ pub const fn queue_place(code: u32) -> Option<(usize, usize)> {
 }
 
 impl RegionView {
+    /// Wakes those who sleep on futexes on this side, of each connection whose other end `concerns` says so: a program there
+    /// is gone, of which only the kernel tells. Nothing is written: who comes to sleep right now looks for itself soon.
+    #[cfg(not(loom))]
+    pub fn rouse(self, side: Side, concerns: impl Fn(&Section) -> bool) {
+        // Clients take the lowest slots first, and a slot that none has used takes no memory.
+        let was_used = |slot: &usize| {
+            self.section(*slot, Side::Client).setup.generation.load(Ordering::Relaxed) != 0
+        };
+        for slot in (0..self.geometry.slots()).take_while(was_used) {
+            let ctl = &self.section(slot, side).ctl;
+            let sleeps = |word: &&AtomicU32| word.load(Ordering::Relaxed) & ON_FUTEX != 0;
+            let mut asleep = [&ctl.rx_arm, &ctl.tx_arm].into_iter().filter(sleeps).peekable();
+            if asleep.peek().is_some() && concerns(self.section(slot, side.other())) {
+                asleep.for_each(|word| futex_wake(word, u32::MAX));
+            }
+        }
+    }
+
     /// The machine of one side is gone: every connection that was agreed on breaks, on either side, at its next look
     /// ([`Grants::are_possible`]). Proposals that were not taken up stay on TCP, which knows by itself. Returns the slots
     /// it concerns.

@@ -7,10 +7,11 @@ use shunt_shm::grants::Grants;
 use shunt_shm::region::Section;
 
 use crate::call::{Direction, Until};
-use crate::conn::flags::{SHUT_RD, SHUT_WR};
+use crate::conn::flags::{FROZEN, KERNEL_HINT, SHORT, SHUT_RD, SHUT_WR, TELLS_ERRORS};
 use crate::conn::repeated::are_pending;
 use crate::conn::{End, has};
 use crate::events;
+use crate::handshake::Phase;
 use crate::stretch::{Path, path};
 
 /// The events of the kernel socket that end a sleep, beside the doorbell; bits are those of poll(2). `theirs`: what the peer
@@ -41,6 +42,22 @@ pub fn kernel_events(
 }
 
 impl End<'_> {
+    /// True when all that ends a wait in poll(2) for these events is told by the arm words, but for ends that nobody announces.
+    #[must_use]
+    pub fn is_heard_by_words(&self, wanted: u32) -> bool {
+        let Self { record, theirs, .. } = self;
+        let reads = wanted & (events::IN | events::RDNORM | events::RDHUP) != 0;
+        let writes = wanted & (events::OUT | events::WRNORM) != 0;
+        self.phase() == Phase::Active
+            && !self.has(KERNEL_HINT | SHUT_RD | FROZEN | TELLS_ERRORS | SHORT)
+            && wanted & events::PRI == 0
+            && theirs.prod.fin.load(Relaxed) == 0
+            && theirs.ctl.handed_over.load(Relaxed) == 0
+            && !are_pending(record)
+            && (!reads || path(record.rx.marks.load(Relaxed)) == Path::Ring)
+            && (!writes || path(record.tx.marks.load(Relaxed)) == Path::Ring)
+    }
+
     /// True when there is something to look at for who waits in that direction. What the kernel socket tells is not asked here.
     #[inline]
     #[must_use]
@@ -175,5 +192,41 @@ mod tests {
         end.put(SHUT_RD, false);
         end.theirs.prod.fin.store(1, Relaxed);
         assert_eq!(asked(Sending, Until::Ring), 0, "it was announced");
+    }
+
+    #[test]
+    fn a_set_of_connections_that_are_in_their_rings_needs_no_kernel() {
+        use crate::conn::flags::KERNEL_HINT;
+        use crate::events::{IN, OUT, PRI};
+        type Change = fn(&Memory);
+        let active = || {
+            let memory = in_ring();
+            memory.activate();
+            memory
+        };
+        for wanted in [IN, OUT, IN | OUT] {
+            assert!(active().end().is_heard_by_words(wanted));
+            assert!(!in_ring().end().is_heard_by_words(wanted), "it is only proposed");
+        }
+        assert!(!active().end().is_heard_by_words(IN | PRI), "the kernel tells of urgent bytes");
+        let changes: [Change; 6] = [
+            |memory| memory.end().put(KERNEL_HINT, true),
+            |memory| memory.end().put(SHUT_RD, true),
+            |memory| memory.end().put(FROZEN, true),
+            |memory| memory.end().theirs.prod.fin.store(1, Relaxed),
+            |memory| memory.end().theirs.ctl.handed_over.store(1, Relaxed),
+            |memory| memory.end().record.tx.replay.store(1, Relaxed),
+        ];
+        for (n, change) in changes.iter().enumerate() {
+            let memory = active();
+            change(&memory);
+            assert!(!memory.end().is_heard_by_words(IN), "{n}");
+        }
+        let memory = active();
+        memory.record().rx.marks.store(2, Relaxed);
+        assert!(!memory.end().is_heard_by_words(IN) && memory.end().is_heard_by_words(OUT));
+        let memory = active();
+        memory.record().tx.marks.store(2, Relaxed);
+        assert!(memory.end().is_heard_by_words(IN) && !memory.end().is_heard_by_words(OUT));
     }
 }

@@ -1,20 +1,14 @@
-//! How a blocking call waits: it spins for what the ring brings, then sleeps on a futex, and in the kernel's poll when that
-//! takes long.
-//!
-//! A futex wake-up costs half of an eventfd's, but a futex does not notice that the peer's process was killed. So the first
-//! [`FUTEX_FOR`] of a wait are spent on the futex; what is longer in poll(2) on the kernel socket and the doorbell, where it
-//! costs nothing and sees everything.
+//! How a blocking call waits: it spins for what the ring brings, then sleeps on a futex, with a look at the kernel socket now and
+//! then ([`Naps`]). Who waits for what the kernel tells, too, sleeps in poll(2) on the kernel socket and the doorbell.
 
 use crate::call::{Direction, Until};
 use crate::spin::Nanos;
+use crate::wait::naps::Naps;
 use crate::wait::ports::{Host, Limits, Spinner, Way, Woken};
 use crate::wait::spin::{give_way, is_long};
 
 /// Longest spin for the first byte.
 const FIRST_FOR: Nanos = 50_000;
-
-/// Longest sleep on a futex.
-pub const FUTEX_FOR: Nanos = 20_000_000;
 
 /// Pauses before a look for more of what a peer tells without being asked: some hundred nanoseconds. A receiver that is
 /// faster than its sender would else take the cursor's line from it after every message, and each of the two would wait
@@ -37,10 +31,20 @@ pub fn spins(direction: Direction, until: Until, is_first: bool) -> bool {
 pub struct Blocking {
     /// When the program's timeout ends; `None` until it was asked for.
     deadline: Option<Option<Nanos>>,
-    /// When it first came to sleep; 0: it has not.
-    since: Nanos,
-    /// When it last did.
+    naps: Naps,
+    /// When it last came to sleep.
     now: Nanos,
+}
+
+/// By what a call hears of news.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ears {
+    /// By the ring's words: there is a ring.
+    pub ring: bool,
+    /// By the doorbell alone: the peer is on another machine, which wakes nobody on a futex.
+    pub is_far: bool,
+    /// By the kernel socket, which has told something before: after a while it is heard for good.
+    pub kernel: bool,
 }
 
 impl Blocking {
@@ -63,8 +67,7 @@ impl Blocking {
         self.deadline.flatten().into_iter().chain(first).min()
     }
 
-    /// How the call is to sleep, after it has given way to others where that pays; or why it has ended. `has_ring`: it can be
-    /// woken at all, `is_far`: from another machine, where no futex is heard.
+    /// How the call is to sleep, after it has given way to others where that pays; or why it has ended.
     ///
     /// # Errors
     /// It has ended.
@@ -72,45 +75,44 @@ impl Blocking {
         &mut self,
         until: Until,
         host: &impl Host,
-        (has_ring, is_far): (bool, bool),
+        ears: Ears,
         ask: impl FnOnce() -> Option<Nanos>,
         is_ready: impl FnMut() -> bool,
     ) -> Result<Way, Woken> {
         self.now = host.now();
         host.look_after(self.now);
-        let is_begun = self.since == 0;
-        if is_begun {
-            self.since = self.now;
-        }
+        let is_begun = self.naps.begins(self.now);
         let deadline = self.deadline(self.now, ask);
         if deadline.is_some_and(|deadline| self.now >= deadline) {
             return Err(Woken::TimedOut);
         }
-        let by_ring = has_ring && until == Until::Ring;
+        let by_ring = ears.ring && until == Until::Ring;
         // Not with a timeout: it may be long before the processor is given back.
         if by_ring && is_begun && deadline.is_none() && give_way(host, is_ready) {
             return Err(Woken::Look);
         }
-        let on_futex = by_ring && !is_far && self.now < self.futex_until();
+        let is_deaf = ears.is_far || (ears.kernel && !self.naps.is_young(self.now));
+        let on_futex = by_ring && !is_deaf;
         Ok(if on_futex { Way::Futex } else { Way::Kernel })
-    }
-
-    const fn futex_until(&self) -> Nanos {
-        self.since.saturating_add(FUTEX_FOR)
     }
 
     /// When a sleep ends at the latest, where the call looks for itself so soon.
     #[must_use]
     pub fn limits(&self, way: Way, look: Option<Nanos>) -> Limits {
-        let futex = (way == Way::Futex).then(|| self.futex_until());
-        let deadline = self.deadline.flatten().into_iter().chain(futex).min();
-        Limits { now: self.now, deadline, look }
+        let nap = (way == Way::Futex).then(|| self.naps.end(self.now));
+        let deadline = self.deadline.flatten().into_iter().chain(nap).min();
+        Limits { now: self.now, deadline, look, is_long: !self.naps.is_young(self.now) }
     }
 
     /// How long it has waited when it last came to sleep.
     #[must_use]
     pub const fn waited(&self) -> Nanos {
-        self.now - self.since
+        self.naps.lasted(self.now)
+    }
+
+    /// Somebody has woken it, and there was nothing.
+    pub fn was_woken_for_nothing(&mut self, host: &impl Spinner) {
+        self.naps.begins_anew(host.now());
     }
 
     /// A signal handler ends the call, whatever that handler is: it has a timeout, or has moved some bytes.

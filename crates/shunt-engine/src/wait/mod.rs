@@ -9,6 +9,8 @@
 
 #[cfg(not(loom))]
 mod blocking;
+#[cfg(not(loom))]
+mod naps;
 mod ports;
 mod spin;
 pub mod tell;
@@ -17,7 +19,9 @@ mod tests;
 mod waiter;
 
 #[cfg(not(loom))]
-pub use blocking::{Blocking, FUTEX_FOR, PAUSES, spins};
+pub use blocking::{Blocking, Ears, PAUSES, spins};
+#[cfg(not(loom))]
+pub use naps::{Naps, SELDOM, SOON};
 pub use ports::{Handlers, Hearing, Host, Limits, Set, Slept, Spinner, Wait, Way, Woken};
 pub use spin::{Spun, far_guess, give_way, is_long, learn, spin, spin_patiently};
 pub use waiter::{wait, wait_for};

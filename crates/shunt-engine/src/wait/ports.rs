@@ -39,7 +39,7 @@ pub trait Host: Spinner {
 /// How a thread sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// On a futex: a wake-up costs half of an eventfd's, but the kernel's news are not heard.
+    /// On futexes: a wake-up costs half of an eventfd's, but the kernel's news are not heard.
     Futex,
     /// In the kernel's poll or epoll, for a doorbell and for the kernel's own news.
     Kernel,
@@ -63,6 +63,8 @@ pub struct Limits {
     pub deadline: Option<Nanos>,
     /// When the waiter looks for itself at what it waits for, in nanoseconds from now.
     pub look: Option<Nanos>,
+    /// It sleeps on futexes for longer than a moment, and does its part of what is due for the whole process.
+    pub is_long: bool,
 }
 
 /// What a sleep came to.
@@ -170,6 +172,8 @@ pub trait Wait {
         longest: Option<Nanos>,
         awake: impl FnOnce(&mut Self, Slept),
     ) -> Slept;
+    /// After a nap on futexes in which nothing came: asks the kernel, at once, for what it alone tells, and takes it up.
+    fn visit(&mut self, slept: Slept);
     /// Whether spins are learnt from how long its sleeps take.
     fn teaches(&self) -> bool;
     /// What signal handlers have to say to a sleep in which nothing was told.

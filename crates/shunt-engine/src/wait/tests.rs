@@ -23,6 +23,7 @@ enum Step {
     Sleep(Way, Option<Nanos>),
     Awake,
     Disarm,
+    Visit(Slept),
 }
 
 /// A process.
@@ -186,6 +187,10 @@ impl<const SET: bool> Wait for What<'_, SET> {
         slept
     }
 
+    fn visit(&mut self, slept: Slept) {
+        self.process.does(Step::Visit(slept));
+    }
+
     fn teaches(&self) -> bool {
         self.teaches
     }
@@ -206,11 +211,39 @@ fn who_waits_arms_looks_and_sleeps_in_that_order() {
     assert_eq!(wait(&mut call, &process), Woken::Look);
     let expected = [Spin, Arm(Way::Kernel), Look, Alarm, Sleep(Way::Kernel, None), Awake, Disarm];
     assert_eq!(process.steps(), expected);
-    call.way = Ok(Way::Futex);
+    (call.way, call.ready_after) = (Ok(Way::Futex), 2);
     assert_eq!(wait(&mut call, &process), Woken::Look);
-    let expected = [Spin, Arm(Way::Futex), Look, Sleep(Way::Futex, None), Disarm];
-    assert_eq!(process.steps(), expected, "a sleep on a futex is too short for an alarm");
-    assert_eq!(process.counted.each_ref().map(Cell::get), [1, 1]);
+    let expected = [Spin, Arm(Way::Futex), Look, Sleep(Way::Futex, None), Disarm, Look];
+    assert_eq!(process.steps(), expected, "a short nap needs no alarm");
+    (call.limits.is_long, call.ready_after) = (true, 2);
+    assert_eq!(wait(&mut call, &process), Woken::Look);
+    let sleep = Sleep(Way::Futex, None);
+    let expected = [Spin, Arm(Way::Futex), Look, Alarm, sleep, Awake, Disarm, Look];
+    assert_eq!(process.steps(), expected, "a long one does");
+    assert_eq!(process.counted.each_ref().map(Cell::get), [2, 1]);
+}
+
+#[test]
+fn after_a_nap_in_which_nothing_came_the_kernel_is_asked() {
+    for (slept, visits) in [
+        (Slept::Woken, true),
+        (Slept::Over, true),
+        (Slept::Interrupted, false),
+        (Slept::NotAtAll, false),
+    ] {
+        for (way, ready_after) in [(Way::Futex, 0), (Way::Futex, 2), (Way::Kernel, 0)] {
+            let process = Process::default();
+            let ready_after = if ready_after == 0 { u32::MAX } else { ready_after };
+            let mut call = Call { slept, way: Ok(way), ready_after, ..Call::new(&process) };
+            wait(&mut call, &process);
+            let expected = visits && way == Way::Futex && ready_after == u32::MAX;
+            assert_eq!(
+                process.steps().contains(&Step::Visit(slept)),
+                expected,
+                "{slept:?} {way:?}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -236,7 +269,8 @@ fn a_spin_that_finds_something_and_a_wait_that_is_over_arm_nothing() {
 
 #[test]
 fn a_sleep_ends_at_the_soonest_of_its_limits() {
-    let limits = Limits { now: 100 * MS, deadline: Some(150 * MS), look: Some(60 * MS) };
+    let limits =
+        Limits { now: 100 * MS, deadline: Some(150 * MS), look: Some(60 * MS), is_long: false };
     let process = Process::default();
     assert_eq!(Call { limits, ..Call::new(&process) }.longest(), Some(50 * MS));
     let sooner = Limits { look: Some(20 * MS), ..limits };
@@ -251,7 +285,12 @@ fn a_sleep_ends_at_the_soonest_of_its_limits() {
     assert_eq!(Call { limits, hearing, ..Call::new(&process) }.longest(), Some(7 * MS));
     let way = Ok(Way::Futex);
     let on_futex = Several { limits, hearing, way, ..Several::new(&process) }.longest();
-    assert_eq!(on_futex, Some(50 * MS), "what is short heeds its own limits alone");
+    assert_eq!(on_futex, Some(10 * MS), "a short nap heeds doubts, and no alarm");
+    let on_futex = Call { limits, hearing, way, ..Call::new(&process) }.longest();
+    assert_eq!(on_futex, Some(50 * MS), "and one for a single connection heeds neither");
+    let long = Limits { is_long: true, ..limits };
+    let on_futex = Call { limits: long, hearing, way, ..Call::new(&process) }.longest();
+    assert_eq!(on_futex, Some(30 * MS), "the alarm");
     assert_eq!(Call::new(&Process::default()).longest(), None, "for ever");
 }
 
@@ -337,6 +376,9 @@ impl Wait for Looks<'_> {
         awake(self, slept);
         slept
     }
+    fn visit(&mut self, slept: Slept) {
+        self.0.visit(slept);
+    }
     fn teaches(&self) -> bool {
         false
     }
@@ -390,7 +432,7 @@ fn turns_in(
     until: Until,
     timeout: Option<Nanos>,
 ) -> Result<Way, Woken> {
-    times.turn_in(until, process, (true, false), || timeout, || false)
+    times.turn_in(until, process, Ears { ring: true, ..Ears::default() }, || timeout, || false)
 }
 
 fn never_yields() -> Process {
@@ -400,27 +442,33 @@ fn never_yields() -> Process {
 }
 
 #[test]
-fn a_blocking_call_sleeps_on_the_futex_first_and_then_in_the_kernel() {
+fn a_blocking_call_sleeps_on_the_futex_unless_the_kernel_has_something_to_tell() {
     let process = never_yields();
     let mut times = Blocking::default();
     let mut turns = || turns_in(&mut times, &process, Until::Ring, None);
     assert_eq!(turns(), Ok(Way::Futex));
-    process.now.set(1000 * MS + FUTEX_FOR - 1);
+    process.now.set(1000 * MS + SELDOM * 100);
     assert_eq!(turns(), Ok(Way::Futex));
-    process.now.set(1000 * MS + FUTEX_FOR);
-    assert_eq!(turns(), Ok(Way::Kernel));
     for until in [Until::Both, Until::Kernel, Until::More(0)] {
         let way = turns_in(&mut Blocking::default(), &process, until, None);
         assert_eq!(way, Ok(Way::Kernel), "what the kernel may tell is heard there: {until:?}");
     }
-    for can in [(false, false), (true, true)] {
-        let way = Blocking::default().turn_in(Until::Ring, &process, can, || None, || false);
-        assert_eq!(way, Ok(Way::Kernel), "without a ring, or from afar: {can:?}");
+    let far = Ears { ring: true, is_far: true, ..Ears::default() };
+    for ears in [Ears::default(), far] {
+        let way = Blocking::default().turn_in(Until::Ring, &process, ears, || None, || false);
+        assert_eq!(way, Ok(Way::Kernel), "without a ring, or from afar: {ears:?}");
     }
+    let told = Ears { ring: true, kernel: true, ..Ears::default() };
+    process.now.set(1000 * MS);
+    let mut times = Blocking::default();
+    let mut turns = || times.turn_in(Until::Ring, &process, told, || None, || false);
+    assert_eq!(turns(), Ok(Way::Futex));
+    process.now.set(1000 * MS + SOON);
+    assert_eq!(turns(), Ok(Way::Kernel), "it has told of something before");
 }
 
 #[test]
-fn a_blocking_call_sleeps_no_longer_than_its_timeout_and_the_futex() {
+fn a_blocking_call_sleeps_no_longer_than_its_timeout_and_a_nap() {
     let process = never_yields();
     let mut times = Blocking::default();
     assert_eq!(turns_in(&mut times, &process, Until::Ring, Some(5 * MS)), Ok(Way::Futex));
@@ -434,7 +482,7 @@ fn a_blocking_call_sleeps_no_longer_than_its_timeout_and_the_futex() {
 
     let mut times = Blocking::default();
     assert_eq!(turns_in(&mut times, &process, Until::Ring, None), Ok(Way::Futex));
-    assert_eq!(until(times.limits(Way::Futex, None)), Some(FUTEX_FOR));
+    assert_eq!(until(times.limits(Way::Futex, None)), Some(SOON));
     let limits = times.limits(Way::Kernel, Some(3));
     assert_eq!((limits.deadline, limits.look), (None, Some(3)));
     assert!(!times.always_ends(false) && times.always_ends(true));
@@ -448,7 +496,13 @@ fn a_blocking_call_gives_way_once_and_not_with_a_timeout() {
     let gives_way = |times: &mut Blocking, until, timeout| {
         // It has learnt nothing against it.
         process.yields.store(6 << 16, Ordering::Relaxed);
-        let woken = times.turn_in(until, &process, (true, false), || timeout, || true);
+        let woken = times.turn_in(
+            until,
+            &process,
+            Ears { ring: true, ..Ears::default() },
+            || timeout,
+            || true,
+        );
         (woken == Err(Woken::Look), process.steps().contains(&Step::GiveWay))
     };
     let mut times = Blocking::default();

@@ -22,9 +22,14 @@ pub fn wait<W: Wait>(what: &mut W, host: &impl Host) -> Woken {
         store_load_fence_after_rmw();
         if what.is_ready() { None } else { Some(sleep(what, host, way, hearing)) }
     });
-    let Some(slept) = slept.filter(|slept| *slept != Slept::Woken) else { return Woken::Look };
-    if (way, slept) == (Way::Kernel, Slept::Over) {
-        host.look_after(host.now());
+    let Some(slept) = slept else { return Woken::Look };
+    if way == Way::Futex && matches!(slept, Slept::Woken | Slept::Over) && !what.is_ready() {
+        what.visit(slept);
+    }
+    match slept {
+        Slept::Woken => return Woken::Look,
+        Slept::Over => host.look_after(host.now()),
+        Slept::Interrupted | Slept::Failed | Slept::NotAtAll => {}
     }
     match what.handlers(slept) {
         Handlers::Continue => Woken::Look,
@@ -36,11 +41,11 @@ pub fn wait<W: Wait>(what: &mut W, host: &impl Host) -> Woken {
 fn sleep<W: Wait>(what: &mut W, host: &impl Host, way: Way, hearing: Hearing) -> Slept {
     let limits = what.limits(way);
     host.sleeps(way);
-    if way == Way::Futex {
-        return what.sleep(way, soonest(limits, []), |_, _| {});
-    }
-    let deaf = (hearing == Hearing::Deaf).then_some(W::DEAF_LOOK);
     let doubt = if W::HEEDS_DOUBTS { host.doubt() } else { None };
+    if way == Way::Futex && !limits.is_long {
+        return what.sleep(way, soonest(limits, [doubt]), |_, _| {});
+    }
+    let deaf = (way == Way::Kernel && hearing == Hearing::Deaf).then_some(W::DEAF_LOOK);
     let longest = soonest(limits, [deaf, doubt, host.alarm()]);
     what.sleep(way, longest, |what, slept| {
         host.awake();

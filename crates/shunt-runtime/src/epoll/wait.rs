@@ -223,7 +223,7 @@ impl Wait for Waiter {
         let now = clock::now();
         self.instance.visited.store(now, Ordering::Relaxed);
         let look = self.instance.next_look();
-        wait::Limits { now, deadline: self.limits.deadline, look }
+        wait::Limits { now, deadline: self.limits.deadline, look, is_long: true }
     }
 
     fn sleep(
@@ -246,6 +246,9 @@ impl Wait for Waiter {
         take_in(self.instance, &mut self.out, &buffer, n.unwrap_or(0));
         slept
     }
+
+    /// It sleeps in the kernel alone.
+    fn visit(&mut self, _: Slept) {}
 
     fn teaches(&self) -> bool {
         true

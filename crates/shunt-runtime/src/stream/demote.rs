@@ -124,6 +124,8 @@ pub fn leave(conn: Conn, why: Reason) {
     in_doubt.ends();
     doubt::end_quietly(conn);
     notify::all(conn.sock());
+    // Others of this process that sleep on its words are to hear the kernel from now on.
+    notify::own(conn.sock());
     again::finish(conn);
 }
 

@@ -5,14 +5,13 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::os::fd::AsRawFd;
 
 use libc::{POLLIN, c_short};
-use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};
 use shunt_engine::call::{Direction, Until};
 use shunt_engine::conn::{End, kernel_events};
 use shunt_engine::wait::{
-    self, Blocking, Handlers, Hearing, Host, Limits, PAUSES, Slept, Wait, Way, spins,
+    self, Blocking, Ears, Handlers, Hearing, Host, Limits, PAUSES, Slept, Wait, Way, spins,
 };
-use shunt_shm::doorbell::{ON_FUTEX, arm, futex_wait_timed, on_bell};
+use shunt_shm::doorbell::{ON_FUTEX, arm, on_bell};
 use shunt_shm::sync::{AtomicU32, prefetch};
 use shunt_wire::counter::Counter;
 
@@ -24,12 +23,13 @@ use crate::control::endpoint;
 use crate::point;
 use crate::stream::alarm;
 use crate::stream::spin::{self, Spun, ThisProcess};
-use crate::stream::{doubt, peek, trim};
+use crate::stream::{doubt, peek, tcp, trim};
 use crate::system::abi;
 use crate::system::abi::pollfd;
 use crate::system::clock;
 use crate::system::errno;
 use crate::system::kernel_poll;
+use crate::threads::futexes;
 use crate::threads::handlers::{self, Seen};
 use crate::threads::signals;
 
@@ -151,20 +151,9 @@ impl Waiting<'_> {
 
     fn on_futex(&self, longest: Option<u64>) -> Slept {
         let Some(word) = self.word() else { return Slept::NotAtAll };
-        let slept = handlers::sleep(self.of.seen, longest, |time| {
-            // SAFETY: memory of this thread, laid out as rustix has it too, of which nothing but its address is used before
-            // the kernel reads it.
-            futex_wait_timed(word, self.armed, Some(unsafe { &*time.cast() }))
-        });
+        let slept = futexes::sleep_on(word, self.armed, self.of.seen, longest);
         point!(sleep_woken);
-        match slept {
-            // Something may have come before the signal.
-            Some(Ok(()) | Err(Errno::AGAIN)) => Slept::Woken,
-            Some(Err(Errno::INTR)) => Slept::Interrupted,
-            Some(Err(Errno::TIMEDOUT)) => Slept::Over,
-            Some(Err(_)) => Slept::Failed,
-            None => Slept::NotAtAll,
-        }
+        slept
     }
 
     /// Sleeps in poll(2) on the kernel socket and the doorbell.
@@ -236,10 +225,11 @@ impl Wait for Waiting<'_> {
     fn turn_in(&mut self) -> Result<Way, Woken> {
         let Self { of, until, end, .. } = self;
         let (until, direction, sock) = (*until, of.direction, of.sock);
-        let can = (end.is_some(), sock.is_far());
+        let ears =
+            Ears { ring: end.is_some(), is_far: sock.is_far(), kernel: sock.has(KERNEL_HINT) };
         let timeout = || timeout(of.conn, sock, direction);
         let ready = || end.as_ref().is_some_and(|end| end.ends_wait(direction, until));
-        of.times.turn_in(until, &ThisProcess, can, timeout, ready)
+        of.times.turn_in(until, &ThisProcess, ears, timeout, ready)
     }
 
     fn arm<T>(&mut self, way: Way, rest: impl FnOnce(&mut Self, Hearing) -> T) -> T {
@@ -291,6 +281,18 @@ impl Wait for Waiting<'_> {
         match way {
             Way::Futex => self.on_futex(longest),
             Way::Kernel => self.in_kernel(longest, awake),
+        }
+    }
+
+    fn visit(&mut self, slept: Slept) {
+        let Sleep { sock, conn, direction, .. } = *self.of;
+        let theirs = self.end.map(|end| end.theirs);
+        let asked = kernel_events(sock.record(), theirs, direction, self.until);
+        if conn.ask(|fd| tcp::readiness(fd, asked)).is_some_and(|told| told != 0) {
+            sock.put(KERNEL_HINT, true);
+        }
+        if slept == Slept::Woken {
+            self.of.times.was_woken_for_nothing(&ThisProcess);
         }
     }
 

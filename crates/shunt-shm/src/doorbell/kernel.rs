@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::thread::futex;
+use rustix::thread::{ClockId, futex};
 
 use crate::sync::AtomicU32;
 
@@ -71,6 +71,31 @@ pub fn futex_wait_timed(
 ) -> Result<(), rustix::io::Errno> {
     // Not FUTEX_PRIVATE: the waker may be another process.
     futex::wait(word, futex::Flags::empty(), expected, timeout)
+}
+
+/// Most words on which a thread sleeps at a time (`FUTEX_WAITV_MAX` in include/uapi/linux/futex.h).
+pub const MOST_WORDS: usize = 128;
+
+/// Sleeps until one of the words is not any more what it was when it was armed, a wake-up for one of them, a signal, or the
+/// time `until` of the monotonic clock (futex_waitv(2)). Those beyond [`MOST_WORDS`] wake nobody.
+///
+/// # Errors
+/// `EAGAIN` when one of them had changed already, `EINTR` for a handled signal, `ETIMEDOUT`, `ENOSYS` before Linux 5.16.
+pub fn futex_wait_any<'a>(
+    words: impl Iterator<Item = (&'a AtomicU32, u32)>,
+    until: Option<&futex::Timespec>,
+) -> Result<(), rustix::io::Errno> {
+    let mut all = [futex::Wait::new(); MOST_WORDS];
+    let mut count = 0;
+    for (wait, (word, armed)) in all.iter_mut().zip(words) {
+        // Not FUTEX_PRIVATE: the waker may be another process.
+        wait.flags = futex::WaitFlags::SIZE_U32;
+        wait.uaddr = futex::WaitPtr::new(word.as_ptr().cast());
+        wait.val = armed.into();
+        count += 1;
+    }
+    let (flags, clock) = (futex::WaitvFlags::empty(), ClockId::Monotonic);
+    futex::waitv(&all[..count], flags, until, clock).map(|_| ())
 }
 
 /// Wakes up to `n` sleepers on `word`.

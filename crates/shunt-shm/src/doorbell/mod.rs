@@ -11,5 +11,6 @@ mod kernel;
 pub use arm::{AWAKE, ON_FUTEX, ON_QUEUE, arm, bells, on_bell, take, take_futex};
 #[cfg(not(loom))]
 pub use kernel::{
-    RUNG, create, futex_wait, futex_wait_timed, futex_wake, interrupt, ring, ring_fd,
+    MOST_WORDS, RUNG, create, futex_wait, futex_wait_any, futex_wait_timed, futex_wake, interrupt,
+    ring, ring_fd,
 };

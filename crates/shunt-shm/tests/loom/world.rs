@@ -258,6 +258,8 @@ impl<S: Sleeper> Wait for Waiting<S> {
         Slept::Woken
     }
 
+    fn visit(&mut self, _: Slept) {}
+
     fn teaches(&self) -> bool {
         false
     }

@@ -9,7 +9,8 @@ use rustix::event::{Timespec, epoll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use shunt_shm::doorbell::{
-    AWAKE, ON_FUTEX, RUNG, arm, bells, create, futex_wait, futex_wake, on_bell, ring, take,
+    AWAKE, ON_FUTEX, RUNG, arm, bells, create, futex_wait, futex_wait_any, futex_wake, on_bell,
+    ring, take,
 };
 use shunt_shm::sync::{AtomicU32, Ordering};
 
@@ -92,4 +93,26 @@ fn a_futex_sleeper_sees_a_changed_word_a_wake_up_and_its_timeout() {
         sleeper.join().unwrap();
     });
     assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_sleeper_on_several_futexes_hears_each_of_them() {
+    let words = [const { AtomicU32::new(ON_FUTEX) }; 3];
+    let past = rustix::thread::futex::Timespec { tv_sec: 0, tv_nsec: 1 };
+    let all = |armed| words.iter().map(move |word| (word, armed));
+    match futex_wait_any(all(AWAKE), Some(&past)) {
+        Err(Errno::NOSYS) => return eprintln!("skipped: the kernel has no futex_waitv(2)"),
+        changed => assert_eq!(changed, Err(Errno::AGAIN)),
+    }
+    assert_eq!(futex_wait_any(all(ON_FUTEX), Some(&past)), Err(Errno::TIMEDOUT));
+    for word in &words {
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| futex_wait_any(all(ON_FUTEX), None));
+            while !sleeper.is_finished() {
+                thread::sleep(Duration::from_millis(1));
+                futex_wake(word, u32::MAX);
+            }
+            assert_eq!(sleeper.join().unwrap(), Ok(()));
+        });
+    }
 }

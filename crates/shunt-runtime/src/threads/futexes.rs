@@ -1,9 +1,9 @@
 //! Sleeping on arm words: on that of one connection, or on those of several.
 
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
 use rustix::io::Errno;
+use rustix::thread::{SecureComputingMode, secure_computing_mode};
 use shunt_engine::wait::Slept;
 use shunt_shm::doorbell::{MOST_WORDS, ON_FUTEX, arm, futex_wait_any, futex_wait_timed};
 use shunt_shm::sync::AtomicU32;
@@ -12,12 +12,27 @@ use crate::system::abi::timespec;
 use crate::system::clock;
 use crate::threads::handlers::{self, Seen};
 
-/// The kernel has no futex_waitv(2), or forbids it (seccomp(2)).
-static HAS_NO_WAITV: AtomicBool = AtomicBool::new(false);
+/// Whether threads can sleep on several words at a time: [`NOT_KNOWN`], ...
+static HAS_WAITV: AtomicU32 = AtomicU32::new(NOT_KNOWN);
+const NOT_KNOWN: u32 = 0;
+const YES: u32 = 1;
+/// The kernel has no futex_waitv(2), or the process is under a filter (seccomp(2)), which may kill for a system call that hardly
+/// any program makes.
+const NO: u32 = 2;
 
 /// True when a thread can sleep on so many words.
 pub fn can_sleep_on(words: usize) -> bool {
-    words == 1 || (words <= MOST_WORDS && !HAS_NO_WAITV.load(Relaxed))
+    words == 1 || (words <= MOST_WORDS && has_waitv())
+}
+
+fn has_waitv() -> bool {
+    let known = HAS_WAITV.load(Relaxed);
+    if known != NOT_KNOWN {
+        return known == YES;
+    }
+    let is_free = matches!(secure_computing_mode(), Ok(SecureComputingMode::Disabled));
+    HAS_WAITV.store(if is_free { YES } else { NO }, Relaxed);
+    is_free
 }
 
 /// Words that are armed for a futex.
@@ -45,7 +60,7 @@ impl Words {
                     futex_wait_any(words.iter().copied(), Some(at(&time)))
                 });
                 if slept == Some(Err(Errno::NOSYS)) || slept == Some(Err(Errno::PERM)) {
-                    HAS_NO_WAITV.store(true, Relaxed);
+                    HAS_WAITV.store(NO, Relaxed);
                     return Slept::Woken;
                 }
                 outcome(slept)

@@ -121,7 +121,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
     fds.iter().any(|p| !matches!(Target::of(p.fd), Target::Kernel))
 }
 
-/// What this thread's spins in poll have taught; shared by the threads of the process.
+/// What spins for several connections at a time have taught, in all threads of the process.
 static BUDGET: AtomicU32 = AtomicU32::new(0);
 
 /// The program's array, and what its entries stand for.
@@ -223,7 +223,12 @@ impl Wait for PollSet<'_> {
             return false;
         }
         let deadline = self.deadline;
-        let spun = spin::spin(&BUDGET, deadline, || self.look_at_conns() > 0);
+        // A connection that is waited for alone has learnt for itself, in blocking calls, too.
+        let budget = match self.targets.as_slice() {
+            [Target::Conn(conn)] => &conn.sock().record().rx.budget,
+            _ => &BUDGET,
+        };
+        let spun = spin::spin(budget, deadline, || self.look_at_conns() > 0);
         spin::count(spun);
         spun == Spun::Found
     }

@@ -27,6 +27,7 @@ pub mod epoll;
 pub mod fds;
 pub mod knobs;
 pub mod memory;
+pub mod panics;
 pub mod points;
 pub mod poll_set;
 pub mod processes;

@@ -15,10 +15,10 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use super::listener::{is_nonblocking, is_plain};
+use crate::next;
 use crate::ops::stdio;
 use crate::ops::user::effective_user;
 use crate::panics;
-use crate::{next, ops};
 use shunt_runtime::activity;
 use shunt_runtime::calls::{Has, UnderWay};
 use shunt_runtime::conn::{Conn, NONBLOCK, Sock};
@@ -36,7 +36,7 @@ use shunt_runtime::processes::close;
 use shunt_runtime::processes::offers;
 use shunt_runtime::processes::open::track;
 use shunt_runtime::stream::decline::decline;
-use shunt_runtime::stream::{buffers, doubt};
+use shunt_runtime::stream::{buffers, doubt, options};
 use shunt_runtime::system::abi;
 use shunt_runtime::system::abi::{address, c_int, is_unspecific, sockaddr, socklen_t};
 use shunt_runtime::system::errno::{self, KeepErrno};
@@ -159,9 +159,9 @@ impl<'a> Attempt<'a> {
         }
         if self.before.kind() == Kind::Fresh && !is_fresh {
             // By another thread, while the call was waiting.
-            ops::sockopt::heed_kernel(self.fd);
+            options::heed_kernel(self.fd);
             if sockinfo::raises_signals(abi::borrow(self.fd)) {
-                ops::sockopt::go_to_kernel(self.fd);
+                options::go_to_kernel(self.fd);
             }
         }
     }

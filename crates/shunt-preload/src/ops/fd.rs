@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::os::fd::BorrowedFd;
 
 use crate::next;
-use crate::ops::{sockopt, stdio};
+use crate::ops::stdio;
 use crate::panics;
 use shunt_runtime::calls;
 use shunt_runtime::conn::{APPENDS, NONBLOCK};
@@ -23,6 +23,7 @@ use shunt_runtime::point;
 use shunt_runtime::processes::close;
 use shunt_runtime::stream::hand_over;
 use shunt_runtime::stream::in_doubt;
+use shunt_runtime::stream::options;
 use shunt_runtime::stream::unread;
 use shunt_runtime::system::errno::{self, KeepErrno};
 
@@ -340,7 +341,7 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
 /// The kernel raises a signal when bytes come, or room, or the end (`O_ASYNC`): to its own socket.
 fn raise_signals(fd: c_int, on: bool) {
     if on {
-        sockopt::go_to_kernel(fd);
+        options::go_to_kernel(fd);
     }
 }
 

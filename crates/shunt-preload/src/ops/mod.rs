@@ -4,7 +4,6 @@ pub mod connect;
 pub mod epoll;
 pub mod fd;
 pub mod inner;
-pub mod inq;
 pub mod listener;
 pub mod loader;
 pub mod memory;

@@ -9,7 +9,6 @@ use shunt_wire::reason::Reason;
 
 use super::poll::is_valid;
 use crate::next;
-use crate::ops::inq;
 use shunt_runtime::conn::{Conn, Hold, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use shunt_runtime::fds::fd_table::{self, Kind};
 use shunt_runtime::fds::fresh;
@@ -20,6 +19,7 @@ use shunt_runtime::stream::call::Call;
 use shunt_runtime::stream::hand_over;
 use shunt_runtime::stream::hints::Hints;
 use shunt_runtime::stream::in_doubt::InDoubt;
+use shunt_runtime::stream::inq;
 use shunt_runtime::stream::{
     demote, doubt, files, notify, promote, recv as rx, send as tx, zerocopy,
 };

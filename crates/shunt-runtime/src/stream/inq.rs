@@ -5,12 +5,12 @@ use shunt_engine::events;
 use shunt_engine::kernel::{KernelSocket, is_failure};
 use shunt_sys::sockinfo::{self, TCP_INQ};
 
-use shunt_runtime::conn::{Conn, INQ, INQ_KNOWN};
-use shunt_runtime::stream::tcp::Socket;
-use shunt_runtime::stream::unread;
-use shunt_runtime::stream::{tcp, zerocopy};
-use shunt_runtime::system::abi;
-use shunt_runtime::system::errno::KeepErrno;
+use crate::conn::{Conn, INQ, INQ_KNOWN};
+use crate::stream::tcp::Socket;
+use crate::stream::unread;
+use crate::stream::{tcp, zerocopy};
+use crate::system::abi;
+use crate::system::errno::KeepErrno;
 
 /// Whether the program has asked for it: on the connection, before there was one, or on its listener. The kernel is
 /// asked at the first message with room for it.

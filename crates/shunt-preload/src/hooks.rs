@@ -19,13 +19,13 @@
 macro_rules! for_each_hook {
     ($then:ident) => {
         $then! {
-            fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = ops::listener::socket;
-            fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = ops::listener::bind;
-            fn listen(fd: c_int, backlog: c_int) -> c_int = ops::listener::listen;
-            fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int = ops::listener::accept;
-            fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int = ops::listener::accept4;
-            fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = ops::connect::connect;
-            fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = ops::connect::connect;
+            fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = ops::connections::socket;
+            fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = ops::connections::bind;
+            fn listen(fd: c_int, backlog: c_int) -> c_int = ops::connections::listen;
+            fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int = ops::connections::accept;
+            fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int = ops::connections::accept4;
+            fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = ops::connections::connect;
+            fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = ops::connections::connect;
 
             fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int = ops::sockopt::getsockopt;
             fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int = ops::sockopt::setsockopt;

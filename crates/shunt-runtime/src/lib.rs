@@ -13,6 +13,7 @@
 //! | [`stream`] | The calls that move bytes, as the engine's ports; the handshake on their way |
 //! | [`epoll`]: waiting, [`poll_set`] | Readiness; epoll, poll and select |
 //! | [`processes`] | Fork, exec, relatives; the end of connections |
+//! | [`establish`] | Making connections: socket, listen, accept, connect |
 //!
 //! What a lower layer has a higher one do is a [`callback`], connected at start-up.
 #![cfg(target_os = "linux")]
@@ -24,6 +25,7 @@ pub mod conn;
 pub mod contain;
 pub mod control;
 pub mod epoll;
+pub mod establish;
 pub mod fds;
 pub mod knobs;
 pub mod memory;

@@ -8,7 +8,6 @@ use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::os::fd::BorrowedFd;
 
 use crate::next;
-use crate::ops::stdio;
 use crate::panics;
 use shunt_runtime::calls;
 use shunt_runtime::conn::{APPENDS, NONBLOCK};
@@ -19,6 +18,7 @@ use shunt_runtime::fds::fd_table::{self, Entry, Kind};
 use shunt_runtime::fds::fresh;
 use shunt_runtime::fds::own_fds::{self, OwnFd};
 use shunt_runtime::fds::owner::may_mutate;
+use shunt_runtime::fds::stdio;
 use shunt_runtime::point;
 use shunt_runtime::processes::close;
 use shunt_runtime::stream::hand_over;

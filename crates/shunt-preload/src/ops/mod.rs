@@ -1,10 +1,9 @@
 //! The handlers of the hooked functions, by what they are about.
 
-pub mod connect;
+pub mod connections;
 pub mod epoll;
 pub mod fd;
 pub mod inner;
-pub mod listener;
 pub mod loader;
 pub mod memory;
 pub mod poll;

@@ -27,12 +27,11 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use crate::next;
-use crate::ops::user;
 use crate::panics;
 use shunt_runtime::conn::{Conn, Sock};
 use shunt_runtime::contain::contain;
+use shunt_runtime::control::user::{self, namespaces_change};
 use shunt_runtime::fds::fd_table;
-use shunt_runtime::fds::fresh;
 use shunt_runtime::fds::owner;
 use shunt_runtime::point;
 use shunt_runtime::processes::close;
@@ -523,12 +522,6 @@ pub unsafe fn unshare(flags: c_int) -> c_int {
     let result = unsafe { next::unshare(flags) };
     user::forget();
     result
-}
-
-/// A thread is about to move to other namespaces, maybe: what is known of these is to be asked for.
-pub fn namespaces_change() {
-    fresh::netns_changes();
-    user::forget();
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 
 use crate::ops::{
-    connect, epoll, fd as descriptors, inner, listener, memory, poll, process, retreat, sockopt,
+    connections, epoll, fd as descriptors, inner, memory, poll, process, retreat, sockopt,
     stream as bytes, vectors,
 };
 use crate::{next, panics};
@@ -262,11 +262,11 @@ unsafe fn on_descriptor(number: c_long, words: [c_ulong; 6]) -> Option<c_long> {
                 descriptors::fcntl(int(a), int(b), c.cast_signed())
             }
             libc::SYS_ioctl => descriptors::ioctl(int(a), b, at(c)),
-            libc::SYS_socket => listener::socket(int(a), int(b), int(c)),
-            libc::SYS_listen => listener::listen(int(a), int(b)),
-            libc::SYS_accept => listener::accept(int(a), at(b), at(c)),
-            libc::SYS_accept4 => listener::accept4(int(a), at(b), at(c), int(d)),
-            libc::SYS_connect => connect::connect(int(a), at(b), uint(c)),
+            libc::SYS_socket => connections::socket(int(a), int(b), int(c)),
+            libc::SYS_listen => connections::listen(int(a), int(b)),
+            libc::SYS_accept => connections::accept(int(a), at(b), at(c)),
+            libc::SYS_accept4 => connections::accept4(int(a), at(b), at(c), int(d)),
+            libc::SYS_connect => connections::connect(int(a), at(b), uint(c)),
             libc::SYS_setsockopt => sockopt::setsockopt(int(a), int(b), int(c), at(d), uint(e)),
             libc::SYS_execve => process::execve(at(a), at(b), at(c)),
             libc::SYS_execveat => process::execveat(int(a), at(b), at(c), at(d), int(e)),

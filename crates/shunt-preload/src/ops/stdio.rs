@@ -7,15 +7,6 @@ use shunt_runtime::processes::close;
 use shunt_runtime::system::abi::Arguments;
 use shunt_runtime::system::abi::{FILE, c_char, c_int, c_void};
 
-/// The last descriptor that stdio has from the beginning: standard error.
-const LAST: c_int = 2;
-
-/// True for standard input, output and error, which stdio reads and writes though it was never told
-/// of them: a connection that comes to have such a number goes back to TCP, or stays there.
-pub const fn uses(fd: c_int) -> bool {
-    fd <= LAST
-}
-
 /// # Safety
 /// As the C function.
 pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {

@@ -11,3 +11,4 @@ pub mod members;
 pub mod peer;
 pub mod process;
 pub mod unregistered;
+pub mod user;

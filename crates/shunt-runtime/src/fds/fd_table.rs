@@ -96,6 +96,13 @@ impl Entry {
         Self(object | kind as usize)
     }
 
+    /// True for what is no business of the library's yet.
+    #[inline]
+    #[must_use]
+    pub const fn is_plain(self) -> bool {
+        matches!(self.kind(), Kind::Kernel | Kind::Fresh)
+    }
+
     /// True for entries of one connection, which may have come to be TCP for good between the two.
     #[inline]
     #[must_use]

@@ -4,3 +4,4 @@ pub mod fd_table;
 pub mod fresh;
 pub mod own_fds;
 pub mod owner;
+pub mod stdio;

@@ -1,72 +1,65 @@
-//! Making connections on the client's side.
+//! connect(2).
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
 
-use libc::{EINPROGRESS, sockaddr_storage};
+use libc::{EINPROGRESS, O_NONBLOCK};
 use shunt_engine::handshake::Phase;
 use shunt_shm::region::Side;
 use shunt_shm::registry::{Listing, Scope};
 use shunt_shm::table::Connecting;
-use shunt_sys::{memory, sockinfo};
+use shunt_sys::sockinfo;
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use super::listener::{is_nonblocking, is_plain};
-use crate::next;
-use crate::ops::stdio;
-use crate::ops::user::effective_user;
+use crate::activity;
+use crate::calls::{Has, UnderWay};
+use crate::conn::{Conn, NONBLOCK, Sock};
+use crate::contain::contain;
+use crate::control::agent_client;
+use crate::control::endpoint;
+use crate::control::link::{self, Draft};
+use crate::control::listener::is_local;
+use crate::control::user::effective_user;
+use crate::epoll::tell;
+use crate::fds::fd_table::{self, Entry, Kind};
+use crate::fds::fresh;
+use crate::fds::owner::may_mutate;
+use crate::fds::stdio;
 use crate::panics;
-use shunt_runtime::activity;
-use shunt_runtime::calls::{Has, UnderWay};
-use shunt_runtime::conn::{Conn, NONBLOCK, Sock};
-use shunt_runtime::contain::contain;
-use shunt_runtime::control::agent_client;
-use shunt_runtime::control::endpoint;
-use shunt_runtime::control::link::{self, Draft};
-use shunt_runtime::control::listener::is_local;
-use shunt_runtime::epoll::tell;
-use shunt_runtime::fds::fd_table::{self, Entry, Kind};
-use shunt_runtime::fds::fresh;
-use shunt_runtime::fds::owner::may_mutate;
-use shunt_runtime::point;
-use shunt_runtime::processes::close;
-use shunt_runtime::processes::offers;
-use shunt_runtime::processes::open::track;
-use shunt_runtime::stream::decline::decline;
-use shunt_runtime::stream::{buffers, doubt, options};
-use shunt_runtime::system::abi;
-use shunt_runtime::system::abi::{address, c_int, is_unspecific, sockaddr, socklen_t};
-use shunt_runtime::system::errno::{self, KeepErrno};
-use shunt_runtime::threads::signals::SettingUp;
+use crate::point;
+use crate::processes::close;
+use crate::processes::offers;
+use crate::processes::open::track;
+use crate::stream::decline::decline;
+use crate::stream::{buffers, doubt, options};
+use crate::system::abi;
+use crate::system::abi::c_int;
+use crate::system::errno::{self, KeepErrno};
+use crate::threads::signals::SettingUp;
 
-/// # Safety
-/// As the C function.
-pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the caller keeps the C function's contract.
-    let kernel = || unsafe { next::connect(fd, addr, len) };
-    let entry = fd_table::lookup(fd);
-    if !activity::active() || !is_plain(entry) {
-        let result = kernel();
-        let connects = result == 0 || errno::get() == EINPROGRESS;
-        // SAFETY: as above; the kernel has just read the address.
-        if connects && unsafe { is_unspecific(addr, len) } {
-            contain(|| disconnected(fd));
-        } else if connects && activity::retired() && is_plain(entry) {
-            contain(|| is_bypassed(fd));
-        }
-        return result;
+/// Whether a connection of this descriptor may be the library's.
+pub fn concerns(entry: Entry) -> bool {
+    activity::active() && entry.is_plain()
+}
+
+/// connect(2), which the library has left to the kernel, has returned `result`. `undoes`: whether its address asks for
+/// the end of the connection, which is read only where the kernel has read it.
+pub fn was_called(fd: c_int, entry: Entry, result: c_int, undoes: impl FnOnce() -> bool) {
+    if result != 0 && errno::get() != EINPROGRESS {
+        return;
     }
-    // What is longer than any address the kernel refuses without a look.
-    if len as usize > size_of::<sockaddr_storage>()
-        || !memory::is_readable(addr.addr(), len as usize)
-    {
-        return kernel();
+    if undoes() {
+        contain(|| disconnected(fd));
+    } else if activity::retired() && entry.is_plain() {
+        contain(|| is_bypassed(fd));
     }
-    // SAFETY: it can be read.
-    let Some(to) = (unsafe { address(addr, len) }) else { return kernel() };
+}
+
+/// Connects a socket that [concerns](concerns) the library, by `kernel`.
+pub fn connect(fd: c_int, entry: Entry, to: &Addr, kernel: impl FnOnce() -> c_int) -> c_int {
     let kept = errno::get();
     if !fresh::is_tcp(fd, entry) || !may_mutate() {
         errno::set(kept);
@@ -76,7 +69,7 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         errno::set(kept);
         return kernel();
     };
-    let plan = plan(fd, entry, &to);
+    let plan = plan(fd, entry, to);
     let _plan = UnderWay::note(Has::value(&plan));
     let attempt = Attempt::new(fd, entry, &plan);
     let noted = UnderWay::note(Has::value(&attempt));
@@ -91,7 +84,7 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         // The kernel has connected it, whatever becomes of this.
         contain(|| {
             point!(connect_done);
-            attempt.has_connected(&to, result != 0);
+            attempt.has_connected(to, result != 0);
         });
     }
     drop(noted);
@@ -353,5 +346,25 @@ fn connected(socket: &Connected, to: &Addr, plan: Result<&Draft, &Reason>) {
                 close::disconnected(sock);
             }
         }
+    }
+}
+
+fn is_nonblocking(fd: c_int) -> bool {
+    rustix::fs::fcntl_getfl(abi::borrow(fd))
+        .is_ok_and(|flags| flags.bits() & O_NONBLOCK.cast_unsigned() != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nowhere_is_this_host() {
+        let addr = |text: &str| Addr::from(text.parse::<std::net::SocketAddr>().unwrap());
+        let to = |text| loopback_for_unspecified(&addr(text));
+        assert_eq!(to("0.0.0.0:7"), addr("127.0.0.1:7"));
+        assert_eq!(to("[::]:7"), addr("[::1]:7"));
+        assert_eq!(to("10.1.2.3:7"), addr("10.1.2.3:7"));
+        assert_eq!(to("[fd00::1]:7"), addr("[fd00::1]:7"));
     }
 }

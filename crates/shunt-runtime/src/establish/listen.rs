@@ -1,0 +1,44 @@
+//! listen(2).
+
+use shunt_wire::reason::Reason;
+
+use crate::activity;
+use crate::contain::contain_uncancelled;
+use crate::control::listener::{Listener, leave_unregistered, register};
+use crate::fds::fd_table;
+use crate::fds::fresh;
+use crate::fds::owner::may_mutate;
+use crate::point;
+use crate::stream::offered;
+use crate::system::abi::c_int;
+use crate::system::errno::KeepErrno;
+use crate::threads::signals::SettingUp;
+
+/// Has a socket listen, by `kernel`.
+pub fn listen(fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
+    let entry = fd_table::lookup(fd);
+    let concerns_us = || match Listener::of(entry) {
+        Some(listener) => listener.why.reason().is_some(),
+        None => entry.is_plain() && fresh::is_tcp(fd, entry),
+    };
+    let ours = (activity::active() || activity::retired()) && concerns_us() && may_mutate();
+    if ours && activity::active() {
+        let _keep = KeepErrno::new();
+        let _ = SettingUp::begin().map(|_setting_up| offered::before_listen(fd));
+    }
+    let result = kernel();
+    if result == 0 && ours {
+        let _keep = KeepErrno::new();
+        contain_uncancelled(|| {
+            point!(listen_done);
+            let Some(_setting_up) = SettingUp::begin() else { return };
+            let registered =
+                if activity::retired() { Err(Reason::Bypassed) } else { register(fd).map(|_| ()) };
+            // A later agent finds it at the next listen or accept.
+            if let Err(why) = registered {
+                leave_unregistered(fd, why);
+            }
+        });
+    }
+    result
+}

@@ -6,6 +6,8 @@
 //! here, from the completion queue of the instance's vector. The doorbells of the vector are in the
 //! kernel's set, too, so that one epoll_wait(2) sleeps for everything.
 
+pub mod call;
+pub mod control;
 mod fd_map;
 pub mod held;
 pub mod instance;

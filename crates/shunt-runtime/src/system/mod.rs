@@ -6,3 +6,4 @@ pub mod dynamic;
 pub mod errno;
 pub mod kernel_poll;
 pub mod next;
+pub mod timeout;

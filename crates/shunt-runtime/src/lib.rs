@@ -11,7 +11,7 @@
 //! | [`epoll`]: what is watched | Instances and their states; how they are told |
 //! | [`memory`] | Memory that is granted |
 //! | [`stream`] | The calls that move bytes, as the engine's ports; the handshake on their way |
-//! | [`epoll`]: waiting, [`poll_set`] | Readiness; epoll, poll and select |
+//! | [`epoll`]: waiting, [`poll_set`], [`select`] | Readiness; epoll, poll and select |
 //! | [`processes`] | Fork, exec, relatives; the end of connections |
 //! | [`establish`] | Making connections: socket, listen, accept, connect |
 //!
@@ -33,6 +33,7 @@ pub mod panics;
 pub mod points;
 pub mod poll_set;
 pub mod processes;
+pub mod select;
 pub mod stream;
 pub mod system;
 #[cfg(any(test, feature = "testing"))]

@@ -21,6 +21,7 @@ use shunt_runtime::memory::found;
 use shunt_runtime::system::abi::{
     c_int, c_uint, c_ulong, c_void, epoll_event, pollfd, rlimit, sigset_t, timespec,
 };
+use shunt_runtime::system::timeout::{is_valid, nanos, of_nanos};
 use shunt_runtime::system::{clock, errno};
 
 /// The system calls that have a handler, by number: those that always have one, and those of forks.
@@ -447,12 +448,9 @@ impl Remaining {
     /// # Safety
     /// As [`Self::of`].
     unsafe fn write_back(&self) {
-        let valid = |t: &timespec| t.tv_sec >= 0 && (0..1_000_000_000).contains(&t.tv_nsec);
-        let Some(asked) = self.asked.filter(valid) else { return };
-        let total = asked.tv_sec.saturating_mul(1_000_000_000).saturating_add(asked.tv_nsec);
-        let spent = i64::try_from(clock::now().saturating_sub(self.began)).unwrap_or(i64::MAX);
-        let left = total.saturating_sub(spent).max(0);
-        let time = timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 };
+        let Some(asked) = self.asked.filter(|t| is_valid(Some(t))) else { return };
+        let spent = clock::now().saturating_sub(self.began);
+        let time = of_nanos(nanos(&asked).saturating_sub(spent));
         // SAFETY: the caller's promise.
         unsafe { self.place.write_unaligned(time) };
     }

@@ -7,7 +7,6 @@ use shunt_shm::sync::store_load_fence;
 use shunt_sys::sockinfo;
 use shunt_wire::reason::Reason;
 
-use super::poll::is_valid;
 use crate::next;
 use shunt_runtime::conn::{Conn, Hold, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use shunt_runtime::fds::fd_table::{self, Kind};
@@ -28,6 +27,7 @@ use shunt_runtime::system::abi::{
     ssize_t, timespec,
 };
 use shunt_runtime::system::errno;
+use shunt_runtime::system::timeout::is_valid;
 
 const fn buffer(buf: *const c_void, len: size_t) -> iovec {
     iovec { iov_base: buf.cast_mut(), iov_len: len }

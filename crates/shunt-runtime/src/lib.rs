@@ -13,6 +13,7 @@
 //! | [`stream`] | The calls that move bytes, as the engine's ports; the handshake on their way |
 //! | [`epoll`]: waiting, [`poll_set`], [`select`] | Readiness; epoll, poll and select |
 //! | [`processes`] | Fork, exec, relatives; the end of connections |
+//! | [`descriptors`] | Calls that close, duplicate or control a descriptor |
 //! | [`establish`] | Making connections: socket, listen, accept, connect |
 //!
 //! What a lower layer has a higher one do is a [`callback`], connected at start-up.
@@ -24,6 +25,7 @@ pub mod calls;
 pub mod conn;
 pub mod contain;
 pub mod control;
+pub mod descriptors;
 pub mod epoll;
 pub mod establish;
 pub mod fds;

@@ -2,22 +2,18 @@
 //!
 //! Those that read or write a descriptor get a connection that is on TCP ([`hand_over()`]). Those
 //! that put other files in the place of standard input, output and error are watched
-//! (`Replaced`). `glibc.toml` lists all functions of glibc that have to do with descriptors, and
+//! ([`Replaced`]). `glibc.toml` lists all functions of glibc that have to do with descriptors, and
 //! what was decided for each.
-
-use std::os::fd::AsRawFd;
 
 use libc::{aiocb, sigevent, termios, winsize};
 
 use crate::next;
 use crate::ops::process::before_exec;
-use shunt_runtime::fds::fd_table::{self, Entry, Kind};
-use shunt_runtime::fds::own_fds::{self, OwnFd};
-use shunt_runtime::fds::owner::{may_mutate, owner_pid};
-use shunt_runtime::processes::close;
+use shunt_runtime::descriptors::replaced::Replaced;
+use shunt_runtime::fds::fd_table::{self, Kind};
+use shunt_runtime::fds::owner::owner_pid;
 use shunt_runtime::stream::hand_over;
 use shunt_runtime::stream::unread;
-use shunt_runtime::system::abi;
 use shunt_runtime::system::abi::{c_char, c_int, c_uint, c_void, pid_t};
 use shunt_runtime::system::errno::KeepErrno;
 
@@ -189,40 +185,6 @@ fn is_own(pidfd: c_int) -> bool {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).unwrap_or_default();
     let mut pids = info.lines().filter_map(|line| line.strip_prefix("Pid:"));
     pids.any(|pid| pid.trim().parse() == Ok(owner_pid()))
-}
-
-/// What lies behind standard input, output and error, while libc may put other files there.
-struct Replaced([Option<(Entry, Option<OwnFd>)>; 3]);
-
-impl Replaced {
-    /// Before it does.
-    fn begin() -> Self {
-        let _keep = KeepErrno::new();
-        Self([0, 1, 2].map(|fd| {
-            let entry = fd_table::lookup(fd);
-            let known = entry.is_object() && may_mutate();
-            // Open until the library has told the other end what is to be told.
-            known.then(|| (entry, own_fds::duplicate(fd).ok()))
-        }))
-    }
-}
-
-impl Drop for Replaced {
-    fn drop(&mut self) {
-        let _keep = KeepErrno::new();
-        for (known, fd) in self.0.iter_mut().zip(0..) {
-            let Some((entry, held)) = known.take() else { continue };
-            let stat = |fd| rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino));
-            let is_there = match &held {
-                Some(held) => stat(abi::borrow(fd)) == stat(held.borrow()),
-                None => shunt_sys::sockinfo::is_tcp(abi::borrow(fd)),
-            };
-            if !is_there && may_mutate() && fd_table::replace_if(fd, entry, Entry::KERNEL) {
-                let open = held.as_ref().map_or(-1, |held| held.borrow().as_raw_fd());
-                close::replaced(fd, entry, open);
-            }
-        }
-    }
 }
 
 /// # Safety

@@ -17,6 +17,7 @@ use crate::ops::{
 };
 use crate::{next, panics};
 use shunt_runtime::conn::Conn;
+use shunt_runtime::descriptors::close::close;
 use shunt_runtime::memory::found;
 use shunt_runtime::system::abi::{
     c_int, c_uint, c_ulong, c_void, epoll_event, pollfd, rlimit, sigset_t, timespec,
@@ -251,9 +252,9 @@ unsafe fn on_descriptor(number: c_long, words: [c_ulong; 6]) -> Option<c_long> {
     // SAFETY: the caller's promise.
     let result = unsafe {
         match number {
-            libc::SYS_close => descriptors::close_by(int(a), || {
-                int(next::syscall(number, a, b, c, d, e, f).cast_unsigned())
-            }),
+            libc::SYS_close => {
+                close(int(a), || int(next::syscall(number, a, b, c, d, e, f).cast_unsigned()))
+            }
             libc::SYS_close_range => descriptors::close_range(uint(a), uint(b), int(c)),
             libc::SYS_dup => descriptors::dup(int(a)),
             #[cfg(target_arch = "x86_64")]

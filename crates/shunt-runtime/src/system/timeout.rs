@@ -79,9 +79,6 @@ mod tests {
         assert_eq!(deadline_of(-1), None);
         let now = clock::now();
         assert!(deadline_of(5).is_some_and(|end| end >= now + 5_000_000));
-        assert_eq!(
-            deadline(&time(i64::MAX, 0)).max(i64::MAX.unsigned_abs()),
-            deadline(&time(i64::MAX, 0))
-        );
+        assert!(deadline(&time(i64::MAX, 0)) >= i64::MAX.unsigned_abs());
     }
 }

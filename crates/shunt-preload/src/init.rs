@@ -4,13 +4,11 @@
 //! no file is opened and no connection made here. If a stage fails the library stays inert: every
 //! hook passes straight on.
 
-use core::ffi::c_char;
-#[cfg(not(test))]
-use core::ffi::c_int;
+use core::ffi::{c_char, c_int, c_void};
+use core::{mem, ptr};
 
 use shunt_shm::memfd;
 
-use crate::ops::process;
 use crate::{next, sanitizers};
 use shunt_runtime::calls;
 use shunt_runtime::conn;
@@ -23,6 +21,7 @@ use shunt_runtime::fds::owner;
 use shunt_runtime::memory::exports;
 use shunt_runtime::processes::close;
 use shunt_runtime::processes::fork;
+use shunt_runtime::processes::forking::watch_forks;
 use shunt_runtime::stream::grants;
 use shunt_runtime::stream::leftover::take;
 #[cfg(not(test))]
@@ -38,6 +37,23 @@ fn connect_layers() {
     held::CATCH_UP.set(epoll::table::catch_up);
     exports::TAKE_BACK.set(grants::take_back_in);
     agent_client::BEGUN.set(listener::tell_all);
+}
+
+/// Has the end by `quick_exit` noticed; for the constructor, so that the program's own handlers, which
+/// may use connections still, run before.
+fn watch_quick_exit() {
+    type Register = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void) -> c_int;
+    extern "C" fn at_quick_exit(_: *mut c_void) {
+        contain::contain(close::ends);
+    }
+    // Behind at_quick_exit(3), which is linked into programs statically.
+    // SAFETY: the name is a C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__cxa_at_quick_exit".as_ptr()) };
+    if !found.is_null() {
+        // SAFETY: the function of this name in libc has this signature; the handler lives as long as
+        // the library, which is never unloaded.
+        unsafe { mem::transmute::<*mut c_void, Register>(found)(at_quick_exit, ptr::null_mut()) };
+    }
 }
 
 /// # Safety
@@ -67,7 +83,7 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
     if !fd_table::reserve() {
         return;
     }
-    if !process::watch_forks() {
+    if !watch_forks() {
         return;
     }
     // Early, among the first keys of the program.
@@ -75,7 +91,7 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
         return;
     }
     // Without it a quick_exit(3) is seen by the peers as a kill.
-    process::watch_quick_exit();
+    watch_quick_exit();
     kernel_poll::note_limit();
     // Before the program can look at its descriptors.
     take::take_up();
@@ -100,7 +116,7 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
 #[cfg(not(test))]
 extern "C" fn destructor() {
     let _keep = errno::KeepErrno::new();
-    contain::contain(process::ends);
+    contain::contain(close::ends);
 }
 
 #[cfg(not(test))]

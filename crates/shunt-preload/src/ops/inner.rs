@@ -8,10 +8,10 @@
 use libc::{aiocb, sigevent, termios, winsize};
 
 use crate::next;
-use crate::ops::process::before_exec;
 use shunt_runtime::descriptors::replaced::Replaced;
 use shunt_runtime::fds::fd_table::{self, Kind};
 use shunt_runtime::fds::owner::owner_pid;
+use shunt_runtime::processes::exec::{before_exec, run_commands};
 use shunt_runtime::stream::hand_over;
 use shunt_runtime::stream::unread;
 use shunt_runtime::system::abi::{c_char, c_int, c_uint, c_void, pid_t};
@@ -156,8 +156,7 @@ pub unsafe fn wordexp(words: *const c_char, into: *mut c_void, flags: c_int) -> 
     const NOCMD: c_int = 1 << 2;
     let runs_commands = flags & NOCMD == 0 && !words.is_null() && {
         // SAFETY: the caller passes a C string.
-        let text = unsafe { core::ffi::CStr::from_ptr(words) }.to_bytes();
-        text.contains(&b'`') || text.windows(2).any(|pair| pair == b"$(")
+        run_commands(unsafe { core::ffi::CStr::from_ptr(words) }.to_bytes())
     };
     if runs_commands {
         before_exec();

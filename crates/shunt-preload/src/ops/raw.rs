@@ -19,6 +19,8 @@ use crate::{next, panics};
 use shunt_runtime::conn::Conn;
 use shunt_runtime::descriptors::close::close;
 use shunt_runtime::memory::found;
+use shunt_runtime::processes::close::ends;
+use shunt_runtime::processes::forking::clone_by;
 use shunt_runtime::system::abi::{
     c_int, c_uint, c_ulong, c_void, epoll_event, pollfd, rlimit, sigset_t, timespec,
 };
@@ -273,7 +275,7 @@ unsafe fn on_descriptor(number: c_long, words: [c_ulong; 6]) -> Option<c_long> {
             libc::SYS_execve => process::execve(at(a), at(b), at(c)),
             libc::SYS_execveat => process::execveat(int(a), at(b), at(c), at(d), int(e)),
             libc::SYS_exit_group => {
-                process::ends();
+                ends();
                 return None;
             }
             libc::SYS_setns => process::setns(int(a), int(b)),
@@ -328,8 +330,8 @@ fn on_memory(
 fn on_process(number: c_long, flags: c_ulong, kernel: impl FnOnce() -> c_long) -> Option<c_long> {
     match number {
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork => Some(process::clone_by(0, kernel)),
-        libc::SYS_clone => Some(process::clone_by(flags, kernel)),
+        libc::SYS_fork => Some(clone_by(0, kernel)),
+        libc::SYS_clone => Some(clone_by(flags, kernel)),
         _ => None,
     }
 }

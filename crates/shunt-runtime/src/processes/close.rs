@@ -129,7 +129,7 @@ pub fn end_of_calls(sock: &'static Sock) {
 
 /// The process ends: what it leaves open is closed by the kernel, right after this. Takes no lock that
 /// a thread could hold which this one has interrupted.
-pub fn at_exit() {
+fn at_exit() {
     for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
         let Some(conn) = Conn::closing(fd, entry) else { continue };
         // Another thread may be in the middle of a call, or of closing the same descriptor.
@@ -142,6 +142,16 @@ pub fn at_exit() {
         finish(sock, |record| end(conn.unwrap_or(Conn::gone(sock)), record));
     }
     relatives::leave();
+}
+
+/// The process ends without the handlers of exit(3): by `_exit`, or at the end of `quick_exit`. It may
+/// be in a signal handler, and it may be a child that shares its parent's memory, or that was forked
+/// without a word and has used none of what it inherited: these have nothing to give back.
+pub fn ends() {
+    let mine = owner::is_own();
+    if mine && activity::deactivate() {
+        at_exit();
+    }
 }
 
 /// The connection of a descriptor is gone, and the descriptor stays open.

@@ -2,7 +2,9 @@
 
 pub mod account;
 pub mod close;
+pub mod exec;
 pub mod fork;
+pub mod forking;
 pub mod offers;
 pub mod open;
 pub mod relatives;

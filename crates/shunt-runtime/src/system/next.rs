@@ -198,6 +198,7 @@ macro_rules! table {
 }
 
 table! {
+    fn __register_atfork(before: ForkHandler, in_parent: ForkHandler, in_child: ForkHandler, object: *mut c_void) -> c_int;
     fn epoll_create1(flags: c_int) -> c_int;
     fn close(fd: c_int) -> c_int;
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;

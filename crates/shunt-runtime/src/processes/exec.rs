@@ -1,0 +1,165 @@
+//! Exec, spawn, system, popen.
+//!
+//! What stays open across it is handed over first: the new program may not run Shunt. What lies
+//! unread goes along, in case that it does ([`crate::stream::leftover`]).
+
+use core::ffi::c_int;
+use core::ptr;
+use core::sync::atomic::Ordering;
+use std::collections::BTreeMap;
+
+use crate::conn::{Conn, Sock};
+use crate::contain::contain;
+use crate::fds::{fd_table, owner};
+use crate::point;
+use crate::processes::relatives;
+use crate::stream::hand_over;
+use crate::stream::in_doubt;
+use crate::stream::leftover::Program;
+use crate::stream::leftover::pass::{self, Passed};
+use crate::system::errno::KeepErrno;
+
+/// Becomes another program, by `exec`, which comes back where it fails.
+///
+/// # Safety
+/// The program is what execve(2) wants.
+pub unsafe fn become_program(program: &Program, exec: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let _passed = unsafe { before_program(program) };
+    let _closed = ClosedByExec::new();
+    exec()
+}
+
+/// Runs a program in a child, by `start`.
+///
+/// # Safety
+/// The program is what execve(2) wants.
+pub unsafe fn run_program<T>(program: &Program, start: impl FnOnce() -> T) -> T {
+    // SAFETY: the caller's promise.
+    let _passed = unsafe { before_program(program) };
+    start()
+}
+
+/// Spawns a program with the actions at this address, if any, by `spawn`.
+///
+/// # Safety
+/// The program is what execve(2) wants.
+pub unsafe fn spawn_program(
+    program: &Program,
+    actions: usize,
+    spawn: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let _passed = unsafe { before_spawn(program, actions) };
+    spawn()
+}
+
+/// A spawn with the actions at this address will duplicate `fd`. They are opaque, so what it will duplicate is handed over
+/// when that is ordered: `fd` itself may be close-on-exec, its duplicate is not.
+pub fn will_duplicate(actions: usize, fd: c_int) {
+    let entry = fd_table::lookup(fd);
+    if entry.is_object() {
+        let _keep = KeepErrno::new();
+        hand_over::hand_over(fd, entry);
+        if let Some(sock) = Sock::of(entry) {
+            sock.spawned.store(actions, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Connections of which the exec will close every descriptor, while it is tried: where a relative
+/// holds one, too, this process no longer counts. Taken back when the exec fails.
+struct ClosedByExec(Vec<&'static Sock>);
+
+impl ClosedByExec {
+    fn new() -> Self {
+        if !owner::may_mutate() {
+            return Self(Vec::new());
+        }
+        let _keep = KeepErrno::new();
+        let mut socks = BTreeMap::new();
+        for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+            if let Some(sock) = Sock::of(entry) {
+                let (_, stays) = socks.entry(ptr::from_ref(sock)).or_insert((sock, false));
+                *stays |= pass::survives(fd);
+            }
+        }
+        let closes = |sock: &&'static Sock| relatives::let_go_if_shared(sock);
+        let closed = socks.into_values().filter(|(_, stays)| !stays).map(|(sock, _)| sock);
+        let closed = Self(closed.filter(closes).collect());
+        relatives::leave();
+        closed
+    }
+}
+
+impl Drop for ClosedByExec {
+    fn drop(&mut self) {
+        let _keep = KeepErrno::new();
+        for sock in &self.0 {
+            let again = || {
+                point!(exec_failed);
+                relatives::hold_again(sock);
+            };
+            if !contain(again) {
+                in_doubt::reset(Conn::gone(sock));
+            }
+        }
+    }
+}
+
+/// Hands over every connection that stays open across an exec. If the exec then fails they go on
+/// where they were handed to.
+pub fn before_exec() {
+    let _keep = KeepErrno::new();
+    for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+        if entry.is_object() && pass::survives(fd) {
+            hand_over::hand_over(fd, entry);
+        }
+    }
+}
+
+/// The same, and what lies unread goes along, as long as the result is kept.
+///
+/// # Safety
+/// The program is what execve(2) wants.
+pub unsafe fn before_program(program: &Program) -> Passed {
+    before_exec();
+    // SAFETY: the caller's promise.
+    unsafe { pass::pass(program, |_| false) }
+}
+
+/// The same for a spawn with these actions, which may duplicate what exec would close.
+///
+/// # Safety
+/// As for [`before_program`].
+unsafe fn before_spawn(program: &Program, actions: usize) -> Passed {
+    before_exec();
+    let is_named = |sock: &Sock| actions != 0 && sock.spawned.load(Ordering::Relaxed) == actions;
+    for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+        if Sock::of(entry).is_some_and(is_named) {
+            let _keep = KeepErrno::new();
+            hand_over::hand_over(fd, entry);
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { pass::pass(program, is_named) }
+}
+
+/// Whether these words of a shell (wordexp(3)) run a command.
+#[must_use]
+pub fn run_commands(words: &[u8]) -> bool {
+    words.contains(&b'`') || words.windows(2).any(|pair| pair == b"$(")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_run_commands_by_backquotes_and_brackets() {
+        assert!(run_commands(b"a `date`") && run_commands(b"$(date)"));
+        for harmless in [&b"a b"[..], b"$HOME", b"$ (", b"(", b"$", b""] {
+            assert!(!run_commands(harmless));
+        }
+    }
+}

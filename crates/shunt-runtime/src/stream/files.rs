@@ -9,6 +9,7 @@ use core::ptr;
 
 use libc::{EAGAIN, EFAULT, EINTR, EINVAL, ESPIPE, MSG_DONTWAIT, SEEK_CUR, SEEK_SET};
 use libc::{S_IFBLK, S_IFDIR, S_IFMT, S_IFREG};
+use shunt_engine::handshake::Phase;
 use shunt_wire::reason::Reason;
 
 use crate::conn::{APPENDS, Conn, Hold, NONBLOCK};
@@ -19,7 +20,7 @@ use crate::stream::call::Call;
 use crate::stream::hand_over;
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::transfer::{End, Found, Pipe, Sink, Source, Stop};
-use crate::stream::{recv, send};
+use crate::stream::{promote, recv, send};
 use crate::system::abi;
 use crate::system::abi::{c_int, c_uint, iovec, off64_t};
 use crate::system::errno;
@@ -45,6 +46,55 @@ fn receive_into(conn: Conn, sink: &Sink, len: usize, kernel: impl Fn(c_int) -> i
     let mut kernel = |fd, _| kernel(fd);
     let (hold, buffers, request) = (Hold::none(), Buffers::none(len), Request::Into(sink));
     recv::receive(&mut Call { conn, hold, buffers, flags: 0, request, kernel: &mut kernel })
+}
+
+/// As [`Conn::named`], unless the connection is TCP for good.
+fn shunted(fd: c_int) -> Option<Conn> {
+    Conn::named(fd).filter(|conn| promote::advance(*conn) != Phase::Tcp)
+}
+
+/// sendfile(2), or `kernel` on what it reads from.
+///
+/// # Safety
+/// `offset` is null or points to one.
+pub unsafe fn sendfile(
+    out: c_int,
+    input: c_int,
+    offset: *mut off64_t,
+    count: usize,
+    kernel: impl Fn(c_int) -> isize,
+) -> isize {
+    if let Some(out) = shunted(out) {
+        // SAFETY: the caller's promise.
+        return unsafe { send_file(out, input, offset, count) };
+    }
+    match shunted(input) {
+        // To a pipe it is splice(2), which has its say on all else.
+        Some(input) if offset.is_null() && count > 0 => splice_from(input, out, count, 0, kernel),
+        _ => kernel(input),
+    }
+}
+
+/// splice(2) without offsets, or `kernel` on both ends.
+pub fn splice(
+    input: c_int,
+    out: c_int,
+    len: usize,
+    flags: c_uint,
+    kernel: impl Fn(c_int, c_int) -> isize,
+) -> isize {
+    const KNOWN: c_uint =
+        libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+    // A call that is none, or is refused, is the kernel's.
+    if len > 0 && flags & !KNOWN == 0 {
+        if let Some(input) = shunted(input) {
+            return splice_from(input, out, len, flags, |input| kernel(input, out));
+        }
+        if let Some(out) = shunted(out) {
+            return splice_to(input, out, len, flags, |out| kernel(input, out));
+        }
+    }
+    kernel(input, out)
 }
 
 /// The pieces of a call, and what they come to.
@@ -79,7 +129,7 @@ impl Pieces {
 ///
 /// # Safety
 /// `offset` is null or points to an offset.
-pub unsafe fn send_file(out: Conn, input: c_int, offset: *mut off64_t, count: usize) -> isize {
+unsafe fn send_file(out: Conn, input: c_int, offset: *mut off64_t, count: usize) -> isize {
     let place = iovec { iov_base: offset.cast(), iov_len: size_of::<off64_t>() };
     if !offset.is_null() && Buffers::one(&place).are_bad() {
         return errno::fail(EFAULT);
@@ -223,7 +273,7 @@ impl File {
 /// `splice(2)`, or sendfile(2), from a connection to a pipe. `SPLICE_F_NONBLOCK` is about the pipe;
 /// a socket waits unless it is `O_NONBLOCK`. `kernel`: the same of a descriptor of the kernel
 /// socket.
-pub fn splice_from(
+fn splice_from(
     input: Conn,
     out: c_int,
     len: usize,
@@ -251,7 +301,7 @@ pub fn splice_from(
 }
 
 /// `splice(2)` from a pipe to a connection.
-pub fn splice_to(
+fn splice_to(
     input: c_int,
     out: Conn,
     len: usize,

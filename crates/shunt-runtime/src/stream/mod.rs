@@ -4,6 +4,7 @@
 pub mod again;
 pub mod agree;
 pub mod alarm;
+pub mod ancillary;
 pub mod borrow;
 pub mod buffers;
 pub mod bytes;
@@ -30,7 +31,10 @@ pub mod pins;
 pub mod promote;
 pub mod pulls;
 pub mod recv;
+pub mod rw_flags;
 pub mod send;
+pub mod several;
+pub mod shut;
 pub mod sleep;
 pub mod spin;
 pub mod tcp;

@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use libc::{MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
+use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
 use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, interruptible, may_intrude};
 use shunt_engine::conn::End;
 use shunt_engine::conn::recv::{Incoming, Looked, peek, receive as receive_step};
@@ -10,22 +10,45 @@ use shunt_engine::kernel::{KernelSocket, Look};
 use shunt_shm::Violation;
 use shunt_shm::ring::Span;
 
-use crate::conn::{LEFTOVER, Sock};
+use crate::conn::{Conn, Hold, LEFTOVER, Sock};
 use crate::control::link::Link;
 use crate::epoll::tell;
 use crate::memory::imports;
 use crate::point;
 use crate::stream::borrow::{self, Request};
+use crate::stream::bytes::Buffers;
 use crate::stream::call::{self, Call};
 use crate::stream::grants::{self, Use};
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::tcp::{self, Socket};
-use crate::stream::{again, demote, doubt, leftover, notify, promote, pulls};
+use crate::stream::{again, demote, doubt, leftover, notify, promote, pulls, zerocopy};
 use crate::system::clock;
 
 /// Time for which bytes of which no mark tells may lie in the kernel socket of a connection that goes on,
 /// in units of 1024 ns: about a second.
 const UNMARKED_FOR: u32 = 1_000_000;
+
+/// Receives into the buffers, unless the flags ask for what only the kernel has.
+#[inline(always)]
+pub fn with_flags(
+    conn: Conn,
+    buffers: Option<Buffers<'_>>,
+    flags: c_int,
+    request: Request<'_>,
+    kernel: &mut dyn FnMut(c_int, c_int) -> isize,
+) -> isize {
+    let fd = conn.descriptor();
+    match buffers {
+        Some(buffers) if flags & (MSG_ERRQUEUE | MSG_OOB) == 0 => {
+            let hold = Hold::none();
+            receive(&mut Call { conn, hold, buffers, flags, request, kernel })
+        }
+        _ if flags & MSG_ERRQUEUE != 0 => {
+            zerocopy::discard(conn.sock()).unwrap_or_else(|| kernel(fd, 0))
+        }
+        _ => kernel(fd, 0),
+    }
+}
 
 /// Does the call.
 #[inline(never)]

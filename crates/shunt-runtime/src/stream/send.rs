@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use libc::c_int;
+use libc::{MSG_OOB, c_int};
 use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, may_intrude};
 use shunt_engine::conn::End;
 use shunt_engine::conn::send::{Outgoing, over_kernel};
@@ -12,12 +12,14 @@ use shunt_shm::arena::Mode;
 use shunt_shm::region::{LONG_RING, RESET, SHORT_RING};
 use shunt_shm::ring::{Content, Span};
 use shunt_wire::counter::Counter;
+use shunt_wire::reason::Reason;
 
-use crate::conn::{Locked, NUMBERED, RESET_AWAITED, Sock};
+use crate::conn::{Conn, Hold, Locked, NUMBERED, RESET_AWAITED, Sock};
 use crate::control::endpoint;
 use crate::control::link::Link;
 use crate::point;
 use crate::stream::borrow::Request;
+use crate::stream::bytes::Buffers;
 use crate::stream::call::{self, Call};
 use crate::stream::copy_mode::Place;
 use crate::stream::granted;
@@ -33,6 +35,24 @@ const CHUNK: usize = 64 * 1024;
 
 /// Connections of this process in a link group that may have the longest rings.
 const FEW: u32 = 8;
+
+/// Sends the buffers, unless the flags ask for what only the kernel can do.
+#[inline(always)]
+pub fn with_flags(
+    conn: Conn,
+    buffers: Option<Buffers<'_>>,
+    flags: c_int,
+    request: Request<'_>,
+    kernel: &mut dyn FnMut(c_int, c_int) -> isize,
+) -> isize {
+    let Some(buffers) = buffers else { return kernel(conn.descriptor(), 0) };
+    if flags & MSG_OOB != 0 {
+        // Urgent data are the kernel's: this direction goes back to it.
+        demote::leave(conn, Reason::Unsupported);
+    }
+    let hold = Hold::none();
+    transmit(&mut Call { conn, hold, buffers, flags, request, kernel })
+}
 
 /// Does the call.
 #[inline(never)]

@@ -1,6 +1,6 @@
 //! Functions of libc that reach the kernel by its inner calls, which no hook sees.
 //!
-//! Those that read or write a descriptor get a connection that is on TCP ([`hand_over()`]). Those
+//! Those that read or write a descriptor get a connection that is on TCP ([`before_use`]). Those
 //! that put other files in the place of standard input, output and error are watched
 //! ([`Replaced`]). `glibc.toml` lists all functions of glibc that have to do with descriptors, and
 //! what was decided for each.
@@ -9,29 +9,18 @@ use libc::{aiocb, sigevent, termios, winsize};
 
 use crate::next;
 use shunt_runtime::descriptors::replaced::Replaced;
-use shunt_runtime::fds::fd_table::{self, Kind};
-use shunt_runtime::fds::owner::owner_pid;
+use shunt_runtime::descriptors::unseen::{before_getting, before_use};
+use shunt_runtime::fds::fd_table;
 use shunt_runtime::processes::exec::{before_exec, run_commands};
-use shunt_runtime::stream::hand_over;
 use shunt_runtime::stream::unread;
 use shunt_runtime::system::abi::{c_char, c_int, c_uint, c_void, pid_t};
-use shunt_runtime::system::errno::KeepErrno;
-
-/// A connection goes back to TCP before libc uses it past the library.
-pub fn hand_over(fd: c_int) {
-    let entry = fd_table::lookup(fd);
-    if entry.kind() == Kind::Stream {
-        let _keep = KeepErrno::new();
-        hand_over::hand_over(fd, entry);
-    }
-}
 
 /// # Safety
 /// As the C function: null, or a valid request.
 unsafe fn hand_over_request(request: *const aiocb) {
     // SAFETY: the caller's promise.
     if let Some(request) = unsafe { request.as_ref() } {
-        hand_over(request.aio_fildes);
+        before_use(request.aio_fildes);
     }
 }
 
@@ -119,7 +108,7 @@ pub unsafe fn lio_listio64(
 /// # Safety
 /// As the C function.
 pub unsafe fn eventfd_read(fd: c_int, value: *mut u64) -> c_int {
-    hand_over(fd);
+    before_use(fd);
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::eventfd_read(fd, value) }
 }
@@ -127,7 +116,7 @@ pub unsafe fn eventfd_read(fd: c_int, value: *mut u64) -> c_int {
 /// # Safety
 /// As the C function.
 pub unsafe fn eventfd_write(fd: c_int, value: u64) -> c_int {
-    hand_over(fd);
+    before_use(fd);
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::eventfd_write(fd, value) }
 }
@@ -135,7 +124,7 @@ pub unsafe fn eventfd_write(fd: c_int, value: u64) -> c_int {
 /// # Safety
 /// As the C function.
 pub unsafe fn backtrace_symbols_fd(frames: *const *mut c_void, count: c_int, fd: c_int) {
-    hand_over(fd);
+    before_use(fd);
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::backtrace_symbols_fd(frames, count, fd) }
 }
@@ -171,19 +160,9 @@ pub unsafe fn wordexp(words: *const c_char, into: *mut c_void, flags: c_int) -> 
 /// # Safety
 /// As the C function.
 pub unsafe fn pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int {
-    if fd_table::lookup(target).kind() == Kind::Stream && is_own(pidfd) {
-        hand_over(target);
-    }
+    before_getting(pidfd, target);
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::pidfd_getfd(pidfd, target, flags) }
-}
-
-/// Whether a pidfd is of this process.
-fn is_own(pidfd: c_int) -> bool {
-    let _keep = KeepErrno::new();
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).unwrap_or_default();
-    let mut pids = info.lines().filter_map(|line| line.strip_prefix("Pid:"));
-    pids.any(|pid| pid.trim().parse() == Ok(owner_pid()))
 }
 
 /// # Safety

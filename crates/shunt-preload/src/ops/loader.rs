@@ -15,8 +15,8 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::next;
-use crate::ops::retreat;
 use shunt_runtime::contain::contain;
+use shunt_runtime::fallback::before_unseen_calls;
 use shunt_runtime::system::abi::Arguments;
 use shunt_runtime::system::next::{Slot, symbol};
 
@@ -34,7 +34,7 @@ pub fn before_dlmopen([namespace, path, flags, _]: Arguments) {
         before_loading(path, flags);
     } else {
         HAS_NAMESPACES.store(true, Ordering::Relaxed);
-        retreat::before_unseen_calls();
+        before_unseen_calls();
     }
 }
 
@@ -42,7 +42,7 @@ fn before_loading(path: usize, flags: usize) {
     const DEEPBIND: usize = libc::RTLD_DEEPBIND.cast_unsigned() as usize;
     const NOLOAD: usize = libc::RTLD_NOLOAD.cast_unsigned() as usize;
     if path != 0 && flags & DEEPBIND != 0 && flags & NOLOAD == 0 {
-        retreat::before_unseen_calls();
+        before_unseen_calls();
     }
 }
 
@@ -122,7 +122,7 @@ fn in_place_of(found: *mut c_void, name: &CStr, slot: &Slot) -> *mut c_void {
         return hook;
     }
     if found != hook && object_of(found) == libc() {
-        retreat::before_unseen_calls();
+        before_unseen_calls();
     }
     found
 }

@@ -12,13 +12,14 @@ use core::mem::MaybeUninit;
 use core::ptr;
 
 use crate::ops::{
-    connections, epoll, fd as descriptors, inner, memory, poll, process, retreat, sockopt,
-    stream as bytes, vectors,
+    connections, epoll, fd as descriptors, inner, memory, poll, process, sockopt, stream as bytes,
+    vectors,
 };
 use crate::{next, panics};
 use shunt_runtime::conn::Conn;
 use shunt_runtime::descriptors::close::close;
-use shunt_runtime::memory::found;
+use shunt_runtime::fallback;
+use shunt_runtime::memory::mapping::{mapping, remapping, unmapping};
 use shunt_runtime::processes::close::ends;
 use shunt_runtime::processes::forking::clone_by;
 use shunt_runtime::system::abi::{
@@ -281,17 +282,17 @@ unsafe fn on_descriptor(number: c_long, words: [c_ulong; 6]) -> Option<c_long> {
             libc::SYS_setns => process::setns(int(a), int(b)),
             libc::SYS_unshare => process::unshare(int(a)),
             libc::SYS_prctl => {
-                retreat::before_prctl(int(a), b, c);
+                fallback::before_prctl(int(a), b, c);
                 return None;
             }
             libc::SYS_mlockall => memory::mlockall(int(a)),
             libc::SYS_setrlimit => poll::setrlimit(uint(a), at::<rlimit>(b)),
             libc::SYS_prlimit64 => poll::prlimit(int(a), uint(b), at::<rlimit>(c), at::<rlimit>(d)),
             libc::SYS_seccomp => {
-                retreat::before_seccomp(uint(a).into(), c);
+                fallback::before_seccomp(uint(a).into(), c);
                 return None;
             }
-            libc::SYS_io_uring_setup => return retreat::before_io_uring(),
+            libc::SYS_io_uring_setup => return fallback::before_io_uring(),
             libc::SYS_pidfd_getfd => inner::pidfd_getfd(int(a), int(b), uint(c)),
             _ => return None,
         }
@@ -312,14 +313,14 @@ fn on_memory(
     match number {
         libc::SYS_mmap => {
             let file = (int(e), f.cast_signed());
-            Some(address(memory::mapping((at(a), size(b)), int(d), file, make)))
+            Some(address(mapping((at(a), size(b)), int(d), file, make)))
         }
         libc::SYS_mremap => {
             let (old, new) = ((at(a), size(b)), (at(e), size(c)));
-            Some(address(memory::remapping(old, new, int(d), make)))
+            Some(address(remapping(old, new, int(d), make)))
         }
         libc::SYS_munmap => {
-            found::unmapped(at(a), size(b));
+            unmapping(at(a), size(b));
             None
         }
         _ => None,

@@ -1,35 +1,8 @@
-//! Where the library steps back, because of what the program is about to do to itself.
-//!
-//! **A seccomp filter.** It may kill the program for a system call that the library makes and the program
-//! does not (sshd's forked child forbids itself `getsockopt`). So before a filter is set everything
-//! goes back to TCP, epoll instances are left as the program asked for them, and the table of descriptors
-//! is closed: from then on each call is the kernel's. A filter that was set before the program started
-//! is no matter: those that containers have permit what the library needs.
-//!
-//! **io_uring.** Nobody sees the calls that go through a ring, and any connection may be meant: all
-//! go back to TCP, and none is taken up any more. libuv, which asks whether there is such a thing and
-//! uses epoll if there is not, is told that there is none.
-//!
-//! **Functions of libc that are no hooks.** The same where a library is loaded that finds libc's
-//! before all others ([`super::loader`]).
-
-use core::ffi::c_long;
-
-use shunt_wire::reason::Reason;
+//! prctl(2), before which the library may have to step back ([`shunt_runtime::fallback`]).
 
 use crate::next;
-use shunt_runtime::activity;
-use shunt_runtime::control::listener::leave_unregistered;
-use shunt_runtime::epoll;
-use shunt_runtime::fds::fd_table::{self, Kind};
-use shunt_runtime::fds::fresh;
-use shunt_runtime::fds::owner::may_mutate;
-use shunt_runtime::stream::hand_over;
+use shunt_runtime::fallback::before_prctl;
 use shunt_runtime::system::abi::{c_int, c_ulong};
-use shunt_runtime::system::errno::{self, KeepErrno};
-
-const SECCOMP_SET_MODE_STRICT: c_ulong = 0;
-const SECCOMP_SET_MODE_FILTER: c_ulong = 1;
 
 /// # Safety
 /// As the C function.
@@ -37,77 +10,4 @@ pub unsafe fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulon
     before_prctl(option, a, b);
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::prctl(option, a, b, c, d) }
-}
-
-/// prctl(2) is about to be called.
-pub fn before_prctl(option: c_int, mode: c_ulong, filter: c_ulong) {
-    // Its modes are counted from 1.
-    if option == libc::PR_SET_SECCOMP && mode > 0 {
-        before_seccomp(mode - 1, filter);
-    }
-}
-
-/// seccomp(2) is about to be called. A filter of nothing is a program's question whether there are
-/// filters.
-pub fn before_seccomp(operation: c_ulong, filter: c_ulong) {
-    let sets = match operation {
-        SECCOMP_SET_MODE_STRICT => true,
-        SECCOMP_SET_MODE_FILTER => filter != 0,
-        _ => false,
-    };
-    if sets && may_mutate() && activity::active() {
-        let _keep = KeepErrno::new();
-        leave_all();
-        epoll::all().for_each(epoll::instance::Instance::dissolve);
-        activity::deactivate();
-        fd_table::close();
-    }
-}
-
-/// io_uring_setup(2) is about to be called. The answer, if it is not to be the kernel's.
-pub fn before_io_uring() -> Option<c_long> {
-    if !activity::active() || !may_mutate() {
-        return None;
-    }
-    if can_do_without() {
-        return Some(errno::fail(libc::ENOSYS));
-    }
-    before_unseen_calls();
-    None
-}
-
-/// The program is about to make calls that no hook sees, on any connection.
-pub fn before_unseen_calls() {
-    if activity::active() && may_mutate() {
-        let _keep = KeepErrno::new();
-        leave_all();
-        activity::retire();
-    }
-}
-
-/// True in programs with libuv.
-fn can_do_without() -> bool {
-    let _keep = KeepErrno::new();
-    // SAFETY: the name is a C string; the error that a failure leaves is taken out again.
-    unsafe {
-        let found = !libc::dlsym(libc::RTLD_DEFAULT, c"uv_loop_init".as_ptr()).is_null();
-        if !found {
-            libc::dlerror();
-        }
-        found
-    }
-}
-
-/// Every connection goes back to TCP, and nobody proposes to this process any more.
-fn leave_all() {
-    for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
-        match entry.kind() {
-            Kind::Stream => hand_over::hand_over(fd, entry),
-            Kind::Listener => {
-                leave_unregistered(fd, Reason::Bypassed);
-            }
-            Kind::Fresh => fresh::forget(fd, entry),
-            Kind::Kernel | Kind::Tracked | Kind::Epoll | Kind::Connecting | Kind::Own => {}
-        }
-    }
 }

@@ -2,7 +2,7 @@
 //! connection goes back to TCP first.
 
 use crate::next;
-use crate::ops::inner::hand_over;
+use shunt_runtime::descriptors::unseen::before_use;
 use shunt_runtime::processes::close;
 use shunt_runtime::system::abi::Arguments;
 use shunt_runtime::system::abi::{FILE, c_char, c_int, c_void};
@@ -10,7 +10,7 @@ use shunt_runtime::system::abi::{FILE, c_char, c_int, c_void};
 /// # Safety
 /// As the C function.
 pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    hand_over(fd);
+    before_use(fd);
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::fdopen(fd, mode) }
 }
@@ -54,7 +54,7 @@ pub unsafe fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FIL
 /// Before `dprintf`, whose first argument is the descriptor.
 #[allow(clippy::cast_possible_truncation, reason = "an int is the low half of its register")]
 pub fn before_print([first, ..]: Arguments) {
-    hand_over((first as u32).cast_signed());
+    before_use((first as u32).cast_signed());
 }
 
 /// `args` is C's `va_list`, which is passed by address.
@@ -62,7 +62,7 @@ pub fn before_print([first, ..]: Arguments) {
 /// # Safety
 /// As the C function.
 pub unsafe fn vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int {
-    hand_over(fd);
+    before_use(fd);
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::vdprintf(fd, format, args) }
 }
@@ -75,7 +75,7 @@ pub unsafe fn __vdprintf_chk(
     format: *const c_char,
     args: *mut c_void,
 ) -> c_int {
-    hand_over(fd);
+    before_use(fd);
     // SAFETY: the caller keeps the C function's contract.
     unsafe { next::__vdprintf_chk(fd, flag, format, args) }
 }

@@ -8,3 +8,4 @@ pub mod close;
 pub mod control;
 pub mod duplicate;
 pub mod replaced;
+pub mod unseen;

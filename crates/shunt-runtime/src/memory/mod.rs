@@ -3,4 +3,6 @@
 pub mod exports;
 pub mod found;
 pub mod imports;
+pub mod locking;
+pub mod mapping;
 pub mod windows;

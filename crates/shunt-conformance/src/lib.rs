@@ -1,69 +1,51 @@
-//! One suite that every device must pass.
+//! One suite that the memory of link groups must pass, wherever it comes from.
 //!
-//! A back end describes itself by a [`Rig`] and instantiates the suite in an integration test:
+//! Its cases run the very code that the product runs: regions as the agent makes them and as the library maps them, both
+//! ways in which bytes get into a peer's RMB (*attach* and *copy*: [`Way`]), and the doorbells. A device describes itself by
+//! a [`Rig`] and instantiates the suite in an integration test:
 //!
 //! ```ignore
-//! shunt_conformance::device_conformance!(MyRig);
+//! shunt_conformance::link_group_conformance!(MyRig);
 //! ```
 //!
 //! Each case becomes a `#[test]` of its name. A case makes a fabric of its own, so they run in any
 //! order and at the same time.
 
-mod attaching;
 mod lifecycle;
 mod moving;
 mod rig;
 mod signalling;
 
-pub use attaching::{
-    a_device_that_cannot_attach_says_so, attached_memory_and_moved_bytes_are_the_same,
-    attached_memory_outlives_its_registration, detaching_undoes_one_attaching,
-    what_is_written_to_attached_memory_reaches_its_owner,
-};
 pub use lifecycle::{
-    a_dmb_begins_as_zeroes, a_dmb_that_is_too_large_is_refused, a_fabric_that_is_gone_is_noticed,
-    a_stranger_s_tokens_are_unknown, ends_of_one_fabric_share_its_gid, memory_cannot_be_resized,
-    only_its_owner_unregisters_a_dmb, tokens_are_never_reused, unknown_tokens_are_refused,
+    a_region_begins_as_zeroes, a_region_has_the_name_that_it_was_given,
+    attached_memory_outlives_its_registration, memory_cannot_be_resized,
+    what_is_no_region_is_refused,
 };
 pub use moving::{
-    a_ring_s_pieces_arrive_in_place, an_end_moves_data_to_itself, bytes_arrive_exactly,
-    concurrent_movers_do_not_disturb_each_other, moving_meets_unregistering,
-    what_does_not_fit_is_refused_whole,
+    bytes_arrive_exactly, concurrent_senders_do_not_disturb_each_other, every_ring_is_its_own,
+    one_memory_at_both_ends, streams_go_round_the_ring, what_does_not_fit_is_refused_whole,
 };
-pub use rig::Rig;
-pub use signalling::{
-    data_is_visible_before_its_signal, one_end_s_signal_wakes_only_the_owner,
-    signals_are_given_when_asked_for,
-};
+pub use rig::{Rig, Way};
+pub use signalling::{a_signal_wakes_only_the_one_it_is_for, data_is_visible_before_its_signal};
 
 /// Makes a test of every case of the suite. The argument is a type that implements [`Rig`].
 #[macro_export]
-macro_rules! device_conformance {
+macro_rules! link_group_conformance {
     ($rig:ty) => {
-        $crate::device_conformance! { @tests $rig:
-            ends_of_one_fabric_share_its_gid
-            a_stranger_s_tokens_are_unknown
-            a_dmb_begins_as_zeroes
-            a_dmb_that_is_too_large_is_refused
-            tokens_are_never_reused
-            unknown_tokens_are_refused
-            only_its_owner_unregisters_a_dmb
-            memory_cannot_be_resized
-            a_fabric_that_is_gone_is_noticed
-            bytes_arrive_exactly
-            a_ring_s_pieces_arrive_in_place
-            what_does_not_fit_is_refused_whole
-            an_end_moves_data_to_itself
-            concurrent_movers_do_not_disturb_each_other
-            moving_meets_unregistering
-            signals_are_given_when_asked_for
-            one_end_s_signal_wakes_only_the_owner
-            data_is_visible_before_its_signal
-            a_device_that_cannot_attach_says_so
-            attached_memory_and_moved_bytes_are_the_same
-            what_is_written_to_attached_memory_reaches_its_owner
-            detaching_undoes_one_attaching
+        $crate::link_group_conformance! { @tests $rig:
+            a_region_has_the_name_that_it_was_given
+            a_region_begins_as_zeroes
             attached_memory_outlives_its_registration
+            memory_cannot_be_resized
+            what_is_no_region_is_refused
+            one_memory_at_both_ends
+            every_ring_is_its_own
+            bytes_arrive_exactly
+            what_does_not_fit_is_refused_whole
+            streams_go_round_the_ring
+            concurrent_senders_do_not_disturb_each_other
+            a_signal_wakes_only_the_one_it_is_for
+            data_is_visible_before_its_signal
         }
     };
     (@tests $rig:ty: $($case:ident)+) => {

@@ -1,36 +1,77 @@
-//! What the suite needs to know of a back end beyond the port.
+//! What the suite needs to know of a device, and how it gets at memory.
 
+use core::ptr::copy_nonoverlapping;
 use std::io;
 use std::time::Duration;
 
-use shunt_engine::ports::{Device, DeviceError, Token};
+use shunt_shm::region::{Region, RegionView, Side};
+use shunt_wire::agent::RegionId;
 
-/// A fabric under test, and what its ends' owners can do that the port leaves to them.
+/// Memory of link groups and doorbells, as agent and library get at them.
 pub trait Rig: Sized {
-    /// The device.
-    type Device: Device<Dmb: Send + Sync> + Send + Sync;
+    /// A region as its maker has it.
+    type Made;
+    /// One that can be signalled, and that hears it.
+    type Ear: Send;
+    /// What signals one [`Self::Ear`].
+    type Bell: Send + Sync;
 
     /// A fabric of its own.
     fn new() -> Self;
 
-    /// One more end of it.
-    fn end(&self) -> Self::Device;
+    /// `register_dmb`: makes a region, as the agent does.
+    fn register(&self, name: RegionId) -> io::Result<Self::Made>;
 
-    /// Copies the bytes at `offset` out of a mapped DMB. The suite stays inside.
-    fn read(dmb: &<Self::Device as Device>::Dmb, offset: usize, into: &mut [u8]);
+    /// `unregister_dmb`: its maker gives it up.
+    fn unregister(&self, made: Self::Made);
 
-    /// Copies `data` into a mapped DMB. The suite stays inside.
-    fn write(dmb: &<Self::Device as Device>::Dmb, offset: usize, data: &[u8]);
+    /// `attach_dmb`: maps it, as the library does. Dropping what this returns is `detach_dmb`.
+    fn attach(&self, made: &Self::Made) -> io::Result<Region>;
 
-    /// Waits until this end is told to look, and takes the news. `false`: nothing came in time.
-    fn told(end: &Self::Device, patience: Duration) -> bool;
+    /// Maps memory of this fabric in which there is no region.
+    fn attach_no_region(&self) -> io::Result<Region>;
 
-    /// Tries to give the memory of a DMB another length, as anyone who holds it could. `None`: on
-    /// this device nobody can try.
-    fn resize(&self, token: Token, len: u64) -> Option<io::Result<()>>;
+    /// Tries to give the memory of a region another length, as anyone who holds it could.
+    fn resize(&self, made: &Self::Made, len: u64) -> io::Result<()>;
 
-    /// The fabric dies: the agent is killed, the other machine stops.
-    fn die(&self);
+    /// One more that can be signalled.
+    fn ear(&self) -> (Self::Ear, Self::Bell);
+
+    /// `signal`.
+    fn signal(bell: &Self::Bell);
+
+    /// Waits until this ear is signalled, and takes the news. `false`: nothing came in time.
+    fn told(ear: &mut Self::Ear, patience: Duration) -> bool;
+}
+
+/// How bytes get into a peer's RMB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// The sender writes into the memory that it has attached.
+    Attach,
+    /// The device moves them (`move_data`).
+    Copy,
+}
+
+/// Both.
+pub const WAYS: [Way; 2] = [Way::Attach, Way::Copy];
+
+impl Way {
+    /// Puts `data` to `at` of the ring of `receiver` in a slot. The suite stays inside.
+    pub fn put(self, view: RegionView, (slot, receiver): (usize, Side), at: usize, data: &[u8]) {
+        assert!(at + data.len() <= view.geometry().ring() && slot < view.geometry().slots());
+        match self {
+            // SAFETY: inside of the ring, as was just asserted, and the suite opens each slot that it uses.
+            Self::Attach => unsafe {
+                let to = view.buffer(slot, receiver).as_ptr().add(at);
+                copy_nonoverlapping(data.as_ptr(), to, data.len());
+            },
+            Self::Copy => {
+                let moved = view.move_data(view.buffer_offset(slot, receiver) + at, data);
+                assert_eq!(moved, Some(()), "{} bytes at {at}", data.len());
+            }
+        }
+    }
 }
 
 /// Long enough for whatever comes at all.
@@ -38,29 +79,30 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the suite waits for what must not come.
 pub const A_MOMENT: Duration = Duration::from_millis(20);
 
-/// The DMB of a rig's device.
-pub type DmbOf<R> = <<R as Rig>::Device as Device>::Dmb;
-
-/// A new DMB that must be had.
-pub fn register<D: Device>(end: &D, len: usize) -> (Token, D::Dmb) {
-    match end.register_dmb(len) {
-        Ok(registered) => registered,
-        Err(e) => panic!("a DMB of {len} bytes: {e}"),
+/// A new region that must be had, with the name of all that need no other.
+pub fn register<R: Rig>(rig: &R) -> R::Made {
+    match rig.register(7) {
+        Ok(made) => made,
+        Err(e) => panic!("a region: {e}"),
     }
 }
 
-/// A peer's DMB that must be attachable.
-pub fn attach<D: Device>(end: &D, token: Token) -> D::Dmb {
-    match end.attach_dmb(token) {
-        Ok(dmb) => dmb,
-        Err(e) => panic!("attaching {token:?}: {e}"),
+/// A region that must be attachable, with these slots open.
+pub fn attach<R: Rig>(rig: &R, made: &R::Made, slots: &[usize]) -> Region {
+    let attached = rig.attach(made).and_then(|region| {
+        slots.iter().try_for_each(|slot| region.open(*slot))?;
+        Ok(region)
+    });
+    match attached {
+        Ok(region) => region,
+        Err(e) => panic!("attaching: {e}"),
     }
 }
 
-/// `len` bytes of a mapped DMB.
-pub fn bytes<R: Rig>(dmb: &DmbOf<R>, offset: usize, len: usize) -> Vec<u8> {
+/// `len` bytes of a ring.
+pub fn bytes(view: RegionView, (slot, receiver): (usize, Side), at: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
-    R::read(dmb, offset, &mut bytes);
+    assert_eq!(view.copy_to(slot, receiver, at, &mut bytes).len(), len);
     bytes
 }
 
@@ -75,19 +117,4 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
         state.to_le_bytes()[3]
     };
     (0..len).map(|_| next()).collect()
-}
-
-/// That every operation on `token` answers that there is no such DMB.
-pub fn assert_unknown<D: Device>(end: &D, token: Token) {
-    let unknown = Err(DeviceError::UnknownToken);
-    assert_eq!(end.move_data(token, 0, &[1], true), unknown, "move_data of {token:?}");
-    assert_eq!(end.signal(token), unknown, "signal to {token:?}");
-    assert_eq!(end.unregister_dmb(token), unknown, "unregister_dmb of {token:?}");
-    assert_eq!(end.detach_dmb(token), unknown, "detach_dmb of {token:?}");
-    let attached = end.attach_dmb(token).map(drop);
-    if end.support_attach() {
-        assert_eq!(attached, unknown, "attach_dmb of {token:?}");
-    } else {
-        assert_eq!(attached, Err(DeviceError::Unsupported), "attach_dmb of {token:?}");
-    }
 }

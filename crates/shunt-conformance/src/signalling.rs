@@ -2,35 +2,21 @@
 
 use std::thread;
 
-use shunt_engine::ports::{Device, Token};
+use shunt_shm::region::{Region, Side};
 
-use crate::rig::{A_MOMENT, DmbOf, PATIENCE, Rig, bytes, register};
+use crate::rig::{A_MOMENT, PATIENCE, Rig, WAYS, Way, attach, bytes, register};
 
-/// `move_data` tells the owner only when asked to; `signal` tells it without moving anything.
-pub fn signals_are_given_when_asked_for<R: Rig>() {
+/// Nobody else hears it, and it is heard once.
+pub fn a_signal_wakes_only_the_one_it_is_for<R: Rig>() {
     let rig = R::new();
-    let (owner, peer) = (rig.end(), rig.end());
-    let (token, dmb) = register(&owner, 64);
-    assert_eq!(peer.move_data(token, 0, &[5], false), Ok(()));
-    assert!(!R::told(&owner, A_MOMENT));
-    assert_eq!(peer.move_data(token, 1, &[6], true), Ok(()));
-    assert!(R::told(&owner, PATIENCE));
-    assert!(!R::told(&owner, A_MOMENT));
-    assert_eq!(peer.signal(token), Ok(()));
-    assert!(R::told(&owner, PATIENCE));
-    assert_eq!(bytes::<R>(&dmb, 0, 3), [5, 6, 0]);
-}
-
-/// Neither the mover nor a third end hears it.
-pub fn one_end_s_signal_wakes_only_the_owner<R: Rig>() {
-    let rig = R::new();
-    let (owner, peer, third) = (rig.end(), rig.end(), rig.end());
-    let (token, _dmb) = register(&owner, 64);
-    let (_, _other) = register(&third, 64);
-    assert_eq!(peer.signal(token), Ok(()));
-    assert!(R::told(&owner, PATIENCE));
-    assert!(!R::told(&peer, A_MOMENT));
-    assert!(!R::told(&third, A_MOMENT));
+    let ((mut one, bell), (mut other, _kept)) = (rig.ear(), rig.ear());
+    assert!(!R::told(&mut one, A_MOMENT));
+    for _ in 0..3 {
+        R::signal(&bell);
+        assert!(R::told(&mut one, PATIENCE));
+        assert!(!R::told(&mut one, A_MOMENT));
+        assert!(!R::told(&mut other, A_MOMENT));
+    }
 }
 
 /// Two ends answer each other: whoever is told finds the bytes in place, all of them.
@@ -38,27 +24,34 @@ pub fn data_is_visible_before_its_signal<R: Rig>() {
     const ROUNDS: u32 = 500;
     const WORDS: usize = 128;
 
-    fn play<R: Rig>(end: &R::Device, dmb: &DmbOf<R>, peer: Token, first: bool) {
+    fn play<R: Rig>(way: Way, region: &Region, me: Side, ear: &mut R::Ear, peer: &R::Bell) {
+        let view = region.view();
         for round in 0..ROUNDS {
             let said = round.to_ne_bytes().repeat(WORDS);
-            if first {
-                assert_eq!(end.move_data(peer, 0, &said, true), Ok(()));
+            let say = || {
+                way.put(view, (0, me.other()), 0, &said);
+                R::signal(peer);
+            };
+            if me == Side::Client {
+                say();
             }
-            assert!(R::told(end, PATIENCE), "round {round}");
-            assert!(bytes::<R>(dmb, 0, said.len()) == said, "round {round}");
-            if !first {
-                assert_eq!(end.move_data(peer, 0, &said, true), Ok(()));
+            assert!(R::told(ear, PATIENCE), "round {round}");
+            assert!(bytes(view, (0, me), 0, said.len()) == said, "round {round}");
+            if me == Side::Server {
+                say();
             }
         }
     }
 
-    let rig = R::new();
-    let ends = [rig.end(), rig.end()];
-    let (there, there_dmb) = register(&ends[1], WORDS * 4);
-    let (here, here_dmb) = register(&ends[0], WORDS * 4);
-    let (second, first) = (&ends[1], &ends[0]);
-    thread::scope(|scope| {
-        scope.spawn(|| play::<R>(second, &there_dmb, here, false));
-        play::<R>(first, &here_dmb, there, true);
-    });
+    for way in WAYS {
+        let rig = R::new();
+        let made = register(&rig);
+        let (client, server) = (attach(&rig, &made, &[0]), attach(&rig, &made, &[0]));
+        let ((mut first, first_bell), (mut second, second_bell)) = (rig.ear(), rig.ear());
+        let (second, server, first_bell) = (&mut second, &server, &first_bell);
+        thread::scope(|scope| {
+            scope.spawn(move || play::<R>(way, server, Side::Server, second, first_bell));
+            play::<R>(way, &client, Side::Client, &mut first, &second_bell);
+        });
+    }
 }

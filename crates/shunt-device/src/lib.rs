@@ -1,4 +1,5 @@
-//! Back ends of the device port.
+//! Devices whose memory several machines share.
+//!
+//! Memory of one machine needs none: the agent makes it, and passes its descriptor.
 
 pub mod ivshmem;
-pub mod loopback;

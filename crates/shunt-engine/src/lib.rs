@@ -22,7 +22,6 @@ pub mod kernel;
 #[cfg(all(test, not(loom)))]
 mod model;
 pub mod pinning;
-pub mod ports;
 #[cfg(all(any(test, feature = "sim"), not(loom)))]
 pub mod sim;
 pub mod spin;

@@ -2,7 +2,7 @@
 //!
 //! These kinds of memory are told apart everywhere:
 //!
-//! * **shared with the peer** ([`region`], [`table`], [`dmb`]): never trusted. Every index and cursor read
+//! * **shared with the peer** ([`region`], [`table`]): never trusted. Every index and cursor read
 //!   from it is bounded against private copies before use; a violation is the error [`Violation`].
 //! * **shared with other machines** ([`ivshmem`]): the same.
 //! * **shared with own forks and read by the agent** ([`arena`], [`counters`], [`completions`]): trusted.
@@ -34,7 +34,6 @@ pub mod completions;
 #[cfg(not(loom))]
 pub mod counters;
 #[cfg(not(loom))]
-pub mod dmb;
 #[cfg(not(loom))]
 mod geometry;
 #[cfg(not(loom))]

@@ -304,7 +304,7 @@ pub fn create_in_device(
             map.zero(0, DATA_AT);
             map.zero(view.geometry.grants_at(), EXTENT);
         }
-        Kind::Home | Kind::Dmb => map.zero(0, EXTENT),
+        Kind::Home => map.zero(0, EXTENT),
     }
     // SAFETY: Header consists of atomics.
     if let Some(header) = unsafe { map.at::<Header>(0) } {
@@ -546,19 +546,22 @@ impl RegionView {
         unsafe { self.parts().rings.discard(slot, at, at + ring) };
     }
 
-    /// Copies `data` to `offset`; nothing is copied when it does not lie in the rings of one slot.
-    pub fn write(self, offset: usize, data: &[u8]) {
+    /// Copies `data` to `offset`, as a device does that moves bytes. `None`: they do not lie in the rings of one slot, and
+    /// nothing is copied.
+    #[must_use]
+    pub fn move_data(self, offset: usize, data: &[u8]) -> Option<()> {
         let of_slot = 2 * self.geometry.ring();
-        let Some(at) = offset.checked_sub(DATA_AT) else { return };
+        let at = offset.checked_sub(DATA_AT)?;
         let (slot, at) = (at / of_slot, at % of_slot);
-        if slot >= self.geometry.slots() || at + data.len() > of_slot {
-            return;
+        if slot >= self.geometry.slots() || data.len() > of_slot - at {
+            return None;
         }
         // SAFETY: inside of the slot's rings, as just checked; private memory does not overlap them.
         unsafe {
             let to = self.buffer(slot, Side::Client).as_ptr().add(at);
             core::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len());
         }
+        Some(())
     }
 
     /// Lane `lane`, taken modulo [`LANES`].

@@ -1,10 +1,8 @@
-//! The ivshmem device: DMBs lie in memory that the machines of one host share, and signals are its doorbells.
+//! The ivshmem device: link groups lie in memory that the machines of one host share, and signals are its doorbells.
 //!
 //! A [`Transport`] is how this machine has the device: as a peer of the server's ([`server`]), or as a PCI device of a guest
-//! ([`pci`]). What lies in the memory is the same for all ([`shunt_shm::ivshmem`]). [`Ivshmem`] is the device as the port
-//! knows it; the agent works on the same memory for link groups.
+//! ([`pci`]). What lies in the memory is the same for all ([`shunt_shm::ivshmem`]).
 
-mod device;
 pub mod pci;
 mod place;
 pub mod server;
@@ -13,7 +11,6 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-pub use device::{Dmb, Ivshmem};
 pub use place::{NoPlace, Place};
 
 /// How a machine has the device.

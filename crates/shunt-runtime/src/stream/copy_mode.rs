@@ -9,7 +9,6 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use libc::iovec;
-use shunt_device::loopback;
 use shunt_shm::arena::Mode;
 use shunt_shm::region::{RegionView, Side};
 use shunt_shm::ring::Span;
@@ -47,8 +46,8 @@ pub fn put(buffers: &Buffers<'_>, at: usize, place: &Place) {
         unsafe { buffers.copy_in(done, NonNull::from(&mut sndbuf).cast(), linear) };
         // SAFETY: so many bytes were just written.
         let bytes = unsafe { filled(&sndbuf, len) };
-        // A span that was reserved is inside of the region.
-        let _ = loopback::move_into(place.view, rmb + to, bytes);
+        // A span that was reserved lies in the RMB, so all of it is moved.
+        let _ = place.view.move_data(rmb + to, bytes);
         done += len;
     }
 }
@@ -64,8 +63,8 @@ pub fn fill(place: &Place, mut read: impl FnMut(iovec) -> usize) -> usize {
         // SAFETY: so many bytes were just read.
         let bytes = unsafe { filled(&sndbuf, n.min(len)) };
         let rmb = place.view.buffer_offset(place.slot, place.receiver);
-        // As above.
-        let _ = loopback::move_into(place.view, rmb + to, bytes);
+        // A span that was reserved lies in the RMB, so all of it is moved.
+        let _ = place.view.move_data(rmb + to, bytes);
         done += bytes.len();
         if bytes.len() < len {
             break;

@@ -21,8 +21,6 @@ const MOST_EXTENTS: usize = (EXTENT - EXTENTS_AT) / size_of::<Extent>();
 #[repr(C, align(64))]
 struct Header {
     magic: AtomicU64,
-    gid: AtomicU64,
-    tokens: AtomicU64,
 }
 
 /// The control area of a device's memory, mapped.
@@ -74,20 +72,6 @@ impl Control {
     fn header(&self) -> &Header {
         // SAFETY: the map begins with the header; atomics only.
         unsafe { self.map.base().cast().as_ref() }
-    }
-
-    /// The name of the memory; `random` becomes it if it has none.
-    pub fn gid(&self, random: u64) -> u64 {
-        let word = &self.header().gid;
-        match word.compare_exchange(0, random | 1, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => random | 1,
-            Err(known) => known,
-        }
-    }
-
-    /// A number that was not given out before.
-    pub fn token(&self) -> u64 {
-        self.header().tokens.fetch_add(1, Ordering::AcqRel).wrapping_add(1)
     }
 
     /// Extents that can be taken: from 1 up to this, exclusive.

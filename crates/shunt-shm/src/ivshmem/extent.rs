@@ -20,7 +20,7 @@ pub struct Extent {
     pub(super) owner: AtomicU64,
     /// A bit for each member that has it mapped, besides the owner.
     pub(super) holders: AtomicU64,
-    /// What others find it by: the region or DMB that it is; 0: nothing that is to be found.
+    /// What others find it by: the region that it is; 0: nothing that is to be found.
     pub(super) name: AtomicU64,
     /// The endpoint on whose behalf the owner made it.
     pub(super) endpoint: AtomicU64,
@@ -40,8 +40,6 @@ pub enum Kind {
     Home = 1,
     /// A link group's region.
     Region = 2,
-    /// A DMB by itself.
-    Dmb = 3,
 }
 
 impl Kind {
@@ -49,7 +47,6 @@ impl Kind {
         match code {
             0 => Self::Fresh,
             2 => Self::Region,
-            3 => Self::Dmb,
             // The kind of which all is wiped.
             _ => Self::Home,
         }

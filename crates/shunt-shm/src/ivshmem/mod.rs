@@ -2,7 +2,7 @@
 //!
 //! The memory is cut into *extents* of one length. The first one is the control area: who is a *member*, and to whom
 //! each extent belongs. Every member has a *home*, an extent in which it publishes its listeners and endpoints and is
-//! told of what waits for it. All other extents hold link groups' regions or DMBs.
+//! told of what waits for it. All other extents hold link groups' regions.
 //!
 //! Geometry is a function of constants and of the memory's length, so there is none to lie about; an extent is taken by
 //! one compare-exchange, so nobody who is killed leaves anything half done; memory that is zero is valid. Nothing that

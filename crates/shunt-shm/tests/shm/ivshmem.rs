@@ -45,15 +45,6 @@ fn memory_of_the_first_layout_is_refused() {
 }
 
 #[test]
-fn all_agree_on_the_name_and_tokens_are_given_once() {
-    let memory = memory();
-    let (a, b) = (control(&memory), control(&memory));
-    assert_eq!(a.gid(4), 5);
-    assert_eq!(b.gid(8), 5);
-    assert_eq!([a.token(), b.token(), a.token()], [1, 2, 3]);
-}
-
-#[test]
 fn members_come_and_go() {
     let memory = memory();
     let control = control(&memory);
@@ -84,7 +75,7 @@ fn an_extent_is_free_when_nobody_has_it() {
     let [a, b] = [1, 2].map(|name| control.join(name, None, 1).unwrap());
     let taken: Vec<_> = std::iter::from_fn(|| control.take_extent(a)).collect();
     assert_eq!(taken, (1..EXTENTS).collect::<Vec<_>>());
-    control.describe(3, Kind::Dmb, 100, 9, 77);
+    control.describe(3, Kind::Region, 100, 9, 77);
     assert_eq!(control.find_extent(77), Some((3, a)));
     assert!(control.hold(3, (a, 77), b));
     assert!(!control.hold(3, (a, 78), b) && !control.hold(4, (a, 77), b));
@@ -97,13 +88,13 @@ fn an_extent_is_free_when_nobody_has_it() {
     assert_eq!(control.find_extent(77), None);
     control.extent(3).release(b.index);
     assert_eq!(control.take_extent(b), Some(3));
-    assert_eq!(control.extent(3).kind(), Kind::Dmb, "what it was");
+    assert_eq!(control.extent(3).kind(), Kind::Region, "what it was");
     // All that a machine had is free when it is gone.
     assert!(!control.hold(6, (b, 0), b));
     control.is_gone(a);
     assert_eq!(std::iter::from_fn(|| control.take_extent(b)).collect::<Vec<_>>(), [1, 2, 4, 6, 7]);
     // What a machine holds is let go of with it.
-    control.describe(1, Kind::Dmb, 1, 0, 5);
+    control.describe(1, Kind::Region, 1, 0, 5);
     let c = control.join(3, Some(9), 1).unwrap();
     assert!(control.hold(1, (b, 5), c));
     control.give_extent(1, b);
@@ -165,10 +156,10 @@ fn tables_of_a_home_are_apart() {
 fn a_region_is_wiped_before_it_is_used_again() {
     let memory = memory();
     let slot = Geometry::Device.slots() - 1;
-    for before in [Kind::Region, Kind::Home, Kind::Dmb] {
+    for before in [Kind::Region, Kind::Home] {
         let made = region::create_in_device(&memory, EXTENT, 7, Kind::Fresh).unwrap();
         let view = made.view();
-        view.write(view.buffer_offset(slot, Side::Server), b"secret");
+        view.move_data(view.buffer_offset(slot, Side::Server), b"secret").unwrap();
         view.section(slot, Side::Client).setup.generation.store(1, Relaxed);
         view.section(slot, Side::Server).ctl.closed.store(1, Relaxed);
         let made = region::create_in_device(&memory, EXTENT, 8, before).unwrap();

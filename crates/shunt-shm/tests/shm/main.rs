@@ -7,7 +7,6 @@
 
 mod arena;
 mod cq;
-mod dmb;
 mod doorbell;
 mod ivshmem;
 mod lock;

@@ -11,7 +11,6 @@ use rustix::fs::{
 use rustix::mm::{MprotectFlags, mprotect};
 use shunt_shm::arena::{self, Arena, ArenaView};
 use shunt_shm::counters::RunPage;
-use shunt_shm::dmb::Dmb;
 use shunt_shm::memfd::{Map, create_published, create_sealed, size};
 use shunt_shm::region::{self, Region};
 use shunt_shm::registry::Registry;
@@ -85,14 +84,13 @@ fn published_memory_is_written_through_its_first_mapping_alone() {
 }
 
 /// Memory of each kind that travels between processes.
-fn kinds() -> [(&'static str, OwnedFd); 6] {
+fn kinds() -> [(&'static str, OwnedFd); 5] {
     [
         ("region", region::create(7).unwrap()),
         ("table", table::create().unwrap()),
         ("registry", Registry::create().unwrap().1),
         ("arena", arena::create().unwrap()),
         ("run page", RunPage::create().unwrap().1),
-        ("DMB", Dmb::create(10_000).unwrap().1),
     ]
 }
 
@@ -134,7 +132,6 @@ fn no_kind_of_memory_is_taken_cut_short_or_unsealed() {
             "registry" => Registry::map(fd).is_ok(),
             "arena" => Arena::map(fd).is_ok() && ArenaView::map(fd).is_ok(),
             "run page" => RunPage::map(fd).is_ok(),
-            "DMB" => Dmb::map(fd).is_ok(),
             other => panic!("{other}"),
         }
     }

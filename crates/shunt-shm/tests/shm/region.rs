@@ -51,7 +51,7 @@ fn two_maps_are_one_memory() {
     let [a, b] = maps.each_ref().map(Region::view);
     a.section(SLOTS - 1, Side::Server).ctl.rx_arm.store(5, Relaxed);
     assert_eq!(b.section(SLOTS - 1, Side::Server).ctl.rx_arm.load(Relaxed), 5);
-    a.write(a.buffer_offset(3, Side::Client) + 10, &[9]);
+    a.move_data(a.buffer_offset(3, Side::Client) + 10, &[9]).unwrap();
     assert_eq!(byte(b, 3, Side::Client, 10), 9);
 }
 
@@ -112,7 +112,7 @@ fn only_what_is_held_stays_mapped() {
     let view = region.view();
     for slot in [0, 1, 2, 20, 40] {
         region.open(slot).unwrap();
-        view.write(view.buffer_offset(slot, Side::Server) + 5, &[7]);
+        view.move_data(view.buffer_offset(slot, Side::Server) + 5, &[7]).unwrap();
     }
     let address = |slot| view.buffer(slot, Side::Server).addr().get() + 5;
     let before = [0, 1, 2, 20, 40].map(address);
@@ -175,10 +175,10 @@ fn writes_stay_inside() {
     let end = view.buffer_offset(SLOTS - 1, Side::Server) + RING;
     assert_eq!(end, Geometry::Host.data_end());
     for offset in [end - 1, end, end + 1, usize::MAX, usize::MAX - 1] {
-        view.write(offset, &[1, 1]);
+        assert_eq!(view.move_data(offset, &[1, 1]), None, "at {offset}");
     }
     assert_eq!(byte(view, SLOTS - 1, Side::Server, RING - 1), 0, "nothing, not even a part");
-    view.write(end - 2, &[1, 2]);
+    view.move_data(end - 2, &[1, 2]).unwrap();
     assert_eq!(byte(view, SLOTS - 1, Side::Server, RING - 1), 2);
 }
 
@@ -336,7 +336,7 @@ fn a_ring_is_given_back_and_its_neighbours_are_not() {
 fn memory_of_a_device_is_not_given_back() {
     let region = in_device();
     let view = region.view();
-    view.write(view.buffer_offset(1, Side::Server) + 10_000, &[9]);
+    view.move_data(view.buffer_offset(1, Side::Server) + 10_000, &[9]).unwrap();
     // SAFETY: nobody uses it.
     unsafe { view.discard(1, Side::Server) };
     assert_eq!(byte(view, 1, Side::Server, 10_000), 9);

@@ -97,7 +97,7 @@ fn take_over(memory: OwnedFd, home: &mut Option<Home>) -> Option<()> {
     home.next += 1;
     let view = link.view();
     let (mine, theirs) = (view.section(slot, side), view.section(slot, side.other()));
-    view.write(view.buffer_offset(slot, side), &bytes);
+    view.move_data(view.buffer_offset(slot, side), &bytes)?;
     // A peer that has entered the ring, and has left it by itself: what lies behind its second mark comes once more.
     theirs.prod.prod.store(facts.len, Relaxed);
     TxCursor::set_mark(&theirs.prod, facts.start);

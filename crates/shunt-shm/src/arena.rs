@@ -20,6 +20,7 @@ use crate::grants::Pulls;
 use crate::holders::{Holders, Member, Processes};
 use crate::lock::{Owner, OwnerLock};
 use crate::memfd::{self, Map};
+use crate::reset::resets;
 use crate::ring::{RxCursor, TxCursor};
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use crate::unregistered::{Places, Unregistered};
@@ -198,6 +199,11 @@ impl Timeout {
     pub fn forget(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
+
+    /// For a new connection.
+    fn reset(&self) {
+        self.forget();
+    }
 }
 
 /// Bit of [`TxState::replay`]: the receiver was just leaving when the mark was set, and is about to say how
@@ -290,79 +296,27 @@ impl Identity {
     }
 }
 
-impl RxState {
-    /// As [`Record::clear`]. A lock is given back by whoever has it.
-    fn clear(&self) {
-        let Self {
-            lock: _,
-            marks,
-            copying,
-            cursor,
-            bytes,
-            messages,
-            spins,
-            budget,
-            visited,
-            unmarked,
-            grants,
-            pulls,
-            costs,
-            again,
-            low_water,
-            timeout,
-        } = self;
-        let words = [marks, budget, visited, unmarked, grants, again, low_water];
-        zero32(words.into_iter().chain(spins).chain(costs));
-        zero64([bytes, messages]);
-        copying.clear();
-        cursor.reset();
-        pulls.reset();
-        timeout.forget();
-    }
+// Who has a lock gives it back; the other fields that stay are the business of [`Arena::allocate`].
+resets! {
+    Identity {
+        flags, pid, fd, mode, reason, region, slot, side, slot_generation, tuple, ports, phase, ticket, since, looks,
+        vector, offer,
+    } keeps { live, holders, generation, handshake }
 }
-
-impl TxState {
-    /// As [`Record::clear`]. A lock is given back by whoever has it.
-    fn clear(&self) {
-        let Self {
-            lock: _,
-            marks,
-            copying,
-            cursor,
-            replay,
-            bytes,
-            messages,
-            rung,
-            saved,
-            full,
-            buffer,
-            full_since,
-            full_at,
-            timeout,
-        } = self;
-        zero32([marks, rung, saved, full, buffer, full_since]);
-        zero64([replay, bytes, messages, full_at]);
-        copying.clear();
-        cursor.reset();
-        timeout.forget();
-    }
+resets! {
+    RxState {
+        marks, copying, cursor, bytes, messages, spins, budget, visited, unmarked, grants, pulls, costs, again, low_water,
+        timeout,
+    } keeps { lock }
 }
-
-impl Copying {
-    /// The number of calls only has to change.
-    fn clear(&self) {
-        let Self { open, calls: _ } = self;
-        zero32([open]);
-    }
+resets! {
+    TxState {
+        marks, copying, cursor, replay, bytes, messages, rung, saved, full, buffer, full_since, full_at, timeout,
+    } keeps { lock }
 }
-
-fn zero32<'a>(words: impl IntoIterator<Item = &'a AtomicU32>) {
-    words.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
-}
-
-fn zero64<'a>(words: impl IntoIterator<Item = &'a AtomicU64>) {
-    words.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
-}
+// The number of calls only has to change.
+resets! { Copying { open } keeps { calls } }
+resets! { Record { id, rx, tx } }
 
 impl Record {
     /// The side of the link group on which this end is.
@@ -377,40 +331,6 @@ impl Record {
     #[inline]
     pub fn slot(&self) -> usize {
         (self.id.slot.load(Ordering::Relaxed) as usize).min(SLOTS - 1)
-    }
-
-    /// For a new connection. Each field is named, so that none is forgotten which is added.
-    fn clear(&self) {
-        let Self { id, rx, tx } = self;
-        let Identity {
-            live: _,
-            holders: _,
-            generation: _,
-            flags,
-            pid,
-            fd,
-            mode,
-            reason,
-            region,
-            slot,
-            side,
-            slot_generation,
-            tuple,
-            ports,
-            phase,
-            ticket,
-            handshake: _,
-            since,
-            looks,
-            vector,
-            offer,
-        } = id;
-        let words = [flags, pid, mode, reason, slot, side, slot_generation, ports, phase, looks];
-        zero32(words.into_iter().chain([vector]));
-        zero64([region, since, offer].into_iter().chain(tuple).chain(ticket));
-        fd.store(-1, Ordering::Relaxed);
-        rx.clear();
-        tx.clear();
     }
 
     /// Frees the locks that somebody has died with. A thread that came too late may hold one still, and
@@ -543,7 +463,8 @@ impl Arena {
             *hint = index + 1;
             let r = self.record(index);
             if r.id.live.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                r.clear();
+                r.reset();
+                r.id.fd.store(-1, Ordering::Relaxed);
                 r.id.generation.fetch_add(1, Ordering::Relaxed);
                 r.id.holders.begin(holder);
                 let used = u32::try_from(index + 1).unwrap_or(u32::MAX);

@@ -4,6 +4,7 @@
 //! One list per connection, in memory that the process shares with its own forks, as they share the
 //! kernel's error queue. Whoever uses it holds the lock of the sending direction.
 
+use crate::reset::resets;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Ranges that can wait. The kernel's limit is memory (`net.core.optmem_max`), for about a hundred.
@@ -64,14 +65,10 @@ impl Default for Completions {
     }
 }
 
-impl Completions {
-    /// Forgets everything: for a new connection.
-    pub fn reset(&self) {
-        for word in [&self.next, &self.untold, &self.begun, &self.told] {
-            word.store(0, R);
-        }
-    }
+// A run is written before it is read.
+resets! { Completions { next, untold, begun, told } keeps { runs } }
 
+impl Completions {
     fn run(&self, n: u32) -> &Run {
         &self.runs[n as usize % RUNS]
     }

@@ -22,6 +22,7 @@
 use shunt_wire::agent::LANES;
 
 use crate::Violation;
+use crate::reset::resets;
 use crate::ring::ProdLine;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -117,13 +118,9 @@ pub struct Pulls {
     open: AtomicU32,
 }
 
-impl Pulls {
-    /// Forgets everything: for a new connection.
-    pub fn reset(&self) {
-        self.lanes.iter().for_each(|lane| lane.store(0, Ordering::Relaxed));
-        self.open.store(0, Ordering::Relaxed);
-    }
+resets! { Pulls { lanes, open } }
 
+impl Pulls {
     /// Bytes are about to be read.
     ///
     /// # Errors

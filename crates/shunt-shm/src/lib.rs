@@ -24,6 +24,7 @@ pub mod cq;
 pub mod doorbell;
 pub mod grants;
 pub mod handover;
+mod reset;
 pub mod ring;
 pub mod sync;
 
@@ -33,7 +34,6 @@ pub mod arena;
 pub mod completions;
 #[cfg(not(loom))]
 pub mod counters;
-#[cfg(not(loom))]
 #[cfg(not(loom))]
 mod geometry;
 #[cfg(not(loom))]

@@ -22,6 +22,7 @@ pub use crate::geometry::{LONG_RING, RING, SHORT_RING, SLOTS, Side, shape};
 use crate::grants::Grants;
 use crate::ivshmem::{self, EXTENT, Kind};
 use crate::memfd::{self, Map};
+use crate::reset::resets;
 use crate::ring::{ConsLine, ProdLine};
 use crate::rings::{self, Rings};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -232,36 +233,10 @@ impl Setup {
     }
 }
 
-impl Section {
-    /// Clears everything but the generation: for a new use of the slot.
-    pub fn reset(&self) {
-        let Self { prod, cons, ctl, setup } = self;
-        for word in [&prod.prod, &prod.base, &cons.cons, &setup.endpoint, &ctl.accepted] {
-            word.store(0, Ordering::Relaxed);
-        }
-        for word in prod.mark_at.iter().chain(&setup.ips) {
-            word.store(0, Ordering::Relaxed);
-        }
-        for word in [
-            &prod.marks,
-            &prod.fin,
-            &prod.place,
-            &prod.grants,
-            &cons.marks_passed,
-            &ctl.rx_arm,
-            &ctl.tx_arm,
-            &ctl.queue,
-            &ctl.closed,
-            &ctl.handed_over,
-            &ctl.window,
-            &setup.state,
-            &setup.done,
-            &setup.ports,
-        ] {
-            word.store(0, Ordering::Relaxed);
-        }
-    }
-}
+// The number of the slot's use goes on, so that a late answer to an earlier use is noticed.
+resets! { Setup { state, endpoint, done, ports, ips } keeps { generation } }
+resets! { Ctl { rx_arm, tx_arm, queue, closed, handed_over, window, accepted, costs } }
+resets! { Section { prod, cons, ctl, setup } }
 
 /// Makes a region. It belongs to the agent's work: see [`memfd`].
 ///

@@ -19,6 +19,7 @@
 //! back to TCP (`at` = ring position).
 
 use crate::Violation;
+use crate::reset::resets;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Stretch marks that may be open (set, not yet passed by the reader) at once: one as a rule, a
@@ -247,15 +248,12 @@ const fn span(pos: u64, word: u64, want: u64, len: u64) -> Span {
 
 const R: Ordering = Ordering::Relaxed;
 
-impl TxCursor {
-    /// Forgets everything: for a new connection.
-    pub fn reset(&self) {
-        self.pos.store(0, R);
-        self.base.store(0, R);
-        self.cons.store(0, R);
-        self.behind.store(0, R);
-    }
+resets! { ProdLine { prod, base, marks, fin, mark_at, place, grants } }
+resets! { ConsLine { cons, marks_passed } }
+resets! { TxCursor { pos, base, cons, behind } }
+resets! { RxCursor { pos, prod, base } }
 
+impl TxCursor {
     /// Bytes ever sent into the ring.
     #[inline]
     pub fn pos(&self) -> u64 {
@@ -418,13 +416,6 @@ impl TxCursor {
 }
 
 impl RxCursor {
-    /// Forgets everything: for a new connection.
-    pub fn reset(&self) {
-        self.pos.store(0, R);
-        self.prod.store(0, R);
-        self.base.store(0, R);
-    }
-
     /// Bytes ever taken from the ring.
     #[inline]
     pub fn pos(&self) -> u64 {

@@ -6,6 +6,7 @@ use shunt_wire::counter::Counter;
 
 use crate::completions::Completions;
 use crate::grants::{GRANTS, Grants, Lane, Part};
+use crate::reset::{Word, resets};
 use crate::ring::ProdLine;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -53,16 +54,9 @@ pub struct Pinned {
     put: [AtomicU64; LANES],
 }
 
-impl Pinned {
-    /// Forgets everything: for a new connection.
-    pub fn reset(&self) {
-        let Self { name, over, open, turn, costs: [copied, pinned], put } = self;
-        for word in [over, open, turn, copied, pinned] {
-            word.store(0, R);
-        }
-        put.iter().chain([name]).for_each(|word| word.store(0, R));
-    }
+resets! { Pinned { name, over, open, turn, costs, put } }
 
+impl Pinned {
     /// False when the pipes are used no more.
     #[must_use]
     pub fn may_be_used(&self) -> bool {
@@ -147,7 +141,8 @@ impl Tally {
 
     /// Begins anew.
     pub fn reset(&self) {
-        self.0.iter().for_each(|word| word.store(0, R));
+        let Self(counters) = self;
+        Word::reset(counters);
     }
 }
 
@@ -218,17 +213,10 @@ impl Default for Granted {
     }
 }
 
-impl Granted {
-    /// Forgets everything: for a new connection.
-    pub fn reset(&self) {
-        for word in [&self.made, &self.freed, &self.since, &self.turn] {
-            word.store(0, R);
-        }
-        for word in self.known.iter().chain([&self.until, &self.offered]) {
-            word.store(0, R);
-        }
-    }
+// An entry is written before it is read.
+resets! { Granted { made, freed, since, turn, until, offered, known } keeps { entries } }
 
+impl Granted {
     fn entry(&self, number: u32) -> &Entry {
         &self.entries[number as usize % GRANTS]
     }

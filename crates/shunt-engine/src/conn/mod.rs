@@ -6,6 +6,8 @@
 //! * *events*, of which it takes a note (`notes_…`);
 //! * *rules* of one of its concerns, a module each: [`close`], [`leave`], [`repeated`], [`reset`], [`overflow`].
 //!
+//! Where an end stands in total, and what moves it: [`state`].
+//!
 //! What the peer writes ([`End::theirs`]) can be anything at any time: each word of it is read once, and checked before it
 //! counts.
 
@@ -22,6 +24,7 @@ pub mod recv;
 pub mod repeated;
 pub mod reset;
 pub mod send;
+pub mod state;
 mod wait;
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};

@@ -274,11 +274,13 @@ impl World {
             let (first, gap) = self.turn();
             let can = |who: &usize| !is_done[*who] && self.can_go_on(*who);
             if let Some(who) = [first, 1 - first].into_iter().find(can) {
+                let before = [0, 1].map(|end| self.state(end));
                 match programs[who].goes_on(gap) {
                     Stopped::Between => {}
                     Stopped::Done => is_done[who] = true,
                     Stopped::Dies => self.dies(who),
                 }
+                self.has_moved(before, gap);
                 continue;
             }
             (0..2).for_each(|who| self.rests(who));

@@ -13,10 +13,26 @@ use super::{Ending, Op, World, byte};
 use crate::call::{Direction, Errno, Step, Until};
 use crate::conn::repeated::are_pending;
 use crate::conn::sends_over_tcp;
+use crate::conn::state::State;
 use crate::events;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl World {
+    /// Where an end stands.
+    pub fn state(&self, who: usize) -> State {
+        State::of(&self.end(who)).expect("words that go together")
+    }
+
+    /// Both ends have gone no other ways than there are, and no further than a program comes that passes so many points.
+    pub fn has_moved(&self, before: [State; 2], gap: u32) {
+        for (who, from) in before.into_iter().enumerate() {
+            let to = self.state(who);
+            let is_far = |steps: usize| steps as u64 > u64::from(gap) + 1;
+            let goes = from == to || from.distance(to).is_ok_and(|steps| !is_far(steps));
+            assert!(goes, "end {who} cannot go from {from:?} to {to:?} in {gap} points");
+        }
+    }
+
     /// These are the bytes that come next.
     pub fn checks(&self, who: usize, at: u64, bytes: &[u8]) {
         let sent = self.procs[1 - who].sent.get();

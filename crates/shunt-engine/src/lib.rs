@@ -27,3 +27,4 @@ pub mod sim;
 pub mod spin;
 pub mod stretch;
 pub mod wait;
+pub mod zerocopy;

@@ -4,6 +4,52 @@
 //! lines of the ring from core to core twice, which is a matter of where the host has placed the two. So both are timed
 //! where they are used, and what takes less time of both processes together is done.
 
+use core::sync::atomic::Ordering::Relaxed;
+
+use shunt_shm::sync::AtomicU32;
+
+/// Bytes of a call below which it was not measured to pay.
+const LEAST: usize = 64 * 1024;
+
+/// Most bytes that are pinned at once: the receiver copies them while the next ones are pinned.
+pub const PIECE: usize = 128 * 1024;
+
+/// With less of a piece left, or less room for it, a copy is cheaper.
+pub const REST: usize = 16 * 1024;
+
+/// `SHUNT_PIN`: which private memory is pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pin {
+    /// Large pieces, where it pays.
+    #[default]
+    Auto,
+    /// None.
+    Never,
+    /// Pieces of so many bytes or more.
+    From(usize),
+}
+
+impl Pin {
+    /// Fewer bytes of a call are not pinned; `None`: no bytes are.
+    #[must_use]
+    pub fn least(self) -> Option<usize> {
+        match self {
+            Self::Never => None,
+            Self::Auto => Some(LEAST),
+            Self::From(least) => Some(least.max(1)),
+        }
+    }
+
+    /// Fewer bytes are not pinned, of a buffer that is.
+    #[must_use]
+    pub fn rest(self) -> usize {
+        match self {
+            Self::From(least) => least.min(REST),
+            Self::Auto | Self::Never => REST,
+        }
+    }
+}
+
 /// Pieces after which what is done otherwise is tried again.
 const PERIOD: u32 = 4096;
 /// Pieces of such a trial.
@@ -37,6 +83,13 @@ pub const fn is_timed(turn: u32, known: Cost) -> bool {
     known == 0 || turn % PERIOD < TRIAL || turn.is_multiple_of(SAMPLE)
 }
 
+/// Something was done with so many bytes in so many nanoseconds: notes what it takes. Small pieces say little.
+pub fn learn(cost: &AtomicU32, nanos: u64, bytes: usize) {
+    if bytes >= REST {
+        cost.store(learnt(cost.load(Relaxed), nanos, bytes as u64), Relaxed);
+    }
+}
+
 /// What one end has seen.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Costs {
@@ -47,6 +100,12 @@ pub struct Costs {
 }
 
 impl Costs {
+    /// What is known of both.
+    #[must_use]
+    pub fn known([copied, pinned]: &[AtomicU32; 2]) -> Self {
+        Self { copied: copied.load(Relaxed), pinned: pinned.load(Relaxed) }
+    }
+
     /// True when the other end, which was told of these, is to be told of others: by a sixteenth.
     #[must_use]
     pub const fn differ(self, now: Self) -> bool {
@@ -102,6 +161,19 @@ mod tests {
         assert!((4900..=5000).contains(&slower), "{slower}");
         assert_eq!(learnt(0, 0, 1 << 20), 1, "is known, however little");
         assert_eq!(learnt(0, u64::MAX, 0), Cost::MAX);
+    }
+
+    #[test]
+    fn small_pieces_are_neither_pinned_nor_teach_anything() {
+        let cost = AtomicU32::new(0);
+        learn(&cost, 1000, REST - 1);
+        assert_eq!(cost.load(Relaxed), 0);
+        learn(&cost, 1000, 1 << 20);
+        assert_eq!(Costs::known(&[cost, AtomicU32::new(7)]), costs(1000, 7));
+        assert_eq!((Pin::Never.least(), Pin::Auto.least()), (None, Some(LEAST)));
+        assert_eq!((Pin::From(0).least(), Pin::From(9).least()), (Some(1), Some(9)));
+        let rests = [Pin::Never, Pin::Auto, Pin::From(1 << 20), Pin::From(9)].map(Pin::rest);
+        assert_eq!(rests, [REST, REST, REST, 9]);
     }
 
     #[test]

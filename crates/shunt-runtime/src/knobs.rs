@@ -10,6 +10,7 @@ use core::time::Duration;
 use std::ffi::CString;
 use std::sync::OnceLock;
 
+use shunt_engine::pinning::Pin;
 use shunt_wire::knob;
 
 /// `SHUNT_SPIN`: how long a waiting call spins before it sleeps.
@@ -32,18 +33,6 @@ pub enum Dmb {
     Attach,
     /// Moved by the device from an own sndbuf.
     Copy,
-}
-
-/// `SHUNT_PIN`: which private memory is pinned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Pin {
-    /// Large pieces, where it pays.
-    #[default]
-    Auto,
-    /// None.
-    Never,
-    /// Pieces of so many bytes or more.
-    From(usize),
 }
 
 /// `SHUNT_IDLE`: when memory of an idle ring goes back.

@@ -20,6 +20,7 @@
     allow(clippy::disallowed_types, reason = "those of `sync` are core's then")
 )]
 
+pub mod completions;
 pub mod cq;
 pub mod doorbell;
 pub mod grants;
@@ -27,11 +28,10 @@ pub mod handover;
 mod reset;
 pub mod ring;
 pub mod sync;
+pub mod zerocopy;
 
 #[cfg(not(loom))]
 pub mod arena;
-#[cfg(not(loom))]
-pub mod completions;
 #[cfg(not(loom))]
 pub mod counters;
 #[cfg(not(loom))]
@@ -56,8 +56,6 @@ mod rings;
 pub mod table;
 #[cfg(not(loom))]
 pub mod unregistered;
-#[cfg(not(loom))]
-pub mod zerocopy;
 
 /// The peer wrote something that the protocol does not allow. The connection it concerns is ended;
 /// nothing else is touched (property P5).

@@ -343,7 +343,7 @@ impl Granted {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::grants::Source;

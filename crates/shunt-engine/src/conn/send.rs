@@ -4,10 +4,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use shunt_shm::Violation;
 use shunt_shm::arena::Record;
-use shunt_shm::doorbell::{ON_QUEUE, arm};
 use shunt_shm::region::{Side, shape};
 use shunt_shm::ring::{Content, Span, TxCursor};
-use shunt_shm::sync::store_load_fence_after_rmw;
 
 use crate::call::{Errno, Kernel, Moment, Step, Until, interruptible};
 use crate::conn::flags::{
@@ -18,6 +16,7 @@ use crate::conn::repeated::are_pending;
 use crate::conn::{End, has, put, reset};
 use crate::kernel::{KernelSocket, peer_is_gone};
 use crate::stretch::{Path, Send, Sender, path};
+use crate::wait::look_on_queue;
 
 /// Sends between two looks whether the peer's process is there.
 const NOW_AND_THEN: u64 = 64;
@@ -219,10 +218,7 @@ impl End<'_> {
         }
         if !blocking {
             // Whoever waits for room in epoll is told through the queue.
-            arm(&self.mine.ctl.tx_arm, ON_QUEUE);
-            // SYNC POINT word-arm: as one that waits does.
-            store_load_fence_after_rmw();
-            let place = self.find(call, piece)?;
+            let place = look_on_queue(&self.mine.ctl.tx_arm, || self.find(call, piece))?;
             if !place.is_empty() {
                 return Ok(place);
             }
@@ -360,6 +356,7 @@ mod tests {
     use crate::conn::flags::RESET_TOLD;
     use crate::model::Did::{Copied, Left, Repeated, Told, TookBack, Unlocked, Wrote};
     use crate::model::{Arrival, Memory, Sends, Socket};
+    use shunt_shm::doorbell;
     use shunt_shm::region::DEAF;
     use shunt_wire::clc::Proposal;
 
@@ -500,7 +497,10 @@ mod tests {
         memory.send(Memory::RING);
         let mut call = Sends::new(&memory, &socket, 10);
         assert_eq!(memory.end().send(&mut call, false, false), Ok(Step::Wait(Until::Ring)));
-        assert_eq!(memory.end().mine.ctl.tx_arm.load(Relaxed) & ON_QUEUE, ON_QUEUE);
+        assert_eq!(
+            memory.end().mine.ctl.tx_arm.load(Relaxed) & doorbell::ON_QUEUE,
+            doorbell::ON_QUEUE
+        );
     }
 
     #[test]

@@ -24,4 +24,4 @@ pub use blocking::{Blocking, Ears, PAUSES, spins};
 pub use naps::{Naps, SELDOM, SOON};
 pub use ports::{Handlers, Hearing, Host, Limits, Set, Slept, Spinner, Wait, Way, Woken};
 pub use spin::{Spun, far_guess, give_way, is_long, learn, spin, spin_patiently};
-pub use waiter::{wait, wait_for};
+pub use waiter::{look_on_queue, wait, wait_for};

@@ -1,6 +1,7 @@
 //! The order of a wait.
 
-use shunt_shm::sync::store_load_fence_after_rmw;
+use shunt_shm::doorbell::{ON_QUEUE, arm};
+use shunt_shm::sync::{AtomicU32, store_load_fence_after_rmw};
 
 use crate::spin::Nanos;
 use crate::wait::ports::{Handlers, Hearing, Host, Limits, Set, Slept, Wait, Way, Woken};
@@ -17,10 +18,8 @@ pub fn wait<W: Wait>(what: &mut W, host: &impl Host) -> Woken {
         Err(woken) => return woken,
     };
     let slept = what.arm(way, |what, hearing| {
-        // SYNC POINT word-arm, SYNC POINT cq-arm: armed before the look here; the news before the look at who is armed in
-        // `tell`.
-        store_load_fence_after_rmw();
-        if what.is_ready() { None } else { Some(sleep(what, host, way, hearing)) }
+        let is_ready = look_armed(|| what.is_ready());
+        if is_ready { None } else { Some(sleep(what, host, way, hearing)) }
     });
     let Some(slept) = slept else { return Woken::Look };
     if way == Way::Futex && matches!(slept, Slept::Woken | Slept::Over) && !what.is_ready() {
@@ -36,6 +35,22 @@ pub fn wait<W: Wait>(what: &mut W, host: &impl Host) -> Woken {
         Handlers::Restart => Woken::Restarted,
         Handlers::End => Woken::Interrupted,
     }
+}
+
+/// The look of one who has said how it is to be woken.
+#[inline(always)]
+fn look_armed<T>(look: impl FnOnce() -> T) -> T {
+    // SYNC POINT word-arm, SYNC POINT cq-arm: armed before the look here; the news before the look at who is armed in `tell`.
+    store_load_fence_after_rmw();
+    look()
+}
+
+/// The same look of a call that does not sleep itself: if it finds nothing, those with news for this word push the connection to
+/// its completion queue, where others wait for it.
+#[inline]
+pub fn look_on_queue<T>(word: &AtomicU32, look: impl FnOnce() -> T) -> T {
+    arm(word, ON_QUEUE);
+    look_armed(look)
 }
 
 fn sleep<W: Wait>(what: &mut W, host: &impl Host, way: Way, hearing: Hearing) -> Slept {

@@ -15,7 +15,6 @@
 
 pub mod hold;
 mod left;
-mod lent;
 mod locked;
 mod pipes;
 mod sock;
@@ -25,7 +24,6 @@ use core::ops::Deref;
 
 pub use hold::Hold;
 pub use left::Left;
-pub use lent::Lent;
 pub use locked::Locked;
 pub use pipes::{Ends, Pipes};
 pub use shunt_engine::conn::flags::*;

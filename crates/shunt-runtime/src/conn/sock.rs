@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use shunt_engine::conn::flags::{FROZEN, Flags, WAS_SHUNTED};
 use shunt_engine::conn::{self, End};
 use shunt_engine::handshake::{Phase, next_look};
+use shunt_engine::zerocopy::lent::Lent;
 use shunt_heap::slab::{Slab, Zeroed};
 use shunt_shm::arena::{Mode, Record};
 use shunt_shm::holders::Member;
@@ -14,7 +15,7 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::callback::Callback;
-use crate::conn::{Left, Lent, Pipes};
+use crate::conn::{Left, Pipes};
 use crate::control::bell::{self, Bell};
 use crate::control::endpoint::{self, Endpoint};
 use crate::control::link::{Link, Target};

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
 use rustix::fs::OFlags;
+use shunt_engine::zerocopy::ports;
 use shunt_shm::grants::place_in;
 use shunt_shm::memfd::{self, Map};
 use shunt_sys::fds::{Fds, close, reopen};
@@ -53,13 +54,7 @@ impl What {
 }
 
 /// Where granted bytes are.
-#[derive(Clone, Copy, Debug)]
-pub enum Bytes {
-    /// Mapped here.
-    Mapped(NonNull<u8>),
-    /// In one of these.
-    Piped(&'static Pipes),
-}
+pub type Bytes = ports::Bytes<NonNull<u8>, &'static Pipes>;
 
 /// Connections that use the region of the same place.
 static USERS: [AtomicU32; IMPORTS] = [const { AtomicU32::new(0) }; IMPORTS];

@@ -7,17 +7,18 @@
 //! finds them where they were.
 
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::Relaxed;
 
 use libc::{CMSG_LEN, MSG_PEEK, MSG_TRUNC, c_int, iovec, msghdr};
-use shunt_engine::stretch::{Path, path};
+use shunt_engine::call::Errno;
+use shunt_engine::conn::End;
+use shunt_engine::zerocopy::numbers::Outcome;
+use shunt_engine::zerocopy::ports::{self, Borrower};
 use shunt_shm::Violation;
 use shunt_shm::ring::Span;
 
-use crate::conn::{FROZEN, Sock};
+use crate::conn::Sock;
 use crate::control::link::Link;
-use crate::stream::granted::Outcome;
-use crate::stream::grants::{self, Found, Held};
+use crate::stream::grants::Look;
 use crate::stream::hints::Hints;
 use crate::stream::hints::control;
 use crate::stream::transfer::{Sink, Source};
@@ -129,79 +130,45 @@ impl Asked {
     }
 }
 
-/// Tells where the bytes of `span` are, the receiver's next ones, and remembers that they were lent: how many. What is in a pipe
-/// is read to the ring for it. `None`: to be done anew, see [`grants::Passed`].
+/// A program's list, of which some places are in the ring that begins there.
+struct List<'a> {
+    lending: &'a mut Lending,
+    ring: NonNull<u8>,
+}
+
+impl ports::Lending for List<'_> {
+    type Mapped = NonNull<u8>;
+
+    fn begin(&mut self) {
+        self.lending.count = 0;
+    }
+
+    fn tell_mapped(&mut self, bytes: NonNull<u8>, len: usize) -> bool {
+        self.lending.tell(bytes, len)
+    }
+
+    fn tell_ring(&mut self, at: usize, len: usize) -> bool {
+        // SAFETY: the engine tells of places in the ring's buffer alone.
+        self.lending.tell(unsafe { self.ring.add(at) }, len)
+    }
+}
+
+/// Tells where the bytes of `span` are, the receiver's next ones ([`End::lend`]).
 pub fn lend(
     sock: &'static Sock,
-    link: &'static Link,
+    (end, link): (&End<'static>, &'static Link),
     (span, pulls): (Span, bool),
     lending: &mut Lending,
 ) -> Result<Option<usize>, Violation> {
-    let record = sock.record();
-    let (slot, side) = (record.slot(), record.side());
-    let (entries_of, ring) = (link.view().grants(slot, side), link.view().buffer(slot, side));
-    let (mut len, mut entries, mut granted) = (0, record.rx.grants.load(Relaxed), 0);
-    lending.count = 0;
-    let passed = grants::each_part(sock, link, (span, pulls), |Found { span, held }| {
-        match held {
-            Held::Mapped(number, bytes) => {
-                let is_told = lending.tell(bytes, span.len());
-                if is_told {
-                    (len, entries) = (len + span.len(), number.wrapping_add(1));
-                    granted |= 1 << (number % u64::BITS);
-                }
-                return Ok(is_told);
-            }
-            Held::Piped(pull) => pull.into_ring(sock, (entries_of, ring), span)?,
-            Held::Ring => {}
-        }
-        Ok([span.head, span.tail].into_iter().all(|(at, n)| {
-            // SAFETY: the span lies in the buffer.
-            let is_told = lending.tell(unsafe { ring.add(at) }, n);
-            len += if is_told { n } else { 0 };
-            is_told
-        }))
-    })?;
-    if passed.is_none() {
-        return Ok(None);
-    }
-    let lent = &sock.lent;
-    lent.at.store(record.rx.cursor.pos(), Relaxed);
-    lent.len.store(len as u64, Relaxed);
-    lent.marks.store(record.rx.marks.load(Relaxed), Relaxed);
-    lent.entries.store(entries, Relaxed);
-    lent.granted.store(granted, Relaxed);
-    Ok(Some(len))
+    let look = Look::new(sock, link, None);
+    let ring = look.ring();
+    end.lend(&look, &sock.lent, (span, pulls), &mut List { lending, ring })
 }
 
-/// The error with which `n` borrowed bytes cannot be given back: `ESTALE` if they may have changed while the program
-/// looked, as the sender took back what was granted, or another call has taken some. The program then borrows anew.
-pub fn refusal(sock: &'static Sock, link: &'static Link, n: usize) -> Option<c_int> {
-    let (record, lent) = (sock.record(), &sock.lent);
-    let (rx, len) = (&record.rx, lent.len.load(Relaxed));
-    if len == 0 {
-        // They were copied.
-        return None;
-    }
-    if n as u64 > len {
-        return Some(libc::EINVAL);
-    }
-    let marks = rx.marks.load(Relaxed);
-    let entries = link.view().grants(record.slot(), record.side());
-    let passed = rx.grants.load(Relaxed);
-    let count = lent.entries.load(Relaxed).wrapping_sub(passed);
-    let granted = lent.granted.load(Relaxed);
-    let mut left = (0..count.min(u64::BITS)).map(|n| passed.wrapping_add(n));
-    let are_there = path(marks) == Path::Ring
-        && marks == lent.marks.load(Relaxed)
-        && rx.cursor.pos() == lent.at.load(Relaxed)
-        && !sock.has(FROZEN)
-        && left.all(|n| granted & 1 << (n % u64::BITS) == 0 || entries.is_granted(n));
-    if !are_there {
-        lent.clear();
-        return Some(libc::ESTALE);
-    }
-    None
+/// The error with which `n` borrowed bytes cannot be given back ([`End::refuses`]).
+pub fn refusal(sock: &'static Sock, link: &'static Link, n: usize) -> Option<Errno> {
+    let look = Look::new(sock, link, None);
+    link.end(sock.record()).refuses(look.entries(), &sock.lent, n)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use core::ptr::NonNull;
 
 use libc::{CMSG_LEN, c_int, cmsghdr, msghdr};
+use shunt_engine::zerocopy::choice::Hint;
 
 /// `SHUNT_LEVEL` of the header: the level of its control messages.
 const LEVEL: c_int = 0x5368_756e;
@@ -31,17 +32,6 @@ pub unsafe fn control(msg: &msghdr) -> Option<(c_int, NonNull<u8>, usize)> {
         // SAFETY: inside the control message, as just checked.
         (header.cmsg_type, unsafe { at.add(head) }, header.cmsg_len - head)
     })
-}
-
-/// What is to become of a buffer of a sending call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hint {
-    /// Granted if it is large enough to pay.
-    Auto,
-    /// Copied.
-    Copy,
-    /// Granted, however small.
-    Grant,
 }
 
 /// The hints of a sending call.

@@ -14,12 +14,13 @@ use core::time::Duration;
 use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
-use shunt_engine::pinning::{self, Costs};
-use shunt_shm::grants::Lane;
-use shunt_shm::region::{DECLINED, Section};
+use shunt_engine::pinning::{self, REST};
+use shunt_engine::zerocopy::pipes::{Adopted, Wanted};
+use shunt_engine::zerocopy::ports::Scratch;
+use shunt_engine::zerocopy::sender::Granting;
 use shunt_shm::ring::Span;
-use shunt_shm::sync::{AtomicU32 as Word, store_load_fence};
-use shunt_shm::zerocopy::{Open, Pinned};
+use shunt_shm::sync::AtomicU32 as Word;
+use shunt_shm::zerocopy::Pinned;
 use shunt_sys::fds::{close, reopen};
 use shunt_wire::agent::{EndpointId, ExportId, Exported, RegionId};
 
@@ -31,21 +32,12 @@ use crate::control::endpoint::Endpoint;
 use crate::control::link::Link;
 use crate::fds::fd_table::Kind;
 use crate::fds::own_fds::{self, OwnFd};
-use crate::knobs::{self, Pin};
+use crate::knobs;
 use crate::stream::bytes::Buffers;
-use crate::stream::granted::{self, Unknown, state};
+use crate::stream::granted::state;
 use crate::system::clock;
 use crate::system::errno::KeepErrno;
 use crate::threads::signals::{SettingUp, Uncancelled};
-
-/// Bytes of a call below which it was not measured to pay.
-const LEAST: usize = 64 * 1024;
-
-/// Most bytes that are pinned at once: the receiver copies them while the next ones are pinned.
-pub const PIECE: usize = 128 * 1024;
-
-/// With less of a piece left, or less room for it, a copy is cheaper.
-pub const REST: usize = 16 * 1024;
 
 /// Bytes of a pipe: so many pages, and one for each piece that does not begin with one, are what there is of a ring.
 const PIPE: usize = 512 * 1024;
@@ -71,66 +63,24 @@ fn pipes(sock: &Sock) -> Option<&'static Pipes> {
     unsafe { sock.pins.load(Acquire).as_ref() }
 }
 
-/// The bytes of a private buffer that are to be pinned now, if any are.
-pub fn piece(sock: &Sock, theirs: &Section, len: usize) -> Result<Option<usize>, Unknown> {
-    let pinned = &state(sock).pinned;
-    let least = match knobs::get().pin {
-        Pin::Never => return Ok(None),
-        Pin::Auto => LEAST,
-        Pin::From(least) => least,
-    };
-    if len < least.max(1) || !pinned.may_be_used() {
-        return Ok(None);
-    }
-    let name = pinned.name.load(Acquire);
-    let are_not_here = if name == 0 { is_shared(sock) } else { pipes(sock).is_none() };
-    if are_not_here {
-        return Ok(None);
-    }
-    let accepted = theirs.ctl.accepted.load(Acquire);
-    if name == 0 || !state(sock).granted.is_known(name, accepted) {
-        if name != 0 && accepted == name | DECLINED {
-            pinned.end();
-        }
-        return Err(Unknown);
-    }
-    let turn = pinned.turn.fetch_add(1, Relaxed);
-    let receiver = Costs::from_word(theirs.ctl.costs.load(Relaxed));
-    let pays = || pinning::is_pinned(turn, costs(&pinned.costs), receiver);
-    let is_pinned = knobs::get().pin != Pin::Auto || pays();
-    Ok(is_pinned.then_some(len.min(PIECE)))
-}
-
-/// True for a connection of which a relative would not have the pipes if they were made now: it could not take back what is
-/// pinned in them, and would have to end the connection where the peer leaves the ring. Who is forked later has them.
-fn is_shared(sock: &Sock) -> bool {
-    sock.record().id.holders.count() > 1
-}
-
-/// Fewer bytes are not pinned, of a buffer that is.
-pub fn least() -> usize {
-    match knobs::get().pin {
-        Pin::From(least) => least.min(REST),
-        Pin::Auto | Pin::Never => REST,
-    }
+/// The name of the pipes of a connection that this process has, with the lock of the sending direction held.
+pub fn own(sock: &Sock) -> Option<ExportId> {
+    pipes(sock).map(|pipes| pipes.name)
 }
 
 /// The name under which the peer can have the pipes of a connection, which are made if need be. Not with the lock of the
 /// direction held: the agent is told of them.
-pub fn name(sock: &Sock) -> Option<ExportId> {
-    let pinned = &state(sock).pinned;
-    if !pinned.may_be_used() || knobs::get().pin == Pin::Never {
-        return None;
-    }
-    match pinned.name.load(Acquire) {
-        0 if is_shared(sock) => None,
-        0 => make(sock, pinned),
-        name => (!sock.pins.load(Acquire).is_null()).then_some(name),
+pub fn name(sock: &Sock, granting: &Granting<'_>) -> Option<ExportId> {
+    match granting.wanted_pipes(knobs::get().pin, !sock.pins.load(Acquire).is_null()) {
+        Wanted::None => None,
+        Wanted::ToBeMade => make(sock, granting),
+        Wanted::Named(name) => Some(name),
     }
 }
 
 #[cold]
-fn make(sock: &Sock, pinned: &Pinned) -> Option<ExportId> {
+fn make(sock: &Sock, granting: &Granting<'_>) -> Option<ExportId> {
+    let pinned = &granting.state.pinned;
     let _setting_up = SettingUp::begin()?;
     let is_one_too_many = || {
         let one_more = |n| (n < MOST).then_some(n + 1);
@@ -152,27 +102,21 @@ fn make(sock: &Sock, pinned: &Pinned) -> Option<ExportId> {
             && record.id.generation.load(Acquire) == generation
             && sock.is_in_use(entry)
     };
-    let is_first = |pipes: &Pipes| {
-        let name = pipes.name;
-        !lock.nested()
-            && is_still_it()
-            && pinned.name.compare_exchange(0, name, AcqRel, Relaxed).is_ok()
-    };
     let Some(pipes) = made else {
         COUNT.fetch_sub(1, AcqRel);
         pinned.end();
         return None;
     };
     let name = pipes.name;
-    if is_first(&pipes) {
-        sock.pins.store(Box::into_raw(Box::new(pipes)), Release);
-        // A child that is counted after this look has got them.
-        store_load_fence();
-        if is_shared(sock) {
-            pinned.end();
-            return None;
-        }
-        return Some(name);
+    let keep = || sock.pins.store(Box::into_raw(Box::new(pipes)), Release);
+    let adopted = match !lock.nested() && is_still_it() {
+        true => granting.adopt(name, keep),
+        false => Adopted::Not,
+    };
+    match adopted {
+        Adopted::Used => return Some(name),
+        Adopted::Unused => return None,
+        Adopted::Not => {}
     }
     // Another thread was quicker.
     drop(lock);
@@ -240,25 +184,19 @@ pub fn release(sock: &'static Sock) {
     }
 }
 
-/// Pins up to `len` bytes: where they are then, and how many they were. With the lock of the direction held.
-pub fn pin(sock: &Sock, address: usize, len: usize) -> Option<(ExportId, Lane, usize)> {
-    let pinned = &state(sock).pinned;
-    let pipes = pipes(sock).filter(|pipes| pipes.name == pinned.name.load(Relaxed))?;
-    let lane = pinned.lane();
-    let to = pipes.ends[lane.index].to.raw();
+/// Pins up to `len` bytes in a pipe: how many they were. With the lock of the direction held.
+pub fn put(sock: &Sock, lane: usize, address: usize, len: usize) -> Option<usize> {
+    let to = pipes(sock)?.ends[lane].to.raw();
     let iov =
         libc::iovec { iov_base: core::ptr::with_exposed_provenance_mut(address), iov_len: len };
     let _keep = KeepErrno::new();
     let _uncancelled = Uncancelled::begin();
-    let put = || {
-        // SAFETY: the kernel looks at the program's memory itself, and never writes to it.
-        let n = unsafe { libc::vmsplice(to, &raw const iov, 1, libc::SPLICE_F_NONBLOCK) };
-        usize::try_from(n).ok().filter(|n| *n > 0)
-    };
     let begun = clock::now();
-    let n = pinned.put(lane, put)?;
-    learn(&pinned.costs[1], n, begun);
-    Some((pipes.name, lane, n))
+    // SAFETY: the kernel looks at the program's memory itself, and never writes to it.
+    let n = unsafe { libc::vmsplice(to, &raw const iov, 1, libc::SPLICE_F_NONBLOCK) };
+    let n = usize::try_from(n).ok().filter(|n| *n > 0)?;
+    learn(&state(sock).pinned.costs[1], n, begun);
+    Some(n)
 }
 
 /// Does a copy to the ring of `len` bytes; and notes how long it takes, where that is of interest.
@@ -291,26 +229,13 @@ pub fn timed<T>(cost: &Word, len: usize, what: impl FnOnce() -> T) -> T {
 
 /// Something was done with so many bytes since then.
 fn learn(cost: &Word, len: usize, begun: u64) {
-    if len >= REST {
-        let nanos = clock::now().saturating_sub(begun);
-        cost.store(pinning::learnt(cost.load(Relaxed), nanos, len as u64), Relaxed);
-    }
-}
-
-/// What is known by [`timed`].
-pub fn costs([copied, pinned]: &[Word; 2]) -> Costs {
-    Costs { copied: copied.load(Relaxed), pinned: pinned.load(Relaxed) }
-}
-
-/// True for what is granted from pipes.
-pub fn is_pinned(sock: &Sock, open: &Open) -> bool {
-    open.region == state(sock).pinned.name.load(Relaxed)
+    pinning::learn(cost, clock::now().saturating_sub(begun), len);
 }
 
 /// Memory of no allocator's: this may be a signal handler above one.
-struct Scratch(NonNull<u8>);
+struct Room(NonNull<u8>);
 
-impl Scratch {
+impl Room {
     fn new() -> Option<Self> {
         let flags = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping.
@@ -319,7 +244,7 @@ impl Scratch {
     }
 
     /// Reads what is left in a pipe, which has no more than this holds.
-    fn read(&mut self, from: &OwnFd) -> &[u8] {
+    fn read(&mut self, from: &OwnFd) -> usize {
         // SAFETY: so many bytes of our own, which are zero at first.
         let room = unsafe { core::slice::from_raw_parts_mut(self.0.as_ptr(), PIPE) };
         let mut n = 0;
@@ -328,57 +253,44 @@ impl Scratch {
         {
             n += more;
         }
-        &room[..n]
+        n
     }
 }
 
-impl Drop for Scratch {
+impl Drop for Room {
     fn drop(&mut self) {
         // SAFETY: the mapping of `new`, of which nothing is left.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), PIPE) };
     }
 }
 
-/// Reads back what the receiver has left of what is pinned, and puts it to its places in the ring. False when the pipes are a
-/// relative's, or it is not known what is in them. Else, once the entries say so, nothing is pinned any more on the connection
-/// ([`Pinned::end`]). With the lock of the direction held.
-pub fn take_back(sock: &'static Sock, link: &'static Link, opens: &[Open]) -> bool {
-    let pinned = &state(sock).pinned;
-    let (Some(pipes), Some(mut scratch)) = (pipes(sock), Scratch::new()) else { return false };
-    if !pinned.begin_to_take() {
-        return false;
-    }
+/// What reads back from the pipes of a connection what the receiver has left there.
+struct Left {
+    pipes: &'static Pipes,
+    room: Room,
+    /// The ring to which it goes.
+    ring: NonNull<u8>,
+}
+
+/// `None` when the pipes are a relative's, or no memory is left. With the lock of the direction held.
+pub fn left(sock: &Sock, link: &Link) -> Option<impl Scratch + use<>> {
     let record = sock.record();
-    let (slot, receiver) = (record.slot(), record.side().other());
-    let (entries, ring) = (link.view().grants(slot, receiver), link.view().buffer(slot, receiver));
-    opens.iter().for_each(|open| entries.begin_to_take(open.number));
-    for (lane, ends) in pipes.ends.iter().enumerate() {
-        let left = scratch.read(&ends.from);
-        let first = pinned.first_of(lane, left.len() as u64);
-        for open in opens {
-            let Lane { index, at } = Lane::from_word(open.from);
-            // What is not there any more the receiver has read.
-            let read = first.saturating_sub(at).min(open.len);
-            let behind = (at + read).saturating_sub(first);
-            let (Ok(skip), Ok(from), Ok(n)) =
-                (usize::try_from(read), usize::try_from(behind), usize::try_from(open.len - read))
-            else {
-                continue;
-            };
-            let Some(bytes) = left.get(from..).map(|left| &left[..n.min(left.len())]) else {
-                continue;
-            };
-            if index == lane && !bytes.is_empty() {
-                let (_, place) = granted::place_of(sock, open).split(skip);
-                let (place, _): (Span, Span) = place.split(bytes.len());
-                let iov = libc::iovec {
-                    iov_base: bytes.as_ptr().cast_mut().cast(),
-                    iov_len: bytes.len(),
-                };
-                // SAFETY: the bytes are there, and only read; the span was reserved for them.
-                unsafe { Buffers::one(&iov).copy_in(0, ring, place) };
-            }
-        }
+    let ring = link.view().buffer(record.slot(), record.side().other());
+    Some(Left { pipes: pipes(sock)?, room: Room::new()?, ring })
+}
+
+impl Scratch for Left {
+    fn read(&mut self, lane: usize) -> usize {
+        self.room.read(&self.pipes.ends[lane].from)
     }
-    true
+
+    fn put(&self, from: usize, place: Span) {
+        // A place that is longer than what was read would be the engine's mistake.
+        let Some(iov_len) = PIPE.checked_sub(from).map(|most| place.len().min(most)) else {
+            return;
+        };
+        let iov = libc::iovec { iov_base: self.room.0.as_ptr().wrapping_add(from).cast(), iov_len };
+        // SAFETY: so many bytes are in the room, and only read; the place was reserved for them.
+        unsafe { Buffers::one(&iov).copy_in(0, self.ring, place.split(iov_len).0) };
+    }
 }

@@ -75,7 +75,7 @@ fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Vi
             Request::Release if *got == 0 => {
                 if let Some(error) = borrow::refusal(sock, link, call.buffers.total) {
                     in_doubt.ends();
-                    return Ok(Step::Failed(Errno::from_raw_os_error(error)));
+                    return Ok(Step::Failed(error));
                 }
             }
             _ => {}
@@ -106,7 +106,7 @@ pub(super) struct Receiving<'a, 'b> {
     /// A descriptor of the kernel socket.
     pub fd: c_int,
     pub got: &'a mut usize,
-    /// [`looking`] has begun to read from pipes, which is not over yet.
+    /// [`End::looking`] has begun to read from pipes, which is not over yet.
     pulls: Cell<bool>,
 }
 
@@ -115,25 +115,6 @@ impl Receiving<'_, '_> {
     pub const fn sock(&self) -> &'static Sock {
         self.call.conn.sock()
     }
-}
-
-/// Does `look`, which copies what is there and may be granted, such that a signal handler may come meanwhile: not where bytes may
-/// be read from pipes, of which it is told, and which `pulls` notes. `None`: look again, as one has come, or as the pipes have
-/// only just been found.
-#[inline]
-fn looking<T>(
-    sock: &Sock,
-    pulls: &Cell<bool>,
-    look: impl FnOnce(bool) -> Result<Option<T>, Violation>,
-) -> Result<Option<T>, Violation> {
-    let rx = &sock.record().rx;
-    if imports::has_pipes(sock) {
-        rx.pulls.begin()?;
-        pulls.set(true);
-        return look(true);
-    }
-    let (looked, alone) = interruptible(&rx.copying, || look(false));
-    if alone { looked } else { Ok(None) }
 }
 
 impl Incoming for Receiving<'_, '_> {
@@ -234,7 +215,7 @@ impl Incoming for Receiving<'_, '_> {
     fn copy_granted(&mut self, place: Span) -> Result<Option<u32>, Violation> {
         let (sock, Some(link)) = (self.sock(), self.link) else { return Ok(None) };
         let flags = self.call.flags;
-        looking(sock, &self.pulls, |pulls| {
+        self.looking(|pulls| {
             if matches!(self.call.request, Request::Release) && !pulls {
                 // Found when they were lent.
                 return grants::pass(sock, link, place).map(Some);
@@ -248,7 +229,7 @@ impl Incoming for Receiving<'_, '_> {
         })
     }
 
-    /// What was read from pipes by [`looking`] is in the ring, or the cursor has passed it.
+    /// What was read from pipes by [`End::looking`] is in the ring, or the cursor has passed it.
     fn has_copied(&self) {
         if self.pulls.take() {
             self.sock().record().rx.pulls.end();
@@ -332,10 +313,12 @@ impl Incoming for Receiving<'_, '_> {
 impl Receiving<'_, '_> {
     /// Tells the call where bytes of the ring are.
     fn lend(&mut self, place: Span) -> Looked {
-        let (sock, Some(link)) = (self.sock(), self.link) else { return Ok(None) };
+        let (sock, Some(end), Some(link)) = (self.sock(), self.end, self.link) else {
+            return Ok(None);
+        };
         let Request::Borrow(lending) = &mut self.call.request else { return Ok(None) };
-        let lend = |pulls| borrow::lend(sock, link, (place, pulls), lending);
-        let lent = looking(sock, &self.pulls, lend)?;
+        let lend = |pulls| borrow::lend(sock, (end, link), (place, pulls), lending);
+        let lent = end.looking(imports::has_pipes(sock), &self.pulls, lend)?;
         self.has_copied();
         Ok(lent.map(|len| {
             *self.got = len;
@@ -343,11 +326,13 @@ impl Receiving<'_, '_> {
         }))
     }
 
-    /// Does `look` with granted bytes: see [`looking`].
+    /// Does `look` with granted bytes: see [`End::looking`].
+    #[inline]
     pub fn looking<T>(
         &self,
         look: impl FnOnce(bool) -> Result<Option<T>, Violation>,
     ) -> Result<Option<T>, Violation> {
-        looking(self.sock(), &self.pulls, look)
+        let Some(end) = self.end else { return Ok(None) };
+        end.looking(imports::has_pipes(self.sock()), &self.pulls, look)
     }
 }

@@ -7,6 +7,10 @@ use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, may_intrude};
 use shunt_engine::conn::End;
 use shunt_engine::conn::send::{Outgoing, over_kernel};
 use shunt_engine::kernel::KernelSocket;
+use shunt_engine::zerocopy::choice::Piece;
+use shunt_engine::zerocopy::granting::Put;
+use shunt_engine::zerocopy::numbers::Numbers;
+use shunt_engine::zerocopy::sender::Granting;
 use shunt_shm::Violation;
 use shunt_shm::arena::Mode;
 use shunt_shm::region::{LONG_RING, RESET, SHORT_RING};
@@ -22,12 +26,12 @@ use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
 use crate::stream::call::{self, Call};
 use crate::stream::copy_mode::Place;
-use crate::stream::granted;
-use crate::stream::grants::{self, Piece};
+use crate::stream::granted::{self, state};
+use crate::stream::grants::{self, Own};
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::tcp::Socket;
 use crate::stream::transfer::Stop;
-use crate::stream::{copy_mode, demote, doubt, notify, pins, promote, tcp, trim, worth, zerocopy};
+use crate::stream::{copy_mode, demote, doubt, notify, pins, promote, tcp, trim, worth};
 use crate::system::clock;
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
@@ -179,10 +183,11 @@ impl Outgoing for Sending<'_, '_> {
         let Request::Grant(outcome, hints) = &mut self.call.request else {
             return Ok(((buffers.total - sent).min(CHUNK), Content::Put));
         };
-        let (sock, Some(end)) = (self.call.conn.sock(), self.end) else {
+        let (sock, Some(end), Some(link)) = (self.call.conn.sock(), self.end, self.link) else {
             return Err(Errno::FAULT);
         };
-        let piece = grants::piece(sock, end.theirs, (buffers, hints), sent);
+        let granting = Granting { end: *end, state: state(sock) };
+        let piece = grants::piece(&Own::new(sock, link), &granting, (buffers, hints), sent);
         // Once per call, as the kernel is asked for the memory's size.
         if piece.is_err()
             && !core::mem::replace(&mut outcome.is_unknown, true)
@@ -205,11 +210,12 @@ impl Outgoing for Sending<'_, '_> {
         let few = link.users.load(Relaxed) <= FEW;
         let most = sock.endpoint().longest_ring();
         let numbered = sock.has(NUMBERED);
+        let granting = || Granting { end: *end, state: state(sock) };
         if numbered {
-            grants::withdraw(sock, end.mine);
+            granting().withdraw();
         }
         let longest = match few {
-            _ if numbered && grants::are_used(sock) => ring,
+            _ if numbered && granting().has_registered() => ring,
             true => LONG_RING.min(most).min(ring),
             false => SHORT_RING.min(most),
         };
@@ -237,25 +243,24 @@ impl Outgoing for Sending<'_, '_> {
             }
             return n;
         }
-        let is_worth_it = |piece: &&Piece| span.len() >= piece.least;
-        let grant = |piece| grants::grant(sock, (*end, link), piece, span.len());
-        let granted = self.piece.as_ref().filter(is_worth_it).and_then(grant);
-        let was_to_be_granted = self.piece.is_some();
-        if was_to_be_granted && granted.is_none() {
+        let put = match &self.piece {
+            None => Put::Copied,
+            Some(piece) => {
+                let granting = Granting { end: *end, state: state(sock) };
+                granting.put(&Own::new(sock, link), piece, span.len())
+            }
+        };
+        if put == Put::Refused {
             self.piece = None;
             self.put(span.head, span.tail);
         }
-        let n = granted.unwrap_or(span.len());
+        let n = if let Put::Granted(n) = put { n } else { span.len() };
         if let Request::Grant(outcome, hints) = &mut self.call.request {
-            if granted.is_some() {
-                outcome.until = sock.record().tx.cursor.pos() + n as u64;
-            } else {
-                outcome.copied |= was_to_be_granted || n >= grants::LEAST;
-            }
+            outcome.notes(put, n, sock.record().tx.cursor.pos() + n as u64);
             // Before the bytes are there: so nobody can have taken them yet.
             if n > 0 && *self.sent + n >= self.call.buffers.total && !hints.is_quiet {
-                zerocopy::number(sock, sock.record().tx.cursor.taken(), outcome, granted.is_some());
-                outcome.is_numbered = true;
+                let record = end.record;
+                Numbers { record, end: Some(*end), state: state(sock) }.number_before(outcome, put);
                 point!(zerocopy_numbered);
             }
         }
@@ -286,7 +291,9 @@ impl Outgoing for Sending<'_, '_> {
 
     #[inline(always)]
     fn is_published(&self) {
-        grants::are_covered(self.sock(), self.piece.as_ref());
+        if let (Some(piece), Some(end)) = (&self.piece, self.end) {
+            Granting { end: *end, state: state(self.sock()) }.is_covered(piece);
+        }
     }
 
     #[inline(always)]

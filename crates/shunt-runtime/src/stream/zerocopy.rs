@@ -12,31 +12,25 @@
 
 use core::ffi::c_int;
 use core::mem;
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use libc::{
-    CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, CMSG_SPACE, EAGAIN, EINTR, ENOBUFS,
-    MSG_CTRUNC, MSG_ERRQUEUE, MSG_ZEROCOPY, cmsghdr, msghdr, sock_extended_err, sockaddr_in,
-    sockaddr_in6,
+    CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, CMSG_SPACE, EAGAIN, MSG_CTRUNC, MSG_ERRQUEUE,
+    MSG_ZEROCOPY, cmsghdr, msghdr, sock_extended_err, sockaddr_in, sockaddr_in6,
 };
 use rustix::net::AddressFamily;
 use rustix::net::sockopt;
-use shunt_engine::call::may_intrude;
-use shunt_engine::events;
+use shunt_engine::call::Errno;
 use shunt_engine::handshake::Phase;
-use shunt_shm::completions::{Completions, Notice};
-use shunt_shm::doorbell::{ON_QUEUE, arm};
-use shunt_shm::region::{DEAF, Section};
-use shunt_shm::sync::store_load_fence;
+use shunt_engine::zerocopy::numbers::{ErrorQueue, Outcome};
+use shunt_shm::completions::Notice;
 use shunt_sys::sockinfo;
-use shunt_wire::counter::Counter;
 
-use crate::conn::{Conn, IS_V6, NUMBERED, Sock, TELLS_ERRORS, ZEROCOPY};
+use crate::conn::{Conn, IS_V6, NUMBERED, Sock, ZEROCOPY};
 use crate::point;
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
-use crate::stream::granted::{self, Outcome};
-use crate::stream::grants;
+use crate::stream::granted::{numbers, state};
+use crate::stream::grants::{self, Own, Time};
 use crate::stream::hints::Hints;
 use crate::stream::in_doubt::{InDoubt, Progress};
 use crate::stream::{notify, promote};
@@ -100,7 +94,7 @@ fn admit(conn: Conn, flags: c_int, hints: &Hints<'_>) -> Admitted {
     }
     match begin(conn, hints) {
         Ok(()) => Admitted::Numbered(copied),
-        Err(error) => Admitted::Refused(error),
+        Err(error) => Admitted::Refused(error.raw_os_error()),
     }
 }
 
@@ -119,20 +113,10 @@ fn settle(
     if sent > 0 && !hints.is_quiet {
         if !outcome.is_numbered {
             let _lock = sock.lock_tx();
-            number(sock, surely_taken(sock), outcome, false);
+            numbers(sock).number_after(outcome);
         }
         notify::own_error(sock, outcome.is_numbered);
     }
-}
-
-/// Gives a call its number, with the lock of the sending direction held and the receiver at `taken`. Since that was
-/// taken, something was granted, if `is_granted` says so; else what the call has granted may have been taken back.
-pub fn number(sock: &Sock, taken: u64, outcome: &Outcome, is_granted: bool) {
-    let is_open = || is_granted || granted::state(sock).granted.open(taken).next().is_some();
-    let is_back = taken < outcome.until && !is_open();
-    let until = if is_back { 0 } else { outcome.until };
-    granted::count(sock, Counter::ZerocopySent, 1);
-    list(sock).add(until, taken, outcome.until == 0 || outcome.copied || is_back);
 }
 
 /// True when the program has asked for `SO_ZEROCOPY`, or its listener has.
@@ -154,68 +138,28 @@ fn is_allowed(conn: Conn) -> bool {
 }
 
 /// The error with which a call that is to have a number ends before it begins.
-fn begin(conn: Conn, hints: &Hints<'_>) -> Result<(), c_int> {
+fn begin(conn: Conn, hints: &Hints<'_>) -> Result<(), Errno> {
     let sock = conn.sock();
-    let tx = &sock.record().tx;
-    if tx.lock.is_held_by(sock.me()) && !may_intrude(&tx.copying) {
-        // A signal handler above a call that may be in the middle of the list.
-        return Err(EINTR);
-    }
-    if !sock.has(NUMBERED) {
-        first(conn);
-    }
-    if !hints.is_quiet && list(sock).is_full() { Err(ENOBUFS) } else { Ok(()) }
+    let is_nested = sock.record().tx.lock.is_held_by(sock.me());
+    numbers(sock).begin(is_nested, hints.is_quiet, || first(conn))
 }
 
 /// Begins to count.
 #[cold]
 fn first(conn: Conn) {
-    let sock = conn.sock();
-    let _lock = sock.lock_tx();
-    if !sock.has(NUMBERED) {
-        list(sock).reset();
-        granted::state(sock).granted.reset();
-        granted::state(sock).tally.reset();
-        granted::state(sock).pinned.reset();
-        // Never the other way round: what setsockopt(2) has noted meanwhile, or before, may have left something there.
-        let Some(fd) = conn.kernel() else { return };
-        if sockinfo::has_error_queue(abi::borrow(fd)) {
-            sock.put(TELLS_ERRORS, true);
-        }
-        let is_v6 = sockopt::socket_domain(abi::borrow(fd)) == Ok(AddressFamily::INET6);
-        sock.put(IS_V6, is_v6);
-        sock.put(NUMBERED, true);
-    }
+    let _lock = conn.sock().lock_tx();
+    numbers(conn.sock()).begin_to_count(|| {
+        let fd = abi::borrow(conn.kernel()?);
+        Some(ErrorQueue {
+            is_in_use: sockinfo::has_error_queue(fd),
+            is_v6: sockopt::socket_domain(fd) == Ok(AddressFamily::INET6),
+        })
+    });
 }
 
-fn list(sock: &Sock) -> &'static Completions {
-    &granted::state(sock).completions
-}
-
-/// How far the receiver has come in the ring, which `look` says; past everything where nobody reads there any more.
-fn taken(sock: &Sock, look: impl FnOnce(&Section) -> u64) -> u64 {
-    match sock.sections() {
-        Some((_, theirs))
-            if sock.phase() == Phase::Active
-                && matches!(theirs.ctl.closed.load(Relaxed), 0 | DEAF) =>
-        {
-            look(theirs)
-        }
-        _ => u64::MAX,
-    }
-}
-
-/// The same for who tells the program what is its own again, with the lock of the sending direction held.
-fn surely_taken(sock: &Sock) -> u64 {
-    taken(sock, |theirs| granted::taken(sock, theirs))
-}
-
-/// The same for a look without the lock, which is followed by one with it.
-fn taken_now(sock: &Sock) -> u64 {
-    taken(sock, |theirs| theirs.cons.cons.load(Acquire))
-}
-
-/// What poll(2) says of completions that wait: `POLLERR`, as the kernel's error queue is not empty.
+/// What poll(2) says of completions that wait, to one who waits for them ([`Numbers::await_notice`]).
+///
+/// [`Numbers::await_notice`]: shunt_engine::zerocopy::numbers::Numbers::await_notice
 #[inline]
 pub fn readiness(sock: &'static Sock) -> u32 {
     if sock.has(NUMBERED) { of_completions(sock) } else { 0 }
@@ -223,62 +167,26 @@ pub fn readiness(sock: &'static Sock) -> u32 {
 
 #[cold]
 fn of_completions(sock: &'static Sock) -> u32 {
-    if list(sock).has_notice(taken_now(sock)) {
-        return events::ERR;
-    }
-    if let Some((mine, theirs)) = sock.sections()
-        && list(sock).is_waiting(taken_now(sock))
-    {
-        // Whoever waits for it is told when the receiver has passed what is granted.
-        arm(&mine.ctl.tx_arm, ON_QUEUE);
-        store_load_fence();
-        if grants::is_overdue(sock, theirs) {
-            let lock = sock.lock_tx();
-            if !lock.nested() {
-                grants::time_out(sock);
-            }
-        }
-        if list(sock).has_notice(taken_now(sock)) {
-            return events::ERR;
-        }
-    }
-    0
+    numbers(sock).await_notice(Own::of(sock).as_ref())
 }
 
 /// Something else whenever there are more completions.
 #[inline]
 pub fn stamp(sock: &Sock) -> u32 {
-    if sock.has(NUMBERED) { list(sock).stamp() } else { 0 }
-}
-
-/// False when a [`take`] would find nothing, as far as can be seen without the lock.
-fn has_news(sock: &Sock) -> bool {
-    let is_overdue = |(_, theirs)| grants::is_overdue(sock, theirs);
-    list(sock).has_notice(taken_now(sock)) || sock.sections().is_some_and(is_overdue)
+    if sock.has(NUMBERED) { state(sock).completions.stamp() } else { 0 }
 }
 
 /// The next completion, if one waits. The program is told of it once.
 fn take(sock: &'static Sock) -> Option<Notice> {
     // Programs ask until nothing is left: half of their calls find nothing.
-    if !sock.has(NUMBERED) || !has_news(sock) {
+    if !sock.has(NUMBERED) || !numbers(sock).has_news(&Time) {
         return None;
     }
     let lock = sock.lock_tx();
-    // A signal handler comes again.
-    if lock.nested() && !may_intrude(&sock.record().tx.copying) {
-        return None;
-    }
-    if let Some((_, theirs)) = sock.sections()
-        && grants::is_overdue(sock, theirs)
-    {
-        grants::time_out(sock);
-    }
-    let notice = list(sock).take(surely_taken(sock))?;
+    let notice = numbers(sock).take(lock.nested(), Own::of(sock).as_ref())?;
     let in_doubt = InDoubt::on(sock);
     point!(zerocopy_taken);
-    let calls = u64::from(notice.last.wrapping_sub(notice.first)) + 1;
-    let how = if notice.copied { Counter::ZerocopyFail } else { Counter::ZerocopySuccess };
-    granted::count(sock, how, calls);
+    numbers(sock).notes_told(&notice);
     in_doubt.ends();
     Some(notice)
 }
@@ -289,12 +197,6 @@ pub fn discard(sock: &'static Sock) -> Option<isize> {
     take(sock).map(|_| 0)
 }
 
-/// True when the kernel's error queue has nothing to say: it was given no call without copies, and asked for nothing else
-/// that it would tell there. To hear that from it takes as long as to send.
-fn is_told_here_alone(sock: &Sock) -> bool {
-    sock.has(NUMBERED) && !sock.has(TELLS_ERRORS) && sock.phase() != Phase::Tcp
-}
-
 /// recvmsg(2) with `MSG_ERRQUEUE`. `kernel` is the same call on the kernel's error queue, which is asked when
 /// there is nothing to say here.
 pub fn receive(
@@ -303,12 +205,12 @@ pub fn receive(
     kernel: impl FnOnce(&mut msghdr) -> isize,
 ) -> isize {
     let Some(notice) = take(sock) else {
-        if is_told_here_alone(sock) {
+        if numbers(sock).are_told_here_alone() {
             return errno::fail(EAGAIN);
         }
         let n = kernel(msg);
         if n >= 0 && sock.has(NUMBERED) {
-            raise(msg, list(sock).next());
+            raise(msg, numbers(sock).next());
         }
         return n;
     };

@@ -1,21 +1,39 @@
 //! Grants: a receiver never takes what the sender's program puts into its memory after a completion, nor what was granted
 //! and never sent.
+//!
+//! The order of the accesses is the engine's own ([`shunt_engine::zerocopy::order`]). What stands here is the memory, and who
+//! copies what.
 
 use loom::sync::Arc;
 use loom::thread;
+use shunt_engine::zerocopy::order::{self, Entries};
 use shunt_shm::grants::{Grants, Part, Source};
 use shunt_shm::ring::ProdLine;
 use shunt_shm::sync::{AtomicU32, Ordering};
+use shunt_shm::zerocopy::Granted;
 
 use crate::world::explore;
 
 /// A direction of one byte, the memory from which it is granted, and its place in the ring.
 #[derive(Default)]
 struct Direction {
+    granted: Granted,
     grants: Grants,
     prod: ProdLine,
     memory: AtomicU32,
     ring: AtomicU32,
+}
+
+impl Direction {
+    fn entries(&self) -> Entries<'_> {
+        Entries { granted: &self.granted, shown: &self.grants, mine: &self.prod }
+    }
+
+    /// Grants the byte, which lies at some address.
+    fn grant(&self, region: u64) {
+        let number = self.granted.place(0).unwrap();
+        self.entries().put(number, &Part { at: 0, len: 1, region, from: 0 }, 1, 0);
+    }
 }
 
 const SENT: u32 = 1;
@@ -29,10 +47,13 @@ fn bytes_that_are_taken_back_are_those_that_were_sent() {
             let at = Arc::clone(&at);
             thread::spawn(move || {
                 at.memory.store(SENT, Ordering::Relaxed);
-                at.grants.put(&at.prod, 0, &Part { at: 0, len: 1, region: 1, from: 0 });
+                at.grant(1);
                 at.prod.prod.store(1, Ordering::Release);
-                at.ring.store(at.memory.load(Ordering::Relaxed), Ordering::Relaxed);
-                at.grants.take_back(0);
+                let is_back = at.entries().take_back(0, || {
+                    at.ring.store(at.memory.load(Ordering::Relaxed), Ordering::Relaxed);
+                    true
+                });
+                assert!(is_back && at.granted.open(0).next().is_none());
                 at.memory.store(LATER, Ordering::Relaxed);
             })
         };
@@ -41,8 +62,9 @@ fn bytes_that_are_taken_back_are_those_that_were_sent() {
             let source = at.grants.source(&at.prod, &passed, (0, 1), |_| {}).unwrap();
             let granted = match source {
                 Source::Granted { number, .. } => {
-                    let byte = at.memory.load(Ordering::Relaxed);
-                    at.grants.is_granted(number).then_some(byte)
+                    let mut byte = None;
+                    let copy = || byte = Some(at.memory.load(Ordering::Relaxed));
+                    if order::copy(&at.grants, number, copy) { byte } else { None }
                 }
                 Source::Ring(_) => None,
             };
@@ -61,11 +83,10 @@ fn withdrawn(grants_anew: bool) {
         let sender = {
             let at = Arc::clone(&at);
             thread::spawn(move || {
-                let part = |region| Part { at: 0, len: 1, region, from: 0 };
-                at.grants.put(&at.prod, 0, &part(1));
-                Grants::withdraw(&at.prod, 0);
+                at.grant(1);
+                at.entries().withdraw(0);
                 if grants_anew {
-                    at.grants.put(&at.prod, 0, &part(2));
+                    at.grant(2);
                 } else {
                     at.ring.store(SENT, Ordering::Relaxed);
                 }

@@ -13,7 +13,7 @@
 //! * [`targets`]: what Shunt is to reach;
 //! * [`runner`]: the order of it all;
 //! * [`report`]: JSON, terminal and HTML.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod contender;
 pub mod failure;

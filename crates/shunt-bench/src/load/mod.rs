@@ -12,8 +12,10 @@ mod reader;
 mod reconnect;
 mod seen;
 mod serve;
+pub mod shapes;
 mod socket;
 mod stream;
+pub mod work;
 mod zerocopy;
 
 use std::io::{self, Write};
@@ -49,6 +51,10 @@ pub enum Program {
     Sink(Sink),
     /// Serve requests that are granted and looked at in place, with answers of the same kind.
     ServeInPlace(Serve),
+    /// Serve requests in one of the shapes that servers have.
+    ServeShape(shapes::Serve),
+    /// Send requests over several connections, one at a time over each.
+    Drive(shapes::Drive),
     /// Send requests over one connection, one at a time.
     Ping(ping::Ping),
     /// Send such requests over one connection, one at a time.
@@ -71,6 +77,8 @@ pub fn run(load: Load) -> u8 {
         Program::ServeMany(serve) => serve::epoll(&serve).map(|()| None),
         Program::Sink(serve) => serve::sink(&serve).map(|()| None),
         Program::ServeInPlace(serve) => in_place::serve(&serve).map(|()| None),
+        Program::ServeShape(serve) => serve.run().map(|()| None),
+        Program::Drive(drive) => drive.run(gate).map(Some),
         Program::Ping(ping) => ping.run(gate).map(Some),
         Program::PingInPlace(ping) => ping.run(gate).map(Some),
         Program::Stream(stream) => stream.run(gate).map(Some),

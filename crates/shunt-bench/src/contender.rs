@@ -19,12 +19,46 @@ pub enum Contender {
     Attach,
     /// The same without spinning: each waiting call sleeps at once.
     Never,
+    /// The same with waiting calls that spin for 20 µs.
+    #[serde(rename = "spin-20")]
+    #[value(name = "spin-20")]
+    Spin20,
+    /// For 50 µs.
+    #[serde(rename = "spin-50")]
+    #[value(name = "spin-50")]
+    Spin50,
+    /// For 100 µs.
+    #[serde(rename = "spin-100")]
+    #[value(name = "spin-100")]
+    Spin100,
+    /// For 200 µs.
+    #[serde(rename = "spin-200")]
+    #[value(name = "spin-200")]
+    Spin200,
 }
 
 impl Contender {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 6] =
+    pub const ALL: [Self; 10] = [
+        Self::Tcp,
+        Self::Unix,
+        Self::Sockmap,
+        Self::Copy,
+        Self::Attach,
+        Self::Never,
+        Self::Spin20,
+        Self::Spin50,
+        Self::Spin100,
+        Self::Spin200,
+    ];
+
+    /// Those of most rows.
+    pub const USUAL: [Self; 6] =
         [Self::Tcp, Self::Unix, Self::Sockmap, Self::Copy, Self::Attach, Self::Never];
+
+    /// Shunt with fixed lengths of spinning, by which the default settings are judged.
+    pub const FIXED: [Self; 5] =
+        [Self::Never, Self::Spin20, Self::Spin50, Self::Spin100, Self::Spin200];
 
     /// For people.
     #[must_use]
@@ -36,6 +70,10 @@ impl Contender {
             Self::Copy => "Shunt copy",
             Self::Attach => "Shunt attach",
             Self::Never => "Shunt attach, --spin never",
+            Self::Spin20 => "Shunt attach, --spin 20",
+            Self::Spin50 => "Shunt attach, --spin 50",
+            Self::Spin100 => "Shunt attach, --spin 100",
+            Self::Spin200 => "Shunt attach, --spin 200",
         }
     }
 
@@ -49,6 +87,10 @@ impl Contender {
             Self::Copy => "copy",
             Self::Attach => "attach",
             Self::Never => "never",
+            Self::Spin20 => "spin-20",
+            Self::Spin50 => "spin-50",
+            Self::Spin100 => "spin-100",
+            Self::Spin200 => "spin-200",
         }
     }
 
@@ -60,6 +102,10 @@ impl Contender {
             Self::Copy => Some(&["--dmb", "copy"]),
             Self::Attach => Some(&["--dmb", "attach"]),
             Self::Never => Some(&["--dmb", "attach", "--spin", "never"]),
+            Self::Spin20 => Some(&["--dmb", "attach", "--spin", "20"]),
+            Self::Spin50 => Some(&["--dmb", "attach", "--spin", "50"]),
+            Self::Spin100 => Some(&["--dmb", "attach", "--spin", "100"]),
+            Self::Spin200 => Some(&["--dmb", "attach", "--spin", "200"]),
         }
     }
 
@@ -82,6 +128,9 @@ mod tests {
             assert_eq!(json, format!("\"{}\"", contender.name()));
             let option = contender.to_possible_value().unwrap();
             assert_eq!(option.get_name(), contender.name());
+            if let Some(spin) = contender.name().strip_prefix("spin-") {
+                assert_eq!(contender.run_options().unwrap(), ["--dmb", "attach", "--spin", spin]);
+            }
         }
     }
 }

@@ -26,7 +26,8 @@ pub struct Options {
     /// whole seconds only.
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub seconds: Option<f64>,
-    /// Only these rows: names of --list, or their beginnings.
+    /// Only these rows: names of --list, or their beginnings up to a dot; `*` stands for a part of a
+    /// name, and `=NAME` for that row alone.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Only these contenders. Kernel TCP, which all are compared with, always runs.
@@ -63,13 +64,16 @@ impl Options {
         self.seconds.unwrap_or(if self.quick { 0.4 } else { 2.0 })
     }
 
-    /// The contenders, kernel TCP first.
+    /// The contenders of a row that has these unless others are asked for; kernel TCP first.
     #[must_use]
-    pub fn contenders(&self) -> Vec<Contender> {
+    pub fn contenders(&self, usual: &[Contender]) -> Vec<Contender> {
         let wanted = |c: &Contender| match c {
             Contender::Tcp => true,
-            Contender::Copy if self.contenders.is_empty() => !self.quick,
-            other => self.contenders.is_empty() || self.contenders.contains(other),
+            asked if !self.contenders.is_empty() => self.contenders.contains(asked),
+            Contender::Copy | Contender::Spin20 | Contender::Spin100 | Contender::Spin200 => {
+                !self.quick && usual.contains(c)
+            }
+            other => usual.contains(other),
         };
         Contender::ALL.into_iter().filter(wanted).collect()
     }
@@ -88,10 +92,15 @@ impl Options {
     }
 }
 
-/// True for the name of a row, and for its beginning up to a dot.
+/// True for the name of a row, and for its beginning up to a dot, in which `*` stands for any part;
+/// after `=` for the name alone.
 fn is_named(row: &str, only: &str) -> bool {
-    row.strip_prefix(only)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.') || only.ends_with('.'))
+    if let Some(name) = only.strip_prefix('=') {
+        return row == name;
+    }
+    let only = only.strip_suffix('.').unwrap_or(only);
+    let mut parts = row.split('.');
+    only.split('.').all(|wanted| parts.next().is_some_and(|part| wanted == "*" || wanted == part))
 }
 
 #[cfg(test)]
@@ -113,12 +122,33 @@ mod tests {
         assert_eq!(only(&["ipc", "rare"]).unknown(&rows), None);
         assert_eq!(only(&["ipc", "rar"]).unknown(&rows), Some("rar"));
         assert_eq!(only(&[]).unknown(&rows), None);
+        assert_eq!(only(&["ipc.", "=rare"]).unknown(&rows), None);
+        assert!(only(&["shapes.poll.100"]).wants("shapes.poll.100.1c.5us"));
+        assert!(!only(&["=shapes.poll.100"]).wants("shapes.poll.100.1c"));
+        assert!(only(&["=shapes.poll.100"]).wants("shapes.poll.100"));
+        assert!(only(&["shapes.*.100"]).wants("shapes.poll.100.1c"));
+        assert!(!only(&["shapes.*.100"]).wants("shapes.poll.8"));
+        assert!(!only(&["shapes.poll.100.*"]).wants("shapes.poll.100"));
+        assert_eq!(only(&["*.100", "shapes.*"]).unknown(&rows), Some("shapes.*"));
     }
 
     #[test]
     fn kernel_tcp_always_runs() {
         let options = Options { contenders: vec![Contender::Attach], ..Options::default() };
-        assert_eq!(options.contenders(), [Contender::Tcp, Contender::Attach]);
-        assert_eq!(Options::default().contenders(), Contender::ALL);
+        let usual = &Contender::USUAL;
+        assert_eq!(options.contenders(usual), [Contender::Tcp, Contender::Attach]);
+        assert_eq!(Options::default().contenders(usual), Contender::USUAL);
+    }
+
+    #[test]
+    fn rows_have_contenders_of_their_own_unless_others_are_asked_for() {
+        let own = [Contender::Tcp, Contender::Attach, Contender::Spin20, Contender::Spin50];
+        assert_eq!(Options::default().contenders(&own), own);
+        let quick = Options { quick: true, ..Options::default() };
+        let few = [Contender::Tcp, Contender::Attach, Contender::Spin50];
+        assert_eq!(quick.contenders(&own), few);
+        let contenders = vec![Contender::Spin200];
+        let asked = Options { quick: true, contenders, ..Options::default() };
+        assert_eq!(asked.contenders(&own), [Contender::Tcp, Contender::Spin200]);
     }
 }

@@ -38,9 +38,32 @@ pub fn run(options: &Options) -> u8 {
 
 fn list(options: &Options) -> Result<u8> {
     let rows = chosen(options)?;
-    let lines: Vec<_> = rows.iter().map(|row| format!("{:<24} {}", row.id, row.title)).collect();
+    let lines: Vec<_> = rows.iter().map(|row| format!("{:<32} {}", row.id, row.title)).collect();
     print(&lines.join("\n"))?;
+    let root = rustix::process::geteuid().is_root();
+    print(&format!("\n{}", extent(&rows, options, root && !options.quick)))?;
+    let left = workload::all().iter().filter(|row| row.named_only).count();
+    if options.only.is_empty() {
+        print(&format!("{left} more rows of `shapes` run when they are named: --only shapes"))?;
+    }
     Ok(0)
+}
+
+/// Seconds that a run takes beside its load: programs start, connect, are asked for counters, and end.
+const BESIDE: f64 = 0.6;
+
+/// How much there is to do, and how long that takes, roughly.
+fn extent(rows: &[Row], options: &Options, counting: bool) -> String {
+    let runs: usize = rows.iter().map(|row| options.contenders(row.contenders).len()).sum();
+    let rounds = f64::from(options.rounds()) * (options.seconds() + BESIDE);
+    let counted = if counting { options.seconds().min(COUNTING) + BESIDE } else { 0.0 };
+    let minutes = runs as f64 * (rounds + counted) / 60.0;
+    let time = match minutes {
+        m if m < 1.0 => "less than a minute".to_owned(),
+        m if m < 100.0 => format!("about {m:.0} minutes"),
+        m => format!("about {:.1} hours", m / 60.0),
+    };
+    format!("{} rows, {time} with these options", rows.len())
 }
 
 /// Prints lines. Nobody would read what is measured after this has failed.
@@ -55,9 +78,10 @@ fn chosen(options: &Options) -> Result<Vec<Row>> {
         let why = format!("no row is called {name}, or begins so; see `shunt bench --list`");
         return Err(Failure::failed(why));
     }
-    // Who names a row wants it, quick or not.
+    // A row that is named is wanted, quick or not.
     let wanted = |row: &Row| {
-        options.wants(&row.id) && (!options.quick || row.quick || !options.only.is_empty())
+        let usual = if options.quick { row.quick } else { !row.named_only };
+        options.wants(&row.id) && (usual || !options.only.is_empty())
     };
     rows.retain(wanted);
     Ok(rows)
@@ -83,14 +107,16 @@ fn measure(options: &Options) -> Result<u8> {
         targets: Vec::new(),
     };
     print(&table::heading(&report))?;
-    let contenders = options.contenders();
-    let counting = usize::from(counts_calls(options, &rig));
-    let bar = progress(rows.len() * contenders.len() * (options.rounds() as usize + counting));
+    print(&format!("{}\n", extent(&rows, options, counts_calls(options, &rig))))?;
+    let rounds = options.rounds() as usize + usize::from(counts_calls(options, &rig));
+    let runs = |row: &Row| options.contenders(row.contenders).len() * rounds;
+    let bar = progress(rows.iter().map(runs).sum());
     let (tries, time) = if options.quick { (1, 0.05) } else { (5, 0.2) };
     let time = Duration::from_secs_f64(options.seconds().min(time));
     report.limits = limits::measure(tries, time, |title| bar.set_message(title.to_owned()));
     bar.suspend(|| print(&table::limits(&report.limits)))?;
     for row in &rows {
+        let contenders = options.contenders(row.contenders);
         let mut measured = measure_row(row, &rig, &contenders, options, &bar);
         measured.bound_by(row, &report.limits);
         let shown = table::row(&measured);

@@ -6,7 +6,7 @@ use crate::contender::Contender;
 use crate::failure::Failure;
 use crate::limits::Limit;
 use crate::stats::{Quantile, Spread};
-use crate::workload::{Better, Per, Point, Row};
+use crate::workload::{Better, Cell, Per, Point, Row};
 
 /// A row.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -30,6 +30,9 @@ pub struct RowReport {
     /// Its place in a curve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub point: Option<Point>,
+    /// Its place among the shapes of servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cell: Option<Cell>,
     /// What the machine allows, in the row's unit; none where there is no simple limit.
     pub limit: Option<RowLimit>,
     /// One for each contender.
@@ -138,6 +141,7 @@ impl RowReport {
             per: row.per,
             ratio: row.ratio,
             point: row.point.clone(),
+            cell: row.cell,
             limit: None,
             results: Vec::new(),
         }

@@ -10,10 +10,11 @@ mod nvme;
 mod output;
 mod redis;
 mod row;
+pub mod shapes;
 mod sockperf;
 mod zerocopy;
 
-pub use row::{Better, Bound, Drive, Family, Outcome, Per, Point, Row};
+pub use row::{Better, Bound, Cell, Drive, Family, Outcome, Per, Point, Row};
 
 /// All rows, in the order in which they run.
 #[must_use]
@@ -33,6 +34,7 @@ fn together() -> Vec<Row> {
     rows.extend(nvme::rows());
     rows.extend(connections::rows());
     rows.extend(memory::rows());
+    rows.extend(shapes::rows());
     rows
 }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::contender::Contender;
 use crate::failure::Result;
+use crate::load::shapes::Shape;
 use crate::rig::meter::Cost;
 use crate::rig::{Budget, Session};
 use crate::stats::Quantile;
@@ -63,6 +64,19 @@ pub struct Outcome {
     pub cost: Cost,
 }
 
+/// The place of a row of the family `shapes`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Cell {
+    /// How the server waits.
+    pub shape: Shape,
+    /// Connections, each with one request at a time.
+    pub connections: u32,
+    /// Processors that server and client share.
+    pub cores: u32,
+    /// Microseconds of work of the server for each request.
+    pub work: u32,
+}
+
 /// What bounds a row, and how its figure follows from that limit.
 #[derive(Clone, Copy)]
 pub struct Bound {
@@ -91,6 +105,8 @@ pub struct Row {
     pub per: Per,
     /// Its place in a curve.
     pub point: Option<Point>,
+    /// Its place among the shapes of servers.
+    pub cell: Option<Cell>,
     /// What the machine allows.
     pub bound: Option<Bound>,
     /// False when times better or worse say nothing about the figure.
@@ -99,6 +115,10 @@ pub struct Row {
     pub unix: bool,
     /// True when `--quick` runs it.
     pub quick: bool,
+    /// True when it runs only if it is named.
+    pub named_only: bool,
+    /// Those that run it unless others are asked for.
+    pub contenders: &'static [Contender],
     /// True when servers and clients are in networks of their own.
     pub isolated: bool,
     /// Why it is not run over a sockmap; none if it is.
@@ -123,10 +143,13 @@ impl Row {
             better: Better::Higher,
             per: Per::Request,
             point: None,
+            cell: None,
             bound: None,
             ratio: true,
             unix: false,
             quick: false,
+            named_only: false,
+            contenders: &Contender::USUAL,
             isolated: false,
             no_sockmap: None,
             drive: Box::new(drive),
@@ -165,6 +188,21 @@ impl Row {
 
     pub(super) fn point(mut self, curve: &str, axis: &str, x: f64) -> Self {
         self.point = Some(Point { curve: curve.into(), axis: axis.into(), x });
+        self
+    }
+
+    pub(super) fn cell(mut self, cell: Cell) -> Self {
+        self.cell = Some(cell);
+        self
+    }
+
+    pub(super) fn named_only(mut self, named_only: bool) -> Self {
+        self.named_only = named_only;
+        self
+    }
+
+    pub(super) fn contenders(mut self, contenders: &'static [Contender]) -> Self {
+        self.contenders = contenders;
         self
     }
 

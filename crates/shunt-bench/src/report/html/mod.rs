@@ -128,7 +128,7 @@ fn is_typical(row: &RowReport) -> bool {
         "nvme.granted.write.65536",
         "nvme.granted.read.65536",
     ];
-    row.point.is_none() || OF_CURVES.contains(&row.id.as_str())
+    row.point.is_none() && row.cell.is_none() || OF_CURVES.contains(&row.id.as_str())
 }
 
 fn overview(report: &Report, html: &mut String) {

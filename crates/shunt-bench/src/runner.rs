@@ -12,7 +12,7 @@ use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
 use crate::machine::{self, Machine};
 use crate::options::Options;
-use crate::report::{Report, ResultReport, RowReport, SCHEMA, VERSION, html, table};
+use crate::report::{Report, ResultReport, RowReport, SCHEMA, VERSION, html, shapes, table};
 use crate::rig::agent::Ends;
 use crate::rig::process::Groups;
 use crate::rig::{Budget, Rig, Session, bridge, cgroup};
@@ -127,6 +127,10 @@ fn measure(options: &Options) -> Result<u8> {
         bar.suspend(|| print(&shown))?;
     }
     bar.finish_and_clear();
+    let summary = shapes::summary(&report.rows);
+    if !summary.is_empty() {
+        print(&summary)?;
+    }
     print(&table::targets(&report.targets))?;
     Ok(u8::from(report.has_failures()))
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::contender::Contender;
 use crate::report::row::{ResultReport, RowReport};
+use crate::report::shapes::{FIXED_GOAL, Judged};
 
 /// What is looked at. Of several rows the worst counts.
 enum Measure {
@@ -18,6 +19,10 @@ enum Measure {
     Beyond(&'static str),
     /// How many times better than the best of the other accelerators, in all rows.
     Ahead,
+    /// How many times better default settings are than kernel TCP, in all rows of `shapes`.
+    Shapes,
+    /// The same against the best fixed length of spinning.
+    Fixed,
 }
 
 /// A target.
@@ -47,6 +52,13 @@ const NGINX_1M: &[&str] =
 const BULK: &[&str] = &["sockperf.throughput", "iperf3.1"];
 const REDIS_1: &[&str] = &["redis.get.p1", "redis.set.p1"];
 const REDIS_16: &[&str] = &["redis.get.p16", "redis.set.p16"];
+
+const THREADS: &[&str] = &[
+    "shapes.thread-poll.100",
+    "shapes.thread-poll.400",
+    "shapes.thread-recv.100",
+    "shapes.thread-recv.400",
+];
 
 const TARGETS: &[Target] = &[
     gain("ping-pong 14 B, one-way latency", Contender::Attach, &["sockperf.ping-pong"], 25.0, 40.0),
@@ -108,6 +120,19 @@ const TARGETS: &[Target] = &[
         measure: Measure::Ahead,
         goal: 1.0,
         moonshot: None,
+    },
+    Target {
+        title: "servers of all shapes, default settings, worst cell",
+        measure: Measure::Shapes,
+        goal: 1.0,
+        moonshot: Some(1.5),
+    },
+    gain("a thread per connection, 100 and 400 connections", Contender::Attach, THREADS, 1.3, 2.0),
+    Target {
+        title: "default settings against the best fixed spin, worst cell",
+        measure: Measure::Fixed,
+        goal: FIXED_GOAL,
+        moonshot: Some(1.0),
     },
 ];
 
@@ -197,6 +222,14 @@ impl Measure {
                 let rows = rows.iter().filter(|row| row.ratio);
                 worst(rows.filter_map(|row| pick(row, ahead(row))), false)
             }
+            Self::Shapes => {
+                let cells = rows.iter().filter_map(Judged::of);
+                worst(cells.filter_map(|cell| pick(cell.row, Some(cell.gain))), false)
+            }
+            Self::Fixed => {
+                let cells = rows.iter().filter_map(Judged::of);
+                worst(cells.filter_map(|cell| pick(cell.row, Some(cell.fixed?.0))), false)
+            }
         }
     }
 }
@@ -248,9 +281,25 @@ mod tests {
                 Measure::Gain(_, names) => names.iter().for_each(|id| exists(id)),
                 Measure::Rows(one, other) => [one, other].into_iter().for_each(exists),
                 Measure::Beyond(row) => exists(row),
-                Measure::Cpu | Measure::Ahead => {}
+                Measure::Cpu | Measure::Ahead | Measure::Shapes | Measure::Fixed => {}
             }
         }
+    }
+
+    #[test]
+    fn the_worst_cell_decides() {
+        use crate::report::shapes::tests::row;
+        let rows = [
+            row("shapes.poll.8", [100.0, 160.0, 90.0, 200.0]),
+            row("shapes.thread-recv.100", [100.0, 120.0, 10.0, 110.0]),
+        ];
+        let judged = judge(&rows);
+        let of = |title: &str| judged.iter().find(|t| t.title.contains(title)).unwrap();
+        let decided = |title: &str| (of(title).value, of(title).row.as_deref(), of(title).verdict);
+        let (poll, recv) = (Some("shapes.poll.8"), Some("shapes.thread-recv.100"));
+        assert_eq!(decided("all shapes"), (Some(1.2), recv, Verdict::Reached));
+        assert_eq!(decided("a thread per"), (Some(1.2), recv, Verdict::Missed));
+        assert_eq!(decided("best fixed"), (Some(0.8), poll, Verdict::Missed));
     }
 
     #[test]

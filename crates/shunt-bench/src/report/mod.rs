@@ -2,6 +2,7 @@
 
 pub mod html;
 pub(crate) mod row;
+pub mod shapes;
 pub mod table;
 
 use serde::{Deserialize, Serialize};
@@ -88,7 +89,8 @@ pub(crate) mod tests {
             row.compare();
             row
         });
-        let rows: Vec<_> = rows.collect();
+        let cell = shapes::tests::row("shapes.poll.8", [1e5, 2e5, 1e5, 1.5e5]);
+        let rows: Vec<_> = rows.chain([cell]).collect();
         Report {
             schema: SCHEMA.into(),
             version: VERSION,

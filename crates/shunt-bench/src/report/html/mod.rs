@@ -2,6 +2,7 @@
 //! reader's system is, light on paper.
 
 mod chart;
+mod heat;
 mod text;
 
 use std::fmt::Write;
@@ -30,6 +31,7 @@ pub fn page(report: &Report) -> String {
     overview(report, &mut html);
     targets(report, &mut html);
     limits(report, &mut html);
+    heat::section(&report.rows, &mut html);
     curves(report, &mut html);
     distributions(report, &mut html);
     rows(report, &mut html);
@@ -74,15 +76,20 @@ fn heading(report: &Report, html: &mut String) {
         );
     }
     html.push_str("<nav>");
+    let has_cells = report.rows.iter().any(|row| row.cell.is_some());
     for (id, title) in [
         ("overview", "Overview"),
         ("targets", "Targets"),
         ("limits", "What the machine allows"),
+        ("shapes", "Shapes of servers"),
         ("curves", "As the work grows"),
         ("latency", "Latency"),
         ("rows", "All rows"),
         ("method", "How it was measured"),
     ] {
+        if id == "shapes" && !has_cells {
+            continue;
+        }
         let _ = write!(html, "<a href=\"#{id}\">{title}</a>");
     }
     html.push_str("</nav>\n");
@@ -347,7 +354,7 @@ fn row_table(row: &RowReport, html: &mut String) {
         html,
         "<div class=\"wide\"><table><caption>{} <code>{}</code></caption>\
          <tr><th class=\"text\"></th><th>{}</th><th>gain</th><th>spread</th><th>{cpu}</th>\
-         <th>{switches}</th><th>{syscalls}</th><th>median µs</th><th>99 % µs</th></tr>",
+         <th>{switches}</th><th>{syscalls}</th><th>median µs</th><th>99 % µs</th><th>99.9 % µs</th></tr>",
         escape(&row.title),
         escape(&row.id),
         escape(&row.unit)
@@ -364,7 +371,7 @@ fn row_table(row: &RowReport, html: &mut String) {
                 let _ = writeln!(
                     html,
                     "<td><b>{}</b></td><td>{gain}</td><td>{} … {}</td><td>{}</td><td>{}</td><td>{}</td>\
-                     <td>{}</td><td>{}</td></tr>",
+                     <td>{}</td><td>{}</td><td>{}</td></tr>",
                     figure(value.median),
                     figure(value.min),
                     figure(value.max),
@@ -372,17 +379,18 @@ fn row_table(row: &RowReport, html: &mut String) {
                     maybe(result.switches),
                     maybe(result.syscalls),
                     at(0.5),
-                    at(0.99)
+                    at(0.99),
+                    at(0.999)
                 );
             }
             (Status::Failed, _) => {
                 let _ =
-                    writeln!(html, "<td class=\"text bad\" colspan=\"8\">failed: {why}</td></tr>");
+                    writeln!(html, "<td class=\"text bad\" colspan=\"9\">failed: {why}</td></tr>");
             }
             _ => {
                 let _ = writeln!(
                     html,
-                    "<td class=\"text faint\" colspan=\"8\">skipped: {why}</td></tr>"
+                    "<td class=\"text faint\" colspan=\"9\">skipped: {why}</td></tr>"
                 );
             }
         }
@@ -390,7 +398,7 @@ fn row_table(row: &RowReport, html: &mut String) {
     if let Some(limit) = &row.limit {
         let _ = writeln!(
             html,
-            "<tr class=\"faint\"><td>limit: {}</td><td>{}</td><td colspan=\"7\"></td></tr>",
+            "<tr class=\"faint\"><td>limit: {}</td><td>{}</td><td colspan=\"8\"></td></tr>",
             escape(&limit.title),
             figure(limit.value)
         );

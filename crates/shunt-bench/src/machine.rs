@@ -32,12 +32,18 @@ pub struct Machine {
 }
 
 /// Programs, their packages, and how to ask for the version.
-const PROGRAMS: [(&str, &str, &str); 5] = [
+const PROGRAMS: [(&str, &str, &str); 11] = [
     ("nginx", "nginx", "-v"),
     ("wrk", "wrk", "-v"),
     ("redis-server", "redis-server", "--version"),
     ("sockperf", "sockperf", "--version"),
     ("iperf3", "iperf3", "--version"),
+    ("postgres", "postgresql", "--version"),
+    ("haproxy", "haproxy", "-v"),
+    ("node", "nodejs", "--version"),
+    ("java", "default-jre-headless", "-version"),
+    ("python3", "python3", "--version"),
+    ("memcached", "memcached", "--version"),
 ];
 
 impl Machine {
@@ -103,7 +109,7 @@ fn versions() -> BTreeMap<String, String> {
 /// digit and holds a dot.
 #[must_use]
 pub fn version_in(text: &str) -> Option<String> {
-    let words = text.lines().take(1).flat_map(|line| line.split([' ', ',', '=', '/']));
+    let words = text.lines().take(1).flat_map(|line| line.split([' ', ',', '=', '/', '"']));
     let mut words = words.map(|w| w.trim_start_matches('v'));
     let version = words.find(|w| w.starts_with(|c: char| c.is_ascii_digit()) && w.contains('.'));
     version.map(str::to_owned)
@@ -154,6 +160,13 @@ mod tests {
             ("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0", "7.0.15"),
             ("sockperf, version 3.7-no.git", "3.7-no.git"),
             ("iperf 3.12 (cJSON 1.7.15)\nLinux", "3.12"),
+            ("postgres (PostgreSQL) 15.13 (Debian 15.13-0+deb12u1)", "15.13"),
+            (
+                "HAProxy version 2.6.12-1+deb12u2 2025/04/15 - https://haproxy.org/",
+                "2.6.12-1+deb12u2",
+            ),
+            ("v20.20.2", "20.20.2"),
+            ("openjdk version \"17.0.15\" 2025-04-15", "17.0.15"),
         ] {
             assert_eq!(version_in(text).as_deref(), Some(version));
         }

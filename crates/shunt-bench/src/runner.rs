@@ -215,7 +215,9 @@ fn measure_row(
         for (contender, rounds) in &mut all {
             bar.set_message(format!("{}: {}, system calls", row.title, contender.title()));
             // Rows without requests have nothing to count calls by.
-            if rounds.failure.is_none() && rounds.outcomes.iter().any(|o| o.bytes > 0.0) {
+            if rounds.failure.is_none()
+                && rounds.outcomes.iter().any(|o| o.bytes > 0.0 || o.operations > 0.0)
+            {
                 rounds.calls = calls(row, rig, *contender, brief);
             }
             bar.inc(1);
@@ -259,7 +261,7 @@ fn counts_calls(options: &Options, rig: &Rig) -> bool {
 
 /// System calls per request, or per 10⁶ bytes. The other figures stand without it.
 fn calls(row: &Row, rig: &Rig, contender: Contender, budget: Budget) -> Option<f64> {
-    let session = rig.session(contender, row.isolated).ok()?;
+    let session = rig.session(contender, row.place()).ok()?;
     session.count_calls();
     let outcome = (row.drive)(&session, budget).ok()?;
     cost(&outcome, row.per, outcome.cost.calls? as f64, 1e6)
@@ -272,7 +274,7 @@ fn once(
     contender: Contender,
     budget: Budget,
 ) -> Result<(Outcome, Option<Ends>)> {
-    let session = rig.session(contender, row.isolated)?;
+    let session = rig.session(contender, row.place())?;
     let before = session.agent().map(crate::rig::agent::Agent::ends).transpose()?;
     let entered_before = entered(&session)?;
     let outcome = (row.drive)(&session, budget)?;

@@ -31,6 +31,12 @@ pub struct Exec {
     /// Run on the first so many of the processors that may be used.
     #[arg(long)]
     cores: Option<usize>,
+    /// A user to run as, with the number of a group of its own. Needs root.
+    #[arg(long, requires = "gid")]
+    uid: Option<u32>,
+    /// That group.
+    #[arg(long, requires = "uid")]
+    gid: Option<u32>,
     /// The program.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
@@ -39,11 +45,19 @@ pub struct Exec {
 impl Exec {
     /// Becomes the program; returns only when that fails.
     pub fn run(self) -> io::Error {
-        match self.prepare() {
-            // Command's exec keeps the process; its number is the bench's handle on it.
-            Ok(()) => Command::new(&self.command[0]).args(&self.command[1..]).exec(),
-            Err(e) => e,
-        }
+        // Command's exec keeps the process; its number is the bench's handle on it.
+        let become_it = || {
+            self.prepare()?;
+            let Some((uid, gid)) = self.uid.zip(self.gid) else {
+                return Ok(Command::new(&self.command[0]).args(&self.command[1..]).exec());
+            };
+            // The kernel forgets to end a process with its parent when that process changes its
+            // user: that has to be asked for once more.
+            let mut again = Command::new(std::env::current_exe()?);
+            again.args(["load", "exec", "--nofile", &self.nofile.to_string(), "--"]);
+            Ok(again.args(&self.command).uid(uid).gid(gid).exec())
+        };
+        become_it().unwrap_or_else(|e: io::Error| e)
     }
 
     fn prepare(&self) -> io::Result<()> {

@@ -1,11 +1,13 @@
 //! An agent of the bench's own, and the proof that it gives.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::account::Account;
 use super::endpoint::is_bound;
 use super::process::{Groups, Process};
 use crate::failure::{Context, Failure, Result};
@@ -23,6 +25,8 @@ pub struct Agent {
     run_dir: PathBuf,
     log: PathBuf,
     groups: Groups,
+    /// Others than its own user must not use its directory.
+    account: Option<Account>,
     process: Process,
 }
 
@@ -36,7 +40,7 @@ pub struct Ends {
 }
 
 impl Agent {
-    /// Starts one for `run_dir`; `command` is its command line.
+    /// Starts one for `run_dir`, as this user; `command` is its command line.
     ///
     /// # Errors
     /// When it does not come up.
@@ -46,6 +50,7 @@ impl Agent {
         run_dir: PathBuf,
         log: &Path,
         groups: &Groups,
+        account: Option<&Account>,
     ) -> Result<Self> {
         command.env("SHUNT_RUN_DIR", &run_dir);
         let process = Process::start(command, log, groups)?;
@@ -56,6 +61,7 @@ impl Agent {
             run_dir,
             log: log.with_file_name("stats"),
             groups: groups.clone(),
+            account: account.cloned(),
             process,
         })
     }
@@ -75,6 +81,9 @@ impl Agent {
     fn stats(&self) -> Result<Value> {
         let mut command = Command::new(&self.shunt);
         command.env("SHUNT_RUN_DIR", &self.run_dir).args(["stats", "--json"]);
+        if let Some(account) = &self.account {
+            command.uid(account.uid).gid(account.gid);
+        }
         let said = Process::start(command, &self.log, &self.groups)?.wait(PATIENCE)?;
         serde_json::from_str(&said.stdout).context("shunt stats")
     }

@@ -7,6 +7,7 @@
 //! Each program is started through the hidden `shunt load exec`, which raises its limits, has the
 //! kernel end it with the bench, and, under Shunt, hands over to `shunt run`.
 
+pub mod account;
 pub mod agent;
 pub mod bridge;
 mod budget;
@@ -30,6 +31,7 @@ use tempfile::TempDir;
 use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
 use crate::load::Seen;
+use account::Account;
 use agent::Agent;
 use bridge::{Bridge, End};
 pub use budget::Budget;
@@ -47,12 +49,21 @@ const SETTLE: Duration = Duration::from_millis(30);
 /// Descriptors that each program may open: more than the largest row needs.
 pub const DESCRIPTORS: u64 = 65_536;
 
+/// Where programs run, and as which user.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Place {
+    /// Servers and clients are in networks of their own.
+    pub isolated: bool,
+    /// This user, where root runs the bench.
+    pub user: Option<&'static str>,
+}
+
 /// See the module's description.
 pub struct Rig {
     dir: TempDir,
     shunt: PathBuf,
     groups: Groups,
-    agents: RefCell<HashMap<(Contender, bool), Rc<Agent>>>,
+    agents: RefCell<HashMap<(Contender, Place), Rc<Agent>>>,
     // After the agents, which run in them.
     cgroups: Result<cgroup::ControlGroups>,
     bridge: OnceCell<Result<Bridge>>,
@@ -93,9 +104,15 @@ impl Rig {
         self.cgroups.as_ref().map_err(Clone::clone)
     }
 
-    fn exec(&self, contender: Contender, cores: Option<u32>, netns: Option<&Path>) -> Command {
+    fn exec(
+        &self,
+        contender: Contender,
+        cores: Option<u32>,
+        netns: Option<&Path>,
+        account: Option<&Account>,
+    ) -> Command {
         let group = self.cgroups.as_ref().ok().map(|groups| groups.path(contender));
-        exec(&self.shunt, group, cores, netns)
+        exec(&self.shunt, group, cores, netns, account)
     }
 
     /// A new name in the directory.
@@ -105,23 +122,29 @@ impl Rig {
         self.path().join(format!("{stem}.{}", self.files.get()))
     }
 
-    /// One contender, whose servers and clients are in networks of their own if they are
-    /// `isolated`. Its agent is started if it needs one and has none.
+    /// One contender, whose servers and clients run at this place. Its agent is started if it needs
+    /// one and has none.
     ///
     /// # Errors
     /// When the agent cannot be started, or what the contender needs cannot be had.
-    pub fn session(&self, contender: Contender, isolated: bool) -> Result<Session<'_>> {
-        let bridge = isolated.then(|| self.bridge.get_or_init(Bridge::new).as_ref());
+    pub fn session(&self, contender: Contender, place: Place) -> Result<Session<'_>> {
+        let bridge = place.isolated.then(|| self.bridge.get_or_init(Bridge::new).as_ref());
         let bridge = bridge.transpose().map_err(Clone::clone)?;
         if contender == Contender::Sockmap {
             self.cgroups()?.sockmap()?;
         }
-        let agent =
-            if contender.is_shunt() { Some(self.agent(contender, isolated)?) } else { None };
+        let user = place.user.filter(|_| rustix::process::geteuid().is_root());
+        let account = user.map(|name| Account::new(name, self.path())).transpose()?;
+        let agent = if contender.is_shunt() {
+            Some(self.agent(contender, place, account.as_ref())?)
+        } else {
+            None
+        };
         Ok(Session {
             rig: self,
             contender,
             agent,
+            account,
             bridge,
             has_server: Cell::new(false),
             environment: RefCell::default(),
@@ -130,19 +153,25 @@ impl Rig {
         })
     }
 
-    fn agent(&self, contender: Contender, isolated: bool) -> Result<Rc<Agent>> {
-        if let Some(agent) = self.agents.borrow().get(&(contender, isolated)) {
+    fn agent(
+        &self,
+        contender: Contender,
+        place: Place,
+        account: Option<&Account>,
+    ) -> Result<Rc<Agent>> {
+        if let Some(agent) = self.agents.borrow().get(&(contender, place)) {
             return Ok(Rc::clone(agent));
         }
         let (whose, args): (_, &[_]) =
-            if isolated { ("host", &["agent", "--host"]) } else { ("run", &["agent"]) };
-        let run_dir = self.path().join(format!("{whose}-{}", contender.name()));
-        let mut command = self.exec(contender, None, None);
+            if place.isolated { ("host", &["agent", "--host"]) } else { ("run", &["agent"]) };
+        let dir = account.map_or(self.path(), |account| &account.dir);
+        let run_dir = dir.join(format!("{whose}-{}", contender.name()));
+        let mut command = self.exec(contender, None, None, account);
         command.arg(&self.shunt).args(args);
         let log = self.new_path("agent");
-        let agent = Agent::start(command, &self.shunt, run_dir, &log, &self.groups)?;
+        let agent = Agent::start(command, &self.shunt, run_dir, &log, &self.groups, account)?;
         let agent = Rc::new(agent);
-        self.agents.borrow_mut().insert((contender, isolated), Rc::clone(&agent));
+        self.agents.borrow_mut().insert((contender, place), Rc::clone(&agent));
         Ok(agent)
     }
 }
@@ -153,6 +182,7 @@ pub struct Session<'r> {
     /// Who runs.
     pub contender: Contender,
     agent: Option<Rc<Agent>>,
+    account: Option<Account>,
     bridge: Option<&'r Bridge>,
     /// What is started from now on are clients.
     has_server: Cell<bool>,
@@ -166,6 +196,12 @@ impl Session<'_> {
     #[must_use]
     pub const fn rig(&self) -> &Rig {
         self.rig
+    }
+
+    /// Where its programs may make files.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.account.as_ref().map_or(self.rig.path(), |account| &account.dir)
     }
 
     /// The agent, of a contender under Shunt.
@@ -194,13 +230,15 @@ impl Session<'_> {
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let end = if self.has_server.get() { End::Client } else { End::Server };
         let netns = self.bridge.map(|bridge| bridge.namespace(end));
-        let mut command = self.rig.exec(self.contender, self.cores.get(), netns.as_deref());
+        let account = self.account.as_ref();
+        let mut command =
+            self.rig.exec(self.contender, self.cores.get(), netns.as_deref(), account);
         if let (Some(agent), Some(options)) = (self.agent(), self.contender.run_options()) {
             command.env("SHUNT_RUN_DIR", agent.run_dir());
             command.arg(&self.rig.shunt).arg("run").args(options).arg("--");
         }
         command.envs(self.environment.borrow().iter().map(|(name, value)| (name, value)));
-        command.current_dir(self.rig.path()).arg(program);
+        command.current_dir(self.dir()).arg(program);
         command
     }
 
@@ -320,7 +358,13 @@ impl Session<'_> {
 }
 
 /// The beginning of each command line.
-fn exec(shunt: &Path, group: Option<&Path>, cores: Option<u32>, netns: Option<&Path>) -> Command {
+fn exec(
+    shunt: &Path,
+    group: Option<&Path>,
+    cores: Option<u32>,
+    netns: Option<&Path>,
+    account: Option<&Account>,
+) -> Command {
     let mut command = Command::new(shunt);
     command.args(["load", "exec", "--nofile", &DESCRIPTORS.to_string()]);
     if let Some(group) = group {
@@ -331,6 +375,9 @@ fn exec(shunt: &Path, group: Option<&Path>, cores: Option<u32>, netns: Option<&P
     }
     if let Some(netns) = netns {
         command.arg("--netns").arg(netns);
+    }
+    if let Some(account) = account {
+        command.args(["--uid", &account.uid.to_string(), "--gid", &account.gid.to_string()]);
     }
     command.arg("--");
     for (name, _) in std::env::vars_os() {

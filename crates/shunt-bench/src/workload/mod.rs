@@ -8,6 +8,7 @@ mod memory;
 pub mod nginx;
 mod nvme;
 mod output;
+mod programs;
 mod redis;
 mod row;
 pub mod shapes;
@@ -31,6 +32,7 @@ fn together() -> Vec<Row> {
     rows.extend(iperf::rows());
     rows.extend(nginx::rows());
     rows.extend(redis::rows());
+    rows.extend(programs::rows());
     rows.extend(nvme::rows());
     rows.extend(connections::rows());
     rows.extend(memory::rows());

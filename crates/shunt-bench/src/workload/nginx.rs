@@ -1,17 +1,20 @@
 //! nginx and wrk.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::output::{expect_number, number_after};
+use super::programs;
 use super::row::{Better, Family, Outcome, Row};
 use crate::failure::{Context, Failure, Result};
+use crate::rig::endpoint::Endpoint;
 use crate::rig::{Budget, Session, program};
 use crate::stats::Quantile;
 
 static FAMILY: Family = Family {
     title: "nginx and wrk",
-    meaning: "nginx serves a file from its cache of open files by sendfile, wrk asks for it over \
+    meaning: "nginx, tuned, serves a file from its cache of open files by sendfile, wrk asks for it over \
               keep-alive connections, each with one request at a time; as many wrk threads as nginx \
               workers. The figure is whole answers per second. Much of the time is nginx's and wrk's \
               own, which no transport can take away.",
@@ -23,6 +26,14 @@ static CLOSE: Family = Family {
               kernel's connection is most of the work, and Shunt adds its own to it.",
 };
 
+static STOCK: Family = Family {
+    title: "nginx as it comes, and wrk",
+    meaning: "The same with the configuration that nginx's authors ship: it opens the file for each \
+              request, writes a line to the access log, and ends a connection after 1,000 requests. The \
+              tuned rows beside these, `nginx.612.w1`, keep files open, log nothing, and keep \
+              connections.",
+};
+
 static VECTORS: Family = Family {
     title: "Completion vectors",
     meaning: "nginx with 2 workers and wrk with 2 threads, where each process has 1 or 2 completion \
@@ -31,7 +42,8 @@ static VECTORS: Family = Family {
 };
 
 const SIZES: [(usize, &str, &str); 2] = [(612, "612", "612 B"), (1_000_000, "1M", "1 MB")];
-const CONNECTIONS: [u32; 6] = [1, 50, 100, 200, 400, 800];
+/// Beside each row of the stock configuration is one of the tuned.
+const CONNECTIONS: [u32; 8] = [1, 8, 32, 50, 100, 200, 400, 800];
 
 /// A configuration for a server at `at`, an address and a port, that keeps every file in `dir`. `user`: runs the workers, when root starts nginx.
 #[must_use]
@@ -43,10 +55,7 @@ pub fn configuration(
 ) -> String {
     let dir = dir.display();
     let user = user.map(|name| format!("user {name};\n")).unwrap_or_default();
-    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .iter()
-        .map(|kind| format!("  {kind}_temp_path {dir}/temporary-{kind};\n"))
-        .collect();
+    let temporary = temporary_paths(&dir);
     format!(
         "{user}daemon off;\nworker_processes {workers};\npid {dir}/nginx.pid;\n\
          error_log {dir}/error.log;\nworker_rlimit_nofile 8192;\n\
@@ -54,6 +63,30 @@ pub fn configuration(
          \x20 open_file_cache max=100;\n{temporary}  keepalive_requests 100000000;\n\
          \x20 server {{ listen {at}; root {dir}/www; }}\n}}\n"
     )
+}
+
+/// nginx's own configuration, as its authors ship it, for a server at `at` with its files in `dir`:
+/// an access log, the default limits, and no cache of open files. `user` as above.
+#[must_use]
+pub fn stock_configuration(dir: &Path, at: impl std::fmt::Display, user: Option<&str>) -> String {
+    let dir = dir.display();
+    let user = user.map(|name| format!("user {name};\n")).unwrap_or_default();
+    let temporary = temporary_paths(&dir);
+    format!(
+        "{user}daemon off;\nworker_processes 1;\npid {dir}/nginx.pid;\n\
+         error_log {dir}/error.log;\nevents {{ worker_connections 1024; }}\nhttp {{\n\
+         \x20 default_type application/octet-stream;\n  access_log {dir}/access.log;\n\
+         \x20 sendfile on;\n  keepalive_timeout 65;\n{temporary}\
+         \x20 server {{ listen {at}; location / {{ root {dir}/www; index index.html; }} }}\n}}\n"
+    )
+}
+
+/// Where a server may put bodies for the time being.
+fn temporary_paths(dir: &impl std::fmt::Display) -> String {
+    ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .iter()
+        .map(|kind| format!("  {kind}_temp_path {dir}/temporary-{kind};\n"))
+        .collect()
 }
 
 /// Requests, seconds' rate, and distribution, as wrk prints them.
@@ -94,24 +127,41 @@ struct Load {
     connections: u32,
     /// Each connection carries one request.
     close: bool,
+    /// nginx has the configuration that its authors ship.
+    stock: bool,
 }
 
-fn run(session: &Session<'_>, budget: Budget, load: Load) -> Result<Outcome> {
-    let Load { size, workers, connections, close } = load;
-    let (nginx, wrk) = (program("nginx", "nginx")?, program("wrk", "wrk")?);
-    let at = session.endpoint()?;
+/// A server with a page of this size, and its directory.
+pub(super) fn server(
+    session: &Session<'_>,
+    size: usize,
+    configuration: impl FnOnce(&Path, Option<&str>) -> String,
+) -> Result<(Command, PathBuf)> {
+    let nginx = program("nginx", "nginx")?;
     let dir = session.rig().new_path("nginx");
     fs::create_dir_all(dir.join("www")).context("nginx's directory")?;
     fs::write(dir.join("www/page"), vec![b'x'; size]).context("a page")?;
     let file = dir.join("nginx.conf");
     let root = rustix::process::geteuid().is_root().then_some("root");
-    fs::write(&file, configuration(&dir, &at, workers, root)).context("nginx.conf")?;
+    fs::write(&file, configuration(&dir, root)).context("nginx.conf")?;
     let mut command = session.command(nginx);
     command.arg("-p").arg(&dir).arg("-e").arg(dir.join("error.log")).arg("-c").arg(&file);
-    let server = session.serve(command, &at)?;
+    Ok((command, dir))
+}
+
+/// What wrk sees of the page of so many bytes at `at`.
+pub(super) fn wrk(
+    session: &Session<'_>,
+    budget: Budget,
+    at: &Endpoint,
+    size: usize,
+    (threads, connections): (u32, u32),
+    close: bool,
+) -> Result<Outcome> {
+    let wrk = program("wrk", "wrk")?;
     let (finished, cost) = session.metered(|| {
         let mut command = session.command(wrk);
-        let threads = workers.min(connections);
+        let threads = threads.min(connections);
         command.args([format!("-t{threads}"), format!("-c{connections}")]);
         command.args([format!("-d{}", budget.whole_seconds()), "--latency".into()]);
         if close {
@@ -120,11 +170,26 @@ fn run(session: &Session<'_>, budget: Budget, load: Load) -> Result<Outcome> {
         command.arg(format!("http://{at}/page"));
         session.run(command, budget.patience())
     })?;
-    drop(server);
     let (value, requests, latency) = parse(&finished.stdout)?;
+    Ok(Outcome { value, operations: requests, bytes: requests * size as f64, latency, cost })
+}
+
+fn run(session: &Session<'_>, budget: Budget, load: Load) -> Result<Outcome> {
+    let Load { size, workers, connections, close, stock } = load;
+    let at = session.endpoint()?;
+    let (command, dir) = server(session, size, |dir, user| {
+        if stock {
+            stock_configuration(dir, &at, user)
+        } else {
+            configuration(dir, &at, workers, user)
+        }
+    })?;
+    let server = session.serve(command, &at)?;
+    let outcome = wrk(session, budget, &at, size, (workers, connections), close)?;
+    drop(server);
     // What it served is of no use any more.
     let _kept = fs::remove_dir_all(&dir);
-    Ok(Outcome { value, operations: requests, bytes: requests * size as f64, latency, cost })
+    Ok(outcome)
 }
 
 /// Sizes, connections, workers; vectors.
@@ -133,11 +198,11 @@ pub fn rows() -> Vec<Row> {
     for workers in [1, 2] {
         for (size, short, long) in SIZES {
             for connections in CONNECTIONS {
-                let load = Load { size, workers, connections, close: false };
+                let load = Load { size, workers, connections, close: false, stock: false };
                 let drive = move |session: &Session<'_>, budget: Budget| run(session, budget, load);
                 let s = |n: u32| if n == 1 { "" } else { "s" };
                 let title = format!(
-                    "nginx + wrk, {long}, {connections} connection{}, {workers} worker{}",
+                    "nginx (tuned) + wrk, {long}, {connections} connection{}, {workers} worker{}",
                     s(connections),
                     s(workers)
                 );
@@ -152,18 +217,32 @@ pub fn rows() -> Vec<Row> {
             }
         }
     }
+    for connections in programs::CONNECTIONS {
+        let load = Load { size: 612, workers: 1, connections, close: false, stock: true };
+        let drive = move |session: &Session<'_>, budget: Budget| run(session, budget, load);
+        let s = if connections == 1 { "" } else { "s" };
+        let title = format!("nginx (as it comes) + wrk, 612 B, {connections} connection{s}");
+        let curve = "nginx as it comes, 612 B, 1 worker";
+        rows.push(
+            Row::new(format!("nginx.stock.w1.c{connections}"), &STOCK, title, drive)
+                .unit("req/s", Better::Higher)
+                .contenders(&programs::CONTENDERS)
+                .point(curve, "connections", connections.into()),
+        );
+    }
     for workers in [1, 2] {
-        let load = Load { size: 612, workers, connections: 50, close: true };
+        let load = Load { size: 612, workers, connections: 50, close: true, stock: false };
         let drive = move |session: &Session<'_>, budget: Budget| run(session, budget, load);
         let s = if workers == 1 { "" } else { "s" };
-        let title = format!("nginx + wrk, 612 B, a connection per request, {workers} worker{s}");
+        let title =
+            format!("nginx (tuned) + wrk, 612 B, a connection per request, {workers} worker{s}");
         rows.push(
             Row::new(format!("nginx.close.w{workers}"), &CLOSE, title, drive)
                 .unit("req/s", Better::Higher),
         );
     }
     for vectors in ["1", "2"] {
-        let load = Load { size: 612, workers: 2, connections: 100, close: false };
+        let load = Load { size: 612, workers: 2, connections: 100, close: false, stock: false };
         let drive = move |session: &Session<'_>, budget: Budget| {
             session.set("SHUNT_VECTORS", vectors);
             run(session, budget, load)

@@ -1,5 +1,6 @@
 //! redis and redis-benchmark.
 
+use super::programs;
 use super::row::{Better, Family, Outcome, Row};
 use crate::failure::{Failure, Result};
 use crate::rig::endpoint::Endpoint;
@@ -13,7 +14,12 @@ static FAMILY: Family = Family {
               own, and shows how fast it could be without any transport.",
 };
 
-const CLIENTS: &str = "50";
+static CONNECTIONS: Family = Family {
+    title: "redis, by connections",
+    meaning: "redis-benchmark, GET of values of 3 B, one request at a time over each connection.",
+};
+
+const CLIENTS: u32 = 50;
 
 /// Requests of the run by which the next is sized, for each that is sent at once.
 const TRIAL: u64 = 10_000;
@@ -44,7 +50,12 @@ fn parse(text: &str) -> Result<(f64, Vec<Quantile>)> {
     Ok((rate, points.collect()))
 }
 
-fn run(session: &Session<'_>, budget: Budget, test: &str, pipeline: u64) -> Result<Outcome> {
+fn run(
+    session: &Session<'_>,
+    budget: Budget,
+    test: &str,
+    (clients, pipeline): (u32, u64),
+) -> Result<Outcome> {
     let server = program("redis-server", "redis-server")?;
     let client = program("redis-benchmark", "redis-tools")?;
     let at = session.endpoint()?;
@@ -63,11 +74,12 @@ fn run(session: &Session<'_>, budget: Budget, test: &str, pipeline: u64) -> Resu
         } else {
             command.args(["-h", &at.ip().to_string(), "-p", &at.port().to_string()]);
         }
-        command.args(["-c", CLIENTS, "-P", &pipeline.to_string(), "-n", &requests.to_string()]);
+        command.args(["-c", &clients.to_string(), "-P", &pipeline.to_string()]);
+        command.args(["-n", &requests.to_string()]);
         command.args(["-t", test, "--csv"]);
         parse(&session.run(command, budget.patience())?.stdout)
     };
-    let name = format!("redis.{test}.p{pipeline}");
+    let name = format!("redis.{test}.p{pipeline}.c{clients}");
     let rate = session.known_rate(&name, || Ok(load(TRIAL * pipeline)?.0))?;
     let requests = whole(rate * budget.seconds).max(TRIAL);
     let ((value, latency), cost) = session.metered(|| load(requests))?;
@@ -80,14 +92,29 @@ pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for pipeline in [1, 16] {
         for test in ["get", "set"] {
+            let load = (CLIENTS, pipeline);
             let drive =
-                move |session: &Session<'_>, budget: Budget| run(session, budget, test, pipeline);
+                move |session: &Session<'_>, budget: Budget| run(session, budget, test, load);
             let title = format!("redis {}, 50 connections, -P {pipeline}", test.to_uppercase());
             let row = Row::new(format!("redis.{test}.p{pipeline}"), &FAMILY, title, drive);
             rows.push(
                 row.unit("req/s", Better::Higher).unix().quick(test == "get" && pipeline == 1),
             );
         }
+    }
+    for connections in programs::CONNECTIONS {
+        let drive = move |session: &Session<'_>, budget: Budget| {
+            run(session, budget, "get", (connections, 1))
+        };
+        let s = if connections == 1 { "" } else { "s" };
+        let title = format!("redis GET, {connections} connection{s}");
+        rows.push(
+            Row::new(format!("redis.get.c{connections}"), &CONNECTIONS, title, drive)
+                .unit("req/s", Better::Higher)
+                .unix()
+                .contenders(&programs::CONTENDERS)
+                .point("redis GET", "connections", connections.into()),
+        );
     }
     rows
 }

@@ -6,7 +6,7 @@ use crate::contender::Contender;
 use crate::failure::Result;
 use crate::load::shapes::Shape;
 use crate::rig::meter::Cost;
-use crate::rig::{Budget, Session};
+use crate::rig::{Budget, Place, Session};
 use crate::stats::Quantile;
 
 /// Rows of one kind.
@@ -121,6 +121,8 @@ pub struct Row {
     pub contenders: &'static [Contender],
     /// True when servers and clients are in networks of their own.
     pub isolated: bool,
+    /// The user that programs run as where root runs the bench.
+    pub user: Option<&'static str>,
     /// Why it is not run over a sockmap; none if it is.
     pub no_sockmap: Option<&'static str>,
     /// Runs it.
@@ -151,6 +153,7 @@ impl Row {
             named_only: false,
             contenders: &Contender::USUAL,
             isolated: false,
+            user: None,
             no_sockmap: None,
             drive: Box::new(drive),
         }
@@ -196,6 +199,11 @@ impl Row {
         self
     }
 
+    pub(super) fn user(mut self, user: &'static str) -> Self {
+        self.user = Some(user);
+        self
+    }
+
     pub(super) fn named_only(mut self, named_only: bool) -> Self {
         self.named_only = named_only;
         self
@@ -209,6 +217,12 @@ impl Row {
     pub(super) fn no_sockmap(mut self, why: &'static str) -> Self {
         self.no_sockmap = Some(why);
         self
+    }
+
+    /// Where its programs run.
+    #[must_use]
+    pub const fn place(&self) -> Place {
+        Place { isolated: self.isolated, user: self.user }
     }
 
     /// Why this contender cannot run the row; none if it can.

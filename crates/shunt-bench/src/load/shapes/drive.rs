@@ -54,6 +54,9 @@ pub struct Drive {
     /// What the server understands.
     #[arg(long, value_enum, default_value_t = Protocol::Numbers)]
     protocol: Protocol,
+    /// Send requests for so long before the clock is started: until a server's code is compiled.
+    #[arg(long, default_value_t = 0.0)]
+    warm_up: f64,
     /// End after so long.
     #[arg(long)]
     seconds: f64,
@@ -116,18 +119,22 @@ struct Conn {
     answer: Vec<u8>,
     came: usize,
     number: u64,
-    asked: Instant,
+    /// A request is under way.
+    waits: bool,
+    /// Since then, if that was while the clock ran.
+    asked: Option<Instant>,
 }
 
 impl Conn {
     fn open(to: SocketAddr, len: usize, first: u64) -> io::Result<Self> {
         let socket = TcpStream::connect(to)?;
         socket.set_nodelay(true)?;
-        Ok(Self { socket, answer: vec![0; len], came: 0, number: first, asked: Instant::now() })
+        let answer = vec![0; len];
+        Ok(Self { socket, answer, came: 0, number: first, waits: false, asked: None })
     }
 
     fn ask(&mut self, talk: &mut Talk, now: Instant) -> io::Result<()> {
-        (self.came, self.asked) = (0, now);
+        (self.came, self.waits, self.asked) = (0, true, Some(now));
         self.number = self.number.wrapping_add(1);
         talk.number(self.number);
         // A request is small beside what any connection takes at once, while none is unanswered.
@@ -148,6 +155,7 @@ impl Conn {
             return Ok(false);
         }
         talk.check(self.number, &self.answer)?;
+        self.waits = false;
         Ok(true)
     }
 }
@@ -204,7 +212,11 @@ impl Drive {
         let mut talk = Talk::new(self.protocol, self.sizes);
         let connected = Epoll::new(BATCH).and_then(|epoll| {
             let conns = self.connect((thread..self.connections).step_by(threads as usize));
-            let conns = conns.and_then(|conns| self.warm_up(conns, &mut talk, &epoll))?;
+            let mut conns = conns.and_then(|conns| self.begin(conns, &mut talk, &epoll))?;
+            let mut epoll = epoll;
+            if self.warm_up > 0.0 {
+                exchange(&mut conns, &mut talk, &mut epoll, self.warm_up)?;
+            }
             Ok((epoll, conns))
         });
         // The program has ended with another thread's error if nothing listens any more.
@@ -212,7 +224,7 @@ impl Drive {
             Ok((mut epoll, mut conns)) => {
                 let _gone = ready.send(Ok(()));
                 start.wait();
-                let _gone = done.send(self.exchange(&mut conns, &mut talk, &mut epoll));
+                let _gone = done.send(exchange(&mut conns, &mut talk, &mut epoll, self.seconds));
                 loop {
                     thread::park();
                 }
@@ -230,12 +242,7 @@ impl Drive {
 
     /// Some requests over each connection. A server may take its connections in turn, so all are
     /// asked before one is answered.
-    fn warm_up(
-        &self,
-        mut conns: Vec<Conn>,
-        talk: &mut Talk,
-        epoll: &Epoll,
-    ) -> io::Result<Vec<Conn>> {
+    fn begin(&self, mut conns: Vec<Conn>, talk: &mut Talk, epoll: &Epoll) -> io::Result<Vec<Conn>> {
         if let Some((greeting, answer)) = talk.greeting(self.sizes) {
             for conn in &mut conns {
                 conn.socket.write_all(&greeting)?;
@@ -259,45 +266,53 @@ impl Drive {
         }
         Ok(conns)
     }
+}
 
-    /// The load. What is under way at the end is left so.
-    fn exchange(
-        &self,
-        conns: &mut [Conn],
-        talk: &mut Talk,
-        epoll: &mut Epoll,
-    ) -> io::Result<Share> {
-        let mut share =
-            Share { operations: 0, time: Duration::ZERO, histogram: Histogram::default() };
-        let start = Instant::now();
-        let end = start + Duration::from_secs_f64(self.seconds);
-        conns.iter_mut().try_for_each(|conn| conn.ask(talk, start))?;
-        let mut ready = Vec::with_capacity(BATCH);
-        let mut last = start;
-        loop {
-            // A thread of the client may have to wait for the end: a server that takes its
-            // connections in turn stops when another thread has sent its last request.
-            let now = Instant::now();
-            let left = end.saturating_duration_since(now);
-            if left.is_zero() {
-                share.time = now - start;
-                return Ok(share);
-            }
-            ready.clear();
-            let patience = left.min(PATIENCE) + Duration::from_millis(1);
-            ready.extend(epoll.wait(Some(patience))?.map(|event| event.data));
-            let now = Instant::now();
-            if now.saturating_duration_since(last) > PATIENCE {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answers"));
-            }
-            for &data in &ready {
-                let index = usize::try_from(data).unwrap_or(usize::MAX);
-                let Some(conn) = conns.get_mut(index) else { continue };
-                if conn.take(talk)? {
-                    record(&mut share.histogram, now - conn.asked);
-                    (share.operations, last) = (share.operations + 1, now);
-                    conn.ask(talk, now)?;
+/// The load. What is under way at the end is left so; what was under way before does not count.
+fn exchange(
+    conns: &mut [Conn],
+    talk: &mut Talk,
+    epoll: &mut Epoll,
+    seconds: f64,
+) -> io::Result<Share> {
+    let mut share = Share { operations: 0, time: Duration::ZERO, histogram: Histogram::default() };
+    let start = Instant::now();
+    let end = start + Duration::from_secs_f64(seconds);
+    for conn in &mut *conns {
+        if conn.waits {
+            conn.asked = None;
+        } else {
+            conn.ask(talk, start)?;
+        }
+    }
+    let mut ready = Vec::with_capacity(BATCH);
+    let mut last = start;
+    loop {
+        // A thread may have to wait for the end: a server that takes its connections in turn stops
+        // when another thread has sent its last request.
+        let now = Instant::now();
+        let left = end.saturating_duration_since(now);
+        if left.is_zero() {
+            share.time = now - start;
+            return Ok(share);
+        }
+        ready.clear();
+        let patience = left.min(PATIENCE) + Duration::from_millis(1);
+        ready.extend(epoll.wait(Some(patience))?.map(|event| event.data));
+        let now = Instant::now();
+        if now.saturating_duration_since(last) > PATIENCE {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "no answers"));
+        }
+        for &data in &ready {
+            let index = usize::try_from(data).unwrap_or(usize::MAX);
+            let Some(conn) = conns.get_mut(index) else { continue };
+            if conn.take(talk)? {
+                if let Some(asked) = conn.asked {
+                    record(&mut share.histogram, now - asked);
+                    share.operations += 1;
                 }
+                last = now;
+                conn.ask(talk, now)?;
             }
         }
     }

@@ -7,6 +7,7 @@ mod text;
 
 use std::fmt::Write;
 
+use super::shapes::judged;
 use super::table::{cost_units, figure, maybe, short};
 use super::{Report, ResultReport, RowReport, Status};
 use crate::contender::Contender;
@@ -76,7 +77,7 @@ fn heading(report: &Report, html: &mut String) {
         );
     }
     html.push_str("<nav>");
-    let has_cells = report.rows.iter().any(|row| row.cell.is_some());
+    let has_cells = !judged(&report.rows).is_empty();
     for (id, title) in [
         ("overview", "Overview"),
         ("targets", "Targets"),
@@ -115,7 +116,7 @@ const OVERVIEW: usize = 30;
 
 /// Rows of a curve stand for each other; these stand for the curves.
 fn is_typical(row: &RowReport) -> bool {
-    const OF_CURVES: [&str; 18] = [
+    const OF_CURVES: [&str; 25] = [
         "ipc.1",
         "ipc.100",
         "ipc.4096",
@@ -134,6 +135,13 @@ fn is_typical(row: &RowReport) -> bool {
         "nvme.granted.write.4096",
         "nvme.granted.write.65536",
         "nvme.granted.read.65536",
+        "nginx.stock.w1.c8",
+        "redis.get.c1",
+        "postgres.simple.c8",
+        "haproxy.c8",
+        "node.c8",
+        "java.threads.c32",
+        "memcached.c32",
     ];
     row.point.is_none() && row.cell.is_none() || OF_CURVES.contains(&row.id.as_str())
 }
@@ -435,7 +443,7 @@ mod tests {
     fn typical_rows_exist() {
         let all = crate::workload::all();
         let curves = all.iter().filter(|row| row.point.is_some()).map(RowReport::of);
-        assert_eq!(curves.filter(is_typical).count(), 18);
+        assert_eq!(curves.filter(is_typical).count(), 25);
     }
 
     #[test]

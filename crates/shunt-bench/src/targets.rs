@@ -11,6 +11,8 @@ use crate::report::shapes::{FIXED_GOAL, Judged};
 enum Measure {
     /// How many times better than kernel TCP this contender is, in the rows that begin so.
     Gain(Contender, &'static [&'static str]),
+    /// The same of default settings, in the rows whose names begin so.
+    Programs(&'static [&'static str]),
     /// Processor time for the same work, as a part of kernel TCP's, in all rows.
     Cpu,
     /// The figure in the first row as a part of that in the second.
@@ -58,6 +60,32 @@ const THREADS: &[&str] = &[
     "shapes.thread-poll.400",
     "shapes.thread-recv.100",
     "shapes.thread-recv.400",
+];
+
+/// Programs by connections.
+const PROGRAMS: &[&str] = &[
+    "nginx.stock.",
+    "redis.get.c",
+    "postgres.",
+    "haproxy.",
+    "node.",
+    "java.",
+    "python.",
+    "memcached.",
+];
+/// The same with one connection.
+const ONE: &[&str] = &[
+    "nginx.612.w1.c1",
+    "nginx.stock.w1.c1",
+    "redis.get.c1",
+    "postgres.simple.c1",
+    "postgres.prepared.c1",
+    "haproxy.c1",
+    "node.c1",
+    "java.threads.c1",
+    "java.nio.c1",
+    "python.threads.c1",
+    "memcached.c1",
 ];
 
 const TARGETS: &[Target] = &[
@@ -127,6 +155,13 @@ const TARGETS: &[Target] = &[
         goal: 1.0,
         moonshot: Some(1.5),
     },
+    Target {
+        title: "programs with 1 to 100 connections, worst row",
+        measure: Measure::Programs(PROGRAMS),
+        goal: 1.0,
+        moonshot: Some(1.5),
+    },
+    gain("programs with 1 connection", Contender::Attach, ONE, 3.0, 10.0),
     gain("a thread per connection, 100 and 400 connections", Contender::Attach, THREADS, 1.3, 2.0),
     Target {
         title: "default settings against the best fixed spin, worst cell",
@@ -194,6 +229,11 @@ impl Measure {
             Self::Gain(contender, names) => {
                 let named = rows.iter().filter(|row| names.contains(&row.id.as_str()));
                 worst(named.filter_map(|row| pick(row, row.result(*contender)?.gain)), false)
+            }
+            Self::Programs(names) => {
+                let begins = |row: &&RowReport| names.iter().any(|name| row.id.starts_with(name));
+                let gain = |row: &RowReport| row.result(Contender::Attach)?.gain;
+                worst(rows.iter().filter(begins).filter_map(|row| pick(row, gain(row))), false)
             }
             Self::Cpu => {
                 let cpu = |result: Option<&ResultReport>| result.and_then(|result| result.cpu);
@@ -281,6 +321,13 @@ mod tests {
                 Measure::Gain(_, names) => names.iter().for_each(|id| exists(id)),
                 Measure::Rows(one, other) => [one, other].into_iter().for_each(exists),
                 Measure::Beyond(row) => exists(row),
+                Measure::Programs(names) => {
+                    for name in names {
+                        // Four numbers of connections, in each of the ways that it is run.
+                        let count = rows.iter().filter(|row| row.id.starts_with(name)).count();
+                        assert!(count > 0 && count.is_multiple_of(4), "{name}: {count}");
+                    }
+                }
                 Measure::Cpu | Measure::Ahead | Measure::Shapes | Measure::Fixed => {}
             }
         }

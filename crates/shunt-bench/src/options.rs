@@ -9,8 +9,9 @@ use crate::contender::Contender;
 /// `shunt bench`.
 #[derive(Args, Clone, Debug, Default)]
 #[command(
-    after_help = "Programs that it drives (nginx, wrk, redis, sockperf, iperf3) come from the \
-                        distribution; rows whose program is missing are skipped. As root it also \
+    after_help = "Programs that it drives (nginx, wrk, redis, sockperf, iperf3, PostgreSQL, HAProxy, \
+                        Node, Java, Python, memcached) come from the distribution; rows whose \
+                        program is missing are skipped. As root it also \
                         measures eBPF sockmap and counts system calls. The exit status is 1 when a \
                         row went wrong."
 )]
@@ -30,7 +31,7 @@ pub struct Options {
     /// name, and `=NAME` for that row alone.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Only these contenders. Kernel TCP, which all are compared with, always runs.
+    /// Only these contenders, in all rows. Kernel TCP, which all are compared with, always runs.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_enum)]
     pub contenders: Vec<Contender>,
     /// Write the figures as JSON.

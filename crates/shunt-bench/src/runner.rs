@@ -50,7 +50,7 @@ fn list(options: &Options) -> Result<u8> {
 }
 
 /// Seconds that a run takes beside its load: programs start, connect, are asked for counters, and end.
-const BESIDE: f64 = 0.6;
+const BESIDE: f64 = 0.7;
 
 /// How much there is to do, and how long that takes, roughly.
 fn extent(rows: &[Row], options: &Options, counting: bool) -> String {
@@ -63,7 +63,8 @@ fn extent(rows: &[Row], options: &Options, counting: bool) -> String {
         m if m < 100.0 => format!("about {m:.0} minutes"),
         m => format!("about {:.1} hours", m / 60.0),
     };
-    format!("{} rows, {time} with these options", rows.len())
+    let s = if rows.len() == 1 { "" } else { "s" };
+    format!("{} row{s}, {time} with these options", rows.len())
 }
 
 /// Prints lines. Nobody would read what is measured after this has failed.
@@ -316,5 +317,51 @@ fn result(contender: Contender, rounds: &Rounds, unit: Per) -> ResultReport {
         ends: rounds.ends.map(|ends| ends.all),
         ends_shunted: rounds.ends.map(|ends| ends.shunted),
         ..ResultReport::measured(contender, &samples)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(only: &[&str], quick: bool) -> Options {
+        let only = only.iter().map(|name| (*name).to_owned()).collect();
+        Options { only, quick, ..Options::default() }
+    }
+
+    fn cells(only: &[&str], quick: bool) -> usize {
+        let rows = chosen(&options(only, quick)).unwrap();
+        rows.iter().filter(|row| row.cell.is_some()).count()
+    }
+
+    #[test]
+    fn a_part_of_the_matrix_runs_unless_it_is_named() {
+        assert_eq!((cells(&[], false), cells(&[], true)), (40, 5));
+        assert_eq!((cells(&["shapes"], false), cells(&["shapes"], true)), (360, 360));
+        assert_eq!(cells(&["shapes.poll.100"], false), 6);
+        assert_eq!(cells(&["=shapes.poll.100"], false), 1);
+        assert_eq!(cells(&["shapes.*.100", "shapes.poll"], false), 60 + 30);
+        assert!(chosen(&options(&["shapes.poll.7"], false)).is_err());
+    }
+
+    #[test]
+    fn the_extent_follows_from_rows_contenders_and_rounds() {
+        let options = |rounds| Options {
+            rounds: Some(rounds),
+            seconds: Some(1.3),
+            ..options(&["shapes"], false)
+        };
+        let rows = chosen(&options(1)).unwrap();
+        // 360 cells, 7 contenders, 2 s each.
+        assert_eq!(
+            extent(&rows, &options(1), false),
+            "360 rows, about 84 minutes with these options"
+        );
+        assert_eq!(
+            extent(&rows, &options(3), false),
+            "360 rows, about 4.2 hours with these options"
+        );
+        let counted = extent(&rows[..1], &options(3), true);
+        assert_eq!(counted, "1 row, less than a minute with these options");
     }
 }

@@ -168,11 +168,12 @@ impl RowReport {
         self.result(contender)?.value.map(|value| value.median)
     }
 
-    /// How many times better `a` is than `b`, both figures of this row.
+    /// How many times better `a` is than `b`, both figures of this row. A rate may be 0: then a
+    /// contender has answered nothing in all its time.
     #[must_use]
     pub fn gain(&self, a: f64, b: f64) -> Option<f64> {
         let (better, worse) = if self.better == Better::Higher { (a, b) } else { (b, a) };
-        (better > 0.0 && worse > 0.0).then(|| better / worse)
+        (better >= 0.0 && worse > 0.0).then(|| better / worse)
     }
 
     /// Fills in how many times better than kernel TCP each is.

@@ -196,6 +196,23 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_cell_without_any_answer_is_the_worst() {
+        let mut starved = row("shapes.poll.8", [100.0, 1.0, 50.0, 40.0]);
+        starved.results[1] = ResultReport::measured(Contender::Attach, &[0.0]);
+        starved.compare();
+        let rows = [row("shapes.edge.8", [100.0, 1.0, 100.0, 100.0]), starved];
+        let text = summary(&rows);
+        assert!(text.contains("the worst has 0× (shapes.poll.8); 2 below 1"), "{text}");
+        assert!(
+            text.contains("against the best fixed spin the worst has 0× (shapes.poll.8"),
+            "{text}"
+        );
+        // A fixed length that answers nothing is none to be compared with.
+        let cell = row("shapes.edge.8", [100.0, 90.0, 0.0, 45.0]);
+        assert_eq!(against_fixed(&cell), Some((2.0, Contender::Spin50)));
+    }
+
+    #[test]
     fn the_least_favourable_come_first() {
         let mut broken = row("shapes.edge.8", [100.0; 4]);
         let failure = Failure::Failed("none of 16 connection ends was shunted".into());

@@ -426,7 +426,7 @@ fn method(report: &Report, html: &mut String) {
          bound to no core.</p>\n\
          <p>Costs ({} or {}) are those of all programs of the pair, the agent included, while the load \
          runs: processor time and context switches as the kernel counts them per thread and reports \
-         them of ended children, so for programs of others (wrk, sockperf, iperf3, redis-benchmark) with \
+         them of ended children, so for programs of others (wrk, sockperf, iperf3, redis-benchmark, pgbench) with \
          their start; system calls by a tracepoint, in a round of its own whose figures are not used \
          otherwise. A dash means that there is no such figure.</p>\n",
         report.rounds,

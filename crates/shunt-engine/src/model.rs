@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use shunt_shm::Violation;
 use shunt_shm::arena::Record;
+use shunt_shm::doorbell::ON_QUEUE;
 use shunt_shm::region::Section;
 use shunt_shm::ring::{Content, Span, TxCursor};
 
@@ -297,6 +298,8 @@ pub struct Sends<'a> {
     pub is_interrupted: bool,
     /// The receiver takes all before this look for room, counted from 1.
     pub room_at_find: Option<u32>,
+    /// Whether the queue was asked for at each look for room.
+    pub is_queued_at_find: Vec<bool>,
 }
 
 impl<'a> Sends<'a> {
@@ -316,6 +319,7 @@ impl<'a> Sends<'a> {
             can_repeat: true,
             is_interrupted: false,
             room_at_find: None,
+            is_queued_at_find: Vec::new(),
         }
     }
 
@@ -349,6 +353,8 @@ impl Outgoing for Sends<'_> {
     }
 
     fn longest_ring(&mut self) -> u64 {
+        let asked = self.memory.mine.ctl.tx_arm.load(Relaxed);
+        self.is_queued_at_find.push(asked & ON_QUEUE != 0);
         self.room_at_find = self.room_at_find.and_then(|n| n.checked_sub(1));
         if self.room_at_find == Some(0) {
             let put = self.memory.mine.prod.prod.load(Acquire);
@@ -440,6 +446,8 @@ pub struct Receives<'a> {
     pub is_bad: bool,
     /// A handler receives while this call copies.
     pub is_interrupted: bool,
+    /// So many bytes come into the ring while this call copies.
+    pub comes_at_copy: u64,
     /// Another program has what was left.
     pub is_claimed: bool,
     pub is_leftover: bool,
@@ -467,6 +475,7 @@ impl<'a> Receives<'a> {
             only_looks: false,
             is_bad: false,
             is_interrupted: false,
+            comes_at_copy: 0,
             is_claimed: false,
             is_leftover: false,
             can_look_behind: false,
@@ -549,6 +558,7 @@ impl Incoming for Receives<'_> {
     }
 
     fn copy(&mut self, _place: Span) {
+        self.memory.receive(core::mem::take(&mut self.comes_at_copy));
         if core::mem::take(&mut self.is_interrupted) {
             assert!(may_intrude(&self.memory.record.rx.copying));
         }

@@ -664,6 +664,15 @@ mod tests {
     }
 
     #[test]
+    fn the_queue_is_asked_for_before_the_last_look_for_room() {
+        let (memory, socket) = (in_ring(), Socket::default());
+        memory.send(Memory::RING);
+        let mut call = Sends::new(&memory, &socket, 10);
+        assert_eq!(memory.end().send(&mut call, false, false), Ok(Step::Wait(Until::Ring)));
+        assert_eq!(call.is_queued_at_find, [false, true]);
+    }
+
+    #[test]
     fn an_empty_file_ends_the_call() {
         for on_tcp in [false, true] {
             let (memory, socket) = (in_ring(), Socket::default());

@@ -471,3 +471,76 @@ fn marks_and_grants_that_cannot_be_break_the_protocol() {
         assert!(receive(end.record, Some(&end), &mut call, true).is_err(), "{n}");
     }
 }
+
+#[test]
+fn a_look_that_waits_knows_of_nothing_that_came_after_it() {
+    let (memory, socket) = (in_ring(10), Socket::default());
+    let mut call = Receives { enough: 40, ..Receives::new(&memory, &socket, 40) };
+    call.comes_at_copy = 5;
+    let Step::Wait(Until::More(known)) = look_step(&mut call) else { panic!() };
+    assert_eq!(call.got, 10);
+    assert_ne!(known, memory.end().arrivals(), "it does not wait for five bytes that are there");
+}
+
+#[test]
+fn an_end_right_behind_a_mark_is_none_of_the_stretch_before_it() {
+    for is_urgent in [false, true] {
+        for moment in 0..8 {
+            let (memory, socket) = (Rc::new(Memory::default()), Socket::default());
+            if is_urgent {
+                socket.come_to_urgent_mark();
+            }
+            let peer = Rc::clone(&memory);
+            socket.before(moment, move || {
+                TxCursor::set_mark(&peer.end().theirs.prod, 0);
+                peer.receive(5);
+            });
+            socket.arrive_at(moment, Arrival::Fin);
+            let mut call = Receives::new(&memory, &socket, 9);
+            while step(&mut call) != Step::Done {}
+            assert_eq!((call.got, call.in_ring), (5, 5), "{is_urgent} {moment}");
+        }
+    }
+}
+
+#[test]
+fn bytes_of_the_ring_come_before_those_that_no_mark_explains_whenever_they_come() {
+    for moment in 0..4 {
+        let (memory, socket) = (Rc::new(in_ring(0)), Socket::default());
+        memory.end().put(KERNEL_HINT, true);
+        socket.arrive(Arrival::Bytes(3));
+        let peer = Rc::clone(&memory);
+        socket.before(moment, move || peer.receive(4));
+        socket.arrive_at(moment, Arrival::Fin);
+        let mut call = Receives { enough: 7, ..Receives::new(&memory, &socket, 7) };
+        let (mut from_kernel_first, mut steps) = (0, 0);
+        while step(&mut call) != Step::Done {
+            if call.in_ring == 0 {
+                from_kernel_first = call.got;
+            }
+            steps += 1;
+            assert!(steps < 20, "{moment}");
+        }
+        assert_eq!((call.got, call.in_ring, from_kernel_first), (7, 4, 0), "{moment}");
+    }
+    // In the very look that finds the end.
+    let (memory, socket) = (Rc::new(in_ring(0)), Socket::default());
+    memory.end().put(KERNEL_HINT, true);
+    socket.arrive(Arrival::Bytes(3));
+    let peer = Rc::clone(&memory);
+    socket.before(1, move || peer.receive(4));
+    socket.arrive_at(1, Arrival::Fin);
+    let mut call = Receives::new(&memory, &socket, 9);
+    assert_eq!((step(&mut call), call.got, call.in_ring), (Step::Done, 4, 4));
+}
+
+#[test]
+fn one_that_has_left_reads_what_nobody_sends_again_before_the_last_bytes() {
+    let (memory, socket) = (in_ring(4), Socket::default());
+    memory.end().put(FROZEN, true);
+    socket.arrive(Arrival::Bytes(3));
+    socket.arrive(Arrival::Fin);
+    let mut call = Receives { stays: false, ..Receives::new(&memory, &socket, 4) };
+    assert_eq!((step(&mut call), call.got, call.in_ring), (Step::Done, 4, 4));
+    assert!(!memory.end().has(FROZEN));
+}

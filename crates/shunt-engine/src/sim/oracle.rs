@@ -141,10 +141,20 @@ impl World {
                 let has_ended = peer.ending.get() >= Ending::Shut;
                 assert!(!has_ended, "{who} was not told of the end: {asleep:?}");
             }
-            Direction::Sending if until == Some(Until::Ring) && !peer.ending.get().is_over() => {
+            Direction::Sending if peer.ending.get().is_over() => {
+                // Whoever has ended its direction before is looked for now and then.
+                let is_later = peer.ending.get() == Ending::KilledLater;
+                assert!(is_later, "{who} was not told that the other one is gone: {asleep:?}");
+            }
+            Direction::Sending if until == Some(Until::Ring) => {
                 // Of less it is told by time alone, as the receiver does not look each time that it takes something.
                 let (free, of) = self.end(who).room();
                 assert!(free * 3 < of, "{who} was not told of room: {asleep:?}");
+            }
+            // In poll and epoll a third is room, of which the receiver tells before it has taken another quarter.
+            Direction::Sending if until.is_none() && !sends_over_tcp(&me.record) => {
+                let (free, of) = self.end(who).room();
+                assert!(free * 12 < of * 7, "{who} was not told of room in poll: {asleep:?}");
             }
             _ => {}
         }

@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
-use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, interruptible, may_intrude};
+use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, may_intrude};
 use shunt_engine::conn::End;
 use shunt_engine::conn::recv::{Incoming, Looked, peek, receive as receive_step};
 use shunt_engine::kernel::{KernelSocket, Look};

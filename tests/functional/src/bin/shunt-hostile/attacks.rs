@@ -149,7 +149,7 @@ attacks! {
     Bytes: |at, rng| {
         let receiver = if rng.bool() { Side::Client } else { Side::Server };
         let offset = at.view.buffer_offset(at.slot, receiver) + rng.usize(..RING - 64);
-        at.view.write(offset, &[rng.u8(..); 64]);
+        let _moved = at.view.move_data(offset, &[rng.u8(..); 64]);
     };
     /// More grants than can be open.
     GrantsAhead: |at, rng| add32(&at.own.prod.grants, rng.u32(65..1 << 30));

@@ -138,11 +138,12 @@ impl Completions {
         }
     }
 
-    /// True when some call is not complete, with the receiver at `taken`.
+    /// True when what the program is told next waits for the receiver, which is at `taken`: also where all calls behind it are
+    /// complete.
     #[must_use]
     pub fn is_waiting(&self, taken: u64) -> bool {
-        let begun = self.begun.load(R);
-        begun != self.told.load(R) && self.run(begun.wrapping_sub(1)).until.load(R) > taken
+        let told = self.told.load(R);
+        told != self.begun.load(R) && self.run(told).until.load(R) > taken
     }
 
     /// What the program is told next: as many calls as are complete one after the other in the same way.
@@ -199,6 +200,17 @@ mod tests {
         assert!(list.take(199).is_none());
         assert_eq!(list.take(200), notice(1, 1, false));
         assert_eq!(list.take(200), notice(2, 2, true));
+    }
+
+    #[test]
+    fn a_copied_call_waits_with_the_one_before_it() {
+        let list = Completions::default();
+        assert!(!list.is_waiting(0));
+        list.add(100, 0, false);
+        assert!(list.is_waiting(99) && !list.is_waiting(100));
+        list.add(0, 0, true);
+        assert!(list.is_waiting(99) && !list.has_notice(99), "calls are told in their order");
+        assert!(!list.is_waiting(100) && list.has_notice(100));
     }
 
     #[test]

@@ -381,6 +381,18 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_behind_a_copied_call_is_told_of_the_granted_one_before_it() {
+        let pair = acquainted();
+        let (process, numbers) = (Process::of(&pair), pair.numbers());
+        process.sends(0, LEN);
+        process.sends(0, 10);
+        assert_eq!(numbers.await_notice(Some(&process)), 0);
+        assert_eq!(pair.sections[0].ctl.tx_arm.load(Relaxed), ON_QUEUE);
+        process.time.set(5000);
+        assert_eq!(numbers.await_notice(Some(&process)), events::ERR, "overdue");
+    }
+
+    #[test]
     fn what_is_passed_while_one_arms_is_found() {
         let (pair, was_armed) = (acquainted(), Cell::new(false));
         let (process, numbers) = (Process::of(&pair), pair.numbers());

@@ -20,6 +20,8 @@ pub mod order;
 pub mod choice;
 #[cfg(not(loom))]
 pub mod granting;
+#[cfg(all(test, not(loom)))]
+mod histories;
 #[cfg(not(loom))]
 pub mod lent;
 #[cfg(all(test, not(loom)))]

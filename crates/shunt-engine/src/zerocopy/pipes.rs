@@ -343,6 +343,7 @@ mod tests {
             assert!(process.pipes.iter().all(|pipe| pipe.borrow().is_empty()));
             assert!(!pair.state.pinned.may_be_used(), "nothing is pinned any more");
             assert_eq!(reader.does(Use::Copied, u64::MAX), original(2500, 21_500), "{seen}");
+            assert!(pair.state.pinned.begin_to_take(), "nobody was killed in the middle of it");
         }
     }
 

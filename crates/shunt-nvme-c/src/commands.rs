@@ -98,19 +98,19 @@ impl Commands {
     /// # Safety
     /// Its data is there, and the queue's to read and write until the command is over.
     pub unsafe fn submit(&mut self, command: &Command) -> Result<(), c_int> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that the data stays the queue's until the command is over.
         unsafe { self.begin(command, Owner::Program(command.token)) }
     }
 
     /// Takes a command.
     ///
     /// # Safety
-    /// As of `submit`.
+    /// Its data is there, and the queue's to read and write until the command is over.
     unsafe fn begin(&mut self, command: &Command, owner: Owner) -> Result<(), c_int> {
         let (request, ranges) = self.request(command)?;
         let data = match ranges {
             Some(ranges) => ranges,
-            // SAFETY: the caller's.
+            // SAFETY: the caller promises that the data stays the queue's until the command is over.
             None => unsafe { self.data(command, &request)? },
         };
         self.start(request, data, owner)

@@ -1,5 +1,9 @@
 //! The functions that `shunt_nvme.h` declares.
+//!
+//! A pointer that is null or leads to one value is an optional reference here, which is the same to C: what the header asks of the
+//! program is what a reference promises, and nothing is left to be said of each use. A place to be written holds anything before.
 
+use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
@@ -17,6 +21,9 @@ use crate::types::{
     READ_ONLY, WRITE_CACHE, Why,
 };
 
+/// Where the program wants something written; null: nowhere.
+type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
 /// `struct shunt_nvme`.
 pub struct Handle {
     subsystem: Subsystem,
@@ -32,13 +39,8 @@ pub struct QueueHandle {
 }
 
 /// Puts words where the program wants them.
-///
-/// # Safety
-/// It is null, or can be written.
-unsafe fn tell(why: *mut Why, status: u16, text: &str) {
-    if why.is_null() {
-        return;
-    }
+fn tell(why: Out<Why>, status: u16, text: &str) {
+    let Some(why) = why else { return };
     let mut said = Why { status, text: [0; types::TEXT] };
     // The last byte is zero; a character that is cut in two is left out.
     let mut len = text.len().min(types::TEXT - 1);
@@ -48,29 +50,20 @@ unsafe fn tell(why: *mut Why, status: u16, text: &str) {
     for (to, byte) in said.text.iter_mut().zip(text[..len].bytes()) {
         *to = c_char::from_ne_bytes([byte]);
     }
-    // SAFETY: the caller's.
-    unsafe { why.write(said) };
+    why.write(said);
 }
 
 /// Tells of an error; its number.
-///
-/// # Safety
-/// As of `tell`.
-unsafe fn report(why: *mut Why, error: &Error) -> c_int {
+fn report(why: Out<Why>, error: &Error) -> c_int {
     let (number, status) = errors::of_error(error);
-    // SAFETY: the caller's.
-    unsafe { tell(why, status, &error.to_string()) };
+    tell(why, status, &error.to_string());
     number
 }
 
 /// Does something with a queue's commands. The data of all of them is the program's again if that
 /// breaks.
-///
-/// # Safety
-/// The queue is one, or null.
-unsafe fn with(queue: *const QueueHandle, work: impl FnOnce(&mut Commands) -> c_int) -> c_int {
-    // SAFETY: the caller's.
-    let Some(queue) = (unsafe { queue.as_ref() }) else { return -libc::EFAULT };
+fn with(queue: Option<&QueueHandle>, work: impl FnOnce(&mut Commands) -> c_int) -> c_int {
+    let Some(queue) = queue else { return -libc::EFAULT };
     let done = guest::call(BROKEN, || match queue.commands.try_lock() {
         Ok(mut commands) => work(&mut commands),
         Err(TryLockError::WouldBlock) => -libc::EBUSY,
@@ -93,32 +86,27 @@ unsafe fn with(queue: *const QueueHandle, work: impl FnOnce(&mut Commands) -> c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shunt_nvme_connect(
     options: *const Options,
-    subsystem: *mut *mut Handle,
-    why: *mut Why,
+    subsystem: Out<*mut Handle>,
+    why: Out<Why>,
 ) -> c_int {
     guest::call(BROKEN, || {
-        if subsystem.is_null() {
-            return -libc::EFAULT;
-        }
-        // SAFETY: the caller's.
+        let Some(subsystem) = subsystem else { return -libc::EFAULT };
+        // SAFETY: the program promises as many bytes as the options' size says, and strings as the header says.
         let read = unsafe { options::copy(options).and_then(|options| options::read(&options)) };
         let options = match read {
             Ok(options) => options,
             Err((number, text)) => {
-                // SAFETY: the caller's.
-                unsafe { tell(why, 0, &text) };
+                tell(why, 0, &text);
                 return number;
             }
         };
         match guest::without_signals(|| Subsystem::connect(options)) {
             Ok(made) => {
                 let handle = Box::new(Handle { subsystem: made, queues: Arc::new(()) });
-                // SAFETY: the caller's.
-                unsafe { subsystem.write(Box::into_raw(handle)) };
+                subsystem.write(Box::into_raw(handle));
                 0
             }
-            // SAFETY: the caller's.
-            Err(error) => unsafe { report(why, &error) },
+            Err(error) => report(why, &error),
         }
     })
 }
@@ -130,7 +118,7 @@ pub unsafe extern "C" fn shunt_nvme_connect(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shunt_nvme_disconnect(subsystem: *mut Handle) -> c_int {
     guest::call(BROKEN, || {
-        // SAFETY: the caller's.
+        // SAFETY: null, or made by `shunt_nvme_connect` and not given up, as the program promises.
         let Some(handle) = (unsafe { subsystem.as_ref() }) else { return 0 };
         if Arc::strong_count(&handle.queues) > 1 {
             return -libc::EBUSY;
@@ -143,15 +131,9 @@ pub unsafe extern "C" fn shunt_nvme_disconnect(subsystem: *mut Handle) -> c_int 
 }
 
 /// Counts changes of namespaces and paths.
-///
-/// # Safety
-/// It is one of `shunt_nvme_connect`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shunt_nvme_changes(subsystem: *const Handle) -> u64 {
-    guest::call(0, || {
-        // SAFETY: the caller's.
-        unsafe { subsystem.as_ref() }.map_or(0, |handle| handle.subsystem.version())
-    })
+pub extern "C" fn shunt_nvme_changes(subsystem: Option<&Handle>) -> u64 {
+    guest::call(0, || subsystem.map_or(0, |handle| handle.subsystem.version()))
 }
 
 /// What the header says of a namespace.
@@ -182,20 +164,19 @@ fn describe(disk: &Disk, paths: &[PathStatus], max_transfer: u32) -> Namespace {
 /// There is room for `most` of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shunt_nvme_namespaces(
-    subsystem: *const Handle,
+    subsystem: Option<&Handle>,
     list: *mut Namespace,
     most: size_t,
 ) -> c_int {
     guest::call(BROKEN, || {
-        // SAFETY: the caller's.
-        let Some(handle) = (unsafe { subsystem.as_ref() }) else { return -libc::EFAULT };
+        let Some(handle) = subsystem else { return -libc::EFAULT };
         if list.is_null() && most > 0 {
             return -libc::EFAULT;
         }
         let (disks, paths) = (handle.subsystem.namespaces(), handle.subsystem.paths());
         let max_transfer = handle.subsystem.max_transfer();
         for (index, disk) in disks.iter().take(most).enumerate() {
-            // SAFETY: there is room for it.
+            // SAFETY: not null, and the program promises room for `most`, of which this is one.
             unsafe { list.add(index).write(describe(disk, &paths, max_transfer)) };
         }
         c_int::try_from(disks.len()).unwrap_or(c_int::MAX)
@@ -203,56 +184,41 @@ pub unsafe extern "C" fn shunt_nvme_namespaces(
 }
 
 /// One namespace. `ENODEV` where there is none of this number.
-///
-/// # Safety
-/// There is room for it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shunt_nvme_namespace(
-    subsystem: *const Handle,
+pub extern "C" fn shunt_nvme_namespace(
+    subsystem: Option<&Handle>,
     nsid: u32,
-    namespace: *mut Namespace,
+    namespace: Out<Namespace>,
 ) -> c_int {
     guest::call(BROKEN, || {
-        // SAFETY: the caller's.
-        let Some(handle) = (unsafe { subsystem.as_ref() }) else { return -libc::EFAULT };
-        if namespace.is_null() {
-            return -libc::EFAULT;
-        }
+        let Some(handle) = subsystem else { return -libc::EFAULT };
+        let Some(namespace) = namespace else { return -libc::EFAULT };
         let Some(disk) = handle.subsystem.namespace(nsid) else { return -libc::ENODEV };
         let said = describe(&disk, &handle.subsystem.paths(), handle.subsystem.max_transfer());
-        // SAFETY: the caller's.
-        unsafe { namespace.write(said) };
+        namespace.write(said);
         0
     })
 }
 
 /// Makes a queue.
-///
-/// # Safety
-/// The pointers lead to what the header says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shunt_nvme_queue_create(
-    subsystem: *const Handle,
-    queue: *mut *mut QueueHandle,
-    why: *mut Why,
+pub extern "C" fn shunt_nvme_queue_create(
+    subsystem: Option<&Handle>,
+    queue: Out<*mut QueueHandle>,
+    why: Out<Why>,
 ) -> c_int {
     guest::call(BROKEN, || {
-        // SAFETY: the caller's.
-        let Some(handle) = (unsafe { subsystem.as_ref() }) else { return -libc::EFAULT };
-        if queue.is_null() {
-            return -libc::EFAULT;
-        }
+        let Some(handle) = subsystem else { return -libc::EFAULT };
+        let Some(queue) = queue else { return -libc::EFAULT };
         match handle.subsystem.queue() {
             Ok(made) => {
                 let fd = made.fd().as_raw_fd();
                 let commands = Mutex::new(Commands::new(handle.subsystem.clone(), made));
                 let made = QueueHandle { commands, fd, _queue: Arc::clone(&handle.queues) };
-                // SAFETY: the caller's.
-                unsafe { queue.write(Box::into_raw(Box::new(made))) };
+                queue.write(Box::into_raw(Box::new(made)));
                 0
             }
-            // SAFETY: the caller's.
-            Err(error) => unsafe { report(why, &error) },
+            Err(error) => report(why, &error),
         }
     })
 }
@@ -275,23 +241,15 @@ pub unsafe extern "C" fn shunt_nvme_queue_destroy(queue: *mut QueueHandle) -> c_
 }
 
 /// A descriptor for poll(2).
-///
-/// # Safety
-/// It is one of `shunt_nvme_queue_create`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shunt_nvme_queue_fd(queue: *const QueueHandle) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { queue.as_ref() }.map_or(-libc::EFAULT, |queue| queue.fd)
+pub extern "C" fn shunt_nvme_queue_fd(queue: Option<&QueueHandle>) -> c_int {
+    queue.map_or(-libc::EFAULT, |queue| queue.fd)
 }
 
 /// Commands that the program has not been told the end of.
-///
-/// # Safety
-/// It is one of `shunt_nvme_queue_create`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shunt_nvme_outstanding(queue: *const QueueHandle) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { with(queue, |commands| c_int::try_from(commands.outstanding()).unwrap_or(c_int::MAX)) }
+pub extern "C" fn shunt_nvme_outstanding(queue: Option<&QueueHandle>) -> c_int {
+    with(queue, |commands| c_int::try_from(commands.outstanding()).unwrap_or(c_int::MAX))
 }
 
 /// Takes a command.
@@ -300,17 +258,15 @@ pub unsafe extern "C" fn shunt_nvme_outstanding(queue: *const QueueHandle) -> c_
 /// The pointers lead to what the header says, the data's until the command is over.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shunt_nvme_submit(
-    queue: *const QueueHandle,
-    command: *const Command,
+    queue: Option<&QueueHandle>,
+    command: Option<&Command>,
 ) -> c_int {
     let submit = |commands: &mut Commands| {
-        // SAFETY: the caller's.
-        let Some(command) = (unsafe { command.as_ref() }) else { return -libc::EFAULT };
-        // SAFETY: the caller's.
+        let Some(command) = command else { return -libc::EFAULT };
+        // SAFETY: the program promises that the data stays the queue's until the command is over.
         unsafe { commands.submit(command) }.err().unwrap_or(0)
     };
-    // SAFETY: the caller's.
-    unsafe { with(queue, submit) }
+    with(queue, submit)
 }
 
 /// Room of the program's for completions.
@@ -336,7 +292,7 @@ impl Extend<Completion> for Room {
 /// There is room for `most` of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shunt_nvme_poll(
-    queue: *const QueueHandle,
+    queue: Option<&QueueHandle>,
     done: *mut Completion,
     most: size_t,
     timeout_ms: c_int,
@@ -355,33 +311,30 @@ pub unsafe extern "C" fn shunt_nvme_poll(
             Err(error) => error,
         }
     };
-    // SAFETY: the caller's.
-    unsafe { with(queue, poll) }
+    with(queue, poll)
 }
 
 /// What calls that wait have in common.
 ///
 /// # Safety
-/// The data is as long as so many blocks are; the status is null, or can be written.
+/// The data is as long as so many blocks are, where the operation has any.
 unsafe fn wait(
-    queue: *const QueueHandle,
+    queue: Option<&QueueHandle>,
     (op, nsid, flags): (u32, u32, u32),
     blocks: (u64, u64),
     data: *mut u8,
-    status: *mut u16,
+    status: Out<u16>,
 ) -> c_int {
-    let call = |commands: &mut Commands| {
-        // SAFETY: the caller's.
+    let call = move |commands: &mut Commands| {
+        // SAFETY: the caller promises data of so many blocks, for the time of this call.
         let outcome = unsafe { commands.call(op, nsid, blocks, data, flags) };
         let (error, code) = outcome.err().unwrap_or((0, 0));
-        // SAFETY: the caller's.
-        if let Some(status) = unsafe { status.as_mut() } {
-            *status = code;
+        if let Some(status) = status {
+            status.write(code);
         }
         error
     };
-    // SAFETY: the caller's.
-    unsafe { with(queue, call) }
+    with(queue, call)
 }
 
 /// Reads blocks.
@@ -390,14 +343,14 @@ unsafe fn wait(
 /// There is room for them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shunt_nvme_read(
-    queue: *const QueueHandle,
+    queue: Option<&QueueHandle>,
     nsid: u32,
     start: u64,
     blocks: u64,
     data: *mut c_void,
-    status: *mut u16,
+    status: Out<u16>,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the program promises room for so many blocks.
     unsafe { wait(queue, (types::READ, nsid, 0), (start, blocks), data.cast(), status) }
 }
 
@@ -407,16 +360,16 @@ pub unsafe extern "C" fn shunt_nvme_read(
 /// They are there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shunt_nvme_write(
-    queue: *const QueueHandle,
+    queue: Option<&QueueHandle>,
     nsid: u32,
     start: u64,
     blocks: u64,
     data: *const c_void,
     flags: u32,
-    status: *mut u16,
+    status: Out<u16>,
 ) -> c_int {
     let data = data.cast_mut().cast();
-    // SAFETY: the caller's; a write's data is only read.
+    // SAFETY: the program promises data of so many blocks, which is only read.
     unsafe { wait(queue, (types::WRITE, nsid, flags), (start, blocks), data, status) }
 }
 
@@ -426,64 +379,55 @@ pub unsafe extern "C" fn shunt_nvme_write(
 /// They are there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shunt_nvme_compare(
-    queue: *const QueueHandle,
+    queue: Option<&QueueHandle>,
     nsid: u32,
     start: u64,
     blocks: u64,
     data: *const c_void,
-    status: *mut u16,
+    status: Out<u16>,
 ) -> c_int {
     let data = data.cast_mut().cast();
-    // SAFETY: as above.
+    // SAFETY: the program promises data of so many blocks, which is only read.
     unsafe { wait(queue, (types::COMPARE, nsid, 0), (start, blocks), data, status) }
 }
 
 /// Writes zeroes.
-///
-/// # Safety
-/// The pointers lead to what the header says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shunt_nvme_write_zeroes(
-    queue: *const QueueHandle,
+pub extern "C" fn shunt_nvme_write_zeroes(
+    queue: Option<&QueueHandle>,
     nsid: u32,
     start: u64,
     blocks: u64,
     flags: u32,
-    status: *mut u16,
+    status: Out<u16>,
 ) -> c_int {
     let what = (types::WRITE_ZEROES, nsid, flags);
-    // SAFETY: the caller's; there is no data.
+    // SAFETY: the operation has no data.
     unsafe { wait(queue, what, (start, blocks), std::ptr::null_mut(), status) }
 }
 
 /// Gives blocks up.
-///
-/// # Safety
-/// The pointers lead to what the header says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shunt_nvme_discard(
-    queue: *const QueueHandle,
+pub extern "C" fn shunt_nvme_discard(
+    queue: Option<&QueueHandle>,
     nsid: u32,
     start: u64,
     blocks: u64,
-    status: *mut u16,
+    status: Out<u16>,
 ) -> c_int {
     let what = (types::DISCARD, nsid, 0);
-    // SAFETY: the caller's; there is no data.
+    // SAFETY: the operation has no data.
     unsafe { wait(queue, what, (start, blocks), std::ptr::null_mut(), status) }
 }
 
 /// Makes durable what was written.
-///
-/// # Safety
-/// The pointers lead to what the header says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shunt_nvme_flush(
-    queue: *const QueueHandle,
+pub extern "C" fn shunt_nvme_flush(
+    queue: Option<&QueueHandle>,
     nsid: u32,
-    status: *mut u16,
+    status: Out<u16>,
 ) -> c_int {
-    // SAFETY: the caller's; there is no data.
+    // SAFETY: the operation has no data.
     unsafe { wait(queue, (types::FLUSH, nsid, 0), (0, 0), std::ptr::null_mut(), status) }
 }
 

@@ -31,7 +31,7 @@ impl NotCancelled {
 
 impl Drop for NotCancelled {
     fn drop(&mut self) {
-        // SAFETY: as above.
+        // SAFETY: the state is one that the same function gave; the old one is not asked for.
         unsafe { pthread_setcancelstate(self.0, ptr::null_mut()) };
     }
 }

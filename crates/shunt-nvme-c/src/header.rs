@@ -90,7 +90,7 @@ fn functions(text: &str, end: &str, types: impl Fn(&str) -> String) -> Vec<Strin
     let lines: Vec<_> = text.lines().collect();
     let mut found = Vec::new();
     for (at, line) in lines.iter().enumerate() {
-        let is_rust = line.starts_with("pub unsafe extern \"C\" fn shunt_nvme_");
+        let is_rust = line.starts_with("pub ") && line.contains("extern \"C\" fn shunt_nvme_");
         let is_c = ["int shunt_nvme_", "uint64_t shunt_nvme_"].iter().any(|s| line.starts_with(s));
         if is_rust || is_c {
             let rest = lines[at..].join(" ");
@@ -125,6 +125,8 @@ fn rust_types(function: &str) -> String {
     let (arguments, result) = rest.rsplit_once(") -> ").unwrap();
     let arguments = arguments.split(',').filter_map(|argument| {
         let (name, kind) = argument.trim().split_once(": ")?;
+        // What C has as a pointer.
+        let kind = kind.replace("Option<&", "*const ").replace("Out<", "*mut ").replace('>', "");
         let stars = kind.matches('*').count();
         let is_const = kind.starts_with("*const ");
         let base = kind.rsplit(' ').next().unwrap();

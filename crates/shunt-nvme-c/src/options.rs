@@ -61,7 +61,7 @@ unsafe fn text<'a>(name: &str, at: *const c_char) -> Result<Option<&'a str>, Wro
     if at.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's.
+    // SAFETY: not null, so the caller promises that it ends with a zero.
     let text = unsafe { CStr::from_ptr(at) };
     text.to_str().map(Some).map_err(|e| wrong(format!("{name}: {e}")))
 }
@@ -69,9 +69,9 @@ unsafe fn text<'a>(name: &str, at: *const c_char) -> Result<Option<&'a str>, Wro
 /// A key. Its text is in no message.
 ///
 /// # Safety
-/// As of `text`.
+/// It ends with a zero, or is null.
 unsafe fn key(name: &str, at: *const c_char) -> Result<Option<Secret>, Wrong> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that it ends with a zero, or is null.
     let Some(text) = (unsafe { text(name, at) })? else { return Ok(None) };
     Secret::new(text.trim()).map(Some).map_err(|e| wrong(format!("{name}: {e}")))
 }
@@ -93,7 +93,7 @@ pub unsafe fn read(options: &Options) -> Result<HostOptions, Wrong> {
     if options.flags & !(HEADER_DIGEST | DATA_DIGEST | NO_GRANT) != 0 || options.reserved != 0 {
         return Err(wrong("flags: some are set that this library does not know"));
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that each of these is null, or a string as the header says.
     let (name, host, host_key, controller_key) = unsafe {
         (
             text("subsystem", options.subsystem)?,

@@ -19,7 +19,7 @@ const LOADS: usize = BLOCK / size_of::<Load>();
 #[inline]
 unsafe fn load(at: *const Load) -> Load {
     let loaded;
-    // SAFETY: reads what the caller says can be read, and nothing else.
+    // SAFETY: the caller promises that these bytes can be read, and the instruction reads nothing else.
     unsafe {
         core::arch::asm!(
             "movdqu {}, [{}]",
@@ -34,11 +34,11 @@ unsafe fn load(at: *const Load) -> Load {
 /// The same, a byte at a time.
 ///
 /// # Safety
-/// As above.
+/// So many bytes can be read there.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 unsafe fn load(at: *const Load) -> Load {
-    // SAFETY: as the caller says. Volatile, as the bytes can change at any time.
+    // SAFETY: the caller promises that these bytes can be read. Volatile, as the bytes can change at any time.
     core::array::from_fn(|i| unsafe { at.cast::<u8>().add(i).read_volatile() })
 }
 
@@ -48,7 +48,7 @@ unsafe fn load(at: *const Load) -> Load {
 /// So many bytes can be read there. Others may write there.
 #[inline]
 pub unsafe fn read(at: *const u8) -> [u8; BLOCK] {
-    // SAFETY: as the caller says.
+    // SAFETY: each load lies in the block, of which the caller promises that it can be read.
     let loads: [Load; LOADS] =
         core::array::from_fn(|i| unsafe { load(at.cast::<Load>().wrapping_add(i)) });
     // SAFETY: both are the same number of plain bytes.

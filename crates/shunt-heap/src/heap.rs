@@ -193,11 +193,11 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         match class(layout) {
-            // SAFETY: the caller's promise: it came from `alloc` with this layout.
+            // SAFETY: the caller promises that it came from `alloc` with this layout, which took it from this class's blocks.
             Some(class) => FREE[class].push(unsafe { number(at) }, &Blocks),
             None => {
                 if let Some((len, _)) = mapping(layout) {
-                    // SAFETY: as above.
+                    // SAFETY: it came from `alloc` with this layout, which has mapped so many bytes for it.
                     unsafe { pages::release(at, len) };
                 }
             }
@@ -205,14 +205,14 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise: `size`, rounded up to the alignment, does not overflow.
+        // SAFETY: the caller promises that `size`, rounded up to the alignment, does not overflow.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         if let (Some(old), Some(same)) = (class(layout), class(new))
             && old == same
         {
             return at;
         }
-        // SAFETY: as above.
+        // SAFETY: the caller promises that `size` is not 0, so the layout has a size.
         let to = unsafe { self.alloc(new) };
         if !to.is_null() {
             // SAFETY: both blocks are as long, and do not overlap; `at` is the caller's to give back.

@@ -25,7 +25,7 @@ pub fn reserve(len: usize) -> Option<NonNull<u8>> {
 /// They lie in what [`reserve`] returned.
 pub unsafe fn open(at: NonNull<u8>, len: usize) -> bool {
     let flags = MprotectFlags::READ | MprotectFlags::WRITE;
-    // SAFETY: the caller's promise: the pages are ours.
+    // SAFETY: the caller promises that the pages lie in what `reserve` has mapped, of which nothing is in use before.
     unsafe { rustix::mm::mprotect(at.as_ptr().cast::<c_void>(), len, flags).is_ok() }
 }
 
@@ -51,7 +51,7 @@ fn map(len: usize, access: ProtFlags, flags: MapFlags) -> Option<NonNull<u8>> {
 /// They came from [`get`], and nobody uses them any more.
 pub unsafe fn release(at: *mut u8, len: usize) {
     if len > 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `get` has mapped them, and that nobody uses them any more.
         let _ = unsafe { rustix::mm::munmap(at.cast(), len) };
     }
 }

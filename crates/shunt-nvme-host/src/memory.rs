@@ -27,7 +27,7 @@ struct Region {
 // SAFETY: each buffer is accessed by the one `Buffer` that has its number, which is taken from
 // `free` under its lock.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: by a shared reference numbers are taken and given back alone, under the lock of `free`.
 unsafe impl Sync for Region {}
 
 /// Buffers for data: of `shunt_alloc(3)`, so that a peer reads in place what is sent from them if
@@ -100,7 +100,7 @@ impl Deref for Buffer {
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; the value is borrowed mutably.
+        // SAFETY: so many bytes are there, and this value alone, which is borrowed mutably, leads to them.
         unsafe { std::slice::from_raw_parts_mut(self.address().as_ptr(), self.len) }
     }
 }
@@ -255,7 +255,8 @@ impl Data {
         let mut copy: Vec<u8> = Vec::with_capacity(len);
         for (at, len) in self.pieces(from, len) {
             let before = copy.len();
-            // SAFETY: as above; so many bytes of the copy are reserved.
+            // SAFETY: `pieces` names memory of the data, which is there as the command is under way; so many bytes of the copy
+            // are reserved.
             unsafe {
                 std::ptr::copy_nonoverlapping(at, copy.as_mut_ptr().add(before), len);
                 copy.set_len(before + len);

@@ -24,7 +24,8 @@ pub struct Memory {
 
 // SAFETY: the address names a mapping that lives as long as the value; bytes are only copied by address.
 unsafe impl Send for Memory {}
-// SAFETY: as above; that others write at the same time is expected of these bytes.
+// SAFETY: methods copy bytes by address and make no reference to them, so nothing is assumed of bytes that another thread writes at
+// the same time.
 unsafe impl Sync for Memory {}
 
 impl fmt::Debug for Memory {
@@ -153,7 +154,7 @@ impl Piece {
     /// Copies bytes out, as many as there are.
     pub fn copy_out(&self, to: &mut [u8]) {
         let len = to.len().min(self.len);
-        // SAFETY: as above; `to` is the caller's own.
+        // SAFETY: so many bytes of the piece are mapped; `to` is private memory, which a mapping does not overlap.
         unsafe { ptr::copy_nonoverlapping(self.address(), to.as_mut_ptr(), len) };
     }
 
@@ -165,7 +166,7 @@ impl Piece {
 
     /// Makes it zero.
     pub fn clear(&self) {
-        // SAFETY: as above.
+        // SAFETY: the piece is mapped over its length; no reference points at its bytes.
         unsafe { ptr::write_bytes(self.address(), 0, self.len) };
     }
 

@@ -14,12 +14,16 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// The type is one of function pointers.
 pub unsafe trait Function: Copy {}
 
-// SAFETY: a function pointer.
-unsafe impl Function for fn() {}
-// SAFETY: as above.
-unsafe impl<A> Function for fn(A) {}
-// SAFETY: as above.
-unsafe impl<A, B> Function for fn(A, B) {}
+macro_rules! functions {
+    ($(($($argument:ident),*))+) => {
+        $(
+            // SAFETY: `fn(..)` is a type of function pointers.
+            unsafe impl<$($argument),*> Function for fn($($argument),*) {}
+        )+
+    };
+}
+
+functions! { () (A) (A, B) }
 
 /// A place for a function. It is set before it is first needed, and set to the same one again if at all.
 #[derive(Debug)]

@@ -52,7 +52,7 @@ impl Keeper {
         /// # Safety
         /// `value` is valid, and not dropped again.
         unsafe fn drop_it<T>(value: *const ()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises a valid `T`, which it leaves to this.
             unsafe { ptr::drop_in_place(value.cast::<T>().cast_mut()) }
         }
         Self { give_back: drop_it::<T> }
@@ -170,7 +170,7 @@ impl Place {
             // SAFETY: `fill` was given a reference that is good for ever.
             Has::Lock(unsafe { &*at(first) }, which, Owner::from_word(second))
         };
-        // SAFETY: as above, where the state says what was given.
+        // SAFETY: the state says what `fill` was given: references that are good for ever, and keepers with what they keep.
         unsafe {
             match self.state.get() {
                 State::Free | State::Over | State::Nothing => Has::Nothing,
@@ -252,7 +252,7 @@ pub fn current() -> &'static Thread {
         // SAFETY: all zero is the beginning.
         static THREAD: Thread = const { unsafe { core::mem::zeroed() } };
     }
-    // SAFETY: as above.
+    // SAFETY: the value has no destructor, so it lives as long as the thread, which alone gets the reference.
     THREAD.with(|thread| unsafe { &*ptr::from_ref(thread) })
 }
 
@@ -344,14 +344,14 @@ impl Thread {
     /// was forked in a handler above the call.
     #[inline(always)]
     pub fn has_noted(&self, Index(place): Index) -> bool {
-        // SAFETY: null, or a place of this thread's.
+        // SAFETY: null, or a place of this thread's array, which lives as long as the thread.
         unsafe { place.as_ref() }.is_none_or(Place::is_live)
     }
 
     /// Takes the note back.
     #[inline(always)]
     pub fn forget(&self, Index(place): Index) {
-        // SAFETY: as above.
+        // SAFETY: null, or a place of this thread's array, which lives as long as the thread.
         let Some(to) = (unsafe { place.as_ref() }) else { return };
         let end = place.addr() + size_of::<Place>() - self.places.as_ptr().addr();
         if self.used.get() == end {
@@ -567,7 +567,7 @@ unsafe fn stack_pointer_of(env: usize) -> Option<usize> {
         core::arch::asm!("mov {}, fs:[0x30]", out(reg) guard, options(nostack, readonly));
     }
     let words = ptr::with_exposed_provenance::<usize>(env);
-    // SAFETY: the caller's promise; the buffer has eight words for registers.
+    // SAFETY: the caller promises a filled environment, which has eight words for registers.
     let mangled = unsafe { words.add(RSP).read_unaligned() };
     Some(mangled.rotate_right(TURN) ^ guard)
 }

@@ -122,11 +122,11 @@ pub fn get() -> &'static Knobs {
 /// Both are null or arrays of C strings that end with null, as at the start of a process.
 pub unsafe fn init(argv: *const *const c_char, envp: *const *const c_char) {
     let mut knobs = Knobs::default();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `argv` is null or an array of C strings that ends with null.
     if let Some(path) = unsafe { strings(argv) }.next() {
         knobs.program = program_name(path.to_bytes());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `envp` is null or an array of C strings that ends with null.
     for variable in unsafe { strings(envp) } {
         knobs.take_up(variable.to_bytes());
         #[cfg(feature = "points")]

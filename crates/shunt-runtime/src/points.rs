@@ -372,7 +372,7 @@ mod plan {
                     unsafe extern "C" {
                         fn pthread_cancel(thread: libc::pthread_t) -> c_int;
                     }
-                    // SAFETY: as above. It marks the thread, which goes on to the next point of cancellation.
+                    // SAFETY: this very thread lives. The call marks it, which goes on to the next point of cancellation.
                     unsafe { pthread_cancel(libc::pthread_self()) };
                 }
                 Self::Kill => {
@@ -407,7 +407,7 @@ mod plan {
     /// A C string.
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn shunt_points(text: *const c_char) -> c_int {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a C string.
         let text = unsafe { CStr::from_ptr(text) };
         match text.to_str().ok().and_then(set) {
             Some(()) => 0,
@@ -421,7 +421,7 @@ mod plan {
     /// A C string.
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn shunt_points_passed(name: *const c_char) -> c_ulong {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a C string.
         let name = unsafe { CStr::from_ptr(name) };
         let place =
             NAMES.iter().zip(&PLACES).find(|(known, _)| known.as_bytes() == name.to_bytes());

@@ -310,7 +310,7 @@ struct Parts {
 
 // SAFETY: an address in a mapping, which is plain memory that stays where it is.
 unsafe impl Send for Parts {}
-// SAFETY: as for Send.
+// SAFETY: what lies there is atomics, and bytes that are reached by raw copies alone.
 unsafe impl Sync for Parts {}
 
 impl Region {
@@ -384,7 +384,7 @@ impl Region {
     /// # Safety
     /// Nobody uses them, then or later.
     pub unsafe fn keep_only(&self, held: impl Fn(usize) -> bool) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that nobody uses the rings of other slots.
         unsafe { self.parts.rings.keep_only(held) };
     }
 
@@ -393,7 +393,7 @@ impl Region {
     /// # Safety
     /// As for [`Self::keep_only`].
     pub unsafe fn hide(&self, slot: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that nobody uses the rings of this slot.
         unsafe { self.parts.rings.hide(slot) };
     }
 
@@ -402,7 +402,7 @@ impl Region {
     /// # Safety
     /// Nobody uses any ring of it, then or later.
     pub unsafe fn blank(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that nobody uses any of its rings.
         unsafe { self.keep_only(|_| false) };
         self.head.blank();
         self.tail.iter().for_each(Map::blank);
@@ -443,7 +443,7 @@ pub struct RegionView {
 
 // SAFETY: addresses of what stays where it is as long as the region is mapped.
 unsafe impl Send for RegionView {}
-// SAFETY: as for Send.
+// SAFETY: what lies there is atomics, and bytes that are reached by raw copies alone.
 unsafe impl Sync for RegionView {}
 
 impl RegionView {
@@ -517,7 +517,7 @@ impl RegionView {
     pub unsafe fn discard(self, slot: usize, receiver: Side) {
         let ring = self.geometry.ring();
         let at = receiver as usize * ring;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the ring is empty and stays so, so nobody relies on its bytes.
         unsafe { self.parts().rings.discard(slot, at, at + ring) };
     }
 

@@ -129,7 +129,7 @@ impl Rings {
         let map = self.maps.get(slot / SLOTS_AT_ONCE).and_then(OnceLock::get);
         if let Some(map) = map.filter(|_| self.has(slot) && to <= self.layout.of_slot) {
             let at = PAGE / 2 + slot % SLOTS_AT_ONCE * self.layout.of_slot;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that nobody relies on what is there.
             unsafe { map.discard(at + from, to.saturating_sub(from)) };
         }
     }
@@ -149,11 +149,11 @@ impl Rings {
             }
             if !slots.clone().any(&held) {
                 at.store(ptr::null_mut(), Ordering::Release);
-                // SAFETY: the caller's promise.
+                // SAFETY: no slot of the window is held, and the caller promises that nobody uses the rings of those.
                 unsafe { map.hide(0, map.len()) };
                 continue;
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that nobody uses the rings of slots that are not held.
             slots.filter(|slot| !held(*slot)).for_each(|slot| unsafe { self.hide(slot) });
         }
     }
@@ -161,12 +161,12 @@ impl Rings {
     /// The same of one more slot.
     ///
     /// # Safety
-    /// As for [`Self::keep_only`].
+    /// Nobody uses its rings, then or later.
     pub unsafe fn hide(&self, slot: usize) {
         let map = self.maps.get(slot / SLOTS_AT_ONCE).and_then(OnceLock::get);
         if let Some(map) = map.filter(|_| self.has(slot)) {
             let from = slot % SLOTS_AT_ONCE * self.layout.of_slot;
-            // SAFETY: the caller's promise; the pages between those that it has in common with its neighbours.
+            // SAFETY: the caller promises that nobody uses its rings; these are the pages between those that it has in common with its neighbours.
             unsafe { map.hide(from + PAGE, self.layout.of_slot - PAGE) };
         }
     }

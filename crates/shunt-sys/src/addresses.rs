@@ -37,7 +37,7 @@ pub fn of_this_machine() -> io::Result<Vec<Attachment>> {
     while let Some(interface) = at {
         // SAFETY: null, or a socket address of the family that it says.
         let ip = unsafe { ip_of(interface.ifa_addr) };
-        // SAFETY: the same.
+        // SAFETY: null, or a socket address of the family that it says.
         let mask = unsafe { ip_of(interface.ifa_netmask) };
         if let (Some(ip), Some(mask)) = (ip.filter(leads_elsewhere), mask) {
             let attachment = Attachment { ip, mask: whole(mask) };
@@ -45,7 +45,7 @@ pub fn of_this_machine() -> io::Result<Vec<Attachment>> {
                 found.push(attachment);
             }
         }
-        // SAFETY: as for the first.
+        // SAFETY: null, or the next one of a list that is valid until it is freed below.
         at = unsafe { interface.ifa_next.as_ref() };
     }
     // SAFETY: made by getifaddrs, and not used any more.
@@ -56,16 +56,16 @@ pub fn of_this_machine() -> io::Result<Vec<Attachment>> {
 /// # Safety
 /// `address` is null or points to a socket address as long as its family's.
 unsafe fn ip_of(address: *const libc::sockaddr) -> Option<[u8; 16]> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises null or a socket address, of which the family is the beginning.
     let family = i32::from(unsafe { address.as_ref() }?.sa_family);
     let ip = match family {
         libc::AF_INET => {
-            // SAFETY: as the family says.
+            // SAFETY: the caller promises that the address is as long as its family's, which is IPv4.
             let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
             std::net::Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).to_ipv6_mapped()
         }
         libc::AF_INET6 => {
-            // SAFETY: as the family says.
+            // SAFETY: the caller promises that the address is as long as its family's, which is IPv6.
             let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
             std::net::Ipv6Addr::from(v6.sin6_addr.s6_addr)
         }

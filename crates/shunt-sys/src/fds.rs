@@ -42,7 +42,7 @@ pub unsafe fn close_all_but<const N: usize>(kept: [BorrowedFd<'_>; N]) {
     let mut first = 0;
     for end in kept.into_iter().chain([u32::MAX]) {
         if first < end {
-            // SAFETY: the caller's promise.
+            // SAFETY: none of these is kept, and the caller promises that nobody uses the others any more.
             unsafe { close_range(first, end - 1) };
         }
         first = end.saturating_add(1);
@@ -50,7 +50,7 @@ pub unsafe fn close_all_but<const N: usize>(kept: [BorrowedFd<'_>; N]) {
 }
 
 /// # Safety
-/// As [`close_all_but`].
+/// Nobody uses these descriptors any more.
 unsafe fn close_range(first: u32, last: u32) {
     // SAFETY: the call takes no address.
     let closed =
@@ -62,7 +62,7 @@ unsafe fn close_range(first: u32, last: u32) {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(MOST).min(MOST);
     let end = u64::from(last).min(limit);
     for fd in (u64::from(first)..=end).filter_map(|fd| i32::try_from(fd).ok()) {
-        // SAFETY: the caller's promise; of one that is not open the kernel says so.
+        // SAFETY: the caller promises that nobody uses it any more; of one that is not open the kernel says so.
         unsafe { rustix::io::close(fd) };
     }
 }

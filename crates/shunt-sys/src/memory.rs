@@ -160,10 +160,10 @@ mod tests {
         };
         let end = first.addr() + 4096;
         assert!(is_readable(end - 16, 16) && !is_readable(end - 15, 16) && !is_readable(end, 1));
-        // SAFETY: as above.
+        // SAFETY: the first of the two fresh pages, to which nothing refers.
         unsafe { mprotect(first, 4096, MprotectFlags::empty()).unwrap() };
         assert!(!is_readable(end - 16, 16));
-        // SAFETY: as above.
+        // SAFETY: both fresh pages, to which nothing refers.
         unsafe { munmap(first, 8192).unwrap() };
     }
 

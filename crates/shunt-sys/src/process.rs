@@ -72,7 +72,7 @@ pub fn has_exited(pidfd: impl AsFd) -> bool {
 /// # Safety
 /// The new process has this thread alone: `body` waits for no lock that another thread may have held.
 pub unsafe fn fork_to(body: impl FnOnce()) -> io::Result<Pid> {
-    // SAFETY: the caller's promise for the child.
+    // SAFETY: the caller promises that `body` waits for no lock of another thread; it is all that the child runs.
     match unsafe { libc::fork() } {
         0 => {
             // What is on the stack below is the parent's: the child must not get there.

@@ -18,7 +18,7 @@ pub(crate) unsafe fn syscall(number: c_long, args: [usize; 5]) -> Result<usize> 
     let [a, b, c, d, e] = args;
     let result: isize;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise for the call; the kernel takes its number in rax, its arguments in rdi, rsi, rdx, r10, r8
+    // SAFETY: the caller promises that the call is sound with these arguments; the kernel takes its number in rax, its arguments in rdi, rsi, rdx, r10, r8
     // and r9, and changes no register but rax, rcx and r11 (syscall(2)). It may read and write memory, so it is not said
     // that the assembly does not; it uses no stack of ours.
     unsafe {
@@ -37,7 +37,8 @@ pub(crate) unsafe fn syscall(number: c_long, args: [usize; 5]) -> Result<usize> 
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above, with the number in x8, the arguments from x0 on, and x0 alone changed.
+    // SAFETY: the caller promises that the call is sound with these arguments; the kernel takes its number in x8, its arguments
+    // from x0 on, and changes x0 alone. It may read and write memory, so it is not said that the assembly does not.
     unsafe {
         asm!(
             "svc 0",

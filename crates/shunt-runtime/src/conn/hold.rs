@@ -84,14 +84,14 @@ static SEVERAL: Keeper = unsafe { Keeper::new(let_go_of_several) };
 /// # Safety
 /// The address is a sock's.
 unsafe fn let_go_of_one(sock: *const ()) {
-    // SAFETY: the caller's promise; socks are never freed.
+    // SAFETY: the caller promises a sock's address; socks are never freed.
     unsafe { &*sock.cast::<Sock>() }.let_go();
 }
 
 /// # Safety
 /// The address is that of a vector of holds, which nobody drops after this.
 unsafe fn let_go_of_several(holds: *const ()) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises a vector of holds that nobody uses or drops after this.
     drop(unsafe { ptr::read(holds.cast::<Vec<Hold>>()) });
 }
 

@@ -232,7 +232,7 @@ impl Sock {
     }
 
     fn swap_peer(&self, new: *mut Peer) {
-        // SAFETY: as in `peer`.
+        // SAFETY: null, or what `set_peer` was given: a reference that is good for ever.
         if let Some(old) = unsafe { self.peer.swap(new, Ordering::AcqRel).as_ref() } {
             old.release();
         }

@@ -289,12 +289,12 @@ fn run_page() -> Option<&'static RunPage> {
     }
     let new = Box::into_raw(Box::new(open_page()));
     match PAGE.compare_exchange(core::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: as above; it is never freed.
+        // SAFETY: made by Box::into_raw just now, and never freed once it is in its place.
         Ok(_) => unsafe { &*new }.as_ref(),
         Err(first) => {
             // SAFETY: made by Box::into_raw just now, and known to nobody else.
             drop(unsafe { Box::from_raw(new) });
-            // SAFETY: as above.
+            // SAFETY: not null, so leaked by the first of those who set it.
             unsafe { &*first }.as_ref()
         }
     }

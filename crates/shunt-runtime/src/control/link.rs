@@ -765,7 +765,7 @@ impl Link {
         for place in &TABLE[..HIGH.load(Ordering::Acquire)] {
             let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
             if place.compare_exchange(me, core::ptr::null_mut(), ok, no).is_ok() {
-                // SAFETY: as above. A thread that walks the table may still look at the rest, and finds it empty; so
+                // SAFETY: nobody uses connections that this process does not hold, and it holds none here. A thread that walks the table may still look at the rest, and finds it empty; so
                 // the link is never freed.
                 unsafe { self.memory.blank() };
                 self.peers.drop_idle();

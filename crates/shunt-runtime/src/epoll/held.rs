@@ -97,7 +97,7 @@ static LOCKED: Keeper = unsafe { Keeper::new(unlock_after_jump) };
 /// # Safety
 /// The address is a lock's.
 unsafe fn unlock_after_jump(lock: *const ()) {
-    // SAFETY: the caller's promise; locks are never freed.
+    // SAFETY: the caller promises a lock's address; locks are never freed.
     let lock = unsafe { &*lock.cast::<Lock>() };
     lock.is_torn.store(true, Ordering::Relaxed);
     lock.lock.give_up(me());
@@ -116,7 +116,7 @@ impl Deref for Held {
 
 impl DerefMut for Held {
     fn deref_mut(&mut self) -> &mut State {
-        // SAFETY: as above; a thread that has the lock does not take it again.
+        // SAFETY: the lock is held, and a thread that has it does not take it again: this is the only reference.
         unsafe { &mut *self.lock.state.get() }
     }
 }

@@ -24,8 +24,13 @@ pub fn all() -> impl Iterator<Item = &'static Instance> {
 /// The same with those that are closed.
 fn everywhere() -> impl Iterator<Item = &'static Instance> {
     let high = HIGH.load(Ordering::Acquire);
-    // SAFETY: instances are never freed; their places are used again.
-    TABLE[..high].iter().filter_map(|p| unsafe { p.load(Ordering::Acquire).as_ref() })
+    TABLE[..high].iter().filter_map(at)
+}
+
+/// The instance that a place of the table has.
+fn at(place: &AtomicPtr<Instance>) -> Option<&'static Instance> {
+    // SAFETY: null, or an instance that `create` has leaked: none is ever freed, their places are used again.
+    unsafe { place.load(Ordering::Acquire).as_ref() }
 }
 
 /// Tells the instances of what they were not told.
@@ -35,16 +40,14 @@ pub fn catch_up() {
 
 /// The instance with this number.
 pub fn get(index: usize) -> Option<&'static Instance> {
-    // SAFETY: as in `all`.
-    unsafe { TABLE.get(index)?.load(Ordering::Acquire).as_ref() }
+    TABLE.get(index).and_then(at)
 }
 
 /// A new instance for the epoll descriptor `fd`.
 pub fn create(fd: i32) -> Option<&'static Instance> {
     let _changes = lock();
     for (index, place) in TABLE.iter().enumerate() {
-        // SAFETY: as in `all`.
-        match unsafe { place.load(Ordering::Acquire).as_ref() } {
+        match at(place) {
             Some(old) if old.is_live() => {}
             Some(old) => {
                 old.renew(fd);

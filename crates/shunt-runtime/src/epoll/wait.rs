@@ -283,7 +283,7 @@ static WAITS: Keeper = unsafe { Keeper::new(let_go) };
 /// # Safety
 /// The address is an instance's.
 unsafe fn let_go(instance: *const ()) {
-    // SAFETY: the caller's promise; instances are never freed.
+    // SAFETY: the caller promises an instance's address; instances are never freed.
     unsafe { &*instance.cast::<Instance>() }.let_go();
 }
 
@@ -504,7 +504,7 @@ fn kernel_sleep(
         // Before Linux 5.11: whole milliseconds, rounded up so that no timeout comes early. The time of a signal handler
         // that has just run is not looked at.
         let millis = |n: u64| c_int::try_from(n.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
-        // SAFETY: as above.
+        // SAFETY: the buffer has room for `max` events; the mask is null, or the program's.
         unsafe { next::epoll_pwait(epfd, at, max, nanos.map_or(-1, millis), limits.mask) }
     })
 }

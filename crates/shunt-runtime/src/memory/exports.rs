@@ -312,7 +312,7 @@ pub unsafe fn copy_out(name: u64, from: u64, to: NonNull<u8>, len: usize) -> boo
         let mut done = 0;
         while done < len {
             let at = i64::try_from(from + done as u64).unwrap_or(i64::MAX);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises room for `len` bytes, of which `done` are filled.
             let n =
                 unsafe { libc::pread64(fd.raw(), to.add(done).as_ptr().cast(), len - done, at) };
             match usize::try_from(n) {

@@ -27,7 +27,7 @@ impl<'a> Buffers<'a> {
         if count > 1024 || (iov.is_null() && count > 0) {
             return None;
         }
-        // SAFETY: the caller vouches for the entries.
+        // SAFETY: the caller promises `count` entries at `iov`, which is not null.
         let iov = if count == 0 { &[] } else { unsafe { core::slice::from_raw_parts(iov, count) } };
         let total = iov.iter().try_fold(0_usize, |n, v| n.checked_add(v.iov_len))?;
         isize::try_from(total).ok()?;
@@ -144,7 +144,8 @@ impl<'a> Buffers<'a> {
             }
             let mut to = ring.as_ptr().wrapping_add(at);
             self.pieces(skip, len, |from, n| {
-                // SAFETY: the caller vouches for both; private memory and a ring do not overlap.
+                // SAFETY: the entries name readable memory, and the reserved span is the caller's to write, so both are so long;
+                // a program's buffer and a ring do not overlap.
                 unsafe { core::ptr::copy_nonoverlapping(from, to, n) };
                 to = to.wrapping_add(n);
             });
@@ -165,7 +166,8 @@ impl<'a> Buffers<'a> {
             }
             let mut from = ring.as_ptr().wrapping_add(at).cast_const();
             self.pieces(skip, len, |to, n| {
-                // SAFETY: as in copy_in.
+                // SAFETY: the entries name writable memory, and the span can be read, so both are so long; a program's buffer and a
+                // ring do not overlap.
                 unsafe { core::ptr::copy_nonoverlapping(from, to, n) };
                 from = from.wrapping_add(n);
             });

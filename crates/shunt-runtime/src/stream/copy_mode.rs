@@ -78,7 +78,7 @@ pub fn fill(place: &Place, mut read: impl FnMut(iovec) -> usize) -> usize {
 /// # Safety
 /// They were written.
 unsafe fn filled(sndbuf: &[MaybeUninit<u8>; SNDBUF], len: usize) -> &[u8] {
-    // SAFETY: the caller's promise, and they are inside.
+    // SAFETY: the caller promises that the first `len` bytes were written, of which the sndbuf has as many.
     unsafe { core::slice::from_raw_parts(sndbuf.as_ptr().cast(), len) }
 }
 

@@ -134,7 +134,7 @@ unsafe fn send_file(out: Conn, input: c_int, offset: *mut off64_t, count: usize)
     if !offset.is_null() && Buffers::one(&place).are_bad() {
         return errno::fail(EFAULT);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that it is null or points to an offset, which was just seen to be there.
     let given = unsafe { offset.as_mut() };
     let start = match &given {
         Some(at) => **at,

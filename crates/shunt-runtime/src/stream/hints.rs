@@ -49,9 +49,9 @@ impl<'a> Hints<'a> {
     /// As for `control`; the control message stays as it is for as long.
     #[inline]
     pub unsafe fn of(msg: &'a msghdr) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises what `control` asks for: a message whose control buffer can be read.
         let Some((HINTS, data, len)) = (unsafe { control(msg) }) else { return Self::default() };
-        // SAFETY: as `control` says.
+        // SAFETY: `control` has found so many bytes inside of the control buffer, and the caller promises that they stay.
         let bytes = unsafe { core::slice::from_raw_parts(data.as_ptr(), len) };
         match bytes {
             [first, per_buffer @ ..] => Self { is_quiet: *first == QUIET, per_buffer },
@@ -100,7 +100,7 @@ pub(super) mod tests {
         use Hint::{Auto, Copy, Grant};
         assert_eq!(each, [Copy, Grant, Auto, Auto, Auto, Auto]);
         let msg = message(HINTS + 1, &[QUIET, 1], &mut room);
-        // SAFETY: as above.
+        // SAFETY: a valid message.
         assert!(!unsafe { Hints::of(&msg) }.is_quiet);
     }
 }

@@ -365,7 +365,7 @@ fn read_now(pipe: c_int, to: &[iovec]) -> isize {
     if !is_ready(pipe, POLLIN) {
         return errno::fail(EAGAIN);
     }
-    // SAFETY: as above.
+    // SAFETY: the places are writable over their lengths.
     unsafe { next::readv(pipe, to.as_ptr(), count(to)) }
 }
 

@@ -28,7 +28,7 @@ pub type Frames = *const *mut c_void;
 /// # Safety
 /// `addr` points to `len` readable bytes.
 pub unsafe fn is_unspecific(addr: *const sockaddr, len: socklen_t) -> bool {
-    // SAFETY: the caller's promise; sa_family are the first two bytes.
+    // SAFETY: the caller promises `len` readable bytes, and sa_family are the first two.
     len >= 2 && c_int::from(unsafe { (*addr).sa_family }) == libc::AF_UNSPEC
 }
 
@@ -45,13 +45,13 @@ pub unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Option<Addr> {
     let family = if len >= 2 { unsafe { (*addr).sa_family } } else { return None };
     match c_int::from(family) {
         libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: as long as a sockaddr_in; read unaligned, as the kernel does.
+            // SAFETY: the caller promises `len` readable bytes, which are as many as a sockaddr_in has; read unaligned, as the kernel does.
             let sin = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = core::net::Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
             Some(core::net::SocketAddr::from((ip, u16::from_be(sin.sin_port))).into())
         }
         libc::AF_INET6 if len >= size_of::<libc::sockaddr_in6>() => {
-            // SAFETY: as long as a sockaddr_in6.
+            // SAFETY: the caller promises `len` readable bytes, which are as many as a sockaddr_in6 has; read unaligned.
             let sin6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
             Some(Addr { ip: sin6.sin6_addr.s6_addr, port: u16::from_be(sin6.sin6_port) })
         }

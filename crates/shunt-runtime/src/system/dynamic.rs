@@ -83,7 +83,7 @@ impl Tables {
                 DT_VERSYM => versions = place(*value),
                 _ => {}
             }
-            // SAFETY: as above: this was not the last one.
+            // SAFETY: this was not the entry that ends the section, so one follows.
             entry = unsafe { entry.add(1) };
         }
         let is_whole = symbols != 0 && names != 0 && hash != 0;

@@ -11,7 +11,7 @@ pub fn get() -> c_int {
 
 /// Sets errno.
 pub fn set(value: c_int) {
-    // SAFETY: as in `get`.
+    // SAFETY: libc returns a valid pointer to the calling thread's errno, always.
     unsafe { *libc::__errno_location() = value }
 }
 

@@ -21,13 +21,13 @@ const LOOK: i64 = 100_000_000;
 /// The time is null or can be read, also by this thread's signal handlers; the mask is null, or the program's.
 pub unsafe fn wait(fds: &mut [pollfd], time: *const timespec, mask: *const sigset_t) -> c_int {
     let before = errno::get();
-    // SAFETY: the slice is valid; the rest is the caller's promise.
+    // SAFETY: the slice is valid; the caller promises that time and mask are null or can be read.
     let n = unsafe { next::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, time, mask) };
     if n >= 0 || errno::get() != libc::EINVAL || !is_refused(fds.len()) {
         return n;
     }
     errno::set(before);
-    // SAFETY: the caller's promise.
+    // SAFETY: not null, so the caller promises that it can be read.
     let time = (!time.is_null()).then(|| unsafe { time.read_volatile() });
     by_select(fds, time, |sets, count, time| {
         let [read, write, except] = sets.each_mut().map(|set| set.as_mut_ptr().cast());

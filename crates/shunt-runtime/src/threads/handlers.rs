@@ -150,7 +150,7 @@ unsafe extern "C-unwind" fn above(signal: c_int, info: *mut siginfo_t, context: 
             handler.address(),
         )
     };
-    // SAFETY: as the kernel has called this one.
+    // SAFETY: the arguments are those with which the kernel has called this handler in the place of that one.
     unsafe { body(signal, info, context) };
     // Afterwards: the handler may have slept itself.
     set_time(NOT_AT_ALL);

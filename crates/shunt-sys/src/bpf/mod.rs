@@ -66,7 +66,7 @@ const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
 /// `attr` is laid out as the command wants it, and the addresses in it are valid for it.
 unsafe fn bpf<T>(cmd: c_int, attr: &mut T) -> io::Result<c_int> {
     let at = std::ptr::from_mut(attr).expose_provenance();
-    // SAFETY: the caller's promise; the size is that of the attributes.
+    // SAFETY: the caller promises attributes as the command wants them, with valid addresses; the size is theirs.
     let rc = unsafe { syscall(libc::SYS_bpf, [int(cmd), at, size_of::<T>(), 0, 0]) }?;
     c_int::try_from(rc).map_err(io::Error::other)
 }
@@ -74,9 +74,9 @@ unsafe fn bpf<T>(cmd: c_int, attr: &mut T) -> io::Result<c_int> {
 /// As [`bpf`], for commands that return a descriptor.
 ///
 /// # Safety
-/// As [`bpf`].
+/// As for [`bpf`], and the command returns a descriptor.
 unsafe fn bpf_fd<T>(cmd: c_int, attr: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise; a descriptor that such a command returns is new and ours.
+    // SAFETY: the caller promises what `bpf` asks for; a descriptor that such a command returns is new and ours.
     unsafe { bpf(cmd, attr).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 

@@ -140,7 +140,7 @@ pub unsafe fn pass(to: &Program, is_named: impl Fn(&Sock) -> bool) -> Passed {
     let mut is_without = None;
     for (conn, fd) in staying(is_named) {
         let Some(memory) = unread(conn, fd) else { continue };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that path and environment are what execve(2) wants.
         let is_without = *is_without.get_or_insert_with(|| unsafe { to.is_without_library() });
         if is_without && conn.has(LEFTOVER) {
             catch_up(conn, true);

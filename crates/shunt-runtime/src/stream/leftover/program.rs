@@ -58,10 +58,10 @@ impl Program {
     pub unsafe fn is_without_library(&self) -> bool {
         // SAFETY: the C library's variable, which programs change before they start others, if they do.
         let env = if self.env.is_null() { unsafe { environ } } else { self.env };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises an environment that execve(2) takes; `environ` is one.
         let is_preloaded =
             || unsafe { knobs::strings(env) }.any(|v| knobs::is_preload(v.to_bytes()));
-        // SAFETY: the same.
+        // SAFETY: the caller promises an environment that execve(2) takes; `environ` is one.
         let is_off = unsafe { knobs::strings(env) }.any(|v| knobs::disables(v.to_bytes()));
         if is_off || (knobs::get().preloaded && !is_preloaded()) {
             return true;

@@ -270,17 +270,17 @@ impl World {
     fn runs(&self, programs: &mut [Program; 2]) {
         let (mut idle, mut before) = (0, self.progress());
         let mut is_done = [false; 2];
+        let mut states = [0, 1].map(|end| self.state(end));
         while idle < Self::PATIENCE {
             let (first, gap) = self.turn();
             let can = |who: &usize| !is_done[*who] && self.can_go_on(*who);
             if let Some(who) = [first, 1 - first].into_iter().find(can) {
-                let before = [0, 1].map(|end| self.state(end));
                 match programs[who].goes_on(gap) {
                     Stopped::Between => {}
                     Stopped::Done => is_done[who] = true,
                     Stopped::Dies => self.dies(who),
                 }
-                self.has_moved(before, gap);
+                states = self.have_moved(states, gap);
                 continue;
             }
             (0..2).for_each(|who| self.rests(who));

@@ -24,13 +24,14 @@ impl World {
     }
 
     /// Both ends have gone no other ways than there are, and no further than a program comes that passes so many points.
-    pub fn has_moved(&self, before: [State; 2], gap: u32) {
-        for (who, from) in before.into_iter().enumerate() {
-            let to = self.state(who);
+    pub fn have_moved(&self, before: [State; 2], gap: u32) -> [State; 2] {
+        let now = [0, 1].map(|who| self.state(who));
+        for (who, (from, to)) in before.into_iter().zip(now).enumerate() {
             let is_far = |steps: usize| steps as u64 > u64::from(gap) + 1;
             let goes = from == to || from.distance(to).is_ok_and(|steps| !is_far(steps));
             assert!(goes, "end {who} cannot go from {from:?} to {to:?} in {gap} points");
         }
+        now
     }
 
     /// These are the bytes that come next.

@@ -7,6 +7,7 @@
 //! the exceptions, both "signal" operations of the device, are the completion queue and the two arm
 //! words.
 
+use core::ops::Deref;
 use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -298,7 +299,7 @@ pub struct Region {
     tail: Option<Map>,
     view: RegionView,
     /// To which the view refers.
-    parts: Box<Parts>,
+    parts: Owned,
 }
 
 /// Where the parts of a region are that do not follow the head.
@@ -312,6 +313,37 @@ struct Parts {
 unsafe impl Send for Parts {}
 // SAFETY: what lies there is atomics, and bytes that are reached by raw copies alone.
 unsafe impl Sync for Parts {}
+
+/// Parts on the heap, known by their address: a box that is moved says that no address leads there any more, and views have one.
+#[derive(Debug)]
+struct Owned(NonNull<Parts>);
+
+// SAFETY: it owns the parts as a box does, and these can be sent and shared.
+unsafe impl Send for Owned {}
+// SAFETY: by a shared reference there are shared ones to the parts alone, which can be shared.
+unsafe impl Sync for Owned {}
+
+impl Owned {
+    fn new(parts: Parts) -> Self {
+        Self(NonNull::from(Box::leak(Box::new(parts))))
+    }
+}
+
+impl Deref for Owned {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        // SAFETY: made by `new`, and freed with this value.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: leaked by `new`, and freed here alone; whoever has a view keeps the region.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
 
 impl Region {
     /// Maps a region, with the rings of its first slots.
@@ -360,8 +392,8 @@ impl Region {
     }
 
     fn with(head: Map, tail: Option<Map>, geometry: Geometry, parts: Parts) -> Self {
-        let parts = Box::new(parts);
-        let view = RegionView { base: head.base(), parts: NonNull::from(&*parts), geometry };
+        let parts = Owned::new(parts);
+        let view = RegionView { base: head.base(), parts: parts.0, geometry };
         Self { head, tail, view, parts }
     }
 

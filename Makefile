@@ -15,7 +15,7 @@
 #   make test-points  what happens between two steps of a call, with a library that stops there
 #   make asan         the long forms of the tests of hostile peers, with AddressSanitizer; needs nightly
 #   make fuzz         each fuzz target for FUZZ_SECONDS
-#   make test-miri    the engine's unit tests by Miri; needs nightly
+#   make test-miri    what Miri can run of engine, wire and shared memory; needs nightly
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -107,14 +107,20 @@ test-loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 	    $(CARGO) test --locked --release -p shunt-shm -p shunt-heap --test loom
 
-# What Miri can run of the engine: not the simulator, whose coroutines change stacks by assembly, and not what takes it an hour.
+# What Miri can run: not the simulator, whose coroutines change stacks by assembly, not what makes other system calls than those of
+# files, and not what takes it an hour. Shared memory is plain memory there (crates/shunt-shm/src/memfd/plain.rs).
 # Few cases of each property, as it is slow.
 MIRI_CASES ?= 8
+MIRI_SHM := table:: region::two_maps region::a_slot_proposes region::writes_stay region::each_process region::a_copy_stays
+MIRI := PROPTEST_CASES=$(MIRI_CASES) MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR=$(TARGET)/miri \
+    $(CARGO) +nightly miri test --locked
 .PHONY: test-miri
 test-miri:
 	@cargo +nightly miri --version >/dev/null 2>&1 || rustup +nightly component add miri rust-src
-	PROPTEST_CASES=$(MIRI_CASES) MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR=$(TARGET)/miri \
-	    $(CARGO) +nightly miri test --locked -p shunt-engine --lib -- --skip sim:: --skip pinning::
+	$(MIRI) -p shunt-engine --lib -- --skip sim:: --skip pinning::
+	$(MIRI) -p shunt-wire
+	$(MIRI) -p shunt-shm --lib -- --skip leftover::
+	$(MIRI) -p shunt-shm --test shm -- $(MIRI_SHM)
 
 # Real programs and a byte-by-byte verifier, over kernel TCP and over Shunt.
 .PHONY: test-functional

@@ -1,4 +1,5 @@
 //! Sealed memory that is passed between processes as a file descriptor.
+#![cfg_attr(miri, allow(unused_imports, reason = "calls that `plain` takes the place of"))]
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -18,6 +19,9 @@ use rustix::param::page_size;
 
 use crate::sync::own::{AtomicUsize, Ordering};
 
+#[cfg(miri)]
+mod plain;
+
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A zeroed memfd of `len` bytes that nobody can resize any more.
@@ -26,7 +30,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// Those of memfd_create(2), ftruncate(2) and fcntl(2).
 pub fn create_sealed(name: &str, len: usize) -> io::Result<OwnedFd> {
     let fd = create(name, len)?;
-    fcntl_add_seals(&fd, SEALS)?;
+    seal(&fd, SEALS)?;
     Ok(fd)
 }
 
@@ -38,16 +42,39 @@ pub fn create_sealed(name: &str, len: usize) -> io::Result<OwnedFd> {
 pub fn create_published(name: &str, len: usize) -> io::Result<(Map, OwnedFd)> {
     let fd = create(name, len)?;
     let map = Map::of(&fd, 0, len, true)?;
-    fcntl_add_seals(&fd, SEALS.union(SealFlags::FUTURE_WRITE))?;
+    seal(&fd, SEALS.union(SealFlags::FUTURE_WRITE))?;
+    if cfg!(miri) {
+        return Ok((map, fd));
+    }
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     Ok((map, open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
 }
 
 /// True for memory of [`create_published`].
 pub fn is_published(fd: impl AsFd) -> bool {
-    fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SEALS.union(SealFlags::FUTURE_WRITE)))
+    seals(fd).is_ok_and(|seals| seals.contains(SEALS.union(SealFlags::FUTURE_WRITE)))
 }
 
+fn seal(fd: impl AsFd, seals: SealFlags) -> io::Result<()> {
+    #[cfg(miri)]
+    return plain::seal(fd, seals);
+    #[cfg(not(miri))]
+    Ok(fcntl_add_seals(fd, seals)?)
+}
+
+fn seals(fd: impl AsFd) -> io::Result<SealFlags> {
+    #[cfg(miri)]
+    return plain::seals(fd);
+    #[cfg(not(miri))]
+    Ok(fcntl_get_seals(fd)?)
+}
+
+#[cfg(miri)]
+fn create(_name: &str, len: usize) -> io::Result<OwnedFd> {
+    plain::create(len)
+}
+
+#[cfg(not(miri))]
 fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, len as u64)?;
@@ -60,6 +87,9 @@ fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
 /// # Errors
 /// Those of fstat(2).
 pub fn size(fd: impl AsFd) -> io::Result<usize> {
+    #[cfg(miri)]
+    return plain::size(fd);
+    #[cfg(not(miri))]
     usize::try_from(fstat(fd)?.st_size).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
@@ -76,8 +106,8 @@ pub fn keep_in_dumps() {
 /// # Safety
 /// The mapping is the caller's.
 pub unsafe fn leave_out_of_dumps(at: NonNull<u8>, len: usize) {
-    if IN_DUMPS.get().is_none() {
-        // SAFETY: the advice changes nothing that is in memory; the caller vouches for the mapping.
+    if IN_DUMPS.get().is_none() && !cfg!(miri) {
+        // SAFETY: the advice changes nothing that is in memory; the caller promises that the mapping is its own.
         let _ = unsafe { madvise(at.as_ptr().cast(), len, Advice::LinuxDontDump) };
     }
 }
@@ -130,8 +160,11 @@ impl Unlocked {
 /// # Safety
 /// The mapping is the caller's.
 pub unsafe fn leave_unlocked(at: NonNull<u8>, len: usize) {
+    if cfg!(miri) {
+        return;
+    }
     UNLOCKED.add(at, len);
-    // SAFETY: it stays what it is; the caller vouches for the mapping.
+    // SAFETY: memory stays what it is; the caller promises that the mapping is its own.
     let _ = unsafe { munlock(at.as_ptr().cast(), len) };
 }
 
@@ -154,7 +187,8 @@ pub struct Map {
 // SAFETY: the mapping is plain memory that stays where it is; all access goes through atomics or
 // raw copies whose callers uphold the protocol.
 unsafe impl Send for Map {}
-// SAFETY: as for Send.
+// SAFETY: a shared reference gives addresses, and atomics whose user has promised that they are such; nothing else is read or
+// written but by raw copies.
 unsafe impl Sync for Map {}
 
 impl Map {
@@ -178,9 +212,7 @@ impl Map {
     }
 
     fn sealed(fd: impl AsFd, len: usize) -> io::Result<()> {
-        let seals = fcntl_get_seals(&fd)?;
-        let size = u64::try_from(fstat(&fd)?.st_size).unwrap_or(0);
-        if !seals.contains(SealFlags::SHRINK | SealFlags::SEAL) || size < len as u64 {
+        if !seals(&fd)?.contains(SealFlags::SHRINK | SealFlags::SEAL) || size(&fd)? < len {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         Ok(())
@@ -212,7 +244,7 @@ impl Map {
     pub unsafe fn hide(&self, offset: usize, len: usize) {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         if let Some(at) = self.place(offset, len) {
-            // SAFETY: inside of this mapping; the caller's promise.
+            // SAFETY: inside of this mapping, and the caller promises that nobody uses that part.
             let _ = unsafe { mmap_anonymous(at.as_ptr().cast(), len, ProtFlags::empty(), flags) };
         }
     }
@@ -228,7 +260,7 @@ impl Map {
         if let Some(at) =
             to.checked_sub(from).filter(|len| *len > 0).and_then(|n| self.place(from, n))
         {
-            // SAFETY: inside of this mapping; the caller's promise.
+            // SAFETY: inside of this mapping, and the caller promises that nobody relies on what is there.
             let _ = unsafe { madvise(at.as_ptr().cast(), to - from, Advice::LinuxRemove) };
         }
     }
@@ -262,7 +294,7 @@ impl Map {
     /// # Errors
     /// `EINVAL` where somebody could, and those of mmap(2).
     pub fn to_read(fd: impl AsFd) -> io::Result<Self> {
-        if !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+        if !seals(&fd)?.contains(SealFlags::SHRINK) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         // The length is that of now: it may become longer, never shorter.
@@ -281,6 +313,9 @@ impl Map {
 
     /// Maps memory that is known to be so long and to stay so.
     fn of(fd: impl AsFd, offset: usize, len: usize, writable: bool) -> io::Result<Self> {
+        if cfg!(miri) {
+            return Self::with((fd, offset), len, ProtFlags::empty());
+        }
         // After mlockall(MCL_FUTURE) the kernel brings in, at once, all of a mapping that can be accessed. What is
         // mapped here is long, and little of it is ever used.
         let map = Self::with((fd, offset), len, ProtFlags::empty())?;
@@ -291,6 +326,17 @@ impl Map {
     }
 
     fn with((fd, offset): (impl AsFd, usize), len: usize, prot: ProtFlags) -> io::Result<Self> {
+        #[cfg(miri)]
+        {
+            let _ = prot;
+            Ok(Self { base: plain::map(fd, offset, len)?, len })
+        }
+        #[cfg(not(miri))]
+        Self::mapped((fd, offset), len, prot)
+    }
+
+    #[cfg(not(miri))]
+    fn mapped((fd, offset): (impl AsFd, usize), len: usize, prot: ProtFlags) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address that the kernel chooses; it aliases no Rust object.
         let base = unsafe {
             let flags = MapFlags::SHARED | MapFlags::NORESERVE;
@@ -380,13 +426,17 @@ impl Map {
         if end > self.len || !offset.is_multiple_of(align_of::<T>()) {
             return None;
         }
-        // SAFETY: inside the mapping and aligned (the base is page-aligned); the caller vouches for T.
+        // SAFETY: inside the mapping and aligned (the base is page-aligned); the caller promises
+        // that a T consists of atomics, for which any bytes are values.
         Some(unsafe { self.base.byte_add(offset).cast::<T>().as_ref() })
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
+        if cfg!(miri) {
+            return;
+        }
         UNLOCKED.remove(self.base, self.len);
         // SAFETY: base and len are those of our mmap; `at` borrows from self, so no reference is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };

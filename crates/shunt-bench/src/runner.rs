@@ -54,12 +54,16 @@ const BESIDE: f64 = 0.7;
 
 /// How much there is to do, and how long that takes, roughly.
 fn extent(rows: &[Row], options: &Options, counting: bool) -> String {
-    let runs: usize = rows.iter().map(|row| options.contenders(row.contenders).len()).sum();
+    let runs = rows.iter().map(|row| {
+        let all = options.contenders(row.contenders).into_iter();
+        all.filter(|contender| row.excludes(*contender).is_none()).count()
+    });
+    let runs: usize = runs.sum();
     let rounds = f64::from(options.rounds()) * (options.seconds() + BESIDE);
     let counted = if counting { options.seconds().min(COUNTING) + BESIDE } else { 0.0 };
     let minutes = runs as f64 * (rounds + counted) / 60.0;
     let time = match minutes {
-        m if m < 1.0 => "less than a minute".to_owned(),
+        m if m < 1.5 => "about a minute".to_owned(),
         m if m < 100.0 => format!("about {m:.0} minutes"),
         m => format!("about {:.1} hours", m / 60.0),
     };
@@ -362,6 +366,6 @@ mod tests {
             "360 rows, about 4.2 hours with these options"
         );
         let counted = extent(&rows[..1], &options(3), true);
-        assert_eq!(counted, "1 row, less than a minute with these options");
+        assert_eq!(counted, "1 row, about a minute with these options");
     }
 }

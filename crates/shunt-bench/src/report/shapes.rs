@@ -90,8 +90,9 @@ pub fn summary(rows: &[RowReport]) -> String {
         let behind = all.iter().filter(|cell| cell.gain < 1.0).count();
         let _ = writeln!(
             text,
-            "  {} cells; against kernel TCP the worst has {} ({}); {behind} below 1",
+            "  {} cell{}; against kernel TCP the worst has {} ({}); {behind} below 1",
             all.len(),
+            if all.len() == 1 { "" } else { "s" },
             times(worst.gain),
             worst.row.id
         );

@@ -96,12 +96,13 @@ pub fn interruptible<T>(copying: &Copying, copy: impl FnOnce() -> T) -> (T, bool
 }
 
 /// A call in a signal handler above one that holds the direction's lock: whether it may go on, because that one is only
-/// copying and will notice.
+/// copying and will notice. It shuts the door behind it: the next handler above this call would find it in the middle of a step.
 #[cold]
 #[must_use]
 pub fn may_intrude(copying: &Copying) -> bool {
     let open = copying.open.load(Relaxed) != 0;
     if open {
+        copying.open.store(0, Relaxed);
         copying.calls.store(copying.calls.load(Relaxed).wrapping_add(1), Relaxed);
     }
     open
@@ -119,6 +120,18 @@ mod tests {
         assert_eq!(interruptible(&copying, || may_intrude(&copying)), (true, false));
         let outer = || interruptible(&copying, || 2).1;
         assert_eq!(interruptible(&copying, outer), (true, true), "who comes goes by `may_intrude`");
+        assert!(!may_intrude(&copying));
+    }
+
+    #[test]
+    fn a_handler_above_one_that_came_in_is_turned_away_unless_that_one_copies() {
+        let copying = Copying::default();
+        let first = || {
+            assert!(may_intrude(&copying));
+            let second = may_intrude(&copying);
+            (second, interruptible(&copying, || may_intrude(&copying)))
+        };
+        assert_eq!(interruptible(&copying, first), ((false, (true, false)), false));
         assert!(!may_intrude(&copying));
     }
 }

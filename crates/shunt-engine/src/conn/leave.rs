@@ -16,7 +16,7 @@ use shunt_wire::reason::Reason;
 use crate::call::{Errno, may_intrude};
 use crate::conn::End;
 use crate::conn::flags::{FROZEN, SHUT_WR, WANT_TCP};
-use crate::kernel::{KernelSocket, has_failed};
+use crate::kernel::{KernelSocket, has_failed, peer_is_gone};
 use crate::stretch::{Path, path};
 
 /// What sends bytes of the ring once more, over the kernel socket.
@@ -188,7 +188,15 @@ impl End<'_> {
     pub fn repeat(&self, port: &impl Repeating) -> bool {
         let replay = &self.record.tx.replay;
         loop {
-            let Some(left) = self.to_repeat() else { return false };
+            let Some(left) = self.to_repeat() else {
+                // Whoever was killed as it was about to say where it stops will not say so: what is sent from now on has the
+                // kernel tell.
+                if peer_is_gone(&port.socket(), &self.theirs.prod.fin) {
+                    replay.store(0, Relaxed);
+                    continue;
+                }
+                return false;
+            };
             if left == 0 {
                 return true;
             }
@@ -488,5 +496,22 @@ mod tests {
         assert!(memory.end().repeat(&port));
         assert_eq!((port.repeated(), port.resets.get()), (0, 0));
         assert!(!are_awaited(memory.end().record));
+    }
+
+    #[test]
+    fn a_peer_that_is_killed_while_it_leaves_is_not_waited_for() {
+        for end_of in [Arrival::Fin, Arrival::Reset] {
+            let memory = Memory::default();
+            memory.enter_ring();
+            memory.send(5);
+            let (end, port) = (memory.end(), Port::new(&memory, 100));
+            end.leave_ring(5, || {});
+            end.theirs.ctl.handed_over.store(handover::LEAVING, Relaxed);
+            assert!(!end.repeat(&port), "it is about to say where it has stopped");
+            assert!(are_pending(end.record));
+            port.socket.arrive(end_of);
+            assert!(end.repeat(&port));
+            assert!(!are_pending(end.record) && port.repeated() == 0);
+        }
     }
 }

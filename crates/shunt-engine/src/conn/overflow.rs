@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use shunt_shm::arena::Record;
 use shunt_shm::doorbell::AWAKE;
-use shunt_shm::ring::UNLIMITED;
+use shunt_shm::ring::{TxCursor, UNLIMITED};
 
 use crate::conn::End;
 
@@ -28,7 +28,7 @@ const fn moment(now: u64) -> u32 {
 /// What a sender does that finds no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Full {
-    /// Goes on over TCP.
+    /// Goes on over TCP: a mark may be set.
     Overflows,
     /// Waits, and looks again when the rest of its patience is over, in units of 1024 ns.
     WaitsFor(u32),
@@ -54,7 +54,9 @@ impl End<'_> {
         }
         let patience = if self.peer_waits_for_room() { BOTH_WAIT } else { PATIENCE };
         match patience.saturating_sub(now.wrapping_sub(since)) {
-            0 => Full::Overflows,
+            0 if TxCursor::may_set_mark(&self.mine.prod, &self.theirs.cons) => Full::Overflows,
+            // A receiver that has not come to the marks that are open takes its time for that, too.
+            0 => Full::WaitsFor(PATIENCE / 3),
             left => Full::WaitsFor(left),
         }
     }
@@ -153,6 +155,18 @@ mod tests {
         end.theirs.ctl.tx_arm.store(1, Relaxed);
         assert!(end.next_look_for_room(2 * MS).unwrap() <= u64::from(BOTH_WAIT) << 10);
         assert_eq!(end.next_look_for_room(100 * MS), Some(1 << 10), "it is due");
+    }
+
+    #[test]
+    fn a_ring_that_cannot_be_left_yet_is_not_looked_at_all_the_time() {
+        let memory = Memory::default();
+        let end = memory.end();
+        end.mine.prod.marks.store(3, Relaxed);
+        end.theirs.cons.marks_passed.store(1, Relaxed);
+        assert_eq!(end.notes_no_room(MS), Full::WaitsFor(PATIENCE));
+        assert_eq!(end.next_look_for_room(100 * MS), Some(u64::from(PATIENCE / 3) << 10));
+        end.theirs.cons.marks_passed.store(2, Relaxed);
+        assert_eq!(end.next_look_for_room(100 * MS), Some(1 << 10), "it leaves");
     }
 
     /// Whatever the peer writes, a sender that is not at its own limit overflows in the end, or is given room.

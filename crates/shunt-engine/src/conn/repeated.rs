@@ -28,6 +28,14 @@ pub fn are_pending(record: &Record) -> bool {
     record.tx.replay.load(Relaxed) != 0
 }
 
+/// True where they can be sent: the kernel's room is what they wait for. Else the receiver is about to say how many they are.
+#[inline]
+#[must_use]
+pub fn are_known(record: &Record) -> bool {
+    let replay = record.tx.replay.load(Relaxed);
+    replay != 0 && replay & UNDECIDED == 0
+}
+
 /// The receiving direction. What changes it is called with its lock held.
 impl End<'_> {
     /// How many bytes of those that come next over TCP this receiver has had, if it is at the even mark that ends

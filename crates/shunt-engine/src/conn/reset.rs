@@ -35,9 +35,13 @@ pub fn was_told(record: &Record, error: Errno, moved: usize) -> bool {
     if error != Errno::CONNRESET || moved > 0 {
         return false;
     }
-    let before = has(record, RESET_TOLD);
-    put(record, RESET_TOLD, true);
-    before
+    !is_first_to_tell(record)
+}
+
+/// One call alone is told, though another one, of the other direction or in a handler above this one, may find the reset just
+/// then, too.
+fn is_first_to_tell(record: &Record) -> bool {
+    record.id.flags.fetch_or(RESET_TOLD.bits(), Relaxed) & RESET_TOLD.bits() == 0
 }
 
 /// True when the connection was reset, and no call has failed with that yet. `end`: what the connection has of shared memory.
@@ -57,9 +61,9 @@ pub fn readiness(record: &Record, end: Option<End<'_>>) -> u32 {
 /// True when a call that is to hear of the reset is the first one, which fails with `ECONNRESET`. The next ones find what the
 /// kernel gives after a reset. With a direction's lock held.
 pub fn fails(record: &Record, end: Option<End<'_>>, socket: &impl KernelSocket) -> bool {
-    let fails = is_untold(record, end);
+    let fails = is_untold(record, end) && is_first_to_tell(record);
     if fails {
-        put(record, RESET_TOLD | SHUT_WR, true);
+        put(record, SHUT_WR, true);
         socket.shut();
     }
     fails

@@ -277,8 +277,7 @@ impl End<'_> {
     #[cold]
     fn without_room(&self, call: &mut impl Outgoing, is_nested: bool) -> Result<Step, Violation> {
         let overflows = || self.notes_no_room(call.now()) == Full::Overflows;
-        let leaves = !self.can_be_rung()
-            || (overflows() && TxCursor::may_set_mark(&self.mine.prod, &self.theirs.cons));
+        let leaves = !self.can_be_rung() || overflows();
         if leaves { self.send_behind(call, is_nested) } else { Ok(Step::Wait(Until::Ring)) }
     }
 

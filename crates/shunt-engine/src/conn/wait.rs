@@ -8,7 +8,7 @@ use shunt_shm::region::Section;
 
 use crate::call::{Direction, Until};
 use crate::conn::flags::{FROZEN, KERNEL_HINT, SHORT, SHUT_RD, SHUT_WR, TELLS_ERRORS};
-use crate::conn::repeated::are_pending;
+use crate::conn::repeated::{are_known, are_pending};
 use crate::conn::{End, has};
 use crate::events;
 use crate::handshake::Phase;
@@ -28,12 +28,14 @@ pub fn kernel_events(
             // Of more bytes the kernel says nothing where there are some.
             let bytes = if matches!(until, Until::More(_)) { 0 } else { events::IN };
             // What is to be sent once more goes on when there is room.
-            let room = if are_pending(record) { events::OUT } else { 0 };
+            let room = if are_known(record) { events::OUT } else { 0 };
             bytes | events::RDHUP | room
         }
-        // In a ring stretch the kernel socket always has room; only an end that the peer did not
-        // announce is of interest.
-        (Direction::Sending, Until::Ring) => {
+        // In a ring stretch the kernel socket always has room, and so it has where the receiver is about to say how much is to be
+        // sent once more; only an end that the peer did not announce is of interest.
+        (Direction::Sending, until)
+            if until == Until::Ring || (are_pending(record) && !are_known(record)) =>
+        {
             let is_unannounced = theirs.is_some_and(|theirs| theirs.prod.fin.load(Relaxed) == 0);
             if is_unannounced && !has(record, SHUT_RD) { events::RDHUP } else { 0 }
         }
@@ -76,6 +78,8 @@ impl End<'_> {
                 (theirs.prod.prod.load(Acquire) != record.rx.cursor.pos()
                     && path(marks) == Path::Ring)
                     || theirs.prod.marks.load(Relaxed) != marks
+                    // A call of another thread, or in a handler above this one, has left the ring meanwhile.
+                    || (until == Until::Ring && path(marks) == Path::Tcp)
                     || !Grants::are_possible(&theirs.prod, record.rx.grants.load(Relaxed))
                     // The kernel tells the end itself to those who wait for it, too.
                     || (until == Until::Ring && theirs.prod.fin.load(Relaxed) != 0)
@@ -98,6 +102,7 @@ mod tests {
     use super::*;
     use crate::model::Memory;
     use Direction::{Receiving, Sending};
+    use shunt_shm::arena::UNDECIDED;
     use shunt_shm::handover;
     use shunt_shm::region::DEAF;
     use shunt_shm::ring::TxCursor;
@@ -135,6 +140,16 @@ mod tests {
     fn bytes_in_a_ring_that_is_not_entered_are_no_news() {
         let memory = Memory::default();
         memory.receive(1);
+        assert!(!memory.end().ends_wait(Receiving, Until::Both));
+    }
+
+    #[test]
+    fn one_that_waits_in_the_ring_looks_again_when_another_call_has_left_it() {
+        let memory = in_ring();
+        assert!(!memory.end().ends_wait(Receiving, Until::Ring));
+        TxCursor::set_mark(&memory.end().theirs.prod, 0);
+        memory.end().pass_into_tcp(0);
+        assert!(memory.end().ends_wait(Receiving, Until::Ring), "no doorbell tells of what comes");
         assert!(!memory.end().ends_wait(Receiving, Until::Both));
     }
 
@@ -186,6 +201,9 @@ mod tests {
         assert!(are_pending(end.record));
         assert_eq!(asked(Receiving, Until::More(1)), events::RDHUP | events::OUT);
         assert_eq!(asked(Receiving, Until::Ring), events::IN | events::RDHUP | events::OUT);
+        end.record.tx.replay.store(1 | UNDECIDED, Relaxed);
+        assert_eq!(asked(Receiving, Until::Ring), events::IN | events::RDHUP);
+        assert_eq!(asked(Sending, Until::Both), events::RDHUP, "no room is waited for");
         assert_eq!(kernel_events(end.record, None, Sending, Until::Ring), 0, "there is no ring");
         end.put(SHUT_RD, true);
         assert_eq!(asked(Sending, Until::Ring), 0, "its own end is no news");

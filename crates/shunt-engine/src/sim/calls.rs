@@ -1,5 +1,6 @@
 //! The calls of the two programs, as the engine's ports. A program may stop before each thing that they do.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 use shunt_shm::Violation;
@@ -7,7 +8,10 @@ use shunt_shm::ring::{Content, Span};
 
 use super::pace::{self, point};
 use super::{World, byte};
-use crate::call::{Errno, Kernel, Moment, Step};
+use crate::call::{Errno, Kernel, Moment, Step, may_intrude};
+use crate::conn::flags::KERNEL_HINT;
+use crate::conn::leave::{Leaving, Repeating};
+use crate::conn::put;
 use crate::conn::recv::{Incoming, Looked};
 use crate::conn::reset;
 use crate::conn::send::Outgoing;
@@ -19,14 +23,42 @@ pub fn places(span: Span) -> impl Iterator<Item = usize> {
     [span.head, span.tail].into_iter().flat_map(|(at, len)| at..at + len)
 }
 
+/// The lock of a direction, as a step has it.
+pub struct Lock<'w> {
+    lock: &'w Cell<bool>,
+    is_nested: bool,
+}
+
+impl<'w> Lock<'w> {
+    /// Takes it, unless a step of the same program has it, above which this one runs.
+    pub fn of(lock: &'w Cell<bool>) -> Self {
+        Self { lock, is_nested: lock.replace(true) }
+    }
+
+    pub const fn is_nested(&self) -> bool {
+        self.is_nested
+    }
+
+    fn release(&self) {
+        if !self.is_nested {
+            self.lock.set(false);
+        }
+    }
+}
+
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
 /// A call that sends.
 pub struct Sending<'w> {
     pub world: &'w World,
     pub who: usize,
     pub total: usize,
     pub sent: usize,
-    /// In a handler above a call that copies.
-    pub is_nested: bool,
+    pub lock: &'w Lock<'w>,
 }
 
 impl Sending<'_> {
@@ -67,7 +99,7 @@ impl Outgoing for Sending<'_> {
         first.iter().for_each(|(at, byte)| ring[*at].set(*byte));
         point();
         // What a handler sends comes first, so these bytes are others than those that are next now.
-        let other = !self.is_nested && self.world.interrupt(self.who);
+        let other = !self.lock.is_nested() && self.world.interrupt(self.who);
         let mask = if other { 0xff } else { 0 };
         second.iter().for_each(|(at, byte)| ring[*at].set(*byte ^ mask));
     }
@@ -89,6 +121,7 @@ impl Outgoing for Sending<'_> {
     }
 
     fn unlock(&mut self) {
+        self.lock.release();
         point();
     }
 
@@ -114,7 +147,7 @@ impl Outgoing for Sending<'_> {
     }
 
     fn repeat(&mut self) -> bool {
-        self.world.repeat(self.who)
+        self.world.end(self.who).repeat(&Out { world: self.world, who: self.who })
     }
 
     fn take_back(&mut self) -> bool {
@@ -122,7 +155,7 @@ impl Outgoing for Sending<'_> {
     }
 
     fn leave_ring(&mut self, untaken: u64) {
-        self.world.end(self.who).leave_ring(untaken, point);
+        pace::uninterrupted(|| self.world.end(self.who).leave_ring(untaken, point));
     }
 
     fn is_promoted(&self, _is_unused: bool) {
@@ -265,7 +298,8 @@ impl Incoming for Receiving<'_> {
     }
 
     fn copy_granted(&mut self, _: Span) -> Result<Option<u32>, Violation> {
-        unreachable!("nothing is granted")
+        assert!(!self.world.is_honest(), "nothing is granted");
+        Err(Violation::Grants)
     }
 
     fn has_copied(&self) {}
@@ -286,11 +320,11 @@ impl Incoming for Receiving<'_> {
     }
 
     fn settle(&self) {
-        self.world.settles(self.who);
+        self.world.settles_locked(self.who);
     }
 
     fn stay(&self) -> bool {
-        unreachable!("nobody leaves for good")
+        unreachable!("nobody leaves by itself")
     }
 
     fn is_leftover(&self) -> bool {
@@ -298,9 +332,18 @@ impl Incoming for Receiving<'_> {
     }
 
     fn is_unmarked_for_long(&self) -> bool {
-        let unmarked = &self.world.procs[self.who].record.rx.unmarked;
-        assert_eq!(unmarked.load(Relaxed), 0);
-        false
+        const UNMARKED_FOR: u32 = 1_000_000;
+        assert!(!self.world.is_honest(), "bytes that no mark explains");
+        let record = &self.world.procs[self.who].record;
+        #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
+        let now = (self.now() >> 10) as u32 | 1;
+        match record.rx.unmarked.compare_exchange(0, now, Relaxed, Relaxed) {
+            Ok(_) => {
+                put(record, KERNEL_HINT, true);
+                false
+            }
+            Err(since) => now.wrapping_sub(since) > UNMARKED_FOR,
+        }
     }
 
     fn await_end(&self) -> Look {
@@ -327,41 +370,82 @@ impl Incoming for Receiving<'_> {
     }
 }
 
-impl World {
-    /// Sends once more what lay in a ring that was left.
-    pub fn repeat(&self, who: usize) -> bool {
-        let (end, peer) = (self.end(who), &self.procs[1 - who]);
-        loop {
-            point();
-            let Some(left) = end.to_repeat() else { return false };
-            if left == 0 {
-                return true;
-            }
-            // The program is to hear of a reset, which the kernel tells once.
-            if has_failed(&self.socket(who)) {
-                end.record.tx.replay.store(0, Relaxed);
-                continue;
-            }
-            let span = end.record.tx.cursor.last(left, end.ring);
-            let bytes = places(span).map(|at| peer.rmb[at].get());
-            match self.socket(who).sends(span.len(), bytes) {
-                // No handler, and no kill but one that ends all of it, comes between the two.
-                Kernel::Moved(n) => pace::at_once(|| {
-                    end.record.tx.replay.store(left - n as u64, Relaxed);
-                }),
-                Kernel::Nothing => return false,
-                Kernel::Failed(error) => {
-                    if error == Errno::CONNRESET {
-                        reset::tell_later(end.record);
-                    }
-                    end.record.tx.replay.store(0, Relaxed);
+/// What an end that goes on over TCP has beside the ring.
+struct Out<'w> {
+    world: &'w World,
+    who: usize,
+}
+
+impl Repeating for Out<'_> {
+    fn socket(&self) -> impl KernelSocket {
+        self.world.socket(self.who)
+    }
+
+    fn send_again(&self, at: usize, len: usize, note: &mut dyn FnMut(u64)) -> Result<(), Errno> {
+        point();
+        let ring = &self.world.procs[1 - self.who].rmb;
+        // No handler, and no kill but one that ends all of it, comes between the two.
+        pace::at_once(|| {
+            let bytes = ring[at..at + len].iter().map(Cell::get);
+            match self.world.socket(self.who).sends(len, bytes) {
+                Kernel::Moved(n) => {
+                    note(n as u64);
+                    Ok(())
                 }
+                Kernel::Nothing => Err(Errno::AGAIN),
+                Kernel::Failed(error) => Err(error),
             }
-        }
+        })
+    }
+
+    fn was_reset(&self) {
+        reset::tell_later(&self.world.procs[self.who].record);
+    }
+}
+
+impl Leaving for Out<'_> {
+    fn take_back(&self) -> bool {
+        true
+    }
+
+    fn room(&self) -> u64 {
+        self.world.pipes[self.who].room() as u64
+    }
+
+    fn uninterrupted(&self, step: impl FnOnce()) {
+        pace::uninterrupted(step);
+    }
+
+    fn has_left(&self) {}
+}
+
+impl World {
+    /// Sends once more what lay in a ring that was left. True when none is left.
+    pub fn goes_on(&self, who: usize) -> bool {
+        let lock = Lock::of(&self.procs[who].locks[1]);
+        !lock.is_nested() && self.end(who).repeat(&Out { world: self, who })
+    }
+
+    /// Follows a peer that says that it has left. False in a handler that leaves it to the call below.
+    pub fn follows(&self, who: usize) -> bool {
+        let lock = Lock::of(&self.procs[who].locks[1]);
+        let followed = self.end(who).follow(lock.is_nested(), &Out { world: self, who });
+        followed.unwrap_or_else(|_| {
+            self.breaks_off(who);
+            true
+        })
     }
 
     /// Passes the end of a ring, if it is there, and drops what comes twice.
     pub fn settles(&self, who: usize) {
+        let lock = Lock::of(&self.procs[who].locks[0]);
+        if lock.is_nested() && !may_intrude(&self.procs[who].record.rx.copying) {
+            return;
+        }
+        self.settles_locked(who);
+    }
+
+    fn settles_locked(&self, who: usize) {
         let end = self.end(who);
         if end.pass_end_of_ring() == Path::Tcp {
             end.drop_repeated(&self.socket(who));
@@ -375,11 +459,15 @@ impl World {
         if self.end(who).theirs.prod.fin.load(Relaxed) == 0 {
             return false;
         }
+        if me.is_orphaned.get() {
+            return true;
+        }
         let (now, since) = (self.now.get(), me.doubts_since.get());
         if since != 0 && now - since < LOOK {
             return false;
         }
         me.doubts_since.set(now);
-        since != 0 && peer.socket.is_closed.get()
+        me.is_orphaned.set(since != 0 && peer.socket.is_closed.get());
+        me.is_orphaned.get()
     }
 }

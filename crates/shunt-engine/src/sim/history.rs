@@ -61,7 +61,7 @@ const ALONE: [(&str, Op); 5] = [
 type Numbered = fn(usize) -> Op;
 
 #[allow(clippy::cast_possible_truncation, reason = "no history has so many accesses")]
-const SIZED: [(&str, Numbered); 9] = [
+const SIZED: [(&str, Numbered); 12] = [
     ("send", Op::Send),
     ("recv", Op::Receive),
     ("recv-all", Op::ReceiveAll),
@@ -71,10 +71,13 @@ const SIZED: [(&str, Numbered); 9] = [
     ("edge-send", Op::EdgeSend),
     ("edge-recv", Op::EdgeReceive),
     ("die", |n| Op::Die(n as u32)),
+    ("signal", |n| Op::Signal(n as u32)),
+    ("panic", |n| Op::Panic(n as u32)),
+    ("lie", |n| Op::Lie(n as u32)),
 ];
 
 impl Op {
-    const CODES: u8 = 14;
+    const CODES: u8 = 17;
 
     fn from_code(code: u8, size: usize) -> Self {
         match usize::from(code).checked_sub(ALONE.len()) {
@@ -95,7 +98,7 @@ impl Op {
             | Self::PollReceive(n)
             | Self::EdgeSend(n)
             | Self::EdgeReceive(n) => Some(n),
-            Self::Die(n) => Some(n as usize),
+            Self::Die(n) | Self::Signal(n) | Self::Panic(n) | Self::Lie(n) => Some(n as usize),
             Self::Meet | Self::Check | Self::Sleep | Self::Shut | Self::Close => None,
         }
     }

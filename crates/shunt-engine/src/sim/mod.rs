@@ -14,6 +14,7 @@
 //! Processors that put accesses out of order are not simulated: loom does that.
 
 mod calls;
+mod faults;
 mod history;
 mod oracle;
 mod pace;
@@ -72,6 +73,13 @@ pub enum Op {
     Close,
     /// Is killed so many accesses further on.
     Die(u32),
+    /// A handler of a signal does what comes next, so many accesses further on, above whatever the program does by then.
+    Signal(u32),
+    /// The library panics so many accesses further on, if the next call comes so far.
+    Panic(u32),
+    /// Writes something to a word of the memory that it shares with the other one: the number says which and what. From now on
+    /// nothing that it does is right.
+    Lie(u32),
 }
 
 /// A program, its end, and what the kernel knows of it.
@@ -100,8 +108,22 @@ struct Proc {
     heard: Cell<Heard>,
     /// A handler has sent or received something.
     had_handler: Cell<bool>,
+    /// Handlers of signals that run.
+    handlers: Cell<u32>,
+    /// A handler has closed the connection under a call.
+    is_to_close: Cell<bool>,
+    /// It is in a step: what that has moved is in doubt.
+    in_step: Cell<bool>,
+    /// The locks of its directions are held, that of receiving first.
+    locks: [Cell<bool>; 2],
+    /// It keeps to no protocol.
+    is_liar: Cell<bool>,
+    /// The library has reset the connection for a panic of its own.
+    has_reset: Cell<bool>,
     /// When it first found no room while the other one was gone.
     doubts_since: Cell<u64>,
+    /// That one is gone without a word.
+    is_orphaned: Cell<bool>,
 }
 
 /// How far a program has come with ending its direction.
@@ -155,7 +177,14 @@ impl Proc {
             is_queued: Cell::new(false),
             heard: Cell::new(Heard::Nothing),
             had_handler: Cell::new(false),
+            handlers: Cell::new(0),
+            is_to_close: Cell::new(false),
+            in_step: Cell::new(false),
+            locks: Default::default(),
+            is_liar: Cell::new(false),
+            has_reset: Cell::new(false),
             doubts_since: Cell::new(0),
+            is_orphaned: Cell::new(false),
         }
     }
 }
@@ -312,7 +341,7 @@ fn run(history: &History) -> u32 {
     let world = Rc::new(World::new(history));
     HERE.set(Some(Rc::clone(&world)));
     pace::begins();
-    let mut programs = [0, 1].map(|who| Program::new(move || World::here().lives(who)));
+    let mut programs = [0, 1].map(|who| Program::new(who, move || World::here().lives(who)));
     let result = catch_unwind(AssertUnwindSafe(|| world.runs(&mut programs)));
     drop(programs);
     pace::ends();

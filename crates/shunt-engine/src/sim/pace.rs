@@ -8,6 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use generator::{Generator, Gn};
 use shunt_shm::sync::sim::{Access, set_hook};
 
+use super::World;
+
 /// Points in a history; those of a program that goes in a circle have no end.
 const MOST: u32 = 400_000;
 
@@ -20,10 +22,40 @@ thread_local! {
             is_on: Cell::new(false),
             is_over: Cell::new(false),
             gap: Cell::new(0),
-            life: Cell::new(u32::MAX),
+            fate: Cell::new(Fate::NONE),
+            masked: Cell::new(false),
+            who: Cell::new(0),
             points: Cell::new(0),
         }
     };
+}
+
+/// What is to become of a program, and how many points it passes before; [`Fate::NEVER`]: it does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Fate {
+    /// It is killed.
+    dies: u32,
+    /// A handler of a signal runs.
+    handles: u32,
+    /// The library panics.
+    panics: u32,
+}
+
+impl Fate {
+    const NEVER: u32 = u32::MAX;
+    const NONE: Self = Self { dies: Self::NEVER, handles: Self::NEVER, panics: Self::NEVER };
+}
+
+/// True where it is due; else it is one point closer.
+fn is_due(at: &mut u32) -> bool {
+    match *at {
+        Fate::NEVER => false,
+        0 => true,
+        left => {
+            *at = left - 1;
+            false
+        }
+    }
 }
 
 /// How far the program goes that runs just now.
@@ -34,14 +66,20 @@ struct Pace {
     is_over: Cell<bool>,
     /// Points that it passes before it stops.
     gap: Cell<u32>,
-    /// Points that it passes before it is killed; `u32::MAX`: it is not.
-    life: Cell<u32>,
+    fate: Cell<Fate>,
+    /// No handler of a signal runs now.
+    masked: Cell<bool>,
+    /// Which program.
+    who: Cell<usize>,
     /// Those of the history.
     points: Cell<u32>,
 }
 
 /// Why a coroutine unwinds: the history is over.
 struct Over;
+
+/// Why a call unwinds: the library has panicked.
+pub struct Panicked;
 
 /// The program may stop here.
 #[inline]
@@ -56,14 +94,32 @@ pub fn point() {
 fn pass(pace: &Pace) {
     pace.points.set(pace.points.get() + 1);
     assert!(pace.points.get() < MOST, "a program goes in a circle");
-    match pace.life.get() {
-        u32::MAX => {}
-        0 => return stop(pace),
-        left => pace.life.set(left - 1),
+    let mut fate = pace.fate.get();
+    let dies = is_due(&mut fate.dies);
+    pace.fate.set(fate);
+    if dies {
+        return stop(pace);
     }
     match pace.gap.get() {
         0 => stop(pace),
         left => pace.gap.set(left - 1),
+    }
+    if pace.masked.get() {
+        return;
+    }
+    let mut fate = pace.fate.get();
+    let (panics, handles) = (is_due(&mut fate.panics), is_due(&mut fate.handles));
+    if panics {
+        fate.panics = Fate::NEVER;
+    } else if handles {
+        fate.handles = Fate::NEVER;
+    }
+    pace.fate.set(fate);
+    if panics {
+        resume_unwind(Box::new(Panicked));
+    }
+    if handles {
+        World::here().handles(pace.who.get());
     }
 }
 
@@ -91,9 +147,32 @@ pub fn at_once<T>(what: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Does this without a handler of a signal, and without a panic: the library makes system calls there.
+pub fn uninterrupted<T>(what: impl FnOnce() -> T) -> T {
+    let was_masked = PACE.with(|pace| pace.masked.replace(true));
+    let result = what();
+    PACE.with(|pace| pace.masked.set(was_masked));
+    result
+}
+
 /// The program that runs is to be killed so many points further on.
 pub fn is_to_die_in(points: u32) {
-    PACE.with(|pace| pace.life.set(points));
+    PACE.with(|pace| pace.fate.set(Fate { dies: points, ..pace.fate.get() }));
+}
+
+/// A handler of a signal is to run so many points further on, with what the program would do next.
+pub fn is_to_handle_in(points: u32) {
+    PACE.with(|pace| pace.fate.set(Fate { handles: points, ..pace.fate.get() }));
+}
+
+/// The library is to panic so many points further on.
+pub fn is_to_panic_in(points: u32) {
+    PACE.with(|pace| pace.fate.set(Fate { panics: points, ..pace.fate.get() }));
+}
+
+/// A call is over: what was to become of it is not to become of the next one.
+pub fn is_not_to_panic() {
+    is_to_panic_in(Fate::NEVER);
 }
 
 /// How a program stopped.
@@ -110,14 +189,16 @@ pub enum Stopped {
 /// A program.
 pub struct Program {
     coroutine: Generator<'static, (), ()>,
-    life: u32,
+    who: usize,
+    fate: Fate,
+    masked: bool,
     has_begun: bool,
 }
 
 impl Program {
     /// One that does this. What it works on it finds in memory of the thread, on which it stays.
     #[allow(deprecated, reason = "see `stop`")]
-    pub fn new(body: impl FnOnce() + Send + 'static) -> Self {
+    pub fn new(who: usize, body: impl FnOnce() + Send + 'static) -> Self {
         let body = move || {
             // A value that the coroutine drops while it unwinds must not find that another one may go on there.
             let result = catch_unwind(AssertUnwindSafe(body));
@@ -127,24 +208,26 @@ impl Program {
                 _ => {}
             }
         };
-        Self { coroutine: Gn::new_opt(STACK, body), life: u32::MAX, has_begun: false }
+        let coroutine = Gn::new_opt(STACK, body);
+        Self { coroutine, who, fate: Fate::NONE, masked: false, has_begun: false }
     }
 
     /// Goes on for so many points.
     pub fn goes_on(&mut self, gap: u32) -> Stopped {
         PACE.with(|pace| {
             pace.gap.set(gap);
-            pace.life.set(self.life);
+            pace.fate.set(self.fate);
+            pace.masked.set(self.masked);
+            pace.who.set(self.who);
             pace.is_on.set(true);
         });
         self.has_begun = true;
         self.coroutine.resume();
-        let life = PACE.with(|pace| {
+        PACE.with(|pace| {
             pace.is_on.set(false);
-            pace.life.replace(u32::MAX)
+            (self.fate, self.masked) = (pace.fate.get(), pace.masked.get());
         });
-        self.life = life;
-        match (life, self.coroutine.is_done()) {
+        match (self.fate.dies, self.coroutine.is_done()) {
             (_, true) => Stopped::Done,
             (0, false) => Stopped::Dies,
             (_, false) => Stopped::Between,
@@ -153,7 +236,7 @@ impl Program {
 
     /// True for one that is to be killed later.
     pub fn is_doomed(&self) -> bool {
-        self.life != u32::MAX
+        self.fate.dies != Fate::NEVER
     }
 }
 
@@ -178,6 +261,20 @@ pub fn begins() {
 /// It is over.
 pub fn ends() {
     set_hook(None);
+}
+
+/// Something did not hold: the program does not unwind for another reason.
+pub fn is_failure(payload: &(dyn core::any::Any + Send)) -> bool {
+    !payload.is::<Over>() && !payload.is::<Panicked>()
+}
+
+/// The points of a program that may go in a circle do not count.
+pub fn forgives() {
+    PACE.with(|pace| {
+        pace.points.set(0);
+        pace.is_on.set(true);
+        pace.masked.set(false);
+    });
 }
 
 /// Points that were passed.

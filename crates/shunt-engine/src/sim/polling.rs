@@ -13,7 +13,6 @@ use crate::conn::poll::{self, Heard, Polled};
 use crate::conn::repeated::are_pending;
 use crate::conn::{overflow, sends_over_tcp};
 use crate::events;
-use crate::handshake::Phase;
 use crate::kernel::KernelSocket;
 
 /// What an edge-triggered program registers.
@@ -48,10 +47,12 @@ impl<'a> Polled for Looked<'a> {
         self.world.is_orphaned(self.who)
     }
 
-    fn follows(&self) {}
+    fn follows(&self) {
+        self.world.follows(self.who);
+    }
 
     fn repeats(&self) {
-        self.world.repeat(self.who);
+        self.world.goes_on(self.who);
     }
 
     fn settles(&self) {
@@ -62,7 +63,7 @@ impl<'a> Polled for Looked<'a> {
     fn doubts(&self) {}
 
     fn finds_unmarked(&self) {
-        panic!("{} found bytes that no mark explains", self.who);
+        assert!(!self.world.is_honest(), "{} found bytes that no mark explains", self.who);
     }
 }
 
@@ -75,8 +76,11 @@ impl World {
     fn readiness_by(&self, who: usize, wanted: u32, heard: &mut Heard) -> u32 {
         let end = self.end(who);
         let looked = Looked { world: self, who };
-        let ready = poll::look((end.record, Some(end)), Phase::Active, (wanted, heard), &looked);
-        assert!(!end.is_violated(), "{who} takes the other one for a liar");
+        let ready = poll::look((end.record, Some(end)), end.phase(), (wanted, heard), &looked);
+        // Not all calls look at what is wrong: so they are to find the connection broken.
+        if !self.is_broken(who) && end.is_violated() {
+            self.breaks_off(who);
+        }
         ready
     }
 

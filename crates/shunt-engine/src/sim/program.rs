@@ -2,15 +2,19 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use shunt_shm::Violation;
 use shunt_shm::doorbell::{ON_FUTEX, ON_QUEUE, arm, bells, on_bell, take, take_futex};
 use shunt_shm::sync::AtomicU32;
 
-use super::calls::{Receiving, Sending};
-use super::pace::{self, point, rest};
+use super::calls::{Lock, Receiving, Sending};
+use super::pace::{self, Panicked, point, rest};
 use super::{Ending, Op, World};
-use crate::call::{Direction, Step, Until, may_intrude};
+use crate::call::{Direction, Errno, Step, Until, may_intrude};
 use crate::conn::close::Tell;
 use crate::conn::flags::{KERNEL_HINT, SHUT_WR};
+use crate::conn::kernel_events;
 use crate::conn::overflow;
 use crate::conn::recv::{peek, receive};
 use crate::conn::repeated::are_pending;
@@ -31,6 +35,21 @@ impl Op {
             }
             _ => Direction::Receiving,
         }
+    }
+
+    /// Its call takes steps, with the lock of a direction.
+    const fn moves(self) -> bool {
+        matches!(
+            self,
+            Self::Send(_)
+                | Self::PollSend(_)
+                | Self::EdgeSend(_)
+                | Self::Receive(_)
+                | Self::ReceiveAll(_)
+                | Self::PollReceive(_)
+                | Self::EdgeReceive(_)
+                | Self::Look(_)
+        )
     }
 
     /// A call of it waits for itself.
@@ -68,34 +87,73 @@ impl World {
         loop {
             let op = self.procs[who].ops.borrow_mut().pop_front();
             let Some(op) = op else { return };
-            self.does(who, op);
-            if self.procs[who].ending.get().is_over() {
+            let me = &self.procs[who];
+            if let Err(failure) = catch_unwind(AssertUnwindSafe(|| self.does(who, op))) {
+                // Whoever lies may come to believe what is not so.
+                if !me.is_liar.get() || !pace::is_failure(&*failure) {
+                    resume_unwind(failure);
+                }
+                pace::forgives();
+                self.dies(who);
+            }
+            if me.is_to_close.get() && !me.ending.get().is_over() {
+                self.closes(who);
+            }
+            if me.ending.get().is_over() {
                 return;
             }
         }
     }
 
-    fn does(&self, who: usize, op: Op) {
+    /// A whole call. A panic of the library ends in it.
+    pub fn does(&self, who: usize, op: Op) {
+        let me = &self.procs[who];
         let mut doing = Doing { op, moved: 0 };
-        let mut since = None;
+        let was_in_step = me.in_step.get();
+        let panicked = match catch_unwind(AssertUnwindSafe(|| self.calls(who, &mut doing))) {
+            Err(why) if !why.is::<Panicked>() => resume_unwind(why),
+            result => result.is_err(),
+        };
+        let in_step = me.in_step.replace(was_in_step);
+        if panicked {
+            // What a call that does not wait has moved, the program was told of.
+            let moved = if op.blocks() { doing.moved } else { 0 };
+            self.contains(who, Doing { moved, ..doing }, in_step);
+        } else if !matches!(op, Op::Panic(_)) {
+            pace::is_not_to_panic();
+        }
+    }
+
+    fn calls(&self, who: usize, doing: &mut Doing) {
+        let op = doing.op;
+        let (mut since, mut in_vain, mut has_told) = (None, 0, false);
         // An edge-triggered program tries first.
         let polls = matches!(op, Op::PollReceive(_) | Op::PollSend(_));
         if polls {
-            self.polls(who, doing);
+            self.tells_for_those_below(who);
+            has_told = true;
             self.procs[who].had_handler.set(false);
+            self.polls(who, *doing);
         }
         // A call that follows finds something.
         let mut was_told = polls;
         loop {
             let before = doing.moved;
-            match self.step(who, &mut doing, false) {
+            if self.is_broken(who) && !matches!(op, Op::Close | Op::Die(_) | Op::Lie(_)) {
+                self.is_over(who, *doing, Step::Failed(Errno::CONNRESET));
+                return;
+            }
+            match self.step(who, doing, op.blocks()) {
                 Step::Again => point(),
                 Step::Wait(until) => {
+                    if !core::mem::replace(&mut has_told, true) {
+                        self.tells_for_those_below(who);
+                    }
                     if are_pending(&self.procs[who].record) {
-                        self.repeat(who);
+                        self.goes_on(who);
                     }
                     if op.blocks() {
-                        self.sleeps(who, doing, until, &mut since);
+                        self.sleeps(who, *doing, until, &mut since);
                         continue;
                     }
                     // What is to be sent once more may take all the room there was; and a sender that was to leave a ring which
@@ -106,28 +164,77 @@ impl World {
                     // A look that was begun before a mark was set, and found that the other one was killed after that, is not
                     // noted (`epoll/ready.rs`): the call is in the ring then, and asks the kernel some microseconds later.
                     was_told &= self.procs[1 - who].ending.get() < Ending::Killed;
+                    // Above a step that is half done what was seen may be, too.
+                    was_told &= self.is_honest() && self.procs[who].handlers.get() == 0;
                     assert!(
                         !was_told || doing.moved > before,
                         "{who} was told too much: {doing:?}"
                     );
-                    self.polls(who, doing);
+                    if !self.is_honest() {
+                        // A liar can say all the time that there is something to come for.
+                        in_vain += 1;
+                        if in_vain > Self::PATIENCE * 8 {
+                            return;
+                        }
+                    }
                     self.procs[who].had_handler.set(false);
+                    self.polls(who, *doing);
                     was_told = polls;
                     continue;
                 }
                 step @ (Step::Done | Step::Failed(_)) => {
-                    self.is_over(who, doing, step);
+                    self.is_over(who, *doing, step);
                     return;
                 }
-                Step::Follow => unreachable!("nobody leaves for good"),
+                Step::Follow => {
+                    assert!(self.is_lied_to(who) || !self.is_honest(), "nobody leaves for good");
+                    if !self.follows(who) {
+                        return;
+                    }
+                }
             }
             was_told &= doing.moved == before;
         }
     }
 
     /// One step of a call.
-    fn step(&self, who: usize, doing: &mut Doing, is_nested: bool) -> Step {
+    fn step(&self, who: usize, doing: &mut Doing, blocking: bool) -> Step {
         let (end, me) = (self.end(who), &self.procs[who]);
+        if !doing.op.moves() {
+            return self.other_step(who, doing.op);
+        }
+        let (direction, record) = (doing.op.direction(), end.record);
+        if direction == Direction::Sending && end.is_to_follow() {
+            return Step::Follow;
+        }
+        let (lock, copying) = match direction {
+            Direction::Receiving => (&me.locks[0], &record.rx.copying),
+            Direction::Sending => (&me.locks[1], &record.tx.copying),
+        };
+        let lock = Lock::of(lock);
+        let is_nested = lock.is_nested();
+        if is_nested && !may_intrude(copying) {
+            // Above a call that is moving bytes just now.
+            return Step::Failed(Errno::INTR);
+        }
+        let was_in_step = me.in_step.replace(true);
+        let step = self.locked_step(who, doing, blocking, &lock);
+        me.in_step.set(was_in_step);
+        step.unwrap_or_else(|_| {
+            self.breaks_off(who);
+            Step::Again
+        })
+    }
+
+    /// The same with the lock of the direction held.
+    fn locked_step(
+        &self,
+        who: usize,
+        doing: &mut Doing,
+        blocking: bool,
+        lock: &Lock<'_>,
+    ) -> Result<Step, Violation> {
+        let (end, is_nested) = (self.end(who), lock.is_nested());
         let call = |total, only_looks, enough| Receiving {
             world: self,
             who,
@@ -138,15 +245,13 @@ impl World {
             is_nested,
             copied: Vec::new(),
         };
-        let blocking = !is_nested && doing.op.blocks();
         match doing.op {
-            Op::Meet => me.can_tell.set(true),
             Op::Send(total) | Op::PollSend(total) | Op::EdgeSend(total) => {
-                let mut call = Sending { world: self, who, total, sent: doing.moved, is_nested };
-                let step = end.send(&mut call, is_nested, blocking).unwrap();
+                let mut call = Sending { world: self, who, total, sent: doing.moved, lock };
+                let step = end.send(&mut call, is_nested, blocking);
                 doing.moved = call.sent;
-                let is_done = step == Step::Again && call.sent >= total;
-                return if is_done { Step::Done } else { step };
+                let is_done = step == Ok(Step::Again) && call.sent >= total;
+                if is_done { Ok(Step::Done) } else { step }
             }
             Op::Receive(total)
             | Op::ReceiveAll(total)
@@ -158,27 +263,43 @@ impl World {
                     end.put(KERNEL_HINT, true);
                 }
                 let mut call = call(total, false, if all { total } else { 1 });
-                let step = receive(end.record, Some(&end), &mut call, blocking).unwrap();
+                let step = receive(end.record, Some(&end), &mut call, blocking);
                 doing.moved = call.got;
-                return step;
+                step
             }
             Op::Look(total) => {
                 let mut call = call(total, true, 1);
-                let step = peek(end.record, Some(&end), &mut call, true).unwrap();
+                let step = peek(end.record, Some(&end), &mut call, blocking);
                 doing.moved = call.got;
-                return step;
+                step
             }
+            _ => unreachable!("it moves nothing"),
+        }
+    }
+
+    fn other_step(&self, who: usize, op: Op) -> Step {
+        match op {
+            Op::Meet => self.procs[who].can_tell.set(true),
             Op::Check => self.checks_readiness(who),
             Op::Shut => return self.shuts(who),
-            Op::Close => return self.closes(who),
+            // Calls that are under way have another descriptor.
+            Op::Close if self.procs[who].handlers.get() > 0 => {
+                self.procs[who].is_to_close.set(true);
+            }
+            // What a handler did with it then would be a call on a descriptor that is gone.
+            Op::Close => return pace::uninterrupted(|| self.closes(who)),
             Op::Sleep => self.passes_time(),
             Op::Die(points) => pace::is_to_die_in(points),
+            Op::Signal(points) => pace::is_to_handle_in(points),
+            Op::Panic(points) => pace::is_to_panic_in(points),
+            Op::Lie(number) => self.lies(who, number),
+            _ => unreachable!("it moves something"),
         }
         Step::Done
     }
 
     /// Without consequences: whether a call that does not wait would find something to receive.
-    pub fn would_receive(&self, who: usize) -> (Step, usize) {
+    pub fn would_receive(&self, who: usize) -> (Result<Step, Violation>, usize) {
         let end = self.end(who);
         let mut call = Receiving {
             world: self,
@@ -190,19 +311,20 @@ impl World {
             is_nested: false,
             copied: Vec::new(),
         };
-        let step = peek(end.record, Some(&end), &mut call, false).unwrap();
+        let step = peek(end.record, Some(&end), &mut call, false);
         (step, call.got)
     }
 
     fn shuts(&self, who: usize) -> Step {
         let (end, me) = (self.end(who), &self.procs[who]);
         // What is to be sent once more comes before the end.
-        if are_pending(end.record) && !self.repeat(who) {
+        if are_pending(end.record) && !self.goes_on(who) {
             return Step::Wait(Until::Both);
         }
         if me.ending.get() == Ending::Not {
             me.ending.set(Ending::Announced);
         }
+        let _lock = Lock::of(&me.locks[1]);
         end.put(SHUT_WR, true);
         end.announce_end();
         point();
@@ -215,7 +337,7 @@ impl World {
 
     fn closes(&self, who: usize) -> Step {
         let (end, me) = (self.end(who), &self.procs[who]);
-        if are_pending(end.record) && !self.repeat(who) {
+        if are_pending(end.record) && !self.goes_on(who) {
             return Step::Wait(Until::Both);
         }
         // What comes later is sent to a socket that is closed.
@@ -244,18 +366,28 @@ impl World {
             if copying.open.load(Relaxed) == 0 {
                 continue;
             }
-            assert!(may_intrude(copying));
             let is_sender = core::ptr::eq(copying, &raw const me.record.tx.copying);
             let op = if is_sender { Op::Send(3) } else { Op::Receive(3) };
             let mut doing = Doing { op, moved: 0 };
             me.had_handler.set(true);
             // It does not wait.
-            let step = self.step(who, &mut doing, true);
+            me.handlers.set(me.handlers.get() + 1);
+            let step = self.step(who, &mut doing, false);
             if matches!(step, Step::Done | Step::Failed(_)) {
                 self.is_over(who, doing, step);
             }
+            me.handlers.set(me.handlers.get() - 1);
         }
         true
+    }
+
+    /// A handler that waits may run above a call that has done something, and has not told of it yet: the peer's answer may be
+    /// what it waits for. Once: two such handlers would wake each other all the time.
+    fn tells_for_those_below(&self, who: usize) {
+        if self.procs[who].handlers.get() > 0 {
+            self.tells_receiver(who);
+            self.tells_sender(who);
+        }
     }
 
     /// Tells the peer of bytes, a mark, or an end: as the library's `notify::data`.
@@ -274,10 +406,10 @@ impl World {
         if asked & ON_QUEUE != 0 && ctl.queue.load(Relaxed) != 0 {
             peer.is_queued.set(true);
         }
-        debug_assert!(bells(asked).count() <= 1);
+        debug_assert!(!self.is_honest() || bells(asked).count() <= 1);
     }
 
-    fn tells_of_end(&self, who: usize) {
+    pub fn tells_of_end(&self, who: usize) {
         let ctl = &self.procs[1 - who].section.ctl;
         for word in [&ctl.rx_arm, &ctl.tx_arm] {
             take_futex(word);
@@ -313,16 +445,7 @@ impl World {
             self.rests_until(who, Asleep { armed: armed(seen), looks_at, ..asleep });
             return;
         }
-        let room = if are_pending(end.record) { events::OUT } else { 0 };
-        let events = match (direction, until) {
-            (Direction::Receiving, Until::More(_)) => events::RDHUP | room,
-            (Direction::Receiving, _) => events::IN | events::RDHUP | room,
-            (Direction::Sending, Until::Ring) if end.theirs.prod.fin.load(Relaxed) == 0 => {
-                events::RDHUP
-            }
-            (Direction::Sending, Until::Ring) => 0,
-            (Direction::Sending, _) => events::OUT,
-        };
+        let events = kernel_events(end.record, Some(end.theirs), direction, until);
         let seen = arm(word, on_bell(0));
         if until != Until::Kernel && end.ends_wait(direction, until) {
             return;
@@ -345,6 +468,10 @@ impl World {
     /// Sleeps. What the kernel has to say afterwards, of what it was asked.
     pub fn rests_until(&self, who: usize, asleep: Asleep) -> u32 {
         let me = &self.procs[who];
+        if !self.is_honest() {
+            // Whoever is woken all the time gets on in time.
+            self.now.set(self.now.get() + 10_000_000);
+        }
         me.asleep.set(Some(asleep));
         rest();
         me.asleep.set(None);

@@ -119,6 +119,13 @@ impl<'w> Socket<'w> {
         }
     }
 
+    /// The program throws the connection away.
+    pub fn aborts(&self) {
+        self.other().resets();
+        self.kept().is_reset.set(true);
+        self.kept().edge.set(true);
+    }
+
     /// Sends some of the bytes.
     pub fn sends(&self, most: usize, bytes: impl Iterator<Item = u8>) -> Kernel {
         if let Some(error) = self.kept().error.take() {

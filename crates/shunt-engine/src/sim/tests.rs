@@ -24,7 +24,16 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Shut),
         2 => Just(Op::Close),
         2 => prop_oneof![0_u32..40, 0_u32..1000].prop_map(Op::Die),
+        3 => (0_u32..150).prop_map(Op::Signal),
+        1 => (0_u32..150).prop_map(Op::Panic),
     ]
+}
+
+/// A peer that writes anything, among what it does.
+fn lies() -> impl Strategy<Value = Vec<Op>> {
+    let does = prop_oneof![3 => op(), 4 => (0_u32..4000).prop_map(Op::Lie)];
+    prop::collection::vec(does, 1..12)
+        .prop_map(|ops| core::iter::once(Op::Meet).chain(ops).collect())
 }
 
 /// Mostly one that goes into the ring from its first byte on.
@@ -36,11 +45,12 @@ fn program() -> impl Strategy<Value = Vec<Op>> {
 
 fn history() -> impl Strategy<Value = History> {
     let choices = prop::collection::vec(any::<u8>(), 0..200);
-    (program(), program(), choices).prop_map(|(client, server, choices)| History {
-        client,
-        server,
-        choices,
-    })
+    let programs = prop_oneof![
+        14 => (program(), program()),
+        1 => (lies(), program()),
+        1 => (program(), lies()),
+    ];
+    (programs, choices).prop_map(|((client, server), choices)| History { client, server, choices })
 }
 
 proptest! {
@@ -76,6 +86,16 @@ fn what_was_mended_stays_so() {
         "edge-send:1 die:17 send:8 / send:1 meet poll-send:4096 edge-send:1 send:1 / 0000",
         // A reset was an end to who had sent something over TCP to the killed one, before it received.
         "meet poll-send:4097 edge-recv:8 poll-recv:1 / meet die:67 send:1 / 000000000000",
+        // A call and one in a handler above it both failed with a reset.
+        "meet die:0 / meet send:1 signal:123 edge-recv:1 send:1 / b1b5000000000000",
+        // A handler that sent above another one which did left the ring a second time.
+        "meet edge-recv:1 signal:49 send:1 send:1 / meet send:4 recv:1 / 900001c51e014520",
+        // A call slept on a futex for bytes of a ring that one in a handler above it had left.
+        "meet signal:29 recv:1 edge-recv:1 / meet send:1 meet / 9119019f6e00",
+        // A sender looked all the time whether it could leave a full ring.
+        "meet edge-send:1 send:7096 / meet send:1 lie:1211 / 000000",
+        // One that waited for a peer to say what it had taken was woken all the time by the kernel's room.
+        "meet poll-send:23 lie:996 recv:1 / meet poll-send:1 recv:1 recv:1 send:4097 / 1c0b2d0080800080008080b2000000000000",
         // A byte that a reset left unread was taken for one that had been read.
         "send:1 die:328 meet recv:1 recv:1 send:1 recv:1 / edge-send:3004 poll-recv:1 / 0000000000000000",
     ] {

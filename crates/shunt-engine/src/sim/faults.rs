@@ -1,0 +1,166 @@
+//! What goes wrong in a program: handlers of signals above its calls, panics of the library, and a program that lies.
+
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+use shunt_shm::region::{RESET, Section};
+use shunt_shm::sync::{AtomicU32, AtomicU64};
+
+use super::pace::{at_once, point};
+use super::program::Doing;
+use super::{Ending, Op, World};
+use crate::call::{Errno, Step};
+use crate::handshake::Phase;
+use crate::kernel::KernelSocket;
+
+/// What a peer can find to write: the rest is made of what is there.
+const WORDS: [u64; 6] = [0, 1, 2, 3, 1 << 31, u64::MAX];
+
+/// A word of either width.
+enum Word<'a> {
+    Short(&'a AtomicU32),
+    Long(&'a AtomicU64),
+}
+
+impl Word<'_> {
+    fn get(&self) -> u64 {
+        match self {
+            Self::Short(word) => word.load(Relaxed).into(),
+            Self::Long(word) => word.load(Relaxed),
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "the low half is as good")]
+    fn set(&self, value: u64) {
+        match self {
+            Self::Short(word) => word.store(value as u32, Relaxed),
+            Self::Long(word) => word.store(value, Relaxed),
+        }
+    }
+}
+
+/// All words of a section.
+fn words(section: &Section) -> [Word<'_>; 20] {
+    let Section { prod, cons, ctl, setup } = section;
+    [
+        Word::Long(&prod.prod),
+        Word::Long(&cons.cons),
+        Word::Short(&prod.marks),
+        Word::Short(&cons.marks_passed),
+        Word::Long(&prod.mark_at[0]),
+        Word::Long(&prod.mark_at[1]),
+        Word::Long(&prod.base),
+        Word::Short(&prod.fin),
+        Word::Short(&ctl.closed),
+        Word::Short(&ctl.handed_over),
+        Word::Short(&ctl.rx_arm),
+        Word::Short(&ctl.tx_arm),
+        Word::Short(&prod.grants),
+        Word::Short(&ctl.window),
+        Word::Short(&ctl.queue),
+        Word::Short(&setup.state),
+        Word::Short(&prod.place),
+        Word::Long(&ctl.accepted),
+        Word::Short(&setup.done),
+        Word::Short(&setup.generation),
+    ]
+}
+
+impl World {
+    /// True where one of the two keeps to no protocol: then what they have sent each other cannot be told.
+    pub fn is_lied_to(&self, who: usize) -> bool {
+        self.procs[1 - who].is_liar.get()
+    }
+
+    /// Neither of the two lies.
+    pub fn is_honest(&self) -> bool {
+        self.procs.iter().all(|me| !me.is_liar.get())
+    }
+
+    /// Writes something that it must not. The memory is mapped by both, so it may be a word of the other one's, too.
+    pub fn lies(&self, who: usize, number: u32) {
+        self.procs[who].is_liar.set(true);
+        at_once(|| {
+            let n = number as usize;
+            let owner = if n % 4 == 3 { 1 - who } else { who };
+            let words = words(&self.procs[owner].section);
+            let word = &words[n / 4 % words.len()];
+            let (what, now) = (n / 4 / words.len() % 12, word.get());
+            word.set(match what {
+                0 => now.wrapping_add(1),
+                1 => now.wrapping_sub(1),
+                2 => now.wrapping_add(2),
+                3 => now.wrapping_add(Self::RING as u64),
+                4 => now.wrapping_sub(Self::RING as u64 / 2),
+                5 => super::byte(who, u64::from(number)).into(),
+                other => WORDS[other - 6],
+            });
+        });
+    }
+
+    /// The other one has broken the protocol: as the library's `stream::broken` has it.
+    pub fn breaks_off(&self, who: usize) {
+        assert!(self.is_lied_to(who), "{who} takes the other one for a liar");
+        let me = &self.procs[who];
+        me.record.id.phase.swap(Phase::Broken as u32, Relaxed);
+        me.section.prod.fin.store(1, Release);
+        self.socket(who).shut();
+        self.tells_own(who);
+    }
+
+    /// Its calls fail from now on.
+    pub fn is_broken(&self, who: usize) -> bool {
+        at_once(|| self.end(who).phase() == Phase::Broken)
+    }
+
+    /// The library has panicked in a call that has moved so many bytes, and that the program has not been told of: as its
+    /// `stream::in_doubt` has it.
+    pub fn contains(&self, who: usize, doing: Doing, was_in_step: bool) -> Step {
+        let me = &self.procs[who];
+        if !was_in_step && doing.moved == 0 {
+            // Nothing is in doubt.
+            return Step::Failed(Errno::AGAIN);
+        }
+        me.has_reset.set(true);
+        me.record.id.phase.swap(Phase::Broken as u32, Relaxed);
+        self.notes_end(who);
+        me.section.prod.fin.store(1, Release);
+        me.section.ctl.closed.store(RESET, Release);
+        self.socket(who).aborts();
+        let is_first = me.ending.get() == Ending::Not;
+        me.ending.set(if is_first { Ending::Killed } else { Ending::KilledLater });
+        point();
+        self.tells_of_end(who);
+        self.tells_own(who);
+        Step::Failed(Errno::CONNRESET)
+    }
+
+    /// Tells other calls of the same program, which wait by its own words.
+    fn tells_own(&self, who: usize) {
+        let ctl = &self.procs[who].section.ctl;
+        for word in [&ctl.rx_arm, &ctl.tx_arm] {
+            shunt_shm::doorbell::take(word);
+        }
+    }
+
+    /// A handler of a signal does what the program would do next.
+    pub fn handles(&self, who: usize) {
+        let me = &self.procs[who];
+        // An end above bytes that are half sent comes behind them.
+        let is_sending = me.locks[1].get();
+        let op = me.ops.borrow_mut().pop_front_if(|op| !is_sending || *op != Op::Shut);
+        let Some(op) = op else { return };
+        // What the epoll below has been told of it does not hear of once more.
+        let op = match op {
+            Op::EdgeSend(n) => Op::PollSend(n),
+            Op::EdgeReceive(n) => Op::PollReceive(n),
+            other => other,
+        };
+        me.handlers.set(me.handlers.get() + 1);
+        let was_in_step = me.in_step.replace(false);
+        self.does(who, op);
+        me.in_step.set(was_in_step);
+        me.handlers.set(me.handlers.get() - 1);
+        // Whatever was looked at before is old.
+        me.had_handler.set(true);
+    }
+}

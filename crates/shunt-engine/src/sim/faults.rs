@@ -38,6 +38,9 @@ impl Word<'_> {
     }
 }
 
+/// Where the two are among [`words`] by which their owner is woken.
+const ARMS: usize = 10;
+
 /// All words of a section.
 fn words(section: &Section) -> [Word<'_>; 20] {
     let Section { prod, cons, ctl, setup } = section;
@@ -76,15 +79,15 @@ impl World {
         self.procs.iter().all(|me| !me.is_liar.get())
     }
 
-    /// Writes something that it must not. The memory is mapped by both, so it may be a word of the other one's, too.
+    /// Writes something to a word of its own, or to one by which the other one is woken.
     pub fn lies(&self, who: usize, number: u32) {
         self.procs[who].is_liar.set(true);
         at_once(|| {
             let n = number as usize;
-            let owner = if n % 4 == 3 { 1 - who } else { who };
-            let words = words(&self.procs[owner].section);
-            let word = &words[n / 4 % words.len()];
-            let (what, now) = (n / 4 / words.len() % 12, word.get());
+            let [mine, theirs] = [who, 1 - who].map(|owner| words(&self.procs[owner].section));
+            let words = mine.len();
+            let word = if n % 4 == 3 { &theirs[ARMS + n / 4 % 2] } else { &mine[n / 4 % words] };
+            let (what, now) = (n / 4 / words % 12, word.get());
             word.set(match what {
                 0 => now.wrapping_add(1),
                 1 => now.wrapping_sub(1),

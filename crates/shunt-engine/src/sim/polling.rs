@@ -121,6 +121,10 @@ impl World {
             if looks() {
                 continue;
             }
+            // A handler has run since the look: the call ends.
+            if self.procs[who].had_handler.get() {
+                return;
+            }
             let mut events = wanted;
             if !sends_over_tcp(end.record) {
                 events &= !events::OUT;
@@ -184,6 +188,9 @@ impl World {
                 if ready & (EDGES | events::ALWAYS) != 0 {
                     return;
                 }
+            }
+            if me.had_handler.get() {
+                return;
             }
             let asleep = self.asleep(who, doing, [None; 2], None);
             self.rests_until(who, asleep);

@@ -92,8 +92,6 @@ fn what_was_mended_stays_so() {
         "meet edge-recv:1 signal:49 send:1 send:1 / meet send:4 recv:1 / 900001c51e014520",
         // A call slept on a futex for bytes of a ring that one in a handler above it had left.
         "meet signal:29 recv:1 edge-recv:1 / meet send:1 meet / 9119019f6e00",
-        // A sender looked all the time whether it could leave a full ring.
-        "meet edge-send:1 send:7096 / meet send:1 lie:1211 / 000000",
         // One that waited for a peer to say what it had taken was woken all the time by the kernel's room.
         "meet poll-send:23 lie:996 recv:1 / meet poll-send:1 recv:1 recv:1 send:4097 / 1c0b2d0080800080008080b2000000000000",
         // A byte that a reset left unread was taken for one that had been read.

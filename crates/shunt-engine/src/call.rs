@@ -78,7 +78,7 @@ pub enum Moment {
 }
 
 /// Runs `copy` while the direction's lock is held, such that a signal handler which interrupts it may use the direction
-/// nevertheless ([`may_intrude`]). False when one did, or has forked, and this is the child: nothing of what was known before
+/// nevertheless ([`enter`]). False when one did, or has forked, and this is the child: nothing of what was known before
 /// holds.
 ///
 /// The handler runs on top of the very thread that copies, so plain stores in the order of the program are enough.
@@ -95,43 +95,77 @@ pub fn interruptible<T>(copying: &Copying, copy: impl FnOnce() -> T) -> (T, bool
     (result, copying.calls.load(Relaxed) == before)
 }
 
-/// A call in a signal handler above one that holds the direction's lock: whether it may go on, because that one is only
-/// copying and will notice. It shuts the door behind it: the next handler above this call would find it in the middle of a step.
-#[cold]
+/// A step of a call, while it holds the direction's lock, or is above one that does.
+#[derive(Debug)]
 #[must_use]
-pub fn may_intrude(copying: &Copying) -> bool {
-    let open = copying.open.load(Relaxed) != 0;
-    if open {
-        copying.open.store(0, Relaxed);
-        copying.calls.store(copying.calls.load(Relaxed).wrapping_add(1), Relaxed);
+pub struct Entered<'a>(Option<&'a Copying>);
+
+/// A step begins, under the direction's lock. `is_nested`: in a signal handler above a call that has the lock. Then it may go on
+/// if that one is only copying, and will notice; otherwise it is turned away, with `None`. It shuts the door behind it: the next
+/// handler above this step would find it in the middle.
+#[inline]
+pub fn enter(is_nested: bool, copying: &Copying) -> Option<Entered<'_>> {
+    if is_nested { intrude(copying) } else { Some(Entered(None)) }
+}
+
+#[cold]
+fn intrude(copying: &Copying) -> Option<Entered<'_>> {
+    if copying.open.load(Relaxed) == 0 {
+        return None;
     }
-    open
+    copying.open.store(0, Relaxed);
+    copying.calls.store(copying.calls.load(Relaxed).wrapping_add(1), Relaxed);
+    compiler_fence(SeqCst);
+    Some(Entered(Some(copying)))
+}
+
+impl Drop for Entered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(copying) = self.0 {
+            compiler_fence(SeqCst);
+            // The call below copies still.
+            copying.open.store(1, Relaxed);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn comes_in(copying: &Copying) -> bool {
+        enter(true, copying).is_some()
+    }
+
     #[test]
     fn one_that_copies_notices_who_came_meanwhile() {
         let copying = Copying::default();
-        assert!(!may_intrude(&copying), "the door is shut");
+        assert!(!comes_in(&copying), "the door is shut");
+        assert!(enter(false, &copying).is_some(), "nobody is below");
         assert_eq!(interruptible(&copying, || 1), (1, true));
-        assert_eq!(interruptible(&copying, || may_intrude(&copying)), (true, false));
+        assert_eq!(interruptible(&copying, || comes_in(&copying)), (true, false));
         let outer = || interruptible(&copying, || 2).1;
-        assert_eq!(interruptible(&copying, outer), (true, true), "who comes goes by `may_intrude`");
-        assert!(!may_intrude(&copying));
+        assert_eq!(interruptible(&copying, outer), (true, true), "who comes goes by `enter`");
+        assert!(!comes_in(&copying));
     }
 
     #[test]
     fn a_handler_above_one_that_came_in_is_turned_away_unless_that_one_copies() {
         let copying = Copying::default();
         let first = || {
-            assert!(may_intrude(&copying));
-            let second = may_intrude(&copying);
-            (second, interruptible(&copying, || may_intrude(&copying)))
+            let entered = enter(true, &copying);
+            let second = comes_in(&copying);
+            let while_it_copies = interruptible(&copying, || comes_in(&copying));
+            (entered.is_some(), second, while_it_copies)
         };
-        assert_eq!(interruptible(&copying, first), ((false, (true, false)), false));
-        assert!(!may_intrude(&copying));
+        assert_eq!(interruptible(&copying, first), ((true, false, (true, false)), false));
+        assert!(!comes_in(&copying));
+        let two_steps = || (comes_in(&copying), comes_in(&copying));
+        assert_eq!(
+            interruptible(&copying, two_steps),
+            ((true, true), false),
+            "one after the other"
+        );
     }
 }

@@ -9,7 +9,7 @@ use shunt_shm::doorbell::ON_QUEUE;
 use shunt_shm::region::Section;
 use shunt_shm::ring::{Content, Span, TxCursor};
 
-use crate::call::{Errno, Kernel, Step, may_intrude};
+use crate::call::{Errno, Kernel, Step, enter};
 use crate::conn::End;
 use crate::conn::recv::{Incoming, Looked};
 use crate::conn::repeated::are_awaited;
@@ -366,7 +366,7 @@ impl Outgoing for Sends<'_> {
     fn copy(&mut self, place: Span) {
         self.does(Did::Copied(place.len()));
         if self.is_interrupted {
-            assert!(may_intrude(&self.memory.record.tx.copying));
+            assert!(enter(true, &self.memory.record.tx.copying).is_some());
         }
     }
 
@@ -560,7 +560,7 @@ impl Incoming for Receives<'_> {
     fn copy(&mut self, _place: Span) {
         self.memory.receive(core::mem::take(&mut self.comes_at_copy));
         if core::mem::take(&mut self.is_interrupted) {
-            assert!(may_intrude(&self.memory.record.rx.copying));
+            assert!(enter(true, &self.memory.record.rx.copying).is_some());
         }
     }
 

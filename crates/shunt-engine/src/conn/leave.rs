@@ -13,7 +13,7 @@ use shunt_shm::Violation;
 use shunt_shm::handover;
 use shunt_wire::reason::Reason;
 
-use crate::call::{Errno, may_intrude};
+use crate::call::{Errno, enter};
 use crate::conn::End;
 use crate::conn::flags::{FROZEN, SHUT_WR, WANT_TCP};
 use crate::kernel::{KernelSocket, has_failed, peer_is_gone};
@@ -125,7 +125,7 @@ impl End<'_> {
         let tx = &self.record.tx;
         self.put(WANT_TCP, true);
         // In a handler above a call that grants something just now, that stays as it is.
-        let is_whole = (!is_nested || may_intrude(&tx.copying)) && port.take_back();
+        let is_whole = enter(is_nested, &tx.copying).is_some() && port.take_back();
         if self.is_to_follow() {
             // The peer has left first, and takes nothing of what it has not taken by then.
             self.follow(is_nested, port).map(drop)
@@ -156,9 +156,7 @@ impl End<'_> {
     #[cold]
     pub fn follow(&self, is_nested: bool, port: &impl Leaving) -> Result<bool, Violation> {
         let tx = &self.record.tx;
-        if is_nested && !may_intrude(&tx.copying) {
-            return Ok(false);
-        }
+        let Some(_entered) = enter(is_nested, &tx.copying) else { return Ok(false) };
         port.reaches(Moment::Follows);
         self.put(WANT_TCP, true);
         // What cannot be put into the ring cannot be sent once more.

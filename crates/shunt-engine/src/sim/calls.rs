@@ -8,7 +8,7 @@ use shunt_shm::ring::{Content, Span};
 
 use super::pace::{self, point};
 use super::{World, byte};
-use crate::call::{Errno, Kernel, Moment, Step, may_intrude};
+use crate::call::{Errno, Kernel, Moment, Step, enter};
 use crate::conn::flags::KERNEL_HINT;
 use crate::conn::leave::{Leaving, Repeating};
 use crate::conn::put;
@@ -439,9 +439,8 @@ impl World {
     /// Passes the end of a ring, if it is there, and drops what comes twice.
     pub fn settles(&self, who: usize) {
         let lock = Lock::of(&self.procs[who].locks[0]);
-        if lock.is_nested() && !may_intrude(&self.procs[who].record.rx.copying) {
-            return;
-        }
+        let copying = &self.procs[who].record.rx.copying;
+        let Some(_entered) = enter(lock.is_nested(), copying) else { return };
         self.settles_locked(who);
     }
 

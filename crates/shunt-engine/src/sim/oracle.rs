@@ -19,15 +19,17 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl World {
-    /// Where an end stands.
-    pub fn state(&self, who: usize) -> State {
-        State::of(&self.end(who)).expect("words that go together")
+    /// Where an end stands; of one that lies nothing is asked.
+    pub fn state(&self, who: usize) -> Option<State> {
+        let state = || State::of(&self.end(who)).expect("words that go together");
+        self.is_honest().then(state)
     }
 
     /// Both ends have gone no other ways than there are, and no further than a program comes that passes so many points.
-    pub fn have_moved(&self, before: [State; 2], gap: u32) -> [State; 2] {
+    pub fn have_moved(&self, before: [Option<State>; 2], gap: u32) -> [Option<State>; 2] {
         let now = [0, 1].map(|who| self.state(who));
         for (who, (from, to)) in before.into_iter().zip(now).enumerate() {
+            let (Some(from), Some(to)) = (from, to) else { continue };
             let is_far = |steps: usize| steps as u64 > u64::from(gap) + 1;
             let goes = from == to || from.distance(to).is_ok_and(|steps| !is_far(steps));
             assert!(goes, "end {who} cannot go from {from:?} to {to:?} in {gap} points");

@@ -11,7 +11,7 @@ use shunt_shm::sync::AtomicU32;
 use super::calls::{Lock, Receiving, Sending};
 use super::pace::{self, Panicked, point, rest};
 use super::{Ending, Op, World};
-use crate::call::{Direction, Errno, Step, Until, may_intrude};
+use crate::call::{Direction, Errno, Step, Until, enter};
 use crate::conn::close::Tell;
 use crate::conn::flags::{KERNEL_HINT, SHUT_WR};
 use crate::conn::kernel_events;
@@ -212,11 +212,10 @@ impl World {
             Direction::Sending => (&me.locks[1], &record.tx.copying),
         };
         let lock = Lock::of(lock);
-        let is_nested = lock.is_nested();
-        if is_nested && !may_intrude(copying) {
+        let Some(_entered) = enter(lock.is_nested(), copying) else {
             // Above a call that is moving bytes just now.
             return Step::Failed(Errno::INTR);
-        }
+        };
         let was_in_step = me.in_step.replace(true);
         let step = self.locked_step(who, doing, blocking, &lock);
         me.in_step.set(was_in_step);

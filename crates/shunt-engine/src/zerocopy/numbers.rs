@@ -9,7 +9,7 @@ use shunt_shm::region::{DEAF, Section};
 use shunt_shm::zerocopy::ZeroCopy;
 use shunt_wire::counter::Counter;
 
-use crate::call::{Errno, may_intrude};
+use crate::call::{Errno, enter};
 use crate::conn::flags::{IS_V6, NUMBERED, TELLS_ERRORS};
 use crate::conn::{End, has, put};
 use crate::events;
@@ -146,9 +146,7 @@ impl<'a> Numbers<'a> {
     /// The next completion, if one waits. The program is told of it once. `is_nested`: in a signal handler above a call that has
     /// the lock, where it comes again.
     pub fn take(&self, is_nested: bool, collector: Option<&impl Collector>) -> Option<Notice> {
-        if is_nested && !may_intrude(&self.record.tx.copying) {
-            return None;
-        }
+        let _entered = enter(is_nested, &self.record.tx.copying)?;
         if let (Some(granting), Some(collector)) = (self.granting(), collector)
             && granting.is_overdue(collector)
         {
@@ -174,10 +172,8 @@ impl<'a> Numbers<'a> {
         is_quiet: bool,
         first: impl FnOnce(),
     ) -> Result<(), Errno> {
-        if is_nested && !may_intrude(&self.record.tx.copying) {
-            // A signal handler above a call that may be in the middle of the list.
-            return Err(Errno::INTR);
-        }
+        // A signal handler above a call that may be in the middle of the list has to come again.
+        let _entered = enter(is_nested, &self.record.tx.copying).ok_or(Errno::INTR)?;
         if !self.is_used() {
             first();
         }

@@ -188,7 +188,7 @@ impl End<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::may_intrude;
+    use crate::call::enter;
     use crate::zerocopy::choice::Hint;
     use crate::zerocopy::model::{Pair, Process, Reader, byte};
     use crate::zerocopy::ports::To;
@@ -303,13 +303,13 @@ mod tests {
         let copying = &pair.records[1].rx.copying;
         assert_eq!(end.looking(false, &pulls, |may_read| Ok(Some(may_read))), Ok(Some(false)));
         let intrudes = |_| {
-            assert!(may_intrude(copying));
+            assert!(enter(true, copying).is_some());
             Ok(Some(()))
         };
         assert_eq!(end.looking(false, &pulls, intrudes), Ok(None));
         assert!(!pulls.get());
         let reads = |may_read| {
-            assert!(!may_intrude(copying));
+            assert!(enter(true, copying).is_none());
             Ok(Some(may_read))
         };
         assert_eq!(end.looking(true, &pulls, reads), Ok(Some(true)));

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use shunt_engine::call::may_intrude;
+use shunt_engine::call::enter;
 use shunt_engine::conn::repeated::are_awaited;
 use shunt_engine::stretch::Path;
 
@@ -20,9 +20,7 @@ const PATIENCE: u64 = 2_000_000_000;
 #[cold]
 pub fn settle(conn: Conn) -> bool {
     let lock = conn.lock_rx();
-    if lock.nested() && !may_intrude(&conn.record().rx.copying) {
-        return false;
-    }
+    let Some(_entered) = enter(lock.nested(), &conn.record().rx.copying) else { return false };
     if let Some(fd) = conn.kernel() {
         settle_locked(conn.sock(), fd);
     }

@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use libc::{MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int};
-use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, may_intrude};
+use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, enter};
 use shunt_engine::conn::End;
 use shunt_engine::conn::recv::{Incoming, Looked, peek, receive as receive_step};
 use shunt_engine::kernel::{KernelSocket, Look};
@@ -61,10 +61,10 @@ fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Vi
     let record = sock.record();
     let lock = conn.lock_rx();
     point!(recv_locked);
-    if lock.nested() && !may_intrude(&record.rx.copying) {
+    let Some(_entered) = enter(lock.nested(), &record.rx.copying) else {
         // A signal handler above a call that is taking bytes just now.
         return Ok(Step::Failed(Errno::INTR));
-    }
+    };
     let Some(fd) = conn.kernel() else { return Ok(Step::Failed(Errno::BADF)) };
     let in_doubt = InDoubt::begins(conn);
     let (end, link) = (sock.end(), sock.link());

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use libc::{MSG_OOB, c_int};
-use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, may_intrude};
+use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, enter};
 use shunt_engine::conn::End;
 use shunt_engine::conn::send::{Outgoing, over_kernel};
 use shunt_engine::kernel::KernelSocket;
@@ -96,10 +96,10 @@ fn step(
     let lock = &mut conn.lock_tx();
     point!(send_locked);
     let is_nested = lock.nested();
-    if is_nested && !may_intrude(&record.tx.copying) {
+    let Some(_entered) = enter(is_nested, &record.tx.copying) else {
         // A signal handler above a call that is putting bytes in just now.
         return Ok(Step::Failed(Errno::INTR));
-    }
+    };
     let Some(fd) = conn.kernel() else { return Ok(Step::Failed(Errno::BADF)) };
     let in_doubt = InDoubt::begins(conn);
     // It may have come to be there since.

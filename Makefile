@@ -111,7 +111,8 @@ test-loom:
 # files, and not what takes it an hour. Shared memory is plain memory there (crates/shunt-shm/src/memfd/plain.rs).
 # Few cases of each property, as it is slow.
 MIRI_CASES ?= 8
-MIRI_SHM := table:: region::two_maps region::a_slot_proposes region::writes_stay region::each_process region::a_copy_stays
+MIRI_SHM := table::a_posted table::a_stale table::a_ticket region::two_maps region::a_slot_proposes region::writes_stay \
+    region::each_process region::a_copy_stays
 MIRI := PROPTEST_CASES=$(MIRI_CASES) MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR=$(TARGET)/miri \
     $(CARGO) +nightly miri test --locked
 .PHONY: test-miri

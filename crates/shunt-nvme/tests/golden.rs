@@ -403,3 +403,18 @@ fn reservation_status() {
         hex("0100 01 0000000000 cdab000000000000 05050505050505050505050505050505")
     );
 }
+
+/// Base 5.16.1.24: count, type, pages that follow, namespace.
+#[test]
+fn reservation_notification() {
+    let kind = reservation::Notification::ReservationReleased;
+    let mut page = log::ReservationPage::new(0x0102_0304_0506_0708, kind, 0x0a0b_0c0d);
+    page.available = 7;
+    assert_eq!(page.as_bytes().len(), 64);
+    assert_eq!(page.as_bytes()[..16], hex("0807060504030201 02 07 0000 0d0c0b0a"));
+    assert_eq!(page.as_bytes()[16..], [0; 48]);
+    assert_eq!(log::ReservationPage::empty().as_bytes(), [0; 64]);
+    use reservation::Notification::{RegistrationPreempted, ReservationPreempted};
+    let types = [RegistrationPreempted, kind, ReservationPreempted];
+    assert_eq!(types.map(|kind| (kind as u8, kind.mask())), [(1, 2), (2, 4), (3, 8)]);
+}

@@ -9,12 +9,13 @@ use common::{
 };
 use shunt_nvme::{
     host::Transfer,
-    subsystem::NamespaceConfig,
+    subsystem::{NamespaceConfig, Notice},
     wire::{
         Fuse, Sqe, Status,
         fabrics::{Connect, ConnectData, Property},
-        log::AnaState,
-        opcode::io,
+        feature::fid,
+        log::{AnaState, GetLogPage, lid},
+        opcode::{admin, io},
         registers,
     },
 };
@@ -172,30 +173,37 @@ fn fused() {
     assert_eq!(pair(&beyond, &write, 1, 2), refused);
 }
 
+/// Admin Queue and I/O queue of another host, with another identifier; the controller's.
+fn other_host(fabric: &mut Fabric) -> (Link, Link, u16) {
+    let mut admin = fabric.link();
+    let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow_control: true, kato: 0 };
+    let data = |cntlid| ConnectData::new([8; 16], cntlid, &nqn(DISK), &nqn(HOST));
+    let outcome = fabric.connect(&mut admin, &connect, data(0xffff).as_bytes());
+    let cntlid = u16::try_from(outcome.result).unwrap();
+    fabric.call(&mut admin, &Property::set(registers::CC, false, 0x0046_0001), NO_DATA);
+    let mut queue = fabric.link();
+    let connect = Connect { qid: 1, ..connect };
+    fabric.connect(&mut queue, &connect, data(cntlid).as_bytes());
+    (admin, queue, cntlid)
+}
+
+/// A reservation command for namespace 1.
+fn reserve(fabric: &mut Fabric, link: &mut Link, opcode: u8, cdw10: u32, keys: [u64; 2]) -> Status {
+    let mut sqe = Sqe::new(opcode, 1);
+    sqe.cdw10 = cdw10.into();
+    let bytes = keys.as_bytes();
+    let bytes = if opcode == io::RESERVATION_RELEASE { &bytes[..8] } else { bytes };
+    let transfer = Transfer::InCapsule(u32::try_from(bytes.len()).unwrap());
+    fabric.call_with(link, &sqe, transfer, bytes).status
+}
+
 #[test]
 fn reservations() {
     let mut fabric = fabric();
     let (_first, cntlid) = fabric.controller(0);
     let mut holder = fabric.io_queue(cntlid, 1);
-    // Another host: another identifier.
-    let mut other_admin = fabric.link();
-    let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow_control: true, kato: 0 };
-    let data = |cntlid| ConnectData::new([8; 16], cntlid, &nqn(DISK), &nqn(HOST));
-    let outcome = fabric.connect(&mut other_admin, &connect, data(0xffff).as_bytes());
-    let other_cntlid = u16::try_from(outcome.result).unwrap();
-    fabric.call(&mut other_admin, &Property::set(registers::CC, false, 0x0046_0001), NO_DATA);
-    let mut other = fabric.link();
-    let connect = Connect { qid: 1, ..connect };
-    fabric.connect(&mut other, &connect, data(other_cntlid).as_bytes());
+    let (_other_admin, mut other, _) = other_host(&mut fabric);
 
-    let reserve = |fabric: &mut Fabric, link: &mut Link, opcode, cdw10: u32, keys: [u64; 2]| {
-        let mut sqe = Sqe::new(opcode, 1);
-        sqe.cdw10 = cdw10.into();
-        let bytes = keys.as_bytes();
-        let bytes = if opcode == io::RESERVATION_RELEASE { &bytes[..8] } else { bytes };
-        let transfer = Transfer::InCapsule(u32::try_from(bytes.len()).unwrap());
-        fabric.call_with(link, &sqe, transfer, bytes).status
-    };
     let success = Status::SUCCESS;
     let register = io::RESERVATION_REGISTER;
     assert_eq!(reserve(&mut fabric, &mut holder, register, 0, [0, 5]), success);
@@ -218,4 +226,102 @@ fn reservations() {
     let release = io::RESERVATION_RELEASE;
     assert_eq!(reserve(&mut fabric, &mut holder, release, 1 << 8, [5, 0]), success);
     assert_eq!(writes(&mut fabric, &mut other), success);
+}
+
+/// Base 8.19, 5.2, 5.16.1.24: the registrant whom a release concerns is told by an event, and reads what has happened.
+#[test]
+fn reservation_notifications() {
+    let mut fabric = fabric();
+    let (mut own_admin, cntlid) = fabric.controller(0);
+    let mut own = fabric.io_queue(cntlid, 1);
+    let (mut admin, mut other, other_cntlid) = other_host(&mut fabric);
+    let success = Status::SUCCESS;
+    let (register, acquire) = (io::RESERVATION_REGISTER, io::RESERVATION_ACQUIRE);
+    assert_eq!(reserve(&mut fabric, &mut own, register, 0, [0, 5]), success);
+    assert_eq!(reserve(&mut fabric, &mut other, register, 0, [0, 6]), success);
+    // Write Exclusive - Registrants Only, taken and released.
+    let cycle = |fabric: &mut Fabric, own: &mut Link| {
+        assert_eq!(reserve(fabric, own, acquire, 3 << 8, [5, 0]), success);
+        assert_eq!(reserve(fabric, own, io::RESERVATION_RELEASE, 3 << 8, [5, 0]), success);
+    };
+    let read = |fabric: &mut Fabric, link: &mut Link, retain: bool| {
+        let mut sqe = GetLogPage::sqe(lid::RESERVATION, 0xffff_ffff, 0, 64);
+        sqe.cdw10 = (sqe.cdw10.get() | u32::from(retain) << 15).into();
+        let outcome = fabric.call(link, &sqe, Transfer::ToHost(64));
+        assert!(outcome.status.is_success());
+        // Count, type, pages that follow, namespace.
+        (outcome.data[0], outcome.data[8], outcome.data[9], outcome.data[12])
+    };
+    let ask = |fabric: &mut Fabric, link: &mut Link| {
+        let command = fabric.submit(link, &Sqe::new(admin::ASYNC_EVENT, 0), NO_DATA, &[]);
+        assert!(fabric.outcome(link, command).is_none());
+    };
+    let told = |fabric: &Fabric| {
+        let told = fabric.notices.iter().filter_map(|notice| match notice {
+            Notice::Completed { cntlid, result, .. } => Some((*cntlid, *result)),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(read(&mut fabric, &mut admin, false), (0, 0, 0, 0));
+
+    // No event is wanted by the feature: this one comes nevertheless, once, and to the other host alone.
+    let event = (other_cntlid, 0x0080_0006);
+    ask(&mut fabric, &mut admin);
+    ask(&mut fabric, &mut own_admin);
+    cycle(&mut fabric, &mut own);
+    assert_eq!(told(&fabric), [event]);
+    cycle(&mut fabric, &mut own);
+    ask(&mut fabric, &mut admin);
+    assert_eq!(told(&fabric), [event]);
+    // Kept where RAE is set; and what is left is another event.
+    assert_eq!(read(&mut fabric, &mut admin, true), (1, 2, 1, 1));
+    assert_eq!(read(&mut fabric, &mut admin, false), (1, 2, 1, 1));
+    assert_eq!(told(&fabric), [event; 2]);
+    assert_eq!(read(&mut fabric, &mut admin, false), (2, 2, 0, 1));
+    // All is read: no event waits.
+    ask(&mut fabric, &mut admin);
+    assert_eq!(read(&mut fabric, &mut admin, false), (0, 0, 0, 0));
+    assert_eq!(told(&fabric), [event; 2]);
+
+    // More than are kept: the count of the last one says how many were lost.
+    for _ in 0..70 {
+        cycle(&mut fabric, &mut own);
+    }
+    for n in 0..63 {
+        assert_eq!(read(&mut fabric, &mut admin, false), (3 + n, 2, 63 - n, 1));
+    }
+    assert_eq!(read(&mut fabric, &mut admin, false), (72, 2, 0, 1));
+    assert_eq!(read(&mut fabric, &mut own_admin, false), (0, 0, 0, 0));
+
+    // Masked, by the namespace and by all.
+    let feature = |fabric: &mut Fabric, link: &mut Link, opcode, nsid, value: u32| {
+        let mut sqe = Sqe::new(opcode, nsid);
+        sqe.cdw10 = u32::from(fid::RESERVATION_MASK).into();
+        sqe.cdw11 = value.into();
+        let outcome = fabric.call(link, &sqe, NO_DATA);
+        (outcome.status, outcome.result)
+    };
+    let (get, set) = (admin::GET_FEATURES, admin::SET_FEATURES);
+    assert_eq!(feature(&mut fabric, &mut admin, set, 1, 1 << 2), (success, 0));
+    assert_eq!(feature(&mut fabric, &mut own_admin, get, 1, 0), (success, 4));
+    cycle(&mut fabric, &mut own);
+    assert_eq!(read(&mut fabric, &mut admin, false), (0, 0, 0, 0));
+    assert_eq!(feature(&mut fabric, &mut admin, set, 0xffff_ffff, 0), (success, 0));
+    assert_eq!(feature(&mut fabric, &mut admin, get, 1, 0), (success, 0));
+    cycle(&mut fabric, &mut own);
+    assert_eq!(read(&mut fabric, &mut admin, false), (73, 2, 0, 1));
+    let invalid = (Status::INVALID_FIELD.dnr(), 0);
+    assert_eq!(feature(&mut fabric, &mut admin, set, 1, 1), invalid);
+    assert_eq!(feature(&mut fabric, &mut admin, set, 1, 1 << 4), invalid);
+    let gone = (Status::INVALID_NAMESPACE.dnr(), 0);
+    assert_eq!(feature(&mut fabric, &mut admin, set, 2, 0), gone);
+    assert_eq!(feature(&mut fabric, &mut admin, get, 0xffff_ffff, 0), gone);
+
+    // A controller that was reset begins anew.
+    cycle(&mut fabric, &mut own);
+    for value in [0x0046_0000, 0x0046_0001] {
+        fabric.call(&mut admin, &Property::set(registers::CC, false, value), NO_DATA);
+    }
+    assert_eq!(read(&mut fabric, &mut admin, false), (0, 0, 0, 0));
 }

@@ -10,6 +10,7 @@ use crate::{
         identify::{EVENT_ANA_CHANGE, EVENT_DISCOVERY_CHANGE, EVENT_NAMESPACE_ATTRIBUTE},
         opcode::admin,
         registers,
+        reservation::Notification,
     },
 };
 
@@ -140,6 +141,10 @@ impl Session {
             | fid::WRITE_ATOMICITY => (0, 0, 0),
             // The threshold of no sensor: the largest.
             fid::TEMPERATURE_THRESHOLD => (0xffff, 0xffff, 0),
+            fid::RESERVATION_MASK => {
+                let mask = self.namespace(target, sqe.nsid.get())?.reservations.mask;
+                (mask, 0, feature::CHANGEABLE | feature::NAMESPACE_SPECIFIC)
+            }
             fid::RESERVATION_PERSISTENCE => {
                 self.namespace(target, sqe.nsid.get())?;
                 (0, 0, feature::NAMESPACE_SPECIFIC)
@@ -199,6 +204,13 @@ impl Session {
                 self.controller_mut(target)?.write_cache = value & 1 != 0;
                 Ok(Reply::success())
             }
+            fid::RESERVATION_MASK => {
+                if value & !Notification::MASKS != 0 {
+                    return Err(invalid);
+                }
+                self.mask_reservations(target, sqe.nsid.get(), value)?;
+                Ok(Reply::success())
+            }
             fid::ARBITRATION
             | fid::POWER_MANAGEMENT
             | fid::TEMPERATURE_THRESHOLD
@@ -207,6 +219,20 @@ impl Session {
             | fid::RESERVATION_PERSISTENCE => Err(Status::FEATURE_NOT_CHANGEABLE.dnr()),
             _ => Err(invalid),
         }
+    }
+
+    /// Sets the Reservation Notification Mask of a namespace, or of all: FFFFFFFFh.
+    fn mask_reservations(&self, target: &mut Target, nsid: u32, mask: u32) -> Result<(), Status> {
+        if nsid != u32::MAX {
+            self.namespace(target, nsid)?;
+        }
+        let name = self.controller(target)?.subsystem.clone();
+        let subsystem = name.and_then(|name| target.subsystems.get_mut(&name));
+        let namespaces = subsystem.into_iter().flat_map(|subsystem| &mut subsystem.namespaces);
+        for (_, namespace) in namespaces.filter(|(its, _)| nsid == u32::MAX || **its == nsid) {
+            namespace.reservations.mask = mask;
+        }
+        Ok(())
     }
 
     /// True if a namespace of the subsystem has a volatile write cache.

@@ -4,8 +4,9 @@ use super::notice::Notice;
 use crate::wire::{
     Nqn, Sqe, Status,
     identify::{EVENT_ANA_CHANGE, EVENT_DISCOVERY_CHANGE, EVENT_NAMESPACE_ATTRIBUTE},
-    log::{ErrorEntry, lid},
+    log::{ErrorEntry, ReservationPage, lid},
     registers::{Configuration, ControllerStatus, Shutdown},
+    reservation::Notification,
 };
 use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
@@ -17,6 +18,9 @@ pub(super) const ERROR_ENTRIES: usize = 16;
 
 /// A discovery controller whose host has set no Keep Alive time ends after so much silence (Base 3.1.2.3).
 const DISCOVERY_SILENCE: Duration = Duration::from_secs(120);
+
+/// Reservation notifications that wait to be read; more are lost, and counted.
+const MAX_NOTIFICATIONS: usize = 64;
 
 /// Abort commands at once: ACL, zero's based.
 pub(super) const ABORT_LIMIT: u8 = 3;
@@ -58,19 +62,27 @@ pub(super) struct Controller {
     masked: u32,
     /// `None` stands for more than the list holds.
     changed: Option<BTreeSet<u32>>,
+    /// Reservation notifications, the oldest first, and how many there were.
+    reservation_pages: VecDeque<ReservationPage>,
+    reservation_count: u64,
     pub(super) errors: VecDeque<ErrorEntry>,
     error_count: u64,
 }
 
-/// The events in order of their reports: bit, information and log page.
-const EVENTS: [(u32, u32, u8); 3] = [
-    (EVENT_NAMESPACE_ATTRIBUTE, 0x00, lid::CHANGED_NAMESPACES),
-    (EVENT_ANA_CHANGE, 0x03, lid::ANA),
-    (EVENT_DISCOVERY_CHANGE, 0xf0, lid::DISCOVERY),
-];
+/// Reservation Log Page Available: no bit of the feature is for it, so hosts cannot but want it.
+const EVENT_RESERVATION: u32 = 1 << 30;
 
-/// The type of these events: Notice.
+/// Types of events: Notice, and I/O Command Specific Status.
 const NOTICE: u32 = 2;
+const IO_SPECIFIC: u32 = 6;
+
+/// The events in order of their reports: bit, type and information as in the result, log page.
+const EVENTS: [(u32, u32, u8); 4] = [
+    (EVENT_NAMESPACE_ATTRIBUTE, NOTICE, lid::CHANGED_NAMESPACES),
+    (EVENT_ANA_CHANGE, NOTICE | 0x03 << 8, lid::ANA),
+    (EVENT_RESERVATION, IO_SPECIFIC, lid::RESERVATION),
+    (EVENT_DISCOVERY_CHANGE, NOTICE | 0xf0 << 8, lid::DISCOVERY),
+];
 
 impl Controller {
     pub(super) fn new(
@@ -97,6 +109,8 @@ impl Controller {
             pending: 0,
             masked: 0,
             changed: Some(BTreeSet::new()),
+            reservation_pages: VecDeque::new(),
+            reservation_count: 0,
             errors: VecDeque::new(),
             error_count: 0,
         }
@@ -137,6 +151,7 @@ impl Controller {
             self.pending = 0;
             self.masked = 0;
             self.async_config = 0;
+            self.reservation_pages.clear();
             self.queues.retain(|queue| *queue == 0);
             notice = Some(Notice::Reset { cntlid });
         }
@@ -173,6 +188,44 @@ impl Controller {
         self.changed = Some(BTreeSet::new());
     }
 
+    /// The host is to be told of a reservation (Base 5.16.1.24).
+    pub(super) fn reservation_changed(
+        &mut self,
+        cntlid: u16,
+        nsid: u32,
+        what: Notification,
+    ) -> Option<Notice> {
+        // It goes on with 1: a page without a count is an empty one.
+        self.reservation_count = self.reservation_count.checked_add(1).unwrap_or(1);
+        let count = self.reservation_count;
+        let is_full = self.reservation_pages.len() >= MAX_NOTIFICATIONS;
+        match self.reservation_pages.back_mut() {
+            Some(last) if is_full => last.count = count.into(),
+            _ => self.reservation_pages.push_back(ReservationPage::new(count, what, nsid)),
+        }
+        self.notify(cntlid, EVENT_RESERVATION)
+    }
+
+    /// The oldest of the reservation notifications, which is taken off the list where it is read.
+    pub(super) fn reservation_page(&self) -> ReservationPage {
+        let Some(mut page) = self.reservation_pages.front().copied() else {
+            return ReservationPage::empty();
+        };
+        let more = self.reservation_pages.len() - 1;
+        page.available = u8::try_from(more).unwrap_or(u8::MAX);
+        page
+    }
+
+    /// The oldest of the reservation notifications was read. Others are another event.
+    pub(super) fn reservation_page_was_read(&mut self) {
+        self.reservation_pages.pop_front();
+        if self.reservation_pages.is_empty() {
+            self.pending &= !EVENT_RESERVATION;
+        } else {
+            self.pending |= EVENT_RESERVATION;
+        }
+    }
+
     /// An event has happened; it is reported if the host wants it.
     pub(super) fn notify(&mut self, cntlid: u16, event: u32) -> Option<Notice> {
         self.pending |= event;
@@ -181,12 +234,12 @@ impl Controller {
 
     /// Reports an event, if one is pending and a request is there for it (Base 5.2).
     fn report(&mut self, cntlid: u16) -> Option<Notice> {
-        let due = self.pending & self.async_config & !self.masked;
-        let (event, information, page) = EVENTS.iter().find(|(event, ..)| event & due != 0)?;
+        let due = self.pending & (self.async_config | EVENT_RESERVATION) & !self.masked;
+        let (event, of, page) = EVENTS.iter().find(|(event, ..)| event & due != 0)?;
         let cid = self.requests.pop_front()?;
         self.pending &= !event;
         self.masked |= event;
-        let result = NOTICE | information << 8 | u32::from(*page) << 16;
+        let result = of | u32::from(*page) << 16;
         Some(Notice::Completed { cntlid, cid, status: Status::SUCCESS, result })
     }
 

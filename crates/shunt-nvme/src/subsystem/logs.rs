@@ -109,8 +109,7 @@ impl Session {
             }
             (lid::EFFECTS, _) => effects(),
             (lid::ANA, Some(subsystem)) => ana(subsystem, controller.port, page.lsp & 1 != 0),
-            // Reservation notifications are not made: an empty page (Base 5.16.1.24).
-            (lid::RESERVATION, _) => vec![0; 64],
+            (lid::RESERVATION, _) => controller.reservation_page().as_bytes().to_vec(),
             _ => return Err(invalid),
         };
         let start = usize::try_from(page.offset).unwrap_or(usize::MAX);
@@ -123,6 +122,8 @@ impl Session {
             let controller = self.controller_mut(target)?;
             if page.lid == lid::CHANGED_NAMESPACES {
                 controller.forget_changes();
+            } else if page.lid == lid::RESERVATION {
+                controller.reservation_page_was_read();
             }
             let notice = controller.log_was_read(cntlid, page.lid);
             target.notices.extend(notice);

@@ -2,7 +2,7 @@
 
 use crate::wire::{
     Status,
-    reservation::{self as wire, Fields, Keys, Type},
+    reservation::{self as wire, Fields, Keys, Notification, Type},
 };
 use std::collections::BTreeMap;
 
@@ -20,6 +20,10 @@ pub(super) struct Reservations {
     registrants: BTreeMap<HostId, Registrant>,
     /// The type, and who acquired it: of no meaning where all registrants hold it.
     held: Option<(Type, HostId)>,
+    /// Notifications that are not made: the feature, of all hosts.
+    pub(super) mask: u32,
+    /// What hosts are to be told of, in order.
+    told: Vec<(HostId, Notification)>,
 }
 
 const CONFLICT: Status = Status::RESERVATION_CONFLICT;
@@ -37,6 +41,26 @@ impl Reservations {
         let is_registrant = self.registrants.contains_key(host);
         let may = is_registrant && (holder == *host || rtype.for_registrants());
         !may
+    }
+
+    /// What hosts are to be told of since the last call.
+    pub(super) fn notifications(&mut self) -> Vec<(HostId, Notification)> {
+        core::mem::take(&mut self.told)
+    }
+
+    fn tell(&mut self, host: HostId, what: Notification) {
+        if self.mask & what.mask() == 0 {
+            self.told.push((host, what));
+        }
+    }
+
+    /// Tells all registrants but this host.
+    fn tell_others(&mut self, host: &HostId, what: Notification) {
+        let others: Vec<_> =
+            self.registrants.keys().filter(|other| *other != host).copied().collect();
+        for other in others {
+            self.tell(other, what);
+        }
     }
 
     /// The registrant with this key.
@@ -97,8 +121,12 @@ impl Reservations {
             Some((_, holder)) => holder == *host,
             None => false,
         };
-        if releases {
-            self.held = None;
+        // Registrants may do now what the holder's type kept others from; hosts that are none never could.
+        if releases
+            && let Some((rtype, _)) = self.held.take()
+            && rtype.for_registrants()
+        {
+            self.tell_others(host, Notification::ReservationReleased);
         }
     }
 
@@ -148,11 +176,15 @@ impl Reservations {
         if victims.is_empty() && !takes {
             return Err(CONFLICT);
         }
+        // It is taken first: that of a holder which goes is not released.
+        let before = if takes { self.held.replace((rtype, host)) } else { None };
         for victim in victims {
             self.unregister(&victim);
+            self.tell(victim, Notification::RegistrationPreempted);
         }
-        if takes {
-            self.held = Some((rtype, host));
+        // Whoever is left learns that the type is another one.
+        if before.is_some_and(|(before, _)| before != rtype && before.for_registrants()) {
+            self.tell_others(&host, Notification::ReservationReleased);
         }
         self.generation = self.generation.wrapping_add(1);
         Ok(())
@@ -170,10 +202,14 @@ impl Reservations {
                         return Err(Status::INVALID_FIELD.dnr());
                     }
                     self.held = None;
+                    if rtype.for_registrants() {
+                        self.tell_others(&host, Notification::ReservationReleased);
+                    }
                 }
                 Ok(())
             }
             1 => {
+                self.tell_others(&host, Notification::ReservationPreempted);
                 self.registrants.clear();
                 self.held = None;
                 self.generation = self.generation.wrapping_add(1);
@@ -271,6 +307,70 @@ mod tests {
         assert!(reservations.excludes(&A, false) && !reservations.excludes(&B, true));
         reservations.register(B, 2, fields(1, 0), &keys(20, 0), 8).unwrap();
         assert!(!reservations.excludes(&A, false));
+    }
+
+    /// Base 8.19: who is told of what.
+    #[test]
+    fn notifications() {
+        use Notification::{RegistrationPreempted, ReservationPreempted, ReservationReleased};
+        const C: HostId = [3; 16];
+        let three = |held: Option<u8>| {
+            let mut reservations = both();
+            reservations.register(C, 3, fields(0, 0), &keys(0, 30), 8).unwrap();
+            if let Some(rtype) = held {
+                reservations.acquire(A, fields(0, rtype), &keys(10, 0)).unwrap();
+            }
+            assert_eq!(reservations.notifications(), []);
+            reservations
+        };
+        let released = vec![(B, ReservationReleased), (C, ReservationReleased)];
+        for rtype in 1..=6 {
+            // A release, of types that name registrants.
+            let expected = if rtype >= 3 { released.clone() } else { vec![] };
+            let mut reservations = three(Some(rtype));
+            reservations.release(A, fields(0, rtype), 10).unwrap();
+            assert_eq!(reservations.notifications(), expected, "{rtype}");
+            // The holder unregisters; all registrants hold the last two types.
+            let expected = if matches!(rtype, 3 | 4) { released.clone() } else { vec![] };
+            let mut reservations = three(Some(rtype));
+            reservations.register(A, 1, fields(1, 0), &keys(10, 0), 8).unwrap();
+            assert_eq!(reservations.notifications(), expected, "{rtype}");
+            // Another host preempts the holder, by the same type and by another one.
+            for new in [rtype, 1 + rtype % 6] {
+                let mut reservations = three(Some(rtype));
+                let key = if rtype >= 5 { 0 } else { 10 };
+                reservations.acquire(B, fields(1, new), &keys(20, key)).unwrap();
+                let mut expected = vec![(A, RegistrationPreempted)];
+                match rtype {
+                    5.. => expected.push((C, RegistrationPreempted)),
+                    3..=4 if new != rtype => expected.push((C, ReservationReleased)),
+                    _ => {}
+                }
+                assert_eq!(reservations.notifications(), expected, "{rtype} {new}");
+            }
+        }
+        // A registrant that holds nothing is preempted, with and without a reservation of others.
+        for held in [None, Some(1)] {
+            let mut reservations = three(held);
+            reservations.acquire(A, fields(1, 1), &keys(10, 30)).unwrap();
+            assert_eq!(reservations.notifications(), [(C, RegistrationPreempted)]);
+        }
+        let mut reservations = three(Some(1));
+        reservations.release(C, fields(1, 0), 30).unwrap();
+        let preempted = [(A, ReservationPreempted), (B, ReservationPreempted)];
+        assert_eq!(reservations.notifications(), preempted);
+        // What is masked is not made.
+        let mut reservations = three(Some(3));
+        reservations.mask = ReservationReleased.mask();
+        reservations.release(A, fields(0, 3), 10).unwrap();
+        assert_eq!(reservations.notifications(), []);
+        reservations.release(A, fields(1, 0), 10).unwrap();
+        assert_eq!(reservations.notifications().len(), 2);
+        // What is refused is told to nobody.
+        let mut reservations = three(Some(3));
+        reservations.release(B, fields(1, 0), 10).unwrap_err();
+        reservations.acquire(B, fields(1, 3), &keys(20, 99)).unwrap_err();
+        assert_eq!(reservations.notifications(), []);
     }
 
     #[test]

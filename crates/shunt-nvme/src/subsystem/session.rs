@@ -235,6 +235,10 @@ impl Session {
             }
             _ => return Err(Status::INVALID_OPCODE.dnr()),
         }
+        let told = reservations.notifications();
+        for (host, what) in told {
+            target.reservation_changed(&name, nsid, host, what);
+        }
         Ok(Reply::success())
     }
 

@@ -12,6 +12,7 @@ use crate::wire::{
     identify::{EVENT_ANA_CHANGE, EVENT_DISCOVERY_CHANGE, EVENT_NAMESPACE_ATTRIBUTE},
     log::{AnaState, Smart},
     nqn,
+    reservation::Notification,
 };
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -160,6 +161,23 @@ impl Target {
             if let Some(controller) = self.controllers.get_mut(&cntlid) {
                 controller.changed_namespace(nsid);
                 self.notices.extend(controller.notify(cntlid, EVENT_NAMESPACE_ATTRIBUTE));
+            }
+        }
+    }
+
+    /// Tells a host of a reservation, on each of its controllers (Base 8.19).
+    pub(super) fn reservation_changed(
+        &mut self,
+        name: &Nqn,
+        nsid: u32,
+        host: [u8; 16],
+        what: Notification,
+    ) {
+        for cntlid in self.controllers_of(name) {
+            if let Some(controller) = self.controllers.get_mut(&cntlid)
+                && controller.hostid == host
+            {
+                self.notices.extend(controller.reservation_changed(cntlid, nsid, what));
             }
         }
     }

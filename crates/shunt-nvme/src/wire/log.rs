@@ -1,6 +1,6 @@
 //! Log pages (Base 5.16.1), but for the discovery log, which is [`super::discovery`].
 
-use super::{Sqe, U16, U32, U64, U128};
+use super::{Sqe, U16, U32, U64, U128, reservation::Notification};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Log page identifiers.
@@ -115,6 +115,38 @@ impl Smart {
     /// All zero.
     #[must_use]
     pub fn zeroed() -> Self {
+        Self::new_zeroed()
+    }
+}
+
+/// A Reservation Notification log page (Base 5.16.1.24). All zero where nothing is to be told.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct ReservationPage {
+    /// Log Page Count, from 1. Of the last page before others were lost it is that of the last one lost.
+    pub count: U64,
+    /// Reservation Notification Log Page Type.
+    pub kind: u8,
+    /// Number of Available Log Pages: so many more can be read.
+    pub available: u8,
+    reserved10: [u8; 2],
+    /// Namespace ID.
+    pub nsid: U32,
+    reserved16: [u8; 48],
+}
+
+impl ReservationPage {
+    /// One of a namespace.
+    #[must_use]
+    pub fn new(count: u64, kind: Notification, nsid: u32) -> Self {
+        Self { count: count.into(), kind: kind as u8, nsid: nsid.into(), ..Self::new_zeroed() }
+    }
+
+    /// The empty one.
+    #[must_use]
+    pub fn empty() -> Self {
         Self::new_zeroed()
     }
 }

@@ -55,6 +55,29 @@ impl Type {
     }
 }
 
+/// What hosts are told of (Base 8.19): the type of a Reservation Notification log page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Notification {
+    /// The host's registration was preempted.
+    RegistrationPreempted = 1,
+    /// A reservation was released, and the host is a registrant.
+    ReservationReleased = 2,
+    /// Another host has cleared the host's registration, and the reservation with it.
+    ReservationPreempted = 3,
+}
+
+impl Notification {
+    /// Its bit in the Reservation Notification Mask feature (Base 5.27.1): REGPRE, RESREL, RESPRE.
+    #[must_use]
+    pub const fn mask(self) -> u32 {
+        1 << self as u8
+    }
+
+    /// All bits of the feature.
+    pub const MASKS: u32 = 0b1110;
+}
+
 /// CDW10 of Register, Acquire and Release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fields {

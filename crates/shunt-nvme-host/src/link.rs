@@ -26,6 +26,8 @@ pub(crate) struct Ended {
     pub(crate) tag: u64,
     pub(crate) completion: Completion,
     pub(crate) data: Data,
+    /// What was sent of it could be read in place by the controller.
+    pub(crate) offered: bool,
 }
 
 /// A command whose connection is lost.
@@ -246,8 +248,9 @@ impl Link {
                 Event::Ready(negotiated) => self.negotiated = Some(negotiated),
                 Event::Completed { command, completion } => {
                     let Some(held) = self.held.get_mut(command.slot()) else { continue };
-                    let Held { tag, data, .. } = std::mem::take(held);
-                    ended.push(Ended { tag, completion, data });
+                    let Held { tag, data, copy } = std::mem::take(held);
+                    let offered = self.grants && copy.is_none() && !matches!(data, Data::Bytes(_));
+                    ended.push(Ended { tag, completion, data, offered });
                 }
                 Event::Terminated(why) => {
                     let status = why.status.map_or("unknown".to_owned(), |s| format!("{s:?}"));

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::lane::Lane;
 use crate::link::Ended;
 use crate::memory::Data;
+use crate::outcome::{Completion, Failure, Refusal, Refused, Traffic};
 use crate::path::{Order, Post};
 use crate::request::Request;
 use crate::subsystem::{Handle, Subsystem};
@@ -29,79 +30,6 @@ const EVENTS: usize = 16;
 const RETRIES: u8 = 5;
 /// How long a queue waits without looking at the time.
 const TICK: Duration = Duration::from_millis(250);
-
-/// A command that is over.
-#[derive(Debug)]
-pub struct Completion {
-    /// What it was submitted with.
-    pub token: u64,
-    /// Its data, the caller's again.
-    pub data: Data,
-    /// The result's dwords, or why it has failed.
-    pub result: Result<u64, Failure>,
-}
-
-/// Why a command has failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Failure {
-    /// The controller's answer.
-    Status(Status),
-    /// What was read was damaged on the way, again and again.
-    Damaged,
-    /// It took too long, and was aborted. The controller may have executed it.
-    TimedOut,
-    /// Its connection is lost. The controller may have executed it, and it is none that can be sent
-    /// twice.
-    Lost,
-    /// No path to its namespace, for too long.
-    NoPath,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Status(status) => status.fmt(f),
-            Self::Damaged => f.write_str("data was damaged on the way"),
-            Self::TimedOut => f.write_str("it took too long, and was aborted"),
-            Self::Lost => f.write_str("the connection was lost, and it may have been executed"),
-            Self::NoPath => f.write_str("there is no path to the namespace"),
-        }
-    }
-}
-
-impl std::error::Error for Failure {}
-
-/// A command that was not taken.
-#[derive(Debug)]
-pub struct Refused {
-    /// Why.
-    pub why: Refusal,
-    /// Its data.
-    pub data: Data,
-}
-
-/// Why a command is not taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// As many commands are under way as the queue has places.
-    Full,
-    /// The data is shorter than the request says.
-    ShortData,
-    /// More data than the controller takes: [`Subsystem::max_transfer`].
-    TooLong,
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.why {
-            Refusal::Full => "the queue is full",
-            Refusal::ShortData => "there is less data than the request says",
-            Refusal::TooLong => "more data than the controller takes in a command",
-        })
-    }
-}
-
-impl std::error::Error for Refused {}
 
 /// A command that is not over.
 #[derive(Debug)]
@@ -145,6 +73,7 @@ pub struct Queue {
     waiting: VecDeque<usize>,
     ended: Vec<Ended>,
     max_transfer: u32,
+    traffic: Traffic,
     now: Instant,
     looked: Instant,
 }
@@ -184,6 +113,7 @@ impl Subsystem {
             waiting: VecDeque::new(),
             ended: Vec::new(),
             max_transfer: self.max_transfer(),
+            traffic: Traffic::default(),
             now,
             looked: now,
         })
@@ -278,6 +208,12 @@ impl Queue {
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.commands.len() - self.free.len()
+    }
+
+    /// What its commands have sent.
+    #[must_use]
+    pub const fn traffic(&self) -> Traffic {
+        self.traffic
     }
 
     /// Commands that can be submitted now.
@@ -474,7 +410,8 @@ impl Queue {
             {
                 self.epoll.0.modify(link.fd(), events, at as u64 + 1)?;
             }
-            for Ended { tag, completion, data } in ended.drain(..) {
+            for Ended { tag, completion, data, offered } in ended.drain(..) {
+                self.count(tag, offered);
                 self.settle(at, tag, &completion, data, done);
             }
             self.ended = ended;
@@ -504,6 +441,18 @@ impl Queue {
             pending.place = Place::Waits(data);
             pending.since = self.now;
             self.waiting.push_back(index);
+            self.traffic.repeated += 1;
+        }
+    }
+
+    /// Counts what a command has sent that was answered.
+    fn count(&mut self, tag: u64, offered: bool) {
+        let pending =
+            usize::try_from(tag).ok().and_then(|index| self.commands.get(index)?.as_ref());
+        let Some(Pending { request, .. }) = pending else { return };
+        if request.sqe.direction() == Direction::ToController {
+            let to = if offered { &mut self.traffic.offered } else { &mut self.traffic.copied };
+            *to += u64::from(request.len);
         }
     }
 

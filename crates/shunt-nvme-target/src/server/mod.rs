@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shunt_metrics::{Address, MetricsError};
+use shunt_metrics::{Address, Exporter, MetricsError};
 use shunt_sys::epoll::{self, Epoll};
 use shunt_sys::signals;
 use tracing::{info, warn};
@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use crate::config::{Config, Mistake};
 use crate::control::report::Report;
 use crate::control::{Control, Request};
-use crate::metrics::{Counter, Counts, Exporter, Totals};
+use crate::metrics::{Counter, Counts, Totals};
 use crate::site::Site;
 use crate::stores::Unavailable;
 use crate::worker::{News, Worker};
@@ -275,7 +275,8 @@ impl Server {
 
     fn serve_scraper(&mut self, token: u64) -> bool {
         let exporter = self.exporter.as_mut();
-        exporter.is_some_and(|exporter| exporter.serve(token, &self.epoll, &self.totals))
+        let render = || self.totals.render();
+        exporter.is_some_and(|exporter| exporter.serve(token, &self.epoll, &render))
     }
 
     fn accept(&mut self, token: u64) -> io::Result<()> {

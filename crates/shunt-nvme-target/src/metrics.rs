@@ -1,7 +1,5 @@
 //! What the target counts, and metrics for a monitoring system: OpenMetrics text over HTTP, as the agent's.
 
-mod exporter;
-
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::{counter, gauge};
 use prometheus_client::registry::Registry;
-
-pub use exporter::Exporter;
 
 /// What all names begin with.
 const PREFIX: &str = "shunt_nvme";

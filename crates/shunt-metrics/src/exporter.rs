@@ -1,18 +1,21 @@
-//! Those who ask for metrics, in the loop of the thread that accepts: few at a time, each with little to say and little
-//! time to say it. Their sockets are called through libc, as all sockets of this program.
+//! Those who ask for metrics, in a loop of the caller's: few at a time, each with little to say and little time to say
+//! it. Their sockets are called through libc.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use shunt_metrics::http::{self, Parsed, Status};
-use shunt_metrics::{Address, Listener, MetricsError};
 use shunt_sys::epoll::{self, Epoll};
 
-use super::Totals;
+use crate::address::{Address, Listener, MetricsError};
+use crate::http::{self, Parsed, Status};
+
+/// Makes the text that is served.
+pub type Render<'a> = &'a dyn Fn() -> Result<String, fmt::Error>;
 
 /// Those who are served at once.
 const MOST: usize = 16;
@@ -120,13 +123,13 @@ impl Exporter {
     }
 
     /// Goes on with what `token` stands for; false if it is not of the exporter's.
-    pub fn serve(&mut self, token: u64, epoll: &Epoll, totals: &Totals) -> bool {
+    pub fn serve(&mut self, token: u64, epoll: &Epoll, render: Render<'_>) -> bool {
         if token + 1 == self.first {
             self.accept(epoll);
             return true;
         }
         let Some(scraper) = self.scrapers.get_mut(&token) else { return token >= self.first };
-        match scraper.proceed(totals) {
+        match scraper.proceed(render) {
             Ok(Some(events)) => {
                 let _gone = epoll.modify(scraper.socket.fd(), events, token);
             }
@@ -166,7 +169,7 @@ impl Exporter {
 
 impl Scraper {
     /// Goes as far as it can without waiting; what it waits for next, `None` when it is over.
-    fn proceed(&mut self, totals: &Totals) -> io::Result<Option<u32>> {
+    fn proceed(&mut self, render: Render<'_>) -> io::Result<Option<u32>> {
         let mut room = [0; MAX_REQUEST];
         if self.answer.is_none() {
             match self.socket.read(&mut room[..MAX_REQUEST - self.asked.len()]) {
@@ -180,7 +183,7 @@ impl Scraper {
                 Parsed::Incomplete => Parsed::Refused(Status::TooLong),
                 asked => asked,
             };
-            self.answer = Some((answer(asked, totals), 0));
+            self.answer = Some((answer(asked, render), 0));
         }
         if let Some((answer, sent)) = &mut self.answer
             && *sent < answer.len()
@@ -204,21 +207,19 @@ impl Scraper {
     }
 }
 
-fn answer(asked: Parsed, totals: &Totals) -> Vec<u8> {
+fn answer(asked: Parsed, render: Render<'_>) -> Vec<u8> {
     match asked {
         Parsed::Refused(status) => http::refusal(status),
         Parsed::Incomplete => http::refusal(Status::Malformed),
-        Parsed::Metrics { with_body } => match totals.render() {
+        Parsed::Metrics { with_body } => match render() {
             Ok(text) => http::metrics(&text, with_body),
-            Err(std::fmt::Error) => http::refusal(Status::Failed),
+            Err(fmt::Error) => http::refusal(Status::Failed),
         },
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     #[test]
@@ -229,7 +230,7 @@ mod tests {
         let Address::Tcp(at) = *exporter.address() else { panic!("no port") };
         let mut epoll = Epoll::new(4).unwrap();
         exporter.watch(&epoll).unwrap();
-        let totals = Totals(vec![Arc::default()]);
+        let render = || Ok("# EOF\n".to_owned());
         let ask = move || {
             let mut socket = TcpStream::connect(at).unwrap();
             socket.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
@@ -242,11 +243,11 @@ mod tests {
             let short = Some(Duration::from_millis(10));
             let tokens: Vec<_> = epoll.wait(short).unwrap().map(|event| event.data).collect();
             for token in tokens {
-                assert!(exporter.serve(token, &epoll, &totals));
+                assert!(exporter.serve(token, &epoll, &render));
             }
         }
         let text = client.join().unwrap();
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("# EOF\n"), "{text}");
-        assert!(!exporter.serve(3, &epoll, &totals));
+        assert!(!exporter.serve(3, &epoll, &render));
     }
 }

@@ -20,6 +20,7 @@ use vmm_sys_util::event::{
 };
 
 use crate::config::{Config, features, protocol_features};
+use crate::metrics::Totals;
 use crate::port::{Geometry, Interest, Lane, Memory, Wait};
 use crate::worker::{Ring, Worker};
 
@@ -62,9 +63,10 @@ impl Front {
         geometry: &Geometry,
         lanes: Vec<Box<dyn Lane>>,
         memory: &GuestMemoryAtomic<Memory>,
+        totals: &Totals,
     ) -> io::Result<Arc<Self>> {
-        let seat = |lane| {
-            let worker = Worker::new(lane, memory.clone(), geometry.clone());
+        let seat = |(n, lane)| {
+            let worker = Worker::new(lane, memory.clone(), geometry.clone(), totals.ring(n));
             let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
             Ok(Seat {
                 stopped: worker.stopper(),
@@ -78,7 +80,7 @@ impl Front {
                 waits: OnceLock::new(),
             })
         };
-        let seats = lanes.into_iter().map(seat).collect::<io::Result<Vec<_>>>()?;
+        let seats = lanes.into_iter().enumerate().map(seat).collect::<io::Result<Vec<_>>>()?;
         Ok(Arc::new(Self { geometry: geometry.clone(), seats }))
     }
 

@@ -4,12 +4,14 @@
 //! * [`config`]: what guests are told of it; [`request`]: what they ask of it, checked.
 //! * [`worker`]: what a thread does with a ring and a lane, and [`spin`], when it sleeps.
 //! * [`front`]: the device as the front end (QEMU) sees it; [`serve`]: the socket, and the end.
+//! * [`metrics`]: what is counted.
 //!
 //! A guest's memory is mapped here, and read and written by address alone: by the kernel, by the library of Shunt, or by
 //! copies through vm-memory. No reference points at it.
 
 pub mod config;
 pub mod front;
+pub mod metrics;
 pub mod nvme;
 pub mod port;
 pub mod request;

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use shunt_nvme::wire::Status;
 use shunt_nvme_host::{
-    Completion, Data, Error, Failure, MAX_RANGES, Namespace, Queue, Range, Refused,
+    Completion, Data, Error, Failure, MAX_RANGES, Namespace, PathStatus, Queue, Range, Refused,
     Request as Command, Segment, Segments, Subsystem,
 };
 use tracing::warn;
 
+use crate::metrics::PathState;
 use crate::port::{
-    Buffers, Completed, Disk, Extent, Geometry, Interest, Lane, Op, Outcome, Request, Wait,
+    Buffers, Completed, Disk, Extent, Geometry, Interest, Lane, Op, Outcome, Request, Traffic, Wait,
 };
 
 /// Most blocks of a command: NLB has 16 bits.
@@ -77,6 +78,17 @@ impl NvmeDisk {
         };
         Ok(Self { subsystem, namespace, geometry })
     }
+}
+
+/// How the ways to a subsystem are.
+#[must_use]
+pub fn paths(subsystem: &Subsystem) -> Vec<PathState> {
+    let state = |path: PathStatus| PathState {
+        address: path.address.to_string(),
+        is_up: path.is_up,
+        connects: path.connects,
+    };
+    subsystem.paths().into_iter().map(state).collect()
 }
 
 impl Disk for NvmeDisk {
@@ -340,5 +352,10 @@ impl Lane for NvmeLane {
     fn wait(&self, wait: &mut Wait) {
         let fd = self.queue.fd().as_raw_fd();
         wait.interests.push(Interest { fd, generation: 0, writable: false });
+    }
+
+    fn traffic(&self) -> Traffic {
+        let shunt_nvme_host::Traffic { offered, copied, repeated } = self.queue.traffic();
+        Traffic { offered, copied, repeated }
     }
 }

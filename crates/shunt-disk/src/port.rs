@@ -230,6 +230,17 @@ pub struct Wait {
     pub until: Option<Instant>,
 }
 
+/// What a lane has sent for its requests, since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes of guests' memory that the target may read in place.
+    pub offered: u64,
+    /// Bytes that were copied into a connection.
+    pub copied: u64,
+    /// Times that part of a request had to wait for a connection anew.
+    pub repeated: u64,
+}
+
 /// Requests of one thread on their way. A lane outlives lost connections: requests wait until there is one again, and
 /// are only failed by an answer.
 pub trait Lane: Send {
@@ -244,6 +255,9 @@ pub trait Lane: Send {
 
     /// When to poll again: fills `wait`, which is empty.
     fn wait(&self, wait: &mut Wait);
+
+    /// What it has sent.
+    fn traffic(&self) -> Traffic;
 }
 
 /// A disk.

@@ -17,6 +17,7 @@ use vhost_user_backend::{Error as DaemonError, ShutdownHandle, VhostUserDaemon};
 use vm_memory::GuestMemoryAtomic;
 
 use crate::front::Front;
+use crate::metrics::{Counter, Totals};
 use crate::port::{Disk, Geometry, Lane, Memory};
 
 /// How long requests may take to end when the process does.
@@ -131,13 +132,14 @@ struct Session {
     thread: JoinHandle<()>,
 }
 
-/// Serves a disk until `stop` can be read. Calls `ready` once front ends can connect.
+/// Serves a disk until `stop` can be read, and counts in `totals`, which are for as many rings. Calls `ready` once front ends can connect.
 ///
 /// # Errors
 /// Why it cannot.
 pub fn serve_until(
     disk: &dyn Disk,
     options: &Options,
+    totals: &Totals,
     stop: BorrowedFd<'_>,
     ready: impl FnOnce(),
 ) -> Result<(), ServeError> {
@@ -150,13 +152,15 @@ pub fn serve_until(
         if readable(&[stop, door.waits.as_fd()])?[0] {
             return Ok(());
         }
-        let session = begin(&mut door, &geometry, lanes, &ended)?;
+        let session = begin(&mut door, &geometry, lanes, totals, &ended)?;
+        totals.serving().one(Counter::FrontEnds);
         info!("a front end has connected");
         if readable(&[stop, ended.as_fd()])?[0] {
             return finish(session);
         }
         let _count = rustix::io::read(&*ended, &mut [0; 8]);
         let _ended = session.thread.join();
+        totals.serving().one(Counter::FrontEndsGone);
         info!("the front end is gone");
         lanes = match Arc::into_inner(session.front).map(Front::into_lanes) {
             Some(lanes) => lanes,
@@ -187,11 +191,12 @@ fn begin(
     door: &mut Door,
     geometry: &Geometry,
     lanes: Vec<Box<dyn Lane>>,
+    totals: &Totals,
     ended: &Arc<OwnedFd>,
 ) -> Result<Session, ServeError> {
     let device = |e: DaemonError| ServeError::Device(e.to_string());
     let memory = GuestMemoryAtomic::new(Memory::new());
-    let front = Front::new(geometry, lanes, &memory)?;
+    let front = Front::new(geometry, lanes, &memory, totals)?;
     let mut daemon =
         VhostUserDaemon::new("front".to_owned(), Arc::clone(&front), memory).map_err(device)?;
     front.attach(&daemon.get_epoll_handlers())?;

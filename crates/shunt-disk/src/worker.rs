@@ -12,7 +12,10 @@ use virtio_bindings::bindings::virtio_blk::{
 use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic};
 
-use crate::port::{Buffers, Completed, Geometry, Lane, Memory, Op, Outcome, Request, Wait};
+use crate::metrics::{Asked, Counter, Counts};
+use crate::port::{
+    Buffers, Completed, Geometry, Lane, Memory, Op, Outcome, Request, Traffic, Wait,
+};
 use crate::request::{Work, parse};
 use crate::spin::Spin;
 
@@ -30,12 +33,19 @@ struct Pending {
     written: u32,
 }
 
+/// What is counted when a request is over.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    asked: Asked,
+    at: Instant,
+}
+
 /// A lane, and the requests of one ring in it.
 pub struct Worker {
     lane: Box<dyn Lane>,
     memory: GuestMemoryAtomic<Memory>,
     geometry: Geometry,
-    pending: Vec<Option<Pending>>,
+    pending: Vec<Option<(Pending, Begun)>>,
     /// Places in `pending` that are free.
     free: Vec<usize>,
     completed: Vec<Completed>,
@@ -46,13 +56,24 @@ pub struct Worker {
     stopped: Arc<AtomicBool>,
     /// The ring cannot be read any more; told once.
     broken: bool,
+    counts: Arc<Counts>,
+    /// What of the lane's traffic is counted.
+    counted: Traffic,
 }
 
 impl Worker {
     /// One for a ring in `memory`.
     #[must_use]
-    pub fn new(lane: Box<dyn Lane>, memory: GuestMemoryAtomic<Memory>, geometry: Geometry) -> Self {
+    pub fn new(
+        lane: Box<dyn Lane>,
+        memory: GuestMemoryAtomic<Memory>,
+        geometry: Geometry,
+        counts: Arc<Counts>,
+    ) -> Self {
         Self {
+            // What the lane has sent for front ends that are gone is counted.
+            counted: lane.traffic(),
+            counts,
             lane,
             memory,
             geometry,
@@ -143,6 +164,7 @@ impl Worker {
         let memory = self.memory.memory().into_inner();
         let mut state = ring.get_mut();
         let mut found = false;
+        let mut now = None;
         if !self.takes(&state) {
             return false;
         }
@@ -153,6 +175,7 @@ impl Worker {
                 Ok(None) => break,
                 Err(e) => {
                     self.broken = true;
+                    self.counts.one(Counter::BrokenRings);
                     warn!("a guest's ring is broken, nothing is taken off it any more: {e}");
                     break;
                 }
@@ -169,7 +192,9 @@ impl Worker {
                         _ => 0,
                     };
                     let pending = Pending { head, status: parsed.status, memory, written };
-                    let tag = self.keep(pending);
+                    // Those that are taken at once have begun at once.
+                    let at = *now.get_or_insert_with(Instant::now);
+                    let tag = self.keep(pending, Begun { asked: Asked::of(&op, data.len()), at });
                     self.lane.submit(Request { op, data, tag });
                 }
                 Work::Identified(written) => {
@@ -177,6 +202,7 @@ impl Worker {
                     finish(&mut state, &pending, Outcome::Done);
                 }
                 Work::Refuse(outcome) => {
+                    self.counts.one(Counter::Refused);
                     let pending = Pending { head, status: parsed.status, memory, written: 0 };
                     finish(&mut state, &pending, outcome);
                 }
@@ -189,12 +215,12 @@ impl Worker {
     }
 
     /// Finds a request a place.
-    fn keep(&mut self, pending: Pending) -> usize {
+    fn keep(&mut self, pending: Pending, begun: Begun) -> usize {
         if let Some(tag) = self.free.pop() {
-            self.pending[tag] = Some(pending);
+            self.pending[tag] = Some((pending, begun));
             return tag;
         }
-        self.pending.push(Some(pending));
+        self.pending.push(Some((pending, begun)));
         self.pending.len() - 1
     }
 
@@ -203,12 +229,18 @@ impl Worker {
         if self.completed.is_empty() {
             return false;
         }
+        let now = Instant::now();
+        let traffic = self.lane.traffic();
+        self.counts.sent(self.counted, traffic);
+        self.counted = traffic;
         let mut state = ring.get_mut();
         for completed in self.completed.drain(..) {
             self.spare.push(completed.data.released());
             let pending = self.pending.get_mut(completed.tag).and_then(Option::take);
-            let Some(pending) = pending else { continue };
+            let Some((pending, begun)) = pending else { continue };
             self.free.push(completed.tag);
+            let took = now.saturating_duration_since(begun.at);
+            self.counts.answered(begun.asked, completed.outcome, took);
             finish(&mut state, &pending, completed.outcome);
         }
         signal(&mut state);

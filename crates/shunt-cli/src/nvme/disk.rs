@@ -5,10 +5,12 @@ use std::os::fd::AsFd;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use shunt_disk::nvme::NvmeDisk;
+use shunt_disk::metrics::Totals;
+use shunt_disk::nvme::{NvmeDisk, paths};
 use shunt_disk::port::Disk as _;
 use shunt_disk::serve::{self, serve_until};
 use shunt_ivshmem::notify::Notifier;
+use shunt_metrics::Serving;
 use shunt_nvme_host::{Error, Options, Subsystem};
 use shunt_sys::{signals, stdio};
 use tracing::info;
@@ -55,13 +57,26 @@ fn be_disk(args: &Disk) -> Result<(), String> {
         mode: args.socket_mode,
         queues: queues.min(64),
     };
+    let totals = Totals::new(options.queues);
+    let metrics = match &args.metrics {
+        None => None,
+        Some(address) => {
+            let (totals, subsystem) = (totals.clone(), subsystem.clone());
+            let render = move || totals.render(&paths(&subsystem));
+            let serving = Serving::start(address, args.metrics_public, render);
+            let serving = serving.map_err(|e| e.to_string())?;
+            info!("serving metrics at {}", serving.address());
+            Some(serving)
+        }
+    };
     let ready = || {
         let size = geometry.blocks.saturating_mul(geometry.block_size.into());
         let at = options.socket.display();
         info!("{size} bytes in blocks of {}, for a virtual machine at {at}", geometry.block_size);
         Notifier::from_environment().tell("READY=1");
     };
-    serve_until(&disk, &options, stop.as_fd(), ready).map_err(|e| e.to_string())?;
+    serve_until(&disk, &options, &totals, stop.as_fd(), ready).map_err(|e| e.to_string())?;
+    drop(metrics);
     drop(disk);
     subsystem.close();
     Ok(())

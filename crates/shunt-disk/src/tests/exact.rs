@@ -6,6 +6,7 @@ use virtio_bindings::bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 
 use super::ram::Ram;
 use super::served::Served;
+use crate::metrics::{Counter, Totals};
 use crate::port::Geometry;
 use crate::serve::{Options, ServeError};
 use shunt_vhost::{DATA, Driver, FAR, HEADERS, INDIRECT, NEXT, WRITE};
@@ -316,7 +317,7 @@ fn sockets_that_cannot_be_had() {
         let stop = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let options = Options { socket: socket.to_owned(), mode: 0o600, queues: 1 };
         use std::os::fd::AsFd;
-        crate::serve::serve_until(&disk, &options, stop.as_fd(), || ())
+        crate::serve::serve_until(&disk, &options, &Totals::new(1), stop.as_fd(), || ())
     };
     assert!(matches!(try_at(&served.path), Err(ServeError::InUse(_))));
     assert!(matches!(try_at(&file), Err(ServeError::NoSocket(_))));
@@ -326,4 +327,41 @@ fn sockets_that_cannot_be_had() {
     let left = dir.path().join("left");
     drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
     try_at(&left).unwrap();
+}
+
+/// Requests are counted once each, by how they ended; also those of front ends that came one after the other.
+#[test]
+fn requests_are_counted() {
+    let disk = Ram::new(geometry());
+    disk.state.lock().unwrap().bad = Some(100);
+    let mut served = Served::new(&disk, 1);
+    for _ in 0..2 {
+        let mut driver = Driver::connect(&served.path);
+        assert_eq!(driver.request(OUT, 0, &[(DATA, 1024, false)]), (OK, 1));
+        assert_eq!(driver.request(OUT, 100, &[(DATA, 512, false)]).0, FAILED);
+        assert_eq!(driver.request(IN, 0, &[(DATA, 512, true)]), (OK, 513));
+        assert_eq!(driver.request(FLUSH, 0, &[]), (OK, 1));
+        driver.write(DATA, &range(8, 8, 0));
+        assert_eq!(driver.request(DISCARD, 0, &[(DATA, 16, false)]), (OK, 1));
+        assert_eq!(driver.request(IN, 1 << 15, &[(DATA, 512, true)]).0, FAILED);
+        assert_eq!(driver.request(99, 0, &[]).0, UNSUPPORTED);
+    }
+    served.stop();
+    served.ended().unwrap();
+    for (counter, value) in [
+        (Counter::Writes, 4),
+        (Counter::BytesWritten, 2048),
+        (Counter::BytesCopied, 3072),
+        (Counter::Reads, 2),
+        (Counter::BytesRead, 1024),
+        (Counter::Flushes, 2),
+        (Counter::Discards, 2),
+        (Counter::Failures, 2),
+        (Counter::Refused, 4),
+        (Counter::BytesOffered, 0),
+        (Counter::BrokenRings, 0),
+        (Counter::FrontEnds, 2),
+    ] {
+        assert_eq!(served.totals.of(counter), value, "{counter:?}");
+    }
 }

@@ -192,7 +192,8 @@ fn a_ring_out_of_memory_is_left_alone() {
     ring.set_queue_ready(true);
     ring.set_enabled(true);
     memory.memory().write_obj(1u16, GuestAddress(REGION - 2)).unwrap();
-    let mut worker = Worker::new(disk.lane().unwrap(), memory, geometry());
+    let mut worker =
+        Worker::new(disk.lane().unwrap(), memory, geometry(), std::sync::Arc::default());
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
         worker.run(&ring);

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::port::{Buffers, Completed, Disk, Geometry, Interest, Lane, Op, Outcome, Request, Wait};
+use crate::port::{
+    Buffers, Completed, Disk, Geometry, Interest, Lane, Op, Outcome, Request, Traffic, Wait,
+};
 
 /// What all lanes share.
 pub struct State {
@@ -73,7 +75,12 @@ impl Disk for Ram {
     fn lane(&self) -> io::Result<Box<dyn Lane>> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         self.state.lock().unwrap().bells.push(Arc::clone(&bell));
-        Ok(Box::new(RamLane { disk: self.clone(), waiting: VecDeque::new(), bell }))
+        Ok(Box::new(RamLane {
+            disk: self.clone(),
+            waiting: VecDeque::new(),
+            bell,
+            traffic: Traffic::default(),
+        }))
     }
 }
 
@@ -81,6 +88,8 @@ struct RamLane {
     disk: Ram,
     waiting: VecDeque<Request>,
     bell: Arc<OwnedFd>,
+    /// What is written is said to be copied.
+    traffic: Traffic,
 }
 
 /// Copies between the disk's bytes and a guest's.
@@ -157,8 +166,15 @@ impl Lane for RamLane {
         // The last one first, as any order is right.
         while let Some(request) = self.waiting.pop_back() {
             let outcome = self.execute(&request);
+            if matches!(request.op, Op::Write { .. }) {
+                self.traffic.copied += request.data.len();
+            }
             completed.push(Completed { tag: request.tag, outcome, data: request.data });
         }
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
     }
 
     fn wait(&self, wait: &mut Wait) {

@@ -8,11 +8,13 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::ram::Ram;
+use crate::metrics::Totals;
 use crate::serve::{Options, ServeError, serve_until};
 
 /// A device that is served.
 pub struct Served {
     pub path: PathBuf,
+    pub totals: Totals,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<Result<(), ServeError>>>,
     _dir: tempfile::TempDir,
@@ -24,13 +26,15 @@ impl Served {
         let path = dir.path().join("disk.sock");
         let options = Options { socket: path.clone(), mode: 0o600, queues };
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let totals = Totals::new(queues);
+        let counted = totals.clone();
         let (disk, stopped) = (disk.clone(), Arc::clone(&stop));
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            serve_until(&disk, &options, stopped.as_fd(), || ready.send(()).unwrap())
+            serve_until(&disk, &options, &counted, stopped.as_fd(), || ready.send(()).unwrap())
         });
         is_ready.recv().unwrap();
-        Self { path, stop, thread: Some(thread), _dir: dir }
+        Self { path, totals, stop, thread: Some(thread), _dir: dir }
     }
 
     /// Begins the end.

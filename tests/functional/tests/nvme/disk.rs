@@ -10,7 +10,7 @@ use shunt_functional::sandbox::{Process, Sandbox};
 use shunt_functional::waiting::settles;
 use shunt_vhost::{DATA, Driver, FAR};
 
-use crate::Target;
+use crate::{Target, scraped};
 use shunt_functional::binaries::built;
 
 /// Requests of virtio (VIRTIO 1.2, 5.2.6).
@@ -248,6 +248,65 @@ fn guests_memory_is_granted_where_that_is_allowed() {
         }
         // Admin Queue and I/O queue.
         sandbox.assert_shunted(4);
+    }
+}
+
+/// Metrics say what a guest has asked for, how it was sent, and how the way to the target is.
+#[test]
+fn what_a_disk_does_is_counted() {
+    for mode in Mode::enabled() {
+        let sandbox = Sandbox::new(mode);
+        let mut target = Target::quick(&sandbox, STORE);
+        let port = target.port;
+        let at = sandbox.path().join("disk-metrics.sock");
+        let metrics = format!("--metrics=unix:{}", at.display());
+        let disk = Disk::start(&sandbox, port, &["--queues", "1", "--grant", &metrics]);
+        let count = |name: &str| scraped(&at, &format!("shunt_disk_{name}"));
+        let path = |name: &str| count(&format!("{name}{{address=\"127.0.0.1:{port}\"}}"));
+        assert_eq!((count("front_ends_total"), path("path_up")), (0, 1));
+        let mut driver = Driver::connect(&disk.socket);
+        driver.patience = Duration::from_secs(60);
+        driver.write(DATA, &pattern(16384, 1));
+        for n in 0..10 {
+            assert_eq!(driver.request(OUT, n * 32, &[(DATA, 16384, false)]).0, 0);
+        }
+        assert_eq!(driver.request(IN, 0, &[(DATA, 4096, true)]).0, 0);
+        assert_eq!(driver.request(FLUSH, 0, &[]).0, 0);
+        assert_eq!(driver.request(IN, 1 << 15, &[(DATA, 512, true)]).0, 1);
+        for (name, value) in [
+            ("writes_total", 10),
+            ("written_bytes_total", 163_840),
+            ("offered_bytes_total", 163_840),
+            ("copied_bytes_total", 0),
+            ("reads_total", 1),
+            ("read_bytes_total", 4096),
+            ("flushes_total", 1),
+            ("refused_requests_total", 1),
+            ("failed_requests_total", 0),
+            ("repeated_commands_total", 0),
+            ("front_ends_total", 1),
+            ("write_latency_seconds_count", 10),
+            ("write_latency_seconds_bucket{le=\"+Inf\"}", 10),
+            ("other_latency_seconds_count", 1),
+        ] {
+            assert_eq!(count(name), value, "{mode}: {name}");
+        }
+        assert_eq!(path("path_connects_total"), 1);
+
+        // A write for which the target has to come back.
+        target.process.kill();
+        driver.submit(OUT, 0, &[(DATA, 16384, false)]);
+        settles("the path", &0, || path("path_up"));
+        drop(target);
+        let target = Target::at(&sandbox, port, STORE);
+        driver.used();
+        settles("the path", &1, || path("path_up"));
+        assert!(path("path_connects_total") >= 2 && count("writes_total") == 11, "{mode}");
+        drop(driver);
+        settles("the front end", &1, || count("front_ends_gone_total"));
+        disk.end();
+        assert!(!at.exists());
+        target.end();
     }
 }
 

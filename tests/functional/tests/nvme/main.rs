@@ -20,7 +20,7 @@ mod tools;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -101,13 +101,7 @@ create = true
 
     /// A counter of one that was configured.
     pub fn count(&self, sandbox: &Sandbox, name: &str) -> u64 {
-        let mut socket = UnixStream::connect(metrics(sandbox)).unwrap();
-        socket.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-        let mut text = String::new();
-        socket.read_to_string(&mut text).unwrap();
-        let line = format!("shunt_nvme_{name}_total ");
-        let value = text.lines().find_map(|l| l.strip_prefix(&line));
-        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}: {text}"))
+        scraped(&metrics(sandbox), &format!("shunt_nvme_{name}_total"))
     }
 
     /// Runs a host to its good end; the lines that it prints.
@@ -137,6 +131,17 @@ pub fn control_socket(sandbox: &Sandbox) -> PathBuf {
 /// Where its metrics are.
 fn metrics(sandbox: &Sandbox) -> PathBuf {
     sandbox.path().join("metrics.sock")
+}
+
+/// A value of the metrics that are served at a socket.
+pub fn scraped(at: &Path, name: &str) -> u64 {
+    let mut socket = UnixStream::connect(at).unwrap();
+    socket.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut text = String::new();
+    socket.read_to_string(&mut text).unwrap();
+    let line = format!("{name} ");
+    let value = text.lines().find_map(|l| l.strip_prefix(&line));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}: {text}"))
 }
 
 /// Writes a configuration file.

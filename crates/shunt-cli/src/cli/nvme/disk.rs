@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use shunt_metrics::Address;
 use shunt_nvme::wire::Nqn;
 
 use super::host::{Host, nqn};
@@ -67,6 +68,12 @@ pub struct Disk {
     /// Fail requests that have waited so many seconds for the target to come back. Default: they wait for ever.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub give_up: Option<Duration>,
+    /// Serve metrics over HTTP at `unix:/PATH`, `127.0.0.1:PORT` or `[::1]:PORT`. Default: no metrics.
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<Address>,
+    /// Also at an address that other hosts can reach. There is neither password nor encryption.
+    #[arg(long, requires = "metrics")]
+    pub metrics_public: bool,
 }
 
 fn mode(text: &str) -> Result<u32, String> {
@@ -115,6 +122,8 @@ mod tests {
             &["--controller-key-file", "/x"],
             &["--give-up", "-1"],
             &["--nqn", "disk"],
+            &["--metrics", "here"],
+            &["--metrics-public"],
         ] {
             assert_eq!(with(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }

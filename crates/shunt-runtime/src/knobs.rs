@@ -198,8 +198,10 @@ impl Knobs {
         let is = |knob: knob::Knob| name == knob.env.as_bytes();
         if is(knob::DISABLE) {
             self.disabled = knob::is_on(value);
+        } else if knob::named(name).is_some_and(|knob| !knob.accepts(value)) {
+            // `shunt run` and `shunt doctor` say so, by the same rule.
         } else if is(knob::CORE) {
-            self.core = knob::is_on(value);
+            self.core = knob::switch(value) == Some(true);
         } else if is(knob::SPIN) {
             self.spin = match value {
                 b"never" => Spin::Never,
@@ -345,13 +347,24 @@ mod tests {
             "SHUNT_IDLE=soon",
             "SHUNT_SHORT_LIVED=0",
             "SHUNT_CORE=0",
+            "SHUNT_CORE=maybe",
             "SHUNT_DISABLE=0",
+            "SHUNT_DISABLE=false",
+            "SHUNT_DISABLE=No",
+            "SHUNT_DISABLE=off",
             "SHUNT_DISABLE",
             "SHUNT",
             "=",
             "",
         ];
         assert_eq!(read(&nonsense), Knobs::default());
+    }
+
+    #[test]
+    fn only_what_is_plainly_off_leaves_shunt_on() {
+        for on in ["1", "true", "yes", "flase"] {
+            assert!(read(&[&format!("SHUNT_DISABLE={on}")]).disabled, "{on}");
+        }
     }
 
     #[test]

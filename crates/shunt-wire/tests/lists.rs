@@ -36,6 +36,28 @@ fn knobs() {
     assert!(knob::ALL.iter().all(|k| k.env.starts_with("SHUNT_") && k.doc.ends_with('.')));
     assert!(knob::is_on(b"1") && knob::is_on(b"yes"));
     assert!(!knob::is_on(b"0") && !knob::is_on(b""));
+    assert!(!knob::is_on(b"false") && !knob::is_on(b"No") && !knob::is_on(b"off"));
+    assert!(knob::is_on(b"flase"), "who sets it wants Shunt off");
+}
+
+#[test]
+fn values_of_knobs() {
+    for (knob, good, bad) in [
+        (knob::SPIN, &["auto", "never", "0", "250", ""][..], &["nevr", "-5", "1.5", "Never"][..]),
+        (knob::DMB, &["attach", "copy"], &["teleport"]),
+        (knob::CONNS_PER_LG, &["1", "255"], &["0", "256", "all"]),
+        (knob::SHORT_LIVED, &["all", "16"], &["0", "none"]),
+        (knob::DISABLE, &["1", "0", "TRUE", "off"], &["flase", "2"]),
+        (knob::RUN_DIR, &["/x", "anything"], &[]),
+    ] {
+        assert!(good.iter().all(|value| knob.accepts(value.as_bytes())), "{}", knob.env);
+        assert!(!bad.iter().any(|value| knob.accepts(value.as_bytes())), "{}", knob.env);
+    }
+    assert_eq!(knob::SPIN.syntax.to_string(), "auto, never or a whole number from 0");
+    assert_eq!(knob::DMB.syntax.to_string(), "attach or copy");
+    assert_eq!(knob::VECTORS.syntax.to_string(), "a whole number from 1 to 255");
+    assert_eq!(knob::named(b"SHUNT_SPIN").map(|k| k.env), Some("SHUNT_SPIN"));
+    assert!(knob::named(b"SHUNT_SPIN=1").is_none());
 }
 
 #[test]

@@ -141,11 +141,18 @@ fn a_scrape_is_sound_and_says_what_stats_say() {
         for (labels, n) in [
             (&[("mode", "shunt-attach")][..], 2),
             (&[("mode", "shunt-copy")], 1),
-            (&[("mode", "tcp")], 1),
+            (&[("mode", "tcp"), ("reason", "none")], 1),
             (&[("mode", "tcp"), ("reason", "remote")], 1),
             (&[("mode", "tcp"), ("reason", "pending")], 0),
         ] {
             same("shunt_open_connections", labels, &n.into());
+        }
+        // Each end counts once, and none of the samples looks like the sum of others.
+        let open: Vec<_> = scraped.samples().filter(|s| s.0 == "shunt_open_connections").collect();
+        let sum: f64 = open.iter().map(|(.., value)| *value).sum();
+        assert!(sum.total_cmp(&5.0).is_eq(), "{open:?}");
+        for (_, labels, _) in open {
+            assert_eq!(labels["mode"] == "tcp", labels.contains_key("reason"), "{labels:?}");
         }
         same("shunt_link_groups", &[], &1.into());
         same("shunt_listeners", &[], &1.into());

@@ -37,7 +37,7 @@ metrics! {
     UNREGISTERED: Counter "listeners_unregistered", ["reason"],
         "Listeners that clients could not find, by reason.";
     OPEN: Gauge "open_connections", ["mode", "reason"],
-        "Connection ends that are open now, by mode; those on TCP by the reason too, once there is one.";
+        "Connection ends that are open now, each in one sample, by mode; those on TCP by the reason too, which is `none` until there is one.";
     LINK_GROUPS: Gauge "link_groups", [],
         "Link groups that exist now.";
     LINK_GROUP_MEMORY: Gauge "link_group_memory" in Bytes, [],

@@ -16,6 +16,9 @@ use shunt_wire::reason::{REASON_SLOTS, Reason};
 use crate::report;
 use crate::state::{Endpoint, State};
 
+/// In place of a reason.
+const NO_REASON: &str = "none";
+
 type Labels = Vec<(&'static str, &'static str)>;
 
 /// A metric with its values.
@@ -90,7 +93,8 @@ fn by_reason(counts: &[u64; REASON_SLOTS]) -> Vec<(Labels, u64)> {
     Reason::ALL.iter().map(sample).collect()
 }
 
-/// Open connections. Code 0 of a reason: none.
+/// Open connections, each in one sample. Those on TCP all have a reason, [`NO_REASON`] where there is none (code 0):
+/// a sample without the label beside samples with it is taken for their sum.
 fn open(state: &State) -> Vec<(Labels, u64)> {
     let (mut attach, mut copy, mut tcp) = (0, 0, [0; REASON_SLOTS]);
     for c in state.endpoints.values().flat_map(|endpoint| endpoint.arena.connections()) {
@@ -101,12 +105,13 @@ fn open(state: &State) -> Vec<(Labels, u64)> {
         }
     }
     let of = |mode: Mode| vec![("mode", mode.name())];
-    let whole = [(of(Mode::Attach), attach), (of(Mode::Copy), copy), (of(Mode::Tcp), tcp[0])];
-    let on_tcp = by_reason(&tcp).into_iter().map(|(mut labels, n)| {
+    let shunted = [(of(Mode::Attach), attach), (of(Mode::Copy), copy)];
+    let unexplained = (vec![("reason", NO_REASON)], tcp[0]);
+    let on_tcp = std::iter::once(unexplained).chain(by_reason(&tcp)).map(|(mut labels, n)| {
         labels.splice(0..0, of(Mode::Tcp));
         (labels, n)
     });
-    whole.into_iter().chain(on_tcp).collect()
+    shunted.into_iter().chain(on_tcp).collect()
 }
 
 /// Pages that a memfd has, in bytes. It reserves far more than it takes. The memory is known to be the kernel's own, so

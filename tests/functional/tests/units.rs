@@ -112,6 +112,23 @@ fn the_hosts_agent_serves_all_users() {
     assert_eq!(booted.systemctl(&["show", "-P", "NRestarts", "shunt-host.service"]), "0\n");
 }
 
+/// The socket is there before the agent, and while there is none.
+#[test]
+fn the_hosts_agent_starts_when_it_is_asked() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let Some(booted) = Booted::new(&sandbox) else { return };
+    booted.start("shunt-host.socket", "shunt-host.service");
+    let state = || booted.systemctl(&["show", "-P", "ActiveState", "shunt-host.service"]);
+    assert_eq!(state(), "inactive\n");
+    let run_dir = Some("/run/shunt");
+    traffic(&sandbox, &booted, [GUEST, OTHER], run_dir);
+    assert_eq!(state(), "active\n");
+    assert_all_shunted(&booted, 0, run_dir, 40);
+    booted.systemctl(&["stop", "shunt-host.service"]);
+    traffic(&sandbox, &booted, [OTHER, 0], run_dir);
+    assert_all_shunted(&booted, 0, run_dir, 80);
+}
+
 /// A client in a network, user and pid namespace of its own: what the agent knows of it comes from /proc.
 #[test]
 fn the_hosts_agent_serves_containers() {
@@ -184,7 +201,8 @@ fn roots_agent_and_the_hosts_leave_each_other_alone() {
         }
         let said = doctor(&booted, None);
         assert!(said.contains("agent for the host: in /run/shunt; "), "{said}");
-        booted.systemctl(&["stop", "shunt-host.service"]);
+        // The socket would start the agent again.
+        booted.systemctl(&["stop", "shunt-host.socket", "shunt-host.service"]);
         traffic(&sandbox, &booted, [0, 0], None);
         assert_all_shunted(&booted, 0, None, ends + 40);
         let said = doctor(&booted, host);
@@ -231,7 +249,7 @@ fn metrics_at_a_port_need_a_network() {
         let said = doctor(&booted, run_dir);
         assert!(said.contains(&format!("metrics: served at {AT}")), "{said}");
         assert!(!said.contains("network of its own"), "{said}");
-        booted.systemctl(&["stop", "shunt-agent.socket", service]);
+        booted.systemctl(&["stop", "shunt-agent.socket", "shunt-host.socket", service]);
     }
 }
 

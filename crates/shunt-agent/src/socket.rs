@@ -114,7 +114,8 @@ impl fmt::Display for Running {
             }
             (Access::User, Some(Access::All)) => write!(
                 f,
-                "the agent for the host{pid} is running already for {dir}; nothing needs to be done"
+                "the agent for the host{pid} is running already for {dir}, and serves programs for which \
+                 SHUNT_RUN_DIR is {dir}; unset SHUNT_RUN_DIR to have an agent of your own"
             ),
             _ => write!(f, "an agent{pid} is running already for {dir}; nothing needs to be done"),
         }

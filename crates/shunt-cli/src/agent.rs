@@ -10,18 +10,17 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{chdir, setsid};
+use rustix::process::{chdir, geteuid, setsid};
 use shunt_agent::config::Sharing;
 use shunt_agent::{ClaimError, Config, HostConfig, Metrics, Policy, ServeError};
 use shunt_ivshmem::notify::Notifier;
-use shunt_sys::stdio;
 use shunt_wire::knob;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Agent;
-use crate::directory::{Directory, Unreachable, run_dir, run_dir_of_host};
+use crate::directory::{Directory, Unreachable, agents_elsewhere, run_dir, run_dir_of_host};
 use crate::library;
-use crate::output::complain;
+use crate::output::{complain, log};
 
 /// Where the policy of an agent for the host is, unless it is told.
 const POLICY: &str = "/etc/shunt/policy.toml";
@@ -118,7 +117,14 @@ fn sharing(args: &Agent) -> Option<Sharing> {
 
 fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stdio::Log).init();
+    log(filter);
+    if args.host && !geteuid().is_root() {
+        complain(
+            &"an agent for the host needs root: it serves all users and looks at their processes; start it with \
+              `systemctl start shunt-host` or `sudo shunt agent --host`, or leave --host out for an agent of your own",
+        );
+        return 1;
+    }
     let dir = match if args.host { run_dir_of_host() } else { run_dir() } {
         Ok(dir) => dir,
         Err(why) => {
@@ -155,10 +161,11 @@ fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
             ));
             1
         }
-        // Another one was faster: whoever wanted an agent has one.
-        Err(ServeError::Claim(ClaimError::AlreadyRunning(running)))
-            if args.detach && running.is_as_wanted() =>
-        {
+        // Whoever wanted an agent has one. Only a person hears of it: where `shunt run` starts one, another was faster.
+        Err(ServeError::Claim(ClaimError::AlreadyRunning(running))) if running.is_as_wanted() => {
+            if !args.detach {
+                complain(&running);
+            }
             0
         }
         Err(e) => {
@@ -240,18 +247,23 @@ fn forget_stdio() {
     }
 }
 
-/// Sees to it that there is an agent.
+/// Sees to it that there is an agent. `Some`: it is one of this user's in this directory, to which the
+/// environment does not lead; a second one would keep its programs from those of the first.
 ///
 /// # Errors
 /// Why there is none, in a sentence.
-pub fn ensure() -> Result<(), String> {
+pub fn ensure() -> Result<Option<String>, String> {
     match Directory::open() {
-        Ok(_) => return Ok(()),
+        Ok(_) => return Ok(None),
         Err(Unreachable::NotRunning(_)) => {}
         Err(e) => return Err(e.to_string()),
     }
+    let is_told = std::env::var_os(knob::RUN_DIR.env).is_some_and(|dir| !dir.is_empty());
+    if let Some(dir) = agents_elsewhere().into_iter().next().filter(|_| !is_told) {
+        return Ok(Some(dir));
+    }
     start()?;
-    Directory::open().map(drop).map_err(|e| e.to_string())
+    Directory::open().map(|_| None).map_err(|e| e.to_string())
 }
 
 fn start() -> Result<(), String> {

@@ -43,6 +43,35 @@ pub fn run_dir_of_host() -> Result<RunDir, Unusable> {
     locate(RunDir::locate_for_host)
 }
 
+/// Directories in which an agent of this user serves, of those to which any environment leads by default.
+#[must_use]
+pub fn agents_elsewhere() -> Vec<String> {
+    let user = geteuid().as_raw();
+    // Root has one directory.
+    if user == 0 {
+        return Vec::new();
+    }
+    let own = std::env::var_os("XDG_RUNTIME_DIR");
+    let usual = format!("/run/user/{user}");
+    let mut found = Vec::new();
+    for xdg in [own.as_ref().map(|v| v.as_bytes()), Some(usual.as_bytes()), None] {
+        let env = Env { run_dir: None, xdg_runtime_dir: xdg };
+        let Ok(dir) = RunDir::locate(env, user) else { continue };
+        let path = dir.path().to_string();
+        if !found.contains(&path) && dir.check().is_ok_and(|owner| serves(&dir, owner)) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// True where an agent that is to be trusted takes connections.
+fn serves(dir: &RunDir, owner: Owner) -> bool {
+    let Ok(address) = dir.socket() else { return false };
+    let Ok(socket) = seqpacket::connect_within(&address, patience()) else { return false };
+    peer_cred(&socket).is_ok_and(|cred| owner.trusts(cred.uid, geteuid().as_raw()))
+}
+
 fn locate(
     place: impl FnOnce(Env<'_>, u32) -> Result<RunDir, Unusable>,
 ) -> Result<RunDir, Unusable> {
@@ -60,7 +89,7 @@ fn locate(
 pub enum Unreachable {
     /// The directory cannot be used; its path, when it has a possible one.
     RunDir(Option<String>, Unusable),
-    /// Nobody listens in this directory.
+    /// Nobody listens in this directory; where else agents of this user do is said besides.
     NotRunning(String),
     /// Nobody listens in this directory, which is that of an agent for the host.
     HostNotRunning(String),
@@ -82,10 +111,18 @@ impl fmt::Display for Unreachable {
                 }
                 write!(f, " cannot be used: {why}; correct it, or set SHUNT_RUN_DIR to another")
             }
-            Self::NotRunning(dir) => write!(
-                f,
-                "no agent is running for {dir}; `shunt run` starts one, and so does `shunt agent`"
-            ),
+            Self::NotRunning(dir) => match agents_elsewhere().first() {
+                Some(other) => write!(
+                    f,
+                    "no agent is running for {dir}, but one of yours is for {other}, to which another \
+                     environment leads (XDG_RUNTIME_DIR); set {}={other} to use that one",
+                    knob::RUN_DIR.env
+                ),
+                None => write!(
+                    f,
+                    "no agent is running for {dir}; `shunt run` starts one, and so does `shunt agent`"
+                ),
+            },
             Self::HostNotRunning(dir) => write!(
                 f,
                 "no agent is running for {dir}, the directory of an agent for the host; root starts that \

@@ -6,11 +6,10 @@ use std::time::{Duration, SystemTime};
 use shunt_ivshmem::config::{Config, Limits, Start};
 use shunt_ivshmem::control;
 use shunt_ivshmem::report::Report;
-use shunt_sys::stdio;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::{IvshmemCommand, IvshmemServer, IvshmemStatus};
-use crate::output::{complain, print};
+use crate::output::{complain, log, print};
 use crate::table::{Table, count_of};
 
 /// Runs the subcommand.
@@ -26,7 +25,7 @@ fn serve(args: IvshmemServer) -> u8 {
     // SAFETY: changes this process's disposition of one signal, before any thread is made.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stdio::Log).init();
+    log(filter);
     let limits = Limits::default();
     let config = Config {
         socket: args.socket,

@@ -21,6 +21,7 @@ mod nvme;
 mod output;
 mod program;
 mod run;
+mod settings;
 mod stats;
 mod table;
 

@@ -1,9 +1,10 @@
 //! What `shunt` itself says to people.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use shunt_sys::stdio::{self, Unwritable};
+use tracing_subscriber::EnvFilter;
 
 /// Prints what was asked for. The exit status is 1 where that fails, and standard error says why.
 pub fn print(text: &str) -> u8 {
@@ -24,4 +25,12 @@ pub fn said(printed: Result<(), Unwritable>) -> u8 {
 /// Says what went wrong, on standard error.
 pub fn complain(what: &dyn Display) {
     let _ = writeln!(io::stderr(), "shunt: {what}");
+}
+
+/// Writes the log to standard error: with colours on a terminal alone, and not where `NO_COLOR` is set.
+pub fn log(filter: EnvFilter) {
+    let is_unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let is_coloured = io::stderr().is_terminal() && !is_unwanted;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_coloured);
+    log.with_writer(|| stdio::Log).init();
 }

@@ -67,8 +67,8 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[command(
     override_usage = "shunt run [OPTIONS] [--] PROGRAM [ARGS]...",
-    after_help = "The exit status is the program's; 128+N when signal N ended it, 126 when it \
-                  cannot be executed, 127 when it is not found. Connections that cannot be \
+    after_help = "The exit status is the program's; 128+N when signal N ended it, 125 when \
+                  --require keeps it from being started, 126 when it cannot be executed, 127 when it is not found. Connections that cannot be \
                   shunted stay on kernel TCP; `shunt doctor PROGRAM` says why."
 )]
 pub struct Run {
@@ -81,6 +81,10 @@ pub struct Run {
     /// At the end, print on standard error how many connections were shunted, and why others not.
     #[arg(long)]
     pub summary: bool,
+    /// Do not start the program where it would run on kernel TCP: say why, and end with status 125. Of connections whose
+    /// peers do not run under Shunt nothing is known before.
+    #[arg(long)]
+    pub require: bool,
     /// The program, looked up as a shell does, and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
     pub command: Vec<OsString>,

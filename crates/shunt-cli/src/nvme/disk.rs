@@ -12,12 +12,12 @@ use shunt_disk::serve::{self, serve_until};
 use shunt_ivshmem::notify::Notifier;
 use shunt_metrics::Serving;
 use shunt_nvme_host::{Error, Options, Subsystem};
-use shunt_sys::{signals, stdio};
+use shunt_sys::signals;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::nvme::Disk;
-use crate::output::complain;
+use crate::output::{complain, log};
 
 use super::way::identity;
 
@@ -27,7 +27,7 @@ const STARTING: Duration = Duration::from_secs(5);
 /// Runs the subcommand.
 pub fn run(args: &Disk) -> u8 {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stdio::Log).init();
+    log(filter);
     match be_disk(args) {
         Ok(()) => 0,
         Err(why) => {

@@ -6,17 +6,16 @@ use shunt_ivshmem::notify::Notifier;
 use shunt_nvme_target::config::{Backing, Config};
 use shunt_nvme_target::server::{Options, serve};
 use shunt_nvme_target::stores::Stores;
-use shunt_sys::stdio;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::nvme::Target;
-use crate::output::{complain, print};
+use crate::output::{complain, log, print};
 
 /// Runs the subcommand.
 pub fn run(args: Target) -> u8 {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| stdio::Log).init();
+    log(filter);
     let config = match config(&args) {
         Ok(config) => config,
         Err(why) => {

@@ -1,7 +1,8 @@
 //! `shunt run`.
 //!
 //! Whatever is missing (library, agent, memory), the program runs: on TCP. Only `--summary` speaks
-//! of it, because otherwise the program's output is to be the program's alone.
+//! of it, because otherwise the program's output is to be the program's alone. Mistakes in `SHUNT_*` variables are
+//! told in any case: nothing else tells of them.
 
 mod child;
 mod summary;
@@ -17,13 +18,31 @@ use shunt_wire::knob;
 use crate::cli::Run;
 use crate::doctor::{self, sanitizers};
 use crate::output::complain;
-use crate::{agent, library, program};
+use crate::{agent, library, program, settings};
+
+/// Exit status where the program is not started, because it would run on kernel TCP.
+const NOT_SHUNTED: u8 = 125;
 
 /// Runs the subcommand.
 pub fn run(args: &Run) -> u8 {
     let mut obstacles = Vec::new();
+    // The library passes over them, and says nothing.
+    for mistake in settings::mistakes() {
+        complain(&mistake);
+    }
     prepare(args, &mut obstacles);
+    if let Some(why) = refusal(args, &obstacles) {
+        complain(&why);
+        return NOT_SHUNTED;
+    }
     if args.summary { supervised(args, obstacles) } else { replaced(&args.command) }
+}
+
+/// Why the program is not started: `--require`, and it would run on kernel TCP. One that is not found says so itself.
+fn refusal(args: &Run, obstacles: &[String]) -> Option<String> {
+    let program = program::find(&args.command[0]).filter(|_| args.require)?;
+    let why = obstacles.first().cloned().or_else(|| doctor::program_obstacle(&program))?;
+    Some(format!("{} is not started, for it would run on kernel TCP: {why}", program.display()))
 }
 
 /// Sets the environment of the program, and notes what will keep it from being shunted.
@@ -59,8 +78,11 @@ fn prepare(args: &Run, obstacles: &mut Vec<String>) {
         }
         set(sanitizers::VARIABLE, &options);
     }
-    if let Err(why) = agent::ensure() {
-        obstacles.push(why);
+    match agent::ensure() {
+        Ok(None) => {}
+        // The program, and those that it starts, find it without looking.
+        Ok(Some(dir)) => set(knob::RUN_DIR.env, &dir.into()),
+        Err(why) => obstacles.push(why),
     }
     let id = RandomState::new().build_hasher().finish().max(1);
     set(knob::RUN_ID.env, &id.to_string().into());

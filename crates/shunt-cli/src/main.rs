@@ -65,6 +65,7 @@ fn start() -> u8 {
         Command::IvshmemServer(args) => ivshmem::run(args),
         Command::Nvme(args) => nvme::run(args),
         Command::Bench(options) => bench(&options),
+        Command::Probe(args) => doctor::probe(&args.to),
         Command::Load(load) => shunt_bench::load::run(load),
         Command::Docs(args) => docs::run(&args),
     }

@@ -187,7 +187,15 @@ fn the_doctor_judges_programs() {
     let (code, said) = status("sh");
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("would be shunted"), "{said}");
-    assert_eq!(status("no-such-program-here").0, Some(1));
+    let (code, said) = status("no-such-program-here");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("would not run at all"), "{said}");
+    let script = sandbox.path("script");
+    fs::write(&script, "#!/bin/sh\nexec something\n").unwrap();
+    fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let (code, said) = status(script.to_str().unwrap());
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("cannot be told") && said.contains("????"), "{said}");
 
     let program = sandbox.path("static");
     fs::write(&program, static_elf()).unwrap();
@@ -205,6 +213,122 @@ fn the_doctor_judges_programs() {
     fs::write(&broken, "no library").unwrap();
     let output = sandbox.command(&["doctor"]).env("SHUNT_LIB", &broken).output().unwrap();
     assert!(text(&output.stdout).contains("does not take the library"), "{output:?}");
+}
+
+#[test]
+fn the_doctor_speaks_json() {
+    let sandbox = Sandbox::new();
+    let output = sandbox.with_library(&["doctor", "--json", "sh"]).output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["schema"], "shunt-doctor/1");
+    assert_eq!((&json["verdict"], &json["subject"]["name"]), (&"shunted".into(), &"sh".into()));
+    let findings = json["findings"].as_array().unwrap();
+    assert!(findings.iter().any(|f| f["check"] == "kernel" && f["mark"] == "good"), "{json}");
+}
+
+#[test]
+fn the_doctor_looks_at_processes() {
+    let sandbox = Sandbox::new();
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = child.id().to_string();
+    let output = sandbox.with_library(&["doctor", "--pid", &pid]).output().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("started without the library"), "{said}");
+    assert!(said.ends_with(" runs on kernel TCP, for the reasons marked FAIL.\n"), "{said}");
+    let gone = sandbox.with_library(&["doctor", "--pid", &pid]).output().unwrap();
+    assert!(text(&gone.stdout).contains("no process has the number"), "{gone:?}");
+}
+
+#[test]
+fn the_doctor_looks_at_services() {
+    let sandbox = Sandbox::new();
+    let systemctl = sandbox.path("systemctl");
+    let said = "#!/bin/sh\necho LoadState=loaded\necho MainPID=0\necho User=nobody\necho PrivateTmp=yes\n\
+                echo 'ExecStart={ path=/bin/sh ; argv[]=/bin/sh ; }'\n";
+    fs::write(&systemctl, said).unwrap();
+    fs::set_permissions(&systemctl, PermissionsExt::from_mode(0o755)).unwrap();
+    let path =
+        format!("{}:{}", systemctl.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let mut command = sandbox.with_library(&["doctor", "--json", "--unit", "x.service"]);
+    let output = command.env("PATH", path).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["subject"]["kind"], "unit");
+    let obstacles = json["findings"].as_array().unwrap().iter();
+    let obstacles: Vec<_> = obstacles.filter(|f| f["mark"] == "obstacle").collect();
+    assert_eq!(obstacles.len(), 2, "{json}");
+    assert!(obstacles[1]["text"].as_str().unwrap().contains("PrivateTmp="), "{json}");
+}
+
+#[test]
+fn a_refused_connection_is_no_connection() {
+    let sandbox = Sandbox::new();
+    // Bound, so that no other program gets the number, and not listening.
+    let bound = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    )
+    .unwrap();
+    rustix::net::bind(&bound, &std::net::SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let to = std::net::SocketAddr::try_from(rustix::net::getsockname(&bound).unwrap()).unwrap();
+    let to = to.to_string();
+    let output = sandbox.with_library(&["doctor", "--connect", &to]).output().unwrap();
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("Connection refused"), "{said}");
+    assert!(said.contains(&format!("=> a connection to {to} is not made")), "{said}");
+}
+
+#[test]
+fn wrong_variables_are_told_by_run_and_doctor() {
+    let sandbox = Sandbox::new();
+    let output = |args: &[&str], name: &str, value: &str| {
+        sandbox.with_library(args).env(name, value).output().unwrap()
+    };
+    let run = output(&["run", "echo", "hello"], "SHUNT_SPIN", "nevr");
+    assert_eq!((run.status.code(), text(&run.stdout)), (Some(0), "hello\n".to_owned()));
+    let said = text(&run.stderr);
+    assert!(said.starts_with("shunt: SHUNT_SPIN=nevr is not heeded"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let doctor = text(&output(&["doctor"], "SHUNT_SPINN", "never").stdout);
+    assert!(doctor.contains("warn  SHUNT_SPINN is no variable of Shunt"), "{doctor}");
+    // Off is off.
+    let off = output(&["doctor"], "SHUNT_DISABLE", "false");
+    assert_eq!(off.status.code(), Some(0), "{off:?}");
+    assert!(!text(&off.stdout).contains("SHUNT_DISABLE"), "{off:?}");
+    let summary = output(&["run", "--summary", "true"], "SHUNT_DISABLE", "false");
+    assert!(!text(&summary.stderr).contains("switched off"), "{summary:?}");
+}
+
+#[test]
+fn what_has_to_be_shunted_is_not_started_on_tcp() {
+    let sandbox = Sandbox::new();
+    let refused = |command: &mut Command, why: &str| {
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert_eq!(text(&output.stdout), "");
+        let said = text(&output.stderr);
+        assert!(said.contains("is not started") && said.contains(why), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    };
+    let args = ["run", "--require", "echo", "hello"];
+    refused(sandbox.command(&args).env("SHUNT_LIB", "/no/such/lib.so"), "/no/such/lib.so");
+    refused(sandbox.with_library(&args).env("SHUNT_DISABLE", "1"), "SHUNT_DISABLE");
+    refused(sandbox.with_library(&args).env("SHUNT_RUN_DIR", "here"), "not absolute");
+    let program = sandbox.path("static");
+    fs::write(&program, static_elf()).unwrap();
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let args = ["run", "--require", program.to_str().unwrap()];
+    refused(&mut sandbox.with_library(&args), "statically linked");
+    let args = ["run", "--require", "echo", "hello"];
+    let output = sandbox.with_library(&args).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "hello\n".to_owned()));
+    let missing = sandbox.with_library(&["run", "--require", "no-such-program-here"]).output();
+    assert_eq!(missing.unwrap().status.code(), Some(127));
 }
 
 /// The head of this test program with its program headers cut off: what a static program looks
@@ -234,9 +358,100 @@ fn a_second_agent_says_why_it_ends() {
     let first = sandbox.agent().unwrap();
     assert_eq!(sandbox.output(&["agent", "--detach"]).status.code(), Some(0));
     let output = sandbox.output(&["agent"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("running already"), "{output:?}");
+    assert_eq!(output.status.code(), Some(0), "who wanted an agent has one");
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("running already") && said.contains("nothing needs to be done"),
+        "{said}"
+    );
+    // Who wants more has not got it.
+    assert_eq!(sandbox.output(&["agent", "--metrics"]).status.code(), Some(1));
     assert_eq!(sandbox.agent(), Some(first));
+}
+
+/// A user whom nothing else here has.
+const GUEST: u32 = 61_004;
+
+/// A command of another user's, without the directory that tests have.
+fn as_guest(sandbox: &Sandbox, args: &[&str]) -> Command {
+    use std::os::unix::process::CommandExt;
+    let mut command = sandbox.with_library(args);
+    command.env_remove("SHUNT_RUN_DIR").env_remove("XDG_RUNTIME_DIR").uid(GUEST).gid(GUEST);
+    command
+}
+
+#[test]
+fn an_agent_for_the_host_needs_root() {
+    let sandbox = Sandbox::new();
+    let output = as_guest(&sandbox, &["agent", "--host"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("needs root") && said.contains("sudo shunt agent --host"), "{said}");
+}
+
+#[test]
+fn an_agent_that_another_environment_leads_to_is_found() {
+    let sandbox = Sandbox::new();
+    let xdg = sandbox.path("xdg");
+    fs::create_dir(&xdg).unwrap();
+    std::os::unix::fs::chown(&xdg, Some(GUEST), Some(GUEST)).unwrap();
+    fs::set_permissions(sandbox.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    let with = |args: &[&str]| {
+        let mut command = as_guest(&sandbox, args);
+        command.env("XDG_RUNTIME_DIR", &xdg);
+        command
+    };
+    // Without the variable first: that agent is in /tmp.
+    let show = ["run", "sh", "-c", "echo $SHUNT_RUN_DIR"];
+    assert_eq!(text(&as_guest(&sandbox, &show).output().unwrap().stdout), "\n");
+    let other = format!("/tmp/shunt-{GUEST}");
+    let list = with(&["list"]).output().unwrap();
+    assert!(text(&list.stderr).contains(&format!("but one of yours is for {other}")), "{list:?}");
+    let found = with(&show).output().unwrap();
+    assert_eq!(text(&found.stdout), format!("{other}\n"), "{found:?}");
+    assert!(!xdg.join("shunt/agent.sock").exists(), "a second agent was started");
+    // Where there are two, both are named.
+    assert_eq!(with(&["agent", "--detach"]).status().unwrap().code(), Some(0));
+    let said = text(&with(&["doctor"]).output().unwrap().stdout);
+    let second = xdg.join("shunt").display().to_string();
+    assert!(said.contains(&format!("another one in {other}")) && said.contains(&second), "{said}");
+    for lock in [xdg.join("shunt/agent.lock"), format!("{other}/agent.lock").into()] {
+        let pid = fs::read_to_string(lock).unwrap().split(' ').next().unwrap().parse().unwrap();
+        // SAFETY: an agent that this test has started.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+        let until = std::time::Instant::now() + Duration::from_secs(5);
+        // SAFETY: only asks whether it is there.
+        while unsafe { libc::kill(pid, 0) } == 0 && std::time::Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    fs::remove_dir_all(other).unwrap();
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_found_out_before_anything_is_measured() {
+    let sandbox = Sandbox::new();
+    for option in ["--html", "--json"] {
+        let path = sandbox.path("missing/report");
+        let args = ["bench", "--quick", "--only", "ipc", option, path.to_str().unwrap()];
+        let output = sandbox.output(&args);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output.stderr).contains("missing/report"), "{output:?}");
+        assert_eq!(text(&output.stdout), "", "it began to measure");
+    }
+}
+
+#[test]
+fn a_log_in_a_file_has_no_escape_codes() {
+    let sandbox = Sandbox::new();
+    let log = sandbox.path("log");
+    let mut command = sandbox.command(&["agent", "--idle-exit", "0"]);
+    // It warns of what it passes over.
+    command.env("SHUNT_METRICS", "everywhere").env("RUST_LOG", "debug");
+    let status = command.stderr(fs::File::create(&log).unwrap()).status().unwrap();
+    let said = fs::read_to_string(&log).unwrap();
+    assert!(status.success() && said.contains("everywhere"), "{said}");
+    assert!(!said.contains('\u{1b}'), "{said:?}");
 }
 
 #[test]

@@ -96,6 +96,11 @@ const TABLE: &[(&[&str], Does)] = &[
     (&["stats", "--verbose"], Report),
     (&["doctor"], Report),
     (&["doctor", "sh"], Report),
+    (&["doctor", "--json", "sh"], Report),
+    (&["doctor", "--pid", "1"], Report),
+    (&["doctor", "--unit", "no-such-unit-here.service"], Report),
+    (&["doctor", "--connect", "SERVER"], Report),
+    (&["probe", "SERVER"], Report),
     (&["doctor", "no-such-program-here"], Report),
     (&["cdi", "generate"], Report),
     (&["cdi", "generate", "--output", "OUTPUT"], Nothing),
@@ -127,7 +132,7 @@ fn subcommands(sandbox: &Sandbox) -> BTreeSet<String> {
         let name = line.strip_prefix("  ")?.split(' ').next()?;
         (!name.is_empty()).then(|| name.to_owned())
     });
-    named.chain(["load", "docs"].map(str::to_owned)).collect()
+    named.chain(["load", "docs", "probe"].map(str::to_owned)).collect()
 }
 
 /// An ivshmem server, and an agent that has to do with it; a load program; an NVMe/TCP target.

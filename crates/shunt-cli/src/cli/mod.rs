@@ -55,6 +55,9 @@ pub enum Command {
     Nvme(nvme::Nvme),
     /// Measure this machine: kernel TCP, UNIX sockets, eBPF sockmap and Shunt side by side.
     Bench(shunt_bench::Options),
+    /// The program that `shunt doctor --connect` looks at.
+    #[command(hide = true)]
+    Probe(Probe),
     /// One of the load programs of `shunt bench`.
     #[command(hide = true)]
     Load(shunt_bench::load::Load),
@@ -178,9 +181,33 @@ pub struct Stats {
 
 /// `shunt doctor`.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "The exit status is 0 for yes, 1 for no, and 3 where it cannot be told: a shell's script or a shim \
+                  of a version manager starts programs that have to be asked about, for example."
+)]
 pub struct Doctor {
     /// The program, looked up as a shell does. Without it, only this machine is looked at.
+    #[arg(conflicts_with_all = ["pid", "unit", "connect"])]
     pub program: Option<OsString>,
+    /// Look at a process that runs: whether it has the library, which agent it finds, and how its connections go.
+    #[arg(long, value_name = "PID", conflicts_with_all = ["unit", "connect"])]
+    pub pid: Option<u32>,
+    /// Look at a systemd service: its environment, what its sandbox takes away, its program and its process.
+    #[arg(long, value_name = "NAME", conflicts_with = "connect")]
+    pub unit: Option<String>,
+    /// Connect, as a program under Shunt does, send nothing, and say what became of the connection.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: Option<String>,
+    /// Print JSON for other programs. It names the version of its schema.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `shunt doctor --connect` starts.
+#[derive(Args, Debug)]
+pub struct Probe {
+    /// Where to.
+    pub to: String,
 }
 
 /// `shunt cdi`.

@@ -15,8 +15,8 @@ use shunt_wire::agent::Request;
 use shunt_wire::knob;
 
 use super::finding::Finding;
-use crate::directory::{Directory, Unreachable, run_dir};
-use crate::library;
+use crate::directory::{Directory, Unreachable, agents_elsewhere, run_dir};
+use crate::{library, settings};
 
 /// Oldest kernel: pidfd_open(2).
 const OLDEST_KERNEL: (u32, u32) = (5, 3);
@@ -27,14 +27,21 @@ const FEW_DESCRIPTORS: u64 = 256;
 
 /// Everything that does not depend on the program.
 pub fn examine() -> Vec<Finding> {
-    let mut findings = vec![kernel(), c_library()];
-    findings.push(shared_memory());
-    findings.extend(the_library());
-    findings.extend(agent());
-    findings.extend(agent_for_host());
-    findings.extend(environment());
-    findings.push(descriptors());
-    findings.extend(seccomp());
+    let mut findings = examine_system();
+    findings.push(shared_memory().of("memory"));
+    findings.extend(agent().into_iter().map(|f| f.of("agent")));
+    findings.extend(other_agents().into_iter().map(|f| f.of("other-agent")));
+    findings.extend(agent_for_host().map(|f| f.of("host-agent")));
+    findings.extend(environment().into_iter().map(|f| f.of("environment")));
+    findings.push(descriptors().of("descriptors"));
+    findings.extend(seccomp().map(|f| f.of("seccomp")));
+    findings
+}
+
+/// What does not depend on the environment either.
+pub fn examine_system() -> Vec<Finding> {
+    let mut findings = vec![kernel().of("kernel"), c_library().of("c-library")];
+    findings.extend(the_library().into_iter().map(|f| f.of("library")));
     findings
 }
 
@@ -149,6 +156,22 @@ fn agent_for_host() -> Option<Finding> {
     })
 }
 
+/// Agents of this user in directories to which other environments lead: programs of two agents do not find each other.
+fn other_agents() -> Vec<Finding> {
+    let Ok(here) = run_dir() else { return Vec::new() };
+    let here = here.path().to_string();
+    let others = agents_elsewhere().into_iter().filter(|dir| *dir != here);
+    let finding = |other: String| {
+        Finding::warning(format!(
+            "agent: you have another one in {other}, and this environment leads to {here} (with and without \
+             XDG_RUNTIME_DIR, say): programs of the two are not shunted with each other; set \
+             {}={other} for all of them, or stop one of the agents",
+            knob::RUN_DIR.env
+        ))
+    };
+    others.map(finding).collect()
+}
+
 fn unusable(why: &Unreachable) -> Finding {
     Finding::obstacle(format!("agent: {why}"))
 }
@@ -223,6 +246,7 @@ fn environment() -> Vec<Finding> {
     if env::var_os(knob::DISABLE.env).is_some_and(|v| knob::is_on(v.as_bytes())) {
         findings.push(Finding::obstacle("SHUNT_DISABLE is set; unset it"));
     }
+    findings.extend(settings::mistakes().into_iter().map(Finding::warning));
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
         findings.push(Finding::warning(format!(
             "LD_PRELOAD holds {} already; a library that replaces the same calls may hide the \

@@ -1,44 +1,63 @@
 //! `shunt doctor`: whether, and why or why not, a program would be shunted.
 
+mod connection;
 mod finding;
+mod go;
 mod machine;
+mod process;
 mod program;
+mod report;
 pub mod sanitizers;
+mod script;
+mod unit;
 
-use std::fmt::Write;
 use std::path::Path;
 
 use crate::cli::Doctor;
-use crate::output::print;
+use crate::output::{complain, print};
 use finding::{Finding, Mark};
+use report::{Report, Subject};
 
-/// Runs the subcommand. 0: it would be shunted; 1: it would not.
+pub use connection::probe;
+
+/// Runs the subcommand. 0: it would be shunted; 1: it would not; 3: that cannot be told.
 pub fn run(args: &Doctor) -> u8 {
-    let mut findings = machine::examine();
-    if let Some(name) = &args.program {
-        findings.extend(program::examine(name));
-    }
-    let mut said = String::new();
-    for Finding { mark, text } in &findings {
-        let mark = match mark {
-            Mark::Good => "ok  ",
-            Mark::Warning => "warn",
-            Mark::Obstacle | Mark::Harm => "FAIL",
-        };
-        let _ = writeln!(said, "{mark}  {text}");
-    }
-    let healthy = findings.iter().all(|f| !f.is_in_the_way());
-    let subject = match &args.program {
-        Some(name) => name.display().to_string(),
-        None => "a suitable program".to_owned(),
-    };
-    let verdict = if healthy {
-        "would be shunted, with every peer that runs under Shunt too."
+    let report = examine(args);
+    let text = if args.json {
+        match report.json() {
+            Ok(text) => text,
+            Err(e) => {
+                complain(&e);
+                return 1;
+            }
+        }
     } else {
-        "would run on kernel TCP, for the reasons marked FAIL."
+        report.text()
     };
-    let _ = writeln!(said, "=> {subject} {verdict}");
-    print(&said).max(u8::from(!healthy))
+    print(&text).max(report.verdict().status())
+}
+
+fn examine(args: &Doctor) -> Report {
+    let mut findings = machine::examine();
+    let subject = if let Some(pid) = args.pid {
+        // This environment is not that of the process.
+        findings = machine::examine_system();
+        findings.extend(process::examine(pid));
+        Subject::Process(process::name(pid))
+    } else if let Some(unit) = &args.unit {
+        findings = machine::examine_system();
+        findings.extend(unit::examine(unit));
+        Subject::Unit(unit.clone())
+    } else if let Some(to) = &args.connect {
+        findings.extend(connection::examine(to));
+        Subject::Connection(format!("a connection to {to}"))
+    } else if let Some(name) = &args.program {
+        findings.extend(program::examine(name));
+        Subject::Program(name.display().to_string())
+    } else {
+        Subject::Machine
+    };
+    Report::new(subject, findings)
 }
 
 /// What about the program itself keeps it from being shunted, if anything does.

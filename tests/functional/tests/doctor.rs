@@ -4,13 +4,19 @@ use serde_json::Value;
 use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::Sandbox;
 
-/// Accepts connections, and reads nothing.
-const SERVER: &str = "import socket
+/// Accepts connections, and waits for what comes.
+const SERVER: &str = "import selectors, socket
 server = socket.create_server(('127.0.0.1', 0))
+waits = selectors.DefaultSelector()
+waits.register(server, selectors.EVENT_READ)
 print(server.getsockname()[1], flush=True)
-held = []
 while True:
-    held.append(server.accept()[0])
+    for key, _ in waits.select():
+        if key.fileobj is server:
+            waits.register(server.accept()[0], selectors.EVENT_READ)
+        elif not key.fileobj.recv(1000):
+            waits.unregister(key.fileobj)
+            key.fileobj.close()
 ";
 
 /// The exit status, and what is said as JSON.

@@ -106,6 +106,10 @@ fn judge(end: Option<&Value>, to: &str) -> Finding {
         _ => String::new(),
     };
     match (end["mode"].as_str(), end["reason"].as_str()) {
+        (Some("tcp"), None | Some(PENDING)) if !peer.is_empty() => Finding::unknown(format!(
+            "connected to {to}{peer}, which runs under Shunt, has accepted the connection, and has not looked at it \
+             since: it moves to shared memory when the program uses it"
+        )),
         (Some("tcp"), None | Some(PENDING)) => Finding::unknown(format!(
             "connected to {to}, and within {} s nothing has accepted the connection; what listens there is busy, or \
              does not run under Shunt",
@@ -177,7 +181,12 @@ mod tests {
         let tcp = of(json!({ "mode": "tcp", "reason": "peer-not-shunted" }));
         assert_eq!(tcp.mark, Mark::Obstacle);
         assert!(tcp.text.contains("start the server with `shunt run` too"), "{tcp:?}");
-        assert_eq!(of(json!({ "mode": "tcp", "reason": "pending" })).mark, Mark::Unknown);
+        let pending = of(json!({ "mode": "tcp", "reason": "pending" }));
+        assert!(pending.mark == Mark::Unknown && pending.text.contains("nothing has accepted"));
+        let unused = of(
+            json!({ "mode": "tcp", "reason": "pending", "peer_program": "nginx", "peer_pid": 7 }),
+        );
+        assert!(unused.mark == Mark::Unknown && unused.text.contains("has accepted"), "{unused:?}");
         assert_eq!(judge(None, "h:1").mark, Mark::Unknown);
     }
 }

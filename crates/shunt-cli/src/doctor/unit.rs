@@ -50,7 +50,8 @@ pub fn examine(name: &str) -> Vec<Finding> {
         }
         Ok(output) => {
             let why = String::from_utf8_lossy(&output.stderr);
-            let text = format!("systemctl tells nothing of {name}: {}", why.trim());
+            let why = why.lines().next().unwrap_or("it failed");
+            let text = format!("systemctl tells nothing of {name}: {why}");
             return vec![Finding::unknown(text).of("unit")];
         }
         Err(e) => {

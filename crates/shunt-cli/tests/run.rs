@@ -14,6 +14,9 @@ use common::{EXE, Sandbox, any_library, text};
 #[test]
 fn usage_errors_exit_2() {
     let sandbox = Sandbox::new();
+    let filter = sandbox.output(&["list", "colour", "red"]);
+    assert_eq!(filter.status.code(), Some(2));
+    assert!(text(&filter.stderr).contains("`colour` is no condition"), "{filter:?}");
     for args in [&["run", "--bogus", "true"][..], &["--bogus"], &[], &["run"], &["frobnicate"]] {
         let output = sandbox.output(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

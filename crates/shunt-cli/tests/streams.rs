@@ -91,6 +91,7 @@ const TABLE: &[(&[&str], Does)] = &[
     (&["agent", "--detach"], Nothing),
     (&["list"], Report),
     (&["list", "--json"], Report),
+    (&["list", "--sort", "sent", "-l", "sport", "=", ":80"], Report),
     (&["stats"], Report),
     (&["stats", "--json"], Report),
     (&["stats", "--verbose"], Report),

@@ -38,7 +38,7 @@ pub enum Command {
     ///
     /// Below them, listeners of programs under Shunt that clients do not find, so that all of their connections
     /// are TCP, each with the reason. With --json these are `listeners_unregistered`.
-    List(Format),
+    List(List),
     /// Show totals, also of programs that have ended.
     Stats(Stats),
     /// Say whether, and why or why not, a program would be shunted.
@@ -157,7 +157,49 @@ pub struct Agent {
     pub ivshmem: Option<Place>,
 }
 
-/// `shunt list`, `shunt machines`.
+/// `shunt list`.
+#[derive(Args, Debug, Default)]
+#[command(after_help = crate::list::HELP)]
+pub struct List {
+    /// Print JSON for other programs.
+    #[arg(long)]
+    pub json: bool,
+    /// Only listeners that clients do not find.
+    #[arg(short, long)]
+    pub listeners: bool,
+    /// List again and again, so many seconds apart.
+    #[arg(short, long, value_name = "SECONDS", value_parser = pause)]
+    pub watch: Option<f64>,
+    /// The order of connections: the most bytes first, else the alphabet's.
+    #[arg(long, value_enum)]
+    pub sort: Option<Sort>,
+    /// Only connections of which this is true: `sport = :80`, `not program nginx`, and so on.
+    pub filter: Vec<String>,
+}
+
+/// By what connections are sorted.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sort {
+    /// Bytes sent.
+    Sent,
+    /// Bytes received.
+    Received,
+    /// Number of the process.
+    Pid,
+    /// Name of the program.
+    Program,
+    /// How bytes go.
+    Mode,
+    /// Why not through shared memory.
+    Reason,
+}
+
+fn pause(value: &str) -> Result<f64, String> {
+    let seconds = value.parse().ok().filter(|s| (0.1..=86_400.0).contains(s));
+    seconds.ok_or_else(|| "it must be a number of seconds from 0.1 to 86400".to_owned())
+}
+
+/// `shunt machines`.
 #[derive(Args, Debug)]
 pub struct Format {
     /// Print JSON for other programs.

@@ -1,16 +1,49 @@
 //! `shunt list`.
 
+mod filter;
+
+use std::cmp::Reverse;
+use std::io::IsTerminal;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use shunt_wire::agent::Request;
 
-use crate::cli::Format;
+use crate::USAGE;
+use crate::cli::{List, Sort};
 use crate::directory::{Directory, Unreachable};
 use crate::output::{complain, print};
 use crate::table::Table;
+use filter::Filter;
+pub use filter::HELP;
+
+/// Clears a terminal.
+const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Runs the subcommand.
-pub fn run(args: &Format) -> u8 {
-    let report = match Directory::open().and_then(|agent| agent.report(&Request::List)) {
+pub fn run(args: &List) -> u8 {
+    let filter = match Filter::parse(&args.filter) {
+        Ok(filter) => filter,
+        Err(why) => {
+            complain(&format!("the filter makes no sense: {why}"));
+            return USAGE;
+        }
+    };
+    let Some(pause) = args.watch else { return once(args, &filter, "") };
+    let is_terminal = std::io::stdout().is_terminal();
+    let mut before = if is_terminal { CLEAR } else { "" };
+    loop {
+        let status = once(args, &filter, before);
+        if status != 0 {
+            return status;
+        }
+        before = if is_terminal { CLEAR } else { "\n" };
+        std::thread::sleep(Duration::from_secs_f64(pause));
+    }
+}
+
+fn once(args: &List, filter: &Filter, before: &str) -> u8 {
+    let mut report = match Directory::open().and_then(|agent| agent.report(&Request::List)) {
         Ok(report) => report,
         // Nobody to ask means that nothing runs, or that nothing is known of what does.
         Err(e @ (Unreachable::NotRunning(_) | Unreachable::HostNotRunning(_))) => {
@@ -22,25 +55,55 @@ pub fn run(args: &Format) -> u8 {
             return 1;
         }
     };
-    let text = if args.json { format!("{report:#}\n") } else { text(&report) };
+    choose(&mut report, args, filter);
+    let text = if args.json { format!("{report:#}\n") } else { text(&report, args.listeners) };
     if report["truncated"] == true {
         complain(&"there are more connections than the agent lists");
     }
-    print(&text)
+    print(&format!("{before}{text}"))
+}
+
+/// Leaves what is asked for, in the order that is asked for.
+fn choose(report: &mut Value, args: &List, filter: &Filter) {
+    for list in ["connections", "listeners_unregistered"] {
+        if let Some(all) = report[list].as_array_mut() {
+            all.retain(|entry| filter.takes(entry));
+        }
+    }
+    if args.listeners {
+        report["connections"] = json!([]);
+    }
+    let Some(connections) = report["connections"].as_array_mut() else { return };
+    let number = |name: &'static str| {
+        move |connection: &Value| Reverse(connection[name].as_u64().unwrap_or(0))
+    };
+    match args.sort {
+        None => {}
+        Some(Sort::Sent) => connections.sort_by_key(number("bytes_sent")),
+        Some(Sort::Received) => connections.sort_by_key(number("bytes_received")),
+        Some(Sort::Pid) => connections.sort_by_key(|c| c["pid"].as_u64()),
+        Some(Sort::Program) => connections.sort_by_key(|c| text_of(&c["program"])),
+        Some(Sort::Mode) => connections.sort_by_key(|c| text_of(&c["mode"])),
+        Some(Sort::Reason) => connections.sort_by_key(|c| text_of(&c["reason"])),
+    }
 }
 
 /// The connections and, where there are any, the listeners that clients do not find.
-fn text(report: &Value) -> String {
-    let mut text = table(report).render();
-    if let Some(listeners) = listeners(report) {
-        text.push('\n');
+fn text(report: &Value, listeners_alone: bool) -> String {
+    let mut text = if listeners_alone { String::new() } else { table(report).render() };
+    if let Some(listeners) = listeners(report, listeners_alone) {
+        if !text.is_empty() {
+            text.push('\n');
+        }
         text.push_str(&listeners.render());
     }
     text
 }
 
-fn listeners(report: &Value) -> Option<Table> {
-    let all = report["listeners_unregistered"].as_array().filter(|all| !all.is_empty())?;
+/// A table without rows only where it is asked for.
+fn listeners(report: &Value, even_none: bool) -> Option<Table> {
+    let all = report["listeners_unregistered"].as_array();
+    let all = all.filter(|all| even_none || !all.is_empty())?;
     let mut table = Table::new(&["Listener on TCP", "Process", "Reason"], &[]);
     for l in all {
         table.row(vec![text_of(&l["address"]), process(l), text_of(&l["reason"])]);
@@ -161,18 +224,38 @@ mod tests {
     #[test]
     fn listeners_that_clients_do_not_find_are_shown_with_the_reason() {
         let none = json!({ "connections": [], "listeners_unregistered": [] });
-        assert_eq!(text(&none), table(&none).render());
+        assert_eq!(text(&none, false), table(&none).render());
         let some = json!({ "connections": [], "listeners_unregistered": [
             { "address": "127.0.0.1:80", "pid": 7, "program": "nginx", "fd": 6, "reason": "refused" },
             { "address": "[::]:8080", "pid": 12, "program": "node", "fd": 21, "reason": "bypassed",
               "container": "0123456789ab", "cgroup": "/docker/0123" } ] });
-        let text = text(&some);
+        let text = text(&some, false);
         let listeners = text.strip_prefix(&table(&some).render()).unwrap();
         let expected = "\n\
             Listener on TCP  Process                                   Reason\n\
             127.0.0.1:80     nginx,pid=7,fd=6                          refused\n\
             [::]:8080        node,pid=12,fd=21,container=0123456789ab  bypassed\n";
         assert_eq!(listeners, expected);
+    }
+
+    #[test]
+    fn what_is_asked_for_comes_in_the_order_that_is_asked_for() {
+        let mut report = json!({ "connections": [
+            { "pid": 1, "mode": "tcp", "local": "127.0.0.1:80", "bytes_sent": 5 },
+            { "pid": 2, "mode": "tcp", "local": "127.0.0.1:81", "bytes_sent": 7 },
+            { "pid": 3, "mode": "tcp", "local": "127.0.0.1:80", "bytes_sent": 9 } ],
+            "listeners_unregistered": [ { "address": "127.0.0.1:80" }, { "address": "127.0.0.1:81" } ] });
+        let mut args = List { sort: Some(Sort::Sent), ..List::default() };
+        let filter = Filter::parse(&["sport".into(), "80".into()]).unwrap();
+        choose(&mut report, &args, &filter);
+        let pids: Vec<_> =
+            report["connections"].as_array().unwrap().iter().map(|c| &c["pid"]).collect();
+        assert_eq!(pids, [3, 1]);
+        assert_eq!(report["listeners_unregistered"].as_array().unwrap().len(), 1);
+        args.listeners = true;
+        choose(&mut report, &args, &filter);
+        let said = text(&report, true);
+        assert!(said.starts_with("Listener on TCP") && said.contains("127.0.0.1:80"), "{said}");
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::contender::Contender;
+use crate::report::judged::{FIXED_GOAL, Judged};
 use crate::report::row::{ResultReport, RowReport};
-use crate::report::shapes::{FIXED_GOAL, Judged};
 
 /// What is looked at. Of several rows the worst counts.
 enum Measure {

@@ -32,9 +32,8 @@ use clap::Parser;
 use shunt_sys::stdio::{self, Unwritable};
 
 use cli::{Cli, Command};
+use output::USAGE;
 
-/// Exit status for a command line that makes no sense.
-const USAGE: u8 = 2;
 /// Exit status for a fault in this program, as Rust's runtime has it.
 const PANIC: u8 = 101;
 

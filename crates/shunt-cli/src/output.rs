@@ -6,6 +6,9 @@ use std::io::{self, IsTerminal, Write};
 use shunt_sys::stdio::{self, Unwritable};
 use tracing_subscriber::EnvFilter;
 
+/// Exit status for a command line that makes no sense.
+pub const USAGE: u8 = 2;
+
 /// Prints what was asked for. The exit status is 1 where that fails, and standard error says why.
 pub fn print(text: &str) -> u8 {
     said(stdio::print(text))

@@ -1,6 +1,7 @@
 //! What a run found: the JSON schema (documented in `docs/bench.md`), and its renderings.
 
 pub mod html;
+pub mod judged;
 pub(crate) mod row;
 pub mod shapes;
 pub mod table;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use shunt_wire::agent::Request;
 
-use crate::USAGE;
 use crate::cli::{List, Sort};
 use crate::directory::{Directory, Unreachable};
+use crate::output::USAGE;
 use crate::output::{complain, print};
 use crate::table::Table;
 use filter::Filter;

@@ -58,7 +58,7 @@ pub fn was_called(fd: c_int, entry: Entry, result: c_int, undoes: impl FnOnce() 
     }
 }
 
-/// Connects a socket that [concerns](concerns) the library, by `kernel`.
+/// Connects a socket that [`concerns`] the library, by `kernel`.
 pub fn connect(fd: c_int, entry: Entry, to: &Addr, kernel: impl FnOnce() -> c_int) -> c_int {
     let kept = errno::get();
     if !fresh::is_tcp(fd, entry) || !may_mutate() {

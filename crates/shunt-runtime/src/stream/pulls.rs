@@ -56,7 +56,7 @@ pub fn read_to_ring(pipe: &OwnFd, ring: NonNull<u8>, span: Span) -> Piped {
     }
 }
 
-/// Waits a little. False when that was for [`PATIENCE`] since the first time.
+/// Waits a little. False when that was for long since the first time.
 pub fn wait(until: &mut Option<u64>) -> bool {
     let patience = u64::try_from(PATIENCE.as_nanos()).unwrap_or(u64::MAX);
     let is_late =

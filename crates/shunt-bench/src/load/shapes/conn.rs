@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::{NUMBER, Sizes};
+use super::sizes::{NUMBER, Sizes};
 use crate::load::work::work;
 
 /// What is done for a request.

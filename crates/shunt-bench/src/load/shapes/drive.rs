@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use shunt_sys::epoll::{self, Epoll};
 
-use super::Sizes;
+use super::sizes::Sizes;
 use crate::load::gate::Gate;
 use crate::load::ping::record;
 use crate::load::seen::Seen;

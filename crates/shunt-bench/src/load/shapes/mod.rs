@@ -8,6 +8,7 @@ mod conn;
 mod drive;
 mod events;
 mod ready;
+mod sizes;
 mod turns;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use std::net::{SocketAddr, TcpListener};
 use clap::{Args, ValueEnum};
 
 pub use drive::Drive;
+pub use sizes::Sizes;
 
 /// How a server waits.
 #[derive(
@@ -112,30 +114,6 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Bytes of messages.
-#[derive(Args, Clone, Copy, Debug)]
-pub struct Sizes {
-    /// Bytes of a request.
-    #[arg(long, default_value_t = 100, value_parser = size)]
-    request: usize,
-    /// Bytes of an answer.
-    #[arg(long, default_value_t = 100, value_parser = size)]
-    response: usize,
-}
-
-/// More may not fit into a connection at once.
-const MOST: usize = 16_384;
-
-/// Each message begins with a number.
-const NUMBER: usize = size_of::<u64>();
-
-fn size(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(size) if (NUMBER..=MOST).contains(&size) => Ok(size),
-        _ => Err(format!("it must be a number of bytes, {NUMBER} to {MOST}")),
-    }
-}
-
 /// `shunt load serve-shape`.
 #[derive(Args, Clone, Debug)]
 pub struct Serve {
@@ -196,11 +174,5 @@ mod tests {
             assert_eq!(shape.to_possible_value().unwrap().get_name(), shape.name());
         }
         assert_eq!(Shape::value_variants(), Shape::ALL);
-    }
-
-    #[test]
-    fn messages_hold_a_number() {
-        assert_eq!(size("8"), Ok(8));
-        assert!(size("7").is_err() && size("x").is_err());
     }
 }

@@ -7,7 +7,7 @@ use super::text::escape;
 use crate::contender::Contender;
 use crate::load::shapes::Shape;
 use crate::report::RowReport;
-use crate::report::shapes::{Judged, judged};
+use crate::report::judged::{Judged, judged};
 use crate::report::table::{maybe, short};
 use crate::workload::shapes::{CONNECTIONS, CORES, WORK};
 

@@ -7,7 +7,7 @@ mod text;
 
 use std::fmt::Write;
 
-use super::shapes::judged;
+use super::judged::judged;
 use super::table::{cost_units, figure, maybe, short};
 use super::{Report, ResultReport, RowReport, Status};
 use crate::contender::Contender;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{CONNECTIONS, connections_text};
+use super::connections::{CONNECTIONS, connections_text};
 use crate::failure::{Context, Result};
 use crate::rig::{Budget, Session, program};
 use crate::workload::nginx::{configuration, server, wrk};

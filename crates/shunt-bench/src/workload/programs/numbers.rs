@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{CONNECTIONS, connections_text};
+use super::connections::{CONNECTIONS, connections_text};
 use crate::contender::Contender;
 use crate::failure::{Context, Result};
 use crate::rig::endpoint::Endpoint;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{CONNECTIONS, connections_text};
+use super::connections::{CONNECTIONS, connections_text};
 use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
 use crate::rig::process::Process;

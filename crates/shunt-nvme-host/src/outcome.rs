@@ -76,7 +76,7 @@ pub enum Refusal {
     Full,
     /// The data is shorter than the request says.
     ShortData,
-    /// More data than the controller takes: [`Subsystem::max_transfer`].
+    /// More data than the controller takes: `Subsystem::max_transfer`.
     TooLong,
 }
 

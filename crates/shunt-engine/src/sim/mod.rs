@@ -122,6 +122,8 @@ struct Proc {
     has_reset: Cell<bool>,
     /// When it first found no room while the other one was gone.
     doubts_since: Cell<u64>,
+    /// Sleeps beside a liar.
+    rests: Cell<u32>,
     /// That one is gone without a word.
     is_orphaned: Cell<bool>,
 }
@@ -184,6 +186,7 @@ impl Proc {
             is_liar: Cell::new(false),
             has_reset: Cell::new(false),
             doubts_since: Cell::new(0),
+            rests: Cell::new(0),
             is_orphaned: Cell::new(false),
         }
     }

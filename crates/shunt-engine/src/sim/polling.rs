@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use shunt_shm::doorbell::{arm, on_bell};
+use shunt_shm::doorbell::{ON_FUTEX, arm, on_bell};
 
 use super::program::{Asleep, Doing};
 use super::tcp::Socket;
@@ -14,6 +14,7 @@ use crate::conn::repeated::are_pending;
 use crate::conn::{overflow, sends_over_tcp};
 use crate::events;
 use crate::kernel::KernelSocket;
+use crate::wait::Naps;
 
 /// What an edge-triggered program registers.
 const EDGES: u32 = events::IN | events::OUT | events::RDHUP;
@@ -102,6 +103,7 @@ impl World {
                 end.put(KERNEL_HINT, true);
             }
         };
+        let mut naps = Naps::default();
         loop {
             if looks() {
                 if !end.notes_visit(self.now.get()) {
@@ -113,10 +115,11 @@ impl World {
                 }
                 continue;
             }
-            let (ctl, bell) = (&end.mine.ctl, on_bell(0));
+            let by_words = end.is_heard_by_words(wanted);
+            let (ctl, how) = (&end.mine.ctl, if by_words { ON_FUTEX } else { on_bell(0) });
             let armed = match receives {
-                true => [Some(arm(&ctl.rx_arm, bell)), None],
-                false => [None, Some(arm(&ctl.tx_arm, bell))],
+                true => [Some(arm(&ctl.rx_arm, how)), None],
+                false => [None, Some(arm(&ctl.tx_arm, how))],
             };
             if looks() {
                 continue;
@@ -137,6 +140,17 @@ impl World {
             }
             // The look has armed the word for the queue, too.
             let armed = armed.map(|seen| seen.map(|seen| self.still_armed(who, receives, seen)));
+            if by_words {
+                let asleep = self.asleep(who, doing, armed, None);
+                let now = self.now.get();
+                naps.begins(now);
+                let looks_at = [Some(naps.end(now)), asleep.looks_at].into_iter().flatten().min();
+                self.rests_until(who, Asleep { by_edge: false, looks_at, ..asleep });
+                if !looks() {
+                    self.visits(who, events);
+                }
+                continue;
+            }
             hears(self.rests_until(who, self.asleep(who, doing, armed, Some(events))));
         }
     }

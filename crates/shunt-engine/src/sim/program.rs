@@ -19,6 +19,8 @@ use crate::conn::overflow;
 use crate::conn::recv::{peek, receive};
 use crate::conn::repeated::are_pending;
 use crate::events;
+use crate::kernel::KernelSocket;
+use crate::wait::Naps;
 
 /// A call that is under way.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +79,7 @@ pub struct Asleep {
     pub looks_at: Option<u64>,
 }
 
-/// Longest sleep on a futex, and of a sender in the kernel.
-const FUTEX_FOR: u64 = 20_000_000;
+/// Longest sleep of a sender in the kernel.
 const LOOK: u64 = 100_000_000;
 
 impl World {
@@ -126,7 +127,7 @@ impl World {
 
     fn calls(&self, who: usize, doing: &mut Doing) {
         let op = doing.op;
-        let (mut since, mut in_vain, mut has_told) = (None, 0, false);
+        let (mut naps, mut in_vain, mut has_told) = (Naps::default(), 0, false);
         // An edge-triggered program tries first.
         let polls = matches!(op, Op::PollReceive(_) | Op::PollSend(_));
         if polls {
@@ -153,7 +154,7 @@ impl World {
                         self.goes_on(who);
                     }
                     if op.blocks() {
-                        self.sleeps(who, *doing, until, &mut since);
+                        self.sleeps(who, *doing, until, &mut naps);
                         continue;
                     }
                     // What is to be sent once more may take all the room there was; and a sender that was to leave a ring which
@@ -416,7 +417,7 @@ impl World {
     }
 
     /// Sleeps in a call, as the library's `stream/sleep.rs` has it: on a futex first, then in poll(2).
-    fn sleeps(&self, who: usize, doing: Doing, until: Until, since: &mut Option<u64>) {
+    fn sleeps(&self, who: usize, doing: Doing, until: Until, naps: &mut Naps) {
         let (end, now) = (self.end(who), self.now.get());
         let direction = doing.op.direction();
         let receives = direction == Direction::Receiving;
@@ -434,17 +435,20 @@ impl World {
             let look = (!receives).then(|| end.next_look_for_room(now)).flatten();
             look.map(|look| now + look)
         };
-        let futex_until = *since.get_or_insert(now) + FUTEX_FOR;
-        if until == Until::Ring && now < futex_until {
+        naps.begins(now);
+        let events = kernel_events(end.record, Some(end.theirs), direction, until);
+        if until == Until::Ring && (naps.is_young(now) || !end.has(KERNEL_HINT)) {
             let seen = arm(word, ON_FUTEX);
             if end.ends_wait(direction, until) {
                 return;
             }
-            let looks_at = [Some(futex_until), overflow()].into_iter().flatten().min();
+            let looks_at = [Some(naps.end(now)), overflow()].into_iter().flatten().min();
             self.rests_until(who, Asleep { armed: armed(seen), looks_at, ..asleep });
+            if !end.ends_wait(direction, until) {
+                self.visits(who, events);
+            }
             return;
         }
-        let events = kernel_events(end.record, Some(end.theirs), direction, until);
         let seen = arm(word, on_bell(0));
         if until != Until::Kernel && end.ends_wait(direction, until) {
             return;
@@ -464,12 +468,25 @@ impl World {
         }
     }
 
+    /// After a nap on a futex in which nothing came.
+    pub fn visits(&self, who: usize, events: u32) {
+        if self.socket(who).readiness(events) != 0 {
+            self.end(who).put(KERNEL_HINT, true);
+        }
+    }
+
     /// Sleeps. What the kernel has to say afterwards, of what it was asked.
-    pub fn rests_until(&self, who: usize, asleep: Asleep) -> u32 {
+    pub fn rests_until(&self, who: usize, mut asleep: Asleep) -> u32 {
+        /// Looks of who waits for a liar, after which it is taken to wait for ever.
+        const LOOKS: u32 = 200;
         let me = &self.procs[who];
         if !self.is_honest() {
             // Whoever is woken all the time gets on in time.
             self.now.set(self.now.get() + 10_000_000);
+            me.rests.set(me.rests.get() + 1);
+            if me.rests.get() > LOOKS {
+                asleep.looks_at = None;
+            }
         }
         me.asleep.set(Some(asleep));
         rest();

@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering;
 use libc::{EINTR, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
 use shunt_engine::conn::End;
 use shunt_engine::conn::poll::Heard;
-use shunt_engine::conn::repeated::are_pending;
+use shunt_engine::conn::repeated::are_known;
 use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
 use shunt_engine::handshake::Phase;
@@ -498,7 +498,7 @@ impl PollSet<'_> {
                 if !is_tcp && !sends_over_tcp(conn.record()) {
                     q.events &= !(POLLOUT | libc::POLLWRNORM);
                 }
-                if are_pending(conn.record()) {
+                if are_known(conn.record()) {
                     q.events |= POLLOUT;
                 }
                 if conn.end().is_some_and(|end| end.is_woken_by_fin()) {

@@ -10,7 +10,7 @@ use super::{Op, World};
 use crate::call::Direction;
 use crate::conn::flags::KERNEL_HINT;
 use crate::conn::poll::{self, Heard, Polled};
-use crate::conn::repeated::are_pending;
+use crate::conn::repeated::are_known;
 use crate::conn::{overflow, sends_over_tcp};
 use crate::events;
 use crate::kernel::KernelSocket;
@@ -56,6 +56,10 @@ impl<'a> Polled for Looked<'a> {
         self.world.goes_on(self.who);
     }
 
+    fn breaks_off(&self) {
+        self.world.breaks_off(self.who);
+    }
+
     fn settles(&self) {
         self.world.settles(self.who);
     }
@@ -77,12 +81,7 @@ impl World {
     fn readiness_by(&self, who: usize, wanted: u32, heard: &mut Heard) -> u32 {
         let end = self.end(who);
         let looked = Looked { world: self, who };
-        let ready = poll::look((end.record, Some(end)), end.phase(), (wanted, heard), &looked);
-        // Not all calls look at what is wrong: so they are to find the connection broken.
-        if !self.is_broken(who) && end.is_violated() {
-            self.breaks_off(who);
-        }
-        ready
+        poll::look((end.record, Some(end)), end.phase(), (wanted, heard), &looked)
     }
 
     /// Waits until a call of the program would not have to.
@@ -132,7 +131,7 @@ impl World {
             if !sends_over_tcp(end.record) {
                 events &= !events::OUT;
             }
-            if are_pending(end.record) {
+            if are_known(end.record) {
                 events |= events::OUT;
             }
             if end.is_woken_by_fin() {

@@ -5,7 +5,7 @@ use shunt_engine::conn::poll::{self, Heard, Polled};
 
 use crate::conn::Conn;
 use crate::stream::tcp::Socket;
-use crate::stream::{again, demote, doubt, promote, zerocopy};
+use crate::stream::{again, broken, demote, doubt, promote, zerocopy};
 use crate::system::clock;
 
 /// Something else whenever bytes or room have come, or a stretch or direction has ended or been passed;
@@ -58,6 +58,11 @@ impl Polled for Looked {
 
     fn repeats(&self) {
         demote::go_on(self.0);
+    }
+
+    fn breaks_off(&self) {
+        let _lock = self.0.lock_tx();
+        broken(self.0);
     }
 
     fn settles(&self) {

@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use shunt_engine::conn::poll::Heard;
-use shunt_engine::conn::repeated::are_pending;
+use shunt_engine::conn::repeated::are_known;
 use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
 use shunt_engine::events::report;
@@ -379,7 +379,7 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
 pub fn await_room(epfd: c_int, (index, watch): (usize, &Watch), asks: bool) {
     let waits_for_room = watch
         .conn
-        .is_some_and(|c| (asks && sends_over_tcp(c.conn.record())) || are_pending(c.conn.record()));
+        .is_some_and(|c| (asks && sends_over_tcp(c.conn.record())) || are_known(c.conn.record()));
     if waits_for_room {
         let mut event = kernel_event(index, true);
         // SAFETY: the event is valid.

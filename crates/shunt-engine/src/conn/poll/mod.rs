@@ -87,6 +87,8 @@ pub trait Polled {
     fn repeats(&self);
     /// Passes the end of the ring, and drops what comes twice, as far as it is there.
     fn settles(&self);
+    /// The peer broke the protocol.
+    fn breaks_off(&self);
     /// Something may happen that nobody tells of: all who wait look again for a while.
     fn doubts(&self);
     /// There are bytes in the kernel socket that no mark explains.
@@ -236,6 +238,7 @@ impl End<'_> {
             host.repeats();
         }
         if self.is_violated() {
+            host.breaks_off();
             return BROKEN;
         }
         if self.may_settle() {

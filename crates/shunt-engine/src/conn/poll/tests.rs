@@ -15,6 +15,7 @@ enum Did {
     Followed,
     Repeated,
     Settled,
+    BrokeOff,
     Doubted,
     FoundUnmarked,
 }
@@ -102,6 +103,10 @@ impl Polled for Looks {
         }
     }
 
+    fn breaks_off(&self) {
+        self.does(Did::BrokeOff);
+    }
+
     fn doubts(&self) {
         self.does(Did::Doubted);
     }
@@ -166,7 +171,7 @@ fn without_shared_memory_and_after_a_violation_there_is_one_answer() {
         assert_eq!(answer(phase, end), (0, 1), "{phase:?}");
     }
     looks.end().theirs.prod.marks.store(9, Relaxed);
-    assert_eq!(looks.ready(IN), BROKEN);
+    assert_eq!((looks.ready(IN), looks.did()), (BROKEN, vec![Did::BrokeOff]));
 }
 
 #[test]

@@ -611,10 +611,10 @@ pub const fn queue_place(code: u32) -> Option<(usize, usize)> {
 }
 
 impl RegionView {
-    /// Wakes those who sleep on futexes on this side, of each connection whose other end `concerns` says so: a program there
-    /// is gone, of which only the kernel tells. Nothing is written: who comes to sleep right now looks for itself soon.
+    /// Wakes those who sleep on futexes on this side: a program on the other one is gone, of which only the kernel tells. Nothing
+    /// is written: who comes to sleep right now looks for itself soon.
     #[cfg(not(loom))]
-    pub fn rouse(self, side: Side, concerns: impl Fn(&Section) -> bool) {
+    pub fn rouse(self, side: Side) {
         // Clients take the lowest slots first, and a slot that none has used takes no memory.
         let was_used = |slot: &usize| {
             self.section(*slot, Side::Client).setup.generation.load(Ordering::Relaxed) != 0
@@ -622,10 +622,8 @@ impl RegionView {
         for slot in (0..self.geometry.slots()).take_while(was_used) {
             let ctl = &self.section(slot, side).ctl;
             let sleeps = |word: &&AtomicU32| word.load(Ordering::Relaxed) & ON_FUTEX != 0;
-            let mut asleep = [&ctl.rx_arm, &ctl.tx_arm].into_iter().filter(sleeps).peekable();
-            if asleep.peek().is_some() && concerns(self.section(slot, side.other())) {
-                asleep.for_each(|word| futex_wake(word, u32::MAX));
-            }
+            let asleep = [&ctl.rx_arm, &ctl.tx_arm].into_iter().filter(sleeps);
+            asleep.for_each(|word| futex_wake(word, u32::MAX));
         }
     }
 

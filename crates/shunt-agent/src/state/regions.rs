@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use shunt_shm::region::{self, LANES, SLOTS, Section, Side};
+use shunt_shm::region::{self, LANES, SLOTS, Side};
 use shunt_shm::sync::Ordering;
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{EndpointId, ListenerId, RegionId, Reply};
@@ -170,7 +170,7 @@ impl State {
         let Some(known) = self.regions.get_mut(&region) else { return };
         known.owner = None;
         // Their next look at the kernel finds its end.
-        known.map.view().rouse(Side::Server, |_| true);
+        known.map.view().rouse(Side::Server);
         // So its acceptors know where they have no pidfd.
         known.map.view().lane(0).owner.store(0, Ordering::Release);
         if let Purpose::Listener(listener) = &known.purpose
@@ -184,8 +184,8 @@ impl State {
     pub(super) fn attacher_left(&mut self, me: EndpointId, region: RegionId) {
         if let Some(known) = self.regions.get_mut(&region) {
             known.attached.remove(&me);
-            let is_its = |theirs: &Section| theirs.setup.endpoint.load(Ordering::Relaxed) == me;
-            known.map.view().rouse(Side::Client, is_its);
+            // Also those of others: what one has taken up a child of it may have had, of which this is the end.
+            known.map.view().rouse(Side::Client);
             // Its lanes are free for other workers. Their owner words are shared memory, but only
             // this link group's parties can forge them, to their own harm.
             for lane in (0..LANES).map(|lane| known.map.view().lane(lane)) {

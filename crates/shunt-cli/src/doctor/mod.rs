@@ -20,7 +20,7 @@ use report::{Report, Subject};
 
 pub use connection::probe;
 
-/// Runs the subcommand. 0: it would be shunted; 1: it would not; 3: that cannot be told.
+/// Runs the subcommand. 0: it would be shunted; 1: it would not, or the report is lost; 3: that cannot be told.
 pub fn run(args: &Doctor) -> u8 {
     let report = examine(args);
     let text = if args.json {
@@ -34,7 +34,10 @@ pub fn run(args: &Doctor) -> u8 {
     } else {
         report.text()
     };
-    print(&text).max(report.verdict().status())
+    match print(&text) {
+        0 => report.verdict().status(),
+        lost => lost,
+    }
 }
 
 fn examine(args: &Doctor) -> Report {

@@ -122,6 +122,8 @@ struct Proc {
     has_reset: Cell<bool>,
     /// When it first found no room while the other one was gone.
     doubts_since: Cell<u64>,
+    /// The agent has woken it, as its peer was killed.
+    is_roused: Cell<bool>,
     /// Sleeps beside a liar.
     rests: Cell<u32>,
     /// That one is gone without a word.
@@ -186,6 +188,7 @@ impl Proc {
             is_liar: Cell::new(false),
             has_reset: Cell::new(false),
             doubts_since: Cell::new(0),
+            is_roused: Cell::new(false),
             rests: Cell::new(0),
             is_orphaned: Cell::new(false),
         }
@@ -280,6 +283,8 @@ impl World {
         let is_first = me.ending.get() == Ending::Not;
         me.ending.set(if is_first { Ending::Killed } else { Ending::KilledLater });
         self.socket(who).closes();
+        let peer = &self.procs[1 - who];
+        peer.is_roused.set(peer.asleep.get().is_some());
     }
 
     /// Something else whenever a program has got anywhere.

@@ -491,6 +491,7 @@ impl World {
         me.asleep.set(Some(asleep));
         rest();
         me.asleep.set(None);
+        me.is_roused.set(false);
         asleep.events.map_or(0, |events| self.socket(who).poll() & (events | events::ALWAYS))
     }
 
@@ -503,6 +504,7 @@ impl World {
         let told = self.socket(who).poll();
         asleep.armed.iter().zip([&ctl.rx_arm, &ctl.tx_arm]).any(is_taken)
             || asleep.events.is_some_and(|events| told & (events | events::ALWAYS) != 0)
+            || (asleep.events.is_none() && me.is_roused.get())
             || (asleep.by_edge && (me.socket.edge.get() || me.is_queued.get()))
             || asleep.looks_at.is_some_and(|at| self.now.get() >= at)
     }

@@ -10,7 +10,9 @@ use crate::spin::Nanos;
 /// The first nap of a wait.
 pub const SOON: Nanos = 20_000_000;
 /// The longest nap.
-pub const SELDOM: Nanos = 1_000_000_000;
+pub const SELDOM: Nanos = 60_000_000_000;
+/// How many times as long as the wait has lasted the next nap is: few looks, however long it lasts.
+const TIMES: Nanos = 3;
 
 /// The naps of one wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -53,7 +55,7 @@ impl Naps {
         if self.is_young(now) {
             first
         } else {
-            now.saturating_add(self.lasted(now).clamp(SOON, SELDOM))
+            now.saturating_add(self.lasted(now).saturating_mul(TIMES).min(SELDOM))
         }
     }
 }
@@ -63,18 +65,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn naps_become_longer_up_to_a_second() {
+    fn naps_become_longer_up_to_a_minute() {
         let mut naps = Naps::default();
         let mut now = 5;
         assert!(naps.begins(now));
         let mut lengths = Vec::new();
-        while lengths.len() < 9 {
+        while lengths.len() < 8 {
             let end = naps.end(now);
             lengths.push((end - now) / 1_000_000);
             now = end;
             assert!(!naps.begins(now));
         }
-        assert_eq!(lengths, [20, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+        assert_eq!(lengths, [20, 60, 240, 960, 3840, 15_360, 60_000, 60_000]);
     }
 
     #[test]

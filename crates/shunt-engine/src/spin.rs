@@ -9,8 +9,10 @@
 /// Nanoseconds.
 pub type Nanos = u64;
 
-/// After so many sleeps without a spin, one is tried again.
+/// After so many sleeps without a spin, one is tried again; after twice as many each time that this one was in vain, too.
 const RETRY_AFTER: u32 = 64;
+/// So often.
+const MOST_DOUBLED: u32 = 4;
 
 /// How long the spins of the automatic mode are, which is a matter of what they spare: a sleep and a wake-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,11 +30,19 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// On one machine, where a sleep and a wake-up take 4 to 8 microseconds.
-    pub const LOCAL: Self =
-        Self { first: 20_000, retry: 10_000, most: 50_000, floor: 1_000, preempted: 100_000 };
+    /// On one machine, where it takes `wake` from a wake-up to the moment when the one who slept runs.
+    ///
+    /// A spin that is tried must outlast two wake-ups and the answer between them: where both sides sleep, neither would
+    /// ever find out that spinning pays if it gave up before the other one had been woken.
+    #[must_use]
+    pub fn near(wake: Nanos) -> Self {
+        let (first, retry, most) = (wake * 4, wake * 5, wake * 10);
+        Self { first, retry, most, floor: wake / 2, preempted: (wake * 14).max(100_000) }
+    }
 
-    /// See [`Self::far`]: two wake-ups of emulated machines.
+    /// See [`Self::far`]: two wake-ups of a machine on metal.
+    const SHORTEST_ANSWER: Nanos = 10_000;
+    /// Two wake-ups of emulated machines.
     const LONGEST_ANSWER: Nanos = 400_000;
 
     /// Where an answer takes `answer` to come to one who sleeps, while the one that answers sleeps, too.
@@ -42,7 +52,7 @@ impl Lengths {
     /// to be known from here, so what is longer than wake-ups take counts as `LONGEST_ANSWER`.
     #[must_use]
     pub fn far(answer: Nanos) -> Self {
-        let answer = answer.clamp(Self::LOCAL.retry, Self::LONGEST_ANSWER);
+        let answer = answer.clamp(Self::SHORTEST_ANSWER, Self::LONGEST_ANSWER);
         let (first, retry, most) = (answer * 2, answer * 2, answer * 4);
         Self { first, retry, most, floor: answer / 10, preempted: 1_600_000 }
     }
@@ -60,9 +70,45 @@ pub enum Mode {
     Fixed(Nanos),
 }
 
+/// What it takes from a wake-up to the moment when the one who slept runs, in nanoseconds, as those who were woken have
+/// measured it: 2 to 5 microseconds on metal, ten times as much in a virtual machine. 0: nobody has yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WakeUp(pub u32);
+
+impl WakeUp {
+    /// Before it was measured.
+    const GUESS: Nanos = 8_000;
+    const LEAST: Nanos = 2_000;
+    const MOST: Nanos = 100_000;
+    /// What takes longer was no wake-up alone.
+    const NONE: Nanos = 2_000_000;
+
+    /// What it takes.
+    #[must_use]
+    pub fn nanos(self) -> Nanos {
+        if self.0 == 0 { Self::GUESS } else { self.0.into() }
+    }
+
+    /// Learns from one. A quarter of all take less than what is learnt: the longer ones may have waited for a
+    /// processor, for which no spin is to be longer.
+    #[must_use]
+    pub fn learn(self, took: Nanos) -> Self {
+        if took > Self::NONE {
+            return self;
+        }
+        let known = self.nanos();
+        let learnt = match took > known {
+            _ if self.0 == 0 => took,
+            true => took.min(known + known / 32 + 1),
+            false => took.max(known - known * 3 / 32 - 1),
+        };
+        Self(u32::try_from(learnt.clamp(Self::LEAST, Self::MOST)).unwrap_or(0))
+    }
+}
+
 /// What one receiver (a connection's direction or a completion vector) has learnt. Packed in one
-/// word so that it can lie in shared memory: the budget in nanoseconds, and in the top byte the
-/// number of waits without a spin.
+/// word so that it can lie in shared memory: the budget in nanoseconds, and above it the number of waits without a spin.
+/// A budget of at most [`MOST_DOUBLED`] nanoseconds says how often the latter was doubled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Learnt(pub u32);
 
@@ -77,8 +123,9 @@ pub enum Outcome {
     Preempted,
 }
 
-const BUDGET_BITS: u32 = 24;
+const BUDGET_BITS: u32 = 21;
 const BUDGET_MASK: u32 = (1 << BUDGET_BITS) - 1;
+const _: () = assert!((RETRY_AFTER << MOST_DOUBLED) < 1 << (32 - BUDGET_BITS));
 
 impl Learnt {
     fn budget(self) -> Nanos {
@@ -91,7 +138,26 @@ impl Learnt {
 
     fn new(budget: Nanos, skipped: u32) -> Self {
         let budget = u32::try_from(budget).unwrap_or(BUDGET_MASK).min(BUDGET_MASK);
-        Self(budget | skipped.min(0xff) << BUDGET_BITS)
+        Self(budget | skipped << BUDGET_BITS)
+    }
+
+    /// Without spins: for [`RETRY_AFTER`] waits, doubled so often.
+    fn off(doubled: u32, skipped: u32) -> Self {
+        let budget = Nanos::from(doubled.min(MOST_DOUBLED));
+        // 0 is the word that has learnt nothing.
+        if budget == 0 && skipped == 0 { Self::new(0, 1) } else { Self::new(budget, skipped) }
+    }
+
+    /// What one that begins is to take over: whether spins pay, and for how long; but it tries them as soon as any other.
+    #[must_use]
+    pub fn inherited(self) -> Self {
+        let is_off = self.0 != 0 && self.budget() <= MOST_DOUBLED.into();
+        if is_off { Self::off(0, 0) } else { Self::new(self.budget(), 0) }
+    }
+
+    /// What has shrunk to so much.
+    fn shrunk(budget: Nanos, lengths: &Lengths) -> Self {
+        if budget < lengths.floor { Self::off(0, 0) } else { Self::new(budget, 0) }
     }
 
     /// How long to spin now, and what to remember about it. A word of 0 is one that has learnt
@@ -99,20 +165,25 @@ impl Learnt {
     #[must_use]
     pub fn begin(self, mode: Mode, lengths: &Lengths) -> (Nanos, Self) {
         let Lengths { first, retry, floor, .. } = *lengths;
+        // A budget may have come below the floor as that rose.
+        let doubled = Some(self.0 & BUDGET_MASK).filter(|doubled| *doubled <= MOST_DOUBLED);
+        let doubled = doubled.unwrap_or(0);
         match mode {
             Mode::Never => (0, self),
             Mode::Fixed(n) => (n, self),
             Mode::Auto if self.0 == 0 => (first, Self::new(first, 0)),
             Mode::Auto if self.budget() >= floor => (self.budget(), self),
-            Mode::Auto if self.skipped() + 1 >= RETRY_AFTER => (retry, Self::new(floor, 0)),
-            Mode::Auto => (0, Self::new(self.budget().max(1), self.skipped() + 1)),
+            Mode::Auto if self.skipped() + 1 >= RETRY_AFTER << doubled => {
+                (retry, Self::off(doubled + 1, 0))
+            }
+            Mode::Auto => (0, Self::off(doubled, self.skipped() + 1)),
         }
     }
 
     /// Learns from how the spin ended.
     #[must_use]
     pub fn end(self, outcome: Outcome, lengths: &Lengths) -> Self {
-        let budget = self.budget().max(1);
+        let budget = self.budget();
         let Lengths { floor, most, .. } = *lengths;
         match outcome {
             // A few times what it took leaves room for the usual spread; slow to shrink, quick to grow.
@@ -121,8 +192,10 @@ impl Learnt {
                 let enough = (took * 2).min(most);
                 Self::new((budget * 3 + wanted).div_ceil(4).max(wanted.min(budget)).max(enough), 0)
             }
-            Outcome::Unpaid => Self::new(budget * 3 / 4, 0),
-            Outcome::Preempted => Self::new(1, 0),
+            // One that was tried: for how long it is not tried again is known already.
+            Outcome::Unpaid | Outcome::Preempted if budget < floor => self,
+            Outcome::Unpaid => Self::shrunk(budget * 3 / 4, lengths),
+            Outcome::Preempted => Self::shrunk(budget / 4, lengths),
         }
     }
 }
@@ -316,7 +389,8 @@ mod tests {
         assert!(waits(|round| round > 200) > 700);
     }
 
-    const HERE: Lengths = Lengths::LOCAL;
+    const HERE: Lengths =
+        Lengths { first: 20_000, retry: 25_000, most: 50_000, floor: 2_500, preempted: 100_000 };
 
     #[test]
     fn never_and_fixed_do_not_learn() {
@@ -351,9 +425,104 @@ mod tests {
     }
 
     #[test]
-    fn a_preempted_spinner_stops_at_once() {
-        let l = Learnt::default().begin(Mode::Auto, &HERE).1.end(Outcome::Preempted, &HERE);
+    fn what_is_tried_in_vain_is_tried_ever_more_seldom() {
+        let mut l = Learnt::off(0, 0);
+        let mut tried = Vec::new();
+        for wait in 0_u32..8_000 {
+            let (n, next) = l.begin(Mode::Auto, &HERE);
+            l = next;
+            if n > 0 {
+                assert_eq!(n, HERE.retry);
+                tried.push(wait);
+                l = l.end(Outcome::Unpaid, &HERE);
+            }
+        }
+        let gaps: Vec<_> = tried.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(gaps[..5], [128, 256, 512, 1024, 1024]);
+        // One that pays is enough, and what ends later is tried again as soon as ever.
+        l = l.end(Outcome::Paid(1_000), &HERE);
+        assert!(l.begin(Mode::Auto, &HERE).0 > 0);
+        while l.begin(Mode::Auto, &HERE).0 > 0 {
+            l = l.end(Outcome::Unpaid, &HERE);
+        }
+        let waits = (0..200).take_while(|_| {
+            let (n, next) = l.begin(Mode::Auto, &HERE);
+            l = next;
+            n == 0
+        });
+        assert_eq!(waits.count(), RETRY_AFTER as usize - 2);
+    }
+
+    #[test]
+    fn who_begins_takes_over_what_others_know_but_not_their_patience() {
+        assert_eq!(Learnt::default().inherited(), Learnt::default());
+        assert_eq!(Learnt::new(30_000, 0).inherited(), Learnt::new(30_000, 0));
+        for off in [Learnt::off(0, 0), Learnt::off(4, 900)] {
+            let tried = (0..).scan(off.inherited(), |l, _| {
+                let (n, next) = l.begin(Mode::Auto, &HERE);
+                *l = next;
+                Some(n)
+            });
+            let waits = u32::try_from(tried.take_while(|n| *n == 0).count());
+            assert!(waits.is_ok_and(|waits| (RETRY_AFTER - 2..RETRY_AFTER).contains(&waits)));
+        }
+    }
+
+    #[test]
+    fn a_spinner_that_is_preempted_again_and_again_stops_soon() {
+        let mut l = Learnt::default().begin(Mode::Auto, &HERE).1;
+        l = l.end(Outcome::Preempted, &HERE);
+        assert!(l.begin(Mode::Auto, &HERE).0 > 0, "once means nothing");
+        l = l.end(Outcome::Preempted, &HERE);
         assert_eq!(l.begin(Mode::Auto, &HERE).0, 0);
+    }
+
+    #[test]
+    fn a_floor_that_rises_turns_a_budget_off_for_no_longer_than_others() {
+        let higher = Lengths::near(30_000);
+        let mut l = Learnt::new(HERE.floor * 2, 0);
+        let waits = (0..200).take_while(|_| {
+            let (n, next) = l.begin(Mode::Auto, &higher);
+            l = next;
+            n == 0
+        });
+        assert!(waits.count() < RETRY_AFTER as usize);
+    }
+
+    #[test]
+    fn a_wake_up_is_learnt_from_the_shorter_ones() {
+        let mut wake = WakeUp::default();
+        assert_eq!(wake.nanos(), WakeUp::GUESS);
+        wake = wake.learn(40_000);
+        assert_eq!(wake.nanos(), 40_000);
+        // One in three waits for a processor.
+        for round in 0..1_000 {
+            wake = wake.learn(if round % 3 == 0 { 1_500_000 } else { 30_000 });
+        }
+        assert!((29_000..36_000).contains(&wake.nanos()), "{wake:?}");
+        // As little as nothing, and as much as nobody would spin for, is not believed.
+        assert_eq!((0..1_000).fold(wake, |wake, _| wake.learn(0)).nanos(), WakeUp::LEAST);
+        assert_eq!((0..1_000).fold(wake, |wake, _| wake.learn(1_999_999)).nanos(), WakeUp::MOST);
+        assert_eq!(wake.learn(u64::MAX), wake);
+    }
+
+    /// Two on one machine: each tries for itself, and a try outlasts two wake-ups.
+    #[test]
+    fn two_who_sleep_come_to_spin_where_a_wake_up_takes_long() {
+        for wake in [3_000, 30_000, 100_000] {
+            let near = Lengths::near(wake);
+            let mut sides = [Learnt::off(0, 0), Learnt::off(0, 20)];
+            let mut spins = [false; 2];
+            for round in 0..500 {
+                let me = round % 2;
+                let (budget, next) = sides[me].begin(Mode::Auto, &near);
+                let took = if spins[1 - me] { 1_000 } else { 2 * wake + 1_000 };
+                spins[me] = budget > took;
+                let outcome = if spins[me] { Outcome::Paid(took) } else { Outcome::Unpaid };
+                sides[me] = if budget > 0 { next.end(outcome, &near) } else { next };
+            }
+            assert_eq!(spins, [true; 2], "{wake}");
+        }
     }
 
     /// Two machines that answer each other. Who sleeps is woken after `WAKE`, who spins hears at once.

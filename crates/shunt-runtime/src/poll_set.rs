@@ -34,6 +34,7 @@ use crate::epoll::nested::Awaited;
 use crate::epoll::ready;
 use crate::fds::fd_table::{self, Kind};
 use crate::point;
+use crate::stream::sleep::rang;
 use crate::stream::spin::{self, Spun, ThisProcess};
 use crate::stream::{tcp, trim};
 use crate::system::abi::{c_int, pollfd, sigset_t, timespec};
@@ -224,12 +225,16 @@ impl Wait for PollSet<'_> {
         }
         let deadline = self.deadline;
         // A connection that is waited for alone has learnt for itself, in blocking calls, too.
-        let budget = match self.targets.as_slice() {
-            [Target::Conn(conn)] => &conn.sock().record().rx.budget,
-            _ => &BUDGET,
+        let alone = match self.targets.as_slice() {
+            [Target::Conn(conn)] => Some(conn.sock()),
+            _ => None,
         };
-        let spun = spin::spin(budget, deadline, || self.look_at_conns() > 0);
+        let budget = alone.map_or(&BUDGET, |sock| &sock.record().rx.budget);
+        let spun = spin::spin(Way::Futex, budget, deadline, || self.look_at_conns() > 0);
         spin::count(spun);
+        if let Some(sock) = alone.filter(|_| spun == Spun::Vain) {
+            sock.leave_learnt();
+        }
         spun == Spun::Found
     }
 
@@ -308,6 +313,13 @@ impl Wait for PollSet<'_> {
 
     fn teaches(&self) -> bool {
         true
+    }
+
+    fn rang(&self, _: Way, since: u64) -> Option<u64> {
+        self.conns()
+            .filter(|(_, conn)| !conn.sock().is_far())
+            .filter_map(|(_, conn)| rang(&conn.end()?.theirs.ctl, since))
+            .min()
     }
 
     fn handlers(&mut self, slept: Slept) -> Handlers {

@@ -31,6 +31,8 @@ pub struct CqLine {
 #[derive(Debug, Default)]
 pub struct ArmLine {
     sleepers: AtomicU32,
+    /// When the peer last began to ring, in nanoseconds of the monotonic clock; for those who learn what a wake-up takes.
+    pub rang: AtomicU64,
 }
 
 /// What a push found.

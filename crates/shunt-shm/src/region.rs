@@ -174,6 +174,9 @@ pub struct Ctl {
     /// What copies out of the ring take at the writer's end, and out of the peer's pipes: two halves of a word, in nanoseconds
     /// per MiB; 0: not known.
     pub costs: AtomicU64,
+    /// When the writer last began to wake somebody at the other end, in nanoseconds of the monotonic clock; for those who
+    /// learn what a wake-up takes.
+    pub rang: AtomicU64,
 }
 
 /// Bit of [`Ctl::accepted`].
@@ -236,7 +239,7 @@ impl Setup {
 
 // The number of the slot's use goes on, so that a late answer to an earlier use is noticed.
 resets! { Setup { state, endpoint, done, ports, ips } keeps { generation } }
-resets! { Ctl { rx_arm, tx_arm, queue, closed, handed_over, window, accepted, costs } }
+resets! { Ctl { rx_arm, tx_arm, queue, closed, handed_over, window, accepted, costs, rang } }
 resets! { Section { prod, cons, ctl, setup } }
 
 /// Makes a region. It belongs to the agent's work: see [`memfd`].

@@ -9,7 +9,7 @@
 
 #[cfg(not(loom))]
 mod blocking;
-#[cfg(not(loom))]
+mod crowd;
 mod naps;
 mod ports;
 mod spin;
@@ -23,5 +23,5 @@ pub use blocking::{Blocking, Ears, PAUSES, spins};
 #[cfg(not(loom))]
 pub use naps::{Naps, SELDOM, SOON};
 pub use ports::{Handlers, Hearing, Host, Limits, Set, Slept, Spinner, Wait, Way, Woken};
-pub use spin::{Spun, far_guess, give_way, is_long, learn, spin, spin_patiently};
+pub use spin::{Spun, far_guess, give_way, is_long, learn, learn_wake_up, spin, spin_patiently};
 pub use waiter::{look_on_queue, wait, wait_for};

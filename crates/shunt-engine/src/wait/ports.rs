@@ -1,6 +1,6 @@
 //! What the waiter asks of the world, and the values between them.
 
-use shunt_shm::sync::AtomicU32;
+use shunt_shm::sync::{AtomicU32, AtomicU64};
 
 use crate::handshake::SHORTEST_LOOK;
 use crate::spin::{Mode, Nanos};
@@ -14,6 +14,11 @@ pub trait Spinner {
     /// How long an answer from another machine takes to come to one who sleeps, in nanoseconds, as this process has measured
     /// it ([`learn`](super::spin::learn)). 0: it has no link group with another machine.
     fn far_answer(&self) -> &AtomicU32;
+    /// What it takes from a wake-up of this kind to the moment when the one who slept runs, as this process has measured it
+    /// ([`crate::spin::WakeUp`]).
+    fn wake_up(&self, way: Way) -> &AtomicU32;
+    /// Places for threads that spin for longer than a moment: as many as may do so at a time.
+    fn spinners(&self) -> &[AtomicU64];
     /// What giving the processor away is worth in this process ([`crate::spin::Yielding`]).
     fn yields(&self) -> &AtomicU32;
     /// Gives the processor away.
@@ -176,6 +181,12 @@ pub trait Wait {
     fn visit(&mut self, slept: Slept);
     /// Whether spins are learnt from how long its sleeps take.
     fn teaches(&self) -> bool;
+    /// When the first of those began to wake it who did since `since`, on the monotonic clock of this machine; `None`: they
+    /// do not say.
+    fn rang(&self, way: Way, since: Nanos) -> Option<Nanos> {
+        let _ = (way, since);
+        None
+    }
     /// What signal handlers have to say to a sleep in which nothing was told.
     fn handlers(&mut self, slept: Slept) -> Handlers;
 }

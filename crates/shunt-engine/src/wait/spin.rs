@@ -2,8 +2,9 @@
 
 use shunt_shm::sync::{AtomicU32, Ordering};
 
-use crate::spin::{Given, Habit, KEPT, Learnt, Lengths, Mode, Nanos, Outcome, Yielding};
-use crate::wait::ports::Spinner;
+use crate::spin::{Given, Habit, KEPT, Learnt, Lengths, Mode, Nanos, Outcome, WakeUp, Yielding};
+use crate::wait::crowd::{self, Place};
+use crate::wait::ports::{Spinner, Way};
 
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 16;
@@ -49,9 +50,20 @@ pub fn learn(host: &impl Spinner, since: Nanos) {
     }
 }
 
-fn lengths(host: &impl Spinner) -> Lengths {
+/// A thread of this process runs, after a sleep from which somebody began to wake it at `rang`.
+pub fn learn_wake_up(host: &impl Spinner, way: Way, rang: Nanos) {
+    let took = host.now().saturating_sub(rang);
+    let known = WakeUp(host.wake_up(way).load(Ordering::Relaxed));
+    let learnt = known.learn(took);
+    if learnt != known {
+        host.wake_up(way).store(learnt.0, Ordering::Relaxed);
+    }
+}
+
+/// How long spins are that spare a sleep of this kind.
+fn lengths(host: &impl Spinner, way: Way) -> Lengths {
     match host.far_answer().load(Ordering::Relaxed) {
-        0 => Lengths::LOCAL,
+        0 => Lengths::near(WakeUp(host.wake_up(way).load(Ordering::Relaxed)).nanos()),
         answer => Lengths::far(answer.into()),
     }
 }
@@ -61,15 +73,17 @@ pub fn is_long(host: &impl Spinner) -> bool {
     matches!(host.mode(), Mode::Fixed(n) if n >= 1_000_000)
 }
 
-/// Spins until `found`, for as long as it pays as `learnt` knows it, and not beyond the deadline.
+/// Spins until `found`, for as long as it pays as `learnt` knows it, and not beyond the deadline. `way`: the sleep that it
+/// spares.
 #[inline]
 pub fn spin(
     host: &impl Spinner,
+    way: Way,
     learnt: &AtomicU32,
     deadline: Option<Nanos>,
     mut found: impl FnMut() -> bool,
 ) -> Spun {
-    let lengths = lengths(host);
+    let lengths = lengths(host, way);
     let (budget, after) = Learnt(learnt.load(Ordering::Relaxed)).begin(host.mode(), &lengths);
     if budget == 0 {
         learnt.store(after.0, Ordering::Relaxed);
@@ -97,7 +111,7 @@ pub fn spin_patiently(
         habit.store(after.0, Ordering::Relaxed);
         return Spun::Not;
     }
-    let (is_found, outcome) = run(host, patience, &lengths(host), None, &mut found);
+    let (is_found, outcome) = run(host, patience, &lengths(host, Way::Futex), None, &mut found);
     habit.store(after.end(matches!(outcome, Outcome::Paid(_))).0, Ordering::Relaxed);
     if is_found { Spun::Found } else { Spun::Vain }
 }
@@ -149,6 +163,9 @@ pub fn give_way(host: &impl Spinner, mut found: impl FnMut() -> bool) -> bool {
     is_found
 }
 
+/// A spin that lasts longer than this takes one of the [places](Spinner::spinners).
+const LONG: Nanos = 10_000;
+
 /// The loop: whether it was found, and what is to be learnt from it.
 fn run(
     host: &impl Spinner,
@@ -160,6 +177,7 @@ fn run(
     let began = host.now();
     let mut last = began;
     let mut is_found = false;
+    let mut place: Option<Place<'_>> = None;
     let outcome = loop {
         for _ in 0..LOOKS {
             if found() {
@@ -177,6 +195,14 @@ fn run(
         }
         if now - began > budget || deadline.is_some_and(|d| now >= d) {
             break Outcome::Unpaid;
+        }
+        if let Some(place) = &place {
+            place.renew(now);
+        } else if now - began > LONG {
+            place = crowd::enter(host.spinners(), now);
+            if place.is_none() {
+                break Outcome::Unpaid;
+            }
         }
         last = now;
     };

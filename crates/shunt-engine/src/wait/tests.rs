@@ -3,11 +3,11 @@
 
 use core::cell::{Cell, RefCell};
 
-use shunt_shm::sync::{AtomicU32, Ordering};
+use shunt_shm::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::*;
 use crate::call::{Direction, Until};
-use crate::spin::{KEPT, Lengths, Mode, Nanos};
+use crate::spin::{KEPT, Mode, Nanos};
 
 const MS: Nanos = 1_000_000;
 
@@ -35,6 +35,8 @@ struct Process {
     away: Cell<Nanos>,
     mode: Cell<Mode>,
     far: AtomicU32,
+    wake_up: [AtomicU32; 2],
+    spinners: [AtomicU64; 1],
     yields: AtomicU32,
     alarm: Option<Nanos>,
     doubt: Option<Nanos>,
@@ -65,6 +67,14 @@ impl Spinner for Process {
 
     fn far_answer(&self) -> &AtomicU32 {
         &self.far
+    }
+
+    fn wake_up(&self, way: Way) -> &AtomicU32 {
+        &self.wake_up[usize::from(way == Way::Kernel)]
+    }
+
+    fn spinners(&self) -> &[AtomicU64] {
+        &self.spinners
     }
 
     fn yields(&self) -> &AtomicU32 {
@@ -115,6 +125,8 @@ struct What<'a, const SET: bool> {
     takes: Nanos,
     ran: bool,
     teaches: bool,
+    /// How long before the sleep ended somebody began to wake it.
+    rang: Option<Nanos>,
 }
 
 impl<'a, const SET: bool> What<'a, SET> {
@@ -130,6 +142,7 @@ impl<'a, const SET: bool> What<'a, SET> {
             takes: 0,
             ran: false,
             teaches: true,
+            rang: None,
         }
     }
 
@@ -193,6 +206,10 @@ impl<const SET: bool> Wait for What<'_, SET> {
 
     fn teaches(&self) -> bool {
         self.teaches
+    }
+
+    fn rang(&self, _: Way, _: Nanos) -> Option<Nanos> {
+        Some(self.process.now.get() - self.rang?)
     }
 
     fn handlers(&mut self, slept: Slept) -> Handlers {
@@ -534,7 +551,7 @@ fn a_spin_ends_when_it_has_found_something_or_its_budget_is_over() {
     let mut looks = 0;
     let found_at = |at| {
         looks = 0;
-        let spun = spin(&process, &learnt, None, || {
+        let spun = spin(&process, Way::Futex, &learnt, None, || {
             looks += 1;
             looks == at
         });
@@ -544,18 +561,54 @@ fn a_spin_ends_when_it_has_found_something_or_its_budget_is_over() {
     assert_eq!(found_at(3), (Spun::Found, 3));
     let (spun, looks) = found_at(u32::MAX);
     assert!(spun == Spun::Vain && looks > 100, "{looks}");
-    assert_eq!(spin(&process, &learnt, Some(0), || false), Spun::Vain);
+    assert_eq!(spin(&process, Way::Futex, &learnt, Some(0), || false), Spun::Vain);
     process.mode.set(Mode::Never);
-    assert_eq!(spin(&process, &learnt, None, || panic!("it does not look")), Spun::Not);
+    assert_eq!(spin(&process, Way::Futex, &learnt, None, || panic!("it does not look")), Spun::Not);
 }
 
 #[test]
-fn a_spinner_that_lost_the_processor_does_not_spin_next_time() {
+fn a_spinner_that_loses_the_processor_again_and_again_does_not_spin_next_time() {
     let process = Process::default();
-    process.tick.set(Lengths::LOCAL.preempted + 1);
+    process.tick.set(MS);
     let learnt = AtomicU32::new(0);
-    assert_eq!(spin(&process, &learnt, None, || true), Spun::Found);
-    assert_eq!(spin(&process, &learnt, None, || true), Spun::Not);
+    assert_eq!(spin(&process, Way::Futex, &learnt, None, || true), Spun::Found);
+    assert_eq!(spin(&process, Way::Futex, &learnt, None, || true), Spun::Found);
+    assert_eq!(spin(&process, Way::Futex, &learnt, None, || true), Spun::Not);
+}
+
+#[test]
+fn one_spins_for_longer_than_a_moment_where_one_may() {
+    let process = Process::default();
+    process.tick.set(1_000);
+    let spins = |learnt: &AtomicU32| {
+        let mut looks = 0;
+        spin(&process, Way::Futex, learnt, None, || {
+            looks += 1;
+            false
+        });
+        looks
+    };
+    let alone = spins(&AtomicU32::new(0));
+    process.spinners[0].store(process.now.get(), Ordering::Relaxed);
+    let beside_another = spins(&AtomicU32::new(0));
+    assert!(beside_another < alone / 2, "{alone}, {beside_another}");
+}
+
+#[test]
+fn a_sleeper_learns_what_a_wake_up_takes_each_way_by_itself() {
+    let process = Process { now: Cell::new(MS), ..Process::default() };
+    let mut call = Call::new(&process);
+    (call.way, call.rang) = (Ok(Way::Futex), Some(20_000));
+    assert_eq!(wait(&mut call, &process), Woken::Look);
+    let known = |way| process.wake_up(way).load(Ordering::Relaxed);
+    assert_eq!((known(Way::Futex), known(Way::Kernel)), (20_000, 0));
+    // A sleep that ends for another reason teaches nothing.
+    (call.slept, call.rang) = (Slept::Over, Some(90_000));
+    wait(&mut call, &process);
+    assert_eq!(known(Way::Futex), 20_000);
+    (call.way, call.slept) = (Ok(Way::Kernel), Slept::Woken);
+    wait(&mut call, &process);
+    assert_eq!((known(Way::Futex), known(Way::Kernel)), (20_000, 90_000));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use shunt_shm::sync::{AtomicU32, store_load_fence_after_rmw};
 
 use crate::spin::Nanos;
 use crate::wait::ports::{Handlers, Hearing, Host, Limits, Set, Slept, Wait, Way, Woken};
-use crate::wait::spin::learn;
+use crate::wait::spin::{learn, learn_wake_up};
 
 /// Waits once. Whoever calls it has looked, and looks again when it says so.
 #[inline]
@@ -57,12 +57,20 @@ fn sleep<W: Wait>(what: &mut W, host: &impl Host, way: Way, hearing: Hearing) ->
     let limits = what.limits(way);
     host.sleeps(way);
     let doubt = if W::HEEDS_DOUBTS { host.doubt() } else { None };
+    let woken = |what: &mut W, slept| {
+        if slept == Slept::Woken
+            && let Some(rang) = what.rang(way, limits.now)
+        {
+            learn_wake_up(host, way, rang);
+        }
+    };
     if way == Way::Futex && !limits.is_long {
-        return what.sleep(way, soonest(limits, [doubt]), |_, _| {});
+        return what.sleep(way, soonest(limits, [doubt]), woken);
     }
     let deaf = (way == Way::Kernel && hearing == Hearing::Deaf).then_some(W::DEAF_LOOK);
     let longest = soonest(limits, [deaf, doubt, host.alarm()]);
     what.sleep(way, longest, |what, slept| {
+        woken(what, slept);
         host.awake();
         if slept == Slept::Woken && what.teaches() {
             learn(host, limits.now);

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use shunt_engine::conn::flags::{FROZEN, Flags, WAS_SHUNTED};
 use shunt_engine::conn::{self, End};
 use shunt_engine::handshake::{Phase, next_look};
+use shunt_engine::spin::Learnt;
 use shunt_engine::zerocopy::lent::Lent;
 use shunt_heap::slab::{Slab, Zeroed};
 use shunt_shm::arena::{Mode, Record};
@@ -258,11 +259,12 @@ impl Sock {
     /// The connection begins with what others have learnt.
     pub fn begin_learnt(&self) {
         if let Some(learnt) = self.learnt() {
-            self.record().rx.budget.store(learnt.load(Ordering::Relaxed), Ordering::Relaxed);
+            let begins = Learnt(learnt.load(Ordering::Relaxed)).inherited();
+            self.record().rx.budget.store(begins.0, Ordering::Relaxed);
         }
     }
 
-    /// The connection ends and leaves what it has learnt to others.
+    /// The connection ends, or has spun in vain, and leaves what it has learnt to those that begin.
     pub fn leave_learnt(&self) {
         if let Some(learnt) = self.learnt() {
             learnt.store(self.record().rx.budget.load(Ordering::Relaxed), Ordering::Relaxed);

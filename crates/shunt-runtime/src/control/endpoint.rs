@@ -20,6 +20,7 @@ use shunt_wire::reason::Reason;
 use crate::calls::tid;
 use crate::fds::own_fds::{OwnFd, adopt};
 use crate::knobs;
+use crate::system::cores;
 
 /// An endpoint: made at Hello, one per process and agent. It is never freed, because connections
 /// that were made with it outlive the conversation with the agent.
@@ -266,8 +267,8 @@ impl Endpoint {
 
 /// Completion vectors of a process: `SHUNT_VECTORS`, else one per core up to the most there can be.
 fn vectors() -> usize {
-    let cores = || std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
-    knobs::get().vectors.map_or_else(cores, usize::from).min(MAX_VECTORS)
+    let cores = cores::ask();
+    knobs::get().vectors.map_or(cores, usize::from).min(MAX_VECTORS)
 }
 
 /// The page of `shunt run --summary`, if there is one. Without a lock: it is asked in signal handlers

@@ -191,13 +191,13 @@ impl Link {
         self.each_vector(old, ArmLine::disarm);
     }
 
-    /// Arms or disarms these vectors of this process's lane.
-    pub fn each_vector(&self, vectors: u32, change: fn(&ArmLine)) {
+    /// Each of these vectors of this process's lane.
+    pub fn each_vector(&self, vectors: u32, mut each: impl FnMut(&ArmLine)) {
         let Some(lane) = self.lane() else { return };
         let lane = self.view().lane(lane);
         for (v, vector) in lane.vectors.iter().enumerate() {
             if vectors & 1 << v != 0 {
-                change(&vector.arm);
+                each(&vector.arm);
             }
         }
     }

@@ -195,7 +195,8 @@ impl Wait for Waiter {
             self.spins = false;
             return false;
         }
-        let spun = spin::spin(&instance.budget, limits.deadline, || any_news(instance));
+        let spun =
+            spin::spin(Way::Kernel, &instance.budget, limits.deadline, || any_news(instance));
         spin::count(spun);
         self.spins = spun == Spun::Found;
         self.spins
@@ -252,6 +253,18 @@ impl Wait for Waiter {
 
     fn teaches(&self) -> bool {
         true
+    }
+
+    fn rang(&self, _: Way, since: u64) -> Option<u64> {
+        let vectors = self.instance.vectors.load(Ordering::Relaxed);
+        let mut first: Option<u64> = None;
+        for link in link::all().filter(|link| vectors != 0 && !link.is_far()) {
+            link.each_vector(vectors, |arm| {
+                let rang = arm.rang.load(Ordering::Relaxed);
+                first = first.into_iter().chain((rang >= since).then_some(rang)).min();
+            });
+        }
+        first
     }
 
     fn handlers(&mut self, slept: Slept) -> Handlers {

@@ -14,6 +14,7 @@ use crate::conn::Sock;
 use crate::control::link::Link;
 use crate::control::peer::Peer;
 use crate::epoll::tell as instances;
+use crate::system::clock;
 use crate::system::errno::KeepErrno;
 use crate::threads::signals::SettingUp;
 
@@ -43,10 +44,12 @@ struct Theirs<'a> {
 
 impl Wake for Theirs<'_> {
     fn futex(&self, word: &AtomicU32) {
+        self.begins();
         futex_wake(word, u32::MAX);
     }
 
     fn ring(&self, vectors: impl Iterator<Item = usize>) {
+        self.begins();
         if let Some(peer) = known_peer(self.sock) {
             vectors.for_each(|vector| peer.ring(vector));
         }
@@ -60,6 +63,14 @@ impl Wake for Theirs<'_> {
     fn push(&self) -> Option<usize> {
         let mine = self.link.view().section(self.slot, self.link.side);
         queue(self.link, self.ctl, self.slot, Some(&mine.prod.place))
+    }
+}
+
+impl Theirs<'_> {
+    /// Those who are woken are to learn what it takes.
+    fn begins(&self) {
+        let mine = self.link.view().section(self.slot, self.link.side);
+        mine.ctl.rang.store(clock::now(), Ordering::Relaxed);
     }
 }
 
@@ -94,7 +105,11 @@ impl Wake for Ours<'_> {
 fn queue(link: &Link, ctl: &Ctl, slot: usize, place: Option<&AtomicU32>) -> Option<usize> {
     let (lane, vector) = queue_place(ctl.queue.load(Ordering::Relaxed))?;
     let of = &link.view().lane(lane).vectors[vector];
-    (tell::queue(&of.queue, &of.arm, slot, place) == Push::Ring).then_some(vector)
+    let rings = tell::queue(&of.queue, &of.arm, slot, place) == Push::Ring;
+    rings.then(|| {
+        of.arm.rang.store(clock::now(), Ordering::Relaxed);
+        vector
+    })
 }
 
 /// There are bytes (or an end, or a mark) for the peer's receiver. The cursor is stored already.

@@ -12,6 +12,7 @@ use shunt_engine::wait::{
     self, Blocking, Ears, Handlers, Hearing, Host, Limits, PAUSES, Slept, Wait, Way, spins,
 };
 use shunt_shm::doorbell::{ON_FUTEX, arm, on_bell};
+use shunt_shm::region::Ctl;
 use shunt_shm::sync::{AtomicU32, prefetch};
 use shunt_wire::counter::Counter;
 
@@ -117,6 +118,12 @@ impl Sleep {
     }
 }
 
+/// When the peer began to wake those who wait for a connection, if it did since then.
+pub fn rang(theirs: &Ctl, since: u64) -> Option<u64> {
+    let rang = theirs.rang.load(Relaxed);
+    (rang >= since).then_some(rang)
+}
+
 /// The program's timeout, looked up when a call really has to wait.
 fn timeout(conn: Conn, sock: &Sock, direction: Direction) -> Option<u64> {
     let record = sock.record();
@@ -207,7 +214,7 @@ impl Wait for Waiting<'_> {
             end.ends_wait(direction, until)
         };
         let mut is_told = of.is_told();
-        let spun = spin::spin(&rx.budget, deadline, || {
+        let spun = spin::spin(Way::Futex, &rx.budget, deadline, || {
             if core::mem::take(&mut is_told) {
                 (0..PAUSES).for_each(|_| core::hint::spin_loop());
             }
@@ -215,7 +222,10 @@ impl Wait for Waiting<'_> {
         });
         let spins = match spun {
             Spun::Found => &rx.spins[0],
-            Spun::Vain => &rx.spins[1],
+            Spun::Vain => {
+                sock.leave_learnt();
+                &rx.spins[1]
+            }
             Spun::Not => return ready(),
         };
         spins.store(spins.load(Relaxed).wrapping_add(1), Relaxed);
@@ -279,7 +289,11 @@ impl Wait for Waiting<'_> {
         awake: impl FnOnce(&mut Self, Slept),
     ) -> Slept {
         match way {
-            Way::Futex => self.on_futex(longest),
+            Way::Futex => {
+                let slept = self.on_futex(longest);
+                awake(self, slept);
+                slept
+            }
             Way::Kernel => self.in_kernel(longest, awake),
         }
     }
@@ -298,6 +312,10 @@ impl Wait for Waiting<'_> {
 
     fn teaches(&self) -> bool {
         self.of.sock.is_far()
+    }
+
+    fn rang(&self, _: Way, since: u64) -> Option<u64> {
+        if self.of.sock.is_far() { None } else { rang(&self.end.as_ref()?.theirs.ctl, since) }
     }
 
     fn handlers(&mut self, slept: Slept) -> Handlers {

@@ -1,8 +1,8 @@
 //! What threads of this process spin by, in blocking calls, poll and epoll; the loops are the engine's.
 
 use shunt_engine::spin::Mode;
-use shunt_engine::wait::{self, Spinner};
-use shunt_shm::sync::AtomicU32;
+use shunt_engine::wait::{self, Spinner, Way};
+use shunt_shm::sync::{AtomicU32, AtomicU64};
 use shunt_wire::counter::Counter;
 
 pub use shunt_engine::wait::Spun;
@@ -10,6 +10,7 @@ pub use shunt_engine::wait::Spun;
 use crate::control::endpoint;
 use crate::knobs::{self, Spin};
 use crate::system::clock;
+use crate::system::cores;
 
 /// This process, as one that waits knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +35,21 @@ impl Spinner for ThisProcess {
         &FAR_ANSWER
     }
 
+    fn wake_up(&self, way: Way) -> &AtomicU32 {
+        static TAKES: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+        match way {
+            Way::Futex => &TAKES[0],
+            Way::Kernel => &TAKES[1],
+        }
+    }
+
+    fn spinners(&self) -> &[AtomicU64] {
+        static PLACES: [AtomicU64; MOST_SPINNERS] = [const { AtomicU64::new(0) }; MOST_SPINNERS];
+        // Those at the other end of the connections need processors, too.
+        let most = (cores::known() / 2).clamp(1, MOST_SPINNERS);
+        &PLACES[..most]
+    }
+
     fn yields(&self) -> &AtomicU32 {
         static LEARNT: AtomicU32 = AtomicU32::new(0);
         &LEARNT
@@ -43,6 +59,9 @@ impl Spinner for ThisProcess {
         rustix::thread::sched_yield();
     }
 }
+
+/// Most threads that spin for longer than a moment at a time, on a machine with as many processors as one likes.
+const MOST_SPINNERS: usize = 64;
 
 /// Counts a spin among the endpoint's.
 pub fn count(spun: Spun) {
@@ -58,10 +77,16 @@ pub fn reaches_far() {
     wait::far_guess(ThisProcess.far_answer());
 }
 
-/// Spins until `found`, for as long as it pays as `learnt` knows it, and not beyond the deadline.
+/// Spins until `found`, for as long as it pays as `learnt` knows it, and not beyond the deadline. `way`: the sleep that it
+/// spares.
 #[inline]
-pub fn spin(learnt: &AtomicU32, deadline: Option<u64>, found: impl FnMut() -> bool) -> Spun {
-    wait::spin(&ThisProcess, learnt, deadline, found)
+pub fn spin(
+    way: Way,
+    learnt: &AtomicU32,
+    deadline: Option<u64>,
+    found: impl FnMut() -> bool,
+) -> Spun {
+    wait::spin(&ThisProcess, way, learnt, deadline, found)
 }
 
 /// Spins until `found`, for as long as `patience` (nanoseconds), where that is what mostly pays.

@@ -15,6 +15,7 @@ use crate::system::errno::KeepErrno;
 use crate::system::kernel_poll;
 use crate::system::next;
 use crate::threads::signals::{Uncancelled, Uninterrupted};
+use shunt_engine::wait::Way;
 
 /// The kernel socket that a descriptor of the program's stands for, for one call.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +152,7 @@ pub fn await_end(fd: i32) -> Look {
     let mut found = look(&Socket(fd));
     if found == Look::Silent {
         let until = clock::now().saturating_add(END_PATIENCE);
-        spin::spin(&LEARNT, Some(until), || {
+        spin::spin(Way::Kernel, &LEARNT, Some(until), || {
             found = look(&Socket(fd));
             found != Look::Silent
         });

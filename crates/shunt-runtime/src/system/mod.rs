@@ -2,6 +2,7 @@
 
 pub mod abi;
 pub mod clock;
+pub mod cores;
 pub mod dynamic;
 pub mod errno;
 pub mod kernel_poll;

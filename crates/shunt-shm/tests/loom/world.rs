@@ -8,7 +8,7 @@ use shunt_engine::wait::{Handlers, Hearing, Host, Limits, Set, Slept, Spinner, W
 use shunt_shm::ring::{
     ConsLine, Content, ProdLine, REWIND_AFTER, RxCursor, Shape, Span, TxCursor, UNLIMITED,
 };
-use shunt_shm::sync::{AtomicU32, Ordering};
+use shunt_shm::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Explores `model` with at most `preemptions` involuntary thread switches in one execution;
 /// `None`: all of them.
@@ -155,6 +155,14 @@ impl Spinner for Process {
 
     fn far_answer(&self) -> &AtomicU32 {
         &self.learnt
+    }
+
+    fn wake_up(&self, _: Way) -> &AtomicU32 {
+        &self.learnt
+    }
+
+    fn spinners(&self) -> &[AtomicU64] {
+        &[]
     }
 
     fn yields(&self) -> &AtomicU32 {

@@ -320,6 +320,37 @@ impl Yielding {
     }
 }
 
+/// How a thread that always finds what it waits for lets others have its processor now and then: it offers it
+/// (`sched_yield`), which costs next to nothing where nobody wants it. A scheduler may give it back much later than to one
+/// that sleeps, though. Where it did, threads sleep instead for some time, and that is longer each time.
+///
+/// In the low half how many sleeps are left, in the upper half how often they were doubled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Offers(pub u32);
+
+impl Offers {
+    /// Sleeps after an offer that cost much.
+    const SLEEPS: u32 = 256;
+    const MOST_DOUBLED: u32 = 4;
+
+    /// Whether to offer it now, else to sleep; and what to remember about it.
+    #[must_use]
+    pub const fn begin(self) -> (bool, Self) {
+        if self.0 & 0xffff == 0 { (true, self) } else { (false, Self(self.0 - 1)) }
+    }
+
+    /// Learns from an offer: the processor was back after so long.
+    #[must_use]
+    pub const fn end(self, took: Nanos) -> Self {
+        if took <= KEPT {
+            return Self(0);
+        }
+        let doubled = self.0 >> 16;
+        let next = if doubled < Self::MOST_DOUBLED { doubled + 1 } else { doubled };
+        Self(Self::SLEEPS << doubled | next << 16)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -368,6 +399,18 @@ mod tests {
         // And comes back to it when the other one is gone.
         let gone = |round| if round < 1000 { Given::Kept } else { Given::Paid };
         assert!(yields(100_000, gone) > 90_000);
+    }
+
+    #[test]
+    fn who_gets_its_processor_back_late_sleeps_instead_for_a_while() {
+        let offers = |took: fn(u32) -> Nanos| {
+            times(16_000, Offers::begin, |offers, round| offers.end(took(round)))
+        };
+        assert_eq!(offers(|_| 1_000), 16_000);
+        assert_eq!(offers(|_| KEPT), 16_000, "others had it for a moment");
+        // After 256 sleeps, 512, 1,024, 2,048, and then 4,096 each time.
+        assert_eq!(offers(|_| KEPT + 1), 7);
+        assert!(offers(|round| if round == 0 { KEPT + 1 } else { 1_000 }) > 15_700);
     }
 
     fn waits(paid: impl Fn(u32) -> bool) -> u32 {

@@ -19,6 +19,12 @@ pub trait Spinner {
     fn wake_up(&self, way: Way) -> &AtomicU32;
     /// Places for threads that spin for longer than a moment: as many as may do so at a time.
     fn spinners(&self) -> &[AtomicU64];
+    /// When the calling thread last slept, or offered its processor to others.
+    fn rested(&self) -> Nanos;
+    /// It does so now.
+    fn rests(&self, now: Nanos);
+    /// What offering the processor costs in this process ([`crate::spin::Offers`]).
+    fn offers(&self) -> &AtomicU32;
     /// What giving the processor away is worth in this process ([`crate::spin::Yielding`]).
     fn yields(&self) -> &AtomicU32;
     /// Gives the processor away.

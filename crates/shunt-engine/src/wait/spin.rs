@@ -2,7 +2,9 @@
 
 use shunt_shm::sync::{AtomicU32, Ordering};
 
-use crate::spin::{Given, Habit, KEPT, Learnt, Lengths, Mode, Nanos, Outcome, WakeUp, Yielding};
+use crate::spin::{
+    Given, Habit, KEPT, Learnt, Lengths, Mode, Nanos, Offers, Outcome, WakeUp, Yielding,
+};
 use crate::wait::crowd::{self, Place};
 use crate::wait::ports::{Spinner, Way};
 
@@ -84,6 +86,9 @@ pub fn spin(
     mut found: impl FnMut() -> bool,
 ) -> Spun {
     let lengths = lengths(host, way);
+    if rest(host) {
+        return Spun::Not;
+    }
     let (budget, after) = Learnt(learnt.load(Ordering::Relaxed)).begin(host.mode(), &lengths);
     if budget == 0 {
         learnt.store(after.0, Ordering::Relaxed);
@@ -161,6 +166,34 @@ pub fn give_way(host: &impl Spinner, mut found: impl FnMut() -> bool) -> bool {
     };
     learnt.store(after.end(given).0, Ordering::Relaxed);
     is_found
+}
+
+/// A thread that always finds something lets others have its processor so often.
+const RESTS_AFTER: Nanos = 600_000;
+
+/// Two who answer each other at once need not ever sleep, and so keep their processors for a slice of some milliseconds each
+/// time, while others wait. So they let them have it now and then ([`Offers`]). True when that is to be done by a sleep.
+#[inline]
+fn rest(host: &impl Spinner) -> bool {
+    let now = host.now();
+    if now.saturating_sub(host.rested()) < RESTS_AFTER || host.mode() != Mode::Auto {
+        return false;
+    }
+    host.rests(now);
+    let word = host.offers();
+    let (offers, after) = Offers(word.load(Ordering::Relaxed)).begin();
+    if !offers {
+        word.store(after.0, Ordering::Relaxed);
+        return true;
+    }
+    host.give_way();
+    let back = host.now();
+    host.rests(back);
+    let learnt = after.end(back - now);
+    if learnt != after {
+        word.store(learnt.0, Ordering::Relaxed);
+    }
+    false
 }
 
 /// A spin that lasts longer than this takes one of the [places](Spinner::spinners).

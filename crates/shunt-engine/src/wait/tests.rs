@@ -37,6 +37,8 @@ struct Process {
     far: AtomicU32,
     wake_up: [AtomicU32; 2],
     spinners: [AtomicU64; 1],
+    rested: Cell<Nanos>,
+    offers: AtomicU32,
     yields: AtomicU32,
     alarm: Option<Nanos>,
     doubt: Option<Nanos>,
@@ -75,6 +77,18 @@ impl Spinner for Process {
 
     fn spinners(&self) -> &[AtomicU64] {
         &self.spinners
+    }
+
+    fn rested(&self) -> Nanos {
+        self.rested.get()
+    }
+
+    fn rests(&self, now: Nanos) {
+        self.rested.set(now);
+    }
+
+    fn offers(&self) -> &AtomicU32 {
+        &self.offers
     }
 
     fn yields(&self) -> &AtomicU32 {
@@ -609,6 +623,41 @@ fn a_sleeper_learns_what_a_wake_up_takes_each_way_by_itself() {
     (call.way, call.slept) = (Ok(Way::Kernel), Slept::Woken);
     wait(&mut call, &process);
     assert_eq!((known(Way::Futex), known(Way::Kernel)), (20_000, 90_000));
+}
+
+/// What a thread that always finds something at once does in a second, where offers of its processor take so long.
+fn restless(away: Nanos) -> (usize, usize) {
+    let process = Process { now: Cell::new(1000 * MS), ..Process::default() };
+    process.away.set(away);
+    process.tick.set(1_000);
+    let learnt = AtomicU32::new(0);
+    let (mut slept, mut offered) = (0, 0);
+    while process.now.get() < 2000 * MS {
+        slept += usize::from(spin(&process, Way::Futex, &learnt, None, || true) == Spun::Not);
+        offered += process.steps().len();
+    }
+    (slept, offered)
+}
+
+#[test]
+fn a_thread_that_never_needs_to_sleep_lets_others_have_its_processor() {
+    let (slept, offered) = restless(500);
+    assert!(slept == 0 && (1_000..1_700).contains(&offered), "nobody wants it: {offered}");
+    let (slept, offered) = restless(3 * MS);
+    assert!((1_000..1_700).contains(&slept) && (2..6).contains(&offered), "{slept}, {offered}");
+}
+
+#[test]
+fn who_sleeps_now_and_then_need_not_rest() {
+    let process = Process { now: Cell::new(1000 * MS), ..Process::default() };
+    let learnt = AtomicU32::new(0);
+    for _ in 0..100 {
+        process.now.set(process.now.get() + MS / 2);
+        wait(&mut Call::new(&process), &process);
+        process.steps();
+        spin(&process, Way::Futex, &learnt, None, || true);
+        assert_eq!(process.steps(), []);
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What threads of this process spin by, in blocking calls, poll and epoll; the loops are the engine's.
 
+use core::cell::Cell;
+
 use shunt_engine::spin::Mode;
 use shunt_engine::wait::{self, Spinner, Way};
 use shunt_shm::sync::{AtomicU32, AtomicU64};
@@ -50,6 +52,19 @@ impl Spinner for ThisProcess {
         &PLACES[..most]
     }
 
+    fn rested(&self) -> u64 {
+        RESTED.get()
+    }
+
+    fn rests(&self, now: u64) {
+        RESTED.set(now);
+    }
+
+    fn offers(&self) -> &AtomicU32 {
+        static LEARNT: AtomicU32 = AtomicU32::new(0);
+        &LEARNT
+    }
+
     fn yields(&self) -> &AtomicU32 {
         static LEARNT: AtomicU32 = AtomicU32::new(0);
         &LEARNT
@@ -58,6 +73,11 @@ impl Spinner for ThisProcess {
     fn give_way(&self) {
         rustix::thread::sched_yield();
     }
+}
+
+thread_local! {
+    /// When this thread last slept, or offered its processor.
+    static RESTED: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Most threads that spin for longer than a moment at a time, on a machine with as many processors as one likes.

@@ -165,6 +165,16 @@ impl Spinner for Process {
         &[]
     }
 
+    fn rested(&self) -> Nanos {
+        0
+    }
+
+    fn rests(&self, _: Nanos) {}
+
+    fn offers(&self) -> &AtomicU32 {
+        &self.learnt
+    }
+
     fn yields(&self) -> &AtomicU32 {
         &self.learnt
     }

@@ -32,6 +32,7 @@ pub mod server;
 pub mod socket;
 pub mod state;
 pub mod totals;
+mod wake_ups;
 
 pub use config::{Config, HostConfig, Limits, Metrics};
 pub use error::ServeError;

@@ -66,6 +66,16 @@ fn a_listener_is_in_the_registry_while_somebody_holds_it() {
 }
 
 #[test]
+fn a_program_hears_what_a_wake_up_takes_here() {
+    let agent = Agent::start();
+    let bell = common::new_eventfd();
+    let hello = Request::Hello { version: PROTOCOL_VERSION, program: "p", run: 0 };
+    let (_, fds) = agent.client().call(&hello, &[bell.as_fd()]);
+    let took = Registry::map(&fds[0]).unwrap().wake_ups();
+    assert!(took.iter().all(|nanos| *nanos > 0), "{took:?}");
+}
+
+#[test]
 fn a_reuseport_group_is_one_listener() {
     use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
     let agent = Agent::start();

@@ -29,6 +29,8 @@ struct Header {
     /// Counts the memories of other machines that the agent has joined.
     memory: AtomicU32,
     networks: [NetworkWords; NETWORKS],
+    /// [`Registry::wake_ups`].
+    wake_ups: [AtomicU32; 2],
 }
 
 /// A [`Network`]; the length is one more than it is, 0: the place is empty.
@@ -206,6 +208,13 @@ impl Registry {
         self.header().memory.load(Ordering::Acquire)
     }
 
+    /// What a wake-up takes on this machine, in nanoseconds, as the agent has measured it when it started: that of a futex,
+    /// and that of an eventfd. 0: it is not known.
+    #[must_use]
+    pub fn wake_ups(&self) -> [u32; 2] {
+        self.header().wake_ups.each_ref().map(|word| word.load(Ordering::Relaxed))
+    }
+
     /// True for an address to which connections may lead to another party of this host.
     #[must_use]
     pub fn may_lead_elsewhere(&self, to: &Addr) -> bool {
@@ -276,6 +285,13 @@ impl RegistryWriter {
                 word.store(half, Ordering::Relaxed);
             }
             words.len.store(u32::from(network.len) + 1, Ordering::Release);
+        }
+    }
+
+    /// Says what a wake-up takes ([`Registry::wake_ups`]).
+    pub fn set_wake_ups(&mut self, nanos: [u32; 2]) {
+        for (word, nanos) in self.registry.header().wake_ups.iter().zip(nanos) {
+            word.store(nanos, Ordering::Relaxed);
         }
     }
 

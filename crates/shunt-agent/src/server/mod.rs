@@ -35,6 +35,7 @@ use crate::party::Account;
 use crate::socket::Claim;
 use crate::state::State;
 use crate::totals::Book;
+use crate::wake_ups;
 
 use client::{Client, Share};
 
@@ -111,6 +112,7 @@ impl Server {
         let grave = Grave::default();
         let mut state =
             State::new(config.limits, config.host.as_ref(), ended, path, grave.clone())?;
+        state.set_wake_ups(wake_ups::measure());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         let sources = [
             (claim.socket().as_fd(), LISTENER),

@@ -23,6 +23,7 @@ impl State {
             writer.set_scope(host.scope(), &host.policy.networks());
         }
         writer.set_memory(self.registries.memory);
+        writer.set_wake_ups(self.registries.wake_ups);
         // Held by workers who are of another party by now.
         for (listener, known) in self.listeners.iter().filter(|(_, l)| l.name.party == party) {
             writer.publish(&known.name.listing(*listener));
@@ -33,6 +34,11 @@ impl State {
         let fd = Rc::new(Held::own(fd));
         self.registries.known.insert(party, (writer, Rc::clone(&fd)));
         Ok(fd)
+    }
+
+    /// What wake-ups take on this machine, in nanoseconds, for programs that come from now on.
+    pub fn set_wake_ups(&mut self, nanos: [u32; 2]) {
+        self.registries.wake_ups = nanos;
     }
 
     /// For whom the agent is, as `Status` says it.

@@ -17,6 +17,8 @@ pub(super) struct Registries {
     pub(super) remote: HashMap<ListenerId, Listing>,
     /// Which memory is shared with those machines.
     pub(super) memory: u32,
+    /// What wake-ups take on this machine, in nanoseconds.
+    pub(super) wake_ups: [u32; 2],
 }
 
 impl Registries {

@@ -1,15 +1,16 @@
 //! What threads of this process spin by, in blocking calls, poll and epoll; the loops are the engine's.
 
 use core::cell::Cell;
+use core::sync::atomic::Ordering::Relaxed;
 
-use shunt_engine::spin::Mode;
+use shunt_engine::spin::{Mode, WakeUp};
 use shunt_engine::wait::{self, Spinner, Way};
 use shunt_shm::sync::{AtomicU32, AtomicU64};
 use shunt_wire::counter::Counter;
 
 pub use shunt_engine::wait::Spun;
 
-use crate::control::endpoint;
+use crate::control::endpoint::{self, Endpoint};
 use crate::knobs::{self, Spin};
 use crate::system::clock;
 use crate::system::cores;
@@ -39,10 +40,15 @@ impl Spinner for ThisProcess {
 
     fn wake_up(&self, way: Way) -> &AtomicU32 {
         static TAKES: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
-        match way {
-            Way::Futex => &TAKES[0],
-            Way::Kernel => &TAKES[1],
+        let which = usize::from(way == Way::Kernel);
+        let known = &TAKES[which];
+        if known.load(Relaxed) == 0
+            && let Some(endpoint) = Endpoint::current()
+            && let nanos @ 1.. = endpoint.registry.wake_ups()[which]
+        {
+            known.store(WakeUp::default().learn(nanos.into()).0, Relaxed);
         }
+        known
     }
 
     fn spinners(&self) -> &[AtomicU64] {

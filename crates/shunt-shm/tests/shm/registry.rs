@@ -44,6 +44,14 @@ fn a_listing_is_read_as_it_was_written() {
 }
 
 #[test]
+fn what_wake_ups_take_is_not_known_until_it_is_said() {
+    let (mut writer, registry) = pair();
+    assert_eq!(registry.wake_ups(), [0, 0]);
+    writer.set_wake_ups([30_000, 40_000]);
+    assert_eq!(registry.wake_ups(), [30_000, 40_000]);
+}
+
+#[test]
 fn an_exact_address_beats_any() {
     for exact_first in [true, false] {
         let (mut writer, registry) = pair();

@@ -8,6 +8,7 @@ use shunt_runtime::system::abi::*;
 
 macro_rules! export {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
+     $(around fn $around:ident($($around_arg:ident: $around_ty:ty),*) -> $around_ret:ty = |$onward:ident| $body:expr;)*
      $(never fn $never:ident($($never_arg:ident: $never_ty:ty),*) = $end:path;)*
      $(some fn $some:ident($($some_arg:ident: $some_ty:ty),*) -> $some_ret:ty = $some_handler:path, where $table:path;)*
      $(tail $tail:ident = $before:path;)*) => {
@@ -19,6 +20,11 @@ macro_rules! export {
             #[unsafe(no_mangle)]
             #[allow(non_snake_case, reason = "C's names")]
             fn $name($($arg: $ty),*) -> $ret = $handler, else next::$name;
+        })*
+        $(guarded_function! {
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case, reason = "C's names")]
+            fn $around($($around_arg: $around_ty),*) -> $around_ret = ops::around::$around, else next::$around;
         })*
         $(guarded_function! {
             #[unsafe(no_mangle)]

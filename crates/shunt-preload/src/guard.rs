@@ -165,11 +165,11 @@ macro_rules! after_panic {
         }
     };
     ((fds count $($_x:ident)*) ($fds:ident $count:ident $($arg:ident)*) $next:path) => {{
-        $crate::ops::poll::after_panic($fds, $count);
+        $crate::panics::after_poll($fds, $count);
         $next($fds, $count $(, $arg)*)
     }};
     ((count read write except $($_x:ident)*) ($count:ident $r:ident $w:ident $e:ident $($arg:ident)*) $next:path) => {{
-        $crate::ops::poll::after_panic_in_select($count, [$r, $w, $e]);
+        $crate::panics::after_select($count, [$r, $w, $e]);
         $next($count, $r, $w, $e $(, $arg)*)
     }};
     ((epfd op fd event) ($epfd:ident $op:ident $fd:ident $event:ident) $next:path) => {

@@ -37,10 +37,11 @@ fn end_now(status: c_int) -> ! {
 
 macro_rules! next_table {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
+     $(around fn $around:ident($($around_arg:ident: $around_ty:ty),*) -> $around_ret:ty = |$onward:ident| $body:expr;)*
      $(never fn $never:ident($($never_arg:ident: $never_ty:ty),*) = $end:path;)*
      $(some fn $some:ident($($some_arg:ident: $some_ty:ty),*) -> $some_ret:ty = $some_handler:path, where $table:path;)*
      $(tail $tail:ident = $before:path;)*) => {
-        next_functions! { $(fn $name($($arg: $ty),*) -> $ret;)* $(fn $some($($some_arg: $some_ty),*) -> $some_ret;)* }
+        next_functions! { $(fn $name($($arg: $ty),*) -> $ret;)* $(fn $around($($around_arg: $around_ty),*) -> $around_ret;)* $(fn $some($($some_arg: $some_ty),*) -> $some_ret;)* }
 
         $(
             #[doc = concat!("The next `", stringify!($never), "`.")]
@@ -64,7 +65,7 @@ macro_rules! next_table {
         pub mod slots {
             use super::*;
 
-            next_slots! { $(fn $name($($arg: $ty),*) -> $ret;)* $(fn $some($($some_arg: $some_ty),*) -> $some_ret;)* }
+            next_slots! { $(fn $name($($arg: $ty),*) -> $ret;)* $(fn $around($($around_arg: $around_ty),*) -> $around_ret;)* $(fn $some($($some_arg: $some_ty),*) -> $some_ret;)* }
             $(
                 #[doc = concat!("Of `", stringify!($never), "`.")]
                 pub static $never: Slot = {
@@ -96,6 +97,7 @@ macro_rules! next_table {
         #[must_use]
         pub fn slot(name: &CStr) -> Option<&'static Slot> {
             $(if name == c_name!($name) { return Some(&slots::$name); })*
+            $(if name == c_name!($around) { return Some(&slots::$around); })*
             $(if name == c_name!($some) { return Some(&slots::$some); })*
             $(if name == c_name!($never) { return Some(&slots::$never); })*
             $(if name == c_name!($tail) { return Some(&slots::$tail); })*
@@ -105,6 +107,7 @@ macro_rules! next_table {
         /// Resolves every function; for the constructor.
         pub fn resolve_all() {
             $(let _ = slots::$name.get();)*
+            $(let _ = slots::$around.get();)*
             $(let _ = slots::$some.get();)*
             $(let _ = slots::$never.get();)*
             $(let _ = slots::$tail.get();)*

@@ -2,7 +2,9 @@
 
 use shunt_runtime::system::errno;
 
-pub use shunt_runtime::panics::{after, after_wait_for, epoll_ctl, give_back, in_child, whole};
+pub use shunt_runtime::panics::{
+    after, after_poll, after_select, after_wait_for, epoll_ctl, whole,
+};
 
 /// What a failed call returns, with errno set.
 pub trait Failed {

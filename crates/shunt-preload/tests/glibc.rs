@@ -52,9 +52,10 @@ fn decisions() -> BTreeMap<String, Decision> {
 /// The names of all hooks.
 fn hooks() -> BTreeSet<&'static str> {
     let list = include_str!("../src/hooks.rs").lines().map(str::trim);
-    list.filter(|line| line.contains(" = ops::"))
-        .filter_map(|line| line.split_once("fn ").or(line.split_once("tail ")))
-        .filter_map(|(_, rest)| rest.split(['(', ' ']).next())
+    const KINDS: [&str; 5] = ["fn ", "around fn ", "never fn ", "some fn ", "tail "];
+    list.filter(|line| line.ends_with(';'))
+        .filter_map(|line| KINDS.iter().find_map(|kind| line.strip_prefix(kind)))
+        .filter_map(|rest| rest.split(['(', ' ']).next())
         .collect()
 }
 

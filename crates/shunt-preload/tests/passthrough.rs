@@ -52,10 +52,10 @@ fn the_library_exports_its_hooks_its_interface_and_nothing_else() {
     let symbols = String::from_utf8(symbols.stdout).expect("names");
     let exported: BTreeSet<_> = symbols.lines().filter_map(|line| line.split(' ').nth(2)).collect();
     let list = include_str!("../src/hooks.rs").lines().map(str::trim);
+    let kinds = ["fn ", "around fn ", "never fn ", "some fn ", "tail "];
     let hooked: BTreeSet<_> = list
-        .filter(|line| line.contains(" = ops::"))
-        .map(|line| line.strip_prefix("never ").or(line.strip_prefix("some ")).unwrap_or(line))
-        .filter_map(|line| line.strip_prefix("fn ").or(line.strip_prefix("tail ")))
+        .filter(|line| line.ends_with(';'))
+        .filter_map(|line| kinds.iter().find_map(|kind| line.strip_prefix(kind)))
         .filter_map(|line| line.split(['(', ' ']).next())
         .collect();
     assert!(hooked.contains("recvmsg"));

@@ -14,7 +14,7 @@
 //! | [`epoll`]: waiting, [`poll_set`], [`select`] | Readiness; epoll, poll and select |
 //! | [`processes`] | Fork, exec, relatives; the end of connections |
 //! | [`descriptors`] | Calls that close, duplicate or control a descriptor |
-//! | [`fallback`], [`panics`] | Where the library steps back, or has failed |
+//! | [`fallback`], [`loader`], [`panics`] | Where the library steps back, or has failed; what the dynamic loader finds |
 //! | [`establish`] | Making connections: socket, listen, accept, connect |
 //!
 //! What a lower layer has a higher one do is a [`callback`], connected at start-up.
@@ -32,6 +32,7 @@ pub mod establish;
 pub mod fallback;
 pub mod fds;
 pub mod knobs;
+pub mod loader;
 pub mod memory;
 pub mod panics;
 pub mod points;

@@ -25,9 +25,10 @@ use crate::contain::contain;
 use crate::epoll;
 use crate::epoll::instance::Instance;
 use crate::fds::fd_table::{self, Entry, Kind};
+use crate::select::{self, Sets};
 use crate::stream::hand_over;
 use crate::stream::in_doubt::reset;
-use crate::system::abi::epoll_event;
+use crate::system::abi::{epoll_event, nfds_t, pollfd};
 use crate::system::errno::{self, KeepErrno};
 use crate::system::next;
 use crate::threads::signals::Uncancelled;
@@ -55,6 +56,28 @@ pub fn after(fd: c_int) -> bool {
         give_back(conn);
     }
     conn.phase() == Phase::Broken
+}
+
+/// After a panic in poll(2), before libc does it.
+///
+/// # Safety
+/// As the C function.
+#[cold]
+pub unsafe fn after_poll(fds: *const pollfd, count: nfds_t) {
+    for i in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the caller's promise.
+        after_wait_for(unsafe { (*fds.add(i)).fd });
+    }
+}
+
+/// The same in select(2).
+///
+/// # Safety
+/// As the C function.
+#[cold]
+pub unsafe fn after_select(count: c_int, sets: Sets) {
+    // SAFETY: the caller's promise.
+    unsafe { select::descriptors(count, sets) }.for_each(after_wait_for);
 }
 
 /// The result of libc's call on `fd` that moves bytes. An end that the kernel tells is none where the

@@ -37,8 +37,9 @@ use crate::point;
 use crate::stream::sleep::rang;
 use crate::stream::spin::{self, Spun, ThisProcess};
 use crate::stream::{tcp, trim};
-use crate::system::abi::{c_int, pollfd, sigset_t, timespec};
+use crate::system::abi::{c_int, nfds_t, pollfd, sigset_t, timespec};
 use crate::system::errno::{self, KeepErrno};
+use crate::system::kernel_poll;
 use crate::threads::futexes::{Words, can_sleep_on};
 use crate::threads::handlers::Seen;
 use crate::threads::{handlers, signals};
@@ -115,6 +116,41 @@ fn tell(entry: &mut pollfd, ready: u32) -> c_int {
     let ready = ready & (wanted(entry) | events::ALWAYS | events::NVAL);
     entry.revents = c_short::from_ne_bytes(low_half(ready));
     c_int::from(entry.revents != 0)
+}
+
+/// poll(2), by `kernel` where it is that one's business alone. `deadline` is asked for when it is not, and says what
+/// ends the wait; or that the kernel refuses the time.
+///
+/// # Safety
+/// `fds` points to `count` entries, the mask is null or valid.
+#[inline]
+pub unsafe fn poll(
+    (fds, count): (*mut pollfd, nfds_t),
+    deadline: impl FnOnce() -> Option<Option<u64>>,
+    mask: *const sigset_t,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let found = unsafe { shunted(fds, count) };
+    match found.and_then(|fds| Some((fds, deadline()?))) {
+        Some((fds, deadline)) => wait(fds, deadline, mask).found,
+        None => kernel(),
+    }
+}
+
+/// The array, if a shunted connection is in it.
+///
+/// # Safety
+/// `fds` points to `count` entries.
+#[inline]
+unsafe fn shunted<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    let count = usize::try_from(count).ok()?;
+    if fds.is_null() || count == 0 || kernel_poll::refuses(count) {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let fds = unsafe { core::slice::from_raw_parts_mut(fds, count) };
+    concerns(fds).then_some(fds)
 }
 
 /// True when a shunted connection is, or may be, among the descriptors.

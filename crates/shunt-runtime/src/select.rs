@@ -7,12 +7,13 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDNORM, c_s
 use crate::fds::fd_table::{self, Kind};
 use crate::fds::own_fds;
 use crate::poll_set;
-use crate::system::abi::{c_int, nfds_t, pollfd, sigset_t};
-use crate::system::{errno, next};
+use crate::system::abi::{c_int, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use crate::system::timeout::{nanos_of_timeval, of_nanos, valid_deadline};
+use crate::system::{clock, errno, next};
 
 /// The words of a `fd_set`, if there is one: of as many descriptors as the call is about. Programs may pass one set in
 /// several places.
-pub type Set<'a> = Option<&'a [Cell<u64>]>;
+type Set<'a> = Option<&'a [Cell<u64>]>;
 
 const ASKED: [c_short; 3] = [POLLIN, POLLOUT, POLLPRI];
 /// What counts as ready in each set (`fs/select.c`). A descriptor that is closed under the call is ready in all, as it is
@@ -25,7 +26,7 @@ const MEANS: [c_short; 3] = [
 
 /// The descriptors in any of the sets, and what is asked of them. Not by `FD_ISSET`, which refuses descriptors from
 /// 1024 on: programs make larger sets.
-pub fn asked(count: c_int, sets: [Set<'_>; 3]) -> impl Iterator<Item = pollfd> {
+fn asked(count: c_int, sets: [Set<'_>; 3]) -> impl Iterator<Item = pollfd> {
     (0..count).filter_map(move |fd| {
         let events = sets.iter().zip(ASKED).filter(|(set, _)| has(**set, fd));
         let events = events.fold(0, |events, (_, asked)| events | asked);
@@ -68,22 +69,95 @@ fn answer(sets: [Set<'_>; 3], fds: &[pollfd]) -> c_int {
     bits
 }
 
+/// Each is null, or has room for the descriptors of the call, in whole words.
+pub type Sets = [*mut fd_set; 3];
+
+/// select(2), by `kernel` where it is that one's business alone. What is left of the time is told, as Linux does.
+///
+/// # Safety
+/// The sets have room for `count` descriptors; `timeout` is null or a time.
+pub unsafe fn select(
+    count: c_int,
+    sets: Sets,
+    timeout: *mut timeval,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    let count = least_count(count);
+    // SAFETY: the caller's promise.
+    let Some(mut select) = Select::shunted(count, unsafe { words(count, sets) }) else {
+        return kernel();
+    };
+    // SAFETY: the caller's promise.
+    let time = unsafe { timeout.as_mut() };
+    if time.as_ref().is_some_and(|t| t.tv_sec < 0 || t.tv_usec < 0) {
+        return errno::fail(libc::EINVAL);
+    }
+    let until = time.as_ref().map(|t| clock::now().saturating_add(nanos_of_timeval(t)));
+    let result = select.wait(until, core::ptr::null());
+    if let (Some(time), Some(until)) = (time, until) {
+        let left = of_nanos(until.saturating_sub(clock::now()));
+        (time.tv_sec, time.tv_usec) = (left.tv_sec, left.tv_nsec / 1000);
+    }
+    result
+}
+
+/// The same of pselect(2), which tells nothing of its time.
+///
+/// # Safety
+/// The same; the mask is null or valid.
+pub unsafe fn pselect(
+    count: c_int,
+    sets: Sets,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    let count = least_count(count);
+    // SAFETY: the caller's promise.
+    let (sets, time) = unsafe { (words(count, sets), timeout.as_ref()) };
+    match (Select::shunted(count, sets), valid_deadline(time)) {
+        (Some(mut select), Some(deadline)) => select.wait(deadline, mask),
+        _ => kernel(),
+    }
+}
+
+/// The descriptors in any of the sets of a call.
+///
+/// # Safety
+/// The sets have room for `count` descriptors.
+pub unsafe fn descriptors(count: c_int, sets: Sets) -> impl Iterator<Item = c_int> {
+    let count = least_count(count);
+    // SAFETY: the caller's promise.
+    asked(count, unsafe { words(count, sets) }).map(|asked| asked.fd)
+}
+
+/// # Safety
+/// Each set is null or has room for `count` descriptors, in whole words.
+unsafe fn words<'a>(count: c_int, sets: Sets) -> [Set<'a>; 3] {
+    let len = usize::try_from(count).unwrap_or(0).div_ceil(64);
+    sets.map(|set| {
+        let words = set.cast::<Cell<u64>>();
+        // SAFETY: the caller's promise. A cell is laid out as its word, and may stand in several sets; the kernel, too,
+        // takes whole words.
+        (!set.is_null()).then(|| unsafe { core::slice::from_raw_parts(words, len) })
+    })
+}
+
 /// A call with a shunted connection in its sets.
-pub struct Select<'a> {
+struct Select<'a> {
     sets: [Set<'a>; 3],
     fds: Vec<pollfd>,
 }
 
 impl<'a> Select<'a> {
     /// It, unless it is the kernel's business alone.
-    #[must_use]
-    pub fn shunted(count: c_int, sets: [Set<'a>; 3]) -> Option<Self> {
+    fn shunted(count: c_int, sets: [Set<'a>; 3]) -> Option<Self> {
         let fds: Vec<pollfd> = asked(count, sets).collect();
         poll_set::concerns(&fds).then_some(Self { sets, fds })
     }
 
     /// Waits until something is ready, with these signals blocked.
-    pub fn wait(&mut self, deadline: Option<u64>, mask: *const sigset_t) -> c_int {
+    fn wait(&mut self, deadline: Option<u64>, mask: *const sigset_t) -> c_int {
         let waited = poll_set::wait(&mut self.fds, deadline, mask);
         if waited.found < 0 {
             return -1;
@@ -98,8 +172,7 @@ impl<'a> Select<'a> {
 /// The kernel looks at no more bits of a set than it has places for descriptors, so programs may say
 /// `select(getdtablesize(), ...)` with sets of 1,024 bits. The library's own descriptors, at high
 /// numbers, make the kernel's table longer: so this says how long it would be without them.
-#[must_use]
-pub fn least_count(count: c_int) -> c_int {
+fn least_count(count: c_int) -> c_int {
     /// Bits of a `fd_set`.
     const SET: c_int = 1024;
     if count <= SET {

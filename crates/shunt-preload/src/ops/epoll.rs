@@ -1,26 +1,12 @@
-//! The epoll family.
+//! The epoll family, where the list of hooks does not say all.
 
 use core::ptr;
 
 use crate::next;
 use shunt_runtime::epoll::call::Wait;
-use shunt_runtime::epoll::control::{control, created};
+use shunt_runtime::epoll::control::control;
 use shunt_runtime::system::abi::{c_int, epoll_event, sigset_t, timespec};
-use shunt_runtime::system::timeout::{deadline, deadline_of, is_valid};
-
-/// # Safety
-/// As the C function.
-pub unsafe fn epoll_create(size: c_int) -> c_int {
-    // SAFETY: the caller keeps the C function's contract.
-    created(unsafe { next::epoll_create(size) })
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn epoll_create1(flags: c_int) -> c_int {
-    // SAFETY: the caller keeps the C function's contract.
-    created(unsafe { next::epoll_create1(flags) })
-}
+use shunt_runtime::system::timeout::{deadline, is_valid};
 
 /// # Safety
 /// As the C function.
@@ -33,34 +19,6 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
         unsafe { next::epoll_ctl(epfd, op, fd, event) }
     };
     control(epfd, op, fd, asked, kernel)
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn epoll_wait(
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: c_int,
-) -> c_int {
-    let mask = core::ptr::null();
-    let wait = Wait { epfd, events, max, deadline: deadline_of(timeout), mask };
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { wait.run(|| next::epoll_wait(epfd, events, max, timeout)) }
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn epoll_pwait(
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: c_int,
-    mask: *const sigset_t,
-) -> c_int {
-    let wait = Wait { epfd, events, max, deadline: deadline_of(timeout), mask };
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { wait.run(|| next::epoll_pwait(epfd, events, max, timeout, mask)) }
 }
 
 /// # Safety

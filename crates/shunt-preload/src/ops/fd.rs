@@ -1,64 +1,11 @@
-//! Calls that close, duplicate or control a descriptor.
+//! ioctl(2).
 
-use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+use core::ffi::{c_int, c_ulong, c_void};
 
 use crate::next;
-use shunt_runtime::descriptors::close as closing;
 use shunt_runtime::descriptors::control;
-use shunt_runtime::descriptors::duplicate::{duplicate, duplicate_onto};
 use shunt_runtime::fds::fd_table::{self, Kind};
 use shunt_runtime::system::errno;
-
-/// # Safety
-/// As the C function.
-pub unsafe fn close(fd: c_int) -> c_int {
-    // SAFETY: the caller keeps the C function's contract.
-    closing::close(fd, || unsafe { next::close(fd) })
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    closing::close_range(first, last, flags)
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn closefrom(low: c_int) {
-    closing::closefrom(low);
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn dup(fd: c_int) -> c_int {
-    // SAFETY: the caller keeps the C function's contract.
-    duplicate(fd, || unsafe { next::dup(fd) })
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn dup2(old: c_int, new: c_int) -> c_int {
-    // SAFETY: the caller keeps the C function's contract.
-    duplicate_onto(old, new, || unsafe { next::dup2(old, new) })
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    if old == new || flags & !libc::O_CLOEXEC != 0 {
-        // SAFETY: the caller keeps the C function's contract. The kernel refuses these.
-        return unsafe { next::dup3(old, new, flags) };
-    }
-    // SAFETY: as above.
-    duplicate_onto(old, new, || unsafe { next::dup3(old, new, flags) })
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
-    // SAFETY: the caller keeps the C function's contract.
-    control::fcntl(fd, cmd, arg, || unsafe { next::fcntl(fd, cmd, arg) })
-}
 
 /// # Safety
 /// As the C function.
@@ -98,11 +45,13 @@ fn is_mapped(arg: *const c_void) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use core::ffi::{c_long, c_uint};
     use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
+    use crate::ops::around::{close, close_range, closefrom, dup, dup2, dup3, fcntl};
     use shunt_runtime::fds::fd_table::Entry;
     use shunt_runtime::fds::own_fds::{OwnFd, adopt};
     use shunt_runtime::fds::owner;

@@ -36,17 +36,6 @@ pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
 
 /// # Safety
 /// As the C function.
-pub unsafe fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
-    if len > room || Conn::named(fd).is_none() {
-        // SAFETY: the caller keeps the C function's contract. The check is libc's to fail.
-        return unsafe { next::__read_chk(fd, buf, len, room) };
-    }
-    // SAFETY: as above.
-    unsafe { read(fd, buf, len) }
-}
-
-/// # Safety
-/// As the C function.
 pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     let Some(conn) = Conn::named(fd) else {
         // SAFETY: the caller keeps the C function's contract.
@@ -119,23 +108,6 @@ pub unsafe fn recv_on(conn: Conn, buf: *mut c_void, len: size_t, flags: c_int) -
 
 /// # Safety
 /// As the C function.
-pub unsafe fn __recv_chk(
-    fd: c_int,
-    buf: *mut c_void,
-    len: size_t,
-    room: size_t,
-    flags: c_int,
-) -> ssize_t {
-    if len > room || Conn::named(fd).is_none() {
-        // SAFETY: the caller keeps the C function's contract. The check is libc's to fail.
-        return unsafe { next::__recv_chk(fd, buf, len, room, flags) };
-    }
-    // SAFETY: as above.
-    unsafe { recv(fd, buf, len, flags) }
-}
-
-/// # Safety
-/// As the C function.
 pub unsafe fn recvfrom(
     fd: c_int,
     buf: *mut c_void,
@@ -156,25 +128,6 @@ pub unsafe fn recvfrom(
         unsafe { *addr_len = 0 };
     }
     n
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn __recvfrom_chk(
-    fd: c_int,
-    buf: *mut c_void,
-    len: size_t,
-    room: size_t,
-    flags: c_int,
-    addr: *mut sockaddr,
-    addr_len: *mut socklen_t,
-) -> ssize_t {
-    if len > room || Conn::named(fd).is_none() {
-        // SAFETY: the caller keeps the C function's contract. The check is libc's to fail.
-        return unsafe { next::__recvfrom_chk(fd, buf, len, room, flags, addr, addr_len) };
-    }
-    // SAFETY: as above.
-    unsafe { recvfrom(fd, buf, len, flags, addr, addr_len) }
 }
 
 /// # Safety
@@ -400,13 +353,6 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size
 
 /// # Safety
 /// As the C function.
-pub unsafe fn sendfile64(out: c_int, input: c_int, offset: *mut off64_t, count: size_t) -> ssize_t {
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { sendfile(out, input, offset.cast(), count) }
-}
-
-/// # Safety
-/// As the C function.
 pub unsafe fn splice(
     input: c_int,
     off_in: *mut off64_t,
@@ -423,22 +369,6 @@ pub unsafe fn splice(
         // A call that is refused.
         kernel(input, out)
     }
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn tee(input: c_int, out: c_int, len: size_t, flags: c_uint) -> ssize_t {
-    // Between pipes only: never a socket.
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::tee(input, out, len, flags) }
-}
-
-/// # Safety
-/// As the C function.
-pub unsafe fn vmsplice(fd: c_int, iov: *const iovec, count: size_t, flags: c_uint) -> ssize_t {
-    // Pipes only.
-    // SAFETY: the caller keeps the C function's contract.
-    unsafe { next::vmsplice(fd, iov, count, flags) }
 }
 
 /// # Safety

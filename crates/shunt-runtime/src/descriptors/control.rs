@@ -34,6 +34,20 @@ pub fn fcntl(fd: c_int, cmd: c_int, arg: c_long, kernel: impl FnOnce() -> c_int)
     }
 }
 
+/// Commands that mean the same to fcntl(2) and to libc's function, which for others speaks of other structures.
+#[must_use]
+pub const fn is_known_fcntl(command: c_int) -> bool {
+    matches!(
+        command,
+        libc::F_DUPFD
+            | libc::F_DUPFD_CLOEXEC
+            | libc::F_GETFD
+            | libc::F_SETFD
+            | libc::F_GETFL
+            | libc::F_SETFL
+    )
+}
+
 /// The kernel raises a signal when bytes come, or room, or the end (`O_ASYNC`): to its own socket.
 fn raise_signals(fd: c_int, on: bool) {
     if on {
@@ -82,6 +96,11 @@ pub fn was_called(
         SIOCATMARK => unread::has_unread(entry).then_some(0),
         _ => None,
     }
+}
+
+/// sockatmark(3), which asks by libc's inner call: what lies in a ring comes before any mark.
+pub fn at_mark(fd: c_int, libc: impl FnOnce() -> c_int) -> c_int {
+    if unread::has_unread(fd_table::lookup(fd)) { 0 } else { libc() }
 }
 
 /// `O_APPEND` was set to this on a descriptor of the object.

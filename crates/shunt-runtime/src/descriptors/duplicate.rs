@@ -74,6 +74,17 @@ fn hand_over(fd: c_int, entry: Entry) {
     hand_over::hand_over(fd, entry);
 }
 
+/// `dup3`, which refuses what `dup2` takes: the same number twice. The kernel does that, and flags that it does not know.
+pub fn duplicate_with(
+    old: c_int,
+    new: c_int,
+    flags: c_int,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    let is_refused = old == new || flags & !libc::O_CLOEXEC != 0;
+    if is_refused { kernel() } else { duplicate_onto(old, new, kernel) }
+}
+
 /// `dup2` or `dup3`: the program picks the number, and what was there is closed.
 pub fn duplicate_onto(old: c_int, new: c_int, kernel_dup: impl FnOnce() -> c_int) -> c_int {
     let (entry, displaced) = (fd_table::lookup(old), fd_table::lookup(new));

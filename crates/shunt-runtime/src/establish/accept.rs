@@ -1,9 +1,11 @@
 //! accept(2).
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
+use libc::SOCK_NONBLOCK;
 use shunt_engine::handshake::Phase;
-use shunt_sys::sockinfo;
+use shunt_sys::{memory, sockinfo};
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
@@ -23,12 +25,63 @@ use crate::processes::open::track;
 use crate::stream::decline::decline;
 use crate::stream::{offered, promote};
 use crate::system::abi;
-use crate::system::abi::c_int;
+use crate::system::abi::{address, c_int, sockaddr, socklen_t};
 use crate::system::errno::KeepErrno;
 use crate::threads::signals::{SettingUp, Uninterrupted};
 
+/// accept4(2) with these flags, by `kernel`, which writes the peer's address to `peer`.
+///
+/// # Safety
+/// `peer` is what accept(2) asks for.
+pub unsafe fn accept(
+    fd: c_int,
+    flags: c_int,
+    peer: PeerOut,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    let room = peer.room();
+    // SAFETY: asked for when the kernel has just written as many bytes as there is room for, or less.
+    let from = || unsafe { address(peer.addr, room.min(peer.room())) };
+    accept_from(fd, flags & SOCK_NONBLOCK != 0, kernel, from)
+}
+
+/// Where accept(2) puts the peer's address: null, or `len` bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerOut {
+    /// Where the address goes.
+    pub addr: *mut sockaddr,
+    /// How much room there is, and then how long the address is.
+    pub len: *mut socklen_t,
+}
+
+impl PeerOut {
+    /// The room there, in bytes; none where the program's length can't be read, of which the kernel will tell
+    /// when it has accepted.
+    fn room(&self) -> socklen_t {
+        if self.addr.is_null() || !self.has_length() {
+            return 0;
+        }
+        // SAFETY: the length can be read.
+        unsafe { self.len.read_unaligned() }
+    }
+
+    /// True when there is a length. The kernel is asked about one that the thread did not use just before.
+    fn has_length(&self) -> bool {
+        thread_local! {
+            static KNOWN: Cell<*mut socklen_t> = const { Cell::new(core::ptr::null_mut()) };
+        }
+        let has = !self.len.is_null()
+            && (KNOWN.get() == self.len
+                || memory::is_readable(self.len.addr(), size_of::<socklen_t>()));
+        if has {
+            KNOWN.set(self.len);
+        }
+        has
+    }
+}
+
 /// Accepts a connection, by `kernel`. `peer`: its address, where the kernel has told the program.
-pub fn accept(
+fn accept_from(
     fd: c_int,
     nonblocking: bool,
     kernel: impl FnOnce() -> c_int,

@@ -4,12 +4,12 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
 
-use libc::{EINPROGRESS, O_NONBLOCK};
+use libc::{EINPROGRESS, O_NONBLOCK, sockaddr_storage};
 use shunt_engine::handshake::Phase;
 use shunt_shm::region::Side;
 use shunt_shm::registry::{Listing, Scope};
 use shunt_shm::table::Connecting;
-use shunt_sys::sockinfo;
+use shunt_sys::{memory, sockinfo};
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
@@ -36,18 +36,18 @@ use crate::processes::open::track;
 use crate::stream::decline::decline;
 use crate::stream::{buffers, doubt, options};
 use crate::system::abi;
-use crate::system::abi::c_int;
+use crate::system::abi::{address, c_int, is_unspecific, sockaddr, socklen_t};
 use crate::system::errno::{self, KeepErrno};
 use crate::threads::signals::SettingUp;
 
 /// Whether a connection of this descriptor may be the library's.
-pub fn concerns(entry: Entry) -> bool {
+fn concerns(entry: Entry) -> bool {
     activity::active() && entry.is_plain()
 }
 
 /// connect(2), which the library has left to the kernel, has returned `result`. `undoes`: whether its address asks for
 /// the end of the connection, which is read only where the kernel has read it.
-pub fn was_called(fd: c_int, entry: Entry, result: c_int, undoes: impl FnOnce() -> bool) {
+fn was_called(fd: c_int, entry: Entry, result: c_int, undoes: impl FnOnce() -> bool) {
     if result != 0 && errno::get() != EINPROGRESS {
         return;
     }
@@ -58,8 +58,38 @@ pub fn was_called(fd: c_int, entry: Entry, result: c_int, undoes: impl FnOnce() 
     }
 }
 
+/// connect(2), by `kernel`.
+///
+/// # Safety
+/// As the C function: `addr` points to `len` bytes, or to what the kernel refuses.
+pub unsafe fn connect(
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    let entry = fd_table::lookup(fd);
+    if !concerns(entry) {
+        let result = kernel();
+        // SAFETY: the caller's promise; the kernel has just read the address.
+        was_called(fd, entry, result, || unsafe { is_unspecific(addr, len) });
+        return result;
+    }
+    // What is longer than any address the kernel refuses without a look.
+    if len as usize > size_of::<sockaddr_storage>()
+        || !memory::is_readable(addr.addr(), len as usize)
+    {
+        return kernel();
+    }
+    // SAFETY: it can be read.
+    match unsafe { address(addr, len) } {
+        Some(to) => connect_to(fd, entry, &to, kernel),
+        None => kernel(),
+    }
+}
+
 /// Connects a socket that [`concerns`] the library, by `kernel`.
-pub fn connect(fd: c_int, entry: Entry, to: &Addr, kernel: impl FnOnce() -> c_int) -> c_int {
+fn connect_to(fd: c_int, entry: Entry, to: &Addr, kernel: impl FnOnce() -> c_int) -> c_int {
     let kept = errno::get();
     if !fresh::is_tcp(fd, entry) || !may_mutate() {
         errno::set(kept);

@@ -3,7 +3,7 @@
 //! What stays open across it is handed over first: the new program may not run Shunt. What lies
 //! unread goes along, in case that it does ([`crate::stream::leftover`]).
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 use core::sync::atomic::Ordering;
 use std::collections::BTreeMap;
@@ -17,6 +17,7 @@ use crate::stream::hand_over;
 use crate::stream::in_doubt;
 use crate::stream::leftover::Program;
 use crate::stream::leftover::pass::{self, Passed};
+use crate::system::abi::Arguments;
 use crate::system::errno::KeepErrno;
 
 /// Becomes another program, by `exec`, which comes back where it fails.
@@ -109,7 +110,7 @@ impl Drop for ClosedByExec {
 
 /// Hands over every connection that stays open across an exec. If the exec then fails they go on
 /// where they were handed to.
-pub fn before_exec() {
+fn before_exec() {
     let _keep = KeepErrno::new();
     for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
         if entry.is_object() && pass::survives(fd) {
@@ -122,7 +123,7 @@ pub fn before_exec() {
 ///
 /// # Safety
 /// The program is what execve(2) wants.
-pub unsafe fn before_program(program: &Program) -> Passed {
+unsafe fn before_program(program: &Program) -> Passed {
     before_exec();
     // SAFETY: the caller's promise.
     unsafe { pass::pass(program, |_| false) }
@@ -145,9 +146,38 @@ unsafe fn before_spawn(program: &Program, actions: usize) -> Passed {
     unsafe { pass::pass(program, is_named) }
 }
 
-/// Whether these words of a shell (wordexp(3)) run a command.
-#[must_use]
-pub fn run_commands(words: &[u8]) -> bool {
+/// Before the variadic exec functions, whose first argument is the program's path.
+pub fn before_execl([path, ..]: Arguments) {
+    let path = ptr::with_exposed_provenance(path);
+    // SAFETY: a path, as the caller has it. Its environment, of one of these functions, stands behind arguments of which the
+    // number is not known.
+    unsafe { before_program(&Program::at(path, ptr::null())) }.keep();
+}
+
+/// Has a shell run a command (system(3), popen(3)). Without one system(3) only asks whether there is a shell.
+pub fn run_shell<T>(has_command: bool, start: impl FnOnce() -> T) -> T {
+    if !has_command {
+        return start();
+    }
+    // SAFETY: a shell, with this program's environment.
+    unsafe { run_program(&Program::sought(ptr::null()), start) }
+}
+
+/// Before wordexp(3), which has a shell run the commands in its words.
+///
+/// # Safety
+/// `words` is null or a C string.
+pub unsafe fn before_words(words: *const c_char, flags: c_int) {
+    const NOCMD: c_int = 1 << 2;
+    // SAFETY: the caller's promise.
+    let text = || unsafe { CStr::from_ptr(words) }.to_bytes();
+    if flags & NOCMD == 0 && !words.is_null() && run_commands(text()) {
+        before_exec();
+    }
+}
+
+/// Whether these words of a shell run a command.
+fn run_commands(words: &[u8]) -> bool {
     words.contains(&b'`') || words.windows(2).any(|pair| pair == b"$(")
 }
 

@@ -5,6 +5,7 @@ pub mod close;
 pub mod exec;
 pub mod fork;
 pub mod forking;
+pub mod namespaces;
 pub mod offers;
 pub mod open;
 pub mod relatives;

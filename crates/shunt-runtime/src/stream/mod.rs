@@ -23,6 +23,7 @@ pub mod in_doubt;
 pub mod inq;
 pub mod killed;
 pub mod leftover;
+pub mod mapped;
 pub mod notify;
 pub mod offered;
 pub mod options;

@@ -40,6 +40,13 @@ pub fn deadline(time: &timespec) -> u64 {
     clock::now().saturating_add(nanos(time))
 }
 
+/// The same of a time that a program has passed, of which none is no end. `None`: the kernel refuses it.
+#[inline]
+#[must_use]
+pub fn valid_deadline(time: Option<&timespec>) -> Option<Option<u64>> {
+    is_valid(time).then(|| time.map(deadline))
+}
+
 /// The same for milliseconds, of which a negative number is no end.
 #[inline]
 #[must_use]
@@ -59,6 +66,7 @@ mod tests {
     #[test]
     fn what_the_kernel_refuses_is_no_time() {
         assert!(is_valid(None));
+        assert_eq!((valid_deadline(None), valid_deadline(Some(&time(-1, 0)))), (Some(None), None));
         assert!(is_valid(Some(&time(0, 0))) && is_valid(Some(&time(i64::MAX, 999_999_999))));
         for refused in [time(-1, 0), time(0, -1), time(0, 1_000_000_000)] {
             assert!(!is_valid(Some(&refused)));

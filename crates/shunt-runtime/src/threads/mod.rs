@@ -2,5 +2,6 @@
 
 pub mod futexes;
 pub mod handlers;
+pub mod installing;
 pub mod mutex;
 pub mod signals;

@@ -5,14 +5,10 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
-use libc::{c_int, cmsghdr, iovec, msghdr};
+use libc::{cmsghdr, iovec, msghdr};
 
-use crate::LEVEL;
 use crate::block::{self, BLOCK};
-
-/// `SHUNT_BORROW`, `SHUNT_RELEASE` of the header.
-const BORROW: c_int = 1;
-const RELEASE: c_int = 2;
+use crate::message::{BORROW, LEVEL, RELEASE};
 
 /// Pieces that a call tells of at most.
 const PIECES: usize = 16;

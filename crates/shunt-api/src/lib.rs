@@ -6,16 +6,14 @@
 //! * [`Memory`]: what is sent from it need not be copied.
 //! * [`send`]: `MSG_ZEROCOPY`, and hints which buffers of a call are to be granted.
 //! * [`Room`]: received bytes where they are.
+//! * [`message`]: the control messages by which it is asked, for programs that make their calls themselves.
 
 mod block;
 mod borrow;
 mod memory;
+pub mod message;
 pub mod send;
 
 pub use block::BLOCK;
 pub use borrow::{Borrowed, Piece, Released, Room};
 pub use memory::Memory;
-
-/// Level of the control messages of recvmsg(2) and sendmsg(2) that are Shunt's (`SHUNT_LEVEL`): kernel TCP does not look
-/// at them.
-const LEVEL: libc::c_int = 0x5368_756e;

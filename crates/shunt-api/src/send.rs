@@ -3,9 +3,9 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd};
 
-use libc::{c_int, cmsghdr, msghdr, sock_extended_err};
+use libc::{c_int, msghdr, sock_extended_err};
 
-use crate::LEVEL;
+use crate::message::Hints;
 
 /// Size of `struct sock_extended_err`.
 const REPORT: u32 = 16;
@@ -64,18 +64,7 @@ pub enum Completion {
     Quiet,
 }
 
-/// Most buffers of a call of [`hinted`].
-pub const BUFFERS: usize = 63;
-
-/// `SHUNT_HINTS` of the header.
-const HINTS: c_int = 3;
-
-#[repr(C)]
-struct Request {
-    header: cmsghdr,
-    quiet: u8,
-    hints: [u8; BUFFERS],
-}
+pub use crate::message::BUFFERS;
 
 /// sendmsg(2) with `MSG_ZEROCOPY` and a hint per buffer; [`Hint::Auto`] for those that have none. The bytes are not the
 /// caller's to change until the call is completed, or, if it is quiet, the peer has answered to them.
@@ -91,20 +80,19 @@ pub fn hinted(
     if buffers.len() > BUFFERS {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let len = size_of::<Request>();
-    let header = cmsghdr { cmsg_len: len, cmsg_level: LEVEL, cmsg_type: HINTS };
-    let quiet = u8::from(completion == Completion::Quiet);
-    let mut request = Request { header, quiet, hints: [0; BUFFERS] };
-    for (to, hint) in request.hints.iter_mut().zip(hints) {
+    let mut per_buffer = [0; BUFFERS];
+    for (to, hint) in per_buffer.iter_mut().zip(hints) {
         *to = *hint as u8;
     }
-    let zerocopy = if completion == Completion::Quiet { 0 } else { libc::MSG_ZEROCOPY };
+    let quiet = completion == Completion::Quiet;
+    let mut request = Hints::new(quiet, per_buffer);
+    let zerocopy = if quiet { 0 } else { libc::MSG_ZEROCOPY };
     // SAFETY: all zero is a valid msghdr.
     let mut msg: msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = buffers.as_ptr().cast_mut().cast();
     msg.msg_iovlen = buffers.len();
     msg.msg_control = (&raw mut request).cast();
-    msg.msg_controllen = len;
+    msg.msg_controllen = Hints::LEN;
     let flags = zerocopy | libc::MSG_NOSIGNAL;
     // SAFETY: an IoSlice is an iovec; the message names buffers that are there.
     let n = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const msg, flags) };

@@ -4,26 +4,16 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use libc::{c_int, cmsghdr, iovec, msghdr};
+use libc::{c_int, iovec, msghdr};
+use shunt_api::message::{BUFFERS, Hints};
+use shunt_api::send::Hint;
 
-/// Most buffers of a call: so many have hints (`SHUNT_BUFFERS` of `shunt.h`).
-pub(crate) const PARTS: usize = 63;
+/// Most buffers of a call: so many have hints.
+pub(crate) const PARTS: usize = BUFFERS;
 
-/// `SHUNT_LEVEL` and `SHUNT_HINTS` of `shunt.h`; kernel TCP passes such a control message over.
-const LEVEL: c_int = 0x5368_756e;
-const HINTS: c_int = 3;
 /// Hints: what pays, copy.
-const AUTO: u8 = 0;
-const COPY: u8 = 1;
-
-/// The control message: a hint for each buffer; and as the response tells that the bytes were read,
-/// nobody wants to hear of it.
-#[repr(C)]
-struct Control {
-    header: cmsghdr,
-    quiet: u8,
-    hints: [u8; PARTS],
-}
+const AUTO: u8 = Hint::Auto as u8;
+const COPY: u8 = Hint::Copy as u8;
 
 /// Buffers of one call. It names memory and owns none.
 pub(crate) struct Vectors {
@@ -79,16 +69,15 @@ pub(crate) fn allow_grants(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// The buffers can be read; those that may be granted until the peer has answered to them, or the
 /// socket is closed.
 pub(crate) unsafe fn send(socket: BorrowedFd<'_>, vectors: &mut Vectors) -> io::Result<usize> {
-    let len = size_of::<Control>();
-    let header = cmsghdr { cmsg_len: len, cmsg_level: LEVEL, cmsg_type: HINTS };
-    let mut control = Control { header, quiet: 1, hints: vectors.hints };
+    // As the response tells that the bytes were read, nobody wants to hear of it.
+    let mut control = Hints::new(true, vectors.hints);
     // SAFETY: all zero is a valid msghdr.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.list.as_mut_ptr();
     message.msg_iovlen = vectors.count;
     if vectors.grants {
         message.msg_control = (&raw mut control).cast();
-        message.msg_controllen = len;
+        message.msg_controllen = Hints::LEN;
     }
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: the message names what the caller answers for, and `control`.

@@ -3,12 +3,14 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use libc::{c_int, cmsghdr, iovec, msghdr};
+use libc::{c_int, iovec, msghdr};
+use shunt_api::message::{BUFFERS, Hints};
+use shunt_api::send::Hint;
 
 use crate::memory::Piece;
 
 /// Most parts of a call. The library of Shunt takes hints for so many.
-pub const PARTS: usize = 63;
+pub const PARTS: usize = BUFFERS;
 
 /// A part of what is sent.
 #[derive(Clone, Copy, Debug)]
@@ -70,20 +72,9 @@ impl Part<'_> {
     }
 }
 
-/// `SHUNT_LEVEL` and `SHUNT_HINTS` of `shunt.h`; kernel TCP passes such a control message over.
-const LEVEL: c_int = 0x5368_756e;
-const HINTS: c_int = 3;
 /// Hints: copy, grant.
-const COPY: u8 = 1;
-const GRANT: u8 = 2;
-
-/// The control message: a hint for each part, and that nobody wants to hear of the completion.
-#[repr(C)]
-struct Hints {
-    header: cmsghdr,
-    quiet: u8,
-    hints: [u8; PARTS],
-}
+const COPY: u8 = Hint::Copy as u8;
+const GRANT: u8 = Hint::Grant as u8;
 
 fn result(n: isize) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
@@ -120,16 +111,15 @@ pub fn send(socket: BorrowedFd<'_>, parts: &[Part<'_>]) -> io::Result<usize> {
             grants = true;
         }
     }
-    let len = size_of::<Hints>();
-    let header = cmsghdr { cmsg_len: len, cmsg_level: LEVEL, cmsg_type: HINTS };
-    let mut hints = Hints { header, quiet: 1, hints };
+    // Nobody wants to hear of the completion.
+    let mut hints = Hints::new(true, hints);
     // SAFETY: all zero is a valid msghdr.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = parts.len();
     if grants {
         message.msg_control = (&raw mut hints).cast();
-        message.msg_controllen = len;
+        message.msg_controllen = Hints::LEN;
     }
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: the parts are borrowed for the call, and so are the bytes and mappings that the vectors name.

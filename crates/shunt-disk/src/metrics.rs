@@ -15,21 +15,7 @@ use crate::port::{Op, Outcome, Traffic};
 /// What all names begin with.
 pub const PREFIX: &str = "shunt_disk";
 
-/// Makes the counters and the list of their names from one list.
-macro_rules! counters {
-    ($($name:ident $metric:literal $help:literal,)*) => {
-        /// What is counted.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Counter {
-            $(#[doc = $help] $name,)*
-        }
-
-        /// Names and descriptions, in the order of [`Counter`].
-        const LIST: &[(&str, &str)] = &[$(($metric, $help),)*];
-    };
-}
-
-counters! {
+shunt_metrics::counters! {
     Reads "reads" "Reads that guests have had answered",
     Writes "writes" "Writes that guests have had answered",
     Flushes "flushes" "Flushes that guests have had answered",

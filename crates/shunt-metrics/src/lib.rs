@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod counters;
 pub mod exporter;
 pub mod http;
 pub mod serving;

@@ -11,21 +11,7 @@ use prometheus_client::registry::Registry;
 /// What all names begin with.
 const PREFIX: &str = "shunt_nvme";
 
-/// Makes the counters and the list of their names from one list.
-macro_rules! counters {
-    ($($name:ident $metric:literal $help:literal,)*) => {
-        /// What is counted.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Counter {
-            $(#[doc = $help] $name,)*
-        }
-
-        /// Names and descriptions, in the order of [`Counter`].
-        const LIST: &[(&str, &str)] = &[$(($metric, $help),)*];
-    };
-}
-
-counters! {
+shunt_metrics::counters! {
     Accepted "connections_accepted" "Connections that hosts have made",
     Refused "connections_refused" "Connections closed at once, as there were too many",
     Ended "connections_ended" "Connections that are over",

@@ -138,47 +138,78 @@ pub fn go_to_kernel(fd: c_int) {
     give_back(fd);
 }
 
-/// Remembers what the library has to heed itself.
-fn note(fd: c_int, name: c_int, value: impl FnOnce() -> c_int) {
-    let entry = fd_table::lookup(fd);
-    let is_size = matches!(
-        name,
-        libc::SO_SNDBUF
+/// What an option of `SOL_SOCKET` is about, of those that the library heeds itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Heeded {
+    /// How much fits into the kernel's buffers.
+    Size,
+    /// From how many bytes on there is something to be read.
+    LowWater,
+    /// How long a receiving call waits.
+    ReceiveTime,
+    /// How long a sending call waits.
+    SendTime,
+    /// Whether `MSG_ZEROCOPY` means something.
+    Zerocopy,
+}
+
+impl Heeded {
+    const fn of(name: c_int) -> Option<Self> {
+        Some(match name {
+            libc::SO_SNDBUF
             | libc::SO_SNDBUFFORCE
             | libc::SO_RCVBUF
             | libc::SO_RCVBUFFORCE
-            | libc::SO_BUF_LOCK
-    );
-    let is_timeout =
-        matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | SO_RCVTIMEO_NEW | SO_SNDTIMEO_NEW);
-    let is_mark = name == libc::SO_RCVLOWAT;
-    if is_size || is_timeout || is_mark {
+            | libc::SO_BUF_LOCK => Self::Size,
+            libc::SO_RCVLOWAT => Self::LowWater,
+            libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => Self::ReceiveTime,
+            libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => Self::SendTime,
+            libc::SO_ZEROCOPY => Self::Zerocopy,
+            _ => return None,
+        })
+    }
+
+    /// A socket on which it was set is not as it was made: its connection asks the kernel for it.
+    const fn is_asked_for_at_connect(self) -> bool {
+        !matches!(self, Self::Zerocopy)
+    }
+
+    /// What a listener accepts has it, too, and asks at once: it is needed before a call wants it.
+    const fn is_asked_for_at_accept(self) -> bool {
+        matches!(self, Self::Size | Self::LowWater)
+    }
+}
+
+/// Remembers what the library has to heed itself.
+fn note(fd: c_int, name: c_int, value: impl FnOnce() -> c_int) {
+    let Some(heeded) = Heeded::of(name) else { return };
+    let entry = fd_table::lookup(fd);
+    if heeded.is_asked_for_at_connect() {
         fresh::forget(fd, entry);
     }
-    if (is_size || is_mark)
+    if heeded.is_asked_for_at_accept()
         && let Some(listener) = Listener::of(entry)
     {
         listener.set_sized();
     }
-    if name == libc::SO_ZEROCOPY && value() != 0 {
+    if heeded == Heeded::Zerocopy && value() != 0 {
         found::want();
     }
     let Some(conn) = Conn::of(fd, entry) else { return };
     let (rx, tx) = (&conn.record().rx, &conn.record().tx);
-    match name {
-        libc::SO_RCVLOWAT => buffers::mark_changed(conn),
-        libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => rx.timeout.forget(),
-        libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => tx.timeout.forget(),
+    match heeded {
+        Heeded::LowWater => buffers::mark_changed(conn),
+        Heeded::ReceiveTime => rx.timeout.forget(),
+        Heeded::SendTime => tx.timeout.forget(),
         // Asked for anew when a call wants it.
-        libc::SO_ZEROCOPY => conn.put(ZEROCOPY, false),
-        _ if is_size => {
+        Heeded::Zerocopy => conn.put(ZEROCOPY, false),
+        Heeded::Size => {
             if conn.phase() == Phase::Active {
                 // In a forked child the link group may still be to come.
                 promote::glance(conn);
             }
             buffers::changed(conn);
         }
-        _ => {}
     }
 }
 
@@ -192,5 +223,39 @@ const fn needs_kernel(level: c_int, name: c_int) -> bool {
     match level {
         libc::IPPROTO_TCP => matches!(name, libc::TCP_REPAIR | libc::TCP_ULP),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_an_option_are_about_the_same() {
+        let about =
+            |names: &[c_int]| names.iter().map(|name| Heeded::of(*name)).collect::<Vec<_>>();
+        let sizes = [libc::SO_SNDBUF, libc::SO_RCVBUFFORCE, libc::SO_BUF_LOCK];
+        assert_eq!(about(&sizes), [Some(Heeded::Size); 3]);
+        assert_eq!(about(&[libc::SO_RCVTIMEO, SO_RCVTIMEO_NEW]), [Some(Heeded::ReceiveTime); 2]);
+        assert_eq!(about(&[libc::SO_SNDTIMEO, SO_SNDTIMEO_NEW]), [Some(Heeded::SendTime); 2]);
+        assert_eq!(about(&[libc::SO_REUSEADDR, libc::SO_KEEPALIVE]), [None; 2]);
+    }
+
+    #[test]
+    fn what_is_asked_for_later_leaves_a_fresh_socket_alone() {
+        use Heeded::{LowWater, ReceiveTime, SendTime, Size, Zerocopy};
+        let all = [Size, LowWater, ReceiveTime, SendTime, Zerocopy];
+        let asked =
+            all.map(|heeded| (heeded.is_asked_for_at_connect(), heeded.is_asked_for_at_accept()));
+        let (both, one, none) = ((true, true), (true, false), (false, false));
+        assert_eq!(asked, [both, both, one, one, none]);
+    }
+
+    #[test]
+    fn what_concerns_the_bytes_themselves_is_the_kernels() {
+        assert!(needs_kernel(libc::IPPROTO_TCP, libc::TCP_ULP));
+        assert!(needs_kernel(libc::IPPROTO_TCP, libc::TCP_REPAIR));
+        assert!(!needs_kernel(libc::IPPROTO_TCP, libc::TCP_NODELAY));
+        assert!(!needs_kernel(libc::SOL_SOCKET, libc::TCP_ULP));
     }
 }

@@ -160,9 +160,7 @@ pub unsafe fn pass(to: &Program, is_named: impl Fn(&Sock) -> bool) -> Passed {
 
 /// True while exec leaves the descriptor open.
 pub fn survives(fd: c_int) -> bool {
-    // SAFETY: only looked at; if it is closed (a vfork child may have) the kernel says so.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    fcntl_getfd(fd).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
+    fcntl_getfd(looking(fd)).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
 }
 
 /// The connections that stay open, each once, and a descriptor of each.
@@ -173,7 +171,7 @@ fn staying(is_named: impl Fn(&Sock) -> bool) -> Vec<(Conn, c_int)> {
     if may_mutate() {
         for conn in shunted {
             let stays = survives(conn.descriptor()) || is_named(conn.sock());
-            if stays && !found.iter().any(|(other, _)| ptr::eq(other.sock(), conn.sock())) {
+            if stays && is_new(&found, conn) {
                 found.push((conn, conn.descriptor()));
             }
         }
@@ -184,14 +182,25 @@ fn staying(is_named: impl Fn(&Sock) -> bool) -> Vec<(Conn, c_int)> {
     let known: Vec<Conn> = core::iter::once(first).chain(shunted).collect();
     for fd in (0..=fd_table::high_water().max(LOW)).filter(|fd| survives(*fd)) {
         let Ok(tuple) = sockinfo::four_tuple(abi::borrow(fd)) else { continue };
-        let is_it = |conn: &&Conn| conn.record().id.tuple() == tuple;
-        if let Some(conn) = known.iter().find(is_it)
-            && !found.iter().any(|(other, _)| ptr::eq(other.sock(), conn.sock()))
+        let is_it = |conn: &Conn| conn.record().id.tuple() == tuple;
+        if let Some(conn) = known.iter().copied().find(|conn| is_it(conn))
+            && is_new(&found, conn)
         {
-            found.push((*conn, fd));
+            found.push((conn, fd));
         }
     }
     found
+}
+
+/// Whether another descriptor of the connection is none of these.
+fn is_new(found: &[(Conn, c_int)], conn: Conn) -> bool {
+    !found.iter().any(|(other, _)| ptr::eq(other.sock(), conn.sock()))
+}
+
+/// Descriptors that are only looked at: one that is closed (a vfork child may have closed it) the kernel names so.
+fn looking<'a>(fd: c_int) -> BorrowedFd<'a> {
+    // SAFETY: nothing is done with it but to ask.
+    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 /// What lies unread on a connection.
@@ -245,16 +254,14 @@ fn unread(conn: Conn, fd: c_int) -> Option<Unread> {
 
 /// True where the library's own descriptor is open: a child that has its parent's memory may have closed it.
 fn is_open(own: c_int) -> bool {
-    // SAFETY: only looked at.
-    fcntl_getfd(unsafe { BorrowedFd::borrow_raw(own) }).is_ok()
+    fcntl_getfd(looking(own)).is_ok()
 }
 
 impl Unread {
     /// The memory that goes along.
     fn make(&self, conn: Conn) -> io::Result<OwnedFd> {
         match *self {
-            // SAFETY: one of the library's own, which this process alone closes.
-            Self::Left(fd) => Ok(fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(fd) }, 0)?),
+            Self::Left(fd) => Ok(fcntl_dupfd_cloexec(looking(fd), 0)?),
             Self::InRing(span, facts) => {
                 let mut draft = Draft::new(facts)?;
                 let bytes = if has_grants(conn.sock()) {

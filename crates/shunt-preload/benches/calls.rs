@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 
 use criterion::Criterion;
 use shunt_runtime::fds::fd_table;
-use shunt_runtime::memory::windows;
+use shunt_runtime::memory::mappings;
 
 /// Set for the run under the library.
 const PRELOADED: &str = "SHUNT_BENCH_PRELOADED";
@@ -49,11 +49,11 @@ fn look_up(c: &mut Criterion) {
     c.bench_function("descriptor table, look-up", |b| {
         b.iter(|| fd_table::lookup(black_box(100)).kind());
     });
-    let registered = windows::Windows::new();
+    let registered = mappings::Windows::new();
     for (count, name) in [(1, "one window"), (100, "the last of 100 windows")] {
         for export in 0..count {
             let (base, len) = ((export + 1) << 24, 1 << 20);
-            assert!(registered.add(windows::Window { base, len, export, from: 0 }), "{export}");
+            assert!(registered.add(mappings::Window { base, len, export, from: 0 }), "{export}");
         }
         let address = count << 24;
         c.bench_function(&format!("registered memory, look-up, {name}"), |b| {

@@ -2,7 +2,7 @@
 
 use crate::guard::guarded_function;
 use crate::hooks::for_each_hook;
-use crate::jump::{some_function, tail_function};
+use crate::tail_call::{some_function, tail_function};
 use crate::{next, ops};
 use shunt_runtime::system::abi::*;
 

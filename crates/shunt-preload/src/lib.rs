@@ -16,11 +16,11 @@ mod exports;
 pub mod guard;
 pub mod hooks;
 pub mod init;
-mod jump;
 pub mod next;
 pub mod ops;
 pub mod panics;
 pub mod sanitizers;
+mod tail_call;
 
 /// The library's own heap, so that it never enters the program's allocator: a hook may run inside
 /// of that allocator (jemalloc reads files while it starts) or in a signal handler above it. It

@@ -45,7 +45,7 @@ pub struct Sock {
     lingering: AtomicU32,
     /// This process among those that share the record, as an owner of its locks.
     member: AtomicU32,
-    /// How far the count for a forked child has come: [`crate::processes::relatives`]' business.
+    /// How far the count for a forked child has come: [`crate::processes::fork_sharing`]' business.
     pub counted: AtomicU32,
     /// When its peer, which has half-closed and leaves no room, was last asked for: [`crate::stream::doubt`]'s.
     pub no_room: AtomicU32,
@@ -53,7 +53,7 @@ pub struct Sock {
     pub fin_timeout: AtomicU32,
     /// Memory of the peer's that is mapped for it, a bit each: [`crate::memory::imports`]'.
     pub imports: AtomicU64,
-    /// Pipes in which private memory is pinned: [`crate::stream::pins`]'.
+    /// Pipes in which private memory is pinned: [`crate::stream::pipe_tx`]'.
     pub pins: AtomicPtr<Pipes>,
     /// What this process has borrowed of its bytes.
     pub lent: Lent,

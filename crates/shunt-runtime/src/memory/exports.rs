@@ -1,7 +1,7 @@
 //! Registered memory: what the program sends from without copies, and peers may map to read.
 //!
 //! `shunt_alloc` gives memory that is a sealed memfd. Other memfds of the program's are found when it maps them
-//! ([`crate::memory::found`]). The agent gets a descriptor by which such memory can only be read, and hands it to the other
+//! ([`crate::memory::discovered_memory`]). The agent gets a descriptor by which such memory can only be read, and hands it to the other
 //! parties of a link group whose sender has offered it.
 
 use core::ffi::c_void;
@@ -23,7 +23,7 @@ use crate::calls;
 use crate::control::agent_client;
 use crate::control::endpoint::Endpoint;
 use crate::fds::own_fds::{self, OwnFd};
-use crate::memory::windows::{Window, Windows};
+use crate::memory::mappings::{Window, Windows};
 use crate::system::errno::KeepErrno;
 use crate::threads::mutex::Mutex;
 use crate::threads::signals::{SettingUp, Uncancelled};

@@ -1,14 +1,14 @@
-//! mmap(2) and its kind, by which memory is found from which the program may send without copies ([`found`]).
+//! mmap(2) and its kind, by which memory is found from which the program may send without copies ([`discovered_memory`]).
 //!
 //! What does the work is given: an allocator may have put itself before libc's function, and come back by syscall(2).
 
 use crate::contain::contain;
-use crate::memory::found::{self, Moving};
+use crate::memory::discovered_memory::{self, Moving};
 use crate::system::abi::{c_int, c_void, off_t, size_t};
 
 /// These bytes are about to be unmapped.
 pub fn unmapping(addr: *mut c_void, len: size_t) {
-    found::unmapped(addr, len);
+    discovered_memory::unmapped(addr, len);
 }
 
 /// A mapping of `len` bytes that `make` makes.
@@ -19,11 +19,11 @@ pub fn mapping(
     make: impl FnOnce() -> *mut c_void,
 ) -> *mut c_void {
     if flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE == 0 {
-        contain(|| found::unmapped(addr, len));
+        contain(|| discovered_memory::unmapped(addr, len));
     }
     let at = make();
     // The mapping is not to be made once more whatever happens here.
-    contain(|| found::mapped(at, len, flags, fd, offset));
+    contain(|| discovered_memory::mapped(at, len, flags, fd, offset));
     at
 }
 
@@ -35,7 +35,7 @@ pub fn remapping(
     make: impl FnOnce() -> *mut c_void,
 ) -> *mut c_void {
     if flags & libc::MREMAP_FIXED != 0 {
-        found::unmapped(new, len);
+        discovered_memory::unmapped(new, len);
     }
     let moving = Moving::begin(old, old_len);
     let at = make();

@@ -1,8 +1,8 @@
 //! Memory that is sent from without copies: own, and the peers'.
 
+pub mod discovered_memory;
 pub mod exports;
-pub mod found;
 pub mod imports;
 pub mod locking;
 pub mod mapping;
-pub mod windows;
+pub mod mappings;

@@ -27,12 +27,12 @@ use crate::fds::{fd_table, own_fds};
 use crate::memory::imports;
 use crate::point;
 use crate::processes::account;
-use crate::processes::relatives;
+use crate::processes::fork_sharing;
 use crate::stream::agree;
 use crate::stream::in_doubt::InDoubt;
-use crate::stream::pins;
+use crate::stream::pipe_tx;
 use crate::stream::tcp::Socket;
-use crate::stream::{demote, doubt, grants, leftover, notify, worth};
+use crate::stream::{demote, doubt, grants, leftover, notify, offer_budget};
 use crate::system::errno::KeepErrno;
 use crate::threads::signals::Uncancelled;
 
@@ -141,7 +141,7 @@ fn at_exit() {
         let conn = sock.lingering().and_then(|fd| Conn::closing(fd, sock.entry(Kind::Stream)));
         finish(sock, |record| end(conn.unwrap_or(Conn::gone(sock)), record));
     }
-    relatives::leave();
+    fork_sharing::leave();
 }
 
 /// The process ends without the handlers of exit(3): by `_exit`, or at the end of `quick_exit`. It may
@@ -184,14 +184,14 @@ pub fn finish(sock: &'static Sock, last: impl FnOnce(&'static Record)) {
     let region = record.id.region.load(Ordering::Relaxed);
     let (side, slot) = (record.side(), record.slot());
     grants::leave(sock);
-    if relatives::let_go(endpoint, record) {
+    if fork_sharing::let_go(endpoint, record) {
         last(record);
         record.id.live.store(0, Ordering::Release);
     }
     // Last: they are still of use to what is done at the end.
     sock.forget_peer();
     imports::release(sock);
-    pins::release(sock);
+    pipe_tx::release(sock);
     leftover::release(sock);
     if let Some(link) = link {
         let (tx, rx) = (&record.tx.cursor, &record.rx.cursor);
@@ -202,7 +202,7 @@ pub fn finish(sock: &'static Sock, last: impl FnOnce(&'static Record)) {
     sock.give_back();
     if endpoint.is_inherited() && !activity::is_over() {
         link::let_go(region, side, slot);
-        relatives::shed(endpoint);
+        fork_sharing::shed(endpoint);
     }
 }
 
@@ -214,7 +214,7 @@ fn end(conn: Conn, record: &'static Record) {
     let sock = conn.sock();
     point!(close_ends);
     sock.leave_learnt();
-    worth::settle(sock);
+    offer_budget::settle(sock);
     if conn.kernel().is_some() {
         demote::finish(conn);
         // Also of one that has come to be TCP, or that nobody accepted.

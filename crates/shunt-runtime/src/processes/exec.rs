@@ -12,7 +12,7 @@ use crate::conn::{Conn, Sock};
 use crate::contain::contain;
 use crate::fds::{fd_table, owner};
 use crate::point;
-use crate::processes::relatives;
+use crate::processes::fork_sharing;
 use crate::stream::hand_over;
 use crate::stream::in_doubt;
 use crate::stream::leftover::Program;
@@ -85,10 +85,10 @@ impl ClosedByExec {
                 *stays |= pass::survives(fd);
             }
         }
-        let closes = |sock: &&'static Sock| relatives::let_go_if_shared(sock);
+        let closes = |sock: &&'static Sock| fork_sharing::let_go_if_shared(sock);
         let closed = socks.into_values().filter(|(_, stays)| !stays).map(|(sock, _)| sock);
         let closed = Self(closed.filter(closes).collect());
-        relatives::leave();
+        fork_sharing::leave();
         closed
     }
 }
@@ -99,7 +99,7 @@ impl Drop for ClosedByExec {
         for sock in &self.0 {
             let again = || {
                 point!(exec_failed);
-                relatives::hold_again(sock);
+                fork_sharing::hold_again(sock);
             };
             if !contain(again) {
                 in_doubt::reset(Conn::gone(sock));

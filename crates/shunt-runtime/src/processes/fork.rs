@@ -13,7 +13,7 @@ use crate::epoll;
 use crate::fds::{fd_table, fresh};
 use crate::memory::{exports, imports};
 use crate::point;
-use crate::processes::relatives;
+use crate::processes::fork_sharing;
 use crate::stream::alarm;
 use crate::stream::promote;
 
@@ -31,7 +31,7 @@ pub fn prepare() {
     if activity::active() {
         agent_client::invite_child();
     }
-    relatives::fork_begins();
+    fork_sharing::fork_begins();
     // In the order in which they nest.
     let held: [Box<dyn Held>; 6] = [
         Box::new(epoll::table::lock_for_fork()),
@@ -42,7 +42,7 @@ pub fn prepare() {
         Box::new(imports::lock_for_fork()),
     ];
     LOCKS.with(|locks| *locks.borrow_mut() = Some(held));
-    relatives::fork_prepare();
+    fork_sharing::fork_prepare();
     point!(fork_prepared);
 }
 
@@ -51,14 +51,14 @@ pub fn in_parent() {
     point!(fork_parent);
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
     agent_client::child_has_come();
-    relatives::fork_parent();
+    fork_sharing::fork_parent();
 }
 
 /// The same after a panic in it.
 pub fn in_parent_again() {
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
     agent_client::child_has_come();
-    relatives::fork_parent();
+    fork_sharing::fork_parent();
 }
 
 /// The process has forked; this is the child, with one thread, before the program's own handlers.
@@ -72,7 +72,7 @@ pub fn in_child() {
     agent_client::forget_in_child(has_listeners());
     Endpoint::forget_in_child();
     link::forget_in_child();
-    relatives::fork_child();
+    fork_sharing::fork_child();
     alarm::fork_child();
     point!(fork_counted);
     epoll::table::forget_in_child();

@@ -26,7 +26,7 @@ use crate::control::user::namespaces_change;
 use crate::fds::owner;
 use crate::panics;
 use crate::processes::fork;
-use crate::processes::relatives::{self, Child};
+use crate::processes::fork_sharing::{self, Child};
 use crate::system::errno::KeepErrno;
 use crate::system::next;
 use crate::threads::signals::Uninterrupted;
@@ -89,7 +89,7 @@ fn parent() {
         let _keep = KeepErrno::new();
         fork::in_parent();
         if !HOOKED.get() {
-            relatives::fork_settled(Child::Unknown);
+            fork_sharing::fork_settled(Child::Unknown);
         }
     }
 }
@@ -113,7 +113,7 @@ pub fn settling<T: Copy + TryInto<u32> + PartialEq + Default>(fork: impl FnOnce(
     if !in_child {
         let _keep = KeepErrno::new();
         // The kernel has forked, whatever becomes of this.
-        contain(|| relatives::fork_settled(pid.try_into().map_or(Child::None, Child::Pid)));
+        contain(|| fork_sharing::fork_settled(pid.try_into().map_or(Child::None, Child::Pid)));
     }
     pid
 }

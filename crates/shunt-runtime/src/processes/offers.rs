@@ -15,7 +15,7 @@ use crate::epoll::tell;
 use crate::fds::fd_table::{self, Entry};
 use crate::processes::close;
 use crate::processes::open::track;
-use crate::stream::worth::{Key, OFFERS, UNANSWERED};
+use crate::stream::offer_budget::{Key, OFFERS, UNANSWERED};
 use crate::system::abi;
 use crate::system::clock;
 use shunt_engine::handshake::course::withdraw_offer;

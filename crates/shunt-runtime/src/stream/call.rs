@@ -16,7 +16,7 @@ use crate::stream::bytes::Buffers;
 use crate::stream::in_doubt::Progress;
 use crate::stream::sleep::{Sleep, Woken};
 use crate::stream::tcp::Socket;
-use crate::stream::{broken, demote, killed, promote};
+use crate::stream::{broken, demote, peer_death, promote};
 use crate::system::errno;
 use crate::system::next;
 use crate::threads::signals;
@@ -197,7 +197,7 @@ impl Call<'_> {
                 let error = errno::get();
                 // It came only just now.
                 if done > 0 && error == ECONNRESET {
-                    killed::tell_later(&self.conn);
+                    peer_death::tell_later(&self.conn);
                 }
                 Kernel::Failed(Errno::from_raw_os_error(error))
             }

@@ -26,7 +26,7 @@ use crate::control::{endpoint, link::Link};
 use crate::point;
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::tcp::Socket;
-use crate::stream::{again, broken, doubt, grants, killed, notify, promote};
+use crate::stream::{again, broken, doubt, grants, notify, peer_death, promote};
 use crate::system::errno::{self, KeepErrno};
 use crate::system::{abi, clock, kernel_poll, next};
 use crate::threads::signals::{Uncancelled, Uninterrupted};
@@ -65,7 +65,7 @@ impl Repeating for Out<'_> {
     }
 
     fn was_reset(&self) {
-        killed::tell_later(self.conn.sock());
+        peer_death::tell_later(self.conn.sock());
     }
 }
 

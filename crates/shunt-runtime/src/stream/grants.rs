@@ -31,7 +31,7 @@ use crate::point;
 use crate::stream::bytes::Buffers;
 use crate::stream::granted::granting;
 use crate::stream::hints::Hints;
-use crate::stream::{doubt, pins, pulls, trim};
+use crate::stream::{doubt, pipe_rx, pipe_tx, trim};
 use crate::threads::signals::SettingUp;
 
 /// Longest wait for a call on a connection of which something is taken back.
@@ -85,7 +85,7 @@ impl Memory for Own {
     }
 
     fn pipes(&self) -> Option<u64> {
-        pins::own(self.sock)
+        pipe_tx::own(self.sock)
     }
 }
 
@@ -127,7 +127,7 @@ impl Lender for Own {
     }
 
     fn pin(&self, lane: usize, address: usize, len: usize) -> Option<usize> {
-        pins::put(self.sock, lane, address, len)
+        pipe_tx::put(self.sock, lane, address, len)
     }
 
     #[inline(always)]
@@ -161,7 +161,7 @@ impl Restorer for Own {
     }
 
     fn pipes(&self) -> Option<impl Scratch> {
-        pins::left(self.sock, self.link)
+        pipe_tx::left(self.sock, self.link)
     }
 }
 
@@ -200,7 +200,7 @@ pub fn offer(sock: &'static Sock, buffers: &Buffers<'_>, hints: &Hints<'_>) {
     }
     let mut wanted = buffers.chosen(|i, len| is_wanted(hints.of_buffer(i), len));
     let region = match wanted.find_map(|(at, len)| exports::find(at.addr(), len)) {
-        None => pins::name(sock, &granting),
+        None => pipe_tx::name(sock, &granting),
         Some(place) => place.name().or_else(|| {
             let _setting_up = SettingUp::begin()?;
             place.tell()
@@ -275,7 +275,7 @@ impl Borrower for Look<'_> {
     }
 
     fn copy_ring(&self, at: usize, span: Span) {
-        pulls::noting_a_copy(self.sock, span.len(), || self.copy_pulled(at, span));
+        pipe_rx::noting_a_copy(self.sock, span.len(), || self.copy_pulled(at, span));
     }
 
     fn copy_pulled(&self, at: usize, span: Span) {
@@ -286,24 +286,24 @@ impl Borrower for Look<'_> {
 
     fn read_pipe(&self, (pipes, lane): (&'static Pipes, usize), to: To, len: usize) -> Piped {
         match (to, self.to) {
-            (To::Ring(span), _) => pulls::read_to_ring(&pipes[lane], self.ring(), span),
+            (To::Ring(span), _) => pipe_rx::read_to_ring(&pipes[lane], self.ring(), span),
             (To::Program(at), Some((buffers, first))) => {
-                pulls::read(&pipes[lane], (buffers, first + at), len)
+                pipe_rx::read(&pipes[lane], (buffers, first + at), len)
             }
             (To::Program(_), None) => Piped::BadPlace,
         }
     }
 
     fn waits(&self, since: &mut Option<u64>) -> bool {
-        pulls::wait(since)
+        pipe_rx::wait(since)
     }
 
     fn uncancelled<T>(&self, what: impl FnOnce() -> T) -> T {
-        pulls::uncancelled(what)
+        pipe_rx::uncancelled(what)
     }
 
     fn timed<T>(&self, len: usize, what: impl FnOnce() -> T) -> T {
-        pins::timed(&self.sock.record().rx.costs[1], len, what)
+        pipe_tx::timed(&self.sock.record().rx.costs[1], len, what)
     }
 }
 
@@ -362,7 +362,7 @@ pub fn leave(sock: &'static Sock) {
         && let Some(_lock) = sock.lock_within(Which::Tx, PATIENCE)
         && let (Some(own), Some(granting)) = (Own::of(sock), granting(sock))
     {
-        granting.leave(&own, pins::are_told_of(sock), exports::is_told_of);
+        granting.leave(&own, pipe_tx::are_told_of(sock), exports::is_told_of);
     }
 }
 

@@ -16,7 +16,7 @@ use shunt_wire::reason::Reason;
 use crate::conn::{ASKED, Conn, ELSEWHERE, SHUT_WR, Sock, TO_BE_CLAIMED};
 use crate::control::{agent_client, link};
 use crate::stream::agree;
-use crate::stream::worth::{CLAIMS, Key};
+use crate::stream::offer_budget::{CLAIMS, Key};
 use crate::stream::{buffers, doubt};
 use crate::system::abi;
 

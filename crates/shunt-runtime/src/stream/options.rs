@@ -12,9 +12,9 @@ use crate::conn::{Conn, IS_V6, Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::control::listener::Listener;
 use crate::fds::fd_table;
 use crate::fds::fresh;
-use crate::memory::found;
+use crate::memory::discovered_memory;
 use crate::stream::tcp::Socket;
-use crate::stream::{buffers, doubt, hand_over, inq, killed, promote, tcp, unread};
+use crate::stream::{buffers, doubt, hand_over, inq, peer_death, promote, tcp, unread};
 use crate::system::abi;
 use crate::system::abi::c_int;
 use crate::system::errno;
@@ -48,7 +48,7 @@ pub fn ask(fd: c_int, option: (c_int, c_int), kernel: impl FnOnce() -> c_int) ->
 pub fn pending_error(fd: c_int, option: (c_int, c_int)) -> Option<c_int> {
     let is_asked = option == (libc::SOL_SOCKET, libc::SO_ERROR);
     let conn = is_asked.then(|| Conn::named(fd)).flatten()?;
-    killed::is_pending(conn).then_some(libc::ECONNRESET)
+    peer_death::is_pending(conn).then_some(libc::ECONNRESET)
 }
 
 /// Bytes that could be mapped of the kernel's: how many are there, and the same with the end, which the kernel counts.
@@ -193,7 +193,7 @@ fn note(fd: c_int, name: c_int, value: impl FnOnce() -> c_int) {
         listener.set_sized();
     }
     if heeded == Heeded::Zerocopy && value() != 0 {
-        found::want();
+        discovered_memory::want();
     }
     let Some(conn) = Conn::of(fd, entry) else { return };
     let (rx, tx) = (&conn.record().rx, &conn.record().tx);

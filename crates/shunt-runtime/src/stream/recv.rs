@@ -21,7 +21,7 @@ use crate::stream::call::{self, Call};
 use crate::stream::grants::{self, Use};
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::tcp::{self, Socket};
-use crate::stream::{again, demote, doubt, leftover, notify, promote, pulls, zerocopy};
+use crate::stream::{again, demote, doubt, leftover, notify, pipe_rx, promote, zerocopy};
 use crate::system::clock;
 
 /// Time for which bytes of which no mark tells may lie in the kernel socket of a connection that goes on,
@@ -209,7 +209,7 @@ impl Incoming for Receiving<'_, '_> {
         let ring = view.buffer(record.slot(), record.side());
         // SAFETY: the program's buffers are writable, as recv(2) asks; the span is readable.
         let copy = || unsafe { self.call.buffers.copy_out(*self.got, ring, place) };
-        pulls::noting_a_copy(sock, place.len(), copy);
+        pipe_rx::noting_a_copy(sock, place.len(), copy);
     }
 
     fn copy_granted(&mut self, place: Span) -> Result<Option<u32>, Violation> {
@@ -233,7 +233,7 @@ impl Incoming for Receiving<'_, '_> {
     fn has_copied(&self) {
         if self.pulls.take() {
             self.sock().record().rx.pulls.end();
-            pulls::tell_costs(self.sock());
+            pipe_rx::tell_costs(self.sock());
         }
     }
 

@@ -31,7 +31,7 @@ use crate::stream::grants::{self, Own};
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::tcp::Socket;
 use crate::stream::transfer::Stop;
-use crate::stream::{copy_mode, demote, doubt, notify, pins, promote, tcp, trim, worth};
+use crate::stream::{copy_mode, demote, doubt, notify, offer_budget, pipe_tx, promote, tcp, trim};
 use crate::system::clock;
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
@@ -226,7 +226,7 @@ impl Outgoing for Sending<'_, '_> {
     fn copy(&mut self, span: Span) {
         // What is granted is nearly always granted. What comes out of a pipe comes once.
         if self.piece.is_none() && !matches!(self.call.request, Request::From(_)) {
-            pins::noting_a_copy(self.sock(), span.len(), || self.put(span.head, span.tail));
+            pipe_tx::noting_a_copy(self.sock(), span.len(), || self.put(span.head, span.tail));
         }
     }
 
@@ -383,7 +383,7 @@ fn count(sock: &Sock) {
     let messages = &sock.record().tx.messages;
     let sent = messages.load(Relaxed) + 1;
     messages.store(sent, Relaxed);
-    if sent.is_multiple_of(worth::EARNED) {
-        worth::earn(sock, sent);
+    if sent.is_multiple_of(offer_budget::EARNED) {
+        offer_budget::earn(sock, sent);
     }
 }

@@ -22,7 +22,7 @@ use crate::control::endpoint::{self, Endpoint};
 use crate::control::link::{self, Link};
 use crate::fds::fd_table::{self, Kind};
 use crate::fds::own_fds::adopt;
-use crate::processes::relatives;
+use crate::processes::fork_sharing;
 use crate::stream::leftover::pass::{PLACES, places};
 use crate::system::abi;
 
@@ -107,7 +107,7 @@ fn take_over(memory: OwnedFd, home: &mut Option<Home>) -> Option<()> {
     mine.ctl.handed_over.store(handover::STAYS, Relaxed);
 
     let socket = abi::borrow(first);
-    let record = relatives::new_record(home.endpoint)?;
+    let record = fork_sharing::new_record(home.endpoint)?;
     record.id.set_tuple(&sockinfo::four_tuple(socket).ok()?);
     record.id.fd.store(first, Relaxed);
     record.id.reason.store(Reason::HandedOver as u32, Relaxed);

@@ -20,7 +20,7 @@ use crate::activity;
 use crate::fds::own_fds;
 use crate::fds::owner;
 use crate::memory::exports::{self, Found, Memory};
-use crate::memory::windows::Window;
+use crate::memory::mappings::Window;
 use crate::system::abi::{c_int, c_void};
 use crate::system::errno::KeepErrno;
 

@@ -1,5 +1,5 @@
 //! Private memory that is sent with `MSG_ZEROCOPY`: pinned in pipes (vmsplice(2)), from which the receiver copies it once
-//! ([`crate::stream::pulls`]), where it would be copied to the ring and out of it else.
+//! ([`crate::stream::pipe_rx`]), where it would be copied to the ring and out of it else.
 //!
 //! A pipe keeps the pages as the kernel's own `MSG_ZEROCOPY` does: what the program unmaps, and what it leaves unread when it is
 //! killed, is read all the same. process_vm_readv(2), which does with no descriptor, can read only what is there still, and

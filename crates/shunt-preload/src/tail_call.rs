@@ -30,7 +30,7 @@ macro_rules! some_function {
             $(#[$attr])*
             #[unsafe(naked)]
             unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
-                $crate::jump::some_body!(guarded, $table, $slot)
+                $crate::tail_call::some_body!(guarded, $table, $slot)
             }
         };
     };
@@ -144,7 +144,7 @@ macro_rules! tail_function {
             ) -> *mut core::ffi::c_void {
                 let mut instead = None;
                 shunt_runtime::contain::contain(|| {
-                    instead = $crate::jump::Onward::instead($before([a, b, c, caller]));
+                    instead = $crate::tail_call::Onward::instead($before([a, b, c, caller]));
                 });
                 instead.map_or_else(|| $slot.get(), core::ptr::NonNull::as_ptr)
             }
@@ -152,7 +152,7 @@ macro_rules! tail_function {
             $(#[$attr])*
             #[unsafe(naked)]
             unsafe extern "C-unwind" fn $name() {
-                $crate::jump::tail_body!(before)
+                $crate::tail_call::tail_body!(before)
             }
         };
     };

@@ -1,4 +1,4 @@
-//! Reading from the pipes of a sender that has pinned memory in them ([`crate::stream::pins`]). A signal handler above such a
+//! Reading from the pipes of a sender that has pinned memory in them ([`crate::stream::pipe_tx`]). A signal handler above such a
 //! call gets `EINTR`: what was read from a pipe is gone from there. The rules are the engine's ([`shunt_engine::zerocopy::pipes`]).
 
 use core::ptr::NonNull;
@@ -14,7 +14,7 @@ use crate::conn::Sock;
 use crate::fds::own_fds::OwnFd;
 use crate::memory::imports;
 use crate::stream::bytes::Buffers;
-use crate::stream::pins;
+use crate::stream::pipe_tx;
 use crate::system::clock;
 use crate::system::errno::{self, KeepErrno};
 use crate::system::next;
@@ -75,7 +75,7 @@ pub fn noting_a_copy(sock: &Sock, len: usize, copy: impl FnOnce()) {
         let rx = &sock.record().rx;
         #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
         let turn = rx.messages.load(Relaxed) as u32;
-        pins::timed_now_and_then(&rx.costs[0], turn, len, copy);
+        pipe_tx::timed_now_and_then(&rx.costs[0], turn, len, copy);
         tell_costs(sock);
     } else {
         copy();

@@ -112,7 +112,7 @@ flags! {
     /// Nobody holds the peer's socket any more.
     ORPHANED,
     /// The kernel is to send RST if the program is killed: the connection's end would be silent otherwise.
-    LOUD,
+    RST_ON_DEATH,
 
     // Resets.
 

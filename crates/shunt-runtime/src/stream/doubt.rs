@@ -8,7 +8,7 @@ use shunt_engine::conn::overflow;
 use shunt_engine::handshake::Phase;
 use shunt_sys::{sockdiag, sockinfo};
 
-use crate::conn::{Conn, ELSEWHERE, KERNEL_HINT, LOUD, NUMBERED, ORPHANED, SHORT, Sock};
+use crate::conn::{Conn, ELSEWHERE, KERNEL_HINT, NUMBERED, ORPHANED, RST_ON_DEATH, SHORT, Sock};
 use crate::stream::tcp::Socket;
 use crate::system::abi;
 use crate::system::clock;
@@ -108,7 +108,10 @@ fn is_elsewhere(sock: &Sock) -> bool {
 /// ask for this socket would wait for room for ever, so the kernel is told to send RST in any case, but for an orderly close.
 pub fn end_loudly(conn: Conn) {
     // What has left the ring ends as TCP does, in whatever program.
-    if !is_elsewhere(&conn) || conn.has(LOUD) || conn.is_handed_over() || conn.phase() == Phase::Tcp
+    if !is_elsewhere(&conn)
+        || conn.has(RST_ON_DEATH)
+        || conn.is_handed_over()
+        || conn.phase() == Phase::Tcp
     {
         return;
     }
@@ -117,7 +120,7 @@ pub fn end_loudly(conn: Conn) {
     };
     conn.fin_timeout.store(seconds, Relaxed);
     set_fin_timeout(conn, sockinfo::AT_ONCE);
-    conn.put(LOUD, true);
+    conn.put(RST_ON_DEATH, true);
 }
 
 fn set_fin_timeout(conn: Conn, seconds: u32) {
@@ -130,9 +133,9 @@ fn set_fin_timeout(conn: Conn, seconds: u32) {
 
 /// Takes that back. True when there was something to be taken back.
 pub fn end_quietly(conn: Conn) -> bool {
-    let was_loud = conn.has(LOUD);
+    let was_loud = conn.has(RST_ON_DEATH);
     if was_loud {
-        conn.put(LOUD, false);
+        conn.put(RST_ON_DEATH, false);
         // In a process that did not end the direction it is 0, the default.
         set_fin_timeout(conn, conn.fin_timeout.load(Relaxed));
     }
@@ -141,8 +144,8 @@ pub fn end_quietly(conn: Conn) -> bool {
 
 /// The program has set what the kernel waits for a FIN: so that counts once the connection ends in good order.
 pub fn fin_timeout_is_set(conn: Conn) {
-    if conn.has(LOUD) {
-        conn.put(LOUD, false);
+    if conn.has(RST_ON_DEATH) {
+        conn.put(RST_ON_DEATH, false);
         end_loudly(conn);
     }
 }

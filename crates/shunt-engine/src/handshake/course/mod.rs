@@ -138,7 +138,7 @@ fn look_for_proposal(host: &impl Course, time: Time) -> Phase {
         // A signal handler above the very call that is at it.
         phase if is_nested => Ok(phase),
         // Another thread may have been at it: what it finds is gone from the table before it says so.
-        Phase::Candidate => propose_to(host, time),
+        Phase::Candidate => take_proposal(host, time),
         other => Ok(other),
     });
     // Alone no more: epoll instances are told, and they ask us with their own locks held.
@@ -174,7 +174,7 @@ fn glance_at_proposal(host: &impl Course) -> Phase {
 }
 
 /// Takes a proposal for the candidate up; an error is why it stays on TCP for good.
-fn propose_to(host: &impl Course, time: Time) -> Result<Phase, Reason> {
+fn take_proposal(host: &impl Course, time: Time) -> Result<Phase, Reason> {
     let id = &host.record().id;
     let outcome = if is_offered(id) { look_at_offer(host) } else { look_in_table(host, time) };
     if outcome.is_err() {

@@ -36,7 +36,7 @@ use crate::fds::fd_table::{self, Kind};
 use crate::point;
 use crate::stream::sleep::rang;
 use crate::stream::spin::{self, Spun, ThisProcess};
-use crate::stream::{tcp, trim};
+use crate::stream::{notify, tcp, trim};
 use crate::system::abi::{c_int, nfds_t, pollfd, sigset_t, timespec};
 use crate::system::errno::{self, KeepErrno};
 use crate::system::kernel_poll;
@@ -275,6 +275,7 @@ impl Wait for PollSet<'_> {
     }
 
     fn turn_in(&mut self) -> Result<Way, Woken> {
+        self.conns().for_each(|(_, conn)| notify::for_those_below(conn.sock()));
         self.naps.begins(ThisProcess.now());
         Ok(if self.is_heard_by_words() { Way::Futex } else { Way::Kernel })
     }

@@ -43,7 +43,34 @@ pub fn kernel_events(
     }
 }
 
+/// What the peer waits for, as far as it can be seen here, and may not have been told of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Untold {
+    /// Bytes, a mark, or an end.
+    pub data: bool,
+    /// Room.
+    pub room: bool,
+}
+
 impl End<'_> {
+    /// Before a call in a handler of a signal sleeps: what a call below it may have done and not told of yet. The handler may
+    /// wait for the answer.
+    #[cold]
+    #[must_use]
+    pub fn untold(&self) -> Untold {
+        let Self { mine, theirs, ring, .. } = self;
+        let is_untaken = mine.prod.prod.load(Relaxed) != theirs.cons.cons.load(Acquire);
+        let is_unpassed = mine.prod.marks.load(Relaxed) != theirs.cons.marks_passed.load(Acquire);
+        let unread = theirs.prod.prod.load(Acquire).wrapping_sub(mine.cons.cons.load(Relaxed));
+        // As much as a sender in poll takes for room. One that is not in the ring waits for the kernel's.
+        let is_in_ring = path(theirs.prod.marks.load(Relaxed)) == Path::Ring;
+        let has_room = is_in_ring && ring.saturating_sub(unread).saturating_mul(3) >= *ring;
+        Untold {
+            data: is_untaken || is_unpassed || mine.prod.fin.load(Relaxed) != 0,
+            room: has_room && theirs.ctl.tx_arm.load(Relaxed) != 0,
+        }
+    }
+
     /// True when all that ends a wait in poll(2) for these events is told by the arm words, but for ends that nobody announces.
     #[must_use]
     pub fn is_heard_by_words(&self, wanted: u32) -> bool {
@@ -210,6 +237,37 @@ mod tests {
         end.put(SHUT_RD, false);
         end.theirs.prod.fin.store(1, Relaxed);
         assert_eq!(asked(Sending, Until::Ring), 0, "it was announced");
+    }
+
+    #[test]
+    fn what_the_peer_has_not_taken_it_may_not_have_been_told_of() {
+        assert_eq!(in_ring().end().untold(), Untold { data: false, room: false });
+        let changes: [fn(&Memory); 3] = [
+            |memory| memory.send(1),
+            |memory| TxCursor::set_mark(&memory.end().mine.prod, 0),
+            |memory| memory.end().announce_end(),
+        ];
+        for (n, change) in changes.iter().enumerate() {
+            let memory = in_ring();
+            change(&memory);
+            assert_eq!(memory.end().untold(), Untold { data: true, room: false }, "{n}");
+        }
+        // Of room only one that waits for it, in the ring.
+        let ring = Memory::RING;
+        for (taken, arm, marks, room) in [
+            (ring / 3, 1, 1, false),
+            (ring / 3 + 1, 1, 1, true),
+            (ring, 0, 1, false),
+            (ring, 1, 2, false),
+        ] {
+            let memory = in_ring();
+            memory.receive(ring);
+            memory.take(taken);
+            let theirs = memory.end().theirs;
+            theirs.ctl.tx_arm.store(arm, Relaxed);
+            theirs.prod.marks.store(marks, Relaxed);
+            assert_eq!(memory.end().untold().room, room, "{taken} {arm} {marks}");
+        }
     }
 
     #[test]

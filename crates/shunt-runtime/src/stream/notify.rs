@@ -16,6 +16,7 @@ use crate::control::peer::Peer;
 use crate::epoll::tell as instances;
 use crate::system::clock;
 use crate::system::errno::KeepErrno;
+use crate::threads::handlers;
 use crate::threads::signals::SettingUp;
 
 /// The peer; a client that has only received so far may have to ask the agent for its doorbells.
@@ -137,6 +138,27 @@ pub fn those_on_futexes(sock: &Sock) {
     let Some((_, theirs)) = sock.sections() else { return };
     let ctl = &theirs.ctl;
     tell::those_on_futexes([&ctl.rx_arm, &ctl.tx_arm], |word| futex_wake(word, u32::MAX));
+}
+
+/// Before a call in a handler of a signal sleeps, as a call below it may have done something, and not told of it yet: the
+/// peer's answer may be what the handler waits for.
+#[inline]
+pub fn for_those_below(sock: &Sock) {
+    if handlers::are_running() {
+        tell_untold(sock);
+    }
+}
+
+#[cold]
+fn tell_untold(sock: &Sock) {
+    let (Some(end), Some(link)) = (sock.end(), sock.link()) else { return };
+    let (untold, slot) = (end.untold(), sock.record().slot());
+    if untold.data {
+        data(sock, link, &end.theirs.ctl, slot);
+    }
+    if untold.room {
+        space(sock, link, &end.theirs.ctl, slot);
+    }
 }
 
 /// The peer's sender alone.

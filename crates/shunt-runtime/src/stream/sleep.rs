@@ -24,7 +24,7 @@ use crate::control::endpoint;
 use crate::point;
 use crate::stream::alarm;
 use crate::stream::spin::{self, Spun, ThisProcess};
-use crate::stream::{doubt, peek, tcp, trim};
+use crate::stream::{doubt, notify, peek, tcp, trim};
 use crate::system::abi;
 use crate::system::abi::pollfd;
 use crate::system::clock;
@@ -235,6 +235,7 @@ impl Wait for Waiting<'_> {
     fn turn_in(&mut self) -> Result<Way, Woken> {
         let Self { of, until, end, .. } = self;
         let (until, direction, sock) = (*until, of.direction, of.sock);
+        notify::for_those_below(sock);
         let ears =
             Ears { ring: end.is_some(), is_far: sock.is_far(), kernel: sock.has(KERNEL_HINT) };
         let timeout = || timeout(of.conn, sock, direction);

@@ -44,6 +44,8 @@ struct Notes {
     all: AtomicU32,
     /// Those that were installed without `SA_RESTART`.
     ending: AtomicU32,
+    /// Those that run. One that is left by a jump counts for good.
+    running: AtomicU32,
     /// How long the thread is to sleep.
     time: UnsafeCell<timespec>,
 }
@@ -53,6 +55,7 @@ thread_local! {
         Notes {
             all: AtomicU32::new(0),
             ending: AtomicU32::new(0),
+            running: AtomicU32::new(0),
             time: UnsafeCell::new(NOT_AT_ALL),
         }
     };
@@ -134,7 +137,7 @@ fn address() -> usize {
 /// Takes a note, and calls the program's handler, by which it may be left for good.
 unsafe extern "C-unwind" fn above(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let Some(handler) = Handler::known(signal).filter(|handler| handler.0 != 0) else { return };
-    NOTES.with(|notes| {
+    let running = NOTES.with(|notes| {
         // Nobody else changes them but handlers above this one, which put back what they find.
         let add =
             |n: &AtomicU32| n.store(n.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -142,6 +145,9 @@ unsafe extern "C-unwind" fn above(signal: c_int, info: *mut siginfo_t, context: 
         if handler.0 & RESTARTS == 0 {
             add(&notes.ending);
         }
+        let running = notes.running.load(Ordering::Relaxed);
+        notes.running.store(running.wrapping_add(1), Ordering::Relaxed);
+        running
     });
     // SAFETY: what the program has given to sigaction(2), with the arguments of one that takes all three;
     // one that takes fewer does not look at the others.
@@ -152,8 +158,15 @@ unsafe extern "C-unwind" fn above(signal: c_int, info: *mut siginfo_t, context: 
     };
     // SAFETY: the arguments are those with which the kernel has called this handler in the place of that one.
     unsafe { body(signal, info, context) };
+    NOTES.with(|notes| notes.running.store(running, Ordering::Relaxed));
     // Afterwards: the handler may have slept itself.
     set_time(NOT_AT_ALL);
+}
+
+/// True in a handler.
+#[must_use]
+pub fn are_running() -> bool {
+    NOTES.with(|notes| notes.running.load(Ordering::Relaxed) != 0)
 }
 
 fn set_time(time: timespec) -> *const timespec {

@@ -24,6 +24,7 @@ use shunt_runtime::processes::fork;
 use shunt_runtime::processes::forking::watch_forks;
 use shunt_runtime::stream::grants;
 use shunt_runtime::stream::leftover::take;
+use shunt_runtime::stream::shut;
 #[cfg(not(test))]
 use shunt_runtime::system::errno;
 use shunt_runtime::system::kernel_poll;
@@ -33,6 +34,7 @@ use shunt_runtime::{activity, contain, knobs};
 fn connect_layers() {
     owner::BECOME_CHILD.set(fork::in_child);
     calls::BEFORE_CLOSE.set(close::before_close);
+    calls::SHUT_LATE.set(shut::shut_late);
     conn::END.set(close::end_of_calls);
     held::CATCH_UP.set(epoll::table::catch_up);
     exports::TAKE_BACK.set(grants::take_back_in);

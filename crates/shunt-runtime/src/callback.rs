@@ -23,7 +23,7 @@ macro_rules! functions {
     };
 }
 
-functions! { () (A) (A, B) }
+functions! { () (A) (A, B) (A, B, C) }
 
 /// A place for a function. It is set before it is first needed, and set to the same one again if at all.
 #[derive(Debug)]

@@ -28,9 +28,7 @@ pub fn before_jump(env: usize) {
         }
     }
     thread.trim();
-    if thread.closes.get() > 0 {
-        thread.close_deferred();
-    }
+    thread.end_deferred();
 }
 
 /// The stack that the thread has given its handlers (sigaltstack(2)).

@@ -190,6 +190,9 @@ impl Place {
 /// What is done before a descriptor is closed that had this entry.
 pub static BEFORE_CLOSE: Callback<fn(c_int, Entry)> = Callback::none();
 
+/// What is done once no step is under way above which a handler has shut this descriptor, with this entry, so.
+pub static SHUT_LATE: Callback<fn(c_int, Entry, c_int)> = Callback::none();
+
 /// What is kept of a thread.
 pub struct Thread {
     tid: Cell<u32>,
@@ -202,6 +205,9 @@ pub struct Thread {
     closes: Cell<usize>,
     /// Place of the descriptor, and the entry that it had.
     closed: [Cell<(u16, Entry)>; MOST_CLOSES],
+    shuts: Cell<usize>,
+    /// The descriptor, its entry, and what of it.
+    shut: [Cell<(c_int, Entry, c_int)>; MOST_CLOSES],
 }
 
 impl core::fmt::Debug for Thread {
@@ -382,10 +388,8 @@ impl Thread {
     #[cold]
     fn tidy(&self) {
         self.trim();
-        if self.closes.get() > 0 {
-            self.close_deferred();
-        }
-        let is_tidy = self.depth() == 0 && self.closes.get() == 0;
+        self.end_deferred();
+        let is_tidy = self.depth() == 0 && self.closes.get() == 0 && self.shuts.get() == 0;
         self.is_untidy.set(!is_tidy);
     }
 
@@ -413,13 +417,20 @@ impl Thread {
         })
     }
 
-    /// Closes what is to be closed once no step may use its number.
+    /// Shuts and closes what is to be once no step is under way.
     #[cold]
-    fn close_deferred(&self) {
-        if self.is_in_a_step() {
+    fn end_deferred(&self) {
+        if self.closes.get() + self.shuts.get() == 0 || self.is_in_a_step() {
             return;
         }
         let _keep = KeepErrno::new();
+        while let Some(last) = self.shuts.get().checked_sub(1) {
+            let (fd, entry, how) = self.shut[last].get();
+            self.shuts.set(last);
+            if let Some(shut_late) = SHUT_LATE.get() {
+                shut_late(fd, entry, how);
+            }
+        }
         while let Some(last) = self.closes.get().checked_sub(1) {
             let (place, entry) = self.closed[last].get();
             self.closes.set(last);
@@ -436,6 +447,19 @@ impl Thread {
 #[must_use]
 pub fn is_above_a_step() -> bool {
     current().is_in_a_step()
+}
+
+/// Shuts a descriptor later, when this thread's step is over. False when there are too many.
+#[must_use]
+pub fn shut_later(fd: c_int, entry: Entry, how: c_int) -> bool {
+    let thread = current();
+    let count = thread.shuts.get();
+    let Some(place) = thread.shut.get(count) else { return false };
+    place.set((fd, entry, how));
+    compiler_fence(Ordering::SeqCst);
+    thread.shuts.set(count + 1);
+    thread.is_untidy.set(true);
+    true
 }
 
 /// Closes a descriptor later, when this thread's step is over that may use its number: until then the

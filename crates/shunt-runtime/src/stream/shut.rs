@@ -1,13 +1,18 @@
 //! shutdown(2).
 
+use rustix::net::Shutdown;
+use shunt_engine::call::enter;
 use shunt_engine::conn::End;
 use shunt_shm::sync::store_load_fence;
 
+use crate::calls;
 use crate::conn::{Conn, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use crate::fds::fd_table::Entry;
 use crate::point;
+use crate::stream::in_doubt::InDoubt;
 use crate::stream::{demote, doubt, notify, promote};
 use crate::system::abi::c_int;
-use crate::system::errno;
+use crate::system::{abi, errno};
 
 /// Tells the peer what is shut, if it has a place where to look. Else whoever promotes the connection does.
 fn announce(sock: &Sock, what: fn(&End<'static>)) {
@@ -20,15 +25,26 @@ fn announce(sock: &Sock, what: fn(&End<'static>)) {
 
 /// Ends directions of a connection; `kernel` does so on a descriptor of the kernel socket.
 pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_int {
-    promote::advance(conn);
     let sock = conn.sock();
+    promote::advance(conn);
     let writing = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
     if writing {
         demote::finish(conn);
     }
+    let in_doubt = InDoubt::begins(conn);
     let result = {
-        let _lock = sock.lock_tx();
-        let Some(fd) = conn.kernel() else { return errno::fail(libc::EBADF) };
+        let lock = sock.lock_tx();
+        // In a handler of a signal above a step of this thread's: bytes of that may not be visible yet, and would come behind
+        // the end. One that only copies notices, and sends nothing.
+        let entered = enter(lock.nested(), &sock.record().tx.copying);
+        if entered.is_none() && calls::shut_later(conn.descriptor(), conn.entry(), how) {
+            in_doubt.ends();
+            return 0;
+        }
+        let Some(fd) = conn.kernel() else {
+            in_doubt.ends();
+            return errno::fail(libc::EBADF);
+        };
         // Announced before the FIN: an end that comes unannounced is that of a process that died.
         let before = sock.has(SHUT_WR);
         if writing {
@@ -57,5 +73,19 @@ pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_in
         notify::those_on_futexes(sock);
         notify::own(sock);
     }
+    in_doubt.ends();
     result
+}
+
+/// What a handler has shut above a step, which is over now.
+pub fn shut_late(fd: c_int, entry: Entry, how: c_int) {
+    let how_far = match how {
+        libc::SHUT_RD => Shutdown::Read,
+        libc::SHUT_WR => Shutdown::Write,
+        _ => Shutdown::Both,
+    };
+    let kernel = |fd| rustix::net::shutdown(abi::borrow(fd), how_far).map_or(-1, |()| 0);
+    if let Some(conn) = Conn::of(fd, entry).filter(Conn::is_named) {
+        shut(conn, how, kernel);
+    }
 }

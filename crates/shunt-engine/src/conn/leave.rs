@@ -16,6 +16,7 @@ use shunt_wire::reason::Reason;
 use crate::call::{Errno, enter};
 use crate::conn::End;
 use crate::conn::flags::{FROZEN, SHUT_WR, WANT_TCP};
+use crate::conn::repeated::are_pending;
 use crate::kernel::{KernelSocket, has_failed, peer_is_gone};
 use crate::stretch::{Path, path};
 
@@ -24,8 +25,7 @@ pub trait Repeating {
     /// The kernel socket.
     fn socket(&self) -> impl KernelSocket;
 
-    /// Sends up to `len` bytes, which lie at this offset in the ring, without waiting, and has `note` told how many. No handler
-    /// of a signal runs on this thread between the two.
+    /// Sends up to `len` bytes, which lie at this offset in the ring, without waiting, and has `note` told how many.
     ///
     /// # Errors
     /// Those of send(2).
@@ -33,6 +33,9 @@ pub trait Repeating {
 
     /// The kernel has told of a reset, which it does once: the program is still to hear of it.
     fn was_reset(&self);
+
+    /// Runs a step such that no handler of a signal runs on this thread meanwhile.
+    fn uninterrupted(&self, step: impl FnOnce());
 }
 
 /// What an end that leaves, or follows, has beside the ring.
@@ -42,9 +45,6 @@ pub trait Leaving: Repeating {
 
     /// Bytes for which the kernel socket has room now.
     fn room(&self) -> u64;
-
-    /// Runs a step such that no handler of a signal runs on this thread meanwhile.
-    fn uninterrupted(&self, step: impl FnOnce());
 
     /// The connection is out of the ring, for the first time.
     fn has_left(&self);
@@ -183,40 +183,54 @@ impl End<'_> {
     }
 
     /// Sends bytes once more, as far as that goes without waiting. True when none is left.
+    ///
+    /// A handler of a signal may do so above a call that does: it would wait for room that is there, and that only the call
+    /// below could use. So each piece is looked up, sent and noted with no handler in between.
     pub fn repeat(&self, port: &impl Repeating) -> bool {
-        let replay = &self.record.tx.replay;
-        loop {
-            let Some(left) = self.to_repeat() else {
-                // Whoever was killed as it was about to say where it stops will not say so: what is sent from now on has the
-                // kernel tell.
-                if peer_is_gone(&port.socket(), &self.theirs.prod.fin) {
-                    replay.store(0, Relaxed);
-                    continue;
-                }
+        while are_pending(self.record) {
+            let mut goes_on = false;
+            port.uninterrupted(|| goes_on = self.repeat_piece(port));
+            if !goes_on {
                 return false;
-            };
-            if left == 0 {
-                return true;
-            }
-            // The program is to hear of a reset, which the kernel tells once.
-            if has_failed(&port.socket()) {
-                replay.store(0, Relaxed);
-                continue;
-            }
-            let (at, len) = self.record.tx.cursor.last(left, self.ring).head;
-            let mut note = |n| replay.store(left.saturating_sub(n), Relaxed);
-            match port.send_again(at, len, &mut note) {
-                Ok(()) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return false,
-                // The connection is over, and the kernel will say so; or has just said it.
-                Err(error) => {
-                    if error == Errno::CONNRESET {
-                        port.was_reset();
-                    }
-                    replay.store(0, Relaxed);
-                }
             }
         }
+        true
+    }
+
+    /// False when it has to wait.
+    fn repeat_piece(&self, port: &impl Repeating) -> bool {
+        let replay = &self.record.tx.replay;
+        let Some(left) = self.to_repeat() else {
+            // Whoever was killed as it was about to say where it stops will not say so: what is sent from now on has the
+            // kernel tell.
+            let is_gone = peer_is_gone(&port.socket(), &self.theirs.prod.fin);
+            if is_gone {
+                replay.store(0, Relaxed);
+            }
+            return is_gone;
+        };
+        if left == 0 {
+            return true;
+        }
+        // The program is to hear of a reset, which the kernel tells once.
+        if has_failed(&port.socket()) {
+            replay.store(0, Relaxed);
+            return true;
+        }
+        let (at, len) = self.record.tx.cursor.last(left, self.ring).head;
+        let mut note = |n| replay.store(left.saturating_sub(n), Relaxed);
+        match port.send_again(at, len, &mut note) {
+            Ok(()) | Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return false,
+            // The connection is over, and the kernel will say so; or has just said it.
+            Err(error) => {
+                if error == Errno::CONNRESET {
+                    port.was_reset();
+                }
+                replay.store(0, Relaxed);
+            }
+        }
+        true
     }
 }
 
@@ -225,7 +239,7 @@ mod tests {
     use core::cell::{Cell, RefCell};
 
     use super::*;
-    use crate::conn::repeated::{are_awaited, are_pending};
+    use crate::conn::repeated::are_awaited;
     use crate::model::{Arrival, Memory, Socket};
     use shunt_shm::arena::Mode;
     use shunt_shm::ring::TxCursor;
@@ -241,6 +255,7 @@ mod tests {
         left: Cell<u32>,
         sent: RefCell<Vec<(usize, u64)>>,
         moments: RefCell<Vec<Moment>>,
+        handler: Cell<Option<fn(&Self)>>,
     }
 
     impl<'a> Port<'a> {
@@ -255,6 +270,7 @@ mod tests {
                 left: Cell::default(),
                 sent: RefCell::default(),
                 moments: RefCell::default(),
+                handler: Cell::default(),
             }
         }
 
@@ -290,6 +306,14 @@ mod tests {
         fn was_reset(&self) {
             self.resets.set(self.resets.get() + 1);
         }
+
+        fn uninterrupted(&self, step: impl FnOnce()) {
+            step();
+            // As one comes in right behind it.
+            if let Some(handler) = self.handler.take() {
+                handler(self);
+            }
+        }
     }
 
     impl Leaving for Port<'_> {
@@ -299,10 +323,6 @@ mod tests {
 
         fn room(&self) -> u64 {
             self.room.get()
-        }
-
-        fn uninterrupted(&self, step: impl FnOnce()) {
-            step();
         }
 
         fn has_left(&self) {

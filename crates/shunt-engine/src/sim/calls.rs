@@ -384,7 +384,7 @@ impl Repeating for Out<'_> {
     fn send_again(&self, at: usize, len: usize, note: &mut dyn FnMut(u64)) -> Result<(), Errno> {
         point();
         let ring = &self.world.procs[1 - self.who].rmb;
-        // No handler, and no kill but one that ends all of it, comes between the two.
+        // No kill but one that ends all of it comes between the two.
         pace::at_once(|| {
             let bytes = ring[at..at + len].iter().map(Cell::get);
             match self.world.socket(self.who).sends(len, bytes) {
@@ -401,6 +401,10 @@ impl Repeating for Out<'_> {
     fn was_reset(&self) {
         reset::tell_later(&self.world.procs[self.who].record);
     }
+
+    fn uninterrupted(&self, step: impl FnOnce()) {
+        pace::uninterrupted(step);
+    }
 }
 
 impl Leaving for Out<'_> {
@@ -412,10 +416,6 @@ impl Leaving for Out<'_> {
         self.world.pipes[self.who].room() as u64
     }
 
-    fn uninterrupted(&self, step: impl FnOnce()) {
-        pace::uninterrupted(step);
-    }
-
     fn has_left(&self) {}
 }
 
@@ -423,13 +423,18 @@ impl World {
     /// Sends once more what lay in a ring that was left. True when none is left.
     pub fn goes_on(&self, who: usize) -> bool {
         let lock = Lock::of(&self.procs[who].locks[1]);
-        !lock.is_nested() && self.end(who).repeat(&Out { world: self, who })
+        let is_done = self.end(who).repeat(&Out { world: self, who });
+        drop(lock);
+        self.shuts_late(who);
+        is_done
     }
 
     /// Follows a peer that says that it has left. False in a handler that leaves it to the call below.
     pub fn follows(&self, who: usize) -> bool {
         let lock = Lock::of(&self.procs[who].locks[1]);
         let followed = self.end(who).follow(lock.is_nested(), &Out { world: self, who });
+        drop(lock);
+        self.shuts_late(who);
         followed.unwrap_or_else(|_| {
             self.breaks_off(who);
             true

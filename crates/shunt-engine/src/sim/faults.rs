@@ -148,9 +148,7 @@ impl World {
     /// A handler of a signal does what the program would do next.
     pub fn handles(&self, who: usize) {
         let me = &self.procs[who];
-        // An end above bytes that are half sent comes behind them.
-        let is_sending = me.locks[1].get();
-        let op = me.ops.borrow_mut().pop_front_if(|op| !is_sending || *op != Op::Shut);
+        let op = me.ops.borrow_mut().pop_front();
         let Some(op) = op else { return };
         // What the epoll below has been told of it does not hear of once more.
         let op = match op {

@@ -112,6 +112,8 @@ struct Proc {
     handlers: Cell<u32>,
     /// A handler has closed the connection under a call.
     is_to_close: Cell<bool>,
+    /// A handler has ended its direction above a step.
+    is_to_shut: Cell<bool>,
     /// It is in a step: what that has moved is in doubt.
     in_step: Cell<bool>,
     /// The locks of its directions are held, that of receiving first.
@@ -183,6 +185,7 @@ impl Proc {
             had_handler: Cell::new(false),
             handlers: Cell::new(0),
             is_to_close: Cell::new(false),
+            is_to_shut: Cell::new(false),
             in_step: Cell::new(false),
             locks: Default::default(),
             is_liar: Cell::new(false),

@@ -75,6 +75,8 @@ impl World {
         let has_left = me.record.tx.marks.load(Relaxed) != 0 && sends_over_tcp(&me.record);
         // The call below a handler may be about to tell it.
         let is_below = me.handlers.get() > 0;
+        // Killed as it reset the connection after a panic: it may have announced an end alone.
+        let is_first = is_first && !peer.has_reset.get();
         is_first && me.left_unread.get() > 0 && !me.is_told.get() && !has_left && !is_below
     }
 

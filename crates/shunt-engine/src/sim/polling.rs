@@ -114,6 +114,7 @@ impl World {
                 }
                 continue;
             }
+            self.tells_for_those_below(who);
             let by_words = end.is_heard_by_words(wanted);
             let (ctl, how) = (&end.mine.ctl, if by_words { ON_FUTEX } else { on_bell(0) });
             let armed = match receives {

@@ -127,12 +127,10 @@ impl World {
 
     fn calls(&self, who: usize, doing: &mut Doing) {
         let op = doing.op;
-        let (mut naps, mut in_vain, mut has_told) = (Naps::default(), 0, false);
+        let (mut naps, mut in_vain) = (Naps::default(), 0);
         // An edge-triggered program tries first.
         let polls = matches!(op, Op::PollReceive(_) | Op::PollSend(_));
         if polls {
-            self.tells_for_those_below(who);
-            has_told = true;
             self.procs[who].had_handler.set(false);
             self.polls(who, *doing);
         }
@@ -147,9 +145,6 @@ impl World {
             match self.step(who, doing, op.blocks()) {
                 Step::Again => point(),
                 Step::Wait(until) => {
-                    if !core::mem::replace(&mut has_told, true) {
-                        self.tells_for_those_below(who);
-                    }
                     if are_pending(&self.procs[who].record) {
                         self.goes_on(who);
                     }
@@ -220,6 +215,8 @@ impl World {
         let was_in_step = me.in_step.replace(true);
         let step = self.locked_step(who, doing, blocking, &lock);
         me.in_step.set(was_in_step);
+        drop(lock);
+        self.shuts_late(who);
         step.unwrap_or_else(|_| {
             self.breaks_off(who);
             Step::Again
@@ -321,18 +318,36 @@ impl World {
         if are_pending(end.record) && !self.goes_on(who) {
             return Step::Wait(Until::Both);
         }
+        let lock = Lock::of(&me.locks[1]);
+        // Above a step whose bytes may not be visible yet, and would come behind the end. One that only copies notices.
+        let Some(_entered) = enter(lock.is_nested(), &end.record.tx.copying) else {
+            me.is_to_shut.set(true);
+            return Step::Done;
+        };
         if me.ending.get() == Ending::Not {
             me.ending.set(Ending::Announced);
         }
-        let _lock = Lock::of(&me.locks[1]);
+        // A panic in the middle of it resets the connection: the peer would wait for an end, or find bytes behind one.
+        let was_in_step = me.in_step.replace(true);
         end.put(SHUT_WR, true);
         end.announce_end();
         point();
         self.socket(who).shuts();
-        me.ending.set(Ending::Shut);
+        // A handler may have gone further.
+        me.ending.set(me.ending.get().max(Ending::Shut));
         point();
+        drop(lock);
         self.tells_of_end(who);
+        me.in_step.set(was_in_step);
         Step::Done
+    }
+
+    /// What a handler above a step was to shut, once that is over.
+    pub fn shuts_late(&self, who: usize) {
+        let me = &self.procs[who];
+        if !me.locks[1].get() && me.is_to_shut.replace(false) {
+            self.does(who, Op::Shut);
+        }
     }
 
     fn closes(&self, who: usize) -> Step {
@@ -382,10 +397,16 @@ impl World {
     }
 
     /// A handler that waits may run above a call that has done something, and has not told of it yet: the peer's answer may be
-    /// what it waits for. Once: two such handlers would wake each other all the time.
-    fn tells_for_those_below(&self, who: usize) {
-        if self.procs[who].handlers.get() > 0 {
+    /// what it waits for. As the library's `notify::for_those_below`.
+    pub fn tells_for_those_below(&self, who: usize) {
+        if self.procs[who].handlers.get() == 0 {
+            return;
+        }
+        let untold = self.end(who).untold();
+        if untold.data {
             self.tells_receiver(who);
+        }
+        if untold.room {
             self.tells_sender(who);
         }
     }
@@ -418,6 +439,10 @@ impl World {
 
     /// Sleeps in a call, as the library's `stream/sleep.rs` has it: on a futex first, then in poll(2).
     fn sleeps(&self, who: usize, doing: Doing, until: Until, naps: &mut Naps) {
+        self.tells_for_those_below(who);
+        // One that runs from here on may leave the word as it was armed: the sleep does not begin (`threads/handlers.rs`).
+        let had_handler = &self.procs[who].had_handler;
+        had_handler.set(false);
         let (end, now) = (self.end(who), self.now.get());
         let direction = doing.op.direction();
         let receives = direction == Direction::Receiving;
@@ -439,7 +464,7 @@ impl World {
         let events = kernel_events(end.record, Some(end.theirs), direction, until);
         if until == Until::Ring && (naps.is_young(now) || !end.has(KERNEL_HINT)) {
             let seen = arm(word, ON_FUTEX);
-            if end.ends_wait(direction, until) {
+            if end.ends_wait(direction, until) || had_handler.get() {
                 return;
             }
             let looks_at = [Some(naps.end(now)), overflow()].into_iter().flatten().min();
@@ -459,6 +484,9 @@ impl World {
         };
         let overflow = if until == Until::Ring { overflow() } else { None };
         let looks_at = [longest, overflow].into_iter().flatten().min();
+        if had_handler.get() {
+            return;
+        }
         let told = self.rests_until(
             who,
             Asleep { armed: armed(seen), events: Some(events), looks_at, ..asleep },

@@ -126,6 +126,14 @@ fn what_was_mended_stays_so() {
         "meet poll-send:23 lie:996 recv:1 / meet poll-send:1 recv:1 recv:1 send:4097 / 1c0b2d0080800080008080b2000000000000",
         // A byte that a reset left unread was taken for one that had been read.
         "send:1 die:328 meet recv:1 recv:1 send:1 recv:1 / edge-send:3004 poll-recv:1 / 0000000000000000",
+        // A handler waited for room for what only the call below it was to send once more, and found some all the time.
+        "meet send:1 edge-send:1 / meet poll-recv:1 poll-recv:4 poll-send:4096 signal:132 send:1 recv:1 / 00808000004300000000",
+        // After a panic in the middle of a shutdown bytes came behind the end of the ring.
+        "meet send:1 panic:1 shut edge-send:1 / meet edge-recv:1 / 108000bba2",
+        // Two handlers told each other of room that neither waited for, all the time.
+        "meet edge-send:1 signal:78 send:4096 poll-send:4096 / meet send:1 send:1 poll-recv:1365 signal:83 poll-send:2997 send:1 / 59a107302c",
+        // After a panic in the middle of a shutdown nobody was told of the end.
+        "meet send:1 look:1 recv-all:6 / meet send:1 recv:1 panic:4 shut / 9fa407002e004501070041010000",
     ] {
         let history: History = line.parse().unwrap();
         assert!(history.run() > 0);

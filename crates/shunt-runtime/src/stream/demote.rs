@@ -51,8 +51,7 @@ impl Repeating for Out<'_> {
     fn send_again(&self, at: usize, len: usize, note: &mut dyn FnMut(u64)) -> Result<(), Errno> {
         let record = self.conn.record();
         let ring = self.link.view().buffer(record.slot(), record.side().other());
-        let _in_doubt = InDoubt::begins(self.conn);
-        let (_uninterrupted, _uncancelled) = (Uninterrupted::begin(), Uncancelled::begin());
+        let _uncancelled = Uncancelled::begin();
         let _keep = KeepErrno::new();
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the span lies in the ring, by this side's own cursor. What the peer may write there meanwhile
@@ -67,6 +66,12 @@ impl Repeating for Out<'_> {
     fn was_reset(&self) {
         peer_death::tell_later(self.conn.sock());
     }
+
+    fn uninterrupted(&self, step: impl FnOnce()) {
+        let _in_doubt = InDoubt::begins(self.conn);
+        let _uninterrupted = Uninterrupted::begin();
+        step();
+    }
 }
 
 impl Leaving for Out<'_> {
@@ -78,12 +83,6 @@ impl Leaving for Out<'_> {
     fn room(&self) -> u64 {
         let ask = |fd| sockinfo::memory_to_send(abi::borrow(fd)).map_or(0, |room| room / 2);
         self.conn.ask(ask).unwrap_or(0).into()
-    }
-
-    fn uninterrupted(&self, step: impl FnOnce()) {
-        let _in_doubt = InDoubt::begins(self.conn);
-        let _uninterrupted = Uninterrupted::begin();
-        step();
     }
 
     fn has_left(&self) {
@@ -185,8 +184,8 @@ pub fn follow(conn: Conn) -> bool {
 /// Goes on with them. Without the sending direction's lock, which this takes.
 #[cold]
 pub fn go_on(conn: Conn) {
-    let lock = conn.lock_tx();
-    if let (Some(fd), Some(link)) = (conn.kernel(), conn.link().filter(|_| !lock.nested())) {
+    let _lock = conn.lock_tx();
+    if let (Some(fd), Some(link)) = (conn.kernel(), conn.link()) {
         flush(conn.sock(), link, fd);
     }
 }

@@ -75,7 +75,7 @@ proptest! {
     }
 }
 
-/// With handlers, panics and lies: the same histories each time, as not all of their faults are mended (docs/simulator.md);
+/// With handlers, panics and lies: the same histories each time, as they are a tenth as many;
 /// `SIM_SEED` has others.
 fn faults() -> Config {
     let seed = std::env::var("SIM_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);

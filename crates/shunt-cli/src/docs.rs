@@ -156,6 +156,8 @@ mod tests {
             "list",
             "stats",
             "doctor",
+            "enable",
+            "disable",
             "cdi",
             "cdi-generate",
             "library",

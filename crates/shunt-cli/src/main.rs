@@ -12,6 +12,7 @@ mod directory;
 mod docs;
 mod doctor;
 mod elf;
+mod files;
 mod glibc;
 mod ivshmem;
 mod library;
@@ -23,6 +24,7 @@ mod program;
 mod run;
 mod settings;
 mod stats;
+mod systemd;
 mod table;
 
 use std::ffi::c_int;
@@ -59,6 +61,8 @@ fn start() -> u8 {
         Command::Machines(args) => machines::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Enable(args) => systemd::enable(&args),
+        Command::Disable(args) => systemd::disable(&args),
         Command::Cdi(args) => cdi::run(&args),
         Command::Library(args) => library::run(&args),
         Command::IvshmemServer(args) => ivshmem::run(args),

@@ -92,6 +92,8 @@ const TABLE: &[(&[&str], Does)] = &[
     (&["list"], Report),
     (&["list", "--json"], Report),
     (&["list", "--sort", "sent", "-l", "sport", "=", ":80"], Report),
+    (&["enable", "--status", "--directory", "OUTPUT.units"], Report),
+    (&["disable", "--all", "--directory", "OUTPUT.units"], Report),
     (&["stats"], Report),
     (&["stats", "--json"], Report),
     (&["stats", "--verbose"], Report),

@@ -43,6 +43,10 @@ pub enum Command {
     Stats(Stats),
     /// Say whether, and why or why not, a program would be shunted.
     Doctor(Doctor),
+    /// Give Shunt to whole systemd services, by a drop-in.
+    Enable(Enable),
+    /// Take Shunt from systemd services again.
+    Disable(Disable),
     /// Give Shunt to containers, as a device of the Container Device Interface.
     Cdi(Cdi),
     /// Put the library where programs and containers find it, also while programs run with an older one.
@@ -250,6 +254,71 @@ pub struct Doctor {
 pub struct Probe {
     /// Where to.
     pub to: String,
+}
+
+/// `shunt enable`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A drop-in (50-shunt.conf) gives the service the library and the agent for the host (shunt-host.socket), and \
+                  what its sandbox would take from both. It comes in with the next start of the service. What could not be \
+                  shunted is refused, and nothing is written: static and Go programs, for example. Services of \
+                  which one is refused do not keep others from being enabled; the exit status is 1 then."
+)]
+pub struct Enable {
+    /// Services; `.service` may be left out.
+    #[arg(required_unless_present = "status", value_name = "UNIT", value_parser = service)]
+    pub units: Vec<String>,
+    /// Print what would be written, and change nothing.
+    #[arg(short = 'n', long, conflicts_with_all = ["status", "restart"])]
+    pub dry_run: bool,
+    /// Say which services are enabled, and whether they run with the library.
+    #[arg(long, conflicts_with_all = ["units", "restart"])]
+    pub status: bool,
+    /// Restart those that run, and see that they have the library then.
+    #[arg(long)]
+    pub restart: bool,
+    /// Where drop-ins are: /run/systemd/system, for until the next boot, or another directory in which systemd looks.
+    #[arg(long, value_name = "DIRECTORY", default_value = crate::systemd::DIRECTORY)]
+    pub directory: PathBuf,
+}
+
+/// `shunt disable`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Services that run go on as they are until they are restarted. Files that `shunt enable` has not \
+                        written are left alone."
+)]
+pub struct Disable {
+    /// Services; `.service` may be left out.
+    #[arg(required_unless_present = "all", value_name = "UNIT", value_parser = service)]
+    pub units: Vec<String>,
+    /// All that are enabled.
+    #[arg(long, conflicts_with = "units")]
+    pub all: bool,
+    /// Print what would be removed, and change nothing.
+    #[arg(short = 'n', long, conflicts_with = "restart")]
+    pub dry_run: bool,
+    /// Restart those that run.
+    #[arg(long)]
+    pub restart: bool,
+    /// Where drop-ins are.
+    #[arg(long, value_name = "DIRECTORY", default_value = crate::systemd::DIRECTORY)]
+    pub directory: PathBuf,
+}
+
+/// The name of a service, in full.
+fn service(value: &str) -> Result<String, String> {
+    let is_of_names = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
+    if value.is_empty() || value.starts_with(['-', '.', '@']) || !value.chars().all(is_of_names) {
+        return Err("it is no name of a unit".to_owned());
+    }
+    const OTHERS: [&str; 8] =
+        [".socket", ".target", ".timer", ".path", ".mount", ".slice", ".scope", ".device"];
+    if OTHERS.iter().any(|kind| value.ends_with(kind)) {
+        return Err("it is no service: programs are started by services".to_owned());
+    }
+    let stem = value.strip_suffix(".service").unwrap_or(value);
+    Ok(format!("{stem}.service"))
 }
 
 /// `shunt cdi`.

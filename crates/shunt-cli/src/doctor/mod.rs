@@ -19,6 +19,7 @@ use finding::{Finding, Mark};
 use report::{Report, Subject};
 
 pub use connection::probe;
+pub use process::has_library;
 
 /// Runs the subcommand. 0: it would be shunted; 1: it would not, or the report is lost; 3: that cannot be told.
 pub fn run(args: &Doctor) -> u8 {
@@ -68,6 +69,22 @@ fn examine(args: &Doctor) -> Report {
 pub fn program_obstacle(path: &Path) -> Option<String> {
     let found = program::examine_file(path).into_iter().find(Finding::is_in_the_way);
     found.map(|f| f.text)
+}
+
+/// What keeps the program of a service from being shunted, if anything does; and what cannot be told of it.
+#[must_use]
+pub fn service_program(path: &Path, is_root: bool) -> (Option<String>, Vec<String>) {
+    let found = program::examine_file(path);
+    let mut obstacle = found.iter().find(|f| f.is_in_the_way()).map(|f| f.text.clone());
+    if obstacle.is_none() && !is_root && program::gives_privileges(path) {
+        obstacle = Some(format!(
+            "{} gives its user privileges (setuid, setgid, or file capabilities), so the loader preloads nothing \
+             into it; a service manager can give them instead (AmbientCapabilities=)",
+            path.display()
+        ));
+    }
+    let unknown = found.into_iter().filter(|f| f.mark == Mark::Unknown).map(|f| f.text);
+    (obstacle, unknown.collect())
 }
 
 /// True when the program would not start with the library.

@@ -78,6 +78,13 @@ fn the_program(pid: u32) -> Vec<Finding> {
     found.into_iter().map(|f| f.of("program")).collect()
 }
 
+/// Whether a process runs with the library; `None`: that cannot be seen.
+pub fn has_library(pid: u32) -> Option<bool> {
+    let maps = fs::read_to_string(of(pid, "maps")).ok()?;
+    let mut files = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    Some(files.any(|file| Path::new(file).file_name() == Some(library::NAME.as_ref())))
+}
+
 fn the_library(maps: &str, variables: &Variables<'_>) -> Finding {
     let mut files =
         maps.lines().filter_map(|line| line.split_whitespace().nth(5).map(|f| (line, f)));

@@ -221,18 +221,26 @@ fn privileges(path: &Path) -> Vec<Finding> {
              has not got that bit"
         )));
     }
-    let mut room = [0_u8; 64];
-    let capable = match rustix::fs::getxattr(path, "security.capability", &mut room) {
-        Ok(len) => len > 0,
-        Err(e) => e == Errno::RANGE,
-    };
-    if capable && !geteuid().is_root() {
+    if is_capable(path) && !geteuid().is_root() {
         findings.push(Finding::obstacle(format!(
             "{name} has file capabilities, so the loader preloads nothing into it; `getcap` shows \
              them, and a service manager can give them instead (AmbientCapabilities=)"
         )));
     }
     findings
+}
+
+fn is_capable(path: &Path) -> bool {
+    let mut room = [0_u8; 64];
+    match rustix::fs::getxattr(path, "security.capability", &mut room) {
+        Ok(len) => len > 0,
+        Err(e) => e == Errno::RANGE,
+    }
+}
+
+/// True where the loader ignores `LD_PRELOAD` for users without privileges.
+pub fn gives_privileges(path: &Path) -> bool {
+    path.metadata().is_ok_and(|stat| stat.mode() & 0o6000 != 0) || is_capable(path)
 }
 
 #[cfg(test)]

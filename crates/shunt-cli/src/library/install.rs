@@ -8,22 +8,15 @@
 //! containers that have it mounted; the kernel frees it with the last of them. That is all the collection of old
 //! versions there is, and it cannot be too early.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::fs::{self, File};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
 use super::place::{LIB_DIRECTORIES, NAME};
 use crate::elf::{self, Kind};
-
-/// What the new file is called until it is whole. Another directory would give it another label where security
-/// modules label files.
-const UNFINISHED: &str = ".libshunt.so.new";
-
-const FILE_MODE: u32 = 0o644;
-const DIRECTORY_MODE: u32 = 0o755;
+use crate::files::{create_directory, replace_file, replace_link};
 
 /// Puts the library into a directory, and links to it where loaders look for `$LIB`. Returns its path.
 ///
@@ -32,7 +25,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 pub fn install(library: &Path, directory: &Path) -> Result<PathBuf, String> {
     let failed = |what: &Path, e: &io::Error| format!("{} cannot be written: {e}", what.display());
     let bytes = read(library)?;
-    create(directory).map_err(|e| failed(directory, &e))?;
+    create_directory(directory).map_err(|e| failed(directory, &e))?;
     // One at a time: what is unfinished is nobody else's then. Gone with the descriptor.
     let lock = File::open(directory).map_err(|e| failed(directory, &e))?;
     flock(&lock, FlockOperation::LockExclusive)
@@ -43,7 +36,7 @@ pub fn install(library: &Path, directory: &Path) -> Result<PathBuf, String> {
         let link = directory.join(lib).join(NAME);
         let up = Path::new(lib).components().map(|_| Component::ParentDir);
         let to: PathBuf = up.chain([Component::Normal(NAME.as_ref())]).collect();
-        create(&directory.join(lib)).map_err(|e| failed(&link, &e))?;
+        create_directory(&directory.join(lib)).map_err(|e| failed(&link, &e))?;
         replace_link(&link, &to).map_err(|e| failed(&link, &e))?;
     }
     Ok(target)
@@ -60,75 +53,13 @@ fn read(library: &Path) -> Result<Vec<u8>, String> {
     fs::read(library).map_err(unreadable)
 }
 
-/// Directories that are missing, open to all whatever the umask is.
-fn create(directory: &Path) -> io::Result<()> {
-    if directory.is_dir() {
-        return Ok(());
-    }
-    if let Some(above) = directory.parent().filter(|above| !above.as_os_str().is_empty()) {
-        create(above)?;
-    }
-    match DirBuilder::new().mode(DIRECTORY_MODE).create(directory) {
-        Ok(()) => {
-            fs::set_permissions(directory, fs::Permissions::from_mode(DIRECTORY_MODE))?;
-            sync_parent(directory)
-        }
-        // By somebody else meanwhile.
-        Err(_) if directory.is_dir() => Ok(()),
-        Err(e) => Err(e),
-    }
-}
-
-fn replace_file(target: &Path, bytes: &[u8]) -> io::Result<()> {
-    // The same library stays the same file, of which the kernel keeps one copy for all programs.
-    let is_file = target
-        .symlink_metadata()
-        .is_ok_and(|there| there.is_file() && there.permissions().mode() & 0o7777 == FILE_MODE);
-    if is_file && fs::read(target).is_ok_and(|there| there == bytes) {
-        return Ok(());
-    }
-    replace(target, |unfinished| {
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(unfinished)?;
-        file.write_all(bytes)?;
-        file.set_permissions(fs::Permissions::from_mode(FILE_MODE))?;
-        // A name on disk must not come before its bytes.
-        file.sync_all()
-    })
-}
-
-fn replace_link(link: &Path, to: &Path) -> io::Result<()> {
-    if fs::read_link(link).is_ok_and(|there| there == to) {
-        return Ok(());
-    }
-    replace(link, |unfinished| symlink(to, unfinished))
-}
-
-/// Has `make` make something under another name, and renames it.
-fn replace(target: &Path, make: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
-    let unfinished = target.with_file_name(UNFINISHED);
-    // Of an installation that was interrupted.
-    match fs::remove_file(&unfinished) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let made = make(&unfinished).and_then(|()| fs::rename(&unfinished, target));
-    made.inspect_err(|_| {
-        let _ = fs::remove_file(&unfinished);
-    })?;
-    sync_parent(target)
-}
-
-fn sync_parent(of: &Path) -> io::Result<()> {
-    let parent = of.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+
+    const UNFINISHED: &str = ".libshunt.so.new";
 
     /// A shared object, of which `tail` is a part that no loader looks at.
     fn library(path: &Path, tail: &[u8]) {

@@ -136,6 +136,11 @@ fn describe(end: &End<'_>, peer: Option<&End<'_>>) -> Value {
         "messages_received": c.messages_received,
         "ring_fill_tx": c.ring_fill_tx,
         "ring_fill_rx": c.ring_fill_rx,
+        "ring_full_waits": c.doorbells[2],
+        "doorbells_rung": c.doorbells[0],
+        "doorbells_saved": c.doorbells[1],
+        "spins_paid": c.spins[0],
+        "spins_unpaid": c.spins[1],
         "zerocopy": c.zero_copy.map(|counts| {
             let named = Tally::COUNTERS.iter().zip(counts);
             named.map(|(counter, n)| (counter.name().to_owned(), n.into())).collect::<Map<_, _>>()

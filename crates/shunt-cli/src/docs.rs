@@ -155,6 +155,7 @@ mod tests {
             "agent",
             "list",
             "stats",
+            "top",
             "doctor",
             "enable",
             "disable",

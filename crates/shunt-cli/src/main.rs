@@ -17,6 +17,7 @@ mod glibc;
 mod ivshmem;
 mod library;
 mod list;
+mod listing;
 mod machines;
 mod nvme;
 mod output;
@@ -26,6 +27,7 @@ mod settings;
 mod stats;
 mod systemd;
 mod table;
+mod top;
 
 use std::ffi::c_int;
 use std::io::{self, Write};
@@ -59,6 +61,7 @@ fn start() -> u8 {
         Command::Agent(args) => agent::run(&args),
         Command::List(args) => list::run(&args),
         Command::Machines(args) => machines::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Enable(args) => systemd::enable(&args),

@@ -30,10 +30,22 @@ pub fn complain(what: &dyn Display) {
     let _ = writeln!(io::stderr(), "shunt: {what}");
 }
 
+/// True for a terminal, unless `NO_COLOR` is set.
+pub fn is_coloured(stream: &impl IsTerminal) -> bool {
+    let is_unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    stream.is_terminal() && !is_unwanted
+}
+
+/// Columns of the terminal that standard output is; or those that `COLUMNS` names, as for pipes to a pager.
+pub fn width() -> Option<u16> {
+    let named = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let of_terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| size.ws_col);
+    of_terminal.or_else(named).filter(|columns| *columns > 0)
+}
+
 /// Writes the log to standard error: with colours on a terminal alone, and not where `NO_COLOR` is set.
 pub fn log(filter: EnvFilter) {
-    let is_unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let is_coloured = io::stderr().is_terminal() && !is_unwanted;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_coloured);
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_coloured(&io::stderr()));
     log.with_writer(|| stdio::Log).init();
 }

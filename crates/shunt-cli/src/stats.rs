@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use shunt_agent::totals::{Book, UNREGISTERED};
@@ -18,16 +19,92 @@ use crate::table::Table;
 
 /// Runs the subcommand.
 pub fn run(args: &Stats) -> u8 {
-    let request = Request::Stats { run: args.run };
-    let report = match Directory::open().and_then(|agent| agent.report(&request)) {
+    match args.interval {
+        None => ask(args.run).map_or_else(|why| failed(&why), |report| show(&report, args)),
+        Some(pause) => watch(args, Duration::from_secs_f64(pause)),
+    }
+}
+
+fn failed(why: &Unreachable) -> u8 {
+    complain(why);
+    1
+}
+
+fn show(report: &Value, args: &Stats) -> u8 {
+    print(&if args.json { format!("{report:#}\n") } else { text(report, args.verbose) })
+}
+
+fn ask(run: u64) -> Result<Value, Unreachable> {
+    match Directory::open().and_then(|agent| agent.report(&Request::Stats { run })) {
+        Err(Unreachable::NotRunning(_) | Unreachable::HostNotRunning(_)) => Ok(kept(run)),
+        other => other,
+    }
+}
+
+/// Prints what is added, until it cannot.
+fn watch(args: &Stats, pause: Duration) -> u8 {
+    let mut before = match ask(args.run) {
         Ok(report) => report,
-        Err(Unreachable::NotRunning(_) | Unreachable::HostNotRunning(_)) => kept(args.run),
-        Err(e) => {
-            complain(&e);
-            return 1;
+        Err(why) => return failed(&why),
+    };
+    loop {
+        std::thread::sleep(pause);
+        let now = match ask(args.run) {
+            Ok(report) => report,
+            Err(why) => return failed(&why),
+        };
+        let added = added(&now, &before);
+        let said = if args.json { format!("{added}\n") } else { changes(&added) };
+        match print(&said) {
+            0 => before = now,
+            lost => return lost,
+        }
+    }
+}
+
+/// What describes the moment.
+const MOMENTARY: [&str; 2] = ["programs_live", "uptime_s"];
+
+/// The differences of all counters.
+fn added(now: &Value, before: &Value) -> Value {
+    match now {
+        Value::Object(map) => {
+            let of = |(name, value): (&String, &Value)| {
+                let is_momentary = MOMENTARY.contains(&name.as_str());
+                (
+                    name.clone(),
+                    if is_momentary { value.clone() } else { added(value, &before[name]) },
+                )
+            };
+            Value::Object(map.iter().map(of).collect())
+        }
+        Value::Number(n) => match (n.as_u64(), before.as_u64()) {
+            (Some(now), Some(before)) => now.saturating_sub(before).into(),
+            _ => now.clone(),
+        },
+        other => other.clone(),
+    }
+}
+
+/// A table of what was added, and a blank line.
+fn changes(added: &Value) -> String {
+    let mut table = Table::without_heading(&[false, true]);
+    let mut row = |name: &str, value: &Value| {
+        if value.as_u64().is_some_and(|n| n > 0) {
+            table.row(vec![name.to_owned(), value.to_string()]);
         }
     };
-    print(&if args.json { format!("{report:#}\n") } else { text(&report, args.verbose) })
+    row("programs_live", &added["programs_live"]);
+    row("programs_ended", &added["programs_ended"]);
+    for counter in Counter::ALL {
+        row(counter.name(), &added[counter.name()]);
+    }
+    for what in ["declined", UNREGISTERED] {
+        for reason in Reason::ALL {
+            row(&format!("{what}.{}", reason.name()), &added[what][reason.name()]);
+        }
+    }
+    table.render() + "\n"
 }
 
 /// What the last agent wrote down: the same report, of ended programs only.
@@ -100,5 +177,35 @@ mod tests {
         assert!(!short.contains("listeners_unregistered.remote"), "{short}");
         let long = text(&report, true);
         assert!(long.contains("declined.no-agent") && long.contains("promoted to shared memory"));
+    }
+
+    #[test]
+    fn what_is_added_between_two_reports() {
+        let mut totals = Totals::default();
+        totals.counters[Counter::Shunted as usize] = 42;
+        totals.declined[Reason::Remote as usize] = 1;
+        let report = |totals: &Totals, live: u64| {
+            let mut map = totals.to_json();
+            map.insert("programs_live".into(), live.into());
+            map.insert("version".into(), "1".into());
+            Value::Object(map)
+        };
+        let before = report(&totals, 3);
+        totals.counters[Counter::Shunted as usize] = 50;
+        totals.declined[Reason::Remote as usize] = 3;
+        let added = added(&report(&totals, 2), &before);
+        assert_eq!((&added["connections_shunted"], &added["version"]), (&8.into(), &"1".into()));
+        let said = changes(&added);
+        let rows: Vec<Vec<_>> = said.lines().map(|l| l.split_whitespace().collect()).collect();
+        let expected: [&[&str]; 4] = [
+            &["programs_live", "2"],
+            &["connections_shunted", "8"],
+            &["declined.remote", "2"],
+            &[],
+        ];
+        assert_eq!(rows, expected);
+        // An agent that has been started anew.
+        let empty = super::added(&report(&Totals::default(), 0), &before);
+        assert_eq!(changes(&empty), "\n");
     }
 }

@@ -1,11 +1,30 @@
 //! Text for people: tables and numbers.
 
+use std::fmt::Write;
+
 /// A table with aligned columns.
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<Vec<String>>,
     right: &'static [bool],
+    width: Option<u16>,
+    colour: Option<(usize, Paint)>,
 }
+
+/// The colour of a cell, by its text.
+pub type Paint = fn(&str) -> Option<Colour>;
+
+/// A colour of the terminal's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Colour {
+    /// As it should be.
+    Green = 32,
+    /// Worth a look.
+    Yellow = 33,
+}
+
+/// No column gets narrower to fit a terminal.
+const NARROWEST: usize = 6;
 
 impl Table {
     /// With this heading.
@@ -19,7 +38,7 @@ impl Table {
     /// Without heading. `right[i]`: column `i` holds numbers.
     #[must_use]
     pub const fn without_heading(right: &'static [bool]) -> Self {
-        Self { rows: Vec::new(), right }
+        Self { rows: Vec::new(), right, width: None, colour: None }
     }
 
     /// Adds a row.
@@ -27,15 +46,45 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The text; lines have no blanks at their ends.
+    /// Has lines fit so many columns: what is too long in columns of text is cut.
     #[must_use]
-    pub fn render(&self) -> String {
+    pub const fn fitting(mut self, width: Option<u16>) -> Self {
+        self.width = width;
+        self
+    }
+
+    /// Has the cells of a column coloured.
+    #[must_use]
+    pub const fn coloured(mut self, column: usize, paint: Paint) -> Self {
+        self.colour = Some((column, paint));
+        self
+    }
+
+    /// The widths of the columns: the widest ones of text give way.
+    fn widths(&self) -> Vec<usize> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |i: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(i));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
-        let widths: Vec<_> = (0..columns).map(width).collect();
+        let mut widths: Vec<_> = (0..columns).map(width).collect();
+        let Some(most) = self.width.map(usize::from) else { return widths };
+        while widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1) > most {
+            let is_text = |i: usize| self.right.get(i) != Some(&true);
+            let of_text = widths.iter_mut().enumerate().filter(|(i, _)| is_text(*i));
+            let Some((_, widest)) = of_text.max_by_key(|(_, width)| **width) else { break };
+            if *widest <= NARROWEST {
+                break;
+            }
+            *widest -= 1;
+        }
+        widths
+    }
+
+    /// The text; lines have no blanks at their ends.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let widths = self.widths();
         let mut text = String::new();
         for row in &self.rows {
             let mut line = String::new();
@@ -43,19 +92,57 @@ impl Table {
                 if i > 0 {
                     line.push_str("  ");
                 }
+                let cell = cut(cell, *width);
                 let blanks = " ".repeat(width.saturating_sub(cell.chars().count()));
                 let (before, after) = if self.right.get(i) == Some(&true) {
                     (blanks.as_str(), "")
                 } else {
                     ("", blanks.as_str())
                 };
-                line.extend([before, cell, after]);
+                line.push_str(before);
+                let painted = self.colour.filter(|(column, _)| *column == i);
+                match painted.and_then(|(_, paint)| paint(&cell)) {
+                    Some(colour) => {
+                        let _ = write!(line, "\x1b[{}m{cell}\x1b[0m", colour as u8);
+                    }
+                    None => line.push_str(&cell),
+                }
+                line.push_str(after);
             }
             text.push_str(line.trim_end());
             text.push('\n');
         }
         text
     }
+}
+
+/// The text, or its beginning where it is longer.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// A number with a unit: K, M, G, T and P are powers of 1000.
+#[must_use]
+pub fn human(n: f64) -> String {
+    const UNITS: [&str; 6] = ["", "K", "M", "G", "T", "P"];
+    let (mut n, mut unit) = (n, 0);
+    // What would be shown as 1000 of one is shown as 1 of the next.
+    while n >= 999.5 && unit + 1 < UNITS.len() {
+        n /= 1000.0;
+        unit += 1;
+    }
+    let digits = usize::from(unit > 0 && n < 9.95);
+    format!("{n:.digits$}{}", UNITS[unit])
+}
+
+/// The same of a count.
+#[must_use]
+#[allow(clippy::cast_precision_loss, reason = "shown with three digits")]
+pub fn human_count(n: u64) -> String {
+    human(n as f64)
 }
 
 /// "1 thing", "2 things".
@@ -74,5 +161,44 @@ mod tests {
         table.row(vec!["é".into(), "10".into(), String::new()]);
         table.row(vec!["abcde".into(), "7".into(), "x".into()]);
         assert_eq!(table.render(), "Name    N  Why\né      10\nabcde   7  x\n");
+    }
+
+    #[test]
+    fn numbers_have_three_digits_at_the_most() {
+        for (n, text) in [
+            (0.0, "0"),
+            (0.4, "0"),
+            (999.4, "999"),
+            (999.6, "1.0K"),
+            (1049.0, "1.0K"),
+            (9960.0, "10K"),
+            (123_456.0, "123K"),
+            (999_600.0, "1.0M"),
+            (7.2e9, "7.2G"),
+            (2e18, "2000P"),
+        ] {
+            assert_eq!(human(n), text, "{n}");
+        }
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal_and_numbers_stay_whole() {
+        let mut table = Table::new(&["Name", "N", "Why"], &[false, true]);
+        table.row(vec!["a".repeat(30), "1234567".into(), "because".into()]);
+        let whole = table.render();
+        assert!(whole.lines().all(|line| line.chars().count() <= 48), "{whole}");
+        let table = table.fitting(Some(30));
+        let text = table.render();
+        assert_eq!(text.lines().nth(1), Some("aaaaaaaaaaa…  1234567  because"));
+        // Narrower than can be.
+        assert!(table.fitting(Some(5)).render().contains("1234567"));
+    }
+
+    #[test]
+    fn colours_do_not_count_as_columns() {
+        let mut table = Table::new(&["Mode", "N"], &[false, true]);
+        table.row(vec!["tcp".into(), "1".into()]);
+        let paint: Paint = |text| (text == "tcp").then_some(Colour::Yellow);
+        assert_eq!(table.coloured(0, paint).render(), "Mode  N\n\x1b[33mtcp\x1b[0m   1\n");
     }
 }

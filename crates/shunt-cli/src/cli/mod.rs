@@ -39,6 +39,8 @@ pub enum Command {
     /// Below them, listeners of programs under Shunt that clients do not find, so that all of their connections
     /// are TCP, each with the reason. With --json these are `listeners_unregistered`.
     List(List),
+    /// Show what happens now: messages and bytes a second, what is shunted and what is not, and why.
+    Top(Top),
     /// Show totals, also of programs that have ended.
     Stats(Stats),
     /// Say whether, and why or why not, a program would be shunted.
@@ -168,6 +170,9 @@ pub struct List {
     /// Print JSON for other programs.
     #[arg(long)]
     pub json: bool,
+    /// Print exact numbers of bytes. Without: three digits at the most, and K, M, G, T, powers of 1000.
+    #[arg(short, long)]
+    pub bytes: bool,
     /// Only listeners that clients do not find.
     #[arg(short, long)]
     pub listeners: bool,
@@ -203,6 +208,29 @@ fn pause(value: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "it must be a number of seconds from 0.1 to 86400".to_owned())
 }
 
+/// `shunt top`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Keys: up and down select, Enter shows the connections of a pair of programs, Esc goes back, s takes the next \
+                  order, / filters, q quits. `Spin` is the share of spins that ended with work; `Ring`, the bytes that \
+                  lie unread in shared memory. Bytes and messages that go over TCP are not counted. NO_COLOR is \
+                  heeded. With --once the width is the terminal's, else COLUMNS, else 80."
+)]
+pub struct Top {
+    /// Seconds between looks.
+    #[arg(short, long, value_name = "SECONDS", value_parser = pause, default_value = "1")]
+    pub interval: f64,
+    /// The order of rows.
+    #[arg(long, value_enum, default_value_t)]
+    pub sort: crate::top::Order,
+    /// Only rows with this text: in names, addresses, modes or reasons.
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// Print one frame as text, of what happens within one interval, and end.
+    #[arg(long)]
+    pub once: bool,
+}
+
 /// `shunt machines`.
 #[derive(Args, Debug)]
 pub struct Format {
@@ -220,6 +248,9 @@ pub struct Stats {
     /// Only the programs of one `shunt run`: the value of SHUNT_RUN_ID in it.
     #[arg(long, value_name = "ID", default_value_t = 0, hide_default_value = true)]
     pub run: u64,
+    /// Print what is added, again and again, so many seconds apart; what adds nothing is left out. With --json, a line each.
+    #[arg(short, long, value_name = "SECONDS", value_parser = pause)]
+    pub interval: Option<f64>,
     /// Explain every counter, and show reasons that did not occur.
     #[arg(short, long)]
     pub verbose: bool,

@@ -1,6 +1,6 @@
 //! Which connections are listed: the words that ss(8) knows, and some that it does not.
 
-use serde_json::Value;
+use crate::listing::{Connection, Listener};
 
 /// What `shunt list --help` says of it.
 pub const HELP: &str = "FILTER are conditions that all have to hold, each of which may have `not` before it: `sport PORT`, \
@@ -16,7 +16,7 @@ enum Condition {
     Port(u16),
     Local(String),
     Peer(String),
-    Pid(u64),
+    Pid(u32),
     Program(String),
     Mode(String),
     Reason(String),
@@ -73,37 +73,66 @@ impl Filter {
 
     /// True for a connection that is to be listed.
     #[must_use]
-    pub fn takes(&self, connection: &Value) -> bool {
-        self.0.iter().all(|(is_wanted, condition)| condition.holds(connection) == *is_wanted)
+    pub fn takes(&self, connection: &Connection) -> bool {
+        let entry = Entry {
+            local: &connection.local,
+            peer: &connection.peer,
+            pids: [Some(connection.pid), connection.peer_pid],
+            programs: [Some(&connection.program), connection.peer_program.as_deref()],
+            mode: Some(&connection.mode),
+            reason: connection.reason.as_deref(),
+        };
+        self.takes_entry(&entry)
+    }
+
+    /// True for a listener that is to be listed. It has one address.
+    #[must_use]
+    pub fn takes_listener(&self, listener: &Listener) -> bool {
+        let entry = Entry {
+            local: &listener.address,
+            peer: "",
+            pids: [Some(listener.pid), None],
+            programs: [Some(&listener.program), None],
+            mode: None,
+            reason: Some(&listener.reason),
+        };
+        self.takes_entry(&entry)
+    }
+
+    fn takes_entry(&self, entry: &Entry<'_>) -> bool {
+        self.0.iter().all(|(is_wanted, condition)| condition.holds(entry) == *is_wanted)
     }
 }
 
+/// What conditions speak of.
+struct Entry<'a> {
+    local: &'a str,
+    peer: &'a str,
+    pids: [Option<u32>; 2],
+    programs: [Option<&'a str>; 2],
+    mode: Option<&'a str>,
+    reason: Option<&'a str>,
+}
+
 /// Address without brackets, and port.
-fn parts(endpoint: &Value) -> (&str, Option<u16>) {
-    let text = endpoint.as_str().unwrap_or_default();
-    let (address, port) = text.rsplit_once(':').unwrap_or((text, ""));
+fn parts(endpoint: &str) -> (&str, Option<u16>) {
+    let (address, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
     (address.trim_matches(['[', ']']), port.parse().ok())
 }
 
 impl Condition {
-    fn holds(&self, connection: &Value) -> bool {
-        // A listener has one address.
-        let is_listener = connection["local"].is_null();
-        let local = parts(&connection[if is_listener { "address" } else { "local" }]);
-        let peer = parts(&connection["peer"]);
-        let either = |name: &str, wanted: &str| {
-            [name.to_owned(), format!("peer_{name}")].iter().any(|n| connection[n] == wanted)
-        };
+    fn holds(&self, entry: &Entry<'_>) -> bool {
+        let (local, peer) = (parts(entry.local), parts(entry.peer));
         match self {
             Self::LocalPort(port) => local.1 == Some(*port),
             Self::PeerPort(port) => peer.1 == Some(*port),
             Self::Port(port) => local.1 == Some(*port) || peer.1 == Some(*port),
             Self::Local(address) => local.0 == address.trim_matches(['[', ']']),
             Self::Peer(address) => peer.0 == address.trim_matches(['[', ']']),
-            Self::Pid(pid) => connection["pid"] == *pid || connection["peer_pid"] == *pid,
-            Self::Program(name) => either("program", name),
-            Self::Mode(mode) => connection["mode"].as_str().is_some_and(|m| m.starts_with(mode)),
-            Self::Reason(reason) => connection["reason"] == reason.as_str(),
+            Self::Pid(pid) => entry.pids.contains(&Some(*pid)),
+            Self::Program(name) => entry.programs.contains(&Some(name)),
+            Self::Mode(mode) => entry.mode.is_some_and(|m| m.starts_with(mode)),
+            Self::Reason(reason) => entry.reason == Some(reason),
         }
     }
 }
@@ -111,17 +140,25 @@ impl Condition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
-    fn takes(filter: &str, connection: &Value) -> bool {
+    fn parse(filter: &str) -> Filter {
         let words: Vec<_> = filter.split(' ').map(str::to_owned).collect();
-        Filter::parse(&words).unwrap().takes(connection)
+        Filter::parse(&words).unwrap()
     }
 
     #[test]
     fn conditions_as_ss_has_them() {
-        let connection = json!({ "mode": "shunt-attach", "local": "[::1]:80", "peer": "[::1]:5000", "pid": 7,
-            "program": "nginx", "peer_pid": 8, "peer_program": "wrk", "reason": null });
+        let connection = Connection {
+            mode: "shunt-attach".to_owned(),
+            local: "[::1]:80".to_owned(),
+            peer: "[::1]:5000".to_owned(),
+            pid: 7,
+            program: "nginx".to_owned(),
+            peer_pid: Some(8),
+            peer_program: Some("wrk".to_owned()),
+            ..Connection::default()
+        };
+        let takes = |filter: &str| parse(filter).takes(&connection);
         for good in [
             "",
             "sport = :80",
@@ -134,13 +171,19 @@ mod tests {
             "mode shunt",
             "not mode tcp not reason remote",
         ] {
-            assert!(takes(good, &connection), "{good}");
+            assert!(takes(good), "{good}");
         }
         for bad in ["sport 5000", "dport 80", "not port 80", "pid 9", "program ng", "mode tcp"] {
-            assert!(!takes(bad, &connection), "{bad}");
+            assert!(!takes(bad), "{bad}");
         }
-        let listener = json!({ "address": "0.0.0.0:443", "pid": 7, "reason": "no-agent" });
-        assert!(takes("sport 443 reason no-agent", &listener) && !takes("mode tcp", &listener));
+        let listener = Listener {
+            address: "0.0.0.0:443".to_owned(),
+            pid: 7,
+            reason: "no-agent".to_owned(),
+            ..Listener::default()
+        };
+        let takes = |filter: &str| parse(filter).takes_listener(&listener);
+        assert!(takes("sport 443 reason no-agent") && !takes("mode tcp"));
     }
 
     #[test]

@@ -1,0 +1,272 @@
+//! The screen.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Cell, Row, Table, TableState};
+
+use super::sample::{End, Missed, Pair, Rates};
+use super::state::State;
+use crate::listing::explain;
+use crate::table::human;
+
+/// From so many columns on, all of them are shown.
+const WIDE: u16 = 120;
+
+/// Whether there are colours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Theme {
+    /// Else bold and reversed text alone.
+    pub is_coloured: bool,
+}
+
+impl Theme {
+    fn fg(self, color: Color) -> Style {
+        if self.is_coloured { Style::new().fg(color) } else { Style::new() }
+    }
+}
+
+/// A column: its title, its width, whether it has numbers, and from which width of the screen on it is shown.
+struct Column(&'static str, Constraint, bool, u16);
+
+const PAIRS: [Column; 8] = [
+    Column("Programs", Constraint::Fill(1), false, 0),
+    Column("Conns", Constraint::Length(6), true, 0),
+    Column("Shunted", Constraint::Length(7), true, 0),
+    Column("Msgs/s", Constraint::Length(7), true, 0),
+    Column("Bytes/s", Constraint::Length(8), true, 0),
+    Column("Spin", Constraint::Length(5), true, 0),
+    Column("Ring", Constraint::Length(7), true, 0),
+    Column("On TCP because", Constraint::Fill(2), false, WIDE),
+];
+
+const ENDS: [Column; 10] = [
+    Column("Program", Constraint::Fill(1), false, WIDE),
+    Column("Pid", Constraint::Length(7), true, 0),
+    Column("Local", Constraint::Fill(1), false, 0),
+    Column("Peer", Constraint::Fill(1), false, 0),
+    Column("Mode", Constraint::Length(12), false, 0),
+    Column("Msgs/s", Constraint::Length(7), true, 0),
+    Column("Bytes/s", Constraint::Length(8), true, 0),
+    Column("Spin", Constraint::Length(5), true, WIDE),
+    Column("Ring Tx", Constraint::Length(7), true, WIDE),
+    Column("Ring Rx", Constraint::Length(7), true, WIDE),
+];
+
+/// Rows that the screen needs to show everything.
+#[must_use]
+pub fn height(state: &State) -> u16 {
+    let rows = state.pairs().len() + 2 + state.sample.missed.len().max(1) + 3;
+    u16::try_from(rows).unwrap_or(u16::MAX).clamp(8, 4096)
+}
+
+/// Draws it.
+pub fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) {
+    let missed = u16::try_from(state.sample.missed.len()).unwrap_or(u16::MAX);
+    let area = frame.area();
+    // The pane below has a third at most.
+    let below = missed.max(1).saturating_add(1).min((area.height / 3).max(2));
+    let below = if area.height >= height(state) { missed.max(1).saturating_add(1) } else { below };
+    let [top, middle, pane, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Min(2),
+        Constraint::Length(below),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    frame.render_widget(heading(state, theme), top);
+    if state.within.is_some() {
+        let rows = state.ends().into_iter().map(end_cells).collect::<Vec<_>>();
+        table(frame, middle, &ENDS, &rows, state, theme);
+    } else {
+        let rows: Vec<_> = state.pairs().iter().map(pair_cells).collect();
+        table(frame, middle, &PAIRS, &rows, state, theme);
+    }
+    missed_pane(frame, pane, &state.sample.missed, theme);
+    frame.render_widget(help(state), keys);
+}
+
+fn heading(state: &State, theme: Theme) -> Line<'static> {
+    if let Some(trouble) = &state.trouble {
+        return Line::styled(trouble.clone(), theme.fg(Color::Red).add_modifier(Modifier::BOLD));
+    }
+    let mut sum = Rates::default();
+    let pairs = state.sample.pairs();
+    let (mut connections, mut shunted) = (0, 0);
+    for pair in &pairs {
+        sum.messages += pair.rates.messages;
+        sum.bytes += pair.rates.bytes;
+        connections += pair.connections;
+        shunted += pair.shunted;
+    }
+    let more = if state.sample.truncated { ", and more than the agent lists" } else { "" };
+    let text = format!(
+        "shunt: {shunted} of {connections} connections shunted{more}; {} msgs/s, {}B/s; every {} s, by {}",
+        human(sum.messages),
+        human(sum.bytes),
+        state.interval,
+        state.order.name()
+    );
+    Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", share * 100.0))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "shown as a whole percentage, or with three digits")]
+fn number(n: u64) -> f64 {
+    n as f64
+}
+
+#[allow(clippy::cast_precision_loss, reason = "shown as a whole percentage")]
+fn share(part: usize, all: usize) -> Option<f64> {
+    (all > 0).then(|| part as f64 / all as f64)
+}
+
+fn pair_cells(pair: &Pair) -> Vec<String> {
+    let reasons: Vec<_> = pair.reasons.iter().map(|(name, n)| format!("{name} {n}")).collect();
+    vec![
+        format!("{} - {}", pair.programs.0, pair.programs.1),
+        pair.connections.to_string(),
+        percent(share(pair.shunted, pair.connections)),
+        human(pair.rates.messages),
+        human(pair.rates.bytes),
+        percent(pair.rates.spin_share()),
+        human(number(pair.ring)),
+        reasons.join(", "),
+    ]
+}
+
+fn end_cells(end: &End) -> Vec<String> {
+    let c = &end.connection;
+    vec![
+        c.program.clone(),
+        c.pid.to_string(),
+        c.local.clone(),
+        c.peer.clone(),
+        c.reason.clone().filter(|_| !c.is_shunted()).unwrap_or_else(|| c.mode.clone()),
+        human(end.rates.messages),
+        human(end.rates.bytes),
+        percent(end.rates.spin_share()),
+        human(number(c.ring_fill_tx)),
+        human(number(c.ring_fill_rx)),
+    ]
+}
+
+fn table(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    columns: &[Column],
+    rows: &[Vec<String>],
+    state: &State,
+    theme: Theme,
+) {
+    let shown: Vec<_> = columns.iter().enumerate().filter(|(_, c)| area.width >= c.3).collect();
+    let line = |cells: &[String]| {
+        let cells = shown.iter().map(|(i, column)| {
+            let line = Line::from(cells[*i].clone());
+            Cell::from(if column.2 { line.right_aligned() } else { line })
+        });
+        Row::new(cells.collect::<Vec<_>>())
+    };
+    let titles: Vec<_> = columns.iter().map(|column| column.0.to_owned()).collect();
+    let head = line(&titles).style(theme.fg(Color::Cyan).add_modifier(Modifier::BOLD));
+    let rows = rows.iter().map(|cells| line(cells));
+    let widths = shown.iter().map(|(_, column)| column.1);
+    let chosen = Style::new().add_modifier(Modifier::REVERSED);
+    let table = Table::new(rows, widths).header(head).column_spacing(1).row_highlight_style(chosen);
+    let mut selection = TableState::new().with_selected(Some(state.selected));
+    frame.render_stateful_widget(table, area, &mut selection);
+}
+
+fn missed_pane(frame: &mut Frame<'_>, area: Rect, missed: &[Missed], theme: Theme) {
+    let block = Block::new().borders(Borders::TOP).title(" Not shunted, and why ");
+    let row = |m: &Missed| {
+        let count = Cell::from(Line::from(m.count.to_string()).right_aligned());
+        let reason = Span::styled(m.reason.clone(), theme.fg(Color::Yellow));
+        let why = vec![reason, Span::raw(format!(": {}", explain(&m.reason)))];
+        Row::new(vec![count, Cell::from(m.what.clone()), Cell::from(Line::from(why))])
+    };
+    let mut rows: Vec<_> = missed.iter().map(row).collect();
+    if rows.is_empty() {
+        rows.push(Row::new(vec!["", "nothing"]));
+    }
+    let longest = missed.iter().map(|m| m.what.chars().count()).max().unwrap_or(0);
+    let what = u16::try_from(longest).unwrap_or(u16::MAX).max(7).min(area.width / 3);
+    let widths = [Constraint::Length(5), Constraint::Length(what), Constraint::Fill(1)];
+    frame.render_widget(Table::new(rows, widths).column_spacing(1).block(block), area);
+}
+
+fn help(state: &State) -> Line<'static> {
+    if state.is_typing {
+        return Line::from(format!("filter: {}_  Enter keeps it, Esc drops it", state.filter));
+    }
+    let filter = match state.filter.as_str() {
+        "" => String::new(),
+        filter => format!("  (filter: {filter})"),
+    };
+    let drill = if state.within.is_some() { "Esc back" } else { "Enter connections" };
+    Line::from(format!("q quit  s sort  / filter  {drill}{filter}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::sample::tests::sample;
+    use super::*;
+
+    fn drawn(state: &State, width: u16, is_coloured: bool) -> Terminal<TestBackend> {
+        let mut terminal = Terminal::new(TestBackend::new(width, 14)).unwrap();
+        terminal.draw(|frame| draw(frame, state, Theme { is_coloured })).unwrap();
+        terminal
+    }
+
+    fn state() -> State {
+        State { sample: sample(), interval: 2.0, ..State::default() }
+    }
+
+    #[test]
+    fn pairs_of_programs() {
+        assert_snapshot!("pairs-80", drawn(&state(), 80, true).backend());
+        assert_snapshot!("pairs-200", drawn(&state(), 200, true).backend());
+    }
+
+    #[test]
+    fn connections_of_a_pair() {
+        let within = Some(("nginx".to_owned(), "wrk".to_owned()));
+        let state = State { within, ..state() };
+        assert_snapshot!("ends-80", drawn(&state, 80, true).backend());
+        assert_snapshot!("ends-200", drawn(&state, 200, true).backend());
+    }
+
+    #[test]
+    fn nothing_runs_or_the_agent_is_gone() {
+        let nothing = State { interval: 1.0, ..State::default() };
+        assert_snapshot!("nothing-80", drawn(&nothing, 80, true).backend());
+        let gone = State { trouble: Some("no agent is running".to_owned()), ..state() };
+        assert_snapshot!("gone-80", drawn(&gone, 80, true).backend());
+    }
+
+    #[test]
+    fn colours_are_there_or_not() {
+        let has_colour = |is_coloured| {
+            let terminal = drawn(&state(), 80, is_coloured);
+            let cells = &terminal.backend().buffer().content;
+            cells.iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset)
+        };
+        assert!(has_colour(true) && !has_colour(false));
+    }
+
+    #[test]
+    fn no_screen_is_too_small() {
+        for (width, height) in [(1, 1), (10, 3), (20, 5), (79, 8)] {
+            let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+            terminal.draw(|frame| draw(frame, &state(), Theme { is_coloured: true })).unwrap();
+        }
+    }
+}

@@ -21,6 +21,7 @@ mod listing;
 mod machines;
 mod nvme;
 mod output;
+mod profile;
 mod program;
 mod run;
 mod settings;

@@ -172,6 +172,11 @@ fn what_fails_leaves_nothing_behind() {
     let (code, _, errors) = host.said(&["enable", "a"]);
     assert!(code == Some(1) && errors.contains("Access denied"), "{errors}");
     assert!(!host.drop_in("a.service").parent().unwrap().exists());
+    fs::remove_file(host.path("fake/broken")).unwrap();
+    fs::write(host.path("units/a.service.d"), "no directory").unwrap();
+    let (code, _, errors) = host.said(&["enable", "a"]);
+    assert!(code == Some(1) && errors.contains("50-shunt.conf cannot be written"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
 }
 
 #[test]
@@ -232,4 +237,12 @@ fn names_that_are_no_services() {
     {
         assert_eq!(host.run(args).status.code(), Some(2), "{args:?}");
     }
+}
+
+#[test]
+fn a_profile_goes_into_the_drop_in() {
+    let host = Host::new();
+    host.unit("a.service", SH);
+    let (_, said, _) = host.said(&["enable", "a", "-n", "--profile", "efficient"]);
+    assert!(said.contains("Environment=\"SHUNT_SPIN=never\"\n"), "{said}");
 }

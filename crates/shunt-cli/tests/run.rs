@@ -481,3 +481,20 @@ fn a_socket_from_the_service_manager_is_served_and_kept() {
     assert_eq!(agent.wait().unwrap().code(), Some(0));
     assert!(path.exists(), "the socket belongs to the service manager");
 }
+
+#[test]
+fn profiles_set_what_is_not_set_already() {
+    let sandbox = Sandbox::new();
+    let said = |args: &[&str], spin: Option<&str>| {
+        let mut command = sandbox.with_library(&["run"]);
+        command.args(args).args(["--", "sh", "-c", "echo $SHUNT_SPIN $SHUNT_IDLE $SHUNT_VECTORS"]);
+        command.env_remove("SHUNT_SPIN").env_remove("SHUNT_IDLE").env_remove("SHUNT_VECTORS");
+        command.envs(spin.map(|spin| ("SHUNT_SPIN", spin)));
+        text(&command.output().unwrap().stdout)
+    };
+    assert_eq!(said(&[], None), "\n");
+    assert_eq!(said(&["--profile", "latency"], None), "200 never\n");
+    assert_eq!(said(&["--profile", "efficient"], None), "never 100 1\n");
+    assert_eq!(said(&["--profile", "efficient"], Some("7")), "7 100 1\n");
+    assert_eq!(said(&["--profile", "latency", "--spin", "auto"], Some("7")), "auto never\n");
+}

@@ -87,6 +87,9 @@ pub struct Run {
     /// How bytes reach the peer's memory.
     #[arg(long, value_enum)]
     pub dmb: Option<Dmb>,
+    /// Settings for one end at the cost of others; variables and options that are given win. See docs/profiles.md.
+    #[arg(long, value_enum)]
+    pub profile: Option<crate::profile::Profile>,
     /// At the end, print on standard error how many connections were shunted, and why others not.
     #[arg(long)]
     pub summary: bool,
@@ -305,6 +308,9 @@ pub struct Enable {
     /// Say which services are enabled, and whether they run with the library.
     #[arg(long, conflicts_with_all = ["units", "restart"])]
     pub status: bool,
+    /// Settings for one end at the cost of others; these win over the variables of the unit. See docs/profiles.md.
+    #[arg(long, value_enum)]
+    pub profile: Option<crate::profile::Profile>,
     /// Restart those that run, and see that they have the library then.
     #[arg(long)]
     pub restart: bool,

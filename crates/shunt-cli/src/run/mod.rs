@@ -18,6 +18,7 @@ use shunt_wire::knob;
 use crate::cli::Run;
 use crate::doctor::{self, sanitizers};
 use crate::output::complain;
+use crate::profile::Profile;
 use crate::{agent, library, program, settings};
 
 /// Exit status where the program is not started, because it would run on kernel TCP.
@@ -86,6 +87,11 @@ fn prepare(args: &Run, obstacles: &mut Vec<String>) {
     }
     let id = RandomState::new().build_hasher().finish().max(1);
     set(knob::RUN_ID.env, &id.to_string().into());
+    for (name, value) in args.profile.map(Profile::variables).unwrap_or_default() {
+        if env::var_os(name).is_none() {
+            set(name, &value.into());
+        }
+    }
     if let Some(spin) = &args.spin {
         set(knob::SPIN.env, &spin.into());
     }

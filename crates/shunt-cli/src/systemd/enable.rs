@@ -14,6 +14,7 @@ use super::unit::Unit;
 use super::{manager, status};
 use crate::cli::{Disable, Enable};
 use crate::output::{complain, print};
+use crate::profile::Profile;
 use crate::{directory, doctor, library};
 
 /// Runs the subcommand `enable`.
@@ -28,7 +29,7 @@ pub fn enable(args: &Enable) -> u8 {
             return 1;
         }
     };
-    let variables = BTreeMap::new();
+    let variables = args.profile.map(Profile::variables).unwrap_or_default();
     each(&args.units, |unit| {
         let work = Work { host: &host, variables: &variables, directory: &args.directory };
         if args.dry_run { work.show(unit) } else { work.enable(unit, args.restart) }

@@ -5,7 +5,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use shunt_fuzz::Shared;
 use shunt_shm::cq::ENTRIES;
-use shunt_shm::doorbell::{AWAKE, ON_FUTEX, arm, bells, on_bell, take};
+use shunt_shm::doorbell::{AWAKE, ON_BELL, ON_FUTEX, arm, arm_bell, take, take_bells, vectors};
 use shunt_shm::region::{LANES, Side, queue_place};
 use shunt_wire::agent::MAX_VECTORS;
 
@@ -35,19 +35,20 @@ enum Op {
 fuzz_target!(|script: Vec<Op>| {
     let shared = Shared::get();
     let view = shared.view();
-    let word = &view.section(1, Side::Server).ctl.rx_arm;
+    let ctl = &view.section(1, Side::Server).ctl;
+    let (word, bells) = (&ctl.rx_arm, &ctl.rx_bells);
     for op in script {
         match op {
             Op::Push { code, conn } => {
                 if let Some((lane, vector)) = queue_place(code) {
-                    let vector = &view.lane(lane).vectors[vector];
+                    let vector = view.lane(lane).vector(vector);
                     vector.queue.push(&vector.arm, conn);
                     assert!(conn >= ENTRIES || !vector.queue.is_empty());
                 }
             }
             Op::Pop { code, places } => {
                 if let Some((lane, vector)) = queue_place(code) {
-                    let queue = &view.lane(lane).vectors[vector].queue;
+                    let queue = &view.lane(lane).vector(vector).queue;
                     let mut seen = [false; ENTRIES];
                     let place_of =
                         |conn: usize| places.rotate_left(u32::try_from(conn).unwrap_or(0));
@@ -59,20 +60,23 @@ fuzz_target!(|script: Vec<Op>| {
             }
             Op::Arm(code) => {
                 if let Some((lane, vector)) = queue_place(code) {
-                    view.lane(lane).vectors[vector].arm.arm();
+                    view.lane(lane).vector(vector).arm.arm();
                 }
             }
             Op::Disarm(code) => {
                 if let Some((lane, vector)) = queue_place(code) {
-                    view.lane(lane).vectors[vector].arm.disarm();
+                    view.lane(lane).vector(vector).arm.disarm();
                 }
             }
             Op::ArmWord(vector) => {
-                let how = if vector == 0 { ON_FUTEX } else { on_bell(vector.into()) };
-                assert_eq!(arm(word, how) & how, how);
+                match vector {
+                    0 => assert_eq!(arm(word, ON_FUTEX) & ON_FUTEX, ON_FUTEX),
+                    _ => assert_eq!(arm_bell(word, bells, vector.into()) & ON_BELL, ON_BELL),
+                }
             }
             Op::TakeWord => {
-                assert!(bells(take(word)).all(|vector| vector < MAX_VECTORS));
+                let asked = take_bells(take(word), bells);
+                assert!(vectors(asked).all(|vector| vector < MAX_VECTORS));
                 assert_eq!(take(word), AWAKE);
             }
             Op::Claim { client, endpoint } => {
@@ -81,9 +85,9 @@ fuzz_target!(|script: Vec<Op>| {
                 assert!(lane.is_none_or(|lane| lane < LANES && (lane == 0) == client));
             }
             Op::Scribble(lane, at, bits) => {
-                let lane = view.lane(lane);
-                let words = size_of_val(lane) / 8;
-                let at = shared.offset_of(lane) + (usize::from(at) % words * 8) as u64;
+                let vector = view.lane(lane).vector(at.into());
+                let words = size_of_val(vector) / 8;
+                let at = shared.offset_of(vector) + (usize::from(at) / 64 % words * 8) as u64;
                 shared.peer.write(at, &bits.to_ne_bytes());
             }
             Op::ScribbleWord(bits) => {

@@ -94,9 +94,11 @@ pub struct Limits {
     pub regions_per_endpoint: usize,
     /// Regions.
     pub regions: usize,
+    /// Doorbells beyond the first of each endpoint.
+    pub bells: usize,
     /// Connections that one endpoint has offered, and that nobody has claimed.
     pub offers_per_endpoint: usize,
-    /// Of what an agent for the host has room for (clients, endpoints, listeners, regions), one account may
+    /// Of what an agent for the host has room for (clients, endpoints, listeners, regions, doorbells), one account may
     /// have this part: one in so many.
     pub share: usize,
     /// Memory that one endpoint has registered: so many pieces.
@@ -151,6 +153,7 @@ impl Default for Limits {
             sockets_per_listener: 1024,
             regions_per_endpoint: 64,
             regions: 8192,
+            bells: 32 * 1024,
             offers_per_endpoint: 1024,
             share: 4,
             exports_per_endpoint: 128,

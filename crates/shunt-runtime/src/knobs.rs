@@ -73,7 +73,7 @@ pub struct Knobs {
     pub run_dir: Option<CString>,
     /// `XDG_RUNTIME_DIR`, under which the agent's socket is by default.
     pub xdg_runtime_dir: Option<CString>,
-    /// `SHUNT_VECTORS`; unset: as many as there are cores, within bounds.
+    /// `SHUNT_VECTORS`; unset: as many as there can be.
     pub vectors: Option<u8>,
     /// `SHUNT_CONNS_PER_LG`.
     pub conns_per_lg: Option<u8>,

@@ -23,7 +23,7 @@ use shunt_engine::handshake::Phase;
 use shunt_engine::wait::{
     Handlers, Hearing, Limits, Naps, Set, Slept, Spinner, Wait, Way, Woken, wait_for,
 };
-use shunt_shm::doorbell::{arm, on_bell};
+use shunt_shm::doorbell::arm_bell;
 use shunt_shm::sync::AtomicU32;
 
 use crate::calls::{Has, UnderWay};
@@ -520,10 +520,10 @@ impl PollSet<'_> {
             if let Some((mine, _)) = conn.sections() {
                 let (reads, writes) = directions(conn, p);
                 if reads {
-                    arm(&mine.ctl.rx_arm, on_bell(bell.vector()));
+                    arm_bell(&mine.ctl.rx_arm, &mine.ctl.rx_bells, bell.vector());
                 }
                 if writes {
-                    arm(&mine.ctl.tx_arm, on_bell(bell.vector()));
+                    arm_bell(&mine.ctl.tx_arm, &mine.ctl.tx_bells, bell.vector());
                 }
             }
             if !self.ears.iter().any(|e| e.same(&bell)) {

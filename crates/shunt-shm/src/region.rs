@@ -33,8 +33,9 @@ const MAGIC: u64 = 0x5348_554e_545f_4c47; // "SHUNT_LG"
 /// of workers shares a listening socket, the first so many of them; the rest watch each connection.
 pub const LANES: usize = 32;
 
-const LANES_AT: usize = 64;
-const SECTIONS_AT: usize = LANES_AT + LANES * size_of::<Lane>();
+const OWNERS_AT: usize = 64;
+const VECTORS_AT: usize = OWNERS_AT + LANES * size_of::<AtomicU64>();
+const SECTIONS_AT: usize = VECTORS_AT + LANES * MAX_VECTORS * size_of::<Vector>();
 /// Half a page behind a page's start: see [`shape`].
 const DATA_AT: usize =
     (SECTIONS_AT + SLOTS * 2 * size_of::<Section>()).next_multiple_of(4096) + 4096 / 2;
@@ -96,7 +97,8 @@ const _: () = assert!(Geometry::Device.size() <= crate::ivshmem::EXTENT);
 const _: () = assert!(Geometry::Device.ring().is_power_of_two());
 
 const _: () = assert!(size_of::<Section>() == 256 && align_of::<Section>() == 64);
-const _: () = assert!(size_of::<Vector>() == 128);
+const _: () = assert!(size_of::<Vector>() == 128 && VECTORS_AT.is_multiple_of(64));
+const _: () = assert!(LANES.is_multiple_of(2));
 
 #[repr(C, align(64))]
 struct Header {
@@ -115,13 +117,28 @@ pub struct Vector {
 }
 
 /// The completion queues of one process.
-#[repr(C, align(64))]
-#[derive(Debug, Default)]
-pub struct Lane {
+#[derive(Clone, Copy, Debug)]
+pub struct Lane<'a> {
     /// Endpoint that has claimed the lane, 0: none.
-    pub owner: AtomicU64,
-    /// One per completion vector.
-    pub vectors: [Vector; MAX_VECTORS],
+    pub owner: &'a AtomicU64,
+    view: RegionView,
+    index: usize,
+}
+
+impl<'a> Lane<'a> {
+    /// The queue of a completion vector, which is taken modulo [`MAX_VECTORS`].
+    ///
+    /// The queues of two lanes, those of a client and of its first acceptor among them, lie side by side, vector by vector: so
+    /// programs that use a few of the vectors touch one page.
+    #[inline]
+    #[must_use]
+    pub fn vector(self, vector: usize) -> &'a Vector {
+        let pair = (self.index / 2 * MAX_VECTORS + vector % MAX_VECTORS) * 2;
+        let at = VECTORS_AT + (pair + self.index % 2) * size_of::<Vector>();
+        // SAFETY: the lane's index is below LANES, and the vector is taken modulo MAX_VECTORS, so it lies in the mapping, which
+        // whoever has a view keeps; atomics only.
+        unsafe { self.view.base.byte_add(at).cast().as_ref() }
+    }
 }
 
 /// The handshake's words (CLC). The client fills in the tuple and sets `state` to a
@@ -157,6 +174,10 @@ pub struct Ctl {
     pub rx_arm: AtomicU32,
     /// The writer waits for room to write.
     pub tx_arm: AtomicU32,
+    /// Whose doorbells are to be rung then: completion vectors, a bit each.
+    pub rx_bells: AtomicU64,
+    /// The same for room.
+    pub tx_bells: AtomicU64,
     /// Where completions go ([`queue_code`]); 0: nowhere, the arm words say all.
     pub queue: AtomicU32,
     /// Not 0: the writer takes no more bytes (no half-close): [`CLOSED`], or [`RESET`] when bytes for it were left
@@ -239,7 +260,7 @@ impl Setup {
 
 // The number of the slot's use goes on, so that a late answer to an earlier use is noticed.
 resets! { Setup { state, endpoint, done, ports, ips } keeps { generation } }
-resets! { Ctl { rx_arm, tx_arm, queue, closed, handed_over, window, accepted, costs, rang } }
+resets! { Ctl { rx_arm, tx_arm, rx_bells, tx_bells, queue, closed, handed_over, window, accepted, costs, rang } }
 resets! { Section { prod, cons, ctl, setup } }
 
 /// Makes a region. It belongs to the agent's work: see [`memfd`].
@@ -578,10 +599,19 @@ impl RegionView {
     /// Lane `lane`, taken modulo [`LANES`].
     #[inline]
     #[must_use]
-    pub fn lane<'a>(self, lane: usize) -> &'a Lane {
-        let at = LANES_AT + (lane % LANES) * size_of::<Lane>();
-        // SAFETY: the lane is taken modulo LANES, so it lies in the mapping; atomics only.
-        unsafe { self.base.byte_add(at).cast().as_ref() }
+    pub fn lane<'a>(self, lane: usize) -> Lane<'a> {
+        let index = lane % LANES;
+        // SAFETY: the lane is taken modulo LANES, so its owner lies in the mapping; atomics only.
+        let owner = unsafe {
+            self.base.byte_add(OWNERS_AT + index * size_of::<AtomicU64>()).cast().as_ref()
+        };
+        Lane { owner, view: self, index }
+    }
+
+    /// Where the lanes are in the region: owners, and behind them all queues.
+    #[must_use]
+    pub const fn lanes_at() -> core::ops::Range<usize> {
+        OWNERS_AT..SECTIONS_AT
     }
 
     /// Claims a lane for `endpoint`: lane 0 for the region's owner, else one that is free. A lane

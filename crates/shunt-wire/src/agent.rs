@@ -1,8 +1,8 @@
 //! Messages between a library or tool and the agent.
 //!
 //! One message is one packet on a `SOCK_SEQPACKET` UNIX socket, encoded with postcard; the file
-//! descriptors it speaks of travel with it as `SCM_RIGHTS`, in the order named here. Every request
-//! has exactly one reply. The agent takes the sender's uid, gid and pid from `SO_PEERCRED`, or from
+//! descriptors it speaks of travel with it as `SCM_RIGHTS`, in the order named here. Every request but
+//! [`Request::Ring`] has exactly one reply. The agent takes the sender's uid, gid and pid from `SO_PEERCRED`, or from
 //! `SCM_CREDENTIALS` on a conversation that it has made itself, never from the message.
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub const MAX_MESSAGE: usize = 1024;
 pub const MAX_FDS: usize = 16;
 
 /// Most completion vectors (and so doorbells) of one endpoint.
-pub const MAX_VECTORS: usize = 8;
+pub const MAX_VECTORS: usize = 64;
 
 /// Names an endpoint (a process) to its agent. Never reused by one agent.
 pub type EndpointId = u64;
@@ -81,7 +81,8 @@ pub const LANES: usize = 2;
 /// What a library or a tool asks of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request<'a> {
-    /// First message of a library. fds: the doorbells (eventfds) of its completion vectors.
+    /// First message of a library. fds: the doorbell (an eventfd) of its first completion vector, which all its threads hear
+    /// that wait in the kernel. The others follow as they are needed: [`Self::AddBell`].
     Hello {
         /// [`crate::PROTOCOL_VERSION`] of the sender.
         version: u32,
@@ -117,7 +118,7 @@ pub enum Request<'a> {
         /// The slot in it.
         slot: u32,
     },
-    /// "The acceptor of a proposal in my region is an endpoint whose doorbells I do not have."
+    /// "The acceptor of a proposal in my region is an endpoint that I do not know."
     Bells {
         /// A region that the asker owns.
         region: RegionId,
@@ -182,6 +183,29 @@ pub enum Request<'a> {
     /// "This conversation was made for me": first message there, before `Hello`. No fds. Nothing else is sent before
     /// the reply has come.
     Arrive,
+    /// "I have one completion vector more." fds: its doorbell.
+    AddBell,
+    /// "I am to ring for the first time for this vector of an endpoint with which I share a link group." fds: a connected
+    /// socket of the group, for who is a party by holding it alone, as for [`Self::Import`]; or none.
+    Bell {
+        /// The region.
+        region: RegionId,
+        /// The connection's slot there.
+        slot: u32,
+        /// The endpoint.
+        endpoint: EndpointId,
+        /// The completion vector.
+        vector: u8,
+    },
+    /// "Ring this for me: I have no descriptor for it." There is no reply, and none but a party is heard.
+    Ring {
+        /// A region that the asker shares with the endpoint.
+        region: RegionId,
+        /// The endpoint.
+        endpoint: EndpointId,
+        /// The completion vector.
+        vector: u8,
+    },
 }
 
 /// What the agent answers.
@@ -206,14 +230,14 @@ pub enum Reply {
         /// The region's name.
         region: RegionId,
     },
-    /// To `Attach`. fds: the region, a pidfd of its owner if that is of the asker's party, the owner's doorbells.
+    /// To `Attach`. fds: the region, a pidfd of its owner if that is of the asker's party, the owner's first doorbell.
     Attached {
         /// The region's owner (the client).
         endpoint: EndpointId,
         /// There is a pidfd.
         pidfd: bool,
     },
-    /// To `Bells`. fds: the doorbells.
+    /// To `Bells`. fds: the first doorbell.
     Bells,
     /// To `List`, `Stats`, `Status`. fds: a memfd that holds `len` bytes of JSON.
     Report {
@@ -233,7 +257,7 @@ pub enum Reply {
     /// To `Import`. fds: those of the `Export`.
     Imported,
     /// To `Claim`: it was, and both are a link group from now on. fds, unless the asker has attached the region: the
-    /// region, the owner's doorbells.
+    /// region, the owner's first doorbell.
     Claimed {
         /// The region's owner (the client).
         endpoint: EndpointId,
@@ -281,6 +305,13 @@ pub enum Reply {
     },
     /// To `Invite`. fds: the child's end of the conversation.
     Invited,
+    /// To `AddBell`. No fds.
+    Added {
+        /// Which vector it is: they are numbered as they come.
+        vector: u8,
+    },
+    /// To `Bell`. fds: the doorbell.
+    Bell,
 }
 
 /// Why a packet is not a message.

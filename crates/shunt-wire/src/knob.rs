@@ -65,8 +65,8 @@ knobs! {
         "Address at which an agent serves metrics, also one that `shunt run` starts: as in `shunt agent --metrics`, for which see metrics.md.";
     IVSHMEM: "SHUNT_IVSHMEM", None, "unset", Syntax::Text,
         "The ivshmem device through which an agent shares memory with other machines, also one that `shunt run` starts: as in `shunt agent --ivshmem`, for which see ivshmem.md.";
-    VECTORS: "SHUNT_VECTORS", None, "min(cores, 8)", Syntax::Number(&[], 1, U8),
-        "Completion vectors of a process: epoll instances share them out among themselves.";
+    VECTORS: "SHUNT_VECTORS", None, "63", Syntax::Number(&[], 1, U8),
+        "Most completion vectors of a process, up to 63. Each epoll instance, and each thread that waits for several descriptors in poll, has one of its own while there are enough; further ones share them.";
     CONNS_PER_LG: "SHUNT_CONNS_PER_LG", None, "255", Syntax::Number(&[], 1, U8),
         "Connections in one link group before another is opened (1 to 255).";
     AGENT_TIMEOUT: "SHUNT_AGENT_TIMEOUT", None, "500", Syntax::Number(&[], 1, U32),

@@ -41,6 +41,9 @@ fn golden_requests() {
         (Request::Fetch { region: 2, slot: 254 }, &[17, 2, 0xfe, 1]),
         (Request::Invite, &[18]),
         (Request::Arrive, &[19]),
+        (Request::AddBell, &[20]),
+        (Request::Bell { region: 2, slot: 254, endpoint: 3, vector: 63 }, &[21, 2, 0xfe, 1, 3, 63]),
+        (Request::Ring { region: 2, endpoint: 128, vector: 7 }, &[22, 2, 0x80, 0x01, 7]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -75,6 +78,8 @@ fn golden_replies() {
         (Reply::BellsShared { bells: bells(Interrupt::Nobody) }, &[15, 13, 14, 0]),
         (Reply::BellsShared { bells: bells(Interrupt::Eventfds) }, &[15, 13, 14, 1]),
         (Reply::Invited, &[16]),
+        (Reply::Added { vector: 63 }, &[17, 63]),
+        (Reply::Bell, &[18]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -85,7 +90,7 @@ fn golden_replies() {
 #[test]
 fn malformed_packets() {
     let request = |packet: &'static [u8]| decode::<Request<'_>>(packet);
-    for packet in [&b""[..], &[2, 0], &[20], &[4], &[0, 1, 5, b'n'], &[0, 1, 1, 0xff, 0]] {
+    for packet in [&b""[..], &[2, 0], &[23], &[4], &[0, 1, 5, b'n'], &[0, 1, 1, 0xff, 0]] {
         assert_eq!(request(packet), Err(Malformed), "{packet:?}");
     }
     assert_eq!(decode::<Reply>(&[7, 99]), Err(Malformed));
@@ -111,7 +116,7 @@ fn a_version_is_read_from_messages_of_any_shape() {
 }
 
 fn requests() -> impl Strategy<Value = (u8, u64, u64, u32, String)> {
-    (0..20_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
+    (0..23_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
 }
 
 fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
@@ -138,6 +143,9 @@ fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
         16 => Request::Fetch { region: *a, slot: *c },
         17 => Request::Invite,
         18 => Request::Arrive,
+        19 => Request::AddBell,
+        20 => Request::Bell { region: *a, slot: *c, endpoint: *b, vector: c.to_le_bytes()[1] },
+        21 => Request::Ring { region: *a, endpoint: *b, vector: c.to_le_bytes()[0] },
         _ => Request::Status,
     }
 }
@@ -153,6 +161,8 @@ fn replies() -> impl Strategy<Value = Reply> {
         (any::<u64>(), any::<bool>())
             .prop_map(|(endpoint, pidfd)| Reply::Attached { endpoint, pidfd }),
         Just(Reply::Bells),
+        Just(Reply::Bell),
+        any::<u8>().prop_map(|vector| Reply::Added { vector }),
         any::<u32>().prop_map(|len| Reply::Report { len }),
         reason.prop_map(|reason| Reply::Refused { reason }),
         any::<u64>().prop_map(|export| Reply::Exported { export }),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use shunt_device::ivshmem::Means;
 use shunt_shm::ivshmem::{EXTENT, Kind, MemberId, offset, table_offset};
-use shunt_shm::region::{self, Geometry, LANES, Region, Side};
+use shunt_shm::region::{self, Geometry, LANES, Lane, Region, Side};
 use shunt_shm::sync::Ordering;
 use shunt_shm::table::Table;
 use shunt_wire::addr::FourTuple;
@@ -252,8 +252,9 @@ impl Fabric {
         for link in self.links.values().filter(|link| link.other == member) {
             let view = link.map.view();
             let broken: Vec<_> = view.break_all().collect();
-            for lane in (0..LANES).map(|lane| view.lane(lane)) {
-                for vector in &lane.vectors {
+            let is_used = |lane: &Lane<'_>| lane.owner.load(Ordering::Relaxed) != 0;
+            for lane in (0..LANES).map(|lane| view.lane(lane)).filter(is_used) {
+                for vector in (0..MAX_VECTORS).map(|vector| lane.vector(vector)) {
                     for slot in &broken {
                         let _ = vector.queue.push(&vector.arm, *slot);
                     }
@@ -263,8 +264,8 @@ impl Fabric {
             if link.owner == member {
                 view.lane(0).owner.store(0, Ordering::Release);
             }
-            let all = (1 << MAX_VECTORS) - 1;
-            news.rings.extend(link.parties.iter().map(|party| (*party, all)));
+            // The first doorbell is heard by all.
+            news.rings.extend(link.parties.iter().map(|party| (*party, 1)));
         }
         // The dead member's own proposals.
         for place in self.published.values() {

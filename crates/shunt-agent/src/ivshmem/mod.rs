@@ -367,6 +367,25 @@ impl Fabric {
         Some(())
     }
 
+    /// An own endpoint that others wake has one more vector, which is the last of these.
+    pub(crate) fn add_bell(&mut self, (endpoint, bells): Doorbells<'_>) {
+        let Some(place) = self.places.iter().find(|(_, e)| **e == endpoint).map(|(p, _)| *p) else {
+            return;
+        };
+        let is_led = |line: &usize| self.lines[*line] == endpoint;
+        let Some(first) = (1..self.lines.len()).find(is_led) else { return };
+        let led = (first..self.lines.len()).take_while(is_led).count();
+        let (line, bell) = (first + led, bells.last());
+        // Interrupts lead to the vectors from the first one on, one after the other.
+        if led + 1 == bells.len()
+            && self.lines.get(line) == Some(&0)
+            && bell.is_some_and(|bell| self.transport.lead(line, Some(bell.as_fd())))
+        {
+            self.lines[line] = endpoint;
+            self.home.set_vectors(place, bells.len(), &(first..line + 1));
+        }
+    }
+
     /// Leads interrupts that nobody has to an endpoint's doorbells, so that its peers wake it without the agent: from the
     /// first doorbell on, as many as there are.
     fn lead(&mut self, endpoint: EndpointId, bells: &[Rc<Held>]) -> Range<usize> {

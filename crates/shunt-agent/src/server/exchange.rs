@@ -174,6 +174,13 @@ fn exchange(
         return Err(End::Dropped("its message is malformed"));
     };
     debug!(pid = client.cred.pid, ?request);
+    // Nobody waits for an answer.
+    if let (Role::Endpoint(me), &Request::Ring { region, endpoint, vector }, true) =
+        (client.role, &request, passed.is_empty())
+    {
+        state.ring(me, region, endpoint, vector);
+        return Ok(());
+    }
     let Client { cred, netns, ref origin, .. } = *client;
     let pidfd = client.entrance.pidfd();
     let peer = Peer { socket: client.socket.as_fd(), pidfd, cred, origin, netns };

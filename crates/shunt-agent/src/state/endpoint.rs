@@ -21,6 +21,7 @@ pub(crate) struct Endpoint {
     pub(crate) run: u64,
     pub(crate) arena: ArenaView,
     pub(super) pidfd: Rc<Held>,
+    /// Those of its completion vectors; the first is heard by all.
     pub(super) bells: Vec<Rc<Held>>,
     pub(super) holds: HashSet<ListenerId>,
     pub(super) owns: HashSet<RegionId>,
@@ -35,6 +36,13 @@ impl Endpoint {
     /// The memory that it has registered, and its pipes, which have none of their own.
     pub(crate) fn exported(&self) -> impl Iterator<Item = &Rc<Held>> {
         self.exports.values().flat_map(|export| &export.fds)
+    }
+
+    /// Rings for a completion vector; one that it does not have is nobody's.
+    pub(super) fn ring(&self, vector: usize) {
+        if let Some(bell) = self.bells.get(vector) {
+            shunt_shm::doorbell::ring_fd(bell);
+        }
     }
 
     /// False when the process has ended, of which its relatives may still speak.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use shunt_shm::arena::{self, ArenaView};
 use shunt_sys::seqpacket::peer_pidfd;
 use shunt_wire::PROTOCOL_VERSION;
-use shunt_wire::agent::{MAX_VECTORS, Reply};
+use shunt_wire::agent::{EndpointId, MAX_VECTORS, Reply};
 use shunt_wire::reason::Reason;
 
 use super::{Answer, Endpoint, Outcome, Peer, Rejection, Role, State};
@@ -27,17 +27,11 @@ impl State {
         program: &str,
         passed: &mut Passed,
     ) -> Outcome {
-        let things: Vec<_> = std::iter::from_fn(|| passed.take()).collect();
         if version != PROTOCOL_VERSION {
+            while passed.take().is_some() {}
             return Err(Rejection::Refused(Reason::VersionMismatch));
         }
-        if things.is_empty() || things.len() > MAX_VECTORS {
-            return Err(Rejection::Misconduct("a wrong number of doorbells"));
-        }
-        // It is rung with write(2) by programs that did not make it: anything else could block them there.
-        let bell = |thing| if let Thing::Bell(fd) = thing { Some(Rc::new(fd)) } else { None };
-        let bells = things.into_iter().map(bell).collect::<Option<Vec<_>>>();
-        let bells = bells.ok_or(Rejection::Misconduct("a doorbell that is not an eventfd"))?;
+        let bell = doorbell(passed)?;
         let of_account = |e: &&Endpoint| e.origin.account == peer.origin.account;
         if self.endpoints.len() >= self.limits.endpoints
             || self.exceeds_share(&peer.origin.account, self.limits.endpoints, || {
@@ -67,7 +61,7 @@ impl State {
                 run,
                 arena,
                 pidfd,
-                bells,
+                bells: vec![bell],
                 holds: HashSet::new(),
                 owns: HashSet::new(),
                 attached: HashSet::new(),
@@ -80,6 +74,30 @@ impl State {
             reply: Reply::Welcome { endpoint, memory: memory_limit::of_process(peer.cred.pid) },
             fds: vec![registry, Rc::new(Held::own(arena_fd))],
         })
+    }
+
+    /// An endpoint has one completion vector more.
+    pub(super) fn add_bell(&mut self, me: EndpointId, passed: &mut Passed) -> Outcome {
+        let bell = doorbell(passed)?;
+        let endpoint = self.endpoints.get(&me).ok_or(Rejection::Refused(Reason::Internal))?;
+        let account = &endpoint.origin.account;
+        let more = |e: &Endpoint| e.bells.len() - 1;
+        let of_account = |e: &&Endpoint| e.origin.account == *account;
+        if endpoint.bells.len() >= MAX_VECTORS
+            || self.endpoints.values().map(more).sum::<usize>() >= self.limits.bells
+            || self.exceeds_share(account, self.limits.bells, || {
+                self.endpoints.values().filter(of_account).map(more).sum()
+            })
+        {
+            return Err(Rejection::Refused(Reason::NoResources));
+        }
+        let endpoint = self.endpoints.get_mut(&me).ok_or(Rejection::Refused(Reason::Internal))?;
+        let vector = u8::try_from(endpoint.bells.len()).unwrap_or(0);
+        endpoint.bells.push(bell);
+        for fabric in self.retired.iter_mut().chain(&mut self.fabric) {
+            fabric.add_bell((me, &endpoint.bells));
+        }
+        Ok(Answer::bare(Reply::Added { vector }))
     }
 
     /// The client in `role` is gone: whatever was its alone goes with it.
@@ -104,6 +122,16 @@ impl State {
         if !self.endpoints.values().any(|other| other.origin.party == party) {
             self.registries.forget(party);
         }
+    }
+}
+
+/// The one doorbell that comes with a request.
+fn doorbell(passed: &mut Passed) -> Result<Rc<Held>, Rejection> {
+    match (passed.take(), passed.is_empty()) {
+        (Some(Thing::Bell(fd)), true) => Ok(Rc::new(fd)),
+        // It is rung with write(2) by programs that did not make it: anything else could block them there.
+        (Some(_), true) => Err(Rejection::Misconduct("a doorbell that is not an eventfd")),
+        _ => Err(Rejection::Misconduct("a wrong number of doorbells")),
     }
 }
 

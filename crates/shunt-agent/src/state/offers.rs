@@ -207,7 +207,7 @@ impl State {
         let mut fds = Vec::new();
         if known.attached.insert(me) {
             fds.push(Rc::clone(known.memory()));
-            fds.extend(client.bells.iter().map(Rc::clone));
+            fds.extend(client.bells.first().map(Rc::clone));
         }
         if let Some(endpoint) = self.endpoints.get_mut(&me) {
             endpoint.attached.insert(region);

@@ -126,7 +126,7 @@ impl State {
         let pidfd = matches!(known.purpose, Purpose::Listener(_));
         let mut fds = vec![Rc::clone(&known.memory)];
         fds.extend(pidfd.then(|| Rc::clone(&client.pidfd)));
-        fds.extend(client.bells.iter().map(Rc::clone));
+        fds.extend(client.bells.first().map(Rc::clone));
         known.attached.insert(me);
         if let Some(endpoint) = self.endpoints.get_mut(&me) {
             endpoint.attached.insert(region);
@@ -143,8 +143,39 @@ impl State {
         if !known.attached.contains(&of) {
             return Err(Rejection::Refused(Reason::Refused));
         }
-        let fds = endpoint.bells.iter().map(Rc::clone).collect();
+        let fds = endpoint.bells.first().map(Rc::clone).into_iter().collect();
         Ok(Answer { reply: Reply::Bells, fds })
+    }
+
+    /// The doorbell of a completion vector of an endpoint with which the asker shares a link group.
+    pub(super) fn bell(
+        &self,
+        me: EndpointId,
+        (region, slot): (RegionId, u32),
+        (of, vector): (EndpointId, u8),
+        passed: &mut Passed,
+    ) -> Outcome {
+        let socket = passed.take();
+        let known = self.regions.get(&region).ok_or(Rejection::Refused(Reason::Refused))?;
+        let by_socket = || socket.is_some_and(|socket| self.is_held_by(known, slot, &socket));
+        if !known.has_party(of) || !(known.has_party(me) || by_socket()) {
+            return Err(Rejection::Refused(Reason::Refused));
+        }
+        let endpoint = self.endpoints.get(&of).ok_or(Rejection::Refused(Reason::PeerGone))?;
+        let bell = endpoint.bells.get(usize::from(vector));
+        let bell = bell.ok_or(Rejection::Refused(Reason::Refused))?;
+        Ok(Answer { reply: Reply::Bell, fds: vec![Rc::clone(bell)] })
+    }
+
+    /// Rings for an endpoint that has no descriptor for it. Others than parties of the link group ring nothing.
+    pub(crate) fn ring(&self, me: EndpointId, region: RegionId, of: EndpointId, vector: u8) {
+        if let Some(known) = self.regions.get(&region)
+            && known.has_party(me)
+            && known.has_party(of)
+            && let Some(endpoint) = self.endpoints.get(&of)
+        {
+            endpoint.ring(vector.into());
+        }
     }
 
     pub(super) fn detach(&mut self, me: EndpointId, region: RegionId) -> Outcome {

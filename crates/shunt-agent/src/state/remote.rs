@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::process::geteuid;
 use serde_json::Value;
 use shunt_device::ivshmem::Transport;
-use shunt_shm::ivshmem::Published;
+use shunt_shm::ivshmem::{FAR_VECTORS, Published};
 use shunt_shm::registry::Listing;
 use shunt_sys::sockinfo;
-use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId, Reply, Request};
+use shunt_wire::agent::{EndpointId, ListenerId, RegionId, Reply, Request};
 use shunt_wire::reason::Reason;
 
 use super::regions::Connected;
@@ -98,9 +98,8 @@ impl State {
             }
             for (endpoint, vectors) in news.rings {
                 let Some(endpoint) = endpoints.get(&endpoint) else { continue };
-                let rung = |(vector, _): &(usize, _)| vectors & 1 << vector != 0;
-                for (_, bell) in endpoint.bells.iter().enumerate().take(MAX_VECTORS).filter(rung) {
-                    shunt_shm::doorbell::ring_fd(bell);
+                for vector in (0..FAR_VECTORS).filter(|vector| vectors & 1 << vector != 0) {
+                    endpoint.ring(vector);
                 }
             }
         }

@@ -73,6 +73,10 @@ impl State {
             Request::Offer { record, number } => self.offer(me, (record, number), passed),
             Request::Claim => self.claim(me, passed),
             Request::Fetch { region, slot } => self.fetch(me, region, slot, passed),
+            Request::AddBell => self.add_bell(me, passed),
+            Request::Bell { region, slot, endpoint, vector } => {
+                self.bell(me, (region, slot), (endpoint, vector), passed)
+            }
             _ => Err(Rejection::Misconduct("a request that is not for a library to make")),
         }
     }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use shunt_shm::doorbell::{ON_FUTEX, arm, on_bell};
+use shunt_shm::doorbell::{ON_BELL, ON_FUTEX, arm};
 
 use super::program::{Asleep, Doing};
 use super::tcp::Socket;
@@ -116,7 +116,7 @@ impl World {
             }
             self.tells_for_those_below(who);
             let by_words = end.is_heard_by_words(wanted);
-            let (ctl, how) = (&end.mine.ctl, if by_words { ON_FUTEX } else { on_bell(0) });
+            let (ctl, how) = (&end.mine.ctl, if by_words { ON_FUTEX } else { ON_BELL });
             let armed = match receives {
                 true => [Some(arm(&ctl.rx_arm, how)), None],
                 false => [None, Some(arm(&ctl.tx_arm, how))],

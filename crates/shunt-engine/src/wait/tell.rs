@@ -4,8 +4,8 @@
 //! counterpart in [`super::wait()`], lets no waiter sleep through them.
 
 use shunt_shm::cq::{ArmLine, CqLine, Push};
-use shunt_shm::doorbell::{ON_FUTEX, ON_QUEUE, bells, take, take_futex};
-use shunt_shm::sync::{AtomicU32, Ordering, store_load_fence};
+use shunt_shm::doorbell::{ON_FUTEX, ON_QUEUE, take, take_bells, take_futex, vectors};
+use shunt_shm::sync::{AtomicU32, AtomicU64, Ordering, store_load_fence};
 
 /// What wakes those who wait for a connection.
 pub trait Wake {
@@ -28,36 +28,45 @@ pub enum Cost {
     Saved,
 }
 
+/// An arm word, and the doorbells that stand beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct Armed<'a> {
+    /// The word.
+    pub word: &'a AtomicU32,
+    /// The doorbells.
+    pub bells: &'a AtomicU64,
+}
+
 /// There are bytes (or an end, or a mark) for who waits by this word. The cursor is stored already.
 #[inline]
-pub fn data(word: &AtomicU32, wake: &impl Wake) -> Cost {
+pub fn data(armed: Armed<'_>, wake: &impl Wake) -> Cost {
     // SYNC POINT word-arm, and the same for the queue's registration: our cursor before this look.
     store_load_fence();
     let pushed = if wake.is_queued() { push(wake) } else { Cost::Saved };
-    match take(word) {
+    match take(armed.word) {
         0 => pushed,
-        asked => woken(word, asked, wake),
+        asked => woken(armed, asked, wake),
     }
 }
 
 /// There is room for who waits by this word. The cursor is stored already.
 #[inline]
-pub fn space(word: &AtomicU32, wake: &impl Wake) {
+pub fn space(armed: Armed<'_>, wake: &impl Wake) {
     // SYNC POINT word-arm.
     store_load_fence();
-    let asked = take(word);
+    let asked = take(armed.word);
     if asked & ON_QUEUE != 0 {
         push(wake);
     }
     if asked & !ON_QUEUE != 0 {
-        woken(word, asked, wake);
+        woken(armed, asked, wake);
     }
 }
 
 /// The same for all threads of one side that wait by its own words, right after a full barrier behind what they are to look
 /// at.
-pub fn own(words: [&AtomicU32; 2], wake: &impl Wake) {
-    for word in words {
+pub fn own(words: [Armed<'_>; 2], wake: &impl Wake) {
+    for Armed { word, bells } in words {
         let asked = take(word);
         if asked == 0 {
             continue;
@@ -66,7 +75,7 @@ pub fn own(words: [&AtomicU32; 2], wake: &impl Wake) {
             wake.futex(word);
         }
         let queued = if asked & ON_QUEUE != 0 { wake.push() } else { None };
-        wake.ring(bells(asked).chain(queued));
+        wake.ring(vectors(take_bells(asked, bells)).chain(queued));
     }
 }
 
@@ -99,10 +108,10 @@ fn push(wake: &impl Wake) -> Cost {
     Cost::Rung
 }
 
-fn woken(word: &AtomicU32, asked: u32, wake: &impl Wake) -> Cost {
+fn woken(armed: Armed<'_>, asked: u32, wake: &impl Wake) -> Cost {
     if asked & ON_FUTEX != 0 {
-        wake.futex(word);
+        wake.futex(armed.word);
     }
-    wake.ring(bells(asked));
+    wake.ring(vectors(take_bells(asked, armed.bells)));
     Cost::Rung
 }

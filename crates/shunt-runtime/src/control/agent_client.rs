@@ -4,7 +4,9 @@
 //! for its reply for a bounded time, so an agent that hangs costs the program a moment once and then
 //! counts as away. Nothing here is on the data path.
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::cell::Cell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -81,14 +83,48 @@ enum Client {
 /// The endpoint of [`Client::Here`], for those who only want to know it; else null.
 static ENDPOINT: AtomicPtr<Endpoint> = AtomicPtr::new(core::ptr::null_mut());
 
+/// The place of its socket among the library's own descriptors plus one; 0: none. For who has the lock.
+static SOCKET: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// This thread has the lock.
+    static TALKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The lock, taken.
+struct Talk(Guard<'static, Client>);
+
+impl Deref for Talk {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.0
+    }
+}
+
+impl DerefMut for Talk {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.0
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        TALKS.set(false);
+    }
+}
+
 impl Client {
     /// The conversation begins, or is over. Returns what it was before.
     fn turn_to(&mut self, new: Self) -> Self {
-        let endpoint = match &new {
-            Self::Here { endpoint, .. } => core::ptr::from_ref(*endpoint).cast_mut(),
-            Self::Away { .. } => core::ptr::null_mut(),
+        let (endpoint, socket) = match &new {
+            Self::Here { endpoint, socket } => {
+                (core::ptr::from_ref(*endpoint).cast_mut(), u32::from(socket.place()) + 1)
+            }
+            Self::Away { .. } => (core::ptr::null_mut(), 0),
         };
         ENDPOINT.store(endpoint, Ordering::Release);
+        SOCKET.store(socket, Ordering::Release);
         core::mem::replace(self, new)
     }
 }
@@ -107,8 +143,10 @@ pub fn let_go_of_inherited() {
     inherited().clear();
 }
 
-fn lock() -> Guard<'static, Client> {
-    CLIENT.lock()
+fn lock() -> Talk {
+    let guard = CLIENT.lock();
+    TALKS.set(true);
+    Talk(guard)
 }
 
 /// In a forked child: the parent's conversation is not ours. It stays open if the child
@@ -244,24 +282,19 @@ fn come_in() -> Result<OwnFd, Reason> {
 }
 
 fn say_hello(socket: OwnFd, user: u32) -> Result<(OwnFd, &'static Endpoint), Reason> {
-    let bells = Endpoint::make_bells().map_err(|_| Reason::NoResources)?;
-    let mut with = [socket.borrow(); shunt_wire::agent::MAX_VECTORS];
-    let count = bells.len();
-    for (place, bell) in with.iter_mut().zip(&bells) {
-        *place = bell.borrow();
-    }
+    let bell = Endpoint::make_bell().map_err(|_| Reason::NoResources)?;
     let mut fds = Fds::new();
     let hello = Request::Hello {
         version: PROTOCOL_VERSION,
         program: &knobs::get().program,
         run: knobs::get().run_id,
     };
-    match call(socket.borrow(), &hello, with.get(..count).unwrap_or(&[]), &mut fds)? {
+    match call(socket.borrow(), &hello, &[bell.borrow()], &mut fds)? {
         Reply::Welcome { endpoint, memory } => {
             let (Some(registry), Some(arena)) = (fds.take(), fds.take()) else {
                 return Err(Reason::NoResources);
             };
-            let endpoint = Endpoint::new((endpoint, user), memory, bells, registry, arena);
+            let endpoint = Endpoint::new((endpoint, user), memory, bell, registry, arena);
             Ok((socket, endpoint.map_err(|_| Reason::NoResources)?))
         }
         Reply::Refused { reason } => Err(reason),
@@ -444,7 +477,7 @@ pub fn attach(region: RegionId, slot: usize, socket: impl AsFd) -> Result<Attach
             Reply::Attached { endpoint: owner, pidfd } => {
                 let memory = Memory::Host(fds.take().ok_or(Reason::NoResources)?);
                 let pidfd = if pidfd { Some(fds.take().ok_or(Reason::NoResources)?) } else { None };
-                Ok(Attached { owner, memory, pidfd, bells: Doorbells::here(fds)?, endpoint: me })
+                Ok(Attached { owner, memory, pidfd, bells: Doorbells::here(fds), endpoint: me })
             }
             Reply::AttachedShared { endpoint: owner, at, bells } => {
                 let (Some(memory), Some(lease)) = (fds.take(), fds.take()) else {
@@ -460,12 +493,74 @@ pub fn attach(region: RegionId, slot: usize, socket: impl AsFd) -> Result<Attach
     })
 }
 
+/// Tells the agent of one completion vector more of this process: its number. `None`: it is not to be had.
+pub fn add_bell(endpoint: &'static Endpoint, bell: OwnFd) -> Option<usize> {
+    let added = with(|agent, me| {
+        if !core::ptr::eq(me, endpoint) {
+            return Err(Reason::NoResources);
+        }
+        match call(agent, &Request::AddBell, &[bell.borrow()], &mut Fds::new())? {
+            Reply::Added { vector } => {
+                endpoint.add_vector(vector.into(), bell);
+                Ok(vector.into())
+            }
+            Reply::Refused { reason } => Err(reason),
+            _ => Err(Reason::VersionMismatch),
+        }
+    });
+    added.ok()
+}
+
+/// The doorbell of a completion vector of an endpoint that shares the region with this process. `socket`: a connection
+/// there, for a process that has inherited it.
+pub fn bell(
+    (region, slot): (RegionId, usize),
+    (endpoint, vector): (EndpointId, usize),
+    socket: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, Reason> {
+    let slot = u32::try_from(slot).map_err(|_| Reason::ProtocolViolation)?;
+    let vector = u8::try_from(vector).map_err(|_| Reason::ProtocolViolation)?;
+    with(|agent, _| {
+        let mut fds = Fds::new();
+        let request = Request::Bell { region, slot, endpoint, vector };
+        match call(agent, &request, socket.as_slice(), &mut fds)? {
+            Reply::Bell => fds.take().ok_or(Reason::NoResources),
+            Reply::Refused { reason } => Err(reason),
+            _ => Err(Reason::VersionMismatch),
+        }
+    })
+}
+
+/// Has the agent ring for a completion vector of such an endpoint. False: there is no agent to do it.
+///
+/// There is no answer to wait for, so a handler on top of a talk with the agent may do it, too, and a process that ends.
+pub fn ring(region: RegionId, (endpoint, vector): (EndpointId, usize)) -> bool {
+    let Ok(vector) = u8::try_from(vector) else { return false };
+    let mut buf = [0; MAX_MESSAGE];
+    let request = Request::Ring { region, endpoint, vector };
+    let Ok(packet) = encode(&request, &mut buf) else { return false };
+    let send =
+        |socket: BorrowedFd<'_>, patience| seqpacket::send(socket, packet, &[], patience).is_ok();
+    if TALKS.get() {
+        let place = SOCKET.load(Ordering::Acquire).checked_sub(1);
+        let Some(place) = place.and_then(|place| u16::try_from(place).ok()) else { return false };
+        // SAFETY: this thread has the lock, so the socket stays as long as it is noted.
+        let socket = unsafe { BorrowedFd::borrow_raw(OwnFd::raw_at(place)) };
+        return send(socket, Duration::ZERO);
+    }
+    let _uncancelled = Uncancelled::begin();
+    match &*lock() {
+        Client::Here { socket, .. } => send(socket.borrow(), knobs::get().agent_timeout()),
+        Client::Away { .. } => false,
+    }
+}
+
 /// The doorbells of the endpoint that accepted a proposal in our region.
 pub fn bells(region: RegionId, endpoint: EndpointId) -> Result<Doorbells, Reason> {
     with(|agent, _| {
         let mut fds = Fds::new();
         match call(agent, &Request::Bells { region, endpoint }, &[], &mut fds)? {
-            Reply::Bells => Doorbells::here(fds),
+            Reply::Bells => Ok(Doorbells::here(fds)),
             Reply::BellsShared { bells } => {
                 let memory = fds.take().ok_or(Reason::NoResources)?;
                 let bells = Doorbells::far(&memory, &bells, fds);
@@ -562,7 +657,7 @@ pub fn claim(socket: impl AsFd) -> Result<Claimed, Reason> {
             Reply::Claimed { endpoint: owner, region, slot, generation } => {
                 let slot = usize::try_from(slot).map_err(|_| Reason::VersionMismatch)?;
                 let memory = fds.take();
-                let bells = Doorbells::here(fds)?;
+                let bells = Doorbells::here(fds);
                 Ok(Claimed { owner, region, slot, generation, memory, bells, endpoint: me })
             }
             Reply::Refused { reason } => Err(reason),

@@ -17,11 +17,15 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, add, create, wait};
+use rustix::io::Errno;
 use shunt_shm::doorbell::RUNG;
 
 use crate::calls::tid;
+use crate::control::bells::COMMON;
 use crate::control::endpoint::Endpoint;
+use crate::control::vectors;
 use crate::fds::own_fds::{OwnFd, adopt};
+use crate::system::abi;
 use crate::threads::signals::Uninterrupted;
 
 /// Endpoints for which a thread has an ear at a time: a process has one for each agent that it has seen.
@@ -91,7 +95,11 @@ impl Place {
     }
 
     fn clear(&self) {
-        self.endpoint.set(ptr::null());
+        let endpoint = self.endpoint.replace(ptr::null());
+        // SAFETY: null, or an endpoint, which is never freed.
+        if let Some(endpoint) = unsafe { endpoint.as_ref() } {
+            endpoint.give_vector(self.vector.get());
+        }
         drop(OwnFd::from_place(self.epoll.replace(0)));
     }
 }
@@ -117,11 +125,18 @@ fn make(places: &[Place; EARS], endpoint: &'static Endpoint) -> Option<Bell> {
     // Where all are taken, the first endpoint is that of an agent which was there long ago.
     let place = places.iter().find(|place| place.epoll.get() == 0).or(places.first())?;
     place.clear();
-    let vector = tid() as usize % endpoint.bells.len().max(1);
-    let bell = endpoint.bells.get(vector)?;
     let epoll = adopt(create(CreateFlags::CLOEXEC).ok()?).ok()?;
-    add(epoll.borrow(), bell.borrow(), EventData::new_u64(0), RUNG).ok()?;
     if !close_at_exit() {
+        return None;
+    }
+    let vector = vectors::take(endpoint);
+    let heard = [COMMON, vector].into_iter().all(|vector| {
+        let bell = endpoint.bells.raw(vector).map(abi::borrow);
+        let added = bell.map(|bell| add(epoll.borrow(), bell, EventData::new_u64(0), RUNG));
+        matches!(added, Some(Ok(()) | Err(Errno::EXIST)))
+    });
+    if !heard {
+        endpoint.give_vector(vector);
         return None;
     }
     let new = Bell { fd: epoll.raw(), vector };

@@ -3,18 +3,19 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use shunt_shm::doorbell;
-use shunt_shm::ivshmem::{Home, Registers, TO_AGENT};
+use shunt_shm::ivshmem::{Home, Registers, TO_AGENT, far_vector};
 use shunt_sys::fds::{Fds, close};
 use shunt_wire::agent::{FarBells, Interrupt};
 use shunt_wire::reason::Reason;
 
+use crate::control::bells::{self, COMMON, Kept};
 use crate::fds::own_fds::{OwnFd, adopt};
 
 /// One doorbell for each completion vector of the endpoint.
 #[derive(Debug)]
 pub enum Doorbells {
     /// Of a process of this machine: eventfds.
-    Here(Vec<OwnFd>),
+    Here(Kept),
     /// Of a process of another machine: by an interrupt that leads to it, or by its agent, which rings it then.
     Far {
         /// Where the other machine finds what is rung.
@@ -53,12 +54,21 @@ fn all(mut fds: Fds) -> Result<Vec<OwnFd>, Reason> {
 }
 
 impl Doorbells {
-    /// Those of a process of this machine.
-    ///
-    /// # Errors
-    /// [`Reason::NoResources`] when there are too many descriptors.
-    pub fn here(fds: Fds) -> Result<Self, Reason> {
-        all(fds).map(Self::Here)
+    /// Those of a process of this machine, of which its first one has come, if there is room for it: the others follow when
+    /// they are first rung.
+    #[must_use]
+    pub fn here(mut fds: Fds) -> Self {
+        let kept = Kept::default();
+        match fds.take() {
+            Some(bell) if bells::are_enough() => close(bell),
+            Some(bell) => {
+                if let Ok(bell) = adopt(bell) {
+                    kept.keep(COMMON, bell);
+                }
+            }
+            None => {}
+        }
+        Self::Here(kept)
     }
 
     /// Those of a process of another machine, with which `memory` is shared.
@@ -82,24 +92,40 @@ impl Doorbells {
         Ok(Self::Far { home, place: bells.place as usize, machine })
     }
 
-    /// Rings that of a completion vector; one that the endpoint does not have is nobody's.
-    pub fn ring(&self, vector: usize) {
+    /// Rings that of a completion vector. False: it is not here.
+    pub fn ring(&self, vector: usize) -> bool {
         match self {
-            Self::Here(bells) => {
-                if let Some(bell) = bells.get(vector) {
-                    doorbell::ring(bell.borrow());
-                }
-            }
+            Self::Here(kept) => kept.ring(vector),
             Self::Far { home, place, machine } => {
+                let vector = far_vector(vector);
                 let own = home.interrupt_of(*place, vector);
-                if own.is_some_and(|own| machine.interrupt(own)) {
-                    return;
-                }
                 // Whom it was told before, and who has not looked yet, needs no interrupt.
-                if home.notify(*place, vector) {
+                if !own.is_some_and(|own| machine.interrupt(own)) && home.notify(*place, vector) {
                     machine.interrupt(TO_AGENT);
                 }
+                true
             }
+        }
+    }
+}
+
+impl Doorbells {
+    /// Takes up that of a completion vector.
+    pub fn keep(&self, vector: usize, bell: OwnFd) {
+        if let Self::Here(kept) = self {
+            kept.keep(vector, bell);
+        }
+    }
+
+    /// As [`Kept::give_back_idle`].
+    pub fn give_back_idle(&self) -> bool {
+        matches!(self, Self::Here(kept) if kept.give_back_idle())
+    }
+
+    /// As [`Kept::forget_ringing`].
+    pub fn forget_ringing(&self) {
+        if let Self::Here(kept) = self {
+            kept.forget_ringing();
         }
     }
 }

@@ -18,6 +18,7 @@ use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::calls::tid;
+use crate::control::bells::Bells;
 use crate::fds::own_fds::{OwnFd, adopt};
 use crate::knobs;
 use crate::system::cores;
@@ -39,7 +40,7 @@ pub struct Endpoint {
     /// Most bytes of a ring into which it sends.
     ring: AtomicUsize,
     /// Doorbells of the completion vectors.
-    pub bells: Vec<OwnFd>,
+    pub bells: Bells,
     /// Listeners on this host.
     pub registry: Registry,
     /// Its connections; shared with forks.
@@ -55,7 +56,7 @@ pub struct Endpoint {
     is_shed: AtomicBool,
     /// The endpoint before it: of this process, or inherited.
     older: Option<&'static Self>,
-    /// Epoll instances per completion vector.
+    /// Who waits by each completion vector: epoll instances, and threads in poll.
     load: [AtomicU32; MAX_VECTORS],
 }
 
@@ -65,20 +66,22 @@ static NEWEST: AtomicPtr<Endpoint> = AtomicPtr::new(core::ptr::null_mut());
 static CURRENT: AtomicPtr<Endpoint> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Endpoint {
-    /// One doorbell per completion vector.
+    /// The doorbell of its first completion vector.
     ///
     /// # Errors
     /// Those of eventfd(2), and `EMFILE`.
-    pub fn make_bells() -> io::Result<Vec<OwnFd>> {
-        (0..vectors()).map(|_| Ok(adopt(doorbell::create()?)?)).collect()
+    pub fn make_bell() -> io::Result<OwnFd> {
+        Ok(adopt(doorbell::create()?)?)
     }
 
     fn of(
         (id, pid, user): (EndpointId, u32, u32),
         memory: u64,
-        bells: Vec<OwnFd>,
+        bell: OwnFd,
         (registry, arena): (Registry, Arena),
     ) -> Self {
+        let bells = Bells::default();
+        bells.keep(0, bell);
         Self {
             id,
             pid,
@@ -106,13 +109,14 @@ impl Endpoint {
     pub fn new(
         (id, user): (EndpointId, u32),
         memory: u64,
-        bells: Vec<OwnFd>,
+        bell: OwnFd,
         registry: OwnedFd,
         arena: OwnedFd,
     ) -> io::Result<&'static Self> {
         let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+        cores::ask();
         let mapped = (Registry::map(&registry)?, Arena::map(&arena)?);
-        let endpoint = Self::of((id, pid, user), memory, bells, mapped);
+        let endpoint = Self::of((id, pid, user), memory, bell, mapped);
         shunt_sys::fds::close(registry);
         shunt_sys::fds::close(arena);
         let endpoint: &'static Self = Box::leak(Box::new(endpoint));
@@ -132,7 +136,7 @@ impl Endpoint {
         let user = rustix::process::geteuid().as_raw();
         let mapped = (Registry::empty()?, Arena::map(&arena)?);
         // The pid is that of no process which asks an agent for link groups.
-        let endpoint = Self::of((0, 0, user), u64::MAX, vec![bell], mapped);
+        let endpoint = Self::of((0, 0, user), u64::MAX, bell, mapped);
         shunt_sys::fds::close(arena);
         let endpoint: &'static Self = Box::leak(Box::new(endpoint));
         NEWEST.store(core::ptr::from_ref(endpoint).cast_mut(), Ordering::Release);
@@ -251,24 +255,42 @@ impl Endpoint {
         record
     }
 
-    /// The least used completion vector, used once more from now on.
-    pub fn take_vector(&self) -> usize {
-        let count = self.bells.len().max(1);
-        let least = (0..count).min_by_key(|v| self.load[*v].load(Ordering::Relaxed)).unwrap_or(0);
-        self.load[least].fetch_add(1, Ordering::Relaxed);
+    /// The completion vectors that some have as their own, or had.
+    fn own_vectors(&self) -> impl Iterator<Item = usize> {
+        (1..MAX_VECTORS).take_while(|vector| self.bells.has(*vector))
+    }
+
+    /// A vector that nobody has as its own any more, used from now on.
+    pub fn take_idle_vector(&self) -> Option<usize> {
+        let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.own_vectors().find(|v| self.load[*v].compare_exchange(0, 1, ok, no).is_ok())
+    }
+
+    /// The least used one, used once more from now on.
+    pub fn share_vector(&self) -> usize {
+        let load = |vector: &usize| self.load[*vector].load(Ordering::Relaxed);
+        let least = self.own_vectors().min_by_key(load).unwrap_or(0);
+        self.load[least].fetch_add(1, Ordering::AcqRel);
         least
+    }
+
+    /// True when another one may be made: by the process whose endpoint it is, up to `SHUNT_VECTORS`.
+    pub fn may_have_more_vectors(&self) -> bool {
+        let most = knobs::get().vectors.map_or(MAX_VECTORS - 1, usize::from);
+        Self::current().is_some_and(|current| core::ptr::eq(current, self))
+            && self.own_vectors().count() < most.min(MAX_VECTORS - 1)
+    }
+
+    /// The agent has given a doorbell this number; who has made it uses it.
+    pub fn add_vector(&self, vector: usize, bell: OwnFd) {
+        self.load[vector % MAX_VECTORS].fetch_add(1, Ordering::AcqRel);
+        self.bells.keep(vector, bell);
     }
 
     /// Gives it back.
     pub fn give_vector(&self, vector: usize) {
-        self.load[vector % MAX_VECTORS].fetch_sub(1, Ordering::Relaxed);
+        self.load[vector % MAX_VECTORS].fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-/// Completion vectors of a process: `SHUNT_VECTORS`, else one per core up to the most there can be.
-fn vectors() -> usize {
-    let cores = cores::ask();
-    knobs::get().vectors.map_or(cores, usize::from).min(MAX_VECTORS)
 }
 
 /// The page of `shunt run --summary`, if there is one. Without a lock: it is asked in signal handlers

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use shunt_engine::conn::End;
 use shunt_shm::arena::Record;
 use shunt_shm::cq::ArmLine;
+use shunt_shm::doorbell;
 use shunt_shm::region::{self, Region, RegionView, SLOTS, Side};
 use shunt_shm::sync::AtomicU32;
 use shunt_shm::table::{Place, Table, Ticket};
@@ -22,6 +23,7 @@ use shunt_wire::clc::Proposal;
 use shunt_wire::reason::Reason;
 
 use crate::control::agent_client::{self, Claimed, Memory, Proposals};
+use crate::control::bells::Kept;
 use crate::control::doorbells::Doorbells;
 use crate::control::endpoint::Endpoint;
 use crate::control::peer::{self, Peer, Peers};
@@ -73,7 +75,7 @@ pub struct Link {
     /// Slots (a bit each) whose rings connections that have ended may have left with much memory (client's side only).
     touched: [AtomicU64; SLOTS.div_ceil(64)],
     /// Vectors of the lane (a bit each) that are armed for good: see [`Self::arm_for_others`].
-    armed: AtomicU32,
+    armed: AtomicU64,
     /// In a forked child, of a link group of its parent's: the slots (a bit each) whose connections it holds.
     held: [AtomicU64; SLOTS.div_ceil(64)],
     /// Per slot: the epoll watch ([`crate::epoll::instance`]'s packing) that its completions go to.
@@ -135,7 +137,7 @@ impl Link {
             ended: AtomicUsize::new(0),
             slots: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
             touched: [const { AtomicU64::new(0) }; SLOTS.div_ceil(64)],
-            armed: AtomicU32::new(0),
+            armed: AtomicU64::new(0),
             held: [const { AtomicU64::new(0) }; SLOTS.div_ceil(64)],
             watch: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
         })
@@ -178,7 +180,7 @@ impl Link {
 
     /// Has the doorbell rung for every completion of these vectors (a bit each), for those who learn of
     /// them from the kernel alone. Look at the queues after it.
-    pub fn arm_for_others(&self, vectors: u32) {
+    pub fn arm_for_others(&self, vectors: u64) {
         if self.lane().is_some() {
             let new = vectors & !self.armed.fetch_or(vectors, Ordering::AcqRel);
             self.each_vector(new, ArmLine::arm);
@@ -186,20 +188,16 @@ impl Link {
     }
 
     /// Takes it back for all but these vectors.
-    pub fn disarm_for_others(&self, needed: u32) {
+    pub fn disarm_for_others(&self, needed: u64) {
         let old = self.armed.fetch_and(needed, Ordering::AcqRel) & !needed;
         self.each_vector(old, ArmLine::disarm);
     }
 
     /// Each of these vectors of this process's lane.
-    pub fn each_vector(&self, vectors: u32, mut each: impl FnMut(&ArmLine)) {
+    pub fn each_vector(&self, vectors: u64, mut each: impl FnMut(&ArmLine)) {
         let Some(lane) = self.lane() else { return };
         let lane = self.view().lane(lane);
-        for (v, vector) in lane.vectors.iter().enumerate() {
-            if vectors & 1 << v != 0 {
-                each(&vector.arm);
-            }
-        }
+        doorbell::vectors(vectors).for_each(|vector| each(&lane.vector(vector).arm));
     }
 
     /// The endpoint at the other end, with its doorbells, for a connection that uses it from now on;
@@ -585,7 +583,7 @@ pub fn claim(socket: std::os::fd::BorrowedFd<'_>) -> Result<(&'static Link, Clai
     }
     let attached = found.memory.take().ok_or(Reason::NoResources).and_then(|memory| {
         collect();
-        let bells = core::mem::replace(&mut found.bells, Doorbells::Here(Vec::new()));
+        let bells = core::mem::replace(&mut found.bells, Doorbells::Here(Kept::default()));
         let owner = process::remember(found.owner, bells, None)?;
         acceptors(found.region, found.slot, Memory::Host(memory), &owner, found.endpoint)
     });
@@ -719,6 +717,7 @@ pub fn lock_for_fork() -> impl Sized {
 
 /// In a forked child: completion queues belong to the parent, who pops them.
 pub fn forget_in_child() {
+    process::forget_in_child();
     for link in all() {
         link.lane.store(0, Ordering::Relaxed);
         // Those were of the parent's other threads.
@@ -774,4 +773,4 @@ impl Link {
     }
 }
 
-const _: () = assert!(MAX_VECTORS == 8 && SLOTS < 256);
+const _: () = assert!(MAX_VECTORS == 64 && SLOTS < 256);

@@ -2,6 +2,7 @@
 
 pub mod agent_client;
 pub mod bell;
+pub mod bells;
 pub mod doorbells;
 pub mod endpoint;
 pub mod invitation;
@@ -12,3 +13,4 @@ pub mod peer;
 pub mod process;
 pub mod unregistered;
 pub mod user;
+pub mod vectors;

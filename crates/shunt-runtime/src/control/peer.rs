@@ -11,16 +11,25 @@ use std::sync::Arc;
 
 use shunt_wire::agent::EndpointId;
 
+use crate::control::bells;
 use crate::control::process::Process;
-use crate::fds::own_fds;
+use crate::fds::own_fds::OwnFd;
 
 /// [`Peer::users`] of a place in which nobody is.
 const VACANT: u32 = 1 << 31;
 /// The same while a thread empties the place, or moves in.
 const CHANGING: u32 = VACANT | 1;
 
-/// Own descriptors above which peers that nobody uses are dropped.
-const CROWDED: usize = own_fds::SLOTS / 2;
+/// What has become of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rung {
+    /// The doorbell is rung.
+    Rung,
+    /// It has to be had first, of this endpoint.
+    NotHere(EndpointId),
+    /// There is nobody any more.
+    Nobody,
+}
 
 /// Another endpoint.
 #[derive(Debug)]
@@ -47,16 +56,29 @@ impl Peer {
     }
 
     /// Rings the doorbell of a completion vector.
-    pub fn ring(&self, vector: usize) {
+    pub fn ring(&self, vector: usize) -> Rung {
+        let rung = self.with(|process| match process.bells.ring(vector) {
+            true => Rung::Rung,
+            false => Rung::NotHere(process.endpoint),
+        });
+        rung.unwrap_or(Rung::Nobody)
+    }
+
+    /// Takes up the doorbell of a completion vector.
+    pub fn keep(&self, vector: usize, bell: OwnFd) {
+        self.with(|process| process.bells.keep(vector, bell));
+    }
+
+    /// Does something with the process, if there is one.
+    fn with<T>(&self, with: impl FnOnce(&Process) -> T) -> Option<T> {
         // SYNC POINT bells: said before the look; whoever empties the place does it the other way round.
         self.ringing.fetch_add(1, Ordering::SeqCst);
-        if self.users.load(Ordering::SeqCst) & VACANT == 0
-            // SAFETY: whoever empties the place sees that we are here, and leaves it as it is.
-            && let Some(process) = unsafe { self.process.load(Ordering::Acquire).as_ref() }
-        {
-            process.bells.ring(vector);
-        }
+        let is_here = self.users.load(Ordering::SeqCst) & VACANT == 0;
+        // SAFETY: whoever empties the place sees that we are here, and leaves it as it is.
+        let process = unsafe { self.process.load(Ordering::Acquire).as_ref() };
+        let result = process.filter(|_| is_here).map(with);
         self.ringing.fetch_sub(1, Ordering::SeqCst);
+        result
     }
 
     /// One more connection uses it; false when nobody is here any more.
@@ -190,7 +212,7 @@ impl Peer {
 
 /// True when peers that nobody uses are to be dropped before others are added.
 pub fn crowded() -> bool {
-    own_fds::in_use() > CROWDED
+    bells::are_enough()
 }
 
 impl Drop for Peers {
@@ -213,13 +235,16 @@ mod tests {
     use shunt_shm::doorbell;
 
     use super::*;
+    use crate::control::bells::Kept;
     use crate::control::doorbells::Doorbells;
     use crate::fds::own_fds::adopt;
 
     fn process(endpoint: EndpointId, bells: &[&OwnedFd]) -> Arc<Process> {
-        let own = |bell: &&OwnedFd| adopt(bell.try_clone().unwrap()).unwrap();
-        let bells = Doorbells::Here(bells.iter().map(own).collect());
-        Arc::new(Process::of(endpoint, bells))
+        let kept = Kept::default();
+        for (vector, bell) in bells.iter().enumerate() {
+            kept.keep(vector, adopt(bell.try_clone().unwrap()).unwrap());
+        }
+        Arc::new(Process::of(endpoint, Doorbells::Here(kept)))
     }
 
     #[test]
@@ -242,23 +267,22 @@ mod tests {
         let peers = Peers::default();
         let first = peers.add(&process(1, &[&one, &two]));
         let second = peers.add(&process(2, &[&two]));
-        first.ring(0);
-        first.ring(7);
-        second.ring(0);
-        second.ring(99);
+        assert_eq!(first.ring(0), Rung::Rung);
+        assert_eq!(first.ring(7), Rung::NotHere(1));
+        assert_eq!(second.ring(0), Rung::Rung);
+        assert_eq!(second.ring(99), Rung::NotHere(2));
         assert_eq!((rung(0), rung(1)), (1, 1));
 
         second.release();
         peers.drop_idle();
         assert!(peers.find(2).is_none());
-        second.ring(0);
+        assert_eq!(second.ring(0), Rung::Nobody);
         assert_eq!(rung(1), 0, "a late ring is nobody's");
         assert!(core::ptr::eq(peers.find(1).unwrap(), first));
         first.release();
         let third = peers.add(&process(3, &[&one]));
         assert!(core::ptr::eq(third, second), "the place is used again");
-        third.ring(0);
-        third.ring(1);
+        assert_eq!(third.ring(0), Rung::Rung);
         assert_eq!(rung(0), 1);
         first.release();
         first.ringing.store(1, Ordering::SeqCst);

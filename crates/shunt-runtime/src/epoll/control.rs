@@ -116,6 +116,10 @@ fn watch(
     kernel: impl FnOnce(Option<&mut epoll_event>) -> c_int,
 ) -> c_int {
     let Change { op, fd, asked } = *change;
+    {
+        let _keep = KeepErrno::new();
+        instance.prepare(&conn);
+    }
     let mut state = instance.lock();
     point!(epoll_ctl_locked);
     let same = |watch: &&mut Watch| watch.conn.is_some_and(|c| c.is(&conn));

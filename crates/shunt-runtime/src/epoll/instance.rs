@@ -12,8 +12,10 @@ use shunt_shm::region::queue_code;
 use shunt_shm::sync::AtomicU32;
 
 use crate::conn::{Conn, Sock};
+use crate::control::bells::COMMON;
 use crate::control::endpoint::Endpoint;
 use crate::control::link::Link;
+use crate::control::vectors;
 use crate::epoll::held::{self, Held};
 use crate::epoll::state::{Parked, State, Watch, Watched};
 use crate::epoll::tag;
@@ -48,7 +50,7 @@ pub struct Instance {
     /// Shunted connections that are watched.
     pub active: AtomicU32,
     /// Vectors that completions come through (a bit each).
-    pub vectors: AtomicU32,
+    pub vectors: AtomicU64,
     /// Others wait for it, too: see [`super::nested`].
     pub nested: AtomicBool,
     /// Changes that those who wait for it may have to be told of.
@@ -77,7 +79,7 @@ impl Instance {
             endpoint: AtomicUsize::new(0),
             vector: AtomicU32::new(0),
             active: AtomicU32::new(0),
-            vectors: AtomicU32::new(0),
+            vectors: AtomicU64::new(0),
             nested: AtomicBool::new(false),
             edges: AtomicU32::new(0),
             sets: AtomicU32::new(0),
@@ -218,12 +220,43 @@ impl Instance {
         self.fd.load(Ordering::Relaxed)
     }
 
+    /// Before a connection is watched here: a completion vector of its own, if it has none yet. The agent is told of it, for
+    /// which no lock may be held.
+    pub fn prepare(&self, conn: &Conn) {
+        let Some(endpoint) = conn.link().map(|link| link.endpoint).or_else(Endpoint::current)
+        else {
+            return;
+        };
+        // What a parent has left is looked at by itself.
+        if self.is_at(endpoint) || endpoint.is_inherited() || self.lock().hears(endpoint) {
+            return;
+        }
+        let vector = vectors::take(endpoint);
+        let _state = self.lock();
+        if self.is_at(endpoint) {
+            endpoint.give_vector(vector);
+        } else {
+            self.settle_at(endpoint, vector);
+        }
+    }
+
+    /// True when its vector is one of this endpoint.
+    fn is_at(&self, endpoint: &'static Endpoint) -> bool {
+        self.endpoint.load(Ordering::Acquire) == ptr::from_ref(endpoint).addr()
+    }
+
+    fn settle_at(&self, endpoint: &'static Endpoint, vector: usize) {
+        self.vector.store(u32::try_from(vector).unwrap_or(0), Ordering::Relaxed);
+        self.endpoint.store(ptr::from_ref(endpoint).addr(), Ordering::Release);
+    }
+
     /// Its completion vector at `endpoint`.
-    fn vector_at(&self, endpoint: &'static Endpoint) -> usize {
-        let at = ptr::from_ref(endpoint).addr();
-        if self.endpoint.swap(at, Ordering::AcqRel) != at {
-            let vector = u32::try_from(endpoint.take_vector()).unwrap_or(0);
-            self.vector.store(vector, Ordering::Relaxed);
+    fn vector_at(&self, state: &State, endpoint: &'static Endpoint) -> usize {
+        match state.heard(endpoint) {
+            // Another agent was there before, or is there now.
+            Some(vector) if !self.is_at(endpoint) => return vector,
+            None if !self.is_at(endpoint) => self.settle_at(endpoint, endpoint.share_vector()),
+            _ => {}
         }
         self.vector.load(Ordering::Relaxed) as usize
     }
@@ -302,8 +335,7 @@ impl Instance {
     pub fn ring_own(&self, state: &State) {
         for (endpoint, vector) in &state.bells {
             // SAFETY: endpoints are never freed.
-            if let Some(bell) = unsafe { &**endpoint }.bells.get(*vector) {
-                shunt_shm::doorbell::ring(bell.borrow());
+            if unsafe { &**endpoint }.bells.ring(*vector) {
                 return;
             }
         }
@@ -324,8 +356,13 @@ impl Instance {
         if !queued {
             state.direct.push(index);
             if let Some(link) = sock.link() {
-                let vector = crate::calls::tid() as usize % link.endpoint.bells.len().max(1);
+                let vector = match link.endpoint.is_inherited() {
+                    true if state.hears(link.endpoint) => COMMON,
+                    true => link.endpoint.share_vector(),
+                    false => self.vector_at(state, link.endpoint),
+                };
                 self.hear(state, link.endpoint, vector);
+                self.hear(state, link.endpoint, COMMON);
             }
         }
         self.active.fetch_add(1, Ordering::AcqRel);
@@ -358,7 +395,7 @@ impl Instance {
         let vector = match id.vector.load(Ordering::Relaxed).checked_sub(1) {
             // Another instance watches it, too: its completions come through that one's vector.
             Some(vector) => vector as usize,
-            None => self.vector_at(link.endpoint),
+            None => self.vector_at(state, link.endpoint),
         };
         id.vector.store(u32::try_from(vector + 1).unwrap_or(1), Ordering::Relaxed);
         let word = &link.watch[slot];
@@ -370,6 +407,7 @@ impl Instance {
         }
         self.vectors.fetch_or(1 << vector, Ordering::AcqRel);
         self.hear(state, link.endpoint, vector);
+        self.hear(state, link.endpoint, COMMON);
         mine.ctl.queue.store(queue_code(lane, vector), Ordering::Relaxed);
         // SYNC POINT word-arm: the registration before the look at the cursors that follows.
         shunt_shm::sync::store_load_fence();
@@ -398,13 +436,13 @@ impl Instance {
     /// Puts a doorbell into the kernel's set.
     fn hear(&self, state: &mut State, endpoint: &'static Endpoint, vector: usize) {
         let name = (ptr::from_ref(endpoint), vector);
-        let Some(bell) = endpoint.bells.get(vector).filter(|_| !state.bells.contains(&name)) else {
+        let Some(bell) = endpoint.bells.raw(vector).filter(|_| !state.bells.contains(&name)) else {
             return;
         };
         let mut event = epoll_event { events: RUNG.bits(), u64: tag(None) };
         let set = state.ear.as_ref().map_or(self.raw(), OwnFd::raw);
         // SAFETY: the event is valid; the descriptors are ours and the program's own.
-        let added = unsafe { next::epoll_ctl(set, EPOLL_CTL_ADD, bell.raw(), &raw mut event) };
+        let added = unsafe { next::epoll_ctl(set, EPOLL_CTL_ADD, bell, &raw mut event) };
         if added == 0 {
             state.bells.push(name);
         }
@@ -557,13 +595,13 @@ impl Instance {
             let bells = core::mem::take(&mut state.bells);
             let bells = bells.iter().filter_map(|(endpoint, vector)| {
                 // SAFETY: endpoints are never freed.
-                unsafe { &**endpoint }.bells.get(*vector)
+                unsafe { &**endpoint }.bells.raw(*vector)
             });
-            for own in ear.iter().chain(bells) {
+            for own in ear.iter().map(OwnFd::raw).chain(bells) {
                 // What is in the ear is not here, which does no harm.
                 // SAFETY: a deletion reads no event.
                 unsafe {
-                    next::epoll_ctl(self.raw(), EPOLL_CTL_DEL, own.raw(), ptr::null_mut());
+                    next::epoll_ctl(self.raw(), EPOLL_CTL_DEL, own, ptr::null_mut());
                 }
             }
             for watch in state.watches.iter().flatten() {
@@ -581,6 +619,9 @@ impl Instance {
 
     /// The watch of a descriptor goes over to Shunt, or back to the kernel.
     pub fn convert(&self, fd: c_int, conn: Option<Conn>) {
+        if let Some(conn) = &conn {
+            self.prepare(conn);
+        }
         let mut state = self.lock();
         let Some(index) = state.find(fd) else { return };
         let Some(watch) = state.watches.get(index).copied().flatten() else { return };

@@ -102,11 +102,11 @@ impl Instance {
         event.events = RUNG.bits();
         for (endpoint, vector) in &state.bells {
             // SAFETY: endpoints are never freed.
-            let Some(bell) = unsafe { &**endpoint }.bells.get(*vector) else { continue };
+            let Some(bell) = unsafe { &**endpoint }.bells.raw(*vector) else { continue };
             // SAFETY: the event is valid; the descriptors are ours.
             unsafe {
-                next::epoll_ctl(ear.raw(), EPOLL_CTL_ADD, bell.raw(), &raw mut event);
-                next::epoll_ctl(self.raw(), EPOLL_CTL_DEL, bell.raw(), &raw mut event);
+                next::epoll_ctl(ear.raw(), EPOLL_CTL_ADD, bell, &raw mut event);
+                next::epoll_ctl(self.raw(), EPOLL_CTL_DEL, bell, &raw mut event);
             }
         }
         state.ear = Some(ear);

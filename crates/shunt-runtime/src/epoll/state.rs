@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use shunt_engine::conn::poll::Heard;
 use shunt_engine::events;
-use shunt_shm::doorbell::{arm, on_bell};
+use shunt_shm::doorbell::arm_bell;
 
 use crate::conn::{Conn, Sock};
 use crate::control::endpoint::Endpoint;
@@ -230,6 +230,11 @@ impl State {
         self.bells.iter().find(|(e, _)| core::ptr::eq(*e, endpoint)).map(|(_, v)| *v)
     }
 
+    /// True when there is one.
+    pub fn hears(&self, endpoint: &'static Endpoint) -> bool {
+        self.heard(endpoint).is_some()
+    }
+
     /// The same for a watch that was just registered with the kernel, which is about to report what it
     /// knows of: an edge is told once.
     pub fn list_unless_told(&mut self, index: usize) {
@@ -288,8 +293,8 @@ impl State {
         };
         // Any of the doorbells that `register` put into the kernel's set.
         if let Some(vector) = self.heard(link.endpoint) {
-            arm(&mine.ctl.rx_arm, on_bell(vector));
-            arm(&mine.ctl.tx_arm, on_bell(vector));
+            arm_bell(&mine.ctl.rx_arm, &mine.ctl.rx_bells, vector);
+            arm_bell(&mine.ctl.tx_arm, &mine.ctl.tx_bells, vector);
         }
     }
 }

@@ -10,6 +10,7 @@ use shunt_engine::events;
 use shunt_engine::events::report;
 use shunt_engine::wait::{self, Handlers, Hearing, Set, Slept, Wait, Way, Woken, wait_for};
 use shunt_shm::cq::ArmLine;
+use shunt_shm::doorbell;
 use shunt_shm::region::SLOTS;
 use shunt_shm::sync::store_load_fence;
 
@@ -432,8 +433,8 @@ pub fn pop_queues(instance: &Instance) {
     for link in link::all() {
         let Some(lane) = link.lane() else { continue };
         let lane = link.view().lane(lane);
-        for (v, vector) in lane.vectors.iter().enumerate() {
-            if vectors & 1 << v == 0 || vector.queue.is_empty() {
+        for vector in doorbell::vectors(vectors).map(|vector| lane.vector(vector)) {
+            if vector.queue.is_empty() {
                 continue;
             }
             // The queue holds what the peer has put there: also a number that no connection has.
@@ -530,8 +531,7 @@ fn any_news(instance: &Instance) -> bool {
         && link::all().any(|link| {
             link.lane().is_some_and(|lane| {
                 let lane = link.view().lane(lane);
-                (0..lane.vectors.len())
-                    .any(|v| vectors & 1 << v != 0 && !lane.vectors[v].queue.is_empty())
+                doorbell::vectors(vectors).any(|vector| !lane.vector(vector).queue.is_empty())
             })
         });
     queued || direct_news(instance)
@@ -558,7 +558,7 @@ fn direct_news(instance: &Instance) -> bool {
 /// also when the thread is cancelled in its sleep.
 struct Armed {
     instance: &'static Instance,
-    vectors: u32,
+    vectors: u64,
     links: Vec<&'static Link>,
 }
 

@@ -7,7 +7,7 @@
 //! number itself.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use crate::fds::fd_table::{self, Entry, Kind};
 use crate::threads::signals::Uncancelled;
 
 /// Most descriptors that the library holds at a time.
-pub const SLOTS: usize = 512;
+pub const SLOTS: usize = 4096;
 
 /// Own descriptors are sought in the last so many numbers below the limit.
 const BAND: u64 = 64;
@@ -35,6 +35,49 @@ const CLAIMED: c_int = -2;
 const LEAST_LIMIT: u64 = 128;
 
 static SLAB: [AtomicI32; SLOTS] = [const { AtomicI32::new(FREE) }; SLOTS];
+
+/// How many there are, and where the next one is looked for.
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// A free place, which holds `fd` from now on.
+fn claim(fd: c_int) -> Option<u16> {
+    let start = NEXT.load(Ordering::Relaxed);
+    let index = (0..SLOTS).map(|n| (start + n) % SLOTS).find(|index| {
+        let slot = &SLAB[*index];
+        slot.load(Ordering::Relaxed) == FREE
+            && slot.compare_exchange(FREE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    })?;
+    NEXT.store(index + 1, Ordering::Relaxed);
+    IN_USE.fetch_add(1, Ordering::Relaxed);
+    u16::try_from(index).ok()
+}
+
+/// The place is free again.
+fn free(index: u16) {
+    SLAB[usize::from(index)].store(FREE, Ordering::Release);
+    NEXT.store(index.into(), Ordering::Relaxed);
+    IN_USE.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// True where no more are to be kept for the sake of peers, for whom there are so many: the program, or the library for what it
+/// cannot do without, may need them.
+#[must_use]
+pub fn are_enough(held: usize) -> bool {
+    held >= part(8) || in_use() >= SLOTS - SLOTS / 8
+}
+
+/// True where one more may be taken for something that goes without, too.
+#[must_use]
+pub fn has_room() -> bool {
+    in_use() < part(4)
+}
+
+/// One in so many of the descriptors that the program may have.
+fn part(of: u64) -> usize {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit / of).map_or(SLOTS / 2, |most| most.min(SLOTS / 2))
+}
 
 /// A descriptor of the library's own; closed when dropped.
 #[derive(Debug)]
@@ -66,7 +109,7 @@ impl OwnFd {
         let index = self.into_place();
         let slot = &SLAB[usize::from(index)];
         fd_table::replace_if(slot.load(Ordering::Acquire), Entry::own(index), Entry::KERNEL);
-        slot.store(FREE, Ordering::Release);
+        free(index);
     }
 
     /// Its place, for what can only keep a number: [`Self::from_place`] with one more takes it back.
@@ -75,6 +118,12 @@ impl OwnFd {
         let index = self.index;
         core::mem::forget(self);
         index
+    }
+
+    /// Its place, while it stays.
+    #[must_use]
+    pub const fn place(&self) -> u16 {
+        self.index
     }
 
     /// The descriptor of a place plus one; `None` for 0.
@@ -100,7 +149,7 @@ pub fn highest() -> Option<c_int> {
 /// How many there are.
 #[must_use]
 pub fn in_use() -> usize {
-    SLAB.iter().filter(|slot| slot.load(Ordering::Relaxed) != FREE).count()
+    IN_USE.load(Ordering::Relaxed)
 }
 
 impl Drop for OwnFd {
@@ -111,7 +160,7 @@ impl Drop for OwnFd {
             // SAFETY: the table said that the number is this descriptor's.
             unsafe { rustix::io::close(fd) };
         }
-        slot.store(FREE, Ordering::Release);
+        free(self.index);
     }
 }
 
@@ -125,17 +174,13 @@ pub fn adopt(fd: OwnedFd) -> Result<OwnFd, Errno> {
     if limit < LEAST_LIMIT {
         return Err(Errno::MFILE);
     }
-    let free = |slot: &AtomicI32| {
-        slot.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    let index = SLAB.iter().position(free).and_then(|index| u16::try_from(index).ok());
-    let index = index.ok_or(Errno::MFILE)?;
+    let index = claim(CLAIMED).ok_or(Errno::MFILE)?;
     let slot = &SLAB[usize::from(index)];
 
     let fd = move_high(fd.as_fd()).unwrap_or(fd);
     slot.store(fd.as_raw_fd(), Ordering::Release);
     if !fd_table::set(fd.as_raw_fd(), Entry::own(index)) {
-        slot.store(FREE, Ordering::Release);
+        free(index);
         return Err(Errno::MFILE);
     }
     let _ = fd.into_raw_fd();
@@ -145,11 +190,12 @@ pub fn adopt(fd: OwnedFd) -> Result<OwnFd, Errno> {
 /// Makes a descriptor of the program's one of the library's own that keeps its number; `None` when there
 /// are too many.
 pub fn adopt_here(fd: c_int) -> Option<OwnFd> {
-    let free = |slot: &AtomicI32| {
-        slot.compare_exchange(FREE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    let index = u16::try_from(SLAB.iter().position(free)?).ok()?;
-    fd_table::set(fd, Entry::own(index)).then_some(OwnFd { index })
+    let index = claim(fd)?;
+    let is_set = fd_table::set(fd, Entry::own(index));
+    if !is_set {
+        free(index);
+    }
+    is_set.then_some(OwnFd { index })
 }
 
 /// A descriptor of the library's own for what `fd` stands for.

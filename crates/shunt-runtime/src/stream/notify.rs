@@ -1,19 +1,27 @@
 //! Telling the peer that there is something to look at.
 
 use core::sync::atomic::Ordering;
+use std::os::fd::AsFd;
 
-use shunt_engine::wait::tell::{self, Wake};
+use shunt_engine::wait::tell::{self, Armed, Wake};
 use shunt_shm::cq::Push;
 use shunt_shm::doorbell::futex_wake;
 use shunt_shm::region::{Ctl, queue_place};
 use shunt_shm::sync::{AtomicU32, store_load_fence};
+use shunt_sys::fds::close;
+use shunt_wire::agent::EndpointId;
 
 pub use shunt_engine::wait::tell::Cost;
 
 use crate::conn::Sock;
+use crate::control::agent_client;
+use crate::control::bells::COMMON;
 use crate::control::link::Link;
-use crate::control::peer::Peer;
+use crate::control::peer::{Peer, Rung};
+use crate::control::process;
 use crate::epoll::tell as instances;
+use crate::fds::own_fds::adopt;
+use crate::system::abi;
 use crate::system::clock;
 use crate::system::errno::KeepErrno;
 use crate::threads::handlers;
@@ -52,7 +60,7 @@ impl Wake for Theirs<'_> {
     fn ring(&self, vectors: impl Iterator<Item = usize>) {
         self.begins();
         if let Some(peer) = known_peer(self.sock) {
-            vectors.for_each(|vector| peer.ring(vector));
+            vectors.for_each(|vector| ring(self, peer, vector));
         }
     }
 
@@ -75,6 +83,49 @@ impl Theirs<'_> {
     }
 }
 
+/// Rings for a completion vector of the peer's.
+#[inline]
+fn ring(theirs: &Theirs<'_>, peer: &Peer, vector: usize) {
+    if let Rung::NotHere(endpoint) = peer.ring(vector) {
+        ring_first(theirs, peer, (endpoint, vector));
+    }
+}
+
+/// The same where its doorbell is not at hand: it is rung for the first time, or was given back.
+#[cold]
+fn ring_first(theirs: &Theirs<'_>, peer: &Peer, at: (EndpointId, usize)) {
+    let _keep = KeepErrno::new();
+    let (link, (_, vector)) = (theirs.link, at);
+    let place = (link.region, theirs.slot);
+    // The agent knows only that process as a party which has made the connection, and would not ring for its child.
+    let is_known = !link.endpoint.is_inherited();
+    let fetch = || {
+        // Not in a process that ends, nor on top of a talk with the agent: see `known_peer`.
+        let _setting_up = crate::activity::active().then(SettingUp::begin).flatten()?;
+        let is_kept = process::make_room();
+        if is_known && !is_kept {
+            return None;
+        }
+        let proof = if is_known { None } else { theirs.sock.descriptor().map(abi::borrow) };
+        let bell = agent_client::bell(place, at, proof).ok()?;
+        shunt_shm::doorbell::ring(bell.as_fd());
+        match is_kept {
+            true => adopt(bell).into_iter().for_each(|bell| peer.keep(vector, bell)),
+            false => close(bell),
+        }
+        Some(())
+    };
+    if fetch().is_some() {
+        return;
+    }
+    // All who wait there look: at once, where the process ends and would wait for the agent.
+    let is_rung = !crate::activity::active() && peer.ring(COMMON) == Rung::Rung;
+    let is_rung = is_rung || (is_known && agent_client::ring(link.region, at));
+    if !is_rung {
+        peer.ring(COMMON);
+    }
+}
+
 /// What wakes other threads of this side.
 struct Ours<'a> {
     sock: &'a Sock,
@@ -88,8 +139,8 @@ impl Wake for Ours<'_> {
 
     fn ring(&self, vectors: impl Iterator<Item = usize>) {
         let Some(link) = self.sock.link() else { return };
-        for bell in vectors.filter_map(|vector| link.endpoint.bells.get(vector)) {
-            shunt_shm::doorbell::ring(bell.borrow());
+        for vector in vectors {
+            link.endpoint.bells.ring(vector);
         }
     }
 
@@ -105,7 +156,7 @@ impl Wake for Ours<'_> {
 /// Puts the connection into the queue that `ctl` names; the vector whose owner is to be rung.
 fn queue(link: &Link, ctl: &Ctl, slot: usize, place: Option<&AtomicU32>) -> Option<usize> {
     let (lane, vector) = queue_place(ctl.queue.load(Ordering::Relaxed))?;
-    let of = &link.view().lane(lane).vectors[vector];
+    let of = link.view().lane(lane).vector(vector);
     let rings = tell::queue(&of.queue, &of.arm, slot, place) == Push::Ring;
     rings.then(|| {
         of.arm.rang.store(clock::now(), Ordering::Relaxed);
@@ -113,15 +164,25 @@ fn queue(link: &Link, ctl: &Ctl, slot: usize, place: Option<&AtomicU32>) -> Opti
     })
 }
 
+/// Who waits for bytes.
+const fn receiver_of(ctl: &Ctl) -> Armed<'_> {
+    Armed { word: &ctl.rx_arm, bells: &ctl.rx_bells }
+}
+
+/// Who waits for room.
+const fn sender_of(ctl: &Ctl) -> Armed<'_> {
+    Armed { word: &ctl.tx_arm, bells: &ctl.tx_bells }
+}
+
 /// There are bytes (or an end, or a mark) for the peer's receiver. The cursor is stored already.
 #[inline]
 pub fn data(sock: &Sock, link: &Link, ctl: &Ctl, slot: usize) -> Cost {
-    tell::data(&ctl.rx_arm, &Theirs { sock, link, ctl, slot })
+    tell::data(receiver_of(ctl), &Theirs { sock, link, ctl, slot })
 }
 
 /// There is room for the peer's sender.
 pub fn space(sock: &Sock, link: &Link, ctl: &Ctl, slot: usize) {
-    tell::space(&ctl.tx_arm, &Theirs { sock, link, ctl, slot });
+    tell::space(sender_of(ctl), &Theirs { sock, link, ctl, slot });
 }
 
 /// Everything about the connection has changed (close, shutdown): whoever waits for anything looks.
@@ -177,7 +238,7 @@ pub fn own(sock: &Sock) {
 fn own_after_fence(sock: &Sock) {
     let Some((mine, _)) = sock.sections() else { return };
     let ctl = &mine.ctl;
-    tell::own([&ctl.rx_arm, &ctl.tx_arm], &Ours { sock, ctl });
+    tell::own([receiver_of(ctl), sender_of(ctl)], &Ours { sock, ctl });
 }
 
 /// There is something on the error queue, of which all are told who watch the connection, whatever else they

@@ -11,9 +11,9 @@ use shunt_engine::conn::{End, kernel_events};
 use shunt_engine::wait::{
     self, Blocking, Ears, Handlers, Hearing, Host, Limits, PAUSES, Slept, Wait, Way, spins,
 };
-use shunt_shm::doorbell::{ON_FUTEX, arm, on_bell};
+use shunt_shm::doorbell::{ON_FUTEX, arm, arm_bell};
 use shunt_shm::region::Ctl;
-use shunt_shm::sync::{AtomicU32, prefetch};
+use shunt_shm::sync::{AtomicU32, AtomicU64, prefetch};
 use shunt_wire::counter::Counter;
 
 pub use shunt_engine::wait::Woken;
@@ -156,6 +156,11 @@ impl Waiting<'_> {
         Some(if self.of.receiving() { &ctl.rx_arm } else { &ctl.tx_arm })
     }
 
+    fn bells(&self) -> Option<&'static AtomicU64> {
+        let ctl = &self.end.as_ref()?.mine.ctl;
+        Some(if self.of.receiving() { &ctl.rx_bells } else { &ctl.tx_bells })
+    }
+
     fn on_futex(&self, longest: Option<u64>) -> Slept {
         let Some(word) = self.word() else { return Slept::NotAtAll };
         let slept = futexes::sleep_on(word, self.armed, self.of.seen, longest);
@@ -245,21 +250,21 @@ impl Wait for Waiting<'_> {
 
     fn arm<T>(&mut self, way: Way, rest: impl FnOnce(&mut Self, Hearing) -> T) -> T {
         let mut hearing = Hearing::Woken;
-        if let Some(word) = self.word() {
+        if let (Some(word), Some(bells)) = (self.word(), self.bells()) {
             self.bell = match way {
                 Way::Futex => None,
                 Way::Kernel => self.of.sock.ear(),
             };
-            let how = match way {
-                Way::Futex => Some(ON_FUTEX),
-                Way::Kernel => self.bell.map(|bell| on_bell(bell.vector())),
+            let armed = match way {
+                Way::Futex => Some(arm(word, ON_FUTEX)),
+                Way::Kernel => self.bell.map(|bell| arm_bell(word, bells, bell.vector())),
             };
-            if let Some(how) = how {
-                self.armed = arm(word, how);
+            if let Some(armed) = armed {
+                self.armed = armed;
                 point!(sleep_armed);
             }
             // A sender whose receiver could not be told of our doorbell looks for itself.
-            if how.is_none() || !self.of.receiving() {
+            if armed.is_none() || !self.of.receiving() {
                 hearing = Hearing::Deaf;
             }
         }

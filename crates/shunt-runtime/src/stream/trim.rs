@@ -20,7 +20,6 @@ use core::sync::atomic::{AtomicU64, AtomicUsize};
 use core::time::Duration;
 
 use shunt_engine::stretch::{Path, path};
-use shunt_shm::doorbell;
 use shunt_shm::ring::TxCursor;
 
 use crate::activity;
@@ -77,12 +76,9 @@ pub fn touch(sock: &Sock) {
 /// sleeps in an epoll instance, if there is any, is told that there is something to look after.
 fn tell_a_sleeper(sock: &Sock) {
     let mut sleeping = epoll::all().filter(|set| set.sleepers.load(Relaxed) > 0);
-    let heard = sleeping.find_map(|set| {
-        let vector = set.vectors.load(Relaxed).checked_ilog2()?;
-        sock.endpoint().bells.get(vector as usize)
-    });
-    if let Some(bell) = heard {
-        doorbell::ring(bell.borrow());
+    let vector = sleeping.find_map(|set| set.vectors.load(Relaxed).checked_ilog2());
+    if let Some(vector) = vector {
+        sock.endpoint().bells.ring(vector as usize);
     }
 }
 

@@ -7,10 +7,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
 
 /// Asks for it, by system calls.
-pub fn ask() -> usize {
+pub fn ask() {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     KNOWN.store(cores, Ordering::Relaxed);
-    cores
 }
 
 /// What was found out before; 1 until then.

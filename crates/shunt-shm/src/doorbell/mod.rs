@@ -8,7 +8,9 @@ mod arm;
 #[cfg(not(loom))]
 mod kernel;
 
-pub use arm::{AWAKE, ON_FUTEX, ON_QUEUE, arm, bells, on_bell, take, take_futex};
+pub use arm::{
+    AWAKE, ON_BELL, ON_FUTEX, ON_QUEUE, arm, arm_bell, take, take_bells, take_futex, vectors,
+};
 #[cfg(not(loom))]
 pub use kernel::{
     MOST_WORDS, RUNG, create, futex_wait, futex_wait_any, futex_wait_timed, futex_wake, interrupt,

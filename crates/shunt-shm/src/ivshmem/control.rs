@@ -9,7 +9,7 @@ use crate::memfd::Map;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Version of the layout: machines whose versions differ share nothing.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 const MAGIC: u64 = 0x5348_4e54_4956_0000 | VERSION; // "SHNTIV", version
 

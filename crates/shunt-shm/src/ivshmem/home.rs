@@ -13,6 +13,15 @@ use crate::table;
 
 /// Endpoints of a member that others can wake.
 pub const ENDPOINTS: usize = 1024;
+/// Completion vectors of an endpoint that can be told apart from another machine.
+pub const FAR_VECTORS: usize = 8;
+
+/// The vector that is rung from another machine for this one: those beyond [`FAR_VECTORS`] by the first, which all hear.
+#[must_use]
+pub const fn far_vector(vector: usize) -> usize {
+    if vector < FAR_VECTORS { vector } else { 0 }
+}
+
 /// Listeners that a member can publish.
 pub const LISTENERS: usize = 60;
 /// Addresses of a machine that a member can publish.
@@ -194,11 +203,20 @@ impl Home {
     pub fn set_endpoint(&self, place: usize, id: u64, vectors: usize, interrupts: &Range<usize>) {
         let place = self.place(place);
         place.pending.store(0, Ordering::Relaxed);
+        Self::lead(place, vectors, interrupts);
+        place.id.store(id, Ordering::Release);
+    }
+
+    /// Publishes that an endpoint has so many vectors by now, and the interrupts that lead to them.
+    pub fn set_vectors(&self, place: usize, vectors: usize, interrupts: &Range<usize>) {
+        Self::lead(self.place(place), vectors, interrupts);
+    }
+
+    fn lead(place: &Place, vectors: usize, interrupts: &Range<usize>) {
         let word =
             [vectors, interrupts.start, interrupts.len()].map(|n| u8::try_from(n).unwrap_or(0));
         let word = u32::from_le_bytes([word[0], word[1], word[2], 0]);
         place.vectors.store(word, Ordering::Release);
-        place.id.store(id, Ordering::Release);
     }
 
     /// Notes that a doorbell of an endpoint is to be rung. True when the member has to be told of it: else it was told
@@ -206,7 +224,7 @@ impl Home {
     pub fn notify(&self, place: usize, vector: usize) -> bool {
         let index = place % ENDPOINTS;
         // SYNC POINT pending: the vector before the summary; whoever takes does it the other way round.
-        self.place(index).pending.fetch_or(1 << (vector % 8), Ordering::AcqRel);
+        self.place(index).pending.fetch_or(1 << far_vector(vector), Ordering::AcqRel);
         let bit = 1 << (index % 64);
         self.head().summary[index / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
     }

@@ -19,7 +19,9 @@ mod registers;
 
 pub use control::{Control, VERSION};
 pub use extent::{EXTENT, Extent, Kind, offset};
-pub use home::{ADDRESSES, ENDPOINTS, Home, LISTENERS, Published, table_offset};
+pub use home::{
+    ADDRESSES, ENDPOINTS, FAR_VECTORS, Home, LISTENERS, Published, far_vector, table_offset,
+};
 pub use member::{MEMBERS, Member, MemberId};
 pub use registers::Registers;
 

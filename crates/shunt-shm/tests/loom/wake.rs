@@ -6,11 +6,13 @@
 use loom::sync::Arc;
 use loom::thread;
 use shunt_engine::wait::Way;
-use shunt_engine::wait::tell::{self, Wake};
+use shunt_engine::wait::tell::{self, Armed, Wake};
 use shunt_shm::cq::{ArmLine, CqLine, Push};
-use shunt_shm::doorbell::{ON_FUTEX, ON_QUEUE, arm, on_bell};
+use shunt_shm::doorbell::{ON_FUTEX, ON_QUEUE, arm, arm_bell};
 use shunt_shm::ring::{ConsLine, LOOKS, ProdLine, RxCursor, TxCursor, UNLIMITED};
-use shunt_shm::sync::{AtomicU32, Ordering, store_load_fence, store_load_fence_after_rmw};
+use shunt_shm::sync::{
+    AtomicU32, AtomicU64, Ordering, store_load_fence, store_load_fence_after_rmw,
+};
 
 use crate::world::{Bell, Futex, Sleeper, explore, wait_for};
 
@@ -23,7 +25,10 @@ struct Line {
     prod: ProdLine,
     cons: ConsLine,
     word: AtomicU32,
+    /// The doorbells beside it.
+    bells: AtomicU64,
     other_word: AtomicU32,
+    other_bells: AtomicU64,
     futex: Futex,
     bell: Bell,
     /// Bytes are told of by the queue.
@@ -31,6 +36,16 @@ struct Line {
     queue: CqLine,
     queue_arm: ArmLine,
     place: AtomicU32,
+}
+
+impl Line {
+    fn armed(&self) -> Armed<'_> {
+        Armed { word: &self.word, bells: &self.bells }
+    }
+
+    fn other(&self) -> Armed<'_> {
+        Armed { word: &self.other_word, bells: &self.other_bells }
+    }
 }
 
 impl Wake for Line {
@@ -89,7 +104,7 @@ impl<R: Fn() -> bool> Sleeper for OnBell<'_, R> {
     const WAY: Way = Way::Kernel;
 
     fn arm(&mut self) {
-        arm(&self.line.word, on_bell(VECTOR));
+        arm_bell(&self.line.word, &self.line.bells, VECTOR);
     }
 
     fn is_ready(&self) -> bool {
@@ -169,7 +184,7 @@ fn receiver(is_queued: bool, wait: impl Fn(&Line, &dyn Fn() -> bool)) {
             let tx = TxCursor::default();
             for _ in 0..2 {
                 tx.publish(&line.prod, 1);
-                tell::data(&line.word, &*line);
+                tell::data(line.armed(), &*line);
             }
         })
     };
@@ -209,7 +224,7 @@ fn two_receivers(
     let tx = TxCursor::default();
     for _ in 0..2 {
         tx.publish(&line.prod, 1);
-        tell::data(&line.word, &*line);
+        tell::data(line.armed(), &*line);
     }
     waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
 }
@@ -264,7 +279,7 @@ fn threads_of_ones_own_are_told_of_a_change() {
         });
         changed.store(1, Ordering::Relaxed);
         store_load_fence();
-        tell::own([&line.word, &line.other_word], &*line);
+        tell::own([line.armed(), line.other()], &*line);
         waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
     });
 }
@@ -309,7 +324,7 @@ fn sender(
             let rx = RxCursor::default();
             while rx.refresh(&line.prod, CAP).unwrap() > 0 {
                 if rx.consume(&line.cons, CAP, piece.min(rx.known())) {
-                    tell::space(&line.word, &*line);
+                    tell::space(line.armed(), &*line);
                 }
             }
         })

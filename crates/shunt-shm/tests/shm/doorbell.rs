@@ -9,29 +9,39 @@ use rustix::event::{Timespec, epoll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use shunt_shm::doorbell::{
-    AWAKE, ON_FUTEX, RUNG, arm, bells, create, futex_wait, futex_wait_any, futex_wake, on_bell,
-    ring, take,
+    AWAKE, ON_BELL, ON_FUTEX, RUNG, arm, arm_bell, create, futex_wait, futex_wait_any, futex_wake,
+    ring, take, take_bells, vectors,
 };
-use shunt_shm::sync::{AtomicU32, Ordering};
+use shunt_shm::sync::{AtomicU32, AtomicU64, Ordering};
 
 #[test]
 fn a_word_collects_requests_until_they_are_taken() {
-    let word = AtomicU32::new(AWAKE);
+    let (word, bells) = (AtomicU32::new(AWAKE), AtomicU64::new(0));
     assert_eq!(take(&word), AWAKE);
     assert_eq!(arm(&word, ON_FUTEX), ON_FUTEX);
-    assert_eq!(arm(&word, on_bell(3)), ON_FUTEX | on_bell(3));
-    arm(&word, on_bell(7));
+    assert_eq!(arm_bell(&word, &bells, 3), ON_FUTEX | ON_BELL);
+    assert_eq!(arm_bell(&word, &bells, 63), ON_FUTEX | ON_BELL);
     let asked = take(&word);
-    assert_eq!(asked & ON_FUTEX, ON_FUTEX);
-    assert_eq!(bells(asked).collect::<Vec<_>>(), [3, 7]);
-    assert_eq!(take(&word), AWAKE);
+    assert_eq!(asked, ON_FUTEX | ON_BELL);
+    assert_eq!(vectors(take_bells(asked, &bells)).collect::<Vec<_>>(), [3, 63]);
+    assert_eq!((take(&word), take_bells(ON_BELL, &bells)), (AWAKE, 0));
 }
 
 #[test]
-fn any_word_names_only_vectors_that_exist() {
-    assert_eq!(bells(u32::MAX).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
-    assert!(bells(!(0xff << 8)).next().is_none());
-    assert_eq!(on_bell(8), on_bell(0));
+fn a_word_names_as_many_doorbells_as_there_are() {
+    let (word, bells) = (AtomicU32::new(AWAKE), AtomicU64::new(0));
+    (0..64).for_each(|vector| assert_eq!(arm_bell(&word, &bells, vector), ON_BELL));
+    assert_eq!(vectors(take_bells(take(&word), &bells)).collect::<Vec<_>>(), Vec::from_iter(0..64));
+    arm_bell(&word, &bells, 64);
+    assert_eq!(take_bells(take(&word), &bells), 1, "any number names one that there is");
+}
+
+#[test]
+fn doorbells_beside_a_word_that_does_not_name_them_stay() {
+    let bells = AtomicU64::new(5);
+    assert_eq!(take_bells(AWAKE, &bells), 0);
+    assert_eq!(take_bells(!ON_BELL, &bells), 0);
+    assert_eq!(take_bells(u32::MAX, &bells), 5);
 }
 
 /// A bell, and what its watcher hears: how often since the last look.

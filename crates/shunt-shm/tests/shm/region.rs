@@ -145,7 +145,7 @@ fn is_mapped(address: usize) -> bool {
 fn parts_do_not_overlap(region: &Region) {
     let geometry = region.view().geometry();
     let view = region.view();
-    let base = std::ptr::from_ref(view.lane(0)).addr() - 64;
+    let base = std::ptr::from_ref(view.lane(0).owner).addr() - RegionView::lanes_at().start;
     let mut parts = Vec::new();
     for slot in 0..geometry.slots() {
         for side in [Side::Client, Side::Server] {
@@ -160,7 +160,10 @@ fn parts_do_not_overlap(region: &Region) {
     }
     for lane in 0..LANES {
         let lane = view.lane(lane);
-        parts.push((std::ptr::from_ref(lane).addr() - base, size_of_val(lane)));
+        parts.push((std::ptr::from_ref(lane.owner).addr() - base, size_of_val(lane.owner)));
+        for vector in (0..MAX_VECTORS).map(|vector| lane.vector(vector)) {
+            parts.push((std::ptr::from_ref(vector).addr() - base, size_of_val(vector)));
+        }
     }
     parts.sort_unstable();
     assert!(parts.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));

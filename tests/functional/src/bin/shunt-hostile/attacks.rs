@@ -11,6 +11,7 @@ use shunt_shm::handover::LEFT;
 use shunt_shm::region::{LANES, RING, RegionView, SLOTS, Section, Side, queue_place};
 use shunt_shm::ring::MARKS;
 use shunt_shm::sync::{AtomicU32, AtomicU64};
+use shunt_wire::agent::MAX_VECTORS;
 
 use crate::bells;
 use crate::traffic;
@@ -107,6 +108,8 @@ attacks! {
         let ctl = &either(at, rng).ctl;
         ctl.rx_arm.store(odd32(rng), Relaxed);
         ctl.tx_arm.store(odd32(rng), Relaxed);
+        ctl.rx_bells.store(rng.u64(..), Relaxed);
+        ctl.tx_bells.store(rng.u64(..), Relaxed);
     };
     /// A state of the handshake.
     State: |at, rng| either(at, rng).setup.state.store(rng.u32(..6), Relaxed);
@@ -135,14 +138,14 @@ attacks! {
     /// Numbers in the queues, also of no connection.
     QueueBits: |at, rng| {
         let lane = at.view.lane(rng.usize(..LANES));
-        for vector in &lane.vectors {
+        for vector in (0..MAX_VECTORS).map(|vector| lane.vector(vector)) {
             vector.queue.push(&vector.arm, rng.usize(..256));
         }
     };
     /// Sleepers that are none.
     Sleepers: |at, rng| {
-        let vectors = &at.view.lane(rng.usize(..LANES)).vectors;
-        let arm = &vectors[rng.usize(..vectors.len())].arm;
+        let lane = at.view.lane(rng.usize(..LANES));
+        let arm = &lane.vector(rng.usize(..MAX_VECTORS)).arm;
         if rng.bool() { arm.arm() } else { arm.disarm() }
     };
     /// Other bytes than were sent.
@@ -255,7 +258,7 @@ impl Target {
             futex_wake(word, u32::MAX);
         }
         if let Some((lane, vector)) = queue_place(self.theirs.ctl.queue.load(Relaxed)) {
-            let vector = &self.view.lane(lane).vectors[vector];
+            let vector = self.view.lane(lane).vector(vector);
             vector.queue.push(&vector.arm, self.slot);
         }
         bells.iter().for_each(|bell| bells::add(*bell, 1));
@@ -264,10 +267,11 @@ impl Target {
     /// Writes anything to some word of the two sections, of the lanes or of the header.
     pub fn scribble(&self, memory: &Shared, rng: &mut Rng) {
         let section = if rng.bool() { self.own } else { self.theirs };
-        let start = std::ptr::from_ref(self.view.lane(0)).addr() - 64;
+        let lanes = RegionView::lanes_at();
+        let start = std::ptr::from_ref(self.view.lane(0).owner).addr() - lanes.start;
         let at = std::ptr::from_ref(section).addr() - start;
         let offset = match rng.u8(..8) {
-            0 => rng.usize(..64 + LANES * size_of_val(self.view.lane(0))),
+            0 => rng.usize(..lanes.end),
             1 => rng.usize(..64),
             _ => at + rng.usize(..size_of::<Section>()),
         };

@@ -53,6 +53,12 @@ fn processes() {
     compare("processes");
 }
 
+/// A message wakes who waits for it, and nobody else.
+#[test]
+fn many_threads() {
+    compare("many-threads");
+}
+
 /// What lies unread goes along with an exec.
 #[test]
 fn execs() {

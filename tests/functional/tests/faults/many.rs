@@ -111,3 +111,21 @@ fn a_server_outlives_many_clients() {
         assert!(shunted * 10 >= all * 9, "{shunted} of {all}: {:?}", stats.reasons());
     }
 }
+
+/// As many clients at once as there are not descriptors for, had the server some for each: all are shunted, and all are woken.
+#[test]
+fn a_server_has_more_clients_than_it_could_have_doorbells_of() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        let mut command = sandbox.command(built("shunt-probe"));
+        command.arg("many-clients");
+        let out = sandbox.run(command).success();
+        assert!(out.stderr.is_empty() && !out.stdout.contains(": false"), "{out}");
+        for line in ["300 clients: messages: 1200", "clients that ended well: 300"] {
+            assert_eq!(out.stdout.matches(line).count(), 2, "{out}");
+        }
+        let stats = sandbox.stats();
+        let [shunted, all] = ["connections_shunted", "connections"].map(|name| stats.get(name));
+        assert!(all >= 2 * 2 * 360 && shunted == all, "{shunted} of {all}: {:?}", stats.reasons());
+    }
+}

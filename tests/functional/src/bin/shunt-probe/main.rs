@@ -11,6 +11,7 @@ mod asynchronous;
 mod blocking;
 mod buffers;
 mod closing;
+mod crowds;
 mod cut_off;
 mod cut_short;
 mod descriptors;
@@ -132,6 +133,8 @@ const GROUPS: &[Group] = &[
     ("killed-pulling", killed::pulling),
     ("pinned-shared", pinned::shared),
     ("crowded", pinned::crowded),
+    ("many-clients", crowds::clients),
+    ("many-threads", crowds::threads),
 ];
 
 fn main() -> ExitCode {

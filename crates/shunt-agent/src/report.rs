@@ -20,7 +20,7 @@ use crate::party::Party;
 use crate::state::{Answer, Endpoint, Rejection, State};
 use crate::totals::Totals;
 
-fn sealed(value: &Value) -> Result<Answer, Rejection> {
+pub(crate) fn sealed(value: &Value) -> Result<Answer, Rejection> {
     let text = value.to_string();
     let len = u32::try_from(text.len()).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
     let fd = memfd::create_sealed("shunt-report", text.len())?;

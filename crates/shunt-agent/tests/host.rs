@@ -81,7 +81,7 @@ impl Program {
             Reply::Refused { reason } => return Err(reason),
             other => panic!("{other:?}"),
         }
-        let [registry, arena]: [OwnedFd; 2] = fds.try_into().unwrap();
+        let [registry, arena, _]: [OwnedFd; 3] = fds.try_into().unwrap();
         let (registry, arena) = (Registry::map(registry).unwrap(), Arena::map(arena).unwrap());
         Ok(Self { client, arena, registry })
     }

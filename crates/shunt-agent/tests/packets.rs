@@ -231,7 +231,7 @@ fn memory_that_is_handed_out_keeps_its_length() {
     assert!(matches!(reply, Reply::Report { .. }));
     let handed_out = welcome.into_iter().chain([table, same_table, region]).chain(report);
     let handed_out: Vec<_> = handed_out.map(File::from).collect();
-    assert_eq!(handed_out.len(), 6);
+    assert_eq!(handed_out.len(), 7);
     for file in handed_out {
         let len = file.metadata().unwrap().len();
         for other in [0, len - 1, len + 1] {

@@ -14,6 +14,7 @@ use shunt_wire::counter::COUNTER_SLOTS;
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::{REASON_SLOTS, Reason};
 
+use crate::capture;
 use crate::counters::Counters;
 use crate::geometry::{SLOTS, Side};
 use crate::grants::Pulls;
@@ -36,6 +37,8 @@ struct Header {
     magic: AtomicU64,
     /// Records ever used: the agent looks no further.
     high_water: AtomicU32,
+    /// [`TxState::captures`] of records that are taken from now on.
+    captures: AtomicU32,
     counters: Counters,
     processes: Processes,
     unregistered: Places,
@@ -218,6 +221,8 @@ pub struct TxState {
     pub lock: OwnerLock,
     /// Stretch marks set: odd means that bytes go into the ring.
     pub marks: AtomicU32,
+    /// Captures that want to see what is sent ([`crate::capture`]); 0: none. Set by the agent.
+    pub captures: AtomicU32,
     /// See [`Copying`].
     pub copying: Copying,
     /// Ring cursors.
@@ -243,6 +248,8 @@ pub struct TxState {
     pub full_at: AtomicU64,
     /// `SO_SNDTIMEO`, see [`Timeout`].
     pub timeout: Timeout,
+    /// Bytes that lay in the ring and were sent once more, over TCP.
+    pub repeated: AtomicU64,
 }
 
 /// One connection.
@@ -311,7 +318,7 @@ resets! {
 }
 resets! {
     TxState {
-        marks, copying, cursor, replay, bytes, messages, rung, saved, full, buffer, full_since, full_at, timeout,
+        marks, captures, copying, cursor, replay, bytes, messages, rung, saved, full, buffer, full_since, full_at, timeout, repeated,
     } keeps { lock }
 }
 // The number of calls only has to change.
@@ -440,6 +447,15 @@ impl Arena {
         is_numbered.then(|| self.zero_copy(record).tally.read())
     }
 
+    /// Captures are over, as a sender has found by the word of its record.
+    pub fn end_captures(&self, record: &Record, word: u32, over: u32) {
+        let left = if word & !over & capture::BITS == 0 { 0 } else { word & !over };
+        for each in [&record.tx.captures, &self.header().captures] {
+            // Not where the agent has said something else since.
+            let _ = each.compare_exchange(word, left, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     /// Where to go on looking for a free record instead of `at`, the start of a block: at the front, or half
     /// the way there, if one is free. So the records that are ever touched are few: about twice as many as are
     /// in use at once.
@@ -472,6 +488,7 @@ impl Arena {
                 if high_water.load(Ordering::Relaxed) < used {
                     high_water.fetch_max(used, Ordering::Relaxed);
                 }
+                capture::inherit(&self.header().captures, &r.tx.captures);
                 return Some(r);
             }
         }
@@ -551,6 +568,21 @@ impl ArenaView {
         let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
         // SYNC POINT offer: releases what the agent has written into the slot.
         word.compare_exchange(Offer::Open(number).to_word(), answer.to_word(), ok, no).is_ok()
+    }
+
+    /// Says which captures want to see what the endpoint sends. Where there is one the word differs from the one before.
+    pub fn set_captures(&self, word: u32) {
+        let header = self.arena.header();
+        capture::set(&header.captures, word, || {
+            let used = header.high_water.load(Ordering::Relaxed) as usize;
+            (0..used.min(RECORDS)).map(|i| &self.arena.record(i).tx.captures)
+        });
+    }
+
+    /// What was said last; the program takes back what is over.
+    #[must_use]
+    pub fn captures(&self) -> u32 {
+        self.arena.header().captures.load(Ordering::Relaxed)
     }
 
     /// Totals of the endpoint; the live connections' own numbers are not in it.

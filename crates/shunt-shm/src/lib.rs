@@ -6,6 +6,7 @@
 //!   from it is bounded against private copies before use; a violation is the error [`Violation`].
 //! * **shared with other machines** ([`ivshmem`]): the same.
 //! * **shared with own forks and read by the agent** ([`arena`], [`counters`], [`completions`]): trusted.
+//! * **shared with own forks and with tools** ([`capture`]): never trusted.
 //! * **written by the agent, mapped read-only** ([`registry`]).
 //! * **left by the program that this one was before exec** ([`leftover`]): never trusted.
 //!
@@ -32,6 +33,8 @@ pub mod zerocopy;
 
 #[cfg(not(loom))]
 pub mod arena;
+#[cfg(not(loom))]
+pub mod capture;
 #[cfg(not(loom))]
 pub mod counters;
 #[cfg(not(loom))]

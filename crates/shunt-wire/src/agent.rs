@@ -206,12 +206,22 @@ pub enum Request<'a> {
         /// The completion vector.
         vector: u8,
     },
+    /// Tool: "I capture what the programs send that I may see, as long as this conversation lasts." No fds.
+    Capture {
+        /// Most bytes of a packet's data.
+        snap: u32,
+        /// A port of either end; 0: any.
+        port: u16,
+    },
+    /// Tool that captures: programs that have come since it last asked, and those that have ended. No fds.
+    Captured,
 }
 
 /// What the agent answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// To `Hello`. fds: the registry (read-only), the asker's arena.
+    /// To `Hello`. fds: the registry (read-only), the asker's arena, its
+    /// capture rings.
     Welcome {
         /// The asker's name from now on.
         endpoint: EndpointId,
@@ -239,7 +249,8 @@ pub enum Reply {
     },
     /// To `Bells`. fds: the first doorbell.
     Bells,
-    /// To `List`, `Stats`, `Status`. fds: a memfd that holds `len` bytes of JSON.
+    /// To `List`, `Stats`, `Status`, `Captured`. fds: a memfd that holds `len` bytes of JSON; to `Captured` besides the
+    /// capture rings of the programs that it names first, in their order.
     Report {
         /// Bytes in the memfd.
         len: u32,
@@ -312,6 +323,11 @@ pub enum Reply {
     },
     /// To `Bell`. fds: the doorbell.
     Bell,
+    /// To `Capture`. No fds.
+    Capturing {
+        /// The capture's place among the rings of each program.
+        place: u8,
+    },
 }
 
 /// Why a packet is not a message.

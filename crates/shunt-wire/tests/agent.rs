@@ -44,6 +44,8 @@ fn golden_requests() {
         (Request::AddBell, &[20]),
         (Request::Bell { region: 2, slot: 254, endpoint: 3, vector: 63 }, &[21, 2, 0xfe, 1, 3, 63]),
         (Request::Ring { region: 2, endpoint: 128, vector: 7 }, &[22, 2, 0x80, 0x01, 7]),
+        (Request::Capture { snap: 300, port: 6379 }, &[23, 0xac, 0x02, 0xeb, 0x31]),
+        (Request::Captured, &[24]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -80,6 +82,7 @@ fn golden_replies() {
         (Reply::Invited, &[16]),
         (Reply::Added { vector: 63 }, &[17, 63]),
         (Reply::Bell, &[18]),
+        (Reply::Capturing { place: 3 }, &[19, 3]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -90,7 +93,7 @@ fn golden_replies() {
 #[test]
 fn malformed_packets() {
     let request = |packet: &'static [u8]| decode::<Request<'_>>(packet);
-    for packet in [&b""[..], &[2, 0], &[23], &[4], &[0, 1, 5, b'n'], &[0, 1, 1, 0xff, 0]] {
+    for packet in [&b""[..], &[2, 0], &[25], &[4], &[0, 1, 5, b'n'], &[0, 1, 1, 0xff, 0]] {
         assert_eq!(request(packet), Err(Malformed), "{packet:?}");
     }
     assert_eq!(decode::<Reply>(&[7, 99]), Err(Malformed));
@@ -116,7 +119,7 @@ fn a_version_is_read_from_messages_of_any_shape() {
 }
 
 fn requests() -> impl Strategy<Value = (u8, u64, u64, u32, String)> {
-    (0..23_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
+    (0..25_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
 }
 
 fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
@@ -146,6 +149,8 @@ fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
         19 => Request::AddBell,
         20 => Request::Bell { region: *a, slot: *c, endpoint: *b, vector: c.to_le_bytes()[1] },
         21 => Request::Ring { region: *a, endpoint: *b, vector: c.to_le_bytes()[0] },
+        22 => Request::Capture { snap: *c, port: 6379 },
+        23 => Request::Captured,
         _ => Request::Status,
     }
 }
@@ -181,6 +186,7 @@ fn replies() -> impl Strategy<Value = Reply> {
             .prop_map(|(endpoint, at, bells)| Reply::AttachedShared { endpoint, at, bells }),
         far_bells().prop_map(|bells| Reply::BellsShared { bells }),
         Just(Reply::Invited),
+        any::<u8>().prop_map(|place| Reply::Capturing { place }),
     ]
 }
 

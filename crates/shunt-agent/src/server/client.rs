@@ -70,7 +70,7 @@ impl Client {
     pub(super) fn cost(&self) -> (u32, u32) {
         match self.role {
             Role::Nobody => (1, INTRODUCTION_COST),
-            Role::Tool => (REPORT_COST, REPORT_COST),
+            Role::Tool | Role::Capture { .. } => (REPORT_COST, REPORT_COST),
             Role::Endpoint(_) => (1, 1),
         }
     }

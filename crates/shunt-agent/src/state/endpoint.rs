@@ -7,6 +7,7 @@ use shunt_shm::arena::ArenaView;
 use shunt_sys::process::has_exited;
 use shunt_wire::agent::{ExportId, ListenerId, RegionId};
 
+use super::capture::Capturable;
 use super::export::Export;
 use crate::held::Held;
 use crate::party::Origin;
@@ -19,7 +20,8 @@ pub(crate) struct Endpoint {
     pub(crate) netns: u64,
     pub(crate) program: String,
     pub(crate) run: u64,
-    pub(crate) arena: ArenaView,
+    pub(crate) arena: Rc<ArenaView>,
+    pub(super) capturable: Capturable,
     pub(super) pidfd: Rc<Held>,
     /// Those of its completion vectors; the first is heard by all.
     pub(super) bells: Vec<Rc<Held>>,

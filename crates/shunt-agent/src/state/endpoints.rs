@@ -5,11 +5,13 @@ use std::io;
 use std::rc::Rc;
 
 use shunt_shm::arena::{self, ArenaView};
+use shunt_shm::capture;
 use shunt_sys::seqpacket::peer_pidfd;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{EndpointId, MAX_VECTORS, Reply};
 use shunt_wire::reason::Reason;
 
+use super::capture::Capturable;
 use super::{Answer, Endpoint, Outcome, Peer, Rejection, Role, State};
 use crate::held::{Held, Passed, Thing};
 use crate::memory_limit;
@@ -47,7 +49,9 @@ impl State {
         };
         let pidfd = Rc::new(self.grave.keep(pidfd));
         let arena_fd = arena::create()?;
-        let arena = ArenaView::map(&arena_fd)?;
+        let arena = Rc::new(ArenaView::map(&arena_fd)?);
+        // It may take its time to go.
+        let rings = Rc::new(self.grave.keep(capture::create()?));
         let registry = self.registry_of(peer.origin.party)?;
         let endpoint = self.new_id();
         *role = Role::Endpoint(endpoint);
@@ -59,6 +63,7 @@ impl State {
                 netns: peer.netns,
                 program: printable(program),
                 run,
+                capturable: Capturable::new(Rc::clone(&arena), Rc::clone(&rings)),
                 arena,
                 pidfd,
                 bells: vec![bell],
@@ -70,9 +75,10 @@ impl State {
                 awaits: HashSet::new(),
             },
         );
+        self.come_to_be_captured(endpoint);
         Ok(Answer {
             reply: Reply::Welcome { endpoint, memory: memory_limit::of_process(peer.cred.pid) },
-            fds: vec![registry, Rc::new(Held::own(arena_fd))],
+            fds: vec![registry, Rc::new(Held::own(arena_fd)), rings],
         })
     }
 
@@ -102,9 +108,14 @@ impl State {
 
     /// The client in `role` is gone: whatever was its alone goes with it.
     pub fn gone(&mut self, role: Role) {
-        let Role::Endpoint(me) = role else { return };
+        let me = match role {
+            Role::Nobody | Role::Tool => return,
+            Role::Capture { place, number } => return self.end_capture(place, number),
+            Role::Endpoint(me) => me,
+        };
         let Some(endpoint) = self.endpoints.remove(&me) else { return };
         self.ended.fold(endpoint.run, &Totals::of(&endpoint.arena));
+        self.captured_left(me, &endpoint);
         self.forget_offers(&endpoint);
         let party = endpoint.origin.party;
         for region in endpoint.owns {

@@ -9,6 +9,8 @@
 //! all of them.
 
 mod answer;
+mod capture;
+mod captures;
 mod endpoint;
 mod endpoints;
 mod export;
@@ -41,6 +43,7 @@ use crate::totals::{Book, Totals};
 use answer::Outcome;
 pub(crate) use answer::Rejection;
 pub use answer::{Answer, Misconduct};
+use capture::Captures;
 pub(crate) use endpoint::Endpoint;
 use host::Host;
 pub use host::HostError;
@@ -70,6 +73,13 @@ pub enum Role {
     Nobody,
     /// A tool.
     Tool,
+    /// A tool that captures, in this place.
+    Capture {
+        /// The place.
+        place: usize,
+        /// Tells it from others that have had the place.
+        number: u64,
+    },
     /// A library.
     Endpoint(EndpointId),
 }
@@ -88,6 +98,7 @@ pub struct State {
     by_cookie: HashMap<u64, ListenerId>,
     by_name: HashMap<Name, ListenerId>,
     pub(crate) regions: HashMap<RegionId, Region>,
+    captures: Captures,
     pub(crate) ended: Book,
     /// Clients that were turned away, or dropped for what they sent or did not read, by why.
     pub(crate) rejected: BTreeMap<&'static str, u64>,
@@ -130,6 +141,7 @@ impl State {
             by_cookie: HashMap::new(),
             by_name: HashMap::new(),
             regions: HashMap::new(),
+            captures: Captures::default(),
             ended,
             rejected: BTreeMap::new(),
             burden: (0, 0),

@@ -1,5 +1,6 @@
 //! Who may ask for what.
 
+use shunt_shm::capture::Wish;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{EndpointId, Reply, Request};
 use shunt_wire::reason::Reason;
@@ -31,6 +32,10 @@ impl State {
                 report::list(self, self.limits.listed, self.shown_to(peer))
             }
             (Role::Tool, Request::Stats { run }) => report::stats(self, *run, self.shown_to(peer)),
+            (Role::Tool, Request::Capture { snap, port }) => {
+                self.capture(role, Wish { snap: *snap, port: *port }, self.shown_to(peer))
+            }
+            (Role::Capture { place, .. }, Request::Captured) => self.captured(place),
             (Role::Tool, Request::Status) => report::status(self, self.shown_to(peer)),
             _ => Err(Rejection::Misconduct("a request that is not for it to make")),
         };

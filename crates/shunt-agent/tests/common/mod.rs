@@ -172,7 +172,7 @@ impl Client {
         let hello = Request::Hello { version: PROTOCOL_VERSION, program, run };
         let (reply, fds) = self.call(&hello, &[bell.as_fd()]);
         let Reply::Welcome { endpoint, .. } = reply else { panic!("{reply:?}") };
-        assert_eq!(fds.len(), 2);
+        assert_eq!(fds.len(), 3);
         self.id = endpoint;
         self
     }

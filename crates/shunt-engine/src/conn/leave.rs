@@ -218,7 +218,11 @@ impl End<'_> {
             return true;
         }
         let (at, len) = self.record.tx.cursor.last(left, self.ring).head;
-        let mut note = |n| replay.store(left.saturating_sub(n), Relaxed);
+        let repeated = &self.record.tx.repeated;
+        let mut note = |n: u64| {
+            replay.store(left.saturating_sub(n), Relaxed);
+            repeated.store(repeated.load(Relaxed).wrapping_add(n), Relaxed);
+        };
         match port.send_again(at, len, &mut note) {
             Ok(()) | Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return false,

@@ -291,10 +291,12 @@ fn say_hello(socket: OwnFd, user: u32) -> Result<(OwnFd, &'static Endpoint), Rea
     };
     match call(socket.borrow(), &hello, &[bell.borrow()], &mut fds)? {
         Reply::Welcome { endpoint, memory } => {
-            let (Some(registry), Some(arena)) = (fds.take(), fds.take()) else {
+            let (Some(registry), Some(arena), Some(rings)) = (fds.take(), fds.take(), fds.take())
+            else {
                 return Err(Reason::NoResources);
             };
-            let endpoint = Endpoint::new((endpoint, user), memory, bell, registry, arena);
+            let shared = [registry, arena, rings];
+            let endpoint = Endpoint::new((endpoint, user), memory, bell, shared);
             Ok((socket, endpoint.map_err(|_| Reason::NoResources)?))
         }
         Reply::Refused { reason } => Err(reason),

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicPtr;
 use rustix::fs::{Mode, OFlags, open};
 use shunt_engine::buffers;
 use shunt_shm::arena::{Arena, Record};
+use shunt_shm::capture::Rings;
 use shunt_shm::counters::{Counters, RunPage, Shard};
 use shunt_shm::doorbell;
 use shunt_shm::holders::Member;
@@ -45,6 +46,8 @@ pub struct Endpoint {
     pub registry: Registry,
     /// Its connections; shared with forks.
     pub arena: Arena,
+    /// What captures see of them; shared with forks.
+    pub captures: Option<Rings>,
     hint: AtomicUsize,
     /// This process among those that share the arena: the code of a [`Member`].
     member: AtomicU32,
@@ -78,7 +81,7 @@ impl Endpoint {
         (id, pid, user): (EndpointId, u32, u32),
         memory: u64,
         bell: OwnFd,
-        (registry, arena): (Registry, Arena),
+        (registry, arena, captures): (Registry, Arena, Option<Rings>),
     ) -> Self {
         let bells = Bells::default();
         bells.keep(0, bell);
@@ -92,6 +95,7 @@ impl Endpoint {
             bells,
             registry,
             arena,
+            captures,
             hint: AtomicUsize::new(0),
             member: AtomicU32::new(0),
             child: AtomicU32::new(0),
@@ -110,15 +114,17 @@ impl Endpoint {
         (id, user): (EndpointId, u32),
         memory: u64,
         bell: OwnFd,
-        registry: OwnedFd,
-        arena: OwnedFd,
+        [registry, arena, rings]: [OwnedFd; 3],
     ) -> io::Result<&'static Self> {
         let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
         cores::ask();
-        let mapped = (Registry::map(&registry)?, Arena::map(&arena)?);
+        // Without them it is not captured.
+        let captures = Rings::map(&rings).ok();
+        let mapped = (Registry::map(&registry)?, Arena::map(&arena)?, captures);
         let endpoint = Self::of((id, pid, user), memory, bell, mapped);
-        shunt_sys::fds::close(registry);
-        shunt_sys::fds::close(arena);
+        for fd in [registry, arena, rings] {
+            shunt_sys::fds::close(fd);
+        }
         let endpoint: &'static Self = Box::leak(Box::new(endpoint));
         let at = core::ptr::from_ref(endpoint).cast_mut();
         // Under the lock of the conversation with the agent, as every change here.
@@ -134,7 +140,7 @@ impl Endpoint {
     /// Those of mapping the memory.
     pub fn on_its_own(bell: OwnFd, arena: OwnedFd) -> io::Result<&'static Self> {
         let user = rustix::process::geteuid().as_raw();
-        let mapped = (Registry::empty()?, Arena::map(&arena)?);
+        let mapped = (Registry::empty()?, Arena::map(&arena)?, None);
         // The pid is that of no process which asks an agent for link groups.
         let endpoint = Self::of((0, 0, user), u64::MAX, bell, mapped);
         shunt_sys::fds::close(arena);

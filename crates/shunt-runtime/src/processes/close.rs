@@ -8,13 +8,14 @@ use shunt_engine::conn::close::Tell;
 use shunt_engine::handshake::Phase;
 use shunt_engine::handshake::course::withdraw_offer;
 use shunt_shm::arena::Record;
-use shunt_shm::region::Side;
+use shunt_shm::capture::flag;
+use shunt_shm::region::{RESET, Side};
 use shunt_shm::ring::KEPT;
 use shunt_wire::reason::Reason;
 
 use crate::activity;
 use crate::calls::Which;
-use crate::conn::{Conn, Sock};
+use crate::conn::{Conn, SHUT_WR, Sock};
 use crate::contain::contain;
 use crate::control::endpoint;
 use crate::control::link;
@@ -29,6 +30,7 @@ use crate::point;
 use crate::processes::account;
 use crate::processes::fork_sharing;
 use crate::stream::agree;
+use crate::stream::capture;
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::pipe_tx;
 use crate::stream::tcp::Socket;
@@ -229,6 +231,7 @@ fn end(conn: Conn, record: &'static Record) {
         grants::take_back(sock);
     }
     account::add(record, &sock.endpoint().arena);
+    let is_captured = quiet[1].is_some() && capture::is_wanted(record);
     match sock.phase() {
         Phase::Proposed => {
             endpoint::decline(Reason::ShortLived);
@@ -253,6 +256,12 @@ fn end(conn: Conn, record: &'static Record) {
         Tell::All => notify::all(sock),
         Tell::Sender => notify::sender(sock),
         Tell::OnFutexes => notify::those_on_futexes(sock),
+    }
+    if is_captured {
+        let is_reset = shared.mine.ctl.closed.load(Ordering::Relaxed) == RESET;
+        if is_reset || !sock.has(SHUT_WR) {
+            capture::ends(sock, conn.kernel(), if is_reset { flag::RST } else { flag::FIN });
+        }
     }
     point!(close_ended);
     if quiet.iter().any(Option::is_none) {

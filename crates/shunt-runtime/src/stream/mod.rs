@@ -9,6 +9,7 @@ pub mod borrow;
 pub mod buffers;
 pub mod bytes;
 pub mod call;
+pub mod capture;
 pub mod copy_mode;
 pub mod decline;
 pub mod demote;

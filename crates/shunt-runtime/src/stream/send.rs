@@ -31,7 +31,9 @@ use crate::stream::grants::{self, Own};
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::tcp::Socket;
 use crate::stream::transfer::Stop;
-use crate::stream::{copy_mode, demote, doubt, notify, offer_budget, pipe_tx, promote, tcp, trim};
+use crate::stream::{
+    capture, copy_mode, demote, doubt, notify, offer_budget, pipe_tx, promote, tcp, trim,
+};
 use crate::system::clock;
 
 /// Bytes that go into the ring before the receiver is told: it copies out while we copy in.
@@ -147,6 +149,39 @@ impl Sending<'_, '_> {
         }
     }
 
+    /// Shows the `n` bytes that are about to be published to those who capture.
+    #[inline(always)]
+    fn capture(&self, put: Put, n: usize, span: Span) {
+        if capture::is_wanted(self.sock().record()) {
+            self.capture_in_ring(put, n, span);
+        }
+    }
+
+    #[cold]
+    fn capture_in_ring(&self, put: Put, n: usize, span: Span) {
+        let (sock, Some(end), Some(link)) = (self.sock(), self.end, self.link) else { return };
+        if let Put::Granted(_) = put {
+            // SAFETY: the program's buffers are readable, as send(2) asks.
+            unsafe { capture::granted(sock, end, n, (&self.call.buffers, *self.sent)) };
+            return;
+        }
+        let place = place(sock, link, span);
+        let ring = place.view.buffer(place.slot, place.receiver).as_ptr().cast_const();
+        let parts = [span.head, span.tail].map(|(at, len)| (ring.wrapping_add(at), len));
+        // SAFETY: the span was reserved in the ring, and no more of it is filled than it is long.
+        unsafe { capture::in_ring(sock, end, n, &parts) };
+    }
+
+    #[cold]
+    fn capture_over_kernel(&self, at: u64, n: usize) {
+        let from = (self.sock(), self.fd);
+        match self.call.request {
+            Request::From(source) => capture::moved(from, at, n, source),
+            // SAFETY: the kernel has just read so many bytes there.
+            _ => unsafe { capture::over_kernel(from, at, n, (&self.call.buffers, *self.sent)) },
+        }
+    }
+
     /// Puts bytes to their place in the peer's RMB: straight, or through an own sndbuf that the device
     /// moves. `head` and `tail` are a span's: as numbers they need no memory on their way, whose stores this call would wait for.
     fn put(&self, head: (usize, usize), tail: (usize, usize)) {
@@ -239,6 +274,7 @@ impl Outgoing for Sending<'_, '_> {
             if n > 0 {
                 point!(sendfile_read);
                 point!(splice_read);
+                self.capture(Put::Copied, n, span);
                 self.advance(n);
             }
             return n;
@@ -267,6 +303,7 @@ impl Outgoing for Sending<'_, '_> {
         if let Some(piece) = &self.piece {
             granted::count(sock, piece.counter(), n as u64);
         }
+        self.capture(put, n, span);
         self.advance(n);
         n
     }
@@ -311,8 +348,12 @@ impl Outgoing for Sending<'_, '_> {
     #[inline(always)]
     fn over_kernel(&mut self) -> Kernel {
         let done = *self.sent;
+        let at = capture::is_wanted(self.sock().record()).then(clock::wall);
         let result = self.call.on_kernel(self.fd, Direction::Sending, done, usize::MAX);
         if let Kernel::Moved(n) = result {
+            if let Some(at) = at {
+                self.capture_over_kernel(at, n);
+            }
             *self.sent += n;
         }
         result

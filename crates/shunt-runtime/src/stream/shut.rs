@@ -3,6 +3,7 @@
 use rustix::net::Shutdown;
 use shunt_engine::call::enter;
 use shunt_engine::conn::End;
+use shunt_shm::capture::flag;
 use shunt_shm::sync::store_load_fence;
 
 use crate::calls;
@@ -10,7 +11,7 @@ use crate::conn::{Conn, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::fds::fd_table::Entry;
 use crate::point;
 use crate::stream::in_doubt::InDoubt;
-use crate::stream::{demote, doubt, notify, promote};
+use crate::stream::{capture, demote, doubt, notify, promote};
 use crate::system::abi::c_int;
 use crate::system::{abi, errno};
 
@@ -61,6 +62,9 @@ pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_in
             }
         }
         if result == 0 && writing {
+            if !before && capture::is_wanted(sock.record()) {
+                capture::ends(sock, Some(fd), flag::FIN);
+            }
             doubt::end_loudly(conn);
         }
         result

@@ -94,6 +94,15 @@ impl Source {
         self.at.as_ref().map_or(0, Cell::get)
     }
 
+    /// Reads the last `back` bytes once more, from their beginning on. 0: they are a pipe's, or not there any more.
+    pub fn look_back(&self, back: usize, into: &mut [u8]) -> usize {
+        let (Some(at), Some(file)) = (&self.at, borrow(self.fd)) else { return 0 };
+        let from = u64::try_from(at.get()).ok().and_then(|at| at.checked_sub(back as u64));
+        let len = back.min(into.len());
+        let (Some(from), Some(into)) = (from, into.get_mut(..len)) else { return 0 };
+        rustix::io::pread(file, into, from).unwrap_or(0)
+    }
+
     /// Why it gave no more.
     pub const fn stopped(&self) -> Option<Stop> {
         self.stopped.get()

@@ -16,6 +16,13 @@ pub fn coarse() -> u64 {
     of(ClockId::MonotonicCoarse)
 }
 
+/// Nanoseconds since 1970.
+#[inline]
+#[must_use]
+pub fn wall() -> u64 {
+    of(ClockId::Realtime)
+}
+
 #[inline]
 fn of(clock: ClockId) -> u64 {
     let t = clock_gettime(clock);

@@ -6,6 +6,7 @@
 #![cfg(not(loom))]
 
 mod arena;
+mod capture;
 mod cq;
 mod doorbell;
 mod ivshmem;

@@ -272,6 +272,7 @@ install-built:
 	    install -Dm644 $$example $(DESTDIR)$(PREFIX)/share/doc/shunt/examples/$$(basename $$example); \
 	done
 	install -Dm644 dist/grafana/shunt.json $(DESTDIR)$(PREFIX)/share/shunt/grafana/shunt.json
+	install -Dm755 dist/extcap/shunt-extcap $(DESTDIR)$(PREFIX)/share/shunt/extcap/shunt-extcap
 	for file in dist/kubernetes/*.yaml; do \
 	    install -Dm644 $$file $(DESTDIR)$(PREFIX)/share/shunt/kubernetes/$$(basename $$file); \
 	done

@@ -97,6 +97,8 @@ pub enum Unreachable {
     Impostor(u32),
     /// It is of another version.
     Version,
+    /// As many captures as there can be are under way.
+    Captured,
     /// It answered with something else, late, or not at all.
     Broken(String),
 }
@@ -138,6 +140,9 @@ impl fmt::Display for Unreachable {
                 "the running agent is of another version of Shunt than this command; stop it \
                  (`kill` the pid that its own `shunt doctor` names), and the next `shunt run` \
                  starts the right one",
+            ),
+            Self::Captured => f.write_str(
+                "as many captures are under way as there can be (4), or there is no memory for another; end one",
             ),
             Self::Broken(what) => write!(f, "the agent does not answer as it should: {what}"),
         }
@@ -205,6 +210,31 @@ impl Directory {
     /// # Errors
     /// When the agent does not give it.
     pub fn report(&self, request: &Request<'_>) -> Result<Value, Unreachable> {
+        self.report_with(request).map(|(report, _)| report)
+    }
+
+    /// Begins to capture: most bytes of a packet's data, and a port of either end or 0. The capture's place.
+    ///
+    /// # Errors
+    /// When the agent refuses.
+    pub fn capture(&self, snap: u32, port: u16) -> Result<u8, Unreachable> {
+        match self.call(&Request::Capture { snap, port })?.0 {
+            Reply::Capturing { place } => Ok(place),
+            Reply::Refused { reason: Reason::NoResources } => Err(Unreachable::Captured),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Programs that have come and gone since it was last asked, and the rings of those that have come.
+    ///
+    /// # Errors
+    /// When the agent does not give it.
+    pub fn captured(&self) -> Result<(Value, Vec<OwnedFd>), Unreachable> {
+        let (report, mut fds) = self.report_with(&Request::Captured)?;
+        Ok((report, std::iter::from_fn(|| fds.take()).collect()))
+    }
+
+    fn report_with(&self, request: &Request<'_>) -> Result<(Value, Fds), Unreachable> {
         let (reply, mut fds) = self.call(request)?;
         let Reply::Report { len } = reply else { return Err(unexpected(&reply)) };
         let broken = |what: &str| Unreachable::Broken(what.to_owned());
@@ -220,7 +250,8 @@ impl Directory {
                 Ok(n) => done += n,
             }
         }
-        serde_json::from_slice(&text).map_err(|_| broken("a report is not JSON"))
+        let report = serde_json::from_slice(&text).map_err(|_| broken("a report is not JSON"))?;
+        Ok((report, fds))
     }
 }
 

@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), no_main)]
 
 mod agent;
+mod capture;
 mod cdi;
 mod cli;
 mod directory;
@@ -63,6 +64,7 @@ fn start() -> u8 {
         Command::List(args) => list::run(&args),
         Command::Machines(args) => machines::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Capture(args) => capture::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Enable(args) => systemd::enable(&args),

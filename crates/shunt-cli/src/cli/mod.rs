@@ -1,5 +1,6 @@
 //! The command line.
 
+mod live;
 pub mod nvme;
 
 use std::ffi::OsString;
@@ -9,6 +10,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use shunt_agent::config::Place;
 use shunt_agent::metrics::Address;
 use shunt_ivshmem::message::MAX_VECTORS;
+
+use live::pause;
+pub use live::{Capture, Extcap, Top};
 
 /// Runs unmodified programs with their local TCP connections in shared memory.
 /// Moves the TCP connections between unmodified programs of one host into shared memory
@@ -41,6 +45,9 @@ pub enum Command {
     List(List),
     /// Show what happens now: messages and bytes a second, what is shunted and what is not, and why.
     Top(Top),
+    /// Capture what goes over shunted connections, as packets that TCP would have carried: lines as tcpdump's, or a pcapng file
+    /// for Wireshark and tshark.
+    Capture(Capture),
     /// Show totals, also of programs that have ended.
     Stats(Stats),
     /// Say whether, and why or why not, a program would be shunted.
@@ -204,34 +211,6 @@ pub enum Sort {
     Mode,
     /// Why not through shared memory.
     Reason,
-}
-
-fn pause(value: &str) -> Result<f64, String> {
-    let seconds = value.parse().ok().filter(|s| (0.1..=86_400.0).contains(s));
-    seconds.ok_or_else(|| "it must be a number of seconds from 0.1 to 86400".to_owned())
-}
-
-/// `shunt top`.
-#[derive(Args, Debug)]
-#[command(
-    after_help = "Keys: up and down select, Enter shows the connections of a pair of programs, Esc goes back, s takes the next \
-                  order, / filters, q quits. `Spin` is the share of spins that ended with work; `Ring`, the bytes that \
-                  lie unread in shared memory. Bytes and messages that go over TCP are not counted. NO_COLOR is \
-                  heeded. With --once the width is the terminal's, else COLUMNS, else 80."
-)]
-pub struct Top {
-    /// Seconds between looks.
-    #[arg(short, long, value_name = "SECONDS", value_parser = pause, default_value = "1")]
-    pub interval: f64,
-    /// The order of rows.
-    #[arg(long, value_enum, default_value_t)]
-    pub sort: crate::top::Order,
-    /// Only rows with this text: in names, addresses, modes or reasons.
-    #[arg(long, value_name = "TEXT")]
-    pub filter: Option<String>,
-    /// Print one frame as text, of what happens within one interval, and end.
-    #[arg(long)]
-    pub once: bool,
 }
 
 /// `shunt machines`.

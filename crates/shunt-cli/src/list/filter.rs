@@ -71,6 +71,17 @@ impl Filter {
         Ok(Self(conditions))
     }
 
+    /// A port that either end of a connection has to have.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        self.0.iter().find_map(|(is_wanted, condition)| match condition {
+            Condition::LocalPort(port) | Condition::PeerPort(port) | Condition::Port(port) => {
+                is_wanted.then_some(*port)
+            }
+            _ => None,
+        })
+    }
+
     /// True for a connection that is to be listed.
     #[must_use]
     pub fn takes(&self, connection: &Connection) -> bool {
@@ -99,19 +110,28 @@ impl Filter {
         self.takes_entry(&entry)
     }
 
-    fn takes_entry(&self, entry: &Entry<'_>) -> bool {
+    /// True for what is to be shown.
+    #[must_use]
+    pub fn takes_entry(&self, entry: &Entry<'_>) -> bool {
         self.0.iter().all(|(is_wanted, condition)| condition.holds(entry) == *is_wanted)
     }
 }
 
 /// What conditions speak of.
-struct Entry<'a> {
-    local: &'a str,
-    peer: &'a str,
-    pids: [Option<u32>; 2],
-    programs: [Option<&'a str>; 2],
-    mode: Option<&'a str>,
-    reason: Option<&'a str>,
+#[derive(Debug)]
+pub struct Entry<'a> {
+    /// Address and port.
+    pub local: &'a str,
+    /// Those of the other end.
+    pub peer: &'a str,
+    /// The processes of both ends, as far as they are known.
+    pub pids: [Option<u32>; 2],
+    /// Their programs.
+    pub programs: [Option<&'a str>; 2],
+    /// `tcp`, or the beginning of what a shunted connection's mode is called.
+    pub mode: Option<&'a str>,
+    /// Why it is on TCP.
+    pub reason: Option<&'a str>,
 }
 
 /// Address without brackets, and port.
@@ -184,6 +204,17 @@ mod tests {
         };
         let takes = |filter: &str| parse(filter).takes_listener(&listener);
         assert!(takes("sport 443 reason no-agent") && !takes("mode tcp"));
+    }
+
+    #[test]
+    fn a_port_is_known_beforehand() {
+        let port = |filter: &str| {
+            let words: Vec<_> = filter.split(' ').map(str::to_owned).collect();
+            Filter::parse(&words).unwrap().port()
+        };
+        assert_eq!(port("program nginx and dport = :80"), Some(80));
+        assert_eq!(port("not port 80"), None);
+        assert_eq!(port(""), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `shunt list`.
 
-mod filter;
+pub mod filter;
 
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal};

@@ -93,6 +93,7 @@ const TABLE: &[(&[&str], Does)] = &[
     (&["list", "--json"], Report),
     (&["list", "--sort", "sent", "-l", "sport", "=", ":80"], Report),
     (&["top", "--once", "--interval", "0.1"], Report),
+    (&["capture", "--extcap-interfaces"], Report),
     (&["enable", "--status", "--directory", "OUTPUT.units"], Report),
     (&["disable", "--all", "--directory", "OUTPUT.units"], Report),
     (&["stats"], Report),

@@ -128,8 +128,8 @@ macro_rules! for_each_hook {
             around fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int = |next| if has_room::<pollfd>(room, count) { poll(fds, count, timeout) } else { next() };
             around fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int = |next| poll_set::poll((fds, count), || valid_deadline(timeout.as_ref()), mask, next);
             around fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int = |next| if has_room::<pollfd>(room, count) { ppoll(fds, count, timeout, mask) } else { next() };
-            around fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int = |next| sets::select(count, [read, write, except], timeout, next);
-            around fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int = |next| sets::pselect(count, [read, write, except], timeout, mask, next);
+            around fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int = |_next| sets::select(count, [read, write, except], timeout);
+            around fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int = |_next| sets::pselect(count, [read, write, except], timeout, mask);
 
             around fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int = |next| { let result = next(); note_limit(); result };
             around fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int = |next| { let result = next(); note_limit(); result };

@@ -72,20 +72,17 @@ fn answer(sets: [Set<'_>; 3], fds: &[pollfd]) -> c_int {
 /// Each is null, or has room for the descriptors of the call, in whole words.
 pub type Sets = [*mut fd_set; 3];
 
-/// select(2), by `kernel` where it is that one's business alone. What is left of the time is told, as Linux does.
+/// select(2). What is left of the time is told, as Linux does.
 ///
 /// # Safety
 /// The sets have room for `count` descriptors; `timeout` is null or a time.
-pub unsafe fn select(
-    count: c_int,
-    sets: Sets,
-    timeout: *mut timeval,
-    kernel: impl FnOnce() -> c_int,
-) -> c_int {
+pub unsafe fn select(count: c_int, sets: Sets, timeout: *mut timeval) -> c_int {
     let count = least_count(count);
     // SAFETY: the caller's promise.
     let Some(mut select) = Select::shunted(count, unsafe { words(count, sets) }) else {
-        return kernel();
+        let [read, write, except] = sets;
+        // SAFETY: the caller's promise; it is about no more descriptors than before.
+        return unsafe { next::select(count, read, write, except, timeout) };
     };
     // SAFETY: the caller's promise.
     let time = unsafe { timeout.as_mut() };
@@ -110,14 +107,15 @@ pub unsafe fn pselect(
     sets: Sets,
     timeout: *const timespec,
     mask: *const sigset_t,
-    kernel: impl FnOnce() -> c_int,
 ) -> c_int {
     let count = least_count(count);
+    let [read, write, except] = sets;
     // SAFETY: the caller's promise.
     let (sets, time) = unsafe { (words(count, sets), timeout.as_ref()) };
     match (Select::shunted(count, sets), valid_deadline(time)) {
         (Some(mut select), Some(deadline)) => select.wait(deadline, mask),
-        _ => kernel(),
+        // SAFETY: the caller's promise; it is about no more descriptors than before.
+        _ => unsafe { next::pselect(count, read, write, except, timeout, mask) },
     }
 }
 

@@ -108,7 +108,7 @@ impl WakeUp {
 
 /// What one receiver (a connection's direction or a completion vector) has learnt. Packed in one
 /// word so that it can lie in shared memory: the budget in nanoseconds, and above it the number of waits without a spin.
-/// A budget of at most [`MOST_DOUBLED`] nanoseconds says how often the latter was doubled.
+/// A budget of a few nanoseconds says how often the latter was doubled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Learnt(pub u32);
 

@@ -47,7 +47,7 @@ pub struct Sock {
     member: AtomicU32,
     /// How far the count for a forked child has come: [`crate::processes::fork_sharing`]' business.
     pub counted: AtomicU32,
-    /// When its peer, which has half-closed and leaves no room, was last asked for: [`crate::stream::doubt`]'s.
+    /// When its peer, which has half-closed and leaves no room, was last asked for: [`crate::stream::liveness`]'s.
     pub no_room: AtomicU32,
     /// `TCP_LINGER2` as the program has it: the same.
     pub fin_timeout: AtomicU32,

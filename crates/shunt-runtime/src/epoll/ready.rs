@@ -5,7 +5,7 @@ use shunt_engine::conn::poll::{self, Heard, Polled};
 
 use crate::conn::Conn;
 use crate::stream::tcp::Socket;
-use crate::stream::{again, broken, demote, doubt, promote, zerocopy};
+use crate::stream::{again, broken, demote, liveness, promote, zerocopy};
 use crate::system::clock;
 
 /// Something else whenever bytes or room have come, or a stretch or direction has ended or been passed;
@@ -49,7 +49,7 @@ impl Polled for Looked {
     }
 
     fn is_orphaned(&self) -> bool {
-        doubt::is_orphaned(self.0.sock())
+        liveness::is_orphaned(self.0.sock())
     }
 
     fn follows(&self) {
@@ -70,10 +70,10 @@ impl Polled for Looked {
     }
 
     fn doubts(&self) {
-        doubt::arise();
+        liveness::arise();
     }
 
     fn finds_unmarked(&self) {
-        doubt::unmarked(self.0.sock());
+        liveness::unmarked(self.0.sock());
     }
 }

@@ -24,7 +24,7 @@ use crate::epoll::{ready, untag};
 use crate::fds::fd_table::Entry;
 use crate::point;
 use crate::stream::spin::{self, Spun, ThisProcess};
-use crate::stream::{doubt, trim};
+use crate::stream::{liveness, trim};
 use crate::system::abi::{c_int, epoll_event, sigset_t};
 use crate::system::{clock, errno, next};
 use crate::threads::handlers::Seen;
@@ -329,7 +329,7 @@ impl State {
     pub fn list_doubtful(&mut self) {
         for index in 0..self.watches.len() {
             let conn = self.watches[index].as_ref().and_then(|watch| watch.conn);
-            if conn.is_some_and(|c| doubt::is_about(&c.conn)) {
+            if conn.is_some_and(|c| liveness::is_about(&c.conn)) {
                 self.list(index);
             }
         }
@@ -345,7 +345,7 @@ fn gather(instance: &Instance, out: &mut Out) {
     point!(epoll_looks);
     instance.promote_direct(&mut state);
     state.list_direct();
-    if doubt::next_look().is_some() && instance.takes_turn_at_doubts(doubt::LOOK / 2) {
+    if liveness::next_look().is_some() && instance.takes_turn_at_doubts(liveness::LOOK / 2) {
         state.list_doubtful();
     }
     // Each at most once: what is kept goes to the end.

@@ -34,7 +34,7 @@ use crate::processes::close;
 use crate::processes::offers;
 use crate::processes::open::track;
 use crate::stream::decline::decline;
-use crate::stream::{buffers, doubt, options};
+use crate::stream::{buffers, liveness, options};
 use crate::system::abi;
 use crate::system::abi::{address, c_int, is_unspecific, sockaddr, socklen_t};
 use crate::system::errno::{self, KeepErrno};
@@ -223,7 +223,7 @@ fn disconnected(fd: c_int) {
     let _keep = KeepErrno::new();
     point!(connect_undone);
     // The socket keeps its options for the next connection.
-    doubt::end_quietly(Conn::new(fd, sock));
+    liveness::end_quietly(Conn::new(fd, sock));
     tell::on_disconnected(sock);
     for (same, other) in fd_table::iter(0..=fd_table::high_water()) {
         if other == entry {

@@ -34,7 +34,7 @@ use crate::stream::capture;
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::pipe_tx;
 use crate::stream::tcp::Socket;
-use crate::stream::{demote, doubt, grants, leftover, notify, offer_budget};
+use crate::stream::{demote, grants, leftover, liveness, notify, offer_budget};
 use crate::system::errno::KeepErrno;
 use crate::threads::signals::Uncancelled;
 
@@ -220,7 +220,7 @@ fn end(conn: Conn, record: &'static Record) {
     if conn.kernel().is_some() {
         demote::finish(conn);
         // Also of one that has come to be TCP, or that nobody accepted.
-        doubt::end_quietly(conn);
+        liveness::end_quietly(conn);
     }
     // Other threads may be in the middle of copying; those that come later find the descriptor gone.
     // What belongs to the slot's next use must not be touched by any of them: where one does not

@@ -10,7 +10,7 @@ use crate::conn::{Conn, NUMBERED};
 use crate::control::endpoint;
 use crate::epoll::tell;
 use crate::fds::fd_table::{self, Kind};
-use crate::stream::doubt;
+use crate::stream::liveness;
 
 /// It does, for this reason.
 pub fn decline(conn: Conn, why: Reason) {
@@ -19,7 +19,7 @@ pub fn decline(conn: Conn, why: Reason) {
     id.offer.store(Offer::None.to_word(), Ordering::Release);
     conn.set_phase(Phase::Tcp);
     // From now on it ends as TCP does, in whatever program.
-    doubt::end_quietly(conn);
+    liveness::end_quietly(conn);
     endpoint::decline(why);
     // The kernel would begin its numbers anew.
     let fd = conn.descriptor();

@@ -26,7 +26,7 @@ use crate::control::{endpoint, link::Link};
 use crate::point;
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::tcp::Socket;
-use crate::stream::{again, broken, doubt, grants, notify, peer_death, promote};
+use crate::stream::{again, broken, grants, liveness, notify, peer_death, promote};
 use crate::system::errno::{self, KeepErrno};
 use crate::system::{abi, clock, kernel_poll, next};
 use crate::threads::signals::{Uncancelled, Uninterrupted};
@@ -121,7 +121,7 @@ pub fn leave(conn: Conn, why: Reason) {
     point!(leave_marked);
     end.notes_left(why, &out);
     in_doubt.ends();
-    doubt::end_quietly(conn);
+    liveness::end_quietly(conn);
     notify::all(conn.sock());
     // Others of this process that sleep on its words are to hear the kernel from now on.
     notify::own(conn.sock());

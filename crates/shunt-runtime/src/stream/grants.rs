@@ -31,7 +31,7 @@ use crate::point;
 use crate::stream::bytes::Buffers;
 use crate::stream::granted::granting;
 use crate::stream::hints::Hints;
-use crate::stream::{doubt, pipe_rx, pipe_tx, trim};
+use crate::stream::{liveness, pipe_rx, pipe_tx, trim};
 use crate::threads::signals::SettingUp;
 
 /// Longest wait for a call on a connection of which something is taken back.
@@ -95,11 +95,11 @@ pub struct Time;
 
 impl Clock for Time {
     fn now(&self) -> u32 {
-        doubt::moment()
+        liveness::moment()
     }
 
     fn arise(&self) -> u32 {
-        doubt::arise()
+        liveness::arise()
     }
 
     fn timeout(&self) -> u64 {

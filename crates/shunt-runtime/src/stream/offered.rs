@@ -17,7 +17,7 @@ use crate::conn::{ASKED, Conn, ELSEWHERE, SHUT_WR, Sock, TO_BE_CLAIMED};
 use crate::control::{agent_client, link};
 use crate::stream::agree;
 use crate::stream::offer_budget::{CLAIMS, Key};
-use crate::stream::{buffers, doubt};
+use crate::stream::{buffers, liveness};
 use crate::system::abi;
 
 /// An acceptor has the connection that was offered: takes its place.
@@ -35,7 +35,7 @@ pub(super) fn take_place(conn: Conn, region: RegionId, slot: usize) -> Result<()
     link::detach(link);
     buffers::begin(conn, true);
     if sock.has(SHUT_WR) {
-        doubt::end_loudly(conn);
+        liveness::end_loudly(conn);
     }
     Ok(())
 }
@@ -82,7 +82,7 @@ pub(super) fn claim(conn: Conn, time: Time) -> Result<bool, Reason> {
         agree::answer(sock, link, place, peer, time);
         buffers::begin(conn, true);
         if sock.has(SHUT_WR) {
-            doubt::end_loudly(conn);
+            liveness::end_loudly(conn);
         }
     });
     link::detach(link);

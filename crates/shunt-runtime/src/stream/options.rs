@@ -14,7 +14,7 @@ use crate::fds::fd_table;
 use crate::fds::fresh;
 use crate::memory::discovered_memory;
 use crate::stream::tcp::Socket;
-use crate::stream::{buffers, doubt, hand_over, inq, peer_death, promote, tcp, unread};
+use crate::stream::{buffers, hand_over, inq, liveness, peer_death, promote, tcp, unread};
 use crate::system::abi;
 use crate::system::abi::c_int;
 use crate::system::errno;
@@ -35,11 +35,11 @@ pub fn ask(fd: c_int, option: (c_int, c_int), kernel: impl FnOnce() -> c_int) ->
     let loud = (option == (libc::IPPROTO_TCP, libc::TCP_LINGER2))
         .then(|| Conn::named(fd))
         .flatten()
-        .filter(|conn| doubt::end_quietly(*conn));
+        .filter(|conn| liveness::end_quietly(*conn));
     let result = kernel();
     if let Some(conn) = loud {
         let _keep = errno::KeepErrno::new();
-        doubt::end_loudly(conn);
+        liveness::end_loudly(conn);
     }
     result
 }
@@ -96,7 +96,7 @@ pub fn was_set(fd: c_int, option: (c_int, c_int), done: bool, value: impl FnOnce
         }
         (libc::IPPROTO_TCP, libc::TCP_LINGER2) => {
             if let Some(conn) = Conn::named(fd) {
-                doubt::fin_timeout_is_set(conn);
+                liveness::fin_timeout_is_set(conn);
             }
         }
         (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM) => {

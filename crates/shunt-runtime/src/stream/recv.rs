@@ -21,7 +21,7 @@ use crate::stream::call::{self, Call};
 use crate::stream::grants::{self, Use};
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::tcp::{self, Socket};
-use crate::stream::{again, demote, doubt, leftover, notify, pipe_rx, promote, zerocopy};
+use crate::stream::{again, demote, leftover, liveness, notify, pipe_rx, promote, zerocopy};
 use crate::system::clock;
 
 /// Time for which bytes of which no mark tells may lie in the kernel socket of a connection that goes on,
@@ -273,9 +273,9 @@ impl Incoming for Receiving<'_, '_> {
     }
 
     fn is_unmarked_for_long(&self) -> bool {
-        let Some(since) = doubt::unmarked(self.sock()) else { return false };
+        let Some(since) = liveness::unmarked(self.sock()) else { return false };
         // Not for a clock that seems to run backwards, by what marks the time as known.
-        doubt::moment().wrapping_sub(since).cast_signed() >= UNMARKED_FOR.cast_signed()
+        liveness::moment().wrapping_sub(since).cast_signed() >= UNMARKED_FOR.cast_signed()
     }
 
     fn await_end(&self) -> Look {
@@ -285,7 +285,7 @@ impl Incoming for Receiving<'_, '_> {
     /// Whoever has taken as many bytes from the kernel socket as there were when it was told of them waits to be told of the
     /// rest.
     fn has_passed(&self, is_late: bool) {
-        doubt::look_for_unmarked(self.call.conn);
+        liveness::look_for_unmarked(self.call.conn);
         // A client that has nothing more to send learns of the answer here.
         promote::glance(self.call.conn);
         if is_late {

@@ -32,7 +32,7 @@ use crate::stream::in_doubt::InDoubt;
 use crate::stream::tcp::Socket;
 use crate::stream::transfer::Stop;
 use crate::stream::{
-    capture, copy_mode, demote, doubt, notify, offer_budget, pipe_tx, promote, tcp, trim,
+    capture, copy_mode, demote, liveness, notify, offer_budget, pipe_tx, promote, tcp, trim,
 };
 use crate::system::clock;
 
@@ -384,7 +384,7 @@ impl Outgoing for Sending<'_, '_> {
     }
 
     fn is_orphaned(&self) -> bool {
-        doubt::is_orphaned(self.sock())
+        liveness::is_orphaned(self.sock())
     }
 
     fn now(&self) -> u64 {

@@ -11,7 +11,7 @@ use crate::conn::{Conn, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::fds::fd_table::Entry;
 use crate::point;
 use crate::stream::in_doubt::InDoubt;
-use crate::stream::{capture, demote, doubt, notify, promote};
+use crate::stream::{capture, demote, liveness, notify, promote};
 use crate::system::abi::c_int;
 use crate::system::{abi, errno};
 
@@ -65,7 +65,7 @@ pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_in
             if !before && capture::is_wanted(sock.record()) {
                 capture::ends(sock, Some(fd), flag::FIN);
             }
-            doubt::end_loudly(conn);
+            liveness::end_loudly(conn);
         }
         result
     };

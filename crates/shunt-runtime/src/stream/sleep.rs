@@ -24,7 +24,7 @@ use crate::control::endpoint;
 use crate::point;
 use crate::stream::alarm;
 use crate::stream::spin::{self, Spun, ThisProcess};
-use crate::stream::{doubt, notify, peek, tcp, trim};
+use crate::stream::{liveness, notify, peek, tcp, trim};
 use crate::system::abi;
 use crate::system::abi::pollfd;
 use crate::system::clock;
@@ -48,7 +48,7 @@ impl Host for ThisProcess {
     }
 
     fn doubt(&self) -> Option<u64> {
-        doubt::next_look()
+        liveness::next_look()
     }
 
     fn sleeps(&self, way: Way) {

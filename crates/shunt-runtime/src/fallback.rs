@@ -21,8 +21,8 @@ use crate::activity;
 use crate::control::listener::leave_unregistered;
 use crate::epoll;
 use crate::fds::fd_table::{self, Kind};
-use crate::fds::fresh;
 use crate::fds::owner::may_mutate;
+use crate::fds::unconnected;
 use crate::stream::hand_over;
 use crate::system::abi::{c_int, c_ulong};
 use crate::system::errno::{self, KeepErrno};
@@ -97,7 +97,7 @@ fn leave_all() {
             Kind::Listener => {
                 leave_unregistered(fd, Reason::Bypassed);
             }
-            Kind::Fresh => fresh::forget(fd, entry),
+            Kind::Unconnected => unconnected::forget(fd, entry),
             Kind::Kernel | Kind::Tracked | Kind::Epoll | Kind::Connecting | Kind::Own => {}
         }
     }

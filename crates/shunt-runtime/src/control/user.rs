@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::activity;
 use crate::control::listener::register_inherited;
 use crate::control::{agent_client, endpoint};
-use crate::fds::fresh;
 use crate::fds::owner::may_mutate;
+use crate::fds::unconnected;
 use crate::system::abi::uid_t;
 use crate::system::errno::KeepErrno;
 use crate::threads::signals::SettingUp;
@@ -74,7 +74,7 @@ impl Drop for UserChange {
 
 /// A thread is about to move to other namespaces, maybe: what is known of these is to be asked for.
 pub fn namespaces_change() {
-    fresh::netns_changes();
+    unconnected::netns_changes();
     forget();
 }
 

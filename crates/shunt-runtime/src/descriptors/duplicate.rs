@@ -7,10 +7,10 @@ use crate::conn::Conn;
 use crate::contain::contain_uncancelled;
 use crate::descriptors::close::{forget, is_in_a_step};
 use crate::fds::fd_table::{self, Entry, Kind};
-use crate::fds::fresh;
 use crate::fds::own_fds;
 use crate::fds::owner::may_mutate;
 use crate::fds::stdio;
+use crate::fds::unconnected;
 use crate::panics;
 use crate::point;
 use crate::processes::close;
@@ -59,7 +59,7 @@ fn duplicated(old: c_int, new: c_int, entry: Entry) {
     let enter = || {
         point!(dup_done);
         enter_duplicate(new, entry);
-        fresh::forget(old, entry);
+        unconnected::forget(old, entry);
     };
     if !contain_uncancelled(enter)
         && let Some(conn) = Conn::of(old, entry)

@@ -25,9 +25,9 @@ use crate::control::listener::is_local;
 use crate::control::user::effective_user;
 use crate::epoll::tell;
 use crate::fds::fd_table::{self, Entry, Kind};
-use crate::fds::fresh;
 use crate::fds::owner::may_mutate;
 use crate::fds::stdio;
+use crate::fds::unconnected;
 use crate::panics;
 use crate::point;
 use crate::processes::close;
@@ -91,7 +91,7 @@ pub unsafe fn connect(
 /// Connects a socket that [`concerns`] the library, by `kernel`.
 fn connect_to(fd: c_int, entry: Entry, to: &Addr, kernel: impl FnOnce() -> c_int) -> c_int {
     let kept = errno::get();
-    if !fresh::is_tcp(fd, entry) || !may_mutate() {
+    if !unconnected::is_tcp(fd, entry) || !may_mutate() {
         errno::set(kept);
         return kernel();
     }
@@ -148,7 +148,7 @@ impl<'a> Attempt<'a> {
             Plan::Propose(draft) => Some(draft.target.table.connect_begins(draft.link.region)),
             Plan::Offer(_) | Plan::Tcp(_) => None,
         };
-        let meanwhile = Entry::connecting(before.kind() == Kind::Fresh);
+        let meanwhile = Entry::connecting(before.kind() == Kind::Unconnected);
         fd_table::replace_if(fd, before, meanwhile);
         let is_settled = Cell::new(false);
         Self { fd, before, meanwhile, plan, _connecting: connecting, is_settled }
@@ -170,7 +170,7 @@ impl<'a> Attempt<'a> {
         };
         self.is_settled.set(true);
         // Of a socket without timeouts and fast open: who did not wait does not block.
-        let is_fresh = self.before.kind() == Kind::Fresh && now == self.meanwhile;
+        let is_fresh = self.before.kind() == Kind::Unconnected && now == self.meanwhile;
         let nonblocking = if is_fresh { in_progress } else { is_nonblocking(self.fd) };
         let socket = Connected { fd: self.fd, now, is_fresh, nonblocking };
         match self.plan {
@@ -180,7 +180,7 @@ impl<'a> Attempt<'a> {
                 open.connected((self.fd, now), &loopback_for_unspecified(to), nonblocking);
             }
         }
-        if self.before.kind() == Kind::Fresh && !is_fresh {
+        if self.before.kind() == Kind::Unconnected && !is_fresh {
             // By another thread, while the call was waiting.
             options::heed_kernel(self.fd);
             if sockinfo::raises_signals(abi::borrow(self.fd)) {
@@ -250,7 +250,7 @@ fn plan(fd: c_int, entry: Entry, to: &Addr) -> Plan {
         return Plan::Tcp(Reason::HandedOver);
     }
     let socket = abi::borrow(fd);
-    if entry.kind() != Kind::Fresh
+    if entry.kind() != Kind::Unconnected
         && (sockinfo::asks_for_kernel(socket) || sockinfo::raises_signals(socket))
     {
         return Plan::Tcp(Reason::Unsupported);
@@ -268,7 +268,7 @@ fn plan(fd: c_int, entry: Entry, to: &Addr) -> Plan {
     let mut why = Reason::PeerNotShunted;
     let mut netns = None;
     let found = endpoint.registry.find(&to, |listing| {
-        let here = *netns.get_or_insert_with(|| fresh::netns(fd, entry));
+        let here = *netns.get_or_insert_with(|| unconnected::netns(fd, entry));
         if listing.netns != here {
             why = Reason::OtherNamespace;
         } else if scope == Scope::User && endpoint.user != user {

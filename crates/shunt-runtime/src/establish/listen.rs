@@ -6,8 +6,8 @@ use crate::activity;
 use crate::contain::contain_uncancelled;
 use crate::control::listener::{Listener, leave_unregistered, register};
 use crate::fds::fd_table;
-use crate::fds::fresh;
 use crate::fds::owner::may_mutate;
+use crate::fds::unconnected;
 use crate::point;
 use crate::stream::offered;
 use crate::system::abi::c_int;
@@ -19,7 +19,7 @@ pub fn listen(fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
     let entry = fd_table::lookup(fd);
     let concerns_us = || match Listener::of(entry) {
         Some(listener) => listener.why.reason().is_some(),
-        None => entry.is_plain() && fresh::is_tcp(fd, entry),
+        None => entry.is_plain() && unconnected::is_tcp(fd, entry),
     };
     let ours = (activity::active() || activity::retired()) && concerns_us() && may_mutate();
     if ours && activity::active() {

@@ -2,8 +2,8 @@
 
 use crate::contain::contain_uncancelled;
 use crate::fds::fd_table::{self, Entry};
-use crate::fds::fresh;
 use crate::fds::owner::may_mutate;
+use crate::fds::unconnected;
 use crate::point;
 use crate::processes::close;
 use crate::system::abi::c_int;
@@ -16,7 +16,7 @@ pub fn was_made(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         let _keep = KeepErrno::new();
         contain_uncancelled(|| {
             point!(socket_made);
-            fresh::note(fd, domain, kind, protocol);
+            unconnected::note(fd, domain, kind, protocol);
         });
     }
 }

@@ -45,7 +45,7 @@ pub enum Kind {
     Epoll = 4,
     /// A TCP socket that this process has made, and that has no connection yet: nothing stands behind
     /// it, but what is known of it need not be asked.
-    Fresh = 5,
+    Unconnected = 5,
     /// A socket that a call is just connecting: what it becomes is decided when the call is over, if it
     /// still has this entry then. Nothing stands behind it.
     Connecting = 6,
@@ -100,7 +100,7 @@ impl Entry {
     #[inline]
     #[must_use]
     pub const fn is_plain(self) -> bool {
-        matches!(self.kind(), Kind::Kernel | Kind::Fresh)
+        matches!(self.kind(), Kind::Kernel | Kind::Unconnected)
     }
 
     /// True for entries of one connection, which may have come to be TCP for good between the two.
@@ -140,8 +140,8 @@ impl Entry {
 
     /// A socket just made, with a number that no other one has.
     #[must_use]
-    pub fn fresh() -> Self {
-        Self(next_number() << INDEX_AT | Kind::Fresh as usize)
+    pub fn unconnected() -> Self {
+        Self(next_number() << INDEX_AT | Kind::Unconnected as usize)
     }
 
     /// A socket that is being connected, with a number that no other one has. `is_fresh`: it was until
@@ -172,7 +172,7 @@ impl Entry {
             2 => Kind::Tracked,
             3 => Kind::Listener,
             4 => Kind::Epoll,
-            5 => Kind::Fresh,
+            5 => Kind::Unconnected,
             6 => Kind::Connecting,
             7 => Kind::Own,
             _ => Kind::Kernel,

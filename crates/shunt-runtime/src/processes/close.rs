@@ -56,7 +56,7 @@ pub fn retain(_fd: c_int, entry: Entry) {
                 instance.retain();
             }
         }
-        Kind::Kernel | Kind::Fresh | Kind::Connecting | Kind::Own => {}
+        Kind::Kernel | Kind::Unconnected | Kind::Connecting | Kind::Own => {}
     }
 }
 
@@ -83,7 +83,7 @@ pub fn before_close(fd: c_int, entry: Entry) {
                 instance.release(fd);
             }
         }
-        Kind::Kernel | Kind::Fresh | Kind::Connecting | Kind::Own => {}
+        Kind::Kernel | Kind::Unconnected | Kind::Connecting | Kind::Own => {}
     }
 }
 

@@ -10,7 +10,7 @@ use crate::control::listener;
 use crate::control::listener::Listener;
 use crate::control::{agent_client, link};
 use crate::epoll;
-use crate::fds::{fd_table, fresh};
+use crate::fds::{fd_table, unconnected};
 use crate::memory::{exports, imports};
 use crate::point;
 use crate::processes::fork_sharing;
@@ -27,7 +27,7 @@ thread_local! {
 
 /// The process is about to fork, and the program's own handlers have run.
 pub fn prepare() {
-    fresh::forget_all();
+    unconnected::forget_all();
     if activity::active() {
         agent_client::invite_child();
     }
@@ -67,7 +67,7 @@ pub fn in_child() {
     point!(fork_child);
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
     calls::fork_child();
-    fresh::forget_all();
+    unconnected::forget_all();
     promote::forget_in_child();
     agent_client::forget_in_child(has_listeners());
     Endpoint::forget_in_child();

@@ -8,7 +8,7 @@ use shunt_wire::reason::Reason;
 
 use crate::conn::Conn;
 use crate::fds::fd_table::{self, Kind};
-use crate::fds::fresh;
+use crate::fds::unconnected;
 use crate::stream::hand_over;
 
 /// The control messages of `msg`, each with the address of its data, until `ends` says that it was enough; whether it did.
@@ -75,7 +75,7 @@ pub unsafe fn hand_over_rights(msg: &msghdr) {
             if entry.kind() == Kind::Stream {
                 hand_over::hand_over(fd, entry);
             }
-            fresh::forget(fd, entry);
+            unconnected::forget(fd, entry);
         });
     }
 }

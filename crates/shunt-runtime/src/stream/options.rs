@@ -11,7 +11,7 @@ use shunt_wire::reason::Reason;
 use crate::conn::{Conn, IS_V6, Sock, TELLS_ERRORS, ZEROCOPY};
 use crate::control::listener::Listener;
 use crate::fds::fd_table;
-use crate::fds::fresh;
+use crate::fds::unconnected;
 use crate::memory::discovered_memory;
 use crate::stream::tcp::Socket;
 use crate::stream::{buffers, hand_over, inq, liveness, peer_death, promote, tcp, unread};
@@ -72,7 +72,7 @@ pub fn was_set(fd: c_int, option: (c_int, c_int), done: bool, value: impl FnOnce
     let (level, name) = option;
     if option == (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) {
         // Its connect returns before there is a connection.
-        fresh::forget(fd, fd_table::lookup(fd));
+        unconnected::forget(fd, fd_table::lookup(fd));
     }
     if !done {
         return;
@@ -134,7 +134,7 @@ pub fn heed_kernel(fd: c_int) {
 /// kernel can do.
 pub fn go_to_kernel(fd: c_int) {
     let _keep = errno::KeepErrno::new();
-    fresh::forget(fd, fd_table::lookup(fd));
+    unconnected::forget(fd, fd_table::lookup(fd));
     give_back(fd);
 }
 
@@ -185,7 +185,7 @@ fn note(fd: c_int, name: c_int, value: impl FnOnce() -> c_int) {
     let Some(heeded) = Heeded::of(name) else { return };
     let entry = fd_table::lookup(fd);
     if heeded.is_asked_for_at_connect() {
-        fresh::forget(fd, entry);
+        unconnected::forget(fd, entry);
     }
     if heeded.is_asked_for_at_accept()
         && let Some(listener) = Listener::of(entry)

@@ -33,19 +33,19 @@ pub fn note(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         && (IS_TCP.load(Ordering::Relaxed) || sockinfo::is_tcp(abi::borrow(fd)))
     {
         IS_TCP.store(true, Ordering::Relaxed);
-        fd_table::set(fd, Entry::fresh());
+        fd_table::set(fd, Entry::unconnected());
     }
 }
 
 /// Whether the descriptor is a TCP socket.
 pub fn is_tcp(fd: c_int, entry: Entry) -> bool {
-    entry.kind() == Kind::Fresh || sockinfo::is_tcp(abi::borrow(fd))
+    entry.kind() == Kind::Unconnected || sockinfo::is_tcp(abi::borrow(fd))
 }
 
 /// The socket's network namespace.
 pub fn netns(fd: c_int, entry: Entry) -> u64 {
     let ask = || sockinfo::netns_cookie(abi::borrow(fd));
-    if entry.kind() != Kind::Fresh || NETNS_VARIES.load(Ordering::Relaxed) {
+    if entry.kind() != Kind::Unconnected || NETNS_VARIES.load(Ordering::Relaxed) {
         return ask();
     }
     match NETNS.load(Ordering::Relaxed) {
@@ -66,7 +66,7 @@ pub fn netns_changes() {
 /// The socket gets another descriptor, or goes to another process.
 pub fn forget(fd: c_int, entry: Entry) {
     match entry.kind() {
-        Kind::Fresh => fd_table::replace_if(fd, entry, Entry::KERNEL),
+        Kind::Unconnected => fd_table::replace_if(fd, entry, Entry::KERNEL),
         Kind::Connecting => fd_table::replace_if(fd, entry, entry.no_longer_fresh()),
         _ => return,
     };
@@ -93,10 +93,10 @@ mod tests {
         // SAFETY: no pointers; the number is a new descriptor of this test's.
         let socket = unsafe { OwnedFd::from_raw_fd(libc::socket(AF_INET, SOCK_STREAM, 0)) };
         let fd = socket.as_raw_fd();
-        let fresh = Entry::fresh();
-        assert_eq!(fresh.kind(), Kind::Fresh);
+        let fresh = Entry::unconnected();
+        assert_eq!(fresh.kind(), Kind::Unconnected);
         assert!(!fresh.is_object());
-        assert_ne!(fresh, Entry::fresh());
+        assert_ne!(fresh, Entry::unconnected());
         assert!(is_tcp(fd, fresh) && is_tcp(fd, Entry::KERNEL));
         let asked = netns(fd, Entry::KERNEL);
         assert_eq!([netns(fd, fresh), netns(fd, fresh)], [asked; 2]);
@@ -106,7 +106,7 @@ mod tests {
     fn a_fork_leaves_nothing_fresh() {
         assert!(fd_table::reserve());
         let fd = 20_021;
-        fd_table::set(fd, Entry::fresh());
+        fd_table::set(fd, Entry::unconnected());
         forget_all();
         assert_eq!(fd_table::lookup(fd), Entry::KERNEL);
     }

@@ -23,7 +23,7 @@ use crate::panics;
 use crate::point;
 use crate::processes::open::track;
 use crate::stream::decline::decline;
-use crate::stream::{offered, promote};
+use crate::stream::{brokered, promote};
 use crate::system::abi;
 use crate::system::abi::{address, c_int, sockaddr, socklen_t};
 use crate::system::errno::KeepErrno;
@@ -169,7 +169,7 @@ fn take_up(
     sock.begin_learnt();
     let conn = Conn::new(new, sock);
     point!(accept_tracked);
-    let offered = offered::look_at_accepted(sock, new, fd);
+    let offered = brokered::look_at_accepted(sock, new, fd);
     if listener.for_kernel.load(Ordering::Relaxed) && sockinfo::asks_for_kernel(abi::borrow(new)) {
         fd_table::set(new, sock.entry(Kind::Tracked));
         decline(conn, Reason::Unsupported);

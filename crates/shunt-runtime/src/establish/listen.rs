@@ -9,7 +9,7 @@ use crate::fds::fd_table;
 use crate::fds::owner::may_mutate;
 use crate::fds::unconnected;
 use crate::point;
-use crate::stream::offered;
+use crate::stream::brokered;
 use crate::system::abi::c_int;
 use crate::system::errno::KeepErrno;
 use crate::threads::signals::SettingUp;
@@ -24,7 +24,7 @@ pub fn listen(fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
     let ours = (activity::active() || activity::retired()) && concerns_us() && may_mutate();
     if ours && activity::active() {
         let _keep = KeepErrno::new();
-        let _ = SettingUp::begin().map(|_setting_up| offered::before_listen(fd));
+        let _ = SettingUp::begin().map(|_setting_up| brokered::before_listen(fd));
     }
     let result = kernel();
     if result == 0 && ours {

@@ -27,7 +27,7 @@ use crate::stream::decline::decline;
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::offer_budget::{Key, UNANSWERED};
 use crate::stream::spin::{self, Spun};
-use crate::stream::{buffers, offered};
+use crate::stream::{brokered, buffers};
 use crate::system::abi;
 use crate::system::clock;
 use crate::threads::signals::SettingUp;
@@ -157,11 +157,11 @@ impl Course for Handshake {
     }
 
     fn claim(&self, time: Time) -> Result<bool, Reason> {
-        offered::claim(self.0, time)
+        brokered::claim(self.0, time)
     }
 
     fn takes_place(&self, region: RegionId, slot: usize) -> Result<(), Reason> {
-        offered::take_place(self.0, region, slot)
+        brokered::take_place(self.0, region, slot)
     }
 
     fn is_unanswered(&self) {

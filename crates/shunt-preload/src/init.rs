@@ -13,8 +13,8 @@ use crate::{next, sanitizers};
 use shunt_runtime::calls;
 use shunt_runtime::conn;
 use shunt_runtime::control::agent_client;
-use shunt_runtime::control::bell;
 use shunt_runtime::control::listener;
+use shunt_runtime::control::thread_doorbell;
 use shunt_runtime::epoll::{self, held};
 use shunt_runtime::fds::fd_table;
 use shunt_runtime::fds::owner;
@@ -89,7 +89,7 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
         return;
     }
     // Early, among the first keys of the program.
-    if !bell::prepare() {
+    if !thread_doorbell::prepare() {
         return;
     }
     // Without it a quick_exit(3) is seen by the peers as a kill.

@@ -28,7 +28,7 @@ use shunt_shm::sync::AtomicU32;
 
 use crate::calls::{Has, UnderWay};
 use crate::conn::{Conn, Hold, KERNEL_HINT, NUMBERED};
-use crate::control::bell::Bell;
+use crate::control::thread_doorbell::ThreadDoorbell;
 use crate::epoll::instance::Instance;
 use crate::epoll::nested::Awaited;
 use crate::epoll::ready;
@@ -174,7 +174,7 @@ struct PollSet<'a> {
     /// The connections, once the call waits.
     holds: Vec<Hold>,
     /// What this thread hears of them in a sleep in the kernel.
-    ears: Vec<Bell>,
+    ears: Vec<ThreadDoorbell>,
     /// By what it is woken in a sleep on futexes.
     words: Words,
     naps: Naps,
@@ -331,7 +331,7 @@ impl Wait for PollSet<'_> {
         let slept = Slept::by_call(slept, || errno::get() == EINTR);
         awake(self, slept);
         point!(poll_woken);
-        self.ears.iter().for_each(Bell::quiet);
+        self.ears.iter().for_each(ThreadDoorbell::quiet);
         self.conns().for_each(|(i, conn)| hear(&conn, &asked[i]));
         slept
     }

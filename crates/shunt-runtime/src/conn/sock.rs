@@ -17,11 +17,11 @@ use shunt_wire::reason::Reason;
 
 use crate::callback::Callback;
 use crate::conn::{Left, Pipes};
-use crate::control::bell::{self, Bell};
 use crate::control::endpoint::{self, Endpoint};
 use crate::control::link::{Link, Target};
 use crate::control::listener::Listener;
 use crate::control::peer::Peer;
+use crate::control::thread_doorbell::{self, ThreadDoorbell};
 use crate::fds::fd_table::{self, Entry, Kind};
 use crate::fds::own_fds::OwnFd;
 use crate::knobs::Dmb;
@@ -313,8 +313,8 @@ impl Sock {
     }
 
     /// The calling thread's ear for this side of the connection.
-    pub fn ear(&self) -> Option<Bell> {
-        bell::hear(self.link()?.endpoint)
+    pub fn ear(&self) -> Option<ThreadDoorbell> {
+        thread_doorbell::hear(self.link()?.endpoint)
     }
 
     /// True when the other end is on another machine: nothing but the shared memory and the kernel socket leads there.

@@ -1,7 +1,6 @@
 //! The agent, the endpoint, link groups, peers and their doorbells, listeners.
 
 pub mod agent_client;
-pub mod bell;
 pub mod bells;
 pub mod doorbells;
 pub mod endpoint;
@@ -11,6 +10,7 @@ pub mod listener;
 pub mod members;
 pub mod peer;
 pub mod process;
+pub mod thread_doorbell;
 pub mod unregistered;
 pub mod user;
 pub mod vectors;

@@ -19,8 +19,8 @@ use shunt_wire::counter::Counter;
 pub use shunt_engine::wait::Woken;
 
 use crate::conn::{Conn, KERNEL_HINT, Sock};
-use crate::control::bell::Bell;
 use crate::control::endpoint;
+use crate::control::thread_doorbell::ThreadDoorbell;
 use crate::point;
 use crate::stream::alarm;
 use crate::stream::spin::{self, Spun, ThisProcess};
@@ -147,7 +147,7 @@ struct Waiting<'a> {
     /// The word by which it is woken, as it was armed for a futex.
     armed: u32,
     /// What it hears of it in the kernel.
-    bell: Option<Bell>,
+    bell: Option<ThreadDoorbell>,
 }
 
 impl Waiting<'_> {

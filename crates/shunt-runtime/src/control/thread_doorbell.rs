@@ -57,12 +57,12 @@ thread_local! {
 
 /// An ear for the doorbells of one endpoint.
 #[derive(Clone, Copy)]
-pub struct Bell {
+pub struct ThreadDoorbell {
     fd: i32,
     vector: usize,
 }
 
-impl Bell {
+impl ThreadDoorbell {
     /// Readable when the doorbell was rung.
     pub fn fd(&self) -> BorrowedFd<'static> {
         // SAFETY: the thread's own epoll instance stays open as long as the thread runs.
@@ -89,9 +89,9 @@ impl Bell {
 }
 
 impl Place {
-    fn bell(&self) -> Option<Bell> {
+    fn bell(&self) -> Option<ThreadDoorbell> {
         let place = u16::try_from(self.epoll.get().checked_sub(1)?).ok()?;
-        Some(Bell { fd: OwnFd::raw_at(place), vector: self.vector.get() })
+        Some(ThreadDoorbell { fd: OwnFd::raw_at(place), vector: self.vector.get() })
     }
 
     fn clear(&self) {
@@ -105,7 +105,7 @@ impl Place {
 }
 
 /// The calling thread's ear for the endpoint's doorbells.
-pub fn hear(endpoint: &'static Endpoint) -> Option<Bell> {
+pub fn hear(endpoint: &'static Endpoint) -> Option<ThreadDoorbell> {
     let name = ptr::from_ref(endpoint);
     PLACES.with(|places| {
         let known = |place: &&Place| place.endpoint.get() == name && place.tid.get() == tid();
@@ -117,7 +117,7 @@ pub fn hear(endpoint: &'static Endpoint) -> Option<Bell> {
 }
 
 #[cold]
-fn make(places: &[Place; EARS], endpoint: &'static Endpoint) -> Option<Bell> {
+fn make(places: &[Place; EARS], endpoint: &'static Endpoint) -> Option<ThreadDoorbell> {
     let _uninterrupted = Uninterrupted::begin();
     // A forked child gets epoll instances of its own.
     let strange = |place: &&Place| place.epoll.get() != 0 && place.tid.get() != tid();
@@ -139,7 +139,7 @@ fn make(places: &[Place; EARS], endpoint: &'static Endpoint) -> Option<Bell> {
         endpoint.give_vector(vector);
         return None;
     }
-    let new = Bell { fd: epoll.raw(), vector };
+    let new = ThreadDoorbell { fd: epoll.raw(), vector };
     new.quiet();
     place.vector.set(vector);
     place.tid.set(tid());

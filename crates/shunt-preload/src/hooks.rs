@@ -184,10 +184,10 @@ macro_rules! for_each_hook {
             tail __vfork = ops::process::memory_is_lent;
             tail clone = ops::process::memory_is_lent;
             tail __clone = ops::process::memory_is_lent;
-            tail longjmp = ops::process::before_jump;
-            tail _longjmp = ops::process::before_jump;
-            tail siglongjmp = ops::process::before_jump;
-            tail __longjmp_chk = ops::process::before_jump;
+            tail longjmp = ops::process::before_longjmp;
+            tail _longjmp = ops::process::before_longjmp;
+            tail siglongjmp = ops::process::before_longjmp;
+            tail __longjmp_chk = ops::process::before_longjmp;
             tail execl = shunt_runtime::processes::exec::before_execl;
             tail execlp = shunt_runtime::processes::exec::before_execl;
             tail execle = shunt_runtime::processes::exec::before_execl;

@@ -15,7 +15,7 @@ use shunt_runtime::conn;
 use shunt_runtime::control::agent_client;
 use shunt_runtime::control::listener;
 use shunt_runtime::control::thread_doorbell;
-use shunt_runtime::epoll::{self, held};
+use shunt_runtime::epoll::{self, reentrancy};
 use shunt_runtime::fds::fd_table;
 use shunt_runtime::fds::owner;
 use shunt_runtime::memory::exports;
@@ -36,7 +36,7 @@ fn connect_layers() {
     calls::BEFORE_CLOSE.set(close::before_close);
     calls::SHUT_LATE.set(shut::shut_late);
     conn::END.set(close::end_of_calls);
-    held::CATCH_UP.set(epoll::table::catch_up);
+    reentrancy::CATCH_UP.set(epoll::table::catch_up);
     exports::TAKE_BACK.set(grants::take_back_in);
     agent_client::BEGUN.set(listener::tell_all);
 }

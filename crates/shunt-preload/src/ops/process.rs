@@ -17,8 +17,8 @@ pub fn memory_is_lent(_: Arguments) {
 }
 
 /// Before longjmp(3) and its kind, whose first argument says where to.
-pub fn before_jump([env, ..]: Arguments) {
-    calls::before_jump(env);
+pub fn before_longjmp([env, ..]: Arguments) {
+    calls::before_longjmp(env);
 }
 
 /// # Safety

@@ -9,9 +9,9 @@
 //! Handlers run on top of the very thread that changes the list: plain stores in the order of the
 //! program are enough.
 
-mod jump;
+mod longjmp;
 
-pub use jump::before_jump;
+pub use longjmp::before_longjmp;
 
 use core::cell::Cell;
 use core::ffi::c_int;

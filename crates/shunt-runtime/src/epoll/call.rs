@@ -2,8 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::epoll::held;
 use crate::epoll::instance::Instance;
+use crate::epoll::reentrancy;
 use crate::epoll::wait::{Limits, Out, Waiting, wait, wait_in_kernel};
 use crate::fds::fd_table;
 use crate::system::abi::{c_int, epoll_event, sigset_t};
@@ -35,7 +35,7 @@ impl Wait {
         let entry = fd_table::lookup(self.epfd);
         let Some(instance) = Instance::of(entry) else { return kernel() };
         let Ok(room @ 1..) = usize::try_from(self.max) else { return kernel() };
-        if held::is_above() {
+        if reentrancy::is_above() {
             // A wait that its caller takes for one that a signal has ended.
             return errno::fail(libc::EINTR);
         }

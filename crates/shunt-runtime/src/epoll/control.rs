@@ -8,7 +8,7 @@ use crate::conn::Conn;
 use crate::contain::contain_uncancelled;
 use crate::epoll::instance::{Instance, flags_are_valid, kernel_event};
 use crate::epoll::state::Watch;
-use crate::epoll::{held, table};
+use crate::epoll::{reentrancy, table};
 use crate::fds::fd_table::{self, Kind};
 use crate::fds::owner::may_mutate;
 use crate::point;
@@ -45,7 +45,7 @@ pub fn control(
     let Some(instance) = Instance::of(fd_table::lookup(epfd)) else {
         return unseen(op, fd, kernel(None));
     };
-    if held::is_above() {
+    if reentrancy::is_above() {
         // In a signal handler; the one answer of the kernel's that says: not now.
         return errno::fail(libc::ENOMEM);
     }

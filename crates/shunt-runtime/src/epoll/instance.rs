@@ -16,7 +16,7 @@ use crate::control::bells::COMMON;
 use crate::control::endpoint::Endpoint;
 use crate::control::link::Link;
 use crate::control::vectors;
-use crate::epoll::held::{self, Held};
+use crate::epoll::reentrancy::{self, Held};
 use crate::epoll::state::{Parked, State, Watch, Watched};
 use crate::epoll::tag;
 use crate::fds::fd_table::{self, Entry, Kind};
@@ -65,7 +65,7 @@ pub struct Instance {
     pub visited: AtomicU64,
     /// See [`shunt_engine::spin::Learnt`].
     pub budget: AtomicU32,
-    state: held::Lock,
+    state: reentrancy::Lock,
 }
 
 impl Instance {
@@ -87,7 +87,7 @@ impl Instance {
             doubted: AtomicU64::new(0),
             visited: AtomicU64::new(0),
             budget: AtomicU32::new(0),
-            state: held::Lock::default(),
+            state: reentrancy::Lock::default(),
         };
         new.renew(fd);
         new
@@ -184,7 +184,7 @@ impl Instance {
     }
 
     fn finish(&'static self) {
-        if !held::is_told_later() {
+        if !reentrancy::is_told_later() {
             self.clear();
         }
     }

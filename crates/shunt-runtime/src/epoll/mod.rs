@@ -9,10 +9,10 @@
 pub mod call;
 pub mod control;
 mod fd_map;
-pub mod held;
 pub mod instance;
 pub mod nested;
 pub mod ready;
+pub mod reentrancy;
 pub mod state;
 pub mod table;
 mod tags;

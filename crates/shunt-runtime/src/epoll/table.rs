@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use crate::epoll::held::Held;
 use crate::epoll::instance::Instance;
+use crate::epoll::reentrancy::Held;
 use crate::fds::fd_table::{Entry, Kind};
 use crate::system::errno::KeepErrno;
 use crate::threads::mutex::{Guard, Mutex};

@@ -4,8 +4,8 @@ use core::sync::atomic::Ordering;
 
 use crate::conn::{Conn, Sock};
 use crate::control::link::Link;
-use crate::epoll::held;
 use crate::epoll::instance::SEVERAL;
+use crate::epoll::reentrancy;
 use crate::epoll::table::{all, get};
 use crate::point;
 use crate::system::abi::c_int;
@@ -34,7 +34,7 @@ pub fn dispatch(link: &Link, slot: usize) {
 
 /// A descriptor that may be registered already has become a shunted connection.
 pub fn on_connected(conn: Conn) {
-    if !held::is_told_later() {
+    if !reentrancy::is_told_later() {
         all().for_each(|instance| instance.convert(conn.descriptor(), Some(conn)));
     }
 }
@@ -43,7 +43,7 @@ pub fn on_connected(conn: Conn) {
 /// when there is some.
 pub fn wants_room(fd: c_int) {
     let _keep = KeepErrno::new();
-    if !held::is_told_later() {
+    if !reentrancy::is_told_later() {
         all().for_each(|instance| instance.ask_for_room(fd));
     }
 }
@@ -52,21 +52,21 @@ pub fn wants_room(fd: c_int) {
 /// in the ring that have been told of already, or there is something on the error queue.
 pub fn look_again(sock: &'static Sock) {
     let Some(link) = sock.link() else { return };
-    if !held::is_told_later() {
+    if !reentrancy::is_told_later() {
         dispatch(link, sock.record().slot());
     }
 }
 
 /// A connection is back on TCP for good.
 pub fn on_declined(fd: c_int) {
-    if !held::is_told_later() {
+    if !reentrancy::is_told_later() {
         all().for_each(|instance| instance.convert(fd, None));
     }
 }
 
 /// The connection is gone, and its descriptors stand for a fresh socket, which is watched on.
 pub fn on_disconnected(sock: &'static Sock) {
-    if held::is_told_later() {
+    if reentrancy::is_told_later() {
         return;
     }
     all().for_each(|instance| instance.forget_orphans(&mut instance.lock(), sock));
@@ -74,7 +74,7 @@ pub fn on_disconnected(sock: &'static Sock) {
 
 /// The descriptor goes. The kernel forgets its registrations when it is the connection's last.
 pub fn before_close(sock: &'static Sock, fd: c_int) {
-    if held::is_told_later() {
+    if reentrancy::is_told_later() {
         return;
     }
     let mut other = None;

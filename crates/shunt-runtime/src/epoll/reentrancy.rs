@@ -90,13 +90,13 @@ impl Held {
 }
 
 // SAFETY: `Held::lock` alone notes with it, a lock.
-static LOCKED: Keeper = unsafe { Keeper::new(unlock_after_jump) };
+static LOCKED: Keeper = unsafe { Keeper::new(unlock_after_longjmp) };
 
 /// In the place of a call of this thread that has the lock, and does not come back to it.
 ///
 /// # Safety
 /// The address is a lock's.
-unsafe fn unlock_after_jump(lock: *const ()) {
+unsafe fn unlock_after_longjmp(lock: *const ()) {
     // SAFETY: the caller promises a lock's address; locks are never freed.
     let lock = unsafe { &*lock.cast::<Lock>() };
     lock.is_torn.store(true, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use core::ptr;
 use crate::calls::{State, current, give_back};
 
 /// Before longjmp(3) and its kind, to where `env` says.
-pub fn before_jump(env: usize) {
+pub fn before_longjmp(env: usize) {
     let thread = current();
     if thread.depth() == 0 {
         return;
@@ -107,7 +107,7 @@ mod tests {
             // The jump drops it in the place of this frame, which comes back in the test alone.
             let given = core::mem::ManuallyDrop::new(Given(count));
             let inner = UnderWay::note(Has::value::<Given<'_>>(&given));
-            before_jump(env);
+            before_longjmp(env);
             let is_live = current().has_noted(inner.0);
             drop(inner);
             usize::from(is_live)

@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering;
 
 use libc::{EINTR, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
 use shunt_engine::conn::End;
-use shunt_engine::conn::poll::Heard;
+use shunt_engine::conn::poll::KernelReadiness;
 use shunt_engine::conn::repeated::are_known;
 use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
@@ -86,7 +86,7 @@ impl Target {
     fn readiness(&self, wanted: u32) -> u32 {
         match self {
             Self::Kernel => 0,
-            Self::Conn(conn) => ready::of(*conn, wanted, &mut Heard::Nothing),
+            Self::Conn(conn) => ready::of(*conn, wanted, &mut KernelReadiness::Nothing),
             Self::Set(set) if set.is_readable() => events::IN | events::RDNORM,
             Self::Set(_) => 0,
         }

@@ -35,7 +35,7 @@ use shunt_shm::region::{Section, Side};
 use shunt_wire::clc::Proposal;
 
 use crate::conn::End;
-use crate::conn::poll::Heard;
+use crate::conn::poll::KernelReadiness;
 use crate::handshake::Phase;
 pub use history::History;
 use pace::{Program, Stopped};
@@ -105,7 +105,7 @@ struct Proc {
     socket: Kept,
     /// Its completion queue has the connection.
     is_queued: Cell<bool>,
-    heard: Cell<Heard>,
+    heard: Cell<KernelReadiness>,
     /// A handler has sent or received something.
     had_handler: Cell<bool>,
     /// Handlers of signals that run.
@@ -181,7 +181,7 @@ impl Proc {
             is_told: Cell::new(false),
             socket: Kept::default(),
             is_queued: Cell::new(false),
-            heard: Cell::new(Heard::Nothing),
+            heard: Cell::new(KernelReadiness::Nothing),
             had_handler: Cell::new(false),
             handlers: Cell::new(0),
             is_to_close: Cell::new(false),

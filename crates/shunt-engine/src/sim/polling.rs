@@ -9,7 +9,7 @@ use super::tcp::Socket;
 use super::{Op, World};
 use crate::call::Direction;
 use crate::conn::flags::KERNEL_HINT;
-use crate::conn::poll::{self, Heard, Polled};
+use crate::conn::poll::{self, KernelReadiness, Polled};
 use crate::conn::repeated::are_known;
 use crate::conn::{overflow, sends_over_tcp};
 use crate::events;
@@ -75,10 +75,10 @@ impl<'a> Polled for Looked<'a> {
 impl World {
     /// What poll(2) would say.
     pub fn readiness(&self, who: usize, wanted: u32) -> u32 {
-        self.readiness_by(who, wanted, &mut Heard::Nothing)
+        self.readiness_by(who, wanted, &mut KernelReadiness::Nothing)
     }
 
-    fn readiness_by(&self, who: usize, wanted: u32, heard: &mut Heard) -> u32 {
+    fn readiness_by(&self, who: usize, wanted: u32, heard: &mut KernelReadiness) -> u32 {
         let end = self.end(who);
         let looked = Looked { world: self, who };
         poll::look((end.record, Some(end)), end.phase(), (wanted, heard), &looked)
@@ -185,7 +185,7 @@ impl World {
             if me.socket.edge.take() {
                 let told = self.socket(who).poll();
                 if told & !(events::OUT | events::WRNORM) != 0 {
-                    me.heard.set(Heard::Told(told & !(events::OUT | events::WRNORM), 0));
+                    me.heard.set(KernelReadiness::Told(told & !(events::OUT | events::WRNORM), 0));
                 }
                 if told & (events::RDHUP | events::ALWAYS) != 0 {
                     end.put(KERNEL_HINT, true);
@@ -197,8 +197,8 @@ impl World {
                 let mut heard = me.heard.get();
                 let ready = self.readiness_by(who, EDGES, &mut heard);
                 // What was told is good for one look.
-                let is_old = matches!(heard, Heard::Told(..));
-                me.heard.set(if is_old { Heard::Nothing } else { heard });
+                let is_old = matches!(heard, KernelReadiness::Told(..));
+                me.heard.set(if is_old { KernelReadiness::Nothing } else { heard });
                 if ready & (EDGES | events::ALWAYS) != 0 {
                     return;
                 }

@@ -4,7 +4,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
-use shunt_engine::conn::poll::Heard;
+use shunt_engine::conn::poll::KernelReadiness;
 use shunt_engine::events;
 use shunt_heap::slab::Name;
 use shunt_shm::doorbell::RUNG;
@@ -352,7 +352,7 @@ impl Instance {
         let queued = sock.link().is_some_and(|link| self.register_queue(state, index, sock, link));
         let Some(Some(watch)) = state.watches.get_mut(index) else { return };
         watch.conn = Some(Watched { conn, queued, candidate: sock.link().is_none() });
-        watch.kernel = Heard::Nothing;
+        watch.kernel = KernelReadiness::Nothing;
         if !queued {
             state.direct.push(index);
             if let Some(link) = sock.link() {

@@ -1,7 +1,7 @@
 //! Readiness of a shunted connection, of use to epoll, poll and select: the engine's look ([`poll::look`]) at the connections of
 //! this process.
 
-use shunt_engine::conn::poll::{self, Heard, Polled};
+use shunt_engine::conn::poll::{self, KernelReadiness, Polled};
 
 use crate::conn::Conn;
 use crate::stream::tcp::Socket;
@@ -19,7 +19,7 @@ pub fn stamp(conn: Conn) -> u64 {
 /// The connection's readiness now. `wanted`: the events that the asker is interested in. `heard`: what
 /// the asker knows, and knows afterwards.
 #[inline]
-pub fn of(conn: Conn, wanted: u32, heard: &mut Heard) -> u32 {
+pub fn of(conn: Conn, wanted: u32, heard: &mut KernelReadiness) -> u32 {
     let phase = promote::glance(conn);
     let sock = conn.sock();
     let ready = poll::look((sock.record(), sock.end()), phase, (wanted, heard), &Looked(conn));

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use shunt_engine::conn::poll::Heard;
+use shunt_engine::conn::poll::KernelReadiness;
 use shunt_engine::events;
 use shunt_shm::doorbell::arm_bell;
 
@@ -65,7 +65,7 @@ pub struct Watch {
     /// What an edge-triggered connection that is looked at by itself was when it was last listed.
     pub stamp: u64,
     /// What the kernel says of the connection, as far as that is known.
-    pub kernel: Heard,
+    pub kernel: KernelReadiness,
     /// It is in the ready list.
     pub listed: bool,
     /// The program has taken it out, see [`super::instance::Instance::park`].
@@ -89,7 +89,7 @@ impl Watch {
             conn: None,
             inner: None,
             stamp: 0,
-            kernel: Heard::Nothing,
+            kernel: KernelReadiness::Nothing,
             listed: false,
             parked: None,
         }
@@ -144,7 +144,7 @@ impl State {
                 continue;
             };
             watch.listed = false;
-            watch.kernel = Heard::Nothing;
+            watch.kernel = KernelReadiness::Nothing;
             let (fd, conn, is_set) = (watch.fd, watch.conn, watch.inner.is_some());
             if self.by_fd.get(fd).is_none() {
                 self.by_fd.insert(fd, index);

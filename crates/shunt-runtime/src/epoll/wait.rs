@@ -3,7 +3,7 @@
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
-use shunt_engine::conn::poll::Heard;
+use shunt_engine::conn::poll::KernelReadiness;
 use shunt_engine::conn::repeated::are_known;
 use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
@@ -490,7 +490,7 @@ fn take_in_conn(instance: &Instance, state: &mut State, index: usize, bits: u32)
     if let Some(watch) = state.get(index)
         && bits & !events::OUT != 0
     {
-        watch.kernel = Heard::Told(bits & !events::OUT, look);
+        watch.kernel = KernelReadiness::Told(bits & !events::OUT, look);
         if let Some(conn) = watch.conn.filter(|_| bits & !(events::OUT | events::IN) != 0) {
             conn.conn.put(KERNEL_HINT, true);
         }

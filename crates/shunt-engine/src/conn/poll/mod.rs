@@ -36,7 +36,7 @@ pub const BROKEN: u32 = events::ERR | events::HUP | events::IN | events::OUT;
 
 /// What somebody knows of a kernel socket who hears of its news.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Heard {
+pub enum KernelReadiness {
     /// Nothing: it is to be asked.
     Nothing,
     /// There was nothing to read when it was last asked, and there was no news since.
@@ -45,7 +45,7 @@ pub enum Heard {
     Told(u32, u64),
 }
 
-impl Heard {
+impl KernelReadiness {
     /// What counts at a look. In a `shared` set news may go to somebody else.
     #[must_use]
     pub const fn at(self, look: u64, shared: bool) -> Self {
@@ -144,7 +144,7 @@ impl Needs {
 pub fn look(
     (record, end): (&Record, Option<End<'_>>),
     phase: Phase,
-    (wanted, heard): (u32, &mut Heard),
+    (wanted, heard): (u32, &mut KernelReadiness),
     host: &impl Polled,
 ) -> u32 {
     match (phase, end) {
@@ -188,7 +188,13 @@ impl End<'_> {
 
     /// What only the kernel can say. `asks_room`: not even whether there is room is known.
     #[must_use]
-    pub fn needs(&self, wanted: u32, rings: &Rings, heard: Heard, asks_room: bool) -> Needs {
+    pub fn needs(
+        &self,
+        wanted: u32,
+        rings: &Rings,
+        heard: KernelReadiness,
+        asks_room: bool,
+    ) -> Needs {
         let Rings { source: Source { path, has_mark }, in_ring, readable, .. } = *rings;
         let reads = wanted & (BYTES | events::PRI | events::RDHUP) != 0;
         // Who can read, and does not ask for the end by itself, learns of it when it has read: but for the end of both
@@ -198,7 +204,7 @@ impl End<'_> {
             || self.has(SHUT_WR)
             || self.theirs.ctl.closed.load(Relaxed) == RESET;
         Needs {
-            bytes: reads && path == Path::Tcp && heard != Heard::Silent,
+            bytes: reads && path == Path::Tcp && heard != KernelReadiness::Silent,
             end: (reads && self.has(FROZEN))
                 || (reads && has_mark && in_ring == 0)
                 || (self.theirs.prod.fin.load(Relaxed) != 0 && end_is_news)
@@ -231,7 +237,7 @@ const fn is_too_little((free, of): (u64, u64)) -> bool {
 
 /// Steps of a look.
 impl End<'_> {
-    fn look(&self, wanted: u32, heard: &mut Heard, host: &impl Polled) -> u32 {
+    fn look(&self, wanted: u32, heard: &mut KernelReadiness, host: &impl Polled) -> u32 {
         if self.is_to_follow() {
             host.follows();
         } else if are_pending(self.record) {
@@ -243,7 +249,7 @@ impl End<'_> {
         }
         if self.may_settle() {
             host.settles();
-            *heard = Heard::Nothing;
+            *heard = KernelReadiness::Nothing;
         }
         let asks_out = wanted & events::OUT != 0;
         let writes_ring = self.sends_to_ring(host.can_tell())
@@ -274,7 +280,7 @@ impl End<'_> {
             None => {
                 let kernel = asks_kernel(self.record, Some(*self), host);
                 let is_silent = kernel & !ROOM == 0;
-                *heard = if is_silent { Heard::Silent } else { Heard::Nothing };
+                *heard = if is_silent { KernelReadiness::Silent } else { KernelReadiness::Nothing };
                 if writes_tcp && kernel & events::OUT != 0 {
                     self.notes_room();
                 }

@@ -45,14 +45,14 @@ impl Looks {
         self.memory.end()
     }
 
-    fn of(&self, wanted: u32, heard: &mut Heard) -> u32 {
+    fn of(&self, wanted: u32, heard: &mut KernelReadiness) -> u32 {
         self.did.borrow_mut().clear();
         self.questions.set(0);
         look((self.end().record, Some(self.end())), Phase::Active, (wanted, heard), self)
     }
 
     fn ready(&self, wanted: u32) -> u32 {
-        self.of(wanted, &mut Heard::Nothing)
+        self.of(wanted, &mut KernelReadiness::Nothing)
     }
 
     fn did(&self) -> Vec<Did> {
@@ -127,29 +127,29 @@ fn in_the_ring_the_kernel_is_not_asked() {
 
 #[test]
 fn what_is_known_counts_for_one_look_and_not_in_shared_sets() {
-    assert_eq!(Heard::Silent.at(3, false), Heard::Silent);
-    assert_eq!(Heard::Silent.at(3, true), Heard::Nothing);
-    assert_eq!(Heard::Told(IN, 3).at(3, true), Heard::Told(IN, 3));
-    assert_eq!(Heard::Told(IN, 3).at(4, false), Heard::Nothing);
-    assert_eq!(Heard::Told(IN, 3).answer(), Some(IN | RDNORM));
-    assert_eq!(Heard::Told(RDHUP, 3).answer(), Some(RDHUP));
+    assert_eq!(KernelReadiness::Silent.at(3, false), KernelReadiness::Silent);
+    assert_eq!(KernelReadiness::Silent.at(3, true), KernelReadiness::Nothing);
+    assert_eq!(KernelReadiness::Told(IN, 3).at(3, true), KernelReadiness::Told(IN, 3));
+    assert_eq!(KernelReadiness::Told(IN, 3).at(4, false), KernelReadiness::Nothing);
+    assert_eq!(KernelReadiness::Told(IN, 3).answer(), Some(IN | RDNORM));
+    assert_eq!(KernelReadiness::Told(RDHUP, 3).answer(), Some(RDHUP));
 }
 
 #[test]
 fn over_tcp_the_kernel_is_asked_unless_it_has_told() {
     let looks = Looks { time: Cell::new(1 << 20), cannot_tell: true, ..Looks::default() };
-    let mut heard = Heard::Nothing;
+    let mut heard = KernelReadiness::Nothing;
     assert_eq!(looks.of(IN, &mut heard), 0);
-    assert_eq!((heard, looks.questions.get()), (Heard::Silent, 1));
+    assert_eq!((heard, looks.questions.get()), (KernelReadiness::Silent, 1));
     looks.socket.arrive(Arrival::Bytes(5));
     assert_eq!(looks.of(IN, &mut heard), 0, "nobody has told of them");
     assert_eq!(looks.questions.get(), 0);
-    heard = Heard::Told(IN, 0);
+    heard = KernelReadiness::Told(IN, 0);
     assert_eq!(looks.of(IN, &mut heard), IN | RDNORM);
     assert_eq!(looks.questions.get(), 0);
-    heard = Heard::Nothing;
+    heard = KernelReadiness::Nothing;
     assert_eq!(looks.of(IN, &mut heard), IN);
-    assert_eq!(heard, Heard::Nothing, "it may have more to say");
+    assert_eq!(heard, KernelReadiness::Nothing, "it may have more to say");
 }
 
 #[test]
@@ -157,7 +157,8 @@ fn without_shared_memory_and_after_a_violation_there_is_one_answer() {
     let looks = Looks::in_ring();
     let answer = |phase, end| {
         looks.questions.set(0);
-        let ready = look((looks.end().record, end), phase, (IN, &mut Heard::Nothing), &looks);
+        let ready =
+            look((looks.end().record, end), phase, (IN, &mut KernelReadiness::Nothing), &looks);
         (ready, looks.questions.get())
     };
     looks.memory.receive(1);
@@ -191,7 +192,7 @@ fn what_comes_twice_is_no_news() {
     let looks = Looks { time: Cell::new(1 << 20), ..Looks::default() };
     looks.end().record.rx.again.store(6, Relaxed);
     looks.socket.arrive(Arrival::Bytes(3));
-    let mut heard = Heard::Silent;
+    let mut heard = KernelReadiness::Silent;
     assert_eq!(looks.of(IN, &mut heard) & IN, 0);
     assert_eq!(looks.did()[0], Did::Settled);
     looks.socket.arrive(Arrival::Bytes(4));
@@ -255,10 +256,10 @@ fn the_kernel_speaks_for_what_the_rings_cannot_know() {
     ];
     for (n, (change, wanted, needs)) in changes.into_iter().enumerate() {
         let looks = Looks::in_ring();
-        let before = looks.end().needs(wanted, &rings(&looks), Heard::Nothing, false);
+        let before = looks.end().needs(wanted, &rings(&looks), KernelReadiness::Nothing, false);
         assert_eq!(before, Needs::default(), "{n}");
         change(&looks);
-        let after = looks.end().needs(wanted, &rings(&looks), Heard::Nothing, false);
+        let after = looks.end().needs(wanted, &rings(&looks), KernelReadiness::Nothing, false);
         assert_eq!(after, needs, "{n}");
     }
 }
@@ -312,7 +313,7 @@ fn a_ring_that_stays_full_is_room_over_tcp() {
 fn room_in_the_kernel_socket_is_good_for_one_answer() {
     let looks = Looks { time: Cell::new(1 << 20), cannot_tell: true, ..Looks::default() };
     looks.end().put(HAD_ROOM | FILLS_KERNEL, true);
-    let mut heard = Heard::Silent;
+    let mut heard = KernelReadiness::Silent;
     assert_eq!(looks.of(IN | OUT, &mut heard), OUT | WRNORM);
     assert_eq!(looks.questions.get(), 0);
     looks.of(IN | OUT, &mut heard);
@@ -336,7 +337,7 @@ fn a_kernel_socket_that_was_filled_is_asked_before_the_ring_is_entered() {
 fn bytes_that_no_mark_explains_are_found_when_the_kernel_has_told_of_them() {
     let looks = Looks::in_ring();
     looks.socket.arrive(Arrival::Bytes(1));
-    looks.of(IN, &mut Heard::Told(IN, 0));
+    looks.of(IN, &mut KernelReadiness::Told(IN, 0));
     assert_eq!(looks.did(), [Did::FoundUnmarked]);
     for change in [
         (|looks| TxCursor::set_mark(&looks.end().theirs.prod, 0)) as fn(&Looks),

@@ -11,7 +11,7 @@ use crate::system::clock;
 /// Something else whenever bytes or room have come, or a stretch or direction has ended or been passed;
 /// never 0.
 pub fn stamp(conn: Conn) -> u64 {
-    promote::glance(conn);
+    promote::poll_handshake(conn);
     let completions = u64::from(zerocopy::stamp(conn.sock()));
     conn.end().map_or(completions << 1 | 1, |end| end.stamp(completions))
 }
@@ -20,7 +20,7 @@ pub fn stamp(conn: Conn) -> u64 {
 /// the asker knows, and knows afterwards.
 #[inline]
 pub fn of(conn: Conn, wanted: u32, heard: &mut KernelReadiness) -> u32 {
-    let phase = promote::glance(conn);
+    let phase = promote::poll_handshake(conn);
     let sock = conn.sock();
     let ready = poll::look((sock.record(), sock.end()), phase, (wanted, heard), &Looked(conn));
     ready | zerocopy::readiness(sock)

@@ -100,7 +100,7 @@ impl Leaving for Out<'_> {
 
 /// This side leaves shared memory.
 pub fn leave(conn: Conn, why: Reason) {
-    promote::glance(conn);
+    promote::poll_handshake(conn);
     let (Some(end), Some(link)) = (conn.end(), conn.link()) else { return };
     if !freeze(conn) {
         again::finish(conn);

@@ -206,7 +206,7 @@ fn note(fd: c_int, name: c_int, value: impl FnOnce() -> c_int) {
         Heeded::Size => {
             if conn.phase() == Phase::Active {
                 // In a forked child the link group may still be to come.
-                promote::glance(conn);
+                promote::poll_handshake(conn);
             }
             buffers::changed(conn);
         }

@@ -102,8 +102,8 @@ pub fn advance(conn: Conn) -> Phase {
 
 /// The same for one who only asks for readiness and may hold locks: never gives up.
 #[inline]
-pub fn glance(conn: Conn) -> Phase {
-    course::glance(&Handshake(conn))
+pub fn poll_handshake(conn: Conn) -> Phase {
+    course::poll_handshake(&Handshake(conn))
 }
 
 /// A connection on its way into shared memory.

@@ -287,7 +287,7 @@ impl Incoming for Receiving<'_, '_> {
     fn has_passed(&self, is_late: bool) {
         liveness::look_for_unmarked(self.call.conn);
         // A client that has nothing more to send learns of the answer here.
-        promote::glance(self.call.conn);
+        promote::poll_handshake(self.call.conn);
         if is_late {
             tell::look_again(self.sock());
         }

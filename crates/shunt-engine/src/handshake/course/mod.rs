@@ -1,4 +1,4 @@
-//! The handshake's course, step by step, as the calls on a connection take it: [`advance`] and [`glance`].
+//! The handshake's course, step by step, as the calls on a connection take it: [`advance`] and [`poll_handshake`].
 //!
 //! A *server* looks for the client's proposal when the program first uses what it has accepted; or in accept(2), where the
 //! program is known to use it itself ([`at_accept`]). A *client* looks for the answer. A client whose acceptor may be elsewhere on
@@ -112,7 +112,7 @@ pub fn advance(host: &impl Course) -> Phase {
 
 /// The same for one who only asks for readiness and may hold locks: never gives up.
 #[inline]
-pub fn glance(host: &impl Course) -> Phase {
+pub fn poll_handshake(host: &impl Course) -> Phase {
     match phase(host) {
         Phase::Active if host.end().is_some() => Phase::Active,
         Phase::Active => adopt(host),
@@ -122,7 +122,7 @@ pub fn glance(host: &impl Course) -> Phase {
             }
             answered(host).unwrap_or(Phase::Proposed)
         }
-        Phase::Candidate => glance_at_proposal(host),
+        Phase::Candidate => poll_proposal(host),
         other => other,
     }
 }
@@ -152,7 +152,7 @@ fn look_for_proposal(host: &impl Course, time: Time) -> Phase {
     }
 }
 
-fn glance_at_proposal(host: &impl Course) -> Phase {
+fn poll_proposal(host: &impl Course) -> Phase {
     let found = host.alone(|is_nested| {
         let phase = phase(host);
         if is_nested || phase != Phase::Candidate {

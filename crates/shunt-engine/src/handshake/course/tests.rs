@@ -205,7 +205,7 @@ impl Course for Way {
 fn what_is_settled_needs_no_step() {
     for phase in [Phase::Tcp, Phase::Broken] {
         let way = Way::of(phase);
-        assert_eq!((advance(&way), glance(&way), way.did()), (phase, phase, vec![]));
+        assert_eq!((advance(&way), poll_handshake(&way), way.did()), (phase, phase, vec![]));
     }
     let way = Way::of(Phase::Active);
     way.is_linked.set(true);
@@ -273,7 +273,7 @@ fn who_comes_second_finds_what_the_first_has_settled() {
     way.meanwhile = Some(|way| way.id().phase.store(Phase::Active as u32, Relaxed));
     assert_eq!((advance(&way), way.did()), (Phase::Active, vec![]));
     way.id().phase.store(Phase::Candidate as u32, Relaxed);
-    assert_eq!((glance(&way), way.did()), (Phase::Active, vec![]));
+    assert_eq!((poll_handshake(&way), way.did()), (Phase::Active, vec![]));
 }
 
 #[test]
@@ -284,30 +284,30 @@ fn handlers_leave_the_step_to_the_call_that_they_interrupted() {
         let mut way = Way::of(Phase::Candidate);
         way.found_at = Some(1);
         bar(&mut way);
-        assert_eq!((advance(&way), glance(&way)), (Phase::Candidate, Phase::Candidate));
+        assert_eq!((advance(&way), poll_handshake(&way)), (Phase::Candidate, Phase::Candidate));
         assert_eq!(way.did(), []);
     }
 }
 
 #[test]
-fn a_glance_takes_a_proposal_up_and_declines_nothing() {
+fn polling_takes_a_proposal_up_and_declines_nothing() {
     let mut way = Way::of(Phase::Candidate);
-    assert_eq!((glance(&way), way.did()), (Phase::Candidate, vec![]));
+    assert_eq!((poll_handshake(&way), way.did()), (Phase::Candidate, vec![]));
     assert_eq!(way.phase(), Phase::Candidate);
     way.found_at = Some(2);
-    assert_eq!(glance(&way), Phase::Active);
+    assert_eq!(poll_handshake(&way), Phase::Active);
     let mut way = Way::of(Phase::Candidate);
     (way.found_at, way.accepted) = (Some(1), Err(Reason::NoResources));
-    assert_eq!((glance(&way), way.phase()), (Phase::Candidate, Phase::Candidate));
+    assert_eq!((poll_handshake(&way), way.phase()), (Phase::Candidate, Phase::Candidate));
     for offer in [Offer::Open(1), Offer::Declined(Reason::PeerNotShunted)] {
         let way = Way::offered(offer);
-        assert_eq!((glance(&way), way.phase()), (Phase::Candidate, Phase::Candidate));
+        assert_eq!((poll_handshake(&way), way.phase()), (Phase::Candidate, Phase::Candidate));
     }
 }
 
 #[test]
 fn a_client_meets_who_has_answered() {
-    for look in [advance, glance] {
+    for look in [advance, poll_handshake] {
         let way = Way::client();
         assert_eq!((look(&way), way.did()), (Phase::Proposed, vec![]));
         assert_eq!(way.proposal(), Proposal::Used as u32, "what comes will be read");
@@ -334,7 +334,7 @@ fn a_client_that_has_waited_long_takes_its_proposal_back() {
     for _ in 0..CLIENT_LOOKS {
         assert_eq!((advance(&way), way.did()), (Phase::Proposed, vec![]));
     }
-    assert_eq!(glance(&way), Phase::Proposed, "who only looks gives nothing up");
+    assert_eq!(poll_handshake(&way), Phase::Proposed, "who only looks gives nothing up");
     assert_eq!(advance(&way), Phase::Tcp);
     assert_eq!(way.did(), [Did::Withdrew, Did::Declined(Reason::NotAccepted)]);
 }
@@ -362,7 +362,7 @@ fn a_child_does_not_wait_for_what_its_parent_has_proposed_since() {
 
 #[test]
 fn a_relative_adopts_what_another_one_has_settled() {
-    for look in [advance, glance] {
+    for look in [advance, poll_handshake] {
         let way = Way::of(Phase::Active);
         assert_eq!((look(&way), way.did()), (Phase::Active, vec![Did::Joined, Did::Greeted]));
         let mut way = Way::of(Phase::Active);
@@ -390,7 +390,7 @@ fn an_offer_is_waited_for_and_withdrawn() {
 
 #[test]
 fn a_place_that_was_found_is_taken_and_the_acceptor_met() {
-    for look in [advance, glance] {
+    for look in [advance, poll_handshake] {
         let way = Way::offered(Offer::Claimed { region: 9, slot: 5 });
         way.is_answered_by(4);
         assert_eq!(look(&way), Phase::Active);
@@ -402,7 +402,7 @@ fn a_place_that_was_found_is_taken_and_the_acceptor_met() {
     }
     let mut way = Way::offered(Offer::Claimed { region: 9, slot: 5 });
     way.place = Err(Reason::NoResources);
-    assert_eq!(glance(&way), Phase::Candidate);
+    assert_eq!(poll_handshake(&way), Phase::Candidate);
     assert_eq!(way.did(), [Did::TookPlace(9, 5)]);
     assert_eq!(advance(&way), Phase::Tcp);
     assert_eq!(way.did(), [Did::TookPlace(9, 5), Did::Declined(Reason::NoResources)]);

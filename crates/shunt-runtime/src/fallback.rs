@@ -21,7 +21,7 @@ use crate::activity;
 use crate::control::listener::leave_unregistered;
 use crate::epoll;
 use crate::fds::fd_table::{self, Kind};
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::fds::unconnected;
 use crate::stream::hand_over;
 use crate::system::abi::{c_int, c_ulong};
@@ -46,7 +46,7 @@ pub fn before_seccomp(operation: c_ulong, filter: c_ulong) {
         SECCOMP_SET_MODE_FILTER => filter != 0,
         _ => false,
     };
-    if sets && may_mutate() && activity::active() {
+    if sets && owns_process_state() && activity::active() {
         let _keep = KeepErrno::new();
         leave_all();
         epoll::all().for_each(epoll::instance::Instance::dissolve);
@@ -57,7 +57,7 @@ pub fn before_seccomp(operation: c_ulong, filter: c_ulong) {
 
 /// io_uring_setup(2) is about to be called. The answer, if it is not to be the kernel's.
 pub fn before_io_uring() -> Option<c_long> {
-    if !activity::active() || !may_mutate() {
+    if !activity::active() || !owns_process_state() {
         return None;
     }
     if can_do_without() {
@@ -69,7 +69,7 @@ pub fn before_io_uring() -> Option<c_long> {
 
 /// The program is about to make calls that no hook sees, on any connection.
 pub fn before_unseen_calls() {
-    if activity::active() && may_mutate() {
+    if activity::active() && owns_process_state() {
         let _keep = KeepErrno::new();
         leave_all();
         activity::retire();

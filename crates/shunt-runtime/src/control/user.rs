@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::activity;
 use crate::control::listener::register_inherited;
 use crate::control::{agent_client, endpoint};
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::fds::unconnected;
 use crate::system::abi::uid_t;
 use crate::system::errno::KeepErrno;
@@ -56,7 +56,7 @@ impl UserChange {
 /// The program is about to lose its way to the agent, to its user's own or (`any`) to any: what it has
 /// inherited is registered, and the conversation for what it makes later begun.
 pub fn speak_while_permitted(any: bool) {
-    if !activity::active() || !may_mutate() {
+    if !activity::active() || !owns_process_state() {
         return;
     }
     let _keep = KeepErrno::new();

@@ -8,7 +8,7 @@ use crate::contain::contain_uncancelled;
 use crate::epoll::instance::Instance;
 use crate::fds::fd_table::{self, Entry, Kind};
 use crate::fds::own_fds::{self, OwnFd};
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::point;
 use crate::processes::close;
 use crate::stream::in_doubt;
@@ -26,7 +26,7 @@ pub fn close(fd: c_int, kernel_close: impl FnOnce() -> c_int) -> c_int {
     match fd_table::lookup(fd).kind() {
         Kind::Kernel => {}
         Kind::Own => return errno::fail(libc::EBADF),
-        _ if may_mutate() && forget(fd) == Close::Later => return 0,
+        _ if owns_process_state() && forget(fd) == Close::Later => return 0,
         _ => {}
     }
     kernel_close()
@@ -101,7 +101,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     }
     // With UNSHARE a thread gets descriptors of its own, and those that it closes stay open in
     // the other threads, to whom the table belongs as well.
-    let mutate = may_mutate() && (flags & CLOSE_RANGE_UNSHARE == 0 || is_only_thread());
+    let mutate = owns_process_state() && (flags & CLOSE_RANGE_UNSHARE == 0 || is_only_thread());
     // UNSHARE in each call: where there is nothing left to unshare it does nothing.
     // SAFETY: the program closes these descriptors; the library's own are left out.
     close_between_own(first, last, mutate, |from, to| unsafe { next::close_range(from, to, flags) })
@@ -117,7 +117,7 @@ pub fn closefrom(low: c_int) {
     let _keep = KeepErrno::new();
     let kernel_closes_ranges = has_close_range();
     // SAFETY: the program closes these descriptors; the library's own are left out.
-    close_between_own(low.cast_unsigned(), c_uint::MAX, may_mutate(), |from, to| unsafe {
+    close_between_own(low.cast_unsigned(), c_uint::MAX, owns_process_state(), |from, to| unsafe {
         if to == c_uint::MAX {
             // Beyond the last own descriptor libc's way will do, whichever that is.
             next::closefrom(c_int::try_from(from).unwrap_or(c_int::MAX));

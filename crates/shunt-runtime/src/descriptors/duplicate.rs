@@ -8,7 +8,7 @@ use crate::contain::contain_uncancelled;
 use crate::descriptors::close::{forget, is_in_a_step};
 use crate::fds::fd_table::{self, Entry, Kind};
 use crate::fds::own_fds;
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::fds::stdio;
 use crate::fds::unconnected;
 use crate::panics;
@@ -23,7 +23,7 @@ pub fn duplicate(fd: c_int, kernel_dup: impl FnOnce() -> c_int) -> c_int {
     if entry.kind() == Kind::Own {
         return errno::fail(libc::EBADF);
     }
-    if entry.is_object() && !may_mutate() {
+    if entry.is_object() && !owns_process_state() {
         hand_over(fd, entry);
         return kernel_dup();
     }
@@ -38,7 +38,7 @@ pub fn duplicate(fd: c_int, kernel_dup: impl FnOnce() -> c_int) -> c_int {
 fn enter_duplicate(new: c_int, entry: Entry) {
     if !entry.is_object() {
         // What the number was before was closed behind the table's back (a raw system call).
-        if fd_table::lookup(new) != Entry::KERNEL && may_mutate() {
+        if fd_table::lookup(new) != Entry::KERNEL && owns_process_state() {
             fd_table::take(new);
         }
         return;
@@ -94,7 +94,7 @@ pub fn duplicate_onto(old: c_int, new: c_int, kernel_dup: impl FnOnce() -> c_int
     if old == new || (entry == Entry::KERNEL && displaced == Entry::KERNEL) {
         return kernel_dup();
     }
-    if !may_mutate() {
+    if !owns_process_state() {
         if entry.is_object() {
             hand_over(old, entry);
         }

@@ -6,7 +6,7 @@ use shunt_sys::sockinfo;
 
 use crate::fds::fd_table::{self, Entry};
 use crate::fds::own_fds::{self, OwnFd};
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::processes::close;
 use crate::system::abi;
 use crate::system::errno::KeepErrno;
@@ -21,7 +21,7 @@ impl Replaced {
         let _keep = KeepErrno::new();
         Self([0, 1, 2].map(|fd| {
             let entry = fd_table::lookup(fd);
-            let known = entry.is_object() && may_mutate();
+            let known = entry.is_object() && owns_process_state();
             // Open until the library has told the other end what is to be told.
             known.then(|| (entry, own_fds::duplicate(fd).ok()))
         }))
@@ -38,7 +38,7 @@ impl Drop for Replaced {
                 Some(held) => stat(abi::borrow(fd)) == stat(held.borrow()),
                 None => sockinfo::is_tcp(abi::borrow(fd)),
             };
-            if !is_there && may_mutate() && fd_table::replace_if(fd, entry, Entry::KERNEL) {
+            if !is_there && owns_process_state() && fd_table::replace_if(fd, entry, Entry::KERNEL) {
                 let open = held.as_ref().map_or(-1, |held| held.borrow().as_raw_fd());
                 close::replaced(fd, entry, open);
             }

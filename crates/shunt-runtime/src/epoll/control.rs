@@ -10,7 +10,7 @@ use crate::epoll::instance::{Instance, flags_are_valid, kernel_event};
 use crate::epoll::state::Watch;
 use crate::epoll::{reentrancy, table};
 use crate::fds::fd_table::{self, Kind};
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::point;
 use crate::stream::hand_over;
 use crate::stream::promote;
@@ -19,7 +19,7 @@ use crate::system::errno::{self, KeepErrno};
 
 /// The program has made an epoll instance, unless `fd` is an error.
 pub fn created(fd: c_int) -> c_int {
-    if fd >= 0 && activity::active() && may_mutate() {
+    if fd >= 0 && activity::active() && owns_process_state() {
         let _keep = KeepErrno::new();
         contain_uncancelled(|| {
             point!(epoll_created);

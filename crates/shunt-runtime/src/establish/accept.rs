@@ -17,7 +17,7 @@ use crate::control::endpoint;
 use crate::control::listener::{Listener, leave_unregistered, register};
 use crate::establish::socket::forget_stale;
 use crate::fds::fd_table::{self, Entry, Kind};
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::fds::stdio;
 use crate::panics;
 use crate::point;
@@ -104,7 +104,7 @@ fn accept_from(
         {
             return;
         }
-        if may_mutate() {
+        if owns_process_state() {
             let _keep = KeepErrno::new();
             // Both parts want it: once is cheaper.
             let _uninterrupted = Uninterrupted::begin();

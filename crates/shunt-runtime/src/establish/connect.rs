@@ -25,7 +25,7 @@ use crate::control::listener::is_local;
 use crate::control::user::effective_user;
 use crate::epoll::tell;
 use crate::fds::fd_table::{self, Entry, Kind};
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::fds::stdio;
 use crate::fds::unconnected;
 use crate::panics;
@@ -91,7 +91,7 @@ pub unsafe fn connect(
 /// Connects a socket that [`concerns`] the library, by `kernel`.
 fn connect_to(fd: c_int, entry: Entry, to: &Addr, kernel: impl FnOnce() -> c_int) -> c_int {
     let kept = errno::get();
-    if !unconnected::is_tcp(fd, entry) || !may_mutate() {
+    if !unconnected::is_tcp(fd, entry) || !owns_process_state() {
         errno::set(kept);
         return kernel();
     }
@@ -124,7 +124,7 @@ fn connect_to(fd: c_int, entry: Entry, to: &Addr, kernel: impl FnOnce() -> c_int
 /// The library takes no connections up any more.
 fn is_bypassed(fd: c_int) {
     let _keep = KeepErrno::new();
-    if sockinfo::is_tcp(abi::borrow(fd)) && may_mutate() {
+    if sockinfo::is_tcp(abi::borrow(fd)) && owns_process_state() {
         endpoint::count(Counter::Connections, 1);
         endpoint::decline(Reason::Bypassed);
     }
@@ -219,7 +219,7 @@ struct Connected {
 /// The kernel has ended the connection by RST, and the descriptor stands for a fresh socket.
 fn disconnected(fd: c_int) {
     let entry = fd_table::lookup(fd);
-    let Some(sock) = Sock::of(entry).filter(|_| may_mutate()) else { return };
+    let Some(sock) = Sock::of(entry).filter(|_| owns_process_state()) else { return };
     let _keep = KeepErrno::new();
     point!(connect_undone);
     // The socket keeps its options for the next connection.

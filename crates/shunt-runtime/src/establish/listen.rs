@@ -6,7 +6,7 @@ use crate::activity;
 use crate::contain::contain_uncancelled;
 use crate::control::listener::{Listener, leave_unregistered, register};
 use crate::fds::fd_table;
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::fds::unconnected;
 use crate::point;
 use crate::stream::brokered;
@@ -21,7 +21,7 @@ pub fn listen(fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
         Some(listener) => listener.why.reason().is_some(),
         None => entry.is_plain() && unconnected::is_tcp(fd, entry),
     };
-    let ours = (activity::active() || activity::retired()) && concerns_us() && may_mutate();
+    let ours = (activity::active() || activity::retired()) && concerns_us() && owns_process_state();
     if ours && activity::active() {
         let _keep = KeepErrno::new();
         let _ = SettingUp::begin().map(|_setting_up| brokered::before_listen(fd));

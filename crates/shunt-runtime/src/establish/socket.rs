@@ -2,7 +2,7 @@
 
 use crate::contain::contain_uncancelled;
 use crate::fds::fd_table::{self, Entry};
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::fds::unconnected;
 use crate::point;
 use crate::processes::close;
@@ -23,7 +23,7 @@ pub fn was_made(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
 
 /// A number that the kernel just gave out was closed before, if behind the table's back.
 pub fn forget_stale(fd: c_int) {
-    if fd >= 0 && fd_table::lookup(fd) != Entry::KERNEL && may_mutate() {
+    if fd >= 0 && fd_table::lookup(fd) != Entry::KERNEL && owns_process_state() {
         let _keep = KeepErrno::new();
         let entry = fd_table::take(fd);
         if entry.is_object() {

@@ -70,7 +70,7 @@ pub fn lend() {
 /// True when the tables belong to this process. Asked by every call that would change them; when
 /// false, do the kernel's call and nothing else.
 #[must_use]
-pub fn may_mutate() -> bool {
+pub fn owns_process_state() -> bool {
     // Before start-up there is nothing to change.
     let Some(owner) = owner() else { return false };
     match owner.load(Ordering::Acquire) {
@@ -97,7 +97,7 @@ pub fn is_own() -> bool {
 #[inline]
 pub fn notice_raw_fork() {
     if owner().is_some_and(|owner| owner.load(Ordering::Relaxed) == 0) {
-        let _ = may_mutate();
+        let _ = owns_process_state();
     }
 }
 
@@ -106,7 +106,7 @@ fn owner() -> Option<&'static AtomicU32> {
     unsafe { OWNER.load(Ordering::Acquire).as_ref() }
 }
 
-/// The process that the tables belong to: this one, where [`may_mutate`] has just said so.
+/// The process that the tables belong to: this one, where [`owns_process_state`] has just said so.
 pub fn owner_pid() -> u32 {
     owner().map_or(0, |owner| owner.load(Ordering::Acquire))
 }
@@ -140,23 +140,23 @@ mod tests {
     }
 
     fn raw_fork_is_noticed() -> bool {
-        let mine = may_mutate();
+        let mine = owns_process_state();
         // SAFETY: the child looks at its page and exits.
         let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
         let pid = pid_t::try_from(pid).unwrap_or(-1);
         if pid == 0 {
             let wiped = owner().is_some_and(|owner| owner.load(Ordering::Acquire) == 0);
-            let owns = may_mutate() && may_mutate();
+            let owns = owns_process_state() && owns_process_state();
             // SAFETY: ends the child.
             unsafe { libc::_exit(c_int::from(wiped) + 2 * c_int::from(owns)) };
         }
-        mine && exit_status(pid) == 3 && may_mutate()
+        mine && exit_status(pid) == 3 && owns_process_state()
     }
 
     #[test]
     fn a_child_that_shares_our_memory_may_not_change_the_tables() {
         extern "C" fn child(_: *mut c_void) -> c_int {
-            if may_mutate() { 1 } else { 2 }
+            if owns_process_state() { 1 } else { 2 }
         }
         assert!(claim());
         // As the hook does, which a test executable has not.
@@ -169,6 +169,6 @@ mod tests {
             libc::clone(child, top, flags, ptr::null_mut())
         };
         assert_eq!(exit_status(pid), 2);
-        assert!(may_mutate());
+        assert!(owns_process_state());
     }
 }

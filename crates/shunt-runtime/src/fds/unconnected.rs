@@ -12,7 +12,7 @@ use shunt_sys::sockinfo;
 
 use crate::activity;
 use crate::fds::fd_table::{self, Entry, Kind};
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::system::abi;
 
 /// The network namespace (`SO_NETNS_COOKIE`) that sockets of this process are made in; 0: not asked yet.
@@ -29,7 +29,7 @@ pub fn note(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         && kind & !(SOCK_NONBLOCK | SOCK_CLOEXEC) == SOCK_STREAM
         && matches!(protocol, 0 | IPPROTO_TCP)
         && activity::active()
-        && may_mutate()
+        && owns_process_state()
         && (IS_TCP.load(Ordering::Relaxed) || sockinfo::is_tcp(abi::borrow(fd)))
     {
         IS_TCP.store(true, Ordering::Relaxed);

@@ -58,7 +58,7 @@ pub fn mapped(at: *mut c_void, len: usize, flags: c_int, fd: c_int, offset: i64)
 fn note(base: usize, len: usize, fd: c_int, offset: i64) {
     let (Ok(from), true) = (usize::try_from(offset), activity::active()) else { return };
     let _keep = KeepErrno::new();
-    if fd < 0 || !owner::may_mutate() {
+    if fd < 0 || !owner::owns_process_state() {
         return;
     }
     // SAFETY: the program's, which has just mapped it; if another thread closes it meanwhile, it has not.

@@ -89,7 +89,9 @@ pub fn before_close(fd: c_int, entry: Entry) {
 
 /// The descriptor is about to be closed by other means than a hooked call.
 pub fn forget(fd: c_int) {
-    if !matches!(fd_table::lookup(fd).kind(), Kind::Kernel | Kind::Own) && owner::may_mutate() {
+    if !matches!(fd_table::lookup(fd).kind(), Kind::Kernel | Kind::Own)
+        && owner::owns_process_state()
+    {
         let entry = fd_table::take(fd);
         if entry.is_object() {
             let _keep = KeepErrno::new();

@@ -74,7 +74,7 @@ struct ClosedByExec(Vec<&'static Sock>);
 
 impl ClosedByExec {
     fn new() -> Self {
-        if !owner::may_mutate() {
+        if !owner::owns_process_state() {
             return Self(Vec::new());
         }
         let _keep = KeepErrno::new();

@@ -123,7 +123,7 @@ pub fn without_handlers<T: Copy + TryInto<u32> + PartialEq + Default>(
     fork: impl FnOnce() -> T,
 ) -> T {
     // A child that shares this memory has nothing to prepare here.
-    if !owner::may_mutate() {
+    if !owner::owns_process_state() {
         return fork();
     }
     settling(|| {

@@ -5,14 +5,14 @@ use core::mem::MaybeUninit;
 
 use libc::{sigaction as Action, sighandler_t};
 
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::system::errno::KeepErrno;
 use crate::system::next;
 use crate::threads::handlers::{self, Handler};
 
 /// The signal's handler so far, where this process is to know of it.
 fn known(signal: c_int) -> Option<Handler> {
-    Handler::known(signal).filter(|_| may_mutate())
+    Handler::known(signal).filter(|_| owns_process_state())
 }
 
 /// sigaction(2), by `kernel`, which is given the action to install, if any.

@@ -24,7 +24,7 @@ use crate::conn::{Conn, LEFTOVER, Sock};
 use crate::control::endpoint;
 use crate::fds::fd_table;
 use crate::fds::own_fds::{self, OwnFd};
-use crate::fds::owner::may_mutate;
+use crate::fds::owner::owns_process_state;
 use crate::memory::imports;
 use crate::point;
 use crate::stream::bytes::Buffers;
@@ -80,7 +80,7 @@ pub fn forget_kept() {
 impl Passed {
     /// Keeps it until the next call to [`pass`], as nothing will say that the program has not started.
     pub fn keep(self) {
-        if may_mutate() {
+        if owns_process_state() {
             *KEPT.lock() = Some(self);
             IS_KEPT.store(true, Relaxed);
         } else {
@@ -111,7 +111,7 @@ impl Passed {
     }
 
     fn hold(&mut self, placed: OwnedFd) -> io::Result<()> {
-        if may_mutate() {
+        if owns_process_state() {
             let own = own_fds::adopt_here(placed.as_raw_fd()).ok_or(rustix::io::Errno::MFILE)?;
             let _ = std::os::fd::IntoRawFd::into_raw_fd(placed);
             self.own.push(own);
@@ -134,7 +134,7 @@ pub unsafe fn pass(to: &Program, is_named: impl Fn(&Sock) -> bool) -> Passed {
         return passed;
     }
     let _keep = KeepErrno::new();
-    if may_mutate() {
+    if owns_process_state() {
         forget_kept();
     }
     let mut is_without = None;
@@ -168,7 +168,7 @@ fn staying(is_named: impl Fn(&Sock) -> bool) -> Vec<(Conn, c_int)> {
     let all = fd_table::iter(0..=c_int::MAX).filter_map(|(fd, entry)| Conn::of(fd, entry));
     let mut shunted = all.filter(|conn| conn.phase() == Phase::Active && conn.link().is_some());
     let mut found: Vec<(Conn, c_int)> = Vec::new();
-    if may_mutate() {
+    if owns_process_state() {
         for conn in shunted {
             let stays = survives(conn.descriptor()) || is_named(conn.sock());
             if stays && is_new(&found, conn) {
@@ -302,7 +302,7 @@ fn copy(sock: &'static Sock, span: Span, draft: &mut Draft) -> io::Result<()> {
 /// The same of bytes of which some are granted.
 fn copy_granted(sock: &'static Sock, span: Span) -> Option<Vec<u8>> {
     // What a peer has granted is mapped in the parent's memory, if it is.
-    if !may_mutate() {
+    if !owns_process_state() {
         return None;
     }
     let (link, lock) = (sock.link()?, sock.lock_rx());

@@ -6,7 +6,7 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use shunt_fuzz::Shared;
-use shunt_shm::grants::{GRANTS, Grants, Part, Pulls, Source, place_in};
+use shunt_shm::grants::{GRANTS, Grants, Part, PipeReads, Source, place_in};
 use shunt_shm::region::{RING, Side};
 use shunt_shm::ring::{Content, RxCursor, Shape, TxCursor, UNLIMITED};
 use shunt_shm::sync::AtomicU32;
@@ -71,7 +71,7 @@ fuzz_target!(|script: Vec<Op>| {
     let ring = RING as u64;
     let mut tx = Sender::new();
     let (rx, passed) = (RxCursor::default(), AtomicU32::new(0));
-    let pulls = Pulls::default();
+    let pipe_reads = PipeReads::default();
     for op in script {
         match op {
             Op::Send(want, is_granted) => {
@@ -144,9 +144,9 @@ fuzz_target!(|script: Vec<Op>| {
                             }
                             // The same taken for an entry of what is pinned: so many bytes are in the ring, and the
                             // others are read from a pipe.
-                            if let Ok((lane, pulled)) = pulls.of(&part, skip) {
+                            if let Ok((lane, pulled)) = pipe_reads.of(&part, skip) {
                                 assert!(lane < LANES && pulled >= skip && pulled <= part.len);
-                                pulls.add(lane, (skip + len).saturating_sub(pulled));
+                                pipe_reads.add(lane, (skip + len).saturating_sub(pulled));
                             }
                             len
                         }

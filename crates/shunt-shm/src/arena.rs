@@ -17,7 +17,7 @@ use shunt_wire::reason::{REASON_SLOTS, Reason};
 use crate::capture;
 use crate::counters::Counters;
 use crate::geometry::{SLOTS, Side};
-use crate::grants::Pulls;
+use crate::grants::PipeReads;
 use crate::holders::{Holders, Member, Processes};
 use crate::lock::{Owner, OwnerLock};
 use crate::memfd::{self, Map};
@@ -163,7 +163,7 @@ pub struct RxState {
     /// Grants and offers passed; see [`crate::grants`].
     pub grants: AtomicU32,
     /// What was read of the sender's pipes.
-    pub pulls: Pulls,
+    pub pipe_reads: PipeReads,
     /// What copies out of the ring take, and out of pipes, in nanoseconds per MiB; 0: not known.
     pub costs: [AtomicU32; 2],
     /// Bytes to come from the kernel socket that were taken from the ring already: they are dropped.
@@ -312,7 +312,7 @@ resets! {
 }
 resets! {
     RxState {
-        marks, copying, cursor, bytes, messages, spins, budget, visited, unmarked, grants, pulls, costs, again, low_water,
+        marks, copying, cursor, bytes, messages, spins, budget, visited, unmarked, grants, pipe_reads, costs, again, low_water,
         timeout,
     } keeps { lock }
 }

@@ -7,7 +7,7 @@
 //!
 //! What lies in memory that nobody can map is *pinned* by the sender in pipes, [`LANES`] per direction, from which the
 //! receiver reads it: a copy, but one instead of two, and the pages stay as long as the pipe has them, whatever becomes of
-//! the sender. Reading takes the bytes out, so the receiver counts them ([`Pulls`]), and has those in the ring that it has read
+//! the sender. Reading takes the bytes out, so the receiver counts them ([`PipeReads`]), and has those in the ring that it has read
 //! before somebody wanted to have them. A sender that takes such a grant back reads what is left in the pipes itself, and
 //! uses them no more.
 //!
@@ -110,7 +110,7 @@ impl Lane {
 /// receiving direction held.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub struct Pulls {
+pub struct PipeReads {
     /// Bytes ever read from each, and those that the sender has read itself before the next ones.
     lanes: [AtomicU64; LANES],
     /// Not 0 from the first such byte of a call to when the cursor has passed it: who comes then comes after a process that
@@ -118,9 +118,9 @@ pub struct Pulls {
     open: AtomicU32,
 }
 
-resets! { Pulls { lanes, open } }
+resets! { PipeReads { lanes, open } }
 
-impl Pulls {
+impl PipeReads {
     /// Bytes are about to be read.
     ///
     /// # Errors
@@ -391,30 +391,34 @@ mod tests {
 
     #[test]
     fn what_was_read_from_a_pipe_is_known() {
-        let pulls = Pulls::default();
+        let pipe_reads = PipeReads::default();
         let part = |index, at| Part { from: Lane { index, at }.to_word(), ..part(1000, 100, 0) };
-        assert_eq!(pulls.of(&part(1, 0), 0), Ok((1, 0)));
-        pulls.add(1, 60);
-        assert_eq!(pulls.of(&part(1, 0), 20), Ok((1, 60)), "of which 40 are in the ring");
-        assert_eq!(pulls.of(&part(1, 0), 61), Err(Violation::Grants), "nobody has read them");
-        assert_eq!(pulls.of(&part(0, 500), 0), Ok((0, 0)), "the sender has read what was before");
-        assert_eq!(pulls.of(&part(0, 400), 100), Ok((0, 100)));
-        pulls.add(0, 130);
-        assert_eq!(pulls.of(&part(0, 500), 30), Ok((0, 100)), "and 30 of the next one");
-        assert_eq!(pulls.of(&part(0, 600), 0), Ok((0, 30)));
-        assert_eq!(pulls.of(&part(0, u64::MAX >> 1), 1), Err(Violation::Grants));
-        assert_eq!(pulls.of(&part(0, 600), 0), Ok((0, 30)), "what cannot be changes nothing");
+        assert_eq!(pipe_reads.of(&part(1, 0), 0), Ok((1, 0)));
+        pipe_reads.add(1, 60);
+        assert_eq!(pipe_reads.of(&part(1, 0), 20), Ok((1, 60)), "of which 40 are in the ring");
+        assert_eq!(pipe_reads.of(&part(1, 0), 61), Err(Violation::Grants), "nobody has read them");
+        assert_eq!(
+            pipe_reads.of(&part(0, 500), 0),
+            Ok((0, 0)),
+            "the sender has read what was before"
+        );
+        assert_eq!(pipe_reads.of(&part(0, 400), 100), Ok((0, 100)));
+        pipe_reads.add(0, 130);
+        assert_eq!(pipe_reads.of(&part(0, 500), 30), Ok((0, 100)), "and 30 of the next one");
+        assert_eq!(pipe_reads.of(&part(0, 600), 0), Ok((0, 30)));
+        assert_eq!(pipe_reads.of(&part(0, u64::MAX >> 1), 1), Err(Violation::Grants));
+        assert_eq!(pipe_reads.of(&part(0, 600), 0), Ok((0, 30)), "what cannot be changes nothing");
     }
 
     #[test]
     fn who_comes_after_a_reader_that_was_killed_reads_nothing() {
-        let pulls = Pulls::default();
-        assert_eq!(pulls.begin(), Ok(()));
-        assert_eq!(pulls.begin(), Err(Violation::Grants));
-        pulls.end();
-        assert_eq!(pulls.begin(), Ok(()));
-        pulls.reset();
-        assert_eq!(pulls.begin(), Ok(()));
+        let pipe_reads = PipeReads::default();
+        assert_eq!(pipe_reads.begin(), Ok(()));
+        assert_eq!(pipe_reads.begin(), Err(Violation::Grants));
+        pipe_reads.end();
+        assert_eq!(pipe_reads.begin(), Ok(()));
+        pipe_reads.reset();
+        assert_eq!(pipe_reads.begin(), Ok(()));
     }
 
     #[test]

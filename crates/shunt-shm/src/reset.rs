@@ -53,7 +53,7 @@ mod tests {
 
     use crate::arena::Record;
     use crate::completions::Completions;
-    use crate::grants::Pulls;
+    use crate::grants::PipeReads;
     use crate::region::Section;
     use crate::ring::{RxCursor, TxCursor};
     use crate::zerocopy::{Granted, Pinned, Tally};
@@ -86,7 +86,7 @@ mod tests {
     fn nothing_is_left_of_what_has_no_exception() {
         assert!(left(TxCursor::reset).is_empty());
         assert!(left(RxCursor::reset).is_empty());
-        assert!(left(Pulls::reset).is_empty());
+        assert!(left(PipeReads::reset).is_empty());
         assert!(left(Pinned::reset).is_empty());
         assert!(left(Tally::reset).is_empty());
     }

@@ -85,7 +85,7 @@ impl End<'_> {
             return Frozen::Before;
         }
         // Bytes that the peer would send once more were read by somebody who was killed.
-        if rx.pulls.are_open() {
+        if rx.pipe_reads.are_open() {
             return Frozen::InDoubt;
         }
         self.put(FROZEN, true);
@@ -380,8 +380,8 @@ mod tests {
     #[test]
     fn what_somebody_read_who_was_killed_leaves_the_connection_in_doubt() {
         let memory = in_the_ring(0);
-        let _killed = memory.end().record.rx.pulls.begin();
-        assert!(memory.end().record.rx.pulls.are_open());
+        let _killed = memory.end().record.rx.pipe_reads.begin();
+        assert!(memory.end().record.rx.pipe_reads.are_open());
         assert_eq!(memory.end().freeze(|| unreachable!()), Frozen::InDoubt);
         assert!(!memory.end().has(FROZEN));
     }

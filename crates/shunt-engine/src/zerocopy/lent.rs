@@ -53,13 +53,13 @@ impl End<'_> {
         &self,
         port: &B,
         lent: &Lent,
-        (span, pulls): (Span, bool),
+        (span, reads_pipes): (Span, bool),
         lending: &mut impl Lending<Mapped = B::Mapped>,
     ) -> Result<Option<usize>, Violation> {
         let rx = &self.record.rx;
         let (mut len, mut entries, mut granted) = (0, rx.grants.load(Relaxed), 0);
         lending.begin();
-        let passed = self.each_part(port, (span, pulls), |Found { span, held }| {
+        let passed = self.each_part(port, (span, reads_pipes), |Found { span, held }| {
             match held {
                 Where::Mapped(number, bytes) => {
                     let is_told = lending.tell_mapped(bytes, span.len());
@@ -69,7 +69,7 @@ impl End<'_> {
                     }
                     return Ok(is_told);
                 }
-                Where::Piped(pull) => pull.into_ring((self, port), span)?,
+                Where::Piped(read) => read.into_ring((self, port), span)?,
                 Where::Ring => {}
             }
             Ok([span.head, span.tail].into_iter().all(|(at, n)| {
@@ -129,9 +129,9 @@ mod tests {
 
     fn lends(pair: &Pair, reader: &Reader<'_, '_>, lent: &Lent, room: usize) -> (usize, Places) {
         let (end, mut places) = (pair.receiver(), Places(room, Vec::new()));
-        end.record.rx.pulls.begin().unwrap();
+        end.record.rx.pipe_reads.begin().unwrap();
         let len = end.lend(reader, lent, (pair.next(u64::MAX), true), &mut places);
-        end.record.rx.pulls.end();
+        end.record.rx.pipe_reads.end();
         (len.unwrap().unwrap(), places)
     }
 

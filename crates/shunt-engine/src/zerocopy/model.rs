@@ -349,14 +349,14 @@ impl<'p, 'a> Reader<'p, 'a> {
         let span = pair.next(n);
         *self.places.borrow_mut() = vec![0; span.len()];
         let end = pair.receiver();
-        end.record.rx.pulls.begin().unwrap();
+        end.record.rx.pipe_reads.begin().unwrap();
         let passed = end.take_granted(self, what, (span, true)).unwrap().unwrap();
         if what != Use::Seen {
             end.record.rx.grants.store(passed, Relaxed);
             let taken = span.len() as u64;
             let _ = end.record.rx.cursor.consume(&end.mine.cons, Pair::RING, taken);
         }
-        end.record.rx.pulls.end();
+        end.record.rx.pipe_reads.end();
         self.places.take()
     }
 

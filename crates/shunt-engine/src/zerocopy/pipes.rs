@@ -169,7 +169,7 @@ impl Granting<'_> {
 
 /// Some of the bytes of an entry, which are pinned: a receiver's look at them.
 #[derive(Clone, Copy, Debug)]
-pub struct Pull<P> {
+pub struct PipeRead<P> {
     number: u32,
     pipes: P,
     lane: usize,
@@ -177,7 +177,7 @@ pub struct Pull<P> {
     pulled: usize,
 }
 
-impl<P: Copy> Pull<P> {
+impl<P: Copy> PipeRead<P> {
     /// Those of this entry after the first `skip`.
     pub(super) fn new(
         end: &End<'_>,
@@ -185,7 +185,7 @@ impl<P: Copy> Pull<P> {
         number: u32,
         (part, skip): (&Part, u64),
     ) -> Result<Self, Violation> {
-        let (lane, pulled) = end.record.rx.pulls.of(part, skip)?;
+        let (lane, pulled) = end.record.rx.pipe_reads.of(part, skip)?;
         let pulled = usize::try_from(pulled - skip).unwrap_or(usize::MAX);
         Ok(Self { number, pipes, lane, pulled })
     }
@@ -251,7 +251,7 @@ impl<P: Copy> Pull<P> {
         while done < len {
             match port.read_pipe((self.pipes, self.lane), to.after(done), len - done) {
                 Piped::Bytes(n) => {
-                    end.record.rx.pulls.add(self.lane, n as u64);
+                    end.record.rx.pipe_reads.add(self.lane, n as u64);
                     done += n;
                     continue;
                 }

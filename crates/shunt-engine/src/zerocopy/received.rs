@@ -12,7 +12,7 @@ use shunt_shm::sync::AtomicU32;
 use crate::call::interruptible;
 use crate::conn::End;
 use crate::zerocopy::order;
-use crate::zerocopy::pipes::Pull;
+use crate::zerocopy::pipes::PipeRead;
 use crate::zerocopy::ports::{Borrower, Bytes};
 
 /// Some of a receiver's next bytes.
@@ -32,7 +32,7 @@ pub enum Where<M, P> {
     /// Here, as long as this entry says so.
     Mapped(u32, M),
     /// In a pipe.
-    Piped(Pull<P>),
+    Piped(PipeRead<P>),
 }
 
 /// How a look at a receiver's next bytes has come out: the number of entries that lie behind them, for
@@ -53,7 +53,7 @@ pub enum Use {
 
 impl End<'_> {
     /// Does `look`, which copies what is there and may be granted, such that a signal handler may come meanwhile: not where bytes
-    /// may be read from pipes, of which it is told, and which `pulls` notes. `None`: look again, as one has come, or as the pipes
+    /// may be read from pipes, of which it is told, and which `reads_pipes` notes. `None`: look again, as one has come, or as the pipes
     /// have only just been found.
     ///
     /// # Errors
@@ -62,28 +62,28 @@ impl End<'_> {
     pub fn looking<T>(
         &self,
         has_pipes: bool,
-        pulls: &Cell<bool>,
+        reads_pipes: &Cell<bool>,
         look: impl FnOnce(bool) -> Result<Option<T>, Violation>,
     ) -> Result<Option<T>, Violation> {
         let rx = &self.record.rx;
         if has_pipes {
-            rx.pulls.begin()?;
-            pulls.set(true);
+            rx.pipe_reads.begin()?;
+            reads_pipes.set(true);
             return look(true);
         }
         let (looked, alone) = interruptible(&rx.copying, || look(false));
         if alone { looked } else { Ok(None) }
     }
 
-    /// Calls `each` for the parts of `span`, the receiver's next bytes, as long as it says to go on. `pulls`: they may be read from
-    /// pipes ([`Pulls::begin`](shunt_shm::grants::Pulls::begin)).
+    /// Calls `each` for the parts of `span`, the receiver's next bytes, as long as it says to go on. `reads_pipes`: they may be read from
+    /// pipes ([`PipeReads::begin`](shunt_shm::grants::PipeReads::begin)).
     ///
     /// # Errors
     /// The peer breaks the protocol.
     pub fn each_part<B: Borrower>(
         &self,
         port: &B,
-        (span, pulls): (Span, bool),
+        (span, reads_pipes): (Span, bool),
         mut each: impl FnMut(Found<B::Mapped, B::Pipes>) -> Result<bool, Violation>,
     ) -> Passed {
         let mut anew = false;
@@ -96,12 +96,12 @@ impl End<'_> {
                 let bytes = find().or_else(|| port.take_up(part.region).then(find)?);
                 held = match bytes.ok_or(Violation::Grants)? {
                     Bytes::Mapped(bytes) => Where::Mapped(number, bytes),
-                    Bytes::Piped(_) if !pulls => {
+                    Bytes::Piped(_) if !reads_pipes => {
                         anew = true;
                         return Ok(false);
                     }
                     Bytes::Piped(pipes) => {
-                        Where::Piped(Pull::new(self, pipes, number, (&part, skip))?)
+                        Where::Piped(PipeRead::new(self, pipes, number, (&part, skip))?)
                     }
                 };
             }
@@ -157,17 +157,17 @@ impl End<'_> {
         &self,
         port: &B,
         what: Use,
-        (span, pulls): (Span, bool),
+        (span, reads_pipes): (Span, bool),
     ) -> Passed {
         let mut at = 0;
-        self.each_part(port, (span, pulls), |Found { span, held }| {
+        self.each_part(port, (span, reads_pipes), |Found { span, held }| {
             let from_ring = match (held, what) {
-                (Where::Piped(pull), Use::Copied) => {
-                    pull.copy_out((self, port), at, span)?;
+                (Where::Piped(read), Use::Copied) => {
+                    read.copy_out((self, port), at, span)?;
                     false
                 }
-                (Where::Piped(pull), Use::Seen | Use::Dropped) => {
-                    pull.into_ring((self, port), span)?;
+                (Where::Piped(read), Use::Seen | Use::Dropped) => {
+                    read.into_ring((self, port), span)?;
                     true
                 }
                 (Where::Mapped(number, bytes), Use::Copied | Use::Seen) => {
@@ -299,25 +299,28 @@ mod tests {
     #[test]
     fn a_handler_may_look_above_a_copy_but_not_above_a_read_from_pipes() {
         let pair = Pair::default();
-        let (end, pulls) = (pair.receiver(), Cell::new(false));
+        let (end, reads_pipes) = (pair.receiver(), Cell::new(false));
         let copying = &pair.records[1].rx.copying;
-        assert_eq!(end.looking(false, &pulls, |may_read| Ok(Some(may_read))), Ok(Some(false)));
+        assert_eq!(
+            end.looking(false, &reads_pipes, |may_read| Ok(Some(may_read))),
+            Ok(Some(false))
+        );
         let intrudes = |_| {
             assert!(enter(true, copying).is_some());
             Ok(Some(()))
         };
-        assert_eq!(end.looking(false, &pulls, intrudes), Ok(None));
-        assert!(!pulls.get());
+        assert_eq!(end.looking(false, &reads_pipes, intrudes), Ok(None));
+        assert!(!reads_pipes.get());
         let reads = |may_read| {
             assert!(enter(true, copying).is_none());
             Ok(Some(may_read))
         };
-        assert_eq!(end.looking(true, &pulls, reads), Ok(Some(true)));
-        assert!(pulls.get());
+        assert_eq!(end.looking(true, &reads_pipes, reads), Ok(Some(true)));
+        assert!(reads_pipes.get());
         // The one that did so was killed before it could note what it had read.
-        assert_eq!(end.looking(true, &pulls, reads), Err(Violation::Grants));
-        end.record.rx.pulls.end();
-        assert_eq!(end.looking(true, &pulls, reads), Ok(Some(true)));
+        assert_eq!(end.looking(true, &reads_pipes, reads), Err(Violation::Grants));
+        end.record.rx.pipe_reads.end();
+        assert_eq!(end.looking(true, &reads_pipes, reads), Ok(Some(true)));
     }
 
     #[test]

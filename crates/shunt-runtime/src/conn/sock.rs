@@ -54,7 +54,7 @@ pub struct Sock {
     /// Memory of the peer's that is mapped for it, a bit each: [`crate::memory::imports`]'.
     pub imports: AtomicU64,
     /// Pipes in which private memory is pinned: [`crate::stream::pipe_tx`]'.
-    pub pins: AtomicPtr<Pipes>,
+    pub pipe_tx: AtomicPtr<Pipes>,
     /// What this process has borrowed of its bytes.
     pub lent: Lent,
     /// Calls that had sent something when bytes were last waited for: [`crate::stream::sleep`]'s.
@@ -115,7 +115,7 @@ impl Sock {
             no_room,
             fin_timeout,
             imports,
-            pins,
+            pipe_tx,
             lent,
             said,
             touched,
@@ -131,7 +131,7 @@ impl Sock {
         listener.store(core::ptr::null_mut(), Ordering::Relaxed);
         // Of a thread that was in a call when the last connection ended.
         imports.store(0, Ordering::Relaxed);
-        pins.store(core::ptr::null_mut(), Ordering::Relaxed);
+        pipe_tx.store(core::ptr::null_mut(), Ordering::Relaxed);
         leftover.store(core::ptr::null_mut(), Ordering::Relaxed);
         for word in [lingering, counted, no_room, fin_timeout, touched] {
             word.store(0, Ordering::Relaxed);

@@ -157,12 +157,12 @@ impl ports::Lending for List<'_> {
 pub fn lend(
     sock: &'static Sock,
     (end, link): (&End<'static>, &'static Link),
-    (span, pulls): (Span, bool),
+    (span, reads_pipes): (Span, bool),
     lending: &mut Lending,
 ) -> Result<Option<usize>, Violation> {
     let look = Look::new(sock, link, None);
     let ring = look.ring();
-    end.lend(&look, &sock.lent, (span, pulls), &mut List { lending, ring })
+    end.lend(&look, &sock.lent, (span, reads_pipes), &mut List { lending, ring })
 }
 
 /// The error with which `n` borrowed bytes cannot be given back ([`End::refuses`]).

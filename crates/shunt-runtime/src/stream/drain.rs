@@ -73,9 +73,9 @@ impl Receiving<'_, '_> {
         let mut bytes = [0; PIECE];
         let (piece, _) = bytes.split_at_mut(span.len());
         let iov = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
-        let seen = self.looking(|pulls| {
+        let seen = self.looking(|reads_pipes| {
             let to = Use::Seen(&Buffers::one(&iov), 0);
-            grants::take(self.sock(), link, to, (span, pulls))
+            grants::take(self.sock(), link, to, (span, reads_pipes))
         })?;
         self.has_copied();
         Ok(seen.map(|_| sink.put_bytes(piece)))
@@ -84,9 +84,10 @@ impl Receiving<'_, '_> {
     /// Passes granted bytes that were seen: the entries that lie behind them.
     fn passed(&self, link: &'static Link, span: Span) -> Result<u32, Violation> {
         loop {
-            let pulls = imports::has_pipes(self.sock());
-            let drop = |pulls| grants::take(self.sock(), link, Use::Dropped, (span, pulls));
-            let passed = if pulls { self.looking(drop)? } else { drop(false)? };
+            let reads_pipes = imports::has_pipes(self.sock());
+            let drop =
+                |reads_pipes| grants::take(self.sock(), link, Use::Dropped, (span, reads_pipes));
+            let passed = if reads_pipes { self.looking(drop)? } else { drop(false)? };
             self.has_copied();
             if let Some(entries) = passed {
                 return Ok(entries);

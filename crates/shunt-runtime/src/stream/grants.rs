@@ -329,7 +329,7 @@ pub fn take(
     sock: &'static Sock,
     link: &'static Link,
     what: Use<'_>,
-    (span, pulls): (Span, bool),
+    (span, reads_pipes): (Span, bool),
 ) -> Passed {
     let (what, to) = match what {
         Use::Copied(buffers, at) => (received::Use::Copied, Some((buffers, at))),
@@ -337,7 +337,7 @@ pub fn take(
         Use::Dropped => (received::Use::Dropped, None),
     };
     let look = Look::new(sock, link, to);
-    look.end().take_granted(&look, what, (span, pulls))
+    look.end().take_granted(&look, what, (span, reads_pipes))
 }
 
 /// Maps a region that the peer offers.

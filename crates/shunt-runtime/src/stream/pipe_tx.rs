@@ -60,7 +60,7 @@ static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// With the lock of the sending direction held.
 fn pipes(sock: &Sock) -> Option<&'static Pipes> {
     // SAFETY: made by `Box::into_raw`, and freed with the lock of the sending direction held, as whoever asks for it has.
-    unsafe { sock.pins.load(Acquire).as_ref() }
+    unsafe { sock.pipe_tx.load(Acquire).as_ref() }
 }
 
 /// The name of the pipes of a connection that this process has, with the lock of the sending direction held.
@@ -71,7 +71,7 @@ pub fn own(sock: &Sock) -> Option<ExportId> {
 /// The name under which the peer can have the pipes of a connection, which are made if need be. Not with the lock of the
 /// direction held: the agent is told of them.
 pub fn name(sock: &Sock, granting: &Granting<'_>) -> Option<ExportId> {
-    match granting.wanted_pipes(knobs::get().pin, !sock.pins.load(Acquire).is_null()) {
+    match granting.wanted_pipes(knobs::get().pin, !sock.pipe_tx.load(Acquire).is_null()) {
         Wanted::None => None,
         Wanted::ToBeMade => make(sock, granting),
         Wanted::Named(name) => Some(name),
@@ -108,7 +108,7 @@ fn make(sock: &Sock, granting: &Granting<'_>) -> Option<ExportId> {
         return None;
     };
     let name = pipes.name;
-    let keep = || sock.pins.store(Box::into_raw(Box::new(pipes)), Release);
+    let keep = || sock.pipe_tx.store(Box::into_raw(Box::new(pipes)), Release);
     let adopted = match !lock.nested() && is_still_it() {
         true => granting.adopt(name, keep),
         false => Adopted::Not,
@@ -162,12 +162,12 @@ pub fn are_told_of(sock: &Sock) -> bool {
 /// The connection is gone from this process. A thread that is still in a call keeps the pipes, for good: their numbers must
 /// not become other descriptors' under it.
 pub fn release(sock: &'static Sock) {
-    if sock.pins.load(Acquire).is_null() {
+    if sock.pipe_tx.load(Acquire).is_null() {
         return;
     }
     let _uncancelled = Uncancelled::begin();
     let quiet = sock.lock_within(Which::Tx, PATIENCE);
-    let pipes = sock.pins.swap(core::ptr::null_mut(), AcqRel);
+    let pipes = sock.pipe_tx.swap(core::ptr::null_mut(), AcqRel);
     if quiet.is_none() || pipes.is_null() {
         return;
     }

@@ -83,7 +83,7 @@ fn step(call: &mut Call<'_>, got: &mut usize, blocking: bool) -> Result<Step, Vi
     }
     let is_look = matches!(call.request, Request::Plain) && call.flags & MSG_PEEK != 0;
     let end = end.as_ref();
-    let mut receiving = Receiving { call, end, link, fd, got, pulls: Cell::new(false) };
+    let mut receiving = Receiving { call, end, link, fd, got, reads_pipes: Cell::new(false) };
     let step = if is_look {
         peek(record, end, &mut receiving, blocking)
     } else {
@@ -107,7 +107,7 @@ pub(super) struct Receiving<'a, 'b> {
     pub fd: c_int,
     pub got: &'a mut usize,
     /// [`End::looking`] has begun to read from pipes, which is not over yet.
-    pulls: Cell<bool>,
+    reads_pipes: Cell<bool>,
 }
 
 impl Receiving<'_, '_> {
@@ -215,8 +215,8 @@ impl Incoming for Receiving<'_, '_> {
     fn copy_granted(&mut self, place: Span) -> Result<Option<u32>, Violation> {
         let (sock, Some(link)) = (self.sock(), self.link) else { return Ok(None) };
         let flags = self.call.flags;
-        self.looking(|pulls| {
-            if matches!(self.call.request, Request::Release) && !pulls {
+        self.looking(|reads_pipes| {
+            if matches!(self.call.request, Request::Release) && !reads_pipes {
                 // Found when they were lent.
                 return grants::pass(sock, link, place).map(Some);
             }
@@ -225,14 +225,14 @@ impl Incoming for Receiving<'_, '_> {
                 (true, false) => Use::Copied(&self.call.buffers, *self.got),
                 (false, _) => Use::Dropped,
             };
-            grants::take(sock, link, what, (place, pulls))
+            grants::take(sock, link, what, (place, reads_pipes))
         })
     }
 
     /// What was read from pipes by [`End::looking`] is in the ring, or the cursor has passed it.
     fn has_copied(&self) {
-        if self.pulls.take() {
-            self.sock().record().rx.pulls.end();
+        if self.reads_pipes.take() {
+            self.sock().record().rx.pipe_reads.end();
             pipe_rx::tell_costs(self.sock());
         }
     }
@@ -317,8 +317,8 @@ impl Receiving<'_, '_> {
             return Ok(None);
         };
         let Request::Borrow(lending) = &mut self.call.request else { return Ok(None) };
-        let lend = |pulls| borrow::lend(sock, (end, link), (place, pulls), lending);
-        let lent = end.looking(imports::has_pipes(sock), &self.pulls, lend)?;
+        let lend = |reads_pipes| borrow::lend(sock, (end, link), (place, reads_pipes), lending);
+        let lent = end.looking(imports::has_pipes(sock), &self.reads_pipes, lend)?;
         self.has_copied();
         Ok(lent.map(|len| {
             *self.got = len;
@@ -333,6 +333,6 @@ impl Receiving<'_, '_> {
         look: impl FnOnce(bool) -> Result<Option<T>, Violation>,
     ) -> Result<Option<T>, Violation> {
         let Some(end) = self.end else { return Ok(None) };
-        end.looking(imports::has_pipes(self.sock()), &self.pulls, look)
+        end.looking(imports::has_pipes(self.sock()), &self.reads_pipes, look)
     }
 }

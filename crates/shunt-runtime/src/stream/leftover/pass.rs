@@ -311,17 +311,17 @@ fn copy_granted(sock: &'static Sock, span: Span) -> Option<Vec<u8>> {
     }
     let mut bytes = vec![0; span.len()];
     let iov = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let pulls = &sock.record().rx.pulls;
+    let pipe_reads = &sock.record().rx.pipe_reads;
     // Twice: pipes may be found only just now.
     for _ in 0..2 {
         let has_pipes = imports::has_pipes(sock);
         if has_pipes {
-            pulls.begin().ok()?;
+            pipe_reads.begin().ok()?;
         }
         let to = Use::Seen(&Buffers::one(&iov), 0);
         let seen = grants::take(sock, link, to, (span, has_pipes));
         if has_pipes {
-            pulls.end();
+            pipe_reads.end();
         }
         if seen.ok()?.is_some() {
             return Some(bytes);

@@ -142,7 +142,7 @@ pub struct Copying {
 pub struct RxState {
     /// Held while bytes are taken.
     pub lock: OwnerLock,
-    /// Stretch marks passed: odd means that bytes come from the ring.
+    /// Marks of switch points passed: odd means that bytes come from the ring.
     pub marks: AtomicU32,
     /// See [`Copying`].
     pub copying: Copying,
@@ -219,7 +219,7 @@ pub const UNDECIDED: u64 = 1 << 63;
 pub struct TxState {
     /// Held while bytes are put in.
     pub lock: OwnerLock,
-    /// Stretch marks set: odd means that bytes go into the ring.
+    /// Marks of switch points set: odd means that bytes go into the ring.
     pub marks: AtomicU32,
     /// Captures that want to see what is sent ([`crate::capture`]); 0: none. Set by the agent.
     pub captures: AtomicU32,

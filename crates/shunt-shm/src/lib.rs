@@ -68,7 +68,7 @@ pub enum Violation {
     Producer,
     /// The consumer cursor ran backwards or past what was produced.
     Consumer,
-    /// Stretch marks ran ahead of what their reader has acknowledged, or backwards.
+    /// Marks of switch points ran ahead of what their reader has acknowledged, or backwards.
     Marks,
     /// More grants than there can be, or of memory that was not offered.
     Grants,
@@ -79,7 +79,7 @@ impl core::fmt::Display for Violation {
         f.write_str(match self {
             Self::Producer => "producer cursor out of bounds",
             Self::Consumer => "consumer cursor out of bounds",
-            Self::Marks => "stretch marks out of order",
+            Self::Marks => "switch points out of order",
             Self::Grants => "a grant that cannot be",
         })
     }

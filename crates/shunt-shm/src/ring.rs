@@ -14,15 +14,15 @@
 //! to look whether somebody waits for room, is a part of the shape. A sender therefore waits only while
 //! such a look is still to come, see [`TxCursor::room`].
 //!
-//! The *stretch marks* say where a stretch of the byte stream ends and goes on elsewhere: odd marks
-//! lead from kernel TCP into the ring (`at` = bytes sent over TCP so far), even marks from the ring
-//! back to TCP (`at` = ring position).
+//! At a *switch point* the byte stream changes from one way to the other. A sender notes each one as a numbered *mark*:
+//! odd marks lead from kernel TCP into the ring (`at` = bytes sent over TCP so far), even marks from the ring back to
+//! TCP (`at` = ring position).
 
 use crate::Violation;
 use crate::reset::resets;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Stretch marks that may be open (set, not yet passed by the reader) at once: one as a rule, a
+/// Marks of switch points that may be open (set, not yet passed by the reader) at once: one as a rule, a
 /// second when a connection leaves the ring before its reader has entered it.
 pub const MARKS: usize = 2;
 
@@ -51,7 +51,7 @@ pub struct ProdLine {
     pub prod: AtomicU64,
     /// The ring's shape, and the position that lies at its offset 0; see [`Shape`].
     pub base: AtomicU64,
-    /// Stretch marks ever set.
+    /// Marks of switch points ever set.
     pub marks: AtomicU32,
     /// Not 0 once the sender has shut its direction down or closed: the receiver, when the ring is
     /// empty, asks the kernel socket what that means.
@@ -70,7 +70,7 @@ pub struct ProdLine {
 pub struct ConsLine {
     /// Bytes ever taken out of the ring.
     pub cons: AtomicU64,
-    /// Stretch marks passed.
+    /// Marks of switch points passed.
     pub marks_passed: AtomicU32,
 }
 
@@ -405,7 +405,7 @@ impl TxCursor {
         (open as usize) < MARKS
     }
 
-    /// Sets the next stretch mark. `at`: bytes sent over TCP (odd marks) or the ring position (even
+    /// Sets the mark of the next switch point. `at`: bytes sent over TCP (odd marks) or the ring position (even
     /// marks). Odd marks only when [`Self::marks_settled`], so that no more than [`MARKS`] are open.
     pub fn set_mark(mine: &ProdLine, at: u64) {
         let n = mine.marks.load(R).wrapping_add(1);

@@ -1,4 +1,4 @@
-//! Stretch marks: the stream goes from TCP into the ring and back, and is read as it was sent.
+//! Switch points: the stream goes from TCP into the ring and back, and is read as it was sent.
 
 use std::collections::VecDeque;
 

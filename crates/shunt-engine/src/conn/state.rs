@@ -15,7 +15,7 @@
 //! | [`Reset`] | [`CUT_OFF`], [`RESET_DUE`], [`RESET_TOLD`] |
 //!
 //! The other flags change no state: they say what the program has set, and spare questions to the kernel ([`flags`](super::flags)).
-//! A record that is used again begins anew, which is no transition. The drawing in ARCHITECTURE.md is made of these tables, and the
+//! A record that is used again begins anew, which is no transition. The drawing in docs/design/states.md is made of these tables, and the
 //! simulator holds every step to them.
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -425,8 +425,8 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "reads a file of the repository")]
-    fn the_architecture_has_this_drawing() {
-        let path = File::new(env!("CARGO_MANIFEST_DIR")).join("../../ARCHITECTURE.md");
+    fn the_design_has_this_drawing() {
+        let path = File::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/design/states.md");
         let text = std::fs::read_to_string(&path).unwrap();
         let (before, rest) = text.split_once(BEGIN).expect("where the drawing begins");
         let (found, after) = rest.split_once(END).expect("where it ends");
@@ -435,8 +435,8 @@ mod tests {
         } else {
             assert!(
                 found == drawing(),
-                "the drawing in ARCHITECTURE.md is not that of the tables in conn/state.rs; draw it anew by\n\
-                 DRAW_STATES=1 cargo test -p shunt-engine --lib the_architecture_has_this_drawing"
+                "the drawing in docs/design/states.md is not that of the tables in conn/state.rs; draw it anew by\n\
+                 DRAW_STATES=1 cargo test -p shunt-engine --lib the_design_has_this_drawing"
             );
         }
     }

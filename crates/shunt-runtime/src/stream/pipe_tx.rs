@@ -3,7 +3,7 @@
 //!
 //! A pipe keeps the pages as the kernel's own `MSG_ZEROCOPY` does: what the program unmaps, and what it leaves unread when it is
 //! killed, is read all the same. process_vm_readv(2), which does with no descriptor, can read only what is there still, and
-//! was slower, too (ARCHITECTURE.md). Who has the pipe could look at what the program writes to the same place later; so
+//! was slower, too (docs/design/zero-copy.md). Who has the pipe could look at what the program writes to the same place later; so
 //! pipes are given only to those who could reach into the program without our help.
 
 use core::ptr::NonNull;

@@ -6,6 +6,8 @@
 #   make vm-demo      the same between two virtual machines that share memory
 #   make compat       run the tests with other people's programs in full, and record them in docs/compatibility.md
 #   make bench        the same at length, with BENCH_ARGS for `shunt bench` (docs/bench.md)
+#   make figures      chart and table of the README, from the report of a run: REPORT=docs/bench/FILE.json
+#   make docs         the documentation as a site, under target/site/book
 #   make install      PREFIX=/usr/local, LIBDIR=lib, DESTDIR= for packagers
 #   make deb          a Debian package, under target/debian
 #   make rpm          the same for RPM, under target/rpm
@@ -190,6 +192,31 @@ BENCH_ARGS ?= --json bench.json --html bench.html
 .PHONY: bench
 bench: deps-demo all
 	@$(RELEASE)/shunt bench $(BENCH_ARGS)
+
+# The report of which the README has the figures: another one by REPORT=docs/bench/FILE.json.
+REPORT ?= $(shell sed -n 's/^<!-- figures of \(.*\) -->$$/\1/p' README.md)
+
+.PHONY: figures
+figures:
+	$(CARGO) run --locked -p shunt-cli -- bench --from $(REPORT) --svg docs/images/results.svg --readme README.md
+
+# The pages keep their places, so that links between them are those of the repository.
+SITE := $(TARGET)/site
+
+.PHONY: docs
+docs:
+	@mdbook --version >/dev/null 2>&1 || $(CARGO) install --locked mdbook
+	@mdbook-mermaid --version >/dev/null 2>&1 || $(CARGO) install --locked mdbook-mermaid
+	rm -rf $(SITE)
+	mkdir -p $(SITE)/src/docs
+	cp docs/site/book.toml docs/site/site.css $(SITE)/
+	cp docs/site/SUMMARY.md *.md LICENSE-* $(SITE)/src/
+	cp -r docs/* $(SITE)/src/docs/
+	rm -r $(SITE)/src/docs/site
+	mdbook-mermaid install $(SITE)
+	@log=$$(mdbook build $(SITE) 2>&1) || { echo "$$log" >&2; exit 1; }; \
+	    if grep -E 'WARN|ERROR' <<< "$$log" >&2; then echo "mdbook has warnings, see above" >&2; exit 1; fi; \
+	    echo "$(SITE)/book/index.html"
 
 # What `cargo deny` checks; all of it unless told. Advisories are fetched from the network.
 DENY ?=

@@ -12,7 +12,8 @@
 //! * [`limits`]: what the machine allows;
 //! * [`targets`]: what Shunt is to reach;
 //! * [`runner`]: the order of it all;
-//! * [`report`]: JSON, terminal and HTML.
+//! * [`report`]: JSON, terminal and HTML, and the figures of the README;
+//! * [`published`]: these, from a report that is there already.
 #![deny(unsafe_code)]
 
 pub mod contender;
@@ -21,6 +22,7 @@ pub mod limits;
 pub mod load;
 pub mod machine;
 pub mod options;
+pub mod published;
 pub mod report;
 pub mod rig;
 pub mod runner;

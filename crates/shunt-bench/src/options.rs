@@ -40,6 +40,15 @@ pub struct Options {
     /// Write a report with charts, in one file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Measure nothing: take the figures of this report, written by --json, and write what is asked for from it.
+    #[arg(long, value_name = "REPORT", conflicts_with_all = ["json", "list", "only", "quick", "rounds", "seconds", "contenders"])]
+    pub from: Option<PathBuf>,
+    /// Write the chart of the README.
+    #[arg(long, value_name = "FILE", requires = "from")]
+    pub svg: Option<PathBuf>,
+    /// Write chart and table into a Markdown file, between its lines `<!-- figures of … -->` and `<!-- end of the figures -->`.
+    #[arg(long, value_name = "FILE", requires_all = ["from", "svg"])]
+    pub readme: Option<PathBuf>,
     /// List the rows and do nothing.
     #[arg(long)]
     pub list: bool,

@@ -12,6 +12,7 @@ use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
 use crate::machine::{self, Machine};
 use crate::options::Options;
+use crate::published;
 use crate::report::{Report, ResultReport, RowReport, SCHEMA, VERSION, html, shapes, table};
 use crate::rig::agent::Ends;
 use crate::rig::process::Groups;
@@ -29,7 +30,11 @@ const COUNTING: f64 = 0.5;
 /// Runs `shunt bench`; the exit status.
 #[must_use]
 pub fn run(options: &Options) -> u8 {
-    let done = if options.list { list(options) } else { measure(options) };
+    let done = match &options.from {
+        Some(report) => published::render(report, options).map(|()| 0),
+        None if options.list => list(options),
+        None => measure(options),
+    };
     done.unwrap_or_else(|e| {
         let _ = writeln!(std::io::stderr(), "shunt bench: {e}");
         1

@@ -1,5 +1,6 @@
 //! What a run found: the JSON schema (documented in `docs/bench.md`), and its renderings.
 
+pub mod front;
 pub mod html;
 pub mod judged;
 pub(crate) mod row;

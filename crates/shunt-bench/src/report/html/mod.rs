@@ -1,9 +1,9 @@
 //! The report as one HTML file: no script, no font, no picture from elsewhere; light or dark as the
 //! reader's system is, light on paper.
 
-mod chart;
+pub(super) mod chart;
 mod heat;
-mod text;
+pub(super) mod text;
 
 use std::fmt::Write;
 

@@ -398,29 +398,25 @@ mod tests {
     const BEGIN: &str = "<!-- drawn by shunt-engine/src/conn/state.rs: begin -->\n";
     const END: &str = "<!-- drawn by shunt-engine/src/conn/state.rs: end -->\n";
 
-    /// A machine as a composite state of mermaid's.
+    /// A machine as a diagram of mermaid's, below its name.
     fn draw<M: Machine>(into: &mut String) {
-        let id = |state: &M| format!("{}_{state:?}", M::NAME);
-        writeln!(into, "    state {} {{", M::NAME).unwrap();
-        for state in M::STATES {
-            writeln!(into, "        state \"{state:?}\" as {}", id(state)).unwrap();
-        }
-        writeln!(into, "        [*] --> {}", id(&M::STATES[0])).unwrap();
+        writeln!(into, "\n## {}\n\n```mermaid\nstateDiagram-v2", M::NAME).unwrap();
+        writeln!(into, "    [*] --> {:?}", M::STATES[0]).unwrap();
         for (from, to, cause) in M::TRANSITIONS {
-            writeln!(into, "        {} --> {}: {cause}", id(from), id(to)).unwrap();
+            writeln!(into, "    {from:?} --> {to:?}: {cause}").unwrap();
         }
-        writeln!(into, "    }}").unwrap();
+        writeln!(into, "```").unwrap();
     }
 
     fn drawing() -> String {
-        let mut text = String::from("```mermaid\nstateDiagram-v2\n");
+        let mut text = String::new();
         draw::<Agreement>(&mut text);
         draw::<Sending>(&mut text);
         draw::<Receiving>(&mut text);
         draw::<Presence>(&mut text);
         draw::<Ending>(&mut text);
         draw::<Reset>(&mut text);
-        text + "```\n"
+        text + "\n"
     }
 
     #[test]

@@ -13,6 +13,7 @@ use shunt_wire::reason::Reason;
 use shunt_wire::{knob, metric};
 
 use crate::cli::{Cli, Docs};
+use crate::man;
 use crate::output::complain;
 
 /// Runs the subcommand.
@@ -27,9 +28,9 @@ pub fn run(args: &Docs) -> u8 {
 }
 
 fn write_all(to: &Path) -> io::Result<()> {
-    let man = to.join("man");
-    fs::create_dir_all(&man)?;
-    clap_mangen::generate_to(Cli::command(), &man)?;
+    let pages = to.join("man");
+    fs::create_dir_all(&pages)?;
+    man::write_all(&pages)?;
     let completions = to.join("completions");
     fs::create_dir_all(&completions)?;
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {

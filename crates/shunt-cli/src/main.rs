@@ -20,8 +20,11 @@ mod library;
 mod list;
 mod listing;
 mod machines;
+mod man;
 mod nvme;
 mod output;
+#[cfg(test)]
+mod pages;
 mod profile;
 mod program;
 mod run;

@@ -4,6 +4,8 @@
 pub mod course;
 #[cfg(not(loom))]
 pub mod proposals;
+#[cfg(not(loom))]
+pub mod slots;
 
 use shunt_wire::reason::Reason;
 

@@ -1,12 +1,13 @@
 //! A proposal's way through the table: the acceptor takes it out, or the client does, and never both.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use shunt_shm::arena::Record;
 use shunt_shm::region::Section;
 use shunt_shm::table::{Place, Table, Ticket};
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{EndpointId, RegionId};
+use shunt_wire::clc::Proposal;
 
 use crate::conn::End;
 
@@ -33,6 +34,31 @@ pub fn take<P>(
     None
 }
 
+/// The client's: posts its proposal for the connection `tuple`, as its own end sees it. `mine`: what it writes in the place that
+/// it has taken. `None`: the table is full.
+#[must_use]
+pub fn post(
+    table: &Table,
+    (region, slot): (RegionId, usize),
+    mine: &Section,
+    (me, tuple): (EndpointId, &FourTuple),
+) -> Option<Ticket> {
+    let setup = &mine.setup;
+    setup.set_tuple(tuple);
+    setup.endpoint.store(me, Relaxed);
+    let generation = setup.generation.fetch_add(1, Relaxed).wrapping_add(1);
+    setup.state.store(Proposal::Proposed as u32, Release);
+    table.post(&tuple.reversed(), Place { region, slot, generation })
+}
+
+/// Notes where the client's end finds its proposal in the table.
+pub fn note(record: &Record, ticket: Ticket) {
+    let (index, key) = ticket.to_words();
+    let id = &record.id;
+    id.ticket[0].store(index, Relaxed);
+    id.ticket[1].store(key, Relaxed);
+}
+
 /// The client's: takes its open proposal back. False: an acceptor has it. `taken` runs between the two steps.
 pub fn withdraw(table: &Table, region: RegionId, end: End<'_>, taken: impl FnOnce()) -> bool {
     if !table.take(&ticket(end.record, region)) {
@@ -57,7 +83,6 @@ mod tests {
     use core::cell::Cell;
 
     use shunt_wire::addr::Addr;
-    use shunt_wire::clc::Proposal;
 
     use super::*;
     use crate::model::Memory;
@@ -80,18 +105,13 @@ mod tests {
     impl Proposed {
         fn new() -> Self {
             let table = Table::map(shunt_shm::table::create().unwrap()).unwrap();
-            let place = Place { region: REGION, slot: 2, generation: 5 };
-            let ticket = table.post(&tuple(), place).unwrap();
             let memory = Memory::default();
             let (end, id) = (memory.end(), &memory.record().id);
-            let setup = &end.theirs.setup;
-            setup.set_tuple(&tuple().reversed());
-            setup.generation.store(5, Relaxed);
-            setup.endpoint.store(OWNER, Relaxed);
-            setup.state.store(Proposal::Proposed as u32, Relaxed);
-            let words = ticket.to_words();
-            id.ticket[0].store(words.0, Relaxed);
-            id.ticket[1].store(words.1, Relaxed);
+            end.theirs.setup.generation.store(4, Relaxed);
+            let named = (OWNER, &tuple().reversed());
+            let ticket = post(&table, (REGION, 2), end.theirs, named).unwrap();
+            assert_eq!(ticket.place(), Place { region: REGION, slot: 2, generation: 5 });
+            note(memory.record(), ticket);
             id.slot.store(2, Relaxed);
             id.slot_generation.store(5, Relaxed);
             Self { table, ticket, memory }

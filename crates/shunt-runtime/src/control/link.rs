@@ -10,16 +10,17 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use shunt_engine::conn::End;
+use shunt_engine::handshake::proposals;
+use shunt_engine::handshake::slots::{LinkGroup, Slots};
 use shunt_shm::arena::Record;
 use shunt_shm::cq::ArmLine;
 use shunt_shm::doorbell;
-use shunt_shm::region::{self, Region, RegionView, SLOTS, Side};
+use shunt_shm::region::{self, Region, RegionView, SLOTS, Section, Side};
 use shunt_shm::sync::AtomicU32;
-use shunt_shm::table::{Place, Table, Ticket};
+use shunt_shm::table::{Table, Ticket};
 use shunt_sys::fds::close;
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId};
-use shunt_wire::clc::Proposal;
 use shunt_wire::reason::Reason;
 
 use crate::control::agent_client::{self, Claimed, Memory, Proposals};
@@ -67,11 +68,8 @@ pub struct Link {
     owner: Mutex<Option<Arc<Process>>>,
     /// The listener (client's side only).
     listener: Option<Arc<Target>>,
-    /// Next slot to try, and per slot: 0 free, else in use (client's side only).
-    next_slot: AtomicUsize,
-    /// The slot + 1 of the connection that ended last here; 0: it is used again.
-    ended: AtomicUsize,
-    slots: Box<[AtomicU32]>,
+    /// Which of its slots are given out (client's side only).
+    slots: Slots,
     /// Slots (a bit each) whose rings connections that have ended may have left with much memory (client's side only).
     touched: [AtomicU64; SLOTS.div_ceil(64)],
     /// Vectors of the lane (a bit each) that are armed for good: see [`Self::arm_for_others`].
@@ -133,9 +131,7 @@ impl Link {
             peers: Peers::default(),
             owner: Mutex::new(owner),
             listener,
-            next_slot: AtomicUsize::new(0),
-            ended: AtomicUsize::new(0),
-            slots: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
+            slots: Slots::new(SLOTS),
             touched: [const { AtomicU64::new(0) }; SLOTS.div_ceil(64)],
             armed: AtomicU64::new(0),
             held: [const { AtomicU64::new(0) }; SLOTS.div_ceil(64)],
@@ -254,42 +250,12 @@ impl Link {
             .conns_per_lg
             .map_or(SLOTS, usize::from)
             .min(self.view().geometry().slots());
-        let start = self.next_slot.load(Ordering::Relaxed);
-        // What was used a moment ago is in the processor's caches.
-        let warm = self.ended.swap(0, Ordering::Relaxed).checked_sub(1).filter(|s| *s < limit);
-        let all = || (0..limit).map(|i| (start + i) % limit);
-        // Where rings are mapped already.
-        let open = all().filter(|slot| self.memory.has(*slot));
-        let closed = (0..limit).filter(|slot| !self.memory.has(*slot));
-        for slot in warm.into_iter().chain(open).chain(closed) {
-            let word = &self.slots[slot];
-            let free = match word.load(Ordering::Acquire) {
-                0 => true,
-                _ => self.both_done(slot),
-            };
-            if free && self.memory.open(slot).is_err() {
-                return None;
-            }
-            if free && word.swap(1, Ordering::AcqRel) <= 1 {
-                if warm != Some(slot) {
-                    self.next_slot.store((slot + 1) % limit, Ordering::Relaxed);
-                }
-                self.drafts.fetch_add(1, Ordering::AcqRel);
-                // Nobody watches the new connection yet, whoever watched the one before.
-                self.watch[slot].store(0, Ordering::Release);
-                let view = self.view();
-                for side in [Side::Client, Side::Server] {
-                    view.section(slot, side).reset();
-                }
-                return Some(slot);
-            }
-        }
-        None
+        self.slots.take(limit, self)
     }
 
     /// The connection in the slot has ended on this side.
     pub fn has_ended(&self, slot: usize) {
-        self.ended.store(slot + 1, Ordering::Relaxed);
+        self.slots.has_ended(slot);
     }
 
     /// A connection of this process in the slot is over, one of many bytes or not.
@@ -317,7 +283,7 @@ impl Link {
             if word.load(Ordering::Relaxed) & bit == 0 {
                 continue;
             }
-            if self.slots[slot].load(Ordering::Acquire) != 0 && !self.both_done(slot) {
+            if self.slots.is_given(slot, self) {
                 let mine = self.view().section(slot, self.side);
                 if mine.setup.done.load(Ordering::Acquire) != 0 {
                     left = Left::Awaited;
@@ -343,23 +309,32 @@ impl Link {
 
     /// True when a slot is in use by nobody on this side and not given back by the other.
     fn has_lost_slots(&self) -> bool {
-        (0..self.view().geometry().slots())
-            .any(|s| self.slots[s].load(Ordering::Acquire) != 0 && !self.both_done(s))
+        self.slots.are_lost(self.view().geometry().slots(), self)
     }
 
-    fn both_done(&self, slot: usize) -> bool {
-        let view = self.view();
-        let done = |side| view.section(slot, side).setup.done.load(Ordering::Acquire) != 0;
-        done(Side::Client) && done(Side::Server)
-    }
-
-    /// Gives back a slot whose proposal was never taken up. A forked child has a copy of the slots'
-    /// words only: its parent sees that both sides are done.
+    /// Gives back a slot whose proposal was never taken up.
     pub fn free_slot(&self, slot: usize) {
-        for side in [Side::Client, Side::Server] {
-            self.view().section(slot, side).setup.done.store(1, Ordering::Release);
-        }
-        self.slots[slot].store(0, Ordering::Release);
+        self.slots.free(slot, self);
+    }
+}
+
+impl LinkGroup for Link {
+    fn section(&self, slot: usize, side: Side) -> &Section {
+        self.view().section(slot, side)
+    }
+
+    fn is_open(&self, slot: usize) -> bool {
+        self.memory.has(slot)
+    }
+
+    fn open(&self, slot: usize) -> bool {
+        self.memory.open(slot).is_ok()
+    }
+
+    fn begins(&self, slot: usize) {
+        self.drafts.fetch_add(1, Ordering::AcqRel);
+        // Nobody watches the new connection yet, whoever watched the one before.
+        self.watch[slot].store(0, Ordering::Release);
     }
 }
 
@@ -494,13 +469,10 @@ impl Drop for Draft {
 impl Draft {
     /// Posts the proposal for the connection `tuple` (as this end sees it).
     pub fn post(&self, tuple: &FourTuple) -> Result<Ticket, Reason> {
-        let mine = self.link.view().section(self.slot, Side::Client);
-        mine.setup.set_tuple(tuple);
-        mine.setup.endpoint.store(self.link.endpoint.id, Ordering::Relaxed);
-        let generation = mine.setup.generation.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        mine.setup.state.store(Proposal::Proposed as u32, Ordering::Release);
-        let place = Place { region: self.link.region, slot: self.slot, generation };
-        self.target.table.post(&tuple.reversed(), place).ok_or(Reason::TableFull)
+        let Self { link, slot, target } = self;
+        let mine = link.view().section(*slot, Side::Client);
+        let named = (link.endpoint.id, tuple);
+        proposals::post(&target.table, (link.region, *slot), mine, named).ok_or(Reason::TableFull)
     }
 
     /// Gives the place back.

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
 
 use libc::{EINPROGRESS, O_NONBLOCK, sockaddr_storage};
-use shunt_engine::handshake::Phase;
+use shunt_engine::handshake::{Phase, proposals};
 use shunt_shm::region::Side;
 use shunt_shm::registry::{Listing, Scope};
 use shunt_shm::table::Connecting;
@@ -338,10 +338,8 @@ fn connected(socket: &Connected, to: &Addr, plan: Result<&Draft, &Reason>) {
     };
     match posted {
         Ok((draft, ticket)) => {
-            let (index, key) = ticket.to_words();
             let id = &sock.record().id;
-            id.ticket[0].store(index, Ordering::Relaxed);
-            id.ticket[1].store(key, Ordering::Relaxed);
+            proposals::note(sock.record(), ticket);
             sock.activate(draft.link, Side::Client, draft.slot, ticket.place().generation);
             sock.set_link(draft.link);
             sock.begin_learnt();

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use shunt_engine::conn::close::Tell;
 use shunt_engine::handshake::Phase;
-use shunt_engine::handshake::course::withdraw_offer;
+use shunt_engine::handshake::course::AtEnd;
 use shunt_shm::arena::Record;
 use shunt_shm::capture::flag;
 use shunt_shm::region::{RESET, Side};
@@ -29,12 +29,11 @@ use crate::memory::imports;
 use crate::point;
 use crate::processes::account;
 use crate::processes::fork_sharing;
-use crate::stream::agree;
 use crate::stream::capture;
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::pipe_tx;
 use crate::stream::tcp::Socket;
-use crate::stream::{demote, grants, leftover, liveness, notify, offer_budget};
+use crate::stream::{demote, grants, leftover, liveness, notify, offer_budget, promote};
 use crate::system::errno::KeepErrno;
 use crate::threads::signals::Uncancelled;
 
@@ -234,23 +233,12 @@ fn end(conn: Conn, record: &'static Record) {
     }
     account::add(record, &sock.endpoint().arena);
     let is_captured = quiet[1].is_some() && capture::is_wanted(record);
-    match sock.phase() {
-        Phase::Proposed => {
-            endpoint::decline(Reason::ShortLived);
-            if agree::withdraw(sock) {
-                free_slot(sock, record);
-                return;
-            }
-        }
-        Phase::Candidate => {
-            endpoint::decline(Reason::ShortLived);
-            withdraw_offer(&record.id);
-        }
-        Phase::Active | Phase::Broken => {}
-        Phase::Tcp => {
-            free_slot(sock, record);
-            return;
-        }
+    if matches!(sock.phase(), Phase::Proposed | Phase::Candidate) {
+        endpoint::decline(Reason::ShortLived);
+    }
+    if promote::ends(conn) == AtEnd::GivesBack {
+        free_slot(sock, record);
+        return;
     }
     let Some(shared) = sock.end() else { return };
     let socket = conn.kernel().map(Socket);

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use shunt_engine::conn::End;
 use shunt_engine::handshake::Phase;
-use shunt_engine::handshake::course::{self, Course, Time, is_offered};
+use shunt_engine::handshake::course::{self, AtEnd, Course, Time, is_offered};
 use shunt_engine::handshake::proposals;
 use shunt_shm::arena::Record;
 use shunt_shm::region::Side;
@@ -104,6 +104,11 @@ pub fn advance(conn: Conn) -> Phase {
 #[inline]
 pub fn poll_handshake(conn: Conn) -> Phase {
     course::poll_handshake(&Handshake(conn))
+}
+
+/// The connection ends: takes back what was proposed or offered.
+pub fn ends(conn: Conn) -> AtEnd {
+    course::ends(&Handshake(conn))
 }
 
 /// A connection on its way into shared memory.

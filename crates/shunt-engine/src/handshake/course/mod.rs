@@ -278,6 +278,28 @@ fn adopt(host: &impl Course) -> Phase {
     if host.is_open() { Phase::Broken } else { Phase::Active }
 }
 
+/// What is to be done about a connection whose last descriptor goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtEnd {
+    /// No peer knows of its place, which is the client's again.
+    GivesBack,
+    /// The peer is told, where there is one.
+    Tells,
+}
+
+/// The connection ends. What was proposed or offered is taken back.
+pub fn ends(host: &impl Course) -> AtEnd {
+    match phase(host) {
+        Phase::Tcp => AtEnd::GivesBack,
+        Phase::Proposed if host.withdraw() => AtEnd::GivesBack,
+        Phase::Candidate => {
+            withdraw_offer(&host.record().id);
+            AtEnd::Tells
+        }
+        Phase::Proposed | Phase::Active | Phase::Broken => AtEnd::Tells,
+    }
+}
+
 fn age(host: &impl Course) -> Nanos {
     host.now().saturating_sub(host.record().id.since.load(Relaxed))
 }

@@ -424,3 +424,20 @@ fn a_word_that_no_acceptor_writes_is_no_answer() {
     way.memory.end().theirs.setup.state.store(99, Relaxed);
     assert_eq!((advance(&way), way.did()), (Phase::Proposed, vec![]));
 }
+
+#[test]
+fn at_the_end_what_nobody_has_taken_up_is_taken_back() {
+    for phase in [Phase::Tcp, Phase::Candidate, Phase::Active, Phase::Broken] {
+        let way = Way::of(phase);
+        let expected = if phase == Phase::Tcp { AtEnd::GivesBack } else { AtEnd::Tells };
+        assert_eq!((ends(&way), way.did()), (expected, vec![]), "{phase:?}");
+    }
+    let way = Way::client();
+    assert_eq!((ends(&way), way.did()), (AtEnd::GivesBack, vec![Did::Withdrew]));
+    let mut way = Way::client();
+    way.cannot_withdraw = true;
+    assert_eq!(ends(&way), AtEnd::Tells, "an acceptor has it");
+    let way = Way::offered(Offer::Open(3));
+    assert_eq!(ends(&way), AtEnd::Tells);
+    assert!(!is_offered(way.id()));
+}

@@ -6,8 +6,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use shunt_shm::Violation;
 use shunt_shm::ring::{Content, Span};
 
+use super::World;
 use super::pace::{self, point};
-use super::{World, byte};
+use super::program::past_library;
 use crate::call::{Errno, Kernel, Moment, Step, enter};
 use crate::conn::flags::KERNEL_HINT;
 use crate::conn::leave::{Leaving, Repeating};
@@ -68,9 +69,9 @@ impl Sending<'_> {
         proc.sent.set(proc.sent.get() + n as u64);
     }
 
-    fn rest(&self) -> impl Iterator<Item = u8> + use<> {
-        let (from, who) = (self.world.procs[self.who].sent.get(), self.who);
-        (from..).map(move |at| byte(who, at))
+    fn rest(&self) -> impl Iterator<Item = u8> {
+        let from = self.world.procs[self.who].sent.get();
+        (from..).map(|at| self.world.byte(self.who, at))
     }
 }
 
@@ -158,7 +159,10 @@ impl Outgoing for Sending<'_> {
         pace::uninterrupted(|| self.world.end(self.who).leave_ring(untaken, point));
     }
 
-    fn is_promoted(&self, _is_unused: bool) {
+    fn is_promoted(&self, is_unused: bool) {
+        if is_unused {
+            self.world.procs[self.who].uses_accepted.set(true);
+        }
         point();
     }
 
@@ -205,6 +209,17 @@ impl Receiving<'_> {
         let received = &self.world.procs[self.who].received;
         if !self.only_looks {
             received.set(received.get() + n as u64);
+        }
+    }
+}
+
+impl Receiving<'_> {
+    /// A call that the library leaves to the kernel.
+    pub fn past_library(&mut self) -> Step {
+        match self.read_kernel(usize::MAX) {
+            Kernel::Moved(0) => Step::Done,
+            Kernel::Moved(_) if self.got >= self.enough => Step::Done,
+            done => past_library(done),
         }
     }
 }
@@ -352,6 +367,8 @@ impl Incoming for Receiving<'_> {
 
     fn has_passed(&self, is_late: bool) {
         point();
+        // A client that has nothing more to send learns of the answer here.
+        self.world.polls_handshake(self.who);
         if is_late {
             // As the library has its watches look again.
             self.world.procs[self.who].is_queued.set(true);

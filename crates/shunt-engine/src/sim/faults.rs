@@ -7,7 +7,7 @@ use shunt_shm::sync::{AtomicU32, AtomicU64};
 
 use super::pace::{at_once, point};
 use super::program::Doing;
-use super::{Ending, Op, World};
+use super::{Ending, World};
 use crate::call::{Errno, Step};
 use crate::handshake::Phase;
 use crate::kernel::KernelSocket;
@@ -94,7 +94,7 @@ impl World {
                 2 => now.wrapping_add(2),
                 3 => now.wrapping_add(Self::RING as u64),
                 4 => now.wrapping_sub(Self::RING as u64 / 2),
-                5 => super::byte(who, u64::from(number)).into(),
+                5 => self.byte(who, u64::from(number)).into(),
                 other => WORDS[other - 6],
             });
         });
@@ -143,25 +143,5 @@ impl World {
         for word in [&ctl.rx_arm, &ctl.tx_arm] {
             shunt_shm::doorbell::take(word);
         }
-    }
-
-    /// A handler of a signal does what the program would do next.
-    pub fn handles(&self, who: usize) {
-        let me = &self.procs[who];
-        let op = me.ops.borrow_mut().pop_front();
-        let Some(op) = op else { return };
-        // What the epoll below has been told of it does not hear of once more.
-        let op = match op {
-            Op::EdgeSend(n) => Op::PollSend(n),
-            Op::EdgeReceive(n) => Op::PollReceive(n),
-            other => other,
-        };
-        me.handlers.set(me.handlers.get() + 1);
-        let was_in_step = me.in_step.replace(false);
-        self.does(who, op);
-        me.in_step.set(was_in_step);
-        me.handlers.set(me.handlers.get() - 1);
-        // Whatever was looked at before is old.
-        me.had_handler.set(true);
     }
 }

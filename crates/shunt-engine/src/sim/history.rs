@@ -26,6 +26,11 @@ impl History {
         run(self)
     }
 
+    /// The programs begin without a connection: the client makes them.
+    pub(super) fn connects(&self) -> bool {
+        self.client.iter().any(|op| matches!(op, Op::Connect | Op::ConnectPlain))
+    }
+
     /// One of any bytes: for fuzzers.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
@@ -50,18 +55,26 @@ impl History {
 }
 
 /// The operations by their names: those alone, and those with a number.
-const ALONE: [(&str, Op); 5] = [
+const ALONE: [(&str, Op); 13] = [
     ("meet", Op::Meet),
     ("check", Op::Check),
     ("sleep", Op::Sleep),
     ("shut", Op::Shut),
     ("close", Op::Close),
+    ("connect", Op::Connect),
+    ("connect-plain", Op::ConnectPlain),
+    ("accept", Op::Accept),
+    ("accept-now", Op::AcceptNow),
+    ("accept-plain", Op::AcceptPlain),
+    ("tire", Op::Tire),
+    ("agent-dies", Op::AgentDies),
+    ("agent-returns", Op::AgentReturns),
 ];
 
 type Numbered = fn(usize) -> Op;
 
 #[allow(clippy::cast_possible_truncation, reason = "no history has so many accesses")]
-const SIZED: [(&str, Numbered); 12] = [
+const SIZED: [(&str, Numbered); 13] = [
     ("send", Op::Send),
     ("recv", Op::Receive),
     ("recv-all", Op::ReceiveAll),
@@ -74,10 +87,11 @@ const SIZED: [(&str, Numbered); 12] = [
     ("signal", |n| Op::Signal(n as u32)),
     ("panic", |n| Op::Panic(n as u32)),
     ("lie", |n| Op::Lie(n as u32)),
+    ("on", Op::On),
 ];
 
 impl Op {
-    const CODES: u8 = 17;
+    const CODES: u8 = 26;
 
     fn from_code(code: u8, size: usize) -> Self {
         match usize::from(code).checked_sub(ALONE.len()) {
@@ -97,9 +111,10 @@ impl Op {
             | Self::PollSend(n)
             | Self::PollReceive(n)
             | Self::EdgeSend(n)
-            | Self::EdgeReceive(n) => Some(n),
+            | Self::EdgeReceive(n)
+            | Self::On(n) => Some(n),
             Self::Die(n) | Self::Signal(n) | Self::Panic(n) | Self::Lie(n) => Some(n as usize),
-            Self::Meet | Self::Check | Self::Sleep | Self::Shut | Self::Close => None,
+            _ => None,
         }
     }
 }

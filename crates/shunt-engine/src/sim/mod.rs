@@ -15,7 +15,9 @@
 
 mod calls;
 mod faults;
+mod handshake;
 mod history;
+mod machine;
 mod oracle;
 mod pace;
 mod polling;
@@ -23,23 +25,23 @@ mod program;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod wakes;
 
-use core::cell::{Cell, RefCell};
+use core::cell::Cell;
+use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use shunt_shm::arena::Record;
 use shunt_shm::region::{Section, Side};
-use shunt_wire::clc::Proposal;
 
 use crate::conn::End;
 use crate::conn::poll::KernelReadiness;
-use crate::handshake::Phase;
+use handshake::Shaking;
 pub use history::History;
-use pace::{Program, Stopped};
-use program::Asleep;
+use machine::{Machine, Mind, Place};
+use pace::Program;
 use tcp::{Kept, Pipe, Socket};
 
 /// What a program does next.
@@ -71,6 +73,24 @@ pub enum Op {
     Shut,
     /// Closes the connection.
     Close,
+    /// Connects; from now on this is the connection that it acts on.
+    Connect,
+    /// The same past the library.
+    ConnectPlain,
+    /// Accepts, and acts on that connection.
+    Accept,
+    /// The same, and looks for the proposal at once.
+    AcceptNow,
+    /// The same past the library.
+    AcceptPlain,
+    /// Makes so many calls that find nothing, for so long, that a proposal is given up.
+    Tire,
+    /// The agent is killed.
+    AgentDies,
+    /// It is there again.
+    AgentReturns,
+    /// Acts on the descriptor of this number.
+    On(usize),
     /// Is killed so many accesses further on.
     Die(u32),
     /// A handler of a signal does what comes next, so many accesses further on, above whatever the program does by then.
@@ -82,14 +102,13 @@ pub enum Op {
     Lie(u32),
 }
 
-/// A program, its end, and what the kernel knows of it.
+/// A program's end of a connection, and what the kernel knows of it.
 struct Proc {
+    mind: Rc<Mind>,
     record: Record,
-    section: Section,
-    /// The ring from which it receives.
-    rmb: Vec<Cell<u8>>,
-    ops: RefCell<VecDeque<Op>>,
-    asleep: Cell<Option<Asleep>>,
+    /// What it writes in the link group, and the ring from which it receives: memory that connections have one after the other.
+    section: Rc<Section>,
+    rmb: Rc<[Cell<u8>]>,
     /// Bytes of its calls, and how many of them may not be visible yet.
     sent: Cell<u64>,
     unseen: Cell<u64>,
@@ -106,10 +125,8 @@ struct Proc {
     /// Its completion queue has the connection.
     is_queued: Cell<bool>,
     heard: Cell<KernelReadiness>,
-    /// A handler has sent or received something.
-    had_handler: Cell<bool>,
-    /// Handlers of signals that run.
-    handlers: Cell<u32>,
+    /// Calls on it that are under way.
+    calls: Cell<u32>,
     /// A handler has closed the connection under a call.
     is_to_close: Cell<bool>,
     /// A handler has ended its direction above a step.
@@ -118,18 +135,16 @@ struct Proc {
     in_step: Cell<bool>,
     /// The locks of its directions are held, that of receiving first.
     locks: [Cell<bool>; 2],
-    /// It keeps to no protocol.
-    is_liar: Cell<bool>,
     /// The library has reset the connection for a panic of its own.
     has_reset: Cell<bool>,
     /// When it first found no room while the other one was gone.
     doubts_since: Cell<u64>,
-    /// The agent has woken it, as its peer was killed.
-    is_roused: Cell<bool>,
-    /// Sleeps beside a liar.
-    rests: Cell<u32>,
     /// That one is gone without a word.
     is_orphaned: Cell<bool>,
+    /// How far it has come in the handshake.
+    shaking: Shaking,
+    /// Points that had been passed when its step began.
+    step_began: Cell<u32>,
 }
 
 /// How far a program has come with ending its direction.
@@ -156,21 +171,26 @@ impl Ending {
     }
 }
 
+/// What a program knows beside this connection.
+impl Deref for Proc {
+    type Target = Mind;
+
+    fn deref(&self) -> &Mind {
+        &self.mind
+    }
+}
+
 impl Proc {
-    fn new(side: Side, ops: &[Op]) -> Self {
+    /// In this place of the link group.
+    fn new(side: Side, mind: &Rc<Mind>, place: &Place) -> Self {
         let record = Record::default();
         record.id.side.store(side as u32, Relaxed);
-        record.id.phase.store(Phase::Active as u32, Relaxed);
-        let section = Section::default();
-        if side == Side::Client {
-            section.setup.state.store(Proposal::Active as u32, Relaxed);
-        }
+        let (section, rmb) = place.of(side);
         Self {
+            mind: Rc::clone(mind),
             record,
             section,
-            rmb: vec![Cell::new(0); World::RING],
-            ops: RefCell::new(ops.iter().copied().collect()),
-            asleep: Cell::new(None),
+            rmb,
             sent: Cell::new(0),
             unseen: Cell::new(0),
             received: Cell::new(0),
@@ -182,39 +202,39 @@ impl Proc {
             socket: Kept::default(),
             is_queued: Cell::new(false),
             heard: Cell::new(KernelReadiness::Nothing),
-            had_handler: Cell::new(false),
-            handlers: Cell::new(0),
+            calls: Cell::new(0),
             is_to_close: Cell::new(false),
             is_to_shut: Cell::new(false),
             in_step: Cell::new(false),
             locks: Default::default(),
-            is_liar: Cell::new(false),
             has_reset: Cell::new(false),
             doubts_since: Cell::new(0),
-            is_roused: Cell::new(false),
-            rests: Cell::new(0),
             is_orphaned: Cell::new(false),
+            shaking: Shaking::default(),
+            step_began: Cell::new(0),
         }
     }
 }
 
-/// What a direction carries at this place.
-fn byte(who: usize, at: u64) -> u8 {
-    let mixed = (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed.to_le_bytes()[7] ^ u8::try_from(who).unwrap()
-}
-
-/// All of it.
+/// A connection.
 struct World {
+    machine: Rc<Machine>,
+    /// Its number among those of the history.
+    conn: usize,
+    /// Its place in the link group, if it was given one.
+    slot: Option<usize>,
     procs: [Proc; 2],
     /// From the first program to the second, and back.
     pipes: [Pipe; 2],
-    now: Cell<u64>,
-    choices: RefCell<VecDeque<u8>>,
 }
 
-thread_local! {
-    static HERE: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
+/// What all connections share.
+impl Deref for World {
+    type Target = Machine;
+
+    fn deref(&self) -> &Machine {
+        &self.machine
+    }
 }
 
 impl World {
@@ -225,21 +245,24 @@ impl World {
     /// Time between two of them, in nanoseconds.
     const LOOK: u64 = 40_000_000;
 
-    fn new(history: &History) -> Self {
+    fn new(machine: &Rc<Machine>, conn: usize, slot: Option<usize>) -> Self {
+        let [client, server] = &machine.minds;
+        let nowhere = Place::default();
+        let place = slot.map_or(&nowhere, |slot| &machine.group.places[slot]);
         Self {
-            procs: [
-                Proc::new(Side::Client, &history.client),
-                Proc::new(Side::Server, &history.server),
-            ],
+            machine: Rc::clone(machine),
+            conn,
+            slot,
+            procs: [Proc::new(Side::Client, client, place), Proc::new(Side::Server, server, place)],
             pipes: <[Pipe; 2]>::default(),
-            now: Cell::new(1 << 30),
-            choices: RefCell::new(history.choices.iter().copied().collect()),
         }
     }
 
-    /// That of this thread.
-    fn here() -> Rc<Self> {
-        HERE.with_borrow(|here| here.clone().unwrap())
+    /// What a direction carries at this place: something else on each connection.
+    fn byte(&self, who: usize, at: u64) -> u8 {
+        let place = at + 1 + self.conn as u64 * 1_000_003;
+        let mixed = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed.to_le_bytes()[7] ^ u8::try_from(who).unwrap()
     }
 
     fn end(&self, who: usize) -> End<'_> {
@@ -256,28 +279,6 @@ impl World {
         Socket { world: self, who }
     }
 
-    /// One in so many.
-    fn choose(&self, of: u8) -> bool {
-        self.choices.borrow_mut().pop_front().is_some_and(|choice| choice % of == 0)
-    }
-
-    /// Which program comes first, and after how many points it stops: few as a rule.
-    fn turn(&self) -> (usize, u32) {
-        let Some(choice) = self.choices.borrow_mut().pop_front() else { return (0, u32::MAX) };
-        let gap = match u32::from(choice & 0x7f) {
-            few @ 0..64 => few,
-            more @ 64..112 => 64 + (more - 64) * 8,
-            _ => u32::MAX,
-        };
-        (usize::from(choice >> 7), gap)
-    }
-
-    fn can_go_on(&self, who: usize) -> bool {
-        let me = &self.procs[who];
-        !me.ending.get().is_over()
-            && me.asleep.get().is_none_or(|asleep| self.is_woken(who, &asleep))
-    }
-
     /// SIGKILL, wherever it is.
     fn dies(&self, who: usize) {
         let me = &self.procs[who];
@@ -290,57 +291,15 @@ impl World {
         peer.is_roused.set(peer.asleep.get().is_some());
     }
 
-    /// Something else whenever a program has got anywhere.
-    fn progress(&self) -> (u64, usize, [Ending; 2]) {
+    /// Something else whenever a program has got anywhere with it.
+    fn progress(&self) -> (u64, [Ending; 2]) {
         let of = |me: &Proc| {
             let marks = me.record.rx.marks.load(Relaxed) + me.record.tx.marks.load(Relaxed);
             let repeats =
                 me.record.tx.replay.load(Relaxed) + u64::from(me.record.rx.again.load(Relaxed));
             me.sent.get() + me.received.get() + u64::from(marks) + repeats
         };
-        let left = self.procs.each_ref().map(|me| me.ops.borrow().len());
-        (
-            of(&self.procs[0]) + of(&self.procs[1]),
-            left[0] + left[1],
-            self.procs.each_ref().map(|me| me.ending.get()),
-        )
-    }
-
-    /// Runs both programs until neither can go on.
-    fn runs(&self, programs: &mut [Program; 2]) {
-        let (mut idle, mut before) = (0, self.progress());
-        let mut is_done = [false; 2];
-        let mut states = [0, 1].map(|end| self.state(end));
-        while idle < Self::PATIENCE {
-            let (first, gap) = self.turn();
-            let can = |who: &usize| !is_done[*who] && self.can_go_on(*who);
-            if let Some(who) = [first, 1 - first].into_iter().find(can) {
-                match programs[who].goes_on(gap) {
-                    Stopped::Between => {}
-                    Stopped::Done => is_done[who] = true,
-                    Stopped::Dies => self.dies(who),
-                }
-                states = self.have_moved(states, gap);
-                continue;
-            }
-            (0..2).for_each(|who| self.rests(who));
-            let is_doomed = |who: &usize| {
-                programs[*who].is_doomed() && !self.procs[*who].ending.get().is_over()
-            };
-            if let Some(who) = (0..2).find(is_doomed) {
-                self.dies(who);
-                continue;
-            }
-            let now = self.progress();
-            idle = if now == before { idle + 1 } else { 0 };
-            before = now;
-            self.passes_time();
-        }
-        (0..2).for_each(|who| self.rests_for_good(who));
-    }
-
-    fn passes_time(&self) {
-        self.now.set(self.now.get() + Self::LOOK);
+        (of(&self.procs[0]) + of(&self.procs[1]), self.procs.each_ref().map(|me| me.ending.get()))
     }
 }
 
@@ -349,14 +308,14 @@ impl World {
 /// # Panics
 /// When something does not hold.
 fn run(history: &History) -> u32 {
-    let world = Rc::new(World::new(history));
-    HERE.set(Some(Rc::clone(&world)));
+    let machine = Machine::new(history);
+    machine.is_here();
     pace::begins();
-    let mut programs = [0, 1].map(|who| Program::new(who, move || World::here().lives(who)));
-    let result = catch_unwind(AssertUnwindSafe(|| world.runs(&mut programs)));
+    let mut programs = [0, 1].map(|who| Program::new(who, move || Machine::here().lives(who)));
+    let result = catch_unwind(AssertUnwindSafe(|| machine.runs(&mut programs)));
     drop(programs);
     pace::ends();
-    HERE.set(None);
+    machine.is_over();
     match result {
         Ok(()) => pace::points(),
         Err(failure) => resume_unwind(failure),

@@ -9,7 +9,7 @@
 use super::pace::at_once;
 use super::program::{Asleep, Doing};
 use super::tcp::ROOM;
-use super::{Ending, Op, World, byte};
+use super::{Ending, Op, World};
 use crate::call::{Direction, Errno, Step, Until};
 use crate::conn::repeated::are_pending;
 use crate::conn::sends_over_tcp;
@@ -22,7 +22,7 @@ impl World {
     /// Where an end stands; of one that lies nothing is asked.
     pub fn state(&self, who: usize) -> Option<State> {
         let state = || State::of(&self.end(who)).expect("words that go together");
-        self.is_honest().then(state)
+        (self.is_honest() && self.is_in_place()).then(state)
     }
 
     /// Both ends have gone no other ways than there are, and no further than a program comes that passes so many points.
@@ -45,7 +45,7 @@ impl World {
         }
         let sent = self.procs[1 - who].sent.get();
         assert!(at + bytes.len() as u64 <= sent, "program {who} got bytes that were not sent");
-        let is_right = |(n, found): (usize, &u8)| *found == byte(1 - who, at + n as u64);
+        let is_right = |(n, found): (usize, &u8)| *found == self.byte(1 - who, at + n as u64);
         assert!(bytes.iter().enumerate().all(is_right), "program {who} got wrong bytes at {at}");
     }
 
@@ -233,7 +233,7 @@ impl World {
                 return;
             }
             let step = step.unwrap();
-            let doing = Doing { op: Op::Look(1), moved: got };
+            let doing = Doing { op: Op::Look(1), moved: got, is_plain: false };
             let finds = matches!(step, Step::Done | Step::Failed(_));
             assert!(finds || !told, "{who} is told of something: {ready:#x}, {step:?}");
             // Whoever only asks hears of one that was killed when it sleeps, or after a while.

@@ -9,7 +9,7 @@ use std::thread::panicking;
 use generator::{Generator, Gn};
 use shunt_shm::sync::sim::{Access, set_hook};
 
-use super::World;
+use super::machine::Machine;
 
 /// Points in a history; those of a program that goes in a circle have no end.
 const MOST: u32 = 400_000;
@@ -124,7 +124,7 @@ fn pass(pace: &Pace) {
         resume_unwind(Box::new(Panicked));
     }
     if handles {
-        World::here().handles(pace.who.get());
+        Machine::here().handles(pace.who.get());
     }
 }
 

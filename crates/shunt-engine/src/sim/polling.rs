@@ -79,17 +79,34 @@ impl World {
     }
 
     fn readiness_by(&self, who: usize, wanted: u32, heard: &mut KernelReadiness) -> u32 {
-        let end = self.end(who);
+        let phase = self.polls_handshake(who);
         let looked = Looked { world: self, who };
-        poll::look((end.record, Some(end)), end.phase(), (wanted, heard), &looked)
+        poll::look((&self.procs[who].record, self.linked(who)), phase, (wanted, heard), &looked)
     }
 
     /// Waits until a call of the program would not have to.
     pub fn polls(&self, who: usize, doing: Doing) {
         match doing.op {
+            _ if self.linked(who).is_none() => self.waits_for_kernel(who, doing),
             Op::EdgeReceive(_) | Op::EdgeSend(_) => self.waits_for_edge(who, doing),
             _ => self.waits_in_poll(who, doing),
         }
+    }
+
+    /// The same where there is no ring yet.
+    fn waits_for_kernel(&self, who: usize, doing: Doing) {
+        let receives = doing.op.direction() == Direction::Receiving;
+        let wanted = if receives { events::IN } else { events::OUT };
+        while self.linked(who).is_none() {
+            let is_ready = self.readiness(who, wanted) & (wanted | events::ALWAYS) != 0;
+            if is_ready || self.procs[who].had_handler.get() {
+                return;
+            }
+            let looks_at = self.next_look(who);
+            let asleep = self.asleep(who, doing, [None; 2], Some(wanted));
+            self.rests_until(who, Asleep { looks_at, ..asleep });
+        }
+        self.polls(who, doing);
     }
 
     fn waits_in_poll(&self, who: usize, doing: Doing) {
@@ -174,7 +191,7 @@ impl World {
         let is_in_doubt = overflow::is_watched(&self.procs[who].record)
             || self.procs[who].doubts_since.get() != 0;
         let looks_at = is_in_doubt.then(|| self.now.get() + 100_000_000);
-        Asleep { doing, until: None, armed, events, by_edge: events.is_none(), looks_at }
+        Asleep { armed, events, by_edge: events.is_none(), looks_at, ..Asleep::nothing(doing) }
     }
 
     fn waits_for_edge(&self, who: usize, doing: Doing) {

@@ -6,19 +6,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use shunt_shm::Violation;
 use shunt_shm::doorbell::{ON_BELL, ON_FUTEX, ON_QUEUE, arm, take, take_futex};
-use shunt_shm::sync::AtomicU32;
+use shunt_shm::sync::{AtomicU32, store_load_fence};
 
 use super::calls::{Lock, Receiving, Sending};
 use super::pace::{self, Panicked, point, rest};
+use super::wakes::News;
 use super::{Ending, Op, World};
-use crate::call::{Direction, Errno, Step, Until, enter};
+use crate::call::{Direction, Errno, Kernel, Step, Until, enter};
 use crate::conn::close::Tell;
 use crate::conn::flags::{KERNEL_HINT, SHUT_WR};
 use crate::conn::kernel_events;
 use crate::conn::overflow;
+use crate::conn::put;
 use crate::conn::recv::{peek, receive};
 use crate::conn::repeated::are_pending;
+use crate::conn::send::{Outgoing, over_kernel};
 use crate::events;
+use crate::handshake::Phase;
 use crate::kernel::KernelSocket;
 use crate::wait::Naps;
 
@@ -27,6 +31,8 @@ use crate::wait::Naps;
 pub struct Doing {
     pub op: Op,
     pub moved: usize,
+    /// The library leaves it to the kernel.
+    pub is_plain: bool,
 }
 
 impl Op {
@@ -54,6 +60,23 @@ impl Op {
         )
     }
 
+    /// In a handler: of what the epoll below has been told of, it does not hear once more.
+    pub(super) const fn without_edges(self) -> Self {
+        match self {
+            Self::EdgeSend(n) => Self::PollSend(n),
+            Self::EdgeReceive(n) => Self::PollReceive(n),
+            other => other,
+        }
+    }
+
+    /// It ends with a descriptor of a further connection.
+    pub(super) const fn makes_connection(self) -> bool {
+        matches!(
+            self,
+            Self::Connect | Self::ConnectPlain | Self::Accept | Self::AcceptNow | Self::AcceptPlain
+        )
+    }
+
     /// A call of it waits for itself.
     const fn blocks(self) -> bool {
         !matches!(
@@ -77,40 +100,53 @@ pub struct Asleep {
     pub by_edge: bool,
     /// When it looks for itself.
     pub looks_at: Option<u64>,
+    /// What there was of the other end's news when it began, and how many points had been passed.
+    pub news: News,
+    pub began: u32,
+}
+
+impl Asleep {
+    /// Until nothing comes.
+    pub const fn nothing(doing: Doing) -> Self {
+        Self {
+            doing,
+            until: None,
+            armed: [None; 2],
+            events: None,
+            by_edge: false,
+            looks_at: None,
+            news: News::NONE,
+            began: 0,
+        }
+    }
+
+    /// Until somebody connects.
+    pub const fn in_accept() -> Self {
+        let doing = Doing { op: Op::Accept, moved: 0, is_plain: true };
+        Self::nothing(doing)
+    }
+}
+
+/// Of what the kernel has done, what comes next in a call that the library leaves to it.
+pub const fn past_library(done: Kernel) -> Step {
+    match done {
+        Kernel::Moved(_) => Step::Again,
+        Kernel::Nothing => Step::Wait(Until::Kernel),
+        Kernel::Failed(error) => Step::Failed(error),
+    }
 }
 
 /// Longest sleep of a sender in the kernel.
 const LOOK: u64 = 100_000_000;
 
 impl World {
-    /// All that a program does.
-    pub fn lives(&self, who: usize) {
-        loop {
-            let op = self.procs[who].ops.borrow_mut().pop_front();
-            let Some(op) = op else { return };
-            let me = &self.procs[who];
-            if let Err(failure) = catch_unwind(AssertUnwindSafe(|| self.does(who, op))) {
-                // Whoever lies may come to believe what is not so.
-                if !me.is_liar.get() || !pace::is_failure(&*failure) {
-                    resume_unwind(failure);
-                }
-                pace::forgives();
-                self.dies(who);
-            }
-            if me.is_to_close.get() && !me.ending.get().is_over() {
-                self.closes(who);
-            }
-            if me.ending.get().is_over() {
-                return;
-            }
-        }
-    }
-
     /// A whole call. A panic of the library ends in it.
     pub fn does(&self, who: usize, op: Op) {
         let me = &self.procs[who];
-        let mut doing = Doing { op, moved: 0 };
-        let was_in_step = me.in_step.get();
+        let mut doing = Doing { op, moved: 0, is_plain: false };
+        // In a handler another call may be in the middle of one.
+        let was_in_step = me.in_step.replace(false);
+        me.calls.set(me.calls.get() + 1);
         let panicked = match catch_unwind(AssertUnwindSafe(|| self.calls(who, &mut doing))) {
             Err(why) if !why.is::<Panicked>() => resume_unwind(why),
             result => result.is_err(),
@@ -123,11 +159,19 @@ impl World {
         } else if !matches!(op, Op::Panic(_)) {
             pace::is_not_to_panic();
         }
+        me.calls.set(me.calls.get() - 1);
+        // What a handler has closed under the call.
+        if me.calls.get() == 0 && me.is_to_close.get() && !me.ending.get().is_over() {
+            pace::uninterrupted(|| self.closes(who));
+        }
     }
 
     fn calls(&self, who: usize, doing: &mut Doing) {
         let op = doing.op;
         let (mut naps, mut in_vain) = (Naps::default(), 0);
+        if op.moves() && self.advances(who) == Phase::Tcp {
+            return self.calls_kernel(who, doing);
+        }
         // An edge-triggered program tries first.
         let polls = matches!(op, Op::PollReceive(_) | Op::PollSend(_));
         if polls {
@@ -143,6 +187,10 @@ impl World {
                 return;
             }
             match self.step(who, doing, op.blocks()) {
+                // As one that does not wait is a call by itself.
+                Step::Again if !op.blocks() && self.advances(who) == Phase::Tcp => {
+                    return self.calls_kernel(who, doing);
+                }
                 Step::Again => point(),
                 Step::Wait(until) => {
                     if are_pending(&self.procs[who].record) {
@@ -150,6 +198,9 @@ impl World {
                     }
                     if op.blocks() {
                         self.sleeps(who, *doing, until, &mut naps);
+                        if self.linked(who).is_none() {
+                            self.advances(who);
+                        }
                         continue;
                     }
                     // What is to be sent once more may take all the room there was; and a sender that was to leave a ring which
@@ -195,12 +246,14 @@ impl World {
 
     /// One step of a call.
     fn step(&self, who: usize, doing: &mut Doing, blocking: bool) -> Step {
-        let (end, me) = (self.end(who), &self.procs[who]);
+        let me = &self.procs[who];
+        me.step_began.set(pace::points());
         if !doing.op.moves() {
             return self.other_step(who, doing.op);
         }
-        let (direction, record) = (doing.op.direction(), end.record);
-        if direction == Direction::Sending && end.is_to_follow() {
+        let (direction, record) = (doing.op.direction(), &me.record);
+        if direction == Direction::Sending && self.linked(who).is_some_and(|end| end.is_to_follow())
+        {
             return Step::Follow;
         }
         let (lock, copying) = match direction {
@@ -231,7 +284,8 @@ impl World {
         blocking: bool,
         lock: &Lock<'_>,
     ) -> Result<Step, Violation> {
-        let (end, is_nested) = (self.end(who), lock.is_nested());
+        let (end, is_nested) = (self.linked(who), lock.is_nested());
+        let record = &self.procs[who].record;
         let call = |total, only_looks, enough| Receiving {
             world: self,
             who,
@@ -245,7 +299,11 @@ impl World {
         match doing.op {
             Op::Send(total) | Op::PollSend(total) | Op::EdgeSend(total) => {
                 let mut call = Sending { world: self, who, total, sent: doing.moved, lock };
-                let step = end.send(&mut call, is_nested, blocking);
+                let step = match &end {
+                    _ if doing.is_plain => Ok(past_library(call.over_kernel())),
+                    Some(end) => end.send(&mut call, is_nested, blocking),
+                    None => Ok(over_kernel(record, None, &mut call)),
+                };
                 doing.moved = call.sent;
                 let is_done = step == Ok(Step::Again) && call.sent >= total;
                 if is_done { Ok(Step::Done) } else { step }
@@ -257,16 +315,24 @@ impl World {
                 let all = matches!(doing.op, Op::ReceiveAll(_));
                 // A hint may be of what was seen since.
                 if self.choose(16) {
-                    end.put(KERNEL_HINT, true);
+                    put(record, KERNEL_HINT, true);
                 }
                 let mut call = call(total, false, if all { total } else { 1 });
-                let step = receive(end.record, Some(&end), &mut call, blocking);
+                let step = if doing.is_plain {
+                    Ok(call.past_library())
+                } else {
+                    receive(record, end.as_ref(), &mut call, blocking)
+                };
                 doing.moved = call.got;
                 step
             }
             Op::Look(total) => {
                 let mut call = call(total, true, 1);
-                let step = peek(end.record, Some(&end), &mut call, blocking);
+                let step = if doing.is_plain {
+                    Ok(call.past_library())
+                } else {
+                    peek(record, end.as_ref(), &mut call, blocking)
+                };
                 doing.moved = call.got;
                 step
             }
@@ -276,11 +342,13 @@ impl World {
 
     fn other_step(&self, who: usize, op: Op) -> Step {
         match op {
-            Op::Meet => self.procs[who].can_tell.set(true),
+            Op::Meet => self.meets(who),
+            Op::Tire => self.tires(who),
             Op::Check => self.checks_readiness(who),
             Op::Shut => return self.shuts(who),
             // Calls that are under way have another descriptor.
-            Op::Close if self.procs[who].handlers.get() > 0 => {
+            Op::Close if self.procs[who].calls.get() > 1 => {
+                self.procs[who].forgets(self.conn);
                 self.procs[who].is_to_close.set(true);
             }
             // What a handler did with it then would be a call on a descriptor that is gone.
@@ -290,14 +358,13 @@ impl World {
             Op::Signal(points) => pace::is_to_handle_in(points),
             Op::Panic(points) => pace::is_to_panic_in(points),
             Op::Lie(number) => self.lies(who, number),
-            _ => unreachable!("it moves something"),
+            _ => unreachable!("it moves something, or is the machine's"),
         }
         Step::Done
     }
 
     /// Without consequences: whether a call that does not wait would find something to receive.
     pub fn would_receive(&self, who: usize) -> (Result<Step, Violation>, usize) {
-        let end = self.end(who);
         let mut call = Receiving {
             world: self,
             who,
@@ -308,19 +375,24 @@ impl World {
             is_nested: false,
             copied: Vec::new(),
         };
-        let step = peek(end.record, Some(&end), &mut call, false);
+        let step = match self.advances(who) {
+            Phase::Tcp => Ok(call.past_library()),
+            _ => peek(&self.procs[who].record, self.linked(who).as_ref(), &mut call, false),
+        };
         (step, call.got)
     }
 
     fn shuts(&self, who: usize) -> Step {
-        let (end, me) = (self.end(who), &self.procs[who]);
+        let me = &self.procs[who];
+        let record = &me.record;
+        self.advances(who);
         // What is to be sent once more comes before the end.
-        if are_pending(end.record) && !self.goes_on(who) {
+        if are_pending(record) && !self.goes_on(who) {
             return Step::Wait(Until::Both);
         }
         let lock = Lock::of(&me.locks[1]);
         // Above a step whose bytes may not be visible yet, and would come behind the end. One that only copies notices.
-        let Some(_entered) = enter(lock.is_nested(), &end.record.tx.copying) else {
+        let Some(_entered) = enter(lock.is_nested(), &record.tx.copying) else {
             me.is_to_shut.set(true);
             return Step::Done;
         };
@@ -329,8 +401,12 @@ impl World {
         }
         // A panic in the middle of it resets the connection: the peer would wait for an end, or find bytes behind one.
         let was_in_step = me.in_step.replace(true);
-        end.put(SHUT_WR, true);
-        end.announce_end();
+        put(record, SHUT_WR, true);
+        // Where it is about to get its place, one of the two announces it.
+        store_load_fence();
+        if let Some(end) = self.linked(who) {
+            end.announce_end();
+        }
         point();
         self.socket(who).shuts();
         // A handler may have gone further.
@@ -352,6 +428,7 @@ impl World {
 
     fn closes(&self, who: usize) -> Step {
         let (end, me) = (self.end(who), &self.procs[who]);
+        me.forgets(self.conn);
         if are_pending(end.record) && !self.goes_on(who) {
             return Step::Wait(Until::Both);
         }
@@ -360,10 +437,13 @@ impl World {
         if me.ending.get() == Ending::Not {
             me.ending.set(Ending::Announced);
         }
-        match end.close(Some(&self.socket(who))) {
-            Tell::Sender => self.tells_sender(who),
-            Tell::OnFutexes => self.tells_of_end(who),
-            Tell::All => unreachable!("it has a descriptor"),
+        if !self.ends_alone(who) {
+            match end.close(Some(&self.socket(who))) {
+                Tell::Sender => self.tells_sender(who),
+                Tell::OnFutexes => self.tells_of_end(who),
+                Tell::All => unreachable!("it has a descriptor"),
+            }
+            self.is_done(who);
         }
         point();
         me.ending.set(Ending::Closed);
@@ -383,7 +463,7 @@ impl World {
             }
             let is_sender = core::ptr::eq(copying, &raw const me.record.tx.copying);
             let op = if is_sender { Op::Send(3) } else { Op::Receive(3) };
-            let mut doing = Doing { op, moved: 0 };
+            let mut doing = Doing { op, moved: 0, is_plain: false };
             me.had_handler.set(true);
             // It does not wait.
             me.handlers.set(me.handlers.get() + 1);
@@ -414,10 +494,13 @@ impl World {
     /// Tells the peer of bytes, a mark, or an end: as the library's `notify::data`.
     pub fn tells_receiver(&self, who: usize) {
         let (ctl, peer) = (&self.procs[1 - who].section.ctl, &self.procs[1 - who]);
-        if ctl.queue.load(Relaxed) != 0 {
+        let ctl_is_queued = ctl.queue.load(Relaxed) != 0;
+        if ctl_is_queued {
             peer.is_queued.set(true);
         }
-        take(&ctl.rx_arm);
+        if take(&ctl.rx_arm) != 0 || ctl_is_queued {
+            self.wakes(who, Direction::Receiving);
+        }
     }
 
     /// Tells the peer of room: as the library's `notify::space`.
@@ -427,18 +510,27 @@ impl World {
         if asked & ON_QUEUE != 0 && ctl.queue.load(Relaxed) != 0 {
             peer.is_queued.set(true);
         }
+        if asked != 0 {
+            self.wakes(who, Direction::Sending);
+        }
         debug_assert!(!self.is_honest() || asked & !(ON_FUTEX | ON_QUEUE | ON_BELL) == 0);
     }
 
     pub fn tells_of_end(&self, who: usize) {
         let ctl = &self.procs[1 - who].section.ctl;
-        for word in [&ctl.rx_arm, &ctl.tx_arm] {
-            take_futex(word);
+        for (word, way) in [(&ctl.rx_arm, Direction::Receiving), (&ctl.tx_arm, Direction::Sending)]
+        {
+            if take_futex(word) {
+                self.wakes(who, way);
+            }
         }
     }
 
     /// Sleeps in a call, as the library's `stream/sleep.rs` has it: on a futex first, then in poll(2).
     fn sleeps(&self, who: usize, doing: Doing, until: Until, naps: &mut Naps) {
+        if self.linked(who).is_none() || doing.is_plain {
+            return self.sleeps_in_kernel(who, doing, until);
+        }
         self.tells_for_those_below(who);
         // One that runs from here on may leave the word as it was armed: the sleep does not begin (`threads/handlers.rs`).
         let had_handler = &self.procs[who].had_handler;
@@ -448,14 +540,7 @@ impl World {
         let receives = direction == Direction::Receiving;
         let word = if receives { &end.mine.ctl.rx_arm } else { &end.mine.ctl.tx_arm };
         let armed = |seen| if receives { [Some(seen), None] } else { [None, Some(seen)] };
-        let asleep = Asleep {
-            doing,
-            until: Some(until),
-            armed: [None; 2],
-            events: None,
-            by_edge: false,
-            looks_at: None,
-        };
+        let asleep = Asleep { until: Some(until), ..Asleep::nothing(doing) };
         let overflow = || {
             let look = (!receives).then(|| end.next_look_for_room(now)).flatten();
             look.map(|look| now + look)
@@ -496,6 +581,34 @@ impl World {
         }
     }
 
+    /// The same without a ring.
+    fn sleeps_in_kernel(&self, who: usize, doing: Doing, until: Until) {
+        let record = &self.procs[who].record;
+        self.procs[who].had_handler.set(false);
+        let events = kernel_events(record, None, doing.op.direction(), until);
+        let asleep = Asleep {
+            until: Some(until),
+            events: Some(events),
+            looks_at: self.next_look(who),
+            ..Asleep::nothing(doing)
+        };
+        self.rests_until(who, asleep);
+    }
+
+    /// A call that the library leaves to the kernel.
+    fn calls_kernel(&self, who: usize, doing: &mut Doing) {
+        doing.is_plain = true;
+        loop {
+            match self.step(who, doing, true) {
+                Step::Wait(until) => self.sleeps_in_kernel(who, *doing, until),
+                step @ (Step::Done | Step::Failed(_)) => {
+                    return self.is_over(who, *doing, step);
+                }
+                Step::Again | Step::Follow => point(),
+            }
+        }
+    }
+
     /// After a nap on a futex in which nothing came.
     pub fn visits(&self, who: usize, events: u32) {
         if self.socket(who).readiness(events) != 0 {
@@ -516,7 +629,9 @@ impl World {
                 asleep.looks_at = None;
             }
         }
-        me.asleep.set(Some(asleep));
+        asleep.news = self.news(who);
+        asleep.began = pace::points();
+        me.sleeps_on(self.conn, asleep);
         rest();
         me.asleep.set(None);
         me.is_roused.set(false);

@@ -50,6 +50,29 @@ fn program(op: impl Strategy<Value = Op>) -> impl Strategy<Value = Vec<Op>> {
         .prop_map(|(meets, ops)| meets.then_some(Op::Meet).into_iter().chain(ops).collect())
 }
 
+/// What one does that makes connections, by these operations: several at a time, and one after the other.
+fn connecting(makes: impl Strategy<Value = Op> + 'static) -> impl Strategy<Value = Vec<Op>> {
+    let makes = makes.boxed();
+    let does = prop_oneof![
+        10 => op(),
+        4 => makes.clone(),
+        3 => Just(Op::Close),
+        2 => (0_usize..3).prop_map(Op::On),
+        1 => (0_u32..150).prop_map(Op::Signal),
+        1 => Just(Op::Tire),
+        1 => prop_oneof![Just(Op::AgentDies), Just(Op::AgentReturns)],
+    ];
+    (makes, prop::collection::vec(does, 0..14))
+        .prop_map(|(first, ops)| core::iter::once(first).chain(ops).collect())
+}
+
+fn connecting_programs() -> impl Strategy<Value = (Vec<Op>, Vec<Op>)> {
+    let connects = prop_oneof![5 => Just(Op::Connect), 1 => Just(Op::ConnectPlain)];
+    let accepts =
+        prop_oneof![4 => Just(Op::Accept), 2 => Just(Op::AcceptNow), 1 => Just(Op::AcceptPlain)];
+    (connecting(connects), connecting(accepts))
+}
+
 fn history(programs: impl Strategy<Value = (Vec<Op>, Vec<Op>)>) -> impl Strategy<Value = History> {
     let choices = prop::collection::vec(any::<u8>(), 0..200);
     (programs, choices).prop_map(|((client, server), choices)| History { client, server, choices })
@@ -70,6 +93,17 @@ proptest! {
     #[test]
     fn whatever_two_programs_do_bytes_come_in_order_and_nobody_sleeps_too_long(
         history in history((program(op()), program(op())))
+    ) {
+        let _ = history.run();
+    }
+}
+
+proptest! {
+    #![proptest_config(Config { cases: histories() / 2, max_shrink_iters: 20_000, ..Config::default() })]
+
+    #[test]
+    fn however_connections_come_and_go_each_has_its_own_bytes_and_both_agree_or_neither(
+        history in history(connecting_programs())
     ) {
         let _ = history.run();
     }

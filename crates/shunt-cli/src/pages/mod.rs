@@ -1,7 +1,8 @@
 //! Checks of the documentation: links and anchors lead somewhere, command lines can be parsed, targets of make and variables exist, and
-//! every reason has its cure.
+//! every reason has its cure, and files of the code are where pages say.
 
 mod commands;
+mod files;
 mod links;
 mod words;
 
@@ -159,6 +160,16 @@ fn variables_exist() {
         }
     }
     nothing(&wrong);
+}
+
+/// But of the changelog, which tells of files that were.
+#[test]
+fn files_of_the_code_exist() {
+    let pages: Vec<_> =
+        pages().into_iter().filter(|page| page.path != Path::new("CHANGELOG.md")).collect();
+    let (wrong, seen) = files::missing(&pages, &files::sources());
+    nothing(&wrong);
+    assert!(seen > 100, "only {seen} files were found");
 }
 
 #[test]

@@ -14,9 +14,9 @@ pub fn sources() -> Vec<PathBuf> {
             let entry = entry.unwrap();
             let path = directory.join(entry.file_name());
             if entry.file_type().unwrap().is_dir() {
-                directories.push(path)
+                directories.push(path);
             } else {
-                found.push(path)
+                found.push(path);
             }
         }
     }

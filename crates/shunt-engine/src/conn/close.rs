@@ -60,6 +60,14 @@ impl End<'_> {
         self.mine.prod.fin.store(0, Release);
     }
 
+    /// Resets the connection, of which bytes are in doubt at this end. `abort` has the kernel send RST. It comes first: a program
+    /// that is killed before it has announced no end, for which the peer would take the kernel's FIN.
+    pub fn reset(&self, abort: impl FnOnce()) {
+        abort();
+        self.announce_end();
+        self.mine.ctl.closed.store(RESET, Release);
+    }
+
     /// Closes: says how, and who is to be told. `socket`: where a descriptor of it is left. With the locks of both directions
     /// held, but for those who do not come out of a call.
     pub fn close(&self, socket: Option<&impl Closing>) -> Tell {
@@ -73,7 +81,8 @@ impl End<'_> {
             socket.reset_on_close();
         }
         let was_announced = self.mine.prod.fin.swap(1, Relaxed) != 0;
-        if !is_handed_over {
+        // After a panic it was reset before.
+        if !is_handed_over && self.mine.ctl.closed.load(Relaxed) != RESET {
             let resets = is_unread || socket.is_some_and(Closing::is_to_reset);
             self.mine.ctl.closed.store(if resets { RESET } else { CLOSED }, Release);
         }
@@ -202,6 +211,16 @@ mod tests {
         let (memory, socket) = (in_the_ring(0), Closed { is_to_reset: true, ..Closed::default() });
         memory.end().close(Some(&socket));
         assert_eq!((said(&memory), socket.resets.get()), ((1, RESET), false), "it has said so");
+    }
+
+    #[test]
+    fn a_reset_after_a_panic_is_the_kernels_first() {
+        let memory = in_the_ring(1);
+        memory.end().reset(|| assert_eq!(said(&memory), (0, 0), "killed here it is no end"));
+        assert_eq!(said(&memory), (1, RESET));
+        memory.take(1);
+        memory.end().close(Some(&Closed::default()));
+        assert_eq!(said(&memory), (1, RESET), "the close that follows changes nothing");
     }
 
     #[test]

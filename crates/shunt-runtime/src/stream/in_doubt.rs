@@ -1,10 +1,8 @@
 //! Bytes in doubt: were the library to panic now, the connection would have to be reset (`panics.rs` of the library).
 
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::thread::panicking;
 
-use shunt_shm::region::RESET;
 use shunt_wire::reason::Reason;
 
 use crate::calls::Which;
@@ -92,14 +90,16 @@ pub fn reset(conn: Conn) {
         if sock.break_off(Reason::Internal) {
             endpoint::decline(Reason::Internal);
         }
-        if let Some((mine, _)) = sock.sections() {
-            mine.prod.fin.store(1, Ordering::Release);
-            mine.ctl.closed.store(RESET, Ordering::Release);
-        }
         // With a direction's lock, so that the number stays what it is.
         let step = conn.lock_within(Which::Tx, PATIENCE);
-        if let Some(fd) = conn.kernel().or_else(|| sock.descriptor()) {
-            tcp::abort(fd);
+        let abort = || {
+            if let Some(fd) = conn.kernel().or_else(|| sock.descriptor()) {
+                tcp::abort(fd);
+            }
+        };
+        match sock.end() {
+            Some(end) => end.reset(abort),
+            None => abort(),
         }
         drop(step);
         notify::those_on_futexes(sock);

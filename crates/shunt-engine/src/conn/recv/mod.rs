@@ -14,6 +14,7 @@ use shunt_shm::ring::Span;
 use crate::call::{Errno, Kernel, Moment, Step, Until, interruptible};
 use crate::conn::flags::SHUT_RD;
 use crate::conn::{End, has, reset};
+use crate::handshake::Phase;
 use crate::kernel::{KernelSocket, Look, has_ended, look};
 use crate::stretch::{Path, path};
 
@@ -208,6 +209,10 @@ pub fn receive(
         };
         if let Some(step) = step {
             return Ok(step);
+        }
+        // A handler above this call may have panicked in the middle of a step: what stands in the cursors is in doubt.
+        if end.phase() == Phase::Broken {
+            return Ok(Step::Again);
         }
     }
 }

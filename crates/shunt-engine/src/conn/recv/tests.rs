@@ -253,6 +253,15 @@ fn a_copy_that_a_handler_interrupts_is_done_again() {
 }
 
 #[test]
+fn after_a_panic_in_a_handler_nothing_more_is_taken() {
+    let (memory, socket) = (in_ring(10), Socket::default());
+    let mut call = Receives { is_interrupted: true, ..Receives::new(&memory, &socket, 4) };
+    memory.end().record.id.phase.store(Phase::Broken as u32, Relaxed);
+    assert_eq!((step(&mut call), call.got), (Step::Again, 0), "the call sees to the rest");
+    assert_eq!(memory.end().mine.cons.cons.load(Relaxed), 0);
+}
+
+#[test]
 fn bytes_that_another_program_has_are_passed_over() {
     let (memory, socket) = (in_ring(10), Socket::default());
     put(memory.end().record, LEFTOVER, true);

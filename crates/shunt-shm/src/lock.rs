@@ -75,7 +75,17 @@ pub struct OwnerLock(AtomicU64);
 pub struct Guard<'a> {
     lock: &'a OwnerLock,
     owner: Owner,
-    nested: bool,
+    has: Has,
+}
+
+/// How a guard has the lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Has {
+    Own,
+    /// A call of this thread has it, which a signal handler has interrupted.
+    Nested,
+    /// Its last owner has ended with it.
+    Inherited,
 }
 
 impl OwnerLock {
@@ -92,7 +102,7 @@ impl OwnerLock {
     #[inline]
     pub fn lock(&self, me: Owner, is_dead: impl Fn(Owner) -> bool) -> Guard<'_> {
         if self.0.compare_exchange(0, me.0, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            return self.guard(me, false);
+            return self.guard(me, Has::Own);
         }
         self.lock_slow(me, &is_dead)
     }
@@ -104,8 +114,15 @@ impl OwnerLock {
         self.0.load(Ordering::Relaxed) & !WAITERS == me.0
     }
 
-    const fn guard(&self, owner: Owner, nested: bool) -> Guard<'_> {
-        Guard { lock: self, owner, nested }
+    /// Its owner, at this moment.
+    #[must_use]
+    pub fn owner(&self) -> Option<Owner> {
+        let word = self.0.load(Ordering::Relaxed) & !WAITERS;
+        (word != 0).then_some(Owner(word))
+    }
+
+    const fn guard(&self, owner: Owner, has: Has) -> Guard<'_> {
+        Guard { lock: self, owner, has }
     }
 
     #[cold]
@@ -119,11 +136,11 @@ impl OwnerLock {
             let word = self.0.load(Ordering::Relaxed);
             let owner = word & !WAITERS;
             if owner == me.0 {
-                return self.guard(me, true);
+                return self.guard(me, Has::Nested);
             }
             if owner == 0 {
                 if self.take(word, me, slept) {
-                    return self.guard(me, false);
+                    return self.guard(me, Has::Own);
                 }
                 continue;
             }
@@ -134,13 +151,12 @@ impl OwnerLock {
             }
             let Some(waited) = self.announce(word) else { continue };
             slept = WAITERS;
-            // The owner may have been killed with the lock. What it protects is changed such that a
-            // whole state is left at any moment.
+            // The owner may have been killed with the lock.
             if self.wait(waited, LOOK_EVERY) == Err(Errno::TIMEDOUT)
                 && is_dead(Owner(owner))
                 && self.take(waited, me, WAITERS)
             {
-                return self.guard(me, false);
+                return self.guard(me, Has::Inherited);
             }
         }
     }
@@ -163,7 +179,8 @@ impl OwnerLock {
             }
             if owner == 0 || is_dead(Owner(owner)) {
                 if self.take(word, me, 0) {
-                    return Some(self.guard(me, false));
+                    let has = if owner == 0 { Has::Own } else { Has::Inherited };
+                    return Some(self.guard(me, has));
                 }
                 continue;
             }
@@ -232,7 +249,14 @@ impl Guard<'_> {
     /// True in a signal handler that interrupted the owner.
     #[must_use]
     pub const fn nested(&self) -> bool {
-        self.nested
+        matches!(self.has, Has::Nested)
+    }
+
+    /// True where the last owner has ended with the lock: what it protects may be half changed.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_inherited(&self) -> bool {
+        matches!(self.has, Has::Inherited)
     }
 }
 
@@ -241,7 +265,7 @@ impl<'a> Guard<'a> {
     #[inline(always)]
     #[must_use]
     pub const fn into_parts(self) -> (&'a OwnerLock, Owner, bool) {
-        let parts = (self.lock, self.owner, self.nested);
+        let parts = (self.lock, self.owner, self.nested());
         core::mem::forget(self);
         parts
     }
@@ -250,7 +274,7 @@ impl<'a> Guard<'a> {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.nested {
+        if !self.nested() {
             self.lock.unlock(self.owner);
         }
     }

@@ -90,13 +90,18 @@ impl End<'_> {
         }
         self.put(FROZEN, true);
         between();
+        self.say_left();
+        Frozen::Now
+    }
+
+    /// Says that this end takes nothing from the ring any more.
+    pub(super) fn say_left(&self) {
         handover::leave(&self.mine.ctl.handed_over, || {
             if let Some(had) = self.had_at_mark(true) {
                 self.pass_into_tcp(had);
             }
-            rx.marks.load(Relaxed)
+            self.record.rx.marks.load(Relaxed)
         });
-        Frozen::Now
     }
 
     /// This side has left, and reads on in the ring although the peer is to leave it: it has the descriptor still, and the peer

@@ -15,6 +15,7 @@ mod agree;
 pub mod close;
 mod counts;
 pub mod flags;
+mod inherit;
 pub mod leave;
 mod low_water;
 pub mod overflow;

@@ -128,12 +128,13 @@ impl End<'_> {
     /// is set and this end does not know it yet.
     pub fn leave_ring(&self, untaken: u64, between: impl FnOnce()) {
         let tx = &self.record.tx;
-        TxCursor::set_mark(&self.mine.prod, tx.cursor.pos() - untaken);
-        between();
-        tx.marks.store(tx.marks.load(Relaxed).wrapping_add(1), Relaxed);
+        // Before the mark: relatives of one that is killed here know by that whether it counts ([`super::inherit`]).
         if untaken > 0 {
             tx.replay.store(untaken | UNDECIDED, Relaxed);
         }
+        TxCursor::set_mark(&self.mine.prod, tx.cursor.pos() - untaken);
+        between();
+        tx.marks.store(tx.marks.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
     /// How many bytes are to be sent once more, which a receiver may change that was leaving when the mark was

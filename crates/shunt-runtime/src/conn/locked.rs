@@ -81,7 +81,27 @@ impl Sock {
         let (thread, record) = (calls::current(), self.record());
         let me = self.owner(thread);
         let is_dead = |owner| members::has_ended(self.endpoint(), owner);
-        Locked::of(which.of(record).lock(me, is_dead), thread, Has::Lock(record, which, me))
+        let guard = which.of(record).lock(me, is_dead);
+        self.inherits(&guard, which);
+        Locked::of(guard, thread, Has::Lock(record, which, me))
+    }
+
+    /// The lock was taken. Of one that was killed with it, what it has left half done comes to an end first.
+    #[inline(always)]
+    fn inherits(&self, guard: &Guard<'_>, which: Which) {
+        if guard.is_inherited() {
+            self.inherit(which);
+        }
+    }
+
+    #[cold]
+    fn inherit(&self, which: Which) {
+        let Some(end) = self.end() else { return };
+        match which {
+            Which::Rx => end.inherit_receiving(),
+            Which::Tx => end.inherit_sending(),
+            Which::Handshake => {}
+        }
     }
 
     /// The lock of the receiving direction.
@@ -112,6 +132,7 @@ impl Sock {
         let me = self.owner(thread);
         let is_dead = |owner| members::has_ended(self.endpoint(), owner);
         let guard = which.of(record).lock_within(me, patience, is_dead)?;
+        self.inherits(&guard, which);
         Some(Locked::of(guard, thread, Has::Lock(record, which, me)))
     }
 

@@ -129,10 +129,12 @@ fn a_dead_owner_s_lock_is_taken_over() {
     std::mem::forget(lock.lock(dead(), is_dead));
     let began = Instant::now();
     let guard = lock.lock(me(), is_dead);
-    assert!(!guard.nested());
+    assert!(!guard.nested() && guard.is_inherited());
     assert!(began.elapsed() < Duration::from_secs(5));
     drop(guard);
-    assert!(!lock.lock(me(), is_dead).nested());
+    let next = lock.lock(me(), is_dead);
+    assert!(!next.nested() && !next.is_inherited());
+    drop(next);
 }
 
 #[test]
@@ -152,7 +154,9 @@ fn a_lock_is_not_waited_for_longer_than_asked() {
         assert!(waiter.join().unwrap());
     });
     std::mem::forget(lock.lock(dead(), is_dead));
-    assert!(lock.lock_within(me(), patience, is_dead).is_some(), "its owner is dead");
+    let inherited = lock.lock_within(me(), patience, is_dead).expect("its owner is dead");
+    assert!(inherited.is_inherited());
+    drop(inherited);
     assert!(!lock.lock(me(), is_dead).nested(), "unlocked");
 }
 

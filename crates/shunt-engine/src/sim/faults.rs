@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-use shunt_shm::region::{RESET, Section};
+use shunt_shm::region::Section;
 use shunt_shm::sync::{AtomicU32, AtomicU64};
 
 use super::pace::{at_once, point};
@@ -125,12 +125,14 @@ impl World {
         }
         me.has_reset.set(true);
         me.record.id.phase.swap(Phase::Broken as u32, Relaxed);
-        self.notes_end(who);
-        me.section.prod.fin.store(1, Release);
-        me.section.ctl.closed.store(RESET, Release);
-        self.socket(who).aborts();
-        let is_first = me.ending.get() == Ending::Not;
-        me.ending.set(if is_first { Ending::Killed } else { Ending::KilledLater });
+        self.end(who).reset(|| {
+            point();
+            self.notes_end(who);
+            me.is_aborted.set(true);
+            self.socket(who).aborts();
+            let is_first = me.ending.get() == Ending::Not;
+            me.ending.set(if is_first { Ending::Killed } else { Ending::KilledLater });
+        });
         point();
         self.tells_of_end(who);
         self.tells_own(who);

@@ -137,6 +137,8 @@ struct Proc {
     locks: [Cell<bool>; 2],
     /// The library has reset the connection for a panic of its own.
     has_reset: Cell<bool>,
+    /// The kernel has sent RST for that.
+    is_aborted: Cell<bool>,
     /// When it first found no room while the other one was gone.
     doubts_since: Cell<u64>,
     /// That one is gone without a word.
@@ -208,6 +210,7 @@ impl Proc {
             in_step: Cell::new(false),
             locks: Default::default(),
             has_reset: Cell::new(false),
+            is_aborted: Cell::new(false),
             doubts_since: Cell::new(0),
             is_orphaned: Cell::new(false),
             shaking: Shaking::default(),

@@ -39,8 +39,7 @@ impl World {
 
     /// These are the bytes that come next.
     pub fn checks(&self, who: usize, at: u64, bytes: &[u8]) {
-        // What a call below the one that has panicked still finds is nothing that a program may rely upon.
-        if !self.is_honest() || self.procs[who].has_reset.get() {
+        if !self.is_honest() {
             return;
         }
         let sent = self.procs[1 - who].sent.get();
@@ -76,9 +75,8 @@ impl World {
         let has_left = me.record.tx.marks.load(Relaxed) != 0 && sends_over_tcp(&me.record);
         // The call below a handler may be about to tell it.
         let is_below = me.handlers.get() > 0;
-        // Killed as it reset the connection after a panic: it may have announced an end alone.
-        let is_first = is_first && !peer.has_reset.get();
-        is_first && me.left_unread.get() > 0 && !me.is_told.get() && !has_left && !is_below
+        let is_reset = me.left_unread.get() > 0 || peer.is_aborted.get();
+        is_first && is_reset && !me.is_told.get() && !has_left && !is_below
     }
 
     /// It may.

@@ -193,7 +193,7 @@ BENCH_ARGS ?= --json bench.json --html bench.html
 bench: deps-demo all
 	@$(RELEASE)/shunt bench $(BENCH_ARGS)
 
-# The report of which the README has the figures: another one by REPORT=docs/bench/FILE.json.
+# The reports of which the README has the figures, the first one in full: others by REPORT="docs/bench/FILE.json ...".
 REPORT ?= $(shell sed -n 's/^<!-- figures of \(.*\) -->$$/\1/p' README.md)
 
 .PHONY: figures

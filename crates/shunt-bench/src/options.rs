@@ -40,9 +40,10 @@ pub struct Options {
     /// Write a report with charts, in one file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Measure nothing: take the figures of this report, written by --json, and write what is asked for from it.
-    #[arg(long, value_name = "REPORT", conflicts_with_all = ["json", "list", "only", "quick", "rounds", "seconds", "contenders"])]
-    pub from: Option<PathBuf>,
+    /// Measure nothing: take the figures of this report, written by --json, and write what is asked for from it. Further
+    /// reports, of other runs and machines, show in --readme how far the gains spread.
+    #[arg(long, value_name = "REPORT", num_args = 1.., conflicts_with_all = ["json", "list", "only", "quick", "rounds", "seconds", "contenders"])]
+    pub from: Vec<PathBuf>,
     /// Write the chart of the README.
     #[arg(long, value_name = "FILE", requires = "from")]
     pub svg: Option<PathBuf>,

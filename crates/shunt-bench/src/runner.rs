@@ -30,10 +30,10 @@ const COUNTING: f64 = 0.5;
 /// Runs `shunt bench`; the exit status.
 #[must_use]
 pub fn run(options: &Options) -> u8 {
-    let done = match &options.from {
-        Some(report) => published::render(report, options).map(|()| 0),
-        None if options.list => list(options),
-        None => measure(options),
+    let done = match options {
+        Options { from, .. } if !from.is_empty() => published::render(options).map(|()| 0),
+        Options { list: true, .. } => list(options),
+        _ => measure(options),
     };
     done.unwrap_or_else(|e| {
         let _ = writeln!(std::io::stderr(), "shunt bench: {e}");

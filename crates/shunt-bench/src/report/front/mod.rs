@@ -44,6 +44,8 @@ pub const END: &str = "<!-- end of the figures -->";
 pub enum Unfit {
     /// The report lacks this row.
     Lacks(&'static str),
+    /// No report is given.
+    NoReport,
     /// The document has no marks.
     NoMarks,
 }
@@ -57,6 +59,7 @@ impl fmt::Display for Unfit {
                  or none: measure with --only {}",
                 BOTH.join(",")
             ),
+            Self::NoReport => f.write_str("no report is given"),
             Self::NoMarks => {
                 write!(f, "there are no lines `{BEGIN}… -->` and `{END}` to write between")
             }
@@ -195,17 +198,21 @@ pub(crate) mod tests {
         let readme = fs::read_to_string(root.join("README.md")).unwrap();
         let named =
             readme.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(" -->")).unwrap().0;
-        let json = fs::read_to_string(root.join(named)).unwrap();
-        let report: Report = serde_json::from_str(&json).unwrap();
-        let how = format!("make figures REPORT={named}");
-        let figures = markdown(&report, named, "docs/images/results.svg").unwrap();
+        let read = |name: &str| {
+            serde_json::from_str(&fs::read_to_string(root.join(name)).unwrap()).unwrap()
+        };
+        let reports: Vec<(String, Report)> =
+            named.split(' ').map(|name| (name.to_owned(), read(name))).collect();
+        let how = format!("make figures REPORT=\"{named}\"");
+        let all: Vec<_> = reports.iter().map(|(name, report)| (name.clone(), report)).collect();
+        let figures = markdown(&all, "docs/images/results.svg").unwrap();
         assert!(
             replace(&readme, &figures).as_ref() == Ok(&readme),
             "README.md is out of date: {how}"
         );
         let drawn = fs::read_to_string(root.join("docs/images/results.svg")).unwrap();
         assert!(
-            svg(&report).as_ref() == Ok(&drawn),
+            svg(all[0].1).as_ref() == Ok(&drawn),
             "docs/images/results.svg is out of date: {how}"
         );
     }

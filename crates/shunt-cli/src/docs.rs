@@ -79,11 +79,12 @@ fn env() -> String {
 fn reasons() -> String {
     let mut text = format!(
         "{NOTE}# Why a connection is not shunted\n\n\
-         Names as in `shunt list`, `shunt stats` and `shunt run --summary`. They are stable.\n\n\
-         | Code | Name | Meaning |\n|---|---|---|\n"
+         Names as in `shunt list`, `shunt stats`, `shunt explain` and `shunt run --summary`. They are stable.\n\n\
+         | Code | Name | Meaning | What to do |\n|---|---|---|---|\n"
     );
     for r in Reason::ALL {
-        let _ = writeln!(text, "| {} | `{}` | {} |", *r as u8, r.name(), cell(r.explain()));
+        let (code, name) = (*r as u8, r.name());
+        let _ = writeln!(text, "| {code} | `{name}` | {} | {} |", cell(r.explain()), cell(r.fix()));
     }
     text
 }
@@ -157,6 +158,7 @@ mod tests {
             "list",
             "stats",
             "top",
+            "explain",
             "doctor",
             "enable",
             "disable",

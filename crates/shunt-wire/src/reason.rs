@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $name:ident = $code:literal, $text:literal;)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident = $code:literal, $text:literal, $fix:literal;)+) => {
         /// Why a connection stays on, or went back to, kernel TCP.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
         #[repr(u8)]
@@ -21,10 +21,16 @@ macro_rules! reasons {
                 match self { $(Self::$name => $text,)+ }
             }
 
-            /// One sentence for people: what happened and what to do.
+            /// One sentence for people: what happened.
             #[must_use]
             pub const fn explain(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),+),)+ }
+            }
+
+            /// The same: what to do about it.
+            #[must_use]
+            pub const fn fix(self) -> &'static str {
+                match self { $(Self::$name => $fix,)+ }
             }
 
             /// The reason with this code.
@@ -38,52 +44,75 @@ macro_rules! reasons {
 
 reasons! {
     /// The other end is not on this host.
-    Remote = 1, "remote";
+    Remote = 1, "remote",
+        "Nothing: Shunt is for connections within a host. Between virtual machines of one host there is `shunt agent --ivshmem`.";
     /// No listener at that address runs under Shunt: start the server with `shunt run` too.
-    PeerNotShunted = 2, "peer-not-shunted";
+    PeerNotShunted = 2, "peer-not-shunted",
+        "Start the server under Shunt too (`shunt run`, or `shunt enable` for a service), with the agent that the client asks. Connections that are made afterwards are shunted.";
     /// The agent could not be reached: start it with `shunt agent`, or look at `shunt doctor`.
-    NoAgent = 3, "no-agent";
+    NoAgent = 3, "no-agent",
+        "Start the agent (`shunt agent`, or `systemctl start shunt-host`). The program finds it at its next connect, listen or accept; `shunt doctor --pid PID` says where it looks.";
     /// Library and agent are of different versions: restart the older one.
-    VersionMismatch = 4, "version-mismatch";
+    VersionMismatch = 4, "version-mismatch",
+        "Restart what runs with the older version: the programs, or the agent.";
     /// The listener belongs to another user.
-    OtherUser = 5, "other-user";
+    OtherUser = 5, "other-user",
+        "Run both programs as one user, or have an agent for the host (`shunt agent --host`), which shunts between users.";
     /// The listener is in another network namespace.
-    OtherNamespace = 6, "other-namespace";
+    OtherNamespace = 6, "other-namespace",
+        "Have an agent for the host (`shunt agent --host`), which shunts between networks of one host; or run both programs in one network namespace.";
     /// The listener's table of open proposals is full.
-    TableFull = 7, "table-full";
+    TableFull = 7, "table-full",
+        "Nothing for one connection, the next ones find room. If it goes on, the server accepts too slowly: give it more workers.";
     /// This process tracks as many connections as it can.
-    TooManyConnections = 8, "too-many-connections";
+    TooManyConnections = 8, "too-many-connections",
+        "Spread the connections over more processes: one tracks 65,536.";
     /// Shared memory or a file descriptor could not be had: memory, RLIMIT_NOFILE or RLIMIT_AS is exhausted.
-    NoResources = 9, "no-resources";
+    NoResources = 9, "no-resources",
+        "Raise what is exhausted: `ulimit -n`, `ulimit -v`, or the memory of the control group. Connections that are made afterwards are shunted.";
     /// The acceptor never took the proposal up: it does not run under Shunt, or took too long.
-    NotAccepted = 10, "not-accepted";
+    NotAccepted = 10, "not-accepted",
+        "Restart the server under Shunt; if it is, see why it accepts so late. A program that only listens under Shunt and leaves accepting to others is no server under Shunt.";
     /// No proposal was found for an accepted connection: the client does not run under Shunt.
-    NoProposal = 11, "no-proposal";
+    NoProposal = 11, "no-proposal",
+        "Start the client under Shunt too (`shunt run`, or `shunt enable` for a service), with the agent that the server asks.";
     /// The peer wrote something into shared memory that the protocol does not allow.
-    ProtocolViolation = 12, "protocol-violation";
+    ProtocolViolation = 12, "protocol-violation",
+        "Restart the peer: it runs with a damaged library, or is hostile. If it is neither, report it.";
     /// The program that made the proposal is gone.
-    PeerGone = 13, "peer-gone";
+    PeerGone = 13, "peer-gone",
+        "See why the client has ended. Nothing is wrong with Shunt.";
     /// The program asked for something on the socket that only the kernel can do (out-of-band data, times of sending, signals by O_ASYNC, SO_PEEK_OFF, kernel TLS, TCP repair).
-    Unsupported = 14, "unsupported";
+    Unsupported = 14, "unsupported",
+        "Have the program go without what it asks for on the socket, or leave it on TCP.";
     /// The socket is handed to a program that may not run under Shunt (exec, SCM_RIGHTS), or used
     /// by libc past the library (stdio and its descriptors 0 to 2, asynchronous I/O).
-    HandedOver = 15, "handed-over";
+    HandedOver = 15, "handed-over",
+        "Run the program that gets the socket under Shunt, where it is not. Descriptors 0 to 2, and those of stdio, stay on TCP.";
     /// Shunt was switched off by `SHUNT_DISABLE`.
-    Disabled = 16, "disabled";
+    Disabled = 16, "disabled",
+        "Unset SHUNT_DISABLE and restart the program.";
     /// The connection ended before it was promoted; or those to the same address a moment ago were too short to be worth the agent's time.
-    ShortLived = 17, "short-lived";
+    ShortLived = 17, "short-lived",
+        "Nothing, as a rule: so short a connection gains nothing. Keeping connections open (keep-alive, a pool) makes them fast. SHUNT_SHORT_LIVED sets what counts as short.";
     /// A fault in Shunt itself was contained. The connection went back to TCP, or was reset where bytes were in doubt: please report it.
-    Internal = 18, "internal";
+    Internal = 18, "internal",
+        "Report it, with what the program did. A restart of the program brings its connections back.";
     /// The connection is open and its proposal is not yet taken up.
-    Pending = 19, "pending";
+    Pending = 19, "pending",
+        "Nothing: wait until both programs have used the connection. If that goes on, the server has not accepted it, or leaves it to a program that does not run under Shunt.";
     /// Another process of another user, or a limit of the agent, made it refuse the request.
-    Refused = 20, "refused";
+    Refused = 20, "refused",
+        "Look at the agent's log, which names the limit.";
     /// The other end may be of another user or in another network namespace, and the agent cannot mark connections, for which it needs root and Linux 5.10: see what it said when it started.
-    Unmarked = 21, "unmarked";
+    Unmarked = 21, "unmarked",
+        "Run the agent for the host as root, on Linux 5.10 or later, outside of containers.";
     /// The agent's policy does not let these two programs be shunted with each other.
-    Denied = 22, "denied";
+    Denied = 22, "denied",
+        "Change the agent's policy, if these programs are to be shunted.";
     /// The program may make calls that Shunt does not see (io_uring, a library loaded by `dlmopen` or with `RTLD_DEEPBIND`), or forbids itself system calls (seccomp): all of it is on TCP from then on.
-    Bypassed = 23, "bypassed";
+    Bypassed = 23, "bypassed",
+        "Have the program go without io_uring (many have a switch), the library, or its seccomp filter; or leave it on TCP.";
 }
 
 /// Room for one counter per reason code (code 0 is unused).

@@ -16,6 +16,7 @@ use shunt_wire::reason::{REASON_SLOTS, Reason};
 
 use crate::capture;
 use crate::counters::Counters;
+use crate::decisions::{self, Decisions, Noted};
 use crate::geometry::{SLOTS, Side};
 use crate::grants::PipeReads;
 use crate::holders::{Holders, Member, Processes};
@@ -42,6 +43,7 @@ struct Header {
     counters: Counters,
     processes: Processes,
     unregistered: Places,
+    decisions: Decisions,
 }
 
 /// How the bytes of a connection go.
@@ -405,6 +407,12 @@ impl Arena {
         &self.header().unregistered
     }
 
+    /// What was decided lately.
+    #[must_use]
+    pub fn decisions(&self) -> &Decisions {
+        &self.header().decisions
+    }
+
     /// The processes that share the arena.
     #[must_use]
     pub fn processes(&self) -> &Processes {
@@ -606,6 +614,17 @@ impl ArenaView {
     /// Listeners that the agent does not know, as the program says.
     pub fn unregistered_listeners(&self) -> impl Iterator<Item = Unregistered> + '_ {
         self.arena.unregistered().read()
+    }
+
+    /// What was decided lately, the oldest first.
+    pub fn decisions(&self) -> impl Iterator<Item = Noted> + '_ {
+        self.arena.decisions().read()
+    }
+
+    /// True where all that was ever decided is kept.
+    #[must_use]
+    pub fn has_all_decisions(&self) -> bool {
+        self.arena.decisions().count() <= decisions::ENTRIES as u64
     }
 
     /// The live connections.

@@ -5,7 +5,7 @@
 //! * **shared with the peer** ([`region`], [`table`]): never trusted. Every index and cursor read
 //!   from it is bounded against private copies before use; a violation is the error [`Violation`].
 //! * **shared with other machines** ([`ivshmem`]): the same.
-//! * **shared with own forks and read by the agent** ([`arena`], [`counters`], [`completions`]): trusted.
+//! * **shared with own forks and read by the agent** ([`arena`], [`counters`], [`decisions`], [`completions`]): trusted.
 //! * **shared with own forks and with tools** ([`capture`]): never trusted.
 //! * **written by the agent, mapped read-only** ([`registry`]).
 //! * **left by the program that this one was before exec** ([`leftover`]): never trusted.
@@ -37,6 +37,8 @@ pub mod arena;
 pub mod capture;
 #[cfg(not(loom))]
 pub mod counters;
+#[cfg(not(loom))]
+pub mod decisions;
 #[cfg(not(loom))]
 mod geometry;
 #[cfg(not(loom))]

@@ -1,7 +1,7 @@
 //! Bytes and values that cross a process boundary.
 //!
 //! No I/O, no allocation, no `unsafe`: every other crate builds on these names, and each list
-//! (reasons, counters, metrics, knobs) stands here exactly once so that the docs, the CLI and the library
+//! (reasons, decisions, counters, metrics, knobs) stands here exactly once so that the docs, the CLI and the library
 //! cannot drift apart.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@ pub mod addr;
 pub mod agent;
 pub mod clc;
 pub mod counter;
+pub mod decision;
 pub mod knob;
 pub mod metric;
 pub mod offer;

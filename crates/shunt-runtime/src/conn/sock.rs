@@ -13,6 +13,7 @@ use shunt_shm::holders::Member;
 use shunt_shm::region::{RING, Section, Side};
 use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
+use shunt_wire::decision::Decision;
 use shunt_wire::reason::Reason;
 
 use crate::callback::Callback;
@@ -296,7 +297,17 @@ impl Sock {
     pub fn break_off(&self, why: Reason) -> bool {
         let id = &self.record().id;
         id.reason.store(why as u32, Ordering::Relaxed);
-        id.phase.swap(Phase::Broken as u32, Ordering::AcqRel) != Phase::Broken as u32
+        let is_new = id.phase.swap(Phase::Broken as u32, Ordering::AcqRel) != Phase::Broken as u32;
+        if is_new {
+            self.note(Decision::Broken, Some(why));
+        }
+        is_new
+    }
+
+    /// Notes a decision about the connection, for `shunt explain`.
+    pub fn note(&self, decision: Decision, why: Option<Reason>) {
+        let id = &self.record().id;
+        self.endpoint().note(decision, why, id.fd.load(Ordering::Relaxed), id.tuple());
     }
 
     /// The sections that this side writes and reads.
@@ -521,6 +532,7 @@ impl Sock {
         };
         id.mode.store(mode as u32, Ordering::Relaxed);
         id.reason.store(0, Ordering::Relaxed);
+        self.note(Decision::Promoted, None);
         endpoint::count(Counter::Shunted, 1);
         let which = if mode == Mode::Copy { Counter::ShuntedCopy } else { Counter::ShuntedAttach };
         endpoint::count(which, 1);

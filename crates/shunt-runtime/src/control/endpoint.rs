@@ -10,18 +10,23 @@ use shunt_engine::buffers;
 use shunt_shm::arena::{Arena, Record};
 use shunt_shm::capture::Rings;
 use shunt_shm::counters::{Counters, RunPage, Shard};
+use shunt_shm::decisions::Noted;
 use shunt_shm::doorbell;
 use shunt_shm::holders::Member;
 use shunt_shm::lock::Owner;
 use shunt_shm::registry::Registry;
+use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{EndpointId, MAX_VECTORS};
 use shunt_wire::counter::Counter;
+use shunt_wire::decision::Decision;
 use shunt_wire::reason::Reason;
 
 use crate::calls::tid;
 use crate::control::bells::Bells;
 use crate::fds::own_fds::{OwnFd, adopt};
+use crate::fds::owner::owner_pid;
 use crate::knobs;
+use crate::system::clock;
 use crate::system::cores;
 
 /// An endpoint: made at Hello, one per process and agent. It is never freed, because connections
@@ -259,6 +264,12 @@ impl Endpoint {
             record.id.pid.store(self.pid, Ordering::Relaxed);
         }
         record
+    }
+
+    /// Notes a decision about a connection or (without peer) a listener, for `shunt explain`.
+    pub fn note(&self, decision: Decision, reason: Option<Reason>, fd: i32, tuple: FourTuple) {
+        let what = Noted { at: clock::wall(), decision, reason, pid: owner_pid(), fd, tuple };
+        self.arena.decisions().note(&what);
     }
 
     /// The completion vectors that some have as their own, or had.

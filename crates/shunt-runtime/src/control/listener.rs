@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use shunt_shm::table::Table;
 use shunt_sys::sockinfo;
 use shunt_wire::addr::{Addr, FourTuple};
+use shunt_wire::decision::Decision;
 use shunt_wire::reason::Reason;
 
 use crate::control::agent_client;
@@ -235,7 +236,19 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
         for_kernel: AtomicBool::new(sockinfo::asks_for_kernel(abi::borrow(fd))),
         spins: AtomicU32::new(0),
     };
-    Ok(put(fd, known, listener))
+    let listener = put(fd, known, listener);
+    note(fd, None);
+    Ok(listener)
+}
+
+/// Notes what has become of a listening socket, for `shunt explain`.
+fn note(fd: c_int, why: Option<Reason>) {
+    if let (Some(endpoint), Ok(local)) =
+        (Endpoint::current(), sockinfo::local_addr(abi::borrow(fd)))
+    {
+        let decision = why.map_or(Decision::Listening, |_| Decision::Unregistered);
+        endpoint.note(decision, why, fd, FourTuple { local, peer: Addr::default() });
+    }
 }
 
 /// Enters a listener, in the place of what was known of it. Under the lock.
@@ -273,6 +286,7 @@ pub fn leave_unregistered(fd: c_int, why: Reason) {
     let listener = put(fd, before, Listener::unregistered(why));
     drop(changes);
     endpoint::leave_unregistered(why);
+    note(fd, Some(why));
     if let Some(before) = before {
         before.leave_agent();
     }

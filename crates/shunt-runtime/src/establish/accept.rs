@@ -8,6 +8,7 @@ use shunt_engine::handshake::Phase;
 use shunt_sys::{memory, sockinfo};
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
+use shunt_wire::decision::Decision;
 use shunt_wire::reason::Reason;
 
 use crate::activity;
@@ -180,6 +181,7 @@ fn take_up(
         None
     } else if listener.proposals(&tuple).is_some() || offered.is_ok() {
         sock.set_phase(Phase::Candidate);
+        sock.note(Decision::Accepted, None);
         sock.record().id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
         fd_table::set(new, sock.entry(Kind::Stream));
         point!(accept_entered);

@@ -12,6 +12,7 @@ use shunt_shm::table::Connecting;
 use shunt_sys::{memory, sockinfo};
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::counter::Counter;
+use shunt_wire::decision::Decision;
 use shunt_wire::reason::Reason;
 
 use crate::activity;
@@ -350,6 +351,7 @@ fn connected(socket: &Connected, to: &Addr, plan: Result<&Draft, &Reason>) {
                 sock.record().tx.timeout.set_none();
             }
             id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
+            sock.note(Decision::Proposed, None);
             // From here on the acceptor may answer.
             sock.set_phase(Phase::Proposed);
             let enter = || {

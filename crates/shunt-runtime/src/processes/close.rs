@@ -11,6 +11,7 @@ use shunt_shm::arena::Record;
 use shunt_shm::capture::flag;
 use shunt_shm::region::{RESET, Side};
 use shunt_shm::ring::KEPT;
+use shunt_wire::decision::Decision;
 use shunt_wire::reason::Reason;
 
 use crate::activity;
@@ -233,8 +234,13 @@ fn end(conn: Conn, record: &'static Record) {
     }
     account::add(record, &sock.endpoint().arena);
     let is_captured = quiet[1].is_some() && capture::is_wanted(record);
-    if matches!(sock.phase(), Phase::Proposed | Phase::Candidate) {
-        endpoint::decline(Reason::ShortLived);
+    match sock.phase() {
+        Phase::Proposed | Phase::Candidate => {
+            endpoint::decline(Reason::ShortLived);
+            sock.note(Decision::Ended, Some(Reason::ShortLived));
+        }
+        Phase::Active | Phase::Broken => sock.note(Decision::Ended, None),
+        Phase::Tcp => {}
     }
     if promote::ends(conn) == AtEnd::GivesBack {
         free_slot(sock, record);

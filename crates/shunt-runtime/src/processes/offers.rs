@@ -6,6 +6,7 @@ use rustix::fd::AsFd;
 use shunt_engine::handshake::Phase;
 use shunt_sys::sockinfo::{self};
 use shunt_wire::addr::{Addr, FourTuple};
+use shunt_wire::decision::Decision;
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
@@ -77,6 +78,7 @@ impl Open {
         id.reason.store(Reason::Pending as u32, Ordering::Relaxed);
         sock.put(NONBLOCK, nonblocking);
         sock.set_phase(Phase::Candidate);
+        sock.note(Decision::Offered, None);
         let conn = Conn::new(fd, sock);
         if fd_table::replace_if(fd, now, conn.entry()) {
             tell::on_connected(conn);

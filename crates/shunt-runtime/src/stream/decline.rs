@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use shunt_engine::handshake::Phase;
+use shunt_wire::decision::Decision;
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
@@ -18,6 +19,7 @@ pub fn decline(conn: Conn, why: Reason) {
     id.reason.store(why as u32, Ordering::Relaxed);
     id.offer.store(Offer::None.to_word(), Ordering::Release);
     conn.set_phase(Phase::Tcp);
+    conn.sock().note(Decision::Declined, Some(why));
     // From now on it ends as TCP does, in whatever program.
     liveness::end_quietly(conn);
     endpoint::decline(why);

@@ -12,6 +12,8 @@
 //! A peer that has ended its direction by then can send nothing more: what lies unread is lost to the program that
 //! took over, not to one that keeps the descriptor.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use shunt_engine::call::Errno;
 use shunt_engine::conn::leave::{Frozen, Leaving, Moment, Repeating};
 use shunt_engine::conn::repeated::are_pending;
@@ -19,6 +21,7 @@ use shunt_engine::kernel::KernelSocket;
 use shunt_shm::Violation;
 use shunt_sys::sockinfo;
 use shunt_wire::counter::Counter;
+use shunt_wire::decision::Decision;
 use shunt_wire::reason::Reason;
 
 use crate::conn::{Conn, Sock};
@@ -41,6 +44,8 @@ struct Out<'a> {
     link: &'a Link,
     /// The kernel socket, where one is at hand.
     fd: i32,
+    /// What it is called to leave.
+    leaves: Decision,
 }
 
 impl Repeating for Out<'_> {
@@ -86,6 +91,9 @@ impl Leaving for Out<'_> {
     }
 
     fn has_left(&self) {
+        let why = self.conn.record().id.reason.load(Relaxed);
+        let why = u8::try_from(why).ok().and_then(Reason::from_code);
+        self.conn.sock().note(self.leaves, why);
         endpoint::count(Counter::Demoted, 1);
     }
 
@@ -107,7 +115,7 @@ pub fn leave(conn: Conn, why: Reason) {
         return;
     }
     let in_doubt = InDoubt::begins(conn);
-    let mut out = Out { conn, link, fd: -1 };
+    let mut out = Out { conn, link, fd: -1, leaves: Decision::Demoted };
     {
         let lock = conn.lock_tx();
         let fd = conn.kernel();
@@ -174,7 +182,7 @@ pub fn follow(conn: Conn) -> bool {
     // Closed by another thread meanwhile: the slot may be another connection's by now.
     let Some(fd) = conn.kernel() else { return true };
     let (Some(link), Some(end)) = (conn.link(), conn.end()) else { return true };
-    let followed = end.follow(lock.nested(), &Out { conn, link, fd });
+    let followed = end.follow(lock.nested(), &Out { conn, link, fd, leaves: Decision::Followed });
     followed.unwrap_or_else(|_: Violation| {
         broken(conn);
         true
@@ -207,7 +215,9 @@ pub fn finish(conn: Conn) {
 
 /// Sends ring bytes once more, without waiting, with the lock held. True when none is left.
 pub fn flush(sock: &'static Sock, link: &Link, fd: i32) -> bool {
-    sock.end().is_some_and(|end| end.repeat(&Out { conn: Conn::gone(sock), link, fd }))
+    sock.end().is_some_and(|end| {
+        end.repeat(&Out { conn: Conn::gone(sock), link, fd, leaves: Decision::Followed })
+    })
 }
 
 /// True when the peer has left and this side has not followed yet.

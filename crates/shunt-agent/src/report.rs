@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 use shunt_shm::arena::{ConnInfo, Mode};
+use shunt_shm::decisions::Noted;
 use shunt_shm::memfd;
 use shunt_shm::region::Side;
 use shunt_shm::unregistered::Unregistered;
@@ -17,7 +18,7 @@ use shunt_wire::reason::Reason;
 use crate::container;
 use crate::held::Held;
 use crate::party::Party;
-use crate::state::{Answer, Endpoint, Rejection, State};
+use crate::state::{Answer, Endpoint, Listener, Rejection, State};
 use crate::totals::Totals;
 
 pub(crate) fn sealed(value: &Value) -> Result<Answer, Rejection> {
@@ -73,6 +74,19 @@ pub(crate) fn list(state: &State, most: usize, of: Option<Party>) -> Result<Answ
     let mut ends: Vec<_> = all.take(most.saturating_add(1)).collect();
     let truncated = ends.len() > most;
     ends.truncate(most);
+    let listeners = shown(state, of).flat_map(|e| {
+        e.arena.unregistered_listeners().map(|listener| describe_unregistered(e, &listener))
+    });
+    let listeners: Vec<_> = listeners.take(most).collect();
+    sealed(&json!({
+        "connections": describe_all(&ends),
+        "truncated": truncated,
+        "listeners_unregistered": listeners,
+    }))
+}
+
+/// The ends, each with what is known of the other one.
+fn describe_all(ends: &[End<'_>]) -> Vec<Value> {
     let mut by_place = HashMap::new();
     let mut by_name = HashMap::new();
     for (i, end) in ends.iter().enumerate() {
@@ -87,16 +101,90 @@ pub(crate) fn list(state: &State, most: usize, of: Option<Party>) -> Result<Answ
         let found = place.and_then(|p| by_place.get(&p));
         found.or_else(|| by_name.get(&(netns, tuple.reversed()))).map(|i| &ends[*i])
     };
-    let connections: Vec<_> = ends.iter().map(|end| describe(end, other(end))).collect();
-    let listeners = shown(state, of).flat_map(|e| {
-        e.arena.unregistered_listeners().map(|listener| describe_unregistered(e, &listener))
+    ends.iter().map(|end| describe(end, other(end))).collect()
+}
+
+/// Most decisions, and most connections, in an answer to `Explain`: the latest.
+const EXPLAINED: usize = 2000;
+
+/// `Explain`: what was decided about the connections with these ports (the second may be 0: any), and listeners with the first.
+pub(crate) fn explain(
+    state: &State,
+    (port, other): (u16, u16),
+    of: Option<Party>,
+) -> Result<Answer, Rejection> {
+    let matches = |tuple: &FourTuple| {
+        let (local, peer) = (tuple.local.port, tuple.peer.port);
+        [(local, peer), (peer, local)]
+            .iter()
+            .any(|(one, two)| *one == port && (other == 0 || *two == other))
+    };
+    let is_listener = |noted: &Noted| {
+        let FourTuple { local, peer } = &noted.tuple;
+        peer.port == 0 && (local.port == port || (other != 0 && local.port == other))
+    };
+    let (mut ends, mut decisions, mut is_complete) = (Vec::new(), Vec::new(), true);
+    for endpoint in shown(state, of) {
+        let found = endpoint.arena.connections().filter(|conn| matches(&conn.tuple));
+        let room = (EXPLAINED + 1).saturating_sub(ends.len());
+        ends.extend(found.take(room).map(|conn| End { conn, endpoint }));
+        is_complete &= endpoint.arena.has_all_decisions();
+        let found = endpoint.arena.decisions().filter(|n| matches(&n.tuple) || is_listener(n));
+        decisions.extend(found.map(|noted| (noted, endpoint)));
+        decisions.sort_by_key(|(noted, _)| noted.at);
+        let surplus = decisions.len().saturating_sub(EXPLAINED);
+        is_complete &= decisions.drain(..surplus).count() == 0;
+    }
+    let truncated = ends.len() > EXPLAINED;
+    ends.truncate(EXPLAINED);
+    let listeners = state
+        .listeners
+        .values()
+        .filter(|l| l.name.addr.port == port && of.is_none_or(|party| l.name.party == party));
+    let unregistered = shown(state, of).flat_map(|e| {
+        let found = e.arena.unregistered_listeners().filter(|l| l.addr.port == port);
+        found.map(|listener| describe_unregistered(e, &listener))
     });
-    let listeners: Vec<_> = listeners.take(most).collect();
     sealed(&json!({
-        "connections": connections,
+        "agent": {
+            "pid": std::process::id(),
+            "socket": state.socket_path,
+            "scope": state.scope_name(),
+        },
+        "connections": describe_all(&ends),
         "truncated": truncated,
-        "listeners_unregistered": listeners,
+        "listeners": listeners.map(|l| describe_listener(state, l)).collect::<Vec<_>>(),
+        "listeners_unregistered": unregistered.collect::<Vec<_>>(),
+        "decisions": decisions.iter().map(|(n, e)| describe_decision(n, e)).collect::<Vec<_>>(),
+        "decisions_complete": is_complete,
     }))
+}
+
+fn describe_decision(noted: &Noted, endpoint: &Endpoint) -> Value {
+    let Noted { at, decision, reason, pid: own, fd, tuple } = noted;
+    json!({
+        "at": at,
+        "decision": decision.name(),
+        "reason": reason.map(Reason::name),
+        "pid": pid(endpoint, *own),
+        "program": endpoint.program,
+        "fd": fd,
+        "local": tuple.local.to_string(),
+        "peer": (tuple.peer.port != 0).then(|| tuple.peer.to_string()),
+    })
+}
+
+/// A listener that clients find.
+fn describe_listener(state: &State, listener: &Listener) -> Value {
+    let holders = listener.holders.keys().filter_map(|id| state.endpoints.get(id));
+    let mut programs: Vec<_> =
+        holders.map(|e| (pid(e, e.pid.cast_unsigned()), &e.program)).collect();
+    programs.sort();
+    let programs = programs.iter().map(|(pid, program)| json!({ "pid": pid, "program": program }));
+    json!({
+        "address": listener.name.addr.to_string(),
+        "programs": programs.collect::<Vec<_>>(),
+    })
 }
 
 /// A listener that clients do not find, as its program says.

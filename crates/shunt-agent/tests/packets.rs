@@ -42,6 +42,7 @@ fn requests() -> Vec<Vec<u8>> {
         Request::Detach { region: u64::MAX },
         Request::List,
         Request::Stats { run: u64::MAX },
+        Request::Explain { port: 80, other: 0 },
         Request::Status,
     ]
     .iter()
@@ -270,7 +271,12 @@ fn memory_that_a_client_has_emptied_or_filled_harms_nobody() {
         let far = socket.accept().unwrap().0;
         assert_eq!(server.refused(&attach, &[far.as_fd()]), Reason::Refused);
         assert!(Region::map(&memory).is_err(), "it is no region any more");
-        for report in [Request::List, Request::Stats { run: 3 }, Request::Status] {
+        for report in [
+            Request::List,
+            Request::Stats { run: 3 },
+            Request::Explain { port: 0, other: 0 },
+            Request::Status,
+        ] {
             agent.tool().report(&report);
         }
         drop((client, server, near));

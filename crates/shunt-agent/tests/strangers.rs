@@ -74,6 +74,7 @@ fn another_user_is_turned_away_though_the_directory_is_open() {
         Request::Detach { region },
         Request::List,
         Request::Stats { run: 0 },
+        Request::Explain { port: 80, other: 0 },
         Request::Status,
     ];
     as_user(STRANGER, || requests.iter().for_each(|request| turned_away(&agent, request)));

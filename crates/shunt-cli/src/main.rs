@@ -13,6 +13,7 @@ mod directory;
 mod docs;
 mod doctor;
 mod elf;
+mod explain;
 mod files;
 mod glibc;
 mod ivshmem;
@@ -69,6 +70,7 @@ fn start() -> u8 {
         Command::Top(args) => top::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Enable(args) => systemd::enable(&args),
         Command::Disable(args) => systemd::disable(&args),

@@ -107,6 +107,19 @@ const BESIDE: &[Beside] = &[
         see: &["shunt-list(1)", "shunt-stats(1)"],
     },
     Beside {
+        page: "shunt-explain",
+        environment: TOOL,
+        files: &[DIRECTORY, HOST],
+        examples: &[
+            (
+                "shunt explain 4711:3",
+                "A connection, by process and descriptor, as ss(8) shows them.",
+            ),
+            ("shunt explain 6379", "What listens at a port, and the connections that have it."),
+        ],
+        see: &["shunt-list(1)", "shunt-doctor(1)", "ss(8)"],
+    },
+    Beside {
         page: "shunt-capture",
         environment: TOOL,
         files: &[],

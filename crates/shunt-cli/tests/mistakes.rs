@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use common::{Sandbox, text};
 
@@ -33,14 +33,21 @@ const TABLE: &[(&[&str], Agent, i32, &str)] = &[
     (&["top", "--once", "--interval", "0.1"], None, 1, "no agent is running"),
     (&["top"], None, 1, "no agent is running"),
     (&["machines"], None, 1, "no agent is running"),
+    (&["explain", "1"], None, 1, "nothing here listens at port 1"),
+    (&["explain", "--json", "1"], None, 1, "nothing here listens at port 1"),
+    (&["explain", "99999999:0"], None, 1, "no process has the number 99999999 here"),
+    (&["explain", "ME:1000000"], None, 1, "has no descriptor 1000000; "),
+    (&["explain", "ME:0"], None, 1, "is no socket, but /dev/null"),
     (&["list"], Open, 1, "its mode 0777 lets others in"),
     (&["stats"], Open, 1, "its mode 0777 lets others in"),
     (&["top", "--once"], Open, 1, "its mode 0777 lets others in"),
     (&["machines"], Open, 1, "its mode 0777 lets others in"),
+    (&["explain", "1"], Open, 1, "its mode 0777 lets others in"),
     (&["agent", "--detach"], Open, 1, "its mode 0777 lets others in"),
     (&["cdi", "generate"], Open, 1, "its mode 0777 lets others in"),
     (&["list"], Impossible, 1, "its path is not absolute"),
     (&["stats"], Impossible, 1, "its path is not absolute"),
+    (&["explain", "1"], Impossible, 1, "its path is not absolute"),
     (&["top", "--once"], Impossible, 1, "its path is not absolute"),
     (&["agent", "--detach"], Impossible, 1, "its path is not absolute"),
     // Filters and values.
@@ -66,7 +73,12 @@ const TABLE: &[(&[&str], Agent, i32, &str)] = &[
 
 fn run(args: &[&str], agent: Agent) -> Output {
     let sandbox = Sandbox::new();
-    let mut command = sandbox.with_library(args);
+    // A process of which descriptors are known: `ME` in arguments.
+    let mut idle = Command::new("sleep").arg("100").stdin(Stdio::null()).spawn().unwrap();
+    let pid = idle.id().to_string();
+    let args: Vec<_> = args.iter().map(|arg| arg.replace("ME", &pid)).collect();
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let mut command = sandbox.with_library(&args);
     match agent {
         None => {}
         Open => {
@@ -77,7 +89,10 @@ fn run(args: &[&str], agent: Agent) -> Output {
             command.env("SHUNT_RUN_DIR", "not/absolute");
         }
     }
-    command.output().unwrap()
+    let output = command.output().unwrap();
+    idle.kill().unwrap();
+    idle.wait().unwrap();
+    output
 }
 
 #[test]
@@ -113,6 +128,11 @@ fn options_that_there_are_not_and_values_that_make_no_sense() {
         &["top", "--interval", "soon"],
         &["top", "--sort", "colour"],
         &["list", "--watch", "-1"],
+        &["explain"],
+        &["explain", "nginx"],
+        &["explain", "0"],
+        &["explain", "17:x"],
+        &["explain", "80", "81"],
         &["run"],
         &["run", "--profile", "best", "true"],
         &["run", "--spin", "often", "true"],

@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{EXE, Sandbox, text};
+use common::{EXE, Sandbox, any_library, text};
 use shunt_bench::rig::ports::free_port;
 
 /// A program that is ended when this value goes.
@@ -94,6 +94,8 @@ const TABLE: &[(&[&str], Does)] = &[
     (&["list", "--sort", "sent", "-l", "sport", "=", ":80"], Report),
     (&["top", "--once", "--interval", "0.1"], Report),
     (&["capture", "--extcap-interfaces"], Report),
+    (&["explain", "PORT"], Report),
+    (&["explain", "--json", "PORT"], Report),
     (&["enable", "--status", "--directory", "OUTPUT.units"], Report),
     (&["disable", "--all", "--directory", "OUTPUT.units"], Report),
     (&["stats"], Report),
@@ -152,7 +154,11 @@ fn surroundings(sandbox: &Sandbox, server: &str, target: &str) -> [Running; 3] {
     let mut agent = sandbox.command(&["agent", "--detach", "--ivshmem"]);
     let agent = agent.arg(&socket).output().unwrap();
     assert!(agent.status.success(), "{agent:?}");
-    let load = Running(sandbox.command(&["load", "serve", "--at", server]).spawn().unwrap());
+    // Which looks as if it ran under Shunt, as far as `explain` sees.
+    let library = sandbox.path("libshunt.so");
+    fs::copy(any_library(), &library).unwrap();
+    let mut load = sandbox.command(&["load", "serve", "--at", server]);
+    let load = Running(load.env("LD_PRELOAD", library).spawn().unwrap());
     until(|| std::net::TcpStream::connect(server).is_ok());
     let mut nvme = sandbox.command(&["nvme", "target", "--null", "1MiB", "--listen", target]);
     let nvme = Running(nvme.stderr(Stdio::null()).spawn().unwrap());
@@ -185,6 +191,7 @@ fn every_subcommand_says_that_its_output_is_lost() {
         for arg in args {
             match *arg {
                 "SERVER" => command.arg(&server),
+                "PORT" => command.arg(server.rsplit(':').next().unwrap()),
                 "TARGET" => command.arg(&target),
                 name if name.starts_with("OUTPUT") || name == "SOCKET" => {
                     command.arg(sandbox.path(name))

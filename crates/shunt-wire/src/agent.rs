@@ -215,6 +215,13 @@ pub enum Request<'a> {
     },
     /// Tool that captures: programs that have come since it last asked, and those that have ended. No fds.
     Captured,
+    /// Tool: what was decided about connections and listeners, and what has become of them. No fds.
+    Explain {
+        /// The port of one end of a connection, or a listener's.
+        port: u16,
+        /// The port of a connection's other end; 0: any.
+        other: u16,
+    },
 }
 
 /// What the agent answers.
@@ -249,7 +256,7 @@ pub enum Reply {
     },
     /// To `Bells`. fds: the first doorbell.
     Bells,
-    /// To `List`, `Stats`, `Status`, `Captured`. fds: a memfd that holds `len` bytes of JSON; to `Captured` besides the
+    /// To `List`, `Stats`, `Status`, `Captured`, `Explain`. fds: a memfd that holds `len` bytes of JSON; to `Captured` besides the
     /// capture rings of the programs that it names first, in their order.
     Report {
         /// Bytes in the memfd.

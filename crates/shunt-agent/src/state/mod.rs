@@ -47,7 +47,8 @@ use capture::Captures;
 pub(crate) use endpoint::Endpoint;
 use host::Host;
 pub use host::HostError;
-use listener::{Listener, Name};
+pub(crate) use listener::Listener;
+use listener::Name;
 use region::Region;
 use registries::Registries;
 

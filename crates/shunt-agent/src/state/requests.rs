@@ -36,6 +36,9 @@ impl State {
                 self.capture(role, Wish { snap: *snap, port: *port }, self.shown_to(peer))
             }
             (Role::Capture { place, .. }, Request::Captured) => self.captured(place),
+            (Role::Tool, Request::Explain { port, other }) => {
+                report::explain(self, (*port, *other), self.shown_to(peer))
+            }
             (Role::Tool, Request::Status) => report::status(self, self.shown_to(peer)),
             _ => Err(Rejection::Misconduct("a request that is not for it to make")),
         };

@@ -86,3 +86,20 @@ pub struct Top {
     #[arg(long)]
     pub once: bool,
 }
+
+/// `shunt explain`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Programs keep their last decisions about connections in memory: 512 each, its forks' included. So what happened long \
+                  ago to a busy program may be gone. `ss -tanp` and `shunt list` show descriptors. The exit status is 1 when \
+                  there is nothing to explain: a line on standard error says why."
+)]
+pub struct Explain {
+    /// PID:FD, a connection or listener by a process and its descriptor; or PORT, what listens there, and the connections that
+    /// have it at either end.
+    #[arg(value_name = "PID:FD|PORT")]
+    pub target: crate::explain::Target,
+    /// Print JSON for other programs. It names the version of its schema.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -12,7 +12,7 @@ use shunt_agent::metrics::Address;
 use shunt_ivshmem::message::MAX_VECTORS;
 
 use live::pause;
-pub use live::{Capture, Extcap, Top};
+pub use live::{Capture, Explain, Extcap, Top};
 
 /// Runs unmodified programs with their local TCP connections in shared memory.
 /// Moves the TCP connections between unmodified programs of one host into shared memory
@@ -50,6 +50,8 @@ pub enum Command {
     Capture(Capture),
     /// Show totals, also of programs that have ended.
     Stats(Stats),
+    /// Say how a connection or a listener that there is goes, why, and what to do about it.
+    Explain(Explain),
     /// Say whether, and why or why not, a program would be shunted.
     Doctor(Doctor),
     /// Give Shunt to whole systemd services, by a drop-in.

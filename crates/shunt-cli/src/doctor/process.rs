@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use shunt_sys::run_dir::{Env, RunDir};
+use shunt_sys::run_dir::{Env, RunDir, Unusable};
 use shunt_wire::agent::Request;
 use shunt_wire::knob;
 use shunt_wire::reason::Reason;
@@ -124,27 +124,52 @@ fn settings_of(variables: &Variables<'_>) -> Vec<Finding> {
     findings.into_iter().map(|f| f.of("environment")).collect()
 }
 
+/// Where a process looks for its agent.
+pub struct AgentOf {
+    /// The directory.
+    pub directory: String,
+    /// There is an agent's socket, as the process sees the file systems.
+    pub is_there: bool,
+    /// It is the one that this command asks.
+    pub is_asked: bool,
+}
+
+impl AgentOf {
+    /// That of a process with these variables; `None`: that cannot be seen.
+    fn with(pid: u32, variables: &Variables<'_>) -> Option<Result<Self, Unusable>> {
+        let user = fs::metadata(of(pid, "")).ok()?.uid();
+        let get = |name: &str| variables.get(name.as_bytes()).copied();
+        let env = Env { run_dir: get(knob::RUN_DIR.env), xdg_runtime_dir: get("XDG_RUNTIME_DIR") };
+        Some(RunDir::locate(env, user).map(|dir| {
+            let directory = dir.path().to_string();
+            let seen = of(pid, "root").join(directory.trim_start_matches('/')).join("agent.sock");
+            let is_asked = run_dir().is_ok_and(|here| here.path().to_string() == directory);
+            Self { directory, is_there: seen.exists(), is_asked }
+        }))
+    }
+
+    /// That of a process; `None`: that cannot be seen, or it has an impossible one.
+    pub fn process(pid: u32) -> Option<Self> {
+        Self::with(pid, &variables(&fs::read(of(pid, "environ")).ok()?))?.ok()
+    }
+}
+
 /// The agent's directory, as the process finds it; and whether that is the one that this command asks.
 fn agent(pid: u32, variables: &Variables<'_>) -> Option<Finding> {
-    let user = fs::metadata(of(pid, "")).ok()?.uid();
-    let get = |name: &str| variables.get(name.as_bytes()).copied();
-    let env = Env { run_dir: get(knob::RUN_DIR.env), xdg_runtime_dir: get("XDG_RUNTIME_DIR") };
-    let its = match RunDir::locate(env, user) {
-        Ok(dir) => dir.path().to_string(),
+    let AgentOf { directory: its, is_there, is_asked } = match AgentOf::with(pid, variables)? {
+        Ok(agent) => agent,
         Err(why) => {
             let text = format!("its SHUNT_RUN_DIR cannot be used: {why}; correct it and restart");
             return Some(Finding::obstacle(text).of("agent"));
         }
     };
-    // As the process sees the file systems.
-    let seen = of(pid, "root").join(its.trim_start_matches('/')).join("agent.sock");
-    let finding = if !seen.exists() {
+    let finding = if !is_there {
         Finding::obstacle(format!(
             "it looks for its agent in {its}, and sees none there (a service with PrivateTmp= has a /tmp of its \
              own): start one for {its}, or set {} for the program",
             knob::RUN_DIR.env
         ))
-    } else if run_dir().is_ok_and(|here| here.path().to_string() == its) {
+    } else if is_asked {
         Finding::good(format!("it finds its agent in {its}"))
     } else {
         Finding::warning(format!(

@@ -29,6 +29,7 @@ fn typed(page: &Page) -> impl Iterator<Item = (Vec<String>, bool)> {
 fn value(word: &str) -> &str {
     match word {
         "HOST:PORT" | "ADDRESS:PORT" => "127.0.0.1:80",
+        "PID:FD" => "1:3",
         "SECONDS" | "PID" | "N" | "S" | "ID" | "PORT" | "COUNT" | "BYTES" | "MICROSECONDS" => "1",
         "FILTER" => "mode=tcp",
         other => other,

@@ -336,16 +336,17 @@ impl Wait for PollSet<'_> {
         slept
     }
 
-    fn visit(&mut self, slept: Slept) {
+    fn visit(&mut self, _: Slept) {
         let mut asked = self.for_the_kernel();
         let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
         let _keep = KeepErrno::new();
         if kernel_poll(&mut asked, &raw const at_once, core::ptr::null()) > 0 {
             self.conns().for_each(|(i, conn)| hear(&conn, &asked[i]));
         }
-        if slept == Slept::Woken {
-            self.naps.begins_anew(ThisProcess.now());
-        }
+    }
+
+    fn was_woken(&mut self) {
+        self.naps.begins_anew(ThisProcess.now());
     }
 
     fn teaches(&self) -> bool {

@@ -12,7 +12,7 @@ use shunt_shm::table::Table;
 use shunt_wire::clc::Proposal;
 
 use super::history::History;
-use super::pace::{self, Program, Stopped, point};
+use super::pace::{self, Program, Stopped, at_once, point};
 use super::program::Asleep;
 use super::{Ending, Op, World};
 use crate::conn::state::State;
@@ -245,7 +245,7 @@ impl Machine {
         if let Some(slot) = slot {
             self.group.places[slot].conn.set(Some(conn));
         }
-        let world = World::new(self, conn, slot);
+        let world = at_once(|| World::new(self, conn, slot));
         let world = Rc::new(world);
         self.conns.borrow_mut().push(Rc::clone(&world));
         Some(world)

@@ -163,12 +163,15 @@ impl World {
                 naps.begins(now);
                 let looks_at = [Some(naps.end(now)), asleep.looks_at].into_iter().flatten().min();
                 self.rests_until(who, Asleep { by_edge: false, looks_at, ..asleep });
+                self.was_woken(looks_at, &mut naps);
                 if !looks() {
                     self.visits(who, events);
                 }
                 continue;
             }
-            hears(self.rests_until(who, self.asleep(who, doing, armed, Some(events))));
+            let asleep = self.asleep(who, doing, armed, Some(events));
+            hears(self.rests_until(who, asleep));
+            self.was_woken(asleep.looks_at, &mut naps);
         }
     }
 

@@ -554,6 +554,7 @@ impl World {
             }
             let looks_at = [Some(naps.end(now)), overflow()].into_iter().flatten().min();
             self.rests_until(who, Asleep { armed: armed(seen), looks_at, ..asleep });
+            self.was_woken(looks_at, naps);
             if !end.ends_wait(direction, until) {
                 self.visits(who, events);
             }
@@ -576,8 +577,16 @@ impl World {
             who,
             Asleep { armed: armed(seen), events: Some(events), looks_at, ..asleep },
         );
+        self.was_woken(looks_at, naps);
         if told != 0 && until == Until::Ring {
             end.put(KERNEL_HINT, true);
+        }
+    }
+
+    /// After a sleep that was to end then at the latest.
+    pub fn was_woken(&self, limit: Option<u64>, naps: &mut Naps) {
+        if limit.is_none_or(|at| self.now.get() < at) {
+            naps.begins_anew(self.now.get());
         }
     }
 

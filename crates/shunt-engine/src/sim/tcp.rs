@@ -168,6 +168,12 @@ impl<'w> Socket<'w> {
         }
     }
 
+    /// A call that receives would get an error.
+    pub fn would_fail(&self) -> bool {
+        let has_bytes = !self.comes().unread.borrow().is_empty();
+        !has_bytes && !self.comes().fin.get() && self.kept().error.get().is_some()
+    }
+
     fn has_much_room(&self) -> bool {
         // As `sk_stream_is_writeable` has it.
         self.goes().room() * 3 >= ROOM

@@ -110,8 +110,8 @@ impl Blocking {
         self.naps.lasted(self.now)
     }
 
-    /// Somebody has woken it, and there was nothing.
-    pub fn was_woken_for_nothing(&mut self, host: &impl Spinner) {
+    /// Somebody has woken it.
+    pub fn was_woken(&mut self, host: &impl Spinner) {
         self.naps.begins_anew(host.now());
     }
 

@@ -31,7 +31,8 @@ impl Naps {
         is_first
     }
 
-    /// Somebody has woken it, and there was nothing: what it was woken for may come a moment later.
+    /// Somebody has woken it: what comes next may come a moment later, or have come while it was awake, and nobody tells of it
+    /// again.
     pub const fn begins_anew(&mut self, now: Nanos) {
         self.since = now;
     }
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_woken_for_nothing_naps_shortly_again() {
+    fn what_was_woken_naps_shortly_again() {
         let mut naps = Naps::default();
         naps.begins(5);
         let now = 10 * SELDOM;

@@ -185,6 +185,9 @@ pub trait Wait {
     ) -> Slept;
     /// After a nap on futexes in which nothing came: asks the kernel, at once, for what it alone tells, and takes it up.
     fn visit(&mut self, slept: Slept);
+    /// It was woken. Whatever came while it was awake nobody tells it again: the agent wakes those who sleep as their peer is
+    /// killed, and the kernel those who sleep there. So it looks for itself soon, should it sleep on.
+    fn was_woken(&mut self) {}
     /// Whether spins are learnt from how long its sleeps take.
     fn teaches(&self) -> bool;
     /// When the first of those began to wake it who did since `since`, on the monotonic clock of this machine; `None`: they

@@ -43,6 +43,8 @@ struct Process {
     alarm: Option<Nanos>,
     doubt: Option<Nanos>,
     counted: [Cell<u32>; 2],
+    /// How often one was woken.
+    woken: Cell<u32>,
     steps: RefCell<Vec<Step>>,
 }
 
@@ -218,6 +220,10 @@ impl<const SET: bool> Wait for What<'_, SET> {
         self.process.does(Step::Visit(slept));
     }
 
+    fn was_woken(&mut self) {
+        self.process.woken.set(self.process.woken.get() + 1);
+    }
+
     fn teaches(&self) -> bool {
         self.teaches
     }
@@ -273,6 +279,9 @@ fn after_a_nap_in_which_nothing_came_the_kernel_is_asked() {
                 expected,
                 "{slept:?} {way:?}"
             );
+            // Also where it has found something, and sleeps on after that.
+            let was_woken = slept == Slept::Woken;
+            assert_eq!(process.woken.get(), u32::from(was_woken), "{slept:?} {way:?}");
         }
     }
 }

@@ -22,6 +22,9 @@ pub fn wait<W: Wait>(what: &mut W, host: &impl Host) -> Woken {
         if is_ready { None } else { Some(sleep(what, host, way, hearing)) }
     });
     let Some(slept) = slept else { return Woken::Look };
+    if slept == Slept::Woken {
+        what.was_woken();
+    }
     if way == Way::Futex && matches!(slept, Slept::Woken | Slept::Over) && !what.is_ready() {
         what.visit(slept);
     }

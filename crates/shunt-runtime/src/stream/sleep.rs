@@ -304,16 +304,17 @@ impl Wait for Waiting<'_> {
         }
     }
 
-    fn visit(&mut self, slept: Slept) {
+    fn visit(&mut self, _: Slept) {
         let Sleep { sock, conn, direction, .. } = *self.of;
         let theirs = self.end.map(|end| end.theirs);
         let asked = kernel_events(sock.record(), theirs, direction, self.until);
         if conn.ask(|fd| tcp::readiness(fd, asked)).is_some_and(|told| told != 0) {
             sock.put(KERNEL_HINT, true);
         }
-        if slept == Slept::Woken {
-            self.of.times.was_woken_for_nothing(&ThisProcess);
-        }
+    }
+
+    fn was_woken(&mut self) {
+        self.of.times.was_woken(&ThisProcess);
     }
 
     fn teaches(&self) -> bool {

@@ -11,7 +11,8 @@ use shunt_wire::agent::{EndpointId, RegionId};
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
-use crate::conn::End;
+use crate::conn::flags::RESET_DUE;
+use crate::conn::{End, has};
 use crate::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
 use crate::spin::Nanos;
 
@@ -176,6 +177,9 @@ fn poll_proposal(host: &impl Course) -> Phase {
 /// Takes a proposal for the candidate up; an error is why it stays on TCP for good.
 fn take_proposal(host: &impl Course, time: Time) -> Result<Phase, Reason> {
     let id = &host.record().id;
+    if owes_reset(host) {
+        return Ok(Phase::Candidate);
+    }
     let outcome = if is_offered(id) { look_at_offer(host) } else { look_in_table(host, time) };
     if outcome.is_err() {
         // So that no other thread declines it a second time.
@@ -259,7 +263,7 @@ fn look_for_answer(host: &impl Course) -> Phase {
         return phase;
     }
     // Where the acceptor was quicker its answer is on the way.
-    if !has_enough(host) || !host.withdraw() {
+    if !has_enough(host) || owes_reset(host) || !host.withdraw() {
         return Phase::Proposed;
     }
     host.decline(Reason::NotAccepted);
@@ -302,6 +306,12 @@ pub fn ends(host: &impl Course) -> AtEnd {
 
 fn age(host: &impl Course) -> Nanos {
     host.now().saturating_sub(host.record().id.since.load(Relaxed))
+}
+
+/// The kernel has told a reset to a call that returned bytes, and the next call fails with it: so that is not one that the library
+/// leaves to the kernel.
+fn owes_reset(host: &impl Course) -> bool {
+    has(host.record(), RESET_DUE)
 }
 
 /// Counts a look of a client; true when it has waited long enough. The clock is not asked each time.

@@ -3,6 +3,7 @@ use core::cell::{Cell, RefCell};
 use shunt_wire::clc::{Answer, Proposal};
 
 use super::*;
+use crate::conn::put;
 use crate::handshake::{CLIENT_PATIENCE, SERVER_PATIENCE};
 use crate::model::Memory;
 
@@ -440,4 +441,18 @@ fn at_the_end_what_nobody_has_taken_up_is_taken_back() {
     let way = Way::offered(Offer::Open(3));
     assert_eq!(ends(&way), AtEnd::Tells);
     assert!(!is_offered(way.id()));
+}
+
+#[test]
+fn one_that_owes_the_program_a_reset_is_not_left_to_the_kernel() {
+    let way = Way::of(Phase::Candidate);
+    put(way.record(), RESET_DUE, true);
+    assert_eq!((advance(&way), way.did()), (Phase::Candidate, vec![]));
+    put(way.record(), RESET_DUE, false);
+    assert_eq!(advance(&way), Phase::Tcp);
+    let way = Way::client();
+    way.time.set(SECOND + CLIENT_PATIENCE);
+    way.id().looks.store(CLIENT_LOOKS, Relaxed);
+    put(way.record(), RESET_DUE, true);
+    assert_eq!((advance(&way), way.did()), (Phase::Proposed, vec![]));
 }

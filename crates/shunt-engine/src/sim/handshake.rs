@@ -359,6 +359,11 @@ impl World {
             let is_new = self.procs[0].shaking.is_new.get();
             let is_agreed = proposal == Proposal::Active as u32;
             assert!(
+                is_agreed || !is_new || client.phase() != Phase::Active,
+                "the client of {} goes on without the doorbells of its acceptor",
+                self.conn
+            );
+            assert!(
                 !has_answered || proposal != Proposal::Withdrawn as u32,
                 "connection {} was taken up and taken back",
                 self.conn

@@ -1,4 +1,4 @@
-//! A simulator: two ends, their programs, kernel TCP between them, a clock, and a scheduler, all from one history.
+//! A simulator: two programs, their connections, kernel TCP between them, an agent, a clock, and a scheduler, all from one history.
 //!
 //! The ends run the engine's own code. A program is a coroutine (`pace`). It may stop behind each single access to an atomic,
 //! and before each thing that a step asks of a port; then the other one goes on, or it is killed there and nothing of the step
@@ -8,7 +8,10 @@
 //! doorbell), how poll and an edge-triggered epoll look and sleep (`polling`), how an end is announced. Arm words are real ones,
 //! and sleep ends by them, by the kernel's events or by time alone: so a wake-up that nobody sends is missed here, too.
 //!
-//! What must hold (`oracle`): each direction is a queue of bytes; ends and resets are told where TCP tells them; readiness
+//! Connections come about by the engine's course of the handshake, with the real table of proposals and the real slots
+//! (`handshake`), several at a time and one after the other in the same memory (`machine`); or both ends begin agreed.
+//!
+//! What must hold (`oracle`, `wakes`): each direction is a queue of bytes; ends and resets are told where TCP tells them; readiness
 //! says what calls then find; nobody sleeps who has something to do.
 //!
 //! Processors that put accesses out of order are not simulated: loom does that.
@@ -83,7 +86,7 @@ pub enum Op {
     AcceptNow,
     /// The same past the library.
     AcceptPlain,
-    /// Makes so many calls that find nothing, for so long, that a proposal is given up.
+    /// Makes so many calls that find nothing, for so long, that it gives its proposal up.
     Tire,
     /// The agent is killed.
     AgentDies,

@@ -248,6 +248,14 @@ impl World {
     fn step(&self, who: usize, doing: &mut Doing, blocking: bool) -> Step {
         let me = &self.procs[who];
         me.step_began.set(pace::points());
+        // Both ends are done with a place before it is given out again.
+        assert!(
+            self.slot.is_none()
+                || self.linked(who).is_none()
+                || self.is_in_place()
+                || !self.is_honest(),
+            "{who} acts on a place that is another connection's"
+        );
         if !doing.op.moves() {
             return self.other_step(who, doing.op);
         }

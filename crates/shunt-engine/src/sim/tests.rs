@@ -168,6 +168,7 @@ fn what_was_mended_stays_so() {
         "meet edge-send:1 signal:78 send:4096 poll-send:4096 / meet send:1 send:1 poll-recv:1365 signal:83 poll-send:2997 send:1 / 59a107302c",
         // One that slept on after it was woken napped for as long as before, over the death of its peer meanwhile.
         "connect recv:1 / accept die:18 tire send:1 / 4225010900000000",
+        "connect look:1 / accept-now tire die:0 / 00",
         // After a panic in the middle of a shutdown nobody was told of the end.
         "meet send:1 look:1 recv-all:6 / meet send:1 recv:1 panic:4 shut / 9fa407002e004501070041010000",
     ] {

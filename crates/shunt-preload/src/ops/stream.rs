@@ -258,10 +258,7 @@ pub unsafe fn send_on(conn: Conn, buf: *const c_void, len: size_t, flags: c_int)
     // SAFETY: the caller's promise.
     let kernel = |fd, flags| unsafe { next::send(fd, buf, len, flags) };
     let iov = buffer(buf, len);
-    let buffers = Some(Buffers::one(&iov));
-    zerocopy::numbered(conn, flags, buffers.as_ref(), &Hints::default(), |flags, request| {
-        tx::with_flags(conn, buffers, flags, request, &mut |fd, extra| kernel(fd, flags | extra))
-    })
+    tx::numbered(conn, Some(Buffers::one(&iov)), flags, None, &kernel)
 }
 
 /// # Safety
@@ -279,10 +276,7 @@ pub unsafe fn sendto(
     // On a connected TCP socket the address is ignored.
     let Some(conn) = Conn::named(fd) else { return kernel(fd, flags) };
     let iov = buffer(buf, len);
-    let buffers = Some(Buffers::one(&iov));
-    zerocopy::numbered(conn, flags, buffers.as_ref(), &Hints::default(), |flags, request| {
-        tx::with_flags(conn, buffers, flags, request, &mut |fd, extra| kernel(fd, flags | extra))
-    })
+    tx::numbered(conn, Some(Buffers::one(&iov)), flags, None, &kernel)
 }
 
 /// # Safety
@@ -307,9 +301,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     unsafe { heed_times(conn, &*msg) };
     // SAFETY: as above.
     let hints = unsafe { Hints::of(&*msg) };
-    zerocopy::numbered(conn, flags, buffers.as_ref(), &hints, |flags, request| {
-        tx::with_flags(conn, buffers, flags, request, &mut |fd, extra| kernel(fd, flags | extra))
-    })
+    tx::numbered(conn, buffers, flags, Some(&hints), &kernel)
 }
 
 /// # Safety

@@ -358,6 +358,15 @@ impl Thread {
         unsafe { place.as_ref() }.is_none_or(Place::is_live)
     }
 
+    /// Gives back what was noted, unless that was done already ([`Self::has_noted`]), and takes the note back.
+    #[inline(always)]
+    pub fn give_back(&self, index: Index, give_back: impl FnOnce()) {
+        if self.has_noted(index) {
+            give_back();
+        }
+        self.forget(index);
+    }
+
     /// Takes the note back.
     #[inline(always)]
     pub fn forget(&self, Index(place): Index) {

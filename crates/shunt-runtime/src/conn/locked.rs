@@ -47,10 +47,7 @@ impl Locked {
         if let State::Taken(index) = self.state {
             self.state = State::Released;
             // Where a handler above the call has forked, and this is the child, the lock is the parent's.
-            if self.thread.has_noted(index) {
-                self.lock.unlock(self.owner);
-            }
-            self.thread.forget(index);
+            self.thread.give_back(index, || self.lock.unlock(self.owner));
         }
     }
 }

@@ -19,7 +19,7 @@ use shunt_wire::reason::Reason;
 use crate::callback::Callback;
 use crate::conn::{Left, Pipes};
 use crate::control::endpoint::{self, Endpoint};
-use crate::control::link::{Link, Target};
+use crate::control::link::{Link, Target, Way};
 use crate::control::listener::Listener;
 use crate::control::peer::Peer;
 use crate::control::thread_doorbell::{self, ThreadDoorbell};
@@ -321,6 +321,12 @@ impl Sock {
     #[inline]
     pub fn end(&self) -> Option<End<'static>> {
         Some(self.link()?.end(self.record()))
+    }
+
+    /// The way into its ring, once it has one.
+    #[inline]
+    pub fn way(&self) -> Option<Way> {
+        Some(self.link()?.way(self.record()))
     }
 
     /// The calling thread's ear for this side of the connection.

@@ -4,6 +4,7 @@
 //! attached (it accepts). Links live in a fixed table of slots that are never unmapped, so that the
 //! data path can follow a pointer to one without counting.
 
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::io;
@@ -81,6 +82,28 @@ pub struct Link {
     pub watch: Box<[AtomicU64]>,
 }
 
+/// All that a call needs to send into a ring, found by one look.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// The link group.
+    pub link: &'static Link,
+    /// This end of the connection.
+    pub end: End<'static>,
+    /// The connection's slot.
+    pub slot: usize,
+    /// The side that reads from the ring.
+    pub receiver: Side,
+}
+
+impl Way {
+    /// Where the ring's buffer begins.
+    #[inline]
+    #[must_use]
+    pub fn ring(&self) -> NonNull<u8> {
+        self.link.view().buffer(self.slot, self.receiver)
+    }
+}
+
 /// A listener to which this process connects.
 #[derive(Debug)]
 pub struct Target {
@@ -150,14 +173,28 @@ impl Link {
     #[inline]
     #[must_use]
     pub fn end<'a>(&'a self, record: &'a Record) -> End<'a> {
-        let (slot, side) = (record.slot(), record.side());
+        let side = record.side();
+        self.end_at(record, record.slot(), side, side.other())
+    }
+
+    #[inline]
+    fn end_at<'a>(&'a self, record: &'a Record, slot: usize, mine: Side, theirs: Side) -> End<'a> {
         let view = self.view();
         End {
             record,
-            mine: view.section(slot, side),
-            theirs: view.section(slot, side.other()),
+            mine: view.section(slot, mine),
+            theirs: view.section(slot, theirs),
             ring: view.geometry().ring() as u64,
         }
+    }
+
+    /// The way into the ring of a connection in it, of this record.
+    #[inline]
+    #[must_use]
+    pub fn way(&'static self, record: &'static Record) -> Way {
+        let (slot, side) = (record.slot(), record.side());
+        let receiver = side.other();
+        Way { link: self, end: self.end_at(record, slot, side, receiver), slot, receiver }
     }
 
     /// True when the other side is on another machine.

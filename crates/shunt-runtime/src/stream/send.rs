@@ -2,9 +2,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use libc::{MSG_OOB, c_int};
+use libc::{MSG_OOB, MSG_ZEROCOPY, c_int};
 use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, enter};
-use shunt_engine::conn::End;
 use shunt_engine::conn::send::{Outgoing, over_kernel};
 use shunt_engine::kernel::KernelSocket;
 use shunt_engine::zerocopy::choice::Piece;
@@ -20,7 +19,7 @@ use shunt_wire::reason::Reason;
 
 use crate::conn::{Conn, Hold, Locked, NUMBERED, RESET_AWAITED, Sock};
 use crate::control::endpoint;
-use crate::control::link::Link;
+use crate::control::link::Way;
 use crate::point;
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
@@ -28,11 +27,13 @@ use crate::stream::call::{self, Call};
 use crate::stream::copy_mode::Place;
 use crate::stream::granted::{self, state};
 use crate::stream::grants::{self, Own};
+use crate::stream::hints::Hints;
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::tcp::Socket;
 use crate::stream::transfer::Stop;
 use crate::stream::{
     capture, copy_mode, demote, liveness, notify, offer_budget, pipe_tx, promote, tcp, trim,
+    zerocopy,
 };
 use crate::system::clock;
 
@@ -41,6 +42,28 @@ const CHUNK: usize = 64 * 1024;
 
 /// Connections of this process in a link group that may have the longest rings.
 const FEW: u32 = 8;
+
+/// Sends the buffers, with a number where the program wants to hear that the call is complete. `kernel`: the same call on a
+/// descriptor of the kernel socket, with these flags.
+#[inline(always)]
+pub fn numbered(
+    conn: Conn,
+    buffers: Option<Buffers<'_>>,
+    flags: c_int,
+    hints: Option<&Hints<'_>>,
+    kernel: &dyn Fn(c_int, c_int) -> isize,
+) -> isize {
+    let mut send = |flags, request: Request<'_>| {
+        with_flags(conn, buffers, flags, request, &mut |fd, extra| kernel(fd, flags | extra))
+    };
+    match &buffers {
+        Some(buffers) if flags & MSG_ZEROCOPY != 0 || hints.is_some_and(|h| h.is_quiet) => {
+            let none = Hints::default();
+            zerocopy::numbered(conn, flags, buffers, hints.unwrap_or(&none), &mut send)
+        }
+        _ => send(flags, Request::Plain),
+    }
+}
 
 /// Sends the buffers, unless the flags ask for what only the kernel can do.
 #[inline(always)]
@@ -65,8 +88,8 @@ pub fn with_flags(
 pub fn transmit(call: &mut Call<'_>) -> isize {
     let conn = call.conn;
     call::run(call, Direction::Sending, |call, sent, blocking| {
-        let end = conn.end();
-        if let Some(end) = &end {
+        let way = conn.way();
+        if let Some(Way { end, .. }) = &way {
             // The step says of a descriptor that another thread has closed what is to be said.
             if end.is_to_follow() && conn.kernel().is_some() {
                 return Ok(Step::Follow);
@@ -77,25 +100,25 @@ pub fn transmit(call: &mut Call<'_>) -> isize {
                 conn.ask(tcp::await_reset);
             }
         }
-        let step = step(call, end.as_ref(), sent, blocking)?;
+        let step = step(call, way.as_ref(), sent, blocking)?;
         if matches!(step, Step::Again) && *sent >= call.buffers.total {
-            count(&conn);
+            count(conn.sock());
             return Ok(Step::Done);
         }
         Ok(step)
     })
 }
 
-/// One step. `end`: as it was found before the lock was taken.
+/// One step. `way`: as it was found before the lock was taken.
 fn step(
     call: &mut Call<'_>,
-    end: Option<&End<'static>>,
+    way: Option<&Way>,
     sent: &mut usize,
     blocking: bool,
 ) -> Result<Step, Violation> {
     let (conn, sock) = (call.conn, call.conn.sock());
     let record = sock.record();
-    let lock = &mut conn.lock_tx();
+    let lock = &mut sock.lock_tx();
     point!(send_locked);
     let is_nested = lock.nested();
     let Some(_entered) = enter(is_nested, &record.tx.copying) else {
@@ -105,11 +128,11 @@ fn step(
     let Some(fd) = conn.kernel() else { return Ok(Step::Failed(Errno::BADF)) };
     let in_doubt = InDoubt::begins(conn);
     // It may have come to be there since.
-    let late = if end.is_none() { sock.end() } else { None };
-    let (end, link) = (end.or(late.as_ref()), sock.link());
-    let mut sending = Sending { call, end, link, fd, sent, lock, piece: None };
-    let step = match end {
-        Some(end) => end.send(&mut sending, is_nested, blocking),
+    let late = if way.is_none() { sock.way() } else { None };
+    let way = way.or(late.as_ref());
+    let mut sending = Sending { call, sock, way, fd, sent, lock, piece: None };
+    let step = match way {
+        Some(way) => way.end.send(&mut sending, is_nested, blocking),
         None => Ok(over_kernel(record, None, &mut sending)),
     };
     in_doubt.ends();
@@ -122,10 +145,10 @@ fn step(
 /// One step.
 struct Sending<'a, 'b> {
     call: &'a mut Call<'b>,
-    /// The end.
-    end: Option<&'a End<'static>>,
-    /// The link group that has its ring.
-    link: Option<&'static Link>,
+    /// The process's part of the connection.
+    sock: &'static Sock,
+    /// The way into the ring.
+    way: Option<&'a Way>,
     /// A descriptor of the kernel socket.
     fd: c_int,
     sent: &'a mut usize,
@@ -135,11 +158,6 @@ struct Sending<'a, 'b> {
 }
 
 impl Sending<'_, '_> {
-    #[inline(always)]
-    const fn sock(&self) -> &'static Sock {
-        self.call.conn.sock()
-    }
-
     /// So many bytes are sent.
     #[inline(always)]
     fn advance(&mut self, n: usize) {
@@ -152,29 +170,28 @@ impl Sending<'_, '_> {
     /// Shows the `n` bytes that are about to be published to those who capture.
     #[inline(always)]
     fn capture(&self, put: Put, n: usize, span: Span) {
-        if capture::is_wanted(self.sock().record()) {
+        if self.way.is_some_and(|way| capture::is_wanted(way.end.record)) {
             self.capture_in_ring(put, n, span);
         }
     }
 
     #[cold]
     fn capture_in_ring(&self, put: Put, n: usize, span: Span) {
-        let (sock, Some(end), Some(link)) = (self.sock(), self.end, self.link) else { return };
+        let (sock, Some(way)) = (self.sock, self.way) else { return };
         if let Put::Granted(_) = put {
             // SAFETY: the program's buffers are readable, as send(2) asks.
-            unsafe { capture::granted(sock, end, n, (&self.call.buffers, *self.sent)) };
+            unsafe { capture::granted(sock, &way.end, n, (&self.call.buffers, *self.sent)) };
             return;
         }
-        let place = place(sock, link, span);
-        let ring = place.view.buffer(place.slot, place.receiver).as_ptr().cast_const();
+        let ring = way.ring().as_ptr().cast_const();
         let parts = [span.head, span.tail].map(|(at, len)| (ring.wrapping_add(at), len));
         // SAFETY: the span was reserved in the ring, and no more of it is filled than it is long.
-        unsafe { capture::in_ring(sock, end, n, &parts) };
+        unsafe { capture::in_ring(sock, &way.end, n, &parts) };
     }
 
     #[cold]
     fn capture_over_kernel(&self, at: u64, n: usize) {
-        let from = (self.sock(), self.fd);
+        let from = (self.sock, self.fd);
         match self.call.request {
             Request::From(source) => capture::moved(from, at, n, source),
             // SAFETY: the kernel has just read so many bytes there.
@@ -185,15 +202,12 @@ impl Sending<'_, '_> {
     /// Puts bytes to their place in the peer's RMB: straight, or through an own sndbuf that the device
     /// moves. `head` and `tail` are a span's: as numbers they need no memory on their way, whose stores this call would wait for.
     fn put(&self, head: (usize, usize), tail: (usize, usize)) {
-        let (span, Some(link)) = (Span { head, tail }, self.link) else { return };
-        let (buffers, place) = (&self.call.buffers, place(self.sock(), link, span));
-        match place.mode {
-            Mode::Copy => copy_mode::put(buffers, *self.sent, &place),
-            _ => {
-                let ring = place.view.buffer(place.slot, place.receiver);
-                // SAFETY: the program's buffers are readable, as send(2) asks; the span was reserved.
-                unsafe { buffers.copy_in(*self.sent, ring, span) };
-            }
+        let (span, Some(way)) = (Span { head, tail }, self.way) else { return };
+        let buffers = &self.call.buffers;
+        match mode(way) {
+            Mode::Copy => copy_mode::put(buffers, *self.sent, &place(way, span)),
+            // SAFETY: the program's buffers are readable, as send(2) asks; the span was reserved.
+            _ => unsafe { buffers.copy_in(*self.sent, way.ring(), span) },
         }
     }
 }
@@ -218,11 +232,9 @@ impl Outgoing for Sending<'_, '_> {
         let Request::Grant(outcome, hints) = &mut self.call.request else {
             return Ok(((buffers.total - sent).min(CHUNK), Content::Put));
         };
-        let (sock, Some(end), Some(link)) = (self.call.conn.sock(), self.end, self.link) else {
-            return Err(Errno::FAULT);
-        };
-        let granting = Granting { end: *end, state: state(sock) };
-        let piece = grants::piece(&Own::new(sock, link), &granting, (buffers, hints), sent);
+        let (sock, Some(way)) = (self.sock, self.way) else { return Err(Errno::FAULT) };
+        let granting = Granting { end: way.end, state: state(sock) };
+        let piece = grants::piece(&Own::new(sock, way.link), &granting, (buffers, hints), sent);
         // Once per call, as the kernel is asked for the memory's size.
         if piece.is_err()
             && !core::mem::replace(&mut outcome.is_unknown, true)
@@ -239,13 +251,12 @@ impl Outgoing for Sending<'_, '_> {
 
     #[inline(always)]
     fn longest_ring(&mut self) -> u64 {
-        let (Some(end), Some(link)) = (self.end, self.link) else { return 0 };
-        let sock = self.sock();
-        let ring = link.view().geometry().ring();
-        let few = link.users.load(Relaxed) <= FEW;
+        let (sock, Some(way)) = (self.sock, self.way) else { return 0 };
+        let ring = usize::try_from(way.end.ring).unwrap_or(0);
+        let few = way.link.users.load(Relaxed) <= FEW;
         let most = sock.endpoint().longest_ring();
-        let numbered = sock.has(NUMBERED);
-        let granting = || Granting { end: *end, state: state(sock) };
+        let numbered = way.end.has(NUMBERED);
+        let granting = || Granting { end: way.end, state: state(sock) };
         if numbered {
             granting().withdraw();
         }
@@ -261,16 +272,15 @@ impl Outgoing for Sending<'_, '_> {
     fn copy(&mut self, span: Span) {
         // What is granted is nearly always granted. What comes out of a pipe comes once.
         if self.piece.is_none() && !matches!(self.call.request, Request::From(_)) {
-            pipe_tx::noting_a_copy(self.sock(), span.len(), || self.put(span.head, span.tail));
+            pipe_tx::noting_a_copy(self.sock, span.len(), || self.put(span.head, span.tail));
         }
     }
 
     #[inline(always)]
     fn complete(&mut self, span: Span) -> usize {
-        let (Some(end), Some(link)) = (self.end, self.link) else { return 0 };
-        let sock = self.sock();
+        let (sock, Some(way)) = (self.sock, self.way) else { return 0 };
         if let Request::From(source) = self.call.request {
-            let n = source.fill(&place(sock, link, span));
+            let n = source.fill(&place(way, span));
             if n > 0 {
                 point!(sendfile_read);
                 point!(splice_read);
@@ -282,8 +292,8 @@ impl Outgoing for Sending<'_, '_> {
         let put = match &self.piece {
             None => Put::Copied,
             Some(piece) => {
-                let granting = Granting { end: *end, state: state(sock) };
-                granting.put(&Own::new(sock, link), piece, span.len())
+                let granting = Granting { end: way.end, state: state(sock) };
+                granting.put(&Own::new(sock, way.link), piece, span.len())
             }
         };
         if put == Put::Refused {
@@ -292,11 +302,11 @@ impl Outgoing for Sending<'_, '_> {
         }
         let n = if let Put::Granted(n) = put { n } else { span.len() };
         if let Request::Grant(outcome, hints) = &mut self.call.request {
-            outcome.notes(put, n, sock.record().tx.cursor.pos() + n as u64);
+            outcome.notes(put, n, way.end.record.tx.cursor.pos() + n as u64);
             // Before the bytes are there: so nobody can have taken them yet.
             if n > 0 && *self.sent + n >= self.call.buffers.total && !hints.is_quiet {
-                let record = end.record;
-                Numbers { record, end: Some(*end), state: state(sock) }.number_before(outcome, put);
+                let (record, end) = (way.end.record, Some(way.end));
+                Numbers { record, end, state: state(sock) }.number_before(outcome, put);
                 point!(zerocopy_numbered);
             }
         }
@@ -313,7 +323,7 @@ impl Outgoing for Sending<'_, '_> {
     fn run_dry(&self) -> Option<Step> {
         let Request::From(source) = self.call.request else { return None };
         if *self.sent > 0 {
-            count(self.sock());
+            count(self.sock);
         }
         Some(match source.stopped() {
             Some(Stop::Failed(error)) => Step::Failed(Errno::from_raw_os_error(error)),
@@ -323,13 +333,13 @@ impl Outgoing for Sending<'_, '_> {
 
     #[inline(always)]
     fn goes_far(&self) {
-        trim::touch(self.sock());
+        trim::touch(self.sock);
     }
 
     #[inline(always)]
     fn is_published(&self) {
-        if let (Some(piece), Some(end)) = (&self.piece, self.end) {
-            Granting { end: *end, state: state(self.sock()) }.is_covered(piece);
+        if let (Some(piece), Some(way)) = (&self.piece, self.way) {
+            Granting { end: way.end, state: state(self.sock) }.is_covered(piece);
         }
     }
 
@@ -340,15 +350,14 @@ impl Outgoing for Sending<'_, '_> {
 
     #[inline(always)]
     fn tell(&mut self) -> bool {
-        let (Some(end), Some(link)) = (self.end, self.link) else { return false };
-        let sock = self.sock();
-        notify::data(sock, link, &end.theirs.ctl, sock.record().slot()) == notify::Cost::Rung
+        let (sock, Some(way)) = (self.sock, self.way) else { return false };
+        notify::data(sock, way.link, &way.end.theirs.ctl, way.slot) == notify::Cost::Rung
     }
 
     #[inline(always)]
     fn over_kernel(&mut self) -> Kernel {
         let done = *self.sent;
-        let at = capture::is_wanted(self.sock().record()).then(clock::wall);
+        let at = capture::is_wanted(self.sock.record()).then(clock::wall);
         let result = self.call.on_kernel(self.fd, Direction::Sending, done, usize::MAX);
         if let Kernel::Moved(n) = result {
             if let Some(at) = at {
@@ -360,15 +369,15 @@ impl Outgoing for Sending<'_, '_> {
     }
 
     fn repeat(&mut self) -> bool {
-        self.link.is_none_or(|link| demote::flush(self.sock(), link, self.fd))
+        self.way.is_none_or(|way| demote::flush(self.sock, way.link, self.fd))
     }
 
     fn take_back(&mut self) -> bool {
-        grants::take_back(self.sock())
+        grants::take_back(self.sock)
     }
 
     fn leave_ring(&mut self, untaken: u64) {
-        demote::leave_ring(self.sock(), untaken);
+        demote::leave_ring(self.sock, untaken);
     }
 
     fn is_promoted(&self, is_unused: bool) {
@@ -380,11 +389,11 @@ impl Outgoing for Sending<'_, '_> {
 
     #[inline(always)]
     fn can_tell(&self) -> bool {
-        self.sock().peer().is_some()
+        self.sock.peer().is_some()
     }
 
     fn is_orphaned(&self) -> bool {
-        liveness::is_orphaned(self.sock())
+        liveness::is_orphaned(self.sock)
     }
 
     fn now(&self) -> u64 {
@@ -407,15 +416,15 @@ impl Outgoing for Sending<'_, '_> {
 
 /// A span that was reserved.
 #[inline(always)]
-fn place(sock: &Sock, link: &Link, span: Span) -> Place {
-    let record = sock.record();
-    Place {
-        view: link.view(),
-        slot: record.slot(),
-        receiver: record.side().other(),
-        mode: Mode::from_code(record.id.mode.load(Relaxed)),
-        span,
-    }
+fn place(way: &Way, span: Span) -> Place {
+    let &Way { link, slot, receiver, .. } = way;
+    Place { view: link.view(), slot, receiver, mode: mode(way), span }
+}
+
+/// How bytes come into the ring.
+#[inline(always)]
+fn mode(way: &Way) -> Mode {
+    Mode::from_code(way.end.record.id.mode.load(Relaxed))
 }
 
 /// Counts a call that has sent all that it should.

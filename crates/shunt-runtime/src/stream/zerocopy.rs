@@ -47,18 +47,15 @@ const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 /// See above.
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
-/// Makes a sending call, which is given its flags; with a number if the program wants to hear of it.
-#[inline(always)]
+/// Makes a sending call, which is given its flags, with a number.
+#[inline(never)]
 pub fn numbered(
     conn: Conn,
     flags: c_int,
-    buffers: Option<&Buffers<'_>>,
+    buffers: &Buffers<'_>,
     hints: &Hints<'_>,
-    send: impl FnOnce(c_int, Request<'_>) -> isize,
+    send: &mut dyn FnMut(c_int, Request<'_>) -> isize,
 ) -> isize {
-    let Some(buffers) = buffers.filter(|_| flags & MSG_ZEROCOPY != 0 || hints.is_quiet) else {
-        return send(flags, Request::Plain);
-    };
     match admit(conn, flags, hints) {
         Admitted::Numbered(flags) => {
             let mut outcome = Outcome::default();

@@ -1,0 +1,130 @@
+//! What one side of a connection writes for the other.
+
+use shunt_wire::addr::{Addr, FourTuple};
+use shunt_wire::clc::Proposal;
+
+use crate::reset::resets;
+use crate::ring::{ConsLine, ProdLine};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// The handshake's words (CLC). The client fills in the tuple and sets `state` to a
+/// [`shunt_wire::clc::Proposal`], the acceptor to a [`shunt_wire::clc::Answer`].
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Setup {
+    /// Proposal or answer.
+    pub state: AtomicU32,
+    /// Number of the slot's use, so that a late answer to an earlier use is noticed.
+    pub generation: AtomicU32,
+    /// Endpoint of the writer: whose doorbells to ring. Changes when a fork takes over.
+    pub endpoint: AtomicU64,
+    /// Not 0: the writer has let go of the slot.
+    pub done: AtomicU32,
+    ports: AtomicU32,
+    ips: [AtomicU64; 4],
+}
+
+/// A value of [`Ctl::closed`].
+pub const CLOSED: u32 = 1;
+/// A value of [`Ctl::closed`]: the kernel sends RST.
+pub const RESET: u32 = 2;
+/// A value of [`Ctl::closed`]: both directions are shut down. What is there may still be read; to more the kernel
+/// answers with RST.
+pub const DEAF: u32 = 3;
+
+/// What the other side wants to be told, and how.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Ctl {
+    /// The writer waits for bytes to read ([`crate::doorbell`]).
+    pub rx_arm: AtomicU32,
+    /// The writer waits for room to write.
+    pub tx_arm: AtomicU32,
+    /// Whose doorbells are to be rung then: completion vectors, a bit each.
+    pub rx_bells: AtomicU64,
+    /// The same for room.
+    pub tx_bells: AtomicU64,
+    /// Where completions go ([`super::queue_code`]); 0: nowhere, the arm words say all.
+    pub queue: AtomicU32,
+    /// Not 0: the writer takes no more bytes (no half-close): [`CLOSED`], or [`RESET`] when bytes for it were left
+    /// unread or its program wants no other end (`SO_LINGER`), or [`DEAF`].
+    pub closed: AtomicU32,
+    /// [`crate::handover::LEFT`]: the writer's end goes to a program that may not run under Shunt. It takes
+    /// nothing from the ring any more: what is left there is to be sent once more, over TCP. [`crate::handover::STAYS`]: it
+    /// does, and drops what it has had.
+    pub handed_over: AtomicU32,
+    /// Bytes that the writer's receive buffer should hold (`SO_RCVBUF`), 0: not said.
+    pub window: AtomicU32,
+    /// The registered region that the writer was offered last, once it has mapped it; [`DECLINED`] with it when
+    /// it will not. 0: none.
+    pub accepted: AtomicU64,
+    /// What copies out of the ring take at the writer's end, and out of the peer's pipes: two halves of a word, in nanoseconds
+    /// per MiB; 0: not known.
+    pub costs: AtomicU64,
+    /// When the writer last began to wake somebody at the other end, in nanoseconds of the monotonic clock; for those who
+    /// learn what a wake-up takes.
+    pub rang: AtomicU64,
+}
+
+/// Bit of [`Ctl::accepted`].
+pub const DECLINED: u64 = 1 << 63;
+
+/// What one side writes for the other, per connection.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Section {
+    /// Cursors of the writer's sending direction.
+    pub prod: ProdLine,
+    /// Cursors of the writer's receiving direction.
+    pub cons: ConsLine,
+    /// Waiting.
+    pub ctl: Ctl,
+    /// Handshake.
+    pub setup: Setup,
+}
+
+impl Setup {
+    /// Writes the connection's name (as the writer sees it).
+    pub fn set_tuple(&self, t: &FourTuple) {
+        let ends = [t.local.ip, t.peer.ip];
+        for (i, word) in self.ips.iter().enumerate() {
+            let ip = &ends[i / 2];
+            let mut half = [0; 8];
+            half.copy_from_slice(&ip[(i % 2) * 8..][..8]);
+            word.store(u64::from_ne_bytes(half), Ordering::Relaxed);
+        }
+        let ports = u32::from(t.local.port) << 16 | u32::from(t.peer.port);
+        self.ports.store(ports, Ordering::Relaxed);
+    }
+
+    /// Reads the connection's name; as untrusted as the rest.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "two ports are packed in one word")]
+    pub fn tuple(&self) -> FourTuple {
+        let mut ends = [[0; 16]; 2];
+        for (i, word) in self.ips.iter().enumerate() {
+            let half = word.load(Ordering::Relaxed).to_ne_bytes();
+            ends[i / 2][(i % 2) * 8..][..8].copy_from_slice(&half);
+        }
+        let ports = self.ports.load(Ordering::Relaxed);
+        FourTuple {
+            local: Addr { ip: ends[0], port: (ports >> 16) as u16 },
+            peer: Addr { ip: ends[1], port: ports as u16 },
+        }
+    }
+
+    /// True when the writer, a client, proposes this very connection, as its acceptor sees it. The table that leads to
+    /// the slot says less: it is open to all clients of the listener.
+    #[must_use]
+    pub fn proposes(&self, generation: u32, to_acceptor: &FourTuple) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        [Proposal::Proposed as u32, Proposal::Used as u32].contains(&state)
+            && self.generation.load(Ordering::Relaxed) == generation
+            && self.tuple().reversed() == *to_acceptor
+    }
+}
+
+// The number of the slot's use goes on, so that a late answer to an earlier use is noticed.
+resets! { Setup { state, endpoint, done, ports, ips } keeps { generation } }
+resets! { Ctl { rx_arm, tx_arm, rx_bells, tx_bells, queue, closed, handed_over, window, accepted, costs, rang } }
+resets! { Section { prod, cons, ctl, setup } }

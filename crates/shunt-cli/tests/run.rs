@@ -153,7 +153,7 @@ fn signals_reach_the_program_and_only_it_decides() {
     unsafe { libc::kill(pid, libc::SIGINT) };
     std::thread::sleep(Duration::from_millis(100));
     assert!(child.try_wait().unwrap().is_none(), "SIGINT ended shunt");
-    // SAFETY: as above.
+    // SAFETY: our own child, which was not waited for yet.
     unsafe { libc::kill(pid, libc::SIGTERM) };
     assert_eq!(lines.next().unwrap().unwrap(), "term");
     assert_eq!(child.wait().unwrap().code(), Some(3));

@@ -57,7 +57,7 @@ fn a_handler_finds_a_whole_heap() {
     while HANDLED.load(Ordering::Relaxed) < 2000 && began.elapsed() < Duration::from_secs(20) {
         use_some(1);
     }
-    // SAFETY: as above.
+    // SAFETY: stops the timer; the value is the test's own.
     unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const off, std::ptr::null_mut()) };
     assert!(HANDLED.load(Ordering::Relaxed) >= 100);
 }

@@ -49,7 +49,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         self.check();
-        // SAFETY: as above.
+        // SAFETY: allocated by this heap with this layout, and not used again.
         unsafe { Heap.dealloc(self.at, self.layout) };
     }
 }

@@ -108,7 +108,7 @@ macro_rules! guarded_function {
             }
 
             unsafe extern "C-unwind" fn fallback($($arg: $ty),*) -> $ret {
-                // SAFETY: as above.
+                // SAFETY: the arguments are those that the handler was given, untouched.
                 unsafe {
                     $crate::guard::after_panic!(($($arg)*) ($($arg)*) $next)
                 }

@@ -20,7 +20,7 @@ use crate::hooks::for_each_hook;
 /// `version` is a C string.
 pub unsafe fn versioned(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut c_void {
     type Signature = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
-    // SAFETY: as above, of `dlvsym`.
+    // SAFETY: the slot has libc's `dlvsym`, which has this signature; the caller promises the version, and the name is a C string.
     unsafe {
         let dlvsym = mem::transmute::<*mut c_void, Signature>(slots::dlvsym.get());
         dlvsym(handle, name.as_ptr(), version)
@@ -52,7 +52,7 @@ macro_rules! next_table {
             #[inline]
             pub unsafe fn $never($($never_arg: $never_ty),*) -> ! {
                 let target = slots::$never.get();
-                // SAFETY: as above.
+                // SAFETY: the slot has the next function of this name, whose signature the list gives; the caller keeps its contract.
                 unsafe {
                     type Signature = unsafe extern "C-unwind" fn($($never_ty),*) -> !;
                     mem::transmute::<*mut c_void, Signature>(target)($($never_arg),*)

@@ -17,7 +17,7 @@ macro_rules! some_function {
             }
 
             unsafe extern "C-unwind" fn fallback($($arg: $ty),*) -> $ret {
-                // SAFETY: as above.
+                // SAFETY: the arguments are those that the handler was given, untouched.
                 unsafe { $crate::ops::raw::after_panic($($arg),*, || $next($($arg),*)) }
             }
 

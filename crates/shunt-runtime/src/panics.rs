@@ -144,7 +144,7 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     let result = unsafe { next::epoll_ctl(epfd, op, fd, event) };
     match (op, errno::get()) {
         _ if result == 0 => 0,
-        // SAFETY: as above.
+        // SAFETY: the program's event, which the caller vouches for.
         (EPOLL_CTL_ADD, EEXIST) => unsafe { next::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, event) },
         (EPOLL_CTL_DEL, ENOENT) => 0,
         _ => result,

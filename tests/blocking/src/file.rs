@@ -146,7 +146,7 @@ fn serve(end: &OwnedFd, place: &CStr, maker: Pid) -> io::Result<()> {
         let flags = libc::MS_REC | libc::MS_PRIVATE;
         libc::mount(c"".as_ptr(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null())
     };
-    // SAFETY: as above.
+    // SAFETY: strings that end with a zero.
     let mounted = unsafe {
         let (name, flags) = (c"shunt-test".as_ptr(), libc::MS_NOSUID | libc::MS_NODEV);
         libc::mount(name, place.as_ptr(), c"fuse".as_ptr(), flags, options.as_ptr().cast())

@@ -38,6 +38,6 @@ pub unsafe fn epoll_pwait2(
         return kernel();
     }
     let deadline = time.map(deadline);
-    // SAFETY: as above.
+    // SAFETY: `events` has room for `max` entries, and the mask is null or valid, by the contract of epoll_pwait2(2).
     unsafe { Wait { epfd, events, max, deadline, mask }.run(kernel) }
 }

@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(rustix::io::read(&reader, &mut buf), Ok(1));
         assert_eq!(rustix::io::read(own.borrow(), &mut buf), Ok(8));
         assert_eq!(u64::from_ne_bytes(buf), 9);
-        // SAFETY: as above.
+        // SAFETY: the number is the program's: the duplicate of a pipe's end, which nothing uses any more.
         assert_eq!(unsafe { close(wanted) }, 0);
     }
 

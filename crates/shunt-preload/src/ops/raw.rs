@@ -267,7 +267,7 @@ pub unsafe fn syscall(
     let words = [a, b, c, d, e, f];
     // SAFETY: the caller keeps the C function's contract, here and below.
     let kernel = || unsafe { next::syscall(number, a, b, c, d, e, f) };
-    // SAFETY: as above.
+    // SAFETY: the words are the arguments of the system call of this number, which the caller vouches for.
     unsafe {
         Conn::named(int(a))
             .and_then(|_| on_connection(number, words, kernel))

@@ -15,7 +15,7 @@ pub unsafe fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     if let Some(conn) = options::is_to_be_mapped(fd, (level, name)) {
-        // SAFETY: as below.
+        // SAFETY: the program's arguments, by the contract of getsockopt(2).
         return unsafe { map_nothing(conn, value, len) };
     }
     // SAFETY: the caller keeps the C function's contract.

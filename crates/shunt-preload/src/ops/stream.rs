@@ -29,7 +29,7 @@ pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
         return unsafe { next::read(fd, buf, len) };
     };
     let iov = buffer(buf, len);
-    // SAFETY: as above.
+    // SAFETY: the program's arguments, by the contract of recv(2).
     let mut kernel = |fd, extra| unsafe { next::recv(fd, buf, len, extra) };
     rx::with_flags(conn, Some(Buffers::one(&iov)), 0, Request::Plain, &mut kernel)
 }
@@ -41,13 +41,13 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
         // SAFETY: the caller keeps the C function's contract.
         return unsafe { next::readv(fd, iov, count) };
     };
-    // SAFETY: as above.
+    // SAFETY: the program gives `count` entries at `iov`.
     let buffers = unsafe { vector(iov, count) };
     if buffers.is_some_and(|b| b.total == 0) {
-        // SAFETY: as above.
+        // SAFETY: the program's arguments, by the contract of readv(2).
         return unsafe { next::readv(fd, iov, count) };
     }
-    // SAFETY: as above.
+    // SAFETY: the program gives `count` entries at `iov`.
     let mut kernel = |fd, extra| unsafe { kernel_recvmsg(fd, iov, count, extra) };
     rx::with_flags(conn, buffers, 0, Request::Plain, &mut kernel)
 }
@@ -89,7 +89,7 @@ pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ss
     match Conn::named(fd) {
         // SAFETY: the caller keeps the C function's contract.
         Some(conn) => unsafe { recv_on(conn, buf, len, flags) },
-        // SAFETY: as above.
+        // SAFETY: the program's arguments, by the contract of recv(2).
         None => unsafe { next::recv(fd, buf, len, flags) },
     }
 }
@@ -138,20 +138,20 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
         return unsafe { next::recvmsg(fd, msg, flags) };
     };
     if flags & MSG_ERRQUEUE != 0 {
-        // SAFETY: as above; `msg` is not null.
+        // SAFETY: the message is not null, so it is one that the program has given to be filled in.
         let msg = unsafe { &mut *msg };
-        // SAFETY: as above.
+        // SAFETY: the program's arguments, by the contract of recvmsg(2).
         let kernel = |msg: &mut msghdr| unsafe { next::recvmsg(fd, msg, flags) };
         return zerocopy::receive(conn.sock(), msg, kernel);
     }
-    // SAFETY: as above; `msg` is not null.
+    // SAFETY: the message is not null, so it is valid, and so are its entries.
     let (room, buffers) =
         unsafe { ((*msg).msg_controllen, Buffers::new((*msg).msg_iov, (*msg).msg_iovlen)) };
-    // SAFETY: as above.
+    // SAFETY: the program gives a valid message, with its control buffer.
     let mut asked = unsafe { Asked::of(&*msg, flags) };
     let mut from_kernel = false;
     let mut kernel = |fd, extra| {
-        // SAFETY: as above. An earlier attempt of this call may have used the room up.
+        // SAFETY: the program's arguments, by the contract of recvmsg(2). An earlier attempt of this call may have used the room up.
         unsafe {
             (*msg).msg_controllen = room;
             let n = next::recvmsg(fd, msg, flags | extra);
@@ -161,7 +161,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     };
     let n = rx::with_flags(conn, buffers, flags, asked.request(), &mut kernel);
     if n >= 0 && !from_kernel {
-        // SAFETY: as above.
+        // SAFETY: the message is not null, so it is one that the program has given to be filled in.
         unsafe {
             (*msg).msg_namelen = 0;
             (*msg).msg_controllen = asked.answer_len();
@@ -169,7 +169,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
         }
     }
     if n >= 0 && matches!(asked, Asked::Plain) && inq::is_told(conn, room) {
-        // SAFETY: as above.
+        // SAFETY: the message is not null, so it is one that the program has given to be filled in.
         inq::tell(conn, unsafe { &mut *msg }, (!from_kernel).then_some(room));
     }
     n
@@ -189,12 +189,12 @@ pub unsafe fn recvmmsg(
         // SAFETY: the caller keeps the C function's contract. The kernel refuses an invalid time.
         return unsafe { next::recvmmsg(fd, msgs, count, flags, timeout) };
     }
-    // SAFETY: as above.
+    // SAFETY: null or a valid timespec.
     let limit = unsafe { timeout.as_ref() }.map(nanos);
     several::receive(fd, count, flags, limit, |i, flags| {
         // SAFETY: the caller vouches for `count` entries.
         let entry = unsafe { &mut *msgs.add(i) };
-        // SAFETY: as above.
+        // SAFETY: the program's arguments, by the contract of recvmsg(2).
         let n = unsafe { recvmsg(fd, &raw mut entry.msg_hdr, flags) };
         if n >= 0 {
             entry.msg_len = c_uint::try_from(n).unwrap_or(c_uint::MAX);
@@ -211,7 +211,7 @@ pub unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
         return unsafe { next::write(fd, buf, len) };
     };
     let iov = buffer(buf, len);
-    // SAFETY: as above.
+    // SAFETY: the program's arguments, by the contract of send(2).
     let mut kernel = |fd, extra| unsafe { next::send(fd, buf, len, extra) };
     tx::with_flags(conn, Some(Buffers::one(&iov)), 0, Request::Plain, &mut kernel)
 }
@@ -223,10 +223,10 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
         // SAFETY: the caller keeps the C function's contract.
         return unsafe { next::writev(fd, iov, count) };
     };
-    // SAFETY: as above.
+    // SAFETY: the program gives `count` entries at `iov`.
     let buffers = unsafe { vector(iov, count) };
     let mut kernel = |fd, extra| {
-        // SAFETY: as above.
+        // SAFETY: the program's arguments, by the contract of writev(2).
         unsafe {
             if extra == 0 {
                 return next::writev(fd, iov, count);
@@ -244,7 +244,7 @@ pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> 
     match Conn::named(fd) {
         // SAFETY: the caller keeps the C function's contract.
         Some(conn) => unsafe { send_on(conn, buf, len, flags) },
-        // SAFETY: as above.
+        // SAFETY: the program's arguments, by the contract of send(2).
         None => unsafe { next::send(fd, buf, len, flags) },
     }
 }
@@ -287,7 +287,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     let Some(conn) = Conn::named(fd) else {
         // SAFETY: null or valid by the C function's contract.
         if let Some(msg) = unsafe { msg.as_ref() } {
-            // SAFETY: as above.
+            // SAFETY: the program gives a valid message, with its control buffer.
             unsafe { hand_over_rights(msg) };
         }
         return kernel(fd, flags);
@@ -295,11 +295,11 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     if msg.is_null() {
         return kernel(fd, flags);
     }
-    // SAFETY: as above.
+    // SAFETY: the message is not null, so it is valid, and so are its entries.
     let buffers = unsafe { Buffers::new((*msg).msg_iov, (*msg).msg_iovlen) };
-    // SAFETY: as above.
+    // SAFETY: the program gives a valid message, with its control buffer.
     unsafe { heed_times(conn, &*msg) };
-    // SAFETY: as above.
+    // SAFETY: the program gives a valid message, with its control buffer.
     let hints = unsafe { Hints::of(&*msg) };
     tx::numbered(conn, buffers, flags, Some(&hints), &kernel)
 }
@@ -320,7 +320,7 @@ pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_in
         // SAFETY: the caller vouches for `count` entries.
         let entry = unsafe { &mut *msgs.add(i) };
         let wanted = iov_total(&entry.msg_hdr);
-        // SAFETY: as above.
+        // SAFETY: the program's arguments, by the contract of sendmsg(2).
         let n = unsafe { sendmsg(fd, &raw const entry.msg_hdr, flags) };
         if n >= 0 {
             entry.msg_len = c_uint::try_from(n).unwrap_or(c_uint::MAX);
@@ -339,7 +339,7 @@ fn iov_total(msg: &msghdr) -> usize {
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: the caller keeps the C function's contract.
     let kernel = |input| unsafe { next::sendfile(out, input, offset, count) };
-    // SAFETY: as above; off_t has 64 bits.
+    // SAFETY: the program's arguments, by the contract of sendfile(2).
     unsafe { files::sendfile(out, input, offset.cast(), count, kernel) }
 }
 

@@ -24,7 +24,7 @@ pub unsafe fn preadv2(
     let buffers = found.and_then(|_| unsafe { bytes::vector(iov, count) });
     // What moves nothing, or cannot be, is the kernel's.
     let (Some(found), Some(buffers)) = (found, buffers.filter(|all| all.total > 0)) else {
-        // SAFETY: as above.
+        // SAFETY: the program's arguments, by the contract of preadv2(2).
         return unsafe { next::preadv2(fd, iov, count, offset, flags) };
     };
     let flags = match meaning(fd, flags) {
@@ -33,7 +33,7 @@ pub unsafe fn preadv2(
     };
     let mut kernel = |fd, extra| {
         let mut msg = bytes::message(iov, count);
-        // SAFETY: as above.
+        // SAFETY: the program's arguments, by the contract of recvmsg(2).
         unsafe { next::recvmsg(fd, &raw mut msg, flags | extra) }
     };
     rx::with_flags(found, Some(buffers), flags, Request::Plain, &mut kernel)
@@ -52,7 +52,7 @@ pub unsafe fn pwritev2(
     // SAFETY: the caller keeps the C function's contract.
     let buffers = found.and_then(|_| unsafe { bytes::vector(iov, count) });
     let (Some(found), Some(buffers)) = (found, buffers.filter(|all| all.total > 0)) else {
-        // SAFETY: as above.
+        // SAFETY: the program's arguments, by the contract of pwritev2(2).
         return unsafe { next::pwritev2(fd, iov, count, offset, flags) };
     };
     let flags = match meaning(fd, flags) {
@@ -61,7 +61,7 @@ pub unsafe fn pwritev2(
     };
     let mut kernel = |fd, extra| {
         let msg = bytes::message(iov, count);
-        // SAFETY: as above.
+        // SAFETY: the program's arguments, by the contract of sendmsg(2).
         unsafe { next::sendmsg(fd, &raw const msg, flags | extra) }
     };
     tx::with_flags(found, Some(buffers), flags, Request::Plain, &mut kernel)

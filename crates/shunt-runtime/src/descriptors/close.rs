@@ -96,7 +96,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // what the kernel will refuse must not be acted upon.
     let closes = flags & !CLOSE_RANGE_UNSHARE == 0 && first <= last;
     if !closes || fd_table::high_water().cast_unsigned() < first || !has_close_range() {
-        // SAFETY: as below.
+        // SAFETY: closes no descriptor of the library's: they lie below, or the kernel refuses the call, or closes none.
         return unsafe { next::close_range(first, last, flags) };
     }
     // With UNSHARE a thread gets descriptors of its own, and those that it closes stay open in
@@ -111,7 +111,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
 pub fn closefrom(low: c_int) {
     let low = low.max(0);
     if fd_table::high_water() < low {
-        // SAFETY: as below.
+        // SAFETY: closes no descriptor of the library's: all lie below.
         return unsafe { next::closefrom(low) };
     }
     let _keep = KeepErrno::new();

@@ -173,6 +173,6 @@ fn references_lie_inside_and_aligned() {
     for crooked in [1, 4, 87] {
         assert!(!at(crooked), "{crooked}");
     }
-    // SAFETY: as above.
+    // SAFETY: atomics, valid for every bit pattern.
     assert!(unsafe { map.at::<[AtomicU64; 13]>(0) }.is_none());
 }

@@ -124,7 +124,7 @@ fn only_what_is_held_stays_mapped() {
     assert_eq!(byte(view, 40, Side::Server, 5), 7);
     assert!(!region.has(20));
     view.section(3, Side::Client).ctl.rx_arm.store(5, Relaxed);
-    // SAFETY: as above.
+    // SAFETY: nothing of the region is used from now on but its sections.
     unsafe { region.blank() };
     assert_eq!(view.section(3, Side::Client).ctl.rx_arm.load(Relaxed), 0);
     assert_eq!(before.map(is_mapped), [false; 5]);
@@ -318,19 +318,19 @@ fn a_ring_is_given_back_and_its_neighbours_are_not() {
                 assert_eq!(ends, [3; 3], "{near} {of:?}");
             }
             // What was looked at is memory again.
-            // SAFETY: as above.
+            // SAFETY: nobody else uses the ring, whose bytes were looked at.
             unsafe { other.view().discard(slot, side) };
         }
         for slot in near {
             for side in sides {
-                // SAFETY: as above.
+                // SAFETY: nobody else uses these rings, whose bytes were looked at.
                 unsafe { one.view().discard(slot, side) };
             }
         }
         assert!(taken(&fd) - before < 64 << 10, "what was filled here is gone");
         fill(one.view(), slot, Side::Client, 4);
         assert_eq!(byte(other.view(), slot, Side::Client, RING / 2), 4, "it is of use again");
-        // SAFETY: as above.
+        // SAFETY: nobody else uses the ring, whose byte was looked at.
         unsafe { one.view().discard(slot, Side::Client) };
     }
 }

@@ -109,7 +109,7 @@ pub struct Board {
 
 // SAFETY: all that is there is made of atomics.
 unsafe impl Send for Board {}
-// SAFETY: as above.
+// SAFETY: all that is there is made of atomics, which threads may share.
 unsafe impl Sync for Board {}
 
 impl Board {

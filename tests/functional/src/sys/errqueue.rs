@@ -122,7 +122,7 @@ pub fn recv_error(fd: RawFd, room: usize) -> io::Result<Report> {
     });
     let data = header.map_or(&[][..], |(.., len)| &bytes[HEADER..len.clamp(HEADER, bytes.len())]);
     let error = (data.len() >= size_of::<sock_extended_err>()).then(|| {
-        // SAFETY: as above.
+        // SAFETY: the data are as long, and plain.
         unsafe { data.as_ptr().cast::<sock_extended_err>().read_unaligned() }
     });
     Ok(Report {

@@ -34,7 +34,7 @@ pub fn passed(point: &str) -> u64 {
     let (Some(at), Ok(point)) = (find(c"shunt_points_passed"), CString::new(point)) else {
         return 0;
     };
-    // SAFETY: as above.
+    // SAFETY: the function of this name has this signature; the name is a C string.
     unsafe { std::mem::transmute::<*mut libc::c_void, Passed>(at)(point.as_ptr()) }
 }
 
@@ -42,7 +42,7 @@ pub fn passed(point: &str) -> u64 {
 #[must_use]
 pub fn names() -> Vec<String> {
     let Some(at) = find(c"shunt_points_names") else { return Vec::new() };
-    // SAFETY: as above. The names stay where they are.
+    // SAFETY: the function of this name has this signature; it returns a C string that stays where it is.
     let text = unsafe { CStr::from_ptr(std::mem::transmute::<*mut libc::c_void, Names>(at)()) };
     text.to_string_lossy().split(',').map(str::to_owned).collect()
 }
@@ -51,6 +51,6 @@ pub fn names() -> Vec<String> {
 #[must_use]
 pub fn contained() -> u64 {
     let Some(at) = find(c"shunt_points_contained") else { return 0 };
-    // SAFETY: as above.
+    // SAFETY: the function of this name has this signature.
     unsafe { std::mem::transmute::<*mut libc::c_void, Contained>(at)() }
 }

@@ -426,7 +426,7 @@ impl KeepErrno {
 
 impl Drop for KeepErrno {
     fn drop(&mut self) {
-        // SAFETY: as in `now`.
+        // SAFETY: the place of the thread's own errno.
         unsafe { *libc::__errno_location() = self.0 };
     }
 }

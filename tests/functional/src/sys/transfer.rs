@@ -30,7 +30,7 @@ pub fn sendfile64_from(
     offset: Option<&mut i64>,
     len: usize,
 ) -> io::Result<usize> {
-    // SAFETY: as above.
+    // SAFETY: NULL, or a valid offset.
     check_len(unsafe { libc::sendfile64(out, file, pointer(offset), len) })
 }
 

@@ -53,7 +53,7 @@ pub fn by_libc(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> io::Resu
 /// By an instruction of our own, which no library sees.
 pub fn unseen(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> io::Result<usize> {
     let result: libc::c_long;
-    // SAFETY: as above; the clobbers are those of the kernel's calling convention.
+    // SAFETY: only called from this file, with what the calls want; the clobbers are those of the kernel's calling convention.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
@@ -63,7 +63,7 @@ pub fn unseen(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> io::Resul
             lateout("rcx") _, lateout("r11") _,
         );
     }
-    // SAFETY: as above.
+    // SAFETY: only called from this file, with what the calls want.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         std::arch::asm!(

@@ -305,7 +305,7 @@ fn unreadable(p: &Probe) -> io::Result<()> {
         p.result(&format!("send from {name}"), length(n));
         sys::write(pair.c(), b"abc")?;
         settle();
-        // SAFETY: as above.
+        // SAFETY: the kernel, or the library in its place, refuses the address.
         let n = unsafe { libc::recv(pair.s(), at, 10, libc::MSG_DONTWAIT) };
         p.result(&format!("recv to {name}"), length(n));
         p.result("what is there after that", try_recv(pair.s(), 10));

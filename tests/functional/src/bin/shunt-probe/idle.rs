@@ -225,7 +225,7 @@ pub fn left(p: &mut Probe) -> io::Result<()> {
         })?;
         p.say("bytes", got.len());
         p.say("are right", got == sent);
-        // SAFETY: as above.
+        // SAFETY: the stream is open, and not used again.
         p.say("closes", unsafe { libc::fclose(stream) });
     }
     Ok(())

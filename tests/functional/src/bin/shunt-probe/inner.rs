@@ -206,7 +206,7 @@ pub fn asynchronous(p: &mut Probe) -> io::Result<()> {
     let pair = p.pair()?;
     let mut buffer = [0; 20];
     let mut read = request(pair.s(), &mut buffer, libc::LIO_READ);
-    // SAFETY: as above.
+    // SAFETY: request and buffer stay where they are until it is finished.
     let begun = unsafe { libc::aio_read(&raw mut read) };
     settle();
     sys::write(pair.c(), b"read by aio")?;
@@ -217,7 +217,7 @@ pub fn asynchronous(p: &mut Probe) -> io::Result<()> {
     p.result("recv behind it", try_recv(pair.s(), 10));
     let mut read = request(pair.s(), &mut buffer, libc::LIO_READ);
     sys::write(pair.c(), b"and more")?;
-    // SAFETY: as above.
+    // SAFETY: request and buffer stay where they are until it is finished.
     let begun = unsafe { libc::aio_read(&raw mut read) };
     p.result("aio_read", finished(&mut read, begun));
 
@@ -232,7 +232,7 @@ pub fn asynchronous(p: &mut Probe) -> io::Result<()> {
         *to = ptr::from_mut(request);
     }
     sys::write(pair.c(), b"zero ")?;
-    // SAFETY: as above; the call waits for them.
+    // SAFETY: requests and buffers stay where they are; the call waits for them.
     let result = unsafe { libc::lio_listio(libc::LIO_WAIT, list.as_ptr(), 3, ptr::null_mut()) };
     p.result("lio_listio", checked(result));
     sys::write(pair.c(), b"three")?;

@@ -204,7 +204,7 @@ extern "C" fn leave(_: c_int) {
 /// What is to be left.
 type Call<'a> = &'a dyn Fn() -> io::Result<usize>;
 struct Job(UnsafeCell<Option<Call<'static>>>);
-// SAFETY: as above.
+// SAFETY: set and used by one thread, with handlers above it.
 unsafe impl Sync for Job {}
 static JOB: Job = Job(UnsafeCell::new(None));
 
@@ -214,7 +214,7 @@ extern "C" fn body() {
         let result = show(call());
         println!("it was not left: {result}");
     }
-    // SAFETY: as in `leave`.
+    // SAFETY: `leave_in_the_middle` has filled it in, and its stack is still there.
     unsafe { libc::setcontext(BACK.0.get().cast()) };
 }
 

@@ -54,14 +54,14 @@ fn begin(fd: RawFd) {
 fn count(call: impl FnOnce() -> isize) {
     // SAFETY: the calling thread's own errno.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: the place of the calling thread's own errno.
     let before = unsafe { *errno };
     if call() == 1 {
         CALLS.fetch_add(1, Ordering::Relaxed);
     } else if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock {
         FAILURES.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: as above.
+    // SAFETY: the place of the calling thread's own errno.
     unsafe { *errno = before };
     RUNS.fetch_add(1, Ordering::Release);
 }
@@ -332,7 +332,7 @@ extern "C" fn close_one(_: c_int) {
         let fd = DOOMED[last].load(Ordering::Relaxed);
         // SAFETY: one readable byte; the descriptor is the handler's.
         count(|| unsafe { libc::send(fd, b"h".as_ptr().cast(), 1, libc::MSG_NOSIGNAL) });
-        // SAFETY: as above.
+        // SAFETY: the descriptor is the handler's, which uses it no more.
         unsafe { libc::close(fd) };
     }
 }

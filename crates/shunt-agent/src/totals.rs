@@ -21,7 +21,7 @@ const MAX_FILE: u64 = 4 << 20;
 pub const UNREGISTERED: &str = "listeners_unregistered";
 
 /// Counters of one or more programs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Totals {
     /// By [`Counter`].
     pub counters: [u64; COUNTER_SLOTS],
@@ -31,6 +31,13 @@ pub struct Totals {
     pub unregistered: [u64; REASON_SLOTS],
     /// Programs that were added up.
     pub programs: u64,
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        let (counters, reasons) = ([0; COUNTER_SLOTS], [0; REASON_SLOTS]);
+        Self { counters, declined: reasons, unregistered: reasons, programs: 0 }
+    }
 }
 
 impl Totals {

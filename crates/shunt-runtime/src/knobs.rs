@@ -57,6 +57,8 @@ pub struct Knobs {
     pub program: String,
     /// `LD_PRELOAD` names the library; else all programs have it, whatever their environment.
     pub preloaded: bool,
+    /// Variables whose values mean nothing.
+    pub wrong: u32,
     /// `SHUNT_DISABLE`: leave every connection on kernel TCP.
     pub disabled: bool,
     /// `SHUNT_CORE`: core dumps hold the shared memory.
@@ -97,6 +99,7 @@ pub fn get() -> &'static Knobs {
     static DEFAULT: Knobs = Knobs {
         program: String::new(),
         preloaded: false,
+        wrong: 0,
         disabled: false,
         core: false,
         spin: Spin::Auto,
@@ -196,10 +199,13 @@ impl Knobs {
         let Some(equals) = variable.iter().position(|byte| *byte == b'=') else { return };
         let (name, value) = (&variable[..equals], &variable[equals + 1..]);
         let is = |knob: knob::Knob| name == knob.env.as_bytes();
+        // `shunt run` and `shunt doctor` say so, by the same rule.
+        let is_wrong = knob::named(name).is_some_and(|knob| !knob.accepts(value));
+        self.wrong += u32::from(is_wrong);
         if is(knob::DISABLE) {
             self.disabled = knob::is_on(value);
-        } else if knob::named(name).is_some_and(|knob| !knob.accepts(value)) {
-            // `shunt run` and `shunt doctor` say so, by the same rule.
+        } else if is_wrong {
+            // As if it were not set.
         } else if is(knob::CORE) {
             self.core = knob::switch(value) == Some(true);
         } else if is(knob::SPIN) {
@@ -310,6 +316,7 @@ mod tests {
             Knobs {
                 program: String::new(),
                 preloaded: true,
+                wrong: 0,
                 disabled: true,
                 core: true,
                 spin: Spin::Micros(250),
@@ -357,13 +364,15 @@ mod tests {
             "=",
             "",
         ];
-        assert_eq!(read(&nonsense), Knobs::default());
+        let wrong = 10;
+        assert_eq!(read(&nonsense), Knobs { wrong, ..Knobs::default() });
     }
 
     #[test]
     fn only_what_is_plainly_off_leaves_shunt_on() {
         for on in ["1", "true", "yes", "flase"] {
-            assert!(read(&[&format!("SHUNT_DISABLE={on}")]).disabled, "{on}");
+            let knobs = read(&[&format!("SHUNT_DISABLE={on}")]);
+            assert_eq!((knobs.disabled, knobs.wrong), (true, u32::from(on == "flase")), "{on}");
         }
     }
 

@@ -118,9 +118,11 @@ counters! {
     UnreadLeft = "unread_left";
     /// Faults inside Shunt that were contained: the call went to the kernel. Please report them.
     Contained = "contained_faults";
+    /// Variables `SHUNT_*` of programs that talk to an agent, whose values mean nothing: the defaults hold. `shunt run` and `shunt doctor` name them.
+    WrongVariables = "wrong_variables";
 }
 
 /// Room for counters in shared memory; the layout's, so it only grows with the version.
-pub const COUNTER_SLOTS: usize = 32;
+pub const COUNTER_SLOTS: usize = 64;
 
 const _: () = assert!(Counter::ALL.len() <= COUNTER_SLOTS);

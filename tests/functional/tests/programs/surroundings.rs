@@ -281,3 +281,18 @@ fn a_listener_without_an_agent_is_told_of() {
         );
     }
 }
+
+/// The library says nothing of a variable that means nothing, and goes on as without it. The agent's totals have it.
+#[test]
+fn variables_that_mean_nothing_are_counted() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        sandbox.start_agent();
+        let mut command = sandbox.preloaded(program("python3"));
+        command.env("SHUNT_IDLE", "soon").env("SHUNT_VECTORS", "0").env("SHUNT_PIN", "auto");
+        command.args(["-c", "import socket\nsocket.create_server(('127.0.0.1', 0))"]);
+        let done = sandbox.run(command);
+        assert_eq!((&*done.stdout, &*done.stderr), ("", ""));
+        assert_eq!(sandbox.stats().get("wrong_variables"), 2);
+    }
+}

@@ -19,10 +19,11 @@ use shunt_sys::run_dir::{Env, Owner, RunDir};
 use shunt_sys::seqpacket;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{MAX_MESSAGE, Reply, Request, decode, encode};
+use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::callback::Callback;
-use crate::control::endpoint::Endpoint;
+use crate::control::endpoint::{self, Endpoint};
 use crate::control::invitation::{self, Invitation};
 use crate::fds::own_fds::{OwnFd, adopt};
 use crate::knobs;
@@ -324,6 +325,7 @@ fn with<T>(
         match introduce() {
             Ok((socket, endpoint)) => {
                 drop(client.turn_to(Client::Here { socket, endpoint }));
+                endpoint::count(Counter::WrongVariables, knobs::get().wrong.into());
                 if let Some(begun) = BEGUN.get() {
                     begun(endpoint);
                 }

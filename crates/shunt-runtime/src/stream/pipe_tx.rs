@@ -14,7 +14,7 @@ use core::time::Duration;
 use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
-use shunt_engine::pinning::{self, REST};
+use shunt_engine::pinning;
 use shunt_engine::zerocopy::pipes::{Adopted, Wanted};
 use shunt_engine::zerocopy::ports::Scratch;
 use shunt_engine::zerocopy::sender::Granting;
@@ -199,10 +199,10 @@ pub fn put(sock: &Sock, lane: usize, address: usize, len: usize) -> Option<usize
     Some(n)
 }
 
-/// Does a copy to the ring of `len` bytes; and notes how long it takes, where that is of interest.
+/// Does a copy to the ring of `len` bytes, [`pinning::REST`] at the least; and notes how long it takes, where that is of interest.
 #[inline]
 pub fn noting_a_copy(sock: &Sock, len: usize, copy: impl FnOnce()) {
-    if len >= REST && pipes(sock).is_some() {
+    if pipes(sock).is_some() {
         let Pinned { turn, costs: [copied, _], .. } = &state(sock).pinned;
         timed_now_and_then(copied, turn.load(Relaxed), len, copy);
     } else {

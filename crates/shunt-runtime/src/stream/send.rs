@@ -6,6 +6,7 @@ use libc::{MSG_OOB, MSG_ZEROCOPY, c_int};
 use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, enter};
 use shunt_engine::conn::send::{Outgoing, over_kernel};
 use shunt_engine::kernel::KernelSocket;
+use shunt_engine::pinning::REST;
 use shunt_engine::zerocopy::choice::Piece;
 use shunt_engine::zerocopy::granting::Put;
 use shunt_engine::zerocopy::numbers::Numbers;
@@ -271,8 +272,13 @@ impl Outgoing for Sending<'_, '_> {
     #[inline(always)]
     fn copy(&mut self, span: Span) {
         // What is granted is nearly always granted. What comes out of a pipe comes once.
-        if self.piece.is_none() && !matches!(self.call.request, Request::From(_)) {
-            pipe_tx::noting_a_copy(self.sock, span.len(), || self.put(span.head, span.tail));
+        if self.piece.is_some() || matches!(self.call.request, Request::From(_)) {
+            return;
+        }
+        let put = || self.put(span.head, span.tail);
+        match span.len() {
+            ..REST => put(),
+            long => pipe_tx::noting_a_copy(self.sock, long, put),
         }
     }
 

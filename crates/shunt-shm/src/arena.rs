@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use shunt_wire::addr::{Addr, FourTuple};
+use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::RegionId;
 use shunt_wire::counter::COUNTER_SLOTS;
 use shunt_wire::offer::Offer;
@@ -25,6 +25,7 @@ use crate::memfd::{self, Map};
 use crate::reset::resets;
 use crate::ring::{RxCursor, TxCursor};
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use crate::tuple;
 use crate::unregistered::{Places, Unregistered};
 use crate::zerocopy::{Tallied, ZeroCopy};
 
@@ -278,30 +279,13 @@ pub const LEN: usize = ZERO_COPY_AT + RECORDS * size_of::<ZeroCopy>();
 impl Identity {
     /// Sets the connection's name.
     pub fn set_tuple(&self, t: &FourTuple) {
-        let ends = [t.local.ip, t.peer.ip];
-        for (i, word) in self.tuple.iter().enumerate() {
-            let mut half = [0; 8];
-            half.copy_from_slice(&ends[i / 2][(i % 2) * 8..][..8]);
-            word.store(u64::from_ne_bytes(half), Ordering::Relaxed);
-        }
-        let ports = u32::from(t.local.port) << 16 | u32::from(t.peer.port);
-        self.ports.store(ports, Ordering::Relaxed);
+        tuple::store(&self.tuple, &self.ports, t);
     }
 
     /// The connection's name.
     #[must_use]
-    #[allow(clippy::cast_possible_truncation, reason = "two ports are packed in one word")]
     pub fn tuple(&self) -> FourTuple {
-        let mut ends = [[0; 16]; 2];
-        for (i, word) in self.tuple.iter().enumerate() {
-            let half = word.load(Ordering::Relaxed).to_ne_bytes();
-            ends[i / 2][(i % 2) * 8..][..8].copy_from_slice(&half);
-        }
-        let ports = self.ports.load(Ordering::Relaxed);
-        FourTuple {
-            local: Addr { ip: ends[0], port: (ports >> 16) as u16 },
-            peer: Addr { ip: ends[1], port: ports as u16 },
-        }
+        tuple::load(&self.tuple, &self.ports)
     }
 }
 

@@ -60,6 +60,8 @@ mod rings;
 #[cfg(not(loom))]
 pub mod table;
 #[cfg(not(loom))]
+mod tuple;
+#[cfg(not(loom))]
 pub mod unregistered;
 
 /// The peer wrote something that the protocol does not allow. The connection it concerns is ended;

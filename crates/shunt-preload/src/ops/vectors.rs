@@ -6,6 +6,7 @@ use crate::next;
 use crate::ops::stream as bytes;
 use shunt_runtime::conn::Conn;
 use shunt_runtime::stream::borrow::Request;
+use shunt_runtime::stream::bytes::Buffers;
 use shunt_runtime::stream::rw_flags::{HERE, meaning};
 use shunt_runtime::stream::{recv as rx, send as tx};
 use shunt_runtime::system::abi::{c_int, iovec, off_t, ssize_t};
@@ -19,11 +20,8 @@ pub unsafe fn preadv2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    let found = Conn::named(fd).filter(|_| offset == HERE);
-    // SAFETY: the caller keeps the C function's contract.
-    let buffers = found.and_then(|_| unsafe { bytes::vector(iov, count) });
-    // What moves nothing, or cannot be, is the kernel's.
-    let (Some(found), Some(buffers)) = (found, buffers.filter(|all| all.total > 0)) else {
+    // SAFETY: the program gives `count` entries at `iov`.
+    let Some((found, buffers)) = (unsafe { here(fd, iov, count, offset) }) else {
         // SAFETY: the program's arguments, by the contract of preadv2(2).
         return unsafe { next::preadv2(fd, iov, count, offset, flags) };
     };
@@ -48,10 +46,8 @@ pub unsafe fn pwritev2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    let found = Conn::named(fd).filter(|_| offset == HERE);
-    // SAFETY: the caller keeps the C function's contract.
-    let buffers = found.and_then(|_| unsafe { bytes::vector(iov, count) });
-    let (Some(found), Some(buffers)) = (found, buffers.filter(|all| all.total > 0)) else {
+    // SAFETY: the program gives `count` entries at `iov`.
+    let Some((found, buffers)) = (unsafe { here(fd, iov, count, offset) }) else {
         // SAFETY: the program's arguments, by the contract of pwritev2(2).
         return unsafe { next::pwritev2(fd, iov, count, offset, flags) };
     };
@@ -65,4 +61,20 @@ pub unsafe fn pwritev2(
         unsafe { next::sendmsg(fd, &raw const msg, flags | extra) }
     };
     tx::with_flags(found, Some(buffers), flags, Request::Plain, &mut kernel)
+}
+
+/// The connection and the buffers of a call without a position. `None`: it moves nothing, or cannot be, and is the kernel's.
+///
+/// # Safety
+/// `iov` points to `count` entries.
+unsafe fn here<'a>(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    offset: off_t,
+) -> Option<(Conn, Buffers<'a>)> {
+    let found = Conn::named(fd).filter(|_| offset == HERE)?;
+    // SAFETY: the caller promises `count` entries.
+    let buffers = unsafe { bytes::vector(iov, count) }?;
+    (buffers.total > 0).then_some((found, buffers))
 }

@@ -1,11 +1,12 @@
 //! What one side of a connection writes for the other.
 
-use shunt_wire::addr::{Addr, FourTuple};
+use shunt_wire::addr::FourTuple;
 use shunt_wire::clc::Proposal;
 
 use crate::reset::resets;
 use crate::ring::{ConsLine, ProdLine};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::tuple;
 
 /// The handshake's words (CLC). The client fills in the tuple and sets `state` to a
 /// [`shunt_wire::clc::Proposal`], the acceptor to a [`shunt_wire::clc::Answer`].
@@ -86,31 +87,13 @@ pub struct Section {
 impl Setup {
     /// Writes the connection's name (as the writer sees it).
     pub fn set_tuple(&self, t: &FourTuple) {
-        let ends = [t.local.ip, t.peer.ip];
-        for (i, word) in self.ips.iter().enumerate() {
-            let ip = &ends[i / 2];
-            let mut half = [0; 8];
-            half.copy_from_slice(&ip[(i % 2) * 8..][..8]);
-            word.store(u64::from_ne_bytes(half), Ordering::Relaxed);
-        }
-        let ports = u32::from(t.local.port) << 16 | u32::from(t.peer.port);
-        self.ports.store(ports, Ordering::Relaxed);
+        tuple::store(&self.ips, &self.ports, t);
     }
 
     /// Reads the connection's name; as untrusted as the rest.
     #[must_use]
-    #[allow(clippy::cast_possible_truncation, reason = "two ports are packed in one word")]
     pub fn tuple(&self) -> FourTuple {
-        let mut ends = [[0; 16]; 2];
-        for (i, word) in self.ips.iter().enumerate() {
-            let half = word.load(Ordering::Relaxed).to_ne_bytes();
-            ends[i / 2][(i % 2) * 8..][..8].copy_from_slice(&half);
-        }
-        let ports = self.ports.load(Ordering::Relaxed);
-        FourTuple {
-            local: Addr { ip: ends[0], port: (ports >> 16) as u16 },
-            peer: Addr { ip: ends[1], port: ports as u16 },
-        }
+        tuple::load(&self.ips, &self.ports)
     }
 
     /// True when the writer, a client, proposes this very connection, as its acceptor sees it. The table that leads to

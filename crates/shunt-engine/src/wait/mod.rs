@@ -15,6 +15,8 @@ mod ports;
 mod spin;
 pub mod tell;
 #[cfg(all(test, not(loom)))]
+mod tell_tests;
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod waiter;
 

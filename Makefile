@@ -54,7 +54,7 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
     nc.openbsd:netcat-openbsd ncat:ncat memcached:memcached rsync:rsync tcpdump:tcpdump \
     qemu-system-x86_64:qemu-system-x86 ip:iproute2 nft:nftables sysctl:procps setarch:util-linux unshare:util-linux objdump:binutils \
     podman:podman /usr/lib/podman/netavark:netavark iptables:iptables runc:runc crun:crun \
-    slirp4netns:slirp4netns newuidmap:uidmap nvme:nvme-cli fio:fio mkfs.ext4:e2fsprogs tshark:tshark \
+    slirp4netns:slirp4netns newuidmap:uidmap nvme:nvme-cli fio:fio mkfs.ext4:e2fsprogs tshark:tshark bpftrace:bpftrace readelf:binutils \
     nbdkit:nbdkit qemu-img:qemu-utils nbdcopy:libnbd-bin \
     libjemalloc.so.2:libjemalloc2 \
     libtcmalloc_minimal.so.4:libtcmalloc-minimal4 libmimalloc.so.2:libmimalloc2.0

@@ -37,6 +37,7 @@ pub mod memory;
 pub mod panics;
 pub mod points;
 pub mod poll_set;
+pub mod probes;
 pub mod processes;
 pub mod select;
 pub mod stream;

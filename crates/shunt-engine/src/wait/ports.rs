@@ -40,6 +40,8 @@ pub trait Host: Spinner {
     fn alarm(&self) -> Option<Nanos>;
     /// After a sleep that began with [`Host::alarm`].
     fn awake(&self);
+    /// After each sleep, for who traces the program.
+    fn wakes(&self) {}
     /// When all who wait for several connections look again, in nanoseconds from now, because something may have happened
     /// that nobody tells of.
     fn doubt(&self) -> Option<Nanos>;

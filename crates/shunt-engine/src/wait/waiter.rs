@@ -61,6 +61,7 @@ fn sleep<W: Wait>(what: &mut W, host: &impl Host, way: Way, hearing: Hearing) ->
     host.sleeps(way);
     let doubt = if W::HEEDS_DOUBTS { host.doubt() } else { None };
     let woken = |what: &mut W, slept| {
+        host.wakes();
         host.rests(host.now());
         if slept == Slept::Woken
             && let Some(rang) = what.rang(way, limits.now)

@@ -26,6 +26,7 @@ use crate::control::bells::Bells;
 use crate::fds::own_fds::{OwnFd, adopt};
 use crate::fds::owner::owner_pid;
 use crate::knobs;
+use crate::probes;
 use crate::system::clock;
 use crate::system::cores;
 
@@ -268,6 +269,7 @@ impl Endpoint {
 
     /// Notes a decision about a connection or (without peer) a listener, for `shunt explain`.
     pub fn note(&self, decision: Decision, reason: Option<Reason>, fd: i32, tuple: FourTuple) {
+        probes::decided(decision, reason, fd, &tuple);
         let what = Noted { at: clock::wall(), decision, reason, pid: owner_pid(), fd, tuple };
         self.arena.decisions().note(&what);
     }

@@ -22,6 +22,7 @@ use crate::conn::{Conn, KERNEL_HINT, Sock};
 use crate::control::endpoint;
 use crate::control::thread_doorbell::ThreadDoorbell;
 use crate::point;
+use crate::probes;
 use crate::stream::alarm;
 use crate::stream::spin::{self, Spun, ThisProcess};
 use crate::stream::{liveness, notify, peek, tcp, trim};
@@ -57,6 +58,11 @@ impl Host for ThisProcess {
             Way::Kernel => Counter::KernelSleeps,
         };
         endpoint::count(counter, 1);
+        probes::sleeps(way);
+    }
+
+    fn wakes(&self) {
+        probes::wakes();
     }
 }
 

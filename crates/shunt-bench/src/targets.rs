@@ -164,6 +164,30 @@ const TARGETS: &[Target] = &[
     gain("programs with 1 connection", Contender::Attach, ONE, 3.0, 10.0),
     gain("a thread per connection, 100 and 400 connections", Contender::Attach, THREADS, 1.3, 2.0),
     Target {
+        title: "one connection beside 399 idle threads in recv, against none",
+        measure: Measure::Rows("idle.thread-recv.400", "idle.thread-recv.1"),
+        goal: 0.91,
+        moonshot: Some(1.0),
+    },
+    Target {
+        title: "one connection beside 399 idle threads in poll, against none",
+        measure: Measure::Rows("idle.thread-poll.400", "idle.thread-poll.1"),
+        goal: 0.91,
+        moonshot: Some(1.0),
+    },
+    Target {
+        title: "one connection beside 399 idle threads in an epoll instance each, against none",
+        measure: Measure::Rows("idle.epoll-thread.400", "idle.epoll-thread.1"),
+        goal: 0.91,
+        moonshot: Some(1.0),
+    },
+    Target {
+        title: "2,000 client processes of one server, against 20",
+        measure: Measure::Rows("clients.2000", "clients.20"),
+        goal: 0.8,
+        moonshot: Some(1.0),
+    },
+    Target {
         title: "default settings against the best fixed spin, worst cell",
         measure: Measure::Fixed,
         goal: FIXED_GOAL,

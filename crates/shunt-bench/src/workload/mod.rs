@@ -2,6 +2,7 @@
 
 mod connections;
 mod containers;
+mod crowds;
 mod ipc;
 mod iperf;
 mod memory;
@@ -35,6 +36,7 @@ fn together() -> Vec<Row> {
     rows.extend(programs::rows());
     rows.extend(nvme::rows());
     rows.extend(connections::rows());
+    rows.extend(crowds::rows());
     rows.extend(memory::rows());
     rows.extend(shapes::rows());
     rows

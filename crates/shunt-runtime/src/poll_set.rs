@@ -304,7 +304,10 @@ impl Wait for PollSet<'_> {
     fn limits(&mut self, way: Way) -> Limits {
         let look = self.conns().filter_map(|(_, conn)| conn.next_look()).min();
         let now = ThisProcess.now();
-        let nap = (way == Way::Futex).then(|| self.naps.end(now));
+        let nap = (way == Way::Futex).then(|| match self.words.is_unattended() {
+            false => self.naps.end(now),
+            true => self.naps.end_unattended(now),
+        });
         let deadline = self.deadline.into_iter().chain(nap).min();
         Limits { now, deadline, look, is_long: !self.naps.is_young(now) }
     }
@@ -505,6 +508,7 @@ impl PollSet<'_> {
             if writes {
                 self.words.arm(&mine.ctl.tx_arm);
             }
+            self.words.attend(conn.sock().endpoint().agent());
         }
     }
 

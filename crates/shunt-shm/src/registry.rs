@@ -7,12 +7,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use shunt_wire::addr::Addr;
 use shunt_wire::agent::ListenerId;
 
 use crate::memfd::{self, Map};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+pub mod life;
 
 const ENTRIES: usize = 2048;
 const PROBES: usize = 64;
@@ -31,6 +34,8 @@ struct Header {
     networks: [NetworkWords; NETWORKS],
     /// [`Registry::wake_ups`].
     wake_ups: [AtomicU32; 2],
+    /// [`Registry::agent`].
+    agent: AtomicU32,
 }
 
 /// A [`Network`]; the length is one more than it is, 0: the place is empty.
@@ -113,7 +118,8 @@ fn home(port: u16) -> usize {
 /// The agent's side.
 #[derive(Debug)]
 pub struct RegistryWriter {
-    registry: Registry,
+    registry: Arc<Registry>,
+    keeper: Option<life::Keeper>,
 }
 
 /// A mapped registry.
@@ -129,9 +135,9 @@ impl Registry {
     /// Those of [`memfd::create_published`].
     pub fn create() -> io::Result<(RegistryWriter, OwnedFd)> {
         let (map, fd) = memfd::create_published("shunt-registry", LEN)?;
-        let registry = Self { map };
+        let registry = Arc::new(Self { map });
         registry.header().magic.store(MAGIC, Ordering::Release);
-        Ok((RegistryWriter { registry }, fd))
+        Ok((RegistryWriter { registry, keeper: None }, fd))
     }
 
     /// Maps a registry to read it.
@@ -215,6 +221,12 @@ impl Registry {
         self.header().wake_ups.each_ref().map(|word| word.load(Ordering::Relaxed))
     }
 
+    /// A word on which threads can sleep, and which changes when the agent ends, however it does: see [`life`].
+    #[must_use]
+    pub fn agent(&self) -> &AtomicU32 {
+        &self.header().agent
+    }
+
     /// True for an address to which connections may lead to another party of this host.
     #[must_use]
     pub fn may_lead_elsewhere(&self, to: &Addr) -> bool {
@@ -252,6 +264,12 @@ impl Registry {
     }
 }
 
+impl life::Owned for Registry {
+    fn word(&self) -> &AtomicU32 {
+        self.agent()
+    }
+}
+
 impl RegistryWriter {
     fn write(e: &Entry, l: Option<&Listing>) {
         let seq = e.seq.load(Ordering::Relaxed);
@@ -286,6 +304,15 @@ impl RegistryWriter {
             }
             words.len.store(u32::from(network.len) + 1, Ordering::Release);
         }
+    }
+
+    /// Has readers hear of the end of this process ([`Registry::agent`]). It takes a thread, which sleeps.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn tell_of_our_end(&mut self) -> io::Result<()> {
+        self.keeper = Some(life::Keeper::new(Arc::clone(&self.registry))?);
+        Ok(())
     }
 
     /// Says what a wake-up takes ([`Registry::wake_ups`]).

@@ -24,6 +24,9 @@ impl State {
         }
         writer.set_memory(self.registries.memory);
         writer.set_wake_ups(self.registries.wake_ups);
+        if let Err(why) = writer.tell_of_our_end() {
+            warn!("programs will look for killed peers themselves, once a second: {why}");
+        }
         // Held by workers who are of another party by now.
         for (listener, known) in self.listeners.iter().filter(|(_, l)| l.name.party == party) {
             writer.publish(&known.name.listing(*listener));

@@ -34,6 +34,8 @@ pub struct Blocking {
     naps: Naps,
     /// When it last came to sleep.
     now: Nanos,
+    /// [`Ears::agent`] then.
+    has_agent: bool,
 }
 
 /// By what a call hears of news.
@@ -45,6 +47,8 @@ pub struct Ears {
     pub is_far: bool,
     /// By the kernel socket, which has told something before: after a while it is heard for good.
     pub kernel: bool,
+    /// By the agent, which wakes it when the peer was killed, and of whose own end a sleeper hears.
+    pub agent: bool,
 }
 
 impl Blocking {
@@ -80,6 +84,7 @@ impl Blocking {
         is_ready: impl FnMut() -> bool,
     ) -> Result<Way, Woken> {
         self.now = host.now();
+        self.has_agent = ears.agent;
         host.look_after(self.now);
         let is_begun = self.naps.begins(self.now);
         let deadline = self.deadline(self.now, ask);
@@ -99,7 +104,10 @@ impl Blocking {
     /// When a sleep ends at the latest, where the call looks for itself so soon.
     #[must_use]
     pub fn limits(&self, way: Way, look: Option<Nanos>) -> Limits {
-        let nap = (way == Way::Futex).then(|| self.naps.end(self.now));
+        let nap = (way == Way::Futex).then(|| match self.has_agent {
+            true => self.naps.end(self.now),
+            false => self.naps.end_unattended(self.now),
+        });
         let deadline = self.deadline.flatten().into_iter().chain(nap).min();
         Limits { now: self.now, deadline, look, is_long: !self.naps.is_young(self.now) }
     }

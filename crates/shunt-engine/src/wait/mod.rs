@@ -23,7 +23,7 @@ mod waiter;
 #[cfg(not(loom))]
 pub use blocking::{Blocking, Ears, PAUSES, spins};
 #[cfg(not(loom))]
-pub use naps::{Naps, SELDOM, SOON};
+pub use naps::{Naps, SELDOM, SOON, UNATTENDED};
 pub use ports::{Handlers, Hearing, Host, Limits, Set, Slept, Spinner, Wait, Way, Woken};
 pub use spin::{Spun, far_guess, give_way, is_long, learn, learn_wake_up, spin, spin_patiently};
 pub use waiter::{look_on_queue, wait, wait_for};

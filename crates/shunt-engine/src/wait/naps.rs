@@ -2,15 +2,17 @@
 //!
 //! A wake-up by a futex costs half of an eventfd's, and wakes those alone who wait for that connection. So who waits for shunted
 //! connections and nothing else sleeps there. It does not hear what only the kernel tells, that the peer was killed above all.
-//! The agent wakes those whose peer was killed; for everything else, and where there is no agent, the sleeper asks the kernel
-//! itself after a nap, ever more seldom.
+//! The agent wakes those whose peer was killed. For everything else the sleeper asks the kernel itself after a nap, ever more
+//! seldom; where the agent is gone at least once a second.
 
 use crate::spin::Nanos;
 
 /// The first nap of a wait.
 pub const SOON: Nanos = 20_000_000;
-/// The longest nap.
+/// The longest nap while the agent lives.
 pub const SELDOM: Nanos = 60_000_000_000;
+/// The longest nap where it is gone: then only the sleeper itself finds out that its peer was killed.
+pub const UNATTENDED: Nanos = 1_000_000_000;
 /// How many times as long as the wait has lasted the next nap is: few looks, however long it lasts.
 const TIMES: Nanos = 3;
 
@@ -49,14 +51,24 @@ impl Naps {
         self.lasted(now) < SOON
     }
 
-    /// When the nap that begins now ends at the latest.
+    /// When the nap that begins now ends at the latest, while the agent lives.
     #[must_use]
     pub fn end(&self, now: Nanos) -> Nanos {
+        self.end_within(now, SELDOM)
+    }
+
+    /// The same where the agent is gone.
+    #[must_use]
+    pub fn end_unattended(&self, now: Nanos) -> Nanos {
+        self.end_within(now, UNATTENDED)
+    }
+
+    fn end_within(&self, now: Nanos, longest: Nanos) -> Nanos {
         let first = self.since.saturating_add(SOON);
         if self.is_young(now) {
             first
         } else {
-            now.saturating_add(self.lasted(now).saturating_mul(TIMES).min(SELDOM))
+            now.saturating_add(self.lasted(now).saturating_mul(TIMES).min(longest))
         }
     }
 }
@@ -78,6 +90,19 @@ mod tests {
             assert!(!naps.begins(now));
         }
         assert_eq!(lengths, [20, 60, 240, 960, 3840, 15_360, 60_000, 60_000]);
+    }
+
+    #[test]
+    fn without_an_agent_naps_grow_up_to_a_second() {
+        let mut naps = Naps::default();
+        naps.begins(5);
+        let (mut now, mut lengths) = (5, Vec::new());
+        while lengths.len() < 6 {
+            let end = naps.end_unattended(now);
+            lengths.push((end - now) / 1_000_000);
+            now = end;
+        }
+        assert_eq!(lengths, [20, 60, 240, 960, 1000, 1000]);
     }
 
     #[test]

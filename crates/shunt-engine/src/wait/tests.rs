@@ -529,6 +529,25 @@ fn a_blocking_call_sleeps_no_longer_than_its_timeout_and_a_nap() {
 }
 
 #[test]
+fn a_blocking_call_whose_agent_is_gone_looks_each_second() {
+    let process = never_yields();
+    let napped = |agent| {
+        let mut times = Blocking::default();
+        let ears = Ears { ring: true, agent, ..Ears::default() };
+        let mut turns_in = |now| {
+            process.now.set(now);
+            let way = times.turn_in(Until::Ring, &process, ears, || None, || false);
+            assert_eq!(way, Ok(Way::Futex));
+            let limits = times.limits(way.unwrap_or(Way::Kernel), None);
+            limits.deadline.map(|deadline| deadline - limits.now)
+        };
+        turns_in(1000 * MS);
+        turns_in(1000 * MS + SELDOM)
+    };
+    assert_eq!((napped(true), napped(false)), (Some(SELDOM), Some(UNATTENDED)));
+}
+
+#[test]
 fn a_blocking_call_gives_way_once_and_not_with_a_timeout() {
     let process = Process::default();
     process.now.set(1000 * MS);

@@ -14,7 +14,7 @@ use shunt_shm::decisions::Noted;
 use shunt_shm::doorbell;
 use shunt_shm::holders::Member;
 use shunt_shm::lock::Owner;
-use shunt_shm::registry::Registry;
+use shunt_shm::registry::{Registry, life};
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{EndpointId, MAX_VECTORS};
 use shunt_wire::counter::Counter;
@@ -29,6 +29,7 @@ use crate::knobs;
 use crate::probes;
 use crate::system::clock;
 use crate::system::cores;
+use crate::threads::futexes::Word;
 
 /// An endpoint: made at Hello, one per process and agent. It is never freed, because connections
 /// that were made with it outlive the conversation with the agent.
@@ -231,6 +232,14 @@ impl Endpoint {
     /// True for the first who gives the arena back, of which it holds nothing.
     pub fn is_shed_first(&self) -> bool {
         !self.is_shed.swap(true, Ordering::AcqRel)
+    }
+
+    /// While the agent lives that wakes threads whose peer was killed: a word that changes when it ends, and what that is.
+    #[must_use]
+    pub fn agent(&'static self) -> Option<Word> {
+        let word = self.registry.agent();
+        let now = word.load(Ordering::Acquire);
+        life::is_alive(now).then_some((word, now))
     }
 
     /// The endpoint of this process, if it has introduced itself to an agent.

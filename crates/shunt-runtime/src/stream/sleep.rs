@@ -169,7 +169,9 @@ impl Waiting<'_> {
 
     fn on_futex(&self, longest: Option<u64>) -> Slept {
         let Some(word) = self.word() else { return Slept::NotAtAll };
-        let slept = futexes::sleep_on(word, self.armed, self.of.seen, longest);
+        let agent = self.of.sock.endpoint().agent();
+        let slept =
+            futexes::sleep_on(&[(word, self.armed)], agent.as_slice(), self.of.seen, longest);
         point!(sleep_woken);
         slept
     }
@@ -247,8 +249,12 @@ impl Wait for Waiting<'_> {
         let Self { of, until, end, .. } = self;
         let (until, direction, sock) = (*until, of.direction, of.sock);
         notify::for_those_below(sock);
-        let ears =
-            Ears { ring: end.is_some(), is_far: sock.is_far(), kernel: sock.has(KERNEL_HINT) };
+        let ears = Ears {
+            ring: end.is_some(),
+            is_far: sock.is_far(),
+            kernel: sock.has(KERNEL_HINT),
+            agent: sock.endpoint().agent().is_some(),
+        };
         let timeout = || timeout(of.conn, sock, direction);
         let ready = || end.as_ref().is_some_and(|end| end.ends_wait(direction, until));
         of.times.turn_in(until, &ThisProcess, ears, timeout, ready)

@@ -1,11 +1,14 @@
 //! Sleeping on arm words: on that of one connection, or on those of several.
 
+use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use rustix::io::Errno;
 use rustix::thread::{SecureComputingMode, secure_computing_mode};
-use shunt_engine::wait::Slept;
-use shunt_shm::doorbell::{MOST_WORDS, ON_FUTEX, arm, futex_wait_any, futex_wait_timed};
+use shunt_engine::wait::{SOON, Slept};
+use shunt_shm::doorbell::{
+    MOST_WORDS, ON_FUTEX, arm, futex_wait_any, futex_wait_timed, futex_wake,
+};
 use shunt_shm::sync::AtomicU32;
 
 use crate::system::abi::timespec;
@@ -35,44 +38,77 @@ fn has_waitv() -> bool {
     is_free
 }
 
-/// Words that are armed for a futex.
+/// A word, and what it is until there is news.
+pub type Word = (&'static AtomicU32, u32);
+
+/// Words that are armed for a futex, and those of the agents that wake who sleeps there ([`Endpoint::agent`]).
+///
+/// [`Endpoint::agent`]: crate::control::endpoint::Endpoint::agent
 #[derive(Debug, Default)]
-pub struct Words(Vec<(&'static AtomicU32, u32)>);
+pub struct Words {
+    armed: Vec<Word>,
+    agents: Vec<Word>,
+    is_unattended: bool,
+}
 
 impl Words {
     /// There are none.
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.armed.clear();
+        self.agents.clear();
+        self.is_unattended = false;
     }
 
     /// Arms one more.
     pub fn arm(&mut self, word: &'static AtomicU32) {
-        self.0.push((word, arm(word, ON_FUTEX)));
+        self.armed.push((word, arm(word, ON_FUTEX)));
+    }
+
+    /// Those who are killed at the other end of one of them are this agent's to tell of; `None`: it is gone.
+    pub fn attend(&mut self, agent: Option<Word>) {
+        let Some(agent) = agent else {
+            self.is_unattended = true;
+            return;
+        };
+        if !self.agents.iter().any(|(known, _)| ptr::eq(*known, agent.0)) {
+            self.agents.push(agent);
+        }
+    }
+
+    /// True where nobody tells of peers of some that were killed.
+    pub const fn is_unattended(&self) -> bool {
+        self.is_unattended
     }
 
     /// Sleeps until one of them is taken, for so many nanoseconds at the most.
     pub fn sleep(&self, seen: Seen, longest: Option<u64>) -> Slept {
-        match self.0.as_slice() {
-            [(word, armed)] => sleep_on(word, *armed, seen, longest),
-            words => {
-                let until = longest.map(|nanos| clock::now().saturating_add(nanos));
-                let slept = handlers::sleep(seen, until, |time| {
-                    futex_wait_any(words.iter().copied(), Some(at(&time)))
-                });
-                if slept == Some(Err(Errno::NOSYS)) || slept == Some(Err(Errno::PERM)) {
-                    HAS_WAITV.store(NO, Relaxed);
-                    return Slept::Woken;
-                }
-                outcome(slept)
-            }
-        }
+        sleep_on(&self.armed, &self.agents, seen, longest)
     }
 }
 
-/// The same for one word.
-pub fn sleep_on(word: &AtomicU32, armed: u32, seen: Seen, longest: Option<u64>) -> Slept {
-    let wait = |time| futex_wait_timed(word, armed, Some(at(&time)));
-    outcome(handlers::sleep(seen, longest, wait))
+/// Sleeps until one of the `armed` words is taken or, if it is to be for long, one of the `agents` ends.
+pub fn sleep_on(armed: &[Word], agents: &[Word], seen: Seen, longest: Option<u64>) -> Slept {
+    let is_long = longest.is_none_or(|longest| longest > SOON);
+    let agents = if is_long && can_sleep_on(armed.len() + agents.len()) { agents } else { &[] };
+    if let ([(word, armed)], []) = (armed, agents) {
+        let wait = |time| futex_wait_timed(word, *armed, Some(at(&time)));
+        return outcome(handlers::sleep(seen, longest, wait));
+    }
+    let until = longest.map(|nanos| clock::now().saturating_add(nanos));
+    let slept = handlers::sleep(seen, until, |time| {
+        futex_wait_any(armed.iter().chain(agents).copied(), Some(at(&time)))
+    });
+    if slept == Some(Err(Errno::NOSYS)) || slept == Some(Err(Errno::PERM)) {
+        HAS_WAITV.store(NO, Relaxed);
+        return Slept::Woken;
+    }
+    // The kernel wakes one of those who sleep at an agent's end, and that one the others.
+    for (agent, lived) in agents {
+        if agent.load(Relaxed) != *lived {
+            futex_wake(agent, u32::MAX);
+        }
+    }
+    outcome(slept)
 }
 
 /// The time that this thread's handlers cut short.

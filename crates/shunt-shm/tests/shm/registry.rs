@@ -4,8 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use shunt_shm::doorbell::futex_wait;
 use shunt_shm::memfd::{Map, create_sealed};
-use shunt_shm::registry::{Listing, NETWORKS, Network, Registry, RegistryWriter, Scope};
+use shunt_shm::registry::{Listing, NETWORKS, Network, Registry, RegistryWriter, Scope, life};
 use shunt_wire::addr::Addr;
 
 use crate::{v4, v6};
@@ -49,6 +50,22 @@ fn what_wake_ups_take_is_not_known_until_it_is_said() {
     assert_eq!(registry.wake_ups(), [0, 0]);
     writer.set_wake_ups([30_000, 40_000]);
     assert_eq!(registry.wake_ups(), [30_000, 40_000]);
+}
+
+#[test]
+fn those_who_sleep_hear_of_the_end_of_the_agent() {
+    let (mut writer, registry) = pair();
+    let word = || registry.agent().load(Ordering::Acquire);
+    assert!(!life::is_alive(word()), "an agent that says nothing");
+    writer.tell_of_our_end().unwrap();
+    let lives = word();
+    assert!(life::is_alive(lives));
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| while futex_wait(registry.agent(), lives, None).is_ok() {});
+        drop(writer);
+        sleeper.join().unwrap();
+    });
+    assert!(!life::is_alive(word()));
 }
 
 #[test]

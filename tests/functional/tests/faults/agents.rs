@@ -92,3 +92,63 @@ fn programs_find_each_new_agent() {
         }
     }
 }
+
+/// Answers on two connections, then waits in recv on one, and in poll on the other. Says when each has ended.
+const READERS: &str = r#"
+import select, socket, threading
+
+def read(conn, how):
+    for _ in range(9):
+        conn.send(conn.recv(1))
+    if how == "poll":
+        poll = select.poll()
+        poll.register(conn, select.POLLIN)
+        poll.poll()
+    assert conn.recv(1) == b""
+    print("end of", how, flush=True)
+
+listener = socket.create_server(("127.0.0.1", 0))
+print("port", listener.getsockname()[1], flush=True)
+for how in "recv", "poll":
+    threading.Thread(target=read, args=(listener.accept()[0], how)).start()
+"#;
+
+/// Has had its answers, and holds the connections.
+const HOLDER: &str = r#"
+import socket, sys, time
+conns = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(2)]
+for conn in conns:
+    for _ in range(9):
+        conn.send(b"x")
+        assert conn.recv(1) == b"x"
+print("answered", flush=True)
+time.sleep(60)
+"#;
+
+/// The agent tells those who sleep of a peer that was killed. They hear of its own end too, so they then look for
+/// themselves; what they sleep otherwise would last a quarter of a minute.
+#[test]
+fn a_peer_is_killed_after_the_agent() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        sandbox.start_agent();
+        let python = |args: &[&str]| {
+            let mut command = sandbox.preloaded("python3");
+            command.arg("-c").args(args);
+            sandbox.spawn(command)
+        };
+        let mut readers = python(&[READERS]);
+        let port = readers.wait_for_line(|line| line.strip_prefix("port ").map(str::to_owned));
+        let mut holder = python(&[HOLDER, &port]);
+        holder.wait_for_line(|line| (line == "answered").then_some(()));
+        sandbox.assert_shunted(4);
+        thread::sleep(Duration::from_secs(6));
+        sandbox.kill_agent();
+        thread::sleep(Duration::from_millis(200));
+        holder.kill();
+        let out = readers.wait_at_most(Duration::from_secs(7));
+        let mut ends: Vec<_> = out.stdout.lines().skip(1).collect();
+        ends.sort_unstable();
+        assert_eq!(ends, ["end of poll", "end of recv"], "{mode}: {out}");
+    }
+}

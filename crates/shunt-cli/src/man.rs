@@ -94,7 +94,17 @@ const BESIDE: &[Beside] = &[
             ("shunt list mode tcp", "What is on TCP, with reasons."),
             ("shunt list --watch 1 --sort sent", "Again each second, the most bytes first."),
         ],
-        see: &["shunt-top(1)", "shunt-stats(1)", "shunt-capture(1)", "ss(8)"],
+        see: &["shunt-explain(1)", "shunt-top(1)", "shunt-stats(1)", "shunt-capture(1)", "ss(8)"],
+    },
+    Beside {
+        page: "shunt-explain",
+        environment: TOOL,
+        files: &[],
+        examples: &[
+            ("shunt explain 4711:8", "A connection, by its process and descriptor."),
+            ("shunt explain 6379", "The listener of a port."),
+        ],
+        see: &["shunt-list(1)", "shunt-doctor(1)"],
     },
     Beside {
         page: "shunt-top",

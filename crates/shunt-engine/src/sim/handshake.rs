@@ -307,6 +307,7 @@ impl World {
     /// Makes so many calls that find nothing, and waits so long, that a proposal is given up.
     pub fn tires(&self, who: usize) {
         if self.procs[who].shaking.is_new.get() {
+            self.leaps.set(true);
             at_once(|| {
                 for _ in 0..CLIENT_LOOKS {
                     self.advances(who);

@@ -178,6 +178,8 @@ pub struct Machine {
     /// Connections that it has not accepted yet.
     backlog: RefCell<VecDeque<usize>>,
     pub agent_lives: Cell<bool>,
+    /// A program has gone several steps without a point.
+    pub leaps: Cell<bool>,
     pub now: Cell<u64>,
     choices: RefCell<VecDeque<u8>>,
 }
@@ -199,6 +201,7 @@ impl Machine {
             table: TABLE.with(Rc::clone),
             backlog: RefCell::default(),
             agent_lives: Cell::new(true),
+            leaps: Cell::new(false),
             now: Cell::new(1 << 30),
             choices: RefCell::new(history.choices.iter().copied().collect()),
         });
@@ -477,6 +480,7 @@ impl Machine {
 
     /// No end has gone other ways than there are, or further than a program comes that passes so many points.
     fn have_moved(&self, states: &mut Vec<[Option<State>; 2]>, gap: u32) {
+        let gap = if self.leaps.take() { u32::MAX } else { gap };
         for world in self.conns.borrow().iter() {
             let before = states.get(world.conn).copied().unwrap_or_default();
             let now = world.have_moved(before, gap);

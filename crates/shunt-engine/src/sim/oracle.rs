@@ -223,6 +223,7 @@ impl World {
         if self.procs[who].locks.iter().any(Cell::get) {
             return;
         }
+        self.leaps.set(true);
         at_once(|| {
             let ready = self.readiness(who, events::IN | events::OUT | events::RDHUP);
             let told = ready & (events::IN | events::ERR | events::HUP) != 0;

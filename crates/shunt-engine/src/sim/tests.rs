@@ -74,7 +74,12 @@ fn connecting_programs() -> impl Strategy<Value = (Vec<Op>, Vec<Op>)> {
 }
 
 fn history(programs: impl Strategy<Value = (Vec<Op>, Vec<Op>)>) -> impl Strategy<Value = History> {
-    let choices = prop::collection::vec(any::<u8>(), 0..200);
+    // Windows of one or two points are found by programs that stop soon, while the other one goes a long way.
+    let narrow = prop_oneof![2 => 0_u8..4, 2 => 0x80_u8..0x84, 1 => Just(0x7f), 1 => Just(0xff)];
+    let choices = prop_oneof![
+        3 => prop::collection::vec(any::<u8>(), 0..200),
+        1 => prop::collection::vec(narrow, 0..200),
+    ];
     (programs, choices).prop_map(|((client, server), choices)| History { client, server, choices })
 }
 

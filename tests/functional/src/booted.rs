@@ -195,6 +195,28 @@ impl<'a> Booted<'a> {
         fs::write(&file, text).expect("a file");
     }
 
+    /// Has in it a file or directory that the host has.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn bring(&self, path: &str) {
+        let to = PathBuf::from(format!("/proc/{}/root{path}", self.init));
+        fs::create_dir_all(to.parent().expect("a directory")).expect("a directory");
+        let copied = Command::new(program("cp")).args(["-rL", "--", path]).arg(&to).status();
+        assert!(copied.is_ok_and(|status| status.success()), "{path}: `make deps-test`");
+    }
+
+    /// Has in it a unit that a package of the host has brought.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn bring_unit(&self, name: &str) {
+        let path = format!("/lib/systemd/system/{name}");
+        let text =
+            fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}: `make deps-test`"));
+        self.write(&format!("/etc/systemd/system/{name}"), &text);
+    }
+
     /// What systemd and its services have said.
     #[must_use]
     pub fn logs(&self) -> String {

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::binaries::{built, program};
+use crate::binaries::{built, dir, program};
 use crate::network::Network;
 use crate::sandbox::{Process, Sandbox};
 
@@ -49,9 +49,9 @@ impl<'a> Engine<'a> {
         let first = holder.wait_for_line(|line| line.strip_prefix("ready ").map(str::to_owned));
         let group = format!("/shunt-test-{first}");
         let mut engine = Self { sandbox, network, user, holder, first, group, spec: String::new() };
-        let output = engine.import();
-        assert!(output.is_ok(), "podman import: {output:?}");
-        let probe = engine.podman(&["run", "--rm", "--network", "none"]).arg(IMAGE).output();
+        let _image = engine.import(IMAGE, &[built("shunt-gen")], &[]);
+        let mut probe = engine.podman(&["run", "--rm", "--network", "none"]);
+        let probe = probe.args([IMAGE, "/usr/bin/shunt-gen", "--version"]).output();
         let probe = probe.expect("podman");
         if !probe.status.success() {
             let why = String::from_utf8_lossy(&probe.stderr);
@@ -145,35 +145,56 @@ impl<'a> Engine<'a> {
         self.sandbox.run(output).stdout.trim().to_owned()
     }
 
-    /// Makes the image: programs, and the libraries that they and Shunt's need.
-    fn import(&self) -> Result<(), String> {
-        let root = self.sandbox.path().join("image");
+    /// A shell where the engine is, which finds its podman and what was built.
+    #[must_use]
+    pub fn shell(&self) -> Command {
+        let mut command = self.command(self.user, program("sh"));
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}:/usr/sbin:/sbin", dir().display()));
+        command
+    }
+
+    /// Makes an image of programs, the libraries that they and Shunt's need, and files with their text. The first program
+    /// is what a container runs.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn import(&self, image: &str, programs: &[PathBuf], texts: &[(&str, &str)]) -> String {
+        let root = self.sandbox.path().join(image);
         let mut files = BTreeSet::new();
-        for name in ["shunt-gen", "libshunt.so"] {
-            let output = Command::new(program("ldd")).arg(built(name)).output();
-            let said =
-                String::from_utf8_lossy(&output.map_err(|e| e.to_string())?.stdout).into_owned();
+        for object in programs.iter().chain([&built("libshunt.so")]) {
+            let output = Command::new(program("ldd")).arg(object).output().expect("ldd");
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
             files.extend(said.split_whitespace().filter(|w| w.starts_with('/')).map(PathBuf::from));
         }
-        let copy = |from: &Path, to: &str| {
+        let place = |to: &str| {
             let to = root.join(to.trim_start_matches('/'));
-            fs::create_dir_all(to.parent().unwrap_or(&root))?;
-            fs::copy(from, to)
+            fs::create_dir_all(to.parent().expect("a directory")).expect("a directory");
+            to
+        };
+        let copy = |from: &Path, to: &str| {
+            fs::copy(from, place(to)).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
         };
         for file in &files {
-            copy(file, &file.to_string_lossy()).map_err(|e| format!("{}: {e}", file.display()))?;
+            copy(file, &file.to_string_lossy());
         }
-        copy(&built("shunt-gen"), "/usr/bin/shunt-gen").map_err(|e| e.to_string())?;
+        let inside =
+            |path: &PathBuf| format!("/usr/bin/{}", path.file_name().expect("a name").display());
+        programs.iter().for_each(|path| copy(path, &inside(path)));
+        for (to, text) in texts {
+            fs::write(place(to), text).expect("a file");
+        }
         let mut tar = Command::new(program("tar"));
         tar.arg("-C").arg(&root).args(["-c", "."]).stdout(Stdio::piped());
-        let mut tar = tar.spawn().map_err(|e| e.to_string())?;
-        let mut import =
-            self.podman(&["import", "-c", r#"CMD ["/usr/bin/shunt-gen", "--version"]"#]);
-        import.args(["-", IMAGE]);
-        let output = import.stdin(tar.stdout.take().ok_or("no pipe")?).output();
-        let output = output.map_err(|e| e.to_string())?;
-        let packed = tar.wait().map_err(|e| e.to_string())?;
-        (packed.success() && output.status.success()).then_some(()).ok_or(format!("{output:?}"))
+        let mut tar = tar.spawn().expect("tar");
+        let run = format!("CMD [\"{}\"]", inside(&programs[0]));
+        let mut import = self.podman(&["import", "-c", &run]);
+        import.args(["-", image]).stdin(tar.stdout.take().expect("a pipe"));
+        let output = import.output().expect("podman");
+        let packed = tar.wait().expect("tar");
+        assert!(packed.success() && output.status.success(), "podman import: {output:?}");
+        image.to_owned()
     }
 }
 

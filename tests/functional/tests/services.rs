@@ -1,19 +1,9 @@
 //! Debian's own services under Shunt, by `shunt enable`, in a system that systemd has booted.
 
-use std::fs;
-
 use serde_json::Value;
 use shunt_functional::booted::Booted;
 use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::Sandbox;
-
-/// Debian's unit, as the package brings it.
-fn bring_unit(booted: &Booted<'_>, name: &str) {
-    let path = format!("/lib/systemd/system/{name}");
-    let text =
-        fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}: `make deps-test`"));
-    booted.write(&format!("/etc/systemd/system/{name}"), &text);
-}
 
 /// Runs something in it, which must succeed, and returns what it says.
 fn run(booted: &Booted<'_>, program: &str, args: &[&str]) -> String {
@@ -77,8 +67,8 @@ const CURL: [&str; 3] = ["curl", "-sS", "--max-time"];
 fn nginx_and_haproxy() {
     let sandbox = Sandbox::new(Mode::Plain);
     let Some(booted) = Booted::new(&sandbox) else { return };
-    bring_unit(&booted, "nginx.service");
-    bring_unit(&booted, "haproxy.service");
+    booted.bring_unit("nginx.service");
+    booted.bring_unit("haproxy.service");
     booted.write("/etc/nginx/nginx.conf", NGINX);
     for directory in ["lib", "log"] {
         booted.write(&format!("/var/{directory}/nginx/.keep"), "");
@@ -97,7 +87,7 @@ fn nginx_and_haproxy() {
 fn redis_in_its_sandbox() {
     let sandbox = Sandbox::new(Mode::Plain);
     let Some(booted) = Booted::new(&sandbox) else { return };
-    bring_unit(&booted, "redis-server.service");
+    booted.bring_unit("redis-server.service");
     booted.write("/etc/redis/redis.conf", "port 7811\nbind 127.0.0.1\nsave \"\"\n");
     booted.systemctl(&["daemon-reload"]);
     enabled(
@@ -149,9 +139,9 @@ fn postgresql_and_its_wrapper() {
     const UNIT: &str = "postgresql@15-main.service";
     let sandbox = Sandbox::new(Mode::Plain);
     let Some(booted) = Booted::new(&sandbox) else { return };
-    bring_unit(&booted, "postgresql.service");
+    booted.bring_unit("postgresql.service");
     booted.write("/etc/hosts", "127.0.0.1 localhost\n");
-    bring_unit(&booted, "postgresql@.service");
+    booted.bring_unit("postgresql@.service");
     let script = "set -e; ln -s /run /var/run; install -d -o postgres -g postgres /var/lib/postgresql /var/log/postgresql /etc/postgresql \
                   /run/postgresql; mkdir -p /etc/postgresql-common\n\
                   pg_createcluster 15 main --port 7812 --locale C -- --auth=trust --no-sync\n\

@@ -135,6 +135,8 @@ fn capture(args: &Capture, wanted: Wanted, to: Option<&Path>) -> Result<(), Fail
         lost: Lost::default(),
     };
     session.ask()?;
+    // The file tells its readers that the capture has begun.
+    session.sink.flush()?;
     complain(&"capturing; Ctrl-C ends it");
     let ends = session.work(&stop, args.duration.map(Duration::from_secs_f64));
     let lost = session.end()?;

@@ -8,13 +8,15 @@
 #   make bench        the same at length, with BENCH_ARGS for `shunt bench` (docs/bench.md)
 #   make figures      chart and table of the README, from the report of a run: REPORT=docs/bench/FILE.json
 #   make docs         the documentation as a site, under target/site/book
-#   make install      PREFIX=/usr/local, LIBDIR=lib, DESTDIR= for packagers
-#   make deb          a Debian package, under target/debian
+#   make install      PREFIX=/usr/local, LIBDIR=lib, DESTDIR= for packagers; make uninstall takes it away
+#   make deb          a Debian package and one with debug symbols, under target/debian; GLIBC=2.17: for systems from that version on
 #   make rpm          the same for RPM, under target/rpm
 #   make check        formatting, lints, links of the documentation; licences, bans and advisories where cargo-deny
 #                     is installed (INSTALL_TOOLS=1 installs it)
 #   make soak         the long forms of the tests of faults, and programs that nobody wrote, each for SOAK_SECONDS
 #   make test-points  what happens between two steps of a call, with a library that stops there
+#   make test-upgrade the last commit of the version before, built and run together with this one
+#   make test-portable packages for old systems, and Debian 11 with them
 #   make asan         the long forms of the tests of hostile peers, with AddressSanitizer; needs nightly
 #   make fuzz         each fuzz target for FUZZ_SECONDS
 #   make test-miri    what Miri can run of engine, wire and shared memory; needs nightly
@@ -56,15 +58,23 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
     podman:podman /usr/lib/podman/netavark:netavark iptables:iptables runc:runc crun:crun \
     slirp4netns:slirp4netns newuidmap:uidmap nvme:nvme-cli fio:fio mkfs.ext4:e2fsprogs tshark:tshark bpftrace:bpftrace readelf:binutils \
     nbdkit:nbdkit qemu-img:qemu-utils nbdcopy:libnbd-bin \
-    libjemalloc.so.2:libjemalloc2 \
+    /usr/lib/python3/dist-packages/yaml/__init__.py:python3-yaml libjemalloc.so.2:libjemalloc2 \
     libtcmalloc_minimal.so.4:libtcmalloc-minimal4 libmimalloc.so.2:libmimalloc2.0
 
 .PHONY: deps-demo deps-test
 deps-demo:
 	@$(PROGRAMS) $(DEMO_PROGRAMS)
 
-deps-test: deps-vm
+deps-test: deps-vm deps-prometheus
 	@$(PROGRAMS) $(TEST_PROGRAMS)
+
+# What checks rules of Prometheus: unpacked, as an installation would start a server.
+PROMETHEUS := $(TARGET)/prometheus
+
+.PHONY: deps-prometheus
+deps-prometheus:
+	@test -x $(PROMETHEUS)/usr/bin/promtool || { set -e; rm -rf $(PROMETHEUS).new; mkdir -p $(PROMETHEUS).new; cd $(PROMETHEUS).new; \
+	    apt-get download prometheus >/dev/null; dpkg-deb -x *.deb .; rm -f -- *.deb usr/bin/prometheus; mv $(PROMETHEUS).new $(PROMETHEUS); }
 
 # What virtual machines boot: unpacked, not installed.
 VM := $(TARGET)/vm
@@ -145,6 +155,20 @@ points:
 test-points: deps-test all points
 	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_POINTS_DIR=$(POINTS)/release \
 	    $(CARGO) test --locked -p shunt-functional --test points -- --test-threads $(TEST_THREADS)
+
+# The last commit of the version before, with which this one works together (docs/upgrade.md): built beside it, in little time.
+NEIGHBOUR ?= dec5873^
+OLD := $(TARGET)/neighbour
+
+.PHONY: test-upgrade
+test-upgrade: deps-test all
+	rm -rf $(OLD)/source
+	mkdir -p $(OLD)/source
+	git archive $(NEIGHBOUR) | tar -x -C $(OLD)/source
+	CARGO_TARGET_DIR=$(OLD) CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	    $(CARGO) build --locked --release --manifest-path $(OLD)/source/Cargo.toml -p shunt-preload -p shunt-cli
+	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_OLD_DIR=$(OLD)/release \
+	    $(CARGO) test --locked -p shunt-functional --test neighbours -- --test-threads $(TEST_THREADS)
 
 # Peers that break the rules, with AddressSanitizer in the library and in the programs on both ends. The tool is
 # that of every day.
@@ -275,7 +299,36 @@ endef
 
 .PHONY: install
 install: all
+	$(MAKE) --no-print-directory install-recorded
+
+# What was installed, and which directories were made for it: files, then directories, each below DESTDIR.
+RECORDED := $(DESTDIR)$(PREFIX)/share/shunt/installed
+
+# An installation that `make uninstall` takes away. It is made beside first, so that the directories are known that it makes.
+.PHONY: install-recorded
+install-recorded:
+	rm -rf $(TARGET)/installation; mkdir -p $(TARGET)
+	$(MAKE) --no-print-directory install-built DESTDIR=$(TARGET)/installation
+	cd $(TARGET)/installation && { \
+	    find . -mindepth 1 ! -type d -printf '/%P\n'; echo $(PREFIX)/share/shunt/installed; \
+	    find . -mindepth 1 -type d -printf '/%P\n' | while IFS= read -r place; do \
+	        [ -d "$(DESTDIR)$$place" ] && ! grep -qsxF "$$place" $(RECORDED) || echo "$$place"; done | sort; \
+	} > $(TARGET)/installed
+	rm -rf $(TARGET)/installation; mkdir -p $(TARGET)
 	$(MAKE) --no-print-directory install-built
+	@# What an earlier version had, and this one has not.
+	if [ -f $(RECORDED) ]; then grep -vxFf $(TARGET)/installed $(RECORDED) | while IFS= read -r left; do \
+	    [ -d "$(DESTDIR)$$left" ] && [ ! -L "$(DESTDIR)$$left" ] || rm -f "$(DESTDIR)$$left"; done; fi
+	install -Dm644 $(TARGET)/installed $(RECORDED)
+
+# The inverse of `make install`, with the same PREFIX and DESTDIR. Directories stay that were there before, or have something else in them.
+.PHONY: uninstall
+uninstall:
+	@[ -f $(RECORDED) ] || { echo "$(RECORDED) is missing: \`make install\` has not installed anything below $(DESTDIR)$(PREFIX), or a package has" >&2; exit 1; }
+	tac $(RECORDED) | while IFS= read -r place; do \
+	    if [ -d "$(DESTDIR)$$place" ] && [ ! -L "$(DESTDIR)$$place" ]; then echo "$$place" >> $(TARGET)/places; else rm -f "$(DESTDIR)$$place"; fi; done
+	[ ! -f $(TARGET)/places ] || while IFS= read -r place; do rmdir --ignore-fail-on-non-empty "$(DESTDIR)$$place"; done < $(TARGET)/places
+	rm -f $(TARGET)/places
 
 # What has been built, and what is generated from it. Programs run with what is replaced: it is renamed, so that there is
 # always a whole one, and no file is written to that somebody has mapped.
@@ -295,13 +348,14 @@ install-built:
 	for page in dist/man/*; do \
 	    install -Dm644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$$(basename $$page); \
 	done
-	for example in dist/examples/*.c; do \
+	for example in dist/examples/*.*; do \
 	    install -Dm644 $$example $(DESTDIR)$(PREFIX)/share/doc/shunt/examples/$$(basename $$example); \
 	done
 	install -Dm644 dist/grafana/shunt.json $(DESTDIR)$(PREFIX)/share/shunt/grafana/shunt.json
+	install -Dm644 dist/prometheus/shunt.rules.yml $(DESTDIR)$(PREFIX)/share/shunt/prometheus/shunt.rules.yml
 	install -Dm755 dist/extcap/shunt-extcap $(DESTDIR)$(PREFIX)/share/shunt/extcap/shunt-extcap
-	for file in dist/kubernetes/*.yaml; do \
-	    install -Dm644 $$file $(DESTDIR)$(PREFIX)/share/shunt/kubernetes/$$(basename $$file); \
+	for file in dist/kubernetes/* dist/kubernetes-metrics/* dist/containers/*; do \
+	    install -Dm644 $$file $(DESTDIR)$(PREFIX)/share/shunt/$${file#dist/}; \
 	done
 	rm -rf $(TARGET)/docs
 	mkdir -p $(TARGET)/docs
@@ -314,20 +368,70 @@ install-built:
 	$(call install-units,dist/systemd/user,lib/systemd/user)
 
 # What packages hold: no tests, no load programs but those of `shunt bench`.
-.PHONY: packaged
-packaged:
-	$(CARGO) build --release --locked -p shunt-cli -p shunt-preload -p shunt-nbdkit -p shunt-nvme-c
+PARTS := -p shunt-cli -p shunt-preload -p shunt-nbdkit -p shunt-nvme-c
+# The oldest glibc that packages are for: zig links with it, whatever this system has. Empty: with the one that there is.
+GLIBC ?=
+ZIG := $(TARGET)/zig
+ZIG_TRIPLE := $(shell uname -m)-unknown-linux-gnu
+PACKAGED := $(if $(GLIBC),$(TARGET)/$(ZIG_TRIPLE)/release,$(RELEASE))
 
-# cargo-deb takes what an installation puts into STAGE (crates/shunt-cli/Cargo.toml).
-STAGE := $(RELEASE)/stage
+.PHONY: packaged
+packaged: $(if $(GLIBC),deps-zig)
+ifeq ($(GLIBC),)
+	$(CARGO) build --release --locked $(PARTS)
+else
+	PATH=$(ZIG)/bin:$$PATH CARGO_ZIGBUILD_PYTHON_PATH=$(ZIG)/bin/python \
+	    $(CARGO) zigbuild --release --locked --target $(ZIG_TRIPLE).$(GLIBC) $(PARTS)
+endif
+
+# Where the parts are then.
+.PHONY: packaged-directory
+packaged-directory:
+	@echo $(PACKAGED)
+
+.PHONY: deps-zig
+deps-zig:
+	@$(ZIG)/bin/python -m ziglang version >/dev/null 2>&1 || { python3 -m venv $(ZIG) && $(ZIG)/bin/pip install --quiet ziglang; }
+	@PATH=$(ZIG)/bin:$$PATH $(CARGO) zigbuild --version >/dev/null 2>&1 || $(CARGO) install --locked --root $(ZIG) cargo-zigbuild
+
+# Debug information of all that is installed below STAGE goes to files below DEBUG, where debuggers look for them.
+.PHONY: split-debug
+split-debug:
+	cd $(STAGE) && find usr -type f \( -name shunt -o -name '*.so' -o -name '*.so.0' \) -perm -u+r | while IFS= read -r file; do \
+	    [ "$$(head -c 4 "$$file" | tail -c 3)" = ELF ] || continue; \
+	    debug=$(DEBUG)/$$file.debug; mkdir -p "$$(dirname "$$debug")"; \
+	    objcopy --only-keep-debug --compress-debug-sections "$$file" "$$debug"; chmod 644 "$$debug"; \
+	    objcopy --strip-unneeded --add-gnu-debuglink="$$debug" "$$file"; done
+
+# cargo-deb takes what an installation puts into STAGE (crates/shunt-cli/Cargo.toml). DEBUG becomes a package of its own.
+STAGE := $(TARGET)/release/stage
+DEBUG := $(TARGET)/release/debug/usr/lib/debug
 
 .PHONY: deb
 deb: packaged
 	@cargo deb --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deb
 	@command -v dpkg-shlibdeps >/dev/null || $(PROGRAMS) dpkg-shlibdeps:dpkg-dev
-	rm -rf $(STAGE)
-	$(MAKE) --no-print-directory install-built DESTDIR=$(STAGE) PREFIX=/usr
-	$(CARGO) deb --locked --no-build -p shunt-cli --output $(TARGET)/debian/
+	rm -rf $(STAGE) $(DEBUG)
+	$(MAKE) --no-print-directory install-built DESTDIR=$(STAGE) PREFIX=/usr RELEASE=$(PACKAGED)
+	$(MAKE) --no-print-directory split-debug
+	$(CARGO) deb --locked --no-build --no-strip -p shunt-cli --output $(TARGET)/debian/
+	mkdir -p $(TARGET)/release/debug/DEBIAN
+	printf '%s\n' 'Package: shunt-dbgsym' 'Version: $(VERSION)-1' "Architecture: $$(dpkg --print-architecture)" 'Section: debug' \
+	    'Depends: shunt (= $(VERSION)-1)' 'Maintainer: The Shunt developers <shunt@users.noreply.github.com>' \
+	    'Description: debug symbols for shunt' > $(TARGET)/release/debug/DEBIAN/control
+	dpkg-deb --root-owner-group --build $(TARGET)/release/debug $(TARGET)/debian/
+
+# Packages for old systems, in one: no symbol is newer than 2.17, and programs of Debian 11 are shunted. Needs root.
+.PHONY: test-portable
+test-portable:
+	@$(PROGRAMS) debootstrap:debootstrap objdump:binutils unshare:util-linux ip:iproute2
+	$(MAKE) packaged GLIBC=2.17
+	rm -rf $(TARGET)/portable
+	$(MAKE) --no-print-directory install-built DESTDIR=$(TARGET)/portable PREFIX=/usr RELEASE=$$($(MAKE) -s packaged-directory GLIBC=2.17)
+	test -e $(TARGET)/debian-11/usr/bin/perl || { rm -rf $(TARGET)/debian-11; \
+	    debootstrap --variant=minbase bullseye $(TARGET)/debian-11 http://deb.debian.org/debian; }
+	SHUNT_TEST_STAGE=$(TARGET)/portable SHUNT_TEST_ROOT=$(TARGET)/debian-11 \
+	    $(CARGO) test --locked -p shunt-functional --test portable -- --test-threads 1
 
 # From what is committed, as a distribution would build it.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -337,4 +441,4 @@ rpm:
 	@command -v rpmbuild >/dev/null || $(PROGRAMS) rpmbuild:rpm
 	mkdir -p $(TARGET)/rpm/SOURCES
 	git archive --prefix=shunt-$(VERSION)/ --output=$(TARGET)/rpm/SOURCES/shunt-$(VERSION).tar.gz HEAD
-	rpmbuild -bb --define "_topdir $(TARGET)/rpm" --define "version $(VERSION)" dist/rpm/shunt.spec
+	rpmbuild -bb --define "_topdir $(TARGET)/rpm" --define "version $(VERSION)" --define "glibc $(GLIBC)%{nil}" dist/rpm/shunt.spec

@@ -11,9 +11,11 @@ use shunt_shm::memfd;
 use shunt_shm::region::Side;
 use shunt_shm::unregistered::Unregistered;
 use shunt_shm::zerocopy::Tally;
+use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{RegionId, Reply};
 use shunt_wire::reason::Reason;
+use shunt_wire::version::{EXPLAIN_SINCE, OLDEST_VERSION};
 
 use crate::container;
 use crate::held::Held;
@@ -128,7 +130,7 @@ pub(crate) fn explain(
         let found = endpoint.arena.connections().filter(|conn| matches(&conn.tuple));
         let room = (EXPLAINED + 1).saturating_sub(ends.len());
         ends.extend(found.take(room).map(|conn| End { conn, endpoint }));
-        is_complete &= endpoint.arena.has_all_decisions();
+        is_complete &= endpoint.version >= EXPLAIN_SINCE && endpoint.arena.has_all_decisions();
         let found = endpoint.arena.decisions().filter(|n| matches(&n.tuple) || is_listener(n));
         decisions.extend(found.map(|noted| (noted, endpoint)));
         decisions.sort_by_key(|(noted, _)| noted.at);
@@ -279,6 +281,10 @@ pub(crate) fn status(state: &State, of: Option<Party>) -> Result<Answer, Rejecti
     map.insert("rejected_clients".into(), state.rejected_clients().into());
     let by_reason = state.rejected.iter().map(|(why, n)| ((*why).to_owned(), (*n).into()));
     map.insert("rejected".into(), Value::Object(by_reason.collect()));
+    map.insert("protocol".into(), json!({ "newest": PROTOCOL_VERSION, "oldest": OLDEST_VERSION }));
+    let others = state.other_versions.living(of);
+    let others = others.map(|(pid, version)| json!({ "pid": pid, "version": version }));
+    map.insert("other_versions".into(), others.collect());
     let (stuck, waiting) = state.burden;
     map.insert("inspectors_stuck".into(), stuck.into());
     map.insert("descriptors_waiting".into(), waiting.into());

@@ -11,10 +11,10 @@ use serde_json::Value;
 use shunt_sys::fds::Fds;
 use shunt_sys::run_dir::{Env, Owner, RunDir, Unusable};
 use shunt_sys::seqpacket::{self, peer_cred};
-use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{MAX_MESSAGE, Reply, Request, decode, encode};
 use shunt_wire::knob;
 use shunt_wire::reason::Reason;
+use shunt_wire::version::{CAPTURE_SINCE, EXPLAIN_SINCE, SPOKEN};
 
 /// How long the agent may take to answer: a tool holds nobody up, so it never waits for less.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -23,6 +23,9 @@ fn patience() -> Duration {
     let given = std::env::var(knob::AGENT_TIMEOUT.env).ok().and_then(|v| v.parse().ok());
     given.map_or(PATIENCE, |ms| PATIENCE.max(Duration::from_millis(ms)))
 }
+
+/// Versions after the newest that are tried, to tell the user which one the agent speaks.
+const TRIED: u32 = 8;
 
 /// Longest report that is read.
 const MAX_REPORT: u32 = 256 << 20;
@@ -95,8 +98,11 @@ pub enum Unreachable {
     HostNotRunning(String),
     /// Somebody else's process listens there.
     Impostor(u32),
-    /// It is of another version.
-    Version,
+    /// It is of another version: the one that it speaks, if that could be found out, and its process, unless systemd made its
+    /// socket.
+    Version(Option<u32>, Option<i32>),
+    /// It is older, and does not know what is asked.
+    Unknown,
     /// As many captures as there can be are under way.
     Captured,
     /// It answered with something else, late, or not at all.
@@ -136,10 +142,29 @@ impl fmt::Display for Unreachable {
                 "the agent's socket is served by another user (uid {uid}) and is not trusted; \
                  set SHUNT_RUN_DIR to a directory of your own"
             ),
-            Self::Version => f.write_str(
-                "the running agent is of another version of Shunt than this command; stop it \
-                 (`kill` the pid that its own `shunt doctor` names), and the next `shunt run` \
-                 starts the right one",
+            Self::Version(theirs, pid) => {
+                let (oldest, newest) = (SPOKEN.start(), SPOKEN.end());
+                f.write_str("the running agent speaks ")?;
+                match theirs {
+                    Some(theirs) => write!(f, "version {theirs} of the protocol")?,
+                    None => f.write_str("another version of the protocol")?,
+                }
+                write!(f, ", and this command {oldest} to {newest}: ")?;
+                if theirs.is_some_and(|theirs| theirs > *newest) {
+                    return f.write_str(
+                        "this command is the older one; use the one that came with the agent",
+                    );
+                }
+                f.write_str("the agent is the older one. Restart it: ")?;
+                match pid {
+                    Some(pid) => write!(f, "`kill {pid}`, and the next `shunt run` starts the right one"),
+                    None => f.write_str("`systemctl restart` its unit (shunt-host, shunt-agent)"),
+                }?;
+                f.write_str(". Connections that there are live on (docs/upgrade.md)")
+            }
+            Self::Unknown => f.write_str(
+                "the running agent is of an older version, which does not know this request; restart it \
+                 (`systemctl restart shunt-host`; docs/upgrade.md)",
             ),
             Self::Captured => f.write_str(
                 "as many captures are under way as there can be (4), or there is no memory for another; end one",
@@ -152,6 +177,8 @@ impl fmt::Display for Unreachable {
 /// A conversation with the agent, as a tool.
 pub struct Directory {
     socket: OwnedFd,
+    /// The version that both speak.
+    version: u32,
 }
 
 impl Directory {
@@ -168,28 +195,49 @@ impl Directory {
             Err(why) => return Err(Unreachable::RunDir(Some(path()), why)),
         };
         let address = dir.socket().map_err(|why| Unreachable::RunDir(Some(path()), why))?;
-        let socket = match seqpacket::connect_within(&address, patience()) {
-            Ok(socket) => socket,
-            Err(Errno::NOENT | Errno::CONNREFUSED) => {
-                return Err(match owner {
-                    Owner::User => Unreachable::NotRunning(path()),
-                    Owner::Root | Owner::Unmapped => Unreachable::HostNotRunning(path()),
-                });
-            }
-            Err(e) => return Err(Unreachable::Broken(e.to_string())),
+        let connect = || match seqpacket::connect_within(&address, patience()) {
+            Ok(socket) => Ok(socket),
+            Err(Errno::NOENT | Errno::CONNREFUSED) => Err(match owner {
+                Owner::User => Unreachable::NotRunning(path()),
+                Owner::Root | Owner::Unmapped => Unreachable::HostNotRunning(path()),
+            }),
+            Err(e) => Err(Unreachable::Broken(e.to_string())),
         };
-        let uid = peer_cred(&socket).map_err(|e| Unreachable::Broken(e.to_string()))?.uid;
-        if !owner.trusts(uid, geteuid().as_raw()) {
-            return Err(Unreachable::Impostor(uid));
+        let mut pid = None;
+        // An agent refuses a version that it does not speak, and hangs up.
+        let mut offer = |version| -> Result<Option<Self>, Unreachable> {
+            let socket = connect()?;
+            let agent = peer_cred(&socket).map_err(|e| Unreachable::Broken(e.to_string()))?;
+            if !owner.trusts(agent.uid, geteuid().as_raw()) {
+                return Err(Unreachable::Impostor(agent.uid));
+            }
+            pid = Some(agent.pid).filter(|pid| *pid > 1);
+            let directory = Self { socket, version };
+            match directory.call(&Request::Tool { version })? {
+                (Reply::Done, _) => Ok(Some(directory)),
+                (Reply::Refused { reason: Reason::VersionMismatch }, _) => Ok(None),
+                (other, _) => Err(unexpected(&other)),
+            }
+        };
+        for version in SPOKEN.rev() {
+            if let Some(directory) = offer(version)? {
+                return Ok(directory);
+            }
         }
-        let directory = Self { socket };
-        match directory.call(&Request::Tool { version: PROTOCOL_VERSION })? {
-            (Reply::Done, _) => Ok(directory),
-            (other, _) => Err(unexpected(&other)),
-        }
+        let mut others = (1..*SPOKEN.start()).rev().chain(SPOKEN.end() + 1..=SPOKEN.end() + TRIED);
+        let theirs = others.find(|version| matches!(offer(*version), Ok(Some(_))));
+        Err(Unreachable::Version(theirs, pid))
     }
 
     fn call(&self, request: &Request<'_>) -> Result<(Reply, Fds), Unreachable> {
+        let since = match request {
+            Request::Capture { .. } | Request::Captured => CAPTURE_SINCE,
+            Request::Explain { .. } => EXPLAIN_SINCE,
+            _ => *SPOKEN.start(),
+        };
+        if self.version < since {
+            return Err(Unreachable::Unknown);
+        }
         let broken = |what: &dyn fmt::Display| Unreachable::Broken(what.to_string());
         let mut buf = [0; MAX_MESSAGE];
         let packet = encode(request, &mut buf).map_err(|e| broken(&e))?;
@@ -201,7 +249,7 @@ impl Directory {
             return Err(broken(&"it closed the connection"));
         }
         // What cannot be decoded was most likely encoded by another version.
-        let reply = decode(&buf[..len]).map_err(|_| Unreachable::Version)?;
+        let reply = decode(&buf[..len]).map_err(|_| Unreachable::Version(None, None))?;
         Ok((reply, fds))
     }
 
@@ -257,7 +305,6 @@ impl Directory {
 
 fn unexpected(reply: &Reply) -> Unreachable {
     match reply {
-        Reply::Refused { reason: Reason::VersionMismatch } => Unreachable::Version,
         Reply::Refused { reason } => Unreachable::Broken(format!("it refused ({})", reason.name())),
         _ => Unreachable::Broken("it gave an answer to another question".to_owned()),
     }

@@ -117,7 +117,7 @@ fn metrics() -> String {
          | `--metrics-public --metrics ADDRESS:PORT` | This port, also for other hosts: without password, without encryption |\n\n\
          `SHUNT_METRICS` says the same to an agent that `shunt run` starts. Where it cannot be done that agent \
          runs without metrics, and `shunt doctor` says so. Sixteen scrapers are served at once, for \
-         five seconds each. A dashboard for Grafana: `dist/grafana/shunt.json`.\n\n\
+         five seconds each. A dashboard for Grafana: `dist/grafana/shunt.json`; alerts: `dist/prometheus/shunt.rules.yml`.\n\n\
          ```sh\n\
          curl --unix-socket \"$XDG_RUNTIME_DIR/shunt/metrics.sock\" http://localhost/metrics\n\
          ```\n\n\

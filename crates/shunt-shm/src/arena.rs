@@ -5,6 +5,7 @@
 //! `shunt list` and `shunt stats` cost the data path nothing; all it writes is its part of the records' offers.
 //! It is trusted: nobody else has it.
 
+use core::mem::offset_of;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,6 +14,7 @@ use shunt_wire::agent::RegionId;
 use shunt_wire::counter::COUNTER_SLOTS;
 use shunt_wire::offer::Offer;
 use shunt_wire::reason::{REASON_SLOTS, Reason};
+use shunt_wire::version::OLDEST_VERSION;
 
 use crate::capture;
 use crate::counters::Counters;
@@ -44,7 +46,6 @@ struct Header {
     counters: Counters,
     processes: Processes,
     unregistered: Places,
-    decisions: Decisions,
 }
 
 /// How the bytes of a connection go.
@@ -268,13 +269,24 @@ pub struct Record {
 }
 
 const _: () = assert!(size_of::<Record>() <= 512);
+// As version 7 has it, whose libraries work with agents of this one: what the agent reads may not move before
+// `shunt_wire::version::OLDEST_VERSION` is above that. There `copying` began where `captures` is.
+const _: () = {
+    assert!(OLDEST_VERSION != 7 || (RECORDS_AT == 155_648 && size_of::<Record>() == 512));
+    assert!(offset_of!(TxState, captures) == 12 && offset_of!(TxState, cursor) == 24);
+    assert!(offset_of!(TxState, timeout) == 112 && size_of::<TxState>() == 128);
+};
 /// Records after which a look is taken for one nearer to the front.
 const BLOCK: usize = 64;
 const RECORDS_AT: usize = size_of::<Header>().next_multiple_of(4096);
 /// Beside the records, as few connections have any: what is not touched takes no memory.
 const ZERO_COPY_AT: usize = (RECORDS_AT + RECORDS * size_of::<Record>()).next_multiple_of(4096);
+/// Last, as agents of version 7 make arenas without.
+const DECISIONS_AT: usize = (ZERO_COPY_AT + RECORDS * size_of::<ZeroCopy>()).next_multiple_of(4096);
+/// Length of an arena of an agent of version 7, in bytes.
+pub const LEAST_LEN: usize = DECISIONS_AT;
 /// Length of an arena in bytes.
-pub const LEN: usize = ZERO_COPY_AT + RECORDS * size_of::<ZeroCopy>();
+pub const LEN: usize = DECISIONS_AT + size_of::<Decisions>();
 
 impl Identity {
     /// Sets the connection's name.
@@ -362,7 +374,8 @@ impl Arena {
     /// # Errors
     /// `EINVAL` when it is not an arena, else those of [`Map::new`].
     pub fn map(fd: impl AsFd) -> io::Result<Self> {
-        let arena = Self { map: Map::new(fd, LEN, true)? };
+        let map = Map::new(&fd, LEN, true);
+        let arena = Self { map: map.or_else(|_| Map::new(&fd, LEAST_LEN, true))? };
         if arena.header().magic.load(Ordering::Acquire) != MAGIC {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -375,7 +388,7 @@ impl Arena {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the map is LEN bytes long, of which the first are the header; atomics only.
+        // SAFETY: the map is LEAST_LEN bytes long at least, of which the first are the header; atomics only.
         unsafe { self.map.base().cast().as_ref() }
     }
 
@@ -391,10 +404,11 @@ impl Arena {
         &self.header().unregistered
     }
 
-    /// What was decided lately.
+    /// What was decided lately; `None`: an older agent has made the arena.
     #[must_use]
-    pub fn decisions(&self) -> &Decisions {
-        &self.header().decisions
+    pub fn decisions(&self) -> Option<&Decisions> {
+        // SAFETY: atomics only.
+        unsafe { self.map.at(DECISIONS_AT) }
     }
 
     /// The processes that share the arena.
@@ -602,13 +616,13 @@ impl ArenaView {
 
     /// What was decided lately, the oldest first.
     pub fn decisions(&self) -> impl Iterator<Item = Noted> + '_ {
-        self.arena.decisions().read()
+        self.arena.decisions().into_iter().flat_map(Decisions::read)
     }
 
     /// True where all that was ever decided is kept.
     #[must_use]
     pub fn has_all_decisions(&self) -> bool {
-        self.arena.decisions().count() <= decisions::ENTRIES as u64
+        self.arena.decisions().is_some_and(|all| all.count() <= decisions::ENTRIES as u64)
     }
 
     /// The live connections.

@@ -24,10 +24,17 @@ pub struct Counters {
 #[repr(C, align(128))] // two lines: processors fetch them in pairs
 #[derive(Debug)]
 pub struct Shard {
-    counters: [AtomicU64; COUNTER_SLOTS],
+    counters: [AtomicU64; FIRST],
     declined: [AtomicU64; REASON_SLOTS],
-    unregistered: [AtomicU64; REASON_SLOTS],
+    unregistered: [AtomicU64; LISTENERS],
+    /// Counters that version 7 has not, where it has room for reasons.
+    more: [AtomicU64; COUNTER_SLOTS - FIRST],
 }
+
+/// Counters of version 7, and reasons for which listeners are not registered.
+const FIRST: usize = 32;
+const LISTENERS: usize = FIRST + REASON_SLOTS - COUNTER_SLOTS;
+const _: () = assert!(Reason::ALL.len() < LISTENERS);
 
 impl Default for Counters {
     fn default() -> Self {
@@ -38,15 +45,20 @@ impl Default for Counters {
 impl Shard {
     const fn new() -> Self {
         Self {
-            counters: [const { AtomicU64::new(0) }; COUNTER_SLOTS],
+            counters: [const { AtomicU64::new(0) }; FIRST],
             declined: [const { AtomicU64::new(0) }; REASON_SLOTS],
-            unregistered: [const { AtomicU64::new(0) }; REASON_SLOTS],
+            unregistered: [const { AtomicU64::new(0) }; LISTENERS],
+            more: [const { AtomicU64::new(0) }; COUNTER_SLOTS - FIRST],
         }
     }
 
     /// Adds to a counter.
     pub fn add(&self, which: Counter, n: u64) {
-        self.counters[which as usize].fetch_add(n, Ordering::Relaxed);
+        self.counter(which as usize).fetch_add(n, Ordering::Relaxed);
+    }
+
+    const fn counter(&self, which: usize) -> &AtomicU64 {
+        if which < FIRST { &self.counters[which] } else { &self.more[which - FIRST] }
     }
 
     /// Counts a connection end that stays on, or goes back to, TCP.
@@ -76,7 +88,7 @@ impl Counters {
     /// The counters, in order of [`Counter::ALL`].
     #[must_use]
     pub fn counters(&self) -> [u64; COUNTER_SLOTS] {
-        core::array::from_fn(|i| self.sum(|shard| &shard.counters[i]))
+        core::array::from_fn(|i| self.sum(|shard| shard.counter(i)))
     }
 
     /// Declined connection ends, by the reason's code.
@@ -88,7 +100,9 @@ impl Counters {
     /// Listeners that were not registered, by the reason's code.
     #[must_use]
     pub fn unregistered(&self) -> [u64; REASON_SLOTS] {
-        core::array::from_fn(|i| self.sum(|shard| &shard.unregistered[i]))
+        core::array::from_fn(|i| {
+            if i < LISTENERS { self.sum(|shard| &shard.unregistered[i]) } else { 0 }
+        })
     }
 
     fn sum(&self, word: impl Fn(&Shard) -> &AtomicU64) -> u64 {

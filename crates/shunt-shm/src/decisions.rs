@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn what_was_noted_is_read() {
         let arena = arena();
-        let decisions = arena.decisions();
+        let decisions = arena.decisions().unwrap();
         assert_eq!(decisions.read().count(), 0);
         let plain =
             Noted { decision: Decision::Listening, reason: None, pid: 7, fd: 3, ..noted(2) };
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn the_last_ones_are_kept() {
         let arena = arena();
-        let decisions = arena.decisions();
+        let decisions = arena.decisions().unwrap();
         let all = ENTRIES as u64 + 10;
         (0..all).for_each(|at| decisions.note(&noted(at)));
         assert_eq!(decisions.count(), all);
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn what_is_half_written_is_passed_over() {
         let arena = arena();
-        let decisions = arena.decisions();
+        let decisions = arena.decisions().unwrap();
         (0..3).for_each(|at| decisions.note(&noted(at)));
         let entry = &decisions.entries[1];
         for word in 0..WORDS {
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_passed_over() {
         let arena = arena();
-        let decisions = arena.decisions();
+        let decisions = arena.decisions().unwrap();
         for wrong in [0, 200, 7 | 99 << 8] {
             decisions.note(&noted(1));
             let entry = decisions.entry(decisions.count() - 1);
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn threads_note_at_once() {
         let arena = arena();
-        let decisions = arena.decisions();
+        let decisions = arena.decisions().unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 scope.spawn(move || {
@@ -235,5 +235,21 @@ mod tests {
         assert_eq!(decisions.count(), 20_000);
         // A thread that stood still in the middle of one may have spoilt the one of the next round.
         assert!(decisions.read().count() > ENTRIES - 4);
+    }
+
+    #[test]
+    fn arenas_of_older_agents_have_none() {
+        let whole = arena::create().unwrap();
+        assert!(Arena::map(&whole).unwrap().decisions().is_some());
+        let len = arena::LEAST_LEN;
+        let short = crate::memfd::create_sealed("older", len).unwrap();
+        let mut head = [0; 8];
+        rustix::io::pread(&whole, &mut head, 0).unwrap();
+        rustix::io::pwrite(&short, &head, 0).unwrap();
+        assert!(Arena::map(&short).unwrap().decisions().is_none());
+        assert!(
+            crate::memfd::create_sealed("short", len - 4096)
+                .is_ok_and(|fd| Arena::map(fd).is_err())
+        );
     }
 }

@@ -84,7 +84,8 @@ pub enum Request<'a> {
     /// First message of a library. fds: the doorbell (an eventfd) of its first completion vector, which all its threads hear
     /// that wait in the kernel. The others follow as they are needed: [`Self::AddBell`].
     Hello {
-        /// [`crate::PROTOCOL_VERSION`] of the sender.
+        /// One that the sender speaks: [`crate::PROTOCOL_VERSION`], or, where the agent has refused that, an older one
+        /// ([`crate::version`]).
         version: u32,
         /// Name of the program (the last part of its path), cut to 64 bytes.
         program: &'a str,
@@ -93,7 +94,7 @@ pub enum Request<'a> {
     },
     /// First message of a tool. No fds.
     Tool {
-        /// [`crate::PROTOCOL_VERSION`] of the sender.
+        /// The same.
         version: u32,
     },
     /// "I hold this listening socket." fds: the socket. Asked after `listen`, and once by every
@@ -366,6 +367,12 @@ pub fn decode<'b, T: Deserialize<'b>>(packet: &'b [u8]) -> Result<T, Malformed> 
         Ok((value, [])) => Ok(value),
         _ => Err(Malformed),
     }
+}
+
+/// True for the first message of a library, of whatever version.
+#[must_use]
+pub fn is_hello(packet: &[u8]) -> bool {
+    packet.first() == Some(&0)
 }
 
 /// The version that a first message states, also when the rest of it cannot be decoded: every

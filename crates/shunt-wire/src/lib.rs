@@ -15,8 +15,6 @@ pub mod knob;
 pub mod metric;
 pub mod offer;
 pub mod reason;
+pub mod version;
 
-/// Version of everything that two Shunt components share: the agent's messages and the layout of
-/// the shared memory. A library and an agent (or two libraries) work together only when it is
-/// equal; otherwise the connection stays on kernel TCP with [`reason::Reason::VersionMismatch`].
-pub const PROTOCOL_VERSION: u32 = 7;
+pub use version::PROTOCOL_VERSION;

@@ -52,6 +52,8 @@ metrics! {
         "Listening addresses that clients find now.";
     REJECTED_CLIENTS: Counter "agent_rejected_clients", [],
         "Clients that the agent turned away or dropped.";
+    OTHER_VERSION_CLIENTS: Counter "agent_other_version_clients", [],
+        "Times that a library was refused because the agent does not speak its version. It asks again now and then.";
     STUCK_INSPECTORS: Gauge "agent_stuck_inspectors", [],
         "Processes of the agent that are stuck with descriptors which clients have passed, and which the kernel does not let go of.";
     AGENT_MEMORY: Gauge "agent_resident_memory" in Bytes, [],

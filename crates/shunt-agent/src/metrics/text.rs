@@ -81,6 +81,7 @@ fn single(metric: Metric, state: &State, live: u64, ended: u64) -> u64 {
         metric::PROGRAMS_ENDED => ended,
         metric::LISTENERS => count(state.listeners.len()),
         metric::REJECTED_CLIENTS => state.rejected_clients(),
+        metric::OTHER_VERSION_CLIENTS => state.other_versions.refused(),
         metric::STUCK_INSPECTORS => count(state.burden.0),
         metric::AGENT_MEMORY => resident().unwrap_or(0),
         metric::AGENT_UPTIME => state.started.elapsed().as_secs(),

@@ -6,9 +6,9 @@ use std::time::Instant;
 use rustix::io::Errno;
 use shunt_inspector::{Loss, Outcome};
 use shunt_sys::seqpacket;
-use shunt_wire::PROTOCOL_VERSION;
-use shunt_wire::agent::{MAX_MESSAGE, Malformed, Request, decode, stated_version};
+use shunt_wire::agent::{MAX_MESSAGE, Malformed, Request, decode, is_hello, stated_version};
 use shunt_wire::reason::Reason;
+use shunt_wire::version::SPOKEN;
 use tracing::debug;
 
 use super::Server;
@@ -165,7 +165,13 @@ fn exchange(
     passed: &mut Passed,
 ) -> Result<(), End> {
     let first = client.role == Role::Nobody;
-    if first && stated_version(packet).is_some_and(|version| version != PROTOCOL_VERSION) {
+    if first
+        && let Some(version) = stated_version(packet)
+        && !SPOKEN.contains(&version)
+    {
+        if is_hello(packet) {
+            state.note_other_version(client.cred.pid, client.origin.party, version);
+        }
         // Whatever else another version says cannot be understood; this much can be.
         client.send(&Answer::refused(Reason::VersionMismatch))?;
         return Err(End::Left);

@@ -11,6 +11,7 @@ use serde_json::json;
 use shunt_shm::capture::{PLACES, Wish};
 use shunt_wire::agent::{EndpointId, MAX_FDS, Reply};
 use shunt_wire::reason::Reason;
+use shunt_wire::version::CAPTURE_SINCE;
 
 use super::capture::{Capturable, Capture, News};
 use super::{Answer, Endpoint, Outcome, Rejection, Role, State};
@@ -51,7 +52,8 @@ impl State {
         for place in 0..PLACES {
             let epoch = self.captures.next_epoch();
             let Some(capture) = &mut self.captures.places[place] else { continue };
-            if endpoint.capturable.is_captured_by(place) {
+            // An older library has something else at the place of the words.
+            if endpoint.version < CAPTURE_SINCE || endpoint.capturable.is_captured_by(place) {
                 continue;
             }
             let is_shown = capture.party.is_none_or(|party| endpoint.origin.party == party);

@@ -20,6 +20,8 @@ pub(crate) struct Endpoint {
     pub(crate) netns: u64,
     pub(crate) program: String,
     pub(crate) run: u64,
+    /// The version that it speaks with the agent.
+    pub(crate) version: u32,
     pub(crate) arena: Rc<ArenaView>,
     pub(super) capturable: Capturable,
     pub(super) pidfd: Rc<Held>,

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use shunt_shm::arena::{self, ArenaView};
 use shunt_shm::capture;
 use shunt_sys::seqpacket::peer_pidfd;
-use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{EndpointId, MAX_VECTORS, Reply};
 use shunt_wire::reason::Reason;
+use shunt_wire::version::SPOKEN;
 
 use super::capture::Capturable;
 use super::{Answer, Endpoint, Outcome, Peer, Rejection, Role, State};
@@ -29,7 +29,7 @@ impl State {
         program: &str,
         passed: &mut Passed,
     ) -> Outcome {
-        if version != PROTOCOL_VERSION {
+        if !SPOKEN.contains(&version) {
             while passed.take().is_some() {}
             return Err(Rejection::Refused(Reason::VersionMismatch));
         }
@@ -63,6 +63,7 @@ impl State {
                 netns: peer.netns,
                 program: printable(program),
                 run,
+                version,
                 capturable: Capturable::new(Rc::clone(&arena), Rc::clone(&rings)),
                 arena,
                 pidfd,

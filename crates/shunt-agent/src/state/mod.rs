@@ -20,6 +20,7 @@ mod listener;
 mod listeners;
 mod offer;
 mod offers;
+mod other_version;
 mod policy;
 mod region;
 mod regions;
@@ -38,7 +39,7 @@ use shunt_wire::agent::{EndpointId, ListenerId, RegionId};
 use crate::config::{HostConfig, Limits};
 use crate::held::Grave;
 use crate::ivshmem::Fabric;
-use crate::party::{Account, Origin};
+use crate::party::{Account, Origin, Party};
 use crate::totals::{Book, Totals};
 use answer::Outcome;
 pub(crate) use answer::Rejection;
@@ -49,6 +50,7 @@ use host::Host;
 pub use host::HostError;
 pub(crate) use listener::Listener;
 use listener::Name;
+use other_version::OtherVersions;
 use region::Region;
 use registries::Registries;
 
@@ -103,6 +105,8 @@ pub struct State {
     pub(crate) ended: Book,
     /// Clients that were turned away, or dropped for what they sent or did not read, by why.
     pub(crate) rejected: BTreeMap<&'static str, u64>,
+    /// Programs that were refused for their version.
+    pub(crate) other_versions: OtherVersions,
     /// Inspectors that are stuck with what clients have passed, and descriptors that wait to be let go of.
     pub(crate) burden: (usize, usize),
     /// Where descriptors go that this lets go of.
@@ -145,6 +149,7 @@ impl State {
             captures: Captures::default(),
             ended,
             rejected: BTreeMap::new(),
+            other_versions: OtherVersions::default(),
             burden: (0, 0),
             grave,
             socket_path,
@@ -163,6 +168,11 @@ impl State {
     /// Notes that a client was turned away or dropped, and why.
     pub fn count_rejected(&mut self, why: &'static str) {
         *self.rejected.entry(why).or_default() += 1;
+    }
+
+    /// Notes that a library was refused for its version.
+    pub fn note_other_version(&mut self, pid: i32, party: Party, version: u32) {
+        self.other_versions.note(pid, party, version);
     }
 
     /// How many clients were turned away or dropped.

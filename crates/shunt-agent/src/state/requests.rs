@@ -1,9 +1,9 @@
 //! Who may ask for what.
 
 use shunt_shm::capture::Wish;
-use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{EndpointId, Reply, Request};
 use shunt_wire::reason::Reason;
+use shunt_wire::version::SPOKEN;
 
 use super::{Answer, Misconduct, Outcome, Peer, Rejection, Role, State};
 use crate::held::Passed;
@@ -91,7 +91,7 @@ impl State {
 }
 
 fn tool(role: &mut Role, version: u32) -> Outcome {
-    if version != PROTOCOL_VERSION {
+    if !SPOKEN.contains(&version) {
         return Err(Rejection::Refused(Reason::VersionMismatch));
     }
     *role = Role::Tool;

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::CStr;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -129,7 +130,11 @@ fn agent() -> Vec<Finding> {
         Ok(agent) => match agent.report(&Request::Status) {
             Ok(status) => {
                 let found = [describe(&status)].into_iter().chain(metrics(&status));
-                found.chain(network(&status)).chain(stuck(&status)).collect()
+                found
+                    .chain(network(&status))
+                    .chain(stuck(&status))
+                    .chain(other_versions(&status))
+                    .collect()
             }
             Err(e) => vec![Finding::obstacle(format!("agent: {e}"))],
         },
@@ -174,6 +179,24 @@ fn other_agents() -> Vec<Finding> {
 
 fn unusable(why: &Unreachable) -> Finding {
     Finding::obstacle(format!("agent: {why}"))
+}
+
+/// Programs whose library the agent does not understand.
+fn other_versions(status: &Value) -> Vec<Finding> {
+    let newest = status["protocol"]["newest"].as_u64().unwrap_or(0);
+    let programs = status["other_versions"].as_array().into_iter().flatten();
+    let finding = |program: &Value| {
+        let (pid, version) = (&program["pid"], program["version"].as_u64().unwrap_or(0));
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let older = if version > newest { "the agent" } else { "the program" };
+        Finding::warning(format!(
+            "version: {} (pid {pid}) has a library that speaks version {version} of the protocol, and the agent {} to \
+             {newest}: its new connections are TCP; restart {older} (docs/upgrade.md)",
+            name.trim(),
+            status["protocol"]["oldest"]
+        ))
+    };
+    programs.map(finding).collect()
 }
 
 fn describe(status: &Value) -> Finding {

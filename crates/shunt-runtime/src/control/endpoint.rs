@@ -121,15 +121,15 @@ impl Endpoint {
         (id, user): (EndpointId, u32),
         memory: u64,
         bell: OwnFd,
-        [registry, arena, rings]: [OwnedFd; 3],
+        (registry, arena, rings): (OwnedFd, OwnedFd, Option<OwnedFd>),
     ) -> io::Result<&'static Self> {
         let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
         cores::ask();
         // Without them it is not captured.
-        let captures = Rings::map(&rings).ok();
+        let captures = rings.as_ref().and_then(|rings| Rings::map(rings).ok());
         let mapped = (Registry::map(&registry)?, Arena::map(&arena)?, captures);
         let endpoint = Self::of((id, pid, user), memory, bell, mapped);
-        for fd in [registry, arena, rings] {
+        for fd in [registry, arena].into_iter().chain(rings) {
             shunt_sys::fds::close(fd);
         }
         let endpoint: &'static Self = Box::leak(Box::new(endpoint));
@@ -280,7 +280,9 @@ impl Endpoint {
     pub fn note(&self, decision: Decision, reason: Option<Reason>, fd: i32, tuple: FourTuple) {
         probes::decided(decision, reason, fd, &tuple);
         let what = Noted { at: clock::wall(), decision, reason, pid: owner_pid(), fd, tuple };
-        self.arena.decisions().note(&what);
+        if let Some(decisions) = self.arena.decisions() {
+            decisions.note(&what);
+        }
     }
 
     /// The completion vectors that some have as their own, or had.

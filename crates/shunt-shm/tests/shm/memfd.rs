@@ -153,7 +153,12 @@ fn no_kind_of_memory_is_taken_cut_short_or_unsealed() {
             assert!(!mapped(kind, &copy(len, seals)), "{kind}: {seals:?}");
         }
         // A DMB says by its length how many bytes it has.
-        let short = if kind == "DMB" { 4095 } else { len - 1 };
+        let short = match kind {
+            "DMB" => 4095,
+            // One of an older agent has no decisions.
+            "arena" => arena::LEAST_LEN as u64 - 1,
+            _ => len - 1,
+        };
         for short in [0, 1, 63, short] {
             assert!(!mapped(kind, &copy(short, all)), "{kind}: {short} bytes");
         }

@@ -21,6 +21,7 @@ use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{MAX_MESSAGE, Reply, Request, decode, encode};
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
+use shunt_wire::version::SPOKEN;
 
 use crate::callback::Callback;
 use crate::control::endpoint::{self, Endpoint};
@@ -266,10 +267,22 @@ fn introduce() -> Result<(OwnFd, &'static Endpoint), Reason> {
     if let Some(Invitation { socket, user }) = invitation::with_own(Option::take)
         && let Ok(Reply::Done) = call(socket.borrow(), &Request::Arrive, &[], &mut Fds::new())
     {
-        return say_hello(socket, user);
+        return say_hello(socket, user, AGREED.load(Ordering::Relaxed));
     }
-    say_hello(come_in()?, geteuid().as_raw())
+    // An older agent refuses what it does not speak, and hangs up.
+    let mut answer = Err(Reason::VersionMismatch);
+    for version in SPOKEN.rev() {
+        answer = say_hello(come_in()?, geteuid().as_raw(), version);
+        if !matches!(answer, Err(Reason::VersionMismatch)) {
+            AGREED.store(version, Ordering::Relaxed);
+            break;
+        }
+    }
+    answer
 }
+
+/// The version that this process, or the one that has forked it, last spoke with the agent.
+static AGREED: AtomicU32 = AtomicU32::new(PROTOCOL_VERSION);
 
 /// A connection to the agent's socket.
 fn come_in() -> Result<OwnFd, Reason> {
@@ -285,21 +298,18 @@ fn come_in() -> Result<OwnFd, Reason> {
     Ok(socket)
 }
 
-fn say_hello(socket: OwnFd, user: u32) -> Result<(OwnFd, &'static Endpoint), Reason> {
+fn say_hello(socket: OwnFd, user: u32, version: u32) -> Result<(OwnFd, &'static Endpoint), Reason> {
     let own_bell = Endpoint::make_bell().map_err(|_| Reason::NoResources)?;
     let mut fds = Fds::new();
-    let hello = Request::Hello {
-        version: PROTOCOL_VERSION,
-        program: &knobs::get().program,
-        run: knobs::get().run_id,
-    };
+    let hello =
+        Request::Hello { version, program: &knobs::get().program, run: knobs::get().run_id };
     match call(socket.borrow(), &hello, &[own_bell.borrow()], &mut fds)? {
         Reply::Welcome { endpoint, memory } => {
-            let (Some(registry), Some(arena), Some(rings)) = (fds.take(), fds.take(), fds.take())
-            else {
+            let (Some(registry), Some(arena)) = (fds.take(), fds.take()) else {
                 return Err(Reason::NoResources);
             };
-            let shared = [registry, arena, rings];
+            // Of an older agent there are none.
+            let shared = (registry, arena, fds.take());
             let endpoint = Endpoint::new((endpoint, user), memory, own_bell, shared);
             Ok((socket, endpoint.map_err(|_| Reason::NoResources)?))
         }

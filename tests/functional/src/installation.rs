@@ -17,16 +17,24 @@ pub fn repository() -> PathBuf {
 /// # Panics
 /// When that fails.
 pub fn install(release: &Path, root: &Path, prefix: &str) {
+    let generated = root.join("generated");
+    make(release, &generated, root, prefix, "install-built");
+    fs::remove_dir_all(generated).expect("what was generated");
+}
+
+/// Makes a goal of the Makefile. `target`: where what is generated goes.
+///
+/// # Panics
+/// When that fails.
+pub fn make(release: &Path, target: &Path, root: &Path, prefix: &str, goal: &str) {
     let define = |name: &str, path: &Path| format!("{name}={}", path.display());
     let output = Command::new(program("make"))
         .current_dir(repository())
         // Those of a make that runs this test are not for this one.
         .env_remove("MAKEFLAGS")
-        .args(["install-built", &format!("PREFIX={prefix}")])
-        .args([define("RELEASE", release), define("DESTDIR", root)])
-        .arg(define("TARGET", &root.join("generated")))
+        .args([goal, &format!("PREFIX={prefix}")])
+        .args([define("RELEASE", release), define("DESTDIR", root), define("TARGET", target)])
         .output()
         .expect("make");
     assert!(output.status.success(), "{output:?}");
-    fs::remove_dir_all(root.join("generated")).expect("what was generated");
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use shunt_functional::binaries::dir;
-use shunt_functional::installation::{install, repository};
+use shunt_functional::binaries::{dir, program};
+use shunt_functional::installation::{install, make, repository};
 
 /// An installation of what was built.
 fn installed(root: &Path) {
@@ -50,6 +50,8 @@ fn debian() -> BTreeSet<String> {
 fn rpm() -> BTreeSet<String> {
     let text = fs::read_to_string(repository().join("dist/rpm/shunt.spec")).unwrap();
     let (_, list) = text.split_once("\n%files\n").unwrap();
+    let (list, debug) = list.split_once("\n%files debug\n").unwrap();
+    assert_eq!(debug.trim(), "%{_prefix}/lib/debug/*");
     let places = [
         ("%{_bindir}", "usr/bin"),
         ("%{_libdir}", "usr/lib"),
@@ -120,4 +122,98 @@ fn the_installed_program_finds_its_library() {
         assert_eq!(link.canonicalize().unwrap(), library.canonicalize().unwrap());
     }
     assert!(shunt(&["cdi", "generate"]).contains(library.to_str().unwrap()));
+}
+
+/// Everything below a directory, itself not.
+fn all(below: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(below).unwrap() {
+        let path = entry.unwrap().path();
+        if path.symlink_metadata().unwrap().is_dir() {
+            found.extend(all(&path));
+        }
+        found.insert(path);
+    }
+    found
+}
+
+#[test]
+fn an_uninstallation_leaves_what_was_there_before() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("root");
+    let local = root.join("usr/local");
+    // Directories that are empty, and files in some that an installation uses.
+    for place in ["include", "share/man/man1", "lib/systemd/system"] {
+        fs::create_dir_all(local.join(place)).unwrap();
+    }
+    fs::write(local.join("lib/systemd/system/other.service"), "").unwrap();
+    let before = all(&root);
+    let make = |goal: &str| make(&dir(), &temp.path().join("target"), &root, "/usr/local", goal);
+    make("install-recorded");
+    let first = all(&root);
+    assert!(first.contains(&local.join("bin/shunt")));
+    // Over another version, which had a file that this one has not.
+    let recorded = local.join("share/shunt/installed");
+    fs::write(local.join("share/shunt/old"), "").unwrap();
+    let text = fs::read_to_string(&recorded).unwrap();
+    fs::write(&recorded, format!("/usr/local/share/shunt/old\n{text}")).unwrap();
+    make("install-recorded");
+    assert_eq!(all(&root), first);
+    make("uninstall");
+    assert_eq!(all(&root), before);
+}
+
+fn sections(file: &Path) -> String {
+    let output = Command::new(program("objdump")).arg("-h").arg(file).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn debug_symbols_are_apart() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("root");
+    installed(&root);
+    let parts = [
+        "bin/shunt",
+        "lib/shunt/libshunt.so",
+        "lib/shunt/nbdkit-shunt-plugin.so",
+        "lib/libshunt_nvme.so.0",
+    ];
+    let size = || {
+        parts
+            .iter()
+            .map(|part| fs::metadata(root.join("usr").join(part)).unwrap().len())
+            .sum::<u64>()
+    };
+    let whole = size();
+    let output = Command::new(program("make"))
+        .current_dir(repository())
+        .env_remove("MAKEFLAGS")
+        .args([
+            "split-debug",
+            &format!("STAGE={}", root.display()),
+            &format!("DEBUG={}", root.join("debug").display()),
+        ])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(size() * 3 < whole, "{} of {whole}", size());
+    for part in parts {
+        let file = root.join("usr").join(part);
+        let sections_left = sections(&file);
+        assert!(
+            sections_left.contains(".gnu_debuglink") && !sections_left.contains(".debug_"),
+            "{part}"
+        );
+        let debug = root.join("debug/usr").join(format!("{part}.debug"));
+        assert!(sections(&debug).contains(".debug_line"), "{part}");
+    }
+    let mut command = Command::new(root.join("usr/bin/shunt"));
+    let output = command
+        .args(["run", "--", "true"])
+        .env("SHUNT_RUN_DIR", root.join("run"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
 }

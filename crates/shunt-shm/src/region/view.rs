@@ -189,7 +189,7 @@ impl RegionView {
     }
 }
 
-/// Packs a lane and a vector for [`Ctl::queue`].
+/// Packs a lane and a vector for [`Ctl::queue`](super::Ctl::queue).
 #[must_use]
 #[allow(clippy::cast_possible_truncation, reason = "both are small")]
 pub const fn queue_code(lane: usize, vector: usize) -> u32 {

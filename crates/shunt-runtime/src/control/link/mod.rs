@@ -67,7 +67,7 @@ pub struct Link {
     lane: AtomicU32,
     /// Descriptors of this process whose connections are in it.
     pub users: AtomicU32,
-    /// Places between [`draft`] and their connection's start.
+    /// Places between [`draft()`] and their connection's start.
     drafts: AtomicU32,
     /// Endpoints at the other end.
     pub peers: Peers,

@@ -4,12 +4,14 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 use shunt_shm::Violation;
+use shunt_shm::lock::{Owner, OwnerLock};
 use shunt_shm::ring::{Content, Span};
 
-use super::World;
+use super::forks::Moved;
 use super::pace::{self, point};
 use super::program::past_library;
-use crate::call::{Errno, Kernel, Moment, Step, enter};
+use super::{World, other, side};
+use crate::call::{Direction, Errno, Kernel, Moment, Step, enter};
 use crate::conn::flags::KERNEL_HINT;
 use crate::conn::leave::{Leaving, Repeating};
 use crate::conn::put;
@@ -24,13 +26,13 @@ pub fn places(span: Span) -> impl Iterator<Item = usize> {
     [span.head, span.tail].into_iter().flat_map(|(at, len)| at..at + len)
 }
 
-/// The lock of a direction, as a step has it.
-pub struct Lock<'w> {
+/// The lock of the handshake, as a step has it.
+pub struct Latch<'w> {
     lock: &'w Cell<bool>,
     is_nested: bool,
 }
 
-impl<'w> Lock<'w> {
+impl<'w> Latch<'w> {
     /// Takes it, unless a step of the same program has it, above which this one runs.
     pub fn of(lock: &'w Cell<bool>) -> Self {
         Self { lock, is_nested: lock.replace(true) }
@@ -43,6 +45,38 @@ impl<'w> Lock<'w> {
     fn release(&self) {
         if !self.is_nested {
             self.lock.set(false);
+        }
+    }
+}
+
+impl Drop for Latch<'_> {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// The lock of a direction, as a step has it.
+pub struct Lock<'w> {
+    lock: &'w OwnerLock,
+    owner: Owner,
+    is_nested: bool,
+    is_released: Cell<bool>,
+}
+
+impl<'w> Lock<'w> {
+    /// Takes it, unless a step of the same program has it, above which this one runs.
+    pub fn of(world: &'w World, who: usize, direction: Direction) -> Self {
+        let (lock, owner, is_nested) = world.locks(who, direction).into_parts();
+        Self { lock, owner, is_nested, is_released: Cell::new(is_nested) }
+    }
+
+    pub const fn is_nested(&self) -> bool {
+        self.is_nested
+    }
+
+    fn release(&self) {
+        if !self.is_released.replace(true) {
+            pace::at_once(|| self.lock.unlock(self.owner));
         }
     }
 }
@@ -94,7 +128,7 @@ impl Outgoing for Sending<'_> {
     }
 
     fn copy(&mut self, place: Span) {
-        let ring = &self.world.procs[1 - self.who].rmb;
+        let ring = &self.world.procs[other(self.who)].rmb;
         let bytes: Vec<(usize, u8)> = places(place).zip(self.rest()).collect();
         let (first, second) = bytes.split_at(bytes.len() / 2);
         first.iter().for_each(|(at, byte)| ring[*at].set(*byte));
@@ -106,8 +140,10 @@ impl Outgoing for Sending<'_> {
     }
 
     fn complete(&mut self, place: Span) -> usize {
+        let (me, n) = (&self.world.procs[self.who], place.len() as u64);
+        me.placed.set(Moved { at: pace::at_once(|| me.record.tx.cursor.pos()), n });
         self.advance(place.len());
-        self.world.procs[self.who].unseen.set(place.len() as u64);
+        me.unseen.set(me.unseen.get() + n);
         place.len()
     }
 
@@ -118,7 +154,9 @@ impl Outgoing for Sending<'_> {
     fn goes_far(&self) {}
 
     fn is_published(&self) {
-        self.world.procs[self.who].unseen.set(0);
+        let me = &self.world.procs[self.who];
+        me.placed.take();
+        me.unseen.set(0);
     }
 
     fn unlock(&mut self) {
@@ -161,7 +199,7 @@ impl Outgoing for Sending<'_> {
 
     fn is_promoted(&self, is_unused: bool) {
         if is_unused {
-            self.world.procs[self.who].uses_accepted.set(true);
+            self.world.procs[self.who].mind.uses_accepted.set(true);
         }
         point();
     }
@@ -288,7 +326,7 @@ impl Incoming for Receiving<'_> {
 
     fn look_behind(&mut self, repeated: u64) {
         point();
-        let unread = self.world.pipes[1 - self.who].unread.borrow();
+        let unread = self.world.pipes[other(self.who)].unread.borrow();
         let behind = unread.iter().copied().skip(usize::try_from(repeated).unwrap());
         let bytes: Vec<u8> = behind.take(self.total - self.got).collect();
         drop(unread);
@@ -326,7 +364,9 @@ impl Incoming for Receiving<'_> {
     fn claims(&mut self, n: usize) -> bool {
         self.sees(&self.copied[..n]);
         self.takes(n);
-        self.world.procs[self.who].untaken.set(n as u64);
+        let (me, n) = (&self.world.procs[self.who], n as u64);
+        me.claimed.set(Moved { at: pace::at_once(|| me.record.rx.cursor.pos()), n });
+        me.untaken.set(me.untaken.get() + n);
         true
     }
 
@@ -385,7 +425,9 @@ impl Incoming for Receiving<'_> {
 
     fn reaches(&self, moment: Moment) {
         if moment == Moment::Taken {
-            self.world.procs[self.who].untaken.set(0);
+            let me = &self.world.procs[self.who];
+            me.claimed.take();
+            me.untaken.set(0);
         }
         point();
     }
@@ -404,7 +446,7 @@ impl Repeating for Out<'_> {
 
     fn send_again(&self, at: usize, len: usize, note: &mut dyn FnMut(u64)) -> Result<(), Errno> {
         point();
-        let ring = &self.world.procs[1 - self.who].rmb;
+        let ring = &self.world.procs[other(self.who)].rmb;
         // No kill but one that ends all of it comes between the two.
         pace::at_once(|| {
             let bytes = ring[at..at + len].iter().map(Cell::get);
@@ -434,7 +476,7 @@ impl Leaving for Out<'_> {
     }
 
     fn room(&self) -> u64 {
-        self.world.pipes[self.who].room() as u64
+        self.world.pipes[side(self.who)].room() as u64
     }
 
     fn has_left(&self) {}
@@ -443,7 +485,7 @@ impl Leaving for Out<'_> {
 impl World {
     /// Sends once more what lay in a ring that was left. True when none is left.
     pub fn goes_on(&self, who: usize) -> bool {
-        let lock = Lock::of(&self.procs[who].locks[1]);
+        let lock = Lock::of(self, who, Direction::Sending);
         let is_done = self.end(who).repeat(&Out { world: self, who });
         drop(lock);
         self.shuts_late(who);
@@ -452,7 +494,7 @@ impl World {
 
     /// Follows a peer that says that it has left. False in a handler that leaves it to the call below.
     pub fn follows(&self, who: usize) -> bool {
-        let lock = Lock::of(&self.procs[who].locks[1]);
+        let lock = Lock::of(self, who, Direction::Sending);
         let followed = self.end(who).follow(lock.is_nested(), &Out { world: self, who });
         drop(lock);
         self.shuts_late(who);
@@ -464,7 +506,7 @@ impl World {
 
     /// Passes the end of a ring, if it is there, and drops what comes twice.
     pub fn settles(&self, who: usize) {
-        let lock = Lock::of(&self.procs[who].locks[0]);
+        let lock = Lock::of(self, who, Direction::Receiving);
         let copying = &self.procs[who].record.rx.copying;
         let Some(_entered) = enter(lock.is_nested(), copying) else { return };
         self.settles_locked(who);
@@ -480,7 +522,7 @@ impl World {
     /// Of a peer that has ended its direction: nobody holds its socket any more, as the kernel says who is asked now and then.
     pub fn is_orphaned(&self, who: usize) -> bool {
         const LOOK: u64 = 100_000_000;
-        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
         if self.end(who).theirs.prod.fin.load(Relaxed) == 0 {
             return false;
         }

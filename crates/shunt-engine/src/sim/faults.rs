@@ -7,7 +7,7 @@ use shunt_shm::sync::{AtomicU32, AtomicU64};
 
 use super::pace::{at_once, point};
 use super::program::Doing;
-use super::{Ending, World};
+use super::{Ending, World, other};
 use crate::call::{Errno, Step};
 use crate::handshake::Phase;
 use crate::kernel::KernelSocket;
@@ -71,20 +71,20 @@ fn words(section: &Section) -> [Word<'_>; 20] {
 impl World {
     /// True where one of the two keeps to no protocol: then what they have sent each other cannot be told.
     pub fn is_lied_to(&self, who: usize) -> bool {
-        self.procs[1 - who].is_liar.get()
+        self.procs[other(who)].mind.is_liar.get()
     }
 
     /// Neither of the two lies.
     pub fn is_honest(&self) -> bool {
-        self.procs.iter().all(|me| !me.is_liar.get())
+        self.procs.iter().all(|me| !me.mind.is_liar.get())
     }
 
     /// Writes something to a word of its own, or to one by which the other one is woken.
     pub fn lies(&self, who: usize, number: u32) {
-        self.procs[who].is_liar.set(true);
+        self.procs[who].mind.is_liar.set(true);
         at_once(|| {
             let n = number as usize;
-            let [mine, theirs] = [who, 1 - who].map(|owner| words(&self.procs[owner].section));
+            let [mine, theirs] = [who, other(who)].map(|owner| words(&self.procs[owner].section));
             let words = mine.len();
             let word = if n % 4 == 3 { &theirs[ARMS + n / 4 % 2] } else { &mine[n / 4 % words] };
             let (what, now) = (n / 4 / words % 12, word.get());

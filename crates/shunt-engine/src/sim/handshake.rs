@@ -14,7 +14,7 @@ use shunt_wire::agent::{EndpointId, RegionId};
 use shunt_wire::clc::{Answer, Proposal};
 use shunt_wire::reason::Reason;
 
-use super::calls::Lock;
+use super::calls::Latch;
 use super::machine::{Machine, PLACES};
 use super::pace::{at_once, point, uninterrupted};
 use super::{Op, World};
@@ -31,7 +31,7 @@ const ENDPOINTS: [EndpointId; 2] = [11, 12];
 #[derive(Debug, Default)]
 pub struct Shaking {
     /// It was connected or accepted in this history; the others begin agreed.
-    is_new: Cell<bool>,
+    pub is_new: Cell<bool>,
     /// It knows its place in the link group.
     has_place: Cell<bool>,
     /// Held while a proposal is looked for and taken up.
@@ -94,7 +94,7 @@ impl Machine {
         let Some(world) = self.takes_next(program) else { return };
         let me = &world.procs[program];
         me.shaking.is_new.set(true);
-        me.names(world.conn);
+        me.mind.names(world.conn);
         point();
         if op == Op::AcceptPlain {
             return;
@@ -104,7 +104,7 @@ impl Machine {
             id.set_tuple(&tuple(world.conn).reversed());
             id.since.store(self.now.get(), Relaxed);
             id.phase.store(Phase::Candidate as u32, Release);
-            if op == Op::AcceptNow || me.uses_accepted.get() {
+            if op == Op::AcceptNow || me.mind.uses_accepted.get() {
                 course::at_accept(&world.hand(program));
             }
         });
@@ -138,7 +138,7 @@ impl Course for Hand<'_> {
 
     fn alone<T>(&self, step: impl FnOnce(bool) -> T) -> Option<T> {
         Some(uninterrupted(|| {
-            let lock = Lock::of(&self.world.procs[self.who].shaking.lock);
+            let lock = Latch::of(&self.world.procs[self.who].shaking.lock);
             point();
             step(lock.is_nested())
         }))
@@ -154,11 +154,11 @@ impl Course for Hand<'_> {
 
     fn accept(&self, ticket: &Ticket, time: Time) -> Result<(), Reason> {
         let (world, me) = (self.world, &self.world.procs[self.who]);
-        if !me.has_group.get() {
+        if !me.mind.has_group.get() {
             if !world.agent_lives.get() {
                 return Err(Reason::NoAgent);
             }
-            me.has_group.set(true);
+            me.mind.has_group.set(true);
         }
         point();
         let Place { slot, generation, .. } = ticket.place();
@@ -202,10 +202,10 @@ impl Course for Hand<'_> {
         let (world, me) = (self.world, &self.world.procs[self.who]);
         assert!(!world.is_honest() || acceptor == ENDPOINTS[1], "nobody has answered");
         point();
-        if !me.has_bells.get() && !world.agent_lives.get() {
+        if !me.mind.has_bells.get() && !world.agent_lives.get() {
             return false;
         }
-        me.has_bells.set(true);
+        me.mind.has_bells.set(true);
         me.can_tell.set(true);
         world.end(self.who).has_met();
         true

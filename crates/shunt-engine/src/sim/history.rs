@@ -74,7 +74,7 @@ const ALONE: [(&str, Op); 13] = [
 type Numbered = fn(usize) -> Op;
 
 #[allow(clippy::cast_possible_truncation, reason = "no history has so many accesses")]
-const SIZED: [(&str, Numbered); 13] = [
+const SIZED: [(&str, Numbered); 14] = [
     ("send", Op::Send),
     ("recv", Op::Receive),
     ("recv-all", Op::ReceiveAll),
@@ -88,10 +88,11 @@ const SIZED: [(&str, Numbered); 13] = [
     ("panic", |n| Op::Panic(n as u32)),
     ("lie", |n| Op::Lie(n as u32)),
     ("on", Op::On),
+    ("fork", Op::Fork),
 ];
 
 impl Op {
-    const CODES: u8 = 26;
+    const CODES: u8 = 27;
 
     fn from_code(code: u8, size: usize) -> Self {
         match usize::from(code).checked_sub(ALONE.len()) {
@@ -112,7 +113,8 @@ impl Op {
             | Self::PollReceive(n)
             | Self::EdgeSend(n)
             | Self::EdgeReceive(n)
-            | Self::On(n) => Some(n),
+            | Self::On(n)
+            | Self::Fork(n) => Some(n),
             Self::Die(n) | Self::Signal(n) | Self::Panic(n) | Self::Lie(n) => Some(n as usize),
             _ => None,
         }

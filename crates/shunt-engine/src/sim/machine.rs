@@ -11,6 +11,7 @@ use shunt_shm::region::{Section, Side};
 use shunt_shm::table::Table;
 use shunt_wire::clc::Proposal;
 
+use super::forks::{self, PROGRAMS};
 use super::history::History;
 use super::pace::{self, Program, Stopped, at_once, point};
 use super::program::Asleep;
@@ -41,6 +42,8 @@ pub struct Mind {
     pub handlers: Cell<u32>,
     /// It keeps to no protocol.
     pub is_liar: Cell<bool>,
+    /// It is no place for a fork.
+    pub is_born: Cell<bool>,
     /// It was killed.
     is_dead: Cell<bool>,
     /// The agent has woken it, as its peer was killed.
@@ -55,9 +58,10 @@ pub struct Mind {
 }
 
 impl Mind {
-    fn new(ops: &[Op]) -> Self {
+    /// `None`: it is not forked yet.
+    fn new(ops: Option<&[Op]>) -> Self {
         Self {
-            ops: RefCell::new(ops.iter().copied().collect()),
+            ops: RefCell::new(ops.unwrap_or_default().iter().copied().collect()),
             numbers: Default::default(),
             acts_on: Cell::new(0),
             asleep: Cell::new(None),
@@ -65,6 +69,7 @@ impl Mind {
             had_handler: Cell::new(false),
             handlers: Cell::new(0),
             is_liar: Cell::new(false),
+            is_born: Cell::new(ops.is_some()),
             is_dead: Cell::new(false),
             is_roused: Cell::new(false),
             rests: Cell::new(0),
@@ -170,7 +175,8 @@ impl LinkGroup for Group {
 
 /// All of it.
 pub struct Machine {
-    pub minds: [Rc<Mind>; 2],
+    /// Those that the history begins with, then places for forks.
+    pub minds: [Rc<Mind>; PROGRAMS],
     conns: RefCell<Vec<Rc<World>>>,
     pub group: Group,
     /// Open proposals to the second program.
@@ -194,8 +200,11 @@ thread_local! {
 
 impl Machine {
     pub fn new(history: &History) -> Rc<Self> {
+        let ops = [&history.client[..], &history.server];
+        let mind = |who: usize| Rc::new(Mind::new(ops.get(who).copied()));
+        let minds: [Rc<Mind>; PROGRAMS] = core::array::from_fn(mind);
         let machine = Rc::new(Self {
-            minds: [&history.client, &history.server].map(|ops| Rc::new(Mind::new(ops))),
+            minds,
             conns: RefCell::default(),
             group: Group::default(),
             table: TABLE.with(Rc::clone),
@@ -232,9 +241,9 @@ impl Machine {
     fn begins_agreed(self: &Rc<Self>) {
         let Some(slot) = self.group.slots.take(PLACES, &self.group) else { return };
         let Some(world) = self.begins(Some(slot)) else { return };
-        for me in &world.procs {
+        for me in &world.procs[..2] {
             me.record.id.phase.store(Phase::Active as u32, Relaxed);
-            me.names(world.conn);
+            me.mind.names(world.conn);
         }
         world.procs[0].section.setup.state.store(Proposal::Active as u32, Relaxed);
     }
@@ -266,7 +275,7 @@ impl Machine {
     fn named(&self, program: usize) -> Option<Rc<World>> {
         let me = &self.minds[program];
         let world = self.world(me.numbers[me.acts_on.get()].get()?);
-        (!world.procs[program].ending.get().is_over()).then_some(world)
+        (!world.procs[program].is_gone.get()).then_some(world)
     }
 
     /// One in so many.
@@ -277,6 +286,9 @@ impl Machine {
     /// Which program comes first, and after how many points it stops: few as a rule.
     fn turn(&self) -> (usize, u32) {
         let Some(choice) = self.choices.borrow_mut().pop_front() else { return (0, u32::MAX) };
+        if self.has_forks() {
+            return forks::turn(choice);
+        }
         let gap = match u32::from(choice & 0x7f) {
             few @ 0..64 => few,
             more @ 64..112 => 64 + (more - 64) * 8,
@@ -369,6 +381,11 @@ impl Machine {
         }
     }
 
+    /// Some program has forked.
+    pub fn has_forks(&self) -> bool {
+        self.minds[2..].iter().any(|me| me.is_born.get())
+    }
+
     /// The kernel has connected it: it waits to be accepted.
     pub fn comes(&self, world: &World) {
         self.backlog.borrow_mut().push_back(world.conn);
@@ -381,6 +398,9 @@ impl Machine {
 
     fn can_go_on(&self, program: usize) -> bool {
         let me = &self.minds[program];
+        if !me.is_born.get() {
+            return false;
+        }
         let Some(asleep) = me.asleep.get() else { return !me.is_dead.get() };
         let is_woken = || match me.asleep_on.get() {
             Some(conn) => self.world(conn).is_woken(program, &asleep),
@@ -399,7 +419,7 @@ impl Machine {
                 // The kernel of one that has not accepted it sends RST.
                 its.socket.lingers.set(true);
             }
-            if !its.ending.get().is_over() {
+            if !its.is_gone.get() {
                 world.dies(program);
             }
         }
@@ -437,15 +457,15 @@ impl Machine {
     }
 
     /// Runs both programs until neither can go on.
-    pub fn runs(&self, programs: &mut [Program; 2]) {
+    pub fn runs(&self, programs: &mut [Program; PROGRAMS]) {
         let (mut idle, mut before) = (0, self.progress());
-        let mut is_done = [false; 2];
+        let mut is_done = [false; PROGRAMS];
         let mut states = Vec::new();
         self.have_moved(&mut states, 0);
         while idle < World::PATIENCE {
             let (first, gap) = self.turn();
             let can = |who: &usize| !is_done[*who] && self.can_go_on(*who);
-            if let Some(who) = [first, 1 - first].into_iter().find(can) {
+            if let Some(who) = forks::order(first).find(can) {
                 match programs[who].goes_on(gap) {
                     Stopped::Between => {}
                     Stopped::Done => is_done[who] = true,
@@ -454,14 +474,14 @@ impl Machine {
                 self.have_moved(&mut states, gap);
                 continue;
             }
-            for who in 0..2 {
+            for who in 0..PROGRAMS {
                 if let Some(world) = self.sleeps_on(who) {
                     world.rests(who);
                 }
             }
             let is_doomed =
                 |who: &usize| programs[*who].is_doomed() && !self.minds[*who].is_dead.get();
-            if let Some(who) = (0..2).find(is_doomed) {
+            if let Some(who) = (0..PROGRAMS).find(is_doomed) {
                 self.dies(who);
                 continue;
             }
@@ -470,7 +490,7 @@ impl Machine {
             before = now;
             self.passes_time();
         }
-        for who in 0..2 {
+        for who in 0..PROGRAMS {
             if let Some(world) = self.sleeps_on(who) {
                 world.rests_for_good(who);
             }

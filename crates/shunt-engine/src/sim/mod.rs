@@ -18,6 +18,7 @@
 
 mod calls;
 mod faults;
+mod forks;
 mod handshake;
 mod history;
 mod machine;
@@ -41,6 +42,7 @@ use shunt_shm::region::{Section, Side};
 
 use crate::conn::End;
 use crate::conn::poll::KernelReadiness;
+use forks::{Moved, PROGRAMS};
 use handshake::Shaking;
 pub use history::History;
 use machine::{Machine, Mind, Place};
@@ -103,11 +105,12 @@ pub enum Op {
     /// Writes something to a word of the memory that it shares with the other one: the number says which and what. From now on
     /// nothing that it does is right.
     Lie(u32),
+    /// Forks. The child does so many of the operations that come next.
+    Fork(usize),
 }
 
-/// A program's end of a connection, and what the kernel knows of it.
-struct Proc {
-    mind: Rc<Mind>,
+/// One end of a connection: what all programs share that hold it, and what the kernel knows of it.
+struct Held {
     record: Record,
     /// What it writes in the link group, and the ring from which it receives: memory that connections have one after the other.
     section: Rc<Section>,
@@ -118,30 +121,47 @@ struct Proc {
     /// The same of those that it receives, and may not have taken yet.
     received: Cell<u64>,
     untaken: Cell<u64>,
-    can_tell: Cell<bool>,
+    /// Those of the step that is under way.
+    placed: Cell<Moved>,
+    claimed: Cell<Moved>,
     ending: Cell<Ending>,
     /// Bytes of its calls when the other one was over: how many lay unread there for certain.
     left_unread: Cell<u64>,
     /// A call has failed with `ECONNRESET`.
     is_told: Cell<bool>,
     socket: Kept,
-    /// Its completion queue has the connection.
-    is_queued: Cell<bool>,
-    heard: Cell<KernelReadiness>,
-    /// Calls on it that are under way.
-    calls: Cell<u32>,
-    /// A handler has closed the connection under a call.
-    is_to_close: Cell<bool>,
-    /// A handler has ended its direction above a step.
-    is_to_shut: Cell<bool>,
-    /// It is in a step: what that has moved is in doubt.
-    in_step: Cell<bool>,
-    /// The locks of its directions are held, that of receiving first.
-    locks: [Cell<bool>; 2],
     /// The library has reset the connection for a panic of its own.
     has_reset: Cell<bool>,
     /// The kernel has sent RST for that.
     is_aborted: Cell<bool>,
+    /// A program was killed before it could tell of bytes, or of room, and others hold the end.
+    untold: [Cell<bool>; 2],
+}
+
+/// A program's part in an end.
+struct Proc {
+    mind: Rc<Mind>,
+    held: Rc<Held>,
+    /// It does not hold the end: it was killed, has closed its descriptor, or is not forked yet.
+    is_gone: Cell<bool>,
+    can_tell: Cell<bool>,
+    /// Its completion queue has the connection.
+    is_queued: Cell<bool>,
+    heard: Cell<KernelReadiness>,
+    /// It has armed the word of a direction, and has not slept since; or sleeps.
+    has_armed: [Cell<bool>; 2],
+    /// Such a word was taken.
+    is_woken: Cell<bool>,
+    /// Calls on it that are under way.
+    calls: Cell<u32>,
+    /// A handler has closed the connection under a call.
+    is_to_close: Cell<bool>,
+    /// It has let go of the connection, as the last one that held it.
+    has_let_go: Cell<bool>,
+    /// A handler has ended its direction above a step.
+    is_to_shut: Cell<bool>,
+    /// It is in a step: what that has moved is in doubt.
+    in_step: Cell<bool>,
     /// When it first found no room while the other one was gone.
     doubts_since: Cell<u64>,
     /// That one is gone without a word.
@@ -176,23 +196,32 @@ impl Ending {
     }
 }
 
-/// What a program knows beside this connection.
+/// What its end has.
 impl Deref for Proc {
-    type Target = Mind;
+    type Target = Held;
 
-    fn deref(&self) -> &Mind {
-        &self.mind
+    fn deref(&self) -> &Held {
+        &self.held
     }
 }
 
-impl Proc {
+/// The end that a program holds: those of the client's have even numbers.
+const fn side(who: usize) -> usize {
+    who % 2
+}
+
+/// The other end, or the first program that has held it.
+const fn other(who: usize) -> usize {
+    1 - side(who)
+}
+
+impl Held {
     /// In this place of the link group.
-    fn new(side: Side, mind: &Rc<Mind>, place: &Place) -> Self {
+    fn new(side: Side, place: &Place) -> Self {
         let record = Record::default();
         record.id.side.store(side as u32, Relaxed);
         let (section, rmb) = place.of(side);
         Self {
-            mind: Rc::clone(mind),
             record,
             section,
             rmb,
@@ -200,20 +229,35 @@ impl Proc {
             unseen: Cell::new(0),
             received: Cell::new(0),
             untaken: Cell::new(0),
-            can_tell: Cell::new(false),
+            placed: Cell::default(),
+            claimed: Cell::default(),
             ending: Cell::new(Ending::Not),
             left_unread: Cell::new(0),
             is_told: Cell::new(false),
             socket: Kept::default(),
-            is_queued: Cell::new(false),
-            heard: Cell::new(KernelReadiness::Nothing),
-            calls: Cell::new(0),
-            is_to_close: Cell::new(false),
-            is_to_shut: Cell::new(false),
-            in_step: Cell::new(false),
-            locks: Default::default(),
             has_reset: Cell::new(false),
             is_aborted: Cell::new(false),
+            untold: Default::default(),
+        }
+    }
+}
+
+impl Proc {
+    fn new(mind: &Rc<Mind>, held: &Rc<Held>) -> Self {
+        Self {
+            mind: Rc::clone(mind),
+            held: Rc::clone(held),
+            is_gone: Cell::new(true),
+            can_tell: Cell::new(false),
+            is_queued: Cell::new(false),
+            heard: Cell::new(KernelReadiness::Nothing),
+            has_armed: Default::default(),
+            is_woken: Cell::new(false),
+            calls: Cell::new(0),
+            is_to_close: Cell::new(false),
+            has_let_go: Cell::new(false),
+            is_to_shut: Cell::new(false),
+            in_step: Cell::new(false),
             doubts_since: Cell::new(0),
             is_orphaned: Cell::new(false),
             shaking: Shaking::default(),
@@ -229,7 +273,7 @@ struct World {
     conn: usize,
     /// Its place in the link group, if it was given one.
     slot: Option<usize>,
-    procs: [Proc; 2],
+    procs: [Proc; PROGRAMS],
     /// From the first program to the second, and back.
     pipes: [Pipe; 2],
 }
@@ -252,27 +296,23 @@ impl World {
     const LOOK: u64 = 40_000_000;
 
     fn new(machine: &Rc<Machine>, conn: usize, slot: Option<usize>) -> Self {
-        let [client, server] = &machine.minds;
         let nowhere = Place::default();
         let place = slot.map_or(&nowhere, |slot| &machine.group.places[slot]);
-        Self {
-            machine: Rc::clone(machine),
-            conn,
-            slot,
-            procs: [Proc::new(Side::Client, client, place), Proc::new(Side::Server, server, place)],
-            pipes: <[Pipe; 2]>::default(),
-        }
+        let held = [Side::Client, Side::Server].map(|side| Rc::new(Held::new(side, place)));
+        let procs = core::array::from_fn(|who| Proc::new(&machine.minds[who], &held[side(who)]));
+        (0..2).for_each(|who| procs[who].begins_to_hold(who));
+        Self { machine: Rc::clone(machine), conn, slot, procs, pipes: <[Pipe; 2]>::default() }
     }
 
     /// What a direction carries at this place: something else on each connection.
     fn byte(&self, who: usize, at: u64) -> u8 {
         let place = at + 1 + self.conn as u64 * 1_000_003;
         let mixed = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed.to_le_bytes()[7] ^ u8::try_from(who).unwrap()
+        mixed.to_le_bytes()[7] ^ u8::try_from(side(who)).unwrap()
     }
 
     fn end(&self, who: usize) -> End<'_> {
-        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
         End {
             record: &me.record,
             mine: &me.section,
@@ -282,19 +322,32 @@ impl World {
     }
 
     const fn socket(&self, who: usize) -> Socket<'_> {
-        Socket { world: self, who }
+        Socket { world: self, who: side(who) }
     }
 
     /// SIGKILL, wherever it is.
     fn dies(&self, who: usize) {
         let me = &self.procs[who];
-        me.asleep.set(None);
-        self.notes_end(who);
-        let is_first = me.ending.get() == Ending::Not;
-        me.ending.set(if is_first { Ending::Killed } else { Ending::KilledLater });
+        me.mind.asleep.set(None);
+        me.is_gone.set(true);
+        if self.is_held(who) {
+            return self.is_bereaved(who);
+        }
+        self.ends_unannounced(who);
+    }
+
+    /// The kernel closes the socket of an end that nobody holds any more.
+    fn ends_unannounced(&self, who: usize) {
+        let me = &self.procs[who];
+        if me.ending.get() < Ending::Closed {
+            self.notes_end(who);
+            let is_first = me.ending.get() == Ending::Not;
+            me.ending.set(if is_first { Ending::Killed } else { Ending::KilledLater });
+        }
         self.socket(who).closes();
-        let peer = &self.procs[1 - who];
-        peer.is_roused.set(peer.asleep.get().is_some());
+        for peer in self.programs(other(who)).map(|who| &self.procs[who].mind) {
+            peer.is_roused.set(peer.asleep.get().is_some());
+        }
     }
 
     /// Something else whenever a program has got anywhere with it.
@@ -305,7 +358,8 @@ impl World {
                 me.record.tx.replay.load(Relaxed) + u64::from(me.record.rx.again.load(Relaxed));
             me.sent.get() + me.received.get() + u64::from(marks) + repeats
         };
-        (of(&self.procs[0]) + of(&self.procs[1]), self.procs.each_ref().map(|me| me.ending.get()))
+        let [client, server, ..] = &self.procs;
+        (of(client) + of(server), [client.ending.get(), server.ending.get()])
     }
 }
 
@@ -317,7 +371,8 @@ fn run(history: &History) -> u32 {
     let machine = Machine::new(history);
     machine.is_here();
     pace::begins();
-    let mut programs = [0, 1].map(|who| Program::new(who, move || Machine::here().lives(who)));
+    let lives = |who| Machine::here().lives(who);
+    let mut programs: [_; PROGRAMS] = core::array::from_fn(|who| Program::new(who, lives));
     let result = catch_unwind(AssertUnwindSafe(|| machine.runs(&mut programs)));
     drop(programs);
     pace::ends();

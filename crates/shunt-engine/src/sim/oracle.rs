@@ -9,13 +9,12 @@
 use super::pace::at_once;
 use super::program::{Asleep, Doing};
 use super::tcp::ROOM;
-use super::{Ending, Op, World};
+use super::{Ending, Op, World, other, side};
 use crate::call::{Direction, Errno, Step, Until};
 use crate::conn::repeated::are_pending;
 use crate::conn::sends_over_tcp;
 use crate::conn::state::State;
 use crate::events;
-use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl World {
@@ -42,9 +41,9 @@ impl World {
         if !self.is_honest() {
             return;
         }
-        let sent = self.procs[1 - who].sent.get();
+        let sent = self.procs[other(who)].sent.get();
         assert!(at + bytes.len() as u64 <= sent, "program {who} got bytes that were not sent");
-        let is_right = |(n, found): (usize, &u8)| *found == self.byte(1 - who, at + n as u64);
+        let is_right = |(n, found): (usize, &u8)| *found == self.byte(other(who), at + n as u64);
         assert!(bytes.iter().enumerate().all(is_right), "program {who} got wrong bytes at {at}");
     }
 
@@ -59,7 +58,7 @@ impl World {
 
     /// A program is over, right now.
     pub fn notes_end(&self, who: usize) {
-        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
         // Of a direction that has ended before, RST is no news.
         if me.ending.get() < Ending::Shut {
             let sent = peer.sent.get() - peer.unseen.get();
@@ -69,19 +68,19 @@ impl World {
 
     /// Over TCP, this program's next call would hear of a reset.
     fn must_be_reset(&self, who: usize) -> bool {
-        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
         let is_first = matches!(peer.ending.get(), Ending::Killed | Ending::Closed);
         // Where it leaves a full ring at that moment the kernel has only heard of a FIN, and says `EPIPE`.
         let has_left = me.record.tx.marks.load(Relaxed) != 0 && sends_over_tcp(&me.record);
-        // The call below a handler may be about to tell it.
-        let is_below = me.handlers.get() > 0;
+        // The call below a handler, or another program's, may be about to tell it.
+        let is_below = me.mind.handlers.get() > 0 || self.has_relatives(who);
         let is_reset = me.left_unread.get() > 0 || peer.is_aborted.get();
         is_first && is_reset && !me.is_told.get() && !has_left && !is_below
     }
 
     /// It may.
     fn may_be_reset(&self, who: usize) -> bool {
-        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
         let is_unread = me.sent.get() > peer.received.get() - peer.untaken.get();
         let is_reset = me.socket.is_reset.get() || peer.has_reset.get();
         peer.ending.get().is_over() && !me.is_told.get() && (is_unread || is_reset)
@@ -89,7 +88,7 @@ impl World {
 
     /// Bytes that a receiver has not had, of those that it can have.
     fn unread(&self, who: usize) -> u64 {
-        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
         (peer.sent.get() - peer.unseen.get()).saturating_sub(me.received.get())
     }
 
@@ -100,10 +99,10 @@ impl World {
 
     /// A call is over.
     pub fn is_over(&self, who: usize, doing: Doing, step: Step) {
-        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
+        let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
         let step = if doing.moved > 0 { Step::Done } else { step };
         if step == Step::Failed(Errno::INTR) {
-            assert_ne!(me.handlers.get(), 0, "program {who} was interrupted by nothing");
+            assert_ne!(me.mind.handlers.get(), 0, "program {who} was interrupted by nothing");
             return;
         }
         // A call below the one that has panicked.
@@ -155,8 +154,12 @@ impl World {
         if !self.is_honest() {
             return;
         }
-        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
-        let Some(asleep) = me.asleep.get().filter(|_| !me.ending.get().is_over()) else { return };
+        let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
+        let Some(asleep) = me.mind.asleep.get().filter(|_| !me.is_gone.get()) else { return };
+        if asleep.lock.is_some() || self.is_untold(who, &asleep) {
+            return;
+        }
+        assert!(!me.has_reset.get(), "{who} sleeps over a reset of its own: {asleep:?}");
         // Whoever is killed tells nobody; the kernel does, and on a futex nobody hears it.
         if peer.ending.get().is_over() && asleep.events.is_none() && !asleep.by_edge {
             return;
@@ -183,7 +186,13 @@ impl World {
                 assert!(free * 3 < of, "{who} was not told of room: {asleep:?}");
             }
             // In poll and epoll a third is room, of which the receiver tells before it has taken another quarter.
-            Direction::Sending if until.is_none() && !sends_over_tcp(&me.record) => {
+            // One that waits for the kernel's room hears of that, though another program has gone back to the ring.
+            Direction::Sending
+                if until.is_none()
+                    && !sends_over_tcp(&me.record)
+                    && !(asleep.by_edge && self.has_relatives(who))
+                    && asleep.events.is_none_or(|asked| asked & events::OUT == 0) =>
+            {
                 let (free, of) = self.end(who).room();
                 assert!(free * 12 < of * 7, "{who} was not told of room in poll: {asleep:?}");
             }
@@ -191,14 +200,26 @@ impl World {
         }
     }
 
+    /// Whoever was to wake it was killed, and others hold that end: they tell of what they do themselves.
+    fn is_untold(&self, who: usize, asleep: &Asleep) -> bool {
+        let sends = asleep.doing.op.direction() == Direction::Sending;
+        self.procs[other(who)].untold[usize::from(sends)].get()
+    }
+
     /// Nobody will wake it: nothing may be there for it.
     pub fn rests_for_good(&self, who: usize) {
-        let (me, peer) = (&self.procs[who], &self.procs[1 - who]);
-        let Some(asleep) = me.asleep.get().filter(|_| !me.ending.get().is_over()) else { return };
+        let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
+        let Some(asleep) = me.mind.asleep.get().filter(|_| !me.is_gone.get()) else { return };
+        if let Some(direction) = asleep.lock {
+            return self.waits_for_good(who, direction);
+        }
+        if self.is_untold(who, &asleep) {
+            return;
+        }
         let what = (who, asleep.doing, asleep.until);
         if !self.is_honest() {
             // What it says may be anything; its kernel does not lie.
-            let is_over = peer.ending.get().is_over() && !me.is_liar.get();
+            let is_over = peer.ending.get().is_over() && !me.mind.is_liar.get();
             assert!(!is_over, "{what:?} waits for a liar that is gone");
             return;
         }
@@ -206,7 +227,7 @@ impl World {
             Direction::Sending => {
                 let is_over = peer.ending.get().is_over();
                 assert!(!is_over, "{what:?} waits for one that is gone");
-                let room = self.pipes[who].room();
+                let room = self.pipes[side(who)].room();
                 assert!(room * 3 < ROOM, "{what:?} waits though there is room");
             }
             Direction::Receiving => {
@@ -220,7 +241,7 @@ impl World {
     /// What readiness says is what calls find.
     pub fn checks_readiness(&self, who: usize) {
         // Above a step it would be turned away.
-        if self.procs[who].locks.iter().any(Cell::get) {
+        if [Direction::Receiving, Direction::Sending].iter().any(|way| !self.is_free(who, *way)) {
             return;
         }
         self.leaps.set(true);
@@ -236,7 +257,7 @@ impl World {
             let finds = matches!(step, Step::Done | Step::Failed(_));
             assert!(finds || !told, "{who} is told of something: {ready:#x}, {step:?}");
             // Whoever only asks hears of one that was killed when it sleeps, or after a while.
-            let is_killed = self.procs[1 - who].ending.get() >= Ending::Killed;
+            let is_killed = self.procs[other(who)].ending.get() >= Ending::Killed;
             assert!(told || !finds || (is_killed && got == 0), "{who} is not told: {step:?} {got}");
             if finds {
                 self.is_over(who, doing, step);

@@ -193,32 +193,38 @@ pub enum Stopped {
 
 /// A program.
 pub struct Program {
-    coroutine: Generator<'static, (), ()>,
+    body: fn(usize),
+    /// Once it has begun.
+    coroutine: Option<Generator<'static, (), ()>>,
     who: usize,
     fate: Fate,
     masked: bool,
-    has_begun: bool,
 }
 
 impl Program {
     /// One that does this. What it works on it finds in memory of the thread, on which it stays.
+    pub const fn new(who: usize, body: fn(usize)) -> Self {
+        Self { body, coroutine: None, who, fate: Fate::NONE, masked: false }
+    }
+
     #[allow(deprecated, reason = "see `stop`")]
-    pub fn new(who: usize, body: impl FnOnce() + Send + 'static) -> Self {
+    fn coroutine(who: usize, body: fn(usize)) -> Generator<'static, (), ()> {
         let body = move || {
             // A value that the coroutine drops while it unwinds must not find that another one may go on there.
-            let result = catch_unwind(AssertUnwindSafe(body));
+            let result = catch_unwind(AssertUnwindSafe(|| body(who)));
             PACE.with(|pace| pace.is_on.set(false));
             match result {
                 Err(failure) if !failure.is::<Over>() => resume_unwind(failure),
                 _ => {}
             }
         };
-        let coroutine = Gn::new_opt(STACK, body);
-        Self { coroutine, who, fate: Fate::NONE, masked: false, has_begun: false }
+        Gn::new_opt(STACK, body)
     }
 
     /// Goes on for so many points.
     pub fn goes_on(&mut self, gap: u32) -> Stopped {
+        let (who, body) = (self.who, self.body);
+        let coroutine = self.coroutine.get_or_insert_with(|| Self::coroutine(who, body));
         PACE.with(|pace| {
             pace.gap.set(gap);
             pace.fate.set(self.fate);
@@ -226,13 +232,12 @@ impl Program {
             pace.who.set(self.who);
             pace.is_on.set(true);
         });
-        self.has_begun = true;
-        self.coroutine.resume();
+        coroutine.resume();
         PACE.with(|pace| {
             pace.is_on.set(false);
             (self.fate, self.masked) = (pace.fate.get(), pace.masked.get());
         });
-        match (self.fate.dies, self.coroutine.is_done()) {
+        match (self.fate.dies, coroutine.is_done()) {
             (_, true) => Stopped::Done,
             (0, false) => Stopped::Dies,
             (_, false) => Stopped::Between,
@@ -248,11 +253,11 @@ impl Program {
 impl Drop for Program {
     /// What is left on its stack is dropped: by then the history is over.
     fn drop(&mut self) {
-        if !self.has_begun || self.coroutine.is_done() {
+        let Some(coroutine) = self.coroutine.as_mut().filter(|begun| !begun.is_done()) else {
             return;
-        }
+        };
         PACE.with(|pace| pace.is_over.set(true));
-        self.coroutine.resume();
+        coroutine.resume();
         PACE.with(|pace| pace.is_over.set(false));
     }
 }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use shunt_shm::doorbell::{ON_BELL, ON_FUTEX, arm};
+use shunt_shm::doorbell::{ON_BELL, ON_FUTEX};
 
 use super::program::{Asleep, Doing};
 use super::tcp::Socket;
@@ -99,7 +99,7 @@ impl World {
         let wanted = if receives { events::IN } else { events::OUT };
         while self.linked(who).is_none() {
             let is_ready = self.readiness(who, wanted) & (wanted | events::ALWAYS) != 0;
-            if is_ready || self.procs[who].had_handler.get() {
+            if is_ready || self.procs[who].mind.had_handler.get() {
                 return;
             }
             let looks_at = self.next_look(who);
@@ -133,16 +133,14 @@ impl World {
             }
             self.tells_for_those_below(who);
             let by_words = end.is_heard_by_words(wanted);
-            let (ctl, how) = (&end.mine.ctl, if by_words { ON_FUTEX } else { ON_BELL });
-            let armed = match receives {
-                true => [Some(arm(&ctl.rx_arm, how)), None],
-                false => [None, Some(arm(&ctl.tx_arm, how))],
-            };
+            let how = if by_words { ON_FUTEX } else { ON_BELL };
+            let seen = Some(self.arms(who, doing.op.direction(), how));
+            let armed = if receives { [seen, None] } else { [None, seen] };
             if looks() {
                 continue;
             }
             // A handler has run since the look: the call ends.
-            if self.procs[who].had_handler.get() {
+            if self.procs[who].mind.had_handler.get() {
                 return;
             }
             let mut events = wanted;
@@ -223,7 +221,7 @@ impl World {
                     return;
                 }
             }
-            if me.had_handler.get() {
+            if me.mind.had_handler.get() {
                 return;
             }
             let asleep = self.asleep(who, doing, [None; 2], None);

@@ -5,13 +5,13 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use shunt_shm::Violation;
-use shunt_shm::doorbell::{ON_BELL, ON_FUTEX, ON_QUEUE, arm, take, take_futex};
+use shunt_shm::doorbell::{ON_BELL, ON_FUTEX, ON_QUEUE, take, take_futex};
 use shunt_shm::sync::{AtomicU32, store_load_fence};
 
 use super::calls::{Lock, Receiving, Sending};
 use super::pace::{self, Panicked, point, rest};
 use super::wakes::News;
-use super::{Ending, Op, World};
+use super::{Ending, Op, World, other};
 use crate::call::{Direction, Errno, Kernel, Step, Until, enter};
 use crate::conn::close::Tell;
 use crate::conn::flags::{KERNEL_HINT, SHUT_WR};
@@ -103,6 +103,8 @@ pub struct Asleep {
     /// What there was of the other end's news when it began, and how many points had been passed.
     pub news: News,
     pub began: u32,
+    /// The lock of this direction, and nothing else.
+    pub lock: Option<Direction>,
 }
 
 impl Asleep {
@@ -117,6 +119,7 @@ impl Asleep {
             looks_at: None,
             news: News::NONE,
             began: 0,
+            lock: None,
         }
     }
 
@@ -161,7 +164,7 @@ impl World {
         }
         me.calls.set(me.calls.get() - 1);
         // What a handler has closed under the call.
-        if me.calls.get() == 0 && me.is_to_close.get() && !me.ending.get().is_over() {
+        if me.calls.get() == 0 && me.is_to_close.get() && !me.is_gone.get() {
             pace::uninterrupted(|| self.closes(who));
         }
     }
@@ -175,7 +178,7 @@ impl World {
         // An edge-triggered program tries first.
         let polls = matches!(op, Op::PollReceive(_) | Op::PollSend(_));
         if polls {
-            self.procs[who].had_handler.set(false);
+            self.procs[who].mind.had_handler.set(false);
             self.polls(who, *doing);
         }
         // A call that follows finds something.
@@ -207,12 +210,14 @@ impl World {
                     // stays full waits once more where the receiver has taken something since.
                     let record = &self.procs[who].record;
                     was_told &= !are_pending(record) && !overflow::is_watched(record);
-                    was_told &= !self.procs[who].had_handler.take();
+                    was_told &= !self.procs[who].mind.had_handler.take();
                     // A look that was begun before a mark was set, and found that the other one was killed after that, is not
                     // noted (`epoll/ready.rs`): the call is in the ring then, and asks the kernel some microseconds later.
-                    was_told &= self.procs[1 - who].ending.get() < Ending::Killed;
+                    was_told &= self.procs[other(who)].ending.get() < Ending::Killed;
                     // Above a step that is half done what was seen may be, too.
-                    was_told &= self.is_honest() && self.procs[who].handlers.get() == 0;
+                    was_told &= self.is_honest() && self.procs[who].mind.handlers.get() == 0;
+                    // Another program may have been quicker.
+                    was_told &= !self.has_relatives(who);
                     assert!(
                         !was_told || doing.moved > before,
                         "{who} was told too much: {doing:?}"
@@ -224,7 +229,7 @@ impl World {
                             return;
                         }
                     }
-                    self.procs[who].had_handler.set(false);
+                    self.procs[who].mind.had_handler.set(false);
                     self.polls(who, *doing);
                     was_told = polls;
                     continue;
@@ -247,7 +252,7 @@ impl World {
     /// One step of a call.
     fn step(&self, who: usize, doing: &mut Doing, blocking: bool) -> Step {
         let me = &self.procs[who];
-        if me.handlers.get() == 0 {
+        if me.mind.handlers.get() == 0 {
             me.step_began.set(pace::points());
         }
         // Both ends are done with a place before it is given out again.
@@ -266,11 +271,11 @@ impl World {
         {
             return Step::Follow;
         }
-        let (lock, copying) = match direction {
-            Direction::Receiving => (&me.locks[0], &record.rx.copying),
-            Direction::Sending => (&me.locks[1], &record.tx.copying),
+        let copying = match direction {
+            Direction::Receiving => &record.rx.copying,
+            Direction::Sending => &record.tx.copying,
         };
-        let lock = Lock::of(lock);
+        let lock = Lock::of(self, who, direction);
         let Some(_entered) = enter(lock.is_nested(), copying) else {
             // Above a call that is moving bytes just now.
             return Step::Failed(Errno::INTR);
@@ -358,7 +363,7 @@ impl World {
             Op::Shut => return self.shuts(who),
             // Calls that are under way have another descriptor.
             Op::Close if self.procs[who].calls.get() > 1 => {
-                self.procs[who].forgets(self.conn);
+                self.procs[who].mind.forgets(self.conn);
                 self.procs[who].is_to_close.set(true);
             }
             // What a handler did with it then would be a call on a descriptor that is gone.
@@ -368,6 +373,7 @@ impl World {
             Op::Signal(points) => pace::is_to_handle_in(points),
             Op::Panic(points) => pace::is_to_panic_in(points),
             Op::Lie(number) => self.lies(who, number),
+            Op::Fork(ops) => self.forks(who, ops),
             _ => unreachable!("it moves something, or is the machine's"),
         }
         Step::Done
@@ -400,7 +406,7 @@ impl World {
         if are_pending(record) && !self.goes_on(who) {
             return Step::Wait(Until::Both);
         }
-        let lock = Lock::of(&me.locks[1]);
+        let lock = Lock::of(self, who, Direction::Sending);
         // Above a step whose bytes may not be visible yet, and would come behind the end. One that only copies notices.
         let Some(_entered) = enter(lock.is_nested(), &record.tx.copying) else {
             me.is_to_shut.set(true);
@@ -431,14 +437,21 @@ impl World {
     /// What a handler above a step was to shut, once that is over.
     pub fn shuts_late(&self, who: usize) {
         let me = &self.procs[who];
-        if !me.locks[1].get() && me.is_to_shut.replace(false) {
+        if !self.is_in_step(who, Direction::Sending) && me.is_to_shut.replace(false) {
             self.does(who, Op::Shut);
         }
     }
 
     fn closes(&self, who: usize) -> Step {
         let (end, me) = (self.end(who), &self.procs[who]);
-        me.forgets(self.conn);
+        me.mind.forgets(self.conn);
+        if !me.has_let_go.get() {
+            if !self.lets_go(who) {
+                self.leaves_it(who);
+                return Step::Done;
+            }
+            me.has_let_go.set(true);
+        }
         if are_pending(end.record) && !self.goes_on(who) {
             return Step::Wait(Until::Both);
         }
@@ -456,7 +469,10 @@ impl World {
             self.is_done(who);
         }
         point();
-        me.ending.set(Ending::Closed);
+        if me.ending.get() < Ending::Closed {
+            me.ending.set(Ending::Closed);
+        }
+        me.is_gone.set(true);
         self.socket(who).closes();
         Step::Done
     }
@@ -474,14 +490,14 @@ impl World {
             let is_sender = core::ptr::eq(copying, &raw const me.record.tx.copying);
             let op = if is_sender { Op::Send(3) } else { Op::Receive(3) };
             let mut doing = Doing { op, moved: 0, is_plain: false };
-            me.had_handler.set(true);
+            me.mind.had_handler.set(true);
             // It does not wait.
-            me.handlers.set(me.handlers.get() + 1);
+            me.mind.handlers.set(me.mind.handlers.get() + 1);
             let step = self.step(who, &mut doing, false);
             if matches!(step, Step::Done | Step::Failed(_)) {
                 self.is_over(who, doing, step);
             }
-            me.handlers.set(me.handlers.get() - 1);
+            me.mind.handlers.set(me.mind.handlers.get() - 1);
         }
         true
     }
@@ -489,7 +505,7 @@ impl World {
     /// A handler that waits may run above a call that has done something, and has not told of it yet: the peer's answer may be
     /// what it waits for. As the library's `notify::for_those_below`.
     pub fn tells_for_those_below(&self, who: usize) {
-        if self.procs[who].handlers.get() == 0 {
+        if self.procs[who].mind.handlers.get() == 0 {
             return;
         }
         let untold = self.end(who).untold();
@@ -503,7 +519,7 @@ impl World {
 
     /// Tells the peer of bytes, a mark, or an end: as the library's `notify::data`.
     pub fn tells_receiver(&self, who: usize) {
-        let (ctl, peer) = (&self.procs[1 - who].section.ctl, &self.procs[1 - who]);
+        let (ctl, peer) = (&self.procs[other(who)].section.ctl, &self.procs[other(who)]);
         let ctl_is_queued = ctl.queue.load(Relaxed) != 0;
         if ctl_is_queued {
             peer.is_queued.set(true);
@@ -515,7 +531,7 @@ impl World {
 
     /// Tells the peer of room: as the library's `notify::space`.
     pub fn tells_sender(&self, who: usize) {
-        let (ctl, peer) = (&self.procs[1 - who].section.ctl, &self.procs[1 - who]);
+        let (ctl, peer) = (&self.procs[other(who)].section.ctl, &self.procs[other(who)]);
         let asked = take(&ctl.tx_arm);
         if asked & ON_QUEUE != 0 && ctl.queue.load(Relaxed) != 0 {
             peer.is_queued.set(true);
@@ -527,10 +543,13 @@ impl World {
     }
 
     pub fn tells_of_end(&self, who: usize) {
-        let ctl = &self.procs[1 - who].section.ctl;
-        // Whoever shuts twice tells of it twice.
-        for word in [&ctl.rx_arm, &ctl.tx_arm] {
-            take_futex(word);
+        let ctl = &self.procs[other(who)].section.ctl;
+        // Whoever shuts twice tells of it twice: of what is told for nothing the property asks no more.
+        for (word, way) in [(&ctl.rx_arm, Direction::Receiving), (&ctl.tx_arm, Direction::Sending)]
+        {
+            if take_futex(word) {
+                self.takes_word(other(who), way);
+            }
         }
     }
 
@@ -541,12 +560,11 @@ impl World {
         }
         self.tells_for_those_below(who);
         // One that runs from here on may leave the word as it was armed: the sleep does not begin (`threads/handlers.rs`).
-        let had_handler = &self.procs[who].had_handler;
+        let had_handler = &self.procs[who].mind.had_handler;
         had_handler.set(false);
         let (end, now) = (self.end(who), self.now.get());
         let direction = doing.op.direction();
         let receives = direction == Direction::Receiving;
-        let word = if receives { &end.mine.ctl.rx_arm } else { &end.mine.ctl.tx_arm };
         let armed = |seen| if receives { [Some(seen), None] } else { [None, Some(seen)] };
         let asleep = Asleep { until: Some(until), ..Asleep::nothing(doing) };
         let overflow = || {
@@ -556,7 +574,7 @@ impl World {
         naps.begins(now);
         let events = kernel_events(end.record, Some(end.theirs), direction, until);
         if until == Until::Ring && (naps.is_young(now) || !end.has(KERNEL_HINT)) {
-            let seen = arm(word, ON_FUTEX);
+            let seen = self.arms(who, direction, ON_FUTEX);
             if end.ends_wait(direction, until) || had_handler.get() {
                 return;
             }
@@ -568,7 +586,7 @@ impl World {
             }
             return;
         }
-        let seen = arm(word, ON_BELL);
+        let seen = self.arms(who, direction, ON_BELL);
         if until != Until::Kernel && end.ends_wait(direction, until) {
             return;
         }
@@ -601,7 +619,7 @@ impl World {
     /// The same without a ring.
     fn sleeps_in_kernel(&self, who: usize, doing: Doing, until: Until) {
         let record = &self.procs[who].record;
-        self.procs[who].had_handler.set(false);
+        self.procs[who].mind.had_handler.set(false);
         let events = kernel_events(record, None, doing.op.direction(), until);
         let asleep = Asleep {
             until: Some(until),
@@ -641,30 +659,36 @@ impl World {
         if !self.is_honest() {
             // Whoever is woken all the time gets on in time.
             self.now.set(self.now.get() + 10_000_000);
-            me.rests.set(me.rests.get() + 1);
-            if me.rests.get() > LOOKS {
+            me.mind.rests.set(me.mind.rests.get() + 1);
+            if me.mind.rests.get() > LOOKS {
                 asleep.looks_at = None;
             }
         }
         asleep.news = self.news(who);
         asleep.began = pace::points();
-        me.sleeps_on(self.conn, asleep);
+        me.mind.sleeps_on(self.conn, asleep);
         rest();
-        me.asleep.set(None);
-        me.is_roused.set(false);
+        me.mind.asleep.set(None);
+        me.mind.is_roused.set(false);
+        me.is_woken.set(false);
+        me.has_armed.iter().for_each(|armed| armed.set(false));
         asleep.events.map_or(0, |events| self.socket(who).poll() & (events | events::ALWAYS))
     }
 
     /// Whether a sleep has ended.
     pub fn is_woken(&self, who: usize, asleep: &Asleep) -> bool {
         let (me, ctl) = (&self.procs[who], &self.procs[who].section.ctl);
+        if let Some(direction) = asleep.lock {
+            return self.can_lock(who, direction);
+        }
         let is_taken = |(seen, word): (&Option<u32>, &AtomicU32)| {
             seen.is_some_and(|seen| word.load(Acquire) != seen)
         };
         let told = self.socket(who).poll();
         asleep.armed.iter().zip([&ctl.rx_arm, &ctl.tx_arm]).any(is_taken)
             || asleep.events.is_some_and(|events| told & (events | events::ALWAYS) != 0)
-            || (asleep.events.is_none() && me.is_roused.get())
+            || (asleep.events.is_none() && me.mind.is_roused.get())
+            || me.is_woken.get()
             || (asleep.by_edge && (me.socket.edge.get() || me.is_queued.get()))
             || asleep.looks_at.is_some_and(|at| self.now.get() >= at)
     }

@@ -7,8 +7,8 @@
 use core::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use super::World;
 use super::pace::point;
+use super::{World, other, side};
 use crate::call::{Errno, Kernel};
 use crate::conn::close::Closing;
 use crate::events;
@@ -69,11 +69,11 @@ pub struct Socket<'w> {
 
 impl<'w> Socket<'w> {
     fn comes(&self) -> &'w Pipe {
-        &self.world.pipes[1 - self.who]
+        &self.world.pipes[other(self.who)]
     }
 
     fn goes(&self) -> &'w Pipe {
-        &self.world.pipes[self.who]
+        &self.world.pipes[side(self.who)]
     }
 
     fn kept(&self) -> &'w Kept {
@@ -81,7 +81,7 @@ impl<'w> Socket<'w> {
     }
 
     fn other(&self) -> Self {
-        Self { world: self.world, who: 1 - self.who }
+        Self { world: self.world, who: other(self.who) }
     }
 
     fn is_reset(&self) -> bool {

@@ -131,6 +131,25 @@ proptest! {
     }
 }
 
+/// The same, with forks, also in handlers.
+fn forking_op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => faulty_op(),
+        1 => (1_usize..6).prop_map(Op::Fork),
+    ]
+}
+
+proptest! {
+    #![proptest_config(faults())]
+
+    #[test]
+    fn whatever_programs_do_that_hold_one_end_together_the_other_end_sees_one(
+        history in history((program(forking_op()), program(forking_op())))
+    ) {
+        let _ = history.run();
+    }
+}
+
 /// How many; `SIM_HISTORIES` says otherwise.
 fn histories() -> u32 {
     std::env::var("SIM_HISTORIES").ok().and_then(|n| n.parse().ok()).unwrap_or(2000)
@@ -176,6 +195,8 @@ fn what_was_mended_stays_so() {
         "connect look:1 / accept-now tire die:0 / 00",
         // After a panic in the middle of a shutdown nobody was told of the end.
         "meet send:1 look:1 recv-all:6 / meet send:1 recv:1 panic:4 shut / 9fa407002e004501070041010000",
+        // A program was killed behind a mark that it had not noted, and another one that held the end went on.
+        "meet fork:1 poll-recv:1 / meet fork:1 send:1 die:17 send:1 / ",
     ] {
         let history: History = line.parse().unwrap();
         assert!(history.run() > 0);

@@ -2,8 +2,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::World;
 use super::pace::at_once;
+use super::{World, other};
 use crate::call::Direction;
 
 /// What an end can see of what the other one has done.
@@ -34,7 +34,7 @@ impl News {
 impl World {
     pub fn news(&self, who: usize) -> News {
         let (prod, cons, ctl, setup) = {
-            let theirs = &self.procs[1 - who].section;
+            let theirs = &self.procs[other(who)].section;
             (&theirs.prod, &theirs.cons, &theirs.ctl, &theirs.setup)
         };
         at_once(|| News {
@@ -51,14 +51,17 @@ impl World {
     /// An end has taken a word by which the other one is woken who waits in this direction. There is something for it: unless it
     /// began to sleep in the middle of the step, in which case it may have found what that tells of.
     pub fn wakes(&self, teller: usize, direction: Direction) {
+        if self.has_forks() {
+            return self.takes_word(other(teller), direction);
+        }
         if !self.is_honest() {
             return;
         }
         assert!(self.is_in_place(), "{teller} tells of {}, which has lost its place", self.conn);
-        let (me, sleeper) = (&self.procs[teller], &self.procs[1 - teller]);
-        let Some(asleep) = sleeper.asleep.get() else { return };
+        let (me, sleeper) = (&self.procs[teller], &self.procs[other(teller)]);
+        let Some(asleep) = sleeper.mind.asleep.get() else { return };
         // A handler tells once more what the call below it may not have told of.
-        if me.handlers.get() > 0 {
+        if me.mind.handlers.get() > 0 {
             return;
         }
         let word = usize::from(direction == Direction::Sending);
@@ -66,12 +69,13 @@ impl World {
             return;
         }
         // It sleeps by the words of another connection: those of this one it has left as they were when the kernel woke it.
-        if sleeper.sleeps() != Some(self.conn) {
+        if sleeper.mind.sleeps() != Some(self.conn) {
             return;
         }
         let waits = asleep.doing.op.direction();
-        let is_nothing = self.news(1 - teller).is_nothing_since(asleep.news, waits, asleep.by_edge);
+        let is_nothing =
+            self.news(other(teller)).is_nothing_since(asleep.news, waits, asleep.by_edge);
         let began_before = asleep.began <= me.step_began.get();
-        assert!(!is_nothing || !began_before, "{} is woken for nothing: {asleep:?}", 1 - teller);
+        assert!(!is_nothing || !began_before, "{} is woken for nothing: {asleep:?}", other(teller));
     }
 }

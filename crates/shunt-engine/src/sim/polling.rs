@@ -102,6 +102,10 @@ impl World {
             if is_ready || self.procs[who].mind.had_handler.get() {
                 return;
             }
+            // The look has come to a ring, by whose words it is woken from now on.
+            if self.linked(who).is_some() {
+                break;
+            }
             let looks_at = self.next_look(who);
             let asleep = self.asleep(who, doing, [None; 2], Some(wanted));
             self.rests_until(who, Asleep { looks_at, ..asleep });

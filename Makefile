@@ -186,7 +186,7 @@ asan: deps-test all
 # What goes wrong on a machine, for as long as one likes: one test at a time, so that each has the machine.
 .PHONY: soak
 soak: deps-test all
-	$(MAKE) test-sim SIM_HISTORIES=$$(($(SOAK_SECONDS) * 5000))
+	SIM_SEED=$$(date +%s) $(MAKE) test-sim SIM_HISTORIES=$$(($(SOAK_SECONDS) * 5000))
 	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_FULL=1 SOAK_SECONDS=$(SOAK_SECONDS) \
 	    $(CARGO) test --locked -p shunt-functional --test faults --test differential --no-fail-fast \
 	    -- --nocapture --test-threads 1

@@ -104,7 +104,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: histories() / 2, max_shrink_iters: 20_000, ..Config::default() })]
+    #![proptest_config(seeded(2))]
 
     #[test]
     fn however_connections_come_and_go_each_has_its_own_bytes_and_both_agree_or_neither(
@@ -114,16 +114,16 @@ proptest! {
     }
 }
 
-/// With handlers, panics and lies: the same histories each time, as they are a tenth as many;
-/// `SIM_SEED` has others.
-fn faults() -> Config {
+/// One in so many of all, the same each time: a search among them finds now and then what nobody has found yet, which is for
+/// `make soak` to tell. `SIM_SEED` has others.
+fn seeded(of: u32) -> Config {
     let seed = std::env::var("SIM_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let rng_seed = RngSeed::Fixed(seed);
-    Config { cases: histories() / 10, max_shrink_iters: 20_000, rng_seed, ..Config::default() }
+    Config { cases: histories() / of, max_shrink_iters: 20_000, rng_seed, ..Config::default() }
 }
 
 proptest! {
-    #![proptest_config(faults())]
+    #![proptest_config(seeded(10))]
 
     #[test]
     fn whatever_goes_wrong_in_one_program_the_other_one_goes_on(history in history(faulty_programs())) {
@@ -140,7 +140,7 @@ fn forking_op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(faults())]
+    #![proptest_config(seeded(10))]
 
     #[test]
     fn whatever_programs_do_that_hold_one_end_together_the_other_end_sees_one(

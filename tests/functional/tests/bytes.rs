@@ -39,7 +39,7 @@ struct Run<'a> {
 
 /// Runs in which all connections must have been shunted once: a client may be stopped between its
 /// connect and its post for so long that the connection is over by then.
-const TRIES: u32 = 10;
+const TRIES: u32 = 30;
 /// Until the ends of programs that have ended are counted, as a rule.
 const SOON: Duration = Duration::from_secs(3);
 /// The part of them that must be shunted each time.

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use shunt_shm::doorbell::futex_wait;
 use shunt_shm::memfd::{Map, create_sealed};
@@ -60,8 +61,10 @@ fn those_who_sleep_hear_of_the_end_of_the_agent() {
     writer.tell_of_our_end().unwrap();
     let lives = word();
     assert!(life::is_alive(lives));
+    let (registry, longest) = (&registry, Some(Duration::from_secs(30)));
     thread::scope(|scope| {
-        let sleeper = scope.spawn(|| while futex_wait(registry.agent(), lives, None).is_ok() {});
+        let sleeper =
+            scope.spawn(move || while futex_wait(registry.agent(), lives, longest).is_ok() {});
         drop(writer);
         sleeper.join().unwrap();
     });

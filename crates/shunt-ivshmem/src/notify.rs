@@ -1,4 +1,7 @@
-//! What the service manager is told (sd_notify(3)), and what it is given to keep.
+//! Messages to the service manager (sd_notify(3)), and descriptors for it to keep.
+//!
+//! The crate `sd-notify` sends both, too. Its sends wait as long as the manager does not read, while a
+//! server that restarts must not hang; it has no barrier, and knows the manager of the environment alone.
 
 use std::env;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -5,9 +5,9 @@ mod common;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Running, place};
 use rustix::net::{SocketAddrUnix, bind, listen};
@@ -30,6 +30,15 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
+/// Who looks at this process' descriptors at the moment when one is closed holds the socket a little longer.
+fn until_nobody_listens(path: &Path) {
+    let start = Instant::now();
+    while UnixStream::connect(path).is_ok() {
+        assert!(start.elapsed() < common::PATIENCE, "{} is still listened at", path.display());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn modes_are_as_asked_and_nothing_is_left() {
     let (dir, path) = place();
@@ -48,7 +57,8 @@ fn modes_are_as_asked_and_nothing_is_left() {
 fn a_socket_left_by_a_crash_is_replaced_and_a_live_one_is_not_even_disturbed() {
     let (_dir, path) = place();
     for stale in [path.clone(), control_path(&path)] {
-        drop(UnixListener::bind(stale).unwrap());
+        drop(UnixListener::bind(&stale).unwrap());
+        until_nobody_listens(&stale);
     }
     let server = start(&path, Vec::new()).unwrap();
     let mut client = server.introduced(0);

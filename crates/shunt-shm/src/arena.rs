@@ -10,15 +10,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use shunt_wire::addr::FourTuple;
-use shunt_wire::agent::RegionId;
-use shunt_wire::counter::COUNTER_SLOTS;
-use shunt_wire::offer::Offer;
-use shunt_wire::reason::{REASON_SLOTS, Reason};
 use shunt_wire::version::OLDEST_VERSION;
+use shunt_wire::waits::{Part, Waits};
 
 use crate::capture;
 use crate::counters::Counters;
-use crate::decisions::{self, Decisions, Noted};
+use crate::decisions::Decisions;
 use crate::geometry::{SLOTS, Side};
 use crate::grants::PipeReads;
 use crate::holders::{Holders, Member, Processes};
@@ -28,8 +25,13 @@ use crate::reset::resets;
 use crate::ring::{RxCursor, TxCursor};
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use crate::tuple;
-use crate::unregistered::{Places, Unregistered};
+use crate::unregistered::Places;
+use crate::waits::{AllWaits, ConnWaits};
 use crate::zerocopy::{Tallied, ZeroCopy};
+
+mod view;
+
+pub use view::{ArenaView, ConnInfo};
 
 /// Connections that an endpoint can track at once.
 pub const RECORDS: usize = 64 * 1024;
@@ -43,6 +45,8 @@ struct Header {
     high_water: AtomicU32,
     /// [`TxState::captures`] of records that are taken from now on.
     captures: AtomicU32,
+    /// Shards of [`AllWaits`] in use, by bit: reading the others would give them memory.
+    waits: AtomicU32,
     counters: Counters,
     processes: Processes,
     unregistered: Places,
@@ -100,7 +104,7 @@ pub struct Identity {
     pub fd: AtomicI32,
     /// [`Mode`].
     pub mode: AtomicU32,
-    /// [`Reason`], 0 for none.
+    /// [`Reason`](shunt_wire::reason::Reason), 0 for none.
     pub reason: AtomicU32,
     /// Region of its link group, when it has one.
     pub region: AtomicU64,
@@ -276,17 +280,32 @@ const _: () = {
     assert!(offset_of!(TxState, captures) == 12 && offset_of!(TxState, cursor) == 24);
     assert!(offset_of!(TxState, timeout) == 112 && size_of::<TxState>() == 128);
 };
+/// In [`Identity::flags`] of a connection on which calls were made with `MSG_ZEROCOPY`: [`Arena::zero_copy`] is in use.
+pub const NUMBERED: u32 = 2048;
+/// In the same of one for which a call has waited alone: its waits are in use.
+pub const WAITED: u32 = 1 << 31;
 /// Records after which a look is taken for one nearer to the front.
 const BLOCK: usize = 64;
 const RECORDS_AT: usize = size_of::<Header>().next_multiple_of(4096);
 /// Beside the records, as few connections have any: what is not touched takes no memory.
 const ZERO_COPY_AT: usize = (RECORDS_AT + RECORDS * size_of::<Record>()).next_multiple_of(4096);
-/// Last, as agents of version 7 make arenas without.
+/// Agents of version 7 make arenas without.
 const DECISIONS_AT: usize = (ZERO_COPY_AT + RECORDS * size_of::<ZeroCopy>()).next_multiple_of(4096);
+/// Agents of version 8 make arenas without.
+const WAITS_AT: usize = (DECISIONS_AT + size_of::<Decisions>()).next_multiple_of(4096);
+/// Beside the records, as those of zero-copy sends: those for which no call waits alone take no memory.
+const CONN_WAITS_AT: usize = (WAITS_AT + size_of::<AllWaits>()).next_multiple_of(4096);
+/// Records whose waits are kept for each: the first ones, as more would take many addresses of each program. Waits for others count
+/// for the endpoint alone.
+pub const CONN_WAITS: usize = RECORDS / 4;
 /// Length of an arena of an agent of version 7, in bytes.
 pub const LEAST_LEN: usize = DECISIONS_AT;
+/// Length of an arena of an agent of version 8.
+pub const LEN_8: usize = DECISIONS_AT + size_of::<Decisions>();
 /// Length of an arena in bytes.
-pub const LEN: usize = DECISIONS_AT + size_of::<Decisions>();
+pub const LEN: usize = CONN_WAITS_AT + CONN_WAITS * size_of::<ConnWaits>();
+/// The lengths of arenas with which this component works, the newest first.
+const LENGTHS: [usize; 3] = [LEN, LEN_8, LEAST_LEN];
 
 impl Identity {
     /// Sets the connection's name.
@@ -374,8 +393,12 @@ impl Arena {
     /// # Errors
     /// `EINVAL` when it is not an arena, else those of [`Map::new`].
     pub fn map(fd: impl AsFd) -> io::Result<Self> {
-        let map = Map::new(&fd, LEN, true);
-        let arena = Self { map: map.or_else(|_| Map::new(&fd, LEAST_LEN, true))? };
+        let [newest, older @ ..] = LENGTHS;
+        let shorter = |why, len: &usize| Map::new(&fd, *len, true).map_err(|_| why);
+        let map = older
+            .iter()
+            .fold(Map::new(&fd, newest, true), |map, len| map.or_else(|why| shorter(why, len)));
+        let arena = Self { map: map? };
         if arena.header().magic.load(Ordering::Acquire) != MAGIC {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -409,6 +432,62 @@ impl Arena {
     pub fn decisions(&self) -> Option<&Decisions> {
         // SAFETY: atomics only.
         unsafe { self.map.at(DECISIONS_AT) }
+    }
+
+    /// Waits, but for those of open connections, and which shards are in use; `None`: an older agent has made the arena.
+    fn all_waits(&self) -> Option<(&AllWaits, &AtomicU32)> {
+        // SAFETY: atomics only.
+        Some((unsafe { self.map.at(WAITS_AT) }?, &self.header().waits))
+    }
+
+    /// Counts a wait of `thread` for several connections. Safe in signal handlers.
+    pub fn count_wait_for_several(&self, thread: u32, part: Part, nanos: u64) {
+        if let Some((all, used)) = self.all_waits() {
+            all.count((thread, used), part, nanos);
+        }
+    }
+
+    /// Waits for a connection of this arena alone, in use where it is [`WAITED`] for; `None`: as above, or it is none of the first
+    /// [`CONN_WAITS`].
+    #[must_use]
+    pub fn conn_waits(&self, record: &Record) -> Option<&ConnWaits> {
+        let index = self.index_of(record);
+        if index >= CONN_WAITS {
+            return None;
+        }
+        // SAFETY: atomics only.
+        unsafe { self.map.at(CONN_WAITS_AT + index * size_of::<ConnWaits>()) }
+    }
+
+    /// Counts a wait for a connection of this arena alone.
+    pub fn count_wait(&self, record: &Record, part: Part, nanos: u64) {
+        let Some(waits) = self.conn_waits(record) else {
+            // Those of several connections mostly have a shard each.
+            let shard = u32::try_from(self.index_of(record)).unwrap_or(0);
+            return self.count_wait_for_several(shard, part, nanos);
+        };
+        if record.id.flags.load(Ordering::Relaxed) & WAITED == 0 {
+            waits.reset();
+            record.id.flags.fetch_or(WAITED, Ordering::Relaxed);
+        }
+        if waits.count(part, nanos) {
+            self.settle_waits(record, 0);
+        }
+    }
+
+    /// Adds the waits of a connection to the endpoint's, as `thread`; they begin anew.
+    pub fn settle_waits(&self, record: &Record, thread: u32) {
+        if record.id.flags.load(Ordering::Relaxed) & WAITED != 0
+            && let (Some(own), Some((all, used))) = (self.conn_waits(record), self.all_waits())
+        {
+            all.add((thread, used), &own.take());
+        }
+    }
+
+    /// What a connection has waited; `None`: no call has waited for it alone.
+    fn waited(&self, record: &Record) -> Option<Waits> {
+        let has_waited = record.id.flags.load(Ordering::Relaxed) & WAITED != 0;
+        has_waited.then(|| self.conn_waits(record).map(ConnWaits::read)).flatten()
     }
 
     /// The processes that share the arena.
@@ -502,160 +581,22 @@ impl Arena {
     }
 }
 
-/// The agent's view of an arena.
-#[derive(Debug)]
-pub struct ArenaView {
-    arena: Arena,
-}
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
 
-/// In [`Identity::flags`] of a connection on which calls were made with `MSG_ZEROCOPY`: [`Arena::zero_copy`] is in use.
-pub const NUMBERED: u32 = 2048;
-
-/// A snapshot of one connection.
-#[derive(Clone, Debug)]
-pub struct ConnInfo {
-    /// Process that used it last.
-    pub pid: u32,
-    /// One of its file descriptors.
-    pub fd: i32,
-    /// 4-tuple.
-    pub tuple: FourTuple,
-    /// How the bytes go.
-    pub mode: Mode,
-    /// Why not through shared memory.
-    pub reason: Option<Reason>,
-    /// Bytes sent through the ring.
-    pub bytes_sent: u64,
-    /// Bytes received through the ring.
-    pub bytes_received: u64,
-    /// Sends.
-    pub messages_sent: u64,
-    /// Receives.
-    pub messages_received: u64,
-    /// Bytes in the sending ring that the peer has not taken, as far as this end knows.
-    pub ring_fill_tx: u64,
-    /// Bytes in the receiving ring that are known and not taken.
-    pub ring_fill_rx: u64,
-    /// What was sent without copies, or should have been; `None` where the program has not asked for it.
-    pub zero_copy: Option<Tallied>,
-    /// Completion vector.
-    pub vector: Option<u32>,
-    /// Region of the link group, 0: none.
-    pub region: RegionId,
-    /// Slot in it.
-    pub slot: u32,
-    /// Which side.
-    pub side: Side,
-    /// Doorbells rung, saved, waits for room.
-    pub doorbells: [u32; 3],
-    /// Spins that paid and that did not.
-    pub spins: [u32; 2],
-}
-
-impl ArenaView {
-    /// Maps an arena.
-    ///
-    /// # Errors
-    /// As [`Arena::map`].
-    pub fn map(fd: impl AsFd) -> io::Result<Self> {
-        Ok(Self { arena: Arena::map(fd)? })
+    /// The process that has the connections.
+    pub(crate) const fn member() -> Member {
+        Member::UNNAMED
     }
 
-    /// Where the offer in a record stands.
-    #[must_use]
-    pub fn offer(&self, record: u32) -> Offer {
-        Offer::from_word(self.arena.record(record as usize).id.offer.load(Ordering::Acquire))
-    }
-
-    /// Answers it; `false`: it is not open with this number any more.
-    #[must_use]
-    pub fn answer(&self, record: u32, number: u64, answer: Offer) -> bool {
-        let word = &self.arena.record(record as usize).id.offer;
-        let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
-        // SYNC POINT offer: releases what the agent has written into the slot.
-        word.compare_exchange(Offer::Open(number).to_word(), answer.to_word(), ok, no).is_ok()
-    }
-
-    /// Says which captures want to see what the endpoint sends. Where there is one the word differs from the one before.
-    pub fn set_captures(&self, word: u32) {
-        let header = self.arena.header();
-        capture::set(&header.captures, word, || {
-            let used = header.high_water.load(Ordering::Relaxed) as usize;
-            (0..used.min(RECORDS)).map(|i| &self.arena.record(i).tx.captures)
-        });
-    }
-
-    /// What was said last; the program takes back what is over.
-    #[must_use]
-    pub fn captures(&self) -> u32 {
-        self.arena.header().captures.load(Ordering::Relaxed)
-    }
-
-    /// Totals of the endpoint; the live connections' own numbers are not in it.
-    #[must_use]
-    pub fn counters(&self) -> [u64; COUNTER_SLOTS] {
-        self.arena.counters().counters()
-    }
-
-    /// Declined connection ends, by the reason's code.
-    #[must_use]
-    pub fn declined(&self) -> [u64; REASON_SLOTS] {
-        self.arena.counters().declined()
-    }
-
-    /// Listeners that were not registered, by the reason's code.
-    #[must_use]
-    pub fn unregistered(&self) -> [u64; REASON_SLOTS] {
-        self.arena.counters().unregistered()
-    }
-
-    /// Listeners that the agent does not know, as the program says.
-    pub fn unregistered_listeners(&self) -> impl Iterator<Item = Unregistered> + '_ {
-        self.arena.unregistered().read()
-    }
-
-    /// What was decided lately, the oldest first.
-    pub fn decisions(&self) -> impl Iterator<Item = Noted> + '_ {
-        self.arena.decisions().into_iter().flat_map(Decisions::read)
-    }
-
-    /// True where all that was ever decided is kept.
-    #[must_use]
-    pub fn has_all_decisions(&self) -> bool {
-        self.arena.decisions().is_some_and(|all| all.count() <= decisions::ENTRIES as u64)
-    }
-
-    /// The live connections.
-    pub fn connections(&self) -> impl Iterator<Item = ConnInfo> + '_ {
-        let used = self.arena.header().high_water.load(Ordering::Relaxed) as usize;
-        (0..used.min(RECORDS)).filter_map(|i| {
-            let record = self.arena.record(i);
-            let Record { id, rx, tx } = record;
-            if id.live.load(Ordering::Acquire) == 0 {
-                return None;
-            }
-            Some(ConnInfo {
-                pid: id.pid.load(Ordering::Relaxed),
-                fd: id.fd.load(Ordering::Relaxed),
-                tuple: id.tuple(),
-                mode: Mode::from_code(id.mode.load(Ordering::Relaxed)),
-                reason: u8::try_from(id.reason.load(Ordering::Relaxed))
-                    .ok()
-                    .and_then(Reason::from_code),
-                bytes_sent: tx.bytes.load(Ordering::Relaxed),
-                bytes_received: rx.bytes.load(Ordering::Relaxed),
-                messages_sent: tx.messages.load(Ordering::Relaxed),
-                messages_received: rx.messages.load(Ordering::Relaxed),
-                ring_fill_tx: tx.cursor.in_flight(),
-                ring_fill_rx: rx.cursor.known(),
-                zero_copy: self.arena.tallied(record),
-                vector: id.vector.load(Ordering::Relaxed).checked_sub(1),
-                region: id.region.load(Ordering::Relaxed),
-                slot: id.slot.load(Ordering::Relaxed),
-                side: Side::from_code(id.side.load(Ordering::Relaxed)),
-                doorbells: [&tx.rung, &tx.saved, &tx.full].map(|w| w.load(Ordering::Relaxed)),
-                spins: [&rx.spins[0], &rx.spins[1]].map(|w| w.load(Ordering::Relaxed)),
-            })
-        })
+    /// An arena as an older agent makes it.
+    pub(crate) fn older(len: usize) -> OwnedFd {
+        let whole = create().unwrap();
+        let short = memfd::create_sealed("older", len).unwrap();
+        let mut head = [0; 8];
+        rustix::io::pread(&whole, &mut head, 0).unwrap();
+        rustix::io::pwrite(&short, &head, 0).unwrap();
+        short
     }
 }

@@ -242,10 +242,7 @@ mod tests {
         let whole = arena::create().unwrap();
         assert!(Arena::map(&whole).unwrap().decisions().is_some());
         let len = arena::LEAST_LEN;
-        let short = crate::memfd::create_sealed("older", len).unwrap();
-        let mut head = [0; 8];
-        rustix::io::pread(&whole, &mut head, 0).unwrap();
-        rustix::io::pwrite(&short, &head, 0).unwrap();
+        let short = arena::tests::older(len);
         assert!(Arena::map(&short).unwrap().decisions().is_none());
         assert!(
             crate::memfd::create_sealed("short", len - 4096)

@@ -63,6 +63,8 @@ pub mod table;
 mod tuple;
 #[cfg(not(loom))]
 pub mod unregistered;
+#[cfg(not(loom))]
+pub mod waits;
 
 /// The peer wrote something that the protocol does not allow. The connection it concerns is ended;
 /// nothing else is touched (property P5).

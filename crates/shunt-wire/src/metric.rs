@@ -36,6 +36,10 @@ metrics! {
         "Connection ends that were not shunted, by reason.";
     UNREGISTERED: Counter "listeners_unregistered", ["reason"],
         "Listeners that clients could not find, by reason.";
+    WAITS: Histogram "wait" in Seconds, ["program", "ended_by"],
+        "How long calls have waited until something came, by program and by what ended the wait: a spin (`spun`), other threads that ran meanwhile (`gave_way`), or a wake-up (`slept`).";
+    WAKE_UPS: Histogram "wake_up" in Seconds, ["program"],
+        "How long wake-ups took, from when the peer began to wake the waiter until that ran: the last part of waits that slept.";
     OPEN: Gauge "open_connections", ["mode", "reason"],
         "Connection ends that are open now, each in one sample, by mode; those on TCP by the reason too, which is `none` until there is one.";
     LINK_GROUPS: Gauge "link_groups", [],
@@ -50,6 +54,8 @@ metrics! {
         "Processes that ran under Shunt and have ended.";
     LISTENERS: Gauge "listeners", [],
         "Listening addresses that clients find now.";
+    RDMA_PEERS: Gauge "rdma_peers", ["state"],
+        "Agents of other hosts that are named as peers, by state: both have proved who they are (`connected`), this agent is about to connect (`connecting`), the peer has to (`awaited`), or one of both does not take the other one (`refused`).";
     REJECTED_CLIENTS: Counter "agent_rejected_clients", [],
         "Clients that the agent turned away or dropped.";
     OTHER_VERSION_CLIENTS: Counter "agent_other_version_clients", [],

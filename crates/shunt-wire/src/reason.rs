@@ -33,6 +33,12 @@ macro_rules! reasons {
                 match self { $(Self::$name => $fix,)+ }
             }
 
+            /// The reason of this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|reason| reason.name() == name)
+            }
+
             /// The reason with this code.
             #[must_use]
             pub const fn from_code(code: u8) -> Option<Self> {
@@ -43,16 +49,16 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The other end is not on this host.
+    /// The other end is not on this host, or the two ends name the connection differently (NAT, a published port, another local address).
     Remote = 1, "remote",
-        "Nothing: Shunt is for connections within a host. Between virtual machines of one host there is `shunt agent --ivshmem`.";
-    /// No listener at that address runs under Shunt: start the server with `shunt run` too.
+        "To another host: nothing, Shunt is for connections within one. On one host, connect to the address at which the server listens, or to loopback at both ends; an agent for the host (`shunt agent --host`) knows rewritten addresses, too. Between virtual machines of one host there is `shunt agent --ivshmem`.";
+    /// No listener at that address runs under Shunt.
     PeerNotShunted = 2, "peer-not-shunted",
         "Start the server under Shunt too (`shunt run`, or `shunt enable` for a service), with the agent that the client asks. Connections that are made afterwards are shunted.";
-    /// The agent could not be reached: start it with `shunt agent`, or look at `shunt doctor`.
+    /// The agent could not be reached.
     NoAgent = 3, "no-agent",
         "Start the agent (`shunt agent`, or `systemctl start shunt-host`). The program finds it at its next connect, listen or accept; `shunt doctor --pid PID` says where it looks.";
-    /// Library and agent are of different versions: restart the older one.
+    /// Library and agent speak different versions of the protocol.
     VersionMismatch = 4, "version-mismatch",
         "Restart what runs with the older version: the programs, or the agent.";
     /// The listener belongs to another user.
@@ -73,7 +79,7 @@ reasons! {
     /// The acceptor never took the proposal up: it does not run under Shunt, or took too long.
     NotAccepted = 10, "not-accepted",
         "Restart the server under Shunt; if it is, see why it accepts so late. A program that only listens under Shunt and leaves accepting to others is no server under Shunt.";
-    /// No proposal was found for an accepted connection: the client does not run under Shunt.
+    /// No proposal was found for an accepted connection: the client does not run under Shunt, or asks another agent.
     NoProposal = 11, "no-proposal",
         "Start the client under Shunt too (`shunt run`, or `shunt enable` for a service), with the agent that the server asks.";
     /// The peer wrote something into shared memory that the protocol does not allow.
@@ -95,18 +101,18 @@ reasons! {
     /// The connection ended before it was promoted; or those to the same address a moment ago were too short to be worth the agent's time.
     ShortLived = 17, "short-lived",
         "Nothing, as a rule: so short a connection gains nothing. Keeping connections open (keep-alive, a pool) makes them fast. SHUNT_SHORT_LIVED sets what counts as short.";
-    /// A fault in Shunt itself was contained. The connection went back to TCP, or was reset where bytes were in doubt: please report it.
+    /// A fault in Shunt itself was contained. The connection went back to TCP, or was reset where bytes were in doubt.
     Internal = 18, "internal",
-        "Report it, with what the program did. A restart of the program brings its connections back.";
+        "Please report it, with what the program did. A restart of the program brings its connections back.";
     /// The connection is open and its proposal is not yet taken up.
     Pending = 19, "pending",
         "Nothing: wait until both programs have used the connection. If that goes on, the server has not accepted it, or leaves it to a program that does not run under Shunt.";
-    /// Another process of another user, or a limit of the agent, made it refuse the request.
+    /// The agent refused the request: a limit of its own is reached, or another user has a part in it.
     Refused = 20, "refused",
         "Look at the agent's log, which names the limit.";
-    /// The other end may be of another user or in another network namespace, and the agent cannot mark connections, for which it needs root and Linux 5.10: see what it said when it started.
+    /// The other end may be of another user or in another network namespace, and the agent cannot mark connections.
     Unmarked = 21, "unmarked",
-        "Run the agent for the host as root, on Linux 5.10 or later, outside of containers.";
+        "Run the agent for the host as root, on Linux 5.10 or later, with cgroup v2. Its log says what was missing when it started.";
     /// The agent's policy does not let these two programs be shunted with each other.
     Denied = 22, "denied",
         "Change the agent's policy, if these programs are to be shunted.";

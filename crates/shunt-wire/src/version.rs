@@ -4,7 +4,7 @@ use core::ops::RangeInclusive;
 
 /// Version of everything that two Shunt components share: the agent's messages and the layout of the shared memory.
 /// It changes with either.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// The oldest version with which components of this one work together. Between the two, changes have only been added: requests
 /// that are not made to the older one, and words of memory that it does not use, where nothing else has moved. A change that is

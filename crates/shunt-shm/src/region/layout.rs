@@ -7,7 +7,19 @@ use crate::geometry::{RING, SLOTS};
 use crate::grants::Grants;
 use crate::region::section::Section;
 use crate::rings;
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// What a region begins with.
+#[repr(C, align(64))]
+pub(super) struct Header {
+    pub magic: AtomicU64,
+    pub region: AtomicU64,
+    /// [`RegionView::gone`](super::RegionView::gone).
+    pub gone: AtomicU32,
+}
+
+/// [`Header::gone`] at the start.
+pub(super) const NONE_GONE: u32 = 1;
 
 /// A completion vector.
 #[repr(C, align(64))]

@@ -22,20 +22,14 @@ pub use crate::geometry::{LONG_RING, RING, SHORT_RING, SLOTS, Side, shape};
 use crate::ivshmem::{self, EXTENT, Kind};
 use crate::memfd::{self, Map};
 use crate::rings::{self, Rings};
-use crate::sync::{AtomicU64, Ordering};
-use layout::DATA_AT;
+use crate::sync::Ordering;
+use layout::{DATA_AT, Header, NONE_GONE};
 pub use layout::{Geometry, LANES, LEN, Vector};
 pub use section::{CLOSED, Ctl, DEAF, DECLINED, RESET, Section, Setup};
 use view::Parts;
 pub use view::{Lane, RegionView, queue_code, queue_place};
 
 const MAGIC: u64 = 0x5348_554e_545f_4c47; // "SHUNT_LG"
-
-#[repr(C, align(64))]
-struct Header {
-    magic: AtomicU64,
-    region: AtomicU64,
-}
 
 /// Makes a region. It belongs to the agent's work: see [`memfd`].
 ///
@@ -47,6 +41,7 @@ pub fn create(region: RegionId) -> io::Result<OwnedFd> {
     // SAFETY: Header consists of atomics.
     if let Some(header) = unsafe { map.at::<Header>(0) } {
         header.region.store(region, Ordering::Relaxed);
+        header.gone.store(NONE_GONE, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
     }
     Ok(fd)
@@ -83,6 +78,7 @@ pub fn create_in_device(
     // SAFETY: Header consists of atomics.
     if let Some(header) = unsafe { map.at::<Header>(0) } {
         header.region.store(region, Ordering::Relaxed);
+        header.gone.store(NONE_GONE, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
     }
     Ok(made)

@@ -6,14 +6,16 @@ use shunt_wire::agent::MAX_VECTORS;
 use shunt_wire::clc::Answer;
 
 #[cfg(not(loom))]
-use crate::doorbell::{ON_FUTEX, futex_wake};
+use crate::doorbell::{futex_wake, take_futex};
 use crate::geometry::{SLOTS, Side};
 use crate::grants::Grants;
-use crate::region::layout::{DATA_AT, Geometry, LANES, OWNERS_AT, SECTIONS_AT, VECTORS_AT, Vector};
+use crate::region::layout::{
+    DATA_AT, Geometry, Header, LANES, OWNERS_AT, SECTIONS_AT, VECTORS_AT, Vector,
+};
 use crate::region::section::Section;
 use crate::rings::Rings;
 #[cfg(not(loom))]
-use crate::sync::AtomicU32;
+use crate::sync::store_load_fence;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Where the parts of a region are that do not follow the head.
@@ -207,18 +209,36 @@ pub const fn queue_place(code: u32) -> Option<(usize, usize)> {
 }
 
 impl RegionView {
-    /// Wakes those who sleep on futexes on this side: a program on the other one is gone, of which only the kernel tells. Nothing
-    /// is written: who comes to sleep right now looks for itself soon.
+    const fn header<'a>(self) -> &'a Header {
+        // SAFETY: the header lies at the start of the mapping, which whoever has a view keeps; atomics only.
+        unsafe { self.base.cast().as_ref() }
+    }
+
+    /// A number that changes when a program with connections in it has gone, before those are woken who sleep ([`Self::rouse`]).
+    /// 0: the agent that made the region does not tell.
+    #[inline]
+    #[must_use]
+    pub fn gone(self) -> u32 {
+        self.header().gone.load(Ordering::Acquire)
+    }
+
+    /// Wakes those who sleep on futexes on this side: a program on the other one is gone, of which only the kernel tells. Whoever
+    /// arms a word from now on finds [`Self::gone`] changed.
     #[cfg(not(loom))]
     pub fn rouse(self, side: Side) {
+        if self.gone() != 0 {
+            self.header().gone.fetch_add(1, Ordering::AcqRel);
+        }
+        // SYNC POINT word-arm: the number before the look at who sleeps; who comes to sleep does it the other way round.
+        store_load_fence();
         // Clients take the lowest slots first, and a slot that none has used takes no memory.
         let was_used = |slot: &usize| {
             self.section(*slot, Side::Client).setup.generation.load(Ordering::Relaxed) != 0
         };
         for slot in (0..self.geometry.slots()).take_while(was_used) {
             let ctl = &self.section(slot, side).ctl;
-            let sleeps = |word: &&AtomicU32| word.load(Ordering::Relaxed) & ON_FUTEX != 0;
-            let asleep = [&ctl.rx_arm, &ctl.tx_arm].into_iter().filter(sleeps);
+            // The word changes, so one that is about to sleep on it does not.
+            let asleep = [&ctl.rx_arm, &ctl.tx_arm].into_iter().filter(|word| take_futex(word));
             asleep.for_each(|word| futex_wake(word, u32::MAX));
         }
     }

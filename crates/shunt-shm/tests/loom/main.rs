@@ -16,6 +16,7 @@
 mod cq;
 mod grants;
 mod handover;
+mod looks;
 mod ring;
 mod stretch;
 mod wake;

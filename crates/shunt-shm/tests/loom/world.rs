@@ -4,7 +4,9 @@ use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::{Condvar, Mutex, Notify};
 use shunt_engine::spin::{Mode, Nanos};
-use shunt_engine::wait::{Handlers, Hearing, Host, Limits, Set, Slept, Spinner, Wait, Way, Woken};
+use shunt_engine::wait::{
+    Handlers, Hearing, Host, Limits, Set, Slept, Spinner, Stopwatch, Wait, Way, Woken,
+};
 use shunt_shm::ring::{
     ConsLine, Content, ProdLine, REWIND_AFTER, RxCursor, Shape, Span, TxCursor, UNLIMITED,
 };
@@ -142,6 +144,7 @@ impl Futex {
 #[derive(Default)]
 pub struct Process {
     learnt: AtomicU32,
+    offers: AtomicU64,
 }
 
 impl Spinner for Process {
@@ -171,8 +174,8 @@ impl Spinner for Process {
 
     fn rests(&self, _: Nanos) {}
 
-    fn offers(&self) -> &AtomicU32 {
-        &self.learnt
+    fn offers(&self) -> &AtomicU64 {
+        &self.offers
     }
 
     fn yields(&self) -> &AtomicU32 {
@@ -238,7 +241,7 @@ pub trait Sleeper {
 }
 
 /// One who waits for this, by the waiter itself.
-pub struct Waiting<S>(pub S);
+pub struct Waiting<S>(S, Stopwatch);
 
 impl<S: Sleeper> Wait for Waiting<S> {
     fn spin(&mut self) -> bool {
@@ -282,6 +285,10 @@ impl<S: Sleeper> Wait for Waiting<S> {
         false
     }
 
+    fn stopwatch(&mut self) -> &mut Stopwatch {
+        &mut self.1
+    }
+
     fn handlers(&mut self, slept: Slept) -> Handlers {
         Handlers::of_a_set(slept, false)
     }
@@ -301,5 +308,5 @@ impl<S: Sleeper> Set for Waiting<S> {
 
 /// Waits until it has what it waits for.
 pub fn wait_for(sleeper: impl Sleeper) {
-    shunt_engine::wait::wait_for(&mut Waiting(sleeper), &Process::default());
+    shunt_engine::wait::wait_for(&mut Waiting(sleeper, Stopwatch::default()), &Process::default());
 }

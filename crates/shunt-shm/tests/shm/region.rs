@@ -346,7 +346,7 @@ fn memory_of_a_device_is_not_given_back() {
 }
 
 #[test]
-fn those_whose_peer_is_gone_are_roused_and_nothing_is_written() {
+fn those_whose_peer_is_gone_are_roused_also_when_they_are_only_about_to_sleep() {
     let region = mapped();
     let view = region.view();
     for slot in 0..2 {
@@ -354,17 +354,20 @@ fn those_whose_peer_is_gone_are_roused_and_nothing_is_written() {
     }
     let words = [Side::Client, Side::Server].map(|side| &view.section(1, side).ctl.rx_arm);
     thread::scope(|scope| {
-        let sleepers = words.map(|word| {
+        for word in words {
             arm(word, ON_FUTEX);
-            scope.spawn(move || futex_wait(word, ON_FUTEX, Some(Duration::from_secs(60))))
-        });
-        while !sleepers[0].is_finished() {
-            view.rouse(Side::Client);
-            thread::sleep(Duration::from_millis(1));
         }
-        assert!(!sleepers[1].is_finished(), "the other side");
-        assert!(words.iter().all(|word| word.load(Relaxed) == ON_FUTEX));
+        let sleep = |word| futex_wait(word, ON_FUTEX, Some(Duration::from_secs(60)));
+        let [one, other] = words.map(|word| scope.spawn(move || sleep(word)));
+        let before = view.gone();
+        view.rouse(Side::Client);
+        assert_ne!(view.gone(), before);
+        // Asleep already or not yet: it is woken, or finds the word changed.
+        let _ = one.join().unwrap();
+        assert!(!other.is_finished(), "the other side");
+        assert_eq!(words.map(|word| word.load(Relaxed)), [0, ON_FUTEX]);
         words[1].store(0, Relaxed);
         futex_wake(words[1], u32::MAX);
+        let _ = other.join().unwrap();
     });
 }

@@ -34,6 +34,8 @@ pub enum Kind {
     Gauge,
     /// It is 1, and the labels say something.
     Info,
+    /// Numbers by size, each of which grows as a counter does.
+    Histogram,
 }
 
 impl Kind {
@@ -44,14 +46,15 @@ impl Kind {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
             Self::Info => "info",
+            Self::Histogram => "histogram",
         }
     }
 
-    /// What the names of its samples end with.
+    /// What the names of its samples end with; those of a histogram have endings of their own, one for each kind of sample.
     const fn suffix(self) -> &'static str {
         match self {
             Self::Counter => "_total",
-            Self::Gauge => "",
+            Self::Gauge | Self::Histogram => "",
             Self::Info => "_info",
         }
     }

@@ -1,0 +1,560 @@
+//! A link: one queue pair between the agents of two hosts, and the connections on it.
+//!
+//! Calls, in their order: [`Link::new`]; [`Link::connect`] with what the far side says of its own; for each connection
+//! [`Link::open`], and [`Link::attach`] when the far side has opened it, too. Then, whenever a program has published something,
+//! [`Link::mark`]; for each completion [`Link::complete`]; [`Link::pump`] behind both, which posts what there is to post; and
+//! [`Link::tick`] at [`Link::deadline`]. After a failure ([`Link::cause`]) come [`Link::halts`], and [`Link::resume`] with the far side's.
+//!
+//! **Receives.** Each side has [`Settings::messages`] receive requests, and never has more messages unacknowledged than the
+//! other side has requests. A message acknowledges all that its sender has taken, after their requests were posted again. The
+//! last place is kept for acknowledgements, so that both sides always have one: whoever has none left has sent messages that the
+//! other side has not acknowledged, at least half of them with a place left to do so.
+//!
+//! **Silence.** A device may never tell of a completion. A side whose messages stay unacknowledged asks ([`Kind::Test`]) after half of
+//! [`Settings::silence`], and gives the link up after all of it. An idle link sends nothing.
+
+mod outcome;
+mod settings;
+
+use core::ops::Range;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use shunt_verbs::port::{Pair, Port, Region};
+use shunt_verbs::value::{
+    Access, Completion, Done, Operation, PacketNumber, PeerPair, Piece, ReceiveRequest, Remote,
+    SendRequest,
+};
+use shunt_verbs::{Memory, Refused};
+
+use crate::lane::{Impossible, Lane, Posting};
+use crate::message::{self, Kind, Message, Words};
+use crate::mirror::{Mirror, News};
+pub use outcome::{Cause, Event, Halt, NotOpened};
+use settings::{BUFFER, REQUESTS};
+pub use settings::{Rings, Settings};
+
+/// Names writes, which have no completion but by a failure.
+const WRITE: u64 = u64::MAX;
+
+/// A connection's place.
+#[derive(Debug)]
+struct Open<P: Port> {
+    generation: u32,
+    lane: Lane,
+    outgoing: P::Region,
+    incoming: P::Region,
+    /// The far ring.
+    far: Option<Remote>,
+    is_marked: bool,
+    leave: Leave,
+}
+
+/// How far a connection is on its way out.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Leave {
+    wanted: bool,
+    said: bool,
+    /// The device has sent that, and so all before it.
+    sent: bool,
+    heard: bool,
+}
+
+/// A message that the device has.
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    id: u64,
+    requests: u32,
+    /// The place that this is the last message about.
+    leaves: Option<usize>,
+}
+
+/// A link.
+#[derive(Debug)]
+pub struct Link<P: Port, M> {
+    mirror: M,
+    pair: P::Pair,
+    described: PeerPair,
+    settings: Settings,
+    memory: Memory,
+    from: P::Region,
+    into: P::Region,
+    lanes: Vec<Option<Open<P>>>,
+    /// Places with something to post, the one that has waited longest first.
+    marked: VecDeque<usize>,
+    outstanding: VecDeque<Outstanding>,
+    /// Requests of those.
+    requests: u32,
+    next_id: u64,
+    /// Messages sent, those of them that the far side has taken; messages taken, those of them that were acknowledged.
+    sent: u32,
+    acknowledged: u32,
+    taken: u32,
+    told: u32,
+    /// The far side has asked.
+    must_answer: bool,
+    /// Since when nothing has been acknowledged, though something is to be; whether it was asked for.
+    waiting: Option<(Duration, bool)>,
+    is_connected: bool,
+    cause: Option<Cause>,
+    events: VecDeque<Event>,
+}
+
+impl<P: Port, M: Mirror> Link<P, M> {
+    /// A link whose completions come in `queue`, which has room for [`Settings::completions`] of them. `first` is the number
+    /// of its first packet: any, best a random one.
+    ///
+    /// # Errors
+    /// What the device refused.
+    pub fn new(
+        port: &P,
+        queue: &P::Queue,
+        mirror: M,
+        settings: Settings,
+        first: PacketNumber,
+    ) -> Result<Self, Refused> {
+        let messages = usize::from(settings.messages);
+        if messages < 4 {
+            return Err(Refused::Invalid("number of messages"));
+        }
+        let half = messages * BUFFER;
+        let memory = Memory::new(2 * half).map_err(|error| Refused::System("mmap", error))?;
+        let from = port.register(&memory, 0..half, Access::Local)?;
+        let into = port.register(&memory, half..2 * half, Access::LocalWrite)?;
+        let pair = port.pair(queue, settings.capacity())?;
+        pair.initialize()?;
+        let (gid, mtu, number) = (port.gid(), port.mtu(), pair.number());
+        let described = PeerPair { gid, number, first_packet: first, mtu };
+        let lanes = (0..mirror.slots()).map(|_| None).collect();
+        let link = Self {
+            mirror,
+            pair,
+            described,
+            settings,
+            memory,
+            from,
+            into,
+            lanes,
+            marked: VecDeque::new(),
+            outstanding: VecDeque::new(),
+            requests: 0,
+            next_id: 0,
+            sent: 0,
+            acknowledged: 0,
+            taken: 0,
+            told: 0,
+            must_answer: false,
+            waiting: None,
+            is_connected: false,
+            cause: None,
+            events: VecDeque::new(),
+        };
+        (0..u64::from(settings.messages)).try_for_each(|at| link.receive(at))?;
+        Ok(link)
+    }
+
+    /// What the far side has to know of it.
+    pub const fn described(&self) -> PeerPair {
+        self.described
+    }
+
+    /// Its region.
+    pub const fn mirror(&self) -> &M {
+        &self.mirror
+    }
+
+    /// Why it has failed; `None`: it has not.
+    pub const fn cause(&self) -> Option<Cause> {
+        self.cause
+    }
+
+    /// What has happened since. `None`: nothing more.
+    pub fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Makes the connection to the far side's queue pair.
+    ///
+    /// # Errors
+    /// What the device refused.
+    pub fn connect(&mut self, far: &PeerPair) -> Result<(), Refused> {
+        self.pair.receive_from(far)?;
+        self.pair.send_with(self.described.first_packet, self.settings.patience)?;
+        self.is_connected = true;
+        Ok(())
+    }
+
+    /// Asks the far side for an answer ([`Self::is_answered`]), which proves that both queue pairs reach each other. Without one in time, the
+    /// link fails.
+    pub fn ask(&mut self, now: Duration) {
+        if self.is_connected && self.cause.is_none() && self.has_place(1) {
+            self.send(Kind::Test, now);
+        }
+    }
+
+    /// True when the far side has taken all that was sent, and something was.
+    pub const fn is_answered(&self) -> bool {
+        self.sent > 0 && self.acknowledged == self.sent
+    }
+
+    /// Opens a place for a connection: registers both rings. Returns where the far side writes.
+    ///
+    /// # Errors
+    /// [`NotOpened`]; the connection stays on TCP.
+    pub fn open(
+        &mut self,
+        port: &P,
+        slot: usize,
+        generation: u32,
+        rings: &Rings,
+    ) -> Result<Remote, NotOpened> {
+        if let Some(cause) = self.cause {
+            return Err(NotOpened::Link(cause));
+        }
+        let ring = usize::try_from(self.mirror.ring()).map_err(|_| NotOpened::Place)?;
+        let is_whole = rings.outgoing.len() == ring && rings.incoming.len() == ring;
+        let place = self.lanes.get_mut(slot).filter(|place| place.is_none() && is_whole);
+        let place = place.ok_or(NotOpened::Place)?;
+        let register = |range: &Range<usize>, access| {
+            port.register(&rings.memory, range.clone(), access).map_err(NotOpened::Memory)
+        };
+        let outgoing = register(&rings.outgoing, Access::Local)?;
+        let incoming = register(&rings.incoming, Access::RemoteWrite)?;
+        let remote = incoming.as_remote();
+        *place = Some(Open {
+            generation,
+            lane: Lane::default(),
+            outgoing,
+            incoming,
+            far: None,
+            is_marked: false,
+            leave: Leave::default(),
+        });
+        Ok(remote)
+    }
+
+    /// The far side has opened the place as well: where its ring is. False: there is no such connection.
+    #[must_use]
+    pub fn attach(&mut self, slot: usize, generation: u32, far: Remote) -> bool {
+        let open = self.lanes.get_mut(slot).and_then(Option::as_mut);
+        let Some(open) = open.filter(|open| open.generation == generation) else { return false };
+        open.far = Some(far);
+        self.mark(slot);
+        true
+    }
+
+    /// The program in a place has published something.
+    pub fn mark(&mut self, slot: usize) {
+        let open = self.lanes.get_mut(slot).and_then(Option::as_mut);
+        if let Some(open) = open.filter(|open| !open.is_marked) {
+            open.is_marked = true;
+            self.marked.push_back(slot);
+        }
+    }
+
+    /// The program in a place is done with the connection: what it has published still goes to the far side.
+    pub fn leave(&mut self, slot: usize) {
+        if let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) {
+            open.leave.wanted = true;
+        }
+        self.mark(slot);
+    }
+
+    /// Bytes of rings that are registered for it.
+    pub fn registered(&self) -> usize {
+        let rings = self.lanes.iter().flatten();
+        rings.map(|open| open.outgoing.length() + open.incoming.length()).sum()
+    }
+
+    /// When [`Self::tick`] has something to do.
+    pub fn deadline(&self) -> Option<Duration> {
+        let (since, has_asked) = self.waiting.filter(|_| self.cause.is_none())?;
+        let silence = self.settings.silence;
+        Some(since + if has_asked { silence } else { silence / 2 })
+    }
+
+    /// Time goes on: asks a far side that is silent, or gives the link up.
+    pub fn tick(&mut self, now: Duration) {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        match &mut self.waiting {
+            Some((_, true)) => self.fail(Cause::Silence),
+            Some((_, has_asked)) => {
+                *has_asked = true;
+                if self.has_place(1) {
+                    self.send(Kind::Test, now);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Posts what the marked connections have published, as far as there is room, and acknowledges.
+    pub fn pump(&mut self, now: Duration) {
+        if !self.is_connected {
+            return;
+        }
+        // The last place is kept, see above.
+        while self.cause.is_none() && self.has_place(2) {
+            let Some(slot) = self.marked.pop_front() else { break };
+            self.post(slot, now);
+        }
+        let owed = self.taken.wrapping_sub(self.told);
+        let is_due = self.must_answer || owed >= u32::from(self.settings.messages) / 2;
+        if is_due && self.cause.is_none() && self.has_place(1) {
+            self.send(Kind::Acknowledge, now);
+        }
+    }
+
+    /// True when `least` more messages find a receive request at the far side, and one of them finds room at the device.
+    fn has_place(&self, least: u32) -> bool {
+        let unacknowledged = self.sent.wrapping_sub(self.acknowledged);
+        let messages = u32::from(self.settings.messages);
+        let has_buffer = self.outstanding.len() < usize::from(self.settings.messages);
+        let has_room = self.requests + REQUESTS <= self.settings.capacity().send;
+        unacknowledged + least <= messages && has_buffer && has_room
+    }
+
+    /// Posts what one connection has published.
+    fn post(&mut self, slot: usize, now: Duration) {
+        let (ring, most) = (self.mirror.ring(), u64::from(self.settings.burst));
+        let mine = self.mirror.section(slot, self.mirror.side());
+        let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) else { return };
+        open.is_marked = false;
+        let Some(far) = open.far.filter(|_| !open.leave.said) else { return };
+        let lane = lane_name(slot, open.generation);
+        let gathered = match open.lane.gather(mine, ring, most) {
+            Ok(gathered) => gathered,
+            Err(broken) => {
+                self.events.push_back(Event::Broken(slot, broken));
+                Some(open.lane.reset())
+            }
+        };
+        if let Some(posting) = gathered {
+            open.lane.post(&posting, ring);
+            let Some(writes) = writes(&open.outgoing, far, &posting) else {
+                return self.fail(Cause::Refused);
+            };
+            self.send_behind(writes, Kind::Cursors(lane, posting.words), now);
+            if posting.has_more {
+                self.mark(slot);
+            }
+            // Once more for what has been published meanwhile, or for the leave, which needs a place of its own.
+            let wants = |open: &Open<P>| open.leave.wanted && !open.leave.said;
+            if self.lanes[slot].as_ref().is_some_and(wants) {
+                self.mark(slot);
+            }
+        } else if open.leave.wanted {
+            open.leave.said = true;
+            self.send(Kind::Leave(lane), now);
+        }
+    }
+
+    /// A place that both sides have left is free: its memory is no longer registered. The device is through with it: requests go in order.
+    fn free(&mut self, slot: usize) {
+        let is_left = |open: &Open<P>| open.leave.sent && open.leave.heard;
+        if let Some(place) = self.lanes.get_mut(slot)
+            && place.as_ref().is_some_and(is_left)
+        {
+            *place = None;
+            self.events.push_back(Event::Free(slot));
+        }
+    }
+
+    fn send(&mut self, kind: Kind, now: Duration) {
+        self.send_behind([None, None], kind, now);
+    }
+
+    /// Posts writes, and behind them a message.
+    fn send_behind(&mut self, writes: Writes, kind: Kind, now: Duration) {
+        let message = Message { number: self.sent, taken: self.taken, kind };
+        let id = self.next_id;
+        let buffer = usize::try_from(id % u64::from(self.settings.messages)).unwrap_or(0) * BUFFER;
+        // The last message in this buffer has completed: no more are outstanding than there are buffers.
+        let written = self.memory.write(buffer, &message.bytes());
+        let piece = self.from.piece(buffer..buffer + message::LEN).filter(|_| written.is_some());
+        let Some(piece) = piece else { return self.fail(Cause::Refused) };
+        let mut requests = 1;
+        for (piece, to) in writes.into_iter().flatten() {
+            requests += 1;
+            let (operation, pieces) = (Operation::Write(to), [piece]);
+            let (signaled, solicited) = (false, false);
+            let request =
+                SendRequest { id: WRITE, operation, pieces: &pieces, signaled, solicited };
+            if self.pair.post_send(&request).is_err() {
+                return self.fail(Cause::Refused);
+            }
+        }
+        let (operation, pieces) = (Operation::Send, [piece]);
+        let request =
+            SendRequest { id, operation, pieces: &pieces, signaled: true, solicited: true };
+        if self.pair.post_send(&request).is_err() {
+            return self.fail(Cause::Refused);
+        }
+        let leaves = match kind {
+            Kind::Leave(lane) => Some(usize::from(lane.slot)),
+            _ => None,
+        };
+        self.outstanding.push_back(Outstanding { id, requests, leaves });
+        self.requests += requests;
+        self.next_id += 1;
+        self.sent = self.sent.wrapping_add(1);
+        self.told = self.taken;
+        self.must_answer = false;
+        self.waiting.get_or_insert((now, false));
+    }
+
+    /// Posts a receive request for a message.
+    fn receive(&self, at: u64) -> Result<(), Refused> {
+        let buffer = usize::try_from(at).unwrap_or(usize::MAX).saturating_mul(BUFFER);
+        let piece = self.into.piece(buffer..buffer.saturating_add(BUFFER));
+        let piece = piece.ok_or(Refused::Invalid("buffer"))?;
+        self.pair.post_receive(&ReceiveRequest { id: at, piece })
+    }
+
+    /// A request of this link's queue pair has come to its end.
+    pub fn complete(&mut self, completion: &Completion, now: Duration) {
+        if self.cause.is_some() {
+            // All that the far side says from here on it will send over TCP.
+            return;
+        }
+        match completion.outcome {
+            Ok(Done::Sent) => self.sent_one(completion.id),
+            Ok(Done::Received(length)) => self.received(completion.id, length, now),
+            Ok(Done::Written { .. }) => self.fail(Cause::Order),
+            Err(failure) => self.fail(Cause::Request(failure)),
+        }
+    }
+
+    fn sent_one(&mut self, id: u64) {
+        match self.outstanding.pop_front() {
+            Some(first) if first.id == id => {
+                self.requests -= first.requests;
+                let slot = first.leaves.filter(|slot| *slot < self.lanes.len());
+                if let Some((slot, open)) =
+                    slot.zip(slot.and_then(|slot| self.lanes[slot].as_mut()))
+                {
+                    open.leave.sent = true;
+                    self.free(slot);
+                }
+            }
+            _ => self.fail(Cause::Device),
+        }
+    }
+
+    fn received(&mut self, at: u64, length: u32, now: Duration) {
+        let mut bytes = [0; BUFFER];
+        let half = usize::from(self.settings.messages) * BUFFER;
+        let read = usize::try_from(at)
+            .ok()
+            .filter(|at| *at < usize::from(self.settings.messages))
+            .and_then(|at| self.memory.read(half + at * BUFFER, &mut bytes));
+        if read.is_none() {
+            return self.fail(Cause::Device);
+        }
+        let whole = usize::try_from(length).ok().and_then(|length| bytes.get(..length));
+        let message = match whole.map(Message::parse) {
+            Some(Ok(message)) => message,
+            Some(Err(malformed)) => return self.fail(Cause::Malformed(malformed)),
+            None => return self.fail(Cause::Device),
+        };
+        // Before the message is acknowledged.
+        if self.receive(at).is_err() {
+            return self.fail(Cause::Refused);
+        }
+        self.hear(&message, now);
+    }
+
+    fn hear(&mut self, message: &Message, now: Duration) {
+        let unacknowledged = self.sent.wrapping_sub(self.acknowledged);
+        let news = message.taken.wrapping_sub(self.acknowledged);
+        if message.number != self.taken || news > unacknowledged {
+            return self.fail(Cause::Order);
+        }
+        self.taken = self.taken.wrapping_add(1);
+        self.acknowledged = message.taken;
+        if news > 0 {
+            self.waiting = (news < unacknowledged).then_some((now, false));
+        }
+        match message.kind {
+            Kind::Acknowledge => {}
+            Kind::Test => self.must_answer = true,
+            Kind::Cursors(lane, words) => self.hear_of(lane, &words),
+            Kind::Leave(lane) => {
+                let slot = usize::from(lane.slot);
+                let Some(open) = self.named(lane) else { return self.fail(Cause::NoConnection) };
+                open.leave.heard = true;
+                self.free(slot);
+            }
+        }
+    }
+
+    /// The connection that the far side speaks of, unless it has left it.
+    fn named(&mut self, lane: message::Lane) -> Option<&mut Open<P>> {
+        let open = self.lanes.get_mut(usize::from(lane.slot)).and_then(Option::as_mut)?;
+        (open.generation == lane.generation && !open.leave.heard).then_some(open)
+    }
+
+    fn hear_of(&mut self, lane: message::Lane, words: &Words) {
+        let (slot, ring) = (usize::from(lane.slot), self.mirror.ring());
+        if self.named(lane).is_none() {
+            return self.fail(Cause::NoConnection);
+        }
+        let theirs = self.mirror.section(slot, self.mirror.side().other());
+        let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) else { return };
+        match open.lane.hear(words, theirs, ring) {
+            Ok(news) if news != News::default() => self.mirror.wake(slot, news),
+            Ok(_) => {}
+            Err(impossible) => self.fail(Cause::Impossible(impossible)),
+        }
+    }
+
+    /// Gives the link up. What the far side has said since the last completion that was handed over is not acted on any more.
+    pub fn fail(&mut self, cause: Cause) {
+        if self.cause.is_none() {
+            self.cause = Some(cause);
+            // Where the device refuses even that, dropping the queue pair ends it.
+            let _ = self.pair.fail();
+        }
+    }
+
+    /// Where each connection stood when the link failed; nothing while it has not.
+    pub fn halts(&self) -> impl Iterator<Item = Halt> {
+        let open = self.lanes.iter().enumerate().filter(|_| self.cause.is_some());
+        open.filter_map(|(slot, open)| {
+            let Open { generation, lane, .. } = open.as_ref()?;
+            Some(Halt { slot, generation: *generation, received: lane.heard() })
+        })
+    }
+
+    /// The byte behind which a connection's own direction goes on over TCP, by what the far side said of it. All bytes from there on
+    /// lie in the program's ring.
+    ///
+    /// # Errors
+    /// The far side cannot have received that; the connection ends. `None` within: there is no such connection, or the link has not failed.
+    pub fn resume(&self, far: &Halt) -> Result<u64, Option<Impossible>> {
+        let open = self.lanes.get(far.slot).and_then(Option::as_ref);
+        let open = open.filter(|open| self.cause.is_some() && open.generation == far.generation);
+        open.ok_or(None)?.lane.resume(far.received).map_err(Some)
+    }
+}
+
+fn lane_name(slot: usize, generation: u32) -> message::Lane {
+    message::Lane { slot: u16::try_from(slot).unwrap_or(u16::MAX), generation }
+}
+
+/// Up to two pieces of a ring, and where they go.
+type Writes = [Option<(Piece, Remote)>; 2];
+
+/// The writes of a posting: the same places here and there. `None`: they do not lie in the ring.
+fn writes(from: &impl Region, far: Remote, posting: &Posting) -> Option<Writes> {
+    let mut writes = [None; 2];
+    for (write, (at, len)) in writes.iter_mut().zip([posting.span.head, posting.span.tail]) {
+        if len > 0 {
+            let to = Remote { address: far.address.checked_add(at as u64)?, key: far.key };
+            *write = Some((from.piece(at..at + len)?, to));
+        }
+    }
+    Some(writes)
+}

@@ -1,0 +1,95 @@
+//! What becomes of a link and its connections.
+
+use core::fmt;
+
+use shunt_verbs::Refused;
+use shunt_verbs::value::Failure;
+
+use crate::lane::{Broken, Impossible};
+use crate::message::Malformed;
+
+/// Why a link has failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// A request has failed.
+    Request(Failure),
+    /// The device refused a request.
+    Refused,
+    /// The device told of requests in an order, or of a kind, that cannot be.
+    Device,
+    /// The far side said nothing for too long.
+    Silence,
+    /// The far side sent what is no message.
+    Malformed(Malformed),
+    /// The far side sent a message that does not follow the last one, or acknowledged what was not sent.
+    Order,
+    /// The far side spoke of a connection that there is not.
+    NoConnection,
+    /// The far side said of a connection what cannot be.
+    Impossible(Impossible),
+    /// Somebody else has said that the link is over: the far side on the control connection, or a port that went down.
+    Told,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request(failure) => failure.fmt(f),
+            Self::Refused => f.write_str("the device refused a request"),
+            Self::Device => f.write_str("the device told of what was not asked for"),
+            Self::Silence => f.write_str("the far side has not answered in time"),
+            Self::Malformed(malformed) => write!(f, "the far side sent {malformed}"),
+            Self::Order => f.write_str("the far side sent a message out of order"),
+            Self::NoConnection => {
+                f.write_str("the far side spoke of a connection that there is not")
+            }
+            Self::Impossible(impossible) => write!(f, "the far side sent {impossible}"),
+            Self::Told => f.write_str("the link was given up elsewhere"),
+        }
+    }
+}
+
+impl core::error::Error for Cause {}
+
+/// Why a connection cannot be opened on a link.
+#[derive(Debug)]
+pub enum NotOpened {
+    /// There is no such place, or it is taken.
+    Place,
+    /// The link has failed.
+    Link(Cause),
+    /// The device refused the memory.
+    Memory(Refused),
+}
+
+impl fmt::Display for NotOpened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Place => f.write_str("the link has no such place, or it is taken"),
+            Self::Link(cause) => write!(f, "the link has failed: {cause}"),
+            Self::Memory(refused) => refused.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for NotOpened {}
+
+/// What has happened to a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Its program wrote what cannot be. The far side is told of a reset; the local one is to be.
+    Broken(usize, Broken),
+    /// Both sides have left it: its place is free.
+    Free(usize),
+}
+
+/// Where a direction of a connection stood when its link failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Halt {
+    /// Its place.
+    pub slot: usize,
+    /// Number of the place's use.
+    pub generation: u32,
+    /// Bytes of the far program that the local one was told of. No more will come over the link, so the far side goes on with the next one.
+    pub received: u64,
+}

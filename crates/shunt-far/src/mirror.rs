@@ -1,0 +1,30 @@
+//! The port to a region that mirrors the far host's.
+
+use shunt_shm::region::{Section, Side};
+
+/// What a lane's program is to be woken for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct News {
+    /// There are bytes, a switch point or an end.
+    pub bytes: bool,
+    /// There is room, or a switch point was passed.
+    pub room: bool,
+}
+
+/// A region, as its agent has it.
+pub trait Mirror {
+    /// The side of the program on this host.
+    fn side(&self) -> Side;
+
+    /// Connections that there is room for.
+    fn slots(&self) -> usize;
+
+    /// Bytes of a ring, a power of two; those of the far mirror are as long.
+    fn ring(&self) -> u64;
+
+    /// What `side` writes of the connection in `slot`, which is below [`Self::slots`].
+    fn section(&self, slot: usize, side: Side) -> &Section;
+
+    /// Wakes the program in `slot`, as its arm words ask.
+    fn wake(&mut self, slot: usize, news: News);
+}

@@ -1,0 +1,4 @@
+//! A link against a far side that does what it likes, and over regions as the product has them.
+
+mod hostile;
+mod regions;

@@ -1,0 +1,69 @@
+//! Two hosts with programs and agents over the device in the process, with all that can go wrong there.
+//!
+//! A history is a [`Plan`]: what the programs do, when agents and devices get to run, when time passes, and faults by a seed. The
+//! programs use the cursors of `shunt-shm`, as those of the product do. The oracle is the stream itself: each byte is a
+//! function of its connection, direction and position.
+//!
+//! * What a program takes is what the other one sent, in order; an end and a switch point come behind the bytes before them.
+//! * Without faults all arrives, and places are free once both programs have left.
+//! * After a failure each direction goes on over TCP behind the byte that the far side has received, and the bytes from there on
+//!   still lie in the sender's ring.
+//!
+//! `SIM_HISTORIES` says how many; one that fails shrinks and is printed. They are the same each time; `SIM_SEED` has others.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "rings are short, and bytes are made of numbers"
+)]
+
+mod end;
+mod plan;
+mod world;
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+
+use plan::{Plan, plans};
+use world::{Outcome, World};
+
+fn number<N: core::str::FromStr>(name: &str, by_default: N) -> N {
+    std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(by_default)
+}
+
+#[test]
+fn no_byte_is_lost_or_repeated() {
+    let config = Config {
+        cases: number("SIM_HISTORIES", 400),
+        rng_seed: RngSeed::Fixed(number("SIM_SEED", 1)),
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let run = |plan: Plan| {
+        World::new(&plan).run(&plan);
+        Ok(())
+    };
+    TestRunner::new(config).run(&plans(), run).unwrap();
+}
+
+/// Else the histories would prove little.
+#[test]
+fn histories_reach_every_outcome() {
+    let mut runner = TestRunner::deterministic();
+    let mut seen = [0; 4];
+    let mut sent = 0;
+    for _ in 0..1_000 {
+        let plan = plans().new_tree(&mut runner).unwrap().current();
+        let mut world = World::new(&plan);
+        let outcome = world.run(&plan);
+        sent += world.sent();
+        seen[match outcome {
+            Outcome::Whole => 0,
+            Outcome::Failed { silent: true, .. } => 1,
+            Outcome::Failed { resent: 0, .. } => 2,
+            Outcome::Failed { .. } => 3,
+        }] += 1;
+    }
+    let [whole, silent, nothing, resent] = seen;
+    let enough = whole > 200 && silent > 20 && nothing > 50 && resent > 50 && sent > 100_000;
+    assert!(enough, "whole, silent, nothing to send again, sent again: {seen:?}; bytes {sent}");
+}

@@ -1,0 +1,96 @@
+//! What happens in a history.
+
+use proptest::prelude::*;
+use shunt_verbs::fake::Faults;
+
+/// One end of the link.
+pub type Who = usize;
+
+/// A thing that happens.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// A program sends up to so many bytes.
+    Send(Who, usize, usize),
+    /// A program takes up to so many bytes, and passes the switch points before them.
+    Take(Who, usize, usize),
+    /// A program sets a switch point behind what it has sent.
+    Mark(Who, usize),
+    /// A program ends its direction.
+    End(Who, usize),
+    /// An agent's worker runs.
+    Work(Who),
+    /// Both devices take so many steps.
+    Devices(usize),
+    /// So many milliseconds pass.
+    Wait(u64),
+    /// If one agent has given the link up, the other one hears of it.
+    Tell,
+}
+
+/// A history.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub lanes: usize,
+    /// Binary logarithm of a ring's length.
+    pub ring: u32,
+    pub messages: u16,
+    pub burst: u32,
+}
+
+/// A history.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub sizes: Sizes,
+    pub faults: Faults,
+    pub actions: Vec<Action>,
+}
+
+impl Plan {
+    /// Nothing in it makes a link fail.
+    pub fn is_harmless(&self) -> bool {
+        let waits = |action: &Action| matches!(action, Action::Wait(_));
+        self.faults == Faults::NONE && !self.actions.iter().any(waits)
+    }
+}
+
+fn actions(lanes: usize, waits: bool) -> impl Strategy<Value = Action> {
+    let (who, lane) = (0..2_usize, 0..lanes);
+    prop_oneof![
+        6 => (who.clone(), lane.clone(), 1..700_usize).prop_map(|(who, lane, len)| Action::Send(who, lane, len)),
+        5 => (who.clone(), lane.clone(), 1..900_usize).prop_map(|(who, lane, len)| Action::Take(who, lane, len)),
+        1 => (who.clone(), lane.clone()).prop_map(|(who, lane)| Action::Mark(who, lane)),
+        1 => (who.clone(), lane).prop_map(|(who, lane)| Action::End(who, lane)),
+        6 => who.prop_map(Action::Work),
+        6 => (1..24_usize).prop_map(Action::Devices),
+        u32::from(waits) => (1..300_u64).prop_map(Action::Wait),
+        1 => Just(Action::Tell),
+    ]
+}
+
+fn faults() -> impl Strategy<Value = Faults> {
+    let with = |not_ready, pair, withheld, cut| Faults { not_ready, pair, withheld, cut };
+    prop_oneof![
+        2 => Just(Faults::NONE),
+        1 => Just(with(2_000, 0, 0, 0)),
+        1 => Just(with(0, 100, 0, 0)),
+        1 => Just(with(0, 0, 100, 0)),
+        1 => Just(with(0, 0, 0, 100)),
+        1 => Just(with(500, 40, 40, 40)),
+    ]
+}
+
+/// All histories.
+pub fn plans() -> impl Strategy<Value = Plan> {
+    let sizes = (1..4_usize, 6..13_u32, 4..10_u16, prop::sample::select(vec![16, 100, 1 << 20]));
+    (any::<u64>(), sizes, faults(), any::<bool>()).prop_flat_map(|(seed, sizes, faults, waits)| {
+        let (lanes, ring, messages, burst) = sizes;
+        let sizes = Sizes { lanes, ring, messages, burst };
+        prop::collection::vec(actions(lanes, waits), 0..120).prop_map(move |actions| Plan {
+            seed,
+            sizes,
+            faults,
+            actions,
+        })
+    })
+}

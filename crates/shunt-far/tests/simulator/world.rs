@@ -1,0 +1,257 @@
+//! Both hosts, and what must hold.
+
+use std::time::Duration;
+
+use shunt_far::{Cause, Halt};
+use shunt_shm::region::Side;
+use shunt_verbs::fake::{Faults, Network};
+
+use crate::end::{End, Taken, byte, settings};
+use crate::plan::{Action, Plan};
+
+/// Steps in which the devices come to rest.
+const REST: usize = 100_000;
+
+/// How a history ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// All arrived over the link.
+    Whole,
+    /// The link failed, and so many bytes went over TCP.
+    Failed { silent: bool, resent: u64 },
+}
+
+pub struct World {
+    network: Network,
+    ends: [End; 2],
+    lanes: usize,
+    silence: Duration,
+    /// What each agent said to the other one when its link had failed.
+    halts: [Option<Vec<Halt>>; 2],
+}
+
+impl World {
+    pub fn new(plan: &Plan) -> Self {
+        let network = Network::new(plan.seed, plan.faults);
+        let (mut one, first) = End::new(network.host(), Side::Client, plan.sizes);
+        let (mut two, second) = End::new(network.host(), Side::Server, plan.sizes);
+        one.link().connect(&second).unwrap();
+        two.link().connect(&first).unwrap();
+        for lane in 0..plan.sizes.lanes {
+            let (here, there) = (one.open(lane), two.open(lane));
+            one.attach(lane, there);
+            two.attach(lane, here);
+        }
+        let silence = settings(plan.sizes).silence;
+        let halts = [None, None];
+        Self { network, ends: [one, two], lanes: plan.sizes.lanes, silence, halts }
+    }
+
+    pub fn sent(&self) -> u64 {
+        (0..self.lanes).map(|lane| self.ends[0].sent(lane) + self.ends[1].sent(lane)).sum()
+    }
+
+    fn has_failed(&mut self, who: usize) -> bool {
+        self.ends[who].link().cause().is_some()
+    }
+
+    fn take(&mut self, who: usize, lane: usize, len: usize) {
+        let sender = 1 - who;
+        let passed = self.ends[who].passed(lane) as usize;
+        let (taken, end, mark) = self.ends[who].take(lane, len);
+        self.is_right(lane, sender, &taken);
+        if let Some(end) = end {
+            assert!(self.ends[sender].has_ended(lane), "an end that was not");
+            assert_eq!(end, self.ends[sender].sent(lane), "an end before its bytes");
+        }
+        if let Some(at) = mark {
+            assert_eq!(
+                self.ends[sender].marks(lane).get(passed),
+                Some(&at),
+                "another switch point"
+            );
+        }
+    }
+
+    /// These bytes are those of the stream.
+    fn is_right(&self, lane: usize, sender: usize, Taken { from, bytes }: &Taken) {
+        let sent = self.ends[sender].sent(lane);
+        assert!(from + bytes.len() as u64 <= sent, "more than was sent");
+        let side = self.ends[sender].side;
+        for (at, got) in (*from..).zip(bytes) {
+            assert_eq!(*got, byte(lane, side, at), "byte {at} of lane {lane}, sent by {side:?}");
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            // A program whose link has failed goes on over TCP.
+            Action::Send(who, ..)
+            | Action::Mark(who, _)
+            | Action::End(who, _)
+            | Action::Take(who, ..)
+                if self.has_failed(who) => {}
+            Action::Send(who, lane, len) => self.ends[who].send(lane, len),
+            Action::Take(who, lane, len) => self.take(who, lane, len),
+            Action::Mark(who, lane) => self.ends[who].set_mark(lane),
+            Action::End(who, lane) => self.ends[who].end(lane),
+            Action::Work(who) => self.ends[who].work(&self.network),
+            Action::Devices(steps) => self.network.settle(steps),
+            Action::Wait(milliseconds) => self.wait(Duration::from_millis(milliseconds)),
+            Action::Tell => self.tell(),
+        }
+        self.note_halts();
+    }
+
+    /// An agent says at once where its connections stand.
+    fn note_halts(&mut self) {
+        for (end, halts) in self.ends.iter_mut().zip(&mut self.halts) {
+            if halts.is_none() && end.link().cause().is_some() {
+                *halts = Some(end.link().halts().collect());
+            }
+        }
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.ends.iter_mut().for_each(|end| end.wait(time));
+    }
+
+    fn tell(&mut self) {
+        if self.has_failed(0) || self.has_failed(1) {
+            self.ends.iter_mut().for_each(|end| end.link().fail(Cause::Told));
+            self.note_halts();
+        }
+    }
+
+    /// Everybody goes on until nothing moves; programs take all that there is.
+    fn settle(&mut self) {
+        let (mut before, mut same) = (None, 0);
+        // A message takes a round to get there, and its acknowledgement another one.
+        while same < 4 {
+            for who in 0..2 {
+                self.ends[who].work(&self.network);
+                for lane in 0..self.lanes {
+                    if !self.has_failed(who) {
+                        self.take(who, lane, usize::MAX);
+                    }
+                }
+            }
+            self.network.settle(REST);
+            let now = self.progress();
+            same = if before.replace(now) == Some(now) { same + 1 } else { 0 };
+        }
+    }
+
+    fn progress(&mut self) -> [u64; 5] {
+        let mut progress = [0; 5];
+        for who in 0..2 {
+            let failed = u64::from(self.has_failed(who));
+            let end = &self.ends[who];
+            for lane in 0..self.lanes {
+                progress[0] += end.taken(lane);
+                progress[1] += u64::from(end.passed(lane));
+                progress[2] += u64::from(end.saw_end(lane));
+            }
+            progress[3] += end.free as u64;
+            progress[4] += failed;
+        }
+        progress
+    }
+
+    fn is_whole(&self) -> bool {
+        (0..2).all(|who| {
+            let (sender, receiver) = (&self.ends[who], &self.ends[1 - who]);
+            (0..self.lanes).all(|lane| {
+                sender.sent(lane) == receiver.taken(lane)
+                    && sender.marks(lane).len() == receiver.passed(lane) as usize
+                    && sender.has_ended(lane) == receiver.saw_end(lane)
+            })
+        })
+    }
+
+    pub fn run(&mut self, plan: &Plan) -> Outcome {
+        plan.actions.iter().for_each(|action| self.act(*action));
+        self.settle();
+        // Tests are for completions that stay away, and nothing else waits for them.
+        assert!(!plan.is_harmless() || self.is_whole(), "it goes on only after a while");
+        // As long as it takes to notice silence, in steps that give an answer time to come.
+        for _ in 0..4 {
+            if self.has_failed(0) || self.has_failed(1) {
+                break;
+            }
+            if self.is_whole() && (0..2).all(|who| self.ends[who].link().deadline().is_none()) {
+                break;
+            }
+            self.wait(self.silence / 2);
+            self.settle();
+        }
+        if self.has_failed(0) || self.has_failed(1) {
+            assert!(
+                !plan.is_harmless(),
+                "{:?}",
+                self.ends.each_mut().map(|end| end.link().cause())
+            );
+            return self.go_on_over_tcp();
+        }
+        assert!(self.is_whole(), "it neither failed nor arrived");
+        self.leave(plan);
+        Outcome::Whole
+    }
+
+    /// Both programs send once more and leave, and the places become free.
+    fn leave(&mut self, plan: &Plan) {
+        for who in 0..2 {
+            for lane in 0..self.lanes {
+                self.ends[who].send(lane, 60);
+                self.ends[who].leave(lane);
+            }
+        }
+        self.network.set_faults(Faults::NONE);
+        // The agents run while the last bytes are on their way.
+        for turn in 0..40 {
+            self.ends[turn % 2].work(&self.network);
+        }
+        self.settle();
+        self.wait(self.silence / 2);
+        self.settle();
+        if plan.is_harmless() {
+            assert_eq!(
+                self.ends.each_ref().map(|end| end.free),
+                [self.lanes; 2],
+                "places stay taken"
+            );
+            let registered = self.ends.each_mut().map(|end| end.link().registered());
+            assert_eq!(registered, [0; 2]);
+            assert!(self.is_whole(), "the last bytes are missing");
+            self.wait(self.silence);
+            assert_eq!(self.ends.each_mut().map(|end| end.link().cause()), [None; 2]);
+        }
+    }
+
+    /// What the agents would have the programs do. All that is on its way gets into memory first, at the worst.
+    fn go_on_over_tcp(&mut self) -> Outcome {
+        let silent = self.ends.iter_mut().any(|end| end.link().cause() == Some(Cause::Silence));
+        self.tell();
+        self.network.settle(REST);
+        self.ends.iter_mut().for_each(|end| end.work(&self.network));
+        let mut resent = 0;
+        for receiver in 0..2 {
+            let sender = 1 - receiver;
+            let halts = self.halts[receiver].take().unwrap();
+            assert_eq!(halts.len(), self.lanes);
+            for halt in halts {
+                let lane = halt.slot;
+                let from = self.ends[sender].link().resume(&halt).unwrap();
+                // The receiver takes what lies in its ring.
+                let (taken, _, _) = self.ends[receiver].take(lane, usize::MAX);
+                self.is_right(lane, sender, &taken);
+                assert_eq!(self.ends[receiver].taken(lane), from, "a hole, or bytes twice");
+                // And the sender sends the rest over TCP.
+                let bytes = self.ends[sender].unread(lane, from);
+                resent += bytes.len() as u64;
+                self.is_right(lane, sender, &Taken { from, bytes });
+            }
+        }
+        Outcome::Failed { silent, resent }
+    }
+}

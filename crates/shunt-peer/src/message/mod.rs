@@ -1,0 +1,144 @@
+//! What two agents say to each other.
+//!
+//! A kind in one byte, then its fields, numbers in network byte order. Addresses are 16 bytes, IPv4 ones in their mapped form
+//! (RFC 4291, section 2.5.5.2). A list has its length in front, bounded by [`ADDRESSES`], [`LISTENERS`] and [`SLOTS`]. Each value has
+//! exactly one form, and what is not the form of a value is refused whole.
+//!
+//! | Kind | Message | Fields after the kind |
+//! |---:|---|---|
+//! | 1 | [`Hello`] | incarnation 8, ring 4, slots 2, messages 2, device 1, length of the name 1, name |
+//! | 2 | [`Message::Addresses`] | number 2, then 16 each |
+//! | 3 | [`Message::Listeners`] | number 2, then address 16 and port 2 each |
+//! | 4, 5 | [`Message::Offer`], [`Message::Accept`] | group 4, GID 16, queue pair 4, first packet 4, MTU 1 |
+//! | 6 | [`Message::Refuse`] | group 4, why 1 |
+//! | 7 | [`Message::Open`] | group 4, slot 2, use 4, client 18, server 18, address 8, key 4, length 4 |
+//! | 8 | [`Message::Opened`] | group 4, slot 2, use 4, address 8, key 4, length 4 |
+//! | 9 | [`Message::NotOpened`] | group 4, slot 2, use 4, why 1 |
+//! | 10 | [`Message::Halted`] | group 4, number 2, then slot 2, use 4, bytes 8 each |
+//! | 11 | [`Message::Gone`] | group 4 |
+//! | 12 | [`Message::Ping`] | |
+//! | 13 | [`Message::Bye`] | why 1 |
+
+mod bounds;
+mod bytes;
+mod value;
+
+use core::net::{IpAddr, SocketAddr};
+
+pub use bounds::{ADDRESSES, LISTENERS, LONGEST, Malformed, NAME, SLOTS};
+use bytes::{Reader, Writer};
+pub use value::{Bye, Device, Group, Halted, Hello, Lane, Place, Refusal, Region, is_reachable};
+
+/// A message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message {
+    /// The first one of each side, and its only one of this kind.
+    Hello(Hello),
+    /// All addresses of the host by which others can reach it, instead of those that were said before.
+    Addresses(Vec<IpAddr>),
+    /// All listeners of the host's programs, instead of those that were said before.
+    Listeners(Vec<SocketAddr>),
+    /// A new link group, with the sender's queue pair.
+    Offer(Group),
+    /// The answer: the sender's queue pair, which is connected.
+    Accept(Group),
+    /// The other answer: no link group.
+    Refuse(u32, Refusal),
+    /// A connection in a link group that the sender has offered, with the ring that the receiver may write.
+    Open(Lane),
+    /// The answer, with the ring that the receiver may write.
+    Opened(Place, Region),
+    /// The other answer: it stays on TCP.
+    NotOpened(Place, Refusal),
+    /// The link has failed; where each connection stood.
+    Halted(Halted),
+    /// The sender has nothing left of that link group.
+    Gone(u32),
+    /// The sender is there.
+    Ping,
+    /// The sender ends the connection.
+    Bye(Bye),
+}
+
+const HELLO: u8 = 1;
+const ADDRESSES_KIND: u8 = 2;
+const LISTENERS_KIND: u8 = 3;
+const OFFER: u8 = 4;
+const ACCEPT: u8 = 5;
+const REFUSE: u8 = 6;
+const OPEN: u8 = 7;
+const OPENED: u8 = 8;
+const NOT_OPENED: u8 = 9;
+const HALTED: u8 = 10;
+const GONE: u8 = 11;
+const PING: u8 = 12;
+const BYE: u8 = 13;
+
+impl Message {
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// Why the bytes are none.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let from = &mut reader;
+        let message = match from.u8()? {
+            HELLO => Self::Hello(Hello::read(from)?),
+            ADDRESSES_KIND => Self::Addresses(from.list(ADDRESSES, value::read_address)?),
+            LISTENERS_KIND => Self::Listeners(from.list(LISTENERS, value::read_listener)?),
+            OFFER => Self::Offer(Group::read(from)?),
+            ACCEPT => Self::Accept(Group::read(from)?),
+            REFUSE => Self::Refuse(from.u32()?, Refusal::read(from)?),
+            OPEN => Self::Open(Lane::read(from)?),
+            OPENED => Self::Opened(Place::read(from)?, Region::read(from)?),
+            NOT_OPENED => Self::NotOpened(Place::read(from)?, Refusal::read(from)?),
+            HALTED => Self::Halted(Halted::read(from)?),
+            GONE => Self::Gone(from.u32()?),
+            PING => Self::Ping,
+            BYE => Self::Bye(Bye::read(from)?),
+            _ => return Err(Malformed::Kind),
+        };
+        reader.end()?;
+        Ok(message)
+    }
+
+    /// Its bytes. Of a list that is too long, only as many as it may have; of a name, too.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        let to = &mut writer;
+        match self {
+            Self::Hello(hello) => hello.write(to.u8(HELLO)),
+            Self::Addresses(addresses) => {
+                to.u8(ADDRESSES_KIND).list(ADDRESSES, addresses, |to, it| to.ip(*it));
+            }
+            Self::Listeners(listeners) => {
+                to.u8(LISTENERS_KIND).list(LISTENERS, listeners, |to, it| to.socket(*it));
+            }
+            Self::Offer(group) => group.write(to.u8(OFFER)),
+            Self::Accept(group) => group.write(to.u8(ACCEPT)),
+            Self::Refuse(group, why) => why.write(to.u8(REFUSE).u32(*group)),
+            Self::Open(lane) => lane.write(to.u8(OPEN)),
+            Self::Opened(place, region) => {
+                place.write(to.u8(OPENED));
+                region.write(to);
+            }
+            Self::NotOpened(place, why) => {
+                place.write(to.u8(NOT_OPENED));
+                why.write(to);
+            }
+            Self::Halted(halted) => halted.write(to.u8(HALTED)),
+            Self::Gone(group) => {
+                to.u8(GONE).u32(*group);
+            }
+            Self::Ping => {
+                to.u8(PING);
+            }
+            Self::Bye(why) => why.write(to.u8(BYE)),
+        }
+        writer.into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests;

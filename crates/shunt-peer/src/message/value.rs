@@ -1,0 +1,312 @@
+//! What messages consist of.
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+
+use shunt_far::Halt;
+use shunt_verbs::value::{Gid, Mtu, PacketNumber, PairNumber, PeerPair, Remote, RemoteKey};
+
+use super::bounds::{Malformed, NAME, SLOTS};
+use super::bytes::{Reader, Writer};
+
+/// Whether the sender can make link groups.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Device {
+    /// It has no device, or one that cannot be used now.
+    #[default]
+    None,
+    /// It has one.
+    Ready,
+}
+
+/// Who the sender is. Keys say who it is for sure; this says the rest.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Hello {
+    /// Any number that another agent, or the same one started anew, does not have: link groups outlive a connection, not an agent.
+    pub incarnation: u64,
+    /// Bytes of a ring: a power of two.
+    pub ring: u32,
+    /// Places of a link group: 1 to [`SLOTS`].
+    pub slots: u16,
+    /// Messages of one side of a link that may be unacknowledged: 4 or more.
+    pub messages: u16,
+    /// Whether it has a device.
+    pub device: Device,
+    /// The host's name, for people: at most [`NAME`] bytes, none of them a control character.
+    pub name: String,
+}
+
+/// One side of a link group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Group {
+    /// Its name: the one that offers it has chosen that.
+    pub group: u32,
+    /// The sender's queue pair.
+    pub pair: PeerPair,
+}
+
+/// A place of a link group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The link group.
+    pub group: u32,
+    /// Below [`SLOTS`].
+    pub slot: u16,
+    /// Number of the place's use.
+    pub generation: u32,
+}
+
+/// Memory of the sender's that the receiver may write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// Where it begins.
+    pub at: Remote,
+    /// Bytes.
+    pub length: u32,
+}
+
+/// A connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lane {
+    /// Where it goes.
+    pub place: Place,
+    /// The end that has connected.
+    pub client: SocketAddr,
+    /// The end that has accepted.
+    pub server: SocketAddr,
+    /// The sender's ring.
+    pub region: Region,
+}
+
+/// Where the connections of a link group stood when its link failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Halted {
+    /// The link group.
+    pub group: u32,
+    /// One of each connection; at most [`SLOTS`], each place once.
+    pub halts: Vec<Halt>,
+}
+
+/// Why there is no link group, or no connection in one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// There is no device.
+    Device,
+    /// No more memory may be registered.
+    Memory,
+    /// There are as many as there may be.
+    Many,
+    /// Sizes differ.
+    Sizes,
+    /// There is no such thing.
+    Unknown,
+    /// The device refused.
+    Failed,
+}
+
+/// Why the sender ends the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bye {
+    /// It ends itself.
+    Ends,
+    /// The receiver is no peer of its any more.
+    Removed,
+    /// The receiver has another, newer connection.
+    Replaced,
+    /// The receiver has said what cannot be.
+    Violation,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Device => "it has no device that can be used",
+            Self::Memory => "it may not register more memory (RLIMIT_MEMLOCK)",
+            Self::Many => "it has as many link groups as it may have",
+            Self::Sizes => "it has other sizes of rings or link groups",
+            Self::Unknown => "it knows of no such link group or listener",
+            Self::Failed => "its device refused",
+        })
+    }
+}
+
+impl fmt::Display for Bye {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ends => "it ends",
+            Self::Removed => "this agent is no peer of its any more",
+            Self::Replaced => "it has a newer connection",
+            Self::Violation => "this agent said what cannot be",
+        })
+    }
+}
+
+/// True for an address by which a host is reached from others.
+#[must_use]
+pub fn is_reachable(ip: IpAddr) -> bool {
+    let is_broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+    !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || is_broadcast)
+}
+
+pub(super) fn read_address(from: &mut Reader<'_>) -> Result<IpAddr, Malformed> {
+    from.ip().and_then(|ip| if is_reachable(ip) { Ok(ip) } else { Err(Malformed::Value) })
+}
+
+/// Also at all addresses of the host.
+pub(super) fn read_listener(from: &mut Reader<'_>) -> Result<SocketAddr, Malformed> {
+    let at = from.socket()?;
+    let is_right = at.port() != 0 && (at.ip().is_unspecified() || is_reachable(at.ip()));
+    if is_right { Ok(at) } else { Err(Malformed::Value) }
+}
+
+/// An end of a connection.
+fn read_end(from: &mut Reader<'_>) -> Result<SocketAddr, Malformed> {
+    let at = from.socket()?;
+    if at.port() != 0 && is_reachable(at.ip()) { Ok(at) } else { Err(Malformed::Value) }
+}
+
+/// Values in one byte each.
+macro_rules! codes {
+    ($($type:ident: $($value:ident = $code:literal),+;)+) => {$(
+        impl $type {
+            pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                match from.u8()? {
+                    $($code => Ok(Self::$value),)+
+                    _ => Err(Malformed::Value),
+                }
+            }
+
+            pub(super) fn write(self, to: &mut Writer) {
+                to.u8(match self { $(Self::$value => $code,)+ });
+            }
+        }
+    )+};
+}
+
+codes! {
+    Device: None = 0, Ready = 1;
+    Refusal: Device = 1, Memory = 2, Many = 3, Sizes = 4, Unknown = 5, Failed = 6;
+    Bye: Ends = 1, Removed = 2, Replaced = 3, Violation = 4;
+}
+
+/// As the field of a request names it (IBTA 12.7: path MTU).
+const MTUS: [(Mtu, u8); 5] =
+    [(Mtu::B256, 1), (Mtu::B512, 2), (Mtu::B1024, 3), (Mtu::B2048, 4), (Mtu::B4096, 5)];
+
+/// Numbers of queue pairs and packets have 24 bits.
+fn read_24(from: &mut Reader<'_>) -> Result<u32, Malformed> {
+    let number = from.u32()?;
+    if number >> 24 == 0 { Ok(number) } else { Err(Malformed::Value) }
+}
+
+impl Hello {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (incarnation, ring, slots) = (from.u64()?, from.u32()?, from.u16()?);
+        let (messages, device, len) = (from.u16()?, Device::read(from)?, from.u8()?);
+        if usize::from(len) > NAME {
+            return Err(Malformed::Many);
+        }
+        let name = core::str::from_utf8(from.take(usize::from(len))?);
+        let name = name.map_err(|_| Malformed::Value)?.to_owned();
+        let has_sizes =
+            ring.is_power_of_two() && (1..=SLOTS).contains(&usize::from(slots)) && messages >= 4;
+        // It is shown on terminals.
+        if !has_sizes || name.chars().any(char::is_control) {
+            return Err(Malformed::Value);
+        }
+        Ok(Self { incarnation, ring, slots, messages, device, name })
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u64(self.incarnation).u32(self.ring).u16(self.slots).u16(self.messages);
+        self.device.write(to);
+        let name = &self.name[..self.name.floor_char_boundary(NAME)];
+        to.u8(u8::try_from(name.len()).unwrap_or(0)).put(name.as_bytes());
+    }
+}
+
+impl Group {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, gid, number) = (from.u32()?, Gid(from.bytes16()?), read_24(from)?);
+        let (first, mtu) = (read_24(from)?, from.u8()?);
+        let mtu = MTUS.iter().find(|(_, code)| *code == mtu).ok_or(Malformed::Value)?.0;
+        if gid.is_empty() {
+            return Err(Malformed::Value);
+        }
+        let (number, first_packet) = (PairNumber(number), PacketNumber::new(first));
+        Ok(Self { group, pair: PeerPair { gid, number, first_packet, mtu } })
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        let PeerPair { gid, number, first_packet, mtu } = self.pair;
+        to.u32(self.group).put(&gid.0).u32(number.0).u32(first_packet.get());
+        let code = MTUS.iter().find(|(known, _)| *known == mtu).map_or(0, |(_, code)| *code);
+        to.u8(code);
+    }
+}
+
+impl Place {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, slot, generation) = (from.u32()?, from.u16()?, from.u32()?);
+        if usize::from(slot) >= SLOTS {
+            return Err(Malformed::Value);
+        }
+        Ok(Self { group, slot, generation })
+    }
+
+    pub(super) fn write(self, to: &mut Writer) {
+        to.u32(self.group).u16(self.slot).u32(self.generation);
+    }
+}
+
+impl Region {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (address, key, length) = (from.u64()?, RemoteKey(from.u32()?), from.u32()?);
+        // What is written there stays inside of addresses.
+        if length == 0 || address.checked_add(u64::from(length)).is_none() {
+            return Err(Malformed::Value);
+        }
+        Ok(Self { at: Remote { address, key }, length })
+    }
+
+    pub(super) fn write(self, to: &mut Writer) {
+        to.u64(self.at.address).u32(self.at.key.0).u32(self.length);
+    }
+}
+
+impl Lane {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (place, client, server) = (Place::read(from)?, read_end(from)?, read_end(from)?);
+        Ok(Self { place, client, server, region: Region::read(from)? })
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        self.place.write(to);
+        to.socket(self.client);
+        to.socket(self.server);
+        self.region.write(to);
+    }
+}
+
+impl Halted {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (group, mut seen) = (from.u32()?, [false; SLOTS]);
+        let halts = from.list(SLOTS, |from| {
+            let (slot, generation, received) = (from.u16()?, from.u32()?, from.u64()?);
+            let slot = usize::from(slot);
+            match seen.get_mut(slot) {
+                Some(seen) if !*seen => *seen = true,
+                _ => return Err(Malformed::Value),
+            }
+            Ok(Halt { slot, generation, received })
+        })?;
+        Ok(Self { group, halts })
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u32(self.group).list(SLOTS, &self.halts, |to, halt| {
+            let slot = u16::try_from(halt.slot).unwrap_or(u16::MAX);
+            to.u16(slot).u32(halt.generation).u64(halt.received);
+        });
+    }
+}

@@ -1,0 +1,363 @@
+//! One connection between two agents, from the first byte on.
+//!
+//! | Step | Dialer | Answerer |
+//! |---|---|---|
+//! | 1 | [`Preamble`] | [`Preamble`] |
+//! | 2 | Noise `IK`, first message | |
+//! | 3 | | Looks whether the dialer's key is a peer's; second message |
+//! | 4 | [`Message::Hello`] | [`Message::Hello`] |
+//! | 5 | Any other message | Any other message |
+//!
+//! Both preambles are part of what is proved, so no third one has them agree on an older version. Each packet behind them has its length
+//! in front, two bytes. A side counts as open when its Hello has arrived, not before: a third one can repeat the first message of
+//! another connection, but nothing that follows it.
+//!
+//! Calls: [`Session::dial`] or [`Session::answer`]; [`Session::receive`] for what arrives and [`Session::tick`] at
+//! [`Session::deadline`], after both [`Session::event`] until there is none, and [`Session::outgoing`]. What ends the connection is an
+//! [`End`]; no call does anything after that.
+
+mod end;
+mod preamble;
+mod version;
+
+use core::time::Duration;
+use std::collections::{BTreeSet, VecDeque};
+
+use snow::{Builder, HandshakeState, TransportState};
+
+use crate::key::{LEN as KEY, PublicKey, SecretKey};
+use crate::message::{Hello, LONGEST, Message};
+pub use end::{End, Stage};
+pub use preamble::Preamble;
+pub use version::{NEWEST, OLDEST};
+
+/// What both sides prove, and how (Noise, revision 34, section 7.5).
+const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
+/// Bytes that proof adds to a message.
+const TAG: usize = 16;
+/// Packets of the handshake: a fresh key, the own key, nothing; a fresh key, nothing.
+const FIRST: usize = KEY + KEY + TAG + TAG;
+const SECOND: usize = KEY + TAG;
+/// Bytes of the longest packet.
+const PACKET: usize = LONGEST + TAG;
+/// Bytes in front of a packet.
+const PREFIX: usize = 2;
+/// Bytes that may wait to be sent: a peer that does not read is given up.
+pub const BACKLOG: usize = 1 << 20;
+
+/// Time to become open.
+pub const HANDSHAKE: Duration = Duration::from_secs(5);
+/// A side that has sent nothing for so long says that it is there.
+pub const KEEP: Duration = Duration::from_secs(1);
+/// A side that has heard nothing for so long gives the other one up.
+pub const SILENCE: Duration = Duration::from_secs(5);
+
+/// What has happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The other side has proved who it is, and said the rest.
+    Open(PublicKey, Hello),
+    /// The other side says this.
+    Said(Message),
+}
+
+#[derive(Debug)]
+enum State {
+    /// Waits for the preamble.
+    Preamble,
+    /// Waits for the other side's part of the proof.
+    Proof(Box<HandshakeState>),
+    /// Both have proved; waits for the Hello, or has it.
+    Proved(Box<TransportState>),
+    Over,
+}
+
+/// Whom this side takes.
+#[derive(Debug)]
+enum Wanted {
+    /// It dials, for this one.
+    One(PublicKey),
+    /// It answers.
+    Any(BTreeSet<PublicKey>),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Session {
+    secret: SecretKey,
+    wanted: Wanted,
+    hello: Hello,
+    state: State,
+    /// The other side, as far as it has proved that.
+    far: Option<PublicKey>,
+    is_open: bool,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+    events: VecDeque<Event>,
+    began: Duration,
+    /// When something was last heard, and sent.
+    heard: Duration,
+    spoke: Duration,
+}
+
+impl Session {
+    /// This side has connected to reach a peer.
+    #[must_use]
+    pub fn dial(secret: SecretKey, to: PublicKey, hello: Hello, now: Duration) -> Self {
+        Self::new(secret, Wanted::One(to), hello, now)
+    }
+
+    /// This side has accepted a connection of anybody's, and takes these peers.
+    #[must_use]
+    pub fn answer(
+        secret: SecretKey,
+        peers: BTreeSet<PublicKey>,
+        hello: Hello,
+        now: Duration,
+    ) -> Self {
+        Self::new(secret, Wanted::Any(peers), hello, now)
+    }
+
+    fn new(secret: SecretKey, wanted: Wanted, hello: Hello, now: Duration) -> Self {
+        Self {
+            secret,
+            wanted,
+            hello,
+            state: State::Preamble,
+            far: None,
+            is_open: false,
+            incoming: Vec::new(),
+            outgoing: Preamble::OWN.bytes().to_vec(),
+            events: VecDeque::new(),
+            began: now,
+            heard: now,
+            spoke: now,
+        }
+    }
+
+    /// The other side, once it is known for sure.
+    #[must_use]
+    pub fn peer(&self) -> Option<PublicKey> {
+        self.far.filter(|_| self.is_open)
+    }
+
+    /// Bytes to be sent.
+    #[must_use]
+    pub fn outgoing(&self) -> &[u8] {
+        &self.outgoing
+    }
+
+    /// So many of them were sent.
+    pub fn sent(&mut self, len: usize) {
+        self.outgoing.drain(..len.min(self.outgoing.len()));
+    }
+
+    /// What has happened since. `None`: nothing more.
+    pub fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Bytes have come.
+    ///
+    /// # Errors
+    /// Why the connection ends. What came before that is still among the events.
+    pub fn receive(&mut self, bytes: &[u8], now: Duration) -> Result<(), End> {
+        self.incoming.extend_from_slice(bytes);
+        self.take(now).inspect_err(|_| self.state = State::Over)
+    }
+
+    /// The other side has closed the connection: why it ends, then.
+    #[must_use]
+    pub fn closed(&self) -> End {
+        let stage = match &self.state {
+            State::Preamble => Stage::Preamble,
+            State::Proof(_) => Stage::Proof,
+            State::Proved(_) if !self.is_open => Stage::Hello,
+            State::Proved(_) | State::Over => Stage::Open,
+        };
+        End::Closed(stage)
+    }
+
+    /// When [`Self::tick`] has something to do. `None`: never more.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        match &self.state {
+            State::Over => None,
+            _ if !self.is_open => Some(self.began + HANDSHAKE),
+            _ => Some((self.heard + SILENCE).min(self.spoke + KEEP)),
+        }
+    }
+
+    /// Time goes on.
+    ///
+    /// # Errors
+    /// The other side has taken too long.
+    pub fn tick(&mut self, now: Duration) -> Result<(), End> {
+        if matches!(self.state, State::Over) {
+            return Ok(());
+        }
+        let late = match self.is_open {
+            false => (now >= self.began + HANDSHAKE).then_some(End::Late),
+            true => (now >= self.heard + SILENCE).then_some(End::Silent),
+        };
+        if let Some(end) = late {
+            self.state = State::Over;
+            return Err(end);
+        }
+        if self.is_open && now >= self.spoke + KEEP {
+            return self.send(&Message::Ping, now);
+        }
+        Ok(())
+    }
+
+    /// Says something to the other side, once it is open; before, nothing.
+    ///
+    /// # Errors
+    /// The other side does not read.
+    pub fn send(&mut self, message: &Message, now: Duration) -> Result<(), End> {
+        if !self.is_open {
+            return Ok(());
+        }
+        self.put(message, now).inspect_err(|_| self.state = State::Over)
+    }
+
+    fn put(&mut self, message: &Message, now: Duration) -> Result<(), End> {
+        let State::Proved(transport) = &mut self.state else { return Ok(()) };
+        let bytes = message.bytes();
+        if self.outgoing.len() + PREFIX + bytes.len() + TAG > BACKLOG {
+            return Err(End::Backlog);
+        }
+        let mut packet = vec![0; bytes.len() + TAG];
+        let len = transport.write_message(&bytes, &mut packet).map_err(|_| End::Exhausted)?;
+        self.frame(&packet[..len]);
+        self.spoke = now;
+        Ok(())
+    }
+
+    /// A packet with its length in front.
+    fn frame(&mut self, packet: &[u8]) {
+        let len = u16::try_from(packet.len()).unwrap_or(u16::MAX);
+        self.outgoing.extend_from_slice(&len.to_be_bytes());
+        self.outgoing.extend_from_slice(packet);
+    }
+
+    /// Takes all that has come whole.
+    fn take(&mut self, now: Duration) -> Result<(), End> {
+        loop {
+            let took = match &self.state {
+                State::Over => return Ok(()),
+                State::Preamble => self.take_preamble()?,
+                State::Proof(_) => self.take_proof(now)?,
+                State::Proved(_) => self.take_message(now)?,
+            };
+            if !took {
+                return Ok(());
+            }
+        }
+    }
+
+    fn take_preamble(&mut self) -> Result<bool, End> {
+        let Some(far) = Preamble::read(&self.incoming)? else { return Ok(false) };
+        self.incoming.drain(..preamble::LEN);
+        far.agree()?;
+        let (own, far) = (Preamble::OWN.bytes(), far.bytes());
+        // The dialer's first.
+        let prologue = match self.wanted {
+            Wanted::One(_) => [own, far].concat(),
+            Wanted::Any(_) => [far, own].concat(),
+        };
+        let state = self.begin(&prologue).map_err(|_| End::Exhausted)?;
+        self.state = State::Proof(Box::new(state));
+        Ok(true)
+    }
+
+    /// Begins the proof; the dialer says its part.
+    fn begin(&mut self, prologue: &[u8]) -> Result<HandshakeState, snow::Error> {
+        let builder = Builder::new(PATTERN.parse()?);
+        let builder = builder.local_private_key(self.secret.bytes())?.prologue(prologue)?;
+        match &self.wanted {
+            Wanted::Any(_) => builder.build_responder(),
+            Wanted::One(to) => {
+                let mut state = builder.remote_public_key(to.bytes())?.build_initiator()?;
+                let mut packet = [0; FIRST];
+                let len = state.write_message(&[], &mut packet)?;
+                self.frame(&packet[..len]);
+                Ok(state)
+            }
+        }
+    }
+
+    /// The next packet, of one of these lengths. `None`: it has not come whole.
+    fn packet(
+        &mut self,
+        lengths: core::ops::RangeInclusive<usize>,
+    ) -> Result<Option<Vec<u8>>, End> {
+        let Some((prefix, rest)) = self.incoming.split_first_chunk::<PREFIX>() else {
+            return Ok(None);
+        };
+        let len = usize::from(u16::from_be_bytes(*prefix));
+        if !lengths.contains(&len) {
+            return Err(End::Length(len));
+        }
+        let Some(packet) = rest.get(..len) else { return Ok(None) };
+        let packet = packet.to_vec();
+        self.incoming.drain(..PREFIX + len);
+        Ok(Some(packet))
+    }
+
+    fn take_proof(&mut self, now: Duration) -> Result<bool, End> {
+        let len = if matches!(self.wanted, Wanted::One(_)) { SECOND } else { FIRST };
+        let Some(packet) = self.packet(len..=len)? else { return Ok(false) };
+        let State::Proof(mut state) = core::mem::replace(&mut self.state, State::Over) else {
+            return Ok(false);
+        };
+        let mut nothing = [0; TAG];
+        let said = state.read_message(&packet, &mut nothing);
+        if let Wanted::Any(peers) = &self.wanted {
+            said.map_err(|_| End::OtherKey)?;
+            let key = state.get_remote_static().and_then(|key| <[u8; KEY]>::try_from(key).ok());
+            let far = key.and_then(|key| PublicKey::of(key).ok()).ok_or(End::Unproved)?;
+            if !peers.contains(&far) {
+                return Err(End::Stranger(far));
+            }
+            self.far = Some(far);
+            let mut packet = [0; SECOND];
+            let len = state.write_message(&[], &mut packet).map_err(|_| End::Exhausted)?;
+            self.frame(&packet[..len]);
+        } else {
+            said.map_err(|_| End::Unproved)?;
+            let Wanted::One(to) = self.wanted else { return Ok(false) };
+            self.far = Some(to);
+        }
+        let transport = state.into_transport_mode().map_err(|_| End::Exhausted)?;
+        self.state = State::Proved(Box::new(transport));
+        let hello = Message::Hello(core::mem::take(&mut self.hello));
+        self.put(&hello, now)?;
+        Ok(true)
+    }
+
+    fn take_message(&mut self, now: Duration) -> Result<bool, End> {
+        let Some(packet) = self.packet(TAG + 1..=PACKET)? else { return Ok(false) };
+        let State::Proved(transport) = &mut self.state else { return Ok(false) };
+        let mut bytes = vec![0; packet.len()];
+        let len = transport.read_message(&packet, &mut bytes).map_err(|_| End::Forged)?;
+        let message = Message::parse(&bytes[..len]).map_err(End::Malformed)?;
+        self.heard = now;
+        let event = match (message, self.far) {
+            (Message::Hello(hello), Some(far)) if !self.is_open => {
+                self.is_open = true;
+                Event::Open(far, hello)
+            }
+            (Message::Hello(_), _) => return Err(End::Twice),
+            (Message::Bye(why), _) => return Err(End::Bye(why)),
+            (_, _) if !self.is_open => return Err(End::BeforeHello),
+            (Message::Ping, _) => return Ok(true),
+            (message, _) => Event::Said(message),
+        };
+        self.events.push_back(event);
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests;

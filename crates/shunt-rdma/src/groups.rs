@@ -1,0 +1,487 @@
+//! The link groups with one peer: which there are, how far each is, and what is said of them. No I/O.
+//!
+//! | Side | Steps |
+//! |---|---|
+//! | Offers | makes its queue pair; `Offer`; hears `Accept`; connects; asks on the link; up when it is answered |
+//! | Takes | hears `Offer`; makes and connects its queue pair; `Accept`; up when it is answered on the link |
+//!
+//! Each side names those that it offers: the dialer of the control connection by even numbers, the other one by odd ones. When a link
+//! fails, both say where each connection stood (`Halted`), and then that nothing is left of it (`Gone`). With the control connection
+//! all link groups end.
+
+use std::collections::BTreeMap;
+
+use shunt_far::{Cause, Halt};
+use shunt_peer::Message;
+use shunt_peer::message::{Group, Halted, Refusal};
+use shunt_verbs::value::PeerPair;
+
+/// Most link groups with a peer: queue pairs and registered memory are the device's.
+pub(crate) const GROUPS: usize = 64;
+
+/// What is to be done about a link group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// Say this.
+    Say(Message),
+    /// Make its queue pair; then [`Groups::made`].
+    Make(u32),
+    /// Connect it, and ask on the link; then [`Groups::connected`], or [`Groups::failed`].
+    Connect(u32, PeerPair),
+    /// Give its link up; then [`Groups::failed`].
+    Fail(u32),
+    /// The peer has stood here when the link failed: what it has not received goes on over TCP.
+    Resume(u32, Vec<Halt>),
+    /// Let go of its queue pair, and of all that is registered for it.
+    Remove(u32),
+}
+
+/// The peer has said of a link group what cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Impossible(pub(crate) &'static str);
+
+/// How far a link group is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Its queue pair is being made; with the peer's, where the peer has offered it.
+    Making(Option<PeerPair>),
+    /// The peer has to accept it.
+    Offered(PeerPair),
+    /// It is being connected; its own queue pair, where the peer has to be told.
+    Connecting(Option<PeerPair>),
+    /// Connected.
+    Up,
+    /// The peer has said where it stood; this side has not.
+    Failing(Vec<Halt>),
+    /// This side has said where it stood; the peer has not.
+    Halted,
+}
+
+/// The link groups with one peer.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    /// 0 for the dialer, 1 for the other one.
+    parity: u32,
+    next: u32,
+    groups: BTreeMap<u32, Stage>,
+    /// Why the last one failed, or was refused.
+    why: Option<String>,
+}
+
+impl Groups {
+    pub(crate) const fn new(is_dialer: bool) -> Self {
+        let parity = if is_dialer { 0 } else { 1 };
+        Self { parity, next: parity, groups: BTreeMap::new(), why: None }
+    }
+
+    /// Those that are up, and all.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let up = self.groups.values().filter(|stage| **stage == Stage::Up).count();
+        (up, self.groups.len())
+    }
+
+    /// Why the last one failed, or was refused.
+    pub(crate) fn why(&self) -> Option<&str> {
+        self.why.as_deref()
+    }
+
+    /// Begins a link group.
+    pub(crate) fn offer(&mut self) -> Vec<Order> {
+        if self.groups.len() >= GROUPS {
+            self.why = Some(Refusal::Many.to_string());
+            return Vec::new();
+        }
+        let name = self.next;
+        self.next = self.next.wrapping_add(2);
+        self.groups.insert(name, Stage::Making(None));
+        vec![Order::Make(name)]
+    }
+
+    /// Its queue pair is made, or cannot be.
+    pub(crate) fn made(
+        &mut self,
+        name: u32,
+        made: Result<PeerPair, (Refusal, String)>,
+    ) -> Vec<Order> {
+        let Some(stage) = self.groups.get_mut(&name) else { return Vec::new() };
+        let Stage::Making(far) = *stage else { return Vec::new() };
+        match (made, far) {
+            (Ok(pair), None) => {
+                *stage = Stage::Offered(pair);
+                vec![Order::Say(Message::Offer(Group { group: name, pair }))]
+            }
+            (Ok(pair), Some(far)) => {
+                *stage = Stage::Connecting(Some(pair));
+                vec![Order::Connect(name, far)]
+            }
+            (Err((refusal, why)), far) => {
+                self.groups.remove(&name);
+                self.why = Some(why);
+                let says = far.map(|_| Order::Say(Message::Refuse(name, refusal)));
+                says.into_iter().collect()
+            }
+        }
+    }
+
+    /// Its queue pair is connected.
+    pub(crate) fn connected(&mut self, name: u32) -> Vec<Order> {
+        let Some(stage) = self.groups.get_mut(&name) else { return Vec::new() };
+        let Stage::Connecting(own) = *stage else { return Vec::new() };
+        *stage = Stage::Up;
+        let says = own.map(|pair| Order::Say(Message::Accept(Group { group: name, pair })));
+        says.into_iter().collect()
+    }
+
+    /// Its link has failed, or was given up: where its connections stood.
+    pub(crate) fn failed(&mut self, name: u32, cause: &Cause, halts: Vec<Halt>) -> Vec<Order> {
+        let Some(stage) = self.groups.get_mut(&name) else { return Vec::new() };
+        let said = Order::Say(Message::Halted(Halted { group: name, halts }));
+        match stage {
+            Stage::Failing(far) => {
+                let far = core::mem::take(far);
+                self.groups.remove(&name);
+                vec![
+                    said,
+                    Order::Resume(name, far),
+                    Order::Remove(name),
+                    Order::Say(Message::Gone(name)),
+                ]
+            }
+            Stage::Making(_) | Stage::Offered(_) | Stage::Halted => Vec::new(),
+            // The peer has not heard yet that there is one.
+            Stage::Connecting(Some(_)) => {
+                self.groups.remove(&name);
+                self.why = Some(cause.to_string());
+                let refused = Message::Refuse(name, Refusal::Failed);
+                vec![Order::Say(refused), Order::Remove(name)]
+            }
+            Stage::Connecting(None) | Stage::Up => {
+                *stage = Stage::Halted;
+                self.why = Some(cause.to_string());
+                vec![said]
+            }
+        }
+    }
+
+    /// The peer says something of a link group.
+    ///
+    /// # Errors
+    /// It cannot be; the control connection ends.
+    pub(crate) fn hear(&mut self, message: &Message) -> Result<Vec<Order>, Impossible> {
+        match message {
+            Message::Offer(group) => self.offered(group),
+            Message::Accept(group) => self.accepted(group),
+            Message::Refuse(name, why) => self.refused(*name, *why),
+            Message::Halted(halted) => self.halted(halted),
+            // The peer has let go of one that this side has, or is about to.
+            Message::Gone(name) if self.is_named_by_any(*name) => Ok(Vec::new()),
+            Message::Gone(_) => Err(Impossible("the end of a link group that there never was")),
+            _ => Err(Impossible("a connection in a link group, which this version does not have")),
+        }
+    }
+
+    /// True for the name of one that was offered by this side, or may have been by the peer.
+    const fn is_named_by_any(&self, name: u32) -> bool {
+        name % 2 != self.parity || name < self.next
+    }
+
+    fn offered(&mut self, group: &Group) -> Result<Vec<Order>, Impossible> {
+        let name = group.group;
+        if name % 2 == self.parity || self.groups.contains_key(&name) {
+            return Err(Impossible("a link group under a name that is not its to give"));
+        }
+        if self.groups.len() >= GROUPS {
+            return Ok(vec![Order::Say(Message::Refuse(name, Refusal::Many))]);
+        }
+        self.groups.insert(name, Stage::Making(Some(group.pair)));
+        Ok(vec![Order::Make(name)])
+    }
+
+    fn accepted(&mut self, group: &Group) -> Result<Vec<Order>, Impossible> {
+        match self.groups.get_mut(&group.group) {
+            Some(stage @ Stage::Offered(_)) => {
+                *stage = Stage::Connecting(None);
+                Ok(vec![Order::Connect(group.group, group.pair)])
+            }
+            _ => Err(Impossible("the acceptance of a link group that was not offered")),
+        }
+    }
+
+    fn refused(&mut self, name: u32, why: Refusal) -> Result<Vec<Order>, Impossible> {
+        match self.groups.get(&name) {
+            Some(Stage::Offered(_)) => {
+                self.groups.remove(&name);
+                self.why = Some(format!("the peer refuses: {why}"));
+                Ok(vec![Order::Remove(name)])
+            }
+            _ => Err(Impossible("the refusal of a link group that was not offered")),
+        }
+    }
+
+    fn halted(&mut self, halted: &Halted) -> Result<Vec<Order>, Impossible> {
+        let name = halted.group;
+        match self.groups.get_mut(&name) {
+            Some(stage @ (Stage::Connecting(None) | Stage::Up)) => {
+                *stage = Stage::Failing(halted.halts.clone());
+                self.why = Some("the peer's end of the link has failed".to_owned());
+                Ok(vec![Order::Fail(name)])
+            }
+            Some(Stage::Halted) => {
+                self.groups.remove(&name);
+                let (far, gone) = (halted.halts.clone(), Order::Say(Message::Gone(name)));
+                Ok(vec![Order::Resume(name, far), Order::Remove(name), gone])
+            }
+            _ => Err(Impossible("where a link group stood that was not connected")),
+        }
+    }
+
+    /// The control connection is over: nothing is left of them.
+    pub(crate) fn end(&mut self) -> Vec<Order> {
+        core::mem::take(&mut self.groups).into_keys().map(Order::Remove).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use shunt_verbs::value::{Gid, Mtu, PacketNumber, PairNumber};
+
+    use super::*;
+
+    fn pair(number: u32) -> PeerPair {
+        let (number, first_packet) = (PairNumber(number), PacketNumber::new(1));
+        PeerPair { gid: Gid([1; 16]), number, first_packet, mtu: Mtu::B1024 }
+    }
+
+    fn halt(received: u64) -> Halt {
+        Halt { slot: 3, generation: 1, received }
+    }
+
+    const GROUP: u32 = 0;
+
+    fn said(group: u32, number: u32) -> Group {
+        Group { group, pair: pair(number) }
+    }
+
+    /// The dialer with a link group that is up.
+    fn up() -> Groups {
+        let mut groups = Groups::new(true);
+        assert_eq!(groups.offer(), [Order::Make(GROUP)]);
+        let offered = groups.made(GROUP, Ok(pair(1)));
+        assert_eq!(offered, [Order::Say(Message::Offer(said(GROUP, 1)))]);
+        let accepted = groups.hear(&Message::Accept(said(GROUP, 2))).unwrap();
+        assert_eq!(accepted, [Order::Connect(GROUP, pair(2))]);
+        assert_eq!(groups.connected(GROUP), []);
+        assert_eq!(groups.count(), (1, 1));
+        groups
+    }
+
+    #[test]
+    fn one_that_is_offered_is_made_connected_and_accepted() {
+        let mut groups = Groups::new(false);
+        let made = groups.hear(&Message::Offer(said(4, 7))).unwrap();
+        assert_eq!(made, [Order::Make(4)]);
+        assert_eq!(groups.made(4, Ok(pair(8))), [Order::Connect(4, pair(7))]);
+        assert_eq!(groups.count(), (0, 1));
+        let accepts = Order::Say(Message::Accept(said(4, 8)));
+        assert_eq!(groups.connected(4), [accepts]);
+        assert_eq!(groups.count(), (1, 1));
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_refused_with_the_reason() {
+        let mut groups = Groups::new(false);
+        groups.hear(&Message::Offer(said(4, 7))).unwrap();
+        let refused = groups.made(4, Err((Refusal::Memory, "why".into())));
+        assert_eq!(refused, [Order::Say(Message::Refuse(4, Refusal::Memory))]);
+        assert_eq!((groups.count(), groups.why()), ((0, 0), Some("why")));
+        // Nor is one that cannot be connected.
+        groups.hear(&Message::Offer(said(6, 7))).unwrap();
+        groups.made(6, Ok(pair(8)));
+        let refused = groups.failed(6, &Cause::Refused, Vec::new());
+        let says = Order::Say(Message::Refuse(6, Refusal::Failed));
+        assert_eq!(refused, [says, Order::Remove(6)]);
+        // The other side hears it.
+        let mut groups = Groups::new(true);
+        groups.offer();
+        groups.made(GROUP, Ok(pair(1)));
+        let removed = groups.hear(&Message::Refuse(GROUP, Refusal::Memory)).unwrap();
+        assert_eq!(removed, [Order::Remove(GROUP)]);
+        assert!(groups.why().unwrap().contains("RLIMIT_MEMLOCK"));
+    }
+
+    #[test]
+    fn both_sides_say_where_they_stood_before_anything_goes_on() {
+        let halted =
+            |received| Message::Halted(Halted { group: GROUP, halts: vec![halt(received)] });
+        let ends = |received| {
+            let gone = Order::Say(Message::Gone(GROUP));
+            [Order::Resume(GROUP, vec![halt(received)]), Order::Remove(GROUP), gone]
+        };
+        // This side's link fails first.
+        let mut groups = up();
+        let says = groups.failed(GROUP, &Cause::Silence, vec![halt(5)]);
+        assert_eq!(says, [Order::Say(halted(5))]);
+        assert_eq!(groups.count(), (0, 1));
+        assert_eq!(groups.hear(&halted(6)).unwrap(), ends(6));
+        assert_eq!(groups.count(), (0, 0));
+        // The peer's does.
+        let mut groups = up();
+        assert_eq!(groups.hear(&halted(6)).unwrap(), [Order::Fail(GROUP)]);
+        let mut all = vec![Order::Say(halted(5))];
+        all.extend(ends(6));
+        assert_eq!(groups.failed(GROUP, &Cause::Told, vec![halt(5)]), all);
+        assert_eq!(groups.hear(&Message::Gone(GROUP)), Ok(Vec::new()));
+        assert_eq!(groups.count(), (0, 0));
+    }
+
+    #[test]
+    fn a_peer_that_says_what_cannot_be_is_noticed() {
+        let halted = Message::Halted(Halted { group: GROUP, halts: Vec::new() });
+        let accept = Message::Accept(said(GROUP, 2));
+        let refuse = Message::Refuse(GROUP, Refusal::Many);
+        let impossible = |groups: &mut Groups, message: &Message| groups.hear(message).is_err();
+        let mut none = Groups::new(true);
+        for message in [&halted, &accept, &refuse, &Message::Gone(GROUP)] {
+            assert!(impossible(&mut none, message), "{message:?}");
+        }
+        // Under names that are this side's, or twice.
+        assert!(impossible(&mut none, &Message::Offer(said(2, 1))));
+        none.hear(&Message::Offer(said(3, 1))).unwrap();
+        assert!(impossible(&mut none, &Message::Offer(said(3, 1))));
+        // One that it has offered itself it cannot accept, nor say that it has failed.
+        for message in [Message::Accept(said(3, 1)), Message::Refuse(3, Refusal::Many)] {
+            assert!(impossible(&mut none, &message));
+        }
+        for message in [&accept, &refuse] {
+            assert!(impossible(&mut up(), message));
+        }
+        let lane = Message::NotOpened(
+            shunt_peer::message::Place { group: GROUP, slot: 0, generation: 0 },
+            Refusal::Many,
+        );
+        assert!(impossible(&mut up(), &lane));
+    }
+
+    #[test]
+    fn there_are_only_so_many() {
+        let mut groups = Groups::new(true);
+        let name = |at: usize| u32::try_from(at).unwrap() * 2 + 1;
+        for at in 0..GROUPS {
+            assert_eq!(groups.hear(&Message::Offer(said(name(at), 1))).unwrap().len(), 1);
+        }
+        let refused = groups.hear(&Message::Offer(said(name(GROUPS), 1))).unwrap();
+        assert_eq!(refused, [Order::Say(Message::Refuse(name(GROUPS), Refusal::Many))]);
+        assert_eq!(groups.offer(), []);
+        assert_eq!(groups.end().len(), GROUPS);
+        assert_eq!((groups.count(), groups.offer().len()), ((0, 0), 1));
+    }
+
+    #[test]
+    fn what_a_worker_tells_of_one_that_is_gone_leads_to_nothing() {
+        let mut groups = up();
+        groups.end();
+        assert_eq!(groups.made(GROUP, Ok(pair(1))), []);
+        assert_eq!(groups.connected(GROUP), []);
+        assert_eq!(groups.failed(GROUP, &Cause::Silence, Vec::new()), []);
+    }
+
+    /// Two sides with a wire each way, and workers that do what they are told, now or later.
+    #[derive(Default)]
+    struct Side {
+        orders: VecDeque<Order>,
+        heard: VecDeque<Message>,
+        /// Link groups with a queue pair, and whether that is connected.
+        pairs: BTreeMap<u32, bool>,
+        resumed: Vec<u32>,
+    }
+
+    struct Two {
+        groups: [Groups; 2],
+        sides: [Side; 2],
+    }
+
+    impl Two {
+        fn give(&mut self, who: usize, orders: Vec<Order>) {
+            self.sides[who].orders.extend(orders);
+        }
+
+        /// Does one thing of a side. False: it has nothing to do.
+        fn step(&mut self, who: usize, hears: bool) -> bool {
+            if hears && let Some(message) = self.sides[who].heard.pop_front() {
+                let orders = self.groups[who].hear(&message).expect("honest");
+                self.give(who, orders);
+                return true;
+            }
+            let Some(order) = self.sides[who].orders.pop_front() else { return false };
+            let orders = match order {
+                Order::Say(message) => {
+                    self.sides[1 - who].heard.push_back(message);
+                    Vec::new()
+                }
+                Order::Make(name) => {
+                    assert!(self.sides[who].pairs.insert(name, false).is_none());
+                    self.groups[who].made(name, Ok(pair(name)))
+                }
+                Order::Connect(name, _) => {
+                    *self.sides[who].pairs.get_mut(&name).expect("made") = true;
+                    self.groups[who].connected(name)
+                }
+                Order::Fail(name) => self.groups[who].failed(name, &Cause::Told, Vec::new()),
+                Order::Resume(name, _) => {
+                    self.sides[who].resumed.push(name);
+                    Vec::new()
+                }
+                Order::Remove(name) => {
+                    assert!(self.sides[who].pairs.remove(&name).is_some());
+                    Vec::new()
+                }
+            };
+            self.give(who, orders);
+            true
+        }
+
+        fn settle(&mut self) {
+            while (0..4).any(|turn| self.step(turn % 2, turn < 2)) {}
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn two_honest_sides_agree_in_any_order(acts in proptest::collection::vec(0_u8..10, 0..120)) {
+            let groups = [Groups::new(true), Groups::new(false)];
+            let mut two = Two { groups, sides: Default::default() };
+            for act in acts {
+                let who = usize::from(act % 2);
+                match act / 2 {
+                    0 => {
+                        let orders = two.groups[who].offer();
+                        two.give(who, orders);
+                    }
+                    // The link of one that is connected fails.
+                    1 => {
+                        let connected = two.sides[who].pairs.iter().find(|(_, is)| **is);
+                        if let Some(name) = connected.map(|(name, _)| *name) {
+                            let orders = two.groups[who].failed(name, &Cause::Silence, Vec::new());
+                            two.give(who, orders);
+                        }
+                    }
+                    2 => drop(two.step(who, true)),
+                    _ => drop(two.step(who, false)),
+                }
+            }
+            two.settle();
+            // Both have the same, all of it up, and nothing is left of the others.
+            let names = two.sides.each_ref().map(|side| side.pairs.keys().copied().collect::<Vec<_>>());
+            proptest::prop_assert_eq!(&names[0], &names[1]);
+            for (who, groups) in two.groups.iter().enumerate() {
+                let (up, all) = groups.count();
+                proptest::prop_assert_eq!((up, all), (names[who].len(), names[who].len()));
+            }
+            let mut resumed = two.sides.each_ref().map(|side| side.resumed.clone());
+            resumed.iter_mut().for_each(|names| names.sort_unstable());
+            proptest::prop_assert_eq!(&resumed[0], &resumed[1]);
+        }
+    }
+}

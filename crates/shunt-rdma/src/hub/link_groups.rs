@@ -1,0 +1,139 @@
+//! What the thread does about link groups: carries out what they ask for, and hands on what workers tell.
+
+use std::time::Duration;
+
+use shunt_far::{Cause, Halt};
+use shunt_peer::Message;
+use shunt_peer::message::Refusal;
+use shunt_verbs::port::Port;
+use shunt_verbs::value::PeerPair;
+use tracing::{info, warn};
+
+use super::Hub;
+use crate::groups::Order;
+use crate::links::{Outcome, refusal};
+use crate::peers::{Peer, Way};
+use crate::pool::Told;
+
+/// Time between two offers of a link group, while there is none.
+const OFFER_AGAIN: Duration = Duration::from_secs(5);
+
+/// What has come of a link group.
+enum Came {
+    Made(Result<PeerPair, (Refusal, String)>),
+    Connected,
+    Failed(Cause, Vec<Halt>),
+}
+
+impl<P: Port + Clone + Send + 'static> Hub<P> {
+    /// When to offer a link group to a peer.
+    pub(super) fn offer_at(&self, peer: &Peer) -> Option<Duration> {
+        peer.offer_at.filter(|_| self.links.is_some())
+    }
+
+    /// Offers a link group to peers that have none.
+    pub(super) fn offer(&mut self, now: Duration) {
+        for at in 0..self.peers.len() {
+            if self.offer_at(&self.peers[at]).is_none_or(|offer_at| offer_at > now) {
+                continue;
+            }
+            let peer = &mut self.peers[at];
+            // One that fails is offered anew; one that does not stays.
+            peer.offer_at = Some(now + OFFER_AGAIN);
+            if peer.groups.count().1 == 0 {
+                let orders = peer.groups.offer();
+                self.carry_out(at, orders, now);
+            }
+        }
+    }
+
+    /// Does what is to be done about a peer's link groups.
+    pub(super) fn carry_out(&mut self, at: usize, orders: Vec<Order>, now: Duration) {
+        let (key, dials) = (self.peers[at].name.key, self.peers[at].dials);
+        for order in orders {
+            let Some(links) = &mut self.links else {
+                self.refuse(at, order, now);
+                continue;
+            };
+            match order {
+                Order::Say(message) => self.say_to(at, &message, now),
+                Order::Make(name) => links.make((key, name)),
+                Order::Connect(name, far) => {
+                    links.connect((key, name), far, name.is_multiple_of(2) == dials);
+                }
+                Order::Fail(name) => links.fail((key, name)),
+                // No connection is in it yet.
+                Order::Resume(..) => {}
+                Order::Remove(name) => links.remove((key, name)),
+            }
+        }
+    }
+
+    /// Without a device nothing is offered, and what the peer offers is refused.
+    fn refuse(&mut self, at: usize, order: Order, now: Duration) {
+        match order {
+            Order::Say(message) => self.say_to(at, &message, now),
+            Order::Make(name) => {
+                let none =
+                    (Refusal::Device, "this agent has no device that can be used".to_owned());
+                let orders = self.peers[at].groups.made(name, Err(none));
+                orders.into_iter().for_each(|order| self.refuse(at, order, now));
+            }
+            _ => {}
+        }
+    }
+
+    fn say_to(&mut self, at: usize, message: &Message, now: Duration) {
+        if let Way::Open(id) = self.peers[at].way
+            && let Some(conn) = self.conns.get_mut(&id)
+            && let Err(why) = conn.say(message, now)
+        {
+            self.over(id, &why, now);
+        }
+    }
+
+    /// A worker has done something, or tells of a link.
+    pub(super) fn came_of_it(&mut self, outcome: Outcome, now: Duration) {
+        let Some(links) = &mut self.links else { return };
+        let (name, came) = match outcome {
+            Outcome::Made(name, Ok(pair)) => {
+                if !links.made(name, pair.number) {
+                    return links.drop_pair(pair.number);
+                }
+                (name, Came::Made(Ok(pair)))
+            }
+            Outcome::Made(name, Err(refused)) => {
+                links.remove(name);
+                (name, Came::Made(Err((refusal(&refused), refused.to_string()))))
+            }
+            Outcome::Connected(name) => (name, Came::Connected),
+            Outcome::Told(queue, told) => {
+                let (pair, came) = match told {
+                    Told::Answered(pair) => (pair, Came::Connected),
+                    Told::Failed(failed) => (failed.pair, Came::Failed(failed.cause, failed.halts)),
+                };
+                let Some(name) = links.named(queue, pair) else { return };
+                (name, came)
+            }
+        };
+        let Some(at) = self.peers.iter().position(|peer| peer.name.key == name.0) else { return };
+        let Peer { name: host, groups, .. } = &mut self.peers[at];
+        let orders = match came {
+            Came::Made(made) => {
+                if let Err((_, why)) = &made {
+                    warn!("peer {host}: no link group: {why}");
+                }
+                groups.made(name.1, made)
+            }
+            Came::Connected => {
+                info!("peer {host}: link group {} is up", name.1);
+                groups.connected(name.1)
+            }
+            Came::Failed(cause, halts) => {
+                warn!("peer {host}: the link of link group {} has failed: {cause}", name.1);
+                groups.failed(name.1, &cause, halts)
+            }
+        };
+        self.carry_out(at, orders, now);
+    }
+}

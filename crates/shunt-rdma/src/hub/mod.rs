@@ -1,0 +1,486 @@
+//! The thread's loop: connections, their time limits, and what is said on them.
+
+mod link_groups;
+mod strangers;
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+use std::{io, mem};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use shunt_peer::message::{self, ADDRESSES, Bye, Hello, LISTENERS, is_reachable};
+use shunt_peer::session::Event;
+use shunt_peer::{End, Message, PublicKey, SecretKey, Session};
+use shunt_sys::addresses;
+use shunt_verbs::port::Port;
+use tracing::{info, warn};
+
+use crate::config::{Config, PeerName};
+use crate::conn::{Conn, Over};
+use crate::device::Wanted;
+use crate::dial::{self, Dialed};
+use crate::groups::Impossible;
+use crate::links::{Links, Outcome};
+use crate::peers::{self, Outlook, Peer, Way};
+use crate::report::Report;
+use crate::shared::{Board, Shared};
+
+/// Time between two looks for a device that there is not, and at the addresses.
+const LOOK_FOR_DEVICE: Duration = Duration::from_secs(30);
+const LOOK_AT_ADDRESSES: Duration = Duration::from_secs(5);
+
+/// Sizes of link groups: bytes of a ring, connections, messages that may be unacknowledged.
+const RING: u32 = 256 * 1024;
+const SLOTS: u16 = 32;
+const MESSAGES: u16 = 256;
+
+/// Bytes that may be registered, after the limit was raised as far as it goes.
+fn raised_limit() -> Option<u64> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Memlock);
+    let _ = setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum });
+    getrlimit(Resource::Memlock).current
+}
+
+/// The thread's own.
+pub(crate) struct Hub<P: Port> {
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    listen: SocketAddr,
+    secret: SecretKey,
+    own: PublicKey,
+    incarnation: u64,
+    wanted: Wanted,
+    open: Opener<P>,
+    links: Option<Links<P>>,
+    device_lacks: Option<String>,
+    device_at: Duration,
+    peers: Vec<Peer>,
+    conns: BTreeMap<u64, Conn>,
+    /// Of a connection, or an attempt at one. The smaller one is the older one.
+    next: u64,
+    dialed: (Sender<Dialed>, Receiver<Dialed>),
+    addresses: Vec<IpAddr>,
+    addresses_at: Duration,
+    listeners: Vec<SocketAddr>,
+    /// From when on to accept.
+    accept_at: Duration,
+    turned_away: (u64, Option<String>),
+    memory_limit: Option<u64>,
+    outcomes: (Sender<Outcome>, Receiver<Outcome>),
+    began: Instant,
+}
+
+/// Opens the device, or says why it cannot.
+pub(crate) type Opener<P> = Box<dyn FnMut() -> Result<P, String> + Send>;
+
+impl<P: Port + Clone + Send + 'static> Hub<P> {
+    pub(crate) fn new(
+        config: Config,
+        own: PublicKey,
+        listener: TcpListener,
+        shared: Arc<Shared>,
+        open: Opener<P>,
+    ) -> io::Result<Self> {
+        let listen = listener.local_addr()?;
+        let peers = peers::named(config.peers, &own, Vec::new(), Duration::ZERO);
+        let mut hub = Self {
+            shared,
+            listener,
+            listen,
+            secret: config.key,
+            own,
+            incarnation: std::hash::RandomState::new().build_hasher().finish(),
+            wanted: config.device,
+            open,
+            links: None,
+            device_lacks: None,
+            device_at: Duration::ZERO,
+            peers,
+            conns: BTreeMap::new(),
+            next: 0,
+            dialed: channel(),
+            addresses: Vec::new(),
+            addresses_at: Duration::ZERO,
+            listeners: Vec::new(),
+            accept_at: Duration::ZERO,
+            turned_away: (0, None),
+            memory_limit: raised_limit(),
+            outcomes: channel(),
+            began: Instant::now(),
+        };
+        hub.look_for_device(Duration::ZERO);
+        info!("agents of other hosts are heard at {listen}; this one's key is {own}");
+        Ok(hub)
+    }
+
+    /// Goes on until the agent ends.
+    pub(crate) fn run(&mut self) {
+        loop {
+            if let Err(error) = self.wait() {
+                warn!("agents of other hosts are not heard any more: {error}");
+                return;
+            }
+            if !self.turn() {
+                return self.end();
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Sleeps until there is something to do.
+    fn wait(&self) -> io::Result<()> {
+        let now = self.now();
+        let mut fds = vec![PollFd::new(&self.shared.ear, PollFlags::IN)];
+        if now >= self.accept_at {
+            fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        fds.extend(
+            self.conns.values().map(|conn| PollFd::from_borrowed_fd(conn.fd(), conn.wants())),
+        );
+        let accept = (now < self.accept_at).then_some(self.accept_at);
+        let conns = self.conns.values().filter_map(Conn::deadline);
+        let peers = self.peers.iter().flat_map(|peer| [peer.dial_at(), self.offer_at(peer)]);
+        let peers = peers.flatten();
+        let device = self.links.is_none().then_some(self.device_at);
+        let addresses = self.conns.values().any(Conn::is_open).then_some(self.addresses_at);
+        let deadline = conns.chain(peers).chain(accept).chain(device).chain(addresses).min();
+        let wait = deadline.map(|deadline| {
+            let wait = deadline.saturating_sub(now);
+            Timespec {
+                tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: wait.subsec_nanos().into(),
+            }
+        });
+        match poll(&mut fds, wait.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// False: it is time to end.
+    fn turn(&mut self) -> bool {
+        let now = self.now();
+        let inbox = self.shared.take();
+        if inbox.must_end {
+            return false;
+        }
+        if let Some(listeners) = inbox.listeners {
+            self.set_listeners(listeners, now);
+        }
+        if let Some(names) = inbox.peers {
+            self.set_peers(names, now);
+        }
+        self.accept(now);
+        while let Ok(dialed) = self.dialed.1.try_recv() {
+            self.dialed(dialed, now);
+        }
+        self.serve(now);
+        while let Ok(outcome) = self.outcomes.1.try_recv() {
+            self.came_of_it(outcome, now);
+        }
+        self.dial(now);
+        self.offer(now);
+        if self.links.is_none() && now >= self.device_at {
+            self.look_for_device(now);
+            if self.links.is_some() {
+                // Peers are told at the beginning of a connection.
+                self.hang_up(Bye::Ends, "this agent's device has come", now);
+            }
+        }
+        if now >= self.addresses_at && self.conns.values().any(Conn::is_open) {
+            self.look_at_addresses(now);
+        }
+        self.flush(now);
+        self.show();
+        true
+    }
+
+    fn look_for_device(&mut self, now: Duration) {
+        let (limit, tell) = (self.memory_limit, self.outcomes.0.clone());
+        let links = (self.open)().and_then(|port| {
+            let links = Links::new(port, limit, tell, Arc::clone(&self.shared));
+            links.map_err(|refused| refused.to_string())
+        });
+        match links {
+            Ok(links) => {
+                info!("link groups go over {} ({})", self.wanted, links.port().gid());
+                (self.links, self.device_lacks) = (Some(links), None);
+            }
+            Err(why) => {
+                if self.device_lacks.as_ref() != Some(&why) {
+                    warn!("connections to other hosts stay on TCP: {why}");
+                }
+                self.device_lacks = Some(why);
+                self.device_at = now + LOOK_FOR_DEVICE;
+            }
+        }
+    }
+
+    /// Of a host that has other addresses now, the peers are told.
+    fn look_at_addresses(&mut self, now: Duration) {
+        self.addresses_at = now + LOOK_AT_ADDRESSES;
+        let found = addresses::of_this_machine().unwrap_or_default();
+        let found = found.iter().map(|at| Ipv6Addr::from(at.ip).to_canonical());
+        let mut found: Vec<_> = found.filter(|ip| is_reachable(*ip)).collect();
+        found.sort();
+        found.dedup();
+        found.truncate(ADDRESSES);
+        if found != self.addresses {
+            self.addresses = found;
+            self.say_to_all(&Message::Addresses(self.addresses.clone()), now);
+        }
+    }
+
+    fn set_listeners(&mut self, listeners: Vec<SocketAddr>, now: Duration) {
+        let reaches =
+            |at: &SocketAddr| at.port() != 0 && (at.ip().is_unspecified() || is_reachable(at.ip()));
+        let mut listeners: Vec<_> = listeners.into_iter().filter(reaches).collect();
+        listeners.sort();
+        listeners.dedup();
+        if listeners.len() > LISTENERS {
+            warn!("peers hear of {LISTENERS} of {} listeners", listeners.len());
+            listeners.truncate(LISTENERS);
+        }
+        if listeners != self.listeners {
+            self.listeners = listeners;
+            self.say_to_all(&Message::Listeners(self.listeners.clone()), now);
+        }
+    }
+
+    fn set_peers(&mut self, names: Vec<PeerName>, now: Duration) {
+        for at in 0..self.peers.len() {
+            if !names.contains(&self.peers[at].name) {
+                let orders = self.peers[at].groups.end();
+                self.carry_out(at, orders, now);
+            }
+        }
+        let before = mem::take(&mut self.peers);
+        self.peers = peers::named(names, &self.own, before, now);
+        // Those that are none any more, and those that dial no more.
+        let is_wanted =
+            |id: &u64, conn: &Conn| !conn.is_open() || self.peers.iter().any(|peer| peer.has(*id));
+        let gone = self.conns.iter().filter(|(id, conn)| !is_wanted(id, conn));
+        let gone: Vec<_> = gone.map(|(id, _)| *id).collect();
+        for id in gone {
+            self.part(id, Bye::Removed, now);
+        }
+        // What is being proved was begun with the keys of before.
+        self.conns.retain(|id, conn| conn.is_open() || self.peers.iter().any(|peer| peer.has(*id)));
+        info!("{} peers are named now", self.peers.len());
+    }
+
+    /// Says farewell on a connection, and ends it.
+    fn part(&mut self, id: u64, why: Bye, now: Duration) {
+        if let Some(mut conn) = self.conns.remove(&id) {
+            // What finds no room is not said; the peer sees the end in any case.
+            let _ = conn.say(&Message::Bye(why), now).and_then(|()| conn.write());
+        }
+    }
+
+    /// Ends all connections; those that this agent has made are made again.
+    fn hang_up(&mut self, why: Bye, reason: &str, now: Duration) {
+        for id in self.conns.keys().copied().collect::<Vec<_>>() {
+            self.part(id, why, now);
+            if let Some(at) = self.peers.iter().position(|peer| peer.has(id)) {
+                self.lost(at, reason.to_owned(), Outlook::Open, now);
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        let now = self.now();
+        self.hang_up(Bye::Ends, "this agent ends", now);
+    }
+
+    fn hello(&self) -> Hello {
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let name = name.chars().filter(|c| !c.is_control()).collect();
+        let device =
+            if self.links.is_some() { message::Device::Ready } else { message::Device::None };
+        let (incarnation, ring, slots, messages) = (self.incarnation, RING, SLOTS, MESSAGES);
+        Hello { incarnation, ring, slots, messages, device, name }
+    }
+
+    const fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn dial(&mut self, now: Duration) {
+        for at in 0..self.peers.len() {
+            if self.peers[at].dial_at().is_none_or(|dial_at| dial_at > now) {
+                continue;
+            }
+            let number = self.number();
+            let peer = &mut self.peers[at];
+            let (host, key) = ((peer.name.host.clone(), peer.name.port), peer.name.key);
+            match dial::begin(host, (key, number), &self.dialed.0, &self.shared) {
+                Ok(()) => peer.way = Way::Dialing(number),
+                Err(error) => peer.lost(error.to_string(), Outlook::Open, now),
+            }
+        }
+    }
+
+    fn dialed(&mut self, dialed: Dialed, now: Duration) {
+        let is_his = |peer: &&mut Peer| {
+            peer.name.key == dialed.key && peer.way == Way::Dialing(dialed.number)
+        };
+        let hello = self.hello();
+        let Some(peer) = self.peers.iter_mut().find(is_his) else { return };
+        let session = Session::dial(self.secret.clone(), dialed.key, hello, now);
+        let conn = dialed.outcome.and_then(|(stream, at)| Conn::new(stream, at, session));
+        match conn {
+            Ok(conn) => {
+                peer.way = Way::Proving(dialed.number);
+                self.conns.insert(dialed.number, conn);
+            }
+            Err(error) => {
+                let why = format!("it cannot be connected to: {error}");
+                if peer.is_news(&why) {
+                    warn!("peer {}: {why}", peer.name);
+                }
+                peer.lost(why, Outlook::Open, now);
+            }
+        }
+    }
+
+    /// Takes what has come on all connections.
+    fn serve(&mut self, now: Duration) {
+        for id in self.conns.keys().copied().collect::<Vec<_>>() {
+            let Some(conn) = self.conns.get_mut(&id) else { continue };
+            let mut over = conn.read(now).err();
+            let mut events = Vec::new();
+            while let Some(event) = conn.event() {
+                events.push(event);
+            }
+            if over.is_none() {
+                over = conn.tick(now).err();
+            }
+            for event in events {
+                self.heard(id, event, now);
+            }
+            if let Some(why) = over {
+                self.over(id, &why, now);
+            }
+        }
+    }
+
+    fn heard(&mut self, id: u64, event: Event, now: Duration) {
+        match event {
+            Event::Open(key, hello) => self.opened(id, key, hello, now),
+            Event::Said(message) => {
+                let Some(at) = self.peers.iter().position(|peer| peer.has(id)) else { return };
+                match self.peers[at].said(message) {
+                    Ok(orders) => self.carry_out(at, orders, now),
+                    Err(Impossible(what)) => {
+                        if let Some(conn) = self.conns.get_mut(&id) {
+                            let _ = conn.say(&Message::Bye(Bye::Violation), now);
+                        }
+                        self.over(id, &Over::Impossible(what), now);
+                    }
+                }
+            }
+        }
+    }
+
+    fn opened(&mut self, id: u64, key: PublicKey, hello: Hello, now: Duration) {
+        let Some(at) = self.peers.iter().position(|peer| peer.name.key == key) else {
+            return self.part(id, Bye::Removed, now);
+        };
+        if let Way::Open(before) | Way::Proving(before) = self.peers[at].way
+            && before != id
+        {
+            self.part(before, Bye::Replaced, now);
+        }
+        // What was agreed on an older connection is not known to an agent that was started anew.
+        let orders = self.peers[at].groups.end();
+        self.carry_out(at, orders, now);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let peer = &mut self.peers[at];
+        info!("peer {}: connected, {} calls itself {}", peer.name, conn.at, hello.name);
+        peer.opened(id, conn.at, hello, now);
+        // All that was said before, again: this peer has not heard it.
+        let all = [
+            Message::Addresses(self.addresses.clone()),
+            Message::Listeners(self.listeners.clone()),
+        ];
+        let said = all.iter().try_for_each(|message| conn.say(message, now));
+        if let Err(why) = said {
+            self.over(id, &why, now);
+        }
+    }
+
+    fn over(&mut self, id: u64, why: &Over, now: Duration) {
+        let Some(mut conn) = self.conns.remove(&id) else { return };
+        // The other side may learn by that what it has done.
+        let _ = conn.write();
+        let outlook = match why {
+            Over::End(End::Bye(Bye::Replaced)) => Outlook::Shared,
+            Over::End(end) if end.is_refusal() => Outlook::Refused,
+            _ => Outlook::Open,
+        };
+        let said = why.to_string();
+        match self.peers.iter().position(|peer| peer.has(id)) {
+            Some(at) => {
+                if self.peers[at].is_news(&said) {
+                    warn!("peer {}: {said}", self.peers[at].name);
+                }
+                self.lost(at, said, outlook, now);
+            }
+            None => self.turn_away(conn.at, &said),
+        }
+    }
+
+    /// A peer's connection is over, and with it its link groups.
+    fn lost(&mut self, at: usize, why: String, outlook: Outlook, now: Duration) {
+        let orders = self.peers[at].groups.end();
+        self.carry_out(at, orders, now);
+        self.peers[at].lost(why, outlook, now);
+    }
+
+    fn say_to_all(&mut self, message: &Message, now: Duration) {
+        let mut over = Vec::new();
+        for (id, conn) in &mut self.conns {
+            if let Err(why) = conn.say(message, now) {
+                over.push((*id, why));
+            }
+        }
+        over.iter().for_each(|(id, why)| self.over(*id, why, now));
+    }
+
+    /// Sends what there is to send.
+    fn flush(&mut self, now: Duration) {
+        let mut over = Vec::new();
+        for (id, conn) in &mut self.conns {
+            if let Err(why) = conn.write() {
+                over.push((*id, why));
+            }
+        }
+        over.iter().for_each(|(id, why)| self.over(*id, why, now));
+    }
+
+    pub(crate) fn show(&self) {
+        let report = Report {
+            device: self.wanted.to_string(),
+            device_lacks: self.device_lacks.clone(),
+            listen: self.listen,
+            key: self.own.to_string(),
+            device_address: self.links.as_ref().map(|links| links.port().gid().to_string()),
+            memory_limit: self.memory_limit,
+            memory_registered: self.links.as_ref().map_or(0, Links::registered),
+            turned_away: self.turned_away.0,
+            turned_away_last: self.turned_away.1.clone(),
+            peers: self.peers.iter().map(Peer::report).collect(),
+        };
+        let since = self.peers.iter().map(|peer| peer.since).collect();
+        self.shared.show(Board { report, since });
+    }
+}

@@ -1,0 +1,36 @@
+//! The agent's part in link groups between hosts: who its peers are, the connections to them, the device.
+//!
+//! A [`Plane`] is a thread beside the agent's own one. It listens for peers, connects to them, has both prove who they are, and
+//! tells them the addresses and listeners of this host; what it knows it shows as a [`Report`]. The rules of a connection are
+//! `shunt-peer`'s.
+//!
+//! * [`config`]: what it is told. [`key_file`]: where the key is.
+//! * [`device`]: which device, and why there is none.
+//! * [`report`]: what it knows.
+//! * [`pool`]: threads that serve link groups.
+//!
+//! Link groups carry no connections yet (`docs/design/rdma.md`).
+
+#![forbid(unsafe_code)]
+
+pub mod config;
+mod conn;
+pub mod device;
+mod dial;
+mod error;
+mod groups;
+mod hub;
+pub mod key_file;
+mod links;
+mod peers;
+mod plane;
+pub mod pool;
+pub mod report;
+mod shared;
+
+pub use config::{Config, PeerName};
+pub use error::StartError;
+pub use key_file::KeyFileError;
+pub use plane::Plane;
+pub use report::Report;
+pub use shunt_peer::{PublicKey, SecretKey};

@@ -1,0 +1,269 @@
+//! The links of all link groups: workers, queue pairs, registered memory.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use shunt_far::placement::{PerGroup, Place, Placement};
+use shunt_far::{Cause, Mirror, News, Settings};
+use shunt_peer::PublicKey;
+use shunt_peer::message::Refusal;
+use shunt_shm::region::{Section, Side};
+use shunt_verbs::Refused;
+use shunt_verbs::port::Port;
+use shunt_verbs::value::{PacketNumber, PairNumber, PeerPair};
+
+use crate::pool::{Pooled, Told};
+use crate::shared::Shared;
+
+/// Most workers: a thread each.
+const WORKERS: u32 = 4;
+/// Links that a worker has room for.
+const LINKS: u32 = 64;
+
+/// What all links are made with.
+pub(crate) const SETTINGS: Settings = Settings::DEFAULT;
+
+/// A link group: with which peer, and its name there.
+pub(crate) type Name = (PublicKey, u32);
+
+/// What has come of something that a worker was to do.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// A queue pair is made, or cannot be.
+    Made(Name, Result<PeerPair, Refused>),
+    /// One is connected.
+    Connected(Name),
+    /// What a worker tells of itself, with its number.
+    Told(usize, Told),
+}
+
+/// Nothing of a region yet: link groups carry no connections.
+#[derive(Debug, Default)]
+pub(crate) struct NoRegion(Section);
+
+impl Mirror for NoRegion {
+    fn side(&self) -> Side {
+        Side::Client
+    }
+
+    fn slots(&self) -> usize {
+        0
+    }
+
+    fn ring(&self) -> u64 {
+        1
+    }
+
+    fn section(&self, _: usize, _: Side) -> &Section {
+        &self.0
+    }
+
+    fn wake(&mut self, _: usize, _: News) {}
+}
+
+#[derive(Debug)]
+struct Placed {
+    place: Place,
+    pair: Option<PairNumber>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Links<P: Port> {
+    port: P,
+    workers: Vec<Pooled<P, NoRegion>>,
+    placement: Placement<Name>,
+    placed: BTreeMap<Name, Placed>,
+    tell: Sender<Outcome>,
+    shared: Arc<Shared>,
+    /// Bytes that may be registered; `None`: any number.
+    limit: Option<u64>,
+}
+
+impl<P: Port + Clone + Send + 'static> Links<P> {
+    pub(crate) fn new(
+        port: P,
+        limit: Option<u64>,
+        tell: Sender<Outcome>,
+        shared: Arc<Shared>,
+    ) -> Result<Self, Refused> {
+        let vectors = 0..port.limits().vectors.clamp(1, WORKERS);
+        let workers = vectors.clone().map(|vector| {
+            let (tell, shared) = (tell.clone(), Arc::clone(&shared));
+            Pooled::start(&port, vector, LINKS, SETTINGS, move |told| {
+                let _ = tell.send(Outcome::Told(vector as usize, told));
+                shared.wake();
+            })
+        });
+        let workers = workers.collect::<Result<Vec<_>, _>>()?;
+        let placement = Placement::new(workers.len(), PerGroup::default());
+        Ok(Self { port, workers, placement, placed: BTreeMap::new(), tell, shared, limit })
+    }
+
+    /// The device.
+    pub(crate) const fn port(&self) -> &P {
+        &self.port
+    }
+
+    /// Bytes that are registered for them.
+    pub(crate) fn registered(&self) -> u64 {
+        self.placed.len() as u64 * SETTINGS.registered() as u64
+    }
+
+    /// Makes a queue pair, with the worker that has the fewest.
+    pub(crate) fn make(&mut self, name: Name) {
+        let wanted = self.registered() + SETTINGS.registered() as u64;
+        if self.limit.is_some_and(|limit| wanted > limit) {
+            let refused = Refused::MemoryLimit(SETTINGS.registered());
+            let _ = self.tell.send(Outcome::Made(name, Err(refused)));
+            return self.shared.wake();
+        }
+        let place = self.placement.place(name);
+        self.placed.insert(name, Placed { place, pair: None });
+        let (port, tell, shared) = (self.port.clone(), self.tell.clone(), Arc::clone(&self.shared));
+        self.workers[place.queue].hand(move |worker, _| {
+            let random = std::hash::RandomState::new().build_hasher().finish();
+            #[allow(clippy::cast_possible_truncation, reason = "any part of it")]
+            let first = PacketNumber::new(random as u32);
+            let made = worker.add(&port, NoRegion::default(), SETTINGS, first);
+            let _ = tell.send(Outcome::Made(name, made));
+            shared.wake();
+        });
+    }
+
+    /// A queue pair was made. False: nobody wants it any more, and it goes.
+    pub(crate) fn made(&mut self, name: Name, pair: PairNumber) -> bool {
+        match self.placed.get_mut(&name) {
+            Some(placed) => {
+                placed.pair = Some(pair);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Connects one. The side that has offered the link group asks on the link, and is told of the answer; the other one is told at once.
+    pub(crate) fn connect(&self, name: Name, far: PeerPair, asks: bool) {
+        let Some(Placed { place, pair: Some(pair) }) = self.placed.get(&name) else { return };
+        let (pair, tell, shared) = (*pair, self.tell.clone(), Arc::clone(&self.shared));
+        self.workers[place.queue].hand(move |worker, now| {
+            let Some(link) = worker.link(pair) else { return };
+            if link.connect(&far).is_err() {
+                return link.fail(Cause::Refused);
+            }
+            if asks {
+                link.ask(now);
+            } else {
+                let _ = tell.send(Outcome::Connected(name));
+                shared.wake();
+            }
+        });
+    }
+
+    /// Gives a link up.
+    pub(crate) fn fail(&self, name: Name) {
+        let Some(Placed { place, pair: Some(pair) }) = self.placed.get(&name) else { return };
+        let pair = *pair;
+        self.workers[place.queue].hand(move |worker, _| {
+            if let Some(link) = worker.link(pair) {
+                link.fail(Cause::Told);
+            }
+        });
+    }
+
+    /// Lets go of one.
+    pub(crate) fn remove(&mut self, name: Name) {
+        let Some(Placed { place, pair }) = self.placed.remove(&name) else { return };
+        self.placement.release(place.group, place.slot);
+        if let Some(pair) = pair {
+            self.workers[place.queue].hand(move |worker, _| drop(worker.remove(pair, SETTINGS)));
+        }
+    }
+
+    /// Lets go of a queue pair that was made for a link group which is gone. It may be any worker's.
+    pub(crate) fn drop_pair(&self, pair: PairNumber) {
+        for worker in &self.workers {
+            worker.hand(move |worker, _| drop(worker.remove(pair, SETTINGS)));
+        }
+    }
+
+    /// Whose link it is that a worker tells of.
+    pub(crate) fn named(&self, queue: usize, pair: PairNumber) -> Option<Name> {
+        let is_it = |placed: &Placed| placed.place.queue == queue && placed.pair == Some(pair);
+        self.placed.iter().find(|(_, placed)| is_it(placed)).map(|(name, _)| *name)
+    }
+}
+
+/// How a peer is told that something was refused.
+pub(crate) fn refusal(refused: &Refused) -> Refusal {
+    match refused {
+        Refused::MemoryLimit(_) => Refusal::Memory,
+        Refused::Full => Refusal::Many,
+        _ => Refusal::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
+
+    use shunt_peer::SecretKey;
+    use shunt_verbs::fake::{FakePort, Faults, Network};
+
+    use super::*;
+
+    const OF_ONE: u64 = SETTINGS.registered() as u64;
+
+    fn links(limit: u64) -> (Links<FakePort>, Receiver<Outcome>, PublicKey) {
+        let network = Network::new(1, Faults::NONE);
+        let (tell, told) = channel();
+        let shared = Arc::new(Shared::new().unwrap());
+        let links = Links::new(network.host(), Some(limit), tell, shared).unwrap();
+        (links, told, SecretKey::generate().unwrap().public().unwrap())
+    }
+
+    /// What has come of the next one.
+    fn next(told: &Receiver<Outcome>) -> (u32, Result<PairNumber, Refused>) {
+        match told.recv_timeout(Duration::from_secs(60)).unwrap() {
+            Outcome::Made(name, made) => (name.1, made.map(|pair| pair.number)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn no_more_is_registered_than_may_be() {
+        let (mut links, told, key) = links(2 * OF_ONE);
+        (0..3).for_each(|name| links.make((key, name)));
+        let mut outcomes: Vec<_> = (0..3).map(|_| next(&told)).collect();
+        outcomes.sort_by_key(|(name, _)| *name);
+        assert!(outcomes[0].1.is_ok() && outcomes[1].1.is_ok());
+        let refused = outcomes[2].1.as_ref().unwrap_err();
+        assert!(matches!(refused, Refused::MemoryLimit(bytes) if *bytes as u64 == OF_ONE));
+        assert_eq!(refusal(refused), Refusal::Memory);
+        assert_eq!(links.registered(), 2 * OF_ONE);
+        // Where one goes there is room for another.
+        links.remove((key, 0));
+        links.make((key, 4));
+        assert!(next(&told).1.is_ok());
+        assert_eq!(links.registered(), 2 * OF_ONE);
+    }
+
+    #[test]
+    fn link_groups_spread_over_the_workers() {
+        let (mut links, told, key) = links(u64::MAX);
+        (0..8).for_each(|name| links.make((key, name)));
+        assert_eq!(links.placement.load(), [2; WORKERS as usize]);
+        for _ in 0..8 {
+            let (name, made) = next(&told);
+            assert!(links.made((key, name), made.unwrap()));
+        }
+        let Placed { place, pair } = &links.placed[&(key, 5)];
+        assert_eq!(links.named(place.queue, pair.unwrap()), Some((key, 5)));
+        (0..8).for_each(|name| links.remove((key, name)));
+        assert_eq!(links.placement.load(), [0; WORKERS as usize]);
+        assert!(!links.made((key, 5), PairNumber(1)));
+    }
+}

@@ -1,0 +1,295 @@
+//! What is known of each peer, and when to connect to it. No I/O.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use shunt_peer::PublicKey;
+use shunt_peer::message::{Device, Hello, Message};
+
+use crate::config::{PEERS, PeerName};
+use crate::error::StartError;
+use crate::groups::{Groups, Impossible, Order};
+use crate::report::{PeerReport, PeerState};
+
+/// Time from one attempt to the next: it doubles with each that fails.
+const SOON: Duration = Duration::from_secs(1);
+const LATE: Duration = Duration::from_secs(30);
+
+/// What is to be expected of the next attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outlook {
+    /// It may succeed.
+    Open,
+    /// It fails until the configuration of one of both is changed.
+    Refused,
+    /// It would throw out another agent with the same key.
+    Shared,
+}
+
+/// How far it is with a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// There is no connection; from when on to try.
+    Down(Duration),
+    /// A thread connects: which attempt.
+    Dialing(u64),
+    /// It proves who it is, on this connection.
+    Proving(u64),
+    /// It has, on this one.
+    Open(u64),
+}
+
+/// A peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) name: PeerName,
+    /// This agent connects to it, not the other way round.
+    pub(crate) dials: bool,
+    pub(crate) way: Way,
+    /// Attempts that have failed since the last connection.
+    failures: u32,
+    /// Why the last connection ended, or the last attempt failed.
+    why: Option<(String, Outlook)>,
+    hello: Option<Hello>,
+    address: Option<SocketAddr>,
+    pub(crate) since: Option<Instant>,
+    addresses: Vec<IpAddr>,
+    listeners: Vec<SocketAddr>,
+    pub(crate) groups: Groups,
+    /// When to offer a link group; `None`: it is not this side's turn, or there is one.
+    pub(crate) offer_at: Option<Duration>,
+}
+
+impl Peer {
+    fn new(name: PeerName, own: &PublicKey, now: Duration) -> Self {
+        let dials = *own < name.key;
+        Self {
+            name,
+            dials,
+            way: Way::Down(now),
+            failures: 0,
+            why: None,
+            hello: None,
+            address: None,
+            since: None,
+            addresses: Vec::new(),
+            listeners: Vec::new(),
+            groups: Groups::new(dials),
+            offer_at: None,
+        }
+    }
+
+    /// When this agent is to connect to it. `None`: it is not to.
+    pub(crate) fn dial_at(&self) -> Option<Duration> {
+        match self.way {
+            Way::Down(at) if self.dials => Some(at),
+            _ => None,
+        }
+    }
+
+    /// True when this connection is of this peer.
+    pub(crate) fn has(&self, conn: u64) -> bool {
+        matches!(self.way, Way::Proving(has) | Way::Open(has) if has == conn)
+    }
+
+    /// It has proved who it is.
+    pub(crate) fn opened(&mut self, conn: u64, at: SocketAddr, hello: Hello, now: Duration) {
+        self.offer_at = (self.dials && hello.device == Device::Ready).then_some(now);
+        self.way = Way::Open(conn);
+        (self.failures, self.why) = (0, None);
+        (self.hello, self.address, self.since) = (Some(hello), Some(at), Some(Instant::now()));
+    }
+
+    /// Its connection is over, or could not be made.
+    pub(crate) fn lost(&mut self, why: String, outlook: Outlook, now: Duration) {
+        let wait = match outlook {
+            Outlook::Open | Outlook::Refused => SOON.saturating_mul(1 << self.failures.min(5)),
+            Outlook::Shared => LATE,
+        };
+        let wait = wait.min(LATE);
+        self.failures += 1;
+        self.way = Way::Down(now + wait);
+        self.why = Some((why, outlook));
+        (self.hello, self.address, self.since) = (None, None, None);
+        self.addresses.clear();
+        self.listeners.clear();
+        self.offer_at = None;
+    }
+
+    /// It says this; what is to be done about it.
+    ///
+    /// # Errors
+    /// It cannot be; the connection ends.
+    pub(crate) fn said(&mut self, message: Message) -> Result<Vec<Order>, Impossible> {
+        match message {
+            Message::Addresses(addresses) => self.addresses = addresses,
+            Message::Listeners(listeners) => self.listeners = listeners,
+            message => return self.groups.hear(&message),
+        }
+        Ok(Vec::new())
+    }
+
+    /// The reason, if it is not the one that was said before.
+    pub(crate) fn is_news(&self, why: &str) -> bool {
+        self.why.as_ref().is_none_or(|(before, _)| before != why)
+    }
+
+    pub(crate) fn report(&self) -> PeerReport {
+        let is_refused = self.why.as_ref().is_some_and(|(_, outlook)| *outlook != Outlook::Open);
+        let state = match self.way {
+            Way::Open(_) => PeerState::Connected,
+            _ if is_refused => PeerState::Refused,
+            _ if self.dials => PeerState::Connecting,
+            _ => PeerState::Awaited,
+        };
+        let hello = self.hello.as_ref();
+        PeerReport {
+            host: self.name.to_string(),
+            key: self.name.key.to_string(),
+            state,
+            reason: self.why.as_ref().map(|(why, _)| why.clone()),
+            name: hello.map(|hello| hello.name.clone()),
+            address: self.address,
+            connected_s: None,
+            has_device: hello.map(|hello| hello.device == Device::Ready),
+            link_groups: self.groups.count().0,
+            link_group_reason: self.groups.why().map(str::to_owned),
+            addresses: self.addresses.clone(),
+            listeners: self.listeners.clone(),
+        }
+    }
+}
+
+/// Peers as they were named; those of `before` stay as they are, where they are still named alike.
+///
+/// # Errors
+/// More than there may be, one twice, or this agent itself.
+pub(crate) fn named(
+    names: Vec<PeerName>,
+    own: &PublicKey,
+    mut before: Vec<Peer>,
+    now: Duration,
+) -> Vec<Peer> {
+    let peer = |name: PeerName| match before.iter().position(|peer| peer.name == name) {
+        Some(at) => before.swap_remove(at),
+        None => Peer::new(name, own, now),
+    };
+    names.into_iter().map(peer).collect()
+}
+
+/// Looks whether these can be an agent's peers.
+///
+/// # Errors
+/// More than there may be, one twice, or this agent itself.
+pub(crate) fn check(names: &[PeerName], own: &PublicKey) -> Result<(), StartError> {
+    if names.len() > PEERS {
+        return Err(StartError::Peers(names.len()));
+    }
+    let mut keys = BTreeSet::new();
+    for name in names {
+        if name.key == *own {
+            return Err(StartError::Own(name.to_string()));
+        }
+        if !keys.insert(name.key) {
+            return Err(StartError::Twice(name.to_string()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use shunt_peer::SecretKey;
+
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(50);
+
+    /// Keys in their order.
+    fn keys() -> [PublicKey; 3] {
+        let mut keys = [(); 3].map(|()| SecretKey::generate().unwrap().public().unwrap());
+        keys.sort();
+        keys
+    }
+
+    fn name(host: &str, key: PublicKey) -> PeerName {
+        PeerName::new(host, key).unwrap()
+    }
+
+    #[test]
+    fn the_smaller_key_dials() {
+        let [small, own, large] = keys();
+        let peers = named(vec![name("a", small), name("b", large)], &own, Vec::new(), NOW);
+        assert_eq!([peers[0].dial_at(), peers[1].dial_at()], [None, Some(NOW)]);
+        assert_eq!(peers[0].report().state, PeerState::Awaited);
+        assert_eq!(peers[1].report().state, PeerState::Connecting);
+    }
+
+    #[test]
+    fn attempts_become_rarer_until_one_succeeds() {
+        let [own, key, _] = keys();
+        let mut peer = Peer::new(name("a", key), &own, NOW);
+        let waits = [1, 2, 4, 8, 16, 30, 30, 30].map(|wait| {
+            peer.lost("x".into(), Outlook::Open, NOW);
+            (peer.dial_at(), Some(NOW + Duration::from_secs(wait)))
+        });
+        waits.iter().for_each(|(is, wanted)| assert_eq!(is, wanted));
+        peer.opened(7, "10.0.0.1:1".parse().unwrap(), Hello::default(), NOW);
+        assert_eq!((peer.dial_at(), peer.report().reason), (None, None));
+        peer.lost("y".into(), Outlook::Refused, NOW);
+        assert_eq!(peer.dial_at(), Some(NOW + SOON));
+        assert_eq!(peer.report().state, PeerState::Refused);
+        assert_eq!(peer.report().reason.as_deref(), Some("y"));
+        // Two hosts with one key would throw each other out for ever.
+        peer.opened(7, "10.0.0.1:1".parse().unwrap(), Hello::default(), NOW);
+        peer.lost("z".into(), Outlook::Shared, NOW);
+        assert_eq!(peer.dial_at(), Some(NOW + LATE));
+    }
+
+    #[test]
+    fn what_a_peer_said_is_gone_with_its_connection() {
+        let [own, key, _] = keys();
+        let mut peer = Peer::new(name("a", key), &own, NOW);
+        peer.opened(
+            7,
+            "10.0.0.1:1".parse().unwrap(),
+            Hello { name: "db".into(), ..Hello::default() },
+            NOW,
+        );
+        peer.said(Message::Addresses(vec!["10.0.0.1".parse().unwrap()])).unwrap();
+        peer.said(Message::Listeners(vec!["10.0.0.1:80".parse().unwrap()])).unwrap();
+        let report = peer.report();
+        assert_eq!((report.addresses.len(), report.listeners.len()), (1, 1));
+        assert_eq!((report.name.as_deref(), report.has_device), (Some("db"), Some(false)));
+        peer.lost("x".into(), Outlook::Open, NOW);
+        let report = peer.report();
+        assert_eq!((report.addresses.len(), report.listeners.len()), (0, 0));
+        assert_eq!((report.name, report.address), (None, None));
+    }
+
+    #[test]
+    fn peers_that_stay_named_keep_their_connections() {
+        let [own, one, two] = keys();
+        let mut peers = named(vec![name("a", one), name("b", two)], &own, Vec::new(), NOW);
+        peers[1].way = Way::Open(3);
+        let peers = named(vec![name("b", two)], &own, peers, NOW);
+        assert_eq!((peers.len(), peers[0].way), (1, Way::Open(3)));
+        // At another place it is to be connected to anew.
+        let peers = named(vec![name("c", two)], &own, peers, NOW);
+        assert_eq!(peers[0].way, Way::Down(NOW));
+    }
+
+    #[test]
+    fn impossible_peers_are_refused() {
+        let [own, one, _] = keys();
+        assert!(
+            matches!(check(&[name("a", own)], &own), Err(StartError::Own(host)) if host == "a")
+        );
+        let twice = [name("a", one), name("b", one)];
+        assert!(matches!(check(&twice, &own), Err(StartError::Twice(host)) if host == "b"));
+        let many = vec![name("a", one); PEERS + 1];
+        assert!(matches!(check(&many, &own), Err(StartError::Peers(_))));
+        check(&[name("a", one)], &own).unwrap();
+    }
+}

@@ -1,0 +1,202 @@
+//! Workers: threads that have a completion queue each, with the links that it serves.
+//!
+//! Others have a worker do something by handing it a piece of work, which runs on its thread between two looks at the queue. A
+//! worker that has nothing to do sleeps until its channel, or somebody with work, wakes it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use shunt_far::{Cause, Halt, Mirror, Settings, Worker};
+use shunt_verbs::Refused;
+use shunt_verbs::port::Port;
+use shunt_verbs::value::PairNumber;
+use tracing::warn;
+
+/// Something for a worker to do, at a time of its clock.
+pub type Work<P, M> = Box<dyn FnOnce(&mut Worker<P, M>, Duration) + Send>;
+
+/// A link has failed: why, and where its connections stood.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    /// Its queue pair.
+    pub pair: PairNumber,
+    /// Why.
+    pub cause: Cause,
+    /// Where they stood.
+    pub halts: Vec<Halt>,
+}
+
+/// What a worker tells.
+#[derive(Clone, Debug)]
+pub enum Told {
+    /// A link has failed.
+    Failed(Failed),
+    /// The far side of this queue pair's link has answered, for the first time.
+    Answered(PairNumber),
+}
+
+/// A worker's thread, which ends with this value: its links go with it.
+pub struct Pooled<P: Port, M: Mirror> {
+    work: Option<Sender<Work<P, M>>>,
+    ear: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<P: Port, M: Mirror> std::fmt::Debug for Pooled<P, M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pooled").finish_non_exhaustive()
+    }
+}
+
+impl<P, M> Pooled<P, M>
+where
+    P: Port + Clone + Send + 'static,
+    M: Mirror + Send + 'static,
+{
+    /// Starts one whose completions interrupt the processor of `vector`, with room for so many links. `told` hears of each link,
+    /// once that it is answered and once that it has failed, on the worker's thread.
+    ///
+    /// # Errors
+    /// What the device refused; no thread.
+    pub fn start(
+        port: &P,
+        vector: u32,
+        links: u32,
+        settings: Settings,
+        told: impl FnMut(Told) + Send + 'static,
+    ) -> Result<Self, Refused> {
+        let system = |error: io::Error| Refused::System("thread", error);
+        let ear = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let ear = Arc::new(ear.map_err(|error| system(error.into()))?);
+        let (work, todo) = channel();
+        let (made, is_made) = channel();
+        let (port, heard) = (port.clone(), Arc::clone(&ear));
+        let run = move || match Worker::new(&port, vector, links, settings) {
+            Ok(worker) => {
+                let _ = made.send(Ok(()));
+                let (failed, answered) = (BTreeSet::new(), BTreeSet::new());
+                Running { worker, todo, ear: heard, told, failed, answered }.run();
+            }
+            Err(refused) => {
+                let _ = made.send(Err(refused));
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("shunt-far-{vector}"));
+        let thread = thread.spawn(run).map_err(system)?;
+        let gone = |_| system(io::ErrorKind::BrokenPipe.into());
+        is_made.recv().map_err(gone)??;
+        Ok(Self { work: Some(work), ear, thread: Some(thread) })
+    }
+
+    /// Has it do something. What it has not done when it ends is never done.
+    pub fn hand(&self, work: impl FnOnce(&mut Worker<P, M>, Duration) + Send + 'static) {
+        if let Some(queue) = &self.work {
+            let _ = queue.send(Box::new(work));
+            wake(&self.ear);
+        }
+    }
+}
+
+fn wake(ear: &OwnedFd) {
+    // Full: it is readable, then.
+    let _ = rustix::io::write(ear, &1_u64.to_ne_bytes());
+}
+
+impl<P: Port, M: Mirror> Drop for Pooled<P, M> {
+    fn drop(&mut self) {
+        self.work = None;
+        wake(&self.ear);
+        if let Some(thread) = self.thread.take() {
+            // A panic of it was written to the log; its links are gone in either case.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's own.
+struct Running<P: Port, M, F> {
+    worker: Worker<P, M>,
+    todo: Receiver<Work<P, M>>,
+    ear: Arc<OwnedFd>,
+    told: F,
+    /// Links of which it was told that they have failed.
+    failed: BTreeSet<PairNumber>,
+    /// The same of those that were answered.
+    answered: BTreeSet<PairNumber>,
+}
+
+impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
+    fn run(&mut self) {
+        let began = Instant::now();
+        loop {
+            let now = began.elapsed();
+            let Some(worked) = self.work(now) else { return };
+            let taken = self.worker.turn(now);
+            self.worker.tick(now);
+            self.tell();
+            if !worked && taken == 0 && self.worker.may_sleep(now) {
+                self.tell();
+                if let Err(error) = self.sleep(began.elapsed()) {
+                    warn!("a worker of link groups has ended: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Does what there is to do. `None`: nobody has work any more.
+    fn work(&mut self, now: Duration) -> Option<bool> {
+        let mut told = [0; 8];
+        let _ = rustix::io::read(&*self.ear, &mut told[..]);
+        let mut worked = false;
+        loop {
+            match self.todo.try_recv() {
+                Ok(work) => work(&mut self.worker, now),
+                Err(TryRecvError::Empty) => return Some(worked),
+                Err(TryRecvError::Disconnected) => return None,
+            }
+            worked = true;
+        }
+    }
+
+    /// Tells of links that were answered, or have failed, since.
+    fn tell(&mut self) {
+        let mut living = BTreeSet::new();
+        for link in self.worker.links() {
+            let pair = link.described().number;
+            living.insert(pair);
+            if let Some(cause) = link.cause()
+                && self.failed.insert(pair)
+            {
+                (self.told)(Told::Failed(Failed { pair, cause, halts: link.halts().collect() }));
+            }
+            if link.is_answered() && self.answered.insert(pair) {
+                (self.told)(Told::Answered(pair));
+            }
+        }
+        // A number may be given to another one.
+        self.failed.retain(|pair| living.contains(pair));
+        self.answered.retain(|pair| living.contains(pair));
+    }
+
+    /// Until the channel or the ear tells, or a link's time is up.
+    fn sleep(&self, now: Duration) -> io::Result<()> {
+        let wait = self.worker.deadline().map(|deadline| deadline.saturating_sub(now));
+        let wait = wait.map(|wait| Timespec {
+            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: wait.subsec_nanos().into(),
+        });
+        let ear = PollFd::new(&*self.ear, PollFlags::IN);
+        let channel = PollFd::from_borrowed_fd(self.worker.channel().as_fd(), PollFlags::IN);
+        match poll(&mut [ear, channel], wait.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

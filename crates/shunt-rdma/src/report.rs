@@ -1,0 +1,97 @@
+//! What is known of the device and of the peers.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+
+/// All of it, at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Report {
+    /// The device, as it was named.
+    pub device: String,
+    /// Why it cannot be used; `None`: it can.
+    pub device_lacks: Option<String>,
+    /// Where peers are awaited.
+    pub listen: SocketAddr,
+    /// By which key this agent is known.
+    pub key: String,
+    /// Its address; `None`: it cannot be used.
+    pub device_address: Option<String>,
+    /// Bytes that may be registered (`RLIMIT_MEMLOCK`); `None`: any number.
+    pub memory_limit: Option<u64>,
+    /// Bytes that are.
+    pub memory_registered: u64,
+    /// Connections of others that were no peers, or did not get so far.
+    pub turned_away: u64,
+    /// Why that happened last.
+    pub turned_away_last: Option<String>,
+    /// The peers, in the order of the configuration.
+    pub peers: Vec<PeerReport>,
+}
+
+/// How far it is with a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PeerState {
+    /// Both have proved who they are.
+    Connected,
+    /// This agent is about to connect, or will try again.
+    Connecting,
+    /// The peer has to connect: its key is the smaller one.
+    Awaited,
+    /// One of both does not take the other one.
+    Refused,
+}
+
+impl PeerState {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Connected, Self::Connecting, Self::Awaited, Self::Refused];
+
+    /// Its name, which is stable.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::Connecting => "connecting",
+            Self::Awaited => "awaited",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// One peer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct PeerReport {
+    /// As it was named.
+    pub host: String,
+    /// Its key.
+    pub key: String,
+    /// How far it is.
+    pub state: PeerState,
+    /// Why it is not connected, or was not before; `None`: nothing has gone wrong.
+    pub reason: Option<String>,
+    /// Its own name for itself.
+    pub name: Option<String>,
+    /// From where, or to where, the connection is.
+    pub address: Option<SocketAddr>,
+    /// Seconds since it was made.
+    pub connected_s: Option<u64>,
+    /// It has a device that can be used.
+    pub has_device: Option<bool>,
+    /// Link groups that are up.
+    pub link_groups: usize,
+    /// Why the last one failed, or was refused; `None`: none has.
+    pub link_group_reason: Option<String>,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Its listeners.
+    pub listeners: Vec<SocketAddr>,
+}
+
+impl Report {
+    /// How many peers are in a state.
+    #[must_use]
+    pub fn count(&self, state: PeerState) -> usize {
+        self.peers.iter().filter(|peer| peer.state == state).count()
+    }
+}

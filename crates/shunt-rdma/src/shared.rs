@@ -1,0 +1,79 @@
+//! What the agent and its thread have in common.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use std::{io, mem};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::config::PeerName;
+use crate::report::Report;
+
+/// What the agent tells its thread.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    pub(crate) listeners: Option<Vec<SocketAddr>>,
+    pub(crate) peers: Option<Vec<PeerName>>,
+    pub(crate) must_end: bool,
+}
+
+/// What the thread tells the agent.
+#[derive(Debug)]
+pub(crate) struct Board {
+    pub(crate) report: Report,
+    /// Since when each peer is connected.
+    pub(crate) since: Vec<Option<Instant>>,
+}
+
+/// What both have.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Readable when there is something in the inbox, or a connection was made.
+    pub(crate) ear: OwnedFd,
+    inbox: Mutex<Inbox>,
+    board: Mutex<Option<Board>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // All that is done with the lock held is to put values there, or to take them.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn new() -> io::Result<Self> {
+        let ear = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { ear, inbox: Mutex::default(), board: Mutex::default() })
+    }
+
+    pub(crate) fn wake(&self) {
+        // Full: it is readable, then.
+        let _ = rustix::io::write(&self.ear, &1_u64.to_ne_bytes());
+    }
+
+    pub(crate) fn take(&self) -> Inbox {
+        let mut told = [0; 8];
+        let _ = rustix::io::read(&self.ear, &mut told[..]);
+        mem::take(&mut lock(&self.inbox))
+    }
+
+    pub(crate) fn show(&self, board: Board) {
+        *lock(&self.board) = Some(board);
+    }
+
+    pub(crate) fn tell(&self, put: impl FnOnce(&mut Inbox)) {
+        put(&mut lock(&self.inbox));
+        self.wake();
+    }
+
+    pub(crate) fn report(&self) -> Option<Report> {
+        let board = lock(&self.board);
+        let board = board.as_ref()?;
+        let mut report = board.report.clone();
+        for (peer, since) in report.peers.iter_mut().zip(&board.since) {
+            peer.connected_s = since.map(|since| since.elapsed().as_secs());
+        }
+        Some(report)
+    }
+}

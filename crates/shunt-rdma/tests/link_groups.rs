@@ -1,0 +1,260 @@
+//! Link groups that agents' threads make with each other, over loopback and the device in the process.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use common::Running;
+use shunt_peer::message::{Device, Hello};
+use shunt_peer::{Event, Message, Session};
+use shunt_rdma::device::Wanted;
+use shunt_rdma::report::{PeerState, Report};
+use shunt_rdma::{Config, PeerName, Plane, PublicKey, SecretKey};
+use shunt_verbs::fake::FakePort;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Id = (PublicKey, SecretKey);
+
+/// The first one dials the second.
+fn ids() -> [Id; 2] {
+    let mut ids = [(); 2].map(|()| {
+        let secret = SecretKey::generate().unwrap();
+        (secret.public().unwrap(), secret)
+    });
+    ids.sort_by_key(|id| id.0);
+    ids
+}
+
+fn name(at: SocketAddr, id: &Id) -> PeerName {
+    PeerName::new(&at.to_string(), id.0).unwrap()
+}
+
+fn nowhere() -> SocketAddr {
+    "127.0.0.1:1".parse().unwrap()
+}
+
+/// An agent's thread with this device, or with none.
+fn start(id: &Id, peer: PeerName, port: Option<FakePort>) -> Plane {
+    let device = Wanted::Named("fake0".into(), 1);
+    let (listen, key) = ("127.0.0.1:0".parse().unwrap(), id.1.clone());
+    let config = Config { device, listen, key, peers: vec![peer] };
+    Plane::start_with(config, move || port.clone().ok_or_else(|| "it is gone".to_owned())).unwrap()
+}
+
+fn two(ports: [Option<FakePort>; 2]) -> [Plane; 2] {
+    let ([dialer, answerer], [first, second]) = (ids(), ports);
+    let second = start(&answerer, name(nowhere(), &dialer), second);
+    let first = start(&dialer, name(second.report().unwrap().listen, &answerer), first);
+    [first, second]
+}
+
+fn until(plane: &Plane, wanted: impl Fn(&Report) -> bool) -> Report {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let report = plane.report().unwrap();
+        if wanted(&report) {
+            return report;
+        }
+        assert!(Instant::now() < deadline, "{report:#?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn are_up(planes: &[Plane]) {
+    for plane in planes {
+        until(plane, |report| report.peers[0].link_groups == 1);
+    }
+}
+
+/// Waits until the last link group failed, or was refused, for this reason.
+fn failed_for(plane: &Plane, why: &str) {
+    let is_it = |report: &Report| {
+        let reason = report.peers[0].link_group_reason.as_ref();
+        reason.is_some_and(|reason| reason.contains(why))
+    };
+    until(plane, is_it);
+}
+
+#[test]
+fn peers_with_devices_make_a_link_group() {
+    let running = Running::new(1);
+    let planes = two([(); 2].map(|()| Some(running.network.host())));
+    are_up(&planes);
+    for plane in &planes {
+        let report = plane.report().unwrap();
+        assert_eq!(report.memory_registered, 2 * 256 * 128);
+        assert!(report.device_lacks.is_none() && report.device_address.is_some());
+        assert_eq!(report.peers[0].link_group_reason, None);
+        assert_eq!(report.peers[0].has_device, Some(true));
+    }
+}
+
+#[test]
+fn queue_pairs_that_fail_are_made_anew() {
+    let running = Running::new(2);
+    let planes = two([(); 2].map(|()| Some(running.network.host())));
+    are_up(&planes);
+    running.network.break_all();
+    for plane in &planes {
+        until(plane, |report| report.peers[0].link_group_reason.is_some());
+    }
+    are_up(&planes);
+    for plane in &planes {
+        // Of the one that failed nothing is left.
+        let report = until(plane, |report| report.memory_registered == 2 * 256 * 128);
+        assert_eq!(report.peers[0].state, PeerState::Connected);
+    }
+}
+
+#[test]
+fn a_wire_that_is_cut_is_a_reason_and_tried_again() {
+    let running = Running::new(3);
+    running.network.set_cut(true);
+    let planes = two([(); 2].map(|()| Some(running.network.host())));
+    failed_for(&planes[0], "the peer's device does not answer");
+    failed_for(&planes[1], "the peer's end of the link has failed");
+    running.network.set_cut(false);
+    are_up(&planes);
+}
+
+#[test]
+fn without_a_device_there_is_none() {
+    let running = Running::new(4);
+    for which in 0..2 {
+        let mut ports = [None, None];
+        ports[which] = Some(running.network.host());
+        let planes = two(ports);
+        for plane in &planes {
+            until(plane, |report| report.count(PeerState::Connected) == 1);
+        }
+        let without = planes[1 - which].report().unwrap();
+        assert_eq!(without.device_lacks.as_deref(), Some("it is gone"));
+        assert!(planes.iter().all(|plane| plane.report().unwrap().memory_registered == 0));
+    }
+}
+
+#[test]
+fn memory_that_may_not_be_registered_is_a_reason_at_both_ends() {
+    let running = Running::new(5);
+    let [enough, little] = [usize::MAX, 1000].map(|limit| running.network.host_with_limit(limit));
+    let [first, second] = two([Some(enough), Some(little)]);
+    failed_for(&second, "raise RLIMIT_MEMLOCK");
+    failed_for(&first, "the peer refuses: it may not register more memory (RLIMIT_MEMLOCK)");
+    until(&first, |report| report.memory_registered == 0);
+    assert_eq!(first.report().unwrap().count(PeerState::Connected), 1);
+}
+
+#[test]
+fn an_agent_that_is_started_anew_makes_another_one() {
+    let running = Running::new(6);
+    let [dialer, answerer] = ids();
+    let port = || Some(running.network.host());
+    let second = start(&answerer, name(nowhere(), &dialer), port());
+    let peer = name(second.report().unwrap().listen, &answerer);
+    let first = start(&dialer, peer.clone(), port());
+    are_up(std::slice::from_ref(&second));
+    drop(first);
+    let alone = until(&second, |report| report.peers[0].state == PeerState::Awaited);
+    assert_eq!((alone.peers[0].link_groups, alone.memory_registered), (0, 0));
+    let first = start(&dialer, peer, port());
+    are_up(&[first, second]);
+}
+
+#[test]
+fn of_a_peer_that_is_named_no_more_nothing_is_left() {
+    let running = Running::new(9);
+    let planes = two([(); 2].map(|()| Some(running.network.host())));
+    are_up(&planes);
+    planes[1].set_peers(Vec::new()).unwrap();
+    for plane in &planes {
+        until(plane, |report| report.memory_registered == 0);
+    }
+}
+
+/// A peer that has proved who it is, and then says what it likes.
+struct Hostile {
+    stream: TcpStream,
+    session: Session,
+}
+
+impl Hostile {
+    /// Connects to an agent, and waits until both have said Hello.
+    fn connect(id: &Id, to: SocketAddr, agent: PublicKey) -> Self {
+        let (ring, slots, messages, device) = (4096, 1, 16, Device::Ready);
+        let hello = Hello { ring, slots, messages, device, ..Hello::default() };
+        let session = Session::dial(id.1.clone(), agent, hello, Duration::ZERO);
+        let stream = TcpStream::connect(to).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut hostile = Self { stream, session };
+        hostile.until(|event| matches!(event, Event::Open(..)));
+        hostile
+    }
+
+    fn flush(&mut self) {
+        self.stream.write_all(self.session.outgoing()).unwrap();
+        let sent = self.session.outgoing().len();
+        self.session.sent(sent);
+    }
+
+    fn until(&mut self, wanted: impl Fn(&Event) -> bool) {
+        loop {
+            self.flush();
+            let mut room = [0; 4096];
+            let len = self.stream.read(&mut room).unwrap();
+            assert!(len > 0, "the agent has hung up");
+            self.session.receive(&room[..len], Duration::ZERO).unwrap();
+            self.flush();
+            if std::iter::from_fn(|| self.session.event()).any(|event| wanted(&event)) {
+                return;
+            }
+        }
+    }
+
+    fn say(&mut self, message: &Message) {
+        self.session.send(message, Duration::ZERO).unwrap();
+        self.flush();
+    }
+}
+
+#[test]
+fn a_peer_that_speaks_of_what_there_is_not_loses_its_connection_alone() {
+    let running = Running::new(7);
+    let [dialer, answerer] = ids();
+    let agent = start(&answerer, name(nowhere(), &dialer), Some(running.network.host()));
+    let at = agent.report().unwrap().listen;
+    for message in [Message::Gone(1), Message::Refuse(1, shunt_peer::message::Refusal::Many)] {
+        let mut hostile = Hostile::connect(&dialer, at, answerer.0);
+        until(&agent, |report| report.count(PeerState::Connected) == 1);
+        hostile.say(&message);
+        let over = until(&agent, |report| report.peers[0].state == PeerState::Awaited);
+        let why = over.peers[0].reason.clone().unwrap();
+        assert!(why.starts_with("it spoke of "), "{why}");
+    }
+}
+
+#[test]
+fn a_peer_that_offers_what_it_does_not_have_costs_nothing_for_long() {
+    let running = Running::new(8);
+    let [dialer, answerer] = ids();
+    let agent = start(&answerer, name(nowhere(), &dialer), Some(running.network.host()));
+    let mut hostile = Hostile::connect(&dialer, agent.report().unwrap().listen, answerer.0);
+    let pair = shunt_verbs::value::PeerPair {
+        gid: shunt_verbs::value::Gid([9; 16]),
+        number: shunt_verbs::value::PairNumber(77),
+        first_packet: shunt_verbs::value::PacketNumber::new(1),
+        mtu: shunt_verbs::value::Mtu::B1024,
+    };
+    // More than it may have: the rest is refused.
+    for group in 0..100 {
+        hostile.say(&Message::Offer(shunt_peer::message::Group { group: group * 2, pair }));
+    }
+    let refused = Message::Refuse(64 * 2, shunt_peer::message::Refusal::Many);
+    hostile.until(|event| *event == Event::Said(refused.clone()));
+    let report = until(&agent, |report| report.memory_registered > 0);
+    assert!(report.memory_registered <= 64 * 2 * 256 * 128);
+    drop(hostile);
+    until(&agent, |report| report.memory_registered == 0);
+}

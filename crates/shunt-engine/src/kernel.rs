@@ -216,11 +216,13 @@ pub fn has_ended(socket: &impl KernelSocket) -> bool {
 }
 
 /// True when the peer's process has ended without a word. `fin`: where it announces the end of its
-/// direction, before the FIN that then is no news; so it is looked at after the kernel.
+/// direction, before the FIN that then is no news; so it is looked at after the kernel. Of one that has ended its own reading
+/// poll(2) says the same as of the peer's end, which the state of the connection tells apart.
 pub fn peer_is_gone(socket: &impl KernelSocket, fin: &AtomicU32) -> bool {
+    let is_after_fin = || socket.info().is_none_or(|info| state::is_after_fin(info.state));
     match socket.readiness(events::RDHUP) & events::END {
         0 => false,
-        events::RDHUP => fin.load(Ordering::Acquire) == 0,
+        events::RDHUP => is_after_fin() && fin.load(Ordering::Acquire) == 0,
         _ => true,
     }
 }
@@ -335,5 +337,22 @@ mod tests {
             assert!(peer_is_gone(&socket, &said) && !has_ended_unannounced(&socket, &unsaid));
             assert!(has_failed(&socket));
         }
+    }
+
+    #[test]
+    fn an_end_of_the_programs_own_reading_is_no_death_and_hides_none() {
+        let (said, unsaid) = (AtomicU32::new(1), AtomicU32::new(0));
+        let socket = Socket::default();
+        socket.end_reading();
+        assert_eq!(look(&socket), Look::Eof);
+        assert!(!peer_is_gone(&socket, &unsaid));
+        socket.arrive(Arrival::Fin);
+        assert!(peer_is_gone(&socket, &unsaid) && !peer_is_gone(&socket, &said));
+        socket.arrive(Arrival::Reset);
+        assert!(peer_is_gone(&socket, &unsaid) && peer_is_gone(&socket, &said));
+        at_each_moment(&[Arrival::Fin], |socket| {
+            socket.end_reading();
+            assert!(!peer_is_gone(socket, &said), "it was announced before it came");
+        });
     }
 }

@@ -36,6 +36,8 @@ pub struct Socket {
     fin: Cell<bool>,
     reset: Cell<bool>,
     shut: Cell<bool>,
+    /// Its own program has ended the receiving direction.
+    is_deaf: Cell<bool>,
     queues_errors: Cell<bool>,
     has_room: Cell<bool>,
     is_urgent: Cell<bool>,
@@ -109,6 +111,11 @@ impl Socket {
         self.written.set(self.written.get() + n);
     }
 
+    /// The program ends the receiving direction.
+    pub fn end_reading(&self) {
+        self.is_deaf.set(true);
+    }
+
     pub fn is_shut(&self) -> bool {
         self.shut.get()
     }
@@ -158,10 +165,11 @@ impl KernelSocket for Socket {
     fn readiness(&self, asked: u32) -> u32 {
         self.happens();
         let mut found = 0;
-        if self.unread() > 0 || self.fin.get() || self.reset.get() {
+        let has_ended = self.fin.get() || self.is_deaf.get() || self.reset.get();
+        if self.unread() > 0 || has_ended {
             found |= events::IN;
         }
-        if self.fin.get() || self.reset.get() {
+        if has_ended {
             found |= events::RDHUP;
         }
         if self.reset.get() {

@@ -243,7 +243,7 @@ mod tests {
         for stays in [false, true] {
             let (memory, socket) = (in_the_ring(1), Closed::default());
             let end = memory.end();
-            end.freeze(|| ());
+            end.freeze(crate::conn::leave::Below::Nothing, || ());
             assert!(!stays || end.stay());
             assert!(end.is_handed_over());
             end.close(Some(&socket));

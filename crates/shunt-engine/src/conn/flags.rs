@@ -20,11 +20,11 @@ impl Flags {
         self.0
     }
 
-    /// The flag of this place in the list: the lowest bit that no earlier one has, and that is not [`NUMBERED`]'s.
+    /// The flag of this place in the list: the lowest bit that no earlier one has, and that is not one of the arena's.
     const fn nth(place: u32) -> Self {
         let bit = 1 << place;
         let free = if bit < arena::NUMBERED { bit } else { bit << 1 };
-        assert!(free != 0, "the word is full");
+        assert!(free != 0 && free < arena::WAITED, "the word is full");
         Self(free)
     }
 }

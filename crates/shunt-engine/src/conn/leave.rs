@@ -15,8 +15,9 @@ use shunt_wire::reason::Reason;
 
 use crate::call::{Errno, enter};
 use crate::conn::End;
-use crate::conn::flags::{FROZEN, SHUT_WR, WANT_TCP};
+use crate::conn::flags::{FROZEN, HAD_ROOM, SHUT_WR, WANT_TCP};
 use crate::conn::repeated::are_pending;
+use crate::handshake::Phase;
 use crate::kernel::{KernelSocket, has_failed, peer_is_gone};
 use crate::stretch::{Path, path};
 
@@ -30,6 +31,9 @@ pub trait Repeating {
     /// # Errors
     /// Those of send(2).
     fn send_again(&self, at: usize, len: usize, note: &mut dyn FnMut(u64)) -> Result<(), Errno>;
+
+    /// The process of a peer that has ended its direction has ended, though nobody tells of it.
+    fn is_orphaned(&self) -> bool;
 
     /// The kernel has told of a reset, which it does once: the program is still to hear of it.
     fn was_reset(&self);
@@ -49,6 +53,9 @@ pub trait Leaving: Repeating {
     /// The connection is out of the ring, for the first time.
     fn has_left(&self);
 
+    /// Tells the peer's receiver that a mark was set: it may read on in the ring, and sleep on a futex.
+    fn tell(&self);
+
     /// A test may come in here.
     #[inline(always)]
     fn reaches(&self, _: Moment) {}
@@ -65,6 +72,17 @@ pub enum Moment {
     Noted,
 }
 
+/// What is under way in the same direction, in this thread: a handler of a signal that leaves has interrupted it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Below {
+    /// No step.
+    Nothing,
+    /// A step that goes on afterwards.
+    GoesOn,
+    /// One that does not: the program is about to become another one.
+    IsOver,
+}
+
 /// How an attempt to take nothing from the ring any more comes out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Frozen {
@@ -72,17 +90,28 @@ pub enum Frozen {
     Now,
     /// That was so before.
     Before,
+    /// Not now: the step below is in the middle of taking something.
+    Later,
     /// It is not known what was taken: somebody was killed in the middle of reading. The connection is broken.
     InDoubt,
 }
 
 /// The receiving direction, with its lock held.
 impl End<'_> {
-    /// Takes nothing from the ring from now on, and says so. `between` is called where the peer does not know yet.
-    pub fn freeze(&self, between: impl FnOnce()) -> Frozen {
+    /// Takes nothing from the ring from now on, and says so; of an end that was reset the peer hears that alone. `between` is called
+    /// where the peer does not know yet.
+    pub fn freeze(&self, below: Below, between: impl FnOnce()) -> Frozen {
         let rx = &self.record.rx;
-        if self.has(FROZEN) {
+        // Another program may take the room that there was.
+        if self.has(HAD_ROOM) {
+            self.put(HAD_ROOM, false);
+        }
+        if self.has(FROZEN) || self.phase() == Phase::Broken {
             return Frozen::Before;
+        }
+        let entered = enter(below != Below::Nothing, &rx.copying);
+        if entered.is_none() && below == Below::GoesOn {
+            return Frozen::Later;
         }
         // Bytes that the peer would send once more were read by somebody who was killed.
         if rx.pipe_reads.are_open() {
@@ -119,28 +148,47 @@ impl End<'_> {
     }
 }
 
-/// The sending direction, with its lock held. `is_nested`: in a handler of a signal above a call that has it.
+/// The sending direction, with its lock held. `is_nested`, `below`: in a handler of a signal above a call that has it.
 impl End<'_> {
     /// This side leaves. What the peer, which stays, has not taken is sent once more if the kernel socket has room for it now.
-    /// Otherwise it is left in the ring, as this side can wait for nothing.
+    /// Otherwise it is left in the ring, as this side can wait for nothing. False: not now, as the step below is in the middle of
+    /// putting something there.
     ///
     /// # Errors
     /// The peer broke the protocol, or what the ring does not have cannot be put there: the connection is broken.
-    pub fn leave(&self, is_nested: bool, port: &impl Leaving) -> Result<(), Violation> {
+    pub fn leave(&self, below: Below, port: &impl Leaving) -> Result<bool, Violation> {
         let tx = &self.record.tx;
+        // It was reset, which is what the peer is to hear: marks would be a breach behind a step that is half done.
+        if self.phase() == Phase::Broken {
+            return Ok(true);
+        }
         self.put(WANT_TCP, true);
+        let is_nested = below != Below::Nothing;
+        let entered = enter(is_nested, &tx.copying);
+        if entered.is_none() && below == Below::GoesOn {
+            return Ok(false);
+        }
         // In a handler above a call that grants something just now, that stays as it is.
-        let is_whole = enter(is_nested, &tx.copying).is_some() && port.take_back();
+        let is_whole = entered.is_some() && port.take_back();
+        // The door is open again for those who follow.
+        drop(entered);
         if self.is_to_follow() {
             // The peer has left first, and takes nothing of what it has not taken by then.
-            self.follow(is_nested, port).map(drop)
+            self.follow(is_nested, port).map(drop)?;
         } else {
-            if path(tx.marks.load(Relaxed)) == Path::Ring {
+            if self.is_to_leave() {
                 let untaken = if is_whole { self.untaken_with(port.room()) } else { 0 };
                 self.mark_end(untaken, port);
             }
-            Ok(())
         }
+        Ok(true)
+    }
+
+    /// True when the bytes of this side go through the ring still: it has to [leave](Self::leave).
+    #[must_use]
+    pub fn is_to_leave(&self) -> bool {
+        // After its end it can send nothing once more: a peer that has left, too, reads on in the ring.
+        path(self.record.tx.marks.load(Relaxed)) == Path::Ring && !self.has(SHUT_WR)
     }
 
     /// What the peer has not taken, where there is room for that.
@@ -161,6 +209,9 @@ impl End<'_> {
     #[cold]
     pub fn follow(&self, is_nested: bool, port: &impl Leaving) -> Result<bool, Violation> {
         let tx = &self.record.tx;
+        if self.phase() == Phase::Broken {
+            return Ok(true);
+        }
         let Some(_entered) = enter(is_nested, &tx.copying) else { return Ok(false) };
         port.reaches(Moment::Follows);
         self.put(WANT_TCP, true);
@@ -173,6 +224,7 @@ impl End<'_> {
             self.mark_end(tx.cursor.refresh(&self.theirs.cons)?, port);
             port.reaches(Moment::Noted);
             self.notes_left(Reason::HandedOver, port);
+            port.tell();
         }
         self.repeat(port);
         Ok(true)
@@ -208,7 +260,7 @@ impl End<'_> {
         let Some(left) = self.to_repeat() else {
             // Whoever was killed as it was about to say where it stops will not say so: what is sent from now on has the
             // kernel tell.
-            let is_gone = peer_is_gone(&port.socket(), &self.theirs.prod.fin);
+            let is_gone = peer_is_gone(&port.socket(), &self.theirs.prod.fin) || port.is_orphaned();
             if is_gone {
                 replay.store(0, Relaxed);
             }
@@ -259,9 +311,12 @@ mod tests {
         socket: Socket,
         room: Cell<u64>,
         gives_back: Cell<bool>,
+        is_orphaned: Cell<bool>,
         fails: Cell<Option<Errno>>,
         resets: Cell<u32>,
         left: Cell<u32>,
+        /// Marks of which the peer was told.
+        told: RefCell<Vec<u32>>,
         sent: RefCell<Vec<(usize, u64)>>,
         moments: RefCell<Vec<Moment>>,
         handler: Cell<Option<fn(&Self)>>,
@@ -274,9 +329,11 @@ mod tests {
                 socket: Socket::default(),
                 room: Cell::new(room),
                 gives_back: Cell::new(true),
+                is_orphaned: Cell::default(),
                 fails: Cell::new(None),
                 resets: Cell::default(),
                 left: Cell::default(),
+                told: RefCell::default(),
                 sent: RefCell::default(),
                 moments: RefCell::default(),
                 handler: Cell::default(),
@@ -312,6 +369,10 @@ mod tests {
             Ok(())
         }
 
+        fn is_orphaned(&self) -> bool {
+            self.is_orphaned.get()
+        }
+
         fn was_reset(&self) {
             self.resets.set(self.resets.get() + 1);
         }
@@ -336,6 +397,10 @@ mod tests {
 
         fn has_left(&self) {
             self.left.set(self.left.get() + 1);
+        }
+
+        fn tell(&self) {
+            self.told.borrow_mut().push(self.end.mine.prod.marks.load(Relaxed));
         }
 
         fn reaches(&self, moment: Moment) {
@@ -366,9 +431,54 @@ mod tests {
         let end = memory.end();
         memory.receive(5);
         let said = || handover::has_left(&end.mine.ctl.handed_over);
-        assert_eq!(end.freeze(|| assert!(end.has(FROZEN) && !said())), Frozen::Now);
+        assert_eq!(end.freeze(Below::Nothing, || assert!(end.has(FROZEN) && !said())), Frozen::Now);
         assert!(said());
-        assert_eq!(end.freeze(|| unreachable!()), Frozen::Before);
+        end.put(HAD_ROOM, true);
+        assert_eq!(end.freeze(Below::Nothing, || unreachable!()), Frozen::Before);
+        assert!(!end.has(HAD_ROOM), "another program may take it");
+    }
+
+    #[test]
+    fn a_step_below_a_handler_that_leaves_is_not_frozen_in_the_middle() {
+        let memory = in_the_ring(0);
+        let end = memory.end();
+        assert_eq!(end.freeze(Below::GoesOn, || unreachable!()), Frozen::Later);
+        assert!(!end.has(FROZEN) && !handover::has_left(&end.mine.ctl.handed_over));
+        // One that only copies does it once more.
+        end.record.rx.copying.open.store(1, Relaxed);
+        assert_eq!(end.freeze(Below::GoesOn, || ()), Frozen::Now);
+        assert_eq!(end.record.rx.copying.calls.load(Relaxed), 1);
+        // And one that does not go on is left as it is.
+        let memory = in_the_ring(0);
+        assert_eq!(memory.end().freeze(Below::IsOver, || ()), Frozen::Now);
+    }
+
+    #[test]
+    fn nor_is_a_mark_set_in_the_middle_of_one_that_sends() {
+        let memory = in_the_ring(10);
+        let (end, port) = (memory.end(), Port::new(&memory, 10));
+        assert_eq!(end.leave(Below::GoesOn, &port), Ok(false));
+        assert!(end.has(WANT_TCP), "what is sent next goes over TCP");
+        assert!(end.is_to_leave(), "once the step is over");
+        assert_eq!(path(end.mine.prod.marks.load(Relaxed)), Path::Ring);
+        end.record.tx.copying.open.store(1, Relaxed);
+        assert_eq!(end.leave(Below::GoesOn, &port), Ok(true));
+        assert!(!end.is_to_leave());
+        assert_eq!(path(end.mine.prod.marks.load(Relaxed)), Path::Tcp);
+        assert_eq!(end.record.tx.copying.calls.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn an_end_that_was_reset_neither_says_more_nor_sets_a_mark() {
+        let memory = in_the_ring(10);
+        let (end, port) = (memory.end(), Port::new(&memory, 10));
+        end.record.id.phase.store(Phase::Broken as u32, Relaxed);
+        assert_eq!(end.freeze(Below::Nothing, || unreachable!()), Frozen::Before);
+        assert_eq!(end.leave(Below::Nothing, &port), Ok(true));
+        peer_leaves(&memory, 4);
+        assert_eq!(end.follow(false, &port), Ok(true));
+        assert_eq!((end.mine.prod.marks.load(Relaxed), end.record.tx.marks.load(Relaxed)), (1, 1));
+        assert!(!handover::has_left(&end.mine.ctl.handed_over) && port.moments.borrow().is_empty());
     }
 
     #[test]
@@ -377,7 +487,7 @@ mod tests {
         memory.receive(10);
         memory.take(7);
         TxCursor::set_mark(&memory.end().theirs.prod, 4);
-        assert_eq!(memory.end().freeze(|| ()), Frozen::Now);
+        assert_eq!(memory.end().freeze(Below::Nothing, || ()), Frozen::Now);
         assert_eq!(memory.end().record.rx.marks.load(Relaxed), 2);
         assert_eq!(memory.end().record.rx.again.load(Relaxed), 3);
     }
@@ -387,7 +497,7 @@ mod tests {
         let memory = in_the_ring(0);
         let _killed = memory.end().record.rx.pipe_reads.begin();
         assert!(memory.end().record.rx.pipe_reads.are_open());
-        assert_eq!(memory.end().freeze(|| unreachable!()), Frozen::InDoubt);
+        assert_eq!(memory.end().freeze(Below::Nothing, || unreachable!()), Frozen::InDoubt);
         assert!(!memory.end().has(FROZEN));
     }
 
@@ -396,7 +506,7 @@ mod tests {
         for is_marked in [false, true] {
             let memory = in_the_ring(0);
             let end = memory.end();
-            end.freeze(|| ());
+            end.freeze(Below::Nothing, || ());
             if is_marked {
                 TxCursor::set_mark(&end.theirs.prod, 0);
             }
@@ -412,7 +522,7 @@ mod tests {
             let memory = in_the_ring(10);
             let port = Port::new(&memory, room);
             port.gives_back.set(gives_back);
-            memory.end().leave(false, &port).unwrap();
+            memory.end().leave(Below::Nothing, &port).unwrap();
             assert_eq!(memory.end().to_repeat(), Some(repeats), "{room} {gives_back}");
             assert!(memory.end().has(WANT_TCP));
             assert_eq!(*port.moments.borrow(), [Moment::Marked]);
@@ -424,16 +534,26 @@ mod tests {
     fn who_has_left_the_ring_before_has_nothing_to_mark() {
         let memory = Memory::default();
         let port = Port::new(&memory, 10);
-        memory.end().leave(false, &port).unwrap();
+        memory.end().leave(Below::Nothing, &port).unwrap();
         assert!(port.moments.borrow().is_empty());
         assert!(!are_pending(memory.end().record));
+    }
+
+    #[test]
+    fn after_its_end_a_side_that_leaves_marks_nothing() {
+        let memory = in_the_ring(10);
+        memory.end().put(SHUT_WR, true);
+        let port = Port::new(&memory, 10);
+        memory.end().leave(Below::Nothing, &port).unwrap();
+        assert!(port.moments.borrow().is_empty() && !are_pending(memory.end().record));
+        assert_eq!(path(memory.end().mine.prod.marks.load(Relaxed)), Path::Ring);
     }
 
     #[test]
     fn in_a_handler_above_a_call_that_grants_nothing_is_sent_once_more() {
         let memory = in_the_ring(10);
         let port = Port::new(&memory, 10);
-        memory.end().leave(true, &port).unwrap();
+        memory.end().leave(Below::IsOver, &port).unwrap();
         assert_eq!(memory.end().to_repeat(), Some(0));
         // Nor followed; above one that only copies, it is.
         let memory = in_the_ring(10);
@@ -452,7 +572,7 @@ mod tests {
         peer_leaves(&memory, 4);
         // There is no room for all; but the peer takes nothing more from the ring.
         let port = Port::new(&memory, 2);
-        memory.end().leave(false, &port).unwrap();
+        memory.end().leave(Below::Nothing, &port).unwrap();
         assert_eq!(port.repeated(), 2);
         assert_eq!(memory.end().to_repeat(), Some(4));
         port.room.set(9);
@@ -470,6 +590,8 @@ mod tests {
         assert_eq!(end.follow(false, &port), Ok(true));
         assert_eq!(*port.moments.borrow(), [Moment::Follows, Moment::Marked, Moment::Noted]);
         assert!(!end.is_to_follow() && !are_pending(end.record));
+        // Whoever left may read on in the ring, and sleep there.
+        assert_eq!(*port.told.borrow(), [2]);
         end.notes_left(Reason::Unsupported, &port);
         assert_eq!(port.left.get(), 1);
         assert_eq!(end.record.id.reason.load(Relaxed), Reason::HandedOver as u32);
@@ -484,6 +606,7 @@ mod tests {
         assert_eq!(memory.end().follow(false, &port), Ok(true));
         assert_eq!(path(memory.end().record.tx.marks.load(Relaxed)), Path::Ring);
         assert_eq!(port.repeated(), 0);
+        assert!(port.told.borrow().is_empty(), "there is no mark");
     }
 
     #[test]
@@ -540,5 +663,14 @@ mod tests {
             assert!(end.repeat(&port));
             assert!(!are_pending(end.record) && port.repeated() == 0);
         }
+        // Also where it had announced its end before.
+        let memory = in_the_ring(5);
+        let (end, port) = (memory.end(), Port::new(&memory, 100));
+        end.leave_ring(5, || {});
+        end.theirs.prod.fin.store(1, Relaxed);
+        end.theirs.ctl.handed_over.store(handover::LEAVING, Relaxed);
+        assert!(!end.repeat(&port) && are_pending(end.record));
+        port.is_orphaned.set(true);
+        assert!(end.repeat(&port) && !are_pending(end.record));
     }
 }

@@ -25,6 +25,11 @@ const fn moment(now: u64) -> u32 {
     (now >> 10) as u32 | 1
 }
 
+/// Room of which poll(2) does not tell: less than a third, as `sk_stream_is_writeable` has it.
+pub(super) const fn is_too_little((free, of): (u64, u64)) -> bool {
+    free * 3 < of
+}
+
 /// What a sender does that finds no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Full {
@@ -73,6 +78,16 @@ impl End<'_> {
         Some(u64::from(left.max(1)) << 10)
     }
 
+    /// A sender has found room. Where that is little, another one that asks for more (in poll, in another thread or program) waits
+    /// still.
+    #[inline]
+    pub fn notes_room_found(&self) {
+        let full_since = &self.record.tx.full_since;
+        if full_since.load(Relaxed) != 0 && !is_too_little(self.room()) {
+            full_since.store(0, Relaxed);
+        }
+    }
+
     fn peer_waits_for_room(&self) -> bool {
         self.theirs.ctl.tx_arm.load(Relaxed) != AWAKE
     }
@@ -82,15 +97,6 @@ impl End<'_> {
 #[must_use]
 pub fn is_watched(record: &Record) -> bool {
     record.tx.full_since.load(Relaxed) != 0
-}
-
-/// There is room again.
-#[inline]
-pub fn ends(record: &Record) {
-    let full_since = &record.tx.full_since;
-    if full_since.load(Relaxed) != 0 {
-        full_since.store(0, Relaxed);
-    }
 }
 
 #[cfg(test)]
@@ -108,9 +114,21 @@ mod tests {
         assert!(is_watched(end.record));
         assert!(matches!(end.notes_no_room(25 * MS), Full::WaitsFor(1..)));
         assert_eq!(end.notes_no_room(36 * MS), Full::Overflows);
-        ends(end.record);
+        end.notes_room_found();
         assert!(!is_watched(end.record));
         assert_eq!(end.notes_no_room(500 * MS), Full::WaitsFor(PATIENCE));
+    }
+
+    #[test]
+    fn a_small_send_that_finds_room_ends_no_wait_for_more() {
+        let memory = Memory::default();
+        memory.enter_ring();
+        memory.send(Memory::RING - 5);
+        let end = memory.end();
+        assert_eq!(end.notes_no_room(5 * MS), Full::WaitsFor(PATIENCE));
+        end.notes_room_found();
+        assert!(is_watched(end.record));
+        assert_eq!(end.notes_no_room(36 * MS), Full::Overflows, "nothing was taken");
     }
 
     #[test]

@@ -152,7 +152,7 @@ machine! {
     Entering => Ring: "noted",
     Ring => Leaving: "the ring is full, the peer has left, or this end leaves",
     Leaving => Tcp: "noted",
-    Tcp => Repeating: "the peer has not taken all that was in the ring",
+    Leaving => Repeating: "the same, and the peer has not taken all that was in the ring",
     Repeating => Tcp: "all of that is sent, or nobody will read it",
 }
 
@@ -392,7 +392,7 @@ mod tests {
     use std::path::Path as File;
 
     use super::*;
-    use crate::conn::leave::Frozen;
+    use crate::conn::leave::{Below, Frozen};
     use crate::model::Memory;
 
     const BEGIN: &str = "<!-- drawn by shunt-engine/src/conn/state.rs: begin -->\n";
@@ -462,7 +462,7 @@ mod tests {
     fn ways_are_counted() {
         assert_eq!(distance(Sending::Ring, Sending::Ring), Some(0));
         assert_eq!(distance(Sending::Tcp, Sending::Ring), Some(2));
-        assert_eq!(distance(Sending::Ring, Sending::Repeating), Some(3));
+        assert_eq!(distance(Sending::Ring, Sending::Repeating), Some(2));
         assert_eq!(distance(Ending::Closed, Ending::Open), None);
         let new = State::of(&Memory::default().end()).unwrap();
         let told = State { reset: Reset::Told, sending: Sending::Ring, ..new };
@@ -561,7 +561,7 @@ mod tests {
         let end = memory.end();
         assert_eq!(Presence::of(&end), Presence::Here);
         let between = || assert_eq!(Presence::of(&end), Presence::Freezing);
-        assert_eq!(end.freeze(between), Frozen::Now);
+        assert_eq!(end.freeze(Below::Nothing, between), Frozen::Now);
         assert_eq!(Presence::of(&end), Presence::Left);
         assert!(end.stay());
         assert_eq!(Presence::of(&end), Presence::Stays);

@@ -72,18 +72,20 @@ impl End<'_> {
     }
 
     /// True when all that ends a wait in poll(2) for these events is told by the arm words, but for ends that nobody announces.
+    /// Behind a mark the kernel tells: also while a handler of a signal waits that cannot pass it, as a call below is in a step.
     #[must_use]
     pub fn is_heard_by_words(&self, wanted: u32) -> bool {
         let Self { record, theirs, .. } = self;
         let reads = wanted & (events::IN | events::RDNORM | events::RDHUP) != 0;
         let writes = wanted & (events::OUT | events::WRNORM) != 0;
+        let passed = record.rx.marks.load(Relaxed);
         self.phase() == Phase::Active
             && !self.has(KERNEL_HINT | SHUT_RD | FROZEN | TELLS_ERRORS | SHORT)
             && wanted & events::PRI == 0
             && theirs.prod.fin.load(Relaxed) == 0
             && theirs.ctl.handed_over.load(Relaxed) == 0
             && !are_pending(record)
-            && (!reads || path(record.rx.marks.load(Relaxed)) == Path::Ring)
+            && (!reads || (path(passed) == Path::Ring && theirs.prod.marks.load(Relaxed) == passed))
             && (!writes || path(record.tx.marks.load(Relaxed)) == Path::Ring)
     }
 
@@ -92,7 +94,9 @@ impl End<'_> {
     #[must_use]
     pub fn ends_wait(&self, direction: Direction, until: Until) -> bool {
         let Self { record, theirs, .. } = self;
-        if theirs.ctl.handed_over.load(Relaxed) != 0 && self.is_to_follow() {
+        // Another thread, or a handler, may have reset the connection since the call has looked.
+        let is_broken = self.phase() == Phase::Broken;
+        if is_broken || (theirs.ctl.handed_over.load(Relaxed) != 0 && self.is_to_follow()) {
             return true;
         }
         if let Until::More(known) = until {
@@ -178,6 +182,17 @@ mod tests {
         memory.end().pass_into_tcp(0);
         assert!(memory.end().ends_wait(Receiving, Until::Ring), "no doorbell tells of what comes");
         assert!(!memory.end().ends_wait(Receiving, Until::Both));
+    }
+
+    #[test]
+    fn nobody_waits_on_a_connection_that_was_reset() {
+        for (until, direction) in ALL.into_iter().flat_map(|it| [(it, Receiving), (it, Sending)]) {
+            let memory = in_ring();
+            memory.send(Memory::RING);
+            assert!(!memory.end().ends_wait(direction, until));
+            memory.end().record.id.phase.store(Phase::Broken as u32, Relaxed);
+            assert!(memory.end().ends_wait(direction, until), "{direction:?} {until:?}");
+        }
     }
 
     #[test]
@@ -304,5 +319,15 @@ mod tests {
         let memory = active();
         memory.record().tx.marks.store(2, Relaxed);
         assert!(memory.end().is_heard_by_words(IN) && !memory.end().is_heard_by_words(OUT));
+    }
+
+    #[test]
+    fn of_bytes_behind_a_mark_that_is_not_passed_yet_the_kernel_tells() {
+        let memory = in_ring();
+        memory.activate();
+        assert!(memory.end().is_heard_by_words(events::IN));
+        TxCursor::set_mark(&memory.end().theirs.prod, 0);
+        assert!(!memory.end().is_heard_by_words(events::IN));
+        assert!(memory.end().is_heard_by_words(events::OUT), "who sends does not come to it");
     }
 }

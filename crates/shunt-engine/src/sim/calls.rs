@@ -1,25 +1,28 @@
 //! The calls of the two programs, as the engine's ports. A program may stop before each thing that they do.
 
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
+use std::rc::Rc;
 
 use shunt_shm::Violation;
 use shunt_shm::lock::{Owner, OwnerLock};
 use shunt_shm::ring::{Content, Span};
 
 use super::forks::Moved;
+use super::leaving::Out;
 use super::pace::{self, point};
 use super::program::past_library;
-use super::{World, other, side};
-use crate::call::{Direction, Errno, Kernel, Moment, Step, enter};
+use super::zerocopy::{Buffer, Look};
+use super::{World, other};
+use crate::call::{Direction, Errno, Kernel, Moment, Step};
 use crate::conn::flags::KERNEL_HINT;
-use crate::conn::leave::{Leaving, Repeating};
 use crate::conn::put;
 use crate::conn::recv::{Incoming, Looked};
 use crate::conn::reset;
 use crate::conn::send::Outgoing;
-use crate::kernel::{KernelSocket, Look, has_failed, look};
-use crate::stretch::Path;
+use crate::kernel::{self, KernelSocket, has_failed, look};
+use crate::zerocopy::choice::Piece;
+use crate::zerocopy::received::Use;
 
 /// Where the bytes of a span are, one by one.
 pub fn places(span: Span) -> impl Iterator<Item = usize> {
@@ -94,6 +97,9 @@ pub struct Sending<'w> {
     pub total: usize,
     pub sent: usize,
     pub lock: &'w Lock<'w>,
+    /// What it sends without copies, and what of that comes next.
+    pub buffer: Option<Rc<Buffer>>,
+    pub piece: Option<Piece>,
 }
 
 impl Sending<'_> {
@@ -103,9 +109,16 @@ impl Sending<'_> {
         proc.sent.set(proc.sent.get() + n as u64);
     }
 
-    fn rest(&self) -> impl Iterator<Item = u8> {
+    /// What comes next.
+    pub fn rest(&self) -> impl Iterator<Item = u8> + use<'_> {
         let from = self.world.procs[self.who].sent.get();
         (from..).map(|at| self.world.byte(self.who, at))
+    }
+
+    /// Copies it to this place, and is not interrupted.
+    pub fn puts(&self, place: Span) {
+        let ring = &self.world.procs[other(self.who)].rmb;
+        places(place).zip(self.rest()).for_each(|(at, byte)| ring[at].set(byte));
     }
 }
 
@@ -120,31 +133,51 @@ impl Outgoing for Sending<'_> {
 
     fn next_piece(&mut self) -> Result<(usize, Content), Errno> {
         point();
-        Ok((self.total - self.sent, Content::Put))
+        let buffer = self.buffer.as_deref();
+        self.piece = buffer.and_then(|buffer| self.world.piece(self.who, buffer, self.sent));
+        Ok(match &self.piece {
+            Some(piece) => (piece.len, Content::Granted),
+            None => (self.total - self.sent, Content::Put),
+        })
     }
 
     fn longest_ring(&mut self) -> u64 {
+        self.world.withdraws(self.who);
         World::RING as u64
     }
 
     fn copy(&mut self, place: Span) {
+        // What is granted is nearly always granted.
+        if self.piece.is_some() {
+            return;
+        }
         let ring = &self.world.procs[other(self.who)].rmb;
         let bytes: Vec<(usize, u8)> = places(place).zip(self.rest()).collect();
         let (first, second) = bytes.split_at(bytes.len() / 2);
         first.iter().for_each(|(at, byte)| ring[*at].set(*byte));
         point();
         // What a handler sends comes first, so these bytes are others than those that are next now.
-        let other = !self.lock.is_nested() && self.world.interrupt(self.who);
-        let mask = if other { 0xff } else { 0 };
+        let calls = &self.world.procs[self.who].record.tx.copying.calls;
+        let handlers = || pace::at_once(|| calls.load(Relaxed));
+        let before = handlers();
+        if !self.lock.is_nested() {
+            self.world.interrupt(self.who);
+        }
+        let mask = if handlers() == before { 0 } else { 0xff };
         second.iter().for_each(|(at, byte)| ring[*at].set(*byte ^ mask));
     }
 
     fn complete(&mut self, place: Span) -> usize {
-        let (me, n) = (&self.world.procs[self.who], place.len() as u64);
+        let world = self.world;
+        let placed = match self.buffer.clone() {
+            Some(buffer) => world.places(self, &buffer, place),
+            None => place.len(),
+        };
+        let (me, n) = (&world.procs[self.who], placed as u64);
         me.placed.set(Moved { at: pace::at_once(|| me.record.tx.cursor.pos()), n });
-        self.advance(place.len());
+        self.advance(placed);
         me.unseen.set(me.unseen.get() + n);
-        place.len()
+        placed
     }
 
     fn run_dry(&self) -> Option<Step> {
@@ -157,6 +190,7 @@ impl Outgoing for Sending<'_> {
         let me = &self.world.procs[self.who];
         me.placed.take();
         me.unseen.set(0);
+        self.world.covers(self.who, self.piece.as_ref());
     }
 
     fn unlock(&mut self) {
@@ -186,15 +220,21 @@ impl Outgoing for Sending<'_> {
     }
 
     fn repeat(&mut self) -> bool {
-        self.world.end(self.who).repeat(&Out { world: self.world, who: self.who })
+        self.world.end(self.who).repeat(&Out::new(self.world, self.who, self.lock.is_nested()))
     }
 
     fn take_back(&mut self) -> bool {
-        true
+        self.world.takes_back(self.who)
     }
 
     fn leave_ring(&mut self, untaken: u64) {
-        pace::uninterrupted(|| self.world.end(self.who).leave_ring(untaken, point));
+        let (world, who) = (self.world, self.who);
+        let marked = || {
+            // Of a handler's send nothing comes once more.
+            world.leaves_behind(who, |_| self.lock.is_nested());
+            point();
+        };
+        pace::uninterrupted(|| world.end(who).leave_ring(untaken, marked));
     }
 
     fn is_promoted(&self, is_unused: bool) {
@@ -229,6 +269,10 @@ pub struct Receiving<'w> {
     pub enough: usize,
     pub got: usize,
     pub only_looks: bool,
+    /// It passes bytes over.
+    pub drops: bool,
+    /// It has begun to read from pipes, which is not over yet.
+    pub reads_pipes: Cell<bool>,
     /// In a handler above a call that copies.
     pub is_nested: bool,
     /// What was copied last.
@@ -354,15 +398,35 @@ impl Incoming for Receiving<'_> {
         self.copied.extend(places.map(|at| ring[at].get()));
     }
 
-    fn copy_granted(&mut self, _: Span) -> Result<Option<u32>, Violation> {
-        assert!(!self.world.is_honest(), "nothing is granted");
-        Err(Violation::Grants)
+    fn copy_granted(&mut self, place: Span) -> Result<Option<u32>, Violation> {
+        let what = match (self.drops, self.only_looks) {
+            (true, _) => Use::Dropped,
+            (_, true) => Use::Seen,
+            _ => Use::Copied,
+        };
+        let to = RefCell::new(vec![0; place.len()]);
+        let is_quiet = self.is_nested || self.only_looks;
+        let look = Look { world: self.world, who: self.who, is_quiet, to };
+        let end = self.world.end(self.who);
+        let passed = end.looking(look.has_pipes(), &self.reads_pipes, |reads_pipes| {
+            end.take_granted(&look, what, (place, reads_pipes))
+        });
+        self.copied = look.to.into_inner();
+        passed
     }
 
-    fn has_copied(&self) {}
+    fn has_copied(&self) {
+        if self.reads_pipes.take() {
+            let end = self.world.end(self.who);
+            end.record.rx.pipe_reads.end();
+            end.tell_costs();
+        }
+    }
 
     fn claims(&mut self, n: usize) -> bool {
-        self.sees(&self.copied[..n]);
+        if !self.drops {
+            self.sees(&self.copied[..n]);
+        }
         self.takes(n);
         let (me, n) = (&self.world.procs[self.who], n as u64);
         me.claimed.set(Moved { at: pace::at_once(|| me.record.rx.cursor.pos()), n });
@@ -383,7 +447,11 @@ impl Incoming for Receiving<'_> {
     }
 
     fn stay(&self) -> bool {
-        unreachable!("nobody leaves by itself")
+        let me = &self.world.procs[self.who];
+        let was_in_step = me.in_step.replace(true);
+        let stays = pace::uninterrupted(|| self.world.end(self.who).stay());
+        me.in_step.set(was_in_step);
+        stays
     }
 
     fn is_leftover(&self) -> bool {
@@ -405,7 +473,7 @@ impl Incoming for Receiving<'_> {
         }
     }
 
-    fn await_end(&self) -> Look {
+    fn await_end(&self) -> kernel::Look {
         look(&self.socket())
     }
 
@@ -433,92 +501,7 @@ impl Incoming for Receiving<'_> {
     }
 }
 
-/// What an end that goes on over TCP has beside the ring.
-struct Out<'w> {
-    world: &'w World,
-    who: usize,
-}
-
-impl Repeating for Out<'_> {
-    fn socket(&self) -> impl KernelSocket {
-        self.world.socket(self.who)
-    }
-
-    fn send_again(&self, at: usize, len: usize, note: &mut dyn FnMut(u64)) -> Result<(), Errno> {
-        point();
-        let ring = &self.world.procs[other(self.who)].rmb;
-        // No kill but one that ends all of it comes between the two.
-        pace::at_once(|| {
-            let bytes = ring[at..at + len].iter().map(Cell::get);
-            match self.world.socket(self.who).sends(len, bytes) {
-                Kernel::Moved(n) => {
-                    note(n as u64);
-                    Ok(())
-                }
-                Kernel::Nothing => Err(Errno::AGAIN),
-                Kernel::Failed(error) => Err(error),
-            }
-        })
-    }
-
-    fn was_reset(&self) {
-        reset::tell_later(&self.world.procs[self.who].record);
-    }
-
-    fn uninterrupted(&self, step: impl FnOnce()) {
-        pace::uninterrupted(step);
-    }
-}
-
-impl Leaving for Out<'_> {
-    fn take_back(&self) -> bool {
-        true
-    }
-
-    fn room(&self) -> u64 {
-        self.world.pipes[side(self.who)].room() as u64
-    }
-
-    fn has_left(&self) {}
-}
-
 impl World {
-    /// Sends once more what lay in a ring that was left. True when none is left.
-    pub fn goes_on(&self, who: usize) -> bool {
-        let lock = Lock::of(self, who, Direction::Sending);
-        let is_done = self.end(who).repeat(&Out { world: self, who });
-        drop(lock);
-        self.shuts_late(who);
-        is_done
-    }
-
-    /// Follows a peer that says that it has left. False in a handler that leaves it to the call below.
-    pub fn follows(&self, who: usize) -> bool {
-        let lock = Lock::of(self, who, Direction::Sending);
-        let followed = self.end(who).follow(lock.is_nested(), &Out { world: self, who });
-        drop(lock);
-        self.shuts_late(who);
-        followed.unwrap_or_else(|_| {
-            self.breaks_off(who);
-            true
-        })
-    }
-
-    /// Passes the end of a ring, if it is there, and drops what comes twice.
-    pub fn settles(&self, who: usize) {
-        let lock = Lock::of(self, who, Direction::Receiving);
-        let copying = &self.procs[who].record.rx.copying;
-        let Some(_entered) = enter(lock.is_nested(), copying) else { return };
-        self.settles_locked(who);
-    }
-
-    fn settles_locked(&self, who: usize) {
-        let end = self.end(who);
-        if end.pass_end_of_ring() == Path::Tcp {
-            end.drop_repeated(&self.socket(who));
-        }
-    }
-
     /// Of a peer that has ended its direction: nobody holds its socket any more, as the kernel says who is asked now and then.
     pub fn is_orphaned(&self, who: usize) -> bool {
         const LOOK: u64 = 100_000_000;

@@ -1,14 +1,17 @@
 //! What goes wrong in a program: handlers of signals above its calls, panics of the library, and a program that lies.
 
 use core::sync::atomic::Ordering::{Relaxed, Release};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use shunt_shm::arena::UNDECIDED;
 use shunt_shm::region::Section;
 use shunt_shm::sync::{AtomicU32, AtomicU64};
 
-use super::pace::{at_once, point};
+use super::pace::{Panicked, at_once, point};
 use super::program::Doing;
 use super::{Ending, World, other};
-use crate::call::{Errno, Step};
+use crate::call::Direction;
+use crate::conn::repeated::are_awaited;
 use crate::handshake::Phase;
 use crate::kernel::KernelSocket;
 
@@ -76,7 +79,7 @@ impl World {
 
     /// Neither of the two lies.
     pub fn is_honest(&self) -> bool {
-        self.procs.iter().all(|me| !me.mind.is_liar.get())
+        !self.is_in_doubt.get() && self.procs.iter().all(|me| !me.mind.is_liar.get())
     }
 
     /// Writes something to a word of its own, or to one by which the other one is woken.
@@ -102,7 +105,11 @@ impl World {
 
     /// The other one has broken the protocol: as the library's `stream::broken` has it.
     pub fn breaks_off(&self, who: usize) {
-        assert!(self.is_lied_to(who), "{who} takes the other one for a liar");
+        if !self.is_lied_to(who) && self.may_break(who) {
+            self.is_in_doubt.set(true);
+        }
+        let is_meant = self.is_lied_to(who) || self.is_in_doubt.get();
+        assert!(is_meant, "{who} takes the other one for a liar");
         let me = &self.procs[who];
         me.record.id.phase.swap(Phase::Broken as u32, Relaxed);
         me.section.prod.fin.store(1, Release);
@@ -117,13 +124,40 @@ impl World {
 
     /// The library has panicked in a call that has moved so many bytes, and that the program has not been told of: as its
     /// `stream::in_doubt` has it.
-    pub fn contains(&self, who: usize, doing: Doing, was_in_step: bool) -> Step {
-        let me = &self.procs[who];
-        if !was_in_step && doing.moved == 0 {
-            // Nothing is in doubt.
-            return Step::Failed(Errno::AGAIN);
+    pub fn contains(&self, who: usize, doing: &mut Doing, was_in_step: bool) {
+        if was_in_step || doing.moved > 0 {
+            return self.resets(who);
         }
+        // Nothing is in doubt: the kernel does the call. Another panic there leaves something so.
+        let is_given_back = self.contained(who, || self.gives_back(who));
+        if !is_given_back || are_awaited(&self.procs[who].record) {
+            return self.resets(who);
+        }
+        // Others, or the call below a handler, would read in the ring beside it.
+        let is_alone = self.procs[who].calls.get() == 1 && !self.has_relatives(who);
+        if doing.op.moves() && is_alone && !self.is_broken(who) {
+            self.moves_past(who, doing);
+        }
+    }
+
+    /// Does this; false where the library panics in it.
+    pub fn contained(&self, who: usize, what: impl FnOnce()) -> bool {
+        let in_step = &self.procs[who].in_step;
+        let was_in_step = in_step.get();
+        let result = catch_unwind(AssertUnwindSafe(what));
+        in_step.set(was_in_step);
+        match result {
+            Err(why) if !why.is::<Panicked>() => resume_unwind(why),
+            result => result.is_ok(),
+        }
+    }
+
+    /// The library resets the connection.
+    pub fn resets(&self, who: usize) {
+        let me = &self.procs[who];
         me.has_reset.set(true);
+        let pending = at_once(|| me.record.tx.replay.load(Relaxed) & !UNDECIDED);
+        me.cut_off.set(pending + self.kept_from(other(who)));
         me.record.id.phase.swap(Phase::Broken as u32, Relaxed);
         self.end(who).reset(|| {
             point();
@@ -136,14 +170,15 @@ impl World {
         point();
         self.tells_of_end(who);
         self.tells_own(who);
-        Step::Failed(Errno::CONNRESET)
     }
 
     /// Tells other calls of the same program, which wait by its own words.
-    fn tells_own(&self, who: usize) {
+    pub fn tells_own(&self, who: usize) {
         let ctl = &self.procs[who].section.ctl;
-        for word in [&ctl.rx_arm, &ctl.tx_arm] {
+        for (word, way) in [(&ctl.rx_arm, Direction::Receiving), (&ctl.tx_arm, Direction::Sending)]
+        {
             shunt_shm::doorbell::take(word);
+            self.takes_word(who, way);
         }
     }
 }

@@ -11,7 +11,8 @@ use shunt_shm::holders::Member;
 use shunt_shm::lock::{Guard, Owner, OwnerLock};
 
 use super::pace::{at_once, point};
-use super::program::{Asleep, Doing};
+use super::program::Doing;
+use super::sleep::Asleep;
 use super::{Op, Proc, World, other, side};
 use crate::call::Direction;
 
@@ -101,6 +102,7 @@ impl World {
         // What the epoll of the parent is told of it is not told of.
         child.1.mind.ops.borrow_mut().extend(left.drain(..ops).map(Op::without_edges));
         child.1.can_tell.set(me.can_tell.get());
+        me.sharing.is_inherited_by(&child.1.sharing);
     }
 
     /// Takes the lock of a direction, or finds that a step of the same program has it, above which this one runs.
@@ -208,6 +210,9 @@ impl World {
             if !self.lock(who, direction).is_held_by(owner(who)) {
                 continue;
             }
+            if sends {
+                me.sharing.is_bereaved(cursor);
+            }
             let Moved { at, n } = moved.take();
             if cursor == at {
                 count.set(count.get() - n);
@@ -218,6 +223,7 @@ impl World {
 
     /// It lets go of the end. True where it is the last: as the library's `fork_sharing::let_go`.
     pub fn lets_go(&self, who: usize) -> bool {
+        self.leaves_grants(who);
         let let_go = || {
             let holders = &self.procs[who].record.id.holders;
             if holders.count() > 1 {

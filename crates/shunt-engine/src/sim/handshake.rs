@@ -15,9 +15,11 @@ use shunt_wire::clc::{Answer, Proposal};
 use shunt_wire::reason::Reason;
 
 use super::calls::Latch;
-use super::machine::{Machine, PLACES};
-use super::pace::{at_once, point, uninterrupted};
-use super::{Op, World};
+use super::group::PLACES;
+use super::machine::Machine;
+use super::pace::{self, at_once, point, uninterrupted};
+use super::program::Doing;
+use super::{Ending, Op, World};
 use crate::conn::End;
 use crate::conn::state::Agreement;
 use crate::handshake::course::{self, AtEnd, Course, Time};
@@ -50,7 +52,7 @@ impl Machine {
     /// A place for a proposal. Without an agent there is none in a link group that is not there yet.
     fn drafts(&self, program: usize) -> Option<usize> {
         let me = &self.minds[program];
-        if !me.has_group.get() && !self.agent_lives.get() {
+        if !me.has_group.get() && (!self.agent_lives.get() || me.is_starved.get()) {
             return None;
         }
         me.has_group.set(true);
@@ -154,6 +156,10 @@ impl Course for Hand<'_> {
 
     fn accept(&self, ticket: &Ticket, time: Time) -> Result<(), Reason> {
         let (world, me) = (self.world, &self.world.procs[self.who]);
+        // It maps the place's rings, and the link group before.
+        if me.mind.is_starved.get() {
+            return Err(Reason::NoResources);
+        }
         if !me.mind.has_group.get() {
             if !world.agent_lives.get() {
                 return Err(Reason::NoAgent);
@@ -202,7 +208,8 @@ impl Course for Hand<'_> {
         let (world, me) = (self.world, &self.world.procs[self.who]);
         assert!(!world.is_honest() || acceptor == ENDPOINTS[1], "nobody has answered");
         point();
-        if !me.mind.has_bells.get() && !world.agent_lives.get() {
+        let is_had = world.agent_lives.get() && !me.mind.is_starved.get();
+        if !me.mind.has_bells.get() && !is_had {
             return false;
         }
         me.mind.has_bells.set(true);
@@ -232,6 +239,11 @@ impl Course for Hand<'_> {
 impl World {
     const fn hand(&self, who: usize) -> Hand<'_> {
         Hand { world: self, who }
+    }
+
+    /// Its open proposal is taken back. False: it was taken up.
+    pub fn takes_proposal_back(&self, who: usize) -> bool {
+        uninterrupted(|| self.hand(who).withdraw())
     }
 
     /// The client's end is about to be proposed, in this place.
@@ -314,6 +326,39 @@ impl World {
                 }
             });
             self.now.set(self.now.get() + CLIENT_PATIENCE);
+        }
+    }
+
+    /// A client leaves the library (execve(2) of a program without it, a system call of its own), and has made no call that would
+    /// have shown that it uses the connection.
+    pub fn bypasses(&self, who: usize) {
+        let me = &self.procs[who];
+        let is_proposed = at_once(|| me.record.id.phase.load(Relaxed)) == Phase::Proposed as u32
+            && at_once(|| me.section.setup.state.load(Relaxed)) == Proposal::Proposed as u32;
+        me.is_past.set(who == 0 && me.shaking.is_new.get() && is_proposed);
+    }
+
+    /// A call that the library does not see.
+    pub fn calls_past(&self, who: usize, doing: &mut Doing) {
+        let me = &self.procs[who];
+        match doing.op {
+            Op::Sleep => self.passes_time(),
+            Op::Die(points) => pace::is_to_die_in(points),
+            Op::Stall(points) => pace::is_to_stall_in(points),
+            Op::Shut => {
+                me.ending.set(me.ending.get().max(Ending::Shut));
+                self.socket(who).shuts();
+            }
+            Op::ShutReading => self.socket(who).shuts_reading(),
+            Op::Close => {
+                me.mind.forgets(self.conn);
+                self.notes_end(who);
+                me.ending.set(Ending::Closed);
+                me.is_gone.set(true);
+                self.socket(who).closes();
+            }
+            op if op.moves() => self.calls_kernel(who, doing),
+            _ => {}
         }
     }
 

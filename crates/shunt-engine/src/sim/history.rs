@@ -55,7 +55,7 @@ impl History {
 }
 
 /// The operations by their names: those alone, and those with a number.
-const ALONE: [(&str, Op); 13] = [
+const ALONE: [(&str, Op); 25] = [
     ("meet", Op::Meet),
     ("check", Op::Check),
     ("sleep", Op::Sleep),
@@ -69,12 +69,24 @@ const ALONE: [(&str, Op); 13] = [
     ("tire", Op::Tire),
     ("agent-dies", Op::AgentDies),
     ("agent-returns", Op::AgentReturns),
+    ("hear", Op::Hear),
+    ("hear-all", Op::HearAll),
+    ("refuse", Op::Refuse),
+    ("share", Op::Share),
+    ("unmap", Op::Unmap),
+    ("bypass", Op::Bypass),
+    ("urgent", Op::Urgent),
+    ("leave", Op::Leave),
+    ("exec", Op::Exec),
+    ("starve", Op::Starve),
+    ("feed", Op::Feed),
+    ("shut-rd", Op::ShutReading),
 ];
 
 type Numbered = fn(usize) -> Op;
 
 #[allow(clippy::cast_possible_truncation, reason = "no history has so many accesses")]
-const SIZED: [(&str, Numbered); 14] = [
+const SIZED: [(&str, Numbered); 22] = [
     ("send", Op::Send),
     ("recv", Op::Receive),
     ("recv-all", Op::ReceiveAll),
@@ -89,10 +101,18 @@ const SIZED: [(&str, Numbered); 14] = [
     ("lie", |n| Op::Lie(n as u32)),
     ("on", Op::On),
     ("fork", Op::Fork),
+    ("skip", Op::Skip),
+    ("grant", Op::Grant),
+    ("pin", Op::Pin),
+    ("count-recv", Op::CountReceive),
+    ("stall", |n| Op::Stall(n as u32)),
+    ("spawn", Op::Spawn),
+    ("low-water", Op::LowWater),
+    ("buffers", Op::Buffers),
 ];
 
 impl Op {
-    const CODES: u8 = 27;
+    const CODES: u8 = 47;
 
     fn from_code(code: u8, size: usize) -> Self {
         match usize::from(code).checked_sub(ALONE.len()) {
@@ -103,7 +123,7 @@ impl Op {
         }
     }
 
-    fn size(self) -> Option<usize> {
+    pub(super) fn size(self) -> Option<usize> {
         match self {
             Self::Send(n)
             | Self::Receive(n)
@@ -113,9 +133,18 @@ impl Op {
             | Self::PollReceive(n)
             | Self::EdgeSend(n)
             | Self::EdgeReceive(n)
+            | Self::Skip(n)
+            | Self::CountReceive(n)
+            | Self::Grant(n)
+            | Self::Pin(n)
             | Self::On(n)
-            | Self::Fork(n) => Some(n),
-            Self::Die(n) | Self::Signal(n) | Self::Panic(n) | Self::Lie(n) => Some(n as usize),
+            | Self::Fork(n)
+            | Self::Spawn(n)
+            | Self::LowWater(n)
+            | Self::Buffers(n) => Some(n),
+            Self::Die(n) | Self::Signal(n) | Self::Panic(n) | Self::Stall(n) | Self::Lie(n) => {
+                Some(n as usize)
+            }
             _ => None,
         }
     }

@@ -7,187 +7,36 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use shunt_shm::region::{Section, Side};
 use shunt_shm::table::Table;
 use shunt_wire::clc::Proposal;
 
-use super::forks::{self, PROGRAMS};
+use super::forks::PROGRAMS;
+use super::group::{Group, PLACES};
 use super::history::History;
-use super::pace::{self, Program, Stopped, at_once, point};
-use super::program::Asleep;
-use super::{Ending, Op, World};
-use crate::conn::state::State;
+use super::mind::{Mind, NUMBERS};
+use super::pace::{self, at_once};
+use super::sleep::Asleep;
+use super::{Op, World};
 use crate::handshake::Phase;
-use crate::handshake::slots::{LinkGroup, Slots};
 
-/// Descriptors that a program can have at a time.
-const NUMBERS: usize = 3;
-/// Places of the link group: fewer than connections that are open at a time, so that some stay on TCP.
-pub const PLACES: usize = 2;
 /// Most connections in a history.
 const MOST: usize = 8;
-
-/// What a program knows and does beside its connections.
-pub struct Mind {
-    pub ops: RefCell<VecDeque<Op>>,
-    /// The connections for which its descriptors stand, and the one on which it acts.
-    numbers: [Cell<Option<usize>>; NUMBERS],
-    acts_on: Cell<usize>,
-    pub asleep: Cell<Option<Asleep>>,
-    /// In a call on this connection; `None`: in accept(2).
-    asleep_on: Cell<Option<usize>>,
-    /// A handler has sent or received something.
-    pub had_handler: Cell<bool>,
-    /// Handlers of signals that run.
-    pub handlers: Cell<u32>,
-    /// It keeps to no protocol.
-    pub is_liar: Cell<bool>,
-    /// It is no place for a fork.
-    pub is_born: Cell<bool>,
-    /// It was killed.
-    is_dead: Cell<bool>,
-    /// The agent has woken it, as its peer was killed.
-    pub is_roused: Cell<bool>,
-    /// Sleeps beside a liar.
-    pub rests: Cell<u32>,
-    /// It has got the link group, and the doorbells of the other one, of the agent.
-    pub has_group: Cell<bool>,
-    pub has_bells: Cell<bool>,
-    /// It was seen to use what it accepts.
-    pub uses_accepted: Cell<bool>,
-}
-
-impl Mind {
-    /// `None`: it is not forked yet.
-    fn new(ops: Option<&[Op]>) -> Self {
-        Self {
-            ops: RefCell::new(ops.unwrap_or_default().iter().copied().collect()),
-            numbers: Default::default(),
-            acts_on: Cell::new(0),
-            asleep: Cell::new(None),
-            asleep_on: Cell::new(None),
-            had_handler: Cell::new(false),
-            handlers: Cell::new(0),
-            is_liar: Cell::new(false),
-            is_born: Cell::new(ops.is_some()),
-            is_dead: Cell::new(false),
-            is_roused: Cell::new(false),
-            rests: Cell::new(0),
-            has_group: Cell::new(false),
-            has_bells: Cell::new(false),
-            uses_accepted: Cell::new(false),
-        }
-    }
-
-    /// What it does next.
-    pub fn pops(&self) -> Option<Op> {
-        self.ops.borrow_mut().pop_front()
-    }
-
-    /// A descriptor stands for this connection: the lowest one that is free, on which it acts from now on.
-    pub fn names(&self, conn: usize) {
-        let number = self.numbers.iter().position(|number| number.get().is_none());
-        if let Some(number) = number {
-            self.numbers[number].set(Some(conn));
-            self.acts_on.set(number);
-        }
-    }
-
-    /// The connection on which it sleeps.
-    pub fn sleeps(&self) -> Option<usize> {
-        self.asleep_on.get()
-    }
-
-    /// It goes to sleep in a call on this connection.
-    pub fn sleeps_on(&self, conn: usize, asleep: Asleep) {
-        self.asleep_on.set(Some(conn));
-        self.asleep.set(Some(asleep));
-    }
-
-    pub fn has_room(&self) -> bool {
-        self.numbers.iter().any(|number| number.get().is_none())
-    }
-
-    /// No descriptor stands for it any more.
-    pub fn forgets(&self, conn: usize) {
-        let is_it = |number: &&Cell<Option<usize>>| number.get() == Some(conn);
-        self.numbers.iter().filter(is_it).for_each(|number| number.set(None));
-    }
-}
-
-/// A place in the link group: memory that connections have one after the other.
-pub struct Place {
-    sections: [Rc<Section>; 2],
-    rmbs: [Rc<[Cell<u8>]>; 2],
-    /// The connection that was begun there last.
-    pub conn: Cell<Option<usize>>,
-}
-
-impl Default for Place {
-    fn default() -> Self {
-        let rmb = || (0..World::RING).map(|_| Cell::new(0)).collect();
-        Self {
-            sections: [Rc::default(), Rc::default()],
-            rmbs: [rmb(), rmb()],
-            conn: Cell::new(None),
-        }
-    }
-}
-
-impl Place {
-    /// What this side writes for the other, and the ring from which it receives.
-    pub fn of(&self, side: Side) -> (Rc<Section>, Rc<[Cell<u8>]>) {
-        let side = side as usize;
-        (Rc::clone(&self.sections[side]), Rc::clone(&self.rmbs[side]))
-    }
-}
-
-/// The link group of the two.
-pub struct Group {
-    pub slots: Slots,
-    pub places: [Place; PLACES],
-}
-
-impl Default for Group {
-    fn default() -> Self {
-        Self { slots: Slots::new(PLACES), places: Default::default() }
-    }
-}
-
-impl LinkGroup for Group {
-    fn section(&self, slot: usize, side: Side) -> &Section {
-        &self.places[slot].sections[side as usize]
-    }
-
-    fn is_open(&self, _: usize) -> bool {
-        true
-    }
-
-    fn open(&self, _: usize) -> bool {
-        true
-    }
-
-    fn begins(&self, slot: usize) {
-        self.places[slot].conn.set(None);
-        point();
-    }
-}
 
 /// All of it.
 pub struct Machine {
     /// Those that the history begins with, then places for forks.
     pub minds: [Rc<Mind>; PROGRAMS],
-    conns: RefCell<Vec<Rc<World>>>,
+    pub conns: RefCell<Vec<Rc<World>>>,
     pub group: Group,
     /// Open proposals to the second program.
     pub table: Rc<Table>,
     /// Connections that it has not accepted yet.
-    backlog: RefCell<VecDeque<usize>>,
+    pub backlog: RefCell<VecDeque<usize>>,
     pub agent_lives: Cell<bool>,
     /// A program has gone several steps without a point.
     pub leaps: Cell<bool>,
     pub now: Cell<u64>,
-    choices: RefCell<VecDeque<u8>>,
+    pub choices: RefCell<VecDeque<u8>>,
 }
 
 thread_local! {
@@ -263,11 +112,11 @@ impl Machine {
         Some(world)
     }
 
-    fn world(&self, conn: usize) -> Rc<World> {
+    pub fn world(&self, conn: usize) -> Rc<World> {
         Rc::clone(&self.conns.borrow()[conn])
     }
 
-    fn worlds(&self) -> Vec<Rc<World>> {
+    pub fn worlds(&self) -> Vec<Rc<World>> {
         self.conns.borrow().clone()
     }
 
@@ -281,20 +130,6 @@ impl Machine {
     /// One in so many.
     pub fn choose(&self, of: u8) -> bool {
         self.choices.borrow_mut().pop_front().is_some_and(|choice| choice % of == 0)
-    }
-
-    /// Which program comes first, and after how many points it stops: few as a rule.
-    fn turn(&self) -> (usize, u32) {
-        let Some(choice) = self.choices.borrow_mut().pop_front() else { return (0, u32::MAX) };
-        if self.has_forks() {
-            return forks::turn(choice);
-        }
-        let gap = match u32::from(choice & 0x7f) {
-            few @ 0..64 => few,
-            more @ 64..112 => 64 + (more - 64) * 8,
-            _ => u32::MAX,
-        };
-        (usize::from(choice >> 7), gap)
     }
 
     pub fn passes_time(&self) {
@@ -321,16 +156,68 @@ impl Machine {
 
     /// What a program does next.
     pub fn does(self: &Rc<Self>, program: usize, op: Op) {
+        let is_foreign = self.minds[program].is_foreign.get();
         match op {
-            Op::Connect | Op::ConnectPlain => self.connects(program, op == Op::Connect),
+            Op::Connect | Op::ConnectPlain => {
+                self.connects(program, op == Op::Connect && !is_foreign);
+            }
+            Op::Accept | Op::AcceptNow if is_foreign => self.accepts(program, Op::AcceptPlain),
             Op::Accept | Op::AcceptNow | Op::AcceptPlain => self.accepts(program, op),
             Op::AgentDies => self.agent_lives.set(false),
             Op::AgentReturns => self.agent_returns(),
+            Op::Starve => self.runs_out(program),
+            Op::Feed => self.has_memory_again(program),
+            Op::Exec => self.hands_over(program, None),
+            Op::Spawn(ops) => self.hands_over(program, Some(ops)),
             Op::On(number) => self.minds[program].acts_on.set(number % NUMBERS),
             _ => match self.named(program) {
                 Some(world) => world.does(program, op),
                 None => self.does_alone(op),
             },
+        }
+    }
+
+    /// All that it has goes to a program without the library: to one that it becomes, or to one that it starts, which does so many
+    /// of the operations that come next. Not in a handler, nor where others hold its connection, who would read beside the new one.
+    fn hands_over(self: &Rc<Self>, program: usize, ops: Option<usize>) {
+        let me = &self.minds[program];
+        if me.handlers.get() > 0 || me.is_foreign.get() || self.has_forks() {
+            return;
+        }
+        let has = |world: &Rc<World>| !world.procs[program].is_gone.get();
+        self.worlds().iter().filter(|world| has(world)).for_each(|world| world.hands_over(program));
+        me.is_foreign.set(true);
+        let Some(ops) = ops else { return };
+        me.is_started.set(true);
+        for _ in 0..ops {
+            let Some(op) = me.pops() else { break };
+            // What it makes is its own.
+            if !op.makes_connection() {
+                self.does(program, op);
+            }
+        }
+        me.is_started.set(false);
+        me.is_foreign.set(false);
+    }
+
+    /// A program gets no more memory, nor descriptors: it maps nothing that it has not mapped. The client has given the rings back
+    /// that nobody uses.
+    fn runs_out(&self, program: usize) {
+        self.minds[program].is_starved.set(true);
+        if program == 0 {
+            let group = &self.group;
+            group.is_short.set(true);
+            for (slot, place) in group.places.iter().enumerate() {
+                let is_used = at_once(|| group.slots.is_given(slot, group));
+                place.is_open.set(place.is_open.get() && is_used);
+            }
+        }
+    }
+
+    fn has_memory_again(&self, program: usize) {
+        self.minds[program].is_starved.set(false);
+        if program == 0 {
+            self.group.is_short.set(false);
         }
     }
 
@@ -340,6 +227,7 @@ impl Machine {
             Op::Sleep => self.passes_time(),
             Op::Die(points) => pace::is_to_die_in(points),
             Op::Signal(points) => pace::is_to_handle_in(points),
+            Op::Stall(points) => pace::is_to_stall_in(points),
             _ => {}
         }
     }
@@ -396,19 +284,6 @@ impl Machine {
         !self.minds[1].is_dead.get()
     }
 
-    fn can_go_on(&self, program: usize) -> bool {
-        let me = &self.minds[program];
-        if !me.is_born.get() {
-            return false;
-        }
-        let Some(asleep) = me.asleep.get() else { return !me.is_dead.get() };
-        let is_woken = || match me.asleep_on.get() {
-            Some(conn) => self.world(conn).is_woken(program, &asleep),
-            None => !self.backlog.borrow().is_empty(),
-        };
-        !me.is_dead.get() && is_woken()
-    }
-
     /// SIGKILL, wherever it is.
     pub fn dies(&self, program: usize) {
         let me = &self.minds[program];
@@ -438,77 +313,6 @@ impl Machine {
         self.agent_lives.set(true);
         if self.minds[0].is_dead.get() {
             self.scrubs();
-        }
-    }
-
-    /// Something else whenever a program has got anywhere.
-    fn progress(&self) -> (u64, usize, Vec<[Ending; 2]>) {
-        let left = self.minds.iter().map(|me| me.ops.borrow().len()).sum();
-        let worlds = self.conns.borrow();
-        let (moved, endings): (Vec<u64>, _) = worlds.iter().map(|world| world.progress()).unzip();
-        (moved.iter().sum(), left, endings)
-    }
-
-    /// The connection on which a program sleeps.
-    fn sleeps_on(&self, program: usize) -> Option<Rc<World>> {
-        let me = &self.minds[program];
-        me.asleep.get()?;
-        Some(self.world(me.asleep_on.get()?))
-    }
-
-    /// Runs both programs until neither can go on.
-    pub fn runs(&self, programs: &mut [Program; PROGRAMS]) {
-        let (mut idle, mut before) = (0, self.progress());
-        let mut is_done = [false; PROGRAMS];
-        let mut states = Vec::new();
-        self.have_moved(&mut states, 0);
-        while idle < World::PATIENCE {
-            let (first, gap) = self.turn();
-            let can = |who: &usize| !is_done[*who] && self.can_go_on(*who);
-            if let Some(who) = forks::order(first).find(can) {
-                match programs[who].goes_on(gap) {
-                    Stopped::Between => {}
-                    Stopped::Done => is_done[who] = true,
-                    Stopped::Dies => self.dies(who),
-                }
-                self.have_moved(&mut states, gap);
-                continue;
-            }
-            for who in 0..PROGRAMS {
-                if let Some(world) = self.sleeps_on(who) {
-                    world.rests(who);
-                }
-            }
-            let is_doomed =
-                |who: &usize| programs[*who].is_doomed() && !self.minds[*who].is_dead.get();
-            if let Some(who) = (0..PROGRAMS).find(is_doomed) {
-                self.dies(who);
-                continue;
-            }
-            let now = self.progress();
-            idle = if now == before { idle + 1 } else { 0 };
-            before = now;
-            self.passes_time();
-        }
-        for who in 0..PROGRAMS {
-            if let Some(world) = self.sleeps_on(who) {
-                world.rests_for_good(who);
-            }
-        }
-        self.worlds().iter().for_each(|world| world.have_agreed());
-    }
-
-    /// No end has gone other ways than there are, or further than a program comes that passes so many points.
-    fn have_moved(&self, states: &mut Vec<[Option<State>; 2]>, gap: u32) {
-        let gap = if self.leaps.take() { u32::MAX } else { gap };
-        for world in self.conns.borrow().iter() {
-            let before = states.get(world.conn).copied().unwrap_or_default();
-            let now = world.have_moved(before, gap);
-            world.agree();
-            match states.get_mut(world.conn) {
-                Some(state) => *state = now,
-                None => states.push(now),
-            }
         }
     }
 }

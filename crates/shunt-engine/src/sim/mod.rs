@@ -9,7 +9,7 @@
 //! and sleep ends by them, by the kernel's events or by time alone: so a wake-up that nobody sends is missed here, too.
 //!
 //! Connections come about by the engine's course of the handshake, with the real table of proposals and the real slots
-//! (`handshake`), several at a time and one after the other in the same memory (`machine`); or both ends begin agreed.
+//! (`handshake`), several at a time and one after the other in the same memory (`machine`, `group`); or both ends begin agreed.
 //!
 //! What must hold (`oracle`, `wakes`): each direction is a queue of bytes; ends and resets are told where TCP tells them; readiness
 //! says what calls then find; nobody sleeps who has something to do.
@@ -17,37 +17,52 @@
 //! Processors that put accesses out of order are not simulated: loom does that.
 
 mod calls;
+mod counting;
+mod endings;
 mod faults;
 mod forks;
+mod group;
 mod handshake;
 mod history;
+mod leaving;
 mod machine;
+mod mind;
+mod options;
 mod oracle;
 mod pace;
 mod polling;
 mod program;
+mod scheduler;
+mod sleep;
 mod tcp;
+mod telling;
 #[cfg(test)]
 mod tests;
 mod wakes;
+mod zerocopy;
 
-use core::cell::Cell;
-use core::ops::Deref;
+use core::cell::{Cell, OnceCell, RefCell};
+use core::ops::{Deref, Range};
 use core::sync::atomic::Ordering::Relaxed;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use shunt_shm::arena::Record;
+use shunt_shm::arena::{Mode, Record};
+use shunt_shm::grants::Grants;
 use shunt_shm::region::{Section, Side};
 
 use crate::conn::End;
 use crate::conn::poll::KernelReadiness;
+use counting::Counted;
 use forks::{Moved, PROGRAMS};
+use group::Place;
 use handshake::Shaking;
 pub use history::History;
-use machine::{Machine, Mind, Place};
+use machine::Machine;
+use mind::Mind;
 use pace::Program;
 use tcp::{Kept, Pipe, Socket};
+use zerocopy::{Lends, Sharing, Taste};
 
 /// What a program does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +77,22 @@ pub enum Op {
     ReceiveAll(usize),
     /// Looks at up to so many bytes.
     Look(usize),
+    /// Passes up to so many bytes over (`MSG_TRUNC`).
+    Skip(usize),
+    /// Sends so many bytes of registered memory without copies.
+    Grant(usize),
+    /// The same of private memory.
+    Pin(usize),
+    /// Asks the error queue which buffers are its own again, and changes them.
+    Hear,
+    /// The same until all are.
+    HearAll,
+    /// Maps nothing more of the other one's memory.
+    Refuse,
+    /// Takes its registered memory for something else (munmap(2)), whether it was told or not.
+    Unmap,
+    /// Has its memory and its pipes known to the other one.
+    Share,
     /// Sends so many bytes without waiting in a call, but in poll(2).
     PollSend(usize),
     /// Receives up to so many bytes that poll(2) has told of.
@@ -70,12 +101,20 @@ pub enum Op {
     EdgeSend(usize),
     /// Receives up to so many bytes; where there are none it waits in an edge-triggered epoll.
     EdgeReceive(usize),
+    /// Receives so many bytes in an edge-triggered epoll, and each time as many as `FIONREAD` has counted.
+    CountReceive(usize),
     /// Asks for its readiness, and tries whether that is so.
     Check,
     /// Does something else for a while.
     Sleep,
     /// Ends its direction.
     Shut,
+    /// Ends the other direction: it reads nothing more, but what comes all the same.
+    ShutReading,
+    /// Says how many bytes are worth telling of (`SO_RCVLOWAT`).
+    LowWater(usize),
+    /// Says how large its buffers are to be (`SO_SNDBUF`, `SO_RCVBUF`).
+    Buffers(usize),
     /// Closes the connection.
     Close,
     /// Connects; from now on this is the connection that it acts on.
@@ -94,6 +133,10 @@ pub enum Op {
     AgentDies,
     /// It is there again.
     AgentReturns,
+    /// From now on it gets no more memory, nor descriptors.
+    Starve,
+    /// It gets some again.
+    Feed,
     /// Acts on the descriptor of this number.
     On(usize),
     /// Is killed so many accesses further on.
@@ -105,8 +148,20 @@ pub enum Op {
     /// Writes something to a word of the memory that it shares with the other one: the number says which and what. From now on
     /// nothing that it does is right.
     Lie(u32),
+    /// Stands still so many accesses further on, until nobody else can go on.
+    Stall(u32),
+    /// Leaves the library, if it has not used the connection yet: all its calls are the kernel's from now on.
+    Bypass,
     /// Forks. The child does so many of the operations that come next.
     Fork(usize),
+    /// Sends a byte of urgent data: the connection leaves the ring.
+    Urgent,
+    /// Asks for what only the kernel can do: the connection is on TCP then.
+    Leave,
+    /// Becomes a program without the library.
+    Exec,
+    /// Starts such a program, which does so many of the operations that come next, and waits for its end.
+    Spawn(usize),
 }
 
 /// One end of a connection: what all programs share that hold it, and what the kernel knows of it.
@@ -115,6 +170,11 @@ struct Held {
     /// What it writes in the link group, and the ring from which it receives: memory that connections have one after the other.
     section: Rc<Section>,
     rmb: Rc<[Cell<u8>]>,
+    /// What of that lies elsewhere.
+    entries: Rc<OnceCell<Box<Grants>>>,
+    /// Its sends without copies, and what it is willing to map of the other one's.
+    lends: OnceCell<Box<Lends>>,
+    taste: Taste,
     /// Bytes of its calls, and how many of them may not be visible yet.
     sent: Cell<u64>,
     unseen: Cell<u64>,
@@ -127,9 +187,13 @@ struct Held {
     ending: Cell<Ending>,
     /// Bytes of its calls when the other one was over: how many lay unread there for certain.
     left_unread: Cell<u64>,
+    /// Bytes that it has sent by the ring, and will not send once more though the other one may not have had them.
+    left_behind: RefCell<Vec<Range<u64>>>,
     /// A call has failed with `ECONNRESET`.
     is_told: Cell<bool>,
     socket: Kept,
+    /// Bytes that it was to send once more when it reset the connection.
+    cut_off: Cell<u64>,
     /// The library has reset the connection for a panic of its own.
     has_reset: Cell<bool>,
     /// The kernel has sent RST for that.
@@ -142,6 +206,10 @@ struct Held {
 struct Proc {
     mind: Rc<Mind>,
     held: Rc<Held>,
+    sharing: Sharing,
+    counted: Counted,
+    /// It has left the library.
+    is_past: Cell<bool>,
     /// It does not hold the end: it was killed, has closed its descriptor, or is not forked yet.
     is_gone: Cell<bool>,
     can_tell: Cell<bool>,
@@ -160,6 +228,16 @@ struct Proc {
     has_let_go: Cell<bool>,
     /// A handler has ended its direction above a step.
     is_to_shut: Cell<bool>,
+    /// The same of the other direction.
+    is_to_shut_reading: Cell<bool>,
+    /// A handler has left the ring above a step.
+    is_to_leave: Cell<bool>,
+    /// It tells of buffers that may be no other than they were.
+    has_set_buffers: Cell<bool>,
+    /// Bytes that had come when its step began, with those that it has received.
+    there: Cell<u64>,
+    /// It leaves a ring that it has left before.
+    leaves_again: Cell<bool>,
     /// It is in a step: what that has moved is in doubt.
     in_step: Cell<bool>,
     /// When it first found no room while the other one was gone.
@@ -220,11 +298,15 @@ impl Held {
     fn new(side: Side, place: &Place) -> Self {
         let record = Record::default();
         record.id.side.store(side as u32, Relaxed);
-        let (section, rmb) = place.of(side);
+        record.id.mode.store(Mode::Attach as u32, Relaxed);
+        let (section, rmb, entries) = place.of(side);
         Self {
             record,
             section,
             rmb,
+            entries,
+            lends: OnceCell::new(),
+            taste: Taste::default(),
             sent: Cell::new(0),
             unseen: Cell::new(0),
             received: Cell::new(0),
@@ -233,8 +315,10 @@ impl Held {
             claimed: Cell::default(),
             ending: Cell::new(Ending::Not),
             left_unread: Cell::new(0),
+            left_behind: RefCell::default(),
             is_told: Cell::new(false),
             socket: Kept::default(),
+            cut_off: Cell::new(0),
             has_reset: Cell::new(false),
             is_aborted: Cell::new(false),
             untold: Default::default(),
@@ -247,6 +331,9 @@ impl Proc {
         Self {
             mind: Rc::clone(mind),
             held: Rc::clone(held),
+            sharing: Sharing::default(),
+            counted: Counted::default(),
+            is_past: Cell::new(false),
             is_gone: Cell::new(true),
             can_tell: Cell::new(false),
             is_queued: Cell::new(false),
@@ -257,6 +344,11 @@ impl Proc {
             is_to_close: Cell::new(false),
             has_let_go: Cell::new(false),
             is_to_shut: Cell::new(false),
+            is_to_shut_reading: Cell::new(false),
+            is_to_leave: Cell::new(false),
+            has_set_buffers: Cell::new(false),
+            there: Cell::new(0),
+            leaves_again: Cell::new(false),
             in_step: Cell::new(false),
             doubts_since: Cell::new(0),
             is_orphaned: Cell::new(false),
@@ -276,6 +368,8 @@ struct World {
     procs: [Proc; PROGRAMS],
     /// From the first program to the second, and back.
     pipes: [Pipe; 2],
+    /// A program was killed while it read pipes: nobody knows what has come, and the other one is taken for a liar.
+    is_in_doubt: Cell<bool>,
 }
 
 /// What all connections share.
@@ -301,7 +395,9 @@ impl World {
         let held = [Side::Client, Side::Server].map(|side| Rc::new(Held::new(side, place)));
         let procs = core::array::from_fn(|who| Proc::new(&machine.minds[who], &held[side(who)]));
         (0..2).for_each(|who| procs[who].begins_to_hold(who));
-        Self { machine: Rc::clone(machine), conn, slot, procs, pipes: <[Pipe; 2]>::default() }
+        let machine = Rc::clone(machine);
+        let (pipes, is_in_doubt) = (<[Pipe; 2]>::default(), Cell::new(false));
+        Self { machine, conn, slot, procs, pipes, is_in_doubt }
     }
 
     /// What a direction carries at this place: something else on each connection.
@@ -345,6 +441,10 @@ impl World {
             me.ending.set(if is_first { Ending::Killed } else { Ending::KilledLater });
         }
         self.socket(who).closes();
+        // The agent knows of programs that have the library.
+        if me.mind.is_foreign.get() {
+            return;
+        }
         for peer in self.programs(other(who)).map(|who| &self.procs[who].mind) {
             peer.is_roused.set(peer.asleep.get().is_some());
         }
@@ -359,7 +459,7 @@ impl World {
             me.sent.get() + me.received.get() + u64::from(marks) + repeats
         };
         let [client, server, ..] = &self.procs;
-        (of(client) + of(server), [client.ending.get(), server.ending.get()])
+        (of(client) + of(server) + self.lent(), [client.ending.get(), server.ending.get()])
     }
 }
 

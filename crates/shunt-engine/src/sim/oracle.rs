@@ -7,11 +7,12 @@
 //! may go on for a while before it hears (`NOW_AND_THEN`).
 
 use super::pace::at_once;
-use super::program::{Asleep, Doing};
+use super::program::Doing;
+use super::sleep::Asleep;
 use super::tcp::ROOM;
 use super::{Ending, Op, World, other, side};
 use crate::call::{Direction, Errno, Step, Until};
-use crate::conn::repeated::are_pending;
+use crate::conn::repeated::{are_known, are_pending};
 use crate::conn::sends_over_tcp;
 use crate::conn::state::State;
 use crate::events;
@@ -29,7 +30,8 @@ impl World {
         let now = [0, 1].map(|who| self.state(who));
         for (who, (from, to)) in before.into_iter().zip(now).enumerate() {
             let (Some(from), Some(to)) = (from, to) else { continue };
-            let is_far = |steps: usize| steps as u64 > u64::from(gap) + 1;
+            // One that sets a mark, and stops before it has noted that, goes two steps at once where the peer has passed it meanwhile.
+            let is_far = |steps: usize| steps as u64 > u64::from(gap) + 2;
             let goes = from == to || from.distance(to).is_ok_and(|steps| !is_far(steps));
             assert!(goes, "end {who} cannot go from {from:?} to {to:?} in {gap} points");
         }
@@ -62,7 +64,10 @@ impl World {
         // Of a direction that has ended before, RST is no news.
         if me.ending.get() < Ending::Shut {
             let sent = peer.sent.get() - peer.unseen.get();
-            peer.left_unread.set(sent.saturating_sub(me.received.get()));
+            let unread = sent.saturating_sub(me.received.get());
+            // Of a ring that it has left only the other one knows.
+            let has_left = at_once(|| self.end(who).mine.ctl.handed_over.load(Relaxed) != 0);
+            peer.left_unread.set(if has_left { 0 } else { unread });
         }
     }
 
@@ -75,7 +80,12 @@ impl World {
         // The call below a handler, or another program's, may be about to tell it.
         let is_below = me.mind.handlers.get() > 0 || self.has_relatives(who);
         let is_reset = me.left_unread.get() > 0 || peer.is_aborted.get();
-        is_first && is_reset && !me.is_told.get() && !has_left && !is_below
+        // Without the library nobody knows of bytes in a ring, which one that has ended its direction does not leave.
+        let is_unknown = me.mind.is_foreign.get() && !sends_over_tcp(&me.record);
+        // Where its own reading has ended nobody looks for that beside the kernel.
+        let is_asked = !self.is_deaf(who) || peer.is_aborted.get();
+        let is_unheard = has_left || is_below || is_unknown || !is_asked;
+        is_first && is_reset && !me.is_told.get() && !is_unheard
     }
 
     /// It may.
@@ -83,7 +93,14 @@ impl World {
         let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
         let is_unread = me.sent.get() > peer.received.get() - peer.untaken.get();
         let is_reset = me.socket.is_reset.get() || peer.has_reset.get();
-        peer.ending.get().is_over() && !me.is_told.get() && (is_unread || is_reset)
+        let is_over =
+            peer.ending.get().is_over() || self.may_refuse(who) || self.may_refuse(other(who));
+        is_over && !me.is_told.get() && (is_unread || is_reset)
+    }
+
+    /// Its program has ended both directions: more bytes are answered by RST, and end the connection on both sides.
+    fn may_refuse(&self, who: usize) -> bool {
+        self.is_deaf(who) && self.procs[who].ending.get() >= Ending::Announced
     }
 
     /// Bytes that a receiver has not had, of those that it can have.
@@ -92,9 +109,31 @@ impl World {
         (peer.sent.get() - peer.unseen.get()).saturating_sub(me.received.get())
     }
 
-    /// All that was sent has come.
-    fn has_all(&self, who: usize) {
-        assert_eq!(self.unread(who), 0, "program {who} lost bytes at the end");
+    /// All that was sent has come. `is_plain`: to a call that knows of no ring, so what lies in one that the other end has not left
+    /// by then does not count. Nor does, for one that has left, what the other end was sending once more when it was killed.
+    fn has_all(&self, who: usize, is_plain: bool) {
+        let in_ring = if is_plain { self.kept_from(who) } else { 0 };
+        let unread = if is_plain { self.unread_past(who) } else { self.unread(who) };
+        // It may have had some of it; and of what was just moved nobody can say whether the other one had put it there.
+        let in_ring = in_ring.min(unread);
+        let lost = in_ring..=in_ring + self.never_repeated(who);
+        assert!(lost.contains(&unread), "program {who} lost {unread} bytes at the end: {lost:?}");
+    }
+
+    /// Of bytes that a program without the library has not had, those that it can have.
+    fn unread_past(&self, who: usize) -> u64 {
+        let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
+        let at = self.next_in_kernel(who, me.received.get());
+        (peer.sent.get() - peer.unseen.get()).saturating_sub(at)
+    }
+
+    /// It sleeps over bytes that the other end is to send once more, and nobody looks at the connection there.
+    fn is_forgotten(&self, who: usize, doing: Doing) -> bool {
+        let is_pending = || are_pending(&self.procs[other(who)].record);
+        let is_kept = doing.is_plain && self.kept_from(who) > 0;
+        // Of how much it is the one that sends has to ask, each millisecond.
+        let asks = is_pending() && !are_known(&self.procs[other(who)].record);
+        asks || (is_kept || is_pending()) && self.is_unlooked(who)
     }
 
     /// A call is over.
@@ -121,27 +160,38 @@ impl World {
             | Op::ReceiveAll(_)
             | Op::PollReceive(_)
             | Op::EdgeReceive(_)
+            | Op::CountReceive(_)
+            | Op::Skip(_)
             | Op::Look(_) => true,
-            Op::Send(_) | Op::PollSend(_) | Op::EdgeSend(_) => false,
+            Op::Send(_) | Op::PollSend(_) | Op::EdgeSend(_) | Op::Grant(_) | Op::Pin(_) => false,
             _ => return,
         };
         match (step, receives) {
+            // An end that it has made itself.
+            (Step::Done, true) if doing.moved == 0 && self.is_deaf(who) => {
+                let there = me.there.get().saturating_sub(me.received.get());
+                // Of a direction that refuses bytes nobody knows what came before it did.
+                let is_lossy = doing.is_plain || self.may_refuse(who);
+                assert!(is_lossy || there == 0, "program {who} lost {there} bytes at its end");
+            }
             (Step::Done, true) if doing.moved == 0 => {
                 let has_ended = peer.ending.get() >= Ending::Shut;
                 assert!(has_ended, "program {who} saw an end too early");
-                self.has_all(who);
+                self.has_all(who, doing.is_plain);
                 assert!(!self.must_be_reset(who), "program {who} saw an end for a reset");
             }
             (Step::Failed(Errno::CONNRESET), _) => {
                 assert!(self.may_be_reset(who), "program {who} saw a reset: {doing:?}");
-                if receives {
-                    self.has_all(who);
+                if receives && !self.is_deaf(who) {
+                    self.has_all(who, doing.is_plain);
                 }
                 me.is_told.set(true);
             }
             (Step::Failed(Errno::PIPE), false) => {
                 let is_own = me.ending.get() >= Ending::Announced;
-                assert!(peer.ending.get().is_over() || is_own, "program {who} cannot send");
+                let is_refused = self.may_refuse(other(who));
+                let is_over = peer.ending.get().is_over() || is_refused;
+                assert!(is_over || is_own, "program {who} cannot send");
                 assert!(is_own || !self.must_be_reset(who), "program {who} missed a reset");
             }
             (Step::Failed(error), _) => panic!("program {who}: {error:?} in {doing:?}"),
@@ -156,28 +206,44 @@ impl World {
         }
         let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
         let Some(asleep) = me.mind.asleep.get().filter(|_| !me.is_gone.get()) else { return };
-        if asleep.lock.is_some() || self.is_untold(who, &asleep) {
+        // It waits for a lock, or looks again after a moment.
+        let is_short = asleep.lock.is_some() || asleep.doing.op == Op::Sleep;
+        if is_short || self.is_untold(who, &asleep) {
             return;
         }
+        if asleep.doing.op == Op::HearAll {
+            return self.waits_for_notice(who, &asleep);
+        }
         assert!(!me.has_reset.get(), "{who} sleeps over a reset of its own: {asleep:?}");
-        // Whoever is killed tells nobody; the kernel does, and on a futex nobody hears it.
-        if peer.ending.get().is_over() && asleep.events.is_none() && !asleep.by_edge {
+        // Whoever is killed tells nobody; the kernel does, and on a futex nobody hears it, but who has looked before knows.
+        let knows = me.socket.has_told_end.get() && !self.has_relatives(who);
+        if peer.ending.get().is_over() && asleep.events.is_none() && !asleep.by_edge && !knows {
             return;
         }
         let Asleep { doing, until, .. } = asleep;
         // A look is told of more in the kernel socket by time alone; and who is to hear of an end has to find it.
         let looks = matches!(until, Some(Until::More(_)));
         match doing.op.direction() {
-            Direction::Receiving if !looks => {
-                assert_eq!(self.unread(who), 0, "{who} was not told of bytes: {asleep:?}");
-                let has_ended = peer.ending.get() >= Ending::Shut;
+            Direction::Receiving if !looks && !self.is_forgotten(who, doing) => {
+                let unread = if doing.is_plain { self.unread_past(who) } else { self.unread(who) };
+                // Of fewer than the mark nobody tells; of those on both sides of one time alone does.
+                let is_marked = self.low_water(who) > 1;
+                assert!(
+                    unread == 0 || is_marked,
+                    "{who} was not told of {unread} bytes: {asleep:?}"
+                );
+                let has_ended = peer.ending.get() >= Ending::Shut || self.is_deaf(who);
                 assert!(!has_ended, "{who} was not told of the end: {asleep:?}");
             }
             Direction::Sending if peer.ending.get().is_over() => {
                 // Whoever has ended its direction before is looked for now and then.
                 let is_later = peer.ending.get() == Ending::KilledLater
                     // In poll, between an announcement and its FIN: it looks once more as the ring is full.
-                    || (peer.ending.get() == Ending::Closed && asleep.looks_at.is_some());
+                    || (peer.ending.get() == Ending::Closed && asleep.looks_at.is_some())
+                    // To one that has ended its reading itself the kernel's end is no news: it goes over to TCP after a while.
+                    || self.is_deaf(who)
+                    // In a handler above a step that is to follow.
+                    || !self.is_free(who, Direction::Sending);
                 assert!(is_later, "{who} was not told that the other one is gone: {asleep:?}");
             }
             Direction::Sending if until == Some(Until::Ring) => {
@@ -213,7 +279,7 @@ impl World {
         if let Some(direction) = asleep.lock {
             return self.waits_for_good(who, direction);
         }
-        if self.is_untold(who, &asleep) {
+        if asleep.doing.op == Op::Sleep || self.is_untold(who, &asleep) {
             return;
         }
         let what = (who, asleep.doing, asleep.until);
@@ -223,17 +289,30 @@ impl World {
             assert!(!is_over, "{what:?} waits for a liar that is gone");
             return;
         }
+        if asleep.doing.op == Op::HearAll {
+            return self.waits_for_notice_for_good(who);
+        }
         match asleep.doing.op.direction() {
             Direction::Sending => {
-                let is_over = peer.ending.get().is_over();
+                // One that polls, has ended its own reading, and has said how much may lie unread, hears of nothing.
+                let is_polling = asleep.until.is_none();
+                let is_deaf = is_polling && self.is_deaf(who) && self.is_at_limit(who);
+                let is_over = peer.ending.get().is_over() && !is_deaf;
                 assert!(!is_over, "{what:?} waits for one that is gone");
                 let room = self.pipes[side(who)].room();
-                assert!(room * 3 < ROOM, "{what:?} waits though there is room");
+                let is_full = room * 3 < ROOM || self.is_at_limit(who);
+                assert!(is_full, "{what:?} waits though there is room");
             }
+            Direction::Receiving if self.is_forgotten(who, asleep.doing) => {}
             Direction::Receiving => {
-                let has_ended = peer.ending.get() >= Ending::Shut;
+                let has_ended = peer.ending.get() >= Ending::Shut || self.is_deaf(who);
                 assert!(!has_ended, "{what:?} sleeps over the end");
-                assert_eq!(self.unread(who), 0, "{what:?} sleeps over bytes");
+                let is_plain = asleep.doing.is_plain;
+                let unread = if is_plain { self.unread_past(who) } else { self.unread(who) };
+                // A look does not see across two switch points (docs/design/unfinished.md).
+                let looks = matches!(asleep.doing.op, Op::Look(_)) && self.low_water(who) > 1;
+                let is_enough = unread >= self.low_water(who) as u64 && !looks;
+                assert!(unread == 0 || !is_enough, "{what:?} sleeps over {unread} bytes");
             }
         }
     }
@@ -258,7 +337,10 @@ impl World {
             assert!(finds || !told, "{who} is told of something: {ready:#x}, {step:?}");
             // Whoever only asks hears of one that was killed when it sleeps, or after a while.
             let is_killed = self.procs[other(who)].ending.get() >= Ending::Killed;
-            assert!(told || !finds || (is_killed && got == 0), "{who} is not told: {step:?} {got}");
+            // Of fewer bytes than are worth telling of it is told nothing, and finds them.
+            let is_short = got > 0 && self.low_water(who) > 1;
+            let may_find = is_short || (is_killed && got == 0);
+            assert!(told || !finds || may_find, "{who} is not told: {step:?} {got}");
             if finds {
                 self.is_over(who, doing, step);
             }

@@ -40,11 +40,14 @@ struct Fate {
     handles: u32,
     /// The library panics.
     panics: u32,
+    /// It stands still.
+    stalls: u32,
 }
 
 impl Fate {
     const NEVER: u32 = u32::MAX;
-    const NONE: Self = Self { dies: Self::NEVER, handles: Self::NEVER, panics: Self::NEVER };
+    const NONE: Self =
+        Self { dies: Self::NEVER, handles: Self::NEVER, panics: Self::NEVER, stalls: Self::NEVER };
 }
 
 /// True where it is due; else it is one point closer.
@@ -100,9 +103,15 @@ fn pass(pace: &Pace) {
     pace.points.set(pace.points.get() + 1);
     assert!(pace.points.get() < MOST, "a program goes in a circle");
     let mut fate = pace.fate.get();
-    let dies = is_due(&mut fate.dies);
+    let (dies, stalls) = (is_due(&mut fate.dies), is_due(&mut fate.stalls));
+    if stalls {
+        fate.stalls = Fate::NEVER;
+    }
     pace.fate.set(fate);
-    if dies {
+    if stalls {
+        Machine::here().stands_still(pace.who.get());
+    }
+    if dies || stalls {
         return stop(pace);
     }
     match pace.gap.get() {
@@ -173,6 +182,11 @@ pub fn is_to_handle_in(points: u32) {
 /// The library is to panic so many points further on.
 pub fn is_to_panic_in(points: u32) {
     PACE.with(|pace| pace.fate.set(Fate { panics: points, ..pace.fate.get() }));
+}
+
+/// The program that runs is to stand still so many points further on.
+pub fn is_to_stall_in(points: u32) {
+    PACE.with(|pace| pace.fate.set(Fate { stalls: points, ..pace.fate.get() }));
 }
 
 /// A call is over: what was to become of it is not to become of the next one.

@@ -4,14 +4,15 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use shunt_shm::doorbell::{ON_BELL, ON_FUTEX};
 
-use super::program::{Asleep, Doing};
+use super::program::Doing;
+use super::sleep::Asleep;
 use super::tcp::Socket;
 use super::{Op, World};
 use crate::call::Direction;
-use crate::conn::flags::KERNEL_HINT;
+use crate::conn::flags::{KERNEL_HINT, SHORT};
 use crate::conn::poll::{self, KernelReadiness, Polled};
-use crate::conn::repeated::are_known;
-use crate::conn::{overflow, sends_over_tcp};
+use crate::conn::repeated::{are_awaited, are_known};
+use crate::conn::{has, overflow, sends_over_tcp};
 use crate::events;
 use crate::kernel::KernelSocket;
 use crate::wait::Naps;
@@ -37,7 +38,7 @@ impl<'a> Polled for Looked<'a> {
     }
 
     fn low_water(&self) -> u64 {
-        1
+        self.world.low_water(self.who) as u64
     }
 
     fn can_tell(&self) -> bool {
@@ -88,7 +89,9 @@ impl World {
     pub fn polls(&self, who: usize, doing: Doing) {
         match doing.op {
             _ if self.linked(who).is_none() => self.waits_for_kernel(who, doing),
-            Op::EdgeReceive(_) | Op::EdgeSend(_) => self.waits_for_edge(who, doing),
+            Op::EdgeReceive(_) | Op::EdgeSend(_) | Op::CountReceive(_) => {
+                self.waits_for_edge(who, doing);
+            }
             _ => self.waits_in_poll(who, doing),
         }
     }
@@ -116,7 +119,12 @@ impl World {
     fn waits_in_poll(&self, who: usize, doing: Doing) {
         let end = self.end(who);
         let receives = doing.op.direction() == Direction::Receiving;
-        let wanted = if receives { events::IN } else { events::OUT };
+        let wanted = match doing.op {
+            // Errors alone.
+            Op::HearAll => 0,
+            _ if receives => events::IN,
+            _ => events::OUT,
+        };
         let looks = || self.readiness(who, wanted) & (wanted | events::ALWAYS) != 0;
         let hears = |told: u32| {
             if told & !events::OUT != 0 {
@@ -135,12 +143,30 @@ impl World {
                 }
                 continue;
             }
+            // A program hears of its buffers, and goes on to wait for what it has come for.
+            if self.awaits_notice(who) {
+                // In a handler above a call that has the list it is told later, and comes again all the time.
+                if !self.hears(who) {
+                    self.pauses(who);
+                }
+                if doing.op == Op::HearAll {
+                    return;
+                }
+                continue;
+            }
             self.tells_for_those_below(who);
+            // Only the call below can drop what comes twice, of which the kernel tells all the time.
+            let is_free = self.is_free(who, Direction::Receiving);
+            if receives && are_awaited(end.record) && !is_free {
+                return;
+            }
             let by_words = end.is_heard_by_words(wanted);
             let how = if by_words { ON_FUTEX } else { ON_BELL };
-            let seen = Some(self.arms(who, doing.op.direction(), how));
-            let armed = if receives { [seen, None] } else { [None, seen] };
-            if looks() {
+            let ways = [Direction::Receiving, Direction::Sending];
+            let is_meant = [receives, !receives || self.is_numbered(who)];
+            let armed = [0, 1].map(|at| is_meant[at].then(|| self.arms(who, ways[at], how)));
+            let is_heard = || !by_words || end.is_heard_by_words(wanted);
+            if looks() || !is_heard() || self.awaits_notice(who) {
                 continue;
             }
             // A handler has run since the look: the call ends.
@@ -158,7 +184,8 @@ impl World {
                 events |= events::RDHUP;
             }
             // The look has armed the word for the queue, too.
-            let armed = armed.map(|seen| seen.map(|seen| self.still_armed(who, receives, seen)));
+            let still = |at: usize| armed[at].map(|seen| self.still_armed(who, at == 0, seen));
+            let armed = [0, 1].map(still);
             if by_words {
                 let asleep = self.asleep(who, doing, armed, None);
                 let now = self.now.get();
@@ -167,6 +194,7 @@ impl World {
                 self.rests_until(who, Asleep { by_edge: false, looks_at, ..asleep });
                 self.was_woken(looks_at, &mut naps);
                 if !looks() {
+                    naps.looks(self.now.get());
                     self.visits(who, events);
                 }
                 continue;
@@ -194,7 +222,9 @@ impl World {
     ) -> Asleep {
         // A full ring has those who wait look again for a while, and so has a peer that may be gone.
         let is_in_doubt = overflow::is_watched(&self.procs[who].record)
-            || self.procs[who].doubts_since.get() != 0;
+            || self.doubts_grants(who)
+            || self.procs[who].doubts_since.get() != 0
+            || has(&self.procs[who].record, SHORT);
         let looks_at = is_in_doubt.then(|| self.now.get() + 100_000_000);
         Asleep { armed, events, by_edge: events.is_none(), looks_at, ..Asleep::nothing(doing) }
     }

@@ -58,6 +58,12 @@ pub struct Kept {
     pub is_closed: Cell<bool>,
     /// Something has come since an edge was last taken.
     pub edge: Cell<bool>,
+    /// Whoever looked for bytes was told of an end.
+    pub has_told_end: Cell<bool>,
+    /// Its program has ended the direction in which it receives (`SHUT_RD`).
+    pub is_deaf: Cell<bool>,
+    /// `SO_RCVLOWAT`; 0: it was not set.
+    pub low_water: Cell<usize>,
 }
 
 /// The socket of one of the two.
@@ -109,6 +115,23 @@ impl<'w> Socket<'w> {
         self.ends();
     }
 
+    /// The same of the other direction.
+    pub fn shuts_reading(&self) {
+        self.kept().is_deaf.set(true);
+        self.kept().edge.set(true);
+    }
+
+    /// Bytes that are worth telling of are there, or more than that cannot come (`tcp_epollin_ready`).
+    fn has_bytes(&self) -> bool {
+        let there = self.comes().unread.borrow().len();
+        there > 0 && (there >= self.kept().low_water.get() || there == ROOM)
+    }
+
+    /// More bytes are answered by RST (`tcp_rcv_state_process`).
+    fn refuses(&self) -> bool {
+        self.kept().is_deaf.get() && self.goes().fin.get()
+    }
+
     /// The last descriptor is closed.
     pub fn closes(&self) {
         self.kept().is_closed.set(true);
@@ -138,12 +161,19 @@ impl<'w> Socket<'w> {
             self.resets();
             return Kernel::Moved(most);
         }
+        if most > 0 && self.other().refuses() {
+            self.other().resets();
+            self.resets();
+            return Kernel::Moved(most);
+        }
         let n = self.goes().room().min(most);
         if n == 0 && most > 0 {
             return Kernel::Nothing;
         }
         self.goes().write(bytes.take(n));
-        self.other().kept().edge.set(true);
+        if self.other().has_bytes() {
+            self.other().kept().edge.set(true);
+        }
         Kernel::Moved(n)
     }
 
@@ -163,7 +193,7 @@ impl<'w> Socket<'w> {
         }
         match self.kept().error.take() {
             Some(error) => Err(Kernel::Failed(error)),
-            None if self.is_reset() => Ok(Vec::new()),
+            None if self.is_reset() || self.kept().is_deaf.get() => Ok(Vec::new()),
             None => Err(Kernel::Nothing),
         }
     }
@@ -191,17 +221,18 @@ impl<'w> Socket<'w> {
     /// poll(2)'s answer, without a point.
     pub fn poll(&self) -> u32 {
         let (comes, goes, reset) = (self.comes(), self.goes(), self.is_reset());
+        let has_ended = comes.fin.get() || self.kept().is_deaf.get() || reset;
         let mut found = 0;
-        if !comes.unread.borrow().is_empty() || comes.fin.get() || reset {
+        if self.has_bytes() || has_ended {
             found |= events::IN | events::RDNORM;
         }
-        if comes.fin.get() || reset {
+        if has_ended {
             found |= events::RDHUP;
         }
         if self.has_much_room() || goes.fin.get() || reset {
             found |= events::OUT | events::WRNORM;
         }
-        if reset || comes.fin.get() && goes.fin.get() {
+        if reset || has_ended && goes.fin.get() {
             found |= events::HUP;
         }
         if self.kept().error.get().is_some() {
@@ -250,7 +281,13 @@ impl KernelSocket for Socket<'_> {
 
     fn readiness(&self, asked: u32) -> u32 {
         point();
-        self.poll() & (asked | events::ALWAYS)
+        let told = self.poll() & (asked | events::ALWAYS);
+        // Of one behind bytes it learns once it has read them.
+        let is_silent = self.comes().unread.borrow().is_empty();
+        if asked == events::IN | events::RDHUP && told & events::END != 0 && is_silent {
+            self.kept().has_told_end.set(true);
+        }
+        told
     }
 
     fn has_fin_behind(&self, _waiting: u64) -> bool {

@@ -61,6 +61,7 @@ fn connecting(makes: impl Strategy<Value = Op> + 'static) -> impl Strategy<Value
         1 => (0_u32..150).prop_map(Op::Signal),
         1 => Just(Op::Tire),
         1 => prop_oneof![Just(Op::AgentDies), Just(Op::AgentReturns)],
+        1 => prop_oneof![Just(Op::Starve), Just(Op::Feed)],
     ];
     (makes, prop::collection::vec(does, 0..14))
         .prop_map(|(first, ops)| core::iter::once(first).chain(ops).collect())
@@ -150,6 +151,193 @@ proptest! {
     }
 }
 
+/// A program that sends without copies, among what it does; `others` may come anywhere.
+fn lending_op(others: impl Strategy<Value = Op>) -> impl Strategy<Value = Op> {
+    // Half a ring is the most that is granted at once.
+    let size = || prop_oneof![4 => 1_usize..20, 2 => 1_usize..500, 1 => 1_usize..9000, 1 => 2047_usize..2050];
+    prop_oneof![
+        10 => others,
+        5 => size().prop_map(Op::Grant),
+        5 => size().prop_map(Op::Pin),
+        3 => Just(Op::Hear),
+        2 => Just(Op::HearAll),
+        2 => size().prop_map(Op::Receive),
+        1 => size().prop_map(Op::Skip),
+        1 => Just(Op::Refuse),
+        2 => Just(Op::Unmap),
+        2 => (0_u32..200).prop_map(Op::Stall),
+    ]
+}
+
+/// With signals, panics, forks and lies in some.
+fn lending_programs() -> impl Strategy<Value = (Vec<Op>, Vec<Op>)> {
+    let shares = || prop_oneof![3 => Just(true), 1 => Just(false)];
+    let known = |(shares, mut ops): (bool, Vec<Op>)| {
+        let meets = usize::from(ops.first() == Some(&Op::Meet));
+        if shares {
+            ops.insert(meets, Op::Share);
+        }
+        ops
+    };
+    let plain = || (shares(), program(lending_op(op()))).prop_map(known);
+    let faulty = || (shares(), program(lending_op(forking_op()))).prop_map(known);
+    prop_oneof![
+        3 => (plain(), plain()),
+        1 => (faulty(), faulty()),
+    ]
+}
+
+/// The same, with programs that leave the ring, or hand the connection over.
+fn leaving_op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        16 => faulty_op(),
+        1 => Just(Op::Urgent),
+        1 => Just(Op::Leave),
+        1 => Just(Op::Exec),
+        1 => (0_usize..6).prop_map(Op::Spawn),
+    ]
+}
+
+proptest! {
+    #![proptest_config(seeded(4))]
+
+    #[test]
+    fn whatever_is_sent_without_copies_comes_as_it_was_and_buffers_come_back_once_and_not_too_early(
+        history in history(lending_programs())
+    ) {
+        let _ = history.run();
+    }
+}
+
+/// A step of a dialogue: bytes that one program sends, and how the other one receives them, if it does.
+type Said = (bool, usize, (Option<u32>, Option<u32>), Option<Op>);
+
+/// A program may stand still in its next call, often at the beginning, so that the other one goes a long way between any two points.
+fn stall() -> impl Strategy<Value = Option<u32>> {
+    prop_oneof![3 => Just(None), 1 => (0_u32..4).prop_map(Some), 3 => (0_u32..120).prop_map(Some)]
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    let size = || prop_oneof![2 => Just(1_usize), 2 => Just(2), 1 => Just(4097), 1 => Just(3001)];
+    let received = (size(), 0_usize..7).prop_map(|(n, how)| match how {
+        0 => None,
+        1 => Some(Op::ReceiveAll(n)),
+        2 => Some(Op::PollReceive(n)),
+        3 => Some(Op::CountReceive(n)),
+        4 => Some(Op::Look(n)),
+        _ => Some(Op::Receive(n)),
+    });
+    (any::<bool>(), size(), (stall(), stall()), received)
+}
+
+/// How a program ends.
+fn end() -> impl Strategy<Value = (Option<u32>, Option<Op>)> {
+    let what = prop_oneof![
+        3 => Just(None),
+        2 => Just(Some(Op::Die(0))),
+        1 => (0_u32..100).prop_map(|points| Some(Op::Die(points))),
+        1 => Just(Some(Op::Close)),
+        1 => Just(Some(Op::Shut)),
+    ];
+    (stall(), what)
+}
+
+/// How they begin.
+fn beginning() -> impl Strategy<Value = (Vec<Op>, Vec<Op>)> {
+    let begins = |client: &[Op], server: &[Op]| Just((client.to_vec(), server.to_vec()));
+    prop_oneof![
+        1 => begins(&[], &[]),
+        1 => begins(&[Op::Meet], &[]),
+        1 => begins(&[Op::Meet], &[Op::Meet]),
+        2 => begins(&[Op::Connect], &[Op::Accept]),
+        2 => begins(&[Op::Connect], &[Op::AcceptNow]),
+        1 => begins(&[Op::ConnectPlain], &[Op::Accept]),
+        1 => begins(&[Op::Connect, Op::Bypass], &[Op::AcceptNow]),
+        2 => (0_u32..80).prop_map(|points| (vec![Op::Stall(points), Op::Connect], vec![Op::Accept])),
+    ]
+}
+
+/// Two programs that talk to each other: so each goes on where the other one has come to something.
+fn dialogue() -> impl Strategy<Value = (Vec<Op>, Vec<Op>)> {
+    let meets = prop::option::of((0_usize..4, any::<bool>()));
+    (beginning(), prop::collection::vec(said(), 1..5), meets, end(), end()).prop_map(
+        |((client, server), said, meets, client_ends, server_ends)| {
+            let mut programs = [client, server];
+            for (n, (is_servers, size, stalls, received)) in said.into_iter().enumerate() {
+                let (speaker, listener) = (usize::from(is_servers), usize::from(!is_servers));
+                if let Some((_, is_servers)) = meets.filter(|(at, _)| *at == n) {
+                    programs[usize::from(is_servers)].push(Op::Meet);
+                }
+                programs[speaker].extend(stalls.0.map(Op::Stall));
+                programs[speaker].push(Op::Send(size));
+                programs[listener].extend(stalls.1.map(Op::Stall));
+                programs[listener].extend(received);
+            }
+            for (program, (stall, end)) in programs.iter_mut().zip([client_ends, server_ends]) {
+                program.extend(stall.map(Op::Stall));
+                program.extend(end);
+                program.push(Op::Receive(2));
+            }
+            let [client, server] = programs;
+            (client, server)
+        },
+    )
+}
+
+/// Who comes first, mostly until it can go no further.
+fn long_turns() -> impl Strategy<Value = Vec<u8>> {
+    let turn = prop_oneof![2 => Just(0x7f_u8), 2 => Just(0xff), 1 => any::<u8>()];
+    prop::collection::vec(turn, 0..12)
+}
+
+proptest! {
+    #![proptest_config(seeded(2))]
+
+    #[test]
+    fn wherever_a_program_stands_still_what_the_other_one_does_meanwhile_is_seen(
+        history in (dialogue(), long_turns())
+            .prop_map(|((client, server), choices)| History { client, server, choices })
+    ) {
+        let _ = history.run();
+    }
+}
+
+proptest! {
+    #![proptest_config(seeded(4))]
+
+    #[test]
+    fn whoever_leaves_the_ring_or_hands_the_connection_over_has_the_whole_stream_go_on(
+        history in history((program(leaving_op()), program(leaving_op())))
+    ) {
+        let _ = history.run();
+    }
+}
+
+/// The same, with programs that set what is worth telling of, and how much may lie unread.
+fn setting_op(others: impl Strategy<Value = Op>) -> impl Strategy<Value = Op> {
+    prop_oneof![
+        14 => others,
+        2 => prop_oneof![1_usize..20, 1_usize..500, Just(0), Just(4096)].prop_map(Op::LowWater),
+        2 => prop_oneof![Just(1_usize), 1100_usize..1300, 1_usize..4000].prop_map(Op::Buffers),
+    ]
+}
+
+fn setting_programs() -> impl Strategy<Value = (Vec<Op>, Vec<Op>)> {
+    let program = || program(setting_op(op()));
+    (program(), program())
+}
+
+proptest! {
+    #![proptest_config(seeded(4))]
+
+    #[test]
+    fn whatever_a_program_sets_of_its_socket_it_is_told_of_what_it_waits_for(
+        history in history(setting_programs())
+    ) {
+        let _ = history.run();
+    }
+}
+
 /// How many; `SIM_HISTORIES` says otherwise.
 fn histories() -> u32 {
     std::env::var("SIM_HISTORIES").ok().and_then(|n| n.parse().ok()).unwrap_or(2000)
@@ -197,6 +385,49 @@ fn what_was_mended_stays_so() {
         "meet send:1 look:1 recv-all:6 / meet send:1 recv:1 panic:4 shut / 9fa407002e004501070041010000",
         // A program was killed behind a mark that it had not noted, and another one that held the end went on.
         "meet fork:1 poll-recv:1 / meet fork:1 send:1 die:17 send:1 / ",
+        // Who followed did not tell of the mark to one that had left and read on.
+        "send:1 edge-send:1 meet send:1 / meet poll-send:1 urgent recv-all:3 / 35d70001951d30",
+        // One that had ended its direction left behind a mark what it could not send once more.
+        "meet urgent recv:1 / meet send:1 shut urgent / ff7f",
+        // A handler that left froze a step below it in the middle.
+        "meet send:1 / meet signal:18 recv:1 urgent / 002d1e",
+        // The same, and the step went into the ring that its program had left.
+        "meet signal:8 send:1 urgent exec urgent / meet look:1 recv:1 / 80000d153b4135315c",
+        // The end that a new owner gave was taken for the death of its peer.
+        "meet exec shut recv:1 / meet send:4097 / 9aaa3d00",
+        // A sender waited for ever for one that was killed as it said how far it had come.
+        "meet poll-send:1 edge-recv:1 urgent / meet urgent shut die:21 recv:1 / 433100000000",
+        // A panic behind a mark left the other one asleep.
+        "meet poll-send:1 shut poll-recv:2971 recv-all:33 / meet edge-send:3000 recv:1 panic:11 urgent edge-send:1 / 8080be010000000000000050000100",
+        // One that had left, and had found its peer gone, napped over that end.
+        "meet shut urgent recv:1 / meet die:17 edge-send:1 / 80808f",
+        // A handler above a call that passed a mark slept on a futex in front of the next one, and the bytes came over TCP.
+        "connect signal:32 recv:1 poll-recv:1 / accept-now edge-send:1 / 80490129c108000100",
+        // An end that was found while bytes came into the ring was forgotten over them.
+        "meet send:1 stall:0 send:1 die:0 recv:2 / meet recv:1 send:2 stall:37 count-recv:1 recv:2 / ",
+        // Poll told of bytes that came twice, behind a mark that had come since its look began.
+        "meet poll-recv:1 recv:1 poll-recv:1 / meet send:1 send:1 urgent / bf0156b6d3143fa137207b06a7249f62",
+        // One that had waited for the lock went on behind a step in which the library had panicked.
+        "meet fork:3 check panic:34 recv:1 send:1 recv:1 / meet send:4097 / b1fdc385e001600000000060",
+        // The library panicked once more as it gave the connection back.
+        "meet meet / meet signal:6 panic:0 poll-send:1 panic:0 / ",
+        // One that left again told of it once more, as it may.
+        "meet recv:3 recv:1 leave poll-recv:1 recv:1 urgent / meet poll-send:4 shut recv:1 / 1401c45419280180c1050043001f800099",
+        // One whose connection the library had reset in the middle of a mark left the ring: the peer took the marks for a breach.
+        "meet panic:53 send:3001 urgent / meet recv:1 / 80000000",
+        // A small send that found room had another program wait for more for good.
+        "meet fork:2 signal:0 close fork:1 recv:1 recv:1 recv:6 / meet send:1 fork:5 send:1 sleep meet poll-recv:1 meet edge-send:4097 / 1d01b91f0c18005c01fa7d170059ca20750b",
+        // A call slept on a futex though the library had reset the connection, in a handler, after it had looked.
+        "meet recv:1 signal:110 panic:111 send:4097 recv:1 / meet shut / 00000000",
+        // A handler ran for long between a wake-up and the next sleep, and the nap was three times as long, over a killed peer.
+        "connect signal:27 recv:1 tire / accept-now die:0 meet / 000000000000",
+        // A poll had chosen to sleep on a futex, then the peer left the ring, and its bytes came over TCP.
+        "meet recv:1 poll-recv:1 / meet send:1 urgent / bf013f010119a87fff",
+        // One that had shut its reading did not hear that its peer was killed.
+        "meet shut-rd buffers:1 send:2384 / meet shut-rd die:27 recv:1 buffers:1 / 9e010000",
+        "meet edge-send:24 recv:1 send:4096 shut-rd poll-send:1 / meet recv:1 poll-send:1 die:0 / 00000000000000000000",
+        // Room that another program had filled was told of.
+        "meet recv:1 recv:1 check spawn:1 poll-send:3000 poll-send:1 / meet urgent send:1 / 00310000",
     ] {
         let history: History = line.parse().unwrap();
         assert!(history.run() > 0);

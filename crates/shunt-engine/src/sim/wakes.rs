@@ -72,9 +72,22 @@ impl World {
         if sleeper.mind.sleeps() != Some(self.conn) {
             return;
         }
+        // Of what one that had left, and has read on, stops at the other one has heard.
+        if me.leaves_again.get() {
+            return;
+        }
+        // Whoever sets its buffers tells of them as they are.
+        if me.has_set_buffers.get() {
+            return;
+        }
+        // The close of an end that has left, and whose direction has ended before, tells once more.
+        if me.has_let_go.get() && at_once(|| me.section.ctl.handed_over.load(Relaxed)) != 0 {
+            return;
+        }
         let waits = asleep.doing.op.direction();
-        let is_nothing =
-            self.news(other(teller)).is_nothing_since(asleep.news, waits, asleep.by_edge);
+        // One that waits for its buffers, too, looks at both directions.
+        let is_both = asleep.by_edge || asleep.armed.iter().all(Option::is_some);
+        let is_nothing = self.news(other(teller)).is_nothing_since(asleep.news, waits, is_both);
         let began_before = asleep.began <= me.step_began.get();
         assert!(!is_nothing || !began_before, "{} is woken for nothing: {asleep:?}", other(teller));
     }

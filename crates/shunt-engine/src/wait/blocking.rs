@@ -1,11 +1,14 @@
 //! How a blocking call waits: it spins for what the ring brings, then sleeps on a futex, with a look at the kernel socket now and
 //! then ([`Naps`]). Who waits for what the kernel tells, too, sleeps in poll(2) on the kernel socket and the doorbell.
 
+use shunt_wire::waits::Part;
+
 use crate::call::{Direction, Until};
 use crate::spin::Nanos;
-use crate::wait::naps::Naps;
+use crate::wait::naps::{Naps, SOON};
 use crate::wait::ports::{Host, Limits, Spinner, Way, Woken};
 use crate::wait::spin::{give_way, is_long};
+use crate::wait::stopwatch::Stopwatch;
 
 /// Longest spin for the first byte.
 const FIRST_FOR: Nanos = 50_000;
@@ -36,6 +39,8 @@ pub struct Blocking {
     now: Nanos,
     /// [`Ears::agent`] then.
     has_agent: bool,
+    /// The wait that is under way.
+    stopwatch: Stopwatch,
 }
 
 /// By what a call hears of news.
@@ -49,6 +54,8 @@ pub struct Ears {
     pub kernel: bool,
     /// By the agent, which wakes it when the peer was killed, and of whose own end a sleeper hears.
     pub agent: bool,
+    /// By the agent also of one that was killed while nobody slept: waits that last long need no short nap ([`Naps::is_patient`]).
+    pub gone: bool,
 }
 
 impl Blocking {
@@ -73,6 +80,8 @@ impl Blocking {
 
     /// How the call is to sleep, after it has given way to others where that pays; or why it has ended.
     ///
+    /// `lasted` hears how long the wait was that ended as it did so.
+    ///
     /// # Errors
     /// It has ended.
     pub fn turn_in(
@@ -82,18 +91,25 @@ impl Blocking {
         ears: Ears,
         ask: impl FnOnce() -> Option<Nanos>,
         is_ready: impl FnMut() -> bool,
+        lasted: impl FnOnce(Part, Nanos),
     ) -> Result<Way, Woken> {
         self.now = host.now();
         self.has_agent = ears.agent;
         host.look_after(self.now);
         let is_begun = self.naps.begins(self.now);
+        self.naps.have_lasted(ears.agent && ears.gone);
         let deadline = self.deadline(self.now, ask);
         if deadline.is_some_and(|deadline| self.now >= deadline) {
             return Err(Woken::TimedOut);
         }
         let by_ring = ears.ring && until == Until::Ring;
         // Not with a timeout: it may be long before the processor is given back.
-        if by_ring && is_begun && deadline.is_none() && give_way(host, is_ready) {
+        if by_ring
+            && is_begun
+            && deadline.is_none()
+            && let Some(ended) = give_way(host, is_ready)
+        {
+            lasted(Part::GaveWay, self.stopwatch.ends(self.now, ended));
             return Err(Woken::Look);
         }
         let is_deaf = ears.is_far || (ears.kernel && !self.naps.is_young(self.now));
@@ -103,7 +119,7 @@ impl Blocking {
 
     /// When a sleep ends at the latest, where the call looks for itself so soon.
     #[must_use]
-    pub fn limits(&self, way: Way, look: Option<Nanos>) -> Limits {
+    pub fn limits(&mut self, way: Way, look: Option<Nanos>) -> Limits {
         let nap = (way == Way::Futex).then(|| match self.has_agent {
             true => self.naps.end(self.now),
             false => self.naps.end_unattended(self.now),
@@ -118,9 +134,28 @@ impl Blocking {
         self.naps.lasted(self.now)
     }
 
-    /// Somebody has woken it.
-    pub fn was_woken(&mut self, host: &impl Spinner) {
-        self.naps.begins_anew(host.now());
+    /// The time of the wait that is under way.
+    pub const fn stopwatch(&mut self) -> &mut Stopwatch {
+        &mut self.stopwatch
+    }
+
+    /// True where it looks for those who were killed before it sleeps ([`Naps::is_patient`]).
+    #[must_use]
+    pub const fn is_patient(&self) -> bool {
+        self.naps.is_patient()
+    }
+
+    /// It asks the kernel after a sleep on a futex.
+    pub fn looks(&mut self, host: &impl Spinner) {
+        self.naps.looks(host.now());
+    }
+
+    /// Somebody has woken it. True when it has waited for no longer than a short nap.
+    pub fn was_woken(&mut self, host: &impl Spinner) -> bool {
+        let now = host.now();
+        let is_short = self.naps.lasted(now) < SOON;
+        self.naps.begins_anew(now);
+        is_short
     }
 
     /// A signal handler ends the call, whatever that handler is: it has a timeout, or has moved some bytes.

@@ -10,9 +10,12 @@
 #[cfg(not(loom))]
 mod blocking;
 mod crowd;
+pub mod looks;
+#[cfg(not(loom))]
 mod naps;
 mod ports;
 mod spin;
+mod stopwatch;
 pub mod tell;
 #[cfg(all(test, not(loom)))]
 mod tell_tests;
@@ -23,7 +26,8 @@ mod waiter;
 #[cfg(not(loom))]
 pub use blocking::{Blocking, Ears, PAUSES, spins};
 #[cfg(not(loom))]
-pub use naps::{Naps, SELDOM, SOON, UNATTENDED};
-pub use ports::{Handlers, Hearing, Host, Limits, Set, Slept, Spinner, Wait, Way, Woken};
-pub use spin::{Spun, far_guess, give_way, is_long, learn, learn_wake_up, spin, spin_patiently};
+pub use naps::{Naps, PATIENT, SELDOM, SOON, UNATTENDED};
+pub use ports::{Handlers, Hearing, Host, Limits, Set, Slept, Spinner, Spun, Wait, Way, Woken};
+pub use spin::{far_guess, give_way, is_long, learn, learn_wake_up, spin, spin_patiently};
+pub use stopwatch::{Spell, Stopwatch};
 pub use waiter::{look_on_queue, wait, wait_for};

@@ -1,9 +1,22 @@
 //! What the waiter asks of the world, and the values between them.
 
 use shunt_shm::sync::{AtomicU32, AtomicU64};
+use shunt_wire::waits::Part;
 
 use crate::handshake::SHORTEST_LOOK;
 use crate::spin::{Mode, Nanos};
+use crate::wait::stopwatch::{Spell, Stopwatch};
+
+/// How a spin ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spun {
+    /// There was none: it does not pay here.
+    Not,
+    /// Work came.
+    Found(Spell),
+    /// Nothing came.
+    Vain(Spell),
+}
 
 /// What a thread spins by: the time, and what spins are worth in this process.
 pub trait Spinner {
@@ -23,8 +36,8 @@ pub trait Spinner {
     fn rested(&self) -> Nanos;
     /// It does so now.
     fn rests(&self, now: Nanos);
-    /// What offering the processor costs in this process ([`crate::spin::Offers`]).
-    fn offers(&self) -> &AtomicU32;
+    /// What came of offers of the processor in this process ([`crate::spin::Offers`]).
+    fn offers(&self) -> &AtomicU64;
     /// What giving the processor away is worth in this process ([`crate::spin::Yielding`]).
     fn yields(&self) -> &AtomicU32;
     /// Gives the processor away.
@@ -164,7 +177,7 @@ pub trait Wait {
     /// Whether it waits for several connections, and heeds [`Host::doubt`].
     const HEEDS_DOUBTS: bool = true;
 
-    /// Spins, where that is to be done. True: there is something to look at.
+    /// Spins, where that is to be done, and tells of it ([`Self::spun`]). True: there is something to look at.
     fn spin(&mut self) -> bool;
     /// The last moment before it arms: how it is to sleep, or why the wait has ended.
     ///
@@ -175,6 +188,12 @@ pub trait Wait {
     fn arm<T>(&mut self, way: Way, rest: impl FnOnce(&mut Self, Hearing) -> T) -> T;
     /// Whether there is something to look at.
     fn is_ready(&mut self) -> bool;
+    /// After it has armed, and looked: whether all that it waits for is told in this way still. A connection may have gone over to
+    /// TCP since the way was chosen, or by that look, and the kernel alone tells of what comes then.
+    fn is_heard(&mut self, way: Way) -> bool {
+        let _ = way;
+        true
+    }
     /// When the sleep ends at the latest.
     fn limits(&mut self, way: Way) -> Limits;
     /// Sleeps, for so many nanoseconds at the most, and takes up what the kernel has told. `awake` is called right after the
@@ -198,8 +217,41 @@ pub trait Wait {
         let _ = (way, since);
         None
     }
+    /// The time of the wait that is under way.
+    fn stopwatch(&mut self) -> &mut Stopwatch;
+    /// A wait has ended by something to look at, or its last part has: after so long. It stands for as many as
+    /// [`Part::stands_for`] says.
+    fn lasted(&mut self, part: Part, nanos: Nanos) {
+        let _ = (part, nanos);
+    }
+    /// It has spun so. True: there is something to look at.
+    #[inline]
+    fn spun(&mut self, spun: Spun) -> bool {
+        match spun {
+            Spun::Not => false,
+            Spun::Vain(spell) => {
+                self.stopwatch().goes_on(spell.from);
+                false
+            }
+            Spun::Found(spell) => {
+                let lasted = self.stopwatch().ends(spell.from, spell.to);
+                if is_counted(spell) {
+                    self.lasted(Part::Spun, lasted);
+                }
+                true
+            }
+        }
+    }
     /// What signal handlers have to say to a sleep in which nothing was told.
     fn handlers(&mut self, slept: Slept) -> Handlers;
+}
+
+/// Whether a spin that has ended a wait is among the few that are counted ([`Part::stands_for`]): by when it ended, which has
+/// nothing to do with how long it took, however coarse the clock is.
+#[inline]
+pub(super) const fn is_counted(spell: Spell) -> bool {
+    let mixed = spell.to.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32).is_multiple_of(Part::Spun.stands_for())
 }
 
 /// Those who look at several things at a time, and answer by what they have found.

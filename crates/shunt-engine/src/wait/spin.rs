@@ -3,24 +3,14 @@
 use shunt_shm::sync::{AtomicU32, Ordering};
 
 use crate::spin::{
-    Given, Habit, KEPT, Learnt, Lengths, Mode, Nanos, Offers, Outcome, WakeUp, Yielding,
+    Given, Habit, KEPT, Learnt, Lengths, Mode, NOBODY, Nanos, Offers, Outcome, WakeUp, Yielding,
 };
 use crate::wait::crowd::{self, Place};
-use crate::wait::ports::{Spinner, Way};
+use crate::wait::ports::{Spinner, Spun, Way};
+use crate::wait::stopwatch::Spell;
 
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 16;
-
-/// How a spin ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Spun {
-    /// There was none: it does not pay here.
-    Not,
-    /// Work came.
-    Found,
-    /// Nothing came.
-    Vain,
-}
 
 /// [`Spinner::far_answer`] before it was measured.
 const FAR_GUESS: u32 = 200_000;
@@ -52,9 +42,8 @@ pub fn learn(host: &impl Spinner, since: Nanos) {
     }
 }
 
-/// A thread of this process runs, after a sleep from which somebody began to wake it at `rang`.
-pub fn learn_wake_up(host: &impl Spinner, way: Way, rang: Nanos) {
-    let took = host.now().saturating_sub(rang);
+/// A thread of this process runs, so long after somebody began to wake it.
+pub fn learn_wake_up(host: &impl Spinner, way: Way, took: Nanos) {
     let known = WakeUp(host.wake_up(way).load(Ordering::Relaxed));
     let learnt = known.learn(took);
     if learnt != known {
@@ -94,9 +83,9 @@ pub fn spin(
         learnt.store(after.0, Ordering::Relaxed);
         return Spun::Not;
     }
-    let (is_found, outcome) = run(host, budget, &lengths, deadline, &mut found);
+    let (spun, outcome) = run(host, budget, &lengths, deadline, &mut found);
     learnt.store(after.end(outcome, &lengths).0, Ordering::Relaxed);
-    if is_found { Spun::Found } else { Spun::Vain }
+    spun
 }
 
 /// Spins until `found`, for as long as `patience`, where that is what mostly pays.
@@ -116,34 +105,32 @@ pub fn spin_patiently(
         habit.store(after.0, Ordering::Relaxed);
         return Spun::Not;
     }
-    let (is_found, outcome) = run(host, patience, &lengths(host, Way::Futex), None, &mut found);
+    let (spun, outcome) = run(host, patience, &lengths(host, Way::Futex), None, &mut found);
     habit.store(after.end(matches!(outcome, Outcome::Paid(_))).0, Ordering::Relaxed);
-    if is_found { Spun::Found } else { Spun::Vain }
+    spun
 }
 
 /// Longest time of giving the processor away while nobody wants it.
 const ALONE_FOR: Nanos = 30_000;
-/// A yield that takes less has found nobody.
-const NOBODY: Nanos = 2_000;
 /// Longest time of giving it away altogether.
 const YIELD_FOR: Nanos = 200_000;
 
 /// Gives the processor away, and looks whenever it is given back, as long as that pays in this process.
-/// Only without an own choice of the user's about spinning.
-pub fn give_way(host: &impl Spinner, mut found: impl FnMut() -> bool) -> bool {
+/// Only without an own choice of the user's about spinning. Returns when it had been given back with something found.
+pub fn give_way(host: &impl Spinner, mut found: impl FnMut() -> bool) -> Option<Nanos> {
     if host.mode() != Mode::Auto {
-        return false;
+        return None;
     }
     let learnt = host.yields();
     let (go, after) = Yielding(learnt.load(Ordering::Relaxed)).begin();
     if !go {
         learnt.store(after.0, Ordering::Relaxed);
-        return false;
+        return None;
     }
     let began = host.now();
     let (mut last, mut alone) = (began, 0);
     let (mut is_found, mut is_traded) = (false, false);
-    let given = loop {
+    let (given, ended) = loop {
         host.give_way();
         is_found |= found();
         let now = host.now();
@@ -154,64 +141,80 @@ pub fn give_way(host: &impl Spinner, mut found: impl FnMut() -> bool) -> bool {
             is_traded = true;
         }
         if took > KEPT {
-            break Given::Kept;
+            break (Given::Kept, now);
         }
         if is_found {
-            break if is_traded { Given::Traded } else { Given::Paid };
+            break (if is_traded { Given::Traded } else { Given::Paid }, now);
         }
         if alone > ALONE_FOR || now - began > YIELD_FOR {
-            break Given::Unpaid;
+            break (Given::Unpaid, now);
         }
         last = now;
     };
     learnt.store(after.end(given).0, Ordering::Relaxed);
-    is_found
+    is_found.then_some(ended)
 }
 
 /// A thread that always finds something lets others have its processor so often.
 const RESTS_AFTER: Nanos = 600_000;
+/// The same while others want processors.
+const TURN: Nanos = 150_000;
+
+/// Whether others want processors of late ([`Offers`]).
+fn are_wanted(host: &impl Spinner, now: Nanos) -> bool {
+    Offers(host.offers().load(Ordering::Relaxed)).are_wanted(now)
+}
 
 /// Two who answer each other at once need not ever sleep, and so keep their processors for a slice of some milliseconds each
-/// time, while others wait. So they let them have it now and then ([`Offers`]). True when that is to be done by a sleep.
+/// time, while others wait. So they offer them now and then, or sleep where they are wanted. True when it is to sleep.
 #[inline]
 fn rest(host: &impl Spinner) -> bool {
     let now = host.now();
-    if now.saturating_sub(host.rested()) < RESTS_AFTER || host.mode() != Mode::Auto {
+    let held = now.saturating_sub(host.rested());
+    if held < TURN || host.mode() != Mode::Auto {
         return false;
     }
-    host.rests(now);
-    let word = host.offers();
-    let (offers, after) = Offers(word.load(Ordering::Relaxed)).begin();
-    if !offers {
-        word.store(after.0, Ordering::Relaxed);
-        return true;
+    let are_wanted = are_wanted(host, now);
+    if are_wanted {
+        host.rests(now);
+    } else if held >= RESTS_AFTER {
+        offer(host, now);
     }
+    are_wanted
+}
+
+/// Offers the processor to others; when it was back.
+fn offer(host: &impl Spinner, now: Nanos) -> Nanos {
     host.give_way();
     let back = host.now();
     host.rests(back);
-    let learnt = after.end(back - now);
-    if learnt != after {
+    let word = host.offers();
+    let known = Offers(word.load(Ordering::Relaxed));
+    let learnt = known.end(back, back - now);
+    if learnt != known {
         word.store(learnt.0, Ordering::Relaxed);
     }
-    false
+    back
 }
 
-/// A spin that lasts longer than this takes one of the [places](Spinner::spinners).
+/// A spin that lasts longer than this takes one of the [places](Spinner::spinners). One that lasts longer than the sleep that it
+/// spares, too, offers the processor now and then: the one that is to answer may be waiting for it, or somebody else.
 const LONG: Nanos = 10_000;
 
-/// The loop: whether it was found, and what is to be learnt from it.
+/// The loop: how it went, and what is to be learnt from it.
 fn run(
     host: &impl Spinner,
     budget: Nanos,
     lengths: &Lengths,
     deadline: Option<Nanos>,
     found: &mut impl FnMut() -> bool,
-) -> (bool, Outcome) {
+) -> (Spun, Outcome) {
     let began = host.now();
     let mut last = began;
     let mut is_found = false;
     let mut place: Option<Place<'_>> = None;
-    let outcome = loop {
+    let mut next_offer = (host.mode() == Mode::Auto).then(|| began + LONG.max(lengths.spared()));
+    let (outcome, to) = loop {
         for _ in 0..LOOKS {
             if found() {
                 is_found = true;
@@ -221,23 +224,36 @@ fn run(
         }
         let now = host.now();
         if now - last > lengths.preempted {
-            break Outcome::Preempted;
+            break (Outcome::Preempted, now);
         }
         if is_found {
-            break Outcome::Paid(now - began);
+            break (Outcome::Paid(now - began), now);
         }
         if now - began > budget || deadline.is_some_and(|d| now >= d) {
-            break Outcome::Unpaid;
+            break (Outcome::Unpaid, now);
         }
         if let Some(place) = &place {
             place.renew(now);
         } else if now - began > LONG {
             place = crowd::enter(host.spinners(), now);
             if place.is_none() {
-                break Outcome::Unpaid;
+                break (Outcome::Unpaid, now);
             }
         }
         last = now;
+        if next_offer.is_some_and(|at| now >= at) {
+            if are_wanted(host, now) {
+                break (Outcome::Taken, now);
+            }
+            last = offer(host, now);
+            if last - now >= NOBODY {
+                is_found = found();
+                break (Outcome::Taken, last);
+            }
+            // The longer it waits the rarer: where nobody wants it, it costs some time each time.
+            next_offer = Some(last + (last - began));
+        }
     };
-    (is_found, outcome)
+    let spell = Spell { from: began, to };
+    (if is_found { Spun::Found(spell) } else { Spun::Vain(spell) }, outcome)
 }

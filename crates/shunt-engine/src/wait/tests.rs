@@ -1,13 +1,17 @@
 //! The rules of the waiter, with a clock that stands still until something takes time, and sleeps that are told what they
 //! come to.
 
+mod lasting;
+mod spins;
+
 use core::cell::{Cell, RefCell};
 
 use shunt_shm::sync::{AtomicU32, AtomicU64, Ordering};
+use shunt_wire::waits::Part;
 
 use super::*;
 use crate::call::{Direction, Until};
-use crate::spin::{KEPT, Mode, Nanos};
+use crate::spin::{Mode, Nanos};
 
 const MS: Nanos = 1_000_000;
 
@@ -19,6 +23,7 @@ enum Step {
     LookAfter,
     Arm(Way),
     Look,
+    AskWay,
     Alarm,
     Sleep(Way, Option<Nanos>),
     Awake,
@@ -38,7 +43,7 @@ struct Process {
     wake_up: [AtomicU32; 2],
     spinners: [AtomicU64; 1],
     rested: Cell<Nanos>,
-    offers: AtomicU32,
+    offers: AtomicU64,
     yields: AtomicU32,
     alarm: Option<Nanos>,
     doubt: Option<Nanos>,
@@ -89,7 +94,7 @@ impl Spinner for Process {
         self.rested.set(now);
     }
 
-    fn offers(&self) -> &AtomicU32 {
+    fn offers(&self) -> &AtomicU64 {
         &self.offers
     }
 
@@ -132,9 +137,11 @@ struct What<'a, const SET: bool> {
     process: &'a Process,
     /// After so many looks there is something.
     ready_after: u32,
-    spins: bool,
+    spins: Spun,
     way: Result<Way, Woken>,
     hearing: Hearing,
+    /// Of what it armed for.
+    is_heard: bool,
     limits: Limits,
     slept: Slept,
     /// How long a sleep takes.
@@ -143,6 +150,9 @@ struct What<'a, const SET: bool> {
     teaches: bool,
     /// How long before the sleep ended somebody began to wake it.
     rang: Option<Nanos>,
+    stopwatch: Stopwatch,
+    /// What it was told to have lasted.
+    lasted: Vec<(Part, Nanos)>,
 }
 
 impl<'a, const SET: bool> What<'a, SET> {
@@ -150,15 +160,18 @@ impl<'a, const SET: bool> What<'a, SET> {
         Self {
             process,
             ready_after: u32::MAX,
-            spins: false,
+            spins: Spun::Not,
             way: Ok(Way::Kernel),
             hearing: Hearing::Woken,
+            is_heard: true,
             limits: Limits::default(),
             slept: Slept::Woken,
             takes: 0,
             ran: false,
             teaches: true,
             rang: None,
+            stopwatch: Stopwatch::default(),
+            lasted: Vec::new(),
         }
     }
 
@@ -178,7 +191,7 @@ impl<const SET: bool> Wait for What<'_, SET> {
 
     fn spin(&mut self) -> bool {
         self.process.does(Step::Spin);
-        self.spins
+        self.spun(self.spins)
     }
 
     fn turn_in(&mut self) -> Result<Way, Woken> {
@@ -197,6 +210,11 @@ impl<const SET: bool> Wait for What<'_, SET> {
         self.process.does(Step::Look);
         self.ready_after = self.ready_after.saturating_sub(1);
         self.ready_after == 0
+    }
+
+    fn is_heard(&mut self, _: Way) -> bool {
+        self.process.does(Step::AskWay);
+        self.is_heard
     }
 
     fn limits(&mut self, _: Way) -> Limits {
@@ -232,6 +250,14 @@ impl<const SET: bool> Wait for What<'_, SET> {
         Some(self.process.now.get() - self.rang?)
     }
 
+    fn stopwatch(&mut self) -> &mut Stopwatch {
+        &mut self.stopwatch
+    }
+
+    fn lasted(&mut self, part: Part, nanos: Nanos) {
+        self.lasted.push((part, nanos));
+    }
+
     fn handlers(&mut self, slept: Slept) -> Handlers {
         Handlers::of_a_set(slept, self.ran)
     }
@@ -242,20 +268,22 @@ type Several<'a> = What<'a, true>;
 
 #[test]
 fn who_waits_arms_looks_and_sleeps_in_that_order() {
-    use Step::{Alarm, Arm, Awake, Disarm, Look, Sleep, Spin};
+    use Step::{Alarm, Arm, AskWay, Awake, Disarm, Look, Sleep, Spin};
     let process = Process::default();
     let mut call = Call::new(&process);
     assert_eq!(wait(&mut call, &process), Woken::Look);
-    let expected = [Spin, Arm(Way::Kernel), Look, Alarm, Sleep(Way::Kernel, None), Awake, Disarm];
+    let armed = [Spin, Arm(Way::Kernel), Look, AskWay];
+    let expected = [&armed[..], &[Alarm, Sleep(Way::Kernel, None), Awake, Disarm]].concat();
     assert_eq!(process.steps(), expected);
     (call.way, call.ready_after) = (Ok(Way::Futex), 2);
     assert_eq!(wait(&mut call, &process), Woken::Look);
-    let expected = [Spin, Arm(Way::Futex), Look, Sleep(Way::Futex, None), Disarm, Look];
+    let armed = [Spin, Arm(Way::Futex), Look, AskWay];
+    let expected = [&armed[..], &[Sleep(Way::Futex, None), Disarm, Look]].concat();
     assert_eq!(process.steps(), expected, "a short nap needs no alarm");
     (call.limits.is_long, call.ready_after) = (true, 2);
     assert_eq!(wait(&mut call, &process), Woken::Look);
     let sleep = Sleep(Way::Futex, None);
-    let expected = [Spin, Arm(Way::Futex), Look, Alarm, sleep, Awake, Disarm, Look];
+    let expected = [&armed[..], &[Alarm, sleep, Awake, Disarm, Look]].concat();
     assert_eq!(process.steps(), expected, "a long one does");
     assert_eq!(process.counted.each_ref().map(Cell::get), [2, 1]);
 }
@@ -297,9 +325,19 @@ fn what_came_before_it_armed_ends_the_wait_without_a_sleep() {
 }
 
 #[test]
+fn one_whose_way_to_be_told_is_old_by_the_time_it_has_armed_does_not_sleep() {
+    let process = Process::default();
+    let mut set = Several { way: Ok(Way::Futex), is_heard: false, ..Several::new(&process) };
+    assert_eq!(wait(&mut set, &process), Woken::Look);
+    let steps = process.steps();
+    let looked = [Step::Spin, Step::Arm(Way::Futex), Step::Look, Step::AskWay, Step::Disarm];
+    assert_eq!(steps, looked, "behind the look, which may pass a mark");
+}
+
+#[test]
 fn a_spin_that_finds_something_and_a_wait_that_is_over_arm_nothing() {
     let process = Process::default();
-    let mut call = Call { spins: true, ..Call::new(&process) };
+    let mut call = Call { spins: Spun::Found(Spell::default()), ..Call::new(&process) };
     assert_eq!(wait(&mut call, &process), Woken::Look);
     assert_eq!(process.steps(), [Step::Spin]);
     let mut call = Call { way: Err(Woken::TimedOut), ..Call::new(&process) };
@@ -422,6 +460,9 @@ impl Wait for Looks<'_> {
     fn teaches(&self) -> bool {
         false
     }
+    fn stopwatch(&mut self) -> &mut Stopwatch {
+        self.0.stopwatch()
+    }
     fn handlers(&mut self, slept: Slept) -> Handlers {
         self.0.handlers(slept)
     }
@@ -472,7 +513,14 @@ fn turns_in(
     until: Until,
     timeout: Option<Nanos>,
 ) -> Result<Way, Woken> {
-    times.turn_in(until, process, Ears { ring: true, ..Ears::default() }, || timeout, || false)
+    times.turn_in(
+        until,
+        process,
+        Ears { ring: true, ..Ears::default() },
+        || timeout,
+        || false,
+        |_, _| {},
+    )
 }
 
 fn never_yields() -> Process {
@@ -495,13 +543,14 @@ fn a_blocking_call_sleeps_on_the_futex_unless_the_kernel_has_something_to_tell()
     }
     let far = Ears { ring: true, is_far: true, ..Ears::default() };
     for ears in [Ears::default(), far] {
-        let way = Blocking::default().turn_in(Until::Ring, &process, ears, || None, || false);
+        let way =
+            Blocking::default().turn_in(Until::Ring, &process, ears, || None, || false, |_, _| {});
         assert_eq!(way, Ok(Way::Kernel), "without a ring, or from afar: {ears:?}");
     }
     let told = Ears { ring: true, kernel: true, ..Ears::default() };
     process.now.set(1000 * MS);
     let mut times = Blocking::default();
-    let mut turns = || times.turn_in(Until::Ring, &process, told, || None, || false);
+    let mut turns = || times.turn_in(Until::Ring, &process, told, || None, || false, |_, _| {});
     assert_eq!(turns(), Ok(Way::Futex));
     process.now.set(1000 * MS + SOON);
     assert_eq!(turns(), Ok(Way::Kernel), "it has told of something before");
@@ -532,19 +581,34 @@ fn a_blocking_call_sleeps_no_longer_than_its_timeout_and_a_nap() {
 fn a_blocking_call_whose_agent_is_gone_looks_each_second() {
     let process = never_yields();
     let napped = |agent| {
-        let mut times = Blocking::default();
+        let (mut times, mut last) = (Blocking::default(), None);
         let ears = Ears { ring: true, agent, ..Ears::default() };
-        let mut turns_in = |now| {
-            process.now.set(now);
-            let way = times.turn_in(Until::Ring, &process, ears, || None, || false);
+        for _ in 0..9 {
+            let way = times.turn_in(Until::Ring, &process, ears, || None, || false, |_, _| {});
             assert_eq!(way, Ok(Way::Futex));
-            let limits = times.limits(way.unwrap_or(Way::Kernel), None);
-            limits.deadline.map(|deadline| deadline - limits.now)
-        };
-        turns_in(1000 * MS);
-        turns_in(1000 * MS + SELDOM)
+            let limits = times.limits(Way::Futex, None);
+            last = limits.deadline.map(|deadline| deadline - limits.now);
+            process.now.set(limits.deadline.unwrap_or_default());
+            times.looks(&process);
+        }
+        last
     };
     assert_eq!((napped(true), napped(false)), (Some(SELDOM), Some(UNATTENDED)));
+}
+
+#[test]
+fn a_blocking_call_that_handlers_keep_from_its_nap_looks_when_that_should_be_over() {
+    let (process, mut times) = (never_yields(), Blocking::default());
+    let mut longest = |now| {
+        process.now.set(now);
+        assert_eq!(turns_in(&mut times, &process, Until::Ring, None), Ok(Way::Futex));
+        let limits = times.limits(Way::Futex, None);
+        limits.deadline.map(|deadline| deadline.saturating_sub(limits.now))
+    };
+    let each = 3 * SOON / 4;
+    assert_eq!(longest(1000 * MS), Some(SOON));
+    assert_eq!(longest(1000 * MS + each), Some(SOON - each));
+    assert_eq!(longest(1000 * MS + 2 * each), Some(0), "and so asks the kernel");
 }
 
 #[test]
@@ -561,6 +625,7 @@ fn a_blocking_call_gives_way_once_and_not_with_a_timeout() {
             Ears { ring: true, ..Ears::default() },
             || timeout,
             || true,
+            |_, _| {},
         );
         (woken == Err(Woken::Look), process.steps().contains(&Step::GiveWay))
     };
@@ -583,141 +648,4 @@ fn long_spins_heed_the_timeout_and_one_for_the_first_byte_is_short() {
     assert_eq!(spins_until(Mode::Auto, Until::Ring), None, "the timeout is not asked for");
     assert_eq!(spins_until(Mode::Fixed(50 * MS), Until::Ring), Some(1030 * MS));
     assert_eq!(spins_until(Mode::Auto, Until::Both), Some(1000 * MS + 50_000));
-}
-
-#[test]
-fn a_spin_ends_when_it_has_found_something_or_its_budget_is_over() {
-    let process = Process::default();
-    process.tick.set(1_000);
-    let learnt = AtomicU32::new(0);
-    let mut looks = 0;
-    let found_at = |at| {
-        looks = 0;
-        let spun = spin(&process, Way::Futex, &learnt, None, || {
-            looks += 1;
-            looks == at
-        });
-        (spun, looks)
-    };
-    let mut found_at = found_at;
-    assert_eq!(found_at(3), (Spun::Found, 3));
-    let (spun, looks) = found_at(u32::MAX);
-    assert!(spun == Spun::Vain && looks > 100, "{looks}");
-    assert_eq!(spin(&process, Way::Futex, &learnt, Some(0), || false), Spun::Vain);
-    process.mode.set(Mode::Never);
-    assert_eq!(spin(&process, Way::Futex, &learnt, None, || panic!("it does not look")), Spun::Not);
-}
-
-#[test]
-fn a_spinner_that_loses_the_processor_again_and_again_does_not_spin_next_time() {
-    let process = Process::default();
-    process.tick.set(MS);
-    let learnt = AtomicU32::new(0);
-    assert_eq!(spin(&process, Way::Futex, &learnt, None, || true), Spun::Found);
-    assert_eq!(spin(&process, Way::Futex, &learnt, None, || true), Spun::Found);
-    assert_eq!(spin(&process, Way::Futex, &learnt, None, || true), Spun::Not);
-}
-
-#[test]
-fn one_spins_for_longer_than_a_moment_where_one_may() {
-    let process = Process::default();
-    process.tick.set(1_000);
-    let spins = |learnt: &AtomicU32| {
-        let mut looks = 0;
-        spin(&process, Way::Futex, learnt, None, || {
-            looks += 1;
-            false
-        });
-        looks
-    };
-    let alone = spins(&AtomicU32::new(0));
-    process.spinners[0].store(process.now.get(), Ordering::Relaxed);
-    let beside_another = spins(&AtomicU32::new(0));
-    assert!(beside_another < alone / 2, "{alone}, {beside_another}");
-}
-
-#[test]
-fn a_sleeper_learns_what_a_wake_up_takes_each_way_by_itself() {
-    let process = Process { now: Cell::new(MS), ..Process::default() };
-    let mut call = Call::new(&process);
-    (call.way, call.rang) = (Ok(Way::Futex), Some(20_000));
-    assert_eq!(wait(&mut call, &process), Woken::Look);
-    let known = |way| process.wake_up(way).load(Ordering::Relaxed);
-    assert_eq!((known(Way::Futex), known(Way::Kernel)), (20_000, 0));
-    // A sleep that ends for another reason teaches nothing.
-    (call.slept, call.rang) = (Slept::Over, Some(90_000));
-    wait(&mut call, &process);
-    assert_eq!(known(Way::Futex), 20_000);
-    (call.way, call.slept) = (Ok(Way::Kernel), Slept::Woken);
-    wait(&mut call, &process);
-    assert_eq!((known(Way::Futex), known(Way::Kernel)), (20_000, 90_000));
-}
-
-/// What a thread that always finds something at once does in a second, where offers of its processor take so long.
-fn restless(away: Nanos) -> (usize, usize) {
-    let process = Process { now: Cell::new(1000 * MS), ..Process::default() };
-    process.away.set(away);
-    process.tick.set(1_000);
-    let learnt = AtomicU32::new(0);
-    let (mut slept, mut offered) = (0, 0);
-    while process.now.get() < 2000 * MS {
-        slept += usize::from(spin(&process, Way::Futex, &learnt, None, || true) == Spun::Not);
-        offered += process.steps().len();
-    }
-    (slept, offered)
-}
-
-#[test]
-fn a_thread_that_never_needs_to_sleep_lets_others_have_its_processor() {
-    let (slept, offered) = restless(500);
-    assert!(slept == 0 && (1_000..1_700).contains(&offered), "nobody wants it: {offered}");
-    let (slept, offered) = restless(3 * MS);
-    assert!((1_000..1_700).contains(&slept) && (2..6).contains(&offered), "{slept}, {offered}");
-}
-
-#[test]
-fn who_sleeps_now_and_then_need_not_rest() {
-    let process = Process { now: Cell::new(1000 * MS), ..Process::default() };
-    let learnt = AtomicU32::new(0);
-    for _ in 0..100 {
-        process.now.set(process.now.get() + MS / 2);
-        wait(&mut Call::new(&process), &process);
-        process.steps();
-        spin(&process, Way::Futex, &learnt, None, || true);
-        assert_eq!(process.steps(), []);
-    }
-}
-
-#[test]
-fn patience_is_a_habit_that_has_to_pay() {
-    let process = Process::default();
-    process.tick.set(1_000);
-    let habit = AtomicU32::new(0);
-    let spun: Vec<_> = (0..20).map(|_| spin_patiently(&process, &habit, 5_000, || false)).collect();
-    assert_eq!(spun[0], Spun::Vain);
-    assert_eq!(spun[19], Spun::Not, "it has not paid");
-    assert_eq!(spin_patiently(&process, &AtomicU32::new(0), 5_000, || true), Spun::Found);
-    process.mode.set(Mode::Never);
-    assert_eq!(spin_patiently(&process, &AtomicU32::new(0), 5_000, || true), Spun::Not);
-}
-
-#[test]
-fn giving_way_ends_soon_when_nobody_wants_the_processor_or_somebody_keeps_it() {
-    let go = 6 << 16;
-    let yields = |away: Nanos, found: bool| {
-        let process = Process { yields: AtomicU32::new(go), ..Process::default() };
-        process.away.set(away);
-        let is_found = give_way(&process, || found);
-        (is_found, process.steps().len(), process.yields.load(Ordering::Relaxed) & 0xffff)
-    };
-    assert_eq!(yields(1_000, true), (true, 1, 0));
-    let (found, times, pause) = yields(1_000, false);
-    assert!(!found && (30..=31).contains(&times) && pause > 0, "alone: {times}");
-    let (found, times, pause) = yields(KEPT + 1, false);
-    assert!(!found && times == 1 && pause > 100, "kept: {pause}");
-    let (found, times, _) = yields(50_000, false);
-    assert!(!found && (4..=5).contains(&times), "in vain: {times}");
-    let process = Process { mode: Cell::new(Mode::Fixed(1)), ..Process::default() };
-    process.yields.store(go, Ordering::Relaxed);
-    assert!(!give_way(&process, || true), "the user has chosen");
 }

@@ -2,6 +2,7 @@
 
 use shunt_shm::doorbell::{ON_QUEUE, arm};
 use shunt_shm::sync::{AtomicU32, store_load_fence_after_rmw};
+use shunt_wire::waits::Part;
 
 use crate::spin::Nanos;
 use crate::wait::ports::{Handlers, Hearing, Host, Limits, Set, Slept, Wait, Way, Woken};
@@ -18,10 +19,13 @@ pub fn wait<W: Wait>(what: &mut W, host: &impl Host) -> Woken {
         Err(woken) => return woken,
     };
     let slept = what.arm(way, |what, hearing| {
-        let is_ready = look_armed(|| what.is_ready());
+        let is_ready = look_armed(|| what.is_ready()) || !what.is_heard(way);
         if is_ready { None } else { Some(sleep(what, host, way, hearing)) }
     });
-    let Some(slept) = slept else { return Woken::Look };
+    let Some(slept) = slept else {
+        what.stopwatch().stops();
+        return Woken::Look;
+    };
     if slept == Slept::Woken {
         what.was_woken();
     }
@@ -58,15 +62,21 @@ pub fn look_on_queue<T>(word: &AtomicU32, look: impl FnOnce() -> T) -> T {
 
 fn sleep<W: Wait>(what: &mut W, host: &impl Host, way: Way, hearing: Hearing) -> Slept {
     let limits = what.limits(way);
+    what.stopwatch().goes_on(limits.now);
     host.sleeps(way);
     let doubt = if W::HEEDS_DOUBTS { host.doubt() } else { None };
     let woken = |what: &mut W, slept| {
+        let now = host.now();
         host.wakes();
-        host.rests(host.now());
-        if slept == Slept::Woken
-            && let Some(rang) = what.rang(way, limits.now)
-        {
-            learn_wake_up(host, way, rang);
+        host.rests(now);
+        if slept == Slept::Woken {
+            let lasted = what.stopwatch().ends(limits.now, now);
+            what.lasted(Part::Slept, lasted);
+            if let Some(rang) = what.rang(way, limits.now) {
+                let took = now.saturating_sub(rang);
+                what.lasted(Part::WakeUp, took);
+                learn_wake_up(host, way, took);
+            }
         }
     };
     if way == Way::Futex && !limits.is_long {

@@ -8,6 +8,7 @@ use shunt_shm::zerocopy::Open;
 use shunt_wire::counter::Counter;
 
 use crate::conn::flags::{CUT_OFF, NUMBERED, UNREAD};
+use crate::handshake::Phase;
 use crate::stretch::{Path, path};
 use crate::zerocopy::choice::{Lies, Piece};
 use crate::zerocopy::order::{Entries, withdraw};
@@ -184,13 +185,18 @@ impl Granting<'_> {
         self.state.granted.is_open_in(self.taken(), from, to)
     }
 
+    /// Nobody waits for the receiver any more: it was killed, or this side has ended the connection for a fault.
+    fn is_given_up(&self) -> bool {
+        self.end.has(CUT_OFF) || self.end.phase() == Phase::Broken
+    }
+
     /// True when what is granted has been left unread for too long, or will never be read.
     #[must_use]
     pub fn is_overdue(&self, clock: &impl Clock) -> bool {
         if !self.is_open() {
             return false;
         }
-        if self.end.has(CUT_OFF) {
+        if self.is_given_up() {
             return true;
         }
         let age = u64::from(clock.arise().wrapping_sub(self.state.granted.since())) << 10;
@@ -199,7 +205,7 @@ impl Granting<'_> {
 
     /// Takes back what [`Self::is_overdue`]. The next call that sends asks the kernel whether the peer is there.
     pub fn time_out(&self, restorer: &impl Restorer) -> bool {
-        if !self.end.has(CUT_OFF) {
+        if !self.is_given_up() {
             self.count(Counter::GrantsTimedOut);
         }
         self.end.put(UNREAD, true);

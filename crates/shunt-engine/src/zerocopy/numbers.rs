@@ -80,11 +80,12 @@ impl<'a> Numbers<'a> {
         has(self.record, NUMBERED)
     }
 
-    /// How far the receiver has come in the ring, which `look` says; past everything where nobody reads there any more.
+    /// How far the receiver has come in the ring, which `look` says; past everything where nobody reads there any more. A connection
+    /// that this side has given up is read to the end of the ring.
     fn taken(&self, look: impl FnOnce(&Section) -> u64) -> u64 {
         match self.end {
             Some(end)
-                if end.phase() == Phase::Active
+                if matches!(end.phase(), Phase::Active | Phase::Broken)
                     && matches!(end.theirs.ctl.closed.load(Relaxed), 0 | DEAF) =>
             {
                 look(end.theirs)
@@ -341,11 +342,10 @@ mod tests {
     #[test]
     fn nobody_reads_in_a_ring_that_is_no_more() {
         type Change = fn(&Pair);
-        let changes: [(Change, bool); 4] = [
+        let changes: [(Change, bool); 3] = [
             (|_| {}, false),
             (|pair| pair.sections[1].ctl.closed.store(DEAF, Relaxed), false),
             (|pair| pair.sections[1].ctl.closed.store(RESET, Relaxed), true),
-            (|pair| pair.records[0].id.phase.store(Phase::Broken as u32, Relaxed), true),
         ];
         for (n, (change, is_complete)) in changes.into_iter().enumerate() {
             let pair = acquainted();
@@ -359,6 +359,22 @@ mod tests {
         let numbers = Numbers { end: None, ..pair.numbers() };
         numbers.number_after(&Outcome { until: 5, ..Outcome::default() });
         assert_eq!(numbers.readiness(), events::ERR, "all went over TCP");
+    }
+
+    #[test]
+    fn what_is_granted_on_a_broken_connection_is_copied_before_the_program_is_told() {
+        let pair = acquainted();
+        let (process, numbers) = (Process::of(&pair), pair.numbers());
+        process.sends(0, LEN);
+        pair.records[0].id.phase.store(Phase::Broken as u32, Relaxed);
+        // The receiver reads what lies in the ring before it finds the reset.
+        assert_eq!((numbers.readiness(), pair.granting().is_open()), (0, true));
+        assert_eq!(numbers.await_notice(Some(&process)), events::ERR);
+        assert!(!pair.granting().is_open());
+        assert_eq!(numbers.take(false, Some(&process)), notice(0, 0, true));
+        process.scribbles(0, Process::LEN);
+        let bytes = Reader::of(&process).does(Use::Copied, LEN as u64);
+        assert_eq!(bytes, (0..LEN).map(crate::zerocopy::model::byte).collect::<Vec<u8>>());
     }
 
     #[test]

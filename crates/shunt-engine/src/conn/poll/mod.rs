@@ -14,7 +14,7 @@ use shunt_shm::ring::RxCursor;
 use shunt_shm::sync::store_load_fence;
 
 use crate::conn::flags::{FILLS_KERNEL, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR};
-use crate::conn::overflow::Full;
+use crate::conn::overflow::{Full, is_too_little};
 use crate::conn::repeated::{are_awaited, are_pending};
 use crate::conn::{End, Source, has, low_water, put, reset, sends_over_tcp};
 use crate::events::{self, Ring, readiness};
@@ -165,7 +165,8 @@ fn asks_kernel(record: &Record, end: Option<End<'_>>, host: &impl Polled) -> u32
     if told & events::HUP != 0 {
         told |= reset::readiness(record, end);
     }
-    if told & events::IN == 0 || !are_awaited(record) {
+    // A mark in front of which the ring is empty may have come since the look began, and what comes twice behind it.
+    if told & events::IN == 0 || !end.map_or(are_awaited(record), |end| end.may_settle()) {
         return told;
     }
     host.settles();
@@ -228,11 +229,6 @@ impl End<'_> {
             && self.theirs.prod.fin.load(Acquire) == 0
             && !self.has(FROZEN)
     }
-}
-
-/// A third, as `sk_stream_is_writeable` asks for.
-const fn is_too_little((free, of): (u64, u64)) -> bool {
-    free * 3 < of
 }
 
 /// Steps of a look.
@@ -307,7 +303,7 @@ impl End<'_> {
     fn goes_over_tcp(&self, host: &impl Polled) -> bool {
         let fin = &self.theirs.prod.fin;
         !self.can_be_rung()
-            || (!self.has(SHUT_RD) && host.ask(|socket| peer_is_gone(socket, fin)) == Some(true))
+            || host.ask(|socket| peer_is_gone(socket, fin)) == Some(true)
             || host.is_orphaned()
             || self.overflows_soon(host)
     }

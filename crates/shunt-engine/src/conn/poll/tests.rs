@@ -1,4 +1,5 @@
 use core::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use shunt_shm::doorbell::AWAKE;
 use shunt_shm::handover;
@@ -23,7 +24,7 @@ enum Did {
 /// A connection that is looked at.
 #[derive(Default)]
 struct Looks {
-    memory: Memory,
+    memory: Rc<Memory>,
     socket: Socket,
     is_closed: bool,
     cannot_tell: bool,
@@ -123,6 +124,20 @@ fn in_the_ring_the_kernel_is_not_asked() {
     looks.memory.receive(1);
     assert_eq!(looks.ready(IN | OUT | RDHUP), IN | RDNORM | OUT | WRNORM);
     assert_eq!((looks.questions.get(), looks.did()), (0, vec![]));
+}
+
+#[test]
+fn bytes_that_come_twice_behind_a_mark_that_has_just_come_are_not_told_of() {
+    let looks = Looks::in_ring();
+    let memory = Rc::clone(&looks.memory);
+    // Its sender has left the ring before it heard that two of its bytes were taken.
+    memory.receive(2);
+    memory.take(2);
+    looks.memory.end().put(KERNEL_HINT, true);
+    looks.socket.before(0, move || TxCursor::set_mark(&memory.end().theirs.prod, 0));
+    looks.socket.arrive_at(0, Arrival::Bytes(2));
+    assert_eq!(looks.ready(IN), OUT | WRNORM);
+    assert_eq!(looks.did(), [Did::Settled]);
 }
 
 #[test]

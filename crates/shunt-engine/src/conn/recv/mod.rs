@@ -202,6 +202,11 @@ pub fn receive(
 ) -> Result<Step, Violation> {
     let Some(end) = end else { return Ok(over_kernel(record, call, blocking)) };
     loop {
+        // The library may have panicked in the middle of a step of another thread or program, for whose lock this one has waited,
+        // or in a handler above this call: what stands in the cursors is in doubt.
+        if end.phase() == Phase::Broken {
+            return Ok(Step::Again);
+        }
         let marks = record.rx.marks.load(Relaxed);
         let step = match path(marks) {
             Path::Tcp => end.tcp_stretch(call, blocking, marks)?,
@@ -209,10 +214,6 @@ pub fn receive(
         };
         if let Some(step) = step {
             return Ok(step);
-        }
-        // A handler above this call may have panicked in the middle of a step: what stands in the cursors is in doubt.
-        if end.phase() == Phase::Broken {
-            return Ok(Step::Again);
         }
     }
 }

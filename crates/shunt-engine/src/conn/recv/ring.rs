@@ -114,6 +114,8 @@ impl End<'_> {
             Some(_) => true,
             None if self.is_left_alone(call, marks)? => {
                 self.put(FROZEN, false);
+                // The end that it was told by: behind what is in the ring.
+                self.put(KERNEL_HINT, true);
                 true
             }
             None => call.stay(),
@@ -163,6 +165,10 @@ impl End<'_> {
         }
         let look = || if announced { call.await_end() } else { look(&call.socket()) };
         let (look, alone) = interruptible(&rx.copying, look);
+        if matches!(look, Look::Eof | Look::Error) {
+            // What is in the ring comes first, and nobody tells of the end again.
+            self.put(KERNEL_HINT, true);
+        }
         if !alone {
             return Ok(None);
         }

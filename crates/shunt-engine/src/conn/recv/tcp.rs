@@ -77,6 +77,10 @@ impl End<'_> {
     fn without_mark(&self, call: &mut impl Incoming, blocking: bool, marks: u32) -> Looked {
         let look = look(&call.socket());
         if RxCursor::next_mark(&self.theirs.prod, marks)?.is_some() {
+            if matches!(look, Look::Eof | Look::Error) {
+                // Told in this stretch, and not again in the next one.
+                self.put(KERNEL_HINT, true);
+            }
             return Ok(None);
         }
         let most = match look {
@@ -99,6 +103,9 @@ impl End<'_> {
             // End of file, unless the sender went on in the ring before it closed.
             Read::Eof => {
                 let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
+                if mark.is_some() {
+                    self.put(KERNEL_HINT, true);
+                }
                 mark.is_none().then(|| at_end(self.record, Some(*self), call))
             }
             Read::Error(error) => Some(failed(self.record, call, error)),

@@ -262,6 +262,14 @@ fn after_a_panic_in_a_handler_nothing_more_is_taken() {
 }
 
 #[test]
+fn behind_a_panic_in_a_step_for_whose_lock_it_waited_a_call_takes_nothing() {
+    let (memory, socket) = (in_ring(10), Socket::default());
+    memory.end().record.id.phase.store(Phase::Broken as u32, Relaxed);
+    let mut call = Receives::new(&memory, &socket, 4);
+    assert_eq!((step(&mut call), call.got), (Step::Again, 0), "the call sees to the rest");
+}
+
+#[test]
 fn bytes_that_another_program_has_are_passed_over() {
     let (memory, socket) = (in_ring(10), Socket::default());
     put(memory.end().record, LEFTOVER, true);
@@ -333,6 +341,24 @@ fn bytes_of_the_ring_come_before_an_end_whenever_that_comes() {
             result = step(&mut call);
         }
         assert_eq!((result, call.got), (Step::Done, 3), "{moment}");
+    }
+}
+
+#[test]
+fn an_end_that_was_found_while_bytes_came_is_known_once_these_are_read() {
+    for moment in 0..2 {
+        let (memory, socket) = (Rc::new(in_ring(0)), Socket::default());
+        let peer = Rc::clone(&memory);
+        socket.before(moment, move || peer.receive(3));
+        socket.arrive_at(moment, Arrival::Fin);
+        let mut call = Receives { time: 20 << 10, ..Receives::new(&memory, &socket, 3) };
+        assert_eq!((step_now(&mut call), call.got), (Step::Done, 3), "{moment}");
+        let mut call = Receives::new(&memory, &socket, 3);
+        assert_eq!(
+            (step(&mut call), call.got),
+            (Step::Done, 0),
+            "nobody tells of it again: {moment}"
+        );
     }
 }
 
@@ -508,6 +534,11 @@ fn an_end_right_behind_a_mark_is_none_of_the_stretch_before_it() {
             let mut call = Receives::new(&memory, &socket, 9);
             while step(&mut call) != Step::Done {}
             assert_eq!((call.got, call.in_ring), (5, 5), "{is_urgent} {moment}");
+            if moment == 0 && !is_urgent {
+                // It was told of the end as it looked for bytes in front of the mark, and asks for it in the ring, too.
+                let mut next = Receives::new(&memory, &socket, 9);
+                assert_eq!((step(&mut next), next.got), (Step::Done, 0));
+            }
         }
     }
 }

@@ -9,11 +9,12 @@ use shunt_shm::ring::{Content, Span, TxCursor};
 
 use crate::call::{Errno, Kernel, Moment, Step, Until, interruptible};
 use crate::conn::flags::{
-    FILLS_KERNEL, HAD_ROOM, KERNEL_HINT, RESET_DUE, SHUT_RD, SHUT_WR, UNREAD, WANT_TCP,
+    FILLS_KERNEL, HAD_ROOM, KERNEL_HINT, RESET_DUE, SHUT_WR, UNREAD, WANT_TCP,
 };
-use crate::conn::overflow::{self, Full};
+use crate::conn::overflow::Full;
 use crate::conn::repeated::are_pending;
 use crate::conn::{End, has, put, reset};
+use crate::handshake::Phase;
 use crate::kernel::{KernelSocket, peer_is_gone};
 use crate::stretch::{Path, Send, Sender, path};
 use crate::wait::look_on_queue;
@@ -110,6 +111,10 @@ impl End<'_> {
         is_nested: bool,
         blocking: bool,
     ) -> Result<Step, Violation> {
+        // Behind a step in which the library has panicked while this call waited for the lock nothing may come.
+        if self.phase() == Phase::Broken {
+            return Ok(Step::Again);
+        }
         match self.route(call, is_nested) {
             Route::Kernel => return Ok(over_kernel(self.record, Some(*self), call)),
             Route::Behind => return self.send_behind(call, is_nested),
@@ -133,12 +138,16 @@ impl End<'_> {
             return Ok(Step::Again);
         }
         if is_gone {
+            // Only now: what ended without a word is a program that it was handed over to.
+            if self.is_to_follow() {
+                return Ok(Step::Follow);
+            }
             return Ok(self.send_after_all(call));
         }
         if is_full {
             return self.without_room(call, is_nested);
         }
-        overflow::ends(self.record);
+        self.notes_room_found();
         let n = call.complete(place);
         if n == 0
             && let Some(step) = call.run_dry()
@@ -254,8 +263,7 @@ impl End<'_> {
         if unread {
             self.put(UNREAD, false);
         }
-        // Who has shut its own reading sees that as an end, too.
-        (ask && !self.has(SHUT_RD) && peer_is_gone(&call.socket(), &self.theirs.prod.fin))
+        (ask && peer_is_gone(&call.socket(), &self.theirs.prod.fin))
             || (is_full && call.is_orphaned())
     }
 

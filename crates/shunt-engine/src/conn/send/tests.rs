@@ -1,5 +1,5 @@
 use super::*;
-use crate::conn::flags::RESET_TOLD;
+use crate::conn::flags::{RESET_TOLD, SHUT_RD};
 use crate::model::Did::{Copied, Left, Repeated, Told, TookBack, Unlocked, Wrote};
 use crate::model::{Arrival, Memory, Sends, Socket};
 use shunt_shm::doorbell;
@@ -61,6 +61,14 @@ fn a_direction_stays_on_tcp_where_the_ring_leads_nowhere() {
         assert_eq!(call.did().last(), Some(&Wrote(10)), "{n}");
         assert_eq!(marks(&memory), (0, 0), "{n}");
     }
+}
+
+#[test]
+fn behind_a_panic_in_a_step_for_whose_lock_it_waited_a_call_sends_nothing() {
+    let (memory, socket) = (in_ring(), Socket::default());
+    memory.end().record.id.phase.store(Phase::Broken as u32, Relaxed);
+    let mut call = Sends::new(&memory, &socket, 10);
+    assert_eq!((call.step(), call.did()), (Step::Again, vec![]), "the call sees to the rest");
 }
 
 #[test]
@@ -208,12 +216,31 @@ fn a_full_ring_of_a_peer_that_is_gone_without_a_word_is_left_to_the_kernel() {
 }
 
 #[test]
-fn who_reads_no_more_cannot_tell_a_killed_peer_by_the_kernel() {
+fn a_program_to_which_the_connection_was_handed_over_is_no_killed_peer() {
     let (memory, socket) = (in_ring(), Socket::default());
-    memory.end().put(UNREAD | SHUT_RD, true);
+    memory.send(5);
+    memory.end().put(UNREAD, true);
+    // It has left, and its new owner has ended its direction, after this step was begun.
     socket.arrive(Arrival::Fin);
+    shunt_shm::handover::leave(&memory.end().theirs.ctl.handed_over, || 1);
+    let mut call = Sends::new(&memory, &socket, 10);
+    assert_eq!((call.step(), call.did()), (Step::Follow, vec![]));
+}
+
+#[test]
+fn who_reads_no_more_tells_its_own_end_from_that_of_a_killed_peer() {
+    let (memory, socket) = (in_ring(), Socket::default());
+    socket.end_reading();
+    memory.end().put(UNREAD | SHUT_RD, true);
     let mut call = Sends::new(&memory, &socket, 10);
     assert_eq!((call.step(), call.did()), (Step::Again, vec![Copied(10), Unlocked, Told(10)]));
+    // Also where it waits for room for good, as it has said how much may lie unread.
+    memory.send(Memory::RING - 10);
+    let mut call = Sends::new(&memory, &socket, 10);
+    assert_eq!(call.step(), Step::Wait(Until::Ring));
+    socket.arrive(Arrival::Fin);
+    call.kernel = Kernel::Failed(Errno::PIPE);
+    assert_eq!(call.step(), Step::Failed(Errno::PIPE));
 }
 
 #[test]

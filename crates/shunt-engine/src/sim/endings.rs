@@ -1,0 +1,104 @@
+//! How a program ends its direction, and closes the connection.
+
+use shunt_shm::sync::store_load_fence;
+
+use super::calls::Lock;
+use super::pace::point;
+use super::{Ending, Op, World};
+use crate::call::{Direction, Step, Until, enter};
+use crate::conn::close::Tell;
+use crate::conn::flags::SHUT_WR;
+use crate::conn::put;
+use crate::conn::repeated::are_pending;
+
+impl World {
+    pub fn shuts(&self, who: usize) -> Step {
+        let me = &self.procs[who];
+        let record = &me.record;
+        self.advances(who);
+        // What is to be sent once more comes before the end.
+        if !self.has_sent_rest(who) {
+            return Step::Wait(Until::Both);
+        }
+        let lock = Lock::of(self, who, Direction::Sending);
+        // Above a step whose bytes may not be visible yet, and would come behind the end. One that only copies notices.
+        let Some(_entered) = enter(lock.is_nested(), &record.tx.copying) else {
+            me.is_to_shut.set(true);
+            return Step::Done;
+        };
+        if me.ending.get() == Ending::Not {
+            me.ending.set(Ending::Announced);
+        }
+        // A panic in the middle of it resets the connection: the peer would wait for an end, or find bytes behind one.
+        let was_in_step = me.in_step.replace(true);
+        put(record, SHUT_WR, true);
+        // Where it is about to get its place, one of the two announces it.
+        store_load_fence();
+        if let Some(end) = self.linked(who) {
+            end.announce_end();
+        }
+        point();
+        self.socket(who).shuts();
+        // A handler may have gone further.
+        me.ending.set(me.ending.get().max(Ending::Shut));
+        point();
+        drop(lock);
+        self.tells_of_end(who);
+        me.in_step.set(was_in_step);
+        Step::Done
+    }
+
+    /// What a handler above a step was to shut, or to have leave, once that is over.
+    pub fn ends_late(&self, who: usize) {
+        let me = &self.procs[who];
+        if !self.is_in_step(who, Direction::Sending) && me.is_to_shut.replace(false) {
+            self.does(who, Op::Shut);
+        }
+        if !self.is_in_step(who, Direction::Sending) {
+            self.shuts_reading_late(who);
+        }
+        let ways = [Direction::Receiving, Direction::Sending];
+        if ways.iter().all(|way| !self.is_in_step(who, *way)) && me.is_to_leave.replace(false) {
+            self.leaves(who);
+            if are_pending(&me.record) {
+                self.goes_on(who);
+            }
+        }
+    }
+
+    pub fn closes(&self, who: usize) -> Step {
+        let (end, me) = (self.end(who), &self.procs[who]);
+        me.mind.forgets(self.conn);
+        if !me.has_let_go.get() {
+            if !self.lets_go(who) {
+                self.leaves_it(who);
+                return Step::Done;
+            }
+            me.has_let_go.set(true);
+        }
+        if !self.has_sent_rest(who) {
+            return Step::Wait(Until::Both);
+        }
+        // What comes later is sent to a socket that is closed.
+        self.notes_end(who);
+        if me.ending.get() == Ending::Not {
+            me.ending.set(Ending::Announced);
+        }
+        if !self.ends_alone(who) {
+            self.takes_back_at_end(who);
+            match end.close(Some(&self.socket(who))) {
+                Tell::Sender => self.tells_sender(who),
+                Tell::OnFutexes => self.tells_of_end(who),
+                Tell::All => unreachable!("it has a descriptor"),
+            }
+            self.is_done(who);
+        }
+        point();
+        if me.ending.get() < Ending::Closed {
+            me.ending.set(Ending::Closed);
+        }
+        me.is_gone.set(true);
+        self.socket(who).closes();
+        Step::Done
+    }
+}

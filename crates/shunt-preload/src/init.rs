@@ -34,7 +34,7 @@ use shunt_runtime::{activity, contain, knobs};
 fn connect_layers() {
     owner::BECOME_CHILD.set(fork::in_child);
     calls::BEFORE_CLOSE.set(close::before_close);
-    calls::SHUT_LATE.set(shut::shut_late);
+    calls::DO_LATE.set(shut::do_late);
     conn::END.set(close::end_of_calls);
     reentrancy::CATCH_UP.set(epoll::table::catch_up);
     exports::TAKE_BACK.set(grants::take_back_in);

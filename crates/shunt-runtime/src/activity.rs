@@ -1,4 +1,5 @@
-//! Whether the library takes anything up: not before start-up has gone well, and not after it has stepped back.
+//! Whether the library takes up connections: not before start-up has gone well, and not after the
+//! library has stepped back.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,7 +1,8 @@
-//! What a layer below has one above do.
+//! Calls from a lower layer to a higher one.
 //!
-//! Imports go down only. Where a lower layer comes to something that is a higher one's business (the last call on a
-//! connection is over, a process was forked unseen), it calls what that one has left here at start-up.
+//! Imports go down only. Where a lower layer comes to the business of a higher one (the last call
+//! on a connection is over, a process was forked unseen), it calls the function that the higher one
+//! left here at start-up.
 
 use core::marker::PhantomData;
 use core::mem::transmute_copy;

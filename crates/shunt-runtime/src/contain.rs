@@ -1,4 +1,4 @@
-//! Panics end here.
+//! The end of panics.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::panic::{self, AssertUnwindSafe};

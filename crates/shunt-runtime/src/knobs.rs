@@ -1,9 +1,9 @@
 //! The `SHUNT_*` variables, and the program's name, as this process started with them.
 //!
-//! Read once, from what the dynamic loader hands to constructors, and copied:
-//! programs rewrite their environment in place (to set the title that `ps` shows). A value that
-//! makes no sense counts as not set; telling the user so is the business of `shunt run` and
-//! `shunt doctor`, a guest does not print.
+//! The library reads them once, from the dynamic loader's arguments to constructors, and copies
+//! them: programs rewrite their environment in place (to set the title that `ps` shows). A value
+//! that makes no sense counts as not set. `shunt run` and `shunt doctor` tell the user; a guest
+//! does not print.
 
 use core::ffi::{CStr, c_char};
 use core::time::Duration;

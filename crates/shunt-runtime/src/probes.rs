@@ -1,5 +1,6 @@
-//! USDT probes, for bpftrace, perf and SystemTap: an instruction that does nothing each, and a note in the library's file that says
-//! where it is and where its arguments are ([docs/explain.md](../../../docs/explain.md)).
+//! USDT probes, for bpftrace, perf and SystemTap. Each is an instruction that does nothing, and a
+//! note in the library's file with its place and arguments
+//! ([docs/explain.md](../../../docs/explain.md)).
 
 use probe::probe;
 use shunt_engine::wait::Way;

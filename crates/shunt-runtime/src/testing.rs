@@ -1,4 +1,4 @@
-//! What tests of this crate and of its users share.
+//! Helpers of the tests of this crate and of its users.
 
 use core::ffi::c_int;
 

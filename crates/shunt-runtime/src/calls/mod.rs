@@ -1,10 +1,10 @@
-//! Calls of this thread that are under way, and what each has to give back.
+//! Calls of this thread that are under way, and the resources that each has to give back.
 //!
-//! A call gives back what it has when it returns, and when its thread is cancelled. A signal handler
-//! can also jump out of it (siglongjmp(3)), which runs nothing of the frames that it leaves. So a call
-//! notes here what it has, and the hooks on longjmp(3) give it back in its place, while those frames
-//! are still there. (On x86-64, where the target of a jump can be read; by other ways out, as
-//! setcontext(3), what a call has is lost.)
+//! A call gives its resources back when it returns, and when its thread is cancelled. A signal
+//! handler can also jump out of it (siglongjmp(3)), which runs nothing of the frames that it
+//! leaves. So a call notes its resources here, and the hooks on longjmp(3) give them back in its
+//! place, while those frames are still there. (On x86-64, where the hook can read the target of a
+//! jump. By other ways out, as setcontext(3), the resources of a call are lost.)
 //!
 //! Handlers run on top of the very thread that changes the list: plain stores in the order of the
 //! program are enough.
@@ -20,6 +20,7 @@ use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use shunt_shm::arena::Record;
 use shunt_shm::lock::{Owner, OwnerLock};
+use shunt_wire::reason::Reason;
 
 use crate::callback::Callback;
 use crate::fds::fd_table::Entry;
@@ -190,8 +191,18 @@ impl Place {
 /// What is done before a descriptor is closed that had this entry.
 pub static BEFORE_CLOSE: Callback<fn(c_int, Entry)> = Callback::none();
 
-/// What is done once no step is under way above which a handler has shut this descriptor, with this entry, so.
-pub static SHUT_LATE: Callback<fn(c_int, Entry, c_int)> = Callback::none();
+/// What a handler of a signal has put off above a step of the same thread. All zero is the first of them.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Late {
+    /// shutdown(2), of these directions.
+    Shut(c_int),
+    /// The connection leaves shared memory.
+    Leave(Reason),
+}
+
+/// What is done once no step is under way above which a handler has put this off for the descriptor, which had this entry.
+pub static DO_LATE: Callback<fn(c_int, Entry, Late)> = Callback::none();
 
 /// What is kept of a thread.
 pub struct Thread {
@@ -205,9 +216,9 @@ pub struct Thread {
     closes: Cell<usize>,
     /// Place of the descriptor, and the entry that it had.
     closed: [Cell<(u16, Entry)>; MOST_CLOSES],
-    shuts: Cell<usize>,
-    /// The descriptor, its entry, and what of it.
-    shut: [Cell<(c_int, Entry, c_int)>; MOST_CLOSES],
+    put_off: Cell<usize>,
+    /// The descriptor, its entry, and what is done about it.
+    late: [Cell<(c_int, Entry, Late)>; MOST_CLOSES],
 }
 
 impl core::fmt::Debug for Thread {
@@ -398,7 +409,7 @@ impl Thread {
     fn tidy(&self) {
         self.trim();
         self.end_deferred();
-        let is_tidy = self.depth() == 0 && self.closes.get() == 0 && self.shuts.get() == 0;
+        let is_tidy = self.depth() == 0 && self.closes.get() == 0 && self.put_off.get() == 0;
         self.is_untidy.set(!is_tidy);
     }
 
@@ -429,15 +440,15 @@ impl Thread {
     /// Shuts and closes what is to be once no step is under way.
     #[cold]
     fn end_deferred(&self) {
-        if self.closes.get() + self.shuts.get() == 0 || self.is_in_a_step() {
+        if self.closes.get() + self.put_off.get() == 0 || self.is_in_a_step() {
             return;
         }
         let _keep = KeepErrno::new();
-        while let Some(last) = self.shuts.get().checked_sub(1) {
-            let (fd, entry, how) = self.shut[last].get();
-            self.shuts.set(last);
-            if let Some(shut_late) = SHUT_LATE.get() {
-                shut_late(fd, entry, how);
+        while let Some(last) = self.put_off.get().checked_sub(1) {
+            let (fd, entry, what) = self.late[last].get();
+            self.put_off.set(last);
+            if let Some(do_late) = DO_LATE.get() {
+                do_late(fd, entry, what);
             }
         }
         while let Some(last) = self.closes.get().checked_sub(1) {
@@ -458,15 +469,15 @@ pub fn is_above_a_step() -> bool {
     current().is_in_a_step()
 }
 
-/// Shuts a descriptor later, when this thread's step is over. False when there are too many.
+/// Does this later, when this thread's step is over. False when there are too many.
 #[must_use]
-pub fn shut_later(fd: c_int, entry: Entry, how: c_int) -> bool {
+pub fn do_later(fd: c_int, entry: Entry, what: Late) -> bool {
     let thread = current();
-    let count = thread.shuts.get();
-    let Some(place) = thread.shut.get(count) else { return false };
-    place.set((fd, entry, how));
+    let count = thread.put_off.get();
+    let Some(place) = thread.late.get(count) else { return false };
+    place.set((fd, entry, what));
     compiler_fence(Ordering::SeqCst);
-    thread.shuts.set(count + 1);
+    thread.put_off.set(count + 1);
     thread.is_untidy.set(true);
     true
 }

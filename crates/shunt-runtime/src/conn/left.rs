@@ -1,4 +1,4 @@
-//! What a program before exec has left of a connection.
+//! The rest of a connection that a program before exec has left.
 
 use shunt_shm::leftover::Leftover;
 

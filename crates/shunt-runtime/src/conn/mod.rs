@@ -16,6 +16,7 @@
 pub mod hold;
 mod left;
 mod locked;
+pub mod patience;
 mod pipes;
 mod sock;
 

@@ -15,6 +15,7 @@ use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
 use shunt_wire::decision::Decision;
 use shunt_wire::reason::Reason;
+use shunt_wire::waits::Part;
 
 use crate::callback::Callback;
 use crate::conn::{Left, Pipes};
@@ -60,6 +61,8 @@ pub struct Sock {
     pub lent: Lent,
     /// Calls that had sent something when bytes were last waited for: [`crate::stream::sleep`]'s.
     pub said: AtomicU64,
+    /// Whether waits for it last long: [`crate::conn::patience`]'s.
+    pub patience: AtomicU32,
     /// Whether this process has touched much of the ring that it sends to: [`crate::stream::trim`]'s.
     pub touched: AtomicU32,
     /// What a program before exec has left of its bytes: [`crate::stream::leftover`]'s.
@@ -119,6 +122,7 @@ impl Sock {
             pipe_tx,
             lent,
             said,
+            patience,
             touched,
             leftover,
             spawned,
@@ -134,7 +138,7 @@ impl Sock {
         imports.store(0, Ordering::Relaxed);
         pipe_tx.store(core::ptr::null_mut(), Ordering::Relaxed);
         leftover.store(core::ptr::null_mut(), Ordering::Relaxed);
-        for word in [lingering, counted, no_room, fin_timeout, touched] {
+        for word in [lingering, counted, no_room, fin_timeout, patience, touched] {
             word.store(0, Ordering::Relaxed);
         }
         said.store(0, Ordering::Relaxed);
@@ -270,6 +274,11 @@ impl Sock {
         if let Some(learnt) = self.learnt() {
             learnt.store(self.record().rx.budget.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+    }
+
+    /// Counts a wait for this connection alone.
+    pub fn count_wait(&self, part: Part, nanos: u64) {
+        self.endpoint().arena.count_wait(self.record(), part, nanos);
     }
 
     /// A candidate whose proposal may still come: when whoever waits for it looks again, in nanoseconds

@@ -20,6 +20,7 @@ use shunt_wire::agent::{EndpointId, MAX_VECTORS};
 use shunt_wire::counter::Counter;
 use shunt_wire::decision::Decision;
 use shunt_wire::reason::Reason;
+use shunt_wire::waits::Part;
 
 use crate::calls::tid;
 use crate::control::bells::Bells;
@@ -376,6 +377,13 @@ pub fn count(which: Counter, n: u64) {
 /// Counts a connection end that stays on, or goes back to, TCP.
 pub fn decline(why: Reason) {
     everywhere(|c| c.decline(why));
+}
+
+/// Counts a wait for several connections.
+pub fn count_wait(part: Part, nanos: u64) {
+    if let Some(endpoint) = Endpoint::current() {
+        endpoint.arena.count_wait_for_several(tid(), part, nanos);
+    }
 }
 
 /// Counts a listening socket that the agent does not know.

@@ -1,9 +1,9 @@
 //! A conversation with the agent for a child that could not begin one.
 //!
-//! A process that has changed its user goes on with the conversation that it began before, but what it forks
-//! finds the agent's directory closed. So before a fork the parent asks the agent for one more
-//! conversation, which the child begins when it first needs it. What it has not begun by its own
-//! fork, it asks for another one on.
+//! A process that has changed its user goes on with the conversation that it began before, but its
+//! forks find the agent's directory closed. So before a fork the parent asks the agent for one more
+//! conversation, and the child begins it when it first needs it. A child that forks before it has
+//! begun its own asks for another one on that.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Listening sockets, and what the agent knows of them.
+//! Listening sockets, and the agent's knowledge of them.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 

@@ -1,10 +1,10 @@
 //! The parties at the other end of a link group.
 //!
-//! A party's doorbells are descriptors, of which a process has few, and a server that forks for each
-//! connection has a new endpoint for each. So a peer is kept while connections use it, and beyond that
-//! only as long as there is room: then those that nobody uses are dropped, and fetched from the agent
-//! again if they are needed again. A place in the list stays where it is, for the data path follows
-//! pointers to it without a lock; a thread that comes too late rings nothing.
+//! A party's doorbells are descriptors, of which a process has few, and a server that forks for
+//! each connection has a new endpoint for each. So a process keeps a peer while connections use it,
+//! and beyond that only as long as there is room. It drops unused ones then, and fetches them from
+//! the agent again when it needs them. A place in the list stays where it is, for the data path
+//! follows pointers to it without a lock; a thread that comes too late rings nothing.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;

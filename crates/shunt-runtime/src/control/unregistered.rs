@@ -1,8 +1,9 @@
-//! Listening sockets that the agent does not know, and why: its answer to `shunt list`.
+//! Listening sockets that the agent does not know, each with the reason, for `shunt list`.
 //!
-//! Such a socket is an entry of the descriptor table like any other listener, so its duplicates and its
-//! end are seen. What is to be shown stands in the endpoint's arena, where the agent reads it. A
-//! process without an endpoint keeps the reason, and tells it when a conversation begins.
+//! Such a socket is an entry of the descriptor table like any other listener, so the library sees
+//! its duplicates and its end. The entry to be shown stands in the endpoint's arena, where the
+//! agent reads it. A process without an endpoint keeps the reason, and reports it when a
+//! conversation begins.
 
 use core::ffi::c_int;
 use core::ptr;

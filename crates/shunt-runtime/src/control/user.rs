@@ -1,9 +1,10 @@
 //! Changes of the user, and of the root directory.
 //!
-//! The directory of a user's own agent is closed to all others. A server that was started as root gives its
-//! privileges up before it accepts, or even before it listens, and could not reach the agent any more: what has to be
-//! said to the agent is said before, and the conversation, once begun, goes on. The same is true of a program that
-//! leaves the directory tree in which the agent's directory is.
+//! The directory of a user's own agent is closed to all others. A server that root has started
+//! gives its privileges up before it accepts, or even before it listens, and could not reach the
+//! agent any more. So the library speaks to the agent before that, and the conversation, once
+//! begun, goes on. The same is true of a program that leaves the directory tree in which the
+//! agent's directory is.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,8 +1,10 @@
-//! Completion vectors, one for each who waits for several connections in the kernel: an epoll instance, or a thread in poll(2).
+//! Completion vectors, one for each thing that waits for several connections in the kernel: an
+//! epoll instance, or a thread in poll(2).
 //!
-//! The first vector is nobody's own: whoever hears another one hears its doorbell, too. So it wakes everybody, where a peer has
-//! no other doorbell and cannot ask the agent for one. The others come as they are needed, for who rings a vector's doorbell
-//! wakes all who share it.
+//! The first vector belongs to all: a waiter that hears another one hears its doorbell, too. So it
+//! wakes every waiter, where a peer has no other doorbell and cannot ask the agent for one. The
+//! others come as they are needed, for a ring of a vector's doorbell wakes all waiters that share
+//! it.
 
 use shunt_shm::doorbell;
 
@@ -14,11 +16,13 @@ use crate::threads::signals::SettingUp;
 /// A vector of an endpoint for one more who waits: one of its own while there are enough, else the least used. It may talk to
 /// the agent, so it is for callers without locks.
 pub fn take(endpoint: &'static Endpoint) -> usize {
-    if let Some(vector) = endpoint.take_idle_vector() {
-        return vector;
-    }
-    let added = (endpoint.may_have_more_vectors() && own_fds::has_room()).then(|| add(endpoint));
-    added.flatten().unwrap_or_else(|| endpoint.share_vector())
+    take_own(endpoint).unwrap_or_else(|| endpoint.share_vector())
+}
+
+/// The same where none is to be shared.
+pub fn take_own(endpoint: &'static Endpoint) -> Option<usize> {
+    let may_add = || endpoint.may_have_more_vectors() && own_fds::has_room();
+    endpoint.take_idle_vector().or_else(|| if may_add() { add(endpoint) } else { None })
 }
 
 /// Makes one more. `None`: there is no descriptor to be had, or the agent does not answer.

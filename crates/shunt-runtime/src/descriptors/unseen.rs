@@ -1,4 +1,4 @@
-//! What libc does with descriptors by its inner calls, which no hook sees.
+//! Descriptors that libc changes by its inner calls, which no hook sees.
 
 use crate::fds::fd_table::{self, Kind};
 use crate::fds::owner::owner_pid;

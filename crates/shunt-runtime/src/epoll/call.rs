@@ -3,8 +3,9 @@
 use core::sync::atomic::Ordering;
 
 use crate::epoll::instance::Instance;
+use crate::epoll::out::{Limits, Out};
 use crate::epoll::reentrancy;
-use crate::epoll::wait::{Limits, Out, Waiting, wait, wait_in_kernel};
+use crate::epoll::wait::{Waiting, wait, wait_in_kernel};
 use crate::fds::fd_table;
 use crate::system::abi::{c_int, epoll_event, sigset_t};
 use crate::system::errno;

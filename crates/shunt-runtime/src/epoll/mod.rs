@@ -10,7 +10,9 @@ pub mod call;
 pub mod control;
 mod fd_map;
 pub mod instance;
+mod kernel;
 pub mod nested;
+pub mod out;
 pub mod ready;
 pub mod reentrancy;
 pub mod state;
@@ -20,4 +22,4 @@ pub mod tell;
 pub mod wait;
 
 pub use table::{all, get};
-pub use tags::{WATCHES, tag, untag};
+pub use tags::{Ours, WATCHES, tag, untag};

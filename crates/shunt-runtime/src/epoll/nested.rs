@@ -19,10 +19,11 @@ use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, create, wa
 use shunt_engine::events;
 use shunt_shm::doorbell::RUNG;
 
+use crate::control::bells::COMMON;
 use crate::control::link;
 use crate::epoll::instance::Instance;
 use crate::epoll::state::{Inner, State};
-use crate::epoll::{all, get, tag, wait as waiting};
+use crate::epoll::{Ours, all, get, kernel, tag, wait as waiting};
 use crate::fds::own_fds::adopt;
 use crate::stream::tcp;
 use crate::system::abi;
@@ -94,7 +95,7 @@ impl Instance {
         let _keep = KeepErrno::new();
         let Ok(ear) = create(CreateFlags::CLOEXEC).and_then(adopt) else { return };
         let flags = (libc::EPOLLIN | libc::EPOLLET).cast_unsigned();
-        let mut event = epoll_event { events: flags, u64: tag(None) };
+        let mut event = epoll_event { events: flags, u64: tag(Ours::Bell(COMMON)) };
         // SAFETY: the event is valid; the descriptors are ours and the program's own.
         if unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_ADD, ear.raw(), &raw mut event) } != 0 {
             return;
@@ -179,7 +180,7 @@ impl Instance {
                 found = true;
             } else if let Some(watch) = state.get(index) {
                 watch.listed = false;
-                waiting::await_room(self.raw(), (index, watch), watch.interest & events::OUT != 0);
+                kernel::await_room(self.raw(), (index, watch), watch.interest & events::OUT != 0);
             }
         }
         if found && self.sleepers.load(Ordering::Relaxed) > 0 {

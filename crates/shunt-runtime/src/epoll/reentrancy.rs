@@ -1,10 +1,10 @@
 //! The lock of an instance, as a thread holds it.
 //!
-//! A signal handler may close, send and receive on top of an epoll call of its own thread, whose lock it
-//! would wait for for ever. So a thread that is at such a lock leaves what the instances are to be told
-//! undone, and does it when it has let go: the descriptor table says what each descriptor has become.
-//! One that jumps out of such a call leaves the lists as they were at that moment; whoever has the lock
-//! next makes them anew.
+//! A signal handler may close, send and receive on top of an epoll call of its own thread. It would
+//! wait for that call's lock for ever. So a thread that is at such a lock leaves the news for the
+//! instances undone, and delivers it when it has let go: the descriptor table says what each
+//! descriptor has become. A thread that jumps out of such a call leaves the lists as they were at
+//! that moment. The next holder of the lock makes them anew.
 
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};

@@ -1,4 +1,4 @@
-//! What is registered in an epoll instance, and what of it is to be looked at.
+//! The registrations of an epoll instance, and those of them that need a look.
 
 use std::collections::VecDeque;
 

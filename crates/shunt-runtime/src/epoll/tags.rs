@@ -1,20 +1,37 @@
-//! What the kernel is given as data of what the library registers.
+//! The data that the library gives the kernel with its own registrations.
 
-/// Addresses that name watches towards the kernel: no data of the program can be equal to one.
-static TAGS: [u8; WATCHES + 1] = [0; WATCHES + 1];
+use shunt_wire::agent::MAX_VECTORS;
+
+/// Addresses that name what is registered towards the kernel: no data of the program can be equal to one.
+static TAGS: [u8; WATCHES + MAX_VECTORS] = [0; WATCHES + MAX_VECTORS];
 /// Watches of one instance.
 pub const WATCHES: usize = 1 << 20;
 
-/// The kernel's data for a watch; `None` stands for a doorbell.
-pub fn tag(watch: Option<usize>) -> u64 {
-    TAGS.as_ptr().addr() as u64 + watch.map_or(0, |w| w as u64 + 1)
+/// What the library registers in an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ours {
+    /// A watch, by its number.
+    Watch(usize),
+    /// The doorbell of a vector.
+    Bell(usize),
+}
+
+/// The kernel's data for it.
+pub fn tag(ours: Ours) -> u64 {
+    let offset = match ours {
+        Ours::Watch(watch) => watch % WATCHES,
+        Ours::Bell(vector) => WATCHES + vector % MAX_VECTORS,
+    };
+    TAGS.as_ptr().addr() as u64 + offset as u64
 }
 
 /// The reverse of [`tag`], or `None` for the program's own data.
-#[allow(clippy::option_option, reason = "three cases: not a tag, a doorbell, a watch")]
-pub fn untag(data: u64) -> Option<Option<usize>> {
-    let offset = usize::try_from(data.checked_sub(tag(None))?).ok()?;
-    (offset <= WATCHES).then(|| offset.checked_sub(1))
+pub fn untag(data: u64) -> Option<Ours> {
+    let offset = usize::try_from(data.checked_sub(TAGS.as_ptr().addr() as u64)?).ok()?;
+    (offset < TAGS.len()).then(|| match offset.checked_sub(WATCHES) {
+        None => Ours::Watch(offset),
+        Some(vector) => Ours::Bell(vector),
+    })
 }
 
 #[cfg(test)]
@@ -23,10 +40,12 @@ mod tests {
 
     #[test]
     fn tags_are_told_from_data() {
-        assert_eq!(untag(tag(None)), Some(None));
-        assert_eq!(untag(tag(Some(7))), Some(Some(7)));
-        assert_eq!(untag(tag(Some(WATCHES - 1))), Some(Some(WATCHES - 1)));
-        assert_eq!(untag(tag(None) - 1), None);
+        let all = [Ours::Watch(0), Ours::Watch(7), Ours::Watch(WATCHES - 1), Ours::Bell(0)];
+        for ours in all.into_iter().chain([Ours::Bell(MAX_VECTORS - 1)]) {
+            assert_eq!(untag(tag(ours)), Some(ours));
+        }
+        assert_eq!(untag(tag(Ours::Watch(0)) - 1), None);
+        assert_eq!(untag(tag(Ours::Bell(MAX_VECTORS - 1)) + 1), None);
         assert_eq!(untag(u64::MAX), None);
         assert_eq!(untag(5), None);
     }

@@ -1,8 +1,9 @@
-//! What the instances are told of their connections.
+//! News for the instances about their connections.
 
 use core::sync::atomic::Ordering;
 
 use crate::conn::{Conn, Sock};
+use crate::control::endpoint::Endpoint;
 use crate::control::link::Link;
 use crate::epoll::instance::SEVERAL;
 use crate::epoll::reentrancy;
@@ -29,6 +30,13 @@ pub fn dispatch(link: &Link, slot: usize) {
         && let Ok(watch) = usize::try_from(watch)
     {
         instance.push_ready(watch);
+    }
+}
+
+/// A descriptor that may be registered already is about to become a connection of this endpoint.
+pub fn before_connect(fd: c_int, endpoint: &'static Endpoint) {
+    if !reentrancy::is_told_later() {
+        all().for_each(|instance| instance.prepare_for(fd, endpoint));
     }
 }
 

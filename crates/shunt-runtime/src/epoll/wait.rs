@@ -1,91 +1,33 @@
 //! Waiting for events: completion queues first, the kernel every so often, sleep last.
 
-use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
-use shunt_engine::conn::poll::KernelReadiness;
-use shunt_engine::conn::repeated::are_known;
-use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
 use shunt_engine::events::report;
-use shunt_engine::wait::{self, Handlers, Hearing, Set, Slept, Wait, Way, Woken, wait_for};
+use shunt_engine::wait::{
+    self, Handlers, Hearing, Set, Slept, Stopwatch, Wait, Way, Woken, wait_for,
+};
 use shunt_shm::cq::ArmLine;
-use shunt_shm::doorbell;
 use shunt_shm::region::SLOTS;
 use shunt_shm::sync::store_load_fence;
+use shunt_wire::waits::Part;
 
 use crate::calls::{Has, Keeper, UnderWay};
-use crate::conn::KERNEL_HINT;
-use crate::control::link::{self, Link};
-use crate::epoll::instance::{Instance, kernel_event};
+use crate::control::endpoint;
+use crate::control::link::looks::{self, Queue};
+use crate::epoll::instance::Instance;
+use crate::epoll::kernel::{self, KERNEL_EVENTS, visit};
+use crate::epoll::out::{Limits, Out};
 use crate::epoll::state::{State, Watch, Watched};
 use crate::epoll::tell::dispatch;
-use crate::epoll::{ready, untag};
+use crate::epoll::{Ours, ready, untag};
 use crate::fds::fd_table::Entry;
 use crate::point;
-use crate::stream::spin::{self, Spun, ThisProcess};
-use crate::stream::{liveness, trim};
-use crate::system::abi::{c_int, epoll_event, sigset_t};
-use crate::system::{clock, errno, next};
-use crate::threads::handlers::Seen;
-use crate::threads::{handlers, signals};
-
-/// Longest time that the kernel is not asked while completions keep coming.
-const VISIT_AFTER: u64 = 20_000;
-/// Events that are taken from the kernel at once.
-const KERNEL_EVENTS: usize = 128;
-
-/// The program's buffer.
-pub struct Out {
-    events: *mut epoll_event,
-    max: usize,
-    len: usize,
-}
-
-impl Out {
-    /// # Safety
-    /// `events` points to room for `max` events.
-    pub const unsafe fn new(events: *mut epoll_event, max: usize) -> Self {
-        Self { events, max, len: 0 }
-    }
-
-    fn full(&self) -> bool {
-        self.len == self.max
-    }
-
-    fn push(&mut self, event: epoll_event) {
-        if self.full() {
-            return;
-        }
-        // SAFETY: below max, for which there is room.
-        unsafe { self.events.add(self.len).write_unaligned(event) };
-        self.len += 1;
-    }
-
-    /// True when the program's buffer is memory that can be written. The kernel is asked about a buffer
-    /// that the thread did not use just before.
-    fn is_writable(&self) -> bool {
-        thread_local! {
-            static KNOWN: Cell<*mut epoll_event> = const { Cell::new(core::ptr::null_mut()) };
-        }
-        let is = KNOWN.get() == self.events || shunt_sys::memory::is_writable(self.events.addr());
-        if is {
-            KNOWN.set(self.events);
-        }
-        is
-    }
-}
-
-/// How long to wait.
-#[derive(Clone, Copy)]
-pub struct Limits {
-    /// Monotonic nanoseconds; `None`: for ever.
-    pub deadline: Option<u64>,
-    /// The program's signal mask for the wait, or null.
-    pub mask: *const sigset_t,
-    /// The signal handlers that have run before the call.
-    pub seen: Seen,
-}
+use crate::stream::liveness;
+use crate::stream::spin::{self, ThisProcess};
+use crate::system::abi::{c_int, epoll_event};
+use crate::system::{clock, errno};
+use crate::threads::signals;
 
 /// epoll_wait on an instance that watches none, yet: the kernel's alone, unless a connection is added
 /// to it meanwhile by another thread.
@@ -111,10 +53,10 @@ pub fn wait_in_kernel(
         let event = unsafe { out.events.add(i).read_unaligned() };
         match untag(event.u64) {
             None => out.push(event),
-            Some(None) => {}
-            Some(Some(index)) => {
+            Some(Ours::Bell(vector)) => instance.was_rung(vector),
+            Some(Ours::Watch(index)) => {
                 let state: &mut State = locked.get_or_insert_with(|| instance.lock());
-                take_in_conn(instance, state, index, event.events);
+                kernel::take_in_conn(instance, state, index, event.events);
             }
         }
     }
@@ -133,7 +75,7 @@ pub fn wait(instance: &'static Instance, out: Out, limits: Limits) -> c_int {
     if !out.is_writable() {
         return errno::fail(libc::EFAULT);
     }
-    let mut waiter = Waiter { instance, out, limits, spins: true };
+    let mut waiter = Waiter { instance, out, limits, spins: true, stopwatch: Stopwatch::default() };
     let n = wait_for(&mut waiter, &ThisProcess);
     if instance.nested.load(Ordering::Relaxed) {
         arm_direct(instance);
@@ -151,6 +93,7 @@ struct Waiter {
     limits: Limits,
     /// It may spin: it has not slept yet.
     spins: bool,
+    stopwatch: Stopwatch,
 }
 
 impl Waiter {
@@ -167,20 +110,18 @@ impl Set for Waiter {
         let now = clock::now();
         // Not after a sleep in which the kernel has told of something: of what is level-triggered it
         // would tell once more, and a program that accepts for each event would do so in vain.
-        let due = out.len == 0
-            && now.saturating_sub(instance.visited.load(Ordering::Relaxed)) >= VISIT_AFTER;
+        let due = out.len == 0 && kernel::is_due(instance, now);
         if due && visit(instance, out, now, limits.mask) < 0 {
             return Some(-1);
         }
         gather(instance, out);
-        if out.len > 0 {
-            return Some(self.answer());
-        }
-        if !due && visit(instance, out, now, limits.mask) < 0 {
-            return Some(-1);
-        }
-        gather(instance, out);
         let over = limits.deadline.is_some_and(|d| now >= d);
+        if out.len == 0 && !due && (over || !kernel::is_silent(instance)) {
+            if visit(instance, out, now, limits.mask) < 0 {
+                return Some(-1);
+            }
+            gather(instance, out);
+        }
         (out.len > 0 || over).then(|| self.answer())
     }
 
@@ -196,10 +137,12 @@ impl Wait for Waiter {
             self.spins = false;
             return false;
         }
-        let spun =
-            spin::spin(Way::Kernel, &instance.budget, limits.deadline, || any_news(instance));
+        let mut looks = 0;
+        let spun = spin::spin(Way::Kernel, &instance.budget, limits.deadline, || {
+            any_news(instance) || kernel::has_news(instance, &mut looks)
+        });
         spin::count(spun);
-        self.spins = spun == Spun::Found;
+        self.spins = self.spun(spun);
         self.spins
     }
 
@@ -237,7 +180,7 @@ impl Wait for Waiter {
         let room = (self.out.max - self.out.len).clamp(1, KERNEL_EVENTS);
         let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
         let max = c_int::try_from(room).unwrap_or(1);
-        let n = kernel_sleep(self.instance.raw(), &mut buffer, max, longest, self.limits);
+        let n = kernel::sleep(self.instance.raw(), &mut buffer, max, longest, self.limits);
         let slept = Slept::by_call(n, || errno::get() == libc::EINTR);
         awake(self, slept);
         if slept == Slept::Woken {
@@ -245,7 +188,7 @@ impl Wait for Waiter {
             self.instance.visited.store(clock::now(), Ordering::Relaxed);
         }
         point!(epoll_woken);
-        take_in(self.instance, &mut self.out, &buffer, n.unwrap_or(0));
+        kernel::take_in(self.instance, &mut self.out, &buffer, n.unwrap_or(0));
         slept
     }
 
@@ -258,14 +201,17 @@ impl Wait for Waiter {
 
     fn rang(&self, _: Way, since: u64) -> Option<u64> {
         let vectors = self.instance.vectors.load(Ordering::Relaxed);
-        let mut first: Option<u64> = None;
-        for link in link::all().filter(|link| vectors != 0 && !link.is_far()) {
-            link.each_vector(vectors, |arm| {
-                let rang = arm.rang.load(Ordering::Relaxed);
-                first = first.into_iter().chain((rang >= since).then_some(rang)).min();
-            });
-        }
-        first
+        let near = looks::awake(vectors).filter(|queue| !queue.link.is_far());
+        let rang = near.filter_map(|queue| Some(queue.vector()?.arm.rang.load(Ordering::Relaxed)));
+        rang.filter(|rang| *rang >= since).min()
+    }
+
+    fn stopwatch(&mut self) -> &mut Stopwatch {
+        &mut self.stopwatch
+    }
+
+    fn lasted(&mut self, part: Part, nanos: u64) {
+        endpoint::count_wait(part, nanos);
     }
 
     fn handlers(&mut self, slept: Slept) -> Handlers {
@@ -377,7 +323,7 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     let Some(ready) = readiness(watch, look, shared) else { return };
     let verdict = report(wanted, ready);
     watch.interest = verdict.interest;
-    await_room(epfd, (index, watch), wanted & events::OUT != 0 && ready & events::OUT == 0);
+    kernel::await_room(epfd, (index, watch), wanted & events::OUT != 0 && ready & events::OUT == 0);
     if verdict.events == 0 {
         return;
     }
@@ -385,19 +331,6 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     if verdict.keep {
         watch.listed = true;
         state.ready.push_back(index);
-    }
-}
-
-/// Has the kernel tell when there is room in the socket of a connection that was looked at. `asks`: the program waits
-/// for room, and there is none.
-pub fn await_room(epfd: c_int, (index, watch): (usize, &Watch), asks: bool) {
-    let waits_for_room = watch
-        .conn
-        .is_some_and(|c| (asks && sends_over_tcp(c.conn.record())) || are_known(c.conn.record()));
-    if waits_for_room {
-        let mut event = kernel_event(index, true);
-        // SAFETY: the event is valid.
-        unsafe { next::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, watch.fd, &raw mut event) };
     }
 }
 
@@ -430,111 +363,34 @@ pub fn pop_queues(instance: &Instance) {
     if vectors == 0 {
         return;
     }
-    for link in link::all() {
-        let Some(lane) = link.lane() else { continue };
-        let lane = link.view().lane(lane);
-        for vector in doorbell::vectors(vectors).map(|vector| lane.vector(vector)) {
-            if vector.queue.is_empty() {
-                continue;
-            }
-            // The queue holds what the peer has put there: also a number that no connection has.
-            let place_of = |slot| match slot {
-                0..SLOTS => {
-                    let theirs = link.view().section(slot, link.side.other());
-                    theirs.prod.place.load(Ordering::Relaxed)
-                }
-                _ => 0,
-            };
-            vector.queue.pop_all(place_of, |slot| dispatch(link, slot));
-        }
-    }
+    let heard = if instance.is_heard_elsewhere() { vectors } else { instance.hears() };
+    looks::at_rest(vectors & heard).for_each(pop);
+    looks::awake(vectors).for_each(pop);
 }
 
-/// Asks the kernel. Its events of the program go to `out`, those of shunted connections to the ready
-/// list. Returns what epoll_pwait2 returned.
-fn visit(instance: &Instance, out: &mut Out, now: u64, mask: *const sigset_t) -> c_int {
-    instance.visited.store(now, Ordering::Relaxed);
-    trim::look(now);
-    let room = (out.max - out.len).min(KERNEL_EVENTS);
-    if room == 0 {
-        return 0;
-    }
-    let mut buffer = [const { epoll_event { events: 0, u64: 0 } }; KERNEL_EVENTS];
-    let max = c_int::try_from(room).unwrap_or(1);
-    // SAFETY: the buffer has room for `max` events.
-    let n = unsafe { next::epoll_pwait(instance.raw(), buffer.as_mut_ptr(), max, 0, mask) };
-    point!(epoll_woken);
-    take_in(instance, out, &buffer, n);
-    n
-}
-
-fn take_in(instance: &Instance, out: &mut Out, buffer: &[epoll_event; KERNEL_EVENTS], n: c_int) {
-    let mut locked = None;
-    for event in buffer.iter().take(usize::try_from(n).unwrap_or(0)) {
-        let (bits, data) = (event.events, event.u64);
-        match untag(data) {
-            None => out.push(*event),
-            Some(None) => {}
-            Some(Some(index)) => {
-                let state: &mut State = locked.get_or_insert_with(|| instance.lock());
-                take_in_conn(instance, state, index, bits);
-            }
+fn pop(queue: Queue) {
+    let Some(vector) = queue.vector().filter(|vector| !vector.queue.is_empty()) else { return };
+    queue.is_used();
+    let link = queue.link;
+    // The queue holds what the peer has put there: also a number that no connection has.
+    let place_of = |slot| match slot {
+        0..SLOTS => {
+            let theirs = link.view().section(slot, link.side.other());
+            theirs.prod.place.load(Ordering::Relaxed)
         }
-    }
-}
-
-/// The kernel has news of a shunted connection. Its end is remembered also for one that is parked: it is
-/// told once. Bytes are not: where they matter the kernel is asked anyhow.
-fn take_in_conn(instance: &Instance, state: &mut State, index: usize, bits: u32) {
-    let look = state.look;
-    if let Some(watch) = state.get(index)
-        && bits & !events::OUT != 0
-    {
-        watch.kernel = KernelReadiness::Told(bits & !events::OUT, look);
-        if let Some(conn) = watch.conn.filter(|_| bits & !(events::OUT | events::IN) != 0) {
-            conn.conn.put(KERNEL_HINT, true);
-        }
-    }
-    if !instance.is_only_parked(state, index) {
-        state.list(index);
-    }
-}
-
-/// Sleeps so many nanoseconds at the most. What the kernel returned; `None`: there was no sleep.
-fn kernel_sleep(
-    epfd: c_int,
-    buffer: &mut [epoll_event; KERNEL_EVENTS],
-    max: c_int,
-    nanos: Option<u64>,
-    limits: Limits,
-) -> Option<c_int> {
-    let at = buffer.as_mut_ptr();
-    handlers::sleep(limits.seen, nanos, |time| {
-        // SAFETY: the buffer has room for `max` events; the time is memory of this thread.
-        let n = unsafe { next::epoll_pwait2(epfd, at, max, time, limits.mask) };
-        if n >= 0 || errno::get() != libc::ENOSYS {
-            return n;
-        }
-        // Before Linux 5.11: whole milliseconds, rounded up so that no timeout comes early. The time of a signal handler
-        // that has just run is not looked at.
-        let millis = |n: u64| c_int::try_from(n.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
-        // SAFETY: the buffer has room for `max` events; the mask is null, or the program's.
-        unsafe { next::epoll_pwait(epfd, at, max, nanos.map_or(-1, millis), limits.mask) }
-    })
+        _ => 0,
+    };
+    vector.queue.pop_all(place_of, |slot| dispatch(link, slot));
 }
 
 /// True when a completion is queued, or a connection that is looked at by itself has news.
 fn any_news(instance: &Instance) -> bool {
     instance.look_at_inner();
     let vectors = instance.vectors.load(Ordering::Relaxed);
-    let queued = vectors != 0
-        && link::all().any(|link| {
-            link.lane().is_some_and(|lane| {
-                let lane = link.view().lane(lane);
-                doorbell::vectors(vectors).any(|vector| !lane.vector(vector).queue.is_empty())
-            })
-        });
-    queued || direct_news(instance)
+    instance.has_heard()
+        || looks::awake(vectors).any(Queue::has_news)
+        || (instance.is_heard_elsewhere() && looks::at_rest(vectors).any(Queue::has_news))
+        || direct_news(instance)
 }
 
 fn direct_news(instance: &Instance) -> bool {
@@ -558,34 +414,34 @@ fn direct_news(instance: &Instance) -> bool {
 /// also when the thread is cancelled in its sleep.
 struct Armed {
     instance: &'static Instance,
+    /// The vectors (a bit each) on which it sleeps.
     vectors: u64,
-    links: Vec<&'static Link>,
+    queues: Vec<(Queue, &'static ArmLine)>,
 }
 
 impl Armed {
     fn new(instance: &'static Instance) -> Self {
         instance.sleepers.fetch_add(1, Ordering::AcqRel);
         let vectors = instance.vectors.load(Ordering::Relaxed);
-        let links: Vec<_> = if vectors == 0 {
-            Vec::new()
-        } else {
-            link::all().filter(|link| link.lane().is_some()).collect()
-        };
-        for link in &links {
+        looks::comes_to_sleep(vectors);
+        let armed = |queue: Queue| Some((queue, &queue.vector()?.arm));
+        let queues: Vec<_> = looks::awake(vectors).filter_map(armed).collect();
+        for (queue, arm) in &queues {
             // They must outlive the sleep.
-            link.users.fetch_add(1, Ordering::AcqRel);
-            link.each_vector(vectors, ArmLine::arm);
+            queue.link.users.fetch_add(1, Ordering::AcqRel);
+            arm.arm();
         }
-        Self { instance, vectors, links }
+        Self { instance, vectors, queues }
     }
 }
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        for link in &self.links {
-            link.each_vector(self.vectors, ArmLine::disarm);
-            link.users.fetch_sub(1, Ordering::AcqRel);
+        for (queue, arm) in &self.queues {
+            arm.disarm();
+            queue.link.users.fetch_sub(1, Ordering::AcqRel);
         }
+        looks::wakes_up(self.vectors);
         self.instance.sleepers.fetch_sub(1, Ordering::AcqRel);
     }
 }

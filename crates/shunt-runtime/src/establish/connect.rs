@@ -107,6 +107,9 @@ fn connect_to(fd: c_int, entry: Entry, to: &Addr, kernel: impl FnOnce() -> c_int
     point!(connect_planned);
     // It may take long, and handlers may use other connections meanwhile.
     drop(setting_up);
+    if let Plan::Propose(draft) = &plan {
+        tell::before_connect(fd, draft.link.endpoint);
+    }
     errno::set(kept);
     let result = kernel();
     let _setting_up = SettingUp::begin();

@@ -1,8 +1,9 @@
-//! What is known of a TCP socket that the program has just made, so that connecting it asks the kernel
-//! for nothing that was said a moment ago.
+//! The state of a TCP socket that the program has just made, so that connecting it asks the kernel
+//! nothing twice.
 //!
-//! Only as long as nobody else has it, and no option was set that matters: a socket that was duplicated,
-//! or shared by a fork, or was given a buffer size or a timeout, is asked.
+//! The library relies on it only as long as no other process has the socket, and no option was set
+//! that matters. It asks the kernel about a socket that was duplicated, or shared by a fork, or was
+//! given a buffer size or a timeout.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

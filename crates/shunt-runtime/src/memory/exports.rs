@@ -1,8 +1,9 @@
-//! Registered memory: what the program sends from without copies, and peers may map to read.
+//! Registered memory: the program sends from it without copies, and peers may map it to read.
 //!
-//! `shunt_alloc` gives memory that is a sealed memfd. Other memfds of the program's are found when it maps them
-//! ([`crate::memory::discovered_memory`]). The agent gets a descriptor by which such memory can only be read, and hands it to the other
-//! parties of a link group whose sender has offered it.
+//! `shunt_alloc` gives memory that is a sealed memfd. The library finds other memfds of the program
+//! when the program maps them ([`crate::memory::discovered_memory`]). The agent gets a descriptor
+//! by which such memory can only be read, and hands it to the other parties of a link group whose
+//! sender has offered it.
 
 use core::ffi::c_void;
 use core::ops::Range;

@@ -1,4 +1,5 @@
-//! Registered memory of peers that this process has mapped, and pipes of theirs that it has, to read what was granted.
+//! Registered memory of peers that this process has mapped, and their pipes, to read granted bytes
+//! from.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};

@@ -1,6 +1,8 @@
-//! mmap(2) and its kind, by which memory is found from which the program may send without copies ([`discovered_memory`]).
+//! mmap(2) and its kind: by these calls the library finds memory from which the program may send
+//! without copies ([`discovered_memory`]).
 //!
-//! What does the work is given: an allocator may have put itself before libc's function, and come back by syscall(2).
+//! The caller passes the function that does the work: an allocator may have put itself before
+//! libc's function, and come back by syscall(2).
 
 use crate::contain::contain;
 use crate::memory::discovered_memory::{self, Moving};

@@ -1,4 +1,4 @@
-//! What a connection that ends adds to the totals.
+//! The contribution of an ending connection to the totals.
 
 use core::sync::atomic::Ordering;
 
@@ -6,6 +6,7 @@ use shunt_shm::arena::{Arena, Record};
 use shunt_shm::zerocopy::Tally;
 use shunt_wire::counter::Counter;
 
+use crate::calls::tid;
 use crate::control::endpoint;
 
 /// Adds what the connection did to the totals.
@@ -27,4 +28,5 @@ pub fn add(record: &Record, arena: &Arena) {
     for (which, n) in all.into_iter().chain(Tally::COUNTERS.into_iter().zip(without_copies)) {
         endpoint::count(which, n);
     }
+    arena.settle_waits(record, tid());
 }

@@ -1,4 +1,5 @@
-//! Descriptors of connections, listeners and epoll instances come and go, and with the last one what they stand for.
+//! Descriptors of connections, listeners and epoll instances come and go. The objects behind them
+//! end with the last one.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What a fork does with all that the library has, in order.
+//! A fork's effect on all parts of the library, in order.
 
 use core::cell::RefCell;
 use core::ffi::c_int;

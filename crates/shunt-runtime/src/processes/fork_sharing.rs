@@ -1,9 +1,9 @@
 //! Connections that several processes hold: parent and forked children.
 //!
-//! A record counts the processes that hold it and names them ([`shunt_shm::holders`]); how many
-//! descriptors each has is its own business ([`Sock`]). Who lets go last ends the connection towards
-//! the peer. A relative that was killed has let go of nothing: whoever lets go after it, or looks now
-//! and then, does so in its place.
+//! A record counts the processes that hold it and names them ([`shunt_shm::holders`]). The number
+//! of descriptors is each process's own business ([`Sock`]). The last process that lets go ends the
+//! connection towards the peer. A killed relative has let go of nothing: the next process that lets
+//! go, or looks now and then, does so in its place.
 
 use core::cell::RefCell;
 use core::ffi::c_int;

@@ -1,4 +1,5 @@
-//! When somebody is to look after idle rings ([`crate::stream::trim`]), and who wakes up for it.
+//! The time for a look after idle rings ([`crate::stream::trim`]), and the thread that wakes up for
+//! it.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};

@@ -1,10 +1,10 @@
-//! What a program that knows of Shunt asks of a single call, in control messages (`shunt.h`): to look at received bytes
-//! where they are, to give them back, and which buffers of a call are to be granted.
+//! The requests of a program that knows Shunt, for single calls, in control messages (`shunt.h`): a
+//! look at received bytes in place, their return, and the buffers of a call that are to be granted.
 //!
-//! They are control messages of recvmsg(2) and sendmsg(2) so that the header needs no function of the library: the
-//! kernel does not look at them, and what it does instead is the same with a copy. Borrowed bytes stay in
-//! front of the reader (a borrow is a `MSG_PEEK`), so all else that asks for them, the sender and this end's other calls,
-//! finds them where they were.
+//! They are control messages of recvmsg(2) and sendmsg(2), so that the header needs no function of
+//! the library. The kernel ignores them, and does the same with a copy. Borrowed bytes stay in
+//! front of the reader (a borrow is a `MSG_PEEK`), so the sender and this end's other calls find
+//! them where they were.
 
 use core::ptr::NonNull;
 

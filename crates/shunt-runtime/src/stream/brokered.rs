@@ -1,8 +1,9 @@
-//! Connections that may lead to another party of this host, or to another network: the client offers its socket to the
-//! agent before it connects, and the acceptor asks the agent for what it has accepted.
+//! Connections that may lead to another party of this host, or to another network: the client
+//! offers its socket to the agent before it connects, and the acceptor asks the agent about the
+//! accepted one.
 //!
-//! Until then the client's end is a candidate, as an acceptor's is: all goes over TCP, and every call on the
-//! socket looks at one word of its record, in which the agent answers.
+//! Until the answer the client's end is a candidate, as an acceptor's is. All bytes go over TCP,
+//! and every call on the socket looks at one word of its record, in which the agent answers.
 
 use core::sync::atomic::Ordering;
 

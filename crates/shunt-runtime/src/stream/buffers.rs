@@ -1,9 +1,10 @@
-//! The sizes of buffers that the program has set (`SO_SNDBUF`, `SO_RCVBUF`): how much may lie unread.
+//! The sizes of buffers that the program has set (`SO_SNDBUF`, `SO_RCVBUF`), which limit the unread
+//! bytes.
 //!
-//! The kernel is asked when a connection begins and after each `setsockopt`, so it does not matter where a
-//! size comes from: a listener, a parent, a program before exec. It is not asked where the library has
-//! seen that nobody has set one. The receiver tells its share to the peer; the sender keeps its own and
-//! adds them up whenever it looks for room.
+//! The library asks the kernel when a connection begins and after each `setsockopt`, so the origin
+//! of a size does not matter: a listener, a parent, a program before exec. It does not ask where it
+//! has seen that no size was set. The receiver reports its share to the peer; the sender keeps its
+//! own and adds them up whenever it looks for room.
 
 use core::sync::atomic::Ordering::Relaxed;
 

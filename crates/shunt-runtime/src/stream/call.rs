@@ -1,5 +1,5 @@
-//! What receiving and sending calls have in common: the loop of looking and waiting, and the part that
-//! the kernel does.
+//! The common part of receiving and sending calls: the loop of looking and waiting, and the
+//! kernel's part.
 
 use libc::{EAGAIN, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int, iovec, msghdr};
 use shunt_engine::call::{Direction, Errno, Kernel, Step, Until};

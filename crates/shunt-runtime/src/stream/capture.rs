@@ -1,7 +1,8 @@
-//! What is sent, for captures: copied into the endpoint's rings while somebody captures, with the lock of the direction held.
+//! Copies of sent bytes for captures: the sender writes them into the endpoint's rings during a
+//! capture, with the lock of the direction held.
 //!
-//! Nothing here waits, allocates or takes a lock, so it may run in a signal handler. A record's word says whether anybody
-//! captures; it lies beside what a sender reads anyhow.
+//! This file never waits, allocates or takes a lock, so it may run in a signal handler. A record's
+//! word says whether a capture runs; it lies beside words that a sender reads anyhow.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::Relaxed;

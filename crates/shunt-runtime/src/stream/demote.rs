@@ -15,8 +15,8 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use shunt_engine::call::Errno;
-use shunt_engine::conn::leave::{Frozen, Leaving, Moment, Repeating};
-use shunt_engine::conn::repeated::are_pending;
+use shunt_engine::conn::leave::{Below, Frozen, Leaving, Moment, Repeating};
+use shunt_engine::conn::repeated::{are_known, are_pending};
 use shunt_engine::kernel::KernelSocket;
 use shunt_shm::Violation;
 use shunt_sys::sockinfo;
@@ -24,7 +24,8 @@ use shunt_wire::counter::Counter;
 use shunt_wire::decision::Decision;
 use shunt_wire::reason::Reason;
 
-use crate::conn::{Conn, Sock};
+use crate::calls::{self, Late};
+use crate::conn::{Conn, Locked, Sock};
 use crate::control::{endpoint, link::Link};
 use crate::point;
 use crate::stream::in_doubt::InDoubt;
@@ -68,6 +69,10 @@ impl Repeating for Out<'_> {
         Ok(())
     }
 
+    fn is_orphaned(&self) -> bool {
+        liveness::is_orphaned(self.conn.sock())
+    }
+
     fn was_reset(&self) {
         peer_death::tell_later(self.conn.sock());
     }
@@ -97,6 +102,13 @@ impl Leaving for Out<'_> {
         endpoint::count(Counter::Demoted, 1);
     }
 
+    fn tell(&self) {
+        let sock = self.conn.sock();
+        if let Some((_, theirs)) = sock.sections() {
+            notify::data(sock, self.link, &theirs.ctl, sock.record().slot());
+        }
+    }
+
     fn reaches(&self, moment: Moment) {
         match moment {
             Moment::Marked => point!(follow_marked),
@@ -106,14 +118,27 @@ impl Leaving for Out<'_> {
     }
 }
 
-/// This side leaves shared memory.
+/// What a handler that leaves for this reason is above, with the lock of the direction. The only thing that one may do by which
+/// another program gets the connection is to become it.
+const fn below(lock: &Locked, why: Reason) -> Below {
+    match (lock.nested(), why) {
+        (false, _) => Below::Nothing,
+        (true, Reason::HandedOver) => Below::IsOver,
+        (true, _) => Below::GoesOn,
+    }
+}
+
+/// This side leaves shared memory. In a handler of a signal above a step that would be surprised it does so when that is over.
 pub fn leave(conn: Conn, why: Reason) {
     promote::poll_handshake(conn);
     let (Some(end), Some(link)) = (conn.end(), conn.link()) else { return };
-    if !freeze(conn) {
+    let frozen = freeze(conn, why);
+    let is_done = frozen == Frozen::Before && !end.is_to_leave();
+    if is_done || frozen == Frozen::InDoubt {
         again::finish(conn);
         return;
     }
+    let mut is_later = frozen == Frozen::Later;
     let in_doubt = InDoubt::begins(conn);
     let mut out = Out { conn, link, fd: -1, leaves: Decision::Demoted };
     {
@@ -122,28 +147,33 @@ pub fn leave(conn: Conn, why: Reason) {
         out.fd = fd.unwrap_or(-1);
         // Closed by another thread meanwhile: there is nothing to follow with.
         let is_gone = fd.is_none() && end.is_to_follow();
-        if !is_gone && end.leave(lock.nested(), &out).is_err() {
+        let left = if is_gone { Ok(true) } else { end.leave(below(&lock, why), &out) };
+        is_later |= left == Ok(false);
+        if left.is_err() {
             broken(conn);
         }
     }
+    if is_later && !calls::do_later(conn.descriptor(), conn.entry(), Late::Leave(why)) {
+        broken(conn);
+    }
     point!(leave_marked);
     end.notes_left(why, &out);
-    in_doubt.ends();
     liveness::end_quietly(conn);
     notify::all(conn.sock());
+    in_doubt.ends();
     // Others of this process that sleep on its words are to hear the kernel from now on.
     notify::own(conn.sock());
     again::finish(conn);
 }
 
-/// Takes nothing from the ring from now on, and says so. False when that is so already.
-fn freeze(conn: Conn) -> bool {
-    let Some(end) = conn.end() else { return false };
-    let _lock = conn.lock_rx();
+/// Takes nothing from the ring from now on, and says so.
+fn freeze(conn: Conn, why: Reason) -> Frozen {
+    let Some(end) = conn.end() else { return Frozen::Before };
+    let lock = conn.lock_rx();
     let in_doubt = InDoubt::begins(conn);
     let frozen = {
         let _uninterrupted = Uninterrupted::begin();
-        let frozen = end.freeze(|| point!(leave_frozen));
+        let frozen = end.freeze(below(&lock, why), || point!(leave_frozen));
         if frozen == Frozen::Now {
             point!(leave_said);
         }
@@ -153,7 +183,7 @@ fn freeze(conn: Conn) -> bool {
     if frozen == Frozen::InDoubt {
         broken(conn);
     }
-    frozen == Frozen::Now
+    frozen
 }
 
 /// This side has left, and reads on in the ring: [`shunt_engine::conn::End::stay`]. With the receiving direction's lock held.
@@ -208,7 +238,10 @@ pub fn finish(conn: Conn) {
     let until = clock::now().saturating_add(PATIENCE);
     while are_pending(conn.record()) && clock::now() < until {
         let Some(fd) = conn.kernel() else { return };
-        kernel_poll::await_one(fd, libc::POLLOUT, 100_000_000);
+        // How much it is the peer may be about to say: then room is no news.
+        let (events, longest) =
+            if are_known(conn.record()) { (libc::POLLOUT, 100_000_000) } else { (0, 1_000_000) };
+        kernel_poll::await_one(fd, events, longest);
         go_on(conn);
     }
 }

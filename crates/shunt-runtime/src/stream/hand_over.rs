@@ -1,4 +1,4 @@
-//! Back to TCP, for who knows of no ring.
+//! The way back to TCP, for programs that know of no ring.
 
 use core::ffi::c_int;
 

@@ -1,4 +1,4 @@
-//! The control messages of `shunt.h`, and what they say of the buffers of a sending call.
+//! The control messages of `shunt.h`, and their meaning for the buffers of a sending call.
 
 use core::ptr::NonNull;
 

@@ -1,5 +1,6 @@
-//! What nobody tells of, so that those who wait look again after a while: bytes that no mark explains, and room
-//! in the ring of a peer that has half-closed and may have been killed since; and grants that nobody reads.
+//! Conditions without a wake-up event; waiters poll for them after a while. They are bytes that no
+//! mark explains, room in the ring of a peer that has half-closed and may have been killed since,
+//! and grants that are not read.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};

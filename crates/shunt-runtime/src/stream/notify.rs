@@ -1,4 +1,4 @@
-//! Telling the peer that there is something to look at.
+//! News for the peer.
 
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;

@@ -1,10 +1,12 @@
-//! What messages to the agent are worth: an offer and a claim take longer than a connection of one request gains.
+//! Decides whether asking the agent pays off: an offer and a claim take longer than a connection of
+//! one request gains.
 //!
-//! There is an account for each destination of offers, and for each place from which claimed connections come. A connection
-//! that ends is charged with what it has cost, less what it has gained. One that lasts does not wait for its end to say what
-//! it gains: it has parts of that taken off before ([`earn`]), for others that last may be among many that do not. What is charged is forgotten as time goes by, so that
-//! [`crate::knobs::Knobs::short_lived`] connections a second that gain nothing leave the account as it is. Where more than a
-//! second's worth of them is open, nothing is asked for; the connection is TCP, at TCP's cost.
+//! Each destination of offers has an account, and so has each origin of claimed connections. A
+//! connection that ends is charged with its cost, less its gain. A lasting one does not wait for
+//! its end: parts of its gain come off before ([`earn`]), for other lasting ones may be among many
+//! that are short. Charges fade with time, so that [`crate::knobs::Knobs::short_lived`] connections
+//! a second without gain leave the account as it is. Where more than a second's worth of them is
+//! open, the library does not ask; the connection is TCP, at TCP's cost.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

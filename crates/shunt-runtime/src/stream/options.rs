@@ -1,5 +1,5 @@
-//! What the options of a socket mean to its connection. Nearly all are the kernel's alone: the socket below the
-//! connection is real.
+//! The meaning of a socket's options for its connection. Nearly all are the kernel's alone: the
+//! socket below the connection is real.
 
 use core::sync::atomic::Ordering;
 

@@ -89,7 +89,7 @@ pub fn await_answer(conn: Conn) {
     let spun = spin::spin_patiently(&target.answers, ANSWER_PATIENCE, has_answered);
     spin::count(spun);
     // Another thread may have closed the descriptor meanwhile.
-    if spun == Spun::Found && sock.phase() == Phase::Proposed && conn.is_named() {
+    if matches!(spun, Spun::Found(_)) && sock.phase() == Phase::Proposed && conn.is_named() {
         course::answered(&Handshake(conn));
     }
 }

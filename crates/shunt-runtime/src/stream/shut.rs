@@ -3,10 +3,11 @@
 use rustix::net::Shutdown;
 use shunt_engine::call::enter;
 use shunt_engine::conn::End;
+use shunt_engine::conn::repeated::are_pending;
 use shunt_shm::capture::flag;
 use shunt_shm::sync::store_load_fence;
 
-use crate::calls;
+use crate::calls::{self, Late};
 use crate::conn::{Conn, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
 use crate::fds::fd_table::Entry;
 use crate::point;
@@ -38,7 +39,7 @@ pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_in
         // In a handler of a signal above a step of this thread's: bytes of that may not be visible yet, and would come behind
         // the end. One that only copies notices, and sends nothing.
         let entered = enter(lock.nested(), &sock.record().tx.copying);
-        if entered.is_none() && calls::shut_later(conn.descriptor(), conn.entry(), how) {
+        if entered.is_none() && calls::do_later(conn.descriptor(), conn.entry(), Late::Shut(how)) {
             in_doubt.ends();
             return 0;
         }
@@ -81,15 +82,26 @@ pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_in
     result
 }
 
-/// What a handler has shut above a step, which is over now.
-pub fn shut_late(fd: c_int, entry: Entry, how: c_int) {
+/// What a handler has put off above a step, which is over now.
+pub fn do_late(fd: c_int, entry: Entry, what: Late) {
+    let Some(conn) = Conn::of(fd, entry).filter(Conn::is_named) else { return };
+    match what {
+        Late::Shut(how) => shut_late(conn, how),
+        Late::Leave(why) => {
+            demote::leave(conn, why);
+            if are_pending(conn.record()) {
+                demote::go_on(conn);
+            }
+        }
+    }
+}
+
+fn shut_late(conn: Conn, how: c_int) {
     let how_far = match how {
         libc::SHUT_RD => Shutdown::Read,
         libc::SHUT_WR => Shutdown::Write,
         _ => Shutdown::Both,
     };
     let kernel = |fd| rustix::net::shutdown(abi::borrow(fd), how_far).map_or(-1, |()| 0);
-    if let Some(conn) = Conn::of(fd, entry).filter(Conn::is_named) {
-        shut(conn, how, kernel);
-    }
+    shut(conn, how, kernel);
 }

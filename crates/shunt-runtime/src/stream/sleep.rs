@@ -9,12 +9,14 @@ use rustix::net::sockopt::{Timeout, socket_timeout};
 use shunt_engine::call::{Direction, Until};
 use shunt_engine::conn::{End, kernel_events};
 use shunt_engine::wait::{
-    self, Blocking, Ears, Handlers, Hearing, Host, Limits, PAUSES, Slept, Wait, Way, spins,
+    self, Blocking, Ears, Handlers, Hearing, Host, Limits, PAUSES, Slept, Stopwatch, Wait, Way,
+    spins,
 };
 use shunt_shm::doorbell::{ON_FUTEX, arm, arm_bell};
 use shunt_shm::region::Ctl;
 use shunt_shm::sync::{AtomicU32, AtomicU64, prefetch};
 use shunt_wire::counter::Counter;
+use shunt_wire::waits::Part;
 
 pub use shunt_engine::wait::Woken;
 
@@ -167,6 +169,30 @@ impl Waiting<'_> {
         Some(if self.of.receiving() { &ctl.rx_bells } else { &ctl.tx_bells })
     }
 
+    /// True when the kernel has something to tell.
+    fn ask_kernel(&self) -> bool {
+        let Sleep { sock, conn, direction, .. } = *self.of;
+        let theirs = self.end.map(|end| end.theirs);
+        let asked = kernel_events(sock.record(), theirs, direction, self.until);
+        let has_told = conn.ask(|fd| tcp::readiness(fd, asked)).is_some_and(|told| told != 0);
+        if has_told {
+            sock.put(KERNEL_HINT, true);
+        }
+        has_told
+    }
+
+    /// Before a long nap: true when a program has gone, and the kernel has something to tell.
+    #[cold]
+    fn hears_of_the_gone(&self) -> bool {
+        let (sock, gone) = (self.of.sock, self.of.sock.gone());
+        if !sock.is_anybody_gone() {
+            return false;
+        }
+        let has_told = self.ask_kernel();
+        sock.has_waited_long(gone);
+        has_told
+    }
+
     fn on_futex(&self, longest: Option<u64>) -> Slept {
         let Some(word) = self.word() else { return Slept::NotAtAll };
         let agent = self.of.sock.endpoint().agent();
@@ -234,15 +260,19 @@ impl Wait for Waiting<'_> {
             ready()
         });
         let spins = match spun {
-            Spun::Found => &rx.spins[0],
-            Spun::Vain => {
+            Spun::Found(_) => &rx.spins[0],
+            Spun::Vain(_) => {
                 sock.leave_learnt();
                 &rx.spins[1]
             }
             Spun::Not => return ready(),
         };
         spins.store(spins.load(Relaxed).wrapping_add(1), Relaxed);
-        spun == Spun::Found || ready()
+        let spun = match spun {
+            Spun::Vain(spell) if ready() => Spun::Found(spell),
+            spun => spun,
+        };
+        self.spun(spun)
     }
 
     fn turn_in(&mut self) -> Result<Way, Woken> {
@@ -254,10 +284,12 @@ impl Wait for Waiting<'_> {
             is_far: sock.is_far(),
             kernel: sock.has(KERNEL_HINT),
             agent: sock.endpoint().agent().is_some(),
+            gone: sock.is_patient(),
         };
         let timeout = || timeout(of.conn, sock, direction);
         let ready = || end.as_ref().is_some_and(|end| end.ends_wait(direction, until));
-        of.times.turn_in(until, &ThisProcess, ears, timeout, ready)
+        let lasted = |part, nanos| sock.count_wait(part, nanos);
+        of.times.turn_in(until, &ThisProcess, ears, timeout, ready, lasted)
     }
 
     fn arm<T>(&mut self, way: Way, rest: impl FnOnce(&mut Self, Hearing) -> T) -> T {
@@ -285,12 +317,13 @@ impl Wait for Waiting<'_> {
 
     #[inline]
     fn is_ready(&mut self) -> bool {
-        self.until != Until::Kernel
-            && self.end.as_ref().is_some_and(|end| end.ends_wait(self.of.direction, self.until))
+        let has_news = self.until != Until::Kernel
+            && self.end.as_ref().is_some_and(|end| end.ends_wait(self.of.direction, self.until));
+        has_news || (self.of.times.is_patient() && self.hears_of_the_gone())
     }
 
     fn limits(&mut self, way: Way) -> Limits {
-        let of = &*self.of;
+        let of = &mut *self.of;
         let overflow = if self.until == Until::Ring { of.overflow() } else { None };
         let more = match self.until {
             Until::More(_) => peek::next_look(of.sock, of.times.waited()),
@@ -316,17 +349,18 @@ impl Wait for Waiting<'_> {
         }
     }
 
-    fn visit(&mut self, _: Slept) {
-        let Sleep { sock, conn, direction, .. } = *self.of;
-        let theirs = self.end.map(|end| end.theirs);
-        let asked = kernel_events(sock.record(), theirs, direction, self.until);
-        if conn.ask(|fd| tcp::readiness(fd, asked)).is_some_and(|told| told != 0) {
-            sock.put(KERNEL_HINT, true);
+    fn visit(&mut self, slept: Slept) {
+        self.of.times.looks(&ThisProcess);
+        let gone = self.of.sock.gone();
+        if !self.ask_kernel() && slept == Slept::Over {
+            self.of.sock.has_waited_long(gone);
         }
     }
 
     fn was_woken(&mut self) {
-        self.of.times.was_woken(&ThisProcess);
+        if self.of.times.was_woken(&ThisProcess) {
+            self.of.sock.has_waited_shortly();
+        }
     }
 
     fn teaches(&self) -> bool {
@@ -335,6 +369,14 @@ impl Wait for Waiting<'_> {
 
     fn rang(&self, _: Way, since: u64) -> Option<u64> {
         if self.of.sock.is_far() { None } else { rang(&self.end.as_ref()?.theirs.ctl, since) }
+    }
+
+    fn stopwatch(&mut self) -> &mut Stopwatch {
+        self.of.times.stopwatch()
+    }
+
+    fn lasted(&mut self, part: Part, nanos: u64) {
+        self.of.sock.count_wait(part, nanos);
     }
 
     fn handlers(&mut self, slept: Slept) -> Handlers {

@@ -1,4 +1,5 @@
-//! What threads of this process spin by, in blocking calls, poll and epoll; the loops are the engine's.
+//! The spins of this process's threads, in blocking calls, poll and epoll; the loops are the
+//! engine's.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
@@ -66,8 +67,8 @@ impl Spinner for ThisProcess {
         RESTED.set(now);
     }
 
-    fn offers(&self) -> &AtomicU32 {
-        static LEARNT: AtomicU32 = AtomicU32::new(0);
+    fn offers(&self) -> &AtomicU64 {
+        static LEARNT: AtomicU64 = AtomicU64::new(0);
         &LEARNT
     }
 
@@ -93,8 +94,8 @@ const MOST_SPINNERS: usize = 64;
 pub fn count(spun: Spun) {
     match spun {
         Spun::Not => {}
-        Spun::Found => endpoint::count(Counter::SpinsPaid, 1),
-        Spun::Vain => endpoint::count(Counter::SpinsUnpaid, 1),
+        Spun::Found(_) => endpoint::count(Counter::SpinsPaid, 1),
+        Spun::Vain(_) => endpoint::count(Counter::SpinsUnpaid, 1),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel socket below a shunted connection says.
+//! The state of the kernel socket below a shunted connection.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};

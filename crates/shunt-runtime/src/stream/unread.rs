@@ -1,4 +1,5 @@
-//! How much is there to be read, and how much has not arrived: what ioctl(2) and getsockopt(2) tell.
+//! The number of unread bytes, and of those that have not arrived: the answers of ioctl(2) and
+//! getsockopt(2).
 
 use core::ffi::c_int;
 

@@ -180,12 +180,15 @@ fn take(sock: &'static Sock) -> Option<Notice> {
         return None;
     }
     let lock = sock.lock_tx();
-    let notice = numbers(sock).take(lock.nested(), Own::of(sock).as_ref())?;
+    // It may copy what is granted back to the ring, and what it has taken it is to tell.
     let in_doubt = InDoubt::on(sock);
-    point!(zerocopy_taken);
-    numbers(sock).notes_told(&notice);
+    let notice = numbers(sock).take(lock.nested(), Own::of(sock).as_ref());
+    if let Some(notice) = &notice {
+        point!(zerocopy_taken);
+        numbers(sock).notes_told(notice);
+    }
     in_doubt.ends();
-    Some(notice)
+    notice
 }
 
 /// recv(2) with `MSG_ERRQUEUE`, which has no place for what it takes; `None`: the kernel's error queue is

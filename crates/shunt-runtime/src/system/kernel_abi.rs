@@ -1,4 +1,4 @@
-//! What system calls are given where libc's functions take something else.
+//! Arguments of system calls where they differ from those of libc's functions.
 
 use core::mem::MaybeUninit;
 use core::ptr;

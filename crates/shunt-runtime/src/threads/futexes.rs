@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use rustix::io::Errno;
 use rustix::thread::{SecureComputingMode, secure_computing_mode};
-use shunt_engine::wait::{SOON, Slept};
+use shunt_engine::wait::{Slept, UNATTENDED};
 use shunt_shm::doorbell::{
     MOST_WORDS, ON_FUTEX, arm, futex_wait_any, futex_wait_timed, futex_wake,
 };
@@ -88,7 +88,8 @@ impl Words {
 
 /// Sleeps until one of the `armed` words is taken or, if it is to be for long, one of the `agents` ends.
 pub fn sleep_on(armed: &[Word], agents: &[Word], seen: Seen, longest: Option<u64>) -> Slept {
-    let is_long = longest.is_none_or(|longest| longest > SOON);
+    // Who looks within that time anyhow needs no word of the agent's.
+    let is_long = longest.is_none_or(|longest| longest > UNATTENDED);
     let agents = if is_long && can_sleep_on(armed.len() + agents.len()) { agents } else { &[] };
     if let ([(word, armed)], []) = (armed, agents) {
         let wait = |time| futex_wait_timed(word, *armed, Some(at(&time)));

@@ -1,4 +1,4 @@
-//! What a thread may be in the middle of: signals, cancellation, locks.
+//! The states of a thread that a call has to respect: signals, cancellation, locks.
 
 pub mod futexes;
 pub mod handlers;

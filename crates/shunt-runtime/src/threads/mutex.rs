@@ -1,8 +1,8 @@
-//! The lock of everything that is off the data path: the conversation with the agent, tables of link
-//! groups, what is registered.
+//! The lock of all parts off the data path: the conversation with the agent, tables of link groups,
+//! registrations.
 //!
-//! While a thread has one, no signal handler runs on top of it: so no handler waits for the thread that
-//! it has interrupted, and none jumps out of a change that is half done.
+//! While a thread has one, no signal handler runs on top of it. So no handler waits for the thread
+//! that it has interrupted, and none jumps out of a change that is half done.
 
 use core::ops::{Deref, DerefMut};
 use std::sync::{MutexGuard, PoisonError, TryLockError};

@@ -1,4 +1,4 @@
-//! What the library asks the agent for.
+//! The library's requests to the agent.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;

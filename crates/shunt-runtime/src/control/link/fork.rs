@@ -1,21 +1,23 @@
-//! Link groups in a forked child, which has of its parent's what it has inherited connections in.
+//! Link groups in a forked child: it keeps those of its parent's in which it has inherited
+//! connections.
 
 use core::sync::atomic::Ordering;
 
 use shunt_shm::region::{SLOTS, Side};
 use shunt_wire::agent::RegionId;
 
-use crate::control::link::{CHANGES, HIGH, Link, TABLE, all};
+use crate::control::link::{CHANGES, HIGH, Link, TABLE, all, looks};
 use crate::control::process;
 
 /// The locks of link groups, to be held across fork.
 pub fn lock_for_fork() -> impl Sized {
-    (CHANGES.lock(), process::lock_for_fork())
+    (CHANGES.lock(), process::lock_for_fork(), looks::lock_for_fork())
 }
 
 /// In a forked child: completion queues belong to the parent, who pops them.
 pub fn forget_in_child() {
     process::forget_in_child();
+    looks::forget_in_child();
     for link in all() {
         link.lane.store(0, Ordering::Relaxed);
         // Those were of the parent's other threads.

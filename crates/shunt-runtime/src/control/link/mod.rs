@@ -4,12 +4,13 @@
 //! attached (it accepts). Links live in a fixed table of slots that are never unmapped, so that the
 //! data path can follow a pointer to one without counting.
 //!
-//! Own ones come to be in `draft`, attached ones in `attach`; `slots` gives out an own one's slots; `removal` takes
+//! `looks` says which completion queues are looked at. Own ones come to be in `draft`, attached ones in `attach`; `slots` gives out an own one's slots; `removal` takes
 //! both out of the table; `fork` is what a child has of its parent's.
 
 mod attach;
 mod draft;
 mod fork;
+pub mod looks;
 mod removal;
 mod slots;
 
@@ -86,6 +87,12 @@ pub struct Link {
     /// Per slot: the epoll watch ([`crate::epoll::instance`]'s packing) that its completions go to.
     /// Not in place, nor are the slots: a link is made on the stack, of which a thread may have little.
     pub watch: Box<[AtomicU64]>,
+    /// Its place in the table.
+    place: AtomicU32,
+    /// Vectors (a bit each) that tell of connections in it ([`looks`]).
+    told: AtomicU64,
+    /// Per vector: sleeps before something was last found in its queue ([`looks`]).
+    found: Box<[AtomicU32]>,
 }
 
 /// All that a call needs to send into a ring, found by one look.
@@ -159,6 +166,9 @@ impl Link {
             armed: AtomicU64::new(0),
             held: [const { AtomicU64::new(0) }; SLOTS.div_ceil(64)],
             watch: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            place: AtomicU32::new(0),
+            told: AtomicU64::new(0),
+            found: (0..MAX_VECTORS).map(|_| AtomicU32::new(0)).collect(),
         })
     }
 
@@ -294,6 +304,7 @@ fn install(link: Link) -> Result<&'static Link, Reason> {
     let new = core::ptr::from_ref(link).cast_mut();
     for (i, place) in TABLE.iter().enumerate() {
         let null = core::ptr::null_mut();
+        link.place.store(u32::try_from(i).unwrap_or(0), Ordering::Relaxed);
         if place.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             HIGH.fetch_max(i + 1, Ordering::AcqRel);
             return Ok(link);

@@ -1,4 +1,4 @@
-//! Link groups that nobody uses any more.
+//! Link groups that are no longer in use.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::collections::VecDeque;

@@ -1,4 +1,5 @@
-//! The slots of a link group of this process's own: which are given out, and what ended connections leave in them.
+//! The slots of a link group of this process's own: those in use, and the leftovers of ended
+//! connections in them.
 
 use core::sync::atomic::Ordering;
 

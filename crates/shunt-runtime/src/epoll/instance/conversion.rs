@@ -1,4 +1,5 @@
-//! Watches that go over to Shunt or back to the kernel, and what the kernel is asked for.
+//! Watches that go over to Shunt or back to the kernel, and the events that the kernel is asked
+//! for.
 
 use core::ptr;
 
@@ -6,9 +7,10 @@ use libc::{EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 use shunt_engine::events;
 
 use crate::conn::Conn;
+use crate::control::endpoint::Endpoint;
 use crate::epoll::instance::Instance;
 use crate::epoll::state::{Watch, Watched};
-use crate::epoll::tag;
+use crate::epoll::{Ours, tag};
 use crate::fds::own_fds::OwnFd;
 use crate::system::abi::{c_int, epoll_event};
 use crate::system::next;
@@ -96,9 +98,24 @@ impl Instance {
         ours.into_iter().for_each(|fd| self.convert(fd, None));
     }
 
+    /// True when this descriptor is watched here.
+    fn watches(&self, fd: c_int) -> bool {
+        self.lock().find(fd).is_some()
+    }
+
+    /// A descriptor is about to be connected. Where it is watched here already, the instance takes its vector now: while the
+    /// connection is set up nobody talks to the agent.
+    pub fn prepare_for(&self, fd: c_int, endpoint: &'static Endpoint) {
+        if self.watches(fd) {
+            self.prepare_at(endpoint);
+        }
+    }
+
     /// The watch of a descriptor goes over to Shunt, or back to the kernel.
     pub fn convert(&self, fd: c_int, conn: Option<Conn>) {
-        if let Some(conn) = &conn {
+        if let Some(conn) = &conn
+            && self.watches(fd)
+        {
             self.prepare(conn);
         }
         let mut state = self.lock();
@@ -140,7 +157,7 @@ impl Instance {
 pub fn kernel_event(watch: usize, room: bool) -> epoll_event {
     let events = events::IN | events::PRI | events::RDHUP | events::ET;
     let events = if room { events | events::OUT } else { events };
-    epoll_event { events, u64: tag(Some(watch)) }
+    epoll_event { events, u64: tag(Ours::Watch(watch)) }
 }
 
 /// Whether the kernel takes these flags for this operation (`fs/eventpoll.c`): it is not asked about

@@ -1,4 +1,4 @@
-//! One epoll instance: what it watches, and how it is told.
+//! One epoll instance: its watches, and its news.
 
 mod conversion;
 mod watches;
@@ -8,15 +8,18 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering
 
 use libc::EPOLL_CTL_ADD;
 use shunt_heap::slab::Name;
-use shunt_shm::doorbell::RUNG;
+use shunt_shm::doorbell::{self, RUNG};
 use shunt_shm::sync::AtomicU32;
+use shunt_wire::agent::MAX_VECTORS;
 
 use crate::conn::Conn;
+use crate::control::bells::COMMON;
 use crate::control::endpoint::Endpoint;
+use crate::control::link::{Link, looks};
 use crate::control::vectors;
 use crate::epoll::reentrancy::{self, Held};
 use crate::epoll::state::State;
-use crate::epoll::tag;
+use crate::epoll::{Ours, tag};
 use crate::fds::fd_table::{self, Entry, Kind};
 use crate::fds::own_fds::OwnFd;
 use crate::system::abi::{c_int, epoll_event};
@@ -25,6 +28,11 @@ use crate::system::next;
 
 pub use conversion::{flags_are_valid, kernel_event};
 pub use watches::SEVERAL;
+
+/// Link groups of which a vector tells before an instance takes another one.
+const PER_VECTOR: usize = 64;
+/// Most further vectors of an instance.
+const MOST_MORE: u32 = 15;
 
 /// In [`Instance::refs`]: a call.
 const CALL: u64 = 1 << 32;
@@ -45,12 +53,19 @@ pub struct Instance {
     /// The endpoint that the vector is of, and the vector.
     endpoint: AtomicUsize,
     vector: AtomicU32,
+    /// Further ones (a bit each), and the one that it has come by last.
+    more: AtomicU64,
+    newest: AtomicU32,
     /// Shunted connections that are watched.
     pub active: AtomicU32,
     /// Vectors that completions come through (a bit each).
     pub vectors: AtomicU64,
     /// Others wait for it, too: see [`super::nested`].
     pub nested: AtomicBool,
+    /// Vectors (a bit each) whose doorbells were heard, and at which nobody has looked yet.
+    rung: AtomicU64,
+    /// A process that was forked, or its parent, may hear of rings in its place.
+    pub(super) shared: AtomicBool,
     /// Changes that those who wait for it may have to be told of.
     pub edges: AtomicU32,
     /// Other instances that are watched (which `active` counts, too).
@@ -61,6 +76,8 @@ pub struct Instance {
     doubted: AtomicU64,
     /// When the kernel was last asked, and what spinning has taught.
     pub visited: AtomicU64,
+    /// Looks at the kernel, in a row, at which it had no event of the program's.
+    pub silent: AtomicU32,
     /// See [`shunt_engine::spin::Learnt`].
     pub budget: AtomicU32,
     state: reentrancy::Lock,
@@ -76,14 +93,19 @@ impl Instance {
             lingering: AtomicU32::new(0),
             endpoint: AtomicUsize::new(0),
             vector: AtomicU32::new(0),
+            more: AtomicU64::new(0),
+            newest: AtomicU32::new(0),
             active: AtomicU32::new(0),
             vectors: AtomicU64::new(0),
             nested: AtomicBool::new(false),
+            rung: AtomicU64::new(0),
+            shared: AtomicBool::new(false),
             edges: AtomicU32::new(0),
             sets: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             doubted: AtomicU64::new(0),
             visited: AtomicU64::new(0),
+            silent: AtomicU32::new(0),
             budget: AtomicU32::new(0),
             state: reentrancy::Lock::default(),
         };
@@ -95,12 +117,16 @@ impl Instance {
         *self.lock() = State::default();
         self.fd.store(fd, Ordering::Relaxed);
         self.endpoint.store(0, Ordering::Relaxed);
+        self.more.store(0, Ordering::Relaxed);
         self.active.store(0, Ordering::Relaxed);
         self.vectors.store(0, Ordering::Relaxed);
         self.nested.store(false, Ordering::Relaxed);
+        self.rung.store(0, Ordering::Relaxed);
+        self.shared.store(false, Ordering::Relaxed);
         self.sets.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.budget.store(0, Ordering::Relaxed);
+        self.silent.store(0, Ordering::Relaxed);
         self.uses.fetch_add(1, Ordering::Relaxed);
         self.refs.store(1, Ordering::Release);
     }
@@ -198,8 +224,31 @@ impl Instance {
         if let Some(endpoint) = Endpoint::current()
             && ptr::from_ref(endpoint).addr() == self.endpoint.swap(0, Ordering::Relaxed)
         {
+            let more = self.more.swap(0, Ordering::Relaxed);
             endpoint.give_vector(self.vector.load(Ordering::Relaxed) as usize);
+            doorbell::vectors(more).for_each(|vector| endpoint.give_vector(vector));
         }
+    }
+
+    /// The doorbell of a vector was heard.
+    pub fn was_rung(&self, vector: usize) {
+        let vectors = if vector == COMMON { u64::MAX } else { 1 << (vector % MAX_VECTORS) };
+        self.rung.fetch_or(vectors, Ordering::AcqRel);
+    }
+
+    /// True when one was, and nobody has looked yet.
+    pub fn has_heard(&self) -> bool {
+        self.rung.load(Ordering::Acquire) != 0
+    }
+
+    /// Which, for who looks now.
+    pub fn hears(&self) -> u64 {
+        if self.has_heard() { self.rung.swap(0, Ordering::AcqRel) } else { 0 }
+    }
+
+    /// True where its doorbells may be heard elsewhere: those who wait for it as well, or another process.
+    pub fn is_heard_elsewhere(&self) -> bool {
+        self.nested.load(Ordering::Relaxed) || self.shared.load(Ordering::Relaxed)
     }
 
     /// Its state.
@@ -218,15 +267,22 @@ impl Instance {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Before a connection is watched here: a completion vector of its own, if it has none yet. The agent is told of it, for
-    /// which no lock may be held.
+    /// Before a connection is watched here: a completion vector of its own, if it has none yet, or one more where there are many
+    /// link groups. The agent is told of it, for which no lock may be held.
     pub fn prepare(&self, conn: &Conn) {
         let Some(endpoint) = conn.link().map(|link| link.endpoint).or_else(Endpoint::current)
         else {
             return;
         };
+        self.prepare_at(endpoint);
+    }
+
+    fn prepare_at(&self, endpoint: &'static Endpoint) {
+        if self.is_at(endpoint) {
+            return self.extend(endpoint);
+        }
         // What a parent has left is looked at by itself.
-        if self.is_at(endpoint) || endpoint.is_inherited() || self.lock().hears(endpoint) {
+        if endpoint.is_inherited() || self.lock().hears(endpoint) {
             return;
         }
         let vector = vectors::take(endpoint);
@@ -238,6 +294,40 @@ impl Instance {
         }
     }
 
+    /// One more vector, where those that it has tell of many link groups: who hears a doorbell looks at the queues of that vector
+    /// which are at rest, and these are to be few.
+    fn extend(&self, endpoint: &'static Endpoint) {
+        let newest = self.newest_vector();
+        let more = self.more.load(Ordering::Relaxed);
+        if looks::count(newest) < PER_VECTOR || more.count_ones() >= MOST_MORE {
+            return;
+        }
+        if let Some(vector) = vectors::take_own(endpoint) {
+            let _state = self.lock();
+            self.more.fetch_or(1 << vector, Ordering::AcqRel);
+            self.newest.store(u32::try_from(vector).unwrap_or(0), Ordering::Release);
+        }
+    }
+
+    fn newest_vector(&self) -> usize {
+        self.newest.load(Ordering::Acquire) as usize
+    }
+
+    /// The vector for a link group: one that tells of it already, else the newest, or one of all when there will be no other.
+    fn vector_for(&self, state: &State, link: &'static Link) -> usize {
+        let first = self.vector_at(state, link.endpoint);
+        let more = self.more.load(Ordering::Acquire);
+        if more == 0 || !self.is_at(link.endpoint) {
+            return first;
+        }
+        let all = || core::iter::once(first).chain(doorbell::vectors(more));
+        let known = all().find(|vector| link.is_told_of_by(*vector));
+        known.unwrap_or_else(|| match more.count_ones() >= MOST_MORE {
+            false => self.newest_vector(),
+            true => all().min_by_key(|vector| looks::count(*vector)).unwrap_or(first),
+        })
+    }
+
     /// True when its vector is one of this endpoint.
     fn is_at(&self, endpoint: &'static Endpoint) -> bool {
         self.endpoint.load(Ordering::Acquire) == ptr::from_ref(endpoint).addr()
@@ -245,6 +335,7 @@ impl Instance {
 
     fn settle_at(&self, endpoint: &'static Endpoint, vector: usize) {
         self.vector.store(u32::try_from(vector).unwrap_or(0), Ordering::Relaxed);
+        self.newest.store(u32::try_from(vector).unwrap_or(0), Ordering::Relaxed);
         self.endpoint.store(ptr::from_ref(endpoint).addr(), Ordering::Release);
     }
 
@@ -302,7 +393,7 @@ impl Instance {
         let Some(bell) = endpoint.bells.raw(vector).filter(|_| !state.bells.contains(&name)) else {
             return;
         };
-        let mut event = epoll_event { events: RUNG.bits(), u64: tag(None) };
+        let mut event = epoll_event { events: RUNG.bits(), u64: tag(Ours::Bell(vector)) };
         let set = state.ear.as_ref().map_or(self.raw(), OwnFd::raw);
         // SAFETY: the event is valid; the descriptors are ours and the program's own.
         let added = unsafe { next::epoll_ctl(set, EPOLL_CTL_ADD, bell, &raw mut event) };

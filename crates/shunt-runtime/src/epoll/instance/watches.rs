@@ -1,4 +1,5 @@
-//! What an instance watches: connections, which are registered at their completion queues, and parked watches.
+//! The watches of an instance: connections, which are registered at their completion queues, and
+//! parked watches.
 
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -52,6 +53,7 @@ impl Instance {
     /// has parked the other one could not know of.
     pub(in crate::epoll) fn share(&self, state: &mut State) {
         state.shared = true;
+        self.shared.store(true, Ordering::Relaxed);
         for index in state.parked() {
             self.unpark_for_good(state, index);
         }
@@ -119,7 +121,7 @@ impl Instance {
         let vector = match id.vector.load(Ordering::Relaxed).checked_sub(1) {
             // Another instance watches it, too: its completions come through that one's vector.
             Some(vector) => vector as usize,
-            None => self.vector_at(state, link.endpoint),
+            None => self.vector_for(state, link),
         };
         id.vector.store(u32::try_from(vector + 1).unwrap_or(1), Ordering::Relaxed);
         let word = &link.watch[slot];
@@ -132,6 +134,7 @@ impl Instance {
         self.vectors.fetch_or(1 << vector, Ordering::AcqRel);
         self.hear(state, link.endpoint, vector);
         self.hear(state, link.endpoint, COMMON);
+        link.begins(vector);
         mine.ctl.queue.store(queue_code(lane, vector), Ordering::Relaxed);
         // SYNC POINT word-arm: the registration before the look at the cursors that follows.
         shunt_shm::sync::store_load_fence();

@@ -1,19 +1,22 @@
-//! Bytes that lie unread in a ring when the program becomes another one (exec), or has another one started.
+//! Bytes that lie unread in a ring when the program becomes another one (exec), or has another one
+//! started.
 //!
-//! The connection goes back to TCP (`demote.rs`), and the peer sends once more what lies in the ring; but late where
-//! it does not look at the connection soon, and not at all where it has ended its direction. So a copy goes along with
-//! the new program, in memory of its own ([`shunt_shm::leftover`]) by a descriptor that exec does not close
-//! ([`pass`]). The library there finds it when it starts ([`take`]), closes the descriptor, and puts the bytes into a ring that
-//! it makes for them, with marks of a peer that has left by itself: a read drains the ring, then drops from the kernel
-//! socket what comes a second time, as everywhere (`again.rs`).
+//! The connection goes back to TCP (`demote.rs`), and the peer sends the unread bytes once more. It
+//! does so late where it does not look at the connection soon, and not at all where it has ended
+//! its direction. So a copy goes along with the new program, in memory of its own
+//! ([`shunt_shm::leftover`]) by a descriptor that exec does not close ([`pass`]). The library there
+//! finds the copy when it starts ([`take`]), closes the descriptor, and puts the bytes into a new
+//! ring, with marks of a peer that has left by itself. A read drains the ring, then drops the
+//! repetition from the kernel socket, as everywhere (`again.rs`).
 //!
-//! **Several programs** may have the descriptor then: a shell and what it runs. Each byte goes to one of them. What
-//! was taken of the bytes stands in a word that all of them share; how much of what comes twice was dropped, the kernel
-//! knows: it counts what was read of its socket. One program at a time drops, by a lock of the kernel's on the memory
-//! (fcntl(2)), which it takes back from one that is killed.
+//! **Several programs** may have the descriptor then: a shell and its children. Each byte goes to
+//! one of them. A word that all of them share counts the bytes taken. The kernel counts the bytes
+//! read of its socket, and so the dropped part of the repetition. One program at a time drops, by a
+//! lock of the kernel's on the memory (fcntl(2)), which the kernel takes back from a killed one.
 //!
-//! A program that knows nothing of this reads what comes a second time, and has taken by that what it reads. So that all agree,
-//! the repetition is read by everybody where it has come before somebody took some of it from the memory.
+//! A program without the library reads the repetition, and has thereby taken those bytes. So that
+//! all agree, all programs read the repetition where it has come before any of them took some of it
+//! from the memory.
 
 pub mod pass;
 mod program;

@@ -1,4 +1,4 @@
-//! Before another program starts: what lies unread in rings goes along with it.
+//! Before another program starts: the unread bytes of rings go along with it.
 
 use core::ffi::c_int;
 use core::ptr;

@@ -1,4 +1,4 @@
-//! When a program starts: what the one before exec has left unread.
+//! When a program starts: the unread bytes that the one before exec has left.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Relaxed, Release};

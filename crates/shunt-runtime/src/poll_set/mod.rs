@@ -11,105 +11,38 @@
 //!
 //! The order of the looks, spins and sleeps is the engine's ([`shunt_engine::wait`]).
 
-use core::sync::atomic::Ordering;
+mod target;
 
 use libc::{EINTR, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
 use shunt_engine::conn::End;
-use shunt_engine::conn::poll::KernelReadiness;
 use shunt_engine::conn::repeated::are_known;
 use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
 use shunt_engine::handshake::Phase;
 use shunt_engine::wait::{
-    Handlers, Hearing, Limits, Naps, Set, Slept, Spinner, Wait, Way, Woken, wait_for,
+    Handlers, Hearing, Limits, Naps, SOON, Set, Slept, Spinner, Stopwatch, Wait, Way, Woken,
+    wait_for,
 };
 use shunt_shm::doorbell::arm_bell;
 use shunt_shm::sync::AtomicU32;
+use shunt_wire::waits::Part;
 
 use crate::calls::{Has, UnderWay};
-use crate::conn::{Conn, Hold, KERNEL_HINT, NUMBERED};
+use crate::conn::{Conn, Hold, KERNEL_HINT, NUMBERED, Sock};
+use crate::control::endpoint;
 use crate::control::thread_doorbell::ThreadDoorbell;
-use crate::epoll::instance::Instance;
 use crate::epoll::nested::Awaited;
-use crate::epoll::ready;
-use crate::fds::fd_table::{self, Kind};
 use crate::point;
+use crate::poll_set::target::{Target, by_number, wanted};
 use crate::stream::sleep::rang;
 use crate::stream::spin::{self, Spun, ThisProcess};
-use crate::stream::{notify, tcp, trim};
+use crate::stream::{notify, trim};
 use crate::system::abi::{c_int, nfds_t, pollfd, sigset_t, timespec};
 use crate::system::errno::{self, KeepErrno};
 use crate::system::kernel_poll;
 use crate::threads::futexes::{Words, can_sleep_on};
 use crate::threads::handlers::Seen;
 use crate::threads::{handlers, signals};
-
-/// What an entry stands for.
-#[derive(Clone, Copy)]
-enum Target {
-    /// The kernel's business, or nobody's.
-    Kernel,
-    /// A shunted connection.
-    Conn(Conn),
-    /// An epoll instance with shunted connections in it.
-    Set(&'static Instance),
-}
-
-impl Target {
-    fn of(fd: c_int) -> Self {
-        let entry = fd_table::lookup(fd);
-        match entry.kind() {
-            Kind::Stream => Conn::of(fd, entry).map_or(Self::Kernel, Self::Conn),
-            Kind::Epoll => match Instance::of(entry) {
-                Some(set) if set.active.load(Ordering::Relaxed) > 0 => Self::Set(set),
-                _ => Self::Kernel,
-            },
-            _ => Self::Kernel,
-        }
-    }
-}
-
-impl Target {
-    /// True when the number stands for something else by now. Not for what was the kernel's.
-    fn has_moved(&self, fd: c_int) -> bool {
-        match self {
-            Self::Kernel => false,
-            Self::Conn(conn) => !conn.is_named(),
-            Self::Set(set) => {
-                let now = Instance::of(fd_table::lookup(fd));
-                !now.is_some_and(|now| core::ptr::eq(now, *set))
-            }
-        }
-    }
-
-    /// What it is ready for.
-    fn readiness(&self, wanted: u32) -> u32 {
-        match self {
-            Self::Kernel => 0,
-            Self::Conn(conn) => ready::of(*conn, wanted, &mut KernelReadiness::Nothing),
-            Self::Set(set) if set.is_readable() => events::IN | events::RDNORM,
-            Self::Set(_) => 0,
-        }
-    }
-
-    /// True when it wakes who waits for these events.
-    fn wakes(&self, wanted: u32) -> bool {
-        self.readiness(wanted) & (wanted | events::ALWAYS) != 0
-    }
-}
-
-/// What the number stands for now is ready for.
-fn by_number(fd: c_int, wanted: u32) -> u32 {
-    match Target::of(fd) {
-        Target::Kernel => tcp::readiness(fd, wanted),
-        target => target.readiness(wanted),
-    }
-}
-
-/// The events that an entry asks for.
-fn wanted(entry: &pollfd) -> u32 {
-    entry.events.cast_unsigned().into()
-}
 
 /// Writes an entry's result; 1 when there is one.
 fn tell(entry: &mut pollfd, ready: u32) -> c_int {
@@ -182,6 +115,7 @@ struct PollSet<'a> {
     others: bool,
     /// It had nothing to tell at first, and went on.
     slept: bool,
+    stopwatch: Stopwatch,
 }
 
 /// What a wait came to.
@@ -211,6 +145,7 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
         naps: Naps::default(),
         others: false,
         slept: false,
+        stopwatch: Stopwatch::default(),
     };
     point!(poll_begins);
     let found = wait_for(&mut set, &ThisProcess);
@@ -261,22 +196,21 @@ impl Wait for PollSet<'_> {
         }
         let deadline = self.deadline;
         // A connection that is waited for alone has learnt for itself, in blocking calls, too.
-        let alone = match self.targets.as_slice() {
-            [Target::Conn(conn)] => Some(conn.sock()),
-            _ => None,
-        };
+        let alone = self.alone();
         let budget = alone.map_or(&BUDGET, |sock| &sock.record().rx.budget);
         let spun = spin::spin(Way::Futex, budget, deadline, || self.look_at_conns() > 0);
         spin::count(spun);
-        if let Some(sock) = alone.filter(|_| spun == Spun::Vain) {
+        if let Some(sock) = alone.filter(|_| matches!(spun, Spun::Vain(_))) {
             sock.leave_learnt();
         }
-        spun == Spun::Found
+        self.spun(spun)
     }
 
     fn turn_in(&mut self) -> Result<Way, Woken> {
         self.conns().for_each(|(_, conn)| notify::for_those_below(conn.sock()));
         self.naps.begins(ThisProcess.now());
+        let is_patient = self.socks().all(Sock::is_patient);
+        self.naps.have_lasted(is_patient);
         Ok(if self.is_heard_by_words() { Way::Futex } else { Way::Kernel })
     }
 
@@ -298,7 +232,11 @@ impl Wait for PollSet<'_> {
     }
 
     fn is_ready(&mut self) -> bool {
-        self.look_at_conns() > 0
+        self.look_at_conns() > 0 || (self.naps.is_patient() && self.hears_of_the_gone())
+    }
+
+    fn is_heard(&mut self, way: Way) -> bool {
+        way == Way::Kernel || self.is_heard_by_words()
     }
 
     fn limits(&mut self, way: Way) -> Limits {
@@ -339,17 +277,21 @@ impl Wait for PollSet<'_> {
         slept
     }
 
-    fn visit(&mut self, _: Slept) {
-        let mut asked = self.for_the_kernel();
-        let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
-        let _keep = KeepErrno::new();
-        if kernel_poll(&mut asked, &raw const at_once, core::ptr::null()) > 0 {
-            self.conns().for_each(|(i, conn)| hear(&conn, &asked[i]));
+    fn visit(&mut self, slept: Slept) {
+        self.naps.looks(ThisProcess.now());
+        let gone = self.socks().map(Sock::gone).collect();
+        let has_told = self.ask_kernel();
+        if slept == Slept::Over && !has_told {
+            self.have_waited_long(gone);
         }
     }
 
     fn was_woken(&mut self) {
-        self.naps.begins_anew(ThisProcess.now());
+        let now = ThisProcess.now();
+        if self.naps.lasted(now) < SOON {
+            self.socks().for_each(Sock::has_waited_shortly);
+        }
+        self.naps.begins_anew(now);
     }
 
     fn teaches(&self) -> bool {
@@ -361,6 +303,17 @@ impl Wait for PollSet<'_> {
             .filter(|(_, conn)| !conn.sock().is_far())
             .filter_map(|(_, conn)| rang(&conn.end()?.theirs.ctl, since))
             .min()
+    }
+
+    fn stopwatch(&mut self) -> &mut Stopwatch {
+        &mut self.stopwatch
+    }
+
+    fn lasted(&mut self, part: Part, nanos: u64) {
+        match self.alone() {
+            Some(sock) => sock.count_wait(part, nanos),
+            None => endpoint::count_wait(part, nanos),
+        }
     }
 
     fn handlers(&mut self, slept: Slept) -> Handlers {
@@ -375,11 +328,49 @@ impl Wait for PollSet<'_> {
 }
 
 impl PollSet<'_> {
+    fn socks(&self) -> impl Iterator<Item = &'static Sock> + '_ {
+        self.conns().map(|(_, conn)| conn.sock())
+    }
+
+    /// The connection that is waited for alone.
+    fn alone(&self) -> Option<&'static Sock> {
+        match self.targets.as_slice() {
+            [Target::Conn(conn)] => Some(conn.sock()),
+            _ => None,
+        }
+    }
+
     fn conns(&self) -> impl Iterator<Item = (usize, Conn)> + '_ {
         self.targets.iter().enumerate().filter_map(|(i, target)| match target {
             Target::Conn(conn) => Some((i, *conn)),
             Target::Kernel | Target::Set(_) => None,
         })
+    }
+
+    /// True when the kernel has something to tell.
+    fn ask_kernel(&self) -> bool {
+        let mut asked = self.for_the_kernel();
+        let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
+        let _keep = KeepErrno::new();
+        let has_told = kernel_poll(&mut asked, &raw const at_once, core::ptr::null()) > 0;
+        if has_told {
+            self.conns().for_each(|(i, conn)| hear(&conn, &asked[i]));
+        }
+        has_told
+    }
+
+    /// Before a long nap: true when a program has gone, and the kernel has something to tell.
+    fn hears_of_the_gone(&self) -> bool {
+        self.socks().any(Sock::is_anybody_gone) && {
+            let gone = self.socks().map(Sock::gone).collect();
+            let has_told = self.ask_kernel();
+            self.have_waited_long(gone);
+            has_told
+        }
+    }
+
+    fn have_waited_long(&self, gone: Vec<u32>) {
+        self.socks().zip(gone).for_each(|(sock, gone)| sock.has_waited_long(gone));
     }
 
     /// Another thread may have had a socket become a shunted connection, or an instance watch one.

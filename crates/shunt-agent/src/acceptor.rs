@@ -1,4 +1,4 @@
-//! Accepting, also when descriptors have run out.
+//! Accepts clients, also when descriptors have run out.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -1,4 +1,4 @@
-//! How much of the agent's time somebody may take.
+//! The share of the agent's time that a client may take.
 
 use std::time::Instant;
 

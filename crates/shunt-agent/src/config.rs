@@ -1,4 +1,4 @@
-//! How an agent is to run.
+//! The configuration of an agent.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub struct Config {
     pub host: Option<HostConfig>,
     /// The memory that is shared with other machines, if any.
     pub ivshmem: Option<Sharing>,
+    /// Agents of other hosts, and the device to reach them by, if any. The peers are those of the command line; the policy may name more.
+    pub rdma: Option<shunt_rdma::Config>,
     /// Bounds.
     pub limits: Limits,
 }
@@ -39,6 +41,7 @@ impl Config {
             metrics: None,
             host: None,
             ivshmem: None,
+            rdma: None,
             limits: Limits::default(),
         }
     }

@@ -1,4 +1,4 @@
-//! Why there is no agent.
+//! Reasons for which an agent does not start.
 
 use std::{fmt, io};
 
@@ -6,6 +6,7 @@ use crate::config::Place;
 use crate::metrics::MetricsError;
 use crate::socket::ClaimError;
 use crate::state::HostError;
+use shunt_rdma::StartError;
 
 /// Why the agent did not run, or ended.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub enum ServeError {
     Host(HostError),
     /// It could not share memory with other machines.
     Sharing(Place, io::Error),
+    /// It could not hear agents of other hosts.
+    Rdma(StartError),
     /// A system call of its own failed.
     System(io::Error),
 }
@@ -31,6 +34,7 @@ impl fmt::Display for ServeError {
             Self::Sharing(place, e) => {
                 write!(f, "no memory can be shared with other machines by {place}: {e}")
             }
+            Self::Rdma(e) => e.fmt(f),
             Self::System(e) => e.fmt(f),
         }
     }
@@ -41,6 +45,12 @@ impl std::error::Error for ServeError {}
 impl From<ClaimError> for ServeError {
     fn from(e: ClaimError) -> Self {
         Self::Claim(e)
+    }
+}
+
+impl From<StartError> for ServeError {
+    fn from(e: StartError) -> Self {
+        Self::Rdma(e)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Descriptors that the agent keeps or hands out, and what comes with a packet.
+//! Descriptors that the agent keeps or hands out, and those that come with a packet.
 //!
-//! Whoever else has a descriptor may have seen to it that whoever closes it last waits: by an epoll instance that
-//! watches it, by a pipe's lock. And memory that a client has filled takes its time to go. So the agent closes none of
-//! these: it has them [buried](shunt_inspector::Inspectors::bury).
+//! Another holder of a descriptor can make its last close wait: by an epoll instance that watches
+//! it, or by a pipe's lock. The memory of a client takes its time to go. So the agent closes none
+//! of these itself: it has them [buried](shunt_inspector::Inspectors::bury).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

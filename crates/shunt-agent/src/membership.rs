@@ -1,6 +1,7 @@
-//! Joining the memory that machines share, and joining that of the server's successor.
+//! Joins the memory that machines share, and later that of the server's successor.
 //!
-//! A server that is killed takes nothing with it but the news of who comes and goes. Its successor has other memory.
+//! A killed server takes nothing with it but the news of arrivals and departures. Its successor has
+//! other memory.
 
 use std::io;
 use std::os::fd::OwnedFd;

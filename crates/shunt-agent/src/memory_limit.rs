@@ -1,5 +1,5 @@
-//! How much memory the control groups of a process let it have. The agent looks, so that the library, a guest in the
-//! process, need not.
+//! The memory that the control groups of a process leave it. The agent looks, so that the library,
+//! a guest in the process, need not.
 
 use std::fs;
 use std::path::Path;

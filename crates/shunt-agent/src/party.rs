@@ -1,4 +1,5 @@
-//! Who a client is, as the host sees it: by what the kernel says of its process, never by its own words.
+//! The identity of a client, as the host sees it: from the kernel's view of its process, never from
+//! its own words.
 
 use std::io;
 

@@ -1,7 +1,8 @@
-//! Who may be shunted with whom: the policy file of an agent for the host.
+//! The policy file of an agent for the host: it says which programs may be shunted with each other.
 //!
-//! Rules are asked in order, and the first that speaks of a connection decides; of others `default` does. What is denied
-//! stays on TCP. The file is described in docs/containers.md and shunt-policy(5).
+//! The agent asks the rules in order. The first that matches a connection decides; `default`
+//! decides on the rest. Denied connections stay on TCP. docs/containers.md and shunt-policy(5)
+//! describe the file.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,6 +13,8 @@ use std::str::FromStr;
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, de};
 use shunt_shm::registry::{NETWORKS, Network};
+
+use crate::rdma_section::RdmaSection;
 
 /// Networks to which connections are offered, unless the file says otherwise: this host's own, and those that are for
 /// private use, as containers' are (RFC 1918, RFC 6598, RFC 3927, RFC 4193, RFC 4291).
@@ -48,12 +51,19 @@ pub struct Policy {
     networks: Vec<Cidr>,
     /// In order.
     rule: Vec<Rule>,
+    /// Agents of other hosts.
+    rdma: RdmaSection,
 }
 
 impl Default for Policy {
     fn default() -> Self {
         let networks = PRIVATE.iter().filter_map(|text| text.parse().ok()).collect();
-        Self { default: Verdict::default(), networks, rule: Vec::new() }
+        Self {
+            default: Verdict::default(),
+            networks,
+            rule: Vec::new(),
+            rdma: RdmaSection::default(),
+        }
     }
 }
 
@@ -127,7 +137,13 @@ impl Policy {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let policy: Self = toml::from_str(text).map_err(|e| e.to_string())?;
+        let policy: Self = toml::from_str(text).map_err(|e| {
+            // A mistake without a place is at the end: something is missing.
+            let before = e.span().and_then(|at| text.get(..at.start)).unwrap_or(text);
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            format!("line {line}, column {column}: {}", e.message().trim_end().replace('\n', "; "))
+        })?;
         if policy.networks.len() > NETWORKS {
             return Err(format!("it names more than {NETWORKS} networks"));
         }
@@ -139,6 +155,12 @@ impl Policy {
     pub fn permits(&self, question: &Question<'_>) -> bool {
         let rule = self.rule.iter().find(|rule| rule.speaks_of(question));
         rule.map_or(self.default, |rule| rule.verdict) == Verdict::Allow
+    }
+
+    /// What it says of agents of other hosts.
+    #[must_use]
+    pub const fn rdma(&self) -> &RdmaSection {
+        &self.rdma
     }
 
     /// Connections to addresses in these networks are offered.
@@ -312,7 +334,8 @@ mod tests {
             "networks = ['10.0.0.0/33']",
             "networks = ['somewhere']",
         ] {
-            assert!(Policy::parse(wrong).is_err(), "{wrong}");
+            let told = Policy::parse(wrong).unwrap_err();
+            assert!(told.starts_with("line ") && !told.contains('\n'), "{wrong}: {told}");
         }
         let many = vec!["'10.0.0.1'"; NETWORKS + 1].join(",");
         assert!(Policy::parse(&format!("networks = [{many}]")).is_err());

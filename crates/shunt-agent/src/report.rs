@@ -1,6 +1,6 @@
-//! What the tools are told, as JSON in a memfd.
+//! Reports for the tools, as JSON in a memfd.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::rc::Rc;
 
@@ -16,12 +16,14 @@ use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{RegionId, Reply};
 use shunt_wire::reason::Reason;
 use shunt_wire::version::{EXPLAIN_SINCE, OLDEST_VERSION};
+use shunt_wire::waits::Waits;
 
 use crate::container;
 use crate::held::Held;
 use crate::party::Party;
 use crate::state::{Answer, Endpoint, Listener, Rejection, State};
-use crate::totals::Totals;
+use crate::totals::{Totals, WAITS_BY_PROGRAM};
+use crate::waits::{self, Programs};
 
 pub(crate) fn sealed(value: &Value) -> Result<Answer, Rejection> {
     let text = value.to_string();
@@ -236,6 +238,7 @@ fn describe(end: &End<'_>, peer: Option<&End<'_>>) -> Value {
             named.map(|(counter, n)| (counter.name().to_owned(), n.into())).collect::<Map<_, _>>()
         }),
         "vector": c.vector,
+        "waits": c.waits.as_ref().map(waits::to_json),
     })
 }
 
@@ -255,6 +258,17 @@ pub(crate) fn totals(state: &State, run: u64, of: Option<Party>) -> (Totals, u64
     (sum, ended)
 }
 
+/// How long the calls of ended and live programs have waited, by program. Of one run those that live are known.
+pub(crate) fn waits(state: &State, run: u64, of: Option<Party>) -> BTreeMap<String, Waits> {
+    let live = shown(state, of).filter(|e| run == 0 || e.run == run);
+    let live = live.map(|e| (e.program.as_str(), e.arena.waits()));
+    if run == 0 && of.is_none() {
+        state.ended.waits.with(live)
+    } else {
+        Programs::default().with(live)
+    }
+}
+
 /// `Stats`: the same as a report.
 pub(crate) fn stats(state: &State, run: u64, of: Option<Party>) -> Result<Answer, Rejection> {
     let (sum, ended) = totals(state, run, of);
@@ -262,6 +276,10 @@ pub(crate) fn stats(state: &State, run: u64, of: Option<Party>) -> Result<Answer
     map.extend(sum.to_json());
     map.insert("programs_live".into(), (sum.programs - ended).into());
     map.insert("programs_ended".into(), ended.into());
+    map.insert(WAITS_BY_PROGRAM.into(), waits::by_program(&waits(state, run, of)));
+    if let Some(counts) = state.peer_counts() {
+        map.insert("rdma_peers".into(), counts);
+    }
     sealed(&Value::Object(map))
 }
 
@@ -290,6 +308,7 @@ pub(crate) fn status(state: &State, of: Option<Party>) -> Result<Answer, Rejecti
     map.insert("descriptors_waiting".into(), waiting.into());
     map.insert("scope".into(), state.scope_name().into());
     map.insert("ivshmem".into(), state.describe_shared());
+    map.insert("rdma".into(), state.describe_peers());
     map.insert("metrics".into(), state.metrics.as_deref().into());
     sealed(&Value::Object(map))
 }

@@ -1,10 +1,10 @@
 //! Becoming the one agent of a directory.
 //!
-//! The lock on `agent.lock` decides who is the agent; the socket's file does not, because a crash
-//! leaves it behind. Whoever holds the lock may remove a stale socket file, and change the mode of the
-//! directory; nobody else changes anything. The lock file itself is
-//! never removed: two processes could then hold locks on two files of one name. It says which process
-//! holds the lock, and for whom that is an agent.
+//! The lock on `agent.lock` decides which process is the agent. The socket's file does not, because
+//! a crash leaves it behind. Only the holder of the lock may remove a stale socket file, and change
+//! the mode of the directory. No process ever removes the lock file: two processes could then hold
+//! locks on two files of one name. The file says which process holds the lock, and whom that agent
+//! serves.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -10,6 +10,9 @@ use shunt_shm::arena::ArenaView;
 use shunt_shm::zerocopy::Tally;
 use shunt_wire::counter::{COUNTER_SLOTS, Counter};
 use shunt_wire::reason::{REASON_SLOTS, Reason};
+use shunt_wire::waits::Waits;
+
+use crate::waits::{self, Programs};
 
 /// Runs whose totals are kept.
 pub const RUNS: usize = 256;
@@ -20,6 +23,11 @@ const MAX_FILE: u64 = 4 << 20;
 /// The listeners that were not registered, by reason.
 pub const UNREGISTERED: &str = "listeners_unregistered";
 
+/// How long calls have waited: of all programs, and by program.
+pub const WAITS: &str = "waits";
+/// See [`WAITS`].
+pub const WAITS_BY_PROGRAM: &str = "waits_by_program";
+
 /// Counters of one or more programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Totals {
@@ -29,6 +37,8 @@ pub struct Totals {
     pub declined: [u64; REASON_SLOTS],
     /// Listeners not registered, by the reason's code.
     pub unregistered: [u64; REASON_SLOTS],
+    /// How long calls have waited.
+    pub waits: Waits,
     /// Programs that were added up.
     pub programs: u64,
 }
@@ -36,7 +46,8 @@ pub struct Totals {
 impl Default for Totals {
     fn default() -> Self {
         let (counters, reasons) = ([0; COUNTER_SLOTS], [0; REASON_SLOTS]);
-        Self { counters, declined: reasons, unregistered: reasons, programs: 0 }
+        let waits = Waits::default();
+        Self { counters, declined: reasons, unregistered: reasons, waits, programs: 0 }
     }
 }
 
@@ -48,6 +59,7 @@ impl Totals {
             counters: arena.counters(),
             declined: arena.declined(),
             unregistered: arena.unregistered(),
+            waits: arena.waits(),
             programs: 1,
         };
         for c in arena.connections() {
@@ -80,10 +92,11 @@ impl Totals {
         for (mine, theirs) in pairs.chain(self.unregistered.iter_mut().zip(&other.unregistered)) {
             *mine = mine.saturating_add(*theirs);
         }
+        self.waits.add(&other.waits);
         self.programs = self.programs.saturating_add(other.programs);
     }
 
-    /// The counters, `declined` and `listeners_unregistered`, under their stable names.
+    /// The counters, `declined`, `listeners_unregistered` and `waits`, under their stable names.
     #[must_use]
     pub fn to_json(&self) -> Map<String, Value> {
         let mut map = Map::new();
@@ -94,6 +107,7 @@ impl Totals {
             let of = |r: &Reason| (r.name().to_owned(), Value::from(counts[*r as usize]));
             map.insert(name.into(), Value::Object(Reason::ALL.iter().map(of).collect()));
         }
+        map.insert(WAITS.into(), waits::to_json(&self.waits));
         map
     }
 
@@ -109,7 +123,9 @@ impl Totals {
             Some(v) => v.as_u64(),
             None => Some(0),
         };
-        let mut totals = Self { programs: number(map, "programs_ended")?, ..Self::default() };
+        let waits = map.get(WAITS).map_or_else(|| Some(Waits::default()), waits::from_json)?;
+        let programs = number(map, "programs_ended")?;
+        let mut totals = Self { programs, waits, ..Self::default() };
         for c in Counter::ALL {
             totals.counters[*c as usize] = number(map, c.name())?;
         }
@@ -125,14 +141,17 @@ impl Totals {
 #[derive(Debug, Default)]
 pub struct Book {
     all: Totals,
+    /// How long their calls have waited.
+    pub waits: Programs,
     /// The run that was last added to is at the back.
     runs: VecDeque<(u64, Totals)>,
 }
 
 impl Book {
     /// Adds a program that has ended. `run` 0: of no run.
-    pub fn fold(&mut self, run: u64, totals: &Totals) {
+    pub fn fold(&mut self, run: u64, program: &str, totals: &Totals) {
         self.all.add(totals);
+        self.waits.fold(program, &totals.waits);
         if run == 0 {
             return;
         }
@@ -174,11 +193,14 @@ impl Book {
     fn parse(text: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(text).ok()?;
         let all = Totals::from_json(value.get("all")?)?;
+        // An earlier version does not have them.
+        let told = value.get(WAITS_BY_PROGRAM);
+        let waits = told.map_or_else(|| Some(Programs::default()), Programs::from_json)?;
         let mut runs = VecDeque::new();
         for run in value.get("runs")?.as_array()?.iter().rev().take(RUNS) {
             runs.push_front((run.get("run")?.as_u64()?, Totals::from_json(run)?));
         }
-        Some(Self { all, runs })
+        Some(Self { all, waits, runs })
     }
 
     /// Writes it, whole or not at all.
@@ -196,7 +218,11 @@ impl Book {
             map.insert("run".into(), (*id).into());
             Value::Object(map)
         });
-        let value = json!({ "all": with_programs(&self.all), "runs": runs.collect::<Vec<_>>() });
+        let value = json!({
+            "all": with_programs(&self.all),
+            WAITS_BY_PROGRAM: self.waits.to_json(),
+            "runs": runs.collect::<Vec<_>>(),
+        });
         let new = path.with_extension("json.new");
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -210,12 +236,14 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shunt_wire::waits::Part;
 
     fn some(n: u64) -> Totals {
         let mut t = Totals { programs: 1, ..Totals::default() };
         t.counters[Counter::BytesSent as usize] = n;
         t.declined[Reason::Remote as usize] = 2 * n;
         t.unregistered[Reason::NoAgent as usize] = n.saturating_mul(3);
+        t.waits.of_mut(Part::Slept).counts[4] = n;
         t
     }
 
@@ -225,9 +253,9 @@ mod tests {
         let path = dir.path().join("totals.json");
         assert_eq!(Book::load(&path).unwrap().get(0), Totals::default());
         let mut book = Book::default();
-        book.fold(7, &some(1));
-        book.fold(0, &some(10));
-        book.fold(7, &some(100));
+        book.fold(7, "b", &some(1));
+        book.fold(0, "a", &some(10));
+        book.fold(7, "a", &some(100));
         book.save(&path).unwrap();
         let book = Book::load(&path).unwrap();
         assert_eq!(book.get(0).counters[Counter::BytesSent as usize], 111);
@@ -235,6 +263,10 @@ mod tests {
         assert_eq!(book.get(7).declined[Reason::Remote as usize], 202);
         assert_eq!(book.get(7).unregistered[Reason::NoAgent as usize], 303);
         assert_eq!((book.get(0).programs, book.get(7).programs), (3, 2));
+        let slept = |waits: &Waits| waits.of(Part::Slept).counts[4];
+        assert_eq!((slept(&book.get(0).waits), slept(&book.get(7).waits)), (111, 101));
+        let by_program = book.waits.with([].into_iter());
+        assert_eq!(by_program.values().map(slept).collect::<Vec<_>>(), [110, 1]);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
@@ -242,10 +274,10 @@ mod tests {
     fn the_oldest_runs_are_forgotten() {
         let mut book = Book::default();
         for run in 1..=RUNS as u64 {
-            book.fold(run, &some(1));
+            book.fold(run, "p", &some(1));
         }
-        book.fold(1, &some(1));
-        book.fold(9999, &some(1));
+        book.fold(1, "p", &some(1));
+        book.fold(9999, "p", &some(1));
         assert_eq!(book.get(1).programs, 2);
         assert_eq!(book.get(2).programs, 0);
         assert_eq!(book.runs.len(), RUNS);
@@ -260,9 +292,9 @@ mod tests {
             assert!(Book::load(&path).is_err(), "{text}");
         }
         let mut book = Book::default();
-        book.fold(1, &some(u64::MAX / 2));
-        book.fold(1, &some(u64::MAX / 2));
-        book.fold(1, &some(u64::MAX / 2));
+        book.fold(1, "p", &some(u64::MAX / 2));
+        book.fold(1, "p", &some(u64::MAX / 2));
+        book.fold(1, "p", &some(u64::MAX / 2));
         assert_eq!(book.get(1).counters[Counter::BytesSent as usize], u64::MAX);
     }
 }

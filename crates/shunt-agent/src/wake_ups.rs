@@ -1,5 +1,5 @@
-//! What a wake-up takes on this machine: some microseconds on metal, ten times as much in a virtual machine. Programs begin
-//! with it, and go on by what they measure themselves.
+//! The time of a wake-up on this machine: some microseconds on metal, ten times as much in a
+//! virtual machine. Programs begin with it, and go on by their own measurements.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::open_metrics::Exposition;
+use common::open_metrics::{Exposition, Labels};
 use common::{Agent, Client, PATIENCE, new_eventfd, run_dir};
 use shunt_agent::metrics::{Address, BadAddress};
 use shunt_agent::socket::{Access, Claim};
@@ -22,8 +22,9 @@ use shunt_shm::sync::Ordering;
 use shunt_wire::PROTOCOL_VERSION;
 use shunt_wire::agent::{Exported, Request};
 use shunt_wire::counter::Counter;
-use shunt_wire::metric;
+use shunt_wire::metric::{self, Kind, Metric};
 use shunt_wire::reason::Reason;
+use shunt_wire::waits::Part;
 
 const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n";
 
@@ -98,7 +99,10 @@ fn busy(agent: &Agent) -> Client {
         record.id.mode.store(mode as u32, Ordering::Relaxed);
         record.id.reason.store(reason.map_or(0, |r| r as u32), Ordering::Relaxed);
         record.tx.bytes.store(7, Ordering::Relaxed);
+        arena.count_wait(record, Part::Slept, 3_000);
     }
+    arena.count_wait_for_several(1, Part::Slept, 1 << 40);
+    arena.count_wait_for_several(10, Part::WakeUp, 300);
     client
 }
 
@@ -165,13 +169,60 @@ fn a_scrape_is_sound_and_says_what_stats_say() {
 }
 
 #[test]
+fn waits_are_told_by_program_and_by_what_ended_them() {
+    let agent = exposing("unix", |_| {});
+    let program = busy(&agent);
+    let of = |scraped: &Exposition, name: &str, ended_by: &str, le: Option<&str>| {
+        let mut labels = vec![("program", name)];
+        labels.extend((!ended_by.is_empty()).then_some(("ended_by", ended_by)));
+        labels.extend(le.map(|le| ("le", le)));
+        let stem = if ended_by.is_empty() { "shunt_wake_up_seconds" } else { "shunt_wait_seconds" };
+        let sample = if le.is_some() { "bucket" } else { "count" };
+        scraped.value(&format!("{stem}_{sample}"), &labels)
+    };
+    let is = |scraped: &Exposition, n: [f64; 4]| {
+        let slept = |le| of(scraped, "busy", "slept", le);
+        let ends = [Some("0.000002048"), Some("0.000004096"), Some("8.589934592"), None];
+        assert_eq!(ends.map(slept), n);
+    };
+    let scraped = scrape(&agent);
+    is(&scraped, [0.0, 5.0, 5.0, 6.0]);
+    assert!((of(&scraped, "busy", "", Some("5.12e-7")) - 1.0).abs() < 0.1);
+    let sum =
+        scraped.value("shunt_wait_seconds_sum", &[("program", "busy"), ("ended_by", "slept")]);
+    assert!((sum - 1_099.511_642_776).abs() < 1e-6, "{sum}");
+    assert!(of(&scraped, "other", "spun", None).abs() < 0.1, "it is there, and empty");
+    let spun = |(_, labels, _): &&(_, Labels, _)| {
+        labels.get("ended_by").is_some_and(|by| by == "spun") && labels["program"] == "busy"
+    };
+    assert_eq!(scraped.samples().find(spun), None);
+    // The same where the program has ended.
+    drop(program);
+    while agent.status()["endpoints"] != 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    is(&scrape(&agent), [0.0, 5.0, 5.0, 6.0]);
+    let stats = agent.tool().report(&Request::Stats { run: 0 });
+    assert_eq!(stats["waits"]["slept"]["buckets"]["inf"], 1);
+    assert_eq!(stats["waits_by_program"]["busy"], stats["waits"]);
+    let other_run = agent.tool().report(&Request::Stats { run: 4 });
+    assert_eq!(other_run["waits"]["slept"]["sum_ns"], 0);
+    let of_run = agent.tool().report(&Request::Stats { run: 3 });
+    assert_eq!(of_run["waits"], stats["waits"]);
+}
+
+#[test]
 fn what_is_exposed_is_what_the_list_has() {
     let agent = exposing("unix", |_| {});
     let scraped = scrape(&agent);
     let mut names: Vec<_> = scraped.samples().map(|(name, ..)| name.clone()).collect();
     names.sort();
     names.dedup();
-    let mut listed: Vec<_> = metric::all().map(|m| m.to_string()).collect();
+    let samples = |m: Metric| match m.kind {
+        Kind::Histogram => vec![format!("{m}_bucket"), format!("{m}_count"), format!("{m}_sum")],
+        _ => vec![m.to_string()],
+    };
+    let mut listed: Vec<_> = metric::all().flat_map(samples).collect();
     listed.sort();
     assert_eq!(names, listed);
     for metric in metric::all() {
@@ -182,7 +233,8 @@ fn what_is_exposed_is_what_the_list_has() {
         assert_eq!(family.kind, metric.kind.name());
         assert_eq!(family.unit.as_deref(), metric.unit.map(metric::Unit::name));
         let labels = family.samples.iter().flat_map(|(_, labels, _)| labels.keys());
-        assert!(labels.into_iter().all(|l| metric.labels.contains(&l.as_str())), "{name}");
+        let is_listed = |l: &String| metric.labels.contains(&l.as_str()) || l == "le";
+        assert!(labels.into_iter().all(is_listed), "{name}");
     }
 }
 

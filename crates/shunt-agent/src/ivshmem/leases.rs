@@ -1,8 +1,8 @@
-//! Who has a region mapped.
+//! The processes that have a region mapped.
 //!
-//! With a region goes the end of a pipe, which a process and its forks keep as long as the mapping. The kernel tells at the
-//! other end when the last of them is gone: neither a request nor the end of a conversation would, of a child that
-//! inherited the memory.
+//! The end of a pipe goes with a region. A process and its forks keep it as long as the mapping.
+//! When the last of them is gone, the kernel tells at the other end. Neither a request nor the end
+//! of a conversation would tell of a child that inherited the memory.
 
 use std::collections::HashMap;
 use std::io;

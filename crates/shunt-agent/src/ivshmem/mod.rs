@@ -1,9 +1,9 @@
-//! The agent's part in memory that machines share: it publishes what its own programs serve, finds what others do,
-//! makes link groups' regions there, and rings its own programs for others.
+//! The agent's part in memory that machines share. It publishes the listeners of its own programs,
+//! finds those of others, makes link groups' regions there, and rings its own programs for others.
 //!
-//! There are no messages between agents. What one has to say stands in its home or in the table of extents, where the
-//! others read it; so nobody waits for an answer, and whoever is killed leaves nothing half said. All of it is copied to
-//! private memory and checked before use.
+//! Agents send each other no messages. An agent writes its news into its home or into the table of
+//! extents, where the others read it. So no agent waits for an answer, and a killed one leaves
+//! nothing half said. An agent copies all of it to private memory and checks it before use.
 
 mod leases;
 mod link;

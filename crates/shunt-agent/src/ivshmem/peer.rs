@@ -1,4 +1,4 @@
-//! Another member, and what it serves.
+//! Another member, and its listeners.
 
 use std::collections::HashMap;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! The other members, and what they serve.
+//! The other members, and their listeners.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

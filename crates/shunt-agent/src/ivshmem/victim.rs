@@ -1,4 +1,4 @@
-//! An agent in memory to which others write anything, for the fuzzer.
+//! An agent whose shared memory a fuzzer fills.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

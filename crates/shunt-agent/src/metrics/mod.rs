@@ -1,8 +1,9 @@
 //! Metrics for a monitoring system: OpenMetrics text over HTTP, within the agent's one loop.
 //!
-//! [`shunt_metrics`] says where, makes the listening socket, turns bytes into a request and an answer
-//! into bytes; `text` is what the agent knows. Here is who asks: few at a time, each with little to
-//! say and little time to say it. A library's packet never waits for any of them.
+//! [`shunt_metrics`] parses the address, makes the listening socket, and turns bytes into a request
+//! and an answer into bytes. `text` renders the agent's knowledge. This file holds the clients: few
+//! at a time, each with few bytes and little time to send them. A library's packet never waits for
+//! any of them.
 
 mod text;
 

@@ -1,5 +1,6 @@
-//! What the agent knows, as OpenMetrics text.
+//! The agent's knowledge, as OpenMetrics text.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::AsFd;
 
@@ -8,24 +9,35 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{self, Registry};
 use rustix::fs::fstat;
+use shunt_rdma::report::PeerState;
 use shunt_shm::arena::Mode;
 use shunt_wire::counter::Counter;
 use shunt_wire::metric::{self, Kind, Metric, PREFIX, Unit};
 use shunt_wire::reason::{REASON_SLOTS, Reason};
+use shunt_wire::waits::{self as wire, Histogram, Part, Waits};
 
 use crate::report;
 use crate::state::{Endpoint, State};
+use crate::waits;
 
 /// In place of a reason.
 const NO_REASON: &str = "none";
 
 type Labels = Vec<(&'static str, &'static str)>;
+/// With the name of a program.
+type WaitLabels = Vec<(&'static str, String)>;
 
 /// A metric with its values.
 #[derive(Debug)]
 struct Family {
     metric: Metric,
-    samples: Vec<(Labels, u64)>,
+    samples: Samples,
+}
+
+#[derive(Debug)]
+enum Samples {
+    Numbers(Vec<(Labels, u64)>),
+    Waits(Vec<(WaitLabels, Histogram)>),
 }
 
 /// All metrics, at one moment.
@@ -49,18 +61,27 @@ impl Snapshot {
         let (totals, ended) = report::totals(state, 0, None);
         let counters = Counter::ALL.iter().map(|c| {
             let value = totals.counters[*c as usize];
-            Family { metric: c.metric(), samples: vec![(Labels::new(), value)] }
+            let samples = Samples::Numbers(vec![(Labels::new(), value)]);
+            Family { metric: c.metric(), samples }
         });
+        let mut by_program = report::waits(state, 0, None);
+        // From the start: what a scraper sees first of a series it does not count as added.
+        by_program.entry(waits::OTHER.to_owned()).or_default();
         let others = metric::OTHERS.iter().map(|metric| {
             let samples = match *metric {
-                metric::DECLINED => by_reason(&totals.declined),
-                metric::UNREGISTERED => by_reason(&totals.unregistered),
-                metric::OPEN => open(state),
-                metric::BUILD => vec![(vec![("version", env!("CARGO_PKG_VERSION"))], 1)],
-                metric => {
-                    let live = totals.programs - ended;
-                    vec![(Labels::new(), single(metric, state, live, ended))]
-                }
+                metric::WAITS => Samples::Waits(whole(&by_program)),
+                metric::WAKE_UPS => Samples::Waits(wake_ups(&by_program)),
+                metric => Samples::Numbers(match metric {
+                    metric::DECLINED => by_reason(&totals.declined),
+                    metric::UNREGISTERED => by_reason(&totals.unregistered),
+                    metric::OPEN => open(state),
+                    metric::RDMA_PEERS => peers(state),
+                    metric::BUILD => vec![(vec![("version", env!("CARGO_PKG_VERSION"))], 1)],
+                    metric => {
+                        let live = totals.programs - ended;
+                        vec![(Labels::new(), single(metric, state, live, ended))]
+                    }
+                }),
             };
             Family { metric: *metric, samples }
         });
@@ -115,6 +136,51 @@ fn open(state: &State) -> Vec<(Labels, u64)> {
     shunted.into_iter().chain(on_tcp).collect()
 }
 
+fn peers(state: &State) -> Vec<(Labels, u64)> {
+    let sample =
+        |(in_state, count): (PeerState, usize)| (vec![("state", in_state.name())], count as u64);
+    state.count_peers().map(sample).to_vec()
+}
+
+/// Waits of programs, by what ended them; where there is none but for those of [`waits::OTHER`], there is no sample.
+fn whole(by_program: &BTreeMap<String, Waits>) -> Vec<(WaitLabels, Histogram)> {
+    let each = by_program.iter().flat_map(|(program, waits)| {
+        Part::WHOLE.map(|part| {
+            let labels = vec![("program", program.clone()), ("ended_by", part.name().to_owned())];
+            (labels, *waits.of(part))
+        })
+    });
+    each.filter(is_shown).collect()
+}
+
+/// The same of wake-ups.
+fn wake_ups(by_program: &BTreeMap<String, Waits>) -> Vec<(WaitLabels, Histogram)> {
+    let each = by_program
+        .iter()
+        .map(|(program, waits)| (vec![("program", program.clone())], *waits.of(Part::WakeUp)));
+    each.filter(is_shown).collect()
+}
+
+fn is_shown((labels, waits): &(WaitLabels, Histogram)) -> bool {
+    waits.count() > 0 || labels.iter().any(|(_, program)| program == waits::OTHER)
+}
+
+/// The buckets by where they end, in seconds: one for each doubling.
+#[allow(clippy::cast_precision_loss, reason = "powers of two")]
+fn buckets(waits: &Histogram) -> Vec<(f64, u64)> {
+    let seconds = |nanos: u64| nanos as f64 / 1e9;
+    let mut buckets = Vec::new();
+    let mut sum: u64 = 0;
+    for (i, n) in waits.counts.iter().enumerate() {
+        sum = sum.saturating_add(*n);
+        let end = wire::end(i);
+        if end.is_none_or(u64::is_power_of_two) {
+            buckets.push((end.map_or(f64::INFINITY, seconds), std::mem::take(&mut sum)));
+        }
+    }
+    buckets
+}
+
 /// Pages that a memfd has, in bytes. It reserves far more than it takes. The memory is known to be the kernel's own, so
 /// asking does not wait for anybody.
 fn taken(memory: impl AsFd) -> u64 {
@@ -146,22 +212,30 @@ impl Family {
             Kind::Counter => MetricType::Counter,
             Kind::Gauge => MetricType::Gauge,
             Kind::Info => MetricType::Info,
+            Kind::Histogram => MetricType::Histogram,
         };
         let mut encoder = encoder.encode_descriptor(stem, help.trim(), unit.as_ref(), kind)?;
-        for (labels, value) in &self.samples {
-            match self.metric.kind {
-                Kind::Info => encoder.encode_info(labels)?,
-                _ if labels.is_empty() => self.sample(&mut encoder, *value)?,
-                _ => self.sample(&mut encoder.encode_family(labels)?, *value)?,
+        match &self.samples {
+            Samples::Numbers(samples) => {
+                samples.iter().try_for_each(|(labels, value)| match self.metric.kind {
+                    Kind::Info => encoder.encode_info(labels),
+                    _ if labels.is_empty() => self.sample(&mut encoder, *value),
+                    _ => self.sample(&mut encoder.encode_family(labels)?, *value),
+                })
             }
+            Samples::Waits(samples) => samples.iter().try_for_each(|(labels, waits)| {
+                let mut encoder = encoder.encode_family(labels)?;
+                #[allow(clippy::cast_precision_loss, reason = "seconds of a sum")]
+                let sum = waits.sum as f64 / 1e9;
+                encoder.encode_histogram::<NoLabelSet>(sum, waits.count(), &buckets(waits), None)
+            }),
         }
-        Ok(())
     }
 
     fn sample(&self, encoder: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
         match self.metric.kind {
             Kind::Counter => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
-            Kind::Gauge | Kind::Info => encoder.encode_gauge(&value),
+            Kind::Gauge | Kind::Info | Kind::Histogram => encoder.encode_gauge(&value),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who comes in, who is read, and how they go.
+//! Clients: their arrival, their turns, and their end.
 
 use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;

@@ -1,14 +1,15 @@
 //! Conversations for processes that cannot connect to the agent's socket.
 //!
-//! A program that has changed its user cannot reach its user's agent any more, nor can what it forks; but it
-//! goes on as the client that it was. So it asks for a conversation for each child, before the fork. The agent makes
-//! both ends and keeps one to which nobody else has a descriptor. What the kernel says of a
-//! connection's other end would be the agent itself there: so who the child is, it says of the child's packets
-//! (`SCM_CREDENTIALS`).
+//! A program that has changed its user cannot reach its user's agent any more, nor can its forks;
+//! but it goes on as the client that it was. So it asks for a conversation for each child, before
+//! the fork. The agent makes both ends, and keeps one of which no other process has a descriptor.
+//! The kernel would name the agent itself as that connection's other end. So the kernel identifies
+//! the child by its packets (`SCM_CREDENTIALS`).
 //!
-//! Its pid could be another process's by the time that the agent looks. So the child first says that it is there,
-//! the agent opens a pidfd and only then answers, and the next packet must be of a process of the same pid: if the one
-//! of the pidfd lives still, it has had that pid all the time, and is the sender.
+//! By the time that the agent looks, the child's pid could be another process's. So the child first
+//! announces itself. The agent opens a pidfd and only then answers, and the next packet must come
+//! from a process of the same pid. If the process of the pidfd still lives, it has had that pid all
+//! the time, and is the sender.
 
 use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;

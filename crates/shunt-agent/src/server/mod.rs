@@ -1,9 +1,10 @@
 //! The loop: accepts clients, takes their packets one at a time, sends the answers.
 //!
-//! Nothing here waits for a client. Level-triggered epoll and one packet per turn keep a busy client
-//! from holding up the others; one that sends too much is not read for a while, one that does not
-//! read its answers, or does not say who it is, is dropped. Packets with descriptors are received by
-//! inspectors, and whatever a client has had a hand in is let go of by them: either may take as long as the client likes.
+//! The loop never waits for a client. Level-triggered epoll and one packet per turn keep a busy
+//! client from holding up the others. The loop does not read a client that sends too much for a
+//! while. It drops a client that does not read its answers, or does not identify itself. Inspectors
+//! receive packets with descriptors, and let go of all that a client has had a hand in: either may
+//! take as long as the client likes.
 
 mod client;
 mod clients;
@@ -129,6 +130,9 @@ impl Server {
             info!("serving metrics at {}", exporter.address());
             state.metrics = Some(exporter.address().to_string());
         }
+        if let Some(rdma) = config.rdma.clone() {
+            state.hear_peers(rdma)?;
+        }
         let membership = Membership::begin(config.ivshmem.clone(), &mut state, (&epoll, FABRIC))?;
         Ok(Self {
             config,
@@ -171,6 +175,8 @@ impl Server {
         let read = self.reload.as_ref().map(|signal| rustix::io::read(signal, &mut told[..]));
         if read.is_some_and(|read| read.is_ok()) {
             self.state.reload();
+            let named = self.config.rdma.as_ref().map_or(&[][..], |rdma| &rdma.peers);
+            self.state.reload_peers(named);
         }
     }
 
@@ -210,6 +216,8 @@ impl Server {
             }
         }
         self.state.hear();
+        // Without a descriptor it is tried again when something happens next.
+        let _ = self.state.tell_peers();
         self.membership.turn(&mut self.state, &self.epoll);
         self.drop_nobodies();
         if let Some(metrics) = &mut self.metrics {

@@ -1,4 +1,4 @@
-//! What a request leads to.
+//! The outcome of a request.
 
 use std::io;
 use std::rc::Rc;

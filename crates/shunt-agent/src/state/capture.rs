@@ -1,4 +1,4 @@
-//! A capture, and what an endpoint has for captures.
+//! A capture, and an endpoint's part in captures.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;

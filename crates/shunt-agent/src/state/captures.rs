@@ -1,8 +1,8 @@
-//! How tools capture what programs send.
+//! Captures: tools that read the bytes which programs send.
 //!
-//! A capture is a tool's conversation, and ends with it. It concerns each program that the tool may see, also those that come
-//! later. Of a program that has ended the records stay marked as long as captures go on that have seen it: forks of it may go on
-//! with its connections.
+//! A capture is a tool's conversation, and ends with it. It concerns each program that the tool may
+//! see, later ones too. The records of an ended program stay marked as long as captures go on that
+//! have seen it: its forks may go on with its connections.
 
 use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! How programs come and go.
+//! Programs: their arrival and their end.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -115,7 +115,7 @@ impl State {
             Role::Endpoint(me) => me,
         };
         let Some(endpoint) = self.endpoints.remove(&me) else { return };
-        self.ended.fold(endpoint.run, &Totals::of(&endpoint.arena));
+        self.ended.fold(endpoint.run, &endpoint.program, &Totals::of(&endpoint.arena));
         self.captured_left(me, &endpoint);
         self.forget_offers(&endpoint);
         let party = endpoint.origin.party;

@@ -1,4 +1,4 @@
-//! What an agent for the host has besides: a policy, marks, and offers.
+//! The additional state of an agent for the host: a policy, marks, and offers.
 
 use std::fmt;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Listening sockets: who holds them, and their tables of proposals.
+//! Listening sockets: their holders, and their tables of proposals.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -88,6 +88,7 @@ impl State {
         let entry = Listener { name, table, table_fd, holders: HashMap::new() };
         self.listeners.insert(listener, entry);
         self.by_name.insert(name, listener);
+        self.listeners_changed = true;
         Ok(listener)
     }
 
@@ -138,6 +139,7 @@ impl State {
         {
             self.registries.remove(known.name.party, listener);
             self.by_name.remove(&known.name);
+            self.listeners_changed = true;
             if let Some(fabric) = &mut self.fabric {
                 fabric.withdraw(listener);
             }

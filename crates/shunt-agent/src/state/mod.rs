@@ -1,8 +1,8 @@
-//! What the agent knows, and the policy by which it answers. No socket I/O.
+//! The agent's knowledge, and the policy by which it answers. No socket I/O.
 //!
-//! A client is first nobody; its first message makes it a library (an endpoint) or a tool. Each
-//! request is answered or refused; what the protocol does not allow at all is [`Misconduct`], for
-//! which the server drops the client.
+//! A new client has no role. Its first message makes it a library (an endpoint) or a tool. The
+//! agent answers or refuses each request. A message that the protocol does not allow at all is
+//! [`Misconduct`], for which the server drops the client.
 //!
 //! Records stand in files with names in the singular and in `registries`, below [`State`], which
 //! holds them. Files with names in the plural, `policy` and `remote` act on it; `requests` is above
@@ -21,6 +21,7 @@ mod listeners;
 mod offer;
 mod offers;
 mod other_version;
+mod peers;
 mod policy;
 mod region;
 mod regions;
@@ -33,6 +34,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use shunt_rdma::Plane;
 use shunt_sys::seqpacket::PeerCred;
 use shunt_wire::agent::{EndpointId, ListenerId, RegionId};
 
@@ -98,6 +100,8 @@ pub struct State {
     host: Option<Host>,
     pub(crate) endpoints: HashMap<EndpointId, Endpoint>,
     pub(crate) listeners: HashMap<ListenerId, Listener>,
+    /// They are others than those that peers were last told of.
+    listeners_changed: bool,
     by_cookie: HashMap<u64, ListenerId>,
     by_name: HashMap<Name, ListenerId>,
     pub(crate) regions: HashMap<RegionId, Region>,
@@ -119,6 +123,8 @@ pub struct State {
     retired: Vec<Fabric>,
     /// Where metrics are served, for `Status`.
     pub(crate) metrics: Option<String>,
+    /// Agents of other hosts.
+    pub(crate) plane: Option<Plane>,
 }
 
 impl State {
@@ -143,6 +149,7 @@ impl State {
             host,
             endpoints: HashMap::new(),
             listeners: HashMap::new(),
+            listeners_changed: false,
             by_cookie: HashMap::new(),
             by_name: HashMap::new(),
             regions: HashMap::new(),
@@ -156,6 +163,7 @@ impl State {
             fabric: None,
             retired: Vec::new(),
             metrics: None,
+            plane: None,
         })
     }
 
@@ -189,7 +197,7 @@ impl State {
     /// Ends every endpoint, so that the totals are whole: the agent is about to exit.
     pub fn end(&mut self) -> &Book {
         for (_, endpoint) in self.endpoints.drain() {
-            self.ended.fold(endpoint.run, &Totals::of(&endpoint.arena));
+            self.ended.fold(endpoint.run, &endpoint.program, &Totals::of(&endpoint.arena));
         }
         &self.ended
     }

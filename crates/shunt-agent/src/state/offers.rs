@@ -1,9 +1,10 @@
-//! Connections between parties, or between networks: offered by the client, claimed by the acceptor.
+//! Connections between parties, or between networks: the client offers them, the acceptor claims
+//! them.
 //!
-//! The same addresses can exist in any number of network namespaces, and can be rewritten on the way. So
-//! addresses are no evidence: the marks say which two sockets are the ends of one connection, and both ends pass
-//! their socket to the agent. Each connection is given a slot by the agent, in a region that the client
-//! shares with acceptors of one party, and nobody else.
+//! The same addresses can exist in any number of network namespaces, and can be rewritten on the
+//! way. So addresses are no evidence. The marks say which two sockets are the ends of one
+//! connection, and both ends pass their socket to the agent. The agent gives each connection a slot
+//! in a region that the client shares with acceptors of one party only.
 
 use std::rc::Rc;
 

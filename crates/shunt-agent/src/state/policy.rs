@@ -1,5 +1,5 @@
-//! What programs may find, and with whom they may be shunted: the policy in force, and the
-//! registries that show it.
+//! The policy in force: it decides which listeners programs find and which peers they are shunted
+//! with. The registries show it.
 
 use std::io;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! Regions: the memory of link groups, and who may have it.
+//! Regions: the memory of link groups, and the processes that may have it.
 
 use std::collections::HashSet;
 use std::rc::Rc;

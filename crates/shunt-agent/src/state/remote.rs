@@ -1,4 +1,4 @@
-//! What concerns other machines, with which memory is shared.
+//! Requests that concern other machines, which share memory with this one.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,4 @@
-//! Who may ask for what.
+//! The requests that each kind of client may make.
 
 use shunt_shm::capture::Wish;
 use shunt_wire::agent::{EndpointId, Reply, Request};

@@ -52,13 +52,16 @@ impl Exposition {
                 None => {
                     let (name, labels, value) = sample(line);
                     let family = all.families.get_mut(&current).expect(line);
-                    let suffix = match family.kind.as_str() {
-                        "counter" => "_total",
-                        "gauge" => "",
-                        "info" => "_info",
+                    let suffixes: &[&str] = match family.kind.as_str() {
+                        "counter" => &["_total"],
+                        "gauge" => &[""],
+                        "info" => &["_info"],
+                        "histogram" => &["_bucket", "_sum", "_count"],
                         _ => panic!("{line}"),
                     };
-                    assert_eq!(name, format!("{current}{suffix}"), "{line}");
+                    let suffix = name.strip_prefix(current.as_str()).expect(line);
+                    assert!(suffixes.contains(&suffix), "{line}");
+                    assert_eq!(suffix == "_bucket", labels.contains_key("le"), "{line}");
                     assert!(family.kind != "info" || value.total_cmp(&1.0).is_eq(), "{line}");
                     assert!(value >= 0.0 && value.is_finite(), "{line}");
                     assert!(seen.insert((name.clone(), labels.clone())), "{line}");
@@ -68,8 +71,31 @@ impl Exposition {
         }
         for (name, family) in &all.families {
             assert!(!family.samples.is_empty() && !family.help.is_empty(), "{name}");
+            if family.kind == "histogram" {
+                all.check_histograms(name, family);
+            }
         }
         all
+    }
+
+    /// Buckets grow from each to the next, up to the count, and there is a sum.
+    fn check_histograms(&self, name: &str, family: &Family) {
+        let mut series = BTreeMap::<Labels, Vec<(f64, f64)>>::new();
+        for (_, labels, n) in family.samples.iter().filter(|(_, l, _)| l.contains_key("le")) {
+            let mut labels = labels.clone();
+            let end = labels.remove("le").unwrap();
+            let end = if end == "+Inf" { f64::INFINITY } else { end.parse().unwrap() };
+            series.entry(labels).or_default().push((end, *n));
+        }
+        for (labels, buckets) in series {
+            let rises = buckets.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1);
+            assert!(rises, "{name} {labels:?} {buckets:?}");
+            let labels: Vec<_> = labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+            let (count, sum) = (format!("{name}_count"), format!("{name}_sum"));
+            let last = (f64::INFINITY, self.value(&count, &labels));
+            assert_eq!(buckets.last(), Some(&last), "{name} {labels:?}");
+            assert!(self.value(&sum, &labels) >= 0.0);
+        }
     }
 
     pub fn samples(&self) -> impl Iterator<Item = &(String, Labels, f64)> {

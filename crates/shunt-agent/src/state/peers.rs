@@ -1,0 +1,81 @@
+//! What concerns agents of other hosts.
+
+use std::io;
+
+use rustix::net::{AddressFamily, SocketType};
+use serde_json::{Map, Value};
+use shunt_rdma::report::PeerState;
+use shunt_rdma::{PeerName, Plane, StartError};
+use shunt_sys::sockinfo;
+use tracing::{info, warn};
+
+use super::State;
+
+impl State {
+    /// Begins to hear agents of other hosts: those of the command line, and those that the policy names.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub(crate) fn hear_peers(&mut self, mut config: shunt_rdma::Config) -> Result<(), StartError> {
+        config.peers = self.peers_with(&config.peers);
+        self.plane = Some(Plane::start(config)?);
+        self.listeners_changed = true;
+        Ok(())
+    }
+
+    /// Those of the command line, and those of the policy in force.
+    fn peers_with(&self, named: &[PeerName]) -> Vec<PeerName> {
+        let policy = self.host.iter().flat_map(|host| host.policy.rdma().peers());
+        let others = policy.filter(|peer| !named.contains(peer));
+        named.iter().chain(others).cloned().collect()
+    }
+
+    /// Goes on with the peers of a policy that was read anew.
+    pub(crate) fn reload_peers(&self, named: &[PeerName]) {
+        let Some(plane) = &self.plane else {
+            if self.host.as_ref().is_some_and(|host| host.policy.rdma().device.is_some()) {
+                info!("a device is opened when an agent starts: start it anew to have peers");
+            }
+            return;
+        };
+        if let Err(why) = plane.set_peers(self.peers_with(named)) {
+            warn!("{why}; the peers before it stay");
+        }
+    }
+
+    /// Tells the peers of listeners that have come and gone: those in this agent's network, which others can reach.
+    ///
+    /// # Errors
+    /// There is no descriptor to look at this network by; it is tried again.
+    pub(crate) fn tell_peers(&mut self) -> io::Result<()> {
+        let Some(plane) = self.plane.as_ref().filter(|_| self.listeners_changed) else {
+            return Ok(());
+        };
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+        let here = sockinfo::netns_cookie(&socket);
+        let listeners = self.listeners.values().filter(|known| known.name.netns == here);
+        plane.set_listeners(listeners.map(|known| known.name.addr.into()).collect());
+        self.listeners_changed = false;
+        Ok(())
+    }
+
+    /// For `Status`; null: no peers are heard.
+    pub(crate) fn describe_peers(&self) -> Value {
+        let report = self.plane.as_ref().and_then(Plane::report);
+        report.and_then(|report| serde_json::to_value(report).ok()).unwrap_or_default()
+    }
+
+    /// How many peers are in each state.
+    pub(crate) fn count_peers(&self) -> [(PeerState, usize); 4] {
+        let report = self.plane.as_ref().and_then(Plane::report);
+        PeerState::ALL.map(|state| (state, report.as_ref().map_or(0, |report| report.count(state))))
+    }
+
+    /// The same, for `Stats`; `None`: no peers are heard.
+    pub(crate) fn peer_counts(&self) -> Option<Value> {
+        self.plane.as_ref()?;
+        let counts =
+            self.count_peers().map(|(state, count)| (state.name().to_owned(), count.into()));
+        Some(Value::Object(Map::from_iter(counts)))
+    }
+}

@@ -1,4 +1,4 @@
-//! `shunt agent`, and starting one on demand.
+//! `shunt agent`, and the start of an agent on demand.
 
 use std::ffi::CStr;
 use std::io::{self, Read};
@@ -19,8 +19,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::Agent;
 use crate::directory::{Directory, Unreachable, agents_elsewhere, run_dir, run_dir_of_host};
-use crate::library;
 use crate::output::{complain, log};
+use crate::{library, rdma};
 
 /// Where the policy of an agent for the host is, unless it is told.
 const POLICY: &str = "/etc/shunt/policy.toml";
@@ -144,11 +144,19 @@ fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
         }
     }
     config.ivshmem = sharing(args);
+    match rdma::wanted(args, config.host.as_ref()) {
+        Ok(rdma) => config.rdma = rdma,
+        Err(why) => {
+            complain(&why);
+            return 1;
+        }
+    }
     match shunt_agent::serve(config, ready) {
         Ok(()) => 0,
         // Where more was asked for, an agent without it is not what was wanted.
         Err(ServeError::Claim(ClaimError::AlreadyRunning(running)))
-            if running.is_as_wanted() && (args.metrics.is_some() || args.ivshmem.is_some()) =>
+            if running.is_as_wanted()
+                && (args.metrics.is_some() || args.ivshmem.is_some() || args.rdma.is_some()) =>
         {
             let stop = running.pid.map_or_else(
                 || "stop it (`shunt doctor` names its pid)".to_owned(),

@@ -54,8 +54,11 @@ pub fn run(args: &Cdi) -> u8 {
     if args.output.is_none() { print(&text) } else { 0 }
 }
 
-/// Whole or not at all: a runtime may read it at any time.
+/// Whole or not at all: a runtime may read it at any time. What is no file, such as /dev/stdout, is written to, and stays.
 fn write(path: &Path, text: &str) -> io::Result<()> {
+    if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
+        return fs::write(path, text);
+    }
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);

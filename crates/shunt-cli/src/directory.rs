@@ -1,4 +1,4 @@
-//! Talking to the agent: the directory of what runs under Shunt.
+//! The conversation of the tools with the agent: the directory of all programs under Shunt.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! `shunt docs`: everything that is generated from the lists in the code.
+//! `shunt docs`: the documents that the lists in the code generate.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,6 +10,7 @@ use clap_complete::{Generator, Shell};
 use shunt_wire::counter::Counter;
 use shunt_wire::metric::Unit;
 use shunt_wire::reason::Reason;
+use shunt_wire::waits::Part;
 use shunt_wire::{knob, metric};
 
 use crate::cli::{Cli, Docs};
@@ -101,6 +102,24 @@ fn counters() -> String {
     for c in Counter::ALL {
         let _ = writeln!(text, "| `{}` | {} |", c.name(), cell(c.explain()));
     }
+    text.push_str(
+        "\n## Waits\n\n\
+         How long calls have waited until something came, in log-linear histograms: `waits` of all programs, and \
+         `waits_by_program` of each of the first 32 that have waited (the others are added up as `other`; with `--run` only \
+         programs that live). Fields of a histogram: [list-schema.md](list-schema.md#waits-that-ended-in-one-way). Waits that a \
+         timeout or a signal ended are not counted.\n\n\
+         | Name | Meaning |\n|---|---|\n",
+    );
+    for part in Part::ALL {
+        let _ = writeln!(text, "| `{}` | {} |", part.name(), cell(part.explain()));
+    }
+    text.push_str(
+        "\nA blocking call, and poll or select on a single connection, count for that connection, too (`shunt list --wide`); \
+         other calls count for the program alone. The side that asks waits for answers: its waits are round trips. The side \
+         that is asked waits for the next request, so its waits are the time that nobody asked. `wake_up` is what the machine \
+         adds to either: it depends on the scheduler and on idle states of processors, not on the peer. A wake-up is timed where \
+         the peer is on the same machine. What two threads count of one connection at the same moment may be lost.\n",
+    );
     text
 }
 

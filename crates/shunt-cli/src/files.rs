@@ -1,4 +1,4 @@
-//! Files that are there whole, or not at all.
+//! Files that are replaced whole, or not at all.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
-//! Versions of glibc: which a library needs, and which a C library offers.
+//! Versions of glibc: the one that a library needs, and the one that a C library offers.
 //!
-//! The loader ends a program when a library that is to be preloaded needs a version that the program's
-//! own glibc lacks. So this must be known before.
+//! The loader ends a program when a preloaded library needs a newer version than the program's own
+//! glibc. So `shunt` has to know both before.
 
 use std::fs;
 use std::path::Path;

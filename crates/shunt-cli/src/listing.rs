@@ -1,4 +1,4 @@
-//! What the agent tells of connections and listeners: the schema of `shunt list --json`.
+//! The agent's report on connections and listeners: the schema of `shunt list --json`.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,7 @@ use shunt_wire::agent::Request;
 use shunt_wire::reason::Reason;
 
 use crate::directory::{Directory, Unreachable};
+use crate::waits::WaitTimes;
 
 /// Version of the JSON: it changes when a field goes or means something else, not when one is added.
 pub const SCHEMA: u32 = 1;
@@ -84,6 +85,8 @@ pub struct Connection {
     pub zerocopy: Option<BTreeMap<String, u64>>,
     /// Completion vector.
     pub vector: Option<u32>,
+    /// How long calls have waited for it alone, where one has.
+    pub waits: Option<WaitTimes>,
 }
 
 /// A listener that clients do not find.
@@ -136,11 +139,11 @@ impl Connection {
     }
 }
 
-/// What a reason means.
+/// What a reason means, and what to do; empty for one of an agent of another version.
 #[must_use]
-pub fn explain(reason: &str) -> &'static str {
-    let found = Reason::ALL.iter().find(|known| known.name() == reason);
-    found.map_or("", |reason| reason.explain().trim())
+pub fn explained(reason: &str) -> String {
+    let text = |reason: Reason| format!("{} {}", reason.explain().trim(), reason.fix());
+    Reason::from_name(reason).map_or_else(String::new, text)
 }
 
 #[cfg(test)]
@@ -166,9 +169,12 @@ mod tests {
         };
         let fields =
             |value: Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
+        let waits = serde_json::to_value(WaitTimes::default()).unwrap();
         for (heading, value) in [
             ("The report", serde_json::to_value(Listing::default()).unwrap()),
             ("A connection", serde_json::to_value(Connection::default()).unwrap()),
+            ("Waits", waits.clone()),
+            ("Waits that ended in one way", waits["slept"].clone()),
             ("A listener", serde_json::to_value(Listener::default()).unwrap()),
         ] {
             let (mut documented, mut known) = (rows(heading), fields(value));

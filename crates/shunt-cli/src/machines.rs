@@ -17,9 +17,12 @@ pub fn run(args: &Format) -> u8 {
             return 1;
         }
     };
-    let shared = &status["ivshmem"];
+    let (shared, rdma) = (&status["ivshmem"], &status["rdma"]);
     if args.json {
-        return print(&format!("{shared:#}\n"));
+        return print(&format!("{:#}\n", if rdma.is_null() { shared } else { rdma }));
+    }
+    if !rdma.is_null() {
+        return print(&peers(rdma).render());
     }
     if shared.is_null() {
         complain(
@@ -29,6 +32,23 @@ pub fn run(args: &Format) -> u8 {
         return 1;
     }
     print(&table(shared).render())
+}
+
+/// Agents of other hosts.
+fn peers(rdma: &Value) -> Table {
+    let mut table = Table::new(
+        &["Host", "State", "Name", "Listeners", "Links", "Reason"],
+        &[false, false, false, true, true, false],
+    );
+    for peer in rdma["peers"].as_array().into_iter().flatten() {
+        let text = |name: &str| peer[name].as_str().unwrap_or("-").to_owned();
+        let listeners = peer["listeners"].as_array().map_or(0, Vec::len).to_string();
+        let links = peer["link_groups"].as_u64().unwrap_or(0).to_string();
+        let reason = peer["reason"].as_str().or_else(|| peer["link_group_reason"].as_str());
+        let reason = reason.unwrap_or("-").to_owned();
+        table.row(vec![text("host"), text("state"), text("name"), listeners, links, reason]);
+    }
+    table
 }
 
 fn table(shared: &Value) -> Table {

@@ -1,8 +1,8 @@
 //! The `shunt` command.
 //!
-//! The C entry point is ours instead of Rust's: Rust's runtime would ignore SIGPIPE and open
-//! `/dev/null` on closed descriptors before `main`, and the program that `shunt run` becomes would
-//! inherit both (property P1).
+//! It has a C entry point of its own. Rust's runtime would ignore SIGPIPE and open `/dev/null` on
+//! closed descriptors before `main`, and the program that `shunt run` becomes would inherit both
+//! (property P1).
 #![cfg_attr(not(test), no_main)]
 
 mod agent;
@@ -28,12 +28,14 @@ mod output;
 mod pages;
 mod profile;
 mod program;
+mod rdma;
 mod run;
 mod settings;
 mod stats;
 mod systemd;
 mod table;
 mod top;
+mod waits;
 
 use std::ffi::c_int;
 use std::io::{self, Write};
@@ -67,6 +69,7 @@ fn start() -> u8 {
         Command::Agent(args) => agent::run(&args),
         Command::List(args) => list::run(&args),
         Command::Machines(args) => machines::run(&args),
+        Command::AgentKey(args) => rdma::print_key(&args),
         Command::Top(args) => top::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Stats(args) => stats::run(&args),

@@ -1,4 +1,5 @@
-//! Man pages of the commands: what clap knows of them, and what it does not: environment, files, examples, other pages.
+//! Man pages of the commands: clap's knowledge, and the sections that clap lacks: environment,
+//! files, examples, other pages.
 
 use std::fs;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! What `shunt` itself says to people.
+//! Messages of `shunt` itself to people.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -41,6 +41,11 @@ pub fn width() -> Option<u16> {
     let named = || std::env::var("COLUMNS").ok()?.parse().ok();
     let of_terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| size.ws_col);
     of_terminal.or_else(named).filter(|columns| *columns > 0)
+}
+
+/// The same where standard output is a terminal: text for files is never cut.
+pub fn terminal_width() -> Option<u16> {
+    if io::stdout().is_terminal() { width() } else { None }
 }
 
 /// Writes the log to standard error: with colours on a terminal alone, and not where `NO_COLOR` is set.

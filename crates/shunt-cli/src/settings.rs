@@ -1,4 +1,5 @@
-//! Mistakes in the `SHUNT_*` variables. The library passes over them in silence; `shunt run` and `shunt doctor` tell.
+//! Mistakes in the `SHUNT_*` variables. The library passes over them in silence; `shunt run` and
+//! `shunt doctor` report them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

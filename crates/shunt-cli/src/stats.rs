@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use shunt_agent::totals::{Book, UNREGISTERED};
+use shunt_agent::totals::{Book, UNREGISTERED, WAITS_BY_PROGRAM};
 use shunt_sys::run_dir::TOTALS;
 use shunt_wire::agent::Request;
 use shunt_wire::counter::Counter;
@@ -16,6 +16,7 @@ use crate::cli::Stats;
 use crate::directory::{Directory, Unreachable, run_dir};
 use crate::output::{complain, print};
 use crate::table::Table;
+use crate::waits;
 
 /// Runs the subcommand.
 pub fn run(args: &Stats) -> u8 {
@@ -31,7 +32,17 @@ fn failed(why: &Unreachable) -> u8 {
 }
 
 fn show(report: &Value, args: &Stats) -> u8 {
-    print(&if args.json { format!("{report:#}\n") } else { text(report, args.verbose) })
+    print(&if args.json {
+        format!("{:#}\n", completed(report))
+    } else {
+        text(report, args.verbose)
+    })
+}
+
+fn completed(report: &Value) -> Value {
+    let mut report = report.clone();
+    waits::complete_report(&mut report);
+    report
 }
 
 fn ask(run: u64) -> Result<Value, Unreachable> {
@@ -41,9 +52,10 @@ fn ask(run: u64) -> Result<Value, Unreachable> {
     }
 }
 
-/// Prints what is added, until it cannot.
+/// Prints what is added, until it cannot. Where no agent is at first, nothing would ever be added.
 fn watch(args: &Stats, pause: Duration) -> u8 {
-    let mut before = match ask(args.run) {
+    let first = Directory::open().and_then(|agent| agent.report(&Request::Stats { run: args.run }));
+    let mut before = match first {
         Ok(report) => report,
         Err(why) => return failed(&why),
     };
@@ -54,7 +66,7 @@ fn watch(args: &Stats, pause: Duration) -> u8 {
             Err(why) => return failed(&why),
         };
         let added = added(&now, &before);
-        let said = if args.json { format!("{added}\n") } else { changes(&added) };
+        let said = if args.json { format!("{}\n", completed(&added)) } else { changes(&added) };
         match print(&said) {
             0 => before = now,
             lost => return lost,
@@ -63,7 +75,7 @@ fn watch(args: &Stats, pause: Duration) -> u8 {
 }
 
 /// What describes the moment.
-const MOMENTARY: [&str; 2] = ["programs_live", "uptime_s"];
+const MOMENTARY: [&str; 3] = ["programs_live", "uptime_s", "rdma_peers"];
 
 /// The differences of all counters.
 fn added(now: &Value, before: &Value) -> Value {
@@ -86,7 +98,7 @@ fn added(now: &Value, before: &Value) -> Value {
     }
 }
 
-/// A table of what was added, and a blank line.
+/// Tables of what was added, and a blank line.
 fn changes(added: &Value) -> String {
     let mut table = Table::without_heading(&[false, true]);
     let mut row = |name: &str, value: &Value| {
@@ -104,7 +116,7 @@ fn changes(added: &Value) -> String {
             row(&format!("{what}.{}", reason.name()), &added[what][reason.name()]);
         }
     }
-    table.render() + "\n"
+    table.render() + &waits::table(added) + "\n"
 }
 
 /// What the last agent wrote down: the same report, of ended programs only.
@@ -127,6 +139,9 @@ fn kept(run: u64) -> Value {
     map.extend(totals.to_json());
     map.insert("programs_live".into(), 0.into());
     map.insert("programs_ended".into(), totals.programs.into());
+    if run == 0 {
+        map.insert(WAITS_BY_PROGRAM.into(), book.waits.to_json());
+    }
     Value::Object(map)
 }
 
@@ -141,6 +156,9 @@ fn text(report: &Value, verbose: bool) -> String {
     };
     row("programs_live", &report["programs_live"], "Programs that run under Shunt now.");
     row("programs_ended", &report["programs_ended"], "Programs that did and have ended.");
+    for (state, count) in report["rdma_peers"].as_object().into_iter().flatten() {
+        row(&format!("rdma_peers.{state}"), count, "Agents of other hosts in this state.");
+    }
     for c in Counter::ALL {
         row(c.name(), &report[c.name()], c.explain());
     }
@@ -152,7 +170,8 @@ fn text(report: &Value, verbose: bool) -> String {
             }
         }
     }
-    table.render()
+    let waits = waits::table(report);
+    table.render() + if waits.is_empty() { "" } else { "\n" } + &waits
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::fmt::Write;
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<Vec<String>>,
-    right: &'static [bool],
+    right: Vec<bool>,
     width: Option<u16>,
     colour: Option<(usize, Paint)>,
 }
@@ -29,7 +29,7 @@ const NARROWEST: usize = 6;
 impl Table {
     /// With this heading.
     #[must_use]
-    pub fn new(heading: &[&str], right: &'static [bool]) -> Self {
+    pub fn new(heading: &[&str], right: &[bool]) -> Self {
         let mut table = Self::without_heading(right);
         table.row(heading.iter().map(|h| (*h).to_owned()).collect());
         table
@@ -37,8 +37,8 @@ impl Table {
 
     /// Without heading. `right[i]`: column `i` holds numbers.
     #[must_use]
-    pub const fn without_heading(right: &'static [bool]) -> Self {
-        Self { rows: Vec::new(), right, width: None, colour: None }
+    pub fn without_heading(right: &[bool]) -> Self {
+        Self { rows: Vec::new(), right: right.to_vec(), width: None, colour: None }
     }
 
     /// Adds a row.
@@ -53,6 +53,30 @@ impl Table {
         self
     }
 
+    /// True where nothing has to be cut.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        self.width.is_none_or(|most| length(&self.whole_widths()) <= usize::from(most))
+    }
+
+    /// Leaves columns of these titles out, one by one, until nothing has to be cut.
+    #[must_use]
+    pub fn dropping(mut self, titles: &[&str]) -> Self {
+        for title in titles {
+            let heading = self.rows.first().filter(|_| !self.fits());
+            let Some(at) = heading.and_then(|row| row.iter().position(|cell| cell == title)) else {
+                continue;
+            };
+            for row in self.rows.iter_mut().filter(|row| at < row.len()) {
+                row.remove(at);
+            }
+            if at < self.right.len() {
+                self.right.remove(at);
+            }
+        }
+        self
+    }
+
     /// Has the cells of a column coloured.
     #[must_use]
     pub const fn coloured(mut self, column: usize, paint: Paint) -> Self {
@@ -60,16 +84,21 @@ impl Table {
         self
     }
 
-    /// The widths of the columns: the widest ones of text give way.
-    fn widths(&self) -> Vec<usize> {
+    /// The widths of the columns, where nothing is cut.
+    fn whole_widths(&self) -> Vec<usize> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |i: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(i));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
-        let mut widths: Vec<_> = (0..columns).map(width).collect();
+        (0..columns).map(width).collect()
+    }
+
+    /// The widths of the columns: the widest ones of text give way.
+    fn widths(&self) -> Vec<usize> {
+        let mut widths = self.whole_widths();
         let Some(most) = self.width.map(usize::from) else { return widths };
-        while widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1) > most {
+        while length(&widths) > most {
             let is_text = |i: usize| self.right.get(i) != Some(&true);
             let of_text = widths.iter_mut().enumerate().filter(|(i, _)| is_text(*i));
             let Some((_, widest)) = of_text.max_by_key(|(_, width)| **width) else { break };
@@ -116,12 +145,29 @@ impl Table {
     }
 }
 
+/// Of a line with columns of these widths.
+fn length(widths: &[usize]) -> usize {
+    widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)
+}
+
 /// The text, or its beginning where it is longer.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// A paragraph in lines that fit so many columns, all but the first of them indented by as many.
+#[must_use]
+pub fn wrapped(text: &str, width: Option<u16>, indent: usize) -> String {
+    // Narrower than this is no paragraph any more.
+    let Some(width) = width.map(usize::from).filter(|width| *width > indent + 20) else {
+        return text.to_owned();
+    };
+    let blanks = " ".repeat(indent);
+    let options = textwrap::Options::new(width).subsequent_indent(&blanks).break_words(false);
+    textwrap::fill(text, options.word_splitter(textwrap::WordSplitter::NoHyphenation))
 }
 
 /// A number with a unit: K, M, G, T and P are powers of 1000.
@@ -192,6 +238,27 @@ mod tests {
         assert_eq!(text.lines().nth(1), Some("aaaaaaaaaaa…  1234567  because"));
         // Narrower than can be.
         assert!(table.fitting(Some(5)).render().contains("1234567"));
+    }
+
+    #[test]
+    fn columns_are_left_out_as_far_as_there_is_no_room() {
+        let table = |width| {
+            let mut table = Table::new(&["Name", "N", "M", "Why"], &[false, true, true]);
+            table.row(vec!["name".into(), "1234".into(), "5678".into(), "because".into()]);
+            table.fitting(Some(width)).dropping(&["M", "N", "Z"]).render()
+        };
+        assert_eq!(table(27), "Name     N     M  Why\nname  1234  5678  because\n");
+        assert_eq!(table(24), "Name     N  Why\nname  1234  because\n");
+        assert_eq!(table(13), "Name  Why\nname  because\n");
+    }
+
+    #[test]
+    fn paragraphs_break_between_words() {
+        let text = "  What: `shunt-run` is a command, of a line.";
+        assert_eq!(wrapped(text, None, 4), text);
+        assert_eq!(wrapped(text, Some(10), 4), text);
+        let expected = "  What: `shunt-run` is a\n    command, of a line.";
+        assert_eq!(wrapped(text, Some(26), 4), expected);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use common::{Sandbox, any_library, text};
@@ -115,4 +116,20 @@ fn it_goes_into_a_file_whole_or_not_at_all() {
     let output = command.env("SHUNT_LIB", "/no/such/lib.so").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("SHUNT_LIB names /no/such/lib.so"), "{output:?}");
+}
+
+#[test]
+fn what_is_no_file_is_written_to_and_stays() {
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.output(&["agent", "--detach"]).status.code(), Some(0));
+    let (link, file) = (sandbox.path("link"), sandbox.path("file"));
+    for (to, status) in [(file.as_path(), 0), (Path::new("/dev/full"), 1)] {
+        symlink(to, &link).unwrap();
+        let args = ["cdi", "generate", "--output", link.to_str().unwrap()];
+        let output = sandbox.with_library(&args).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        assert_eq!(fs::read_link(&link).unwrap(), to);
+        fs::remove_file(&link).unwrap();
+    }
+    check(&serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap());
 }

@@ -89,6 +89,7 @@ const TABLE: &[(&[&str], Does)] = &[
     (&["--version"], Report),
     (&["run", "--summary", "--", "true"], Nothing),
     (&["agent", "--detach"], Nothing),
+    (&["agent-key", "--file", "OUTPUT.key"], Report),
     (&["list"], Report),
     (&["list", "--json"], Report),
     (&["list", "--sort", "sent", "-l", "sport", "=", ":80"], Report),
@@ -141,7 +142,7 @@ fn subcommands(sandbox: &Sandbox) -> BTreeSet<String> {
         let name = line.strip_prefix("  ")?.split(' ').next()?;
         (!name.is_empty()).then(|| name.to_owned())
     });
-    named.chain(["load", "docs", "probe"].map(str::to_owned)).collect()
+    named.chain(["load", "docs", "probe", "agent-key"].map(str::to_owned)).collect()
 }
 
 /// An ivshmem server, and an agent that has to do with it; a load program; an NVMe/TCP target.

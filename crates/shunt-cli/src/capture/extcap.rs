@@ -1,4 +1,4 @@
-//! The questions of Wireshark and tshark to a program that captures for them (extcap(4)).
+//! The answers to Wireshark and tshark, which use `shunt capture` as a capture program (extcap(4)).
 
 use std::path::Path;
 

@@ -1,11 +1,12 @@
-//! Connections, as packets of TCP: what senders did becomes what TCP would have carried.
+//! Connections as packets of TCP: events of senders become the packets that TCP would have carried.
 //!
-//! The events of a connection come from the programs at both ends, in the order of their times. Sequence numbers count each
-//! direction's bytes from the first one that is seen; what acknowledges is made up, as receivers say nothing. A handshake is made up
-//! where a connection is first seen.
+//! The programs at both ends report the events of a connection; this file takes them in the order
+//! of their times. Sequence numbers count the bytes of each direction from the first one that a
+//! capture sees. Acknowledgements are made up, as receivers report nothing. So is a handshake,
+//! where a capture first sees a connection.
 //!
-//! Until a connection goes through shared memory, or both of its ends are seen, its events are held back: one that stays on
-//! kernel TCP is not shown, as half of it would be missing.
+//! The events of a connection wait until it goes through shared memory, or until both of its ends
+//! are seen. A connection that stays on kernel TCP is not shown, as half of it would be missing.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

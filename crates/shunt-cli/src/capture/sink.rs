@@ -1,4 +1,4 @@
-//! Where packets go: a pcapng file, or lines of text.
+//! The destination of packets: a pcapng file, or lines of text.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! The commands that show what goes on while they run.
+//! The command lines of commands that show a running system.
 
 use std::path::PathBuf;
 

@@ -4,12 +4,15 @@ mod live;
 pub mod nvme;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use shunt_agent::config::Place;
 use shunt_agent::metrics::Address;
 use shunt_ivshmem::message::MAX_VECTORS;
+use shunt_rdma::PeerName;
+use shunt_rdma::device::Wanted;
 
 use live::pause;
 pub use live::{Capture, Explain, Extcap, Top};
@@ -64,6 +67,9 @@ pub enum Command {
     Library(Library),
     /// Show the machines with which this one's agent shares memory through an ivshmem device.
     Machines(Format),
+    /// Print by which key agents of other hosts know this one, and make it where there is none.
+    #[command(hide = true)]
+    AgentKey(AgentKey),
     /// Give virtual machines shared memory and doorbells: a server for QEMU's ivshmem-doorbell devices.
     IvshmemServer(IvshmemServer),
     /// Disks over NVMe/TCP.
@@ -173,6 +179,30 @@ pub struct Agent {
     /// Not by an agent for the whole host. Default: SHUNT_IVSHMEM, or none.
     #[arg(long, value_name = "DEVICE", conflicts_with = "host")]
     pub ivshmem: Option<Place>,
+    /// Meet agents of other hosts, to make link groups over this RDMA device: NAME, NAME/PORT, or auto for the first one that is
+    /// hardware. Connections do not go there yet.
+    #[arg(long, value_name = "DEVICE", hide = true)]
+    pub rdma: Option<Wanted>,
+    /// Another host's agent: its host, with a port or without, and the key that `shunt agent-key` prints there.
+    #[arg(long, value_name = "HOST=KEY", hide = true)]
+    pub peer: Vec<PeerName>,
+    /// Where agents of other hosts are heard. Default: port 7609 of all addresses.
+    #[arg(long, value_name = "ADDRESS:PORT", hide = true)]
+    pub rdma_listen: Option<SocketAddr>,
+    /// The file with this agent's key. Default: that of `shunt agent-key`.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub rdma_key: Option<PathBuf>,
+}
+
+/// `shunt agent-key`.
+#[derive(Args, Debug)]
+pub struct AgentKey {
+    /// Of the agent for the host: /etc/shunt/rdma.key.
+    #[arg(long, conflicts_with = "file")]
+    pub host: bool,
+    /// Another file. Default: shunt/rdma.key in XDG_CONFIG_HOME or ~/.config.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
 }
 
 /// `shunt list`.
@@ -188,6 +218,9 @@ pub struct List {
     /// Only listeners that clients do not find.
     #[arg(short, long)]
     pub listeners: bool,
+    /// Also how long calls have waited for each connection: quantiles of whole waits, and of the wake-up at their end.
+    #[arg(short = 'W', long)]
+    pub wide: bool,
     /// List again and again, so many seconds apart.
     #[arg(short, long, value_name = "SECONDS", value_parser = pause)]
     pub watch: Option<f64>,
@@ -213,6 +246,8 @@ pub enum Sort {
     Mode,
     /// Why not through shared memory.
     Reason,
+    /// How long the longest hundredth of its waits takes.
+    Wait,
 }
 
 /// `shunt machines`.

@@ -1,7 +1,7 @@
-//! A connection that is tried: what becomes of it?
+//! A trial connection, for `shunt doctor --connect`.
 //!
-//! A process of its own makes it, with the library preloaded, as any program under Shunt would. It sends nothing. The
-//! agent tells how its end goes.
+//! A process of its own makes the connection, with the library preloaded as in any program under
+//! Shunt. It sends nothing. The agent reports how its end goes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -13,8 +13,8 @@ use shunt_wire::agent::Request;
 use shunt_wire::knob;
 
 use super::finding::Finding;
-use super::process::explained;
 use crate::directory::Directory;
+use crate::listing::explained;
 use crate::output::print;
 use crate::{agent, library};
 
@@ -117,7 +117,7 @@ fn judge(end: Option<&Value>, to: &str) -> Finding {
         )),
         (Some("tcp"), Some(reason)) => {
             let why = explained(reason);
-            Finding::obstacle(format!("connected to {to}{peer}, on kernel TCP: {reason}{why}"))
+            Finding::obstacle(format!("connected to {to}{peer}, on kernel TCP: {reason}: {why}"))
         }
         (mode, _) => {
             let mode = mode.unwrap_or_default();
@@ -180,7 +180,7 @@ mod tests {
         assert!(shunted.text.contains("with nginx (pid 7)"), "{shunted:?}");
         let tcp = of(json!({ "mode": "tcp", "reason": "peer-not-shunted" }));
         assert_eq!(tcp.mark, Mark::Obstacle);
-        assert!(tcp.text.contains("start the server with `shunt run` too"), "{tcp:?}");
+        assert!(tcp.text.contains("Start the server under Shunt too"), "{tcp:?}");
         let pending = of(json!({ "mode": "tcp", "reason": "pending" }));
         assert!(pending.mark == Mark::Unknown && pending.text.contains("nothing has accepted"));
         let unused = of(

@@ -1,4 +1,4 @@
-//! Something that `shunt doctor` has found out.
+//! A result of one check of `shunt doctor`.
 
 use serde::Serialize;
 

@@ -17,6 +17,7 @@ use shunt_wire::knob;
 
 use super::finding::Finding;
 use crate::directory::{Directory, Unreachable, agents_elsewhere, run_dir};
+use crate::table::count_of;
 use crate::{library, settings};
 
 /// Oldest kernel: pidfd_open(2).
@@ -132,6 +133,7 @@ fn agent() -> Vec<Finding> {
                 let found = [describe(&status)].into_iter().chain(metrics(&status));
                 found
                     .chain(network(&status))
+                    .chain(peers(&status))
                     .chain(stuck(&status))
                     .chain(other_versions(&status))
                     .collect()
@@ -230,6 +232,45 @@ fn metrics(status: &Value) -> Option<Finding> {
         ))),
         (None, None) => None,
     }
+}
+
+/// How it is with the device and with agents of other hosts.
+fn peers(status: &Value) -> Vec<Finding> {
+    let rdma = &status["rdma"];
+    let Some(device) = rdma["device"].as_str() else { return Vec::new() };
+    let mut findings = vec![match rdma["device_lacks"].as_str() {
+        Some(why) => Finding::warning(format!("rdma: {device} cannot be used: {why}")),
+        None => Finding::good(format!("rdma: {device} can be used")),
+    }];
+    for peer in rdma["peers"].as_array().into_iter().flatten() {
+        let text = |name: &str| peer[name].as_str().unwrap_or_default();
+        let (host, state) = (text("host"), text("state"));
+        findings.push(match (state, text("reason")) {
+            ("connected", _) => {
+                let said = format!("peer {host}: connected, calls itself {}", text("name"));
+                let groups = peer["link_groups"].as_u64().unwrap_or(0);
+                match (groups, text("link_group_reason")) {
+                    (0, "") => Finding::good(format!("{said}; no link group")),
+                    (0, why) => Finding::warning(format!("{said}; no link group: {why}")),
+                    (groups, _) => {
+                        Finding::good(format!("{said}; {}", count_of(groups, "link group")))
+                    }
+                }
+            }
+            ("awaited", "") => Finding::warning(format!(
+                "peer {host}: has to connect to this agent, and has not yet"
+            )),
+            (state, "") => Finding::warning(format!("peer {host}: {state}")),
+            (state, why) => Finding::warning(format!("peer {host}: {state}: {why}")),
+        });
+    }
+    if let Some(why) = rdma["turned_away_last"].as_str() {
+        let count = &rdma["turned_away"];
+        findings.push(Finding::warning(format!(
+            "peers: {count} connections were turned away, the last one from {why}"
+        )));
+    }
+    findings
 }
 
 /// The agent needs this network only for some things, which fail in silence without it.

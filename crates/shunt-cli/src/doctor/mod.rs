@@ -14,7 +14,7 @@ mod unit;
 use std::path::Path;
 
 use crate::cli::Doctor;
-use crate::output::{complain, print};
+use crate::output::{complain, print, terminal_width};
 use finding::{Finding, Mark};
 use report::{Report, Subject};
 
@@ -33,7 +33,7 @@ pub fn run(args: &Doctor) -> u8 {
             }
         }
     } else {
-        report.text()
+        report.text(terminal_width())
     };
     match print(&text) {
         0 => report.verdict().status(),

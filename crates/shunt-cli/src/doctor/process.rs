@@ -1,4 +1,4 @@
-//! A process that runs: does it have the library, which agent does it find, and how do its connections go?
+//! A running process: its library, the agent that it finds, and its connections.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,11 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::listing::explained;
 use serde_json::Value;
 use shunt_sys::run_dir::{Env, RunDir, Unusable};
 use shunt_wire::agent::Request;
 use shunt_wire::knob;
-use shunt_wire::reason::Reason;
 
 use super::finding::Finding;
 use super::program;
@@ -207,7 +207,7 @@ fn ways(report: &Value, pid: u32) -> Vec<Finding> {
     }
     for (reason, n) in tcp {
         findings.push(Finding::warning(format!(
-            "{} on TCP now: {reason}{}",
+            "{} on TCP now: {reason}: {}",
             count_of(n, "connection"),
             explained(&reason)
         )));
@@ -215,18 +215,12 @@ fn ways(report: &Value, pid: u32) -> Vec<Finding> {
     for listener in of("listeners_unregistered") {
         let reason = listener["reason"].as_str().unwrap_or("-");
         findings.push(Finding::warning(format!(
-            "clients do not find its listener {}: {reason}{}",
+            "clients do not find its listener {}: {reason}: {}",
             listener["address"].as_str().unwrap_or("-"),
             explained(reason)
         )));
     }
     findings
-}
-
-/// What a reason means, to follow its name.
-pub fn explained(name: &str) -> String {
-    let reason = Reason::ALL.iter().find(|reason| reason.name() == name);
-    reason.map_or_else(String::new, |reason| format!(": {}", reason.explain().trim()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The program: will the dynamic loader preload a library into it?
+//! A program: whether the dynamic loader will preload a library into it.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,10 +1,11 @@
-//! What `shunt doctor` says, to people and to programs.
+//! The report of `shunt doctor`, for people and for programs.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
 use super::finding::{Finding, Mark};
+use crate::table::wrapped;
 
 /// Version of the JSON: it changes when a field goes or means something else, not when one is added.
 const SCHEMA: &str = "shunt-doctor/1";
@@ -92,9 +93,9 @@ impl Report {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// For people.
+    /// For people, in lines of so many columns.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn text(&self, width: Option<u16>) -> String {
         let mut text = String::new();
         for Finding { mark, text: said, .. } in &self.findings {
             let mark = match mark {
@@ -103,9 +104,9 @@ impl Report {
                 Mark::Unknown => "????",
                 Mark::Obstacle | Mark::Harm | Mark::Missing => "FAIL",
             };
-            let _ = writeln!(text, "{mark}  {said}");
+            let _ = writeln!(text, "{}", wrapped(&format!("{mark}  {said}"), width, 6));
         }
-        let _ = writeln!(text, "=> {}", self.conclusion());
+        let _ = writeln!(text, "{}", wrapped(&format!("=> {}", self.conclusion()), width, 3));
         text
     }
 
@@ -164,6 +165,8 @@ mod tests {
         assert_eq!(json["subject"]["kind"], "program");
         assert_eq!(json["findings"][0]["check"], "kernel");
         assert_eq!(json["findings"][0]["mark"], "obstacle");
-        assert!(report.text().starts_with("FAIL  it is too old\n=> nginx would run on kernel TCP"));
+        assert!(
+            report.text(None).starts_with("FAIL  it is too old\n=> nginx would run on kernel TCP")
+        );
     }
 }

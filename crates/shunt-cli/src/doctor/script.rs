@@ -1,4 +1,4 @@
-//! Scripts, and what stands for a program and starts another one.
+//! Scripts, and programs that stand for another one and start it.
 
 use std::ffi::OsStr;
 use std::fs::File;

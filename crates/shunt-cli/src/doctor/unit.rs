@@ -1,4 +1,5 @@
-//! A systemd service: what its environment gives, and what its sandbox takes away.
+//! A systemd service: the variables that its environment gives, and the rights that its sandbox
+//! takes away.
 
 use std::ffi::OsStr;
 use std::path::Path;

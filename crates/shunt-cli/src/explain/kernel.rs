@@ -1,4 +1,4 @@
-//! What the kernel knows of TCP sockets, and the processes that have them.
+//! TCP sockets as the kernel lists them, and the processes that hold them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -51,6 +51,8 @@ pub struct Socket {
     pub local: Addr,
     /// The other end's; `None` for a listener.
     pub peer: Option<Addr>,
+    /// It waits in its listener's queue, so no process has it.
+    pub is_unaccepted: bool,
     inode: u64,
 }
 
@@ -62,7 +64,9 @@ impl Socket {
             _ => Some(entry.remote_address.into()),
         };
         let (local, inode) = (entry.local_address.into(), entry.inode);
-        Some(Self { local, peer, inode })
+        // One that was closed has none either, and is in another state.
+        let is_open = matches!(entry.state, TcpState::Established | TcpState::CloseWait);
+        Some(Self { local, peer, is_unaccepted: inode == 0 && is_open, inode })
     }
 }
 
@@ -95,7 +99,8 @@ impl fmt::Display for Unexplained {
             ),
             Self::NotOpen(pid, fd) => write!(
                 f,
-                "process {pid} has no descriptor {fd}; `ls -l /proc/{pid}/fd` shows those that it has"
+                "process {pid} has no descriptor {fd}; `ls -l /proc/{pid}/fd` shows those that it has, and `shunt explain \
+                 PORT` also what was decided about connections that it has closed"
             ),
             Self::NoSocket(pid, fd, what) => {
                 write!(f, "descriptor {fd} of process {pid} is no socket, but {what}")
@@ -173,6 +178,13 @@ pub fn holders(sockets: &[Socket]) -> BTreeMap<u64, Vec<Holder>> {
     found
 }
 
+/// The listener in whose queue a socket waits.
+pub fn listener_of<'a>(all: &'a [Socket], waiting: &Socket) -> Option<&'a Socket> {
+    let takes = |l: &&Socket| l.local.ip == waiting.local.ip || l.local.is_unspecified();
+    let at_port = |l: &&Socket| l.peer.is_none() && l.local.port == waiting.local.port;
+    all.iter().filter(at_port).find(takes)
+}
+
 /// Those of one socket.
 pub fn holders_of(all: &BTreeMap<u64, Vec<Holder>>, socket: &Socket) -> Vec<Holder> {
     all.get(&socket.inode).cloned().unwrap_or_default()
@@ -206,6 +218,14 @@ mod tests {
         assert_eq!(found.peer, Some(address.into()));
         let held = holders_of(&holders(&[found]), &found);
         assert_eq!((held.len(), held[0].pid, held[0].fd), (1, me, client.as_raw_fd()));
+        // Its other end waits to be accepted.
+        let all = sockets(None);
+        let other = |s: &&Socket| s.local == address.into() && s.peer == Some(found.local);
+        let waiting = *all.iter().find(other).unwrap();
+        assert!(waiting.is_unaccepted && !found.is_unaccepted);
+        assert_eq!(listener_of(&all, &waiting).map(|l| l.local), Some(address.into()));
+        drop(listener.accept().unwrap());
+        assert!(!sockets(None).iter().filter(other).any(|s| s.is_unaccepted));
         let file = std::fs::File::open("/dev/null").unwrap();
         let other = UdpSocket::bind("127.0.0.1:0").unwrap();
         let said = |fd| socket(me, fd).unwrap_err().to_string();

@@ -1,6 +1,9 @@
-//! `shunt explain`: where the handshake of a connection or listener stands, what was decided about it, and what to do.
+//! `shunt explain`: the state of a connection's or listener's handshake, the decisions about it,
+//! and the remedy.
 
+mod end;
 mod kernel;
+mod runs;
 mod story;
 mod text;
 
@@ -10,9 +13,10 @@ use shunt_wire::agent::Request;
 use crate::cli::Explain;
 use crate::directory::{Directory, Unreachable};
 use crate::doctor::{AgentOf, has_library};
-use crate::output::{complain, print};
+use crate::output::{complain, print, terminal_width};
+use end::End;
 use kernel::{Holder, Socket};
-use story::{End, Explanation, Seen, Told, runs};
+use story::{Explanation, Seen, Told};
 
 pub use kernel::Target;
 
@@ -23,7 +27,7 @@ pub fn run(args: &Explain) -> u8 {
             Ok(text) => print(&(text + "\n")),
             Err(e) => failed(&e.to_string()),
         },
-        Ok(told) => print(&text::render(&told)),
+        Ok(told) => print(&text::render(&told, terminal_width())),
         Err(why) => failed(&why),
     }
 }
@@ -90,15 +94,36 @@ fn seen(of: Option<i32>, (port, other): (u16, u16), is_asked: bool) -> Vec<Seen>
             .iter()
             .any(|(one, two)| *one == port && (other == 0 || *two == other)),
     };
-    let sockets: Vec<_> = kernel::sockets(of).into_iter().filter(matches).collect();
-    let holders = kernel::holders(&sockets);
+    let all = kernel::sockets(of);
+    let sockets: Vec<_> = all.iter().filter(|socket| matches(socket)).copied().collect();
+    // One that no process has yet is its listener's.
+    let holder = |socket: &Socket| match kernel::listener_of(&all, socket) {
+        Some(listener) if socket.is_unaccepted => *listener,
+        _ => *socket,
+    };
+    let holders = kernel::holders(&sockets.iter().map(holder).collect::<Vec<_>>());
     let of_socket = |socket: &Socket| {
-        let held = kernel::holders_of(&holders, socket);
+        let mut held = kernel::holders_of(&holders, &holder(socket));
+        if socket.is_unaccepted {
+            held.truncate(1);
+        }
+        let is_unaccepted = socket.is_unaccepted;
         let (local, peer) = (socket.local.to_string(), socket.peer.as_ref().map(Addr::to_string));
-        let seen = move |holder: Holder| Seen {
-            end: end(&local, holder, is_asked),
-            local: local.clone(),
-            peer: peer.clone(),
+        let seen = move |holder: Holder| {
+            let end = if is_unaccepted {
+                let (pid, program, fd) = (holder.pid.cast_unsigned(), holder.name, holder.fd);
+                End {
+                    local: local.clone(),
+                    pid,
+                    program,
+                    fd,
+                    runs: runs::UNACCEPTED,
+                    ..End::default()
+                }
+            } else {
+                end(&local, holder, is_asked)
+            };
+            Seen { end, local: local.clone(), peer: peer.clone() }
         };
         held.into_iter().map(seen).collect::<Vec<_>>()
     };

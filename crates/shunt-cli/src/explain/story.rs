@@ -1,9 +1,11 @@
-//! What the agent and the kernel tell, put together: the schema of `shunt explain --json`.
+//! The reports of agent and kernel, put together: the schema of `shunt explain --json`.
 
 use serde::{Deserialize, Serialize};
 use shunt_wire::decision;
 use shunt_wire::reason::Reason;
 
+use super::end::End;
+use super::runs;
 use crate::listing::{Connection, Listener};
 
 /// Version of the JSON: it changes when a field goes or means something else, not when one is added.
@@ -96,7 +98,7 @@ pub struct Pair {
     pub local: String,
     /// Those of the other end.
     pub peer: String,
-    /// `shunted`, `pending`, `tcp` or `broken`.
+    /// `shunted`, `pending`, `tcp`, `broken`, or `unknown` where another agent knows it.
     pub state: &'static str,
     /// Why it is not shunted.
     pub reason: Option<String>,
@@ -106,28 +108,6 @@ pub struct Pair {
     pub fix: Option<String>,
     /// The processes at both ends, as far as they are known.
     pub ends: Vec<End>,
-}
-
-/// A process at an end of a connection.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct End {
-    /// Address and port of the end.
-    pub local: String,
-    /// The process.
-    pub pid: u32,
-    /// Its program.
-    pub program: String,
-    /// Its descriptor.
-    pub fd: i32,
-    /// How it runs: `shunt`, `shunt-unknown` (its agent does not know the connection), `shunt-without-agent`,
-    /// `shunt-with-another-agent`, `without` or `unknown`.
-    pub runs: &'static str,
-    /// The directory or the socket of its agent.
-    pub agent: Option<String>,
-    /// `tcp`, `shunt-attach` or `shunt-copy`, as this end has it.
-    pub mode: Option<String>,
-    /// Why it is on TCP, as this end has it.
-    pub reason: Option<String>,
 }
 
 /// A decision.
@@ -163,29 +143,9 @@ pub struct Seen {
     pub end: End,
 }
 
-/// How [`End::runs`].
-pub mod runs {
-    /// Under Shunt.
-    pub const SHUNT: &str = "shunt";
-    /// The same; the agent that was asked does not know of the connection.
-    pub const UNKNOWN_TO_AGENT: &str = "shunt-unknown";
-    /// The same, and there is no agent where it looks.
-    pub const NO_AGENT: &str = "shunt-without-agent";
-    /// The same, with an agent that was not asked.
-    pub const ANOTHER_AGENT: &str = "shunt-with-another-agent";
-    /// Without Shunt.
-    pub const WITHOUT: &str = "without";
-    /// That cannot be seen.
-    pub const UNKNOWN: &str = "unknown";
-}
-
-fn reason(name: &str) -> Option<Reason> {
-    Reason::ALL.iter().copied().find(|reason| reason.name() == name)
-}
-
 /// What a reason means, and what to do.
 fn meaning(name: Option<&str>) -> (Option<String>, Option<String>) {
-    let known = name.and_then(reason);
+    let known = name.and_then(Reason::from_name);
     let text = |text: &str| text.trim().to_owned();
     (known.map(|r| text(r.explain())), known.map(|r| text(r.fix())))
 }
@@ -265,7 +225,7 @@ impl Explanation {
     pub fn concerns_shunt(&self) -> bool {
         let ends = self.connections.iter().flat_map(|pair| &pair.ends);
         !self.decisions.is_empty()
-            || self.listeners.iter().any(|l| l.reason.as_deref() != Some(WITHOUT))
+            || self.listeners.iter().any(|l| l.reason.as_deref() != Some(runs::WITHOUT))
             || ends.into_iter().any(|end| end.runs.starts_with(runs::SHUNT))
     }
 
@@ -282,9 +242,6 @@ impl Explanation {
     }
 }
 
-/// In [`Listening::reason`]: its programs run without Shunt.
-const WITHOUT: &str = runs::WITHOUT;
-
 fn known_end(c: &Connection, agent: Option<&Agent>) -> End {
     End {
         local: c.local.clone(),
@@ -294,6 +251,7 @@ fn known_end(c: &Connection, agent: Option<&Agent>) -> End {
         runs: runs::SHUNT,
         agent: agent.map(|agent| agent.socket.clone()),
         mode: Some(c.mode.clone()),
+        waits: c.waits,
         reason: c.reason.clone(),
     }
 }
@@ -309,14 +267,13 @@ fn listeners(told: &Told, seen: &[Seen]) -> Vec<Listening> {
             ..Listening::default()
         })
         .collect();
-    let mut add = |address: &str, program: Program, why: &str| {
+    let mut add = |address: &str, program: Program, why: &str, (happened, fix)| {
         if let Some(same) = found.iter_mut().find(|l| l.address == address) {
             if !same.programs.contains(&program) && !same.is_found {
                 same.programs.push(program);
             }
             return;
         }
-        let (happened, fix) = meaning(Some(why));
         found.push(Listening {
             address: address.to_owned(),
             programs: vec![program],
@@ -327,14 +284,16 @@ fn listeners(told: &Told, seen: &[Seen]) -> Vec<Listening> {
         });
     };
     for l in &told.listeners_unregistered {
-        add(&l.address, Program { pid: l.pid, program: l.program.clone() }, &l.reason);
+        let program = Program { pid: l.pid, program: l.program.clone() };
+        add(&l.address, program, &l.reason, meaning(Some(&l.reason)));
     }
     for l in seen.iter().filter(|seen| seen.peer.is_none()) {
         let why = match l.end.runs {
             runs::NO_AGENT => Reason::NoAgent.name(),
             other => other,
         };
-        add(&l.local, Program { pid: l.end.pid, program: l.end.program.clone() }, why);
+        let program = Program { pid: l.end.pid, program: l.end.program.clone() };
+        add(&l.local, program, why, l.end.meaning().unzip());
     }
     found
 }
@@ -342,6 +301,15 @@ fn listeners(told: &Told, seen: &[Seen]) -> Vec<Listening> {
 fn port(endpoint: &str) -> &str {
     endpoint.rsplit_once(':').map_or("", |(_, port)| port)
 }
+
+/// Reasons that an end has for what the other one is, or does not do.
+const ABOUT_THE_OTHER_END: [Reason; 5] = [
+    Reason::PeerNotShunted,
+    Reason::NoProposal,
+    Reason::NotAccepted,
+    Reason::Pending,
+    Reason::NoAgent,
+];
 
 impl Pair {
     /// Says how it goes.
@@ -369,10 +337,30 @@ impl Pair {
             ("pending", Some(reason))
         } else if self.ends.iter().any(|end| end.runs == runs::NO_AGENT) {
             ("tcp", Some(Reason::NoAgent.name().to_owned()))
+        } else if self.ends.iter().any(|end| end.runs == runs::ANOTHER_AGENT) {
+            ("unknown", None)
         } else {
             ("tcp", None)
         };
-        (self.happened, self.fix) = meaning(self.reason.as_deref());
+        // How the other end runs says more than a reason that is about it.
+        let is_about_it = self
+            .reason
+            .as_deref()
+            .is_none_or(|reason| ABOUT_THE_OTHER_END.iter().any(|about| about.name() == reason));
+        // Of the others it is no cause that the connection is not accepted yet.
+        let is_open = self.reason.as_deref().is_none_or(|reason| {
+            [Reason::Pending.name(), Reason::NotAccepted.name()].contains(&reason)
+        });
+        let tells = |end: &&End| is_open || end.runs != runs::UNACCEPTED;
+        let seen = if is_about_it && self.state != "shunted" {
+            self.ends.iter().filter(tells).find_map(End::meaning)
+        } else {
+            None
+        };
+        (self.happened, self.fix) = match seen {
+            Some((happened, fix)) => (Some(happened), Some(fix)),
+            None => meaning(self.reason.as_deref()),
+        };
     }
 
     /// The end that was asked about first; of a port, the other one.
@@ -390,129 +378,5 @@ impl Pair {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    const HERE: &str = "127.0.0.1:5000";
-    const THERE: &str = "127.0.0.1:80";
-
-    fn told(report: Value) -> Option<Told> {
-        Some(serde_json::from_value(report).unwrap())
-    }
-
-    fn end(local: &str, peer: &str, mode: &str, reason: Option<&str>) -> Value {
-        json!({ "local": local, "peer": peer, "mode": mode, "reason": reason, "pid": 7, "program": "p" })
-    }
-
-    fn decision(local: &str, name: &str, reason: Option<&str>) -> Value {
-        let peer = if local == HERE { THERE } else { HERE };
-        json!({ "at": 1, "decision": name, "reason": reason, "local": local, "peer": peer })
-    }
-
-    fn seen(local: &str, peer: Option<&str>, how: &'static str) -> Seen {
-        let end = End { local: local.to_owned(), pid: 9, runs: how, ..End::default() };
-        Seen { local: local.to_owned(), peer: peer.map(str::to_owned), end }
-    }
-
-    fn state(ends: &[Value], decisions: &[Value]) -> (&'static str, Option<String>) {
-        let report = json!({ "connections": ends, "decisions": decisions });
-        let found = Explanation::of("80".into(), told(report), &[], None);
-        assert_eq!(found.connections.len(), 1);
-        (found.connections[0].state, found.connections[0].reason.clone())
-    }
-
-    #[test]
-    fn both_ends_are_one_connection_and_the_settled_reason_counts() {
-        let pending = end(HERE, THERE, "tcp", Some("pending"));
-        let declined = end(THERE, HERE, "tcp", Some("bypassed"));
-        let shunted = end(THERE, HERE, "shunt-copy", None);
-        assert_eq!(state(&[pending.clone(), declined], &[]), ("tcp", Some("bypassed".into())));
-        assert_eq!(state(&[pending.clone(), shunted.clone()], &[]), ("shunted", None));
-        assert_eq!(state(&[pending], &[]), ("pending", Some("pending".into())));
-        let broken = decision(HERE, "broken", Some("internal"));
-        let accepted = decision(THERE, "accepted", None);
-        let now = state(std::slice::from_ref(&shunted), &[accepted.clone(), broken.clone()]);
-        assert_eq!(now, ("broken", Some("internal".into())));
-        // The one before with the same addresses.
-        assert_eq!(state(&[shunted], &[broken, accepted]), ("shunted", None));
-    }
-
-    #[test]
-    fn what_the_agent_does_not_know_the_kernel_shows() {
-        let report = json!({ "connections": [end(THERE, HERE, "tcp", Some("no-proposal"))] });
-        let others = [
-            seen(HERE, Some(THERE), runs::WITHOUT),
-            seen("127.0.0.1:6000", Some(THERE), runs::WITHOUT),
-        ];
-        let found = Explanation::of("1:2".into(), told(report), &others, Some((HERE, THERE)));
-        assert_eq!(found.connections.len(), 1);
-        let pair = &found.connections[0];
-        assert_eq!((pair.local.as_str(), pair.peer.as_str()), (HERE, THERE));
-        let ends: Vec<_> = pair.ends.iter().map(|end| end.runs).collect();
-        assert_eq!(ends, [runs::WITHOUT, runs::SHUNT]);
-        assert!(pair.fix.as_deref().unwrap().contains("client") && found.concerns_shunt());
-        let found = Explanation::of("80".into(), None, &others, None);
-        assert!(!found.concerns_shunt());
-        assert_eq!(found.programs(), [" (pid 9)"]);
-        let alone = [seen(HERE, Some(THERE), runs::NO_AGENT)];
-        let found = Explanation::of("80".into(), None, &alone, None);
-        assert_eq!(found.connections[0].reason.as_deref(), Some("no-agent"));
-        assert!(found.concerns_shunt());
-    }
-
-    #[test]
-    fn listeners_are_found_or_not() {
-        let report = json!({
-            "listeners": [{ "address": THERE, "programs": [{ "pid": 1, "program": "a" }] }],
-            "listeners_unregistered": [
-                { "address": "[::1]:80", "pid": 2, "program": "b", "reason": "refused" } ] });
-        let kernel = [seen(THERE, None, runs::SHUNT), seen("127.0.0.2:80", None, runs::NO_AGENT)];
-        let found = Explanation::of("80".into(), told(report), &kernel, None);
-        let said: Vec<_> =
-            found.listeners.iter().map(|l| (l.is_found, l.reason.as_deref())).collect();
-        assert_eq!(said, [(true, None), (false, Some("refused")), (false, Some("no-agent"))]);
-        assert_eq!(found.listeners[0].programs.len(), 1);
-        assert!(found.listeners[1].fix.is_some());
-    }
-
-    #[test]
-    fn every_field_is_documented_and_no_other() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/explain.md");
-        let text = std::fs::read_to_string(path).unwrap();
-        assert!(text.contains(&format!("`\"schema\": {SCHEMA}`")));
-        let documented = |heading: &str| {
-            let (_, section) = text.split_once(&format!("## {heading}\n")).expect(heading);
-            let section = section.split("\n## ").next().unwrap_or_default();
-            let rows =
-                section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-            let mut rows: Vec<_> = rows.map(str::to_owned).collect();
-            rows.sort();
-            rows
-        };
-        for (heading, value) in [
-            ("The explanation", serde_json::to_value(Explanation::default())),
-            ("An agent", serde_json::to_value(Agent::default())),
-            ("A listener", serde_json::to_value(Listening::default())),
-            ("A connection", serde_json::to_value(Pair::default())),
-            ("An end", serde_json::to_value(End::default())),
-            ("A decision", serde_json::to_value(Decision::default())),
-        ] {
-            let value = value.unwrap();
-            let mut fields: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
-            fields.sort();
-            assert_eq!(documented(heading), fields, "{heading}");
-        }
-    }
-
-    #[test]
-    fn every_decision_is_documented() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/explain.md");
-        let text = std::fs::read_to_string(path).unwrap();
-        for known in decision::Decision::ALL {
-            let row = format!("| `{}` | {} |", known.name(), known.explain().trim());
-            assert!(text.contains(&row), "{row}");
-        }
-    }
-}
+#[path = "story_tests.rs"]
+mod tests;

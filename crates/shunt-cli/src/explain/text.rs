@@ -4,48 +4,60 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::story::{Decision, End, Explanation, Listening, Pair, explain_decision, runs};
-use crate::table::{Table, count_of};
+use shunt_wire::waits::{Part, Waits};
+
+use super::end::End;
+use super::runs;
+use super::story::{Decision, Explanation, Listening, Pair, explain_decision};
+use crate::table::{Table, count_of, wrapped};
+use crate::waits::quantile;
 
 /// Connections that are told of one by one.
 const FEW: usize = 3;
 /// Decisions that are shown.
 const LATEST: usize = 20;
 
-/// All of it.
-pub fn render(told: &Explanation) -> String {
-    let mut parts: Vec<_> = told.listeners.iter().map(listener).collect();
+/// All of it. `width`: the terminal's, which tables fit.
+pub fn render(told: &Explanation, width: Option<u16>) -> String {
+    let mut parts: Vec<_> = told.listeners.iter().map(|l| listener(l, width)).collect();
     if told.connections.len() <= FEW {
-        parts.extend(told.connections.iter().map(connection));
+        parts.extend(told.connections.iter().map(|pair| connection(pair, width)));
     } else {
-        parts.push(connections(&told.connections));
+        parts.push(connections(&told.connections, width));
+    }
+    if parts.is_empty() && !told.decisions.is_empty() {
+        let text =
+            "No such listener or connection is there any more. This was decided before it ended.\n";
+        parts.push(text.to_owned());
     }
     if !told.decisions.is_empty() {
-        parts.push(decisions(told));
+        parts.push(decisions(told, width));
     }
     parts.join("\n")
 }
 
-fn listener(l: &Listening) -> String {
+fn listener(l: &Listening, width: Option<u16>) -> String {
     let programs: Vec<_> =
         l.programs.iter().map(|p| format!("{} (pid {})", p.program, p.pid)).collect();
     let how = match l.reason.as_deref() {
         None => "clients under Shunt find it".to_owned(),
-        Some(runs::WITHOUT) => "it runs without Shunt, so its connections stay on TCP".to_owned(),
-        Some(runs::UNKNOWN) => "whether it runs under Shunt cannot be seen by you".to_owned(),
-        Some(runs::ANOTHER_AGENT) => "it is known to another agent".to_owned(),
-        Some(runs::UNKNOWN_TO_AGENT) => "its agent does not know it (yet)".to_owned(),
+        Some(runs::UNKNOWN) => "whether clients find it cannot be seen by you".to_owned(),
+        Some(runs::ANOTHER_AGENT) => "clients with another agent may find it".to_owned(),
+        Some(runs::WITHOUT | runs::UNKNOWN_TO_AGENT) => {
+            "clients do not find it, so its connections stay on TCP".to_owned()
+        }
         Some(reason) => format!("clients do not find it, so its connections stay on TCP: {reason}"),
     };
-    let mut text = format!("Listener {}, {}: {how}.\n", l.address, programs.join(", "));
-    advice(&mut text, l.happened.as_deref(), l.fix.as_deref());
+    let text = format!("Listener {}, {}: {how}.", l.address, programs.join(", "));
+    let mut text = wrapped(&text, width, 2) + "\n";
+    advice(&mut text, width, l.happened.as_deref(), l.fix.as_deref());
     text
 }
 
-fn advice(text: &mut String, happened: Option<&str>, fix: Option<&str>) {
+fn advice(text: &mut String, width: Option<u16>, happened: Option<&str>, fix: Option<&str>) {
     for (title, said) in [("What happened", happened), ("What to do", fix)] {
         if let Some(said) = said {
-            let _ = writeln!(text, "  {title}: {said}");
+            let _ = writeln!(text, "{}", wrapped(&format!("  {title}: {said}"), width, 4));
         }
     }
 }
@@ -56,18 +68,24 @@ fn state(pair: &Pair) -> String {
         "shunted" => "goes through shared memory",
         "pending" => "is on TCP, and the handshake is not over",
         "broken" => "is broken",
+        "unknown" => "is known to another agent",
         _ => "is on TCP",
     };
     format!("{how}{reason}")
 }
 
-fn connection(pair: &Pair) -> String {
-    let mut text = format!("Connection {} -> {}: it {}.\n", pair.local, pair.peer, state(pair));
-    advice(&mut text, pair.happened.as_deref(), pair.fix.as_deref());
-    let mut table = Table::without_heading(&[]);
+fn connection(pair: &Pair, width: Option<u16>) -> String {
+    let text = format!("Connection {} -> {}: it {}.", pair.local, pair.peer, state(pair));
+    let mut text = wrapped(&text, width, 2) + "\n";
+    advice(&mut text, width, pair.happened.as_deref(), pair.fix.as_deref());
+    let mut table = Table::without_heading(&[]).fitting(width);
     for end in &pair.ends {
         let who = format!("{},pid={},fd={}", end.program, end.pid, end.fd);
         table.row(vec![format!("  {}", end.local), who, how(end)]);
+        let of = end.waits.map(|waits| waits.0).filter(|waits| !waits.is_empty());
+        if let Some(waits) = of {
+            table.row(vec![String::new(), String::new(), waited(&waits)]);
+        }
     }
     for local in [&pair.local, &pair.peer] {
         if !pair.ends.iter().any(|end| end.local == *local) {
@@ -83,22 +101,33 @@ fn how(end: &End) -> String {
     let agent = end.agent.as_deref().unwrap_or("-");
     let own = end.reason.as_deref().or(end.mode.as_deref()).unwrap_or("-");
     match end.runs {
-        runs::SHUNT => format!("under Shunt, agent {agent}: {own}"),
+        runs::SHUNT => format!("{own}, under Shunt with agent {agent}"),
         runs::UNKNOWN_TO_AGENT => {
             format!("under Shunt, and its agent {agent} does not know this connection")
         }
         runs::NO_AGENT => format!("under Shunt, and there is no agent in {agent}"),
-        runs::ANOTHER_AGENT => format!(
-            "under Shunt, with another agent: `SHUNT_RUN_DIR={agent} shunt explain {}:{}`",
-            end.pid, end.fd
-        ),
+        runs::ANOTHER_AGENT => format!("under Shunt, with another agent in {agent}"),
+        runs::UNACCEPTED => "listens, and has not accepted the connection yet".to_owned(),
         runs::WITHOUT => "runs without Shunt".to_owned(),
         _ => "may not be looked at by you".to_owned(),
     }
 }
 
+/// How long an end has waited, and which part of that is the machine's.
+fn waited(waits: &Waits) -> String {
+    let (whole, wake_up) = (waits.whole(), waits.of(Part::WakeUp));
+    let n = count_of(whole.count(), "time");
+    let mut text =
+        format!("waited {n}: p50 {}, p99 {}", quantile(&whole, 500), quantile(&whole, 990));
+    if wake_up.count() > 0 {
+        let (half, most) = (quantile(wake_up, 500), quantile(wake_up, 990));
+        let _ = write!(text, "; of which wake-ups took p50 {half}, p99 {most}");
+    }
+    text
+}
+
 /// Many: by how they go.
-fn connections(all: &[Pair]) -> String {
+fn connections(all: &[Pair], width: Option<u16>) -> String {
     let mut groups = BTreeMap::<String, Vec<&Pair>>::new();
     for pair in all {
         groups.entry(state(pair)).or_default().push(pair);
@@ -110,12 +139,17 @@ fn connections(all: &[Pair]) -> String {
         let _ = writeln!(text, "{n}, such as that of {such}: each {state}.");
         let first = pairs.first();
         let of = |f: fn(&Pair) -> Option<&str>| first.and_then(|pair| f(pair));
-        advice(&mut text, of(|pair| pair.happened.as_deref()), of(|pair| pair.fix.as_deref()));
+        advice(
+            &mut text,
+            width,
+            of(|pair| pair.happened.as_deref()),
+            of(|pair| pair.fix.as_deref()),
+        );
     }
     text
 }
 
-fn decisions(told: &Explanation) -> String {
+fn decisions(told: &Explanation, width: Option<u16>) -> String {
     let all = &told.decisions;
     let shown = &all[all.len().saturating_sub(LATEST)..];
     let mut text = "Decisions".to_owned();
@@ -126,7 +160,7 @@ fn decisions(told: &Explanation) -> String {
         text.push_str(" (earlier ones are not kept)");
     }
     text.push_str(":\n");
-    let mut table = Table::without_heading(&[]);
+    let mut table = Table::without_heading(&[]).fitting(width);
     for d in shown {
         let program = format!("{},pid={}", d.program, d.pid);
         table.row(vec![format!("  {}", time(d.at)), program, place(d, told), what(d)]);

@@ -1,12 +1,15 @@
-//! `shunt library install`: puts the library where programs are to find it, also while programs run with the one
-//! that is there.
+//! `shunt library install`: puts the library where programs find it, also while programs run with
+//! the old one.
 //!
-//! A running program has the library mapped. Writing into that file, or cutting it short, changes the program's
-//! code: it crashes, even where the bytes are the same. So a file that has its final name is never written to. The
-//! new one is made beside it, is whole and on disk before it gets the name, and gets it by rename(2). Whoever opens
-//! the name finds the old library or the new one, each whole. Running programs keep the old file, and so do
-//! containers that have it mounted; the kernel frees it with the last of them. That is all the collection of old
-//! versions there is, and it cannot be too early.
+//! A running program has the library mapped. A write into that file, or a cut, changes the
+//! program's code: the program crashes, even where the bytes are the same. So this command never
+//! writes to a file that has its final name. It makes the new file beside it, whole and on disk,
+//! and gives it the name by rename(2). A program that opens the name finds the old library or the
+//! new one, each whole.
+//!
+//! Running programs keep the old file, and so do containers that have it mounted. The kernel frees
+//! it with the last of them. No other collection of old versions is needed, and this one cannot
+//! come too early.
 
 use std::fs::{self, File};
 use std::io;

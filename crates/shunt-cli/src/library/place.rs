@@ -1,4 +1,4 @@
-//! Where libshunt.so is.
+//! The place of libshunt.so.
 
 use std::env;
 use std::fmt;

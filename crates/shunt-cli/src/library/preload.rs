@@ -1,4 +1,4 @@
-//! How libshunt.so is named to the loader.
+//! The name of libshunt.so for the loader.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

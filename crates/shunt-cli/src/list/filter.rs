@@ -1,4 +1,4 @@
-//! Which connections are listed: the words that ss(8) knows, and some that it does not.
+//! The filter of listed connections: the words of ss(8), and some more.
 
 use crate::listing::{Connection, Listener};
 

@@ -9,10 +9,12 @@ use std::time::Duration;
 use crate::cli::{List, Sort};
 use crate::directory::Unreachable;
 use crate::listing::{Connection, Listener, Listing, SCHEMA};
-use crate::output::{USAGE, complain, is_coloured, print, width};
+use crate::output::{USAGE, complain, is_coloured, print, terminal_width};
 use crate::table::{Colour, Table, human_count};
+use crate::waits;
 use filter::Filter;
 pub use filter::HELP;
+use shunt_wire::waits::{Histogram, Part, Waits};
 
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -62,11 +64,11 @@ fn once(args: &List, filter: &Filter, before: &str) -> u8 {
             }
         }
     } else {
-        let is_terminal = io::stdout().is_terminal();
         let look = Look {
-            width: if is_terminal { width() } else { None },
+            width: terminal_width(),
             is_coloured: is_coloured(&io::stdout()),
             is_exact: args.bytes,
+            is_wide: args.wide,
         };
         text(&listing, args.listeners, look)
     };
@@ -82,6 +84,7 @@ struct Look {
     width: Option<u16>,
     is_coloured: bool,
     is_exact: bool,
+    is_wide: bool,
 }
 
 impl Look {
@@ -116,6 +119,10 @@ fn choose(listing: &mut Listing, args: &List, filter: &Filter) {
         Some(Sort::Pid) => connections.sort_by_key(|c| c.pid),
         Some(Sort::Program) => connections.sort_by(|a, b| a.program.cmp(&b.program)),
         Some(Sort::Mode) => connections.sort_by(|a, b| a.mode.cmp(&b.mode)),
+        Some(Sort::Wait) => {
+            let longest = |c: &Connection| c.waits.and_then(|waits| waits.0.whole().quantile(990));
+            connections.sort_by_key(|c| Reverse(longest(c)));
+        }
         // Those without one last.
         Some(Sort::Reason) => {
             connections.sort_by(|a, b| {
@@ -155,15 +162,57 @@ const ZEROCOPY: [(&str, &str); 3] = [
     ("Granted", "bytes_granted"),
 ];
 
-/// Columns that are set to the right.
-static NUMBERS: [bool; 13] =
-    [false, false, false, false, false, true, true, true, true, true, true, true, true];
+/// Columns of waits: of which, and the quantile in thousandths; `None`: how many.
+type Waited = fn(&Waits) -> Histogram;
+const WHOLE: Waited = Waits::whole;
+const WAKE_UP: Waited = |waits| *waits.of(Part::WakeUp);
+const WAITS: [(&str, Waited, Option<u16>); 6] = [
+    ("Waits", WHOLE, None),
+    ("p50", WHOLE, Some(500)),
+    ("p99", WHOLE, Some(990)),
+    ("p99.9", WHOLE, Some(999)),
+    ("Wake p50", WAKE_UP, Some(500)),
+    ("Wake p99", WAKE_UP, Some(990)),
+];
 
+/// Columns that are set to the right: those between the first ones and the last one.
+static NUMBERS: [bool; 5 + 5 + ZEROCOPY.len() + WAITS.len()] = {
+    let mut right = [true; 5 + 5 + ZEROCOPY.len() + WAITS.len()];
+    let mut i = 0;
+    while i < 5 {
+        right[i] = false;
+        i += 1;
+    }
+    right
+};
+
+/// Columns that a narrow terminal has no room for, the first ones first.
+const LEFT_OUT: [&str; 9] = [
+    "Vector",
+    "Ring Rx",
+    "Ring Tx",
+    "Granted",
+    "Copied",
+    "Zerocopy",
+    "Peer Process",
+    "Received",
+    "Sent",
+];
+
+/// As the terminal has room for it: a narrow one gets the reason in the place of `tcp`, and fewer columns.
 fn table(connections: &[Connection], look: Look) -> Table {
+    let whole = columns(connections, look, false);
+    if whole.fits() || look.is_wide {
+        return whole;
+    }
+    columns(connections, look, true).dropping(&LEFT_OUT)
+}
+
+fn columns(connections: &[Connection], look: Look, is_narrow: bool) -> Table {
     let mut heading = vec![
         "Mode",
-        "Local Address:Port",
-        "Peer Address:Port",
+        if is_narrow { "Local" } else { "Local Address:Port" },
+        if is_narrow { "Peer" } else { "Peer Address:Port" },
         "Process",
         "Peer Process",
         "Sent",
@@ -178,7 +227,14 @@ fn table(connections: &[Connection], look: Look) -> Table {
     if is_shown {
         heading.splice(10..10, ZEROCOPY.map(|(title, _)| title));
     }
-    let numbers = if is_shown { &NUMBERS[..] } else { &NUMBERS[..NUMBERS.len() - ZEROCOPY.len()] };
+    if look.is_wide {
+        let at = heading.len() - 1;
+        heading.splice(at..at, WAITS.map(|(title, ..)| title));
+    }
+    let numbers = &NUMBERS[..heading.len() - 1];
+    if is_narrow {
+        heading.pop();
+    }
     let none = || "-".to_owned();
     let mut table = look.of(Table::new(&heading, numbers), 0);
     for c in connections {
@@ -203,6 +259,23 @@ fn table(connections: &[Connection], look: Look) -> Table {
         if is_shown {
             let count = |name| c.zerocopy.as_ref()?.get(name).map(|n| look.count(*n));
             row.splice(10..10, ZEROCOPY.map(|(_, name)| count(name).unwrap_or_else(none)));
+        }
+        if look.is_wide {
+            let cell = |(_, of, quantile): (_, Waited, Option<u16>)| {
+                let histogram = of(&c.waits?.0);
+                Some(match quantile {
+                    None => look.count(histogram.count()),
+                    Some(of_1000) => waits::quantile(&histogram, of_1000),
+                })
+            };
+            let at = row.len() - 1;
+            row.splice(at..at, WAITS.map(|column| cell(column).unwrap_or_else(none)));
+        }
+        if is_narrow {
+            let reason = row.pop();
+            if let Some(reason) = reason.filter(|_| c.reason.is_some()) {
+                row[0] = reason;
+            }
         }
         table.row(row);
     }
@@ -313,6 +386,30 @@ mod tests {
     }
 
     #[test]
+    fn how_long_calls_have_waited_is_shown_where_it_is_asked_for() {
+        let slept = |n| Some(waits::WaitTimes(waits::tests::slept(n)));
+        let end = |pid, waits| Connection { pid, waits, ..Connection::default() };
+        let mut listing = Listing {
+            connections: vec![end(1, None), end(2, slept(2)), end(3, slept(2000))],
+            ..Listing::default()
+        };
+        let rows = |look| -> Vec<Vec<String>> {
+            let text = table(&listing.connections, look).render();
+            text.lines().map(|l| l.split_whitespace().map(str::to_owned).collect()).collect()
+        };
+        assert!(rows(Look::default()).iter().all(|row| !row.contains(&"Waits".to_owned())));
+        let wide = rows(Look { is_wide: true, ..Look::default() });
+        let last = |row: &[String]| row[row.len() - 7..].join(" ");
+        assert!(wide[0].join(" ").ends_with("Waits p50 p99 p99.9 Wake p50 Wake p99 Reason"));
+        assert_eq!(last(&wide[1]), "- - - - - - -");
+        assert_eq!(last(&wide[2]), "2 10µs 1.0ms 1.0ms 5.1µs 5.1µs -");
+        assert_eq!(last(&wide[3]), "2.0K 10µs 1.0ms 1.0ms 4.6µs 5.1µs -");
+        let args = List { sort: Some(Sort::Wait), ..List::default() };
+        choose(&mut listing, &args, &Filter::parse(&[]).unwrap());
+        assert_eq!(listing.connections.last().map(|c| c.pid), Some(1));
+    }
+
+    #[test]
     fn counts_are_for_people_unless_they_are_to_be_exact() {
         let listing = read(json!({ "connections": [{ "mode": "tcp", "bytes_sent": 12_345_678 }] }));
         let text =
@@ -322,15 +419,37 @@ mod tests {
     }
 
     #[test]
+    fn a_narrow_terminal_gets_whole_cells_of_fewer_columns() {
+        let end = |mode: &str, reason: Option<&str>| {
+            json!({ "mode": mode, "local": "127.0.0.1:6379", "peer": "127.0.0.1:47884", "reason": reason,
+            "program": "redis-server", "pid": 23_315, "fd": 14, "peer_program": "redis-benchmark",
+            "peer_pid": 23_348, "bytes_sent": 580_000, "bytes_received": 4_200_000 })
+        };
+        let ends = [end("shunt-attach", None), end("tcp", Some("no-proposal"))];
+        let listing = read(json!({ "connections": ends }));
+        let at = |width| text(&listing, false, Look { width: Some(width), ..Look::default() });
+        let expected = "\
+            Mode          Local           Peer             Process\n\
+            shunt-attach  127.0.0.1:6379  127.0.0.1:47884  redis-server,pid=23315,fd=14\n\
+            no-proposal   127.0.0.1:6379  127.0.0.1:47884  redis-server,pid=23315,fd=14\n";
+        assert_eq!(at(80), expected);
+        assert!(at(120).starts_with("Mode          Local           Peer             Process "));
+        assert!(at(120).contains("Sent  Received") && !at(120).contains("Ring"), "{}", at(120));
+        assert_eq!(at(200), text(&listing, false, Look::default()));
+        let wide = Look { width: Some(80), is_wide: true, ..Look::default() };
+        assert!(text(&listing, false, wide).contains("Vector"));
+    }
+
+    #[test]
     fn it_fits_the_terminal_and_has_its_colours() {
         let end = |mode: &str| {
             json!({ "mode": mode, "local": "[2001:db8::1]:80", "peer": "[2001:db8::2]:50000",
-            "program": "a-long-name-of-a-program", "pid": 123_456, "reason": "-" })
+            "program": "a-long-name-of-a-program", "pid": 123_456, "reason": null })
         };
         let listing = read(json!({ "connections": [end("shunt-attach"), end("tcp")] }));
-        let look = Look { width: Some(120), ..Look::default() };
+        let look = Look { width: Some(80), ..Look::default() };
         let narrow = text(&listing, false, look);
-        assert!(narrow.lines().all(|line| line.chars().count() <= 120), "{narrow}");
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         assert!(narrow.contains('…') && !narrow.contains('\x1b'), "{narrow}");
         let coloured = text(&listing, false, Look { is_coloured: true, ..look });
         assert!(coloured.contains("\x1b[32mshunt-attach\x1b[0m"), "{coloured}");

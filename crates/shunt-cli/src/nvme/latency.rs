@@ -1,4 +1,4 @@
-//! How long commands took: a histogram whose places are 1/32 apart.
+//! Latencies of commands: a histogram whose places are 1/32 apart.
 
 use std::time::Duration;
 

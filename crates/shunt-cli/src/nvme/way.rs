@@ -1,4 +1,4 @@
-//! How the host's subcommands reach a subsystem.
+//! The connection of the host's subcommands to a subsystem.
 
 use std::fmt::Display;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Checks of the documentation: links and anchors lead somewhere, command lines can be parsed, targets of make and variables exist, and
-//! every reason has its cure, and files of the code are where pages say.
+//! Checks of the documentation. Links and anchors lead somewhere, command lines parse, targets of
+//! make and variables exist, every reason has its cure, and source files are where pages say.
 
 mod commands;
 mod files;
@@ -172,15 +172,17 @@ fn files_of_the_code_exist() {
     assert!(seen > 100, "only {seen} files were found");
 }
 
+/// And says the same as the commands do, before anything else.
 #[test]
 fn every_reason_has_its_cure() {
     let page = Page::read(Path::new("docs/troubleshooting.md"));
-    let lacking =
-        Reason::ALL.iter().filter(|reason| !page.anchors.contains(&reason.name().to_owned()));
-    let lacking: Vec<_> = lacking
-        .map(|reason| format!("{}: no heading {}", page.path.display(), reason.name()))
-        .collect();
-    nothing(&lacking);
+    let wrong = |reason: &Reason| {
+        let heading = format!("\n### {}\n\n", reason.name());
+        let told = format!("{}\n{}\n", reason.explain().trim(), reason.fix());
+        let has = page.text.split_once(&heading).is_some_and(|(_, rest)| rest.starts_with(&told));
+        (!has).then(|| format!("{}: {heading}{told}", page.path.display()))
+    };
+    nothing(&Reason::ALL.iter().filter_map(wrong).collect::<Vec<_>>());
 }
 
 #[test]

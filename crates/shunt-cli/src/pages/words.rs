@@ -1,4 +1,4 @@
-//! Command lines of a shell, as far as documentation has them.
+//! Command lines of a shell, as far as the documentation uses them.
 
 /// The simple commands of some lines: pipes, lists and substitutions are taken apart.
 pub fn commands(text: &str) -> Vec<Vec<String>> {

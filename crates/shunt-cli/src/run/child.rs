@@ -1,8 +1,8 @@
-//! Running a program as a child that notices as little as possible of its parent.
+//! A program as a child that notices as little as possible of its parent.
 //!
-//! The parent takes its signals synchronously (sigwaitinfo), so there are no handlers. SIGINT and
-//! SIGQUIT come from the terminal to the child as well, and what they mean is the child's decision;
-//! SIGTERM and SIGHUP come to the parent alone and are passed on.
+//! The parent takes its signals synchronously (sigwaitinfo), so it has no handlers. SIGINT and
+//! SIGQUIT come from the terminal to the child as well, and the child decides on them. SIGTERM and
+//! SIGHUP come to the parent alone, which passes them on.
 
 use std::ffi::{OsString, c_int};
 use std::io::{self, Read};

@@ -1,8 +1,8 @@
 //! `shunt run`.
 //!
-//! Whatever is missing (library, agent, memory), the program runs: on TCP. Only `--summary` speaks
-//! of it, because otherwise the program's output is to be the program's alone. Mistakes in `SHUNT_*` variables are
-//! told in any case: nothing else tells of them.
+//! Where library, agent or memory are missing, the program runs on TCP. Only `--summary` says so,
+//! because otherwise the program's output is to be the program's alone. `shunt run` always reports
+//! mistakes in `SHUNT_*` variables: no other part does.
 
 mod child;
 mod summary;

@@ -1,4 +1,4 @@
-//! What `shunt run --summary` says at the end.
+//! The summary at the end of `shunt run --summary`.
 
 use std::fmt::Write;
 
@@ -30,17 +30,13 @@ fn text(counters: Option<&Counters>, obstacles: &[String]) -> String {
             declined.iter().sum::<u64>(),
             get(Counter::Demoted),
         ));
-        for row in by_reason(&declined) {
-            line(format_args!("{row}"));
-        }
+        by_reason(&declined).iter().for_each(|row| line(format_args!("{row}")));
         let unregistered = counters.unregistered();
         let n = unregistered.iter().sum::<u64>();
         if n > 0 {
             line(format_args!("{} not registered", count_of(n, "listener")));
         }
-        for row in by_reason(&unregistered) {
-            line(format_args!("{row}"));
-        }
+        by_reason(&unregistered).iter().for_each(|row| line(format_args!("{row}")));
     }
     for obstacle in obstacles {
         line(format_args!("not shunted: {obstacle}"));
@@ -48,13 +44,15 @@ fn text(counters: Option<&Counters>, obstacles: &[String]) -> String {
     text
 }
 
+/// A line with what happened for each, and one with what to do.
 fn by_reason(counts: &[u64]) -> Vec<String> {
     let occurred = |reason: &&Reason| counts[**reason as usize] > 0;
     let explained = |reason: &Reason| {
         let n = counts[*reason as usize];
-        format!("  {n} {}: {}", reason.name(), reason.explain().trim())
+        let happened = format!("  {n} {}: {}", reason.name(), reason.explain().trim());
+        [happened, format!("    {}", reason.fix())]
     };
-    Reason::ALL.iter().filter(occurred).map(explained).collect()
+    Reason::ALL.iter().filter(occurred).flat_map(explained).collect()
 }
 
 #[cfg(test)]
@@ -70,7 +68,8 @@ mod tests {
         counters.of(2).decline(Reason::Remote);
         let text = text(Some(&counters), &["no library".to_owned()]);
         assert!(text.starts_with("shunt: 3 connection ends shunted (3 attach, 0 copy), 2 not"));
-        assert!(text.contains("shunt:   2 remote: The other end is not on this host.\n"), "{text}");
+        assert!(text.contains("shunt:   2 remote: The other end is not on this host,"), "{text}");
+        assert!(text.contains("\nshunt:     To another host: nothing"), "{text}");
         assert!(text.ends_with("shunt: not shunted: no library\n"));
         assert!(!text.contains("no-agent") && !text.contains("listener"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! Files that give Shunt to a service: written whole, and known again by their first line.
+//! Drop-ins that give Shunt to a service: written whole, and recognised by their first line.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Talking to systemd, by way of systemctl(1).
+//! The conversation with systemd, by way of systemctl(1).
 
 use std::io::ErrorKind;
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,4 @@
-//! systemd services: what the manager says of them, and giving Shunt to a whole service by a drop-in.
+//! systemd services: the manager's report on them, and drop-ins that give Shunt to a whole service.
 
 mod calls;
 mod drop_in;

@@ -1,4 +1,5 @@
-//! What a service needs so that its connections are shunted, and what cannot be given to it.
+//! The needs of a service whose connections are to be shunted, and those that a drop-in cannot
+//! meet.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! What systemctl says of a service.
+//! A service, as systemctl reports it.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,7 +1,9 @@
-//! What has happened between two looks at the connections.
+//! The difference between two looks at the connections.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use shunt_wire::waits::Waits;
 
 use crate::listing::{Connection, Listing};
 
@@ -41,6 +43,8 @@ pub struct End {
     pub connection: Connection,
     /// Since the last look.
     pub rates: Rates,
+    /// How long calls have waited for it alone, since then.
+    pub waits: Waits,
 }
 
 /// All connections between two programs.
@@ -56,6 +60,8 @@ pub struct Pair {
     pub rates: Rates,
     /// Bytes that lie in rings.
     pub ring: u64,
+    /// How long calls have waited for one of them alone, at both ends.
+    pub waits: Waits,
     /// Why ends are on TCP, and how many.
     pub reasons: BTreeMap<String, usize>,
 }
@@ -106,9 +112,11 @@ impl Sample {
         let truncated = listing.truncated;
         let none = Connection::default();
         let rated = |connection: Connection| {
+            // What is new has begun since.
+            let old = known.get(&key(&connection)).copied().unwrap_or(&none);
+            let all = |c: &Connection| c.waits.unwrap_or_default().0;
+            let waits = before.map(|_| all(&connection).since(&all(old))).unwrap_or_default();
             let rates = before.map_or_else(Rates::default, |(_, seconds)| {
-                // What is new has begun since.
-                let old = known.get(&key(&connection)).copied().unwrap_or(&none);
                 let rate = |now: u64, then: u64| per_second(now.saturating_sub(then), seconds);
                 Rates {
                     messages: rate(connection.messages_sent, old.messages_sent),
@@ -117,7 +125,7 @@ impl Sample {
                     unpaid: rate(connection.spins_unpaid, old.spins_unpaid),
                 }
             });
-            End { connection, rates }
+            End { connection, rates, waits }
         };
         let ends = listing.connections.into_iter().map(rated).collect();
         Self { ends, missed, truncated }
@@ -134,6 +142,7 @@ impl Sample {
             pair.rates.add(&end.rates);
             // The other end's sending ring is this end's receiving one.
             pair.ring += c.ring_fill_rx;
+            pair.waits.add(&end.waits);
             let tuple = BTreeSet::from([c.local.as_str(), c.peer.as_str()]);
             *connections.entry(tuple).or_default() |= c.is_shunted();
             if let Some(reason) = c.reason.clone().filter(|_| !c.is_shunted()) {
@@ -182,6 +191,8 @@ fn missed(listing: &Listing) -> Vec<Missed> {
 pub mod tests {
     use super::*;
     use crate::listing::Listener;
+    use crate::waits::WaitTimes;
+    use crate::waits::tests::slept;
 
     /// nginx and wrk with two connections, one of which is on TCP at both ends; curl with another host; a listener.
     pub fn listing(n: u64) -> Listing {
@@ -200,6 +211,7 @@ pub mod tests {
                 ring_fill_rx: 512 * n,
                 spins_paid: 3 * n,
                 spins_unpaid: n,
+                waits: Some(WaitTimes(slept(100 * n))),
                 ..Connection::default()
             };
         let on_tcp = |end: Connection, reason: &str| Connection {
@@ -210,6 +222,7 @@ pub mod tests {
             ring_fill_rx: 0,
             spins_paid: 0,
             spins_unpaid: 0,
+            waits: None,
             ..end
         };
         let (nginx, wrk) = (Some((7, "nginx")), Some((8, "wrk")));
@@ -249,6 +262,7 @@ pub mod tests {
         // What each end has sent.
         assert_eq!((pair.rates.messages, pair.rates.bytes), (4000.0, 4_000_000.0));
         assert_eq!(pair.rates.spin_share(), Some(0.75));
+        assert_eq!(pair.waits.whole().count(), 2 * 400);
         assert_eq!(pair.reasons.keys().collect::<Vec<_>>(), ["no-proposal", "short-lived"]);
         assert_eq!(pairs[0].rates.spin_share(), None);
     }
@@ -257,6 +271,7 @@ pub mod tests {
     fn the_first_look_has_no_rates_and_what_is_new_has_its_own() {
         let first = Sample::new(listing(5), None);
         assert!(first.ends.iter().all(|end| end.rates == Rates::default()));
+        assert!(first.ends.iter().all(|end| end.waits.is_empty()));
         let empty = Sample::default();
         let new = Sample::new(listing(5), Some((&empty, 5.0)));
         assert_eq!(new.ends[0].rates.messages, 1000.0);

@@ -1,8 +1,9 @@
-//! What is looked at, in which order, and what keys change.
+//! The view's choice and order, and the keys that change them.
 
 use std::cmp::Ordering;
 
 use ratatui::crossterm::event::KeyCode;
+use shunt_wire::waits::Part;
 
 use super::sample::{End, Pair, Sample, programs};
 
@@ -18,12 +19,15 @@ pub enum Order {
     Tcp,
     /// Bytes in rings.
     Ring,
+    /// How long the longest hundredth takes: of waits for a connection, of the wake-ups of a pair.
+    Wait,
     /// Names, as in the alphabet.
     Name,
 }
 
 impl Order {
-    const ALL: [Self; 5] = [Self::Bytes, Self::Messages, Self::Tcp, Self::Ring, Self::Name];
+    const ALL: [Self; 6] =
+        [Self::Bytes, Self::Messages, Self::Tcp, Self::Ring, Self::Wait, Self::Name];
 
     /// What the heading says.
     #[must_use]
@@ -33,6 +37,7 @@ impl Order {
             Self::Messages => "messages",
             Self::Tcp => "on TCP",
             Self::Ring => "ring",
+            Self::Wait => "wait",
             Self::Name => "name",
         }
     }
@@ -92,6 +97,10 @@ impl State {
             Order::Messages => most_first(&a.rates.messages, &b.rates.messages),
             Order::Tcp => most_first(&(a.connections - a.shunted), &(b.connections - b.shunted)),
             Order::Ring => most_first(&a.ring, &b.ring),
+            Order::Wait => {
+                let longest = |pair: &Pair| pair.waits.of(Part::WakeUp).quantile(990);
+                most_first(&longest(a), &longest(b))
+            }
             Order::Name => Ordering::Equal,
         });
         pairs
@@ -115,6 +124,10 @@ impl State {
             Order::Ring => {
                 let fill = |end: &End| end.connection.ring_fill_tx.max(end.connection.ring_fill_rx);
                 most_first(&fill(a), &fill(b))
+            }
+            Order::Wait => {
+                let longest = |end: &End| end.waits.whole().quantile(990);
+                most_first(&longest(a), &longest(b))
             }
             Order::Name => a.connection.program.cmp(&b.connection.program),
         });
@@ -203,7 +216,7 @@ mod tests {
     #[test]
     fn drilling_down_and_back() {
         let mut state = state();
-        press(&mut state, "sssssj");
+        press(&mut state, "ssssssj");
         assert_eq!((state.order, state.selected), (Order::Bytes, 1));
         press(&mut state, "k\n");
         assert_eq!(state.within, Some(("nginx".to_owned(), "wrk".to_owned())));

@@ -6,13 +6,18 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Row, Table, TableState};
 
+use shunt_wire::waits::Part;
+
 use super::sample::{End, Missed, Pair, Rates};
 use super::state::State;
-use crate::listing::explain;
+use crate::listing::explained;
 use crate::table::human;
+use crate::waits::quantile;
 
-/// From so many columns on, all of them are shown.
+/// From so many columns on, more of them are shown.
 const WIDE: u16 = 120;
+/// And all of them.
+const WIDEST: u16 = 160;
 
 /// Whether there are colours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +35,7 @@ impl Theme {
 /// A column: its title, its width, whether it has numbers, and from which width of the screen on it is shown.
 struct Column(&'static str, Constraint, bool, u16);
 
-const PAIRS: [Column; 8] = [
+const PAIRS: [Column; 9] = [
     Column("Programs", Constraint::Fill(1), false, 0),
     Column("Conns", Constraint::Length(6), true, 0),
     Column("Shunted", Constraint::Length(7), true, 0),
@@ -38,10 +43,11 @@ const PAIRS: [Column; 8] = [
     Column("Bytes/s", Constraint::Length(8), true, 0),
     Column("Spin", Constraint::Length(5), true, 0),
     Column("Ring", Constraint::Length(7), true, 0),
+    Column("Wake p99", Constraint::Length(8), true, WIDE),
     Column("On TCP because", Constraint::Fill(2), false, WIDE),
 ];
 
-const ENDS: [Column; 10] = [
+const ENDS: [Column; 13] = [
     Column("Program", Constraint::Fill(1), false, WIDE),
     Column("Pid", Constraint::Length(7), true, 0),
     Column("Local", Constraint::Fill(1), false, 0),
@@ -52,6 +58,9 @@ const ENDS: [Column; 10] = [
     Column("Spin", Constraint::Length(5), true, WIDE),
     Column("Ring Tx", Constraint::Length(7), true, WIDE),
     Column("Ring Rx", Constraint::Length(7), true, WIDE),
+    Column("Wait p50", Constraint::Length(8), true, WIDEST),
+    Column("Wait p99", Constraint::Length(8), true, WIDEST),
+    Column("Wake p99", Constraint::Length(8), true, WIDEST),
 ];
 
 /// Rows that the screen needs to show everything.
@@ -135,12 +144,14 @@ fn pair_cells(pair: &Pair) -> Vec<String> {
         human(pair.rates.bytes),
         percent(pair.rates.spin_share()),
         human(number(pair.ring)),
+        quantile(pair.waits.of(Part::WakeUp), 990),
         reasons.join(", "),
     ]
 }
 
 fn end_cells(end: &End) -> Vec<String> {
     let c = &end.connection;
+    let waits = end.waits.whole();
     vec![
         c.program.clone(),
         c.pid.to_string(),
@@ -152,6 +163,9 @@ fn end_cells(end: &End) -> Vec<String> {
         percent(end.rates.spin_share()),
         human(number(c.ring_fill_tx)),
         human(number(c.ring_fill_rx)),
+        quantile(&waits, 500),
+        quantile(&waits, 990),
+        quantile(end.waits.of(Part::WakeUp), 990),
     ]
 }
 
@@ -186,7 +200,7 @@ fn missed_pane(frame: &mut Frame<'_>, area: Rect, missed: &[Missed], theme: Them
     let row = |m: &Missed| {
         let count = Cell::from(Line::from(m.count.to_string()).right_aligned());
         let reason = Span::styled(m.reason.clone(), theme.fg(Color::Yellow));
-        let why = vec![reason, Span::raw(format!(": {}", explain(&m.reason)))];
+        let why = vec![reason, Span::raw(format!(": {}", explained(&m.reason)))];
         Row::new(vec![count, Cell::from(m.what.clone()), Cell::from(Line::from(why))])
     };
     let mut rows: Vec<_> = missed.iter().map(row).collect();

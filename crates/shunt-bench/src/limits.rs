@@ -58,7 +58,8 @@ const PROBES: [Probe; 5] = [
         title: "Ring with two copies",
         unit: "MB/s",
         meaning: "One core copies blocks of 64 KiB into a ring of 512 KiB, the other copies them out. A \
-                  transport for programs that own their buffers cannot be faster, unless it saves a copy.",
+                  transport between two cores cannot be faster for programs that own their buffers, unless \
+                  it saves a copy.",
         run: ring,
     },
     Probe {

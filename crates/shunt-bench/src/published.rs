@@ -10,7 +10,8 @@ use crate::report::{Report, SCHEMA, VERSION, front, html};
 /// Reads a report that `--json` has written.
 fn read(path: &Path) -> Result<Report> {
     let text = fs::read_to_string(path).context(path.display())?;
-    let report: Report = serde_json::from_str(&text).context(path.display())?;
+    let report: Report = serde_json::from_str(&text)
+        .context(format!("{} is no report of `shunt bench --json`", path.display()))?;
     if report.schema == SCHEMA && report.version == VERSION {
         return Ok(report);
     }

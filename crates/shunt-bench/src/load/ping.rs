@@ -64,7 +64,7 @@ impl Ping {
         })
     }
 
-    /// A request each so often.
+    /// A request each so often, the first one at some moment of the first period: many clients do not all ask at once.
     fn paced(
         &self,
         rate: u32,
@@ -75,7 +75,8 @@ impl Ping {
         let period = Duration::from_secs(1) / rate.max(1);
         let start = Instant::now();
         let mut done = 0;
-        let mut due = start;
+        let mut due = start + period.mul_f64(f64::from(std::process::id() % 1000) / 1000.0);
+        std::thread::sleep(due.saturating_duration_since(start));
         while start.elapsed() < most && done < self.rounds {
             let before = Instant::now();
             round()?;

@@ -22,25 +22,34 @@ static IDLE: Family = Family {
 /// Client processes.
 const PROCESSES: [usize; 3] = [20, 200, 2000];
 
+/// Clients that say something now and then.
+const QUIET: usize = 1000;
+
 /// Servers whose threads sleep.
 const SLEEPERS: [Shape; 3] = [Shape::ThreadRecv, Shape::ThreadPoll, Shape::EpollThread];
 
 /// Their threads.
 const THREADS: [u32; 2] = [1, 400];
 
-fn clients(session: &Session<'_>, budget: Budget, count: usize) -> Result<Outcome> {
+/// So many clients that are busy, and so many that send a request a second.
+fn clients(session: &Session<'_>, budget: Budget, busy: usize, quiet: usize) -> Result<Outcome> {
     let at = session.endpoint()?;
     let mut command = session.load("serve-many");
     command.args(["--at", &at.to_string()]);
     let _server = session.serve(command, &at)?;
     let (to, seconds) = (at.to_string(), budget.seconds.to_string());
-    let client = |_| {
+    let client = |n| {
         let mut command = session.load("ping");
         command.args(["--to", &to, "--seconds", &seconds]);
+        if n >= busy {
+            command.args(["--per-second", "1"]);
+        }
         command
     };
-    let (seen, cost) = session.drive((0..count).map(client).collect(), budget)?;
-    Ok(outcome(&seen, cost))
+    let (seen, cost) = session.drive((0..busy + quiet).map(client).collect(), budget)?;
+    // The rate is that of all, to which the quiet ones add little; the times are those of the busy ones.
+    let Outcome { latency, .. } = outcome(&seen[..busy.min(seen.len())], cost);
+    Ok(Outcome { latency, ..outcome(&seen, cost) })
 }
 
 fn idle(session: &Session<'_>, budget: Budget, shape: Shape, threads: u32) -> Result<Outcome> {
@@ -58,7 +67,7 @@ fn idle(session: &Session<'_>, budget: Budget, shape: Shape, threads: u32) -> Re
 /// Many client processes; one busy connection beside idle threads.
 pub fn rows() -> Vec<Row> {
     let busy = PROCESSES.map(|count| {
-        let drive = move |session: &Session<'_>, budget: Budget| clients(session, budget, count);
+        let drive = move |session: &Session<'_>, budget: Budget| clients(session, budget, count, 0);
         let title = format!("{count} client processes, 100 B");
         Row::new(format!("clients.{count}"), &CLIENTS, title, drive)
             .unit("msg/s", Better::Higher)
@@ -75,5 +84,11 @@ pub fn rows() -> Vec<Row> {
         Row::new(format!("idle.{shape}.{threads}"), &IDLE, title, drive)
             .unit("msg/s", Better::Higher)
     });
-    busy.into_iter().chain(asleep).collect()
+    let quiet = Row::new(
+        format!("clients.quiet.{QUIET}"),
+        &CLIENTS,
+        format!("one busy client beside {QUIET} with a request a second, 100 B"),
+        |session: &Session<'_>, budget: Budget| clients(session, budget, 1, QUIET),
+    );
+    busy.into_iter().chain([quiet.unit("msg/s", Better::Higher)]).chain(asleep).collect()
 }

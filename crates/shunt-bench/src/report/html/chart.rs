@@ -211,19 +211,22 @@ pub struct DotRow {
     pub name: String,
     /// Class, name, figure.
     pub dots: Vec<(&'static str, String, f64)>,
-    /// What none of them can pass.
+    /// What the machine allows those that it bounds.
     pub limit: Option<f64>,
 }
 
 /// Dots in rows on one logarithmic axis, with a line at 1.
 #[must_use]
 pub fn dots(title: &str, x_title: &str, rows: &[DotRow]) -> String {
-    const NAMES: f64 = 350.0;
+    const CHARACTER: f64 = 6.8;
     const PITCH: f64 = 22.0;
     const WIDE: f64 = 1000.0;
+    // The longest name fits, and leaves the dots half of the width.
+    let longest = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
+    let names = (longest as f64 * CHARACTER + 14.0).min(WIDE / 2.0);
     let figures =
         rows.iter().flat_map(|row| row.dots.iter().map(|dot| dot.2).chain(row.limit)).chain([1.0]);
-    let Some(x) = Scale::log(figures, NAMES, WIDE - RIGHT) else { return String::new() };
+    let Some(x) = Scale::log(figures, names, WIDE - RIGHT) else { return String::new() };
     let height = TOP + PITCH * rows.len() as f64 + BOTTOM;
     let bottom = height - BOTTOM;
     let mut svg = format!(
@@ -254,8 +257,8 @@ pub fn dots(title: &str, x_title: &str, rows: &[DotRow]) -> String {
         let _ = write!(
             svg,
             "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
-             <line class=\"grid\" x1=\"{NAMES}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>",
-            NAMES - 10.0,
+             <line class=\"grid\" x1=\"{names:.1}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>",
+            names - 10.0,
             at + 4.0,
             escape(&row.name),
             WIDE - RIGHT
@@ -306,6 +309,19 @@ mod tests {
     fn brief_figures() {
         let all = [0.001, 0.25, 7.0, 1500.0, 2e7].map(brief);
         assert_eq!(all, ["1e-3", "0.25", "7", "1.5k", "20M"]);
+    }
+
+    /// Names end at the left of the dots, so a long one must not begin outside of the picture.
+    #[test]
+    fn long_names_have_room() {
+        let start = |name: &str| {
+            let dots = vec![("attach", "Shunt".to_owned(), 2.0)];
+            let svg = super::dots("", "", &[DotRow { name: name.into(), dots, limit: None }]);
+            let (_, rest) = svg.split_once("class=\"name\" x=\"").unwrap();
+            rest.split('"').next().unwrap().parse::<f64>().unwrap()
+        };
+        assert!(start(&"x".repeat(63)) > 63.0 * 6.5 && start(&"x".repeat(500)) < 500.0);
+        assert!(start("short") < 100.0);
     }
 
     #[test]

@@ -78,6 +78,7 @@ fn heading(report: &Report, html: &mut String) {
     }
     html.push_str("<nav>");
     let has_cells = !judged(&report.rows).is_empty();
+    let has_curves = !curve_names(report).is_empty();
     for (id, title) in [
         ("overview", "Overview"),
         ("targets", "Targets"),
@@ -88,7 +89,7 @@ fn heading(report: &Report, html: &mut String) {
         ("rows", "All rows"),
         ("method", "How it was measured"),
     ] {
-        if id == "shapes" && !has_cells {
+        if id == "shapes" && !has_cells || id == "curves" && !has_curves {
             continue;
         }
         let _ = write!(html, "<a href=\"#{id}\">{title}</a>");
@@ -150,7 +151,8 @@ fn overview(report: &Report, html: &mut String) {
     html.push_str(
         "<h2 id=\"overview\">Overview</h2>\n<p>How many times better than kernel TCP in the same run: \
          higher rate, or lower time. To the right of the dashed line is better than TCP; a red bar is \
-         what the machine allows, where that is simple to say. The axis is logarithmic. Of a long run, \
+         the limit of the machine that is next to the row, which it passes where it does without: a spin \
+         sleeps less, two programs on one core copy within its cache. The axis is logarithmic. Of a long run, \
          some rows of each curve stand for it.</p>\n",
     );
     let mut others = present(report);
@@ -207,7 +209,7 @@ fn targets(report: &Report, html: &mut String) {
 fn limits(report: &Report, html: &mut String) {
     html.push_str(
         "<h2 id=\"limits\">What the machine allows</h2>\n<p>Measured at the beginning of the same run. \
-         No transport between programs on this machine can pass these.</p>\n<div class=\"wide\"><table>\
+         Each bounds what does as it says; a row that takes another way can pass it.</p>\n<div class=\"wide\"><table>\
          <tr><th class=\"text\">Limit</th><th>figure</th><th>spread</th><th class=\"text\">what it \
          means</th></tr>\n",
     );
@@ -227,12 +229,15 @@ fn limits(report: &Report, html: &mut String) {
     html.push_str("</table></div>\n");
 }
 
-/// The curves of the run: their names, in the order of the rows.
+/// The curves of the run, each of two points or more: their names, in the order of the rows.
 fn curve_names(report: &Report) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
+    let (mut once, mut names) = (Vec::new(), Vec::new());
     for point in report.rows.iter().filter_map(|row| row.point.as_ref()) {
-        if !names.contains(&point.curve.as_str()) {
-            names.push(&point.curve);
+        let name = point.curve.as_str();
+        if !once.contains(&name) {
+            once.push(name);
+        } else if !names.contains(&name) {
+            names.push(name);
         }
     }
     names
@@ -242,6 +247,9 @@ fn curve_names(report: &Report) -> Vec<&str> {
 type Pick = fn(&ResultReport, f64) -> Option<Dot>;
 
 fn curves(report: &Report, html: &mut String) {
+    if curve_names(report).is_empty() {
+        return;
+    }
     html.push_str(
         "<h2 id=\"curves\">As the work grows</h2>\n<p>Each curve should be flat, or its slope the work's \
          own (a message of twice the size takes twice the copying). Bars show the spread over the \
@@ -253,7 +261,7 @@ fn curves(report: &Report, html: &mut String) {
     for name in curve_names(report) {
         let on = |row: &&RowReport| row.point.as_ref().is_some_and(|point| point.curve == name);
         let rows: Vec<_> = report.rows.iter().filter(on).collect();
-        let (Some(first), true) = (rows.first(), rows.len() > 1) else { continue };
+        let Some(first) = rows.first() else { continue };
         let [cpu_unit, ..] = cost_units(first.per);
         let axis = first.point.as_ref().map_or("", |point| point.axis.as_str());
         let value: Pick =
@@ -444,6 +452,15 @@ mod tests {
         let all = crate::workload::all();
         let curves = all.iter().filter(|row| row.point.is_some()).map(RowReport::of);
         assert_eq!(curves.filter(is_typical).count(), 25);
+    }
+
+    #[test]
+    fn a_run_without_curves_has_no_section_for_them() {
+        let mut report = crate::report::tests::sample();
+        let has_section = |report: &Report| page(report).contains("As the work grows");
+        assert!(has_section(&report));
+        report.rows.retain(|row| row.point.is_none());
+        assert!(!has_section(&report));
     }
 
     #[test]

@@ -15,7 +15,7 @@
 #                     is installed (INSTALL_TOOLS=1 installs it)
 #   make soak         the long forms of the tests of faults, and programs that nobody wrote, each for SOAK_SECONDS
 #   make test-points  what happens between two steps of a call, with a library that stops there
-#   make test-upgrade the last commit of the version before, built and run together with this one
+#   make test-upgrade the last commit of each older version, built and run together with this one
 #   make test-portable packages for old systems, and Debian 11 with them
 #   make asan         the long forms of the tests of hostile peers, with AddressSanitizer; needs nightly
 #   make fuzz         each fuzz target for FUZZ_SECONDS
@@ -57,7 +57,7 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
     qemu-system-x86_64:qemu-system-x86 ip:iproute2 nft:nftables sysctl:procps setarch:util-linux unshare:util-linux objdump:binutils \
     podman:podman /usr/lib/podman/netavark:netavark iptables:iptables runc:runc crun:crun \
     slirp4netns:slirp4netns newuidmap:uidmap nvme:nvme-cli fio:fio mkfs.ext4:e2fsprogs tshark:tshark bpftrace:bpftrace readelf:binutils \
-    nbdkit:nbdkit qemu-img:qemu-utils nbdcopy:libnbd-bin \
+    nbdkit:nbdkit qemu-img:qemu-utils nbdcopy:libnbd-bin /usr/include/infiniband/verbs.h:libibverbs-dev \
     /usr/lib/python3/dist-packages/yaml/__init__.py:python3-yaml libjemalloc.so.2:libjemalloc2 \
     libtcmalloc_minimal.so.4:libtcmalloc-minimal4 libmimalloc.so.2:libmimalloc2.0
 
@@ -97,16 +97,19 @@ test: test-units test-sim test-fuzz test-loom test-points test-functional
 
 # Unit tests run in the dev profile: it checks overflow and assertions, and needs no link-time
 # optimisation of every test. The functional tests run the release build, as users do.
+# SHUNT_TEST_RDMA_DEVICE names an RDMA device of the machine (rxe, siw, a card) for the suite of verbs.
 .PHONY: test-units
 test-units: deps-test all
 	$(CARGO) test --locked --workspace --exclude shunt-functional --no-fail-fast
 
-# What two programs can do with one connection: see crates/shunt-engine/src/sim.
+# What two programs can do with one connection: see crates/shunt-engine/src/sim. And two hosts with a link between them.
 SIM_HISTORIES ?= 100000
 .PHONY: test-sim
 test-sim:
 	SIM_HISTORIES=$(SIM_HISTORIES) CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
 	    $(CARGO) test --locked --release -p shunt-engine --lib sim
+	SIM_HISTORIES=$(SIM_HISTORIES) CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	    $(CARGO) test --locked --release -p shunt-far --test simulator
 
 # That the fuzz targets can be built.
 .PHONY: test-fuzz
@@ -156,19 +159,22 @@ test-points: deps-test all points
 	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_POINTS_DIR=$(POINTS)/release \
 	    $(CARGO) test --locked -p shunt-functional --test points -- --test-threads $(TEST_THREADS)
 
-# The last commit of the version before, with which this one works together (docs/upgrade.md): built beside it, in little time.
-NEIGHBOUR ?= dec5873^
+# The last commit of each older version with which this one works together (docs/upgrade.md), the oldest first: built beside it, in
+# little time.
+NEIGHBOURS ?= dec5873^ a1f0564
 OLD := $(TARGET)/neighbour
 
 .PHONY: test-upgrade
 test-upgrade: deps-test all
-	rm -rf $(OLD)/source
-	mkdir -p $(OLD)/source
-	git archive $(NEIGHBOUR) | tar -x -C $(OLD)/source
-	CARGO_TARGET_DIR=$(OLD) CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-	    $(CARGO) build --locked --release --manifest-path $(OLD)/source/Cargo.toml -p shunt-preload -p shunt-cli
-	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_OLD_DIR=$(OLD)/release \
-	    $(CARGO) test --locked -p shunt-functional --test neighbours -- --test-threads $(TEST_THREADS)
+	for commit in $(NEIGHBOURS); do \
+	    rm -rf $(OLD)/source; \
+	    mkdir -p $(OLD)/source; \
+	    git archive $$commit | tar -x -C $(OLD)/source; \
+	    CARGO_TARGET_DIR=$(OLD) CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	        $(CARGO) build --locked --release --manifest-path $(OLD)/source/Cargo.toml -p shunt-preload -p shunt-cli; \
+	    SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_OLD_DIR=$(OLD)/release \
+	        $(CARGO) test --locked -p shunt-functional --test neighbours -- --test-threads $(TEST_THREADS); \
+	done
 
 # Peers that break the rules, with AddressSanitizer in the library and in the programs on both ends. The tool is
 # that of every day.
@@ -433,7 +439,8 @@ test-portable:
 	SHUNT_TEST_STAGE=$(TARGET)/portable SHUNT_TEST_ROOT=$(TARGET)/debian-11 \
 	    $(CARGO) test --locked -p shunt-functional --test portable -- --test-threads 1
 
-# From what is committed, as a distribution would build it.
+# From what is committed, as a distribution would build it. Where packages are not RPM's, its database knows of none that the
+# build needs.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 .PHONY: rpm
@@ -441,4 +448,4 @@ rpm:
 	@command -v rpmbuild >/dev/null || $(PROGRAMS) rpmbuild:rpm
 	mkdir -p $(TARGET)/rpm/SOURCES
 	git archive --prefix=shunt-$(VERSION)/ --output=$(TARGET)/rpm/SOURCES/shunt-$(VERSION).tar.gz HEAD
-	rpmbuild -bb --define "_topdir $(TARGET)/rpm" --define "version $(VERSION)" --define "glibc $(GLIBC)%{nil}" dist/rpm/shunt.spec
+	rpmbuild -bb $$(rpm -q rpm >/dev/null 2>&1 || echo --nodeps) --define "_topdir $(TARGET)/rpm" --define "version $(VERSION)" --define "glibc $(GLIBC)%{nil}" dist/rpm/shunt.spec

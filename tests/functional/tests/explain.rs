@@ -155,8 +155,9 @@ fn one_that_is_declined_is_explained_from_either_end() {
     let last = decided(&told, server.process.pid()).pop();
     assert_eq!(last, Some(("declined", Some("no-proposal"))), "{told:#}");
     let said = text(&sandbox, &target);
-    assert!(said.contains("What to do: Start the client under Shunt too"), "{said}");
-    assert!(said.contains("runs without Shunt"), "{said}");
+    let blamed = |pid: i32| format!("python3 (pid {pid}) runs without Shunt.");
+    assert!(said.contains("What to do: Start python3 under Shunt"), "{said}");
+    assert!(said.contains(&format!("What happened: {}", blamed(client.pid()))), "{said}");
 
     let plain = serve(&sandbox, false);
     let (client, target) = connect(&sandbox, &plain, true, "");
@@ -164,7 +165,8 @@ fn one_that_is_declined_is_explained_from_either_end() {
     let found = connection(&told);
     assert_eq!(found["reason"], "peer-not-shunted", "{told:#}");
     assert_eq!(decided(&told, client.pid()), [("declined", Some("peer-not-shunted"))], "{told:#}");
-    assert!(found["fix"].as_str().unwrap().contains("Start the server under Shunt too"));
+    assert_eq!(found["happened"], blamed(plain.process.pid()));
+    assert!(found["fix"].as_str().unwrap().starts_with("Start python3 under Shunt"));
 }
 
 #[test]

@@ -90,6 +90,53 @@ fn kubernetes() {
     assert!(volumes.iter().any(|volume| name(&volume)));
 }
 
+/// The YAML of a page, block by block.
+fn blocks(page: &str) -> Vec<Value> {
+    let text = fs::read_to_string(repository().join("docs").join(page)).unwrap();
+    let yaml = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let parse = |text: &str| {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        documents(file.path())
+    };
+    yaml.flat_map(parse).collect()
+}
+
+/// The page for its users says what the files have.
+#[test]
+fn page_of_kubernetes() {
+    let [shown] = &blocks("kubernetes.md")[..] else { panic!("one block") };
+    let example = documents(&dist("kubernetes/example.yaml"));
+    let pod = &example[0]["spec"]["template"]["spec"];
+    assert_eq!(shown["volumes"], pod["volumes"]);
+    for field in ["name", "env", "volumeMounts"] {
+        assert_eq!(shown["containers"][0][field], pod["containers"][0][field], "{field}");
+    }
+    let text = fs::read_to_string(repository().join("docs/kubernetes.md")).unwrap();
+    let agent = &documents(&dist("kubernetes/shunt-agent.yaml"))[0];
+    let container = &agent["spec"]["template"]["spec"]["containers"][0];
+    for name in ["startupProbe", "readinessProbe", "livenessProbe"] {
+        let probe = &container[name];
+        let command = strings(&probe["exec"]["command"], &[]).join(" ");
+        assert!(text.contains(&format!("`{command}`")), "{command}");
+        // Kubernetes gives up after 3, unless it is told otherwise.
+        let failures = probe["failureThreshold"].as_u64().unwrap_or(3);
+        let row = format!("| `{name}` | {} s | {failures} failures |", probe["periodSeconds"]);
+        assert!(text.contains(&row), "{row}");
+    }
+    let capabilities = strings(&container["securityContext"]["capabilities"]["add"], &[]);
+    for capability in capabilities {
+        assert!(text.contains(&format!("`{capability}`")), "{capability}");
+    }
+    let metrics = &documents(&dist("kubernetes-metrics/agent.yaml"))[0];
+    let metrics = &metrics["spec"]["template"]["spec"]["containers"][0]["ports"][0];
+    assert!(text.contains(&format!("at port {} of", metrics["containerPort"])));
+    let policy = &documents(&dist("kubernetes-metrics/network-policy.yaml"))[0];
+    let from = &policy["spec"]["ingress"][0]["from"][0]["namespaceSelector"]["matchLabels"];
+    let namespace = from["kubernetes.io/metadata.name"].as_str().unwrap();
+    assert!(text.contains(&format!("pods of the namespace `{namespace}`")));
+}
+
 /// Of each kustomization what it refers to: files, directories with kustomizations, objects that are there to be changed.
 #[test]
 fn kustomizations() {

@@ -1,10 +1,13 @@
 //! Images that podman runs, with one flag: `--device shunt.dev/socket=default`.
 
+use std::fs;
 use std::net::SocketAddr;
 
 use serde_json::Value;
+use shunt_functional::binaries::built;
 use shunt_functional::engine::Engine;
 use shunt_functional::generator::{Server, records};
+use shunt_functional::installation::repository;
 use shunt_functional::mode::Mode;
 use shunt_functional::network::Network;
 use shunt_functional::record::compare;
@@ -117,6 +120,41 @@ fn roots_containers_with_the_hosts_agent() {
         let server = serve(&sandbox, &engine, "to-host", &["--publish", PUBLISHED]);
         verify(connect_beside(&sandbox, &engine, "127.0.0.1:9000".parse().unwrap()), server);
     });
+}
+
+/// dist/containers/Containerfile makes an image of an installation; from it compose and Kubernetes put the library on the host.
+#[test]
+fn the_containerfile_makes_an_image_that_has_the_library() {
+    const BASE: &str = "localhost/shunt-base";
+    const IMAGE: &str = "localhost/shunt";
+    if !can() {
+        return;
+    }
+    let sandbox = Sandbox::for_host(Mode::Attach, &[]);
+    let network = Network::new();
+    let Some(engine) = Engine::new(&sandbox, &network, None) else { return };
+    // A glibc, and what the command needs beside it.
+    let _base = engine.import(BASE, &[built("shunt")], &[]);
+    let context = sandbox.path().join("image");
+    for (name, place) in [("shunt", "usr/bin"), ("libshunt.so", "usr/lib/shunt")] {
+        let place = context.join(place);
+        fs::create_dir_all(&place).unwrap();
+        fs::copy(built(name), place.join(name)).unwrap();
+    }
+    let mut build = engine.podman(&["build", "--layers=false", "--network", "none"]);
+    build.args(["--build-arg", &format!("BASE={BASE}"), "--tag", IMAGE, "--file"]);
+    build.arg(repository().join("dist/containers/Containerfile")).arg(&context);
+    let _ = sandbox.run(build).success();
+
+    let host = sandbox.path().join("opt");
+    fs::create_dir(&host).unwrap();
+    let volume = format!("{}:/opt/shunt", host.display());
+    let mut install = engine.podman(&["run", "--rm", "--network", "none", "--volume", &volume]);
+    install.args([IMAGE, "library", "install", "/opt/shunt"]);
+    let said = sandbox.run(install).success().stdout;
+    assert!(said.contains("/opt/shunt/libshunt.so is in place"), "{said}");
+    let installed = fs::read(host.join("lib64/libshunt.so")).unwrap();
+    assert!(installed == fs::read(built("libshunt.so")).unwrap());
 }
 
 /// `shunt list` on the host calls them as podman does.

@@ -256,6 +256,14 @@ impl Sandbox {
         Process { child, command: shown, stdout, stderr, ended: false }
     }
 
+    /// Starts a Python program under Shunt: its text, and its arguments.
+    #[must_use]
+    pub fn python(&self, text: &[&str]) -> Process {
+        let mut command = self.preloaded("python3");
+        command.arg("-c").args(text);
+        self.spawn(command)
+    }
+
     /// Starts a program that goes on running.
     pub fn spawn(&self, command: Command) -> Process {
         let log = self.new_file("out");

@@ -132,14 +132,9 @@ fn a_peer_is_killed_after_the_agent() {
     for mode in Mode::enabled_shunted() {
         let sandbox = Sandbox::new(mode);
         sandbox.start_agent();
-        let python = |args: &[&str]| {
-            let mut command = sandbox.preloaded("python3");
-            command.arg("-c").args(args);
-            sandbox.spawn(command)
-        };
-        let mut readers = python(&[READERS]);
+        let mut readers = sandbox.python(&[READERS]);
         let port = readers.wait_for_line(|line| line.strip_prefix("port ").map(str::to_owned));
-        let mut holder = python(&[HOLDER, &port]);
+        let mut holder = sandbox.python(&[HOLDER, &port]);
         holder.wait_for_line(|line| (line == "answered").then_some(()));
         sandbox.assert_shunted(4);
         thread::sleep(Duration::from_secs(6));
@@ -150,5 +145,75 @@ fn a_peer_is_killed_after_the_agent() {
         let mut ends: Vec<_> = out.stdout.lines().skip(1).collect();
         ends.sort_unstable();
         assert_eq!(ends, ["end of poll", "end of recv"], "{mode}: {out}");
+    }
+}
+
+/// Has answers from a peer that takes its time, and then sees that it has gone before it reads on.
+const PATIENT: &str = r#"
+import os, select, socket, struct, sys, threading, time
+def read(conn, how):
+    def wait():
+        if how == "poll":
+            poll = select.poll()
+            poll.register(conn, select.POLLIN)
+            poll.poll()
+    for _ in range(20):
+        conn.send(b"x")
+        wait()
+        assert conn.recv(1) == b"x"
+    print("answered", flush=True)
+    ESTABLISHED = 1
+    while conn.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED:
+        time.sleep(0.01)
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
+    wait()
+    assert conn.recv(1) == b""
+
+listener = socket.create_server(("127.0.0.1", 0))
+print("port", listener.getsockname()[1], flush=True)
+threads = [threading.Thread(target=read, args=(listener.accept()[0], how)) for how in ("recv", "poll")]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"#;
+
+/// Answers late.
+const SLOW: &str = r#"
+import socket, sys, threading, time
+def answer(conn):
+    for _ in range(20):
+        byte = conn.recv(1)
+        time.sleep(0.05)
+        conn.send(byte)
+    time.sleep(60)
+conns = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(2)]
+for conn in conns: threading.Thread(target=answer, args=(conn,)).start()
+"#;
+
+/// Waits that last long are one sleep each. A peer that was killed while nobody slept is seen before the next one: no sleep has
+/// to end for that.
+#[test]
+fn a_slow_peer_is_killed_while_its_readers_are_awake() {
+    for mode in Mode::enabled_shunted() {
+        let sandbox = Sandbox::new(mode);
+        sandbox.start_agent();
+        let told = sandbox.path().join("told");
+        let mut readers = sandbox.python(&[PATIENT, &told.to_string_lossy()]);
+        let port = readers.wait_for_line(|line| line.strip_prefix("port ").map(str::to_owned));
+        let mut slow = sandbox.python(&[SLOW, &port]);
+        let have_answers = |text: &str| (text.matches("answered").count() == 2).then_some(());
+        readers.wait_for_text(have_answers);
+        sandbox.assert_shunted(4);
+        let sleeps = sandbox.stats().get("futex_sleeps");
+        // Of four threads, 20 waits each, and some at the start.
+        assert!((40..=100).contains(&sleeps), "{mode}: {sleeps} sleeps");
+        slow.kill();
+        while sandbox.stats().get("programs_live") > 1 {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let before = sandbox.stats().get("futex_sleeps");
+        std::fs::write(&told, "").unwrap();
+        let _ = readers.wait_at_most(PATIENCE).success();
+        assert_eq!(sandbox.stats().get("futex_sleeps"), before, "{mode}");
     }
 }

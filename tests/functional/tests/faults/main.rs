@@ -7,6 +7,7 @@
 
 mod agents;
 mod clocks;
+mod crowds;
 mod kills;
 mod limits;
 mod many;

@@ -1,5 +1,5 @@
-//! The last commit of the version before, and this one, together: each as agent, as server and as client. `make test-upgrade`
-//! builds the former, and names it by `SHUNT_TEST_OLD_DIR`.
+//! The last commit of an older version, and this one, together: each as agent, as server and as client. `make test-upgrade`
+//! builds the former, for each such version, and names it by `SHUNT_TEST_OLD_DIR`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -10,12 +10,10 @@ use std::time::Duration;
 use libc::{POLLIN, POLLOUT, POLLRDHUP, SO_ERROR, SOL_SOCKET, pollfd};
 use shunt_functional::sys::{self, ListenOptions};
 
-use crate::probe::{Pair, Probe, address, connect_to, loopback, settle, try_recv};
+use crate::probe::{Pair, Probe, address, connect_to, loopback, settle, sleeper, try_recv};
 
 /// More than all buffers take.
 const MANY: usize = 32 << 20;
-/// Time for the sender to be asleep, also behind a ring that stays full.
-const ASLEEP: Duration = Duration::from_millis(150);
 
 /// Which end sends, and what the other one is.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +64,13 @@ fn cut_short(p: &Probe, case: Case, next: Next) -> io::Result<()> {
     let (from, to) = ends(p, case)?;
     let fd = from.as_raw_fd();
     let sent = thread::scope(|scope| {
-        let sender = scope.spawn(|| sys::write(fd, &vec![3; MANY]));
-        thread::sleep(ASLEEP);
+        let (begins, sleeper) = sleeper();
+        let sender = scope.spawn(|| {
+            let bytes = vec![3; MANY];
+            begins();
+            sys::write(fd, &bytes)
+        });
+        sleeper.sleeps()?;
         drop(to);
         sender.join().map_err(|_| io::Error::other("the sender panicked"))
     })?;

@@ -1,9 +1,11 @@
 //! What every check needs.
 
 use std::fmt::Display;
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -116,6 +118,47 @@ pub fn connect_to(listener: &OwnedFd) -> io::Result<OwnedFd> {
     let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM)?;
     sys::connect(client.as_raw_fd(), address(listener)?)?;
     Ok(client)
+}
+
+/// A thread of this process that is to go to sleep in a call.
+pub struct Sleeper(mpsc::Receiver<libc::pid_t>);
+
+/// What the thread tells that it is about to make the call with, and who waits for its sleep.
+pub fn sleeper() -> (impl FnOnce() + Send, Sleeper) {
+    let (told, tid) = mpsc::channel();
+    let begins = move || {
+        // SAFETY: no arguments.
+        let _ = told.send(unsafe { libc::gettid() });
+    };
+    (begins, Sleeper(tid))
+}
+
+impl Sleeper {
+    /// Waits until it sleeps and goes on doing so, on however busy a machine.
+    pub fn sleeps(self) -> io::Result<()> {
+        const LOOKS: u32 = 3;
+        let tid = self.0.recv_timeout(PATIENCE).map_err(io::Error::other)?;
+        let started = Instant::now();
+        let (mut before, mut same) = (None, 0);
+        while same < LOOKS {
+            if started.elapsed() > PATIENCE {
+                return Err(io::Error::other("the thread does not come to rest"));
+            }
+            let now = asleep(tid)?;
+            same = if now.is_some() && now == before { same + 1 } else { 0 };
+            before = now;
+            thread::sleep(SETTLE * 2);
+        }
+        Ok(())
+    }
+}
+
+/// How often a thread of this process that sleeps has gone to sleep.
+fn asleep(tid: libc::pid_t) -> io::Result<Option<String>> {
+    let status = fs::read_to_string(format!("/proc/self/task/{tid}/status"))?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let is_asleep = field("State:").is_some_and(|state| state.trim().starts_with('S'));
+    Ok(field("voluntary_ctxt_switches:").filter(|_| is_asleep).map(str::to_owned))
 }
 
 /// Lets the peer's last action arrive.

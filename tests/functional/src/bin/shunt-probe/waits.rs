@@ -5,10 +5,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libc::{POLLHUP, POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, c_short, pollfd};
-use shunt_functional::sys::{self, Epoll};
+use shunt_functional::sys::{self, Epoll, EpollEvent};
 
 use crate::probe::{Pair, Probe, drain, fill, settle, show, try_recv};
 use crate::readiness::bits;
@@ -24,7 +24,62 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     more_than_a_set(p)?;
     named_once(p)?;
     room(p)?;
+    after_silence(p)?;
     used_again(p)
+}
+
+/// A pipe has nothing to tell for long, while a connection beside it does all the time: then it is told of as soon as ever.
+fn after_silence(p: &Probe) -> io::Result<()> {
+    const ANSWER: u64 = 0;
+    const PIPE: u64 = 1;
+    let Pair { client, server } = p.pair()?;
+    let (read, write) = sys::pipe()?;
+    let mut epoll = Epoll::new(8)?;
+    epoll.control(ADD, client.as_raw_fd(), IN, ANSWER)?;
+    epoll.control(ADD, read.as_raw_fd(), IN, PIPE)?;
+    let tell = || sys::write(write.as_raw_fd(), b"x");
+    // True when the pipe was told of beside or before the answer.
+    let round = |epoll: &mut Epoll| {
+        sys::write(client.as_raw_fd(), b"x")?;
+        let mut is_told = false;
+        loop {
+            let found: Vec<_> = epoll.wait(PATIENCE)?.iter().map(|event| event.data).collect();
+            is_told |= found.contains(&PIPE);
+            if found.is_empty() || found.contains(&ANSWER) {
+                try_recv(client.as_raw_fd(), 1)?;
+                return io::Result::Ok(is_told);
+            }
+        }
+    };
+    let silence = |epoll: &mut Epoll| (0..300).try_for_each(|_| round(epoll).map(drop));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while sys::read(server.as_raw_fd(), &mut [0]).is_ok_and(|n| n > 0) {
+                let _ = sys::write(server.as_raw_fd(), b"x");
+            }
+        });
+        silence(&mut epoll)?;
+        tell()?;
+        p.say("after silence: asked without waiting", shown(&epoll.wait(Some(Duration::ZERO))?));
+        sys::read(read.as_raw_fd(), &mut [0])?;
+        silence(&mut epoll)?;
+        tell()?;
+        p.say("after silence: with nothing else", shown(&epoll.wait(PATIENCE)?));
+        sys::read(read.as_raw_fd(), &mut [0])?;
+        silence(&mut epoll)?;
+        tell()?;
+        let started = Instant::now();
+        let mut is_told = false;
+        while !is_told && started.elapsed() < Duration::from_secs(10) {
+            is_told = round(&mut epoll)?;
+        }
+        p.say("after silence: while answers keep coming", is_told);
+        sys::shutdown(client.as_raw_fd(), libc::SHUT_WR)
+    })
+}
+
+fn shown(found: &[EpollEvent]) -> String {
+    format!("{:?}", found.iter().map(|event| event.data).collect::<Vec<_>>())
 }
 
 /// Entries of poll for one descriptor.
@@ -305,13 +360,18 @@ fn renumbered(p: &Probe, number: Number, news: News) -> io::Result<Vec<String>> 
     let (read, write) = sys::pipe()?;
     let copy = sys::dup(old.s())?;
     let fds = [copy.as_raw_fd(), another.s()];
+    // Bytes of another one end each call.
+    let longest = match news {
+        News::OfAnother => PATIENCE,
+        News::No | News::OfTheOld => Some(Duration::from_millis(400)),
+    };
     let begun = &AtomicUsize::new(0);
     thread::scope(|scope| {
         let waits = CALLS.map(|(name, call)| {
             scope.spawn(move || {
                 begun.fetch_add(1, Ordering::Relaxed);
                 let mut fds = fds.map(|fd| pollfd { fd, events: POLLIN, revents: 0 });
-                let n = call(&mut fds, Some(Duration::from_millis(400)));
+                let n = call(&mut fds, longest);
                 format!("{name} {}", found(n, &fds))
             })
         });

@@ -146,6 +146,8 @@ pub enum Look {
     Bytes(u64),
     /// End of file.
     Eof,
+    /// The program has ended its own reading: a read finds an end here, and what the peer sends later is read all the same.
+    OwnEnd,
     /// An error, which stays in the socket.
     Error,
 }
@@ -161,12 +163,16 @@ pub fn look(socket: &impl KernelSocket) -> Look {
     if found == 0 {
         return Look::Silent;
     }
+    // Before the last look for bytes: what comes in front of a FIN is there then.
+    let is_own = found & events::END == events::RDHUP && !is_after_fin(socket);
     let there = socket.waiting();
     if there > 0 {
         // They came in between, maybe with the end right behind them.
         Look::Bytes(there)
     } else if is_failure(found) {
         Look::Error
+    } else if is_own {
+        Look::OwnEnd
     } else if found & events::END != 0 {
         Look::Eof
     } else {
@@ -210,19 +216,27 @@ pub fn progress(socket: &impl KernelSocket, at: u64) -> Option<Progress> {
     }
 }
 
+/// True when the peer's direction has ended, as far as the kernel says. Of a program that has ended its own reading poll(2) says
+/// the same, which the state of the connection tells apart.
+fn is_after_fin(socket: &impl KernelSocket) -> bool {
+    socket.info().is_none_or(|info| state::is_after_fin(info.state))
+}
+
 /// True when the peer's direction has ended, in whatever way, as far as the kernel has heard.
 pub fn has_ended(socket: &impl KernelSocket) -> bool {
-    socket.readiness(events::RDHUP) & events::END != 0
+    match socket.readiness(events::RDHUP) & events::END {
+        0 => false,
+        events::RDHUP => is_after_fin(socket),
+        _ => true,
+    }
 }
 
 /// True when the peer's process has ended without a word. `fin`: where it announces the end of its
-/// direction, before the FIN that then is no news; so it is looked at after the kernel. Of one that has ended its own reading
-/// poll(2) says the same as of the peer's end, which the state of the connection tells apart.
+/// direction, before the FIN that then is no news; so it is looked at after the kernel.
 pub fn peer_is_gone(socket: &impl KernelSocket, fin: &AtomicU32) -> bool {
-    let is_after_fin = || socket.info().is_none_or(|info| state::is_after_fin(info.state));
     match socket.readiness(events::RDHUP) & events::END {
         0 => false,
-        events::RDHUP => is_after_fin() && fin.load(Ordering::Acquire) == 0,
+        events::RDHUP => is_after_fin(socket) && fin.load(Ordering::Acquire) == 0,
         _ => true,
     }
 }
@@ -344,15 +358,24 @@ mod tests {
         let (said, unsaid) = (AtomicU32::new(1), AtomicU32::new(0));
         let socket = Socket::default();
         socket.end_reading();
-        assert_eq!(look(&socket), Look::Eof);
-        assert!(!peer_is_gone(&socket, &unsaid));
+        assert_eq!(look(&socket), Look::OwnEnd);
+        assert!(!peer_is_gone(&socket, &unsaid) && !has_ended(&socket));
         socket.arrive(Arrival::Fin);
+        assert_eq!(look(&socket), Look::Eof);
+        assert!(has_ended(&socket));
         assert!(peer_is_gone(&socket, &unsaid) && !peer_is_gone(&socket, &said));
         socket.arrive(Arrival::Reset);
         assert!(peer_is_gone(&socket, &unsaid) && peer_is_gone(&socket, &said));
         at_each_moment(&[Arrival::Fin], |socket| {
             socket.end_reading();
             assert!(!peer_is_gone(socket, &said), "it was announced before it came");
+        });
+        at_each_moment(&[Arrival::Bytes(1), Arrival::Fin], |socket| {
+            socket.end_reading();
+            socket.read(1);
+            let is_end = look(socket) == Look::Eof;
+            socket.settle();
+            assert!(!is_end || socket.waiting() == 0, "bytes in front of the end come first");
         });
     }
 }

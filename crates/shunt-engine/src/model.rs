@@ -541,7 +541,8 @@ impl Incoming for Receives<'_> {
         if there == 0 && self.socket.reset.get() && !self.socket.is_told.replace(true) {
             return Kernel::Failed(Errno::CONNRESET);
         }
-        if there == 0 && !self.socket.fin.get() && !self.socket.reset.get() {
+        let has_ended = self.socket.fin.get() || self.socket.is_deaf.get();
+        if there == 0 && !has_ended && !self.socket.reset.get() {
             return Kernel::Nothing;
         }
         if !self.only_looks {

@@ -91,7 +91,7 @@ impl End<'_> {
                 return true;
             }
             match look(socket) {
-                Look::Silent => return false,
+                Look::Silent | Look::OwnEnd => return false,
                 // The sender had to end before all was sent once more: nothing comes behind it.
                 Look::Eof | Look::Error => again.store(0, Relaxed),
                 Look::Bytes(there) => {

@@ -217,7 +217,9 @@ impl World {
         while are_awaited(&me.record) && me.mind.handlers.get() == 0 {
             self.settles(who);
             if are_awaited(&me.record) {
-                self.waits_for_kernel_alone(who, Op::Receive(1), events::IN);
+                // Where its own reading has ended the kernel tells of that all the time.
+                let events = if self.is_deaf(who) { 0 } else { events::IN };
+                self.waits_for_kernel_alone(who, Op::Receive(1), events);
             }
         }
     }
@@ -297,8 +299,10 @@ impl World {
                 self.moves_past(who, doing);
             }
             Op::Shut => self.shuts_past(who),
+            // Of what one that was started does the program that has started it knows nothing.
+            Op::ShutReading if self.procs[who].mind.is_started.get() => {}
             Op::ShutReading => self.socket(who).shuts_reading(),
-            Op::LowWater(bytes) => self.procs[who].socket.low_water.set(bytes),
+            Op::LowWater(bytes) => self.socket(who).sets_low_water(bytes),
             // The kernel keeps it for the call below.
             Op::Close if self.procs[who].calls.get() > 1 => {
                 self.procs[who].mind.forgets(self.conn);

@@ -6,7 +6,7 @@ use shunt_engine::call::enter;
 use shunt_engine::conn::repeated::are_awaited;
 use shunt_engine::stretch::Path;
 
-use crate::conn::{Conn, LEFTOVER, Sock};
+use crate::conn::{Conn, LEFTOVER, SHUT_RD, Sock};
 use crate::stream::tcp::Socket;
 use crate::stream::{broken, leftover};
 use crate::system::clock;
@@ -61,6 +61,11 @@ pub fn finish(conn: Conn) {
             broken(conn);
             return;
         }
-        kernel_poll::await_one(fd, libc::POLLIN, 100_000_000);
+        // Where the program has ended its own reading the kernel tells of that all the time.
+        let (events, longest) = match conn.has(SHUT_RD) {
+            true => (0, 1_000_000),
+            false => (libc::POLLIN, 100_000_000),
+        };
+        kernel_poll::await_one(fd, events, longest);
     }
 }

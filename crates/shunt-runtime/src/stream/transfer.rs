@@ -269,6 +269,7 @@ impl Sink {
     pub fn from_socket(&self, socket: c_int, limit: usize) -> Kernel {
         let len = match look(&Socket(socket)) {
             Look::Silent => return Kernel::Nothing,
+            Look::OwnEnd => return Kernel::Moved(0),
             Look::Bytes(there) => limit.min(usize::try_from(there).unwrap_or(usize::MAX)),
             Look::Eof | Look::Error => limit,
         };

@@ -19,7 +19,7 @@ use crate::conn::repeated::{are_awaited, are_pending};
 use crate::conn::{End, Source, has, low_water, put, reset, sends_over_tcp};
 use crate::events::{self, Ring, readiness};
 use crate::handshake::Phase;
-use crate::kernel::{KernelSocket, peer_is_gone};
+use crate::kernel::{self, KernelSocket, Look, peer_is_gone};
 use crate::spin::Nanos;
 use crate::stretch::{Path, path};
 
@@ -170,7 +170,12 @@ fn asks_kernel(record: &Record, end: Option<End<'_>>, host: &impl Polled) -> u32
         return told;
     }
     host.settles();
-    if are_awaited(record) { told & !BYTES } else { ask() }
+    if !are_awaited(record) {
+        return ask();
+    }
+    // A read finds the program's own end in front of them.
+    let is_own = told & events::RDHUP != 0 && host.ask(kernel::look) == Some(Look::OwnEnd);
+    if is_own { told } else { told & !BYTES }
 }
 
 /// Pure questions.

@@ -134,7 +134,7 @@ impl End<'_> {
             Look::Bytes(_) => self.unexplained(call, marks)? == Unexplained::Last,
             // The mark comes before all bytes that are sent once more, and before the end.
             Look::Eof | Look::Error => RxCursor::next_mark(&self.theirs.prod, marks)?.is_none(),
-            Look::Silent => false,
+            Look::Silent | Look::OwnEnd => false,
         })
     }
 
@@ -165,7 +165,7 @@ impl End<'_> {
         }
         let look = || if announced { call.await_end() } else { look(&call.socket()) };
         let (look, alone) = interruptible(&rx.copying, look);
-        if matches!(look, Look::Eof | Look::Error) {
+        if matches!(look, Look::Eof | Look::OwnEnd | Look::Error) {
             // What is in the ring comes first, and nobody tells of the end again.
             self.put(KERNEL_HINT, true);
         }
@@ -183,7 +183,7 @@ impl End<'_> {
             rx.unmarked.store(0, Relaxed);
         }
         Ok(Some(match look {
-            Look::Eof => at_end(self.record, Some(*self), call),
+            Look::Eof | Look::OwnEnd => at_end(self.record, Some(*self), call),
             Look::Error => failure(self, call),
             Look::Bytes(_) => match self.unexplained(call, marks)? {
                 // What was put into the ring before them comes first, also what has come meanwhile.

@@ -31,7 +31,11 @@ impl End<'_> {
             return Err(Violation::Grants);
         }
         if !call.drop_repeated() {
-            return Ok(Some(nothing(call, blocking, Until::Kernel)));
+            let is_end = look(&call.socket()) == Look::OwnEnd;
+            return Ok(Some(match is_end {
+                true => at_end(self.record, Some(*self), call),
+                false => nothing(call, blocking, Until::Kernel),
+            }));
         }
         // Bytes in front of urgent data come alone, also those that lay in the ring.
         if call.got() > 0 && call.socket().is_at_urgent_mark() {
@@ -47,6 +51,9 @@ impl End<'_> {
         let over = Progress { read: u64::MAX, arrived: u64::MAX };
         let Progress { read: so_far, arrived } = progress(&call.socket(), at).unwrap_or(over);
         let look = if so_far < at { look(&call.socket()) } else { Look::Silent };
+        if look == Look::OwnEnd {
+            return Ok(Some(at_end(self.record, Some(*self), call)));
+        }
         let is_over = matches!(look, Look::Eof | Look::Error);
         Ok(match before_mark(at, so_far, arrived, is_over) {
             BeforeMark::Pass => {
@@ -91,8 +98,12 @@ impl End<'_> {
             }
             // It is the next call's to tell: once.
             Look::Error if call.got() > 0 => return Ok(Some(Step::Done)),
+            // What comes nevertheless may be of a later stretch by the time of a read.
+            Look::OwnEnd if !call.socket().is_at_urgent_mark() => {
+                return Ok(Some(at_end(self.record, Some(*self), call)));
+            }
             // Behind the end nothing comes.
-            Look::Silent | Look::Eof | Look::Error => usize::MAX,
+            Look::Silent | Look::Eof | Look::OwnEnd | Look::Error => usize::MAX,
         };
         let (read, alone) = interruptible(&self.record.rx.copying, || read(call, most));
         Ok(match read {

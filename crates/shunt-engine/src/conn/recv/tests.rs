@@ -191,6 +191,47 @@ fn what_is_behind_a_ring_that_is_not_known_of_yet_is_not_read() {
 }
 
 #[test]
+fn an_end_that_the_program_has_made_hides_no_mark() {
+    // Before any question the peer goes into the ring with four bytes, leaves it, and sends two more.
+    for moment in 0..8 {
+        let (memory, socket) = (Rc::new(Memory::default()), Socket::default());
+        socket.end_reading();
+        let peer = Rc::clone(&memory);
+        socket.before(moment, move || {
+            let prod = &peer.end().theirs.prod;
+            TxCursor::set_mark(prod, 0);
+            peer.receive(4);
+            TxCursor::set_mark(prod, 4);
+        });
+        socket.arrive_at(moment, Arrival::Bytes(2));
+        let mut got = (0, 0);
+        for _ in 0..8 {
+            let mut call = Receives::new(&memory, &socket, 2);
+            assert_eq!(step(&mut call), Step::Done, "{moment}: nobody waits behind an end");
+            got = (got.0 + call.got, got.1 + call.in_ring);
+            assert!(got.0 == got.1 || got.1 == 4, "{moment}: what is behind the ring came first");
+        }
+        assert_eq!(got, (6, 4), "{moment}");
+    }
+}
+
+#[test]
+fn what_comes_twice_behind_an_end_that_the_program_has_made_is_not_read() {
+    let (memory, socket) = (in_ring(4), Socket::default());
+    socket.end_reading();
+    put(memory.end().record, SHUT_RD | KERNEL_HINT, true);
+    let mut call = Receives::new(&memory, &socket, 9);
+    assert_eq!((step(&mut call), call.got), (Step::Done, 4));
+    // The peer has left the ring with two of them untaken, as far as it knew.
+    TxCursor::set_mark(&memory.end().theirs.prod, 2);
+    let mut call = Receives::new(&memory, &socket, 9);
+    assert_eq!((step(&mut call), call.got), (Step::Done, 0));
+    socket.arrive(Arrival::Bytes(3));
+    let mut call = Receives::new(&memory, &socket, 9);
+    assert_eq!((step(&mut call), call.got), (Step::Done, 1));
+}
+
+#[test]
 fn a_stretch_whose_bytes_were_lost_ends_the_stream() {
     for (end_of, expected) in
         [(Arrival::Fin, Step::Done), (Arrival::Reset, Step::Failed(Errno::CONNRESET))]

@@ -137,7 +137,7 @@ fn drop_up_to(left: &Left, fd: c_int, end: u64) -> Option<u64> {
     loop {
         let to_come = end.checked_sub(read_so_far(fd, facts)).filter(|n| *n > 0)?;
         match look(&Socket(fd)) {
-            Look::Silent => return Some(to_come),
+            Look::Silent | Look::OwnEnd => return Some(to_come),
             // The sender had to end before all was sent once more: nothing comes behind it.
             Look::Eof | Look::Error => return None,
             Look::Bytes(_) => {}

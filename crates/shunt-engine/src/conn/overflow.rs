@@ -66,6 +66,15 @@ impl End<'_> {
         }
     }
 
+    /// One that polls for room waits for as long as it takes: should its peer be killed, only a look would find that.
+    pub(super) fn notes_unheard(&self, now: u64) {
+        let tx = &self.record.tx;
+        if tx.full_since.load(Relaxed) == 0 {
+            tx.full_at.store(self.theirs.cons.cons.load(Acquire), Relaxed);
+            tx.full_since.store(moment(now), Relaxed);
+        }
+    }
+
     /// When a sender that waits for room is to look again, in nanoseconds from `now`.
     pub fn next_look_for_room(&self, now: u64) -> Option<u64> {
         // The peer may come to wait, too, while this side sleeps.

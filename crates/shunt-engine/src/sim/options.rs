@@ -62,7 +62,7 @@ impl World {
     pub fn sets_low_water(&self, who: usize, bytes: usize) {
         let me = &self.procs[who];
         point();
-        me.socket.low_water.set(bytes);
+        self.socket(who).sets_low_water(bytes);
         point();
         me.record.rx.low_water.store(u32::try_from(bytes).unwrap(), Relaxed);
         self.tells_own(who);

@@ -121,6 +121,14 @@ impl<'w> Socket<'w> {
         self.kept().edge.set(true);
     }
 
+    /// `SO_RCVLOWAT`: what is worth telling of now is told of (`tcp_set_rcvlowat`).
+    pub fn sets_low_water(&self, bytes: usize) {
+        self.kept().low_water.set(bytes);
+        if self.has_bytes() {
+            self.kept().edge.set(true);
+        }
+    }
+
     /// Bytes that are worth telling of are there, or more than that cannot come (`tcp_epollin_ready`).
     fn has_bytes(&self) -> bool {
         let there = self.comes().unread.borrow().len();

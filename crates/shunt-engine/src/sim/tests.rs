@@ -319,12 +319,19 @@ fn setting_op(others: impl Strategy<Value = Op>) -> impl Strategy<Value = Op> {
         14 => others,
         2 => prop_oneof![1_usize..20, 1_usize..500, Just(0), Just(4096)].prop_map(Op::LowWater),
         2 => prop_oneof![Just(1_usize), 1100_usize..1300, 1_usize..4000].prop_map(Op::Buffers),
+        1 => Just(Op::ShutReading),
     ]
 }
 
 fn setting_programs() -> impl Strategy<Value = (Vec<Op>, Vec<Op>)> {
-    let program = || program(setting_op(op()));
-    (program(), program())
+    let plain = || program(setting_op(op()));
+    let leaving = || program(setting_op(leaving_op()));
+    let forking = || program(setting_op(forking_op()));
+    prop_oneof![
+        6 => (plain(), plain()),
+        1 => (leaving(), leaving()),
+        1 => (forking(), forking()),
+    ]
 }
 
 proptest! {
@@ -426,6 +433,10 @@ fn what_was_mended_stays_so() {
         // One that had shut its reading did not hear that its peer was killed.
         "meet shut-rd buffers:1 send:2384 / meet shut-rd die:27 recv:1 buffers:1 / 9e010000",
         "meet edge-send:24 recv:1 send:4096 shut-rd poll-send:1 / meet recv:1 poll-send:1 die:0 / 00000000000000000000",
+        // One that had shut its reading took bytes of a later stretch for the next ones.
+        "meet edge-send:1 poll-send:1 poll-send:1 / shut-rd send:1 edge-recv:1 / a601486738",
+        // One that had, too, and had set its buffers, polled for room over the death of its peer.
+        "meet shut-rd buffers:1 poll-send:2389 / die:5 buffers:1 / 850000",
         // Room that another program had filled was told of.
         "meet recv:1 recv:1 check spawn:1 poll-send:3000 poll-send:1 / meet urgent send:1 / 00310000",
     ] {

@@ -323,7 +323,14 @@ impl End<'_> {
                 host.doubts();
                 false
             }
-            Full::Waits => false,
+            Full::Waits => {
+                // A kernel that tells of the program's own end all the time is not heard of the peer's.
+                if self.has(SHUT_RD) {
+                    self.notes_unheard(host.now());
+                    host.doubts();
+                }
+                false
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use shunt_shm::region::DEAF;
 use shunt_shm::ring::TxCursor;
 
 use super::*;
+use crate::conn::overflow::is_watched;
 use crate::events::{ERR, HUP, IN, OUT, PRI, RDHUP, RDNORM, WRNORM};
 use crate::model::{Arrival, Memory, Socket};
 
@@ -277,6 +278,44 @@ fn the_kernel_speaks_for_what_the_rings_cannot_know() {
         let after = looks.end().needs(wanted, &rings(&looks), KernelReadiness::Nothing, false);
         assert_eq!(after, needs, "{n}");
     }
+}
+
+#[test]
+fn one_that_waits_at_its_own_limit_looks_for_a_killed_peer_where_the_kernel_is_not_heard() {
+    for is_deaf in [false, true] {
+        let looks = Looks::in_ring();
+        let record = looks.end().record;
+        record.tx.buffer.store(1, Relaxed);
+        looks.end().theirs.ctl.window.store(1, Relaxed);
+        if is_deaf {
+            looks.socket.end_reading();
+            put(record, SHUT_RD | KERNEL_HINT, true);
+        }
+        looks.memory.send(Memory::RING);
+        for _ in 0..3 {
+            assert_eq!(looks.ready(OUT) & OUT, 0);
+            let expected: &[Did] = if is_deaf { &[Did::Doubted] } else { &[] };
+            assert_eq!((looks.did(), is_watched(record)), (expected.to_vec(), is_deaf));
+            looks.time.set(looks.time.get() + (1 << 30));
+        }
+        looks.socket.arrive(Arrival::Fin);
+        looks.socket.give_room();
+        assert_eq!(looks.ready(OUT) & OUT, OUT, "{is_deaf}");
+    }
+}
+
+#[test]
+fn an_end_that_the_program_has_made_is_told_of_in_front_of_what_comes_twice() {
+    let looks = Looks::in_ring();
+    looks.memory.receive(2);
+    looks.memory.take(2);
+    TxCursor::set_mark(&looks.end().theirs.prod, 0);
+    looks.socket.end_reading();
+    looks.end().put(SHUT_RD | KERNEL_HINT, true);
+    assert_eq!(looks.ready(IN) & (IN | RDHUP), IN | RDHUP);
+    looks.socket.arrive(Arrival::Bytes(2));
+    assert_eq!(looks.ready(IN) & (IN | RDHUP), IN | RDHUP);
+    assert_eq!(looks.socket.waiting(), 0);
 }
 
 #[test]

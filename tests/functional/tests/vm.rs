@@ -13,8 +13,10 @@ use shunt_functional::waiting::settles;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Runs `shunt-gen` between two guests, and compares every byte.
+/// Runs `shunt-gen` between two guests, and compares every byte. The kernel's buffers are small, so that neither end of a
+/// connection can be through with it over TCP while the other one is not, and all of them get into shared memory.
 fn between(server: &mut Guest, client: &mut Guest, traffic: &str) {
+    let traffic = format!("{traffic} --buffers 4096");
     let ip = server.ip.map(|part| part.to_string()).join(".");
     let port = 7000;
     server.must(&format!(

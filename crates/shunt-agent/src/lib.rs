@@ -14,6 +14,7 @@
 
 mod acceptor;
 mod allowance;
+pub mod book;
 pub mod config;
 mod container;
 mod error;
@@ -27,6 +28,7 @@ mod memory_limit;
 pub mod metrics;
 pub mod party;
 pub mod policy;
+pub mod programs;
 mod rdma_section;
 pub mod report;
 pub mod server;

@@ -16,14 +16,14 @@ use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::{RegionId, Reply};
 use shunt_wire::reason::Reason;
 use shunt_wire::version::{EXPLAIN_SINCE, OLDEST_VERSION};
-use shunt_wire::waits::Waits;
 
 use crate::container;
 use crate::held::Held;
 use crate::party::Party;
+use crate::programs::{self, Program, Programs};
 use crate::state::{Answer, Endpoint, Listener, Rejection, State};
-use crate::totals::{Totals, WAITS_BY_PROGRAM};
-use crate::waits::{self, Programs};
+use crate::totals::{ENDED, LIVE, PROGRAMS, Totals, WAITS_BY_PROGRAM};
+use crate::waits;
 
 pub(crate) fn sealed(value: &Value) -> Result<Answer, Rejection> {
     let text = value.to_string();
@@ -258,12 +258,12 @@ pub(crate) fn totals(state: &State, run: u64, of: Option<Party>) -> (Totals, u64
     (sum, ended)
 }
 
-/// How long the calls of ended and live programs have waited, by program. Of one run those that live are known.
-pub(crate) fn waits(state: &State, run: u64, of: Option<Party>) -> BTreeMap<String, Waits> {
+/// Totals of ended and live programs, by program. Of one run those that live are known.
+pub(crate) fn by_program(state: &State, run: u64, of: Option<Party>) -> BTreeMap<String, Program> {
     let live = shown(state, of).filter(|e| run == 0 || e.run == run);
-    let live = live.map(|e| (e.program.as_str(), e.arena.waits()));
+    let live = live.map(|e| (e.program.as_str(), Totals::of(&e.arena)));
     if run == 0 && of.is_none() {
-        state.ended.waits.with(live)
+        state.ended.programs.with(live)
     } else {
         Programs::default().with(live)
     }
@@ -274,9 +274,11 @@ pub(crate) fn stats(state: &State, run: u64, of: Option<Party>) -> Result<Answer
     let (sum, ended) = totals(state, run, of);
     let mut map = heading(state);
     map.extend(sum.to_json());
-    map.insert("programs_live".into(), (sum.programs - ended).into());
-    map.insert("programs_ended".into(), ended.into());
-    map.insert(WAITS_BY_PROGRAM.into(), waits::by_program(&waits(state, run, of)));
+    map.insert(LIVE.into(), (sum.programs - ended).into());
+    map.insert(ENDED.into(), ended.into());
+    let [programs, waits] = programs::to_json(&by_program(state, run, of));
+    map.insert(PROGRAMS.into(), programs);
+    map.insert(WAITS_BY_PROGRAM.into(), waits);
     if let Some(counts) = state.peer_counts() {
         map.insert("rdma_peers".into(), counts);
     }

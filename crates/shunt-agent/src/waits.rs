@@ -1,16 +1,7 @@
-//! Waits of calls, as JSON, and by program.
-
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+//! Waits of calls, as JSON.
 
 use serde_json::{Map, Value, json};
 use shunt_wire::waits::{self, Histogram, Part, Waits};
-
-/// Programs that are told apart. Whoever may run programs must not have the agent, and those who read metrics, keep ever more.
-pub const PROGRAMS: usize = 32;
-
-/// The name under which all other programs are added up.
-pub const OTHER: &str = "other";
 
 /// In place of the end of the last bucket.
 const ENDLESS: &str = "inf";
@@ -52,69 +43,6 @@ pub fn from_json(value: &Value) -> Option<Waits> {
     Some(all)
 }
 
-/// Waits by program. The first [`PROGRAMS`] that have waited have a name here, which they keep.
-#[derive(Clone, Debug, Default)]
-pub struct Programs(RefCell<BTreeMap<String, Waits>>);
-
-impl Programs {
-    /// Adds those of a program that has ended.
-    pub fn fold(&self, program: &str, waits: &Waits) {
-        if !waits.is_empty() {
-            let mut named = self.0.borrow_mut();
-            let name = place(&mut named, program);
-            named.entry(name).or_default().add(waits);
-        }
-    }
-
-    /// Those of ended programs and of these, which live.
-    #[must_use]
-    pub fn with<'a>(
-        &self,
-        live: impl Iterator<Item = (&'a str, Waits)>,
-    ) -> BTreeMap<String, Waits> {
-        let mut live: Vec<_> = live.filter(|(_, waits)| !waits.is_empty()).collect();
-        live.sort_by_key(|(program, _)| *program);
-        let mut named = self.0.borrow_mut();
-        let places: Vec<_> = live.iter().map(|(program, _)| place(&mut named, program)).collect();
-        let mut all = named.clone();
-        for (name, (_, waits)) in places.into_iter().zip(&live) {
-            all.entry(name).or_default().add(waits);
-        }
-        all
-    }
-
-    /// As JSON, by name.
-    #[must_use]
-    pub fn to_json(&self) -> Value {
-        by_program(&self.0.borrow())
-    }
-
-    /// The reverse of [`Self::to_json`].
-    pub(crate) fn from_json(value: &Value) -> Option<Self> {
-        let mut named = BTreeMap::new();
-        for (program, waits) in value.as_object()? {
-            let name = place(&mut named, program);
-            named.entry(name).or_default().add(&from_json(waits)?);
-        }
-        Some(Self(RefCell::new(named)))
-    }
-}
-
-/// The name under which a program is counted. It has it from now on.
-fn place(named: &mut BTreeMap<String, Waits>, program: &str) -> String {
-    let others = usize::from(named.contains_key(OTHER));
-    if !named.contains_key(program) && named.len() - others >= PROGRAMS {
-        return OTHER.to_owned();
-    }
-    named.entry(program.to_owned()).or_default();
-    program.to_owned()
-}
-
-/// As JSON, by name.
-pub(crate) fn by_program(all: &BTreeMap<String, Waits>) -> Value {
-    Value::Object(all.iter().map(|(name, waits)| (name.clone(), to_json(waits))).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,29 +76,5 @@ mod tests {
         ] {
             assert_eq!(from_json(&wrong), None, "{wrong}");
         }
-    }
-
-    #[test]
-    fn programs_are_told_apart_up_to_a_number_and_keep_their_names() {
-        let programs = Programs::default();
-        programs.fold("idle", &Waits::default());
-        assert_eq!(programs.to_json(), json!({}), "it has not waited");
-        // One that lives has its name from the first look on.
-        let count = |all: &BTreeMap<String, Waits>, name: &str| {
-            all.get(name).map_or(0, |waits| waits.of(Part::Spun).count())
-        };
-        let look = || programs.with([("live", some(2)), ("idle", Waits::default())].into_iter());
-        assert_eq!((count(&look(), "live"), look().len()), (2, 1));
-        for n in 0..100 {
-            programs.fold(&format!("p{n:02}"), &some(1));
-        }
-        let all = look();
-        assert_eq!(all.len(), PROGRAMS + 1);
-        assert_eq!((count(&all, "live"), count(&all, "p30"), count(&all, "p31")), (2, 1, 0));
-        assert_eq!(count(&all, OTHER), 100 - 31);
-        let again = Programs::from_json(&programs.to_json()).unwrap();
-        again.fold("new", &some(1));
-        assert_eq!(count(&again.with([].into_iter()), OTHER), 100 - 30);
-        assert!(Programs::from_json(&json!({ "p": 7 })).is_none());
     }
 }

@@ -205,6 +205,7 @@ fn waits_are_told_by_program_and_by_what_ended_them() {
     let stats = agent.tool().report(&Request::Stats { run: 0 });
     assert_eq!(stats["waits"]["slept"]["buckets"]["inf"], 1);
     assert_eq!(stats["waits_by_program"]["busy"], stats["waits"]);
+    assert_eq!(stats["programs"]["busy"]["programs_ended"], 1);
     let other_run = agent.tool().report(&Request::Stats { run: 4 });
     assert_eq!(other_run["waits"]["slept"]["sum_ns"], 0);
     let of_run = agent.tool().report(&Request::Stats { run: 3 });

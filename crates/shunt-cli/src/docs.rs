@@ -96,7 +96,10 @@ fn counters() -> String {
          The names in `shunt stats --json`. They are stable. A connection between two programs under \
          Shunt has two ends, and each end is counted. `declined` holds one number per reason \
          ([reasons.md](reasons.md)), and so does `listeners_unregistered`, of listeners that clients \
-         could not find; `programs_live` and `programs_ended` count programs.\n\n\
+         could not find; `programs_live` and `programs_ended` count programs. \
+         `programs` has the same numbers, those that are not 0, of each of the first 32 names of programs that have counted anything; \
+         the others are added up as `other`, and with `--run` only programs that live are told apart. `shunt stats --program NAME` \
+         shows those of one name.\n\n\
          | Name | Meaning |\n|---|---|\n"
     );
     for c in Counter::ALL {
@@ -105,8 +108,7 @@ fn counters() -> String {
     text.push_str(
         "\n## Waits\n\n\
          How long calls have waited until something came, in log-linear histograms: `waits` of all programs, and \
-         `waits_by_program` of each of the first 32 that have waited (the others are added up as `other`; with `--run` only \
-         programs that live). Fields of a histogram: [list-schema.md](list-schema.md#waits-that-ended-in-one-way). Waits that a \
+         `waits_by_program` of each of the `programs`. Fields of a histogram: [list-schema.md](list-schema.md#waits-that-ended-in-one-way). Waits that a \
          timeout or a signal ended are not counted.\n\n\
          | Name | Meaning |\n|---|---|\n",
     );

@@ -1,12 +1,16 @@
 //! `shunt stats`.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
+use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use shunt_agent::totals::{Book, UNREGISTERED, WAITS_BY_PROGRAM};
+use shunt_agent::book::Book;
+use shunt_agent::programs;
+use shunt_agent::totals::{ENDED, LIVE, PROGRAMS, Totals, UNREGISTERED, WAITS_BY_PROGRAM};
 use shunt_sys::run_dir::TOTALS;
 use shunt_wire::agent::Request;
 use shunt_wire::counter::Counter;
@@ -21,14 +25,42 @@ use crate::waits;
 /// Runs the subcommand.
 pub fn run(args: &Stats) -> u8 {
     match args.interval {
-        None => ask(args.run).map_or_else(|why| failed(&why), |report| show(&report, args)),
+        None => match ask(args.run) {
+            Ok(report) => narrowed(report, args.program.as_deref())
+                .map_or_else(|why| failed(&why), |report| show(&report, args)),
+            Err(why) => failed(&why),
+        },
         Some(pause) => watch(args, Duration::from_secs_f64(pause)),
     }
 }
 
-fn failed(why: &Unreachable) -> u8 {
+fn failed(why: &impl Display) -> u8 {
     complain(why);
     1
+}
+
+/// What a report says of the programs of one name, in the form of a report.
+fn narrowed(mut report: Value, program: Option<&str>) -> Result<Value, String> {
+    let Some(program) = program else { return Ok(report) };
+    let Some(programs) = report[PROGRAMS].as_object() else {
+        return Err("the agent is older, and does not tell programs apart; start it anew".into());
+    };
+    let Some(told) = programs.get(program) else {
+        let names: Vec<_> = programs.keys().map(String::as_str).collect();
+        let known = if names.is_empty() { "none has".into() } else { names.join(", ") + " have" };
+        return Err(format!("no program named {program} has had connections under Shunt; {known}"));
+    };
+    let mut map = Map::new();
+    let mut totals = Totals::from_json(told).unwrap_or_default();
+    totals.waits = waits::told(&report[WAITS_BY_PROGRAM][program]);
+    map.extend(totals.to_json());
+    for number in [LIVE, ENDED] {
+        map.insert(number.into(), told.get(number).cloned().unwrap_or_else(|| 0.into()));
+    }
+    for what in ["version", "uptime_s"] {
+        map.insert(what.into(), report[what].take());
+    }
+    Ok(Value::Object(map))
 }
 
 fn show(report: &Value, args: &Stats) -> u8 {
@@ -55,13 +87,15 @@ fn ask(run: u64) -> Result<Value, Unreachable> {
 /// Prints what is added, until it cannot. Where no agent is at first, nothing would ever be added.
 fn watch(args: &Stats, pause: Duration) -> u8 {
     let first = Directory::open().and_then(|agent| agent.report(&Request::Stats { run: args.run }));
-    let mut before = match first {
+    let first = first.map_err(|why| why.to_string());
+    let mut before = match first.and_then(|report| narrowed(report, args.program.as_deref())) {
         Ok(report) => report,
         Err(why) => return failed(&why),
     };
     loop {
         std::thread::sleep(pause);
-        let now = match ask(args.run) {
+        let now = ask(args.run).map_err(|why| why.to_string());
+        let now = match now.and_then(|report| narrowed(report, args.program.as_deref())) {
             Ok(report) => report,
             Err(why) => return failed(&why),
         };
@@ -75,7 +109,7 @@ fn watch(args: &Stats, pause: Duration) -> u8 {
 }
 
 /// What describes the moment.
-const MOMENTARY: [&str; 3] = ["programs_live", "uptime_s", "rdma_peers"];
+const MOMENTARY: [&str; 3] = [LIVE, "uptime_s", "rdma_peers"];
 
 /// The differences of all counters.
 fn added(now: &Value, before: &Value) -> Value {
@@ -106,8 +140,8 @@ fn changes(added: &Value) -> String {
             table.row(vec![name.to_owned(), value.to_string()]);
         }
     };
-    row("programs_live", &added["programs_live"]);
-    row("programs_ended", &added["programs_ended"]);
+    row(LIVE, &added[LIVE]);
+    row(ENDED, &added[ENDED]);
     for counter in Counter::ALL {
         row(counter.name(), &added[counter.name()]);
     }
@@ -137,10 +171,12 @@ fn kept(run: u64) -> Value {
     map.insert("version".into(), env!("CARGO_PKG_VERSION").into());
     map.insert("uptime_s".into(), 0.into());
     map.extend(totals.to_json());
-    map.insert("programs_live".into(), 0.into());
-    map.insert("programs_ended".into(), totals.programs.into());
+    map.insert(LIVE.into(), 0.into());
+    map.insert(ENDED.into(), totals.programs.into());
     if run == 0 {
-        map.insert(WAITS_BY_PROGRAM.into(), book.waits.to_json());
+        let [programs, waits] = programs::to_json(&book.programs.with(iter::empty()));
+        map.insert(PROGRAMS.into(), programs);
+        map.insert(WAITS_BY_PROGRAM.into(), waits);
     }
     Value::Object(map)
 }
@@ -154,8 +190,8 @@ fn text(report: &Value, verbose: bool) -> String {
         }
         table.row(cells);
     };
-    row("programs_live", &report["programs_live"], "Programs that run under Shunt now.");
-    row("programs_ended", &report["programs_ended"], "Programs that did and have ended.");
+    row(LIVE, &report[LIVE], "Programs that run under Shunt now.");
+    row(ENDED, &report[ENDED], "Programs that did and have ended.");
     for (state, count) in report["rdma_peers"].as_object().into_iter().flatten() {
         row(&format!("rdma_peers.{state}"), count, "Agents of other hosts in this state.");
     }
@@ -177,7 +213,6 @@ fn text(report: &Value, verbose: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shunt_agent::totals::Totals;
 
     #[test]
     fn what_is_shown() {
@@ -186,8 +221,8 @@ mod tests {
         totals.declined[Reason::Remote as usize] = 1;
         totals.unregistered[Reason::NoAgent as usize] = 1;
         let mut map = totals.to_json();
-        map.insert("programs_live".into(), 1.into());
-        map.insert("programs_ended".into(), 2.into());
+        map.insert(LIVE.into(), 1.into());
+        map.insert(ENDED.into(), 2.into());
         let report = Value::Object(map);
         let short = text(&report, false);
         assert!(short.contains("connections_shunted"));
@@ -205,7 +240,7 @@ mod tests {
         totals.declined[Reason::Remote as usize] = 1;
         let report = |totals: &Totals, live: u64| {
             let mut map = totals.to_json();
-            map.insert("programs_live".into(), live.into());
+            map.insert(LIVE.into(), live.into());
             map.insert("version".into(), "1".into());
             Value::Object(map)
         };
@@ -216,12 +251,8 @@ mod tests {
         assert_eq!((&added["connections_shunted"], &added["version"]), (&8.into(), &"1".into()));
         let said = changes(&added);
         let rows: Vec<Vec<_>> = said.lines().map(|l| l.split_whitespace().collect()).collect();
-        let expected: [&[&str]; 4] = [
-            &["programs_live", "2"],
-            &["connections_shunted", "8"],
-            &["declined.remote", "2"],
-            &[],
-        ];
+        let expected: [&[&str]; 4] =
+            [&[LIVE, "2"], &["connections_shunted", "8"], &["declined.remote", "2"], &[]];
         assert_eq!(rows, expected);
         // An agent that has been started anew.
         let empty = super::added(&report(&Totals::default(), 0), &before);

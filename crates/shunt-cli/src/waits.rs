@@ -45,7 +45,7 @@ fn complete(waits: &Waits) -> Value {
 }
 
 /// The waits in a report of the agent's; empty where an older one does not tell.
-fn told(value: &Value) -> Waits {
+pub fn told(value: &Value) -> Waits {
     from_json(value).unwrap_or_default()
 }
 
@@ -53,6 +53,9 @@ fn told(value: &Value) -> Waits {
 pub fn complete_report(report: &mut Value) {
     report[WAITS] = complete(&told(&report[WAITS]));
     let programs = by_program(report);
+    if programs.is_empty() {
+        return;
+    }
     report[WAITS_BY_PROGRAM] =
         programs.iter().map(|(name, waits)| (name.clone(), complete(waits))).collect();
 }

@@ -38,6 +38,12 @@ const TABLE: &[(&[&str], Agent, i32, &str)] = &[
     (&["list", "-l"], None, 0, "no agent is running"),
     (&["stats"], None, 0, ""),
     (&["stats", "--interval", "0.1"], None, 1, "no agent is running"),
+    (
+        &["stats", "--program", "x"],
+        None,
+        1,
+        "no program named x has had connections under Shunt; none has",
+    ),
     (&["capture"], None, 1, "no agent is running"),
     (&["cdi", "generate", "--output", "/dev/null"], None, 0, "no agent is running"),
     (&["doctor", "true"], None, 0, ""),

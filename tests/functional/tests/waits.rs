@@ -159,6 +159,10 @@ fn a_client_waits_as_long_as_its_server_takes() {
         let ended = json(&sandbox, &["stats", "--json"]);
         assert!(whole(&ended["waits"], "sum_ns") >= whole(&stats["waits"], "sum_ns"), "{ended:#}");
         assert_eq!(ended["waits_by_program"]["python3"], ended["waits"]);
+        let named = json(&sandbox, &["stats", "--program", "python3", "--json"]);
+        for what in ["waits", "connections_shunted", "bytes_sent", "programs_ended"] {
+            assert_eq!(named[what], ended[what], "{what}");
+        }
         assert!(shunt(&sandbox, &["stats"]).contains("Waits of"));
     }
 }

@@ -15,10 +15,10 @@ use shunt_wire::agent::{ListenerId, RegionId};
 
 use super::memory::Memory;
 use super::{Attached, BEAT, Fabric, News};
+use crate::book::Book;
 use crate::config::Limits;
 use crate::held::{Grave, Held};
 use crate::state::State;
-use crate::totals::Book;
 
 const EXTENTS: usize = 8;
 const NAMESPACE: u64 = 1;

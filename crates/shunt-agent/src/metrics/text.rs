@@ -16,9 +16,9 @@ use shunt_wire::metric::{self, Kind, Metric, PREFIX, Unit};
 use shunt_wire::reason::{REASON_SLOTS, Reason};
 use shunt_wire::waits::{self as wire, Histogram, Part, Waits};
 
+use crate::programs::OTHER;
 use crate::report;
 use crate::state::{Endpoint, State};
-use crate::waits;
 
 /// In place of a reason.
 const NO_REASON: &str = "none";
@@ -64,9 +64,11 @@ impl Snapshot {
             let samples = Samples::Numbers(vec![(Labels::new(), value)]);
             Family { metric: c.metric(), samples }
         });
-        let mut by_program = report::waits(state, 0, None);
+        let programs = report::by_program(state, 0, None).into_iter();
+        let mut by_program: BTreeMap<_, _> =
+            programs.map(|(name, program)| (name, program.totals.waits)).collect();
         // From the start: what a scraper sees first of a series it does not count as added.
-        by_program.entry(waits::OTHER.to_owned()).or_default();
+        by_program.entry(OTHER.to_owned()).or_default();
         let others = metric::OTHERS.iter().map(|metric| {
             let samples = match *metric {
                 metric::WAITS => Samples::Waits(whole(&by_program)),
@@ -142,7 +144,7 @@ fn peers(state: &State) -> Vec<(Labels, u64)> {
     state.count_peers().map(sample).to_vec()
 }
 
-/// Waits of programs, by what ended them; where there is none but for those of [`waits::OTHER`], there is no sample.
+/// Waits of programs, by what ended them; where there is none but for those of [`OTHER`], there is no sample.
 fn whole(by_program: &BTreeMap<String, Waits>) -> Vec<(WaitLabels, Histogram)> {
     let each = by_program.iter().flat_map(|(program, waits)| {
         Part::WHOLE.map(|part| {
@@ -162,7 +164,7 @@ fn wake_ups(by_program: &BTreeMap<String, Waits>) -> Vec<(WaitLabels, Histogram)
 }
 
 fn is_shown((labels, waits): &(WaitLabels, Histogram)) -> bool {
-    waits.count() > 0 || labels.iter().any(|(_, program)| program == waits::OTHER)
+    waits.count() > 0 || labels.iter().any(|(_, program)| program == OTHER)
 }
 
 /// The buckets by where they end, in seconds: one for each doubling.

@@ -27,6 +27,7 @@ use shunt_sys::run_dir::TOTALS;
 use tracing::{info, warn};
 
 use crate::acceptor::Acceptor;
+use crate::book::Book;
 use crate::config::Config;
 use crate::error::ServeError;
 use crate::held::Grave;
@@ -35,7 +36,6 @@ use crate::metrics::{self, Exporter};
 use crate::party::Account;
 use crate::socket::Claim;
 use crate::state::State;
-use crate::totals::Book;
 use crate::wake_ups;
 
 use client::{Client, Share};

@@ -38,11 +38,12 @@ use shunt_rdma::Plane;
 use shunt_sys::seqpacket::PeerCred;
 use shunt_wire::agent::{EndpointId, ListenerId, RegionId};
 
+use crate::book::Book;
 use crate::config::{HostConfig, Limits};
 use crate::held::Grave;
 use crate::ivshmem::Fabric;
 use crate::party::{Account, Origin, Party};
-use crate::totals::{Book, Totals};
+use crate::totals::Totals;
 use answer::Outcome;
 pub(crate) use answer::Rejection;
 pub use answer::{Answer, Misconduct};

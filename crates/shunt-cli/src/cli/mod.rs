@@ -267,6 +267,9 @@ pub struct Stats {
     /// Only the programs of one `shunt run`: the value of SHUNT_RUN_ID in it.
     #[arg(long, value_name = "ID", default_value_t = 0, hide_default_value = true)]
     pub run: u64,
+    /// Only the programs of this name, ended ones included: "redis-server". `other` is all those beyond the first 32.
+    #[arg(long, value_name = "NAME", conflicts_with = "run")]
+    pub program: Option<String>,
     /// Print what is added, again and again, so many seconds apart; what adds nothing is left out. With --json, a line each.
     #[arg(short, long, value_name = "SECONDS", value_parser = pause)]
     pub interval: Option<f64>,

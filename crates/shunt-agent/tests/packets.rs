@@ -36,6 +36,7 @@ fn requests() -> Vec<Vec<u8>> {
         Request::Tool { version: PROTOCOL_VERSION },
         Request::Listen,
         Request::Unlisten { listener: u64::MAX },
+        Request::Bequeath { listener: u64::MAX },
         Request::Connect { listener: u64::MAX },
         Request::Attach { region: u64::MAX, slot: u32::MAX },
         Request::Bells { region: u64::MAX, endpoint: u64::MAX },

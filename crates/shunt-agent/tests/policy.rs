@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::{Agent, Client, registered};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -63,6 +64,42 @@ fn a_listener_is_in_the_registry_while_somebody_holds_it() {
     drop(worker);
     agent.until("the worker's hold ends", |s| s["listeners"] == serde_json::json!([]));
     assert!(listed().is_none());
+}
+
+/// A process closes what one that it has forked may serve: the listener stays for that one, and then goes with it.
+#[test]
+fn a_listener_waits_for_heirs() {
+    let agent = Agent::start();
+    let parent = agent.library();
+    let socket = listening();
+    let (listener, _) = parent.listen(&socket);
+    let bequeath = Request::Bequeath { listener };
+    let listeners = || agent.status()["listeners"].as_array().unwrap().len();
+    assert_eq!(parent.call(&bequeath, &[]).0, Reply::Done);
+    assert_eq!(parent.refused(&bequeath, &[]), Reason::Refused, "it has left it already");
+    assert_eq!(listeners(), 1);
+    let child = agent.library();
+    assert_eq!(child.listen(&socket).0, listener);
+    assert_eq!(parent.refused(&Request::Unlisten { listener }, &[]), Reason::Refused);
+    assert_eq!(child.call(&Request::Unlisten { listener }, &[]).0, Reply::Done);
+    assert_eq!(listeners(), 0);
+    // An heir that is there already; a process that takes it back; one that ends.
+    let (listener, _) = parent.listen(&socket);
+    assert_eq!(child.listen(&socket).0, listener);
+    let bequeath = Request::Bequeath { listener };
+    assert_eq!(parent.call(&bequeath, &[]).0, Reply::Done);
+    assert_eq!(parent.refused(&bequeath, &[]), Reason::Refused);
+    assert_eq!(child.call(&bequeath, &[]).0, Reply::Done);
+    assert_eq!(child.listen(&socket).0, listener);
+    assert_eq!(child.call(&bequeath, &[]).0, Reply::Done);
+    drop(child);
+    agent.until("the child's hold ends", |s| s["listeners"] == serde_json::json!([]));
+    // Nobody comes.
+    let (listener, _) = parent.listen(&socket);
+    assert_eq!(parent.call(&Request::Bequeath { listener }, &[]).0, Reply::Done);
+    std::thread::sleep(Duration::from_secs(8));
+    assert_eq!(listeners(), 1);
+    agent.until("nobody has come", |s| s["listeners"] == serde_json::json!([]));
 }
 
 #[test]

@@ -223,6 +223,12 @@ pub enum Request<'a> {
         /// The port of a connection's other end; 0: any.
         other: u16,
     },
+    /// "The listening socket is closed here; a process that I have forked may have it still, and serve it." No fds.
+    /// Since [`crate::version::BEQUEATH_SINCE`].
+    Bequeath {
+        /// Which.
+        listener: ListenerId,
+    },
 }
 
 /// What the agent answers.
@@ -236,7 +242,7 @@ pub enum Reply {
         /// Bytes of memory that its control groups let it have; `u64::MAX`: no limit.
         memory: u64,
     },
-    /// To `Tool`, `Unlisten`, `Detach`, `Unexport`, `Await`, `Offer`, `Arrive`. No fds.
+    /// To `Tool`, `Unlisten`, `Bequeath`, `Detach`, `Unexport`, `Await`, `Offer`, `Arrive`. No fds.
     Done,
     /// To `Listen`. fds: the listener's proposal table.
     Listening {

@@ -46,6 +46,7 @@ fn golden_requests() {
         (Request::Ring { region: 2, endpoint: 128, vector: 7 }, &[22, 2, 0x80, 0x01, 7]),
         (Request::Capture { snap: 300, port: 6379 }, &[23, 0xac, 0x02, 0xeb, 0x31]),
         (Request::Captured, &[24]),
+        (Request::Bequeath { listener: 128 }, &[26, 0x80, 0x01]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -119,7 +120,7 @@ fn a_version_is_read_from_messages_of_any_shape() {
 }
 
 fn requests() -> impl Strategy<Value = (u8, u64, u64, u32, String)> {
-    (0..25_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
+    (0..26_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
 }
 
 fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
@@ -151,6 +152,7 @@ fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
         21 => Request::Ring { region: *a, endpoint: *b, vector: c.to_le_bytes()[0] },
         22 => Request::Capture { snap: *c, port: 6379 },
         23 => Request::Captured,
+        24 => Request::Bequeath { listener: *a },
         _ => Request::Status,
     }
 }

@@ -227,6 +227,12 @@ fn a_server_that_becomes_a_daemon() {
     in_all_modes(|sandbox| probe(sandbox, "daemon", &[], Expect::All(16)));
 }
 
+/// A server that closes its listener and leaves it to a child: the child's connections are shunted, whenever it first accepts.
+#[test]
+fn a_listener_that_is_left_to_a_child() {
+    in_all_modes(|sandbox| probe(sandbox, "heirs", &[], Expect::All(16)));
+}
+
 /// A program opens one listener after the other: the last is as good as the first.
 #[test]
 fn listeners_that_follow_each_other() {

@@ -220,6 +220,7 @@ impl Server {
         let _ = self.state.tell_peers();
         self.membership.turn(&mut self.state, &self.epoll);
         self.drop_nobodies();
+        self.state.end_bequests(Instant::now());
         if let Some(metrics) = &mut self.metrics {
             metrics.drop_late(&self.epoll);
         }
@@ -243,9 +244,11 @@ impl Server {
         let scrapers = self.metrics.as_ref().and_then(|metrics| metrics.patience(now));
         let offers = self.state.has_offers().then(|| SWEEP.saturating_sub(self.swept.elapsed()));
         let shared = self.state.patience(now);
+        let bequests = self.state.next_bequest_ends(now);
         let server = self.membership.patience(&self.state, now);
         let inspectors = self.inspectors.patience();
-        let waits = [introductions, paused, idle, scrapers, offers, shared, server, inspectors];
+        let waits =
+            [introductions, paused, idle, scrapers, offers, shared, bequests, server, inspectors];
         waits.into_iter().flatten().min()
     }
 

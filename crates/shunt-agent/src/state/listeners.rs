@@ -8,6 +8,7 @@ use shunt_wire::addr::Addr;
 use shunt_wire::agent::{EndpointId, ListenerId, Reply};
 use shunt_wire::reason::Reason;
 
+use super::bequest::Bequest;
 use super::{Answer, Listener, Name, Outcome, Rejection, State};
 use crate::held::{Held, Passed, Socket, Thing};
 
@@ -57,6 +58,7 @@ impl State {
         sockets.insert(cookie);
         self.by_cookie.insert(cookie, listener);
         let fds = vec![Rc::clone(&known.table_fd)];
+        self.is_served(me, listener, cookie);
         // Also one that an earlier agent has known.
         self.answer_marks_at(cookie);
         if let Some(endpoint) = self.endpoints.get_mut(&me) {
@@ -130,6 +132,11 @@ impl State {
                 self.leave_marks_at(cookie);
             }
         }
+        let is_held = |left: &Bequest| {
+            let known = self.listeners.get(&left.listener);
+            known.and_then(|l| l.holders.get(&left.by)).is_some_and(|of| of.contains(&left.cookie))
+        };
+        self.bequests.retain(is_held);
         self.drop_unheld(listener);
     }
 

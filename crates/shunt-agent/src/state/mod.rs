@@ -9,6 +9,8 @@
 //! all of them.
 
 mod answer;
+mod bequest;
+mod bequests;
 mod capture;
 mod captures;
 mod endpoint;
@@ -47,6 +49,7 @@ use crate::totals::Totals;
 use answer::Outcome;
 pub(crate) use answer::Rejection;
 pub use answer::{Answer, Misconduct};
+use bequest::Bequest;
 use capture::Captures;
 pub(crate) use endpoint::Endpoint;
 use host::Host;
@@ -104,6 +107,7 @@ pub struct State {
     /// They are others than those that peers were last told of.
     listeners_changed: bool,
     by_cookie: HashMap<u64, ListenerId>,
+    bequests: Vec<Bequest>,
     by_name: HashMap<Name, ListenerId>,
     pub(crate) regions: HashMap<RegionId, Region>,
     captures: Captures,
@@ -152,6 +156,7 @@ impl State {
             listeners: HashMap::new(),
             listeners_changed: false,
             by_cookie: HashMap::new(),
+            bequests: Vec::new(),
             by_name: HashMap::new(),
             regions: HashMap::new(),
             captures: Captures::default(),

@@ -68,6 +68,7 @@ impl State {
         match *request {
             Request::Listen => self.listen(me, passed).map(|answer| self.listening(answer)),
             Request::Unlisten { listener } => self.unlisten(me, listener),
+            Request::Bequeath { listener } => self.bequeath(me, listener),
             Request::Connect { listener } => self.connect(me, listener),
             Request::Attach { region, slot } => self.attach(me, region, slot, passed),
             Request::Bells { region, endpoint } => self.bells(me, region, endpoint),

@@ -40,6 +40,8 @@ pub struct Listener {
     fds: AtomicU32,
     /// Process that registered it; another (a forked worker) registers itself when it accepts.
     holder: AtomicU32,
+    /// How often the process had forked when it registered it.
+    forks: AtomicU32,
     /// Endpoint by which it is registered: another one means another agent.
     endpoint: AtomicU64,
     looked: AtomicU64,
@@ -56,6 +58,14 @@ pub struct Listener {
 
 /// Held while a listener is entered.
 static CHANGES: Mutex<()> = Mutex::new(());
+
+/// How often this process has forked, as far as it is known.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// The process has forked: its child has the listening sockets, too.
+pub fn are_inherited() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
 
 /// Held across fork.
 pub fn lock_for_fork() -> impl Sized {
@@ -121,7 +131,12 @@ impl Listener {
         if self.holder.load(Ordering::Relaxed) != owner_pid() {
             settle_inheritance();
         } else if self.why.reason().is_none() {
-            agent_client::unlisten(self.id.load(Ordering::Relaxed));
+            let id = self.id.load(Ordering::Relaxed);
+            if self.forks.load(Ordering::Relaxed) == FORKS.load(Ordering::Relaxed) {
+                agent_client::unlisten(id);
+            } else {
+                agent_client::bequeath(id);
+            }
         }
     }
 
@@ -165,6 +180,7 @@ impl Listener {
             memory: AtomicU32::new(0),
             fds: AtomicU32::new(1),
             holder: AtomicU32::new(owner_pid()),
+            forks: AtomicU32::new(0),
             endpoint: AtomicU64::new(0),
             looked: AtomicU64::new(clock::now()),
             local: None,
@@ -195,6 +211,7 @@ pub fn register(fd: c_int) -> Result<&'static Listener, Reason> {
 fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
     // Before it is asked for: should it change meanwhile, it is asked for again.
     let memory = agent_client::endpoint()?.registry.memory();
+    let forks = FORKS.load(Ordering::Relaxed);
     let Listening { listener: id, table, shared, endpoint } =
         agent_client::listen(abi::borrow(fd))?;
     let _changes = CHANGES.lock();
@@ -203,7 +220,9 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
         l.id.load(Ordering::Relaxed) == id && l.memory.load(Ordering::Relaxed) == memory
     };
     if let Some(same) = known.filter(is_same) {
-        same.holder.store(endpoint.pid, Ordering::Relaxed);
+        if same.holder.swap(endpoint.pid, Ordering::Relaxed) != endpoint.pid {
+            same.forks.store(forks, Ordering::Relaxed);
+        }
         same.endpoint.store(endpoint.id, Ordering::Relaxed);
         shunt_sys::fds::close(table);
         if let Some((memory, _)) = shared {
@@ -226,6 +245,7 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
         memory: AtomicU32::new(memory),
         fds: AtomicU32::new(1),
         holder: AtomicU32::new(endpoint.pid),
+        forks: AtomicU32::new(forks),
         endpoint: AtomicU64::new(endpoint.id),
         looked: AtomicU64::new(clock::now()),
         local: sockinfo::local_addr(abi::borrow(fd)).ok().filter(|addr| !addr.is_unspecified()),

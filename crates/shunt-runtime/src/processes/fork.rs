@@ -50,6 +50,7 @@ pub fn prepare() {
 pub fn in_parent() {
     point!(fork_parent);
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    listener::are_inherited();
     agent_client::child_has_come();
     fork_sharing::fork_parent();
 }
@@ -57,6 +58,7 @@ pub fn in_parent() {
 /// The same after a panic in it.
 pub fn in_parent_again() {
     LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    listener::are_inherited();
     agent_client::child_has_come();
     fork_sharing::fork_parent();
 }

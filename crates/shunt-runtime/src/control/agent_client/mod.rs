@@ -35,7 +35,8 @@ use crate::threads::signals::Uncancelled;
 
 pub use requests::{
     Attached, Claimed, Listening, Memory, Proposals, add_bell, attach, await_clients, bell, bells,
-    claim, connect, detach, export, fetch, import, listen, offer, ring, unexport, unlisten,
+    bequeath, claim, connect, detach, export, fetch, import, listen, offer, ring, unexport,
+    unlisten,
 };
 
 /// How long to leave an agent alone that could not be reached.
@@ -267,7 +268,7 @@ fn introduce() -> Result<(OwnFd, &'static Endpoint), Reason> {
     if let Some(Invitation { socket, user }) = invitation::with_own(Option::take)
         && let Ok(Reply::Done) = call(socket.borrow(), &Request::Arrive, &[], &mut Fds::new())
     {
-        return say_hello(socket, user, AGREED.load(Ordering::Relaxed));
+        return say_hello(socket, user, agreed());
     }
     // An older agent refuses what it does not speak, and hangs up.
     let mut answer = Err(Reason::VersionMismatch);
@@ -283,6 +284,11 @@ fn introduce() -> Result<(OwnFd, &'static Endpoint), Reason> {
 
 /// The version that this process, or the one that has forked it, last spoke with the agent.
 static AGREED: AtomicU32 = AtomicU32::new(PROTOCOL_VERSION);
+
+/// See [`AGREED`].
+fn agreed() -> u32 {
+    AGREED.load(Ordering::Relaxed)
+}
 
 /// A connection to the agent's socket.
 fn come_in() -> Result<OwnFd, Reason> {

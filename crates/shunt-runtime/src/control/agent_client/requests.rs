@@ -10,8 +10,9 @@ use shunt_wire::agent::{
     EndpointId, ExportId, Exported, ListenerId, MAX_MESSAGE, RegionId, Reply, Request, encode,
 };
 use shunt_wire::reason::Reason;
+use shunt_wire::version::BEQUEATH_SINCE;
 
-use crate::control::agent_client::{Client, SOCKET, TALKS, call, lock, with};
+use crate::control::agent_client::{Client, SOCKET, TALKS, agreed, call, lock, with};
 use crate::control::doorbells::Doorbells;
 use crate::control::endpoint::Endpoint;
 use crate::fds::own_fds::OwnFd;
@@ -73,6 +74,14 @@ pub enum Proposals {
 pub fn unlisten(listener: ListenerId) {
     // Best effort: the agent also notices when this process ends.
     let _ = with(|agent, _| call(agent, &Request::Unlisten { listener }, &[], &mut Fds::new()));
+}
+
+/// The same where a process that this one has forked may serve it still.
+pub fn bequeath(listener: ListenerId) {
+    if agreed() < BEQUEATH_SINCE {
+        return unlisten(listener);
+    }
+    let _ = with(|agent, _| call(agent, &Request::Bequeath { listener }, &[], &mut Fds::new()));
 }
 
 /// A region for proposals to a listener: name, table, region.

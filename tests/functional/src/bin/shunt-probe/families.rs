@@ -74,6 +74,35 @@ pub fn daemon(p: &mut Probe) -> io::Result<()> {
     Ok(())
 }
 
+/// Listeners that are left to a child, which accepts only later.
+pub const HEIRS: usize = 4;
+
+/// A program forks the one that serves, closes its listener, and is a client, before and after that. The child has not called accept by then.
+pub fn heirs(p: &mut Probe) -> io::Result<()> {
+    for _ in 0..HEIRS {
+        let listener = listener()?;
+        let port = address(&listener)?.port();
+        let (reader, writer) = sys::pipe()?;
+        let child = in_child(|| {
+            sys::read(reader.as_raw_fd(), &mut [0])?;
+            for _ in 0..2 {
+                let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+                echo(&server)?;
+            }
+            Ok(())
+        })?;
+        let before = connect(port)?;
+        drop(listener);
+        let after = connect(port)?;
+        sys::write(writer.as_raw_fd(), b"x")?;
+        for client in [before, after] {
+            p.say("an heir's echo", exchange(client.as_raw_fd())?);
+        }
+        p.say("the heir", sys::wait_for(child)?);
+    }
+    Ok(())
+}
+
 /// Connections to children that are killed, one in [`KEEP`] of which stays open.
 const ORPHANS: usize = 400;
 const KEEP: usize = 4;

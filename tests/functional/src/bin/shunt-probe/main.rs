@@ -63,6 +63,7 @@ const GROUPS: &[Group] = &[
     ("execs", execs::run),
     ("lifetimes", lifetimes::run),
     ("daemon", families::daemon),
+    ("heirs", families::heirs),
     ("stdio", stdio::run),
     ("replaced", inner::replaced),
     ("inner", inner::run),

@@ -48,6 +48,17 @@ impl CqLine {
     /// Queues connection `conn` (below [`ENTRIES`]; larger numbers are ignored).
     #[inline]
     pub fn push(&self, arm: &ArmLine, conn: usize) -> Push {
+        self.push_if(arm, conn, true)
+    }
+
+    /// The same where it may be queued already by one that was to ring, and has not done so yet.
+    #[cold]
+    pub fn push_again(&self, arm: &ArmLine, conn: usize) -> Push {
+        self.push_if(arm, conn, false)
+    }
+
+    #[inline(always)]
+    fn push_if(&self, arm: &ArmLine, conn: usize, is_new: bool) -> Push {
         let Some(word) = self.bits.get(conn / 64) else { return Push::Saved };
         let bit = 1_u64 << (conn % 64);
         // SYNC POINT cq-bit: releases what the caller wrote (cursors) to the owner's swap in pop.
@@ -56,7 +67,7 @@ impl CqLine {
         // SYNC POINT cq-arm: bit before arm here, arm before bits in the owner (`ArmLine::arm`,
         // fence, `is_empty`).
         store_load_fence_after_rmw();
-        if before & bit == 0 && arm.sleepers.load(Ordering::Relaxed) != 0 {
+        if (before & bit == 0 || !is_new) && arm.sleepers.load(Ordering::Relaxed) != 0 {
             Push::Ring
         } else {
             Push::Saved

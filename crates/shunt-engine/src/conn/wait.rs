@@ -13,6 +13,7 @@ use crate::conn::{End, has};
 use crate::events;
 use crate::handshake::Phase;
 use crate::stretch::{Path, path};
+use crate::wait::tell::Untold;
 
 /// The events of the kernel socket that end a sleep, beside the doorbell; bits are those of poll(2). `theirs`: what the peer
 /// writes, where there is a ring.
@@ -41,15 +42,6 @@ pub fn kernel_events(
         }
         (Direction::Sending, _) => events::OUT,
     }
-}
-
-/// What the peer waits for, as far as it can be seen here, and may not have been told of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Untold {
-    /// Bytes, a mark, or an end.
-    pub data: bool,
-    /// Room.
-    pub room: bool,
 }
 
 impl End<'_> {

@@ -7,10 +7,9 @@ use shunt_shm::arena::UNDECIDED;
 use shunt_shm::region::Section;
 use shunt_shm::sync::{AtomicU32, AtomicU64};
 
-use super::pace::{Panicked, at_once, point};
+use super::pace::{self, Panicked, at_once, point};
 use super::program::Doing;
 use super::{Ending, World, other};
-use crate::call::Direction;
 use crate::conn::repeated::are_awaited;
 use crate::handshake::Phase;
 use crate::kernel::KernelSocket;
@@ -126,17 +125,18 @@ impl World {
     /// `stream::in_doubt` has it.
     pub fn contains(&self, who: usize, doing: &mut Doing, was_in_step: bool) {
         if was_in_step || doing.moved > 0 {
-            return self.resets(who);
+            return pace::uninterrupted(|| self.resets(who));
         }
         // Nothing is in doubt: the kernel does the call. Another panic there leaves something so.
         let is_given_back = self.contained(who, || self.gives_back(who));
-        if !is_given_back || are_awaited(&self.procs[who].record) {
-            return self.resets(who);
+        if !is_given_back || at_once(|| are_awaited(&self.procs[who].record)) {
+            return pace::uninterrupted(|| self.resets(who));
         }
         // Others, or the call below a handler, would read in the ring beside it.
         let is_alone = self.procs[who].calls.get() == 1 && !self.has_relatives(who);
-        if doing.op.moves() && is_alone && !self.is_broken(who) {
-            self.moves_past(who, doing);
+        let is_left = doing.op.moves() && is_alone && !self.is_broken(who);
+        if is_left && !self.contained(who, || self.moves_past(who, doing)) {
+            pace::uninterrupted(|| self.resets(who));
         }
     }
 
@@ -170,15 +170,5 @@ impl World {
         point();
         self.tells_of_end(who);
         self.tells_own(who);
-    }
-
-    /// Tells other calls of the same program, which wait by its own words.
-    pub fn tells_own(&self, who: usize) {
-        let ctl = &self.procs[who].section.ctl;
-        for (word, way) in [(&ctl.rx_arm, Direction::Receiving), (&ctl.tx_arm, Direction::Sending)]
-        {
-            shunt_shm::doorbell::take(word);
-            self.takes_word(who, way);
-        }
     }
 }

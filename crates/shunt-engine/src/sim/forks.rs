@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-use shunt_shm::doorbell::arm;
+use shunt_shm::doorbell::{ON_BELL, arm, arm_bell};
 use shunt_shm::holders::Member;
 use shunt_shm::lock::{Guard, Owner, OwnerLock};
 
@@ -154,16 +154,15 @@ impl World {
         me.is_woken.set(false);
         me.has_armed[usize::from(direction == Direction::Sending)].set(true);
         match direction {
+            Direction::Receiving if how == ON_BELL => arm_bell(&ctl.rx_arm, &ctl.rx_bells, 1),
+            Direction::Sending if how == ON_BELL => arm_bell(&ctl.tx_arm, &ctl.tx_bells, 1),
             Direction::Receiving => arm(&ctl.rx_arm, how),
             Direction::Sending => arm(&ctl.tx_arm, how),
         }
     }
 
-    /// All programs of an end that have armed a word, which was taken: one of them may arm it again before others look.
-    pub fn takes_word(&self, whose: usize, direction: Direction) {
-        if !self.has_forks() {
-            return;
-        }
+    /// Wakes all programs of an end that have armed a word, which was taken: one of them may arm it again before others look.
+    pub fn wakes_armed(&self, whose: usize, direction: Direction) {
         let at = usize::from(direction == Direction::Sending);
         self.procs[other(whose)].untold[at].set(false);
         for me in self.programs(whose).map(|who| &self.procs[who]) {

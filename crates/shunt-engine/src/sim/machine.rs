@@ -238,6 +238,7 @@ impl Machine {
         let me = &self.minds[program];
         let Some(op) = me.pops() else { return };
         me.handlers.set(me.handlers.get() + 1);
+        me.tells_below.set(true);
         self.does(program, op.without_edges());
         let is_next = |op: Option<&Op>| op.is_some_and(|op| op.makes_connection());
         while matches!(op, Op::Close | Op::On(_)) && is_next(me.ops.borrow().front()) {

@@ -22,6 +22,10 @@ pub struct Mind {
     pub had_handler: Cell<bool>,
     /// Handlers of signals that run.
     pub handlers: Cell<u32>,
+    /// Between the two halves of telling those who wait on this connection.
+    pub telling: Cell<Option<usize>>,
+    /// A handler has begun a call, and has not told yet what those below it have not.
+    pub tells_below: Cell<bool>,
     /// It keeps to no protocol.
     pub is_liar: Cell<bool>,
     /// It is no place for a fork.
@@ -57,6 +61,8 @@ impl Mind {
             asleep_on: Cell::new(None),
             had_handler: Cell::new(false),
             handlers: Cell::new(0),
+            telling: Cell::new(None),
+            tells_below: Cell::new(false),
             is_liar: Cell::new(false),
             is_born: Cell::new(ops.is_some()),
             is_dead: Cell::new(false),

@@ -71,8 +71,8 @@ impl World {
         }
     }
 
-    /// Over TCP, this program's next call would hear of a reset.
-    fn must_be_reset(&self, who: usize) -> bool {
+    /// Over TCP, this program's next call would hear of a reset. `is_plain`: of one that knows of no ring.
+    fn must_be_reset(&self, who: usize, is_plain: bool) -> bool {
         let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
         let is_first = matches!(peer.ending.get(), Ending::Killed | Ending::Closed);
         // Where it leaves a full ring at that moment the kernel has only heard of a FIN, and says `EPIPE`.
@@ -81,7 +81,7 @@ impl World {
         let is_below = me.mind.handlers.get() > 0 || self.has_relatives(who);
         let is_reset = me.left_unread.get() > 0 || peer.is_aborted.get();
         // Without the library nobody knows of bytes in a ring, which one that has ended its direction does not leave.
-        let is_unknown = me.mind.is_foreign.get() && !sends_over_tcp(&me.record);
+        let is_unknown = (me.mind.is_foreign.get() || is_plain) && !sends_over_tcp(&me.record);
         // Where its own reading has ended nobody looks for that beside the kernel.
         let is_asked = !self.is_deaf(who) || peer.is_aborted.get();
         let is_unheard = has_left || is_below || is_unknown || !is_asked;
@@ -178,7 +178,10 @@ impl World {
                 let has_ended = peer.ending.get() >= Ending::Shut;
                 assert!(has_ended, "program {who} saw an end too early");
                 self.has_all(who, doing.is_plain);
-                assert!(!self.must_be_reset(who), "program {who} saw an end for a reset");
+                assert!(
+                    !self.must_be_reset(who, doing.is_plain),
+                    "program {who} saw an end for a reset"
+                );
             }
             (Step::Failed(Errno::CONNRESET), _) => {
                 assert!(self.may_be_reset(who), "program {who} saw a reset: {doing:?}");
@@ -192,7 +195,10 @@ impl World {
                 let is_refused = self.may_refuse(other(who));
                 let is_over = peer.ending.get().is_over() || is_refused;
                 assert!(is_over || is_own, "program {who} cannot send");
-                assert!(is_own || !self.must_be_reset(who), "program {who} missed a reset");
+                assert!(
+                    is_own || !self.must_be_reset(who, doing.is_plain),
+                    "program {who} missed a reset"
+                );
             }
             (Step::Failed(error), _) => panic!("program {who}: {error:?} in {doing:?}"),
             _ => {}
@@ -215,8 +221,10 @@ impl World {
             return self.waits_for_notice(who, &asleep);
         }
         assert!(!me.has_reset.get(), "{who} sleeps over a reset of its own: {asleep:?}");
-        // Whoever is killed tells nobody; the kernel does, and on a futex nobody hears it, but who has looked before knows.
-        let knows = me.socket.has_told_end.get() && !self.has_relatives(who);
+        // Whoever is killed tells nobody; the kernel does, and on a futex nobody hears it, but who has looked before knows: a
+        // handler above that look does not.
+        let is_above = me.mind.handlers.get() > 0;
+        let knows = me.socket.has_told_end.get() && !self.has_relatives(who) && !is_above;
         if peer.ending.get().is_over() && asleep.events.is_none() && !asleep.by_edge && !knows {
             return;
         }
@@ -252,9 +260,11 @@ impl World {
                 assert!(free * 3 < of, "{who} was not told of room: {asleep:?}");
             }
             // In poll and epoll a third is room, of which the receiver tells before it has taken another quarter.
-            // One that waits for the kernel's room hears of that, though another program has gone back to the ring.
+            // One that waits for the kernel's room hears of that, though another program has gone back to the ring. Above a step
+            // that has half ended the direction a send is turned away.
             Direction::Sending
                 if until.is_none()
+                    && self.is_free(who, Direction::Sending)
                     && !sends_over_tcp(&me.record)
                     && !(asleep.by_edge && self.has_relatives(who))
                     && asleep.events.is_none_or(|asked| asked & events::OUT == 0) =>

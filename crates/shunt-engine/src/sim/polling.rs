@@ -111,7 +111,7 @@ impl World {
             }
             let looks_at = self.next_look(who);
             let asleep = self.asleep(who, doing, [None; 2], Some(wanted));
-            self.rests_until(who, Asleep { looks_at, ..asleep });
+            self.sleeps_now(who, Asleep { looks_at, ..asleep });
         }
         self.polls(who, doing);
     }
@@ -191,7 +191,7 @@ impl World {
                 let now = self.now.get();
                 naps.begins(now);
                 let looks_at = [Some(naps.end(now)), asleep.looks_at].into_iter().flatten().min();
-                self.rests_until(who, Asleep { by_edge: false, looks_at, ..asleep });
+                self.sleeps_now(who, Asleep { by_edge: false, looks_at, ..asleep });
                 self.was_woken(looks_at, &mut naps);
                 if !looks() {
                     naps.looks(self.now.get());
@@ -200,7 +200,7 @@ impl World {
                 continue;
             }
             let asleep = self.asleep(who, doing, armed, Some(events));
-            hears(self.rests_until(who, asleep));
+            hears(self.sleeps_now(who, asleep));
             self.was_woken(asleep.looks_at, &mut naps);
         }
     }
@@ -259,7 +259,7 @@ impl World {
                 return;
             }
             let asleep = self.asleep(who, doing, [None; 2], None);
-            self.rests_until(who, asleep);
+            self.sleeps_now(who, asleep);
             is_listed = asleep.looks_at.is_some_and(|at| self.now.get() >= at);
         }
     }

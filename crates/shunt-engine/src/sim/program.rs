@@ -153,10 +153,12 @@ impl World {
         if op.moves() && self.advances(who) == Phase::Tcp {
             return self.calls_kernel(who, doing);
         }
+        if op.moves() {
+            self.procs[who].mind.had_handler.set(false);
+        }
         // An edge-triggered program tries first.
         let polls = matches!(op, Op::PollReceive(_) | Op::PollSend(_));
         if polls {
-            self.procs[who].mind.had_handler.set(false);
             self.polls(who, *doing);
         }
         // A call that follows finds something.

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Acquire;
 use shunt_shm::doorbell::{ON_BELL, ON_FUTEX};
 use shunt_shm::sync::AtomicU32;
 
-use super::pace::{self, rest};
+use super::pace::{self, at_once, rest};
 use super::program::Doing;
 use super::wakes::News;
 use super::{Op, World};
@@ -70,9 +70,9 @@ impl World {
             return self.sleeps_in_kernel(who, doing, until);
         }
         self.tells_for_those_below(who);
-        // One that runs from here on may leave the word as it was armed: the sleep does not begin (`threads/handlers.rs`).
+        // What one that has run since the call began has seen is for the call to look at: the sleep does not begin
+        // (`threads/handlers.rs`).
         let had_handler = &self.procs[who].mind.had_handler;
-        had_handler.set(false);
         let (end, now) = (self.end(who), self.now.get());
         let direction = doing.op.direction();
         let receives = direction == Direction::Receiving;
@@ -86,11 +86,11 @@ impl World {
         let events = kernel_events(end.record, Some(end.theirs), direction, until);
         if until == Until::Ring && (naps.is_young(now) || !end.has(KERNEL_HINT)) {
             let seen = self.arms(who, direction, ON_FUTEX);
-            if end.ends_wait(direction, until) || had_handler.get() {
+            if had_handler.take() || end.ends_wait(direction, until) {
                 return;
             }
             let looks_at = [Some(naps.end(now)), overflow()].into_iter().flatten().min();
-            self.rests_until(who, Asleep { armed: armed(seen), looks_at, ..asleep });
+            self.sleeps_now(who, Asleep { armed: armed(seen), looks_at, ..asleep });
             self.was_woken(looks_at, naps);
             if !end.ends_wait(direction, until) {
                 naps.looks(self.now.get());
@@ -108,10 +108,10 @@ impl World {
         };
         let overflow = if until == Until::Ring { overflow() } else { None };
         let looks_at = [longest, overflow].into_iter().flatten().min();
-        if had_handler.get() {
+        if had_handler.take() {
             return;
         }
-        let told = self.rests_until(
+        let told = self.sleeps_now(
             who,
             Asleep { armed: armed(seen), events: Some(events), looks_at, ..asleep },
         );
@@ -149,6 +149,11 @@ impl World {
         }
     }
 
+    /// The same, unless a handler has run since the last look: the sleep does not begin then (`threads/handlers.rs`).
+    pub fn sleeps_now(&self, who: usize, asleep: Asleep) -> u32 {
+        if self.procs[who].mind.had_handler.get() { 0 } else { self.rests_until(who, asleep) }
+    }
+
     /// Sleeps. What the kernel has to say afterwards, of what it was asked.
     pub fn rests_until(&self, who: usize, mut asleep: Asleep) -> u32 {
         /// Looks of who waits for a liar, after which it is taken to wait for ever.
@@ -164,6 +169,15 @@ impl World {
         }
         asleep.news = self.news(who);
         asleep.began = pace::points();
+        // futex(2) looks at the words, and whoever arms a queue looks at that.
+        let on_futex = asleep.events.is_none() && !asleep.by_edge;
+        let is_late = match asleep.by_edge {
+            true => me.is_queued.get(),
+            false => on_futex && self.is_taken(who, asleep.armed),
+        };
+        if is_late {
+            me.is_woken.set(true);
+        }
         me.mind.sleeps_on(self.conn, asleep);
         rest();
         me.mind.asleep.set(None);
@@ -173,21 +187,26 @@ impl World {
         asleep.events.map_or(0, |events| self.socket(who).poll() & (events | events::ALWAYS))
     }
 
+    /// A word is not as it was armed.
+    fn is_taken(&self, who: usize, armed: [Option<u32>; 2]) -> bool {
+        let ctl = &self.procs[who].section.ctl;
+        let is_taken = |(seen, word): (Option<u32>, &AtomicU32)| {
+            seen.is_some_and(|seen| at_once(|| word.load(Acquire)) != seen)
+        };
+        armed.into_iter().zip([&ctl.rx_arm, &ctl.tx_arm]).any(is_taken)
+    }
+
     /// Whether a sleep has ended.
     pub fn is_woken(&self, who: usize, asleep: &Asleep) -> bool {
-        let (me, ctl) = (&self.procs[who], &self.procs[who].section.ctl);
+        let me = &self.procs[who];
         if let Some(direction) = asleep.lock {
             return self.can_lock(who, direction);
         }
-        let is_taken = |(seen, word): (&Option<u32>, &AtomicU32)| {
-            seen.is_some_and(|seen| word.load(Acquire) != seen)
-        };
         let told = self.socket(who).poll();
-        asleep.armed.iter().zip([&ctl.rx_arm, &ctl.tx_arm]).any(is_taken)
-            || asleep.events.is_some_and(|events| told & (events | events::ALWAYS) != 0)
+        asleep.events.is_some_and(|events| told & (events | events::ALWAYS) != 0)
             || (asleep.events.is_none() && me.mind.is_roused.get())
             || me.is_woken.get()
-            || (asleep.by_edge && (me.socket.edge.get() || me.is_queued.get()))
+            || (asleep.by_edge && me.socket.edge.get())
             || asleep.looks_at.is_some_and(|at| self.now.get() >= at)
     }
 }

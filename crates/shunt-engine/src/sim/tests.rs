@@ -437,6 +437,16 @@ fn what_was_mended_stays_so() {
         "meet edge-send:1 poll-send:1 poll-send:1 / shut-rd send:1 edge-recv:1 / a601486738",
         // One that had, too, and had set its buffers, polled for room over the death of its peer.
         "meet shut-rd buffers:1 poll-send:2389 / die:5 buffers:1 / 850000",
+        // A handler between the two halves of telling, which waited for an answer, found nobody to wake.
+        "meet signal:47 recv:4096 recv:1 / meet edge-send:4097 / cf31000100",
+        "meet poll-recv:1 / meet signal:66 edge-send:2731 recv:1 / 000000",
+        "meet signal:64 send:1 recv:1 / meet recv:1 / 93010000",
+        // Two handlers that waited for each other woke each other all the time.
+        "meet signal:89 poll-send:1 edge-recv:1 / meet signal:92 poll-send:1 edge-recv:1 / 3b000000000000000000000000",
+        // A handler above a read passed marks, and the read took the next one for a breach.
+        "meet send:2998 / meet poll-send:1 recv:1 signal:12 recv:2999 recv:1 / 4c0cd900000100018ea27e8b80808200ab",
+        // The library panicked a second time where it had just looked after the first.
+        "meet shut edge-recv:1 / meet send:1 signal:40 panic:22 recv:1 panic:7 / 80050000000000",
         // Room that another program had filled was told of.
         "meet recv:1 recv:1 check spawn:1 poll-send:3000 poll-send:1 / meet urgent send:1 / 00310000",
     ] {

@@ -50,11 +50,8 @@ impl World {
 
     /// An end has taken a word by which the other one is woken who waits in this direction. There is something for it: unless it
     /// began to sleep in the middle of the step, in which case it may have found what that tells of.
-    pub fn wakes(&self, teller: usize, direction: Direction) {
-        if self.has_forks() {
-            return self.takes_word(other(teller), direction);
-        }
-        if !self.is_honest() {
+    pub fn has_cause(&self, teller: usize, direction: Direction) {
+        if self.has_forks() || !self.is_honest() {
             return;
         }
         assert!(self.is_in_place(), "{teller} tells of {}, which has lost its place", self.conn);

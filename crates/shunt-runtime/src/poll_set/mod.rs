@@ -113,6 +113,8 @@ struct PollSet<'a> {
     naps: Naps,
     /// Some entry is the kernel's.
     others: bool,
+    /// It has not slept yet, and tells what calls below a handler have not told of: once, as [`crate::stream::sleep`] does.
+    tells_below: bool,
     /// It had nothing to tell at first, and went on.
     slept: bool,
     stopwatch: Stopwatch,
@@ -143,6 +145,7 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
         ears: Vec::new(),
         words: Words::default(),
         naps: Naps::default(),
+        tells_below: true,
         others: false,
         slept: false,
         stopwatch: Stopwatch::default(),
@@ -207,7 +210,9 @@ impl Wait for PollSet<'_> {
     }
 
     fn turn_in(&mut self) -> Result<Way, Woken> {
-        self.conns().for_each(|(_, conn)| notify::for_those_below(conn.sock()));
+        if core::mem::take(&mut self.tells_below) {
+            self.conns().for_each(|(_, conn)| notify::for_those_below(conn.sock()));
+        }
         self.naps.begins(ThisProcess.now());
         let is_patient = self.socks().all(Sock::is_patient);
         self.naps.have_lasted(is_patient);

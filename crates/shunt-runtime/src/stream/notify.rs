@@ -1,10 +1,11 @@
 //! News for the peer.
 
+use core::ptr;
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
 
-use shunt_engine::wait::tell::{self, Armed, Wake};
-use shunt_shm::cq::Push;
+use shunt_engine::wait::tell::{self, Armed, Untold, Wake};
+use shunt_shm::cq::{ArmLine, CqLine, Push};
 use shunt_shm::doorbell::futex_wake;
 use shunt_shm::region::{Ctl, queue_place};
 use shunt_shm::sync::{AtomicU32, store_load_fence};
@@ -71,7 +72,21 @@ impl Wake for Theirs<'_> {
 
     fn push(&self) -> Option<usize> {
         let mine = self.link.view().section(self.slot, self.link.side);
-        queue(self.link, self.ctl, self.slot, Some(&mine.prod.place))
+        queue(self.link, self.ctl, (self.slot, Some(&mine.prod.place)), tell::queue)
+    }
+
+    fn push_again(&self) -> Option<usize> {
+        let mine = self.link.view().section(self.slot, self.link.side);
+        queue(self.link, self.ctl, (self.slot, Some(&mine.prod.place)), tell::queue_again)
+    }
+
+    fn ring_all(&self) {
+        self.ring(core::iter::once(COMMON));
+    }
+
+    #[inline]
+    fn in_halves<T>(&self, halves: impl FnOnce() -> T) -> T {
+        handlers::tell_above(ptr::from_ref(self.sock).addr(), halves)
     }
 }
 
@@ -149,15 +164,37 @@ impl Wake for Ours<'_> {
     }
 
     fn push(&self) -> Option<usize> {
-        queue(self.sock.link()?, self.ctl, self.sock.record().slot(), None)
+        queue(self.sock.link()?, self.ctl, (self.sock.record().slot(), None), tell::queue)
+    }
+
+    fn push_again(&self) -> Option<usize> {
+        queue(self.sock.link()?, self.ctl, (self.sock.record().slot(), None), tell::queue_again)
+    }
+
+    fn ring_all(&self) {
+        self.ring(core::iter::once(COMMON));
+    }
+
+    #[inline]
+    fn in_halves<T>(&self, halves: impl FnOnce() -> T) -> T {
+        handlers::tell_above(ptr::from_ref(self.sock).addr(), halves)
     }
 }
 
+/// Puts a connection there, and says whether the owner is to be rung.
+type Puts = fn(&CqLine, &ArmLine, usize, Option<&AtomicU32>) -> Push;
+
 /// Puts the connection into the queue that `ctl` names; the vector whose owner is to be rung.
-fn queue(link: &Link, ctl: &Ctl, slot: usize, place: Option<&AtomicU32>) -> Option<usize> {
+#[inline]
+fn queue(
+    link: &Link,
+    ctl: &Ctl,
+    (slot, place): (usize, Option<&AtomicU32>),
+    puts: Puts,
+) -> Option<usize> {
     let (lane, vector) = queue_place(ctl.queue.load(Ordering::Relaxed))?;
     let of = link.view().lane(lane).vector(vector);
-    let rings = tell::queue(&of.queue, &of.arm, slot, place) == Push::Ring;
+    let rings = puts(&of.queue, &of.arm, slot, place) == Push::Ring;
     rings.then(|| {
         of.arm.rang.store(clock::now(), Ordering::Relaxed);
         vector
@@ -172,6 +209,10 @@ const fn receiver_of(ctl: &Ctl) -> Armed<'_> {
 /// Who waits for room.
 const fn sender_of(ctl: &Ctl) -> Armed<'_> {
     Armed { word: &ctl.tx_arm, bells: &ctl.tx_bells }
+}
+
+const fn words_of(ctl: &Ctl) -> [Armed<'_>; 2] {
+    [receiver_of(ctl), sender_of(ctl)]
 }
 
 /// There are bytes (or an end, or a mark) for the peer's receiver. The cursor is stored already.
@@ -196,9 +237,9 @@ pub fn all(sock: &Sock) {
 /// This side ends a direction, and the kernel is about to say so (or has just said it) to all who watch
 /// the socket. Those on a futex don't.
 pub fn those_on_futexes(sock: &Sock) {
-    let Some((_, theirs)) = sock.sections() else { return };
-    let ctl = &theirs.ctl;
-    tell::those_on_futexes([&ctl.rx_arm, &ctl.tx_arm], |word| futex_wake(word, u32::MAX));
+    let (Some(link), Some((_, theirs))) = (sock.link(), sock.sections()) else { return };
+    let (ctl, slot) = (&theirs.ctl, sock.record().slot());
+    tell::those_on_futexes(words_of(ctl), &Theirs { sock, link, ctl, slot });
 }
 
 /// Before a call in a handler of a signal sleeps, as a call below it may have done something, and not told of it yet: the
@@ -213,12 +254,13 @@ pub fn for_those_below(sock: &Sock) {
 #[cold]
 fn tell_untold(sock: &Sock) {
     let (Some(end), Some(link)) = (sock.end(), sock.link()) else { return };
-    let (untold, slot) = (end.untold(), sock.record().slot());
-    if untold.data {
-        data(sock, link, &end.theirs.ctl, slot);
-    }
-    if untold.room {
-        space(sock, link, &end.theirs.ctl, slot);
+    let is_halfway = handlers::is_below(ptr::from_ref(sock).addr());
+    let (ctl, slot) = (&end.theirs.ctl, sock.record().slot());
+    tell::untold(end.untold(), is_halfway, words_of(ctl), &Theirs { sock, link, ctl, slot });
+    if is_halfway {
+        // Or of other threads of this side.
+        let (ctl, nothing) = (&end.mine.ctl, Untold { data: false, room: false });
+        tell::untold(nothing, true, words_of(ctl), &Ours { sock, ctl });
     }
 }
 
@@ -238,7 +280,7 @@ pub fn own(sock: &Sock) {
 fn own_after_fence(sock: &Sock) {
     let Some((mine, _)) = sock.sections() else { return };
     let ctl = &mine.ctl;
-    tell::own([receiver_of(ctl), sender_of(ctl)], &Ours { sock, ctl });
+    tell::own(words_of(ctl), &Ours { sock, ctl });
 }
 
 /// There is something on the error queue, of which all are told who watch the connection, whatever else they

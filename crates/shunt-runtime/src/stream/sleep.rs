@@ -76,6 +76,9 @@ pub struct Sleep {
     times: Blocking,
     /// The signal handlers that have run before it, or were found not to end it.
     seen: Seen,
+    /// It has not slept yet, and tells what calls below a handler have not told of. Once: two that wait for each other would else
+    /// wake each other all the time.
+    tells_below: bool,
     /// The call has moved some bytes: a signal ends it, whatever its handler is.
     pub has_moved: bool,
 }
@@ -84,7 +87,8 @@ impl Sleep {
     /// For a call on a connection, which it holds before it waits.
     pub fn new(conn: Conn, direction: Direction) -> Self {
         let (sock, seen) = (conn.sock(), Seen::now());
-        Self { conn, sock, direction, times: Blocking::default(), seen, has_moved: false }
+        let times = Blocking::default();
+        Self { conn, sock, direction, times, seen, tells_below: true, has_moved: false }
     }
 
     fn receiving(&self) -> bool {
@@ -278,7 +282,9 @@ impl Wait for Waiting<'_> {
     fn turn_in(&mut self) -> Result<Way, Woken> {
         let Self { of, until, end, .. } = self;
         let (until, direction, sock) = (*until, of.direction, of.sock);
-        notify::for_those_below(sock);
+        if core::mem::take(&mut of.tells_below) {
+            notify::for_those_below(sock);
+        }
         let ears = Ears {
             ring: end.is_some(),
             is_far: sock.is_far(),

@@ -13,7 +13,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use libc::{SA_RESETHAND, SA_RESTART, SA_SIGINFO, sigaction, siginfo_t};
 
@@ -46,6 +46,8 @@ struct Notes {
     ending: AtomicU32,
     /// Those that run. One that is left by a jump counts for good.
     running: AtomicU32,
+    /// What a call below is in the middle of telling others of ([`tell_above`]).
+    telling: AtomicUsize,
     /// How long the thread is to sleep.
     time: UnsafeCell<timespec>,
 }
@@ -56,6 +58,7 @@ thread_local! {
             all: AtomicU32::new(0),
             ending: AtomicU32::new(0),
             running: AtomicU32::new(0),
+            telling: AtomicUsize::new(0),
             time: UnsafeCell::new(NOT_AT_ALL),
         }
     };
@@ -167,6 +170,32 @@ unsafe extern "C-unwind" fn above(signal: c_int, info: *mut siginfo_t, context: 
 #[must_use]
 pub fn are_running() -> bool {
     NOTES.with(|notes| notes.running.load(Ordering::Relaxed) != 0)
+}
+
+/// Tells others of `what`, not 0: handlers above know of it meanwhile ([`is_below`]).
+#[inline]
+pub fn tell_above<T>(what: usize, tell: impl FnOnce() -> T) -> T {
+    let notes = |what| {
+        compiler_fence(Ordering::SeqCst);
+        let before = NOTES.with(|notes| {
+            let before = notes.telling.load(Ordering::Relaxed);
+            notes.telling.store(what, Ordering::Relaxed);
+            before
+        });
+        compiler_fence(Ordering::SeqCst);
+        before
+    };
+    let before = notes(what);
+    let result = tell();
+    notes(before);
+    result
+}
+
+/// True in a handler above a call that is in the middle of telling others of this. Of one that a handler has left by a jump it
+/// may be true for longer.
+#[must_use]
+pub fn is_below(what: usize) -> bool {
+    NOTES.with(|notes| notes.telling.load(Ordering::Relaxed) == what)
 }
 
 fn set_time(time: timespec) -> *const timespec {

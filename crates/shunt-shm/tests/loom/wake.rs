@@ -68,6 +68,19 @@ impl Wake for Line {
         let pushed = tell::queue(&self.queue, &self.queue_arm, CONN, Some(&self.place));
         (pushed == Push::Ring).then_some(VECTOR)
     }
+
+    fn push_again(&self) -> Option<usize> {
+        let pushed = tell::queue_again(&self.queue, &self.queue_arm, CONN, Some(&self.place));
+        (pushed == Push::Ring).then_some(VECTOR)
+    }
+
+    fn ring_all(&self) {
+        self.bell.ring();
+    }
+
+    fn in_halves<T>(&self, halves: impl FnOnce() -> T) -> T {
+        halves()
+    }
 }
 
 /// A blocking call in its first milliseconds.
@@ -295,7 +308,7 @@ fn those_on_futexes_are_told_of_an_end() {
             thread::spawn(move || on_futex(&line, || ended.load(Ordering::Relaxed) != 0))
         };
         ended.store(1, Ordering::Relaxed);
-        tell::those_on_futexes([&line.word, &line.other_word], |_| line.futex.wake());
+        tell::those_on_futexes([line.armed(), line.other()], &*line);
         waiter.join().unwrap();
     });
 }

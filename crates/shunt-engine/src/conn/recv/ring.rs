@@ -45,7 +45,7 @@ impl End<'_> {
         let want = call.want();
         let place = cursor.readable(prod, self.ring, want as u64)?;
         if !place.is_empty() {
-            return self.read_ring(call, blocking, marks, place);
+            return self.read_ring(call, blocking, place);
         }
         if !Grants::are_possible(prod, self.record.rx.grants.load(Relaxed)) {
             return Err(Violation::Grants);
@@ -66,13 +66,7 @@ impl End<'_> {
 
     /// Bytes that are there. `None`: go on.
     #[inline(always)]
-    fn read_ring(
-        &self,
-        call: &mut impl Incoming,
-        blocking: bool,
-        marks: u32,
-        place: Span,
-    ) -> Looked {
+    fn read_ring(&self, call: &mut impl Incoming, blocking: bool, place: Span) -> Looked {
         if let Some(looked) = call.takes_otherwise(place) {
             return looked;
         }
@@ -83,6 +77,8 @@ impl End<'_> {
             return Ok(None);
         }
         call.receives(place.len());
+        // A handler above the telling may have passed some.
+        let marks = self.record.rx.marks.load(Relaxed);
         let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
         let looks = call.only_looks();
         let seen = self.record.rx.cursor.pos() + place.len() as u64;

@@ -69,7 +69,7 @@ impl End<'_> {
             // What lies behind the mark in the kernel socket belongs to a later stretch.
             BeforeMark::Read(most) => match read(call, usize::try_from(most).unwrap_or(usize::MAX))
             {
-                Read::Bytes => self.after_tcp(call, blocking, marks)?,
+                Read::Bytes => self.after_tcp(call, blocking)?,
                 // The ring holds nothing that could be read yet.
                 Read::Nothing => Some(nothing(call, blocking, Until::Kernel)),
                 Read::Eof => Some(at_end(self.record, Some(*self), call)),
@@ -109,7 +109,7 @@ impl End<'_> {
         Ok(match read {
             // A signal handler has read what was there, and may have passed a mark.
             Read::Nothing | Read::Eof if !alone => None,
-            Read::Bytes => self.after_tcp(call, blocking, marks)?,
+            Read::Bytes => self.after_tcp(call, blocking)?,
             Read::Nothing => Some(nothing(call, blocking, Until::Both)),
             // End of file, unless the sender went on in the ring before it closed.
             Read::Eof => {
@@ -124,7 +124,9 @@ impl End<'_> {
     }
 
     /// After bytes from the kernel socket. `None`: go on.
-    fn after_tcp(&self, call: &mut impl Incoming, blocking: bool, marks: u32) -> Looked {
+    fn after_tcp(&self, call: &mut impl Incoming, blocking: bool) -> Looked {
+        // A handler above the read may have passed some.
+        let marks = self.record.rx.marks.load(Relaxed);
         let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;
         let looks = call.only_looks();
         // A short read tells edge-triggered programs that there is no more: so the bytes on

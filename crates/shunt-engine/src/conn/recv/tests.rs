@@ -232,6 +232,20 @@ fn what_comes_twice_behind_an_end_that_the_program_has_made_is_not_read() {
 }
 
 #[test]
+fn marks_that_a_handler_passes_above_a_read_are_no_breach() {
+    let (memory, socket) = (Rc::new(Memory::default()), Socket::default());
+    socket.arrive(Arrival::Bytes(3));
+    let below = Rc::clone(&memory);
+    // After the look for bytes.
+    socket.before(1, move || {
+        below.record().rx.marks.store(2, Relaxed);
+        below.end().theirs.prod.marks.store(3, Relaxed);
+    });
+    let mut call = Receives::new(&memory, &socket, 3);
+    assert_eq!((step(&mut call), call.got), (Step::Done, 3));
+}
+
+#[test]
 fn a_stretch_whose_bytes_were_lost_ends_the_stream() {
     for (end_of, expected) in
         [(Arrival::Fin, Step::Done), (Arrival::Reset, Step::Failed(Errno::CONNRESET))]

@@ -8,7 +8,7 @@ use crate::conn::Conn;
 use crate::contain::contain_uncancelled;
 use crate::epoll::instance::{Instance, flags_are_valid, kernel_event};
 use crate::epoll::state::Watch;
-use crate::epoll::{reentrancy, table};
+use crate::epoll::{reentrancy, table, wait};
 use crate::fds::fd_table::{self, Kind};
 use crate::fds::owner::owns_process_state;
 use crate::point;
@@ -144,6 +144,10 @@ fn watch(
                 (watch.interest, watch.data, watch.parked) = (asked.events, asked.u64, None);
             }
             state.list(index);
+            if !parked && !wait::has_news_or_awaits(instance, &mut state, index) {
+                // As ep_modify (fs/eventpoll.c): those who sleep are armed for what comes.
+                return 0;
+            }
             keep
         }
         _ => {

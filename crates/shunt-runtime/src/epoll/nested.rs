@@ -23,7 +23,7 @@ use crate::control::bells::COMMON;
 use crate::control::link;
 use crate::epoll::instance::Instance;
 use crate::epoll::state::{Inner, State};
-use crate::epoll::{Ours, all, get, kernel, tag, wait as waiting};
+use crate::epoll::{Ours, all, get, tag, wait as waiting};
 use crate::fds::own_fds::adopt;
 use crate::stream::tcp;
 use crate::system::abi;
@@ -175,12 +175,11 @@ impl Instance {
         let mut found = false;
         for _ in 0..state.ready.len() {
             let Some(index) = state.ready.pop_front() else { break };
-            if waiting::has_news(&mut state, index) {
+            if waiting::has_news_or_awaits(self, &mut state, index) {
                 state.ready.push_back(index);
                 found = true;
             } else if let Some(watch) = state.get(index) {
                 watch.listed = false;
-                kernel::await_room(self.raw(), (index, watch), watch.interest & events::OUT != 0);
             }
         }
         if found && self.sleepers.load(Ordering::Relaxed) > 0 {

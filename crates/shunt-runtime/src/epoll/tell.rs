@@ -5,22 +5,22 @@ use core::sync::atomic::Ordering;
 use crate::conn::{Conn, Sock};
 use crate::control::endpoint::Endpoint;
 use crate::control::link::Link;
-use crate::epoll::instance::SEVERAL;
+use crate::epoll::instance::{Instance, SEVERAL};
 use crate::epoll::reentrancy;
 use crate::epoll::table::{all, get};
 use crate::point;
 use crate::system::abi::c_int;
 use crate::system::errno::KeepErrno;
 
-/// Tells the watchers of a connection that there is something to look at.
-pub fn dispatch(link: &Link, slot: usize) {
+/// Tells the watchers of a connection that there is something to look at. `by`: the instance that a thread is just looking at.
+pub fn dispatch(link: &Link, slot: usize, by: Option<&Instance>) {
     point!(epoll_dispatch);
     let Some(word) = link.watch.get(slot) else { return };
     let packed = word.load(Ordering::Acquire);
     if packed & SEVERAL != 0 {
         for instance in all() {
             let watches = instance.lock().of_place(link, slot);
-            watches.into_iter().for_each(|watch| instance.push_ready(watch));
+            watches.into_iter().for_each(|watch| instance.push_ready(watch, by));
         }
         return;
     }
@@ -29,7 +29,7 @@ pub fn dispatch(link: &Link, slot: usize) {
         && let Some(instance) = usize::try_from(index).ok().and_then(get)
         && let Ok(watch) = usize::try_from(watch)
     {
-        instance.push_ready(watch);
+        instance.push_ready(watch, by);
     }
 }
 
@@ -61,7 +61,7 @@ pub fn wants_room(fd: c_int) {
 pub fn look_again(sock: &'static Sock) {
     let Some(link) = sock.link() else { return };
     if !reentrancy::is_told_later() {
-        dispatch(link, sock.record().slot());
+        dispatch(link, sock.record().slot(), None);
     }
 }
 

@@ -309,9 +309,10 @@ fn gather(instance: &Instance, out: &mut Out) {
         // Whatever is the kernel's has its turn next time.
         instance.visited.store(0, Ordering::Relaxed);
     }
-    if !state.ready.is_empty() && out.full() && instance.sleepers.load(Ordering::Relaxed) > 0 {
-        // More than this thread can take: another one that sleeps here may have it.
-        instance.ring_own(&state);
+    if !state.ready.is_empty() {
+        // More than this thread can take, or level-triggered: another one that sleeps here may have it, as ep_done_scan
+        // (fs/eventpoll.c) has it.
+        instance.ring_if_awaited(&state);
     }
 }
 
@@ -357,6 +358,15 @@ pub fn has_news(state: &mut State, index: usize) -> bool {
     readiness(watch, look, shared).is_some_and(|ready| report(watch.interest, ready).events != 0)
 }
 
+/// The same; what has nothing to report has the kernel tell of room, where that is waited for.
+pub fn has_news_or_awaits(instance: &Instance, state: &mut State, index: usize) -> bool {
+    let found = has_news(state, index);
+    if !found && let Some(watch) = state.get(index) {
+        kernel::await_room(instance.raw(), (index, watch), watch.interest & events::OUT != 0);
+    }
+    found
+}
+
 /// Empties the completion queues of the instance's vectors into the ready lists.
 pub fn pop_queues(instance: &Instance) {
     let vectors = instance.vectors.load(Ordering::Relaxed);
@@ -364,11 +374,11 @@ pub fn pop_queues(instance: &Instance) {
         return;
     }
     let heard = if instance.is_heard_elsewhere() { vectors } else { instance.hears() };
-    looks::at_rest(vectors & heard).for_each(pop);
-    looks::awake(vectors).for_each(pop);
+    let queues = looks::at_rest(vectors & heard).chain(looks::awake(vectors));
+    queues.for_each(|queue| pop(queue, instance));
 }
 
-fn pop(queue: Queue) {
+fn pop(queue: Queue, by: &Instance) {
     let Some(vector) = queue.vector().filter(|vector| !vector.queue.is_empty()) else { return };
     queue.is_used();
     let link = queue.link;
@@ -380,7 +390,7 @@ fn pop(queue: Queue) {
         }
         _ => 0,
     };
-    vector.queue.pop_all(place_of, |slot| dispatch(link, slot));
+    vector.queue.pop_all(place_of, |slot| dispatch(link, slot, Some(by)));
 }
 
 /// True when a completion is queued, or a connection that is looked at by itself has news.

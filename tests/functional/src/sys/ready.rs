@@ -284,6 +284,14 @@ impl Epoll {
         let n = ready(unsafe { libc::epoll_wait(fd, room, max, millis(timeout)) })?;
         Ok(self.room[..n].iter().map(|e| EpollEvent { data: e.u64, events: e.events }).collect())
     }
+
+    /// The same without end and for one event, in any number of threads.
+    pub fn wait_for_one(&self) -> io::Result<EpollEvent> {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        check(unsafe { libc::epoll_wait(self.fd.as_raw_fd(), &raw mut event, 1, -1) })?;
+        Ok(EpollEvent { data: event.u64, events: event.events })
+    }
 }
 
 impl AsRawFd for Epoll {

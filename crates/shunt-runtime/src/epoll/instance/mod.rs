@@ -350,15 +350,19 @@ impl Instance {
         self.vector.load(Ordering::Relaxed) as usize
     }
 
-    /// Puts a watch into the ready list, from a completion queue.
-    pub fn push_ready(&self, watch: usize) {
+    /// Puts a watch into the ready list, from a completion queue. A thread that is looking at this very instance (`by`) goes on to look
+    /// at the list, and wakes another one if something stays there.
+    pub fn push_ready(&self, watch: usize, by: Option<&Self>) {
         let mut state = self.lock();
         if self.is_only_parked(&mut state, watch) {
             return;
         }
         state.list(watch);
         self.edges.fetch_add(1, Ordering::AcqRel);
-        self.ring_if_awaited(&state);
+        let is_looked_at = by.is_some_and(|by| ptr::eq(by, self));
+        if !is_looked_at || self.nested.load(Ordering::Relaxed) {
+            self.ring_if_awaited(&state);
+        }
     }
 
     /// Looks at a watch again that was looked at before.

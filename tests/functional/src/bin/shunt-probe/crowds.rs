@@ -42,7 +42,82 @@ pub fn threads(p: &mut Probe) -> io::Result<()> {
     woken(p, "epoll", 60, in_epoll)?;
     // As many vectors as there are, some of which have been others'.
     woken(p, "poll", 60, in_poll)?;
-    woken(p, "epoll once more", 60, in_epoll)
+    woken(p, "epoll once more", 60, in_epoll)?;
+    woken_once(p)?;
+    told_all(p)
+}
+
+/// Threads that wait in one epoll instance.
+const SHARERS: usize = 4;
+
+/// A message for a connection of which one thread is to hear (`EPOLLONESHOT`) wakes one.
+fn woken_once(p: &Probe) -> io::Result<()> {
+    const ONCE: u32 = IN | libc::EPOLLONESHOT.cast_unsigned();
+    let pair = p.pair()?;
+    let fd = pair.s();
+    let epoll = Epoll::new(1)?;
+    epoll.control(ADD, fd, ONCE, 0)?;
+    thread::scope(|scope| {
+        let (told, tids) = std::sync::mpsc::channel();
+        for _ in 0..SHARERS {
+            let (told, epoll) = (told.clone(), &epoll);
+            scope.spawn(move || -> io::Result<()> {
+                // SAFETY: no arguments.
+                let _ = told.send(unsafe { libc::gettid() });
+                loop {
+                    epoll.wait_for_one()?;
+                    let over = sys::read(fd, &mut [0])? == 0;
+                    if !over {
+                        sys::write(fd, b"x")?;
+                    }
+                    // The next one ends, too.
+                    epoll.control(libc::EPOLL_CTL_MOD, fd, ONCE, 0)?;
+                    if over {
+                        return Ok(());
+                    }
+                }
+            });
+        }
+        let tids: Vec<i32> = tids.iter().take(SHARERS).collect();
+        (0..4).try_for_each(|_| exchange(&pair.client))?;
+        let mut before = asleep(&tids)?;
+        for n in 0..8 {
+            exchange(&pair.client)?;
+            let after = asleep(&tids)?;
+            let woken = before.iter().zip(&after).filter(|(before, after)| before != after).count();
+            p.say(&format!("one instance, EPOLLONESHOT: threads that message {n} wakes"), woken);
+            before = after;
+        }
+        sys::shutdown(pair.c(), libc::SHUT_WR)
+    })
+}
+
+/// All threads hear of what the first of them does not read, where it is level-triggered.
+fn told_all(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let epoll = Epoll::new(1)?;
+    epoll.control(ADD, pair.s(), IN, 0)?;
+    for round in 0..4 {
+        thread::scope(|scope| {
+            let (told, tids) = std::sync::mpsc::channel();
+            for _ in 0..SHARERS {
+                let (told, epoll) = (told.clone(), &epoll);
+                scope.spawn(move || {
+                    // SAFETY: no arguments.
+                    let _ = told.send(unsafe { libc::gettid() });
+                    epoll.wait_for_one().map(drop)
+                });
+            }
+            let tids: Vec<i32> = tids.iter().take(SHARERS).collect();
+            asleep(&tids)?;
+            sys::write(pair.c(), b"x").map(drop)
+        })?;
+        p.say(
+            &format!("one instance, level-triggered: bytes, round {round}"),
+            sys::read(pair.s(), &mut [0; 8])?,
+        );
+    }
+    Ok(())
 }
 
 fn woken(p: &Probe, how: &str, count: usize, wait: Wait) -> io::Result<()> {

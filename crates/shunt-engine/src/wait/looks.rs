@@ -9,7 +9,8 @@
 //! Changes happen one at a time, and looks take no lock. A queue is always in one of the two lists. A thread that has heard a
 //! doorbell looks at the queues at rest first, as one that wakes up meanwhile is among the others then. A queue wakes up only while
 //! no thread sleeps on its vector: a sleeper has armed the queues that were awake when it came to sleep, and the peer would not ring
-//! for this one once the thread that has found something in it is busy elsewhere.
+//! for this one once the thread that has found something in it is busy elsewhere. For the same reason a queue that is new while
+//! threads sleep begins at rest.
 
 use shunt_shm::cq::{ArmLine, CqLine};
 use shunt_shm::doorbell;
@@ -168,7 +169,7 @@ impl<const VECTORS: usize, const WORDS: usize> Looks<VECTORS, WORDS> {
             self.sleeps[vector].fetch_add(1, Ordering::Relaxed);
             self.asleep[vector].fetch_add(1, Ordering::AcqRel);
         }
-        // SYNC POINT looks-asleep: counted before it looks at what is awake; in `is_used` it is the other way round.
+        // SYNC POINT looks-asleep: counted before it looks at what is awake; in `begins` and `wake` it is the other way round.
         store_load_fence_after_rmw();
         if self.awake(vectors).nth(FEW).is_some() {
             let long_empty = |queue: &Q| self.sleeps_since(queue) > IN_VAIN;
@@ -192,14 +193,25 @@ impl<const VECTORS: usize, const WORDS: usize> Looks<VECTORS, WORDS> {
         self.asleep.iter().for_each(|asleep| asleep.store(0, Ordering::Relaxed));
     }
 
-    /// Connections come to have their completions told of by a queue: it is looked at. Alone.
-    pub fn begins(&self, queue: &impl Queue) {
+    /// Connections come to have their completions told of by a queue: it is looked at. Alone. At rest, while threads sleep: they
+    /// have armed the queues that there were, and the one that arms this one first may soon be busy elsewhere. `is_missed`: others
+    /// sleep, too, that look at its vector from now on.
+    pub fn begins(&self, queue: &impl Queue, is_missed: bool) {
         let (place, vector) = (queue.place(), queue.vector());
         let now = self.sleeps[vector].load(Ordering::Relaxed);
         queue.found().store(now, Ordering::Relaxed);
         // It may be that of another link group, which had the place before.
         self.at_rest.clear(place, vector);
         self.awake.set(place, vector);
+        // SYNC POINT looks-asleep.
+        store_load_fence_after_rmw();
+        if !is_missed && self.asleep[vector].load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let Some((_, arm)) = queue.lines() else { return };
+        self.at_rest.set(place, vector);
+        arm.arm();
+        self.awake.clear(place, vector);
     }
 
     /// Sleeps since something was found in it.
@@ -321,7 +333,7 @@ mod tests {
 
     fn queues(looks: &Looks<2, 1>, many: usize) -> Vec<Told> {
         let queues: Vec<Told> = (0..many).map(|place| Told { place, ..Told::default() }).collect();
-        queues.iter().for_each(|queue| looks.begins(&queue));
+        queues.iter().for_each(|queue| looks.begins(&queue, false));
         queues
     }
 
@@ -356,6 +368,26 @@ mod tests {
         assert_eq!(looks.count(1), FEW + 1);
         assert!(rings(&many[8]) && !rings(&many[7]) && !rings(&many[9]));
         assert_eq!(looks.at_rest(1).count(), 0);
+    }
+
+    #[test]
+    fn a_queue_that_is_new_while_a_thread_sleeps_begins_at_rest() {
+        let looks = Looks::new();
+        let first = &queues(&looks, 1)[0];
+        assert_eq!((looks.awake(2).count(), looks.at_rest(2).count()), (1, 0));
+        assert!(!rings(first), "whoever makes it looks at it, and arms it");
+        looks.comes_to_sleep(2, |_| None::<&Told>);
+        let second = &Told { place: 1, ..Told::default() };
+        looks.begins(&second, false);
+        assert_eq!((looks.awake(2).count(), looks.at_rest(2).count()), (1, 1));
+        assert!(rings(second), "the sleeper has not armed it");
+        looks.wakes_up(2);
+        looks.is_used(&second);
+        assert_eq!((looks.awake(2).count(), looks.at_rest(2).count()), (2, 0));
+        assert!(!rings(second));
+        let third = &Told { place: 2, ..Told::default() };
+        looks.begins(&third, true);
+        assert!(rings(third), "nor has one that did not look at that vector");
     }
 
     #[test]

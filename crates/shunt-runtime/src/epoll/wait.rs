@@ -9,7 +9,7 @@ use shunt_engine::wait::{
 };
 use shunt_shm::cq::ArmLine;
 use shunt_shm::region::SLOTS;
-use shunt_shm::sync::store_load_fence;
+use shunt_shm::sync::{store_load_fence, store_load_fence_after_rmw};
 use shunt_wire::waits::Part;
 
 use crate::calls::{Has, Keeper, UnderWay};
@@ -432,6 +432,8 @@ struct Armed {
 impl Armed {
     fn new(instance: &'static Instance) -> Self {
         instance.sleepers.fetch_add(1, Ordering::AcqRel);
+        // SYNC POINT vectors-asleep.
+        store_load_fence_after_rmw();
         let vectors = instance.vectors.load(Ordering::Relaxed);
         looks::comes_to_sleep(vectors);
         let armed = |queue: Queue| Some((queue, &queue.vector()?.arm));

@@ -53,7 +53,7 @@ impl Queue for &Told {
 impl Told {
     fn new() -> Arc<Self> {
         let told = Self::default();
-        told.looks.begins(&&told);
+        told.looks.begins(&&told, false);
         Arc::new(told)
     }
 
@@ -167,5 +167,22 @@ fn whoever_wakes_a_queue_and_goes_leaves_the_sleepers_to_be_told() {
         };
         Owner::waits(&told, 2, false);
         guest.join().unwrap();
+    });
+}
+
+/// A queue is new while a thread sleeps, or comes to sleep. The thread that has made it is busy elsewhere as something comes.
+#[test]
+fn a_sleeper_is_told_of_what_comes_in_a_queue_that_is_new() {
+    explore(Some(3), || {
+        let told = Arc::new(Told::default());
+        let maker = {
+            let told = Arc::clone(&told);
+            thread::spawn(move || {
+                (&&*told).alone(|| told.looks.begins(&&*told, false));
+                told.tell(1);
+            })
+        };
+        Owner::waits(&told, 1, false);
+        maker.join().unwrap();
     });
 }

@@ -76,11 +76,11 @@ pub fn wakes_up(vectors: u64) {
 }
 
 impl Link {
-    /// Connections come to have their completions told of by this vector.
-    pub fn begins(&'static self, vector: usize) {
+    /// Connections come to have their completions told of by this vector ([`Looks::begins`]).
+    pub fn begins(&'static self, vector: usize, is_missed: bool) {
         let _changes = CHANGES.lock();
         if self.told.fetch_or(1 << vector, Ordering::SeqCst) & 1 << vector == 0 {
-            LOOKS.begins(&Queue { link: self, vector });
+            LOOKS.begins(&Queue { link: self, vector }, is_missed);
         }
     }
 

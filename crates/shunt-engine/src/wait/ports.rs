@@ -42,6 +42,8 @@ pub trait Spinner {
     fn yields(&self) -> &AtomicU32;
     /// Gives the processor away.
     fn give_way(&self);
+    /// There is no other processor for this process.
+    fn has_one_processor(&self) -> bool;
 }
 
 /// The process in which a thread waits.

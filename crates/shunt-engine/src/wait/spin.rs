@@ -116,9 +116,10 @@ const ALONE_FOR: Nanos = 30_000;
 const YIELD_FOR: Nanos = 200_000;
 
 /// Gives the processor away, and looks whenever it is given back, as long as that pays in this process.
-/// Only without an own choice of the user's about spinning. Returns when it had been given back with something found.
+/// Only without an own choice of the user's about spinning, and not where there is one processor: a sleep gives it to whoever is to answer as
+/// well, and costs no wait for an interrupt, while a scheduler lets those who yield wait for longer. Returns when it had been given back with something found.
 pub fn give_way(host: &impl Spinner, mut found: impl FnMut() -> bool) -> Option<Nanos> {
-    if host.mode() != Mode::Auto {
+    if host.mode() != Mode::Auto || host.has_one_processor() {
         return None;
     }
     let learnt = host.yields();

@@ -45,6 +45,7 @@ struct Process {
     rested: Cell<Nanos>,
     offers: AtomicU64,
     yields: AtomicU32,
+    has_one_processor: Cell<bool>,
     alarm: Option<Nanos>,
     doubt: Option<Nanos>,
     counted: [Cell<u32>; 2],
@@ -96,6 +97,10 @@ impl Spinner for Process {
 
     fn offers(&self) -> &AtomicU64 {
         &self.offers
+    }
+
+    fn has_one_processor(&self) -> bool {
+        self.has_one_processor.get()
     }
 
     fn yields(&self) -> &AtomicU32 {
@@ -636,6 +641,9 @@ fn a_blocking_call_gives_way_once_and_not_with_a_timeout() {
     assert_eq!(gives_way(&mut times, Until::Ring, Some(MS)), (false, false), "with a timeout");
     let mut times = Blocking::default();
     assert_eq!(gives_way(&mut times, Until::Both, None), (false, false));
+    process.has_one_processor.set(true);
+    let mut times = Blocking::default();
+    assert_eq!(gives_way(&mut times, Until::Ring, None), (false, false), "with one processor");
 }
 
 #[test]

@@ -77,6 +77,10 @@ impl Spinner for ThisProcess {
         &LEARNT
     }
 
+    fn has_one_processor(&self) -> bool {
+        cores::known() == 1
+    }
+
     fn give_way(&self) {
         rustix::thread::sched_yield();
     }

@@ -178,6 +178,10 @@ impl Spinner for Process {
         &self.offers
     }
 
+    fn has_one_processor(&self) -> bool {
+        false
+    }
+
     fn yields(&self) -> &AtomicU32 {
         &self.learnt
     }

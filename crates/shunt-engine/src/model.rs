@@ -465,6 +465,8 @@ pub struct Receives<'a> {
     /// What a call that leaves the ring and stays is told.
     pub stays: bool,
     pub time: u64,
+    /// So many marks are set, and a handler passes all but one, while this call tells.
+    pub passes_at_tell: Option<u32>,
     /// How often the sender was told of room.
     pub told: Cell<u32>,
     /// Marks that led into the ring were passed: those who wait were to look again.
@@ -490,6 +492,7 @@ impl<'a> Receives<'a> {
             is_unmarked_for_long: false,
             stays: true,
             time: 0,
+            passes_at_tell: None,
             told: Cell::default(),
             passed: RefCell::default(),
         }
@@ -588,6 +591,12 @@ impl Incoming for Receives<'_> {
     }
 
     fn tell(&self) {
+        if let Some(more) = self.passes_at_tell {
+            let Memory { record, theirs, .. } = self.memory;
+            record.rx.marks.fetch_add(more - 1, Relaxed);
+            theirs.prod.marks.fetch_add(more, Relaxed);
+            theirs.prod.mark_at.iter().for_each(|at| at.store(Memory::RING, Relaxed));
+        }
         self.told.set(self.told.get() + 1);
     }
 

@@ -445,6 +445,9 @@ fn what_was_mended_stays_so() {
         "meet signal:89 poll-send:1 edge-recv:1 / meet signal:92 poll-send:1 edge-recv:1 / 3b000000000000000000000000",
         // A handler above a read passed marks, and the read took the next one for a breach.
         "meet send:2998 / meet poll-send:1 recv:1 signal:12 recv:2999 recv:1 / 4c0cd900000100018ea27e8b80808200ab",
+        // A handler took what a call below it had seen, and that one read what came since, of a later stretch.
+        "send:3 stall:0 meet send:4 urgent send:2 / stall:9 signal:9 recv:9 recv:3 recv:9 / ",
+        "send:3 stall:0 meet send:4 urgent send:2 / stall:8 signal:10 recv:9 recv:3 recv:9 / ",
         // The library panicked a second time where it had just looked after the first.
         "meet shut edge-recv:1 / meet send:1 signal:40 panic:22 recv:1 panic:7 / 80050000000000",
         // Room that another program had filled was told of.

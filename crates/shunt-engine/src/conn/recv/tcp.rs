@@ -7,7 +7,7 @@ use shunt_shm::grants::Grants;
 use shunt_shm::ring::RxCursor;
 
 use super::{Incoming, Looked, Read, at_end, failed, failure, is_satisfied, nothing, read};
-use crate::call::{Step, Until, interruptible};
+use crate::call::{Step, Until};
 use crate::conn::End;
 use crate::conn::flags::KERNEL_HINT;
 use crate::handshake::Phase;
@@ -105,10 +105,8 @@ impl End<'_> {
             // Behind the end nothing comes.
             Look::Silent | Look::Eof | Look::OwnEnd | Look::Error => usize::MAX,
         };
-        let (read, alone) = interruptible(&self.record.rx.copying, || read(call, most));
-        Ok(match read {
-            // A signal handler has read what was there, and may have passed a mark.
-            Read::Nothing | Read::Eof if !alone => None,
+        // With the door shut: a handler above would take what was there, and the read what came since, of a later stretch.
+        Ok(match read(call, most) {
             Read::Bytes => self.after_tcp(call, blocking)?,
             Read::Nothing => Some(nothing(call, blocking, Until::Both)),
             // End of file, unless the sender went on in the ring before it closed.

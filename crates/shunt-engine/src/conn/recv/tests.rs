@@ -1,4 +1,5 @@
 use super::*;
+use crate::call::enter;
 use crate::conn::flags::{FROZEN, KERNEL_HINT, LEFTOVER, RESET_TOLD};
 use crate::conn::put;
 use crate::model::{Arrival, Memory, Receives, Socket};
@@ -232,17 +233,22 @@ fn what_comes_twice_behind_an_end_that_the_program_has_made_is_not_read() {
 }
 
 #[test]
-fn marks_that_a_handler_passes_above_a_read_are_no_breach() {
+fn a_handler_takes_nothing_between_a_look_for_bytes_and_their_read() {
     let (memory, socket) = (Rc::new(Memory::default()), Socket::default());
     socket.arrive(Arrival::Bytes(3));
     let below = Rc::clone(&memory);
     // After the look for bytes.
-    socket.before(1, move || {
-        below.record().rx.marks.store(2, Relaxed);
-        below.end().theirs.prod.marks.store(3, Relaxed);
-    });
+    socket.before(1, move || assert!(enter(true, &below.record().rx.copying).is_none()));
     let mut call = Receives::new(&memory, &socket, 3);
     assert_eq!((step(&mut call), call.got), (Step::Done, 3));
+}
+
+#[test]
+fn marks_that_a_handler_passes_above_the_telling_are_no_breach() {
+    let (memory, socket) = (in_ring(Memory::RING), Socket::default());
+    let mut call = Receives::new(&memory, &socket, usize::try_from(Memory::RING).unwrap() + 1);
+    call.passes_at_tell = Some(3);
+    assert_eq!(step(&mut call), Step::Done);
 }
 
 #[test]

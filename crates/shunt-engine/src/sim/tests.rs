@@ -51,10 +51,13 @@ fn program(op: impl Strategy<Value = Op>) -> impl Strategy<Value = Vec<Op>> {
 }
 
 /// What one does that makes connections, by these operations: several at a time, and one after the other.
-fn connecting(makes: impl Strategy<Value = Op> + 'static) -> impl Strategy<Value = Vec<Op>> {
+fn connecting(
+    makes: impl Strategy<Value = Op> + 'static,
+    others: impl Strategy<Value = Op> + 'static,
+) -> impl Strategy<Value = Vec<Op>> {
     let makes = makes.boxed();
     let does = prop_oneof![
-        10 => op(),
+        10 => others,
         4 => makes.clone(),
         3 => Just(Op::Close),
         2 => (0_usize..3).prop_map(Op::On),
@@ -68,10 +71,19 @@ fn connecting(makes: impl Strategy<Value = Op> + 'static) -> impl Strategy<Value
 }
 
 fn connecting_programs() -> impl Strategy<Value = (Vec<Op>, Vec<Op>)> {
-    let connects = prop_oneof![5 => Just(Op::Connect), 1 => Just(Op::ConnectPlain)];
+    let connects = || prop_oneof![5 => Just(Op::Connect), 1 => Just(Op::ConnectPlain)];
     let accepts =
-        prop_oneof![4 => Just(Op::Accept), 2 => Just(Op::AcceptNow), 1 => Just(Op::AcceptPlain)];
-    (connecting(connects), connecting(accepts))
+        || prop_oneof![4 => Just(Op::Accept), 2 => Just(Op::AcceptNow), 1 => Just(Op::AcceptPlain)];
+    let leaves = || prop_oneof![6 => op(), 1 => leaving_only()];
+    prop_oneof![
+        3 => (connecting(connects(), op()), connecting(accepts(), op())),
+        1 => (connecting(connects(), leaves()), connecting(accepts(), leaves())),
+    ]
+}
+
+/// By which a program leaves the ring, or hands all its connections over.
+fn leaving_only() -> impl Strategy<Value = Op> {
+    prop_oneof![Just(Op::Urgent), Just(Op::Leave), Just(Op::Exec), (0_usize..6).prop_map(Op::Spawn),]
 }
 
 fn history(programs: impl Strategy<Value = (Vec<Op>, Vec<Op>)>) -> impl Strategy<Value = History> {

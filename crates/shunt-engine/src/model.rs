@@ -295,6 +295,7 @@ pub struct Sends<'a> {
     /// The doorbells of the peer are at hand.
     pub can_tell: bool,
     pub is_orphaned: bool,
+    pub is_cut_off: bool,
     pub time: u64,
     /// What the kernel socket says to bytes.
     pub kernel: Kernel,
@@ -321,6 +322,7 @@ impl<'a> Sends<'a> {
             is_dry: false,
             can_tell: true,
             is_orphaned: false,
+            is_cut_off: false,
             time: 1 << 20,
             kernel: Kernel::Moved(usize::MAX),
             can_take_back: true,
@@ -430,6 +432,10 @@ impl Outgoing for Sends<'_> {
         self.can_tell
     }
 
+    fn is_cut_off(&self) -> bool {
+        self.is_cut_off
+    }
+
     fn is_orphaned(&self) -> bool {
         self.is_orphaned
     }
@@ -462,6 +468,7 @@ pub struct Receives<'a> {
     pub can_look_behind: bool,
     /// Bytes that no mark explains have been there for long.
     pub is_unmarked_for_long: bool,
+    pub is_cut_off: bool,
     /// What a call that leaves the ring and stays is told.
     pub stays: bool,
     pub time: u64,
@@ -490,6 +497,7 @@ impl<'a> Receives<'a> {
             is_leftover: false,
             can_look_behind: false,
             is_unmarked_for_long: false,
+            is_cut_off: false,
             stays: true,
             time: 0,
             passes_at_tell: None,
@@ -559,6 +567,10 @@ impl Incoming for Receives<'_> {
         assert!(self.only_looks);
         let there = usize::try_from(self.socket.unread() - repeated).unwrap();
         self.got += there.min(self.total - self.got);
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.is_cut_off
     }
 
     fn can_look_behind(&self) -> bool {

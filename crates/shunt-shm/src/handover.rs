@@ -47,6 +47,21 @@ pub fn leave(handed_over: &AtomicU32, look: impl FnOnce() -> u32) {
     handed_over.store(left_at(marks), Ordering::Release);
 }
 
+/// As [`leave`], in two steps, by an agent for a receiver that will get no more through the ring: how many marks the sender has set,
+/// of which one that is set later waits for [`has_left_for_good`].
+#[must_use]
+pub fn begins_to_leave(handed_over: &AtomicU32, marks: &AtomicU32) -> u32 {
+    handed_over.store(LEAVING, Ordering::Relaxed);
+    // SYNC POINT handover: the sender's is in `repeats`.
+    store_load_fence();
+    marks.load(Ordering::Acquire)
+}
+
+/// The second one, with what [`begins_to_leave`] has found; where it stops is stored already.
+pub fn has_left_for_good(handed_over: &AtomicU32, marks: u32) {
+    handed_over.store(left_at(marks), Ordering::Release);
+}
+
 /// A receiver that has left, and has passed no mark since, wants to read on. `is_marked` looks whether there is one. False: then
 /// the sender may have begun where this receiver has stopped, and nothing must be read in the ring.
 pub fn stay(handed_over: &AtomicU32, is_marked: impl FnOnce() -> bool) -> bool {
@@ -76,6 +91,12 @@ pub fn repeats(handed_over: &AtomicU32, marks: u32) -> Repeats {
 #[must_use]
 pub fn stays(handed_over: &AtomicU32) -> bool {
     handed_over.load(Ordering::Relaxed) == STAYS
+}
+
+/// True while the writer of the word is about to say where it stops.
+#[must_use]
+pub fn is_leaving(handed_over: &AtomicU32) -> bool {
+    handed_over.load(Ordering::Acquire) == LEAVING
 }
 
 /// True when the writer of the word wants the bytes over TCP, though it may read on in the ring.

@@ -62,6 +62,9 @@ pub struct ProdLine {
     pub place: AtomicU32,
     /// Grants and offers ever made; see [`crate::grants`].
     pub grants: AtomicU32,
+    /// Not 0: the writer is on another host, and the link to it may be behind the kernel's connection. The agent writes this. What
+    /// the kernel says of the end of this direction counts when it is 0 again.
+    pub behind: AtomicU32,
 }
 
 /// Written by the receiver of a direction, read by its sender.
@@ -72,6 +75,15 @@ pub struct ConsLine {
     pub cons: AtomicU64,
     /// Marks of switch points passed.
     pub marks_passed: AtomicU32,
+    /// Of a writer on another host, while the link to it is up: [`heard`] of the marks that have come there. The agent writes this.
+    /// 0: marks are seen when they are set.
+    pub heard: AtomicU64,
+}
+
+/// A value of [`ConsLine::heard`].
+#[must_use]
+pub const fn heard(marks: u32) -> u64 {
+    1 << 32 | marks as u64
 }
 
 /// The sender's private cursors.
@@ -248,8 +260,8 @@ const fn span(pos: u64, word: u64, want: u64, len: u64) -> Span {
 
 const R: Ordering = Ordering::Relaxed;
 
-resets! { ProdLine { prod, base, marks, fin, mark_at, place, grants } }
-resets! { ConsLine { cons, marks_passed } }
+resets! { ProdLine { prod, base, marks, fin, mark_at, place, grants, behind } }
+resets! { ConsLine { cons, marks_passed, heard } }
 resets! { TxCursor { pos, base, cons, behind } }
 resets! { RxCursor { pos, prod, base } }
 

@@ -21,5 +21,8 @@ pub const EXPLAIN_SINCE: u32 = 8;
 /// The first version whose agents know that a forked process may serve what its parent has closed.
 pub const BEQUEATH_SINCE: u32 = 9;
 
+/// The first version whose libraries know that the link to another host may be behind the kernel's connection, and tell of proposals.
+pub const HOSTS_SINCE: u32 = 9;
+
 /// The versions that a component of this one speaks.
 pub const SPOKEN: RangeInclusive<u32> = OLDEST_VERSION..=PROTOCOL_VERSION;

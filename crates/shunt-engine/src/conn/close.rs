@@ -114,6 +114,7 @@ impl End<'_> {
             && self.theirs.ctl.handed_over.load(Relaxed) == 0
             // Most ends are announced: that spares the question to the kernel.
             && fin.load(Acquire) == 0
+            && !self.is_behind()
             && self.side() == Side::Client
             // Nothing is known of the acceptor's process; but that its end came by FIN.
             && has_ended_unannounced(socket, fin)

@@ -18,7 +18,7 @@ use crate::conn::End;
 use crate::conn::flags::{FROZEN, HAD_ROOM, SHUT_WR, WANT_TCP};
 use crate::conn::repeated::are_pending;
 use crate::handshake::Phase;
-use crate::kernel::{KernelSocket, has_failed, peer_is_gone};
+use crate::kernel::{KernelSocket, has_failed};
 use crate::stretch::{Path, path};
 
 /// What sends bytes of the ring once more, over the kernel socket.
@@ -194,7 +194,8 @@ impl End<'_> {
     /// What the peer has not taken, where there is room for that.
     fn untaken_with(&self, room: u64) -> u64 {
         let untaken = self.record.tx.cursor.refresh(&self.theirs.cons).unwrap_or(0);
-        if untaken <= room { untaken } else { 0 }
+        // To another host the link may fail before the bytes are there: they wait for room, then.
+        if untaken <= room || self.is_linked() { untaken } else { 0 }
     }
 
     fn mark_end(&self, untaken: u64, port: &impl Leaving) {
@@ -260,7 +261,7 @@ impl End<'_> {
         let Some(left) = self.to_repeat() else {
             // Whoever was killed as it was about to say where it stops will not say so: what is sent from now on has the
             // kernel tell.
-            let is_gone = peer_is_gone(&port.socket(), &self.theirs.prod.fin) || port.is_orphaned();
+            let is_gone = self.is_peer_gone_in(&port.socket()) || port.is_orphaned();
             if is_gone {
                 replay.store(0, Relaxed);
             }
@@ -268,6 +269,9 @@ impl End<'_> {
         };
         if left == 0 {
             return true;
+        }
+        if self.has_unheard_marks() {
+            return false;
         }
         // The program is to hear of a reset, which the kernel tells once.
         if has_failed(&port.socket()) {

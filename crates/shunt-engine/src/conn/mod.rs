@@ -31,12 +31,14 @@ mod wait;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use shunt_shm::arena::Record;
+use shunt_shm::handover;
 use shunt_shm::region::{Section, Side};
-use shunt_shm::ring::UNLIMITED;
+use shunt_shm::ring::{UNLIMITED, heard};
 use shunt_wire::clc::Proposal;
 
 use crate::buffers;
 use crate::handshake::Phase;
+use crate::kernel::{KernelSocket, has_failed, peer_is_gone};
 use crate::stretch::{Path, path};
 use flags::Flags;
 pub use readiness::Source;
@@ -106,6 +108,58 @@ impl End<'_> {
     #[must_use]
     pub fn side(&self) -> Side {
         self.record.side()
+    }
+
+    /// True while the peer's direction may be behind what the kernel says of its end: the peer is on another host.
+    #[inline]
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.theirs.prod.behind.load(Acquire) != 0
+    }
+
+    /// The same of an end that this program has not made itself.
+    #[inline]
+    #[must_use]
+    pub fn awaits_end(&self) -> bool {
+        self.is_behind() && !self.has(flags::SHUT_RD)
+    }
+
+    /// True while a mark of this side is on its way to another host: no byte behind it may go over TCP.
+    #[inline]
+    #[must_use]
+    pub fn has_unheard_marks(&self) -> bool {
+        match self.theirs.cons.heard.load(Acquire) {
+            0 => false,
+            said => {
+                let marks = self.record.tx.marks.load(Relaxed);
+                marks != 0 && said != heard(marks)
+            }
+        }
+    }
+
+    /// True where the peer is on another host, and the link to it is up.
+    #[inline]
+    #[must_use]
+    pub fn is_linked(&self) -> bool {
+        self.theirs.cons.heard.load(Relaxed) != 0
+    }
+
+    /// True while a link to another host that has failed is being settled, and bytes of this side lie in the ring.
+    #[must_use]
+    pub fn is_being_settled(&self) -> bool {
+        self.is_linked()
+            && handover::is_leaving(&self.theirs.ctl.handed_over)
+            && path(self.record.tx.marks.load(Relaxed)) == Path::Ring
+    }
+
+    /// [`peer_is_gone`], where the kernel is not ahead of what the peer has said. A reset counts at once: where the agent is gone
+    /// nobody will say more.
+    #[must_use]
+    pub fn is_peer_gone_in(&self, socket: &impl KernelSocket) -> bool {
+        if self.is_behind() {
+            return has_failed(socket);
+        }
+        peer_is_gone(socket, &self.theirs.prod.fin)
     }
 
     /// Most bytes that this end lets lie unread in the peer's RMB.

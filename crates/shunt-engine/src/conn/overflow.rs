@@ -98,7 +98,8 @@ impl End<'_> {
     }
 
     fn peer_waits_for_room(&self) -> bool {
-        self.theirs.ctl.tx_arm.load(Relaxed) != AWAKE
+        // The agent of another host's peer always waits for room.
+        !self.is_linked() && self.theirs.ctl.tx_arm.load(Relaxed) != AWAKE
     }
 }
 

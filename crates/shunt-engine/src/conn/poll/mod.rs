@@ -19,7 +19,7 @@ use crate::conn::repeated::{are_awaited, are_pending};
 use crate::conn::{End, Source, has, low_water, put, reset, sends_over_tcp};
 use crate::events::{self, Ring, readiness};
 use crate::handshake::Phase;
-use crate::kernel::{self, KernelSocket, Look, peer_is_gone};
+use crate::kernel::{self, KernelSocket, Look, is_failure};
 use crate::spin::Nanos;
 use crate::stretch::{Path, path};
 
@@ -79,6 +79,10 @@ pub trait Polled {
     fn low_water(&self) -> u64;
     /// The doorbells of the peer are at hand.
     fn can_tell(&self) -> bool;
+    /// The agent that brings what comes from another host is gone.
+    fn is_cut_off(&self) -> bool {
+        false
+    }
     /// Nobody holds the socket of a peer that has ended its direction any more.
     fn is_orphaned(&self) -> bool;
     /// Follows a peer that has left ([`End::follow`]).
@@ -236,6 +240,13 @@ impl End<'_> {
     }
 }
 
+/// What counts of the kernel's answer where it is ahead of a peer on another host: not the end.
+#[cold]
+fn ahead(kernel: u32, host: &impl Polled) -> u32 {
+    let has_bytes = host.ask(KernelSocket::waiting).is_some_and(|waiting| waiting > 0);
+    kernel & !events::END & if has_bytes { u32::MAX } else { !events::IN }
+}
+
 /// Steps of a look.
 impl End<'_> {
     fn look(&self, wanted: u32, heard: &mut KernelReadiness, host: &impl Polled) -> u32 {
@@ -289,6 +300,13 @@ impl End<'_> {
             }
         };
         let mut kernel = needs.heed(kernel, rings.in_ring);
+        if kernel & events::END != 0 && !is_failure(kernel) && self.awaits_end() {
+            if host.is_cut_off() {
+                host.breaks_off();
+                return BROKEN;
+            }
+            kernel = ahead(kernel, host);
+        }
         if kernel & events::END != 0 {
             kernel |= reset::readiness(self.record, Some(*self));
         }
@@ -306,9 +324,8 @@ impl End<'_> {
 
     /// True when the next send that finds no room goes over TCP: nobody will tell of room, or there was none for long.
     fn goes_over_tcp(&self, host: &impl Polled) -> bool {
-        let fin = &self.theirs.prod.fin;
         !self.can_be_rung()
-            || host.ask(|socket| peer_is_gone(socket, fin)) == Some(true)
+            || host.ask(|socket| self.is_peer_gone_in(socket)) == Some(true)
             || host.is_orphaned()
             || self.overflows_soon(host)
     }

@@ -30,6 +30,7 @@ struct Looks {
     is_closed: bool,
     cannot_tell: bool,
     is_orphaned: bool,
+    is_cut_off: bool,
     time: Cell<u64>,
     low_water: u64,
     questions: Cell<u32>,
@@ -84,6 +85,10 @@ impl Polled for Looks {
 
     fn can_tell(&self) -> bool {
         !self.cannot_tell
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.is_cut_off
     }
 
     fn is_orphaned(&self) -> bool {
@@ -423,4 +428,23 @@ fn the_low_water_mark_counts_where_it_is_set() {
     assert_eq!(looks.ready(IN) & IN, 0);
     looks.memory.receive(1);
     assert_eq!(looks.ready(IN) & IN, IN);
+}
+
+/// The peer is on another host, and the link to it is behind the kernel's connection.
+#[test]
+fn an_end_that_the_kernel_tells_of_before_the_link_is_not_told() {
+    let wanted = IN | RDHUP;
+    let mut looks = Looks::in_ring();
+    looks.end().theirs.prod.behind.store(1, Relaxed);
+    looks.end().put(KERNEL_HINT, true);
+    looks.socket.arrive(Arrival::Fin);
+    assert_eq!(looks.ready(wanted) & wanted, 0);
+    looks.memory.receive(3);
+    assert_eq!(looks.ready(wanted) & wanted, IN);
+    looks.memory.take(3);
+    looks.end().theirs.prod.behind.store(0, Relaxed);
+    assert_eq!(looks.ready(wanted) & wanted, wanted);
+    looks.end().theirs.prod.behind.store(1, Relaxed);
+    looks.is_cut_off = true;
+    assert_eq!((looks.ready(wanted), looks.did()), (BROKEN, vec![Did::BrokeOff]));
 }

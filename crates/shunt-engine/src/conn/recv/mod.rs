@@ -91,6 +91,11 @@ pub trait Incoming {
     /// True for bytes that a program before exec has left to this one.
     fn is_leftover(&self) -> bool;
 
+    /// The agent that brings what comes from another host is gone.
+    fn is_cut_off(&self) -> bool {
+        false
+    }
+
     /// True when bytes that no mark explains have been in the kernel socket for longer than a close takes.
     fn is_unmarked_for_long(&self) -> bool;
 

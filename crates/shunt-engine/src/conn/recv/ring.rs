@@ -129,6 +129,7 @@ impl End<'_> {
         Ok(match look(&call.socket()) {
             Look::Bytes(_) => self.unexplained(call, marks)? == Unexplained::Last,
             // The mark comes before all bytes that are sent once more, and before the end.
+            Look::Eof if self.awaits_end() => false,
             Look::Eof | Look::Error => RxCursor::next_mark(&self.theirs.prod, marks)?.is_none(),
             Look::Silent | Look::OwnEnd => false,
         })
@@ -138,7 +139,9 @@ impl End<'_> {
     fn unexplained(&self, call: &impl Incoming, marks: u32) -> Result<Unexplained, Violation> {
         if RxCursor::next_mark(&self.theirs.prod, marks)?.is_some() {
             Ok(Unexplained::Marked)
-        } else if self.theirs.prod.fin.load(Acquire) != 0 || has_ended(&call.socket()) {
+        } else if self.theirs.prod.fin.load(Acquire) != 0
+            || (!self.is_behind() && has_ended(&call.socket()))
+        {
             Ok(Unexplained::Last)
         } else if call.is_unmarked_for_long() {
             Err(Violation::Marks)
@@ -167,6 +170,14 @@ impl End<'_> {
         }
         if !alone {
             return Ok(None);
+        }
+        if look == Look::Eof && self.awaits_end() {
+            // What was put into the ring before that end is on its way.
+            let has_come = rx.cursor.refresh(&self.theirs.prod, self.ring)? > 0;
+            if !has_come && call.is_cut_off() {
+                return Err(Violation::Grants);
+            }
+            return Ok((!has_come).then(|| nothing(call, blocking, Until::Both)));
         }
         // What was put into the ring before the end comes first.
         if rx.cursor.refresh(&self.theirs.prod, self.ring)? > 0 {

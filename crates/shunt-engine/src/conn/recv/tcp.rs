@@ -91,6 +91,11 @@ impl End<'_> {
             return Ok(None);
         }
         let most = match look {
+            // A mark, and what lies behind it, may be on their way.
+            Look::Eof if self.awaits_end() && call.is_cut_off() => return Err(Violation::Grants),
+            Look::Eof if self.awaits_end() => {
+                return Ok(Some(nothing(call, blocking, Until::Both)));
+            }
             Look::Bytes(there) => usize::try_from(there).unwrap_or(usize::MAX),
             // The kernel does not count what is behind urgent data.
             Look::Silent if !call.socket().is_at_urgent_mark() => {
@@ -109,6 +114,7 @@ impl End<'_> {
         Ok(match read(call, most) {
             Read::Bytes => self.after_tcp(call, blocking)?,
             Read::Nothing => Some(nothing(call, blocking, Until::Both)),
+            Read::Eof if self.awaits_end() => Some(nothing(call, blocking, Until::Both)),
             // End of file, unless the sender went on in the ring before it closed.
             Read::Eof => {
                 let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;

@@ -15,7 +15,7 @@ use crate::conn::overflow::Full;
 use crate::conn::repeated::are_pending;
 use crate::conn::{End, has, put, reset};
 use crate::handshake::Phase;
-use crate::kernel::{KernelSocket, peer_is_gone};
+use crate::kernel::KernelSocket;
 use crate::stretch::{Path, Send, Sender, path};
 use crate::wait::look_on_queue;
 
@@ -82,6 +82,11 @@ pub trait Outgoing {
     /// The peer's process has ended, though nobody tells of it.
     fn is_orphaned(&self) -> bool;
 
+    /// The agent that brings what comes from another host is gone.
+    fn is_cut_off(&self) -> bool {
+        false
+    }
+
     /// The time, in nanoseconds.
     fn now(&self) -> u64;
 
@@ -116,6 +121,9 @@ impl End<'_> {
             return Ok(Step::Again);
         }
         match self.route(call, is_nested) {
+            Route::Kernel if self.has_unheard_marks() && call.is_cut_off() => {
+                return Err(Violation::Marks);
+            }
             Route::Kernel => return Ok(over_kernel(self.record, Some(*self), call)),
             Route::Behind => return self.send_behind(call, is_nested),
             Route::Ring => {}
@@ -263,8 +271,7 @@ impl End<'_> {
         if unread {
             self.put(UNREAD, false);
         }
-        (ask && peer_is_gone(&call.socket(), &self.theirs.prod.fin))
-            || (is_full && call.is_orphaned())
+        (ask && self.is_peer_gone_in(&call.socket())) || (is_full && call.is_orphaned())
     }
 
     /// To a peer that is gone.
@@ -284,6 +291,9 @@ impl End<'_> {
 
     #[cold]
     fn without_room(&self, call: &mut impl Outgoing, is_nested: bool) -> Result<Step, Violation> {
+        if self.is_linked() && call.is_cut_off() {
+            return Err(Violation::Consumer);
+        }
         let overflows = || self.notes_no_room(call.now()) == Full::Overflows;
         let leaves = !self.can_be_rung() || overflows();
         if leaves { self.send_behind(call, is_nested) } else { Ok(Step::Wait(Until::Ring)) }
@@ -332,6 +342,9 @@ pub fn over_kernel(record: &Record, end: Option<End<'_>>, call: &mut impl Outgoi
     }
     // What comes before these bytes first.
     if are_pending(record) && end.is_some() && !call.repeat() {
+        return Step::Wait(Until::Both);
+    }
+    if end.is_some_and(|end| end.has_unheard_marks()) {
         return Step::Wait(Until::Both);
     }
     if has(record, HAD_ROOM) {

@@ -1,9 +1,11 @@
 use super::*;
 use crate::conn::flags::{RESET_TOLD, SHUT_RD};
+use crate::conn::put;
 use crate::model::Did::{Copied, Left, Repeated, Told, TookBack, Unlocked, Wrote};
 use crate::model::{Arrival, Memory, Sends, Socket};
 use shunt_shm::doorbell;
 use shunt_shm::region::DEAF;
+use shunt_shm::ring::heard;
 use shunt_wire::clc::Proposal;
 
 const PATIENCE: u64 = 40_000_000;
@@ -374,4 +376,55 @@ fn without_a_ring_bytes_go_over_the_kernel_socket() {
     assert!(has(record, FILLS_KERNEL) && !has(record, HAD_ROOM));
     call.kernel = Kernel::Nothing;
     assert_eq!(over_kernel(record, None, &mut call), Step::Wait(Until::Both));
+}
+
+/// The peer is on another host.
+#[test]
+fn no_byte_goes_over_tcp_behind_a_mark_that_has_not_come_there() {
+    let (memory, socket) = (in_ring(), Socket::default());
+    let end = memory.end();
+    end.theirs.cons.heard.store(heard(1), Relaxed);
+    end.put(WANT_TCP, true);
+    let mut call = Sends::new(&memory, &socket, 10);
+    assert_eq!((call.step(), marks(&memory)), (Step::Wait(Until::Both), (2, 2)));
+    assert_eq!(call.step(), Step::Wait(Until::Both));
+    assert!(!call.did().contains(&Wrote(10)));
+    // It has come there; or the link is gone, and the agents have settled it.
+    for heard in [heard(2), 0] {
+        end.theirs.cons.heard.store(heard, Relaxed);
+        let mut call = Sends::new(&memory, &socket, 10);
+        assert_eq!((call.step(), call.did().last()), (Step::Again, Some(&Wrote(10))));
+    }
+}
+
+#[test]
+fn an_end_that_the_kernel_tells_of_before_the_link_is_no_death() {
+    let (memory, socket) = (in_ring(), Socket::default());
+    memory.end().theirs.prod.behind.store(1, Relaxed);
+    put(memory.end().record, KERNEL_HINT, true);
+    socket.arrive(Arrival::Fin);
+    let mut call = Sends::new(&memory, &socket, 10);
+    assert_eq!((call.step(), call.did()), (Step::Again, vec![Copied(10), Unlocked, Told(10)]));
+    socket.arrive(Arrival::Reset);
+    let mut call = Sends::new(&memory, &socket, 10);
+    call.step();
+    assert!(!call.did().contains(&Copied(10)), "a reset counts");
+}
+
+#[test]
+fn a_sender_whose_agent_is_gone_waits_for_neither_room_nor_marks() {
+    for is_full in [true, false] {
+        let (memory, socket) = (in_ring(), Socket::default());
+        let end = memory.end();
+        end.theirs.cons.heard.store(heard(1), Relaxed);
+        if is_full {
+            memory.send(Memory::RING);
+        } else {
+            end.put(WANT_TCP, true);
+        }
+        let mut call = Sends::new(&memory, &socket, 10);
+        assert!(matches!(end.send(&mut call, false, true), Ok(Step::Wait(_))));
+        call.is_cut_off = true;
+        assert!(end.send(&mut call, false, true).is_err());
+    }
 }

@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags};
+use shunt_shm::region::{Region, Side};
 
 /// Mapped memory, which stays where it is as long as a copy of this value or a registration of it lives.
 ///
@@ -64,6 +65,19 @@ impl Memory {
     #[must_use]
     pub unsafe fn of(base: NonNull<u8>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
         Self { base, len, _owner: owner }
+    }
+
+    /// Both rings of a connection in a region: the client's, then the acceptor's. `None`: there is no such place.
+    #[must_use]
+    pub fn rings(region: &Arc<Region>, slot: usize) -> Option<Self> {
+        let view = region.view();
+        if slot >= view.geometry().slots() || !region.has(slot) {
+            return None;
+        }
+        let (base, len) = (view.buffer(slot, Side::Client), 2 * view.geometry().ring());
+        let owner: Arc<Region> = Arc::clone(region);
+        // SAFETY: both rings of a connection lie side by side, mapped as long as the region, and are reached by raw copies alone.
+        Some(unsafe { Self::of(base, len, owner) })
     }
 
     /// Bytes.

@@ -1,7 +1,8 @@
 /* A libibverbs for tests: one device, whose queue pairs reach each other in the process, at once and in order.
  *
  * Where SHUNT_TEST_WIRE names a directory they also reach those of other processes that have it: a datagram carries a request, and
- * completes at its sender when it is sent. A peer that is gone, or has no such queue pair, is noticed at the next request only.
+ * completes at its sender when it is sent, by a thread. A peer that is gone, or has no such queue pair, is noticed at the next
+ * request only. While there is a file "cut" in the directory no request arrives.
  *
  * It is compiled with the header of libibverbs-dev, so what Rust passes is read as C reads it. It checks what the kernel checks
  * (masks of a queue pair's steps, keys, bounds), and lets everything else be as simple as it can. */
@@ -21,6 +22,8 @@
 #define DEEP 4096
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Something was posted for the wire; something was sent there. */
+static pthread_cond_t posted = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER;
 
 struct mr { struct ibv_mr mr; int access; struct mr *next; };
 struct cq { struct ibv_cq cq; struct ibv_wc ready[DEEP]; unsigned head, tail; int armed; };
@@ -34,6 +37,8 @@ struct qp {
     struct send sends[DEEP];
     struct recv recvs[DEEP];
     unsigned send_head, send_tail, recv_head, recv_tail;
+    /* Its next request is on its way, without the lock. */
+    int is_sending;
     struct qp *next;
 };
 
@@ -161,17 +166,20 @@ static struct sockaddr_un place(uint32_t process)
     return at;
 }
 
-/* Sends a request to the process of its peer. */
-static enum ibv_wc_status dispatch(struct packet *it, const char *bytes)
+/* Sends a request to the process of its peer. Without the lock: it waits while that process has much to take in. */
+static enum ibv_wc_status dispatch(const struct packet *it)
 {
     struct sockaddr_un at = place(it->to >> 8);
-    if (it->len > sizeof it->bytes)
-        abort();
-    memcpy(it->bytes, bytes, it->len);
+    char cut[sizeof at.sun_path + 8];
+    snprintf(cut, sizeof cut, "%s/cut", wire);
+    if (!access(cut, F_OK))
+        return IBV_WC_RETRY_EXC_ERR;
     size_t len = offsetof(struct packet, bytes) + it->len;
     ssize_t sent = sendto(wire_in, it, len, MSG_NOSIGNAL, (struct sockaddr *)&at, sizeof at);
     return sent == (ssize_t)len ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR;
 }
+
+static void *send_on_wire(void *none);
 
 static void *listen_at_wire(void *none)
 {
@@ -194,8 +202,29 @@ static void join_wire(void)
     struct sockaddr_un at = place(self);
     unlink(at.sun_path);
     wire_in = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (wire_in < 0 || bind(wire_in, (struct sockaddr *)&at, sizeof at) || pthread_create(&thread, NULL, listen_at_wire, NULL))
+    if (wire_in < 0 || bind(wire_in, (struct sockaddr *)&at, sizeof at) || pthread_create(&thread, NULL, listen_at_wire, NULL) ||
+        pthread_create(&thread, NULL, send_on_wire, NULL))
         abort();
+}
+
+/* Gathers the bytes of a request. */
+static enum ibv_wc_status gather(struct send *send, char *bytes, uint32_t *len)
+{
+    *len = 0;
+    for (int i = 0; i < send->wr.num_sge; i++) {
+        struct ibv_sge *sge = &send->sge[i];
+        if (!find_mr(sge->lkey, sge->addr, sge->length))
+            return IBV_WC_LOC_PROT_ERR;
+        memcpy(bytes + *len, (void *)(uintptr_t)sge->addr, sge->length);
+        *len += sge->length;
+    }
+    return IBV_WC_SUCCESS;
+}
+
+static void describe(struct packet *it, const struct qp *qp, const struct ibv_send_wr *wr, uint32_t len)
+{
+    it->from = qp->qp.qp_num, it->to = qp->attr.dest_qp_num, it->psn = qp->attr.sq_psn, it->opcode = wr->opcode;
+    it->rkey = wr->wr.rdma.rkey, it->imm = wr->imm_data, it->len = len, it->addr = wr->wr.rdma.remote_addr;
 }
 
 /* Carries out one request; IBV_WC_GENERAL_ERR: it has to wait. */
@@ -204,28 +233,71 @@ static enum ibv_wc_status carry(struct qp *qp, struct send *send)
     struct qp *to = find_qp(qp->attr.dest_qp_num);
     struct ibv_send_wr *wr = &send->wr;
     static char bytes[1 << 20];
-    uint32_t len = 0;
-    for (int i = 0; i < wr->num_sge; i++) {
-        struct ibv_sge *sge = &send->sge[i];
-        if (!find_mr(sge->lkey, sge->addr, sge->length))
-            return IBV_WC_LOC_PROT_ERR;
-        memcpy(bytes + len, (void *)(uintptr_t)sge->addr, sge->length);
-        len += sge->length;
-    }
-    struct packet request = {
-        .from = qp->qp.qp_num, .to = qp->attr.dest_qp_num, .psn = qp->attr.sq_psn, .opcode = wr->opcode,
-        .rkey = wr->wr.rdma.rkey, .imm = wr->imm_data, .len = len, .addr = wr->wr.rdma.remote_addr,
-    };
-    if (!to && wire)
-        return dispatch(&request, bytes);
+    static struct packet request;
+    uint32_t len;
+    enum ibv_wc_status status = gather(send, bytes, &len);
+    if (status != IBV_WC_SUCCESS)
+        return status;
+    describe(&request, qp, wr, len);
     if (to && wr->opcode != IBV_WR_RDMA_WRITE && to->recv_head == to->recv_tail && qp->attr.rnr_retry == 7 && hears(to, &request))
         return IBV_WC_GENERAL_ERR;
     return arrive(&request, bytes);
 }
 
+static int is_for_wire(const struct qp *qp)
+{
+    return wire && qp->attr.qp_state == IBV_QPS_RTS && qp->send_head != qp->send_tail && !find_qp(qp->attr.dest_qp_num);
+}
+
+/* Of one request after the other, those of all queue pairs in turn. */
+static void *send_on_wire(void *none)
+{
+    static struct packet request;
+    uint32_t last_sent = 0;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        struct qp *next = NULL;
+        for (struct qp *qp = qps; qp; qp = qp->next)
+            if (is_for_wire(qp) && (!next || next->qp.qp_num == last_sent))
+                next = qp;
+        if (!next) {
+            pthread_cond_wait(&posted, &lock);
+            continue;
+        }
+        unsigned at = next->send_head;
+        struct send *send = &next->sends[at % DEEP];
+        uint32_t len;
+        enum ibv_wc_status status = gather(send, request.bytes, &len);
+        if (status == IBV_WC_SUCCESS) {
+            describe(&request, next, &send->wr, len);
+            last_sent = next->qp.qp_num;
+            next->is_sending = 1;
+            pthread_mutex_unlock(&lock);
+            status = dispatch(&request);
+            pthread_mutex_lock(&lock);
+            next->is_sending = 0;
+            pthread_cond_broadcast(&done);
+        }
+        /* It may have failed meanwhile, and all that was posted with it. */
+        if (next->attr.qp_state != IBV_QPS_RTS || next->send_head != at)
+            continue;
+        if (status != IBV_WC_SUCCESS) {
+            fail(next, status);
+            continue;
+        }
+        next->send_head++;
+        sent(next, send, status);
+    }
+    return none;
+}
+
 static void progress(struct qp *qp)
 {
     while (qp && qp->attr.qp_state == IBV_QPS_RTS && qp->send_head != qp->send_tail) {
+        if (is_for_wire(qp)) {
+            pthread_cond_signal(&posted);
+            return;
+        }
         struct send *send = &qp->sends[qp->send_head % DEEP];
         enum ibv_wc_status status = carry(qp, send);
         if (status == IBV_WC_GENERAL_ERR)
@@ -557,6 +629,8 @@ int ibv_destroy_qp(struct ibv_qp *it)
             *at = (*at)->next;
             break;
         }
+    while (((struct qp *)it)->is_sending)
+        pthread_cond_wait(&done, &lock);
     pthread_mutex_unlock(&lock);
     free(it);
     return 0;

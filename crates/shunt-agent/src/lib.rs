@@ -19,6 +19,7 @@ pub mod config;
 mod container;
 mod error;
 pub mod held;
+mod hosts;
 #[cfg(not(fuzzing))]
 mod ivshmem;
 #[cfg(fuzzing)]

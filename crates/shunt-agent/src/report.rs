@@ -83,14 +83,14 @@ pub(crate) fn list(state: &State, most: usize, of: Option<Party>) -> Result<Answ
     });
     let listeners: Vec<_> = listeners.take(most).collect();
     sealed(&json!({
-        "connections": describe_all(&ends),
+        "connections": describe_all(state, &ends),
         "truncated": truncated,
         "listeners_unregistered": listeners,
     }))
 }
 
 /// The ends, each with what is known of the other one.
-fn describe_all(ends: &[End<'_>]) -> Vec<Value> {
+fn describe_all(state: &State, ends: &[End<'_>]) -> Vec<Value> {
     let mut by_place = HashMap::new();
     let mut by_name = HashMap::new();
     for (i, end) in ends.iter().enumerate() {
@@ -105,8 +105,18 @@ fn describe_all(ends: &[End<'_>]) -> Vec<Value> {
         let found = place.and_then(|p| by_place.get(&p));
         found.or_else(|| by_name.get(&(netns, tuple.reversed()))).map(|i| &ends[*i])
     };
-    ends.iter().map(|end| describe(end, other(end))).collect()
+    let all = ends.iter().map(|end| {
+        let mut value = describe(end, other(end));
+        if end.place().is_some_and(|(region, ..)| state.leads_to_host(region)) {
+            value["mode"] = RDMA.into();
+        }
+        value
+    });
+    all.collect()
 }
+
+/// The mode of a connection that goes to another host over RDMA.
+const RDMA: &str = "shunt-rdma";
 
 /// Most decisions, and most connections, in an answer to `Explain`: the latest.
 const EXPLAINED: usize = 2000;
@@ -155,7 +165,7 @@ pub(crate) fn explain(
             "socket": state.socket_path,
             "scope": state.scope_name(),
         },
-        "connections": describe_all(&ends),
+        "connections": describe_all(state, &ends),
         "truncated": truncated,
         "listeners": listeners.map(|l| describe_listener(state, l)).collect::<Vec<_>>(),
         "listeners_unregistered": unregistered.collect::<Vec<_>>(),

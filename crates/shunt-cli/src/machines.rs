@@ -37,16 +37,18 @@ pub fn run(args: &Format) -> u8 {
 /// Agents of other hosts.
 fn peers(rdma: &Value) -> Table {
     let mut table = Table::new(
-        &["Host", "State", "Name", "Listeners", "Links", "Reason"],
-        &[false, false, false, true, true, false],
+        &["Host", "State", "Name", "Listeners", "Links", "Connections", "Reason"],
+        &[false, false, false, true, true, true, false],
     );
     for peer in rdma["peers"].as_array().into_iter().flatten() {
         let text = |name: &str| peer[name].as_str().unwrap_or("-").to_owned();
         let listeners = peer["listeners"].as_array().map_or(0, Vec::len).to_string();
         let links = peer["link_groups"].as_u64().unwrap_or(0).to_string();
+        let connections = peer["connections"].as_u64().unwrap_or(0).to_string();
         let reason = peer["reason"].as_str().or_else(|| peer["link_group_reason"].as_str());
         let reason = reason.unwrap_or("-").to_owned();
-        table.row(vec![text("host"), text("state"), text("name"), listeners, links, reason]);
+        let (host, state, name) = (text("host"), text("state"), text("name"));
+        table.row(vec![host, state, name, listeners, links, connections, reason]);
     }
     table
 }

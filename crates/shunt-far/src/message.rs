@@ -10,7 +10,7 @@
 //! | 4 | 4 | Number of the slot's use |
 //! | 8 | 4 | Number of the message, from 0 on |
 //! | 12 | 4 | Messages that its sender has taken |
-//! | 16 | 64 | Of a [`Kind::Cursors`]: [`Words`]; else zero |
+//! | 16 | 72 | Of a [`Kind::Cursors`]: [`Words`]; else zero |
 //!
 //! SMC-R's CDC message (RFC 7609, appendix A.4) has the same purpose: a connection, its cursors and its ends. Its link messages
 //! (appendix A.3: test link, delete rkey) are kinds here.
@@ -18,7 +18,7 @@
 use core::fmt;
 
 /// Bytes of a message.
-pub const LEN: usize = 80;
+pub const LEN: usize = 88;
 /// What a message begins with.
 pub const DIALECT: u8 = 1;
 
@@ -42,6 +42,8 @@ mod field {
     pub(super) const CLOSED: Range<usize> = 68..72;
     pub(super) const HANDED_OVER: Range<usize> = 72..76;
     pub(super) const WINDOW: Range<usize> = 76..80;
+    pub(super) const HEARD: Range<usize> = 80..84;
+    pub(super) const STATE: Range<usize> = 84..88;
 }
 
 /// What one side says of a connection: the words of its section of the same names (`docs/shm-abi.md`).
@@ -69,6 +71,10 @@ pub struct Words {
     pub handed_over: u32,
     /// Bytes that its receive buffer should hold.
     pub window: u32,
+    /// Of the other side's marks, those that its program can see.
+    pub heard: u32,
+    /// Of a client, how far its proposal is; of an acceptor it says nothing.
+    pub state: u32,
 }
 
 /// What a message is about.
@@ -208,6 +214,8 @@ fn words(bytes: &[u8; LEN]) -> Words {
         closed: get!(bytes, field::CLOSED, u32),
         handed_over: get!(bytes, field::HANDED_OVER, u32),
         window: get!(bytes, field::WINDOW, u32),
+        heard: get!(bytes, field::HEARD, u32),
+        state: get!(bytes, field::STATE, u32),
     }
 }
 
@@ -229,6 +237,8 @@ fn put(bytes: &mut [u8; LEN], words: &Words) {
         (field::CLOSED, words.closed),
         (field::HANDED_OVER, words.handed_over),
         (field::WINDOW, words.window),
+        (field::HEARD, words.heard),
+        (field::STATE, words.state),
     ] {
         bytes[at].copy_from_slice(&number.to_be_bytes());
     }
@@ -252,6 +262,8 @@ mod tests {
             closed: 2,
             handed_over: 3,
             window: 0x7172_7374,
+            heard: 0x8182_8384,
+            state: 0x9192_9394,
         };
         let lane = Lane { slot: 0xabcd, generation: 0xa1a2_a3a4 };
         let kind = Kind::Cursors(lane, words);
@@ -267,6 +279,7 @@ mod tests {
             0x51, 0x52, 0x53, 0x54, 0x61, 0x62, 0x63, 0x64,
             0, 0, 0, 1, 0, 0, 0, 2,
             0, 0, 0, 3, 0x71, 0x72, 0x73, 0x74,
+            0x81, 0x82, 0x83, 0x84, 0x91, 0x92, 0x93, 0x94,
         ];
         (Message { number: 0xb1b2_b3b4, taken: 0xc1c2_c3c4, kind }, bytes)
     }

@@ -13,8 +13,8 @@ pub struct News {
 
 /// A region, as its agent has it.
 pub trait Mirror {
-    /// The side of the program on this host.
-    fn side(&self) -> Side;
+    /// The side of the program on this host in a slot.
+    fn side(&self, slot: usize) -> Side;
 
     /// Connections that there is room for.
     fn slots(&self) -> usize;
@@ -24,6 +24,12 @@ pub trait Mirror {
 
     /// What `side` writes of the connection in `slot`, which is below [`Self::slots`].
     fn section(&self, slot: usize, side: Side) -> &Section;
+
+    /// Slots whose programs have published something since this was last asked, where they say so themselves.
+    fn news(&mut self, _each: &mut Vec<usize>) {}
+
+    /// Both sides have left the connection in `slot`.
+    fn is_free(&mut self, _slot: usize) {}
 
     /// Wakes the program in `slot`, as its arm words ask.
     fn wake(&mut self, slot: usize, news: News);

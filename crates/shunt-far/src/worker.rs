@@ -78,9 +78,10 @@ impl<P: Port, M: Mirror> Worker<P, M> {
         self.links.values_mut()
     }
 
-    /// Takes completions, and has all links post what they can. Returns the number of completions.
+    /// Takes completions and news of programs, and has all links post what they can. Returns the number of both.
     pub fn turn(&mut self, now: Duration) -> usize {
-        let taken = self.take(now);
+        let heard = self.links.values_mut().map(Link::listen).sum::<usize>();
+        let taken = self.take(now) + heard;
         self.links.values_mut().for_each(|link| link.pump(now));
         taken
     }

@@ -80,6 +80,22 @@ impl Groups {
         (up, self.groups.len())
     }
 
+    /// Those that are up, of this side's offering: connections begin there.
+    pub(crate) fn own(&self) -> impl Iterator<Item = u32> {
+        let up = self.groups.iter().filter(|(_, stage)| **stage == Stage::Up);
+        up.map(|(name, _)| *name).filter(|name| name % 2 == self.parity)
+    }
+
+    /// True for one that is up, or about to be, of the peer's offering.
+    pub(crate) fn is_far(&self, name: u32) -> bool {
+        let stage = self.groups.get(&name);
+        let is_there = matches!(
+            stage,
+            Some(Stage::Up | Stage::Connecting(_) | Stage::Failing(_) | Stage::Halted)
+        );
+        name % 2 != self.parity && is_there
+    }
+
     /// Why the last one failed, or was refused.
     pub(crate) fn why(&self) -> Option<&str> {
         self.why.as_deref()
@@ -245,6 +261,7 @@ impl Groups {
 mod tests {
     use std::collections::VecDeque;
 
+    use shunt_far::lane::Stand;
     use shunt_verbs::value::{Gid, Mtu, PacketNumber, PairNumber};
 
     use super::*;
@@ -255,7 +272,7 @@ mod tests {
     }
 
     fn halt(received: u64) -> Halt {
-        Halt { slot: 3, generation: 1, received }
+        Halt { slot: 3, generation: 1, stand: Stand { received, ..Stand::default() } }
     }
 
     const GROUP: u32 = 0;

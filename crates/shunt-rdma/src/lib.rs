@@ -9,7 +9,9 @@
 //! * [`report`]: what it knows.
 //! * [`pool`]: threads that serve link groups.
 //!
-//! Link groups carry no connections yet (`docs/design/rdma.md`).
+//! * [`memory`]: where programs of this host find those of others.
+//!
+//! The design is `docs/design/rdma.md`.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +23,11 @@ mod error;
 mod groups;
 mod hub;
 pub mod key_file;
+mod lane;
 mod links;
+mod machine;
+pub mod memory;
+mod mirror;
 mod peers;
 mod plane;
 pub mod pool;
@@ -31,6 +37,7 @@ mod shared;
 pub use config::{Config, PeerName};
 pub use error::StartError;
 pub use key_file::KeyFileError;
+pub use memory::SharedMemory;
 pub use plane::Plane;
 pub use report::Report;
 pub use shunt_peer::{PublicKey, SecretKey};

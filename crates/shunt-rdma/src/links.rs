@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
-use shunt_far::placement::{PerGroup, Place, Placement};
-use shunt_far::{Cause, Mirror, News, Settings};
+use shunt_far::link::{NotOpened, Rings};
+use shunt_far::placement::{PerGroup, Place as Queue, Placement};
+use shunt_far::{Cause, Halt, Link, Mirror as _, News, Settings};
 use shunt_peer::PublicKey;
 use shunt_peer::message::Refusal;
-use shunt_shm::region::{Section, Side};
-use shunt_verbs::Refused;
+use shunt_shm::region::{Geometry, Side};
 use shunt_verbs::port::Port;
-use shunt_verbs::value::{PacketNumber, PairNumber, PeerPair};
+use shunt_verbs::value::{PacketNumber, PairNumber, PeerPair, Remote};
+use shunt_verbs::{Memory, Refused};
 
+use crate::mirror::{Bells, Lanes, Place};
 use crate::pool::{Pooled, Told};
 use crate::shared::Shared;
 
@@ -35,37 +38,20 @@ pub(crate) enum Outcome {
     Made(Name, Result<PeerPair, Refused>),
     /// One is connected.
     Connected(Name),
+    /// A connection's rings are registered: where the far side writes, and how its program tells of news. Or they cannot be.
+    Opened(Name, usize, Result<(Remote, u32), Refusal>),
     /// What a worker tells of itself, with its number.
     Told(usize, Told),
 }
 
-/// Nothing of a region yet: link groups carry no connections.
-#[derive(Debug, Default)]
-pub(crate) struct NoRegion(Section);
-
-impl Mirror for NoRegion {
-    fn side(&self) -> Side {
-        Side::Client
-    }
-
-    fn slots(&self) -> usize {
-        0
-    }
-
-    fn ring(&self) -> u64 {
-        1
-    }
-
-    fn section(&self, _: usize, _: Side) -> &Section {
-        &self.0
-    }
-
-    fn wake(&mut self, _: usize, _: News) {}
-}
+/// Connections of a link group.
+pub(crate) const SLOTS: usize = 32;
+/// Bytes that are registered for one.
+const RINGS: u64 = 2 * Geometry::Device.ring() as u64;
 
 #[derive(Debug)]
 struct Placed {
-    place: Place,
+    place: Queue,
     pair: Option<PairNumber>,
 }
 
@@ -73,7 +59,10 @@ struct Placed {
 #[derive(Debug)]
 pub(crate) struct Links<P: Port> {
     port: P,
-    workers: Vec<Pooled<P, NoRegion>>,
+    workers: Vec<Pooled<P, Lanes>>,
+    bells: Arc<Bells>,
+    /// Connections that have memory registered.
+    lanes: usize,
     placement: Placement<Name>,
     placed: BTreeMap<Name, Placed>,
     tell: Sender<Outcome>,
@@ -99,7 +88,10 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         });
         let workers = workers.collect::<Result<Vec<_>, _>>()?;
         let placement = Placement::new(workers.len(), PerGroup::default());
-        Ok(Self { port, workers, placement, placed: BTreeMap::new(), tell, shared, limit })
+        let bells = Arc::new(Bells::new(Arc::clone(&shared.memory)));
+        shared.memory.set_workers(workers.iter().map(|it| Arc::clone(it.ear())).collect());
+        let placed = BTreeMap::new();
+        Ok(Self { port, workers, bells, lanes: 0, placement, placed, tell, shared, limit })
     }
 
     /// The device.
@@ -109,7 +101,7 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
 
     /// Bytes that are registered for them.
     pub(crate) fn registered(&self) -> u64 {
-        self.placed.len() as u64 * SETTINGS.registered() as u64
+        self.placed.len() as u64 * SETTINGS.registered() as u64 + self.lanes as u64 * RINGS
     }
 
     /// Makes a queue pair, with the worker that has the fewest.
@@ -123,11 +115,12 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         let place = self.placement.place(name);
         self.placed.insert(name, Placed { place, pair: None });
         let (port, tell, shared) = (self.port.clone(), self.tell.clone(), Arc::clone(&self.shared));
+        let bells = Arc::clone(&self.bells);
         self.workers[place.queue].hand(move |worker, _| {
             let random = std::hash::RandomState::new().build_hasher().finish();
             #[allow(clippy::cast_possible_truncation, reason = "any part of it")]
             let first = PacketNumber::new(random as u32);
-            let made = worker.add(&port, NoRegion::default(), SETTINGS, first);
+            let made = worker.add(&port, Lanes::new(bells, SLOTS), SETTINGS, first);
             let _ = tell.send(Outcome::Made(name, made));
             shared.wake();
         });
@@ -173,12 +166,110 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         });
     }
 
+    /// How many workers there are.
+    pub(crate) const fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Which worker serves a link group.
+    pub(crate) fn worker_of(&self, name: Name) -> Option<usize> {
+        self.placed.get(&name).map(|placed| placed.place.queue)
+    }
+
+    /// Has a worker do something with a link.
+    fn with_link(
+        &self,
+        name: Name,
+        with: impl FnOnce(&mut Link<P, Lanes>, Duration) + Send + 'static,
+    ) {
+        let Some(Placed { place, pair: Some(pair) }) = self.placed.get(&name) else { return };
+        let pair = *pair;
+        self.workers[place.queue].hand(move |worker, now| {
+            if let Some(link) = worker.link(pair) {
+                with(link, now);
+            }
+        });
+    }
+
+    /// Registers the rings of a connection.
+    pub(crate) fn open(&mut self, name: Name, slot: usize, generation: u32, at: Place) {
+        // Until it is closed, also where it is refused.
+        self.lanes += 1;
+        if self.limit.is_some_and(|limit| self.registered() > limit) {
+            let _ = self.tell.send(Outcome::Opened(name, slot, Err(Refusal::Memory)));
+            return self.shared.wake();
+        }
+        let (port, tell, shared) = (self.port.clone(), self.tell.clone(), Arc::clone(&self.shared));
+        self.with_link(name, move |link, _| {
+            let opened = open_on(link, &port, (slot, generation), at);
+            let _ = tell.send(Outcome::Opened(name, slot, opened));
+            shared.wake();
+        });
+    }
+
+    /// A connection's memory is not registered any more.
+    pub(crate) const fn closed(&mut self) {
+        self.lanes = self.lanes.saturating_sub(1);
+    }
+
+    /// Both sides have opened a connection: `begin` says so to the program, in its section.
+    pub(crate) fn attach(
+        &self,
+        name: Name,
+        (slot, generation): (usize, u32),
+        far: Remote,
+        begin: impl FnOnce() + Send + 'static,
+    ) {
+        self.with_link(name, move |link, _| {
+            begin();
+            if link.attach(slot, generation, far) {
+                link.mirror_mut().wake(slot, News { bytes: true, room: true });
+            }
+        });
+    }
+
+    /// A connection that the far side has not opened is over.
+    pub(crate) fn abandon(&self, name: Name, slot: usize) {
+        self.with_link(name, move |link, _| {
+            if !link.is_attached(slot) {
+                link.abandon(slot);
+                link.mirror_mut().clear(slot);
+            }
+        });
+    }
+
+    /// All programs of a connection are gone.
+    pub(crate) fn end(&self, name: Name, slot: usize) {
+        self.with_link(name, move |link, _| link.end(slot));
+    }
+
+    /// The far side has opened a connection that there is not any more: it hears that nothing comes.
+    pub(crate) fn leave_at_once(&self, name: Name, (slot, generation): (usize, u32), far: Remote) {
+        self.with_link(name, move |link, _| {
+            // What lies in its place is another connection's.
+            link.mirror_mut().clear(slot);
+            if link.attach(slot, generation, far) {
+                link.leave(slot);
+            }
+        });
+    }
+
+    /// The far side has said where its connections stood.
+    pub(crate) fn settle(&self, name: Name, far: Vec<Halt>) {
+        self.with_link(name, move |link, _| link.settle(&far));
+    }
+
     /// Lets go of one.
     pub(crate) fn remove(&mut self, name: Name) {
         let Some(Placed { place, pair }) = self.placed.remove(&name) else { return };
         self.placement.release(place.group, place.slot);
         if let Some(pair) = pair {
-            self.workers[place.queue].hand(move |worker, _| drop(worker.remove(pair, SETTINGS)));
+            self.workers[place.queue].hand(move |worker, _| {
+                if let Some(mut link) = worker.remove(pair, SETTINGS) {
+                    link.fail(Cause::Told);
+                    link.part();
+                }
+            });
         }
     }
 
@@ -196,6 +287,32 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
     }
 }
 
+fn open_on<P: Port>(
+    link: &mut Link<P, Lanes>,
+    port: &P,
+    (slot, generation): (usize, u32),
+    at: Place,
+) -> Result<(Remote, u32), Refusal> {
+    let memory = Memory::rings(&at.region, at.slot).ok_or(Refusal::Failed)?;
+    let ring = |receiver: Side| {
+        let len = Geometry::Device.ring();
+        receiver as usize * len..(receiver as usize + 1) * len
+    };
+    let rings = Rings { memory, outgoing: ring(at.side.other()), incoming: ring(at.side) };
+    if link.mirror().place(slot).is_some() {
+        return Err(Refusal::Failed);
+    }
+    let code = link.mirror_mut().put(slot, at).ok_or(Refusal::Failed)?;
+    let opened = link.open(port, slot, generation, &rings).map_err(|why| match why {
+        NotOpened::Memory(refused) => refusal(&refused),
+        NotOpened::Place | NotOpened::Link(_) => Refusal::Failed,
+    });
+    if opened.is_err() {
+        link.mirror_mut().clear(slot);
+    }
+    Ok((opened?, code))
+}
+
 /// How a peer is told that something was refused.
 pub(crate) fn refusal(refused: &Refused) -> Refusal {
     match refused {
@@ -208,7 +325,6 @@ pub(crate) fn refusal(refused: &Refused) -> Refusal {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, channel};
-    use std::time::Duration;
 
     use shunt_peer::SecretKey;
     use shunt_verbs::fake::{FakePort, Faults, Network};

@@ -56,6 +56,10 @@ pub(crate) struct Peer {
     pub(crate) since: Option<Instant>,
     addresses: Vec<IpAddr>,
     listeners: Vec<SocketAddr>,
+    /// One of both is another than before.
+    pub(crate) is_changed: bool,
+    /// Connections that were ever in a link group with it.
+    pub(crate) connections: u64,
     pub(crate) groups: Groups,
     /// When to offer a link group; `None`: it is not this side's turn, or there is one.
     pub(crate) offer_at: Option<Duration>,
@@ -75,6 +79,8 @@ impl Peer {
             since: None,
             addresses: Vec::new(),
             listeners: Vec::new(),
+            is_changed: false,
+            connections: 0,
             groups: Groups::new(dials),
             offer_at: None,
         }
@@ -122,12 +128,32 @@ impl Peer {
     /// # Errors
     /// It cannot be; the connection ends.
     pub(crate) fn said(&mut self, message: Message) -> Result<Vec<Order>, Impossible> {
+        self.is_changed |= matches!(message, Message::Addresses(_) | Message::Listeners(_));
         match message {
             Message::Addresses(addresses) => self.addresses = addresses,
             Message::Listeners(listeners) => self.listeners = listeners,
             message => return self.groups.hear(&message),
         }
         Ok(Vec::new())
+    }
+
+    /// True when it is connected, and has a device.
+    pub(crate) fn is_ready(&self) -> bool {
+        let has_device = self.hello.as_ref().is_some_and(|hello| hello.device == Device::Ready);
+        matches!(self.way, Way::Open(_)) && has_device
+    }
+
+    /// True for an address that it has, as it says.
+    pub(crate) fn is_at(&self, ip: IpAddr) -> bool {
+        self.addresses.contains(&ip)
+    }
+
+    pub(crate) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    pub(crate) fn listeners(&self) -> &[SocketAddr] {
+        &self.listeners
     }
 
     /// The reason, if it is not the one that was said before.
@@ -154,6 +180,8 @@ impl Peer {
             connected_s: None,
             has_device: hello.map(|hello| hello.device == Device::Ready),
             link_groups: self.groups.count().0,
+            connections: 0,
+            connections_total: self.connections,
             link_group_reason: self.groups.why().map(str::to_owned),
             addresses: self.addresses.clone(),
             listeners: self.listeners.clone(),

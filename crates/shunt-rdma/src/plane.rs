@@ -11,6 +11,7 @@ use crate::config::{Config, PeerName};
 use crate::device;
 use crate::error::StartError;
 use crate::hub::Hub;
+use crate::memory::SharedMemory;
 use crate::peers;
 use crate::report::Report;
 use crate::shared::Shared;
@@ -74,6 +75,12 @@ impl Plane {
         peers::check(&names, &self.own)?;
         self.shared.tell(|inbox| inbox.peers = Some(names));
         Ok(())
+    }
+
+    /// The memory in which programs of this host find those of other hosts.
+    #[must_use]
+    pub fn memory(&self) -> Arc<SharedMemory> {
+        Arc::clone(&self.shared.memory)
     }
 
     /// What is known now. `None`: it has just started.

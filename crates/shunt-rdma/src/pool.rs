@@ -12,11 +12,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use shunt_far::link::Event;
 use shunt_far::{Cause, Halt, Mirror, Settings, Worker};
 use shunt_verbs::Refused;
 use shunt_verbs::port::Port;
 use shunt_verbs::value::PairNumber;
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// Something for a worker to do, at a time of its clock.
 pub type Work<P, M> = Box<dyn FnOnce(&mut Worker<P, M>, Duration) + Send>;
@@ -39,6 +40,10 @@ pub enum Told {
     Failed(Failed),
     /// The far side of this queue pair's link has answered, for the first time.
     Answered(PairNumber),
+    /// The program of a connection that the far side has not opened has something to say.
+    Called(PairNumber, usize),
+    /// A connection is over on both sides.
+    Free(PairNumber, usize),
 }
 
 /// A worker's thread, which ends with this value: its links go with it.
@@ -92,6 +97,11 @@ where
         let gone = |_| system(io::ErrorKind::BrokenPipe.into());
         is_made.recv().map_err(gone)??;
         Ok(Self { work: Some(work), ear, thread: Some(thread) })
+    }
+
+    /// Where it is woken.
+    pub const fn ear(&self) -> &Arc<OwnedFd> {
+        &self.ear
     }
 
     /// Has it do something. What it has not done when it ends is never done.
@@ -174,10 +184,19 @@ impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
             if let Some(cause) = link.cause()
                 && self.failed.insert(pair)
             {
-                (self.told)(Told::Failed(Failed { pair, cause, halts: link.halts().collect() }));
+                (self.told)(Told::Failed(Failed { pair, cause, halts: link.halts() }));
             }
             if link.is_answered() && self.answered.insert(pair) {
                 (self.told)(Told::Answered(pair));
+            }
+            while let Some(event) = link.event() {
+                match event {
+                    Event::Called(slot) => (self.told)(Told::Called(pair, slot)),
+                    Event::Free(slot) => (self.told)(Told::Free(pair, slot)),
+                    Event::Broken(slot, broken) => {
+                        debug!("connection {slot} of a link: {broken}");
+                    }
+                }
             }
         }
         // A number may be given to another one.

@@ -80,6 +80,10 @@ pub struct PeerReport {
     pub has_device: Option<bool>,
     /// Link groups that are up.
     pub link_groups: usize,
+    /// Connections in them, and those that there have ever been.
+    pub connections: usize,
+    /// See there.
+    pub connections_total: u64,
     /// Why the last one failed, or was refused; `None`: none has.
     pub link_group_reason: Option<String>,
     /// Its addresses.

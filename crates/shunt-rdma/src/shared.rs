@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use std::{io, mem};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::PeerName;
+use crate::memory::SharedMemory;
 use crate::report::Report;
 
 /// What the agent tells its thread.
@@ -31,7 +32,9 @@ pub(crate) struct Board {
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Readable when there is something in the inbox, or a connection was made.
-    pub(crate) ear: OwnedFd,
+    pub(crate) ear: Arc<OwnedFd>,
+    /// Where programs of this host find those of others.
+    pub(crate) memory: Arc<SharedMemory>,
     inbox: Mutex<Inbox>,
     board: Mutex<Option<Board>>,
 }
@@ -44,17 +47,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     pub(crate) fn new() -> io::Result<Self> {
         let ear = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { ear, inbox: Mutex::default(), board: Mutex::default() })
+        let ear = Arc::new(ear);
+        let memory = Arc::new(SharedMemory::new(Arc::clone(&ear))?);
+        Ok(Self { ear, memory, inbox: Mutex::default(), board: Mutex::default() })
     }
 
     pub(crate) fn wake(&self) {
         // Full: it is readable, then.
-        let _ = rustix::io::write(&self.ear, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.ear, &1_u64.to_ne_bytes());
     }
 
     pub(crate) fn take(&self) -> Inbox {
         let mut told = [0; 8];
-        let _ = rustix::io::read(&self.ear, &mut told[..]);
+        let _ = rustix::io::read(&*self.ear, &mut told[..]);
         mem::take(&mut lock(&self.inbox))
     }
 

@@ -37,7 +37,7 @@ struct Region {
 }
 
 impl Mirror for Region {
-    fn side(&self) -> Side {
+    fn side(&self, _: usize) -> Side {
         self.side
     }
 

@@ -10,17 +10,27 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::epoll;
 use rustix::pipe::{PipeFlags, pipe_with};
-use shunt_wire::agent::RegionId;
+use shunt_wire::agent::{EndpointId, RegionId};
 
-/// Those that were given.
+/// Those that were given: of which region, to which endpoint, and this end.
 #[derive(Debug, Default)]
-pub(super) struct Leases(HashMap<u64, (RegionId, OwnedFd)>);
+pub(super) struct Leases(HashMap<u64, (RegionId, EndpointId, OwnedFd)>);
+
+/// What a lease tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Told {
+    /// There are proposals in the region.
+    Proposed(RegionId),
+    /// All processes are gone that had it; whether it was the last one of the region.
+    Ended(RegionId, EndpointId, bool),
+}
 
 impl Leases {
-    /// One more use of a region: what its user keeps.
+    /// One more use of a region: what its user keeps. `heeds`: what it writes there is news.
     pub(super) fn give(
         &mut self,
-        region: RegionId,
+        (region, endpoint): (RegionId, EndpointId),
+        heeds: bool,
         epoll: &OwnedFd,
         next_token: &mut u64,
     ) -> io::Result<OwnedFd> {
@@ -29,15 +39,22 @@ impl Leases {
         *next_token += 1;
         // Asked for nothing, the kernel still tells of the end.
         let data = epoll::EventData::new_u64(token);
-        epoll::add(epoll, &here, data, epoll::EventFlags::empty()).map_err(io::Error::from)?;
-        self.0.insert(token, (region, here));
+        let events = if heeds { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        epoll::add(epoll, &here, data, events).map_err(io::Error::from)?;
+        self.0.insert(token, (region, endpoint, here));
         Ok(there)
     }
 
-    /// A lease has ended: which region it was of, when there is none other of it.
-    pub(super) fn ended(&mut self, token: u64, epoll: &OwnedFd) -> Option<RegionId> {
-        let (region, here) = self.0.remove(&token)?;
+    /// What the lease has to tell.
+    pub(super) fn told(&mut self, token: u64, heeds: bool, epoll: &OwnedFd) -> Option<Told> {
+        let (region, _, here) = self.0.get(&token)?;
+        let mut room = [0; 64];
+        if heeds && rustix::io::read(here, &mut room[..]).is_ok_and(|len| len > 0) {
+            return Some(Told::Proposed(*region));
+        }
+        let (region, endpoint, here) = self.0.remove(&token)?;
         let _ = epoll::delete(epoll, &here);
-        (!self.0.values().any(|(other, _)| *other == region)).then_some(region)
+        let is_last = !self.0.values().any(|(other, ..)| *other == region);
+        Some(Told::Ended(region, endpoint, is_last))
     }
 }

@@ -53,7 +53,8 @@ impl Fabric {
         let before = self.control.extent(extent).kind();
         let made =
             region::create_in_device(self.transport.memory(), offset(extent), region, before);
-        let lease = self.leases.give(region, &self.epoll, &mut self.next_token);
+        let (of, heeds) = ((region, me), self.transport.wants_news());
+        let lease = self.leases.give(of, heeds, &self.epoll, &mut self.next_token);
         let (map, lease) = match (made, lease) {
             (Ok(map), Ok(lease)) => (map, lease),
             (made, _) => {
@@ -118,7 +119,8 @@ impl Fabric {
         let endpoint = self.control.extent(extent).endpoint();
         let (bells, means) = self.bells_of(owner, endpoint)?;
         self.settle(me).ok_or(Reason::NoResources)?;
-        let lease = self.leases.give(region, &self.epoll, &mut self.next_token);
+        let (of, heeds) = ((region, me.0), self.transport.wants_news());
+        let lease = self.leases.give(of, heeds, &self.epoll, &mut self.next_token);
         let mut fds = vec![self.memory()?, Rc::new(Held::own(lease.map_err(no_resources)?))];
         fds.extend(means);
         if let Some(link) = self.links.get_mut(&region) {

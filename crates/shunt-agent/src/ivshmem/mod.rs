@@ -39,7 +39,7 @@ use shunt_wire::reason::Reason;
 use tracing::{info, warn};
 
 use crate::held::Held;
-use leases::Leases;
+use leases::{Leases, Told};
 use link::Link;
 pub(crate) use link::{Attached, Linked};
 use peer::{Peer, Remote};
@@ -261,8 +261,16 @@ impl Fabric {
             match event.data.u64() {
                 EAR => look = true,
                 token => {
-                    if let Some(region) = self.leases.ended(token, &self.epoll) {
-                        self.let_go(region);
+                    let heeds = self.transport.wants_news();
+                    match self.leases.told(token, heeds, &self.epoll) {
+                        Some(Told::Proposed(region)) => self.transport.proposed(region),
+                        Some(Told::Ended(region, endpoint, is_last)) => {
+                            self.transport.gone(region, endpoint);
+                            if is_last {
+                                self.let_go(region);
+                            }
+                        }
+                        None => {}
                     }
                 }
             }

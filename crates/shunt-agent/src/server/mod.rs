@@ -132,6 +132,16 @@ impl Server {
         }
         if let Some(rdma) = config.rdma.clone() {
             state.hear_peers(rdma)?;
+            if config.ivshmem.is_some() {
+                warn!(
+                    "memory is shared with other machines, so connections to other hosts stay on TCP"
+                );
+            } else {
+                let data = epoll::EventData::new_u64(FABRIC);
+                state.share_with_hosts(|ear| {
+                    Ok(epoll::add(&epoll, ear, data, epoll::EventFlags::IN)?)
+                })?;
+            }
         }
         let membership = Membership::begin(config.ivshmem.clone(), &mut state, (&epoll, FABRIC))?;
         Ok(Self {

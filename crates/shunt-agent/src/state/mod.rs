@@ -130,6 +130,8 @@ pub struct State {
     pub(crate) metrics: Option<String>,
     /// Agents of other hosts.
     pub(crate) plane: Option<Plane>,
+    /// The memory that is shared is that for other hosts, and no device's.
+    is_shared_with_hosts: bool,
 }
 
 impl State {
@@ -170,6 +172,7 @@ impl State {
             retired: Vec::new(),
             metrics: None,
             plane: None,
+            is_shared_with_hosts: false,
         })
     }
 

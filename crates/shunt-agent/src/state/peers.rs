@@ -1,6 +1,7 @@
 //! What concerns agents of other hosts.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use rustix::net::{AddressFamily, SocketType};
 use serde_json::{Map, Value};
@@ -10,6 +11,7 @@ use shunt_sys::sockinfo;
 use tracing::{info, warn};
 
 use super::State;
+use crate::hosts::Hosts;
 
 impl State {
     /// Begins to hear agents of other hosts: those of the command line, and those that the policy names.
@@ -21,6 +23,20 @@ impl State {
         self.plane = Some(Plane::start(config)?);
         self.listeners_changed = true;
         Ok(())
+    }
+
+    /// Has programs find those of other hosts. `heed` is given what is readable when there is news of them.
+    ///
+    /// # Errors
+    /// As for [`Self::share`].
+    pub(crate) fn share_with_hosts(
+        &mut self,
+        heed: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some(plane) = &self.plane else { return Ok(()) };
+        let memory = plane.memory();
+        self.is_shared_with_hosts = true;
+        self.share(Box::new(Hosts(memory)), heed)
     }
 
     /// Those of the command line, and those of the policy in force.
@@ -62,7 +78,13 @@ impl State {
     /// For `Status`; null: no peers are heard.
     pub(crate) fn describe_peers(&self) -> Value {
         let report = self.plane.as_ref().and_then(Plane::report);
-        report.and_then(|report| serde_json::to_value(report).ok()).unwrap_or_default()
+        let mut value = report.and_then(|it| serde_json::to_value(it).ok()).unwrap_or_default();
+        if let Some(fabric) = self.fabric.as_ref().filter(|_| self.is_shared_with_hosts) {
+            let shared = fabric.describe();
+            value["reachable"] = shared["reachable"].clone();
+            value["regions"] = shared["link_groups"].clone();
+        }
+        value
     }
 
     /// How many peers are in each state.

@@ -13,6 +13,7 @@ use shunt_shm::registry::Listing;
 use shunt_sys::sockinfo;
 use shunt_wire::agent::{EndpointId, ListenerId, RegionId, Reply, Request};
 use shunt_wire::reason::Reason;
+use shunt_wire::version::HOSTS_SINCE;
 
 use super::regions::Connected;
 use super::{Answer, Name, Outcome, Rejection, State, first_id, names_of};
@@ -68,7 +69,9 @@ impl State {
 
     /// For `Status`.
     pub(crate) fn describe_shared(&self) -> Value {
-        let Some(fabric) = &self.fabric else { return Value::Null };
+        let Some(fabric) = self.fabric.as_ref().filter(|_| !self.is_shared_with_hosts) else {
+            return Value::Null;
+        };
         let mut shared = fabric.describe();
         shared["earlier_memories"] = self.retired.len().into();
         shared
@@ -147,8 +150,22 @@ impl State {
         }
     }
 
+    /// True for a region with connections to another host.
+    pub(crate) fn leads_to_host(&self, region: RegionId) -> bool {
+        self.is_shared_with_hosts && self.fabric.as_ref().is_some_and(|it| it.has(region))
+    }
+
+    /// False for a library that does not know of links to other hosts.
+    fn may_share(&self, me: EndpointId) -> bool {
+        let version = self.endpoints.get(&me).map_or(0, |endpoint| endpoint.version);
+        !self.is_shared_with_hosts || version >= HOSTS_SINCE
+    }
+
     fn connect_remote(&mut self, me: EndpointId, listener: ListenerId) -> Outcome {
         let region = self.new_id();
+        if !self.may_share(me) {
+            return Err(Rejection::Refused(Reason::VersionMismatch));
+        }
         let endpoint = self.endpoints.get(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         let fabric = self.fabric.as_mut().ok_or(Rejection::Refused(Reason::Internal))?;
         if endpoint.origin.party.uid != fabric.uid() {
@@ -177,6 +194,9 @@ impl State {
         let socket = passed.take().ok_or(Rejection::Misconduct("an Attach without a socket"))?;
         let Connected { tuple, netns, .. } =
             super::regions::connected(&socket).ok_or(Rejection::Refused(Reason::Unsupported))?;
+        if !self.may_share(me) {
+            return Err(Rejection::Refused(Reason::VersionMismatch));
+        }
         let endpoint = self.endpoints.get(&me).ok_or(Rejection::Refused(Reason::Internal))?;
         let bells = endpoint.bells.clone();
         let fabric = self.fabric_of(region).ok_or(Rejection::Refused(Reason::Internal))?;

@@ -253,7 +253,10 @@ fn peers(status: &Value) -> Vec<Finding> {
                     (0, "") => Finding::good(format!("{said}; no link group")),
                     (0, why) => Finding::warning(format!("{said}; no link group: {why}")),
                     (groups, _) => {
-                        Finding::good(format!("{said}; {}", count_of(groups, "link group")))
+                        let connections = peer["connections"].as_u64().unwrap_or(0);
+                        let connections = count_of(connections, "connection");
+                        let groups = count_of(groups, "link group");
+                        Finding::good(format!("{said}; {groups}, {connections}"))
                     }
                 }
             }

@@ -12,6 +12,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub use place::{NoPlace, Place};
+use shunt_wire::agent::{EndpointId, RegionId};
 
 /// How a machine has the device.
 pub trait Transport {
@@ -53,6 +54,17 @@ pub trait Transport {
 
     /// Takes what there is to hear, without waiting.
     fn hear(&mut self) -> Heard;
+
+    /// True where peers cannot see proposals in the memory, nor that programs are gone: they are told.
+    fn wants_news(&self) -> bool {
+        false
+    }
+
+    /// There are proposals in a region.
+    fn proposed(&self, _region: RegionId) {}
+
+    /// All processes that had a region from an endpoint are gone.
+    fn gone(&self, _region: RegionId, _endpoint: EndpointId) {}
 }
 
 /// How a peer is interrupted.

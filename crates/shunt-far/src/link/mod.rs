@@ -20,6 +20,8 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use shunt_shm::region::{CLOSED, Section};
+use shunt_shm::sync::Ordering;
 use shunt_verbs::port::{Pair, Port, Region};
 use shunt_verbs::value::{
     Access, Completion, Done, Operation, PacketNumber, PeerPair, Piece, ReceiveRequest, Remote,
@@ -27,7 +29,7 @@ use shunt_verbs::value::{
 };
 use shunt_verbs::{Memory, Refused};
 
-use crate::lane::{Impossible, Lane, Posting};
+use crate::lane::{Impossible, Lane, Posting, Settled};
 use crate::message::{self, Kind, Message, Words};
 use crate::mirror::{Mirror, News};
 pub use outcome::{Cause, Event, Halt, NotOpened};
@@ -97,6 +99,8 @@ pub struct Link<P: Port, M> {
     waiting: Option<(Duration, bool)>,
     is_connected: bool,
     cause: Option<Cause>,
+    /// Both sides have said where they stood.
+    is_settled: bool,
     events: VecDeque<Event>,
 }
 
@@ -147,6 +151,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
             waiting: None,
             is_connected: false,
             cause: None,
+            is_settled: false,
             events: VecDeque::new(),
         };
         (0..u64::from(settings.messages)).try_for_each(|at| link.receive(at))?;
@@ -161,6 +166,16 @@ impl<P: Port, M: Mirror> Link<P, M> {
     /// Its region.
     pub const fn mirror(&self) -> &M {
         &self.mirror
+    }
+
+    /// The same, to change what is in it.
+    pub const fn mirror_mut(&mut self) -> &mut M {
+        &mut self.mirror
+    }
+
+    /// True for a connection that both sides have opened.
+    pub fn is_attached(&self, slot: usize) -> bool {
+        self.lanes.get(slot).and_then(Option::as_ref).is_some_and(|open| open.far.is_some())
     }
 
     /// Why it has failed; `None`: it has not.
@@ -239,8 +254,39 @@ impl<P: Port, M: Mirror> Link<P, M> {
         let open = self.lanes.get_mut(slot).and_then(Option::as_mut);
         let Some(open) = open.filter(|open| open.generation == generation) else { return false };
         open.far = Some(far);
+        open.lane.begin(self.mirror.section(slot, self.mirror.side(slot).other()));
         self.mark(slot);
         true
+    }
+
+    /// Looks for what programs have published. How many have.
+    pub fn listen(&mut self) -> usize {
+        let mut slots = Vec::new();
+        self.mirror.news(&mut slots);
+        for slot in &slots {
+            let mine = self.mirror.section(*slot, self.mirror.side(*slot));
+            let is_done = mine.setup.done.load(Ordering::Acquire) != 0;
+            if !self.is_attached(*slot) {
+                self.events.push_back(Event::Called(*slot));
+            } else if is_done {
+                self.leave(*slot);
+            } else {
+                self.mark(*slot);
+            }
+        }
+        slots.len()
+    }
+
+    /// All programs with a connection in a place are gone: the far side hears of an end, if it has not.
+    pub fn end(&mut self, slot: usize) {
+        if self.is_attached(slot) {
+            let mine = self.mirror.section(slot, self.mirror.side(slot));
+            mine.prod.fin.store(1, Ordering::Release);
+            let closed = &mine.ctl.closed;
+            let _ = closed.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed);
+            mine.setup.done.store(1, Ordering::Release);
+            self.leave(slot);
+        }
     }
 
     /// The program in a place has published something.
@@ -319,7 +365,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
     /// Posts what one connection has published.
     fn post(&mut self, slot: usize, now: Duration) {
         let (ring, most) = (self.mirror.ring(), u64::from(self.settings.burst));
-        let mine = self.mirror.section(slot, self.mirror.side());
+        let mine = self.mirror.section(slot, self.mirror.side(slot));
         let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) else { return };
         open.is_marked = false;
         let Some(far) = open.far.filter(|_| !open.leave.said) else { return };
@@ -327,6 +373,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
         let gathered = match open.lane.gather(mine, ring, most) {
             Ok(gathered) => gathered,
             Err(broken) => {
+                break_off(self.mirror.section(slot, self.mirror.side(slot).other()));
                 self.events.push_back(Event::Broken(slot, broken));
                 Some(open.lane.reset())
             }
@@ -358,6 +405,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
             && place.as_ref().is_some_and(is_left)
         {
             *place = None;
+            self.mirror.is_free(slot);
             self.events.push_back(Event::Free(slot));
         }
     }
@@ -501,11 +549,20 @@ impl<P: Port, M: Mirror> Link<P, M> {
         if self.named(lane).is_none() {
             return self.fail(Cause::NoConnection);
         }
-        let theirs = self.mirror.section(slot, self.mirror.side().other());
+        let side = self.mirror.side(slot).other();
+        let theirs = self.mirror.section(slot, side);
         let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) else { return };
-        match open.lane.hear(words, theirs, ring) {
-            Ok(news) if news != News::default() => self.mirror.wake(slot, news),
-            Ok(_) => {}
+        let marks = open.lane.marks_heard();
+        match open.lane.hear(words, (theirs, side), ring) {
+            Ok(news) => {
+                // Its sender waits to hear that they are here.
+                if words.marks != marks {
+                    self.mark(slot);
+                }
+                if news != News::default() {
+                    self.mirror.wake(slot, news);
+                }
+            }
             Err(impossible) => self.fail(Cause::Impossible(impossible)),
         }
     }
@@ -520,12 +577,65 @@ impl<P: Port, M: Mirror> Link<P, M> {
     }
 
     /// Where each connection stood when the link failed; nothing while it has not.
-    pub fn halts(&self) -> impl Iterator<Item = Halt> {
-        let open = self.lanes.iter().enumerate().filter(|_| self.cause.is_some());
+    pub fn halts(&mut self) -> Vec<Halt> {
+        if self.cause.is_none() {
+            return Vec::new();
+        }
+        let mirror = &self.mirror;
+        let open = self.lanes.iter_mut().enumerate();
         open.filter_map(|(slot, open)| {
-            let Open { generation, lane, .. } = open.as_ref()?;
-            Some(Halt { slot, generation: *generation, received: lane.heard() })
+            let Open { generation, lane, .. } = open.as_mut().filter(|open| open.far.is_some())?;
+            let side = mirror.side(slot);
+            let (mine, theirs) = (mirror.section(slot, side), mirror.section(slot, side.other()));
+            Some(Halt { slot, generation: *generation, stand: lane.stand(mine, theirs) })
         })
+        .collect()
+    }
+
+    /// The far side has said where its connections stood: each direction that was in a ring goes on over TCP. Programs are not told
+    /// yet that the kernel counts: [`Self::part`]. A connection of which the far side says what cannot be, or nothing, ends.
+    pub fn settle(&mut self, far: &[Halt]) {
+        let own = self.halts();
+        self.is_settled = true;
+        for Halt { slot, generation, .. } in own {
+            let said = far.iter().find(|halt| halt.slot == slot && halt.generation == generation);
+            let (ring, side) = (self.mirror.ring(), self.mirror.side(slot));
+            let sections =
+                (self.mirror.section(slot, side), self.mirror.section(slot, side.other()));
+            let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) else { continue };
+            let settled = said.map(|said| open.lane.settle(&said.stand, sections, ring));
+            if !matches!(settled, Some(Ok(Settled::GoesOn))) {
+                break_off(sections.1);
+            }
+            self.mirror.wake(slot, News { bytes: true, room: true });
+        }
+    }
+
+    /// Nothing is left of the link on either side: what the kernel says of ends counts, and places can be used again. Where nobody has
+    /// said where its connections stood, they end.
+    pub fn part(&mut self) {
+        for slot in 0..self.lanes.len() {
+            let Some(open) = &self.lanes[slot] else { continue };
+            let theirs = self.mirror.section(slot, self.mirror.side(slot).other());
+            if open.far.is_some() && !self.is_settled {
+                // It sends nothing over TCP that the far program could take for what is missing.
+                break_off(theirs);
+            } else {
+                theirs.cons.heard.store(0, Ordering::Release);
+                theirs.prod.behind.store(0, Ordering::Release);
+            }
+            theirs.setup.done.store(1, Ordering::Release);
+            self.mirror.wake(slot, News { bytes: true, room: true });
+        }
+    }
+
+    /// Takes a connection out that the far side has not opened.
+    pub fn abandon(&mut self, slot: usize) {
+        if let Some(place) = self.lanes.get_mut(slot)
+            && place.as_ref().is_some_and(|open| open.far.is_none())
+        {
+            *place = None;
+        }
     }
 
     /// The byte behind which a connection's own direction goes on over TCP, by what the far side said of it. All bytes from there on
@@ -536,8 +646,14 @@ impl<P: Port, M: Mirror> Link<P, M> {
     pub fn resume(&self, far: &Halt) -> Result<u64, Option<Impossible>> {
         let open = self.lanes.get(far.slot).and_then(Option::as_ref);
         let open = open.filter(|open| self.cause.is_some() && open.generation == far.generation);
-        open.ok_or(None)?.lane.resume(far.received).map_err(Some)
+        open.ok_or(None)?.lane.resume(far.stand.received).map_err(Some)
     }
+}
+
+/// Writes what no peer could, by which the program's own checks end the connection.
+fn break_off(theirs: &Section) {
+    theirs.prod.grants.store(u32::MAX / 2, Ordering::Release);
+    theirs.cons.cons.store(u64::MAX, Ordering::Release);
 }
 
 fn lane_name(slot: usize, generation: u32) -> message::Lane {

@@ -5,7 +5,7 @@ use core::fmt;
 use shunt_verbs::Refused;
 use shunt_verbs::value::Failure;
 
-use crate::lane::{Broken, Impossible};
+use crate::lane::{Broken, Impossible, Stand};
 use crate::message::Malformed;
 
 /// Why a link has failed.
@@ -81,15 +81,17 @@ pub enum Event {
     Broken(usize, Broken),
     /// Both sides have left it: its place is free.
     Free(usize),
+    /// Its program has published something, and the far side has not opened it.
+    Called(usize),
 }
 
-/// Where a direction of a connection stood when its link failed.
+/// Where a connection stood when its link failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Halt {
     /// Its place.
     pub slot: usize,
     /// Number of the place's use.
     pub generation: u32,
-    /// Bytes of the far program that the local one was told of. No more will come over the link, so the far side goes on with the next one.
-    pub received: u64,
+    /// Where it stood.
+    pub stand: Stand,
 }

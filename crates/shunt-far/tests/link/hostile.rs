@@ -27,7 +27,7 @@ struct Sections {
 }
 
 impl Mirror for Sections {
-    fn side(&self) -> Side {
+    fn side(&self, _: usize) -> Side {
         Side::Client
     }
 
@@ -125,7 +125,7 @@ impl Hostile {
     fn heard(&self) -> Vec<Message> {
         let mut into = Completions::default();
         self.far_queue.poll(&mut into).unwrap();
-        let received = into.drain().filter(|it| it.outcome == Ok(Done::Received(80)));
+        let received = into.drain().filter(|it| it.outcome == Ok(Done::Received(88)));
         received
             .map(|it| {
                 let mut bytes = [0; LEN];
@@ -156,6 +156,8 @@ const TEN: Words = Words {
     closed: 0,
     handed_over: 0,
     window: 0,
+    heard: 0,
+    state: 0,
 };
 
 #[test]
@@ -261,8 +263,8 @@ fn nothing_is_acted_on_after_a_failure() {
     far.link.fail(Cause::Told);
     far.say(0, 0, cursors(TEN));
     assert_eq!((far.prod(), far.link.cause()), (0, Some(Cause::Told)));
-    let halts: Vec<_> = far.link.halts().collect();
-    assert_eq!((halts.len(), halts[0].received), (1, 0));
+    let halts = far.link.halts();
+    assert_eq!((halts.len(), halts[0].stand.received), (1, 0));
 }
 
 #[test]
@@ -274,7 +276,7 @@ fn a_completion_before_a_failure_counts_and_one_behind_does_not() {
     // Its completion is in the queue, and has not been polled.
     far.link.fail(Cause::Told);
     far.turn();
-    assert_eq!(far.link.halts().next().map(|halt| halt.received), Some(10));
+    assert_eq!(far.link.halts().first().map(|halt| halt.stand.received), Some(10));
     assert_eq!(far.prod(), 10);
 }
 

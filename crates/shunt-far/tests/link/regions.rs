@@ -29,7 +29,7 @@ impl InRegion {
 }
 
 impl Mirror for InRegion {
-    fn side(&self) -> Side {
+    fn side(&self, _: usize) -> Side {
         self.side
     }
 

@@ -26,7 +26,7 @@ pub struct SimMirror {
 }
 
 impl Mirror for SimMirror {
-    fn side(&self) -> Side {
+    fn side(&self, _: usize) -> Side {
         self.side
     }
 
@@ -278,6 +278,7 @@ impl End {
         while let Some(event) = self.link().event() {
             match event {
                 Event::Free(_) => self.free += 1,
+                Event::Called(_) => {}
                 Event::Broken(lane, broken) => panic!("lane {lane}: {broken}"),
             }
         }

@@ -107,7 +107,7 @@ impl World {
     fn note_halts(&mut self) {
         for (end, halts) in self.ends.iter_mut().zip(&mut self.halts) {
             if halts.is_none() && end.link().cause().is_some() {
-                *halts = Some(end.link().halts().collect());
+                *halts = Some(end.link().halts());
             }
         }
     }

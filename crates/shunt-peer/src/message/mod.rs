@@ -14,7 +14,7 @@
 //! | 7 | [`Message::Open`] | group 4, slot 2, use 4, client 18, server 18, address 8, key 4, length 4 |
 //! | 8 | [`Message::Opened`] | group 4, slot 2, use 4, address 8, key 4, length 4 |
 //! | 9 | [`Message::NotOpened`] | group 4, slot 2, use 4, why 1 |
-//! | 10 | [`Message::Halted`] | group 4, number 2, then slot 2, use 4, bytes 8 each |
+//! | 10 | [`Message::Halted`] | group 4, number 2, then slot 2, use 4, and what [`Stand`](shunt_far::lane::Stand) has: 8, 4, 8, 4, 8, 8 each |
 //! | 11 | [`Message::Gone`] | group 4 |
 //! | 12 | [`Message::Ping`] | |
 //! | 13 | [`Message::Bye`] | why 1 |
@@ -48,7 +48,7 @@ pub enum Message {
     Open(Lane),
     /// The answer, with the ring that the receiver may write.
     Opened(Place, Region),
-    /// The other answer: it stays on TCP.
+    /// The other answer: it stays on TCP. Or its opener takes it back.
     NotOpened(Place, Refusal),
     /// The link has failed; where each connection stood.
     Halted(Halted),

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 use shunt_far::Halt;
+use shunt_far::lane::Stand;
 use shunt_verbs::value::{Gid, Mtu, PacketNumber, PairNumber, PeerPair, Remote, RemoteKey};
 
 use super::*;
@@ -43,7 +44,15 @@ fn lane() -> Lane {
 
 /// One of each kind.
 fn all() -> Vec<Message> {
-    let halt = |slot| Halt { slot, generation: 7, received: 1 << 40 };
+    let stand = Stand {
+        received: 1 << 40,
+        marks: 3,
+        ring_end: 1 << 39,
+        own_marks: 5,
+        own_at: 1 << 41,
+        own_end: u64::MAX,
+    };
+    let halt = |slot| Halt { slot, generation: 7, stand };
     vec![
         Message::Hello(hello()),
         Message::Addresses(vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()]),
@@ -79,8 +88,11 @@ fn golden_bytes() {
             0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34, 0, 4, 0, 0,
         ],
         &[
-            10, 0, 0, 0, 5, 0, 2, 0, 0, 0, 0, 0, 7, 0, 0, 1, 0, 0, 0, 0, 0,
-            0, 255, 0, 0, 0, 7, 0, 0, 1, 0, 0, 0, 0, 0,
+            10, 0, 0, 0, 5, 0, 2,
+            0, 0, 0, 0, 0, 7, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 128, 0, 0, 0, 0,
+            0, 0, 0, 5, 0, 0, 2, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255,
+            0, 255, 0, 0, 0, 7, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 128, 0, 0, 0, 0,
+            0, 0, 0, 5, 0, 0, 2, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255,
         ],
     ];
     let all = all();
@@ -160,7 +172,7 @@ fn addresses_are_those_by_which_hosts_are_reached() {
 
 #[test]
 fn a_place_halts_once() {
-    let halt = Halt { slot: 3, generation: 7, received: 1 };
+    let halt = Halt { slot: 3, generation: 7, stand: Stand::default() };
     let twice = Message::Halted(Halted { group: 5, halts: vec![halt, halt] });
     assert_eq!(Message::parse(&twice.bytes()), Err(Malformed::Value));
 }

@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
 use shunt_far::Halt;
+use shunt_far::lane::Stand;
 use shunt_verbs::value::{Gid, Mtu, PacketNumber, PairNumber, PeerPair, Remote, RemoteKey};
 
 use super::bounds::{Malformed, NAME, SLOTS};
@@ -292,13 +293,20 @@ impl Halted {
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (group, mut seen) = (from.u32()?, [false; SLOTS]);
         let halts = from.list(SLOTS, |from| {
-            let (slot, generation, received) = (from.u16()?, from.u32()?, from.u64()?);
-            let slot = usize::from(slot);
+            let (slot, generation) = (usize::from(from.u16()?), from.u32()?);
+            let stand = Stand {
+                received: from.u64()?,
+                marks: from.u32()?,
+                ring_end: from.u64()?,
+                own_marks: from.u32()?,
+                own_at: from.u64()?,
+                own_end: from.u64()?,
+            };
             match seen.get_mut(slot) {
                 Some(seen) if !*seen => *seen = true,
                 _ => return Err(Malformed::Value),
             }
-            Ok(Halt { slot, generation, received })
+            Ok(Halt { slot, generation, stand })
         })?;
         Ok(Self { group, halts })
     }
@@ -306,7 +314,9 @@ impl Halted {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group).list(SLOTS, &self.halts, |to, halt| {
             let slot = u16::try_from(halt.slot).unwrap_or(u16::MAX);
-            to.u16(slot).u32(halt.generation).u64(halt.received);
+            let Stand { received, marks, ring_end, own_marks, own_at, own_end } = halt.stand;
+            to.u16(slot).u32(halt.generation).u64(received).u32(marks).u64(ring_end);
+            to.u32(own_marks).u64(own_at).u64(own_end);
         });
     }
 }

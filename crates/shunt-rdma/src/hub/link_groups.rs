@@ -62,9 +62,11 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     links.connect((key, name), far, name.is_multiple_of(2) == dials);
                 }
                 Order::Fail(name) => links.fail((key, name)),
-                // No connection is in it yet.
-                Order::Resume(..) => {}
-                Order::Remove(name) => links.remove((key, name)),
+                Order::Resume(name, far) => links.settle((key, name), far),
+                Order::Remove(name) => {
+                    links.remove((key, name));
+                    self.group_is_over((key, name));
+                }
             }
         }
     }
@@ -83,7 +85,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         }
     }
 
-    fn say_to(&mut self, at: usize, message: &Message, now: Duration) {
+    pub(super) fn say_to(&mut self, at: usize, message: &Message, now: Duration) {
         if let Way::Open(id) = self.peers[at].way
             && let Some(conn) = self.conns.get_mut(&id)
             && let Err(why) = conn.say(message, now)
@@ -107,8 +109,19 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 (name, Came::Made(Err((refusal(&refused), refused.to_string()))))
             }
             Outcome::Connected(name) => (name, Came::Connected),
+            Outcome::Opened(name, slot, opened) => {
+                return self.registered(name, slot, opened, now);
+            }
             Outcome::Told(queue, told) => {
                 let (pair, came) = match told {
+                    Told::Called(pair, slot) => {
+                        let Some(name) = links.named(queue, pair) else { return };
+                        return self.called(name, slot, now);
+                    }
+                    Told::Free(pair, slot) => {
+                        let Some(name) = links.named(queue, pair) else { return };
+                        return self.is_over(name, slot);
+                    }
                     Told::Answered(pair) => (pair, Came::Connected),
                     Told::Failed(failed) => (failed.pair, Came::Failed(failed.cause, failed.halts)),
                 };

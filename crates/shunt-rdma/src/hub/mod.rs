@@ -1,9 +1,11 @@
 //! The thread's loop: connections, their time limits, and what is said on them.
 
+mod lanes;
 mod link_groups;
+mod machines;
 mod strangers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shunt_peer::message::{self, ADDRESSES, Bye, Hello, LISTENERS, is_reachable};
 use shunt_peer::session::Event;
 use shunt_peer::{End, Message, PublicKey, SecretKey, Session};
+use shunt_shm::ivshmem::Home;
 use shunt_sys::addresses;
 use shunt_verbs::port::Port;
 use tracing::{info, warn};
@@ -25,7 +28,9 @@ use crate::conn::{Conn, Over};
 use crate::device::Wanted;
 use crate::dial::{self, Dialed};
 use crate::groups::Impossible;
-use crate::links::{Links, Outcome};
+use crate::lane::{Lane, Waiting};
+use crate::links::{Links, Name, Outcome};
+use crate::machine::Machine;
 use crate::peers::{self, Outlook, Peer, Way};
 use crate::report::Report;
 use crate::shared::{Board, Shared};
@@ -72,6 +77,24 @@ pub(crate) struct Hub<P: Port> {
     turned_away: (u64, Option<String>),
     memory_limit: Option<u64>,
     outcomes: (Sender<Outcome>, Receiver<Outcome>),
+    /// The peers as members of the memory of this host's programs; those that are just gone.
+    machines: BTreeMap<PublicKey, Machine>,
+    retired: Vec<(Duration, Machine)>,
+    /// Of a member: numbers are not used again.
+    member: u16,
+    lanes: BTreeMap<(Name, usize), Lane>,
+    waiting: Vec<Waiting>,
+    /// When a link group was last offered for them.
+    offered_at: Duration,
+    /// Of the last connection.
+    generation: u32,
+    /// When members show that they are there.
+    beat_at: Duration,
+    /// Listeners here whose acceptors look for proposals.
+    awaited: BTreeSet<u64>,
+    /// What the agent's home had when they were last looked through, and where it is.
+    awaited_news: Option<u64>,
+    agents_home: Option<(Home, usize)>,
     began: Instant,
 }
 
@@ -111,6 +134,17 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             turned_away: (0, None),
             memory_limit: raised_limit(),
             outcomes: channel(),
+            machines: BTreeMap::new(),
+            retired: Vec::new(),
+            member: crate::memory::AGENT,
+            lanes: BTreeMap::new(),
+            waiting: Vec::new(),
+            offered_at: Duration::ZERO,
+            generation: 0,
+            beat_at: Duration::ZERO,
+            awaited: BTreeSet::new(),
+            awaited_news: None,
+            agents_home: None,
             began: Instant::now(),
         };
         hub.look_for_device(Duration::ZERO);
@@ -138,7 +172,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// Sleeps until there is something to do.
     fn wait(&self) -> io::Result<()> {
         let now = self.now();
-        let mut fds = vec![PollFd::new(&self.shared.ear, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&*self.shared.ear, PollFlags::IN)];
         if now >= self.accept_at {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
         }
@@ -151,7 +185,10 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let peers = peers.flatten();
         let device = self.links.is_none().then_some(self.device_at);
         let addresses = self.conns.values().any(Conn::is_open).then_some(self.addresses_at);
-        let deadline = conns.chain(peers).chain(accept).chain(device).chain(addresses).min();
+        let beat = (!self.machines.is_empty()).then_some(self.beat_at);
+        let retired = self.retired.iter().map(|(until, _)| *until);
+        let deadline = conns.chain(peers).chain(accept).chain(device).chain(addresses);
+        let deadline = deadline.chain(beat).chain(retired).chain(self.proposals_at()).min();
         let wait = deadline.map(|deadline| {
             let wait = deadline.saturating_sub(now);
             Timespec {
@@ -186,6 +223,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         while let Ok(outcome) = self.outcomes.1.try_recv() {
             self.came_of_it(outcome, now);
         }
+        self.see_to_machines(now);
+        self.hear_programs(now);
         self.dial(now);
         self.offer(now);
         if self.links.is_none() && now >= self.device_at {
@@ -378,8 +417,24 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             Event::Open(key, hello) => self.opened(id, key, hello, now),
             Event::Said(message) => {
                 let Some(at) = self.peers.iter().position(|peer| peer.has(id)) else { return };
-                match self.peers[at].said(message) {
-                    Ok(orders) => self.carry_out(at, orders, now),
+                let heard = match message {
+                    Message::Open(lane) => self.hear_open(at, &lane, now).map_err(Impossible),
+                    Message::Opened(place, region) => {
+                        self.hear_opened(at, place, region).map_err(Impossible)
+                    }
+                    Message::NotOpened(place, _) => {
+                        self.hear_not_opened(at, place, now).map_err(Impossible)
+                    }
+                    message => match self.peers[at].said(message) {
+                        Ok(orders) => {
+                            self.carry_out(at, orders, now);
+                            Ok(())
+                        }
+                        Err(impossible) => Err(impossible),
+                    },
+                };
+                match heard {
+                    Ok(()) => {}
                     Err(Impossible(what)) => {
                         if let Some(conn) = self.conns.get_mut(&id) {
                             let _ = conn.say(&Message::Bye(Bye::Violation), now);
@@ -478,7 +533,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             memory_registered: self.links.as_ref().map_or(0, Links::registered),
             turned_away: self.turned_away.0,
             turned_away_last: self.turned_away.1.clone(),
-            peers: self.peers.iter().map(Peer::report).collect(),
+            peers: self.peers.iter().map(|peer| self.report(peer)).collect(),
         };
         let since = self.peers.iter().map(|peer| peer.since).collect();
         self.shared.show(Board { report, since });

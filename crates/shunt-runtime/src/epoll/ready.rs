@@ -48,6 +48,10 @@ impl Polled for Looked {
         self.0.peer().is_some()
     }
 
+    fn is_cut_off(&self) -> bool {
+        liveness::is_cut_off(self.0.sock())
+    }
+
     fn is_orphaned(&self) -> bool {
         liveness::is_orphaned(self.0.sock())
     }

@@ -357,6 +357,7 @@ fn connected(socket: &Connected, to: &Addr, plan: Result<&Draft, &Reason>) {
             sock.note(Decision::Proposed, None);
             // From here on the acceptor may answer.
             sock.set_phase(Phase::Proposed);
+            draft.link.tell_of_proposal();
             let enter = || {
                 point!(connect_posted);
                 if fd_table::replace_if(fd, now, conn.entry()) {

@@ -265,6 +265,7 @@ fn end(conn: Conn, record: &'static Record) {
         return;
     }
     shared.is_done(socket.as_ref());
+    notify::all_if_far(sock);
     if let Some(link) = sock.link() {
         link.has_ended(record.slot());
     }

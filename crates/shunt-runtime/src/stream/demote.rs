@@ -236,6 +236,13 @@ pub fn finish(conn: Conn) {
         follow(conn);
     }
     let until = clock::now().saturating_add(PATIENCE);
+    // Where the link to another host has failed, both agents are about to say where this side goes on.
+    while conn.end().is_some_and(|end| end.is_being_settled()) && clock::now() < until {
+        kernel_poll::await_one(-1, 0, 1_000_000);
+        if is_due(&conn) {
+            follow(conn);
+        }
+    }
     while are_pending(conn.record()) && clock::now() < until {
         let Some(fd) = conn.kernel() else { return };
         // How much it is the peer may be about to say: then room is no news.

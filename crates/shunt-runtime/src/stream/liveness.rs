@@ -10,6 +10,7 @@ use shunt_engine::handshake::Phase;
 use shunt_sys::{sockdiag, sockinfo};
 
 use crate::conn::{Conn, ELSEWHERE, KERNEL_HINT, NUMBERED, ORPHANED, RST_ON_DEATH, SHORT, Sock};
+use crate::control::link::Link;
 use crate::stream::tcp::Socket;
 use crate::system::abi;
 use crate::system::clock;
@@ -98,6 +99,11 @@ pub fn is_orphaned(sock: &Sock) -> bool {
         sock.put(ORPHANED, true);
     }
     orphaned
+}
+
+/// True when the agent is gone that brings what comes from another host.
+pub fn is_cut_off(sock: &Sock) -> bool {
+    sock.link().is_some_and(Link::is_cut_off)
 }
 
 fn is_elsewhere(sock: &Sock) -> bool {

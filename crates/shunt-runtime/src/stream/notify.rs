@@ -234,6 +234,13 @@ pub fn all(sock: &Sock) {
     space(sock, link, &theirs.ctl, slot);
 }
 
+/// The same for a peer that is elsewhere: whoever brings it there does not hear the kernel.
+pub fn all_if_far(sock: &Sock) {
+    if sock.is_far() {
+        all(sock);
+    }
+}
+
 /// This side ends a direction, and the kernel is about to say so (or has just said it) to all who watch
 /// the socket. Those on a futex don't.
 pub fn those_on_futexes(sock: &Sock) {

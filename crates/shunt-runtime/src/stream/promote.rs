@@ -27,7 +27,7 @@ use crate::stream::decline::decline;
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::offer_budget::{Key, UNANSWERED};
 use crate::stream::spin::{self, Spun};
-use crate::stream::{brokered, buffers};
+use crate::stream::{brokered, buffers, notify};
 use crate::system::abi;
 use crate::system::clock;
 use crate::threads::signals::SettingUp;
@@ -242,6 +242,7 @@ fn accept_in(
     point!(promote_taken);
     let peer = peer.ok_or(Reason::ProtocolViolation)?;
     answer(sock, link, (slot, generation), peer, time);
+    notify::all_if_far(sock);
     Ok(())
 }
 

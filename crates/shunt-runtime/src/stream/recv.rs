@@ -186,6 +186,10 @@ impl Incoming for Receiving<'_, '_> {
         });
     }
 
+    fn is_cut_off(&self) -> bool {
+        liveness::is_cut_off(self.sock())
+    }
+
     fn can_look_behind(&self) -> bool {
         super::peek::is_possible_behind(self.fd)
     }

@@ -398,6 +398,10 @@ impl Outgoing for Sending<'_, '_> {
         self.sock.peer().is_some()
     }
 
+    fn is_cut_off(&self) -> bool {
+        liveness::is_cut_off(self.sock)
+    }
+
     fn is_orphaned(&self) -> bool {
         liveness::is_orphaned(self.sock)
     }

@@ -18,6 +18,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shunt_engine::conn::End;
 use shunt_engine::handshake::slots::Slots;
 use shunt_shm::arena::Record;
@@ -36,6 +37,7 @@ use crate::control::peer::{self, Peer, Peers};
 use crate::control::process::{self, Process};
 use crate::fds::own_fds::{OwnFd, adopt};
 use crate::stream::spin;
+use crate::system::errno::KeepErrno;
 use crate::threads::mutex::Mutex;
 use crate::threads::signals::Uncancelled;
 
@@ -212,6 +214,25 @@ impl Link {
     #[must_use]
     pub const fn is_far(&self) -> bool {
         self.lease.is_some()
+    }
+
+    /// True when nobody is at the other end of the lease any more.
+    #[cold]
+    pub fn is_cut_off(&self) -> bool {
+        let Some(lease) = &self.lease else { return false };
+        let _keep = KeepErrno::new();
+        let gone = PollFlags::ERR;
+        let mut asked = [PollFd::from_borrowed_fd(lease.borrow(), gone)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut asked, Some(&now)).is_ok_and(|n| n > 0) && asked[0].revents().contains(gone)
+    }
+
+    /// Tells the agent that there is a proposal in it, where an acceptor on another host cannot see that. A byte in a pipe that is
+    /// full says nothing new.
+    pub fn tell_of_proposal(&self) {
+        if let Some(lease) = &self.lease {
+            let _ = rustix::io::write(lease.borrow(), &[0]);
+        }
     }
 
     /// This process's lane of completion queues.

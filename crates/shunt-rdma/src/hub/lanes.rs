@@ -1,0 +1,563 @@
+//! Connections: from a program's proposal here to the program that takes it up there, and back to memory that nobody uses.
+//!
+//! | Client's host | Acceptor's host |
+//! |---|---|
+//! | A program proposes; its rings are registered; `Open` | |
+//! | | Rings are registered; the connection is proposed to the acceptor, as on one host |
+//! | | It answers; `Opened` |
+//! | The answer is written for the client | |
+//!
+//! From then on it is the worker's, until both sides have left it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shunt_peer::message::{self, Refusal, Region};
+use shunt_peer::{Message, PublicKey};
+use shunt_shm::doorbell::ON_QUEUE;
+use shunt_shm::region::{Geometry, Section, Side};
+use shunt_shm::ring::heard;
+use shunt_shm::sync::Ordering;
+use shunt_shm::table;
+use shunt_verbs::port::Port;
+use shunt_verbs::value::Remote;
+use shunt_wire::addr::{Addr, FourTuple};
+use shunt_wire::agent::{EndpointId, RegionId};
+use shunt_wire::clc::{Answer, Proposal};
+use tracing::debug;
+
+use super::Hub;
+use super::machines::listeners_table;
+use crate::lane::{Lane, Stage, Waiting};
+use crate::links::{Name, SLOTS};
+use crate::memory::News;
+use crate::mirror::Place;
+use crate::peers::{Peer, Way};
+use crate::report::PeerReport;
+
+/// How long a proposal waits for an acceptor: a little longer than that looks for it.
+const PROPOSAL: Duration = Duration::from_secs(12);
+/// Time between two offers of link groups for those that wait.
+const OFFER: Duration = Duration::from_millis(100);
+/// How long one waits for a link group.
+const GROUP: Duration = Duration::from_secs(5);
+
+fn tuple(client: SocketAddr, server: SocketAddr) -> FourTuple {
+    FourTuple { local: Addr::from(client), peer: Addr::from(server) }
+}
+
+const fn length() -> u32 {
+    #[allow(clippy::cast_possible_truncation, reason = "256 KiB")]
+    let length = Geometry::Device.ring() as u32;
+    length
+}
+
+/// What a section says before anything has come from the far side.
+fn begin(theirs: &Section, endpoint: EndpointId, generation: u32, code: u32) {
+    theirs.setup.generation.store(generation, Ordering::Relaxed);
+    theirs.setup.endpoint.store(endpoint, Ordering::Relaxed);
+    theirs.ctl.queue.store(code, Ordering::Relaxed);
+    theirs.ctl.tx_arm.store(ON_QUEUE, Ordering::Relaxed);
+    theirs.cons.heard.store(heard(0), Ordering::Relaxed);
+    theirs.prod.behind.store(1, Ordering::Release);
+}
+
+impl<P: Port + Clone + Send + 'static> Hub<P> {
+    /// What the agent tells of programs.
+    pub(super) fn hear_programs(&mut self, now: Duration) {
+        for news in self.shared.memory.take_news() {
+            match news {
+                News::Proposed(region) => self.proposed(region, now),
+                News::Gone(region, endpoint) => self.programs_gone(region, endpoint, now),
+            }
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        for Waiting { peer, region, slot, until } in waiting {
+            if now < until {
+                self.propose(peer, (region, slot), until, now);
+            }
+        }
+        self.take_back_old(now);
+    }
+
+    /// When proposals are to be looked through.
+    pub(super) fn proposals_at(&self) -> Option<Duration> {
+        let waiting = self.waiting.first().map(|_| self.offered_at + OFFER);
+        let open = self.lanes.values().filter_map(|lane| match lane.stage {
+            Stage::Proposed { until, .. } => Some(until),
+            _ => None,
+        });
+        waiting.into_iter().chain(open).min()
+    }
+
+    pub(super) fn report(&self, peer: &Peer) -> PeerReport {
+        let of_it = |name: &Name| name.0 == peer.name.key;
+        let open = |lane: &Lane| matches!(lane.stage, Stage::Open);
+        let connections = self.lanes.iter().filter(|((name, _), lane)| of_it(name) && open(lane));
+        PeerReport { connections: connections.count(), ..peer.report() }
+    }
+
+    fn counts(&mut self, key: PublicKey) {
+        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.name.key == key) {
+            peer.connections += 1;
+        }
+    }
+
+    /// The peer to which a connection leads, if it is one alone.
+    fn peer_at(&self, to: SocketAddr) -> Option<usize> {
+        let mut found = (0..self.peers.len()).filter(|at| self.peers[*at].is_at(to.ip()));
+        let first = found.next()?;
+        found.next().is_none().then_some(first)
+    }
+
+    fn proposed(&mut self, region: RegionId, now: Duration) {
+        // The agent gives each region to connections to one peer; which one the first of them says.
+        let known = self.machines.iter().find(|(_, machine)| machine.held.contains_key(&region));
+        let mut machine = known.map(|(key, _)| *key);
+        if machine.is_none() {
+            for (key, it) in &mut self.machines {
+                let Some(held) = it.hold(region) else { continue };
+                let leads = (0..Geometry::Device.slots()).any(|slot| {
+                    let setup = &held.region.view().section(slot, Side::Client).setup;
+                    let to = SocketAddr::from(setup.tuple().peer);
+                    setup.state.load(Ordering::Acquire) != 0
+                        && self
+                            .peers
+                            .iter()
+                            .any(|peer| peer.name.key == *key && peer.is_at(to.ip()))
+                });
+                if leads {
+                    machine = Some(*key);
+                    break;
+                }
+                held.is_over = true;
+                it.let_go(region);
+            }
+        }
+        let Some(key) = machine else { return };
+        for slot in 0..Geometry::Device.slots() {
+            let Some(held) = self.machines.get_mut(&key).and_then(|it| it.held.get_mut(&region))
+            else {
+                return;
+            };
+            let setup = &held.region.view().section(slot, Side::Client).setup;
+            let state = setup.state.load(Ordering::Acquire);
+            let generation = setup.generation.load(Ordering::Relaxed);
+            let is_open = [Proposal::Proposed as u32, Proposal::Used as u32].contains(&state);
+            if !is_open || held.seen[slot] == generation {
+                continue;
+            }
+            held.seen[slot] = generation;
+            // Of the one before nobody will hear any more.
+            self.withdraw_in(region, slot, now);
+            self.propose(key, (region, slot), now + GROUP, now);
+        }
+    }
+
+    /// Asks the peer's host to take up a proposal.
+    fn propose(
+        &mut self,
+        key: PublicKey,
+        (region, slot): (RegionId, usize),
+        until: Duration,
+        now: Duration,
+    ) {
+        let Some(machine) = self.machines.get_mut(&key) else { return };
+        let Some(held) = machine.held.get(&region) else { return };
+        let setup = &held.region.view().section(slot, Side::Client).setup;
+        let tuple = setup.tuple();
+        let (client, server) = (SocketAddr::from(tuple.local), SocketAddr::from(tuple.peer));
+        let Some(at) = self.peer_at(server) else { return };
+        let is_own = self.addresses.contains(&client.ip());
+        if self.peers[at].name.key != key || !is_own {
+            return;
+        }
+        let Some((name, lane)) = self.free_lane(at) else {
+            self.waiting.push(Waiting { peer: key, region, slot, until });
+            let peer = &self.peers[at];
+            let (up, all) = peer.groups.count();
+            // All that are up are full, or the peer's; one more is not on its way yet.
+            let is_due = now >= self.offered_at + OFFER || self.offered_at == Duration::ZERO;
+            if is_due {
+                self.offered_at = now;
+            }
+            let can = matches!(peer.way, Way::Open(_)) && self.links.is_some();
+            if is_due && up == all && can {
+                let orders = self.peers[at].groups.offer();
+                self.carry_out(at, orders, now);
+            }
+            return;
+        };
+        let (Some(links), Some(machine)) = (&mut self.links, self.machines.get_mut(&key)) else {
+            return;
+        };
+        let Some(worker) = links.worker_of(name) else { return };
+        let endpoint = machine.endpoint(worker);
+        let Some(held) = machine.held.get_mut(&region) else { return };
+        held.users += 1;
+        let region_map = Arc::clone(&held.region);
+        let place = Place { region: region_map, name: region, slot, side: Side::Client, endpoint };
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation;
+        links.open(name, lane, generation, place.clone());
+        let stage = Stage::Registering(None);
+        let use_ = place.section(Side::Client).setup.generation.load(Ordering::Relaxed);
+        let opened = Lane { place, generation, use_, client, server, stage };
+        self.lanes.insert((name, lane), opened);
+    }
+
+    /// A place in a link group that this side has offered.
+    fn free_lane(&self, at: usize) -> Option<(Name, usize)> {
+        let key = self.peers[at].name.key;
+        self.peers[at].groups.own().find_map(|group| {
+            let name = (key, group);
+            let free = (0..SLOTS).find(|slot| !self.lanes.contains_key(&(name, *slot)))?;
+            Some((name, free))
+        })
+    }
+
+    /// A connection's rings are registered, or cannot be.
+    pub(super) fn registered(
+        &mut self,
+        name: Name,
+        slot: usize,
+        opened: Result<(Remote, u32), Refusal>,
+        now: Duration,
+    ) {
+        let Some(lane) = self.lanes.get_mut(&(name, slot)) else { return };
+        let wire = message::Place {
+            group: name.1,
+            slot: u16::try_from(slot).unwrap_or(u16::MAX),
+            generation: lane.generation,
+        };
+        let Stage::Registering(far) = lane.stage else { return };
+        let (said, is_over) = match (opened, far) {
+            (Ok((own, code)), None) => {
+                let region = Region { at: own, length: length() };
+                let (client, server) = (lane.client, lane.server);
+                lane.stage = Stage::Asked(code);
+                (Some(Message::Open(message::Lane { place: wire, client, server, region })), false)
+            }
+            (Ok((own, code)), Some(far)) => {
+                match self.propose_here((name, slot), far, own, code, now) {
+                    true => (None, false),
+                    false => (Some(Message::NotOpened(wire, Refusal::Unknown)), true),
+                }
+            }
+            (Err(why), None) => {
+                debug!("a connection stays on TCP: {why}");
+                (None, true)
+            }
+            (Err(why), Some(_)) => (Some(Message::NotOpened(wire, why)), true),
+        };
+        if is_over {
+            if let (Ok(_), Some(links)) = (opened, &self.links) {
+                links.abandon(name, slot);
+            }
+            self.is_over(name, slot);
+        }
+        if let Some(said) = said {
+            self.say_to_key(name.0, &said, now);
+        }
+    }
+
+    fn say_to_key(&mut self, key: PublicKey, message: &Message, now: Duration) {
+        if let Some(at) = self.peers.iter().position(|peer| peer.name.key == key) {
+            self.say_to(at, message, now);
+        }
+    }
+
+    /// Proposes a peer's connection to the program here that is to accept it. False: there is none.
+    fn propose_here(
+        &mut self,
+        at: (Name, usize),
+        far: Remote,
+        own: Remote,
+        code: u32,
+        now: Duration,
+    ) -> bool {
+        let Some(lane) = self.lanes.get_mut(&at) else { return false };
+        let Some(table) = listeners_table(&self.shared.memory, lane.server) else { return false };
+        let tuple = tuple(lane.client, lane.server);
+        let [theirs, mine] = [Side::Client, Side::Server].map(|side| lane.place.section(side));
+        theirs.reset();
+        mine.reset();
+        let generation = theirs.setup.generation.load(Ordering::Relaxed).wrapping_add(1);
+        begin(theirs, lane.place.endpoint, generation, code);
+        theirs.setup.set_tuple(&tuple);
+        theirs.setup.state.store(Proposal::Proposed as u32, Ordering::Release);
+        let place = table::Place { region: lane.place.name, slot: lane.place.slot, generation };
+        let Some(ticket) = table.post(&tuple.reversed(), place) else { return false };
+        lane.use_ = generation;
+        lane.stage = Stage::Proposed { far, own, ticket, until: now + PROPOSAL };
+        true
+    }
+
+    /// The peer asks for a connection to be taken up here.
+    pub(super) fn hear_open(
+        &mut self,
+        at: usize,
+        asked: &message::Lane,
+        now: Duration,
+    ) -> Result<(), &'static str> {
+        let key = self.peers[at].name.key;
+        let (name, slot) = ((key, asked.place.group), usize::from(asked.place.slot));
+        if !self.peers[at].groups.is_far(asked.place.group) || slot >= SLOTS {
+            return Err("a connection in a link group that it has not offered");
+        }
+        if self.lanes.contains_key(&(name, slot)) || asked.region.length != length() {
+            return Err("a connection at a place that is taken");
+        }
+        let refuses = |hub: &mut Self, why| {
+            hub.say_to(at, &Message::NotOpened(asked.place, why), now);
+            Ok(())
+        };
+        // It speaks for the addresses of its own host alone, and no two peers for the same one.
+        let is_its = self.peer_at(asked.client) == Some(at)
+            && !self.addresses.contains(&asked.client.ip())
+            && self.addresses.contains(&asked.server.ip());
+        if !is_its || listeners_table(&self.shared.memory, asked.server).is_none() {
+            return refuses(self, Refusal::Unknown);
+        }
+        let Some(links) = &mut self.links else { return refuses(self, Refusal::Device) };
+        let (Some(worker), Some(machine)) = (links.worker_of(name), self.machines.get_mut(&key))
+        else {
+            return refuses(self, Refusal::Unknown);
+        };
+        let Ok((region_name, region, region_slot)) = machine.take(worker) else {
+            return refuses(self, Refusal::Many);
+        };
+        let place = Place {
+            region,
+            name: region_name,
+            slot: region_slot,
+            side: Side::Server,
+            endpoint: machine.endpoint(worker),
+        };
+        let generation = asked.place.generation;
+        links.open(name, slot, generation, place.clone());
+        let stage = Stage::Registering(Some(asked.region.at));
+        let (client, server) = (asked.client, asked.server);
+        let opened = Lane { place, generation, use_: 0, client, server, stage };
+        self.lanes.insert((name, slot), opened);
+        Ok(())
+    }
+
+    /// A program here has said something on a connection that the far side has not opened: that it takes it up.
+    pub(super) fn called(&mut self, name: Name, slot: usize, now: Duration) {
+        let Some(lane) = self.lanes.get_mut(&(name, slot)) else { return };
+        let Stage::Proposed { far, own, .. } = lane.stage else { return };
+        let setup = &lane.place.section(Side::Server).setup;
+        let has_answered = setup.state.load(Ordering::Acquire) == Answer::Accepted as u32
+            && setup.generation.load(Ordering::Relaxed) == lane.use_;
+        if !has_answered {
+            return;
+        }
+        lane.stage = Stage::Open;
+        let place = message::Place {
+            group: name.1,
+            slot: u16::try_from(slot).unwrap_or(u16::MAX),
+            generation: lane.generation,
+        };
+        let generation = lane.generation;
+        if let Some(links) = &self.links {
+            links.attach(name, (slot, generation), far, || {});
+        }
+        let said = Message::Opened(place, Region { at: own, length: length() });
+        self.counts(name.0);
+        self.say_to_key(name.0, &said, now);
+    }
+
+    /// The peer says that a program there has taken a connection up.
+    pub(super) fn hear_opened(
+        &mut self,
+        at: usize,
+        place: message::Place,
+        region: Region,
+    ) -> Result<(), &'static str> {
+        let key = self.peers[at].name.key;
+        let (name, slot) = ((key, place.group), usize::from(place.slot));
+        let lane = self.lanes.get_mut(&(name, slot));
+        let lane = lane.filter(|lane| lane.generation == place.generation);
+        let lane = lane.ok_or("a connection that was not asked for")?;
+        if region.length != length() {
+            return Err("a ring of another length");
+        }
+        let (code, is_over) = match lane.stage {
+            Stage::Asked(code) => (code, false),
+            Stage::Over => (0, true),
+            _ => return Err("a connection that was not asked for"),
+        };
+        let (tuple, generation) = (tuple(lane.client, lane.server), lane.use_);
+        // Its program may have taken the proposal back.
+        let is_taken = !is_over
+            && self.machines.get(&key).and_then(|it| it.table_of(lane.server)).is_some_and(
+                |table| {
+                    let ticket = table.find(&tuple.reversed());
+                    ticket.is_some_and(|ticket| {
+                        let at = ticket.place();
+                        let is_it = (at.region, at.slot) == (lane.place.name, lane.place.slot);
+                        is_it && at.generation == lane.use_ && table.take(&ticket)
+                    })
+                },
+            );
+        lane.stage = Stage::Open;
+        let (place, use_) = (lane.place.clone(), lane.generation);
+        let Some(links) = &self.links else { return Ok(()) };
+        if !is_taken {
+            links.leave_at_once(name, (slot, use_), region.at);
+            return Ok(());
+        }
+        links.attach(name, (slot, use_), region.at, move || {
+            let theirs = place.section(Side::Server);
+            begin(theirs, place.endpoint, generation, code);
+            theirs.setup.state.store(Answer::Accepted as u32, Ordering::Release);
+        });
+        self.counts(key);
+        Ok(())
+    }
+
+    /// The peer says that a connection stays on TCP; or takes back that it has asked for it.
+    pub(super) fn hear_not_opened(
+        &mut self,
+        at: usize,
+        place: message::Place,
+        now: Duration,
+    ) -> Result<(), &'static str> {
+        let name = (self.peers[at].name.key, place.group);
+        let slot = usize::from(place.slot);
+        let lane = self.lanes.get_mut(&(name, slot));
+        let Some(lane) = lane.filter(|lane| lane.generation == place.generation) else {
+            return Ok(());
+        };
+        match &lane.stage {
+            Stage::Asked(_) | Stage::Over => {
+                if let Some(links) = &self.links {
+                    links.abandon(name, slot);
+                }
+                self.is_over(name, slot);
+            }
+            Stage::Proposed { ticket, .. } => {
+                let table = listeners_table(&self.shared.memory, lane.server);
+                // One that is just being taken up is told of as such.
+                if table.is_some_and(|table| table.take(ticket)) {
+                    self.take_back(name, slot, now);
+                }
+            }
+            Stage::Registering(_) | Stage::Open => {}
+        }
+        Ok(())
+    }
+
+    /// Nobody here has taken a proposal up: the peer is told.
+    fn take_back(&mut self, name: Name, slot: usize, now: Duration) {
+        let Some(lane) = self.lanes.get(&(name, slot)) else { return };
+        for side in [Side::Client, Side::Server] {
+            lane.place.section(side).setup.done.store(1, Ordering::Release);
+        }
+        let place = message::Place {
+            group: name.1,
+            slot: u16::try_from(slot).unwrap_or(u16::MAX),
+            generation: lane.generation,
+        };
+        if let Some(links) = &self.links {
+            links.abandon(name, slot);
+        }
+        self.is_over(name, slot);
+        self.say_to_key(name.0, &Message::NotOpened(place, Refusal::Unknown), now);
+    }
+
+    fn take_back_old(&mut self, now: Duration) {
+        let memory = Arc::clone(&self.shared.memory);
+        let old = self.lanes.iter().filter(|(_, lane)| match &lane.stage {
+            Stage::Proposed { until, ticket, .. } if now >= *until => {
+                listeners_table(&memory, lane.server).is_none_or(|table| table.take(ticket))
+            }
+            _ => false,
+        });
+        let old: Vec<_> = old.map(|(at, _)| *at).collect();
+        for (name, slot) in old {
+            self.take_back(name, slot, now);
+        }
+    }
+
+    /// A place of a region is another connection's: what was asked for before is taken back.
+    fn withdraw_in(&mut self, region: RegionId, slot: usize, now: Duration) {
+        let is_there = |lane: &Lane| lane.place.name == region && lane.place.slot == slot;
+        let found = self.lanes.iter().find(|(_, lane)| is_there(lane)).map(|(at, _)| *at);
+        let Some((name, at)) = found else { return };
+        let Some(lane) = self.lanes.get_mut(&(name, at)) else { return };
+        if matches!(lane.stage, Stage::Asked(_)) {
+            lane.stage = Stage::Over;
+            let place = message::Place {
+                group: name.1,
+                slot: u16::try_from(at).unwrap_or(u16::MAX),
+                generation: lane.generation,
+            };
+            self.say_to_key(name.0, &Message::NotOpened(place, Refusal::Unknown), now);
+        }
+    }
+
+    /// All processes that had a region from an endpoint are gone.
+    fn programs_gone(&mut self, region: RegionId, endpoint: EndpointId, now: Duration) {
+        let concerned = self.lanes.iter().filter(|(_, lane)| {
+            let own = lane.place.section(lane.place.side).setup.endpoint.load(Ordering::Relaxed);
+            lane.place.name == region && (own == endpoint || lane.place.side == Side::Client)
+        });
+        let concerned: Vec<_> = concerned.map(|(at, _)| *at).collect();
+        for (name, slot) in concerned {
+            let Some(lane) = self.lanes.get_mut(&(name, slot)) else { continue };
+            match lane.stage {
+                Stage::Asked(_) => {
+                    let (region, at) = (lane.place.name, lane.place.slot);
+                    self.withdraw_in(region, at, now);
+                }
+                Stage::Open => {
+                    if let Some(links) = &self.links {
+                        links.end(name, slot);
+                    }
+                }
+                Stage::Registering(_) | Stage::Proposed { .. } | Stage::Over => {}
+            }
+        }
+        for machine in self.machines.values_mut() {
+            if let Some(held) = machine.held.get_mut(&region) {
+                held.is_over = true;
+                machine.let_go(region);
+            }
+        }
+    }
+
+    /// A connection is over: its places are free.
+    pub(super) fn is_over(&mut self, name: Name, slot: usize) {
+        let Some(lane) = self.lanes.remove(&(name, slot)) else { return };
+        if let Some(links) = &mut self.links {
+            links.closed();
+        }
+        let Some(machine) = self.machines.get_mut(&name.0) else { return };
+        match lane.place.side {
+            Side::Client => {
+                if let Some(held) = machine.held.get_mut(&lane.place.name) {
+                    held.users = held.users.saturating_sub(1);
+                    machine.let_go(lane.place.name);
+                }
+            }
+            Side::Server => machine.give_back(lane.place.name, lane.place.slot),
+        }
+    }
+
+    /// A link group is gone, with all connections in it.
+    pub(super) fn group_is_over(&mut self, name: Name) {
+        let memory = Arc::clone(&self.shared.memory);
+        let all = self.lanes.range((name, 0)..=(name, usize::MAX)).map(|((_, slot), _)| *slot);
+        for slot in all.collect::<Vec<_>>() {
+            if let Some(Lane { stage: Stage::Proposed { ticket, .. }, server, .. }) =
+                self.lanes.get(&(name, slot))
+            {
+                let _ = listeners_table(&memory, *server).is_some_and(|table| table.take(ticket));
+            }
+            self.is_over(name, slot);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! A connection, as the thread that meets peers knows it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use shunt_peer::PublicKey;
+use shunt_shm::table::Ticket;
+use shunt_verbs::value::Remote;
+use shunt_wire::agent::RegionId;
+
+use crate::mirror::Place;
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) place: Place,
+    /// Number of the use of its place in the link group.
+    pub(crate) generation: u32,
+    /// The same of its place in the region.
+    pub(crate) use_: u32,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    pub(crate) stage: Stage,
+}
+
+/// How far it is.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// Its rings are being registered; on the acceptor's side with where the client's is.
+    Registering(Option<Remote>),
+    /// The client's: the acceptor's host has been asked. How the program tells of news.
+    Asked(u32),
+    /// The acceptor's: it is proposed there, until that time. Where both rings are.
+    Proposed { far: Remote, own: Remote, ticket: Ticket, until: Duration },
+    /// The worker has it.
+    Open,
+    /// It is over, and the far side is about to say what it knows of it.
+    Over,
+}
+
+/// A proposal that waits for a link group.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) peer: PublicKey,
+    pub(crate) region: RegionId,
+    pub(crate) slot: usize,
+    pub(crate) until: Duration,
+}

@@ -1,6 +1,7 @@
-//! Machines that share memory, without virtual ones: network namespaces with a link between them, each with an agent
-//! that is a peer of one ivshmem server.
+//! Machines that share memory, or reach each other by RDMA, without virtual ones: network namespaces with a link between them,
+//! each with an agent that is a peer of one ivshmem server, or of the other agents.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,12 +25,20 @@ pub struct Lab {
     pub machines: Vec<Machine>,
 }
 
+/// How a machine's agent meets others.
+enum Meets {
+    /// By the memory of the server at this socket.
+    Server(PathBuf),
+    /// By these arguments, with the stub of libibverbs in this directory.
+    Agents(Vec<String>, PathBuf),
+}
+
 /// A machine.
 pub struct Machine {
     sandbox: Sandbox,
     /// A process in its network.
     pid: i32,
-    socket: PathBuf,
+    meets: Meets,
     /// Its address.
     pub ip: [u8; 4],
 }
@@ -69,6 +78,90 @@ impl Lab {
     /// When they can't be made.
     #[must_use]
     pub fn new(count: usize, size: &str) -> Self {
+        let (mut lab, pids) = Self::of(count);
+        lab.start_server(&["--size", size, "--vectors", "4"]);
+        let socket = lab.socket();
+        for (pid, n) in pids.into_iter().zip(1_u8..) {
+            lab.add(pid, n, Meets::Server(socket.clone()));
+        }
+        lab.until_all_see(lab.machines.len());
+        lab
+    }
+
+    /// Two hosts whose devices are those of the stub of libibverbs.
+    ///
+    /// # Panics
+    /// When they can't be made.
+    #[must_use]
+    pub fn of_hosts() -> Self {
+        let (mut lab, pids) = Self::of(2);
+        let wire = lab.place.path().join("wire");
+        fs::create_dir(&wire).expect("a directory");
+        let source =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/shunt-verbs/tests/stub/stub.c");
+        let library = wire.join("libibverbs.so.1");
+        let mut compiler = Command::new(program("cc"));
+        compiler.args(["-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-o"]).arg(library).arg(source);
+        let compiled = compiler.output().expect("cc runs");
+        assert!(compiled.status.success(), "the header of libibverbs-dev is needed: {compiled:?}");
+        let keys: Vec<_> = (1..=2).map(|n| lab.key(n)).collect();
+        for (pid, n) in pids.into_iter().zip(1_u8..) {
+            let (own, other) = (usize::from(n) - 1, usize::from(2 - n));
+            let file = lab.place.path().join(format!("key{n}"));
+            let arguments = [
+                "--rdma".to_owned(),
+                "stub0".to_owned(),
+                "--rdma-listen".to_owned(),
+                format!("10.77.0.{n}:7609"),
+                "--rdma-key".to_owned(),
+                file.display().to_string(),
+                "--peer".to_owned(),
+                format!("10.77.0.{}={}", 3 - n, keys[other]),
+            ];
+            assert_ne!(keys[own], keys[other]);
+            lab.add(pid, n, Meets::Agents(arguments.to_vec(), wire.clone()));
+        }
+        lab.until_linked();
+        lab
+    }
+
+    /// Makes a key for an agent; the public part of it.
+    fn key(&self, n: usize) -> String {
+        let mut command = self.place.plain(built("shunt"));
+        command.arg("agent-key").arg("--file").arg(self.place.path().join(format!("key{n}")));
+        let output = command.output().expect("shunt runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("a key").trim().to_owned()
+    }
+
+    /// Waits until each host that has an agent has a link group with the other one.
+    pub fn until_linked(&self) {
+        for machine in &self.machines {
+            settles("link groups", &true, || {
+                machine.status()["peers"][0]["link_groups"].as_u64().is_some_and(|n| n > 0)
+            });
+        }
+    }
+
+    /// Nothing arrives by RDMA, or all does again.
+    ///
+    /// # Panics
+    /// When there is no wire.
+    pub fn cut(&self, is_cut: bool) {
+        let cut = self.place.path().join("wire/cut");
+        if is_cut { fs::write(cut, "") } else { fs::remove_file(cut) }.expect("a wire");
+    }
+
+    fn add(&mut self, pid: i32, n: u8, meets: Meets) {
+        let sandbox = Sandbox::new(Mode::Attach);
+        sandbox.kill_agent();
+        let machine = Machine { sandbox, pid, meets, ip: [10, 77, 0, n] };
+        machine.start_agent();
+        self.machines.push(machine);
+    }
+
+    /// So many networks, each with a process in it.
+    fn of(count: usize) -> (Self, Vec<i32>) {
         let place = Sandbox::new(Mode::Plain);
         let mut command = place.plain(program("unshare"));
         if !is_root() {
@@ -80,18 +173,7 @@ impl Lab {
         let pids = holder.whole_lines();
         let pids = pids.lines().filter_map(|line| line.strip_prefix("machine ")?.parse().ok());
         let pids: Vec<i32> = pids.collect();
-        let socket = place.path().join("ivshmem.sock");
-        let mut lab = Self { place, holder, server: None, machines: Vec::new() };
-        lab.start_server(&["--size", size, "--vectors", "4"]);
-        for (pid, n) in pids.into_iter().zip(1_u8..) {
-            let sandbox = Sandbox::new(Mode::Attach);
-            sandbox.kill_agent();
-            let machine = Machine { sandbox, pid, socket: socket.clone(), ip: [10, 77, 0, n] };
-            machine.start_agent();
-            lab.machines.push(machine);
-        }
-        lab.until_all_see(lab.machines.len());
-        lab
+        (Self { place, holder, server: None, machines: Vec::new() }, pids)
     }
 
     /// Starts the server.
@@ -180,8 +262,20 @@ impl Machine {
     /// Starts its agent.
     pub fn start_agent(&self) {
         let mut command = self.inside();
-        command.arg("env").arg(format!("SHUNT_IVSHMEM={}", self.socket.display()));
-        self.sandbox.start_agent_by(command);
+        command.arg("env");
+        match &self.meets {
+            Meets::Server(socket) => {
+                command.arg(format!("SHUNT_IVSHMEM={}", socket.display()));
+                self.sandbox.start_agent_by(command, &[]);
+            }
+            Meets::Agents(arguments, wire) => {
+                let wire = wire.display();
+                command
+                    .arg(format!("LD_LIBRARY_PATH={wire}"))
+                    .arg(format!("SHUNT_TEST_WIRE={wire}"));
+                self.sandbox.start_agent_by(command, arguments);
+            }
+        }
     }
 
     /// Its place, with its agent.

@@ -209,15 +209,15 @@ impl Sandbox {
     /// # Panics
     /// When there is none after a few seconds.
     pub fn start_agent(&self) {
-        self.start_agent_by(self.plain("env"));
+        self.start_agent_by(self.plain("env"), &[]);
     }
 
     /// The same by a program that becomes the one that its arguments name.
     ///
     /// # Panics
     /// When there is none after a few seconds.
-    pub fn start_agent_by(&self, mut command: Command) {
-        command.arg(self.shunt_path()).arg("agent");
+    pub fn start_agent_by(&self, mut command: Command, arguments: &[String]) {
+        command.arg(self.shunt_path()).arg("agent").args(arguments);
         self.await_agent(command);
     }
 

@@ -202,7 +202,7 @@ fn a_full_dev_shm() {
             command.args(["-m", "sh", "-c", script, "sh"]);
             command
         };
-        sandbox.start_agent_by(full());
+        sandbox.start_agent_by(full(), &[]);
         // Where a server is slow to begin a client may be done before.
         sandbox.expect(Expect::Percent(50), || {
             let args = ["-n", "8", "-b", "1000000", "--style", "epoll-lt"];

@@ -1,6 +1,7 @@
 //! The processes that have a region mapped.
 //!
-//! The end of a pipe goes with a region. A process and its forks keep it as long as the mapping.
+//! The end of a pipe goes with a region, or of a pair of sockets where its user is to write there: a pipe without a reader would
+//! end the program that writes into it, by a signal. A process and its forks keep it as long as the mapping.
 //! When the last of them is gone, the kernel tells at the other end. Neither a request nor the end
 //! of a conversation would tell of a child that inherited the memory.
 
@@ -9,6 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::event::epoll;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use shunt_wire::agent::{EndpointId, RegionId};
 
@@ -34,7 +36,12 @@ impl Leases {
         epoll: &OwnedFd,
         next_token: &mut u64,
     ) -> io::Result<OwnedFd> {
-        let (here, there) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let (here, there) = if heeds {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?
+        } else {
+            pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?
+        };
         let token = *next_token;
         *next_token += 1;
         // Asked for nothing, the kernel still tells of the end.

@@ -91,6 +91,8 @@ flags! {
     TO_BE_CLAIMED,
     /// The peer may be in another network namespace, where the kernel says nothing of its socket.
     ELSEWHERE,
+    /// The peer is on another host, and this host's agent writes what the peer would: it alone is believed about the link between them.
+    HOSTED,
     /// The connection was promoted at least once.
     WAS_SHUNTED,
 

@@ -114,7 +114,7 @@ impl End<'_> {
     #[inline]
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.theirs.prod.behind.load(Acquire) != 0
+        self.has(flags::HOSTED) && self.theirs.prod.behind.load(Acquire) != 0
     }
 
     /// The same of an end that this program has not made itself.
@@ -128,20 +128,16 @@ impl End<'_> {
     #[inline]
     #[must_use]
     pub fn has_unheard_marks(&self) -> bool {
-        match self.theirs.cons.heard.load(Acquire) {
-            0 => false,
-            said => {
-                let marks = self.record.tx.marks.load(Relaxed);
-                marks != 0 && said != heard(marks)
-            }
-        }
+        let marks = self.record.tx.marks.load(Relaxed);
+        let said = self.theirs.cons.heard.load(Acquire);
+        self.has(flags::HOSTED) && said != 0 && marks != 0 && said != heard(marks)
     }
 
     /// True where the peer is on another host, and the link to it is up.
     #[inline]
     #[must_use]
     pub fn is_linked(&self) -> bool {
-        self.theirs.cons.heard.load(Relaxed) != 0
+        self.has(flags::HOSTED) && self.theirs.cons.heard.load(Relaxed) != 0
     }
 
     /// True while a link to another host that has failed is being settled, and bytes of this side lie in the ring.

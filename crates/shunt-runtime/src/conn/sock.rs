@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use shunt_engine::conn::flags::{FROZEN, Flags, WAS_SHUNTED};
+use shunt_engine::conn::flags::{FROZEN, Flags, HOSTED, WAS_SHUNTED};
 use shunt_engine::conn::{self, End};
 use shunt_engine::handshake::{Phase, next_look};
 use shunt_engine::spin::Learnt;
@@ -211,6 +211,9 @@ impl Sock {
     /// Sets the link group; counts this process's descriptors as its users.
     pub fn set_link(&self, link: &'static Link) {
         link.users.fetch_add(self.descriptors().max(1), Ordering::AcqRel);
+        if link.is_of_host() {
+            self.put(HOSTED, true);
+        }
         let old = self.link.swap(core::ptr::from_ref(link).cast_mut(), Ordering::AcqRel);
         if old.is_null() {
             self.endpoint().carries(true);

@@ -265,7 +265,7 @@ fn end(conn: Conn, record: &'static Record) {
         return;
     }
     shared.is_done(socket.as_ref());
-    notify::all_if_far(sock);
+    notify::all_if_of_host(sock);
     if let Some(link) = sock.link() {
         link.has_ended(record.slot());
     }

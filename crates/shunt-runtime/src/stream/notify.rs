@@ -234,9 +234,9 @@ pub fn all(sock: &Sock) {
     space(sock, link, &theirs.ctl, slot);
 }
 
-/// The same for a peer that is elsewhere: whoever brings it there does not hear the kernel.
-pub fn all_if_far(sock: &Sock) {
-    if sock.is_far() {
+/// The same for a peer on another host: the agent that brings it there does not hear the kernel.
+pub fn all_if_of_host(sock: &Sock) {
+    if sock.link().is_some_and(Link::is_of_host) {
         all(sock);
     }
 }

@@ -242,7 +242,7 @@ fn accept_in(
     point!(promote_taken);
     let peer = peer.ok_or(Reason::ProtocolViolation)?;
     answer(sock, link, (slot, generation), peer, time);
-    notify::all_if_far(sock);
+    notify::all_if_of_host(sock);
     Ok(())
 }
 

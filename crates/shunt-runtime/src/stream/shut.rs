@@ -76,7 +76,7 @@ pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_in
         }
         announce(sock, End::announce_shut);
         notify::those_on_futexes(sock);
-        notify::all_if_far(sock);
+        notify::all_if_of_host(sock);
         notify::own(sock);
     }
     in_doubt.ends();

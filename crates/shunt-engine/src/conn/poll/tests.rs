@@ -1,3 +1,4 @@
+use crate::conn::flags::HOSTED;
 use core::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -436,7 +437,7 @@ fn an_end_that_the_kernel_tells_of_before_the_link_is_not_told() {
     let wanted = IN | RDHUP;
     let mut looks = Looks::in_ring();
     looks.end().theirs.prod.behind.store(1, Relaxed);
-    looks.end().put(KERNEL_HINT, true);
+    looks.end().put(HOSTED | KERNEL_HINT, true);
     looks.socket.arrive(Arrival::Fin);
     assert_eq!(looks.ready(wanted) & wanted, 0);
     looks.memory.receive(3);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::call::enter;
-use crate::conn::flags::{FROZEN, KERNEL_HINT, LEFTOVER, RESET_TOLD};
+use crate::conn::flags::{FROZEN, HOSTED, KERNEL_HINT, LEFTOVER, RESET_TOLD};
 use crate::conn::put;
 use crate::model::{Arrival, Memory, Receives, Socket};
 use shunt_shm::handover;
@@ -220,7 +220,7 @@ fn an_end_that_the_program_has_made_hides_no_mark() {
 fn what_comes_twice_behind_an_end_that_the_program_has_made_is_not_read() {
     let (memory, socket) = (in_ring(4), Socket::default());
     socket.end_reading();
-    put(memory.end().record, SHUT_RD | KERNEL_HINT, true);
+    put(memory.end().record, HOSTED | SHUT_RD | KERNEL_HINT, true);
     let mut call = Receives::new(&memory, &socket, 9);
     assert_eq!((step(&mut call), call.got), (Step::Done, 4));
     // The peer has left the ring with two of them untaken, as far as it knew.
@@ -655,6 +655,7 @@ fn an_end_that_the_kernel_tells_of_before_the_link_is_waited_for() {
             memory.enter_ring();
         }
         let prod = &memory.end().theirs.prod;
+        put(memory.end().record, HOSTED, true);
         prod.behind.store(1, Relaxed);
         put(memory.end().record, KERNEL_HINT, true);
         socket.arrive(Arrival::Fin);
@@ -676,13 +677,13 @@ fn an_end_that_the_kernel_tells_of_before_the_link_is_waited_for() {
 fn a_reset_and_the_programs_own_end_wait_for_no_link() {
     let (memory, socket) = (in_ring(0), Socket::default());
     memory.end().theirs.prod.behind.store(1, Relaxed);
-    put(memory.end().record, KERNEL_HINT, true);
+    put(memory.end().record, HOSTED | KERNEL_HINT, true);
     socket.arrive(Arrival::Reset);
     let mut call = Receives::new(&memory, &socket, 100);
     assert_eq!(step(&mut call), Step::Failed(Errno::CONNRESET));
     let (memory, socket) = (in_ring(0), Socket::default());
     memory.end().theirs.prod.behind.store(1, Relaxed);
-    put(memory.end().record, SHUT_RD | KERNEL_HINT, true);
+    put(memory.end().record, HOSTED | SHUT_RD | KERNEL_HINT, true);
     socket.arrive(Arrival::Fin);
     let mut call = Receives::new(&memory, &socket, 100);
     assert_eq!((step(&mut call), call.got), (Step::Done, 0));
@@ -693,7 +694,7 @@ fn a_reset_and_the_programs_own_end_wait_for_no_link() {
 fn bytes_that_no_mark_explains_are_not_the_last_ones_of_another_host() {
     let (memory, socket) = (in_ring(0), Socket::default());
     memory.end().theirs.prod.behind.store(1, Relaxed);
-    put(memory.end().record, KERNEL_HINT, true);
+    put(memory.end().record, HOSTED | KERNEL_HINT, true);
     socket.arrive(Arrival::Bytes(7));
     socket.arrive(Arrival::Fin);
     let mut call = Receives::new(&memory, &socket, 100);
@@ -711,7 +712,7 @@ fn an_end_behind_which_the_agent_is_gone_breaks_the_connection() {
             memory.enter_ring();
         }
         memory.end().theirs.prod.behind.store(1, Relaxed);
-        put(memory.end().record, KERNEL_HINT, true);
+        put(memory.end().record, HOSTED | KERNEL_HINT, true);
         let mut call = Receives::new(&memory, &socket, 100);
         call.is_cut_off = true;
         assert!(matches!(step(&mut call), Step::Wait(_)), "not before the end");
@@ -720,4 +721,15 @@ fn an_end_behind_which_the_agent_is_gone_breaks_the_connection() {
         put(end.record, KERNEL_HINT, true);
         assert!(receive(end.record, Some(&end), &mut call, true).is_err());
     }
+}
+
+/// A peer on this host cannot say that it is behind: it could keep a program waiting for an end that the kernel has told.
+#[test]
+fn a_peer_of_this_host_is_not_waited_for() {
+    let (memory, socket) = (in_ring(0), Socket::default());
+    memory.end().theirs.prod.behind.store(1, Relaxed);
+    put(memory.end().record, KERNEL_HINT, true);
+    socket.arrive(Arrival::Fin);
+    let mut call = Receives::new(&memory, &socket, 100);
+    assert_eq!((step(&mut call), call.got), (Step::Done, 0));
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::conn::flags::{RESET_TOLD, SHUT_RD};
+use crate::conn::flags::{HOSTED, RESET_TOLD, SHUT_RD};
 use crate::conn::put;
 use crate::model::Did::{Copied, Left, Repeated, Told, TookBack, Unlocked, Wrote};
 use crate::model::{Arrival, Memory, Sends, Socket};
@@ -384,7 +384,7 @@ fn no_byte_goes_over_tcp_behind_a_mark_that_has_not_come_there() {
     let (memory, socket) = (in_ring(), Socket::default());
     let end = memory.end();
     end.theirs.cons.heard.store(heard(1), Relaxed);
-    end.put(WANT_TCP, true);
+    end.put(HOSTED | WANT_TCP, true);
     let mut call = Sends::new(&memory, &socket, 10);
     assert_eq!((call.step(), marks(&memory)), (Step::Wait(Until::Both), (2, 2)));
     assert_eq!(call.step(), Step::Wait(Until::Both));
@@ -401,7 +401,7 @@ fn no_byte_goes_over_tcp_behind_a_mark_that_has_not_come_there() {
 fn an_end_that_the_kernel_tells_of_before_the_link_is_no_death() {
     let (memory, socket) = (in_ring(), Socket::default());
     memory.end().theirs.prod.behind.store(1, Relaxed);
-    put(memory.end().record, KERNEL_HINT, true);
+    put(memory.end().record, HOSTED | KERNEL_HINT, true);
     socket.arrive(Arrival::Fin);
     let mut call = Sends::new(&memory, &socket, 10);
     assert_eq!((call.step(), call.did()), (Step::Again, vec![Copied(10), Unlocked, Told(10)]));
@@ -417,6 +417,7 @@ fn a_sender_whose_agent_is_gone_waits_for_neither_room_nor_marks() {
         let (memory, socket) = (in_ring(), Socket::default());
         let end = memory.end();
         end.theirs.cons.heard.store(heard(1), Relaxed);
+        end.put(HOSTED, true);
         if is_full {
             memory.send(Memory::RING);
         } else {

@@ -19,6 +19,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, fstat};
+use rustix::net::{SendFlags, send};
 use shunt_engine::conn::End;
 use shunt_engine::handshake::slots::Slots;
 use shunt_shm::arena::Record;
@@ -64,6 +66,8 @@ pub struct Link {
     memory: Region,
     /// Tells the agent, of a region that machines share, that it is in use here, or in a fork.
     lease: Option<OwnFd>,
+    /// The lease is a socket: the agent brings what comes from another host.
+    is_of_host: bool,
     /// Whose doorbells the peer rings for this side.
     pub endpoint: &'static Endpoint,
     /// Lane of this process in the region + 1; 0: none, each connection is watched by itself.
@@ -155,6 +159,7 @@ impl Link {
             region,
             side,
             memory,
+            is_of_host: lease.as_ref().is_some_and(is_socket),
             lease,
             endpoint,
             lane: AtomicU32::new(lane.map_or(0, |l| u32::try_from(l + 1).unwrap_or(0))),
@@ -216,22 +221,30 @@ impl Link {
         self.lease.is_some()
     }
 
-    /// True when nobody is at the other end of the lease any more.
-    #[cold]
-    pub fn is_cut_off(&self) -> bool {
-        let Some(lease) = &self.lease else { return false };
-        let _keep = KeepErrno::new();
-        let gone = PollFlags::ERR;
-        let mut asked = [PollFd::from_borrowed_fd(lease.borrow(), gone)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut asked, Some(&now)).is_ok_and(|n| n > 0) && asked[0].revents().contains(gone)
+    /// True when the other end is on another host, and this host's agent writes what the peer would.
+    #[inline]
+    #[must_use]
+    pub const fn is_of_host(&self) -> bool {
+        self.is_of_host
     }
 
-    /// Tells the agent that there is a proposal in it, where an acceptor on another host cannot see that. A byte in a pipe that is
-    /// full says nothing new.
+    /// True when nobody brings what comes from another host any more.
+    #[cold]
+    pub fn is_cut_off(&self) -> bool {
+        let Some(lease) = self.lease.as_ref().filter(|_| self.is_of_host) else { return false };
+        let _keep = KeepErrno::new();
+        let gone = PollFlags::ERR | PollFlags::HUP;
+        let mut asked = [PollFd::from_borrowed_fd(lease.borrow(), gone)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut asked, Some(&now)).is_ok_and(|n| n > 0) && asked[0].revents().intersects(gone)
+    }
+
+    /// Tells the agent that there is a proposal in it, where an acceptor on another host cannot see that. A byte for which there is no
+    /// room would say nothing new.
     pub fn tell_of_proposal(&self) {
-        if let Some(lease) = &self.lease {
-            let _ = rustix::io::write(lease.borrow(), &[0]);
+        if let Some(lease) = self.lease.as_ref().filter(|_| self.is_of_host) {
+            let _keep = KeepErrno::new();
+            let _ = send(lease.borrow(), &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }
 
@@ -298,6 +311,10 @@ impl Link {
         let _changes = CHANGES.lock();
         self.open(slot)
     }
+}
+
+fn is_socket(lease: &OwnFd) -> bool {
+    fstat(lease.borrow()).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_socket())
 }
 
 /// Maps the memory of a link group; with it comes what is to be kept as long as it is mapped.

@@ -18,5 +18,5 @@ wait; shunt stats
 
 # Undo: neither container nor agent is left.
 podman rm --force web
-pkill -x -f 'shunt agent --host --detach'
+shunt agent --stop
 rm -r /run/cdi/shunt.json /run/shunt

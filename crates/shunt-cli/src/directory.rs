@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 use serde_json::Value;
 use shunt_sys::fds::Fds;
 use shunt_sys::run_dir::{Env, Owner, RunDir, Unusable};
-use shunt_sys::seqpacket::{self, peer_cred};
+use shunt_sys::seqpacket::{self, peer_cred, peer_pidfd};
 use shunt_wire::agent::{MAX_MESSAGE, Reply, Request, decode, encode};
 use shunt_wire::knob;
 use shunt_wire::reason::Reason;
@@ -227,6 +227,20 @@ impl Directory {
         let mut others = (1..*SPOKEN.start()).rev().chain(SPOKEN.end() + 1..=SPOKEN.end() + TRIED);
         let theirs = others.find(|version| matches!(offer(*version), Ok(Some(_))));
         Err(Unreachable::Version(theirs, pid))
+    }
+
+    /// The agent's process: its number, and a descriptor of it. `None`: a service manager has made its
+    /// socket.
+    ///
+    /// # Errors
+    /// When it is just ending.
+    pub fn process(&self) -> Result<Option<(i32, OwnedFd)>, Unreachable> {
+        let broken = |e: Errno| Unreachable::Broken(e.to_string());
+        let pid = peer_cred(&self.socket).map_err(broken)?.pid;
+        if pid <= 1 {
+            return Ok(None);
+        }
+        Ok(Some((pid, peer_pidfd(&self.socket).map_err(broken)?)))
     }
 
     fn call(&self, request: &Request<'_>) -> Result<(Reply, Fds), Unreachable> {

@@ -372,6 +372,18 @@ fn a_second_agent_says_why_it_ends() {
     assert_eq!(sandbox.agent(), Some(first));
 }
 
+#[test]
+fn an_agent_is_gone_once_it_was_stopped() {
+    let sandbox = Sandbox::new();
+    for _ in 0..10 {
+        assert_eq!(sandbox.output(&["agent", "--detach"]).status.code(), Some(0));
+        let output = sandbox.output(&["agent", "--stop"]);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+        assert_eq!(sandbox.agent(), None);
+        fs::remove_dir_all(sandbox.run_dir()).unwrap();
+    }
+}
+
 /// A user whom nothing else here has.
 const GUEST: u32 = 61_004;
 

@@ -155,6 +155,9 @@ pub struct Agent {
     /// Go to the background and return once the agent serves.
     #[arg(long)]
     pub detach: bool,
+    /// End the agent that is there instead, and return once it is gone. Connections live on; new ones are TCP.
+    #[arg(long, exclusive = true)]
+    pub stop: bool,
     /// Serve all users and containers of this host, and shunt connections between them: needs root. The run
     /// directory is open to all, and is /run/shunt unless SHUNT_RUN_DIR names another; programs use it with
     /// SHUNT_RUN_DIR=/run/shunt, root's too.

@@ -1,5 +1,7 @@
 //! `shunt agent`, and the start of an agent on demand.
 
+mod stop;
+
 use std::ffi::CStr;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -39,6 +41,9 @@ pub fn run(args: &Agent) -> u8 {
     // A closed standard error must not end the agent.
     // SAFETY: changes this process's disposition of one signal, before any thread is made.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    if args.stop {
+        return stop::run();
+    }
     // One that is detached was started by a program, whose service manager has nothing to hear of it.
     if args.detach {
         detach(args)
@@ -158,13 +163,9 @@ fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
             if running.is_as_wanted()
                 && (args.metrics.is_some() || args.ivshmem.is_some() || args.rdma.is_some()) =>
         {
-            let stop = running.pid.map_or_else(
-                || "stop it (`shunt doctor` names its pid)".to_owned(),
-                |pid| format!("stop it (`kill {pid}`)"),
-            );
             complain(&format!(
-                "an agent is running already for {}, and metrics and devices are set up when one starts; {stop} \
-                 and try again",
+                "an agent is running already for {}, and metrics and devices are set up when one starts; stop \
+                 it (`shunt agent --stop`) and try again",
                 running.dir
             ));
             1

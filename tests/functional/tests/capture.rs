@@ -104,8 +104,13 @@ fn http_is_decoded_and_its_bytes_are_those_that_came() {
                     "{mode} {name}"
                 );
             }
-            let asked = ["-Y", "http.request", "-T", "fields", "-e", "http.request.uri"];
+            let decode = format!("tcp.port=={port},http");
+            let asked =
+                ["-d", &decode, "-Y", "http.request", "-T", "fields", "-e", "http.request.uri"];
             let uris = tshark(&file, &asked);
+            if uris.is_empty() {
+                println!("nothing of curl: {said}{}", tshark(&file, &["-c", "20"]));
+            }
             (file, uris)
         };
         // A capture now and then misses so short a program: docs/design/unfinished.md.
@@ -284,8 +289,13 @@ fn connections_that_were_there_are_seen_and_a_killed_capture_leaves_nothing() {
         tshark(&file, &["-Y", "tcp.flags.syn == 1", "-T", "fields", "-e", "frame.comment"]);
     assert_eq!(comments.matches("was there before").count(), 2, "{comments}");
     assert_flawless(&file);
+    // The server may have been captured some messages before the client was.
     let (said, answered) = followed(&file);
-    assert!(said.to_ascii_uppercase().starts_with(&answered), "{said:?} {answered:?}");
+    let said = said.to_ascii_uppercase();
+    let begins = answered.windows(7).enumerate().filter(|(_, bytes)| *bytes == b"MESSAGE");
+    let mut rests = begins.map(|(at, _)| &answered[at..]);
+    let rest = rests.find(|rest| said.starts_with(rest));
+    assert!(rest.is_some_and(|rest| rest.len() > 500), "{said:?} {answered:?}");
     // The agent ends: so does the capture, and the connection goes on.
     let capture = self::capture(&sandbox, &[]);
     sandbox.kill_agent();

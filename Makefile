@@ -141,8 +141,7 @@ test-miri:
 # Real programs and a byte-by-byte verifier, over kernel TCP and over Shunt.
 .PHONY: test-functional
 test-functional: deps-test all
-	SHUNT_TEST_BIN_DIR=$(RELEASE) \
-	    $(CARGO) test --locked -p shunt-functional --no-fail-fast -- --test-threads $(TEST_THREADS)
+	SHUNT_TEST_BIN_DIR=$(RELEASE) CARGO=$(CARGO) tests/functional/run -- --test-threads $(TEST_THREADS)
 
 # The library with points, at which tests stop, interrupt and end threads. Nobody installs it, so it
 # is built in little time, and beside the other one.

@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 pub enum Contender {
     /// Kernel TCP over loopback: what all others are compared with.
     Tcp,
+    /// The same with cubic as congestion control, most systems' setting.
+    Cubic,
+    /// The same with reno, which every kernel has.
+    Reno,
     /// A UNIX stream socket, where both programs can.
     Unix,
     /// Kernel TCP whose messages an eBPF program redirects from socket to socket.
@@ -39,8 +43,10 @@ pub enum Contender {
 
 impl Contender {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Tcp,
+        Self::Cubic,
+        Self::Reno,
         Self::Unix,
         Self::Sockmap,
         Self::Copy,
@@ -56,6 +62,21 @@ impl Contender {
     pub const USUAL: [Self; 6] =
         [Self::Tcp, Self::Unix, Self::Sockmap, Self::Copy, Self::Attach, Self::Never];
 
+    /// Those of rows whose figure is a rate of bytes: on loopback a congestion control can be worth a factor of two.
+    pub const BULK: [Self; 8] = [
+        Self::Tcp,
+        Self::Cubic,
+        Self::Reno,
+        Self::Unix,
+        Self::Sockmap,
+        Self::Copy,
+        Self::Attach,
+        Self::Never,
+    ];
+
+    /// Kernel TCP, the best of which in a row is what all others are compared with.
+    pub const KERNEL: [Self; 3] = [Self::Tcp, Self::Cubic, Self::Reno];
+
     /// Shunt with fixed lengths of spinning, by which the default settings are judged.
     pub const FIXED: [Self; 5] =
         [Self::Never, Self::Spin20, Self::Spin50, Self::Spin100, Self::Spin200];
@@ -65,6 +86,8 @@ impl Contender {
     pub const fn title(self) -> &'static str {
         match self {
             Self::Tcp => "kernel TCP",
+            Self::Cubic => "kernel TCP, cubic",
+            Self::Reno => "kernel TCP, reno",
             Self::Unix => "UNIX socket",
             Self::Sockmap => "eBPF sockmap",
             Self::Copy => "Shunt copy",
@@ -82,6 +105,8 @@ impl Contender {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
+            Self::Cubic => "cubic",
+            Self::Reno => "reno",
             Self::Unix => "unix",
             Self::Sockmap => "sockmap",
             Self::Copy => "copy",
@@ -98,7 +123,7 @@ impl Contender {
     #[must_use]
     pub const fn run_options(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::Tcp | Self::Unix | Self::Sockmap => None,
+            Self::Tcp | Self::Cubic | Self::Reno | Self::Unix | Self::Sockmap => None,
             Self::Copy => Some(&["--dmb", "copy"]),
             Self::Attach => Some(&["--dmb", "attach"]),
             Self::Never => Some(&["--dmb", "attach", "--spin", "never"]),
@@ -106,6 +131,16 @@ impl Contender {
             Self::Spin50 => Some(&["--dmb", "attach", "--spin", "50"]),
             Self::Spin100 => Some(&["--dmb", "attach", "--spin", "100"]),
             Self::Spin200 => Some(&["--dmb", "attach", "--spin", "200"]),
+        }
+    }
+
+    /// The congestion control that its connections have in place of the system's setting.
+    #[must_use]
+    pub const fn congestion_control(self) -> Option<&'static str> {
+        match self {
+            Self::Cubic => Some("cubic"),
+            Self::Reno => Some("reno"),
+            _ => None,
         }
     }
 

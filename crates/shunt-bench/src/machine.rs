@@ -64,11 +64,18 @@ impl Machine {
             memory: kib * 1024,
             kernel: uname().release().to_string_lossy().into_owned(),
             system: field(&read("/etc/os-release"), "PRETTY_NAME"),
-            congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned(),
+            congestion_control: congestion_control(),
             busy: busy(),
             programs: versions(),
         }
     }
+}
+
+/// The kernel's congestion control for TCP.
+#[must_use]
+pub fn congestion_control() -> String {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    text.unwrap_or_default().trim().to_owned()
 }
 
 /// How long the machine is watched for what others do.

@@ -16,7 +16,7 @@ use crate::published;
 use crate::report::{Report, ResultReport, RowReport, SCHEMA, VERSION, html, shapes, table};
 use crate::rig::agent::Ends;
 use crate::rig::process::Groups;
-use crate::rig::{Budget, Rig, Session, bridge, cgroup};
+use crate::rig::{Budget, Rig, Session, cgroup, namespaces};
 use crate::stats::{median_distribution, median_of};
 use crate::workload::{self, Outcome, Per, Row};
 use crate::{limits, targets};
@@ -182,7 +182,7 @@ fn end_on_signals(groups: Groups, rig: &Rig) -> Result<()> {
         let _left = fs::remove_dir_all(dir);
         // A moment for the ended to leave their control group.
         std::thread::sleep(Duration::from_millis(100));
-        bridge::remove();
+        namespaces::remove();
         if let Some(top) = cgroups {
             cgroup::remove(&top);
         }

@@ -262,7 +262,7 @@ impl Measure {
             Self::Cpu => {
                 let cpu = |result: Option<&ResultReport>| result.and_then(|result| result.cpu);
                 let part = |row: &RowReport| {
-                    Some(cpu(row.result(Contender::Attach))? / cpu(row.result(Contender::Tcp))?)
+                    Some(cpu(row.result(Contender::Attach))? / cpu(row.kernel())?)
                 };
                 worst(rows.iter().filter_map(|row| pick(row, part(row))), true)
             }

@@ -132,4 +132,24 @@ pub(crate) mod tests {
         assert_eq!(gain("memory"), None);
         assert!(!report.has_failures());
     }
+
+    #[test]
+    fn all_are_compared_with_the_best_congestion_control() {
+        let all = workload::all();
+        let gains = |id: &str, figures: [f64; 3]| {
+            let mut row = RowReport::of(all.iter().find(|row| row.id == id).unwrap());
+            let contenders = [Contender::Tcp, Contender::Cubic, Contender::Attach];
+            row.results = contenders
+                .into_iter()
+                .zip(figures)
+                .map(|(contender, figure)| ResultReport::measured(contender, &[figure]))
+                .collect();
+            row.compare();
+            (row.kernel().unwrap().contender, row.results.iter().map(|r| r.gain.unwrap()).collect())
+        };
+        let (best, ratios): (_, Vec<_>) = gains("iperf3.1", [10.0, 20.0, 40.0]);
+        assert_eq!((best, ratios), (Contender::Cubic, vec![0.5, 1.0, 2.0]));
+        let (best, ratios): (_, Vec<_>) = gains("sockperf.ping-pong", [10.0, 20.0, 5.0]);
+        assert_eq!((best, ratios), (Contender::Tcp, vec![1.0, 0.5, 2.0]));
+    }
 }

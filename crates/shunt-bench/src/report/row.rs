@@ -162,6 +162,27 @@ impl RowReport {
         self.results.iter().find(|result| result.contender == contender)
     }
 
+    /// What kernel TCP reached, with the congestion control that was best.
+    #[must_use]
+    pub fn kernel(&self) -> Option<&ResultReport> {
+        let measured = |contender| {
+            let result = self.result(contender)?;
+            Some((result.value?.median, result))
+        };
+        let all = Contender::KERNEL.into_iter().filter_map(measured);
+        let best = all.max_by(|a, b| match self.better {
+            Better::Higher => a.0.total_cmp(&b.0),
+            Better::Lower => b.0.total_cmp(&a.0),
+        });
+        best.map(|(_, result)| result)
+    }
+
+    /// Its median figure.
+    #[must_use]
+    pub fn kernel_median(&self) -> Option<f64> {
+        self.kernel()?.value.map(|value| value.median)
+    }
+
     /// The median figure of this contender.
     #[must_use]
     pub fn median(&self, contender: Contender) -> Option<f64> {
@@ -178,7 +199,7 @@ impl RowReport {
 
     /// Fills in how many times better than kernel TCP each is.
     pub fn compare(&mut self) {
-        let Some(tcp) = self.median(Contender::Tcp).filter(|_| self.ratio) else { return };
+        let Some(tcp) = self.kernel_median().filter(|_| self.ratio) else { return };
         let gains: Vec<_> = self
             .results
             .iter()

@@ -14,7 +14,9 @@ mod budget;
 pub mod cgroup;
 pub mod endpoint;
 mod installed;
+pub mod loopback;
 pub mod meter;
+pub mod namespaces;
 pub mod ports;
 pub mod process;
 
@@ -37,7 +39,9 @@ use bridge::{Bridge, End};
 pub use budget::Budget;
 use endpoint::Endpoint;
 pub use installed::program;
+use loopback::Loopback;
 use meter::{Cost, Meter};
+use namespaces::Namespaces;
 use process::{Finished, Groups, Process};
 
 /// How long a server may take until it listens.
@@ -67,6 +71,9 @@ pub struct Rig {
     // After the agents, which run in them.
     cgroups: Result<cgroup::ControlGroups>,
     bridge: OnceCell<Result<Bridge>>,
+    loopbacks: RefCell<HashMap<Contender, Result<Rc<Loopback>>>>,
+    // After the agents, too.
+    _namespaces: Namespaces,
     files: Cell<u32>,
     rates: RefCell<HashMap<(String, Contender), f64>>,
 }
@@ -84,6 +91,8 @@ impl Rig {
             groups,
             cgroups: cgroup::ControlGroups::new(),
             bridge: OnceCell::new(),
+            loopbacks: RefCell::default(),
+            _namespaces: Namespaces::default(),
             agents: RefCell::default(),
             files: Cell::new(0),
             rates: RefCell::default(),
@@ -130,6 +139,7 @@ impl Rig {
     pub fn session(&self, contender: Contender, place: Place) -> Result<Session<'_>> {
         let bridge = place.isolated.then(|| self.bridge.get_or_init(Bridge::new).as_ref());
         let bridge = bridge.transpose().map_err(Clone::clone)?;
+        let loopback = contender.congestion_control().map(|name| self.loopback(contender, name));
         if contender == Contender::Sockmap {
             self.cgroups()?.sockmap()?;
         }
@@ -146,11 +156,17 @@ impl Rig {
             agent,
             account,
             bridge,
+            loopback: loopback.transpose()?,
             has_server: Cell::new(false),
             environment: RefCell::default(),
             counts_calls: Cell::new(false),
             cores: Cell::new(None),
         })
+    }
+
+    fn loopback(&self, contender: Contender, name: &'static str) -> Result<Rc<Loopback>> {
+        let mut all = self.loopbacks.borrow_mut();
+        all.entry(contender).or_insert_with(|| Loopback::with(name).map(Rc::new)).clone()
     }
 
     fn agent(
@@ -184,6 +200,7 @@ pub struct Session<'r> {
     agent: Option<Rc<Agent>>,
     account: Option<Account>,
     bridge: Option<&'r Bridge>,
+    loopback: Option<Rc<Loopback>>,
     /// What is started from now on are clients.
     has_server: Cell<bool>,
     environment: RefCell<Vec<(&'static str, String)>>,
@@ -229,7 +246,8 @@ impl Session<'_> {
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let end = if self.has_server.get() { End::Client } else { End::Server };
-        let netns = self.bridge.map(|bridge| bridge.namespace(end));
+        let of_its_own = self.loopback.as_ref().map(|loopback| loopback.namespace().to_owned());
+        let netns = self.bridge.map(|bridge| bridge.namespace(end)).or(of_its_own);
         let account = self.account.as_ref();
         let mut command =
             self.rig.exec(self.contender, self.cores.get(), netns.as_deref(), account);

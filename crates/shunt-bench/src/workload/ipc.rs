@@ -1,6 +1,7 @@
 //! The bench's own request/response pair and its stream.
 
 use super::row::{Better, Family, Outcome, Row};
+use crate::contender::Contender;
 use crate::failure::Result;
 use crate::load::Seen;
 use crate::rig::meter::Cost;
@@ -174,6 +175,7 @@ pub fn stream_rows() -> Vec<Row> {
     vec![
         Row::new("stream.64000", &STREAM, "stream, sends of 64,000 B", drive)
             .unit("MB/s", Better::Higher)
+            .contenders(&Contender::BULK)
             .per_gigabyte()
             .bound("ring", |rate| rate)
             .unix()

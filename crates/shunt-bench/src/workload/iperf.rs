@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::row::{Better, Family, Outcome, Row};
+use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
 use crate::rig::{Budget, Session, program};
 
@@ -45,6 +46,7 @@ pub fn rows() -> Vec<Row> {
         let drive = move |session: &Session<'_>, budget: Budget| run(session, budget, streams);
         Row::new(format!("iperf3.{streams}"), &FAMILY, title, drive)
             .unit("Gb/s", Better::Higher)
+            .contenders(&Contender::BULK)
             .per_gigabyte()
             // Megabytes in gigabits.
             .bound("ring", |rate| rate * 8.0 / 1000.0)

@@ -7,6 +7,7 @@ use std::process::Command;
 use super::output::{expect_number, number_after};
 use super::programs;
 use super::row::{Better, Family, Outcome, Row};
+use crate::contender::Contender;
 use crate::failure::{Context, Failure, Result};
 use crate::rig::endpoint::Endpoint;
 use crate::rig::{Budget, Session, program};
@@ -40,6 +41,9 @@ static VECTORS: Family = Family {
               vectors (SHUNT_VECTORS). With one vector all completions of wrk's two threads come \
               through the same queue. Other contenders run the same load without that setting.",
 };
+
+/// From so many bytes of a page on its bytes cost most.
+const BULK: usize = 65_536;
 
 const SIZES: [(usize, &str, &str); 2] = [(612, "612", "612 B"), (1_000_000, "1M", "1 MB")];
 /// Beside each row of the stock configuration is one of the tuned.
@@ -208,9 +212,12 @@ pub fn rows() -> Vec<Row> {
                 );
                 let id = format!("nginx.{short}.w{workers}.c{connections}");
                 let curve = format!("nginx, {long}, {workers} worker{}", s(workers));
+                let contenders: &[_] =
+                    if size < BULK { &Contender::USUAL } else { &Contender::BULK };
                 rows.push(
                     Row::new(id, &FAMILY, title, drive)
                         .unit("req/s", Better::Higher)
+                        .contenders(contenders)
                         .quick(size == 612 && workers == 1 && connections == 50)
                         .point(&curve, "connections", connections.into()),
                 );

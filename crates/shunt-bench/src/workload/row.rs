@@ -230,6 +230,9 @@ impl Row {
     pub fn excludes(&self, contender: Contender) -> Option<&'static str> {
         match contender {
             Contender::Unix if self.isolated => Some("containers share no directory"),
+            Contender::Cubic | Contender::Reno if self.isolated => {
+                Some("these networks have the system's setting")
+            }
             Contender::Unix if !self.unix => Some("these programs have no UNIX sockets"),
             Contender::Sockmap if self.isolated => {
                 Some("addresses name a connection in one network")

@@ -2,6 +2,7 @@
 
 use super::output::{expect_number, number_after};
 use super::row::{Better, Family, Outcome, Row};
+use crate::contender::Contender;
 use crate::failure::Result;
 use crate::rig::{Budget, Session, program};
 use crate::stats::Quantile;
@@ -89,6 +90,7 @@ pub fn rows() -> Vec<Row> {
             .quick(true),
         Row::new("sockperf.throughput", &THROUGHPUT, "sockperf throughput, 64,000 B", stream)
             .unit("MB/s", Better::Higher)
+            .contenders(&Contender::BULK)
             .per_gigabyte()
             .bound("ring", |rate| rate),
     ]

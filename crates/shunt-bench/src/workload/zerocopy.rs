@@ -2,6 +2,7 @@
 
 use super::ipc::{PAIRS_CORES, outcome, size_of_text, streams};
 use super::row::{Better, Family, Outcome, Row};
+use crate::contender::Contender;
 use crate::failure::Result;
 use crate::rig::{Budget, Session};
 
@@ -94,6 +95,7 @@ pub fn rows() -> Vec<Row> {
         };
         Row::new(id, family, title, drive)
             .unit("MB/s", Better::Higher)
+            .contenders(&Contender::BULK)
             .per_gigabyte()
             .quick(pairs == 1 && matches!(name, "zerocopy" | "borrow") && size == 65_536)
     });

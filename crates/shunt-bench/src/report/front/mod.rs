@@ -82,7 +82,7 @@ fn shown(report: &Report) -> Result<Vec<Shown<'_>>, Unfit> {
     let mut all = Vec::new();
     for (id, name) in ROWS {
         let there = report.row(id).and_then(|row| {
-            let (tcp, shunt) = (row.median(Contender::Tcp)?, row.median(Contender::Attach)?);
+            let (tcp, shunt) = (row.kernel_median()?, row.median(Contender::Attach)?);
             Some(Shown { name, row, tcp, shunt, gain: row.gain(shunt, tcp).filter(|_| row.ratio) })
         });
         match there {
@@ -108,8 +108,15 @@ fn times(gain: f64) -> String {
 /// On what, and how.
 fn conditions(report: &Report) -> String {
     let m = &report.machine;
+    let others = [Contender::Cubic, Contender::Reno];
+    let is_there = |c: &Contender| report.rows.iter().any(|row| row.median(*c).is_some());
+    let others: Vec<_> = others.into_iter().filter(is_there).map(Contender::name).collect();
+    let others = match &others[..] {
+        [] => String::new(),
+        all => format!(" (rows of throughput: the best of that, {})", all.join(" and ")),
+    };
     format!(
-        "{} cores ({}), Linux {}; kernel TCP over loopback with {}",
+        "{} cores ({}), Linux {}; kernel TCP over loopback with {}{others}",
         m.cores, m.cpu, m.kernel, m.congestion_control
     )
 }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::{BEGIN, END, Shown, Unfit, conditions, shown, times};
 use crate::contender::Contender;
-use crate::report::Report;
 use crate::report::table::{figure, short};
+use crate::report::{Report, ResultReport};
 use crate::stats::Spread;
 
 /// Chart, table and conditions, from mark to mark, of reports and their links, the first of which has the figures; the
@@ -60,7 +60,7 @@ pub fn markdown(reports: &[(String, &Report)], chart: &str) -> Result<String, Un
 fn range(shown: &Shown<'_>, others: &[(String, &Report)]) -> String {
     let gains = others.iter().filter_map(|(_, report)| {
         let row = report.row(&shown.row.id)?;
-        row.gain(row.median(Contender::Attach)?, row.median(Contender::Tcp)?)
+        row.gain(row.median(Contender::Attach)?, row.kernel_median()?)
     });
     let all: Vec<_> = shown.gain.into_iter().chain(gains).collect();
     match (shown.gain, Spread::of(&all)) {
@@ -98,11 +98,11 @@ fn elsewhere(others: &[(String, &Report)]) -> String {
 
 /// A quantile over both, where the load program tells it.
 fn tail(shown: &Shown<'_>, q: f64) -> String {
-    let of = |contender| {
-        let latency = &shown.row.result(contender)?.latency;
+    let of = |result: Option<&ResultReport>| {
+        let latency = &result?.latency;
         latency.iter().find(|quantile| (quantile.q - q).abs() < 1e-9).map(|quantile| quantile.us)
     };
-    match (of(Contender::Tcp), of(Contender::Attach)) {
+    match (of(shown.row.kernel()), of(shown.row.result(Contender::Attach))) {
         (Some(tcp), Some(shunt)) => {
             let mark = if shunt > tcp { "**" } else { "" };
             format!("{} → {mark}{}{mark}", micros(tcp), micros(shunt))
@@ -121,8 +121,8 @@ fn micros(us: f64) -> String {
 }
 
 fn processor(shown: &Shown<'_>) -> String {
-    let cpu = |contender| shown.row.result(contender).and_then(|result| result.cpu);
-    match (cpu(Contender::Tcp), cpu(Contender::Attach)) {
+    let cpu = |result: Option<&ResultReport>| result.and_then(|result| result.cpu);
+    match (cpu(shown.row.kernel()), cpu(shown.row.result(Contender::Attach))) {
         (Some(tcp), Some(shunt)) if tcp > 0.0 && shown.gain.is_some() => {
             format!("{:.2}", shunt / tcp)
         }

@@ -167,7 +167,7 @@ fn overview(report: &Report, html: &mut String) {
             let gain =
                 |c: &Contender| Some((c.name(), c.title().to_owned(), row.result(*c)?.gain?));
             let dots: Vec<_> = others.iter().filter_map(gain).collect();
-            let tcp = row.median(Contender::Tcp);
+            let tcp = row.kernel_median();
             let limit = row.limit.as_ref().and_then(|limit| row.gain(limit.value, tcp?));
             (!dots.is_empty()).then(|| DotRow { name: row.title.clone(), dots, limit })
         })

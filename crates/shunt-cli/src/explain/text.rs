@@ -160,12 +160,24 @@ fn decisions(told: &Explanation, width: Option<u16>) -> String {
         text.push_str(" (earlier ones are not kept)");
     }
     text.push_str(":\n");
+    let head = |d: &Decision| {
+        vec![format!("  {}", time(d.at)), format!("{},pid={}", d.program, d.pid), place(d, told)]
+    };
     let mut table = Table::without_heading(&[]).fitting(width);
     for d in shown {
-        let program = format!("{},pid={}", d.program, d.pid);
-        table.row(vec![format!("  {}", time(d.at)), program, place(d, told), what(d)]);
+        table.row([head(d), vec![what(d)]].concat());
     }
-    text + &table.render()
+    if table.fits() {
+        return text + &table.render();
+    }
+    // What was decided has lines of its own.
+    let mut heads = Table::without_heading(&[]).fitting(width);
+    shown.iter().for_each(|d| heads.row(head(d)));
+    for (head, d) in heads.render().lines().zip(shown) {
+        let said = wrapped(&format!("    {}", what(d)), width, 4);
+        let _ = writeln!(text, "{head}\n{said}");
+    }
+    text
 }
 
 /// The addresses, where there are several connections.
@@ -190,4 +202,29 @@ fn time(at: u64) -> String {
     let of_day = at.as_secs() % 86_400;
     let (hours, minutes, seconds) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
     format!("{hours:02}:{minutes:02}:{seconds:02}.{:06}Z", at.subsec_micros())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn decisions_are_whole_however_narrow_the_terminal_is() {
+        let ends = [("127.0.0.1:50000", "127.0.0.1:6379"), ("127.0.0.1:6379", "127.0.0.1:50000")];
+        let decisions = ends.map(|(local, peer)| {
+            json!({ "at": 1, "decision": "accepted", "local": local, "peer": peer, "program": "redis-server", "pid": 4_194_303 })
+        });
+        let told = serde_json::from_value(json!({ "decisions": decisions })).unwrap();
+        let told = Explanation::of("6379".into(), Some(told), &[], None);
+        let said = explain_decision("accepted");
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for width in [None, Some(200), Some(80), Some(60)] {
+            let text = super::decisions(&told, width);
+            assert_eq!(words(&text).matches(&words(said)).count(), 2, "{text}");
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(widest.is_some_and(|n| n <= width.unwrap_or(u16::MAX).into()), "{text}");
+        }
+    }
 }

@@ -95,6 +95,7 @@ const TABLE: &[(&[&str], Does)] = &[
     (&["list", "--sort", "sent", "-l", "sport", "=", ":80"], Report),
     (&["top", "--once", "--interval", "0.1"], Report),
     (&["capture", "--extcap-interfaces"], Report),
+    (&["capture", "-w", "-", "--duration", "0.1"], Report),
     (&["explain", "PORT"], Report),
     (&["explain", "--json", "PORT"], Report),
     (&["enable", "--status", "--directory", "OUTPUT.units"], Report),

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use shunt_shm::capture::{Event, PIECE, Reader};
-use shunt_sys::signals;
+use shunt_sys::{signals, stdio};
 
 use crate::cli::Capture;
 use crate::directory::{Directory, Unreachable};
@@ -65,6 +65,10 @@ pub fn run(args: &Capture) -> u8 {
             complain(&e);
             1
         }
+        Err(Failure::Writing(e)) if is_of_output(&e) => {
+            complain(&e);
+            1
+        }
         Err(Failure::Writing(e)) => {
             complain(&format!("the packets cannot be written: {e}"));
             1
@@ -100,6 +104,11 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// Standard output, not a file, is what cannot be written.
+fn is_of_output(error: &io::Error) -> bool {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<stdio::Unwritable>()).is_some()
+}
+
 fn nanos(clock: ClockId) -> u64 {
     let t = clock_gettime(clock);
     t.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec.cast_unsigned())
@@ -108,7 +117,7 @@ fn nanos(clock: ClockId) -> u64 {
 fn open(to: Option<&Path>, snap: u32) -> io::Result<Sink> {
     let to: Box<dyn Write> = match to {
         None => return Ok(Sink::Text),
-        Some(path) if path == Path::new("-") => Box::new(io::stdout()),
+        Some(path) if path == Path::new("-") => Box::new(stdio::Output),
         Some(path) => Box::new(File::create(path)?),
     };
     Ok(Sink::File(Box::new(Pcap::new(to, snap)?)))

@@ -16,6 +16,7 @@ use pcap_file::pcapng::blocks::interface_statistics::{
 };
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::{DataLink, Endianness, PcapError};
+use shunt_sys::stdio;
 
 use super::flows::Packet;
 use super::packet;
@@ -142,7 +143,7 @@ impl Sink {
     /// Those of writing.
     pub fn write(&mut self, packet: &Packet) -> io::Result<()> {
         match self {
-            Self::Text => io::stdout().write_all(line(packet).as_bytes()),
+            Self::Text => stdio::Output.write_all(line(packet).as_bytes()),
             Self::File(file) => file.write(packet),
         }
     }
@@ -153,7 +154,8 @@ impl Sink {
     /// Those of writing.
     pub fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Text => io::stdout().flush(),
+            // Nothing is held back; whether it is open is found out.
+            Self::Text => stdio::Output.write(&[]).map(drop),
             Self::File(file) => file.writer.get_mut().flush(),
         }
     }

@@ -72,6 +72,17 @@ struct shunt_nvme_namespace {
     uint8_t uuid[16];
 };
 
+/* What a record of a discovery service is about. */
+#define SHUNT_NVME_REFERRAL 1u  /* Another discovery service. */
+#define SHUNT_NVME_SUBSYSTEM 2u /* A subsystem, by one of its paths. */
+#define SHUNT_NVME_DISCOVERY 3u /* The discovery service itself. */
+
+struct shunt_nvme_record {
+    uint32_t kind;
+    char address[64];    /* "127.0.0.1:4420", "[::1]:4420": fit for the options. */
+    char subsystem[228]; /* The name (NQN). */
+};
+
 /* What a command does. */
 #define SHUNT_NVME_READ 1u
 #define SHUNT_NVME_WRITE 2u
@@ -109,6 +120,13 @@ struct shunt_nvme_completion {
  * be NULL, here and below.
  */
 int shunt_nvme_connect(const struct shunt_nvme_options *options, struct shunt_nvme **subsystem, struct shunt_nvme_why *why);
+
+/*
+ * Asks the discovery service at the first of the addresses that answers for what this host may connect to. Fills a list
+ * with up to MOST records; returns how many there are. The options' subsystem is not looked at.
+ */
+int shunt_nvme_discover(const struct shunt_nvme_options *options, struct shunt_nvme_record *list, size_t most,
+                        struct shunt_nvme_why *why);
 
 /* Shuts its controllers down, and frees it. -EBUSY, and nothing is done, while there are queues. */
 int shunt_nvme_disconnect(struct shunt_nvme *subsystem);
@@ -156,6 +174,14 @@ int shunt_nvme_write_zeroes(struct shunt_nvme_queue *queue, uint32_t nsid, uint6
                             uint16_t *status);
 int shunt_nvme_discard(struct shunt_nvme_queue *queue, uint32_t nsid, uint64_t start, uint64_t blocks, uint16_t *status);
 int shunt_nvme_flush(struct shunt_nvme_queue *queue, uint32_t nsid, uint16_t *status);
+
+/*
+ * Writes blocks if they are as EXPECTED, and nothing else is done to them in between (a fused Compare and Write).
+ * -EILSEQ: they differ, and are as they were. -EMSGSIZE: more blocks than the controller does so at once; it may be as few
+ * as one. -ECONNRESET: the connection was lost before the answer; they may have been written. The queue needs a depth of 2.
+ */
+int shunt_nvme_compare_and_write(struct shunt_nvme_queue *queue, uint32_t nsid, uint64_t start, uint32_t blocks,
+                                 const void *expected, const void *data, uint32_t flags, uint16_t *status);
 
 /* The specification's name of a status, cut off at ROOM. */
 int shunt_nvme_status_name(uint16_t status, char *name, size_t room);

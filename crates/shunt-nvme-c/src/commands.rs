@@ -5,7 +5,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use libc::{c_int, iovec};
+use libc::{c_int, c_void, iovec};
+use shunt_nvme::wire::Status;
 use shunt_nvme_host::{
     Completion as Over, Data, Namespace, Queue, Range, Request, Segment, Segments, Subsystem,
 };
@@ -30,6 +31,16 @@ enum Owner {
 struct Part {
     start: u64,
     blocks: u32,
+}
+
+/// What a call compares and writes.
+pub struct Exchange {
+    pub nsid: u32,
+    pub start: u64,
+    pub blocks: u32,
+    pub flags: u32,
+    pub expected: *mut c_void,
+    pub data: *mut c_void,
 }
 
 /// A queue as the program has it.
@@ -250,8 +261,13 @@ impl Commands {
             }
             Owner::Call => {
                 self.parts -= 1;
-                if error != 0 {
-                    self.failed.get_or_insert((error, status));
+                // Of two that are fused one says why, and the other one that the first has failed.
+                let is_echo = status == Status::FUSED_FAILED.code();
+                let is_known = self
+                    .failed
+                    .is_some_and(|(_, known)| is_echo || known != Status::FUSED_FAILED.code());
+                if error != 0 && !is_known {
+                    self.failed = Some((error, status));
                 }
             }
         }
@@ -360,6 +376,56 @@ impl Commands {
             Some(failed) => Err(failed),
             None => Ok(()),
         }
+    }
+}
+
+impl Commands {
+    /// Writes blocks if they are as expected, and waits for that.
+    ///
+    /// # Safety
+    /// Both are as long as so many blocks are, and the queue's for the time of the call.
+    pub unsafe fn compare_and_write(&mut self, what: &Exchange) -> Result<(), (c_int, u16)> {
+        let no_status = |error| (error, 0);
+        let size = self.namespace(what.nsid).map_err(no_status)?.block_size as usize;
+        let len = (what.blocks as usize).checked_mul(size).ok_or((-libc::EINVAL, 0))?;
+        let mut half = |op, flags, at: *mut c_void| {
+            let piece = iovec { iov_base: at, iov_len: len };
+            let &Exchange { nsid, start, blocks, .. } = what;
+            let (data, data_count) = (&raw const piece, 1);
+            let command = Command { op, flags, nsid, blocks, start, data, data_count, token: 0 };
+            let (request, _) = self.request(&command)?;
+            // SAFETY: the caller promises that the data is the queue's until the call has returned.
+            let data = unsafe { self.data(&command, &request)? };
+            Ok((request, data))
+        };
+        let compare = half(types::COMPARE, 0, what.expected).map_err(no_status)?;
+        let write = half(types::WRITE, what.flags, what.data).map_err(no_status)?;
+        if self.owners.len() < 2 {
+            return Err(no_status(-libc::EINVAL));
+        }
+        // Others that are over make room.
+        while self.free.len() < 2 && self.queue.is_some() {
+            let _ended = self.turn(None);
+        }
+        let Some(queue) = &mut self.queue else { return Err(no_status(-libc::ENOTCONN)) };
+        let (Some(first), Some(second)) = (self.free.pop(), self.free.pop()) else {
+            return Err(no_status(-libc::EAGAIN));
+        };
+        let compare = (compare.0, compare.1, first as u64);
+        if let Err(refused) = queue.compare_and_write(compare, (write.0, write.1, second as u64)) {
+            self.free.extend([second, first]);
+            self.reuse(refused.data);
+            return Err(no_status(errors::of_refused(refused.why)));
+        }
+        for index in [first, second] {
+            self.owners[index] = Some(Owner::Call);
+            self.parts += 1;
+        }
+        self.failed = None;
+        while self.parts > 0 {
+            let _ended = self.turn(None);
+        }
+        self.failed.take().map_or(Ok(()), Err)
     }
 }
 

@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use libc::{c_char, c_int, c_void, size_t};
 use shunt_nvme::wire::Status;
+use shunt_nvme::wire::discovery::{self, SubsystemType};
 use shunt_nvme_host::{Error, Namespace as Disk, PathStatus, Subsystem};
 
-use crate::commands::Commands;
+use crate::commands::{Commands, Exchange};
 use crate::errors::{self, BROKEN};
 use crate::guest;
 use crate::options;
 use crate::types::{
     self, CAN_COMPARE, CAN_DISCARD, CAN_WRITE_ZEROES, Command, Completion, Namespace, Options,
-    READ_ONLY, WRITE_CACHE, Why,
+    READ_ONLY, Record, WRITE_CACHE, Why,
 };
 
 /// Where the program wants something written; null: nowhere.
@@ -41,16 +42,21 @@ pub struct QueueHandle {
 /// Puts words where the program wants them.
 fn tell(why: Out<Why>, status: u16, text: &str) {
     let Some(why) = why else { return };
-    let mut said = Why { status, text: [0; types::TEXT] };
+    why.write(Why { status, text: c_text(text) });
+}
+
+/// A text as C has it, cut off where there is no room for all of it.
+fn c_text<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
+    let mut room = [0; ROOM];
     // The last byte is zero; a character that is cut in two is left out.
-    let mut len = text.len().min(types::TEXT - 1);
+    let mut len = text.len().min(ROOM - 1);
     while !text.is_char_boundary(len) {
         len -= 1;
     }
-    for (to, byte) in said.text.iter_mut().zip(text[..len].bytes()) {
+    for (to, byte) in room.iter_mut().zip(text[..len].bytes()) {
         *to = c_char::from_ne_bytes([byte]);
     }
-    why.write(said);
+    room
 }
 
 /// Tells of an error; its number.
@@ -109,6 +115,55 @@ pub unsafe extern "C" fn shunt_nvme_connect(
             Err(error) => report(why, &error),
         }
     })
+}
+
+/// Asks a discovery service; how many records it has.
+///
+/// # Safety
+/// The pointers lead to what the header says, and there is room for `most` records.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_discover(
+    options: *const Options,
+    list: *mut Record,
+    most: size_t,
+    why: Out<Why>,
+) -> c_int {
+    guest::call(BROKEN, || {
+        if list.is_null() && most > 0 {
+            return -libc::EFAULT;
+        }
+        // SAFETY: the program promises as many bytes as the options' size says, and strings as the header says.
+        let read = unsafe {
+            options::copy(options).and_then(|options| options::read_for_discovery(&options))
+        };
+        let options = match read {
+            Ok(options) => options,
+            Err((number, text)) => {
+                tell(why, 0, &text);
+                return number;
+            }
+        };
+        let records = match guest::without_signals(|| shunt_nvme_host::discover(&options)) {
+            Ok(records) => records,
+            Err(error) => return report(why, &error),
+        };
+        for (index, record) in records.iter().take(most).enumerate() {
+            // SAFETY: not null, and the program promises room for `most`, of which this is one.
+            unsafe { list.add(index).write(told(record)) };
+        }
+        c_int::try_from(records.len()).unwrap_or(c_int::MAX)
+    })
+}
+
+/// What the header says of a discovery service's record.
+fn told(record: &discovery::Record) -> Record {
+    let kind = match record.kind {
+        SubsystemType::Referral => types::REFERRAL,
+        SubsystemType::Nvm => types::SUBSYSTEM,
+        SubsystemType::CurrentDiscovery => types::DISCOVERY,
+    };
+    let (address, subsystem) = (record.address.to_string(), record.subnqn.as_str());
+    Record { kind, address: c_text(&address), subsystem: c_text(subsystem) }
 }
 
 /// Shuts the controllers down. `EBUSY` while there are queues.
@@ -429,6 +484,35 @@ pub extern "C" fn shunt_nvme_flush(
 ) -> c_int {
     // SAFETY: the operation has no data.
     unsafe { wait(queue, (types::FLUSH, nsid, 0), (0, 0), std::ptr::null_mut(), status) }
+}
+
+/// Writes blocks if they are as expected.
+///
+/// # Safety
+/// Both are there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_nvme_compare_and_write(
+    queue: Option<&QueueHandle>,
+    nsid: u32,
+    start: u64,
+    blocks: u32,
+    expected: *const c_void,
+    data: *const c_void,
+    flags: u32,
+    status: Out<u16>,
+) -> c_int {
+    let (expected, data) = (expected.cast_mut(), data.cast_mut());
+    let exchange = move |commands: &mut Commands| {
+        let exchange = Exchange { nsid, start, blocks, flags, expected, data };
+        // SAFETY: the program promises so many blocks, which are only read, for the time of this call.
+        let outcome = unsafe { commands.compare_and_write(&exchange) };
+        let (error, code) = outcome.err().unwrap_or((0, 0));
+        if let Some(status) = status {
+            status.write(code);
+        }
+        error
+    };
+    with(queue, exchange)
 }
 
 /// Writes the specification's name of a status, cut off where there is no room for all of it.

@@ -82,6 +82,7 @@ fn of_status(status: Status) -> c_int {
         (Status::READ_ONLY_RANGE, libc::EROFS),
         (Status::ACCESS_DENIED, libc::EACCES),
         (Status::COMPARE_FAILURE, libc::EILSEQ),
+        (Status::ATOMIC_WRITE_UNIT_EXCEEDED, libc::EMSGSIZE),
         (Status::RESERVATION_CONFLICT, libc::EBADE),
         (Status::ABORT_REQUESTED, libc::ECANCELED),
     ];

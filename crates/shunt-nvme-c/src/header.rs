@@ -6,7 +6,7 @@ use std::mem::{offset_of, size_of};
 use std::path::Path;
 use std::process::Command;
 
-use crate::types::{self, Completion, Namespace, Options, Why};
+use crate::types::{self, Completion, Namespace, Options, Record, Why};
 
 const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/include");
 
@@ -46,6 +46,7 @@ fn structures_have_the_same_layout() {
         reconnect_delay_ms give_up_ms reserved);
     structure!("shunt_nvme_why", Why, status text);
     structure!("shunt_nvme_namespace", Namespace, nsid block_size blocks max_transfer flags nguid uuid);
+    structure!("shunt_nvme_record", Record, kind address subsystem);
     structure!("shunt_nvme_command", types::Command, op flags nsid blocks start data data_count token);
     structure!("shunt_nvme_completion", Completion, token result error status reserved);
     assert_eq!(says(&body), expected);
@@ -68,8 +69,8 @@ fn constants_have_the_same_values() {
         };
     }
     constants!(NEVER HEADER_DIGEST DATA_DIGEST NO_GRANT READ_ONLY WRITE_CACHE CAN_COMPARE
-        CAN_DISCARD CAN_WRITE_ZEROES READ WRITE FLUSH COMPARE WRITE_ZEROES DISCARD VERIFY FUA
-        DEALLOCATE);
+        CAN_DISCARD CAN_WRITE_ZEROES REFERRAL SUBSYSTEM DISCOVERY READ WRITE FLUSH COMPARE
+        WRITE_ZEROES DISCARD VERIFY FUA DEALLOCATE);
     assert_eq!(says(&body), expected);
 }
 
@@ -81,7 +82,7 @@ fn functions_have_the_same_types() {
     let source = include_str!("entries.rs");
     let declared = functions(&header, ");", c_types);
     let written = functions(source, "{", rust_types);
-    assert_eq!(declared.len(), 18);
+    assert_eq!(declared.len(), 20);
     assert_eq!(declared, written);
 }
 
@@ -136,6 +137,7 @@ fn rust_types(function: &str) -> String {
             "QueueHandle" => "shunt_nvme_queue",
             "Why" => "shunt_nvme_why",
             "Namespace" => "shunt_nvme_namespace",
+            "Record" => "shunt_nvme_record",
             "Command" => "shunt_nvme_command",
             "Completion" => "shunt_nvme_completion",
             "u16" => "uint16_t",

@@ -1,6 +1,6 @@
 //! How to reach a subsystem, as a program in C says it.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::mem::{offset_of, size_of};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -83,6 +83,17 @@ fn time(milliseconds: u32, default: Option<Duration>) -> Option<Duration> {
         NEVER => None,
         other => Some(Duration::from_millis(other.into())),
     }
+}
+
+/// The same for a discovery service, which has a name of its own.
+///
+/// # Safety
+/// As of [`read`].
+pub unsafe fn read_for_discovery(options: &Options) -> Result<HostOptions, Wrong> {
+    let name = CString::new(Nqn::discovery().as_str()).map_err(wrong)?;
+    let options = Options { subsystem: name.as_ptr(), ..*options };
+    // SAFETY: the name outlives the call; of the others the caller promises it.
+    unsafe { read(&options) }
 }
 
 /// Takes them over.

@@ -61,6 +61,24 @@ pub const CAN_COMPARE: u32 = 4;
 pub const CAN_DISCARD: u32 = 8;
 pub const CAN_WRITE_ZEROES: u32 = 16;
 
+/// `kind` of a record.
+pub const REFERRAL: u32 = 1;
+pub const SUBSYSTEM: u32 = 2;
+pub const DISCOVERY: u32 = 3;
+
+/// Room for an address, and for a name.
+pub const ADDRESS: usize = 64;
+pub const NAME: usize = 228;
+
+/// `struct shunt_nvme_record`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Record {
+    pub kind: u32,
+    pub address: [c_char; ADDRESS],
+    pub subsystem: [c_char; NAME],
+}
+
 /// `struct shunt_nvme_command`.
 #[repr(C)]
 #[derive(Clone, Copy)]

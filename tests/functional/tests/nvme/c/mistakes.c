@@ -63,12 +63,63 @@ static void connecting(const char *target, const char *nobody)
     CHECK(shunt_nvme_connect(&all, NULL, NULL) == -EFAULT);
 }
 
+static void discovering(const char *target, const char *nobody)
+{
+    struct shunt_nvme_options all = options(target);
+    struct shunt_nvme_record list[4];
+    struct shunt_nvme_why why = { 1, "unwritten" };
+    int count, found = 0;
+
+    all.subsystem = NULL;
+    count = shunt_nvme_discover(&all, list, 4, &why);
+    CHECK(count >= 1 && count <= 4);
+    for (int i = 0; i < count; i++)
+        if (list[i].kind == SHUNT_NVME_SUBSYSTEM) {
+            CHECK(!strcmp(list[i].address, target) && !strcmp(list[i].subsystem, "nqn.2024-01.org.shunt:target"));
+            found++;
+        }
+    CHECK(found == 1);
+    memset(list, 7, sizeof list);
+    CHECK(shunt_nvme_discover(&all, NULL, 0, NULL) == count);
+    CHECK(shunt_nvme_discover(&all, NULL, 1, NULL) == -EFAULT && shunt_nvme_discover(NULL, list, 4, NULL) == -EFAULT);
+    CHECK(list[0].kind == 0x07070707);
+    all = options(nobody);
+    CHECK(shunt_nvme_discover(&all, list, 4, &why) == -ECONNREFUSED && strstr(why.text, nobody));
+}
+
 static int submit(struct shunt_nvme_queue *queue, uint32_t op, uint64_t start, uint32_t blocks, size_t len, uint32_t flags)
 {
     struct iovec data = { block, len };
     struct shunt_nvme_command command = { op, flags, 1, blocks, start, &data, 1, start };
 
     return shunt_nvme_submit(queue, &command);
+}
+
+/* Of two that change a block from the same state one does. */
+static void exchanges(struct shunt_nvme_queue *queue)
+{
+    static char before[BLOCK], one[BLOCK], other[BLOCK], many[129 * BLOCK];
+    struct shunt_nvme_completion done;
+    uint16_t status = 7;
+
+    memset(one, 1, BLOCK);
+    memset(other, 2, BLOCK);
+    CHECK(!shunt_nvme_read(queue, 1, 12, 1, before, NULL));
+    CHECK(!shunt_nvme_compare_and_write(queue, 1, 12, 1, before, one, SHUNT_NVME_FUA, &status) && !status);
+    CHECK(shunt_nvme_compare_and_write(queue, 1, 12, 1, before, other, 0, &status) == -EILSEQ && status == 0x285);
+    CHECK(!shunt_nvme_compare(queue, 1, 12, 1, one, NULL));
+    /* Others that are under way leave no room at first. */
+    for (uint64_t i = 0; i < 4; i++)
+        CHECK(!submit(queue, SHUNT_NVME_READ, i, 1, BLOCK, 0));
+    CHECK(!shunt_nvme_compare_and_write(queue, 1, 12, 1, one, other, 0, NULL));
+    for (int i = 0; i < 4; i++)
+        CHECK(shunt_nvme_poll(queue, &done, 1, -1) == 1 && !done.error);
+    CHECK(!shunt_nvme_compare(queue, 1, 12, 1, other, NULL));
+    CHECK(shunt_nvme_compare_and_write(queue, 1, 0, 129, many, many, 0, &status) == -EMSGSIZE && status == 0x14);
+    CHECK(shunt_nvme_compare_and_write(queue, 1, 12, 0, one, one, 0, NULL) == -EINVAL);
+    CHECK(shunt_nvme_compare_and_write(queue, 1, 12, 1, NULL, one, 0, NULL) == -EFAULT);
+    CHECK(shunt_nvme_compare_and_write(queue, 9, 12, 1, one, one, 0, NULL) == -ENODEV);
+    CHECK(shunt_nvme_compare_and_write(NULL, 1, 12, 1, one, one, 0, NULL) == -EFAULT);
 }
 
 static void commands(struct shunt_nvme *disks, struct shunt_nvme_queue *queue)
@@ -189,10 +240,12 @@ int main(int count, char **words)
 
     CHECK(count == 3);
     connecting(words[1], words[2]);
+    discovering(words[1], words[2]);
     all = options(words[1]);
     CHECK(!shunt_nvme_connect(&all, &disks, NULL) && !shunt_nvme_queue_create(disks, &queue, NULL));
     changes = shunt_nvme_changes(disks);
     commands(disks, queue);
+    exchanges(queue);
     threads(queue);
     CHECK(shunt_nvme_changes(disks) == changes);
     CHECK(shunt_nvme_disconnect(disks) == -EBUSY);

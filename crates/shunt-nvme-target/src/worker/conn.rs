@@ -24,6 +24,9 @@ use crate::store::Request;
 
 /// Steps of a connection before others get their turn.
 const TURN: usize = 256;
+/// Steps after which answers are sent, so that the host goes on while the target does: two of a write, one of a read. Sending
+/// each by itself would cost more than it gains, over kernel TCP most of all.
+const STRETCH: usize = 48;
 /// How long a host may leave the target waiting for what it has to send or to take.
 const STALL: Duration = Duration::from_secs(30);
 /// How long a host may take to close a connection that the target has ended.
@@ -145,6 +148,10 @@ impl Conn {
                     self.blocked = false;
                     if steps >= TURN && !self.link.has_more() {
                         break;
+                    }
+                    if steps.is_multiple_of(STRETCH) {
+                        self.events(context);
+                        self.flush(context)?;
                     }
                 }
                 Step::Waits => {

@@ -31,6 +31,9 @@ pub struct Exec {
     /// Run on the first so many of the processors that may be used.
     #[arg(long)]
     cores: Option<usize>,
+    /// Leave so many of them out before those, where there are more.
+    #[arg(long, default_value_t = 0)]
+    past: usize,
     /// A user to run as, with the number of a group of its own. Needs root.
     #[arg(long, requires = "gid")]
     uid: Option<u32>,
@@ -67,11 +70,11 @@ impl Exec {
         raise_descriptors(self.nofile);
         if let Some(cores) = self.cores {
             let usable = sched_getaffinity(None)?;
+            let usable = (0..CpuSet::MAX_CPU).filter(|cpu| usable.is_set(*cpu));
+            let usable: Vec<_> = usable.collect();
+            let past = if self.past < usable.len() { self.past } else { 0 };
             let mut few = CpuSet::new();
-            (0..CpuSet::MAX_CPU)
-                .filter(|cpu| usable.is_set(*cpu))
-                .take(cores)
-                .for_each(|cpu| few.set(cpu));
+            usable.into_iter().skip(past).take(cores).for_each(|cpu| few.set(cpu));
             sched_setaffinity(None, &few)?;
         }
         if let Some(netns) = &self.netns {

@@ -116,7 +116,7 @@ impl Rig {
     fn exec(
         &self,
         contender: Contender,
-        cores: Option<u32>,
+        cores: Option<Cores>,
         netns: Option<&Path>,
         account: Option<&Account>,
     ) -> Command {
@@ -192,6 +192,13 @@ impl Rig {
     }
 }
 
+/// Processors that programs share: so many, behind the first so many of those that may be used.
+#[derive(Clone, Copy, Debug)]
+struct Cores {
+    past: u32,
+    count: u32,
+}
+
 /// See the module's description.
 pub struct Session<'r> {
     rig: &'r Rig,
@@ -205,7 +212,7 @@ pub struct Session<'r> {
     has_server: Cell<bool>,
     environment: RefCell<Vec<(&'static str, String)>>,
     counts_calls: Cell<bool>,
-    cores: Cell<Option<u32>>,
+    cores: Cell<Option<Cores>>,
 }
 
 impl Session<'_> {
@@ -234,7 +241,12 @@ impl Session<'_> {
 
     /// Programs that are started from now on share so many processors.
     pub fn share_cores(&self, cores: u32) {
-        self.cores.set(Some(cores));
+        self.cores.set(Some(Cores { past: 0, count: cores }));
+    }
+
+    /// Programs that are started from now on have one processor: that behind the first so many, if there is one.
+    pub fn take_core(&self, past: u32) {
+        self.cores.set(Some(Cores { past, count: 1 }));
     }
 
     /// From now on system calls are counted too, which slows everything down.
@@ -379,7 +391,7 @@ impl Session<'_> {
 fn exec(
     shunt: &Path,
     group: Option<&Path>,
-    cores: Option<u32>,
+    cores: Option<Cores>,
     netns: Option<&Path>,
     account: Option<&Account>,
 ) -> Command {
@@ -388,8 +400,8 @@ fn exec(
     if let Some(group) = group {
         command.arg("--cgroup").arg(group);
     }
-    if let Some(cores) = cores {
-        command.arg("--cores").arg(cores.to_string());
+    if let Some(Cores { past, count }) = cores {
+        command.args(["--cores", &count.to_string(), "--past", &past.to_string()]);
     }
     if let Some(netns) = netns {
         command.arg("--netns").arg(netns);

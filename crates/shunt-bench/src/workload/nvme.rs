@@ -26,9 +26,17 @@ static LATENCY: Family = Family {
     meaning: "The same with grants and one command at a time. The figure is the mean time from submission to completion.",
 };
 
+static CORES: Family = Family {
+    title: "NVMe/TCP, one core a side",
+    meaning: "The same, granted and not, with the target on one processor and the initiator on another one. So no idle \
+              processor takes over what the kernel, or a thread, does for either.",
+};
+
 /// Bytes of commands.
 const WRITES: [usize; 5] = [512, 4096, 16_384, 65_536, 131_072];
 const READS: [usize; 2] = [4096, 65_536];
+/// Bytes of writes with a core a side.
+const PINNED: [usize; 4] = [512, 4096, 16_384, 131_072];
 /// Commands at once.
 const DEPTH: u32 = 64;
 /// The other places of the curve.
@@ -45,15 +53,23 @@ struct Load {
     depth: u32,
     reads: u8,
     grant: bool,
+    /// Target and initiator have a processor each, and no other one.
+    pinned: bool,
 }
 
 fn run(session: &Session<'_>, budget: Budget, load: Load) -> Result<Outcome> {
     let at = session.endpoint()?;
     let place = format!("{}:{}", at.ip(), at.port());
     let block = if load.size < 4096 { "512" } else { "4096" };
+    if load.pinned {
+        session.take_core(0);
+    }
     let mut command = session.own();
     command.args(["nvme", "target", "--null", "4GiB", "--block-size", block, "--listen", &place]);
     let _server = session.serve(command, &at)?;
+    if load.pinned {
+        session.take_core(1);
+    }
     let (finished, cost) = session.metered(|| {
         let mut command = session.own();
         command.args(["nvme", "bench", "--json", "--to", &place]);
@@ -91,15 +107,18 @@ fn outcome(text: &str, size: usize) -> Result<Outcome> {
 
 /// A row of commands in a second.
 fn rate(name: &str, family: &'static Family, load: Load) -> Row {
-    let Load { size, depth, reads, grant } = load;
+    let Load { size, depth, reads, grant, pinned } = load;
     let what = if reads > 0 { "read" } else { "write" };
     let drive = move |session: &Session<'_>, budget: Budget| run(session, budget, load);
     let suffix = if depth == DEPTH { String::new() } else { format!(".q{depth}") };
     let how = if grant { "granted" } else { "without grants" };
-    let title = format!("NVMe/TCP {what} of {}, depth {depth}, {how}", size_of_text(size));
+    let place = if pinned { ", one core a side" } else { "" };
+    let title = format!("NVMe/TCP {what} of {}, depth {depth}, {how}{place}", size_of_text(size));
     let row = Row::new(format!("nvme.{name}.{what}{suffix}.{size}"), family, title, drive);
     let row = row.no_sockmap(NO_SOCKMAP);
-    if depth == DEPTH {
+    if pinned {
+        row
+    } else if depth == DEPTH {
         row.point(&format!("NVMe/TCP {what}s, {how}"), "bytes", size as f64)
     } else {
         row.point(
@@ -114,26 +133,32 @@ fn rate(name: &str, family: &'static Family, load: Load) -> Row {
 pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, family, grant) in [("granted", &GRANTED, true), ("ungranted", &UNGRANTED, false)] {
-        let load = |size, depth, reads| Load { size, depth, reads, grant };
+        let load = |size, depth, reads| Load { size, depth, reads, grant, pinned: false };
         rows.extend(WRITES.map(|size| rate(name, family, load(size, DEPTH, 0))));
         rows.extend(READS.map(|size| rate(name, family, load(size, DEPTH, 100))));
     }
-    let curve = DEPTHS
-        .into_iter()
-        .map(|depth| rate("granted", &GRANTED, Load { size: 4096, depth, reads: 0, grant: true }));
+    let usual = Load { size: 4096, depth: DEPTH, reads: 0, grant: true, pinned: false };
+    let curve = DEPTHS.into_iter().map(|depth| rate("granted", &GRANTED, Load { depth, ..usual }));
     rows.extend(curve);
-    let alone = Load { size: 4096, depth: 1, reads: 0, grant: true };
+    rows.push(alone("nvme.latency.write.4096", &LATENCY, "", Load { depth: 1, ..usual }));
+    let pinned = Load { pinned: true, ..usual };
+    for size in PINNED {
+        rows.push(rate("core.granted", &CORES, Load { size, ..pinned }));
+        rows.push(rate("core.ungranted", &CORES, Load { size, grant: false, ..pinned }));
+    }
+    let id = "nvme.core.latency.write.4096";
+    rows.push(alone(id, &CORES, ", one core a side", Load { depth: 1, ..pinned }));
+    rows
+}
+
+/// A row of the time that a command takes by itself.
+fn alone(id: &str, family: &'static Family, place: &str, load: Load) -> Row {
     let drive = move |session: &Session<'_>, budget: Budget| {
-        let outcome = run(session, budget, alone)?;
+        let outcome = run(session, budget, load)?;
         Ok(Outcome { value: 1e6 / outcome.value, ..outcome })
     };
-    let title = "NVMe/TCP write of 4 KiB, one at a time";
-    rows.push(
-        Row::new("nvme.latency.write.4096", &LATENCY, title, drive)
-            .unit("µs", Better::Lower)
-            .no_sockmap(NO_SOCKMAP),
-    );
-    rows
+    let title = format!("NVMe/TCP write of 4 KiB, one at a time{place}");
+    Row::new(id, family, title, drive).unit("µs", Better::Lower).no_sockmap(NO_SOCKMAP)
 }
 
 #[cfg(test)]

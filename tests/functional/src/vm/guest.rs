@@ -1,7 +1,7 @@
 //! A running guest.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -198,7 +198,7 @@ impl Guest {
                     panic!("the guest is gone: {told}\n{}\n{}", self.process.describe(), console())
                 }
                 Ok(n) => text.extend(&room[..n]),
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(e) => panic!("the guest's line: {e}"),
             }
         }

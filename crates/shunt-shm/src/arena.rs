@@ -298,6 +298,9 @@ const CONN_WAITS_AT: usize = (WAITS_AT + size_of::<AllWaits>()).next_multiple_of
 /// Records whose waits are kept for each: the first ones, as more would take many addresses of each program. Waits for others count
 /// for the endpoint alone.
 pub const CONN_WAITS: usize = RECORDS / 4;
+
+/// Waits for a connection that has carried fewer messages count for the endpoint alone: many idle ones would take a page for a few.
+pub const MESSAGES: u64 = 32;
 /// Length of an arena of an agent of version 7, in bytes.
 pub const LEAST_LEN: usize = DECISIONS_AT;
 /// Length of an arena of an agent of version 8.
@@ -343,6 +346,12 @@ resets! { Copying { open } keeps { calls } }
 resets! { Record { id, rx, tx } }
 
 impl Record {
+    /// True once messages enough have come and gone that its waits are worth memory of their own.
+    fn has_carried_some(&self) -> bool {
+        let [sent, received] = [&self.tx.messages, &self.rx.messages];
+        sent.load(Ordering::Relaxed).saturating_add(received.load(Ordering::Relaxed)) >= MESSAGES
+    }
+
     /// The side of the link group on which this end is.
     #[must_use]
     #[inline]
@@ -459,9 +468,9 @@ impl Arena {
         unsafe { self.map.at(CONN_WAITS_AT + index * size_of::<ConnWaits>()) }
     }
 
-    /// Counts a wait for a connection of this arena alone.
+    /// Counts a wait for a connection of this arena alone, or for the endpoint where it has carried few messages.
     pub fn count_wait(&self, record: &Record, part: Part, nanos: u64) {
-        let Some(waits) = self.conn_waits(record) else {
+        let Some(waits) = self.conn_waits(record).filter(|_| record.has_carried_some()) else {
             // Those of several connections mostly have a shard each.
             let shard = u32::try_from(self.index_of(record)).unwrap_or(0);
             return self.count_wait_for_several(shard, part, nanos);

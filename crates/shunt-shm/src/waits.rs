@@ -134,7 +134,7 @@ impl ConnWaits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arena::{self, Arena, ArenaView, WAITED};
+    use crate::arena::{self, Arena, ArenaView, Record, WAITED};
 
     fn arena() -> (Arena, ArenaView) {
         let fd = arena::create().unwrap();
@@ -157,6 +157,33 @@ mod tests {
         assert_eq!(taken(), after);
     }
 
+    /// A connection that has carried enough to have waits of its own.
+    fn busy(arena: &Arena, at: usize) -> &Record {
+        let record = arena.allocate(arena::tests::member(), &mut { at }).unwrap();
+        record.rx.messages.store(arena::MESSAGES / 2, Ordering::Relaxed);
+        record.tx.messages.store(arena::MESSAGES / 2, Ordering::Relaxed);
+        record
+    }
+
+    #[test]
+    fn what_has_carried_little_counts_for_the_endpoint_and_takes_no_memory() {
+        let fd = arena::create().unwrap();
+        let (arena, view) = (Arena::map(&fd).unwrap(), ArenaView::map(&fd).unwrap());
+        let record = arena.allocate(arena::tests::member(), &mut 0).unwrap();
+        record.tx.messages.store(arena::MESSAGES - 1, Ordering::Relaxed);
+        arena.count_wait_for_several(0, Part::Slept, 1);
+        let before = rustix::fs::fstat(&fd).unwrap().st_blocks;
+        arena.count_wait(record, Part::Slept, 1000);
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_blocks, before);
+        assert!(
+            counts(&view.waits()) == [0, 0, 2, 0] && view.connections().all(|c| c.waits.is_none())
+        );
+        record.rx.messages.store(1, Ordering::Relaxed);
+        arena.count_wait(record, Part::Slept, 1000);
+        assert!(rustix::fs::fstat(&fd).unwrap().st_blocks > before);
+        assert_eq!(counts(&view.connections().next().unwrap().waits.unwrap()), [0, 0, 1, 0]);
+    }
+
     fn counts(waits: &Waits) -> [u64; PARTS] {
         Part::ALL.map(|part| waits.of(part).count())
     }
@@ -164,7 +191,7 @@ mod tests {
     #[test]
     fn waits_of_a_connection_become_the_endpoints_when_it_ends() {
         let (arena, view) = arena();
-        let record = arena.allocate(arena::tests::member(), &mut 0).unwrap();
+        let record = busy(&arena, 0);
         assert!(view.waits().is_empty() && view.connections().all(|c| c.waits.is_none()));
         arena.count_wait(record, Part::Slept, 1000);
         arena.count_wait(record, Part::Slept, 9000);
@@ -184,7 +211,7 @@ mod tests {
     #[test]
     fn what_is_counted_stands_for_as_many_as_it_is_said_to() {
         let (arena, view) = arena();
-        let record = arena.allocate(arena::tests::member(), &mut 0).unwrap();
+        let record = busy(&arena, 0);
         arena.count_wait(record, Part::Spun, 100);
         arena.count_wait_for_several(1, Part::Spun, 1000);
         let waits = view.waits();
@@ -194,8 +221,7 @@ mod tests {
     #[test]
     fn connections_that_have_no_place_count_for_the_endpoint() {
         let (arena, view) = arena();
-        let allocate = |at| arena.allocate(arena::tests::member(), &mut { at }).unwrap();
-        let [last, beyond] = [arena::CONN_WAITS - 1, arena::RECORDS - 1].map(allocate);
+        let [last, beyond] = [arena::CONN_WAITS - 1, arena::RECORDS - 1].map(|at| busy(&arena, at));
         assert_eq!(arena.index_of(beyond), arena::RECORDS - 1);
         for record in [last, beyond] {
             arena.count_wait(record, Part::Slept, 5_000);
@@ -210,10 +236,10 @@ mod tests {
     #[test]
     fn a_record_that_is_used_again_has_not_waited() {
         let (arena, view) = arena();
-        let record = arena.allocate(arena::tests::member(), &mut 0).unwrap();
+        let record = busy(&arena, 0);
         arena.count_wait(record, Part::Spun, 1);
         record.id.live.store(0, Ordering::Relaxed);
-        let again = arena.allocate(arena::tests::member(), &mut 0).unwrap();
+        let again = busy(&arena, 0);
         assert!(core::ptr::eq(record, again));
         assert_eq!(again.id.flags.load(Ordering::Relaxed) & WAITED, 0);
         assert!(view.waits().is_empty());
@@ -224,7 +250,7 @@ mod tests {
     #[test]
     fn a_word_that_is_nearly_full_is_added_to_the_endpoints() {
         let (arena, view) = arena();
-        let record = arena.allocate(arena::tests::member(), &mut 0).unwrap();
+        let record = busy(&arena, 0);
         arena.count_wait(record, Part::Spun, 100);
         let waits = arena.conn_waits(record).unwrap();
         waits.counts[Part::Spun as usize][0].store(FULL - 17, Ordering::Relaxed);

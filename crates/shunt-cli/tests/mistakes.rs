@@ -164,7 +164,7 @@ fn run(args: &[&str], agent: Agent) -> Output {
     // A process of which descriptors are known.
     let mut idle = Command::new("sleep").arg("100").stdin(Stdio::null()).spawn().unwrap();
     let pid = idle.id().to_string();
-    let report = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bench/2026-11-24-front.json");
+    let report = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bench/2026-11-26-front.json");
     let args: Vec<_> =
         args.iter().map(|arg| arg.replace("ME", &pid).replace("REPORT", report)).collect();
     let args: Vec<_> = args.iter().map(String::as_str).collect();

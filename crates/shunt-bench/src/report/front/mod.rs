@@ -111,14 +111,11 @@ fn conditions(report: &Report) -> String {
     let others = [Contender::Cubic, Contender::Reno];
     let is_there = |c: &Contender| report.rows.iter().any(|row| row.median(*c).is_some());
     let others: Vec<_> = others.into_iter().filter(is_there).map(Contender::name).collect();
-    let others = match &others[..] {
-        [] => String::new(),
-        all => format!(" (rows of throughput: the best of that, {})", all.join(" and ")),
+    let tcp = match &others[..] {
+        [] => format!("with {}", m.congestion_control),
+        all => format!("with the best of {}, {}", m.congestion_control, all.join(", ")),
     };
-    format!(
-        "{} cores ({}), Linux {}; kernel TCP over loopback with {}{others}",
-        m.cores, m.cpu, m.kernel, m.congestion_control
-    )
+    format!("{} cores ({}), Linux {}; kernel TCP over loopback {tcp}", m.cores, m.cpu, m.kernel)
 }
 
 /// The document with these figures between its marks.

@@ -36,7 +36,7 @@ impl Bridge {
     /// Makes them.
     ///
     /// # Errors
-    /// [`Failure::Skipped`] without the privilege, or ip(8).
+    /// [`crate::failure::Failure::Skipped`] without the privilege, or ip(8).
     pub fn new() -> Result<Self> {
         let host = namespaces::add("host")?;
         ip(&["-n", &host, "link", "add", "name", "bridge", "type", "bridge"])?;

@@ -116,8 +116,8 @@ fn counters() -> String {
         let _ = writeln!(text, "| `{}` | {} |", part.name(), cell(part.explain()));
     }
     text.push_str(
-        "\nA blocking call, and poll or select on a single connection, count for that connection, too (`shunt list --wide`); \
-         other calls count for the program alone. The side that asks waits for answers: its waits are round trips. The side \
+        "\nA blocking call, and poll or select on a single connection, count for that connection, too (`shunt list --wide`), \
+         once it has carried 32 messages; other calls count for the program alone. The side that asks waits for answers: its waits are round trips. The side \
          that is asked waits for the next request, so its waits are the time that nobody asked. `wake_up` is what the machine \
          adds to either: it depends on the scheduler and on idle states of processors, not on the peer. A wake-up is timed where \
          the peer is on the same machine. What two threads count of one connection at the same moment may be lost.\n",

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use shunt_functional::shared::LINK_GROUP;
 use shunt_functional::sys::{self, Forked};
@@ -122,8 +123,13 @@ fn kilobytes(name: &str) -> io::Result<u64> {
     number.ok_or_else(|| io::Error::other(format!("no {name}")))
 }
 
-/// What the parent sends after the fork.
-const SECRET: &[u8] = b"the parent's, which its child is not to see";
+/// What the parent sends after a fork. A number of its own for each fork: a connection may have the place of one that has ended,
+/// and bytes of that one still lie there, which the child knows.
+fn fresh_secret() -> Vec<u8> {
+    static FORKS: AtomicUsize = AtomicUsize::new(0);
+    let fork = FORKS.fetch_add(1, Ordering::Relaxed);
+    format!("the parent's, which child {fork:02} is not to see").into_bytes()
+}
 
 /// How a child comes to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,13 +143,13 @@ pub fn parted(p: &mut Probe) -> io::Result<()> {
     for fork in [Fork::Libc, Fork::Raw] {
         for kept in 0..3 {
             p.say("a child that keeps", format!("{kept} ({fork:?})"));
-            part(p, fork, kept)?;
+            part(p, fork, kept, &fresh_secret())?;
         }
     }
     Ok(())
 }
 
-fn part(p: &Probe, fork: Fork, kept: usize) -> io::Result<()> {
+fn part(p: &Probe, fork: Fork, kept: usize, secret: &[u8]) -> io::Result<()> {
     let listener = listener()?;
     let mut pairs = Vec::new();
     for _ in 0..4 {
@@ -163,7 +169,7 @@ fn part(p: &Probe, fork: Fork, kept: usize) -> io::Result<()> {
             pairs.truncate(kept);
             sys::write(answered.as_raw_fd(), b"closed")?;
             sys::read(told.as_raw_fd(), &mut [0; 6])?;
-            p.say("finds in its memory", found()?);
+            p.say("finds in its memory", found(secret)?);
             for pair in &pairs {
                 warm_up(pair.c(), pair.s())?;
                 let bytes = vec![5; 300_000];
@@ -173,7 +179,7 @@ fn part(p: &Probe, fork: Fork, kept: usize) -> io::Result<()> {
                 p.say("right", got == bytes);
             }
             pairs.clear();
-            p.say("finds at last", found()?);
+            p.say("finds at last", found(secret)?);
             Ok::<_, io::Error>(())
         };
         sys::exit_now(body().map_or(1, |()| 0))
@@ -186,7 +192,7 @@ fn part(p: &Probe, fork: Fork, kept: usize) -> io::Result<()> {
     let others = &pairs[kept..];
     for (pair, n) in others.iter().zip([2000, 300_000].into_iter().cycle()) {
         warm_up(pair.c(), pair.s())?;
-        let secrets = SECRET.repeat(n / SECRET.len());
+        let secrets = secret.repeat(n / secret.len());
         for (from, to) in [(pair.c(), pair.s()), (pair.s(), pair.c())] {
             std::thread::scope(|scope| {
                 scope.spawn(|| sys::write(from, &secrets));
@@ -204,18 +210,19 @@ fn part(p: &Probe, fork: Fork, kept: usize) -> io::Result<()> {
 }
 
 /// How often the secret is where bytes of connections lie.
-fn found() -> io::Result<usize> {
+fn found(secret: &[u8]) -> io::Result<usize> {
     let memory = fs::File::open("/proc/self/mem")?;
     let mut found = 0;
     for mapping in ours()?.into_iter().filter(|mapping| mapping.name.contains(LINK_GROUP)) {
         let (from, to) = mapping.range.split_once('-').unwrap_or_default();
         let number = |hex| u64::from_str_radix(hex, 16).map_err(io::Error::other);
         let mut piece = vec![0; 1 << 20];
-        let mut at = number(from)?;
-        while at < number(to)? {
+        let (mut at, to) = (number(from)?, number(to)?);
+        while at < to {
             // What cannot be read cannot be seen.
-            let n = memory.read_at(&mut piece, at).unwrap_or(0);
-            found += piece[..n].windows(SECRET.len()).filter(|bytes| *bytes == SECRET).count();
+            let n = piece.len().min(usize::try_from(to - at).unwrap_or(usize::MAX));
+            let n = memory.read_at(&mut piece[..n], at).unwrap_or(0);
+            found += piece[..n].windows(secret.len()).filter(|bytes| *bytes == secret).count();
             at += 1 << 20;
         }
     }

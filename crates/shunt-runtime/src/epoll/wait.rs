@@ -369,11 +369,13 @@ pub fn has_news_or_awaits(instance: &Instance, state: &mut State, index: usize) 
 
 /// Empties the completion queues of the instance's vectors into the ready lists.
 pub fn pop_queues(instance: &Instance) {
+    // Also where there is no queue to look at: a ring that stays in mind would let nobody sleep.
+    let heard = instance.hears();
     let vectors = instance.vectors.load(Ordering::Relaxed);
     if vectors == 0 {
         return;
     }
-    let heard = if instance.is_heard_elsewhere() { vectors } else { instance.hears() };
+    let heard = if instance.is_heard_elsewhere() { vectors } else { heard };
     let queues = looks::at_rest(vectors & heard).chain(looks::awake(vectors));
     queues.for_each(|queue| pop(queue, instance));
 }

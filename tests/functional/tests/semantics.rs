@@ -137,6 +137,11 @@ fn waits() {
 }
 
 #[test]
+fn sharers() {
+    compare("sharers");
+}
+
+#[test]
 fn amounts() {
     compare("amounts");
 }

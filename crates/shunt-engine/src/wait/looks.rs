@@ -188,6 +188,12 @@ impl<const VECTORS: usize, const WORDS: usize> Looks<VECTORS, WORDS> {
         }
     }
 
+    /// Threads sleep that look at this vector only once they were woken ([`Sharers`](super::sharers::Sharers)): until they do
+    /// ([`Self::wakes_up`]) none of its queues wakes up.
+    pub fn is_missed(&self, vector: usize) {
+        self.asleep[vector].fetch_add(1, Ordering::AcqRel);
+    }
+
     /// In a forked child: those who slept are not here.
     pub fn nobody_sleeps(&self) {
         self.asleep.iter().for_each(|asleep| asleep.store(0, Ordering::Relaxed));
@@ -212,6 +218,19 @@ impl<const VECTORS: usize, const WORDS: usize> Looks<VECTORS, WORDS> {
         self.at_rest.set(place, vector);
         arm.arm();
         self.awake.clear(place, vector);
+    }
+
+    /// Brings one at rest that threads look at already, for others that sleep and miss its vector. Alone. True where it was not:
+    /// the doorbell of its vector is to be rung after it, as something may be in it by now.
+    pub fn rests_for_sleepers(&self, queue: &impl Queue) -> bool {
+        let (place, vector) = (queue.place(), queue.vector());
+        let Some((_, arm)) = queue.lines().filter(|_| !self.at_rest.has(place, vector)) else {
+            return false;
+        };
+        self.at_rest.set(place, vector);
+        arm.arm();
+        self.awake.clear(place, vector);
+        true
     }
 
     /// Sleeps since something was found in it.
@@ -388,6 +407,24 @@ mod tests {
         let third = &Told { place: 2, ..Told::default() };
         looks.begins(&third, true);
         assert!(rings(third), "nor has one that did not look at that vector");
+    }
+
+    #[test]
+    fn a_queue_of_a_vector_that_sleepers_miss_is_rung_for_until_they_do_not() {
+        let looks = Looks::new();
+        let queue = &queues(&looks, 1)[0];
+        assert!(!rings(queue));
+        looks.is_missed(1);
+        assert!(looks.rests_for_sleepers(&queue) && rings(queue));
+        assert!(!looks.rests_for_sleepers(&queue), "it is");
+        looks.comes_to_sleep(2, |_| None::<&Told>);
+        looks.wakes_up(2);
+        looks.is_used(&queue);
+        assert!(rings(queue), "who misses it sleeps still");
+        looks.wakes_up(2);
+        looks.is_used(&queue);
+        assert!(!rings(queue));
+        assert_eq!((looks.awake(2).count(), looks.at_rest(2).count()), (1, 0));
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod looks;
 #[cfg(not(loom))]
 mod naps;
 mod ports;
+pub mod sharers;
 mod spin;
 mod stopwatch;
 pub mod tell;

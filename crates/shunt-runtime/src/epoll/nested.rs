@@ -44,7 +44,7 @@ pub struct Awaited {
 impl Awaited {
     /// Says so, and arms. Look again after it, then sleep.
     pub fn new(instance: &'static Instance) -> Self {
-        instance.sleepers.fetch_add(1, Ordering::AcqRel);
+        instance.sharers.is_awaited();
         instance.arm_for_others();
         Self { instance, _inner: instance.await_inner() }
     }
@@ -52,7 +52,7 @@ impl Awaited {
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        self.instance.sleepers.fetch_sub(1, Ordering::AcqRel);
+        self.instance.sharers.wakes_up();
     }
 }
 
@@ -115,7 +115,7 @@ impl Instance {
 
     /// Arms the queues of the instance's vectors, once for each link group.
     pub fn arm_queues(&self) {
-        let vectors = self.vectors.load(Ordering::Relaxed);
+        let vectors = self.sharers.vectors();
         link::all().for_each(|link| link.arm_for_others(vectors));
     }
 
@@ -127,7 +127,7 @@ impl Instance {
         }
         let needed = all()
             .filter(|i| i.nested.load(Ordering::Relaxed))
-            .fold(0, |all, i| all | i.vectors.load(Ordering::Relaxed));
+            .fold(0, |all, i| all | i.sharers.vectors());
         link::all().for_each(|link| link.disarm_for_others(needed));
         all().for_each(|outer| outer.forget_inner(self));
     }
@@ -182,7 +182,7 @@ impl Instance {
                 watch.listed = false;
             }
         }
-        if found && self.sleepers.load(Ordering::Relaxed) > 0 {
+        if found && self.sharers.are_asleep() {
             // The ring that was to wake a sleeper may be the one that was just heard.
             self.ring_own(&state);
         }

@@ -9,7 +9,7 @@ use shunt_engine::wait::{
 };
 use shunt_shm::cq::ArmLine;
 use shunt_shm::region::SLOTS;
-use shunt_shm::sync::{store_load_fence, store_load_fence_after_rmw};
+use shunt_shm::sync::store_load_fence;
 use shunt_wire::waits::Part;
 
 use crate::calls::{Has, Keeper, UnderWay};
@@ -200,7 +200,7 @@ impl Wait for Waiter {
     }
 
     fn rang(&self, _: Way, since: u64) -> Option<u64> {
-        let vectors = self.instance.vectors.load(Ordering::Relaxed);
+        let vectors = self.instance.sharers.vectors();
         let near = looks::awake(vectors).filter(|queue| !queue.link.is_far());
         let rang = near.filter_map(|queue| Some(queue.vector()?.arm.rang.load(Ordering::Relaxed)));
         rang.filter(|rang| *rang >= since).min()
@@ -371,7 +371,7 @@ pub fn has_news_or_awaits(instance: &Instance, state: &mut State, index: usize) 
 pub fn pop_queues(instance: &Instance) {
     // Also where there is no queue to look at: a ring that stays in mind would let nobody sleep.
     let heard = instance.hears();
-    let vectors = instance.vectors.load(Ordering::Relaxed);
+    let vectors = instance.sharers.vectors();
     if vectors == 0 {
         return;
     }
@@ -398,7 +398,7 @@ fn pop(queue: Queue, by: &Instance) {
 /// True when a completion is queued, or a connection that is looked at by itself has news.
 fn any_news(instance: &Instance) -> bool {
     instance.look_at_inner();
-    let vectors = instance.vectors.load(Ordering::Relaxed);
+    let vectors = instance.sharers.vectors();
     instance.has_heard()
         || looks::awake(vectors).any(Queue::has_news)
         || (instance.is_heard_elsewhere() && looks::at_rest(vectors).any(Queue::has_news))
@@ -433,10 +433,7 @@ struct Armed {
 
 impl Armed {
     fn new(instance: &'static Instance) -> Self {
-        instance.sleepers.fetch_add(1, Ordering::AcqRel);
-        // SYNC POINT vectors-asleep.
-        store_load_fence_after_rmw();
-        let vectors = instance.vectors.load(Ordering::Relaxed);
+        let vectors = instance.sharers.comes_to_sleep(|| instance.lock(), looks::wakes_up);
         looks::comes_to_sleep(vectors);
         let armed = |queue: Queue| Some((queue, &queue.vector()?.arm));
         let queues: Vec<_> = looks::awake(vectors).filter_map(armed).collect();
@@ -456,7 +453,10 @@ impl Drop for Armed {
             queue.link.users.fetch_sub(1, Ordering::AcqRel);
         }
         looks::wakes_up(self.vectors);
-        self.instance.sleepers.fetch_sub(1, Ordering::AcqRel);
+        if self.instance.sharers.wakes_up() {
+            // The ring that has woken this thread has disarmed those connections for all.
+            arm_direct(self.instance);
+        }
     }
 }
 

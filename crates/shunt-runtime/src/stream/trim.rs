@@ -75,8 +75,8 @@ pub fn touch(sock: &Sock) {
 /// This thread may not come to wait in a hook, as those of a pool that are given work by another one do not. So one that
 /// sleeps in an epoll instance, if there is any, is told that there is something to look after.
 fn tell_a_sleeper(sock: &Sock) {
-    let mut sleeping = epoll::all().filter(|set| set.sleepers.load(Relaxed) > 0);
-    let vector = sleeping.find_map(|set| set.vectors.load(Relaxed).checked_ilog2());
+    let mut sleeping = epoll::all().filter(|set| set.sharers.are_asleep());
+    let vector = sleeping.find_map(|set| set.sharers.vectors().checked_ilog2());
     if let Some(vector) = vector {
         sock.endpoint().bells.ring(vector as usize);
     }

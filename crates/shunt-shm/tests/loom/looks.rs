@@ -3,6 +3,7 @@
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use shunt_engine::wait::looks::{Looks, Queue};
+use shunt_engine::wait::sharers::Sharers;
 use shunt_engine::wait::{Way, tell};
 use shunt_shm::cq::{ArmLine, CqLine, Push};
 use shunt_shm::sync::{AtomicU32, Ordering};
@@ -184,5 +185,93 @@ fn a_sleeper_is_told_of_what_comes_in_a_queue_that_is_new() {
         };
         Owner::waits(&told, 1, false);
         maker.join().unwrap();
+    });
+}
+
+/// A set of which a thread may sleep before it has any vector.
+#[derive(Default)]
+struct Shared {
+    told: Told,
+    set: Sharers,
+    lock: Mutex<()>,
+}
+
+/// One of those who sleep in the set.
+struct Sharer<'a> {
+    shared: &'a Shared,
+    vectors: u64,
+    has_armed: bool,
+    hears: bool,
+}
+
+impl Sleeper for Sharer<'_> {
+    const WAY: Way = Way::Kernel;
+
+    fn arm(&mut self) {
+        let Shared { told, set, lock } = self.shared;
+        self.vectors =
+            set.comes_to_sleep(|| lock.lock().unwrap(), |missed| told.looks.wakes_up(missed));
+        told.looks.comes_to_sleep(self.vectors, |_| Some(told));
+        self.has_armed = told.looks.awake(self.vectors).count() > 0;
+        if self.has_armed {
+            told.arm.arm();
+        }
+    }
+
+    fn disarm(&mut self) {
+        let Shared { told, set, .. } = self.shared;
+        if self.has_armed {
+            told.arm.disarm();
+        }
+        told.looks.wakes_up(self.vectors);
+        set.wakes_up();
+        self.hears = true;
+    }
+
+    fn is_ready(&self) -> bool {
+        let Shared { told, set, .. } = self.shared;
+        told.looks.awake(set.vectors()).count() > 0 && !told.queue.is_empty()
+    }
+
+    fn sleep(&self) {
+        self.shared.told.bell.wait(0);
+    }
+
+    fn look(&mut self) -> bool {
+        let Shared { told, set, .. } = self.shared;
+        let hears = core::mem::take(&mut self.hears);
+        if set.vectors() != 0 {
+            told.pop(hears);
+        }
+        told.taken.load(Ordering::Acquire) >= 1
+    }
+}
+
+/// Another set has the queue already, and nobody sleeps there. Its connection is added to this one while a thread sleeps here, or
+/// comes to sleep; the thread that has added it is busy elsewhere as something comes.
+#[test]
+fn a_sleeper_is_told_of_what_comes_in_a_queue_that_its_set_gets() {
+    explore(Some(3), || {
+        let shared = Arc::new(Shared::default());
+        shared.told.looks.begins(&&shared.told, false);
+        let adder = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let Shared { told, set, lock } = &*shared;
+                {
+                    let _alone = lock.lock().unwrap();
+                    let is_missed = set.adds(0, || told.looks.is_missed(0));
+                    let mut rings = false;
+                    told.alone(|| rings = is_missed && told.looks.rests_for_sleepers(&told));
+                    if rings {
+                        told.bell.ring();
+                    }
+                }
+                told.tell(1);
+            })
+        };
+        let shared = &*shared;
+        wait_for(Sharer { shared, vectors: 0, has_armed: false, hears: false });
+        adder.join().unwrap();
     });
 }

@@ -70,18 +70,27 @@ pub fn comes_to_sleep(vectors: u64) {
     LOOKS.comes_to_sleep(vectors, Queue::at);
 }
 
+/// Threads sleep that miss this vector, until [`wakes_up`] ([`Looks::is_missed`]).
+pub fn is_missed(vector: usize) {
+    LOOKS.is_missed(vector);
+}
+
 /// It sleeps no more.
 pub fn wakes_up(vectors: u64) {
     LOOKS.wakes_up(vectors);
 }
 
 impl Link {
-    /// Connections come to have their completions told of by this vector ([`Looks::begins`]).
-    pub fn begins(&'static self, vector: usize, is_missed: bool) {
+    /// Connections come to have their completions told of by this vector ([`Looks::begins`]). `is_missed`: threads sleep that may
+    /// not look at it. True when its doorbell is to be rung, for what is in the queue already.
+    pub fn begins(&'static self, vector: usize, is_missed: bool) -> bool {
         let _changes = CHANGES.lock();
+        let queue = Queue { link: self, vector };
         if self.told.fetch_or(1 << vector, Ordering::SeqCst) & 1 << vector == 0 {
-            LOOKS.begins(&Queue { link: self, vector }, is_missed);
+            LOOKS.begins(&queue, is_missed);
+            return false;
         }
+        is_missed && LOOKS.rests_for_sleepers(&queue)
     }
 
     /// True when this vector tells of connections in it.

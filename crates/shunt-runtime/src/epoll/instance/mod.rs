@@ -7,6 +7,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::EPOLL_CTL_ADD;
+use shunt_engine::wait::sharers::Sharers;
 use shunt_heap::slab::Name;
 use shunt_shm::doorbell::{self, RUNG};
 use shunt_shm::sync::AtomicU32;
@@ -58,8 +59,6 @@ pub struct Instance {
     newest: AtomicU32,
     /// Shunted connections that are watched.
     pub active: AtomicU32,
-    /// Vectors that completions come through (a bit each).
-    pub vectors: AtomicU64,
     /// Others wait for it, too: see [`super::nested`].
     pub nested: AtomicBool,
     /// Vectors (a bit each) whose doorbells were heard, and at which nobody has looked yet.
@@ -70,8 +69,8 @@ pub struct Instance {
     pub edges: AtomicU32,
     /// Other instances that are watched (which `active` counts, too).
     pub sets: AtomicU32,
-    /// Threads that sleep in it, or for it.
-    pub sleepers: AtomicU32,
+    /// Threads that sleep in it, or for it, and the vectors that completions come through.
+    pub sharers: Sharers,
     /// When connections were last looked at about which there was some doubt.
     doubted: AtomicU64,
     /// When the kernel was last asked, and what spinning has taught.
@@ -96,13 +95,12 @@ impl Instance {
             more: AtomicU64::new(0),
             newest: AtomicU32::new(0),
             active: AtomicU32::new(0),
-            vectors: AtomicU64::new(0),
             nested: AtomicBool::new(false),
             rung: AtomicU64::new(0),
             shared: AtomicBool::new(false),
             edges: AtomicU32::new(0),
             sets: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
+            sharers: Sharers::default(),
             doubted: AtomicU64::new(0),
             visited: AtomicU64::new(0),
             silent: AtomicU32::new(0),
@@ -119,12 +117,11 @@ impl Instance {
         self.endpoint.store(0, Ordering::Relaxed);
         self.more.store(0, Ordering::Relaxed);
         self.active.store(0, Ordering::Relaxed);
-        self.vectors.store(0, Ordering::Relaxed);
         self.nested.store(false, Ordering::Relaxed);
         self.rung.store(0, Ordering::Relaxed);
         self.shared.store(false, Ordering::Relaxed);
         self.sets.store(0, Ordering::Relaxed);
-        self.sleepers.store(0, Ordering::Relaxed);
+        looks::wakes_up(self.sharers.clear());
         self.budget.store(0, Ordering::Relaxed);
         self.silent.store(0, Ordering::Relaxed);
         self.uses.fetch_add(1, Ordering::Relaxed);
@@ -376,7 +373,7 @@ impl Instance {
 
     /// After a change that its waiters have to see.
     pub fn ring_if_awaited(&self, state: &State) {
-        if self.sleepers.load(Ordering::Relaxed) > 0 {
+        if self.sharers.are_asleep() {
             self.ring_own(state);
         }
     }

@@ -7,11 +7,11 @@ use core::sync::atomic::Ordering;
 use libc::EPOLL_CTL_DEL;
 use shunt_engine::conn::poll::KernelReadiness;
 use shunt_shm::region::queue_code;
-use shunt_shm::sync::{store_load_fence, store_load_fence_after_rmw};
+use shunt_shm::sync::store_load_fence;
 
 use crate::conn::{Conn, Sock};
 use crate::control::bells::COMMON;
-use crate::control::link::Link;
+use crate::control::link::{Link, looks};
 use crate::epoll::instance::Instance;
 use crate::epoll::state::{Parked, State, Watch, Watched};
 use crate::system::abi::c_int;
@@ -132,16 +132,16 @@ impl Instance {
         {
             word.fetch_or(SEVERAL, Ordering::AcqRel);
         }
-        let looked = self.vectors.fetch_or(1 << vector, Ordering::AcqRel);
-        // SYNC POINT vectors-asleep: the vector before the look at who sleeps; in `Armed::new` it is the other way round.
-        store_load_fence_after_rmw();
-        let is_missed = looked & 1 << vector == 0 && self.sleepers.load(Ordering::Acquire) > 0;
+        let is_missed = self.sharers.adds(vector, || looks::is_missed(vector));
         self.hear(state, link.endpoint, vector);
         self.hear(state, link.endpoint, COMMON);
-        link.begins(vector, is_missed);
+        let rings = link.begins(vector, is_missed);
         mine.ctl.queue.store(queue_code(lane, vector), Ordering::Relaxed);
         // SYNC POINT word-arm: the registration before the look at the cursors that follows.
         store_load_fence();
+        if rings {
+            link.endpoint.bells.ring(vector);
+        }
         true
     }
 

@@ -171,7 +171,7 @@ fn echo(server: &OwnedFd, wait: Wait) -> io::Result<()> {
 }
 
 /// How often each of these threads has gone to sleep, once all do.
-fn asleep(tids: &[i32]) -> io::Result<Vec<u64>> {
+pub fn asleep(tids: &[i32]) -> io::Result<Vec<u64>> {
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut before = Vec::new();
     loop {

@@ -39,6 +39,7 @@ mod raw_forks;
 mod readiness;
 mod retreats;
 mod shallow;
+mod sharers;
 mod signals;
 mod splicing;
 mod stdio;
@@ -82,6 +83,7 @@ const GROUPS: &[Group] = &[
     ("readiness", readiness::run),
     ("epoll", epoll::run),
     ("waits", waits::run),
+    ("sharers", sharers::run),
     ("amounts", amounts::run),
     ("blocking", blocking::run),
     ("buffers", buffers::run),

@@ -474,6 +474,8 @@ pub struct Receives<'a> {
     pub time: u64,
     /// So many marks are set, and a handler passes all but one, while this call tells.
     pub passes_at_tell: Option<u32>,
+    /// So many entries lie behind granted bytes that it copies; `None`: all.
+    pub entries: Option<u32>,
     /// How often the sender was told of room.
     pub told: Cell<u32>,
     /// Marks that led into the ring were passed: those who wait were to look again.
@@ -501,6 +503,7 @@ impl<'a> Receives<'a> {
             stays: true,
             time: 0,
             passes_at_tell: None,
+            entries: None,
             told: Cell::default(),
             passed: RefCell::default(),
         }
@@ -589,7 +592,7 @@ impl Incoming for Receives<'_> {
     }
 
     fn copy_granted(&mut self, _place: Span) -> Result<Option<u32>, Violation> {
-        Ok(Some(self.memory.theirs.prod.grants.load(Relaxed)))
+        Ok(Some(self.entries.unwrap_or_else(|| self.memory.theirs.prod.grants.load(Relaxed))))
     }
 
     fn has_copied(&self) {}

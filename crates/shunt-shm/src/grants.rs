@@ -229,13 +229,23 @@ impl Grants {
 
     /// The sender's next entry, which is the `number`th; the caller knows that its place is free.
     pub fn put(&self, mine: &ProdLine, number: u32, part: &Part) {
+        self.write(number, part);
+        Self::show(mine, number);
+    }
+
+    /// Writes such an entry, which no receiver looks at before it is [shown](Self::show).
+    pub fn write(&self, number: u32, part: &Part) {
         let entry = self.entry(number);
         entry.at.store(part.at, Ordering::Relaxed);
         entry.region.store(part.region, Ordering::Relaxed);
         entry.from.store(part.from, Ordering::Relaxed);
         entry.len.store(u32::try_from(part.len).unwrap_or(0), Ordering::Relaxed);
         entry.state.store(GRANTED, Ordering::Relaxed);
-        // SYNC POINT grants: pairs with the Acquire load in `source`; and before the cursor that covers it.
+    }
+
+    /// The receiver may look at all entries up to the `number`th: those were written.
+    pub fn show(mine: &ProdLine, number: u32) {
+        // SYNC POINT grants: pairs with the Acquire load in `source`; and before the cursor that covers them.
         mine.grants.store(number.wrapping_add(1), Ordering::Release);
     }
 
@@ -272,6 +282,19 @@ impl Grants {
         }
     }
 
+    /// The position behind the bytes of the `number`th entry, if the sender has shown it: where a receiver may find the next ones that
+    /// are in the ring. To be used for hints alone, as nothing of it is checked.
+    #[inline]
+    #[must_use]
+    pub fn end_of(&self, theirs: &ProdLine, number: u32) -> Option<u64> {
+        let entry = self.entry(number);
+        let is_shown = theirs.grants.load(Ordering::Relaxed) != number;
+        is_shown.then(|| {
+            let len = u64::from(entry.len.load(Ordering::Relaxed));
+            entry.at.load(Ordering::Relaxed).wrapping_add(len)
+        })
+    }
+
     /// True when the bytes that a receiver has just copied were those of the sender still.
     #[must_use]
     pub fn is_granted(&self, number: u32) -> bool {
@@ -301,7 +324,7 @@ impl Grants {
     ) -> Result<Source, Violation> {
         for _ in 0..4 * GRANTS {
             let number = passed.load(Ordering::Relaxed);
-            // SYNC POINT grants: pairs with the Release store in `put`.
+            // SYNC POINT grants: pairs with the Release store in `show`.
             let put = theirs.grants.load(Ordering::Acquire);
             if !Self::are_possible(theirs, number) {
                 return Err(Violation::Grants);
@@ -374,6 +397,21 @@ mod tests {
         assert!(!grants.is_granted(0));
         let from = grants.source(&prod, &passed, (10, 500), |_| {});
         assert_eq!(from, Ok(Source::Ring(90)));
+    }
+
+    #[test]
+    fn what_is_written_is_seen_when_it_is_shown() {
+        let (grants, prod, passed) = (Grants::default(), ProdLine::default(), AtomicU32::new(0));
+        let (first, second) = (part(10, 5, 0), part(15, 6, 0));
+        grants.write(0, &first);
+        grants.write(1, &second);
+        assert_eq!(grants.source(&prod, &passed, (10, 50), |_| {}), Ok(Source::Ring(50)));
+        assert_eq!(grants.end_of(&prod, 0), None);
+        Grants::show(&prod, 1);
+        let of = |number, part, len| Ok(Source::Granted { number, part, skip: 0, len });
+        assert_eq!(grants.source(&prod, &passed, (10, 50), |_| {}), of(0, first, 5));
+        assert_eq!(grants.source(&prod, &passed, (15, 50), |_| {}), of(1, second, 6));
+        assert_eq!([0, 1, 2].map(|n| grants.end_of(&prod, n)), [Some(15), Some(21), None]);
     }
 
     #[test]

@@ -105,6 +105,8 @@ pub enum Content {
     /// They are granted, so that the place does not matter: an empty ring is not rewound for them, and the receiver's
     /// cursor, which it has just written, is left where it is.
     Granted,
+    /// Some are put there, and some are granted.
+    Mixed,
 }
 
 /// The receiver's private cursors.
@@ -341,11 +343,11 @@ impl TxCursor {
         let (pos, word) = (self.pos.load(R), self.base.load(R));
         let shape = Shape::of(word, len);
         let (mut free, _) = room((self.cons.load(R), pos), word, len, limit);
-        let rewind = content == Content::Put && gone(pos, word, shape) >= REWIND_AFTER;
+        let rewind = content != Content::Granted && gone(pos, word, shape) >= REWIND_AFTER;
         // Also before anything was chosen.
         let other = word >> LOG_AT == 0 || word >> OFTEN_AT != often(shape.cap, limit);
         // A sender of grants seldom needs room, and would find the ring empty just then only by chance.
-        let short = content == Content::Granted && shape.cap < wish.cap;
+        let short = content != Content::Put && shape.cap < wish.cap;
         if free < want || rewind || other || short {
             free = self.look_for_room(peer, len, wish, limit)?;
         }
@@ -489,6 +491,14 @@ impl RxCursor {
     #[must_use]
     pub fn next_at(&self, len: u64) -> usize {
         span(self.pos.load(R), self.base.load(R), 1, len).head.0
+    }
+
+    /// Where byte `pos` lies in a buffer of `len`, if it is known to be readable.
+    #[inline]
+    #[must_use]
+    pub fn place_of(&self, pos: u64, len: u64) -> Option<usize> {
+        let ahead = pos.wrapping_sub(self.pos.load(R));
+        (ahead < self.known()).then(|| span(pos, self.base.load(R), 1, len).head.0)
     }
 
     /// Takes `n` bytes out of the ring in a buffer of `len`, after they were copied. True: look whether

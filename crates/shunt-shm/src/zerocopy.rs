@@ -253,29 +253,38 @@ impl Granted {
     }
 
     /// True when the last entry is of bytes that the sender's cursor, at `pos`, has not come to. Whoever finds that before
-    /// it sends something comes after a process that was killed in between, and has to [withdraw](Self::withdraw) it.
+    /// it sends something comes after a process that was killed in between, and has to [withdraw](Self::withdraw) it, and those
+    /// that were made with it.
     #[inline]
     #[must_use]
     pub fn is_ahead(&self, pos: u64) -> bool {
         self.until.load(R) > pos
     }
 
-    /// Forgets an entry of bytes that the cursor, at `pos`, has not come to, or that was noted and not put: what is sent
-    /// next has its place. No receiver has passed it.
+    /// Forgets the entries of bytes that the cursor, at `pos`, has not come to, and one that was noted and not put: what is sent
+    /// next has their places. No receiver has passed them.
     #[cold]
     pub fn withdraw(&self, mine: &ProdLine, pos: u64) {
         let (freed, made) = (self.freed.load(R), self.made.load(R));
         let put = mine.grants.load(R);
         let mut count = if made == put.wrapping_add(1) { put } else { made };
-        if count != freed {
+        while count != freed {
             let last = self.entry(count.wrapping_sub(1));
-            let is_ahead = last.at.load(R) + last.len.load(R) > pos;
-            count = count.wrapping_sub(u32::from(is_ahead));
+            if last.at.load(R) + last.len.load(R) <= pos {
+                break;
+            }
+            count = count.wrapping_sub(1);
         }
-        // In this order: who is killed between them leaves an entry that was noted and not put.
+        // In this order: who is killed between them leaves entries that are ahead still, or one that was noted and not put.
         Grants::withdraw(mine, count);
         self.made.store(count, Ordering::Release);
         self.until.store(pos, R);
+    }
+
+    /// Entries ever made.
+    #[must_use]
+    pub fn made(&self) -> u32 {
+        self.made.load(R)
     }
 
     /// When the last entry was made.
@@ -450,6 +459,38 @@ mod tests {
         assert_eq!(grants.source(&prod, &passed, (100, 37), none), Ok(Source::Ring(30)));
         let granted = Source::Granted { number: 1, part: next, skip: 0, len: 7 };
         assert_eq!(grants.source(&prod, &passed, (130, 7), none), Ok(granted));
+    }
+
+    #[test]
+    fn all_that_was_granted_together_and_never_sent_is_withdrawn() {
+        let (first, passed) = (part(0, 100), AtomicU32::new(0));
+        let together = [part(130, 50), part(200, 7), part(207, 9)];
+        // It was killed when so many were noted, and all of them shown or none; or in the middle of withdrawing them.
+        for (noted, shows, is_again) in [
+            (3, true, false),
+            (3, true, true),
+            (3, false, false),
+            (2, false, false),
+            (1, false, true),
+        ] {
+            let (granted, grants, prod) =
+                (Granted::default(), Grants::default(), ProdLine::default());
+            begin(&granted, Some((&grants, &prod)), &first);
+            let shown = shows.then_some((&grants, &prod));
+            together[..noted].iter().for_each(|part| _ = begin(&granted, shown, part));
+            if is_again {
+                Grants::withdraw(&prod, 1);
+            }
+            assert!(granted.is_ahead(130), "the last one is");
+            granted.withdraw(&prod, 100);
+            let case = (noted, shows, is_again);
+            assert_eq!((granted.made(), prod.grants.load(R)), (1, 1), "{case:?}");
+            assert!(!granted.is_ahead(100) && granted.open(0).count() == 1, "{case:?}");
+            // Other bytes have their places.
+            let source = grants.source(&prod, &passed, (100, 500), |_| {});
+            assert_eq!(source, Ok(Source::Ring(500)), "{case:?}");
+            passed.store(0, R);
+        }
     }
 
     #[test]

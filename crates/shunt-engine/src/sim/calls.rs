@@ -21,6 +21,7 @@ use crate::conn::recv::{Incoming, Looked};
 use crate::conn::reset;
 use crate::conn::send::Outgoing;
 use crate::kernel::{self, KernelSocket, has_failed, look};
+use crate::zerocopy::batch::Batch;
 use crate::zerocopy::choice::Piece;
 use crate::zerocopy::received::Use;
 
@@ -100,6 +101,8 @@ pub struct Sending<'w> {
     /// What it sends without copies, and what of that comes next.
     pub buffer: Option<Rc<Buffer>>,
     pub piece: Option<Piece>,
+    /// The same of several pieces that go together, instead.
+    pub batch: Option<Batch>,
 }
 
 impl Sending<'_> {
@@ -115,10 +118,10 @@ impl Sending<'_> {
         (from..).map(|at| self.world.byte(self.who, at))
     }
 
-    /// Copies it to this place, and is not interrupted.
-    pub fn puts(&self, place: Span) {
+    /// Copies it to this place, after so many bytes, and is not interrupted.
+    pub fn puts(&self, skip: usize, place: Span) {
         let ring = &self.world.procs[other(self.who)].rmb;
-        places(place).zip(self.rest()).for_each(|(at, byte)| ring[at].set(byte));
+        places(place).zip(self.rest().skip(skip)).for_each(|(at, byte)| ring[at].set(byte));
     }
 }
 
@@ -133,6 +136,9 @@ impl Outgoing for Sending<'_> {
 
     fn next_piece(&mut self) -> Result<(usize, Content), Errno> {
         point();
+        if let Some(buffer) = self.buffer.clone().filter(|buffer| buffer.is_in_parts) {
+            return Ok(self.world.gathers(self, &buffer));
+        }
         let buffer = self.buffer.as_deref();
         self.piece = buffer.and_then(|buffer| self.world.piece(self.who, buffer, self.sent));
         Ok(match &self.piece {
@@ -152,7 +158,13 @@ impl Outgoing for Sending<'_> {
             return;
         }
         let ring = &self.world.procs[other(self.who)].rmb;
-        let bytes: Vec<(usize, u8)> = places(place).zip(self.rest()).collect();
+        let is_copied = |at: usize| {
+            let mut copied = self.batch.iter().flat_map(|batch| batch.copied(place.len()));
+            self.batch.is_none() || copied.any(|(from, _, n)| (from..from + n).contains(&at))
+        };
+        let bytes = places(place).zip(self.rest()).enumerate();
+        let bytes = bytes.filter(|(at, _)| is_copied(*at));
+        let bytes: Vec<(usize, u8)> = bytes.map(|(_, byte)| byte).collect();
         let (first, second) = bytes.split_at(bytes.len() / 2);
         first.iter().for_each(|(at, byte)| ring[*at].set(*byte));
         point();

@@ -86,7 +86,7 @@ const ALONE: [(&str, Op); 25] = [
 type Numbered = fn(usize) -> Op;
 
 #[allow(clippy::cast_possible_truncation, reason = "no history has so many accesses")]
-const SIZED: [(&str, Numbered); 22] = [
+const SIZED: [(&str, Numbered); 23] = [
     ("send", Op::Send),
     ("recv", Op::Receive),
     ("recv-all", Op::ReceiveAll),
@@ -109,10 +109,11 @@ const SIZED: [(&str, Numbered); 22] = [
     ("spawn", Op::Spawn),
     ("low-water", Op::LowWater),
     ("buffers", Op::Buffers),
+    ("parts", Op::Parts),
 ];
 
 impl Op {
-    const CODES: u8 = 47;
+    const CODES: u8 = 48;
 
     fn from_code(code: u8, size: usize) -> Self {
         match usize::from(code).checked_sub(ALONE.len()) {
@@ -137,6 +138,7 @@ impl Op {
             | Self::CountReceive(n)
             | Self::Grant(n)
             | Self::Pin(n)
+            | Self::Parts(n)
             | Self::On(n)
             | Self::Fork(n)
             | Self::Spawn(n)

@@ -83,6 +83,8 @@ pub enum Op {
     Grant(usize),
     /// The same of private memory.
     Pin(usize),
+    /// Sends so many bytes of registered memory in several buffers: some without copies, and small ones between them with copies.
+    Parts(usize),
     /// Asks the error queue which buffers are its own again, and changes them.
     Hear,
     /// The same until all are.

@@ -163,7 +163,12 @@ impl World {
             | Op::CountReceive(_)
             | Op::Skip(_)
             | Op::Look(_) => true,
-            Op::Send(_) | Op::PollSend(_) | Op::EdgeSend(_) | Op::Grant(_) | Op::Pin(_) => false,
+            Op::Send(_)
+            | Op::PollSend(_)
+            | Op::EdgeSend(_)
+            | Op::Grant(_)
+            | Op::Pin(_)
+            | Op::Parts(_) => false,
             _ => return,
         };
         match (step, receives) {

@@ -36,6 +36,7 @@ impl Op {
             | Self::EdgeSend(_)
             | Self::Grant(_)
             | Self::Pin(_)
+            | Self::Parts(_)
             | Self::Shut
             | Self::Close => Direction::Sending,
             _ => Direction::Receiving,
@@ -58,6 +59,7 @@ impl Op {
                 | Self::CountReceive(_)
                 | Self::Grant(_)
                 | Self::Pin(_)
+                | Self::Parts(_)
         )
     }
 
@@ -306,9 +308,12 @@ impl World {
             | Op::PollSend(total)
             | Op::EdgeSend(total)
             | Op::Grant(total)
-            | Op::Pin(total) => {
+            | Op::Pin(total)
+            | Op::Parts(total) => {
                 let (sent, buffer) = (doing.moved, self.buffer(who, doing.op));
-                let mut call = Sending { world: self, who, total, sent, lock, buffer, piece: None };
+                let (piece, batch) = (None, None);
+                let mut call =
+                    Sending { world: self, who, total, sent, lock, buffer, piece, batch };
                 let step = match &end {
                     _ if doing.is_plain => Ok(past_library(call.over_kernel())),
                     Some(end) => end.send(&mut call, is_nested, blocking),

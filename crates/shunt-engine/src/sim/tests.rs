@@ -170,7 +170,7 @@ fn lending_op(others: impl Strategy<Value = Op>) -> impl Strategy<Value = Op> {
     prop_oneof![
         10 => others,
         5 => size().prop_map(Op::Grant),
-        5 => size().prop_map(Op::Pin),
+        8 => prop_oneof![size().prop_map(Op::Pin), size().prop_map(Op::Parts)],
         3 => Just(Op::Hear),
         2 => Just(Op::HearAll),
         2 => size().prop_map(Op::Receive),

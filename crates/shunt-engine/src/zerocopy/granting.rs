@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use shunt_shm::grants::{GRANTS, Part};
+use shunt_shm::grants::{self, GRANTS, Grants};
 use shunt_shm::region::DECLINED;
 use shunt_shm::zerocopy::Open;
 use shunt_wire::counter::Counter;
@@ -10,6 +10,7 @@ use shunt_wire::counter::Counter;
 use crate::conn::flags::{CUT_OFF, NUMBERED, UNREAD};
 use crate::handshake::Phase;
 use crate::stretch::{Path, path};
+use crate::zerocopy::batch::{Batch, Part};
 use crate::zerocopy::choice::{Lies, Piece};
 use crate::zerocopy::order::{Entries, withdraw};
 use crate::zerocopy::ports::{Clock, Lender, Moment, Restorer};
@@ -32,7 +33,7 @@ impl Granting<'_> {
     }
 
     /// Forgets what was granted in front of the cursor by a process that was killed before it had the cursor come to it: other
-    /// bytes have that place now. Not in a signal handler above a call that may be about to do so.
+    /// bytes have those places now. Not in a signal handler above a call that may be about to do so.
     #[inline]
     pub fn withdraw(&self) {
         let pos = self.end.record.tx.cursor.pos();
@@ -42,13 +43,54 @@ impl Granting<'_> {
     /// Grants a piece for which `len` bytes of the ring are reserved, if that is worth it and so many entries are free.
     #[inline]
     pub fn put(&self, lender: &impl Lender, piece: &Piece, len: usize) -> Put {
-        if len < piece.least {
-            return Put::Refused;
-        }
-        self.grant(lender, piece, len).map_or(Put::Refused, Put::Granted)
+        let Some((number, n)) = self.grant(lender, piece, (0, len)) else { return Put::Refused };
+        Grants::show(&self.end.mine.prod, number);
+        lender.reaches(Moment::Granted);
+        Put::Granted(n)
     }
 
-    fn grant(&self, lender: &impl Lender, piece: &Piece, n: usize) -> Option<usize> {
+    /// Grants what is to be granted of the first `room` bytes of a batch, for which that place is reserved, and whose other bytes are
+    /// in their places. `each` hears how each part goes, how many bytes come before it, its address and its length; it copies what is
+    /// [refused](Put::Refused).
+    pub fn put_all(
+        &self,
+        lender: &impl Lender,
+        batch: &Batch,
+        room: usize,
+        mut each: impl FnMut(Put, usize, (usize, usize)),
+    ) {
+        let mut last = None;
+        for (before, part) in batch.within(room) {
+            let (put, address, len) = match part {
+                Part::Copied(address, len) => (Put::Copied, address, len),
+                Part::Granted(piece) => {
+                    let granted = self.grant(lender, &piece, (before as u64, piece.len));
+                    let put = granted.map_or(Put::Refused, |(number, n)| {
+                        last = Some(number);
+                        Put::Granted(n)
+                    });
+                    (put, piece.address, piece.len)
+                }
+            };
+            each(put, before, (address, len));
+        }
+        // All at once: each time the line is the receiver's, which looks at it.
+        if let Some(number) = last {
+            Grants::show(&self.end.mine.prod, number);
+            lender.reaches(Moment::Granted);
+        }
+    }
+
+    /// Makes an entry of so many bytes behind so many others of the same place: its number, and the bytes. It is shown then.
+    fn grant(
+        &self,
+        lender: &impl Lender,
+        piece: &Piece,
+        (before, n): (u64, usize),
+    ) -> Option<(u32, usize)> {
+        if n < piece.least {
+            return None;
+        }
         let (cursor, granted) = (&self.end.record.tx.cursor, &self.state.granted);
         // As far as known at first: the receiver has just written its cursor, and to fetch that takes time.
         let place = || granted.place(cursor.taken()).or_else(|| granted.place(self.taken()));
@@ -67,11 +109,10 @@ impl Granting<'_> {
                 (name, lane.to_word(), n)
             }
         };
-        let part = Part { at: cursor.pos(), len: n as u64, region, from };
+        let part = grants::Part { at: cursor.pos() + before, len: n as u64, region, from };
         let entries = Entries { granted, shown: lender.entries(), mine: &self.end.mine.prod };
-        entries.put(number, &part, piece.address as u64, lender.arise());
-        lender.reaches(Moment::Granted);
-        Some(n)
+        entries.write(number, &part, piece.address as u64, lender.arise());
+        Some((number, n))
     }
 
     /// The cursor has come to what was granted of this piece.
@@ -103,7 +144,7 @@ impl Granting<'_> {
         // Also where it is not ahead: an offer of which the receiver was not told.
         granted.withdraw(&end.mine.prod, pos);
         let Some(number) = granted.place(self.taken()) else { return };
-        let part = Part { at: pos, len: 0, region, from: 0 };
+        let part = grants::Part { at: pos, len: 0, region, from: 0 };
         let entries = Entries { granted, shown: lender.entries(), mine: &end.mine.prod };
         entries.put(number, &part, 0, lender.now());
         granted.offer(region);
@@ -216,10 +257,11 @@ impl Granting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::zerocopy::choice::Hint;
+    use crate::zerocopy::choice::{Hint, LEAST};
     use crate::zerocopy::model::{Pair, Process, Reader, byte};
     use crate::zerocopy::numbers::Outcome;
     use crate::zerocopy::received::Use;
+    use shunt_shm::ring::{Shape, UNLIMITED};
 
     const LEN: usize = 8192;
 
@@ -252,6 +294,106 @@ mod tests {
         let mut got = reader.does(Use::Copied, 5000);
         got.extend(reader.does(Use::Copied, 9000));
         assert_eq!(got, [original(4096, LEN), original(0, 100)].concat());
+    }
+
+    /// A header, a buffer, a header and a buffer.
+    fn parts() -> [(Hint, (usize, usize)); 4] {
+        let buffer = |n: usize| (Hint::Auto, (Process::BASE + n * LEN, LEN));
+        let header = |n: usize| (Hint::Copy, (Process::BASE + n * 100, 72));
+        [header(0), buffer(1), header(1), buffer(2)]
+    }
+
+    /// Puts them to their place, of which `room` bytes are free: how each went. The cursor does not cover them yet.
+    fn puts_together(process: &Process<'_>, room: usize) -> Vec<(Put, usize, usize)> {
+        let pair = process.pair.unwrap();
+        let granting = pair.granting();
+        granting.withdraw();
+        let batch = granting.gather(process, parts().into_iter(), 1 << 16);
+        let (end, cursor) = (pair.sender(), &pair.records[0].tx.cursor);
+        let wish = Shape { cap: Pair::RING, late: false };
+        let want = (batch.len() as u64, batch.content());
+        let place = cursor.reserve(&end.theirs.cons, Pair::RING, wish, UNLIMITED, want).unwrap();
+        let part = |before, len| place.split(before).1.split(len).0;
+        let bytes = |address, len| process.at(address - Process::BASE, len);
+        for (before, address, len) in batch.copied(room) {
+            pair.write(part(before, len), &bytes(address, len));
+        }
+        let shown = || pair.sections[0].prod.grants.load(Relaxed);
+        let (mut did, before) = (Vec::new(), shown());
+        granting.put_all(process, &batch, room, |put, at, (address, len)| {
+            assert_eq!(shown(), before, "the receiver is shown all at once");
+            if put == Put::Refused {
+                pair.write(part(at, len), &bytes(address, len));
+            }
+            did.push((put, at, len));
+        });
+        did
+    }
+
+    #[test]
+    fn what_goes_together_is_granted_and_shown_at_once() {
+        let pair = acquainted();
+        let process = Process::of(&pair);
+        process.sends(5, 50);
+        let (copied, granted) = (Put::Copied, Put::Granted(LEN));
+        let all = [
+            (copied, 0, 72),
+            (granted, 72, LEN),
+            (copied, 72 + LEN, 72),
+            (granted, 144 + LEN, LEN),
+        ];
+        let whole = 2 * (72 + LEN);
+        assert_eq!(puts_together(&process, whole), all);
+        assert_eq!(pair.sections[0].prod.grants.load(Relaxed), 2);
+        process.publishes(whole, false);
+        let reader = Reader::of(&process);
+        let got = reader.does(Use::Copied, u64::MAX);
+        let sent = [
+            original(5, 50),
+            original(0, 72),
+            original(LEN, LEN),
+            original(100, 72),
+            original(2 * LEN, LEN),
+        ];
+        assert_eq!(got, sent.concat());
+        // The room ends in the middle of a header, and in the middle of a buffer.
+        assert_eq!(
+            puts_together(&process, 72 + LEN + 30),
+            [all[0], all[1], (copied, 72 + LEN, 30)]
+        );
+        process.publishes(72 + LEN + 30, false);
+        assert_eq!(puts_together(&process, 72 + LEAST - 1)[1], (Put::Refused, 72, LEAST - 1));
+        process.publishes(72 + LEAST - 1, false);
+        assert_eq!(puts_together(&process, 72 + LEAST)[1], (Put::Granted(LEAST), 72, LEAST));
+        process.publishes(72 + LEAST, false);
+        let sent = [
+            original(0, 72),
+            original(LEN, LEN),
+            original(100, 30),
+            original(0, 72),
+            original(LEN, LEAST - 1),
+        ];
+        let sent = [sent.concat(), original(0, 72), original(LEN, LEAST)].concat();
+        assert_eq!(reader.does(Use::Copied, u64::MAX), sent);
+    }
+
+    #[test]
+    fn without_a_free_entry_the_rest_of_what_goes_together_is_copied() {
+        let pair = acquainted();
+        let (process, granting) = (Process::of(&pair), pair.granting());
+        let piece = granting.piece(&process, Hint::Grant, (Process::BASE, 1)).unwrap().unwrap();
+        for _ in 1..GRANTS {
+            assert_eq!(granting.put(&process, &piece, 1), Put::Granted(1));
+            process.publishes(1, false);
+        }
+        let how: Vec<_> =
+            puts_together(&process, 2 * (72 + LEN)).iter().map(|part| part.0).collect();
+        assert_eq!(how, [Put::Copied, Put::Granted(LEN), Put::Copied, Put::Refused]);
+        process.publishes(2 * (72 + LEN), false);
+        let reader = Reader::of(&process);
+        reader.does(Use::Dropped, GRANTS as u64 - 1);
+        let sent = [original(0, 72), original(LEN, LEN), original(100, 72), original(2 * LEN, LEN)];
+        assert_eq!(reader.does(Use::Copied, u64::MAX), sent.concat());
     }
 
     #[test]
@@ -301,12 +443,16 @@ mod tests {
                 process.publishes(50, false);
             },
         ];
-        for (n, later) in later.into_iter().enumerate() {
-            let pair = acquainted();
+        for (n, later) in later.into_iter().cycle().take(6).enumerate() {
+            let (pair, is_batch) = (acquainted(), n >= 3);
             let process = Process::of(&pair);
             process.sends(0, LEN);
             let (put, _) = process.puts(20_000, LEN, &mut Outcome::default());
             assert_eq!(put, Put::Granted(LEN));
+            if is_batch {
+                puts_together(&process, 2 * (72 + LEN));
+                assert_eq!(pair.sections[0].prod.grants.load(Relaxed), 3);
+            }
             pair.ring[LEN..][..50].iter().zip(100..).for_each(|(to, at)| to.set(byte(at)));
             // It was killed here.
             later(&process);

@@ -6,6 +6,7 @@
 //! * [`order`]: the accesses by which a grant changes hands; loom runs them as they are;
 //! * [`choice`]: which bytes are granted, and which are copied;
 //! * [`sender`]: the value on which the sender's rules work;
+//! * [`batch`]: pieces of a call that go together;
 //! * [`granting`]: the sender's grants: made, offered, withdrawn, taken back;
 //! * [`received`]: where a receiver finds its next bytes, and what it does with them;
 //! * [`pipes`]: private memory that lies in pipes, at both ends;
@@ -16,6 +17,8 @@
 
 pub mod order;
 
+#[cfg(not(loom))]
+pub mod batch;
 #[cfg(not(loom))]
 pub mod choice;
 #[cfg(not(loom))]

@@ -23,8 +23,21 @@ impl Entries<'_> {
     /// Makes the entry of this number, for which there is a [`Granted::place`]. The bytes lie at `address` in this process.
     #[inline]
     pub fn put(&self, number: u32, part: &Part, address: u64, now: u32) {
+        self.write(number, part, address, now);
+        self.show(number);
+    }
+
+    /// The same of an entry that the receiver is not shown yet.
+    #[inline]
+    pub fn write(&self, number: u32, part: &Part, address: u64, now: u32) {
         self.granted.note(number, part, address, now);
-        self.shown.put(self.mine, number, part);
+        self.shown.write(number, part);
+    }
+
+    /// The receiver may look at the entries up to this number: those were written.
+    #[inline]
+    pub fn show(&self, number: u32) {
+        Grants::show(self.mine, number);
     }
 
     /// Takes an entry back, if `restore` has copied its bytes to their place in the ring. False if it has not.

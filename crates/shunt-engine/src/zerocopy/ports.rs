@@ -163,6 +163,9 @@ pub trait Borrower {
     /// Reads up to `len` bytes from a pipe, without waiting.
     fn read_pipe(&self, from: (Self::Pipes, usize), to: To, len: usize) -> Piped;
 
+    /// Has the processor fetch what lies at this offset in the ring, and the entry of this number, without waiting for them.
+    fn fetch_ahead(&self, _at: usize, _number: u32) {}
+
     /// Waits a little for a sender that reads its pipes itself. False when it takes too long since the first time.
     fn waits(&self, since: &mut Option<u64>) -> bool;
 

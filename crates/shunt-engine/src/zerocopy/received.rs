@@ -128,7 +128,11 @@ impl End<'_> {
             let next = (pos, left.len() as u64);
             let source = port.entries().source(&self.theirs.prod, &passed, next, offered)?;
             if left.is_empty() {
-                return Ok(passed.load(Relaxed));
+                let passed = passed.load(Relaxed);
+                if passed != self.record.rx.grants.load(Relaxed) {
+                    self.fetches_ahead(port, passed);
+                }
+                return Ok(passed);
             }
             let n = match source {
                 Source::Ring(n) | Source::Granted { len: n, .. } => n,
@@ -138,6 +142,16 @@ impl End<'_> {
                 return Ok(passed.load(Relaxed));
             }
             (pos, left) = (pos + part.len() as u64, rest);
+        }
+    }
+
+    /// What comes behind the next entry is mostly a header, which lies by itself: its lines are on their way from the sender's
+    /// processor while the program looks at what is in front of it.
+    fn fetches_ahead(&self, port: &impl Borrower, number: u32) {
+        let end = port.entries().end_of(&self.theirs.prod, number);
+        let place = |end| self.record.rx.cursor.place_of(end, self.ring);
+        if let Some(at) = end.and_then(place) {
+            port.fetch_ahead(at, number.wrapping_add(1));
         }
     }
 

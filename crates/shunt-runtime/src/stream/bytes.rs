@@ -85,6 +85,17 @@ impl<'a> Buffers<'a> {
         None
     }
 
+    /// The same, and the entries behind it.
+    pub fn pieces_from(&self, skip: usize) -> impl Iterator<Item = (*mut u8, usize, usize)> {
+        let mut skip = skip;
+        self.iov.iter().enumerate().filter_map(move |(i, v)| {
+            let gone = skip.min(v.iov_len);
+            skip -= gone;
+            let at = v.iov_base.cast::<u8>().wrapping_add(gone);
+            (gone < v.iov_len).then_some((at, v.iov_len - gone, i))
+        })
+    }
+
     /// Bytes after the first `skip` in the entry in which they are, and in those behind it up to one that is chosen by
     /// its number and length.
     pub fn run(&self, mut skip: usize, mut which: impl FnMut(usize, usize) -> bool) -> usize {
@@ -191,5 +202,11 @@ mod tests {
             [8, 5, 111, 110, 12, 11, 9, 1, 200, 1]
         );
         assert_eq!(run(319), 0);
+        let pieces =
+            |skip| buffers.pieces_from(skip).map(|(_, len, i)| (len, i)).collect::<Vec<_>>();
+        assert_eq!(pieces(0), [(8, 0), (100, 2), (5, 3), (6, 4), (200, 5)]);
+        assert_eq!(pieces(110), [(3, 3), (6, 4), (200, 5)]);
+        assert_eq!((pieces(113), pieces(319)), (vec![(6, 4), (200, 5)], vec![]));
+        assert_eq!(pieces(110).first(), buffers.piece(110).map(|(_, len, i)| (len, i)).as_ref());
     }
 }

@@ -7,6 +7,7 @@ use core::time::Duration;
 use libc::iovec;
 use shunt_engine::conn::End;
 use shunt_engine::pinning::Pin;
+use shunt_engine::zerocopy::batch::Batch;
 use shunt_engine::zerocopy::choice::{Piece, is_attached, is_wanted};
 use shunt_engine::zerocopy::ports::{
     Borrower, Clock, Collector, Lender, Memory, Moment, Piped, Registered, Restorer, Scratch, To,
@@ -17,6 +18,7 @@ use shunt_engine::zerocopy::sender::Granting;
 use shunt_shm::Violation;
 use shunt_shm::grants::Grants;
 use shunt_shm::ring::Span;
+use shunt_shm::sync::prefetch;
 use shunt_shm::zerocopy::Open;
 
 use crate::calls::Which;
@@ -186,6 +188,19 @@ pub fn piece(
     granting.piece(own, hints.of_buffer(index), (address.addr(), len))
 }
 
+/// The pieces of a call after the first `done` bytes that go together, up to some `most` bytes, where one of them is granted.
+pub fn batch(
+    own: &Own,
+    granting: &Granting<'_>,
+    (buffers, hints): (&Buffers<'_>, &Hints<'_>),
+    (done, most): (usize, usize),
+) -> Batch {
+    let pieces = buffers.pieces_from(done);
+    let pieces =
+        pieces.map(|(at, len, index)| (hints.of_buffer(index), (at.expose_provenance(), len)));
+    granting.gather(own, pieces, most)
+}
+
 /// Bytes after the first `done` of a call that are copied before the next buffer that is worth a grant.
 pub fn copied(buffers: &Buffers<'_>, hints: &Hints<'_>, done: usize) -> usize {
     buffers.run(done, |i, len| is_wanted(hints.of_buffer(i), len))
@@ -292,6 +307,15 @@ impl Borrower for Look<'_> {
             }
             (To::Program(_), None) => Piped::BadPlace,
         }
+    }
+
+    #[inline]
+    fn fetch_ahead(&self, at: usize, number: u32) {
+        const LINE: usize = 64;
+        let place = self.ring().as_ptr().wrapping_add(at);
+        prefetch(self.entries().place(number));
+        prefetch(place);
+        prefetch(place.wrapping_add(LINE));
     }
 
     fn waits(&self, since: &mut Option<u64>) -> bool {

@@ -1,13 +1,15 @@
 //! Sending: a program's call as the engine's port ([`Outgoing`]).
 
+use core::ptr::with_exposed_provenance_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
-use libc::{MSG_OOB, MSG_ZEROCOPY, c_int};
+use libc::{MSG_OOB, MSG_ZEROCOPY, c_int, iovec};
 use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, enter};
 use shunt_engine::conn::send::{Outgoing, over_kernel};
 use shunt_engine::kernel::KernelSocket;
 use shunt_engine::pinning::REST;
-use shunt_engine::zerocopy::choice::Piece;
+use shunt_engine::zerocopy::batch::Batch;
+use shunt_engine::zerocopy::choice::{Lies, Piece};
 use shunt_engine::zerocopy::granting::Put;
 use shunt_engine::zerocopy::numbers::Numbers;
 use shunt_engine::zerocopy::sender::Granting;
@@ -131,7 +133,7 @@ fn step(
     // It may have come to be there since.
     let late = if way.is_none() { sock.way() } else { None };
     let way = way.or(late.as_ref());
-    let mut sending = Sending { call, sock, way, fd, sent, lock, piece: None };
+    let mut sending = Sending { call, sock, way, fd, sent, lock, piece: None, batch: None };
     let step = match way {
         Some(way) => way.end.send(&mut sending, is_nested, blocking),
         None => Ok(over_kernel(record, None, &mut sending)),
@@ -156,6 +158,8 @@ struct Sending<'a, 'b> {
     lock: &'a mut Locked,
     /// What is to be granted.
     piece: Option<Piece>,
+    /// The same of several pieces that go together, instead.
+    batch: Option<Batch>,
 }
 
 impl Sending<'_, '_> {
@@ -213,6 +217,50 @@ impl Sending<'_, '_> {
     }
 }
 
+/// Puts bytes at an address to their place in the peer's RMB, straight.
+///
+/// # Safety
+/// They are readable, and the place is reserved.
+unsafe fn put_part(way: &Way, place: Span, address: usize) {
+    let iov_base = with_exposed_provenance_mut(address);
+    let iov = iovec { iov_base, iov_len: place.len() };
+    // SAFETY: the caller's promise.
+    unsafe { Buffers::one(&iov).copy_in(0, way.ring(), place) };
+}
+
+impl Sending<'_, '_> {
+    /// Sees to it that pieces that go together are in their places: all of them are then.
+    #[inline(never)]
+    fn complete_batch(&mut self, way: &Way, batch: &Batch, span: Span) -> usize {
+        let (sock, n) = (self.sock, span.len());
+        let granting = Granting { end: way.end, state: state(sock) };
+        let Request::Grant(outcome, hints) = &mut self.call.request else { return 0 };
+        let (at, mut granted) = (way.end.record.tx.cursor.pos(), 0);
+        let each = |put, before: usize, (address, len): (usize, usize)| {
+            match put {
+                // SAFETY: the program's buffers are readable, as send(2) asks; the span was reserved.
+                Put::Refused => unsafe {
+                    put_part(way, span.split(before).1.split(len).0, address);
+                },
+                Put::Granted(n) => granted += n,
+                Put::Copied => {}
+            }
+            outcome.notes(put, len, at + (before + len) as u64);
+        };
+        granting.put_all(&Own::new(sock, way.link), batch, n, each);
+        let put = if granted > 0 { Put::Granted(n) } else { Put::Copied };
+        if *self.sent + n >= self.call.buffers.total && !hints.is_quiet {
+            let (record, end) = (way.end.record, Some(way.end));
+            Numbers { record, end, state: state(sock) }.number_before(outcome, put);
+            point!(zerocopy_numbered);
+        }
+        granted::count(sock, Counter::BytesGranted, granted as u64);
+        self.capture(put, n, span);
+        self.advance(n);
+        n
+    }
+}
+
 impl Outgoing for Sending<'_, '_> {
     #[inline(always)]
     fn socket(&self) -> impl KernelSocket {
@@ -235,19 +283,32 @@ impl Outgoing for Sending<'_, '_> {
         };
         let (sock, Some(way)) = (self.sock, self.way) else { return Err(Errno::FAULT) };
         let granting = Granting { end: way.end, state: state(sock) };
-        let piece = grants::piece(&Own::new(sock, way.link), &granting, (buffers, hints), sent);
+        let own = Own::new(sock, way.link);
+        let piece = grants::piece(&own, &granting, (buffers, hints), sent);
+        let mut is_unknown = piece.is_err();
+        self.piece = piece.ok().flatten();
+        let (len, content) = match &self.piece {
+            Some(piece) => (piece.len, Content::Granted),
+            None => (grants::copied(buffers, hints, sent).min(CHUNK), Content::Put),
+        };
+        let is_private = self.piece.is_some_and(|piece| piece.lies == Lies::Private);
+        let is_alone = len >= CHUNK || len >= buffers.total - sent || is_private;
+        if !is_alone {
+            let batch = grants::batch(&own, &granting, (buffers, hints), (sent, CHUNK));
+            is_unknown |= batch.is_unknown;
+            if batch.is_worth_it() {
+                self.piece = None;
+                self.batch = Some(batch);
+            }
+        }
         // Once per call, as the kernel is asked for the memory's size.
-        if piece.is_err()
+        if is_unknown
             && !core::mem::replace(&mut outcome.is_unknown, true)
             && grants::are_cut_off(buffers, hints)
         {
             return Err(Errno::FAULT);
         }
-        self.piece = piece.ok().flatten();
-        Ok(match &self.piece {
-            Some(piece) => (piece.len, Content::Granted),
-            None => (grants::copied(buffers, hints, sent).min(CHUNK), Content::Put),
-        })
+        Ok(self.batch.as_ref().map_or((len, content), |batch| (batch.len(), batch.content())))
     }
 
     #[inline(always)]
@@ -271,6 +332,14 @@ impl Outgoing for Sending<'_, '_> {
 
     #[inline(always)]
     fn copy(&mut self, span: Span) {
+        if let Some(batch) = &self.batch {
+            let Some(way) = self.way else { return };
+            for (before, address, len) in batch.copied(span.len()) {
+                // SAFETY: the program's buffers are readable, as send(2) asks; the span was reserved.
+                unsafe { put_part(way, span.split(before).1.split(len).0, address) };
+            }
+            return;
+        }
         // What is granted is nearly always granted. What comes out of a pipe comes once.
         if self.piece.is_some() || matches!(self.call.request, Request::From(_)) {
             return;
@@ -294,6 +363,9 @@ impl Outgoing for Sending<'_, '_> {
                 self.advance(n);
             }
             return n;
+        }
+        if let Some(batch) = self.batch.take() {
+            return self.complete_batch(way, &batch, span);
         }
         let put = match &self.piece {
             None => Put::Copied,

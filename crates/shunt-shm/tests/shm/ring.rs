@@ -283,6 +283,28 @@ fn a_ring_grows_for_grants_as_soon_as_it_is_empty() {
 }
 
 #[test]
+fn bytes_beside_granted_ones_rewind_an_empty_ring_and_have_it_grow() {
+    let [short, long] = [SHORT_RING, RING].map(|cap| region::shape(Side::Client, cap as u64));
+    for content in [Content::Granted, Content::Mixed] {
+        let (tx, peer, mine) = (TxCursor::default(), ConsLine::default(), ProdLine::default());
+        let reserve = |wish, content| {
+            let what = (100, content);
+            let span = tx.reserve(&peer, RING as u64, wish, UNLIMITED, what).unwrap();
+            (span.head.0, tx.room(peer.cons.load(Relaxed), RING as u64, UNLIMITED).1)
+        };
+        let (start, room) = reserve(short, Content::Put);
+        tx.publish(&mine, 3000);
+        peer.cons.store(3000, Relaxed);
+        let (at, longer) = reserve(long, content);
+        assert!(longer > room, "{content:?}");
+        tx.publish(&mine, 3000);
+        peer.cons.store(6000, Relaxed);
+        let (next, _) = reserve(long, content);
+        assert_eq!((at, next == start), (start, content == Content::Mixed), "{content:?}");
+    }
+}
+
+#[test]
 fn a_full_ring_has_no_place_until_some_is_taken() {
     let mut pair = Pair::new(64);
     assert_eq!(pair.send(0, 100), 64);

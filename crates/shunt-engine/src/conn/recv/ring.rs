@@ -270,8 +270,9 @@ impl End<'_> {
     pub fn pass_over(&self, call: &impl Incoming, n: usize, grants: Option<u32>) {
         let rx = &self.record.rx;
         // Together: a relative of one that was killed is not to take for bytes in the ring what was granted.
+        let passes = grants.is_some_and(|grants| grants != rx.grants.load(Relaxed));
         let note = || {
-            if let Some(grants) = grants {
+            if let Some(grants) = grants.filter(|_| passes) {
                 rx.grants.store(grants, Release);
             }
         };
@@ -282,8 +283,8 @@ impl End<'_> {
         rx.bytes.store(rx.bytes.load(Relaxed) + n as u64, Relaxed);
         rx.messages.store(rx.messages.load(Relaxed) + 1, Relaxed);
         call.reaches(Moment::Taken);
-        // Who has granted waits for its memory, not for room.
-        if look || grants.is_some() {
+        // Who has granted waits for its memory, not for room: for the last byte of an entry.
+        if look || passes {
             interruptible(&rx.copying, || call.tell());
             call.reaches(Moment::Told);
         }

@@ -553,6 +553,18 @@ fn bytes_in_front_of_urgent_data_come_alone() {
 }
 
 #[test]
+fn who_has_granted_is_told_when_the_last_byte_of_an_entry_is_passed() {
+    let (memory, socket) = (in_ring(30), Socket::default());
+    memory.end().theirs.prod.grants.store(2, Relaxed);
+    for (entries, told) in [(0, 0), (1, 1), (1, 0), (2, 1)] {
+        let mut call = Receives::new(&memory, &socket, 5);
+        call.entries = Some(entries);
+        assert_eq!((step(&mut call), call.told.get()), (Step::Done, told), "{entries}");
+        assert_eq!(memory.end().record.rx.grants.load(Relaxed), entries);
+    }
+}
+
+#[test]
 fn marks_and_grants_that_cannot_be_break_the_protocol() {
     let changes: [fn(&Memory); 3] = [
         |memory| memory.end().theirs.prod.marks.store(9, Relaxed),

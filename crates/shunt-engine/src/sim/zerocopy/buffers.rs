@@ -39,6 +39,8 @@ pub struct Buffer {
     pub lies: Lies,
     from: usize,
     pub len: usize,
+    /// It is several buffers, one behind the other.
+    pub is_in_parts: bool,
     pub outcome: RefCell<Outcome>,
     granted: RefCell<Vec<Granted>>,
     /// Some of it was copied, and could have been granted.
@@ -84,8 +86,8 @@ impl Lends {
         }
     }
 
-    /// A buffer for a call.
-    pub fn buffer(&self, lies: Lies, len: usize) -> Buffer {
+    /// A buffer for a call, or several ones.
+    pub fn buffer(&self, (lies, is_in_parts): (Lies, bool), len: usize) -> Buffer {
         let mut memory = self.memory(lies).borrow_mut();
         let from = memory.len();
         memory.resize(from + len, 0);
@@ -93,6 +95,7 @@ impl Lends {
             lies,
             from,
             len,
+            is_in_parts,
             outcome: RefCell::default(),
             granted: RefCell::default(),
             could_have_been: Cell::new(false),

@@ -11,7 +11,7 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
-use shunt_shm::ring::Span;
+use shunt_shm::ring::{Content, Span};
 use shunt_shm::zerocopy::ZeroCopy;
 use shunt_wire::agent::LANES;
 
@@ -26,6 +26,7 @@ use crate::conn::has;
 use crate::events;
 use crate::handshake::Phase;
 use crate::pinning::Pin;
+use crate::zerocopy::batch::Batch;
 use crate::zerocopy::choice::{Hint, LEAST, Piece};
 use crate::zerocopy::granting::Put;
 use crate::zerocopy::numbers::{ErrorQueue, Numbers};
@@ -105,13 +106,29 @@ impl Drop for UnderWay<'_> {
 
 impl Op {
     /// How a call without copies has its bytes, and how many.
-    const fn lends(self) -> Option<(Lies, usize)> {
+    const fn lends(self) -> Option<((Lies, bool), usize)> {
         match self {
-            Self::Grant(n) => Some((Lies::Registered, n)),
-            Self::Pin(n) => Some((Lies::Private, n)),
+            Self::Grant(n) => Some(((Lies::Registered, false), n)),
+            Self::Pin(n) => Some(((Lies::Private, false), n)),
+            Self::Parts(n) => Some(((Lies::Registered, true), n)),
             _ => None,
         }
     }
+}
+
+/// Of several buffers of `len` bytes in all: how many bytes come after the first `done` in the same one, and what is to become of them.
+fn part_at(done: usize, len: usize) -> (usize, Hint) {
+    /// In turn.
+    const PARTS: [(usize, Hint); 5] =
+        [(3, Hint::Copy), (7, Hint::Grant), (1, Hint::Grant), (2, Hint::Copy), (90, Hint::Grant)];
+    let mut at = 0;
+    for (n, hint) in PARTS.into_iter().cycle() {
+        at += n;
+        if done < at {
+            return (at.min(len).saturating_sub(done), hint);
+        }
+    }
+    (0, Hint::Auto)
 }
 
 /// Calls of the program.
@@ -134,7 +151,7 @@ impl World {
 
     /// A whole call that is to have a number, if it asks for one.
     pub fn numbered(&self, who: usize, doing: &mut Doing) {
-        let Some((lies, len)) = doing.op.lends() else { return self.calls(who, doing) };
+        let Some((kind, len)) = doing.op.lends() else { return self.calls(who, doing) };
         // The kernel copies what goes over loopback.
         if self.advances(who) == Phase::Tcp {
             return self.calls(who, doing);
@@ -144,7 +161,7 @@ impl World {
         if self.numbers(who, lends).begin(is_nested, false, || self.begins_to_count(who)).is_err() {
             return;
         }
-        let buffer = Rc::new(lends.buffer(lies, len));
+        let buffer = Rc::new(lends.buffer(kind, len));
         lends.buffers.borrow_mut().push(Rc::clone(&buffer));
         let sharing = &self.procs[who].sharing;
         sharing.under_way.borrow_mut().push(Rc::clone(&buffer));
@@ -329,6 +346,87 @@ impl World {
         piece.ok().flatten()
     }
 
+    /// What of a call with several buffers goes together. With one of them, or with none that is granted, as the library, by itself.
+    pub fn gathers(&self, call: &mut Sending<'_>, buffer: &Buffer) -> (usize, Content) {
+        /// The most that goes together.
+        const CHUNK: usize = 40;
+        let (who, done) = (call.who, call.sent);
+        call.piece = self.piece_in_parts(who, buffer, done);
+        let (n, hint) = part_at(done, buffer.len);
+        let alone = match (&call.piece, hint) {
+            (Some(piece), _) => (piece.len, Content::Granted),
+            (None, Hint::Copy) => (n, Content::Put),
+            (None, _) => (n.min(CHUNK), Content::Put),
+        };
+        let Some(lends) = self.lends(who).filter(|_| done + alone.0 < call.total) else {
+            return alone;
+        };
+        let mut at = done;
+        let parts = core::iter::from_fn(|| {
+            let (n, hint) = part_at(at, buffer.len);
+            let part = (hint, (buffer.address() + at, n));
+            at += n;
+            (n > 0).then_some(part)
+        });
+        let batch = self.granting(who, lends).gather(&self.own(who, lends), parts, CHUNK);
+        buffer.outcome.borrow_mut().is_unknown |= batch.is_unknown;
+        if !batch.is_worth_it() {
+            return alone;
+        }
+        call.piece = None;
+        let batch = call.batch.insert(batch);
+        (batch.len(), batch.content())
+    }
+
+    /// The same as [`Self::piece`] for one of several buffers.
+    fn piece_in_parts(&self, who: usize, buffer: &Buffer, done: usize) -> Option<Piece> {
+        let lends = self.lends(who)?;
+        let (n, hint) = part_at(done, buffer.len);
+        let bytes = (buffer.address() + done, n);
+        let piece = self.granting(who, lends).piece(&self.own(who, lends), hint, bytes);
+        buffer.outcome.borrow_mut().is_unknown |= piece.is_err();
+        piece.ok().flatten()
+    }
+
+    /// Sees to it that what goes together is in its place.
+    fn places_all(
+        &self,
+        call: &Sending<'_>,
+        lends: &Lends,
+        (buffer, batch): (&Buffer, &Batch),
+        place: Span,
+    ) {
+        let who = call.who;
+        let (end, granting) = (self.end(who), self.granting(who, lends));
+        let mut outcome = buffer.outcome.borrow_mut();
+        lends.fills(buffer, call.sent, call.rest().take(place.len()));
+        let at = at_once(|| end.record.tx.cursor.pos());
+        let mut is_granted = false;
+        let number = || at_once(|| lends.state.granted.made()).wrapping_sub(1);
+        granting.put_all(&self.own(who, lends), batch, place.len(), |put, before, (_, len)| {
+            let from = at + before as u64;
+            match put {
+                Put::Granted(n) => {
+                    buffer.is_granted(number(), from, n);
+                    is_granted = true;
+                }
+                Put::Refused => {
+                    call.puts(before, place.split(before).1.split(len).0);
+                    buffer.could_have_been.set(true);
+                }
+                Put::Copied if len >= LEAST => buffer.could_have_been.set(true),
+                Put::Copied => {}
+            }
+            outcome.notes(put, len, from + len as u64);
+        });
+        if call.sent + place.len() >= call.total {
+            let numbers = self.numbers(who, lends);
+            lends.numbers(buffer, at_once(|| numbers.next()));
+            let put = if is_granted { Put::Granted(place.len()) } else { Put::Copied };
+            numbers.number_before(&mut outcome, put);
+        }
+    }
+
     /// As the library's `longest_ring` has it.
     pub fn withdraws(&self, who: usize) {
         if let Some(lends) = self.lends(who).filter(|_| self.end(who).has(NUMBERED)) {
@@ -340,6 +438,10 @@ impl World {
     pub fn places(&self, call: &mut Sending<'_>, buffer: &Buffer, place: Span) -> usize {
         let who = call.who;
         let Some(lends) = self.lends(who) else { return place.len() };
+        if let Some(batch) = call.batch.take() {
+            self.places_all(call, lends, (buffer, &batch), place);
+            return place.len();
+        }
         let end = self.end(who);
         let cursor = &end.record.tx.cursor;
         let put = match call.piece.as_ref() {
@@ -353,7 +455,7 @@ impl World {
         };
         if put == Put::Refused {
             call.piece = None;
-            call.puts(place);
+            call.puts(0, place);
         }
         let n = if let Put::Granted(n) = put { n } else { place.len() };
         let at = at_once(|| cursor.pos());

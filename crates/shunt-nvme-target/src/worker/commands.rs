@@ -35,7 +35,7 @@ impl Conn {
         match plan {
             Plan::Refuse(status) => self.refuse(command, sqe, status, context),
             Plan::Io(io) => {
-                self.tasks.note(command, Task::Store(io, Box::new(*sqe)));
+                self.tasks.note(command, Task::Store(io, *sqe));
                 match io.fuse {
                     Fuse::First => self.fused.begin(command),
                     Fuse::Second => self.fused.join(command),
@@ -47,7 +47,7 @@ impl Conn {
             Plan::Execute => match transfer {
                 Transfer::InCapsule(len) | Transfer::FromHost(len) => {
                     self.link.place(command, Data::Bytes(vec![0; len as usize]));
-                    self.tasks.note(command, Task::Whole(Box::new(*sqe), transfer));
+                    self.tasks.note(command, Task::Whole(*sqe, transfer));
                     self.link.queue.receive(command);
                 }
                 Transfer::None | Transfer::ToHost(_) => {
@@ -96,7 +96,7 @@ impl Conn {
                     count: u64::from(range.blocks),
                 };
                 let request = Request::Discard(ranges.iter().map(blocks).collect());
-                self.tasks.note(command, Task::Store(io, Box::new(*sqe)));
+                self.tasks.note(command, Task::Store(io, *sqe));
                 self.submit(command, &io, request, Vec::new(), context);
             }
             Reply::Later => {}

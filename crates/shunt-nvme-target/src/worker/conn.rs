@@ -143,7 +143,6 @@ impl Conn {
             }
             match self.link.step(&context.counts).map_err(Over::Gone)? {
                 Step::On => {
-                    self.progress = Instant::now();
                     steps += 1;
                     self.blocked = false;
                     if steps >= TURN && !self.link.has_more() {
@@ -170,6 +169,10 @@ impl Conn {
                 }
                 Step::Closed => self.closed(),
             }
+        }
+        if steps > 0 {
+            // Not at each step: to ask takes a tenth of a small command's time.
+            self.progress = Instant::now();
         }
         self.events(context);
         self.flush(context)?;

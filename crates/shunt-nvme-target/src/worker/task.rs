@@ -6,12 +6,12 @@ use shunt_nvme::transport::Command;
 use shunt_nvme::wire::Sqe;
 
 /// What becomes of a command when its data is there, or its store is done.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Task {
     /// It is looked at when its data is whole.
-    Whole(Box<Sqe>, Transfer),
+    Whole(Sqe, Transfer),
     /// It is for a store.
-    Store(Io, Box<Sqe>),
+    Store(Io, Sqe),
 }
 
 /// Those of a connection, by the slots of their commands.
@@ -36,7 +36,7 @@ impl Tasks {
     /// That of a command, if something is to become of it.
     pub fn get(&self, command: Command) -> Option<Task> {
         let (of, task) = self.tasks.get(command.slot())?.as_ref()?;
-        (*of == command).then(|| task.clone())
+        (*of == command).then_some(*task)
     }
 
     /// Nothing more is to become of a command.
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn task() -> Task {
-        Task::Whole(Box::new(Sqe::new(0, 1)), Transfer::None)
+        Task::Whole(Sqe::new(0, 1), Transfer::None)
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `shunt nvme disk`.
 
+use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::thread::available_parallelism;
@@ -92,10 +93,21 @@ fn connect(options: &Options) -> Result<Subsystem, Error> {
         };
         let listens =
             |address| TcpStream::connect_timeout(address, options.connect_timeout).is_ok();
-        if Instant::now() >= until || options.addresses.iter().any(listens) {
+        let is_there = || options.addresses.iter().any(listens);
+        if Instant::now() >= until || !may_be_starting(&error, is_there) {
             return Err(error);
         }
         std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// True where the target may only just be starting. `is_there`: somebody listens now, which says nothing of an attempt that found
+/// nobody: the target may have begun to listen since.
+fn may_be_starting(error: &Error, is_there: impl FnOnce() -> bool) -> bool {
+    match error {
+        Error::Down(why) => may_be_starting(why, is_there),
+        Error::Io(_, e) if e.kind() == ErrorKind::ConnectionRefused => true,
+        _ => !is_there(),
     }
 }
 
@@ -110,4 +122,28 @@ fn options(args: &Disk) -> Result<Options, String> {
         give_up: args.give_up,
         ..Options::new(args.target.clone(), args.nqn.clone())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_target_that_listens_since_an_attempt_found_nobody_is_waited_for() {
+        let address = "127.0.0.1:4420".parse().unwrap();
+        let failed = |kind: ErrorKind| Error::Down(Arc::new(Error::Io(address, kind.into())));
+        for (kind, is_there, waits) in [
+            (ErrorKind::ConnectionRefused, true, true),
+            (ErrorKind::ConnectionRefused, false, true),
+            (ErrorKind::HostUnreachable, false, true),
+            (ErrorKind::ConnectionReset, true, false),
+        ] {
+            assert_eq!(may_be_starting(&failed(kind), || is_there), waits, "{kind} {is_there}");
+        }
+        let local = Error::Local(io::Error::other("no thread"));
+        assert!(!may_be_starting(&local, || true));
+    }
 }

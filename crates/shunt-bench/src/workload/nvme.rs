@@ -55,7 +55,21 @@ struct Load {
     grant: bool,
     /// Target and initiator have a processor each, and no other one.
     pinned: bool,
+    /// Data goes with its command, however much it is.
+    with_command: bool,
 }
+
+/// What is served where data goes with its command.
+const CONFIGURATION: &str = r#"
+[limits]
+in-capsule = "1MiB"
+[[subsystem]]
+nqn = "nqn.2024-01.org.shunt:target"
+hosts = "any"
+[[subsystem.namespace]]
+store = "null"
+size = "4GiB"
+"#;
 
 fn run(session: &Session<'_>, budget: Budget, load: Load) -> Result<Outcome> {
     let at = session.endpoint()?;
@@ -65,7 +79,15 @@ fn run(session: &Session<'_>, budget: Budget, load: Load) -> Result<Outcome> {
         session.take_core(0);
     }
     let mut command = session.own();
-    command.args(["nvme", "target", "--null", "4GiB", "--block-size", block, "--listen", &place]);
+    command.args(["nvme", "target"]);
+    if load.with_command {
+        let path = session.dir().join("target.toml");
+        let text = format!("listen = [\"{place}\"]\n{CONFIGURATION}");
+        std::fs::write(&path, text).context("the target's configuration")?;
+        command.arg("--config").arg(path);
+    } else {
+        command.args(["--null", "4GiB", "--block-size", block, "--listen", &place]);
+    }
     let _server = session.serve(command, &at)?;
     if load.pinned {
         session.take_core(1);
@@ -107,13 +129,15 @@ fn outcome(text: &str, size: usize) -> Result<Outcome> {
 
 /// A row of commands in a second.
 fn rate(name: &str, family: &'static Family, load: Load) -> Row {
-    let Load { size, depth, reads, grant, pinned } = load;
+    let Load { size, depth, reads, grant, pinned, with_command } = load;
     let what = if reads > 0 { "read" } else { "write" };
     let drive = move |session: &Session<'_>, budget: Budget| run(session, budget, load);
     let suffix = if depth == DEPTH { String::new() } else { format!(".q{depth}") };
     let how = if grant { "granted" } else { "without grants" };
     let place = if pinned { ", one core a side" } else { "" };
-    let title = format!("NVMe/TCP {what} of {}, depth {depth}, {how}{place}", size_of_text(size));
+    let sent = if with_command { ", data with the command" } else { "" };
+    let title =
+        format!("NVMe/TCP {what} of {}, depth {depth}, {how}{sent}{place}", size_of_text(size));
     let row = Row::new(format!("nvme.{name}.{what}{suffix}.{size}"), family, title, drive);
     let row = row.no_sockmap(NO_SOCKMAP);
     if pinned {
@@ -133,11 +157,25 @@ fn rate(name: &str, family: &'static Family, load: Load) -> Row {
 pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, family, grant) in [("granted", &GRANTED, true), ("ungranted", &UNGRANTED, false)] {
-        let load = |size, depth, reads| Load { size, depth, reads, grant, pinned: false };
+        let load = |size, depth, reads| Load {
+            size,
+            depth,
+            reads,
+            grant,
+            pinned: false,
+            with_command: false,
+        };
         rows.extend(WRITES.map(|size| rate(name, family, load(size, DEPTH, 0))));
         rows.extend(READS.map(|size| rate(name, family, load(size, DEPTH, 100))));
     }
-    let usual = Load { size: 4096, depth: DEPTH, reads: 0, grant: true, pinned: false };
+    let usual = Load {
+        size: 4096,
+        depth: DEPTH,
+        reads: 0,
+        grant: true,
+        pinned: false,
+        with_command: false,
+    };
     let curve = DEPTHS.into_iter().map(|depth| rate("granted", &GRANTED, Load { depth, ..usual }));
     rows.extend(curve);
     rows.push(alone("nvme.latency.write.4096", &LATENCY, "", Load { depth: 1, ..usual }));
@@ -146,6 +184,9 @@ pub fn rows() -> Vec<Row> {
         rows.push(rate("core.granted", &CORES, Load { size, ..pinned }));
         rows.push(rate("core.ungranted", &CORES, Load { size, grant: false, ..pinned }));
     }
+    let large = Load { size: 131_072, with_command: true, ..pinned };
+    rows.push(rate("core.granted.capsule", &CORES, large));
+    rows.push(rate("core.ungranted.capsule", &CORES, Load { grant: false, ..large }));
     let id = "nvme.core.latency.write.4096";
     rows.push(alone(id, &CORES, ", one core a side", Load { depth: 1, ..pinned }));
     rows

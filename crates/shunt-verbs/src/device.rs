@@ -101,8 +101,8 @@ impl Device {
         if names.is_empty() { Err(Unavailable::NoDevice) } else { Ok(names) }
     }
 
-    /// Opens a device with a port (1 for the first one). Of its addresses it takes that of `index`, or else the first one of RoCE
-    /// version 2, or else the first one.
+    /// Opens a device with a port (1 for the first one). Of its addresses it takes that of `index`, or else the one that reaches
+    /// farthest.
     ///
     /// # Errors
     /// Why it cannot be used.
@@ -139,10 +139,7 @@ impl Device {
         let addresses = addresses(&context, port, info.addresses);
         let address = match index {
             Some(index) => addresses.iter().find(|address| address.index == index),
-            None => addresses
-                .iter()
-                .find(|address| address.kind == GidKind::RoceV2)
-                .or_else(|| addresses.first()),
+            None => farthest(&addresses),
         };
         let address = *address
             .ok_or_else(|| Unavailable::NoAddress(name.to_owned(), port, index.unwrap_or(0)))?;
@@ -237,6 +234,15 @@ fn addresses(context: &Context, port: u8, count: u8) -> Vec<Address> {
     (0..count).filter_map(entry).filter(|address| !address.gid.is_empty()).collect()
 }
 
+/// The address that reaches farthest, the first one of several: those of RoCE version 2 pass routers, but for link-local ones.
+fn farthest(addresses: &[Address]) -> Option<&Address> {
+    addresses.iter().min_by_key(|Address { gid, kind, .. }| match kind {
+        GidKind::RoceV2 if !gid.is_link_local() => 0,
+        GidKind::RoceV2 => 1,
+        GidKind::InfiniBand | GidKind::RoceV1 | GidKind::Unknown => 2,
+    })
+}
+
 impl Port for Device {
     type Region = MemoryRegion;
     type Channel = CompletionChannel;
@@ -328,3 +334,30 @@ const _: fn() = || {
     moves_between_threads::<(Device, QueuePair, CompletionQueue, CompletionChannel, MemoryRegion)>(
     );
 };
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn the_address_that_reaches_farthest_is_taken() {
+        let local = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let mapped = Gid(Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped().octets());
+        // As rxe has them, as a card with both versions has them, and InfiniBand.
+        let cases: [(&[(Gid, GidKind)], u8); 4] = [
+            (&[(local, GidKind::RoceV2), (mapped, GidKind::RoceV2), (mapped, GidKind::RoceV2)], 1),
+            (&[(local, GidKind::RoceV1), (local, GidKind::RoceV2), (mapped, GidKind::RoceV1)], 1),
+            (&[(mapped, GidKind::RoceV1), (local, GidKind::RoceV2), (mapped, GidKind::RoceV2)], 2),
+            (&[(local, GidKind::InfiniBand), (mapped, GidKind::InfiniBand)], 0),
+        ];
+        for (addresses, taken) in cases {
+            let addresses = (0..).zip(addresses);
+            let addresses = addresses.map(|(index, &(gid, kind))| Address { index, gid, kind });
+            let addresses: Vec<_> = addresses.collect();
+            assert_eq!(farthest(&addresses).map(|address| address.index), Some(taken));
+        }
+        assert_eq!(farthest(&[]), None);
+    }
+}

@@ -16,6 +16,12 @@ impl Gid {
     pub fn is_empty(self) -> bool {
         self.0 == [0; 16]
     }
+
+    /// True for an address that no router passes on.
+    #[must_use]
+    pub const fn is_link_local(self) -> bool {
+        Ipv6Addr::from_octets(self.0).is_unicast_link_local()
+    }
 }
 
 impl fmt::Display for Gid {

@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use shunt_verbs::Refused;
-use shunt_verbs::port::{Channel, Completions, Port, Queue};
+use shunt_verbs::port::{BATCH, Channel, Completions, Port, Queue};
 use shunt_verbs::value::{PacketNumber, PairNumber, PeerPair};
 
 use crate::link::{Cause, Link, Settings};
@@ -123,8 +123,17 @@ impl<P: Port, M: Mirror> Worker<P, M> {
         self.links.values().filter_map(Link::deadline).min()
     }
 
-    /// Time goes on.
+    /// Time goes on. What has come in time counts, also where this thread did not run for a while.
     pub fn tick(&mut self, now: Duration) {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        // No more than the queue has room for, as its devices go on.
+        for _ in 0..=self.room.0 as usize / BATCH {
+            if self.take(now) < BATCH {
+                break;
+            }
+        }
         self.links.values_mut().for_each(|link| link.tick(now));
     }
 }

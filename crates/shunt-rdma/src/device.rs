@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
+use shunt_verbs::port::Patience;
 use shunt_verbs::{Device, Library, Unavailable};
 
 /// Where the kernel shows devices.
@@ -97,6 +98,11 @@ fn is_software(sysfs: &Path, name: &str) -> bool {
     place.is_ok_and(|place| place.to_string_lossy().contains(VIRTUAL))
 }
 
+/// How long its queue pairs wait for an answer.
+fn patience(sysfs: &Path, name: &str) -> Patience {
+    if is_software(sysfs, name) { Patience::SOFTWARE } else { Patience::DEFAULT }
+}
+
 /// Opens it.
 ///
 /// # Errors
@@ -104,7 +110,10 @@ fn is_software(sysfs: &Path, name: &str) -> bool {
 pub fn open(wanted: &Wanted) -> Result<Device, NoDevice> {
     let library = Library::load()?;
     match wanted {
-        Wanted::Named(name, port) => Ok(Device::open(&library, name, *port, None)?),
+        Wanted::Named(name, port) => {
+            let device = Device::open(&library, name, *port, None)?;
+            Ok(device.with_patience(patience(Path::new(SYSFS), name)))
+        }
         Wanted::Hardware => {
             let names = Device::names(&library)?;
             first(Path::new(SYSFS), names, |name| Device::open(&library, name, 1, None))
@@ -178,6 +187,14 @@ mod tests {
                 Ok(name.to_owned())
             }
         })
+    }
+
+    #[test]
+    fn software_may_take_its_time() {
+        let dir = sysfs();
+        let patience = |name| patience(&dir.path().join("class"), name);
+        assert_eq!([patience("rxe0"), patience("siw0")], [Patience::SOFTWARE; 2]);
+        assert_eq!([patience("mlx5_0"), patience("stub0")], [Patience::DEFAULT; 2]);
     }
 
     #[test]

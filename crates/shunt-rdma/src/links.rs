@@ -15,6 +15,7 @@ use shunt_shm::region::{Geometry, Side};
 use shunt_verbs::port::Port;
 use shunt_verbs::value::{PacketNumber, PairNumber, PeerPair, Remote};
 use shunt_verbs::{Memory, Refused};
+use tracing::warn;
 
 use crate::mirror::{Bells, Lanes, Place};
 use crate::pool::{Pooled, Told};
@@ -256,7 +257,11 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
 
     /// The far side has said where its connections stood.
     pub(crate) fn settle(&self, name: Name, far: Vec<Halt>) {
-        self.with_link(name, move |link, _| link.settle(&far));
+        self.with_link(name, move |link, _| {
+            for (slot, ended) in link.settle(&far) {
+                warn!("connection {slot} of a link that has failed is reset: {ended}");
+            }
+        });
     }
 
     /// Lets go of one.

@@ -25,8 +25,7 @@ const STREAM: u64 = 150_000;
 const GENERATION: u32 = 9;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Silence of a test's link is no failure, however slow the machine is.
-const SETTINGS: Settings =
-    Settings { messages: 16, burst: 1024, silence: PATIENCE, ..Settings::DEFAULT };
+const SETTINGS: Settings = Settings { messages: 16, burst: 1024, silence: PATIENCE };
 
 /// A region, as both its agent and its programs have it.
 #[derive(Clone, Debug)]

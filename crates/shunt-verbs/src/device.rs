@@ -16,7 +16,7 @@ use crate::context::{Context, checked};
 use crate::error::{Refused, Unavailable};
 use crate::library::Library;
 use crate::memory::Memory;
-use crate::port::{Limits, Port};
+use crate::port::{Limits, Patience, Port};
 use crate::protection::MemoryRegion;
 use crate::queue_pair::{PIECES, Place, QueuePair};
 use crate::value::{Access, Capacity, Event, Gid, GidKind, Mtu, PairNumber, PortState};
@@ -89,6 +89,7 @@ pub struct Device {
     place: Place,
     address: Address,
     message: u32,
+    patience: Patience,
 }
 
 impl Device {
@@ -149,7 +150,14 @@ impl Device {
         rustix::io::ioctl_fionbio(events, true)
             .map_err(|errno| Unavailable::Device(name.to_owned(), errno.into()))?;
         let name = name.to_owned();
-        Ok(Self { context, name, attributes, place, address, message: info.message })
+        let (message, patience) = (info.message, Patience::DEFAULT);
+        Ok(Self { context, name, attributes, place, address, message, patience })
+    }
+
+    /// The same, of which queue pairs wait that long for an answer.
+    #[must_use]
+    pub fn with_patience(self, patience: Patience) -> Self {
+        Self { patience, ..self }
     }
 
     /// Its name.
@@ -270,6 +278,10 @@ impl Port for Device {
 
     fn mtu(&self) -> Mtu {
         self.place.mtu
+    }
+
+    fn patience(&self) -> Patience {
+        self.patience
     }
 
     fn register(

@@ -52,6 +52,11 @@ pub trait Port {
     /// The longest packet that the port takes now.
     fn mtu(&self) -> Mtu;
 
+    /// How long its queue pairs are to wait for an answer.
+    fn patience(&self) -> Patience {
+        Patience::DEFAULT
+    }
+
     /// Registers a part of memory, which stays in memory from then on and counts against `RLIMIT_MEMLOCK`.
     ///
     /// # Errors
@@ -237,4 +242,8 @@ pub struct Patience {
 impl Patience {
     /// Some 70 ms to an answer, and 7 more tries: a peer that is gone is noticed within a second.
     pub const DEFAULT: Self = Self { timeout: 14, retries: 7, not_ready: 7 };
+
+    /// Half a second: for a device that is a part of the kernel, which answers when it gets a processor. One that asks again before that
+    /// sends all once more, and is slower still.
+    pub const SOFTWARE: Self = Self { timeout: 17, ..Self::DEFAULT };
 }

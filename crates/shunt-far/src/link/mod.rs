@@ -11,10 +11,13 @@
 //! other side has not acknowledged, at least half of them with a place left to do so.
 //!
 //! **Silence.** A device may never tell of a completion. A side whose messages stay unacknowledged asks ([`Kind::Test`]) after half of
-//! [`Settings::silence`], and gives the link up after all of it. An idle link sends nothing.
+//! [`Settings::silence`], and gives the link up after all of it. An idle link sends nothing. What shows that a slow link moves begins
+//! the time anew, each as often as it can be no other than that: a message of this side that the device has sent, of which there are
+//! no more than places; and a message of the far side that was posted before it knew of this side's, of which its queue has no more.
 
 mod outcome;
 mod settings;
+mod waiting;
 
 use core::ops::Range;
 use core::time::Duration;
@@ -22,7 +25,7 @@ use std::collections::VecDeque;
 
 use shunt_shm::region::{CLOSED, Section};
 use shunt_shm::sync::Ordering;
-use shunt_verbs::port::{Pair, Port, Region};
+use shunt_verbs::port::{Pair, Patience, Port, Region};
 use shunt_verbs::value::{
     Access, Completion, Done, Operation, PacketNumber, PeerPair, Piece, ReceiveRequest, Remote,
     SendRequest,
@@ -32,9 +35,10 @@ use shunt_verbs::{Memory, Refused};
 use crate::lane::{Impossible, Lane, Posting, Settled};
 use crate::message::{self, Kind, Message, Words};
 use crate::mirror::{Mirror, News};
-pub use outcome::{Cause, Event, Halt, NotOpened};
+pub use outcome::{Cause, Ended, Event, Halt, NotOpened};
 use settings::{BUFFER, REQUESTS};
 pub use settings::{Rings, Settings};
+use waiting::Waiting;
 
 /// Names writes, which have no completion but by a failure.
 const WRITE: u64 = u64::MAX;
@@ -78,6 +82,7 @@ pub struct Link<P: Port, M> {
     pair: P::Pair,
     described: PeerPair,
     settings: Settings,
+    patience: Patience,
     memory: Memory,
     from: P::Region,
     into: P::Region,
@@ -95,8 +100,7 @@ pub struct Link<P: Port, M> {
     told: u32,
     /// The far side has asked.
     must_answer: bool,
-    /// Since when nothing has been acknowledged, though something is to be; whether it was asked for.
-    waiting: Option<(Duration, bool)>,
+    waiting: Option<Waiting>,
     is_connected: bool,
     cause: Option<Cause>,
     /// Both sides have said where they stood.
@@ -135,6 +139,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
             pair,
             described,
             settings,
+            patience: port.patience(),
             memory,
             from,
             into,
@@ -194,7 +199,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
     /// What the device refused.
     pub fn connect(&mut self, far: &PeerPair) -> Result<(), Refused> {
         self.pair.receive_from(far)?;
-        self.pair.send_with(self.described.first_packet, self.settings.patience)?;
+        self.pair.send_with(self.described.first_packet, self.patience)?;
         self.is_connected = true;
         Ok(())
     }
@@ -314,9 +319,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
 
     /// When [`Self::tick`] has something to do.
     pub fn deadline(&self) -> Option<Duration> {
-        let (since, has_asked) = self.waiting.filter(|_| self.cause.is_none())?;
-        let silence = self.settings.silence;
-        Some(since + if has_asked { silence } else { silence / 2 })
+        let waiting = self.waiting.filter(|_| self.cause.is_none())?;
+        Some(waiting.deadline(self.settings.silence))
     }
 
     /// Time goes on: asks a far side that is silent, or gives the link up.
@@ -324,15 +328,10 @@ impl<P: Port, M: Mirror> Link<P, M> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
-        match &mut self.waiting {
-            Some((_, true)) => self.fail(Cause::Silence),
-            Some((_, has_asked)) => {
-                *has_asked = true;
-                if self.has_place(1) {
-                    self.send(Kind::Test, now);
-                }
-            }
-            None => {}
+        if !self.waiting.as_mut().is_some_and(Waiting::ask) {
+            self.fail(Cause::Silence);
+        } else if self.has_place(1) {
+            self.send(Kind::Test, now);
         }
     }
 
@@ -450,7 +449,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
         self.sent = self.sent.wrapping_add(1);
         self.told = self.taken;
         self.must_answer = false;
-        self.waiting.get_or_insert((now, false));
+        self.waiting.get_or_insert(Waiting::from(now));
     }
 
     /// Posts a receive request for a message.
@@ -468,17 +467,20 @@ impl<P: Port, M: Mirror> Link<P, M> {
             return;
         }
         match completion.outcome {
-            Ok(Done::Sent) => self.sent_one(completion.id),
+            Ok(Done::Sent) => self.sent_one(completion.id, now),
             Ok(Done::Received(length)) => self.received(completion.id, length, now),
             Ok(Done::Written { .. }) => self.fail(Cause::Order),
             Err(failure) => self.fail(Cause::Request(failure)),
         }
     }
 
-    fn sent_one(&mut self, id: u64) {
+    fn sent_one(&mut self, id: u64, now: Duration) {
         match self.outstanding.pop_front() {
             Some(first) if first.id == id => {
                 self.requests -= first.requests;
+                if let Some(waiting) = &mut self.waiting {
+                    waiting.sent(now);
+                }
                 let slot = first.leaves.filter(|slot| *slot < self.lanes.len());
                 if let Some((slot, open)) =
                     slot.zip(slot.and_then(|slot| self.lanes[slot].as_mut()))
@@ -523,7 +525,9 @@ impl<P: Port, M: Mirror> Link<P, M> {
         self.taken = self.taken.wrapping_add(1);
         self.acknowledged = message.taken;
         if news > 0 {
-            self.waiting = (news < unacknowledged).then_some((now, false));
+            self.waiting = (news < unacknowledged).then_some(Waiting::from(now));
+        } else if let Some(waiting) = &mut self.waiting {
+            waiting.heard(now, self.settings.messages);
         }
         match message.kind {
             Kind::Acknowledge => {}
@@ -593,9 +597,9 @@ impl<P: Port, M: Mirror> Link<P, M> {
     }
 
     /// The far side has said where its connections stood: each direction that was in a ring goes on over TCP. Programs are not told
-    /// yet that the kernel counts: [`Self::part`]. A connection of which the far side says what cannot be, or nothing, ends.
-    pub fn settle(&mut self, far: &[Halt]) {
-        let own = self.halts();
+    /// yet that the kernel counts: [`Self::part`]. Returns those that end instead, and why.
+    pub fn settle(&mut self, far: &[Halt]) -> Vec<(usize, Ended)> {
+        let (own, mut all_ended) = (self.halts(), Vec::new());
         self.is_settled = true;
         for Halt { slot, generation, .. } in own {
             let said = far.iter().find(|halt| halt.slot == slot && halt.generation == generation);
@@ -604,11 +608,19 @@ impl<P: Port, M: Mirror> Link<P, M> {
                 (self.mirror.section(slot, side), self.mirror.section(slot, side.other()));
             let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) else { continue };
             let settled = said.map(|said| open.lane.settle(&said.stand, sections, ring));
-            if !matches!(settled, Some(Ok(Settled::GoesOn))) {
+            let ended = match settled {
+                Some(Ok(Settled::GoesOn)) => None,
+                Some(Ok(Settled::Lost)) => Some(Ended::Lost),
+                Some(Err(impossible)) => Some(Ended::Impossible(impossible)),
+                None => Some(Ended::Untold),
+            };
+            if let Some(ended) = ended {
                 break_off(sections.1);
+                all_ended.push((slot, ended));
             }
             self.mirror.wake(slot, News { bytes: true, room: true });
         }
+        all_ended
     }
 
     /// Nothing is left of the link on either side: what the kernel says of ends counts, and places can be used again. Where nobody has

@@ -4,7 +4,6 @@ use core::ops::Range;
 use core::time::Duration;
 
 use shunt_verbs::Memory;
-use shunt_verbs::port::Patience;
 use shunt_verbs::value::Capacity;
 
 /// Bytes of a buffer for a message.
@@ -21,18 +20,12 @@ pub struct Settings {
     pub burst: u32,
     /// How long messages may stay unacknowledged.
     pub silence: Duration,
-    /// How long the device waits for an answer.
-    pub patience: Patience,
 }
 
 impl Settings {
     /// What a link has if nothing else is said: failures show within a second.
-    pub const DEFAULT: Self = Self {
-        messages: 256,
-        burst: 128 * 1024,
-        silence: Duration::from_millis(800),
-        patience: Patience::DEFAULT,
-    };
+    pub const DEFAULT: Self =
+        Self { messages: 256, burst: 128 * 1024, silence: Duration::from_millis(800) };
 
     /// Requests that a queue pair has room for.
     pub(super) const fn capacity(self) -> Capacity {

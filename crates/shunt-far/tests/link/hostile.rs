@@ -113,11 +113,15 @@ impl Hostile {
 
     /// The link's agent gets to run.
     fn turn(&mut self) {
+        self.turn_at(START);
+    }
+
+    fn turn_at(&mut self, now: Duration) {
         self.network.settle(1000);
         let mut into = Completions::default();
         self.queue.poll(&mut into).unwrap();
-        into.drain().for_each(|completion| self.link.complete(&completion, START));
-        self.link.pump(START);
+        into.drain().for_each(|completion| self.link.complete(&completion, now));
+        self.link.pump(now);
         self.network.settle(1000);
     }
 
@@ -310,6 +314,67 @@ fn a_silent_far_side_is_asked_and_given_up() {
     assert_eq!(far.link.deadline(), Some(START + SETTINGS.silence));
     far.link.tick(START + SETTINGS.silence);
     assert_eq!((far.link.cause(), far.link.deadline()), (Some(Cause::Silence), None));
+}
+
+/// As over a device that software emulates, on a machine that does other things.
+#[test]
+fn a_slow_link_is_waited_for_as_long_as_it_moves() {
+    let mut far = Hostile::new();
+    far.link.mirror().section(0, Side::Client).ctl.window.store(5, Ordering::Relaxed);
+    far.link.mark(0);
+    far.turn();
+    let (half, almost) = (SETTINGS.silence / 2, SETTINGS.silence - Duration::from_millis(1));
+    // The device has sent the message, and then the question.
+    let mut now = START + half - Duration::from_millis(1);
+    far.turn_at(now);
+    assert_eq!(far.link.deadline(), Some(now + half));
+    now += half;
+    far.link.tick(now);
+    far.turn_at(now);
+    assert_eq!(far.link.deadline(), Some(now + SETTINGS.silence));
+    // What the far side had posted before comes, of which its queue has no more than that.
+    let says = |far: &mut Hostile, number: u16, now| {
+        let (number, kind) = (number.into(), Kind::Acknowledge);
+        far.post(Operation::Send, &Message { number, taken: 0, kind }.bytes());
+        far.turn_at(now);
+        // And this side's own acknowledgement is sent.
+        far.turn_at(now);
+    };
+    for number in 0..SETTINGS.messages {
+        now += almost;
+        says(&mut far, number, now);
+        assert_eq!(far.link.deadline(), Some(now + SETTINGS.silence));
+    }
+    says(&mut far, SETTINGS.messages, now + almost);
+    assert_eq!(far.link.deadline(), Some(now + SETTINGS.silence));
+    far.link.tick(now + SETTINGS.silence);
+    assert_eq!(far.link.cause(), Some(Cause::Silence));
+}
+
+#[test]
+fn what_came_in_time_counts_where_the_worker_did_not_run() {
+    let network = Network::new(1, Faults::NONE);
+    let first = PacketNumber::new(0);
+    let mut ends = [0, 1].map(|_| {
+        let port = network.host();
+        let mut worker = Worker::new(&port, 0, 1, SETTINGS).unwrap();
+        let described = worker.add(&port, Sections::default(), SETTINGS, first).unwrap();
+        (worker, described)
+    });
+    let described = ends.each_ref().map(|(_, described)| *described);
+    for (at, (worker, own)) in ends.iter_mut().enumerate() {
+        worker.link(own.number).unwrap().connect(&described[1 - at]).unwrap();
+    }
+    let [(asking, own), (answering, _)] = &mut ends;
+    asking.link(own.number).unwrap().ask(START);
+    let asked = START + SETTINGS.silence / 2;
+    asking.tick(asked);
+    network.settle(1000);
+    answering.turn(asked);
+    network.settle(1000);
+    asking.tick(asked + 9 * SETTINGS.silence);
+    let link = asking.link(own.number).unwrap();
+    assert_eq!((link.cause(), link.is_answered()), (None, true));
 }
 
 #[test]

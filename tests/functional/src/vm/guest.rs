@@ -128,6 +128,37 @@ impl Guest {
         Self::reach(sandbox.spawn(command), &line, console, [127, 0, 0, 1])
     }
 
+    /// Starts guests at 10.77.0.2 and 10.77.0.3, whose network cards are the two ends of one cable. They boot meanwhile.
+    ///
+    /// # Panics
+    /// When QEMU can't be started.
+    #[must_use]
+    pub fn pair(sandbox: &Sandbox, image: &Image) -> [Self; 2] {
+        let dir = sandbox.path();
+        [(2, 3), (3, 2)].map(|(n, other): (u8, u8)| {
+            let (line, console) =
+                (dir.join(format!("guest{n}.line")), dir.join(format!("guest{n}.console")));
+            let end = |n: u8| dir.join(format!("cable{n}")).display().to_string();
+            let mut command = sandbox.plain(program("qemu-system-x86_64"));
+            command.args(["-accel", "tcg,thread=multi", "-machine", "q35", "-smp", "2"]);
+            command.args(["-m", "1024", "-nodefaults", "-display", "none", "-no-reboot"]);
+            command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
+            let kernel = "console=ttyS0 panic=-1 quiet no_timer_check mitigations=off";
+            command.args(["-append", &format!("{kernel} shunt.ip=10.77.0.{n}")]);
+            command.arg("-netdev").arg(format!(
+                "dgram,id=n,local.type=unix,local.path={},remote.type=unix,remote.path={}",
+                end(n),
+                end(other)
+            ));
+            let mac = format!("virtio-net-pci,netdev=n,mac=52:54:00:77:00:{n:02x}");
+            command.args(["-device", &mac]);
+            command.args(["-serial", &format!("file:{}", console.display())]);
+            let line_at = format!("socket,path={},server=on,wait=off,id=c", line.display());
+            command.args(["-chardev", &line_at, "-serial", "chardev:c"]);
+            Self::reach(sandbox.spawn(command), &line, console, [10, 77, 0, n])
+        })
+    }
+
     fn reach(process: Process, line: &Path, console: PathBuf, ip: [u8; 4]) -> Self {
         let started = Instant::now();
         let line = loop {

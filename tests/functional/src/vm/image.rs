@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::binaries::{self, built, program};
+use crate::binaries::{self, built, library, program};
 
 use super::archive::Archive;
 
@@ -15,6 +15,12 @@ const MODULES: [&str; 5] = ["virtio_pci", "virtio_net", "tcp_diag", "vfio_iommu_
 /// Programs of the host that guests run.
 const PROGRAMS: [&str; 6] =
     ["sockperf", "iperf3", "nginx", "wrk", "redis-server", "redis-benchmark"];
+
+/// What an RDMA device on a network card takes: its checksums come from the kernel's list of algorithms, which would ask for
+/// `modprobe`. And what a cut wire takes.
+const RDMA_MODULES: [&str; 6] =
+    ["crc32_generic", "ib_uverbs", "rdma_rxe", "sch_prio", "sch_netem", "cls_u32"];
+const RDMA_PROGRAMS: [&str; 3] = ["rdma", "redis-cli", "tc"];
 
 /// The first program. It waits for command lines on the second serial line, and answers with what they say and, after
 /// `@@`, their status.
@@ -186,8 +192,41 @@ impl Image {
     /// When something of it is missing.
     #[must_use]
     pub fn with(dir: &Path, kernel: Kernel, modules: &[&str], programs: &[&str]) -> Self {
-        let packages = kernel.package();
+        Self::of(Archive::default(), dir, kernel, modules, programs, BTreeSet::new())
+    }
+
+    /// The same with the modules of the RDMA device that software emulates on a network card (rxe), with libibverbs and its part
+    /// for that device, and with `rdma`, which makes and removes one.
+    ///
+    /// # Panics
+    /// When something of it is missing.
+    #[must_use]
+    pub fn with_rdma(dir: &Path) -> Self {
         let mut archive = Archive::default();
+        let library = library("libibverbs.so.1");
+        // libibverbs looks for its drivers where it was built for: below /usr, also where /lib is a link there.
+        let drivers = library.parent().and_then(|dir| dir.canonicalize().ok());
+        let drivers = drivers.expect("a directory").join("libibverbs");
+        let driver = found(&drivers, &mut |path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("librxe-"))
+        });
+        let driver = driver.expect("ibverbs-providers is not installed: `make deps-test`");
+        archive.file("/etc/libibverbs.d/rxe.driver", b"driver rxe\n");
+        let mut files = BTreeSet::from([library, driver]);
+        files.extend(files.clone().iter().flat_map(|file| libraries(file)));
+        Self::of(archive, dir, Kernel::Newer, &RDMA_MODULES, &RDMA_PROGRAMS, files)
+    }
+
+    /// What was begun in `archive`, and all else; `needed` are files that stand where they stand here.
+    fn of(
+        mut archive: Archive,
+        dir: &Path,
+        kernel: Kernel,
+        modules: &[&str],
+        programs: &[&str],
+        mut needed: BTreeSet<PathBuf>,
+    ) -> Self {
+        let packages = kernel.package();
         for path in
             ["/dev", "/proc", "/sys", "/run", "/tmp", "/bin", "/var/log/nginx", "/var/lib/nginx"]
         {
@@ -206,7 +245,6 @@ impl Image {
         }
         archive.file("/mods/order", format!("{}\n", order.join("\n")).as_bytes());
         let ours = ["shunt", "libshunt.so", "shunt-gen"].map(built);
-        let mut needed = BTreeSet::new();
         for path in
             ours.into_iter().chain(PROGRAMS.iter().chain(programs).map(|name| program(name)))
         {

@@ -105,7 +105,8 @@ def read(conn, how):
         poll.register(conn, select.POLLIN)
         poll.poll()
     assert conn.recv(1) == b""
-    print("end of", how, flush=True)
+    # One piece: both threads may say so at once.
+    print(f"end of {how}\n", end="", flush=True)
 
 listener = socket.create_server(("127.0.0.1", 0))
 print("port", listener.getsockname()[1], flush=True)

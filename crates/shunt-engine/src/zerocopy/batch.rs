@@ -117,15 +117,15 @@ impl Default for Batch {
 }
 
 impl Granting<'_> {
-    /// The next pieces of a call that go together, of buffers each of which has a hint, an address and a length: up to some `most`
+    /// Adds the next pieces of a call that go together, of buffers each of which has a hint, an address and a length: up to some `most`
     /// bytes, as the receiver is to begin while the sender goes on. Without private memory, which comes out of pipes once.
     pub fn gather(
         &self,
         memory: &impl Memory,
         buffers: impl Iterator<Item = (Hint, (usize, usize))>,
         most: usize,
-    ) -> Batch {
-        let mut batch = Batch::new();
+        batch: &mut Batch,
+    ) {
         for (hint, (address, len)) in buffers {
             if batch.count == PARTS || batch.len >= most {
                 break;
@@ -149,7 +149,6 @@ impl Granting<'_> {
                 }
             }
         }
-        batch
     }
 }
 
@@ -169,7 +168,9 @@ mod tests {
     }
 
     fn gather(pair: &Pair, buffers: &[(Hint, (usize, usize))], most: usize) -> Batch {
-        pair.granting().gather(&Process::of(pair), buffers.iter().copied(), most)
+        let mut batch = Batch::new();
+        pair.granting().gather(&Process::of(pair), buffers.iter().copied(), most, &mut batch);
+        batch
     }
 
     #[test]
@@ -227,7 +228,8 @@ mod tests {
         pair.state.granted.offer(Process::REGION);
         pair.sections[1].ctl.accepted.store(Process::REGION, Relaxed);
         let pinned = [(Hint::Auto, (BASE, 8192)), (Hint::Auto, (PRIVATE, 8192))];
-        let batch = pair.granting().gather(&process, pinned.into_iter(), 1 << 16);
+        let mut batch = Batch::new();
+        pair.granting().gather(&process, pinned.into_iter(), 1 << 16, &mut batch);
         assert_eq!(batch.len(), 8192, "a pipe comes by itself");
     }
 

@@ -308,7 +308,8 @@ mod tests {
         let pair = process.pair.unwrap();
         let granting = pair.granting();
         granting.withdraw();
-        let batch = granting.gather(process, parts().into_iter(), 1 << 16);
+        let mut batch = Batch::new();
+        granting.gather(process, parts().into_iter(), 1 << 16, &mut batch);
         let (end, cursor) = (pair.sender(), &pair.records[0].tx.cursor);
         let wish = Shape { cap: Pair::RING, late: false };
         let want = (batch.len() as u64, batch.content());

@@ -11,6 +11,7 @@ use core::ptr::NonNull;
 use libc::{CMSG_LEN, MSG_PEEK, MSG_TRUNC, c_int, iovec, msghdr};
 use shunt_engine::call::Errno;
 use shunt_engine::conn::End;
+use shunt_engine::zerocopy::batch::Batch;
 use shunt_engine::zerocopy::numbers::Outcome;
 use shunt_engine::zerocopy::ports::{self, Borrower};
 use shunt_shm::Violation;
@@ -40,8 +41,9 @@ pub enum Request<'a> {
     Borrow(&'a mut Lending),
     /// A receiving call: to go on behind borrowed bytes.
     Release,
-    /// A sending call: no copies (`MSG_ZEROCOPY`).
-    Grant(&'a mut Outcome, &'a Hints<'a>),
+    /// A sending call: no copies (`MSG_ZEROCOPY`). The pieces that go together are in the caller's frame, as they take much room: other
+    /// calls have little stack at times.
+    Grant(&'a mut Outcome, &'a Hints<'a>, &'a mut Option<Batch>),
     /// A sending call: the bytes come out of a file or a pipe, and the call has no buffers.
     From(&'a Source),
     /// A receiving call: they go into a pipe. It has no buffers either.

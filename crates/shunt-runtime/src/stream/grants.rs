@@ -188,17 +188,26 @@ pub fn piece(
     granting.piece(own, hints.of_buffer(index), (address.addr(), len))
 }
 
-/// The pieces of a call after the first `done` bytes that go together, up to some `most` bytes, where one of them is granted.
-pub fn batch(
+/// Puts the pieces of a call after the first `done` bytes that go together, up to some `most` bytes, into `place`, where one of them is
+/// granted. True where some lie in registered memory that the peer has not mapped.
+#[inline(never)]
+pub fn gather(
     own: &Own,
     granting: &Granting<'_>,
     (buffers, hints): (&Buffers<'_>, &Hints<'_>),
     (done, most): (usize, usize),
-) -> Batch {
+    place: &mut Option<Batch>,
+) -> bool {
     let pieces = buffers.pieces_from(done);
     let pieces =
         pieces.map(|(at, len, index)| (hints.of_buffer(index), (at.expose_provenance(), len)));
-    granting.gather(own, pieces, most)
+    let batch = place.insert(Batch::new());
+    granting.gather(own, pieces, most, batch);
+    let is_unknown = batch.is_unknown;
+    if !batch.is_worth_it() {
+        *place = None;
+    }
+    is_unknown
 }
 
 /// Bytes after the first `done` of a call that are copied before the next buffer that is worth a grant.

@@ -133,7 +133,7 @@ fn step(
     // It may have come to be there since.
     let late = if way.is_none() { sock.way() } else { None };
     let way = way.or(late.as_ref());
-    let mut sending = Sending { call, sock, way, fd, sent, lock, piece: None, batch: None };
+    let mut sending = Sending { call, sock, way, fd, sent, lock, piece: None };
     let step = match way {
         Some(way) => way.end.send(&mut sending, is_nested, blocking),
         None => Ok(over_kernel(record, None, &mut sending)),
@@ -158,8 +158,6 @@ struct Sending<'a, 'b> {
     lock: &'a mut Locked,
     /// What is to be granted.
     piece: Option<Piece>,
-    /// The same of several pieces that go together, instead.
-    batch: Option<Batch>,
 }
 
 impl Sending<'_, '_> {
@@ -229,12 +227,19 @@ unsafe fn put_part(way: &Way, place: Span, address: usize) {
 }
 
 impl Sending<'_, '_> {
+    /// The pieces that go together.
+    #[inline(always)]
+    fn batch(&self) -> Option<&Batch> {
+        if let Request::Grant(_, _, batch) = &self.call.request { batch.as_ref() } else { None }
+    }
+
     /// Sees to it that pieces that go together are in their places: all of them are then.
     #[inline(never)]
-    fn complete_batch(&mut self, way: &Way, batch: &Batch, span: Span) -> usize {
+    fn complete_batch(&mut self, way: &Way, span: Span) -> usize {
         let (sock, n) = (self.sock, span.len());
         let granting = Granting { end: way.end, state: state(sock) };
-        let Request::Grant(outcome, hints) = &mut self.call.request else { return 0 };
+        let Request::Grant(outcome, hints, place) = &mut self.call.request else { return 0 };
+        let Some(batch) = &**place else { return 0 };
         let (at, mut granted) = (way.end.record.tx.cursor.pos(), 0);
         let each = |put, before: usize, (address, len): (usize, usize)| {
             match put {
@@ -248,6 +253,7 @@ impl Sending<'_, '_> {
             outcome.notes(put, len, at + (before + len) as u64);
         };
         granting.put_all(&Own::new(sock, way.link), batch, n, each);
+        **place = None;
         let put = if granted > 0 { Put::Granted(n) } else { Put::Copied };
         if *self.sent + n >= self.call.buffers.total && !hints.is_quiet {
             let (record, end) = (way.end.record, Some(way.end));
@@ -278,7 +284,7 @@ impl Outgoing for Sending<'_, '_> {
             return Err(Errno::FAULT);
         }
         let (buffers, sent) = (&self.call.buffers, *self.sent);
-        let Request::Grant(outcome, hints) = &mut self.call.request else {
+        let Request::Grant(outcome, hints, batch) = &mut self.call.request else {
             return Ok(((buffers.total - sent).min(CHUNK), Content::Put));
         };
         let (sock, Some(way)) = (self.sock, self.way) else { return Err(Errno::FAULT) };
@@ -291,14 +297,13 @@ impl Outgoing for Sending<'_, '_> {
             Some(piece) => (piece.len, Content::Granted),
             None => (grants::copied(buffers, hints, sent).min(CHUNK), Content::Put),
         };
+        **batch = None;
         let is_private = self.piece.is_some_and(|piece| piece.lies == Lies::Private);
         let is_alone = len >= CHUNK || len >= buffers.total - sent || is_private;
         if !is_alone {
-            let batch = grants::batch(&own, &granting, (buffers, hints), (sent, CHUNK));
-            is_unknown |= batch.is_unknown;
-            if batch.is_worth_it() {
+            is_unknown |= grants::gather(&own, &granting, (buffers, hints), (sent, CHUNK), batch);
+            if batch.is_some() {
                 self.piece = None;
-                self.batch = Some(batch);
             }
         }
         // Once per call, as the kernel is asked for the memory's size.
@@ -308,7 +313,7 @@ impl Outgoing for Sending<'_, '_> {
         {
             return Err(Errno::FAULT);
         }
-        Ok(self.batch.as_ref().map_or((len, content), |batch| (batch.len(), batch.content())))
+        Ok(self.batch().map_or((len, content), |batch| (batch.len(), batch.content())))
     }
 
     #[inline(always)]
@@ -332,7 +337,7 @@ impl Outgoing for Sending<'_, '_> {
 
     #[inline(always)]
     fn copy(&mut self, span: Span) {
-        if let Some(batch) = &self.batch {
+        if let Some(batch) = self.batch() {
             let Some(way) = self.way else { return };
             for (before, address, len) in batch.copied(span.len()) {
                 // SAFETY: the program's buffers are readable, as send(2) asks; the span was reserved.
@@ -364,8 +369,8 @@ impl Outgoing for Sending<'_, '_> {
             }
             return n;
         }
-        if let Some(batch) = self.batch.take() {
-            return self.complete_batch(way, &batch, span);
+        if self.batch().is_some() {
+            return self.complete_batch(way, span);
         }
         let put = match &self.piece {
             None => Put::Copied,
@@ -379,7 +384,7 @@ impl Outgoing for Sending<'_, '_> {
             self.put(span.head, span.tail);
         }
         let n = if let Put::Granted(n) = put { n } else { span.len() };
-        if let Request::Grant(outcome, hints) = &mut self.call.request {
+        if let Request::Grant(outcome, hints, _) = &mut self.call.request {
             outcome.notes(put, n, way.end.record.tx.cursor.pos() + n as u64);
             // Before the bytes are there: so nobody can have taken them yet.
             if n > 0 && *self.sent + n >= self.call.buffers.total && !hints.is_quiet {

@@ -59,7 +59,7 @@ pub fn numbered(
     match admit(conn, flags, hints) {
         Admitted::Numbered(flags) => {
             let mut outcome = Outcome::default();
-            let sent = send(flags, Request::Grant(&mut outcome, hints));
+            let sent = send(flags, Request::Grant(&mut outcome, hints, &mut None));
             let progress = Progress::begins(conn, usize::try_from(sent).unwrap_or(0));
             settle(conn.sock(), (buffers, hints), &outcome, sent);
             progress.ends();

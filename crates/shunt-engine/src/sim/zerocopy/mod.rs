@@ -368,7 +368,8 @@ impl World {
             at += n;
             (n > 0).then_some(part)
         });
-        let batch = self.granting(who, lends).gather(&self.own(who, lends), parts, CHUNK);
+        let mut batch = Batch::new();
+        self.granting(who, lends).gather(&self.own(who, lends), parts, CHUNK, &mut batch);
         buffer.outcome.borrow_mut().is_unknown |= batch.is_unknown;
         if !batch.is_worth_it() {
             return alone;

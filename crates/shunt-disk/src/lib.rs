@@ -1,7 +1,7 @@
 //! An emulated disk in front of a target: a vhost-user-blk device for virtual machines.
 //!
 //! * [`port`]: a disk behind it, as lanes of requests; [`nvme`]: one that is a target's namespace.
-//! * [`config`]: what guests are told of it; [`request`]: what they ask of it, checked.
+//! * [`config`]: what guests are told of it; [`ring`]: their rings; [`request`]: what they ask of it, checked.
 //! * [`worker`]: what a thread does with a ring and a lane, and [`spin`], when it sleeps.
 //! * [`front`]: the device as the front end (QEMU) sees it; [`serve`]: the socket, and the end.
 //! * [`metrics`]: what is counted.
@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod nvme;
 pub mod port;
 pub mod request;
+pub mod ring;
 pub mod serve;
 pub mod spin;
 pub mod worker;

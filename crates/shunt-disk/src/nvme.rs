@@ -181,10 +181,16 @@ impl NvmeLane {
         }
     }
 
+    /// Adds a command to a job: to the queue, where that has room and nothing else waits for it.
     fn add(&mut self, index: usize, part: Part) {
-        self.backlog.push_back((index, part));
         if let Some(job) = self.jobs[index].as_mut() {
             job.left += 1;
+        }
+        if self.backlog.is_empty() && self.queue.room() > 0 {
+            let (command, data) = self.command(index, &part);
+            self.send(index, command, data);
+        } else {
+            self.backlog.push_back((index, part));
         }
     }
 
@@ -338,7 +344,6 @@ impl Lane for NvmeLane {
                 self.add(index, Part::Discard(extents.iter().map(range).collect()));
             }
         }
-        self.start();
     }
 
     fn poll(&mut self, completed: &mut Vec<Completed>) {

@@ -6,7 +6,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use vm_memory::{GuestAddress, GuestMemory, GuestMemoryMmap, Permissions};
+use vm_memory::{
+    GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryMmap, Permissions, VolatileSlice,
+};
 
 /// Bytes of a sector, in which virtio counts (VIRTIO 1.2, 5.2.4).
 pub const SECTOR: u64 = 512;
@@ -133,14 +135,29 @@ impl Buffers {
     /// Part of it is not the guest's memory.
     pub fn push(&mut self, at: GuestAddress, len: usize) -> Result<(), OutOfMemory> {
         let Some(memory) = &self.memory else { return Err(OutOfMemory) };
-        let slices = memory.get_slices(at, len, Permissions::ReadWrite).map_err(|_| OutOfMemory)?;
+        if let Ok(slice) = memory.get_slice(at, len) {
+            Self::add(&mut self.segments, &mut self.len, &slice);
+            return Ok(());
+        }
+        // In several pieces of it, or not all in any.
+        let slices = GuestMemory::get_slices(&**memory, at, len, Permissions::ReadWrite);
+        let slices = slices.map_err(|_| OutOfMemory)?;
         for slice in slices {
-            let slice = slice.map_err(|_| OutOfMemory)?;
-            let segment = Segment { address: slice.ptr_guard_mut().as_ptr(), len: slice.len() };
-            self.segments.push(segment);
-            self.len += segment.len as u64;
+            Self::add(&mut self.segments, &mut self.len, &slice.map_err(|_| OutOfMemory)?);
         }
         Ok(())
+    }
+
+    fn add(segments: &mut Vec<Segment>, len: &mut u64, slice: &VolatileSlice<'_>) {
+        let segment = Segment { address: slice.ptr_guard_mut().as_ptr(), len: slice.len() };
+        segments.push(segment);
+        *len += segment.len as u64;
+    }
+
+    /// The memory in which they are.
+    #[must_use]
+    pub fn memory(&self) -> Option<&Memory> {
+        self.memory.as_deref()
     }
 
     /// Where they are, in order.

@@ -8,8 +8,8 @@ use virtio_bindings::bindings::virtio_blk::{
     VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT, VIRTIO_BLK_T_WRITE_ZEROES,
     VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP,
 };
-use virtio_queue::DescriptorChain;
-use vm_memory::{Address, Bytes, GuestAddress};
+use virtio_queue::desc::split::Descriptor;
+use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, VolatileMemory};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -88,13 +88,30 @@ fn take(memory: &Memory, parts: &mut &mut [Part], room: &mut [u8]) -> Option<()>
     Some(())
 }
 
+/// Takes the header off the front of `parts`.
+fn header(memory: &Memory, parts: &mut &mut [Part]) -> Option<Header> {
+    let mut header = Header::default();
+    // Drivers put it into a descriptor of its own.
+    if let Some(first) = parts.first()
+        && first.len as usize == size_of::<Header>()
+        && let Ok(slice) = memory.get_slice(first.at, size_of::<Header>())
+        && let Ok(place) = slice.get_ref::<[u8; size_of::<Header>()]>(0)
+    {
+        header.as_mut_bytes().copy_from_slice(&place.load());
+        *parts = std::mem::take(parts).split_first_mut()?.1;
+    } else {
+        take(memory, parts, header.as_mut_bytes())?;
+    }
+    Some(header)
+}
+
 fn total(parts: &[Part]) -> u64 {
     parts.iter().map(|part| u64::from(part.len)).sum()
 }
 
 /// Understands a request. `old` are buffers whose room may be used again.
 pub fn parse(
-    chain: DescriptorChain<Arc<Memory>>,
+    chain: impl Iterator<Item = Descriptor>,
     memory: &Arc<Memory>,
     disk: &Geometry,
     old: Buffers,
@@ -126,9 +143,8 @@ pub fn parse(
     let Some(status) = last.at.checked_add(u64::from(last.len)) else {
         return Parsed::refused(None);
     };
-    let mut header = Header::default();
-    let work = take(memory, &mut readable, header.as_mut_bytes())
-        .and_then(|()| understand(header, memory, disk, readable, writable, old));
+    let work = header(memory, &mut readable)
+        .and_then(|header| understand(header, memory, disk, readable, writable, old));
     Parsed { work: work.unwrap_or(Work::Refuse(Outcome::Failed)), status: Some(status) }
 }
 
@@ -151,7 +167,9 @@ fn understand(
             let (block, data) = data(memory, disk, sector, readable, old)?;
             Some(Work::Submit(Op::Write { block }, data))
         }
-        VIRTIO_BLK_T_FLUSH => Some(Work::Submit(Op::Flush, old.released())),
+        VIRTIO_BLK_T_FLUSH => {
+            Some(Work::Submit(Op::Flush, Buffers::reusing(Arc::clone(memory), old)))
+        }
         VIRTIO_BLK_T_GET_ID => identify(memory, disk, writable),
         kind @ (VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES) if !disk.read_only => {
             let zero = kind == VIRTIO_BLK_T_WRITE_ZEROES;
@@ -169,7 +187,7 @@ fn understand(
             let extents = ranges.iter().map(|range| extent(disk, range)).collect::<Option<_>>()?;
             let op =
                 if zero { Op::WriteZeroes { extents, deallocate } } else { Op::Discard(extents) };
-            Some(Work::Submit(op, old.released()))
+            Some(Work::Submit(op, Buffers::reusing(Arc::clone(memory), old)))
         }
         VIRTIO_BLK_T_OUT | VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES => None,
         _ => Some(Work::Refuse(Outcome::Unsupported)),

@@ -9,26 +9,28 @@ use vhost_user_backend::{VringMutex, VringState, VringT};
 use virtio_bindings::bindings::virtio_blk::{
     VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP,
 };
-use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT};
-use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic};
+use virtio_queue::{Queue, QueueT};
+use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryBackend};
 
 use crate::metrics::{Asked, Counter, Counts};
 use crate::port::{
     Buffers, Completed, Geometry, Lane, Memory, Op, Outcome, Request, Traffic, Wait,
 };
 use crate::request::{Work, parse};
+use crate::ring::{Broken, Round};
 use crate::spin::Spin;
 
 /// A ring of a guest's.
 pub type Ring = VringMutex<GuestMemoryAtomic<Memory>>;
 
-/// A request that is under way.
+/// Most requests that are taken before the target is told of them: it begins while the next ones are taken.
+const BATCH: usize = 16;
+
+/// A request that is under way. Its buffers keep the memory in which its status is.
 #[derive(Debug)]
 struct Pending {
     head: u16,
     status: Option<GuestAddress>,
-    /// The memory in which the status is.
-    memory: Arc<Memory>,
     /// What the device writes besides the status, where all goes well.
     written: u32,
 }
@@ -161,57 +163,70 @@ impl Worker {
 
     /// Takes requests off the ring; true if there was one.
     fn take(&mut self, ring: &Ring) -> bool {
-        let memory = self.memory.memory().into_inner();
         let mut state = ring.get_mut();
-        let mut found = false;
-        let mut now = None;
         if !self.takes(&state) {
             return false;
         }
-        let _told_again_later = state.disable_notification();
-        while self.takes(&state) && self.has_room(state.get_queue()) {
-            let chain = match next(state.get_queue_mut(), &memory) {
-                Ok(Some(chain)) => chain,
-                Ok(None) => break,
-                Err(e) => {
-                    self.broken = true;
-                    self.counts.one(Counter::BrokenRings);
-                    warn!("a guest's ring is broken, nothing is taken off it any more: {e}");
-                    break;
-                }
-            };
+        if !state.get_queue().event_idx_enabled() {
+            let _told_again_later = state.disable_notification();
+        }
+        let memory = self.memory.memory().into_inner();
+        let taken = Round::of(state.get_queue(), &memory)
+            .and_then(|round| self.take_some(&round, &mut state, &memory));
+        taken.unwrap_or_else(|Broken| {
+            self.broken = true;
+            self.counts.one(Counter::BrokenRings);
+            warn!("a guest's ring is broken, nothing is taken off it any more: {Broken}");
+            false
+        })
+    }
+
+    fn take_some(
+        &mut self,
+        round: &Round<'_>,
+        state: &mut VringState<GuestMemoryAtomic<Memory>>,
+        memory: &Arc<Memory>,
+    ) -> Result<bool, Broken> {
+        let queue = state.get_queue_mut();
+        let ready = usize::from(round.ready(queue)?).min(BATCH);
+        if ready == 0 {
+            return Ok(false);
+        }
+        // Those that are taken at once have begun at once.
+        let at = Instant::now();
+        let used = queue.next_used();
+        let mut found = false;
+        for _ in 0..ready {
+            if !self.has_room(queue) {
+                break;
+            }
             found = true;
-            let head = chain.head_index();
+            let head = round.take(queue)?;
             let spare = self.spare.pop().unwrap_or_default();
-            let parsed = parse(chain, &memory, &self.geometry, spare);
-            let memory = Arc::clone(&memory);
+            let parsed = parse(round.chain(head), memory, &self.geometry, spare);
+            let status = parsed.status;
             match parsed.work {
                 Work::Submit(op, data) => {
                     let written = match op {
                         Op::Read { .. } => u32::try_from(data.len()).unwrap_or(u32::MAX),
                         _ => 0,
                     };
-                    let pending = Pending { head, status: parsed.status, memory, written };
-                    // Those that are taken at once have begun at once.
-                    let at = *now.get_or_insert_with(Instant::now);
-                    let tag = self.keep(pending, Begun { asked: Asked::of(&op, data.len()), at });
+                    let begun = Begun { asked: Asked::of(&op, data.len()), at };
+                    let tag = self.keep(Pending { head, status, written }, begun);
                     self.lane.submit(Request { op, data, tag });
                 }
                 Work::Identified(written) => {
-                    let pending = Pending { head, status: parsed.status, memory, written };
-                    finish(&mut state, &pending, Outcome::Done);
+                    let pending = Pending { head, status, written };
+                    finish(round, queue, memory, &pending, Outcome::Done);
                 }
                 Work::Refuse(outcome) => {
                     self.counts.one(Counter::Refused);
-                    let pending = Pending { head, status: parsed.status, memory, written: 0 };
-                    finish(&mut state, &pending, outcome);
+                    finish(round, queue, memory, &Pending { head, status, written: 0 }, outcome);
                 }
             }
         }
-        if found {
-            signal(&mut state);
-        }
-        found
+        publish(round, state, used);
+        Ok(found)
     }
 
     /// Finds a request a place.
@@ -233,51 +248,53 @@ impl Worker {
         let traffic = self.lane.traffic();
         self.counts.sent(self.counted, traffic);
         self.counted = traffic;
+        let memory = self.memory.memory().into_inner();
         let mut state = ring.get_mut();
+        // A ring that is gone hears nothing.
+        let round = Round::of(state.get_queue(), &memory).ok();
+        let used = state.get_queue().next_used();
         for completed in self.completed.drain(..) {
-            self.spare.push(completed.data.released());
             let pending = self.pending.get_mut(completed.tag).and_then(Option::take);
-            let Some((pending, begun)) = pending else { continue };
-            self.free.push(completed.tag);
-            let took = now.saturating_duration_since(begun.at);
-            self.counts.answered(begun.asked, completed.outcome, took);
-            finish(&mut state, &pending, completed.outcome);
+            if let Some((pending, begun)) = pending {
+                self.free.push(completed.tag);
+                let took = now.saturating_duration_since(begun.at);
+                self.counts.answered(begun.asked, completed.outcome, took);
+                if let (Some(round), Some(memory)) = (&round, completed.data.memory()) {
+                    finish(round, state.get_queue_mut(), memory, &pending, completed.outcome);
+                }
+            }
+            self.spare.push(completed.data.released());
         }
-        signal(&mut state);
+        if let Some(round) = &round {
+            publish(round, &mut state, used);
+        }
         true
     }
 }
 
-/// The next request of a ring.
-fn next(
-    queue: &mut Queue,
-    memory: &Arc<Memory>,
-) -> Result<Option<DescriptorChain<Arc<Memory>>>, virtio_queue::Error> {
-    if queue.avail_idx(&**memory, Ordering::Acquire)?.0 == queue.next_avail() {
-        return Ok(None);
-    }
-    // There is one; so the iterator ends only where it can't be read.
-    let chain = queue.iter(Arc::clone(memory))?.next();
-    chain.map(Some).ok_or(virtio_queue::Error::InvalidAvailRingIndex)
-}
-
 /// Says how a request ended and gives its descriptors back. Where the guest has made that impossible, only its ring has less.
-fn finish(state: &mut VringState<GuestMemoryAtomic<Memory>>, pending: &Pending, outcome: Outcome) {
+fn finish(
+    round: &Round<'_>,
+    queue: &mut Queue,
+    memory: &Memory,
+    pending: &Pending,
+    outcome: Outcome,
+) {
     let (status, written) = match outcome {
         Outcome::Done => (VIRTIO_BLK_S_OK, pending.written),
         Outcome::Failed => (VIRTIO_BLK_S_IOERR, 0),
         Outcome::Unsupported => (VIRTIO_BLK_S_UNSUPP, 0),
     };
-    let told = match (pending.status, u8::try_from(status)) {
-        (Some(at), Ok(status)) => pending.memory.write_obj(status, at).is_ok(),
-        _ => false,
-    };
-    let _only_its_own = state.add_used(pending.head, written.saturating_add(u32::from(told)));
+    let place = pending.status.and_then(|at| memory.get_slice(at, 1).ok());
+    let told = place.is_some_and(|place| {
+        u8::try_from(status).is_ok_and(|status| place.write_obj(status, 0).is_ok())
+    });
+    round.put(queue, pending.head, written.saturating_add(u32::from(told)));
 }
 
-/// Tells the guest of what was put on its ring, if it wants to know.
-fn signal(state: &mut VringState<GuestMemoryAtomic<Memory>>) {
-    if state.needs_notification().unwrap_or(true) {
+/// Shows the guest what was put on its ring since the index was `before`, and tells it, if it wants to know.
+fn publish(round: &Round<'_>, state: &mut VringState<GuestMemoryAtomic<Memory>>, before: u16) {
+    if round.publish(state.get_queue(), before) {
         let _front_is_gone = state.signal_used_queue();
     }
 }

@@ -318,6 +318,12 @@ impl Driver {
         self.call.read().unwrap_or(0)
     }
 
+    /// Says without an event index whether the guest wants to be interrupted.
+    pub fn want_interrupts(&self, wants: bool) {
+        assert!(self.features & 1 << VIRTIO_RING_F_EVENT_IDX == 0);
+        self.write(AVAIL, &u16::from(!wants).to_le_bytes());
+    }
+
     /// Where the guest says from which chain on it wants to be interrupted.
     pub fn interrupt_from(&self, used: u16) {
         assert!(self.features & 1 << VIRTIO_RING_F_EVENT_IDX != 0);

@@ -195,6 +195,12 @@ fn interrupts_come_when_they_are_wanted() {
     }
     drop(driver);
     let mut driver = Driver::with(&served.path, 1, !(1 << VIRTIO_RING_F_EVENT_IDX));
+    driver.want_interrupts(false);
+    for _ in 0..3 {
+        driver.request(FLUSH, 0, &[]);
+        assert_eq!(driver.interrupts(), 0);
+    }
+    driver.want_interrupts(true);
     driver.request(FLUSH, 0, &[]);
     let started = Instant::now();
     while driver.interrupts() == 0 {

@@ -124,6 +124,12 @@ fn broken_chains_come_back_and_nothing_is_done() {
             d.ring(103, s, 1, WRITE, 0);
         }),
         ("a table that is none", |d, _, _| d.ring(100, FAR, 17, INDIRECT, 0)),
+        ("a table with a part of a descriptor", |d, h, s| {
+            d.describe(FAR, 0, h, 16, NEXT, 1);
+            d.describe(FAR, 1, DATA, 512, NEXT, 2);
+            d.describe(FAR, 2, s, 1, WRITE, 0);
+            d.ring(100, FAR, 3 * 16 + 8, INDIRECT, 0);
+        }),
         ("a table out of memory", |d, _, _| d.ring(100, FAR + REGION, 32, INDIRECT, 0)),
         ("an empty table", |d, _, _| d.ring(100, FAR, 0, INDIRECT, 0)),
         ("a table that is too long", |d, h, s| {

@@ -143,6 +143,9 @@ impl End<'_> {
             || (!self.is_behind() && has_ended(&call.socket()))
         {
             Ok(Unexplained::Last)
+        } else if self.is_behind() {
+            // The agents may be settling a link that has failed: the peer's has told it, and this one is about to tell this end.
+            if call.is_cut_off() { Err(Violation::Marks) } else { Ok(Unexplained::NotYet) }
         } else if call.is_unmarked_for_long() {
             Err(Violation::Marks)
         } else {

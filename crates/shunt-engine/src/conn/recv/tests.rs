@@ -715,6 +715,23 @@ fn bytes_that_no_mark_explains_are_not_the_last_ones_of_another_host() {
     assert_eq!((step(&mut call), call.got), (Step::Done, 7));
 }
 
+/// The link has failed: the peer's agent has told it, and this host's is slower.
+#[test]
+fn the_mark_of_another_host_may_take_its_time() {
+    let (memory, socket) = (in_ring(0), Socket::default());
+    memory.end().theirs.prod.behind.store(1, Relaxed);
+    put(memory.end().record, HOSTED | KERNEL_HINT, true);
+    socket.arrive(Arrival::Bytes(7));
+    let mut call = Receives::new(&memory, &socket, 100);
+    call.is_unmarked_for_long = true;
+    assert_eq!((step(&mut call), call.got), (Step::Wait(Until::Ring), 0));
+    let end = memory.end();
+    call.is_cut_off = true;
+    assert_eq!(receive(end.record, Some(&end), &mut call, true), Err(Violation::Marks));
+    TxCursor::set_mark(&end.theirs.prod, 0);
+    assert_eq!((step(&mut call), call.got), (Step::Done, 7));
+}
+
 /// Nobody brings what is missing any more.
 #[test]
 fn an_end_behind_which_the_agent_is_gone_breaks_the_connection() {

@@ -1,8 +1,9 @@
 //! One connection of a link: what goes to the far side next, and what of it is believed.
 
+mod settle;
+
 use core::fmt;
 
-use shunt_shm::handover;
 use shunt_shm::region::{DEAF, RESET, Section, Side};
 use shunt_shm::ring::{self, ConsLine, MARKS, ProdLine, RxCursor, Span};
 use shunt_shm::sync::{Ordering, store_load_fence};
@@ -10,6 +11,7 @@ use shunt_wire::clc::Proposal;
 
 use crate::message::Words;
 use crate::mirror::News;
+pub use settle::{End, PIECE, Rest, Settled, Stand};
 
 /// The program on this host wrote into its section what cannot be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,32 +65,6 @@ pub struct Posting {
     pub has_more: bool,
 }
 
-/// Where one end of a connection stood when its link failed.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Stand {
-    /// Bytes of the far program that the local one was told of, or took if it had left the ring before.
-    pub received: u64,
-    /// Marks of the far program that the local one was told of.
-    pub marks: u32,
-    /// Where the far program's last stretch in the ring ended.
-    pub ring_end: u64,
-    /// Marks that the local program had set; no byte behind a later one goes over TCP before both agents have settled it.
-    pub own_marks: u32,
-    /// Where the last one of these is.
-    pub own_at: u64,
-    /// The local program has ended its direction, behind so many bytes in the ring; `u64::MAX`: it has not.
-    pub own_end: u64,
-}
-
-/// What becomes of the far program's direction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Settled {
-    /// It goes on over TCP, or has ended.
-    GoesOn,
-    /// It ended behind bytes that nobody can send any more.
-    Lost,
-}
-
 /// A connection's cursors.
 #[derive(Debug, Default)]
 pub struct Lane {
@@ -104,6 +80,8 @@ pub struct Lane {
     ring_end: u64,
     /// Where it stood when the link failed.
     stood: Option<Stand>,
+    /// What was agreed on then.
+    agreed: Option<settle::Agreed>,
     /// The program has broken the connection.
     is_broken: bool,
 }
@@ -277,81 +255,6 @@ impl Lane {
     pub fn begin(&self, theirs: &Section) {
         theirs.cons.heard.store(ring::heard(self.heard.heard), Ordering::Release);
         theirs.prod.behind.store(u32::from(self.heard.fin == 0), Ordering::Release);
-    }
-
-    /// The link has failed: where this end stands. The local program sends nothing over TCP behind a later mark before
-    /// [`Self::settle`].
-    pub fn stand(&mut self, mine: &Section, theirs: &Section) -> Stand {
-        if let Some(stood) = self.stood {
-            return stood;
-        }
-        let own_marks = match self.heard.handed_over {
-            0 => handover::begins_to_leave(&theirs.ctl.handed_over, &mine.prod.marks),
-            // The far program has left before, and has said where it stops.
-            _ => mine.prod.marks.load(Ordering::Acquire),
-        };
-        let has_left = handover::has_left(&mine.ctl.handed_over);
-        let taken = mine.cons.cons.load(Ordering::Acquire).min(self.heard.prod);
-        let has_ended = mine.prod.fin.load(Ordering::Acquire) != 0;
-        let stood = Stand {
-            received: if has_left { taken } else { self.heard.prod },
-            marks: self.heard.marks,
-            ring_end: self.ring_end,
-            own_marks,
-            own_at: mine.prod.mark_at[own_marks as usize % MARKS].load(Ordering::Relaxed),
-            own_end: if has_ended { mine.prod.prod.load(Ordering::Acquire) } else { u64::MAX },
-        };
-        *self.stood.insert(stood)
-    }
-
-    /// Both agents have said where they stood: each direction that was in the ring goes on over TCP.
-    ///
-    /// # Errors
-    /// What the far side says cannot be.
-    pub fn settle(
-        &mut self,
-        far: &Stand,
-        (mine, theirs): (&Section, &Section),
-        ring: u64,
-    ) -> Result<Settled, Impossible> {
-        let stood = self.stand(mine, theirs);
-        let is_in_ring = |marks: u32| !marks.is_multiple_of(2);
-        // The local program goes on behind this byte, if it is in the ring.
-        let from = if is_in_ring(far.marks) { far.received } else { far.ring_end };
-        self.resume(from)?;
-        if !is_within(far.marks, self.heard.heard, MOST_MARKS) {
-            return Err(Impossible::Marks);
-        }
-        // And the far one behind this.
-        let heard = self.heard.marks;
-        let has_left = far.own_marks == heard.wrapping_add(1);
-        let at = if has_left { far.own_at } else { stood.received };
-        if is_in_ring(heard) && !(at <= stood.received && stood.received - at <= ring) {
-            return Err(Impossible::Marks);
-        }
-        theirs.cons.cons.store(from, Ordering::Release);
-        if self.heard.handed_over == 0 {
-            handover::has_left_for_good(&theirs.ctl.handed_over, stood.own_marks);
-        }
-        theirs.cons.heard.store(0, Ordering::Release);
-        if is_in_ring(heard) {
-            let next = heard.wrapping_add(1);
-            theirs.prod.mark_at[next as usize % MARKS].store(at, Ordering::Relaxed);
-            // SYNC POINT marks.
-            theirs.prod.marks.store(next, Ordering::Release);
-        }
-        let ended = far.own_end != u64::MAX && far.own_end > stood.received;
-        let is_lost = ended && !has_left && is_in_ring(far.own_marks);
-        Ok(if is_lost { Settled::Lost } else { Settled::GoesOn })
-    }
-
-    /// The byte behind which the local program's direction goes on over TCP, after a failure: the far side's last word.
-    ///
-    /// # Errors
-    /// It has not been told of so many, or has already said that it took more.
-    pub fn resume(&self, received: u64) -> Result<u64, Impossible> {
-        let possible = (self.heard.cons..=self.told.prod).contains(&received);
-        if possible { Ok(received) } else { Err(Impossible::Producer) }
     }
 }
 
@@ -582,163 +485,5 @@ mod tests {
         assert_eq!(lane.resume(100), Ok(100));
         assert_eq!(lane.resume(39), Err(Impossible::Producer));
         assert_eq!(lane.resume(101), Err(Impossible::Producer));
-    }
-
-    /// Both hosts' lanes of a connection, with the sections of each: what the program there writes, and what it reads.
-    #[derive(Default)]
-    struct Both {
-        lanes: [Lane; 2],
-        mine: [Section; 2],
-        theirs: [Section; 2],
-    }
-
-    impl Both {
-        /// The first program's agent posts what it has published; the second one hears of it, or not.
-        fn post(&mut self, arrives: bool) {
-            let Some(posting) = self.lanes[0].gather(&self.mine[0], RING, 1000).unwrap() else {
-                return;
-            };
-            self.lanes[0].post(&posting, RING);
-            if arrives {
-                let theirs = (&self.theirs[1], Side::Client);
-                self.lanes[1].hear(&posting.words, theirs, RING).unwrap();
-            }
-        }
-
-        fn publish(&self, prod: u64) {
-            let program = TxCursor::default();
-            let want = (prod, Content::Put);
-            let wish = shape(Side::Server, RING);
-            program.reserve(&self.theirs[0].cons, RING, wish, UNLIMITED, want).unwrap();
-            program.publish(&self.mine[0].prod, prod);
-        }
-
-        fn mark(&self, at: u64) {
-            TxCursor::set_mark(&self.mine[0].prod, at);
-        }
-
-        /// The link fails; what becomes of the first program's direction.
-        fn fail(&mut self) -> Settled {
-            let stands = [0, 1].map(|i| self.lanes[i].stand(&self.mine[i], &self.theirs[i]));
-            let settled = [0, 1].map(|i| {
-                self.lanes[i].settle(&stands[1 - i], (&self.mine[i], &self.theirs[i]), RING)
-            });
-            assert_eq!(settled[0], Ok(Settled::GoesOn));
-            settled[1].unwrap()
-        }
-
-        /// Where the sender is told that its receiver stopped; marks that the receiver sees, and where the last one is.
-        fn outcome(&self) -> (u64, u32, u64) {
-            let prod = &self.theirs[1].prod;
-            let marks = prod.marks.load(Ordering::Relaxed);
-            let at = prod.mark_at[marks as usize % MARKS].load(Ordering::Relaxed);
-            (self.theirs[0].cons.cons.load(Ordering::Relaxed), marks, at)
-        }
-    }
-
-    fn in_ring() -> Both {
-        let mut both = Both::default();
-        both.mark(5);
-        both.post(true);
-        both.publish(60);
-        both.post(true);
-        both
-    }
-
-    #[test]
-    fn a_direction_in_the_ring_goes_on_behind_what_was_heard() {
-        let mut both = in_ring();
-        both.publish(100);
-        both.post(false);
-        assert_eq!(both.fail(), Settled::GoesOn);
-        assert_eq!(both.outcome(), (60, 2, 60));
-        let left = &both.theirs[0].ctl.handed_over;
-        assert!(handover::has_left(left) && !handover::stays(left));
-        assert_eq!(both.theirs[0].cons.heard.load(Ordering::Relaxed), 0, "nothing waits any more");
-    }
-
-    #[test]
-    fn one_that_has_left_unheard_goes_on_at_its_own_mark() {
-        let mut both = in_ring();
-        both.mark(40);
-        both.post(false);
-        assert_eq!(both.fail(), Settled::GoesOn);
-        assert_eq!(both.outcome(), (60, 2, 40), "the receiver drops what it has had");
-        // One that sets its mark after the agent has looked begins where it is told.
-        let mut both = in_ring();
-        both.lanes[0].stand(&both.mine[0], &both.theirs[0]);
-        both.mark(40);
-        assert_eq!(both.fail(), Settled::GoesOn);
-        assert_eq!(both.outcome(), (60, 2, 60));
-        let repeats = handover::repeats(&both.theirs[0].ctl.handed_over, 2);
-        assert_eq!(repeats, handover::Repeats::FromRest);
-    }
-
-    #[test]
-    fn one_that_has_left_and_was_heard_stays_as_it_is() {
-        let mut both = in_ring();
-        both.mark(60);
-        both.post(true);
-        assert_eq!(both.fail(), Settled::GoesOn);
-        assert_eq!(both.outcome(), (60, 2, 60));
-    }
-
-    #[test]
-    fn of_one_that_has_entered_unheard_all_comes_over_tcp() {
-        let mut both = Both::default();
-        both.mark(5);
-        both.publish(30);
-        both.post(false);
-        assert_eq!(both.fail(), Settled::GoesOn);
-        assert_eq!(both.outcome(), (0, 0, 0));
-        // Also where the bytes were heard of before the mark, and where it has left again.
-        for leaves in [false, true] {
-            let mut both = Both::default();
-            both.publish(30);
-            both.post(true);
-            both.mark(5);
-            if leaves {
-                both.mark(0);
-            }
-            assert_eq!(both.fail(), Settled::GoesOn);
-            assert_eq!(both.outcome(), (0, 0, 0), "{leaves}");
-        }
-    }
-
-    #[test]
-    fn bytes_before_an_end_that_were_not_heard_are_lost() {
-        let mut both = in_ring();
-        both.publish(100);
-        both.mine[0].prod.fin.store(1, Ordering::Relaxed);
-        assert_eq!(both.fail(), Settled::Lost);
-        let mut both = in_ring();
-        both.mine[0].prod.fin.store(1, Ordering::Relaxed);
-        assert_eq!(both.fail(), Settled::GoesOn, "all of them were heard");
-    }
-
-    #[test]
-    fn a_far_side_that_stood_where_it_cannot_have_is_noticed() {
-        let both = || {
-            let mut both = in_ring();
-            let stand = both.lanes[1].stand(&both.mine[1], &both.theirs[1]);
-            (both, stand)
-        };
-        let (_, right) = both();
-        for wrong in [
-            Stand { received: 61, ..right },
-            Stand { received: u64::MAX, ..right },
-            Stand { marks: 7, ..right },
-        ] {
-            let (mut both, _) = both();
-            let sections = (&both.mine[0], &both.theirs[0]);
-            assert!(both.lanes[0].settle(&wrong, sections, RING).is_err(), "{wrong:?}");
-        }
-        let (mut both, _) = both();
-        let far = both.lanes[0].stand(&both.mine[0], &both.theirs[0]);
-        for own_at in [61, u64::MAX] {
-            let wrong = Stand { own_marks: 2, own_at, ..far };
-            let sections = (&both.mine[1], &both.theirs[1]);
-            assert!(both.lanes[1].settle(&wrong, sections, RING).is_err(), "{own_at}");
-        }
     }
 }

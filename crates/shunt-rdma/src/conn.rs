@@ -1,5 +1,6 @@
 //! A TCP connection to another agent.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,6 +14,9 @@ use shunt_peer::{End, Message, Session};
 /// Bytes that one call takes, and calls of one turn: a peer that sends much does not hold up the others.
 const ROOM: usize = 16 * 1024;
 const CALLS: usize = 4;
+
+/// Bytes that wait to be sent, from which on what follows has time. Well below what the session lets wait.
+const LOAD: usize = 128 * 1024;
 
 /// Why it is over.
 #[derive(Debug)]
@@ -46,6 +50,8 @@ impl From<End> for Over {
 pub(crate) struct Conn {
     stream: TcpStream,
     session: Session,
+    /// What is to be said when there is room: what a link has not delivered, and all behind that.
+    later: VecDeque<Message>,
     /// The other end.
     pub(crate) at: SocketAddr,
 }
@@ -54,7 +60,7 @@ impl Conn {
     pub(crate) fn new(stream: TcpStream, at: SocketAddr, session: Session) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, session, at })
+        Ok(Self { stream, session, later: VecDeque::new(), at })
     }
 
     /// What to wait for.
@@ -88,6 +94,25 @@ impl Conn {
         Ok(self.session.send(message, now)?)
     }
 
+    /// Says something of a link group, in order. What may be much waits until the peer has taken what was said before.
+    pub(crate) fn say_in_turn(&mut self, message: &Message, now: Duration) -> Result<(), Over> {
+        if self.later.is_empty() && !matches!(message, Message::Rest(..)) {
+            return self.say(message, now);
+        }
+        self.later.push_back(message.clone());
+        Ok(())
+    }
+
+    /// Says what there is room for.
+    fn say_later(&mut self, now: Duration) -> Result<(), Over> {
+        while self.session.outgoing().len() < LOAD
+            && let Some(message) = self.later.pop_front()
+        {
+            self.say(&message, now)?;
+        }
+        Ok(())
+    }
+
     /// Takes what has come. What came before an end is among the events.
     pub(crate) fn read(&mut self, now: Duration) -> Result<(), Over> {
         let mut room = [0; ROOM];
@@ -103,6 +128,17 @@ impl Conn {
             }
         }
         Ok(())
+    }
+
+    /// Sends what there is room for, also of what was to be said later.
+    pub(crate) fn flush(&mut self, now: Duration) -> Result<(), Over> {
+        loop {
+            self.say_later(now)?;
+            self.write()?;
+            if self.later.is_empty() || !self.session.outgoing().is_empty() {
+                return Ok(());
+            }
+        }
     }
 
     /// Sends what there is room for.

@@ -6,14 +6,15 @@
 //! | Takes | hears `Offer`; makes and connects its queue pair; `Accept`; up when it is answered on the link |
 //!
 //! Each side names those that it offers: the dialer of the control connection by even numbers, the other one by odd ones. When a link
-//! fails, both say where each connection stood (`Halted`), and then that nothing is left of it (`Gone`). With the control connection
-//! all link groups end.
+//! fails, both say where each connection stood (`Halted`), then what the link has not delivered of programs that have ended (`Rest`), and
+//! that this was all (`Gone`). A side lets go of it when it has said and heard that. With the control connection all link groups end.
 
 use std::collections::BTreeMap;
 
+use shunt_far::lane::Rest;
 use shunt_far::{Cause, Halt};
 use shunt_peer::Message;
-use shunt_peer::message::{Group, Halted, Refusal};
+use shunt_peer::message::{Group, Halted, Place, Refusal};
 use shunt_verbs::value::PeerPair;
 
 /// Most link groups with a peer: queue pairs and registered memory are the device's.
@@ -30,8 +31,10 @@ pub(crate) enum Order {
     Connect(u32, PeerPair),
     /// Give its link up; then [`Groups::failed`].
     Fail(u32),
-    /// The peer has stood here when the link failed: what it has not received goes on over TCP.
-    Resume(u32, Vec<Halt>),
+    /// The peer has stood here when the link failed: what it has not received goes on over TCP. Then [`Groups::settled`].
+    Settle(u32, Vec<Halt>),
+    /// Give this to a program, whose peer has ended.
+    Deliver(Place, Rest),
     /// Let go of its queue pair, and of all that is registered for it.
     Remove(u32),
 }
@@ -55,6 +58,10 @@ enum Stage {
     Failing(Vec<Halt>),
     /// This side has said where it stood; the peer has not.
     Halted,
+    /// Both have; this side is about to say what is missing, and the peer has said all that it had to say, or not.
+    Settling(bool),
+    /// This side has said it all; the peer has not.
+    Said,
 }
 
 /// The link groups with one peer.
@@ -91,7 +98,14 @@ impl Groups {
         let stage = self.groups.get(&name);
         let is_there = matches!(
             stage,
-            Some(Stage::Up | Stage::Connecting(_) | Stage::Failing(_) | Stage::Halted)
+            Some(
+                Stage::Up
+                    | Stage::Connecting(_)
+                    | Stage::Failing(_)
+                    | Stage::Halted
+                    | Stage::Settling(_)
+                    | Stage::Said
+            )
         );
         name % 2 != self.parity && is_there
     }
@@ -155,15 +169,14 @@ impl Groups {
         match stage {
             Stage::Failing(far) => {
                 let far = core::mem::take(far);
-                self.groups.remove(&name);
-                vec![
-                    said,
-                    Order::Resume(name, far),
-                    Order::Remove(name),
-                    Order::Say(Message::Gone(name)),
-                ]
+                *stage = Stage::Settling(false);
+                vec![said, Order::Settle(name, far)]
             }
-            Stage::Making(_) | Stage::Offered(_) | Stage::Halted => Vec::new(),
+            Stage::Making(_)
+            | Stage::Offered(_)
+            | Stage::Halted
+            | Stage::Settling(_)
+            | Stage::Said => Vec::new(),
             // The peer has not heard yet that there is one.
             Stage::Connecting(Some(_)) => {
                 self.groups.remove(&name);
@@ -179,6 +192,20 @@ impl Groups {
         }
     }
 
+    /// All connections of it are settled: what the peer is to be sent of programs that have ended.
+    pub(crate) fn settled(&mut self, name: u32, rests: Vec<(Place, Rest)>) -> Vec<Order> {
+        let Some(stage) = self.groups.get_mut(&name) else { return Vec::new() };
+        let Stage::Settling(is_over) = *stage else { return Vec::new() };
+        let says = rests.into_iter().map(|(place, rest)| Message::Rest(place, rest));
+        let says = says.chain([Message::Gone(name)]).map(Order::Say);
+        if is_over {
+            self.groups.remove(&name);
+            return says.chain([Order::Remove(name)]).collect();
+        }
+        *stage = Stage::Said;
+        says.collect()
+    }
+
     /// The peer says something of a link group.
     ///
     /// # Errors
@@ -189,16 +216,29 @@ impl Groups {
             Message::Accept(group) => self.accepted(group),
             Message::Refuse(name, why) => self.refused(*name, *why),
             Message::Halted(halted) => self.halted(halted),
-            // The peer has let go of one that this side has, or is about to.
-            Message::Gone(name) if self.is_named_by_any(*name) => Ok(Vec::new()),
-            Message::Gone(_) => Err(Impossible("the end of a link group that there never was")),
+            Message::Rest(place, rest) => match self.groups.get(&place.group) {
+                Some(Stage::Settling(false) | Stage::Said) => {
+                    Ok(vec![Order::Deliver(*place, rest.clone())])
+                }
+                _ => Err(Impossible("the rest of a connection whose link has not failed")),
+            },
+            Message::Gone(name) => self.is_gone(*name),
             _ => Err(Impossible("a connection in a link group, which this version does not have")),
         }
     }
 
-    /// True for the name of one that was offered by this side, or may have been by the peer.
-    const fn is_named_by_any(&self, name: u32) -> bool {
-        name % 2 != self.parity || name < self.next
+    fn is_gone(&mut self, name: u32) -> Result<Vec<Order>, Impossible> {
+        match self.groups.get_mut(&name) {
+            Some(stage @ Stage::Settling(false)) => {
+                *stage = Stage::Settling(true);
+                Ok(Vec::new())
+            }
+            Some(Stage::Said) => {
+                self.groups.remove(&name);
+                Ok(vec![Order::Remove(name)])
+            }
+            _ => Err(Impossible("the end of a link group that has not failed")),
+        }
     }
 
     fn offered(&mut self, group: &Group) -> Result<Vec<Order>, Impossible> {
@@ -243,9 +283,8 @@ impl Groups {
                 Ok(vec![Order::Fail(name)])
             }
             Some(Stage::Halted) => {
-                self.groups.remove(&name);
-                let (far, gone) = (halted.halts.clone(), Order::Say(Message::Gone(name)));
-                Ok(vec![Order::Resume(name, far), Order::Remove(name), gone])
+                self.groups.insert(name, Stage::Settling(false));
+                Ok(vec![Order::Settle(name, halted.halts.clone())])
             }
             _ => Err(Impossible("where a link group stood that was not connected")),
         }
@@ -328,28 +367,44 @@ mod tests {
         assert!(groups.why().unwrap().contains("RLIMIT_MEMLOCK"));
     }
 
+    const PLACE: Place = Place { group: GROUP, slot: 3, generation: 1 };
+
+    fn rest() -> Rest {
+        Rest { at: 7, base: 0, bytes: vec![1], end: None }
+    }
+
     #[test]
     fn both_sides_say_where_they_stood_before_anything_goes_on() {
         let halted =
             |received| Message::Halted(Halted { group: GROUP, halts: vec![halt(received)] });
-        let ends = |received| {
-            let gone = Order::Say(Message::Gone(GROUP));
-            [Order::Resume(GROUP, vec![halt(received)]), Order::Remove(GROUP), gone]
-        };
+        let settles = Order::Settle(GROUP, vec![halt(6)]);
+        let says = [Message::Rest(PLACE, rest()), Message::Gone(GROUP)].map(Order::Say);
+        let rests = || vec![(PLACE, rest())];
         // This side's link fails first.
         let mut groups = up();
-        let says = groups.failed(GROUP, &Cause::Silence, vec![halt(5)]);
-        assert_eq!(says, [Order::Say(halted(5))]);
+        let first = groups.failed(GROUP, &Cause::Silence, vec![halt(5)]);
+        assert_eq!(first, [Order::Say(halted(5))]);
         assert_eq!(groups.count(), (0, 1));
-        assert_eq!(groups.hear(&halted(6)).unwrap(), ends(6));
+        assert_eq!(groups.hear(&halted(6)).unwrap(), core::slice::from_ref(&settles));
+        assert_eq!(groups.settled(GROUP, rests()), says);
+        let delivers = Order::Deliver(PLACE, rest());
+        assert_eq!(groups.hear(&Message::Rest(PLACE, rest())).unwrap(), [delivers]);
+        assert_eq!(groups.count(), (0, 1), "the peer may have more to say");
+        assert_eq!(groups.hear(&Message::Gone(GROUP)).unwrap(), [Order::Remove(GROUP)]);
         assert_eq!(groups.count(), (0, 0));
-        // The peer's does.
+        // The peer's does, and it is through before this side is.
         let mut groups = up();
         assert_eq!(groups.hear(&halted(6)).unwrap(), [Order::Fail(GROUP)]);
-        let mut all = vec![Order::Say(halted(5))];
-        all.extend(ends(6));
-        assert_eq!(groups.failed(GROUP, &Cause::Told, vec![halt(5)]), all);
+        let second = groups.failed(GROUP, &Cause::Told, vec![halt(5)]);
+        assert_eq!(second, [Order::Say(halted(5)), settles]);
         assert_eq!(groups.hear(&Message::Gone(GROUP)), Ok(Vec::new()));
+        assert!(
+            groups.hear(&Message::Rest(PLACE, rest())).is_err(),
+            "it has said that this was all"
+        );
+        let mut all = says.to_vec();
+        all.push(Order::Remove(GROUP));
+        assert_eq!(groups.settled(GROUP, rests()), all);
         assert_eq!(groups.count(), (0, 0));
     }
 
@@ -360,8 +415,12 @@ mod tests {
         let refuse = Message::Refuse(GROUP, Refusal::Many);
         let impossible = |groups: &mut Groups, message: &Message| groups.hear(message).is_err();
         let mut none = Groups::new(true);
-        for message in [&halted, &accept, &refuse, &Message::Gone(GROUP)] {
+        let (gone, rest) = (Message::Gone(GROUP), Message::Rest(PLACE, rest()));
+        for message in [&halted, &accept, &refuse, &gone, &rest] {
             assert!(impossible(&mut none, message), "{message:?}");
+        }
+        for message in [&gone, &rest] {
+            assert!(impossible(&mut up(), message), "{message:?}");
         }
         // Under names that are this side's, or twice.
         assert!(impossible(&mut none, &Message::Offer(said(2, 1))));
@@ -374,10 +433,8 @@ mod tests {
         for message in [&accept, &refuse] {
             assert!(impossible(&mut up(), message));
         }
-        let lane = Message::NotOpened(
-            shunt_peer::message::Place { group: GROUP, slot: 0, generation: 0 },
-            Refusal::Many,
-        );
+        let lane =
+            Message::NotOpened(Place { group: GROUP, slot: 0, generation: 0 }, Refusal::Many);
         assert!(impossible(&mut up(), &lane));
     }
 
@@ -402,6 +459,7 @@ mod tests {
         assert_eq!(groups.made(GROUP, Ok(pair(1))), []);
         assert_eq!(groups.connected(GROUP), []);
         assert_eq!(groups.failed(GROUP, &Cause::Silence, Vec::new()), []);
+        assert_eq!(groups.settled(GROUP, Vec::new()), []);
     }
 
     /// Two sides with a wire each way, and workers that do what they are told, now or later.
@@ -411,7 +469,8 @@ mod tests {
         heard: VecDeque<Message>,
         /// Link groups with a queue pair, and whether that is connected.
         pairs: BTreeMap<u32, bool>,
-        resumed: Vec<u32>,
+        settled: Vec<u32>,
+        delivered: Vec<u32>,
     }
 
     struct Two {
@@ -446,8 +505,14 @@ mod tests {
                     self.groups[who].connected(name)
                 }
                 Order::Fail(name) => self.groups[who].failed(name, &Cause::Told, Vec::new()),
-                Order::Resume(name, _) => {
-                    self.sides[who].resumed.push(name);
+                Order::Settle(name, _) => {
+                    self.sides[who].settled.push(name);
+                    let place = Place { group: name, ..PLACE };
+                    self.groups[who].settled(name, vec![(place, rest())])
+                }
+                Order::Deliver(place, _) => {
+                    assert!(self.sides[who].pairs.contains_key(&place.group));
+                    self.sides[who].delivered.push(place.group);
                     Vec::new()
                 }
                 Order::Remove(name) => {
@@ -496,9 +561,13 @@ mod tests {
                 let (up, all) = groups.count();
                 proptest::prop_assert_eq!((up, all), (names[who].len(), names[who].len()));
             }
-            let mut resumed = two.sides.each_ref().map(|side| side.resumed.clone());
-            resumed.iter_mut().for_each(|names| names.sort_unstable());
-            proptest::prop_assert_eq!(&resumed[0], &resumed[1]);
+            let [one, other] = two.sides.each_mut().map(|side| {
+                side.settled.sort_unstable();
+                side.delivered.sort_unstable();
+                (side.settled.clone(), side.delivered.clone())
+            });
+            proptest::prop_assert_eq!(&one, &other);
+            proptest::prop_assert_eq!(&one.0, &one.1);
         }
     }
 }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use shunt_far::link::{NotOpened, Rings};
+use shunt_far::lane::Rest;
+use shunt_far::link::{Ended, NotOpened, Rings, Settlement};
 use shunt_far::placement::{PerGroup, Place as Queue, Placement};
 use shunt_far::{Cause, Halt, Link, Mirror as _, News, Settings};
 use shunt_peer::PublicKey;
-use shunt_peer::message::Refusal;
+use shunt_peer::message::{self, Refusal};
 use shunt_shm::region::{Geometry, Side};
 use shunt_verbs::port::Port;
 use shunt_verbs::value::{PacketNumber, PairNumber, PeerPair, Remote};
@@ -41,6 +42,8 @@ pub(crate) enum Outcome {
     Connected(Name),
     /// A connection's rings are registered: where the far side writes, and how its program tells of news. Or they cannot be.
     Opened(Name, usize, Result<(Remote, u32), Refusal>),
+    /// All connections of a link that has failed are settled: what the peer is to be sent.
+    Settled(Name, Vec<(message::Place, Rest)>),
     /// What a worker tells of itself, with its number.
     Told(usize, Told),
 }
@@ -257,9 +260,26 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
 
     /// The far side has said where its connections stood.
     pub(crate) fn settle(&self, name: Name, far: Vec<Halt>) {
+        let (tell, shared) = (self.tell.clone(), Arc::clone(&self.shared));
         self.with_link(name, move |link, _| {
-            for (slot, ended) in link.settle(&far) {
-                warn!("connection {slot} of a link that has failed is reset: {ended}");
+            let Settlement { ended, rests } = link.settle(&far);
+            are_reset(&ended);
+            let rests = rests.into_iter().flat_map(|(slot, generation, pieces)| {
+                let slot = u16::try_from(slot).unwrap_or(u16::MAX);
+                let place = message::Place { group: name.1, slot, generation };
+                pieces.into_iter().map(move |rest| (place, rest))
+            });
+            let _ = tell.send(Outcome::Settled(name, rests.collect()));
+            shared.wake();
+        });
+    }
+
+    /// The far side has sent what a link has not delivered.
+    pub(crate) fn deliver(&self, name: Name, place: message::Place, rest: Rest) {
+        self.with_link(name, move |link, _| {
+            let slot = usize::from(place.slot);
+            if let Err(impossible) = link.rest(slot, place.generation, &rest) {
+                are_reset(&[(slot, Ended::Impossible(impossible))]);
             }
         });
     }
@@ -272,7 +292,7 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
             self.workers[place.queue].hand(move |worker, _| {
                 if let Some(mut link) = worker.remove(pair, SETTINGS) {
                     link.fail(Cause::Told);
-                    link.part();
+                    are_reset(&link.part());
                 }
             });
         }
@@ -289,6 +309,12 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
     pub(crate) fn named(&self, queue: usize, pair: PairNumber) -> Option<Name> {
         let is_it = |placed: &Placed| placed.place.queue == queue && placed.pair == Some(pair);
         self.placed.iter().find(|(_, placed)| is_it(placed)).map(|(name, _)| *name)
+    }
+}
+
+fn are_reset(connections: &[(usize, Ended)]) {
+    for (slot, ended) in connections {
+        warn!("connection {slot} of a link that has failed is reset: {ended}");
     }
 }
 

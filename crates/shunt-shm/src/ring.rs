@@ -430,6 +430,15 @@ impl TxCursor {
 }
 
 impl RxCursor {
+    /// One that has come to this position.
+    #[must_use]
+    pub fn at(pos: u64) -> Self {
+        let cursor = Self::default();
+        cursor.pos.store(pos, R);
+        cursor.prod.store(pos, R);
+        cursor
+    }
+
     /// Bytes ever taken from the ring.
     #[inline]
     pub fn pos(&self) -> u64 {

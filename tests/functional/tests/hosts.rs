@@ -1,6 +1,7 @@
 //! Connections between hosts by RDMA, over the stub of libibverbs: every byte is checked, also when a link fails or an agent is
 //! killed.
 
+use std::fs;
 use std::net::SocketAddr;
 
 use shunt_functional::generator::records;
@@ -61,6 +62,99 @@ fn a_link_that_fails_loses_no_byte() {
     let again = stats(&lab);
     lab.run(0, 1, &traffic("10", "3000000", "poll"), &traffic("10", "3000000", "poll"));
     all_shunted(&lab, &again, 10);
+}
+
+/// Answers each `ping`; behind `last` it reads to the end, and says what it has read.
+const READER: &str = r#"
+import hashlib, socket, sys, threading
+listener = socket.create_server((sys.argv[1], 0))
+print("port", listener.getsockname()[1], flush=True)
+read = []
+def serve(conn):
+    while conn.recv(4, socket.MSG_WAITALL) == b"ping":
+        conn.sendall(b"pong")
+    last = b""
+    try:
+        while piece := conn.recv(65536):
+            last += piece
+        read.append(f"last {len(last)} {hashlib.sha256(last).hexdigest()}")
+    except OSError as error:
+        read.append(f"last {len(last)} {error}")
+    conn.close()
+threads = [threading.Thread(target=serve, args=(listener.accept()[0],)) for _ in range(int(sys.argv[2]))]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print("\n".join(read))
+"#;
+
+/// Is quiet once there is a file `quiet`; and when there is `go` sends its last bytes, and ends in that way.
+const ENDS: &str = r#"
+import hashlib, os, socket, sys, time
+ip, port, place, how, size = sys.argv[1:]
+last = bytes(n * n % 251 for n in range(int(size)))
+conn = socket.create_connection((ip, int(port)))
+while not os.path.exists(place + "/quiet"):
+    conn.sendall(b"ping")
+    assert conn.recv(4, socket.MSG_WAITALL) == b"pong"
+    time.sleep(0.02)
+print("quiet", flush=True)
+while not os.path.exists(place + "/go"):
+    time.sleep(0.002)
+conn.sendall(b"last" + last)
+if how == "shutdown":
+    conn.shutdown(socket.SHUT_WR)
+elif how == "close":
+    conn.close()
+print("last", len(last), hashlib.sha256(last).hexdigest(), flush=True)
+if how == "shutdown":
+    assert conn.recv(1) == b"", "the peer ends as well"
+os._exit(0)
+"#;
+
+/// Programs send their last bytes and end, and only then their agent finds that the link fails: the peers read all of it, and then the
+/// end.
+#[test]
+fn an_end_comes_behind_all_its_bytes() {
+    let lab = Lab::of_hosts();
+    let [one, two] = [&lab.machines[0], &lab.machines[1]];
+    let place = one.sandbox().path();
+    let ways = ["shutdown", "close", "exit"];
+    let before = one.sandbox().stats();
+    let mut reader = two.command("python3");
+    reader.args(["-c", READER, "10.77.0.2", "9"]);
+    let mut reader = two.sandbox().spawn(reader);
+    let port: u16 = reader.wait_for_line(|line| line.strip_prefix("port ")?.parse().ok());
+    one.until_it_knows(SocketAddr::from((two.ip, port)));
+    let all = ways.iter().flat_map(|how| ["1", "4000", "100000"].map(|size| (*how, size)));
+    let senders = all.map(|(how, size)| {
+        let mut sender = one.command("python3");
+        sender.args(["-c", ENDS, "10.77.0.2", &port.to_string()]).arg(place).args([how, size]);
+        one.sandbox().spawn(sender)
+    });
+    let mut senders: Vec<_> = senders.collect();
+    settles("shunted, nearly all", &true, || {
+        reader.assert_running();
+        one.sandbox().stats().since(&before).1 >= 7
+    });
+    fs::write(place.join("quiet"), "").expect("a file");
+    for sender in &mut senders {
+        sender.wait_for_line(|line| (line == "quiet").then_some(()));
+    }
+    one.sandbox().signal_agent(libc::SIGSTOP);
+    lab.cut(true);
+    fs::write(place.join("go"), "").expect("a file");
+    let last = |line: &str| line.starts_with("last").then(|| line.to_owned());
+    let mut sent: Vec<_> = senders.iter_mut().map(|sender| sender.wait_for_line(last)).collect();
+    one.sandbox().signal_agent(libc::SIGCONT);
+    for sender in senders {
+        let _ = sender.wait().success();
+    }
+    let mut read: Vec<_> = reader.wait().success().stdout.lines().filter_map(last).collect();
+    sent.sort();
+    read.sort();
+    let log = one.sandbox().agent_log();
+    assert_eq!(sent, read, "{log}\n{}", two.sandbox().agent_log());
+    assert!(log.contains("pieces of connections that have ended"), "{log}");
 }
 
 /// `kill -9` of an agent: connections through it are over at once, on either side.

@@ -3,7 +3,8 @@
 //! Calls, in their order: [`Link::new`]; [`Link::connect`] with what the far side says of its own; for each connection
 //! [`Link::open`], and [`Link::attach`] when the far side has opened it, too. Then, whenever a program has published something,
 //! [`Link::mark`]; for each completion [`Link::complete`]; [`Link::pump`] behind both, which posts what there is to post; and
-//! [`Link::tick`] at [`Link::deadline`]. After a failure ([`Link::cause`]) come [`Link::halts`], and [`Link::resume`] with the far side's.
+//! [`Link::tick`] at [`Link::deadline`]. After a failure ([`Link::cause`]) come [`Link::halts`],
+//! [`Link::settle`] with the far side's, [`Link::rest`] with what it sends then, and [`Link::part`].
 //!
 //! **Receives.** Each side has [`Settings::messages`] receive requests, and never has more messages unacknowledged than the
 //! other side has requests. A message acknowledges all that its sender has taken, after their requests were posted again. The
@@ -15,6 +16,7 @@
 //! the time anew, each as often as it can be no other than that: a message of this side that the device has sent, of which there are
 //! no more than places; and a message of the far side that was posted before it knew of this side's, of which its queue has no more.
 
+mod failure;
 mod outcome;
 mod settings;
 mod waiting;
@@ -23,7 +25,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use shunt_shm::region::{CLOSED, Section};
+use shunt_shm::region::CLOSED;
 use shunt_shm::sync::Ordering;
 use shunt_verbs::port::{Pair, Patience, Port, Region};
 use shunt_verbs::value::{
@@ -32,9 +34,11 @@ use shunt_verbs::value::{
 };
 use shunt_verbs::{Memory, Refused};
 
-use crate::lane::{Impossible, Lane, Posting, Settled};
+use crate::lane::{Lane, Posting};
 use crate::message::{self, Kind, Message, Words};
 use crate::mirror::{Mirror, News};
+pub use failure::Settlement;
+use failure::break_off;
 pub use outcome::{Cause, Ended, Event, Halt, NotOpened};
 use settings::{BUFFER, REQUESTS};
 pub use settings::{Rings, Settings};
@@ -50,10 +54,13 @@ struct Open<P: Port> {
     lane: Lane,
     outgoing: P::Region,
     incoming: P::Region,
+    rings: Rings,
     /// The far ring.
     far: Option<Remote>,
     is_marked: bool,
     leave: Leave,
+    /// The link has failed, and the program was told that the connection is reset.
+    is_broken_off: bool,
 }
 
 /// How far a connection is on its way out.
@@ -246,9 +253,11 @@ impl<P: Port, M: Mirror> Link<P, M> {
             lane: Lane::default(),
             outgoing,
             incoming,
+            rings: rings.clone(),
             far: None,
             is_marked: false,
             leave: Leave::default(),
+            is_broken_off: false,
         });
         Ok(remote)
     }
@@ -580,67 +589,6 @@ impl<P: Port, M: Mirror> Link<P, M> {
         }
     }
 
-    /// Where each connection stood when the link failed; nothing while it has not.
-    pub fn halts(&mut self) -> Vec<Halt> {
-        if self.cause.is_none() {
-            return Vec::new();
-        }
-        let mirror = &self.mirror;
-        let open = self.lanes.iter_mut().enumerate();
-        open.filter_map(|(slot, open)| {
-            let Open { generation, lane, .. } = open.as_mut().filter(|open| open.far.is_some())?;
-            let side = mirror.side(slot);
-            let (mine, theirs) = (mirror.section(slot, side), mirror.section(slot, side.other()));
-            Some(Halt { slot, generation: *generation, stand: lane.stand(mine, theirs) })
-        })
-        .collect()
-    }
-
-    /// The far side has said where its connections stood: each direction that was in a ring goes on over TCP. Programs are not told
-    /// yet that the kernel counts: [`Self::part`]. Returns those that end instead, and why.
-    pub fn settle(&mut self, far: &[Halt]) -> Vec<(usize, Ended)> {
-        let (own, mut all_ended) = (self.halts(), Vec::new());
-        self.is_settled = true;
-        for Halt { slot, generation, .. } in own {
-            let said = far.iter().find(|halt| halt.slot == slot && halt.generation == generation);
-            let (ring, side) = (self.mirror.ring(), self.mirror.side(slot));
-            let sections =
-                (self.mirror.section(slot, side), self.mirror.section(slot, side.other()));
-            let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) else { continue };
-            let settled = said.map(|said| open.lane.settle(&said.stand, sections, ring));
-            let ended = match settled {
-                Some(Ok(Settled::GoesOn)) => None,
-                Some(Ok(Settled::Lost)) => Some(Ended::Lost),
-                Some(Err(impossible)) => Some(Ended::Impossible(impossible)),
-                None => Some(Ended::Untold),
-            };
-            if let Some(ended) = ended {
-                break_off(sections.1);
-                all_ended.push((slot, ended));
-            }
-            self.mirror.wake(slot, News { bytes: true, room: true });
-        }
-        all_ended
-    }
-
-    /// Nothing is left of the link on either side: what the kernel says of ends counts, and places can be used again. Where nobody has
-    /// said where its connections stood, they end.
-    pub fn part(&mut self) {
-        for slot in 0..self.lanes.len() {
-            let Some(open) = &self.lanes[slot] else { continue };
-            let theirs = self.mirror.section(slot, self.mirror.side(slot).other());
-            if open.far.is_some() && !self.is_settled {
-                // It sends nothing over TCP that the far program could take for what is missing.
-                break_off(theirs);
-            } else {
-                theirs.cons.heard.store(0, Ordering::Release);
-                theirs.prod.behind.store(0, Ordering::Release);
-            }
-            theirs.setup.done.store(1, Ordering::Release);
-            self.mirror.wake(slot, News { bytes: true, room: true });
-        }
-    }
-
     /// Takes a connection out that the far side has not opened.
     pub fn abandon(&mut self, slot: usize) {
         if let Some(place) = self.lanes.get_mut(slot)
@@ -649,23 +597,6 @@ impl<P: Port, M: Mirror> Link<P, M> {
             *place = None;
         }
     }
-
-    /// The byte behind which a connection's own direction goes on over TCP, by what the far side said of it. All bytes from there on
-    /// lie in the program's ring.
-    ///
-    /// # Errors
-    /// The far side cannot have received that; the connection ends. `None` within: there is no such connection, or the link has not failed.
-    pub fn resume(&self, far: &Halt) -> Result<u64, Option<Impossible>> {
-        let open = self.lanes.get(far.slot).and_then(Option::as_ref);
-        let open = open.filter(|open| self.cause.is_some() && open.generation == far.generation);
-        open.ok_or(None)?.lane.resume(far.stand.received).map_err(Some)
-    }
-}
-
-/// Writes what no peer could, by which the program's own checks end the connection.
-fn break_off(theirs: &Section) {
-    theirs.prod.grants.store(u32::MAX / 2, Ordering::Release);
-    theirs.cons.cons.store(u64::MAX, Ordering::Release);
 }
 
 fn lane_name(slot: usize, generation: u32) -> message::Lane {

@@ -75,6 +75,8 @@ pub struct End {
     memory: Memory,
     ring: u64,
     programs: Vec<Program>,
+    /// Programs take from the ring only where a switch point has led them there.
+    stays: bool,
     is_asleep: bool,
     was_marked: bool,
     pub now: Duration,
@@ -88,7 +90,7 @@ pub struct Taken {
 }
 
 impl End {
-    pub fn new(port: FakePort, side: Side, sizes: Sizes) -> (Self, PeerPair) {
+    pub fn new(port: FakePort, side: Side, sizes: Sizes, stays: bool) -> (Self, PeerPair) {
         let settings = settings(sizes);
         let ring = 1 << sizes.ring;
         let sections: Sections = Rc::new((0..sizes.lanes).map(|_| Default::default()).collect());
@@ -111,6 +113,7 @@ impl End {
             memory,
             ring,
             programs,
+            stays,
             is_asleep: false,
             was_marked: true,
             now: Duration::ZERO,
@@ -210,6 +213,11 @@ impl End {
         self.programs[lane].tx.pos()
     }
 
+    /// Bytes of the peer's that the program was told of.
+    pub fn heard(&self, lane: usize) -> u64 {
+        self.sections(lane).1.prod.prod.load(Ordering::Acquire)
+    }
+
     pub fn taken(&self, lane: usize) -> u64 {
         self.programs[lane].rx.pos()
     }
@@ -220,6 +228,11 @@ impl End {
 
     pub fn marks(&self, lane: usize) -> &[u64] {
         &self.programs[lane].marks
+    }
+
+    /// Where the agent says that the peer has stopped, after a failure.
+    pub fn goes_on_at(&self, lane: usize) -> u64 {
+        self.sections(lane).1.cons.cons.load(Ordering::Acquire)
     }
 
     pub fn has_ended(&self, lane: usize) -> bool {
@@ -239,7 +252,8 @@ impl End {
         let known = program.rx.refresh(&theirs.prod, self.ring).unwrap();
         let all = program.rx.pos() + known;
         let mark = mark.inspect(|at| assert!(*at <= all, "a switch point before its bytes"));
-        let span = program.rx.readable(&theirs.prod, self.ring, len as u64).unwrap();
+        let len = if self.stays && program.passed.is_multiple_of(2) { 0 } else { len as u64 };
+        let span = program.rx.readable(&theirs.prod, self.ring, len).unwrap();
         let (from, bytes) = (program.rx.pos(), self.bytes(lane, self.side, span));
         let _ = program.rx.consume(&mine.cons, self.ring, span.len() as u64);
         let passed = mark.filter(|at| *at <= from + span.len() as u64);

@@ -8,6 +8,7 @@
 //! * Without faults all arrives, and places are free once both programs have left.
 //! * After a failure each direction goes on over TCP behind the byte that the far side has received, and the bytes from there on
 //!   still lie in the sender's ring.
+//! * What was not received before an end comes from the sender's agent, and the end behind it.
 //!
 //! `SIM_HISTORIES` says how many; one that fails shrinks and is printed. They are the same each time; `SIM_SEED` has others.
 
@@ -49,7 +50,7 @@ fn no_byte_is_lost_or_repeated() {
 #[test]
 fn histories_reach_every_outcome() {
     let mut runner = TestRunner::deterministic();
-    let mut seen = [0; 4];
+    let mut seen = [0; 5];
     let mut sent = 0;
     for _ in 0..1_000 {
         let plan = plans().new_tree(&mut runner).unwrap().current();
@@ -58,12 +59,16 @@ fn histories_reach_every_outcome() {
         sent += world.sent();
         seen[match outcome {
             Outcome::Whole => 0,
+            Outcome::Failed { rest: 1.., .. } => 4,
             Outcome::Failed { silent: true, .. } => 1,
             Outcome::Failed { resent: 0, .. } => 2,
             Outcome::Failed { .. } => 3,
         }] += 1;
     }
-    let [whole, silent, nothing, resent] = seen;
-    let enough = whole > 200 && silent > 20 && nothing > 50 && resent > 50 && sent > 100_000;
-    assert!(enough, "whole, silent, nothing to send again, sent again: {seen:?}; bytes {sent}");
+    let [whole, silent, nothing, resent, rest] = seen;
+    let enough = whole > 200 && silent > 20 && nothing > 50 && resent > 50 && rest > 50;
+    assert!(
+        enough && sent > 100_000,
+        "whole, silent, nothing to send again, sent again, an end among it: {seen:?}; bytes {sent}"
+    );
 }

@@ -43,6 +43,8 @@ pub struct Plan {
     pub seed: u64,
     pub sizes: Sizes,
     pub faults: Faults,
+    /// Programs enter the ring at the beginning, and stay there, as those of the product do.
+    pub stays: bool,
     pub actions: Vec<Action>,
 }
 
@@ -83,13 +85,15 @@ fn faults() -> impl Strategy<Value = Faults> {
 /// All histories.
 pub fn plans() -> impl Strategy<Value = Plan> {
     let sizes = (1..4_usize, 6..13_u32, 4..10_u16, prop::sample::select(vec![16, 100, 1 << 20]));
-    (any::<u64>(), sizes, faults(), any::<bool>()).prop_flat_map(|(seed, sizes, faults, waits)| {
+    let ways = (any::<bool>(), any::<bool>());
+    (any::<u64>(), sizes, faults(), ways).prop_flat_map(|(seed, sizes, faults, (waits, stays))| {
         let (lanes, ring, messages, burst) = sizes;
         let sizes = Sizes { lanes, ring, messages, burst };
         prop::collection::vec(actions(lanes, waits), 0..120).prop_map(move |actions| Plan {
             seed,
             sizes,
             faults,
+            stays,
             actions,
         })
     })

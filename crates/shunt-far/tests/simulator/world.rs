@@ -17,14 +17,15 @@ const REST: usize = 100_000;
 pub enum Outcome {
     /// All arrived over the link.
     Whole,
-    /// The link failed, and so many bytes went over TCP.
-    Failed { silent: bool, resent: u64 },
+    /// The link failed, and so many bytes went over TCP, or from agent to agent.
+    Failed { silent: bool, resent: u64, rest: u64 },
 }
 
 pub struct World {
     network: Network,
     ends: [End; 2],
     lanes: usize,
+    stays: bool,
     silence: Duration,
     /// What each agent said to the other one when its link had failed.
     halts: [Option<Vec<Halt>>; 2],
@@ -33,18 +34,22 @@ pub struct World {
 impl World {
     pub fn new(plan: &Plan) -> Self {
         let network = Network::new(plan.seed, plan.faults);
-        let (mut one, first) = End::new(network.host(), Side::Client, plan.sizes);
-        let (mut two, second) = End::new(network.host(), Side::Server, plan.sizes);
+        let (mut one, first) = End::new(network.host(), Side::Client, plan.sizes, plan.stays);
+        let (mut two, second) = End::new(network.host(), Side::Server, plan.sizes, plan.stays);
         one.link().connect(&second).unwrap();
         two.link().connect(&first).unwrap();
         for lane in 0..plan.sizes.lanes {
             let (here, there) = (one.open(lane), two.open(lane));
             one.attach(lane, there);
             two.attach(lane, here);
+            if plan.stays {
+                [&mut one, &mut two].iter_mut().for_each(|end| end.set_mark(lane));
+            }
         }
         let silence = settings(plan.sizes).silence;
         let halts = [None, None];
-        Self { network, ends: [one, two], lanes: plan.sizes.lanes, silence, halts }
+        let (lanes, stays) = (plan.sizes.lanes, plan.stays);
+        Self { network, ends: [one, two], lanes, stays, silence, halts }
     }
 
     pub fn sent(&self) -> u64 {
@@ -93,6 +98,7 @@ impl World {
                 if self.has_failed(who) => {}
             Action::Send(who, lane, len) => self.ends[who].send(lane, len),
             Action::Take(who, lane, len) => self.take(who, lane, len),
+            Action::Mark(..) if self.stays => {}
             Action::Mark(who, lane) => self.ends[who].set_mark(lane),
             Action::End(who, lane) => self.ends[who].end(lane),
             Action::Work(who) => self.ends[who].work(&self.network),
@@ -148,7 +154,7 @@ impl World {
             let failed = u64::from(self.has_failed(who));
             let end = &self.ends[who];
             for lane in 0..self.lanes {
-                progress[0] += end.taken(lane);
+                progress[0] += end.taken(lane) + end.heard(lane);
                 progress[1] += u64::from(end.passed(lane));
                 progress[2] += u64::from(end.saw_end(lane));
             }
@@ -191,7 +197,7 @@ impl World {
                 "{:?}",
                 self.ends.each_mut().map(|end| end.link().cause())
             );
-            return self.go_on_over_tcp();
+            return if plan.stays { self.go_on(plan) } else { self.go_on_over_tcp() };
         }
         assert!(self.is_whole(), "it neither failed nor arrived");
         self.leave(plan);
@@ -252,6 +258,65 @@ impl World {
                 self.is_right(lane, sender, &Taken { from, bytes });
             }
         }
-        Outcome::Failed { silent, resent }
+        Outcome::Failed { silent, resent, rest: 0 }
+    }
+
+    /// What the agents do, and what programs find then. Some programs end only when the agents have said where connections stood.
+    fn go_on(&mut self, plan: &Plan) -> Outcome {
+        let silent = self.ends.iter_mut().any(|end| end.link().cause() == Some(Cause::Silence));
+        self.tell();
+        self.network.settle(REST);
+        self.ends.iter_mut().for_each(|end| end.work(&self.network));
+        for at in (0..2 * self.lanes).filter(|at| plan.seed >> at & 3 == 3) {
+            self.ends[at % 2].end(at / 2);
+        }
+        let halts = self.halts.each_mut().map(|halts| halts.take().unwrap());
+        let (mut resent, mut rest) = (0, 0);
+        let rests = [0, 1].map(|who: usize| {
+            let settlement = self.ends[who].link().settle(&halts[1 - who]);
+            assert_eq!(settlement.ended, []);
+            settlement.rests
+        });
+        for (receiver, rests) in [1, 0].into_iter().zip(rests) {
+            for (lane, generation, pieces) in rests {
+                for piece in pieces {
+                    rest += piece.bytes.len() as u64;
+                    assert_eq!(self.ends[receiver].link().rest(lane, generation, &piece), Ok(()));
+                    self.take_all(lane, receiver);
+                }
+            }
+        }
+        for receiver in 0..2 {
+            let sender = 1 - receiver;
+            assert_eq!(self.ends[receiver].link().part(), []);
+            for lane in 0..self.lanes {
+                self.take_all(lane, receiver);
+                let (from, sent) = (self.ends[receiver].taken(lane), self.ends[sender].sent(lane));
+                if self.ends[sender].has_ended(lane) {
+                    assert_eq!(from, sent, "bytes before an end are lost");
+                    continue;
+                }
+                assert_eq!(self.ends[sender].goes_on_at(lane), from, "a hole, or bytes twice");
+                let bytes = self.ends[sender].unread(lane, from);
+                resent += bytes.len() as u64;
+                self.is_right(lane, sender, &Taken { from, bytes });
+            }
+        }
+        Outcome::Failed { silent, resent, rest }
+    }
+
+    /// A program takes what there is.
+    fn take_all(&mut self, lane: usize, receiver: usize) {
+        let sender = 1 - receiver;
+        loop {
+            let (taken, end, passed) = self.ends[receiver].take(lane, usize::MAX);
+            self.is_right(lane, sender, &taken);
+            if end.is_some() {
+                assert!(self.ends[sender].has_ended(lane), "an end that was not");
+            }
+            if taken.bytes.is_empty() && passed.is_none() {
+                break;
+            }
+        }
     }
 }

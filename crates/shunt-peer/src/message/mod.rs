@@ -1,7 +1,8 @@
 //! What two agents say to each other.
 //!
 //! A kind in one byte, then its fields, numbers in network byte order. Addresses are 16 bytes, IPv4 ones in their mapped form
-//! (RFC 4291, section 2.5.5.2). A list has its length in front, bounded by [`ADDRESSES`], [`LISTENERS`] and [`SLOTS`]. Each value has
+//! (RFC 4291, section 2.5.5.2). A list has its length in front, bounded by [`ADDRESSES`], [`LISTENERS`], [`SLOTS`] and
+//! [`PIECE`](shunt_far::lane::PIECE). Each value has
 //! exactly one form, and what is not the form of a value is refused whole.
 //!
 //! | Kind | Message | Fields after the kind |
@@ -18,12 +19,15 @@
 //! | 11 | [`Message::Gone`] | group 4 |
 //! | 12 | [`Message::Ping`] | |
 //! | 13 | [`Message::Bye`] | why 1 |
+//! | 14 | [`Message::Rest`] | group 4, slot 2, use 4, at 8, shape 8, length 2, bytes, number of ends 1, then marks 4, places 8 and 8, how 1 |
 
 mod bounds;
 mod bytes;
 mod value;
 
 use core::net::{IpAddr, SocketAddr};
+
+use shunt_far::lane::Rest;
 
 pub use bounds::{ADDRESSES, LISTENERS, LONGEST, Malformed, NAME, SLOTS};
 use bytes::{Reader, Writer};
@@ -52,7 +56,9 @@ pub enum Message {
     NotOpened(Place, Refusal),
     /// The link has failed; where each connection stood.
     Halted(Halted),
-    /// The sender has nothing left of that link group.
+    /// Behind that: bytes of a program that has ended, which the link has not delivered.
+    Rest(Place, Rest),
+    /// The sender has no more to say of that link group.
     Gone(u32),
     /// The sender is there.
     Ping,
@@ -73,6 +79,7 @@ const HALTED: u8 = 10;
 const GONE: u8 = 11;
 const PING: u8 = 12;
 const BYE: u8 = 13;
+const REST: u8 = 14;
 
 impl Message {
     /// Reads a message.
@@ -93,6 +100,7 @@ impl Message {
             OPENED => Self::Opened(Place::read(from)?, Region::read(from)?),
             NOT_OPENED => Self::NotOpened(Place::read(from)?, Refusal::read(from)?),
             HALTED => Self::Halted(Halted::read(from)?),
+            REST => Self::Rest(Place::read(from)?, value::read_rest(from)?),
             GONE => Self::Gone(from.u32()?),
             PING => Self::Ping,
             BYE => Self::Bye(Bye::read(from)?),
@@ -128,6 +136,10 @@ impl Message {
                 why.write(to);
             }
             Self::Halted(halted) => halted.write(to.u8(HALTED)),
+            Self::Rest(place, rest) => {
+                place.write(to.u8(REST));
+                value::write_rest(rest, to);
+            }
             Self::Gone(group) => {
                 to.u8(GONE).u32(*group);
             }

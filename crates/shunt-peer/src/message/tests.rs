@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use shunt_far::Halt;
-use shunt_far::lane::Stand;
+use shunt_far::lane::{End, PIECE, Stand};
 use shunt_verbs::value::{Gid, Mtu, PacketNumber, PairNumber, PeerPair, Remote, RemoteKey};
 
 use super::*;
@@ -67,13 +67,19 @@ fn all() -> Vec<Message> {
         Message::Gone(0xffff_ffff),
         Message::Ping,
         Message::Bye(Bye::Ends),
+        Message::Rest(PLACE, rest()),
     ]
+}
+
+fn rest() -> Rest {
+    let end = End { marks: 3, mark_at: [1 << 33, 5], closed: 2 };
+    Rest { at: 1 << 32, base: 1 << 57, bytes: b"ab".to_vec(), end: Some(end) }
 }
 
 #[test]
 fn golden_bytes() {
     #[rustfmt::skip]
-    let expected: [&[u8]; 4] = [
+    let expected: [&[u8]; 5] = [
         &[
             1, 1, 2, 3, 4, 5, 6, 7, 8, 0, 4, 0, 0, 0, 32, 1, 0, 1, 3, b'd', b'b', b'1',
         ],
@@ -94,9 +100,15 @@ fn golden_bytes() {
             0, 255, 0, 0, 0, 7, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 128, 0, 0, 0, 0,
             0, 0, 0, 5, 0, 0, 2, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255,
         ],
+        &[
+            14, 1, 2, 3, 4, 0, 0xff, 0x11, 0x12, 0x13, 0x14,
+            0, 0, 0, 1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 2, b'a', b'b',
+            1, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 2,
+        ],
     ];
     let all = all();
-    for (message, bytes) in [&all[0], &all[3], &all[6], &all[9]].into_iter().zip(expected) {
+    for (message, bytes) in [&all[0], &all[3], &all[6], &all[9], &all[13]].into_iter().zip(expected)
+    {
         assert_eq!(message.bytes(), bytes, "{message:?}");
     }
 }
@@ -112,7 +124,7 @@ fn every_kind_comes_back_and_no_part_of_it_is_one() {
         let longer = [&bytes[..], &[0]].concat();
         assert_eq!(Message::parse(&longer), Err(Malformed::Long), "{message:?}");
     }
-    for kind in [0, 14, 255] {
+    for kind in [0, 15, 255] {
         assert_eq!(Message::parse(&[kind]), Err(Malformed::Kind));
     }
 }
@@ -184,6 +196,11 @@ fn lists_are_bounded() {
         assert_eq!(Message::parse(&[kind, more[0], more[1]]), Err(Malformed::Many));
     }
     assert_eq!(Message::parse(&[10, 0, 0, 0, 5, 1, 1]), Err(Malformed::Many));
+    let long = Message::Rest(PLACE, Rest { bytes: vec![7; PIECE], ..rest() }).bytes();
+    assert!(long.len() <= LONGEST && Message::parse(&long).is_ok());
+    let more = u16::try_from(PIECE + 1).unwrap().to_be_bytes();
+    let longer = [&long[..27], &more, &long[29..]].concat();
+    assert_eq!(Message::parse(&longer), Err(Malformed::Many));
     let ports = 1..=u16::try_from(LISTENERS).unwrap() + 9;
     let listeners = ports.map(|port| SocketAddr::new("10.0.0.1".parse().unwrap(), port));
     let bytes = Message::Listeners(listeners.collect()).bytes();
@@ -199,7 +216,7 @@ fn lists_are_bounded() {
 proptest! {
     #[test]
     fn bytes_and_values_are_the_same(
-        which in 0_usize..13,
+        which in 0_usize..14,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
     ) {
         let mut bytes = all()[which].bytes();

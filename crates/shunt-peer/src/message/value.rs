@@ -4,7 +4,7 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
 use shunt_far::Halt;
-use shunt_far::lane::Stand;
+use shunt_far::lane::{End, PIECE, Rest, Stand};
 use shunt_verbs::value::{Gid, Mtu, PacketNumber, PairNumber, PeerPair, Remote, RemoteKey};
 
 use super::bounds::{Malformed, NAME, SLOTS};
@@ -319,4 +319,34 @@ impl Halted {
             to.u32(own_marks).u64(own_at).u64(own_end);
         });
     }
+}
+
+pub(super) fn read_rest(from: &mut Reader<'_>) -> Result<Rest, Malformed> {
+    let (at, base, len) = (from.u64()?, from.u64()?, usize::from(from.u16()?));
+    if len > PIECE {
+        return Err(Malformed::Many);
+    }
+    let bytes = from.take(len)?.to_vec();
+    let end = match from.u8()? {
+        0 => None,
+        1 => {
+            let (marks, mark_at) = (from.u32()?, [from.u64()?, from.u64()?]);
+            Some(End { marks, mark_at, closed: from.u8()?.into() })
+        }
+        _ => return Err(Malformed::Value),
+    };
+    Ok(Rest { at, base, bytes, end })
+}
+
+pub(super) fn write_rest(rest: &Rest, to: &mut Writer) {
+    let bytes = &rest.bytes[..rest.bytes.len().min(PIECE)];
+    to.u64(rest.at).u64(rest.base).u16(u16::try_from(bytes.len()).unwrap_or(u16::MAX)).put(bytes);
+    match rest.end {
+        None => to.u8(0),
+        Some(End { marks, mark_at: [even, odd], closed }) => {
+            // What a program writes there that is no way to end is none for the peer, either.
+            let closed = u8::try_from(closed).unwrap_or(u8::MAX);
+            to.u8(1).u32(marks).u64(even).u64(odd).u8(closed)
+        }
+    };
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use shunt_far::lane::Rest;
 use shunt_far::{Cause, Halt};
 use shunt_peer::Message;
-use shunt_peer::message::Refusal;
+use shunt_peer::message::{Place, Refusal};
 use shunt_verbs::port::Port;
 use shunt_verbs::value::PeerPair;
 use tracing::{info, warn};
@@ -23,6 +24,7 @@ enum Came {
     Made(Result<PeerPair, (Refusal, String)>),
     Connected,
     Failed(Cause, Vec<Halt>),
+    Settled(Vec<(Place, Rest)>),
 }
 
 impl<P: Port + Clone + Send + 'static> Hub<P> {
@@ -62,7 +64,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     links.connect((key, name), far, name.is_multiple_of(2) == dials);
                 }
                 Order::Fail(name) => links.fail((key, name)),
-                Order::Resume(name, far) => links.settle((key, name), far),
+                Order::Settle(name, far) => links.settle((key, name), far),
+                Order::Deliver(place, rest) => links.deliver((key, place.group), place, rest),
                 Order::Remove(name) => {
                     links.remove((key, name));
                     self.group_is_over((key, name));
@@ -88,7 +91,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     pub(super) fn say_to(&mut self, at: usize, message: &Message, now: Duration) {
         if let Way::Open(id) = self.peers[at].way
             && let Some(conn) = self.conns.get_mut(&id)
-            && let Err(why) = conn.say(message, now)
+            && let Err(why) = conn.say_in_turn(message, now)
         {
             self.over(id, &why, now);
         }
@@ -109,6 +112,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 (name, Came::Made(Err((refusal(&refused), refused.to_string()))))
             }
             Outcome::Connected(name) => (name, Came::Connected),
+            Outcome::Settled(name, rests) => (name, Came::Settled(rests)),
             Outcome::Opened(name, slot, opened) => {
                 return self.registered(name, slot, opened, now);
             }
@@ -145,6 +149,15 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             Came::Failed(cause, halts) => {
                 warn!("peer {host}: the link of link group {} has failed: {cause}", name.1);
                 groups.failed(name.1, &cause, halts)
+            }
+            Came::Settled(rests) => {
+                if !rests.is_empty() {
+                    info!(
+                        "peer {host}: sends {} pieces of connections that have ended",
+                        rests.len()
+                    );
+                }
+                groups.settled(name.1, rests)
             }
         };
         self.carry_out(at, orders, now);

@@ -515,7 +515,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     fn flush(&mut self, now: Duration) {
         let mut over = Vec::new();
         for (id, conn) in &mut self.conns {
-            if let Err(why) = conn.write() {
+            if let Err(why) = conn.flush(now) {
                 over.push((*id, why));
             }
         }

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use rustix::net::sockopt::{Timeout, socket_timeout};
 use shunt_shm::table::Table;
 use shunt_sys::sockinfo;
 use shunt_wire::addr::{Addr, FourTuple};
@@ -49,6 +50,8 @@ pub struct Listener {
     pub local: Option<Addr>,
     /// The size of a buffer was set, which what it accepts inherits.
     sized: AtomicBool,
+    /// A timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`) may have been set, which what it accepts inherits.
+    timed: AtomicBool,
     /// Something that only the kernel does was asked for, which what it accepts inherits.
     pub for_kernel: AtomicBool,
     /// Whether it pays to wait for bytes on what it accepts: what [`spin`](crate::stream::spin) has
@@ -105,6 +108,19 @@ impl Listener {
     /// The program sets one.
     pub fn set_sized(&self) {
         self.sized.store(true, Ordering::Relaxed);
+    }
+
+    /// True when nobody has set a timeout for what it accepts. Another process that has the socket can do so without a word: so only of one
+    /// that this process has made known itself, and has not shared by a fork since.
+    pub fn has_no_timeouts(&self) -> bool {
+        !self.timed.load(Ordering::Relaxed)
+            && self.holder.load(Ordering::Relaxed) == owner_pid()
+            && self.forks.load(Ordering::Relaxed) == FORKS.load(Ordering::Relaxed)
+    }
+
+    /// The program sets one.
+    pub fn set_timed(&self) {
+        self.timed.store(true, Ordering::Relaxed);
     }
 
     /// The program asks for what only the kernel does.
@@ -185,6 +201,7 @@ impl Listener {
             looked: AtomicU64::new(clock::now()),
             local: None,
             sized: AtomicBool::new(false),
+            timed: AtomicBool::new(true),
             for_kernel: AtomicBool::new(false),
             spins: AtomicU32::new(0),
         }
@@ -222,6 +239,7 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
     if let Some(same) = known.filter(is_same) {
         if same.holder.swap(endpoint.pid, Ordering::Relaxed) != endpoint.pid {
             same.forks.store(forks, Ordering::Relaxed);
+            same.set_timed();
         }
         same.endpoint.store(endpoint.id, Ordering::Relaxed);
         shunt_sys::fds::close(table);
@@ -252,6 +270,11 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
         sized: AtomicBool::new(
             sockinfo::buffer_is_set(abi::borrow(fd)).unwrap_or(true)
                 || sockinfo::low_water(abi::borrow(fd)) != Some(1),
+        ),
+        timed: AtomicBool::new(
+            [Timeout::Recv, Timeout::Send]
+                .into_iter()
+                .any(|which| !matches!(socket_timeout(abi::borrow(fd), which), Ok(None))),
         ),
         for_kernel: AtomicBool::new(sockinfo::asks_for_kernel(abi::borrow(fd))),
         spins: AtomicU32::new(0),
@@ -340,5 +363,34 @@ pub fn tell_all(endpoint: &'static Endpoint) {
             listener.tell(fd, endpoint);
             told = listener;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::in_child;
+
+    #[test]
+    fn of_timeouts_nobody_is_sure_who_shares_the_socket() {
+        let fresh = || {
+            let listener = Listener::unregistered(Reason::NoResources);
+            listener.timed.store(false, Ordering::Relaxed);
+            listener.forks.store(FORKS.load(Ordering::Relaxed), Ordering::Relaxed);
+            listener
+        };
+        assert!(in_child(|| {
+            assert!(!Listener::unregistered(Reason::NoResources).has_no_timeouts());
+            assert!(fresh().has_no_timeouts());
+            let listener = fresh();
+            listener.set_timed();
+            assert!(!listener.has_no_timeouts());
+            let listener = fresh();
+            listener.holder.store(owner_pid() + 1, Ordering::Relaxed);
+            assert!(!listener.has_no_timeouts(), "another process has made it known");
+            let listener = fresh();
+            are_inherited();
+            !listener.has_no_timeouts()
+        }));
     }
 }

@@ -167,6 +167,10 @@ fn take_up(
     };
     sock.put(NONBLOCK, nonblocking);
     sock.set_listener(listener);
+    if listener.has_no_timeouts() {
+        sock.record().rx.timeout.set_none();
+        sock.record().tx.timeout.set_none();
+    }
     sock.begin_learnt();
     let conn = Conn::new(new, sock);
     point!(accept_tracked);

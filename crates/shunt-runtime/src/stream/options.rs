@@ -173,24 +173,21 @@ impl Heeded {
     const fn is_asked_for_at_connect(self) -> bool {
         !matches!(self, Self::Zerocopy)
     }
-
-    /// What a listener accepts has it, too, and asks at once: it is needed before a call wants it.
-    const fn is_asked_for_at_accept(self) -> bool {
-        matches!(self, Self::Size | Self::LowWater)
-    }
 }
 
-/// Remembers what the library has to heed itself.
+/// Remembers what the library has to heed itself. What a listener accepts inherits it.
 fn note(fd: c_int, name: c_int, value: impl FnOnce() -> c_int) {
     let Some(heeded) = Heeded::of(name) else { return };
     let entry = fd_table::lookup(fd);
     if heeded.is_asked_for_at_connect() {
         unconnected::forget(fd, entry);
     }
-    if heeded.is_asked_for_at_accept()
-        && let Some(listener) = Listener::of(entry)
-    {
-        listener.set_sized();
+    if let Some(listener) = Listener::of(entry) {
+        match heeded {
+            Heeded::Size | Heeded::LowWater => listener.set_sized(),
+            Heeded::ReceiveTime | Heeded::SendTime => listener.set_timed(),
+            Heeded::Zerocopy => {}
+        }
     }
     if heeded == Heeded::Zerocopy && value() != 0 {
         discovered_memory::want();
@@ -245,10 +242,8 @@ mod tests {
     fn what_is_asked_for_later_leaves_a_fresh_socket_alone() {
         use Heeded::{LowWater, ReceiveTime, SendTime, Size, Zerocopy};
         let all = [Size, LowWater, ReceiveTime, SendTime, Zerocopy];
-        let asked =
-            all.map(|heeded| (heeded.is_asked_for_at_connect(), heeded.is_asked_for_at_accept()));
-        let (both, one, none) = ((true, true), (true, false), (false, false));
-        assert_eq!(asked, [both, both, one, one, none]);
+        let asked = all.map(Heeded::is_asked_for_at_connect);
+        assert_eq!(asked, [true, true, true, true, false]);
     }
 
     #[test]

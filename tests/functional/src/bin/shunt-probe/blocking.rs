@@ -307,5 +307,24 @@ fn blocked_accept(p: &Probe) -> io::Result<()> {
     p.say("accept until somebody connects", text);
     sys::set_timeout(own, libc::SO_RCVTIMEO, Duration::from_millis(40))?;
     p.result("accept with SO_RCVTIMEO", sys::accept(own, 0).map(|_| "a socket"));
+    // What it accepts from then on has it, too, until it is taken back.
+    let accept = || -> io::Result<_> {
+        let client = crate::probe::connect_to(&listener)?;
+        let (accepted, _) = sys::accept(own, 0)?;
+        // So that it is shunted, where it can be.
+        sys::write(client.as_raw_fd(), b"a")?;
+        sys::read(accepted.as_raw_fd(), &mut [0; 8])?;
+        Ok((client, accepted))
+    };
+    sys::set_timeout(own, libc::SO_RCVTIMEO, TIMEOUT)?;
+    let (_client, accepted) = accept()?;
+    p.result("recv on what it accepts", sys::read(accepted.as_raw_fd(), &mut [0; 8]));
+    sys::set_timeout(own, libc::SO_RCVTIMEO, Duration::ZERO)?;
+    let (client, accepted) = accept()?;
+    let text = meanwhile(
+        || sys::write(client.as_raw_fd(), b"abc"),
+        || sys::read(accepted.as_raw_fd(), &mut [0; 8]),
+    );
+    p.say("and without a timeout again", text);
     Ok(())
 }

@@ -14,6 +14,7 @@ pub mod epoll;
 pub mod fds;
 pub mod memory;
 pub mod namespaces;
+pub mod pending;
 pub mod process;
 mod raw;
 pub mod reach;

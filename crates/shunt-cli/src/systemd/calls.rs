@@ -4,7 +4,7 @@ use super::unit::permits;
 
 /// What the library calls beside what any program does to start. A filter that lacks one of these ends the service
 /// at that call, unless it has an error number: what is refused with an error leaves connections on TCP.
-const NEEDED: [&str; 46] = [
+const NEEDED: [&str; 47] = [
     "clock_nanosleep",
     "close_range",
     "connect",
@@ -42,6 +42,7 @@ const NEEDED: [&str; 46] = [
     "recvfrom",
     "recvmsg",
     "rt_sigprocmask",
+    "rt_tgsigqueueinfo",
     "sched_getaffinity",
     "sched_yield",
     "sendmsg",

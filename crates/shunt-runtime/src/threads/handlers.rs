@@ -8,6 +8,8 @@
 //! What is left is the time between the last look at the notes and the system call that sleeps. The time
 //! of that sleep lies in memory of the thread ([`sleep`]); a handler that has run leaves zero there.
 //!
+//! Above a section of the library that is not to be interrupted ([`sections`]) it holds the signal off instead.
+//!
 //! Handlers of faults ([`FAULTS`]) interrupt no wait, and are left as they are.
 
 use core::cell::UnsafeCell;
@@ -18,17 +20,16 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_f
 use libc::{SA_RESETHAND, SA_RESTART, SA_SIGINFO, sigaction, siginfo_t};
 
 use crate::system::abi::timespec;
-
-/// Signals that a program's own fault raises.
-pub const FAULTS: [c_int; 6] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+use crate::threads::sections::{self, FAULTS};
 
 /// Signals, and 0.
 const SIGNALS: usize = 65;
 
 /// Bits of a place beside the address of the handler.
+const RUNS_ONCE: u64 = 1 << 61;
 const RESTARTS: u64 = 1 << 62;
 const TAKES_INFO: u64 = 1 << 63;
+const FLAGS: u64 = RUNS_ONCE | RESTARTS | TAKES_INFO;
 
 /// The program's handler of each signal; never forgotten, as one that was replaced may be about to be
 /// called.
@@ -93,26 +94,33 @@ impl Handler {
     }
 
     const fn address(self) -> usize {
-        (self.0 & !(RESTARTS | TAKES_INFO)) as usize
+        (self.0 & !FLAGS) as usize
     }
 }
 
 /// Puts this module's function in the place of a handler that is about to be installed, where it can be.
 pub fn cover(signal: c_int, action: &mut sigaction) {
     let (Some(place), handler) = (place(signal), action.sa_sigaction as u64) else { return };
-    if action.sa_sigaction <= libc::SIG_IGN || handler & (RESTARTS | TAKES_INFO) != 0 {
+    if action.sa_sigaction <= libc::SIG_IGN {
         return;
     }
-    let restarts = if action.sa_flags & SA_RESTART != 0 { RESTARTS } else { 0 };
+    let flag = |flag, bit| if action.sa_flags & flag != 0 { bit } else { 0 };
+    let (restarts, takes_info) = (flag(SA_RESTART, RESTARTS), flag(SA_SIGINFO, TAKES_INFO));
+    let runs_once = flag(SA_RESETHAND, RUNS_ONCE);
+    if runs_once != 0 {
+        sections::block_always();
+    }
+    if handler & FLAGS != 0 {
+        return;
+    }
     if is_covered(action) {
         // It is in place, or was found there by who asked the kernel itself.
-        let known = place.load(Ordering::Relaxed) & !RESTARTS;
-        place.store(known | restarts, Ordering::Relaxed);
-        return;
+        let known = place.load(Ordering::Relaxed) & !(RESTARTS | RUNS_ONCE);
+        place.store(known | restarts | runs_once, Ordering::Relaxed);
+    } else {
+        place.store(handler | restarts | takes_info | runs_once, Ordering::Relaxed);
+        action.sa_sigaction = address();
     }
-    let takes_info = if action.sa_flags & SA_SIGINFO != 0 { TAKES_INFO } else { 0 };
-    place.store(handler | restarts | takes_info, Ordering::Relaxed);
-    action.sa_sigaction = address();
     action.sa_flags |= SA_SIGINFO;
 }
 
@@ -137,9 +145,14 @@ fn address() -> usize {
     above as *const () as usize
 }
 
-/// Takes a note, and calls the program's handler, by which it may be left for good.
+/// Takes a note, and calls the program's handler, by which it may be left for good; or has the signal wait for the end of a section.
 unsafe extern "C-unwind" fn above(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let Some(handler) = Handler::known(signal).filter(|handler| handler.0 != 0) else { return };
+    // One that the kernel has just taken back would not be there the second time.
+    // SAFETY: the kernel's arguments, as the action asks for all three.
+    if handler.0 & RUNS_ONCE == 0 && unsafe { sections::hold_off(signal, info, context) } {
+        return;
+    }
     let running = NOTES.with(|notes| {
         // Nobody else changes them but handlers above this one, which put back what they find.
         let add =

@@ -4,4 +4,5 @@ pub mod futexes;
 pub mod handlers;
 pub mod installing;
 pub mod mutex;
+pub mod sections;
 pub mod signals;

@@ -11,7 +11,8 @@ use core::mem::MaybeUninit;
 use libc::c_int;
 
 use crate::system::next;
-use crate::threads::handlers::{self, FAULTS, Seen};
+use crate::threads::handlers::{self, Seen};
+use crate::threads::sections::{self, FAULTS};
 
 /// Where a thread that `pthread_cancel` has marked ends, as it would in the kernel's call.
 #[inline]
@@ -56,58 +57,39 @@ fn set_cancel_state(state: c_int) -> c_int {
 }
 
 /// While it lives no signal handler runs on this thread, but for those of faults of its own. Signals
-/// that come meanwhile are delivered after it, so it is for what is short, or rare.
+/// that come meanwhile are delivered after it ([`sections`]), so it is for what is short, or rare.
 #[derive(Debug)]
 pub struct Uninterrupted {
     _on_this_thread: PhantomData<*const ()>,
 }
 
-thread_local! {
-    /// How many there are.
-    static UNINTERRUPTED: Cell<u32> = const { Cell::new(0) };
-    /// What the thread has blocked otherwise.
-    static BLOCKED: Cell<MaybeUninit<libc::sigset_t>> = const { Cell::new(MaybeUninit::uninit()) };
-}
-
 impl Uninterrupted {
     /// Begins; may be nested.
     pub fn begin() -> Self {
-        let depth = UNINTERRUPTED.get();
-        if depth == 0 {
-            BLOCKED.set(block_all());
+        if !sections::are_under_way() && sections::is_look_due() {
+            look_for_handlers();
         }
-        UNINTERRUPTED.set(depth + 1);
+        sections::begin();
         Self { _on_this_thread: PhantomData }
     }
 }
 
 impl Drop for Uninterrupted {
     fn drop(&mut self) {
-        let depth = UNINTERRUPTED.get() - 1;
-        UNINTERRUPTED.set(depth);
-        if depth == 0 {
-            let blocked = BLOCKED.get();
-            // SAFETY: what `block_all` has returned.
-            unsafe {
-                libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), core::ptr::null_mut());
-            }
-        }
+        sections::end();
     }
 }
 
-/// Blocks all signals but those of faults; what was blocked before.
-fn block_all() -> MaybeUninit<libc::sigset_t> {
-    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::zeroed());
-    // SAFETY: both are room for a set, of which the first is filled in before it is used. (libc leaves the
-    // signals out of which it makes use itself.)
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        for signal in FAULTS {
-            libc::sigdelset(all.as_mut_ptr(), signal);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+/// Whether sections can do without blocking signals.
+#[cold]
+fn look_for_handlers() {
+    // libc refuses to tell of the signals that it has for itself.
+    let _keep = crate::system::errno::KeepErrno::new();
+    if (1..=64).any(|signal| uncovered(signal).is_some()) {
+        sections::block_always();
+    } else {
+        sections::are_covered();
     }
-    before
 }
 
 thread_local! {
@@ -162,26 +144,35 @@ fn unknown_handlers_end_calls() -> bool {
     };
     (1..=64).any(|signal| {
         // SAFETY: the set is valid.
-        if FAULTS.contains(&signal) || unsafe { libc::sigismember(&raw const blocked, signal) } == 1
-        {
+        if unsafe { libc::sigismember(&raw const blocked, signal) } == 1 {
             return false;
         }
-        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: only asks; `action` is room for the answer, and valid when zeroed.
-        let action = unsafe {
-            if next::sigaction(signal, core::ptr::null(), action.as_mut_ptr()) != 0 {
-                return false;
-            }
-            action.assume_init()
-        };
-        let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
-        handled && !handlers::is_covered(&action) && action.sa_flags & libc::SA_RESTART == 0
+        uncovered(signal).is_some_and(|action| action.sa_flags & libc::SA_RESTART == 0)
     })
+}
+
+/// The handler of a signal that is not the library's, nor one of faults.
+fn uncovered(signal: c_int) -> Option<libc::sigaction> {
+    if FAULTS.contains(&signal) {
+        return None;
+    }
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: only asks; `action` is room for the answer, and valid when zeroed.
+    let action = unsafe {
+        if next::sigaction(signal, core::ptr::null(), action.as_mut_ptr()) != 0 {
+            return None;
+        }
+        action.assume_init()
+    };
+    let handled = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+    (handled && !handlers::is_covered(&action)).then_some(action)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{SettingUp, Uncancelled, cancellation_point};
+    use super::{SettingUp, Uncancelled, cancellation_point, look_for_handlers};
+    use crate::testing::in_child;
+    use crate::threads::sections;
 
     #[test]
     fn a_cancelled_thread_goes_on_while_it_is_not_to_be() {
@@ -220,5 +211,23 @@ mod tests {
         assert!(SettingUp::begin().is_none(), "a try changes nothing");
         drop(outer);
         assert!(SettingUp::begin().is_some());
+    }
+
+    #[test]
+    fn a_look_finds_handlers_that_nobody_covers() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        let install = |handler: libc::sighandler_t| {
+            // SAFETY: a handler that does nothing, or none, past the hooks.
+            unsafe { libc::signal(libc::SIGUSR1, handler) };
+            sections::blocks_after(look_for_handlers)
+        };
+        crate::system::errno::set(libc::EDOM);
+        look_for_handlers();
+        assert_eq!(crate::system::errno::get(), libc::EDOM, "the program's");
+        assert!(in_child(|| {
+            !install(libc::SIG_DFL)
+                && !install(libc::SIG_IGN)
+                && install(nothing as *const () as libc::sighandler_t)
+        }));
     }
 }

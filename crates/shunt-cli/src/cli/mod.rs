@@ -67,8 +67,7 @@ pub enum Command {
     Library(Library),
     /// Show the machines with which this one's agent shares memory through an ivshmem device.
     Machines(Format),
-    /// Print by which key agents of other hosts know this one, and make it where there is none.
-    #[command(hide = true)]
+    /// Print by which key agents of other hosts know this one, and make it where there is none (experimental).
     AgentKey(AgentKey),
     /// Give virtual machines shared memory and doorbells: a server for QEMU's ivshmem-doorbell devices.
     IvshmemServer(IvshmemServer),
@@ -182,18 +181,19 @@ pub struct Agent {
     /// Not by an agent for the whole host. Default: SHUNT_IVSHMEM, or none.
     #[arg(long, value_name = "DEVICE", conflicts_with = "host")]
     pub ivshmem: Option<Place>,
-    /// Meet agents of other hosts, to make link groups over this RDMA device: NAME, NAME/PORT, or auto for the first one that is
-    /// hardware. Connections do not go there yet.
-    #[arg(long, value_name = "DEVICE", hide = true)]
+    /// Carry connections to other hosts over this RDMA device: NAME, NAME/PORT, or auto for the first one that is hardware.
+    /// Experimental: no hardware has carried any yet.
+    #[arg(long, value_name = "DEVICE")]
     pub rdma: Option<Wanted>,
     /// Another host's agent: its host, with a port or without, and the key that `shunt agent-key` prints there.
-    #[arg(long, value_name = "HOST=KEY", hide = true)]
+    /// Experimental.
+    #[arg(long, value_name = "HOST=KEY")]
     pub peer: Vec<PeerName>,
-    /// Where agents of other hosts are heard. Default: port 7609 of all addresses.
-    #[arg(long, value_name = "ADDRESS:PORT", hide = true)]
+    /// Where agents of other hosts are heard. Default: port 7609 of all addresses. Experimental.
+    #[arg(long, value_name = "ADDRESS:PORT")]
     pub rdma_listen: Option<SocketAddr>,
-    /// The file with this agent's key. Default: that of `shunt agent-key`.
-    #[arg(long, value_name = "FILE", hide = true)]
+    /// The file with this agent's key. Default: that of `shunt agent-key`. Experimental.
+    #[arg(long, value_name = "FILE")]
     pub rdma_key: Option<PathBuf>,
 }
 

@@ -162,7 +162,7 @@ fn fused() {
     assert_eq!(pair(&compare, &write, 0, 2), failed);
     // Other blocks, and another command between.
     let elsewhere = fused(io::WRITE, 1, Fuse::Second);
-    let mismatch = (Status::FUSED_MISSING, Status::INVALID_FIELD.dnr(), 1);
+    let mismatch = (Status::FUSED_FAILED, Status::INVALID_FIELD.dnr(), 1);
     assert_eq!(pair(&compare, &elsewhere, 1, 2), mismatch);
     let plain = blocks(io::WRITE, 5, 1);
     assert_eq!(pair(&compare, &plain, 1, 2), (Status::FUSED_MISSING, Status::SUCCESS, 1));
@@ -171,6 +171,41 @@ fn fused() {
     let beyond = fused(io::COMPARE, 9999, Fuse::First);
     let refused = (Status::LBA_OUT_OF_RANGE.dnr(), Status::FUSED_FAILED, 1);
     assert_eq!(pair(&beyond, &write, 1, 2), refused);
+    let beyond = fused(io::WRITE, 9999, Fuse::Second);
+    let refused = (Status::FUSED_FAILED, Status::LBA_OUT_OF_RANGE.dnr(), 1);
+    assert_eq!(pair(&compare, &beyond, 1, 2), refused);
+    // Commands that are no Compare, or no Write.
+    let wrong = fused(io::COMPARE, 0, Fuse::Second);
+    let refused = (Status::FUSED_FAILED, Status::INVALID_FIELD.dnr(), 1);
+    assert_eq!(pair(&compare, &wrong, 1, 2), refused);
+    let wrong = fused(io::WRITE, 0, Fuse::First);
+    let refused = (Status::INVALID_FIELD.dnr(), Status::FUSED_FAILED, 1);
+    assert_eq!(pair(&wrong, &write, 1, 2), refused);
+    // A first one behind a first one: the second goes with the later one.
+    let first = fabric.submit(&mut link, &compare, transfer, &[1; 512]);
+    assert!(fabric.outcome(&mut link, first).is_none());
+    let again = fabric.submit(&mut link, &compare, transfer, &[1; 512]);
+    let second = fabric.submit(&mut link, &write, transfer, &[3; 512]);
+    let ends = [first, again, second].map(|c| fabric.outcome(&mut link, c).unwrap().status);
+    assert_eq!(ends, [Status::FUSED_MISSING, Status::SUCCESS, Status::SUCCESS]);
+    assert_eq!(fabric.store[0], 3);
+    // A command of Fabrics is none of them either.
+    let first = fabric.submit(&mut link, &compare, transfer, &[3; 512]);
+    let between = fabric.submit(&mut link, &Property::get(registers::CC, false), NO_DATA, &[]);
+    let second = fabric.submit(&mut link, &write, transfer, &[4; 512]);
+    let ends = [first, between, second].map(|c| fabric.outcome(&mut link, c).unwrap().status);
+    assert_eq!((ends[0], ends[2]), (Status::FUSED_MISSING, Status::FUSED_MISSING.dnr()));
+    assert!(!ends[1].is_success());
+    assert_eq!(fabric.store[0], 3);
+    // A connection that is lost between them: nothing is written, and the next one begins anew.
+    fabric.submit(&mut link, &compare, transfer, &[3; 512]);
+    fabric.run(&mut link);
+    drop(link);
+    let mut link = fabric.io_queue(cntlid, 3);
+    let second = fabric.submit(&mut link, &write, transfer, &[5; 512]);
+    let missing = Status::FUSED_MISSING.dnr();
+    assert_eq!(fabric.outcome(&mut link, second).unwrap().status, missing);
+    assert_eq!(fabric.store[0], 3);
 }
 
 /// Admin Queue and I/O queue of another host, with another identifier; the controller's.

@@ -59,8 +59,9 @@ impl Conn {
 
     fn refuse(&mut self, command: Command, sqe: &Sqe, status: Status, context: &mut Context) {
         context.site.failed(&self.session, sqe, status);
+        // A second command goes with the first one before it, if that has none yet.
         if sqe.fuse() == Fuse::Second
-            && let Some(first) = self.fused.give_up()
+            && let Some(first) = self.fused.orphan()
         {
             self.answer(first, Status::FUSED_FAILED, context);
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use shunt_nvme::controller::{Event, Queue};
 use shunt_nvme::subsystem::{Io, Notice, Session};
 use shunt_nvme::transport::Command;
-use shunt_nvme::wire::Nqn;
+use shunt_nvme::wire::{Nqn, Status};
 use shunt_sys::epoll;
 use tracing::{debug, info, warn};
 
@@ -217,6 +217,10 @@ impl Conn {
     pub fn finish(&mut self, context: &mut Context) -> Result<(), Over> {
         if self.state == State::Open {
             self.state = State::Ending;
+            // Its second command is not taken any more.
+            if let Some(first) = self.fused.orphan() {
+                self.answer(first, Status::FUSED_MISSING, context);
+            }
         }
         self.serve(context)
     }

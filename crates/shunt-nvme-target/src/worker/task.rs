@@ -62,43 +62,44 @@ impl Tasks {
 /// A command of a fused operation, and whether its data is there.
 type Half = (Command, bool);
 
-/// The fused operation of a connection that is not yet at its store.
+/// The fused operations of a connection that are not yet at their store, in the order in which they came. Only the last one
+/// may have no second command.
 #[derive(Debug, Default)]
 pub(super) struct Fused {
-    halves: Option<(Half, Option<Half>)>,
+    operations: Vec<(Half, Option<Half>)>,
 }
 
 impl Fused {
-    /// The first command has come.
+    /// The first command of an operation has come.
     pub fn begin(&mut self, first: Command) {
-        self.halves = Some(((first, false), None));
+        self.operations.push(((first, false), None));
     }
 
     /// The second has.
     pub fn join(&mut self, second: Command) {
-        if let Some((_, half)) = &mut self.halves {
+        if let Some((_, half @ None)) = self.operations.last_mut() {
             *half = Some((second, false));
         }
     }
 
-    /// The first command, if it has lost its second one, which will not come.
+    /// The first command that has no second one, and gets none any more.
     pub fn orphan(&mut self) -> Option<Command> {
-        self.halves.take_if(|(_, second)| second.is_none()).map(|((first, _), _)| first)
-    }
-
-    /// The first command; nothing is to become of the operation.
-    pub fn give_up(&mut self) -> Option<Command> {
-        self.halves.take().map(|((first, _), _)| first)
+        self.operations.pop_if(|(_, second)| second.is_none()).map(|((first, _), _)| first)
     }
 
     /// The data of a command is there: both commands, when both have theirs.
     pub fn received(&mut self, command: Command) -> Option<(Command, Command)> {
-        let (first, second) = self.halves.as_mut()?;
-        for (part, ready) in std::iter::once(first).chain(second) {
-            *ready |= *part == command;
-        }
-        let Some(((first, true), Some((second, true)))) = self.halves else { return None };
-        self.halves = None;
+        let of = |half: &Half| half.0 == command;
+        let place = self.operations.iter_mut().position(|(first, second)| {
+            let half =
+                if of(first) { Some(first) } else { second.as_mut().filter(|half| of(half)) };
+            half.is_some_and(|half| {
+                half.1 = true;
+                true
+            })
+        })?;
+        let ((first, true), Some((second, true))) = self.operations[place] else { return None };
+        self.operations.remove(place);
         Some((first, second))
     }
 }
@@ -111,11 +112,11 @@ mod tests {
 
     use super::*;
 
-    /// Handles of three commands.
-    fn commands() -> [Command; 3] {
+    /// Handles of so many commands.
+    fn commands<const N: usize>() -> [Command; N] {
         let mut queue = host::Queue::new(host::Config::default());
         queue.header(IcResp::new(0, 0, 4096).as_bytes()).unwrap();
-        [0; 3].map(|_| queue.submit(&Sqe::new(0, 1), host::Transfer::None).unwrap())
+        [0; N].map(|_| queue.submit(&Sqe::new(0, 1), host::Transfer::None).unwrap())
     }
 
     fn task() -> Task {
@@ -149,22 +150,43 @@ mod tests {
             assert_eq!(fused.received(three), None);
             assert_eq!(fused.received(order[0]), None);
             assert_eq!(fused.received(order[1]), Some((one, two)));
-            assert_eq!(fused.give_up(), None);
+            assert_eq!((fused.received(one), fused.orphan()), (None, None));
         }
     }
 
     #[test]
     fn an_operation_that_is_not_whole() {
-        let [one, two, _] = commands();
+        let [one, two, three] = commands();
         let mut fused = Fused::default();
         fused.join(two);
         assert_eq!((fused.orphan(), fused.received(two)), (None, None));
         fused.begin(one);
         assert_eq!(fused.received(one), None);
         assert_eq!(fused.orphan(), Some(one));
+        assert_eq!((fused.received(one), fused.orphan()), (None, None));
+        // Another second one belongs to nothing.
         fused.begin(one);
         fused.join(two);
+        fused.join(three);
         assert_eq!(fused.orphan(), None);
-        assert_eq!(fused.give_up(), Some(one));
+        assert_eq!((fused.received(three), fused.received(two)), (None, None));
+        assert_eq!(fused.received(one), Some((one, two)));
+    }
+
+    /// Data comes in the order in which it was asked for, or another one.
+    #[test]
+    fn several_operations_at_once() {
+        let [one, two, three, four, five] = commands();
+        let mut fused = Fused::default();
+        fused.begin(one);
+        fused.join(two);
+        fused.begin(three);
+        fused.join(four);
+        fused.begin(five);
+        assert_eq!((fused.received(four), fused.received(one)), (None, None));
+        assert_eq!(fused.received(three), Some((three, four)));
+        // The last one alone is without a second command.
+        assert_eq!((fused.orphan(), fused.orphan()), (Some(five), None));
+        assert_eq!(fused.received(two), Some((one, two)));
     }
 }

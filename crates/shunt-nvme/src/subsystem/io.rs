@@ -82,8 +82,8 @@ impl Session {
                 {
                     Plan::Io(second)
                 }
+                // The first one fails with it: the caller ends it with `FUSED_FAILED`.
                 (Some(Some(_)), checked) => {
-                    self.orphan = true;
                     Plan::Refuse(checked.err().unwrap_or(Status::INVALID_FIELD.dnr()))
                 }
             },

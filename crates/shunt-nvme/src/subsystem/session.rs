@@ -57,7 +57,8 @@ impl Session {
     }
 
     /// True once if the first command of a fused operation has lost its second one: it ends with
-    /// [`Status::FUSED_MISSING`]. To be asked after each [`Session::plan`].
+    /// [`Status::FUSED_MISSING`]. To be asked after each [`Session::plan`]. (Where the second command
+    /// has come and is refused, the first one ends with [`Status::FUSED_FAILED`].)
     pub const fn orphaned(&mut self) -> bool {
         core::mem::replace(&mut self.orphan, false)
     }
@@ -91,7 +92,13 @@ impl Session {
         if is_io && self.auth.as_ref().is_some_and(|auth| !auth.is_authenticated()) {
             return Plan::Refuse(Status::AUTHENTICATION_REQUIRED.dnr());
         }
-        let plan = if is_io { self.plan_io(access, sqe, transfer) } else { Plan::Execute };
+        let plan = if is_io {
+            self.plan_io(access, sqe, transfer)
+        } else {
+            // It is no second command (Base 3.4.2).
+            self.orphan |= self.fused.take().is_some();
+            Plan::Execute
+        };
         if plan == Plan::Execute
             && sqe.direction() == Direction::ToController
             && transfer.len() > MAX_SMALL

@@ -146,7 +146,14 @@ impl Fabric {
                         link.controller.respond(first, Status::FUSED_MISSING, 0, 0);
                     }
                     match plan {
-                        Plan::Refuse(status) => link.controller.respond(command, status, 0, 0),
+                        Plan::Refuse(status) => {
+                            if sqe.fuse() == Fuse::Second
+                                && let Some((first, _)) = link.fused.take()
+                            {
+                                link.controller.respond(first, Status::FUSED_FAILED, 0, 0);
+                            }
+                            link.controller.respond(command, status, 0, 0);
+                        }
                         Plan::Io(io) => {
                             link.io.insert(command, io);
                             self.proceed(link, command, transfer);

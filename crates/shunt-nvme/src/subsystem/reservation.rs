@@ -313,7 +313,6 @@ mod tests {
     #[test]
     fn notifications() {
         use Notification::{RegistrationPreempted, ReservationPreempted, ReservationReleased};
-        const C: HostId = [3; 16];
         let three = |held: Option<u8>| {
             let mut reservations = both();
             reservations.register(C, 3, fields(0, 0), &keys(0, 30), 8).unwrap();
@@ -371,6 +370,195 @@ mod tests {
         reservations.release(B, fields(1, 0), 10).unwrap_err();
         reservations.acquire(B, fields(1, 3), &keys(20, 99)).unwrap_err();
         assert_eq!(reservations.notifications(), []);
+    }
+
+    const INVALID: Status = Status::INVALID_FIELD.dnr();
+    const C: HostId = [3; 16];
+
+    /// A, B and C with the keys 10, 20 and 30; A holds a reservation of this type.
+    fn three(rtype: u8) -> Reservations {
+        let mut reservations = both();
+        reservations.register(C, 3, fields(0, 0), &keys(0, 30), 8).unwrap();
+        if rtype > 0 {
+            reservations.acquire(A, fields(0, rtype), &keys(10, 0)).unwrap();
+        }
+        reservations
+    }
+
+    const fn ignoring(fields: Fields) -> Fields {
+        Fields { ignore_key: true, ..fields }
+    }
+
+    /// The type and the holder.
+    fn held(reservations: &Reservations) -> Option<(u8, HostId)> {
+        reservations.held.map(|(rtype, holder)| (rtype as u8, holder))
+    }
+
+    /// The keys of all registrants.
+    fn registered(reservations: &Reservations) -> Vec<u64> {
+        reservations.registrants.values().map(|registrant| registrant.key).collect()
+    }
+
+    /// Base 7.3: registering, replacing a key, unregistering; and when the generation counts on.
+    #[test]
+    fn registration() {
+        let mut reservations = both();
+        let mut register = |host, fields, current, other| {
+            let before = reservations.generation;
+            let done = reservations.register(host, 1, fields, &keys(current, other), 8);
+            (done, reservations.generation - before, registered(&reservations))
+        };
+        let (counted, refused) = ((Ok(()), 1), (Err(CONFLICT), 0));
+        let with = |(done, counts): (_, u32), keys: &[u64]| (done, counts, keys.to_vec());
+        // The same key again changes nothing; another one needs Replace.
+        assert_eq!(register(A, fields(0, 0), 0, 10), with((Ok(()), 0), &[10, 20]));
+        assert_eq!(register(A, fields(0, 0), 10, 11), with(refused, &[10, 20]));
+        assert_eq!(register(A, fields(2, 0), 11, 12), with(refused, &[10, 20]));
+        assert_eq!(register(A, fields(2, 0), 10, 11), with(counted, &[11, 20]));
+        assert_eq!(register(A, ignoring(fields(2, 0)), 99, 10), with(counted, &[10, 20]));
+        assert_eq!(register(C, fields(2, 0), 0, 30), with(refused, &[10, 20]));
+        assert_eq!(register(C, ignoring(fields(2, 0)), 0, 30), with(counted, &[10, 20, 30]));
+        assert_eq!(register(C, fields(1, 0), 31, 0), with(refused, &[10, 20, 30]));
+        assert_eq!(register(C, ignoring(fields(1, 0)), 31, 0), with(counted, &[10, 20]));
+        assert_eq!(register(C, ignoring(fields(1, 0)), 30, 0), with(refused, &[10, 20]));
+        for wrong in [fields(3, 0), Fields { persist: 1, ..fields(0, 0) }, {
+            Fields { persist: 3, ..fields(0, 0) }
+        }] {
+            assert_eq!(register(C, wrong, 0, 30), with((Err(INVALID), 0), &[10, 20]));
+        }
+    }
+
+    /// Base 7.2: who may acquire what.
+    #[test]
+    fn acquiring() {
+        for rtype in 1..=6 {
+            let for_all = rtype >= 5;
+            let other = 1 + rtype % 6;
+            let mut reservations = three(0);
+            let mut acquire = |host, fields, key| {
+                let done = reservations.acquire(host, fields, &keys(key, 0));
+                (done, held(&reservations).map(|(rtype, _)| rtype))
+            };
+            let stranger = [4; 16];
+            assert_eq!(acquire(stranger, ignoring(fields(0, rtype)), 10), (Err(CONFLICT), None));
+            assert_eq!(acquire(A, fields(0, rtype), 20), (Err(CONFLICT), None));
+            assert_eq!(acquire(A, ignoring(fields(0, rtype)), 20), (Ok(()), Some(rtype)));
+            // Once more, by the holder, and by another one: all registrants hold the last two types.
+            assert_eq!(acquire(A, fields(0, rtype), 10), (Ok(()), Some(rtype)));
+            let again = if for_all { Ok(()) } else { Err(CONFLICT) };
+            assert_eq!(acquire(B, fields(0, rtype), 20), (again, Some(rtype)));
+            for (host, key) in [(A, 10), (B, 20)] {
+                assert_eq!(acquire(host, fields(0, other), key), (Err(CONFLICT), Some(rtype)));
+            }
+            for wrong in [fields(0, 0), fields(0, 7), fields(2, rtype), fields(3, rtype)] {
+                assert_eq!(acquire(A, wrong, 10), (Err(INVALID), Some(rtype)));
+            }
+            let holder = held(&reservations).unwrap().1;
+            assert_eq!(holder, A);
+        }
+    }
+
+    /// Base 8.19.7: what becomes of the reservation, and of whose registrations.
+    #[test]
+    fn preempting() {
+        let preempt = |reservations: &mut Reservations, host, own, rtype, key| {
+            let before = reservations.generation;
+            let done = reservations.acquire(host, fields(1, rtype), &keys(own, key));
+            let generations = reservations.generation - before;
+            assert_eq!(generations, u32::from(done.is_ok()));
+            (done, held(reservations), registered(reservations))
+        };
+        for rtype in 1..=6 {
+            let for_all = rtype >= 5;
+            let (as_it_was, new) = (Some((rtype, A)), 1 + rtype % 6);
+            let all = vec![10, 20, 30];
+            // A key of nobody, and none.
+            let mut reservations = three(rtype);
+            let seen = preempt(&mut reservations, B, 20, new, 99);
+            assert_eq!(seen, (Err(CONFLICT), as_it_was, all.clone()));
+            if !for_all {
+                let seen = preempt(&mut reservations, B, 20, new, 0);
+                assert_eq!(seen, (Err(INVALID), as_it_was, all.clone()));
+            }
+            // That of a registrant which is not the only holder: it is unregistered, and that is all.
+            let key = if for_all { 10 } else { 30 };
+            let left = if for_all { vec![20, 30] } else { vec![10, 20] };
+            let seen = preempt(&mut reservations, B, 20, new, key);
+            assert_eq!(seen, (Ok(()), as_it_was, left));
+            // The holder's; where all hold it that is no key, and all others go.
+            let mut reservations = three(rtype);
+            let (key, left) = if for_all { (0, vec![20]) } else { (10, vec![20, 30]) };
+            let seen = preempt(&mut reservations, B, 20, new, key);
+            assert_eq!(seen, (Ok(()), Some((new, B)), left));
+            // The holder preempts itself: it stays registered, with another type.
+            let mut reservations = three(rtype);
+            let (key, left) = if for_all { (0, vec![10]) } else { (10, all.clone()) };
+            let seen = preempt(&mut reservations, A, 10, new, key);
+            assert_eq!(seen, (Ok(()), Some((new, A)), left));
+        }
+        // Without a reservation none is taken.
+        let mut reservations = three(0);
+        let seen = preempt(&mut reservations, A, 10, 1, 0);
+        assert_eq!(seen, (Err(INVALID), None, vec![10, 20, 30]));
+        assert_eq!(preempt(&mut reservations, A, 10, 1, 30), (Ok(()), None, vec![10, 20]));
+        // Whoever has the same key as the holder goes with it.
+        let mut reservations = three(0);
+        reservations.register(C, 3, fields(2, 0), &keys(30, 10), 8).unwrap();
+        reservations.acquire(A, fields(0, 1), &keys(10, 0)).unwrap();
+        let seen = preempt(&mut reservations, B, 20, 2, 10);
+        assert_eq!(seen, (Ok(()), Some((2, B)), vec![20]));
+    }
+
+    /// Base 7.4: Release and Clear; and 7.5, who holds it.
+    #[test]
+    fn releasing() {
+        for rtype in 1..=6 {
+            let for_all = rtype >= 5;
+            let mut reservations = three(rtype);
+            let holds = |reservations: &Reservations| {
+                let report = reservations.report();
+                [0, 1, 2].map(|n| report[64 + n * 64 + 2] & 1 == 1)
+            };
+            assert_eq!(holds(&reservations), [true, for_all, for_all]);
+            let before = reservations.generation;
+            let wrong = reservations.release(A, fields(0, 1 + rtype % 6), 10);
+            assert_eq!((wrong, held(&reservations)), (Err(INVALID), Some((rtype, A))));
+            for (host, key) in [(A, 20), ([4; 16], 10)] {
+                let wrong = reservations.release(host, fields(0, rtype), key);
+                assert_eq!((wrong, held(&reservations)), (Err(CONFLICT), Some((rtype, A))));
+            }
+            assert_eq!(reservations.release(A, fields(2, rtype), 10), Err(INVALID));
+            // One that does not hold it has nothing to release.
+            reservations.release(B, fields(0, rtype), 20).unwrap();
+            assert_eq!(held(&reservations).is_none(), for_all, "{rtype}");
+            reservations.release(A, ignoring(fields(0, rtype)), 99).unwrap();
+            assert_eq!((held(&reservations), holds(&reservations)), (None, [false; 3]));
+            reservations.release(A, fields(0, rtype), 10).unwrap();
+            assert_eq!(reservations.generation, before);
+            // Clear, by whoever is registered.
+            let mut reservations = three(rtype);
+            assert_eq!(reservations.release(B, fields(1, 0), 10), Err(CONFLICT));
+            assert_eq!(held(&reservations), Some((rtype, A)));
+            reservations.release(B, fields(1, 0), 20).unwrap();
+            assert_eq!((held(&reservations), registered(&reservations)), (None, vec![]));
+            assert_eq!(reservations.generation, before + 1);
+        }
+    }
+
+    /// Who leaves, and whether the reservation does.
+    #[test]
+    fn leaving() {
+        for rtype in 1..=6 {
+            let for_all = rtype >= 5;
+            let mut reservations = three(rtype);
+            let mut leave = |host, key| {
+                reservations.register(host, 1, fields(1, 0), &keys(key, 0), 8).unwrap();
+                held(&reservations)
+            };
+            assert_eq!(leave(B, 20), Some((rtype, A)));
+            assert_eq!(leave(A, 10).is_some(), for_all);
+            assert_eq!(leave(C, 30), None);
+        }
     }
 
     #[test]

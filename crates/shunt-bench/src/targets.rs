@@ -17,6 +17,8 @@ enum Measure {
     Cpu,
     /// The figure in the first row as a part of that in the second.
     Rows(&'static str, &'static str),
+    /// The figure in this row.
+    Figure(&'static str),
     /// What the figure is above kernel TCP's, in this row.
     Beyond(&'static str),
     /// How many times better than the best of the other accelerators, in all rows.
@@ -45,6 +47,10 @@ const fn gain(
     moonshot: f64,
 ) -> Target {
     Target { title, measure: Measure::Gain(contender, rows), goal, moonshot: Some(moonshot) }
+}
+
+const fn most(title: &'static str, row: &'static str, goal: f64) -> Target {
+    Target { title, measure: Measure::Figure(row), goal, moonshot: None }
 }
 
 const NGINX_612: &[&str] =
@@ -124,6 +130,33 @@ const TARGETS: &[Target] = &[
         goal: 0.9,
         moonshot: Some(0.97),
     },
+    Target {
+        title: "a guest's writes of 4 KiB, with grants against without",
+        measure: Measure::Rows("nvme.disk.granted.write.4096", "nvme.disk.ungranted.write.4096"),
+        goal: 1.3,
+        moonshot: Some(2.0),
+    },
+    Target {
+        title: "a guest's writes of 64 KiB, with grants against without",
+        measure: Measure::Rows("nvme.disk.granted.write.65536", "nvme.disk.ungranted.write.65536"),
+        goal: 2.0,
+        moonshot: Some(4.0),
+    },
+    Target {
+        title: "a guest's writes of 4 KiB, against the initiator's alone",
+        measure: Measure::Rows("nvme.disk.granted.write.4096", "nvme.core.granted.write.4096"),
+        goal: 0.8,
+        moonshot: Some(0.9),
+    },
+    Target {
+        title: "a guest's writes of 64 KiB, against the initiator's alone",
+        measure: Measure::Rows("nvme.disk.granted.write.65536", "nvme.core.granted.write.65536"),
+        goal: 0.8,
+        moonshot: Some(0.9),
+    },
+    most("copies of a byte into a store that keeps nothing", "nvme.copies.null", 0.05),
+    most("copies of a byte into a store in memory", "nvme.copies.memory", 1.05),
+    most("copies of a byte into a store in a file", "nvme.copies.file", 1.05),
     Target {
         title: "2 completion vectors against 1",
         measure: Measure::Rows("vectors.2", "vectors.1"),
@@ -249,7 +282,7 @@ pub struct TargetReport {
 
 impl Measure {
     const fn at_most(&self) -> bool {
-        matches!(self, Self::Cpu | Self::Beyond(_))
+        matches!(self, Self::Cpu | Self::Beyond(_) | Self::Figure(_))
     }
 
     /// The worst figure, and the row that it is from.
@@ -276,6 +309,10 @@ impl Measure {
                 let (one, other) = (find(one)?, find(other)?);
                 let part = one.median(Contender::Attach)? / other.median(Contender::Attach)?;
                 pick(one, Some(part))
+            }
+            Self::Figure(name) => {
+                let row = find(name)?;
+                pick(row, row.median(Contender::Attach))
             }
             Self::Beyond(name) => {
                 let row = find(name)?;
@@ -350,7 +387,7 @@ mod tests {
             match target.measure {
                 Measure::Gain(_, names) => names.iter().for_each(|id| exists(id)),
                 Measure::Rows(one, other) => [one, other].into_iter().for_each(exists),
-                Measure::Beyond(row) => exists(row),
+                Measure::Beyond(row) | Measure::Figure(row) => exists(row),
                 Measure::Programs(names) => {
                     for name in names {
                         // Four numbers of connections, in each of the ways that it is run.

@@ -23,7 +23,6 @@ use virtio_bindings::bindings::virtio_ring::{
 use vm_memory::{
     Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
 };
-use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
 /// A descriptor's flag: another one follows.
@@ -63,8 +62,6 @@ pub struct Driver {
     pub patience: Duration,
     kick: EventFd,
     call: EventFd,
-    /// Sleeps until the device calls.
-    sleeper: Epoll,
     free: u16,
     avail: u16,
     used: u16,
@@ -98,9 +95,6 @@ impl Driver {
         front.set_protocol_features(protocol & wanted).unwrap();
         let memory = GuestMemoryMmap::from_ranges_with_files([region(0), region(FAR)]).unwrap();
         let call = EventFd::new(nonblock()).unwrap();
-        let sleeper = Epoll::new().unwrap();
-        let event = EpollEvent::new(EventSet::IN, 0);
-        sleeper.ctl(ControlOperation::Add, call.as_raw_fd(), event).unwrap();
         let mut driver = Self {
             front,
             memory,
@@ -108,7 +102,6 @@ impl Driver {
             patience: Duration::from_secs(10),
             kick: EventFd::new(nonblock()).unwrap(),
             call,
-            sleeper,
             free: 0,
             avail: 0,
             used: 0,
@@ -212,14 +205,8 @@ impl Driver {
 
     /// Puts a chain on the ring.
     pub fn offer(&mut self, head: u16) {
-        self.put(head);
-        self.jump(self.avail);
-    }
-
-    /// Puts a chain there of which the device is told with the next one that is offered.
-    fn put(&mut self, head: u16) {
         self.write(AVAIL + 4 + u64::from(self.avail % SIZE) * 2, &head.to_le_bytes());
-        self.avail = self.avail.wrapping_add(1);
+        self.jump(self.avail.wrapping_add(1));
     }
 
     /// Says that so many chains have been put there.
@@ -256,15 +243,6 @@ impl Driver {
         head
     }
 
-    /// Puts requests on the ring, and tells the device once.
-    pub fn submit_all(&mut self, kind: u32, requests: impl Iterator<Item = (u64, Part)>) {
-        for (sector, part) in requests {
-            let head = self.prepare(kind, sector, &[part]);
-            self.put(head);
-        }
-        self.jump(self.avail);
-    }
-
     fn prepare(&mut self, kind: u32, sector: u64, data: &[Part]) -> u16 {
         let head = self.free;
         let count = data.len() as u16 + 2;
@@ -283,19 +261,6 @@ impl Driver {
         }
         self.ring(head + count - 1, header + 16, 1, WRITE, 0);
         head
-    }
-
-    /// Sleeps until a chain comes back, or for a tenth of a second.
-    pub fn sleep(&self) {
-        if self.features & 1 << VIRTIO_RING_F_EVENT_IDX != 0 {
-            self.interrupt_from(self.used);
-        }
-        // The device looks for that after it has given a chain back.
-        if self.back() > 0 {
-            return;
-        }
-        let _interrupted = self.sleeper.wait(100, &mut [EpollEvent::default()]);
-        let _none = self.interrupts();
     }
 
     /// The status of a request.

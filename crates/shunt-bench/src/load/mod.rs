@@ -5,6 +5,7 @@
 mod arguments;
 mod exec;
 mod gate;
+mod guest;
 mod in_place;
 mod many;
 mod ping;
@@ -65,6 +66,8 @@ pub enum Program {
     Reconnect(reconnect::Reconnect),
     /// Keep many connections open, of which some are active.
     Many(many::Many),
+    /// Write to an emulated disk as a guest without a processor.
+    Guest(guest::Guest),
 }
 
 /// Runs one; the exit status.
@@ -84,6 +87,7 @@ pub fn run(load: Load) -> u8 {
         Program::Stream(stream) => stream.run(gate).map(Some),
         Program::Reconnect(reconnect) => reconnect.run(gate).map(Some),
         Program::Many(many) => many.run(gate).map(Some),
+        Program::Guest(guest) => guest.run(gate).map(Some),
     };
     match seen {
         Ok(Some(seen)) => match serde_json::to_string(&seen) {

@@ -257,18 +257,33 @@ impl Session<'_> {
     /// A command line that runs a program as this contender does.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.bare();
+        if let (Some(agent), Some(options)) = (self.agent(), self.contender.run_options()) {
+            command.env("SHUNT_RUN_DIR", agent.run_dir());
+            command.arg(&self.rig.shunt).arg("run").args(options).arg("--");
+        }
+        command.envs(self.environment.borrow().iter().map(|(name, value)| (name, value)));
+        command.arg(program);
+        command
+    }
+
+    /// How each command line begins, before `shunt run`.
+    fn bare(&self) -> Command {
         let end = if self.has_server.get() { End::Client } else { End::Server };
         let of_its_own = self.loopback.as_ref().map(|loopback| loopback.namespace().to_owned());
         let netns = self.bridge.map(|bridge| bridge.namespace(end)).or(of_its_own);
         let account = self.account.as_ref();
         let mut command =
             self.rig.exec(self.contender, self.cores.get(), netns.as_deref(), account);
-        if let (Some(agent), Some(options)) = (self.agent(), self.contender.run_options()) {
-            command.env("SHUNT_RUN_DIR", agent.run_dir());
-            command.arg(&self.rig.shunt).arg("run").args(options).arg("--");
-        }
-        command.envs(self.environment.borrow().iter().map(|(name, value)| (name, value)));
-        command.current_dir(self.dir()).arg(program);
+        command.current_dir(self.dir());
+        command
+    }
+
+    /// A command line for a load program that is no program of the contender's: it never runs under Shunt.
+    #[must_use]
+    pub fn load_apart(&self, name: &str) -> Command {
+        let mut command = self.bare();
+        command.arg(&self.rig.shunt).args(["load", "--stops", name]);
         command
     }
 

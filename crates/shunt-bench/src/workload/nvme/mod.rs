@@ -1,12 +1,15 @@
 //! A disk over NVMe/TCP: `shunt nvme bench` against `shunt nvme target`.
 
+mod copies;
+mod disk;
+
 use serde_json::Value;
 
-use super::ipc::size_of_text;
-use super::row::{Better, Family, Outcome, Row};
 use crate::failure::{Context, Failure, Result};
 use crate::rig::{Budget, Session};
 use crate::stats::Quantile;
+use crate::workload::ipc::size_of_text;
+use crate::workload::row::{Better, Family, Outcome, Row};
 
 static GRANTED: Family = Family {
     title: "NVMe/TCP, granted",
@@ -36,7 +39,7 @@ static CORES: Family = Family {
 const WRITES: [usize; 5] = [512, 4096, 16_384, 65_536, 131_072];
 const READS: [usize; 2] = [4096, 65_536];
 /// Bytes of writes with a core a side.
-const PINNED: [usize; 4] = [512, 4096, 16_384, 131_072];
+const PINNED: [usize; 5] = [512, 4096, 16_384, 65_536, 131_072];
 /// Commands at once.
 const DEPTH: u32 = 64;
 /// The other places of the curve.
@@ -189,6 +192,8 @@ pub fn rows() -> Vec<Row> {
     rows.push(rate("core.ungranted.capsule", &CORES, Load { grant: false, ..large }));
     let id = "nvme.core.latency.write.4096";
     rows.push(alone(id, &CORES, ", one core a side", Load { depth: 1, ..pinned }));
+    rows.extend(disk::rows());
+    rows.extend(copies::rows());
     rows
 }
 
@@ -211,7 +216,9 @@ mod tests {
     fn curves_can_be_drawn() {
         let mut seen = std::collections::HashMap::<String, (&str, Vec<f64>)>::new();
         for row in rows() {
-            assert!(row.excludes(crate::contender::Contender::Sockmap).is_some(), "{}", row.id);
+            let may = row.contenders.contains(&crate::contender::Contender::Sockmap);
+            let excluded = row.excludes(crate::contender::Contender::Sockmap).is_some();
+            assert!(excluded || !may, "{}", row.id);
             let Some(point) = row.point else { continue };
             let (unit, places) = seen.entry(point.curve).or_insert((row.unit, Vec::new()));
             assert_eq!(*unit, row.unit, "{}", row.id);

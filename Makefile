@@ -52,7 +52,7 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
     strace:strace rpm:rpm rpmbuild:rpm systemd-analyze:systemd /lib/systemd/systemd:systemd \
     setpriv:util-linux nsenter:util-linux \
     tclsh:tcl dpkg-source:dpkg-dev java:openjdk-17-jdk-headless node:nodejs go:golang-go \
-    haproxy:haproxy stunnel:stunnel4 ssh:openssh-client sshd:openssh-server socat:socat \
+    php-fpm8.2:php8.2-fpm haproxy:haproxy stunnel:stunnel4 ssh:openssh-client sshd:openssh-server socat:socat \
     nc.openbsd:netcat-openbsd ncat:ncat memcached:memcached rsync:rsync tcpdump:tcpdump \
     qemu-system-x86_64:qemu-system-x86 ip:iproute2 nft:nftables sysctl:procps setarch:util-linux unshare:util-linux objdump:binutils \
     podman:podman /usr/lib/podman/netavark:netavark iptables:iptables runc:runc crun:crun \

@@ -191,7 +191,7 @@ macro_rules! for_each_hook {
             tail execl = shunt_runtime::processes::exec::before_execl;
             tail execlp = shunt_runtime::processes::exec::before_execl;
             tail execle = shunt_runtime::processes::exec::before_execl;
-            tail dlopen = shunt_runtime::loader::before_dlopen;
+            tail dlopen = ops::loader::before_dlopen;
             tail dlmopen = shunt_runtime::loader::before_dlmopen;
             tail dlsym = ops::loader::before_dlsym;
             tail dlvsym = ops::loader::before_dlvsym;

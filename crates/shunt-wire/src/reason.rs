@@ -116,7 +116,7 @@ reasons! {
     /// The agent's policy does not let these two programs be shunted with each other.
     Denied = 22, "denied",
         "Change the agent's policy, if these programs are to be shunted.";
-    /// The program may make calls that Shunt does not see (io_uring, a library loaded by `dlmopen` or with `RTLD_DEEPBIND`), or forbids itself system calls (seccomp): all of it is on TCP from then on.
+    /// The program may make calls that Shunt does not see (io_uring, a library loaded by `dlmopen`, or with `RTLD_DEEPBIND` in a way that cannot be followed), or forbids itself system calls (seccomp): all of it is on TCP from then on.
     Bypassed = 23, "bypassed",
         "Have the program go without io_uring (many have a switch), the library, or its seccomp filter; or leave it on TCP.";
 }

@@ -8,6 +8,9 @@ use shunt_functional::binaries::program;
 use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::{Expect, Sandbox};
 
+/// Functions are found when they are first called.
+const LAZY: &str = "-Wl,-z,lazy";
+
 fn build(sandbox: &Sandbox, name: &str, source: &str, options: &[&str]) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/sources");
     let output = sandbox.path().join(name);
@@ -96,9 +99,30 @@ fn a_library_that_wraps_such_a_function_finds_libcs_and_others_have_tcp() {
     compare("handle", Stays::Tcp, &program, &["-DWRAPS"]);
 }
 
+/// PHP and Apache load their extensions so.
 #[test]
-fn a_library_that_binds_to_libc_first_has_connections_over_tcp() {
-    compare("deep", Stays::Tcp, &[], &[]);
+fn a_library_that_binds_to_libc_first_uses_the_hooks_all_the_same() {
+    // Its functions are found at their first call; all at the start, and their places can only be read then; by addresses
+    // in a table of its own.
+    compare("deep", Stays::Shunted, &[], &[LAZY]);
+    compare("deep", Stays::Shunted, &[], &["-Wl,-z,now,-z,relro"]);
+    compare("deep", Stays::Shunted, &[], &["-DTABLE", "-Wl,-z,now,-z,relro"]);
+    compare("deep", Stays::Shunted, &[], &["-DTABLE", LAZY]);
+    // And by functions that it looks up itself.
+    compare("deep", Stays::Shunted, &[], &["-DLOOKS", LAZY]);
+}
+
+/// Its own functions come before the program's, as it asks for.
+#[test]
+fn such_a_library_has_its_own_functions() {
+    compare("deep", Stays::Shunted, &[], &["-DWRAPS", LAZY]);
+    compare("deep", Stays::Shunted, &["-DWRAPS", "-rdynamic"], &[LAZY]);
+}
+
+/// The loader looks for it where the caller says, so nobody else can have it loaded.
+#[test]
+fn one_that_is_found_by_its_name_alone_has_connections_over_tcp() {
+    compare("deep by name", Stays::Tcp, &[], &[]);
 }
 
 #[test]
@@ -109,7 +133,7 @@ fn a_library_with_a_libc_of_its_own_has_connections_over_tcp() {
 /// The functions that load libraries are hooks, too, wherever they are found.
 #[test]
 fn so_has_one_that_is_loaded_by_a_function_that_was_looked_up() {
-    compare("deep found", Stays::Tcp, &[], &[]);
+    compare("deep found", Stays::Shunted, &[], &[LAZY]);
     compare("namespace found", Stays::Tcp, &[], &[]);
 }
 

@@ -4,13 +4,33 @@
 //! What the loader's functions do may depend on who calls them (`RUNPATH`, `RTLD_NEXT`), so they
 //! are gone on to by a jump.
 
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem;
 use core::ptr::{self, NonNull};
 
 use crate::next;
-use shunt_runtime::loader;
+use shunt_runtime::loader::{self, deep};
 use shunt_runtime::system::abi::Arguments;
 use shunt_runtime::system::next::symbol;
+
+/// Before `dlopen(path, flags)`: what is called instead.
+pub fn before_dlopen(arguments: Arguments) -> Option<NonNull<c_void>> {
+    loader::before_dlopen(arguments).then(|| NonNull::new(open_deep as *mut c_void))?
+}
+
+/// `dlopen` of a library that binds past the hooks.
+///
+/// # Safety
+/// As the C function.
+unsafe extern "C-unwind" fn open_deep(path: *const c_char, flags: c_int) -> *mut c_void {
+    type Signature = unsafe extern "C-unwind" fn(*const c_char, c_int) -> *mut c_void;
+    // SAFETY: the slot has the next `dlopen`, which has this signature; the arguments are the caller's.
+    let load = || unsafe {
+        let dlopen = mem::transmute::<*mut c_void, Signature>(next::slots::dlopen.get());
+        dlopen(path, flags)
+    };
+    deep::open(load, next::slot)
+}
 
 /// Before `dlsym(handle, name)`: what is called instead.
 pub fn before_dlsym([handle, name, _, caller]: Arguments) -> Option<NonNull<c_void>> {

@@ -7,5 +7,6 @@ pub mod dynamic;
 pub mod errno;
 pub mod kernel_abi;
 pub mod kernel_poll;
+pub mod loaded;
 pub mod next;
 pub mod timeout;

@@ -39,6 +39,12 @@ impl Slot {
         Self { target: AtomicPtr::new(ptr::null_mut()), name, absent }
     }
 
+    /// What the function goes by.
+    #[must_use]
+    pub const fn name(&self) -> &'static CStr {
+        self.name
+    }
+
     /// The address of the next definition; never null.
     #[inline]
     #[must_use]

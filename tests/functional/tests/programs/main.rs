@@ -7,6 +7,7 @@ mod interface;
 mod iperf;
 mod listeners;
 mod nginx;
+mod php;
 mod postgres;
 mod proxies;
 mod redis;

@@ -23,9 +23,21 @@ int loaded_epoll(int fd) {
     return count;
 }
 
-ssize_t loaded_recv(int fd, void *to, size_t length) { return recv(fd, to, length, MSG_DONTWAIT); }
+#if defined TABLE
+static ssize_t (*const receive)(int, void *, size_t, int) = recv;
+static ssize_t (*const give)(int, const void *, size_t, int) = send;
+#elif defined LOOKS
+static void *libcs(const char *name) { return dlsym(dlopen("libc.so.6", RTLD_NOW), name); }
+#define receive ((ssize_t (*)(int, void *, size_t, int))libcs("recv"))
+#define give ((ssize_t (*)(int, const void *, size_t, int))libcs("send"))
+#else
+#define receive recv
+#define give send
+#endif
 
-ssize_t loaded_send(int fd, const void *from, size_t length) { return send(fd, from, length, 0); }
+ssize_t loaded_recv(int fd, void *to, size_t length) { return receive(fd, to, length, MSG_DONTWAIT); }
+
+ssize_t loaded_send(int fd, const void *from, size_t length) { return give(fd, from, length, 0); }
 
 #ifdef WRAPS
 /* Wraps a function, and finds that of libc itself by its handle, not behind itself. */

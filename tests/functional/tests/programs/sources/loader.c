@@ -77,6 +77,7 @@ static void look_up(const char *way, const char *path) {
         handle = dlmopen(where, path, RTLD_NOW);
     }
     if (!strcmp(way, "deep")) handle = dlopen(path, RTLD_LAZY | RTLD_DEEPBIND);
+    if (!strcmp(way, "deep by name")) handle = dlopen("libloaded.so", RTLD_LAZY | RTLD_DEEPBIND);
     if (!strcmp(way, "namespace")) handle = dlmopen(LM_ID_NEWLM, path, RTLD_NOW);
     if (handle) {
         library_poll = in(handle, "loaded_poll");

@@ -3,35 +3,47 @@
 //! * `dlsym(dlopen("libc.so.6"), "recv")` and `dlsym(RTLD_NEXT, "recv")`, and `dlvsym` likewise, give the hook of that
 //!   name, where the hook goes on to what they would give. Where it does not, as another library
 //!   wraps that function, too, the caller is to have libc's: everything goes back to TCP.
-//! * A library that is loaded with `RTLD_DEEPBIND`, or into a namespace of its own (`dlmopen`),
-//!   binds to libc before the hooks. Everything goes back to TCP first.
+//! * A library that is loaded with `RTLD_DEEPBIND` binds to libc before the hooks, and is led to them afterwards ([`deep`]).
+//! * One that is loaded into a namespace of its own (`dlmopen`) has a libc of its own. Everything goes back to TCP first.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
-use core::mem::{self, MaybeUninit};
+pub mod deep;
+mod objects;
+
+use core::ffi::{CStr, c_char, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::contain::contain;
 use crate::fallback::before_unseen_calls;
 use crate::system::abi::Arguments;
-use crate::system::next::{Slot, symbol};
+use crate::system::next::Slot;
+use objects::{libc, object_of, own};
 
 /// There is a namespace besides the program's, in which `RTLD_NEXT` means another libc.
 static HAS_NAMESPACES: AtomicBool = AtomicBool::new(false);
 
-/// Before `dlopen(path, flags)`.
-pub fn before_dlopen([path, flags, ..]: Arguments) {
-    if binds_past_hooks(path, flags) {
-        before_unseen_calls();
+/// Before `dlopen(path, flags)`. True where [`deep::open`] is to do it instead.
+#[must_use]
+pub fn before_dlopen([path, flags, ..]: Arguments) -> bool {
+    if !binds_past_hooks(path, flags) {
+        return false;
     }
+    // SAFETY: not null, so a C string by the function's contract.
+    let path = unsafe { CStr::from_ptr(ptr::with_exposed_provenance::<c_char>(path)) };
+    if is_found_from_anywhere(path) && !HAS_NAMESPACES.load(Ordering::Relaxed) {
+        return true;
+    }
+    before_unseen_calls();
+    false
 }
 
 /// Before `dlmopen(namespace, path, flags)`.
 pub fn before_dlmopen([namespace, path, flags, _]: Arguments) {
-    if usize::try_from(libc::LM_ID_BASE) == Ok(namespace) {
-        before_dlopen([path, flags, 0, 0]);
-    } else {
+    let is_own = usize::try_from(libc::LM_ID_BASE) != Ok(namespace);
+    if is_own {
         HAS_NAMESPACES.store(true, Ordering::Relaxed);
+    }
+    if is_own || binds_past_hooks(path, flags) {
         before_unseen_calls();
     }
 }
@@ -42,6 +54,13 @@ const fn binds_past_hooks(path: usize, flags: usize) -> bool {
     const DEEPBIND: usize = libc::RTLD_DEEPBIND.cast_unsigned() as usize;
     const NOLOAD: usize = libc::RTLD_NOLOAD.cast_unsigned() as usize;
     path != 0 && flags & DEEPBIND != 0 && flags & NOLOAD == 0
+}
+
+/// Whether the loader finds this library whoever asks for it: it looks for one without a directory where the caller's `RUNPATH`
+/// says, and takes `$ORIGIN` for the caller's directory.
+fn is_found_from_anywhere(path: &CStr) -> bool {
+    let path = path.to_bytes();
+    path.contains(&b'/') && !path.contains(&b'$')
 }
 
 /// Whether the hook of this slot may have to be found, where the loader would find what is behind it. `caller`: where the
@@ -80,56 +99,10 @@ fn in_place_of(found: *mut c_void, name: &CStr, slot: &Slot) -> *mut c_void {
     found
 }
 
-/// The hook of this name.
-fn own(name: &CStr) -> *mut c_void {
-    match library() {
-        handle if handle.is_null() => ptr::null_mut(),
-        // SAFETY: a handle of dlopen(3).
-        handle => unsafe { symbol(handle, name) },
-    }
-}
-
-/// A handle of this library: a program's own functions come before it for all others. Null where
-/// the loader does not find it by the name that it gives it itself.
-fn library() -> *mut c_void {
-    static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    let known = HANDLE.load(Ordering::Relaxed);
-    if !known.is_null() {
-        return known;
-    }
-    let Some(info) = information(before_dlopen as *const c_void) else { return ptr::null_mut() };
-    type Signature = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
-    // SAFETY: what dlsym(3) takes. The function of this name has this signature; the library's name lives as long as it does.
-    let handle = unsafe {
-        let dlopen = symbol(libc::RTLD_NEXT, c"dlopen");
-        if dlopen.is_null() {
-            return ptr::null_mut();
-        }
-        let dlopen = mem::transmute::<*mut c_void, Signature>(dlopen);
-        dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD)
-    };
-    HANDLE.store(handle, Ordering::Relaxed);
-    handle
-}
-
-fn information(address: *const c_void) -> Option<libc::Dl_info> {
-    let mut info = MaybeUninit::uninit();
-    // SAFETY: any address, and room for the answer, which is there when it says so.
-    unsafe { (libc::dladdr(address, info.as_mut_ptr()) != 0).then(|| info.assume_init()) }
-}
-
-/// Where the program or library begins that has this address; null: none has.
-fn object_of(address: *mut c_void) -> *mut c_void {
-    information(address).map_or(ptr::null_mut(), |info| info.dli_fbase)
-}
-
-/// The same of libc, by a function that nobody wraps.
-fn libc() -> *mut c_void {
-    object_of(libc::gnu_get_libc_version as *mut c_void)
-}
-
 #[cfg(test)]
 mod tests {
+    use core::ffi::c_int;
+
     use super::*;
     use crate::system::next::slots;
 
@@ -143,6 +116,12 @@ mod tests {
             !binds_past_hooks(1, deep | flags(libc::RTLD_NOLOAD)),
             "it is there, or is not loaded"
         );
+    }
+
+    #[test]
+    fn a_library_is_loaded_for_another_caller_where_that_makes_no_difference() {
+        assert!(is_found_from_anywhere(c"/usr/lib/php/ctype.so") && is_found_from_anywhere(c"./a"));
+        assert!(!is_found_from_anywhere(c"libm.so.6") && !is_found_from_anywhere(c"$ORIGIN/a"));
     }
 
     #[test]

@@ -10,7 +10,8 @@ use shunt_functional::mode::Mode;
 use shunt_functional::net::free_port;
 use shunt_functional::nvme::pattern;
 use shunt_functional::sandbox::{Expect, Process, Sandbox};
-use shunt_nvme::wire::{Nqn, Status};
+use shunt_nvme::wire::opcode::io;
+use shunt_nvme::wire::{Fuse, Nqn, Sqe, Status};
 use shunt_nvme_host::{
     Buffers, Completion, Data, Failure, Identity, Namespace, Options, Queue, Range, Request,
     Subsystem,
@@ -173,6 +174,58 @@ fn compare_and_write_counts() {
         subsystem.close();
         target.end();
     }
+}
+
+/// Several operations of a queue, whose data the target asks for: each is done, or fails, by itself. A half without the other
+/// one harms none of them.
+#[test]
+fn fused_operations_in_a_row() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let target = Target::quick(&sandbox, &["--memory", "8MiB"]);
+    let subsystem = Subsystem::connect(options(&[&target])).unwrap();
+    let disk = subsystem.namespace(1).unwrap();
+    let mut queue = subsystem.queue().unwrap();
+    let data = |byte: u8| Data::from(vec![byte; 16 * 4096]);
+    let half = |opcode, start, fuse| {
+        let mut sqe = Sqe::new(opcode, 1);
+        sqe.set_cdw10_64(start);
+        sqe.cdw12 = 15.into();
+        sqe.set_fuse(fuse);
+        Request::of(sqe, 16 * 4096, disk.ana_group)
+    };
+    // Halves alone are sent where there is a connection at once, and are lost otherwise.
+    assert_eq!(run(&mut queue, disk.flush(), Data::None).result, Ok(0));
+    for n in 0..4 {
+        let (start, expected) = (n * 16, if n == 2 { 9 } else { 0 });
+        let compare = (disk.compare(start, 16), data(expected), 2 * n);
+        queue.compare_and_write(compare, (disk.write(start, 16), data(1), 2 * n + 1)).unwrap();
+    }
+    queue.submit(half(io::WRITE, 0, Fuse::Second), data(2), 8).unwrap();
+    queue.submit(half(io::COMPARE, 0, Fuse::First), data(1), 9).unwrap();
+    queue.submit(disk.flush(), Data::None, 10).unwrap();
+    let mut done = Vec::new();
+    while done.len() < 11 {
+        let before = done.len();
+        queue.poll(&mut done, Some(Duration::from_secs(60))).unwrap();
+        assert!(done.len() > before, "no answer but these: {done:?}");
+    }
+    done.sort_by_key(|over| over.token);
+    let codes = done.iter().map(|over| match over.result {
+        Ok(_) => 0,
+        Err(Failure::Status(status)) => status.code(),
+        ref other => panic!("{}: {other:?}", over.token),
+    });
+    let (differs, failed) = (Status::COMPARE_FAILURE.code(), Status::FUSED_FAILED.code());
+    let missing = Status::FUSED_MISSING.code();
+    let expected = [0, 0, 0, 0, differs, failed, 0, 0, missing, missing, 0];
+    assert_eq!(codes.collect::<Vec<_>>(), expected);
+    for (start, byte) in [(0, 1), (16, 1), (32, 0), (48, 1)] {
+        let read = run(&mut queue, disk.read(start, 16), data(7));
+        assert!(read.data.bytes().iter().all(|is| *is == byte), "{start}");
+    }
+    drop(queue);
+    subsystem.close();
+    target.end();
 }
 
 /// A program that compares each byte of a disk that it writes and reads, on three queues.

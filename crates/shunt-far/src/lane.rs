@@ -1,6 +1,7 @@
 //! One connection of a link: what goes to the far side next, and what of it is believed.
 
 mod settle;
+mod stand;
 
 use core::fmt;
 
@@ -11,7 +12,8 @@ use shunt_wire::clc::Proposal;
 
 use crate::message::Words;
 use crate::mirror::News;
-pub use settle::{End, PIECE, Rest, Settled, Stand};
+pub use settle::{End, PIECE, Rest, Settled};
+pub use stand::Stand;
 
 /// The program on this host wrote into its section what cannot be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +83,7 @@ pub struct Lane {
     /// Where it stood when the link failed.
     stood: Option<Stand>,
     /// What was agreed on then.
-    agreed: Option<settle::Agreed>,
+    agreed: Option<stand::Agreed>,
     /// The program has broken the connection.
     is_broken: bool,
 }

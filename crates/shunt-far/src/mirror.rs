@@ -1,6 +1,7 @@
 //! The port to a region that mirrors the far host's.
 
 use shunt_shm::region::{Section, Side};
+use shunt_shm::sync::Ordering;
 
 /// What a lane's program is to be woken for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -33,4 +34,10 @@ pub trait Mirror {
 
     /// Wakes the program in `slot`, as its arm words ask.
     fn wake(&mut self, slot: usize, news: News);
+}
+
+/// Writes what no peer could, by which the program's own checks end the connection.
+pub fn break_off(theirs: &Section) {
+    theirs.prod.grants.store(u32::MAX / 2, Ordering::Release);
+    theirs.cons.cons.store(u64::MAX, Ordering::Release);
 }

@@ -12,27 +12,11 @@ use shunt_shm::region::{DEAF, Section};
 use shunt_shm::ring::{ConsLine, MARKS, ProdLine, RxCursor, Span};
 use shunt_shm::sync::{Ordering, store_load_fence};
 
+use super::stand::{Agreed, Stand};
 use super::{Impossible, Lane, MOST_MARKS, is_within};
 
 /// Most bytes of a [`Rest`].
 pub const PIECE: usize = 16 * 1024;
-
-/// Where one end of a connection stood when its link failed.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Stand {
-    /// Bytes of the far program that the local one was told of, or took if it had left the ring before.
-    pub received: u64,
-    /// Marks of the far program that the local one was told of.
-    pub marks: u32,
-    /// Where the far program's last stretch in the ring ended.
-    pub ring_end: u64,
-    /// Marks that the local program had set; no byte behind a later one goes over TCP before both agents have settled it.
-    pub own_marks: u32,
-    /// Where the last one of these is.
-    pub own_at: u64,
-    /// The local program has ended its direction, behind so many bytes in the ring; `u64::MAX`: it has not.
-    pub own_end: u64,
-}
 
 /// How the local program's direction goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,19 +49,6 @@ pub struct End {
     pub mark_at: [u64; MARKS],
     /// How it has ended.
     pub closed: u32,
-}
-
-/// What was agreed on when the link had failed.
-#[derive(Debug)]
-pub(super) struct Agreed {
-    /// Where the far program's direction leaves the ring, if it does not end there.
-    leaves_at: u64,
-    /// Where its rest begins.
-    begins_at: u64,
-    /// It has ended behind bytes that have not come.
-    lacks: bool,
-    /// How far its rest has come; `None`: to the end.
-    rest: Option<u64>,
 }
 
 /// True for a program that puts its bytes into the ring.

@@ -1,12 +1,11 @@
 //! A link that has failed: where its connections stood, and how they go on.
 
-use shunt_shm::region::Section;
 use shunt_shm::sync::Ordering;
 use shunt_verbs::port::Port;
 
 use super::{Ended, Halt, Link, Open};
 use crate::lane::{Impossible, Rest, Settled};
-use crate::mirror::{Mirror, News};
+use crate::mirror::{Mirror, News, break_off};
 
 /// What comes of it that both sides have said where they stood.
 #[derive(Debug, Default)]
@@ -128,10 +127,4 @@ impl<P: Port, M: Mirror> Link<P, M> {
         let open = open.filter(|open| self.cause.is_some() && open.generation == far.generation);
         open.ok_or(None)?.lane.resume(far.stand.received).map_err(Some)
     }
-}
-
-/// Writes what no peer could, by which the program's own checks end the connection.
-pub(super) fn break_off(theirs: &Section) {
-    theirs.prod.grants.store(u32::MAX / 2, Ordering::Release);
-    theirs.cons.cons.store(u64::MAX, Ordering::Release);
 }

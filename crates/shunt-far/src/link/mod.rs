@@ -36,9 +36,8 @@ use shunt_verbs::{Memory, Refused};
 
 use crate::lane::{Lane, Posting};
 use crate::message::{self, Kind, Message, Words};
-use crate::mirror::{Mirror, News};
+use crate::mirror::{Mirror, News, break_off};
 pub use failure::Settlement;
-use failure::break_off;
 pub use outcome::{Cause, Ended, Event, Halt, NotOpened};
 use settings::{BUFFER, REQUESTS};
 pub use settings::{Rings, Settings};

@@ -1,9 +1,9 @@
 //! An emulated disk on a target: `shunt nvme disk`, and a guest without a processor.
 
-use super::{DEPTH, NO_SOCKMAP};
 use crate::failure::{Failure, Result};
 use crate::rig::{Budget, Session};
 use crate::workload::ipc::size_of_text;
+use crate::workload::nvme::common::{DEPTH, NO_SOCKMAP};
 use crate::workload::row::{Family, Outcome, Row};
 
 static DISK: Family = Family {

@@ -1,5 +1,6 @@
 //! A disk over NVMe/TCP: `shunt nvme bench` against `shunt nvme target`.
 
+mod common;
 mod copies;
 mod disk;
 
@@ -9,6 +10,7 @@ use crate::failure::{Context, Failure, Result};
 use crate::rig::{Budget, Session};
 use crate::stats::Quantile;
 use crate::workload::ipc::size_of_text;
+use crate::workload::nvme::common::{DEPTH, NO_SOCKMAP};
 use crate::workload::row::{Better, Family, Outcome, Row};
 
 static GRANTED: Family = Family {
@@ -40,14 +42,8 @@ const WRITES: [usize; 5] = [512, 4096, 16_384, 65_536, 131_072];
 const READS: [usize; 2] = [4096, 65_536];
 /// Bytes of writes with a core a side.
 const PINNED: [usize; 5] = [512, 4096, 16_384, 65_536, 131_072];
-/// Commands at once.
-const DEPTH: u32 = 64;
 /// The other places of the curve.
 const DEPTHS: [u32; 4] = [1, 4, 16, 128];
-
-/// Admin Queues work over the bench's sockmap; commands on I/O queues were not answered, with Linux 6.18, until their
-/// controllers were given up.
-const NO_SOCKMAP: &str = "its I/O queues stand still over a sockmap";
 
 /// What is measured.
 #[derive(Clone, Copy)]

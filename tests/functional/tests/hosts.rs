@@ -157,6 +157,49 @@ fn an_end_comes_behind_all_its_bytes() {
     assert!(log.contains("pieces of connections that have ended"), "{log}");
 }
 
+/// Connections of a link that has failed are TCP's alone, once the agents have said where they stood.
+#[test]
+fn an_agent_that_is_killed_later_ends_none_that_went_back_to_tcp() {
+    for victim in 0..2 {
+        let lab = Lab::of_hosts();
+        let [one, two] = [&lab.machines[0], &lab.machines[1]];
+        let place = one.sandbox().path();
+        let before = one.sandbox().stats();
+        let mut reader = two.command("python3");
+        reader.args(["-c", READER, "10.77.0.2", "6"]);
+        let mut reader = two.sandbox().spawn(reader);
+        let port: u16 = reader.wait_for_line(|line| line.strip_prefix("port ")?.parse().ok());
+        one.until_it_knows(SocketAddr::from((two.ip, port)));
+        let senders = (0..6).map(|_| {
+            let mut sender = one.command("python3");
+            sender.args(["-c", ENDS, "10.77.0.2", &port.to_string()]).arg(place);
+            sender.args(["shutdown", "100000"]);
+            one.sandbox().spawn(sender)
+        });
+        let mut senders: Vec<_> = senders.collect();
+        settles("shunted, nearly all", &true, || {
+            reader.assert_running();
+            one.sandbox().stats().since(&before).1 >= 4
+        });
+        lab.cut(true);
+        settles("back on TCP", &true, || one.sandbox().stats().get("connections_demoted") >= 4);
+        lab.cut(false);
+        lab.until_linked();
+        lab.machines[victim].sandbox().kill_agent();
+        fs::write(place.join("quiet"), "").expect("a file");
+        for sender in &mut senders {
+            sender.wait_for_line(|line| (line == "quiet").then_some(()));
+        }
+        fs::write(place.join("go"), "").expect("a file");
+        for sender in senders {
+            let _ = sender.wait().success();
+        }
+        let read = reader.wait().success().stdout;
+        let whole = read.lines().filter(|line| line.starts_with("last 100000 ")).count();
+        assert_eq!(whole, 6, "{read}");
+    }
+}
+
 /// `kill -9` of an agent: connections through it are over at once, on either side.
 #[test]
 fn connections_end_with_an_agent_that_is_killed() {

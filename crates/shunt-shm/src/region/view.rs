@@ -244,12 +244,14 @@ impl RegionView {
     }
 
     /// The machine of one side is gone: every connection that was agreed on breaks, on either side, at its next look
-    /// ([`Grants::are_possible`]). Proposals that were not taken up stay on TCP, which knows by itself. Returns the slots
-    /// it concerns.
+    /// ([`Grants::are_possible`]). Proposals that were not taken up stay on TCP, which knows by itself, and so do connections
+    /// of which a side has let go: nothing more is to come through the ring. Returns the slots it concerns.
     pub fn break_all(self) -> impl Iterator<Item = usize> {
         let agreed = move |slot: &usize| {
-            let answer = self.section(*slot, Side::Server).setup.state.load(Ordering::Acquire);
-            answer == Answer::Accepted as u32
+            let setup = |side| &self.section(*slot, side).setup;
+            let is_done = |side| setup(side).done.load(Ordering::Acquire) != 0;
+            setup(Side::Server).state.load(Ordering::Acquire) == Answer::Accepted as u32
+                && ![Side::Client, Side::Server].into_iter().any(is_done)
         };
         (0..self.geometry.slots()).filter(agreed).inspect(move |slot| {
             for side in [Side::Client, Side::Server] {

@@ -175,11 +175,16 @@ fn what_was_agreed_on_breaks_and_what_was_not_does_not() {
     let memory = memory();
     let region = region::create_in_device(&memory, EXTENT, 7, Kind::Fresh).unwrap();
     let view = region.view();
-    view.section(4, Side::Server).setup.state.store(Answer::Accepted as u32, Relaxed);
+    for slot in [4, 6, 7] {
+        view.section(slot, Side::Server).setup.state.store(Answer::Accepted as u32, Relaxed);
+    }
+    // Nothing more comes through the ring where a side has let go.
+    view.section(6, Side::Server).setup.done.store(1, Relaxed);
+    view.section(7, Side::Client).setup.done.store(1, Relaxed);
     assert_eq!(view.break_all().collect::<Vec<_>>(), [4]);
     for side in [Side::Client, Side::Server] {
         let possible =
             |slot| shunt_shm::grants::Grants::are_possible(&view.section(slot, side).prod, 0);
-        assert!(!possible(4) && possible(5));
+        assert!(!possible(4) && possible(5) && possible(6) && possible(7));
     }
 }

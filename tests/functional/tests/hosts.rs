@@ -186,6 +186,8 @@ fn an_agent_that_is_killed_later_ends_none_that_went_back_to_tcp() {
         lab.cut(false);
         lab.until_linked();
         lab.machines[victim].sandbox().kill_agent();
+        let other = lab.machines[1 - victim].sandbox();
+        settles("word of that", &true, || other.agent_log().contains("a machine is gone"));
         fs::write(place.join("quiet"), "").expect("a file");
         for sender in &mut senders {
             sender.wait_for_line(|line| (line == "quiet").then_some(()));

@@ -112,6 +112,8 @@ const TABLE: &[(&[&str], Agent, i32, &str)] = &[
     (&["cdi", "generate", "--output", "/proc/x"], None, 1, "/proc/x cannot be written"),
     (&["library", "install", "/proc/x"], None, 1, "/proc/x cannot be written"),
     (&["docs", "/proc/x"], None, 1, "/proc/x cannot be written"),
+    (&["agent-key", "--file", "/proc/x"], None, 1, "the key file /proc/x: No such file"),
+    (&["agent-key", "--file", "/dev/null"], None, 1, "the key file /dev/null is no regular file"),
     (&["capture", "-w", "/proc/x"], Runs, 1, "the packets cannot be written: No such file"),
     (&["capture", "-w", "/dev/full"], Runs, 1, "the packets cannot be written: No space left"),
     (&["bench", "--only", "ipc.14", "--html", "/proc/x"], None, 1, "/proc/x: No such file"),

@@ -17,8 +17,7 @@ use shunt_rdma::device::Wanted;
 use live::pause;
 pub use live::{Capture, Explain, Extcap, Top};
 
-/// Runs unmodified programs with their local TCP connections in shared memory.
-/// Moves the TCP connections between unmodified programs of one host into shared memory
+/// Moves the TCP connections between unmodified programs of one host into shared memory.
 #[derive(Parser, Debug)]
 #[command(
     name = "shunt",

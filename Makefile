@@ -159,7 +159,7 @@ test-points: deps-test all points
 	    $(CARGO) test --locked -p shunt-functional --test points -- --test-threads $(TEST_THREADS)
 
 # The last commit of each older version with which this one works together (docs/upgrade.md), the oldest first: built beside it, in
-# little time.
+# little time. Their files are new each time, or cargo would take one version's for the other's.
 NEIGHBOURS ?= dec5873^ a1f0564
 OLD := $(TARGET)/neighbour
 
@@ -168,7 +168,7 @@ test-upgrade: deps-test all
 	for commit in $(NEIGHBOURS); do \
 	    rm -rf $(OLD)/source; \
 	    mkdir -p $(OLD)/source; \
-	    git archive $$commit | tar -x -C $(OLD)/source; \
+	    git archive $$commit | tar -xm -C $(OLD)/source; \
 	    CARGO_TARGET_DIR=$(OLD) CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
 	        $(CARGO) build --locked --release --manifest-path $(OLD)/source/Cargo.toml -p shunt-preload -p shunt-cli; \
 	    SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_OLD_DIR=$(OLD)/release \

@@ -99,7 +99,7 @@ fn a_library_that_wraps_such_a_function_finds_libcs_and_others_have_tcp() {
     compare("handle", Stays::Tcp, &program, &["-DWRAPS"]);
 }
 
-/// PHP and Apache load their extensions so.
+/// PHP loads its extensions so.
 #[test]
 fn a_library_that_binds_to_libc_first_uses_the_hooks_all_the_same() {
     // Its functions are found at their first call; all at the start, and their places can only be read then; by addresses

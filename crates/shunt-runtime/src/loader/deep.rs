@@ -1,4 +1,4 @@
-//! A library that binds to libc before the hooks (`RTLD_DEEPBIND`), as PHP and Apache load their extensions.
+//! A library that binds to libc before the hooks (`RTLD_DEEPBIND`), as PHP loads its extensions.
 //!
 //! It is to find all else as the loader has it find that: its own functions, and those of what it needs, come before the program's.
 //! So it is loaded as asked for. Then the places in which it has, or will get, the address of a hooked function of libc get that of the hook.

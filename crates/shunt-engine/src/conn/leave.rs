@@ -148,6 +148,14 @@ impl End<'_> {
     }
 }
 
+impl End<'_> {
+    /// This side has left, and has come back to read on ([`Self::stay`]).
+    #[must_use]
+    pub fn has_come_back(&self) -> bool {
+        self.phase() == Phase::Active && handover::stays(&self.mine.ctl.handed_over)
+    }
+}
+
 /// The sending direction, with its lock held. `is_nested`, `below`: in a handler of a signal above a call that has it.
 impl End<'_> {
     /// This side leaves. What the peer, which stays, has not taken is sent once more if the kernel socket has room for it now.
@@ -516,7 +524,10 @@ mod tests {
             }
             assert_eq!(end.stay(), !is_marked);
             assert_eq!(end.has(FROZEN), is_marked);
-            assert_eq!(handover::stays(&end.mine.ctl.handed_over), !is_marked);
+            end.record.id.phase.store(Phase::Active as u32, Relaxed);
+            assert_eq!(end.has_come_back(), !is_marked);
+            end.record.id.phase.store(Phase::Broken as u32, Relaxed);
+            assert!(!end.has_come_back(), "there is nothing to be read");
         }
     }
 

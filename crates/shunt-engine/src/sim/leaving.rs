@@ -289,6 +289,12 @@ impl World {
             pace::uninterrupted(|| self.closes(who));
         }
     }
+
+    /// It reads on in a ring that it has left.
+    pub fn has_come_back(&self, who: usize) -> bool {
+        let is_past = self.procs[who].is_past.get();
+        at_once(|| !is_past && self.linked(who).is_some_and(|end| end.has_come_back()))
+    }
 }
 
 /// A program without the library.
@@ -487,7 +493,9 @@ impl World {
         // One that was started has a duplicate of it.
         if !me.mind.is_started.get() {
             me.is_gone.set(true);
-            self.ends_unannounced(who);
+            if !self.is_held(who) {
+                self.ends_unannounced(who);
+            }
         }
     }
 }

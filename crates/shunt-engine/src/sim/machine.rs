@@ -181,11 +181,18 @@ impl Machine {
     /// of the operations that come next. Not in a handler, nor where others hold its connection, who would read beside the new one.
     fn hands_over(self: &Rc<Self>, program: usize, ops: Option<usize>) {
         let me = &self.minds[program];
-        if me.handlers.get() > 0 || me.is_foreign.get() || self.has_forks() {
+        if me.handlers.get() > 0 || me.is_foreign.get() || !self.leaves_it_alone(program) {
             return;
         }
         let has = |world: &Rc<World>| !world.procs[program].is_gone.get();
-        self.worlds().iter().filter(|world| has(world)).for_each(|world| world.hands_over(program));
+        let worlds: Vec<_> = self.worlds().into_iter().filter(has).collect();
+        loop {
+            worlds.iter().for_each(|world| world.hands_over(program));
+            // A handler has read on in a ring that was left before it ran.
+            if !worlds.iter().any(|world| world.has_come_back(program)) {
+                break;
+            }
+        }
         me.is_foreign.set(true);
         let Some(ops) = ops else { return };
         me.is_started.set(true);
@@ -198,6 +205,20 @@ impl Machine {
         }
         me.is_started.set(false);
         me.is_foreign.set(false);
+    }
+
+    /// Those that hold its end with it are in no call, and from now on read nothing beside the new program.
+    fn leaves_it_alone(&self, program: usize) -> bool {
+        if !self.has_forks() {
+            return true;
+        }
+        let shared = self.world(0);
+        let mut others = shared.programs(program).filter(|other| *other != program);
+        let is_alone = others.all(|other| shared.procs[other].calls.get() == 0);
+        if is_alone {
+            shared.procs[program].is_handed_over.set(true);
+        }
+        is_alone
     }
 
     /// A program gets no more memory, nor descriptors: it maps nothing that it has not mapped. The client has given the rings back

@@ -196,6 +196,8 @@ struct Held {
     socket: Kept,
     /// Bytes that it was to send once more when it reset the connection.
     cut_off: Cell<u64>,
+    /// One of several programs that hold it has handed it over: the others do not read beside the new one.
+    is_handed_over: Cell<bool>,
     /// The library has reset the connection for a panic of its own.
     has_reset: Cell<bool>,
     /// The kernel has sent RST for that.
@@ -321,6 +323,7 @@ impl Held {
             is_told: Cell::new(false),
             socket: Kept::default(),
             cut_off: Cell::new(0),
+            is_handed_over: Cell::new(false),
             has_reset: Cell::new(false),
             is_aborted: Cell::new(false),
             untold: Default::default(),

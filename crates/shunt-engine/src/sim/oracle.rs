@@ -256,7 +256,9 @@ impl World {
                     // To one that has ended its reading itself the kernel's end is no news: it goes over to TCP after a while.
                     || self.is_deaf(who)
                     // In a handler above a step that is to follow.
-                    || !self.is_free(who, Direction::Sending);
+                    || !self.is_free(who, Direction::Sending)
+                    // How much it is to send once more it asks each millisecond.
+                    || (are_pending(&me.record) && !are_known(&me.record));
                 assert!(is_later, "{who} was not told that the other one is gone: {asleep:?}");
             }
             Direction::Sending if until == Some(Until::Ring) => {

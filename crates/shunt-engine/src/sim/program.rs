@@ -63,6 +63,12 @@ impl Op {
         )
     }
 
+    /// It would see bytes, or take some.
+    const fn reads(self) -> bool {
+        matches!(self, Self::Check)
+            || self.moves() && matches!(self.direction(), Direction::Receiving)
+    }
+
     /// In a handler: of what the epoll below has been told of, it does not hear once more.
     pub(super) const fn without_edges(self) -> Self {
         match self {
@@ -107,6 +113,9 @@ impl World {
     /// A whole call. A panic of the library ends in it.
     pub fn does(&self, who: usize, op: Op) {
         let me = &self.procs[who];
+        if op.reads() && me.is_handed_over.get() && !me.mind.is_foreign.get() {
+            return;
+        }
         let mut doing = Doing { op, moved: 0, is_plain: false };
         // In a handler another call may be in the middle of one.
         let was_in_step = me.in_step.replace(false);

@@ -163,6 +163,25 @@ proptest! {
     }
 }
 
+/// The same, with programs that hand the connection over, as a server that forks and has the child become another program.
+fn starting_op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        16 => leaving_op(),
+        2 => (1_usize..6).prop_map(Op::Fork),
+    ]
+}
+
+proptest! {
+    #![proptest_config(seeded(10))]
+
+    #[test]
+    fn one_of_those_that_hold_an_end_may_become_another_program(
+        history in history((program(starting_op()), program(starting_op())))
+    ) {
+        let _ = history.run();
+    }
+}
+
 /// A program that sends without copies, among what it does; `others` may come anywhere.
 fn lending_op(others: impl Strategy<Value = Op>) -> impl Strategy<Value = Op> {
     // Half a ring is the most that is granted at once.
@@ -464,6 +483,9 @@ fn what_was_mended_stays_so() {
         "meet shut edge-recv:1 / meet send:1 signal:40 panic:22 recv:1 panic:7 / 80050000000000",
         // Room that another program had filled was told of.
         "meet recv:1 recv:1 check spawn:1 poll-send:3000 poll-send:1 / meet urgent send:1 / 00310000",
+        // A handler came back to a ring while its program handed the connection over: two programs read the same bytes.
+        "meet send:1 edge-recv:1 / meet signal:6 spawn:2 look:1 check recv:1 edge-recv:1 / 0000",
+        "signal:30 send:1 exec poll-recv:1 recv:1 / meet edge-send:2 poll-recv:1 / bb491544014792",
     ] {
         let history: History = line.parse().unwrap();
         assert!(history.run() > 0);

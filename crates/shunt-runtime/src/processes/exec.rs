@@ -124,9 +124,18 @@ fn before_exec() {
 /// # Safety
 /// The program is what execve(2) wants.
 unsafe fn before_program(program: &Program) -> Passed {
-    before_exec();
-    // SAFETY: the caller's promise.
-    unsafe { pass::pass(program, |_| false) }
+    let hand_over = || {
+        before_exec();
+        // SAFETY: the caller's promise.
+        unsafe { pass::pass(program, |_| false) }
+    };
+    hand_over::until_none_comes_back(hand_over, has_one_come_back)
+}
+
+/// This program reads on in the ring of one that it has handed over.
+fn has_one_come_back() -> bool {
+    let mut all = fd_table::iter(0..=c_int::MAX);
+    all.any(|(_, entry)| Sock::of(entry).is_some_and(hand_over::has_come_back))
 }
 
 /// The same for a spawn with these actions, which may duplicate what exec would close.
@@ -134,16 +143,19 @@ unsafe fn before_program(program: &Program) -> Passed {
 /// # Safety
 /// As for [`before_program`].
 unsafe fn before_spawn(program: &Program, actions: usize) -> Passed {
-    before_exec();
     let is_named = |sock: &Sock| actions != 0 && sock.spawned.load(Ordering::Relaxed) == actions;
-    for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
-        if Sock::of(entry).is_some_and(is_named) {
-            let _keep = KeepErrno::new();
-            hand_over::hand_over(fd, entry);
+    let hand_over = || {
+        before_exec();
+        for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+            if Sock::of(entry).is_some_and(is_named) {
+                let _keep = KeepErrno::new();
+                hand_over::hand_over(fd, entry);
+            }
         }
-    }
-    // SAFETY: the caller's promise.
-    unsafe { pass::pass(program, is_named) }
+        // SAFETY: the caller's promise.
+        unsafe { pass::pass(program, is_named) }
+    };
+    hand_over::until_none_comes_back(hand_over, has_one_come_back)
 }
 
 /// Before the variadic exec functions, whose first argument is the program's path.

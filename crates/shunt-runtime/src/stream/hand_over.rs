@@ -6,23 +6,49 @@ use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::handshake::Phase;
 use shunt_wire::reason::Reason;
 
-use crate::conn::{Conn, LEFTOVER};
+use crate::conn::{Conn, LEFTOVER, Sock};
 use crate::fds::fd_table::Entry;
 use crate::point;
 use crate::stream::agree;
 use crate::stream::decline::decline;
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::{self, demote, leftover, promote};
+use crate::threads::handlers::Seen;
+
+/// A handler that reads all the time keeps no program from being started.
+const MOST: u32 = 32;
 
 /// `fd` (or a duplicate) goes to a program that may not run under Shunt: it must work there as
 /// the kernel socket that it is.
 pub fn hand_over(fd: c_int, entry: Entry) {
     let Some(conn) = Conn::of(fd, entry) else { return };
-    let in_doubt = InDoubt::begins(conn);
-    point!(exec_hands_over);
-    promote::is_left_to_others(&conn);
-    give_back(conn, Reason::HandedOver);
-    in_doubt.ends();
+    let hand_over = || {
+        let in_doubt = InDoubt::begins(conn);
+        point!(exec_hands_over);
+        promote::is_left_to_others(&conn);
+        give_back(conn, Reason::HandedOver);
+        in_doubt.ends();
+    };
+    until_none_comes_back(hand_over, || has_come_back(&conn));
+}
+
+/// Takes `step`, in which connections are handed over, once more where a handler of a signal above it `has_come_back` to one, and
+/// has read on in the ring that was left before: the other program would have those bytes, too.
+pub fn until_none_comes_back<T>(step: impl Fn() -> T, has_come_back: impl Fn() -> bool) -> T {
+    for _ in 1..MOST {
+        let seen = Seen::now();
+        let done = step();
+        // Another thread may read on as it likes.
+        if !seen.is_old() || !has_come_back() {
+            return done;
+        }
+    }
+    step()
+}
+
+/// It was left, and this program reads on in the ring.
+pub fn has_come_back(sock: &Sock) -> bool {
+    sock.end().is_some_and(|end| end.has_come_back())
 }
 
 /// The connection goes on over TCP.

@@ -34,6 +34,15 @@ fn a_signal_before_the_sleep_ends_a_wait_as_one_in_it() {
 }
 
 #[test]
+fn what_a_handler_reads_while_a_connection_is_handed_over_the_next_program_does_not_read() {
+    for mode in Mode::enabled_shunted() {
+        let told = run(&points::sandbox(mode), "hand-overs");
+        assert_eq!(told.lines().count(), 5, "{told}");
+        assert!(told.contains("leave.marked: 4"), "{told}");
+    }
+}
+
+#[test]
 fn others_go_on_while_a_fork_is_under_way() {
     for mode in Mode::enabled_shunted() {
         let told = run(&points::sandbox(mode), "forks");

@@ -2,6 +2,7 @@
 //! interrupted or killed at a point.
 
 mod ends;
+mod hand_overs;
 mod panics;
 mod signals;
 mod steps;
@@ -36,6 +37,7 @@ fn run(args: &[&str]) -> io::Result<bool> {
         }
         ["panics" | "signals", "other", to] => panics::other(&way(to)?).map(|()| true),
         ["waits"] => waits::all(),
+        ["hand-overs"] => hand_overs::all(),
         ["identity"] => steps::identity(),
         ["forks"] => steps::forks(),
         ["threads"] => steps::identities_of_threads(),

@@ -16,6 +16,7 @@
 //! the time anew, each as often as it can be no other than that: a message of this side that the device has sent, of which there are
 //! no more than places; and a message of the far side that was posted before it knew of this side's, of which its queue has no more.
 
+mod device;
 mod failure;
 mod outcome;
 mod settings;
@@ -27,32 +28,27 @@ use std::collections::VecDeque;
 
 use shunt_shm::region::CLOSED;
 use shunt_shm::sync::Ordering;
-use shunt_verbs::port::{Pair, Patience, Port, Region};
-use shunt_verbs::value::{
-    Access, Completion, Done, Operation, PacketNumber, PeerPair, Piece, ReceiveRequest, Remote,
-    SendRequest,
-};
-use shunt_verbs::{Memory, Refused};
+use shunt_verbs::Refused;
+use shunt_verbs::port::{Port, Region};
+use shunt_verbs::value::{Access, Completion, Done, PacketNumber, PeerPair, Remote};
 
-use crate::lane::{Lane, Posting};
+use crate::lane::Lane;
 use crate::message::{self, Kind, Message, Words};
 use crate::mirror::{Mirror, News, break_off};
+use device::{OfDevice, Registered, Writes, writes};
 pub use failure::Settlement;
 pub use outcome::{Cause, Ended, Event, Halt, NotOpened};
-use settings::{BUFFER, REQUESTS};
+use settings::REQUESTS;
 pub use settings::{Rings, Settings};
 use waiting::Waiting;
-
-/// Names writes, which have no completion but by a failure.
-const WRITE: u64 = u64::MAX;
 
 /// A connection's place.
 #[derive(Debug)]
 struct Open<P: Port> {
     generation: u32,
     lane: Lane,
-    outgoing: P::Region,
-    incoming: P::Region,
+    /// `None`: the device was let go.
+    registered: Option<Registered<P>>,
     rings: Rings,
     /// The far ring.
     far: Option<Remote>,
@@ -85,13 +81,10 @@ struct Outstanding {
 #[derive(Debug)]
 pub struct Link<P: Port, M> {
     mirror: M,
-    pair: P::Pair,
+    /// `None`: it was let go.
+    device: Option<OfDevice<P>>,
     described: PeerPair,
     settings: Settings,
-    patience: Patience,
-    memory: Memory,
-    from: P::Region,
-    into: P::Region,
     lanes: Vec<Option<Open<P>>>,
     /// Places with something to post, the one that has waited longest first.
     marked: VecDeque<usize>,
@@ -127,28 +120,18 @@ impl<P: Port, M: Mirror> Link<P, M> {
         settings: Settings,
         first: PacketNumber,
     ) -> Result<Self, Refused> {
-        let messages = usize::from(settings.messages);
-        if messages < 4 {
+        if settings.messages < 4 {
             return Err(Refused::Invalid("number of messages"));
         }
-        let half = messages * BUFFER;
-        let memory = Memory::new(2 * half).map_err(|error| Refused::System("mmap", error))?;
-        let from = port.register(&memory, 0..half, Access::Local)?;
-        let into = port.register(&memory, half..2 * half, Access::LocalWrite)?;
-        let pair = port.pair(queue, settings.capacity())?;
-        pair.initialize()?;
-        let (gid, mtu, number) = (port.gid(), port.mtu(), pair.number());
+        let device = OfDevice::new(port, queue, settings)?;
+        let (gid, mtu, number) = (port.gid(), port.mtu(), device.number());
         let described = PeerPair { gid, number, first_packet: first, mtu };
         let lanes = (0..mirror.slots()).map(|_| None).collect();
-        let link = Self {
+        Ok(Self {
             mirror,
-            pair,
+            device: Some(device),
             described,
             settings,
-            patience: port.patience(),
-            memory,
-            from,
-            into,
             lanes,
             marked: VecDeque::new(),
             outstanding: VecDeque::new(),
@@ -164,9 +147,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
             cause: None,
             is_settled: false,
             events: VecDeque::new(),
-        };
-        (0..u64::from(settings.messages)).try_for_each(|at| link.receive(at))?;
-        Ok(link)
+        })
     }
 
     /// What the far side has to know of it.
@@ -204,8 +185,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
     /// # Errors
     /// What the device refused.
     pub fn connect(&mut self, far: &PeerPair) -> Result<(), Refused> {
-        self.pair.receive_from(far)?;
-        self.pair.send_with(self.described.first_packet, self.patience)?;
+        let device = self.device.as_ref().ok_or(Refused::State)?;
+        device.connect(self.described.first_packet, far)?;
         self.is_connected = true;
         Ok(())
     }
@@ -250,8 +231,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
         *place = Some(Open {
             generation,
             lane: Lane::default(),
-            outgoing,
-            incoming,
+            registered: Some(Registered { outgoing, incoming }),
             rings: rings.clone(),
             far: None,
             is_marked: false,
@@ -321,8 +301,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
 
     /// Bytes of rings that are registered for it.
     pub fn registered(&self) -> usize {
-        let rings = self.lanes.iter().flatten();
-        rings.map(|open| open.outgoing.length() + open.incoming.length()).sum()
+        let open = self.lanes.iter().flatten();
+        open.filter_map(|open| open.registered.as_ref()).map(Registered::bytes).sum()
     }
 
     /// When [`Self::tick`] has something to do.
@@ -387,9 +367,9 @@ impl<P: Port, M: Mirror> Link<P, M> {
         };
         if let Some(posting) = gathered {
             open.lane.post(&posting, ring);
-            let Some(writes) = writes(&open.outgoing, far, &posting) else {
-                return self.fail(Cause::Refused);
-            };
+            let rings = open.registered.as_ref();
+            let writes = rings.and_then(|rings| writes(&rings.outgoing, far, &posting));
+            let Some(writes) = writes else { return self.fail(Cause::Refused) };
             self.send_behind(writes, Kind::Cursors(lane, posting.words), now);
             if posting.has_more {
                 self.mark(slot);
@@ -425,28 +405,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
     fn send_behind(&mut self, writes: Writes, kind: Kind, now: Duration) {
         let message = Message { number: self.sent, taken: self.taken, kind };
         let id = self.next_id;
-        let buffer = usize::try_from(id % u64::from(self.settings.messages)).unwrap_or(0) * BUFFER;
-        // The last message in this buffer has completed: no more are outstanding than there are buffers.
-        let written = self.memory.write(buffer, &message.bytes());
-        let piece = self.from.piece(buffer..buffer + message::LEN).filter(|_| written.is_some());
-        let Some(piece) = piece else { return self.fail(Cause::Refused) };
-        let mut requests = 1;
-        for (piece, to) in writes.into_iter().flatten() {
-            requests += 1;
-            let (operation, pieces) = (Operation::Write(to), [piece]);
-            let (signaled, solicited) = (false, false);
-            let request =
-                SendRequest { id: WRITE, operation, pieces: &pieces, signaled, solicited };
-            if self.pair.post_send(&request).is_err() {
-                return self.fail(Cause::Refused);
-            }
-        }
-        let (operation, pieces) = (Operation::Send, [piece]);
-        let request =
-            SendRequest { id, operation, pieces: &pieces, signaled: true, solicited: true };
-        if self.pair.post_send(&request).is_err() {
-            return self.fail(Cause::Refused);
-        }
+        let posted = self.device.as_ref().and_then(|device| device.post(writes, &message, id));
+        let Some(requests) = posted else { return self.fail(Cause::Refused) };
         let leaves = match kind {
             Kind::Leave(lane) => Some(usize::from(lane.slot)),
             _ => None,
@@ -458,14 +418,6 @@ impl<P: Port, M: Mirror> Link<P, M> {
         self.told = self.taken;
         self.must_answer = false;
         self.waiting.get_or_insert(Waiting::from(now));
-    }
-
-    /// Posts a receive request for a message.
-    fn receive(&self, at: u64) -> Result<(), Refused> {
-        let buffer = usize::try_from(at).unwrap_or(usize::MAX).saturating_mul(BUFFER);
-        let piece = self.into.piece(buffer..buffer.saturating_add(BUFFER));
-        let piece = piece.ok_or(Refused::Invalid("buffer"))?;
-        self.pair.post_receive(&ReceiveRequest { id: at, piece })
     }
 
     /// A request of this link's queue pair has come to its end.
@@ -502,15 +454,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
     }
 
     fn received(&mut self, at: u64, length: u32, now: Duration) {
-        let mut bytes = [0; BUFFER];
-        let half = usize::from(self.settings.messages) * BUFFER;
-        let read = usize::try_from(at)
-            .ok()
-            .filter(|at| *at < usize::from(self.settings.messages))
-            .and_then(|at| self.memory.read(half + at * BUFFER, &mut bytes));
-        if read.is_none() {
-            return self.fail(Cause::Device);
-        }
+        let Some(device) = &self.device else { return };
+        let Some(bytes) = device.read(at) else { return self.fail(Cause::Device) };
         let whole = usize::try_from(length).ok().and_then(|length| bytes.get(..length));
         let message = match whole.map(Message::parse) {
             Some(Ok(message)) => message,
@@ -518,7 +463,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
             None => return self.fail(Cause::Device),
         };
         // Before the message is acknowledged.
-        if self.receive(at).is_err() {
+        if device.receive(at).is_err() {
             return self.fail(Cause::Refused);
         }
         self.hear(&message, now);
@@ -583,9 +528,15 @@ impl<P: Port, M: Mirror> Link<P, M> {
     pub fn fail(&mut self, cause: Cause) {
         if self.cause.is_none() {
             self.cause = Some(cause);
-            // Where the device refuses even that, dropping the queue pair ends it.
-            let _ = self.pair.fail();
+            self.device.iter().for_each(OfDevice::fail);
         }
+    }
+
+    /// Gives the link up, and lets go of all that it has of its device. The connections stay, to be settled.
+    pub fn let_go(&mut self, cause: Cause) {
+        self.fail(cause);
+        self.device = None;
+        self.lanes.iter_mut().flatten().for_each(|open| open.registered = None);
     }
 
     /// Takes a connection out that the far side has not opened.
@@ -600,19 +551,4 @@ impl<P: Port, M: Mirror> Link<P, M> {
 
 fn lane_name(slot: usize, generation: u32) -> message::Lane {
     message::Lane { slot: u16::try_from(slot).unwrap_or(u16::MAX), generation }
-}
-
-/// Up to two pieces of a ring, and where they go.
-type Writes = [Option<(Piece, Remote)>; 2];
-
-/// The writes of a posting: the same places here and there. `None`: they do not lie in the ring.
-fn writes(from: &impl Region, far: Remote, posting: &Posting) -> Option<Writes> {
-    let mut writes = [None; 2];
-    for (write, (at, len)) in writes.iter_mut().zip([posting.span.head, posting.span.tail]) {
-        if len > 0 {
-            let to = Remote { address: far.address.checked_add(at as u64)?, key: far.key };
-            *write = Some((from.piece(at..at + len)?, to));
-        }
-    }
-    Some(writes)
 }

@@ -3,8 +3,12 @@
 use core::ffi::CStr;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::abi::constants as abi;
@@ -19,7 +23,7 @@ use crate::memory::Memory;
 use crate::port::{Limits, Patience, Port};
 use crate::protection::MemoryRegion;
 use crate::queue_pair::{PIECES, Place, QueuePair};
-use crate::value::{Access, Capacity, Event, Gid, GidKind, Mtu, PairNumber, PortState};
+use crate::value::{Access, Capacity, Event, Gid, GidKind, Loss, Mtu, PairNumber, PortState};
 
 /// A port of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +47,30 @@ pub struct Address {
     pub gid: Gid,
     /// By which packets it is reached.
     pub kind: GidKind,
+}
+
+/// What the kernel shows in sysfs of a device that programs can open. It goes before the device does, which may have to wait for the
+/// programs that have it open: without `disassociate_ucontext` a driver tells them nothing (rxe, siw).
+#[derive(Clone, Debug)]
+struct Node {
+    path: PathBuf,
+    /// `None`: it was never there. A device that comes later may have the same name.
+    inode: Option<u64>,
+}
+
+impl Node {
+    fn at(path: PathBuf) -> Self {
+        let inode = inode(&path);
+        Self { path, inode }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.inode.is_some() && inode(&self.path) != self.inode
+    }
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    Some(std::fs::metadata(path).ok()?.ino())
 }
 
 /// The devices of this machine, as libibverbs lists them.
@@ -90,6 +118,7 @@ pub struct Device {
     address: Address,
     message: u32,
     patience: Patience,
+    node: Node,
 }
 
 impl Device {
@@ -118,7 +147,11 @@ impl Device {
             let known = list.devices().map(|(_, name)| name).collect();
             return Err(Unavailable::NoSuchDevice(name.to_owned(), known));
         };
-        // SAFETY: the device is one of the list, which lives.
+        // SAFETY: the device is one of the list, which lives; its path is a string that ends with a zero, or is full.
+        let path = unsafe { &(*raw).dev_path };
+        let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
+        let node = Node::at(Path::new(OsStr::from_bytes(path)).to_owned());
+        // SAFETY: as above.
         let raw = NonNull::new(unsafe { (library.functions.ibv_open_device)(raw) });
         let Some(raw) = raw else {
             let error = io::Error::last_os_error();
@@ -145,13 +178,12 @@ impl Device {
         let address = *address
             .ok_or_else(|| Unavailable::NoAddress(name.to_owned(), port, index.unwrap_or(0)))?;
         let place = Place { port, gid_index: address.index, mtu: info.mtu };
-        // SAFETY: the descriptor is the device's and stays open; it is made not to block, so that `event` does not.
-        let events = unsafe { BorrowedFd::borrow_raw(context.raw.as_ref().async_fd) };
-        rustix::io::ioctl_fionbio(events, true)
+        // So that `event` does not block.
+        rustix::io::ioctl_fionbio(events(&context), true)
             .map_err(|errno| Unavailable::Device(name.to_owned(), errno.into()))?;
         let name = name.to_owned();
         let (message, patience) = (info.message, Patience::DEFAULT);
-        Ok(Self { context, name, attributes, place, address, message, patience })
+        Ok(Self { context, name, attributes, place, address, message, patience, node })
     }
 
     /// The same, of which queue pairs wait that long for an answer.
@@ -179,6 +211,12 @@ impl Device {
     pub fn port(&self) -> Result<PortInfo, Refused> {
         port_info(&self.context, self.place.port)
     }
+}
+
+/// Where events are told.
+fn events(context: &Context) -> BorrowedFd<'_> {
+    // SAFETY: the descriptor is the device's, and stays open as long.
+    unsafe { BorrowedFd::borrow_raw(context.raw.as_ref().async_fd) }
 }
 
 fn attributes(context: &Context) -> Result<ibv_device_attr, Refused> {
@@ -214,32 +252,34 @@ fn port_info(context: &Context, port: u8) -> Result<PortInfo, Refused> {
     Ok(PortInfo { state, mtu, addresses, message: attributes.max_msg_sz })
 }
 
-/// The addresses of a port: entries of its table that are not empty.
-fn addresses(context: &Context, port: u8, count: u8) -> Vec<Address> {
+/// An entry of a port's table of addresses. `None`: it is empty.
+fn address(context: &Context, port: u8, index: u8) -> Option<Address> {
+    let mut entry = ibv_gid_entry::default();
     let query = context.functions()._ibv_query_gid_ex;
-    let entry = |index: u8| {
-        let mut entry = ibv_gid_entry::default();
-        let (at, len) = (context.raw.as_ptr(), size_of::<ibv_gid_entry>());
-        // SAFETY: the context is open, and the place is this function's and of that length.
-        let failed = unsafe { query(at, port.into(), index.into(), &raw mut entry, 0, len) };
-        // Not every provider, and no old kernel, knows of kinds.
-        let kind = match entry.gid_type.cast_signed() {
-            _ if failed != 0 => GidKind::Unknown,
-            abi::IBV_GID_TYPE_IB => GidKind::InfiniBand,
-            abi::IBV_GID_TYPE_ROCE_V1 => GidKind::RoceV1,
-            abi::IBV_GID_TYPE_ROCE_V2 => GidKind::RoceV2,
-            _ => GidKind::Unknown,
-        };
-        if failed != 0 {
-            let query = context.functions().ibv_query_gid;
-            // SAFETY: as above.
-            if unsafe { query(at, port, index.into(), &raw mut entry.gid) } != 0 {
-                return None;
-            }
-        }
-        Some(Address { index, gid: Gid(entry.gid.raw), kind })
+    let (at, len) = (context.raw.as_ptr(), size_of::<ibv_gid_entry>());
+    // SAFETY: the context is open, and the place is this function's and of that length.
+    let failed = unsafe { query(at, port.into(), index.into(), &raw mut entry, 0, len) };
+    // Not every provider, and no old kernel, knows of kinds.
+    let kind = match entry.gid_type.cast_signed() {
+        _ if failed != 0 => GidKind::Unknown,
+        abi::IBV_GID_TYPE_IB => GidKind::InfiniBand,
+        abi::IBV_GID_TYPE_ROCE_V1 => GidKind::RoceV1,
+        abi::IBV_GID_TYPE_ROCE_V2 => GidKind::RoceV2,
+        _ => GidKind::Unknown,
     };
-    (0..count).filter_map(entry).filter(|address| !address.gid.is_empty()).collect()
+    if failed != 0 {
+        let query = context.functions().ibv_query_gid;
+        // SAFETY: as above.
+        if unsafe { query(at, port, index.into(), &raw mut entry.gid) } != 0 {
+            return None;
+        }
+    }
+    Some(Address { index, gid: Gid(entry.gid.raw), kind }).filter(|it| !it.gid.is_empty())
+}
+
+/// The addresses of a port.
+fn addresses(context: &Context, port: u8, count: u8) -> Vec<Address> {
+    (0..count).filter_map(|index| address(context, port, index)).collect()
 }
 
 /// The address that reaches farthest, the first one of several: those of RoCE version 2 pass routers, but for link-local ones.
@@ -339,6 +379,25 @@ impl Port for Device {
         unsafe { (functions.ibv_ack_async_event)(&raw mut event) };
         Some(said)
     }
+
+    fn events(&self) -> BorrowedFd<'_> {
+        events(&self.context)
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        if self.node.is_gone() {
+            return Some(Loss::Removed);
+        }
+        let (context, Place { port, gid_index, .. }) = (&self.context, self.place);
+        match self.port().map(|port| port.state) {
+            Ok(PortState::Active) => {
+                let now = address(context, port, gid_index);
+                (now != Some(self.address)).then_some(Loss::Address)
+            }
+            Ok(PortState::Down | PortState::Starting) => Some(Loss::PortDown),
+            Err(_) => Some(Loss::Failed),
+        }
+    }
 }
 
 const _: fn() = || {
@@ -352,6 +411,24 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+
+    #[test]
+    fn a_device_that_is_removed_is_gone_also_where_another_one_has_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("uverbs0");
+        assert!(!Node::at(path.clone()).is_gone(), "it was never shown");
+        let make = |path: &Path| std::fs::write(path, "").unwrap();
+        make(&path);
+        let node = Node::at(path.clone());
+        assert!(!node.is_gone());
+        // The other one is there before, so it has another number.
+        let other = dir.path().join("other");
+        make(&other);
+        std::fs::remove_file(&path).unwrap();
+        assert!(node.is_gone());
+        std::fs::rename(other, path).unwrap();
+        assert!(node.is_gone());
+    }
 
     #[test]
     fn the_address_that_reaches_farthest_is_taken() {

@@ -8,13 +8,13 @@
 use core::fmt::Debug;
 use core::ops::Range;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::error::Refused;
 use crate::memory::Memory;
 use crate::value::{
-    Access, Capacity, Completion, Event, Gid, LocalKey, Mtu, PacketNumber, PairNumber, PairState,
-    PeerPair, Piece, ReceiveRequest, Remote, RemoteKey, SendRequest,
+    Access, Capacity, Completion, Event, Gid, LocalKey, Loss, Mtu, PacketNumber, PairNumber,
+    PairState, PeerPair, Piece, ReceiveRequest, Remote, RemoteKey, SendRequest,
 };
 
 /// What a device can do.
@@ -95,6 +95,12 @@ pub trait Port {
 
     /// What has happened to the device since. `None`: nothing more.
     fn event(&self) -> Option<Event>;
+
+    /// A descriptor that is readable while [`Self::event`] has something.
+    fn events(&self) -> BorrowedFd<'_>;
+
+    /// Looks whether it can still be used, and why not: not all of that is told by events.
+    fn loss(&self) -> Option<Loss>;
 }
 
 /// Registered memory. Dropped, the keys are void: a request that names them fails, and its queue pair with it.

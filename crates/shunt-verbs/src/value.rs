@@ -310,3 +310,30 @@ pub enum Event {
     /// Another event, by its number in `enum ibv_event_type`.
     Other(u32),
 }
+
+/// Why a device that was opened cannot be used any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// It is being removed, and waits for the programs that have it open.
+    Removed,
+    /// It has failed with all that belongs to it.
+    Failed,
+    /// Its port moves no packets.
+    PortDown,
+    /// Its port has another address.
+    Address,
+    /// A completion queue has overrun.
+    Overrun,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Removed => "the RDMA device is removed",
+            Self::Failed => "the RDMA device has failed",
+            Self::PortDown => "the RDMA device's port has gone down",
+            Self::Address => "the RDMA device's port has another address",
+            Self::Overrun => "a completion queue of the RDMA device has overrun",
+        })
+    }
+}

@@ -14,6 +14,7 @@
 //! * The peer of a queue pair that has failed hears of it when it next sends.
 
 mod faults;
+mod host;
 mod pair;
 #[cfg(test)]
 mod tests;
@@ -30,8 +31,8 @@ use crate::error::Refused;
 use crate::memory::Memory;
 use crate::port::{Channel, Completions, Limits, Pair, Patience, Port, Queue, Region};
 use crate::value::{
-    Access, Capacity, Event, Failure, Gid, LocalKey, Mtu, PacketNumber, PairNumber, PairState,
-    PeerPair, ReceiveRequest, RemoteKey, SendRequest,
+    Access, Capacity, Event, Failure, Gid, LocalKey, Loss, Mtu, PacketNumber, PairNumber,
+    PairState, PeerPair, ReceiveRequest, RemoteKey, SendRequest,
 };
 use world::World;
 
@@ -67,8 +68,8 @@ impl Network {
     /// That of a host where so many bytes may be registered.
     #[must_use]
     pub fn host_with_limit(&self, bytes: usize) -> FakePort {
-        let host = lock(&self.world).add_host(bytes);
-        FakePort { world: self.world.clone(), host }
+        let (host, events) = lock(&self.world).add_host(bytes);
+        FakePort { world: self.world.clone(), host, events }
     }
 
     /// Does one thing. False: nothing is left to do.
@@ -123,6 +124,20 @@ impl Network {
 pub struct FakePort {
     world: Shared,
     host: usize,
+    events: Arc<OwnedFd>,
+}
+
+impl FakePort {
+    /// From now on it is lost.
+    pub fn lose(&self, loss: Loss) {
+        lock(&self.world).lose(self.host, loss);
+    }
+
+    /// What programs have of it: registered memory, completion queues, queue pairs. A device that is removed waits until there is nothing.
+    #[must_use]
+    pub fn objects(&self) -> usize {
+        lock(&self.world).objects(self.host)
+    }
 }
 
 /// Registered memory.
@@ -235,7 +250,15 @@ impl Port for FakePort {
     }
 
     fn event(&self) -> Option<Event> {
-        lock(&self.world).event(self.host)
+        lock(&self.world).host(self.host).event()
+    }
+
+    fn events(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        lock(&self.world).host(self.host).loss()
     }
 }
 

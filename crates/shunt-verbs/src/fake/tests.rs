@@ -1,10 +1,12 @@
 //! What the fake alone can do: faults, and replays.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::{FakePair, FakePort, FakeQueue, FakeRegion, Faults, Network};
 use crate::memory::Memory;
 use crate::port::{Completions, Pair, Patience, Port, Queue, Region};
 use crate::value::{
-    Access, Capacity, Completion, Done, Event, Failure, Operation, PacketNumber, PeerPair,
+    Access, Capacity, Completion, Done, Event, Failure, Loss, Operation, PacketNumber, PeerPair,
     ReceiveRequest, SendRequest,
 };
 
@@ -210,4 +212,37 @@ fn a_queue_without_room_is_broken() {
     pair.fail().unwrap();
     assert!(queue.poll(&mut Completions::default()).is_err());
     assert_eq!(port.event(), Some(Event::Queue));
+}
+
+fn is_readable(port: &FakePort) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(port.events(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+}
+
+#[test]
+fn a_device_that_is_lost_tells_of_it_or_not() {
+    for (loss, event) in [
+        (Loss::Removed, None),
+        (Loss::Failed, Some(Event::Device)),
+        (Loss::PortDown, Some(Event::PortDown(1))),
+        (Loss::Address, Some(Event::Addresses(1))),
+        (Loss::Overrun, Some(Event::Queue)),
+    ] {
+        let network = Network::new(1, Faults::NONE);
+        let (one, two) = ends(&network);
+        assert_eq!((two.port.loss(), is_readable(&two.port)), (None, false));
+        two.port.lose(loss);
+        assert_eq!((two.port.loss(), is_readable(&two.port)), (Some(loss), event.is_some()));
+        assert_eq!(two.port.event(), event);
+        assert!(!is_readable(&two.port) && two.port.event().is_none());
+        assert_eq!((one.port.loss(), one.port.event()), (None, None));
+        // Over a port that is down nothing goes.
+        one.send(0, Operation::Send, 8);
+        network.settle(1000);
+        let arrives = !matches!(loss, Loss::Failed | Loss::PortDown);
+        assert_eq!(one.completions()[0].outcome.is_ok(), arrives, "{loss}");
+        let (port, objects) = (two.port.clone(), two.port.objects());
+        drop(two);
+        assert!(objects > 0 && port.objects() == 0);
+    }
 }

@@ -1,5 +1,7 @@
 //! The devices of all hosts and the wire between them, as one state that moves a step at a time.
 
+mod wire;
+
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -9,17 +11,15 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::faults::{Faults, Random};
+use super::host::Host;
 use super::pair::{Arrived, Chunk, Outstanding, Pair, Pairing};
 use crate::error::Refused;
 use crate::memory::Memory;
 use crate::port::{Completions, Patience};
 use crate::value::{
-    Access, Capacity, Completion, Done, Event, Failure, Gid, Operation, PairNumber, PairState,
-    Piece, ReceiveRequest, Remote, SendRequest,
+    Access, Capacity, Completion, Done, Event, Failure, Gid, Loss, PairNumber, PairState, Piece,
+    ReceiveRequest, SendRequest,
 };
-
-/// The longest piece in which a write is placed.
-const PIECE: usize = 48;
 
 /// Registered memory.
 #[derive(Debug)]
@@ -77,9 +77,7 @@ pub(super) struct World {
     random: Random,
     faults: Faults,
     is_cut: bool,
-    /// Bytes that each host may register, and has.
-    hosts: Vec<(usize, usize)>,
-    events: Vec<VecDeque<Event>>,
+    hosts: Vec<Host>,
     regions: BTreeMap<u32, Registered>,
     channels: Vec<Channel>,
     queues: BTreeMap<usize, Queue>,
@@ -105,7 +103,6 @@ impl World {
             faults,
             is_cut: false,
             hosts: Vec::new(),
-            events: Vec::new(),
             regions: BTreeMap::new(),
             channels: Vec::new(),
             queues: BTreeMap::new(),
@@ -129,10 +126,11 @@ impl World {
         }
     }
 
-    pub(super) fn add_host(&mut self, memory_limit: usize) -> usize {
-        self.hosts.push((memory_limit, 0));
-        self.events.push(VecDeque::new());
-        self.hosts.len() - 1
+    pub(super) fn add_host(&mut self, memory_limit: usize) -> (usize, Arc<OwnedFd>) {
+        let host = Host::new(memory_limit);
+        let ear = host.ear();
+        self.hosts.push(host);
+        (self.hosts.len() - 1, ear)
     }
 
     fn fresh(&mut self) -> u32 {
@@ -140,8 +138,25 @@ impl World {
         self.next
     }
 
-    pub(super) fn event(&mut self, host: usize) -> Option<Event> {
-        self.events[host].pop_front()
+    pub(super) fn host(&mut self, host: usize) -> &mut Host {
+        &mut self.hosts[host]
+    }
+
+    /// A device is lost, and what it had fails. Of its port that is down nothing arrives any more.
+    pub(super) fn lose(&mut self, host: usize, loss: Loss) {
+        self.hosts[host].lose(loss);
+        if loss == Loss::Failed {
+            let own = self.pairs.iter().filter(|(_, pair)| pair.host == host);
+            let own: Vec<_> = own.map(|(number, _)| *number).collect();
+            own.into_iter().for_each(|number| self.fail(number, Failure::Flushed));
+        }
+    }
+
+    /// What programs have of a device: registered memory, completion queues, queue pairs.
+    pub(super) fn objects(&self, host: usize) -> usize {
+        self.regions.values().filter(|region| region.host == host).count()
+            + self.queues.values().filter(|queue| queue.host == host).count()
+            + self.pairs.values().filter(|pair| pair.host == host).count()
     }
 
     pub(super) fn register(
@@ -152,11 +167,7 @@ impl World {
         access: Access,
     ) -> Result<u32, Refused> {
         memory.part(&range).ok_or(Refused::Invalid("part of memory"))?;
-        let (limit, has) = &mut self.hosts[host];
-        if range.len() > *limit - *has {
-            return Err(Refused::MemoryLimit(range.len()));
-        }
-        *has += range.len();
+        self.hosts[host].take(range.len())?;
         let key = self.fresh();
         self.regions.insert(key, Registered { host, memory: memory.clone(), range, access });
         Ok(key)
@@ -164,7 +175,7 @@ impl World {
 
     pub(super) fn deregister(&mut self, key: u32) {
         if let Some(region) = self.regions.remove(&key) {
-            self.hosts[region.host].1 -= region.range.len();
+            self.hosts[region.host].give_back(region.range.len());
         }
     }
 
@@ -320,7 +331,7 @@ impl World {
         let Some(queue) = self.queues.get_mut(&pair.queue) else { return };
         if queue.ready.len() >= queue.room {
             queue.has_overrun = true;
-            self.events[queue.host].push_back(Event::Queue);
+            self.hosts[queue.host].tell(Event::Queue);
             return;
         }
         queue.ready.push_back(Completion { id, pair: PairNumber(number), outcome });
@@ -407,7 +418,7 @@ impl World {
     /// A queue pair fails by itself.
     pub(super) fn break_pair(&mut self, number: u32) {
         if let Some(pair) = self.pairs.get(&number) {
-            self.events[pair.host].push_back(Event::Pair(PairNumber(number)));
+            self.hosts[pair.host].tell(Event::Pair(PairNumber(number)));
             self.fail(number, Failure::Flushed);
         }
     }
@@ -423,119 +434,6 @@ impl World {
             region.memory.read(at, &mut bytes[end..])?;
         }
         Some(bytes)
-    }
-
-    fn transmit(&mut self, number: u32) {
-        let Some(pair) = self.pairs.get(&number) else { return };
-        let Some(at) = pair.unsent() else { return };
-        let send = &pair.sends[at];
-        let (host, operation, patience, peer) =
-            (pair.host, send.operation, pair.patience, pair.peer);
-        let Some(bytes) = self.gather(host, &send.pieces) else {
-            return self.fail(number, Failure::LocalAccess);
-        };
-        let to = peer.filter(|to| {
-            let other = self.pairs.get(&to.number.0);
-            let is_ours = |other: &Pair| {
-                let back = other.peer.is_some_and(|back| back.number.0 == number);
-                back && other.takes_messages() && gid(other.host) == to.gid
-            };
-            !self.is_cut && other.is_some_and(is_ours)
-        });
-        let Some(to) = to.map(|to| to.number.0) else {
-            return self.try_again(number, Failure::Retries, patience.retries);
-        };
-        let is_refused = operation.is_told() && self.random.chance(self.faults.not_ready);
-        let has_receive = self.pairs.get(&to).is_some_and(|to| !to.receives.is_empty());
-        if operation.is_told() && (is_refused || !has_receive) {
-            // 7: for ever.
-            let retries = if patience.not_ready == 7 { u8::MAX } else { patience.not_ready };
-            return self.try_again(number, Failure::ReceiverNotReady, retries);
-        }
-        match self.arrive(to, operation, bytes) {
-            Ok(()) => {
-                if let Some(pair) = self.pairs.get_mut(&number) {
-                    pair.tries = (0, 0);
-                    pair.sends[at].is_sent = true;
-                }
-            }
-            Err(failure) => self.fail(number, failure),
-        }
-    }
-
-    /// A try without success; the last one of them fails the queue pair.
-    fn try_again(&mut self, number: u32, failure: Failure, retries: u8) {
-        let Some(pair) = self.pairs.get_mut(&number) else { return };
-        let tries = match failure {
-            Failure::Retries => &mut pair.tries.0,
-            _ => &mut pair.tries.1,
-        };
-        if retries == u8::MAX {
-            return;
-        }
-        *tries += 1;
-        if *tries > retries {
-            self.fail(number, failure);
-        }
-    }
-
-    /// What a device does with a request that comes in; what the sender is told when it is refused.
-    fn arrive(&mut self, to: u32, operation: Operation, bytes: Vec<u8>) -> Result<(), Failure> {
-        #[allow(clippy::cast_possible_truncation, reason = "pieces are that long at most")]
-        let length = bytes.len() as u32;
-        let Some(pair) = self.pairs.get(&to) else { return Err(Failure::Retries) };
-        let host = pair.host;
-        let write = match operation {
-            Operation::Write(at) | Operation::WriteWithImmediate(at, _) => Some(at),
-            Operation::Send => None,
-        };
-        if let Some(at) = write {
-            let may = self.regions.get(&at.key.0).is_some_and(|region| {
-                let is_open = region.host == host && region.access == Access::RemoteWrite;
-                is_open && region.at(at.address, bytes.len()).is_some()
-            });
-            if !may {
-                self.break_pair(to);
-                return Err(Failure::RemoteAccess);
-            }
-        }
-        let receives = self.pairs.get_mut(&to).map(|pair| &mut pair.receives);
-        let receive = receives.filter(|_| operation.is_told()).and_then(VecDeque::pop_front);
-        let room = receive.map(|receive| receive.piece);
-        if operation == Operation::Send && room.is_some_and(|room| room.length < length) {
-            // IBTA 9.9.3.1: the responder's request fails, and the requester hears of an invalid request.
-            self.put(to, receive.map_or(0, |receive| receive.id), Err(Failure::Length));
-            self.break_pair(to);
-            return Err(Failure::RemoteRequest);
-        }
-        let chunks = write.map(|at| self.cut_up(at, &bytes));
-        let Some(pair) = self.pairs.get_mut(&to) else { return Err(Failure::Retries) };
-        pair.arrived.extend(chunks.map(Arrived::Write));
-        if let Some(receive) = receive {
-            let (done, payload) = match operation {
-                Operation::WriteWithImmediate(_, immediate) => {
-                    (Done::Written { length, immediate }, Vec::new())
-                }
-                _ => (Done::Received(length), bytes),
-            };
-            pair.arrived.push_back(Arrived::Message { receive, done, payload });
-        }
-        Ok(())
-    }
-
-    /// A write in pieces.
-    fn cut_up(&mut self, at: Remote, bytes: &[u8]) -> Vec<Chunk> {
-        let mut chunks = Vec::new();
-        let mut done = 0;
-        while done < bytes.len() {
-            let len = (1 + self.random.below(PIECE)).min(bytes.len() - done);
-            // Long writes in fewer pieces, or a history would consist of them.
-            let len = len.max(bytes.len() / 16).min(bytes.len() - done);
-            let part = bytes[done..done + len].to_vec();
-            chunks.push((at.key.0, at.address + done as u64, part));
-            done += len;
-        }
-        chunks
     }
 
     fn complete(&mut self, number: u32) {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shunt_verbs::port::Port;
 use shunt_verbs::value::{Access, Event};
 use shunt_verbs::{Device, Library, Memory, Refused, Unavailable};
@@ -88,8 +89,14 @@ fn too_much_memory_is_a_reason() {
 #[test]
 fn what_happens_to_a_device_is_told_once() {
     let device = Device::open(&library(), "told0", 1, None).unwrap();
+    let is_readable = || {
+        let mut fds = [PollFd::from_borrowed_fd(device.events(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+    };
+    assert!(is_readable());
     assert_eq!(device.event(), Some(Event::PortDown(1)));
-    assert_eq!(device.event(), None);
+    assert_eq!((device.event(), is_readable()), (None, false));
+    assert_eq!(device.loss(), None, "it is up again");
 }
 
 #[test]

@@ -2,7 +2,9 @@
  *
  * Where SHUNT_TEST_WIRE names a directory they also reach those of other processes that have it: a datagram carries a request, and
  * completes at its sender when it is sent, by a thread. A peer that is gone, or has no such queue pair, is noticed at the next
- * request only. While there is a file "cut" in the directory no request arrives.
+ * request only. While there is a file "cut" in the directory no request arrives. The file that a process is reached by stands for the
+ * device: where it has another name the device is being removed. While there is one of its name with ".down" behind it the port is
+ * down, which is told as an event when anything short arrives.
  *
  * It is compiled with the header of libibverbs-dev, so what Rust passes is read as C reads it. It checks what the kernel checks
  * (masks of a queue pair's steps, keys, bounds), and lets everything else be as simple as it can. */
@@ -159,6 +161,31 @@ static enum ibv_wc_status arrive(const struct packet *it, const char *bytes)
     return IBV_WC_SUCCESS;
 }
 
+static struct ibv_context *contexts[16];
+
+static int is_down(void)
+{
+    char path[256];
+    if (!wire)
+        return 0;
+    snprintf(path, sizeof path, "%s/%u.down", wire, self);
+    return !access(path, F_OK);
+}
+
+static void tell(struct ibv_context *context, enum ibv_event_type type)
+{
+    struct ibv_async_event event = { .element.port_num = 1, .event_type = type };
+    if (write(context->cmd_fd, &event, sizeof event) != sizeof event)
+        abort();
+}
+
+static void tell_all(enum ibv_event_type type)
+{
+    for (unsigned i = 0; i < sizeof contexts / sizeof *contexts; i++)
+        if (contexts[i])
+            tell(contexts[i], type);
+}
+
 static struct sockaddr_un place(uint32_t process)
 {
     struct sockaddr_un at = { .sun_family = AF_UNIX };
@@ -184,9 +211,13 @@ static void *send_on_wire(void *none);
 static void *listen_at_wire(void *none)
 {
     static struct packet it;
-    while (recv(wire_in, &it, sizeof it, 0) >= (ssize_t)offsetof(struct packet, bytes)) {
+    ssize_t len;
+    while ((len = recv(wire_in, &it, sizeof it, 0)) >= 0) {
         pthread_mutex_lock(&lock);
-        arrive(&it, it.bytes);
+        if (len < (ssize_t)offsetof(struct packet, bytes))
+            tell_all(is_down() ? IBV_EVENT_PORT_ERR : IBV_EVENT_PORT_ACTIVE);
+        else
+            arrive(&it, it.bytes);
         pthread_mutex_unlock(&lock);
     }
     return none;
@@ -201,6 +232,7 @@ static void join_wire(void)
     self = getpid() & 0xffff;
     struct sockaddr_un at = place(self);
     unlink(at.sun_path);
+    snprintf(devices[0].dev_path, sizeof devices[0].dev_path, "%s", at.sun_path);
     wire_in = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (wire_in < 0 || bind(wire_in, (struct sockaddr *)&at, sizeof at) || pthread_create(&thread, NULL, listen_at_wire, NULL) ||
         pthread_create(&thread, NULL, send_on_wire, NULL))
@@ -376,7 +408,14 @@ static int post_recv(struct ibv_qp *to, struct ibv_recv_wr *wr, struct ibv_recv_
     return result;
 }
 
-struct ibv_device **ibv_get_device_list(int *count) { *count = 4; return listed; }
+struct ibv_device **ibv_get_device_list(int *count)
+{
+    join_wire();
+    int is_removed = wire && access(devices[0].dev_path, F_OK);
+    *count = 4 - is_removed;
+    return listed + is_removed;
+}
+
 void ibv_free_device_list(struct ibv_device **list) { (void)list; }
 const char *ibv_get_device_name(struct ibv_device *it) { return it->name; }
 
@@ -387,7 +426,6 @@ struct ibv_context *ibv_open_device(struct ibv_device *it)
         return NULL;
     }
     int ends[2];
-    join_wire();
     struct ibv_context *context = calloc(1, sizeof *context);
     if (pipe2(ends, O_CLOEXEC))
         abort();
@@ -399,14 +437,25 @@ struct ibv_context *ibv_open_device(struct ibv_device *it)
     context->ops.req_notify_cq = req_notify_cq;
     context->ops.post_send = post_send;
     context->ops.post_recv = post_recv;
-    struct ibv_async_event event = { .element.port_num = 1, .event_type = IBV_EVENT_PORT_ERR };
-    if (it == &devices[3] && write(ends[1], &event, sizeof event) != sizeof event)
-        abort();
+    pthread_mutex_lock(&lock);
+    unsigned at = 0;
+    while (contexts[at])
+        if (++at == sizeof contexts / sizeof *contexts)
+            abort();
+    contexts[at] = context;
+    pthread_mutex_unlock(&lock);
+    if (it == &devices[3])
+        tell(context, IBV_EVENT_PORT_ERR);
     return context;
 }
 
 int ibv_close_device(struct ibv_context *context)
 {
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < sizeof contexts / sizeof *contexts; i++)
+        if (contexts[i] == context)
+            contexts[i] = NULL;
+    pthread_mutex_unlock(&lock);
     close(context->async_fd);
     close(context->cmd_fd);
     free(context);
@@ -426,7 +475,7 @@ int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv
     if (port != 1)
         return EINVAL;
     *(struct ibv_port_attr *)attr = (struct ibv_port_attr){
-        .state = context->device == &devices[2] ? IBV_PORT_DOWN : IBV_PORT_ACTIVE, .max_mtu = IBV_MTU_4096,
+        .state = context->device == &devices[2] || is_down() ? IBV_PORT_DOWN : IBV_PORT_ACTIVE, .max_mtu = IBV_MTU_4096,
         .active_mtu = IBV_MTU_1024, .gid_tbl_len = 4, .max_msg_sz = 1 << 20, .link_layer = IBV_LINK_LAYER_ETHERNET,
     };
     return 0;

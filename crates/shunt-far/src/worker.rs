@@ -2,6 +2,9 @@
 //!
 //! The thread calls [`Worker::turn`] as long as that finds something. Before it sleeps on the channel it calls
 //! [`Worker::may_sleep`], which arms the queue and looks once more: a completion that came before the queue was armed tells nobody.
+//!
+//! A device can be lost: [`Worker::let_go`] drops all that the worker has of it, and its links stay until their connections are settled.
+//! [`Worker::take_up`] has it go on with another one.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -13,15 +16,39 @@ use shunt_verbs::value::{PacketNumber, PairNumber, PeerPair};
 use crate::link::{Cause, Link, Settings};
 use crate::mirror::Mirror;
 
+/// How a worker calls one of its links: numbers of queue pairs are used again.
+pub type Name = u64;
+
+/// What a worker has of its device.
+#[derive(Debug)]
+struct OfDevice<P: Port> {
+    queue: P::Queue,
+    channel: P::Channel,
+    /// Completions that the queue has room for.
+    room: u32,
+}
+
+impl<P: Port> OfDevice<P> {
+    fn new(port: &P, vector: u32, completions: u32) -> Result<Self, Refused> {
+        let room = completions.min(port.limits().completions);
+        let channel = port.channel()?;
+        let queue = port.queue(room, &channel, vector, vector.into())?;
+        Ok(Self { queue, channel, room })
+    }
+}
+
 /// A worker.
 #[derive(Debug)]
 pub struct Worker<P: Port, M> {
     // Before the queue, which they complete into.
-    links: BTreeMap<PairNumber, Link<P, M>>,
-    queue: P::Queue,
-    channel: P::Channel,
-    /// Completions that the queue has room for, and those that its links may have.
-    room: (u32, u32),
+    links: BTreeMap<Name, Link<P, M>>,
+    /// Those whose queue pairs there are.
+    pairs: BTreeMap<PairNumber, Name>,
+    /// `None`: it was let go.
+    device: Option<OfDevice<P>>,
+    /// Completions that its links may have all together, and those of its links that the device has.
+    completions: u32,
+    used: u32,
     batch: Completions,
 }
 
@@ -31,51 +58,83 @@ impl<P: Port, M: Mirror> Worker<P, M> {
     /// # Errors
     /// What the device refused.
     pub fn new(port: &P, vector: u32, links: u32, settings: Settings) -> Result<Self, Refused> {
-        let room = settings.completions().saturating_mul(links).min(port.limits().completions);
-        let channel = port.channel()?;
-        let queue = port.queue(room, &channel, vector, vector.into())?;
-        let batch = Completions::default();
-        Ok(Self { links: BTreeMap::new(), queue, channel, room: (room, 0), batch })
+        let completions = settings.completions().saturating_mul(links);
+        let device = Some(OfDevice::new(port, vector, completions)?);
+        let (links, pairs) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { links, pairs, device, completions, used: 0, batch: Completions::default() })
     }
 
-    /// A new link that completes here. A queue that overran would lose completions, so it takes only as many as it has room for.
+    /// Gives all links up, and lets go of all that it has of its device.
+    pub fn let_go(&mut self, cause: Cause) {
+        self.links.values_mut().for_each(|link| link.let_go(cause));
+        self.pairs.clear();
+        (self.device, self.used) = (None, 0);
+    }
+
+    /// Goes on with another device, for new links.
     ///
     /// # Errors
-    /// [`Refused::Full`]; what the device refused.
+    /// What the device refused.
+    pub fn take_up(&mut self, port: &P, vector: u32) -> Result<(), Refused> {
+        self.device = Some(OfDevice::new(port, vector, self.completions)?);
+        Ok(())
+    }
+
+    /// A new link that completes here, under a name that was never used. A queue that overran would lose completions, so it takes only as many
+    /// as it has room for.
+    ///
+    /// # Errors
+    /// [`Refused::Full`]; [`Refused::State`] without a device; what the device refused.
     pub fn add(
         &mut self,
+        name: Name,
         port: &P,
         mirror: M,
         settings: Settings,
         first: PacketNumber,
     ) -> Result<PeerPair, Refused> {
-        let (room, used) = self.room;
-        let used = used.saturating_add(settings.completions());
-        if used > room {
+        let OfDevice { queue, room, .. } = self.device.as_ref().ok_or(Refused::State)?;
+        let used = self.used.saturating_add(settings.completions());
+        if used > *room {
             return Err(Refused::Full);
         }
-        let link = Link::new(port, &self.queue, mirror, settings, first)?;
+        let link = Link::new(port, queue, mirror, settings, first)?;
         let described = link.described();
-        self.room.1 = used;
-        self.links.insert(described.number, link);
+        self.used = used;
+        self.pairs.insert(described.number, name);
+        self.links.insert(name, link);
         Ok(described)
     }
 
     /// Takes a link out: its queue pair is gone with it. Of what is still in the queue of it nothing is acted on.
-    pub fn remove(&mut self, pair: PairNumber, settings: Settings) -> Option<Link<P, M>> {
-        let link = self.links.remove(&pair)?;
-        self.room.1 = self.room.1.saturating_sub(settings.completions());
+    pub fn remove(&mut self, name: Name, settings: Settings) -> Option<Link<P, M>> {
+        let link = self.links.remove(&name)?;
+        let pair = link.described().number;
+        if self.pairs.get(&pair) == Some(&name) {
+            self.pairs.remove(&pair);
+            self.used = self.used.saturating_sub(settings.completions());
+        }
         Some(link)
     }
 
     /// A link of this worker's.
-    pub fn link(&mut self, pair: PairNumber) -> Option<&mut Link<P, M>> {
-        self.links.get_mut(&pair)
+    pub fn link(&mut self, name: Name) -> Option<&mut Link<P, M>> {
+        self.links.get_mut(&name)
+    }
+
+    /// The device says that a queue pair has failed: what has completed before still counts.
+    pub fn fail(&mut self, pair: PairNumber, now: Duration) {
+        if let Some(name) = self.pairs.get(&pair).copied() {
+            self.take_all(now);
+            if let Some(link) = self.links.get_mut(&name) {
+                link.fail(Cause::Pair);
+            }
+        }
     }
 
     /// All links.
-    pub fn links(&mut self) -> impl Iterator<Item = &mut Link<P, M>> {
-        self.links.values_mut()
+    pub fn links(&mut self) -> impl Iterator<Item = (Name, &mut Link<P, M>)> {
+        self.links.iter_mut().map(|(name, link)| (*name, link))
     }
 
     /// Takes completions and news of programs, and has all links post what they can. Returns the number of both.
@@ -87,34 +146,49 @@ impl<P: Port, M: Mirror> Worker<P, M> {
     }
 
     fn take(&mut self, now: Duration) -> usize {
-        let Ok(taken) = self.queue.poll(&mut self.batch) else {
+        let Some(OfDevice { queue, .. }) = &self.device else { return 0 };
+        let Ok(taken) = queue.poll(&mut self.batch) else {
             // Completions are lost, so no link can go on.
             self.links.values_mut().for_each(|link| link.fail(Cause::Device));
             return 0;
         };
         for completion in self.batch.drain() {
-            if let Some(link) = self.links.get_mut(&completion.pair) {
+            let name = self.pairs.get(&completion.pair);
+            if let Some(link) = name.and_then(|name| self.links.get_mut(name)) {
                 link.complete(&completion, now);
             }
         }
         taken
     }
 
-    /// Arms the queue, and looks once more. False: there was something, so the thread goes on.
-    pub fn may_sleep(&mut self, now: Duration) -> bool {
-        while let Ok(Some(_)) = self.channel.next() {}
-        // What cannot be armed is polled.
-        self.queue.arm().is_ok() && self.turn(now) == 0
+    /// Takes all that has come, but no more than the queue has room for, as its devices go on.
+    fn take_all(&mut self, now: Duration) {
+        let room = self.device.as_ref().map_or(0, |device| device.room) as usize;
+        for _ in 0..=room / BATCH {
+            if self.take(now) < BATCH {
+                break;
+            }
+        }
     }
 
-    /// Where the queue tells while the thread sleeps.
-    pub const fn channel(&self) -> &P::Channel {
-        &self.channel
+    /// Arms the queue, and looks once more. False: there was something, so the thread goes on.
+    pub fn may_sleep(&mut self, now: Duration) -> bool {
+        let is_armed = self.device.as_ref().is_none_or(|OfDevice { queue, channel, .. }| {
+            while let Ok(Some(_)) = channel.next() {}
+            queue.arm().is_ok()
+        });
+        // What cannot be armed is polled.
+        is_armed && self.turn(now) == 0
+    }
+
+    /// Where the queue tells while the thread sleeps. `None`: it has no device.
+    pub fn channel(&self) -> Option<&P::Channel> {
+        self.device.as_ref().map(|device| &device.channel)
     }
 
     /// True once the channel has told: there are completions.
     pub fn was_told(&mut self) -> bool {
-        matches!(self.channel.next(), Ok(Some(_)))
+        self.channel().is_some_and(|channel| matches!(channel.next(), Ok(Some(_))))
     }
 
     /// When [`Self::tick`] has something to do.
@@ -128,12 +202,7 @@ impl<P: Port, M: Mirror> Worker<P, M> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
-        // No more than the queue has room for, as its devices go on.
-        for _ in 0..=self.room.0 as usize / BATCH {
-            if self.take(now) < BATCH {
-                break;
-            }
-        }
+        self.take_all(now);
         self.links.values_mut().for_each(|link| link.tick(now));
     }
 }

@@ -54,13 +54,20 @@ pub(crate) struct Conn {
     later: VecDeque<Message>,
     /// The other end.
     pub(crate) at: SocketAddr,
+    /// It is told that this agent has a device.
+    pub(crate) knows_device: bool,
 }
 
 impl Conn {
-    pub(crate) fn new(stream: TcpStream, at: SocketAddr, session: Session) -> io::Result<Self> {
+    pub(crate) fn new(
+        stream: TcpStream,
+        at: SocketAddr,
+        session: Session,
+        knows_device: bool,
+    ) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, session, later: VecDeque::new(), at })
+        Ok(Self { stream, session, later: VecDeque::new(), at, knows_device })
     }
 
     /// What to wait for.

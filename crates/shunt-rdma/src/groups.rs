@@ -50,6 +50,8 @@ enum Stage {
     Making(Option<PeerPair>),
     /// The peer has to accept it.
     Offered(PeerPair),
+    /// The same, and its link has failed meanwhile: the peer does not know yet that there is one.
+    OfferedInVain,
     /// It is being connected; its own queue pair, where the peer has to be told.
     Connecting(Option<PeerPair>),
     /// Connected.
@@ -172,8 +174,13 @@ impl Groups {
                 *stage = Stage::Settling(false);
                 vec![said, Order::Settle(name, far)]
             }
+            Stage::Offered(_) => {
+                *stage = Stage::OfferedInVain;
+                self.why = Some(cause.to_string());
+                Vec::new()
+            }
             Stage::Making(_)
-            | Stage::Offered(_)
+            | Stage::OfferedInVain
             | Stage::Halted
             | Stage::Settling(_)
             | Stage::Said => Vec::new(),
@@ -259,13 +266,19 @@ impl Groups {
                 *stage = Stage::Connecting(None);
                 Ok(vec![Order::Connect(group.group, group.pair)])
             }
+            // It has no connections.
+            Some(stage @ Stage::OfferedInVain) => {
+                *stage = Stage::Halted;
+                let halted = Halted { group: group.group, halts: Vec::new() };
+                Ok(vec![Order::Say(Message::Halted(halted))])
+            }
             _ => Err(Impossible("the acceptance of a link group that was not offered")),
         }
     }
 
     fn refused(&mut self, name: u32, why: Refusal) -> Result<Vec<Order>, Impossible> {
         match self.groups.get(&name) {
-            Some(Stage::Offered(_)) => {
+            Some(Stage::Offered(_) | Stage::OfferedInVain) => {
                 self.groups.remove(&name);
                 self.why = Some(format!("the peer refuses: {why}"));
                 Ok(vec![Order::Remove(name)])
@@ -298,7 +311,7 @@ impl Groups {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
+    use std::collections::{BTreeSet, VecDeque};
 
     use shunt_far::lane::Stand;
     use shunt_verbs::value::{Gid, Mtu, PacketNumber, PairNumber};
@@ -467,8 +480,9 @@ mod tests {
     struct Side {
         orders: VecDeque<Order>,
         heard: VecDeque<Message>,
-        /// Link groups with a queue pair, and whether that is connected.
-        pairs: BTreeMap<u32, bool>,
+        /// Link groups with a queue pair, and those whose link has failed.
+        pairs: BTreeSet<u32>,
+        failed: BTreeSet<u32>,
         settled: Vec<u32>,
         delivered: Vec<u32>,
     }
@@ -479,6 +493,14 @@ mod tests {
     }
 
     impl Two {
+        /// A worker tells of a failure once.
+        fn fail(&mut self, who: usize, name: u32, cause: &Cause) {
+            if self.sides[who].failed.insert(name) {
+                let orders = self.groups[who].failed(name, cause, Vec::new());
+                self.give(who, orders);
+            }
+        }
+
         fn give(&mut self, who: usize, orders: Vec<Order>) {
             self.sides[who].orders.extend(orders);
         }
@@ -497,26 +519,30 @@ mod tests {
                     Vec::new()
                 }
                 Order::Make(name) => {
-                    assert!(self.sides[who].pairs.insert(name, false).is_none());
+                    assert!(self.sides[who].pairs.insert(name));
                     self.groups[who].made(name, Ok(pair(name)))
                 }
                 Order::Connect(name, _) => {
-                    *self.sides[who].pairs.get_mut(&name).expect("made") = true;
-                    self.groups[who].connected(name)
+                    // One that has failed meanwhile is not.
+                    let fails = self.sides[who].failed.contains(&name);
+                    if fails { Vec::new() } else { self.groups[who].connected(name) }
                 }
-                Order::Fail(name) => self.groups[who].failed(name, &Cause::Told, Vec::new()),
+                Order::Fail(name) => {
+                    self.fail(who, name, &Cause::Told);
+                    Vec::new()
+                }
                 Order::Settle(name, _) => {
                     self.sides[who].settled.push(name);
                     let place = Place { group: name, ..PLACE };
                     self.groups[who].settled(name, vec![(place, rest())])
                 }
                 Order::Deliver(place, _) => {
-                    assert!(self.sides[who].pairs.contains_key(&place.group));
+                    assert!(self.sides[who].pairs.contains(&place.group));
                     self.sides[who].delivered.push(place.group);
                     Vec::new()
                 }
                 Order::Remove(name) => {
-                    assert!(self.sides[who].pairs.remove(&name).is_some());
+                    assert!(self.sides[who].pairs.remove(&name));
                     Vec::new()
                 }
             };
@@ -541,12 +567,11 @@ mod tests {
                         let orders = two.groups[who].offer();
                         two.give(who, orders);
                     }
-                    // The link of one that is connected fails.
+                    // A link fails, which may not be connected yet.
                     1 => {
-                        let connected = two.sides[who].pairs.iter().find(|(_, is)| **is);
-                        if let Some(name) = connected.map(|(name, _)| *name) {
-                            let orders = two.groups[who].failed(name, &Cause::Silence, Vec::new());
-                            two.give(who, orders);
+                        let first = two.sides[who].pairs.first().copied();
+                        if let Some(name) = first {
+                            two.fail(who, name, &Cause::Silence);
                         }
                     }
                     2 => drop(two.step(who, true)),
@@ -555,7 +580,7 @@ mod tests {
             }
             two.settle();
             // Both have the same, all of it up, and nothing is left of the others.
-            let names = two.sides.each_ref().map(|side| side.pairs.keys().copied().collect::<Vec<_>>());
+            let names = two.sides.each_ref().map(|side| side.pairs.iter().copied().collect::<Vec<_>>());
             proptest::prop_assert_eq!(&names[0], &names[1]);
             for (who, groups) in two.groups.iter().enumerate() {
                 let (up, all) = groups.count();

@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use shunt_far::lane::Rest;
 use shunt_far::link::{Ended, NotOpened, Rings, Settlement};
 use shunt_far::placement::{PerGroup, Place as Queue, Placement};
+use shunt_far::worker::Name as LinkName;
 use shunt_far::{Cause, Halt, Link, Mirror as _, News, Settings};
 use shunt_peer::PublicKey;
 use shunt_peer::message::{self, Refusal};
 use shunt_shm::region::{Geometry, Side};
 use shunt_verbs::port::Port;
-use shunt_verbs::value::{PacketNumber, PairNumber, PeerPair, Remote};
+use shunt_verbs::value::{Loss, PacketNumber, PairNumber, PeerPair, Remote};
 use shunt_verbs::{Memory, Refused};
 use tracing::warn;
 
@@ -37,15 +38,15 @@ pub(crate) type Name = (PublicKey, u32);
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// A queue pair is made, or cannot be.
-    Made(Name, Result<PeerPair, Refused>),
+    Made(Name, LinkName, Result<PeerPair, Refused>),
     /// One is connected.
     Connected(Name),
     /// A connection's rings are registered: where the far side writes, and how its program tells of news. Or they cannot be.
     Opened(Name, usize, Result<(Remote, u32), Refusal>),
     /// All connections of a link that has failed are settled: what the peer is to be sent.
     Settled(Name, Vec<(message::Place, Rest)>),
-    /// What a worker tells of itself, with its number.
-    Told(usize, Told),
+    /// What a worker tells of itself.
+    Told(Told),
 }
 
 /// Connections of a link group.
@@ -56,19 +57,23 @@ const RINGS: u64 = 2 * Geometry::Device.ring() as u64;
 #[derive(Debug)]
 struct Placed {
     place: Queue,
-    pair: Option<PairNumber>,
+    /// What its worker calls it.
+    link: LinkName,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Links<P: Port> {
-    port: P,
+    /// The device; `None`: it was lost, and nothing is left of it but links that are being settled.
+    port: Option<P>,
     workers: Vec<Pooled<P, Lanes>>,
     bells: Arc<Bells>,
     /// Connections that have memory registered.
     lanes: usize,
     placement: Placement<Name>,
     placed: BTreeMap<Name, Placed>,
+    /// Name of the next link.
+    next: LinkName,
     tell: Sender<Outcome>,
     shared: Arc<Shared>,
     /// Bytes that may be registered; `None`: any number.
@@ -86,7 +91,7 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         let workers = vectors.clone().map(|vector| {
             let (tell, shared) = (tell.clone(), Arc::clone(&shared));
             Pooled::start(&port, vector, LINKS, SETTINGS, move |told| {
-                let _ = tell.send(Outcome::Told(vector as usize, told));
+                let _ = tell.send(Outcome::Told(told));
                 shared.wake();
             })
         });
@@ -94,59 +99,86 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         let placement = Placement::new(workers.len(), PerGroup::default());
         let bells = Arc::new(Bells::new(Arc::clone(&shared.memory)));
         shared.memory.set_workers(workers.iter().map(|it| Arc::clone(it.ear())).collect());
-        let placed = BTreeMap::new();
-        Ok(Self { port, workers, bells, lanes: 0, placement, placed, tell, shared, limit })
+        let (port, placed) = (Some(port), BTreeMap::new());
+        Ok(Self { port, workers, bells, lanes: 0, placement, placed, next: 0, tell, shared, limit })
     }
 
     /// The device.
-    pub(crate) const fn port(&self) -> &P {
-        &self.port
+    pub(crate) const fn port(&self) -> Option<&P> {
+        self.port.as_ref()
+    }
+
+    /// The device cannot be used any more: gives all links up, and lets go of all that there is of it.
+    pub(crate) fn lose(&mut self, loss: Loss) {
+        self.port = None;
+        for worker in &self.workers {
+            worker.hand(move |worker, _| worker.let_go(Cause::Lost(loss)));
+        }
+    }
+
+    /// Goes on with another device, or with the same one that has come again.
+    pub(crate) fn find(&mut self, port: P) -> Result<(), Refused> {
+        let vectors = port.limits().vectors.max(1);
+        let (tell, told) = channel();
+        for (worker, vector) in self.workers.iter().zip((0..vectors).cycle()) {
+            let (port, tell) = (port.clone(), tell.clone());
+            worker.hand(move |worker, _| {
+                let _ = tell.send(worker.take_up(&port, vector));
+            });
+        }
+        drop(tell);
+        let taken = told.iter().collect::<Result<(), _>>();
+        match taken {
+            Ok(()) => self.port = Some(port),
+            Err(_) => self.lose(Loss::Failed),
+        }
+        taken
+    }
+
+    /// The device says that a queue pair has failed, whosever it is.
+    pub(crate) fn fail_pair(&self, pair: PairNumber) {
+        for worker in &self.workers {
+            worker.hand(move |worker, now| worker.fail(pair, now));
+        }
     }
 
     /// Bytes that are registered for them.
     pub(crate) fn registered(&self) -> u64 {
+        if self.port.is_none() {
+            return 0;
+        }
         self.placed.len() as u64 * SETTINGS.registered() as u64 + self.lanes as u64 * RINGS
     }
 
     /// Makes a queue pair, with the worker that has the fewest.
     pub(crate) fn make(&mut self, name: Name) {
-        let wanted = self.registered() + SETTINGS.registered() as u64;
+        let Some(port) = self.port.clone() else { return };
+        let (link, wanted) = (self.next, self.registered() + SETTINGS.registered() as u64);
+        self.next += 1;
+        let place = self.placement.place(name);
+        // Until it is removed, also where it is refused.
+        self.placed.insert(name, Placed { place, link });
+        let (tell, shared) = (self.tell.clone(), Arc::clone(&self.shared));
         if self.limit.is_some_and(|limit| wanted > limit) {
             let refused = Refused::MemoryLimit(SETTINGS.registered());
-            let _ = self.tell.send(Outcome::Made(name, Err(refused)));
-            return self.shared.wake();
+            let _ = tell.send(Outcome::Made(name, link, Err(refused)));
+            return shared.wake();
         }
-        let place = self.placement.place(name);
-        self.placed.insert(name, Placed { place, pair: None });
-        let (port, tell, shared) = (self.port.clone(), self.tell.clone(), Arc::clone(&self.shared));
         let bells = Arc::clone(&self.bells);
         self.workers[place.queue].hand(move |worker, _| {
             let random = std::hash::RandomState::new().build_hasher().finish();
             #[allow(clippy::cast_possible_truncation, reason = "any part of it")]
             let first = PacketNumber::new(random as u32);
-            let made = worker.add(&port, Lanes::new(bells, SLOTS), SETTINGS, first);
-            let _ = tell.send(Outcome::Made(name, made));
+            let made = worker.add(link, &port, Lanes::new(bells, SLOTS), SETTINGS, first);
+            let _ = tell.send(Outcome::Made(name, link, made));
             shared.wake();
         });
     }
 
-    /// A queue pair was made. False: nobody wants it any more, and it goes.
-    pub(crate) fn made(&mut self, name: Name, pair: PairNumber) -> bool {
-        match self.placed.get_mut(&name) {
-            Some(placed) => {
-                placed.pair = Some(pair);
-                true
-            }
-            None => false,
-        }
-    }
-
     /// Connects one. The side that has offered the link group asks on the link, and is told of the answer; the other one is told at once.
     pub(crate) fn connect(&self, name: Name, far: PeerPair, asks: bool) {
-        let Some(Placed { place, pair: Some(pair) }) = self.placed.get(&name) else { return };
-        let (pair, tell, shared) = (*pair, self.tell.clone(), Arc::clone(&self.shared));
-        self.workers[place.queue].hand(move |worker, now| {
-            let Some(link) = worker.link(pair) else { return };
+        let (tell, shared) = (self.tell.clone(), Arc::clone(&self.shared));
+        self.with_link(name, move |link, now| {
             if link.connect(&far).is_err() {
                 return link.fail(Cause::Refused);
             }
@@ -161,13 +193,7 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
 
     /// Gives a link up.
     pub(crate) fn fail(&self, name: Name) {
-        let Some(Placed { place, pair: Some(pair) }) = self.placed.get(&name) else { return };
-        let pair = *pair;
-        self.workers[place.queue].hand(move |worker, _| {
-            if let Some(link) = worker.link(pair) {
-                link.fail(Cause::Told);
-            }
-        });
+        self.with_link(name, |link, _| link.fail(Cause::Told));
     }
 
     /// How many workers there are.
@@ -186,10 +212,10 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         name: Name,
         with: impl FnOnce(&mut Link<P, Lanes>, Duration) + Send + 'static,
     ) {
-        let Some(Placed { place, pair: Some(pair) }) = self.placed.get(&name) else { return };
-        let pair = *pair;
+        let Some(Placed { place, link }) = self.placed.get(&name) else { return };
+        let link = *link;
         self.workers[place.queue].hand(move |worker, now| {
-            if let Some(link) = worker.link(pair) {
+            if let Some(link) = worker.link(link) {
                 with(link, now);
             }
         });
@@ -203,7 +229,11 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
             let _ = self.tell.send(Outcome::Opened(name, slot, Err(Refusal::Memory)));
             return self.shared.wake();
         }
-        let (port, tell, shared) = (self.port.clone(), self.tell.clone(), Arc::clone(&self.shared));
+        let (tell, shared) = (self.tell.clone(), Arc::clone(&self.shared));
+        let Some(port) = self.port.clone() else {
+            let _ = tell.send(Outcome::Opened(name, slot, Err(Refusal::Device)));
+            return shared.wake();
+        };
         self.with_link(name, move |link, _| {
             let opened = open_on(link, &port, (slot, generation), at);
             let _ = tell.send(Outcome::Opened(name, slot, opened));
@@ -286,29 +316,19 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
 
     /// Lets go of one.
     pub(crate) fn remove(&mut self, name: Name) {
-        let Some(Placed { place, pair }) = self.placed.remove(&name) else { return };
+        let Some(Placed { place, link }) = self.placed.remove(&name) else { return };
         self.placement.release(place.group, place.slot);
-        if let Some(pair) = pair {
-            self.workers[place.queue].hand(move |worker, _| {
-                if let Some(mut link) = worker.remove(pair, SETTINGS) {
-                    link.fail(Cause::Told);
-                    are_reset(&link.part());
-                }
-            });
-        }
-    }
-
-    /// Lets go of a queue pair that was made for a link group which is gone. It may be any worker's.
-    pub(crate) fn drop_pair(&self, pair: PairNumber) {
-        for worker in &self.workers {
-            worker.hand(move |worker, _| drop(worker.remove(pair, SETTINGS)));
-        }
+        self.workers[place.queue].hand(move |worker, _| {
+            if let Some(mut link) = worker.remove(link, SETTINGS) {
+                link.fail(Cause::Told);
+                are_reset(&link.part());
+            }
+        });
     }
 
     /// Whose link it is that a worker tells of.
-    pub(crate) fn named(&self, queue: usize, pair: PairNumber) -> Option<Name> {
-        let is_it = |placed: &Placed| placed.place.queue == queue && placed.pair == Some(pair);
-        self.placed.iter().find(|(_, placed)| is_it(placed)).map(|(name, _)| *name)
+    pub(crate) fn named(&self, link: LinkName) -> Option<Name> {
+        self.placed.iter().find(|(_, placed)| placed.link == link).map(|(name, _)| *name)
     }
 }
 
@@ -355,7 +375,7 @@ pub(crate) fn refusal(refused: &Refused) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::mpsc::Receiver;
 
     use shunt_peer::SecretKey;
     use shunt_verbs::fake::{FakePort, Faults, Network};
@@ -375,7 +395,7 @@ mod tests {
     /// What has come of the next one.
     fn next(told: &Receiver<Outcome>) -> (u32, Result<PairNumber, Refused>) {
         match told.recv_timeout(Duration::from_secs(60)).unwrap() {
-            Outcome::Made(name, made) => (name.1, made.map(|pair| pair.number)),
+            Outcome::Made(name, _, made) => (name.1, made.map(|pair| pair.number)),
             other => panic!("{other:?}"),
         }
     }
@@ -390,6 +410,7 @@ mod tests {
         let refused = outcomes[2].1.as_ref().unwrap_err();
         assert!(matches!(refused, Refused::MemoryLimit(bytes) if *bytes as u64 == OF_ONE));
         assert_eq!(refusal(refused), Refusal::Memory);
+        links.remove((key, 2));
         assert_eq!(links.registered(), 2 * OF_ONE);
         // Where one goes there is room for another.
         links.remove((key, 0));
@@ -404,13 +425,12 @@ mod tests {
         (0..8).for_each(|name| links.make((key, name)));
         assert_eq!(links.placement.load(), [2; WORKERS as usize]);
         for _ in 0..8 {
-            let (name, made) = next(&told);
-            assert!(links.made((key, name), made.unwrap()));
+            next(&told).1.unwrap();
         }
-        let Placed { place, pair } = &links.placed[&(key, 5)];
-        assert_eq!(links.named(place.queue, pair.unwrap()), Some((key, 5)));
+        let link = links.placed[&(key, 5)].link;
+        assert_eq!(links.named(link), Some((key, 5)));
         (0..8).for_each(|name| links.remove((key, name)));
         assert_eq!(links.placement.load(), [0; WORKERS as usize]);
-        assert!(!links.made((key, 5), PairNumber(1)));
+        assert_eq!(links.named(link), None);
     }
 }

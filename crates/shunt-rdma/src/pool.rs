@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use shunt_far::link::Event;
+use shunt_far::worker::Name as LinkName;
 use shunt_far::{Cause, Halt, Mirror, Settings, Worker};
 use shunt_verbs::Refused;
 use shunt_verbs::port::Port;
-use shunt_verbs::value::PairNumber;
 use tracing::{debug, warn};
 
 /// Something for a worker to do, at a time of its clock.
@@ -25,8 +25,8 @@ pub type Work<P, M> = Box<dyn FnOnce(&mut Worker<P, M>, Duration) + Send>;
 /// A link has failed: why, and where its connections stood.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    /// Its queue pair.
-    pub pair: PairNumber,
+    /// Its name.
+    pub link: LinkName,
     /// Why.
     pub cause: Cause,
     /// Where they stood.
@@ -38,12 +38,12 @@ pub struct Failed {
 pub enum Told {
     /// A link has failed.
     Failed(Failed),
-    /// The far side of this queue pair's link has answered, for the first time.
-    Answered(PairNumber),
+    /// The far side of a link has answered, for the first time.
+    Answered(LinkName),
     /// The program of a connection that the far side has not opened has something to say.
-    Called(PairNumber, usize),
+    Called(LinkName, usize),
     /// A connection is over on both sides.
-    Free(PairNumber, usize),
+    Free(LinkName, usize),
 }
 
 /// A worker's thread, which ends with this value: its links go with it.
@@ -82,14 +82,19 @@ where
         let (work, todo) = channel();
         let (made, is_made) = channel();
         let (port, heard) = (port.clone(), Arc::clone(&ear));
-        let run = move || match Worker::new(&port, vector, links, settings) {
-            Ok(worker) => {
-                let _ = made.send(Ok(()));
-                let (failed, answered) = (BTreeSet::new(), BTreeSet::new());
-                Running { worker, todo, ear: heard, told, failed, answered }.run();
-            }
-            Err(refused) => {
-                let _ = made.send(Err(refused));
+        let run = move || {
+            let worker = Worker::new(&port, vector, links, settings);
+            // The worker lets go of it when it is lost.
+            drop(port);
+            match worker {
+                Ok(worker) => {
+                    let _ = made.send(Ok(()));
+                    let (failed, answered) = (BTreeSet::new(), BTreeSet::new());
+                    Running { worker, todo, ear: heard, told, failed, answered }.run();
+                }
+                Err(refused) => {
+                    let _ = made.send(Err(refused));
+                }
             }
         };
         let thread = std::thread::Builder::new().name(format!("shunt-far-{vector}"));
@@ -136,9 +141,9 @@ struct Running<P: Port, M, F> {
     ear: Arc<OwnedFd>,
     told: F,
     /// Links of which it was told that they have failed.
-    failed: BTreeSet<PairNumber>,
+    failed: BTreeSet<LinkName>,
     /// The same of those that were answered.
-    answered: BTreeSet<PairNumber>,
+    answered: BTreeSet<LinkName>,
 }
 
 impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
@@ -178,30 +183,28 @@ impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
     /// Tells of links that were answered, or have failed, since.
     fn tell(&mut self) {
         let mut living = BTreeSet::new();
-        for link in self.worker.links() {
-            let pair = link.described().number;
-            living.insert(pair);
+        for (name, link) in self.worker.links() {
+            living.insert(name);
             if let Some(cause) = link.cause()
-                && self.failed.insert(pair)
+                && self.failed.insert(name)
             {
-                (self.told)(Told::Failed(Failed { pair, cause, halts: link.halts() }));
+                (self.told)(Told::Failed(Failed { link: name, cause, halts: link.halts() }));
             }
-            if link.is_answered() && self.answered.insert(pair) {
-                (self.told)(Told::Answered(pair));
+            if link.is_answered() && self.answered.insert(name) {
+                (self.told)(Told::Answered(name));
             }
             while let Some(event) = link.event() {
                 match event {
-                    Event::Called(slot) => (self.told)(Told::Called(pair, slot)),
-                    Event::Free(slot) => (self.told)(Told::Free(pair, slot)),
+                    Event::Called(slot) => (self.told)(Told::Called(name, slot)),
+                    Event::Free(slot) => (self.told)(Told::Free(name, slot)),
                     Event::Broken(slot, broken) => {
                         debug!("connection {slot} of a link: {broken}");
                     }
                 }
             }
         }
-        // A number may be given to another one.
-        self.failed.retain(|pair| living.contains(pair));
-        self.answered.retain(|pair| living.contains(pair));
+        self.failed.retain(|name| living.contains(name));
+        self.answered.retain(|name| living.contains(name));
     }
 
     /// Until the channel or the ear tells, or a link's time is up.
@@ -211,9 +214,10 @@ impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: wait.subsec_nanos().into(),
         });
-        let ear = PollFd::new(&*self.ear, PollFlags::IN);
-        let channel = PollFd::from_borrowed_fd(self.worker.channel().as_fd(), PollFlags::IN);
-        match poll(&mut [ear, channel], wait.as_ref()) {
+        let mut fds = vec![PollFd::new(&*self.ear, PollFlags::IN)];
+        let channel = self.worker.channel().map(AsFd::as_fd);
+        fds.extend(channel.map(|channel| PollFd::from_borrowed_fd(channel, PollFlags::IN)));
+        match poll(&mut fds, wait.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }

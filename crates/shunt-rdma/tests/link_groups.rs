@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::Running;
@@ -13,8 +14,12 @@ use shunt_rdma::device::Wanted;
 use shunt_rdma::report::{PeerState, Report};
 use shunt_rdma::{Config, PeerName, Plane, PublicKey, SecretKey};
 use shunt_verbs::fake::FakePort;
+use shunt_verbs::value::Loss;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why there is no device.
+const NONE: &str = "it is gone";
 
 type Id = (PublicKey, SecretKey);
 
@@ -38,10 +43,19 @@ fn nowhere() -> SocketAddr {
 
 /// An agent's thread with this device, or with none.
 fn start(id: &Id, peer: PeerName, port: Option<FakePort>) -> Plane {
+    start_by(id, peer, move || port.clone().ok_or_else(|| NONE.to_owned()))
+}
+
+/// The same, with a device that is opened so.
+fn start_by(
+    id: &Id,
+    peer: PeerName,
+    open: impl FnMut() -> Result<FakePort, String> + Send + 'static,
+) -> Plane {
     let device = Wanted::Named("fake0".into(), 1);
     let (listen, key) = ("127.0.0.1:0".parse().unwrap(), id.1.clone());
     let config = Config { device, listen, key, peers: vec![peer] };
-    Plane::start_with(config, move || port.clone().ok_or_else(|| "it is gone".to_owned())).unwrap()
+    Plane::start_with(config, open).unwrap()
 }
 
 fn two(ports: [Option<FakePort>; 2]) -> [Plane; 2] {
@@ -131,7 +145,7 @@ fn without_a_device_there_is_none() {
             until(plane, |report| report.count(PeerState::Connected) == 1);
         }
         let without = planes[1 - which].report().unwrap();
-        assert_eq!(without.device_lacks.as_deref(), Some("it is gone"));
+        assert_eq!(without.device_lacks.as_deref(), Some(NONE));
         assert!(planes.iter().all(|plane| plane.report().unwrap().memory_registered == 0));
     }
 }
@@ -171,6 +185,70 @@ fn of_a_peer_that_is_named_no_more_nothing_is_left() {
     planes[1].set_peers(Vec::new()).unwrap();
     for plane in &planes {
         until(plane, |report| report.memory_registered == 0);
+    }
+}
+
+/// A device that comes and goes.
+#[derive(Clone)]
+struct Slot(Arc<Mutex<Option<FakePort>>>);
+
+impl Slot {
+    fn start(&self, id: &Id, peer: PeerName) -> Plane {
+        let slot = self.clone();
+        start_by(id, peer, move || slot.0.lock().unwrap().clone().ok_or_else(|| NONE.to_owned()))
+    }
+
+    fn put(&self, port: Option<FakePort>) {
+        *self.0.lock().unwrap() = port;
+    }
+}
+
+/// A host whose device is lost lets go of it, and both make a link group again when there is one.
+#[test]
+fn a_device_that_is_lost_is_let_go_and_looked_for_again() {
+    let losses = [Loss::Removed, Loss::Failed, Loss::PortDown, Loss::Address, Loss::Overrun];
+    std::thread::scope(|scope| {
+        for (seed, loss) in (20..).zip(losses) {
+            scope.spawn(move || device_is_lost(seed, loss));
+        }
+    });
+}
+
+fn device_is_lost(seed: u64, loss: Loss) {
+    let running = Running::new(seed);
+    let who = usize::from(seed.is_multiple_of(2));
+    let ports = [(); 2].map(|()| running.network.host());
+    let slots = ports.each_ref().map(|port| Slot(Arc::new(Mutex::new(Some(port.clone())))));
+    let [dialer, answerer] = ids();
+    let second = slots[1].start(&answerer, name(nowhere(), &dialer));
+    let at = second.report().unwrap().listen;
+    let planes = [slots[0].start(&dialer, name(at, &answerer)), second];
+    are_up(&planes);
+    slots[who].put(None);
+    ports[who].lose(loss);
+    let why = loss.to_string();
+    let lost = until(&planes[who], |report| report.device_lacks.is_some());
+    assert_eq!((lost.device_address, lost.memory_registered), (None, 0));
+    for plane in &planes {
+        until(plane, |report| report.peers[0].link_groups == 0);
+    }
+    let is_it = |report: &Report| report.peers[0].link_group_reason.is_some();
+    let reason = until(&planes[who], is_it).peers[0].link_group_reason.clone().unwrap();
+    // Requests that the device ends may be noticed before.
+    let known = [&why, NONE, "the queue pair had failed before"];
+    assert!(known.iter().any(|it| reason.contains(*it)), "{reason}");
+    failed_for(&planes[1 - who], "the peer");
+    let deadline = Instant::now() + PATIENCE;
+    while ports[who].objects() > 0 {
+        assert!(Instant::now() < deadline, "{} things are left of it", ports[who].objects());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    until(&planes[who], |report| report.device_lacks.as_deref() == Some(NONE));
+    slots[who].put(Some(running.network.host()));
+    are_up(&planes);
+    for plane in &planes {
+        let report = until(plane, |report| report.memory_registered == 2 * 256 * 128);
+        assert_eq!((report.device_lacks, report.peers[0].state), (None, PeerState::Connected));
     }
 }
 

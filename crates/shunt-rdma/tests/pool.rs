@@ -23,6 +23,8 @@ const LANES: usize = 6;
 const RING: usize = 4096;
 const STREAM: u64 = 150_000;
 const GENERATION: u32 = 9;
+/// The worker's link.
+const NAME: u64 = 7;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Silence of a test's link is no failure, however slow the machine is.
 const SETTINGS: Settings = Settings { messages: 16, burst: 1024, silence: PATIENCE };
@@ -131,28 +133,26 @@ impl Host {
         let pool = Pooled::start(&port, 1, 1, SETTINGS, told).unwrap();
         let (to, mirror) = (port.clone(), region.clone());
         let described = ask(&pool, move |worker, _| {
-            worker.add(&to, mirror, SETTINGS, PacketNumber::new(5)).unwrap()
+            worker.add(NAME, &to, mirror, SETTINGS, PacketNumber::new(5)).unwrap()
         });
         let failed = Mutex::new(failed);
         (Self { port, pool, region, pair: described.number, failed }, described)
     }
 
     fn connect(&self, far: PeerPair) {
-        let pair = self.pair;
-        ask(&self.pool, move |worker, _| worker.link(pair).unwrap().connect(&far).unwrap());
+        ask(&self.pool, move |worker, _| worker.link(NAME).unwrap().connect(&far).unwrap());
     }
 
     fn open(&self, lane: usize) -> Remote {
-        let (pair, port, rings) = (self.pair, self.port.clone(), self.region.rings(lane));
+        let (port, rings) = (self.port.clone(), self.region.rings(lane));
         ask(&self.pool, move |worker, _| {
-            worker.link(pair).unwrap().open(&port, lane, GENERATION, &rings).unwrap()
+            worker.link(NAME).unwrap().open(&port, lane, GENERATION, &rings).unwrap()
         })
     }
 
     fn attach(&self, lane: usize, far: Remote) {
-        let pair = self.pair;
         let is_attached = ask(&self.pool, move |worker, _| {
-            worker.link(pair).unwrap().attach(lane, GENERATION, far)
+            worker.link(NAME).unwrap().attach(lane, GENERATION, far)
         });
         assert!(is_attached);
     }
@@ -162,9 +162,8 @@ impl Host {
     }
 
     fn mark(&self, lane: usize) {
-        let pair = self.pair;
         self.pool.hand(move |worker, _| {
-            if let Some(link) = worker.link(pair) {
+            if let Some(link) = worker.link(NAME) {
                 link.mark(lane);
             }
         });
@@ -299,8 +298,7 @@ fn a_queue_pair_that_fails_loses_no_byte() {
         running.network.break_pair(one.pair);
         let first = one.failure();
         // The other side hears of it on the control connection.
-        let pair = two.pair;
-        two.pool.hand(move |worker, _| worker.link(pair).unwrap().fail(Cause::Told));
+        two.pool.hand(move |worker, _| worker.link(NAME).unwrap().fail(Cause::Told));
         let second = two.failure();
         must_end.store(true, Ordering::Release);
         all.wait();
@@ -310,9 +308,9 @@ fn a_queue_pair_that_fails_loses_no_byte() {
     drop(to);
     let resumed: Vec<Vec<u64>> = [(&one, &failed[1]), (&two, &failed[0])]
         .map(|(host, far)| {
-            let (pair, halts) = (host.pair, far.halts.clone());
+            let halts = far.halts.clone();
             ask(&host.pool, move |worker, _| {
-                let link = worker.link(pair).unwrap();
+                let link = worker.link(NAME).unwrap();
                 halts.iter().map(|halt| link.resume(halt).unwrap()).collect()
             })
         })
@@ -341,7 +339,7 @@ fn a_failure_is_told_once_and_a_worker_ends_with_its_links() {
     let [one, two] = hosts(&running.network);
     running.network.break_pair(one.pair);
     let failed = one.failure();
-    assert_eq!((failed.pair, failed.halts.len()), (one.pair, LANES));
+    assert_eq!((failed.link, failed.halts.len()), (NAME, LANES));
     // It goes on working, and says nothing more of it.
     let links = ask(&one.pool, |worker, _| worker.links().count());
     assert_eq!(links, 1);
@@ -358,8 +356,7 @@ fn workers_with_nothing_to_do_sleep() {
     let [one, two] = hosts(&running.network);
     // Both have been woken by work, and by completions.
     one.mark(0);
-    let pair = one.pair;
-    ask(&one.pool, move |worker, now| worker.link(pair).unwrap().ask(now));
+    ask(&one.pool, move |worker, now| worker.link(NAME).unwrap().ask(now));
     let deadline = Instant::now() + PATIENCE;
     let polls = || running.network.polls();
     loop {
@@ -377,9 +374,8 @@ fn workers_with_nothing_to_do_sleep() {
 fn both_ends_of_a_link_answer_when_asked() {
     let running = Running::new(4);
     let [one, two] = hosts(&running.network);
-    let pair = one.pair;
-    ask(&one.pool, move |worker, now| worker.link(pair).unwrap().ask(now));
-    while !ask(&one.pool, move |worker, _| worker.link(pair).unwrap().is_answered()) {
+    ask(&one.pool, move |worker, now| worker.link(NAME).unwrap().ask(now));
+    while !ask(&one.pool, move |worker, _| worker.link(NAME).unwrap().is_answered()) {
         std::thread::sleep(Duration::from_micros(100));
     }
     drop(two);

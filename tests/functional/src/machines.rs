@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -150,6 +151,35 @@ impl Lab {
     pub fn cut(&self, is_cut: bool) {
         let cut = self.place.path().join("wire/cut");
         if is_cut { fs::write(cut, "") } else { fs::remove_file(cut) }.expect("a wire");
+    }
+
+    /// The port of a machine's device goes down, or comes up again.
+    ///
+    /// # Panics
+    /// When there is no wire.
+    pub fn set_port_down(&self, machine: usize, is_down: bool) {
+        let place = self.device(machine);
+        let down = place.with_extension("down");
+        if is_down { fs::write(down, "") } else { fs::remove_file(down) }.expect("a wire");
+        let says = UnixDatagram::unbound().expect("a socket");
+        says.send_to(b"!", place).expect("a device");
+    }
+
+    /// A machine's device is removed, or comes again.
+    ///
+    /// # Panics
+    /// When there is no wire.
+    pub fn set_device_removed(&self, machine: usize, is_removed: bool) {
+        let place = self.device(machine);
+        let removed = place.with_extension("removed");
+        let (from, to) = if is_removed { (place, removed) } else { (removed, place) };
+        fs::rename(from, to).expect("a wire");
+    }
+
+    /// The file that stands for a machine's device.
+    fn device(&self, machine: usize) -> PathBuf {
+        let pid = self.machines[machine].sandbox.agent_pid().expect("an agent");
+        self.place.path().join(format!("wire/{}", pid & 0xffff))
     }
 
     fn add(&mut self, pid: i32, n: u8, meets: Meets) {

@@ -39,12 +39,10 @@ fn every_byte_arrives() {
     }
 }
 
-/// The link fails while bytes are on their way: all of them arrive, over TCP.
-#[test]
-fn a_link_that_fails_loses_no_byte() {
-    let lab = Lab::of_hosts();
+/// Connections that are busy, and shunted, while something happens to a device: all of their bytes arrive.
+fn busy_while(lab: &Lab, happens: impl FnOnce()) {
     let [one, two] = [&lab.machines[0], &lab.machines[1]];
-    let before = stats(&lab);
+    let before = stats(lab);
     let busy = ["-n", "10", "-b", "20000000", "--style", "epoll-et", "--stall", "100"];
     let mut serving = two.serve(&busy);
     let at = SocketAddr::from((two.ip, serving.port));
@@ -54,14 +52,52 @@ fn a_link_that_fails_loses_no_byte() {
         serving.process().assert_running();
         one.sandbox().stats().since(&before[0]).1 >= 8
     });
-    lab.cut(true);
+    happens();
     let clients = records(client);
     compare(&clients, &serving.finish()).expect("the same bytes");
-    lab.cut(false);
+}
+
+/// New connections are shunted again.
+fn all_shunted_again(lab: &Lab) {
     lab.until_linked();
-    let again = stats(&lab);
+    let again = stats(lab);
     lab.run(0, 1, &traffic("10", "3000000", "poll"), &traffic("10", "3000000", "poll"));
-    all_shunted(&lab, &again, 10);
+    all_shunted(lab, &again, 10);
+}
+
+/// The link fails while bytes are on their way: all of them arrive, over TCP.
+#[test]
+fn a_link_that_fails_loses_no_byte() {
+    let lab = Lab::of_hosts();
+    busy_while(&lab, || lab.cut(true));
+    lab.cut(false);
+    all_shunted_again(&lab);
+}
+
+/// Connections go back to TCP at once when a port goes down or a device is removed, the agent says why and lets the device go, and takes it
+/// up again when it is back.
+#[test]
+fn a_device_that_is_lost_loses_no_byte() {
+    let lab = Lab::of_hosts();
+    type Lose = fn(&Lab, usize, bool);
+    let ways: [(usize, Lose, &str); 2] = [
+        (0, Lab::set_port_down, "the RDMA device's port has gone down"),
+        (1, Lab::set_device_removed, "the RDMA device is removed"),
+    ];
+    for (who, lose, why) in ways {
+        let sandbox = lab.machines[who].sandbox();
+        busy_while(&lab, || {
+            lose(&lab, who, true);
+            settles("the agent's word", &true, || sandbox.agent_log().contains(why));
+            settles("back on TCP", &true, || {
+                lab.machines[who].status()["peers"][0]["connections"] == 0
+            });
+        });
+        assert!(lab.machines[who].status()["device_lacks"].is_string());
+        lose(&lab, who, false);
+        all_shunted_again(&lab);
+        assert!(lab.machines[who].status()["device_lacks"].is_null());
+    }
 }
 
 /// Answers each `ping`; behind `last` it reads to the end, and says what it has read.

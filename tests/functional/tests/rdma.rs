@@ -16,6 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Makes the device.
 const PLUG: &str = "rdma link add rxe0 type rxe netdev eth0";
 
+/// Takes it away, which waits for all that have it open.
+const UNPLUG: &str = "timeout 60 rdma link del rxe0";
+
 /// All packets of the device are lost, and no others.
 const CUT: &str = "/bin/tc qdisc add dev eth0 root handle 1: prio && \
      /bin/tc qdisc add dev eth0 parent 1:3 handle 30: netem loss 100% && \
@@ -127,6 +130,13 @@ impl Hosts {
         compare(&clients, &servers).unwrap_or_else(|e| panic!("{e}\n{}", self.logs()));
     }
 
+    /// Runs a command on both.
+    fn must_all(&mut self, line: &str) {
+        for guest in &mut self.guests {
+            guest.must(line);
+        }
+    }
+
     fn logs(&mut self) -> String {
         self.guests.each_mut().map(|guest| guest.must("cat /tmp/agent")).join("\n")
     }
@@ -150,6 +160,7 @@ fn every_byte_arrives_over_a_device_and_over_tcp_where_that_fails() {
     }
     carried(&mut hosts, 4, redis);
     the_wire_is_cut(&mut hosts);
+    the_device_is_removed(&mut hosts);
 }
 
 /// Most of so many connections are carried by the device.
@@ -188,28 +199,41 @@ fn redis(hosts: &mut Hosts) {
     assert!(said.ok && said.text.contains("GET: ") && !said.text.contains("rror"), "{}", said.text);
 }
 
-/// All goes on over TCP, the agents say why, and new connections are carried once the wire is whole.
-fn the_wire_is_cut(hosts: &mut Hosts) {
+/// Connections that are busy, and carried, while something happens: all of their bytes arrive, and the agents say why it is not by the device.
+/// New ones are carried once that is over.
+fn busy_while(hosts: &mut Hosts, port: u16, happens: fn(&mut Hosts), is_over: fn(&mut Hosts)) {
     hosts.until_linked();
     let wanted = hosts.connections()[0] + 3;
-    let serving = hosts.serve(0, 7200, "-n 4 -b 20000000 --style epoll-et");
+    let serving = hosts.serve(0, port, "-n 4 -b 8000000 --style epoll-et");
     hosts.connect(&serving);
     let total = format!("total\": ({wanted}|{})", wanted + 1);
     hosts.guests[0].must(&format!(
         "until shunt machines --json | grep connections_total | grep -qE '{total}'; do sleep 0.1; done"
     ));
-    for guest in &mut hosts.guests {
-        guest.must(CUT);
-    }
+    happens(hosts);
     hosts.compare(&serving);
     let reasons = hosts.peers().map(|peer| peer["link_group_reason"].clone());
     assert!(reasons.iter().any(Value::is_string), "{reasons:?}");
-    for guest in &mut hosts.guests {
-        guest.must(MEND);
-    }
+    is_over(hosts);
     carried(hosts, 2, |hosts| {
-        let serving = hosts.serve(1, 7300, "-n 2 -b 200000 --style poll");
+        let serving = hosts.serve(1, port + 1, "-n 2 -b 200000 --style poll");
         hosts.connect(&serving);
         hosts.compare(&serving);
+    });
+}
+
+fn the_wire_is_cut(hosts: &mut Hosts) {
+    busy_while(hosts, 7200, |hosts| hosts.must_all(CUT), |hosts| hosts.must_all(MEND));
+}
+
+/// The kernel takes a device away only when nobody has it open any more: the agent lets it go.
+fn the_device_is_removed(hosts: &mut Hosts) {
+    let unplug = |hosts: &mut Hosts| {
+        hosts.guests[0].must(UNPLUG);
+        let log = hosts.guests[0].must("cat /tmp/agent");
+        assert!(log.contains("the RDMA device is removed (rxe0)"), "{log}");
+    };
+    busy_while(hosts, 7300, unplug, |hosts| {
+        hosts.guests[0].must(PLUG);
     });
 }

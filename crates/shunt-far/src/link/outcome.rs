@@ -3,7 +3,7 @@
 use core::fmt;
 
 use shunt_verbs::Refused;
-use shunt_verbs::value::Failure;
+use shunt_verbs::value::{Failure, Loss};
 
 use crate::lane::{Broken, Impossible, Stand};
 use crate::message::Malformed;
@@ -27,7 +27,11 @@ pub enum Cause {
     NoConnection,
     /// The far side said of a connection what cannot be.
     Impossible(Impossible),
-    /// Somebody else has said that the link is over: the far side on the control connection, or a port that went down.
+    /// The device says that the queue pair has failed.
+    Pair,
+    /// The device cannot be used any more.
+    Lost(Loss),
+    /// Somebody else has said that the link is over: the far side on the control connection.
     Told,
 }
 
@@ -44,6 +48,8 @@ impl fmt::Display for Cause {
                 f.write_str("the far side spoke of a connection that there is not")
             }
             Self::Impossible(impossible) => write!(f, "the far side sent {impossible}"),
+            Self::Pair => f.write_str("the device reports that the queue pair has failed"),
+            Self::Lost(loss) => loss.fmt(f),
             Self::Told => f.write_str("the link was given up elsewhere"),
         }
     }

@@ -10,14 +10,16 @@ use shunt_shm::sync::Ordering;
 use shunt_verbs::fake::{FakePair, FakePort, FakeQueue, FakeRegion, Faults, Network};
 use shunt_verbs::port::{Completions, Pair, Patience, Port, Queue, Region};
 use shunt_verbs::value::{
-    Access, Capacity, Done, Failure, Operation, PacketNumber, PeerPair, ReceiveRequest, Remote,
-    RemoteKey, SendRequest,
+    Access, Capacity, Done, Failure, Loss, Operation, PacketNumber, PeerPair, ReceiveRequest,
+    Remote, RemoteKey, SendRequest,
 };
 use shunt_verbs::{Memory, Refused};
 
 const RING: usize = 256;
 const SETTINGS: Settings = Settings { messages: 8, ..Settings::DEFAULT };
 const LANE: Lane = Lane { slot: 0, generation: 3 };
+/// A worker's link.
+const NAME: u64 = 1;
 const START: Duration = Duration::from_secs(100);
 
 #[derive(Debug, Default)]
@@ -358,22 +360,22 @@ fn what_came_in_time_counts_where_the_worker_did_not_run() {
     let mut ends = [0, 1].map(|_| {
         let port = network.host();
         let mut worker = Worker::new(&port, 0, 1, SETTINGS).unwrap();
-        let described = worker.add(&port, Sections::default(), SETTINGS, first).unwrap();
+        let described = worker.add(NAME, &port, Sections::default(), SETTINGS, first).unwrap();
         (worker, described)
     });
     let described = ends.each_ref().map(|(_, described)| *described);
-    for (at, (worker, own)) in ends.iter_mut().enumerate() {
-        worker.link(own.number).unwrap().connect(&described[1 - at]).unwrap();
+    for (at, (worker, _)) in ends.iter_mut().enumerate() {
+        worker.link(NAME).unwrap().connect(&described[1 - at]).unwrap();
     }
-    let [(asking, own), (answering, _)] = &mut ends;
-    asking.link(own.number).unwrap().ask(START);
+    let [(asking, _), (answering, _)] = &mut ends;
+    asking.link(NAME).unwrap().ask(START);
     let asked = START + SETTINGS.silence / 2;
     asking.tick(asked);
     network.settle(1000);
     answering.turn(asked);
     network.settle(1000);
     asking.tick(asked + 9 * SETTINGS.silence);
-    let link = asking.link(own.number).unwrap();
+    let link = asking.link(NAME).unwrap();
     assert_eq!((link.cause(), link.is_answered()), (None, true));
 }
 
@@ -474,15 +476,48 @@ fn a_worker_takes_as_many_links_as_its_queue_has_room_for() {
     let port = network.host();
     let mut worker = Worker::new(&port, 3, 2, SETTINGS).unwrap();
     let first = PacketNumber::new(0);
-    let add = |worker: &mut Worker<FakePort, Sections>| {
-        worker.add(&port, Sections::default(), SETTINGS, first)
+    let add = |worker: &mut Worker<FakePort, Sections>, name| {
+        worker.add(name, &port, Sections::default(), SETTINGS, first)
     };
-    let one = add(&mut worker).unwrap();
-    add(&mut worker).unwrap();
-    assert!(matches!(add(&mut worker), Err(Refused::Full)));
-    assert!(worker.remove(one.number, SETTINGS).is_some());
-    assert!(worker.remove(one.number, SETTINGS).is_none());
-    add(&mut worker).unwrap();
+    add(&mut worker, 1).unwrap();
+    add(&mut worker, 2).unwrap();
+    assert!(matches!(add(&mut worker, 3), Err(Refused::Full)));
+    assert!(worker.remove(1, SETTINGS).is_some());
+    assert!(worker.remove(1, SETTINGS).is_none());
+    add(&mut worker, 3).unwrap();
     assert_eq!(worker.links().count(), 2);
     assert!(Worker::<_, Sections>::new(&port, 4, 2, SETTINGS).is_err(), "there are vectors 0 to 3");
+}
+
+#[test]
+fn a_worker_lets_a_device_go_and_takes_up_another() {
+    let network = Network::new(1, Faults::NONE);
+    let (port, other, first) = (network.host(), network.host(), PacketNumber::new(0));
+    let mut worker = Worker::new(&port, 0, 1, SETTINGS).unwrap();
+    let old = worker.add(1, &port, Sections::default(), SETTINGS, first).unwrap();
+    let rings = Memory::new(2 * RING).unwrap();
+    let both = Rings { memory: rings, outgoing: 0..RING, incoming: RING..2 * RING };
+    let ring = worker.link(1).unwrap().open(&port, 0, LANE.generation, &both).unwrap();
+    assert!(worker.link(1).unwrap().attach(0, LANE.generation, ring));
+    worker.let_go(Cause::Lost(Loss::PortDown));
+    assert_eq!((port.objects(), worker.channel().is_none()), (0, true));
+    // Its connections are still to be settled.
+    let link = worker.link(1).unwrap();
+    assert_eq!((link.cause(), link.registered()), (Some(Cause::Lost(Loss::PortDown)), 0));
+    assert_eq!((link.halts().len(), link.connect(&old).is_err()), (1, true));
+    let none = worker.add(2, &port, Sections::default(), SETTINGS, first);
+    assert!(matches!(none, Err(Refused::State)));
+    assert!(worker.may_sleep(START));
+    worker.take_up(&other, 0).unwrap();
+    // A queue pair of the other device may have a number of before.
+    let new = worker.add(3, &other, Sections::default(), SETTINGS, first).unwrap();
+    worker.fail(old.number, START);
+    assert_eq!(worker.link(3).unwrap().cause(), None);
+    worker.fail(new.number, START);
+    assert_eq!(worker.link(3).unwrap().cause(), Some(Cause::Pair));
+    assert!(worker.remove(1, SETTINGS).is_some());
+    assert!(matches!(
+        worker.add(4, &other, Sections::default(), SETTINGS, first),
+        Err(Refused::Full)
+    ));
 }

@@ -16,6 +16,9 @@ use shunt_verbs::value::PacketNumber;
 
 const SETTINGS: Settings = Settings { messages: 8, ..Settings::DEFAULT };
 
+/// A worker's link.
+const NAME: u64 = 1;
+
 #[derive(Debug)]
 struct InRegion {
     region: Arc<Region>,
@@ -85,17 +88,15 @@ fn bytes_go_from_region_to_region() {
     let described = [&mut client, &mut server].map(|host| {
         let mirror = InRegion { region: host.region.clone(), side: host.side };
         let port = host.port.clone();
-        host.worker.add(&port, mirror, SETTINGS, PacketNumber::new(9)).unwrap()
+        host.worker.add(NAME, &port, mirror, SETTINGS, PacketNumber::new(9)).unwrap()
     });
     let [one, two] = described;
-    let opened = [(&mut client, one), (&mut server, two)].map(|(host, pair)| {
+    let opened = [&mut client, &mut server].map(|host| {
         let (rings, port) = (host.rings(), host.port.clone());
-        host.worker.link(pair.number).unwrap().open(&port, 0, 1, &rings).unwrap()
+        host.worker.link(NAME).unwrap().open(&port, 0, 1, &rings).unwrap()
     });
-    for (host, own, far, ring) in
-        [(&mut client, one, two, opened[1]), (&mut server, two, one, opened[0])]
-    {
-        let link = host.worker.link(own.number).unwrap();
+    for (host, far, ring) in [(&mut client, two, opened[1]), (&mut server, one, opened[0])] {
+        let link = host.worker.link(NAME).unwrap();
         link.connect(&far).unwrap();
         assert!(link.attach(0, 1, ring));
     }
@@ -115,7 +116,7 @@ fn bytes_go_from_region_to_region() {
         here.move_data(at + span.head.0, head).unwrap();
         here.move_data(at + span.tail.0, tail).unwrap();
         tx.publish(&mine.prod, span.len() as u64);
-        client.worker.link(one.number).unwrap().mark(0);
+        client.worker.link(NAME).unwrap().mark(0);
         let mut got = Vec::new();
         for _ in 0..100 {
             client.worker.turn(now);
@@ -128,7 +129,7 @@ fn bytes_go_from_region_to_region() {
                 got.extend_from_slice(there.copy_to(0, Side::Server, at, &mut part));
             }
             let _ = rx.consume(&mine.cons, ring as u64, span.len() as u64);
-            server.worker.link(two.number).unwrap().mark(0);
+            server.worker.link(NAME).unwrap().mark(0);
             server.worker.turn(now);
             network.settle(100_000);
             client.worker.turn(now);
@@ -137,7 +138,7 @@ fn bytes_go_from_region_to_region() {
             }
         }
         assert!(got == bytes, "round {round}");
-        let cause = client.worker.link(one.number).unwrap().cause();
+        let cause = client.worker.link(NAME).unwrap().cause();
         assert_eq!(cause, None);
     }
 }

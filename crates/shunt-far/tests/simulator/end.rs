@@ -4,15 +4,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use shunt_far::link::{Event, Rings};
-use shunt_far::{Link, Mirror, News, Settings, Worker};
+use shunt_far::{Cause, Link, Mirror, News, Settings, Worker};
 use shunt_shm::region::{Section, Side, shape};
 use shunt_shm::ring::{Content, RxCursor, Span, TxCursor, UNLIMITED};
 use shunt_shm::sync::Ordering;
 use shunt_verbs::Memory;
 use shunt_verbs::fake::{FakePort, Network};
-use shunt_verbs::value::{PacketNumber, PairNumber, PeerPair, Remote};
+use shunt_verbs::value::{Loss, PacketNumber, PeerPair, Remote};
 
 use crate::plan::Sizes;
+
+/// The worker's link.
+const NAME: u64 = 1;
 
 /// Both sections of each connection, as they stand in the mirror.
 type Sections = Rc<Vec<[Section; 2]>>;
@@ -69,7 +72,6 @@ struct Program {
 pub struct End {
     pub side: Side,
     worker: Worker<FakePort, SimMirror>,
-    pair: PairNumber,
     port: FakePort,
     sections: Sections,
     memory: Memory,
@@ -101,13 +103,12 @@ impl End {
             news: vec![News::default(); sizes.lanes],
         };
         let mut worker = Worker::new(&port, 1, 1, settings).unwrap();
-        let described = worker.add(&port, mirror, settings, PacketNumber::new(5)).unwrap();
+        let described = worker.add(NAME, &port, mirror, settings, PacketNumber::new(5)).unwrap();
         let memory = Memory::new(sizes.lanes * 2 * ring as usize).unwrap();
         let programs = (0..sizes.lanes).map(|_| Program::default()).collect();
         let end = Self {
             side,
             worker,
-            pair: described.number,
             port,
             sections,
             memory,
@@ -123,7 +124,7 @@ impl End {
     }
 
     pub fn link(&mut self) -> &mut Link<FakePort, SimMirror> {
-        self.worker.link(self.pair).unwrap()
+        self.worker.link(NAME).unwrap()
     }
 
     /// Where the ring of a receiver begins in the memory.
@@ -296,6 +297,12 @@ impl End {
                 Event::Broken(lane, broken) => panic!("lane {lane}: {broken}"),
             }
         }
+    }
+
+    /// The device is lost: nothing of it may be left.
+    pub fn lose(&mut self) {
+        self.worker.let_go(Cause::Lost(Loss::Failed));
+        assert_eq!(self.port.objects(), 0);
     }
 
     pub fn wait(&mut self, time: Duration) {

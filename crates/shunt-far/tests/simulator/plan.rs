@@ -25,6 +25,8 @@ pub enum Action {
     Wait(u64),
     /// If one agent has given the link up, the other one hears of it.
     Tell,
+    /// An agent's device is lost, and it lets go of all that it has of it.
+    Lose(Who),
 }
 
 /// A history.
@@ -51,19 +53,20 @@ pub struct Plan {
 impl Plan {
     /// Nothing in it makes a link fail.
     pub fn is_harmless(&self) -> bool {
-        let waits = |action: &Action| matches!(action, Action::Wait(_));
-        self.faults == Faults::NONE && !self.actions.iter().any(waits)
+        let harms = |action: &Action| matches!(action, Action::Wait(_) | Action::Lose(_));
+        self.faults == Faults::NONE && !self.actions.iter().any(harms)
     }
 }
 
-fn actions(lanes: usize, waits: bool) -> impl Strategy<Value = Action> {
+fn actions(lanes: usize, waits: bool, loses: bool) -> impl Strategy<Value = Action> {
     let (who, lane) = (0..2_usize, 0..lanes);
     prop_oneof![
         6 => (who.clone(), lane.clone(), 1..700_usize).prop_map(|(who, lane, len)| Action::Send(who, lane, len)),
         5 => (who.clone(), lane.clone(), 1..900_usize).prop_map(|(who, lane, len)| Action::Take(who, lane, len)),
         1 => (who.clone(), lane.clone()).prop_map(|(who, lane)| Action::Mark(who, lane)),
         1 => (who.clone(), lane).prop_map(|(who, lane)| Action::End(who, lane)),
-        6 => who.prop_map(Action::Work),
+        6 => who.clone().prop_map(Action::Work),
+        u32::from(loses) => who.prop_map(Action::Lose),
         6 => (1..24_usize).prop_map(Action::Devices),
         u32::from(waits) => (1..300_u64).prop_map(Action::Wait),
         1 => Just(Action::Tell),
@@ -85,16 +88,15 @@ fn faults() -> impl Strategy<Value = Faults> {
 /// All histories.
 pub fn plans() -> impl Strategy<Value = Plan> {
     let sizes = (1..4_usize, 6..13_u32, 4..10_u16, prop::sample::select(vec![16, 100, 1 << 20]));
-    let ways = (any::<bool>(), any::<bool>());
-    (any::<u64>(), sizes, faults(), ways).prop_flat_map(|(seed, sizes, faults, (waits, stays))| {
-        let (lanes, ring, messages, burst) = sizes;
-        let sizes = Sizes { lanes, ring, messages, burst };
-        prop::collection::vec(actions(lanes, waits), 0..120).prop_map(move |actions| Plan {
-            seed,
-            sizes,
-            faults,
-            stays,
-            actions,
-        })
-    })
+    // A device is seldom lost, and then ends the history of its link.
+    let ways =
+        (any::<bool>(), any::<bool>(), prop::sample::select(vec![false, false, false, true]));
+    (any::<u64>(), sizes, faults(), ways).prop_flat_map(
+        |(seed, sizes, faults, (waits, stays, loses))| {
+            let (lanes, ring, messages, burst) = sizes;
+            let sizes = Sizes { lanes, ring, messages, burst };
+            prop::collection::vec(actions(lanes, waits, loses), 0..120)
+                .prop_map(move |actions| Plan { seed, sizes, faults, stays, actions })
+        },
+    )
 }

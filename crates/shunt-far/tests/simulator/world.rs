@@ -105,6 +105,7 @@ impl World {
             Action::Devices(steps) => self.network.settle(steps),
             Action::Wait(milliseconds) => self.wait(Duration::from_millis(milliseconds)),
             Action::Tell => self.tell(),
+            Action::Lose(who) => self.ends[who].lose(),
         }
         self.note_halts();
     }

@@ -182,7 +182,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             if is_due {
                 self.offered_at = now;
             }
-            let can = matches!(peer.way, Way::Open(_)) && self.links.is_some();
+            let can = matches!(peer.way, Way::Open(_)) && self.device().is_some();
             if is_due && up == all && can {
                 let orders = self.peers[at].groups.offer();
                 self.carry_out(at, orders, now);

@@ -30,7 +30,7 @@ enum Came {
 impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// When to offer a link group to a peer.
     pub(super) fn offer_at(&self, peer: &Peer) -> Option<Duration> {
-        peer.offer_at.filter(|_| self.links.is_some())
+        peer.offer_at.filter(|_| self.device().is_some())
     }
 
     /// Offers a link group to peers that have none.
@@ -53,13 +53,15 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     pub(super) fn carry_out(&mut self, at: usize, orders: Vec<Order>, now: Duration) {
         let (key, dials) = (self.peers[at].name.key, self.peers[at].dials);
         for order in orders {
+            let has_device = self.device().is_some();
             let Some(links) = &mut self.links else {
                 self.refuse(at, order, now);
                 continue;
             };
             match order {
                 Order::Say(message) => self.say_to(at, &message, now),
-                Order::Make(name) => links.make((key, name)),
+                Order::Make(name) if has_device => links.make((key, name)),
+                Order::Make(_) => self.refuse(at, order, now),
                 Order::Connect(name, far) => {
                     links.connect((key, name), far, name.is_multiple_of(2) == dials);
                 }
@@ -79,9 +81,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         match order {
             Order::Say(message) => self.say_to(at, &message, now),
             Order::Make(name) => {
-                let none =
-                    (Refusal::Device, "this agent has no device that can be used".to_owned());
-                let orders = self.peers[at].groups.made(name, Err(none));
+                let lacks = self.device_lacks.clone().unwrap_or_default();
+                let orders = self.peers[at].groups.made(name, Err((Refusal::Device, lacks)));
                 orders.into_iter().for_each(|order| self.refuse(at, order, now));
             }
             _ => {}
@@ -101,13 +102,10 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     pub(super) fn came_of_it(&mut self, outcome: Outcome, now: Duration) {
         let Some(links) = &mut self.links else { return };
         let (name, came) = match outcome {
-            Outcome::Made(name, Ok(pair)) => {
-                if !links.made(name, pair.number) {
-                    return links.drop_pair(pair.number);
-                }
-                (name, Came::Made(Ok(pair)))
-            }
-            Outcome::Made(name, Err(refused)) => {
+            // Nobody wants it any more, and it goes.
+            Outcome::Made(name, link, _) if links.named(link) != Some(name) => return,
+            Outcome::Made(name, _, Ok(pair)) => (name, Came::Made(Ok(pair))),
+            Outcome::Made(name, _, Err(refused)) => {
                 links.remove(name);
                 (name, Came::Made(Err((refusal(&refused), refused.to_string()))))
             }
@@ -116,20 +114,20 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             Outcome::Opened(name, slot, opened) => {
                 return self.registered(name, slot, opened, now);
             }
-            Outcome::Told(queue, told) => {
-                let (pair, came) = match told {
-                    Told::Called(pair, slot) => {
-                        let Some(name) = links.named(queue, pair) else { return };
+            Outcome::Told(told) => {
+                let (link, came) = match told {
+                    Told::Called(link, slot) => {
+                        let Some(name) = links.named(link) else { return };
                         return self.called(name, slot, now);
                     }
-                    Told::Free(pair, slot) => {
-                        let Some(name) = links.named(queue, pair) else { return };
+                    Told::Free(link, slot) => {
+                        let Some(name) = links.named(link) else { return };
                         return self.is_over(name, slot);
                     }
-                    Told::Answered(pair) => (pair, Came::Connected),
-                    Told::Failed(failed) => (failed.pair, Came::Failed(failed.cause, failed.halts)),
+                    Told::Answered(link) => (link, Came::Connected),
+                    Told::Failed(failed) => (failed.link, Came::Failed(failed.cause, failed.halts)),
                 };
-                let Some(name) = links.named(queue, pair) else { return };
+                let Some(name) = links.named(link) else { return };
                 (name, came)
             }
         };

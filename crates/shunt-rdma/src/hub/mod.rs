@@ -1,5 +1,6 @@
 //! The thread's loop: connections, their time limits, and what is said on them.
 
+mod device;
 mod lanes;
 mod link_groups;
 mod machines;
@@ -35,8 +36,7 @@ use crate::peers::{self, Outlook, Peer, Way};
 use crate::report::Report;
 use crate::shared::{Board, Shared};
 
-/// Time between two looks for a device that there is not, and at the addresses.
-const LOOK_FOR_DEVICE: Duration = Duration::from_secs(30);
+/// Time between two looks at the addresses.
 const LOOK_AT_ADDRESSES: Duration = Duration::from_secs(5);
 
 /// Sizes of link groups: bytes of a ring, connections, messages that may be unacknowledged.
@@ -63,7 +63,9 @@ pub(crate) struct Hub<P: Port> {
     open: Opener<P>,
     links: Option<Links<P>>,
     device_lacks: Option<String>,
+    /// When to look at the device, or for one; looks since that found none.
     device_at: Duration,
+    device_tries: u32,
     peers: Vec<Peer>,
     conns: BTreeMap<u64, Conn>,
     /// Of a connection, or an attempt at one. The smaller one is the older one.
@@ -123,6 +125,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             links: None,
             device_lacks: None,
             device_at: Duration::ZERO,
+            device_tries: 0,
             peers,
             conns: BTreeMap::new(),
             next: 0,
@@ -179,15 +182,16 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         fds.extend(
             self.conns.values().map(|conn| PollFd::from_borrowed_fd(conn.fd(), conn.wants())),
         );
+        let events = self.device().map(Port::events);
+        fds.extend(events.map(|events| PollFd::from_borrowed_fd(events, PollFlags::IN)));
         let accept = (now < self.accept_at).then_some(self.accept_at);
         let conns = self.conns.values().filter_map(Conn::deadline);
         let peers = self.peers.iter().flat_map(|peer| [peer.dial_at(), self.offer_at(peer)]);
         let peers = peers.flatten();
-        let device = self.links.is_none().then_some(self.device_at);
         let addresses = self.conns.values().any(Conn::is_open).then_some(self.addresses_at);
         let beat = (!self.machines.is_empty()).then_some(self.beat_at);
         let retired = self.retired.iter().map(|(until, _)| *until);
-        let deadline = conns.chain(peers).chain(accept).chain(device).chain(addresses);
+        let deadline = conns.chain(peers).chain(accept).chain([self.device_at]).chain(addresses);
         let deadline = deadline.chain(beat).chain(retired).chain(self.proposals_at()).min();
         let wait = deadline.map(|deadline| {
             let wait = deadline.saturating_sub(now);
@@ -215,6 +219,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         if let Some(names) = inbox.peers {
             self.set_peers(names, now);
         }
+        self.see_to_device(now);
         self.accept(now);
         while let Ok(dialed) = self.dialed.1.try_recv() {
             self.dialed(dialed, now);
@@ -227,40 +232,12 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         self.hear_programs(now);
         self.dial(now);
         self.offer(now);
-        if self.links.is_none() && now >= self.device_at {
-            self.look_for_device(now);
-            if self.links.is_some() {
-                // Peers are told at the beginning of a connection.
-                self.hang_up(Bye::Ends, "this agent's device has come", now);
-            }
-        }
         if now >= self.addresses_at && self.conns.values().any(Conn::is_open) {
             self.look_at_addresses(now);
         }
         self.flush(now);
         self.show();
         true
-    }
-
-    fn look_for_device(&mut self, now: Duration) {
-        let (limit, tell) = (self.memory_limit, self.outcomes.0.clone());
-        let links = (self.open)().and_then(|port| {
-            let links = Links::new(port, limit, tell, Arc::clone(&self.shared));
-            links.map_err(|refused| refused.to_string())
-        });
-        match links {
-            Ok(links) => {
-                info!("link groups go over {} ({})", self.wanted, links.port().gid());
-                (self.links, self.device_lacks) = (Some(links), None);
-            }
-            Err(why) => {
-                if self.device_lacks.as_ref() != Some(&why) {
-                    warn!("connections to other hosts stay on TCP: {why}");
-                }
-                self.device_lacks = Some(why);
-                self.device_at = now + LOOK_FOR_DEVICE;
-            }
-        }
     }
 
     /// Of a host that has other addresses now, the peers are told.
@@ -324,9 +301,15 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         }
     }
 
-    /// Ends all connections; those that this agent has made are made again.
-    fn hang_up(&mut self, why: Bye, reason: &str, now: Duration) {
-        for id in self.conns.keys().copied().collect::<Vec<_>>() {
+    /// Ends connections; those that this agent has made are made again.
+    fn hang_up(
+        &mut self,
+        which: impl Fn(&Conn) -> bool,
+        (why, reason): (Bye, &str),
+        now: Duration,
+    ) {
+        let all = self.conns.iter().filter(|(_, conn)| which(conn)).map(|(id, _)| *id);
+        for id in all.collect::<Vec<_>>() {
             self.part(id, why, now);
             if let Some(at) = self.peers.iter().position(|peer| peer.has(id)) {
                 self.lost(at, reason.to_owned(), Outlook::Open, now);
@@ -336,14 +319,14 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
 
     fn end(&mut self) {
         let now = self.now();
-        self.hang_up(Bye::Ends, "this agent ends", now);
+        self.hang_up(|_| true, (Bye::Ends, "this agent ends"), now);
     }
 
     fn hello(&self) -> Hello {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let name = name.chars().filter(|c| !c.is_control()).collect();
         let device =
-            if self.links.is_some() { message::Device::Ready } else { message::Device::None };
+            if self.device().is_some() { message::Device::Ready } else { message::Device::None };
         let (incarnation, ring, slots, messages) = (self.incarnation, RING, SLOTS, MESSAGES);
         Hello { incarnation, ring, slots, messages, device, name }
     }
@@ -372,10 +355,11 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let is_his = |peer: &&mut Peer| {
             peer.name.key == dialed.key && peer.way == Way::Dialing(dialed.number)
         };
-        let hello = self.hello();
+        let (hello, knows_device) = (self.hello(), self.device().is_some());
         let Some(peer) = self.peers.iter_mut().find(is_his) else { return };
         let session = Session::dial(self.secret.clone(), dialed.key, hello, now);
-        let conn = dialed.outcome.and_then(|(stream, at)| Conn::new(stream, at, session));
+        let conn =
+            dialed.outcome.and_then(|(stream, at)| Conn::new(stream, at, session, knows_device));
         match conn {
             Ok(conn) => {
                 peer.way = Way::Proving(dialed.number);
@@ -528,7 +512,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             device_lacks: self.device_lacks.clone(),
             listen: self.listen,
             key: self.own.to_string(),
-            device_address: self.links.as_ref().map(|links| links.port().gid().to_string()),
+            device_address: self.device().map(|port| port.gid().to_string()),
             memory_limit: self.memory_limit,
             memory_registered: self.links.as_ref().map_or(0, Links::registered),
             turned_away: self.turned_away.0,

@@ -52,7 +52,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let keys = self.peers.iter().map(|peer| peer.name.key).collect();
         let session = Session::answer(self.secret.clone(), keys, self.hello(), now);
         let number = self.number();
-        if let Ok(conn) = Conn::new(stream, at, session) {
+        if let Ok(conn) = Conn::new(stream, at, session, self.device().is_some()) {
             self.conns.insert(number, conn);
         }
     }

@@ -63,6 +63,7 @@ macro_rules! for_each_hook {
             fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = ops::around::poll;
             fn __select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int = ops::around::select;
 
+            fn getrlimit64(resource: c_uint, limit: *mut rlimit) -> c_int = ops::around::getrlimit;
             fn setrlimit64(resource: c_uint, limit: *const rlimit) -> c_int = ops::around::setrlimit;
             fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int = ops::around::prlimit;
 
@@ -131,8 +132,9 @@ macro_rules! for_each_hook {
             around fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int = |_next| sets::select(count, [read, write, except], timeout);
             around fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int = |_next| sets::pselect(count, [read, write, except], timeout, mask);
 
-            around fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int = |next| { let result = next(); note_limit(); result };
-            around fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int = |next| { let result = next(); note_limit(); result };
+            around fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int = |_next| { let result = address_limit::set(resource, limit, |limit| next::setrlimit(resource, limit)); note_limit(); result };
+            around fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int = |_next| { let result = address_limit::change(pid, resource, (new, old), |new| next::prlimit(pid, resource, new, old)); note_limit(); result };
+            around fn getrlimit(resource: c_uint, limit: *mut rlimit) -> c_int = |next| address_limit::get(resource, limit, next);
 
             around fn epoll_create(size: c_int) -> c_int = |next| created(next());
             around fn epoll_create1(flags: c_int) -> c_int = |next| created(next());

@@ -18,7 +18,7 @@ use shunt_runtime::control::thread_doorbell;
 use shunt_runtime::epoll::{self, reentrancy};
 use shunt_runtime::fds::fd_table;
 use shunt_runtime::fds::owner;
-use shunt_runtime::memory::exports;
+use shunt_runtime::memory::{address_limit, exports};
 use shunt_runtime::processes::close;
 use shunt_runtime::processes::fork;
 use shunt_runtime::processes::forking::watch_forks;
@@ -95,6 +95,7 @@ unsafe fn start(argv: *const *const c_char, envp: *const *const c_char) {
     // Without it a quick_exit(3) is seen by the peers as a kill.
     watch_quick_exit();
     kernel_poll::note_limit();
+    address_limit::learn();
     // Before the program can look at its descriptors.
     take::take_up();
     // Last: from here on descriptors are taken up.

@@ -20,6 +20,7 @@ use shunt_runtime::establish::accept::{self, PeerOut};
 use shunt_runtime::establish::socket::was_made;
 use shunt_runtime::establish::{connect, listen};
 use shunt_runtime::fallback::before_prctl;
+use shunt_runtime::memory::address_limit;
 use shunt_runtime::memory::locking::lock_all;
 use shunt_runtime::memory::mapping::{mapping, remapping, unmapping};
 use shunt_runtime::poll_set;

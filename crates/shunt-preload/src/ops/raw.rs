@@ -187,6 +187,7 @@ system_calls! {
     SYS_unshare => around::unshare(int(a));
     SYS_prctl => fallback::before_prctl(int(a), b, c);
     SYS_mlockall => around::mlockall(int(a));
+    SYS_getrlimit => around::getrlimit(uint(a), at(b));
     SYS_setrlimit => around::setrlimit(uint(a), at(b));
     SYS_prlimit64 => around::prlimit(int(a), uint(b), at(c), at(d));
     SYS_seccomp => fallback::before_seccomp(uint(a).into(), c);

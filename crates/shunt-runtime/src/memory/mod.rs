@@ -1,5 +1,6 @@
 //! Memory that is sent from without copies: own, and the peers'.
 
+pub mod address_limit;
 pub mod discovered_memory;
 pub mod exports;
 pub mod imports;

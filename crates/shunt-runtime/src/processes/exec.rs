@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use crate::conn::{Conn, Sock};
 use crate::contain::contain;
 use crate::fds::{fd_table, owner};
+use crate::memory::address_limit::AsAsked;
 use crate::point;
 use crate::processes::fork_sharing;
 use crate::stream::hand_over;
@@ -28,6 +29,7 @@ pub unsafe fn become_program(program: &Program, exec: impl FnOnce() -> c_int) ->
     // SAFETY: the caller's promise.
     let _passed = unsafe { before_program(program) };
     let _closed = ClosedByExec::new();
+    let _limited = AsAsked::begin();
     exec()
 }
 

@@ -177,6 +177,25 @@ pub fn unlocked() -> impl Iterator<Item = Range<usize>> {
     })
 }
 
+/// How many bytes of addresses [`Map`]s may take, with all else that [`unlocked`] knows.
+static MOST_ADDRESSES: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// From now on nothing is mapped beyond so many bytes of addresses.
+pub fn keep_within(most: usize) {
+    MOST_ADDRESSES.store(most, Ordering::Relaxed);
+}
+
+/// # Errors
+/// `ENOMEM` where `len` more bytes are beyond what [`keep_within`] allows.
+fn room_for(len: usize) -> io::Result<()> {
+    let most = MOST_ADDRESSES.load(Ordering::Relaxed);
+    let taken = || unlocked().map(|range| range.len()).sum::<usize>();
+    if most != usize::MAX && taken().saturating_add(len) > most {
+        return Err(rustix::io::Errno::NOMEM.into());
+    }
+    Ok(())
+}
+
 /// A mapping of a sealed memfd (or of anonymous shared memory). Unmapped on drop.
 #[derive(Debug)]
 pub struct Map {
@@ -225,6 +244,7 @@ impl Map {
     /// Those of mremap(2).
     pub fn beyond(&self, offset: usize, skip: usize, len: usize) -> io::Result<Self> {
         let from = self.place(offset, 1).ok_or(io::ErrorKind::InvalidInput)?;
+        room_for(len)?;
         // SAFETY: with an old length of 0 nothing is moved: a shared mapping is made once more, elsewhere.
         let base = unsafe { mremap(from.as_ptr().cast(), 0, skip + len, MremapFlags::MAYMOVE) }?;
         // SAFETY: what comes before is a part of the fresh mapping.
@@ -337,6 +357,7 @@ impl Map {
 
     #[cfg(not(miri))]
     fn mapped((fd, offset): (impl AsFd, usize), len: usize, prot: ProtFlags) -> io::Result<Self> {
+        room_for(len)?;
         // SAFETY: a fresh mapping at an address that the kernel chooses; it aliases no Rust object.
         let base = unsafe {
             let flags = MapFlags::SHARED | MapFlags::NORESERVE;

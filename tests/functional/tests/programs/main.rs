@@ -1,6 +1,7 @@
 //! Programs that know nothing of Shunt, each run over kernel TCP and under Shunt in both modes;
 //! what they did is compared, and Shunt's counters prove that the connections were shunted.
 
+mod addresses;
 mod execs;
 mod http;
 mod interface;

@@ -2,6 +2,7 @@
 //! what they did is compared, and Shunt's counters prove that the connections were shunted.
 
 mod addresses;
+mod daemons;
 mod execs;
 mod http;
 mod interface;

@@ -7,8 +7,9 @@ use serde_json::Value;
 use shunt_functional::generator::parse;
 use shunt_functional::mode::Mode;
 use shunt_functional::record::compare;
+use shunt_functional::rounds::are_long;
 use shunt_functional::sandbox::Sandbox;
-use shunt_functional::vm::{Guest, Image};
+use shunt_functional::vm::{Guest, Image, Said};
 
 /// For what takes as long as an emulated machine likes.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -31,6 +32,8 @@ const PACKETS: &str = "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_p
 /// Two hosts.
 struct Hosts {
     guests: [Guest; 2],
+    /// What each agent is told of the other one.
+    peers: [String; 2],
     _place: Sandbox,
 }
 
@@ -51,13 +54,24 @@ impl Hosts {
             guest.must("shunt agent-key")
         });
         let ips = guests.each_ref().map(ip);
-        for (at, guest) in guests.iter_mut().enumerate() {
-            let (ip, key) = (&ips[1 - at], &keys[1 - at]);
-            guest.must(&format!(
-                "(shunt agent --rdma rxe0 --peer {ip}={key} > /tmp/agent 2>&1) & until shunt machines; do sleep 0.1; done"
-            ));
-        }
-        Self { guests, _place: place }
+        let peers = [1, 0].map(|other: usize| format!("{}={}", ips[other], keys[other]));
+        let mut hosts = Self { guests, peers, _place: place };
+        (0..2).for_each(|who| hosts.start_agent(who, ""));
+        hosts
+    }
+
+    /// Starts an agent, behind what a shell does first.
+    fn start_agent(&mut self, who: usize, first: &str) {
+        let peer = &self.peers[who];
+        self.guests[who].must(&format!(
+            "({first} exec shunt agent --rdma rxe0 --peer {peer} >> /tmp/agent 2>&1) & \
+             echo $! > /tmp/agent.pid; until shunt machines; do sleep 0.1; done"
+        ));
+    }
+
+    /// `kill -9`.
+    fn kill_agent(&mut self, who: usize) {
+        self.guests[who].must("kill -9 $(cat /tmp/agent.pid)");
     }
 
     /// Waits until all hosts have a link group with the other one.
@@ -112,18 +126,23 @@ impl Hosts {
         ));
     }
 
-    /// Waits until both are through, and compares every byte.
-    fn compare(&mut self, serving: &Serving) {
+    /// Waits until client and server are through: what they say.
+    fn ended(&mut self, serving: &Serving) -> [Said; 2] {
         let both = [
             (1 - serving.who, "over", "connect", "failures"),
             (serving.who, "status", "serve", "errors"),
         ];
-        let said = both.map(|(who, status, out, err)| {
+        both.map(|(who, status, out, err)| {
             let line = format!(
                 "until [ -e /tmp/{status} ]; do sleep 0.2; done; cat /tmp/{out} /tmp/{err}; exit $(cat /tmp/{status})"
             );
             self.guests[who].run(&line, PATIENCE)
-        });
+        })
+    }
+
+    /// Waits until both are through, and compares every byte.
+    fn compare(&mut self, serving: &Serving) {
+        let said = self.ended(serving);
         let agents = || said.iter().map(|said| said.text.as_str()).collect::<Vec<_>>().join("\n");
         assert!(said.iter().all(|said| said.ok), "{}\n{}", agents(), self.logs());
         let [clients, servers] = said.map(|said| parse(&said.text));
@@ -161,6 +180,20 @@ fn every_byte_arrives_over_a_device_and_over_tcp_where_that_fails() {
     carried(&mut hosts, 4, redis);
     the_wire_is_cut(&mut hosts);
     the_device_is_removed(&mut hosts);
+}
+
+/// At length: other things that end, packets that are lost, and many connections.
+#[test]
+fn what_ends_ends_as_over_tcp_and_the_next_is_carried() {
+    if !are_long() {
+        return;
+    }
+    let mut hosts = Hosts::boot();
+    an_agent_is_killed(&mut hosts);
+    a_program_is_killed(&mut hosts);
+    packets_are_lost(&mut hosts);
+    there_are_many(&mut hosts);
+    memory_may_not_be_registered(&mut hosts);
 }
 
 /// Most of so many connections are carried by the device.
@@ -203,13 +236,7 @@ fn redis(hosts: &mut Hosts) {
 /// New ones are carried once that is over.
 fn busy_while(hosts: &mut Hosts, port: u16, happens: fn(&mut Hosts), is_over: fn(&mut Hosts)) {
     hosts.until_linked();
-    let wanted = hosts.connections()[0] + 3;
-    let serving = hosts.serve(0, port, "-n 4 -b 8000000 --style epoll-et");
-    hosts.connect(&serving);
-    let total = format!("total\": ({wanted}|{})", wanted + 1);
-    hosts.guests[0].must(&format!(
-        "until shunt machines --json | grep connections_total | grep -qE '{total}'; do sleep 0.1; done"
-    ));
+    let serving = begin(hosts, port, "-n 4 -b 8000000 --style epoll-et");
     happens(hosts);
     hosts.compare(&serving);
     let reasons = hosts.peers().map(|peer| peer["link_group_reason"].clone());
@@ -220,6 +247,18 @@ fn busy_while(hosts: &mut Hosts, port: u16, happens: fn(&mut Hosts), is_over: fn
         hosts.connect(&serving);
         hosts.compare(&serving);
     });
+}
+
+/// Starts four connections, and waits until nearly all are carried.
+fn begin(hosts: &mut Hosts, port: u16, traffic: &str) -> Serving {
+    let wanted = hosts.connections()[0] + 3;
+    let serving = hosts.serve(0, port, traffic);
+    hosts.connect(&serving);
+    let total = format!("total\": ({wanted}|{})", wanted + 1);
+    hosts.guests[0].must(&format!(
+        "until shunt machines --json | grep connections_total | grep -qE '{total}'; do sleep 0.1; done"
+    ));
+    serving
 }
 
 fn the_wire_is_cut(hosts: &mut Hosts) {
@@ -236,4 +275,81 @@ fn the_device_is_removed(hosts: &mut Hosts) {
     busy_while(hosts, 7300, unplug, |hosts| {
         hosts.guests[0].must(PLUG);
     });
+}
+
+/// Connections that go on for ever.
+const ENDLESS: &str = "-n 4 -b 1000000000000 --style epoll-et";
+
+/// New connections are carried.
+fn next_are_carried(hosts: &mut Hosts, port: u16, traffic: &str, wanted: u64) {
+    carried(hosts, wanted, |hosts| {
+        let serving = hosts.serve(1, port, traffic);
+        hosts.connect(&serving);
+        hosts.compare(&serving);
+    });
+}
+
+const FEW: &str = "-n 2 -b 200000 --style poll";
+
+/// One of the ways in which TCP tells that the peer is gone.
+fn is_told_of_the_end(said: &Said) -> bool {
+    ["reset", "ended", "Broken pipe"].iter().any(|way| said.text.contains(way))
+}
+
+/// Its connections are reset at both ends, since nobody says where they stood.
+fn an_agent_is_killed(hosts: &mut Hosts) {
+    for (who, port) in [(0, 7400), (1, 7410)] {
+        hosts.until_linked();
+        let serving = begin(hosts, port, ENDLESS);
+        hosts.kill_agent(who);
+        for said in hosts.ended(&serving) {
+            assert!(!said.ok && is_told_of_the_end(&said), "{}", said.text);
+        }
+        hosts.start_agent(who, "");
+        next_are_carried(hosts, port + 1, FEW, 2);
+    }
+}
+
+/// Its peer sees the end, or a reset, as the kernel tells it.
+fn a_program_is_killed(hosts: &mut Hosts) {
+    for (who, port) in [(0, 7420), (1, 7430)] {
+        hosts.until_linked();
+        let serving = begin(hosts, port, ENDLESS);
+        hosts.guests[who].must("kill -9 $(pidof shunt-gen)");
+        let [client, server] = hosts.ended(&serving);
+        let other = if who == serving.who { client } else { server };
+        assert!(!other.ok && is_told_of_the_end(&other), "{}", other.text);
+        next_are_carried(hosts, port + 1, FEW, 2);
+    }
+}
+
+/// One packet in a hundred, of the device's and of TCP's.
+fn packets_are_lost(hosts: &mut Hosts) {
+    hosts.until_linked();
+    hosts.must_all("/bin/tc qdisc add dev eth0 root netem loss 1%");
+    let serving = hosts.serve(0, 7440, "-n 4 -b 300000 --style poll");
+    hosts.connect(&serving);
+    hosts.compare(&serving);
+    hosts.must_all(MEND);
+    next_are_carried(hosts, 7441, FEW, 2);
+}
+
+/// Far more than memory may be registered for: the others stay on TCP.
+fn there_are_many(hosts: &mut Hosts) {
+    next_are_carried(hosts, 7450, "-n 300 -b 20000 --style epoll-et", 15);
+}
+
+/// Not even for a link group: all stay on TCP, and both agents say why.
+fn memory_may_not_be_registered(hosts: &mut Hosts) {
+    hosts.kill_agent(1);
+    hosts.start_agent(1, "ulimit -l 32;");
+    let whys = ["the peer refuses: it may not register more memory", "raise RLIMIT_MEMLOCK"];
+    for (guest, why) in hosts.guests.iter_mut().zip(whys) {
+        guest.must(&format!("until shunt machines --json | grep -q '{why}'; do sleep 0.2; done"));
+    }
+    let before = hosts.connections();
+    let serving = hosts.serve(0, 7460, FEW);
+    hosts.connect(&serving);
+    hosts.compare(&serving);
+    assert_eq!(hosts.connections(), before);
 }

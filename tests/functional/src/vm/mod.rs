@@ -7,5 +7,5 @@ mod archive;
 mod guest;
 mod image;
 
-pub use guest::{Device, Guest};
+pub use guest::{Device, Guest, Said};
 pub use image::{Image, Kernel};

@@ -180,6 +180,23 @@ pub fn look(socket: &impl KernelSocket) -> Look {
     }
 }
 
+/// [`look`] for one who has been told of an end, and for whom all ends are the same: it is asked for first, and whose it is not at
+/// all. Never [`Look::OwnEnd`].
+pub fn look_for_end(socket: &impl KernelSocket) -> Look {
+    let found = socket.readiness(events::IN | events::RDHUP);
+    // What came in front of the end is there by now.
+    let there = socket.waiting();
+    if there > 0 {
+        Look::Bytes(there)
+    } else if is_failure(found) {
+        Look::Error
+    } else if found & events::END != 0 {
+        Look::Eof
+    } else {
+        Look::Silent
+    }
+}
+
 /// True when poll(2) says that the kernel has ended the connection with an error that no call was told of yet. `POLLERR` alone
 /// is an error queue that is not empty (completions, timestamps): what ends a connection in error ends both of its directions,
 /// too (`tcp_done`, `tcp_poll`).
@@ -327,6 +344,29 @@ mod tests {
         socket.arrive(Arrival::Reset);
         assert_eq!(look(&socket), Look::Error);
         assert_eq!(look(&Socket::default()), Look::Silent);
+    }
+
+    #[test]
+    fn a_look_for_an_end_takes_two_questions_and_finds_bytes_before_it() {
+        let socket = socket_with_an_unread_byte();
+        assert_eq!(look_for_end(&socket), Look::Bytes(1));
+        socket.read(1);
+        assert_eq!(look_for_end(&socket), Look::Silent);
+        socket.end_reading();
+        let asked = socket.asked();
+        assert_eq!(look_for_end(&socket), Look::Eof, "whosever it is");
+        assert_eq!(socket.asked() - asked, 2);
+        socket.arrive(Arrival::Reset);
+        assert_eq!(look_for_end(&socket), Look::Error);
+        at_each_moment(&[Arrival::Bytes(1), Arrival::Fin], |socket| {
+            socket.read(1);
+            let found = look_for_end(socket);
+            socket.settle();
+            assert!(
+                found != Look::Eof || socket.waiting() == 0,
+                "bytes in front of the end come first"
+            );
+        });
     }
 
     #[test]

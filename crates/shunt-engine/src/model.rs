@@ -15,7 +15,7 @@ use crate::conn::recv::{Incoming, Looked};
 use crate::conn::repeated::are_awaited;
 use crate::conn::send::Outgoing;
 use crate::events;
-use crate::kernel::{KernelSocket, Look, TcpInfo, look, state};
+use crate::kernel::{KernelSocket, Look, TcpInfo, look_for_end, state};
 
 /// What comes to a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +77,11 @@ impl Socket {
     pub fn before(&self, question: usize, deed: impl FnOnce() + 'static) {
         let at = self.questions.get() + question;
         self.deeds.borrow_mut().push((at, Deed(Box::new(deed))));
+    }
+
+    /// How many questions it was asked.
+    pub fn asked(&self) -> usize {
+        self.questions.get()
     }
 
     /// All that is to come has come.
@@ -643,7 +648,7 @@ impl Incoming for Receives<'_> {
     }
 
     fn await_end(&self) -> Look {
-        look(self.socket)
+        look_for_end(self.socket)
     }
 
     fn has_passed(&self, is_late: bool) {

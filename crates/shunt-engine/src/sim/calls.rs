@@ -20,7 +20,7 @@ use crate::conn::put;
 use crate::conn::recv::{Incoming, Looked};
 use crate::conn::reset;
 use crate::conn::send::Outgoing;
-use crate::kernel::{self, KernelSocket, has_failed, look};
+use crate::kernel::{self, KernelSocket, has_failed};
 use crate::zerocopy::batch::Batch;
 use crate::zerocopy::choice::Piece;
 use crate::zerocopy::received::Use;
@@ -486,7 +486,7 @@ impl Incoming for Receiving<'_> {
     }
 
     fn await_end(&self) -> kernel::Look {
-        look(&self.socket())
+        kernel::look_for_end(&self.socket())
     }
 
     fn has_passed(&self, is_late: bool) {

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use shunt_engine::conn::close::Closing;
-use shunt_engine::kernel::{KernelSocket, Look, TcpInfo, look};
+use shunt_engine::kernel::{KernelSocket, Look, TcpInfo, look_for_end};
 use shunt_shm::sync::AtomicU32;
 use shunt_sys::sockinfo;
 
@@ -145,15 +145,15 @@ const BYTES_RETRANS: usize = 208;
 /// `include/uapi/asm-generic/sockios.h`.
 const SIOCATMARK: libc::c_ulong = 0x8905;
 
-/// [`look`] when the peer has announced its end, which then is a few steps away from close(2): a short
+/// [`look_for_end`] when the peer has announced its end, which then is a few steps away from close(2): a short
 /// wait saves a sleep.
 pub fn await_end(fd: i32) -> Look {
     static LEARNT: AtomicU32 = AtomicU32::new(0);
-    let mut found = look(&Socket(fd));
+    let mut found = look_for_end(&Socket(fd));
     if found == Look::Silent {
         let until = clock::now().saturating_add(END_PATIENCE);
         spin::spin(Way::Kernel, &LEARNT, Some(until), || {
-            found = look(&Socket(fd));
+            found = look_for_end(&Socket(fd));
             found != Look::Silent
         });
     }
@@ -201,7 +201,7 @@ pub fn readiness(fd: i32, events: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shunt_engine::kernel::progress;
+    use shunt_engine::kernel::{look, progress};
     use std::io::{Read, Write};
     use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::fd::AsRawFd;

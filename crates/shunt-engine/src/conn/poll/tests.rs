@@ -405,7 +405,10 @@ fn bytes_that_no_mark_explains_are_found_when_the_kernel_has_told_of_them() {
         |looks| looks.end().put(FROZEN, true),
     ] {
         change(&looks);
+        let asked = looks.socket.asked();
         assert!(!looks.end().has_unmarked(&looks.socket));
+        let is_announced = looks.end().theirs.prod.fin.load(Relaxed) != 0;
+        assert_eq!(looks.socket.asked() == asked, is_announced, "bytes before an end come with it");
         looks.end().put(FROZEN, false);
         looks.end().theirs.prod.fin.store(0, Relaxed);
     }

@@ -261,10 +261,11 @@ impl End<'_> {
     #[inline(always)]
     fn is_peer_gone(&self, call: &impl Outgoing, is_full: bool) -> bool {
         let sends = self.record.tx.messages.load(Relaxed);
-        // An acceptor that promotes takes the client's word for it that it is there, until it shows itself.
-        let first =
-            sends == 0 && self.side() == Side::Server && self.theirs.prod.prod.load(Relaxed) == 0;
-        let due = first || sends % NOW_AND_THEN == NOW_AND_THEN - 1;
+        // An acceptor that promotes takes the client's word for it that it is there, until it shows itself: for one message, as TCP
+        // takes one for a peer that was killed.
+        let second =
+            sends == 1 && self.side() == Side::Server && self.theirs.prod.prod.load(Relaxed) == 0;
+        let due = second || sends % NOW_AND_THEN == NOW_AND_THEN - 1;
         // Sends without copies wait for the peer to read, so 64 of them may take a minute.
         let unread = self.has(UNREAD);
         let ask = is_full || due || unread || self.has(KERNEL_HINT);

@@ -144,8 +144,10 @@ fn watch(
                 (watch.interest, watch.data, watch.parked) = (asked.events, asked.u64, None);
             }
             state.list(index);
-            if !parked && !wait::has_news_or_awaits(instance, &mut state, index) {
-                // As ep_modify (fs/eventpoll.c): those who sleep are armed for what comes.
+            // As ep_modify (fs/eventpoll.c): those who sleep are told of what there is, and armed for what comes. Whoever comes
+            // to wait looks at the list.
+            let are_waiting = instance.sharers.are_asleep() || instance.is_heard_elsewhere();
+            if !parked && are_waiting && !wait::has_news_or_awaits(instance, &mut state, index) {
                 return 0;
             }
             keep

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use shunt_functional::sys::{self, Epoll};
 
+use crate::epoll::look;
 use crate::probe::{Pair, Probe, connect_to, listener, settle};
 use crate::processes::in_child;
 
@@ -44,6 +45,7 @@ pub fn threads(p: &mut Probe) -> io::Result<()> {
     woken(p, "poll", 60, in_poll)?;
     woken(p, "epoll once more", 60, in_epoll)?;
     woken_once(p)?;
+    woken_by_a_change(p)?;
     told_all(p)
 }
 
@@ -90,6 +92,29 @@ fn woken_once(p: &Probe) -> io::Result<()> {
         }
         sys::shutdown(pair.c(), libc::SHUT_WR)
     })
+}
+
+/// A thread that sleeps is woken by another one that asks for what is there already.
+fn woken_by_a_change(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let mut epoll = Epoll::new(1)?;
+    for interest in [IN, libc::EPOLLOUT.cast_unsigned()] {
+        sys::write(pair.c(), b"x")?;
+        let op = if interest == IN { ADD } else { libc::EPOLL_CTL_MOD };
+        epoll.control(op, pair.s(), 0, 0)?;
+        let (set, fd) = (epoll.as_raw_fd(), pair.s());
+        let found = thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(30));
+                let mut event = libc::epoll_event { events: interest, u64: 7 };
+                // SAFETY: the event is valid, and the set outlives the scope.
+                unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, &raw mut event) }
+            });
+            look(&mut epoll, 3000)
+        })?;
+        p.say("woken by another thread's change", found);
+    }
+    Ok(())
 }
 
 /// All threads hear of what the first of them does not read, where it is level-triggered.

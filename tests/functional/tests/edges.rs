@@ -84,6 +84,11 @@ fn clients_that_leave_before_they_are_accepted() {
             let bytes = run_pair(sandbox, "127.0.0.1:0", loopback(0), &server, &client);
             assert_eq!(bytes, 30 * 60_000);
         }
+        if sandbox.mode.is_shunted() {
+            let stats = sandbox.stats();
+            let sent = ["bytes_sent", "messages_sent"].map(|name| stats.get(name));
+            assert!(sent[0] > 0 || sent[1] == 0, "what went over TCP counts: {sent:?}");
+        }
     });
 }
 

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use libc::{MSG_OOB, MSG_ZEROCOPY, c_int, iovec};
 use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, enter};
 use shunt_engine::conn::send::{Outgoing, over_kernel};
+use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::kernel::KernelSocket;
 use shunt_engine::pinning::REST;
 use shunt_engine::zerocopy::batch::Batch;
@@ -514,9 +515,12 @@ fn mode(way: &Way) -> Mode {
     Mode::from_code(way.end.record.id.mode.load(Relaxed))
 }
 
-/// Counts a call that has sent all that it should.
+/// Counts a call that has sent all that it should through shared memory.
 #[inline]
 fn count(sock: &Sock) {
+    if sends_over_tcp(sock.record()) {
+        return;
+    }
     let messages = &sock.record().tx.messages;
     let sent = messages.load(Relaxed) + 1;
     messages.store(sent, Relaxed);

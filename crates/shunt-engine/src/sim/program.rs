@@ -10,7 +10,7 @@ use super::calls::{Lock, Receiving, Sending};
 use super::pace::{self, Panicked, point};
 use super::{Ending, Op, World, other};
 use crate::call::{Direction, Errno, Kernel, Step, Until, enter};
-use crate::conn::flags::KERNEL_HINT;
+use crate::conn::flags::{FROZEN, KERNEL_HINT};
 use crate::conn::overflow;
 use crate::conn::put;
 use crate::conn::recv::{peek, receive};
@@ -207,6 +207,10 @@ impl World {
                     was_told &= self.procs[other(who)].ending.get() < Ending::Killed;
                     // Above a step that is half done what was seen may be, too.
                     was_told &= self.is_honest() && self.procs[who].mind.handlers.get() == 0;
+                    // Bytes in a ring that it has left itself are on their way over TCP as soon as the other one leaves, too.
+                    let leaves_too = || are_pending(&self.procs[other(who)].record);
+                    let has_left = self.linked(who).is_some_and(|end| end.has(FROZEN));
+                    was_told &= !(has_left && leaves_too());
                     // Another program may have been quicker.
                     was_told &= !self.has_relatives(who);
                     assert!(

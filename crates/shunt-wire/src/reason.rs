@@ -63,10 +63,10 @@ reasons! {
         "Restart what runs with the older version: the programs, or the agent.";
     /// The listener belongs to another user.
     OtherUser = 5, "other-user",
-        "Run both programs as one user, or have an agent for the host (`shunt agent --host`), which shunts between users.";
+        "Run both programs as one user, or have an agent for the host, which shunts between users: `shunt agent --host` as root, and both programs with SHUNT_RUN_DIR=/run/shunt.";
     /// The listener is in another network namespace.
     OtherNamespace = 6, "other-namespace",
-        "Have an agent for the host (`shunt agent --host`), which shunts between networks of one host; or run both programs in one network namespace.";
+        "Have an agent for the host, which shunts between its networks: `shunt agent --host` as root, and both programs with SHUNT_RUN_DIR=/run/shunt; or run both programs in one network namespace.";
     /// The listener's table of open proposals is full.
     TableFull = 7, "table-full",
         "Nothing for one connection, the next ones find room. If it goes on, the server accepts too slowly: give it more workers.";

@@ -1,6 +1,5 @@
 //! A fork's effect on all parts of the library, in order.
 
-use core::cell::RefCell;
 use core::ffi::c_int;
 
 use crate::activity;
@@ -16,13 +15,14 @@ use crate::point;
 use crate::processes::fork_sharing;
 use crate::stream::alarm;
 use crate::stream::promote;
+use crate::threads::kept::Kept;
 
 /// A lock that is held across fork, so that no other thread has it while the child comes to be.
 trait Held {}
 impl<T> Held for T {}
 
 thread_local! {
-    static LOCKS: RefCell<Option<[Box<dyn Held>; 6]>> = const { RefCell::new(None) };
+    static LOCKS: Kept<[Box<dyn Held>; 6]> = const { Kept::none() };
 }
 
 /// The process is about to fork, and the program's own handlers have run.
@@ -41,7 +41,7 @@ pub fn prepare() {
         Box::new(exports::lock_for_fork()),
         Box::new(imports::lock_for_fork()),
     ];
-    LOCKS.with(|locks| *locks.borrow_mut() = Some(held));
+    LOCKS.with(|locks| locks.put(held));
     fork_sharing::fork_prepare();
     point!(fork_prepared);
 }
@@ -49,7 +49,7 @@ pub fn prepare() {
 /// The process has forked (or failed to); this is the parent, and the program's own handlers are next.
 pub fn in_parent() {
     point!(fork_parent);
-    LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    drop(LOCKS.with(Kept::take));
     listener::are_inherited();
     agent_client::child_has_come();
     fork_sharing::fork_parent();
@@ -57,7 +57,7 @@ pub fn in_parent() {
 
 /// The same after a panic in it.
 pub fn in_parent_again() {
-    LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    drop(LOCKS.with(Kept::take));
     listener::are_inherited();
     agent_client::child_has_come();
     fork_sharing::fork_parent();
@@ -67,7 +67,7 @@ pub fn in_parent_again() {
 /// [`prepare`] did not run if the program forked by a raw system call.
 pub fn in_child() {
     point!(fork_child);
-    LOCKS.with(|locks| drop(locks.borrow_mut().take()));
+    drop(LOCKS.with(Kept::take));
     calls::fork_child();
     unconnected::forget_all();
     promote::forget_in_child();

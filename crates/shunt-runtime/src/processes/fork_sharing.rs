@@ -5,7 +5,6 @@
 //! connection towards the peer. A killed relative has let go of nothing: the next process that lets
 //! go, or looks now and then, does so in its place.
 
-use core::cell::RefCell;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
@@ -23,6 +22,7 @@ use crate::point;
 use crate::processes::account;
 use crate::stream::agree;
 use crate::stream::{grants, promote};
+use crate::threads::kept::Kept;
 use crate::threads::mutex::{Guard, Mutex};
 
 /// [`Sock::counted`]: the child is counted among the record's holders.
@@ -52,7 +52,7 @@ struct Forking {
 }
 
 thread_local! {
-    static FORKING: RefCell<Option<Forking>> = const { RefCell::new(None) };
+    static FORKING: Kept<Forking> = const { Kept::none() };
 }
 
 /// How a fork has ended, as far as the parent knows.
@@ -164,10 +164,8 @@ fn bury(record: &Record, arena: &Arena) {
 /// Before a fork, and before any other lock is taken for it.
 pub fn fork_begins() {
     let alone = FORKS.lock();
-    FORKING.with(|forking| {
-        let (counted, children) = (Vec::new(), Vec::new());
-        *forking.borrow_mut() = Some(Forking { alone: Some(alone), counted, children });
-    });
+    let (counted, children) = (Vec::new(), Vec::new());
+    FORKING.with(|kept| kept.put(Forking { alone: Some(alone), counted, children }));
     for endpoint in Endpoint::all() {
         // Twice: with each fork the table may grow by one, and the look has to get around.
         look_after(endpoint);
@@ -195,29 +193,30 @@ pub fn fork_prepare() {
     }
     let child = |endpoint: &'static Endpoint| (endpoint, endpoint.child());
     let children = Endpoint::all().map(child).filter(|(_, child)| *child != Member::UNNAMED);
-    FORKING.with(|forking| {
-        if let Some(forking) = &mut *forking.borrow_mut() {
-            (forking.counted, forking.children) = (counted, children.collect());
+    FORKING.with(|kept| {
+        if let Some(forking) = kept.take() {
+            kept.put(Forking { counted, children: children.collect(), ..forking });
         }
     });
 }
 
 /// After it, in the parent: another thread may fork.
 pub fn fork_parent() {
-    FORKING.with(|forking| {
-        if let Some(forking) = &mut *forking.borrow_mut() {
+    FORKING.with(|kept| {
+        if let Some(mut forking) = kept.take() {
             for Counted { sock, .. } in &forking.counted {
                 sock.counted.store(0, Ordering::Release);
             }
             Endpoint::all().for_each(|endpoint| endpoint.set_child(Member::UNNAMED));
-            forking.alone = None;
+            drop(forking.alone.take());
+            kept.put(forking);
         }
     });
 }
 
 /// What has become of the child, in the parent.
 pub fn fork_settled(child: Child) {
-    let Some(Forking { counted, children, .. }) = FORKING.with(RefCell::take) else { return };
+    let Some(Forking { counted, children, .. }) = FORKING.with(Kept::take) else { return };
     point!(fork_settles);
     let name_in = |endpoint: &Endpoint| {
         let found = children.iter().find(|(other, _)| core::ptr::eq(*other, endpoint));
@@ -273,7 +272,7 @@ pub fn fork_child() {
             peer.count_again();
         }
     }
-    let forking = FORKING.with(RefCell::take);
+    let forking = FORKING.with(Kept::take);
     for Counted { sock, record, endpoint } in forking.iter().flat_map(|forking| &forking.counted) {
         let found = sock.counted.load(Ordering::Acquire) == FOUND;
         if !(found && core::ptr::eq(sock.record(), *record))

@@ -29,6 +29,7 @@ use crate::processes::fork;
 use crate::processes::fork_sharing::{self, Child};
 use crate::system::errno::KeepErrno;
 use crate::system::next;
+use crate::threads::kept::Kept;
 use crate::threads::signals::Uninterrupted;
 
 thread_local! {
@@ -36,7 +37,7 @@ thread_local! {
     static FORKING: Cell<bool> = const { Cell::new(false) };
     /// From the first to the second as well: a handler that forks on top of a fork would use up what is
     /// prepared for that one.
-    static UNINTERRUPTED: Cell<Option<Uninterrupted>> = const { Cell::new(None) };
+    static UNINTERRUPTED: Kept<Uninterrupted> = const { Kept::none() };
     /// True in the hook on fork(2), which learns what becomes of it.
     static HOOKED: Cell<bool> = const { Cell::new(false) };
 }
@@ -79,12 +80,12 @@ fn prepare() {
     if !FORKING.replace(true) {
         let _keep = KeepErrno::new();
         fork::prepare();
-        UNINTERRUPTED.set(Some(uninterrupted));
+        UNINTERRUPTED.with(|kept| kept.put(uninterrupted));
     }
 }
 
 fn parent() {
-    let _uninterrupted = UNINTERRUPTED.take();
+    let _uninterrupted = UNINTERRUPTED.with(Kept::take);
     if FORKING.replace(false) {
         let _keep = KeepErrno::new();
         fork::in_parent();
@@ -95,7 +96,7 @@ fn parent() {
 }
 
 fn child() {
-    let _uninterrupted = UNINTERRUPTED.take();
+    let _uninterrupted = UNINTERRUPTED.with(Kept::take);
     if FORKING.replace(false) {
         let _keep = KeepErrno::new();
         owner::become_own();

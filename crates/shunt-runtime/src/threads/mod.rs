@@ -3,6 +3,7 @@
 pub mod futexes;
 pub mod handlers;
 pub mod installing;
+pub mod kept;
 pub mod mutex;
 pub mod sections;
 pub mod signals;

@@ -85,6 +85,23 @@ fn mimalloc() {
 }
 
 #[test]
+fn an_allocator_with_locks_that_a_fork_holds() {
+    let subject = subject("an allocator as jemalloc", Version::None, "");
+    let subject = Subject { done: "first forks of three threads", ..subject };
+    compare(&subject, Sandbox::new, |sandbox| {
+        let binary = sandbox.path().join("locked");
+        let mut compile = Command::new(program("cc"));
+        compile.args(["-O1", "-fno-builtin", "-pthread", "-Wall", "-Wextra", "-Werror"]);
+        let compiled = sandbox.run({
+            compile.arg(source("locked.c")).arg("-o").arg(&binary);
+            compile
+        });
+        assert!(compiled.stderr.is_empty(), "{compiled}");
+        sandbox.expect(Expect::Ends(2), || lines(&sandbox.run(sandbox.command(&binary)).stdout))
+    });
+}
+
+#[test]
 fn without_address_space_randomization() {
     let subject = subject("setarch -R", Version::None, "");
     compare(&subject, Sandbox::new, |sandbox| {

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use shunt_shm::memfd;
 
 use crate::activity;
+use crate::fds::owner;
 use crate::system::abi::{c_int, c_uint, pid_t, rlimit};
 use crate::system::errno::KeepErrno;
 
@@ -167,8 +168,9 @@ impl Drop for AsAsked {
     }
 }
 
+/// Not in a child that runs in this memory (vfork), whose limit is its own.
 fn concerns_us(resource: c_uint) -> bool {
-    resource == libc::RLIMIT_AS && activity::active()
+    resource == libc::RLIMIT_AS && activity::active() && owner::owns_process_state()
 }
 
 fn set_widened(asked: rlimit, kernel: impl Fn(&rlimit) -> c_int) -> c_int {
@@ -211,7 +213,11 @@ fn put(limit: rlimit) {
 
 #[cfg(test)]
 mod tests {
+    use core::ffi::c_void;
+    use core::ptr;
+
     use super::*;
+    use crate::testing::exit_status;
 
     const HARD: u64 = 9_000;
 
@@ -245,6 +251,31 @@ mod tests {
         assert!(widened(1_000, HARD + 1, HARD).1 > HARD);
         // Lowered to 2,000, which became 2,500: back to 2,100 is more than it has.
         assert!(widen(limit(1_000, 2_100), 100, 2_500, 2_000).rlim_max > 2_500);
+    }
+
+    #[test]
+    fn a_child_in_this_memory_has_a_limit_of_its_own() {
+        extern "C" fn child(_: *mut c_void) -> c_int {
+            let asked = limit(1 << 50, NONE);
+            // SAFETY: the limit is valid, and the kernel is not asked.
+            unsafe {
+                set(libc::RLIMIT_AS, &raw const asked, |to| c_int::from(to == &raw const asked))
+            }
+        }
+        assert!(owner::claim());
+        // As the hook does, which a test executable has not.
+        owner::lend();
+        activity::activate();
+        let mut stack = vec![0_u128; 16 << 10];
+        // SAFETY: the child has a stack of its own, which outlives it: CLONE_VFORK waits.
+        let pid = unsafe {
+            let top = stack.as_mut_ptr_range().end.cast();
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+            libc::clone(child, top, flags, ptr::null_mut())
+        };
+        activity::deactivate();
+        assert_eq!(exit_status(pid), 1, "it gets what it asks for");
+        assert!(!WIDENED.is_there());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,8 @@ use vmm_sys_util::event::{
 
 use crate::config::{Config, features, protocol_features};
 use crate::metrics::Totals;
-use crate::port::{Geometry, Interest, Lane, Memory, Wait};
+use crate::port::{Geometry, Interest, Lane, Memory, Size, Wait};
+use crate::relay::{Channel, Heard};
 use crate::worker::{Ring, Worker};
 
 /// The longest ring.
@@ -32,6 +33,11 @@ type Loop = VringEpollHandler<Arc<Front>>;
 /// The device for one front end.
 pub struct Front {
     geometry: Geometry,
+    size: Size,
+    /// The blocks that the front end was told of last.
+    told: AtomicU64,
+    /// Where it listens for another number of them.
+    channel: Mutex<Option<Channel>>,
     seats: Vec<Seat>,
 }
 
@@ -65,8 +71,10 @@ impl Front {
         memory: &GuestMemoryAtomic<Memory>,
         totals: &Totals,
     ) -> io::Result<Arc<Self>> {
+        let size = Size::new(geometry.blocks);
         let seat = |(n, lane)| {
-            let worker = Worker::new(lane, memory.clone(), geometry.clone(), totals.ring(n));
+            let (geometry, size) = (geometry.clone(), size.clone());
+            let worker = Worker::new(lane, memory.clone(), geometry, size, totals.ring(n));
             let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
             Ok(Seat {
                 stopped: worker.stopper(),
@@ -81,7 +89,35 @@ impl Front {
             })
         };
         let seats = lanes.into_iter().enumerate().map(seat).collect::<io::Result<Vec<_>>>()?;
-        Ok(Arc::new(Self { geometry: geometry.clone(), seats }))
+        let (geometry, told) = (geometry.clone(), geometry.blocks.into());
+        Ok(Arc::new(Self { geometry, size, told, channel: Mutex::default(), seats }))
+    }
+
+    /// The disk has so many blocks now.
+    pub fn resize(&self, blocks: u64) {
+        self.size.set(blocks);
+        self.tell();
+    }
+
+    /// Learns from what passes between the front end and the device.
+    pub fn hear(&self, heard: Heard) {
+        if let Heard::Channel(channel) = heard {
+            *self.channel() = Some(channel);
+        }
+        // QEMU takes no notice of changes until rings have begun, and then tells the guest of what it had read before.
+        if self.told.load(Ordering::Relaxed) != self.size.get() {
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        if let Some(channel) = &*self.channel() {
+            channel.config_changed();
+        }
+    }
+
+    fn channel(&self) -> MutexGuard<'_, Option<Channel>> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells each thread where it waits. Once, before the front end is heard.
@@ -229,7 +265,10 @@ impl VhostUserBackend for Front {
 
     fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
         let queues = u16::try_from(self.seats.len()).unwrap_or(u16::MAX);
-        Config::new(&self.geometry, queues).part(offset, size)
+        let blocks = self.size.get();
+        self.told.store(blocks, Ordering::Relaxed);
+        let geometry = Geometry { blocks, ..self.geometry.clone() };
+        Config::new(&geometry, queues).part(offset, size)
     }
 
     fn set_config(&self, _offset: u32, _buf: &[u8]) -> io::Result<()> {

@@ -3,7 +3,8 @@
 //! * [`port`]: a disk behind it, as lanes of requests; [`nvme`]: one that is a target's namespace.
 //! * [`config`]: what guests are told of it; [`ring`]: their rings; [`request`]: what they ask of it, checked.
 //! * [`worker`]: what a thread does with a ring and a lane, and [`spin`], when it sleeps.
-//! * [`front`]: the device as the front end (QEMU) sees it; [`serve`]: the socket, and the end.
+//! * [`front`]: the device as the front end (QEMU) sees it; [`relay`]: what passes between the two; [`serve`]: the socket, and
+//!   the end.
 //! * [`metrics`]: what is counted.
 //!
 //! A guest's memory is mapped here, and read and written by address alone: by the kernel, by the library of Shunt, or by
@@ -14,6 +15,7 @@ pub mod front;
 pub mod metrics;
 pub mod nvme;
 pub mod port;
+pub mod relay;
 pub mod request;
 pub mod ring;
 pub mod serve;

@@ -2,20 +2,21 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
 use shunt_nvme::wire::Status;
 use shunt_nvme_host::{
     Completion, Data, Error, Failure, MAX_RANGES, Namespace, PathStatus, Queue, Range, Refused,
-    Request as Command, Segment, Segments, Subsystem,
+    Request as Command, Segment, Segments, Subsystem, Watch,
 };
 use tracing::warn;
 
 use crate::metrics::PathState;
 use crate::port::{
-    Buffers, Completed, Disk, Extent, Geometry, Interest, Lane, Op, Outcome, Request, Traffic, Wait,
+    Buffers, Completed, Disk, Extent, Geometry, Interest, Lane, Op, Outcome, Request, Size,
+    Traffic, Wait,
 };
 
 /// Most blocks of a command: NLB has 16 bits.
@@ -26,7 +27,11 @@ const MAX_BLOCKS: u64 = 1 << 16;
 pub struct NvmeDisk {
     subsystem: Subsystem,
     namespace: Namespace,
+    /// As it was at first.
     geometry: Geometry,
+    /// As the subsystem had it last.
+    size: Size,
+    watch: Watch,
 }
 
 /// Why a namespace is no disk.
@@ -36,6 +41,8 @@ pub enum OpenError {
     Missing(u32),
     /// Its blocks are larger than a guest can be told of.
     BlockSize(u32),
+    /// It cannot be heard of changes.
+    Watch(io::Error),
 }
 
 impl std::fmt::Display for OpenError {
@@ -46,6 +53,7 @@ impl std::fmt::Display for OpenError {
                 "the subsystem has no namespace {nsid} for this host; name another --nsid"
             ),
             Self::BlockSize(size) => write!(f, "blocks of {size} bytes are too large for a guest"),
+            Self::Watch(e) => write!(f, "changes of the disk cannot be waited for: {e}"),
         }
     }
 }
@@ -58,6 +66,8 @@ impl NvmeDisk {
     /// # Errors
     /// Why it is no disk.
     pub fn open(subsystem: Subsystem, nsid: u32, read_only: bool) -> Result<Self, OpenError> {
+        // From before the look at it.
+        let watch = subsystem.watch().map_err(OpenError::Watch)?;
         let namespace = subsystem.namespace(nsid).ok_or(OpenError::Missing(nsid))?;
         if u64::from(namespace.block_size) > u64::from(subsystem.max_transfer()).min(1 << 16) {
             return Err(OpenError::BlockSize(namespace.block_size));
@@ -76,7 +86,8 @@ impl NvmeDisk {
             discard: attributes.as_ref().is_some_and(|known| known.can_discard),
             write_zeroes: attributes.as_ref().is_some_and(|known| known.can_write_zeroes),
         };
-        Ok(Self { subsystem, namespace, geometry })
+        let size = Size::new(namespace.blocks);
+        Ok(Self { subsystem, namespace, geometry, size, watch })
     }
 }
 
@@ -93,7 +104,16 @@ pub fn paths(subsystem: &Subsystem) -> Vec<PathState> {
 
 impl Disk for NvmeDisk {
     fn geometry(&self) -> Geometry {
-        self.geometry.clone()
+        // One that is gone, or has become another one, is as it was: its requests fail.
+        let same = |now: &Namespace| now.block_size == self.namespace.block_size;
+        if let Some(now) = self.subsystem.namespace(self.namespace.nsid).filter(same) {
+            self.size.set(now.blocks);
+        }
+        Geometry { blocks: self.size.get(), ..self.geometry.clone() }
+    }
+
+    fn changes(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
     }
 
     fn lane(&self) -> io::Result<Box<dyn Lane>> {

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use vm_memory::{
@@ -44,6 +45,29 @@ impl Geometry {
     #[must_use]
     pub const fn sectors_per_block(&self) -> u64 {
         self.block_size as u64 / SECTOR
+    }
+}
+
+/// How many blocks a disk has while it is served. Copies are the same one.
+#[derive(Clone, Debug)]
+pub struct Size(Arc<AtomicU64>);
+
+impl Size {
+    /// So many at first.
+    #[must_use]
+    pub fn new(blocks: u64) -> Self {
+        Self(Arc::new(blocks.into()))
+    }
+
+    /// How many now.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// So many from now on.
+    pub fn set(&self, blocks: u64) {
+        self.0.store(blocks, Ordering::Relaxed);
     }
 }
 
@@ -279,8 +303,11 @@ pub trait Lane: Send {
 
 /// A disk.
 pub trait Disk: Send + Sync {
-    /// What it is.
+    /// What it is now. Only the number of its blocks changes.
     fn geometry(&self) -> Geometry;
+
+    /// An eventfd(2) that does not block, rung when it may have changed.
+    fn changes(&self) -> BorrowedFd<'_>;
 
     /// Another lane to it.
     ///

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,12 +14,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tracing::{info, warn};
 use vhost::vhost_user::{Error as VhostError, Listener};
-use vhost_user_backend::{Error as DaemonError, ShutdownHandle, VhostUserDaemon};
+use vhost_user_backend::{Error as DaemonError, VhostUserDaemon};
 use vm_memory::GuestMemoryAtomic;
 
 use crate::front::Front;
 use crate::metrics::{Counter, Totals};
 use crate::port::{Disk, Geometry, Lane, Memory};
+use crate::relay;
 
 /// How long requests may take to end when the process does.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -83,9 +85,7 @@ impl From<io::Error> for ServeError {
 
 /// The socket, which goes with the value.
 struct Door {
-    listener: Listener,
-    /// The same, to be waited for.
-    waits: UnixListener,
+    listener: UnixListener,
     path: PathBuf,
 }
 
@@ -113,8 +113,7 @@ impl Door {
             let _gone = std::fs::remove_file(&hidden);
             return Err(failed(e));
         }
-        let waits = listener.try_clone().map_err(failed)?;
-        Ok(Self { listener: Listener::from(listener), waits, path: path.clone() })
+        Ok(Self { listener, path: path.clone() })
     }
 }
 
@@ -127,7 +126,7 @@ impl Drop for Door {
 /// One front end, until it goes.
 struct Session {
     front: Arc<Front>,
-    shutdown: Option<ShutdownHandle>,
+    socket: UnixStream,
     /// Ends when nothing of the front end is under way any more.
     thread: JoinHandle<()>,
 }
@@ -143,19 +142,19 @@ pub fn serve_until(
     stop: BorrowedFd<'_>,
     ready: impl FnOnce(),
 ) -> Result<(), ServeError> {
-    let mut door = Door::open(options)?;
-    let geometry = disk.geometry();
+    let door = Door::open(options)?;
     let ended = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(io::Error::from)?);
     let mut lanes = open(disk, options.queues)?;
     ready();
     loop {
-        if readable(&[stop, door.waits.as_fd()])?[0] {
+        if readable(&[stop, door.listener.as_fd()])?[0] {
             return Ok(());
         }
-        let session = begin(&mut door, &geometry, lanes, totals, &ended)?;
+        let geometry = disk.geometry();
+        let session = begin(&door, &geometry, lanes, totals, &ended)?;
         totals.serving().one(Counter::FrontEnds);
         info!("a front end has connected");
-        if readable(&[stop, ended.as_fd()])?[0] {
+        if attend(disk, geometry.blocks, &session.front, stop, ended.as_fd())? {
             return finish(session);
         }
         let _count = rustix::io::read(&*ended, &mut [0; 8]);
@@ -170,12 +169,37 @@ pub fn serve_until(
     }
 }
 
+/// Tells a front end of changes of the disk, which has so many blocks, until the front end is gone; true where `stop` can be
+/// read.
+fn attend(
+    disk: &dyn Disk,
+    mut blocks: u64,
+    front: &Front,
+    stop: BorrowedFd<'_>,
+    ended: BorrowedFd<'_>,
+) -> io::Result<bool> {
+    loop {
+        let [stops, has_ended, has_changed] = readable(&[stop, ended, disk.changes()])?;
+        if stops || has_ended {
+            return Ok(stops);
+        }
+        if has_changed {
+            let _count = rustix::io::read(disk.changes(), &mut [0; 8]);
+            let before = std::mem::replace(&mut blocks, disk.geometry().blocks);
+            if blocks != before {
+                info!("the disk has {blocks} blocks now, and had {before}");
+                front.resize(blocks);
+            }
+        }
+    }
+}
+
 fn open(disk: &dyn Disk, queues: usize) -> Result<Vec<Box<dyn Lane>>, ServeError> {
     (0..queues).map(|_| disk.lane()).collect::<io::Result<_>>().map_err(ServeError::Lane)
 }
 
-/// Waits until one of two can be read.
-fn readable(fds: &[BorrowedFd<'_>; 2]) -> io::Result<[bool; 2]> {
+/// Waits until one of them can be read.
+fn readable<const N: usize>(fds: &[BorrowedFd<'_>; N]) -> io::Result<[bool; N]> {
     let mut polled = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
     loop {
         match poll(&mut polled, None) {
@@ -188,7 +212,7 @@ fn readable(fds: &[BorrowedFd<'_>; 2]) -> io::Result<[bool; 2]> {
 
 /// Takes the front end that waits at the door. Each has threads and a device of its own, so that nothing that one does is left.
 fn begin(
-    door: &mut Door,
+    door: &Door,
     geometry: &Geometry,
     lanes: Vec<Box<dyn Lane>>,
     totals: &Totals,
@@ -200,10 +224,18 @@ fn begin(
     let mut daemon =
         VhostUserDaemon::new("front".to_owned(), Arc::clone(&front), memory).map_err(device)?;
     front.attach(&daemon.get_epoll_handlers())?;
-    daemon.start(&mut door.listener).map_err(device)?;
-    let shutdown = daemon.shutdown_handle();
+    let (near, listener) = relay::pair()?;
+    daemon.start(&mut Listener::from(listener)).map_err(device)?;
+    let (socket, _) = door.listener.accept()?;
+    let passing = socket.try_clone()?;
     let (inner, ended) = (Arc::clone(&front), Arc::clone(ended));
     let thread = std::thread::Builder::new().name("front-end".to_owned()).spawn(move || {
+        if let Err(e) = relay::pass_on(&passing, &near, |heard| inner.hear(heard)) {
+            warn!("a front end was cut off: {e}");
+        }
+        for socket in [passing, near] {
+            let _gone = socket.shutdown(Shutdown::Both);
+        }
         match daemon.wait() {
             Ok(())
             | Err(DaemonError::HandleRequest(
@@ -217,7 +249,7 @@ fn begin(
         drop(inner);
         let _told = rustix::io::write(&*ended, &1u64.to_ne_bytes());
     })?;
-    Ok(Session { front, shutdown, thread })
+    Ok(Session { front, socket, thread })
 }
 
 /// Ends with a front end connected: what was taken is answered first.
@@ -225,9 +257,7 @@ fn finish(session: Session) -> Result<(), ServeError> {
     if !session.front.drain(Some(Instant::now() + DRAIN)) {
         return Err(ServeError::Cut);
     }
-    if let Some(shutdown) = &session.shutdown {
-        shutdown.shutdown();
-    }
+    let _gone = session.socket.shutdown(Shutdown::Both);
     let _ended = session.thread.join();
     Ok(())
 }

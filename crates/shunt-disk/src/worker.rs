@@ -14,7 +14,7 @@ use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, Guest
 
 use crate::metrics::{Asked, Counter, Counts};
 use crate::port::{
-    Buffers, Completed, Geometry, Lane, Memory, Op, Outcome, Request, Traffic, Wait,
+    Buffers, Completed, Geometry, Lane, Memory, Op, Outcome, Request, Size, Traffic, Wait,
 };
 use crate::request::{Work, parse};
 use crate::ring::{Broken, Round};
@@ -47,6 +47,7 @@ pub struct Worker {
     lane: Box<dyn Lane>,
     memory: GuestMemoryAtomic<Memory>,
     geometry: Geometry,
+    size: Size,
     pending: Vec<Option<(Pending, Begun)>>,
     /// Places in `pending` that are free.
     free: Vec<usize>,
@@ -64,12 +65,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// One for a ring in `memory`.
+    /// One for a ring in `memory`, and a disk that is so large now.
     #[must_use]
     pub fn new(
         lane: Box<dyn Lane>,
         memory: GuestMemoryAtomic<Memory>,
         geometry: Geometry,
+        size: Size,
         counts: Arc<Counts>,
     ) -> Self {
         Self {
@@ -79,6 +81,7 @@ impl Worker {
             lane,
             memory,
             geometry,
+            size,
             pending: Vec::new(),
             free: Vec::new(),
             completed: Vec::new(),
@@ -194,6 +197,7 @@ impl Worker {
         }
         // Those that are taken at once have begun at once.
         let at = Instant::now();
+        self.geometry.blocks = self.size.get();
         let used = queue.next_used();
         let mut found = false;
         for _ in 0..ready {

@@ -6,6 +6,7 @@
 //! * [`Queue`]: commands of one thread. [`Queue::submit`] takes a [`Request`] (made by a
 //!   [`Namespace`]) and its [`Data`], [`Queue::poll`] gives completions; neither waits unless told
 //!   to. The data belongs to the queue in between, so no controller reads what was changed.
+//! * [`Watch`]: tells a thread that waits for descriptors of namespaces that come, go or change.
 //! * [`Buffers`]: memory that a controller may read in place when both ends run under Shunt.
 //! * [`Controller`], [`discover`]: one Admin Queue, for tools.
 //!
@@ -56,4 +57,4 @@ pub use options::{Identity, Options};
 pub use outcome::{Completion, Failure, Refusal, Refused, Traffic};
 pub use queue::Queue;
 pub use request::{MAX_RANGES, Namespace, Range, Request};
-pub use subsystem::{PathStatus, Subsystem};
+pub use subsystem::{PathStatus, Subsystem, Watch};

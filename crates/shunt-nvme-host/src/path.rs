@@ -115,6 +115,8 @@ pub(crate) struct Shared {
     /// Counts changes of the paths' states.
     version: AtomicU64,
     posts: Mutex<Vec<Weak<Post>>>,
+    /// Rung when a path's state has changed.
+    watches: Mutex<Vec<Weak<Bell>>>,
     stops: AtomicBool,
 }
 
@@ -126,6 +128,7 @@ impl Shared {
             options,
             version: AtomicU64::new(1),
             posts: Mutex::default(),
+            watches: Mutex::default(),
             stops: AtomicBool::new(false),
         })
     }
@@ -134,13 +137,23 @@ impl Shared {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Changes the state of a path, and lets the queues know.
+    /// Changes the state of a path, and lets queues and watches know.
     pub(crate) fn change(&self, path: usize, change: impl FnOnce(&mut State)) {
         change(&mut self.paths[path].state());
         self.version.fetch_add(1, Ordering::Release);
         for post in self.posts() {
             post.bell.ring();
         }
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.retain(|watch| watch.upgrade().inspect(|bell| bell.ring()).is_some());
+    }
+
+    /// A bell that is rung at each change from now on.
+    pub(crate) fn watch(&self) -> std::io::Result<Arc<Bell>> {
+        let bell = Arc::new(Bell::new()?);
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.push(Arc::downgrade(&bell));
+        Ok(bell)
     }
 
     /// The queues that there are.

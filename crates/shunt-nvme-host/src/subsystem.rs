@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use shunt_nvme::wire::log::AnaDescriptor;
 
+use crate::bell::Bell;
 use crate::controller::Attributes;
 use crate::error::Error;
 use crate::keeper;
@@ -45,6 +47,25 @@ pub(crate) struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.stop();
+    }
+}
+
+/// Becomes readable when paths or namespaces change: for poll(2) or an epoll set of the caller's.
+#[derive(Debug)]
+pub struct Watch {
+    bell: Arc<Bell>,
+}
+
+impl Watch {
+    /// Has it become readable at the next change. Called before the look at what has changed.
+    pub fn reset(&self) {
+        self.bell.silence();
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
     }
 }
 
@@ -135,6 +156,14 @@ impl Subsystem {
     #[must_use]
     pub fn version(&self) -> u64 {
         self.handle.shared.version()
+    }
+
+    /// Tells of changes from now on.
+    ///
+    /// # Errors
+    /// Those of eventfd(2).
+    pub fn watch(&self) -> std::io::Result<Watch> {
+        Ok(Watch { bell: self.handle.shared.watch()? })
     }
 
     /// Most bytes of a command's data, on every path that was ever up.

@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -91,7 +92,9 @@ impl Driver {
         front.set_features(features).unwrap();
         let protocol = front.get_protocol_features().unwrap();
         assert!(protocol.contains(VhostUserProtocolFeatures::CONFIG));
-        let wanted = VhostUserProtocolFeatures::CONFIG | VhostUserProtocolFeatures::MQ;
+        let wanted = VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::BACKEND_REQ
+            | VhostUserProtocolFeatures::MQ;
         front.set_protocol_features(protocol & wanted).unwrap();
         let memory = GuestMemoryMmap::from_ranges_with_files([region(0), region(FAR)]).unwrap();
         let call = EventFd::new(nonblock()).unwrap();
@@ -154,7 +157,20 @@ impl Driver {
         self.front.set_vring_base(0, base).unwrap();
         self.front.set_vring_call(0, &self.call).unwrap();
         self.front.set_vring_kick(0, &self.kick).unwrap();
+        self.enable();
+    }
+
+    /// Has the ring begin.
+    pub fn enable(&mut self) {
         self.front.set_vring_enable(0, true).unwrap();
+    }
+
+    /// What the device says unasked.
+    pub fn channel(&mut self) -> UnixStream {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_read_timeout(Some(self.patience)).unwrap();
+        self.front.set_backend_request_fd(&far).unwrap();
+        near
     }
 
     /// The device's configuration.

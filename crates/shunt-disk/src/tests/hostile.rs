@@ -9,7 +9,7 @@ use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic};
 use super::exact::{DISCARD, FAILED, FLUSH, ID, IN, OK, OUT, ZEROES, geometry, range};
 use super::ram::Ram;
 use super::served::Served;
-use crate::port::{Disk, Memory};
+use crate::port::{Disk, Memory, Size};
 use crate::worker::{Ring, Worker};
 use shunt_vhost::{DATA, Driver, FAR, HEADERS, INDIRECT, NEXT, REGION, SIZE, WRITE};
 
@@ -198,8 +198,8 @@ fn a_ring_out_of_memory_is_left_alone() {
     ring.set_queue_ready(true);
     ring.set_enabled(true);
     memory.memory().write_obj(1u16, GuestAddress(REGION - 2)).unwrap();
-    let mut worker =
-        Worker::new(disk.lane().unwrap(), memory, geometry(), std::sync::Arc::default());
+    let (lane, size) = (disk.lane().unwrap(), Size::new(geometry().blocks));
+    let mut worker = Worker::new(lane, memory, geometry(), size, std::sync::Arc::default());
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
         worker.run(&ring);

@@ -5,4 +5,5 @@
 mod exact;
 mod hostile;
 mod ram;
+mod resized;
 mod served;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -35,6 +35,7 @@ pub struct State {
 pub struct Ram {
     pub geometry: Geometry,
     pub state: Arc<Mutex<State>>,
+    changes: Arc<OwnedFd>,
 }
 
 impl Ram {
@@ -50,7 +51,15 @@ impl Ram {
             taken: 0,
             bells: Vec::new(),
         };
-        Self { geometry, state: Arc::new(Mutex::new(state)) }
+        let changes = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        Self { geometry, state: Arc::new(Mutex::new(state)), changes: Arc::new(changes) }
+    }
+
+    /// Has so many blocks from now on.
+    pub fn resize(&self, blocks: u64) {
+        let len = blocks * u64::from(self.geometry.block_size);
+        self.state.lock().unwrap().bytes.resize(len as usize, 0);
+        rustix::io::write(&*self.changes, &1u64.to_ne_bytes()).unwrap();
     }
 
     pub fn hold(&self) {
@@ -69,7 +78,12 @@ impl Ram {
 
 impl Disk for Ram {
     fn geometry(&self) -> Geometry {
-        self.geometry.clone()
+        let bytes = self.state.lock().unwrap().bytes.len() as u64;
+        Geometry { blocks: bytes / u64::from(self.geometry.block_size), ..self.geometry.clone() }
+    }
+
+    fn changes(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
     }
 
     fn lane(&self) -> io::Result<Box<dyn Lane>> {

@@ -44,7 +44,7 @@ fn shown(sandbox: &Sandbox) -> Value {
 }
 
 /// Has the target serve this, from a file of its own; its address stays.
-fn apply(sandbox: &Sandbox, port: u16, text: &str) {
+pub fn apply(sandbox: &Sandbox, port: u16, text: &str) {
     let file = sandbox.path().join("new.toml");
     std::fs::write(&file, format!("listen = [\"127.0.0.1:{port}\"]\nthreads = 2\n{text}")).unwrap();
     let applied = sandbox.run(control(sandbox, &["apply", file.to_str().unwrap()]));

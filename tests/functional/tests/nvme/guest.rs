@@ -6,8 +6,9 @@ use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::Sandbox;
 use shunt_functional::vm::{Guest, Image, Kernel};
 
-use crate::Target;
+use crate::changed::apply;
 use crate::disk::Disk;
+use crate::{Target, sized};
 
 const MODULES: [&str; 3] = ["crc32c_generic", "virtio_blk", "ext4"];
 const PROGRAMS: [&str; 3] = ["fio", "mkfs.ext4", "e2fsck"];
@@ -72,4 +73,38 @@ fn a_guest_has_a_disk() {
         assert!(granted > 100_000_000, "{granted} bytes were granted");
         sandbox.assert_shunted(8);
     }
+}
+
+/// The target changes the size of the disk, and the guest uses what it has at once.
+#[test]
+fn a_guests_disk_changes_its_size() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let image = Image::with(sandbox.path(), Kernel::Own, &MODULES, &[]);
+    let target = Target::configured(&sandbox, &sized("64MiB"));
+    let disk = Disk::start(&sandbox, target.port, &[]);
+    let mut guest = Guest::with_disk(&sandbox, &image, &disk.socket).ready();
+    let becomes = |guest: &mut Guest, mib: u64| {
+        let is = format!("[ $(cat /sys/block/vda/size) = {} ]", mib << 11);
+        guest.must(&format!("for n in $(seq 100); do {is} && break; sleep 0.1; done; {is}"));
+    };
+    becomes(&mut guest, 64);
+    apply(&sandbox, target.port, &sized("96MiB"));
+    becomes(&mut guest, 96);
+    guest.must(
+        "head -c 33554432 /dev/urandom > /tmp/a && dd if=/tmp/a of=/dev/vda bs=1M seek=64 oflag=direct && \
+         dd if=/dev/vda of=/tmp/b bs=1M skip=64 iflag=direct && cmp /tmp/a /tmp/b",
+    );
+    // While no driver has the disk QEMU takes no notice.
+    let device = "basename $(readlink -f /sys/block/vda/device)";
+    let device = guest.must(device).trim().to_owned();
+    let driver = "/sys/bus/virtio/drivers/virtio_blk";
+    guest.must(&format!("echo {device} > {driver}/unbind && [ ! -e /dev/vda ]"));
+    apply(&sandbox, target.port, &sized("128MiB"));
+    guest.must(&format!("echo {device} > {driver}/bind"));
+    becomes(&mut guest, 128);
+    guest.must("dd if=/dev/vda of=/tmp/b bs=1M skip=64 count=32 iflag=direct && cmp /tmp/a /tmp/b");
+    guest.kill();
+    drop(guest);
+    disk.end();
+    target.end();
 }

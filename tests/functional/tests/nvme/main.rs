@@ -152,6 +152,14 @@ pub fn configure(sandbox: &Sandbox, port: u16, text: &str) -> PathBuf {
     file
 }
 
+/// A configuration of a disk of this size, in a file.
+pub fn sized(size: &str) -> String {
+    format!(
+        "[[subsystem]]\nnqn = \"{QUICK}\"\nhosts = \"any\"\n[[subsystem.namespace]]\nstore = \"file\"\n\
+         path = \"disk.img\"\ncreate = true\nblock-size = 512\nsize = \"{size}\"\n"
+    )
+}
+
 /// What a program has printed.
 pub fn lines(finished: &Finished) -> Vec<Value> {
     let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {finished}"));

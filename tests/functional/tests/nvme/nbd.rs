@@ -9,7 +9,8 @@ use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::{Expect, Process, Sandbox};
 use shunt_functional::waiting::settles;
 
-use crate::Target;
+use crate::changed::apply;
+use crate::{Target, sized};
 
 const STORE: &[&str] = &["--file", "disk.img", "--size", "32MiB", "--block-size", "512"];
 
@@ -118,6 +119,24 @@ fn a_target_that_is_killed_does_not_end_a_copy() {
     let _ = sandbox.run(copy);
     let _ = patient.wait().success();
     assert!(std::fs::read(sandbox.path().join("disk.img")).unwrap() == bytes);
+    nbdkit.signal(libc::SIGTERM);
+    let _ = nbdkit.wait().success();
+    target.end();
+}
+
+/// NBD has no message that tells of another size.
+#[test]
+fn a_client_that_connects_again_sees_another_size() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let target = Target::configured(&sandbox, &sized("8MiB"));
+    let (nbdkit, socket) = serve(&sandbox, target.port);
+    let size = || {
+        let info = client(&sandbox, "nbdinfo", &["--size", &uri(&socket)]);
+        sandbox.run(info).stdout.trim().to_owned()
+    };
+    assert_eq!(size(), "8388608");
+    apply(&sandbox, target.port, &sized("12MiB"));
+    settles("the size", &"12582912".to_owned(), size);
     nbdkit.signal(libc::SIGTERM);
     let _ = nbdkit.wait().success();
     target.end();

@@ -67,7 +67,7 @@ impl Connection {
             match event {
                 Event::Command { command, sqe, transfer } => {
                     let plan = self.session.plan(target, &sqe, transfer);
-                    let _ = self.session.orphaned();
+                    let _ = self.session.unpaired();
                     let io = match plan {
                         Plan::Refuse(status) => {
                             self.queue.respond(command, status, 0, 0);

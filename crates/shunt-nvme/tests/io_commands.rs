@@ -160,10 +160,12 @@ fn fused() {
     assert_eq!(pair(&compare, &write, 0, 1), (Status::SUCCESS, Status::SUCCESS, 1));
     let failed = (Status::COMPARE_FAILURE, Status::FUSED_FAILED, 1);
     assert_eq!(pair(&compare, &write, 0, 2), failed);
-    // Other blocks, and another command between.
-    let elsewhere = fused(io::WRITE, 1, Fuse::Second);
-    let mismatch = (Status::FUSED_FAILED, Status::INVALID_FIELD.dnr(), 1);
-    assert_eq!(pair(&compare, &elsewhere, 1, 2), mismatch);
+    // Other blocks (NVM 2.1.3.1: both), and another command between.
+    let invalid = Status::INVALID_FIELD.dnr();
+    for elsewhere in [1, 9999] {
+        let elsewhere = fused(io::WRITE, elsewhere, Fuse::Second);
+        assert_eq!(pair(&compare, &elsewhere, 1, 2), (invalid, invalid, 1));
+    }
     let plain = blocks(io::WRITE, 5, 1);
     assert_eq!(pair(&compare, &plain, 1, 2), (Status::FUSED_MISSING, Status::SUCCESS, 1));
     let missing = (Status::SUCCESS, Status::FUSED_MISSING.dnr(), 1);
@@ -171,16 +173,14 @@ fn fused() {
     let beyond = fused(io::COMPARE, 9999, Fuse::First);
     let refused = (Status::LBA_OUT_OF_RANGE.dnr(), Status::FUSED_FAILED, 1);
     assert_eq!(pair(&beyond, &write, 1, 2), refused);
-    let beyond = fused(io::WRITE, 9999, Fuse::Second);
-    let refused = (Status::FUSED_FAILED, Status::LBA_OUT_OF_RANGE.dnr(), 1);
-    assert_eq!(pair(&compare, &beyond, 1, 2), refused);
-    // Commands that are no Compare, or no Write.
+    // Commands that are no Compare, or no Write: the one is not what the other one belongs to.
     let wrong = fused(io::COMPARE, 0, Fuse::Second);
-    let refused = (Status::FUSED_FAILED, Status::INVALID_FIELD.dnr(), 1);
-    assert_eq!(pair(&compare, &wrong, 1, 2), refused);
+    assert_eq!(pair(&compare, &wrong, 1, 2), (Status::FUSED_MISSING, invalid, 1));
+    let wrong = fused(0x19, 0, Fuse::Second);
+    let unknown = (Status::FUSED_MISSING, Status::INVALID_OPCODE.dnr(), 1);
+    assert_eq!(pair(&compare, &wrong, 1, 2), unknown);
     let wrong = fused(io::WRITE, 0, Fuse::First);
-    let refused = (Status::INVALID_FIELD.dnr(), Status::FUSED_FAILED, 1);
-    assert_eq!(pair(&wrong, &write, 1, 2), refused);
+    assert_eq!(pair(&wrong, &write, 1, 2), (invalid, Status::FUSED_FAILED, 1));
     // A first one behind a first one: the second goes with the later one.
     let first = fabric.submit(&mut link, &compare, transfer, &[1; 512]);
     assert!(fabric.outcome(&mut link, first).is_none());
@@ -196,6 +196,19 @@ fn fused() {
     let ends = [first, between, second].map(|c| fabric.outcome(&mut link, c).unwrap().status);
     assert_eq!((ends[0], ends[2]), (Status::FUSED_MISSING, Status::FUSED_MISSING.dnr()));
     assert!(!ends[1].is_success());
+    assert_eq!(fabric.store[0], 3);
+    // A Write that fails by itself leaves the Compare as it is (NVM 2.1.3.1).
+    for read_only in [true, false] {
+        fabric.target.add_namespace(&nqn(DISK), 1, NamespaceConfig { read_only, ..namespace() });
+        for (expected, compared) in [(3, Status::SUCCESS), (4, Status::COMPARE_FAILURE)] {
+            let first = fabric.submit(&mut link, &compare, transfer, &[expected; 512]);
+            let transfer = if read_only { transfer } else { Transfer::InCapsule(1024) };
+            let second = fabric.submit(&mut link, &write, transfer, &[5; 1024]);
+            let ends = [first, second].map(|c| fabric.outcome(&mut link, c).unwrap().status);
+            let wrong = [Status::SGL_INVALID_LENGTH, Status::NAMESPACE_WRITE_PROTECTED];
+            assert_eq!(ends, [compared, wrong[usize::from(read_only)].dnr()]);
+        }
+    }
     assert_eq!(fabric.store[0], 3);
     // A connection that is lost between them: nothing is written, and the next one begins anew.
     fabric.submit(&mut link, &compare, transfer, &[3; 512]);

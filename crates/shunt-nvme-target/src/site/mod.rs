@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use shunt_nvme::controller::{self, Transfer};
-use shunt_nvme::subsystem::{Context, Plan, Reply, Session, Target};
+use shunt_nvme::subsystem::{Context, Plan, Reply, Session, Target, Unpaired};
 use shunt_nvme::wire::{Nqn, Sqe, Status};
 
 use crate::config::{Config, Limits, Subsystem};
@@ -178,10 +178,15 @@ impl Site {
         self.started.elapsed()
     }
 
-    /// What a command takes; and whether the first one of a fused operation has lost its second.
-    pub fn plan(&self, session: &mut Session, sqe: &Sqe, transfer: Transfer) -> (Plan, bool) {
+    /// What a command takes; and what becomes of the first one of a fused operation, if that gets no second.
+    pub fn plan(
+        &self,
+        session: &mut Session,
+        sqe: &Sqe,
+        transfer: Transfer,
+    ) -> (Plan, Option<Unpaired>) {
         let plan = session.plan(&read(&self.target), sqe, transfer);
-        (plan, session.orphaned())
+        (plan, session.unpaired())
     }
 
     /// Does a command that is not for a store.

@@ -1,7 +1,7 @@
 //! What becomes of commands when they come: those for stores go there ([`super::block_io`]), all others are the site's.
 
 use shunt_nvme::controller::Transfer;
-use shunt_nvme::subsystem::{Plan, Reply};
+use shunt_nvme::subsystem::{Io, Plan, Reply, Unpaired};
 use shunt_nvme::transport::Command;
 use shunt_nvme::wire::fabrics::ConnectData;
 use shunt_nvme::wire::{Fuse, Nqn, Sqe, Status};
@@ -28,9 +28,9 @@ impl Conn {
             return;
         }
         self.heard = true;
-        let (plan, orphaned) = context.site.plan(&mut self.session, sqe, transfer);
-        if orphaned && let Some(first) = self.fused.orphan() {
-            self.answer(first, Status::FUSED_MISSING, context);
+        let (plan, unpaired) = context.site.plan(&mut self.session, sqe, transfer);
+        if let Some(unpaired) = unpaired {
+            self.unpair(unpaired, context);
         }
         match plan {
             Plan::Refuse(status) => self.refuse(command, sqe, status, context),
@@ -59,13 +59,23 @@ impl Conn {
 
     fn refuse(&mut self, command: Command, sqe: &Sqe, status: Status, context: &mut Context) {
         context.site.failed(&self.session, sqe, status);
-        // A second command goes with the first one before it, if that has none yet.
-        if sqe.fuse() == Fuse::Second
-            && let Some(first) = self.fused.orphan()
-        {
-            self.answer(first, Status::FUSED_FAILED, context);
-        }
         self.answer(command, status, context);
+    }
+
+    /// The last first command of a fused operation gets no second one.
+    pub(super) fn unpair(&mut self, unpaired: Unpaired, context: &mut Context) {
+        let Some((first, has_data)) = self.fused.unpair() else { return };
+        match (unpaired, self.tasks.get(first)) {
+            (Unpaired::Ends(status), _) => self.answer(first, status, context),
+            (Unpaired::Alone, Some(Task::Store(io, sqe))) => {
+                self.tasks.note(first, Task::Store(Io { fuse: Fuse::No, ..io }, sqe));
+                if has_data {
+                    self.received(first, context);
+                }
+            }
+            // It has ended.
+            (Unpaired::Alone, _) => {}
+        }
     }
 
     /// A command whose data is there, and which is not for a store.

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use shunt_nvme::controller::{Event, Queue};
-use shunt_nvme::subsystem::{Io, Notice, Session};
+use shunt_nvme::subsystem::{Io, Notice, Session, Unpaired};
 use shunt_nvme::transport::Command;
 use shunt_nvme::wire::{Nqn, Status};
 use shunt_sys::epoll;
@@ -218,9 +218,7 @@ impl Conn {
         if self.state == State::Open {
             self.state = State::Ending;
             // Its second command is not taken any more.
-            if let Some(first) = self.fused.orphan() {
-                self.answer(first, Status::FUSED_MISSING, context);
-            }
+            self.unpair(Unpaired::Ends(Status::FUSED_MISSING), context);
         }
         self.serve(context)
     }

@@ -60,7 +60,7 @@ impl Tasks {
 }
 
 /// A command of a fused operation, and whether its data is there.
-type Half = (Command, bool);
+pub(super) type Half = (Command, bool);
 
 /// The fused operations of a connection that are not yet at their store, in the order in which they came. Only the last one
 /// may have no second command.
@@ -83,8 +83,8 @@ impl Fused {
     }
 
     /// The first command that has no second one, and gets none any more.
-    pub fn orphan(&mut self) -> Option<Command> {
-        self.operations.pop_if(|(_, second)| second.is_none()).map(|((first, _), _)| first)
+    pub fn unpair(&mut self) -> Option<Half> {
+        self.operations.pop_if(|(_, second)| second.is_none()).map(|(first, _)| first)
     }
 
     /// The data of a command is there: both commands, when both have theirs.
@@ -150,7 +150,7 @@ mod tests {
             assert_eq!(fused.received(three), None);
             assert_eq!(fused.received(order[0]), None);
             assert_eq!(fused.received(order[1]), Some((one, two)));
-            assert_eq!((fused.received(one), fused.orphan()), (None, None));
+            assert_eq!((fused.received(one), fused.unpair()), (None, None));
         }
     }
 
@@ -159,16 +159,16 @@ mod tests {
         let [one, two, three] = commands();
         let mut fused = Fused::default();
         fused.join(two);
-        assert_eq!((fused.orphan(), fused.received(two)), (None, None));
+        assert_eq!((fused.unpair(), fused.received(two)), (None, None));
         fused.begin(one);
         assert_eq!(fused.received(one), None);
-        assert_eq!(fused.orphan(), Some(one));
-        assert_eq!((fused.received(one), fused.orphan()), (None, None));
+        assert_eq!(fused.unpair(), Some((one, true)));
+        assert_eq!((fused.received(one), fused.unpair()), (None, None));
         // Another second one belongs to nothing.
         fused.begin(one);
         fused.join(two);
         fused.join(three);
-        assert_eq!(fused.orphan(), None);
+        assert_eq!(fused.unpair(), None);
         assert_eq!((fused.received(three), fused.received(two)), (None, None));
         assert_eq!(fused.received(one), Some((one, two)));
     }
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!((fused.received(four), fused.received(one)), (None, None));
         assert_eq!(fused.received(three), Some((three, four)));
         // The last one alone is without a second command.
-        assert_eq!((fused.orphan(), fused.orphan()), (Some(five), None));
+        assert_eq!((fused.unpair(), fused.unpair()), (Some((five, false)), None));
         assert_eq!(fused.received(two), Some((one, two)));
     }
 }

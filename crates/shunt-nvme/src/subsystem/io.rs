@@ -3,7 +3,7 @@
 use super::{
     reply::Plan,
     request::{Io, MAX_FUSED, Operation, Range},
-    session::Session,
+    session::{Session, Unpaired},
     target::{Namespace, Target},
     view::{Access, View},
 };
@@ -54,15 +54,12 @@ impl Session {
         sqe: &Sqe,
         transfer: Transfer,
     ) -> Plan {
-        // Base 3.4.2: a fused operation is two commands in a row.
-        let first = self.fused.take();
-        if first.is_some() && sqe.fuse() != Fuse::Second {
-            self.orphan = true;
-        }
         let checked = check_io(access, sqe, transfer);
+        if sqe.fuse() == Fuse::Second {
+            return self.plan_second(checked, sqe);
+        }
+        self.lacks_second();
         match sqe.fuse() {
-            Fuse::No => checked.unwrap_or_else(Plan::Refuse),
-            Fuse::Reserved => Plan::Refuse(Status::INVALID_FIELD.dnr()),
             Fuse::First => match checked {
                 Ok(plan @ Plan::Io(Io { operation: Operation::Compare, .. })) => {
                     let Plan::Io(io) = plan else { return plan };
@@ -72,22 +69,41 @@ impl Session {
                 Ok(_) => self.refuse_first(Status::INVALID_FIELD.dnr()),
                 Err(status) => self.refuse_first(status),
             },
-            Fuse::Second => match (first, checked) {
-                (None, _) => Plan::Refuse(Status::FUSED_MISSING.dnr()),
-                (Some(None), _) => Plan::Refuse(Status::FUSED_FAILED),
-                (Some(Some(first)), Ok(Plan::Io(second)))
-                    if matches!(second.operation, Operation::Write { .. })
-                        && (first.nsid, first.slba, first.blocks)
-                            == (second.nsid, second.slba, second.blocks) =>
-                {
-                    Plan::Io(second)
-                }
-                // The first one fails with it: the caller ends it with `FUSED_FAILED`.
-                (Some(Some(_)), checked) => {
-                    Plan::Refuse(checked.err().unwrap_or(Status::INVALID_FIELD.dnr()))
-                }
-            },
+            Fuse::No => checked.unwrap_or_else(Plan::Refuse),
+            Fuse::Reserved | Fuse::Second => Plan::Refuse(Status::INVALID_FIELD.dnr()),
         }
+    }
+
+    /// A command comes that is no second one. A fused operation is two commands in a row (Base 3.4.2).
+    pub(super) fn lacks_second(&mut self) {
+        if let Some(Some(_)) = self.fused.take() {
+            self.unpaired = Some(Unpaired::Ends(Status::FUSED_MISSING));
+        }
+    }
+
+    /// Decides about the second command of a fused operation (Base 3.4.2, NVM 2.1.3).
+    fn plan_second(&mut self, checked: Result<Plan, Status>, sqe: &Sqe) -> Plan {
+        let invalid = Status::INVALID_FIELD.dnr();
+        let first = match self.fused.take() {
+            None => return Plan::Refuse(Status::FUSED_MISSING.dnr()),
+            Some(None) => return Plan::Refuse(Status::FUSED_FAILED),
+            Some(Some(first)) => first,
+        };
+        let (unpaired, status) = match checked {
+            // It is not the other command of an operation that there is.
+            _ if sqe.opcode != io::WRITE => {
+                let why = checked.err().unwrap_or(invalid);
+                (Unpaired::Ends(Status::FUSED_MISSING), why)
+            }
+            _ if (first.nsid, first.slba, first.blocks) != extent(sqe) => {
+                (Unpaired::Ends(invalid), invalid)
+            }
+            Ok(plan) => return plan,
+            // The Write fails, and does not affect how the Compare ends.
+            Err(status) => (Unpaired::Alone, status),
+        };
+        self.unpaired = Some(unpaired);
+        Plan::Refuse(status)
     }
 
     /// Refuses the first command of a fused operation: the second will be, too.
@@ -195,8 +211,7 @@ fn check_io(access: Result<Access, Status>, sqe: &Sqe, transfer: Transfer) -> Re
         Operation::Deallocate => return Ok(Plan::Execute),
         _ => {}
     }
-    request.slba = sqe.cdw10_64();
-    request.blocks = (cdw12 & 0xffff) + 1;
+    (_, request.slba, request.blocks) = extent(sqe);
     in_range(request.slba, request.blocks, config.blocks)?;
     if request.fuse != Fuse::No && request.blocks > MAX_FUSED {
         return Err(Status::ATOMIC_WRITE_UNIT_EXCEEDED.dnr());
@@ -205,6 +220,11 @@ fn check_io(access: Result<Access, Status>, sqe: &Sqe, transfer: Transfer) -> Re
         return Err(Status::SGL_INVALID_LENGTH.dnr());
     }
     Ok(Plan::Io(request))
+}
+
+/// The blocks of a command: namespace, first one, how many.
+fn extent(sqe: &Sqe) -> (u32, u64, u32) {
+    (sqe.nsid.get(), sqe.cdw10_64(), (sqe.cdw12.get() & 0xffff) + 1)
 }
 
 fn in_range(slba: u64, blocks: u32, size: u64) -> Result<(), Status> {

@@ -38,6 +38,6 @@ pub use config::{ANA_GROUPS, Hosts, Keys, Limits, NamespaceConfig, SubsystemConf
 pub use notice::Notice;
 pub use reply::{Plan, Reply};
 pub use request::{Io, Operation, Range};
-pub use session::{Context, Session};
+pub use session::{Context, Session, Unpaired};
 pub use target::Target;
 pub use view::View;

@@ -37,7 +37,16 @@ pub struct Session {
     pub(super) auth: Option<auth::Responder>,
     /// The first command of a fused operation, `Some(None)` if it was refused.
     pub(super) fused: Option<Option<Io>>,
-    pub(super) orphan: bool,
+    pub(super) unpaired: Option<Unpaired>,
+}
+
+/// What becomes of the first command of a fused operation whose second one is not carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unpaired {
+    /// It ends with this status.
+    Ends(Status),
+    /// It is carried out as if it were no part of an operation.
+    Alone,
 }
 
 /// The most data that a command other than reads, writes and compares has.
@@ -47,7 +56,7 @@ impl Session {
     /// A connection to the port with this number.
     #[must_use]
     pub const fn new(port: u16) -> Self {
-        Self { port, cntlid: 0, qid: None, auth: None, fused: None, orphan: false }
+        Self { port, cntlid: 0, qid: None, auth: None, fused: None, unpaired: None }
     }
 
     /// The controller's identifier, and the queue's, after Connect.
@@ -56,11 +65,10 @@ impl Session {
         self.qid.map(|qid| (self.cntlid, qid))
     }
 
-    /// True once if the first command of a fused operation has lost its second one: it ends with
-    /// [`Status::FUSED_MISSING`]. To be asked after each [`Session::plan`]. (Where the second command
-    /// has come and is refused, the first one ends with [`Status::FUSED_FAILED`].)
-    pub const fn orphaned(&mut self) -> bool {
-        core::mem::replace(&mut self.orphan, false)
+    /// What becomes of the first command of a fused operation, where that is decided by the command that
+    /// [`Session::plan`] was just called for. To be asked after each call.
+    pub const fn unpaired(&mut self) -> Option<Unpaired> {
+        self.unpaired.take()
     }
 
     pub(super) fn controller<'a>(&self, target: &'a Target) -> Result<&'a Controller, Status> {
@@ -96,7 +104,7 @@ impl Session {
             self.plan_io(access, sqe, transfer)
         } else {
             // It is no second command (Base 3.4.2).
-            self.orphan |= self.fused.take().is_some();
+            self.lacks_second();
             Plan::Execute
         };
         if plan == Plan::Execute

@@ -6,7 +6,7 @@ use shunt_nvme::{
     controller, host,
     subsystem::{
         Context, Hosts, Io, Limits, NamespaceConfig, Notice, Operation, Plan, Reply, Session,
-        SubsystemConfig, Target, View,
+        SubsystemConfig, Target, Unpaired, View,
     },
     transport::Command,
     wire::{
@@ -140,18 +140,16 @@ impl Fabric {
                     } else {
                         link.session.plan(&self.target, &sqe, transfer)
                     };
-                    if link.session.orphaned()
-                        && let Some((first, _)) = link.fused.take()
-                    {
-                        link.controller.respond(first, Status::FUSED_MISSING, 0, 0);
+                    if let Some(unpaired) = link.session.unpaired() {
+                        let (first, io) = link.fused.take().unwrap();
+                        let status = match unpaired {
+                            Unpaired::Ends(status) => status,
+                            Unpaired::Alone => self.store(link, first, &io),
+                        };
+                        link.controller.respond(first, status, 0, 0);
                     }
                     match plan {
                         Plan::Refuse(status) => {
-                            if sqe.fuse() == Fuse::Second
-                                && let Some((first, _)) = link.fused.take()
-                            {
-                                link.controller.respond(first, Status::FUSED_FAILED, 0, 0);
-                            }
                             link.controller.respond(command, status, 0, 0);
                         }
                         Plan::Io(io) => {

@@ -203,8 +203,18 @@ fn fused_operations_in_a_row() {
     queue.submit(half(io::WRITE, 0, Fuse::Second), data(2), 8).unwrap();
     queue.submit(half(io::COMPARE, 0, Fuse::First), data(1), 9).unwrap();
     queue.submit(disk.flush(), Data::None, 10).unwrap();
+    // A Write that the target refuses leaves the Compare as it is.
+    for (start, expected, token) in [(64, 0, 11), (80, 9, 13)] {
+        let mut short = Sqe::new(io::WRITE, 1);
+        short.set_cdw10_64(start);
+        short.cdw12 = 15.into();
+        short.set_fuse(Fuse::Second);
+        let short = Request::of(short, 4096, disk.ana_group);
+        queue.submit(half(io::COMPARE, start, Fuse::First), data(expected), token).unwrap();
+        queue.submit(short, data(1), token + 1).unwrap();
+    }
     let mut done = Vec::new();
-    while done.len() < 11 {
+    while done.len() < 15 {
         let before = done.len();
         queue.poll(&mut done, Some(Duration::from_secs(60))).unwrap();
         assert!(done.len() > before, "no answer but these: {done:?}");
@@ -217,9 +227,11 @@ fn fused_operations_in_a_row() {
     });
     let (differs, failed) = (Status::COMPARE_FAILURE.code(), Status::FUSED_FAILED.code());
     let missing = Status::FUSED_MISSING.code();
-    let expected = [0, 0, 0, 0, differs, failed, 0, 0, missing, missing, 0];
+    let wrong = Status::SGL_INVALID_LENGTH.code();
+    let expected =
+        [0, 0, 0, 0, differs, failed, 0, 0, missing, missing, 0, 0, wrong, differs, wrong];
     assert_eq!(codes.collect::<Vec<_>>(), expected);
-    for (start, byte) in [(0, 1), (16, 1), (32, 0), (48, 1)] {
+    for (start, byte) in [(0, 1), (16, 1), (32, 0), (48, 1), (64, 0), (80, 0)] {
         let read = run(&mut queue, disk.read(start, 16), data(7));
         assert!(read.data.bytes().iter().all(|is| *is == byte), "{start}");
     }

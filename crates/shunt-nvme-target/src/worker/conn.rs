@@ -203,7 +203,7 @@ impl Conn {
         let is_sent = self.link.queue.is_sent();
         let done = match self.state {
             State::Flushing => is_sent,
-            State::Ending => is_sent && self.tasks.is_empty(),
+            State::Ending => is_sent && self.tasks.is_empty() && !self.link.queue.owes_response(),
             State::Open | State::Closing(_) => false,
         };
         if done {

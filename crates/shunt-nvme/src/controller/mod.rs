@@ -287,6 +287,12 @@ impl Queue {
         self.slots.len()
     }
 
+    /// True if a response waits for data that the host was asked for.
+    #[must_use]
+    pub fn owes_response(&self) -> bool {
+        self.slots.iter().any(|(_, slot)| slot.answer.is_some())
+    }
+
     /// Ends the connection because of a rule that the host broke.
     pub fn terminate(&mut self, violation: Violation) {
         if self.framing.is_closed() {

@@ -9,7 +9,7 @@ use shunt_functional::nvme::{Host, pattern};
 use shunt_functional::sandbox::{Process, Sandbox};
 use shunt_functional::waiting::settles;
 use shunt_nvme::host::Transfer;
-use shunt_nvme::wire::{Sqe, opcode};
+use shunt_nvme::wire::{Fuse, Sqe, Status, opcode};
 
 use crate::{Target, lines};
 
@@ -70,6 +70,29 @@ fn what_has_begun_is_done_before_the_end() {
     drop((host, queue));
     let finished = process.wait().success();
     assert!(!finished.stderr.contains("failed"), "{finished}");
+}
+
+/// The same of the first command of a fused operation: its second one is not taken any more, so it ends without.
+#[test]
+fn a_first_half_ends_without_the_second() {
+    let sandbox = Sandbox::new(Mode::Plain);
+    let target = Target::quick(&sandbox, STORE);
+    let mut host = Host::connect(&target.way()).unwrap();
+    let mut queue = host.queue().unwrap();
+    let mut compare = Sqe::new(opcode::io::COMPARE, 1);
+    compare.set_fuse(Fuse::First);
+    queue.submit(&compare, Transfer::ToController(4096), vec![0; BLOCK]).unwrap();
+    assert_eq!(queue.socket().peek(&mut [0]).unwrap(), 1);
+    let Target { mut process, .. } = target;
+    process.signal(libc::SIGTERM);
+    settles("the log", &true, || {
+        process.assert_running();
+        process.describe().contains("are drained")
+    });
+    let ended = queue.wait().unwrap();
+    assert_eq!(ended.completion.cqe.status(), Status::FUSED_MISSING);
+    drop((host, queue));
+    let _ = process.wait().success();
 }
 
 fn assert_kept_block(sandbox: &Sandbox, block: u64) {

@@ -1,6 +1,6 @@
 //! Conditions without a wake-up event; waiters poll for them after a while. They are bytes that no
 //! mark explains, room in the ring of a peer that has half-closed and may have been killed since,
-//! and grants that are not read.
+//! grants that are not read, and the end of an agent that was about to bring a far peer's end.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -54,6 +54,7 @@ pub fn is_about(sock: &Sock) -> bool {
         || sock.no_room.load(Relaxed) != 0
         || overflow::is_watched(sock.record())
         || sock.has(NUMBERED | SHORT)
+        || (sock.has(KERNEL_HINT) && sock.end().is_some_and(|end| end.awaits_end()))
 }
 
 /// Notes that there are bytes in the kernel socket which no mark explains. Since when, if that was known.

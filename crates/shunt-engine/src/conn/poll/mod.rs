@@ -309,6 +309,8 @@ impl End<'_> {
                 host.breaks_off();
                 return BROKEN;
             }
+            // The agent is about to bring that end, unless it is killed before: which wakes nobody.
+            host.doubts();
             kernel = ahead(kernel, host);
         }
         if kernel & events::END != 0 {

@@ -71,6 +71,17 @@ fn execs() {
     });
 }
 
+/// A send that connects its socket makes a connection like any other.
+#[test]
+fn fast_open() {
+    compare_in("fast-open", Sandbox::new, |sandbox| {
+        if sandbox.mode != Mode::Plain {
+            let stats = sandbox.stats();
+            assert_eq!(stats.get("connections_shunted"), 32, "{stats:?}");
+        }
+    });
+}
+
 #[test]
 fn lifetimes() {
     compare("lifetimes");

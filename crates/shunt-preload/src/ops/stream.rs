@@ -1,9 +1,10 @@
 //! Calls that move bytes on a connection, or end a direction of it.
 
-use libc::MSG_ERRQUEUE;
+use libc::{MSG_ERRQUEUE, MSG_FASTOPEN};
 
 use crate::next;
 use shunt_runtime::conn::Conn;
+use shunt_runtime::establish::connect;
 use shunt_runtime::stream::ancillary::{hand_over_rights, heed_times};
 use shunt_runtime::stream::borrow::{Asked, Request};
 use shunt_runtime::stream::bytes::Buffers;
@@ -274,7 +275,13 @@ pub unsafe fn sendto(
     // SAFETY: the caller keeps the C function's contract.
     let kernel = |fd, flags| unsafe { next::sendto(fd, buf, len, flags, addr, addr_len) };
     // On a connected TCP socket the address is ignored.
-    let Some(conn) = Conn::named(fd) else { return kernel(fd, flags) };
+    let Some(conn) = Conn::named(fd) else {
+        if flags & MSG_FASTOPEN != 0 {
+            // SAFETY: the caller keeps the C function's contract.
+            return unsafe { connect::by_send(fd, addr, addr_len, flags, || kernel(fd, flags)) };
+        }
+        return kernel(fd, flags);
+    };
     let iov = buffer(buf, len);
     tx::numbered(conn, Some(Buffers::one(&iov)), flags, None, &kernel)
 }
@@ -289,6 +296,11 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
         if let Some(msg) = unsafe { msg.as_ref() } {
             // SAFETY: the program gives a valid message, with its control buffer.
             unsafe { hand_over_rights(msg) };
+            if flags & MSG_FASTOPEN != 0 {
+                let (addr, len) = (msg.msg_name.cast(), msg.msg_namelen);
+                // SAFETY: the program gives a valid message, with its address.
+                return unsafe { connect::by_send(fd, addr, len, flags, || kernel(fd, flags)) };
+            }
         }
         return kernel(fd, flags);
     };
@@ -307,7 +319,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
 /// # Safety
 /// As the C function.
 pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    if Conn::named(fd).is_none() {
+    if Conn::named(fd).is_none() && flags & MSG_FASTOPEN == 0 {
         // SAFETY: the caller keeps the C function's contract, with `count` entries.
         unsafe {
             // As many as the kernel takes at once (UIO_MAXIOV).

@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
 
-use libc::{EINPROGRESS, O_NONBLOCK, sockaddr_storage};
+use libc::{EINPROGRESS, MSG_ZEROCOPY, O_NONBLOCK, sockaddr_storage};
 use shunt_engine::handshake::{Phase, proposals};
 use shunt_shm::region::Side;
 use shunt_shm::registry::{Listing, Scope};
@@ -37,7 +37,7 @@ use crate::processes::open::track;
 use crate::stream::decline::decline;
 use crate::stream::{buffers, liveness, options};
 use crate::system::abi;
-use crate::system::abi::{address, c_int, is_unspecific, sockaddr, socklen_t};
+use crate::system::abi::{address, c_int, is_unspecific, sockaddr, socklen_t, ssize_t};
 use crate::system::errno::{self, KeepErrno};
 use crate::threads::signals::SettingUp;
 
@@ -46,10 +46,10 @@ fn concerns(entry: Entry) -> bool {
     activity::active() && entry.is_plain()
 }
 
-/// connect(2), which the library has left to the kernel, has returned `result`. `undoes`: whether its address asks for
-/// the end of the connection, which is read only where the kernel has read it.
-fn was_called(fd: c_int, entry: Entry, result: c_int, undoes: impl FnOnce() -> bool) {
-    if result != 0 && errno::get() != EINPROGRESS {
+/// A call that connects a socket, and that the library has left to the kernel, is over; `failed` with `errno`.
+/// `undoes`: whether its address asks for the end of the connection, which is read only where the kernel has read it.
+fn was_called(fd: c_int, entry: Entry, failed: bool, undoes: impl FnOnce() -> bool) {
+    if failed && errno::get() != EINPROGRESS {
         return;
     }
     if undoes() {
@@ -69,11 +69,49 @@ pub unsafe fn connect(
     len: socklen_t,
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { connect_by(fd, addr, len, kernel) }
+}
+
+/// A send with `MSG_FASTOPEN` on a socket that is not known for a connection, by `kernel`: it connects the socket.
+///
+/// # Safety
+/// As of [`connect`].
+#[cold]
+pub unsafe fn by_send(
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+    flags: c_int,
+    kernel: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    // A call that sends bytes with the SYN does not wait, whether or not the socket blocks.
+    unconnected::forget(fd, fd_table::lookup(fd));
+    // SAFETY: the caller's promise.
+    let result = unsafe { connect_by(fd, addr, len, kernel) };
+    if flags & MSG_ZEROCOPY != 0 {
+        // The kernel has begun to number the sends.
+        options::go_to_kernel(fd);
+    }
+    result
+}
+
+/// Connects a socket by `kernel`, whose result is less than zero where it fails.
+///
+/// # Safety
+/// As of [`connect`].
+unsafe fn connect_by<T: Default + PartialOrd>(
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+    kernel: impl FnOnce() -> T,
+) -> T {
     let entry = fd_table::lookup(fd);
     if !concerns(entry) {
         let result = kernel();
+        let failed = result < T::default();
         // SAFETY: the caller's promise; the kernel has just read the address.
-        was_called(fd, entry, result, || unsafe { is_unspecific(addr, len) });
+        was_called(fd, entry, failed, || unsafe { is_unspecific(addr, len) });
         return result;
     }
     // What is longer than any address the kernel refuses without a look.
@@ -89,8 +127,13 @@ pub unsafe fn connect(
     }
 }
 
-/// Connects a socket that [`concerns`] the library, by `kernel`.
-fn connect_to(fd: c_int, entry: Entry, to: &Addr, kernel: impl FnOnce() -> c_int) -> c_int {
+/// Connects a socket that [`concerns`] the library, by `kernel`, whose result is less than zero where it fails.
+fn connect_to<T: Default + PartialOrd>(
+    fd: c_int,
+    entry: Entry,
+    to: &Addr,
+    kernel: impl FnOnce() -> T,
+) -> T {
     let kept = errno::get();
     if !unconnected::is_tcp(fd, entry) || !owns_process_state() {
         errno::set(kept);
@@ -114,11 +157,12 @@ fn connect_to(fd: c_int, entry: Entry, to: &Addr, kernel: impl FnOnce() -> c_int
     let result = kernel();
     let _setting_up = SettingUp::begin();
     let _keep = KeepErrno::new();
-    if result == 0 || errno::get() == EINPROGRESS {
+    let failed = result < T::default();
+    if !failed || errno::get() == EINPROGRESS {
         // The kernel has connected it, whatever becomes of this.
         contain(|| {
             point!(connect_done);
-            attempt.has_connected(to, result != 0);
+            attempt.has_connected(to, failed);
         });
     }
     drop(noted);

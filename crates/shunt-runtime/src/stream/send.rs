@@ -3,7 +3,7 @@
 use core::ptr::with_exposed_provenance_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
-use libc::{MSG_OOB, MSG_ZEROCOPY, c_int, iovec};
+use libc::{MSG_FASTOPEN, MSG_OOB, MSG_ZEROCOPY, c_int, iovec};
 use shunt_engine::call::{Direction, Errno, Kernel, Moment, Step, enter};
 use shunt_engine::conn::send::{Outgoing, over_kernel};
 use shunt_engine::conn::sends_over_tcp;
@@ -79,7 +79,11 @@ pub fn with_flags(
     kernel: &mut dyn FnMut(c_int, c_int) -> isize,
 ) -> isize {
     let Some(buffers) = buffers else { return kernel(conn.descriptor(), 0) };
-    if flags & MSG_OOB != 0 {
+    if flags & (MSG_OOB | MSG_FASTOPEN) != 0 {
+        if flags & MSG_FASTOPEN != 0 {
+            // The kernel refuses to connect the socket once more.
+            return kernel(conn.descriptor(), 0);
+        }
         // Urgent data are the kernel's: this direction goes back to it.
         demote::leave(conn, Reason::Unsupported);
     }

@@ -50,7 +50,7 @@ pub use socket::{
 };
 pub use stream::{
     Received, pwrite_all, read, readv, recv, recv_inq, recvfrom, recvmmsg, recvmsg, send, sendfile,
-    sendmmsg, sendmsg, sendto, splice, write, writev,
+    sendmmsg, sendmsg, sendmsg_address, sendto, sendto_address, splice, write, writev,
 };
 pub use traced::{Stop, be_traced, go_on, stop_self, wait_for_stop};
 pub use transfer::{

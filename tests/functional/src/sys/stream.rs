@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem;
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr;
 
@@ -63,6 +64,25 @@ pub fn recvfrom(fd: RawFd, buf: &mut [u8], flags: c_int) -> io::Result<(usize, u
 pub fn sendto(fd: RawFd, buf: &[u8], flags: c_int) -> io::Result<usize> {
     // SAFETY: buf is readable over its length; NULL is no address.
     check_len(unsafe { libc::sendto(fd, buf.as_ptr().cast(), buf.len(), flags, ptr::null(), 0) })
+}
+
+/// `sendto(2)` with an address.
+pub fn sendto_address(fd: RawFd, buf: &[u8], flags: c_int, to: SocketAddr) -> io::Result<usize> {
+    let to = RawAddr::from(to);
+    let data = buf.as_ptr().cast();
+    // SAFETY: buf is readable over its length; `to` holds an address of its length.
+    check_len(unsafe { libc::sendto(fd, data, buf.len(), flags, to.as_ptr(), to.len) })
+}
+
+/// `sendmsg(2)` with an address.
+pub fn sendmsg_address(fd: RawFd, buf: &[u8], flags: c_int, to: SocketAddr) -> io::Result<usize> {
+    let mut to = RawAddr::from(to);
+    let mut vectors = cut(buf, 1);
+    let mut msg = header(&mut vectors);
+    msg.msg_name = to.as_mut_ptr().cast();
+    msg.msg_namelen = to.len;
+    // SAFETY: the vectors lie in buf; `to` holds an address of its length.
+    check_len(unsafe { libc::sendmsg(fd, &raw const msg, flags) })
 }
 
 /// Cuts `buf` into at most `pieces` consecutive vectors.

@@ -19,6 +19,7 @@ mod epoll;
 mod errors;
 mod execs;
 mod families;
+mod fast_open;
 mod files;
 mod found;
 mod granted;
@@ -93,6 +94,7 @@ const GROUPS: &[Group] = &[
     ("faulted", signals::faulted),
     ("descriptors", descriptors::run),
     ("addresses", addresses::run),
+    ("fast-open", fast_open::run),
     ("others", others::run),
     ("locked", memory::locked),
     ("parted", memory::parted),

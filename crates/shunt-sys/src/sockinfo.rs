@@ -177,10 +177,25 @@ pub fn begin_looks_at(fd: impl AsFd, offset: Option<i32>) -> bool {
     set_option_word(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, offset).is_ok()
 }
 
-/// True when the socket was asked for what the kernel alone does with its own bytes: it tells of times of sending, or
-/// remembers where looks begin.
+/// True when the kernel holds bytes back so that no more are sent in a second than the program has said.
+fn is_paced(fd: impl AsFd) -> bool {
+    /// As 32 bits tell it, on every kernel.
+    const UNLIMITED: u32 = u32::MAX;
+    let rate = option_words(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
+    rate.is_ok_and(|[rate]| rate != UNLIMITED)
+}
+
+/// True where the option may be about what [`asks_for_kernel`].
+#[must_use]
+pub fn may_ask_for_kernel(level: i32, name: i32) -> bool {
+    is_timestamping(level, name)
+        || level == libc::SOL_SOCKET && matches!(name, libc::SO_PEEK_OFF | libc::SO_MAX_PACING_RATE)
+}
+
+/// True when the socket was asked for what the kernel alone does with its own bytes: it tells of times of sending,
+/// remembers where looks begin, or sends no faster than at some rate.
 pub fn asks_for_kernel(fd: impl AsFd) -> bool {
-    tells_times_of_sending(&fd) || peeks_at_an_offset(fd)
+    tells_times_of_sending(&fd) || peeks_at_an_offset(&fd) || is_paced(fd)
 }
 
 /// True when the kernel raises signals for what happens to the file (`O_ASYNC`).
@@ -285,6 +300,10 @@ mod tests {
             assert!(asks_for_kernel(&socket));
             set_option_word(socket.as_fd(), level, name, u32::MAX).unwrap();
             assert!(!asks_for_kernel(&socket));
+        }
+        for (rate, is_paced) in [(1_000_000, true), (u32::MAX, false)] {
+            set_option_word(socket.as_fd(), level, libc::SO_MAX_PACING_RATE, rate).unwrap();
+            assert_eq!(asks_for_kernel(&socket), is_paced);
         }
         let sending = libc::SOF_TIMESTAMPING_TX_ACK;
         set_option_word(socket.as_fd(), level, libc::SO_TIMESTAMPING, sending).unwrap();

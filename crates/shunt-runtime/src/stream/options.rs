@@ -80,7 +80,7 @@ pub fn was_set(fd: c_int, option: (c_int, c_int), done: bool, value: impl FnOnce
     if needs_kernel(level, name) {
         give_back(fd);
     }
-    if option == (libc::SOL_SOCKET, libc::SO_PEEK_OFF) || sockinfo::is_timestamping(level, name) {
+    if sockinfo::may_ask_for_kernel(level, name) {
         heed_kernel(fd);
     }
     if sockinfo::is_for_error_queue(level, name)
@@ -120,7 +120,8 @@ fn give_back(fd: c_int) {
 }
 
 /// Times of sending are the kernel's to tell, of bytes that it sends, and so is where a look ended, at bytes that it
-/// has received. Where the program asks for them the connection that the socket is, or that it will make or accept, is TCP.
+/// has received; and it alone sends at a rate. Where the program asks for one of these the connection that the socket is, or that it
+/// will make or accept, is TCP.
 pub fn heed_kernel(fd: c_int) {
     if sockinfo::asks_for_kernel(abi::borrow(fd)) {
         if let Some(listener) = Listener::of(fd_table::lookup(fd)) {

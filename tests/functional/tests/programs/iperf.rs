@@ -43,7 +43,7 @@ fn scenario(sandbox: &Sandbox) -> Outcome {
         (&["-Z"], 2),
         (&["-l", "1000"], 2),
     ];
-    let outcome = runs
+    let mut outcome: Outcome = runs
         .into_iter()
         .zip(1..)
         .map(|((args, connections), n)| {
@@ -53,6 +53,18 @@ fn scenario(sandbox: &Sandbox) -> Outcome {
             sandbox.expect(Expect::Ends(2 * connections), || run(sandbox, &port.to_string(), args))
         })
         .collect();
+    // The kernel alone sends at a rate.
+    let before = sandbox.mode.is_shunted().then(|| sandbox.stats());
+    server.wait_for_text(|text| {
+        (text.matches("Server listening").count() > runs.len()).then_some(())
+    });
+    let paced = ["--fq-rate", "200M"];
+    outcome.push(sandbox.expect(Expect::Ends(2), || run(sandbox, &port.to_string(), &paced)));
+    if let Some(before) = before {
+        let after = sandbox.stats();
+        assert_eq!(after.since(&before).1, 2, "the control connection: {after:?}");
+        assert!(after.declined("unsupported") > before.declined("unsupported"), "{after:?}");
+    }
     server.assert_running();
     outcome
 }

@@ -182,6 +182,18 @@ impl Flows {
         }
         packets
     }
+
+    /// Connections that would be shown had they come to shared memory: one end sent over kernel TCP, and nothing was seen of the
+    /// other one.
+    pub fn left_on_tcp(&self, programs: &Programs, wanted: &Wanted) -> usize {
+        let is_left = |flow: &&Flow| {
+            flow.held.first().is_some_and(|Seen { event, from, .. }| {
+                let direction = usize::from(flow.directions[0].from != Some(*from));
+                flow.is_wanted(event, direction, programs, wanted)
+            })
+        };
+        self.known.values().filter(is_left).count()
+    }
 }
 
 impl Flow {
@@ -212,27 +224,36 @@ impl Flow {
         if self.is_shown.is_none()
             && (event.flags & flag::TCP == 0 || self.has_spoken == [true, true])
         {
-            let program = |direction: usize| {
-                self.directions[direction].from.and_then(|from| programs.get(&from))
-            };
-            let (own, other) = (program(direction), program(1 - direction));
-            let view = |(local, own): (Addr, Option<&Program>),
-                        (peer, other): (Addr, Option<&Program>)| {
-                wanted.filter.takes_entry(&Entry {
-                    local: &local.to_string(),
-                    peer: &peer.to_string(),
-                    pids: [own, other]
-                        .map(|program| program.and_then(|p| u32::try_from(p.pid).ok())),
-                    programs: [own, other].map(|program| program.map(|p| p.name.as_str())),
-                    mode: Some("shunt"),
-                    reason: None,
-                })
-            };
-            let ends = ((event.tuple.local, own), (event.tuple.peer, other));
-            let is_shown = view(ends.0, ends.1) || view(ends.1, ends.0);
-            self.is_shown = Some(is_shown && wanted.link.is_none_or(|link| link == event.link));
+            self.is_shown = Some(self.is_wanted(event, direction, programs, wanted));
         }
         self.is_shown
+    }
+
+    /// Whether the conditions hold for one of its ends.
+    fn is_wanted(
+        &self,
+        event: &Event,
+        direction: usize,
+        programs: &Programs,
+        wanted: &Wanted,
+    ) -> bool {
+        let program =
+            |direction: usize| self.directions[direction].from.and_then(|from| programs.get(&from));
+        let (own, other) = (program(direction), program(1 - direction));
+        let view = |(local, own): (Addr, Option<&Program>),
+                    (peer, other): (Addr, Option<&Program>)| {
+            wanted.filter.takes_entry(&Entry {
+                local: &local.to_string(),
+                peer: &peer.to_string(),
+                pids: [own, other].map(|program| program.and_then(|p| u32::try_from(p.pid).ok())),
+                programs: [own, other].map(|program| program.map(|p| p.name.as_str())),
+                mode: Some("shunt"),
+                reason: None,
+            })
+        };
+        let ends = ((event.tuple.local, own), (event.tuple.peer, other));
+        (view(ends.0, ends.1) || view(ends.1, ends.0))
+            && wanted.link.is_none_or(|link| link == event.link)
     }
 
     fn hold(&mut self, seen: Seen) {
@@ -455,6 +476,26 @@ mod tests {
         // Both ends over TCP are a whole connection, too.
         let both = vec![request, sent(SERVER, 0, "ok", flag::TCP)];
         assert_eq!(taken(&mut Flows::default(), "", both).len(), 5);
+    }
+
+    #[test]
+    fn connections_that_stay_on_tcp_are_counted() {
+        let flows = &mut Flows::default();
+        assert_eq!(taken(flows, "", vec![sent(SERVER, 0, "220 hello", flag::TCP)]), []);
+        let left = |flows: &Flows, filter: &str, link| {
+            let words: Vec<_> = filter.split(' ').map(str::to_owned).collect();
+            let wanted = Wanted { filter: Filter::parse(&words).unwrap(), link };
+            flows.left_on_tcp(&programs(), &wanted)
+        };
+        for (filter, count) in
+            [("program nginx", 1), ("port 80", 1), ("dport 5000", 1), ("port 81", 0)]
+        {
+            assert_eq!(left(flows, filter, None), count, "{filter}");
+        }
+        assert_eq!(left(flows, "", Some(8)), 0);
+        // The other end is seen after all.
+        assert_eq!(taken(flows, "", vec![sent(CLIENT, 0, "EHLO", 0)]).len(), 5);
+        assert_eq!(left(flows, "", None), 0);
     }
 
     #[test]

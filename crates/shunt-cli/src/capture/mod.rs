@@ -87,6 +87,14 @@ fn link_number(name: &str) -> Result<Option<u64>, String> {
     })
 }
 
+fn left_on_tcp(connections: usize) -> String {
+    let (count, they) = match connections {
+        1 => ("1 connection".to_owned(), "it"),
+        n => (format!("{n} connections"), "them"),
+    };
+    format!("{count} stayed on kernel TCP: tcpdump shows {they}, and `shunt stats` counts why")
+}
+
 enum Failure {
     Agent(Unreachable),
     Writing(io::Error),
@@ -152,6 +160,10 @@ fn capture(args: &Capture, wanted: Wanted, to: Option<&Path>) -> Result<(), Fail
     session.sink.end(lost, nanos(ClockId::Realtime))?;
     let Lost { sends, bytes, damaged } = lost;
     complain(&format!("{} packets captured, {sends} sends of {bytes} bytes lost", session.written));
+    let left = session.flows.left_on_tcp(&session.programs, &session.wanted);
+    if left > 0 {
+        complain(&left_on_tcp(left));
+    }
     if damaged > 0 {
         complain(&format!("{damaged} times a program's ring had something that made no sense"));
     }

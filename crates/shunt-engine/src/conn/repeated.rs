@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use shunt_shm::arena::{Record, UNDECIDED};
 use shunt_shm::handover::{self, Repeats};
+use shunt_shm::region::DEAF;
 use shunt_shm::ring::{RxCursor, TxCursor};
 
 use crate::conn::End;
@@ -162,7 +163,14 @@ impl End<'_> {
     pub fn is_to_follow(&self) -> bool {
         handover::has_left(&self.theirs.ctl.handed_over)
             && path(self.record.tx.marks.load(Relaxed)) == Path::Ring
-            && !self.has(SHUT_WR)
+            && self.can_repeat()
+    }
+
+    /// True where what lies unread in the ring could be sent once more. After its end this side can send nothing. Where the peer
+    /// has shut both directions its kernel answers bytes with RST (`tcp_rcv_state_process` in net/ipv4/tcp_input.c), those that
+    /// it knew from the ring, too. A peer that has left, too, reads on in the ring then.
+    pub(super) fn can_repeat(&self) -> bool {
+        !self.has(SHUT_WR) && self.theirs.ctl.closed.load(Acquire) != DEAF
     }
 }
 

@@ -15,7 +15,7 @@ use shunt_wire::reason::Reason;
 
 use crate::call::{Errno, enter};
 use crate::conn::End;
-use crate::conn::flags::{FROZEN, HAD_ROOM, SHUT_WR, WANT_TCP};
+use crate::conn::flags::{FROZEN, HAD_ROOM, WANT_TCP};
 use crate::conn::repeated::are_pending;
 use crate::handshake::Phase;
 use crate::kernel::{KernelSocket, has_failed};
@@ -195,8 +195,7 @@ impl End<'_> {
     /// True when the bytes of this side go through the ring still: it has to [leave](Self::leave).
     #[must_use]
     pub fn is_to_leave(&self) -> bool {
-        // After its end it can send nothing once more: a peer that has left, too, reads on in the ring.
-        path(self.record.tx.marks.load(Relaxed)) == Path::Ring && !self.has(SHUT_WR)
+        path(self.record.tx.marks.load(Relaxed)) == Path::Ring && self.can_repeat()
     }
 
     /// What the peer has not taken, where there is room for that.
@@ -228,8 +227,7 @@ impl End<'_> {
         if !port.take_back() {
             return Err(Violation::Grants);
         }
-        // After its end this side can send nothing; the other one reads on in the ring.
-        if path(tx.marks.load(Relaxed)) == Path::Ring && !self.has(SHUT_WR) {
+        if path(tx.marks.load(Relaxed)) == Path::Ring && self.can_repeat() {
             self.mark_end(tx.cursor.refresh(&self.theirs.cons)?, port);
             port.reaches(Moment::Noted);
             self.notes_left(Reason::HandedOver, port);

@@ -1,9 +1,11 @@
 use core::cell::{Cell, RefCell};
 
 use super::*;
+use crate::conn::flags::SHUT_WR;
 use crate::conn::repeated::are_awaited;
 use crate::model::{Arrival, Memory, Socket};
 use shunt_shm::arena::Mode;
+use shunt_shm::region::DEAF;
 use shunt_shm::ring::TxCursor;
 
 /// What an end has beside the ring, and what it did.
@@ -226,6 +228,25 @@ fn what_the_peer_has_not_taken_goes_once_more_where_there_is_room() {
         assert!(memory.end().has(WANT_TCP));
         assert_eq!(*port.moments.borrow(), [Moment::Marked]);
         assert_eq!(path(memory.end().record.tx.marks.load(Relaxed)), Path::Tcp);
+    }
+}
+
+#[test]
+fn to_one_who_has_shut_both_directions_nothing_is_sent_once_more() {
+    for has_left in [false, true] {
+        let memory = in_the_ring(10);
+        if has_left {
+            peer_leaves(&memory, 4);
+        }
+        memory.end().theirs.ctl.closed.store(DEAF, Relaxed);
+        let port = Port::new(&memory, 10);
+        let end = memory.end();
+        assert!(!end.is_to_leave() && !end.is_to_follow());
+        end.leave(Below::Nothing, &port).unwrap();
+        assert_eq!(end.follow(false, &port), Ok(true));
+        assert_eq!((end.to_repeat(), port.repeated()), (Some(0), 0));
+        // So it may come back to the ring, and read on.
+        assert_eq!(path(end.mine.prod.marks.load(Relaxed)), Path::Ring);
     }
 }
 

@@ -462,6 +462,8 @@ pub struct Receives<'a> {
     /// Bytes of it that were in the ring.
     pub in_ring: usize,
     pub only_looks: bool,
+    /// Bytes in the kernel socket that looks have passed; `None`: each look begins at the first one.
+    pub looked_at: Option<usize>,
     pub is_bad: bool,
     /// A handler receives while this call copies.
     pub is_interrupted: bool,
@@ -497,6 +499,7 @@ impl<'a> Receives<'a> {
             got: 0,
             in_ring: 0,
             only_looks: false,
+            looked_at: None,
             is_bad: false,
             is_interrupted: false,
             comes_at_copy: 0,
@@ -533,6 +536,10 @@ impl Incoming for Receives<'_> {
         (self.got, self.in_ring) = (0, 0);
     }
 
+    fn looks_go_on(&self) -> bool {
+        self.looked_at.is_some()
+    }
+
     fn total(&self) -> usize {
         self.total
     }
@@ -555,7 +562,8 @@ impl Incoming for Receives<'_> {
 
     fn read_kernel(&mut self, most: usize) -> Kernel {
         self.socket.happens();
-        let there = usize::try_from(self.socket.unread()).unwrap();
+        let unread = usize::try_from(self.socket.unread()).unwrap();
+        let there = unread - self.looked_at.unwrap_or(0);
         let n = most.min(self.total - self.got).min(there);
         if there == 0 && self.socket.reset.get() && !self.socket.is_told.replace(true) {
             return Kernel::Failed(Errno::CONNRESET);
@@ -564,8 +572,10 @@ impl Incoming for Receives<'_> {
         if there == 0 && !has_ended && !self.socket.reset.get() {
             return Kernel::Nothing;
         }
-        if !self.only_looks {
-            self.socket.read(n as u64);
+        match &mut self.looked_at {
+            Some(looked_at) => *looked_at += n,
+            None if self.only_looks => {}
+            None => self.socket.read(n as u64),
         }
         self.got += n;
         Kernel::Moved(n)

@@ -166,7 +166,7 @@ pub fn tells_inq(fd: impl AsFd) -> bool {
 }
 
 /// True when looks begin where the last one ended (`SO_PEEK_OFF`, on TCP since Linux 6.9).
-fn peeks_at_an_offset(fd: impl AsFd) -> bool {
+pub fn peeks_at_an_offset(fd: impl AsFd) -> bool {
     let offset = option_words(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF);
     offset.is_ok_and(|[offset]| offset.cast_signed() >= 0)
 }

@@ -9,6 +9,7 @@ use shunt_engine::conn::recv::{Incoming, Looked, peek, receive as receive_step};
 use shunt_engine::kernel::{KernelSocket, Look};
 use shunt_shm::Violation;
 use shunt_shm::ring::Span;
+use shunt_sys::sockinfo;
 
 use crate::conn::{Conn, Hold, LEFTOVER, Sock};
 use crate::control::link::Link;
@@ -22,7 +23,7 @@ use crate::stream::grants::{self, Use};
 use crate::stream::in_doubt::InDoubt;
 use crate::stream::tcp::{self, Socket};
 use crate::stream::{again, demote, leftover, liveness, notify, pipe_rx, promote, zerocopy};
-use crate::system::clock;
+use crate::system::{abi, clock};
 
 /// Time for which bytes of which no mark tells may lie in the kernel socket of a connection that goes on,
 /// in units of 1024 ns: about a second.
@@ -135,6 +136,10 @@ impl Incoming for Receiving<'_, '_> {
 
     fn begins_anew(&mut self) {
         *self.got = 0;
+    }
+
+    fn looks_go_on(&self) -> bool {
+        self.call.flags & MSG_PEEK != 0 && sockinfo::peeks_at_an_offset(abi::borrow(self.fd))
     }
 
     #[inline(always)]

@@ -32,6 +32,11 @@ pub trait Incoming {
     /// It only looks, and begins anew.
     fn begins_anew(&mut self);
 
+    /// The kernel has each look begin where the last one ended (`SO_PEEK_OFF`).
+    fn looks_go_on(&self) -> bool {
+        false
+    }
+
     /// Bytes that it has room for.
     fn total(&self) -> usize;
 
@@ -251,10 +256,18 @@ pub fn peek(
     loop {
         // Before the look, so that nothing comes unseen.
         let known = end.map_or(0, End::arrivals);
-        call.begins_anew();
+        if call.got() > 0 && !call.looks_go_on() {
+            call.begins_anew();
+        }
         let step = receive(record, end, call, blocking)?;
         match step {
             Step::Done if call.got() > 0 && !is_last && !has_enough(call, blocking) => {}
+            // poll(2) would tell of the bytes that an earlier look has seen.
+            Step::Wait(Until::Kernel | Until::Both)
+                if call.socket().waiting() > 0 && call.looks_go_on() =>
+            {
+                return Ok(Step::Wait(Until::More(known)));
+            }
             _ => return Ok(step),
         }
         if !is_over(record, end, call) {

@@ -91,6 +91,25 @@ fn a_look_that_wants_more_waits_for_more_and_sees_the_end() {
 }
 
 #[test]
+fn a_look_that_begins_where_the_last_one_ended_sees_each_byte_once() {
+    let (memory, socket) = (Memory::default(), Socket::default());
+    let mut call = Receives::new(&memory, &socket, 36);
+    (call.enough, call.looked_at) = (36, Some(0));
+    for (comes, got) in [(1, 1), (10, 11), (0, 11)] {
+        socket.arrive(Arrival::Bytes(comes));
+        assert!(matches!(look_step(&mut call), Step::Wait(Until::More(_))), "{got}");
+        assert_eq!(call.got, got);
+    }
+    socket.arrive(Arrival::Bytes(25));
+    assert_eq!((look_step(&mut call), call.got), (Step::Done, 36));
+    // All that is there was seen: the kernel's poll would tell of it all the same.
+    let mut call = Receives { looked_at: Some(36), ..Receives::new(&memory, &socket, 4) };
+    assert!(matches!(look_step(&mut call), Step::Wait(Until::More(_))));
+    socket.arrive(Arrival::Bytes(9));
+    assert_eq!((look_step(&mut call), call.got), (Step::Done, 4));
+}
+
+#[test]
 fn a_look_sees_bytes_on_both_sides_of_a_mark() {
     let (memory, socket) = behind_tcp(3, 3, 5);
     let mut call = Receives::new(&memory, &socket, 100);

@@ -43,6 +43,8 @@ pub(crate) enum Outcome {
     Connected(Name),
     /// A connection's rings are registered: where the far side writes, and how its program tells of news. Or they cannot be.
     Opened(Name, usize, Result<(Remote, u32), Refusal>),
+    /// Both sides have opened a connection, or its link has failed before.
+    Attached(Name, usize, bool),
     /// All connections of a link that has failed are settled: what the peer is to be sent.
     Settled(Name, Vec<(message::Place, Rest)>),
     /// What a worker tells of itself.
@@ -246,7 +248,8 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         self.lanes = self.lanes.saturating_sub(1);
     }
 
-    /// Both sides have opened a connection: `begin` says so to the program, in its section.
+    /// Both sides have opened a connection: `begin` says so to the program, in its section. Where the link has failed meanwhile the
+    /// program stays on TCP.
     pub(crate) fn attach(
         &self,
         name: Name,
@@ -254,22 +257,23 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         far: Remote,
         begin: impl FnOnce() + Send + 'static,
     ) {
+        let (tell, shared) = (self.tell.clone(), Arc::clone(&self.shared));
         self.with_link(name, move |link, _| {
-            begin();
-            if link.attach(slot, generation, far) {
+            let is_attached = link.attach(slot, generation, far);
+            if is_attached {
+                begin();
                 link.mirror_mut().wake(slot, News { bytes: true, room: true });
+            } else {
+                abandon_on(link, slot);
             }
+            let _ = tell.send(Outcome::Attached(name, slot, is_attached));
+            shared.wake();
         });
     }
 
     /// A connection that the far side has not opened is over.
     pub(crate) fn abandon(&self, name: Name, slot: usize) {
-        self.with_link(name, move |link, _| {
-            if !link.is_attached(slot) {
-                link.abandon(slot);
-                link.mirror_mut().clear(slot);
-            }
-        });
+        self.with_link(name, move |link, _| abandon_on(link, slot));
     }
 
     /// All programs of a connection are gone.
@@ -335,6 +339,13 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
 fn are_reset(connections: &[(usize, Ended)]) {
     for (slot, ended) in connections {
         warn!("connection {slot} of a link that has failed is reset: {ended}");
+    }
+}
+
+fn abandon_on<P: Port>(link: &mut Link<P, Lanes>, slot: usize) {
+    if !link.is_attached(slot) {
+        link.abandon(slot);
+        link.mirror_mut().clear(slot);
     }
 }
 

@@ -4,8 +4,8 @@ use shunt_shm::sync::Ordering;
 use shunt_verbs::port::Port;
 
 use super::{Ended, Halt, Link, Open};
-use crate::lane::{Impossible, Rest, Settled};
-use crate::mirror::{Mirror, News, break_off};
+use crate::lane::{Impossible, Rest, Settled, Stand};
+use crate::mirror::{Mirror, News, break_off, leave_to_tcp};
 
 /// What comes of it that both sides have said where they stood.
 #[derive(Debug, Default)]
@@ -44,10 +44,11 @@ impl<P: Port, M: Mirror> Link<P, M> {
             let (mine, theirs) =
                 (self.mirror.section(slot, side), self.mirror.section(slot, side.other()));
             let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) else { continue };
-            let settled = said.map(|said| open.lane.settle(&said.stand, (mine, theirs), ring));
-            let ended = match settled {
-                Some(Ok(Settled::GoesOn)) => None,
-                Some(Ok(Settled::EndsBehind(from))) => {
+            // Of what it has not opened by then, the far side says nothing.
+            let stand = said.map_or(Stand::UNOPENED, |said| said.stand);
+            let ended = match open.lane.settle(&stand, (mine, theirs), ring) {
+                Ok(Settled::GoesOn) => None,
+                Ok(Settled::EndsBehind(from)) => {
                     let (memory, at) = (&open.rings.memory, open.rings.outgoing.start);
                     let read = |offset, to: &mut [u8]| memory.read(at + offset, to);
                     // Else the far side hears of no end, and ends the connection.
@@ -56,8 +57,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
                     }
                     None
                 }
-                Some(Err(impossible)) => Some(Ended::Impossible(impossible)),
-                None => Some(Ended::Untold),
+                Err(impossible) => Some(Ended::Impossible(impossible)),
             };
             if let Some(ended) = ended {
                 break_off(theirs);
@@ -107,6 +107,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
                 if self.is_settled {
                     ended.push((slot, Ended::Lost));
                 }
+            } else if open.far.is_none() {
+                leave_to_tcp(theirs);
             } else {
                 theirs.cons.heard.store(0, Ordering::Release);
                 theirs.prod.behind.store(0, Ordering::Release);

@@ -114,11 +114,14 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             Outcome::Opened(name, slot, opened) => {
                 return self.registered(name, slot, opened, now);
             }
+            Outcome::Attached(name, slot, is_attached) => {
+                return self.attached(name, slot, is_attached, now);
+            }
             Outcome::Told(told) => {
                 let (link, came) = match told {
                     Told::Called(link, slot) => {
                         let Some(name) = links.named(link) else { return };
-                        return self.called(name, slot, now);
+                        return self.called(name, slot);
                     }
                     Told::Free(link, slot) => {
                         let Some(name) = links.named(link) else { return };

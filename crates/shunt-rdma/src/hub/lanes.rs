@@ -33,7 +33,7 @@ use crate::lane::{Lane, Stage, Waiting};
 use crate::links::{Name, SLOTS};
 use crate::memory::News;
 use crate::mirror::Place;
-use crate::peers::{Peer, Way};
+use crate::peers::Peer;
 use crate::report::PeerReport;
 
 /// How long a proposal waits for an acceptor: a little longer than that looks for it.
@@ -185,7 +185,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             if is_due {
                 self.offered_at = now;
             }
-            let can = matches!(peer.way, Way::Open(_)) && self.device().is_some();
+            let can = peer.is_ready() && self.device().is_some();
             if is_due && up == all && can {
                 let orders = self.peers[at].groups.offer();
                 self.carry_out(at, orders, now);
@@ -208,6 +208,14 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let use_ = place.section(Side::Client).setup.generation.load(Ordering::Relaxed);
         let opened = Lane { place, generation, use_, client, server, stage };
         self.lanes.insert((name, lane), opened);
+    }
+
+    /// Where there can be no link group with a peer now, nothing waits for one.
+    pub(super) fn no_more_waits(&mut self, at: usize) {
+        let peer = &self.peers[at];
+        if !peer.is_ready() {
+            self.waiting.retain(|waiting| waiting.peer != peer.name.key);
+        }
     }
 
     /// A place in a link group that this side has offered.

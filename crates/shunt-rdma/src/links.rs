@@ -45,8 +45,8 @@ pub(crate) enum Outcome {
     Opened(Name, usize, Result<(Remote, u32), Refusal>),
     /// Both sides have opened a connection, or its link has failed before.
     Attached(Name, usize, bool),
-    /// All connections of a link that has failed are settled: what the peer is to be sent.
-    Settled(Name, Vec<(message::Place, Rest)>),
+    /// Connections of a link that has failed are settled: what the peer is to be sent, and the places of those that are not yet.
+    Settled(Name, Vec<(message::Place, Rest)>, Vec<usize>),
     /// What a worker tells of itself.
     Told(Told),
 }
@@ -294,16 +294,29 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
 
     /// The far side has said where its connections stood.
     pub(crate) fn settle(&self, name: Name, far: Vec<Halt>) {
+        self.settle_by(name, move |link| link.settle(&far));
+    }
+
+    /// Looks again at connections whose programs were about to end.
+    pub(crate) fn settle_endings(&self, name: Name, endings: Vec<usize>, is_over: bool) {
+        self.settle_by(name, move |link| link.settle_endings(&endings, is_over));
+    }
+
+    fn settle_by(
+        &self,
+        name: Name,
+        settle: impl FnOnce(&mut Link<P, Lanes>) -> Settlement + Send + 'static,
+    ) {
         let (tell, shared) = (self.tell.clone(), Arc::clone(&self.shared));
         self.with_link(name, move |link, _| {
-            let Settlement { ended, rests } = link.settle(&far);
+            let Settlement { ended, rests, endings } = settle(link);
             are_reset(&ended);
             let rests = rests.into_iter().flat_map(|(slot, generation, pieces)| {
                 let slot = u16::try_from(slot).unwrap_or(u16::MAX);
                 let place = message::Place { group: name.1, slot, generation };
                 pieces.into_iter().map(move |rest| (place, rest))
             });
-            let _ = tell.send(Outcome::Settled(name, rests.collect()));
+            let _ = tell.send(Outcome::Settled(name, rests.collect(), endings));
             shared.wake();
         });
     }

@@ -26,6 +26,8 @@ impl Stand {
 /// What was agreed on when the link had failed.
 #[derive(Debug)]
 pub(super) struct Agreed {
+    /// Where the local program's direction goes on.
+    pub(super) goes_on_at: u64,
     /// Where the far program's direction leaves the ring, if it does not end there.
     pub(super) leaves_at: u64,
     /// Where its rest begins.

@@ -85,6 +85,8 @@ impl core::error::Error for NotOpened {}
 pub enum Ended {
     /// It has said what cannot be.
     Impossible(Impossible),
+    /// Its program began to end, and has neither ended nor followed in time.
+    Stuck,
     /// Its program ended behind bytes that have not come, and sends no more.
     Lost,
 }
@@ -93,6 +95,7 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Impossible(impossible) => write!(f, "the far side said {impossible}"),
+            Self::Stuck => f.write_str("its program has begun to end, and does not"),
             Self::Lost => f.write_str("its last bytes were not delivered"),
         }
     }

@@ -536,7 +536,6 @@ fn says(far: &Hostile, slot: usize) -> (u32, bool) {
 fn a_far_side_that_leaves_without_an_end_has_nobody_wait_for_it() {
     let mut far = Hostile::new();
     assert_eq!(says(&far, 0), (1, false));
-    far.link.mirror_mut().woken.clear();
     far.say(0, 0, Kind::Leave(LANE));
     assert_eq!(says(&far, 0), (0, true));
     assert_eq!(far.link.mirror().woken, [(0, News { bytes: true, room: true })]);

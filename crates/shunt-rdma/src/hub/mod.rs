@@ -28,6 +28,7 @@ use crate::config::{Config, PeerName};
 use crate::conn::{Conn, Over};
 use crate::device::Wanted;
 use crate::dial::{self, Dialed};
+use crate::endings::Endings;
 use crate::groups::Impossible;
 use crate::lane::{Lane, Waiting};
 use crate::links::{Links, Name, Outcome};
@@ -86,6 +87,7 @@ pub(crate) struct Hub<P: Port> {
     member: u16,
     lanes: BTreeMap<(Name, usize), Lane>,
     waiting: Vec<Waiting>,
+    endings: BTreeMap<Name, Endings>,
     /// When a link group was last offered for them.
     offered_at: Duration,
     /// Of the last connection.
@@ -142,6 +144,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             member: crate::memory::AGENT,
             lanes: BTreeMap::new(),
             waiting: Vec::new(),
+            endings: BTreeMap::new(),
             offered_at: Duration::ZERO,
             generation: 0,
             beat_at: Duration::ZERO,
@@ -192,7 +195,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let beat = (!self.machines.is_empty()).then_some(self.beat_at);
         let retired = self.retired.iter().map(|(until, _)| *until);
         let deadline = conns.chain(peers).chain(accept).chain([self.device_at]).chain(addresses);
-        let deadline = deadline.chain(beat).chain(retired).chain(self.proposals_at()).min();
+        let deadline = deadline.chain(beat).chain(retired).chain(self.proposals_at());
+        let deadline = deadline.chain(self.endings_at()).min();
         let wait = deadline.map(|deadline| {
             let wait = deadline.saturating_sub(now);
             Timespec {
@@ -228,6 +232,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         while let Ok(outcome) = self.outcomes.1.try_recv() {
             self.came_of_it(outcome, now);
         }
+        self.see_to_endings(now);
         self.see_to_machines(now);
         self.hear_programs(now);
         self.dial(now);

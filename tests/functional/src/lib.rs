@@ -21,6 +21,7 @@ pub mod passing;
 pub mod pattern;
 pub mod points;
 pub mod record;
+pub mod relay;
 pub mod rounds;
 pub mod sandbox;
 pub mod servers;

@@ -13,6 +13,7 @@ use crate::binaries::{built, program};
 use crate::generator::{Server, records};
 use crate::mode::Mode;
 use crate::record::compare;
+use crate::relay::{RELAYED, Relay};
 use crate::sandbox::{Process, Sandbox, is_root};
 use crate::waiting::settles;
 
@@ -22,6 +23,8 @@ pub struct Lab {
     /// Ends both namespaces.
     holder: Process,
     server: Option<Process>,
+    /// Between the agents of two hosts.
+    relay: Option<Relay>,
     /// The machines, of which the first one is at 10.77.0.1 and so on.
     pub machines: Vec<Machine>,
 }
@@ -95,7 +98,21 @@ impl Lab {
     /// When they can't be made.
     #[must_use]
     pub fn of_hosts() -> Self {
+        Self::hosts(false)
+    }
+
+    /// The same, with a [`Relay`] between their agents.
+    ///
+    /// # Panics
+    /// When they can't be made.
+    #[must_use]
+    pub fn of_hosts_by_relay() -> Self {
+        Self::hosts(true)
+    }
+
+    fn hosts(has_relay: bool) -> Self {
         let (mut lab, pids) = Self::of(2);
+        lab.relay = has_relay.then(|| Relay::start(&lab.place, inside(&lab.place, pids[0])));
         let wire = lab.place.path().join("wire");
         fs::create_dir(&wire).expect("a directory");
         let source =
@@ -117,7 +134,10 @@ impl Lab {
                 "--rdma-key".to_owned(),
                 file.display().to_string(),
                 "--peer".to_owned(),
-                format!("10.77.0.{}={}", 3 - n, keys[other]),
+                match has_relay {
+                    true => format!("10.77.0.1:{}={}", RELAYED + u16::from(3 - n), keys[other]),
+                    false => format!("10.77.0.{}={}", 3 - n, keys[other]),
+                },
             ];
             assert_ne!(keys[own], keys[other]);
             lab.add(pid, n, Meets::Agents(arguments.to_vec(), wire.clone()));
@@ -144,12 +164,27 @@ impl Lab {
         }
     }
 
+    /// What lies between the agents.
+    ///
+    /// # Panics
+    /// When they reach each other without.
+    #[must_use]
+    pub const fn relay(&self) -> &Relay {
+        self.relay.as_ref().expect("a relay")
+    }
+
+    /// The file by whose presence nothing arrives by RDMA.
+    #[must_use]
+    pub fn cut_file(&self) -> PathBuf {
+        self.place.path().join("wire/cut")
+    }
+
     /// Nothing arrives by RDMA, or all does again.
     ///
     /// # Panics
     /// When there is no wire.
     pub fn cut(&self, is_cut: bool) {
-        let cut = self.place.path().join("wire/cut");
+        let cut = self.cut_file();
         if is_cut { fs::write(cut, "") } else { fs::remove_file(cut) }.expect("a wire");
     }
 
@@ -203,7 +238,7 @@ impl Lab {
         let pids = holder.whole_lines();
         let pids = pids.lines().filter_map(|line| line.strip_prefix("machine ")?.parse().ok());
         let pids: Vec<i32> = pids.collect();
-        (Self { place, holder, server: None, machines: Vec::new() }, pids)
+        (Self { place, holder, server: None, relay: None, machines: Vec::new() }, pids)
     }
 
     /// Starts the server.
@@ -267,9 +302,20 @@ impl Lab {
     }
 }
 
+/// The beginning of a command line in the network of a process.
+fn inside(sandbox: &Sandbox, pid: i32) -> Command {
+    let mut command = sandbox.plain(program("nsenter"));
+    if !is_root() {
+        command.args(["--user", "--preserve-credentials"]);
+    }
+    command.args(["--net", "--target", &pid.to_string(), "--"]);
+    command
+}
+
 impl Drop for Lab {
     fn drop(&mut self) {
         self.machines.clear();
+        self.relay = None;
         if let Some(server) = &mut self.server {
             server.terminate(libc::SIGTERM);
         }
@@ -281,12 +327,7 @@ impl Machine {
     /// The beginning of a command line in this machine's network.
     #[must_use]
     pub fn inside(&self) -> Command {
-        let mut command = self.sandbox.plain(program("nsenter"));
-        if !is_root() {
-            command.args(["--user", "--preserve-credentials"]);
-        }
-        command.args(["--net", "--target", &self.pid.to_string(), "--"]);
-        command
+        inside(&self.sandbox, self.pid)
     }
 
     /// Starts its agent.

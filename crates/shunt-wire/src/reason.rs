@@ -85,9 +85,9 @@ reasons! {
     /// The peer wrote something into shared memory that the protocol does not allow.
     ProtocolViolation = 12, "protocol-violation",
         "Restart the peer: it runs with a damaged library, or is hostile. If it is neither, report it.";
-    /// The program that made the proposal is gone.
+    /// The program that made the proposal is gone; or the other host's agent, or its network.
     PeerGone = 13, "peer-gone",
-        "See why the client has ended. Nothing is wrong with Shunt.";
+        "See why the client has ended; between hosts, why the other agent has, whose log says more. Nothing is wrong with Shunt here.";
     /// The program asked for something on the socket that only the kernel can do (out-of-band data, times of sending, signals by O_ASYNC, SO_PEEK_OFF, kernel TLS, TCP repair).
     Unsupported = 14, "unsupported",
         "Have the program go without what it asks for on the socket, or leave it on TCP.";

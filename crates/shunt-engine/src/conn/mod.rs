@@ -33,7 +33,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use shunt_shm::arena::Record;
 use shunt_shm::handover;
 use shunt_shm::region::{Section, Side};
-use shunt_shm::ring::{UNLIMITED, heard};
+use shunt_shm::ring::{RxCursor, UNLIMITED, heard};
 use shunt_wire::clc::Proposal;
 
 use crate::buffers;
@@ -140,6 +140,19 @@ impl End<'_> {
         self.has(flags::HOSTED) && self.theirs.cons.heard.load(Relaxed) != 0
     }
 
+    /// True where a connection to another host needs the agent: its bytes come through a ring, or go through one, or a mark of this
+    /// side is on its way. Asked once the agent is gone, so that all that it has said counts, and nothing changes the answer.
+    #[cold]
+    #[must_use]
+    pub fn is_stranded(&self) -> bool {
+        let marks = self.record.rx.marks.load(Relaxed);
+        let comes =
+            path(marks) == Path::Ring && RxCursor::next_mark(&self.theirs.prod, marks) == Ok(None);
+        let goes = path(self.record.tx.marks.load(Relaxed)) == Path::Ring
+            && !handover::has_left(&self.theirs.ctl.handed_over);
+        self.has(flags::HOSTED) && (comes || goes || self.has_unheard_marks())
+    }
+
     /// True while a link to another host that has failed is being settled, and bytes of this side lie in the ring.
     #[must_use]
     pub fn is_being_settled(&self) -> bool {
@@ -207,6 +220,8 @@ impl End<'_> {
 
 #[cfg(test)]
 mod tests {
+    use shunt_shm::ring::TxCursor;
+
     use super::*;
     use crate::model::Memory;
 
@@ -234,6 +249,46 @@ mod tests {
             end.may_enter(0) && end.may_enter(2),
             "an acceptor has answered in a call of its own"
         );
+    }
+
+    #[test]
+    fn what_needs_no_agent_goes_on_without_it() {
+        type Change = fn(&End<'_>);
+        let over_tcp: Change = |_| ();
+        let sends: Change = |end| end.record.tx.marks.store(1, Relaxed);
+        let receives: Change = |end| {
+            end.record.rx.marks.store(1, Relaxed);
+            end.theirs.prod.marks.store(1, Relaxed);
+        };
+        // Settled by the agents: a mark leads out of the ring, and the peer has left this side's.
+        let is_to_pass: Change = |end| {
+            end.record.rx.marks.store(1, Relaxed);
+            TxCursor::set_mark(&end.theirs.prod, 0);
+            TxCursor::set_mark(&end.theirs.prod, 0);
+        };
+        let is_to_follow: Change = |end| {
+            end.record.tx.marks.store(1, Relaxed);
+            handover::leave(&end.theirs.ctl.handed_over, || 1);
+        };
+        let is_unheard: Change = |end| {
+            end.record.tx.marks.store(2, Relaxed);
+            end.theirs.cons.heard.store(heard(1), Relaxed);
+        };
+        for (change, needs) in [
+            (over_tcp, false),
+            (sends, true),
+            (receives, true),
+            (is_to_pass, false),
+            (is_to_follow, false),
+            (is_unheard, true),
+        ] {
+            let memory = Memory::default();
+            let end = memory.end();
+            change(&end);
+            assert!(!end.is_stranded(), "the peer is on this host");
+            end.put(flags::HOSTED, true);
+            assert_eq!(end.is_stranded(), needs);
+        }
     }
 
     #[test]

@@ -75,6 +75,7 @@ pub fn take_in(
                 out.push(*event);
             }
             Some(Ours::Bell(vector)) => instance.was_rung(vector),
+            Some(Ours::Agent) => locked.get_or_insert_with(|| instance.lock()).have_lost_agent(),
             Some(Ours::Watch(index)) => {
                 let state: &mut State = locked.get_or_insert_with(|| instance.lock());
                 take_in_conn(instance, state, index, bits);

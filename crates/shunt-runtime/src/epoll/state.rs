@@ -11,7 +11,7 @@ use crate::control::endpoint::Endpoint;
 use crate::control::link::Link;
 use crate::epoll::fd_map::FdMap;
 use crate::fds::own_fds::OwnFd;
-use crate::stream::tcp;
+use crate::stream::{liveness, tcp};
 use crate::system::abi::c_int;
 
 /// A connection that is watched here.
@@ -248,6 +248,17 @@ impl State {
         });
         if !is_told {
             self.list(index);
+        }
+    }
+
+    /// An agent is gone that brought what came from another host: the connections end that cannot go on without it.
+    pub fn have_lost_agent(&mut self) {
+        for index in 0..self.watches.len() {
+            let conn = self.watches[index].as_ref().and_then(|watch| watch.conn);
+            if let Some(Watched { conn, .. }) = conn.filter(|watched| watched.conn.is_current()) {
+                liveness::has_lost_agent(conn);
+                self.list(index);
+            }
         }
     }
 

@@ -54,6 +54,7 @@ pub fn wait_in_kernel(
         match untag(event.u64) {
             None => out.push(event),
             Some(Ours::Bell(vector)) => instance.was_rung(vector),
+            Some(Ours::Agent) => locked.get_or_insert_with(|| instance.lock()).have_lost_agent(),
             Some(Ours::Watch(index)) => {
                 let state: &mut State = locked.get_or_insert_with(|| instance.lock());
                 kernel::take_in_conn(instance, state, index, event.events);

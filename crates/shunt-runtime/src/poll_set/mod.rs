@@ -36,7 +36,7 @@ use crate::point;
 use crate::poll_set::target::{Target, by_number, wanted};
 use crate::stream::sleep::rang;
 use crate::stream::spin::{self, Spun, ThisProcess};
-use crate::stream::{notify, trim};
+use crate::stream::{liveness, notify, trim};
 use crate::system::abi::{c_int, nfds_t, pollfd, sigset_t, timespec};
 use crate::system::errno::{self, KeepErrno};
 use crate::system::kernel_poll;
@@ -272,12 +272,18 @@ impl Wait for PollSet<'_> {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&ear.fd());
             asked.push(pollfd { fd, events: POLLIN, revents: 0 });
         }
+        let lifelines = asked.len();
+        self.watch_agents(&mut asked);
         let slept =
             handlers::sleep(self.seen, longest, |time| kernel_poll(&mut asked, time, self.mask));
         let slept = Slept::by_call(slept, || errno::get() == EINTR);
         awake(self, slept);
         point!(poll_woken);
         self.ears.iter().for_each(ThreadDoorbell::quiet);
+        if slept == Slept::Woken && asked[lifelines..].iter().any(|lifeline| lifeline.revents != 0)
+        {
+            self.conns().for_each(|(_, conn)| liveness::has_lost_agent(conn));
+        }
         self.conns().for_each(|(i, conn)| hear(&conn, &asked[i]));
         slept
     }
@@ -458,6 +464,7 @@ impl PollSet<'_> {
         if due.is_empty() {
             return false;
         }
+        due.iter().for_each(|conn| liveness::has_lost_agent(*conn));
         let end = |conn: &Conn| {
             let fd = conn.kernel().unwrap_or(-1);
             pollfd { fd, events: POLLRDHUP, revents: 0 }
@@ -505,6 +512,16 @@ impl PollSet<'_> {
                 self.words.arm(&mine.ctl.tx_arm);
             }
             self.words.attend(conn.sock().endpoint().agent());
+        }
+    }
+
+    /// Adds what tells of the end of agents that bring what comes from other hosts.
+    fn watch_agents(&self, asked: &mut Vec<pollfd>) {
+        let first = asked.len();
+        for fd in self.socks().filter_map(liveness::lifeline) {
+            if !asked[first..].iter().any(|known| known.fd == fd) {
+                asked.push(pollfd { fd, events: 0, revents: 0 });
+            }
         }
     }
 

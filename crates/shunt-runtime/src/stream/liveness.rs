@@ -1,9 +1,13 @@
 //! Conditions without a wake-up event; waiters poll for them after a while. They are bytes that no
 //! mark explains, room in the ring of a peer that has half-closed and may have been killed since,
 //! grants that are not read, and the end of an agent that was about to bring a far peer's end.
+//!
+//! The end of that agent is an event for those who sleep in the kernel: each link group with another host has a descriptor that hangs
+//! up then ([`Link::lifeline`]).
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::os::fd::RawFd;
 
 use shunt_engine::conn::overflow;
 use shunt_engine::handshake::Phase;
@@ -11,6 +15,7 @@ use shunt_sys::{sockdiag, sockinfo};
 
 use crate::conn::{Conn, ELSEWHERE, KERNEL_HINT, NUMBERED, ORPHANED, RST_ON_DEATH, SHORT, Sock};
 use crate::control::link::Link;
+use crate::stream::broken;
 use crate::stream::tcp::Socket;
 use crate::system::abi;
 use crate::system::clock;
@@ -105,6 +110,30 @@ pub fn is_orphaned(sock: &Sock) -> bool {
 /// True when the agent is gone that brings what comes from another host.
 pub fn is_cut_off(sock: &Sock) -> bool {
     sock.link().is_some_and(Link::is_cut_off)
+}
+
+/// What a sleep in the kernel watches, so that it hears of the end of that agent. `None` where it does not matter: the peer is on this
+/// host, or the agent is gone and the connection goes on without it.
+pub fn lifeline(sock: &Sock) -> Option<RawFd> {
+    let link = sock.link().filter(|link| link.is_of_host())?;
+    let matters = !link.is_known_to_be_cut_off() || is_stranded(sock);
+    link.lifeline().filter(|_| matters)
+}
+
+/// It has hung up: the connection ends, if it cannot go on without the agent.
+#[cold]
+pub fn has_lost_agent(conn: Conn) {
+    if is_cut_off(&conn) && is_stranded(&conn) {
+        let _lock = conn.lock_tx();
+        broken(conn);
+    }
+}
+
+fn is_stranded(sock: &Sock) -> bool {
+    matches!(
+        Phase::from_code(sock.record().id.phase.load(Acquire)),
+        Phase::Proposed | Phase::Active
+    ) && sock.end().is_some_and(|end| end.is_stranded())
 }
 
 fn is_elsewhere(sock: &Sock) -> bool {

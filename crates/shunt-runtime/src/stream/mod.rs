@@ -47,32 +47,38 @@ pub mod trim;
 pub mod unread;
 pub mod zerocopy;
 
-use core::sync::atomic::Ordering;
-
-use shunt_engine::kernel::KernelSocket;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
 use crate::conn::Conn;
 use crate::control::endpoint;
-use crate::stream::tcp::Socket;
 
-/// The peer broke the protocol: this connection, and no other, answers `ECONNRESET` from now on. With
-/// the lock of a direction held.
+/// The peer broke the protocol, or nobody brings any more what it sends from another host: this connection, and no other, answers
+/// `ECONNRESET` from now on, at both ends. With the lock of a direction held.
 #[cold]
 pub fn broken(conn: Conn) {
-    if conn.break_off(Reason::ProtocolViolation) {
-        endpoint::count(Counter::Violations, 1);
-        endpoint::decline(Reason::ProtocolViolation);
-    }
-    if let Some((mine, _)) = conn.sections() {
-        // An end that is not announced is that of a killed process, whose slots are others' at once.
-        mine.prod.fin.store(1, Ordering::Release);
+    let why = match conn.link() {
+        Some(link) if link.is_cut_off() => Reason::NoAgent,
+        // What comes from there this host's agent has checked, which says so where the other one is gone.
+        Some(link) if link.is_of_host() => Reason::PeerGone,
+        _ => Reason::ProtocolViolation,
+    };
+    if conn.break_off(why) {
+        if why == Reason::ProtocolViolation {
+            endpoint::count(Counter::Violations, 1);
+        }
+        endpoint::decline(why);
     }
     // Threads may wait for what will not come, by words that the peer can have written to. What wakes
-    // them all is the kernel's end.
-    if let Some(fd) = conn.kernel() {
-        Socket(fd).shut();
+    // them all is the kernel's end. The other end must not take it for an end in good order.
+    let abort = || {
+        if let Some(fd) = conn.kernel() {
+            tcp::abort(fd);
+        }
+    };
+    match conn.end() {
+        Some(end) => end.reset(abort),
+        None => abort(),
     }
     notify::own(conn.sock());
 }

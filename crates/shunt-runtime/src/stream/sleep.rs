@@ -206,7 +206,7 @@ impl Waiting<'_> {
         slept
     }
 
-    /// Sleeps in poll(2) on the kernel socket and the doorbell.
+    /// Sleeps in poll(2) on the kernel socket and the doorbell; and on the agent, where the peer is on another host.
     fn in_kernel(&mut self, longest: Option<u64>, awake: impl FnOnce(&mut Self, Slept)) -> Slept {
         let Sleep { sock, conn, direction, seen, .. } = *self.of;
         let theirs = self.end.map(|end| end.theirs);
@@ -217,6 +217,7 @@ impl Waiting<'_> {
         let mut fds = [
             pollfd { fd: socket, events: c_short::try_from(asked).unwrap_or(POLLIN), revents: 0 },
             pollfd { fd: ear, events: POLLIN, revents: 0 },
+            pollfd { fd: liveness::lifeline(sock).unwrap_or(-1), events: 0, revents: 0 },
         ];
         let before = errno::get();
         let woken = handlers::sleep(seen, longest, |time| {
@@ -230,6 +231,9 @@ impl Waiting<'_> {
         point!(sleep_woken);
         if let Some(bell) = self.bell.filter(|_| fds[1].revents != 0) {
             bell.quiet();
+        }
+        if slept == Slept::Woken && fds[2].revents != 0 {
+            liveness::has_lost_agent(conn);
         }
         if slept == Slept::Woken && fds[0].revents != 0 && self.until == Until::Ring {
             sock.put(KERNEL_HINT, true);

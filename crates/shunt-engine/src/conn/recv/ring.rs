@@ -9,7 +9,7 @@ use shunt_shm::ring::{RxCursor, Span};
 use super::{Incoming, Looked, Read, at_end, failed, failure, is_satisfied, nothing, read};
 use crate::call::{Errno, Moment, Step, Until, interruptible};
 use crate::conn::End;
-use crate::conn::flags::{FROZEN, KERNEL_HINT, LEFTOVER, SHUT_RD};
+use crate::conn::flags::{FROZEN, HOSTED, KERNEL_HINT, LEFTOVER, SHUT_RD};
 use crate::kernel::{Look, has_ended, look};
 use crate::stretch::had;
 
@@ -203,6 +203,7 @@ impl End<'_> {
                 Unexplained::Marked | Unexplained::Last => return Ok(None),
                 Unexplained::NotYet => nothing(call, blocking, Until::Ring),
             },
+            Look::Silent if is_due && self.is_abandoned(call) => return Err(Violation::Grants),
             // The end was announced and is on its way.
             Look::Silent if hinted => nothing(call, blocking, Until::Both),
             Look::Silent => nothing(call, blocking, Until::Ring),
@@ -219,7 +220,12 @@ impl End<'_> {
         }
     }
 
-    fn visit_is_due(&self, now: u64) -> bool {
+    /// True where nobody brings what would come, or takes what this side has sent: the agent is gone. On behalf of who never sleeps.
+    pub(super) fn is_abandoned(&self, call: &impl Incoming) -> bool {
+        self.has(HOSTED) && call.is_cut_off() && self.is_stranded()
+    }
+
+    pub(super) fn visit_is_due(&self, now: u64) -> bool {
         #[allow(clippy::cast_possible_truncation, reason = "the low half will do")]
         let now = (now >> 10) as u32;
         let visited = &self.record.rx.visited;

@@ -9,7 +9,7 @@ use shunt_shm::ring::RxCursor;
 use super::{Incoming, Looked, Read, at_end, failed, failure, is_satisfied, nothing, read};
 use crate::call::{Step, Until};
 use crate::conn::End;
-use crate::conn::flags::KERNEL_HINT;
+use crate::conn::flags::{HOSTED, KERNEL_HINT};
 use crate::handshake::Phase;
 use crate::kernel::{KernelSocket, Look, Progress, look, progress};
 use crate::stretch::{BeforeMark, before_mark, reached_tcp_end};
@@ -97,6 +97,15 @@ impl End<'_> {
                 return Ok(Some(nothing(call, blocking, Until::Both)));
             }
             Look::Bytes(there) => usize::try_from(there).unwrap_or(usize::MAX),
+            // What was sent may lie in a ring from which nobody takes it.
+            Look::Silent
+                if !blocking
+                    && self.has(HOSTED)
+                    && self.visit_is_due(call.now())
+                    && self.is_abandoned(call) =>
+            {
+                return Err(Violation::Grants);
+            }
             // The kernel does not count what is behind urgent data.
             Look::Silent if !call.socket().is_at_urgent_mark() => {
                 return Ok(Some(nothing(call, blocking, Until::Both)));

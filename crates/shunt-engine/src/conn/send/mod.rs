@@ -9,7 +9,7 @@ use shunt_shm::ring::{Content, Span, TxCursor};
 
 use crate::call::{Errno, Kernel, Moment, Step, Until, interruptible};
 use crate::conn::flags::{
-    FILLS_KERNEL, HAD_ROOM, KERNEL_HINT, RESET_DUE, SHUT_WR, UNREAD, WANT_TCP,
+    FILLS_KERNEL, HAD_ROOM, HOSTED, KERNEL_HINT, RESET_DUE, SHUT_WR, UNREAD, WANT_TCP,
 };
 use crate::conn::overflow::Full;
 use crate::conn::repeated::are_pending;
@@ -203,6 +203,9 @@ impl End<'_> {
 
     #[cold]
     fn enter(&self, call: &impl Outgoing, marks: u32) -> Route {
+        if self.has(HOSTED) && call.is_cut_off() {
+            return Route::Kernel;
+        }
         match call.socket().info() {
             // To a peer that has gone the ring leads nowhere, and only the kernel can say so.
             Some(info) if info.is_established() || self.theirs.prod.fin.load(Acquire) != 0 => {

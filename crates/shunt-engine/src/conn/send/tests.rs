@@ -431,3 +431,19 @@ fn a_sender_whose_agent_is_gone_waits_for_neither_room_nor_marks() {
         assert!(end.send(&mut call, false, true).is_err());
     }
 }
+
+#[test]
+fn nothing_goes_into_a_ring_from_which_no_agent_takes_it() {
+    for is_cut_off in [false, true] {
+        let (memory, socket) = (Memory::default(), Socket::default());
+        memory.activate();
+        memory.end().put(HOSTED, true);
+        let mut call = Sends::new(&memory, &socket, 10);
+        call.is_cut_off = is_cut_off;
+        assert_eq!(call.step(), Step::Again);
+        assert_eq!(
+            (marks(&memory).0, call.did().contains(&Wrote(10))),
+            (u32::from(!is_cut_off), is_cut_off)
+        );
+    }
+}

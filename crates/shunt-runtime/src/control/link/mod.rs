@@ -15,7 +15,8 @@ mod removal;
 mod slots;
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -68,6 +69,8 @@ pub struct Link {
     lease: Option<OwnFd>,
     /// The lease is a socket: the agent brings what comes from another host.
     is_of_host: bool,
+    /// Its agent is gone, as the lease has told.
+    is_cut_off: AtomicBool,
     /// Whose doorbells the peer rings for this side.
     pub endpoint: &'static Endpoint,
     /// Lane of this process in the region + 1; 0: none, each connection is watched by itself.
@@ -160,6 +163,7 @@ impl Link {
             side,
             memory,
             is_of_host: lease.as_ref().is_some_and(is_socket),
+            is_cut_off: AtomicBool::new(false),
             lease,
             endpoint,
             lane: AtomicU32::new(lane.map_or(0, |l| u32::try_from(l + 1).unwrap_or(0))),
@@ -228,15 +232,33 @@ impl Link {
         self.is_of_host
     }
 
+    /// The descriptor that hangs up with the agent which brings what comes from another host; poll(2) and epoll tell of that unasked.
+    #[must_use]
+    pub fn lifeline(&self) -> Option<RawFd> {
+        self.lease.as_ref().filter(|_| self.is_of_host).map(OwnFd::raw)
+    }
+
     /// True when nobody brings what comes from another host any more.
     #[cold]
     pub fn is_cut_off(&self) -> bool {
         let Some(lease) = self.lease.as_ref().filter(|_| self.is_of_host) else { return false };
+        if self.is_known_to_be_cut_off() {
+            return true;
+        }
         let _keep = KeepErrno::new();
         let gone = PollFlags::ERR | PollFlags::HUP;
         let mut asked = [PollFd::from_borrowed_fd(lease.borrow(), gone)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut asked, Some(&now)).is_ok_and(|n| n > 0) && asked[0].revents().intersects(gone)
+        let is_cut_off = poll(&mut asked, Some(&now)).is_ok_and(|n| n > 0)
+            && asked[0].revents().intersects(gone);
+        self.is_cut_off.fetch_or(is_cut_off, Ordering::AcqRel);
+        is_cut_off
+    }
+
+    /// The same without a question to the kernel: true once it has told so.
+    #[must_use]
+    pub fn is_known_to_be_cut_off(&self) -> bool {
+        self.is_cut_off.load(Ordering::Acquire)
     }
 
     /// Tells the agent that there is a proposal in it, where an acceptor on another host cannot see that. A byte for which there is no

@@ -8,6 +8,7 @@ use shunt_engine::events;
 
 use crate::conn::Conn;
 use crate::control::endpoint::Endpoint;
+use crate::control::link::{self, Link};
 use crate::epoll::instance::Instance;
 use crate::epoll::state::{Watch, Watched};
 use crate::epoll::{Ours, tag};
@@ -78,8 +79,9 @@ impl Instance {
                 // SAFETY: endpoints are never freed.
                 unsafe { &**endpoint }.bells.raw(*vector)
             });
-            for own in ear.iter().map(OwnFd::raw).chain(bells) {
-                // What is in the ear is not here, which does no harm.
+            let lifelines = link::all().filter_map(Link::lifeline);
+            for own in ear.iter().map(OwnFd::raw).chain(bells).chain(lifelines) {
+                // What is in the ear, or was not put here, does no harm.
                 // SAFETY: a deletion reads no event.
                 unsafe {
                     next::epoll_ctl(self.raw(), EPOLL_CTL_DEL, own, ptr::null_mut());

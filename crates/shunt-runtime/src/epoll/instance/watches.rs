@@ -4,8 +4,9 @@
 use core::ptr;
 use core::sync::atomic::Ordering;
 
-use libc::EPOLL_CTL_DEL;
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL};
 use shunt_engine::conn::poll::KernelReadiness;
+use shunt_engine::events;
 use shunt_shm::region::queue_code;
 use shunt_shm::sync::store_load_fence;
 
@@ -14,7 +15,10 @@ use crate::control::bells::COMMON;
 use crate::control::link::{Link, looks};
 use crate::epoll::instance::Instance;
 use crate::epoll::state::{Parked, State, Watch, Watched};
-use crate::system::abi::c_int;
+use crate::epoll::{Ours, tag};
+use crate::stream::liveness;
+use crate::system::abi::{c_int, epoll_event};
+use crate::system::errno::KeepErrno;
 use crate::system::next;
 
 /// Completions, and events of the kernel, that a parked watch may get. Each may have woken the instance's sleeper for nothing.
@@ -92,6 +96,9 @@ impl Instance {
                 self.hear(state, link.endpoint, COMMON);
             }
         }
+        if let Some(link) = sock.link() {
+            self.watch_agent(link, conn);
+        }
         self.active.fetch_add(1, Ordering::AcqRel);
         if state.shared {
             // The kernel may tell another process.
@@ -105,6 +112,19 @@ impl Instance {
                 state.arm(index);
             }
             self.ring_own(state);
+        }
+    }
+
+    /// Has the kernel tell when the agent is gone that brings what comes from another host.
+    fn watch_agent(&self, link: &'static Link, conn: Conn) {
+        let Some(lifeline) = link.lifeline() else { return };
+        let _keep = KeepErrno::new();
+        // Told once. Of a link group whose connections are here already it is known to the kernel (EEXIST).
+        let mut event = epoll_event { events: events::ET, u64: tag(Ours::Agent) };
+        // SAFETY: the event is valid.
+        unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_ADD, lifeline, &raw mut event) };
+        if link.is_known_to_be_cut_off() {
+            liveness::has_lost_agent(conn);
         }
     }
 

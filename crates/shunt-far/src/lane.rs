@@ -109,6 +109,12 @@ impl Lane {
         self.heard.marks
     }
 
+    /// The far program has ended its direction.
+    #[must_use]
+    pub const fn has_heard_end(&self) -> bool {
+        self.heard.fin != 0
+    }
+
     /// Bytes that the local program was told of: all of them are in its ring.
     #[must_use]
     pub const fn heard(&self) -> u64 {

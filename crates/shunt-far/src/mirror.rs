@@ -1,5 +1,6 @@
 //! The port to a region that mirrors the far host's.
 
+use shunt_shm::handover;
 use shunt_shm::region::{Section, Side};
 use shunt_shm::sync::Ordering;
 
@@ -34,6 +35,14 @@ pub trait Mirror {
 
     /// Wakes the program in `slot`, as its arm words ask.
     fn wake(&mut self, slot: usize, news: News);
+}
+
+/// Writes that nothing comes, or is taken, through the ring, where neither ever was: the program goes on over TCP, and what the kernel
+/// says of the far one's end counts.
+pub fn leave_to_tcp(theirs: &Section) {
+    theirs.cons.heard.store(0, Ordering::Release);
+    handover::has_left_for_good(&theirs.ctl.handed_over, 0);
+    theirs.prod.behind.store(0, Ordering::Release);
 }
 
 /// Writes what no peer could, by which the program's own checks end the connection.

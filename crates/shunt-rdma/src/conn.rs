@@ -54,7 +54,7 @@ pub(crate) struct Conn {
     later: VecDeque<Message>,
     /// The other end.
     pub(crate) at: SocketAddr,
-    /// It is told that this agent has a device.
+    /// Whether this agent has a device, as the other end was told last.
     pub(crate) knows_device: bool,
 }
 

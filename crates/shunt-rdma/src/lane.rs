@@ -32,6 +32,9 @@ pub(crate) enum Stage {
     Asked(u32),
     /// The acceptor's: it is proposed there, until that time. Where both rings are.
     Proposed { far: Remote, own: Remote, ticket: Ticket, until: Duration },
+    /// Both sides have taken it up, and the worker is about to begin; the acceptor's with where its ring is, which the client is to be
+    /// told then.
+    Attaching(Option<Remote>),
     /// The worker has it.
     Open,
     /// It is over, and the far side is about to say what it knows of it.

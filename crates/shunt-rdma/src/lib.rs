@@ -19,6 +19,7 @@ pub mod config;
 mod conn;
 pub mod device;
 mod dial;
+mod endings;
 mod error;
 mod groups;
 mod hub;

@@ -43,8 +43,10 @@ pub(crate) enum Outcome {
     Connected(Name),
     /// A connection's rings are registered: where the far side writes, and how its program tells of news. Or they cannot be.
     Opened(Name, usize, Result<(Remote, u32), Refusal>),
-    /// All connections of a link that has failed are settled: what the peer is to be sent.
-    Settled(Name, Vec<(message::Place, Rest)>),
+    /// Both sides have opened a connection, or its link has failed before.
+    Attached(Name, usize, bool),
+    /// Connections of a link that has failed are settled: what the peer is to be sent, and the places of those that are not yet.
+    Settled(Name, Vec<(message::Place, Rest)>, Vec<usize>),
     /// What a worker tells of itself.
     Told(Told),
 }
@@ -246,7 +248,8 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         self.lanes = self.lanes.saturating_sub(1);
     }
 
-    /// Both sides have opened a connection: `begin` says so to the program, in its section.
+    /// Both sides have opened a connection: `begin` says so to the program, in its section. Where the link has failed meanwhile the
+    /// program stays on TCP.
     pub(crate) fn attach(
         &self,
         name: Name,
@@ -254,22 +257,23 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         far: Remote,
         begin: impl FnOnce() + Send + 'static,
     ) {
+        let (tell, shared) = (self.tell.clone(), Arc::clone(&self.shared));
         self.with_link(name, move |link, _| {
-            begin();
-            if link.attach(slot, generation, far) {
+            let is_attached = link.attach(slot, generation, far);
+            if is_attached {
+                begin();
                 link.mirror_mut().wake(slot, News { bytes: true, room: true });
+            } else {
+                abandon_on(link, slot);
             }
+            let _ = tell.send(Outcome::Attached(name, slot, is_attached));
+            shared.wake();
         });
     }
 
     /// A connection that the far side has not opened is over.
     pub(crate) fn abandon(&self, name: Name, slot: usize) {
-        self.with_link(name, move |link, _| {
-            if !link.is_attached(slot) {
-                link.abandon(slot);
-                link.mirror_mut().clear(slot);
-            }
-        });
+        self.with_link(name, move |link, _| abandon_on(link, slot));
     }
 
     /// All programs of a connection are gone.
@@ -290,16 +294,29 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
 
     /// The far side has said where its connections stood.
     pub(crate) fn settle(&self, name: Name, far: Vec<Halt>) {
+        self.settle_by(name, move |link| link.settle(&far));
+    }
+
+    /// Looks again at connections whose programs were about to end.
+    pub(crate) fn settle_endings(&self, name: Name, endings: Vec<usize>, is_over: bool) {
+        self.settle_by(name, move |link| link.settle_endings(&endings, is_over));
+    }
+
+    fn settle_by(
+        &self,
+        name: Name,
+        settle: impl FnOnce(&mut Link<P, Lanes>) -> Settlement + Send + 'static,
+    ) {
         let (tell, shared) = (self.tell.clone(), Arc::clone(&self.shared));
         self.with_link(name, move |link, _| {
-            let Settlement { ended, rests } = link.settle(&far);
+            let Settlement { ended, rests, endings } = settle(link);
             are_reset(&ended);
             let rests = rests.into_iter().flat_map(|(slot, generation, pieces)| {
                 let slot = u16::try_from(slot).unwrap_or(u16::MAX);
                 let place = message::Place { group: name.1, slot, generation };
                 pieces.into_iter().map(move |rest| (place, rest))
             });
-            let _ = tell.send(Outcome::Settled(name, rests.collect()));
+            let _ = tell.send(Outcome::Settled(name, rests.collect(), endings));
             shared.wake();
         });
     }
@@ -335,6 +352,13 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
 fn are_reset(connections: &[(usize, Ended)]) {
     for (slot, ended) in connections {
         warn!("connection {slot} of a link that has failed is reset: {ended}");
+    }
+}
+
+fn abandon_on<P: Port>(link: &mut Link<P, Lanes>, slot: usize) {
+    if !link.is_attached(slot) {
+        link.abandon(slot);
+        link.mirror_mut().clear(slot);
     }
 }
 

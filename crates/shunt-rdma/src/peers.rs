@@ -137,10 +137,24 @@ impl Peer {
         Ok(Vec::new())
     }
 
+    /// Its device is lost, or there is one again.
+    pub(crate) fn has_device(&mut self, device: Device, now: Duration) {
+        if let Some(hello) = &mut self.hello {
+            hello.device = device;
+        }
+        self.is_changed = true;
+        self.offer_at = (self.dials && device == Device::Ready).then_some(now);
+    }
+
     /// True when it is connected, and has a device.
     pub(crate) fn is_ready(&self) -> bool {
         let has_device = self.hello.as_ref().is_some_and(|hello| hello.device == Device::Ready);
         matches!(self.way, Way::Open(_)) && has_device
+    }
+
+    /// True while connections with it are in memory: also those of a device that was lost, until they are settled.
+    pub(crate) fn is_met(&self) -> bool {
+        self.is_ready() || (matches!(self.way, Way::Open(_)) && self.groups.count().1 > 0)
     }
 
     /// True for an address that it has, as it says.

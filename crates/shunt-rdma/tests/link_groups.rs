@@ -238,6 +238,9 @@ fn device_is_lost(seed: u64, loss: Loss) {
     let known = [&why, NONE, "the queue pair had failed before"];
     assert!(known.iter().any(|it| reason.contains(*it)), "{reason}");
     failed_for(&planes[1 - who], "the peer");
+    // The other one is told, on the connection that there is.
+    let told = until(&planes[1 - who], |report| report.peers[0].has_device == Some(false));
+    assert_eq!(told.peers[0].state, PeerState::Connected);
     let deadline = Instant::now() + PATIENCE;
     while ports[who].objects() > 0 {
         assert!(Instant::now() < deadline, "{} things are left of it", ports[who].objects());
@@ -249,6 +252,7 @@ fn device_is_lost(seed: u64, loss: Loss) {
     for plane in &planes {
         let report = until(plane, |report| report.memory_registered == 2 * 256 * 128);
         assert_eq!((report.device_lacks, report.peers[0].state), (None, PeerState::Connected));
+        assert_eq!((report.peers[0].has_device, &report.peers[0].reason), (Some(true), &None));
     }
 }
 

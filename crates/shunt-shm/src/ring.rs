@@ -65,6 +65,9 @@ pub struct ProdLine {
     /// Not 0: the writer is on another host, and the link to it may be behind the kernel's connection. The agent writes this. What
     /// the kernel says of the end of this direction counts when it is 0 again.
     pub behind: AtomicU32,
+    /// Not 0: the sender, whose receiver is on another host, is about to end this direction. It looks once more whether the receiver has left
+    /// ([`crate::handover`]), and only then says so in `fin`, in the ring or behind it.
+    pub ending: AtomicU32,
 }
 
 /// Written by the receiver of a direction, read by its sender.
@@ -262,7 +265,7 @@ const fn span(pos: u64, word: u64, want: u64, len: u64) -> Span {
 
 const R: Ordering = Ordering::Relaxed;
 
-resets! { ProdLine { prod, base, marks, fin, mark_at, place, grants, behind } }
+resets! { ProdLine { prod, base, marks, fin, mark_at, place, grants, behind, ending } }
 resets! { ConsLine { cons, marks_passed, heard } }
 resets! { TxCursor { pos, base, cons, behind } }
 resets! { RxCursor { pos, prod, base } }

@@ -7,10 +7,11 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use shunt_shm::handover;
 use shunt_shm::region::{CLOSED, DEAF, RESET, Side};
+use shunt_shm::sync::store_load_fence;
 use shunt_wire::clc::Answer;
 
 use crate::conn::End;
-use crate::conn::flags::{FROZEN, SHUT_RD, SHUT_WR};
+use crate::conn::flags::{FROZEN, HOSTED, SHUT_RD, SHUT_WR};
 use crate::kernel::{KernelSocket, has_ended_unannounced};
 
 /// The kernel socket of an end that is about to be closed.
@@ -40,6 +41,16 @@ impl End<'_> {
         self.has(FROZEN) || handover::stays(&self.mine.ctl.handed_over)
     }
 
+    /// The program is about to look for the last time whether the peer has left, before it ends its direction. Where the peer is on another
+    /// host, and the link to it has failed, one of both sees the other: this side follows, or its agent waits for the end.
+    pub fn begins_to_end(&self) {
+        if self.has(HOSTED) {
+            self.mine.prod.ending.store(1, Release);
+            // SYNC POINT ending: the agent's is in `handover::has_left_for_good`.
+            store_load_fence();
+        }
+    }
+
     /// The program is about to shut its direction.
     pub fn announce_end(&self) {
         self.mine.prod.fin.store(1, Release);
@@ -58,6 +69,7 @@ impl End<'_> {
     /// The kernel has refused to end the direction.
     pub fn take_end_back(&self) {
         self.mine.prod.fin.store(0, Release);
+        self.mine.prod.ending.store(0, Release);
     }
 
     /// Resets the connection, of which bytes are in doubt at this end. `abort` has the kernel send RST. It comes first: a program
@@ -268,6 +280,20 @@ mod tests {
         assert_eq!(said(&memory).0, 1);
         end.take_end_back();
         assert_eq!(said(&memory).0, 0);
+    }
+
+    #[test]
+    fn an_agent_hears_before_the_last_look_that_an_end_is_to_come() {
+        let memory = in_the_ring(0);
+        let (end, ending) = (memory.end(), &memory.end().mine.prod.ending);
+        end.begins_to_end();
+        assert_eq!(ending.load(Relaxed), 0, "the peer is on this host");
+        end.put(HOSTED, true);
+        end.begins_to_end();
+        assert_eq!((ending.load(Relaxed), said(&memory).0), (1, 0));
+        end.announce_end();
+        end.take_end_back();
+        assert_eq!(ending.load(Relaxed), 0);
     }
 
     #[test]

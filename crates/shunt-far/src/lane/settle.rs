@@ -25,6 +25,8 @@ pub enum Settled {
     GoesOn,
     /// It has ended: the far side lacks what lies behind this byte in the ring ([`Lane::rest`]).
     EndsBehind(u64),
+    /// It is about to end, or to go on over TCP: which of both [`Lane::settled`] says.
+    IsEnding,
 }
 
 /// What the link has not delivered of a direction that has ended, or a part of that.
@@ -115,12 +117,34 @@ impl Lane {
         let has_ended = far.own_end != u64::MAX && is_in_ring(far.own_marks);
         let lacks = has_ended && far.own_end > begins_at;
         let rest = Some(begins_at);
-        self.agreed = Some(Agreed { leaves_at: at, begins_at, lacks, rest });
-        // Behind the word that the far program has left: one that ends later has seen it, and follows first.
+        self.agreed = Some(Agreed { goes_on_at: from, leaves_at: at, begins_at, lacks, rest });
+        // SYNC POINT ending: behind the word that the far program has left. One that begins to end later has seen it, and follows first.
         store_load_fence();
-        let is_left = is_in_ring(stood.own_marks) && !self.is_broken;
-        let ended = ended_at(mine, stood.own_marks).filter(|end| is_left && *end > from);
-        Ok(ended.map_or(Settled::GoesOn, |_| Settled::EndsBehind(from)))
+        Ok(self.settled(mine))
+    }
+
+    /// How the local program's direction goes on, as far as it has said, once both agents have said where they stood.
+    #[must_use]
+    pub fn settled(&self, mine: &Section) -> Settled {
+        let Some((stood, agreed)) = self.stood.as_ref().zip(self.agreed.as_ref()) else {
+            return Settled::GoesOn;
+        };
+        if !is_in_ring(stood.own_marks) || self.is_broken {
+            return Settled::GoesOn;
+        }
+        let is_ending = mine.prod.ending.load(Ordering::Acquire) != 0;
+        let has_ended = mine.prod.fin.load(Ordering::Acquire) != 0;
+        // Behind a mark that was set since it goes on over TCP.
+        if mine.prod.marks.load(Ordering::Acquire) != stood.own_marks {
+            return Settled::GoesOn;
+        }
+        match (has_ended, is_ending) {
+            (true, _) if mine.prod.prod.load(Ordering::Acquire) > agreed.goes_on_at => {
+                Settled::EndsBehind(agreed.goes_on_at)
+            }
+            (false, true) => Settled::IsEnding,
+            _ => Settled::GoesOn,
+        }
     }
 
     /// What lies behind a byte in the ring of a program that has ended. `read` copies from an offset in it. `None`: the program has

@@ -17,9 +17,17 @@ pub struct Stand {
     pub own_end: u64,
 }
 
+impl Stand {
+    /// That of an end which has not been opened.
+    pub const UNOPENED: Self =
+        Self { received: 0, marks: 0, ring_end: 0, own_marks: 0, own_at: 0, own_end: u64::MAX };
+}
+
 /// What was agreed on when the link had failed.
 #[derive(Debug)]
 pub(super) struct Agreed {
+    /// Where the local program's direction goes on.
+    pub(super) goes_on_at: u64,
     /// Where the far program's direction leaves the ring, if it does not end there.
     pub(super) leaves_at: u64,
     /// Where its rest begins.

@@ -1,11 +1,12 @@
 //! A link that has failed: where its connections stood, and how they go on.
 
+use shunt_shm::region::Section;
 use shunt_shm::sync::Ordering;
 use shunt_verbs::port::Port;
 
 use super::{Ended, Halt, Link, Open};
-use crate::lane::{Impossible, Rest, Settled};
-use crate::mirror::{Mirror, News, break_off};
+use crate::lane::{Impossible, Rest, Settled, Stand};
+use crate::mirror::{Mirror, News, break_off, leave_to_tcp};
 
 /// What comes of it that both sides have said where they stood.
 #[derive(Debug, Default)]
@@ -14,6 +15,31 @@ pub struct Settlement {
     pub ended: Vec<(usize, Ended)>,
     /// What the far side is to be sent of those whose programs have ended: place, number of its use, and the pieces.
     pub rests: Vec<(usize, u32, Vec<Rest>)>,
+    /// Connections whose programs are about to end: [`Link::settle_endings`] looks again, before the far side hears that this was all.
+    pub endings: Vec<usize>,
+}
+
+impl Settlement {
+    fn add<P: Port>(
+        &mut self,
+        (slot, settled): (usize, Settled),
+        open: &Open<P>,
+        mine: &Section,
+        ring: u64,
+    ) {
+        match settled {
+            Settled::GoesOn => {}
+            Settled::IsEnding => self.endings.push(slot),
+            Settled::EndsBehind(from) => {
+                let (memory, at) = (&open.rings.memory, open.rings.outgoing.start);
+                let read = |offset, to: &mut [u8]| memory.read(at + offset, to);
+                // Else the far side hears of no end, and ends the connection.
+                if let Some(rest) = open.lane.rest(from, mine, ring, read) {
+                    self.rests.push((slot, open.generation, rest));
+                }
+            }
+        }
+    }
 }
 
 impl<P: Port, M: Mirror> Link<P, M> {
@@ -44,27 +70,37 @@ impl<P: Port, M: Mirror> Link<P, M> {
             let (mine, theirs) =
                 (self.mirror.section(slot, side), self.mirror.section(slot, side.other()));
             let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) else { continue };
-            let settled = said.map(|said| open.lane.settle(&said.stand, (mine, theirs), ring));
-            let ended = match settled {
-                Some(Ok(Settled::GoesOn)) => None,
-                Some(Ok(Settled::EndsBehind(from))) => {
-                    let (memory, at) = (&open.rings.memory, open.rings.outgoing.start);
-                    let read = |offset, to: &mut [u8]| memory.read(at + offset, to);
-                    // Else the far side hears of no end, and ends the connection.
-                    if let Some(rest) = open.lane.rest(from, mine, ring, read) {
-                        settlement.rests.push((slot, generation, rest));
-                    }
-                    None
+            // Of what it has not opened by then, the far side says nothing.
+            let stand = said.map_or(Stand::UNOPENED, |said| said.stand);
+            match open.lane.settle(&stand, (mine, theirs), ring) {
+                Ok(settled) => settlement.add((slot, settled), open, mine, ring),
+                Err(impossible) => {
+                    break_off(theirs);
+                    open.is_broken_off = true;
+                    settlement.ended.push((slot, Ended::Impossible(impossible)));
                 }
-                Some(Err(impossible)) => Some(Ended::Impossible(impossible)),
-                None => Some(Ended::Untold),
-            };
-            if let Some(ended) = ended {
-                break_off(theirs);
-                open.is_broken_off = true;
-                settlement.ended.push((slot, ended));
             }
             self.mirror.wake(slot, News { bytes: true, room: true });
+        }
+        settlement
+    }
+
+    /// Looks again at those that were about to end. `is_over`: those that still are have had time enough, and are reset.
+    pub fn settle_endings(&mut self, endings: &[usize], is_over: bool) -> Settlement {
+        let mut settlement = Settlement::default();
+        for slot in endings {
+            let (ring, side) = (self.mirror.ring(), self.mirror.side(*slot));
+            let mine = self.mirror.section(*slot, side);
+            let Some(open) = self.lanes.get_mut(*slot).and_then(Option::as_mut) else { continue };
+            let settled = open.lane.settled(mine);
+            if settled == Settled::IsEnding && is_over {
+                break_off(self.mirror.section(*slot, side.other()));
+                open.is_broken_off = true;
+                settlement.ended.push((*slot, Ended::Stuck));
+                self.mirror.wake(*slot, News { bytes: true, room: true });
+                continue;
+            }
+            settlement.add((*slot, settled), open, mine, ring);
         }
         settlement
     }
@@ -107,6 +143,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
                 if self.is_settled {
                     ended.push((slot, Ended::Lost));
                 }
+            } else if open.far.is_none() {
+                leave_to_tcp(theirs);
             } else {
                 theirs.cons.heard.store(0, Ordering::Release);
                 theirs.prod.behind.store(0, Ordering::Release);

@@ -34,7 +34,7 @@ use shunt_verbs::value::{Access, Completion, Done, PacketNumber, PeerPair, Remot
 
 use crate::lane::Lane;
 use crate::message::{self, Kind, Message, Words};
-use crate::mirror::{Mirror, News, break_off};
+use crate::mirror::{Mirror, News, break_off, leave_to_tcp};
 use device::{OfDevice, Registered, Writes, writes};
 pub use failure::Settlement;
 pub use outcome::{Cause, Ended, Event, Halt, NotOpened};
@@ -241,10 +241,12 @@ impl<P: Port, M: Mirror> Link<P, M> {
         Ok(remote)
     }
 
-    /// The far side has opened the place as well: where its ring is. False: there is no such connection.
+    /// The far side has opened the place as well: where its ring is. False: there is no such connection, or the link has failed, and
+    /// where its connections stood may have been said.
     #[must_use]
     pub fn attach(&mut self, slot: usize, generation: u32, far: Remote) -> bool {
         let open = self.lanes.get_mut(slot).and_then(Option::as_mut);
+        let open = open.filter(|_| self.cause.is_none());
         let Some(open) = open.filter(|open| open.generation == generation) else { return false };
         open.far = Some(far);
         open.lane.begin(self.mirror.section(slot, self.mirror.side(slot).other()));
@@ -490,6 +492,11 @@ impl<P: Port, M: Mirror> Link<P, M> {
                 let slot = usize::from(lane.slot);
                 let Some(open) = self.named(lane) else { return self.fail(Cause::NoConnection) };
                 open.leave.heard = true;
+                if !open.lane.has_heard_end() {
+                    // Its program has taken its proposal back: the connection is TCP's.
+                    leave_to_tcp(self.mirror.section(slot, self.mirror.side(slot).other()));
+                    self.mirror.wake(slot, News { bytes: true, room: true });
+                }
                 self.free(slot);
             }
         }
@@ -539,12 +546,16 @@ impl<P: Port, M: Mirror> Link<P, M> {
         self.lanes.iter_mut().flatten().for_each(|open| open.registered = None);
     }
 
-    /// Takes a connection out that the far side has not opened.
+    /// Takes a connection out that the far side has not opened. Its program stays on TCP.
     pub fn abandon(&mut self, slot: usize) {
         if let Some(place) = self.lanes.get_mut(slot)
             && place.as_ref().is_some_and(|open| open.far.is_none())
         {
             *place = None;
+            let theirs = self.mirror.section(slot, self.mirror.side(slot).other());
+            leave_to_tcp(theirs);
+            theirs.setup.done.store(1, Ordering::Release);
+            self.mirror.wake(slot, News { bytes: true, room: true });
         }
     }
 }

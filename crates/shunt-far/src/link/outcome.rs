@@ -83,10 +83,10 @@ impl core::error::Error for NotOpened {}
 /// Why a connection ends with its link, instead of going on over TCP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// The far side has not said where it stood.
-    Untold,
     /// It has said what cannot be.
     Impossible(Impossible),
+    /// Its program began to end, and has neither ended nor followed in time.
+    Stuck,
     /// Its program ended behind bytes that have not come, and sends no more.
     Lost,
 }
@@ -94,8 +94,8 @@ pub enum Ended {
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Untold => f.write_str("the far side has not said where it stood"),
             Self::Impossible(impossible) => write!(f, "the far side said {impossible}"),
+            Self::Stuck => f.write_str("its program has begun to end, and does not"),
             Self::Lost => f.write_str("its last bytes were not delivered"),
         }
     }

@@ -62,6 +62,8 @@ pub fn byte(lane: usize, sender: Side, at: u64) -> u8 {
 struct Program {
     tx: TxCursor,
     rx: RxCursor,
+    /// It is about to end, and has looked whether its peer has left.
+    is_ending: bool,
     has_ended: bool,
     saw_end: bool,
     /// Where it set switch points; how many of the peer's it has passed.
@@ -202,6 +204,17 @@ impl End {
             self.programs[lane].marks.push(at);
             self.mark(lane);
         }
+    }
+
+    /// The program says that it is about to end, and looks whether its peer has left: it has not.
+    pub fn begin_to_end(&mut self, lane: usize) {
+        self.sections(lane).0.prod.ending.store(1, Ordering::Release);
+        self.programs[lane].is_ending = true;
+    }
+
+    /// True between both.
+    pub fn is_ending(&self, lane: usize) -> bool {
+        self.programs[lane].is_ending && !self.programs[lane].has_ended
     }
 
     pub fn end(&mut self, lane: usize) {

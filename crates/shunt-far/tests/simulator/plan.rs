@@ -15,6 +15,8 @@ pub enum Action {
     Take(Who, usize, usize),
     /// A program sets a switch point behind what it has sent.
     Mark(Who, usize),
+    /// A program is about to end its direction.
+    BeginToEnd(Who, usize),
     /// A program ends its direction.
     End(Who, usize),
     /// An agent's worker runs.
@@ -64,6 +66,7 @@ fn actions(lanes: usize, waits: bool, loses: bool) -> impl Strategy<Value = Acti
         6 => (who.clone(), lane.clone(), 1..700_usize).prop_map(|(who, lane, len)| Action::Send(who, lane, len)),
         5 => (who.clone(), lane.clone(), 1..900_usize).prop_map(|(who, lane, len)| Action::Take(who, lane, len)),
         1 => (who.clone(), lane.clone()).prop_map(|(who, lane)| Action::Mark(who, lane)),
+        1 => (who.clone(), lane.clone()).prop_map(|(who, lane)| Action::BeginToEnd(who, lane)),
         1 => (who.clone(), lane).prop_map(|(who, lane)| Action::End(who, lane)),
         6 => who.clone().prop_map(Action::Work),
         u32::from(loses) => who.prop_map(Action::Lose),

@@ -93,6 +93,7 @@ impl World {
             // A program whose link has failed goes on over TCP.
             Action::Send(who, ..)
             | Action::Mark(who, _)
+            | Action::BeginToEnd(who, _)
             | Action::End(who, _)
             | Action::Take(who, ..)
                 if self.has_failed(who) => {}
@@ -100,6 +101,7 @@ impl World {
             Action::Take(who, lane, len) => self.take(who, lane, len),
             Action::Mark(..) if self.stays => {}
             Action::Mark(who, lane) => self.ends[who].set_mark(lane),
+            Action::BeginToEnd(who, lane) => self.ends[who].begin_to_end(lane),
             Action::End(who, lane) => self.ends[who].end(lane),
             Action::Work(who) => self.ends[who].work(&self.network),
             Action::Devices(steps) => self.network.settle(steps),
@@ -274,8 +276,17 @@ impl World {
         let halts = self.halts.each_mut().map(|halts| halts.take().unwrap());
         let (mut resent, mut rest) = (0, 0);
         let rests = [0, 1].map(|who: usize| {
-            let settlement = self.ends[who].link().settle(&halts[1 - who]);
-            assert_eq!(settlement.ended, []);
+            let mut settlement = self.ends[who].link().settle(&halts[1 - who]);
+            // Those that have looked before see nothing of it.
+            for lane in 0..self.lanes {
+                if self.ends[who].is_ending(lane) {
+                    self.ends[who].end(lane);
+                }
+            }
+            let endings = core::mem::take(&mut settlement.endings);
+            let late = self.ends[who].link().settle_endings(&endings, false);
+            assert_eq!((settlement.ended, late.ended, late.endings), (vec![], vec![], vec![]));
+            settlement.rests.extend(late.rests);
             settlement.rests
         });
         for (receiver, rests) in [1, 0].into_iter().zip(rests) {

@@ -20,6 +20,7 @@
 //! | 12 | [`Message::Ping`] | |
 //! | 13 | [`Message::Bye`] | why 1 |
 //! | 14 | [`Message::Rest`] | group 4, slot 2, use 4, at 8, shape 8, length 2, bytes, number of ends 1, then marks 4, places 8 and 8, how 1 |
+//! | 15 | [`Message::Device`] | device 1 |
 
 mod bounds;
 mod bytes;
@@ -60,6 +61,8 @@ pub enum Message {
     Rest(Place, Rest),
     /// The sender has no more to say of that link group.
     Gone(u32),
+    /// The sender's device is lost, or there is one again.
+    Device(Device),
     /// The sender is there.
     Ping,
     /// The sender ends the connection.
@@ -80,6 +83,7 @@ const GONE: u8 = 11;
 const PING: u8 = 12;
 const BYE: u8 = 13;
 const REST: u8 = 14;
+const DEVICE: u8 = 15;
 
 impl Message {
     /// Reads a message.
@@ -102,6 +106,7 @@ impl Message {
             HALTED => Self::Halted(Halted::read(from)?),
             REST => Self::Rest(Place::read(from)?, value::read_rest(from)?),
             GONE => Self::Gone(from.u32()?),
+            DEVICE => Self::Device(Device::read(from)?),
             PING => Self::Ping,
             BYE => Self::Bye(Bye::read(from)?),
             _ => return Err(Malformed::Kind),
@@ -143,6 +148,7 @@ impl Message {
             Self::Gone(group) => {
                 to.u8(GONE).u32(*group);
             }
+            Self::Device(device) => device.write(to.u8(DEVICE)),
             Self::Ping => {
                 to.u8(PING);
             }

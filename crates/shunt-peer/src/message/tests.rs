@@ -68,6 +68,7 @@ fn all() -> Vec<Message> {
         Message::Ping,
         Message::Bye(Bye::Ends),
         Message::Rest(PLACE, rest()),
+        Message::Device(Device::None),
     ]
 }
 
@@ -124,7 +125,7 @@ fn every_kind_comes_back_and_no_part_of_it_is_one() {
         let longer = [&bytes[..], &[0]].concat();
         assert_eq!(Message::parse(&longer), Err(Malformed::Long), "{message:?}");
     }
-    for kind in [0, 15, 255] {
+    for kind in [0, 16, 255] {
         assert_eq!(Message::parse(&[kind]), Err(Malformed::Kind));
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shunt_peer::message::Bye;
+use shunt_peer::Message;
+use shunt_peer::message::Device;
 use shunt_verbs::port::Port;
 use shunt_verbs::value::{Event, Loss};
 use tracing::{debug, info, warn};
@@ -64,7 +65,32 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             links.lose(loss);
         }
         self.device_lacks = Some(format!("{loss} ({})", self.wanted));
+        self.waiting.clear();
         (self.device_tries, self.device_at) = (0, now + SOON);
+        self.tell_of_device(now);
+    }
+
+    /// Whether this agent has a device, as peers hear it.
+    pub(super) fn device_state(&self) -> Device {
+        if self.device().is_some() { Device::Ready } else { Device::None }
+    }
+
+    /// Tells the peers that were told otherwise before. With neither side's device lost, new connections are promoted again.
+    pub(super) fn tell_of_device(&mut self, now: Duration) {
+        let state = self.device_state();
+        let mut over = Vec::new();
+        for (id, conn) in &mut self.conns {
+            let has = state == Device::Ready;
+            if !conn.is_open() || conn.knows_device == has {
+                continue;
+            }
+            conn.knows_device = has;
+            if let Err(why) = conn.say(&Message::Device(state), now) {
+                over.push((*id, why));
+            }
+        }
+        over.iter().for_each(|(id, why)| self.over(*id, why, now));
+        self.peers.iter_mut().for_each(|peer| peer.is_changed = true);
     }
 
     pub(super) fn look_for_device(&mut self, now: Duration) {
@@ -84,9 +110,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             Ok(gid) => {
                 info!("link groups go over {} ({gid})", self.wanted);
                 (self.device_lacks, self.device_at) = (None, now + LOOK_AT);
-                // Peers are told at the beginning of a connection.
-                let why = (Bye::Ends, "this agent's device has come");
-                self.hang_up(|conn| !conn.knows_device, why, now);
+                self.tell_of_device(now);
             }
             Err(why) => {
                 if self.device_lacks.as_ref() != Some(&why) {

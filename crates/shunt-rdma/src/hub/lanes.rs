@@ -4,10 +4,11 @@
 //! |---|---|
 //! | A program proposes; its rings are registered; `Open` | |
 //! | | Rings are registered; the connection is proposed to the acceptor, as on one host |
-//! | | It answers; `Opened` |
-//! | The answer is written for the client | |
+//! | | It answers; the worker begins; `Opened` |
+//! | The worker begins; the answer is written for the client | |
 //!
-//! From then on it is the worker's, until both sides have left it.
+//! From then on it is the worker's, until both sides have left it. A worker whose link has failed begins nothing: what is said of a
+//! connection when its link fails does not change any more, and one that is not spoken of there was never opened.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +18,6 @@ use shunt_peer::message::{self, Refusal, Region};
 use shunt_peer::{Message, PublicKey};
 use shunt_shm::doorbell::ON_QUEUE;
 use shunt_shm::region::{Geometry, Section, Side};
-use shunt_shm::ring::heard;
 use shunt_shm::sync::Ordering;
 use shunt_shm::table;
 use shunt_verbs::port::Port;
@@ -33,7 +33,7 @@ use crate::lane::{Lane, Stage, Waiting};
 use crate::links::{Name, SLOTS};
 use crate::memory::News;
 use crate::mirror::Place;
-use crate::peers::{Peer, Way};
+use crate::peers::Peer;
 use crate::report::PeerReport;
 
 /// How long a proposal waits for an acceptor: a little longer than that looks for it.
@@ -47,20 +47,23 @@ fn tuple(client: SocketAddr, server: SocketAddr) -> FourTuple {
     FourTuple { local: Addr::from(client), peer: Addr::from(server) }
 }
 
+/// A connection, as both agents call it.
+fn wire_place(name: Name, slot: usize, generation: u32) -> message::Place {
+    message::Place { group: name.1, slot: u16::try_from(slot).unwrap_or(u16::MAX), generation }
+}
+
 const fn length() -> u32 {
     #[allow(clippy::cast_possible_truncation, reason = "256 KiB")]
     let length = Geometry::Device.ring() as u32;
     length
 }
 
-/// What a section says before anything has come from the far side.
+/// What a section says before anything has come from the far side. The worker says that there is a link, when it begins.
 fn begin(theirs: &Section, endpoint: EndpointId, generation: u32, code: u32) {
     theirs.setup.generation.store(generation, Ordering::Relaxed);
     theirs.setup.endpoint.store(endpoint, Ordering::Relaxed);
     theirs.ctl.queue.store(code, Ordering::Relaxed);
     theirs.ctl.tx_arm.store(ON_QUEUE, Ordering::Relaxed);
-    theirs.cons.heard.store(heard(0), Ordering::Relaxed);
-    theirs.prod.behind.store(1, Ordering::Release);
 }
 
 impl<P: Port + Clone + Send + 'static> Hub<P> {
@@ -182,7 +185,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             if is_due {
                 self.offered_at = now;
             }
-            let can = matches!(peer.way, Way::Open(_)) && self.device().is_some();
+            let can = peer.is_ready() && self.device().is_some();
             if is_due && up == all && can {
                 let orders = self.peers[at].groups.offer();
                 self.carry_out(at, orders, now);
@@ -207,6 +210,14 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         self.lanes.insert((name, lane), opened);
     }
 
+    /// Where there can be no link group with a peer now, nothing waits for one.
+    pub(super) fn no_more_waits(&mut self, at: usize) {
+        let peer = &self.peers[at];
+        if !peer.is_ready() {
+            self.waiting.retain(|waiting| waiting.peer != peer.name.key);
+        }
+    }
+
     /// A place in a link group that this side has offered.
     fn free_lane(&self, at: usize) -> Option<(Name, usize)> {
         let key = self.peers[at].name.key;
@@ -226,11 +237,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         now: Duration,
     ) {
         let Some(lane) = self.lanes.get_mut(&(name, slot)) else { return };
-        let wire = message::Place {
-            group: name.1,
-            slot: u16::try_from(slot).unwrap_or(u16::MAX),
-            generation: lane.generation,
-        };
+        let wire = wire_place(name, slot, lane.generation);
         let Stage::Registering(far) = lane.stage else { return };
         let (said, is_over) = match (opened, far) {
             (Ok((own, code)), None) => {
@@ -288,7 +295,11 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         theirs.setup.set_tuple(&tuple);
         theirs.setup.state.store(Proposal::Proposed as u32, Ordering::Release);
         let place = table::Place { region: lane.place.name, slot: lane.place.slot, generation };
-        let Some(ticket) = table.post(&tuple.reversed(), place) else { return false };
+        let Some(ticket) = table.post(&tuple.reversed(), place) else {
+            // For the next one to use.
+            [theirs, mine].iter().for_each(|side| side.setup.done.store(1, Ordering::Release));
+            return false;
+        };
         lane.use_ = generation;
         lane.stage = Stage::Proposed { far, own, ticket, until: now + PROPOSAL };
         true
@@ -345,7 +356,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     }
 
     /// A program here has said something on a connection that the far side has not opened: that it takes it up.
-    pub(super) fn called(&mut self, name: Name, slot: usize, now: Duration) {
+    pub(super) fn called(&mut self, name: Name, slot: usize) {
         let Some(lane) = self.lanes.get_mut(&(name, slot)) else { return };
         let Stage::Proposed { far, own, .. } = lane.stage else { return };
         let setup = &lane.place.section(Side::Server).setup;
@@ -354,19 +365,32 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         if !has_answered {
             return;
         }
-        lane.stage = Stage::Open;
-        let place = message::Place {
-            group: name.1,
-            slot: u16::try_from(slot).unwrap_or(u16::MAX),
-            generation: lane.generation,
-        };
+        lane.stage = Stage::Attaching(Some(own));
         let generation = lane.generation;
         if let Some(links) = &self.links {
             links.attach(name, (slot, generation), far, || {});
         }
-        let said = Message::Opened(place, Region { at: own, length: length() });
-        self.counts(name.0);
-        self.say_to_key(name.0, &said, now);
+    }
+
+    /// A worker has begun with a connection, or cannot any more. Only now the client's host may hear of it: what the link does not bring
+    /// then the acceptor waits for.
+    pub(super) fn attached(&mut self, name: Name, slot: usize, is_attached: bool, now: Duration) {
+        let Some(lane) = self.lanes.get_mut(&(name, slot)) else { return };
+        let Stage::Attaching(own) = lane.stage else { return };
+        let place = wire_place(name, slot, lane.generation);
+        lane.stage = Stage::Open;
+        let said = match is_attached {
+            true => own.map(|at| Message::Opened(place, Region { at, length: length() })),
+            false => own.map(|_| Message::NotOpened(place, Refusal::Failed)),
+        };
+        if is_attached {
+            self.counts(name.0);
+        } else {
+            self.is_over(name, slot);
+        }
+        if let Some(said) = said {
+            self.say_to_key(name.0, &said, now);
+        }
     }
 
     /// The peer says that a program there has taken a connection up.
@@ -402,7 +426,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     })
                 },
             );
-        lane.stage = Stage::Open;
+        lane.stage = if is_taken { Stage::Attaching(None) } else { Stage::Open };
         let (place, use_) = (lane.place.clone(), lane.generation);
         let Some(links) = &self.links else { return Ok(()) };
         if !is_taken {
@@ -414,7 +438,6 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             begin(theirs, place.endpoint, generation, code);
             theirs.setup.state.store(Answer::Accepted as u32, Ordering::Release);
         });
-        self.counts(key);
         Ok(())
     }
 
@@ -445,7 +468,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     self.take_back(name, slot, now);
                 }
             }
-            Stage::Registering(_) | Stage::Open => {}
+            Stage::Registering(_) | Stage::Attaching(_) | Stage::Open => {}
         }
         Ok(())
     }
@@ -456,11 +479,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         for side in [Side::Client, Side::Server] {
             lane.place.section(side).setup.done.store(1, Ordering::Release);
         }
-        let place = message::Place {
-            group: name.1,
-            slot: u16::try_from(slot).unwrap_or(u16::MAX),
-            generation: lane.generation,
-        };
+        let place = wire_place(name, slot, lane.generation);
         if let Some(links) = &self.links {
             links.abandon(name, slot);
         }
@@ -490,11 +509,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let Some(lane) = self.lanes.get_mut(&(name, at)) else { return };
         if matches!(lane.stage, Stage::Asked(_)) {
             lane.stage = Stage::Over;
-            let place = message::Place {
-                group: name.1,
-                slot: u16::try_from(at).unwrap_or(u16::MAX),
-                generation: lane.generation,
-            };
+            let place = wire_place(name, at, lane.generation);
             self.say_to_key(name.0, &Message::NotOpened(place, Refusal::Unknown), now);
         }
     }
@@ -513,7 +528,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     let (region, at) = (lane.place.name, lane.place.slot);
                     self.withdraw_in(region, at, now);
                 }
-                Stage::Open => {
+                Stage::Attaching(_) | Stage::Open => {
                     if let Some(links) = &self.links {
                         links.end(name, slot);
                     }

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use shunt_far::lane::Rest;
 use shunt_far::{Cause, Halt};
 use shunt_peer::Message;
-use shunt_peer::message::{Place, Refusal};
+use shunt_peer::message::Refusal;
 use shunt_verbs::port::Port;
 use shunt_verbs::value::PeerPair;
 use tracing::{info, warn};
 
 use super::Hub;
+use crate::endings::{Endings, Rests};
 use crate::groups::Order;
-use crate::links::{Outcome, refusal};
+use crate::links::{Name, Outcome, refusal};
 use crate::peers::{Peer, Way};
 use crate::pool::Told;
 
@@ -24,7 +24,7 @@ enum Came {
     Made(Result<PeerPair, (Refusal, String)>),
     Connected,
     Failed(Cause, Vec<Halt>),
-    Settled(Vec<(Place, Rest)>),
+    Settled(Rests),
 }
 
 impl<P: Port + Clone + Send + 'static> Hub<P> {
@@ -70,6 +70,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 Order::Deliver(place, rest) => links.deliver((key, place.group), place, rest),
                 Order::Remove(name) => {
                     links.remove((key, name));
+                    self.endings.remove(&(key, name));
                     self.group_is_over((key, name));
                 }
             }
@@ -98,6 +99,39 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         }
     }
 
+    /// Connections of a link are settled: what the peer is to be sent, once all of them are.
+    fn settled(
+        &mut self,
+        name: Name,
+        rests: Rests,
+        slots: Vec<usize>,
+        now: Duration,
+    ) -> Option<Rests> {
+        let mut endings = self.endings.remove(&name).unwrap_or_else(|| Endings::new(now));
+        endings.rests.extend(rests);
+        if slots.is_empty() {
+            return Some(endings.rests);
+        }
+        endings.await_those(slots, now);
+        self.endings.insert(name, endings);
+        None
+    }
+
+    /// When to look at programs that are about to end.
+    pub(super) fn endings_at(&self) -> Option<Duration> {
+        self.endings.values().filter_map(Endings::look_at).min()
+    }
+
+    /// Looks at them.
+    pub(super) fn see_to_endings(&mut self, now: Duration) {
+        let Some(links) = &self.links else { return };
+        for (name, endings) in &mut self.endings {
+            if let Some((slots, is_over)) = endings.due(now) {
+                links.settle_endings(*name, slots, is_over);
+            }
+        }
+    }
+
     /// A worker has done something, or tells of a link.
     pub(super) fn came_of_it(&mut self, outcome: Outcome, now: Duration) {
         let Some(links) = &mut self.links else { return };
@@ -110,15 +144,23 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 (name, Came::Made(Err((refusal(&refused), refused.to_string()))))
             }
             Outcome::Connected(name) => (name, Came::Connected),
-            Outcome::Settled(name, rests) => (name, Came::Settled(rests)),
+            Outcome::Settled(name, rests, endings) => {
+                match self.settled(name, rests, endings, now) {
+                    Some(rests) => (name, Came::Settled(rests)),
+                    None => return,
+                }
+            }
             Outcome::Opened(name, slot, opened) => {
                 return self.registered(name, slot, opened, now);
+            }
+            Outcome::Attached(name, slot, is_attached) => {
+                return self.attached(name, slot, is_attached, now);
             }
             Outcome::Told(told) => {
                 let (link, came) = match told {
                     Told::Called(link, slot) => {
                         let Some(name) = links.named(link) else { return };
-                        return self.called(name, slot, now);
+                        return self.called(name, slot);
                     }
                     Told::Free(link, slot) => {
                         let Some(name) = links.named(link) else { return };

@@ -25,10 +25,11 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// The peers as members of the memory: those that are connected, and with which there can be link groups.
     pub(super) fn see_to_machines(&mut self, now: Duration) {
         let workers = self.links.as_ref().map_or(0, Links::workers);
+        let has_device = self.device().is_some();
         for at in 0..self.peers.len() {
             let peer = &self.peers[at];
             let key = peer.name.key;
-            let is_wanted = peer.is_ready() && workers > 0;
+            let is_wanted = peer.is_met() && workers > 0;
             match (is_wanted, self.machines.contains_key(&key)) {
                 (true, false) => {
                     self.member = self.member.wrapping_add(1).max(1);
@@ -46,8 +47,11 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             if std::mem::take(&mut self.peers[at].is_changed)
                 && let Some(machine) = self.machines.get_mut(&key)
             {
+                // New connections are left to TCP where there can be no link group for them.
+                let can = self.peers[at].is_ready() && has_device;
+                let listeners = if can { self.peers[at].listeners() } else { &[] };
                 machine.set_addresses(self.peers[at].addresses());
-                machine.set_listeners(self.peers[at].listeners());
+                machine.set_listeners(listeners);
             }
         }
         let is_named = |key: &PublicKey| self.peers.iter().any(|peer| peer.name.key == *key);

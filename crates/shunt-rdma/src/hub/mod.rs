@@ -16,7 +16,7 @@ use std::{io, mem};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use shunt_peer::message::{self, ADDRESSES, Bye, Hello, LISTENERS, is_reachable};
+use shunt_peer::message::{ADDRESSES, Bye, Hello, LISTENERS, is_reachable};
 use shunt_peer::session::Event;
 use shunt_peer::{End, Message, PublicKey, SecretKey, Session};
 use shunt_shm::ivshmem::Home;
@@ -28,6 +28,7 @@ use crate::config::{Config, PeerName};
 use crate::conn::{Conn, Over};
 use crate::device::Wanted;
 use crate::dial::{self, Dialed};
+use crate::endings::Endings;
 use crate::groups::Impossible;
 use crate::lane::{Lane, Waiting};
 use crate::links::{Links, Name, Outcome};
@@ -86,6 +87,7 @@ pub(crate) struct Hub<P: Port> {
     member: u16,
     lanes: BTreeMap<(Name, usize), Lane>,
     waiting: Vec<Waiting>,
+    endings: BTreeMap<Name, Endings>,
     /// When a link group was last offered for them.
     offered_at: Duration,
     /// Of the last connection.
@@ -142,6 +144,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             member: crate::memory::AGENT,
             lanes: BTreeMap::new(),
             waiting: Vec::new(),
+            endings: BTreeMap::new(),
             offered_at: Duration::ZERO,
             generation: 0,
             beat_at: Duration::ZERO,
@@ -192,7 +195,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let beat = (!self.machines.is_empty()).then_some(self.beat_at);
         let retired = self.retired.iter().map(|(until, _)| *until);
         let deadline = conns.chain(peers).chain(accept).chain([self.device_at]).chain(addresses);
-        let deadline = deadline.chain(beat).chain(retired).chain(self.proposals_at()).min();
+        let deadline = deadline.chain(beat).chain(retired).chain(self.proposals_at());
+        let deadline = deadline.chain(self.endings_at()).min();
         let wait = deadline.map(|deadline| {
             let wait = deadline.saturating_sub(now);
             Timespec {
@@ -228,6 +232,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         while let Ok(outcome) = self.outcomes.1.try_recv() {
             self.came_of_it(outcome, now);
         }
+        self.see_to_endings(now);
         self.see_to_machines(now);
         self.hear_programs(now);
         self.dial(now);
@@ -301,32 +306,20 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         }
     }
 
-    /// Ends connections; those that this agent has made are made again.
-    fn hang_up(
-        &mut self,
-        which: impl Fn(&Conn) -> bool,
-        (why, reason): (Bye, &str),
-        now: Duration,
-    ) {
-        let all = self.conns.iter().filter(|(_, conn)| which(conn)).map(|(id, _)| *id);
-        for id in all.collect::<Vec<_>>() {
-            self.part(id, why, now);
-            if let Some(at) = self.peers.iter().position(|peer| peer.has(id)) {
-                self.lost(at, reason.to_owned(), Outlook::Open, now);
-            }
-        }
-    }
-
     fn end(&mut self) {
         let now = self.now();
-        self.hang_up(|_| true, (Bye::Ends, "this agent ends"), now);
+        for id in self.conns.keys().copied().collect::<Vec<_>>() {
+            self.part(id, Bye::Ends, now);
+            if let Some(at) = self.peers.iter().position(|peer| peer.has(id)) {
+                self.lost(at, "this agent ends".to_owned(), Outlook::Open, now);
+            }
+        }
     }
 
     fn hello(&self) -> Hello {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let name = name.chars().filter(|c| !c.is_control()).collect();
-        let device =
-            if self.device().is_some() { message::Device::Ready } else { message::Device::None };
+        let device = self.device_state();
         let (incarnation, ring, slots, messages) = (self.incarnation, RING, SLOTS, MESSAGES);
         Hello { incarnation, ring, slots, messages, device, name }
     }
@@ -409,6 +402,11 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     Message::NotOpened(place, _) => {
                         self.hear_not_opened(at, place, now).map_err(Impossible)
                     }
+                    Message::Device(device) => {
+                        self.peers[at].has_device(device, now);
+                        self.no_more_waits(at);
+                        Ok(())
+                    }
                     message => match self.peers[at].said(message) {
                         Ok(orders) => {
                             self.carry_out(at, orders, now);
@@ -453,8 +451,10 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         ];
         let said = all.iter().try_for_each(|message| conn.say(message, now));
         if let Err(why) = said {
-            self.over(id, &why, now);
+            return self.over(id, &why, now);
         }
+        // The device may have come, or gone, since this side's Hello.
+        self.tell_of_device(now);
     }
 
     fn over(&mut self, id: u64, why: &Over, now: Duration) {

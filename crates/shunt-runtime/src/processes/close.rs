@@ -221,7 +221,7 @@ fn end(conn: Conn, record: &'static Record) {
     sock.leave_learnt();
     offer_budget::settle(sock);
     if conn.kernel().is_some() {
-        demote::finish(conn);
+        demote::finish_to_end(conn);
         // Also of one that has come to be TCP, or that nobody accepted.
         liveness::end_quietly(conn);
     }

@@ -228,6 +228,14 @@ pub fn go_on(conn: Conn) {
     }
 }
 
+/// Before this side's end, as [`finish`].
+pub fn finish_to_end(conn: Conn) {
+    if let Some(end) = conn.end() {
+        end.begins_to_end();
+    }
+    finish(conn);
+}
+
 /// Before this side's end, or before the descriptor goes to a program that knows of no ring: nobody
 /// would send once more what waits for it, and what comes after the end in the kernel socket is lost. The descriptor may be
 /// gone from the table, but nobody else has the connection then.

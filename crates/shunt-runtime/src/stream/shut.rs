@@ -31,7 +31,7 @@ pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_in
     promote::advance(conn);
     let writing = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
     if writing {
-        demote::finish(conn);
+        demote::finish_to_end(conn);
     }
     let in_doubt = InDoubt::begins(conn);
     let result = {

@@ -228,6 +228,27 @@ fn a_program_may_end_until_the_far_side_has_said_where_it_stood() {
     assert_eq!(both.sees(), (60, 2, false));
 }
 
+/// It has looked before whether its peer has left, and does not look again.
+#[test]
+fn a_program_that_is_about_to_end_is_waited_for() {
+    let ending = || {
+        let mut both = in_ring();
+        both.publish(100);
+        both.mine[0].prod.ending.store(1, Ordering::Relaxed);
+        assert_eq!(both.settle(), Settled::IsEnding);
+        both
+    };
+    let both = ending();
+    both.end();
+    assert_eq!(both.lanes[0].settled(&both.mine[0]), Settled::EndsBehind(60));
+    let both = ending();
+    both.mark(60);
+    assert_eq!(both.lanes[0].settled(&both.mine[0]), Settled::GoesOn, "it has followed");
+    let both = ending();
+    both.mine[0].prod.ending.store(0, Ordering::Relaxed);
+    assert_eq!(both.lanes[0].settled(&both.mine[0]), Settled::GoesOn, "it does not end after all");
+}
+
 #[test]
 fn what_does_not_come_is_missing() {
     let ended = || {

@@ -14,7 +14,6 @@
 #   make check        formatting, lints, links of the documentation; licences, bans and advisories where cargo-deny
 #                     is installed (INSTALL_TOOLS=1 installs it)
 #   make soak         the long forms of the tests of faults, and programs that nobody wrote, each for SOAK_SECONDS
-#   make test-struck  agents of two hosts that are killed or cut off at each step; red until what it shows is mended
 #   make test-points  what happens between two steps of a call, with a library that stops there
 #   make test-upgrade the last commit of each older version, built and run together with this one
 #   make test-portable packages for old systems, and Debian 11 with them
@@ -195,14 +194,8 @@ asan: deps-test all
 soak: deps-test all
 	SIM_SEED=$$(date +%s) $(MAKE) test-sim SIM_HISTORIES=$$(($(SOAK_SECONDS) * 5000))
 	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_FULL=1 SOAK_SECONDS=$(SOAK_SECONDS) \
-	    $(CARGO) test --locked -p shunt-functional --test faults --test differential --test rdma --no-fail-fast \
+	    $(CARGO) test --locked -p shunt-functional --test faults --test differential --test rdma --test struck --no-fail-fast \
 	    -- --nocapture --test-threads 1
-
-# Agents of two hosts, struck before each message between them. Ignored elsewhere: docs/design/unfinished.md, Between hosts.
-.PHONY: test-struck
-test-struck: deps-test all
-	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_FULL=1 \
-	    $(CARGO) test --locked -p shunt-functional --test struck --no-fail-fast -- --ignored --test-threads 1
 
 .PHONY: demo
 demo: deps-demo all

@@ -222,7 +222,6 @@ fn steps(all: usize) -> Vec<usize> {
 
 /// An `Open` and an answer for each.
 #[test]
-#[ignore = "docs/design/unfinished.md, Between hosts: programs that wait for ever, or read an end too early"]
 fn connections_that_are_being_agreed_upon() {
     for what in WHATS {
         for step in steps(2 * CONNECTIONS) {
@@ -247,7 +246,6 @@ fn connections_that_are_being_agreed_upon() {
 
 /// Both sides say where they stood, what is missing of those that have ended, and that it was all.
 #[test]
-#[ignore = "docs/design/unfinished.md, Between hosts: programs that wait for ever, or read an end too early"]
 fn connections_that_are_being_settled() {
     for what in WHATS.into_iter().filter(|what| *what != What::Link) {
         for step in steps(4) {

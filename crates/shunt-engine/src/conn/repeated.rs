@@ -11,7 +11,7 @@ use shunt_shm::region::DEAF;
 use shunt_shm::ring::{RxCursor, TxCursor};
 
 use crate::conn::End;
-use crate::conn::flags::{FROZEN, SHUT_WR};
+use crate::conn::flags::{FROZEN, HOSTED, SHUT_WR};
 use crate::kernel::{KernelSocket, Look, look};
 use crate::stretch::{Path, had, path};
 
@@ -164,6 +164,17 @@ impl End<'_> {
         handover::has_left(&self.theirs.ctl.handed_over)
             && path(self.record.tx.marks.load(Relaxed)) == Path::Ring
             && self.can_repeat()
+    }
+
+    /// True when the peer, on another host, has left a ring that this side never entered, which is not noted yet: the link has failed
+    /// before it carried a byte. There is nothing to be sent once more.
+    #[inline]
+    #[must_use]
+    pub fn is_let_go(&self) -> bool {
+        self.has(HOSTED)
+            && handover::has_left(&self.theirs.ctl.handed_over)
+            && self.record.tx.marks.load(Relaxed) == 0
+            && self.record.id.mode.load(Relaxed) != 0
     }
 
     /// True where what lies unread in the ring could be sent once more. After its end this side can send nothing. Where the peer

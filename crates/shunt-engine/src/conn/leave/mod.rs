@@ -15,7 +15,7 @@ use shunt_wire::reason::Reason;
 
 use crate::call::{Errno, enter};
 use crate::conn::End;
-use crate::conn::flags::{FROZEN, HAD_ROOM, WANT_TCP};
+use crate::conn::flags::{FROZEN, HAD_ROOM, HOSTED, WANT_TCP};
 use crate::conn::repeated::are_pending;
 use crate::handshake::Phase;
 use crate::kernel::{KernelSocket, has_failed};
@@ -230,11 +230,18 @@ impl End<'_> {
         if path(tx.marks.load(Relaxed)) == Path::Ring && self.can_repeat() {
             self.mark_end(tx.cursor.refresh(&self.theirs.cons)?, port);
             port.reaches(Moment::Noted);
-            self.notes_left(Reason::HandedOver, port);
+            self.notes_left(self.why_followed(), port);
             port.tell();
+        } else if self.is_let_go() {
+            self.notes_left(self.why_followed(), port);
         }
         self.repeat(port);
         Ok(true)
+    }
+
+    /// Of another host the agents say that it has left also where the link has failed.
+    fn why_followed(&self) -> Reason {
+        if self.has(HOSTED) && !self.is_linked() { Reason::PeerGone } else { Reason::HandedOver }
     }
 
     /// Notes that the connection is out of the ring, and why: the first reason counts.

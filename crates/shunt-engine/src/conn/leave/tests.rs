@@ -317,6 +317,26 @@ fn who_follows_says_why_once() {
     assert_eq!(end.record.id.reason.load(Relaxed), Reason::HandedOver as u32);
 }
 
+/// The link to another host has failed before it carried a byte.
+#[test]
+fn a_ring_that_was_never_entered_is_left_once() {
+    let memory = Memory::default();
+    let end = memory.end();
+    end.record.id.mode.store(Mode::Attach as u32, Relaxed);
+    peer_leaves(&memory, 0);
+    assert!(!end.is_let_go(), "a peer on this host may only have left its own direction");
+    end.put(HOSTED, true);
+    assert!(end.is_let_go());
+    let port = Port::new(&memory, 9);
+    for _ in 0..2 {
+        assert_eq!(end.follow(false, &port), Ok(true));
+        assert!(!end.is_let_go());
+        assert_eq!((port.left.get(), port.repeated()), (1, 0));
+    }
+    assert_eq!(end.record.id.reason.load(Relaxed), Reason::PeerGone as u32);
+    assert_eq!(end.record.tx.marks.load(Relaxed), 0);
+}
+
 #[test]
 fn after_its_end_a_side_has_nothing_to_follow_with() {
     let memory = in_the_ring(10);

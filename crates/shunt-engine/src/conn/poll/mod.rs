@@ -254,7 +254,7 @@ fn ahead(kernel: u32, host: &impl Polled) -> u32 {
 /// Steps of a look.
 impl End<'_> {
     fn look(&self, wanted: u32, heard: &mut KernelReadiness, host: &impl Polled) -> u32 {
-        if self.is_to_follow() {
+        if self.is_to_follow() || self.is_let_go() {
             host.follows();
         } else if are_pending(self.record) {
             host.repeats();

@@ -23,7 +23,7 @@ impl End<'_> {
         marks: u32,
     ) -> Looked {
         // Who never waits is here before it has heard that the peer left.
-        if self.is_to_follow() && self.phase() == Phase::Active {
+        if (self.is_to_follow() || self.is_let_go()) && self.phase() == Phase::Active {
             return Ok(Some(Step::Follow));
         }
         // The other machine is gone: its kernel would not say so for a long time.

@@ -110,11 +110,11 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         self.port.as_ref()
     }
 
-    /// The device cannot be used any more: gives all links up, and lets go of all that there is of it.
-    pub(crate) fn lose(&mut self, loss: Loss) {
+    /// Gives all links up, and lets go of all that there is of the device: it cannot be used any more, or is not to be.
+    pub(crate) fn let_go(&mut self, cause: Cause) {
         self.port = None;
         for worker in &self.workers {
-            worker.hand(move |worker, _| worker.let_go(Cause::Lost(loss)));
+            worker.hand(move |worker, _| worker.let_go(cause));
         }
     }
 
@@ -132,7 +132,7 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         let taken = told.iter().collect::<Result<(), _>>();
         match taken {
             Ok(()) => self.port = Some(port),
-            Err(_) => self.lose(Loss::Failed),
+            Err(_) => self.let_go(Cause::Lost(Loss::Failed)),
         }
         taken
     }

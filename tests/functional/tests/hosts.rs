@@ -100,6 +100,21 @@ fn a_device_that_is_lost_loses_no_byte() {
     }
 }
 
+/// An agent is stopped in mid-stream, as for an update: its connections go back to TCP first, and its successor carries new ones.
+#[test]
+fn an_agent_that_ends_in_good_order_loses_no_byte() {
+    let lab = Lab::of_hosts();
+    for machine in &lab.machines {
+        busy_while(&lab, || {
+            machine.sandbox().stop_agent();
+            let log = machine.sandbox().agent_log();
+            assert!(log.contains("go back to TCP"), "{log}");
+            machine.start_agent();
+        });
+        all_shunted_again(&lab);
+    }
+}
+
 /// Answers each `ping`; behind `last` it reads to the end, and says what it has read.
 const READER: &str = r#"
 import hashlib, socket, sys, threading

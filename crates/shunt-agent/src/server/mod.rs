@@ -197,6 +197,7 @@ impl Server {
     pub fn run(&mut self) -> io::Result<()> {
         info!("serving at {}", self.claim.path().display());
         while self.turn()? {}
+        self.state.part_with_peers();
         let ended = self.state.end();
         if let Err(e) = ended.save(&self.totals) {
             warn!("totals could not be written to {}: {e}", self.totals.display());

@@ -39,6 +39,12 @@ impl State {
         self.share(Box::new(Hosts(memory)), heed)
     }
 
+    /// Takes leave of agents of other hosts: connections to programs there go back to TCP, while programs here still have what leads to
+    /// them.
+    pub(crate) fn part_with_peers(&mut self) {
+        self.plane = None;
+    }
+
     /// Those of the command line, and those of the policy in force.
     fn peers_with(&self, named: &[PeerName]) -> Vec<PeerName> {
         let policy = self.host.iter().flat_map(|host| host.policy.rdma().peers());

@@ -33,6 +33,8 @@ pub enum Cause {
     Lost(Loss),
     /// Somebody else has said that the link is over: the far side on the control connection.
     Told,
+    /// Whoever has the worker ends in good order.
+    Ends,
 }
 
 impl fmt::Display for Cause {
@@ -51,6 +53,7 @@ impl fmt::Display for Cause {
             Self::Pair => f.write_str("the device reports that the queue pair has failed"),
             Self::Lost(loss) => loss.fmt(f),
             Self::Told => f.write_str("the link was given up elsewhere"),
+            Self::Ends => f.write_str("this agent ends"),
         }
     }
 }

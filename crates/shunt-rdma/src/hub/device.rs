@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shunt_far::Cause;
 use shunt_peer::Message;
 use shunt_peer::message::Device;
 use shunt_verbs::port::Port;
@@ -25,6 +26,9 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
 
     /// Hears what happens to the device, or looks for one.
     pub(super) fn see_to_device(&mut self, now: Duration) {
+        if self.ends_by.is_some() {
+            return;
+        }
         if self.device().is_some() {
             if let Some(loss) = self.hear_device(now) {
                 self.lose_device(loss, now);
@@ -61,12 +65,17 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// Connections go back to TCP, and the device is let go: one that is being removed waits for that.
     fn lose_device(&mut self, loss: Loss, now: Duration) {
         warn!("connections to other hosts go back to TCP: {loss} ({})", self.wanted);
-        if let Some(links) = &mut self.links {
-            links.lose(loss);
-        }
+        self.let_go_of_device(Cause::Lost(loss), now);
         self.device_lacks = Some(format!("{loss} ({})", self.wanted));
-        self.waiting.clear();
         (self.device_tries, self.device_at) = (0, now + SOON);
+    }
+
+    /// Gives all links up, and tells the peers.
+    pub(super) fn let_go_of_device(&mut self, cause: Cause, now: Duration) {
+        if let Some(links) = &mut self.links {
+            links.let_go(cause);
+        }
+        self.waiting.clear();
         self.tell_of_device(now);
     }
 

@@ -187,7 +187,11 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 groups.connected(name.1)
             }
             Came::Failed(cause, halts) => {
-                warn!("peer {host}: the link of link group {} has failed: {cause}", name.1);
+                if cause == Cause::Ends {
+                    info!("peer {host}: connections of link group {} go back to TCP", name.1);
+                } else {
+                    warn!("peer {host}: the link of link group {} has failed: {cause}", name.1);
+                }
                 groups.failed(name.1, &cause, halts)
             }
             Came::Settled(rests) => {

@@ -16,6 +16,7 @@ use std::{io, mem};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use shunt_far::Cause;
 use shunt_peer::message::{ADDRESSES, Bye, Hello, LISTENERS, is_reachable};
 use shunt_peer::session::Event;
 use shunt_peer::{End, Message, PublicKey, SecretKey, Session};
@@ -39,6 +40,9 @@ use crate::shared::{Board, Shared};
 
 /// Time between two looks at the addresses.
 const LOOK_AT_ADDRESSES: Duration = Duration::from_secs(5);
+
+/// How long an agent that ends waits for its connections to be back on TCP.
+const ENDING: Duration = Duration::from_secs(2);
 
 /// Sizes of link groups: bytes of a ring, connections, messages that may be unacknowledged.
 const RING: u32 = 256 * 1024;
@@ -100,6 +104,8 @@ pub(crate) struct Hub<P: Port> {
     awaited_news: Option<u64>,
     agents_home: Option<(Home, usize)>,
     began: Instant,
+    /// It is to end: by when.
+    ends_by: Option<Duration>,
 }
 
 /// Opens the device, or says why it cannot.
@@ -152,6 +158,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             awaited_news: None,
             agents_home: None,
             began: Instant::now(),
+            ends_by: None,
         };
         hub.look_for_device(Duration::ZERO);
         info!("agents of other hosts are heard at {listen}; this one's key is {own}");
@@ -196,7 +203,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let retired = self.retired.iter().map(|(until, _)| *until);
         let deadline = conns.chain(peers).chain(accept).chain([self.device_at]).chain(addresses);
         let deadline = deadline.chain(beat).chain(retired).chain(self.proposals_at());
-        let deadline = deadline.chain(self.endings_at()).min();
+        let deadline = deadline.chain(self.endings_at()).chain(self.ends_by).min();
         let wait = deadline.map(|deadline| {
             let wait = deadline.saturating_sub(now);
             Timespec {
@@ -214,8 +221,9 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     fn turn(&mut self) -> bool {
         let now = self.now();
         let inbox = self.shared.take();
-        if inbox.must_end {
-            return false;
+        if inbox.must_end && self.ends_by.is_none() {
+            self.ends_by = Some(now + ENDING);
+            self.let_go_of_device(Cause::Ends, now);
         }
         if let Some(listeners) = inbox.listeners {
             self.set_listeners(listeners, now);
@@ -242,7 +250,13 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         }
         self.flush(now);
         self.show();
-        true
+        !self.has_ended(now)
+    }
+
+    /// True when it is to end, and all connections are back on TCP, or a peer does not answer.
+    fn has_ended(&self, now: Duration) -> bool {
+        let has_groups = self.peers.iter().any(|peer| peer.groups.count().1 > 0);
+        self.ends_by.is_some_and(|by| now >= by || !has_groups)
     }
 
     /// Of a host that has other addresses now, the peers are told.

@@ -21,7 +21,7 @@ use vmm_sys_util::event::{
 
 use crate::config::{Config, features, protocol_features};
 use crate::metrics::Totals;
-use crate::port::{Geometry, Interest, Lane, Memory, Size, Wait};
+use crate::port::{Geometry, Lane, Memory, Size, Wait};
 use crate::relay::{Channel, Heard};
 use crate::worker::{Ring, Worker};
 
@@ -168,25 +168,16 @@ impl Front {
         let seat = &self.seats[n];
         let Some(waits) = seat.waits.get().and_then(Weak::upgrade) else { return Ok(()) };
         let token = self.token(LANE);
-        // One that was closed has left by itself, and another one may have its number.
-        armed.interests.retain(|old| {
-            let same = |new: &&Interest| (new.fd, new.generation) == (old.fd, old.generation);
-            match wanted.interests.iter().find(same) {
-                Some(new) if new == old => true,
-                Some(_) => {
-                    let _left = waits.unregister_listener(old.fd, EventSet::empty(), token);
-                    false
-                }
-                None => false,
-            }
-        });
-        for new in &wanted.interests {
-            if !armed.interests.contains(new) {
+        armed.follow(
+            wanted,
+            |old| {
+                let _left = waits.unregister_listener(old, EventSet::empty(), token);
+            },
+            |new| {
                 let out = if new.writable { EventSet::OUT } else { EventSet::empty() };
-                waits.register_listener(new.fd, EventSet::IN | out, token)?;
-                armed.interests.push(*new);
-            }
-        }
+                waits.register_listener(new.fd, EventSet::IN | out, token)
+            },
+        )?;
         if wanted.until != armed.until {
             let left = |until: Instant| until.saturating_duration_since(Instant::now());
             set(&seat.timer, wanted.until.map(left))?;

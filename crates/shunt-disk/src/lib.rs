@@ -1,17 +1,19 @@
-//! An emulated disk in front of a target: a vhost-user-blk device for virtual machines.
+//! An emulated disk in front of a target, for virtual machines: a vhost-user-blk device.
 //!
 //! * [`port`]: a disk behind it, as lanes of requests; [`nvme`]: one that is a target's namespace.
 //! * [`config`]: what guests are told of it; [`ring`]: their rings; [`request`]: what they ask of it, checked.
 //! * [`worker`]: what a thread does with a ring and a lane, and [`spin`], when it sleeps.
 //! * [`front`]: the device as the front end (QEMU) sees it; [`relay`]: what passes between the two; [`serve`]: the socket, and
 //!   the end.
-//! * [`metrics`]: what is counted.
+//! * [`door`], [`message`]: what is not vhost-user's own. [`metrics`]: what is counted.
 //!
 //! A guest's memory is mapped here, and read and written by address alone: by the kernel, by the library of Shunt, or by
 //! copies through vm-memory. No reference points at it.
 
 pub mod config;
+pub mod door;
 pub mod front;
+pub mod message;
 pub mod metrics;
 pub mod nvme;
 pub mod port;

@@ -271,6 +271,39 @@ pub struct Wait {
     pub until: Option<Instant>,
 }
 
+impl Wait {
+    /// Waits for the interests of `wanted` from now on: `leave` forgets a descriptor, `join` adds one.
+    ///
+    /// # Errors
+    /// Those of `join`.
+    pub fn follow(
+        &mut self,
+        wanted: &Self,
+        mut leave: impl FnMut(RawFd),
+        mut join: impl FnMut(&Interest) -> io::Result<()>,
+    ) -> io::Result<()> {
+        // One that was closed has left by itself, and another one may have its number.
+        self.interests.retain(|old| {
+            let same = |new: &&Interest| (new.fd, new.generation) == (old.fd, old.generation);
+            match wanted.interests.iter().find(same) {
+                Some(new) if new == old => true,
+                Some(_) => {
+                    leave(old.fd);
+                    false
+                }
+                None => false,
+            }
+        });
+        for new in &wanted.interests {
+            if !self.interests.contains(new) {
+                join(new)?;
+                self.interests.push(*new);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What a lane has sent for its requests, since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {

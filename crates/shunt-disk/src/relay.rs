@@ -2,30 +2,29 @@
 //! that the device's configuration has changed (VHOST_USER_BACKEND_CONFIG_CHANGE_MSG), which goes by a channel of its own. So
 //! messages are handed on whole, as they are, and the channel is kept where the front end offers one.
 
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    bind, connect, getsockname, listen, recvmsg, send, sendmsg, socket_with,
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname,
+    listen, send, socket_with,
 };
 use vhost::vhost_user::message::{BackendReq, FrontendReq, VhostUserProtocolFeatures};
 
+use crate::message::{Framing, Message};
+
 /// Bytes of a header: request, flags, bytes of what follows, 32 bits each.
 const HEADER: usize = 12;
-/// Where a header says how many bytes follow.
-const SIZE: usize = 8;
 /// The protocol's version, in a header's flags.
 const VERSION: u32 = 1;
 /// Most bytes behind a header, and most descriptors with a message: those that `vhost` takes.
 const MAX_BODY: usize = 0x1000;
 const MAX_FDS: usize = 32;
+/// A header says how many bytes follow.
+const FRAMING: Framing =
+    Framing { header: HEADER, size_at: 8, counts_header: false, most: MAX_BODY, fds: MAX_FDS };
 
 /// What the device has to know of what passes.
 #[derive(Debug)]
@@ -87,7 +86,7 @@ pub fn pass_on(
         if !from_front {
             continue;
         }
-        let Some(message) = Message::receive(front)? else { return Ok(()) };
+        let Some(message) = Message::receive(front, &FRAMING)? else { return Ok(()) };
         // The device may have ended meanwhile; then it has said why.
         if message.send(device).is_err() {
             return Ok(());
@@ -95,7 +94,7 @@ pub fn pass_on(
         let request = message.word(0);
         if request == u32::from(FrontendReq::SET_PROTOCOL_FEATURES) {
             let config = VhostUserProtocolFeatures::CONFIG.bits();
-            has_config = message.body().is_some_and(|features| features & config != 0);
+            has_config = body(&message).is_some_and(|features| features & config != 0);
         } else if request == u32::from(FrontendReq::SET_BACKEND_REQ_FD) && has_config {
             // The device looks whether there is one, and whether it is such a socket.
             if let Some(fd) = message.fds.into_iter().next() {
@@ -119,87 +118,22 @@ fn pass_back(mut device: &UnixStream, mut front: &UnixStream) -> io::Result<bool
     Ok(len > 0)
 }
 
-/// A message of the front end's.
-#[derive(Debug, Default)]
-struct Message {
-    bytes: Vec<u8>,
-    fds: Vec<OwnedFd>,
-}
-
-impl Message {
-    /// The next one; none where the front end has gone before it.
-    fn receive(from: &UnixStream) -> io::Result<Option<Self>> {
-        let mut message = Self::default();
-        if !message.fill(from, HEADER)? {
-            return Ok(None);
-        }
-        let len = message.word(SIZE) as usize;
-        if len > MAX_BODY {
-            return Err(io::Error::other(format!("a message of {len} bytes")));
-        }
-        message.fill(from, len)?;
-        Ok(Some(message))
-    }
-
-    /// Receives so many bytes more, and no byte of the next message: its descriptors would come with these. False where there
-    /// are none, and there were none before.
-    fn fill(&mut self, from: &UnixStream, more: usize) -> io::Result<bool> {
-        let mut at = self.bytes.len();
-        self.bytes.resize(at + more, 0);
-        while let Some(room) = self.bytes.get_mut(at..).filter(|room| !room.is_empty()) {
-            let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let mut room = [IoSliceMut::new(room)];
-            let flags = RecvFlags::CMSG_CLOEXEC;
-            let came = retry_on_intr(|| recvmsg(from, &mut room, &mut control, flags))?;
-            for message in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(fds) = message {
-                    self.fds.extend(fds);
-                }
-            }
-            if came.flags.contains(ReturnFlags::CTRUNC) || self.fds.len() > MAX_FDS {
-                return Err(io::Error::other("a message with too many descriptors"));
-            }
-            if came.bytes == 0 {
-                return if at == 0 { Ok(false) } else { Err(ErrorKind::UnexpectedEof.into()) };
-            }
-            at += came.bytes;
-        }
-        Ok(true)
-    }
-
-    fn send(&self, mut to: &UnixStream) -> io::Result<()> {
-        let fds: Vec<_> = self.fds.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-            return Err(ErrorKind::InvalidData.into());
-        }
-        let bytes = [IoSlice::new(&self.bytes)];
-        let sent = retry_on_intr(|| sendmsg(to, &bytes, &mut control, SendFlags::NOSIGNAL))?;
-        to.write_all(&self.bytes[sent..])
-    }
-
-    /// A field of 32 bits; zero where there is none.
-    fn word(&self, at: usize) -> u32 {
-        let bytes = self.bytes.get(at..).and_then(|rest| rest.first_chunk());
-        bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
-    }
-
-    /// What follows the header, where that is one number.
-    fn body(&self) -> Option<u64> {
-        let bytes = self.bytes.get(HEADER..)?;
-        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
-    }
+/// What follows the header, where that is one number.
+fn body(message: &Message) -> Option<u64> {
+    let bytes = message.bytes.get(HEADER..)?;
+    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Seek;
-    use std::os::fd::BorrowedFd;
+    use std::io::{IoSlice, Seek};
+    use std::mem::MaybeUninit;
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::sync::mpsc::{Receiver, channel};
     use std::thread::{JoinHandle, spawn};
     use std::time::Duration;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
 
     use super::*;
 
@@ -272,7 +206,7 @@ mod tests {
             (40, b"slowly", &[]),
             (41, &long, &[13]),
         ] {
-            let came = Message::receive(&passing.device).unwrap().unwrap();
+            let came = Message::receive(&passing.device, &FRAMING).unwrap().unwrap();
             assert_eq!((came.word(0), &came.bytes[HEADER..]), (request, body));
             let place = |fd: OwnedFd| std::fs::File::from(fd).stream_position().unwrap();
             assert_eq!(came.fds.into_iter().map(place).collect::<Vec<_>>(), places);
@@ -328,7 +262,7 @@ mod tests {
             drop(far);
             passing.say(&message(SET_VRING_ENABLE, &[0; 8]), &[]);
             for count in [0, 1, 0] {
-                let came = Message::receive(&passing.device).unwrap().unwrap();
+                let came = Message::receive(&passing.device, &FRAMING).unwrap().unwrap();
                 assert_eq!(came.fds.len(), count);
             }
             let mut heard = passing.heard.recv().unwrap();

@@ -6,10 +6,11 @@ use std::os::fd::AsFd;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
+use shunt_disk::door;
 use shunt_disk::metrics::Totals;
 use shunt_disk::nvme::{NvmeDisk, paths};
 use shunt_disk::port::Disk as _;
-use shunt_disk::serve::{self, serve_until};
+use shunt_disk::serve::serve_until;
 use shunt_ivshmem::notify::Notifier;
 use shunt_metrics::Serving;
 use shunt_nvme_host::{Error, Options, Subsystem};
@@ -53,7 +54,7 @@ fn be_disk(args: &Disk) -> Result<(), String> {
     let geometry = disk.geometry();
     let queues =
         args.queues.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
-    let options = serve::Options {
+    let options = door::Options {
         socket: args.socket.clone(),
         mode: args.socket_mode,
         queues: queues.min(64),

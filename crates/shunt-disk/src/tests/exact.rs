@@ -6,9 +6,9 @@ use virtio_bindings::bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 
 use super::ram::Ram;
 use super::served::Served;
+use crate::door::{Options, ServeError};
 use crate::metrics::{Counter, Totals};
 use crate::port::Geometry;
-use crate::serve::{Options, ServeError};
 use shunt_vhost::{DATA, Driver, FAR, HEADERS, INDIRECT, NEXT, WRITE};
 
 pub const IN: u32 = 0;

@@ -8,8 +8,9 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::ram::Ram;
+use crate::door::{Options, ServeError};
 use crate::metrics::Totals;
-use crate::serve::{Options, ServeError, serve_until};
+use crate::serve::serve_until;
 
 /// A device that is served.
 pub struct Served {

@@ -14,6 +14,10 @@ pub mod fid {
     pub const VOLATILE_WRITE_CACHE: u8 = 0x06;
     /// Number of Queues.
     pub const NUMBER_OF_QUEUES: u8 = 0x07;
+    /// Interrupt Coalescing, of controllers on PCIe as the next one.
+    pub const INTERRUPT_COALESCING: u8 = 0x08;
+    /// Interrupt Vector Configuration.
+    pub const INTERRUPT_VECTOR: u8 = 0x09;
     /// Write Atomicity Normal (NVM 4.1.3.4).
     pub const WRITE_ATOMICITY: u8 = 0x0a;
     /// Asynchronous Event Configuration.

@@ -2,8 +2,16 @@
 
 /// Admin commands.
 pub mod admin {
+    /// Delete I/O Submission Queue (Base 5.7), of controllers on PCIe as all four of queues.
+    pub const DELETE_SUBMISSION_QUEUE: u8 = 0x00;
+    /// Create I/O Submission Queue (Base 5.5).
+    pub const CREATE_SUBMISSION_QUEUE: u8 = 0x01;
     /// Get Log Page (Base 5.16).
     pub const GET_LOG_PAGE: u8 = 0x02;
+    /// Delete I/O Completion Queue (Base 5.6).
+    pub const DELETE_COMPLETION_QUEUE: u8 = 0x04;
+    /// Create I/O Completion Queue (Base 5.4).
+    pub const CREATE_COMPLETION_QUEUE: u8 = 0x05;
     /// Identify (Base 5.17).
     pub const IDENTIFY: u8 = 0x06;
     /// Abort (Base 5.1).

@@ -115,6 +115,19 @@ impl Sqe {
         self.flags = self.flags & !3 | fuse as u8;
     }
 
+    /// DPTR as PRP1 and PRP2: data of a controller on PCIe.
+    #[must_use]
+    pub fn prps(&self) -> [u64; 2] {
+        let (entries, _) = self.sgl.as_bytes().as_chunks::<8>();
+        [0, 1].map(|n| entries.get(n).map_or(0, |entry| u64::from_le_bytes(*entry)))
+    }
+
+    /// True where DPTR is PRP1 and PRP2: PSDT 00b.
+    #[must_use]
+    pub const fn has_prps(&self) -> bool {
+        self.flags >> 6 == 0
+    }
+
     /// CDW10 and CDW11 as one number: SLBA of I/O commands.
     #[must_use]
     pub const fn cdw10_64(&self) -> u64 {

@@ -4,12 +4,22 @@
 pub const CAP: u32 = 0x00;
 /// Offset of VS, Version.
 pub const VS: u32 = 0x08;
+/// Offset of INTMS, Interrupt Mask Set: of controllers on PCIe, as INTMC, AQA, ASQ and ACQ.
+pub const INTMS: u32 = 0x0c;
+/// Offset of INTMC, Interrupt Mask Clear.
+pub const INTMC: u32 = 0x10;
 /// Offset of CC, Controller Configuration.
 pub const CC: u32 = 0x14;
 /// Offset of CSTS, Controller Status.
 pub const CSTS: u32 = 0x1c;
 /// Offset of NSSR, NVM Subsystem Reset.
 pub const NSSR: u32 = 0x20;
+/// Offset of AQA, Admin Queue Attributes.
+pub const AQA: u32 = 0x24;
+/// Offset of ASQ, Admin Submission Queue Base Address.
+pub const ASQ: u32 = 0x28;
+/// Offset of ACQ, Admin Completion Queue Base Address.
+pub const ACQ: u32 = 0x30;
 /// Offset of CRTO, Controller Ready Timeouts.
 pub const CRTO: u32 = 0x68;
 
@@ -92,6 +102,8 @@ impl ControllerStatus {
     pub const READY: u32 = 1;
     /// CFS: fatal.
     pub const FATAL: u32 = 1 << 1;
+    /// SHST: shutdown goes on.
+    pub const SHUTTING_DOWN: u32 = 1 << 2;
     /// SHST: shutdown is complete.
     pub const SHUTDOWN_COMPLETE: u32 = 2 << 2;
 

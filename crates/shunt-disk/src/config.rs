@@ -143,6 +143,8 @@ mod tests {
             block_size: 4096,
             read_only: false,
             serial: [0; 20],
+            nguid: None,
+            uuid: None,
             discard: true,
             write_zeroes: true,
         }

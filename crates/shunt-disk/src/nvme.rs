@@ -83,6 +83,8 @@ impl NvmeDisk {
             block_size: namespace.block_size,
             read_only: read_only || namespace.read_only,
             serial,
+            nguid: namespace.nguid,
+            uuid: namespace.uuid,
             discard: attributes.as_ref().is_some_and(|known| known.can_discard),
             write_zeroes: attributes.as_ref().is_some_and(|known| known.can_write_zeroes),
         };

@@ -28,6 +28,10 @@ pub struct Geometry {
     pub read_only: bool,
     /// What guests are told as its serial number; zeros at the end are filled up.
     pub serial: [u8; 20],
+    /// NGUID of a namespace, if it has one.
+    pub nguid: Option<[u8; 16]>,
+    /// UUID, if it has one.
+    pub uuid: Option<[u8; 16]>,
     /// Blocks can be given up.
     pub discard: bool,
     /// Blocks can be made zero without sending zeros.

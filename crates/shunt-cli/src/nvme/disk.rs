@@ -6,11 +6,10 @@ use std::os::fd::AsFd;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use shunt_disk::door;
 use shunt_disk::metrics::Totals;
 use shunt_disk::nvme::{NvmeDisk, paths};
 use shunt_disk::port::Disk as _;
-use shunt_disk::serve::serve_until;
+use shunt_disk::{door, serve, vfio};
 use shunt_ivshmem::notify::Notifier;
 use shunt_metrics::Serving;
 use shunt_nvme_host::{Error, Options, Subsystem};
@@ -54,11 +53,11 @@ fn be_disk(args: &Disk) -> Result<(), String> {
     let geometry = disk.geometry();
     let queues =
         args.queues.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
-    let options = door::Options {
-        socket: args.socket.clone(),
-        mode: args.socket_mode,
-        queues: queues.min(64),
+    let Some(socket) = args.vfio_user.as_ref().or(args.socket.as_ref()) else {
+        return Err("name a --socket or --vfio-user".to_owned());
     };
+    let options =
+        door::Options { socket: socket.clone(), mode: args.socket_mode, queues: queues.min(64) };
     let totals = Totals::new(options.queues);
     let metrics = match &args.metrics {
         None => None,
@@ -77,7 +76,12 @@ fn be_disk(args: &Disk) -> Result<(), String> {
         info!("{size} bytes in blocks of {}, for a virtual machine at {at}", geometry.block_size);
         Notifier::from_environment().tell("READY=1");
     };
-    serve_until(&disk, &options, &totals, stop.as_fd(), ready).map_err(|e| e.to_string())?;
+    let served = if args.vfio_user.is_some() {
+        vfio::serve::serve_until(&disk, &options, &totals, stop.as_fd(), ready)
+    } else {
+        serve::serve_until(&disk, &options, &totals, stop.as_fd(), ready)
+    };
+    served.map_err(|e| e.to_string())?;
     drop(metrics);
     drop(disk);
     subsystem.close();

@@ -30,6 +30,8 @@ pub fn geometry() -> Geometry {
         block_size: 512,
         read_only: false,
         serial,
+        nguid: None,
+        uuid: None,
         discard: true,
         write_zeroes: true,
     }

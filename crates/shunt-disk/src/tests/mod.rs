@@ -7,3 +7,4 @@ mod hostile;
 mod ram;
 mod resized;
 mod served;
+mod vfio;

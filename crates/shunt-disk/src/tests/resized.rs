@@ -56,7 +56,7 @@ fn a_front_end_that_has_not_read_the_size_hears_again_when_rings_begin() {
     drop(driver);
     let mut rest = Vec::new();
     channel.read_to_end(&mut rest).unwrap();
-    assert_eq!(rest, []);
+    assert!(rest.is_empty());
 }
 
 #[test]

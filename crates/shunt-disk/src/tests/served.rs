@@ -1,6 +1,6 @@
 //! A device that is served.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,6 +12,9 @@ use crate::door::{Options, ServeError};
 use crate::metrics::Totals;
 use crate::serve::serve_until;
 
+type Serve =
+    fn(&Ram, &Options, &Totals, BorrowedFd<'_>, Box<dyn FnOnce()>) -> Result<(), ServeError>;
+
 /// A device that is served.
 pub struct Served {
     pub path: PathBuf,
@@ -22,7 +25,21 @@ pub struct Served {
 }
 
 impl Served {
+    /// A vhost-user-blk device.
     pub fn new(disk: &Ram, queues: usize) -> Self {
+        Self::with(disk, queues, |disk, options, totals, stop, ready| {
+            serve_until(disk, options, totals, stop, ready)
+        })
+    }
+
+    /// An NVMe controller.
+    pub fn nvme(disk: &Ram, queues: usize) -> Self {
+        Self::with(disk, queues, |disk, options, totals, stop, ready| {
+            crate::vfio::serve::serve_until(disk, options, totals, stop, ready)
+        })
+    }
+
+    fn with(disk: &Ram, queues: usize, serve: Serve) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk.sock");
         let options = Options { socket: path.clone(), mode: 0o600, queues };
@@ -32,7 +49,8 @@ impl Served {
         let (disk, stopped) = (disk.clone(), Arc::clone(&stop));
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            serve_until(&disk, &options, &counted, stopped.as_fd(), || ready.send(()).unwrap())
+            let ready = Box::new(move || ready.send(()).unwrap());
+            serve(&disk, &options, &counted, stopped.as_fd(), ready)
         });
         is_ready.recv().unwrap();
         Self { path, totals, stop, thread: Some(thread), _dir: dir }

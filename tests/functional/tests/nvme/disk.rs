@@ -29,9 +29,14 @@ pub struct Disk {
 
 impl Disk {
     pub fn start(sandbox: &Sandbox, port: u16, args: &[&str]) -> Self {
+        Self::of_kind("--socket", sandbox, port, args)
+    }
+
+    /// One whose option for the socket is this.
+    pub fn of_kind(kind: &str, sandbox: &Sandbox, port: u16, args: &[&str]) -> Self {
         let socket = sandbox.path().join("disk.sock");
         let mut command = sandbox.command(built("shunt"));
-        command.args(["nvme", "disk", "--target", &format!("127.0.0.1:{port}"), "--socket"]);
+        command.args(["nvme", "disk", "--target", &format!("127.0.0.1:{port}"), kind]);
         command.arg(&socket).args(args);
         let process = sandbox.spawn(command);
         settles("the disk's socket", &true, || socket.exists());
@@ -47,7 +52,7 @@ impl Disk {
 }
 
 /// Bytes that do not come again after as many as a command has.
-fn pattern(len: usize, seed: usize) -> Vec<u8> {
+pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     shunt_functional::nvme::pattern(seed as u64, 0, len)
 }
 
@@ -56,7 +61,7 @@ fn range(sector: u64, sectors: u32) -> Vec<u8> {
     [&sector.to_le_bytes()[..], &sectors.to_le_bytes(), &[0; 4]].concat()
 }
 
-const STORE: &[&str] = &["--file", "disk.img", "--size", "16MiB", "--block-size", "512"];
+pub const STORE: &[&str] = &["--file", "disk.img", "--size", "16MiB", "--block-size", "512"];
 
 /// Whatever way the connection goes, and however long a request is.
 #[test]

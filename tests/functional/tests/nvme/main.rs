@@ -16,6 +16,7 @@ mod nvmet;
 mod proxy;
 mod served;
 mod tools;
+mod vfio;
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;

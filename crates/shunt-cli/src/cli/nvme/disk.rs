@@ -17,14 +17,22 @@ use super::host::{Host, nqn};
     after_help = "QEMU needs memory that can be shared, and granted without copies, and a device:\n\n  \
                   qemu-system-x86_64 -object memory-backend-memfd,id=m,size=2G,share=on -machine q35,memory-backend=m \\\n    \
                   -m 2G -chardev socket,id=d,path=PATH,reconnect=1 -device vhost-user-blk-pci,chardev=d ...\n\n\
+                  With --vfio-user the guest has an NVMe controller (cloud-hypervisor, or QEMU from 10.1 on), and its memory \
+                  has to be shared, too:\n\n  \
+                  cloud-hypervisor --memory size=2G,shared=on --user-device socket=PATH ...\n\n  \
+                  qemu-system-x86_64 -object memory-backend-memfd,id=m,size=2G,share=on -machine q35,memory-backend=m \\\n    \
+                  -m 2G -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"PATH\"}}' ...\n\n\
                   One virtual machine uses the disk at a time; the next one is served when it is gone. While the target \
                   is away, requests wait. SIGTERM ends the process after the requests that have begun. Under `shunt \
                   run`, the connection to a target that runs under it, too, goes through shared memory."
 )]
 pub struct Disk {
-    /// Where QEMU connects: a socket that is made there.
-    #[arg(long, value_name = "PATH")]
-    pub socket: PathBuf,
+    /// Where QEMU connects to a vhost-user-blk device: a socket that is made there.
+    #[arg(long, value_name = "PATH", required_unless_present = "vfio_user")]
+    pub socket: Option<PathBuf>,
+    /// Where a monitor connects to an NVMe controller, by vfio-user, instead: a socket that is made there.
+    #[arg(long, value_name = "PATH", conflicts_with = "socket")]
+    pub vfio_user: Option<PathBuf>,
     /// Permissions of the socket. Who can connect can read and write the disk.
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode)]
     pub socket_mode: u32,
@@ -58,8 +66,8 @@ pub struct Disk {
     /// Let the guest write nothing.
     #[arg(long)]
     pub read_only: bool,
-    /// Most queues of the guest's, each with a thread and a connection. QEMU makes one per virtual processor, unless its
-    /// device is told `num-queues`. Default: one per core.
+    /// Most queues of the guest's, each with a connection, and with a thread where it is no NVMe controller's. QEMU makes one
+    /// per virtual processor, unless its device is told `num-queues`. Default: one per core.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub queues: Option<u16>,
     /// Commands at once on a connection.
@@ -128,6 +136,9 @@ mod tests {
             assert_eq!(with(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }
         assert_eq!(disk(&["--socket", "/s"]).unwrap_err().exit_code(), 2);
+        let nvme = disk(&["--vfio-user", "/v", "--target", "127.0.0.1:1"]).unwrap();
+        assert_eq!((nvme.socket, nvme.vfio_user), (None, Some("/v".into())));
+        assert_eq!(with(&["--vfio-user", "/v"]).unwrap_err().exit_code(), 2);
         assert_eq!(disk(&["--target", "127.0.0.1:1"]).unwrap_err().exit_code(), 2);
     }
 }

@@ -31,7 +31,7 @@ pub enum NvmeCommand {
     Target(Box<Target>),
     /// Command a target that runs: change what it serves, or show it.
     Control(Control),
-    /// Be a virtual machine's disk (vhost-user-blk), kept by an NVMe/TCP target.
+    /// Be a virtual machine's disk (vhost-user-blk, or an NVMe controller), kept by an NVMe/TCP target.
     Disk(Box<Disk>),
     /// Ask a target which subsystems this host may connect to.
     Discover(Discover),

@@ -145,6 +145,7 @@ mod tests {
             serial: [0; 20],
             nguid: None,
             uuid: None,
+            compare: true,
             discard: true,
             write_zeroes: true,
         }

@@ -18,6 +18,7 @@ pub const PREFIX: &str = "shunt_disk";
 shunt_metrics::counters! {
     Reads "reads" "Reads that guests have had answered",
     Writes "writes" "Writes that guests have had answered",
+    Compares "compares" "Comparisons that guests have had answered",
     Flushes "flushes" "Flushes that guests have had answered",
     Discards "discards" "Requests to give blocks up, or to make them zero, that were answered",
     Failures "failed_requests" "Requests answered with an error, of all kinds",
@@ -63,7 +64,7 @@ impl Kind {
         match op {
             Op::Read { .. } => Self::Read,
             Op::Write { .. } => Self::Write,
-            Op::Flush | Op::Discard(_) | Op::WriteZeroes { .. } => Self::Other,
+            Op::Compare { .. } | Op::Flush | Op::Discard(_) | Op::WriteZeroes { .. } => Self::Other,
         }
     }
 }
@@ -107,6 +108,7 @@ impl Asked {
         let counter = match op {
             Op::Read { .. } => Counter::Reads,
             Op::Write { .. } => Counter::Writes,
+            Op::Compare { .. } => Counter::Compares,
             Op::Flush => Counter::Flushes,
             Op::Discard(_) | Op::WriteZeroes { .. } => Counter::Discards,
         };

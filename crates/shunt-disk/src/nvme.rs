@@ -85,6 +85,7 @@ impl NvmeDisk {
             serial,
             nguid: namespace.nguid,
             uuid: namespace.uuid,
+            compare: attributes.as_ref().is_some_and(|known| known.can_compare),
             discard: attributes.as_ref().is_some_and(|known| known.can_discard),
             write_zeroes: attributes.as_ref().is_some_and(|known| known.can_write_zeroes),
         };
@@ -142,6 +143,7 @@ impl Disk for NvmeDisk {
 enum Part {
     Read { block: u64, blocks: u32, from: u64 },
     Write { block: u64, blocks: u32, from: u64 },
+    Compare { block: u64, blocks: u32, from: u64 },
     WriteZeroes { block: u64, blocks: u32, deallocate: bool },
     Flush,
     Discard(Vec<Range>),
@@ -153,6 +155,8 @@ struct Job {
     tag: usize,
     data: Buffers,
     outcome: Outcome,
+    /// Why it has failed, if the target has said that.
+    why: Option<Status>,
     /// Commands that are not over, and parts that have none yet.
     left: usize,
 }
@@ -249,6 +253,7 @@ impl NvmeLane {
             }
             Part::Read { block, blocks, from } => (disk.read(block, blocks), from, blocks),
             Part::Write { block, blocks, from } => (disk.write(block, blocks), from, blocks),
+            Part::Compare { block, blocks, from } => (disk.compare(block, blocks), from, blocks),
         };
         let len = u64::from(blocks) * u64::from(disk.block_size);
         let mut pieces = self.spare.pop().map_or_else(Vec::new, Segments::into_inner);
@@ -272,35 +277,47 @@ impl NvmeLane {
         for Completion { token, data, result } in done.drain(..) {
             self.recycle(data);
             let Ok(index) = usize::try_from(token) else { continue };
-            let outcome = match result {
-                Ok(_) => Outcome::Done,
-                Err(Failure::Status(Status::INVALID_OPCODE)) => Outcome::Unsupported,
-                Err(why) => {
-                    warn!("a command has failed: {why}");
-                    Outcome::Failed
+            let (outcome, why) = match result {
+                Ok(_) => (Outcome::Done, None),
+                Err(Failure::Status(Status::INVALID_OPCODE)) => (Outcome::Unsupported, None),
+                // That is an answer.
+                Err(Failure::Status(why)) if why.code() == Status::COMPARE_FAILURE.code() => {
+                    (Outcome::Failed, Some(why))
+                }
+                Err(failure) => {
+                    warn!("a command has failed: {failure}");
+                    let why = if let Failure::Status(why) = failure { Some(why) } else { None };
+                    (Outcome::Failed, why)
                 }
             };
-            self.settle(index, outcome, completed);
+            self.settle(index, outcome, why, completed);
         }
         self.done = done;
         for index in std::mem::take(&mut self.unable) {
-            self.settle(index, Outcome::Failed, completed);
+            self.settle(index, Outcome::Failed, None, completed);
         }
     }
 
     /// A command of a job is over.
-    fn settle(&mut self, index: usize, outcome: Outcome, completed: &mut Vec<Completed>) {
+    fn settle(
+        &mut self,
+        index: usize,
+        outcome: Outcome,
+        why: Option<Status>,
+        completed: &mut Vec<Completed>,
+    ) {
         let Some(slot) = self.jobs.get_mut(index) else { return };
         let Some(job) = slot else { return };
         job.left -= 1;
         if outcome != Outcome::Done {
             job.outcome = outcome;
+            job.why = job.why.or(why);
         }
         if job.left == 0
-            && let Some(Job { tag, data, outcome, .. }) = slot.take()
+            && let Some(Job { tag, data, outcome, why, .. }) = slot.take()
         {
             self.free.push(index);
-            completed.push(Completed { tag, outcome, data });
+            completed.push(Completed { tag, outcome, why, data });
         }
     }
 }
@@ -333,7 +350,7 @@ impl Lane for NvmeLane {
         let Request { op, data, tag } = request;
         let len = data.len();
         let size = u64::from(self.namespace.block_size);
-        let index = self.keep(Job { tag, data, outcome: Outcome::Done, left: 0 });
+        let index = self.keep(Job { tag, data, outcome: Outcome::Done, why: None, left: 0 });
         let (blocks, most) = (len / size, u64::from(self.limit) / size);
         match op {
             Op::Read { block: start } => {
@@ -344,6 +361,11 @@ impl Lane for NvmeLane {
             Op::Write { block: start } => {
                 self.split(index, Extent { block: start, blocks }, most, |block, blocks| {
                     Part::Write { block, blocks, from: (block - start) * size }
+                });
+            }
+            Op::Compare { block: start } => {
+                self.split(index, Extent { block: start, blocks }, most, |block, blocks| {
+                    Part::Compare { block, blocks, from: (block - start) * size }
                 });
             }
             Op::WriteZeroes { extents, deallocate } => {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use shunt_nvme::wire::Status;
 use vm_memory::{
     GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryMmap, Permissions, VolatileSlice,
 };
@@ -32,6 +33,8 @@ pub struct Geometry {
     pub nguid: Option<[u8; 16]>,
     /// UUID, if it has one.
     pub uuid: Option<[u8; 16]>,
+    /// Blocks can be compared with data.
+    pub compare: bool,
     /// Blocks can be given up.
     pub discard: bool,
     /// Blocks can be made zero without sending zeros.
@@ -94,6 +97,11 @@ pub enum Op {
     },
     /// Write the buffers from this block on.
     Write {
+        /// The first block.
+        block: u64,
+    },
+    /// Fail unless the buffers are what the disk has from this block on.
+    Compare {
         /// The first block.
         block: u64,
     },
@@ -226,7 +234,7 @@ impl Buffers {
 pub struct Request {
     /// What is to be done, inside of the disk's bounds.
     pub op: Op,
-    /// Whole blocks of data; none but for reads and writes.
+    /// Whole blocks of data; none but for reads, writes and comparisons.
     pub data: Buffers,
     /// The caller's number for it.
     pub tag: usize,
@@ -250,6 +258,8 @@ pub struct Completed {
     pub tag: usize,
     /// How it ended.
     pub outcome: Outcome,
+    /// The target's word for that, where it had one.
+    pub why: Option<Status>,
     /// Its buffers, that nobody uses any more.
     pub data: Buffers,
 }

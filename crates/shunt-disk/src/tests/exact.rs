@@ -32,6 +32,7 @@ pub fn geometry() -> Geometry {
         serial,
         nguid: None,
         uuid: None,
+        compare: true,
         discard: true,
         write_zeroes: true,
     }

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use shunt_nvme::wire::Status;
+
 use crate::port::{
     Buffers, Completed, Disk, Geometry, Interest, Lane, Op, Outcome, Request, Traffic, Wait,
 };
@@ -130,7 +132,9 @@ impl RamLane {
         let range =
             |block: u64, len: u64| block as usize * size..block as usize * size + len as usize;
         match &request.op {
-            Op::Read { block } | Op::Write { block } if state.bad == Some(*block) => {
+            Op::Read { block } | Op::Write { block } | Op::Compare { block }
+                if state.bad == Some(*block) =>
+            {
                 Outcome::Failed
             }
             Op::Read { block } => {
@@ -142,6 +146,12 @@ impl RamLane {
                 let range = range(*block, request.data.len());
                 copy(&mut state.bytes[range], &request.data, false);
                 Outcome::Done
+            }
+            Op::Compare { block } => {
+                let range = range(*block, request.data.len());
+                let mut there = vec![0; range.len()];
+                copy(&mut there, &request.data, false);
+                if state.bytes[range] == there { Outcome::Done } else { Outcome::Failed }
             }
             Op::Flush => {
                 state.flushes += 1;
@@ -183,7 +193,9 @@ impl Lane for RamLane {
             if matches!(request.op, Op::Write { .. }) {
                 self.traffic.copied += request.data.len();
             }
-            completed.push(Completed { tag: request.tag, outcome, data: request.data });
+            let compares = matches!(request.op, Op::Compare { .. });
+            let why = (compares && outcome == Outcome::Failed).then_some(Status::COMPARE_FAILURE);
+            completed.push(Completed { tag: request.tag, outcome, why, data: request.data });
         }
     }
 

@@ -58,6 +58,7 @@ pub fn understand(
         return Err(Status::INVALID_FIELD.dnr());
     }
     let known = matches!(sqe.opcode, io::FLUSH | io::READ | io::WRITE)
+        || sqe.opcode == io::COMPARE && disk.compare
         || sqe.opcode == io::WRITE_ZEROES && disk.write_zeroes
         || sqe.opcode == io::DATASET_MANAGEMENT && disk.discard;
     if !known {
@@ -66,12 +67,12 @@ pub fn understand(
     if sqe.nsid.get() != NSID && !(is_flush && sqe.nsid.get() == ALL) {
         return Err(Status::INVALID_NAMESPACE.dnr());
     }
-    if disk.read_only && !matches!(sqe.opcode, io::FLUSH | io::READ) {
+    if disk.read_only && !matches!(sqe.opcode, io::FLUSH | io::READ | io::COMPARE) {
         return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
     }
     let none = Buffers::reusing(Arc::clone(memory), Buffers::default());
     match sqe.opcode {
-        io::READ | io::WRITE => {
+        io::READ | io::WRITE | io::COMPARE => {
             let extent = extent(sqe, disk)?;
             let len = extent.blocks * u64::from(disk.block_size);
             if len > MAX_DATA {
@@ -80,7 +81,11 @@ pub fn understand(
             let data = prp::buffers(memory, sqe, len, old)?;
             let block = extent.block;
             let is_write = sqe.opcode == io::WRITE;
-            let op = if is_write { Op::Write { block } } else { Op::Read { block } };
+            let op = match sqe.opcode {
+                io::WRITE => Op::Write { block },
+                io::COMPARE => Op::Compare { block },
+                _ => Op::Read { block },
+            };
             Ok(Work::Submit { op, data, durable: is_write && sqe.cdw12.get() & FUA != 0 })
         }
         io::WRITE_ZEROES => {

@@ -23,7 +23,8 @@ pub const MAX_DATA: u64 = PAGE << MDTS;
 /// The firmware's revision.
 pub const REVISION: &str = env!("CARGO_PKG_VERSION");
 
-/// ONCS: Dataset Management, Write Zeroes.
+/// ONCS: Compare, Dataset Management, Write Zeroes.
+const CAN_COMPARE: u16 = 1 << 0;
 const CAN_DISCARD: u16 = 1 << 2;
 const CAN_WRITE_ZEROES: u16 = 1 << 3;
 
@@ -51,7 +52,11 @@ fn controller(disk: &Geometry, name: &Nqn) -> Controller {
     data.sqes = 0x66;
     data.cqes = 0x44;
     data.nn = NSID.into();
-    let commands = [(disk.discard, CAN_DISCARD), (disk.write_zeroes, CAN_WRITE_ZEROES)];
+    let commands = [
+        (disk.compare, CAN_COMPARE),
+        (disk.discard, CAN_DISCARD),
+        (disk.write_zeroes, CAN_WRITE_ZEROES),
+    ];
     let can: u16 = commands.iter().filter(|(can, _)| *can).map(|(_, bit)| bit).sum();
     data.oncs = can.into();
     // A volatile write cache; Flush may be for all namespaces.

@@ -48,9 +48,15 @@ struct Seat {
     counted: Traffic,
 }
 
-/// How a command completes that the disk has not done.
-const fn failure(opcode: u8, outcome: Outcome) -> Status {
+/// How a command completes that the disk has not done. A guest has one path, so that it hears nothing of the target's.
+const fn failure(opcode: u8, outcome: Outcome, why: Option<Status>) -> Status {
     match outcome {
+        Outcome::Failed
+            if let Some(why) = why
+                && !why.is_path_error() =>
+        {
+            why
+        }
         Outcome::Unsupported => Status::INVALID_OPCODE.dnr(),
         Outcome::Done | Outcome::Failed if opcode == io::READ => Status::UNRECOVERED_READ,
         Outcome::Done | Outcome::Failed => Status::WRITE_FAULT,
@@ -150,7 +156,7 @@ impl Seat {
         memory: &Arc<Memory>,
         now: Instant,
     ) {
-        let Completed { tag, outcome, data } = completed;
+        let Completed { tag, outcome, why, data } = completed;
         let Some(place) = self.pending.get_mut(tag) else { return };
         if let Some(pending) = place
             && pending.durable
@@ -171,7 +177,7 @@ impl Seat {
                     controller.complete(self.id, &sqe, Ok(0));
                 }
                 Some(sqe) => {
-                    controller.complete(self.id, &sqe, Err(failure(sqe.opcode, outcome)));
+                    controller.complete(self.id, &sqe, Err(failure(sqe.opcode, outcome, why)));
                 }
             }
         }

@@ -43,6 +43,14 @@ fn a_guests_bytes_are_the_targets() {
             assert!(driver.read(at, len) == bytes, "{mode}: other bytes were read");
         }
 
+        // What the target answers is what the guest hears.
+        let same = driver.transfer(io::COMPARE, 5000, FAR, len as u64);
+        assert_eq!(driver.execute(1, same).status(), Status::SUCCESS);
+        driver.write(FAR + len as u64 - 1, &[!bytes[len - 1]]);
+        let other = driver.transfer(io::COMPARE, 5000, FAR, len as u64);
+        let code = driver.execute(1, other).status().code();
+        assert_eq!(code, Status::COMPARE_FAILURE.code());
+
         // Two ranges are given up, and what is between them stays; then zeros.
         let range = |start: u64| [&[0; 4][..], &8u32.to_le_bytes(), &start.to_le_bytes()].concat();
         driver.write(DATA, &[range(1000), range(1016)].concat());

@@ -48,7 +48,7 @@ impl Lane for Checking {
         let disk = geometry();
         let inside = |block: u64, blocks: u64| assert!(block + blocks <= disk.blocks);
         match &request.op {
-            Op::Read { block } | Op::Write { block } => {
+            Op::Read { block } | Op::Write { block } | Op::Compare { block } => {
                 assert!(!data.is_empty() && data.len().is_multiple_of(512));
                 inside(*block, data.len() / 512);
             }
@@ -67,7 +67,7 @@ impl Lane for Checking {
             *outcomes += 1;
             let all = [Outcome::Done, Outcome::Done, Outcome::Failed, Outcome::Unsupported];
             let outcome = all[*outcomes % all.len()];
-            completed.push(Completed { tag: request.tag, outcome, data: request.data });
+            completed.push(Completed { tag: request.tag, outcome, why: None, data: request.data });
         }
     }
 

@@ -115,6 +115,23 @@ fn other_commands_reach_the_disk() {
     assert_eq!(disk.state.lock().unwrap().discarded, [(16, 8), (2040, 8)]);
 }
 
+#[test]
+fn blocks_are_compared() {
+    let disk = Ram::new(geometry());
+    let served = Served::nvme(&disk, 1);
+    let mut driver = Driver::start(&served.path, 1);
+    driver.write(DATA, &pattern(8192, 3));
+    assert_eq!(driver.store(8, DATA, 8192), Status::SUCCESS);
+    let compare = driver.transfer(io::COMPARE, 8, DATA, 8192);
+    assert_eq!(driver.execute(1, compare).status(), Status::SUCCESS);
+    driver.write(DATA + 8191, &[0]);
+    let compare = driver.transfer(io::COMPARE, 8, DATA, 8192);
+    assert_eq!(driver.execute(1, compare).status(), Status::COMPARE_FAILURE);
+    let beyond = driver.transfer(io::COMPARE, 2047, DATA, 8192);
+    assert_eq!(driver.execute(1, beyond).status(), Status::LBA_OUT_OF_RANGE.dnr());
+    assert_eq!(served.totals.of(Counter::Compares), 2);
+}
+
 /// A write with Force Unit Access completes behind a flush.
 #[test]
 fn a_durable_write_is_flushed() {
@@ -309,7 +326,7 @@ fn the_disk_says_what_it_is() {
         (&b"shunt   "[..], 7, 1)
     );
     assert_eq!((controller.sqes, controller.cqes, controller.sgls.get()), (0x66, 0x44, 0));
-    assert_eq!((controller.oncs.get(), controller.vwc, controller.ver.get()), (0xc, 7, 0x10400));
+    assert_eq!((controller.oncs.get(), controller.vwc, controller.ver.get()), (0xd, 7, 0x10400));
     assert!(controller.subnqn.starts_with(b"nqn.2024-01.org.shunt:disk."));
     let namespace = identify(&mut driver, cns::NAMESPACE, 1);
     let namespace = Namespace::ref_from_bytes(&namespace).unwrap();

@@ -72,7 +72,7 @@ fn commands_that_make_no_sense_fail() {
             changed(blocks(0, 0, [DATA, 0]), |sqe| sqe.nsid = 2.into()),
             Status::INVALID_NAMESPACE.dnr(),
         ),
-        (command(io::COMPARE, 1, [DATA, 0]), opcode),
+        (command(io::COMPARE, 1, [REGION, 0]), transfer),
         (command(io::VERIFY, 1, [DATA, 0]), opcode),
         (command(io::RESERVATION_REPORT, 1, [DATA, 0]), opcode),
         (command(0xff, 1, [DATA, 0]), opcode),

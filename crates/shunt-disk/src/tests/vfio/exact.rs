@@ -41,7 +41,7 @@ fn feature(driver: &mut Driver, opcode: u8, feature: u8, value: u32) -> Result<u
 }
 
 /// Waits until so many requests were taken.
-fn taken(disk: &Ram, count: usize) {
+pub fn taken(disk: &Ram, count: usize) {
     let until = Instant::now() + Duration::from_secs(20);
     while disk.state.lock().unwrap().taken < count {
         assert!(Instant::now() < until, "requests were not taken");

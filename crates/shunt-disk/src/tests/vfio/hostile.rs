@@ -11,6 +11,7 @@ use shunt_nvme::wire::{Sqe, Status};
 use shunt_vfio::{BAR0, DATA, Driver, LISTS, REGION, command, submission};
 use zerocopy::IntoBytes;
 
+use super::exact::taken;
 use crate::metrics::Counter;
 use crate::tests::exact::geometry;
 use crate::tests::ram::Ram;
@@ -251,6 +252,7 @@ fn no_more_is_taken_than_a_queue_has_places() {
     for _ in 0..200 {
         driver.submit(1, command(io::FLUSH, 1, [0, 0]));
     }
+    taken(&disk, 64);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(disk.state.lock().unwrap().taken, 64);
     disk.release();

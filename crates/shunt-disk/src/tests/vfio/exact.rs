@@ -491,6 +491,38 @@ fn the_end_waits_for_what_is_left() {
     assert_eq!(disk.state.lock().unwrap().flushes, 1);
 }
 
+/// Those of a vector without an eventfd are not raised, and no others are missed.
+#[test]
+fn interrupts_are_set_and_forgotten() {
+    const MSIX: u32 = 2;
+    // Data are eventfds, or none; interrupts are raised.
+    const EVENTFD: u32 = 1 << 2;
+    const NONE: u32 = 1 << 0;
+    const TRIGGER: u32 = 1 << 5;
+    let disk = Ram::new(geometry());
+    let served = Served::nvme(&disk, 2);
+    let mut driver = Driver::start(&served.path, 2);
+    let raised = |driver: &Driver| [0, 1, 2].map(|vector| driver.raised(vector) > 0);
+    let flush = |driver: &mut Driver| {
+        for queue in [1, 2] {
+            driver.execute(queue, command(io::FLUSH, 1, [0, 0]));
+        }
+        // The interrupt follows its completion.
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    raised(&driver);
+    flush(&mut driver);
+    assert_eq!(raised(&driver), [false, true, true]);
+    driver.client.set_irqs(MSIX, EVENTFD | TRIGGER, 1, 1, &[]).unwrap();
+    flush(&mut driver);
+    assert_eq!(raised(&driver), [false, false, true]);
+    driver.client.set_irqs(MSIX, NONE | TRIGGER, 0, 3, &[]).unwrap();
+    assert_eq!(raised(&driver), [true, false, true]);
+    driver.client.set_irqs(MSIX, NONE | TRIGGER, 0, 0, &[]).unwrap();
+    flush(&mut driver);
+    assert_eq!(raised(&driver), [false; 3]);
+}
+
 /// What BAR0 holds besides registers.
 #[test]
 fn the_msix_table_is_kept() {

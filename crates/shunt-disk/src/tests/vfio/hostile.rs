@@ -12,10 +12,12 @@ use shunt_vfio::{BAR0, DATA, Driver, LISTS, REGION, command, submission};
 use zerocopy::IntoBytes;
 
 use super::exact::taken;
+use crate::message::Message;
 use crate::metrics::Counter;
 use crate::tests::exact::geometry;
 use crate::tests::ram::Ram;
 use crate::tests::served::Served;
+use crate::vfio::wire::FRAMING;
 
 /// The device works.
 fn works(driver: &mut Driver) {
@@ -317,6 +319,35 @@ fn messages_that_make_no_sense_are_refused() {
     assert_eq!(answer[2], 4);
     drop(stream);
     works(&mut Driver::start(&served.path, 1));
+}
+
+/// As QEMU's client says it: memory comes at an address where there is some, or goes by a flag and no address.
+#[test]
+fn all_memory_goes_at_once() {
+    let disk = Ram::new(geometry());
+    let served = Served::nvme(&disk, 1);
+    let stream = UnixStream::connect(&served.path).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(0x4000).unwrap();
+    let said = |command: u16, words: &[u64], fds: usize| {
+        let body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let fds = (0..fds).map(|_| file.try_clone().unwrap().into()).collect();
+        Message { bytes: message(command, 0, &body), fds }.send(&stream).unwrap();
+        let answer = Message::receive(&stream, &FRAMING).unwrap().unwrap();
+        answer.word(8) == 1
+    };
+    let (read, write) = (1 << 32, 3 << 32);
+    let map = |flags: u64, at, fds| said(2, &[flags | 32, 0, at, 0x4000], fds);
+    for _ in 0..3 {
+        assert!(map(write, 0, 1) && map(write, 0x8000, 1));
+        assert!(!map(write, 0x2000, 1) && !map(write, 0x10000, 2));
+        // Not for this device, which has nothing of it.
+        assert!(map(read, 0x2000, 1) && map(write, 0x2000, 0));
+        let unmap = |flags: u64, at, len| said(3, &[flags << 32 | 24, at, len], 0);
+        assert!(!unmap(2, 0, 0x4000) && !unmap(0, 0, 0x2000));
+        assert!(unmap(2, 0, 0));
+    }
 }
 
 /// Monitors that say nothing, half of a message, or nonsense.

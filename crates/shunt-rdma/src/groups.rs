@@ -146,11 +146,11 @@ impl Groups {
                 *stage = Stage::Connecting(Some(pair));
                 vec![Order::Connect(name, far)]
             }
-            (Err((refusal, why)), far) => {
+            // Also of one that this side would have offered: the other host's operator sees why there is none.
+            (Err((refusal, why)), _) => {
                 self.groups.remove(&name);
                 self.why = Some(why);
-                let says = far.map(|_| Order::Say(Message::Refuse(name, refusal)));
-                says.into_iter().collect()
+                vec![Order::Say(Message::Refuse(name, refusal))]
             }
         }
     }
@@ -283,6 +283,11 @@ impl Groups {
                 self.why = Some(format!("the peer refuses: {why}"));
                 Ok(vec![Order::Remove(name)])
             }
+            // One that the peer cannot offer.
+            None if name % 2 != self.parity => {
+                self.why = Some(format!("the peer refuses: {why}"));
+                Ok(Vec::new())
+            }
             _ => Err(Impossible("the refusal of a link group that was not offered")),
         }
     }
@@ -378,6 +383,19 @@ mod tests {
         let removed = groups.hear(&Message::Refuse(GROUP, Refusal::Memory)).unwrap();
         assert_eq!(removed, [Order::Remove(GROUP)]);
         assert!(groups.why().unwrap().contains("RLIMIT_MEMLOCK"));
+    }
+
+    #[test]
+    fn what_cannot_be_offered_is_told_with_the_reason() {
+        let mut groups = Groups::new(true);
+        groups.offer();
+        let says = groups.made(GROUP, Err((Refusal::Memory, "why".into())));
+        let refuse = Message::Refuse(GROUP, Refusal::Memory);
+        assert_eq!(says, [Order::Say(refuse.clone())]);
+        let mut other = Groups::new(false);
+        assert_eq!(other.hear(&refuse), Ok(Vec::new()));
+        assert!(other.why().unwrap().contains("RLIMIT_MEMLOCK"));
+        assert_eq!(other.count(), (0, 0));
     }
 
     const PLACE: Place = Place { group: GROUP, slot: 3, generation: 1 };

@@ -178,6 +178,7 @@ fn every_byte_arrives_over_a_device_and_over_tcp_where_that_fails() {
         });
     }
     carried(&mut hosts, 4, redis);
+    carried(&mut hosts, 4, nginx);
     the_wire_is_cut(&mut hosts);
     the_device_is_removed(&mut hosts);
 }
@@ -189,10 +190,14 @@ fn what_ends_ends_as_over_tcp_and_the_next_is_carried() {
         return;
     }
     let mut hosts = Hosts::boot();
+    carried(&mut hosts, 2, iperf3);
+    carried(&mut hosts, 1, sockperf);
+    an_agent_ends(&mut hosts);
     an_agent_is_killed(&mut hosts);
     a_program_is_killed(&mut hosts);
     packets_are_lost(&mut hosts);
     there_are_many(&mut hosts);
+    packets_are_long(&mut hosts);
     memory_may_not_be_registered(&mut hosts);
 }
 
@@ -230,6 +235,39 @@ fn redis(hosts: &mut Hosts) {
     );
     let said = client.run(&line, PATIENCE);
     assert!(said.ok && said.text.contains("GET: ") && !said.text.contains("rror"), "{}", said.text);
+}
+
+/// A server with workers, and a client with an epoll instance.
+fn nginx(hosts: &mut Hosts) {
+    let conf = "user root; worker_processes 2; error_log stderr; pid /tmp/nginx.pid; events {} \
+         http { access_log off; server { listen 10.77.0.2:7500; location / { return 200 hello; } } }";
+    hosts.guests[0].must(&format!(
+        "echo '{conf}' > /tmp/nginx.conf; (shunt run -- nginx -c /tmp/nginx.conf > /tmp/nginx 2>&1) &"
+    ));
+    hosts.until_known(1, "10.77.0.2:7500");
+    let line = "shunt run -- wrk -t 1 -c 4 -d 3s --timeout 30s http://10.77.0.2:7500/";
+    let said = hosts.guests[1].run(line, PATIENCE);
+    let is_whole = said.text.contains("requests in") && !said.text.contains("errors");
+    assert!(said.ok && is_whole, "{}", said.text);
+    hosts.guests[0].must("kill $(cat /tmp/nginx.pid)");
+}
+
+/// One connection says what is to be sent, the other one carries it.
+fn iperf3(hosts: &mut Hosts) {
+    hosts.guests[0].must("(shunt run -- iperf3 -s -1 -p 7510 > /tmp/iperf3 2>&1) &");
+    hosts.until_known(1, ":7510");
+    let line = "shunt run -- iperf3 -c 10.77.0.2 -p 7510 -n 8M";
+    let said = hosts.guests[1].run(line, PATIENCE);
+    assert!(said.ok && said.text.contains("receiver"), "{}", said.text);
+}
+
+fn sockperf(hosts: &mut Hosts) {
+    hosts.guests[0].must("(shunt run -- sockperf sr --tcp -p 7520 > /tmp/sockperf 2>&1) &");
+    hosts.until_known(1, ":7520");
+    let line = "shunt run -- sockperf pp --tcp -i 10.77.0.2 -p 7520 -t 2 -m 64";
+    let said = hosts.guests[1].run(line, PATIENCE);
+    assert!(said.ok && said.text.contains("avg-latency"), "{}", said.text);
+    hosts.guests[0].must("kill $(pidof sockperf)");
 }
 
 /// Connections that are busy, and carried, while something happens: all of their bytes arrive, and the agents say why it is not by the device.
@@ -296,6 +334,17 @@ fn is_told_of_the_end(said: &Said) -> bool {
     ["reset", "ended", "Broken pipe"].iter().any(|way| said.text.contains(way))
 }
 
+/// As for an update: its connections go back to TCP first, and its successor carries new ones.
+fn an_agent_ends(hosts: &mut Hosts) {
+    let ends = |hosts: &mut Hosts| {
+        hosts.guests[1].must(
+            "kill $(cat /tmp/agent.pid); until [ ! -e /run/shunt/agent.sock ]; do sleep 0.1; done",
+        );
+        hosts.start_agent(1, "");
+    };
+    busy_while(hosts, 7390, ends, |_| ());
+}
+
 /// Its connections are reset at both ends, since nobody says where they stood.
 fn an_agent_is_killed(hosts: &mut Hosts) {
     for (who, port) in [(0, 7400), (1, 7410)] {
@@ -332,6 +381,24 @@ fn packets_are_lost(hosts: &mut Hosts) {
     hosts.compare(&serving);
     hosts.must_all(MEND);
     next_are_carried(hosts, 7441, FEW, 2);
+}
+
+/// The device takes the longest packets that there are, of 4096 bytes, from a network card that takes 9000.
+fn packets_are_long(hosts: &mut Hosts) {
+    let packets = |hosts: &mut Hosts, port| {
+        let count =
+            |hosts: &mut Hosts| hosts.guests[1].must(PACKETS).parse::<u64>().expect("a number");
+        hosts.until_linked();
+        let before = count(hosts);
+        next_are_carried(hosts, port, "-n 2 -b 2000000 --style poll", 2);
+        count(hosts) - before
+    };
+    let short = packets(hosts, 7470);
+    for guest in &mut hosts.guests {
+        guest.must(&format!("{UNPLUG} && ip link set eth0 mtu 9000 && {PLUG}"));
+    }
+    let long = packets(hosts, 7471);
+    assert!(long < short, "{long} packets, and {short} of 1024 bytes");
 }
 
 /// Far more than memory may be registered for: the others stay on TCP.

@@ -145,11 +145,18 @@ impl End<'_> {
     #[cold]
     #[must_use]
     pub fn is_stranded(&self) -> bool {
+        let (tx, theirs) = (&self.record.tx, self.theirs);
         let marks = self.record.rx.marks.load(Relaxed);
-        let comes =
-            path(marks) == Path::Ring && RxCursor::next_mark(&self.theirs.prod, marks) == Ok(None);
-        let goes = path(self.record.tx.marks.load(Relaxed)) == Path::Ring
-            && !handover::has_left(&self.theirs.ctl.handed_over);
+        let has_come = theirs.prod.fin.load(Acquire) != 0 && !self.is_behind();
+        let comes = path(marks) == Path::Ring
+            && !has_come
+            && RxCursor::next_mark(&theirs.prod, marks) == Ok(None);
+        let is_through =
+            self.has(flags::SHUT_WR) && theirs.cons.cons.load(Acquire) == tx.cursor.pos();
+        let goes = path(tx.marks.load(Relaxed)) == Path::Ring
+            && !is_through
+            && theirs.ctl.closed.load(Acquire) == 0
+            && !handover::has_left(&theirs.ctl.handed_over);
         self.has(flags::HOSTED) && (comes || goes || self.has_unheard_marks())
     }
 
@@ -270,6 +277,26 @@ mod tests {
             end.record.tx.marks.store(1, Relaxed);
             handover::leave(&end.theirs.ctl.handed_over, || 1);
         };
+        // The end of a direction is behind all its bytes; nothing goes to a program that has closed.
+        let has_come: Change = |end| {
+            end.record.rx.marks.store(1, Relaxed);
+            end.theirs.prod.marks.store(1, Relaxed);
+            end.theirs.prod.fin.store(1, Relaxed);
+        };
+        let is_to_come: Change = |end| {
+            end.record.rx.marks.store(1, Relaxed);
+            end.theirs.prod.marks.store(1, Relaxed);
+            end.theirs.prod.fin.store(1, Relaxed);
+            end.theirs.prod.behind.store(1, Relaxed);
+        };
+        let is_through: Change = |end| {
+            end.record.tx.marks.store(1, Relaxed);
+            end.put(flags::SHUT_WR, true);
+        };
+        let has_closed: Change = |end| {
+            end.record.tx.marks.store(1, Relaxed);
+            end.theirs.ctl.closed.store(1, Relaxed);
+        };
         let is_unheard: Change = |end| {
             end.record.tx.marks.store(2, Relaxed);
             end.theirs.cons.heard.store(heard(1), Relaxed);
@@ -280,6 +307,10 @@ mod tests {
             (receives, true),
             (is_to_pass, false),
             (is_to_follow, false),
+            (has_come, false),
+            (is_to_come, true),
+            (is_through, false),
+            (has_closed, false),
             (is_unheard, true),
         ] {
             let memory = Memory::default();

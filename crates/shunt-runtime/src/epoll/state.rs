@@ -6,7 +6,7 @@ use shunt_engine::conn::poll::KernelReadiness;
 use shunt_engine::events;
 use shunt_shm::doorbell::arm_bell;
 
-use crate::conn::{Conn, Sock};
+use crate::conn::{Conn, KERNEL_HINT, Sock};
 use crate::control::endpoint::Endpoint;
 use crate::control::link::Link;
 use crate::epoll::fd_map::FdMap;
@@ -251,12 +251,13 @@ impl State {
         }
     }
 
-    /// An agent is gone that brought what came from another host: the connections end that cannot go on without it.
+    /// An agent is gone that brought what came from another host: its connections are looked at, and end if they cannot go on without.
     pub fn have_lost_agent(&mut self) {
         for index in 0..self.watches.len() {
             let conn = self.watches[index].as_ref().and_then(|watch| watch.conn);
-            if let Some(Watched { conn, .. }) = conn.filter(|watched| watched.conn.is_current()) {
-                liveness::has_lost_agent(conn);
+            let Some(Watched { conn, .. }) = conn.filter(|c| c.conn.is_current()) else { continue };
+            if liveness::is_cut_off(&conn) {
+                conn.put(KERNEL_HINT, true);
                 self.list(index);
             }
         }

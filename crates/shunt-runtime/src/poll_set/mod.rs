@@ -36,7 +36,7 @@ use crate::point;
 use crate::poll_set::target::{Target, by_number, wanted};
 use crate::stream::sleep::rang;
 use crate::stream::spin::{self, Spun, ThisProcess};
-use crate::stream::{liveness, notify, trim};
+use crate::stream::{has_lost_agent, liveness, notify, trim};
 use crate::system::abi::{c_int, nfds_t, pollfd, sigset_t, timespec};
 use crate::system::errno::{self, KeepErrno};
 use crate::system::kernel_poll;
@@ -282,7 +282,7 @@ impl Wait for PollSet<'_> {
         self.ears.iter().for_each(ThreadDoorbell::quiet);
         if slept == Slept::Woken && asked[lifelines..].iter().any(|lifeline| lifeline.revents != 0)
         {
-            self.conns().for_each(|(_, conn)| liveness::has_lost_agent(conn));
+            self.conns().for_each(|(_, conn)| has_lost_agent(conn));
         }
         self.conns().for_each(|(i, conn)| hear(&conn, &asked[i]));
         slept
@@ -464,7 +464,7 @@ impl PollSet<'_> {
         if due.is_empty() {
             return false;
         }
-        due.iter().for_each(|conn| liveness::has_lost_agent(*conn));
+        due.iter().for_each(|conn| has_lost_agent(*conn));
         let end = |conn: &Conn| {
             let fd = conn.kernel().unwrap_or(-1);
             pollfd { fd, events: POLLRDHUP, revents: 0 }

@@ -15,7 +15,6 @@ use shunt_sys::{sockdiag, sockinfo};
 
 use crate::conn::{Conn, ELSEWHERE, KERNEL_HINT, NUMBERED, ORPHANED, RST_ON_DEATH, SHORT, Sock};
 use crate::control::link::Link;
-use crate::stream::broken;
 use crate::stream::tcp::Socket;
 use crate::system::abi;
 use crate::system::clock;
@@ -120,16 +119,8 @@ pub fn lifeline(sock: &Sock) -> Option<RawFd> {
     link.lifeline().filter(|_| matters)
 }
 
-/// It has hung up: the connection ends, if it cannot go on without the agent.
-#[cold]
-pub fn has_lost_agent(conn: Conn) {
-    if is_cut_off(&conn) && is_stranded(&conn) {
-        let _lock = conn.lock_tx();
-        broken(conn);
-    }
-}
-
-fn is_stranded(sock: &Sock) -> bool {
+/// True for one that cannot go on without that agent.
+pub fn is_stranded(sock: &Sock) -> bool {
     matches!(
         Phase::from_code(sock.record().id.phase.load(Acquire)),
         Phase::Proposed | Phase::Active

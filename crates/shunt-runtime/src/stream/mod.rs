@@ -53,6 +53,15 @@ use shunt_wire::reason::Reason;
 use crate::conn::Conn;
 use crate::control::endpoint;
 
+/// The agent may be gone that brings what comes from another host: the connection ends, if it cannot go on without.
+#[cold]
+pub fn has_lost_agent(conn: Conn) {
+    if liveness::is_cut_off(&conn) && liveness::is_stranded(&conn) {
+        let _lock = conn.lock_tx();
+        broken(conn);
+    }
+}
+
 /// The peer broke the protocol, or nobody brings any more what it sends from another host: this connection, and no other, answers
 /// `ECONNRESET` from now on, at both ends. With the lock of a direction held.
 #[cold]

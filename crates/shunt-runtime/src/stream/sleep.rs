@@ -27,7 +27,7 @@ use crate::point;
 use crate::probes;
 use crate::stream::alarm;
 use crate::stream::spin::{self, Spun, ThisProcess};
-use crate::stream::{liveness, notify, peek, tcp, trim};
+use crate::stream::{has_lost_agent, liveness, notify, peek, tcp, trim};
 use crate::system::abi;
 use crate::system::abi::pollfd;
 use crate::system::clock;
@@ -233,7 +233,7 @@ impl Waiting<'_> {
             bell.quiet();
         }
         if slept == Slept::Woken && fds[2].revents != 0 {
-            liveness::has_lost_agent(conn);
+            has_lost_agent(conn);
         }
         if slept == Slept::Woken && fds[0].revents != 0 && self.until == Until::Ring {
             sock.put(KERNEL_HINT, true);

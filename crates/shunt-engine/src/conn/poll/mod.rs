@@ -13,7 +13,7 @@ use shunt_shm::region::RESET;
 use shunt_shm::ring::RxCursor;
 use shunt_shm::sync::store_load_fence;
 
-use crate::conn::flags::{FILLS_KERNEL, FROZEN, HAD_ROOM, KERNEL_HINT, SHUT_RD, SHUT_WR};
+use crate::conn::flags::{FILLS_KERNEL, FROZEN, HAD_ROOM, HOSTED, KERNEL_HINT, SHUT_RD, SHUT_WR};
 use crate::conn::overflow::{Full, is_too_little};
 use crate::conn::repeated::{are_awaited, are_pending};
 use crate::conn::{End, Source, has, low_water, put, reset, sends_over_tcp};
@@ -260,6 +260,10 @@ impl End<'_> {
             host.repeats();
         }
         if self.is_violated() {
+            host.breaks_off();
+            return BROKEN;
+        }
+        if self.has(HOSTED) && self.has(KERNEL_HINT) && host.is_cut_off() && self.is_stranded() {
             host.breaks_off();
             return BROKEN;
         }

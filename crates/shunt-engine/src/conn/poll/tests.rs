@@ -453,3 +453,19 @@ fn an_end_that_the_kernel_tells_of_before_the_link_is_not_told() {
     looks.is_cut_off = true;
     assert_eq!((looks.ready(wanted), looks.did()), (BROKEN, vec![Did::BrokeOff]));
 }
+
+/// Nobody brings what would come, and the kernel has nothing to tell: the other host may be through with the link.
+#[test]
+fn an_agent_that_is_gone_is_the_end_of_what_needs_it() {
+    for has_come in [false, true] {
+        let mut looks = Looks::in_ring();
+        looks.memory.receive(3);
+        looks.end().theirs.prod.fin.store(u32::from(has_come), Relaxed);
+        looks.end().theirs.ctl.closed.store(u32::from(has_come), Relaxed);
+        looks.end().put(HOSTED | KERNEL_HINT, true);
+        assert_eq!((looks.ready(IN) & IN, looks.did()), (IN, vec![]));
+        looks.is_cut_off = true;
+        let broken = if has_come { vec![] } else { vec![Did::BrokeOff] };
+        assert_eq!((looks.ready(IN) & IN, looks.did()), (IN, broken));
+    }
+}

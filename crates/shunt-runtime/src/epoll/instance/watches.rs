@@ -10,13 +10,12 @@ use shunt_engine::events;
 use shunt_shm::region::queue_code;
 use shunt_shm::sync::store_load_fence;
 
-use crate::conn::{Conn, Sock};
+use crate::conn::{Conn, KERNEL_HINT, Sock};
 use crate::control::bells::COMMON;
 use crate::control::link::{Link, looks};
 use crate::epoll::instance::Instance;
 use crate::epoll::state::{Parked, State, Watch, Watched};
 use crate::epoll::{Ours, tag};
-use crate::stream::liveness;
 use crate::system::abi::{c_int, epoll_event};
 use crate::system::errno::KeepErrno;
 use crate::system::next;
@@ -124,7 +123,7 @@ impl Instance {
         // SAFETY: the event is valid.
         unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_ADD, lifeline, &raw mut event) };
         if link.is_known_to_be_cut_off() {
-            liveness::has_lost_agent(conn);
+            conn.put(KERNEL_HINT, true);
         }
     }
 

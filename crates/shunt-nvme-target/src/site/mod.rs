@@ -6,7 +6,7 @@ mod notices;
 mod rules;
 mod served;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ use served::Served;
 #[derive(Debug, Default)]
 pub struct View {
     /// By number.
-    pub namespaces: HashMap<u32, Namespace>,
+    pub namespaces: BTreeMap<u32, Namespace>,
     /// The moment.
     generation: u64,
 }

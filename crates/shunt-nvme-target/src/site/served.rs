@@ -1,6 +1,6 @@
 //! What is served now: the configuration, its stores, and the ports at which hosts come in.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -73,9 +73,9 @@ impl Served {
     }
 
     /// The namespaces of a subsystem, as a host sees them.
-    pub fn namespaces(&self, nqn: &Nqn, host: &Nqn) -> HashMap<u32, Namespace> {
+    pub fn namespaces(&self, nqn: &Nqn, host: &Nqn) -> BTreeMap<u32, Namespace> {
         let found = self.config.subsystems.iter().find(|subsystem| subsystem.nqn == *nqn);
-        let Some(subsystem) = found else { return HashMap::new() };
+        let Some(subsystem) = found else { return BTreeMap::new() };
         let grant = match &subsystem.hosts {
             Hosts::Any => false,
             Hosts::Listed(hosts) => hosts.iter().any(|h| h.nqn == *host && h.grant),

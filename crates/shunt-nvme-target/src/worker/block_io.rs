@@ -19,6 +19,19 @@ const fn blocks(io: &Io) -> Blocks {
     Blocks { first: io.slba, count: io.blocks as u64 }
 }
 
+/// Where a command's data may go straight to or come from. Not what is compared, and what may not be written.
+fn lent(namespace: &Namespace, io: &Io) -> Option<Data> {
+    let store = &namespace.store;
+    match io.operation {
+        _ if io.fuse != Fuse::No => None,
+        Operation::Write { .. } if store.drops_writes() => Some(Data::Dropped),
+        Operation::Write { .. } => store.lend(blocks(io)).map(Data::Store),
+        Operation::Read if namespace.grant => store.lend(blocks(io)).map(Data::Granted),
+        Operation::Read => store.lend(blocks(io)).map(Data::Store),
+        _ => None,
+    }
+}
+
 impl Conn {
     /// A command for a store: as far as it can be begun. Its data may come `unasked`, in its capsule.
     pub(super) fn begin(
@@ -33,7 +46,8 @@ impl Conn {
         };
         let request = match io.operation {
             Operation::Read | Operation::Write { .. } | Operation::Compare => {
-                return self.with_data(command, io, (&namespace, unasked), context);
+                let lent = lent(namespace, io);
+                return self.with_data(command, io, (lent, unasked), context);
             }
             Operation::Flush => Request::Flush,
             Operation::WriteZeroes { fua, deallocate } => {
@@ -46,30 +60,19 @@ impl Conn {
         self.submit(command, io, request, Vec::new(), context);
     }
 
-    /// A command with data, which has to have a place.
+    /// A command with data, which has to have a place: what the store has `lent`, if it has.
     fn with_data(
         &mut self,
         command: Command,
         io: &Io,
-        (namespace, unasked): (&Namespace, bool),
+        (lent, unasked): (Option<Data>, bool),
         context: &mut Context,
     ) {
         let Ok(len) = usize::try_from(io.len()) else {
             return self.answer(command, Status::INVALID_FIELD.dnr(), context);
         };
-        // Straight to and from the store's memory, unless there are digests: what a digest was made of must not
-        // change, and what is damaged must not be in the store. Nor what is compared, and what may not be written.
-        let direct = !self.link.queue.data_digest() && io.fuse == Fuse::No;
-        let lent = match io.operation {
-            _ if !direct => None,
-            Operation::Write { .. } if namespace.store.drops_writes() => Some(Data::Dropped),
-            Operation::Write { .. } => namespace.store.lend(blocks(io)).map(Data::Store),
-            Operation::Read if namespace.grant => {
-                namespace.store.lend(blocks(io)).map(Data::Granted)
-            }
-            Operation::Read => namespace.store.lend(blocks(io)).map(Data::Store),
-            _ => None,
-        };
+        // Not where there are digests: what a digest was made of must not change, and what is damaged must not be in the store.
+        let lent = lent.filter(|_| !self.link.queue.data_digest());
         let is_lent = lent.is_some();
         let data = lent.or_else(|| context.buffers.take(len).map(Data::Buffer));
         // What is in a capsule stands in the way of data that others have buffers for.

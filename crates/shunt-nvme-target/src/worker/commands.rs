@@ -152,11 +152,11 @@ impl Conn {
         }
     }
 
-    pub(super) fn namespace(&mut self, nsid: u32, context: &Context) -> Option<Namespace> {
+    pub(super) fn namespace(&mut self, nsid: u32, context: &Context) -> Option<&Namespace> {
         if context.site.is_stale(&self.view) {
             self.look(context);
         }
-        self.view.namespaces.get(&nsid).cloned()
+        self.view.namespaces.get(&nsid)
     }
 
     /// Aborts a command, if it waits for memory or for data of the host: nothing of it has been done then, but that

@@ -182,7 +182,7 @@ ASAN := $(TARGET)/asan/x86_64-unknown-linux-gnu/release
 
 .PHONY: asan
 asan: deps-test all
-	RUSTFLAGS="-Zsanitizer=address -Clink-arg=-rdynamic" CARGO_TARGET_DIR=$(TARGET)/asan \
+	RUSTFLAGS="-Zsanitizer=address --cfg asan -Clink-arg=-rdynamic" CARGO_TARGET_DIR=$(TARGET)/asan \
 	    $(CARGO) +nightly build --locked --release --target x86_64-unknown-linux-gnu \
 	    -p shunt-preload -p shunt-functional
 	install $(RELEASE)/shunt $(ASAN)/

@@ -6,6 +6,17 @@ use crate::tail_call::{some_function, tail_function};
 use crate::{next, ops};
 use shunt_runtime::system::abi::*;
 
+/// Defines a function, but for some where AddressSanitizer is a part of this library: its runtime calls those before instrumented
+/// code can run.
+macro_rules! exported {
+    (getrlimit, $($item:tt)*) => { exported! { but_asan, $($item)* } };
+    (setrlimit, $($item:tt)*) => { exported! { but_asan, $($item)* } };
+    (dlsym, $($item:tt)*) => { exported! { but_asan, $($item)* } };
+    (dlvsym, $($item:tt)*) => { exported! { but_asan, $($item)* } };
+    (but_asan, $($item:tt)*) => { #[cfg(not(asan))] $($item)* };
+    ($name:ident, $($item:tt)*) => { $($item)* };
+}
+
 macro_rules! export {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $handler:path;)*
      $(around fn $around:ident($($around_arg:ident: $around_ty:ty),*) -> $around_ret:ty = |$onward:ident| $body:expr;)*
@@ -21,20 +32,20 @@ macro_rules! export {
             #[allow(non_snake_case, reason = "C's names")]
             fn $name($($arg: $ty),*) -> $ret = $handler, else next::$name;
         })*
-        $(guarded_function! {
+        $(exported! { $around, guarded_function! {
             #[unsafe(no_mangle)]
             #[allow(non_snake_case, reason = "C's names")]
             fn $around($($around_arg: $around_ty),*) -> $around_ret = ops::around::$around, else next::$around;
-        })*
+        } })*
         $(guarded_function! {
             #[unsafe(no_mangle)]
             #[allow(non_snake_case, reason = "C's names")]
             fn $never($($never_arg: $never_ty),*) -> ! = $end, else next::$never;
         })*
-        $(tail_function! {
+        $(exported! { $tail, tail_function! {
             #[unsafe(no_mangle)]
             fn $tail = $before, then next::slots::$tail;
-        })*
+        } })*
     };
 }
 for_each_hook!(export);

@@ -9,7 +9,7 @@ use super::served::Served;
 use crate::door::{Options, ServeError};
 use crate::metrics::{Counter, Totals};
 use crate::port::Geometry;
-use shunt_vhost::{DATA, Driver, FAR, HEADERS, INDIRECT, NEXT, WRITE};
+use shunt_guest::vhost::{DATA, Driver, FAR, HEADERS, INDIRECT, NEXT, WRITE};
 
 pub const IN: u32 = 0;
 pub const OUT: u32 = 1;

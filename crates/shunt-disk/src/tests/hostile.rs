@@ -11,7 +11,7 @@ use super::ram::Ram;
 use super::served::Served;
 use crate::port::{Disk, Memory, Size};
 use crate::worker::{Ring, Worker};
-use shunt_vhost::{DATA, Driver, FAR, HEADERS, INDIRECT, NEXT, REGION, SIZE, WRITE};
+use shunt_guest::vhost::{DATA, Driver, FAR, HEADERS, INDIRECT, NEXT, REGION, SIZE, WRITE};
 
 /// The device works.
 fn works(driver: &mut Driver) {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use super::exact::{FAILED, IN, OK, geometry};
 use super::ram::Ram;
 use super::served::Served;
-use shunt_vhost::{DATA, Driver};
+use shunt_guest::vhost::{DATA, Driver};
 
 /// VHOST_USER_BACKEND_CONFIG_CHANGE_MSG: request, flags, no bytes behind.
 const CHANGED: [[u8; 4]; 3] = [[2, 0, 0, 0], [1, 0, 0, 0], [0; 4]];

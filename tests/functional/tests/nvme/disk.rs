@@ -8,14 +8,14 @@ use std::time::Duration;
 use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::{Process, Sandbox};
 use shunt_functional::waiting::settles;
-use shunt_vhost::{DATA, Driver, FAR};
+use shunt_guest::vhost::{DATA, Driver, FAR};
 
 use crate::{Target, scraped};
 use shunt_functional::binaries::built;
 
 /// Requests of virtio (VIRTIO 1.2, 5.2.6).
-const IN: u32 = 0;
-const OUT: u32 = 1;
+pub const IN: u32 = 0;
+pub const OUT: u32 = 1;
 const FLUSH: u32 = 4;
 const ID: u32 = 8;
 const DISCARD: u32 = 11;
@@ -125,48 +125,6 @@ fn a_guests_bytes_are_the_targets() {
     }
 }
 
-/// Writes go on while the target is killed and comes back: each is answered, and is there.
-#[test]
-fn a_target_that_is_killed_costs_nothing_but_time() {
-    for mode in Mode::enabled() {
-        let sandbox = Sandbox::new(mode);
-        let mut target = Target::quick(&sandbox, STORE);
-        let port = target.port;
-        let disk = Disk::start(&sandbox, port, &["--queues", "1"]);
-        let mut driver = Driver::connect(&disk.socket);
-        driver.patience = Duration::from_secs(60);
-        let place = |n: u64| DATA + n % 64 * 16384;
-        for round in 0..3u64 {
-            let mut heads = Vec::new();
-            for n in 0..60u64 {
-                driver.write(place(n), &pattern(16384, (round * 60 + n) as usize));
-                heads.push(driver.submit(OUT, n * 32, &[(place(n), 16384, false)]));
-                if n == 30 {
-                    target.process.kill();
-                }
-            }
-            // Nobody is there to answer.
-            std::thread::sleep(Duration::from_millis(300));
-            assert!(driver.back() < 60);
-            drop(target);
-            target = Target::at(&sandbox, port, STORE);
-            for _ in 0..60 {
-                driver.used();
-            }
-            assert!(heads.iter().all(|head| driver.status(*head) == 0), "{mode}: a write failed");
-            let there = std::fs::read(sandbox.path().join("disk.img")).unwrap();
-            for n in 0..60 {
-                let at = n * 16384;
-                let expected = pattern(16384, round as usize * 60 + n);
-                assert!(there[at..at + 16384] == expected, "{mode}: write {n} is not there");
-            }
-        }
-        drop(driver);
-        disk.end();
-        target.end();
-    }
-}
-
 /// Both are started at once: the disk waits for the target.
 #[test]
 fn a_target_that_is_being_started_is_waited_for() {
@@ -185,75 +143,6 @@ fn a_target_that_is_being_started_is_waited_for() {
     settles("the disk's socket", &true, || socket.exists());
     Disk { process, socket }.end();
     target.end();
-}
-
-/// A driver that goes in the middle of its requests, and the next one.
-#[test]
-fn the_next_guest_is_served() {
-    let sandbox = Sandbox::new(Mode::Plain);
-    let target = Target::quick(&sandbox, STORE);
-    let disk = Disk::start(&sandbox, target.port, &[]);
-    for round in 0..20 {
-        let mut driver = Driver::connect(&disk.socket);
-        driver.write(DATA, &pattern(4096, round));
-        assert_eq!(driver.request(OUT, 0, &[(DATA, 4096, false)]), (0, 1));
-        assert_eq!(driver.request(IN, 0, &[(FAR, 4096, true)]), (0, 4097));
-        assert!(driver.read(FAR, 4096) == pattern(4096, round));
-        for n in 0..30 {
-            driver.submit(OUT, 8 + n * 32, &[(DATA, 16384, false)]);
-        }
-    }
-    disk.end();
-    target.end();
-}
-
-/// With leave to do so the target reads what is written where it is: no byte of it is copied into a ring. Without, all are.
-#[test]
-fn guests_memory_is_granted_where_that_is_allowed() {
-    if !Mode::enabled().contains(&Mode::Attach) {
-        return;
-    }
-    const LEN: u32 = 1 << 16;
-    const WRITES: u64 = 200;
-    for grant in [true, false] {
-        let sandbox = Sandbox::new(Mode::Attach);
-        let target = Target::quick(&sandbox, &["--memory", "16MiB", "--block-size", "512"]);
-        let mut args = vec!["--queues", "1"];
-        args.extend(grant.then_some("--grant"));
-        let disk = Disk::start(&sandbox, target.port, &args);
-        let mut driver = Driver::connect(&disk.socket);
-        // The connection is promoted by its first bytes; and memory is shown by the first write from it, which is copied.
-        for kind in [IN, OUT, OUT] {
-            driver.request(kind, 0, &[(DATA, LEN, kind == IN)]);
-        }
-        let before = sandbox.stats();
-        for n in 0..WRITES {
-            driver.write(DATA, &pattern(LEN as usize, n as usize));
-            assert_eq!(driver.request(OUT, n % 64 * 128, &[(DATA, LEN, false)]), (0, 1));
-        }
-        for n in 136..WRITES {
-            assert_eq!(driver.request(IN, n % 64 * 128, &[(FAR, LEN, true)]).0, 0);
-            assert!(driver.read(FAR, LEN as usize) == pattern(LEN as usize, n as usize));
-        }
-        drop(driver);
-        disk.end();
-        target.end();
-        let after = sandbox.stats();
-        let since = |name| after.get(name) - before.get(name);
-        let bytes = WRITES * u64::from(LEN);
-        if grant {
-            assert_eq!(since("bytes_granted"), bytes, "bytes were copied: {after:?}");
-            assert_eq!(
-                (since("tx_zerocopy_fail"), since("grants_taken_back")),
-                (0, 0),
-                "{after:?}"
-            );
-        } else {
-            assert_eq!(since("bytes_granted"), 0, "{after:?}");
-        }
-        // Admin Queue and I/O queue.
-        sandbox.assert_shunted(4);
-    }
 }
 
 /// Metrics say what a guest has asked for, how it was sent, and how the way to the target is.

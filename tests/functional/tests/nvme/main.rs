@@ -5,6 +5,7 @@ mod c_interface;
 mod changed;
 mod configured;
 mod disk;
+mod disks;
 mod ends;
 mod guest;
 mod hostile;

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
+use shunt_guest::vfio::command;
 use shunt_nvme::wire::opcode::admin;
 use shunt_nvme::wire::registers::{ACQ, AQA, ASQ, CC, Configuration};
 use shunt_nvme::wire::{Nqn, Sqe};
-use shunt_vfio::command;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 use zerocopy::IntoBytes;
 

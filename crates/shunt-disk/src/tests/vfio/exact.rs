@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use shunt_guest::vfio::{BAR0, CONFIG, DATA, Driver, FAR, FAR_LEN, PAGE, command};
 use shunt_nvme::wire::feature::fid;
 use shunt_nvme::wire::identify::{Controller, EVENT_NAMESPACE_ATTRIBUTE, Namespace, cns};
 use shunt_nvme::wire::log::{GetLogPage, Smart, lid};
 use shunt_nvme::wire::opcode::{admin, io};
 use shunt_nvme::wire::registers::{CC, Configuration};
 use shunt_nvme::wire::{Sqe, Status};
-use shunt_vfio::{BAR0, CONFIG, DATA, Driver, FAR, FAR_LEN, PAGE, command};
 use zerocopy::FromBytes;
 
 use crate::metrics::Counter;

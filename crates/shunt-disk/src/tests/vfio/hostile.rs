@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use shunt_guest::vfio::{BAR0, DATA, Driver, LISTS, REGION, command, submission};
 use shunt_nvme::wire::log::lid;
 use shunt_nvme::wire::opcode::{admin, io};
 use shunt_nvme::wire::registers::{ACQ, AQA, ASQ, CC, Configuration};
 use shunt_nvme::wire::{Sqe, Status};
-use shunt_vfio::{BAR0, DATA, Driver, LISTS, REGION, command, submission};
 use zerocopy::IntoBytes;
 
 use super::exact::taken;

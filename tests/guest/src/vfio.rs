@@ -1,27 +1,19 @@
-//! The driver of an NVMe controller, which it reaches by rust-vmm's client of vfio-user, the one that cloud-hypervisor has: a
-//! guest that has no processor.
-//!
-//! It says what a test wants said, right or wrong. Its memory is sealed, as QEMU's is by default.
+//! The driver of an NVMe controller, which it reaches by rust-vmm's client of vfio-user, the one that cloud-hypervisor has.
 
-#![allow(clippy::cast_possible_truncation, reason = "numbers of the tests' own")]
-#![allow(clippy::missing_panics_doc, reason = "tests end by panics")]
-
-use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use shunt_nvme::wire::opcode::{admin, io};
 use shunt_nvme::wire::registers::{ACQ, AQA, ASQ, CC, CSTS, Configuration};
 use shunt_nvme::wire::{Cqe, Sqe, Status};
 use vfio_user::Client;
-use vm_memory::{
-    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
-};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use zerocopy::{FromBytes, IntoBytes};
+
+use crate::Memory;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -61,7 +53,7 @@ pub struct Driver {
     /// The device.
     pub client: Client,
     /// The guest's memory.
-    pub memory: GuestMemoryMmap,
+    pub memory: Memory,
     /// How long it waits for an answer.
     pub patience: Duration,
     pairs: Vec<Pair>,
@@ -91,23 +83,12 @@ pub fn command(opcode: u8, nsid: u32, prps: [u64; 2]) -> Sqe {
     sqe
 }
 
-fn memory() -> GuestMemoryMmap {
-    let region = |at, len| {
-        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
-        let fd = memfd_create("guest", flags).unwrap();
-        ftruncate(&fd, len).unwrap();
-        fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL).unwrap();
-        (GuestAddress(at), len as usize, Some(FileOffset::new(File::from(fd), 0)))
-    };
-    GuestMemoryMmap::from_ranges_with_files([region(0, REGION), region(FAR, FAR_LEN)]).unwrap()
-}
-
 impl Driver {
     /// Attaches the device, as a monitor does: with memory and interrupts.
     #[must_use]
     pub fn connect(socket: &Path) -> Self {
         let mut client = Client::new(socket).unwrap();
-        let memory = memory();
+        let memory = Memory::of(&[(0, REGION), (FAR, FAR_LEN)]);
         for region in memory.iter() {
             let file = region.file_offset().unwrap();
             let at = region.start_addr().0;
@@ -307,15 +288,13 @@ impl Driver {
 
     /// Puts bytes into the guest's memory.
     pub fn write(&self, at: u64, bytes: &[u8]) {
-        self.memory.write_slice(bytes, GuestAddress(at)).unwrap();
+        self.memory.put(at, bytes);
     }
 
     /// Bytes of the guest's memory.
     #[must_use]
     pub fn read(&self, at: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.memory.read_slice(&mut bytes, GuestAddress(at)).unwrap();
-        bytes
+        self.memory.get(at, len)
     }
 }
 

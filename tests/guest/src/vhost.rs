@@ -1,11 +1,5 @@
-//! A vhost-user front end with the driver of a virtio disk: a guest that has no processor.
-//!
-//! It says what a test wants said, right or wrong. Its memory is sealed, as QEMU's is by default.
+//! A vhost-user front end with the driver of a virtio disk.
 
-#![allow(clippy::cast_possible_truncation, reason = "numbers of the tests' own")]
-#![allow(clippy::missing_panics_doc, reason = "tests end by panics")]
-
-use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -13,7 +7,6 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use rustix::event::EventfdFlags;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use vhost::VhostBackend;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
@@ -21,10 +14,10 @@ use vhost::{VhostUserMemoryRegionInfo, VringConfigData};
 use virtio_bindings::bindings::virtio_ring::{
     VIRTIO_RING_F_EVENT_IDX, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE,
 };
-use vm_memory::{
-    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
-};
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
 use vmm_sys_util::eventfd::EventFd;
+
+use crate::Memory;
 
 /// A descriptor's flag: another one follows.
 pub const NEXT: u16 = VRING_DESC_F_NEXT as u16;
@@ -56,7 +49,7 @@ pub struct Driver {
     /// The device.
     pub front: Frontend,
     /// The guest's memory.
-    pub memory: GuestMemoryMmap,
+    pub memory: Memory,
     /// Those that both know.
     pub features: u64,
     /// How long the device may take.
@@ -66,14 +59,6 @@ pub struct Driver {
     free: u16,
     avail: u16,
     used: u16,
-}
-
-fn region(at: u64) -> (GuestAddress, usize, Option<FileOffset>) {
-    let memfd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    ftruncate(&memfd, REGION).unwrap();
-    fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-    let file = FileOffset::new(File::from(memfd), 0);
-    (GuestAddress(at), REGION as usize, Some(file))
 }
 
 impl Driver {
@@ -96,7 +81,7 @@ impl Driver {
             | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::MQ;
         front.set_protocol_features(protocol & wanted).unwrap();
-        let memory = GuestMemoryMmap::from_ranges_with_files([region(0), region(FAR)]).unwrap();
+        let memory = Memory::of(&[(0, REGION), (FAR, REGION)]);
         let call = EventFd::new(nonblock()).unwrap();
         let mut driver = Self {
             front,
@@ -181,15 +166,13 @@ impl Driver {
 
     /// Writes the guest's memory.
     pub fn write(&self, at: u64, bytes: &[u8]) {
-        self.memory.write_slice(bytes, GuestAddress(at)).unwrap();
+        self.memory.put(at, bytes);
     }
 
     /// Reads the guest's memory.
     #[must_use]
     pub fn read(&self, at: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.memory.read_slice(&mut bytes, GuestAddress(at)).unwrap();
-        bytes
+        self.memory.get(at, len)
     }
 
     fn get(&self, at: u64) -> u16 {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::sandbox::{Process, Sandbox};
 
@@ -18,7 +19,12 @@ pub enum Strikes {
     Drop,
     /// Nothing arrives by RDMA any more.
     Cut,
+    /// The agents do not hear each other for [`HUSH`].
+    Hush,
 }
+
+/// Longer than anything that agents do about a peer at once.
+const HUSH: Duration = Duration::from_secs(8);
 
 /// A relay. It ends with this value.
 pub struct Relay {
@@ -29,9 +35,9 @@ pub struct Relay {
 /// Counts the packets of both directions from when there is a file `strike`, which says before which of them to do what. What only says
 /// that a side is there has 17 bytes and counts for nothing. A preamble is as long as 16 bytes.
 const SCRIPT: &str = r#"
-import os, signal, socket, struct, sys, threading
+import os, signal, socket, struct, sys, threading, time
 place, base = sys.argv[1], int(sys.argv[2])
-lock, state = threading.Lock(), {"count": 0, "done": False}
+lock, state = threading.Lock(), {"count": 0, "done": False, "hushed": 0}
 pairs = []
 def strike():
     with lock:
@@ -46,6 +52,8 @@ def strike():
         os.kill(int(what), signal.SIGKILL)
     elif how == "cut":
         open(what, "w").close()
+    elif how == "hush":
+        state["hushed"] = time.monotonic() + int(what)
     else:
         for one in pairs:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -67,6 +75,7 @@ def carry(one, two):
             data = whole(one, int.from_bytes(head, "big"))
             if len(data) != 17:
                 strike()
+            time.sleep(max(0, state["hushed"] - time.monotonic()))
             two.sendall(head + data)
     except OSError:
         pass
@@ -117,6 +126,7 @@ impl Relay {
             Strikes::Kill(pid) => format!("kill {pid}"),
             Strikes::Drop => "drop it".to_owned(),
             Strikes::Cut => format!("cut {}", cut.display()),
+            Strikes::Hush => format!("hush {}", HUSH.as_secs()),
         };
         let file = self.place.join("strike.new");
         fs::write(&file, format!("{message} {what}")).expect("a file");

@@ -131,6 +131,8 @@ enum What {
     Agent(usize),
     Agents,
     Link,
+    /// The agents' connection: it stands still for a while.
+    Hush,
 }
 
 const WHATS: [What; 4] = [What::Agent(0), What::Agent(1), What::Agents, What::Link];
@@ -164,6 +166,7 @@ impl Programs {
             What::Agent(which) => Strikes::Kill(pid(which)),
             What::Agents => Strikes::Drop,
             What::Link => Strikes::Cut,
+            What::Hush => Strikes::Hush,
         };
         lab.relay().strike_at(step, strikes, &lab.cut_file());
     }
@@ -244,17 +247,42 @@ fn connections_that_are_being_agreed_upon() {
     }
 }
 
+/// Programs all of whose connections are shunted, nearly, and move.
+fn shunted() -> Programs {
+    let programs = Programs::start(Lab::of_hosts_by_relay(), |_| ());
+    let sandbox = programs.lab.machines[0].sandbox();
+    settles("shunted, nearly all", &true, || {
+        listed(&programs.lab.machines[0]) >= CONNECTIONS - 1
+            && sandbox.stats().get("messages_sent") > 10
+    });
+    programs
+}
+
+/// A network that is away for a while costs time alone, as over TCP: also where the link fails meanwhile.
+#[test]
+fn agents_that_do_not_hear_each_other_for_a_while() {
+    let is_whole = |ends: &[String]| ends.iter().all(|end| end == "whole");
+    let agreeing =
+        Programs::start(Lab::of_hosts_by_relay(), |lab| Programs::strike(lab, 3, What::Hush));
+    settles("struck", &true, || agreeing.lab.relay().has_struck());
+    let ends = agreeing.finish("silence before message 3");
+    assert!(is_whole(&ends), "{ends:?}");
+    for step in [1, 3] {
+        let programs = shunted();
+        Programs::strike(&programs.lab, step, What::Hush);
+        programs.go();
+        programs.lab.cut(true);
+        let ends = programs.finish(&format!("silence before message {step} of settling"));
+        assert!(is_whole(&ends), "{step}: {ends:?}");
+    }
+}
+
 /// Both sides say where they stood, what is missing of those that have ended, and that it was all.
 #[test]
 fn connections_that_are_being_settled() {
     for what in WHATS.into_iter().filter(|what| *what != What::Link) {
         for step in steps(4) {
-            let programs = Programs::start(Lab::of_hosts_by_relay(), |_| ());
-            let sandbox = programs.lab.machines[0].sandbox();
-            settles("shunted, nearly all", &true, || {
-                listed(&programs.lab.machines[0]) >= CONNECTIONS - 1
-                    && sandbox.stats().get("messages_sent") > 10
-            });
+            let programs = shunted();
             Programs::strike(&programs.lab, step, what);
             programs.go();
             programs.lab.cut(true);

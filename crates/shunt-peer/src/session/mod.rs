@@ -49,8 +49,9 @@ pub const BACKLOG: usize = 1 << 20;
 pub const HANDSHAKE: Duration = Duration::from_secs(5);
 /// A side that has sent nothing for so long says that it is there.
 pub const KEEP: Duration = Duration::from_secs(1);
-/// A side that has heard nothing for so long gives the other one up.
-pub const SILENCE: Duration = Duration::from_secs(5);
+/// A side that has heard nothing for so long gives the other one up. TCP, whose connections depend on it, lasts for minutes: a switch that
+/// starts anew, or a virtual machine that is moved, is to cost time alone.
+pub const SILENCE: Duration = Duration::from_secs(60);
 
 /// What has happened.
 #[derive(Clone, PartialEq, Eq, Debug)]

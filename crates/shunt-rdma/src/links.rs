@@ -198,6 +198,12 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         self.with_link(name, |link, _| link.fail(Cause::Told));
     }
 
+    /// Gives all links with a peer up.
+    pub(crate) fn part_with(&self, peer: PublicKey) {
+        let of_peer = self.placed.keys().filter(|name| name.0 == peer);
+        of_peer.for_each(|name| self.with_link(*name, |link, _| link.fail(Cause::Parts)));
+    }
+
     /// How many workers there are.
     pub(crate) const fn workers(&self) -> usize {
         self.workers.len()

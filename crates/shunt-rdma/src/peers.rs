@@ -63,6 +63,8 @@ pub(crate) struct Peer {
     pub(crate) groups: Groups,
     /// When to offer a link group; `None`: it is not this side's turn, or there is one.
     pub(crate) offer_at: Option<Duration>,
+    /// It is named no more, and stays until its connections are back on TCP.
+    pub(crate) parts: bool,
 }
 
 impl Peer {
@@ -83,6 +85,7 @@ impl Peer {
             connections: 0,
             groups: Groups::new(dials),
             offer_at: None,
+            parts: false,
         }
     }
 
@@ -101,10 +104,10 @@ impl Peer {
 
     /// It has proved who it is.
     pub(crate) fn opened(&mut self, conn: u64, at: SocketAddr, hello: Hello, now: Duration) {
-        self.offer_at = (self.dials && hello.device == Device::Ready).then_some(now);
         self.way = Way::Open(conn);
         (self.failures, self.why) = (0, None);
         (self.hello, self.address, self.since) = (Some(hello), Some(at), Some(Instant::now()));
+        self.look_whether_it_is_ready(now);
     }
 
     /// Its connection is over, or could not be made.
@@ -142,14 +145,24 @@ impl Peer {
         if let Some(hello) = &mut self.hello {
             hello.device = device;
         }
+        self.look_whether_it_is_ready(now);
+    }
+
+    /// It is named no more, or again.
+    pub(crate) fn is_named(&mut self, is_named: bool, now: Duration) {
+        self.parts = !is_named;
+        self.look_whether_it_is_ready(now);
+    }
+
+    fn look_whether_it_is_ready(&mut self, now: Duration) {
         self.is_changed = true;
-        self.offer_at = (self.dials && device == Device::Ready).then_some(now);
+        self.offer_at = (self.dials && self.is_ready()).then_some(now);
     }
 
     /// True when it is connected, and has a device.
     pub(crate) fn is_ready(&self) -> bool {
         let has_device = self.hello.as_ref().is_some_and(|hello| hello.device == Device::Ready);
-        matches!(self.way, Way::Open(_)) && has_device
+        matches!(self.way, Way::Open(_)) && has_device && !self.parts
     }
 
     /// True while connections with it are in memory: also those of a device that was lost, until they are settled.

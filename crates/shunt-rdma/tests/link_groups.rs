@@ -188,6 +188,25 @@ fn of_a_peer_that_is_named_no_more_nothing_is_left() {
     }
 }
 
+/// Whether that was heard before it was parted with or not.
+#[test]
+fn with_a_peer_that_is_named_again_there_is_another_link_group() {
+    let running = Running::new(10);
+    let (ids, port) = (ids(), || Some(running.network.host()));
+    let second = start(&ids[1], name(nowhere(), &ids[0]), port());
+    let peer = name(second.report().unwrap().listen, &ids[1]);
+    let first = start(&ids[0], peer.clone(), port());
+    let planes = [first, second];
+    for pause in [0, 0, 1, 5, 20, 100] {
+        are_up(&planes);
+        planes[0].set_peers(Vec::new()).unwrap();
+        std::thread::sleep(Duration::from_millis(pause));
+        planes[0].set_peers(vec![peer.clone()]).unwrap();
+        until(&planes[0], |report| report.peers.len() == 1);
+    }
+    are_up(&planes);
+}
+
 /// A device that comes and goes.
 #[derive(Clone)]
 struct Slot(Arc<Mutex<Option<FakePort>>>);

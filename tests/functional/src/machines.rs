@@ -332,21 +332,40 @@ impl Machine {
 
     /// Starts its agent.
     pub fn start_agent(&self) {
-        let mut command = self.inside();
-        command.arg("env");
         match &self.meets {
             Meets::Server(socket) => {
-                command.arg(format!("SHUNT_IVSHMEM={}", socket.display()));
+                let mut command = self.inside();
+                command.arg("env").arg(format!("SHUNT_IVSHMEM={}", socket.display()));
                 self.sandbox.start_agent_by(command, &[]);
             }
-            Meets::Agents(arguments, wire) => {
-                let wire = wire.display();
-                command
-                    .arg(format!("LD_LIBRARY_PATH={wire}"))
-                    .arg(format!("SHUNT_TEST_WIRE={wire}"));
-                self.sandbox.start_agent_by(command, arguments);
-            }
+            Meets::Agents(arguments, wire) => self.start_agent_with(wire, arguments),
         }
+    }
+
+    /// Starts an agent for the host there, whose peer stands in this policy, which is written. It is read anew at SIGHUP.
+    ///
+    /// # Panics
+    /// When there is none after a few seconds, or the machine has no peer.
+    pub fn start_host_agent(&self, policy: &Path) {
+        let Meets::Agents(arguments, wire) = &self.meets else { panic!("it has no peer") };
+        let at = arguments.iter().position(|word| word == "--peer").expect("a peer");
+        let (host, key) = arguments[at + 1].split_once('=').expect("a key");
+        let text = format!("[[rdma.peer]]\nhost = \"{host}\"\nkey = \"{key}\"\n");
+        fs::write(policy, text).expect("a file");
+        let mut arguments = arguments.clone();
+        arguments.splice(at..at + 2, ["--host", "--policy"].map(str::to_owned));
+        arguments.push(policy.display().to_string());
+        self.start_agent_with(wire, &arguments);
+    }
+
+    fn start_agent_with(&self, wire: &Path, arguments: &[String]) {
+        let mut command = self.inside();
+        let wire = wire.display();
+        command
+            .arg("env")
+            .arg(format!("LD_LIBRARY_PATH={wire}"))
+            .arg(format!("SHUNT_TEST_WIRE={wire}"));
+        self.sandbox.start_agent_by(command, arguments);
     }
 
     /// Its place, with its agent.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use shunt_functional::generator::records;
 use shunt_functional::machines::Lab;
 use shunt_functional::record::compare;
-use shunt_functional::sandbox::Stats;
+use shunt_functional::sandbox::{Stats, is_root};
 use shunt_functional::waiting::settles;
 
 fn stats(lab: &Lab) -> Vec<Stats> {
@@ -113,6 +113,27 @@ fn an_agent_that_ends_in_good_order_loses_no_byte() {
         });
         all_shunted_again(&lab);
     }
+}
+
+/// A peer is taken out of the policy in mid-stream, which is read anew: its connections go back to TCP first.
+#[test]
+fn a_peer_that_is_named_no_more_loses_no_byte() {
+    if !is_root() {
+        return;
+    }
+    let lab = Lab::of_hosts();
+    let one = &lab.machines[0];
+    let policy = one.sandbox().path().join("policy.toml");
+    one.sandbox().stop_agent();
+    one.start_host_agent(&policy);
+    lab.until_linked();
+    busy_while(&lab, || {
+        fs::write(&policy, "").expect("a file");
+        one.sandbox().signal_agent(libc::SIGHUP);
+        settles("peers", &Some(0), || one.status()["peers"].as_array().map(Vec::len));
+        let log = one.sandbox().agent_log();
+        assert!(log.contains("go back to TCP"), "{log}");
+    });
 }
 
 /// Answers each `ping`; behind `last` it reads to the end, and says what it has read.

@@ -35,6 +35,8 @@ pub enum Cause {
     Told,
     /// Whoever has the worker ends in good order.
     Ends,
+    /// There is to be no link with this peer any more.
+    Parts,
 }
 
 impl fmt::Display for Cause {
@@ -54,6 +56,7 @@ impl fmt::Display for Cause {
             Self::Lost(loss) => loss.fmt(f),
             Self::Told => f.write_str("the link was given up elsewhere"),
             Self::Ends => f.write_str("this agent ends"),
+            Self::Parts => f.write_str("the peer is named no more"),
         }
     }
 }

@@ -187,7 +187,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 groups.connected(name.1)
             }
             Came::Failed(cause, halts) => {
-                if cause == Cause::Ends {
+                if matches!(cause, Cause::Ends | Cause::Parts) {
                     info!("peer {host}: connections of link group {} go back to TCP", name.1);
                 } else {
                     warn!("peer {host}: the link of link group {} has failed: {cause}", name.1);

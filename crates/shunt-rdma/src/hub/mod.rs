@@ -106,6 +106,8 @@ pub(crate) struct Hub<P: Port> {
     began: Instant,
     /// It is to end: by when.
     ends_by: Option<Duration>,
+    /// The peers that are named now, which are taken when connections with others are back on TCP: by when.
+    named: Option<(Vec<PeerName>, Duration)>,
 }
 
 /// Opens the device, or says why it cannot.
@@ -159,6 +161,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             agents_home: None,
             began: Instant::now(),
             ends_by: None,
+            named: None,
         };
         hub.look_for_device(Duration::ZERO);
         info!("agents of other hosts are heard at {listen}; this one's key is {own}");
@@ -203,7 +206,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let retired = self.retired.iter().map(|(until, _)| *until);
         let deadline = conns.chain(peers).chain(accept).chain([self.device_at]).chain(addresses);
         let deadline = deadline.chain(beat).chain(retired).chain(self.proposals_at());
-        let deadline = deadline.chain(self.endings_at()).chain(self.ends_by).min();
+        let deadline = deadline.chain(self.endings_at()).chain(self.ends_by);
+        let deadline = deadline.chain(self.named.as_ref().map(|(_, by)| *by)).min();
         let wait = deadline.map(|deadline| {
             let wait = deadline.saturating_sub(now);
             Timespec {
@@ -241,6 +245,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             self.came_of_it(outcome, now);
         }
         self.see_to_endings(now);
+        self.see_to_names(now);
         self.see_to_machines(now);
         self.hear_programs(now);
         self.dial(now);
@@ -290,9 +295,35 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         }
     }
 
+    /// Other peers are named: with those that are missing nothing new begins, and what there is goes back to TCP.
     fn set_peers(&mut self, names: Vec<PeerName>, now: Duration) {
         for at in 0..self.peers.len() {
-            if !names.contains(&self.peers[at].name) {
+            let peer = &mut self.peers[at];
+            let is_named = names.contains(&peer.name);
+            if peer.parts != is_named {
+                continue;
+            }
+            peer.is_named(is_named, now);
+            let key = peer.name.key;
+            self.no_more_waits(at);
+            if let Some(links) = self.links.as_ref().filter(|_| !is_named) {
+                links.part_with(key);
+            }
+        }
+        self.named = Some((names, now + ENDING));
+    }
+
+    /// Takes the peers that are named now, when others have no connections any more, or do not answer.
+    fn see_to_names(&mut self, now: Duration) {
+        let waits = self.peers.iter().any(|peer| peer.parts && peer.groups.count().1 > 0);
+        if let Some((names, _)) = self.named.take_if(|(_, by)| !waits || *by <= now) {
+            self.take_names(names, now);
+        }
+    }
+
+    fn take_names(&mut self, names: Vec<PeerName>, now: Duration) {
+        for at in 0..self.peers.len() {
+            if self.peers[at].parts {
                 let orders = self.peers[at].groups.end();
                 self.carry_out(at, orders, now);
             }

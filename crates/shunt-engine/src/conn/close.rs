@@ -5,14 +5,84 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use shunt_shm::arena::Record;
 use shunt_shm::handover;
 use shunt_shm::region::{CLOSED, DEAF, RESET, Side};
 use shunt_shm::sync::store_load_fence;
 use shunt_wire::clc::Answer;
 
-use crate::conn::End;
-use crate::conn::flags::{FROZEN, HOSTED, SHUT_RD, SHUT_WR};
+use crate::conn::flags::{FROZEN, Flags, HOSTED, KERNEL_HINT, SHUT_RD, SHUT_WR};
+use crate::conn::{End, put};
 use crate::kernel::{KernelSocket, has_ended_unannounced};
+
+/// What shutdown(2) ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shut {
+    /// The direction in which the program sends.
+    Sending,
+    /// The other one.
+    Receiving,
+    /// Both.
+    Both,
+}
+
+impl Shut {
+    /// The program sends nothing more.
+    #[must_use]
+    pub const fn ends_sending(self) -> bool {
+        matches!(self, Self::Sending | Self::Both)
+    }
+
+    /// It reads nothing more, but what comes all the same.
+    #[must_use]
+    pub const fn ends_receiving(self) -> bool {
+        matches!(self, Self::Receiving | Self::Both)
+    }
+
+    fn flags(self) -> Flags {
+        match self {
+            Self::Sending => SHUT_WR,
+            Self::Receiving => SHUT_RD,
+            Self::Both => SHUT_WR | SHUT_RD,
+        }
+    }
+}
+
+/// Ends directions. `kernel` does so in the kernel, and returns whether it has; `end`: what the connection has of shared memory.
+/// With the lock of the sending direction held.
+///
+/// Both are noted before, and taken back where the kernel refuses. The peer would take an end that comes unannounced for that of a
+/// process that died. So would a call of this program, in another thread or in a handler of a signal, that finds in the kernel
+/// socket the end of its own reading.
+pub fn shut<'e>(
+    record: &Record,
+    what: Shut,
+    end: impl Fn() -> Option<End<'e>>,
+    kernel: impl FnOnce() -> bool,
+) -> bool {
+    let flags = what.flags().bits();
+    let before = record.id.flags.fetch_or(flags, Relaxed);
+    if what.ends_sending() {
+        // The flag before the look: promotion does it in the other order.
+        store_load_fence();
+        if let Some(end) = end() {
+            end.announce_end();
+        }
+    }
+    let is_shut = kernel();
+    if !is_shut {
+        let new = flags & !before;
+        record.id.flags.fetch_and(!new, Relaxed);
+        if new & SHUT_WR.bits() != 0
+            && let Some(end) = end()
+        {
+            end.take_end_back();
+        }
+    } else if what.ends_receiving() {
+        put(record, KERNEL_HINT, true);
+    }
+    is_shut
+}
 
 /// The kernel socket of an end that is about to be closed.
 pub trait Closing: KernelSocket {
@@ -138,8 +208,10 @@ mod tests {
     use core::cell::Cell;
 
     use super::*;
+    use crate::call::Step;
+    use crate::conn::recv::receive;
     use crate::kernel::TcpInfo;
-    use crate::model::{Arrival, Memory, Socket};
+    use crate::model::{Arrival, Memory, Receives, Socket};
 
     #[derive(Debug, Default)]
     struct Closed {
@@ -280,6 +352,44 @@ mod tests {
         assert_eq!(said(&memory).0, 1);
         end.take_end_back();
         assert_eq!(said(&memory).0, 0);
+    }
+
+    #[test]
+    fn an_end_of_the_programs_own_reading_is_no_reset_to_a_call_beside_it() {
+        for what in [Shut::Receiving, Shut::Both] {
+            let (memory, socket) = (in_the_ring(0), Socket::default());
+            memory.send(1);
+            let end = memory.end();
+            end.put(KERNEL_HINT, true);
+            let is_shut = shut(
+                end.record,
+                what,
+                || Some(end),
+                || {
+                    socket.end_reading();
+                    let mut call = Receives::new(&memory, &socket, 1);
+                    let step = receive(end.record, Some(&end), &mut call, true);
+                    assert_eq!((step, call.got), (Ok(Step::Done), 0), "{what:?}");
+                    true
+                },
+            );
+            assert!(is_shut && end.has(SHUT_RD) && end.has(KERNEL_HINT));
+            assert_eq!(end.has(SHUT_WR), what == Shut::Both);
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_to_end_goes_on() {
+        let memory = in_the_ring(0);
+        let end = memory.end();
+        let shuts = |what, result| shut(end.record, what, || Some(end), || result);
+        assert!(!shuts(Shut::Both, false));
+        assert!(!end.has(SHUT_WR | SHUT_RD | KERNEL_HINT));
+        assert_eq!(said(&memory), (0, 0));
+        assert!(shuts(Shut::Sending, true));
+        assert!(!shuts(Shut::Both, false));
+        assert!(end.has(SHUT_WR) && !end.has(SHUT_RD), "what ended before has ended");
+        assert_eq!(said(&memory), (1, 0));
     }
 
     #[test]

@@ -3,59 +3,87 @@
 use shunt_shm::sync::store_load_fence;
 
 use super::calls::Lock;
-use super::pace::point;
+use super::pace::{at_once, point};
 use super::{Ending, Op, World};
 use crate::call::{Direction, Step, Until, enter};
-use crate::conn::close::Tell;
-use crate::conn::flags::SHUT_WR;
-use crate::conn::put;
+use crate::conn::close::{Shut, Tell, shut};
+use crate::conn::flags::SHUT_RD;
+use crate::conn::has;
 use crate::conn::repeated::are_pending;
 
 impl World {
-    pub fn shuts(&self, who: usize) -> Step {
+    /// shutdown(2): as the library's `stream/shut.rs`.
+    pub fn shuts(&self, who: usize, what: Shut) -> Step {
         let me = &self.procs[who];
         let record = &me.record;
         self.advances(who);
         // What is to be sent once more comes before the end.
-        if !self.has_sent_rest(who) {
+        if what.ends_sending() && !self.has_sent_rest(who) {
             return Step::Wait(Until::Both);
-        }
-        let lock = Lock::of(self, who, Direction::Sending);
-        // Above a step whose bytes may not be visible yet, and would come behind the end. One that only copies notices.
-        let Some(_entered) = enter(lock.is_nested(), &record.tx.copying) else {
-            me.is_to_shut.set(true);
-            return Step::Done;
-        };
-        if me.ending.get() == Ending::Not {
-            me.ending.set(Ending::Announced);
         }
         // A panic in the middle of it resets the connection: the peer would wait for an end, or find bytes behind one.
         let was_in_step = me.in_step.replace(true);
-        put(record, SHUT_WR, true);
-        // Where it is about to get its place, one of the two announces it.
-        store_load_fence();
-        if let Some(end) = self.linked(who) {
-            end.announce_end();
+        {
+            let lock = Lock::of(self, who, Direction::Sending);
+            // Above a step whose bytes may not be visible yet, and would come behind the end. One that only copies notices.
+            let Some(_entered) = enter(lock.is_nested(), &record.tx.copying) else {
+                me.is_to_shut.set(me.is_to_shut.get() || what.ends_sending());
+                me.is_to_shut_reading.set(me.is_to_shut_reading.get() || what.ends_receiving());
+                me.in_step.set(was_in_step);
+                return Step::Done;
+            };
+            if what.ends_sending() && me.ending.get() == Ending::Not {
+                me.ending.set(Ending::Announced);
+            }
+            let kernel = || {
+                point();
+                self.shuts_in_kernel(who, what);
+                if what.ends_sending() {
+                    // A handler may have gone further.
+                    me.ending.set(me.ending.get().max(Ending::Shut));
+                }
+                point();
+                true
+            };
+            shut(record, what, || self.linked(who), kernel);
         }
-        point();
-        self.socket(who).shuts();
-        // A handler may have gone further.
-        me.ending.set(me.ending.get().max(Ending::Shut));
-        point();
-        drop(lock);
+        // The end of its sending alone was announced.
+        if at_once(|| has(record, SHUT_RD)) {
+            // Where it is about to get its place, one of the two announces it.
+            store_load_fence();
+            if let Some(end) = self.linked(who) {
+                end.announce_shut();
+            }
+        }
         self.tells_of_end(who);
+        if what.ends_receiving() {
+            self.tells_own(who);
+        }
         me.in_step.set(was_in_step);
         Step::Done
+    }
+
+    /// The kernel's part of it.
+    pub fn shuts_in_kernel(&self, who: usize, what: Shut) {
+        let socket = self.socket(who);
+        if what.ends_sending() {
+            socket.shuts();
+        }
+        if what.ends_receiving() {
+            socket.shuts_reading();
+        }
     }
 
     /// What a handler above a step was to shut, or to have leave, once that is over.
     pub fn ends_late(&self, who: usize) {
         let me = &self.procs[who];
-        if !self.is_in_step(who, Direction::Sending) && me.is_to_shut.replace(false) {
-            self.does(who, Op::Shut);
-        }
         if !self.is_in_step(who, Direction::Sending) {
-            self.shuts_reading_late(who);
+            if me.is_to_shut.take() {
+                self.does(who, Op::Shut);
+            }
+            if me.is_to_shut_reading.take() {
+                self.does(who, Op::ShutReading);
+            }
         }
         let ways = [Direction::Receiving, Direction::Sending];
         if ways.iter().all(|way| !self.is_in_step(who, *way)) && me.is_to_leave.replace(false) {

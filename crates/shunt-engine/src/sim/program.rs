@@ -10,6 +10,7 @@ use super::calls::{Lock, Receiving, Sending};
 use super::pace::{self, Panicked, point};
 use super::{Ending, Op, World, other};
 use crate::call::{Direction, Errno, Kernel, Step, Until, enter};
+use crate::conn::close::Shut;
 use crate::conn::flags::{FROZEN, KERNEL_HINT};
 use crate::conn::overflow;
 use crate::conn::put;
@@ -378,8 +379,8 @@ impl World {
             Op::Meet => self.meets(who),
             Op::Tire => self.tires(who),
             Op::Check => self.checks_readiness(who),
-            Op::Shut => return self.shuts(who),
-            Op::ShutReading => return self.shuts_reading(who),
+            Op::Shut => return self.shuts(who, Shut::Sending),
+            Op::ShutReading => return self.shuts(who, Shut::Receiving),
             Op::LowWater(bytes) => self.sets_low_water(who, bytes),
             Op::Buffers(bytes) => self.sets_buffers(who, bytes),
             // Calls that are under way have another descriptor.

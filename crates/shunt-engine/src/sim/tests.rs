@@ -483,6 +483,8 @@ fn what_was_mended_stays_so() {
         "meet shut edge-recv:1 / meet send:1 signal:40 panic:22 recv:1 panic:7 / 80050000000000",
         // Room that another program had filled was told of.
         "meet recv:1 recv:1 check spawn:1 poll-send:3000 poll-send:1 / meet urgent send:1 / 00310000",
+        // A handler took the end that the program below it had just made of its own reading for the death of the peer.
+        "meet poll-send:4 / meet edge-send:1 signal:6 low-water:1 shut-rd edge-recv:1 / ff7f",
         // A handler came back to a ring while its program handed the connection over: two programs read the same bytes.
         "meet send:1 edge-recv:1 / meet signal:6 spawn:2 look:1 check recv:1 edge-recv:1 / 0000",
         "signal:30 send:1 exec poll-recv:1 recv:1 / meet edge-send:2 poll-recv:1 / bb491544014792",

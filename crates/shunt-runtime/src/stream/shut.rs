@@ -2,13 +2,13 @@
 
 use rustix::net::Shutdown;
 use shunt_engine::call::enter;
-use shunt_engine::conn::End;
+use shunt_engine::conn::close::{self, Shut};
 use shunt_engine::conn::repeated::are_pending;
 use shunt_shm::capture::flag;
 use shunt_shm::sync::store_load_fence;
 
 use crate::calls::{self, Late};
-use crate::conn::{Conn, KERNEL_HINT, SHUT_RD, SHUT_WR, Sock};
+use crate::conn::{Conn, SHUT_WR};
 use crate::fds::fd_table::Entry;
 use crate::point;
 use crate::stream::in_doubt::InDoubt;
@@ -16,21 +16,17 @@ use crate::stream::{capture, demote, liveness, notify, promote};
 use crate::system::abi::c_int;
 use crate::system::{abi, errno};
 
-/// Tells the peer what is shut, if it has a place where to look. Else whoever promotes the connection does.
-fn announce(sock: &Sock, what: fn(&End<'static>)) {
-    // The flag before the look: promotion does it in the other order.
-    store_load_fence();
-    if let Some(end) = sock.end() {
-        what(&end);
-    }
-}
-
 /// Ends directions of a connection; `kernel` does so on a descriptor of the kernel socket.
 pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_int {
     let sock = conn.sock();
     promote::advance(conn);
-    let writing = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
-    if writing {
+    let what = match how {
+        libc::SHUT_RD => Shut::Receiving,
+        libc::SHUT_WR => Shut::Sending,
+        libc::SHUT_RDWR => Shut::Both,
+        _ => return conn.kernel().map_or_else(|| errno::fail(libc::EBADF), kernel),
+    };
+    if what.ends_sending() {
         demote::finish_to_end(conn);
     }
     let in_doubt = InDoubt::begins(conn);
@@ -47,22 +43,20 @@ pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_in
             in_doubt.ends();
             return errno::fail(libc::EBADF);
         };
-        // Announced before the FIN: an end that comes unannounced is that of a process that died.
         let before = sock.has(SHUT_WR);
-        if writing {
-            sock.put(SHUT_WR, true);
-            announce(sock, End::announce_end);
-        }
-        point!(shutdown_announced);
-        let result = kernel(fd);
-        point!(shutdown_done);
-        if result != 0 && !before {
-            sock.put(SHUT_WR, false);
-            if let Some(end) = sock.end() {
-                end.take_end_back();
-            }
-        }
-        if result == 0 && writing {
+        let mut result = 0;
+        close::shut(
+            sock.record(),
+            what,
+            || sock.end(),
+            || {
+                point!(shutdown_announced);
+                result = kernel(fd);
+                point!(shutdown_done);
+                result == 0
+            },
+        );
+        if result == 0 && what.ends_sending() {
             if !before && capture::is_wanted(sock.record()) {
                 capture::ends(sock, Some(fd), flag::FIN);
             }
@@ -71,10 +65,11 @@ pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_in
         result
     };
     if result == 0 {
-        if how != libc::SHUT_WR {
-            sock.put(SHUT_RD | KERNEL_HINT, true);
+        // The flags before the look: promotion does it in the other order.
+        store_load_fence();
+        if let Some(end) = sock.end() {
+            end.announce_shut();
         }
-        announce(sock, End::announce_shut);
         notify::those_on_futexes(sock);
         notify::all_if_of_host(sock);
         notify::own(sock);

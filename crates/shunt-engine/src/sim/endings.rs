@@ -78,11 +78,11 @@ impl World {
     pub fn ends_late(&self, who: usize) {
         let me = &self.procs[who];
         if !self.is_in_step(who, Direction::Sending) {
-            if me.is_to_shut.take() {
-                self.does(who, Op::Shut);
-            }
-            if me.is_to_shut_reading.take() {
-                self.does(who, Op::ShutReading);
+            match (me.is_to_shut.take(), me.is_to_shut_reading.take()) {
+                (true, true) => self.does(who, Op::ShutBoth),
+                (true, false) => self.does(who, Op::Shut),
+                (false, true) => self.does(who, Op::ShutReading),
+                (false, false) => {}
             }
         }
         let ways = [Direction::Receiving, Direction::Sending];

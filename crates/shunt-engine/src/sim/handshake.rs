@@ -21,6 +21,7 @@ use super::pace::{self, at_once, point, uninterrupted};
 use super::program::Doing;
 use super::{Ending, Op, World};
 use crate::conn::End;
+use crate::conn::close::Shut;
 use crate::conn::state::Agreement;
 use crate::handshake::course::{self, AtEnd, Course, Time};
 use crate::handshake::slots::LinkGroup;
@@ -345,9 +346,10 @@ impl World {
             Op::Sleep => self.passes_time(),
             Op::Die(points) => pace::is_to_die_in(points),
             Op::Stall(points) => pace::is_to_stall_in(points),
-            Op::Shut => {
+            Op::Shut | Op::ShutBoth => {
                 me.ending.set(me.ending.get().max(Ending::Shut));
-                self.socket(who).shuts();
+                let ends_both = doing.op == Op::ShutBoth;
+                self.shuts_in_kernel(who, if ends_both { Shut::Both } else { Shut::Sending });
             }
             Op::ShutReading => self.socket(who).shuts_reading(),
             Op::Close => {

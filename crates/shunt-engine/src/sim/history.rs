@@ -55,7 +55,7 @@ impl History {
 }
 
 /// The operations by their names: those alone, and those with a number.
-const ALONE: [(&str, Op); 25] = [
+const ALONE: [(&str, Op); 26] = [
     ("meet", Op::Meet),
     ("check", Op::Check),
     ("sleep", Op::Sleep),
@@ -81,6 +81,7 @@ const ALONE: [(&str, Op); 25] = [
     ("starve", Op::Starve),
     ("feed", Op::Feed),
     ("shut-rd", Op::ShutReading),
+    ("shut-both", Op::ShutBoth),
 ];
 
 type Numbered = fn(usize) -> Op;
@@ -113,7 +114,7 @@ const SIZED: [(&str, Numbered); 23] = [
 ];
 
 impl Op {
-    const CODES: u8 = 48;
+    const CODES: u8 = 49;
 
     fn from_code(code: u8, size: usize) -> Self {
         match usize::from(code).checked_sub(ALONE.len()) {

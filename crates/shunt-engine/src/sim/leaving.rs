@@ -14,6 +14,7 @@ use super::program::{Doing, past_library};
 use super::sleep::Asleep;
 use super::{Ending, Op, World, other, side};
 use crate::call::{Direction, Errno, Kernel, Step, Until, enter};
+use crate::conn::close::Shut;
 use crate::conn::leave::{Below, Frozen, Leaving, Moment, Repeating};
 use crate::conn::repeated::{are_awaited, are_known, are_pending};
 use crate::conn::reset;
@@ -306,10 +307,11 @@ impl World {
                 *doing = Doing { op: Op::Send(1), ..*doing };
                 self.moves_past(who, doing);
             }
-            Op::Shut => self.shuts_past(who),
+            Op::Shut => self.shuts_past(who, Shut::Sending),
             // Of what one that was started does the program that has started it knows nothing.
-            Op::ShutReading if self.procs[who].mind.is_started.get() => {}
+            Op::ShutReading | Op::ShutBoth if self.procs[who].mind.is_started.get() => {}
             Op::ShutReading => self.socket(who).shuts_reading(),
+            Op::ShutBoth => self.shuts_past(who, Shut::Both),
             Op::LowWater(bytes) => self.socket(who).sets_low_water(bytes),
             // The kernel keeps it for the call below.
             Op::Close if self.procs[who].calls.get() > 1 => {
@@ -478,11 +480,11 @@ impl World {
         is_above || !self.programs(other(who)).any(|who| sleeps(&who))
     }
 
-    fn shuts_past(&self, who: usize) {
+    fn shuts_past(&self, who: usize, what: Shut) {
         let me = &self.procs[who];
         point();
         me.ending.set(me.ending.get().max(Ending::Shut));
-        self.socket(who).shuts();
+        self.shuts_in_kernel(who, what);
         point();
     }
 

@@ -113,6 +113,8 @@ pub enum Op {
     Shut,
     /// Ends the other direction: it reads nothing more, but what comes all the same.
     ShutReading,
+    /// Both at once.
+    ShutBoth,
     /// Says how many bytes are worth telling of (`SO_RCVLOWAT`).
     LowWater(usize),
     /// Says how large its buffers are to be (`SO_SNDBUF`, `SO_RCVBUF`).

@@ -39,6 +39,7 @@ impl Op {
             | Self::Pin(_)
             | Self::Parts(_)
             | Self::Shut
+            | Self::ShutBoth
             | Self::Close => Direction::Sending,
             _ => Direction::Receiving,
         }
@@ -381,6 +382,7 @@ impl World {
             Op::Check => self.checks_readiness(who),
             Op::Shut => return self.shuts(who, Shut::Sending),
             Op::ShutReading => return self.shuts(who, Shut::Receiving),
+            Op::ShutBoth => return self.shuts(who, Shut::Both),
             Op::LowWater(bytes) => self.sets_low_water(who, bytes),
             Op::Buffers(bytes) => self.sets_buffers(who, bytes),
             // Calls that are under way have another descriptor.

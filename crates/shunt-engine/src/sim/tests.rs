@@ -350,7 +350,7 @@ fn setting_op(others: impl Strategy<Value = Op>) -> impl Strategy<Value = Op> {
         14 => others,
         2 => prop_oneof![1_usize..20, 1_usize..500, Just(0), Just(4096)].prop_map(Op::LowWater),
         2 => prop_oneof![Just(1_usize), 1100_usize..1300, 1_usize..4000].prop_map(Op::Buffers),
-        1 => Just(Op::ShutReading),
+        1 => prop_oneof![Just(Op::ShutReading), Just(Op::ShutBoth)],
     ]
 }
 

@@ -119,6 +119,9 @@ impl World {
             true => lock.lock(owner(who), is_dead),
             false => lock.lock_within(owner(who), Duration::ZERO, is_dead).unwrap(),
         });
+        if direction == Direction::Sending {
+            at_once(|| self.notes_owed(who));
+        }
         if guard.is_inherited() {
             match direction {
                 Direction::Receiving => self.end(who).inherit_receiving(),

@@ -198,6 +198,10 @@ struct Held {
     socket: Kept,
     /// Bytes that it was to send once more when it reset the connection.
     cut_off: Cell<u64>,
+    /// Bytes of the other one's calls when the kernel began to answer more of them with RST: it has ended both directions.
+    refuses_from: Cell<Option<u64>>,
+    /// Some of those before may come once more after that.
+    is_owed: Cell<bool>,
     /// One of several programs that hold it has handed it over: the others do not read beside the new one.
     is_handed_over: Cell<bool>,
     /// The library has reset the connection for a panic of its own.
@@ -325,6 +329,8 @@ impl Held {
             is_told: Cell::new(false),
             socket: Kept::default(),
             cut_off: Cell::new(0),
+            refuses_from: Cell::new(None),
+            is_owed: Cell::new(false),
             is_handed_over: Cell::new(false),
             has_reset: Cell::new(false),
             is_aborted: Cell::new(false),

@@ -6,6 +6,8 @@
 //! can say whether they lay unread. What is sent after the kill, before the sender has heard of it, lies unread, too. And a sender
 //! may go on for a while before it hears (`NOW_AND_THEN`).
 
+use shunt_shm::region::DEAF;
+
 use super::pace::at_once;
 use super::program::Doing;
 use super::sleep::Asleep;
@@ -94,13 +96,57 @@ impl World {
         let is_unread = me.sent.get() > peer.received.get() - peer.untaken.get();
         let is_reset = me.socket.is_reset.get() || peer.has_reset.get();
         let is_over =
-            peer.ending.get().is_over() || self.may_refuse(who) || self.may_refuse(other(who));
+            peer.ending.get().is_over() || self.has_refused(who) || self.has_refused(other(who));
         is_over && !me.is_told.get() && (is_unread || is_reset)
     }
 
-    /// Its program has ended both directions: more bytes are answered by RST, and end the connection on both sides.
-    fn may_refuse(&self, who: usize) -> bool {
-        self.is_deaf(who) && self.procs[who].ending.get() >= Ending::Announced
+    /// Its program has ended both directions: the kernel answers more bytes with RST, which ends the connection on both sides.
+    pub fn begins_to_refuse(&self, who: usize) {
+        let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
+        if me.refuses_from.get().is_none() {
+            me.refuses_from.set(Some(peer.sent.get()));
+            let is_pending = at_once(|| are_pending(&peer.record));
+            me.is_owed.set(is_pending || !self.is_free(other(who), Direction::Sending));
+        }
+    }
+
+    /// A step begins in which an end may leave the ring. While the other one has not said that it has ended both directions, or
+    /// nobody does who knows of the ring, what is sent once more meets the kernel's RST.
+    pub fn notes_owed(&self, who: usize) {
+        let peer = &self.procs[other(who)];
+        if peer.refuses_from.get().is_some() && peer.section.ctl.closed.load(Relaxed) == 0 {
+            peer.is_owed.set(true);
+        }
+    }
+
+    /// More bytes have come than those that it knew from before: so RST is what TCP answers.
+    fn has_refused(&self, who: usize) -> bool {
+        let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
+        let is_more = |from| peer.sent.get() > from || me.is_owed.get();
+        me.refuses_from.get().is_some_and(is_more)
+    }
+
+    /// The other end has said that its program has ended both directions, and this one has been told of no end yet.
+    pub fn is_refused(&self, who: usize) -> bool {
+        let is_deaf = || self.procs[other(who)].section.ctl.closed.load(Relaxed) == DEAF;
+        self.is_honest() && self.linked(who).is_some() && at_once(is_deaf)
+    }
+
+    /// It has sent bytes to such a one.
+    pub fn has_met_reset(&self, who: usize) {
+        let is_reset = self.procs[who].socket.is_reset.get();
+        assert!(is_reset, "program {who} sends to one that has shut both directions");
+    }
+
+    /// Of one that has ended its reading, bytes that had come before its step and that it has not had. Those that its kernel
+    /// refuses do not count.
+    fn unread_at_own_end(&self, who: usize, is_plain: bool) -> u64 {
+        let me = &self.procs[who];
+        if is_plain || me.is_owed.get() {
+            return 0;
+        }
+        let there = me.there.get().min(me.refuses_from.get().unwrap_or(u64::MAX));
+        there.saturating_sub(me.received.get())
     }
 
     /// Bytes that a receiver has not had, of those that it can have.
@@ -174,10 +220,8 @@ impl World {
         match (step, receives) {
             // An end that it has made itself.
             (Step::Done, true) if doing.moved == 0 && self.is_deaf(who) => {
-                let there = me.there.get().saturating_sub(me.received.get());
-                // Of a direction that refuses bytes nobody knows what came before it did.
-                let is_lossy = doing.is_plain || self.may_refuse(who);
-                assert!(is_lossy || there == 0, "program {who} lost {there} bytes at its end");
+                let there = self.unread_at_own_end(who, doing.is_plain);
+                assert_eq!(there, 0, "program {who} lost bytes at its end");
             }
             (Step::Done, true) if doing.moved == 0 => {
                 let has_ended = peer.ending.get() >= Ending::Shut;
@@ -192,12 +236,15 @@ impl World {
                 assert!(self.may_be_reset(who), "program {who} saw a reset: {doing:?}");
                 if receives && !self.is_deaf(who) {
                     self.has_all(who, doing.is_plain);
+                } else if receives {
+                    let there = self.unread_at_own_end(who, doing.is_plain);
+                    assert_eq!(there, 0, "program {who} lost bytes at a reset");
                 }
                 me.is_told.set(true);
             }
             (Step::Failed(Errno::PIPE), false) => {
                 let is_own = me.ending.get() >= Ending::Announced;
-                let is_refused = self.may_refuse(other(who));
+                let is_refused = self.has_refused(other(who));
                 let is_over = peer.ending.get().is_over() || is_refused;
                 assert!(is_over || is_own, "program {who} cannot send");
                 assert!(

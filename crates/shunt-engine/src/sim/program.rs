@@ -286,7 +286,11 @@ impl World {
             return Step::Failed(Errno::INTR);
         };
         let was_in_step = me.in_step.replace(true);
+        let (is_refused, before) = (self.is_refused(who), doing.moved);
         let step = self.locked_step(who, doing, blocking, &lock);
+        if is_refused && direction == Direction::Sending && doing.moved > before {
+            self.has_met_reset(who);
+        }
         me.in_step.set(was_in_step);
         drop(lock);
         self.ends_late(who);

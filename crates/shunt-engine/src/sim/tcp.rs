@@ -113,12 +113,21 @@ impl<'w> Socket<'w> {
     /// The program ends its direction.
     pub fn shuts(&self) {
         self.ends();
+        self.notes_refusal();
     }
 
     /// The same of the other direction.
     pub fn shuts_reading(&self) {
         self.kept().is_deaf.set(true);
         self.kept().edge.set(true);
+        self.notes_refusal();
+    }
+
+    /// From now on it may refuse bytes.
+    fn notes_refusal(&self) {
+        if self.refuses() {
+            self.world.begins_to_refuse(self.who);
+        }
     }
 
     /// `SO_RCVLOWAT`: what is worth telling of now is told of (`tcp_set_rcvlowat`).

@@ -222,6 +222,9 @@ impl Outgoing for Sending<'_> {
         if self.sent > 0 && has_failed(&socket) {
             return Kernel::Failed(Errno::CONNRESET);
         }
+        if self.sent > 0 {
+            point();
+        }
         let result = socket.sends(self.total - self.sent, self.rest());
         match result {
             Kernel::Moved(n) => self.advance(n),
@@ -310,11 +313,12 @@ impl Receiving<'_> {
 impl Receiving<'_> {
     /// A call that the library leaves to the kernel.
     pub fn past_library(&mut self) -> Step {
-        // The kernel keeps an error for the next call where this one has something to return.
+        point();
+        // The kernel keeps an error for the next call where this one has something to return. Its call is a single one.
         if self.got > 0 && self.world.socket(self.who).would_fail() {
             return Step::Done;
         }
-        match self.read_kernel(usize::MAX) {
+        match pace::at_once(|| self.read_kernel(usize::MAX)) {
             Kernel::Moved(0) => Step::Done,
             Kernel::Moved(_) if self.got >= self.enough => Step::Done,
             done => past_library(done),

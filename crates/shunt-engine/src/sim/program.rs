@@ -334,7 +334,11 @@ impl World {
                 let mut call =
                     Sending { world: self, who, total, sent, lock, buffer, piece, batch };
                 let step = match &end {
-                    _ if doing.is_plain => Ok(past_library(call.over_kernel())),
+                    _ if doing.is_plain => {
+                        point();
+                        // The kernel does it in one call.
+                        Ok(past_library(pace::at_once(|| call.over_kernel())))
+                    }
                     Some(end) => end.send(&mut call, is_nested, blocking),
                     None => Ok(over_kernel(record, None, &mut call)),
                 };

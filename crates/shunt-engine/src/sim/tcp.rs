@@ -25,6 +25,8 @@ const FIN_WAIT2: u8 = 5;
 pub struct Pipe {
     pub unread: RefCell<VecDeque<u8>>,
     pub written: Cell<u64>,
+    /// Bytes that were sent beside those, and answered with RST.
+    refused: Cell<u64>,
     pub fin: Cell<bool>,
 }
 
@@ -38,6 +40,11 @@ impl Pipe {
         let before = unread.len();
         unread.extend(bytes);
         self.written.set(self.written.get() + (unread.len() - before) as u64);
+    }
+
+    fn refuse(&self, n: usize) -> Kernel {
+        self.refused.set(self.refused.get() + n as u64);
+        Kernel::Moved(n)
     }
 
     fn read(&self, n: usize) -> Vec<u8> {
@@ -176,12 +183,12 @@ impl<'w> Socket<'w> {
         }
         if self.other().kept().is_closed.get() {
             self.resets();
-            return Kernel::Moved(most);
+            return self.goes().refuse(most);
         }
         if most > 0 && self.other().refuses() {
             self.other().resets();
             self.resets();
-            return Kernel::Moved(most);
+            return self.goes().refuse(most);
         }
         let n = self.goes().room().min(most);
         if n == 0 && most > 0 {
@@ -291,7 +298,7 @@ impl KernelSocket for Socket<'_> {
         Some(TcpInfo {
             state,
             bytes_received: comes.written.get() + u64::from(comes.fin.get()),
-            bytes_sent: goes.written.get(),
+            bytes_sent: goes.written.get() + goes.refused.get(),
             ..TcpInfo::default()
         })
     }

@@ -333,6 +333,47 @@ proptest! {
     }
 }
 
+/// What one does that stands still now and then: a few bytes at a time, and it may leave the ring, end, or be another program.
+fn standing_op() -> impl Strategy<Value = Op> {
+    let size = || prop_oneof![4 => 1_usize..5, 1 => prop_oneof![Just(3001_usize), Just(4097)]];
+    prop_oneof![
+        5 => size().prop_map(Op::Send),
+        4 => size().prop_map(Op::Receive),
+        2 => prop_oneof![size().prop_map(Op::PollReceive), (2_usize..6).prop_map(Op::ReceiveAll)],
+        1 => Just(Op::Meet),
+        3 => prop_oneof![Just(Op::Urgent), Just(Op::Leave)],
+        1 => prop_oneof![2 => Just(Op::Exec), 1 => (0_usize..4).prop_map(Op::Spawn)],
+        2 => prop_oneof![2 => Just(Op::Shut), 1 => Just(Op::ShutBoth), 1 => Just(Op::Close), 1 => Just(Op::Die(0))],
+    ]
+}
+
+fn standing_programs() -> impl Strategy<Value = (Vec<Op>, Vec<Op>)> {
+    let stall = || prop_oneof![4 => Just(None), 1 => (0_u32..4).prop_map(Some), 3 => (0_u32..90).prop_map(Some)];
+    let steps = move || prop::collection::vec((stall(), standing_op()), 1..5);
+    let in_ring = Just((vec![Op::Meet], vec![Op::Meet]));
+    let begins = prop_oneof![1 => in_ring, 1 => beginning()];
+    (begins, steps(), steps()).prop_map(|(begins, client, server)| {
+        let follows = |mut program: Vec<Op>, steps: Vec<(Option<u32>, Op)>| {
+            let ops = steps.into_iter().flat_map(|(stall, op)| [stall.map(Op::Stall), Some(op)]);
+            program.extend(ops.flatten());
+            program
+        };
+        (follows(begins.0, client), follows(begins.1, server))
+    })
+}
+
+proptest! {
+    #![proptest_config(seeded(1))]
+
+    #[test]
+    fn wherever_a_program_stands_still_the_other_one_may_leave_the_ring_or_end(
+        history in (standing_programs(), long_turns())
+            .prop_map(|((client, server), choices)| History { client, server, choices })
+    ) {
+        let _ = history.run();
+    }
+}
+
 proptest! {
     #![proptest_config(seeded(4))]
 
@@ -485,6 +526,16 @@ fn what_was_mended_stays_so() {
         "meet recv:1 recv:1 check spawn:1 poll-send:3000 poll-send:1 / meet urgent send:1 / 00310000",
         // A handler took the end that the program below it had just made of its own reading for the death of the peer.
         "meet poll-send:4 / meet edge-send:1 signal:6 low-water:1 shut-rd edge-recv:1 / ff7f",
+        // What lay unread was sent once more to one that had shut both directions.
+        "meet shut-both / meet edge-send:1 poll-recv:1 urgent / bd0b00",
+        // One that had left passed a mark with bytes that the other one had not sent once more.
+        "meet stall:84 send:2 urgent / meet recv:1 stall:10 urgent send:1 recv:1 / 437f7f7f7f",
+        // The end that a new owner gave, in the middle of a send, was taken for the death of its peer.
+        "meet exec shut recv:1 / meet stall:68 send:4097 / ff7f",
+        // A receiver took more from the kernel socket than it had seen there before it looked for a mark.
+        "stall:0 connect stall:29 send:1 send:1 urgent / accept stall:55 recv:2 recv:1 / ",
+        // A reset that met a send with bytes was not told to the next call.
+        "die:0 recv:2 / stall:50 send:4097 shut recv:2 / ff",
         // A handler came back to a ring while its program handed the connection over: two programs read the same bytes.
         "meet send:1 edge-recv:1 / meet signal:6 spawn:2 look:1 check recv:1 edge-recv:1 / 0000",
         "signal:30 send:1 exec poll-recv:1 recv:1 / meet edge-send:2 poll-recv:1 / bb491544014792",

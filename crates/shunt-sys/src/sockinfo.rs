@@ -1,8 +1,10 @@
 //! What the kernel knows about a socket.
 
+use core::net::IpAddr;
+
 use rustix::fd::AsFd;
 use rustix::io::{Errno, Result};
-use rustix::net::{SocketAddr, SocketAddrAny, SocketType, ipproto, sockopt};
+use rustix::net::{AddressFamily, SocketAddr, SocketAddrAny, SocketType, ipproto, sockopt};
 use rustix::net::{getpeername, getsockname};
 use shunt_wire::addr::{Addr, FourTuple};
 
@@ -34,12 +36,36 @@ pub fn peer_addr(fd: impl AsFd) -> Result<Addr> {
     to_addr(getpeername(fd)?.ok_or(Errno::NOTCONN)?)
 }
 
-/// The connection as this end sees it.
+/// The connection as this end sees it, also one that is over: both directions have ended, or it was reset.
 ///
 /// # Errors
 /// Those of [`local_addr`] and [`peer_addr`].
 pub fn four_tuple(fd: impl AsFd) -> Result<FourTuple> {
-    Ok(FourTuple { local: local_addr(&fd)?, peer: peer_addr(&fd)? })
+    let local = local_addr(&fd)?;
+    let peer = match peer_addr(&fd) {
+        Err(Errno::NOTCONN) => last_peer_addr(&fd, getsockname(&fd)?.address_family()),
+        other => other,
+    };
+    Ok(FourTuple { local, peer: peer? })
+}
+
+/// The address of the peer that a socket has or had (`SO_PEERNAME`): getpeername(2) tells nothing once the connection is over.
+fn last_peer_addr(fd: impl AsFd, family: AddressFamily) -> Result<Addr> {
+    // A sockaddr_in or a sockaddr_in6: the family, the port, which is big-endian, and the address behind it.
+    let (fd, level) = (fd.as_fd(), libc::SOL_SOCKET);
+    let (first, ip) = if family == AddressFamily::INET6 {
+        let [first, _flow, a, b, c, d, _scope] = option_words(fd, level, libc::SO_PEERNAME)?;
+        let octets = [a, b, c, d].map(u32::to_ne_bytes);
+        (first, IpAddr::from(core::array::from_fn::<u8, 16, _>(|i| octets[i / 4][i % 4])))
+    } else {
+        let [first, ip, _, _] = option_words(fd, level, libc::SO_PEERNAME)?;
+        (first, IpAddr::from(ip.to_ne_bytes()))
+    };
+    let [_, _, high, low] = first.to_ne_bytes();
+    match u16::from_be_bytes([high, low]) {
+        0 => Err(Errno::NOTCONN),
+        port => Ok(core::net::SocketAddr::new(ip, port).into()),
+    }
 }
 
 /// The number by which the kernel knows the socket, whoever holds it (`SO_COOKIE`). Never reused

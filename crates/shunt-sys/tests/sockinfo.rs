@@ -1,7 +1,8 @@
 //! What the kernel says about real sockets.
 
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -19,6 +20,23 @@ fn a_connection_has_the_same_name_at_both_ends() {
     assert!(sockinfo::is_tcp(&client) && !sockinfo::is_listening(&client));
     assert!(sockinfo::is_tcp(&listener) && sockinfo::is_listening(&listener));
     assert_eq!(sockinfo::peer_addr(&listener), Err(Errno::NOTCONN));
+}
+
+#[test]
+fn a_connection_that_is_over_has_its_name_still() {
+    for at in ["127.0.0.1:0", "[::1]:0"] {
+        let Ok(listener) = TcpListener::bind(at) else { continue };
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let name = sockinfo::four_tuple(&client).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        drop(server);
+        while sockinfo::peer_addr(&client) != Err(Errno::NOTCONN) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(sockinfo::four_tuple(&client), Ok(name));
+        assert_eq!(sockinfo::four_tuple(&listener), Err(Errno::NOTCONN));
+    }
 }
 
 #[test]

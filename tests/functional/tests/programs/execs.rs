@@ -1,5 +1,5 @@
 //! Programs of Debian's that are started with a connection of which a Python program has read some: what lies unread
-//! is theirs, also behind the peer's FIN. Python starts them by vfork, posix_spawn, system and fork.
+//! is theirs, also behind the peer's FIN, and when both directions have ended. Python starts them by vfork, posix_spawn, system and fork.
 
 use shunt_functional::binaries::program;
 use shunt_functional::mode::Mode;
@@ -7,7 +7,8 @@ use shunt_functional::sandbox::{Expect, Sandbox};
 
 #[test]
 fn of_python() {
-    const WAYS: [&str; 4] = ["subprocess", "spawn", "system", "exec"];
+    const WAYS: [&str; 6] =
+        ["subprocess", "spawn", "system", "exec", "ended-subprocess", "ended-exec"];
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/sources/execs.py");
     let said = |mode| {
         let sandbox = Sandbox::new(mode);
@@ -23,7 +24,8 @@ fn of_python() {
     let plain = said(Mode::Plain);
     assert_eq!(
         plain,
-        "subprocess 30011 True\nspawn 30011 True\nsystem 30011 True\nexec 30011 True\n0\n"
+        "subprocess 30011 True\nspawn 30011 True\nsystem 30011 True\nexec 30011 True\n\
+         ended-subprocess 11 False\nended-exec 11 False\n0\n"
     );
     for mode in Mode::enabled_shunted() {
         assert_eq!(plain, said(mode), "left: plain TCP, right: {mode}");

@@ -20,6 +20,11 @@ def serve(connection, how):
     end.poll()
     connection.sendall(b"got " + line)
     number = connection.fileno()
+    if how.startswith("ended"):
+        connection.shutdown(socket.SHUT_WR)
+        # TCP_CLOSE.
+        while connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != 7:
+            pass
     if how == "subprocess":
         subprocess.run(["cat"], stdin=connection, stdout=connection, check=True)
     elif how == "spawn":
@@ -35,6 +40,23 @@ def serve(connection, how):
             os.execvp("sh", ["sh", "-c", "dd bs=1 count=10 2>/dev/null; exec cat"])
         connection.close()
         os.wait()
+    elif how == "ended-subprocess":
+        rest = subprocess.run(["cat"], stdin=connection, stdout=subprocess.PIPE).stdout
+        assert rest == REST, len(rest)
+    elif how == "ended-exec":
+        read, write = os.pipe()
+        if os.fork() == 0:
+            os.dup2(number, 0)
+            os.dup2(write, 1)
+            os.execvp("cat", ["cat"])
+        os.close(write)
+        with os.fdopen(read, "rb") as pipe:
+            rest = pipe.read()
+        os.wait()
+        assert rest == REST, len(rest)
+
+
+REST = bytes(n * 7 % 251 for n in range(30000))
 
 
 def ask(address):
@@ -42,7 +64,7 @@ def ask(address):
         for _ in range(8):
             assert connection.recv(1) == b"?"
             connection.sendall(b"!")
-        bytes_ = b"a line\n" + bytes(n * 7 % 251 for n in range(30000))
+        bytes_ = b"a line\n" + REST
         connection.sendall(bytes_)
         connection.shutdown(socket.SHUT_WR)
         answer = b""

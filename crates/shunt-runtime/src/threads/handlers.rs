@@ -43,7 +43,8 @@ const NOT_AT_ALL: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 struct Notes {
     /// Handlers that have run.
     all: AtomicU32,
-    /// Those that were installed without `SA_RESTART`.
+    /// Those that were installed without `SA_RESTART`. One that runs above another handler counts until that one returns: the kernel
+    /// goes by the one that has interrupted the wait itself.
     ending: AtomicU32,
     /// Those that run. One that is left by a jump counts for good.
     running: AtomicU32,
@@ -153,17 +154,19 @@ unsafe extern "C-unwind" fn above(signal: c_int, info: *mut siginfo_t, context: 
     if handler.0 & RUNS_ONCE == 0 && unsafe { sections::hold_off(signal, info, context) } {
         return;
     }
-    let running = NOTES.with(|notes| {
+    // SAFETY: the kernel's arguments, as the action asks for all three.
+    let is_above_another = unsafe { has_interrupted_the_begin(context) };
+    let (running, ending) = NOTES.with(|notes| {
         // Nobody else changes them but handlers above this one, which put back what they find.
         let add =
             |n: &AtomicU32| n.store(n.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         add(&notes.all);
-        if handler.0 & RESTARTS == 0 {
+        if handler.0 & RESTARTS == 0 && !is_above_another {
             add(&notes.ending);
         }
         let running = notes.running.load(Ordering::Relaxed);
         notes.running.store(running.wrapping_add(1), Ordering::Relaxed);
-        running
+        (running, notes.ending.load(Ordering::Relaxed))
     });
     // SAFETY: what the program has given to sigaction(2), with the arguments of one that takes all three;
     // one that takes fewer does not look at the others.
@@ -174,9 +177,27 @@ unsafe extern "C-unwind" fn above(signal: c_int, info: *mut siginfo_t, context: 
     };
     // SAFETY: the arguments are those with which the kernel has called this handler in the place of that one.
     unsafe { body(signal, info, context) };
-    NOTES.with(|notes| notes.running.store(running, Ordering::Relaxed));
+    NOTES.with(|notes| {
+        notes.running.store(running, Ordering::Relaxed);
+        notes.ending.store(ending, Ordering::Relaxed);
+    });
     // Afterwards: the handler may have slept itself.
     set_time(NOT_AT_ALL);
+}
+
+/// True where a handler has interrupted another one in front of its first instruction. So it is with several that were pending at once: the
+/// last one runs first, and the first one is that of the wait.
+///
+/// # Safety
+/// The context with which the kernel has called a handler.
+unsafe fn has_interrupted_the_begin(context: *const c_void) -> bool {
+    // SAFETY: the caller's promise.
+    let machine = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext };
+    #[cfg(target_arch = "x86_64")]
+    let next = machine.gregs[libc::REG_RIP as usize].cast_unsigned();
+    #[cfg(target_arch = "aarch64")]
+    let next = machine.pc;
+    next == address() as u64
 }
 
 /// True in a handler.

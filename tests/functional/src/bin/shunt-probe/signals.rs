@@ -17,6 +17,7 @@ use crate::probe::{Probe, drain, fill, listener, settle, show, try_recv};
 /// The checks.
 pub fn run(p: &mut Probe) -> io::Result<()> {
     restarts(p)?;
+    restarts_below_another(p)?;
     handlers_that_answer(p)?;
     handlers_that_send(p)?;
     handlers_that_receive(p)?;
@@ -135,6 +136,33 @@ fn restarts(p: &Probe) -> io::Result<()> {
         sys::set_timeout(own, libc::SO_RCVTIMEO, Duration::ZERO)?;
         drain(own)?;
     }
+    sys::reset_signal(libc::SIGUSR1)
+}
+
+/// Has another handler run above itself, as those do by which collectors of garbage stop threads.
+extern "C" fn raise_another(signal: c_int) {
+    // SAFETY: a signal that has a handler.
+    unsafe { libc::raise(libc::SIGUSR2) };
+    nothing(signal);
+}
+
+/// Of several handlers the one counts that has interrupted the call itself.
+fn restarts_below_another(p: &Probe) -> io::Result<()> {
+    let pair = p.pair()?;
+    let (own, peer) = (pair.s(), pair.c());
+    let send = || {
+        let _ = sys::write(peer, b"abc");
+    };
+    for (name, flags) in
+        [("SA_RESTART", [libc::SA_RESTART, 0]), ("no SA_RESTART", [0, libc::SA_RESTART])]
+    {
+        install(libc::SIGUSR1, raise_another, flags[0])?;
+        install(libc::SIGUSR2, nothing, flags[1])?;
+        let text = interrupted(libc::SIGUSR1, 5, send, || sys::recv(own, &mut [0; 8], 0, false));
+        p.say(&format!("recv and a handler with {name} below another one"), text);
+        drain(own)?;
+    }
+    sys::reset_signal(libc::SIGUSR2)?;
     sys::reset_signal(libc::SIGUSR1)
 }
 

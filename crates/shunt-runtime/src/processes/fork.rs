@@ -2,8 +2,11 @@
 
 use core::ffi::c_int;
 
+use shunt_engine::handshake::Phase;
+
 use crate::activity;
 use crate::calls;
+use crate::conn::Conn;
 use crate::control::endpoint::Endpoint;
 use crate::control::listener;
 use crate::control::listener::Listener;
@@ -28,6 +31,7 @@ thread_local! {
 /// The process is about to fork, and the program's own handlers have run.
 pub fn prepare() {
     unconnected::forget_all();
+    take_answers();
     if activity::active() {
         agent_client::invite_child();
     }
@@ -44,6 +48,16 @@ pub fn prepare() {
     LOCKS.with(|locks| locks.put(held));
     fork_sharing::fork_prepare();
     point!(fork_prepared);
+}
+
+/// Clients' ends that were taken up go into the ring. A child could not: the agent gives the acceptor's doorbells to the process alone
+/// that has connected. And where it becomes another program it would have to leave a ring into which it never went.
+fn take_answers() {
+    for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
+        if let Some(conn) = Conn::of(fd, entry).filter(|conn| conn.phase() == Phase::Proposed) {
+            promote::poll_handshake(conn);
+        }
+    }
 }
 
 /// The process has forked (or failed to); this is the parent, and the program's own handlers are next.

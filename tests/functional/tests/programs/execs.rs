@@ -31,3 +31,17 @@ fn of_python() {
         assert_eq!(plain, said(mode), "left: plain TCP, right: {mode}");
     }
 }
+
+#[test]
+fn of_a_program_that_has_sent_and_not_looked() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/sources/first_fork.py");
+    for mode in Mode::enabled() {
+        for end in ["open", "half"] {
+            let sandbox = Sandbox::new(mode);
+            let mut command = sandbox.command(program("python3"));
+            command.arg(script).arg(end);
+            let out = sandbox.expect(Expect::Ends(2), || sandbox.run(command));
+            assert_eq!(out.stdout, "hello 0\n", "{mode}, {end}");
+        }
+    }
+}

@@ -19,7 +19,7 @@ pub enum Strikes {
     Drop,
     /// Nothing arrives by RDMA any more.
     Cut,
-    /// The agents do not hear each other for [`HUSH`].
+    /// The agents do not hear each other for 8 s.
     Hush,
 }
 

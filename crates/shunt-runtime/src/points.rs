@@ -30,7 +30,9 @@ macro_rules! for_each_point {
             promote_settled = "promote.settled";
             /// The client knows; the acceptor's end is not active yet.
             promote_answered = "promote.answered";
-            /// The client has the acceptor's doorbells; its own end is not active yet.
+            /// The client has the acceptor's doorbells, and has not said so.
+            promote_acquainted = "promote.acquainted";
+            /// It has said so; its own end is not active yet.
             promote_met = "promote.met";
             /// The client is about to take its proposal back.
             promote_withdraws = "promote.withdraws";

@@ -139,6 +139,10 @@ impl Course for Hand<'_> {
         self.world.now.get()
     }
 
+    fn kept<T>(&self, steps: impl FnOnce() -> T) -> Option<T> {
+        self.is_open().then(steps)
+    }
+
     fn alone<T>(&self, step: impl FnOnce(bool) -> T) -> Option<T> {
         Some(uninterrupted(|| {
             let lock = Latch::of(&self.world.procs[self.who].shaking.lock);

@@ -136,6 +136,12 @@ impl Conn {
         now.object() == self.entry.object() && now.is_connection()
     }
 
+    /// True for what [`Conn::closing`] gives.
+    #[must_use]
+    pub const fn is_closing(&self) -> bool {
+        matches!(self.by, By::Closing(_))
+    }
+
     /// True while the sock is in the use that is meant.
     #[inline]
     #[must_use]

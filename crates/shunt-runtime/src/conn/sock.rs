@@ -210,13 +210,19 @@ impl Sock {
 
     /// Sets the link group; counts this process's descriptors as its users.
     pub fn set_link(&self, link: &'static Link) {
-        link.users.fetch_add(self.descriptors().max(1), Ordering::AcqRel);
+        let users = self.descriptors().max(1);
+        link.users.fetch_add(users, Ordering::AcqRel);
         if link.is_of_host() {
             self.put(HOSTED, true);
         }
-        let old = self.link.swap(core::ptr::from_ref(link).cast_mut(), Ordering::AcqRel);
-        if old.is_null() {
-            self.endpoint().carries(true);
+        let new = core::ptr::from_ref(link).cast_mut();
+        // SAFETY: null, or a link that stays allocated while this connection counts among its users.
+        match unsafe { self.link.swap(new, Ordering::AcqRel).as_ref() } {
+            None => self.endpoint().carries(true),
+            // Another thread has found it as well.
+            Some(old) => {
+                old.users.fetch_sub(users, Ordering::AcqRel);
+            }
         }
     }
 

@@ -63,6 +63,7 @@ pub fn answer(
 pub fn meet(sock: &'static Sock, acceptor: EndpointId) -> bool {
     let Some(_setting_up) = SettingUp::begin() else { return false };
     let Some(Ok(peer)) = sock.link().map(|link| link.acquaint(acceptor)) else { return false };
+    point!(promote_acquainted);
     sock.has_met(peer);
     point!(promote_met);
     true

@@ -17,7 +17,7 @@ use shunt_shm::table::{Place, Table, Ticket};
 use shunt_wire::agent::{EndpointId, RegionId};
 use shunt_wire::reason::Reason;
 
-use crate::conn::{Conn, SIZED, Sock};
+use crate::conn::{Conn, Hold, SIZED, Sock};
 use crate::control::link::{self, Link};
 use crate::control::listener::Listener;
 use crate::control::peer::Peer;
@@ -88,9 +88,8 @@ pub fn await_answer(conn: Conn) {
     let has_answered = || end.answerer().is_some();
     let spun = spin::spin_patiently(&target.answers, ANSWER_PATIENCE, has_answered);
     spin::count(spun);
-    // Another thread may have closed the descriptor meanwhile.
-    if matches!(spun, Spun::Found(_)) && sock.phase() == Phase::Proposed && conn.is_named() {
-        course::answered(&Handshake(conn));
+    if matches!(spun, Spun::Found(_)) {
+        poll_handshake(conn);
     }
 }
 
@@ -140,6 +139,16 @@ impl Course for Handshake {
 
     fn now(&self) -> u64 {
         clock::now()
+    }
+
+    fn kept<T>(&self, steps: impl FnOnce() -> T) -> Option<T> {
+        let mut hold = Hold::none();
+        // Whoever closes the last descriptor has the connection for itself.
+        if !self.0.is_closing() {
+            hold.keep(&self.0);
+            hold.sock()?;
+        }
+        Some(steps())
     }
 
     fn alone<T>(&self, step: impl FnOnce(bool) -> T) -> Option<T> {

@@ -39,6 +39,9 @@ pub trait Course {
     /// Monotonic nanoseconds.
     fn now(&self) -> Nanos;
 
+    /// Takes steps with the connection kept: until they are over its end does not come, and its place is not another one's, whatever
+    /// other threads close. `None`: this end is closed, and nothing was done.
+    fn kept<T>(&self, steps: impl FnOnce() -> T) -> Option<T>;
     /// Runs a step, one at a time among all threads and processes that share the connection. The step is told whether it runs
     /// in a signal handler above another one. `None`: in a handler that may set nothing up, it was not run.
     fn alone<T>(&self, step: impl FnOnce(bool) -> T) -> Option<T>;
@@ -102,20 +105,18 @@ fn set_phase(host: &impl Course, phase: Phase) {
 /// Looks after the handshake before a call. Returns where the connection stands.
 #[inline]
 pub fn advance(host: &impl Course) -> Phase {
-    match phase(host) {
-        Phase::Active if host.end().is_some() => Phase::Active,
+    unless_settled(host, |phase| match phase {
         Phase::Candidate => look_for_proposal(host, Time::AtUse),
         Phase::Proposed => look_for_answer(host),
         Phase::Active => adopt(host),
         other => other,
-    }
+    })
 }
 
 /// The same for one who only asks for readiness and may hold locks: never gives up.
 #[inline]
 pub fn poll_handshake(host: &impl Course) -> Phase {
-    match phase(host) {
-        Phase::Active if host.end().is_some() => Phase::Active,
+    unless_settled(host, |phase| match phase {
         Phase::Active => adopt(host),
         Phase::Proposed => {
             if host.end().is_none() && is_offered(&host.record().id) {
@@ -125,12 +126,28 @@ pub fn poll_handshake(host: &impl Course) -> Phase {
         }
         Phase::Candidate => poll_proposal(host),
         other => other,
-    }
+    })
 }
 
 /// The same in accept(2).
 pub fn at_accept(host: &impl Course) -> Phase {
-    look_for_proposal(host, Time::AtAccept)
+    host.kept(|| look_for_proposal(host, Time::AtAccept)).unwrap_or(Phase::Candidate)
+}
+
+/// Where the connection stands; the steps that its phase asks for where that is not settled in this process.
+#[inline]
+fn unless_settled(host: &impl Course, steps: impl FnOnce(Phase) -> Phase) -> Phase {
+    match phase(host) {
+        Phase::Active if host.end().is_some() => Phase::Active,
+        // Of an end that is closed the call says what is to be said.
+        before @ (Phase::Candidate | Phase::Proposed | Phase::Active) => host
+            .kept(|| match phase(host) {
+                Phase::Active if host.end().is_some() => Phase::Active,
+                now => steps(now),
+            })
+            .unwrap_or(before),
+        settled => settled,
+    }
 }
 
 #[cold]
@@ -239,7 +256,7 @@ fn take_up(host: &impl Course, region: RegionId, slot: usize) -> Result<Phase, R
 }
 
 /// The phase that the acceptor's answer leads to; `None` without an answer that settles anything.
-pub fn answered(host: &impl Course) -> Option<Phase> {
+fn answered(host: &impl Course) -> Option<Phase> {
     let end = host.end()?;
     end.uses_proposal();
     let acceptor = end.answerer()?;
@@ -248,9 +265,15 @@ pub fn answered(host: &impl Course) -> Option<Phase> {
     if !host.meets(acceptor) {
         return None;
     }
-    set_phase(host, Phase::Active);
-    host.has_agreed();
-    Some(Phase::Active)
+    let (from, to) = (Phase::Proposed as u32, Phase::Active as u32);
+    match host.record().id.phase.compare_exchange(from, to, AcqRel, Acquire) {
+        Ok(_) => {
+            host.has_agreed();
+            Some(Phase::Active)
+        }
+        // Another thread was at it, and may have gone further.
+        Err(now) => Some(Phase::from_code(now)),
+    }
 }
 
 #[cold]

@@ -29,6 +29,8 @@ struct Way {
     memory: Memory,
     is_linked: Cell<bool>,
     is_closed: bool,
+    /// Its end has come, and its place is another connection's.
+    is_over: bool,
     time: Cell<u64>,
     /// In a handler that may set nothing up.
     is_barred: bool,
@@ -45,6 +47,8 @@ struct Way {
     claimed: Result<bool, Reason>,
     place: Result<(), Reason>,
     cannot_meet: bool,
+    /// What others do while it gets the acceptor's doorbells.
+    meets_late: Option<fn(&Self)>,
     cannot_join: bool,
     cannot_withdraw: bool,
     did: RefCell<Vec<Did>>,
@@ -56,6 +60,7 @@ impl Way {
             memory: Memory::default(),
             is_linked: Cell::new(false),
             is_closed: false,
+            is_over: false,
             time: Cell::new(SECOND),
             is_barred: false,
             is_nested: false,
@@ -67,6 +72,7 @@ impl Way {
             claimed: Ok(false),
             place: Ok(()),
             cannot_meet: false,
+            meets_late: None,
             cannot_join: false,
             cannot_withdraw: false,
             did: RefCell::default(),
@@ -137,6 +143,10 @@ impl Course for Way {
         self.time.get()
     }
 
+    fn kept<T>(&self, steps: impl FnOnce() -> T) -> Option<T> {
+        (!self.is_over).then(steps)
+    }
+
     fn alone<T>(&self, step: impl FnOnce(bool) -> T) -> Option<T> {
         if let Some(meanwhile) = self.meanwhile {
             meanwhile(self);
@@ -175,6 +185,9 @@ impl Course for Way {
 
     fn meets(&self, acceptor: EndpointId) -> bool {
         self.does(Did::Met(acceptor));
+        if let Some(meanwhile) = self.meets_late {
+            meanwhile(self);
+        }
         !self.cannot_meet
     }
 
@@ -275,6 +288,28 @@ fn who_comes_second_finds_what_the_first_has_settled() {
     assert_eq!((advance(&way), way.did()), (Phase::Active, vec![]));
     way.id().phase.store(Phase::Candidate as u32, Relaxed);
     assert_eq!((poll_handshake(&way), way.did()), (Phase::Active, vec![]));
+}
+
+#[test]
+fn the_next_connection_in_the_place_of_one_that_has_ended_is_left_alone() {
+    for phase in [Phase::Candidate, Phase::Proposed, Phase::Active] {
+        let mut way = Way::of(phase);
+        (way.is_over, way.found_at, way.accepted) = (true, Some(1), Err(Reason::NoProposal));
+        way.is_linked.set(phase == Phase::Proposed);
+        way.is_answered_by(4);
+        assert_eq!((advance(&way), poll_handshake(&way), way.phase()), (phase, phase, phase));
+        assert_eq!((at_accept(&way), way.phase()), (Phase::Candidate, phase));
+        assert_eq!(way.did(), []);
+    }
+}
+
+#[test]
+fn who_is_answered_second_changes_nothing() {
+    let mut way = Way::client();
+    way.is_answered_by(4);
+    way.meets_late = Some(|way| way.id().phase.store(Phase::Broken as u32, Relaxed));
+    assert_eq!((advance(&way), way.phase()), (Phase::Broken, Phase::Broken));
+    assert_eq!(way.did(), [Did::Met(4)]);
 }
 
 #[test]

@@ -31,17 +31,38 @@ impl Ends {
 
     /// A connection that is in the ring in both directions: the client's end and the server's.
     pub fn pair(&self) -> io::Result<(OwnedFd, OwnedFd)> {
-        let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC)?;
-        sys::connect(client.as_raw_fd(), self.at)?;
-        let (server, _) = sys::accept(self.listener.as_raw_fd(), libc::SOCK_CLOEXEC)?;
-        for _ in 0..4 {
-            for (from, to) in [(&client, &server), (&server, &client)] {
-                send(from.as_raw_fd(), b"to and fro")?;
-                expect(to.as_raw_fd(), b"to and fro")?;
-            }
-        }
+        let (client, server) = self.fresh()?;
+        exchange(&client, &server)?;
         Ok((client, server))
     }
+
+    /// One that nobody has used yet.
+    fn fresh(&self) -> io::Result<(OwnedFd, OwnedFd)> {
+        Ok((self.client()?, self.accept()?))
+    }
+
+    /// The client's end of one that is not accepted yet.
+    fn client(&self) -> io::Result<OwnedFd> {
+        let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC)?;
+        sys::connect(client.as_raw_fd(), self.at)?;
+        Ok(client)
+    }
+
+    /// The server's end of the next one.
+    fn accept(&self) -> io::Result<OwnedFd> {
+        Ok(sys::accept(self.listener.as_raw_fd(), libc::SOCK_CLOEXEC)?.0)
+    }
+}
+
+/// Messages to and fro, so that both ends are in the ring.
+fn exchange(client: &OwnedFd, server: &OwnedFd) -> io::Result<()> {
+    for _ in 0..4 {
+        for (from, to) in [(client, server), (server, client)] {
+            send(from.as_raw_fd(), b"to and fro")?;
+            expect(to.as_raw_fd(), b"to and fro")?;
+        }
+    }
+    Ok(())
 }
 
 pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
@@ -202,6 +223,34 @@ fn number_is_used_again(ends: &Ends, name: &str, point: &str) -> io::Result<()> 
     })
 }
 
+/// A client's first call is held at `point` of the handshake while its connection is closed, and the next one comes to be in the
+/// same place: that one takes none of its steps.
+fn place_is_used_again(ends: &Ends, point: &str) -> io::Result<()> {
+    watch::begin(&format!("a handshake held at {point}"));
+    // One that has been used: from now on the listener answers as it accepts.
+    drop(ends.pair()?);
+    let (old, _peer) = ends.fresh()?;
+    let file = sys::memfd(c"shunt-points")?;
+    let held = Held::at(point)?;
+    thread::scope(|scope| {
+        let called =
+            scope.spawn(|| sys::send(old.as_raw_fd(), b"of the old one", libc::MSG_NOSIGNAL));
+        held.wait()?;
+        sys::dup2(file.as_raw_fd(), &old)?;
+        let client = ends.client()?;
+        held.go_on()?;
+        let result = called.join().map_err(|_| io::Error::other("a thread is gone"))?;
+        let pair = (client, ends.accept()?);
+        exchange(&pair.0, &pair.1)?;
+        expect_nothing(pair.1.as_raw_fd())?;
+        println!(
+            "a handshake held at {point}: {}",
+            result.map_or_else(|e| sys::errno_name(&e), |n| n.to_string())
+        );
+        Ok(())
+    })
+}
+
 /// Calls, and where each is held.
 const CALLS: &[(&str, &[&str])] = &[
     ("recv", &["recv.begins", "recv.between", "sleep.armed", "sleep.begins", "sleep.woken"]),
@@ -218,6 +267,12 @@ const CALLS: &[(&str, &[&str])] = &[
 pub fn identity() -> io::Result<bool> {
     let ends = Ends::new()?;
     let mut is_right = true;
+    for point in ["promote.acquainted", "promote.met"] {
+        if let Err(e) = place_is_used_again(&ends, point) {
+            is_right = false;
+            eprintln!("a handshake held at {point}: {e}");
+        }
+    }
     for (name, places) in CALLS {
         for point in *places {
             if let Err(e) = number_is_used_again(&ends, name, point) {

@@ -6,7 +6,7 @@ use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::handshake::Phase;
 use shunt_wire::reason::Reason;
 
-use crate::conn::{Conn, LEFTOVER, Sock};
+use crate::conn::{Conn, Hold, LEFTOVER, Sock};
 use crate::fds::fd_table::Entry;
 use crate::point;
 use crate::stream::agree;
@@ -22,6 +22,12 @@ const MOST: u32 = 32;
 /// the kernel socket that it is.
 pub fn hand_over(fd: c_int, entry: Entry) {
     let Some(conn) = Conn::of(fd, entry) else { return };
+    // Another thread may close it meanwhile, and its place be another connection's.
+    let mut hold = Hold::none();
+    hold.keep(&conn);
+    if hold.sock().is_none() {
+        return;
+    }
     let hand_over = || {
         let in_doubt = InDoubt::begins(conn);
         point!(exec_hands_over);

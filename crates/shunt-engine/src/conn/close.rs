@@ -96,7 +96,7 @@ pub trait Closing: KernelSocket {
 /// Who is to be told of a close, beside those whom the kernel tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tell {
-    /// All who wait: the kernel has told the end before.
+    /// All who wait: the kernel has told the end before; or some may wait for buffers alone, to whom it tells no FIN.
     All,
     /// Who waits for room: after a half-close the end is no news to a reader, as it is none in the kernel.
     Sender,
@@ -168,8 +168,11 @@ impl End<'_> {
             let resets = is_unread || socket.is_some_and(Closing::is_to_reset);
             self.mine.ctl.closed.store(if resets { RESET } else { CLOSED }, Release);
         }
+        // SYNC POINT word-arm: the end before the look at what is granted. Whoever waits for its buffers grants first, and looks for the end then.
+        store_load_fence();
         match socket {
             None => Tell::All,
+            Some(_) if self.has_grants() => Tell::All,
             Some(_) if was_announced && !is_unread => Tell::Sender,
             Some(_) => Tell::OnFutexes,
         }
@@ -276,6 +279,14 @@ mod tests {
     fn a_close_in_good_order_is_announced() {
         let (memory, socket) = (in_the_ring(0), Closed::default());
         assert_eq!(memory.end().close(Some(&socket)), Tell::OnFutexes);
+        assert_eq!((said(&memory), socket.resets.get()), ((1, CLOSED), false));
+    }
+
+    #[test]
+    fn all_are_told_of_a_close_that_meets_a_grant() {
+        let (memory, socket) = (in_the_ring(0), Closed::default());
+        memory.end().theirs.prod.grants.store(1, Relaxed);
+        assert_eq!(memory.end().close(Some(&socket)), Tell::All);
         assert_eq!((said(&memory), socket.resets.get()), ((1, CLOSED), false));
     }
 

@@ -117,7 +117,10 @@ impl World {
             match end.close(Some(&self.socket(who))) {
                 Tell::Sender => self.tells_sender(who),
                 Tell::OnFutexes => self.tells_of_end(who),
-                Tell::All => unreachable!("it has a descriptor"),
+                Tell::All => {
+                    self.tells_receiver(who);
+                    self.tells_sender(who);
+                }
             }
             self.is_done(who);
         }

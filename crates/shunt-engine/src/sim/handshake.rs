@@ -98,7 +98,8 @@ impl Machine {
         let me = &world.procs[program];
         me.shaking.is_new.set(true);
         me.mind.names(world.conn);
-        point();
+        // No handler knows the number before the call has returned.
+        uninterrupted(point);
         if op == Op::AcceptPlain {
             return;
         }

@@ -106,6 +106,8 @@ impl End<'_> {
                     || !Grants::are_possible(&theirs.prod, record.rx.grants.load(Relaxed))
                     // The kernel tells the end itself to those who wait for it, too.
                     || (until == Until::Ring && theirs.prod.fin.load(Relaxed) != 0)
+                    // Another thread or a relative has ended the direction, and the kernel tells those alone who wait for it.
+                    || (until == Until::Ring && self.has(SHUT_RD))
             }
             // Room in the ring is of use only to a sender that is in it; the others learn also of an
             // end from the kernel.
@@ -156,6 +158,9 @@ mod tests {
             let memory = in_ring();
             memory.end().theirs.prod.fin.store(1, Relaxed);
             assert_eq!(memory.end().ends_wait(Receiving, until), until == Until::Ring);
+            let memory = in_ring();
+            memory.end().put(SHUT_RD, true);
+            assert_eq!(memory.end().ends_wait(Receiving, until), until == Until::Ring, "its own");
         }
     }
 

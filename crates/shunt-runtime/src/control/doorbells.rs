@@ -58,8 +58,14 @@ impl Doorbells {
     /// they are first rung.
     #[must_use]
     pub fn here(mut fds: Fds) -> Self {
+        Self::with_first(fds.take())
+    }
+
+    /// The same, with that one, if it has come.
+    #[must_use]
+    pub fn with_first(bell: Option<OwnedFd>) -> Self {
         let kept = Kept::default();
-        match fds.take() {
+        match bell {
             Some(bell) if bells::are_enough() => close(bell),
             Some(bell) => {
                 if let Ok(bell) = adopt(bell) {

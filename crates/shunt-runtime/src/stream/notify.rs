@@ -22,6 +22,7 @@ use crate::control::peer::{Peer, Rung};
 use crate::control::process;
 use crate::epoll::tell as instances;
 use crate::fds::own_fds::adopt;
+use crate::stream::agree;
 use crate::system::abi;
 use crate::system::clock;
 use crate::system::errno::KeepErrno;
@@ -38,7 +39,7 @@ fn known_peer(sock: &Sock) -> Option<&'static Peer> {
         let _keep = KeepErrno::new();
         // Nor in one on top of a talk with the agent.
         let _setting_up = SettingUp::begin()?;
-        let peer = sock.link()?.acquaint(sock.peer_endpoint()?).ok()?;
+        let peer = agree::acquaint(sock, sock.peer_endpoint()?).ok()?;
         sock.has_met(peer);
         Some(peer)
     })

@@ -200,8 +200,8 @@ impl Course for Handshake {
 
     fn greets(&self) {
         let sock = self.0.sock();
-        if let (Some(endpoint), Some(link)) = (sock.peer_endpoint(), sock.link())
-            && let Ok(peer) = link.acquaint(endpoint)
+        if let Some(endpoint) = sock.peer_endpoint()
+            && let Ok(peer) = agree::acquaint(sock, endpoint)
         {
             sock.has_met(peer);
         }

@@ -36,12 +36,14 @@ fn of_python() {
 fn of_a_program_that_has_sent_and_not_looked() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/sources/first_fork.py");
     for mode in Mode::enabled() {
-        for end in ["open", "half"] {
+        for [end, when] in
+            [["open", "early"], ["half", "early"], ["open", "late"], ["half", "late"]]
+        {
             let sandbox = Sandbox::new(mode);
             let mut command = sandbox.command(program("python3"));
-            command.arg(script).arg(end);
+            command.arg(script).args([end, when]);
             let out = sandbox.expect(Expect::Ends(2), || sandbox.run(command));
-            assert_eq!(out.stdout, "hello 0\n", "{mode}, {end}");
+            assert_eq!(out.stdout, "hello 0\n", "{mode}, {end}, {when}");
         }
     }
 }

@@ -16,7 +16,7 @@ mod slots;
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,6 +35,8 @@ use shunt_wire::agent::{EndpointId, ListenerId, MAX_VECTORS, RegionId};
 use shunt_wire::reason::Reason;
 
 use crate::control::agent_client::{self, Memory};
+use crate::control::bells::COMMON;
+use crate::control::doorbells::Doorbells;
 use crate::control::endpoint::Endpoint;
 use crate::control::peer::{self, Peer, Peers};
 use crate::control::process::{self, Process};
@@ -301,8 +303,13 @@ impl Link {
 
     /// The endpoint at the other end, with its doorbells, for a connection that uses it from now on;
     /// they are fetched from the agent the first time, also where they are held for another link group:
-    /// the agent alone knows whether the endpoint is a party of this one.
-    pub fn acquaint(&self, endpoint: EndpointId) -> Result<&'static Peer, Reason> {
+    /// the agent alone knows whether the endpoint is a party of this one. `place`: the connection's slot and socket, by which the agent
+    /// knows a forked child as one that holds it.
+    pub fn acquaint<'s>(
+        &self,
+        endpoint: EndpointId,
+        place: impl FnOnce() -> Option<(usize, BorrowedFd<'s>)>,
+    ) -> Result<&'static Peer, Reason> {
         let _uncancelled = Uncancelled::begin();
         if let Some(peer) = self.peers.find(endpoint) {
             return Ok(peer);
@@ -311,7 +318,14 @@ impl Link {
             // Acceptors know one peer per link group, which goes with it.
             all().filter(|link| link.side == Side::Client).for_each(|link| link.peers.drop_idle());
         }
-        let bells = agent_client::bells(self.region, endpoint)?;
+        let bells = if self.is_inherited() {
+            let (slot, socket) = place().ok_or(Reason::PeerGone)?;
+            let at = (endpoint, COMMON);
+            let bell = agent_client::bell((self.region, slot), at, Some(socket))?;
+            Doorbells::with_first(Some(bell))
+        } else {
+            agent_client::bells(self.region, endpoint)?
+        };
         let process = process::remember(endpoint, bells, None)?;
         Ok(self.peers.add(&process))
     }

@@ -9,15 +9,14 @@ use shunt_shm::region::Side;
 use shunt_shm::sync::store_load_fence;
 use shunt_wire::agent::EndpointId;
 use shunt_wire::counter::Counter;
-use shunt_wire::reason::Reason;
 
 use crate::conn::Sock;
 use crate::control::endpoint;
 use crate::control::link::{self, Link};
 use crate::control::peer::Peer;
 use crate::point;
+use crate::stream::acquaint;
 use crate::stream::in_doubt::InDoubt;
-use crate::system::abi;
 use crate::threads::signals::SettingUp;
 
 /// The connection has its place in a link group from now on.
@@ -64,17 +63,11 @@ pub fn answer(
 /// Gets the doorbells of the acceptor that has answered, and says so to it. False: not now, or not at all.
 pub fn meet(sock: &'static Sock, acceptor: EndpointId) -> bool {
     let Some(_setting_up) = SettingUp::begin() else { return false };
-    let Ok(peer) = acquaint(sock, acceptor) else { return false };
+    let Ok(peer) = acquaint::acquaint(sock, acceptor) else { return false };
     point!(promote_acquainted);
     sock.has_met(peer);
     point!(promote_met);
     true
-}
-
-/// The endpoint at the other end, with its doorbells.
-pub fn acquaint(sock: &Sock, endpoint: EndpointId) -> Result<&'static Peer, Reason> {
-    let place = || Some((sock.record().slot(), abi::borrow(sock.descriptor()?)));
-    sock.link().ok_or(Reason::PeerGone)?.acquaint(endpoint, place)
 }
 
 /// Takes an open proposal back. False: it has been taken up.

@@ -1,6 +1,7 @@
 //! The data path of a shunted connection: receiving, sending, waiting, and the handshake that is
 //! completed on the way.
 
+mod acquaint;
 pub mod again;
 pub mod agree;
 pub mod alarm;

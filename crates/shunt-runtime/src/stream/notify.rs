@@ -22,7 +22,7 @@ use crate::control::peer::{Peer, Rung};
 use crate::control::process;
 use crate::epoll::tell as instances;
 use crate::fds::own_fds::adopt;
-use crate::stream::agree;
+use crate::stream::acquaint;
 use crate::system::abi;
 use crate::system::clock;
 use crate::system::errno::KeepErrno;
@@ -39,7 +39,7 @@ fn known_peer(sock: &Sock) -> Option<&'static Peer> {
         let _keep = KeepErrno::new();
         // Nor in one on top of a talk with the agent.
         let _setting_up = SettingUp::begin()?;
-        let peer = agree::acquaint(sock, sock.peer_endpoint()?).ok()?;
+        let peer = acquaint::acquaint(sock, sock.peer_endpoint()?).ok()?;
         sock.has_met(peer);
         Some(peer)
     })

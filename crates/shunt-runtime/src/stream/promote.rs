@@ -22,6 +22,7 @@ use crate::control::link::{self, Link};
 use crate::control::listener::Listener;
 use crate::control::peer::Peer;
 use crate::point;
+use crate::stream::acquaint;
 use crate::stream::agree::{self, answer};
 use crate::stream::decline::decline;
 use crate::stream::in_doubt::InDoubt;
@@ -201,7 +202,7 @@ impl Course for Handshake {
     fn greets(&self) {
         let sock = self.0.sock();
         if let Some(endpoint) = sock.peer_endpoint()
-            && let Ok(peer) = agree::acquaint(sock, endpoint)
+            && let Ok(peer) = acquaint::acquaint(sock, endpoint)
         {
             sock.has_met(peer);
         }

@@ -28,7 +28,9 @@ mod waiter;
 pub use blocking::{Blocking, Ears, PAUSES, spins};
 #[cfg(not(loom))]
 pub use naps::{Naps, PATIENT, SELDOM, SOON, UNATTENDED};
-pub use ports::{Handlers, Hearing, Host, Limits, Set, Slept, Spinner, Spun, Wait, Way, Woken};
+pub use ports::{
+    Handlers, Hearing, Host, Limits, Set, Slept, Spared, Spinner, Spun, Wait, Way, Woken,
+};
 pub use spin::{far_guess, give_way, is_long, learn, learn_wake_up, spin, spin_patiently};
 pub use stopwatch::{Spell, Stopwatch};
 pub use waiter::{look_on_queue, wait, wait_for};

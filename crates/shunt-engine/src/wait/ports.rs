@@ -73,6 +73,22 @@ pub enum Way {
     Kernel,
 }
 
+/// The sleep that a spin spares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spared {
+    /// How the thread would sleep.
+    pub way: Way,
+    /// Other threads sleep in the same set of connections, so that a message wakes one of them even where the spinner takes it.
+    pub is_shared: bool,
+}
+
+impl From<Way> for Spared {
+    /// Of a thread that waits by itself.
+    fn from(way: Way) -> Self {
+        Self { way, is_shared: false }
+    }
+}
+
 /// Whether those who have news can wake the waiter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hearing {

@@ -6,7 +6,7 @@ use crate::spin::{
     Given, Habit, KEPT, Learnt, Lengths, Mode, NOBODY, Nanos, Offers, Outcome, WakeUp, Yielding,
 };
 use crate::wait::crowd::{self, Place};
-use crate::wait::ports::{Spinner, Spun, Way};
+use crate::wait::ports::{Spared, Spinner, Spun, Way};
 use crate::wait::stopwatch::Spell;
 
 /// Looks between two looks at the clock.
@@ -64,18 +64,26 @@ pub fn is_long(host: &impl Spinner) -> bool {
     matches!(host.mode(), Mode::Fixed(n) if n >= 1_000_000)
 }
 
-/// Spins until `found`, for as long as it pays as `learnt` knows it, and not beyond the deadline. `way`: the sleep that it
-/// spares.
+/// The least spin of a thread beside which others sleep in the same set. A message wakes one of those, also where the spinner
+/// takes it, and that one is in the way of whoever is to answer: so it outlasts this, too.
+const SHARED_LEAST: Nanos = 20_000;
+
+/// Spins until `found`, for as long as it pays as `learnt` knows it, and not beyond the deadline.
 #[inline]
 pub fn spin(
     host: &impl Spinner,
-    way: Way,
+    spared: impl Into<Spared>,
     learnt: &AtomicU32,
     deadline: Option<Nanos>,
     mut found: impl FnMut() -> bool,
 ) -> Spun {
+    let Spared { way, is_shared } = spared.into();
+    let is_shared = is_shared
+        && host.mode() == Mode::Auto
+        && !host.has_one_processor()
+        && !are_wanted(host, host.now());
     let lengths = lengths(host, way);
-    if rest(host) {
+    if rest(host, if is_shared { TURN } else { RESTS_AFTER }) {
         return Spun::Not;
     }
     let (budget, after) = Learnt(learnt.load(Ordering::Relaxed)).begin(host.mode(), &lengths);
@@ -83,7 +91,12 @@ pub fn spin(
         learnt.store(after.0, Ordering::Relaxed);
         return Spun::Not;
     }
-    let (spun, outcome) = run(host, budget, &lengths, deadline, &mut found);
+    let (spun, outcome) = if is_shared {
+        // Those who take the processor are mostly the others: that says nothing of who else wants it.
+        run(host, budget.max(SHARED_LEAST), &lengths, None, deadline, &mut found)
+    } else {
+        run(host, budget, &lengths, first_offer(host, &lengths), deadline, &mut found)
+    };
     learnt.store(after.end(outcome, &lengths).0, Ordering::Relaxed);
     spun
 }
@@ -105,7 +118,9 @@ pub fn spin_patiently(
         habit.store(after.0, Ordering::Relaxed);
         return Spun::Not;
     }
-    let (spun, outcome) = run(host, patience, &lengths(host, Way::Futex), None, &mut found);
+    let lengths = lengths(host, Way::Futex);
+    let offer_after = first_offer(host, &lengths);
+    let (spun, outcome) = run(host, patience, &lengths, offer_after, None, &mut found);
     habit.store(after.end(matches!(outcome, Outcome::Paid(_))).0, Ordering::Relaxed);
     spun
 }
@@ -167,9 +182,10 @@ fn are_wanted(host: &impl Spinner, now: Nanos) -> bool {
 }
 
 /// Two who answer each other at once need not ever sleep, and so keep their processors for a slice of some milliseconds each
-/// time, while others wait. So they offer them now and then, or sleep where they are wanted. True when it is to sleep.
+/// time, while others wait. So they offer them each time they have held them for `most`, or sleep where they are wanted. True when
+/// it is to sleep.
 #[inline]
-fn rest(host: &impl Spinner) -> bool {
+fn rest(host: &impl Spinner, most: Nanos) -> bool {
     let now = host.now();
     let held = now.saturating_sub(host.rested());
     if held < TURN || host.mode() != Mode::Auto {
@@ -178,7 +194,7 @@ fn rest(host: &impl Spinner) -> bool {
     let are_wanted = are_wanted(host, now);
     if are_wanted {
         host.rests(now);
-    } else if held >= RESTS_AFTER {
+    } else if held >= most {
         offer(host, now);
     }
     are_wanted
@@ -202,11 +218,17 @@ fn offer(host: &impl Spinner, now: Nanos) -> Nanos {
 /// spares, too, offers the processor now and then: the one that is to answer may be waiting for it, or somebody else.
 const LONG: Nanos = 10_000;
 
+/// When a spin offers the processor for the first time, in nanoseconds from its beginning.
+fn first_offer(host: &impl Spinner, lengths: &Lengths) -> Option<Nanos> {
+    (host.mode() == Mode::Auto).then(|| LONG.max(lengths.spared()))
+}
+
 /// The loop: how it went, and what is to be learnt from it.
 fn run(
     host: &impl Spinner,
     budget: Nanos,
     lengths: &Lengths,
+    offer_after: Option<Nanos>,
     deadline: Option<Nanos>,
     found: &mut impl FnMut() -> bool,
 ) -> (Spun, Outcome) {
@@ -214,7 +236,7 @@ fn run(
     let mut last = began;
     let mut is_found = false;
     let mut place: Option<Place<'_>> = None;
-    let mut next_offer = (host.mode() == Mode::Auto).then(|| began + LONG.max(lengths.spared()));
+    let mut next_offer = offer_after.map(|after| began + after);
     let (outcome, to) = loop {
         for _ in 0..LOOKS {
             if found() {

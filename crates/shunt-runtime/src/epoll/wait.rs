@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use shunt_engine::events;
 use shunt_engine::events::report;
 use shunt_engine::wait::{
-    self, Handlers, Hearing, Set, Slept, Stopwatch, Wait, Way, Woken, wait_for,
+    self, Handlers, Hearing, Set, Slept, Spared, Stopwatch, Wait, Way, Woken, wait_for,
 };
 use shunt_shm::cq::ArmLine;
 use shunt_shm::region::SLOTS;
@@ -139,7 +139,8 @@ impl Wait for Waiter {
             return false;
         }
         let mut looks = 0;
-        let spun = spin::spin(Way::Kernel, &instance.budget, limits.deadline, || {
+        let spared = Spared { way: Way::Kernel, is_shared: instance.sharers.are_asleep() };
+        let spun = spin::spin(spared, &instance.budget, limits.deadline, || {
             any_news(instance) || kernel::has_news(instance, &mut looks)
         });
         spin::count(spun);

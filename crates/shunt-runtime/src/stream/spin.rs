@@ -5,7 +5,7 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 use shunt_engine::spin::{Mode, WakeUp};
-use shunt_engine::wait::{self, Spinner, Way};
+use shunt_engine::wait::{self, Spared, Spinner, Way};
 use shunt_shm::sync::{AtomicU32, AtomicU64};
 use shunt_wire::counter::Counter;
 
@@ -108,16 +108,15 @@ pub fn reaches_far() {
     wait::far_guess(ThisProcess.far_answer());
 }
 
-/// Spins until `found`, for as long as it pays as `learnt` knows it, and not beyond the deadline. `way`: the sleep that it
-/// spares.
+/// Spins until `found`, for as long as it pays as `learnt` knows it, and not beyond the deadline.
 #[inline]
 pub fn spin(
-    way: Way,
+    spared: impl Into<Spared>,
     learnt: &AtomicU32,
     deadline: Option<u64>,
     found: impl FnMut() -> bool,
 ) -> Spun {
-    wait::spin(&ThisProcess, way, learnt, deadline, found)
+    wait::spin(&ThisProcess, spared, learnt, deadline, found)
 }
 
 /// Spins until `found`, for as long as `patience` (nanoseconds), where that is what mostly pays.

@@ -126,6 +126,54 @@ fn a_long_spin_offers_the_processor_and_ends_where_somebody_takes_it() {
     assert_eq!(spins(&process, 500).0, 0, "the user has chosen");
 }
 
+/// A thread beside which others sleep at its epoll instance.
+const SHARED: Spared = Spared { way: Way::Kernel, is_shared: true };
+
+#[test]
+fn one_beside_sleepers_outlasts_their_wake_up_and_offers_nothing_meanwhile() {
+    let spins = |process: &Process, spared: Spared, budget: u32| {
+        process.tick.set(1_000);
+        let before = process.now.get();
+        process.rests(before);
+        let spun = spin(process, spared, &AtomicU32::new(budget), None, || false);
+        assert!(matches!(spun, Spun::Vain(_)), "{spun:?}");
+        (process.steps().len(), process.now.get() - before)
+    };
+    let process = || Process { now: Cell::new(1000 * MS), ..Process::default() };
+    let (offered, took) = spins(&process(), SHARED, 6_000);
+    assert!(offered == 0 && (20_000..25_000).contains(&took), "{offered}, {took}");
+    let (_, took) = spins(&process(), Way::Kernel.into(), 6_000);
+    assert!(took < 12_000, "alone: {took}");
+    let (offered, took) = spins(&process(), SHARED, 0);
+    assert!(offered == 0 && took > 30_000, "a longer one is not cut: {offered}, {took}");
+    // With one processor, or where the user has chosen, it spins as any other.
+    let alone = Process { has_one_processor: Cell::new(true), ..process() };
+    assert!(spins(&alone, SHARED, 6_000).1 < 12_000);
+    assert!(spins(&alone, SHARED, 0).0 > 0, "it offers its processor");
+    let wanted = process();
+    wanted.offers.store(1001 * MS, Ordering::Relaxed);
+    assert!(spins(&wanted, SHARED, 6_000).1 < 12_000, "others want processors");
+    let fixed = Process { mode: Cell::new(Mode::Fixed(5_000)), ..process() };
+    assert!(spins(&fixed, SHARED, 0).1 < 12_000);
+}
+
+#[test]
+fn one_beside_sleepers_offers_its_processor_between_its_spins_more_often() {
+    let offers = |spared: Spared| {
+        let process = Process { now: Cell::new(1000 * MS), ..Process::default() };
+        process.away.set(500);
+        process.tick.set(1_000);
+        let (learnt, mut offered) = (AtomicU32::new(0), 0);
+        while process.now.get() < 1100 * MS {
+            spin(&process, spared, &learnt, None, || true);
+            offered += process.steps().len();
+        }
+        offered
+    };
+    let (alone, shared) = (offers(Way::Kernel.into()), offers(SHARED));
+    assert!(shared > 3 * alone && alone > 100, "{shared}, {alone}");
+}
+
 #[test]
 fn who_sleeps_now_and_then_need_not_rest() {
     let process = Process { now: Cell::new(1000 * MS), ..Process::default() };

@@ -81,6 +81,8 @@ pub fn spin(
     let is_shared = is_shared
         && host.mode() == Mode::Auto
         && !host.has_one_processor()
+        // Spins for other machines are too long to offer nothing meanwhile.
+        && host.far_answer().load(Ordering::Relaxed) == 0
         && !are_wanted(host, host.now());
     let lengths = lengths(host, way);
     if rest(host, if is_shared { TURN } else { RESTS_AFTER }) {

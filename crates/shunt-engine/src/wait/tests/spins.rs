@@ -153,6 +153,9 @@ fn one_beside_sleepers_outlasts_their_wake_up_and_offers_nothing_meanwhile() {
     let wanted = process();
     wanted.offers.store(1001 * MS, Ordering::Relaxed);
     assert!(spins(&wanted, SHARED, 6_000).1 < 12_000, "others want processors");
+    let far = process();
+    far.far_answer().store(200_000, Ordering::Relaxed);
+    assert!(spins(&far, SHARED, 0).0 > 0, "it is a long one");
     let fixed = Process { mode: Cell::new(Mode::Fixed(5_000)), ..process() };
     assert!(spins(&fixed, SHARED, 0).1 < 12_000);
 }

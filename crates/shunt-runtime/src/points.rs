@@ -103,6 +103,8 @@ macro_rules! for_each_point {
             poll_looked = "poll.looked";
             /// It holds its connections.
             poll_held = "poll.held";
+            /// It is about to sleep in the kernel, as it has found nothing with its wake-up armed.
+            poll_found_nothing = "poll.found-nothing";
             /// It has armed its wake-up.
             poll_armed = "poll.armed";
             /// It was woken.
@@ -112,6 +114,8 @@ macro_rules! for_each_point {
             epoll_begins = "epoll.begins";
             /// It is about to look at what is ready, with the lock.
             epoll_looks = "epoll.looks";
+            /// It has found no room in a connection.
+            epoll_found_no_room = "epoll.found-no-room";
             /// It has looked.
             epoll_looked = "epoll.looked";
             /// It has said how to be woken.

@@ -79,7 +79,37 @@ pub fn put(record: &Record, flags: Flags, on: bool) {
 #[inline]
 #[must_use]
 pub fn sends_over_tcp(record: &Record) -> bool {
-    path(record.tx.marks.load(Relaxed)) == Path::Tcp
+    SendPath::of(record).is_tcp()
+}
+
+/// Which way a connection sends at a moment. Whoever is about to wait for room notes it before the last look: where another
+/// thread, or a process that holds the same end, has it go another way meanwhile, that look was at the wrong place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SendPath {
+    marks: u32,
+}
+
+impl SendPath {
+    /// As it is now.
+    #[inline]
+    #[must_use]
+    pub fn of(record: &Record) -> Self {
+        Self { marks: record.tx.marks.load(Relaxed) }
+    }
+
+    /// In a TCP stretch.
+    #[inline]
+    #[must_use]
+    pub const fn is_tcp(self) -> bool {
+        matches!(path(self.marks), Path::Tcp)
+    }
+
+    /// It is another one by now, or was one meanwhile.
+    #[inline]
+    #[must_use]
+    pub fn has_changed(self, record: &Record) -> bool {
+        self != Self::of(record)
+    }
 }
 
 impl End<'_> {

@@ -12,7 +12,7 @@ use crate::call::Direction;
 use crate::conn::flags::{KERNEL_HINT, SHORT};
 use crate::conn::poll::{self, KernelReadiness, Polled};
 use crate::conn::repeated::{are_awaited, are_known};
-use crate::conn::{has, overflow, sends_over_tcp};
+use crate::conn::{SendPath, has, overflow};
 use crate::events;
 use crate::kernel::KernelSocket;
 use crate::wait::Naps;
@@ -160,13 +160,15 @@ impl World {
             if receives && are_awaited(end.record) && !is_free {
                 return;
             }
+            let path = SendPath::of(end.record);
             let by_words = end.is_heard_by_words(wanted);
             let how = if by_words { ON_FUTEX } else { ON_BELL };
             let ways = [Direction::Receiving, Direction::Sending];
             let is_meant = [receives, !receives || self.is_numbered(who)];
             let armed = [0, 1].map(|at| is_meant[at].then(|| self.arms(who, ways[at], how)));
             let is_heard = || !by_words || end.is_heard_by_words(wanted);
-            if looks() || !is_heard() || self.awaits_notice(who) {
+            let has_moved = || !by_words && path.has_changed(end.record);
+            if looks() || has_moved() || !is_heard() || self.awaits_notice(who) {
                 continue;
             }
             // A handler has run since the look: the call ends.
@@ -174,7 +176,7 @@ impl World {
                 return;
             }
             let mut events = wanted;
-            if !sends_over_tcp(end.record) {
+            if !path.is_tcp() {
                 events &= !events::OUT;
             }
             if are_known(end.record) {

@@ -539,6 +539,8 @@ fn what_was_mended_stays_so() {
         // A handler came back to a ring while its program handed the connection over: two programs read the same bytes.
         "meet send:1 edge-recv:1 / meet signal:6 spawn:2 look:1 check recv:1 edge-recv:1 / 0000",
         "signal:30 send:1 exec poll-recv:1 recv:1 / meet edge-send:2 poll-recv:1 / bb491544014792",
+        // One that polled for room over TCP did not hear of room in the ring, into which a relative had gone since its look.
+        "meet meet send:35 recv:1 / meet send:1 fork:1 poll-send:2997 recv:1 send:1 / ca980138e375",
     ] {
         let history: History = line.parse().unwrap();
         assert!(history.run() > 0);

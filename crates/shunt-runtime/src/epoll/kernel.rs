@@ -2,9 +2,9 @@
 
 use core::sync::atomic::Ordering;
 
+use shunt_engine::conn::SendPath;
 use shunt_engine::conn::poll::KernelReadiness;
 use shunt_engine::conn::repeated::are_known;
-use shunt_engine::conn::sends_over_tcp;
 use shunt_engine::events;
 
 use crate::conn::KERNEL_HINT;
@@ -141,12 +141,13 @@ pub fn has_news(instance: &Instance, looks: &mut u32) -> bool {
     has_news
 }
 
-/// Has the kernel tell when there is room in the socket of a connection that was looked at. `asks`: the program waits
-/// for room, and there is none.
-pub fn await_room(epfd: c_int, (index, watch): (usize, &Watch), asks: bool) {
-    let waits_for_room = watch
-        .conn
-        .is_some_and(|c| (asks && sends_over_tcp(c.conn.record())) || are_known(c.conn.record()));
+/// Has the kernel tell when there is room in the socket of a connection that was looked at. `before`: which way it sent before
+/// that look, where the program waits for room, and there is none.
+pub fn await_room(epfd: c_int, (index, watch): (usize, &Watch), before: Option<SendPath>) {
+    let waits_for_room = watch.conn.map(|c| c.conn.record()).is_some_and(|record| {
+        // One that sends another way by now is looked at again when the kernel tells, which has room for it as a rule.
+        before.is_some_and(|path| path.is_tcp() || path.has_changed(record)) || are_known(record)
+    });
     if waits_for_room {
         let mut event = kernel_event(index, true);
         // SAFETY: the event is valid.

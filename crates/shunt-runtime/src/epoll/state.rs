@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use shunt_engine::conn::SendPath;
 use shunt_engine::conn::poll::KernelReadiness;
 use shunt_engine::events;
 use shunt_shm::doorbell::arm_bell;
@@ -80,6 +81,11 @@ pub struct Parked {
 }
 
 impl Watch {
+    /// Which way its connection sends.
+    pub fn sends(&self) -> Option<SendPath> {
+        self.conn.map(|watched| SendPath::of(watched.conn.record()))
+    }
+
     /// A new registration, which is the kernel's business so far.
     pub const fn new(fd: c_int, interest: u32, data: u64) -> Self {
         Self {

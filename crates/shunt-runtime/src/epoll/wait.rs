@@ -323,10 +323,15 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     let Some(watch) = state.get(index) else { return };
     watch.listed = false;
     let wanted = watch.interest;
+    let path = watch.sends();
     let Some(ready) = readiness(watch, look, shared) else { return };
     let verdict = report(wanted, ready);
     watch.interest = verdict.interest;
-    kernel::await_room(epfd, (index, watch), wanted & events::OUT != 0 && ready & events::OUT == 0);
+    let asks = wanted & events::OUT != 0 && ready & events::OUT == 0;
+    if asks {
+        point!(epoll_found_no_room);
+    }
+    kernel::await_room(epfd, (index, watch), path.filter(|_| asks));
     if verdict.events == 0 {
         return;
     }
@@ -362,9 +367,11 @@ pub fn has_news(state: &mut State, index: usize) -> bool {
 
 /// The same; what has nothing to report has the kernel tell of room, where that is waited for.
 pub fn has_news_or_awaits(instance: &Instance, state: &mut State, index: usize) -> bool {
+    let path = state.get(index).and_then(|watch| watch.sends());
     let found = has_news(state, index);
     if !found && let Some(watch) = state.get(index) {
-        kernel::await_room(instance.raw(), (index, watch), watch.interest & events::OUT != 0);
+        let asks = watch.interest & events::OUT != 0;
+        kernel::await_room(instance.raw(), (index, watch), path.filter(|_| asks));
     }
     found
 }

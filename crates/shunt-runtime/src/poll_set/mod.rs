@@ -14,9 +14,8 @@
 mod target;
 
 use libc::{EINTR, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, c_short};
-use shunt_engine::conn::End;
 use shunt_engine::conn::repeated::are_known;
-use shunt_engine::conn::sends_over_tcp;
+use shunt_engine::conn::{End, SendPath};
 use shunt_engine::events;
 use shunt_engine::handshake::Phase;
 use shunt_engine::wait::{
@@ -106,6 +105,8 @@ struct PollSet<'a> {
     noted: Option<UnderWay>,
     /// The connections, once the call waits.
     holds: Vec<Hold>,
+    /// Which ways they sent before the look in front of a sleep in the kernel.
+    paths: Vec<SendPath>,
     /// What this thread hears of them in a sleep in the kernel.
     ears: Vec<ThreadDoorbell>,
     /// By what it is woken in a sleep on futexes.
@@ -142,6 +143,7 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
         seen,
         noted: None,
         holds: Vec::new(),
+        paths: Vec::new(),
         ears: Vec::new(),
         words: Words::default(),
         naps: Naps::default(),
@@ -220,11 +222,13 @@ impl Wait for PollSet<'_> {
     }
 
     fn arm<T>(&mut self, way: Way, rest: impl FnOnce(&mut Self, Hearing) -> T) -> T {
+        self.paths.clear();
         if way == Way::Futex {
             self.arm_words();
             point!(poll_armed);
             return rest(self, Hearing::Woken);
         }
+        self.paths = self.conns().map(|(_, conn)| SendPath::of(conn.record())).collect();
         let hearing = self.arm_conns();
         let sets = self.targets.iter().filter_map(|target| match target {
             Target::Set(set) => Some(Awaited::new(set)),
@@ -237,7 +241,9 @@ impl Wait for PollSet<'_> {
     }
 
     fn is_ready(&mut self) -> bool {
-        self.look_at_conns() > 0 || (self.naps.is_patient() && self.hears_of_the_gone())
+        self.look_at_conns() > 0
+            || self.have_changed_paths()
+            || (self.naps.is_patient() && self.hears_of_the_gone())
     }
 
     fn is_heard(&mut self, way: Way) -> bool {
@@ -267,6 +273,7 @@ impl Wait for PollSet<'_> {
             point!(poll_woken);
             return slept;
         }
+        point!(poll_found_nothing);
         let mut asked = self.for_the_kernel();
         for ear in &self.ears {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&ear.fd());
@@ -356,6 +363,11 @@ impl PollSet<'_> {
             Target::Conn(conn) => Some((i, *conn)),
             Target::Kernel | Target::Set(_) => None,
         })
+    }
+
+    /// Room that the last look did not find may be elsewhere by now.
+    fn have_changed_paths(&self) -> bool {
+        self.conns().zip(&self.paths).any(|((_, conn), path)| path.has_changed(conn.record()))
     }
 
     /// True when the kernel has something to tell.
@@ -554,15 +566,16 @@ impl PollSet<'_> {
     /// What the kernel is asked in a sleep, entry by entry.
     fn for_the_kernel(&self) -> Vec<pollfd> {
         let mut asked = Vec::with_capacity(self.fds.len() + 1);
+        let mut paths = self.paths.iter();
         for (p, target) in self.fds.iter().zip(&self.targets) {
             let mut q = pollfd { revents: 0, ..*p };
             if let Target::Conn(conn) = target {
                 // What has woken the call once, and was no news of the number, does not keep it awake.
                 let is_over = target.has_moved(p.fd) && target.wakes(wanted(p));
                 q.fd = conn.kernel().filter(|_| !is_over).unwrap_or(-1);
-                let is_tcp = conn.phase() == Phase::Tcp;
+                let sends_over_tcp = paths.next().is_some_and(|path| path.is_tcp());
                 // The end of a connection shows as IN; that there is room is no news of a ring.
-                if !is_tcp && !sends_over_tcp(conn.record()) {
+                if conn.phase() != Phase::Tcp && !sends_over_tcp {
                     q.events &= !(POLLOUT | libc::POLLWRNORM);
                 }
                 if are_known(conn.record()) {

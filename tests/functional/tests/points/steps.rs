@@ -34,6 +34,14 @@ fn a_signal_before_the_sleep_ends_a_wait_as_one_in_it() {
 }
 
 #[test]
+fn who_waits_for_room_hears_of_it_where_another_thread_has_entered_the_ring() {
+    for mode in Mode::enabled_shunted() {
+        let told = run(&points::sandbox(mode), "room");
+        assert_eq!(told.lines().count(), 3, "{told}");
+    }
+}
+
+#[test]
 fn what_a_handler_reads_while_a_connection_is_handed_over_the_next_program_does_not_read() {
     for mode in Mode::enabled_shunted() {
         let told = run(&points::sandbox(mode), "hand-overs");

@@ -4,6 +4,7 @@
 mod ends;
 mod hand_overs;
 mod panics;
+mod room;
 mod signals;
 mod steps;
 mod waits;
@@ -36,6 +37,7 @@ fn run(args: &[&str]) -> io::Result<bool> {
             panics::tested(&way(to)?, &kinds(names), event, is_full)
         }
         ["panics" | "signals", "other", to] => panics::other(&way(to)?).map(|()| true),
+        ["room"] => room::all(),
         ["waits"] => waits::all(),
         ["hand-overs"] => hand_overs::all(),
         ["identity"] => steps::identity(),

@@ -42,20 +42,20 @@ impl Ends {
     }
 
     /// The client's end of one that is not accepted yet.
-    fn client(&self) -> io::Result<OwnedFd> {
+    pub fn client(&self) -> io::Result<OwnedFd> {
         let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC)?;
         sys::connect(client.as_raw_fd(), self.at)?;
         Ok(client)
     }
 
     /// The server's end of the next one.
-    fn accept(&self) -> io::Result<OwnedFd> {
+    pub fn accept(&self) -> io::Result<OwnedFd> {
         Ok(sys::accept(self.listener.as_raw_fd(), libc::SOCK_CLOEXEC)?.0)
     }
 }
 
 /// Messages to and fro, so that both ends are in the ring.
-fn exchange(client: &OwnedFd, server: &OwnedFd) -> io::Result<()> {
+pub fn exchange(client: &OwnedFd, server: &OwnedFd) -> io::Result<()> {
     for _ in 0..4 {
         for (from, to) in [(client, server), (server, client)] {
             send(from.as_raw_fd(), b"to and fro")?;
@@ -99,13 +99,13 @@ fn expect_nothing(fd: RawFd) -> io::Result<()> {
 }
 
 /// A point at which the next thread stops that comes there.
-struct Held {
+pub struct Held {
     path: PathBuf,
     point: String,
 }
 
 impl Held {
-    fn at(point: &str) -> io::Result<Self> {
+    pub fn at(point: &str) -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::current_dir()?.join(format!("held.{}.{n}", std::process::id()));
@@ -116,7 +116,7 @@ impl Held {
     }
 
     /// Waits until a thread is there.
-    fn wait(&self) -> io::Result<()> {
+    pub fn wait(&self) -> io::Result<()> {
         let there = PathBuf::from(format!("{}.there", self.path.display()));
         let until = Instant::now() + PATIENCE;
         while !Path::exists(&there) {
@@ -129,7 +129,7 @@ impl Held {
     }
 
     /// It goes on.
-    fn go_on(&self) -> io::Result<()> {
+    pub fn go_on(&self) -> io::Result<()> {
         std::fs::write(&self.path, "")
     }
 }

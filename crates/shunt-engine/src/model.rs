@@ -9,7 +9,7 @@ use shunt_shm::doorbell::ON_QUEUE;
 use shunt_shm::region::Section;
 use shunt_shm::ring::{Content, Span, TxCursor};
 
-use crate::call::{Errno, Kernel, Step, enter};
+use crate::call::{Errno, Kernel, Moment, Step, enter};
 use crate::conn::End;
 use crate::conn::recv::{Incoming, Looked};
 use crate::conn::repeated::are_awaited;
@@ -310,6 +310,8 @@ pub struct Sends<'a> {
     pub can_repeat: bool,
     /// A handler sends while this call copies.
     pub is_interrupted: bool,
+    /// What the peer says of its leaving by the time that the mark is set.
+    pub handed_over_at_mark: u32,
     /// The receiver takes all before this look for room, counted from 1.
     pub room_at_find: Option<u32>,
     /// Whether the queue was asked for at each look for room.
@@ -333,6 +335,7 @@ impl<'a> Sends<'a> {
             can_take_back: true,
             can_repeat: true,
             is_interrupted: false,
+            handed_over_at_mark: 0,
             room_at_find: None,
             is_queued_at_find: Vec::new(),
         }
@@ -447,6 +450,12 @@ impl Outgoing for Sends<'_> {
 
     fn now(&self) -> u64 {
         self.time
+    }
+
+    fn reaches(&self, moment: Moment) {
+        if moment == Moment::MarkSet {
+            self.memory.theirs.ctl.handed_over.store(self.handed_over_at_mark, Relaxed);
+        }
     }
 }
 

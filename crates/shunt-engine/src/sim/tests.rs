@@ -541,6 +541,8 @@ fn what_was_mended_stays_so() {
         "signal:30 send:1 exec poll-recv:1 recv:1 / meet edge-send:2 poll-recv:1 / bb491544014792",
         // One that polled for room over TCP did not hear of room in the ring, into which a relative had gone since its look.
         "meet meet send:35 recv:1 / meet send:1 fork:1 poll-send:2997 recv:1 send:1 / ca980138e375",
+        // A sender put bytes into a ring that its peer had left as it came in, and nobody on its side looked any more.
+        "meet fork:1 recv:1 fork:2 recv:1 meet signal:0 send:1 / meet exec edge-recv:1 / 13342020e520003373",
     ] {
         let history: History = line.parse().unwrap();
         assert!(history.run() > 0);

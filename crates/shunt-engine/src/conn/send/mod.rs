@@ -6,6 +6,7 @@ use shunt_shm::Violation;
 use shunt_shm::arena::Record;
 use shunt_shm::region::{Side, shape};
 use shunt_shm::ring::{Content, Span, TxCursor};
+use shunt_shm::sync::store_load_fence;
 
 use crate::call::{Errno, Kernel, Moment, Step, Until, interruptible};
 use crate::conn::flags::{
@@ -102,6 +103,8 @@ enum Route {
     /// To the kernel, behind what lies in the ring.
     Behind,
     Ring,
+    /// Where the peer has gone, which has left the ring.
+    AfterPeer,
 }
 
 impl End<'_> {
@@ -126,6 +129,7 @@ impl End<'_> {
             }
             Route::Kernel => return Ok(over_kernel(self.record, Some(*self), call)),
             Route::Behind => return self.send_behind(call, is_nested),
+            Route::AfterPeer => return Ok(Step::Follow),
             Route::Ring => {}
         }
         let (want, content) = match call.next_piece() {
@@ -212,7 +216,10 @@ impl End<'_> {
                 let written = info.written();
                 call.is_promoted(self.side() == Side::Server && written == 0);
                 self.set_mark(call, marks, written);
-                Route::Ring
+                // SYNC POINT handover: a peer that left before the mark was there has woken those who wait on this side, and they
+                // found nothing to follow.
+                store_load_fence();
+                if self.is_to_follow() { Route::AfterPeer } else { Route::Ring }
             }
             _ => Route::Kernel,
         }

@@ -4,6 +4,7 @@ use crate::conn::put;
 use crate::model::Did::{Copied, Left, Repeated, Told, TookBack, Unlocked, Wrote};
 use crate::model::{Arrival, Memory, Sends, Socket};
 use shunt_shm::doorbell;
+use shunt_shm::handover;
 use shunt_shm::region::DEAF;
 use shunt_shm::ring::heard;
 use shunt_wire::clc::Proposal;
@@ -63,6 +64,19 @@ fn a_direction_stays_on_tcp_where_the_ring_leads_nowhere() {
         assert_eq!(call.did().last(), Some(&Wrote(10)), "{n}");
         assert_eq!(marks(&memory), (0, 0), "{n}");
     }
+}
+
+#[test]
+fn a_ring_that_the_peer_left_while_this_end_came_into_it_gets_no_bytes() {
+    let (memory, socket) = (Memory::default(), Socket::default());
+    let mut call = Sends::new(&memory, &socket, 10);
+    call.handed_over_at_mark = handover::LEFT;
+    assert_eq!((call.step(), call.did(), marks(&memory)), (Step::Follow, vec![], (1, 1)));
+    // One that is about to leave wakes those who wait for it, and they see the mark.
+    let (memory, socket) = (Memory::default(), Socket::default());
+    let mut call = Sends::new(&memory, &socket, 10);
+    call.handed_over_at_mark = handover::LEAVING;
+    assert_eq!((call.step(), call.did()), (Step::Again, vec![Copied(10), Unlocked, Told(10)]));
 }
 
 #[test]

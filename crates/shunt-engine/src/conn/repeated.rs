@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use shunt_shm::arena::{Record, UNDECIDED};
 use shunt_shm::handover::{self, Repeats};
-use shunt_shm::region::DEAF;
+use shunt_shm::region::{DEAF, RESET};
 use shunt_shm::ring::{RxCursor, TxCursor};
 
 use crate::conn::End;
@@ -179,9 +179,10 @@ impl End<'_> {
 
     /// True where what lies unread in the ring could be sent once more. After its end this side can send nothing. Where the peer
     /// has shut both directions its kernel answers bytes with RST (`tcp_rcv_state_process` in net/ipv4/tcp_input.c), those that
-    /// it knew from the ring, too. A peer that has left, too, reads on in the ring then.
+    /// it knew from the ring, too. A peer that has left, too, reads on in the ring then. One that resets the connection may have shut both
+    /// before, and throws away what comes in any case.
     pub(super) fn can_repeat(&self) -> bool {
-        !self.has(SHUT_WR) && self.theirs.ctl.closed.load(Acquire) != DEAF
+        !self.has(SHUT_WR) && !matches!(self.theirs.ctl.closed.load(Acquire), DEAF | RESET)
     }
 }
 

@@ -543,6 +543,8 @@ fn what_was_mended_stays_so() {
         "meet meet send:35 recv:1 / meet send:1 fork:1 poll-send:2997 recv:1 send:1 / ca980138e375",
         // A sender put bytes into a ring that its peer had left as it came in, and nobody on its side looked any more.
         "meet fork:1 recv:1 fork:2 recv:1 meet signal:0 send:1 / meet exec edge-recv:1 / 13342020e520003373",
+        // What lay unread was sent once more to one that had shut both directions, and was about to reset the connection.
+        "meet send:1 stall:0 urgent send:1 / meet stall:36 shut shut-both close / ",
     ] {
         let history: History = line.parse().unwrap();
         assert!(history.run() > 0);

@@ -5,7 +5,7 @@ use crate::conn::flags::SHUT_WR;
 use crate::conn::repeated::are_awaited;
 use crate::model::{Arrival, Memory, Socket};
 use shunt_shm::arena::Mode;
-use shunt_shm::region::DEAF;
+use shunt_shm::region::{DEAF, RESET};
 use shunt_shm::ring::TxCursor;
 
 /// What an end has beside the ring, and what it did.
@@ -232,13 +232,13 @@ fn what_the_peer_has_not_taken_goes_once_more_where_there_is_room() {
 }
 
 #[test]
-fn to_one_who_has_shut_both_directions_nothing_is_sent_once_more() {
-    for has_left in [false, true] {
+fn to_one_who_has_shut_both_directions_or_resets_nothing_is_sent_once_more() {
+    for (has_left, closed) in [(false, DEAF), (true, DEAF), (false, RESET), (true, RESET)] {
         let memory = in_the_ring(10);
         if has_left {
             peer_leaves(&memory, 4);
         }
-        memory.end().theirs.ctl.closed.store(DEAF, Relaxed);
+        memory.end().theirs.ctl.closed.store(closed, Relaxed);
         let port = Port::new(&memory, 10);
         let end = memory.end();
         assert!(!end.is_to_leave() && !end.is_to_follow());

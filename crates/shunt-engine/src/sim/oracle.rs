@@ -14,9 +14,10 @@ use super::sleep::Asleep;
 use super::tcp::ROOM;
 use super::{Ending, Op, World, other, side};
 use crate::call::{Direction, Errno, Step, Until};
+use crate::conn::flags::RESET_DUE;
 use crate::conn::repeated::{are_known, are_pending};
-use crate::conn::sends_over_tcp;
 use crate::conn::state::State;
+use crate::conn::{has, sends_over_tcp};
 use crate::events;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -82,8 +83,10 @@ impl World {
         // The call below a handler, or another program's, may be about to tell it.
         let is_below = me.mind.handlers.get() > 0 || self.has_relatives(who);
         let is_reset = me.left_unread.get() > 0 || peer.is_aborted.get();
-        // Without the library nobody knows of bytes in a ring, which one that has ended its direction does not leave.
-        let is_unknown = (me.mind.is_foreign.get() || is_plain) && !sends_over_tcp(&me.record);
+        // Without the library nobody knows of bytes in a ring, which one that has ended its direction does not leave, nor of an error
+        // that the kernel has told the library, and it not yet the program.
+        let is_unknown = (me.mind.is_foreign.get() || is_plain)
+            && (!sends_over_tcp(&me.record) || has(&me.record, RESET_DUE));
         // Where its own reading has ended nobody looks for that beside the kernel.
         let is_asked = !self.is_deaf(who) || peer.is_aborted.get();
         let is_unheard = has_left || is_below || is_unknown || !is_asked;

@@ -199,10 +199,13 @@ impl World {
             return;
         }
         let is_granted = !buffer.granted.borrow().is_empty();
-        let was = !is_granted || buffer.could_have_been.get() || buffer.is_restored.get();
+        // What a peer that is gone has not read was over when that one went; the program may have unmapped it later.
+        let is_over = self.procs[other(who)].ending.get().is_over();
+        let is_restored = buffer.is_restored.get();
+        let was = !is_granted || buffer.could_have_been.get() || (is_restored && !is_over);
         // What the receiver had read from a pipe by then, nobody had to copy.
         let is_back = |part: &Granted| self.entries(other(who)).held(part.number) != Held::Granted;
-        let may_be = was || at_once(|| buffer.granted.borrow().iter().any(is_back));
+        let may_be = was || is_restored || at_once(|| buffer.granted.borrow().iter().any(is_back));
         let is_right = if copied { may_be } else { !was };
         assert!(is_right, "{who} is told of copies, or of none: {copied} {buffer:?}");
     }

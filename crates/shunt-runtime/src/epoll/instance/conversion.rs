@@ -3,7 +3,7 @@
 
 use core::ptr;
 
-use libc::{EPOLL_CTL_DEL, EPOLL_CTL_MOD};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD};
 use shunt_engine::events;
 
 use crate::conn::Conn;
@@ -131,14 +131,13 @@ impl Instance {
             self.unpark_for_good(&mut state, index);
             return;
         }
-        let mut event = match conn {
+        let event = match conn {
             Some(_) => kernel_event(index, false),
             None => epoll_event { events: watch.interest, u64: watch.data },
         };
-        // SAFETY: the event is valid.
-        let result = unsafe { next::epoll_ctl(self.raw(), EPOLL_CTL_MOD, fd, &raw mut event) };
+        let is_changed = self.change(&watch, event);
         match conn {
-            _ if result != 0 => self.forget(&mut state, fd),
+            _ if !is_changed => self.forget(&mut state, fd),
             Some(conn) => self.register(&mut state, index, conn),
             None => {
                 self.unregister(index, &watch);
@@ -151,6 +150,21 @@ impl Instance {
             }
         }
         self.ring_if_awaited(&state);
+    }
+}
+
+impl Instance {
+    /// Changes what the kernel has of a watch, from what the program asked for to what is asked about a shunted connection, or back.
+    fn change(&self, watch: &Watch, mut event: epoll_event) -> bool {
+        let mut control = |op| {
+            // SAFETY: the event is valid.
+            unsafe { next::epoll_ctl(self.raw(), op, watch.fd, &raw mut event) == 0 }
+        };
+        // A registration with that flag can't be changed, nor another one become one (`do_epoll_ctl` in fs/eventpoll.c).
+        if watch.interest & events::EXCLUSIVE != 0 {
+            return control(EPOLL_CTL_DEL) && control(EPOLL_CTL_ADD);
+        }
+        control(EPOLL_CTL_MOD)
     }
 }
 

@@ -36,6 +36,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     order(p)?;
     nested(p)?;
     exclusive(p)?;
+    exclusive_before_connect(p)?;
     no_room(p)?;
     two_sets(p)?;
     two_sets_of_a_copy(p)?;
@@ -430,6 +431,28 @@ fn exclusive(p: &Probe) -> io::Result<()> {
         "exclusive and one-shot",
         done(epoll.control(ADD, pair.s(), IN | EXCLUSIVE | ONESHOT, 1)),
     );
+    Ok(())
+}
+
+/// Registered before it is connected, as Traffic Server does it.
+fn exclusive_before_connect(p: &Probe) -> io::Result<()> {
+    for edge in [0, ET] {
+        let listener = listener()?;
+        let client = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC)?;
+        let mut epoll = Epoll::new(8)?;
+        epoll.control(ADD, client.as_raw_fd(), IN | EXCLUSIVE | edge, 1)?;
+        let at = sys::local_addr(listener.as_raw_fd())?.get();
+        sys::connect(client.as_raw_fd(), at.ok_or(io::ErrorKind::AddrNotAvailable)?)?;
+        let (server, _) = sys::accept(listener.as_raw_fd(), 0)?;
+        let pair = p.ready(Pair { client, server })?;
+        for round in 0..3 {
+            send(pair.c(), b"request")?;
+            try_recv(pair.s(), 10)?;
+            send(pair.s(), b"answer")?;
+            p.say(&format!("exclusive before connect: {round}"), look(&mut epoll, 1000)?);
+            try_recv(pair.c(), 10)?;
+        }
+    }
     Ok(())
 }
 

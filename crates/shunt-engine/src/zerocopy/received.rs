@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use shunt_shm::Violation;
 use shunt_shm::grants::Source;
+use shunt_shm::handover;
 use shunt_shm::region::DECLINED;
 use shunt_shm::ring::Span;
 use shunt_shm::sync::AtomicU32;
@@ -163,6 +164,11 @@ impl End<'_> {
         self.each_source(port, span, |_, _| Ok(true))
     }
 
+    /// The sender may be about to send once more what this end reads: from the ring, where it finds nothing in a pipe.
+    fn may_be_repeated(&self) -> bool {
+        handover::has_left(&self.mine.ctl.handed_over)
+    }
+
     /// Does that with `span`, the receiver's next bytes. Returns what [`Self::each_part`] does.
     ///
     /// # Errors
@@ -176,11 +182,11 @@ impl End<'_> {
         let mut at = 0;
         self.each_part(port, (span, reads_pipes), |Found { span, held }| {
             let from_ring = match (held, what) {
-                (Where::Piped(read), Use::Copied) => {
+                (Where::Piped(read), Use::Copied) if !self.may_be_repeated() => {
                     read.copy_out((self, port), at, span)?;
                     false
                 }
-                (Where::Piped(read), Use::Seen | Use::Dropped) => {
+                (Where::Piped(read), _) => {
                     read.into_ring((self, port), span)?;
                     true
                 }
@@ -228,6 +234,19 @@ mod tests {
             assert!(!reader.loses.get());
             reader.does(Use::Dropped, if what == Use::Seen { LEN as u64 } else { 0 });
         }
+    }
+
+    #[test]
+    fn what_a_receiver_that_has_left_reads_from_pipes_is_in_the_ring_too() {
+        let pair = Pair::default();
+        let process = Process::with_pipes(&pair);
+        process.sends(Process::PRIVATE, LEN);
+        handover::leave(&pair.sections[1].ctl.handed_over, || 1);
+        let read = Reader::of(&process).does(Use::Copied, 3000);
+        assert_eq!(read, original(Process::PRIVATE, 3000));
+        assert!(pair.granting().take_back(&process));
+        let ring: Vec<u8> = pair.ring[..LEN].iter().map(Cell::get).collect();
+        assert_eq!(ring, original(Process::PRIVATE, LEN), "all that may be sent once more");
     }
 
     #[test]

@@ -467,10 +467,11 @@ impl RxCursor {
         if prod < known || prod - pos > len {
             return Err(Violation::Producer);
         }
-        self.prod.store(prod, R);
         // The sender moves `base` only while the ring is empty, that is while we read nothing; it is
-        // masked at use, so any value is harmless.
+        // masked at use, so any value is harmless. It comes first: a handler of a signal between the two, or
+        // a relative of one that is killed there, must not take the new bytes from the old place.
         self.base.store(peer.base.load(R), R);
+        self.prod.store(prod, Ordering::Release);
         Ok(prod - pos)
     }
 

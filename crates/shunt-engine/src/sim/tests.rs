@@ -545,6 +545,10 @@ fn what_was_mended_stays_so() {
         "meet fork:1 recv:1 fork:2 recv:1 meet signal:0 send:1 / meet exec edge-recv:1 / 13342020e520003373",
         // What lay unread was sent once more to one that had shut both directions, and was about to reset the connection.
         "meet send:1 stall:0 urgent send:1 / meet stall:36 shut shut-both close / ",
+        // What was read out of a pipe by one that had left was in no ring, and sent once more from there.
+        "meet share pin:696 pin:3401 / meet share edge-recv:2 stall:164 panic:11 poll-send:1 recv:2 recv:4092 / a100802c04004d000000",
+        // A program was killed as it had learnt of new bytes, and not yet that they lay elsewhere.
+        "meet fork:1 recv:1 die:22 edge-recv:1 / meet send:1 look:1 meet / b12f8087006060",
     ] {
         let history: History = line.parse().unwrap();
         assert!(history.run() > 0);

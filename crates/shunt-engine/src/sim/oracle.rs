@@ -93,14 +93,15 @@ impl World {
         is_first && is_reset && !me.is_told.get() && !is_unheard
     }
 
-    /// It may.
-    fn may_be_reset(&self, who: usize) -> bool {
+    /// It may. To a program without the library the kernel tells of RST also where the library had told the one before it.
+    fn may_be_reset(&self, who: usize, is_plain: bool) -> bool {
         let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
         let is_unread = me.sent.get() > peer.received.get() - peer.untaken.get();
         let is_reset = me.socket.is_reset.get() || peer.has_reset.get();
         let is_over =
             peer.ending.get().is_over() || self.has_refused(who) || self.has_refused(other(who));
-        is_over && !me.is_told.get() && (is_unread || is_reset)
+        let is_told = me.is_told.get() && !(is_plain && me.socket.is_reset.get());
+        is_over && !is_told && (is_unread || is_reset)
     }
 
     /// Its program has ended both directions: the kernel answers more bytes with RST, which ends the connection on both sides.
@@ -236,7 +237,8 @@ impl World {
                 );
             }
             (Step::Failed(Errno::CONNRESET), _) => {
-                assert!(self.may_be_reset(who), "program {who} saw a reset: {doing:?}");
+                let may_be = self.may_be_reset(who, doing.is_plain);
+                assert!(may_be, "program {who} saw a reset: {doing:?}");
                 if receives && !self.is_deaf(who) {
                     self.has_all(who, doing.is_plain);
                 } else if receives {

@@ -205,8 +205,13 @@ impl End<'_> {
         if untaken <= room || self.is_linked() { untaken } else { 0 }
     }
 
+    /// Unless a handler above this step has had the connection reset.
     fn mark_end(&self, untaken: u64, port: &impl Leaving) {
-        port.uninterrupted(|| self.leave_ring(untaken, || port.reaches(Moment::Marked)));
+        port.uninterrupted(|| {
+            if self.phase() != Phase::Broken {
+                self.leave_ring(untaken, || port.reaches(Moment::Marked));
+            }
+        });
     }
 
     /// Follows a peer that has left: what it did not take is to be sent once more, and is sent as far as there is room. False in

@@ -23,6 +23,8 @@ struct Port<'a> {
     sent: RefCell<Vec<(usize, u64)>>,
     moments: RefCell<Vec<Moment>>,
     handler: Cell<Option<fn(&Self)>>,
+    /// One that comes in as this end looks for room.
+    comes_before: Cell<Option<fn(&Self)>>,
 }
 
 impl<'a> Port<'a> {
@@ -40,6 +42,7 @@ impl<'a> Port<'a> {
             sent: RefCell::default(),
             moments: RefCell::default(),
             handler: Cell::default(),
+            comes_before: Cell::default(),
         }
     }
 
@@ -90,6 +93,9 @@ impl Leaving for Port<'_> {
     }
 
     fn room(&self) -> u64 {
+        if let Some(handler) = self.comes_before.take() {
+            handler(self);
+        }
         self.room.get()
     }
 
@@ -177,6 +183,18 @@ fn an_end_that_was_reset_neither_says_more_nor_sets_a_mark() {
     assert_eq!(end.follow(false, &port), Ok(true));
     assert_eq!((end.mine.prod.marks.load(Relaxed), end.record.tx.marks.load(Relaxed)), (1, 1));
     assert!(!handover::has_left(&end.mine.ctl.handed_over) && port.moments.borrow().is_empty());
+}
+
+#[test]
+fn nor_does_one_that_a_handler_above_it_resets() {
+    let memory = in_the_ring(10);
+    let (end, port) = (memory.end(), Port::new(&memory, 10));
+    port.comes_before.set(Some(|port| {
+        port.end.record.id.phase.store(Phase::Broken as u32, Relaxed);
+    }));
+    assert_eq!(end.leave(Below::Nothing, &port), Ok(true));
+    assert_eq!((end.mine.prod.marks.load(Relaxed), end.record.tx.marks.load(Relaxed)), (1, 1));
+    assert!(port.moments.borrow().is_empty() && port.sent.borrow().is_empty());
 }
 
 #[test]

@@ -14,7 +14,6 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::handshake::Phase;
 use shunt_engine::stretch::{Path, path};
 use shunt_wire::reason::Reason;
@@ -41,8 +40,9 @@ pub fn give_back(conn: Conn) {
         let _uncancelled = Uncancelled::begin();
         hand_over::give_back(conn, Reason::Internal);
     };
+    let is_the_kernels = || conn.sock().end().is_none_or(|end| end.is_the_kernels());
     // The kernel would number calls without copies anew, and knows nothing of the completions here.
-    if conn.has(NUMBERED) || !contain(work) || are_pending(conn.record()) {
+    if conn.has(NUMBERED) || !contain(work) || !is_the_kernels() {
         reset(conn);
     }
 }

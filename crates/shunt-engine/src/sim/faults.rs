@@ -10,7 +10,6 @@ use shunt_shm::sync::{AtomicU32, AtomicU64};
 use super::pace::{self, Panicked, at_once, point};
 use super::program::Doing;
 use super::{Ending, World, other};
-use crate::conn::repeated::are_awaited;
 use crate::handshake::Phase;
 use crate::kernel::KernelSocket;
 
@@ -129,13 +128,16 @@ impl World {
         }
         // Nothing is in doubt: the kernel does the call. Another panic there leaves something so.
         let is_given_back = self.contained(who, || self.gives_back(who));
-        if !is_given_back || at_once(|| are_awaited(&self.procs[who].record)) {
+        let is_the_kernels = || self.linked(who).is_none_or(|end| end.is_the_kernels());
+        if !is_given_back || !at_once(is_the_kernels) {
             return pace::uninterrupted(|| self.resets(who));
         }
         // Others, or the call below a handler, would read in the ring beside it.
         let is_alone = self.procs[who].calls.get() == 1 && !self.has_relatives(who);
         let is_left = doing.op.moves() && is_alone && !self.is_broken(who);
-        if is_left && !self.contained(who, || self.moves_past(who, doing)) {
+        // A handler that came back to the ring just then would read in it beside the kernel's call; that is not modelled.
+        let moves = || pace::uninterrupted(|| self.moves_past(who, doing));
+        if is_left && !self.contained(who, moves) {
             pace::uninterrupted(|| self.resets(who));
         }
     }

@@ -16,7 +16,7 @@ use shunt_wire::reason::Reason;
 use crate::call::{Errno, enter};
 use crate::conn::End;
 use crate::conn::flags::{FROZEN, HAD_ROOM, HOSTED, WANT_TCP};
-use crate::conn::repeated::are_pending;
+use crate::conn::repeated::{are_awaited, are_pending};
 use crate::handshake::Phase;
 use crate::kernel::{KernelSocket, has_failed};
 use crate::stretch::{Path, path};
@@ -149,6 +149,13 @@ impl End<'_> {
 }
 
 impl End<'_> {
+    /// This side has left, and the kernel's calls alone may go on with it: they would send in front of bytes that are to come once
+    /// more, take twice what comes so, or read beside one that has [come back](Self::stay).
+    #[must_use]
+    pub fn is_the_kernels(&self) -> bool {
+        !are_pending(self.record) && !are_awaited(self.record) && !self.has_come_back()
+    }
+
     /// This side has left, and has come back to read on ([`Self::stay`]).
     #[must_use]
     pub fn has_come_back(&self) -> bool {

@@ -218,6 +218,24 @@ fn what_somebody_read_who_was_killed_leaves_the_connection_in_doubt() {
 }
 
 #[test]
+fn the_kernel_goes_on_with_a_connection_of_which_it_has_all() {
+    let spoils: [fn(&End<'_>); 3] = [
+        |end| end.record.tx.replay.store(3, Relaxed),
+        |end| end.record.rx.again.store(3, Relaxed),
+        |end| assert!(end.stay()),
+    ];
+    for spoil in spoils {
+        let memory = in_the_ring(0);
+        let end = memory.end();
+        end.record.id.phase.store(Phase::Active as u32, Relaxed);
+        assert_eq!(end.freeze(Below::Nothing, || ()), Frozen::Now);
+        assert!(end.is_the_kernels());
+        spoil(&end);
+        assert!(!end.is_the_kernels());
+    }
+}
+
+#[test]
 fn who_has_left_reads_on_until_the_peer_has_marked_its_end() {
     for is_marked in [false, true] {
         let memory = in_the_ring(0);

@@ -6,6 +6,7 @@
 //! can say whether they lay unread. What is sent after the kill, before the sender has heard of it, lies unread, too. And a sender
 //! may go on for a while before it hears (`NOW_AND_THEN`).
 
+use shunt_shm::handover;
 use shunt_shm::region::DEAF;
 
 use super::pace::at_once;
@@ -309,8 +310,9 @@ impl World {
                     || self.is_deaf(who)
                     // In a handler above a step that is to follow.
                     || !self.is_free(who, Direction::Sending)
-                    // How much it is to send once more it asks each millisecond.
-                    || (are_pending(&me.record) && !are_known(&me.record));
+                    // How much it is to send once more it asks each millisecond, or has when it began to sleep.
+                    || (are_pending(&me.record) && !are_known(&me.record))
+                    || (asleep.events == Some(0) && asleep.looks_at.is_some());
                 assert!(is_later, "{who} was not told that the other one is gone: {asleep:?}");
             }
             Direction::Sending if until == Some(Until::Ring) => {
@@ -335,10 +337,13 @@ impl World {
         }
     }
 
-    /// Whoever was to wake it was killed, and others hold that end: they tell of what they do themselves.
+    /// Whoever was to wake it was killed, and others hold that end: they tell of what they do themselves. Where the one that was
+    /// killed was about to say how far it had read, they say so once they receive.
     fn is_untold(&self, who: usize, asleep: &Asleep) -> bool {
         let sends = asleep.doing.op.direction() == Direction::Sending;
-        self.procs[other(who)].untold[usize::from(sends)].get()
+        let peer = &self.procs[other(who)];
+        let is_leaving = || at_once(|| handover::is_leaving(&peer.section.ctl.handed_over));
+        peer.untold[usize::from(sends)].get() || (sends && is_leaving())
     }
 
     /// Nobody will wake it: nothing may be there for it.

@@ -182,8 +182,11 @@ impl World {
         rest();
         me.mind.asleep.set(None);
         me.mind.is_roused.set(false);
-        me.is_woken.set(false);
-        me.has_armed.iter().for_each(|armed| armed.set(false));
+        // Who waits for a lock between arming and sleeping has armed still, and finds that its word was taken.
+        if asleep.lock.is_none() {
+            me.is_woken.set(false);
+            me.has_armed.iter().for_each(|armed| armed.set(false));
+        }
         asleep.events.map_or(0, |events| self.socket(who).poll() & (events | events::ALWAYS))
     }
 

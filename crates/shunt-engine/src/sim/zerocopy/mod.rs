@@ -273,8 +273,12 @@ impl World {
                 numbers.notes_told(notice);
             }
             me.in_step.set(was_in_step);
+            let is_turned_away = notice.is_none() && lock.is_nested();
             drop(lock);
             self.ends_late(who);
+            if is_turned_away {
+                self.tells_for_those_below(who);
+            }
             if notice.is_none() {
                 return is_told;
             }

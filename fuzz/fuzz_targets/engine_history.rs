@@ -3,7 +3,7 @@
 #![no_main]
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use libfuzzer_sys::fuzz_target;
+use libfuzzer_sys::{Corpus, fuzz_target};
 use shunt_engine::sim::History;
 
 #[derive(Debug)]
@@ -19,7 +19,11 @@ impl<'a> Arbitrary<'a> for Any {
     }
 }
 
-fuzz_target!(|history: Any| {
+fuzz_target!(|history: Any| -> Corpus {
     let Any(history) = history;
+    if !history.is_modelled() {
+        return Corpus::Reject;
+    }
     let _ = history.run();
+    Corpus::Keep
 });

@@ -106,7 +106,9 @@ impl World {
         if !self.is_lied_to(who) && self.may_break(who) {
             self.is_in_doubt.set(true);
         }
-        let is_meant = self.is_lied_to(who) || self.is_in_doubt.get();
+        // A liar may have written over what it goes by itself.
+        let is_liar = self.procs[who].mind.is_liar.get();
+        let is_meant = self.is_lied_to(who) || is_liar || self.is_in_doubt.get();
         assert!(is_meant, "{who} takes the other one for a liar");
         let me = &self.procs[who];
         me.record.id.phase.swap(Phase::Broken as u32, Relaxed);

@@ -19,6 +19,7 @@
 mod calls;
 mod counting;
 mod endings;
+mod families;
 mod faults;
 mod forks;
 mod group;

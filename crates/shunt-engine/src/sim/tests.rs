@@ -549,8 +549,13 @@ fn what_was_mended_stays_so() {
         "meet share pin:696 pin:3401 / meet share edge-recv:2 stall:164 panic:11 poll-send:1 recv:2 recv:4092 / a100802c04004d000000",
         // A program was killed as it had learnt of new bytes, and not yet that they lay elsewhere.
         "meet fork:1 recv:1 die:22 edge-recv:1 / meet send:1 look:1 meet / b12f8087006060",
+        // A handler had the connection reset, and the step below it set its mark.
+        "meet signal:75 send:1 panic:12 urgent urgent / meet look:1 urgent recv:1 / ff0000",
+        // A handler asked again and again for what a call below it had, which could not tell the peer meanwhile.
+        "meet share recv:1 / meet signal:117 grant:1 poll-recv:1 / 36000000",
     ] {
         let history: History = line.parse().unwrap();
+        assert!(history.is_modelled(), "{line}");
         assert!(history.run() > 0);
     }
 }

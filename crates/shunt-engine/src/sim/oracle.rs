@@ -327,6 +327,8 @@ impl World {
                 if until.is_none()
                     && self.is_free(who, Direction::Sending)
                     && !sends_over_tcp(&me.record)
+                    // A relative was killed in the middle of shutdown(2) (docs/design/unfinished.md).
+                    && me.ending.get() != Ending::Announced
                     && !(asleep.by_edge && self.has_relatives(who))
                     && asleep.events.is_none_or(|asked| asked & events::OUT == 0) =>
             {

@@ -551,6 +551,8 @@ fn what_was_mended_stays_so() {
         "meet fork:1 recv:1 die:22 edge-recv:1 / meet send:1 look:1 meet / b12f8087006060",
         // A handler had the connection reset, and the step below it set its mark.
         "meet signal:75 send:1 panic:12 urgent urgent / meet look:1 urgent recv:1 / ff0000",
+        // A look for more bytes than there were did not hear that the other one had left, and looked again all the time.
+        "low-water:3 meet edge-send:1 look:3 / meet poll-send:1 urgent / afb3",
         // A handler asked again and again for what a call below it had, which could not tell the peer meanwhile.
         "meet share recv:1 / meet signal:117 grant:1 poll-recv:1 / 36000000",
     ] {

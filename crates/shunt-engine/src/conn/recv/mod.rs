@@ -266,16 +266,22 @@ pub fn peek(
             Step::Wait(Until::Kernel | Until::Both)
                 if call.socket().waiting() > 0 && call.looks_go_on() =>
             {
-                return Ok(Step::Wait(Until::More(known)));
+                return Ok(waits_for_more(end, known));
             }
             _ => return Ok(step),
         }
         if !is_over(record, end, call) {
-            return Ok(Step::Wait(Until::More(known)));
+            return Ok(waits_for_more(end, known));
         }
         // What has come right before the end counts.
         is_last = true;
     }
+}
+
+/// A look that finds some in the ring asks nothing else, and would not hear before it has seen enough that the peer has left.
+fn waits_for_more(end: Option<&End<'_>>, known: u64) -> Step {
+    let is_to_follow = |end: &End<'_>| end.phase() == Phase::Active && end.is_to_follow();
+    if end.is_some_and(is_to_follow) { Step::Follow } else { Step::Wait(Until::More(known)) }
 }
 
 /// True when nothing will come any more that could be seen, as far as the kernel or the peer has told.

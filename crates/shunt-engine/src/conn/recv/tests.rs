@@ -544,6 +544,9 @@ fn a_peer_that_has_left_is_followed_first() {
         let mut call = Receives::new(&memory, &socket, 9);
         let expected = if there == 0 { Step::Follow } else { Step::Done };
         assert_eq!(step(&mut call), expected, "{there}");
+        // Also by one that has seen some, and waits for more.
+        let mut call = Receives { enough: 9, ..Receives::new(&memory, &socket, 9) };
+        assert_eq!(look_step(&mut call), Step::Follow, "{there}");
     }
     // Who never waits is in a TCP stretch when it hears of it.
     let (memory, socket) = (Memory::default(), Socket::default());

@@ -106,6 +106,11 @@ impl History {
         let lies = |ops: &&&Vec<Op>| ops.iter().any(|op| op.kind() == Lies);
         // The client makes the connections, or there is one from the beginning.
         let are_made = !kinds().any(|kind| kind == Connects) || self.connects();
-        FAMILIES.iter().any(is_in) && programs.iter().filter(lies).count() < 2 && are_made
+        // What is known from the beginning, relatives have, too.
+        let shares_late = |ops: &&&Vec<Op>| ops.iter().skip(2).any(|op| *op == Op::Share);
+        FAMILIES.iter().any(is_in)
+            && programs.iter().filter(lies).count() < 2
+            && programs.iter().filter(shares_late).count() == 0
+            && are_made
     }
 }

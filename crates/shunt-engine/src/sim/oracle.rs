@@ -15,7 +15,7 @@ use super::sleep::Asleep;
 use super::tcp::ROOM;
 use super::{Ending, Op, World, other, side};
 use crate::call::{Direction, Errno, Step, Until};
-use crate::conn::flags::RESET_DUE;
+use crate::conn::flags::{FROZEN, RESET_DUE};
 use crate::conn::repeated::{are_known, are_pending};
 use crate::conn::state::State;
 use crate::conn::{has, sends_over_tcp};
@@ -147,7 +147,9 @@ impl World {
     /// refuses do not count.
     fn unread_at_own_end(&self, who: usize, is_plain: bool) -> u64 {
         let me = &self.procs[who];
-        if is_plain || me.is_owed.get() {
+        // To one that has left the ring what lies there comes once more, and it has ended its reading before.
+        let has_left = || self.linked(who).is_some_and(|end| at_once(|| end.has(FROZEN)));
+        if is_plain || me.is_owed.get() || has_left() {
             return 0;
         }
         let there = me.there.get().min(me.refuses_from.get().unwrap_or(u64::MAX));

@@ -322,6 +322,11 @@ impl World {
         self.lends(who).is_some() && at_once(|| has(&self.procs[who].record, NUMBERED))
     }
 
+    /// It has sent private memory without copies.
+    pub fn pins(&self, who: usize) -> bool {
+        self.lends(who).is_some_and(|lends| !lends.private.borrow().is_empty())
+    }
+
     /// Nobody tells of what is held too long.
     pub fn doubts_grants(&self, who: usize) -> bool {
         self.lends(who).is_some_and(|lends| self.now.get() < lends.doubts_until.get())

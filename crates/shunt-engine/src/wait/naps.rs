@@ -33,6 +33,7 @@ pub struct Naps {
     /// The one that is under way. A signal handler may interrupt it, and take longer than it.
     nap: Option<Nap>,
     is_patient: bool,
+    was_woken: bool,
 }
 
 /// A nap.
@@ -67,9 +68,11 @@ impl Naps {
     }
 
     /// Somebody has woken it: what comes next may come a moment later, or have come while it was awake, and nobody tells of it
-    /// again.
+    /// again. So the next nap is a short one also after long waits: the agent wakes those whose peer ends, and a killed process that
+    /// has many descriptors closes its connections only after that.
     pub const fn begins_anew(&mut self, now: Nanos) {
-        *self = Self { since: now, napped: 0, nap: None, is_patient: self.is_patient };
+        let is_patient = self.is_patient;
+        *self = Self { since: now, napped: 0, nap: None, is_patient, was_woken: true };
     }
 
     /// How long it has lasted.
@@ -98,7 +101,7 @@ impl Naps {
     }
 
     fn end_within(&mut self, now: Nanos, longest: Nanos) -> Nanos {
-        let first = if self.is_patient { PATIENT } else { SOON };
+        let first = if self.is_patient && !self.was_woken { PATIENT } else { SOON };
         let length = match first.saturating_sub(self.napped) {
             0 => self.napped.saturating_mul(TIMES).min(longest),
             left => left,
@@ -177,10 +180,31 @@ mod tests {
             naps.looks(now);
         }
         assert_eq!(lengths, [1, 3, 12, 48]);
-        naps.begins_anew(now);
-        assert_eq!((naps.end(now) - now, naps.end_unattended(now) - now), (PATIENT, PATIENT));
+        let mut naps = Naps::default();
+        naps.have_lasted(true);
         naps.have_lasted(false);
+        naps.begins(now);
         assert_eq!(naps.end(now), now + SOON, "nobody looks for those who were killed any more");
+    }
+
+    #[test]
+    fn what_was_woken_after_long_waits_naps_shortly_too() {
+        let mut naps = Naps::default();
+        naps.have_lasted(true);
+        naps.begins(5);
+        let now = 10 * SELDOM;
+        naps.begins_anew(now);
+        naps.have_lasted(true);
+        assert!(naps.is_patient() && !naps.begins(now));
+        let mut lengths = Vec::new();
+        let mut at = now;
+        while lengths.len() < 3 {
+            let end = naps.end(at);
+            lengths.push((end - at) / SOON);
+            at = end;
+            naps.looks(at);
+        }
+        assert_eq!(lengths, [1, 3, 12]);
     }
 
     #[test]

@@ -76,9 +76,9 @@ reasons! {
     /// Shared memory or a file descriptor could not be had: memory, RLIMIT_NOFILE or RLIMIT_AS is exhausted.
     NoResources = 9, "no-resources",
         "Raise what is exhausted: `ulimit -n`, `ulimit -v`, or the memory of the control group. Connections that are made afterwards are shunted.";
-    /// The acceptor never took the proposal up: it does not run under Shunt, or took too long.
+    /// The acceptor never took the proposal up: it does not run under Shunt, keeps to TCP for a reason of its own, or took too long.
     NotAccepted = 10, "not-accepted",
-        "Restart the server under Shunt; if it is, see why it accepts so late. A program that only listens under Shunt and leaves accepting to others is no server under Shunt.";
+        "Restart the server under Shunt. If it runs so, `shunt explain PORT` tells what its end says, or why it accepts so late. A program that only listens under Shunt and leaves accepting to others is no server under Shunt.";
     /// No proposal was found for an accepted connection: the client does not run under Shunt, or asks another agent.
     NoProposal = 11, "no-proposal",
         "Start the client under Shunt too (`shunt run`, or `shunt enable` for a service), with the agent that the server asks.";

@@ -50,6 +50,27 @@ pub const CLIENT_LOOKS: u32 = 256;
 /// How long it waits at the least, in nanoseconds: servers accept late.
 pub const CLIENT_PATIENCE: u64 = 10_000_000_000;
 
+/// From this age on a connection whose peer has sent something was not too short to be promoted, in nanoseconds.
+pub const LASTING: u64 = 1_000_000_000;
+
+/// Why a connection that ends at this age, in nanoseconds, was never promoted; `None` for one that was, or of which that was counted
+/// before.
+#[must_use]
+pub fn why_unpromoted(
+    phase: Phase,
+    age: u64,
+    has_received: impl FnOnce() -> bool,
+) -> Option<Reason> {
+    let lasting = match phase {
+        // The peer uses the connection, and has answered nothing: it is no program that takes proposals up.
+        Phase::Proposed => Reason::NotAccepted,
+        Phase::Candidate => Reason::NoProposal,
+        Phase::Tcp | Phase::Active | Phase::Broken => return None,
+    };
+    let has_lasted = age >= LASTING && has_received();
+    Some(if has_lasted { lasting } else { Reason::ShortLived })
+}
+
 /// What a server does after a look that found no proposal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missed {
@@ -112,6 +133,21 @@ mod tests {
         assert_eq!(looks.first(), Some(&SHORTEST_LOOK));
         assert!((10..50).contains(&looks.len()), "{looks:?}");
         assert!(age < SERVER_PATIENCE * 2);
+    }
+
+    #[test]
+    fn what_was_used_for_a_while_was_not_too_short() {
+        let why = |phase, age, received| why_unpromoted(phase, age, || received);
+        for (phase, lasting) in
+            [(Phase::Proposed, Reason::NotAccepted), (Phase::Candidate, Reason::NoProposal)]
+        {
+            assert_eq!(why(phase, LASTING, true), Some(lasting));
+            assert_eq!(why(phase, LASTING, false), Some(Reason::ShortLived), "nobody has used it");
+            assert_eq!(why(phase, LASTING - 1, true), Some(Reason::ShortLived));
+        }
+        for phase in [Phase::Tcp, Phase::Active, Phase::Broken] {
+            assert_eq!(why(phase, LASTING, true), None);
+        }
     }
 
     #[test]

@@ -296,8 +296,13 @@ impl Sock {
         if self.link().is_some() || self.phase() == Phase::Tcp {
             return None;
         }
+        next_look(self.age())
+    }
+
+    /// Since it was proposed, or accepted, in nanoseconds.
+    pub fn age(&self) -> u64 {
         let since = self.record().id.since.load(Ordering::Relaxed);
-        next_look(crate::system::clock::now().saturating_sub(since))
+        crate::system::clock::now().saturating_sub(since)
     }
 
     /// Where the handshake stands.

@@ -6,14 +6,14 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 use shunt_engine::conn::close::Tell;
-use shunt_engine::handshake::Phase;
 use shunt_engine::handshake::course::AtEnd;
+use shunt_engine::handshake::{Phase, why_unpromoted};
+use shunt_engine::kernel::KernelSocket as _;
 use shunt_shm::arena::Record;
 use shunt_shm::capture::flag;
 use shunt_shm::region::{RESET, Side};
 use shunt_shm::ring::KEPT;
 use shunt_wire::decision::Decision;
-use shunt_wire::reason::Reason;
 
 use crate::activity;
 use crate::calls::Which;
@@ -236,9 +236,13 @@ fn end(conn: Conn, record: &'static Record) {
     account::add(record, &sock.endpoint().arena);
     let is_captured = quiet[1].is_some() && capture::is_wanted(record);
     match sock.phase() {
-        Phase::Proposed | Phase::Candidate => {
-            endpoint::decline(Reason::ShortLived);
-            sock.note(Decision::Ended, Some(Reason::ShortLived));
+        phase @ (Phase::Proposed | Phase::Candidate) => {
+            let info = || conn.kernel().and_then(|fd| Socket(fd).info());
+            let has_received = || info().is_some_and(|info| info.bytes_received > 0);
+            if let Some(why) = why_unpromoted(phase, sock.age(), has_received) {
+                endpoint::decline(why);
+                sock.note(Decision::Ended, Some(why));
+            }
         }
         Phase::Active | Phase::Broken => sock.note(Decision::Ended, None),
         Phase::Tcp => {}

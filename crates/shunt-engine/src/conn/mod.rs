@@ -79,7 +79,7 @@ pub fn put(record: &Record, flags: Flags, on: bool) {
 #[inline]
 #[must_use]
 pub fn sends_over_tcp(record: &Record) -> bool {
-    SendPath::of(record).is_tcp()
+    path(record.tx.marks.load(Relaxed)) == Path::Tcp
 }
 
 /// Which way a connection sends at a moment. Whoever is about to wait for room notes it before the last look: where another
@@ -87,28 +87,24 @@ pub fn sends_over_tcp(record: &Record) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendPath {
     marks: u32,
+    /// The peer has closed, or ended both directions: the kernel alone can answer what is sent.
+    is_closed: bool,
 }
 
 impl SendPath {
     /// As it is now.
     #[inline]
     #[must_use]
-    pub fn of(record: &Record) -> Self {
-        Self { marks: record.tx.marks.load(Relaxed) }
+    pub fn of(record: &Record, end: Option<&End<'_>>) -> Self {
+        let is_closed = end.is_some_and(|end| end.theirs.ctl.closed.load(Relaxed) != 0);
+        Self { marks: record.tx.marks.load(Relaxed), is_closed }
     }
 
-    /// In a TCP stretch.
+    /// Over the kernel socket: room there is what a sender waits for.
     #[inline]
     #[must_use]
     pub const fn is_tcp(self) -> bool {
-        matches!(path(self.marks), Path::Tcp)
-    }
-
-    /// It is another one by now, or was one meanwhile.
-    #[inline]
-    #[must_use]
-    pub fn has_changed(self, record: &Record) -> bool {
-        self != Self::of(record)
+        self.is_closed || matches!(path(self.marks), Path::Tcp)
     }
 }
 
@@ -257,10 +253,23 @@ impl End<'_> {
 
 #[cfg(test)]
 mod tests {
+    use shunt_shm::region::DEAF;
     use shunt_shm::ring::TxCursor;
 
     use super::*;
     use crate::model::Memory;
+
+    #[test]
+    fn to_a_peer_that_has_ended_both_directions_the_kernel_has_the_room() {
+        let memory = Memory::default();
+        memory.enter_ring();
+        let end = memory.end();
+        let path = SendPath::of(end.record, Some(&end));
+        assert!(!path.is_tcp() && !sends_over_tcp(end.record));
+        end.theirs.ctl.closed.store(DEAF, Relaxed);
+        let now = SendPath::of(end.record, Some(&end));
+        assert!(now.is_tcp() && now != path, "whoever has looked before that looks again");
+    }
 
     #[test]
     fn an_acceptor_enters_the_ring_of_a_client_that_is_there() {

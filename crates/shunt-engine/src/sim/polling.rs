@@ -160,14 +160,14 @@ impl World {
             if receives && are_awaited(end.record) && !is_free {
                 return;
             }
-            let path = SendPath::of(end.record);
+            let path = SendPath::of(end.record, Some(&end));
             let by_words = end.is_heard_by_words(wanted);
             let how = if by_words { ON_FUTEX } else { ON_BELL };
             let ways = [Direction::Receiving, Direction::Sending];
             let is_meant = [receives, !receives || self.is_numbered(who)];
             let armed = [0, 1].map(|at| is_meant[at].then(|| self.arms(who, ways[at], how)));
             let is_heard = || !by_words || end.is_heard_by_words(wanted);
-            let has_moved = || !by_words && path.has_changed(end.record);
+            let has_moved = || !by_words && path != SendPath::of(end.record, Some(&end));
             if looks() || has_moved() || !is_heard() || self.awaits_notice(who) {
                 continue;
             }

@@ -553,6 +553,8 @@ fn what_was_mended_stays_so() {
         "meet signal:75 send:1 panic:12 urgent urgent / meet look:1 urgent recv:1 / ff0000",
         // A look for more bytes than there were did not hear that the other one had left, and looked again all the time.
         "low-water:3 meet edge-send:1 look:3 / meet poll-send:1 urgent / afb3",
+        // One that polled for room did not ask the kernel, where alone it could come once the other one had shut both directions.
+        "meet send:2998 recv:11 poll-recv:11 recv-all:28 poll-send:1 / meet poll-send:1 buffers:1 look:1 look:1 send:1 shut-both / 00afbd054408b600800000",
         // A handler asked again and again for what a call below it had, which could not tell the peer meanwhile.
         "meet share recv:1 / meet signal:117 grant:1 poll-recv:1 / 36000000",
     ] {

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use shunt_engine::conn::flags::{FROZEN, Flags, HOSTED, WAS_SHUNTED};
-use shunt_engine::conn::{self, End};
+use shunt_engine::conn::{self, End, SendPath};
 use shunt_engine::handshake::{Phase, next_look};
 use shunt_engine::spin::Learnt;
 use shunt_engine::zerocopy::lent::Lent;
@@ -344,6 +344,12 @@ impl Sock {
     #[inline]
     pub fn end(&self) -> Option<End<'static>> {
         Some(self.link()?.end(self.record()))
+    }
+
+    /// Which way it sends.
+    #[inline]
+    pub fn sends(&self) -> SendPath {
+        SendPath::of(self.record(), self.end().as_ref())
     }
 
     /// The way into its ring, once it has one.

@@ -144,9 +144,10 @@ pub fn has_news(instance: &Instance, looks: &mut u32) -> bool {
 /// Has the kernel tell when there is room in the socket of a connection that was looked at. `before`: which way it sent before
 /// that look, where the program waits for room, and there is none.
 pub fn await_room(epfd: c_int, (index, watch): (usize, &Watch), before: Option<SendPath>) {
-    let waits_for_room = watch.conn.map(|c| c.conn.record()).is_some_and(|record| {
+    let waits_for_room = watch.conn.is_some_and(|watched| {
+        let conn = watched.conn;
         // One that sends another way by now is looked at again when the kernel tells, which has room for it as a rule.
-        before.is_some_and(|path| path.is_tcp() || path.has_changed(record)) || are_known(record)
+        before.is_some_and(|path| path.is_tcp() || path != conn.sends()) || are_known(conn.record())
     });
     if waits_for_room {
         let mut event = kernel_event(index, true);

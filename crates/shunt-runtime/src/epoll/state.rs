@@ -83,7 +83,7 @@ pub struct Parked {
 impl Watch {
     /// Which way its connection sends.
     pub fn sends(&self) -> Option<SendPath> {
-        self.conn.map(|watched| SendPath::of(watched.conn.record()))
+        self.conn.map(|watched| watched.conn.sends())
     }
 
     /// A new registration, which is the kernel's business so far.

@@ -228,7 +228,7 @@ impl Wait for PollSet<'_> {
             point!(poll_armed);
             return rest(self, Hearing::Woken);
         }
-        self.paths = self.conns().map(|(_, conn)| SendPath::of(conn.record())).collect();
+        self.paths = self.conns().map(|(_, conn)| conn.sends()).collect();
         let hearing = self.arm_conns();
         let sets = self.targets.iter().filter_map(|target| match target {
             Target::Set(set) => Some(Awaited::new(set)),
@@ -367,7 +367,7 @@ impl PollSet<'_> {
 
     /// Room that the last look did not find may be elsewhere by now.
     fn have_changed_paths(&self) -> bool {
-        self.conns().zip(&self.paths).any(|((_, conn), path)| path.has_changed(conn.record()))
+        self.conns().zip(&self.paths).any(|((_, conn), path)| *path != conn.sends())
     }
 
     /// True when the kernel has something to tell.

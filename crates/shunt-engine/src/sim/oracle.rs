@@ -292,6 +292,10 @@ impl World {
         if peer.ending.get().is_over() && asleep.events.is_none() && !asleep.by_edge && !knows {
             return;
         }
+        // How much it is to send once more it asks each millisecond, or has when it began to sleep.
+        if asleep.events == Some(0) && asleep.looks_at.is_some() {
+            return;
+        }
         let Asleep { doing, until, .. } = asleep;
         // A look is told of more in the kernel socket by time alone; and who is to hear of an end has to find it.
         let looks = matches!(until, Some(Until::More(_)));
@@ -316,9 +320,8 @@ impl World {
                     || self.is_deaf(who)
                     // In a handler above a step that is to follow.
                     || !self.is_free(who, Direction::Sending)
-                    // How much it is to send once more it asks each millisecond, or has when it began to sleep.
-                    || (are_pending(&me.record) && !are_known(&me.record))
-                    || (asleep.events == Some(0) && asleep.looks_at.is_some());
+                    // The same in poll.
+                    || (are_pending(&me.record) && !are_known(&me.record));
                 assert!(is_later, "{who} was not told that the other one is gone: {asleep:?}");
             }
             Direction::Sending if until == Some(Until::Ring) => {

@@ -213,8 +213,10 @@ impl World {
                     let leaves_too = || are_pending(&self.procs[other(who)].record);
                     let has_left = self.linked(who).is_some_and(|end| end.has(FROZEN));
                     was_told &= !(has_left && leaves_too());
-                    // Another program may have been quicker.
+                    // Another program may have been quicker, and the other one have made its buffer smaller.
                     was_told &= !self.has_relatives(who);
+                    let peer = &self.procs[other(who)].section;
+                    was_told &= pace::at_once(|| peer.ctl.window.load(Relaxed)) == 0;
                     assert!(
                         !was_told || doing.moved > before,
                         "{who} was told too much: {doing:?}"

@@ -509,8 +509,9 @@ impl World {
         let lock = Lock::of(self, who, Direction::Sending);
         if !lock.is_nested() {
             let are_back = self.takes_back(who);
-            // After a panic nobody knows what is in a pipe.
-            let may_fail = !self.is_honest() || self.procs[who].has_reset.get();
+            // After a panic nobody knows what is in a pipe, nor after a relative was killed that was at it.
+            let is_known = !self.procs[who].has_reset.get() && !self.has_relatives(who);
+            let may_fail = !self.is_honest() || !is_known;
             assert!(are_back || may_fail, "{who} cannot take back");
             if are_back {
                 lends.changes_all(Lies::Registered);

@@ -35,8 +35,10 @@ pub(crate) enum Order {
     Settle(u32, Vec<Halt>),
     /// Give this to a program, whose peer has ended.
     Deliver(Place, Rest),
-    /// Let go of its queue pair, and of all that is registered for it.
+    /// Let go of its queue pair, and of all that is registered for it: the peer has nothing more to say of it.
     Remove(u32),
+    /// The same, though the peer may have had more to say.
+    Abandon(u32),
 }
 
 /// The peer has said of a link group what cannot be.
@@ -310,7 +312,12 @@ impl Groups {
 
     /// The control connection is over: nothing is left of them.
     pub(crate) fn end(&mut self) -> Vec<Order> {
-        core::mem::take(&mut self.groups).into_keys().map(Order::Remove).collect()
+        let all = core::mem::take(&mut self.groups).into_iter();
+        all.map(|(name, stage)| match stage {
+            Stage::Settling(true) => Order::Remove(name),
+            _ => Order::Abandon(name),
+        })
+        .collect()
     }
 }
 
@@ -484,6 +491,24 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_is_gone_has_said_all_or_not() {
+        let settling = || {
+            let mut groups = up();
+            groups.failed(GROUP, &Cause::Silence, Vec::new());
+            let halted = Message::Halted(Halted { group: GROUP, halts: Vec::new() });
+            groups.hear(&halted).unwrap();
+            groups
+        };
+        assert_eq!(settling().end(), [Order::Abandon(GROUP)]);
+        let mut groups = settling();
+        groups.settled(GROUP, Vec::new());
+        assert_eq!(groups.end(), [Order::Abandon(GROUP)], "this side has said all");
+        let mut groups = settling();
+        groups.hear(&Message::Gone(GROUP)).unwrap();
+        assert_eq!(groups.end(), [Order::Remove(GROUP)]);
+    }
+
+    #[test]
     fn what_a_worker_tells_of_one_that_is_gone_leads_to_nothing() {
         let mut groups = up();
         groups.end();
@@ -559,7 +584,7 @@ mod tests {
                     self.sides[who].delivered.push(place.group);
                     Vec::new()
                 }
-                Order::Remove(name) => {
+                Order::Remove(name) | Order::Abandon(name) => {
                     assert!(self.sides[who].pairs.remove(&name));
                     Vec::new()
                 }

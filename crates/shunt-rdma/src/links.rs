@@ -337,14 +337,14 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         });
     }
 
-    /// Lets go of one.
-    pub(crate) fn remove(&mut self, name: Name) {
+    /// Lets go of one. `has_said_all`: the peer has said that nothing more comes of it.
+    pub(crate) fn remove(&mut self, name: Name, has_said_all: bool) {
         let Some(Placed { place, link }) = self.placed.remove(&name) else { return };
         self.placement.release(place.group, place.slot);
         self.workers[place.queue].hand(move |worker, _| {
             if let Some(mut link) = worker.remove(link, SETTINGS) {
                 link.fail(Cause::Told);
-                are_reset(&link.part());
+                are_reset(&link.part(has_said_all));
             }
         });
     }
@@ -440,10 +440,10 @@ mod tests {
         let refused = outcomes[2].1.as_ref().unwrap_err();
         assert!(matches!(refused, Refused::MemoryLimit(bytes) if *bytes as u64 == OF_ONE));
         assert_eq!(refusal(refused), Refusal::Memory);
-        links.remove((key, 2));
+        links.remove((key, 2), true);
         assert_eq!(links.registered(), 2 * OF_ONE);
         // Where one goes there is room for another.
-        links.remove((key, 0));
+        links.remove((key, 0), true);
         links.make((key, 4));
         assert!(next(&told).1.is_ok());
         assert_eq!(links.registered(), 2 * OF_ONE);
@@ -459,7 +459,7 @@ mod tests {
         }
         let link = links.placed[&(key, 5)].link;
         assert_eq!(links.named(link), Some((key, 5)));
-        (0..8).for_each(|name| links.remove((key, name)));
+        (0..8).for_each(|name| links.remove((key, name), true));
         assert_eq!(links.placement.load(), [0; WORKERS as usize]);
         assert_eq!(links.named(link), None);
     }

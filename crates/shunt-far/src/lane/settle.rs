@@ -233,13 +233,13 @@ impl Lane {
         Ok(())
     }
 
-    /// All that the far agent had to say of this connection has come: the far program's direction goes on over TCP, unless its rest has
-    /// come. False: its program has ended, and bytes are missing.
+    /// All that the far agent had to say of this connection has come, or all that will (`has_said_all`): the far program's direction
+    /// goes on over TCP, unless its rest has come. False: its program has ended, or may have, and bytes are missing.
     #[must_use]
-    pub fn part(&self, theirs: &Section) -> bool {
+    pub fn part(&self, theirs: &Section, has_said_all: bool) -> bool {
         let Some(agreed) = &self.agreed else { return false };
         let Some(come) = agreed.rest else { return true };
-        if agreed.lacks || come != agreed.begins_at {
+        if !has_said_all || agreed.lacks || come != agreed.begins_at {
             return false;
         }
         let heard = self.heard.marks;

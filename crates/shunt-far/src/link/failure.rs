@@ -130,14 +130,15 @@ impl<P: Port, M: Mirror> Link<P, M> {
     }
 
     /// Nothing is left of the link on either side, and nothing more is said of it: what the kernel says of ends counts, and places can be
-    /// used again. Where nobody has said where its connections stood, they end. Returns others that end.
-    pub fn part(&mut self) -> Vec<(usize, Ended)> {
+    /// used again. Where nobody has said where its connections stood, they end; and where the far agent has not said that this was all,
+    /// those of which more may have been to come. Returns others that end.
+    pub fn part(&mut self, has_said_all: bool) -> Vec<(usize, Ended)> {
         let mut ended = Vec::new();
         for slot in 0..self.lanes.len() {
             let Some(open) = &self.lanes[slot] else { continue };
             let theirs = self.mirror.section(slot, self.mirror.side(slot).other());
             let is_open = open.far.is_some() && !open.is_broken_off;
-            if is_open && !(self.is_settled && open.lane.part(theirs)) {
+            if is_open && !(self.is_settled && open.lane.part(theirs, has_said_all)) {
                 // It sends nothing over TCP that the far program could take for what is missing.
                 break_off(theirs);
                 if self.is_settled {

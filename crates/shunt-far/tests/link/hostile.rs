@@ -561,7 +561,7 @@ fn a_connection_that_is_taken_up_behind_a_failure_stays_on_tcp() {
         if was_told {
             far.link.abandon(1);
         } else {
-            far.link.part();
+            far.link.part(true);
         }
         assert_eq!(says(&far, 1), (0, true));
         let theirs = far.link.mirror().section(1, Side::Server);
@@ -584,7 +584,7 @@ fn a_connection_that_the_far_side_has_not_opened_goes_on_over_tcp() {
     far.link.fail(Cause::Told);
     let settlement = far.link.settle(&[]);
     assert_eq!((settlement.ended.as_slice(), settlement.rests.len()), (&[][..], 0));
-    assert_eq!(far.link.part(), []);
+    assert_eq!(far.link.part(true), []);
     assert_eq!(says(&far, 0), (0, true));
     let theirs = far.link.mirror().section(0, Side::Server);
     assert_eq!(theirs.cons.cons.load(Ordering::Relaxed), 0, "from the first byte on");

@@ -300,7 +300,7 @@ impl World {
         }
         for receiver in 0..2 {
             let sender = 1 - receiver;
-            assert_eq!(self.ends[receiver].link().part(), []);
+            assert_eq!(self.ends[receiver].link().part(true), []);
             for lane in 0..self.lanes {
                 self.take_all(lane, receiver);
                 let (from, sent) = (self.ends[receiver].taken(lane), self.ends[sender].sent(lane));

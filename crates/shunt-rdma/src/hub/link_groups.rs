@@ -58,6 +58,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 self.refuse(at, order, now);
                 continue;
             };
+            let has_said_all = matches!(order, Order::Remove(_));
             match order {
                 Order::Say(message) => self.say_to(at, &message, now),
                 Order::Make(name) if has_device => links.make((key, name)),
@@ -68,8 +69,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 Order::Fail(name) => links.fail((key, name)),
                 Order::Settle(name, far) => links.settle((key, name), far),
                 Order::Deliver(place, rest) => links.deliver((key, place.group), place, rest),
-                Order::Remove(name) => {
-                    links.remove((key, name));
+                Order::Remove(name) | Order::Abandon(name) => {
+                    links.remove((key, name), has_said_all);
                     self.endings.remove(&(key, name));
                     self.group_is_over((key, name));
                 }
@@ -140,7 +141,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             Outcome::Made(name, link, _) if links.named(link) != Some(name) => return,
             Outcome::Made(name, _, Ok(pair)) => (name, Came::Made(Ok(pair))),
             Outcome::Made(name, _, Err(refused)) => {
-                links.remove(name);
+                links.remove(name, false);
                 (name, Came::Made(Err((refusal(&refused), refused.to_string()))))
             }
             Outcome::Connected(name) => (name, Came::Connected),

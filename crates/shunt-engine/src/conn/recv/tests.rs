@@ -544,10 +544,16 @@ fn a_peer_that_has_left_is_followed_first() {
         let mut call = Receives::new(&memory, &socket, 9);
         let expected = if there == 0 { Step::Follow } else { Step::Done };
         assert_eq!(step(&mut call), expected, "{there}");
-        // Also by one that has seen some, and waits for more.
-        let mut call = Receives { enough: 9, ..Receives::new(&memory, &socket, 9) };
-        assert_eq!(look_step(&mut call), Step::Follow, "{there}");
     }
+    // Also by one that has seen what there is on both sides of a mark, and waits for more.
+    let (memory, socket) = (in_ring(5), Socket::default());
+    memory.activate();
+    TxCursor::set_mark(&memory.end().theirs.prod, 3);
+    socket.arrive(Arrival::Bytes(6));
+    handover::leave(&memory.end().theirs.ctl.handed_over, || 1);
+    let mut call =
+        Receives { enough: 20, can_look_behind: true, ..Receives::new(&memory, &socket, 20) };
+    assert_eq!(look_step(&mut call), Step::Follow);
     // Who never waits is in a TCP stretch when it hears of it.
     let (memory, socket) = (Memory::default(), Socket::default());
     let end = memory.end();

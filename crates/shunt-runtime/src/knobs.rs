@@ -65,6 +65,8 @@ pub struct Knobs {
     pub core: bool,
     /// `SHUNT_SPIN`.
     pub spin: Spin,
+    /// `SHUNT_PLACE`: threads stay where the scheduler has them.
+    pub stay: bool,
     /// `SHUNT_DMB`.
     pub dmb: Dmb,
     /// `SHUNT_RUN_ID`, or 0.
@@ -103,6 +105,7 @@ pub fn get() -> &'static Knobs {
         disabled: false,
         core: false,
         spin: Spin::Auto,
+        stay: false,
         dmb: Dmb::Attach,
         run_id: 0,
         run_page: None,
@@ -213,6 +216,8 @@ impl Knobs {
                 b"never" => Spin::Never,
                 _ => number(value).map_or(Spin::Auto, Spin::Micros),
             };
+        } else if is(knob::PLACE) {
+            self.stay = value == b"never";
         } else if is(knob::DMB) {
             self.dmb = if value == b"copy" { Dmb::Copy } else { Dmb::Attach };
         } else if is(knob::RUN_ID) {
@@ -296,6 +301,7 @@ mod tests {
             "PATH=/bin",
             "LD_PRELOAD=/lib/libshunt.so",
             "SHUNT_SPIN=250",
+            "SHUNT_PLACE=never",
             "SHUNT_DMB=copy",
             "SHUNT_RUN_ID=18446744073709551615",
             "SHUNT_RUN_PAGE=/proc/1/fd/3",
@@ -320,6 +326,7 @@ mod tests {
                 disabled: true,
                 core: true,
                 spin: Spin::Micros(250),
+                stay: true,
                 dmb: Dmb::Copy,
                 run_id: u64::MAX,
                 run_page: Some(c"/proc/1/fd/3".to_owned()),
@@ -344,6 +351,7 @@ mod tests {
     fn nonsense_counts_as_not_set() {
         let nonsense = [
             "SHUNT_SPIN=-5",
+            "SHUNT_PLACE=here",
             "SHUNT_DMB=teleport",
             "SHUNT_RUN_ID=x",
             "SHUNT_RUN_DIR=",
@@ -364,7 +372,7 @@ mod tests {
             "=",
             "",
         ];
-        let wrong = 10;
+        let wrong = 11;
         assert_eq!(read(&nonsense), Knobs { wrong, ..Knobs::default() });
     }
 

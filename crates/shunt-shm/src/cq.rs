@@ -31,7 +31,7 @@ pub struct CqLine {
 #[derive(Debug, Default)]
 pub struct ArmLine {
     sleepers: AtomicU32,
-    /// When the peer last began to ring, in nanoseconds of the monotonic clock; for those who learn what a wake-up takes.
+    /// When the peer last began to ring, and on which processor ([`Waker`](crate::waker::Waker)).
     pub rang: AtomicU64,
 }
 

@@ -29,6 +29,7 @@ pub mod handover;
 mod reset;
 pub mod ring;
 pub mod sync;
+pub mod waker;
 pub mod zerocopy;
 
 #[cfg(not(loom))]

@@ -120,6 +120,8 @@ counters! {
     Contained = "contained_faults";
     /// Variables `SHUNT_*` of programs that talk to an agent, whose values mean nothing: the defaults hold. `shunt run` and `shunt doctor` name them.
     WrongVariables = "wrong_variables";
+    /// Times a thread went to the processor of those who wake it.
+    ThreadsPlaced = "threads_placed";
 }
 
 /// Room for counters in shared memory; the layout's, so it only grows with the version.

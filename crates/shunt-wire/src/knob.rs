@@ -51,6 +51,8 @@ knobs! {
         "Directory of the agent's socket. It must belong to the user and be closed to others, or be that of an agent for the host (`shunt agent --host`).";
     SPIN: "SHUNT_SPIN", Some("--spin"), "auto", Syntax::Number(&["auto", "never"], 0, U32),
         "How long a waiting call spins before it sleeps: `auto` (learnt from what paid), `never`, or a number of microseconds.";
+    PLACE: "SHUNT_PLACE", None, "auto", Syntax::Words(&["auto", "never"]),
+        "Whether a thread goes to the processor of those who wake it, where that is nearly always one other: `auto` (where the thread may run on all processors of the machine), or `never`.";
     DMB: "SHUNT_DMB", Some("--dmb"), "attach", Syntax::Words(&["attach", "copy"]),
         "How bytes reach the peer's memory: `attach` (written straight into its RMB) or `copy` (through an own sndbuf that the device moves).";
     RUN_ID: "SHUNT_RUN_ID", None, "unset", Syntax::Number(&[], 0, u64::MAX),

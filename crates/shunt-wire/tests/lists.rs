@@ -45,6 +45,7 @@ fn values_of_knobs() {
     for (knob, good, bad) in [
         (knob::SPIN, &["auto", "never", "0", "250", ""][..], &["nevr", "-5", "1.5", "Never"][..]),
         (knob::DMB, &["attach", "copy"], &["teleport"]),
+        (knob::PLACE, &["auto", "never"], &["1", "always"]),
         (knob::CONNS_PER_LG, &["1", "255"], &["0", "256", "all"]),
         (knob::SHORT_LIVED, &["all", "16"], &["0", "none"]),
         (knob::DISABLE, &["1", "0", "TRUE", "off"], &["flase", "2"]),

@@ -13,6 +13,7 @@ mod crowd;
 pub mod looks;
 #[cfg(not(loom))]
 mod naps;
+mod placing;
 mod ports;
 pub mod sharers;
 mod spin;
@@ -28,6 +29,7 @@ mod waiter;
 pub use blocking::{Blocking, Ears, PAUSES, spins};
 #[cfg(not(loom))]
 pub use naps::{Naps, PATIENT, SELDOM, SOON, UNATTENDED};
+pub use placing::Placing;
 pub use ports::{
     Handlers, Hearing, Host, Limits, Set, Slept, Spared, Spinner, Spun, Wait, Way, Woken,
 };

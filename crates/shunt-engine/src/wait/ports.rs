@@ -1,10 +1,12 @@
 //! What the waiter asks of the world, and the values between them.
 
 use shunt_shm::sync::{AtomicU32, AtomicU64};
+use shunt_shm::waker::Waker;
 use shunt_wire::waits::Part;
 
 use crate::handshake::SHORTEST_LOOK;
 use crate::spin::{Mode, Nanos};
+use crate::wait::placing::Placing;
 use crate::wait::stopwatch::{Spell, Stopwatch};
 
 /// How a spin ended.
@@ -62,6 +64,14 @@ pub trait Host: Spinner {
     fn doubt(&self) -> Option<Nanos>;
     /// Counts a sleep.
     fn sleeps(&self, way: Way);
+    /// What the calling thread has learnt of the processors of those who wake it.
+    fn placing(&self) -> Placing;
+    /// It has learnt that.
+    fn learns_place(&self, placing: Placing);
+    /// The processor on which it runs.
+    fn processor(&self) -> u32;
+    /// It goes to another one, if it may.
+    fn goes_to(&self, processor: u32);
 }
 
 /// How a thread sleeps.
@@ -229,12 +239,13 @@ pub trait Wait {
     fn was_woken(&mut self) {}
     /// Whether spins are learnt from how long its sleeps take.
     fn teaches(&self) -> bool;
-    /// When the first of those began to wake it who did since `since`, on the monotonic clock of this machine; `None`: they
-    /// do not say.
-    fn rang(&self, way: Way, since: Nanos) -> Option<Nanos> {
+    /// The first of those who began to wake it since `since`, on the monotonic clock of this machine; `None`: they do not say.
+    fn rang(&self, way: Way, since: Nanos) -> Option<Waker> {
         let _ = (way, since);
         None
     }
+    /// Whether the thread may go to the processor of those who wake it: it waits for one peer, and that one does not follow it.
+    fn follows(&self) -> bool;
     /// The time of the wait that is under way.
     fn stopwatch(&mut self) -> &mut Stopwatch;
     /// A wait has ended by something to look at, or its last part has: after so long. It stands for as many as

@@ -203,7 +203,7 @@ fn rest(host: &impl Spinner, most: Nanos) -> bool {
 }
 
 /// Offers the processor to others; when it was back.
-fn offer(host: &impl Spinner, now: Nanos) -> Nanos {
+pub(super) fn offer(host: &impl Spinner, now: Nanos) -> Nanos {
     host.give_way();
     let back = host.now();
     host.rests(back);

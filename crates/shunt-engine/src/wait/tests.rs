@@ -2,11 +2,13 @@
 //! come to.
 
 mod lasting;
+mod placing;
 mod spins;
 
 use core::cell::{Cell, RefCell};
 
 use shunt_shm::sync::{AtomicU32, AtomicU64, Ordering};
+use shunt_shm::waker::Waker;
 use shunt_wire::waits::Part;
 
 use super::*;
@@ -29,6 +31,7 @@ enum Step {
     Awake,
     Disarm,
     Visit(Slept),
+    GoTo(u32),
 }
 
 /// A process.
@@ -51,6 +54,8 @@ struct Process {
     counted: [Cell<u32>; 2],
     /// How often one was woken.
     woken: Cell<u32>,
+    placing: Cell<Placing>,
+    processor: Cell<u32>,
     steps: RefCell<Vec<Step>>,
 }
 
@@ -131,6 +136,23 @@ impl Host for Process {
         self.doubt
     }
 
+    fn placing(&self) -> Placing {
+        self.placing.get()
+    }
+
+    fn learns_place(&self, placing: Placing) {
+        self.placing.set(placing);
+    }
+
+    fn processor(&self) -> u32 {
+        self.processor.get()
+    }
+
+    fn goes_to(&self, processor: u32) {
+        self.does(Step::GoTo(processor));
+        self.processor.set(processor);
+    }
+
     fn sleeps(&self, way: Way) {
         let counted = &self.counted[usize::from(way == Way::Kernel)];
         counted.set(counted.get() + 1);
@@ -155,6 +177,9 @@ struct What<'a, const SET: bool> {
     teaches: bool,
     /// How long before the sleep ended somebody began to wake it.
     rang: Option<Nanos>,
+    /// On which processor that one ran.
+    from: Option<u32>,
+    follows: bool,
     stopwatch: Stopwatch,
     /// What it was told to have lasted.
     lasted: Vec<(Part, Nanos)>,
@@ -175,6 +200,8 @@ impl<'a, const SET: bool> What<'a, SET> {
             ran: false,
             teaches: true,
             rang: None,
+            from: None,
+            follows: true,
             stopwatch: Stopwatch::default(),
             lasted: Vec::new(),
         }
@@ -251,8 +278,12 @@ impl<const SET: bool> Wait for What<'_, SET> {
         self.teaches
     }
 
-    fn rang(&self, _: Way, _: Nanos) -> Option<Nanos> {
-        Some(self.process.now.get() - self.rang?)
+    fn rang(&self, _: Way, _: Nanos) -> Option<Waker> {
+        Some(Waker { at: self.process.now.get() - self.rang?, cpu: self.from })
+    }
+
+    fn follows(&self) -> bool {
+        self.follows
     }
 
     fn stopwatch(&mut self) -> &mut Stopwatch {
@@ -465,6 +496,10 @@ impl Wait for Looks<'_> {
     fn teaches(&self) -> bool {
         false
     }
+    fn follows(&self) -> bool {
+        true
+    }
+
     fn stopwatch(&mut self) -> &mut Stopwatch {
         self.0.stopwatch()
     }

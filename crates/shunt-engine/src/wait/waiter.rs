@@ -4,9 +4,9 @@ use shunt_shm::doorbell::{ON_QUEUE, arm};
 use shunt_shm::sync::{AtomicU32, store_load_fence_after_rmw};
 use shunt_wire::waits::Part;
 
-use crate::spin::Nanos;
+use crate::spin::{NOBODY, Nanos};
 use crate::wait::ports::{Handlers, Hearing, Host, Limits, Set, Slept, Wait, Way, Woken};
-use crate::wait::spin::{learn, learn_wake_up};
+use crate::wait::spin::{learn, learn_wake_up, offer};
 
 /// Waits once. Whoever calls it has looked, and looks again when it says so.
 #[inline]
@@ -18,6 +18,7 @@ pub fn wait<W: Wait>(what: &mut W, host: &impl Host) -> Woken {
         Ok(way) => way,
         Err(woken) => return woken,
     };
+    take_place(&*what, host);
     let slept = what.arm(way, |what, hearing| {
         let is_ready = look_armed(|| what.is_ready()) || !what.is_heard(way);
         if is_ready { None } else { Some(sleep(what, host, way, hearing)) }
@@ -41,6 +42,21 @@ pub fn wait<W: Wait>(what: &mut W, host: &impl Host) -> Woken {
         Handlers::Continue => Woken::Look,
         Handlers::Restart => Woken::Restarted,
         Handlers::End => Woken::Interrupted,
+    }
+}
+
+/// The thread is about to sleep, and goes where it is to go, if it follows others. Where nobody else wants its processor that would
+/// idle, and the next wake-up bring it back: then it stays.
+#[inline]
+fn take_place(what: &impl Wait, host: &impl Host) {
+    let (Some(to), learnt) = host.placing().take() else { return };
+    host.learns_place(learnt);
+    if !what.follows() {
+        return;
+    }
+    let began = host.now();
+    if offer(host, began) - began >= NOBODY {
+        host.goes_to(to);
     }
 }
 
@@ -72,10 +88,14 @@ fn sleep<W: Wait>(what: &mut W, host: &impl Host, way: Way, hearing: Hearing) ->
         if slept == Slept::Woken {
             let lasted = what.stopwatch().ends(limits.now, now);
             what.lasted(Part::Slept, lasted);
-            if let Some(rang) = what.rang(way, limits.now) {
-                let took = now.saturating_sub(rang);
+            if let Some(waker) = what.rang(way, limits.now) {
+                let took = now.saturating_sub(waker.at);
                 what.lasted(Part::WakeUp, took);
                 learn_wake_up(host, way, took);
+                let has_spun = lasted > now.saturating_sub(limits.now);
+                if !has_spun {
+                    host.learns_place(host.placing().woken(waker, host.processor()));
+                }
             }
         }
     };

@@ -10,6 +10,7 @@ use shunt_engine::wait::{
 use shunt_shm::cq::ArmLine;
 use shunt_shm::region::SLOTS;
 use shunt_shm::sync::store_load_fence;
+use shunt_shm::waker::Waker;
 use shunt_wire::waits::Part;
 
 use crate::calls::{Has, Keeper, UnderWay};
@@ -27,6 +28,7 @@ use crate::stream::liveness;
 use crate::stream::spin::{self, ThisProcess};
 use crate::system::abi::{c_int, epoll_event};
 use crate::system::{clock, errno};
+use crate::threads::placing;
 use crate::threads::signals;
 
 /// epoll_wait on an instance that watches none, yet: the kernel's alone, unless a connection is added
@@ -201,11 +203,18 @@ impl Wait for Waiter {
         true
     }
 
-    fn rang(&self, _: Way, since: u64) -> Option<u64> {
+    fn rang(&self, _: Way, since: u64) -> Option<Waker> {
         let vectors = self.instance.sharers.vectors();
         let near = looks::awake(vectors).filter(|queue| !queue.link.is_far());
         let rang = near.filter_map(|queue| Some(queue.vector()?.arm.rang.load(Ordering::Relaxed)));
-        rang.filter(|rang| *rang >= since).min()
+        rang.filter_map(|word| Waker::since(word, since)).min_by_key(|waker| waker.at)
+    }
+
+    fn follows(&self) -> bool {
+        let state = self.instance.lock();
+        let mut conns = state.watches.iter().flatten().filter_map(|watch| watch.conn);
+        let first = conns.next().map(|watched| watched.conn.sock());
+        first.is_some_and(placing::follows) && conns.next().is_none()
     }
 
     fn stopwatch(&mut self) -> &mut Stopwatch {

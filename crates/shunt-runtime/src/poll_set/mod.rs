@@ -24,6 +24,7 @@ use shunt_engine::wait::{
 };
 use shunt_shm::doorbell::arm_bell;
 use shunt_shm::sync::AtomicU32;
+use shunt_shm::waker::Waker;
 use shunt_wire::waits::Part;
 
 use crate::calls::{Has, UnderWay};
@@ -41,6 +42,7 @@ use crate::system::errno::{self, KeepErrno};
 use crate::system::kernel_poll;
 use crate::threads::futexes::{Words, can_sleep_on};
 use crate::threads::handlers::Seen;
+use crate::threads::placing;
 use crate::threads::{handlers, signals};
 
 /// Writes an entry's result; 1 when there is one.
@@ -316,11 +318,17 @@ impl Wait for PollSet<'_> {
         true
     }
 
-    fn rang(&self, _: Way, since: u64) -> Option<u64> {
+    fn rang(&self, _: Way, since: u64) -> Option<Waker> {
         self.conns()
             .filter(|(_, conn)| !conn.sock().is_far())
             .filter_map(|(_, conn)| rang(&conn.end()?.theirs.ctl, since))
-            .min()
+            .min_by_key(|waker| waker.at)
+    }
+
+    fn follows(&self) -> bool {
+        let mut conns = self.conns();
+        conns.next().is_some_and(|(_, conn)| placing::follows(conn.sock()))
+            && conns.next().is_none()
     }
 
     fn stopwatch(&mut self) -> &mut Stopwatch {

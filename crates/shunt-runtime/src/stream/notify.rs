@@ -24,9 +24,9 @@ use crate::epoll::tell as instances;
 use crate::fds::own_fds::adopt;
 use crate::stream::acquaint;
 use crate::system::abi;
-use crate::system::clock;
 use crate::system::errno::KeepErrno;
 use crate::threads::handlers;
+use crate::threads::placing;
 use crate::threads::signals::SettingUp;
 
 /// The peer; a client that has only received so far may have to ask the agent for its doorbells.
@@ -95,7 +95,7 @@ impl Theirs<'_> {
     /// Those who are woken are to learn what it takes.
     fn begins(&self) {
         let mine = self.link.view().section(self.slot, self.link.side);
-        mine.ctl.rang.store(clock::now(), Ordering::Relaxed);
+        mine.ctl.rang.store(placing::waker().word(), Ordering::Relaxed);
     }
 }
 
@@ -197,7 +197,7 @@ fn queue(
     let of = link.view().lane(lane).vector(vector);
     let rings = puts(&of.queue, &of.arm, slot, place) == Push::Ring;
     rings.then(|| {
-        of.arm.rang.store(clock::now(), Ordering::Relaxed);
+        of.arm.rang.store(placing::waker().word(), Ordering::Relaxed);
         vector
     })
 }

@@ -9,12 +9,13 @@ use rustix::net::sockopt::{Timeout, socket_timeout};
 use shunt_engine::call::{Direction, Until};
 use shunt_engine::conn::{End, kernel_events};
 use shunt_engine::wait::{
-    self, Blocking, Ears, Handlers, Hearing, Host, Limits, PAUSES, Slept, Stopwatch, Wait, Way,
-    spins,
+    self, Blocking, Ears, Handlers, Hearing, Host, Limits, PAUSES, Placing, Slept, Stopwatch, Wait,
+    Way, spins,
 };
 use shunt_shm::doorbell::{ON_FUTEX, arm, arm_bell};
 use shunt_shm::region::Ctl;
 use shunt_shm::sync::{AtomicU32, AtomicU64, prefetch};
+use shunt_shm::waker::Waker;
 use shunt_wire::counter::Counter;
 use shunt_wire::waits::Part;
 
@@ -35,6 +36,7 @@ use crate::system::errno;
 use crate::system::kernel_poll;
 use crate::threads::futexes;
 use crate::threads::handlers::{self, Seen};
+use crate::threads::placing;
 use crate::threads::signals;
 
 impl Host for ThisProcess {
@@ -65,6 +67,22 @@ impl Host for ThisProcess {
 
     fn wakes(&self) {
         probes::wakes();
+    }
+
+    fn placing(&self) -> Placing {
+        placing::learnt()
+    }
+
+    fn learns_place(&self, placing: Placing) {
+        placing::learn(placing);
+    }
+
+    fn processor(&self) -> u32 {
+        placing::here()
+    }
+
+    fn goes_to(&self, processor: u32) {
+        placing::go_to(processor);
     }
 }
 
@@ -130,10 +148,9 @@ impl Sleep {
     }
 }
 
-/// When the peer began to wake those who wait for a connection, if it did since then.
-pub fn rang(theirs: &Ctl, since: u64) -> Option<u64> {
-    let rang = theirs.rang.load(Relaxed);
-    (rang >= since).then_some(rang)
+/// Who of the peer began to wake those who wait for a connection, if it did since then.
+pub fn rang(theirs: &Ctl, since: u64) -> Option<Waker> {
+    Waker::since(theirs.rang.load(Relaxed), since)
 }
 
 /// The program's timeout, looked up when a call really has to wait.
@@ -377,8 +394,12 @@ impl Wait for Waiting<'_> {
         self.of.sock.is_far()
     }
 
-    fn rang(&self, _: Way, since: u64) -> Option<u64> {
+    fn rang(&self, _: Way, since: u64) -> Option<Waker> {
         if self.of.sock.is_far() { None } else { rang(&self.end.as_ref()?.theirs.ctl, since) }
+    }
+
+    fn follows(&self) -> bool {
+        placing::follows(self.of.sock)
     }
 
     fn stopwatch(&mut self) -> &mut Stopwatch {

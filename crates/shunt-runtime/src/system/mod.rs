@@ -5,6 +5,7 @@ pub mod clock;
 pub mod cores;
 pub mod dynamic;
 pub mod errno;
+pub mod filter;
 pub mod kernel_abi;
 pub mod kernel_poll;
 pub mod loaded;

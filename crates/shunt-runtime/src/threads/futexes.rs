@@ -4,7 +4,6 @@ use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use rustix::io::Errno;
-use rustix::thread::{SecureComputingMode, secure_computing_mode};
 use shunt_engine::wait::{Slept, UNATTENDED};
 use shunt_shm::doorbell::{
     MOST_WORDS, ON_FUTEX, arm, futex_wait_any, futex_wait_timed, futex_wake,
@@ -13,14 +12,14 @@ use shunt_shm::sync::AtomicU32;
 
 use crate::system::abi::timespec;
 use crate::system::clock;
+use crate::system::filter;
 use crate::threads::handlers::{self, Seen};
 
 /// Whether threads can sleep on several words at a time: [`NOT_KNOWN`], ...
 static HAS_WAITV: AtomicU32 = AtomicU32::new(NOT_KNOWN);
 const NOT_KNOWN: u32 = 0;
 const YES: u32 = 1;
-/// The kernel has no futex_waitv(2), or the process is under a filter (seccomp(2)), which may kill for a system call that hardly
-/// any program makes.
+/// The kernel has no futex_waitv(2), or the process is under a [`filter`].
 const NO: u32 = 2;
 
 /// True when a thread can sleep on so many words.
@@ -33,9 +32,9 @@ fn has_waitv() -> bool {
     if known != NOT_KNOWN {
         return known == YES;
     }
-    let is_free = matches!(secure_computing_mode(), Ok(SecureComputingMode::Disabled));
-    HAS_WAITV.store(if is_free { YES } else { NO }, Relaxed);
-    is_free
+    let may = !filter::is_there();
+    HAS_WAITV.store(if may { YES } else { NO }, Relaxed);
+    may
 }
 
 /// A word, and what it is until there is news.

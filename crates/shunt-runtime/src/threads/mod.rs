@@ -5,5 +5,6 @@ pub mod handlers;
 pub mod installing;
 pub mod kept;
 pub mod mutex;
+pub mod placing;
 pub mod sections;
 pub mod signals;

@@ -62,8 +62,7 @@ pub struct Ctl {
     /// What copies out of the ring take at the writer's end, and out of the peer's pipes: two halves of a word, in nanoseconds
     /// per MiB; 0: not known.
     pub costs: AtomicU64,
-    /// When the writer last began to wake somebody at the other end, in nanoseconds of the monotonic clock; for those who
-    /// learn what a wake-up takes.
+    /// When the writer last began to wake somebody at the other end, and on which processor ([`Waker`](crate::waker::Waker)).
     pub rang: AtomicU64,
 }
 

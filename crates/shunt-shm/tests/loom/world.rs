@@ -5,7 +5,7 @@ use loom::model::Builder;
 use loom::sync::{Condvar, Mutex, Notify};
 use shunt_engine::spin::{Mode, Nanos};
 use shunt_engine::wait::{
-    Handlers, Hearing, Host, Limits, Set, Slept, Spinner, Stopwatch, Wait, Way, Woken,
+    Handlers, Hearing, Host, Limits, Placing, Set, Slept, Spinner, Stopwatch, Wait, Way, Woken,
 };
 use shunt_shm::ring::{
     ConsLine, Content, ProdLine, REWIND_AFTER, RxCursor, Shape, Span, TxCursor, UNLIMITED,
@@ -205,6 +205,18 @@ impl Host for Process {
     }
 
     fn sleeps(&self, _: Way) {}
+
+    fn placing(&self) -> Placing {
+        Placing::NEW
+    }
+
+    fn learns_place(&self, _: Placing) {}
+
+    fn processor(&self) -> u32 {
+        0
+    }
+
+    fn goes_to(&self, _: u32) {}
 }
 
 /// A doorbell that is never drained: each of those who listen hears each ring since its last sleep.
@@ -286,6 +298,10 @@ impl<S: Sleeper> Wait for Waiting<S> {
     fn visit(&mut self, _: Slept) {}
 
     fn teaches(&self) -> bool {
+        false
+    }
+
+    fn follows(&self) -> bool {
         false
     }
 

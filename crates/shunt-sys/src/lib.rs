@@ -19,6 +19,7 @@ pub mod process;
 mod raw;
 pub mod reach;
 pub mod run_dir;
+pub mod scheduling;
 pub mod seqpacket;
 pub mod signals;
 pub mod sockdiag;

@@ -12,6 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use shunt_engine::wait::Placing;
 use shunt_shm::region::Side;
 use shunt_shm::waker::Waker;
+use shunt_sys::scheduling::is_fair;
 use shunt_wire::counter::Counter;
 
 use crate::conn::Sock;
@@ -24,11 +25,23 @@ use crate::threads::sections;
 
 thread_local! {
     static LEARNT: Cell<Placing> = const { Cell::new(Placing::NEW) };
+    /// How often this thread has begun to wake others, and whether it may be followed.
+    static WOKE: Cell<(u32, bool)> = const { Cell::new((0, false)) };
 }
 
 /// This thread, as one that begins to wake others.
 pub fn waker() -> Waker {
-    Waker { at: clock::now(), cpu: Some(here()) }
+    Waker { at: clock::now(), cpu: may_be_followed().then(here) }
+}
+
+/// Where a thread of real time runs others may have to wait for as long as that likes, so nobody follows one.
+fn may_be_followed() -> bool {
+    /// Its policy may change, and is asked for once in so many times.
+    const OFTEN: u32 = 1024;
+    let (times, known) = WOKE.get();
+    let may = if times % OFTEN == 0 { !filter::is_there() && is_fair() } else { known };
+    WOKE.set((times.wrapping_add(1), may));
+    may
 }
 
 /// Whether a thread that waits for this connection alone follows those who wake it. Acceptors do. Connectors do not: a busy server
@@ -65,7 +78,7 @@ pub fn go_to(processor: u32) {
 /// Whether this thread has gone there.
 fn goes_to(cpu: usize) -> bool {
     let are_all = |set: CpuSet| Some(set.count()) == cores::online();
-    if cpu >= CpuSet::MAX_CPU || !sched_getaffinity(None).is_ok_and(are_all) {
+    if cpu >= CpuSet::MAX_CPU || !is_fair() || !sched_getaffinity(None).is_ok_and(are_all) {
         return false;
     }
     let mut there = CpuSet::new();
@@ -132,6 +145,23 @@ mod tests {
             sched_setaffinity(None, &given).is_ok()
                 && !goes_to(second)
                 && sched_getaffinity(None) == Ok(given)
+        }));
+    }
+
+    #[test]
+    fn nobody_follows_a_thread_of_real_time() {
+        let Some([first, _]) = two() else { return };
+        assert!(in_child(|| {
+            cores::ask();
+            let is_followed = waker().cpu.is_some();
+            WOKE.set((0, false));
+            let param = libc::sched_param { sched_priority: 1 };
+            // SAFETY: this thread's alone; the parameters are live.
+            let is_set =
+                unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) } == 0;
+            // Not without privileges.
+            let is_left = || waker().cpu.is_none() && !goes_to(first);
+            is_followed != filter::is_there() && (!is_set || is_left())
         }));
     }
 

@@ -26,6 +26,7 @@ use crate::fds::unconnected;
 use crate::stream::hand_over;
 use crate::system::abi::{c_int, c_ulong};
 use crate::system::errno::{self, KeepErrno};
+use crate::system::filter;
 
 const SECCOMP_SET_MODE_STRICT: c_ulong = 0;
 const SECCOMP_SET_MODE_FILTER: c_ulong = 1;
@@ -48,6 +49,7 @@ pub fn before_seccomp(operation: c_ulong, filter: c_ulong) {
     };
     if sets && owns_process_state() && activity::active() {
         let _keep = KeepErrno::new();
+        filter::comes();
         leave_all();
         epoll::all().for_each(epoll::instance::Instance::dissolve);
         activity::deactivate();

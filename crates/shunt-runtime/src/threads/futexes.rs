@@ -1,6 +1,7 @@
 //! Sleeping on arm words: on that of one connection, or on those of several.
 
 use core::ptr;
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
 use rustix::io::Errno;
@@ -15,26 +16,12 @@ use crate::system::clock;
 use crate::system::filter;
 use crate::threads::handlers::{self, Seen};
 
-/// Whether threads can sleep on several words at a time: [`NOT_KNOWN`], ...
-static HAS_WAITV: AtomicU32 = AtomicU32::new(NOT_KNOWN);
-const NOT_KNOWN: u32 = 0;
-const YES: u32 = 1;
-/// The kernel has no futex_waitv(2), or the process is under a [`filter`].
-const NO: u32 = 2;
+/// The kernel has no futex_waitv(2), by which threads sleep on several words at a time.
+static LACKS_WAITV: AtomicBool = AtomicBool::new(false);
 
 /// True when a thread can sleep on so many words.
 pub fn can_sleep_on(words: usize) -> bool {
-    words == 1 || (words <= MOST_WORDS && has_waitv())
-}
-
-fn has_waitv() -> bool {
-    let known = HAS_WAITV.load(Relaxed);
-    if known != NOT_KNOWN {
-        return known == YES;
-    }
-    let may = !filter::is_there();
-    HAS_WAITV.store(if may { YES } else { NO }, Relaxed);
-    may
+    words == 1 || (words <= MOST_WORDS && !LACKS_WAITV.load(Relaxed) && !filter::is_there())
 }
 
 /// A word, and what it is until there is news.
@@ -99,7 +86,7 @@ pub fn sleep_on(armed: &[Word], agents: &[Word], seen: Seen, longest: Option<u64
         futex_wait_any(armed.iter().chain(agents).copied(), Some(at(&time)))
     });
     if slept == Some(Err(Errno::NOSYS)) || slept == Some(Err(Errno::PERM)) {
-        HAS_WAITV.store(NO, Relaxed);
+        LACKS_WAITV.store(true, Relaxed);
         return Slept::Woken;
     }
     // The kernel wakes one of those who sleep at an agent's end, and that one the others.

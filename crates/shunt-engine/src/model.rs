@@ -574,7 +574,9 @@ impl Incoming for Receives<'_> {
         let unread = usize::try_from(self.socket.unread()).unwrap();
         let there = unread - self.looked_at.unwrap_or(0);
         let n = most.min(self.total - self.got).min(there);
-        if there == 0 && self.socket.reset.get() && !self.socket.is_told.replace(true) {
+        // Behind a FIN receivers do not hear of RST (`tcp_recvmsg_locked`: `SOCK_DONE`).
+        let is_failure = self.socket.reset.get() && !self.socket.fin.get();
+        if there == 0 && is_failure && !self.socket.is_told.replace(true) {
             return Kernel::Failed(Errno::CONNRESET);
         }
         let has_ended = self.socket.fin.get() || self.socket.is_deaf.get();

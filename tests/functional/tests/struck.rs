@@ -125,6 +125,37 @@ threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
 [thread.join() for thread in threads]
 "#;
 
+/// Reads all; says how it has ended.
+const SINK: &str = r#"
+import socket, sys
+listener = socket.create_server((sys.argv[1], 0))
+print("port", listener.getsockname()[1], flush=True)
+conn, got = listener.accept()[0], 0
+try:
+    while piece := conn.recv(65536):
+        got += len(piece)
+    print("end", got, flush=True)
+except OSError as error:
+    print("end reset", error, flush=True)
+"#;
+
+/// Sends now and then, which it says, and all the rest at once when it may go. Then it ends its direction, and waits for the other one.
+const SOURCE: &str = r#"
+import os, socket, sys, time
+ip, port, place = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+conn = socket.create_connection((ip, port))
+while not os.path.exists(place + "/go"):
+    conn.sendall(bytes(1000))
+    time.sleep(0.005)
+conn.sendall(bytes(57000))
+conn.shutdown(socket.SHUT_WR)
+print("ended", flush=True)
+try:
+    conn.recv(1)
+except OSError as error:
+    print("reset", error, flush=True)
+"#;
+
 /// What is struck, if it is an agent: the first one's or the second one's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
@@ -144,18 +175,23 @@ struct Programs {
 }
 
 impl Programs {
+    /// Those that say how each of their connections has ended.
     fn start(lab: Lab, before: impl FnOnce(&Lab)) -> Self {
+        let several = [&CONNECTIONS.to_string(), "60000"];
+        Self::of(lab, [SERVER, CLIENT], &several, before)
+    }
+
+    fn of(lab: Lab, texts: [&str; 2], several: &[&str], before: impl FnOnce(&Lab)) -> Self {
         let [one, two] = [&lab.machines[0], &lab.machines[1]];
-        let size = "60000";
         let mut server = two.command("python3");
-        server.args(["-c", SERVER, "10.77.0.2", &CONNECTIONS.to_string(), size]);
+        server.args(["-c", texts[0], "10.77.0.2"]).args(several);
         let mut server = two.sandbox().spawn(server);
         let port: u16 = server.wait_for_line(|line| line.strip_prefix("port ")?.parse().ok());
         one.until_it_knows(SocketAddr::from((two.ip, port)));
         before(&lab);
         let mut client = one.command("python3");
-        client.args(["-c", CLIENT, "10.77.0.2", &port.to_string()]);
-        client.args([&CONNECTIONS.to_string(), size]).arg(lab.path());
+        client.args(["-c", texts[1], "10.77.0.2", &port.to_string()]);
+        client.args(several).arg(lab.path());
         let client = one.sandbox().spawn(client);
         Self { lab, server, client }
     }
@@ -289,4 +325,27 @@ fn connections_that_are_being_settled() {
             programs.finish(&format!("{what:?} before message {step} of settling"));
         }
     }
+}
+
+/// A program ends its direction, and resets the connection as its agent is killed, before the other agent knows of that: what the kernel
+/// tells is no end of what the link has not brought.
+#[test]
+fn an_end_and_a_reset_before_the_other_agent_knows() {
+    let texts = [SINK, SOURCE];
+    let mut programs = Programs::of(Lab::of_hosts_by_relay(), texts, &[], |_| ());
+    let [one, two] = [&programs.lab.machines[0], &programs.lab.machines[1]];
+    let moves = || listed(one) == 1 && one.sandbox().stats().get("messages_sent") > 10;
+    settles("shunted", &true, moves);
+    let agents = [one, two].map(Machine::sandbox);
+    agents.iter().for_each(|agent| agent.signal_agent(libc::SIGSTOP));
+    programs.go();
+    programs.client.wait_for_line(|line| (line == "ended").then_some(()));
+    agents[0].kill_agent();
+    let client = programs.client.wait();
+    assert!(client.stdout.contains("reset"), "{client}");
+    // Time for the server to take that for an end, if it does.
+    sleep(Duration::from_millis(100));
+    agents[1].signal_agent(libc::SIGCONT);
+    let server = programs.server.wait();
+    assert!(server.stdout.contains("end reset"), "{server}");
 }

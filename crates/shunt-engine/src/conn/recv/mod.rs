@@ -162,18 +162,36 @@ fn nothing(call: &impl Incoming, blocking: bool, until: Until) -> Step {
     if call.got() > 0 && is_satisfied(call, blocking) { Step::Done } else { Step::Wait(until) }
 }
 
-/// The step when the kernel socket has an error: told once, by the kernel itself, so that `SO_ERROR` and
-/// later calls answer as they do.
-fn failure(end: &End<'_>, call: &mut impl Incoming) -> Step {
+/// The kernel socket has an error.
+enum Failure {
+    /// It is told once, by the kernel itself, so that `SO_ERROR` and later calls answer as they do.
+    Told(Step),
+    /// RST behind a FIN, of which receivers do not hear.
+    BehindFin,
+}
+
+/// What comes of such an error.
+fn failure(record: &Record, call: &mut impl Incoming) -> Failure {
     if call.got() > 0 {
-        return Step::Done;
+        return Failure::Told(Step::Done);
     }
-    match read(call, usize::MAX) {
+    Failure::Told(match read(call, usize::MAX) {
         Read::Bytes => Step::Done,
-        // RST behind a FIN, of which receivers do not hear.
-        Read::Eof => at_end(end.record, Some(*end), call),
+        Read::Eof => return Failure::BehindFin,
         Read::Nothing => Step::Failed(Errno::AGAIN),
-        Read::Error(error) => failed(end.record, call, error),
+        Read::Error(error) => failed(record, call, error),
+    })
+}
+
+/// The step at an end that the kernel tells of before the link from another host has brought what was sent in front of it.
+///
+/// # Errors
+/// Nobody brings it: the agent is gone.
+fn ahead_of_link(call: &impl Incoming, blocking: bool) -> Result<Step, Violation> {
+    if call.is_cut_off() {
+        Err(Violation::Grants)
+    } else {
+        Ok(nothing(call, blocking, Until::Both))
     }
 }
 

@@ -6,7 +6,10 @@ use shunt_shm::Violation;
 use shunt_shm::grants::Grants;
 use shunt_shm::ring::{RxCursor, Span};
 
-use super::{Incoming, Looked, Read, at_end, failed, failure, is_satisfied, nothing, read};
+use super::{
+    Failure, Incoming, Looked, Read, ahead_of_link, at_end, failed, failure, is_satisfied, nothing,
+    read,
+};
 use crate::call::{Errno, Moment, Step, Until, interruptible};
 use crate::conn::End;
 use crate::conn::flags::{FROZEN, HOSTED, KERNEL_HINT, LEFTOVER, SHUT_RD};
@@ -174,18 +177,15 @@ impl End<'_> {
         if !alone {
             return Ok(None);
         }
-        if look == Look::Eof && self.awaits_end() {
-            // What was put into the ring before that end is on its way.
-            let has_come = rx.cursor.refresh(&self.theirs.prod, self.ring)? > 0;
-            if !has_come && call.is_cut_off() {
-                return Err(Violation::Grants);
-            }
-            return Ok((!has_come).then(|| nothing(call, blocking, Until::Both)));
-        }
+        // Before the last look into the ring: what the link brings until then is there.
+        let awaits_end = self.awaits_end();
         // What was put into the ring before the end comes first.
         if rx.cursor.refresh(&self.theirs.prod, self.ring)? > 0 {
             // Unless the call is for no bytes, which `ring_stretch` has seen to.
             return Ok(None);
+        }
+        if look == Look::Eof && awaits_end {
+            return ahead_of_link(call, blocking).map(Some);
         }
         // Also an end that is behind bytes: it is told once.
         self.put(KERNEL_HINT, look != Look::Silent);
@@ -194,7 +194,11 @@ impl End<'_> {
         }
         Ok(Some(match look {
             Look::Eof | Look::OwnEnd => at_end(self.record, Some(*self), call),
-            Look::Error => failure(self, call),
+            Look::Error => match failure(self.record, call) {
+                Failure::BehindFin if awaits_end => ahead_of_link(call, blocking)?,
+                Failure::BehindFin => at_end(self.record, Some(*self), call),
+                Failure::Told(step) => step,
+            },
             Look::Bytes(_) => match self.unexplained(call, marks)? {
                 // What was put into the ring before them comes first, also what has come meanwhile.
                 Unexplained::Last if rx.cursor.refresh(&self.theirs.prod, self.ring)? == 0 => {

@@ -6,7 +6,10 @@ use shunt_shm::Violation;
 use shunt_shm::grants::Grants;
 use shunt_shm::ring::RxCursor;
 
-use super::{Incoming, Looked, Read, at_end, failed, failure, is_satisfied, nothing, read};
+use super::{
+    Failure, Incoming, Looked, Read, ahead_of_link, at_end, failed, failure, is_satisfied, nothing,
+    read,
+};
 use crate::call::{Step, Until};
 use crate::conn::End;
 use crate::conn::flags::{HOSTED, KERNEL_HINT};
@@ -65,7 +68,10 @@ impl End<'_> {
                 None
             }
             BeforeMark::Lost if look == Look::Eof => Some(at_end(self.record, Some(*self), call)),
-            BeforeMark::Lost => Some(failure(self, call)),
+            BeforeMark::Lost => Some(match failure(self.record, call) {
+                Failure::Told(step) => step,
+                Failure::BehindFin => at_end(self.record, Some(*self), call),
+            }),
             // What lies behind the mark in the kernel socket belongs to a later stretch.
             BeforeMark::Read(most) => match read(call, usize::try_from(most).unwrap_or(usize::MAX))
             {
@@ -92,10 +98,7 @@ impl End<'_> {
         }
         let most = match look {
             // A mark, and what lies behind it, may be on their way.
-            Look::Eof if self.awaits_end() && call.is_cut_off() => return Err(Violation::Grants),
-            Look::Eof if self.awaits_end() => {
-                return Ok(Some(nothing(call, blocking, Until::Both)));
-            }
+            Look::Eof if self.awaits_end() => return ahead_of_link(call, blocking).map(Some),
             Look::Bytes(there) => usize::try_from(there).unwrap_or(usize::MAX),
             // What was sent may lie in a ring from which nobody takes it.
             Look::Silent
@@ -123,7 +126,7 @@ impl End<'_> {
         Ok(match read(call, most) {
             Read::Bytes => self.after_tcp(call, blocking)?,
             Read::Nothing => Some(nothing(call, blocking, Until::Both)),
-            Read::Eof if self.awaits_end() => Some(nothing(call, blocking, Until::Both)),
+            Read::Eof if self.awaits_end() => Some(ahead_of_link(call, blocking)?),
             // End of file, unless the sender went on in the ring before it closed.
             Read::Eof => {
                 let mark = RxCursor::next_mark(&self.theirs.prod, marks)?;

@@ -29,6 +29,37 @@ fn an_end_that_the_kernel_tells_of_before_the_link_is_waited_for() {
     }
 }
 
+/// The peer's agent was killed: its program has ended its direction before, and resets the connection now. This host's agent does not
+/// know of it yet.
+#[test]
+fn a_reset_behind_an_end_is_not_the_end_of_what_the_link_lacks() {
+    for is_in_ring in [true, false] {
+        let (memory, socket) = (Memory::default(), Socket::default());
+        if is_in_ring {
+            memory.enter_ring();
+        }
+        let end = memory.end();
+        end.theirs.prod.behind.store(1, Relaxed);
+        put(end.record, HOSTED | KERNEL_HINT, true);
+        socket.arrive(Arrival::Fin);
+        socket.arrive(Arrival::Reset);
+        let mut call = Receives::new(&memory, &socket, 100);
+        assert_eq!((step(&mut call), call.got), (Step::Wait(Until::Both), 0));
+        call.is_cut_off = true;
+        assert!(receive(end.record, Some(&end), &mut call, true).is_err());
+        // What was missing has come.
+        if !is_in_ring {
+            TxCursor::set_mark(&end.theirs.prod, 0);
+        }
+        memory.receive(7);
+        end.theirs.prod.behind.store(0, Relaxed);
+        call.is_cut_off = false;
+        assert_eq!((step(&mut call), call.got), (Step::Done, 7));
+        let mut call = Receives::new(&memory, &socket, 100);
+        assert_eq!((step(&mut call), call.got), (Step::Done, 0));
+    }
+}
+
 #[test]
 fn a_reset_and_the_programs_own_end_wait_for_no_link() {
     let (memory, socket) = (in_ring(0), Socket::default());

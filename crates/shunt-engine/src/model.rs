@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use shunt_shm::Violation;
 use shunt_shm::arena::Record;
 use shunt_shm::doorbell::ON_QUEUE;
+use shunt_shm::grants::Grants;
 use shunt_shm::region::Section;
 use shunt_shm::ring::{Content, Span, TxCursor};
 
@@ -618,7 +619,11 @@ impl Incoming for Receives<'_> {
     }
 
     fn copy_granted(&mut self, _place: Span) -> Result<Option<u32>, Violation> {
-        Ok(Some(self.entries.unwrap_or_else(|| self.memory.theirs.prod.grants.load(Relaxed))))
+        let Memory { record, theirs, .. } = self.memory;
+        if !Grants::are_possible(&theirs.prod, record.rx.grants.load(Relaxed)) {
+            return Err(Violation::Grants);
+        }
+        Ok(Some(self.entries.unwrap_or_else(|| theirs.prod.grants.load(Relaxed))))
     }
 
     fn has_copied(&self) {}

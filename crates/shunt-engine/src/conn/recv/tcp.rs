@@ -97,8 +97,6 @@ impl End<'_> {
             return Ok(None);
         }
         let most = match look {
-            // A mark, and what lies behind it, may be on their way.
-            Look::Eof if self.awaits_end() => return ahead_of_link(call, blocking).map(Some),
             Look::Bytes(there) => usize::try_from(there).unwrap_or(usize::MAX),
             // What was sent may lie in a ring from which nobody takes it.
             Look::Silent
@@ -126,6 +124,7 @@ impl End<'_> {
         Ok(match read(call, most) {
             Read::Bytes => self.after_tcp(call, blocking)?,
             Read::Nothing => Some(nothing(call, blocking, Until::Both)),
+            // A mark, and what lies behind it, may be on their way.
             Read::Eof if self.awaits_end() => Some(ahead_of_link(call, blocking)?),
             // End of file, unless the sender went on in the ring before it closed.
             Read::Eof => {

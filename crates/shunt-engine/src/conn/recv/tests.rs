@@ -7,6 +7,7 @@ use shunt_shm::handover;
 use shunt_shm::ring::TxCursor;
 use std::rc::Rc;
 
+mod far;
 mod hosted;
 
 fn in_ring(there: u64) -> Memory {

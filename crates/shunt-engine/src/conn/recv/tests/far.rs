@@ -1,6 +1,9 @@
 //! The peer is on another host: what the link brings and what the kernel tells, in every order that can be, also in the middle of a step.
 
 use super::*;
+use crate::conn::poll::{self, KernelReadiness, Polled};
+use crate::events;
+use crate::stretch::Path;
 use core::cell::Cell;
 use core::ops::Range;
 use shunt_shm::ring::MARKS;
@@ -135,25 +138,33 @@ enum Stands {
     Reset,
 }
 
+/// How a program reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct How {
+    /// Bytes of a call.
+    most: usize,
+    /// It calls where poll(2) has told of something.
+    polls: bool,
+}
+
 struct Reader<'a> {
     memory: Rc<Memory>,
     socket: Socket,
     is_cut_off: Rc<Cell<bool>>,
     story: &'a Story,
-    /// Bytes of a call.
-    most: usize,
+    how: How,
     read: usize,
     stands: Stands,
 }
 
 impl<'a> Reader<'a> {
-    fn new(story: &'a Story, most: usize) -> Self {
+    fn new(story: &'a Story, how: How) -> Self {
         let memory = Rc::new(Memory::default());
         memory.activate();
         put(memory.record(), HOSTED, true);
         memory.end().theirs.prod.behind.store(1, Relaxed);
         let (socket, is_cut_off) = (Socket::default(), Rc::default());
-        Self { memory, socket, is_cut_off, story, most, read: 0, stands: Stands::Waits }
+        Self { memory, socket, is_cut_off, story, how, read: 0, stands: Stands::Waits }
     }
 
     fn happens(&self, event: Event) {
@@ -185,7 +196,10 @@ impl<'a> Reader<'a> {
     /// Calls, until one waits.
     fn calls(&mut self) {
         while self.stands == Stands::Waits {
-            let mut call = Receives::new(&self.memory, &self.socket, self.most);
+            if self.how.polls && !self.is_told() {
+                return;
+            }
+            let mut call = Receives::new(&self.memory, &self.socket, self.how.most);
             call.is_cut_off = self.is_cut_off.get();
             let end = self.memory.end();
             let step = receive(end.record, Some(&end), &mut call, true);
@@ -204,6 +218,13 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Whether poll(2) tells of something.
+    fn is_told(&self) -> bool {
+        let (end, wanted) = (self.memory.end(), events::IN | events::RDHUP);
+        let of = (end.record, Some(end));
+        poll::look(of, Phase::Active, (wanted, &mut KernelReadiness::Nothing), self) & wanted != 0
+    }
+
     fn takes(&mut self, got: usize, in_ring: usize) {
         for n in 0..got {
             let mut at = self.read + n;
@@ -219,6 +240,51 @@ impl<'a> Reader<'a> {
         }
         self.read += got;
     }
+}
+
+impl Polled for Reader<'_> {
+    type Socket = Socket;
+
+    fn ask<T>(&self, mut question: impl FnMut(&Socket) -> T) -> Option<T> {
+        Some(question(&self.socket))
+    }
+
+    fn now(&self) -> u64 {
+        0
+    }
+
+    fn low_water(&self) -> u64 {
+        1
+    }
+
+    fn can_tell(&self) -> bool {
+        true
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.is_cut_off.get()
+    }
+
+    fn is_orphaned(&self) -> bool {
+        false
+    }
+
+    fn follows(&self) {}
+
+    fn repeats(&self) {}
+
+    fn settles(&self) {
+        if self.memory.end().pass_end_of_ring() == Path::Tcp {
+            self.memory.end().drop_repeated(&self.socket);
+        }
+    }
+
+    // The call that comes next finds it, too.
+    fn breaks_off(&self) {}
+
+    fn doubts(&self) {}
+
+    fn finds_unmarked(&self) {}
 }
 
 impl Brings {
@@ -272,8 +338,8 @@ impl Middle {
     }
 }
 
-fn tells_no_end_in_front_of_bytes(story: &Story, events: &[Event], most: usize, middle: &Middle) {
-    let mut reader = Reader::new(story, most);
+fn tells_no_end_in_front_of_bytes(story: &Story, events: &[Event], how: How, middle: &Middle) {
+    let mut reader = Reader::new(story, how);
     for event in &events[..middle.events.start] {
         reader.happens(*event);
         if middle.is_eager {
@@ -298,7 +364,7 @@ fn tells_no_end_in_front_of_bytes(story: &Story, events: &[Event], most: usize, 
         Stands::Eof => read == all,
         Stands::Reset => story.may_break,
     };
-    assert!(is_right, "{stands:?} behind {read} of {all} bytes: {events:?} {middle:?}");
+    assert!(is_right, "{stands:?} behind {read} of {all} bytes: {events:?} {middle:?} {how:?}");
 }
 
 #[test]
@@ -306,8 +372,9 @@ fn no_order_of_link_and_kernel_ends_a_stream_in_front_of_its_bytes() {
     for story in STORIES {
         for events in story.orders() {
             for middle in Middle::all(events.len()) {
-                for most in [1, 100] {
-                    tells_no_end_in_front_of_bytes(story, &events, most, &middle);
+                for (most, polls) in [(1, false), (1, true), (100, false)] {
+                    let how = How { most, polls };
+                    tells_no_end_in_front_of_bytes(story, &events, how, &middle);
                 }
             }
         }

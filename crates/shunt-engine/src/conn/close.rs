@@ -126,12 +126,13 @@ impl End<'_> {
         self.mine.prod.fin.store(1, Release);
     }
 
-    /// Says what the program has shut: that its direction ends; and if both do, that the kernel answers more bytes with RST.
+    /// Says what the program has shut: that its direction ends; and if both do, that the kernel answers more bytes with RST. Another
+    /// thread or program may have said more meanwhile: that it is reset.
     pub fn announce_shut(&self) {
         if self.has(SHUT_WR) {
             self.announce_end();
             if self.has(SHUT_RD) {
-                self.mine.ctl.closed.store(DEAF, Release);
+                let _ = self.mine.ctl.closed.compare_exchange(0, DEAF, Release, Relaxed);
             }
         }
     }
@@ -357,6 +358,9 @@ mod tests {
         end.put(SHUT_WR, true);
         end.announce_shut();
         assert_eq!(said(&memory), (1, DEAF));
+        end.reset(|| ());
+        end.announce_shut();
+        assert_eq!(said(&memory), (1, RESET), "that comes after it");
         end.take_end_back();
         assert_eq!(said(&memory).0, 0);
         end.announce_end();

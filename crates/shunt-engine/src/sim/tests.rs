@@ -557,6 +557,8 @@ fn what_was_mended_stays_so() {
         "meet send:2998 recv:11 poll-recv:11 recv-all:28 poll-send:1 / meet poll-send:1 buffers:1 look:1 look:1 send:1 shut-both / 00afbd054408b600800000",
         // A handler asked again and again for what a call below it had, which could not tell the peer meanwhile.
         "meet share recv:1 / meet signal:117 grant:1 poll-recv:1 / 36000000",
+        // One of two programs had shut a connection, which the library reset in the other one: it was only shut after all.
+        "meet shut / meet fork:1 shut-both panic:57 poll-send:1 / 080447",
     ] {
         let history: History = line.parse().unwrap();
         assert!(history.is_modelled(), "{line}");

@@ -11,27 +11,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::insn::{Assembler, FRAME, R0, R1, R2, R3, R4, R5, R6, R7};
 use super::map::Hash;
+use super::sock_ops::{ACK, CALL_FOR_OPTIONS, IN_SYN, SYN, helper};
 use super::{CGROUP_SOCK_OPS, PROG_TYPE_SOCK_OPS, link_to_group, load, ops};
 use crate::sockinfo::OFFERED;
-
-mod helper {
-    pub const MAP_LOOKUP: i32 = 1;
-    pub const MAP_UPDATE: i32 = 2;
-    pub const SOCKET_COOKIE: i32 = 46;
-    pub const SET_OPTION: i32 = 49;
-    pub const SET_CALL_FLAGS: i32 = 59;
-    pub const LOAD_OPTION: i32 = 142;
-    pub const STORE_OPTION: i32 = 143;
-    pub const RESERVE_OPTION: i32 = 144;
-}
-
-/// The program is asked for options.
-const CALL_FOR_OPTIONS: i32 = 1 << 6;
-/// The option is looked for in the SYN that is being answered.
-const IN_SYN: i32 = 1;
-
-const SYN: i32 = 0x02;
-const ACK: i32 = 0x10;
 
 /// The option: kind 254 (experiments, RFC 4727), length, magic (RFC 6994), the tag of one agent, a cookie.
 const LENGTH: i32 = 16;
@@ -159,26 +141,11 @@ struct Maps {
 }
 
 impl Assembler {
-    /// `R0` = the cookie of the socket, which is also put on the stack.
-    fn cookie(self, place: i16) -> Self {
-        self.copy(R1, R6).call(helper::SOCKET_COOKIE).store_wide(FRAME, place, R0)
-    }
-
-    /// `R0` = the value under the key on the stack, 0: there is none.
-    fn find(self, map: u32, key: i16) -> Self {
-        self.set_map(R1, map).copy(R2, FRAME).plus(R2, key.into()).call(helper::MAP_LOOKUP)
-    }
-
     /// Puts the option on the stack; to the end if there is none with this tag.
     fn read_option(self, tag: u32, flags: i32) -> Self {
         self.clear_option()
             .store_value(FRAME, OPTION, SOUGHT)
-            .copy(R1, R6)
-            .copy(R2, FRAME)
-            .plus(R2, OPTION.into())
-            .set(R3, LENGTH)
-            .set(R4, flags)
-            .call(helper::LOAD_OPTION)
+            .load_option(OPTION, LENGTH, flags)
             .end_unless(R0, LENGTH)
             .load(R1, FRAME, TAG)
             .set_wide(R2, tag.into())
@@ -195,16 +162,7 @@ impl Assembler {
             .store_value(FRAME, TAG, tag)
             .load_wide(R1, FRAME, cookie)
             .store_wide(FRAME, NAMED, R1)
-            .copy(R1, R6)
-            .copy(R2, FRAME)
-            .plus(R2, OPTION.into())
-            .set(R3, LENGTH)
-            .set(R4, 0)
-            .call(helper::STORE_OPTION)
-    }
-
-    fn set_call_flags(self) -> Self {
-        self.copy(R1, R6).call(helper::SET_CALL_FLAGS)
+            .store_option(OPTION, LENGTH)
     }
 
     /// Says so to whoever will accept the socket: before accept(2) can return it, as the kernel has it locked here.
@@ -217,16 +175,6 @@ impl Assembler {
             .plus(R4, OPTION.into())
             .set(R5, 4)
             .call(helper::SET_OPTION)
-    }
-
-    /// The program is asked for no more options of this socket.
-    fn stop_calls(self) -> Self {
-        self.load(R2, R6, ops::CALL_FLAGS).keep(R2, !CALL_FOR_OPTIONS).set_call_flags()
-    }
-
-    /// `R2` = which of SYN and ACK the packet has.
-    fn packet(self) -> Self {
-        self.load(R2, R6, ops::TCP_FLAGS).keep(R2, SYN | ACK)
     }
 }
 
@@ -261,9 +209,7 @@ fn program(maps: &Maps, tag: u32) -> Vec<u64> {
         .find(maps.awaiting, MINE)
         .end_if(R0, 0)
         .at("call")
-        .load(R2, R6, ops::CALL_FLAGS)
-        .with(R2, CALL_FOR_OPTIONS)
-        .set_call_flags()
+        .begin_calls()
         .end()
         .at("length")
         .packet()
@@ -277,10 +223,7 @@ fn program(maps: &Maps, tag: u32) -> Vec<u64> {
         .find(maps.offered, MINE)
         .end_if(R0, 0)
         .at("reserve")
-        .copy(R1, R6)
-        .set(R2, LENGTH)
-        .set(R3, 0)
-        .call(helper::RESERVE_OPTION)
+        .reserve(LENGTH)
         .end()
         .at("write")
         .packet()

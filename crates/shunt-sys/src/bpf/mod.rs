@@ -10,6 +10,7 @@ mod count;
 mod insn;
 mod map;
 mod marks;
+mod sock_ops;
 mod sockmap;
 
 pub use count::CallCounter;

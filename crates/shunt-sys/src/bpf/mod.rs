@@ -3,6 +3,7 @@
 //! these values hold; nothing is pinned.
 //!
 //! * [`Marks`]: tells the agent which two sockets of this host are the ends of one connection;
+//! * [`SmcMarks`]: asks a server by TCP option whether it speaks SMC, and hears the answer;
 //! * [`Sockmap`]: what Shunt is compared with;
 //! * [`CallCounter`]: counts the system calls of a control group.
 
@@ -10,11 +11,13 @@ mod count;
 mod insn;
 mod map;
 mod marks;
+mod smc;
 mod sock_ops;
 mod sockmap;
 
 pub use count::CallCounter;
 pub use marks::{Made, Marks};
+pub use smc::{Answer, SmcMarks};
 pub use sockmap::Sockmap;
 
 use std::io;

@@ -194,7 +194,7 @@ asan: deps-test all
 soak: deps-test all
 	SIM_SEED=$$(date +%s) $(MAKE) test-sim SIM_HISTORIES=$$(($(SOAK_SECONDS) * 5000))
 	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_FULL=1 SOAK_SECONDS=$(SOAK_SECONDS) \
-	    $(CARGO) test --locked -p shunt-functional --test faults --test differential --test rdma --test struck --no-fail-fast \
+	    $(CARGO) test --locked -p shunt-functional --test faults --test differential --test rdma --test smc --test struck --no-fail-fast \
 	    -- --nocapture --test-threads 1
 
 .PHONY: demo

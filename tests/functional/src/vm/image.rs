@@ -22,6 +22,9 @@ const RDMA_MODULES: [&str; 6] =
     ["crc32_generic", "ib_uverbs", "rdma_rxe", "sch_prio", "sch_netem", "cls_u32"];
 const RDMA_PROGRAMS: [&str; 3] = ["rdma", "redis-cli", "tc"];
 
+/// The kernel's own SMC, which a guest has only if it loads what `/mods/later` lists.
+const SMC_MODULES: [&str; 2] = ["smc", "smc_diag"];
+
 /// The first program. It waits for command lines on the second serial line, and answers with what they say and, after
 /// `@@`, their status.
 const INIT: &str = r#"#!/bin/busybox sh
@@ -192,7 +195,8 @@ impl Image {
     /// When something of it is missing.
     #[must_use]
     pub fn with(dir: &Path, kernel: Kernel, modules: &[&str], programs: &[&str]) -> Self {
-        Self::of(Archive::default(), dir, kernel, modules, programs, BTreeSet::new())
+        let archive = Archive::default();
+        Self::of(archive, dir, kernel, (modules, &[]), programs, BTreeSet::new())
     }
 
     /// The same with the modules of the RDMA device that software emulates on a network card (rxe), with libibverbs and its part
@@ -202,7 +206,22 @@ impl Image {
     /// When something of it is missing.
     #[must_use]
     pub fn with_rdma(dir: &Path) -> Self {
+        Self::of_rdma(Archive::default(), dir, &[])
+    }
+
+    /// The same with the kernel's own SMC at hand, and with both ends of a connection (`shunt-smc-peer`).
+    ///
+    /// # Panics
+    /// When something of it is missing.
+    #[must_use]
+    pub fn with_smc(dir: &Path) -> Self {
         let mut archive = Archive::default();
+        let peer = fs::read(built("shunt-smc-peer")).expect("a program");
+        archive.file("/bin/shunt-smc-peer", &peer);
+        Self::of_rdma(archive, dir, &SMC_MODULES)
+    }
+
+    fn of_rdma(mut archive: Archive, dir: &Path, later: &[&str]) -> Self {
         let library = library("libibverbs.so.1");
         // libibverbs looks for its drivers where it was built for: below /usr, also where /lib is a link there.
         let drivers = library.parent().and_then(|dir| dir.canonicalize().ok());
@@ -214,15 +233,16 @@ impl Image {
         archive.file("/etc/libibverbs.d/rxe.driver", b"driver rxe\n");
         let mut files = BTreeSet::from([library, driver]);
         files.extend(files.clone().iter().flat_map(|file| libraries(file)));
-        Self::of(archive, dir, Kernel::Newer, &RDMA_MODULES, &RDMA_PROGRAMS, files)
+        Self::of(archive, dir, Kernel::Newer, (&RDMA_MODULES, later), &RDMA_PROGRAMS, files)
     }
 
-    /// What was begun in `archive`, and all else; `needed` are files that stand where they stand here.
+    /// What was begun in `archive`, and all else; `needed` are files that stand where they stand here. Of the modules, some are
+    /// loaded at once, and others are at hand.
     fn of(
         mut archive: Archive,
         dir: &Path,
         kernel: Kernel,
-        modules: &[&str],
+        (modules, later): (&[&str], &[&str]),
         programs: &[&str],
         mut needed: BTreeSet<PathBuf>,
     ) -> Self {
@@ -243,7 +263,14 @@ impl Image {
         for name in MODULES.iter().chain(modules) {
             module(&packages, name, &mut archive, &mut order);
         }
-        archive.file("/mods/order", format!("{}\n", order.join("\n")).as_bytes());
+        let loaded = order.len();
+        for name in later {
+            module(&packages, name, &mut archive, &mut order);
+        }
+        for (list, names) in [("/mods/order", &order[..loaded]), ("/mods/later", &order[loaded..])]
+        {
+            archive.file(list, format!("{}\n", names.join("\n")).as_bytes());
+        }
         let ours = ["shunt", "libshunt.so", "shunt-gen"].map(built);
         for path in
             ours.into_iter().chain(PROGRAMS.iter().chain(programs).map(|name| program(name)))

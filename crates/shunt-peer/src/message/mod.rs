@@ -21,6 +21,10 @@
 //! | 13 | [`Message::Bye`] | why 1 |
 //! | 14 | [`Message::Rest`] | group 4, slot 2, use 4, at 8, shape 8, length 2, bytes, number of ends 1, then marks 4, places 8 and 8, how 1 |
 //! | 15 | [`Message::Device`] | device 1 |
+//! | 16 | [`Message::Measure`] | group 4, token 16, wake-up 4, address 8, key 4, length 4 |
+//! | 17 | [`Message::Measurable`] | group 4, wake-up 4, address 8, key 4, length 4 |
+//! | 18 | [`Message::NotMeasurable`] | group 4, why 1 |
+//! | 19 | [`Message::Judged`] | judgement 1 |
 
 mod bounds;
 mod bytes;
@@ -32,7 +36,10 @@ use shunt_far::lane::Rest;
 
 pub use bounds::{ADDRESSES, LISTENERS, LONGEST, Malformed, NAME, SLOTS};
 use bytes::{Reader, Writer};
-pub use value::{Bye, Device, Group, Halted, Hello, Lane, Place, Refusal, Region, is_reachable};
+pub use value::{
+    Bye, Device, Group, Halted, Hello, Judgement, Lane, Measurable, Place, Refusal, Region, Token,
+    is_reachable,
+};
 
 /// A message.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,6 +70,15 @@ pub enum Message {
     Gone(u32),
     /// The sender's device is lost, or there is one again.
     Device(Device),
+    /// The sender is about to measure a link group against TCP: what the receiver needs to do the same. It will connect once more,
+    /// without a proof, and say this token.
+    Measure(Measurable, Token),
+    /// The answer: it awaits that connection.
+    Measurable(Measurable),
+    /// The other answer: not now.
+    NotMeasurable(u32, Refusal),
+    /// Whether the sender promotes connections with the receiver's host.
+    Judged(Judgement),
     /// The sender is there.
     Ping,
     /// The sender ends the connection.
@@ -84,6 +100,10 @@ const PING: u8 = 12;
 const BYE: u8 = 13;
 const REST: u8 = 14;
 const DEVICE: u8 = 15;
+const MEASURE: u8 = 16;
+const MEASURABLE: u8 = 17;
+const NOT_MEASURABLE: u8 = 18;
+const JUDGED: u8 = 19;
 
 impl Message {
     /// Reads a message.
@@ -107,6 +127,13 @@ impl Message {
             REST => Self::Rest(Place::read(from)?, value::read_rest(from)?),
             GONE => Self::Gone(from.u32()?),
             DEVICE => Self::Device(Device::read(from)?),
+            MEASURE => {
+                let (group, token) = (from.u32()?, Token(from.bytes16()?));
+                Self::Measure(Measurable::read(group, from)?, token)
+            }
+            MEASURABLE => Self::Measurable(Measurable::read(from.u32()?, from)?),
+            NOT_MEASURABLE => Self::NotMeasurable(from.u32()?, Refusal::read(from)?),
+            JUDGED => Self::Judged(Judgement::read(from)?),
             PING => Self::Ping,
             BYE => Self::Bye(Bye::read(from)?),
             _ => return Err(Malformed::Kind),
@@ -149,6 +176,10 @@ impl Message {
                 to.u8(GONE).u32(*group);
             }
             Self::Device(device) => device.write(to.u8(DEVICE)),
+            Self::Measure(it, token) => it.write(to.u8(MEASURE).u32(it.group).put(&token.0)),
+            Self::Measurable(it) => it.write(to.u8(MEASURABLE).u32(it.group)),
+            Self::NotMeasurable(group, why) => why.write(to.u8(NOT_MEASURABLE).u32(*group)),
+            Self::Judged(judgement) => judgement.write(to.u8(JUDGED)),
             Self::Ping => {
                 to.u8(PING);
             }

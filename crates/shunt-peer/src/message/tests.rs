@@ -32,6 +32,9 @@ const REGION: Region = Region {
     length: 0x0004_0000,
 };
 
+const MEASURABLE: Measurable =
+    Measurable { group: 0x4142_4344, wake_up: 0x5152_5354, region: REGION };
+
 fn lane() -> Lane {
     let (client, server) = ("10.0.0.1:40000", "[fd00::2]:80");
     Lane {
@@ -69,6 +72,10 @@ fn all() -> Vec<Message> {
         Message::Bye(Bye::Ends),
         Message::Rest(PLACE, rest()),
         Message::Device(Device::None),
+        Message::Measure(MEASURABLE, Token([0x61; 16])),
+        Message::Measurable(MEASURABLE),
+        Message::NotMeasurable(5, Refusal::Busy),
+        Message::Judged(Judgement::Slower),
     ]
 }
 
@@ -80,7 +87,7 @@ fn rest() -> Rest {
 #[test]
 fn golden_bytes() {
     #[rustfmt::skip]
-    let expected: [&[u8]; 5] = [
+    let expected: [&[u8]; 7] = [
         &[
             1, 1, 2, 3, 4, 5, 6, 7, 8, 0, 4, 0, 0, 0, 32, 1, 0, 1, 3, b'd', b'b', b'1',
         ],
@@ -106,10 +113,20 @@ fn golden_bytes() {
             0, 0, 0, 1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 2, b'a', b'b',
             1, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 2,
         ],
+        &[
+            16, 0x41, 0x42, 0x43, 0x44,
+            0x61, 0x61, 0x61, 0x61, 0x61, 0x61, 0x61, 0x61, 0x61, 0x61, 0x61, 0x61, 0x61, 0x61, 0x61, 0x61,
+            0x51, 0x52, 0x53, 0x54,
+            0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34, 0, 4, 0, 0,
+        ],
+        &[
+            17, 0x41, 0x42, 0x43, 0x44, 0x51, 0x52, 0x53, 0x54,
+            0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34, 0, 4, 0, 0,
+        ],
     ];
     let all = all();
-    for (message, bytes) in [&all[0], &all[3], &all[6], &all[9], &all[13]].into_iter().zip(expected)
-    {
+    let some = [0, 3, 6, 9, 13, 15, 16].map(|at: usize| &all[at]);
+    for (message, bytes) in some.into_iter().zip(expected) {
         assert_eq!(message.bytes(), bytes, "{message:?}");
     }
 }
@@ -125,7 +142,7 @@ fn every_kind_comes_back_and_no_part_of_it_is_one() {
         let longer = [&bytes[..], &[0]].concat();
         assert_eq!(Message::parse(&longer), Err(Malformed::Long), "{message:?}");
     }
-    for kind in [0, 16, 255] {
+    for kind in [0, 20, 255] {
         assert_eq!(Message::parse(&[kind]), Err(Malformed::Kind));
     }
 }
@@ -169,6 +186,12 @@ fn impossible_fields_are_refused() {
     let mut nothing = opened.bytes();
     nothing[23..27].fill(0);
     assert_eq!(Message::parse(&nothing), value);
+    // The same of memory to measure with, and a judgement that there is not.
+    let [.., measure, _, _, judged] = &all()[..] else { unreachable!() };
+    let mut nothing = measure.bytes();
+    nothing[37..41].fill(0);
+    assert_eq!(Message::parse(&nothing), value);
+    assert_eq!(with(judged, 1, 4), value);
 }
 
 #[test]
@@ -217,7 +240,7 @@ fn lists_are_bounded() {
 proptest! {
     #[test]
     fn bytes_and_values_are_the_same(
-        which in 0_usize..14,
+        which in 0_usize..19,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
     ) {
         let mut bytes = all()[which].bytes();

@@ -88,6 +88,35 @@ pub struct Halted {
     pub halts: Vec<Halt>,
 }
 
+/// What a side needs to measure a link group against TCP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Measurable {
+    /// The link group.
+    pub group: u32,
+    /// Nanoseconds that a thread on the sender's host takes to be woken.
+    pub wake_up: u32,
+    /// Memory of the sender's that the receiver may write for that.
+    pub region: Region,
+}
+
+/// By which the receiver of [`Message::Measure`](super::Message::Measure) knows the connection that is to be measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Token(pub [u8; 16]);
+
+/// Whether a side promotes connections.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Judgement {
+    /// Not yet: nothing has been measured.
+    #[default]
+    Unmeasured,
+    /// It does: the link is not slower than TCP.
+    Faster,
+    /// It does not: the link is slower.
+    Slower,
+    /// It does, whatever is measured.
+    Always,
+}
+
 /// Why there is no link group, or no connection in one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
@@ -103,6 +132,10 @@ pub enum Refusal {
     Unknown,
     /// The device refused.
     Failed,
+    /// The link is slower than TCP, or was not compared with it.
+    Slower,
+    /// Connections use the link, which is measured only at rest.
+    Busy,
 }
 
 /// Why the sender ends the connection.
@@ -127,6 +160,8 @@ impl fmt::Display for Refusal {
             Self::Sizes => "it has other sizes of rings or link groups",
             Self::Unknown => "it knows of no such link group or listener",
             Self::Failed => "its device refused",
+            Self::Slower => "its link is slower than TCP, or was not measured",
+            Self::Busy => "its connections are busy",
         })
     }
 }
@@ -186,7 +221,8 @@ macro_rules! codes {
 
 codes! {
     Device: None = 0, Ready = 1;
-    Refusal: Device = 1, Memory = 2, Many = 3, Sizes = 4, Unknown = 5, Failed = 6;
+    Refusal: Device = 1, Memory = 2, Many = 3, Sizes = 4, Unknown = 5, Failed = 6, Slower = 7, Busy = 8;
+    Judgement: Unmeasured = 0, Faster = 1, Slower = 2, Always = 3;
     Bye: Ends = 1, Removed = 2, Replaced = 3, Violation = 4;
 }
 
@@ -272,6 +308,16 @@ impl Region {
 
     pub(super) fn write(self, to: &mut Writer) {
         to.u64(self.at.address).u32(self.at.key.0).u32(self.length);
+    }
+}
+
+impl Measurable {
+    pub(super) fn read(group: u32, from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { group, wake_up: from.u32()?, region: Region::read(from)? })
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        self.region.write(to.u32(self.wake_up));
     }
 }
 

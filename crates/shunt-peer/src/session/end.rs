@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::version::{NEWEST, OLDEST};
 use crate::key::PublicKey;
-use crate::message::{Bye, Malformed};
+use crate::message::{Bye, Malformed, Token};
 
 /// How far a connection had come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +50,8 @@ pub enum End {
     BeforeHello,
     /// A second Hello.
     Twice,
+    /// It is no session: the other side would measure TCP by it, as was agreed under this token.
+    Measures(Token),
     /// The other side has ended it.
     Bye(Bye),
     /// No random numbers, or no numbers for further packets.
@@ -107,6 +109,7 @@ impl fmt::Display for End {
             Self::Malformed(malformed) => write!(f, "it sent {malformed}"),
             Self::BeforeHello => f.write_str("it sent something before its Hello"),
             Self::Twice => f.write_str("it sent a second Hello"),
+            Self::Measures(_) => f.write_str("it would measure TCP by this connection, which was not agreed upon"),
             Self::Bye(bye) => write!(f, "it ended the connection: {bye}"),
             Self::Exhausted => f.write_str("the system has no random numbers"),
         }

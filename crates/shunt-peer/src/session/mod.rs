@@ -12,6 +12,9 @@
 //! in front, two bytes. A side counts as open when its Hello has arrived, not before: a third one can repeat the first message of
 //! another connection, but nothing that follows it.
 //!
+//! An answerer takes other connections as well, which prove nothing: one that two agents have agreed upon to measure TCP by. It begins with
+//! [`measures`], and ends as a session at once, by [`End::Measures`]; what follows is not of this protocol.
+//!
 //! Calls: [`Session::dial`] or [`Session::answer`]; [`Session::receive`] for what arrives and [`Session::tick`] at
 //! [`Session::deadline`], after both [`Session::event`] until there is none, and [`Session::outgoing`]. What ends the connection is an
 //! [`End`]; no call does anything after that.
@@ -28,7 +31,7 @@ use snow::{Builder, HandshakeState, TransportState};
 use crate::key::{LEN as KEY, PublicKey, SecretKey};
 use crate::message::{Hello, LONGEST, Message};
 pub use end::{End, Stage};
-pub use preamble::Preamble;
+pub use preamble::{LEN as PREAMBLE, Preamble, measures};
 pub use version::{NEWEST, OLDEST};
 
 /// What both sides prove, and how (Noise, revision 34, section 7.5).
@@ -258,6 +261,13 @@ impl Session {
     }
 
     fn take_preamble(&mut self) -> Result<bool, End> {
+        if matches!(self.wanted, Wanted::Any(_)) {
+            match preamble::read_token(&self.incoming) {
+                (Some(token), _) => return Err(End::Measures(token)),
+                (None, true) => return Ok(false),
+                (None, false) => {}
+            }
+        }
         let Some(far) = Preamble::read(&self.incoming)? else { return Ok(false) };
         self.incoming.drain(..preamble::LEN);
         far.agree()?;

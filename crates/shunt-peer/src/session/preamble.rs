@@ -2,9 +2,10 @@
 
 use super::end::End;
 use super::version::{NEWEST, OLDEST};
+use crate::message::Token;
 
 /// Bytes.
-pub(super) const LEN: usize = 16;
+pub const LEN: usize = 16;
 /// What they begin with.
 const NAME: [u8; 8] = *b"shuntrdm";
 
@@ -33,6 +34,12 @@ impl Preamble {
         bytes
     }
 
+    /// True for bytes that are these, sent by an agent that answers.
+    #[must_use]
+    pub fn is_own(bytes: &[u8; LEN]) -> bool {
+        *bytes == Self::OWN.bytes()
+    }
+
     /// `None`: more has to come.
     pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>, End> {
         let begins = bytes.len().min(NAME.len());
@@ -54,4 +61,24 @@ impl Preamble {
             Err(End::Version(self.oldest, self.newest))
         }
     }
+}
+
+/// What a connection begins with that is to be measured: it proves nothing, and names what was agreed upon on another one.
+const MEASURES: [u8; 8] = *b"shuntmea";
+
+/// The first bytes of a connection that is to be measured.
+#[must_use]
+pub fn measures(token: Token) -> [u8; 24] {
+    let mut bytes = [0; 24];
+    bytes[..8].copy_from_slice(&MEASURES);
+    bytes[8..].copy_from_slice(&token.0);
+    bytes
+}
+
+/// What such a connection names; `None`: it is another one, or more has to come. True: more has to come.
+pub(super) fn read_token(bytes: &[u8]) -> (Option<Token>, bool) {
+    let begins = bytes.len().min(MEASURES.len());
+    let is_it = begins > 0 && bytes[..begins] == MEASURES[..begins];
+    let token = bytes.get(8..24).filter(|_| is_it).and_then(|token| token.try_into().ok());
+    (token.map(Token), is_it && token.is_none())
 }

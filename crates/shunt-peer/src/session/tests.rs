@@ -3,7 +3,7 @@ use core::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::message::{Bye, Malformed};
+use crate::message::{Bye, Malformed, Token};
 
 const NOW: Duration = Duration::from_secs(100);
 
@@ -170,6 +170,23 @@ fn what_is_no_agent_is_noticed_at_its_first_bytes() {
     assert_eq!(two().answerer.receive(b"GET / HTTP/1.1\r\n", NOW), Err(End::NoAgent));
     assert_eq!(two().dialer.receive(b"S", NOW), Err(End::NoAgent));
     assert_eq!(two().dialer.receive(b"shuntrd", NOW), Ok(()));
+}
+
+#[test]
+fn a_connection_to_measure_by_is_known_by_its_first_bytes_whatever_their_pieces() {
+    let token = Token([7; 16]);
+    let bytes = measures(token);
+    let (secret, key) = pair();
+    for cut in 1..bytes.len() {
+        let peers = BTreeSet::from([key]);
+        let mut answerer = Session::answer(secret.clone(), peers, hello("b"), NOW);
+        assert_eq!(answerer.receive(&bytes[..cut], NOW), Ok(()));
+        assert_eq!(answerer.receive(&bytes[cut..], NOW), Err(End::Measures(token)));
+        assert_eq!((answerer.peer(), answerer.event()), (None, None));
+    }
+    // A side that dials awaits an agent.
+    let mut dialer = Session::dial(secret, key, hello("a"), NOW);
+    assert_eq!(dialer.receive(&bytes, NOW), Err(End::NoAgent));
 }
 
 #[test]

@@ -197,6 +197,8 @@ impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
                 match event {
                     Event::Called(slot) => (self.told)(Told::Called(name, slot)),
                     Event::Free(slot) => (self.told)(Told::Free(name, slot)),
+                    // Nobody has measured.
+                    Event::Measured(_) => {}
                     Event::Broken(slot, broken) => {
                         debug!("connection {slot} of a link: {broken}");
                     }

@@ -15,9 +15,13 @@
 //! [`Settings::silence`], and gives the link up after all of it. An idle link sends nothing. What shows that a slow link moves begins
 //! the time anew, each as often as it can be no other than that: a message of this side that the device has sent, of which there are
 //! no more than places; and a message of the far side that was posted before it knew of this side's, of which its queue has no more.
+//!
+//! **Measuring.** [`Link::scratch`] and [`Link::measure`], while no connection has anything to say ([`Link::is_quiet`]).
 
 mod device;
 mod failure;
+mod load;
+mod measure;
 mod outcome;
 mod settings;
 mod waiting;
@@ -37,6 +41,8 @@ use crate::message::{self, Kind, Message, Words};
 use crate::mirror::{Mirror, News, break_off, leave_to_tcp};
 use device::{OfDevice, Registered, Writes, writes};
 pub use failure::Settlement;
+use load::Measuring;
+pub use load::{BULK, Load, NotMeasured, SCRATCH};
 pub use outcome::{Cause, Ended, Event, Halt, NotOpened};
 use settings::REQUESTS;
 pub use settings::{Rings, Settings};
@@ -83,6 +89,9 @@ pub struct Link<P: Port, M> {
     mirror: M,
     /// `None`: it was let go.
     device: Option<OfDevice<P>>,
+    /// To measure with; `None`: nobody has, or the device was let go.
+    scratch: Option<P::Region>,
+    measuring: Option<Measuring>,
     described: PeerPair,
     settings: Settings,
     lanes: Vec<Option<Open<P>>>,
@@ -100,6 +109,8 @@ pub struct Link<P: Port, M> {
     /// The far side has asked.
     must_answer: bool,
     waiting: Option<Waiting>,
+    /// When a connection last had something to say, on either side.
+    moved: Option<Duration>,
     is_connected: bool,
     cause: Option<Cause>,
     /// Both sides have said where they stood.
@@ -130,6 +141,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
         Ok(Self {
             mirror,
             device: Some(device),
+            scratch: None,
+            measuring: None,
             described,
             settings,
             lanes,
@@ -143,6 +156,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
             told: 0,
             must_answer: false,
             waiting: None,
+            moved: None,
             is_connected: false,
             cause: None,
             is_settled: false,
@@ -367,6 +381,9 @@ impl<P: Port, M: Mirror> Link<P, M> {
                 Some(open.lane.reset())
             }
         };
+        if gathered.is_some() || open.leave.wanted {
+            self.moved = Some(now);
+        }
         if let Some(posting) = gathered {
             open.lane.post(&posting, ring);
             let rings = open.registered.as_ref();
@@ -484,6 +501,10 @@ impl<P: Port, M: Mirror> Link<P, M> {
         } else if let Some(waiting) = &mut self.waiting {
             waiting.heard(now, self.settings.messages);
         }
+        self.measured(now);
+        if matches!(message.kind, Kind::Cursors(..) | Kind::Leave(_)) {
+            self.moved = Some(now);
+        }
         match message.kind {
             Kind::Acknowledge => {}
             Kind::Test => self.must_answer = true,
@@ -542,7 +563,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
     /// Gives the link up, and lets go of all that it has of its device. The connections stay, to be settled.
     pub fn let_go(&mut self, cause: Cause) {
         self.fail(cause);
-        self.device = None;
+        (self.device, self.scratch) = (None, None);
         self.lanes.iter_mut().flatten().for_each(|open| open.registered = None);
     }
 

@@ -1,6 +1,7 @@
 //! What becomes of a link and its connections.
 
 use core::fmt;
+use core::time::Duration;
 
 use shunt_verbs::Refused;
 use shunt_verbs::value::{Failure, Loss};
@@ -107,7 +108,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What has happened to a connection.
+/// What has happened on a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// Its program wrote what cannot be. The far side is told of a reset; the local one is to be.
@@ -116,6 +117,8 @@ pub enum Event {
     Free(usize),
     /// Its program has published something, and the far side has not opened it.
     Called(usize),
+    /// Not of a connection: what was measured took so long.
+    Measured(Duration),
 }
 
 /// Where a connection stood when its link failed.

@@ -172,8 +172,11 @@ const TEN: Words = Words {
 fn a_message_is_acted_on() {
     let mut far = Hostile::new();
     far.post(Operation::Write(far.ring), b"ten bytes!");
+    let second = Duration::from_secs(1);
+    assert!(far.link.is_quiet(second, START));
     far.say(0, 0, cursors(TEN));
     assert_eq!((far.prod(), far.link.cause()), (10, None));
+    assert!(!far.link.is_quiet(second, START) && far.link.is_quiet(second, START + second));
     assert_eq!(far.link.mirror().woken, [(0, News { bytes: true, room: false })]);
     let mut ring = [0; 11];
     far.rings.read(RING, &mut ring).unwrap();

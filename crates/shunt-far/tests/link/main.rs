@@ -1,4 +1,5 @@
 //! A link against a far side that does what it likes, and over regions as the product has them.
 
 mod hostile;
+mod measure;
 mod regions;

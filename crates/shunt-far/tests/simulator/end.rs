@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use shunt_far::link::{Event, Rings};
+use shunt_far::link::{Event, Load, Rings};
 use shunt_far::{Cause, Link, Mirror, News, Settings, Worker};
 use shunt_shm::region::{Section, Side, shape};
 use shunt_shm::ring::{Content, RxCursor, Span, TxCursor, UNLIMITED};
@@ -83,6 +83,10 @@ pub struct End {
     stays: bool,
     is_asleep: bool,
     was_marked: bool,
+    /// Where it may write to measure.
+    pub far_scratch: Option<Remote>,
+    /// Measurements that were begun, and that came to an end.
+    pub measures: [usize; 2],
     pub now: Duration,
     pub free: usize,
 }
@@ -119,6 +123,8 @@ impl End {
             stays,
             is_asleep: false,
             was_marked: true,
+            far_scratch: None,
+            measures: [0; 2],
             now: Duration::ZERO,
             free: 0,
         };
@@ -145,6 +151,19 @@ impl End {
         };
         let port = self.port.clone();
         self.link().open(&port, lane, 7, &rings).unwrap()
+    }
+
+    /// Memory for the other side to measure with.
+    pub fn scratch(&mut self) -> Remote {
+        let port = self.port.clone();
+        self.link().scratch(&port).unwrap()
+    }
+
+    /// The agent measures the link, if it may now.
+    pub fn measure(&mut self, load: Load) {
+        let (far, now) = (self.far_scratch.unwrap(), self.now);
+        self.was_marked = true;
+        self.measures[0] += usize::from(self.link().measure(load, far, now).is_ok());
     }
 
     pub fn attach(&mut self, lane: usize, far: Remote) {
@@ -307,6 +326,7 @@ impl End {
             match event {
                 Event::Free(_) => self.free += 1,
                 Event::Called(_) => {}
+                Event::Measured(_) => self.measures[1] += 1,
                 Event::Broken(lane, broken) => panic!("lane {lane}: {broken}"),
             }
         }

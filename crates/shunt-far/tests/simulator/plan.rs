@@ -1,6 +1,7 @@
 //! What happens in a history.
 
 use proptest::prelude::*;
+use shunt_far::link::Load;
 use shunt_verbs::fake::Faults;
 
 /// One end of the link.
@@ -27,6 +28,8 @@ pub enum Action {
     Wait(u64),
     /// If one agent has given the link up, the other one hears of it.
     Tell,
+    /// An agent measures the link.
+    Measure(Who, Load),
     /// An agent's device is lost, and it lets go of all that it has of it.
     Lose(Who),
 }
@@ -62,6 +65,8 @@ impl Plan {
 
 fn actions(lanes: usize, waits: bool, loses: bool) -> impl Strategy<Value = Action> {
     let (who, lane) = (0..2_usize, 0..lanes);
+    let load = prop::sample::select(vec![Load::Ping, Load::Ping, Load::Bulk]);
+    let measure = (who.clone(), load).prop_map(|(who, load)| Action::Measure(who, load));
     prop_oneof![
         6 => (who.clone(), lane.clone(), 1..700_usize).prop_map(|(who, lane, len)| Action::Send(who, lane, len)),
         5 => (who.clone(), lane.clone(), 1..900_usize).prop_map(|(who, lane, len)| Action::Take(who, lane, len)),
@@ -72,7 +77,7 @@ fn actions(lanes: usize, waits: bool, loses: bool) -> impl Strategy<Value = Acti
         u32::from(loses) => who.prop_map(Action::Lose),
         6 => (1..24_usize).prop_map(Action::Devices),
         u32::from(waits) => (1..300_u64).prop_map(Action::Wait),
-        1 => Just(Action::Tell),
+        2 => prop_oneof![Just(Action::Tell), measure],
     ]
 }
 
@@ -90,7 +95,7 @@ fn faults() -> impl Strategy<Value = Faults> {
 
 /// All histories.
 pub fn plans() -> impl Strategy<Value = Plan> {
-    let sizes = (1..4_usize, 6..13_u32, 4..10_u16, prop::sample::select(vec![16, 100, 1 << 20]));
+    let sizes = (1..4_usize, 6..13_u32, 4..16_u16, prop::sample::select(vec![16, 100, 1 << 20]));
     // A device is seldom lost, and then ends the history of its link.
     let ways =
         (any::<bool>(), any::<bool>(), prop::sample::select(vec![false, false, false, true]));

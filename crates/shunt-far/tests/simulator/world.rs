@@ -36,6 +36,7 @@ impl World {
         let network = Network::new(plan.seed, plan.faults);
         let (mut one, first) = End::new(network.host(), Side::Client, plan.sizes, plan.stays);
         let (mut two, second) = End::new(network.host(), Side::Server, plan.sizes, plan.stays);
+        (one.far_scratch, two.far_scratch) = (Some(two.scratch()), Some(one.scratch()));
         one.link().connect(&second).unwrap();
         two.link().connect(&first).unwrap();
         for lane in 0..plan.sizes.lanes {
@@ -50,6 +51,11 @@ impl World {
         let halts = [None, None];
         let (lanes, stays) = (plan.sizes.lanes, plan.stays);
         Self { network, ends: [one, two], lanes, stays, silence, halts }
+    }
+
+    /// Measurements that came to an end.
+    pub fn measured(&self) -> usize {
+        self.ends.iter().map(|end| end.measures[1]).sum()
     }
 
     pub fn sent(&self) -> u64 {
@@ -107,6 +113,7 @@ impl World {
             Action::Devices(steps) => self.network.settle(steps),
             Action::Wait(milliseconds) => self.wait(Duration::from_millis(milliseconds)),
             Action::Tell => self.tell(),
+            Action::Measure(who, load) => self.ends[who].measure(load),
             Action::Lose(who) => self.ends[who].lose(),
         }
         self.note_halts();
@@ -183,6 +190,10 @@ impl World {
         self.settle();
         // Tests are for completions that stay away, and nothing else waits for them.
         assert!(!plan.is_harmless() || self.is_whole(), "it goes on only after a while");
+        if plan.is_harmless() {
+            let measures = self.ends.each_ref().map(|end| end.measures);
+            assert!(measures.iter().all(|[begun, over]| begun == over), "{measures:?}");
+        }
         // As long as it takes to notice silence, in steps that give an answer time to come.
         for _ in 0..4 {
             if self.has_failed(0) || self.has_failed(1) {

@@ -26,6 +26,8 @@ pub struct Config {
     pub ivshmem: Option<Sharing>,
     /// Agents of other hosts, and the device to reach them by, if any. The peers are those of the command line; the policy may name more.
     pub rdma: Option<shunt_rdma::Config>,
+    /// When connections to other hosts are promoted, as the command line says; where it says nothing the policy does.
+    pub rdma_promote: Option<shunt_rdma::Promote>,
     /// Bounds.
     pub limits: Limits,
 }
@@ -42,6 +44,7 @@ impl Config {
             host: None,
             ivshmem: None,
             rdma: None,
+            rdma_promote: None,
             limits: Limits::default(),
         }
     }

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
-use shunt_rdma::PeerName;
 use shunt_rdma::device::Wanted;
+use shunt_rdma::{PeerName, Promote};
 
 /// The section `[rdma]`. What the command line names goes before it; peers are those of both.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
@@ -20,6 +20,9 @@ pub struct RdmaSection {
     pub listen: Option<SocketAddr>,
     /// The file with this agent's key.
     pub key: Option<PathBuf>,
+    /// When connections are promoted.
+    #[serde(deserialize_with = "parsed")]
+    pub promote: Option<Promote>,
     /// The peers.
     peer: Vec<Entry>,
 }
@@ -71,12 +74,13 @@ mod tests {
     #[test]
     fn a_section_as_people_write_it() {
         let section = read(&format!(
-            "device = 'mlx5_0'\nlisten = '[::]:7700'\nkey = '/etc/key'\n\
+            "device = 'mlx5_0'\nlisten = '[::]:7700'\nkey = '/etc/key'\npromote = 'always'\n\
              [[peer]]\nhost = 'db1'\nkey = '{KEY}'\n[[peer]]\nhost = '[fd00::1]:7700'\nkey = '{KEY}'"
         ));
         let section = section.unwrap();
         assert_eq!(section.device, Some(Wanted::Named("mlx5_0".into(), 1)));
         assert_eq!(section.listen.map(|at| at.port()), Some(7700));
+        assert_eq!(section.promote, Some(Promote::Always));
         let peers: Vec<_> = section.peers().map(ToString::to_string).collect();
         assert_eq!(peers, ["db1", "[fd00::1]:7700"]);
         assert_eq!(read("").unwrap(), RdmaSection::default());
@@ -87,6 +91,7 @@ mod tests {
         for (wrong, why) in [
             ("device = '../x'", "as `rdma link` shows them"),
             ("listen = 'x'", "socket address"),
+            ("promote = 'x'", "it must be `faster` or `always`"),
             ("[[peer]]\nhost = 'a'", "missing field `key`"),
             ("[[peer]]\nhost = 'db1'\nkey = 'x'", "peer db1: a key is 44 characters"),
             ("[[peer]]\nhost = 'a'\nkey = 'secret:x'", "secret key"),

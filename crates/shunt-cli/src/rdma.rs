@@ -50,8 +50,10 @@ pub fn wanted(args: &Agent, host: Option<&HostConfig>) -> Result<Option<Config>,
     let section = host.map(|host| host.policy.rdma());
     let device = args.rdma.clone().or_else(|| section.and_then(|section| section.device.clone()));
     let Some(device) = device else {
-        let is_told =
-            !args.peer.is_empty() || args.rdma_listen.is_some() || args.rdma_key.is_some();
+        let is_told = !args.peer.is_empty()
+            || args.rdma_listen.is_some()
+            || args.rdma_key.is_some()
+            || args.rdma_promote.is_some();
         return if is_told {
             Err("agents of other hosts are met where a device is named: add --rdma DEVICE"
                 .to_owned())
@@ -64,5 +66,7 @@ pub fn wanted(args: &Agent, host: Option<&HostConfig>) -> Result<Option<Config>,
     let key = key_file::load(&file).map_err(|why| why.to_string())?;
     let listen = args.rdma_listen.or_else(|| section.and_then(|section| section.listen));
     let listen = listen.unwrap_or_else(config::everywhere);
-    Ok(Some(Config { device, listen, key, peers: args.peer.clone() }))
+    // The agent knows what the policy says of it, also when that is read anew.
+    let (peers, promote) = (args.peer.clone(), args.rdma_promote.unwrap_or_default());
+    Ok(Some(Config { device, listen, key, peers, promote }))
 }

@@ -14,6 +14,40 @@ pub const PORT: u16 = 7609;
 /// Most peers of an agent.
 pub const PEERS: usize = 256;
 
+/// When connections are promoted.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Promote {
+    /// Where the link was measured, and is not slower than TCP.
+    #[default]
+    Faster,
+    /// Where there is a link.
+    Always,
+}
+
+impl FromStr for Promote {
+    type Err = BadPromote;
+
+    fn from_str(text: &str) -> Result<Self, BadPromote> {
+        match text {
+            "faster" => Ok(Self::Faster),
+            "always" => Ok(Self::Always),
+            _ => Err(BadPromote(text.to_owned())),
+        }
+    }
+}
+
+/// A text that does not say when to promote connections.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadPromote(String);
+
+impl fmt::Display for BadPromote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it must be `faster` or `always`, not `{}`", self.0)
+    }
+}
+
+impl std::error::Error for BadPromote {}
+
 /// What an agent is told.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -25,6 +59,8 @@ pub struct Config {
     pub key: SecretKey,
     /// Its peers, at most [`PEERS`].
     pub peers: Vec<PeerName>,
+    /// When connections are promoted.
+    pub promote: Promote,
 }
 
 /// Where an agent listens, unless it is told: at all addresses.
@@ -168,6 +204,17 @@ mod tests {
         assert_eq!("db1=x".parse::<PeerName>(), Err(BadPeer::Key(KeyError::Form)));
         let secret = "db1=secret:dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
         assert_eq!(secret.parse::<PeerName>(), Err(BadPeer::Key(KeyError::Secret)));
+    }
+
+    #[test]
+    fn promotion_is_judged_unless_it_is_told() {
+        assert_eq!(Promote::default(), Promote::Faster);
+        assert_eq!(
+            ["faster", "always"].map(str::parse),
+            [Ok(Promote::Faster), Ok(Promote::Always)]
+        );
+        let why = "never".parse::<Promote>().unwrap_err().to_string();
+        assert!(why.contains("`faster` or `always`, not `never`"), "{why}");
     }
 
     #[test]

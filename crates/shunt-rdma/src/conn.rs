@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::event::PollFlags;
+use shunt_peer::message::Judgement;
 use shunt_peer::session::Event;
 use shunt_peer::{End, Message, Session};
 
@@ -56,6 +57,8 @@ pub(crate) struct Conn {
     pub(crate) at: SocketAddr,
     /// Whether this agent has a device, as the other end was told last.
     pub(crate) knows_device: bool,
+    /// The same of whether it promotes connections.
+    pub(crate) knows_judgement: Judgement,
 }
 
 impl Conn {
@@ -67,7 +70,13 @@ impl Conn {
     ) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, session, later: VecDeque::new(), at, knows_device })
+        let (later, knows_judgement) = (VecDeque::new(), Judgement::Unmeasured);
+        Ok(Self { stream, session, later, at, knows_device, knows_judgement })
+    }
+
+    /// The TCP connection alone.
+    pub(crate) fn into_stream(self) -> TcpStream {
+        self.stream
     }
 
     /// What to wait for.

@@ -91,10 +91,14 @@ impl Groups {
         (up, self.groups.len())
     }
 
-    /// Those that are up, of this side's offering: connections begin there.
+    /// Those that are up.
+    pub(crate) fn up(&self) -> impl Iterator<Item = u32> {
+        self.groups.iter().filter(|(_, stage)| **stage == Stage::Up).map(|(name, _)| *name)
+    }
+
+    /// The same of this side's offering: connections begin there.
     pub(crate) fn own(&self) -> impl Iterator<Item = u32> {
-        let up = self.groups.iter().filter(|(_, stage)| **stage == Stage::Up);
-        up.map(|(name, _)| *name).filter(|name| name % 2 == self.parity)
+        self.up().filter(|name| name % 2 == self.parity)
     }
 
     /// True for one that is up, or about to be, of the peer's offering.

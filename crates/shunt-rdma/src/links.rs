@@ -1,13 +1,15 @@
 //! The links of all link groups: workers, queue pairs, registered memory.
 
-use std::collections::BTreeMap;
+mod measure;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use shunt_far::lane::Rest;
-use shunt_far::link::{Ended, NotOpened, Rings, Settlement};
+use shunt_far::link::{Ended, Load, NotOpened, Rings, Settlement};
 use shunt_far::placement::{PerGroup, Place as Queue, Placement};
 use shunt_far::worker::Name as LinkName;
 use shunt_far::{Cause, Halt, Link, Mirror as _, News, Settings};
@@ -21,6 +23,7 @@ use tracing::warn;
 
 use crate::mirror::{Bells, Lanes, Place};
 use crate::pool::{Pooled, Told};
+use crate::sampling::Samples;
 use crate::shared::Shared;
 
 /// Most workers: a thread each.
@@ -49,6 +52,20 @@ pub(crate) enum Outcome {
     Settled(Name, Vec<(message::Place, Rest)>, Vec<usize>),
     /// What a worker tells of itself.
     Told(Told),
+    /// All links are at rest, or not, as this one is to be measured.
+    Looked(Name, bool),
+    /// There is memory that the peer may write to measure, or cannot be.
+    Scratched(Name, Result<Remote, Refusal>),
+    /// A load of a link has taken so long.
+    Loaded(Name, Duration),
+    /// A link is in use, or was not asked for what can be measured.
+    NotLoaded(Name),
+    /// Of a measurement: how long a thread takes to be woken here; a load of the link is wanted; what was measured.
+    WokenUp(u64, Result<Duration, String>),
+    /// See there.
+    Loads(u64, Load),
+    /// See there.
+    Sampled(u64, Result<Samples, String>),
 }
 
 /// Connections of a link group.
@@ -74,6 +91,8 @@ pub(crate) struct Links<P: Port> {
     lanes: usize,
     placement: Placement<Name>,
     placed: BTreeMap<Name, Placed>,
+    /// Those with memory to measure with.
+    scratches: BTreeSet<Name>,
     /// Name of the next link.
     next: LinkName,
     tell: Sender<Outcome>,
@@ -101,8 +120,21 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         let placement = Placement::new(workers.len(), PerGroup::default());
         let bells = Arc::new(Bells::new(Arc::clone(&shared.memory)));
         shared.memory.set_workers(workers.iter().map(|it| Arc::clone(it.ear())).collect());
-        let (port, placed) = (Some(port), BTreeMap::new());
-        Ok(Self { port, workers, bells, lanes: 0, placement, placed, next: 0, tell, shared, limit })
+        let (port, placed, scratches) = (Some(port), BTreeMap::new(), BTreeSet::new());
+        let (lanes, next) = (0, 0);
+        Ok(Self {
+            port,
+            workers,
+            bells,
+            lanes,
+            placement,
+            placed,
+            scratches,
+            next,
+            tell,
+            shared,
+            limit,
+        })
     }
 
     /// The device.
@@ -113,6 +145,7 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
     /// Gives all links up, and lets go of all that there is of the device: it cannot be used any more, or is not to be.
     pub(crate) fn let_go(&mut self, cause: Cause) {
         self.port = None;
+        self.scratches.clear();
         for worker in &self.workers {
             worker.hand(move |worker, _| worker.let_go(cause));
         }
@@ -149,7 +182,9 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         if self.port.is_none() {
             return 0;
         }
-        self.placed.len() as u64 * SETTINGS.registered() as u64 + self.lanes as u64 * RINGS
+        self.placed.len() as u64 * SETTINGS.registered() as u64
+            + self.lanes as u64 * RINGS
+            + self.scratched()
     }
 
     /// Makes a queue pair, with the worker that has the fewest.
@@ -340,6 +375,7 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
     /// Lets go of one. `has_said_all`: the peer has said that nothing more comes of it.
     pub(crate) fn remove(&mut self, name: Name, has_said_all: bool) {
         let Some(Placed { place, link }) = self.placed.remove(&name) else { return };
+        self.scratches.remove(&name);
         self.placement.release(place.group, place.slot);
         self.workers[place.queue].hand(move |worker, _| {
             if let Some(mut link) = worker.remove(link, SETTINGS) {

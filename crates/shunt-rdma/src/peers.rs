@@ -5,12 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use shunt_peer::PublicKey;
-use shunt_peer::message::{Device, Hello, Message};
+use shunt_peer::message::{Device, Hello, Judgement, Message};
 
-use crate::config::{PEERS, PeerName};
+use crate::config::{PEERS, PeerName, Promote};
 use crate::error::StartError;
 use crate::groups::{Groups, Impossible, Order};
-use crate::report::{PeerReport, PeerState};
+use crate::judge::{Judge, Verdict};
+use crate::report::{PeerReport, PeerState, Promotion};
 
 /// Time from one attempt to the next: it doubles with each that fails.
 const SOON: Duration = Duration::from_secs(1);
@@ -63,6 +64,9 @@ pub(crate) struct Peer {
     pub(crate) groups: Groups,
     /// When to offer a link group; `None`: it is not this side's turn, or there is one.
     pub(crate) offer_at: Option<Duration>,
+    /// What is known of the link to it, and how it judges itself.
+    pub(crate) judge: Judge,
+    far: Judgement,
     /// It is named no more, and stays until its connections are back on TCP.
     pub(crate) parts: bool,
 }
@@ -85,6 +89,8 @@ impl Peer {
             connections: 0,
             groups: Groups::new(dials),
             offer_at: None,
+            judge: Judge::default(),
+            far: Judgement::default(),
             parts: false,
         }
     }
@@ -124,6 +130,7 @@ impl Peer {
         self.addresses.clear();
         self.listeners.clear();
         self.offer_at = None;
+        (self.judge, self.far) = (Judge::default(), Judgement::default());
     }
 
     /// It says this; what is to be done about it.
@@ -135,6 +142,10 @@ impl Peer {
         match message {
             Message::Addresses(addresses) => self.addresses = addresses,
             Message::Listeners(listeners) => self.listeners = listeners,
+            Message::Judged(judgement) => {
+                self.is_changed = true;
+                self.far = judgement;
+            }
             message => return self.groups.hear(&message),
         }
         Ok(Vec::new())
@@ -170,6 +181,62 @@ impl Peer {
         self.is_ready() || (matches!(self.way, Way::Open(_)) && self.groups.count().1 > 0)
     }
 
+    /// How this side judges, as the peer hears it.
+    pub(crate) const fn judgement(&self, promote: Promote) -> Judgement {
+        match (promote, self.judge.verdict()) {
+            (Promote::Always, _) => Judgement::Always,
+            (Promote::Faster, Verdict::Unmeasured) => Judgement::Unmeasured,
+            (Promote::Faster, Verdict::Faster) => Judgement::Faster,
+            (Promote::Faster, Verdict::Slower) => Judgement::Slower,
+        }
+    }
+
+    /// True when both sides promote connections.
+    pub(crate) fn promotes(&self, promote: Promote) -> bool {
+        let both = [self.judgement(promote), self.far];
+        both.iter().all(|it| matches!(it, Judgement::Faster | Judgement::Always))
+    }
+
+    /// True when one of both sides wants the link to be measured.
+    pub(crate) const fn is_to_be_judged(&self, promote: Promote) -> bool {
+        matches!(promote, Promote::Faster) || !matches!(self.far, Judgement::Always)
+    }
+
+    /// Why connections are not promoted though there is a link; `None`: they are.
+    fn why_not_promoted(&self, promote: Promote) -> Option<String> {
+        let own = self.judge.reason().filter(|_| promote == Promote::Faster);
+        own.or_else(|| match self.far {
+            Judgement::Faster | Judgement::Always => None,
+            Judgement::Slower => {
+                Some("the peer judges that the link is slower than TCP".to_owned())
+            }
+            Judgement::Unmeasured => Some("the peer has not measured the link yet".to_owned()),
+        })
+    }
+
+    /// True when there is a link with it.
+    fn is_linked(&self) -> bool {
+        matches!(self.way, Way::Open(_)) && self.groups.count().0 > 0
+    }
+
+    /// What becomes of connections with it; `None`: there is no link.
+    fn promotion(&self, promote: Promote) -> Option<Promotion> {
+        let of = |judgement| match judgement {
+            Judgement::Unmeasured => Promotion::Unmeasured,
+            Judgement::Faster => Promotion::Faster,
+            Judgement::Slower => Promotion::Slower,
+            Judgement::Always => Promotion::Always,
+        };
+        let own = of(self.judgement(promote));
+        let is_refused = own.promotes() && !of(self.far).promotes();
+        self.is_linked().then_some(if is_refused { Promotion::Refused } else { own })
+    }
+
+    /// The other end of the connection.
+    pub(crate) const fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
     /// True for an address that it has, as it says.
     pub(crate) fn is_at(&self, ip: IpAddr) -> bool {
         self.addresses.contains(&ip)
@@ -188,7 +255,7 @@ impl Peer {
         self.why.as_ref().is_none_or(|(before, _)| before != why)
     }
 
-    pub(crate) fn report(&self) -> PeerReport {
+    pub(crate) fn report(&self, promote: Promote) -> PeerReport {
         let is_refused = self.why.as_ref().is_some_and(|(_, outlook)| *outlook != Outlook::Open);
         let state = match self.way {
             Way::Open(_) => PeerState::Connected,
@@ -206,6 +273,9 @@ impl Peer {
             address: self.address,
             connected_s: None,
             has_device: hello.map(|hello| hello.device == Device::Ready),
+            promotion: self.promotion(promote),
+            promotion_reason: self.why_not_promoted(promote).filter(|_| self.is_linked()),
+            measured: self.judge.figures().copied(),
             link_groups: self.groups.count().0,
             connections: 0,
             connections_total: self.connections,
@@ -277,8 +347,8 @@ mod tests {
         let [small, own, large] = keys();
         let peers = named(vec![name("a", small), name("b", large)], &own, Vec::new(), NOW);
         assert_eq!([peers[0].dial_at(), peers[1].dial_at()], [None, Some(NOW)]);
-        assert_eq!(peers[0].report().state, PeerState::Awaited);
-        assert_eq!(peers[1].report().state, PeerState::Connecting);
+        assert_eq!(peers[0].report(Promote::Faster).state, PeerState::Awaited);
+        assert_eq!(peers[1].report(Promote::Faster).state, PeerState::Connecting);
     }
 
     #[test]
@@ -291,11 +361,11 @@ mod tests {
         });
         waits.iter().for_each(|(is, wanted)| assert_eq!(is, wanted));
         peer.opened(7, "10.0.0.1:1".parse().unwrap(), Hello::default(), NOW);
-        assert_eq!((peer.dial_at(), peer.report().reason), (None, None));
+        assert_eq!((peer.dial_at(), peer.report(Promote::Faster).reason), (None, None));
         peer.lost("y".into(), Outlook::Refused, NOW);
         assert_eq!(peer.dial_at(), Some(NOW + SOON));
-        assert_eq!(peer.report().state, PeerState::Refused);
-        assert_eq!(peer.report().reason.as_deref(), Some("y"));
+        assert_eq!(peer.report(Promote::Faster).state, PeerState::Refused);
+        assert_eq!(peer.report(Promote::Faster).reason.as_deref(), Some("y"));
         // Two hosts with one key would throw each other out for ever.
         peer.opened(7, "10.0.0.1:1".parse().unwrap(), Hello::default(), NOW);
         peer.lost("z".into(), Outlook::Shared, NOW);
@@ -314,11 +384,11 @@ mod tests {
         );
         peer.said(Message::Addresses(vec!["10.0.0.1".parse().unwrap()])).unwrap();
         peer.said(Message::Listeners(vec!["10.0.0.1:80".parse().unwrap()])).unwrap();
-        let report = peer.report();
+        let report = peer.report(Promote::Faster);
         assert_eq!((report.addresses.len(), report.listeners.len()), (1, 1));
         assert_eq!((report.name.as_deref(), report.has_device), (Some("db"), Some(false)));
         peer.lost("x".into(), Outlook::Open, NOW);
-        let report = peer.report();
+        let report = peer.report(Promote::Faster);
         assert_eq!((report.addresses.len(), report.listeners.len()), (0, 0));
         assert_eq!((report.name, report.address), (None, None));
     }

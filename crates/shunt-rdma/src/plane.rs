@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use shunt_peer::PublicKey;
 use shunt_verbs::port::Port;
 
-use crate::config::{Config, PeerName};
+use crate::config::{Config, PeerName, Promote};
 use crate::device;
 use crate::error::StartError;
 use crate::hub::Hub;
@@ -75,6 +75,11 @@ impl Plane {
         peers::check(&names, &self.own)?;
         self.shared.tell(|inbox| inbox.peers = Some(names));
         Ok(())
+    }
+
+    /// Connections are promoted by this rule from now on; those that are, stay.
+    pub fn set_promote(&self, promote: Promote) {
+        self.shared.tell(|inbox| inbox.promote = Some(promote));
     }
 
     /// The memory in which programs of this host find those of other hosts.

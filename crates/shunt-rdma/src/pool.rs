@@ -44,6 +44,8 @@ pub enum Told {
     Called(LinkName, usize),
     /// A connection is over on both sides.
     Free(LinkName, usize),
+    /// What a link was measured by has taken so long.
+    Measured(LinkName, Duration),
 }
 
 /// A worker's thread, which ends with this value: its links go with it.
@@ -197,8 +199,7 @@ impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
                 match event {
                     Event::Called(slot) => (self.told)(Told::Called(name, slot)),
                     Event::Free(slot) => (self.told)(Told::Free(name, slot)),
-                    // Nobody has measured.
-                    Event::Measured(_) => {}
+                    Event::Measured(time) => (self.told)(Told::Measured(name, time)),
                     Event::Broken(slot, broken) => {
                         debug!("connection {slot} of a link: {broken}");
                     }

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
 
+pub use crate::judge::Figures;
+
 /// All of it, at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Report {
@@ -59,6 +61,45 @@ impl PeerState {
     }
 }
 
+/// What becomes of connections with a peer to which there is a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Promotion {
+    /// They are promoted: the link is not slower than TCP.
+    Faster,
+    /// They are promoted, whatever was measured.
+    Always,
+    /// They stay on TCP: the link is slower.
+    Slower,
+    /// They stay on TCP: the link was not measured yet, or could not be.
+    Unmeasured,
+    /// They stay on TCP: the peer does not promote them.
+    Refused,
+}
+
+impl Promotion {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Faster, Self::Always, Self::Slower, Self::Unmeasured, Self::Refused];
+
+    /// Its name, which is stable.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Faster => "faster",
+            Self::Always => "always",
+            Self::Slower => "slower",
+            Self::Unmeasured => "unmeasured",
+            Self::Refused => "refused",
+        }
+    }
+
+    /// True when connections are promoted, by what this side knows.
+    pub(crate) const fn promotes(self) -> bool {
+        matches!(self, Self::Faster | Self::Always)
+    }
+}
+
 /// One peer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct PeerReport {
@@ -78,6 +119,12 @@ pub struct PeerReport {
     pub connected_s: Option<u64>,
     /// It has a device that can be used.
     pub has_device: Option<bool>,
+    /// What becomes of connections with it; `None`: there is no link.
+    pub promotion: Option<Promotion>,
+    /// Why they are not promoted; `None`: they are, or there is no link.
+    pub promotion_reason: Option<String>,
+    /// What was measured last; `None`: nothing was.
+    pub measured: Option<Figures>,
     /// Link groups that are up.
     pub link_groups: usize,
     /// Connections in them, and those that there have ever been.
@@ -97,5 +144,11 @@ impl Report {
     #[must_use]
     pub fn count(&self, state: PeerState) -> usize {
         self.peers.iter().filter(|peer| peer.state == state).count()
+    }
+
+    /// With how many peers connections are promoted, or why not.
+    #[must_use]
+    pub fn count_promotion(&self, promotion: Promotion) -> usize {
+        self.peers.iter().filter(|peer| peer.promotion == Some(promotion)).count()
     }
 }

@@ -8,7 +8,7 @@ use std::{io, mem};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::config::PeerName;
+use crate::config::{PeerName, Promote};
 use crate::memory::SharedMemory;
 use crate::report::Report;
 
@@ -17,6 +17,7 @@ use crate::report::Report;
 pub(crate) struct Inbox {
     pub(crate) listeners: Option<Vec<SocketAddr>>,
     pub(crate) peers: Option<Vec<PeerName>>,
+    pub(crate) promote: Option<Promote>,
     pub(crate) must_end: bool,
 }
 

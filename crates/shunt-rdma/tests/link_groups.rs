@@ -1,18 +1,19 @@
 //! Link groups that agents' threads make with each other, over loopback and the device in the process.
 
 mod common;
+#[path = "common/hostile.rs"]
+mod hostile;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::Running;
-use shunt_peer::message::{Device, Hello};
-use shunt_peer::{Event, Message, Session};
+use hostile::Hostile;
+use shunt_peer::{Event, Message};
 use shunt_rdma::device::Wanted;
 use shunt_rdma::report::{PeerState, Report};
-use shunt_rdma::{Config, PeerName, Plane, PublicKey, SecretKey};
+use shunt_rdma::{Config, PeerName, Plane, Promote, PublicKey, SecretKey};
 use shunt_verbs::fake::FakePort;
 use shunt_verbs::value::Loss;
 
@@ -54,7 +55,8 @@ fn start_by(
 ) -> Plane {
     let device = Wanted::Named("fake0".into(), 1);
     let (listen, key) = ("127.0.0.1:0".parse().unwrap(), id.1.clone());
-    let config = Config { device, listen, key, peers: vec![peer] };
+    let (peers, promote) = (vec![peer], Promote::Always);
+    let config = Config { device, listen, key, peers, promote };
     Plane::start_with(config, open).unwrap()
 }
 
@@ -272,51 +274,6 @@ fn device_is_lost(seed: u64, loss: Loss) {
         let report = until(plane, |report| report.memory_registered == 2 * 256 * 128);
         assert_eq!((report.device_lacks, report.peers[0].state), (None, PeerState::Connected));
         assert_eq!((report.peers[0].has_device, &report.peers[0].reason), (Some(true), &None));
-    }
-}
-
-/// A peer that has proved who it is, and then says what it likes.
-struct Hostile {
-    stream: TcpStream,
-    session: Session,
-}
-
-impl Hostile {
-    /// Connects to an agent, and waits until both have said Hello.
-    fn connect(id: &Id, to: SocketAddr, agent: PublicKey) -> Self {
-        let (ring, slots, messages, device) = (4096, 1, 16, Device::Ready);
-        let hello = Hello { ring, slots, messages, device, ..Hello::default() };
-        let session = Session::dial(id.1.clone(), agent, hello, Duration::ZERO);
-        let stream = TcpStream::connect(to).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut hostile = Self { stream, session };
-        hostile.until(|event| matches!(event, Event::Open(..)));
-        hostile
-    }
-
-    fn flush(&mut self) {
-        self.stream.write_all(self.session.outgoing()).unwrap();
-        let sent = self.session.outgoing().len();
-        self.session.sent(sent);
-    }
-
-    fn until(&mut self, wanted: impl Fn(&Event) -> bool) {
-        loop {
-            self.flush();
-            let mut room = [0; 4096];
-            let len = self.stream.read(&mut room).unwrap();
-            assert!(len > 0, "the agent has hung up");
-            self.session.receive(&room[..len], Duration::ZERO).unwrap();
-            self.flush();
-            if std::iter::from_fn(|| self.session.event()).any(|event| wanted(&event)) {
-                return;
-            }
-        }
-    }
-
-    fn say(&mut self, message: &Message) {
-        self.session.send(message, Duration::ZERO).unwrap();
-        self.flush();
     }
 }
 

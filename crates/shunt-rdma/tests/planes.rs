@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use shunt_peer::{PublicKey, SecretKey};
 use shunt_rdma::device::Wanted;
 use shunt_rdma::report::{PeerReport, PeerState, Report};
-use shunt_rdma::{Config, PeerName, Plane, StartError};
+use shunt_rdma::{Config, PeerName, Plane, Promote, StartError};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -42,7 +42,8 @@ fn nowhere() -> SocketAddr {
 fn try_start(id: &Id, peers: Vec<PeerName>) -> Result<Plane, StartError> {
     let device = Wanted::Named("nosuch0".into(), 1);
     let listen = "127.0.0.1:0".parse().unwrap();
-    Plane::start(Config { device, listen, key: id.0.clone(), peers })
+    let (key, promote) = (id.0.clone(), Promote::Faster);
+    Plane::start(Config { device, listen, key, peers, promote })
 }
 
 fn start(id: &Id, peers: Vec<PeerName>) -> Plane {
@@ -168,7 +169,8 @@ fn whoever_cannot_be_reached_is_tried_again() {
     assert_eq!(away.state, PeerState::Connecting);
     let (device, key) = (Wanted::Hardware, answerer.0.clone());
     let peers = vec![name(nowhere(), &dialer)];
-    let second = Plane::start(Config { device, listen: at, key, peers }).unwrap();
+    let second =
+        Plane::start(Config { device, listen: at, key, peers, promote: Promote::Faster }).unwrap();
     connected(&second);
     assert_eq!(connected(&first).reason, None);
 }
@@ -240,7 +242,8 @@ fn impossible_peers_change_nothing() {
 fn a_place_that_is_taken_is_named() {
     let (id, taken) = (Id::new(), TcpListener::bind("127.0.0.1:0").unwrap());
     let listen = taken.local_addr().unwrap();
-    let config = Config { device: Wanted::Hardware, listen, key: id.0, peers: Vec::new() };
+    let (device, peers, promote) = (Wanted::Hardware, Vec::new(), Promote::Faster);
+    let config = Config { device, listen, key: id.0, peers, promote };
     let why = Plane::start(config).unwrap_err();
     assert!(matches!(&why, StartError::Listen(at, _) if *at == listen));
     assert!(why.to_string().contains("--rdma-listen"));

@@ -98,7 +98,16 @@ impl Lab {
     /// When they can't be made.
     #[must_use]
     pub fn of_hosts() -> Self {
-        Self::hosts(false)
+        Self::hosts(false, true)
+    }
+
+    /// The same, over a wire that is far slower than TCP, where agents judge whether connections gain.
+    ///
+    /// # Panics
+    /// When they can't be made.
+    #[must_use]
+    pub fn of_hosts_with_a_slow_wire() -> Self {
+        Self::hosts(false, false)
     }
 
     /// The same, with a [`Relay`] between their agents.
@@ -107,14 +116,17 @@ impl Lab {
     /// When they can't be made.
     #[must_use]
     pub fn of_hosts_by_relay() -> Self {
-        Self::hosts(true)
+        Self::hosts(true, true)
     }
 
-    fn hosts(has_relay: bool) -> Self {
+    fn hosts(has_relay: bool, promotes_always: bool) -> Self {
         let (mut lab, pids) = Self::of(2);
         lab.relay = has_relay.then(|| Relay::start(&lab.place, inside(&lab.place, pids[0])));
         let wire = lab.place.path().join("wire");
         fs::create_dir(&wire).expect("a directory");
+        if !promotes_always {
+            lab.set_slow(true);
+        }
         let source =
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/shunt-verbs/tests/stub/stub.c");
         let library = wire.join("libibverbs.so.1");
@@ -126,7 +138,7 @@ impl Lab {
         for (pid, n) in pids.into_iter().zip(1_u8..) {
             let (own, other) = (usize::from(n) - 1, usize::from(2 - n));
             let file = lab.place.path().join(format!("key{n}"));
-            let arguments = [
+            let mut arguments = vec![
                 "--rdma".to_owned(),
                 "stub0".to_owned(),
                 "--rdma-listen".to_owned(),
@@ -140,7 +152,10 @@ impl Lab {
                 },
             ];
             assert_ne!(keys[own], keys[other]);
-            lab.add(pid, n, Meets::Agents(arguments.to_vec(), wire.clone()));
+            if promotes_always {
+                arguments.extend(["--rdma-promote", "always"].map(str::to_owned));
+            }
+            lab.add(pid, n, Meets::Agents(arguments, wire.clone()));
         }
         lab.until_linked();
         lab
@@ -186,6 +201,15 @@ impl Lab {
     pub fn cut(&self, is_cut: bool) {
         let cut = self.cut_file();
         if is_cut { fs::write(cut, "") } else { fs::remove_file(cut) }.expect("a wire");
+    }
+
+    /// Each request by RDMA takes a while, or none does any more.
+    ///
+    /// # Panics
+    /// When there is no wire.
+    pub fn set_slow(&self, is_slow: bool) {
+        let slow = self.place.path().join("wire/slow");
+        if is_slow { fs::write(slow, "") } else { fs::remove_file(slow) }.expect("a wire");
     }
 
     /// The port of a machine's device goes down, or comes up again.
@@ -353,8 +377,8 @@ impl Machine {
         let text = format!("[[rdma.peer]]\nhost = \"{host}\"\nkey = \"{key}\"\n");
         fs::write(policy, text).expect("a file");
         let mut arguments = arguments.clone();
-        arguments.splice(at..at + 2, ["--host", "--policy"].map(str::to_owned));
-        arguments.push(policy.display().to_string());
+        let policy = policy.display().to_string();
+        arguments.splice(at..at + 2, ["--host".to_owned(), "--policy".to_owned(), policy]);
         self.start_agent_with(wire, &arguments);
     }
 

@@ -4,6 +4,7 @@
 use std::fs;
 use std::net::SocketAddr;
 
+use serde_json::Value;
 use shunt_functional::generator::records;
 use shunt_functional::machines::Lab;
 use shunt_functional::record::compare;
@@ -134,6 +135,69 @@ fn a_peer_that_is_named_no_more_loses_no_byte() {
         let log = one.sandbox().agent_log();
         assert!(log.contains("go back to TCP"), "{log}");
     });
+}
+
+/// What each agent says of connections with the other host.
+fn promotion(lab: &Lab, wanted: &str) {
+    for machine in &lab.machines {
+        settles("a judgement", &Value::from(wanted), || {
+            machine.status()["peers"][0]["promotion"].clone()
+        });
+    }
+}
+
+/// Runs connections that stay on TCP, from one machine to the other.
+fn run_over_tcp(lab: &Lab, from: usize, to: usize) {
+    let small = traffic("4", "300000", "poll");
+    let (from, to) = (&lab.machines[from], &lab.machines[to]);
+    let serving = to.serve(&small);
+    let at = SocketAddr::from((to.ip, serving.port));
+    let has = |list: &Value| {
+        list.as_array().is_some_and(|all| all.contains(&Value::from(at.to_string())))
+    };
+    // It is told of, and not found.
+    settles("the listener is told of", &true, || has(&from.status()["peers"][0]["listeners"]));
+    let clients = records(from.connect(at, &small));
+    assert!(!has(&from.status()["reachable"]), "{:#}", from.status());
+    compare(&clients, &serving.finish()).expect("the same bytes");
+}
+
+/// Over a wire that is slower than TCP connections stay on TCP, whole, and the agents say why; where a policy that is read anew has them
+/// promoted whatever was measured, they are.
+#[test]
+fn a_link_that_is_slower_than_tcp_carries_nothing_unless_it_is_told_to() {
+    if !is_root() {
+        return;
+    }
+    let lab = Lab::of_hosts_with_a_slow_wire();
+    promotion(&lab, "slower");
+    let before = stats(&lab);
+    run_over_tcp(&lab, 0, 1);
+    run_over_tcp(&lab, 1, 0);
+    for (machine, before) in lab.machines.iter().zip(&before) {
+        settles("connections, none of them shunted", &(8, 0), || {
+            machine.sandbox().stats().since(before)
+        });
+        let status = machine.status();
+        assert_eq!(status["peers"][0]["connections_total"], 0);
+        let why = status["peers"][0]["promotion_reason"].as_str().expect("a reason");
+        assert!(why.starts_with("the link is slower than TCP: "), "{why}");
+    }
+    let policies = lab.machines.iter().map(|machine| {
+        let policy = machine.sandbox().path().join("policy.toml");
+        machine.sandbox().stop_agent();
+        machine.start_host_agent(&policy);
+        policy
+    });
+    let policies: Vec<_> = policies.collect();
+    lab.set_slow(false);
+    for (machine, policy) in lab.machines.iter().zip(&policies) {
+        let peer = fs::read_to_string(policy).expect("a policy");
+        fs::write(policy, format!("[rdma]\npromote = \"always\"\n{peer}")).expect("a file");
+        machine.sandbox().signal_agent(libc::SIGHUP);
+    }
+    promotion(&lab, "always");
+    all_shunted_again(&lab);
 }
 
 /// Answers each `ping`; behind `last` it reads to the end, and says what it has read.

@@ -24,6 +24,10 @@ const UNPLUG: &str = "timeout 60 rdma link del rxe0";
 const CUT: &str = "/bin/tc qdisc add dev eth0 root handle 1: prio && \
      /bin/tc qdisc add dev eth0 parent 1:3 handle 30: netem loss 100% && \
      /bin/tc filter add dev eth0 parent 1: protocol ip u32 match ip protocol 17 0xff match ip dport 4791 0xffff flowid 1:3";
+/// They take 50 ms longer, so that TCP is faster for sure.
+const DELAY: &str = "/bin/tc qdisc add dev eth0 root handle 1: prio && \
+     /bin/tc qdisc add dev eth0 parent 1:3 handle 30: netem delay 50ms && \
+     /bin/tc filter add dev eth0 parent 1: protocol ip u32 match ip protocol 17 0xff match ip dport 4791 0xffff flowid 1:3";
 const MEND: &str = "/bin/tc qdisc del dev eth0 root";
 
 /// Packets that the device has sent.
@@ -32,6 +36,8 @@ const PACKETS: &str = "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_p
 /// Two hosts.
 struct Hosts {
     guests: [Guest; 2],
+    /// Further arguments of agents.
+    arguments: &'static str,
     /// What each agent is told of the other one.
     peers: [String; 2],
     _place: Sandbox,
@@ -45,26 +51,32 @@ struct Serving {
 }
 
 impl Hosts {
+    /// Hosts that promote connections though the device is slower than TCP.
     fn boot() -> Self {
+        Self::boot_with(PLUG, "--rdma-promote always")
+    }
+
+    /// The same, with a device that is made so, whose agents have these arguments besides.
+    fn boot_with(plug: &str, arguments: &'static str) -> Self {
         let place = Sandbox::new(Mode::Plain);
         let image = Image::with_rdma(place.path());
         let mut guests = Guest::pair(&place, &image).map(Guest::ready);
         let keys = guests.each_mut().map(|guest| {
-            guest.must(PLUG);
+            guest.must(plug);
             guest.must("shunt agent-key")
         });
         let ips = guests.each_ref().map(ip);
         let peers = [1, 0].map(|other: usize| format!("{}={}", ips[other], keys[other]));
-        let mut hosts = Self { guests, peers, _place: place };
+        let mut hosts = Self { guests, arguments, peers, _place: place };
         (0..2).for_each(|who| hosts.start_agent(who, ""));
         hosts
     }
 
     /// Starts an agent, behind what a shell does first.
     fn start_agent(&mut self, who: usize, first: &str) {
-        let peer = &self.peers[who];
+        let (peer, arguments) = (&self.peers[who], self.arguments);
         self.guests[who].must(&format!(
-            "({first} exec shunt agent --rdma rxe0 --peer {peer} >> /tmp/agent 2>&1) & \
+            "({first} exec shunt agent --rdma rxe0 {arguments} --peer {peer} >> /tmp/agent 2>&1) & \
              echo $! > /tmp/agent.pid; until shunt machines; do sleep 0.1; done"
         ));
     }
@@ -183,6 +195,27 @@ fn every_byte_arrives_over_a_device_and_over_tcp_where_that_fails() {
     the_device_is_removed(&mut hosts);
 }
 
+/// Where agents are left to judge, connections stay on TCP while that is faster than the device.
+#[test]
+fn a_device_that_is_slower_than_tcp_carries_nothing() {
+    let mut hosts = Hosts::boot_with(&format!("{PLUG} && {DELAY}"), "");
+    hosts.until_linked();
+    let judged = "shunt machines --json | grep -q '\"promotion\": \"slower\"'";
+    for guest in &mut hosts.guests {
+        let said = guest.run(&format!("until {judged}; do sleep 0.2; done"), PATIENCE);
+        assert!(said.ok, "{}", said.text);
+    }
+    for guest in &mut hosts.guests {
+        let said = guest.must("shunt machines");
+        assert!(said.contains("the link is slower than TCP"), "{said}");
+    }
+    let serving = hosts.serve(0, 7600, "-n 4 -b 300000 --style epoll-et");
+    hosts.connect(&serving);
+    hosts.compare(&serving);
+    redis(&mut hosts);
+    assert_eq!(hosts.connections(), [0, 0], "{}", hosts.logs());
+}
+
 /// At length: other things that end, packets that are lost, and many connections.
 #[test]
 fn what_ends_ends_as_over_tcp_and_the_next_is_carried() {
@@ -223,7 +256,7 @@ fn redis(hosts: &mut Hosts) {
     hosts.guests[0].must(
         "(shunt run -- redis-server --port 7100 --bind 0.0.0.0 --protected-mode no --save '' > /tmp/redis 2>&1) &",
     );
-    hosts.until_known(1, "10.77.0.2:7100");
+    hosts.until_known(1, ":7100");
     let client = &mut hosts.guests[1];
     let (host, port) = at.split_once(':').expect("an address");
     let value = "0123456789".repeat(20);

@@ -131,7 +131,7 @@ impl Server {
             state.metrics = Some(exporter.address().to_string());
         }
         if let Some(rdma) = config.rdma.clone() {
-            state.hear_peers(rdma)?;
+            state.hear_peers(rdma, config.rdma_promote)?;
             if config.ivshmem.is_some() {
                 warn!(
                     "memory is shared with other machines, so connections to other hosts stay on TCP"
@@ -186,7 +186,7 @@ impl Server {
         if read.is_some_and(|read| read.is_ok()) {
             self.state.reload();
             let named = self.config.rdma.as_ref().map_or(&[][..], |rdma| &rdma.peers);
-            self.state.reload_peers(named);
+            self.state.reload_peers(named, self.config.rdma_promote);
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use rustix::net::{AddressFamily, SocketType};
 use serde_json::{Map, Value};
 use shunt_rdma::report::PeerState;
-use shunt_rdma::{PeerName, Plane, StartError};
+use shunt_rdma::{PeerName, Plane, Promote, StartError};
 use shunt_sys::sockinfo;
 use tracing::{info, warn};
 
@@ -18,8 +18,13 @@ impl State {
     ///
     /// # Errors
     /// Why it cannot.
-    pub(crate) fn hear_peers(&mut self, mut config: shunt_rdma::Config) -> Result<(), StartError> {
+    pub(crate) fn hear_peers(
+        &mut self,
+        mut config: shunt_rdma::Config,
+        promote: Option<Promote>,
+    ) -> Result<(), StartError> {
         config.peers = self.peers_with(&config.peers);
+        config.promote = self.promote_by(promote);
         self.plane = Some(Plane::start(config)?);
         self.listeners_changed = true;
         Ok(())
@@ -52,14 +57,21 @@ impl State {
         named.iter().chain(others).cloned().collect()
     }
 
-    /// Goes on with the peers of a policy that was read anew.
-    pub(crate) fn reload_peers(&self, named: &[PeerName]) {
+    /// When connections are promoted: by the command line, else by the policy in force.
+    fn promote_by(&self, named: Option<Promote>) -> Promote {
+        let policy = || self.host.as_ref().and_then(|host| host.policy.rdma().promote);
+        named.or_else(policy).unwrap_or_default()
+    }
+
+    /// Goes on with the peers of a policy that was read anew, and by its rule for promotion.
+    pub(crate) fn reload_peers(&self, named: &[PeerName], promote: Option<Promote>) {
         let Some(plane) = &self.plane else {
             if self.host.as_ref().is_some_and(|host| host.policy.rdma().device.is_some()) {
                 info!("a device is opened when an agent starts: start it anew to have peers");
             }
             return;
         };
+        plane.set_promote(self.promote_by(promote));
         if let Err(why) = plane.set_peers(self.peers_with(named)) {
             warn!("{why}; the peers before it stay");
         }

@@ -150,7 +150,7 @@ fn serve(args: &Agent, ready: impl FnOnce()) -> u8 {
     }
     config.ivshmem = sharing(args);
     match rdma::wanted(args, config.host.as_ref()) {
-        Ok(rdma) => config.rdma = rdma,
+        Ok(rdma) => (config.rdma, config.rdma_promote) = (rdma, args.rdma_promote),
         Err(why) => {
             complain(&why);
             return 1;

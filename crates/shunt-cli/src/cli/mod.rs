@@ -11,8 +11,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use shunt_agent::config::Place;
 use shunt_agent::metrics::Address;
 use shunt_ivshmem::message::MAX_VECTORS;
-use shunt_rdma::PeerName;
 use shunt_rdma::device::Wanted;
+use shunt_rdma::{PeerName, Promote};
 
 use live::pause;
 pub use live::{Capture, Explain, Extcap, Top};
@@ -194,6 +194,10 @@ pub struct Agent {
     /// The file with this agent's key. Default: that of `shunt agent-key`. Experimental.
     #[arg(long, value_name = "FILE")]
     pub rdma_key: Option<PathBuf>,
+    /// When connections to other hosts are promoted: where the link was measured and is not slower than TCP (faster), or
+    /// wherever there is one (always). The peer's agent has to agree. Default: faster. Experimental.
+    #[arg(long, value_name = "faster|always")]
+    pub rdma_promote: Option<Promote>,
 }
 
 /// `shunt agent-key`.

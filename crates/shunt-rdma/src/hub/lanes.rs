@@ -98,7 +98,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let of_it = |name: &Name| name.0 == peer.name.key;
         let open = |lane: &Lane| matches!(lane.stage, Stage::Open);
         let connections = self.lanes.iter().filter(|((name, _), lane)| of_it(name) && open(lane));
-        PeerReport { connections: connections.count(), ..peer.report() }
+        PeerReport { connections: connections.count(), ..peer.report(self.promote) }
     }
 
     fn counts(&mut self, key: PublicKey) {
@@ -324,6 +324,9 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             hub.say_to(at, &Message::NotOpened(asked.place, why), now);
             Ok(())
         };
+        if !self.peers[at].promotes(self.promote) {
+            return refuses(self, Refusal::Slower);
+        }
         // It speaks for the addresses of its own host alone, and no two peers for the same one.
         let is_its = self.peer_at(asked.client) == Some(at)
             && !self.addresses.contains(&asked.client.ip())

@@ -72,6 +72,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 Order::Remove(name) | Order::Abandon(name) => {
                     links.remove((key, name), has_said_all);
                     self.endings.remove(&(key, name));
+                    self.no_more_measuring((key, name), now);
                     self.group_is_over((key, name));
                 }
             }
@@ -157,6 +158,13 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             Outcome::Attached(name, slot, is_attached) => {
                 return self.attached(name, slot, is_attached, now);
             }
+            outcome @ (Outcome::Looked(..)
+            | Outcome::Scratched(..)
+            | Outcome::Loaded(..)
+            | Outcome::NotLoaded(_)
+            | Outcome::WokenUp(..)
+            | Outcome::Loads(..)
+            | Outcome::Sampled(..)) => return self.came_of_measuring(outcome, now),
             Outcome::Told(told) => {
                 let (link, came) = match told {
                     Told::Called(link, slot) => {
@@ -167,6 +175,10 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                         let Some(name) = links.named(link) else { return };
                         return self.is_over(name, slot);
                     }
+                    Told::Measured(link, time) => {
+                        let Some(name) = links.named(link) else { return };
+                        return self.came_of_measuring(Outcome::Loaded(name, time), now);
+                    }
                     Told::Answered(link) => (link, Came::Connected),
                     Told::Failed(failed) => (failed.link, Came::Failed(failed.cause, failed.halts)),
                 };
@@ -175,7 +187,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             }
         };
         let Some(at) = self.peers.iter().position(|peer| peer.name.key == name.0) else { return };
-        let Peer { name: host, groups, .. } = &mut self.peers[at];
+        let Peer { name: host, groups, judge, .. } = &mut self.peers[at];
         let orders = match came {
             Came::Made(made) => {
                 if let Err((_, why)) = &made {
@@ -185,6 +197,9 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             }
             Came::Connected => {
                 info!("peer {host}: link group {} is up", name.1);
+                if groups.up().next().is_none() {
+                    judge.is_renewed(now);
+                }
                 groups.connected(name.1)
             }
             Came::Failed(cause, halts) => {
@@ -193,7 +208,9 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 } else {
                     warn!("peer {host}: the link of link group {} has failed: {cause}", name.1);
                 }
-                groups.failed(name.1, &cause, halts)
+                let orders = groups.failed(name.1, &cause, halts);
+                self.no_more_measuring(name, now);
+                orders
             }
             Came::Settled(rests) => {
                 if !rests.is_empty() {

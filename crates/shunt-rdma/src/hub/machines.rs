@@ -17,6 +17,7 @@ use crate::links::Links;
 use crate::machine::Machine;
 use crate::memory::SharedMemory;
 use crate::mirror::agents_home;
+use crate::peers::Peer;
 
 /// How long the part of a peer that is gone is kept.
 const RETIRED: Duration = Duration::from_millis(500);
@@ -48,7 +49,9 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 && let Some(machine) = self.machines.get_mut(&key)
             {
                 // New connections are left to TCP where there can be no link group for them.
-                let can = self.peers[at].is_ready() && has_device;
+                let can = self.peers[at].is_ready()
+                    && has_device
+                    && self.peers[at].promotes(self.promote);
                 let listeners = if can { self.peers[at].listeners() } else { &[] };
                 machine.set_addresses(self.peers[at].addresses());
                 machine.set_listeners(listeners);
@@ -80,7 +83,10 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
 
     /// Has acceptors look for proposals while there are peers: these come a little later than the connections.
     fn await_proposals(&mut self) {
-        if self.machines.is_empty() {
+        // Those that stay on TCP have nothing to look for.
+        let is_awaited =
+            |peer: &Peer| self.machines.contains_key(&peer.name.key) && peer.promotes(self.promote);
+        if !self.peers.iter().any(is_awaited) {
             return;
         }
         if self.agents_home.is_none() {

@@ -4,6 +4,7 @@ mod device;
 mod lanes;
 mod link_groups;
 mod machines;
+mod measuring;
 mod strangers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,7 @@ use shunt_sys::addresses;
 use shunt_verbs::port::Port;
 use tracing::{info, warn};
 
-use crate::config::{Config, PeerName};
+use crate::config::{Config, PeerName, Promote};
 use crate::conn::{Conn, Over};
 use crate::device::Wanted;
 use crate::dial::{self, Dialed};
@@ -34,6 +35,7 @@ use crate::groups::Impossible;
 use crate::lane::{Lane, Waiting};
 use crate::links::{Links, Name, Outcome};
 use crate::machine::Machine;
+use crate::measuring::Measuring;
 use crate::peers::{self, Outlook, Peer, Way};
 use crate::report::Report;
 use crate::shared::{Board, Shared};
@@ -106,6 +108,9 @@ pub(crate) struct Hub<P: Port> {
     began: Instant,
     /// It is to end: by when.
     ends_by: Option<Duration>,
+    /// When connections are promoted, and what is being measured for that.
+    promote: Promote,
+    measuring: Option<Measuring>,
     /// The peers that are named now, which are taken when connections with others are back on TCP: by when.
     named: Option<(Vec<PeerName>, Duration)>,
 }
@@ -161,6 +166,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             agents_home: None,
             began: Instant::now(),
             ends_by: None,
+            promote: config.promote,
+            measuring: None,
             named: None,
         };
         hub.look_for_device(Duration::ZERO);
@@ -207,6 +214,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let deadline = conns.chain(peers).chain(accept).chain([self.device_at]).chain(addresses);
         let deadline = deadline.chain(beat).chain(retired).chain(self.proposals_at());
         let deadline = deadline.chain(self.endings_at()).chain(self.ends_by);
+        let deadline = deadline.chain(self.measure_at());
         let deadline = deadline.chain(self.named.as_ref().map(|(_, by)| *by)).min();
         let wait = deadline.map(|deadline| {
             let wait = deadline.saturating_sub(now);
@@ -235,6 +243,9 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         if let Some(names) = inbox.peers {
             self.set_peers(names, now);
         }
+        if let Some(promote) = inbox.promote {
+            self.set_promote(promote, now);
+        }
         self.see_to_device(now);
         self.accept(now);
         while let Ok(dialed) = self.dialed.1.try_recv() {
@@ -250,6 +261,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         self.hear_programs(now);
         self.dial(now);
         self.offer(now);
+        self.measure(now);
         if now >= self.addresses_at && self.conns.values().any(Conn::is_open) {
             self.look_at_addresses(now);
         }
@@ -452,6 +464,16 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                         self.no_more_waits(at);
                         Ok(())
                     }
+                    Message::Measure(asked, token) => {
+                        self.hear_measure(at, asked, token, now).map_err(Impossible)
+                    }
+                    Message::Measurable(far) => {
+                        self.hear_measurable(at, far, now).map_err(Impossible)
+                    }
+                    Message::NotMeasurable(group, why) => {
+                        self.hear_not_measurable(at, group, why, now);
+                        Ok(())
+                    }
                     message => match self.peers[at].said(message) {
                         Ok(orders) => {
                             self.carry_out(at, orders, now);
@@ -500,12 +522,23 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         }
         // The device may have come, or gone, since this side's Hello.
         self.tell_of_device(now);
+        self.tell_of_judgements(now);
     }
 
     fn over(&mut self, id: u64, why: &Over, now: Duration) {
         let Some(mut conn) = self.conns.remove(&id) else { return };
         // The other side may learn by that what it has done.
         let _ = conn.write();
+        let conn = match why {
+            Over::End(End::Measures(token)) => {
+                let at = conn.at;
+                if self.take_measured(*token, conn.into_stream(), now).is_some() {
+                    self.turn_away(at, &why.to_string());
+                }
+                return;
+            }
+            _ => conn,
+        };
         let outlook = match why {
             Over::End(End::Bye(Bye::Replaced)) => Outlook::Shared,
             Over::End(end) if end.is_refusal() => Outlook::Refused,

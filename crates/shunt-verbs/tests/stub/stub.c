@@ -2,9 +2,9 @@
  *
  * Where SHUNT_TEST_WIRE names a directory they also reach those of other processes that have it: a datagram carries a request, and
  * completes at its sender when it is sent, by a thread. A peer that is gone, or has no such queue pair, is noticed at the next
- * request only. While there is a file "cut" in the directory no request arrives. The file that a process is reached by stands for the
- * device: where it has another name the device is being removed. While there is one of its name with ".down" behind it the port is
- * down, which is told as an event when anything short arrives.
+ * request only. While there is a file "cut" in the directory no request arrives, and while there is one "slow" each takes 20 ms. The
+ * file that a process is reached by stands for the device: where it has another name the device is being removed. While there is one
+ * of its name with ".down" behind it the port is down, which is told as an event when anything short arrives.
  *
  * It is compiled with the header of libibverbs-dev, so what Rust passes is read as C reads it. It checks what the kernel checks
  * (masks of a queue pair's steps, keys, bounds), and lets everything else be as simple as it can. */
@@ -197,10 +197,13 @@ static struct sockaddr_un place(uint32_t process)
 static enum ibv_wc_status dispatch(const struct packet *it)
 {
     struct sockaddr_un at = place(it->to >> 8);
-    char cut[sizeof at.sun_path + 8];
-    snprintf(cut, sizeof cut, "%s/cut", wire);
-    if (!access(cut, F_OK))
+    char fault[sizeof at.sun_path + 8];
+    snprintf(fault, sizeof fault, "%s/cut", wire);
+    if (!access(fault, F_OK))
         return IBV_WC_RETRY_EXC_ERR;
+    snprintf(fault, sizeof fault, "%s/slow", wire);
+    if (!access(fault, F_OK))
+        usleep(20000);
     size_t len = offsetof(struct packet, bytes) + it->len;
     ssize_t sent = sendto(wire_in, it, len, MSG_NOSIGNAL, (struct sockaddr *)&at, sizeof at);
     return sent == (ssize_t)len ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR;
